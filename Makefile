@@ -1,0 +1,162 @@
+# Needs Go, git, make and a way to the Go module proxy; everything else is built
+# from pinned modules into .tools/, once, and again when a pin changes.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+DEMO ?= go run ./examples/demo
+PKG ?= ./...
+BENCH ?= .
+TESTFLAGS ?=
+TEST_TIMEOUT ?= 15m
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+HOST := $(shell go env GOHOSTOS)_$(shell go env GOHOSTARCH)
+
+TOOLS := .tools
+BIN := $(TOOLS)/bin
+STAMPS := $(TOOLS)/stamps
+PROVIDER_VERSION := $(shell sed -n 's|.*bpg/terraform-provider-proxmox v\([^ ]*\).*|\1|p' tools/provider/go.mod)
+PROVIDER_DIR := $(TOOLS)/plugins/registry.opentofu.org/bpg/proxmox/$(PROVIDER_VERSION)/$(HOST)
+PROVIDER := $(PROVIDER_DIR)/terraform-provider-proxmox_v$(PROVIDER_VERSION)
+TOFU := $(BIN)/tofu
+LINT := $(BIN)/golangci-lint
+FUMPT := $(BIN)/gofumpt
+CONTROLLER_GEN := $(BIN)/controller-gen
+
+# A user's engine on PATH wins over the one built here. Neither a private
+# provider mirror nor arguments of the user's own may leak into a run.
+USER_PATH := $(PATH)
+export PATH := $(PATH):$(CURDIR)/$(BIN)
+export CHECKPOINT_DISABLE := 1
+unexport TF_CLI_CONFIG_FILE TF_CLI_ARGS TF_DATA_DIR TF_WORKSPACE TF_LOG
+
+.PHONY: help
+help: ## show the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
+		while IFS="$$(printf '\t')" read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+
+.PHONY: demo
+demo: $(PROVIDER) engine ## pending pods to running VMs against the Proxmox simulator
+	$(DEMO)
+
+.PHONY: test
+test: $(PROVIDER) engine ## run all tests, with the real engine and provider
+	go test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKG)
+
+.PHONY: build
+build: ## build the programs into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+
+.PHONY: lint
+lint: $(LINT) ## run the linters of .golangci.yml
+	$(LINT) run $(PKG)
+
+.PHONY: fmt
+fmt: $(FUMPT) ## format the Go files
+	git ls-files -co --exclude-standard -- '*.go' | xargs $(FUMPT) -w
+
+# Generated files: deepcopy functions and CRDs from the API types. OUT is another
+# root for verify, which compares and changes nothing.
+OUT ?= .
+CRDS := charts/numaform/crds
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) ## write generated files anew
+	mkdir -p $(OUT)/api/v1alpha1 $(OUT)/$(CRDS)
+	$(CONTROLLER_GEN) object crd paths=./api/... \
+		output:object:dir=$(OUT)/api/v1alpha1 output:crd:dir=$(OUT)/$(CRDS)
+
+.PHONY: verify
+verify: verify-modules verify-format verify-generated verify-layers vet lint ## check all that is not a test: modules, format, generated files, floors, linters
+
+.PHONY: verify-modules
+verify-modules:
+	go mod verify
+	go mod tidy -diff
+
+.PHONY: verify-format
+verify-format: $(FUMPT)
+	@echo "gofumpt -l"; \
+	unformatted=$$(git ls-files -co --exclude-standard -- '*.go' | xargs $(FUMPT) -l); \
+	test -z "$$unformatted" || { echo "$$unformatted"; echo "not formatted: run make fmt" >&2; exit 1; }
+
+.PHONY: verify-generated
+verify-generated: $(CONTROLLER_GEN)
+	@rm -rf $(TOOLS)/generated
+	@$(MAKE) --no-print-directory generate OUT=$(TOOLS)/generated
+	@diff -u api/v1alpha1/zz_generated.deepcopy.go $(TOOLS)/generated/api/v1alpha1/zz_generated.deepcopy.go && \
+	diff -ru $(CRDS) $(TOOLS)/generated/$(CRDS) || \
+		{ echo "generated files are stale: run make generate" >&2; exit 1; }
+
+.PHONY: verify-layers
+verify-layers:
+	go test ./internal/layering
+
+.PHONY: vet
+vet:
+	go vet $(PKG)
+
+.PHONY: bench
+bench: ## run the benchmarks, BENCH=regexp to choose
+	go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+
+.PHONY: provider
+provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/
+
+.PHONY: tools
+tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) ## build every pinned tool, OpenTofu too
+
+.PHONY: clean
+clean: ## remove what build wrote; tools stay (remove .tools/ for these)
+	rm -rf bin dist
+
+# engine builds OpenTofu only where PATH has no tofu or terraform of 1.8 or later.
+.PHONY: engine
+engine:
+	@PATH='$(USER_PATH)' sh tools/engine.sh || $(MAKE) --no-print-directory $(TOFU)
+
+# --- pinned tools -------------------------------------------------------------
+#
+# A stamp holds the hash of a tool's pins, of its flags and of the Go version. It
+# is written, and so the tool built again, only when that hash changes. A build
+# goes to a name of its own and is then renamed: two makes at once are safe.
+
+LDFLAGS = -s -w
+
+$(PROVIDER): PACKAGE = github.com/bpg/terraform-provider-proxmox
+$(PROVIDER): LDFLAGS = -s -w -X main.version=$(PROVIDER_VERSION)
+$(PROVIDER): $(STAMPS)/provider
+	$(call build-tool,tools/provider)
+
+$(TOFU): PACKAGE = github.com/opentofu/opentofu/cmd/tofu
+$(TOFU): LDFLAGS = -s -w -X github.com/opentofu/opentofu/version.dev=no
+$(TOFU): $(STAMPS)/tofu
+	$(call build-tool,tools/tofu)
+
+$(LINT): PACKAGE = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(FUMPT): PACKAGE = mvdan.cc/gofumpt
+$(CONTROLLER_GEN): PACKAGE = sigs.k8s.io/controller-tools/cmd/controller-gen
+$(LINT) $(FUMPT) $(CONTROLLER_GEN): $(STAMPS)/go.tools
+	$(call build-tool,.,-modfile=go.tools.mod)
+
+# build-tool builds PACKAGE in module directory $(1) with more go flags $(2).
+define build-tool
+@echo "building $(@F): minutes the first time, then not again until its pin changes"
+@mkdir -p $(@D)
+@cd $(1) && GOOS= GOARCH= GOWORK=off CGO_ENABLED=0 go build $(2) -trimpath \
+	-ldflags '$(LDFLAGS)' -o $(CURDIR)/$@.$$$$ $(PACKAGE) && mv -f $(CURDIR)/$@.$$$$ $(CURDIR)/$@
+endef
+
+$(STAMPS)/provider: PINS = tools/provider/go.mod tools/provider/go.sum
+$(STAMPS)/tofu: PINS = tools/tofu/go.mod tools/tofu/go.sum
+$(STAMPS)/go.tools: PINS = go.tools.mod go.tools.sum
+
+$(STAMPS)/provider $(STAMPS)/tofu $(STAMPS)/go.tools: FORCE
+	@mkdir -p $(@D)
+	@key=$$({ go env GOVERSION; cat $(PINS); sed -n '/pinned tools/,$$p' Makefile; } | git hash-object --stdin); \
+	test "$$(cat $@ 2>/dev/null)" = "$$key" || echo "$$key" >$@
+
+.PHONY: FORCE
+FORCE:
