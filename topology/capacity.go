@@ -1,0 +1,60 @@
+package topology
+
+import "fmt"
+
+// FromCapacity reads the host that a stopped VM named node-capacity describes, as
+// karpenter-provider-proxmox' host daemon writes it: affinity lists the host's
+// CPUs, in an order that matters; each cell's GuestCPUs are positions in that
+// list, its HostNodes the one NUMA node that these CPUs and the memory belong to.
+// It tells nothing of siblings and caches.
+func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
+	spans, err := parseSpans(affinity, ",")
+	if err != nil {
+		return Machine{}, fmt.Errorf("reading node-capacity: affinity %s: %w", quote(affinity), err)
+	}
+	var order []int
+	for _, s := range spans {
+		if order = append(order, expand([]span{s})...); len(order) > MaxCPU {
+			return Machine{}, fmt.Errorf("reading node-capacity: affinity lists more than %d CPUs", MaxCPU)
+		}
+	}
+	var m Machine
+	for _, id := range order {
+		m.CPUs = append(m.CPUs, CPU{ID: id, Online: true, NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown})
+	}
+	for i, cell := range cells {
+		if err := m.addCapacityCell(cell); err != nil {
+			return Machine{}, fmt.Errorf("reading node-capacity: numa%d: %w", i, err)
+		}
+	}
+	m.sort()
+	m = m.WithSource(SourceCapacity)
+	if len(cells) == 0 && len(m.CPUs) > 0 {
+		m.assumeNUMANode()
+	}
+	if err := m.Validate(); err != nil {
+		return Machine{}, fmt.Errorf("reading node-capacity: %w", err)
+	}
+	return m, nil
+}
+
+// addCapacityCell relies on CPUs standing in the order of the affinity.
+func (m *Machine) addCapacityCell(cell NUMACell) error {
+	if cell.HostNodes.Size() != 1 {
+		return fmt.Errorf("hostnodes is %q: want one NUMA node; give each its own numaN", cell.HostNodes)
+	}
+	id := cell.HostNodes.List()[0]
+	for _, position := range cell.GuestCPUs.List() {
+		if position >= len(m.CPUs) {
+			return fmt.Errorf("cpus has position %d, but affinity lists %d CPUs: list every CPU in affinity", position, len(m.CPUs))
+		}
+		m.CPUs[position].NUMANode = id
+	}
+	node := NUMANode{ID: id, MemoryMiB: Unknown}
+	if cell.MemoryMiB > 0 {
+		node.MemoryMiB = cell.MemoryMiB
+		m.MemoryMiB += cell.MemoryMiB
+	}
+	m.NUMANodes = append(m.NUMANodes, node)
+	return nil
+}

@@ -1,0 +1,99 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+)
+
+// collectedFormat is the version of the format of a collected file.
+const collectedFormat = 1
+
+// CollectedFile is a machine as `numaform topology collect` prints it, with what
+// a person may add. Sources are not in the file: whoever reads it knows.
+type CollectedFile struct {
+	Format int `json:"format"`
+	// Title names the machine for a reader.
+	Title string `json:"title,omitempty"`
+	// Note is for a reader too.
+	Note string `json:"note,omitempty"`
+	// Source says where the facts were taken from, if not from the machine itself.
+	Source *Attribution `json:"source,omitempty"`
+
+	Model     string     `json:"model,omitempty"`
+	Arch      string     `json:"arch,omitempty"`
+	MemoryMiB int64      `json:"memory_mib,omitempty"`
+	NUMANodes []NUMANode `json:"numa_nodes"`
+	CPUs      []CPU      `json:"cpus"`
+}
+
+// Attribution names the public work that a machine's facts were taken from.
+type Attribution struct {
+	Repo    string `json:"repo"`
+	Commit  string `json:"commit,omitempty"`
+	Path    string `json:"path,omitempty"`
+	License string `json:"license"`
+}
+
+// ParseCollectedFile parses and validates a collected file. Unknown keys are
+// errors that name their line.
+func ParseCollectedFile(data []byte) (CollectedFile, error) {
+	var file CollectedFile
+	if _, err := strictJSON(data, &file); err != nil {
+		return CollectedFile{}, fmt.Errorf("parsing topology: %w", err)
+	}
+	if file.Format != collectedFormat {
+		return CollectedFile{}, fmt.Errorf("parsing topology: format is %d: this numaform reads format %d; "+
+			"collect again with its own `numaform topology collect`", file.Format, collectedFormat)
+	}
+	machine := file.machine()
+	machine.sort()
+	if len(machine.CPUs) == 0 {
+		return CollectedFile{}, errors.New("parsing topology: cpus is empty: a machine has at least one CPU")
+	}
+	if err := machine.Validate(); err != nil {
+		return CollectedFile{}, fmt.Errorf("parsing topology: %w", err)
+	}
+	return file, nil
+}
+
+// Print returns the file's text. It ends with a line break.
+func (f CollectedFile) Print() ([]byte, error) {
+	if f.NUMANodes == nil {
+		f.NUMANodes = []NUMANode{}
+	}
+	if f.CPUs == nil {
+		f.CPUs = []CPU{}
+	}
+	text, err := printJSON(f)
+	if err != nil {
+		return nil, fmt.Errorf("printing topology: %w", err)
+	}
+	return text, nil
+}
+
+// Machine returns the machine, its facts marked as collected.
+func (f CollectedFile) Machine() Machine {
+	return f.machine().WithSource(SourceCollected)
+}
+
+func (f CollectedFile) machine() Machine {
+	return Machine{Model: f.Model, Arch: f.Arch, MemoryMiB: f.MemoryMiB, NUMANodes: f.NUMANodes, CPUs: f.CPUs}
+}
+
+// ParseCollected parses the machine in a collected file; its facts are marked as
+// collected.
+func ParseCollected(data []byte) (Machine, error) {
+	file, err := ParseCollectedFile(data)
+	if err != nil {
+		return Machine{}, err
+	}
+	return file.Machine(), nil
+}
+
+// Collected returns the machine as a collected file. Sources are left out.
+func (m Machine) Collected() ([]byte, error) {
+	return CollectedFile{
+		Format: collectedFormat, Model: m.Model, Arch: m.Arch, MemoryMiB: m.MemoryMiB,
+		NUMANodes: m.NUMANodes, CPUs: m.CPUs,
+	}.Print()
+}

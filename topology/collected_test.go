@@ -1,0 +1,92 @@
+package topology_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/topology"
+)
+
+func TestParseCollectedLeavesUnknownWhatIsNotTold(t *testing.T) {
+	t.Parallel()
+	got, err := topology.ParseCollected([]byte(`{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [
+		{"id": 1, "numa_node": 0}, {"id": 0, "online": false}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := topology.Machine{
+		NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: topology.Unknown}},
+		CPUs: []topology.CPU{
+			{ID: 0, NUMANode: topology.Unknown, Socket: topology.Unknown, Core: topology.Unknown, L3: topology.Unknown},
+			{ID: 1, Online: true, NUMANode: 0, Socket: topology.Unknown, Core: topology.Unknown, L3: topology.Unknown},
+		},
+		Sources: map[topology.Fact]topology.Source{
+			topology.FactCPUs: topology.SourceCollected, topology.FactNUMA: topology.SourceCollected,
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("machine (-want +got):\n%s", diff)
+	}
+}
+
+func TestParseCollectedRefuses(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, text, err string }{
+		{"nothing", ``, "line 1: not JSON: the text ends too early"},
+		{"half a file", "{\n\"format\": 1,\n\"cpus\": [", "line 3: not JSON"},
+		{"a stray word", "{\n\"format\": one}", "line 2: not JSON"},
+		{"two values", "{}\n{}", "line 2: more follows"},
+		{"a list", `[]`, "line 1: the file: want an object, got an array"},
+		{"no format", `{"numa_nodes": [], "cpus": []}`, "format is 0: this numaform reads format 1"},
+		{"a later format", `{"format": 2, "numa_nodes": [], "cpus": []}`, "format is 2"},
+		{"no CPUs", `{"format": 1, "numa_nodes": [], "cpus": []}`, "cpus is empty"},
+		{"an unknown key", "{\"format\": 1,\n\"cpu\": []}", "line 2: cpu: key is unknown: want one of arch, cpus, format,"},
+		{"an unknown inner key", "{\"format\": 1, \"cpus\": [\n{\"id\": 0},\n{\"id\": 1, \"cor\": 0}]}", "line 3: cpus[1].cor: key is unknown"},
+		{"another case", `{"Format": 1}`, "line 1: Format: key is unknown"},
+		{"a key twice", "{\"format\": 1,\n\"format\": 1}", "line 2: format: stands twice"},
+		{"null", `{"format": 1, "cpus": null}`, "cpus: want an array, got null"},
+		{"a text for a number", `{"format": "1"}`, "format: want a number, got a string"},
+		{"a fraction", `{"format": 1.5}`, `format: "1.5": want a whole number`},
+		{"too large a number", `{"format": 99999999999999999999}`, "want a whole number"},
+		{"a key that is no number", `{"format": 1, "numa_nodes": [{"id": 0, "distances": {"x": 10}}]}`, `numa_nodes[0].distances.x: key "x" is not a number`},
+		{"depth", strings.Repeat("[", 1000), "nested more than 16 deep"},
+		{"a fault of the machine", `{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [{"id": 0}, {"id": 0}]}`, "cpu 0 is listed twice"},
+		{"a CPU without id", `{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [{}]}`, "cpu -1: want an id from 0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := topology.ParseCollected([]byte(test.text))
+			checkError(t, err, test.err)
+		})
+	}
+}
+
+func TestParseCollectedTellsNotTooManyFaults(t *testing.T) {
+	t.Parallel()
+	text := `{"format": 1, "cpus": [` + strings.Repeat(`{"x": 0},`, 999) + `{}]}`
+	_, err := topology.ParseCollected([]byte(text))
+	if err == nil || strings.Count(err.Error(), "\n") > 20 {
+		t.Errorf("got %d lines of faults", strings.Count(err.Error(), "\n"))
+	}
+}
+
+func FuzzParseCollected(f *testing.F) {
+	f.Add([]byte(`{"format": 1, "numa_nodes": [{"id": 0, "memory_mib": 1, "distances": {"0": 10}}], "cpus": [{"id": 0, "numa_node": 0, "kind": "efficiency"}]}`))
+	f.Add([]byte(`{"format": 1, "title": "a\u0000<b>", "numa_nodes": [], "cpus": []}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := topology.ParseCollectedFile(data)
+		if err != nil {
+			return
+		}
+		text, err := file.Print()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := topology.ParseCollectedFile(text)
+		if diff := cmp.Diff(file, again); err != nil || diff != "" {
+			t.Fatalf("%s prints as %s, error %v:\n%s", data, text, err, diff)
+		}
+	})
+}

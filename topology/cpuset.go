@@ -1,0 +1,161 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/utils/cpuset"
+)
+
+// MaxCPU is the largest id of a CPU or NUMA node that is parsed. Proxmox knows no
+// bound: without one, a short text could ask for any amount of memory.
+const MaxCPU = 65535
+
+// CPUSet is a set of CPU or NUMA node ids. Its text form is Linux' list format,
+// which Proxmox uses for affinity: "0-3,8,10-11". The zero value is empty.
+type CPUSet struct{ set cpuset.CPUSet }
+
+// CPUs returns the set of the given ids.
+func CPUs(ids ...int) CPUSet { return CPUSet{cpuset.New(ids...)} }
+
+// ParseCPUSet parses Linux' list format. It accepts what Proxmox accepts as an
+// affinity: ids in any order and more than once, blanks around them, commas at
+// the end. The empty string is the empty set; ids above MaxCPU are refused.
+func ParseCPUSet(text string) (CPUSet, error) { return parseList(text, ",") }
+
+// span is a range of ids, both ends included.
+type span struct{ from, to int }
+
+func parseList(text, separator string) (CPUSet, error) {
+	spans, err := parseSpans(text, separator)
+	if err != nil {
+		return CPUSet{}, fmt.Errorf("parsing cpu list %s: %w", quote(text), err)
+	}
+	return CPUs(expand(merge(spans))...), nil
+}
+
+// parseSpans returns the ranges of a list in the order in which they stand.
+func parseSpans(text, separator string) ([]span, error) {
+	text = strings.TrimRight(strings.TrimSpace(text), separator)
+	if text == "" {
+		return nil, nil
+	}
+	var spans []span
+	for part := range strings.SplitSeq(text, separator) {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		from, err := parseID(first)
+		if err != nil {
+			return nil, err
+		}
+		to, err := parseID(last)
+		if err != nil {
+			return nil, err
+		}
+		if to < from {
+			return nil, fmt.Errorf("range %d-%d runs backwards: write %d-%d", from, to, to, from)
+		}
+		spans = append(spans, span{from, to})
+	}
+	return spans, nil
+}
+
+func parseID(text string) (int, error) {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return 0, fmt.Errorf("%s is not a number: want a list such as 0-3,8", quote(text))
+	}
+	id, err := strconv.Atoi(text)
+	if err != nil || id > MaxCPU {
+		return 0, fmt.Errorf("%s is above the largest id, %d", quote(text), MaxCPU)
+	}
+	return id, nil
+}
+
+// merge sorts spans and joins those that touch, so that expanding them costs no
+// more than the largest id.
+func merge(spans []span) []span {
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	var merged []span
+	for _, s := range spans {
+		if last := len(merged) - 1; last >= 0 && s.from <= merged[last].to+1 {
+			merged[last].to = max(merged[last].to, s.to)
+			continue
+		}
+		merged = append(merged, s)
+	}
+	return merged
+}
+
+func expand(spans []span) []int {
+	var ids []int
+	for _, s := range spans {
+		for id := s.from; id <= s.to; id++ {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// quote quotes foreign text for an error, and shortens it.
+func quote(text string) string {
+	const most = 64
+	if len(text) > most {
+		return strconv.QuoteToASCII(text[:most]) + "…"
+	}
+	return strconv.QuoteToASCII(text)
+}
+
+// String returns the set in Linux' list format, sorted.
+func (s CPUSet) String() string { return s.set.String() }
+
+// List returns the ids, ascending.
+func (s CPUSet) List() []int { return s.set.List() }
+
+// Size returns the number of ids.
+func (s CPUSet) Size() int { return s.set.Size() }
+
+// IsEmpty reports whether the set has no ids.
+func (s CPUSet) IsEmpty() bool { return s.set.IsEmpty() }
+
+// IsZero reports whether the set has no ids; encoding/json's omitzero asks it.
+func (s CPUSet) IsZero() bool { return s.set.IsEmpty() }
+
+// Contains reports whether the id is in the set.
+func (s CPUSet) Contains(id int) bool { return s.set.Contains(id) }
+
+// Equal reports whether both sets have the same ids.
+//
+// A zero set and an emptied one are equal, which cpuset.Equals denies.
+func (s CPUSet) Equal(other CPUSet) bool {
+	return s.set.Size() == other.set.Size() && s.set.IsSubsetOf(other.set)
+}
+
+// IsSubsetOf reports whether every id of s is in other.
+func (s CPUSet) IsSubsetOf(other CPUSet) bool { return s.set.IsSubsetOf(other.set) }
+
+// Union returns the ids that are in either set.
+func (s CPUSet) Union(other CPUSet) CPUSet { return CPUSet{s.set.Union(other.set)} }
+
+// Intersection returns the ids that are in both sets.
+func (s CPUSet) Intersection(other CPUSet) CPUSet { return CPUSet{s.set.Intersection(other.set)} }
+
+// Difference returns the ids of s that are not in other.
+func (s CPUSet) Difference(other CPUSet) CPUSet { return CPUSet{s.set.Difference(other.set)} }
+
+// MarshalText returns the set in Linux' list format.
+func (s CPUSet) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText parses Linux' list format.
+func (s *CPUSet) UnmarshalText(text []byte) error {
+	parsed, err := ParseCPUSet(string(text))
+	if err != nil {
+		return err
+	}
+	*s = parsed
+	return nil
+}

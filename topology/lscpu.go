@@ -1,0 +1,231 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ParseLscpu reads the machine out of lscpu's output, or out of the text of
+// /nodes/{n}/report, of which it is a part. Of a report, everything else is
+// dropped unread, and no error quotes it: it holds the configs of VMs.
+//
+// lscpu gives the CPUs of each NUMA node, but neither siblings nor memory, and of
+// caches only their number. What that leaves open stays Unknown:
+//
+//   - Siblings are known where lscpu says one thread per core, no CPU is offline,
+//     and cores times sockets is the number of CPUs. The product is needed: old
+//     versions divide, and call a hybrid machine of 20 CPUs and 14 cores unthreaded.
+//   - Caches are known where there is one, which all CPUs share, or as many as
+//     CPUs. As many caches as NUMA nodes proves nothing: there are machines with
+//     two caches over four nodes, and others with two in each.
+func ParseLscpu(text string) (Machine, error) {
+	block, err := findLscpu(text)
+	if err != nil {
+		return Machine{}, fmt.Errorf("reading lscpu: %w", err)
+	}
+	m, err := block.machine()
+	if err != nil {
+		return Machine{}, fmt.Errorf("reading lscpu: %w", err)
+	}
+	return m, nil
+}
+
+// lscpuFirstKey begins lscpu's output in every version.
+const lscpuFirstKey = "Architecture"
+
+// lscpuBlock is lscpu's output: its values by key, in the order of their lines. A
+// machine with several kinds of core has some keys several times.
+type lscpuBlock map[string][]string
+
+// findLscpu takes lscpu's output alone or the first section "# lscpu" of a report:
+// what guests' configs say further down is never looked at.
+func findLscpu(text string) (lscpuBlock, error) {
+	header := ""
+	block := lscpuBlock{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch key, _, _ := strings.Cut(line, ":"); {
+		case len(block) > 0 && endsLscpu(line):
+			return block, nil
+		case len(block) > 0:
+			block.add(line)
+		case key == lscpuFirstKey && (header == "" || header == "# lscpu"):
+			block.add(line)
+		case line != "":
+			header = line
+		}
+	}
+	if len(block) == 0 {
+		return nil, errors.New("no section \"# lscpu\" found: is this the text of /nodes/{node}/report?")
+	}
+	return block, nil
+}
+
+// endsLscpu reports whether a line of a report is not lscpu's any more.
+func endsLscpu(line string) bool {
+	return line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "=")
+}
+
+func (b lscpuBlock) add(line string) {
+	if key, value, ok := strings.Cut(line, ":"); ok {
+		b[key] = append(b[key], strings.TrimSpace(value))
+	}
+}
+
+func (b lscpuBlock) machine() (Machine, error) {
+	online, err := b.cpuList("On-line CPU(s) list")
+	if err != nil {
+		return Machine{}, err
+	}
+	if online.IsEmpty() {
+		return Machine{}, errors.New("\"On-line CPU(s) list\" is missing or empty")
+	}
+	offline, err := b.cpuList("Off-line CPU(s) list")
+	if err != nil {
+		return Machine{}, err
+	}
+	nodes, err := b.numaNodes()
+	if err != nil {
+		return Machine{}, err
+	}
+	m := Machine{Model: b.model(), Arch: b.arch()}
+	for _, id := range online.Union(offline).List() {
+		m.CPUs = append(m.CPUs, CPU{
+			ID: id, Online: online.Contains(id),
+			NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown,
+		})
+	}
+	m.setNUMANodes(nodes)
+	b.setCores(&m, online.Size())
+	b.setCaches(&m, online.Size())
+	m = m.WithSource(SourceReport)
+	if len(nodes) == 0 {
+		m.assumeNUMANode()
+	}
+	return m, m.Validate()
+}
+
+func (b lscpuBlock) first(key string) string {
+	if values := b[key]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+// number returns a key's only value; with none or several different ones, 0.
+func (b lscpuBlock) number(key string) int {
+	values := slices.Compact(slices.Sorted(slices.Values(b[key])))
+	if len(values) != 1 {
+		return 0
+	}
+	number, err := strconv.Atoi(values[0])
+	if err != nil || number < 0 {
+		return 0
+	}
+	return number
+}
+
+func (b lscpuBlock) cpuList(key string) (CPUSet, error) {
+	set, err := ParseCPUSet(b.first(key))
+	if err != nil {
+		return CPUSet{}, fmt.Errorf("%q: %w", key, err)
+	}
+	return set, nil
+}
+
+func (b lscpuBlock) model() string {
+	models := slices.DeleteFunc(slices.Clone(b["Model name"]), func(s string) bool { return s == "" || s == "-" })
+	return strings.Join(slices.Compact(models), " + ")
+}
+
+// arch translates the kernel's name of an architecture into Kubernetes'; amd64 is
+// left empty, as Machine.Arch has it.
+func (b lscpuBlock) arch() string {
+	switch name := b.first(lscpuFirstKey); name {
+	case "x86_64":
+		return ""
+	case "aarch64":
+		return "arm64"
+	default:
+		return name
+	}
+}
+
+// numaNodes returns the CPUs of each NUMA node by its id. lscpu tells how many
+// nodes there are: a text that lost some of them is refused.
+func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
+	nodes := map[int]CPUSet{}
+	for key := range b {
+		middle, isNode := strings.CutPrefix(key, "NUMA node")
+		number, hasCPUs := strings.CutSuffix(middle, " CPU(s)")
+		if !isNode || !hasCPUs {
+			continue
+		}
+		id, err := parseID(number)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", key, err)
+		}
+		if nodes[id], err = b.cpuList(key); err != nil {
+			return nil, err
+		}
+	}
+	if want := b.number("NUMA node(s)"); want != len(nodes) {
+		return nil, fmt.Errorf("\"NUMA node(s)\" says %d, but %d are listed: the text is cut off", want, len(nodes))
+	}
+	return nodes, nil
+}
+
+func (b lscpuBlock) setCores(m *Machine, online int) {
+	sockets := b.number("Socket(s)")
+	threads, cores := b.number("Thread(s) per core"), b.number("Core(s) per socket")
+	for i := range m.CPUs {
+		cpu := &m.CPUs[i]
+		if cpu.Online && sockets == 1 {
+			cpu.Socket = 0
+		}
+		if threads == 1 && cores*sockets == online && len(m.CPUs) == online {
+			cpu.Core = cpu.ID
+		}
+	}
+}
+
+func (b lscpuBlock) setCaches(m *Machine, online int) {
+	value := b.first("L3") + b.first("L3 cache")
+	_, instances, _ := strings.Cut(value, "(")
+	count, _, _ := strings.Cut(instances, " ")
+	for i := range m.CPUs {
+		cpu := &m.CPUs[i]
+		switch {
+		case !cpu.Online:
+		case count == "1":
+			cpu.L3 = 0
+		case count == strconv.Itoa(online):
+			cpu.L3 = cpu.ID
+		}
+	}
+}
+
+// setNUMANodes gives the machine these NUMA nodes, their memory unknown.
+func (m *Machine) setNUMANodes(nodes map[int]CPUSet) {
+	for id, cpus := range nodes {
+		m.NUMANodes = append(m.NUMANodes, NUMANode{ID: id, MemoryMiB: Unknown})
+		for i := range m.CPUs {
+			if cpus.Contains(m.CPUs[i].ID) {
+				m.CPUs[i].NUMANode = id
+			}
+		}
+	}
+	m.sort()
+}
+
+// assumeNUMANode puts all CPUs into NUMA node 0 for want of a source.
+func (m *Machine) assumeNUMANode() {
+	m.NUMANodes = []NUMANode{{ID: 0, MemoryMiB: Unknown}}
+	for i := range m.CPUs {
+		m.CPUs[i].NUMANode = 0
+	}
+	m.Sources[FactNUMA] = SourceAssumed
+}

@@ -1,0 +1,243 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Merge joins what several sources tell of one host: each fact from the best
+// source that knows it, in the order in which the Sources are declared. It also
+// returns warnings for a reader where sources contradict each other; what is then
+// in doubt is unknown in the result, so that nothing is pinned to it.
+func Merge(machines ...Machine) (Machine, []string) {
+	var merged Machine
+	merged.Sources = map[Fact]Source{}
+	for _, m := range byRank(machines, FactCPUs) {
+		merged.Model = cmp.Or(merged.Model, m.Model)
+		merged.Arch = cmp.Or(merged.Arch, m.Arch)
+		if merged.MemoryMiB == 0 || (m.MemoryMiB > 0 && m.Sources[FactCPUs] == SourceStatus) {
+			merged.MemoryMiB = m.MemoryMiB
+		}
+	}
+	warnings := merged.mergeCPUs(machines)
+	merged.mergeNUMANodes(machines)
+	warnings = append(warnings, merged.doubtNUMANodes(machines)...)
+	warnings = append(warnings, merged.doubtMemory()...)
+	for _, fact := range []Fact{FactSiblings, FactCaches} {
+		if best := best(machines, fact); best != nil {
+			merged.copyFact(fact, best)
+		}
+	}
+	warnings = append(warnings, merged.dropImpossibleCores()...)
+	merged.fillOnlyNode()
+	return merged, warnings
+}
+
+// byRank sorts machines by the source of the fact, the best first; those that do
+// not know the fact come last.
+func byRank(machines []Machine, fact Fact) []Machine {
+	rank := func(m Machine) int {
+		if r := m.Sources[fact].rank(); r >= 0 {
+			return r
+		}
+		return len(allSources())
+	}
+	sorted := slices.Clone(machines)
+	slices.SortStableFunc(sorted, func(a, b Machine) int { return cmp.Compare(rank(a), rank(b)) })
+	return sorted
+}
+
+// best returns the machine with the best source of the fact, or nil.
+func best(machines []Machine, fact Fact) *Machine {
+	sorted := byRank(machines, fact)
+	if len(sorted) == 0 || sorted[0].Sources[fact].rank() < 0 {
+		return nil
+	}
+	return &sorted[0]
+}
+
+// mergeCPUs takes the CPUs of the best source. A report is live while files and
+// notes age: CPUs that the report does not list as online are taken as offline.
+func (m *Machine) mergeCPUs(machines []Machine) []string {
+	source := best(machines, FactCPUs)
+	if source == nil {
+		return nil
+	}
+	m.CPUs = slices.Clone(source.CPUs)
+	m.Sources[FactCPUs] = source.Sources[FactCPUs]
+	for i := range m.CPUs {
+		cpu := &m.CPUs[i]
+		cpu.NUMANode, cpu.Core, cpu.L3, cpu.Kind = Unknown, Unknown, Unknown, ""
+	}
+	var warnings []string
+	for _, live := range byRank(machines, FactCPUs) {
+		switch live.Sources[FactCPUs] {
+		case SourceReport:
+			warnings = append(warnings, m.takeOffline(&live)...)
+		case SourceStatus:
+			warnings = append(warnings, m.compareCounts(&live)...)
+		}
+	}
+	return warnings
+}
+
+func (m *Machine) takeOffline(live *Machine) []string {
+	gone := m.OnlineCPUs().Difference(live.OnlineCPUs())
+	added := live.OnlineCPUs().Difference(m.OnlineCPUs())
+	if gone.IsEmpty() && added.IsEmpty() {
+		return nil
+	}
+	warning := fmt.Sprintf("%s lists CPUs %s, but %s are online now: collect the topology again",
+		m.Sources[FactCPUs], m.OnlineCPUs(), live.OnlineCPUs())
+	for i := range m.CPUs {
+		m.CPUs[i].Online = m.CPUs[i].Online && !gone.Contains(m.CPUs[i].ID)
+	}
+	return []string{warning}
+}
+
+func (m *Machine) compareCounts(status *Machine) []string {
+	ours, theirs := m.OnlineCPUs().Size(), status.OnlineCPUs().Size()
+	if ours == theirs {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: collect the topology again",
+		m.Sources[FactCPUs], ours, theirs)}
+}
+
+// mergeNUMANodes takes the nodes, and which CPU is on which, of the best source
+// for that, and the memory, huge pages and distances of each from whoever knows.
+func (m *Machine) mergeNUMANodes(machines []Machine) {
+	source := best(machines, FactNUMA)
+	if source == nil {
+		return
+	}
+	m.copyFact(FactNUMA, source)
+	for _, node := range source.NUMANodes {
+		merged := NUMANode{ID: node.ID, MemoryMiB: Unknown}
+		for _, other := range byRank(machines, FactMemory) {
+			if known := other.NUMANode(node.ID); known != nil {
+				merged.add(*known)
+				m.noteMemory(*known, &other)
+			}
+		}
+		m.NUMANodes = append(m.NUMANodes, merged)
+	}
+	for i := range m.NUMANodes {
+		m.NUMANodes[i].dropDistances(m)
+	}
+}
+
+// noteMemory notes the first, and so the best, source of a NUMA node's memory.
+func (m *Machine) noteMemory(node NUMANode, source *Machine) {
+	if _, noted := m.Sources[FactMemory]; !noted && node.MemoryMiB != Unknown {
+		m.Sources[FactMemory] = source.Sources[FactMemory]
+	}
+}
+
+// doubtNUMANodes takes a CPU's NUMA node as unknown if the report, which is live,
+// has the CPU on another one: the firmware's setting was changed since.
+func (m *Machine) doubtNUMANodes(machines []Machine) []string {
+	var moved []int
+	for _, live := range machines {
+		if live.Sources[FactNUMA] != SourceReport {
+			continue
+		}
+		for i := range m.CPUs {
+			now := live.CPU(m.CPUs[i].ID)
+			if now != nil && now.Online && now.NUMANode != m.CPUs[i].NUMANode {
+				moved = append(moved, m.CPUs[i].ID)
+				m.CPUs[i].NUMANode = Unknown
+			}
+		}
+	}
+	if len(moved) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("CPUs %s are on other NUMA nodes than %s says; theirs are taken as unknown: collect the topology again",
+		CPUs(moved...), m.Sources[FactNUMA])}
+}
+
+// doubtMemory forgets the NUMA nodes' memory if together they have clearly more
+// than the host has now. A little more comes from rounding.
+func (m *Machine) doubtMemory() []string {
+	sum := m.nodeMemoryMiB()
+	if m.MemoryMiB == 0 || sum <= m.MemoryMiB {
+		return nil
+	}
+	if sum <= m.MemoryMiB+m.MemoryMiB/50 {
+		m.MemoryMiB = sum
+		return nil
+	}
+	for i := range m.NUMANodes {
+		m.NUMANodes[i].MemoryMiB, m.NUMANodes[i].HugePages = Unknown, nil
+	}
+	warning := fmt.Sprintf("NUMA nodes have %d MiB by %s, but the host has %d MiB; theirs is taken as unknown: collect the topology again",
+		sum, m.Sources[FactMemory], m.MemoryMiB)
+	delete(m.Sources, FactMemory)
+	return []string{warning}
+}
+
+// add fills in what is not known yet.
+func (n *NUMANode) add(other NUMANode) {
+	if n.MemoryMiB == Unknown {
+		n.MemoryMiB = other.MemoryMiB
+	}
+	if n.HugePages == nil {
+		n.HugePages = maps.Clone(other.HugePages)
+	}
+	if n.Distances == nil {
+		n.Distances = maps.Clone(other.Distances)
+	}
+}
+
+// dropDistances removes distances to NUMA nodes that the machine does not have.
+func (n *NUMANode) dropDistances(m *Machine) {
+	maps.DeleteFunc(n.Distances, func(id, _ int) bool { return m.NUMANode(id) == nil })
+}
+
+// copyFact takes one fact of each CPU from source; CPUs that it does not list
+// stay unknown. A core's socket and kind come with its siblings.
+func (m *Machine) copyFact(fact Fact, source *Machine) {
+	m.Sources[fact] = source.Sources[fact]
+	for i := range m.CPUs {
+		cpu := &m.CPUs[i]
+		from := source.CPU(cpu.ID)
+		switch {
+		case from == nil:
+		case fact == FactNUMA:
+			cpu.NUMANode = from.NUMANode
+		case fact == FactCaches:
+			cpu.L3 = from.L3
+		case fact == FactSiblings:
+			cpu.Core, cpu.Socket, cpu.Kind = from.Core, from.Socket, from.Kind
+		}
+	}
+}
+
+// dropImpossibleCores forgets the siblings of cores that would lie on two NUMA
+// nodes or caches: two sources that contradict each other cannot both be right.
+func (m *Machine) dropImpossibleCores() []string {
+	faults := m.checkCores()
+	if len(faults) == 0 {
+		return nil
+	}
+	for i := range m.CPUs {
+		m.CPUs[i].Core = Unknown
+	}
+	warning := fmt.Sprintf("siblings of %s contradict NUMA nodes of %s: %s; siblings are taken as unknown: collect the topology again",
+		m.Sources[FactSiblings], m.Sources[FactNUMA], faults[0])
+	delete(m.Sources, FactSiblings)
+	return []string{warning}
+}
+
+// fillOnlyNode gives all memory to the only NUMA node, if it was not assumed.
+func (m *Machine) fillOnlyNode() {
+	if len(m.NUMANodes) != 1 || m.NUMANodes[0].MemoryMiB != Unknown || m.MemoryMiB == 0 ||
+		m.Sources[FactNUMA] == SourceAssumed {
+		return
+	}
+	m.NUMANodes[0].MemoryMiB = m.MemoryMiB
+	m.Sources[FactMemory] = m.Sources[FactNUMA]
+}

@@ -1,0 +1,189 @@
+package topology_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+func load(t *testing.T, name string) topology.Machine {
+	t.Helper()
+	m, err := machines.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// asReport returns what the report tells of a machine: no siblings, caches, memory.
+func asReport(m topology.Machine) topology.Machine {
+	report := topology.Machine{Model: m.Model}
+	for _, node := range m.NUMANodes {
+		report.NUMANodes = append(report.NUMANodes, topology.NUMANode{ID: node.ID, MemoryMiB: topology.Unknown})
+	}
+	for _, cpu := range m.CPUs {
+		cpu.Core, cpu.L3, cpu.Socket, cpu.Kind = topology.Unknown, topology.Unknown, topology.Unknown, ""
+		report.CPUs = append(report.CPUs, cpu)
+	}
+	return report.WithSource(topology.SourceReport)
+}
+
+func TestMergeTakesTheBestOfEachFact(t *testing.T) {
+	t.Parallel()
+	collected := load(t, "xeon-4108-2s-smt")
+	agent := topology.Machine{CPUs: slices.Clone(collected.CPUs), NUMANodes: []topology.NUMANode{
+		{ID: 0, MemoryMiB: 40000}, {ID: 1, MemoryMiB: 50000},
+	}}
+	for i := range agent.CPUs {
+		agent.CPUs[i].Core, agent.CPUs[i].L3 = topology.Unknown, topology.Unknown
+	}
+	status := topology.FromCounts("from status", 2, 16, 32, 95161)
+	got, warnings := topology.Merge(status, collected, asReport(collected), agent.WithSource(topology.SourceAgent))
+	if warnings != nil {
+		t.Errorf("sources that agree give warnings: %q", warnings)
+	}
+	wantSources := map[topology.Fact]topology.Source{
+		topology.FactCPUs: topology.SourceAgent, topology.FactNUMA: topology.SourceAgent, topology.FactMemory: topology.SourceAgent,
+		topology.FactSiblings: topology.SourceCollected, topology.FactCaches: topology.SourceCollected,
+	}
+	if diff := cmp.Diff(wantSources, got.Sources); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(collected.CPUs, got.CPUs); diff != "" {
+		t.Errorf("CPUs (-want +got):\n%s", diff)
+	}
+	if got.NUMANodes[0].MemoryMiB != 40000 || got.NUMANodes[0].HugePages[2048] != 2048 || got.NUMANodes[1].Distances[0] != 21 {
+		t.Errorf("NUMA nodes are %+v: want the agent's memory, the file's huge pages and distances", got.NUMANodes)
+	}
+	if got.Model != collected.Model || got.MemoryMiB != 95161 {
+		t.Errorf("model %q and %d MiB: want the file's model and Proxmox' memory", got.Model, got.MemoryMiB)
+	}
+}
+
+func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
+	t.Parallel()
+	collected := load(t, "xeon-4108-2s-smt")
+	for _, test := range []struct {
+		name    string
+		live    func() topology.Machine
+		warning string
+		check   func(m *topology.Machine) bool
+	}{
+		{
+			"siblings were switched off", func() topology.Machine {
+				m := asReport(collected)
+				m.CPUs = m.CPUs[:16]
+				return m
+			},
+			"collected lists CPUs 0-31, but 0-15 are online now: collect the topology again",
+			func(m *topology.Machine) bool { return m.OnlineCPUs().String() == "0-15" },
+		},
+		{
+			"NUMA nodes were switched", func() topology.Machine {
+				m := asReport(collected)
+				m.CPUs[8].NUMANode, m.CPUs[24].NUMANode = 0, 0
+				return m
+			},
+			"CPUs 8,24 are on other NUMA nodes than collected says",
+			func(m *topology.Machine) bool {
+				return m.CPUs[8].NUMANode == topology.Unknown && m.CPUs[9].NUMANode == 1
+			},
+		},
+		{
+			"CPUs are fewer", func() topology.Machine { return topology.FromCounts("", 2, 16, 16, 0) },
+			"collected lists 32 CPUs, but Proxmox counts 16",
+			func(m *topology.Machine) bool { return m.SiblingsKnown() },
+		},
+		{
+			"memory was taken out", func() topology.Machine { return topology.FromCounts("", 2, 16, 32, 48000) },
+			"NUMA nodes have 95161 MiB by collected, but the host has 48000 MiB",
+			func(m *topology.Machine) bool { return m.NUMANodes[0].MemoryMiB == topology.Unknown },
+		},
+		{
+			"a little less memory is rounding", func() topology.Machine { return topology.FromCounts("", 2, 16, 32, 95000) },
+			"", func(m *topology.Machine) bool { return m.NUMANodes[0].MemoryMiB == 46802 && m.MemoryMiB == 95161 },
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			m, warnings := topology.Merge(test.live(), collected)
+			if got := strings.Join(warnings, "\n"); !strings.Contains(got, test.warning) || (got == "") != (test.warning == "") {
+				t.Errorf("warnings are %q, want one with %q", warnings, test.warning)
+			}
+			if err := m.Validate(); err != nil {
+				t.Error(err)
+			}
+			if !test.check(&m) {
+				t.Errorf("merged to %+v", m)
+			}
+		})
+	}
+}
+
+func TestMergeDropsSiblingsThatNodesContradict(t *testing.T) {
+	t.Parallel()
+	agent := topology.Machine{
+		NUMANodes: []topology.NUMANode{{ID: 0}, {ID: 1}},
+		CPUs: []topology.CPU{
+			{ID: 0, Online: true, Core: topology.Unknown},
+			{ID: 1, Online: true, Core: topology.Unknown},
+			{ID: 2, Online: true, NUMANode: 1, Core: topology.Unknown},
+			{ID: 3, Online: true, NUMANode: 1, Core: topology.Unknown},
+		},
+	}
+	got, warnings := topology.Merge(sound().WithSource(topology.SourceCollected), agent.WithSource(topology.SourceAgent))
+	if got.SiblingsKnown() || len(warnings) != 1 || !strings.Contains(warnings[0], "siblings of collected contradict NUMA nodes of agent") {
+		t.Errorf("siblings known %t, warnings %q", got.SiblingsKnown(), warnings)
+	}
+}
+
+func TestMergeGivesTheOnlyNodeAllMemory(t *testing.T) {
+	t.Parallel()
+	status := topology.FromCounts("", 1, 4, 8, 32000)
+	got, _ := topology.Merge(status, asReport(load(t, "nuc-i7-1165g7-4c8t")))
+	if got.NUMANodes[0].MemoryMiB != 32000 || got.Sources[topology.FactMemory] != topology.SourceReport {
+		t.Errorf("the only NUMA node has %+v", got.NUMANodes[0])
+	}
+	assumed, _ := topology.Merge(status)
+	if assumed.NUMANodes[0].MemoryMiB != topology.Unknown {
+		t.Error("an assumed NUMA node was given all memory")
+	}
+}
+
+func TestMergeOfNothing(t *testing.T) {
+	t.Parallel()
+	if m, warnings := topology.Merge(); len(m.CPUs) != 0 || warnings != nil {
+		t.Errorf("nothing merges to %+v, warnings %q", m, warnings)
+	}
+}
+
+func TestMergeIsSoundAndIgnoresOrder(t *testing.T) {
+	t.Parallel()
+	names := machines.Names()
+	sources := []topology.Source{
+		topology.SourceAgent, topology.SourceCollected, topology.SourceCapacity, topology.SourceReport, topology.SourceStatus,
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		var parts []topology.Machine
+		for _, source := range sources {
+			if rapid.Bool().Draw(rt, string(source)) {
+				m := load(t, rapid.SampledFrom(names).Draw(rt, "machine"))
+				parts = append(parts, m.WithSource(source))
+			}
+		}
+		want, wantWarnings := topology.Merge(parts...)
+		if err := want.Validate(); err != nil {
+			rt.Fatalf("merged to an invalid machine: %v", err)
+		}
+		got, warnings := topology.Merge(rapid.Permutation(parts).Draw(rt, "order")...)
+		if diff := cmp.Diff(want, got) + cmp.Diff(wantWarnings, warnings); diff != "" {
+			rt.Fatalf("another order merges differently:\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package topology
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// FormatNUMA returns a cell as the value of Proxmox' numaN, such as
+// "cpus=0-3;8-11,hostnodes=0-1,memory=4096,policy=bind". Keys without a value are
+// left out. A cell needs GuestCPUs: Proxmox refuses a numaN without cpus.
+func FormatNUMA(cell NUMACell) string {
+	parts := []string{"cpus=" + joinList(cell.GuestCPUs)}
+	if !cell.HostNodes.IsEmpty() {
+		parts = append(parts, "hostnodes="+joinList(cell.HostNodes))
+	}
+	if cell.MemoryMiB != 0 {
+		parts = append(parts, "memory="+strconv.FormatInt(cell.MemoryMiB, 10))
+	}
+	if cell.Policy != "" {
+		parts = append(parts, "policy="+string(cell.Policy))
+	}
+	return strings.Join(parts, ",")
+}
+
+// joinList is a set in numaN's list format: there a comma ends the value.
+func joinList(set CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }
+
+// ParseNUMA parses the value of Proxmox' numaN. Keys come in any order; all but
+// cpus may be missing.
+func ParseNUMA(text string) (NUMACell, error) {
+	var cell NUMACell
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || value == "" {
+			return NUMACell{}, fmt.Errorf("parsing numa %s: %s: want key=value", quote(text), quote(part))
+		}
+		if seen[key] {
+			return NUMACell{}, fmt.Errorf("parsing numa %s: %s stands twice", quote(text), quote(key))
+		}
+		seen[key] = true
+		if err := cell.setKey(key, value); err != nil {
+			return NUMACell{}, fmt.Errorf("parsing numa %s: %s: %w", quote(text), quote(key), err)
+		}
+	}
+	if cell.GuestCPUs.IsEmpty() {
+		return NUMACell{}, fmt.Errorf("parsing numa %s: cpus is missing: want cpus=0-3,…", quote(text))
+	}
+	return cell, nil
+}
+
+func (c *NUMACell) setKey(key, value string) (err error) {
+	switch key {
+	case "cpus":
+		c.GuestCPUs, err = parseList(value, ";")
+	case "hostnodes":
+		c.HostNodes, err = parseList(value, ";")
+	case "memory":
+		c.MemoryMiB, err = strconv.ParseInt(value, 10, 64)
+		if err != nil || c.MemoryMiB <= 0 {
+			return fmt.Errorf("%s: want a positive number of MiB", quote(value))
+		}
+	case "policy":
+		c.Policy = NUMAPolicy(value)
+		return c.Policy.check()
+	default:
+		return fmt.Errorf("key is unknown: want cpus, hostnodes, memory or policy")
+	}
+	return err
+}
+
+func (p NUMAPolicy) check() error {
+	switch p {
+	case NUMABind, NUMAPreferred, NUMAInterleave:
+		return nil
+	default:
+		return fmt.Errorf("%s: want bind, preferred or interleave", quote(string(p)))
+	}
+}

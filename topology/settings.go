@@ -1,0 +1,191 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// anyHost is the name that stands for the hosts of a region that are not named.
+const anyHost = "*"
+
+// Settings is a nodes-settings.json: what an administrator says of hosts, in the
+// format of karpenter-provider-proxmox. It overrides every other source.
+type Settings struct {
+	hosts map[RegionName]map[HostName]hostSettings
+}
+
+// hostSettings is one host's entry. Zero and absent mean the same: not told.
+type hostSettings struct {
+	// Cores is accepted because others write it; it decides nothing here.
+	Cores int `json:"cores"`
+	// Sockets, Threads and UncoreCaches are counts: CPU sockets, threads of a core,
+	// and last-level caches of the host.
+	Sockets      int `json:"sockets"`
+	Threads      int `json:"threads"`
+	UncoreCaches int `json:"uncorecaches"`
+	// Nodes are the NUMA nodes by id.
+	Nodes map[int]nodeSettings `json:"nodes"`
+
+	ReservedCPUs []int `json:"reservedcpus"`
+	// ReservedMemory is in bytes.
+	ReservedMemory int64 `json:"reservedmemory"`
+
+	at position
+}
+
+// nodeSettings is a NUMA node. Its memory in bytes goes by two names: that of the
+// other project's documentation, and that of its code.
+type nodeSettings struct {
+	CPUs    CPUSet `json:"cpus"`
+	Memory  int64  `json:"memory"`
+	MemSize int64  `json:"memsize"`
+}
+
+func (n nodeSettings) memoryMiB() int64 { return max(n.Memory, n.MemSize) >> 20 }
+
+// fault says what is wrong with the node by itself, or is empty.
+func (n nodeSettings) fault() string {
+	switch {
+	case n.Memory < 0 || n.MemSize < 0:
+		return "memory is negative: write the bytes that the node has"
+	case n.Memory != 0 && n.MemSize != 0 && n.Memory != n.MemSize:
+		return "memory and memsize mean the same but differ: remove one"
+	case n.CPUs.IsEmpty() && n.memoryMiB() == 0:
+		return "has neither cpus nor memory: add them or remove the node"
+	default:
+		return ""
+	}
+}
+
+// position finds the line of a field of one host's entry.
+type position struct {
+	root *jsonNode
+	path []string
+}
+
+// errorf returns an error about the field, which is named by its path below the
+// host's entry.
+func (p position) errorf(field []string, format string, args ...any) error {
+	path := append(slices.Clone(p.path), field...)
+	name := ""
+	for i, key := range path {
+		if i > 0 {
+			name += "."
+		}
+		name += key
+	}
+	return fmt.Errorf("line %d: %s: %w", p.root.lineOf(path...), name, fmt.Errorf(format, args...))
+}
+
+// ParseSettings parses a nodes-settings.json. Unknown keys, keys that stand twice,
+// bad ranges and CPUs that are on two NUMA nodes are errors that name the line and
+// the field.
+func ParseSettings(data []byte) (Settings, error) {
+	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}}
+	root, err := strictJSON(data, &s.hosts)
+	if err != nil {
+		return Settings{}, fmt.Errorf("parsing settings: %w", err)
+	}
+	var faults []error
+	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
+		for _, name := range slices.Sorted(maps.Keys(s.hosts[region])) {
+			host := s.hosts[region][name]
+			host.at = position{root: root, path: []string{string(region), string(name)}}
+			s.hosts[region][name] = host
+			faults = append(faults, host.check()...)
+		}
+	}
+	if len(faults) > 0 {
+		return Settings{}, fmt.Errorf("parsing settings: %w", errors.Join(faults...))
+	}
+	return s, nil
+}
+
+// Named returns the hosts that have an entry of their own, sorted. One that does
+// not exist is probably misspelled.
+func (s Settings) Named() []HostID {
+	var ids []HostID
+	for region, hosts := range s.hosts {
+		for name := range hosts {
+			if name != anyHost {
+				ids = append(ids, HostID{Region: region, Host: name})
+			}
+		}
+	}
+	slices.SortFunc(ids, HostID.Compare)
+	return ids
+}
+
+// of returns the entry that holds for the host: its own, else its region's "*".
+func (s Settings) of(id HostID) (hostSettings, bool) {
+	hosts := s.hosts[id.Region]
+	if own, ok := hosts[id.Host]; ok {
+		return own, true
+	}
+	entry, ok := hosts[anyHost]
+	return entry, ok
+}
+
+// check finds what is wrong with the entry by itself.
+func (h *hostSettings) check() []error {
+	var faults []error
+	for _, field := range []struct {
+		name  string
+		value int64
+	}{
+		{"cores", int64(h.Cores)},
+		{"sockets", int64(h.Sockets)},
+		{"threads", int64(h.Threads)},
+		{"uncorecaches", int64(h.UncoreCaches)},
+		{"reservedmemory", h.ReservedMemory},
+	} {
+		if field.value < 0 {
+			faults = append(faults, h.at.errorf([]string{field.name}, "%d is negative: leave it out if it is unknown", field.value))
+		}
+	}
+	owner := map[int]int{}
+	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
+		faults = append(faults, h.checkNode(id, owner)...)
+	}
+	return append(faults, h.checkReserved(owner)...)
+}
+
+// checkNode also notes in owner which NUMA node each CPU is on.
+func (h *hostSettings) checkNode(id int, owner map[int]int) []error {
+	var faults []error
+	node, field := h.Nodes[id], []string{"nodes", strconv.Itoa(id)}
+	if id < 0 || id > MaxCPU {
+		faults = append(faults, h.at.errorf(field, "want an id from 0 to %d", MaxCPU))
+	}
+	if fault := node.fault(); fault != "" {
+		faults = append(faults, h.at.errorf(field, "%s", fault))
+	}
+	for _, cpu := range node.CPUs.List() {
+		if other, taken := owner[cpu]; taken {
+			faults = append(faults, h.at.errorf(append(field, "cpus"), "cpu %d is on node %d too: remove it from one", cpu, other))
+			return faults
+		}
+		owner[cpu] = id
+	}
+	return faults
+}
+
+func (h *hostSettings) checkReserved(owner map[int]int) []error {
+	var faults []error
+	seen := map[int]bool{}
+	for _, cpu := range h.ReservedCPUs {
+		switch _, exists := owner[cpu]; {
+		case cpu < 0 || cpu > MaxCPU:
+			faults = append(faults, h.at.errorf([]string{"reservedcpus"}, "%d: want an id from 0 to %d", cpu, MaxCPU))
+		case seen[cpu]:
+			faults = append(faults, h.at.errorf([]string{"reservedcpus"}, "cpu %d stands twice: remove one", cpu))
+		case len(owner) > 0 && !exists:
+			faults = append(faults, h.at.errorf([]string{"reservedcpus"}, "cpu %d is on no node of nodes: add it there or remove it", cpu))
+		}
+		seen[cpu] = true
+	}
+	return faults
+}

@@ -1,0 +1,181 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// Apply puts what the settings say of a host over what is known of it, field by
+// field. What they leave out stays. Settings that the machine contradicts are
+// errors, and then the host is left as it was.
+func (s Settings) Apply(host *Host) error {
+	entry, ok := s.of(host.ID())
+	if !ok {
+		return nil
+	}
+	changed := *host
+	changed.CPUs, changed.NUMANodes = slices.Clone(host.CPUs), slices.Clone(host.NUMANodes)
+	changed.Sources = map[Fact]Source{}
+	maps.Copy(changed.Sources, host.Sources)
+	faults := entry.applyNodes(&changed)
+	faults = append(faults, entry.applyThreads(&changed)...)
+	entry.applySharing(&changed)
+	faults = append(faults, entry.applyReserved(&changed)...)
+	if err := changed.Machine.Validate(); len(faults) == 0 && err != nil {
+		faults = append(faults, entry.at.errorf(nil, "does not fit what is known of the host: %w", err))
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("applying settings to host %s: %w", host.ID(), errors.Join(faults...))
+	}
+	*host = changed
+	return nil
+}
+
+// applyNodes replaces the NUMA nodes. On a host whose CPUs are not known, those of
+// the nodes are its CPUs; else CPUs that stand on no node are on an unknown one.
+func (h *hostSettings) applyNodes(host *Host) []error {
+	if len(h.Nodes) == 0 {
+		return nil
+	}
+	h.replaceGuessedCPUs(host)
+	faults := h.checkAgainst(host)
+	known := host.Machine
+	host.NUMANodes = nil
+	for i := range host.CPUs {
+		host.CPUs[i].NUMANode = Unknown
+	}
+	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
+		h.applyNode(host, id, known.NUMANode(id))
+	}
+	if len(known.CPUs) == 0 && len(host.CPUs) > 0 {
+		host.Sources[FactCPUs] = SourceSettings
+	}
+	for i := range host.NUMANodes {
+		host.NUMANodes[i].Distances = maps.Clone(host.NUMANodes[i].Distances)
+		host.NUMANodes[i].dropDistances(&host.Machine)
+	}
+	host.Sources[FactNUMA] = SourceSettings
+	return faults
+}
+
+// replaceGuessedCPUs forgets CPUs whose ids were only counted up from 0, if the
+// settings tell other ids and no more of them.
+func (h *hostSettings) replaceGuessedCPUs(host *Host) {
+	var told CPUSet
+	for _, node := range h.Nodes {
+		told = told.Union(node.CPUs)
+	}
+	if host.Sources[FactCPUs] == SourceStatus && !told.IsSubsetOf(host.cpuIDs()) && told.Size() <= len(host.CPUs) {
+		host.CPUs = nil
+		delete(host.Sources, FactSiblings)
+	}
+}
+
+// applyNode adds a NUMA node; before is what was known of it, or nil.
+func (h *hostSettings) applyNode(host *Host, id int, before *NUMANode) {
+	told := h.Nodes[id]
+	node := NUMANode{ID: id, MemoryMiB: Unknown}
+	if before != nil {
+		node = *before
+	}
+	if memory := told.memoryMiB(); memory > 0 {
+		node.MemoryMiB = memory
+		host.Sources[FactMemory] = SourceSettings
+	}
+	host.NUMANodes = append(host.NUMANodes, node)
+	for _, cpu := range told.CPUs.List() {
+		if known := host.CPU(cpu); known != nil {
+			known.NUMANode = id
+			continue
+		}
+		host.CPUs = append(host.CPUs, CPU{
+			ID: cpu, Online: true, NUMANode: id,
+			Socket: Unknown, Core: Unknown, L3: Unknown,
+		})
+		host.Machine.sort()
+	}
+}
+
+// checkAgainst compares the nodes with the CPUs and the memory that the host has.
+func (h *hostSettings) checkAgainst(host *Host) []error {
+	var faults []error
+	var memory int64
+	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
+		told := h.Nodes[id]
+		memory += told.memoryMiB()
+		absent := told.CPUs.Difference(host.cpuIDs())
+		if len(host.CPUs) > 0 && !absent.IsEmpty() {
+			faults = append(faults, h.at.errorf([]string{"nodes", strconv.Itoa(id), "cpus"},
+				"the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
+		}
+	}
+	if host.MemoryMiB > 0 && memory > host.MemoryMiB {
+		faults = append(faults, h.at.errorf([]string{"nodes"},
+			"the nodes have %d bytes, but the host has %d: lower their memory; `numactl --hardware` on the host tells it",
+			memory<<20, host.MemoryMiB<<20))
+	}
+	return faults
+}
+
+// applyThreads uses the number of threads of a core: one means that no core has
+// siblings. From two on it does not say which CPUs are siblings, so it is only
+// compared with what is known.
+func (h *hostSettings) applyThreads(host *Host) []error {
+	if h.Threads == 0 {
+		return nil
+	}
+	most := 0
+	for _, core := range host.Cores() {
+		most = max(most, core.CPUs.Size())
+	}
+	if most > 0 && most != h.Threads {
+		return []error{h.at.errorf([]string{"threads"},
+			"%d, but cores have up to %d threads by %s: correct or remove it", h.Threads, most, host.Sources[FactSiblings])}
+	}
+	if h.Threads != 1 || len(host.CPUs) == 0 {
+		return nil
+	}
+	for i := range host.CPUs {
+		host.CPUs[i].Core = host.CPUs[i].ID
+	}
+	host.Sources[FactSiblings] = SourceSettings
+	return nil
+}
+
+// applySharing uses counts of one, which say that all CPUs share a socket or a
+// cache. Larger counts do not tell which CPUs do.
+func (h *hostSettings) applySharing(host *Host) {
+	cachesKnown := slices.ContainsFunc(host.CPUs, func(c CPU) bool { return c.L3 != Unknown })
+	for i := range host.CPUs {
+		if h.Sockets == 1 {
+			host.CPUs[i].Socket = 0
+		}
+		if h.UncoreCaches == 1 && !cachesKnown {
+			host.CPUs[i].L3 = 0
+			host.Sources[FactCaches] = SourceSettings
+		}
+	}
+}
+
+func (h *hostSettings) applyReserved(host *Host) []error {
+	var faults []error
+	if reserved := CPUs(h.ReservedCPUs...); !reserved.IsEmpty() {
+		if absent := reserved.Difference(host.cpuIDs()); len(host.CPUs) > 0 && !absent.IsEmpty() {
+			faults = append(faults, h.at.errorf([]string{"reservedcpus"},
+				"the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
+		}
+		host.ReservedCPUs = reserved
+	}
+	if h.ReservedMemory > 0 {
+		// Rounded up: what is reserved is never less than what was asked for.
+		host.ReservedMemoryMiB = (h.ReservedMemory + 1<<20 - 1) >> 20
+	}
+	if host.MemoryMiB > 0 && host.ReservedMemoryMiB > host.MemoryMiB {
+		faults = append(faults, h.at.errorf([]string{"reservedmemory"},
+			"%d bytes, but the host has %d: lower it", h.ReservedMemory, host.MemoryMiB<<20))
+	}
+	return faults
+}

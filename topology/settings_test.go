@@ -1,0 +1,192 @@
+package topology_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/topology"
+)
+
+const exampleSettings = `{
+  "region-1": {
+    "pve-1": {
+      "sockets": 1, "threads": 2, "uncorecaches": 1, "cores": 4,
+      "nodes": {
+        "0": {"cpus": "0-1,4-5", "memory": 4294967296},
+        "1": {"cpus": "2-3,6-7", "memsize": 4294967296}
+      },
+      "reservedcpus": [0, 4],
+      "reservedmemory": 1073741825
+    },
+    "*": {"reservedcpus": [1], "reservedmemory": 4294967296}
+  },
+  "region-2": {"pve-3": {"threads": 1}}
+}`
+
+func host(region, name string, m topology.Machine) topology.Host {
+	return topology.Host{Region: topology.RegionName(region), Name: topology.HostName(name), Machine: m}
+}
+
+func TestSettingsApply(t *testing.T) {
+	t.Parallel()
+	settings, err := topology.ParseSettings([]byte(exampleSettings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := host("region-1", "pve-1", topology.FromCounts("CPU", 2, 4, 8, 16384))
+	if err := settings.Apply(&h); err != nil {
+		t.Fatal(err)
+	}
+	want := "CPU\nonline 0-7\nnode 0: 0-1,4-5\nnode 1: 2-3,6-7\ncache 0: 0-7\n" +
+		"cpus: status\ncaches: settings\nnuma: settings\nmemory: settings\n"
+	if diff := cmp.Diff(want, summary(&h.Machine)); diff != "" {
+		t.Errorf("machine (-want +got):\n%s", diff)
+	}
+	if h.NUMANodes[0].MemoryMiB != 4096 || h.NUMANodes[1].MemoryMiB != 4096 {
+		t.Errorf("memory of the nodes is %+v, want 4096 MiB by either spelling", h.NUMANodes)
+	}
+	if h.ReservedCPUs.String() != "0,4" || h.ReservedMemoryMiB != 1025 || h.CPUs[3].Socket != 0 {
+		t.Errorf("reserved CPUs %s and %d MiB, socket %d; want 0,4, 1025 MiB rounded up, socket 0",
+			h.ReservedCPUs, h.ReservedMemoryMiB, h.CPUs[3].Socket)
+	}
+}
+
+func TestSettingsFindTheirHost(t *testing.T) {
+	t.Parallel()
+	settings, err := topology.ParseSettings([]byte(exampleSettings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		region, name, reserved string
+		siblings               bool
+	}{
+		{"region-1", "pve-1", "0,4", false},
+		{"region-1", "pve-9", "1", false},
+		{"region-2", "pve-3", "", true},
+		{"region-2", "pve-9", "", false},
+		{"region-3", "pve-1", "", false},
+	} {
+		h := host(test.region, test.name, topology.FromCounts("CPU", 1, 4, 8, 16384))
+		if err := settings.Apply(&h); err != nil {
+			t.Fatal(err)
+		}
+		if h.ReservedCPUs.String() != test.reserved || h.SiblingsKnown() != test.siblings {
+			t.Errorf("%s: reserved CPUs %q, siblings known %t; want %q, %t",
+				h.ID(), h.ReservedCPUs, h.SiblingsKnown(), test.reserved, test.siblings)
+		}
+	}
+	want := []topology.HostID{{Region: "region-1", Host: "pve-1"}, {Region: "region-2", Host: "pve-3"}}
+	if diff := cmp.Diff(want, settings.Named()); diff != "" {
+		t.Errorf("named hosts (-want +got):\n%s", diff)
+	}
+}
+
+func TestSettingsKeepWhatTheyLeaveOut(t *testing.T) {
+	t.Parallel()
+	settings, err := topology.ParseSettings([]byte(`{"r": {"h": {"nodes": {"0": {"cpus": "0,2"}}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, h := host("r", "h", sound()), host("r", "h", sound())
+	if err := settings.Apply(&h); err != nil {
+		t.Fatal(err)
+	}
+	want := []topology.NUMANode{{
+		ID: 0, MemoryMiB: 1024,
+		HugePages: map[int]int64{2048: 512}, Distances: map[int]int{0: 10},
+	}}
+	if diff := cmp.Diff(want, h.NUMANodes); diff != "" {
+		t.Errorf("NUMA nodes (-want +got):\n%s", diff)
+	}
+	if h.CPUs[1].NUMANode != topology.Unknown || h.CPUs[2].Core != before.CPUs[2].Core {
+		t.Errorf("CPUs are %+v: want CPU 1 on an unknown node and siblings kept", h.CPUs)
+	}
+	if before.NUMANodes[0].Distances[1] != 21 {
+		t.Error("applying changed a map that the host shares")
+	}
+}
+
+func TestSettingsReplaceGuessedCPUs(t *testing.T) {
+	t.Parallel()
+	settings, err := topology.ParseSettings([]byte(`{"r": {"*": {"nodes": {"1": {"cpus": "4-7"}}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := host("r", "h", topology.FromCounts("", 1, 4, 4, 0))
+	if err := settings.Apply(&h); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("online 4-7\nnode 1: 4-7\ncpus: settings\nnuma: settings\n", summary(&h.Machine)); diff != "" {
+		t.Errorf("machine (-want +got):\n%s", diff)
+	}
+}
+
+func TestSettingsThatTheHostContradicts(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, entry, err string }{
+		{"absent CPUs", `{"nodes": {"0": {"cpus": "0-7"}}}`, "applying settings to host r/h: line 1: r.h.nodes.0.cpus: the host has no CPUs 4-7, only 0-3: remove them"},
+		{"too much memory", `{"nodes": {"0": {"cpus": "0,2", "memory": 2147483648}, "1": {"cpus": "1,3", "memory": 1048576}}}`, "r.h.nodes: the nodes have 2148532224 bytes, but the host has 2147483648"},
+		{"split siblings", `{"nodes": {"0": {"cpus": "0-1"}, "1": {"cpus": "2-3"}}}`, "cpu 0 and cpu 2 are siblings of core 0 but have different NUMA nodes"},
+		{"other threads", `{"threads": 1}`, "r.h.threads: 1, but cores have up to 2 threads by"},
+		{"absent reserved CPU", `{"reservedcpus": [9]}`, "r.h.reservedcpus: the host has no CPUs 9, only 0-3"},
+		{"all memory reserved", `{"reservedmemory": 99999999999}`, "r.h.reservedmemory: 99999999999 bytes, but the host has 2147483648: lower it"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			settings, err := topology.ParseSettings([]byte(`{"r": {"h": ` + test.entry + `}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := host("r", "h", sound())
+			checkError(t, settings.Apply(&h), test.err)
+			if diff := cmp.Diff(host("r", "h", sound()), h); diff != "" {
+				t.Errorf("the host changed all the same (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseSettingsRefuses(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, text, err string }{
+		{"unknown key", "{\"r\": {\n\"h\": {\n\"reservedcpu\": [0]}}}", "line 3: r.h.reservedcpu: key is unknown: want one of cores, nodes, reservedcpus,"},
+		{"host twice", "{\"r\": {\"h\": {},\n\"h\": {}}}", "line 2: r.h: stands twice"},
+		{"bad range", "{\"r\": {\"h\": {\"nodes\": {\n\"0\": {\"cpus\": \"3-1\"}}}}}", "line 2: r.h.nodes.0.cpus: parsing cpu list \"3-1\": range 3-1 runs backwards"},
+		{"overlap", "{\"r\": {\"h\": {\"nodes\": {\"0\": {\"cpus\": \"0-3\"},\n\"1\": {\"cpus\": \"3-7\"}}}}}", "line 2: r.h.nodes.1.cpus: cpu 3 is on node 0 too: remove it from one"},
+		{"node that is no number", `{"r": {"h": {"nodes": {"a": {}}}}}`, `r.h.nodes.a: key "a" is not a number`},
+		{"node out of bounds", `{"r": {"h": {"nodes": {"-1": {"cpus": "0"}}}}}`, "r.h.nodes.-1: want an id from 0"},
+		{"empty node", `{"r": {"h": {"nodes": {"0": {}}}}}`, "r.h.nodes.0: has neither cpus nor memory"},
+		{"two memories", `{"r": {"h": {"nodes": {"0": {"cpus": "0", "memory": 1, "memsize": 2}}}}}`, "memory and memsize mean the same but differ"},
+		{"negative memory", `{"r": {"h": {"nodes": {"0": {"cpus": "0", "memory": -1}}}}}`, "memory is negative"},
+		{"negative count", `{"r": {"h": {"threads": -1}}}`, "r.h.threads: -1 is negative"},
+		{"reserved twice", `{"r": {"h": {"reservedcpus": [1, 1]}}}`, "r.h.reservedcpus: cpu 1 stands twice"},
+		{"reserved out of bounds", `{"r": {"h": {"reservedcpus": [-1]}}}`, "r.h.reservedcpus: -1: want an id"},
+		{"reserved on no node", `{"r": {"h": {"nodes": {"0": {"cpus": "0-3"}}, "reservedcpus": [4]}}}`, "cpu 4 is on no node of nodes"},
+		{"reserved as text", `{"r": {"h": {"reservedcpus": "0-1"}}}`, "r.h.reservedcpus: want an array, got a string"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := topology.ParseSettings([]byte(test.text))
+			checkError(t, err, test.err)
+		})
+	}
+}
+
+func FuzzSettings(f *testing.F) {
+	f.Add([]byte(exampleSettings))
+	f.Add([]byte(`{"region-1": {"*": {"nodes": {"5": {"cpus": "4-9"}}, "threads": 1}}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		settings, err := topology.ParseSettings(data)
+		if err != nil {
+			return
+		}
+		for _, m := range []topology.Machine{{}, sound(), topology.FromCounts("", 1, 4, 8, 1<<20)} {
+			h := host("region-1", "pve-1", m)
+			if settings.Apply(&h) == nil && h.Validate() != nil {
+				t.Fatalf("applied to an invalid machine: %v", h.Validate())
+			}
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package topology
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// snapshotFormat is the version of the format of a recorded snapshot.
+const snapshotFormat = 1
+
+// snapshotFile is a snapshot as it is recorded.
+type snapshotFile struct {
+	Format  int      `json:"format"`
+	Regions []Region `json:"regions"`
+	Hosts   []Host   `json:"hosts"`
+}
+
+// ParseSnapshot parses what Print printed. Unknown keys, hosts of no region, ids
+// that are given twice and machines that cannot be are errors.
+func ParseSnapshot(data []byte) (*Snapshot, error) {
+	var file snapshotFile
+	if _, err := strictJSON(data, &file); err != nil {
+		return nil, fmt.Errorf("parsing snapshot: %w", err)
+	}
+	if file.Format != snapshotFormat {
+		return nil, fmt.Errorf("parsing snapshot: format is %d: this numaform reads format %d; "+
+			"record again with its own `numaform topology -o json`", file.Format, snapshotFormat)
+	}
+	snapshot := &Snapshot{Regions: file.Regions, Hosts: file.Hosts}
+	snapshot.sort()
+	if err := snapshot.Validate(); err != nil {
+		return nil, fmt.Errorf("parsing snapshot: %w", err)
+	}
+	return snapshot, nil
+}
+
+// Print returns the snapshot as JSON; the same snapshot gives the same bytes.
+func (s *Snapshot) Print() ([]byte, error) {
+	sorted := s.clone()
+	sorted.sort()
+	text, err := printJSON(snapshotFile{Format: snapshotFormat, Regions: sorted.Regions, Hosts: sorted.Hosts})
+	if err != nil {
+		return nil, fmt.Errorf("printing snapshot: %w", err)
+	}
+	return text, nil
+}
+
+// clone copies the slices that sort orders; their elements are shared.
+func (s *Snapshot) clone() *Snapshot {
+	c := &Snapshot{Regions: append([]Region{}, s.Regions...), Hosts: append([]Host{}, s.Hosts...)}
+	for i := range c.Hosts {
+		h := &c.Hosts[i]
+		h.CPUs, h.NUMANodes = slices.Clone(h.CPUs), slices.Clone(h.NUMANodes)
+		h.Guests, h.Storages, h.Templates = slices.Clone(h.Guests), slices.Clone(h.Storages), slices.Clone(h.Templates)
+	}
+	return c
+}
+
+func (s *Snapshot) sort() {
+	slices.SortStableFunc(s.Regions, func(a, b Region) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(s.Hosts, func(a, b Host) int { return a.ID().Compare(b.ID()) })
+	for i := range s.Hosts {
+		h := &s.Hosts[i]
+		h.Machine.sort()
+		slices.SortStableFunc(h.Guests, func(a, b Guest) int { return cmp.Compare(a.VMID, b.VMID) })
+		slices.SortStableFunc(h.Storages, func(a, b Storage) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortStableFunc(h.Templates, func(a, b Template) int { return cmp.Compare(a.VMID, b.VMID) })
+	}
+}
+
+// Validate says everything that is wrong with the snapshot, or nil.
+func (s *Snapshot) Validate() error {
+	var faults []error
+	regions := map[RegionName]bool{}
+	for _, region := range s.Regions {
+		if region.Name == "" || regions[region.Name] {
+			faults = append(faults, fmt.Errorf("region %q: want a name, and each region once", region.Name))
+		}
+		regions[region.Name] = true
+	}
+	hosts := map[HostID]bool{}
+	guests := map[RegionName]map[int]HostName{}
+	for i := range s.Hosts {
+		h := &s.Hosts[i]
+		if !regions[h.Region] || h.Name == "" || hosts[h.ID()] {
+			faults = append(faults, fmt.Errorf("host %s: want a name, a region of regions, and each host once", h.ID()))
+		}
+		hosts[h.ID()] = true
+		if guests[h.Region] == nil {
+			guests[h.Region] = map[int]HostName{}
+		}
+		faults = append(faults, h.check(guests[h.Region])...)
+	}
+	return errors.Join(faults...)
+}
+
+// check looks at one host; guests are those of its region's hosts seen so far.
+func (h *Host) check(guests map[int]HostName) []error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("host %s: %w", h.ID(), fmt.Errorf(format, args...)))
+	}
+	if err := h.Machine.Validate(); err != nil {
+		fault("%w", err)
+	}
+	if absent := h.ReservedCPUs.Difference(h.cpuIDs()); len(h.CPUs) > 0 && !absent.IsEmpty() {
+		fault("reserved_cpus names CPUs %s, which do not exist: remove them", absent)
+	}
+	if h.ReservedMemoryMiB < 0 {
+		fault("reserved_memory_mib is %d: want 0 or more", h.ReservedMemoryMiB)
+	}
+	for _, guest := range h.Guests {
+		if other, taken := guests[guest.VMID]; taken {
+			fault("guest %d exists on host %s too: a VMID is unique in its region; remove one", guest.VMID, other)
+		}
+		guests[guest.VMID] = h.Name
+		if err := guest.check(); err != nil {
+			fault("guest %d: %w", guest.VMID, err)
+		}
+	}
+	return faults
+}
+
+func (g *Guest) check() error {
+	switch {
+	case g.VMID <= 0 || g.VCPUs < 0 || g.MemoryMiB < 0:
+		return errors.New("want a vmid above 0, and no negative vcpus or memory_mib")
+	case g.Kind != GuestVM && g.Kind != GuestContainer:
+		return fmt.Errorf("kind is %s: want %s or %s", quote(string(g.Kind)), GuestVM, GuestContainer)
+	default:
+		return nil
+	}
+}
+
+// cpuIDs are the ids of all CPUs, offline ones included.
+func (m *Machine) cpuIDs() CPUSet {
+	ids := make([]int, len(m.CPUs))
+	for i, cpu := range m.CPUs {
+		ids[i] = cpu.ID
+	}
+	return CPUs(ids...)
+}
