@@ -1,0 +1,141 @@
+package layering
+
+import "path"
+
+// Module is numaform's import path.
+const Module = "github.com/numaform/numaform"
+
+// Row says where a package stands.
+type Row struct {
+	// Package is the directory below the module root, or a pattern of path.Match:
+	// "*" stands for one path element.
+	Package string
+	// Floor is the height: a package imports floors below its own.
+	Floor int
+	// Pure packages answer from their arguments alone.
+	Pure bool
+	// Support packages serve tests and the demo: no other production code
+	// imports them.
+	Support bool
+	// Without names import path prefixes which must not be reached from here,
+	// not even through other packages of the module.
+	Without []string
+}
+
+// Programs is the floor of main packages and of end-to-end tests.
+// They may use support packages.
+const Programs = 9
+
+// Table returns the floors of numaform's packages, lowest first.
+func Table() []Row {
+	return []Row{
+		{Package: "api/v1alpha1", Floor: 0},
+		{Package: "examples", Floor: 0, Support: true},
+		{Package: "internal/enginetest", Floor: 0, Support: true},
+		{Package: "internal/logkey", Floor: 0, Pure: true},
+		{Package: "modules", Floor: 0, Pure: true},
+		{Package: "topology", Floor: 0, Pure: true},
+
+		{Package: "fleet", Floor: 1, Pure: true},
+		{Package: "topology/machines", Floor: 1, Support: true},
+
+		{Package: "generator", Floor: 2, Pure: true},
+		{Package: "internal/bootstrap", Floor: 2, Pure: true},
+		{Package: "internal/cpumap", Floor: 2, Pure: true},
+		{Package: "internal/ipam", Floor: 2, Pure: true},
+		{Package: "internal/startcheck", Floor: 2, Pure: true},
+		{Package: "planner", Floor: 2, Pure: true},
+		{Package: "state/guard", Floor: 2, Pure: true},
+
+		{Package: "internal/proxmox", Floor: 3},
+		{Package: "internal/pvesim", Floor: 3, Support: true},
+		{Package: "internal/store", Floor: 3},
+		{Package: "state", Floor: 3},
+
+		{Package: "internal/scaler", Floor: 4},
+		{Package: "internal/scheduling", Floor: 4},
+
+		{Package: "internal/cloudprovider", Floor: 5},
+		{Package: "internal/controllers/*", Floor: 5},
+
+		{Package: "internal/operator", Floor: 6},
+		{Package: "internal/testenv", Floor: 6, Support: true},
+
+		{Package: "internal/cli", Floor: 7},
+		{Package: "internal/layering", Floor: 7},
+
+		{Package: "internal/demo", Floor: 8, Support: true},
+
+		{Package: "cmd/numaform", Floor: Programs},
+		{Package: "cmd/numaform-agent", Floor: Programs, Without: agentWithout()},
+		{Package: "cmd/pvesim", Floor: Programs},
+		{Package: "examples/*", Floor: Programs},
+		{Package: "examples/*/*", Floor: Programs},
+		{Package: "test/*", Floor: Programs},
+	}
+}
+
+// agentWithout keeps the agent small: it is a root daemon on a hypervisor.
+func agentWithout() []string {
+	return []string{
+		"github.com/hashicorp",
+		"k8s.io/api",
+		"k8s.io/apimachinery",
+		"k8s.io/client-go",
+		"sigs.k8s.io/controller-runtime",
+		"sigs.k8s.io/karpenter",
+	}
+}
+
+// pureImports lists what a pure package may import besides lower pure packages
+// of the module: computation on values, no input, no output, no clock. A path
+// that is not here is refused. Add one only if the same arguments always give
+// the same bytes.
+func pureImports() map[string]bool {
+	list := []string{
+		"bytes", "cmp", "container/heap", "container/list",
+		"crypto/sha256", "embed",
+		"encoding", "encoding/base32", "encoding/base64", "encoding/binary",
+		"encoding/csv", "encoding/hex", "encoding/json", "encoding/xml",
+		"errors", "fmt", "hash", "hash/crc32", "hash/fnv", "html",
+		"io", "io/fs", "iter", "maps", "math", "math/big", "math/bits",
+		"net/netip", "net/url", "path", "reflect", "regexp", "slices", "sort",
+		"strconv", "strings", "text/tabwriter", "unicode", "unicode/utf8",
+
+		"github.com/Masterminds/semver/v3",
+		"github.com/google/cel-go/cel",
+		"github.com/google/cel-go/common/types",
+		"github.com/google/cel-go/common/types/ref",
+		"github.com/google/cel-go/ext",
+		"github.com/hashicorp/hcl/v2",
+		"github.com/hashicorp/hcl/v2/hclsyntax",
+		"github.com/hashicorp/hcl/v2/hclwrite",
+		"github.com/hashicorp/terraform-json",
+		"github.com/zclconf/go-cty/cty",
+		"github.com/zclconf/go-cty/cty/convert",
+		"github.com/zclconf/go-cty/cty/json",
+		"golang.org/x/text/unicode/norm",
+		"k8s.io/utils/cpuset",
+		"sigs.k8s.io/yaml",
+	}
+	allowed := make(map[string]bool, len(list))
+	for _, name := range list {
+		allowed[name] = true
+	}
+	return allowed
+}
+
+// find returns the row of a package directory. An exact row wins over a pattern.
+func find(table []Row, dir string) (Row, bool) {
+	var wild Row
+	found := false
+	for _, row := range table {
+		if row.Package == dir {
+			return row, true
+		}
+		if ok, err := path.Match(row.Package, dir); ok && err == nil {
+			wild, found = row, true
+		}
+	}
+	return wild, found
+}
