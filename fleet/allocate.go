@@ -1,0 +1,104 @@
+package fleet
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// VMIDRange is the range that is reserved for numaform on a Proxmox cluster.
+type VMIDRange struct {
+	Lower, Upper VMID
+}
+
+// Check says what is wrong with the range.
+func (r VMIDRange) Check() error {
+	if r.Lower < MinVMID || r.Upper > MaxVMID || r.Lower > r.Upper {
+		return fmt.Errorf("vmid_range %d to %d: want %d <= lower <= upper <= %d", r.Lower, r.Upper, MinVMID, MaxVMID)
+	}
+	return nil
+}
+
+// RangeExhaustedError says that a region has no VMID left.
+type RangeExhaustedError struct {
+	Region topology.RegionName
+	Range  VMIDRange
+}
+
+func (e *RangeExhaustedError) Error() string {
+	return fmt.Sprintf("region %s: all VMIDs from %d to %d are in use: widen vmid_range or remove VMs",
+		e.Region, e.Range.Lower, e.Range.Upper)
+}
+
+// Allocator gives out the VMIDs of one region, upwards through the range and
+// then from its start again, so that a number comes back as late as possible.
+type Allocator struct {
+	region topology.RegionName
+	bounds VMIDRange
+	used   map[VMID]bool
+	now    Rotation
+}
+
+// NewAllocator returns an allocator for region that goes on after last. VMIDs in
+// used are never given out: those of any guest in the Proxmox cluster, of the
+// fleet's VMs, and of Nodes or claims that still name one.
+func NewAllocator(region topology.RegionName, bounds VMIDRange, last Rotation, used []VMID) *Allocator {
+	a := &Allocator{region: region, bounds: bounds, now: last, used: make(map[VMID]bool, len(used))}
+	for _, id := range used {
+		a.used[id] = true
+	}
+	if a.now.Last < bounds.Lower-1 || a.now.Last > bounds.Upper {
+		a.now.Last = bounds.Lower - 1
+	}
+	return a
+}
+
+// Next reserves the next free VMID, or returns a *RangeExhaustedError.
+func (a *Allocator) Next() (VMID, error) {
+	id, round := a.now.Last, a.now.Round
+	for range a.bounds.Upper - a.bounds.Lower + 1 {
+		id++
+		if id > a.bounds.Upper {
+			id, round = a.bounds.Lower, round+1
+		}
+		if !a.used[id] {
+			a.used[id] = true
+			a.now = Rotation{Last: id, Round: round}
+			return id, nil
+		}
+	}
+	return 0, &RangeExhaustedError{Region: a.region, Range: a.bounds}
+}
+
+// Rotation returns how far the allocator came, to be kept with the fleet.
+func (a *Allocator) Rotation() Rotation { return a.now }
+
+// Name makes a VM of a placed spec: it reserves a VMID and derives name and key.
+// The key depends on all that is reserved and on the rotation, so that the same
+// decision has the same key and no other has.
+func (a *Allocator) Name(clusterID string, spec Spec, placement Placement, source Source) (VM, error) {
+	id, err := a.Next()
+	if err != nil {
+		return VM{}, err
+	}
+	spec.Hosts = nil
+	vm := VM{VMID: id, Name: NodeName(spec.Pool, id), Spec: spec, Placement: placement, Source: source}
+	vm.Key, err = reservationKey(clusterID, a.now, vm)
+	return vm, err
+}
+
+func reservationKey(clusterID string, rotation Rotation, vm VM) (Key, error) {
+	content, err := json.Marshal(struct {
+		ClusterID string
+		Rotation  Rotation
+		VM        VM
+	}{clusterID, rotation, vm})
+	if err != nil {
+		return "", fmt.Errorf("making the key of vm %s: %w", vm.Name, err)
+	}
+	sum := sha256.Sum256(content)
+	return Key(hex.EncodeToString(sum[:16])), nil
+}

@@ -1,0 +1,229 @@
+package fleet_test
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+const someKey = fleet.Key("0123456789abcdef0123456789abcdef")
+
+func TestMarkerRoundTrip(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		want := fleet.Marker{
+			ClusterID: rapid.StringMatching(`[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?`).Draw(t, "cluster"),
+			Key:       fleet.Key(rapid.StringMatching(`[0-9a-f]{32}`).Draw(t, "key")),
+		}
+		if pins := rapid.SliceOfNDistinct(rapid.IntRange(0, 1023), 0, 16, rapid.ID).Draw(t, "pins"); len(pins) > 0 {
+			want.Pins = pins
+		}
+		got, ok := fleet.ParseMarker("somebody's words\n" + want.String() + "\npool workers\n")
+		if !ok {
+			t.Fatalf("marker %q was not found", want)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("marker changed (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestParseMarkerRefuses(t *testing.T) {
+	t.Parallel()
+	good := fleet.Marker{ClusterID: "prod", Key: someKey}.String()
+	tests := []struct{ name, description string }{
+		{"nothing", ""},
+		{"no marker", "a database\nof the accountants"},
+		{"two markers", good + "\n" + good},
+		{"not at the start of a line", "see " + good},
+		{"short key", "numaform/1 cluster=prod key=0123"},
+		{"upper case key", strings.ToUpper(good)},
+		{"one cpu twice", good + " pins=4,4"},
+		{"a range for pins", good + " pins=4-7"},
+		{"something behind it", good + " pins=4 args=-S"},
+		{"later format", strings.Replace(good, "/1", "/2", 1)},
+		{"a malformed marker beside a good one", good + "\nnumaform/1 cluster= key="},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if marker, ok := fleet.ParseMarker(tt.description); ok {
+				t.Errorf("ParseMarker(%q) = %v, want none", tt.description, marker)
+			}
+		})
+	}
+}
+
+func FuzzParseMarker(f *testing.F) {
+	f.Add(fleet.Marker{ClusterID: "prod", Key: someKey, Pins: []int{4, 36}}.String())
+	f.Add("numaform/1 cluster=prod key=" + string(someKey) + " pins=,")
+	f.Fuzz(func(t *testing.T, description string) {
+		marker, ok := fleet.ParseMarker(description)
+		if ok && !strings.Contains(description, marker.String()) && len(marker.Pins) == 0 {
+			t.Errorf("ParseMarker(%q) = %v, which is not in it", description, marker)
+		}
+	})
+}
+
+func TestProviderID(t *testing.T) {
+	t.Parallel()
+	if got, want := fleet.ProviderID("region-1", 2001), "proxmox://region-1/2001"; got != want {
+		t.Errorf("ProviderID = %q, want %q", got, want)
+	}
+	region, vmid, err := fleet.ParseProviderID("proxmox://region-1/2001")
+	if err != nil || region != "region-1" || vmid != 2001 {
+		t.Errorf("ParseProviderID = %q, %d, %v", region, vmid, err)
+	}
+	for _, bad := range []string{
+		"", "proxmox://", "proxmox://r", "proxmox:///1", "proxmox://r/", "proxmox://r/099", "proxmox://r/+200",
+		"proxmox://r/99", "proxmox://r/1000000000", "kvm://r/100", "proxmox://r/100/", "proxmox://a/b/100",
+	} {
+		if _, _, err := fleet.ParseProviderID(bad); err == nil {
+			t.Errorf("ParseProviderID(%q) succeeded", bad)
+		}
+	}
+}
+
+func TestChecks(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		err  error
+		ok   bool
+	}{
+		{"cluster id", fleet.CheckClusterID("prod-1"), true},
+		{"one letter", fleet.CheckClusterID("p"), true},
+		{"empty cluster id", fleet.CheckClusterID(""), false},
+		{"upper case cluster id", fleet.CheckClusterID("Prod"), false},
+		{"cluster id ends in a dash", fleet.CheckClusterID("prod-"), false},
+		{"long cluster id", fleet.CheckClusterID(strings.Repeat("a", 33)), false},
+		{"pool", fleet.CheckPool("workers"), true},
+		{"pool with a dot", fleet.CheckPool("workers.a"), false},
+		{"long pool", fleet.CheckPool(strings.Repeat("a", fleet.MaxPoolName+1)), false},
+		{"range", fleet.VMIDRange{Lower: 100, Upper: 100}.Check(), true},
+		{"range too low", fleet.VMIDRange{Lower: 99, Upper: 200}.Check(), false},
+		{"range upside down", fleet.VMIDRange{Lower: 300, Upper: 200}.Check(), false},
+		{"range too high", fleet.VMIDRange{Lower: 300, Upper: fleet.MaxVMID + 1}.Check(), false},
+	}
+	for _, tt := range tests {
+		if (tt.err == nil) != tt.ok {
+			t.Errorf("%s: error %v, want ok = %t", tt.name, tt.err, tt.ok)
+		}
+	}
+	if got := len(fleet.NodeName(strings.Repeat("a", fleet.MaxPoolName), fleet.MaxVMID)); got != 63 {
+		t.Errorf("the longest name has %d characters, want 63", got)
+	}
+}
+
+func TestAllocatorRotates(t *testing.T) {
+	t.Parallel()
+	bounds := fleet.VMIDRange{Lower: 200, Upper: 204}
+	a := fleet.NewAllocator("r", bounds, fleet.Rotation{Last: 202}, []fleet.VMID{203, 200})
+	var got []fleet.VMID
+	for {
+		id, err := a.Next()
+		if err != nil {
+			var exhausted *fleet.RangeExhaustedError
+			if !errors.As(err, &exhausted) || exhausted.Region != "r" {
+				t.Fatalf("Next: %v, want a RangeExhaustedError of region r", err)
+			}
+			break
+		}
+		got = append(got, id)
+	}
+	if diff := cmp.Diff([]fleet.VMID{204, 201, 202}, got); diff != "" {
+		t.Errorf("VMIDs (-want +got):\n%s", diff)
+	}
+	if want := (fleet.Rotation{Last: 202, Round: 1}); a.Rotation() != want {
+		t.Errorf("Rotation = %v, want %v", a.Rotation(), want)
+	}
+}
+
+func TestAllocatorStartsInRange(t *testing.T) {
+	t.Parallel()
+	for _, last := range []fleet.VMID{0, 5000} {
+		a := fleet.NewAllocator("r", fleet.VMIDRange{Lower: 200, Upper: 204}, fleet.Rotation{Last: last}, nil)
+		if id, err := a.Next(); err != nil || id != 200 {
+			t.Errorf("after %d: Next = %d, %v, want 200", last, id, err)
+		}
+	}
+}
+
+func TestNameGivesEachReservationItsOwnKey(t *testing.T) {
+	t.Parallel()
+	bounds := fleet.VMIDRange{Lower: 200, Upper: 201}
+	spec := fleet.Spec{Pool: "workers", VCPUs: 2, Hosts: []topology.HostID{{Region: "r", Host: "a"}}}
+	name := func(rotation fleet.Rotation, spec fleet.Spec) fleet.VM {
+		vm, err := fleet.NewAllocator("r", bounds, rotation, nil).Name("prod", spec, fleet.Placement{}, fleet.Source{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return vm
+	}
+	first := name(fleet.Rotation{}, spec)
+	if first.Name != "workers-200" || first.VMID != 200 || first.Hosts != nil {
+		t.Errorf("vm = %+v, want workers-200 without hosts", first)
+	}
+	if _, ok := fleet.ParseMarker(fleet.Marker{ClusterID: "prod", Key: first.Key}.String()); !ok {
+		t.Errorf("key %q does not fit into a marker", first.Key)
+	}
+	if again := name(fleet.Rotation{}, spec); again.Key != first.Key {
+		t.Error("the same decision got another key")
+	}
+	bigger := spec
+	bigger.VCPUs = 4
+	later := name(fleet.Rotation{Last: 201}, spec)
+	for what, vm := range map[string]fleet.VM{"another spec": name(fleet.Rotation{}, bigger), "the next round": later} {
+		if vm.VMID != first.VMID || vm.Key == first.Key {
+			t.Errorf("%s: vmid %d, key %s: want the same vmid with another key", what, vm.VMID, vm.Key)
+		}
+	}
+}
+
+func TestShardsAndOrder(t *testing.T) {
+	t.Parallel()
+	at := func(host topology.HostName, id fleet.VMID) fleet.VM {
+		return fleet.VM{VMID: id, Placement: fleet.Placement{Host: topology.HostID{Region: "r", Host: host}}}
+	}
+	f := fleet.Fleet{
+		Regions: []fleet.Region{{Name: "r"}, {Name: "a"}},
+		VMs:     []fleet.VM{at("b", 102), at("a", 103), at("b", 101)},
+	}
+	f.Sort()
+	if f.Regions[0].Name != "a" || f.VMs[0].VMID != 103 || f.VMs[1].VMID != 101 {
+		t.Errorf("order after Sort: %+v", f)
+	}
+	want := []fleet.Shard{{Region: "r", Host: "a"}, {Region: "r", Host: "b"}}
+	if diff := cmp.Diff(want, f.Shards()); diff != "" {
+		t.Errorf("Shards (-want +got):\n%s", diff)
+	}
+}
+
+func TestVMSurvivesJSON(t *testing.T) {
+	t.Parallel()
+	vm := fleet.VM{
+		Key: someKey, VMID: 2001, Name: "workers-2001",
+		Placement: fleet.Placement{
+			Host: topology.HostID{Region: "r", Host: "a"}, CPUs: topology.CPUs(4, 5, 36, 37), VCPUPins: []int{4, 36, 5, 37},
+			Cells: []topology.NUMACell{{GuestCPUs: topology.CPUs(0, 1, 2, 3), HostNodes: topology.CPUs(1), MemoryMiB: 8192, Policy: topology.NUMABind}},
+		},
+	}
+	text, err := json.Marshal(vm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got fleet.VM
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(vm, got); diff != "" {
+		t.Errorf("vm changed (-want +got):\n%s", diff)
+	}
+}
