@@ -1,0 +1,158 @@
+// Package startcheck tells whether guests would start on a host and keep out of
+// each other's way. It checks finished configs, by the rules that Proxmox and QEMU
+// apply only at start and by numaform's own: no CPU in two exclusive pins, memory
+// of each NUMA node in bounds. It shares no code with the planner, whose results it
+// judges. Start at Check.
+package startcheck
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// Guest is as much of a VM's config as its start depends on.
+type Guest struct {
+	VMID           int
+	Sockets, Cores int
+	MemoryMiB      int64
+	// NUMAEnabled is the option numa; without it Proxmox ignores NUMA.
+	NUMAEnabled bool
+	// NUMA is numaN by N. MemoryMiB 0 and an empty policy mean that they are missing.
+	NUMA map[int]topology.NUMACell
+	// MemoryHotplug is set if the option hotplug contains memory.
+	MemoryHotplug bool
+	// Affinity is the set that all threads get; empty means that they float.
+	Affinity topology.CPUSet
+	// Pins is the host CPU of each vCPU where one is kept, by numaform-agent say.
+	Pins []int
+	// Exclusive guests share their affinity and pins with no other guest.
+	Exclusive bool
+}
+
+// VCPUs returns the number of virtual CPUs.
+func (g *Guest) VCPUs() int { return max(1, g.Sockets) * max(1, g.Cores) }
+
+// pinned returns the host CPUs that the guest is held to.
+func (g *Guest) pinned() topology.CPUSet { return g.Affinity.Union(topology.CPUs(g.Pins...)) }
+
+// The messages of Proxmox and QEMU that have no parameter.
+var (
+	errTotal    = errors.New("total memory for NUMA nodes must be equal to vm static memory")
+	errHotplug  = errors.New("cannot enable memory hotplugging with custom NUMA topology")
+	errAffinity = errors.New("taskset: failed to set pid 0's affinity: Invalid argument")
+)
+
+// Check returns what would go wrong if all guests ran on the host at once: one
+// error for each fault, by VMID. It returns nil if nothing would.
+func Check(host *topology.Host, guests []Guest) []error {
+	sorted := slices.Clone(guests)
+	slices.SortStableFunc(sorted, func(a, b Guest) int { return cmp.Compare(a.VMID, b.VMID) })
+	var faults []error
+	for i := range sorted {
+		g := &sorted[i]
+		found := slices.Concat(checkSize(host, g), checkNUMA(host, g), checkPins(host, g))
+		for _, err := range found {
+			faults = append(faults, fmt.Errorf("starting vm %d: %w", g.VMID, err))
+		}
+	}
+	return slices.Concat(faults, checkExclusive(sorted), checkMemory(host, sorted))
+}
+
+// checkSize applies Proxmox' bound on vCPUs.
+func checkSize(host *topology.Host, g *Guest) []error {
+	var faults []error
+	if limit := host.OnlineCPUs().Size(); g.VCPUs() > limit {
+		faults = append(faults, fmt.Errorf("MAX %d vcpus allowed per VM on this node", limit))
+	}
+	if g.MemoryMiB < 1 {
+		faults = append(faults, errors.New("memory must be at least 1 MiB"))
+	}
+	return faults
+}
+
+// checkNUMA applies what Proxmox and QEMU ask of numaN.
+func checkNUMA(host *topology.Host, g *Guest) []error {
+	if !g.NUMAEnabled || len(g.NUMA) == 0 {
+		return nil
+	}
+	var faults []error
+	if g.MemoryHotplug {
+		faults = append(faults, errHotplug)
+	}
+	var total int64
+	owner := map[int]int{}
+	for at, n := range slices.Sorted(maps.Keys(g.NUMA)) {
+		cell := g.NUMA[n]
+		if n != at {
+			faults = append(faults, fmt.Errorf("numa: Node ID missing: %d", at))
+		}
+		if n > 7 {
+			faults = append(faults, fmt.Errorf("unknown setting 'numa%d'", n))
+		}
+		total += cell.MemoryMiB
+		faults = append(faults, checkCell(host, n, cell)...)
+		faults = append(faults, checkGuestCPUs(g, n, owner)...)
+	}
+	if total != g.MemoryMiB {
+		faults = append(faults, errTotal)
+	}
+	if len(owner) != g.VCPUs() {
+		faults = append(faults, fmt.Errorf("numaN name %d of %d vCPUs", len(owner), g.VCPUs()))
+	}
+	return faults
+}
+
+// checkCell checks one numaN against the host.
+func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
+	var faults []error
+	if cell.MemoryMiB < 1 {
+		faults = append(faults, fmt.Errorf("missing NUMA node%d memory value", n))
+	}
+	for _, id := range cell.HostNodes.List() {
+		at := slices.IndexFunc(host.NUMANodes, func(node topology.NUMANode) bool { return node.ID == id })
+		switch {
+		case at < 0:
+			faults = append(faults, fmt.Errorf("host NUMA node%d doesn't exist", id))
+		case host.NUMANodes[at].MemoryMiB == 0:
+			faults = append(faults, fmt.Errorf("numa%d: host NUMA node%d has no memory", n, id))
+		case nodeCPUs(host, topology.CPUs(id)).IsEmpty():
+			faults = append(faults, fmt.Errorf("numa%d: host NUMA node%d has no CPUs", n, id))
+		}
+		if cell.Policy == "" {
+			faults = append(faults, fmt.Errorf("you need to define a policy for hostnode %d", id))
+		}
+	}
+	return faults
+}
+
+// checkGuestCPUs checks one numaN's share of the vCPUs and notes its owner.
+func checkGuestCPUs(g *Guest, n int, owner map[int]int) []error {
+	var faults []error
+	for _, cpu := range g.NUMA[n].GuestCPUs.List() {
+		if cpu >= g.VCPUs() {
+			faults = append(faults, fmt.Errorf("CPU index (%d) should be smaller than maxcpus (%d)", cpu, g.VCPUs()))
+			continue
+		}
+		if other, taken := owner[cpu]; taken {
+			faults = append(faults, fmt.Errorf("CPU %d is in numa%d and numa%d", cpu, other, n))
+		}
+		owner[cpu] = n
+	}
+	return faults
+}
+
+// nodeCPUs returns the online CPUs of the host's NUMA nodes with those ids.
+func nodeCPUs(host *topology.Host, ids topology.CPUSet) topology.CPUSet {
+	var cpus []int
+	for _, c := range host.CPUs {
+		if c.Online && ids.Contains(c.NUMANode) {
+			cpus = append(cpus, c.ID)
+		}
+	}
+	return topology.CPUs(cpus...)
+}

@@ -1,0 +1,147 @@
+package startcheck
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// checkPins checks where one guest is held.
+func checkPins(host *topology.Host, g *Guest) []error {
+	var faults []error
+	online := host.OnlineCPUs()
+	if !g.Affinity.IsEmpty() && g.Affinity.Intersection(online).IsEmpty() {
+		faults = append(faults, errAffinity)
+	}
+	pins := g.pinned()
+	if off := pins.Difference(online); !off.IsEmpty() {
+		faults = append(faults, fmt.Errorf("pinned to CPUs %s, which are not online", off))
+	}
+	if kept := pins.Intersection(host.ReservedCPUs); !kept.IsEmpty() {
+		faults = append(faults, fmt.Errorf("pinned to CPUs %s, which are reserved for the host", kept))
+	}
+	if len(g.Pins) == 0 {
+		return append(faults, checkFloating(host, g)...)
+	}
+	if !g.Affinity.IsEmpty() && !topology.CPUs(g.Pins...).IsSubsetOf(g.Affinity) {
+		faults = append(faults, fmt.Errorf("pins %v are outside the affinity %s", g.Pins, g.Affinity))
+	}
+	if len(g.Pins) != g.VCPUs() || topology.CPUs(g.Pins...).Size() != len(g.Pins) {
+		return append(faults, fmt.Errorf("pins %v are not one CPU for each of %d vCPUs", g.Pins, g.VCPUs()))
+	}
+	return append(faults, checkPinsInCells(host, g)...)
+}
+
+// checkFloating checks that an affinity lies on the NUMA nodes of the memory.
+func checkFloating(host *topology.Host, g *Guest) []error {
+	if !g.NUMAEnabled || g.Affinity.IsEmpty() {
+		return nil
+	}
+	var nodes topology.CPUSet
+	for _, cell := range g.NUMA {
+		nodes = nodes.Union(cell.HostNodes)
+	}
+	if out := g.Affinity.Difference(nodeCPUs(host, nodes)); !nodes.IsEmpty() && !out.IsEmpty() {
+		return []error{fmt.Errorf("affinity has CPUs %s outside host NUMA nodes %s", out, nodes)}
+	}
+	return nil
+}
+
+// checkPinsInCells checks that each vCPU runs on the NUMA nodes that back its cell.
+func checkPinsInCells(host *topology.Host, g *Guest) []error {
+	if !g.NUMAEnabled {
+		return nil
+	}
+	var faults []error
+	for _, n := range slices.Sorted(maps.Keys(g.NUMA)) {
+		cell := g.NUMA[n]
+		if cell.HostNodes.IsEmpty() {
+			continue
+		}
+		cpus := nodeCPUs(host, cell.HostNodes)
+		for _, vcpu := range cell.GuestCPUs.List() {
+			if vcpu < len(g.Pins) && !cpus.Contains(g.Pins[vcpu]) {
+				faults = append(faults, fmt.Errorf("vCPU %d of numa%d is pinned to CPU %d outside host NUMA nodes %s",
+					vcpu, n, g.Pins[vcpu], cell.HostNodes))
+			}
+		}
+	}
+	return faults
+}
+
+// checkExclusive checks that no CPU is in two exclusive pins.
+func checkExclusive(guests []Guest) []error {
+	var faults []error
+	owner := map[int]int{}
+	for i := range guests {
+		if !guests[i].Exclusive {
+			continue
+		}
+		for _, cpu := range guests[i].pinned().List() {
+			if other, taken := owner[cpu]; taken {
+				faults = append(faults, fmt.Errorf("CPU %d is pinned for vm %d and vm %d", cpu, other, guests[i].VMID))
+				continue
+			}
+			owner[cpu] = guests[i].VMID
+		}
+	}
+	return faults
+}
+
+// checkMemory checks the host's memory, and that of each NUMA node against what is
+// bound there. Memory bound to several nodes must fit them together.
+func checkMemory(host *topology.Host, guests []Guest) []error {
+	var total int64
+	cells := map[string]int64{}
+	for i := range guests {
+		total += guests[i].MemoryMiB
+		if !guests[i].NUMAEnabled {
+			continue
+		}
+		for _, cell := range guests[i].NUMA {
+			cells[cell.HostNodes.String()] += cell.MemoryMiB
+		}
+	}
+	var faults []error
+	if room := host.MemoryMiB - host.ReservedMemoryMiB; host.MemoryMiB > 0 && total > room {
+		faults = append(faults, fmt.Errorf("guests have %d MiB of the host's %d", total, room))
+	}
+	for _, ids := range slices.Sorted(maps.Keys(cells)) {
+		bound, err := topology.ParseCPUSet(ids)
+		if err != nil || bound.IsEmpty() {
+			continue
+		}
+		if room, known := nodeMemory(host, bound); known && boundWithin(cells, bound) > room {
+			faults = append(faults, fmt.Errorf("%d MiB are bound to host NUMA nodes %s, which have %d",
+				boundWithin(cells, bound), bound, room))
+		}
+	}
+	return faults
+}
+
+// boundWithin adds up what is bound to the nodes or to some of them.
+func boundWithin(cells map[string]int64, nodes topology.CPUSet) int64 {
+	var sum int64
+	for ids, memory := range cells {
+		set, err := topology.ParseCPUSet(ids)
+		if err == nil && !set.IsEmpty() && set.IsSubsetOf(nodes) {
+			sum += memory
+		}
+	}
+	return sum
+}
+
+// nodeMemory adds up the memory of NUMA nodes; it is not known if one's is not.
+func nodeMemory(host *topology.Host, ids topology.CPUSet) (int64, bool) {
+	var sum int64
+	found := 0
+	for _, n := range host.NUMANodes {
+		if ids.Contains(n.ID) && n.MemoryMiB != topology.Unknown {
+			found++
+			sum += n.MemoryMiB
+		}
+	}
+	return sum, found == ids.Size()
+}
