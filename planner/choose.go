@@ -1,0 +1,149 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// choose picks the cores of a part: the smallest group that holds what is needed,
+// else the largest whole one and so on; L3 caches that the VM has already come
+// first. Only a part that may be odd takes some threads of a core, from the
+// tightest one. used collects the L3 caches.
+func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
+	need := p.vcpus
+	done := map[int]bool{}
+	for need > 0 {
+		g := q.nextGroup(p, need, odd, used, done)
+		if g == none {
+			break
+		}
+		done[g] = true
+		if got := q.takeFrom(p, g, need); got > 0 {
+			need -= got
+			used[q.groups[g].l3] = true
+		}
+	}
+	if need == 0 {
+		return true
+	}
+	return odd && q.takeOdd(p, need, used)
+}
+
+// nextGroup returns the group to take from next, or none.
+func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool) int {
+	best, bestRank := none, [5]int{}
+	for _, g := range q.nodes[p.node].groups {
+		if !q.allowed[g] || done[g] {
+			continue
+		}
+		free, whole := q.groupFree(g), q.groupExact(g, need)
+		if whole == 0 {
+			continue
+		}
+		rank := [5]int{1, b2i(isEfficient(&q.groups[g])), -whole, b2i(!used[q.groups[g].l3]), g}
+		if whole == need || odd && q.holdsOdd(g, need-whole, free-whole) {
+			rank[0], rank[2] = 0, free
+			if used[q.groups[g].l3] {
+				rank[0] = -1
+			}
+		}
+		if best == none || slices.Compare(rank[:], bestRank[:]) < 0 {
+			best, bestRank = g, rank
+		}
+	}
+	return best
+}
+
+// b2i is 1 for true.
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// isEfficient reports whether a group's cores are of the slower kind.
+func isEfficient(g *group) bool { return g.kind == topology.KindEfficiency }
+
+// groupFree counts the vCPUs that the group's whole cores hold.
+func (q *search) groupFree(g int) int {
+	total := 0
+	for size, count := range q.whole[g] {
+		total += count * q.gives(g, size)
+	}
+	return total
+}
+
+// groupExact returns the largest number up to most that whole cores of the group
+// add up to.
+func (q *search) groupExact(g, most int) int {
+	got := 0
+	for size, count := range q.whole[g] {
+		gives := q.gives(g, size)
+		got += gives * min(count, (most-got)/gives)
+	}
+	return got
+}
+
+// holdsOdd reports whether the group has an odd remainder besides its whole cores.
+func (q *search) holdsOdd(g, rest, wholeLeft int) bool {
+	return wholeLeft >= rest || q.looseIn(g) >= rest
+}
+
+// takeFrom takes whole cores of a group and returns how many vCPUs they hold.
+// Isolated VMs take the smallest cores, as they leave the siblings idle.
+func (q *search) takeFrom(p *part, g, need int) int {
+	got := 0
+	sizes := len(q.whole[g])
+	for i := range sizes {
+		size := i
+		if q.want.policy == fleet.PolicyIsolated {
+			size = sizes - 1 - i
+		}
+		gives := q.gives(g, size)
+		if n := min(q.whole[g][size], (need-got)/gives); n > 0 {
+			p.picks = append(p.picks, pick{group: g, size: size, count: n})
+			got += n * gives
+		}
+	}
+	return got
+}
+
+// takeOdd takes the remainder from the tightest core: a broken one before a whole
+// one, and both rather in an L3 that the VM has.
+func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
+	bestRank := [4]int{}
+	for _, g := range q.nodes[p.node].groups {
+		if !q.allowed[g] {
+			continue
+		}
+		left := q.leftBySize(p, g)
+		for _, c := range q.groups[g].cores {
+			spare := q.isWhole(c) && left[q.cores[c].size] > 0
+			if q.free[c] < rest || !spare && !q.isLoose(c) {
+				continue
+			}
+			rank := [4]int{b2i(!used[q.groups[g].l3]), b2i(spare), q.free[c], c}
+			if p.odd == none || slices.Compare(rank[:], bestRank[:]) < 0 {
+				p.odd, p.oddThreads, bestRank = c, rest, rank
+			}
+		}
+	}
+	if p.odd != none {
+		used[q.groups[q.cores[p.odd].group].l3] = true
+	}
+	return p.odd != none
+}
+
+// leftBySize counts the whole cores of a group that the part does not take.
+func (q *search) leftBySize(p *part, g int) []int {
+	left := append([]int(nil), q.whole[g]...)
+	for _, k := range p.picks {
+		if k.group == g {
+			left[k.size] -= k.count
+		}
+	}
+	return left
+}

@@ -1,0 +1,148 @@
+package planner
+
+import (
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// claim is what one guest takes of a host, whether it exists or is only wanted.
+type claim struct {
+	pins []int // CPU ids
+	// isolated guests also take the siblings of their pins.
+	isolated bool
+	floating int
+	// ratio is the overcommit that a floating VM of ours was promised, or 0.
+	ratio  float64
+	memory int64
+	bound  []int64 // by node
+	homed  []int   // by node
+}
+
+// newClaim returns an empty claim on the host.
+func (x *index) newClaim() claim {
+	return claim{bound: make([]int64, len(x.nodes)), homed: make([]int, len(x.nodes))}
+}
+
+// claimOf returns what a placed VM takes.
+func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) claim {
+	c := x.newClaim()
+	c.pins = union(place.CPUs, topology.CPUs(place.VCPUPins...))
+	c.isolated = spec.Policy == fleet.PolicyIsolated
+	c.memory = spec.MemoryMiB
+	if !spec.Policy.Pinned() {
+		c.floating = spec.VCPUs
+		c.ratio = ratioOf(spec)
+	}
+	x.bind(&c, place.Cells)
+	return c
+}
+
+// claimOfGuest returns what a guest that exists takes. Pins count even while it is
+// stopped, as it may start again; the rest counts while it runs or is in the making.
+func (x *index) claimOfGuest(g *topology.Guest) (claim, bool) {
+	alive := g.Running || g.Key != "" || inMaking(g.Lock)
+	if g.Template || isCapacityRecord(g) || !alive && g.Pins.IsEmpty() {
+		return claim{}, false
+	}
+	c := x.newClaim()
+	c.pins = g.Pins.List()
+	c.memory = g.MemoryMiB
+	if g.Pins.IsEmpty() {
+		c.floating = g.VCPUs
+		if g.Kind == topology.GuestContainer {
+			c.floating = max(1, g.VCPUs)
+		}
+	}
+	x.bind(&c, g.NUMA)
+	return c, true
+}
+
+// inMaking reports whether a lock says that a stopped guest is about to be used.
+func inMaking(lock string) bool { return lock == "clone" || lock == "create" || lock == "migrate" }
+
+// isCapacityRecord reports whether the guest only describes its host: the VM that
+// karpenter-provider-proxmox' daemon writes, whose affinity is the whole machine.
+func isCapacityRecord(g *topology.Guest) bool { return !g.Running && g.Name == "node-capacity" }
+
+// bind shares out the memory of the cells over the NUMA nodes that back them.
+// Memory without such a node stays unbound.
+func (x *index) bind(c *claim, cells []topology.NUMACell) {
+	for _, cell := range cells {
+		var at []int
+		for _, id := range cell.HostNodes.List() {
+			if i, ok := x.nodeAt[id]; ok {
+				at = append(at, i)
+			}
+		}
+		for i, n := range at {
+			c.bound[n] += part64(cell.MemoryMiB, i, len(at))
+			if c.floating > 0 {
+				c.homed[n] += int(part64(int64(cell.GuestCPUs.Size()), i, len(at)))
+			}
+		}
+	}
+}
+
+// part64 returns the i-th of n nearly equal parts of the whole.
+func part64(whole int64, i, n int) int64 {
+	return whole*int64(i+1)/int64(n) - whole*int64(i)/int64(n)
+}
+
+// merge joins the live and the wanted side of one VM: it holds whatever either holds.
+func (c claim) merge(live claim) claim {
+	c.pins = union(topology.CPUs(c.pins...), topology.CPUs(live.pins...))
+	if c.ratio > 0 { // a pinned VM whose pins are not in force yet does not float
+		c.floating = max(c.floating, live.floating)
+	}
+	c.memory = max(c.memory, live.memory)
+	c.bound, c.homed = slices.Clone(c.bound), slices.Clone(c.homed)
+	for i := range c.bound {
+		c.bound[i] = max(c.bound[i], live.bound[i])
+		c.homed[i] = max(c.homed[i], live.homed[i])
+	}
+	return c
+}
+
+// union returns the ids of both sets, ascending.
+func union(a, b topology.CPUSet) []int { return a.Union(b).List() }
+
+// ratioOf returns the spec's overcommit; none means 1.
+func ratioOf(spec *fleet.Spec) float64 {
+	if spec.Overcommit == 0 {
+		return 1
+	}
+	return spec.Overcommit
+}
+
+// guestKey is what a guest and the VM that it is share. VMIDs come back, keys do not.
+type guestKey struct {
+	region topology.RegionName
+	vmid   int
+	key    string
+}
+
+// occupants lists what all guests of a host claim: the kept VMs first, then
+// everything else that is there.
+func occupants(x *index, host *topology.Host, kept []*fleet.VM) []claim {
+	var claims []claim
+	at := map[guestKey]int{}
+	for _, vm := range kept {
+		at[guestKey{vm.Host.Region, int(vm.VMID), string(vm.Key)}] = len(claims)
+		claims = append(claims, x.claimOf(&vm.Spec, &vm.Placement))
+	}
+	for i := range host.Guests {
+		g := &host.Guests[i]
+		live, ok := x.claimOfGuest(g)
+		if !ok {
+			continue
+		}
+		if own, ours := at[guestKey{host.Region, g.VMID, g.Key}]; ours {
+			claims[own] = claims[own].merge(live)
+			continue
+		}
+		claims = append(claims, live)
+	}
+	return claims
+}

@@ -1,0 +1,140 @@
+package planner_test
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestNeverWorseThanFirstFit compares single requests with the obvious placer: the
+// first host, and on it the first NUMA node, that has enough whole cores and memory;
+// else the whole host.
+func TestNeverWorseThanFirstFit(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, false)
+		policies := []fleet.Policy{fleet.PolicyDedicated, fleet.PolicyIsolated, fleet.PolicyNUMA}
+		specs := drawSpecs(t, snap, policies...)
+		placed, _ := place(t, snap, nil, specs...)
+		kept := keep(2000, specs, placed)
+		s := drawSpec(t, snap, policies...)
+		s.Overcommit = 1
+		nodes := firstFit(snap, kept, s)
+		got, unplaced := place(t, snap, kept, s)
+		if nodes == 0 {
+			return
+		}
+		if len(got) == 0 {
+			t.Fatalf("first fit finds %d nodes, planner refuses: %s", nodes, unplaced[0].Reason)
+		}
+		if len(got[0].Cells) > nodes {
+			t.Fatalf("first fit needs %d nodes, planner %d", nodes, len(got[0].Cells))
+		}
+	})
+}
+
+// firstFit returns on how many NUMA nodes the obvious placer puts the VM, or 0.
+func firstFit(snap *topology.Snapshot, kept []fleet.VM, s fleet.Spec) int {
+	for _, id := range s.Hosts {
+		h := snap.Host(id)
+		r := roomOf(h, kept)
+		if s.VCPUs > r.afloat(h) || s.MemoryMiB > r.memory {
+			continue
+		}
+		if len(realNodes(h)) <= 1 {
+			if r.cpus(h, s, nil) >= s.VCPUs {
+				return 1
+			}
+			continue
+		}
+		for _, n := range h.NUMANodes {
+			if r.node[n.ID] >= s.MemoryMiB && r.cpus(h, s, &n.ID) >= s.VCPUs {
+				return 1
+			}
+		}
+	}
+	return 0
+}
+
+// room is what kept VMs leave of a host.
+type room struct {
+	used, blocked topology.CPUSet
+	floating      int
+	promise       float64
+	memory        int64
+	node          map[int]int64
+}
+
+// roomOf counts what is left, by plain sets. The reserved memory and the memory of
+// nodes that do not tell theirs are left out: first fit does not use such nodes.
+func roomOf(h *topology.Host, kept []fleet.VM) room {
+	r := room{used: h.ReservedCPUs, promise: 1, memory: h.MemoryMiB - h.ReservedMemoryMiB, node: map[int]int64{}}
+	for _, n := range h.NUMANodes {
+		r.node[n.ID] = max(0, n.MemoryMiB-h.ReservedMemoryMiB)
+	}
+	for _, vm := range kept {
+		if vm.Host != h.ID() {
+			continue
+		}
+		r.memory -= vm.MemoryMiB
+		for _, c := range vm.Cells {
+			r.node[c.HostNodes.List()[0]] -= c.MemoryMiB
+		}
+		r.used = r.used.Union(vm.CPUs)
+		if vm.Policy == fleet.PolicyNUMA {
+			r.floating += vm.VCPUs
+			if vm.Overcommit > 0 {
+				r.promise = min(r.promise, vm.Overcommit)
+			}
+		}
+		for _, cpus := range siblings(h) {
+			if set := topology.CPUs(cpus...); vm.Policy == fleet.PolicyIsolated && !set.Intersection(vm.CPUs).IsEmpty() {
+				r.blocked = r.blocked.Union(set)
+			}
+		}
+	}
+	return r
+}
+
+// afloat is how many vCPUs more the host takes, pinned or not, at ratio 1.
+func (r *room) afloat(h *topology.Host) int {
+	return h.OnlineCPUs().Difference(r.used).Difference(r.blocked).Size() - r.floating
+}
+
+// cpus counts what a policy can use on a NUMA node, or on the host, of one kind of
+// core: planner mixes kinds only where nothing else is left.
+func (r *room) cpus(h *topology.Host, s fleet.Spec, node *int) int {
+	free := h.OnlineCPUs().Difference(r.used).Difference(r.blocked)
+	kind := map[int]topology.Kind{}
+	threads := 0
+	for _, c := range h.CPUs {
+		if free.Contains(c.ID) && (node == nil || c.NUMANode == *node) {
+			kind[c.ID] = c.Kind
+			threads++
+		}
+	}
+	if s.Policy == fleet.PolicyNUMA {
+		return threads
+	}
+	total := map[topology.Kind]int{}
+	widest := 1
+	for _, cpus := range siblings(h) {
+		k, in := kind[cpus[0]]
+		if !in || !topology.CPUs(cpus...).IsSubsetOf(free) {
+			continue
+		}
+		widest = max(widest, len(cpus))
+		if s.Policy == fleet.PolicyIsolated {
+			cpus = cpus[:1]
+		}
+		total[k] += len(cpus)
+	}
+	best := max(total[""], total[topology.KindPerformance], total[topology.KindEfficiency])
+	if s.Policy == fleet.PolicyIsolated {
+		return min(best, r.afloat(h)/widest) // idle siblings squeeze whoever floats
+	}
+	return best
+}

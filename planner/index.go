@@ -1,0 +1,325 @@
+package planner
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// maxCells is how many numaN Proxmox takes.
+const maxCells = 8
+
+// distances of Linux where a host does not tell its own.
+const (
+	localDistance  = 10
+	remoteDistance = 20
+)
+
+// index is what never changes of a host: its CPUs by core, group and NUMA node.
+// CPUs, cores, groups and nodes are named by their position in the slices.
+type index struct {
+	id topology.HostID
+	// problem says why nothing may be placed here, or is empty.
+	problem string
+	// flat hosts have one NUMA node at most: their VMs get no cells.
+	flat bool
+	// online and usable count CPUs; reserved ones are online but not usable.
+	online, usable int
+	// memory is what all guests together may have.
+	memory int64
+
+	ids      []int       // CPU ids, ascending, online ones only
+	at       map[int]int // CPU id to position
+	reserved []bool      // by CPU
+	coreOf   []int       // by CPU
+	nodeOf   []int       // by CPU; none where it has no NUMA node
+
+	cores    []core
+	groups   []group
+	nodes    []node
+	nodeAt   map[int]int // NUMA node id to position
+	distance [][]int64
+	passes   []pass
+}
+
+// none stands for "no such position".
+const none = -1
+
+// core is a set of sibling threads.
+type core struct {
+	cpus  []int
+	group int // none where siblings contradict each other: then nobody is pinned there
+	size  int // position in the group's sizes
+}
+
+// groupKey is what the CPUs of a group have in common. A machine is no tree: an
+// L3 may lie across NUMA nodes, and a NUMA node may have many.
+type groupKey struct {
+	node, l3 int
+	kind     topology.Kind
+	// known is false for CPUs whose siblings no source told.
+	known bool
+}
+
+// contradiction is the key of cores that are in no group: their CPUs have no NUMA
+// node, or siblings differ in what they should share.
+func contradiction() groupKey { return groupKey{node: none} }
+
+// group is the unit of placement: NUMA node × L3 × kind of core.
+type group struct {
+	groupKey
+	cores []int
+	sizes []int // distinct numbers of threads per core, descending
+}
+
+// node is a NUMA node, or the whole of a flat host.
+type node struct {
+	id     int
+	usable int
+	// memory is what guests may have of it; assumed when no source told.
+	memory  int64
+	assumed bool
+	// bindable nodes have CPUs and memory: hostnodes may name them.
+	bindable bool
+	groups   []int
+}
+
+// pass is one way to choose among a host's groups. Passes are tried in order of
+// resort; those of equal resort compete by cost.
+type pass struct {
+	resort  int64
+	allowed []bool // by group
+}
+
+// The last resorts, by weight: the first part of a cost.
+const (
+	resortUnknown = 1 << iota // siblings are not known
+	resortMixed               // two kinds of core in one VM
+	resortShared              // the odd thread's sibling belongs to another VM
+)
+
+// newIndex reads a host. quorate tells whether its region may be written to.
+func newIndex(host *topology.Host, quorate bool) *index {
+	x := &index{id: host.ID(), at: map[int]int{}, nodeAt: map[int]int{}}
+	x.readNodes(host)
+	x.readCPUs(host)
+	x.readCores(host)
+	x.readMemory(host)
+	x.readDistances(host)
+	x.passes = x.newPasses()
+	x.problem = hostProblem(x, host, quorate)
+	return x
+}
+
+// hostProblem says why a host takes no VM, and how to mend it.
+func hostProblem(x *index, host *topology.Host, quorate bool) string {
+	switch {
+	case !quorate:
+		return "its region has no quorum"
+	case !host.Online:
+		return "offline"
+	case host.Problem != "":
+		return host.Problem
+	case len(x.ids) == 0:
+		return "its CPUs are unknown: let the token read it (Sys.Audit), or add it to the topology file"
+	case x.memory <= 0:
+		return "its memory is unknown or all reserved: set it in the topology file"
+	}
+	return ""
+}
+
+// readNodes lists the NUMA nodes that are more than an empty directory.
+func (x *index) readNodes(host *topology.Host) {
+	hasCPU := map[int]bool{}
+	for _, c := range host.CPUs {
+		hasCPU[c.NUMANode] = hasCPU[c.NUMANode] || c.Online
+	}
+	present := map[int]bool{}
+	for _, n := range host.NUMANodes {
+		if hasCPU[n.ID] || n.MemoryMiB != 0 {
+			present[n.ID] = true
+		}
+	}
+	x.flat = len(present) <= 1
+	if len(present) == 0 {
+		present[0] = true
+	}
+	for i, id := range slices.Sorted(maps.Keys(present)) {
+		x.nodes = append(x.nodes, node{id: id})
+		x.nodeAt[id] = i
+	}
+}
+
+// readCPUs lists the online CPUs.
+func (x *index) readCPUs(host *topology.Host) {
+	for _, c := range sortedOnline(host) {
+		if _, twice := x.at[c.ID]; twice {
+			continue
+		}
+		at, ok := x.nodeAt[c.NUMANode]
+		if x.flat {
+			at, ok = 0, true
+		}
+		if !ok {
+			at = none
+		}
+		reserved := host.ReservedCPUs.Contains(c.ID)
+		x.at[c.ID] = len(x.ids)
+		x.ids = append(x.ids, c.ID)
+		x.reserved = append(x.reserved, reserved)
+		x.nodeOf = append(x.nodeOf, at)
+		x.online++
+		if !reserved {
+			x.usable++
+			if at != none {
+				x.nodes[at].usable++
+			}
+		}
+	}
+}
+
+// sortedOnline returns the online CPUs, ascending.
+func sortedOnline(host *topology.Host) []topology.CPU {
+	var online []topology.CPU
+	for _, c := range host.CPUs {
+		if c.Online {
+			online = append(online, c)
+		}
+	}
+	slices.SortStableFunc(online, func(a, b topology.CPU) int { return cmp.Compare(a.ID, b.ID) })
+	return online
+}
+
+// readCores joins siblings to cores and cores to groups.
+func (x *index) readCores(host *topology.Host) {
+	coreAt, keys := map[int]int{}, []groupKey{}
+	x.coreOf = make([]int, len(x.ids))
+	seen := map[int]bool{}
+	for _, c := range sortedOnline(host) {
+		if seen[c.ID] {
+			continue
+		}
+		seen[c.ID] = true
+		cpu := x.at[c.ID]
+		known := c.Core != topology.Unknown
+		key := groupKey{node: x.nodeOf[cpu], l3: c.L3, kind: c.Kind, known: known}
+		if key.node == none {
+			key = contradiction()
+		}
+		at, ok := coreAt[c.Core]
+		if !ok || !known {
+			at = len(x.cores)
+			x.cores = append(x.cores, core{})
+			keys = append(keys, key)
+			coreAt[c.Core] = at
+		}
+		if keys[at] != key {
+			keys[at] = contradiction()
+		}
+		x.coreOf[cpu] = at
+		x.cores[at].cpus = append(x.cores[at].cpus, cpu)
+	}
+	x.readGroups(keys)
+}
+
+// compareKeys orders groups by what they are, so that the ids of CPUs decide nothing.
+func compareKeys(a, b groupKey) int {
+	return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.l3, b.l3),
+		cmp.Compare(a.kind, b.kind), cmp.Compare(b2i(a.known), b2i(b.known)))
+}
+
+// readGroups makes the groups out of each core's key.
+func (x *index) readGroups(keys []groupKey) {
+	groupAt := map[groupKey]int{contradiction(): none}
+	for _, key := range slices.SortedFunc(slices.Values(keys), compareKeys) {
+		if _, ok := groupAt[key]; !ok {
+			g := len(x.groups)
+			groupAt[key] = g
+			x.groups = append(x.groups, group{groupKey: key})
+			x.nodes[key.node].groups = append(x.nodes[key.node].groups, g)
+		}
+	}
+	for i, key := range keys {
+		g := groupAt[key]
+		x.cores[i].group = g
+		if g == none {
+			continue
+		}
+		x.groups[g].cores = append(x.groups[g].cores, i)
+		if size := len(x.cores[i].cpus); !slices.Contains(x.groups[g].sizes, size) {
+			x.groups[g].sizes = append(x.groups[g].sizes, size)
+		}
+	}
+	for g := range x.groups {
+		sizes := x.groups[g].sizes
+		slices.SortFunc(sizes, func(a, b int) int { return cmp.Compare(b, a) })
+		for _, c := range x.groups[g].cores {
+			x.cores[c].size = slices.Index(sizes, len(x.cores[c].cpus))
+		}
+	}
+}
+
+// readDistances fills the matrix of distances. Of two that differ by direction
+// the larger counts.
+func (x *index) readDistances(host *topology.Host) {
+	x.distance = make([][]int64, len(x.nodes))
+	for i := range x.nodes {
+		x.distance[i] = make([]int64, len(x.nodes))
+		for j := range x.nodes {
+			x.distance[i][j] = remoteDistance
+			if i == j {
+				x.distance[i][j] = localDistance
+			}
+		}
+	}
+	told := map[[2]int]int64{}
+	for _, n := range host.NUMANodes {
+		from, ok := x.nodeAt[n.ID]
+		for id, d := range n.Distances {
+			if to, known := x.nodeAt[id]; ok && known {
+				told[[2]int{from, to}] = int64(d)
+			}
+		}
+	}
+	for pair, d := range told {
+		x.distance[pair[0]][pair[1]] = max(d, told[[2]int{pair[1], pair[0]}])
+		if _, back := told[[2]int{pair[1], pair[0]}]; !back {
+			x.distance[pair[1]][pair[0]] = d
+		}
+	}
+}
+
+// newPasses lists the ways to choose groups: one kind of core whose siblings are
+// known first, everything last.
+func (x *index) newPasses() []pass {
+	kinds, unknown := map[topology.Kind]bool{}, false
+	for _, g := range x.groups {
+		kinds[g.kind] = true
+		unknown = unknown || !g.known
+	}
+	var passes []pass
+	for _, r := range []int64{0, resortUnknown, resortMixed, resortMixed | resortUnknown} {
+		if r&resortUnknown != 0 && !unknown || r&resortMixed != 0 && len(kinds) < 2 {
+			continue
+		}
+		if r&resortMixed != 0 {
+			passes = append(passes, x.newPass(r, nil))
+			continue
+		}
+		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+			passes = append(passes, x.newPass(r, &kind))
+		}
+	}
+	return passes
+}
+
+// newPass allows the groups of one kind, or of all if kind is nil.
+func (x *index) newPass(resort int64, kind *topology.Kind) pass {
+	allowed := make([]bool, len(x.groups))
+	for i, g := range x.groups {
+		allowed[i] = (kind == nil || g.kind == *kind) && (g.known || resort&resortUnknown != 0)
+	}
+	return pass{resort: resort, allowed: allowed}
+}

@@ -1,0 +1,136 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// seat is the host CPUs of one part, in vCPU order: siblings side by side.
+type seat struct {
+	part
+	cpus []int // by position
+}
+
+// materialize turns a plan into a placement. It changes nothing.
+func (s *state) materialize(p *plan, w want) fleet.Placement {
+	seats := s.seats(p, w)
+	place := fleet.Placement{Host: s.id, Reason: s.reason(p, seats, w)}
+	if w.policy.Pinned() {
+		for _, seat := range seats {
+			for _, cpu := range seat.cpus {
+				place.VCPUPins = append(place.VCPUPins, s.ids[cpu])
+			}
+		}
+		place.CPUs = topology.CPUs(place.VCPUPins...)
+		place.L3 = s.caches(seats)
+	}
+	if !s.flat {
+		place.Cells = s.cells(seats)
+	}
+	return place
+}
+
+// seats resolves a plan's parts to CPUs, in the order of NUMA nodes; a part with an
+// odd thread goes last, so that vCPUs 2i and 2i+1 are siblings in all the others.
+func (s *state) seats(p *plan, w want) []seat {
+	var seats []seat
+	for _, part := range p.parts {
+		seats = append(seats, seat{part: part, cpus: s.cpusOf(part, w.policy == fleet.PolicyIsolated)})
+	}
+	slices.SortStableFunc(seats, func(a, b seat) int {
+		return cmp.Or(cmp.Compare(b2i(a.odd != none), b2i(b.odd != none)), cmp.Compare(a.node, b.node))
+	})
+	return seats
+}
+
+// cpusOf lists the CPUs of a part: whole cores by L3, then the odd threads.
+func (s *state) cpusOf(p part, oneThread bool) []int {
+	picks := slices.Clone(p.picks)
+	slices.SortStableFunc(picks, func(a, b pick) int {
+		return cmp.Or(cmp.Compare(s.groups[a.group].l3, s.groups[b.group].l3), cmp.Compare(a.group, b.group))
+	})
+	var cpus []int
+	used := map[int]bool{p.odd: p.odd != none && !s.isWhole(p.odd)}
+	for _, k := range picks {
+		for range k.count {
+			c := s.nextWhole(k.group, k.size, used)
+			if oneThread {
+				cpus = append(cpus, s.cores[c].cpus[0])
+			} else {
+				cpus = append(cpus, s.cores[c].cpus...)
+			}
+		}
+	}
+	if p.odd == none {
+		return cpus
+	}
+	odd := p.odd
+	if s.isWhole(odd) { // any of its kind will do: take the one next to the others
+		odd = s.nextWhole(s.cores[odd].group, s.cores[odd].size, used)
+	}
+	return append(cpus, s.freeThreads(odd)[:p.oddThreads]...)
+}
+
+// nextWhole returns the first whole core of a group and size that is not used yet,
+// and marks it as used.
+func (s *state) nextWhole(group, size int, used map[int]bool) int {
+	for _, c := range s.groups[group].cores {
+		if s.cores[c].size == size && s.isWhole(c) && !used[c] {
+			used[c] = true
+			return c
+		}
+	}
+	panic("planner: a plan takes more whole cores than its host has")
+}
+
+// freeThreads lists the threads of a core that are not taken.
+func (s *state) freeThreads(c int) []int {
+	var threads []int
+	for _, cpu := range s.cores[c].cpus {
+		if !s.taken[cpu] {
+			threads = append(threads, cpu)
+		}
+	}
+	return threads
+}
+
+// caches lists the L3 caches of the seats, ascending, or nil if one is unknown.
+func (s *state) caches(seats []seat) []int {
+	var ids []int
+	for _, seat := range seats {
+		for _, cpu := range seat.cpus {
+			ids = append(ids, s.groups[s.cores[s.coreOf[cpu]].group].l3)
+		}
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	if len(ids) == 0 || ids[0] == topology.Unknown {
+		return nil
+	}
+	return ids
+}
+
+// cells makes numa0, numa1, … of the seats: consecutive guest CPUs, and memory that
+// is bound where the node's is known, preferred where it was assumed.
+func (s *state) cells(seats []seat) []topology.NUMACell {
+	var cells []topology.NUMACell
+	first := 0
+	for _, seat := range seats {
+		ids := sequence(first + seat.vcpus)[first:]
+		first += seat.vcpus
+		cell := topology.NUMACell{
+			GuestCPUs: topology.CPUs(ids...),
+			HostNodes: topology.CPUs(s.nodes[seat.node].id),
+			MemoryMiB: seat.memory,
+			Policy:    topology.NUMABind,
+		}
+		if s.nodes[seat.node].assumed {
+			cell.Policy = topology.NUMAPreferred
+		}
+		cells = append(cells, cell)
+	}
+	return cells
+}

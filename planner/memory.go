@@ -1,0 +1,128 @@
+package planner
+
+import "github.com/numaform/numaform/topology"
+
+// readMemory works out what guests may have of the host and of each NUMA node.
+// Reserved huge pages hold no ordinary guest memory, and the memory reserved for
+// the host is taken from each node by its size.
+func (x *index) readMemory(host *topology.Host) {
+	raw := x.nodeMemory(host)
+	total, huge := host.MemoryMiB, int64(0)
+	var sum int64
+	for i := range raw {
+		sum += raw[i]
+	}
+	if total == 0 && !x.anyAssumed() {
+		total = sum
+	}
+	for _, n := range host.NUMANodes {
+		pages := hugePagesMiB(n)
+		huge += pages
+		if at, ok := x.nodeAt[n.ID]; ok {
+			raw[at] = max(0, raw[at]-pages)
+		}
+	}
+	x.memory = max(0, total-huge-host.ReservedMemoryMiB)
+	for i := range x.nodes {
+		n := &x.nodes[i]
+		n.memory = raw[i]
+		if sum > 0 {
+			n.memory = max(0, raw[i]-mulDivCeil(host.ReservedMemoryMiB, raw[i], sum))
+		}
+		if x.flat {
+			n.memory = x.memory
+		}
+		n.bindable = n.usable > 0 && n.memory > 0
+	}
+}
+
+// nodeMemory returns each node's memory. Where no source told it, what is left of
+// the host's is shared out by the number of CPUs.
+func (x *index) nodeMemory(host *topology.Host) []int64 {
+	memory, cpus := make([]int64, len(x.nodes)), make([]int64, len(x.nodes))
+	for _, at := range x.nodeOf {
+		if at != none {
+			cpus[at]++
+		}
+	}
+	left, unknownCPUs := host.MemoryMiB, int64(0)
+	for _, n := range host.NUMANodes {
+		at, ok := x.nodeAt[n.ID]
+		switch {
+		case !ok:
+		case n.MemoryMiB == topology.Unknown:
+			x.nodes[at].assumed = true
+			unknownCPUs += cpus[at]
+		default:
+			memory[at] = n.MemoryMiB
+			left -= n.MemoryMiB
+		}
+	}
+	for i := range x.nodes {
+		if x.nodes[i].assumed && unknownCPUs > 0 {
+			memory[i] = max(0, left) * cpus[i] / unknownCPUs
+		}
+	}
+	return memory
+}
+
+// anyAssumed reports whether some node's memory is not known.
+func (x *index) anyAssumed() bool {
+	for i := range x.nodes {
+		if x.nodes[i].assumed {
+			return true
+		}
+	}
+	return false
+}
+
+// hugePagesMiB returns what a node's reserved huge pages hold.
+func hugePagesMiB(n topology.NUMANode) int64 {
+	var kib int64
+	for size, count := range n.HugePages {
+		kib += int64(size) * count
+	}
+	return kib / 1024
+}
+
+// mulDivCeil returns a*b/c rounded up.
+func mulDivCeil(a, b, c int64) int64 { return (a*b + c - 1) / c }
+
+// spread returns what is free on each node once the memory that no guest bound
+// is laid over the nodes: by their size, and where that does not fit, by the room
+// that is left. Linux would fill the nodes in that way, and a node that is short
+// of memory already never looks emptier than it is.
+func spread(nodes []node, bound []int64, unbound int64) []int64 {
+	free := make([]int64, len(nodes))
+	var size int64
+	for i := range nodes {
+		size += nodes[i].memory
+		free[i] = max(0, nodes[i].memory-bound[i])
+	}
+	if size == 0 || unbound <= 0 {
+		return free
+	}
+	left := unbound
+	for i := range nodes {
+		take := min(free[i], mulDivCeil(unbound, nodes[i].memory, size))
+		free[i] -= take
+		left -= take
+	}
+	return spill(free, left)
+}
+
+// spill takes what is left out of the nodes by the room that they have.
+func spill(free []int64, left int64) []int64 {
+	var room int64
+	for _, f := range free {
+		room += f
+	}
+	if left <= 0 || room == 0 {
+		return free
+	}
+	left = min(left, room)
+	for i := range free {
+		free[i] -= min(free[i], mulDivCeil(left, free[i], room))
+	}
+	return free
+}

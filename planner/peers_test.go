@@ -1,0 +1,203 @@
+package planner_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// Each test here is a mistake that another placer makes, on a machine where it does.
+
+// A VM larger than one NUMA node's memory spans nodes, and its cells add up to its
+// memory: with the whole of it in each cell it could not start.
+func TestLargerThanANode(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		machine string
+		vcpus   int
+		memory  int64
+		nodes   int
+	}{
+		{"xeon-4108-2s-smt", 8, 60 * gib, 2},
+		{"opteron-48c-8node-sparse", 6, 20 * gib, 2},
+		{"opteron-48c-8node-sparse", 24, 60 * gib, 4},
+		{"xeon-6230-2s-snc2", 40, 300 * gib, 2},
+	}
+	for _, tt := range tests {
+		for _, policy := range []fleet.Policy{fleet.PolicyDedicated, fleet.PolicyNUMA} {
+			snap := snapshot(host("pve-1", known(t, tt.machine)))
+			got := placeOne(t, snap, nil, spec(policy, tt.vcpus, tt.memory))
+			if len(got.Cells) > tt.nodes || len(got.Cells) < 2 && policy == fleet.PolicyDedicated {
+				t.Errorf("%s: %d vCPUs and %d MiB span %d nodes, want %d", tt.machine, tt.vcpus, tt.memory, len(got.Cells), tt.nodes)
+			}
+		}
+	}
+}
+
+// Where even CPU ids are node 0 and odd ones node 1, or any four alternate, a small
+// VM still lies within one NUMA node.
+func TestAlternatingNumbers(t *testing.T) {
+	t.Parallel()
+	two := machine(shape{nodes: 2, cores: 8, smt: 2, memory: 64 * gib, interleaved: true})
+	for name, m := range map[string]topology.Machine{
+		"even and odd": two, "xeon-e7-4870": known(t, "xeon-e7-4870-4s-pci"), "xeon-6230": known(t, "xeon-6230-2s-snc2"),
+	} {
+		got := placeOne(t, snapshot(host("pve-1", m)), nil, spec(fleet.PolicyDedicated, 4, 8*gib))
+		if len(got.Cells) != 1 || len(got.L3) != 1 {
+			t.Errorf("%s: 4 vCPUs on %d nodes, L3 %v: %s", name, len(got.Cells), got.L3, got.Reason)
+		}
+	}
+}
+
+// Of two VMs whose pins overlap, one goes: its CPUs stay taken by the other.
+func TestOverlappingPinsSurvive(t *testing.T) {
+	t.Parallel()
+	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 64 * gib})))
+	stays := fleet.VM{Key: "b", VMID: 2, Spec: spec(fleet.PolicyDedicated, 3, gib), Placement: fleet.Placement{
+		Host: snap.Hosts[0].ID(), CPUs: topology.CPUs(1, 2, 3), VCPUPins: []int{1, 2, 3},
+	}}
+	if got := placeOne(t, snap, []fleet.VM{stays}, spec(fleet.PolicyDedicated, 1, gib)); got.CPUs.String() != "0" {
+		t.Errorf("got CPU %s, want 0, the only free one", got.CPUs)
+	}
+}
+
+// Odd sizes share no core as long as there is another, and say so when there is not.
+func TestOddSizes(t *testing.T) {
+	t.Parallel()
+	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 2, memory: 64 * gib})))
+	specs := same(spec(fleet.PolicyDedicated, 3, gib), 2)
+	placed, _ := place(t, snap, nil, specs...)
+	if len(placed) != 2 || strings.Contains(placed[0].Reason+placed[1].Reason, "shares") {
+		t.Fatalf("placed %+v, want two VMs on cores of their own", placed)
+	}
+	last := placeOne(t, snap, keep(1, specs, placed), spec(fleet.PolicyDedicated, 1, gib))
+	if !strings.Contains(last.Reason, "shares the core of CPU") {
+		t.Errorf("reason %q does not tell that the core is shared", last.Reason)
+	}
+}
+
+// Threads per core are never found by dividing: on a hybrid machine 20 CPUs / 14
+// cores is 1, and a placer that believes it gives CPUs twice.
+func TestHybridGivesNoCPUTwice(t *testing.T) {
+	t.Parallel()
+	snap := snapshot(host("pve-1", known(t, "hybrid-i7-1370p-6p8e")))
+	for _, vcpus := range []int{1, 2, 3, 4, 5} {
+		placed, unplaced := place(t, snap, nil, same(spec(fleet.PolicyDedicated, vcpus, gib), 20)...)
+		if len(placed)*vcpus > 20 || len(placed) == 0 || len(placed)+len(unplaced) != 20 {
+			t.Errorf("%d VMs with %d vCPUs on 20 CPUs", len(placed), vcpus)
+		}
+	}
+}
+
+// Unpinned guests float over all CPUs that are not pinned: a pinned VM leaves them
+// as many as they have vCPUs.
+func TestFloatingGuestsKeepTheirShare(t *testing.T) {
+	t.Parallel()
+	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))
+	h.Guests = []topology.Guest{
+		{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: gib},
+		{VMID: 101, Kind: topology.GuestContainer, Running: true, MemoryMiB: gib}, // no limit: counts 1
+		{VMID: 102, Kind: topology.GuestVM, VCPUs: 4, MemoryMiB: gib},             // stopped
+		{VMID: 103, Kind: topology.GuestVM, Template: true, VCPUs: 4, MemoryMiB: 60 * gib, Pins: topology.CPUs(0)},
+	}
+	p := planner.New(snapshot(h), nil)
+	for vcpus, want := range map[int]bool{3: true, 4: false} {
+		if got := p.Fits(spec(fleet.PolicyDedicated, vcpus, gib), h.ID()); got != want {
+			t.Errorf("%d dedicated CPUs beside 5 floating vCPUs on 8: fits %v, want %v", vcpus, got, want)
+		}
+	}
+}
+
+// Foreign guests were promised nothing: the overcommit of the pinned VM says how
+// densely they may stand, beside VMs of ours that were promised theirs.
+func TestForeignGuestsBesideOurs(t *testing.T) {
+	t.Parallel()
+	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))
+	h.Guests = []topology.Guest{{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: gib}}
+	shared := spec(fleet.PolicyShared, 8, gib)
+	shared.Overcommit = 4
+	kept := keep(2000, []fleet.Spec{shared}, []planner.Placed{placeOne(t, snapshot(h), nil, shared)})
+	p := planner.New(snapshot(h), kept)
+	for _, tt := range []struct {
+		overcommit float64
+		room       int
+	}{{1, 2}, {2, 4}, {4, 5}} { // CPUs needed: 8/4 + 4/overcommit, and 12/4
+		s := spec(fleet.PolicyDedicated, tt.room, gib)
+		s.Overcommit = tt.overcommit
+		more := s
+		more.VCPUs++
+		if !p.Fits(s, h.ID()) || p.Fits(more, h.ID()) {
+			t.Errorf("overcommit %v: %d CPUs fit %v, one more %v", tt.overcommit, tt.room, p.Fits(s, h.ID()), p.Fits(more, h.ID()))
+		}
+	}
+}
+
+// A VM in the making is not forgotten: neither ours, of which Proxmox knows nothing
+// yet, nor one that another placer is cloning.
+func TestVMsInTheMakingCount(t *testing.T) {
+	t.Parallel()
+	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))
+	h.Guests = []topology.Guest{
+		{VMID: 7, Kind: topology.GuestVM, VCPUs: 2, MemoryMiB: gib, Pins: topology.CPUs(0, 1), Lock: "clone"},
+		{VMID: 8, Kind: topology.GuestVM, VCPUs: 1, MemoryMiB: gib, ClusterID: "other", Key: "k"},
+		{VMID: 9, Kind: topology.GuestVM, VCPUs: 1, MemoryMiB: gib, Lock: "create"},
+	}
+	snap := snapshot(h)
+	specs := []fleet.Spec{spec(fleet.PolicyDedicated, 2, gib)}
+	placed, _ := place(t, snap, nil, specs...)
+	if placed[0].CPUs.String() != "2-3" {
+		t.Errorf("first VM got CPUs %s, want 2-3", placed[0].CPUs)
+	}
+	kept := keep(2000, specs, placed)
+	if p := planner.New(snap, kept); !p.Fits(specs[0], h.ID()) || p.Fits(spec(fleet.PolicyDedicated, 3, gib), h.ID()) {
+		t.Error("of 8 CPUs 4 are pinned and 2 vCPUs float: want room for 2 exactly")
+	}
+}
+
+// A VM that fits an empty NUMA node, but none as they stand, is split, not refused.
+func TestSplitRatherThanRefuse(t *testing.T) {
+	t.Parallel()
+	snap := snapshot(host("pve-1", machine(shape{nodes: 2, cores: 8, smt: 1, memory: 64 * gib})))
+	specs := same(spec(fleet.PolicyDedicated, 5, gib), 2)
+	placed, _ := place(t, snap, nil, specs...)
+	got := placeOne(t, snap, keep(1, specs, placed), spec(fleet.PolicyDedicated, 6, gib))
+	if len(got.Cells) != 2 || !strings.Contains(got.Reason, "1 would do if the host were empty") {
+		t.Errorf("%d cells: %s", len(got.Cells), got.Reason)
+	}
+}
+
+// Nothing is made up where siblings are not known: Isolated is refused with a way
+// out, Dedicated says what it does not know, and a host that knows is preferred.
+func TestSiblingsAreNotGuessed(t *testing.T) {
+	t.Parallel()
+	unknown := host("pve-1", topology.FromCounts("Intel", 2, 16, 32, 64*gib))
+	knows := host("pve-2", machine(shape{nodes: 2, cores: 4, smt: 2, memory: 32 * gib}))
+	snap := snapshot(unknown, knows)
+	got := placeOne(t, snap, nil, spec(fleet.PolicyDedicated, 4, gib))
+	if !strings.Contains(got.Reason, "siblings unknown") || len(got.Cells) > 0 || got.L3 != nil {
+		t.Errorf("got cells %v, L3 %v: %s", got.Cells, got.L3, got.Reason)
+	}
+	if _, unplaced := place(t, snap, nil, spec(fleet.PolicyIsolated, 4, gib)); len(unplaced) != 1 ||
+		!strings.Contains(unplaced[0].Reason, "does not tell which CPUs are siblings: run numaform-agent") {
+		t.Errorf("isolated: %+v", unplaced)
+	}
+	if got := placeOne(t, snap, nil, spec(fleet.PolicyDedicated, 4, gib, "pve-1", "pve-2")); got.Host != knows.ID() {
+		t.Errorf("placed on %s, want the host that knows its siblings", got.Host)
+	}
+}
+
+// The VM in which karpenter-provider-proxmox describes a host takes nothing of it.
+func TestCapacityRecordTakesNothing(t *testing.T) {
+	t.Parallel()
+	h := host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 8 * gib}))
+	h.Guests = []topology.Guest{{
+		VMID: 1, Name: "node-capacity", Kind: topology.GuestVM, Tags: []string{"karpenter"},
+		VCPUs: 4, MemoryMiB: 8 * gib, Pins: topology.CPUs(0, 1, 2, 3),
+	}}
+	if !planner.New(snapshot(h), nil).Fits(spec(fleet.PolicyDedicated, 4, 8*gib), h.ID()) {
+		t.Error("a stopped node-capacity VM blocks its host")
+	}
+}

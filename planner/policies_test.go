@@ -1,0 +1,214 @@
+package planner_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// twoNodes has 2 NUMA nodes with 4 cores of 2 threads and 32 GiB each: node 0 holds
+// CPUs 0-3 and 8-11, node 1 holds 4-7 and 12-15.
+func twoNodes() topology.Host {
+	return host("pve-1", machine(shape{nodes: 2, cores: 4, smt: 2, memory: 32 * gib}))
+}
+
+func cell(cpus []int, node int, memory int64) topology.NUMACell {
+	return topology.NUMACell{
+		GuestCPUs: topology.CPUs(cpus...), HostNodes: topology.CPUs(node), MemoryMiB: memory, Policy: topology.NUMABind,
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		spec fleet.Spec
+		want fleet.Placement
+	}{
+		{"shared", spec(fleet.PolicyShared, 4, 8*gib), fleet.Placement{
+			Reason: "shares 16 CPUs with other guests; leaves room for 12 vCPUs, 56 GiB",
+		}},
+		{"numa", spec(fleet.PolicyNUMA, 4, 8*gib), fleet.Placement{
+			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3}, 0, 8*gib)},
+			Reason: "NUMA 0: memory bound, 4 vCPUs floating, 1 node is the least possible; leaves 8 CPUs, 24 GiB",
+		}},
+		{"numa on two nodes", spec(fleet.PolicyNUMA, 4, 40*gib), fleet.Placement{
+			Cells:  []topology.NUMACell{cell([]int{0, 1}, 0, 20*gib), cell([]int{2, 3}, 1, 20*gib)},
+			Reason: "NUMA 0+1: memory bound, 4 vCPUs floating, 2 nodes are the least possible; leaves 16 CPUs, 24 GiB",
+		}},
+		{"dedicated", spec(fleet.PolicyDedicated, 4, 8*gib), fleet.Placement{
+			VCPUPins: []int{0, 8, 1, 9}, L3: []int{0},
+			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3}, 0, 8*gib)},
+			Reason: "NUMA 0, L3 0: 2 whole cores, 1 node is the least possible; leaves 4 CPUs, 24 GiB",
+		}},
+		{"dedicated, odd", spec(fleet.PolicyDedicated, 3, 8*gib), fleet.Placement{
+			VCPUPins: []int{0, 8, 1}, L3: []int{0},
+			Cells:  []topology.NUMACell{cell([]int{0, 1, 2}, 0, 8*gib)},
+			Reason: "NUMA 0, L3 0: 1 whole core and 1 odd thread, 1 node is the least possible; leaves 5 CPUs, 24 GiB",
+		}},
+		{"dedicated, odd, on two nodes", spec(fleet.PolicyDedicated, 11, 11*gib), fleet.Placement{
+			VCPUPins: []int{0, 8, 1, 9, 2, 10, 4, 12, 5, 13, 6}, L3: []int{0, 1},
+			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3, 4, 5}, 0, 6*gib), cell([]int{6, 7, 8, 9, 10}, 1, 5*gib)},
+			Reason: "NUMA 0+1, L3 0+1: 5 whole cores and 1 odd thread, 2 nodes are the least possible; leaves 5 CPUs, 53 GiB",
+		}},
+		{"isolated", spec(fleet.PolicyIsolated, 3, 8*gib), fleet.Placement{
+			VCPUPins: []int{0, 1, 2}, L3: []int{0},
+			Cells:  []topology.NUMACell{cell([]int{0, 1, 2}, 0, 8*gib)},
+			Reason: "NUMA 0, L3 0: one thread of 3 whole cores, 1 node is the least possible; leaves 2 CPUs, 24 GiB",
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			tt.want.Host = topology.HostID{Region: "r1", Host: "pve-1"}
+			tt.want.CPUs = topology.CPUs(tt.want.VCPUPins...)
+			got := placeOne(t, snapshot(twoNodes()), nil, tt.spec)
+			if diff := cmp.Diff(tt.want, got.Placement, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("placement (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestKeptTakeTheirPlace checks what one kept VM leaves of the host of twoNodes.
+func TestKeptTakeTheirPlace(t *testing.T) {
+	t.Parallel()
+	half := spec(fleet.PolicyShared, 8, gib)
+	half.Overcommit = 0.5
+	dense := spec(fleet.PolicyShared, 16, gib)
+	dense.Overcommit = 4
+	loose := spec(fleet.PolicyDedicated, 8, gib)
+	loose.Overcommit = 2
+	tests := []struct {
+		name string
+		kept fleet.Spec
+		next fleet.Spec
+		fits bool
+	}{
+		{"isolated blocks siblings for dedicated", spec(fleet.PolicyIsolated, 4, gib), spec(fleet.PolicyDedicated, 9, gib), false},
+		{"isolated leaves the rest", spec(fleet.PolicyIsolated, 4, gib), spec(fleet.PolicyDedicated, 8, gib), true},
+		{"isolated blocks siblings for shared", spec(fleet.PolicyIsolated, 4, gib), spec(fleet.PolicyShared, 9, gib), false},
+		{"dedicated beside shared", spec(fleet.PolicyShared, 8, gib), spec(fleet.PolicyDedicated, 8, gib), true},
+		{"dedicated squeezes shared", spec(fleet.PolicyShared, 9, gib), spec(fleet.PolicyDedicated, 8, gib), false},
+		{"own overcommit does not squeeze others", spec(fleet.PolicyShared, 9, gib), loose, false},
+		{"dedicated beside dense shared", dense, spec(fleet.PolicyDedicated, 12, gib), true},
+		{"dedicated squeezes dense shared", dense, spec(fleet.PolicyDedicated, 13, gib), false},
+		{"isolated squeezes shared", spec(fleet.PolicyShared, 9, gib), spec(fleet.PolicyIsolated, 4, gib), false},
+		{"strict ratio is kept for the one who has it", half, spec(fleet.PolicyShared, 1, gib), false},
+		{"numa counts as floating", spec(fleet.PolicyNUMA, 8, gib), spec(fleet.PolicyDedicated, 9, gib), false},
+		{"memory of the host", spec(fleet.PolicyShared, 1, 60*gib), spec(fleet.PolicyShared, 1, 5*gib), false},
+		{"floating memory lies on every node", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyDedicated, 1, 13*gib), false},
+		{"what it leaves can be bound", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyDedicated, 2, 12*gib), true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			snap := snapshot(twoNodes())
+			one := placeOne(t, snap, nil, tt.kept)
+			kept := keep(2000, []fleet.Spec{tt.kept}, []planner.Placed{one})
+			if got := planner.New(snap, kept).Fits(tt.next, one.Host); got != tt.fits {
+				t.Errorf("fits %v, want %v", got, tt.fits)
+			}
+			snap.Hosts[0].Guests = []topology.Guest{guestOf(kept[0])}
+			if got := planner.New(snap, kept).Fits(tt.next, one.Host); got != tt.fits {
+				t.Errorf("while it runs: fits %v, want %v", got, tt.fits)
+			}
+		})
+	}
+}
+
+// TestLiveAndWanted checks that a kept VM holds its wanted pins and its live ones,
+// and is someone else's once the key differs.
+func TestLiveAndWanted(t *testing.T) {
+	t.Parallel()
+	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib})))
+	kept := fleet.VM{Key: "a", VMID: 5, Spec: spec(fleet.PolicyDedicated, 2, 4*gib), Placement: fleet.Placement{
+		Host: snap.Hosts[0].ID(), CPUs: topology.CPUs(0, 1), VCPUPins: []int{0, 1},
+	}}
+	live := guestOf(kept)
+	live.Pins = topology.CPUs(1, 2)
+	other := live
+	other.Key = "b"
+	floats := live
+	floats.Pins = topology.CPUSet{}
+	tests := []struct {
+		name   string
+		guest  topology.Guest
+		free   int
+		memory int64
+	}{
+		{"union of pins, memory once", live, 5, 60 * gib},
+		{"another key is another guest", other, 5, 56 * gib},
+		{"pins not in force yet", floats, 6, 60 * gib},
+	}
+	for _, tt := range tests {
+		snap.Hosts[0].Guests = []topology.Guest{tt.guest}
+		p := planner.New(snap, []fleet.VM{kept})
+		for extra, want := range map[int]bool{0: true, 1: false} {
+			s := spec(fleet.PolicyDedicated, tt.free+extra, gib)
+			if got := p.Fits(s, kept.Host); got != want {
+				t.Errorf("%s: %d CPUs fit: %v, want %v", tt.name, s.VCPUs, got, want)
+			}
+			s = spec(fleet.PolicyDedicated, 1, tt.memory+int64(extra))
+			if got := p.Fits(s, kept.Host); got != want {
+				t.Errorf("%s: %d MiB fit: %v, want %v", tt.name, s.MemoryMiB, got, want)
+			}
+		}
+	}
+}
+
+// TestBoundMemory checks how the memory of guests that exist is laid over the nodes.
+func TestBoundMemory(t *testing.T) {
+	t.Parallel()
+	guest := func(memory int64, cells ...topology.NUMACell) topology.Guest {
+		return topology.Guest{VMID: 1, Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: memory, NUMA: cells}
+	}
+	both := cell([]int{0}, 0, 30*gib)
+	both.HostNodes = topology.CPUs(0, 1)
+	tests := []struct {
+		name        string
+		guest       topology.Guest
+		node0, both int64 // most that one VM can have on one node, and on both
+	}{
+		{"bound to node 1", guest(30*gib, cell([]int{0}, 1, 30*gib)), 32 * gib, 34 * gib},
+		{"bound to both", guest(30*gib, both), 17 * gib, 34 * gib},
+		{"floating: by size", guest(30 * gib), 17 * gib, 34 * gib},
+		{"bound to node 1, the rest floating", guest(40*gib, cell([]int{0}, 1, 30*gib)), 24 * gib, 24 * gib},
+	}
+	for _, tt := range tests {
+		h := twoNodes()
+		h.Guests = []topology.Guest{tt.guest}
+		p := planner.New(snapshot(h), nil)
+		for extra, want := range map[int64]bool{0: true, 1: false} {
+			if got := p.Fits(spec(fleet.PolicyDedicated, 1, tt.node0+extra), h.ID()); got != want {
+				t.Errorf("%s: 1 vCPU with %d MiB fits: %v, want %v", tt.name, tt.node0+extra, got, want)
+			}
+			if got := p.Fits(spec(fleet.PolicyDedicated, 8, tt.both+extra), h.ID()); got != want {
+				t.Errorf("%s: 8 vCPUs with %d MiB fit: %v, want %v", tt.name, tt.both+extra, got, want)
+			}
+		}
+	}
+}
+
+// TestFloatingMemorySpills checks that floating memory which its share of a full node
+// does not hold is laid over the other nodes.
+func TestFloatingMemorySpills(t *testing.T) {
+	t.Parallel()
+	h := host("pve-1", machine(shape{nodes: 3, cores: 2, smt: 1, memory: 32 * gib}))
+	h.Guests = []topology.Guest{
+		{VMID: 1, Running: true, MemoryMiB: 31 * gib, NUMA: []topology.NUMACell{cell([]int{0}, 2, 31*gib)}},
+		{VMID: 2, Running: true, MemoryMiB: 30 * gib}, // 10 on each node, of which node 2 has but 1
+	}
+	p := planner.New(snapshot(h), nil)
+	const free = 22*gib - 9*gib/2
+	for memory, want := range map[int64]bool{free: true, free + 1: false} {
+		if got := p.Fits(spec(fleet.PolicyDedicated, 1, memory), h.ID()); got != want {
+			t.Errorf("%d MiB on one node fit: %v, want %v", memory, got, want)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package planner_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestHardRules places two batches on top of each other, so that the second sees
+// kept VMs of the first, once from memory and once as running guests.
+func TestHardRules(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
+		placed, _ := place(t, snap, nil, first...)
+		kept := keep(2000, first, placed)
+		if rapid.Bool().Draw(t, "running") {
+			for _, vm := range kept {
+				h := snap.Host(vm.Host)
+				h.Guests = append(h.Guests, guestOf(vm))
+			}
+		}
+		place(t, snap, kept, second...)
+	})
+}
+
+// TestCommittedIsKept checks that a planner that placed VMs and one that is told of
+// them afterwards give the same answers.
+func TestCommittedIsKept(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
+		p := planner.New(snap, nil)
+		placed, unplaced := p.Place(first)
+		clone := p.Clone()
+		want, wantNot := planner.New(snap, keep(2000, first, placed)).Place(second)
+		for name, q := range map[string]*planner.Planner{"committed": p, "clone": clone} {
+			got, gotNot := q.Place(second)
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("%s (-kept +%s):\n%s", name, name, diff)
+			}
+			if diff := cmp.Diff(wantNot, gotNot, cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("%s (-kept +%s):\n%s", name, name, diff)
+			}
+		}
+		mustStayUnplaced(t, snap, keep(2000, first, placed), first, unplaced)
+	})
+}
+
+// mustStayUnplaced checks that planning again changes nothing: what found no place
+// finds none the second time.
+func mustStayUnplaced(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.Spec, unplaced []planner.Unplaced) {
+	t.Helper()
+	for _, u := range unplaced {
+		if placed, _ := planner.New(snap, kept).Place(specs[u.Index : u.Index+1]); len(placed) > 0 {
+			t.Fatalf("spec %d was refused (%s), then placed: %s", u.Index, u.Reason, placed[0].Reason)
+		}
+	}
+}
+
+// TestInputsStay checks that neither the snapshot nor kept VMs nor specs change.
+func TestInputsStay(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
+		placed, _ := planner.New(snap, nil).Place(first)
+		kept := keep(2000, first, placed)
+		before := []string{cmp.Diff(nil, snap), cmp.Diff(nil, kept), cmp.Diff(nil, second)}
+		planner.New(snap, kept).Place(second)
+		if diff := cmp.Diff(before, []string{cmp.Diff(nil, snap), cmp.Diff(nil, kept), cmp.Diff(nil, second)}); diff != "" {
+			t.Fatalf("inputs changed:\n%s", diff)
+		}
+	})
+}
+
+// TestOrderDoesNotMatter shuffles everything whose order means nothing.
+func TestOrderDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		first, specs := drawSpecs(t, snap), drawSpecs(t, snap)
+		placed, _ := planner.New(snap, nil).Place(first)
+		kept := keep(2000, first, placed)
+		want, wantNot := planner.New(snap, kept).Place(specs)
+		seed := rapid.Uint64().Draw(t, "seed")
+		r := rand.New(rand.NewPCG(seed, seed))
+		shuffle(r, snap.Hosts)
+		for i := range snap.Hosts {
+			shuffle(r, snap.Hosts[i].CPUs)
+			shuffle(r, snap.Hosts[i].Guests)
+			shuffle(r, snap.Hosts[i].NUMANodes)
+		}
+		shuffle(r, kept)
+		for i := range specs {
+			shuffle(r, specs[i].Hosts)
+		}
+		got, gotNot := planner.New(snap, kept).Place(specs)
+		if diff := cmp.Diff(want, got) + cmp.Diff(wantNot, gotNot); diff != "" {
+			t.Fatalf("after shuffling:\n%s", diff)
+		}
+	})
+}
+
+func shuffle[T any](r *rand.Rand, s []T) {
+	r.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
+}
+
+// TestAddedHostNeverHurts checks that an empty host more never unplaces a VM.
+func TestAddedHostNeverHurts(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		s := drawSpec(t, snap)
+		placed, _ := place(t, snap, nil, s)
+		extra := drawHost(t, "pve-0", false)
+		more := snapshot(append([]topology.Host{extra}, snap.Hosts...)...)
+		s.Hosts = append(s.Hosts, extra.ID())
+		if again, unplaced := place(t, more, nil, s); len(again) < len(placed) {
+			t.Fatalf("with one more host: %s", unplaced[0].Reason)
+		}
+	})
+}
+
+// price is what can be seen of a placement's cost.
+type price struct{ Nodes, Caches, Broken, Efficient int }
+
+// priceOf prices a placement by what can be seen of it.
+func priceOf(snap *topology.Snapshot, p *fleet.Placement) price {
+	h := snap.Host(p.Host)
+	out := price{Nodes: len(p.Cells), Caches: len(p.L3)}
+	for _, cpus := range siblings(h) {
+		if n := p.CPUs.Intersection(topology.CPUs(cpus...)).Size(); n > 0 && n < len(cpus) {
+			out.Broken++
+		}
+	}
+	for _, c := range h.CPUs {
+		if c.Kind == topology.KindEfficiency && p.CPUs.Contains(c.ID) {
+			out.Efficient++
+		}
+	}
+	return out
+}
+
+// TestRemoveAndAddAgain checks that the place of the VM that came last is as good
+// after it went and came back, and that Fits agrees with Place.
+func TestRemoveAndAddAgain(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		specs := drawSpecs(t, snap)
+		placed, _ := place(t, snap, nil, specs...)
+		kept := keep(2000, specs, placed)
+		last := drawSpec(t, snap)
+		if again, _ := place(t, snap, kept, last); len(again) == 0 {
+			for _, id := range last.Hosts {
+				if planner.New(snap, kept).Fits(last, id) {
+					t.Fatalf("fits %s but was not placed", id)
+				}
+			}
+			return
+		}
+		once := placeOne(t, snap, kept, last)
+		if !planner.New(snap, kept).Fits(last, once.Host) {
+			t.Fatalf("placed on %s but does not fit", once.Host)
+		}
+		all := append(kept, keep(3000, []fleet.Spec{last}, []planner.Placed{once})...)
+		twice := placeOne(t, snap, all[:len(all)-1], last)
+		if diff := cmp.Diff(priceOf(snap, &once.Placement), priceOf(snap, &twice.Placement)); diff != "" {
+			t.Fatalf("cost after removing and adding again:\n%s", diff)
+		}
+	})
+}
+
+// TestNamesDoNotMatter renames the CPUs and expects a place of equal cost.
+func TestNamesDoNotMatter(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := snapshot(drawHost(t, "pve-1", true))
+		s := drawSpec(t, snap)
+		before, _ := place(t, snap, nil, s)
+		h := snap.Hosts[0]
+		ids := make([]int, len(h.CPUs))
+		for i := range ids {
+			ids[i] = 2*i + 1
+		}
+		renamed := rename(h, rapid.Permutation(ids).Draw(t, "new ids"))
+		other := snapshot(renamed)
+		after, _ := place(t, other, nil, s)
+		if len(before) != len(after) {
+			t.Fatalf("placed %d, after renaming CPUs %d", len(before), len(after))
+		}
+		for i := range before {
+			if diff := cmp.Diff(priceOf(snap, &before[i].Placement), priceOf(other, &after[i].Placement)); diff != "" {
+				t.Fatalf("cost after renaming CPUs:\n%s", diff)
+			}
+		}
+	})
+}
+
+// rename gives the host's CPUs other ids.
+func rename(h topology.Host, ids []int) topology.Host {
+	to := map[int]int{}
+	cpus := make([]topology.CPU, len(h.CPUs))
+	for i, c := range h.CPUs {
+		to[c.ID] = ids[i]
+		c.ID = ids[i]
+		cpus[i] = c
+	}
+	move := func(set topology.CPUSet) topology.CPUSet {
+		var moved []int
+		for _, id := range set.List() {
+			moved = append(moved, to[id])
+		}
+		return topology.CPUs(moved...)
+	}
+	h.CPUs = cpus
+	h.ReservedCPUs = move(h.ReservedCPUs)
+	guests := make([]topology.Guest, len(h.Guests))
+	for i, g := range h.Guests {
+		g.Pins = move(g.Pins)
+		guests[i] = g
+	}
+	h.Guests = guests
+	return h
+}

@@ -1,0 +1,155 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+)
+
+// reason says in one line why a plan puts a VM there.
+func (s *state) reason(p *plan, seats []seat, w want) string {
+	if len(p.parts) == 0 {
+		limit := s.floatRoom(w.ratio, s.allFree)
+		return fmt.Sprintf("shares %s with other guests; leaves room for %s, %s",
+			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.freeMemory()-w.memory))
+	}
+	text := s.place(seats, w) + ": " + s.what(p, w)
+	if !s.flat {
+		text += ", " + s.least(p, w)
+	}
+	cpus, memory := s.leaves(p, w)
+	text += fmt.Sprintf("; leaves %s, %s", count(cpus, "CPU"), gib(memory))
+	if notes := s.notes(p); len(notes) > 0 {
+		text += "; " + strings.Join(notes, ", ")
+	}
+	return text
+}
+
+// place names the NUMA nodes and L3 caches.
+func (s *state) place(seats []seat, w want) string {
+	var nodes []string
+	for _, seat := range seats {
+		nodes = append(nodes, strconv.Itoa(s.nodes[seat.node].id))
+	}
+	text := "NUMA " + strings.Join(nodes, "+")
+	if s.flat {
+		text = "the only NUMA node"
+	}
+	if !w.policy.Pinned() {
+		return text
+	}
+	var caches []string
+	for _, id := range s.caches(seats) {
+		caches = append(caches, strconv.Itoa(id))
+	}
+	if len(caches) == 0 {
+		return text + ", L3 unknown"
+	}
+	return text + ", L3 " + strings.Join(caches, "+")
+}
+
+// what says what a plan takes.
+func (s *state) what(p *plan, w want) string {
+	cores, odd := 0, 0
+	for _, part := range p.parts {
+		for _, k := range part.picks {
+			cores += k.count
+		}
+		odd += part.oddThreads
+	}
+	switch {
+	case w.policy == fleet.PolicyNUMA:
+		return "memory bound, " + count(w.vcpus, "vCPU") + " floating"
+	case w.policy == fleet.PolicyIsolated:
+		return "one thread of " + count(cores, "whole core")
+	case p.cost[costResort]&resortUnknown != 0:
+		return count(w.vcpus, "CPU") + ", siblings unknown"
+	case odd > 0 && cores > 0:
+		return count(cores, "whole core") + " and " + count(odd, "odd thread")
+	case odd > 0:
+		return count(odd, "odd thread")
+	}
+	return count(cores, "whole core")
+}
+
+// least compares the number of NUMA nodes with what the machine could do if empty.
+func (s *state) least(p *plan, w want) string {
+	k, possible := len(p.parts), len(p.parts)
+	if k > 1 {
+		if q, ok := newState(s.index).evaluate(w); ok {
+			possible = min(k, len(q.parts))
+		}
+	}
+	switch {
+	case k == 1:
+		return "1 node is the least possible"
+	case k == possible:
+		return count(k, "node") + " are the least possible"
+	}
+	return fmt.Sprintf("%s, %d would do if the host were empty", count(k, "node"), possible)
+}
+
+// leaves returns what is left of the touched nodes.
+func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
+	q := search{state: s, want: w}
+	for _, part := range p.parts {
+		cpus += s.nodeFree[part.node] - part.oddThreads - q.wholeCPUs(part)
+		memory += s.nodeMemFree(part.node) - part.memory
+	}
+	return cpus, memory
+}
+
+// notes lists what a reviewer should know besides.
+func (s *state) notes(p *plan) []string {
+	var notes []string
+	c := &p.cost
+	if c[costResort]&resortMixed != 0 {
+		notes = append(notes, "mixes kinds of core")
+	} else if c[costEfficiency] > 0 {
+		notes = append(notes, "efficiency cores")
+	}
+	for _, part := range p.parts {
+		if s.sharesCore(part) {
+			notes = append(notes, "shares the core of CPU "+strconv.Itoa(s.ids[s.freeThreads(part.odd)[0]])+" with another guest")
+		}
+	}
+	if c[costSkew] != 0 {
+		notes = append(notes, "memory per node not in the ratio of the CPUs")
+	}
+	if c[costOverload] > 0 { // of floating vCPUs only
+		notes = append(notes, "more vCPUs at home there than CPUs")
+	}
+	assumed := slices.ContainsFunc(p.parts, func(part part) bool { return s.nodes[part.node].assumed })
+	if assumed && !s.flat {
+		notes = append(notes, "memory per NUMA node is assumed")
+	}
+	return notes
+}
+
+// sharesCore reports whether the odd thread's siblings belong to another guest.
+func (s *state) sharesCore(p part) bool {
+	return p.odd != none && s.byVM[p.odd] && !s.isWhole(p.odd)
+}
+
+// count returns "1 core", "2 cores".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// gib returns an amount of memory with one digit behind the point at most.
+func gib(mib int64) string {
+	if mib < 1024 {
+		return strconv.FormatInt(mib, 10) + " MiB"
+	}
+	text := strconv.FormatFloat(float64(mib/102)/10, 'f', 1, 64)
+	if mib%1024 == 0 {
+		text = strconv.FormatInt(mib/1024, 10)
+	}
+	return strings.TrimSuffix(text, ".0") + " GiB"
+}

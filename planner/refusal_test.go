@@ -1,0 +1,85 @@
+package planner_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestRefusals checks the sentence that a user reads when a VM finds no place.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	full := spec(fleet.PolicyDedicated, 4, gib)
+	full.Overcommit = math.NaN()
+	odd := spec("Greedy", 4, gib)
+	nowhere := spec(fleet.PolicyShared, 1, gib)
+	nowhere.Hosts = nil
+	tests := []struct {
+		name   string
+		change func(*topology.Snapshot)
+		spec   fleet.Spec
+		want   string
+	}{
+		{"no host allowed", nil, nowhere, "1 shared vCPU, 1 GiB: no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool ask for"},
+		{"host not there", nil, spec(fleet.PolicyShared, 1, gib, "pve-9"), "1 shared vCPU, 1 GiB: none of the allowed hosts was found: check their names and the connection to their region"},
+		{"nonsense size", nil, spec(fleet.PolicyShared, 0, gib), "a VM needs at least 1 vCPU and 1 MiB: raise cpu and memory"},
+		{"nonsense ratio", nil, full, "the overcommit must be a number above 0: correct it in the ProxmoxNodeClass"},
+		{"nonsense policy", nil, odd, "the policy Greedy is unknown: use Shared, NUMA, Dedicated or Isolated"},
+		{"larger than the host", nil, spec(fleet.PolicyDedicated, 17, gib), "17 dedicated CPUs, 1 GiB: r1/pve-1 has 16 CPUs in all, more vCPUs cannot start: add a host or lower cpu in the NodePool"},
+		{"memory", nil, spec(fleet.PolicyDedicated, 4, 65*gib), "4 dedicated CPUs, 65 GiB: r1/pve-1 has 64 GiB free: add a host or lower memory in the NodePool"},
+		{"node memory", nil, spec(fleet.PolicyDedicated, 1, 33*gib), "1 dedicated CPU, 33 GiB: r1/pve-1 NUMA 0 has 8 free with 32 GiB, 2 NUMA nodes together 16 with 64 GiB: add a host or lower memory in the NodePool"},
+		{"isolated", nil, spec(fleet.PolicyIsolated, 9, gib), "9 isolated CPUs, 1 GiB: r1/pve-1 NUMA 0 has 4 free with 32 GiB, 2 NUMA nodes together 8 with 64 GiB: add a host or lower cpu in the NodePool"},
+		{"floating", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyDedicated, 8, gib), "8 dedicated CPUs, 1 GiB: r1/pve-1 has 6 free beside 10 vCPUs floating: add a host or lower cpu in the NodePool"},
+		{"ratio", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyShared, 8, gib), "8 shared vCPUs, 1 GiB: r1/pve-1 has room for 6 vCPUs beside 10: add a host or raise overcommit in the ProxmoxNodeClass"},
+		{"all reserved", func(s *topology.Snapshot) { s.Hosts[0].ReservedCPUs = s.Hosts[0].OnlineCPUs() }, spec(fleet.PolicyDedicated, 1, gib), "1 dedicated CPU, 1 GiB: r1/pve-1 has 0 free beside 0 vCPUs floating: add a host or lower cpu in the NodePool"},
+		{"offline", func(s *topology.Snapshot) { s.Hosts[0].Online = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (offline): bring one of them back"},
+		{"problem", func(s *topology.Snapshot) { s.Hosts[0].Problem = "has no template" }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (has no template): bring one of them back"},
+		{"no quorum", func(s *topology.Snapshot) { s.Regions[0].Quorate = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its region has no quorum): bring one of them back"},
+		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its CPUs are unknown: let the token read it (Sys.Audit), or add it to the topology file): bring one of them back"},
+		{"no memory", func(s *topology.Snapshot) {
+			s.Hosts[0].MemoryMiB, s.Hosts[0].NUMANodes[0].MemoryMiB = 0, topology.Unknown
+		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its memory is unknown or all reserved: set it in the topology file): bring one of them back"},
+		{"best of several", func(s *topology.Snapshot) {
+			small := host("pve-0", machine(shape{nodes: 1, cores: 2, smt: 1, memory: 8 * gib}))
+			down := twoNodes()
+			down.Name, down.Online = "pve-2", false
+			s.Hosts = []topology.Host{small, s.Hosts[0], down}
+		}, spec(fleet.PolicyDedicated, 17, gib, "pve-0", "pve-1", "pve-2"), "17 dedicated CPUs, 1 GiB: r1/pve-1 has 16 CPUs in all, more vCPUs cannot start, 1 other host less, out of use: r1/pve-2 (offline): add a host or lower cpu in the NodePool"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			snap := snapshot(twoNodes())
+			if tt.change != nil {
+				tt.change(snap)
+			}
+			placed, unplaced := planner.New(snap, nil).Place([]fleet.Spec{tt.spec})
+			if len(placed) > 0 || len(unplaced) != 1 {
+				t.Fatalf("placed %+v", placed)
+			}
+			if got := unplaced[0].Reason; got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// guests adds guests to the first host.
+func guests(list ...topology.Guest) func(*topology.Snapshot) {
+	return func(s *topology.Snapshot) { s.Hosts[0].Guests = list }
+}
+
+// TestFitsNowhere checks the hosts and wishes that Fits knows nothing of.
+func TestFitsNowhere(t *testing.T) {
+	t.Parallel()
+	p := planner.New(snapshot(twoNodes()), nil)
+	if p.Fits(spec(fleet.PolicyShared, 1, gib), topology.HostID{Region: "r1", Host: "pve-9"}) {
+		t.Error("fits a host that is not there")
+	}
+	if p.Fits(spec("Greedy", 1, gib), topology.HostID{Region: "r1", Host: "pve-1"}) {
+		t.Error("fits with an unknown policy")
+	}
+}

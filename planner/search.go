@@ -1,0 +1,254 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+)
+
+// manyNodes is the number of NUMA nodes up to which every set of them is tried.
+const manyNodes = 8
+
+// run tries sets of 1, 2, 3, … NUMA nodes and returns the best plan on the least
+// number. Only if none keeps memory in the ratio of the CPUs may that be skewed.
+func (q *search) run(all []supply) (plan, bool) {
+	for k := 1; k <= min(len(all), maxCells, q.want.vcpus); k++ {
+		if !q.enough(all, k) {
+			continue
+		}
+		sets := q.sets(all, k)
+		for _, skew := range []bool{false, true} {
+			if best, ok := q.bestOf(all, sets, skew); ok {
+				return best, true
+			}
+		}
+	}
+	return plan{}, false
+}
+
+// enough reports whether the k largest nodes could hold the want.
+func (q *search) enough(all []supply, k int) bool {
+	cpus, memory := make([]int, len(all)), make([]int64, len(all))
+	loose := 0
+	for i, s := range all {
+		cpus[i], memory[i] = s.whole, s.memory
+		loose = max(loose, s.loose)
+	}
+	slices.SortFunc(cpus, func(a, b int) int { return cmp.Compare(b, a) })
+	slices.SortFunc(memory, func(a, b int64) int { return cmp.Compare(b, a) })
+	var c int
+	var m int64
+	for i := range k {
+		c += cpus[i]
+		m += memory[i]
+	}
+	return c+loose >= q.want.vcpus && m >= q.want.memory
+}
+
+// sets lists the sets of k nodes to try, as positions in all.
+func (q *search) sets(all []supply, k int) [][]int {
+	if len(all) <= manyNodes {
+		return subsets(len(all), k)
+	}
+	var sets [][]int
+	for seed := range all {
+		order := sequence(len(all))
+		slices.SortStableFunc(order, func(a, b int) int {
+			return cmp.Compare(q.distance[all[seed].node][all[a].node], q.distance[all[seed].node][all[b].node])
+		})
+		sets = append(sets, slices.Sorted(slices.Values(order[:k])))
+	}
+	order := sequence(len(all))
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(all[b].whole, all[a].whole) })
+	return append(sets, slices.Sorted(slices.Values(order[:k])))
+}
+
+// subsets lists the sets of k out of n positions in lexical order.
+func subsets(n, k int) [][]int {
+	if k == 0 {
+		return [][]int{nil}
+	}
+	var sets [][]int
+	for last := k - 1; last < n; last++ {
+		for _, head := range subsets(last, k-1) {
+			sets = append(sets, append(slices.Clone(head), last))
+		}
+	}
+	slices.SortFunc(sets, slices.Compare)
+	return sets
+}
+
+// sequence returns 0..n-1.
+func sequence(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = i
+	}
+	return s
+}
+
+// bestOf returns the cheapest plan over the sets, and whether there is one.
+func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
+	var best plan
+	found := false
+	for _, set := range sets {
+		sub := make([]supply, len(set))
+		for i, at := range set {
+			sub[i] = all[at]
+		}
+		for _, even := range []bool{true, false} {
+			p, ok := q.try(sub, skew, even)
+			if ok && (!found || p.cost.less(best.cost)) {
+				best, found = p, true
+			}
+			if len(sub) == 1 {
+				break
+			}
+		}
+	}
+	return best, found
+}
+
+// try makes a plan that uses every node of the set, or tells that there is none.
+func (q *search) try(sub []supply, skew, even bool) (plan, bool) {
+	caps := make([]int, len(sub))
+	for i, s := range sub {
+		caps[i] = q.want.vcpus
+		if !skew {
+			caps[i] = min(caps[i], int(s.memory*int64(q.want.vcpus)/q.want.memory))
+		}
+	}
+	vcpus, odd, ok := divide(sub, caps, q.want.vcpus, even)
+	if !ok {
+		return plan{}, false
+	}
+	memory, ok := divideMemory(sub, vcpus, q.want)
+	if !ok {
+		return plan{}, false
+	}
+	p := plan{parts: make([]part, len(sub))}
+	used := map[int]bool{} // L3
+	for i, s := range sub {
+		p.parts[i] = part{node: s.node, vcpus: vcpus[i], memory: memory[i], odd: none}
+		if q.allowed != nil && !q.choose(&p.parts[i], i == odd, used) {
+			return plan{}, false
+		}
+	}
+	if q.overPins(&p) {
+		return plan{}, false
+	}
+	q.price(&p, skew)
+	return p, true
+}
+
+// overPins reports whether the plan takes more CPUs than floating guests can spare.
+func (q *search) overPins(p *plan) bool {
+	return q.allowed != nil && q.takes(p) > q.pinRoom(q.want.ratio)
+}
+
+// takes counts the CPUs that nobody else can use after the plan.
+func (q *search) takes(p *plan) int {
+	total := 0
+	for _, part := range p.parts {
+		total += part.oddThreads + q.wholeCPUs(part)
+	}
+	return total
+}
+
+// wholeCPUs counts the CPUs of a part's whole cores, idle siblings included.
+func (q *search) wholeCPUs(p part) int {
+	total := 0
+	for _, k := range p.picks {
+		total += k.count * q.groups[k.group].sizes[k.size]
+	}
+	return total
+}
+
+// price fills in the cost of a plan.
+func (q *search) price(p *plan, skew bool) {
+	c := &p.cost
+	c[costResort] = q.resort
+	c[costNodes] = int64(len(p.parts))
+	c[costDistance] = q.span(p)
+	if skew {
+		c[costSkew] = 1
+	}
+	least, most := p.parts[0].vcpus, p.parts[0].vcpus
+	caches := map[int]bool{}
+	for _, part := range p.parts {
+		least, most = min(least, part.vcpus), max(most, part.vcpus)
+		q.priceCores(c, part, caches)
+		if q.allowed == nil {
+			over := q.homed[part.node] + part.vcpus - q.floatRoom(q.want.ratio, q.nodeFree[part.node])
+			c[costOverload] += int64(max(0, over))
+		}
+	}
+	c[costCaches] = int64(len(caches))
+	c[costUneven] = int64(most - least)
+	q.priceLeft(p)
+	c[costCrowd] = int64(len(q.claims))
+}
+
+// priceCores adds what a part takes of caches, kinds and cores.
+func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
+	for _, k := range p.picks {
+		g := &q.groups[k.group]
+		caches[g.l3] = true
+		if isEfficient(g) {
+			c[costEfficiency] += int64(k.count * q.gives(k.group, k.size))
+		}
+	}
+	if p.odd != none {
+		g := &q.groups[q.cores[p.odd].group]
+		caches[g.l3] = true
+		if isEfficient(g) {
+			c[costEfficiency] += int64(p.oddThreads)
+		}
+		if q.isWhole(p.odd) {
+			c[costBroken]++
+		}
+	}
+}
+
+// priceLeft prices the leftover of the touched nodes and of the host's largest.
+func (q *search) priceLeft(p *plan) {
+	var cpus, usable, memory, size int64
+	slots := make([]int, len(q.nodes))
+	for i := range q.nodes {
+		slots[i] = q.nodeFree[i]
+	}
+	before := slices.Max(slots)
+	for _, part := range p.parts {
+		n := &q.nodes[part.node]
+		takes := part.oddThreads + q.wholeCPUs(part)
+		left := q.nodeFree[part.node] - takes
+		if q.allowed == nil {
+			left = q.floatRoom(q.want.ratio, q.nodeFree[part.node]) - q.homed[part.node] - part.vcpus
+		}
+		slots[part.node] -= takes
+		cpus += int64(max(0, left))
+		usable += int64(n.usable)
+		size += n.memory
+		memory += q.nodeMemFree(part.node) - part.memory
+	}
+	p.cost.setLeft(share(cpus, usable), share(memory, size))
+	p.cost[costSlot] = int64(before - slices.Max(slots))
+}
+
+// nodeMemFree is what guests may still have of a node.
+func (s *state) nodeMemFree(n int) int64 {
+	if s.flat {
+		return s.freeMemory()
+	}
+	return s.memFree[n]
+}
+
+// span adds up the distances between the nodes of a plan.
+func (q *search) span(p *plan) int64 {
+	var sum int64
+	for i, a := range p.parts {
+		for _, b := range p.parts[:i] {
+			sum += q.distance[a.node][b.node]
+		}
+	}
+	return sum
+}

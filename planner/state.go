@@ -1,0 +1,164 @@
+package planner
+
+import (
+	"math"
+	"slices"
+)
+
+// state is what is taken of one host. Only occupy changes it.
+type state struct {
+	*index
+	// version changes with every claim, so that what was worked out before one
+	// is known to be stale.
+	version int
+	claims  []claim
+
+	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
+	free  []int  // by core: threads that are not taken
+	byVM  []bool // by core: some thread is taken by a guest
+	// whole counts, by group and size, the cores of which every thread is free.
+	whole [][]int
+	// nodeFree counts, by node, the usable CPUs that are not taken.
+	nodeFree []int
+	allFree  int
+	// floating counts the vCPUs that no pin holds; ratio is the least overcommit
+	// that one of our floating VMs was promised, or +Inf; promised counts the CPUs
+	// that ours need at the ratio of each; foreign counts the vCPUs of the others.
+	floating, foreign int
+	ratio, promised   float64
+
+	used    int64   // memory of all guests
+	bound   []int64 // by node
+	homed   []int   // by node: vCPUs of floating guests whose memory is bound there
+	memFree []int64 // by node, see spread
+}
+
+// newState returns a host without guests.
+func newState(x *index) *state {
+	s := &state{
+		index: x, ratio: math.Inf(1),
+		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)),
+		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), allFree: x.usable,
+		bound: make([]int64, len(x.nodes)), homed: make([]int, len(x.nodes)),
+	}
+	for g := range x.groups {
+		s.whole[g] = make([]int, len(x.groups[g].sizes))
+	}
+	for i := range x.nodes {
+		s.nodeFree[i] = x.nodes[i].usable
+	}
+	for i, c := range x.cores {
+		for _, cpu := range c.cpus {
+			if !s.taken[cpu] {
+				s.free[i]++
+			}
+		}
+		if c.group != none && s.free[i] == len(c.cpus) {
+			s.whole[c.group][c.size]++
+		}
+	}
+	s.memFree = spread(x.nodes, s.bound, 0)
+	return s
+}
+
+// clone returns a copy that shares nothing that changes.
+func (s *state) clone() *state {
+	c := *s
+	c.claims = slices.Clone(s.claims)
+	c.taken = slices.Clone(s.taken)
+	c.free = slices.Clone(s.free)
+	c.byVM = slices.Clone(s.byVM)
+	c.whole = make([][]int, len(s.whole))
+	for g := range s.whole {
+		c.whole[g] = slices.Clone(s.whole[g])
+	}
+	c.nodeFree = slices.Clone(s.nodeFree)
+	c.bound = slices.Clone(s.bound)
+	c.homed = slices.Clone(s.homed)
+	c.memFree = slices.Clone(s.memFree)
+	return &c
+}
+
+// occupy takes what a guest claims.
+func (s *state) occupy(c claim) {
+	for _, id := range c.pins {
+		cpu, ok := s.at[id]
+		if !ok {
+			continue
+		}
+		s.take(cpu)
+		if c.isolated {
+			for _, sibling := range s.cores[s.coreOf[cpu]].cpus {
+				s.take(sibling)
+			}
+		}
+	}
+	s.floating += c.floating
+	if c.ratio > 0 {
+		s.ratio = min(s.ratio, c.ratio)
+		s.promised += float64(c.floating) / c.ratio
+	} else {
+		s.foreign += c.floating
+	}
+	s.used += c.memory
+	var bound int64
+	for i := range s.nodes {
+		s.bound[i] += c.bound[i]
+		s.homed[i] += c.homed[i]
+		bound += s.bound[i]
+	}
+	s.memFree = spread(s.nodes, s.bound, s.used-bound)
+	s.claims = append(s.claims, c)
+	s.version++
+}
+
+// take marks one CPU as taken by a guest.
+func (s *state) take(cpu int) {
+	at := s.coreOf[cpu]
+	c := &s.cores[at]
+	s.byVM[at] = true
+	if s.taken[cpu] {
+		return
+	}
+	if c.group != none && s.free[at] == len(c.cpus) {
+		s.whole[c.group][c.size]--
+	}
+	s.taken[cpu] = true
+	s.free[at]--
+	s.allFree--
+	if n := s.nodeOf[cpu]; n != none {
+		s.nodeFree[n]--
+	}
+}
+
+// without returns the host as it would be without one of its claims.
+func (s *state) without(claim int) *state {
+	fresh := newState(s.index)
+	for i, c := range s.claims {
+		if i != claim {
+			fresh.occupy(c)
+		}
+	}
+	fresh.version = s.version
+	return fresh
+}
+
+// isWhole reports whether every thread of the core is free.
+func (s *state) isWhole(at int) bool { return s.free[at] == len(s.cores[at].cpus) }
+
+// freeMemory is what guests may still have in all.
+func (s *state) freeMemory() int64 { return max(0, s.memory-s.used) }
+
+// floatRoom is how many vCPUs may float over so many CPUs at that ratio and at
+// those that our floating VMs here were promised.
+func (s *state) floatRoom(ratio float64, cpus int) int {
+	return int(math.Floor(min(ratio, s.ratio)*float64(cpus) + 1e-9))
+}
+
+// pinRoom is how many CPUs may be pinned before our floating VMs are squeezed below
+// what they were promised, or foreign guests, who were promised nothing, below that
+// ratio.
+func (s *state) pinRoom(ratio float64) int {
+	need := max(float64(s.floating)/s.ratio, s.promised+float64(s.foreign)/ratio)
+	return max(0, s.allFree-int(min(math.Ceil(need-1e-9), float64(s.allFree))))
+}

@@ -1,0 +1,109 @@
+package planner
+
+import "github.com/numaform/numaform/fleet"
+
+// search looks for a plan on one host within the groups that are allowed. Without
+// allowed groups it looks for memory only.
+type search struct {
+	*state
+	want    want
+	allowed []bool
+	loose   looseness
+	resort  int64
+}
+
+// supply is what one NUMA node can give to a search.
+type supply struct {
+	node   int
+	whole  int // vCPUs on whole cores
+	loose  int // most threads of one broken core
+	sizes  []sizeCount
+	memory int64
+}
+
+// sizeCount is a number of cores that each give so many vCPUs.
+type sizeCount struct{ gives, count int }
+
+// supplies lists what each bindable NUMA node can give.
+func (q *search) supplies() []supply {
+	var all []supply
+	for i := range q.nodes {
+		n := &q.nodes[i]
+		s := supply{node: i, memory: q.memFree[i]}
+		if q.flat {
+			s.memory = q.freeMemory()
+		}
+		for _, g := range n.groups {
+			if q.allowed[g] {
+				q.addGroup(&s, g)
+			}
+		}
+		if n.bindable && s.memory > 0 && s.whole+s.loose > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// addGroup adds the cores of a group to a supply.
+func (q *search) addGroup(s *supply, g int) {
+	for size, count := range q.whole[g] {
+		if count > 0 {
+			gives := q.gives(g, size)
+			s.whole += gives * count
+			s.sizes = addSize(s.sizes, gives, count)
+		}
+	}
+	if q.want.policy == fleet.PolicyDedicated {
+		s.loose = max(s.loose, q.looseIn(g))
+	}
+}
+
+// addSize adds cores to a list that is sorted by what they give, descending.
+func addSize(sizes []sizeCount, gives, count int) []sizeCount {
+	i := 0
+	for i < len(sizes) && sizes[i].gives > gives {
+		i++
+	}
+	if i < len(sizes) && sizes[i].gives == gives {
+		sizes[i].count += count
+		return sizes
+	}
+	sizes = append(sizes, sizeCount{})
+	copy(sizes[i+1:], sizes[i:])
+	sizes[i] = sizeCount{gives, count}
+	return sizes
+}
+
+// gives is how many vCPUs a whole core of that group and size holds.
+func (q *search) gives(group, size int) int {
+	if q.want.policy == fleet.PolicyIsolated {
+		return 1
+	}
+	return q.groups[group].sizes[size]
+}
+
+// looseIn returns the most threads that one broken core of the group has free.
+func (q *search) looseIn(g int) int {
+	most := 0
+	for _, c := range q.groups[g].cores {
+		if q.isLoose(c) {
+			most = max(most, q.free[c])
+		}
+	}
+	return most
+}
+
+// isLoose reports whether the core is broken and may give an odd thread.
+func (q *search) isLoose(c int) bool {
+	return q.free[c] > 0 && !q.isWhole(c) && (q.loose == looseShared || !q.byVM[c])
+}
+
+// exact returns the largest number up to most that whole cores add up to.
+func exact(sizes []sizeCount, most int) int {
+	got := 0
+	for _, s := range sizes {
+		got += s.gives * min(s.count, (most-got)/s.gives)
+	}
+	return got
+}

@@ -1,0 +1,296 @@
+package planner_test
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/startcheck"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// resident is a VM on a host with its place: kept or just placed.
+type resident struct {
+	spec  *fleet.Spec
+	place *fleet.Placement
+	fresh bool
+}
+
+// mustBeValid checks a batch against every hard rule, on all hosts.
+func mustBeValid(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.Spec, placed []planner.Placed) {
+	t.Helper()
+	for i := range snap.Hosts {
+		h := &snap.Hosts[i]
+		var here []resident
+		for j := range kept {
+			if kept[j].Host == h.ID() {
+				here = append(here, resident{&kept[j].Spec, &kept[j].Placement, false})
+			}
+		}
+		for j := range placed {
+			if placed[j].Host == h.ID() {
+				here = append(here, resident{&specs[placed[j].Index], &placed[j].Placement, true})
+			}
+		}
+		mustStart(t, h, here, foreign(h, kept))
+		for _, r := range here {
+			if r.fresh {
+				mustFollowPolicy(t, h, r)
+			}
+		}
+		mustOwnCores(t, h, here)
+		mustNotSqueeze(t, h, here, foreign(h, kept))
+	}
+}
+
+// mustAccount checks that every spec has exactly one result, and a reason.
+func mustAccount(t tb, specs []fleet.Spec, placed []planner.Placed, unplaced []planner.Unplaced) {
+	t.Helper()
+	var seen []int
+	for _, p := range placed {
+		seen = append(seen, p.Index)
+		if p.Reason == "" || !slices.Contains(specs[p.Index].Hosts, p.Host) {
+			t.Fatalf("spec %d: host %s, reason %q", p.Index, p.Host, p.Reason)
+		}
+	}
+	for _, u := range unplaced {
+		seen = append(seen, u.Index)
+		if u.Reason == "" {
+			t.Fatalf("spec %d is refused without a reason", u.Index)
+		}
+	}
+	slices.Sort(seen)
+	want := make([]int, len(specs))
+	for i := range want {
+		want[i] = i
+	}
+	if !slices.Equal(seen, want) {
+		t.Fatalf("results for specs %v, want each of %d once", seen, len(specs))
+	}
+}
+
+// foreign lists the host's guests that are not kept VMs and that count.
+func foreign(h *topology.Host, kept []fleet.VM) []topology.Guest {
+	var guests []topology.Guest
+	for _, g := range h.Guests {
+		ours := slices.ContainsFunc(kept, func(vm fleet.VM) bool {
+			return vm.Host == h.ID() && int(vm.VMID) == g.VMID && string(vm.Key) == g.Key
+		})
+		if !ours && !g.Template && (g.Running || !g.Pins.IsEmpty()) {
+			guests = append(guests, g)
+		}
+	}
+	return guests
+}
+
+// mustStart asks the independent validator.
+func mustStart(t tb, h *topology.Host, here []resident, others []topology.Guest) {
+	t.Helper()
+	var guests []startcheck.Guest
+	for i, r := range here {
+		guests = append(guests, startcheck.Guest{
+			VMID: i, Sockets: 1, Cores: r.spec.VCPUs, MemoryMiB: r.spec.MemoryMiB,
+			NUMAEnabled: len(r.place.Cells) > 0, NUMA: cellMap(r.place.Cells),
+			Affinity: r.place.CPUs, Pins: r.place.VCPUPins, Exclusive: r.spec.Policy.Pinned(),
+		})
+	}
+	for i, g := range others {
+		guests = append(guests, startcheck.Guest{
+			VMID: 100 + i, Cores: g.VCPUs, MemoryMiB: max(1, g.MemoryMiB),
+			NUMAEnabled: len(g.NUMA) > 0, NUMA: cellMap(g.NUMA), Affinity: g.Pins, Exclusive: !g.Pins.IsEmpty(),
+		})
+	}
+	if faults := startcheck.Check(h, guests); len(faults) > 0 {
+		t.Fatalf("%s: %v", h.ID(), faults)
+	}
+}
+
+// cellMap numbers cells.
+func cellMap(cells []topology.NUMACell) map[int]topology.NUMACell {
+	m := map[int]topology.NUMACell{}
+	for i, c := range cells {
+		m[i] = c
+	}
+	return m
+}
+
+// mustFollowPolicy checks what a policy promises for the VM alone.
+func mustFollowPolicy(t tb, h *topology.Host, r resident) {
+	t.Helper()
+	want := 0
+	if r.spec.Policy.Pinned() {
+		want = r.spec.VCPUs
+	}
+	if r.place.CPUs.Size() != want || !r.place.CPUs.Equal(topology.CPUs(r.place.VCPUPins...)) {
+		t.Fatalf("%s with %d vCPUs has CPUs %s and pins %v", r.spec.Policy, r.spec.VCPUs, r.place.CPUs, r.place.VCPUPins)
+	}
+	least, most := 0, 0
+	if r.spec.Policy != fleet.PolicyShared && len(realNodes(h)) > 1 {
+		least, most = 1, 8
+	}
+	if got := len(r.place.Cells); got < least || got > most {
+		t.Fatalf("%s on %d NUMA nodes has %d cells", r.spec.Policy, len(h.NUMANodes), got)
+	}
+	mustBind(t, h, r)
+	mustTellCaches(t, h, r)
+}
+
+// mustBind checks the cells' policies.
+func mustBind(t tb, h *topology.Host, r resident) {
+	t.Helper()
+	for _, cell := range r.place.Cells {
+		want := topology.NUMABind
+		if nodeByID(h, cell.HostNodes.List()[0]).MemoryMiB == topology.Unknown {
+			want = topology.NUMAPreferred
+		}
+		if cell.Policy != want || cell.HostNodes.Size() != 1 {
+			t.Fatalf("cell %+v, want policy %s on one NUMA node", cell, want)
+		}
+	}
+}
+
+// mustTellCaches checks Placement.L3.
+func mustTellCaches(t tb, h *topology.Host, r resident) {
+	t.Helper()
+	var ids []int
+	for _, c := range h.CPUs {
+		if r.place.CPUs.Contains(c.ID) {
+			ids = append(ids, c.L3)
+		}
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	if slices.Contains(ids, topology.Unknown) {
+		ids = nil
+	}
+	if diff := cmp.Diff(ids, r.place.L3); diff != "" {
+		t.Fatalf("L3 of CPUs %s (-want +got):\n%s", r.place.CPUs, diff)
+	}
+}
+
+// siblings returns the online CPUs of each known core.
+func siblings(h *topology.Host) map[int][]int {
+	cores := map[int][]int{}
+	for _, c := range h.CPUs {
+		if c.Online && c.Core != topology.Unknown {
+			cores[c.Core] = append(cores[c.Core], c.ID)
+		}
+	}
+	return cores
+}
+
+// mustOwnCores checks that cores are whole but for one per Dedicated VM, that
+// Isolated VMs leave siblings idle, and that whoever shares a core says so.
+func mustOwnCores(t tb, h *topology.Host, here []resident) {
+	t.Helper()
+	broken := make([]int, len(here))
+	for core, cpus := range siblings(h) {
+		var users []int
+		for i, r := range here {
+			got := r.place.CPUs.Intersection(topology.CPUs(cpus...)).Size()
+			if got == 0 {
+				continue
+			}
+			users = append(users, i)
+			if r.spec.Policy == fleet.PolicyIsolated && got > 1 {
+				t.Fatalf("isolated VM has %d threads of core %d", got, core)
+			}
+			if got < len(cpus) && r.spec.Policy == fleet.PolicyDedicated {
+				broken[i]++
+			}
+		}
+		mustAdmitSharing(t, here, users, core)
+	}
+	for i, n := range broken {
+		if n > 1 {
+			t.Fatalf("dedicated VM on CPUs %s breaks %d cores", here[i].place.CPUs, n)
+		}
+	}
+}
+
+// mustAdmitSharing checks one core that several VMs use.
+func mustAdmitSharing(t tb, here []resident, users []int, core int) {
+	t.Helper()
+	if len(users) < 2 {
+		return
+	}
+	admitted := 0
+	for _, i := range users {
+		if here[i].spec.Policy == fleet.PolicyIsolated {
+			t.Fatalf("core %d of an isolated VM has %d users", core, len(users))
+		}
+		if strings.Contains(here[i].place.Reason, "shares the core of CPU") {
+			admitted++
+		}
+	}
+	if admitted < len(users)-1 {
+		t.Fatalf("core %d has %d users, of which %d say so", core, len(users), admitted)
+	}
+}
+
+// mustNotSqueeze checks the ratio of floating vCPUs to the CPUs that are left.
+func mustNotSqueeze(t tb, h *topology.Host, here []resident, others []topology.Guest) {
+	t.Helper()
+	taken := h.ReservedCPUs
+	floating, ratio, fresh := 0, 1e9, false
+	for _, g := range others {
+		taken = taken.Union(g.Pins)
+		if g.Pins.IsEmpty() {
+			floating += g.VCPUs
+		}
+	}
+	for _, r := range here {
+		taken = taken.Union(ownedBy(h, r))
+		fresh = fresh || r.fresh
+		if !r.spec.Policy.Pinned() {
+			floating += r.spec.VCPUs
+			ratio = min(ratio, promise(r.spec))
+		}
+	}
+	left := h.OnlineCPUs().Difference(taken).Size()
+	if fresh && ratio < 1e9 && float64(floating) > ratio*float64(left)+1e-6 {
+		t.Fatalf("%s: %d vCPUs float over %d CPUs, promised ratio %v", h.ID(), floating, left, ratio)
+	}
+}
+
+// promise is the overcommit that a floating VM lives with.
+func promise(s *fleet.Spec) float64 {
+	if s.Overcommit == 0 {
+		return 1
+	}
+	return s.Overcommit
+}
+
+// ownedBy lists the CPUs that nobody else may use: idle siblings included.
+func ownedBy(h *topology.Host, r resident) topology.CPUSet {
+	owned := r.place.CPUs
+	if r.spec.Policy != fleet.PolicyIsolated {
+		return owned
+	}
+	for _, cpus := range siblings(h) {
+		if set := topology.CPUs(cpus...); !set.Intersection(r.place.CPUs).IsEmpty() {
+			owned = owned.Union(set)
+		}
+	}
+	return owned
+}
+
+// realNodes lists the NUMA nodes that have CPUs or memory.
+func realNodes(h *topology.Host) []int {
+	var ids []int
+	for _, n := range h.NUMANodes {
+		has := slices.ContainsFunc(h.CPUs, func(c topology.CPU) bool { return c.Online && c.NUMANode == n.ID })
+		if has || n.MemoryMiB != 0 {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+// nodeByID returns a NUMA node of the host.
+func nodeByID(h *topology.Host, id int) topology.NUMANode {
+	return h.NUMANodes[slices.IndexFunc(h.NUMANodes, func(n topology.NUMANode) bool { return n.ID == id })]
+}
