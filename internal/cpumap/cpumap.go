@@ -1,0 +1,110 @@
+// Package cpumap draws who owns which CPU of a host: as text for a terminal or a
+// pipe, and as a picture for a document. It decides nothing and reads nothing:
+// Owners takes the owners from a host and the fleet, Text and SVG draw them.
+package cpumap
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// Reserved is the owner of the CPUs that are kept for the host itself.
+const Reserved = "reserved"
+
+// Ownership says who has what of one host.
+type Ownership struct {
+	// CPUs is the owner of each CPU that has one. A CPU that several claim has
+	// all of them, joined by " + ", and is in Disputed.
+	CPUs     map[int]string
+	Disputed topology.CPUSet
+	// BoundMiB is the memory that guests have bound on each NUMA node by its id.
+	BoundMiB map[int]int64
+}
+
+// Owners returns who owns the host's CPUs: the host itself what is reserved, the
+// running guests what they are pinned to, and VMs of the fleet that do not run yet
+// what they will be pinned to. VMs on other hosts are left out.
+func Owners(host *topology.Host, vms []fleet.VM) Ownership {
+	claims := &claims{cpus: map[int][]string{}, boundMiB: map[int]int64{}}
+	claims.pin(host.ReservedCPUs, Reserved)
+	names, running := map[int]string{}, map[int]bool{}
+	for i := range vms {
+		if vms[i].Host == host.ID() {
+			names[int(vms[i].VMID)] = vms[i].Name
+		}
+	}
+	for _, guest := range host.Guests {
+		if !guest.Running || guest.Template {
+			continue
+		}
+		running[guest.VMID] = true
+		claims.pin(guest.Pins, label(guest, names[guest.VMID]))
+		claims.bind(guest.NUMA)
+	}
+	for i := range vms {
+		if vms[i].Host == host.ID() && !running[int(vms[i].VMID)] {
+			claims.pin(vms[i].CPUs, vms[i].Name)
+			claims.bind(vms[i].Cells)
+		}
+	}
+	return claims.ownership()
+}
+
+// label names a guest: by the fleet's name of it, else by its own with its VMID.
+func label(guest topology.Guest, fleetName string) string {
+	vmid := strconv.Itoa(guest.VMID)
+	switch {
+	case fleetName != "":
+		return fleetName
+	case guest.Name == "":
+		return "guest " + vmid
+	case strings.HasSuffix(guest.Name, vmid):
+		return guest.Name
+	default:
+		return guest.Name + " (" + vmid + ")"
+	}
+}
+
+// claims gathers the owners of each CPU before it is known which are disputed.
+type claims struct {
+	cpus     map[int][]string
+	boundMiB map[int]int64
+}
+
+func (c *claims) pin(cpus topology.CPUSet, owner string) {
+	for _, id := range cpus.List() {
+		c.cpus[id] = append(c.cpus[id], owner)
+	}
+}
+
+// bind spreads a cell's memory evenly where several NUMA nodes back it.
+func (c *claims) bind(cells []topology.NUMACell) {
+	for _, cell := range cells {
+		nodes := cell.HostNodes.List()
+		for i, node := range nodes {
+			share := cell.MemoryMiB / int64(len(nodes))
+			if i == 0 {
+				share += cell.MemoryMiB % int64(len(nodes))
+			}
+			c.boundMiB[node] += share
+		}
+	}
+}
+
+func (c *claims) ownership() Ownership {
+	owners := Ownership{CPUs: map[int]string{}, BoundMiB: c.boundMiB}
+	var disputed []int
+	for id, names := range c.cpus {
+		slices.Sort(names)
+		owners.CPUs[id] = strings.Join(names, " + ")
+		if len(names) > 1 {
+			disputed = append(disputed, id)
+		}
+	}
+	owners.Disputed = topology.CPUs(disputed...)
+	return owners
+}

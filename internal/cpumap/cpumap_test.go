@@ -1,0 +1,242 @@
+package cpumap_test
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/cpumap"
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func load(t testing.TB, name string) topology.Host {
+	t.Helper()
+	m, err := machines.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topology.Host{Region: "region-1", Name: "pve-1", Online: true, Machine: m}
+}
+
+func cpus(t testing.TB, list string) topology.CPUSet {
+	t.Helper()
+	set, err := topology.ParseCPUSet(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// vm returns a VM of the fleet on pve-1, its memory bound to one NUMA node.
+func vm(t testing.TB, vmid int, list string, node int, memoryMiB int64) fleet.VM {
+	t.Helper()
+	v := fleet.VM{VMID: fleet.VMID(vmid), Name: fleet.NodeName("workers", fleet.VMID(vmid))}
+	v.Host = topology.HostID{Region: "region-1", Host: "pve-1"}
+	v.CPUs = cpus(t, list)
+	v.Cells = []topology.NUMACell{{
+		GuestCPUs: topology.CPUs(0), HostNodes: topology.CPUs(node), MemoryMiB: memoryMiB, Policy: topology.NUMABind,
+	}}
+	return v
+}
+
+// drawing is a host with its owners.
+type drawing struct {
+	host   topology.Host
+	owners cpumap.Ownership
+}
+
+// drawings are the cases of both goldens.
+func drawings(t testing.TB) map[string]drawing {
+	t.Helper()
+	epyc := load(t, "epyc-7451-2s-8node")
+	epyc.ReservedCPUs = cpus(t, "0,48")
+	for i := range epyc.NUMANodes {
+		epyc.NUMANodes[i].MemoryMiB = 32 << 10
+	}
+	epyc.Guests = []topology.Guest{
+		{VMID: 100, Name: "db", Kind: topology.GuestVM, Running: true, Pins: cpus(t, "18-20,66-68"), NUMA: []topology.NUMACell{
+			{HostNodes: topology.CPUs(3), MemoryMiB: 16 << 10},
+		}},
+		{VMID: 101, Name: "gateway", Kind: topology.GuestVM, Running: true},
+	}
+	xeon := load(t, "xeon-6230-2s-snc2")
+	xeon.ReservedCPUs = cpus(t, "0,40")
+	ryzen := load(t, "ryzen-ai-hx370-2ccx")
+	ryzen.ReservedCPUs = cpus(t, "0,12")
+	ryzen.Guests = []topology.Guest{{VMID: 200, Kind: topology.GuestVM, Running: true, Pins: cpus(t, "0-1")}}
+	unknown := topology.Host{
+		Region: "region-1", Name: "pve-1", Online: true,
+		Machine: topology.FromCounts("Intel(R) N305", 1, 8, 16, 32000),
+	}
+	offline := load(t, "xeon-e5-2680v3-offline-cpu0")
+	offline.Problem = "storage local-lvm is not active"
+	return map[string]drawing{
+		"epyc-7451": {epyc, cpumap.Owners(&epyc, []fleet.VM{
+			vm(t, 2001, "1-2,49-50", 0, 8<<10), vm(t, 2002, "3-5,51-53", 0, 12<<10), vm(t, 2003, "6-11,54-59", 1, 30<<10),
+			vm(t, 2004, "24,72", 4, 4<<10), vm(t, 2005, "30-32,78-80", 5, 24<<10), vm(t, 2006, "42-43,90-91", 7, 8<<10),
+		})},
+		"xeon-6230": {xeon, cpumap.Owners(&xeon, []fleet.VM{
+			vm(t, 2001, "4,8,44,48", 0, 64<<10), vm(t, 2002, "12,16,20,24,52,56,60,64", 0, 128<<10),
+			vm(t, 2003, "2,6,10,14,18,22,26,30,42,46,50,54,58,62,66,70", 2, 256<<10), vm(t, 2004, "1,41", 1, 16<<10),
+		})},
+		"ryzen-hx370": {ryzen, cpumap.Owners(&ryzen, []fleet.VM{
+			vm(t, 2001, "2-3,14-15", 0, 8<<10), vm(t, 2002, "4-7,16-19", 0, 16<<10),
+		})},
+		"counts-only": {unknown, cpumap.Owners(&unknown, []fleet.VM{vm(t, 2001, "2-5", 0, 4<<10)})},
+		"offline":     {offline, cpumap.Owners(&offline, nil)},
+		"nothing":     {topology.Host{Region: "region-1", Name: "pve-1", Problem: "host is down"}, cpumap.Ownership{}},
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	for name, d := range drawings(t) {
+		wide := cpumap.Text(&d.host, d.owners, cpumap.Options{})
+		thin := cpumap.Text(&d.host, d.owners, cpumap.Options{Width: 40})
+		golden(t, name+".txt", []byte("width 100\n\n"+wide+"\nwidth 40\n\n"+thin))
+	}
+}
+
+func TestSVG(t *testing.T) {
+	t.Parallel()
+	for name, d := range drawings(t) {
+		svg := cpumap.SVG([]topology.Host{d.host}, map[topology.HostID]cpumap.Ownership{d.host.ID(): d.owners})
+		wellFormed(t, svg)
+		golden(t, name+".svg", svg)
+	}
+}
+
+// wellFormed checks that it is one XML document that refers to nothing outside.
+func wellFormed(t testing.TB, svg []byte) {
+	t.Helper()
+	decoder := xml.NewDecoder(bytes.NewReader(svg))
+	for {
+		_, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("not XML: %v", err)
+		}
+	}
+	rest := strings.Replace(string(svg), `xmlns="http://www.w3.org/2000/svg"`, "", 1)
+	for _, outside := range []string{"http:", "https:", "href", "<script", "@import"} {
+		if strings.Contains(rest, outside) {
+			t.Errorf("the picture has %q: want nothing from outside", outside)
+		}
+	}
+}
+
+func TestSVGOfSeveralHosts(t *testing.T) {
+	t.Parallel()
+	a, b := load(t, "nuc-i7-1165g7-4c8t"), load(t, "laptop-i5-m560-2c4t")
+	b.Name = "pve-2"
+	owners := map[topology.HostID]cpumap.Ownership{
+		b.ID(): cpumap.Owners(&b, nil), {Region: "region-9", Host: "gone"}: {},
+	}
+	svg := cpumap.SVG([]topology.Host{a, b}, owners)
+	wellFormed(t, svg)
+	if first, second := bytes.Index(svg, []byte("region-1/pve-1")), bytes.Index(svg, []byte("region-1/pve-2")); first < 0 || second < first {
+		t.Errorf("hosts stand at %d and %d: want both, in order", first, second)
+	}
+	if n := bytes.Count(svg, []byte(`<title>CPU `)); n != 1+8+4 {
+		t.Errorf("%d titles, want one for each of 12 CPUs and the picture's", n)
+	}
+	wellFormed(t, cpumap.SVG(nil, nil))
+}
+
+func TestNamesFromProxmoxAreHarmless(t *testing.T) {
+	t.Parallel()
+	h := load(t, "laptop-i5-m560-2c4t")
+	h.Model = "<script>alert(1)</script>\x1b[2J"
+	h.Guests = []topology.Guest{{VMID: 100, Name: `"/><x>&` + "\x1b]0;\x00\xff", Kind: topology.GuestVM, Running: true, Pins: cpus(t, "1")}}
+	owners := cpumap.Owners(&h, nil)
+	wellFormed(t, cpumap.SVG([]topology.Host{h}, map[topology.HostID]cpumap.Ownership{h.ID(): owners}))
+	text := cpumap.Text(&h, owners, cpumap.Options{})
+	if strings.ContainsAny(text, "\x1b\x00") || !utf8.ValidString(text) || !strings.Contains(text, `"/><x>&?]0;?? (100)`) {
+		t.Errorf("the text would disturb a terminal:\n%q", text)
+	}
+}
+
+func TestTextKeepsItsWidth(t *testing.T) {
+	t.Parallel()
+	all := drawings(t)
+	var names []string
+	for name := range all {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	rapid.Check(t, func(rt *rapid.T) {
+		d := all[rapid.SampledFrom(names).Draw(rt, "drawing")]
+		width := rapid.IntRange(40, 200).Draw(rt, "width")
+		for line := range strings.Lines(cpumap.Text(&d.host, d.owners, cpumap.Options{Width: width})) {
+			line = strings.TrimRight(line, "\n")
+			if n := utf8.RuneCountInString(line); n > width || strings.TrimRight(line, " ") != line {
+				rt.Fatalf("line of %d characters at width %d: %q", n, width, line)
+			}
+		}
+	})
+}
+
+func TestTextHasEachCPUOnce(t *testing.T) {
+	t.Parallel()
+	for _, name := range machines.Names() {
+		h := load(t, name)
+		free := 0
+		for line := range strings.Lines(cpumap.Text(&h, cpumap.Ownership{}, cpumap.Options{Width: 300})) {
+			if strings.HasPrefix(line, "  L3 ") {
+				free += strings.Count(line, ".")
+			}
+		}
+		if want := h.OnlineCPUs().Size(); free != want {
+			t.Errorf("%s: %d cells, want %d", name, free, want)
+		}
+	}
+}
+
+func TestManyOwners(t *testing.T) {
+	t.Parallel()
+	h := load(t, "kunpeng920-2s-4node")
+	var vms []fleet.VM
+	for i := range 100 {
+		vms = append(vms, vm(t, 2000+i, topology.CPUs(i).String(), 0, 1))
+	}
+	text := cpumap.Text(&h, cpumap.Owners(&h, vms), cpumap.Options{})
+	for _, want := range []string{"\n  a workers-2000", "\n  9 workers-2061", "\n  + workers-2062", "\n  + workers-2099"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the legend lacks %q:\n%s", want, text)
+		}
+	}
+}

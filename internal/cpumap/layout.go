@@ -1,0 +1,317 @@
+package cpumap
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// layout is what both drawings have in common: the order of everything.
+type layout struct {
+	host    *topology.Host
+	owners  Ownership
+	nodes   []nodeBox
+	offline topology.CPUSet
+	// marks are the owners' short signs, in the order in which they are met.
+	marks []mark
+	byCPU map[int]*mark
+	free  int
+}
+
+// nodeBox is a NUMA node, or the CPUs that are on none.
+type nodeBox struct {
+	id     int
+	title  string
+	memory string
+	// boundShare is how much of the node's memory is bound, 1 being all, or -1.
+	boundShare float64
+	// near names the NUMA nodes that are nearer than others, or is empty.
+	near   string
+	groups []groupBox
+}
+
+// groupBox is the CPUs that share NUMA node, last-level cache and kind.
+type groupBox struct {
+	label string
+	cpus  topology.CPUSet
+	cores []coreBox
+}
+
+// coreBox is a core's threads, ascending; without known siblings, one CPU.
+type coreBox struct {
+	cpus    []int
+	sibling bool
+}
+
+// mark is the sign of an owner.
+type mark struct {
+	sign  string
+	owner string
+	kind  markKind
+	// color counts the owners that are neither the host nor disputed.
+	color int
+	cpus  topology.CPUSet
+}
+
+type markKind int
+
+const (
+	markOwned markKind = iota
+	markReserved
+	markDisputed
+)
+
+// The signs that no owner gets.
+const (
+	signFree     = "."
+	signReserved = "#"
+	signDisputed = "!"
+	signOther    = "+"
+)
+
+// ownerSigns are given out in this order; owners beyond them share signOther.
+const ownerSigns = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+func newLayout(host *topology.Host, owners Ownership) *layout {
+	l := &layout{host: host, owners: owners, byCPU: map[int]*mark{}}
+	var offline []int
+	for _, cpu := range host.CPUs {
+		if !cpu.Online {
+			offline = append(offline, cpu.ID)
+		}
+	}
+	l.offline = topology.CPUs(offline...)
+	groups := map[int][]topology.Group{}
+	for _, group := range host.Groups() {
+		groups[group.NUMANode] = append(groups[group.NUMANode], group)
+	}
+	for i := range host.NUMANodes {
+		l.addNode(&host.NUMANodes[i], groups[host.NUMANodes[i].ID])
+	}
+	if unplaced := groups[topology.Unknown]; unplaced != nil {
+		l.nodes = append(l.nodes, nodeBox{
+			id: topology.Unknown, title: "no NUMA node known", boundShare: -1, groups: l.boxes(unplaced),
+		})
+	}
+	l.giveMarks()
+	return l
+}
+
+func (l *layout) addNode(node *topology.NUMANode, groups []topology.Group) {
+	box := nodeBox{id: node.ID, title: fmt.Sprintf("NUMA node %d", node.ID), boundShare: -1, groups: l.boxes(groups)}
+	bound := l.owners.BoundMiB[node.ID]
+	switch {
+	case node.MemoryMiB == topology.Unknown && bound > 0:
+		box.memory = "memory unknown, " + gib(bound) + " bound"
+	case node.MemoryMiB == topology.Unknown:
+		box.memory = "memory unknown"
+	case node.MemoryMiB == 0:
+		box.memory = "no memory"
+	default:
+		box.memory = gib(bound) + " of " + gib(node.MemoryMiB) + " bound"
+		box.boundShare = float64(bound) / float64(node.MemoryMiB)
+	}
+	box.near = nearest(node)
+	l.nodes = append(l.nodes, box)
+}
+
+// gib prints MiB as GiB with one digit where it matters.
+func gib(mib int64) string {
+	if mib%1024 == 0 {
+		return fmt.Sprintf("%d GiB", mib/1024)
+	}
+	return fmt.Sprintf("%.1f GiB", float64(mib)/1024)
+}
+
+// nearest names the NUMA nodes at the least distance, unless all are at the same.
+func nearest(node *topology.NUMANode) string {
+	others := maps.Clone(node.Distances)
+	delete(others, node.ID)
+	if len(others) < 2 {
+		return ""
+	}
+	distances := slices.Sorted(maps.Values(others))
+	if distances[0] == distances[len(distances)-1] {
+		return ""
+	}
+	var ids []int
+	for id, distance := range others {
+		if distance == distances[0] {
+			ids = append(ids, id)
+		}
+	}
+	return fmt.Sprintf("near %s", topology.CPUs(ids...))
+}
+
+func (l *layout) boxes(groups []topology.Group) []groupBox {
+	cores := l.host.Cores()
+	boxes := make([]groupBox, len(groups))
+	for i, group := range groups {
+		box := groupBox{label: l.groupLabel(group), cpus: group.CPUs}
+		for _, core := range cores {
+			if core.CPUs.IsSubsetOf(group.CPUs) {
+				box.cores = append(box.cores, coreBox{cpus: core.CPUs.List(), sibling: true})
+			}
+		}
+		for _, id := range group.CPUs.List() {
+			if l.host.CPU(id).Core == topology.Unknown {
+				box.cores = append(box.cores, coreBox{cpus: []int{id}})
+			}
+		}
+		slices.SortFunc(box.cores, func(a, b coreBox) int { return cmp.Compare(a.cpus[0], b.cpus[0]) })
+		boxes[i] = box
+	}
+	slices.SortStableFunc(boxes, func(a, b groupBox) int { return cmp.Compare(a.cpus.List()[0], b.cpus.List()[0]) })
+	return boxes
+}
+
+// groupLabel names a group's cache, and the other NUMA nodes that it spans.
+func (l *layout) groupLabel(group topology.Group) string {
+	label := "L3 unknown"
+	if group.L3 != topology.Unknown {
+		label = fmt.Sprintf("L3 %d", group.L3)
+		var others []int
+		for _, cpu := range l.host.CPUs {
+			if cpu.Online && cpu.L3 == group.L3 && cpu.NUMANode != group.NUMANode && cpu.NUMANode != topology.Unknown {
+				others = append(others, cpu.NUMANode)
+			}
+		}
+		if others != nil {
+			label += ", also of node " + topology.CPUs(others...).String()
+		}
+	}
+	if group.Kind != "" {
+		label += ", " + string(group.Kind)
+	}
+	return label
+}
+
+// inOrder returns the CPUs as they are drawn.
+func (l *layout) inOrder() []int {
+	var ids []int
+	for _, node := range l.nodes {
+		for _, group := range node.groups {
+			for _, core := range group.cores {
+				ids = append(ids, core.cpus...)
+			}
+		}
+	}
+	return ids
+}
+
+// giveMarks gives out signs in the order in which owners are drawn.
+func (l *layout) giveMarks() {
+	cpus := map[string][]int{}
+	var order []string
+	for _, id := range l.inOrder() {
+		owner, owned := l.owners.CPUs[id]
+		if !owned {
+			l.free++
+			continue
+		}
+		if cpus[owner] == nil {
+			order = append(order, owner)
+		}
+		cpus[owner] = append(cpus[owner], id)
+	}
+	signs := 0
+	for _, owner := range order {
+		m := mark{owner: printable(owner), cpus: topology.CPUs(cpus[owner]...)}
+		switch {
+		case l.owners.Disputed.Contains(cpus[owner][0]):
+			m.kind, m.sign = markDisputed, signDisputed
+		case owner == Reserved:
+			m.kind, m.sign = markReserved, signReserved
+		default:
+			m.sign, m.color = signOther, signs
+			if signs < len(ownerSigns) {
+				m.sign = ownerSigns[signs : signs+1]
+			}
+			signs++
+		}
+		l.marks = append(l.marks, m)
+	}
+	for i := range l.marks {
+		for _, id := range l.marks[i].cpus.List() {
+			l.byCPU[id] = &l.marks[i]
+		}
+	}
+}
+
+// counts returns how many CPUs are reserved, and how many are owned.
+func (l *layout) counts() (reserved, owned int) {
+	for _, m := range l.marks {
+		if m.kind == markReserved {
+			reserved += m.cpus.Size()
+		} else {
+			owned += m.cpus.Size()
+		}
+	}
+	return reserved, owned
+}
+
+// shape says what the machine consists of.
+func (l *layout) shape() string {
+	caches := map[int]bool{}
+	for _, cpu := range l.host.CPUs {
+		if cpu.Online && cpu.L3 != topology.Unknown {
+			caches[cpu.L3] = true
+		}
+	}
+	parts := []string{plural(l.host.OnlineCPUs().Size(), "CPU")}
+	if l.host.SiblingsKnown() {
+		parts = append(parts, plural(len(l.host.Cores()), "core"))
+	} else {
+		parts = append(parts, "siblings unknown")
+	}
+	if len(caches) > 0 {
+		parts = append(parts, plural(len(caches), "L3 cache"))
+	}
+	parts = append(parts, plural(len(l.host.NUMANodes), "NUMA node"))
+	return strings.Join(parts, ", ")
+}
+
+// origin says which facts come from where, and which are assumed.
+func (l *layout) origin() string {
+	bySource := map[topology.Source][]string{}
+	for fact, source := range l.host.Sources {
+		bySource[source] = append(bySource[source], string(fact))
+	}
+	var parts []string
+	for _, source := range slices.Sorted(maps.Keys(bySource)) {
+		facts := bySource[source]
+		slices.Sort(facts)
+		if source != topology.SourceAssumed {
+			parts = append(parts, fmt.Sprintf("from %s: %s", source, strings.Join(facts, ", ")))
+		}
+	}
+	if assumed := bySource[topology.SourceAssumed]; assumed != nil {
+		parts = append(parts, "assumed: "+strings.Join(assumed, ", "))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "topology " + strings.Join(parts, "; ")
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// printable replaces what would disturb a terminal: names come from Proxmox.
+func printable(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, name)
+}

@@ -1,0 +1,223 @@
+package cpumap
+
+import (
+	"encoding/xml"
+	"fmt"
+	"strings"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// The measures of the picture, in its own units, which are pixels at full size.
+const (
+	pictureWidth = 1000
+	margin       = 20
+	gap          = 12
+	padding      = 12
+	minCell      = 21
+	maxCell      = 38
+	cellHeight   = 32
+	coreGap      = 5
+	rowGap       = 5
+	labelHeight  = 18
+	nodeHeader   = 44
+	noteHeight   = 18
+	// twoLines is the width below which a NUMA node's note gets a line of its own.
+	twoLines   = 360
+	hostHeader = 92
+	legendRow  = 24
+)
+
+// SVG draws hosts below each other as one picture that needs nothing else: light
+// or dark as the reader's system is, with a tooltip on each CPU. The same hosts
+// give the same bytes. Owners of hosts that are not drawn are ignored.
+func SVG(hosts []topology.Host, owners map[topology.HostID]Ownership) []byte {
+	p := &picture{}
+	y := margin
+	for i := range hosts {
+		y += p.host(newLayout(&hosts[i], owners[hosts[i].ID()]), y) + margin
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n",
+		pictureWidth, y, pictureWidth, y)
+	out.WriteString("<title>CPU map</title>\n" + style() + hatch)
+	out.WriteString(p.out.String() + "</svg>\n")
+	return []byte(out.String())
+}
+
+type picture struct{ out strings.Builder }
+
+func (p *picture) printf(format string, args ...any) { fmt.Fprintf(&p.out, format+"\n", args...) }
+
+func (p *picture) rect(class string, at box, radius int) {
+	p.printf(`<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="%d"/>`, class, at.x, at.y, at.width, at.height, radius)
+}
+
+func (p *picture) text(class string, x, y int, text string) {
+	p.printf(`<text class="%s" x="%d" y="%d">%s</text>`, class, x, y, escape(text))
+}
+
+// bar draws parts of a whole side by side. Parts too small to see are not drawn.
+func (p *picture) bar(at box, whole int64, parts ...barPart) {
+	p.rect("track", at, 2)
+	x := at.x
+	for _, part := range parts {
+		if whole <= 0 {
+			return
+		}
+		length := int(int64(at.width) * part.amount / whole)
+		if length > 0 {
+			p.rect(part.class, box{x, at.y, length, at.height}, 2)
+		}
+		x += length
+	}
+}
+
+type barPart struct {
+	class  string
+	amount int64
+}
+
+// host draws one host's card and returns its height.
+func (p *picture) host(l *layout, y int) int {
+	rows := arrange(l.nodes)
+	legend := legendOf(l)
+	height := hostHeader + heightOf(rows) + legendHeight(legend)
+	p.printf(`<g>`)
+	p.rect("card", box{margin, y, pictureWidth - 2*margin, height}, 14)
+	p.header(l, y)
+	top := y + hostHeader
+	for _, row := range rows {
+		for i, node := range row.nodes {
+			x := margin + padding + gap/2 + i*(row.width+gap)
+			p.node(l, &row, node, box{x, top, row.width, row.height})
+		}
+		top += row.height + gap
+	}
+	p.legend(legend, top+6)
+	p.printf(`</g>`)
+	return height
+}
+
+func (p *picture) header(l *layout, y int) {
+	x, right := margin+padding+gap/2, pictureWidth-margin-padding-gap/2
+	p.text("h1", x, y+32, l.host.ID().String())
+	p.text("sub", x, y+52, printable(l.host.Model))
+	if len(l.host.CPUs) == 0 {
+		p.text("warn", x, y+74, "CPUs unknown")
+		return
+	}
+	reserved, owned := l.counts()
+	p.text("num end", right, y+32, fmt.Sprintf("%d free · %d owned · %d reserved", l.free, owned, reserved))
+	p.text("sub end", right, y+52, l.shape())
+	if l.host.Problem != "" {
+		p.text("warn", x, y+86, printable(l.host.Problem))
+	}
+	p.bar(box{x, y + 64, right - x, 8}, int64(l.host.OnlineCPUs().Size()), l.barParts()...)
+}
+
+// barParts are the owners' shares of the CPUs, in the order of the legend.
+func (l *layout) barParts() []barPart {
+	parts := make([]barPart, len(l.marks))
+	for i := range l.marks {
+		parts[i] = barPart{"bar-" + l.marks[i].class(), int64(l.marks[i].cpus.Size())}
+	}
+	return parts
+}
+
+// box is a place in the picture.
+type box struct{ x, y, width, height int }
+
+func (p *picture) node(l *layout, row *nodeRow, node nodeBox, at box) {
+	p.rect("node", at, 10)
+	p.text("h2", at.x+padding, at.y+22, node.title)
+	noteY := at.y + row.header - 22
+	note := node.memory
+	if node.near != "" && row.header == nodeHeader {
+		note = node.near + " · " + note
+	}
+	if row.header == nodeHeader {
+		p.text("note end", at.x+at.width-padding, noteY, note)
+	} else {
+		p.text("note", at.x+padding, noteY, note)
+		p.text("note end", at.x+at.width-padding, at.y+22, node.near)
+	}
+	if node.boundShare >= 0 {
+		part := barPart{"used", int64(node.boundShare * 1000)}
+		if node.boundShare > 1 {
+			part = barPart{"bar-clash", 1000}
+		}
+		p.bar(box{at.x + padding, noteY + 8, at.width - 2*padding, 5}, 1000, part)
+	}
+	if len(node.groups) == 0 {
+		p.text("note", at.x+padding, at.y+row.header+14, "no CPUs")
+	}
+	for _, group := range row.flow(node.groups) {
+		x, y := at.x+padding+group.at.x, at.y+row.header+group.at.y
+		p.group(l, group, box{x, y, group.at.width, group.at.height})
+	}
+}
+
+func (p *picture) group(l *layout, group placedGroup, at box) {
+	p.printf(`<g><title>%s: CPUs %s</title>`, escape(group.label), group.cpus)
+	p.text("label", at.x, at.y+12, fit(group.label, at.width+coreGap, 6))
+	p.printf(`</g>`)
+	for i, core := range group.cores {
+		column, row := i%group.columns, i/group.columns
+		x := at.x + column*group.coreWidth
+		y := at.y + labelHeight + row*(cellHeight+rowGap)
+		p.core(l, core, box{x, y, group.cell, cellHeight})
+	}
+}
+
+// core draws a core's threads side by side; at is the place of the first.
+func (p *picture) core(l *layout, core coreBox, at box) {
+	for i, id := range core.cpus {
+		p.cpu(l, id, box{at.x + i*at.width, at.y, at.width, at.height})
+	}
+	if core.sibling && len(core.cpus) > 1 {
+		p.rect("core", box{at.x, at.y, len(core.cpus) * at.width, at.height}, 4)
+	}
+}
+
+func (p *picture) cpu(l *layout, id int, at box) {
+	cpu := l.host.CPU(id)
+	class, sign, owner := "free", "", "free"
+	if m := l.byCPU[id]; m != nil {
+		class, sign, owner = m.class(), m.sign, m.owner
+	}
+	where := fmt.Sprintf("CPU %d: %s\nNUMA node %s, core %s, L3 %s", id, owner,
+		known(cpu.NUMANode), known(cpu.Core), known(cpu.L3))
+	p.printf(`<g class="%s"><title>%s</title>`, class, escape(where))
+	p.rect("cpu", at, 4)
+	p.text("id", at.x+at.width/2, at.y+12, fmt.Sprint(id))
+	if sign != "" {
+		p.text("sign", at.x+at.width/2, at.y+26, sign)
+	}
+	p.printf(`</g>`)
+}
+
+func known(id int) string {
+	if id == topology.Unknown {
+		return "unknown"
+	}
+	return fmt.Sprint(id)
+}
+
+// escape makes text fit for XML; characters that XML does not know are replaced.
+func escape(text string) string {
+	var out strings.Builder
+	if err := xml.EscapeText(&out, []byte(text)); err != nil {
+		return ""
+	}
+	return out.String()
+}
+
+// fit shortens text to about a width, given that of a character.
+func fit(text string, width, character int) string {
+	runes := []rune(text)
+	if most := max(1, width/character); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
+}

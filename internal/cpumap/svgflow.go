@@ -1,0 +1,182 @@
+package cpumap
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// nodeRow is a row of NUMA nodes side by side, all of one size.
+type nodeRow struct {
+	nodes         []nodeBox
+	width, height int
+	// cell is the width of a CPU, header the height above the cells.
+	cell, header int
+}
+
+// arrange puts NUMA nodes into rows. The fewer there are, the wider each is drawn.
+// Cells grow as far as that makes the picture no higher.
+func arrange(nodes []nodeBox) []nodeRow {
+	rows := arrangeWith(nodes, minCell)
+	for cell := maxCell; cell > minCell; cell-- {
+		if wider := arrangeWith(nodes, cell); heightOf(wider) == heightOf(rows) {
+			return wider
+		}
+	}
+	return rows
+}
+
+func arrangeWith(nodes []nodeBox, cell int) []nodeRow {
+	perRow := len(nodes)
+	switch {
+	case perRow == 4:
+		perRow = 2
+	case perRow > 4:
+		perRow = 4
+	}
+	var rows []nodeRow
+	for start := 0; start < len(nodes); start += perRow {
+		row := nodeRow{nodes: nodes[start:min(start+perRow, len(nodes))], cell: cell, header: nodeHeader}
+		row.width = (pictureWidth - 2*margin - 2*padding - perRow*gap) / perRow
+		if row.width < twoLines {
+			row.header += noteHeight
+		}
+		for _, node := range row.nodes {
+			row.height = max(row.height, row.nodeHeight(node))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func heightOf(rows []nodeRow) int {
+	height := 0
+	for _, row := range rows {
+		height += row.height + gap
+	}
+	return height
+}
+
+func (r *nodeRow) nodeHeight(node nodeBox) int {
+	height := labelHeight
+	for _, group := range r.flow(node.groups) {
+		height = max(height, group.at.y+group.at.height)
+	}
+	return r.header + height + padding
+}
+
+// placedGroup is a group with its place within its NUMA node.
+type placedGroup struct {
+	groupBox
+	// columns is how many cores stand side by side.
+	columns, coreWidth, cell int
+	at                       box
+}
+
+// flow sets groups like words of a text: side by side while there is room.
+func (r *nodeRow) flow(groups []groupBox) []placedGroup {
+	width := r.width - 2*padding
+	placed := make([]placedGroup, len(groups))
+	x, y, rowHeight := 0, 0, 0
+	for i, group := range groups {
+		p := measure(group, width, r.cell)
+		if x > 0 && x+p.at.width > width {
+			x, y, rowHeight = 0, y+rowHeight+gap, 0
+		}
+		p.at.x, p.at.y = x, y
+		x += p.at.width + 2*gap
+		rowHeight = max(rowHeight, p.at.height)
+		placed[i] = p
+	}
+	return placed
+}
+
+// measure finds a group's size. Rows are as even as the width allows: ten cores of
+// which eight would fit stand five and five.
+func measure(group groupBox, width, cell int) placedGroup {
+	threads := 1
+	for _, core := range group.cores {
+		threads = max(threads, len(core.cpus))
+	}
+	p := placedGroup{groupBox: group, cell: cell, coreWidth: threads*cell + coreGap}
+	most := max(1, (width+coreGap)/p.coreWidth)
+	rows := (len(group.cores) + most - 1) / most
+	p.columns = (len(group.cores) + rows - 1) / rows
+	p.at.width = p.columns*p.coreWidth - coreGap
+	p.at.height = labelHeight + rows*(cellHeight+rowGap) - rowGap
+	return p
+}
+
+// legendItem is one entry of the legend, at its place below the NUMA nodes.
+type legendItem struct {
+	class, sign, text string
+	x, row            int
+}
+
+// legendOf sets the legend's entries like words of a text.
+func legendOf(l *layout) []legendItem {
+	if len(l.host.CPUs) == 0 {
+		return nil
+	}
+	items := []legendItem{{class: "free", text: "free"}}
+	for _, m := range l.marks {
+		text := fmt.Sprintf("%s · %s", m.owner, plural(m.cpus.Size(), "CPU"))
+		if m.kind == markDisputed {
+			text = "claimed twice: " + text
+		}
+		items = append(items, legendItem{class: m.class(), sign: m.sign, text: text})
+	}
+	if !l.offline.IsEmpty() {
+		items = append(items, legendItem{class: "off", text: "offline: " + l.offline.String()})
+	}
+	x, row := 0, 0
+	const room = pictureWidth - 2*margin - 2*padding
+	for i := range items {
+		items[i].text = fit(items[i].text, room-60, 7)
+		width := 34 + 7*utf8.RuneCountInString(items[i].text) + gap
+		if x > 0 && x+width > room {
+			x, row = 0, row+1
+		}
+		items[i].x, items[i].row = x, row
+		x += width
+	}
+	if origin := l.origin(); origin != "" {
+		items = append(items, legendItem{text: origin, row: row + 1})
+	}
+	return items
+}
+
+func legendHeight(items []legendItem) int {
+	if len(items) == 0 {
+		return 0
+	}
+	return (items[len(items)-1].row+1)*legendRow + padding + 4
+}
+
+func (p *picture) legend(items []legendItem, y int) {
+	for _, item := range items {
+		x, top := margin+padding+gap/2+item.x, y+item.row*legendRow
+		if item.class == "" {
+			p.text("note", x, top+14, item.text)
+			continue
+		}
+		p.printf(`<g class="%s">`, item.class)
+		p.rect("cpu", box{x, top, 20, 18}, 4)
+		if item.sign != "" {
+			p.text("sign", x+10, top+13, item.sign)
+		}
+		p.printf(`</g>`)
+		p.text("name", x+27, top+14, item.text)
+	}
+}
+
+// class is the style of a mark's cells.
+func (m *mark) class() string {
+	switch m.kind {
+	case markReserved:
+		return "kept"
+	case markDisputed:
+		return "clash"
+	default:
+		return fmt.Sprintf("o%d", m.color%len(hues()))
+	}
+}

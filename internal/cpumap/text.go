@@ -1,0 +1,185 @@
+package cpumap
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// Options are how Text draws.
+type Options struct {
+	// Width is how many characters a line may have; 0 means 100.
+	Width int
+}
+
+const (
+	defaultWidth = 100
+	// narrow is the width below which cells stand under their group's name.
+	narrow = 60
+)
+
+// Text draws a host without color: one letter for each CPU, siblings side by side
+// in brackets, one line for each group of CPUs that share a cache, and a legend.
+// Only a name that is longer than a line makes one longer than Options.Width.
+func Text(host *topology.Host, owners Ownership, opts Options) string {
+	w := &writer{layout: newLayout(host, owners), width: opts.Width}
+	if w.width <= 0 {
+		w.width = defaultWidth
+	}
+	w.header()
+	w.nodes()
+	w.legend()
+	return w.out.String()
+}
+
+type writer struct {
+	*layout
+	width int
+	out   strings.Builder
+}
+
+// wrap writes words joined by a separator; lines after the first are indented.
+func (w *writer) wrap(indent int, separator string, words ...string) {
+	var pieces []string
+	for _, word := range words {
+		pieces = append(pieces, breakList(word, w.width-indent)...)
+	}
+	line, empty := "", true
+	for _, word := range pieces {
+		if !empty && len([]rune(line))+len(separator)+len([]rune(word)) > w.width {
+			w.out.WriteString(strings.TrimRight(line+separator, " ") + "\n")
+			line, empty = strings.Repeat(" ", indent), true
+		}
+		if !empty {
+			line += separator
+		}
+		line, empty = line+word, false
+	}
+	w.out.WriteString(strings.TrimRight(line, " ") + "\n")
+}
+
+// breakList breaks a word that is longer than room behind commas, as a long list
+// of CPUs has them.
+func breakList(word string, room int) []string {
+	var pieces []string
+	piece := ""
+	for part := range strings.SplitAfterSeq(word, ",") {
+		if piece != "" && len([]rune(piece))+len([]rune(part)) > room {
+			pieces = append(pieces, piece)
+			piece = ""
+		}
+		piece += part
+	}
+	return append(pieces, piece)
+}
+
+// name writes the host's name and model, on one line where they fit.
+func (w *writer) name() {
+	id, model := w.host.ID().String(), printable(w.host.Model)
+	switch {
+	case model == "":
+		w.wrap(2, "", id)
+	case len([]rune(id))+len([]rune(model))+2 <= w.width:
+		w.wrap(2, "", id+"  "+model)
+	default:
+		w.wrap(2, "", id)
+		w.wrap(4, " ", strings.Split("  "+model, " ")...)
+	}
+}
+
+func (w *writer) header() {
+	w.name()
+	if w.host.Problem != "" {
+		w.wrap(2, " ", strings.Fields("problem: "+printable(w.host.Problem))...)
+	}
+	if len(w.host.CPUs) == 0 {
+		w.wrap(2, " ", "  CPUs unknown")
+		return
+	}
+	reserved, owned := w.counts()
+	w.wrap(2, ", ", strings.Split("  "+w.shape(), ", ")...)
+	w.wrap(2, ", ", fmt.Sprintf("  %d free", w.free), fmt.Sprintf("%d owned", owned), fmt.Sprintf("%d reserved", reserved))
+	if origin := w.origin(); origin != "" {
+		w.wrap(4, " ", strings.Split("  "+origin, " ")...)
+	}
+}
+
+func (w *writer) nodes() {
+	labels := 0
+	for _, node := range w.layout.nodes {
+		for _, group := range node.groups {
+			labels = max(labels, len(groupTitle(group)))
+		}
+	}
+	for _, node := range w.layout.nodes {
+		w.out.WriteByte('\n')
+		words := []string{node.title}
+		for _, word := range []string{node.memory, node.near} {
+			if word != "" {
+				words = append(words, word)
+			}
+		}
+		w.wrap(2, "   ", words...)
+		if len(node.groups) == 0 {
+			w.wrap(2, "", "  no CPUs")
+		}
+		for _, group := range node.groups {
+			w.group(group, labels)
+		}
+	}
+	if !w.offline.IsEmpty() {
+		w.out.WriteByte('\n')
+		w.wrap(2, "  ", "offline", w.offline.String())
+	}
+}
+
+func groupTitle(group groupBox) string { return group.label + "  " + group.cpus.String() }
+
+// group writes the cells behind the group's name, or below it where either the
+// line is narrow or names are so long that little would be left of it.
+func (w *writer) group(group groupBox, labels int) {
+	cells := make([]string, len(group.cores))
+	for i, core := range group.cores {
+		for _, id := range core.cpus {
+			cells[i] += w.sign(id)
+		}
+		if core.sibling {
+			cells[i] = "[" + cells[i] + "]"
+		}
+	}
+	if w.width < narrow || labels > w.width/2 {
+		w.wrap(4, "", "  "+groupTitle(group))
+		cells[0] = "    " + cells[0]
+		w.wrap(4, "", cells...)
+		return
+	}
+	cells[0] = fmt.Sprintf("  %-*s  ", labels, groupTitle(group)) + cells[0]
+	w.wrap(labels+4, "", cells...)
+}
+
+func (w *writer) sign(id int) string {
+	if m := w.byCPU[id]; m != nil {
+		return m.sign
+	}
+	return signFree
+}
+
+func (w *writer) legend() {
+	if len(w.host.CPUs) == 0 {
+		return
+	}
+	w.out.WriteByte('\n')
+	w.out.WriteString("  " + signFree + " free\n")
+	names := 0
+	for _, m := range w.marks {
+		names = max(names, len([]rune(m.owner)))
+	}
+	for _, m := range w.marks {
+		text := fmt.Sprintf("  %s %-*s", m.sign, min(names, w.width/3), m.owner)
+		if m.kind == markDisputed {
+			text = fmt.Sprintf("  %s claimed twice: %s", m.sign, m.owner)
+		}
+		w.wrap(6, "  ", text, plural(m.cpus.Size(), "CPU"), m.cpus.String())
+	}
+}
