@@ -1,0 +1,166 @@
+// Package enginetest runs the real OpenTofu or Terraform with the real Proxmox
+// provider in tests, offline and apart from the user's own settings. It tests
+// nothing itself: start at New.
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// Provider is the address of the Proxmox provider, and ProviderVersion the
+// version that is built into .tools.
+const (
+	Provider        = "registry.opentofu.org/bpg/proxmox"
+	ProviderVersion = "0.111.1"
+)
+
+// An engine that hangs is interrupted, and later killed, before the test binary's
+// own timeout would leave it running.
+const (
+	timeout = 2 * time.Minute
+	grace   = 30 * time.Second
+)
+
+// Engine runs one engine binary in directories of a test.
+type Engine struct {
+	binary string
+	env    []string
+}
+
+// New finds the engine and the provider, and fails the test if one is missing.
+func New(t testing.TB) *Engine {
+	t.Helper()
+	mirror := Mirror(t)
+	home := t.TempDir()
+	config := filepath.Join(home, "tofurc")
+	if err := os.WriteFile(config, cliConfig(mirror), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &Engine{binary: Binary(t), env: []string{
+		"HOME=" + home, "TMPDIR=" + home, "PATH=" + os.Getenv("PATH"),
+		"TF_CLI_CONFIG_FILE=" + config, "CHECKPOINT_DISABLE=1", "TF_IN_AUTOMATION=1",
+	}}
+}
+
+// With returns an engine that runs with more environment variables, NAME=value.
+func (e *Engine) With(env ...string) *Engine {
+	return &Engine{binary: e.binary, env: append(slices.Clone(e.env), env...)}
+}
+
+// Run runs the engine in dir and returns what it printed. A failure fails the test.
+func (e *Engine) Run(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	out, err := e.Try(t, dir, args...)
+	if err != nil {
+		t.Fatalf("running %s %v in %s: %v\n%s", filepath.Base(e.binary), args, dir, err, out)
+	}
+	return out
+}
+
+// Try runs the engine in dir and returns what it printed and whether it failed.
+func (e *Engine) Try(t testing.TB, dir string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, e.binary, args...) //nolint:gosec // the binary is ours, the arguments are a test's
+	// Interrupted, the engine ends its provider too; killed, it would leave it behind.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = grace
+	cmd.Dir = dir
+	cmd.Env = e.env
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
+
+// Write writes files by their slash-separated paths below dir.
+func Write(t testing.TB, dir string, files map[string][]byte) {
+	t.Helper()
+	for name, content := range files {
+		target := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(target, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func moduleRoot(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		_, err := os.Stat(filepath.Join(dir, "go.mod"))
+		if err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
+			t.Fatalf("no go.mod above the test: %v", err)
+		}
+		dir = parent
+	}
+}
+
+// Mirror returns the directory from which engines install the provider, and fails
+// the test if the provider is not in it.
+func Mirror(t testing.TB) string {
+	t.Helper()
+	mirror := filepath.Join(moduleRoot(t), ".tools", "plugins")
+	provider := filepath.Join(mirror, filepath.FromSlash(Provider), ProviderVersion,
+		runtime.GOOS+"_"+runtime.GOARCH, "terraform-provider-proxmox_v"+ProviderVersion)
+	if _, err := os.Stat(provider); err != nil {
+		t.Fatalf("no Proxmox provider at %s: run make tools", provider)
+	}
+	return mirror
+}
+
+// Binary returns the engine: .tools/bin/tofu, or else tofu or terraform on PATH.
+// It fails the test if there is none.
+func Binary(t testing.TB) string {
+	t.Helper()
+	root := moduleRoot(t)
+	built := filepath.Join(root, ".tools", "bin", "tofu")
+	if _, err := os.Stat(built); err == nil {
+		return built
+	}
+	for _, name := range []string{"tofu", "terraform"} {
+		if found, err := exec.LookPath(name); err == nil {
+			return found
+		}
+	}
+	t.Fatalf("no tofu at %s, and neither tofu nor terraform on PATH: run make tools", built)
+	return ""
+}
+
+// cliConfig lets the engine install the provider from the mirror and from
+// nowhere else.
+func cliConfig(mirror string) []byte {
+	file := hclwrite.NewEmptyFile()
+	block := file.Body().AppendNewBlock("provider_installation", nil).Body().AppendNewBlock("filesystem_mirror", nil)
+	block.Body().SetAttributeValue("path", cty.StringVal(mirror))
+	block.Body().SetAttributeValue("include", cty.ListVal([]cty.Value{cty.StringVal(Provider)}))
+	return file.Bytes()
+}
+
+// String names the engine, for failure messages.
+func (e *Engine) String() string { return fmt.Sprintf("engine %s", e.binary) }
