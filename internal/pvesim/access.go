@@ -1,0 +1,195 @@
+package pvesim
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// access knows users, tokens, roles and the access control list.
+type access struct {
+	secret []byte
+	major  int
+	users  map[string]string // password by user; empty cannot log in
+	tokens map[string]Token
+	roles  roleSet
+	acl    map[string]map[string]grants // by path, then subject
+	// pools returns the pool of a path such as /vms/100, or "".
+	pools func(path string) string
+
+	// mu guards cache, which is dropped when a pool's members change.
+	mu    sync.RWMutex
+	cache map[string]grants
+}
+
+// grants maps a role or privilege to whether it goes down the path.
+type grants map[string]bool
+
+func newAccess(cfg Config) (*access, error) {
+	a := &access{
+		secret: newSecret(), major: cfg.major(), roles: predefinedRoles(cfg.major()),
+		users: map[string]string{rootUser: cfg.RootPassword}, tokens: map[string]Token{},
+		acl: map[string]map[string]grants{}, cache: map[string]grants{},
+	}
+	for _, u := range cfg.Users {
+		a.users[u.ID] = u.Password
+	}
+	for _, t := range cfg.Tokens {
+		user, name, ok := strings.Cut(t.ID, "!")
+		if !ok || name == "" || !strings.Contains(user, "@") {
+			return nil, fmt.Errorf("reading token %q: want user@realm!name", t.ID)
+		}
+		if _, known := a.users[user]; !known {
+			a.users[user] = ""
+		}
+		a.tokens[t.ID] = t
+	}
+	for _, r := range cfg.Roles {
+		for _, p := range r.Privileges {
+			if !a.roles["Administrator"][p] {
+				return nil, fmt.Errorf("reading role %s: invalid privilege '%s': Proxmox VE %s has none of that name", r.Name, p, cfg.Version)
+			}
+		}
+		a.roles.add(r.Name, r.Privileges...)
+	}
+	return a, a.readACL(cfg.ACL)
+}
+
+func (a *access) readACL(list []ACL) error {
+	for _, entry := range list {
+		if a.roles[entry.Role] == nil {
+			return fmt.Errorf("reading acl of %s: no role %q", entry.Path, entry.Role)
+		}
+		_, isToken := a.tokens[entry.Subject]
+		if _, isUser := a.users[entry.Subject]; !isUser && !isToken {
+			return fmt.Errorf("reading acl of %s: no user or token %q", entry.Path, entry.Subject)
+		}
+		path := normalizePath(entry.Path)
+		if a.acl[path] == nil {
+			a.acl[path] = map[string]grants{}
+		}
+		if a.acl[path][entry.Subject] == nil {
+			a.acl[path][entry.Subject] = grants{}
+		}
+		a.acl[path][entry.Subject][entry.Role] = !entry.NoPropagate
+	}
+	return nil
+}
+
+func normalizePath(path string) string { return "/" + strings.Join(splitPath(path), "/") }
+
+// forget drops what was computed, after a pool's members changed.
+func (a *access) forget() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cache = map[string]grants{}
+}
+
+// permissions returns the privileges on a path. A token with privileges of its
+// own has those that its user has too.
+func (a *access) permissions(who identity, path string) grants {
+	if who.isRoot() {
+		return a.privileges(grants{"Administrator": true})
+	}
+	key := string(who) + "\x00" + path
+	a.mu.RLock()
+	known, ok := a.cache[key]
+	a.mu.RUnlock()
+	if ok {
+		return known
+	}
+	result := a.compute(who, path)
+	a.mu.Lock()
+	a.cache[key] = result
+	a.mu.Unlock()
+	return result
+}
+
+func (a *access) compute(who identity, path string) grants {
+	if !who.isToken() {
+		return a.privileges(a.rolesOn(string(who), path))
+	}
+	owner := a.permissions(identity(who.user()), path)
+	if a.tokens[string(who)].FullPrivileges {
+		return owner
+	}
+	result := grants{}
+	for p, down := range a.privileges(a.rolesOn(string(who), path)) {
+		if ownerDown, ok := owner[p]; ok {
+			result[p] = down && ownerDown
+		}
+	}
+	return result
+}
+
+// rolesOn walks down the path: a deeper entry replaces what was inherited. Then
+// the roles of the path's pool are added.
+func (a *access) rolesOn(subject, path string) grants {
+	path = normalizePath(path)
+	roles := a.rolesAt(subject, "/", path == "/")
+	at := ""
+	for _, step := range splitPath(path) {
+		at += "/" + step
+		if fresh := a.rolesAt(subject, at, at == path); len(fresh) > 0 {
+			roles = fresh
+		}
+	}
+	pool := a.pools(path)
+	if _, none := roles["NoAccess"]; pool == "" || none {
+		return roles
+	}
+	for role := range a.rolesOn(subject, "/pool/"+pool) {
+		if _, ok := roles[role]; !ok {
+			roles[role] = false
+		}
+	}
+	return roles
+}
+
+// rolesAt returns the roles of one entry that hold: all of them at the path
+// itself, above it those that propagate.
+func (a *access) rolesAt(subject, at string, last bool) grants {
+	roles := grants{}
+	for role, down := range a.acl[at][subject] {
+		if down || last {
+			roles[role] = down
+		}
+	}
+	return roles
+}
+
+// privileges joins the privileges of the roles; NoAccess leaves none.
+func (a *access) privileges(roles grants) grants {
+	result := grants{}
+	if _, none := roles["NoAccess"]; none {
+		return result
+	}
+	for role, down := range roles {
+		for p := range a.roles[role] {
+			result[p] = result[p] || down
+		}
+	}
+	return result
+}
+
+// check wants all of the privileges on the path.
+func (a *access) check(who identity, path string, privileges ...string) *apiError {
+	have := a.permissions(who, path)
+	for _, p := range privileges {
+		if _, ok := have[p]; !ok {
+			return permissionError(path + ", " + p)
+		}
+	}
+	return nil
+}
+
+// checkAny wants one of the privileges on the path.
+func (a *access) checkAny(who identity, path string, privileges ...string) *apiError {
+	have := a.permissions(who, path)
+	for _, p := range privileges {
+		if _, ok := have[p]; ok {
+			return nil
+		}
+	}
+	return permissionError(path + ", " + strings.Join(privileges, "|"))
+}

@@ -1,0 +1,99 @@
+package pvesim
+
+import "strings"
+
+// getPermissions answers GET /access/permissions, one's own or, with Sys.Audit on
+// /access, another's.
+func getPermissions(r *request) (any, error) {
+	a := r.s.access
+	who := r.who
+	if other := identity(r.p["userid"]); other != "" && other != who {
+		if e := a.check(r.who, "/access", "Sys.Audit"); e != nil && other.user() != string(r.who) {
+			return nil, e
+		}
+		who = other
+	}
+	if path := r.p["path"]; path != "" {
+		path = normalizePath(path)
+		return map[string]any{path: flags(a.permissions(who, path))}, nil
+	}
+	result := map[string]any{}
+	for _, path := range a.knownPaths() {
+		if have := a.permissions(who, path); len(have) > 0 {
+			result[path] = flags(have)
+		}
+	}
+	return result, nil
+}
+
+func flags(have grants) map[string]int {
+	result := map[string]int{}
+	for privilege, down := range have {
+		result[privilege] = flag(down)
+	}
+	return result
+}
+
+// knownPaths are the top levels, the paths of the ACL, and pools' members.
+func (a *access) knownPaths() []string {
+	paths := map[string]bool{}
+	for _, path := range []string{"/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"} {
+		paths[path] = true
+	}
+	for path := range a.acl {
+		paths[path] = true
+	}
+	return sortedKeys(paths)
+}
+
+// listACL answers GET /access/acl: all with Sys.Audit on /access, else nothing.
+func listACL(r *request) (any, error) {
+	a := r.s.access
+	result := []any{}
+	visible := a.checkAny(r.who, "/access", "Sys.Audit", "Permissions.Modify") == nil
+	for _, path := range sortedKeys(a.acl) {
+		if !visible {
+			break
+		}
+		for _, subject := range sortedKeys(a.acl[path]) {
+			kind := "user"
+			if strings.Contains(subject, "!") {
+				kind = "token"
+			}
+			for _, role := range sortedKeys(a.acl[path][subject]) {
+				result = append(result, map[string]any{
+					"path": path, "type": kind, "ugid": subject, "roleid": role, "propagate": flag(a.acl[path][subject][role]),
+				})
+			}
+		}
+	}
+	return result, nil
+}
+
+// listRoles answers GET /access/roles.
+func listRoles(r *request) (any, error) {
+	a := r.s.access
+	special := predefinedRoles(a.major)
+	result := []any{}
+	for _, role := range sortedKeys(a.roles) {
+		result = append(result, map[string]any{
+			"roleid": role, "privs": strings.Join(sortedKeys(a.roles[role]), ","), "special": flag(special[role] != nil),
+		})
+	}
+	return result, nil
+}
+
+// listUsers answers GET /access/users: oneself, or all with User.Modify or
+// Sys.Audit.
+func listUsers(r *request) (any, error) {
+	a := r.s.access
+	all := a.checkAny(r.who, "/access/groups", "User.Modify", "Sys.Audit") == nil
+	result := []any{}
+	for _, user := range sortedKeys(a.users) {
+		if all || user == r.who.user() {
+			_, realm, _ := strings.Cut(user, "@")
+			result = append(result, map[string]any{"userid": user, "enable": 1, "expire": 0, "realm-type": realm})
+		}
+	}
+	return result, nil
+}

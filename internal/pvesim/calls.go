@@ -1,0 +1,97 @@
+package pvesim
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// Call is a request as it came. Calls are kept in the order of their arrival.
+type Call struct {
+	Method string
+	// Path is what follows /api2/json.
+	Path string
+	// Params are those of body and query, unchecked; passwords are blanked.
+	Params map[string]string
+	// Host is the Proxmox node that the path names, or empty.
+	Host string
+	// User is the user or token, or empty if none was recognized.
+	User string
+	Time time.Time
+	// Status is the answer's; 0 means that there was none (yet).
+	Status int
+}
+
+// Calls returns all requests so far.
+func (s *Server) Calls() []Call {
+	s.calls.mu.Lock()
+	defer s.calls.mu.Unlock()
+	result := make([]Call, 0, len(s.calls.list))
+	for _, c := range s.calls.list {
+		result = append(result, *c)
+	}
+	return result
+}
+
+// ResetCalls forgets all requests so far.
+func (s *Server) ResetCalls() {
+	s.calls.mu.Lock()
+	defer s.calls.mu.Unlock()
+	s.calls.list = nil
+	s.calls.most = s.calls.open
+}
+
+// MaxInFlight returns the largest number of requests that were open at a time.
+func (s *Server) MaxInFlight() int {
+	s.calls.mu.Lock()
+	defer s.calls.mu.Unlock()
+	return s.calls.most
+}
+
+type callLog struct {
+	clock clock.PassiveClock
+	// mu guards list with its elements, open and most.
+	mu         sync.Mutex
+	list       []*Call
+	open, most int
+}
+
+func newCallLog(c clock.PassiveClock) *callLog { return &callLog{clock: c} }
+
+func (l *callLog) begin(r *http.Request, path string) *Call {
+	c := &Call{Method: r.Method, Path: path, Time: l.clock.Now()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, c)
+	l.open++
+	l.most = max(l.most, l.open)
+	return c
+}
+
+// edit changes a call under the log's lock.
+func (l *callLog) edit(c *Call, change func(*Call)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(c)
+}
+
+func (l *callLog) end(c *Call, status int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.Status = status
+	l.open--
+}
+
+// visible turns parameters into texts for the log, without secrets.
+func visible(given map[string]value) map[string]string {
+	texts := make(map[string]string, len(given))
+	for name, v := range given {
+		texts[name] = v.text
+		if name == "password" || name == "cipassword" {
+			texts[name] = "<hidden>"
+		}
+	}
+	return texts
+}

@@ -1,0 +1,181 @@
+package pvesim
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+var (
+	driveName     = regexp.MustCompile(`^(ide|scsi|virtio|sata)\d+$|^efidisk0$|^tpmstate0$`)
+	unusedName    = regexp.MustCompile(`^unused\d+$`)
+	netName       = regexp.MustCompile(`^net\d+$`)
+	numaName      = regexp.MustCompile(`^numa\d+$`)
+	cloudinitFile = regexp.MustCompile(`[:/](vm-\d+-)?cloudinit(\.(raw|qcow2))?$`)
+)
+
+// cloudinitSize is what Proxmox allocates for a cloud-init drive.
+const cloudinitSize = 4 << 20
+
+// drive is a parsed drive option; "file" is its volume, "none" or "cdrom".
+type drive map[string]string
+
+func (d drive) cdrom() bool     { return d["media"] == "cdrom" }
+func (d drive) cloudinit() bool { return d.cdrom() && cloudinitFile.MatchString(d["file"]) }
+
+// volume returns the volume's id, or "".
+func (d drive) volume() string {
+	if volumeText.MatchString(d["file"]) && !newDiskText.MatchString(d["file"]) {
+		return d["file"]
+	}
+	return ""
+}
+
+func (d drive) String() string { return printPropertyString(d, "file") }
+
+// parseDrive reads a drive option by its schema.
+func (s *Server) parseDrive(key, text string) (drive, *apiError) {
+	option := s.options()[key]
+	if option == nil || option.Properties == nil {
+		return nil, oneParamError(key, "unable to parse drive options")
+	}
+	props, err := parsePropertyString(option.Properties, text)
+	if err != nil {
+		return nil, oneParamError(key, "unable to parse drive options")
+	}
+	return props, nil
+}
+
+// options are the configuration options of a VM with their schemas.
+func (s *Server) options() map[string]*schema {
+	node, _ := s.routes.find("/nodes/x/qemu/100/config")
+	return node.methods["PUT"].params
+}
+
+// isOption reports whether a VM has such an option, as opposed to a parameter
+// of the request.
+func (s *Server) isOption(key string) bool {
+	if holds([]string{"node", "vmid", "digest", "delete", "revert", "force", "skiplock", "cdrom"}, key) {
+		return false
+	}
+	return s.options()[key] != nil || holds([]string{"parent", "vmstate", "meta", "runningmachine", "runningcpu", "snaptime"}, key)
+}
+
+// attach makes what a drive option asks for: a new image, a cloud-init drive or
+// an existing volume. It returns the option as it is stored. The caller holds
+// the lock.
+func (s *Server) attach(h *host, vmid int, d drive) (string, *apiError) {
+	file := d["file"]
+	switch {
+	case d["import-from"] != "":
+		return "", &apiError{code: 501, message: "import-from is not implemented by pvesim, though Proxmox VE has it"}
+	case file == "none" || file == "cdrom":
+		delete(d, "size")
+	case strings.HasSuffix(file, ":cloudinit"):
+		return s.attachCloudinit(h, vmid, d, strings.TrimSuffix(file, ":cloudinit"))
+	case newDiskText.MatchString(file) && !d.cdrom():
+		return s.attachNew(h, vmid, d)
+	default:
+		return s.attachExisting(h, d)
+	}
+	return d.String(), nil
+}
+
+func (s *Server) attachCloudinit(h *host, vmid int, d drive, name string) (string, *apiError) {
+	st, e := s.state.needStorage(h, name)
+	if e != nil {
+		return "", e
+	}
+	if !holds(st.Content, "images") {
+		return "", dief("storage '%s' does not support content-type 'images'", name)
+	}
+	format := "raw"
+	if st.hasPath() {
+		format = "qcow2"
+	}
+	id := st.volumeID(vmid, fmt.Sprintf("vm-%d-cloudinit", vmid), format)
+	if st.volumes[id] == nil {
+		s.state.addVolume(st, &volume{id: id, content: "images", format: format, size: cloudinitSize, vmid: vmid})
+	}
+	d["file"], d["media"], d["size"] = id, "cdrom", formatSize(cloudinitSize)
+	return d.String(), nil
+}
+
+func (s *Server) attachNew(h *host, vmid int, d drive) (string, *apiError) {
+	m := newDiskText.FindStringSubmatch(d["file"])
+	if m[1] == "" {
+		return "", dief("no storage ID specified (and no default storage)")
+	}
+	st, e := s.state.needStorage(h, m[1])
+	if e != nil {
+		return "", e
+	}
+	if !holds(st.Content, "images") {
+		return "", oneParamError("storage", "storage '%s' does not support vm images", st.Name)
+	}
+	gib, _ := strconv.ParseFloat(m[2], 64)
+	format := "raw"
+	if st.hasPath() && d["format"] != "" {
+		format = d["format"]
+	}
+	size := int64(math.Floor(gib * (1 << 30)))
+	if !st.room(size) {
+		return "", dief("unable to create image: not enough free space on storage '%s'", st.Name)
+	}
+	v := s.state.addVolume(st, &volume{
+		id: st.volumeID(vmid, st.freeName(vmid), format), content: "images", format: format, size: size, vmid: vmid,
+	})
+	delete(d, "format")
+	d["file"], d["size"] = v.id, formatSize(size)
+	return d.String(), nil
+}
+
+// attachExisting takes the size from the volume. A volume that is not there is
+// found out when the guest starts.
+func (s *Server) attachExisting(h *host, d drive) (string, *apiError) {
+	name, _, ok := strings.Cut(d["file"], ":")
+	if !ok {
+		return d.String(), nil
+	}
+	if _, e := s.state.needStorage(h, name); e != nil {
+		return "", e
+	}
+	delete(d, "format")
+	if _, v := s.state.findVolume(h, d["file"]); v != nil {
+		d["size"] = formatSize(v.size)
+	}
+	return d.String(), nil
+}
+
+// detach takes a drive's volume off a guest: a cloud-init drive is freed, an
+// image too if forced, or else kept as unusedN.
+func (s *Server) detach(g *guest, key, text string, force bool) {
+	if unusedName.MatchString(key) {
+		key = "scsi0"
+	}
+	d, e := s.parseDrive(key, text)
+	if e != nil || (d.cdrom() && !d.cloudinit()) {
+		return
+	}
+	st, v := s.state.findVolume(g.host, d.volume())
+	switch {
+	case v == nil || v.vmid != g.id:
+	case force || d.cloudinit():
+		s.state.freeVolume(st, v.id)
+	default:
+		g.keepUnused(v.id)
+	}
+}
+
+// keepUnused notes an image that no option names any more as unusedN.
+func (g *guest) keepUnused(volid string) {
+	for n := range 256 {
+		key := "unused" + strconv.Itoa(n)
+		if g.conf[key] == "" {
+			g.conf[key] = volid
+			return
+		}
+	}
+}

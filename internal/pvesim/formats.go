@@ -1,0 +1,175 @@
+package pvesim
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+var (
+	configIDText  = regexp.MustCompile(`^(?i:[a-z][a-z0-9_-]+)$`)
+	storageIDText = regexp.MustCompile(`^(?i:[a-z][a-z0-9\-_.]*[a-z0-9])$`)
+	vmidText      = regexp.MustCompile(`^[1-9][0-9]{2,8}$`)
+	nodeText      = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
+	dnsNameText   = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?\.)*[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
+	tagText       = regexp.MustCompile(`^(?i:[a-z0-9_][a-z0-9_\-+.]*)$`)
+	poolText      = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+){0,2}$`)
+	bridgeText    = regexp.MustCompile(`^[-_.\w]+$`)
+	ifaceText     = regexp.MustCompile(`^(?i:[a-z][a-z0-9_]{1,20}([:.]\d+)?)$`)
+	macText       = regexp.MustCompile(`^(?i:[a-f0-9][02468ace](:[a-f0-9]{2}){5})$`)
+	urlencText    = regexp.MustCompile(`^[-%a-zA-Z0-9_.!~*'()]*$`)
+	volumeText    = regexp.MustCompile(`^(?i:[a-z][a-z0-9\-_.]*[a-z0-9]):\S+$`)
+	newDiskText   = regexp.MustCompile(`^(?:([^/:\s]+):)?(\d+(\.\d+)?)$`)
+	sizeText      = regexp.MustCompile(`^(\d+(\.\d+)?)([KMGT])?$`)
+	cpusetPart    = regexp.MustCompile(`^\s*(\d+)(?:-(\d+))?\s*$`)
+	privText      = regexp.MustCompile(`^[A-Z][A-Za-z]+(\.[A-Za-z]+)+$`)
+)
+
+// checkFormat checks the named format or the property string.
+func (s *schema) checkFormat(text string) error {
+	if s.Properties != nil {
+		_, err := parsePropertyString(s.Properties, text)
+		return err
+	}
+	if s.Format == "" {
+		return nil
+	}
+	if name, isList := strings.CutSuffix(s.Format, "-list"); isList && simpleFormats()[name] != nil {
+		for _, item := range splitList(text) {
+			if err := simpleFormats()[name](item); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if check := simpleFormats()[s.Format]; check != nil {
+		return check(text)
+	}
+	if keys := propertyFormats()[s.Format]; keys != nil {
+		_, err := parsePropertyString(keys, text)
+		return err
+	}
+	return nil
+}
+
+// knownFormat reports whether the format is checked, or known to take any text.
+func knownFormat(name string) bool {
+	base, _ := strings.CutSuffix(name, "-list")
+	return simpleFormats()[name] != nil || simpleFormats()[base] != nil || propertyFormats()[name] != nil || unchecked(name)
+}
+
+// unchecked are formats of options that numaform never writes: any text passes.
+func unchecked(name string) bool {
+	switch name {
+	case "pve-acme-alias", "pve-acme-domain", "pve-acme-domain-list", "pve-node-location",
+		"pve-fw-addr-spec", "pve-fw-dport-spec", "pve-fw-icmp-type-spec", "pve-fw-protocol-spec", "pve-fw-sport-spec",
+		"pve-hotplug-features", "pve-qemu-sev-fmt", "pve-qemu-tdx-fmt", "pve-qm-hostpci", "pve-qm-rng",
+		"pve-qm-watchdog", "pve-realm", "pve-task-status-type-list", "storage-pair-list", "string-list":
+		return true
+	}
+	return false
+}
+
+// splitList splits as PVE::Tools::split_list does.
+func splitList(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(",; \t\n\r\x00", r) })
+}
+
+// matching makes a check from a pattern and the text of its error, in which %s
+// stands for the value.
+func matching(re *regexp.Regexp, message string) func(string) error {
+	return func(text string) error {
+		if re.MatchString(text) {
+			return nil
+		}
+		return errors.New(strings.ReplaceAll(message, "%s", text))
+	}
+}
+
+func verifyNodeName(text string) error {
+	return matching(nodeText, "value does not look like a valid node name")(text)
+}
+
+// simpleFormats are the formats of single values.
+func simpleFormats() map[string]func(string) error { return simpleFormatTable }
+
+var simpleFormatTable = map[string]func(string) error{
+	"pve-configid":   matching(configIDText, "invalid configuration ID '%s'"),
+	"pve-storage-id": matching(storageIDText, "storage ID '%s' contains illegal characters"),
+	"pve-bridge-id":  matching(bridgeText, "invalid bridge ID '%s'"),
+	"pve-vmid":       matching(vmidText, "value does not look like a valid VM ID"),
+	"pve-node":       verifyNodeName,
+	"pve-poolid":     matching(poolText, "pool name '%s' contains invalid characters"),
+	"pve-tag":        matching(tagText, "invalid characters in tag"),
+	"pve-iface":      matching(ifaceText, "invalid network interface name '%s'"),
+	"pve-priv":       matching(privText, "invalid privilege '%s'"),
+	"mac-addr":       matching(macText, "value does not look like a valid unicast MAC address"),
+	"dns-name":       matching(dnsNameText, "value does not look like a valid DNS name"),
+	"urlencoded":     matching(urlencText, "invalid urlencoded string: %s"),
+	"disk-size":      matching(sizeText, "value does not look like a valid disk size: %s"),
+	"pve-volume-id":  matching(volumeText, "unable to parse volume ID '%s'"),
+	"pve-cpuset":     verifyCPUSet,
+	"ipv4":           verifyIPv4,
+	"address":        verifyAddress,
+	"CIDR":           verifyCIDR,
+	"pve-storage-content": func(text string) error {
+		if holds([]string{"images", "rootdir", "iso", "vztmpl", "backup", "snippets", "import"}, text) {
+			return nil
+		}
+		return fmt.Errorf("invalid content type '%s'", text)
+	},
+	"pve-volume-id-or-qm-path":       verifyVolumeOrPath,
+	"pve-volume-id-or-absolute-path": verifyVolumeOrPath,
+	"pve-startup-order": matching(regexp.MustCompile(`^((order=)?\d+|up=\d+|down=\d+)(,((order=)?\d+|up=\d+|down=\d+))*$`),
+		"unable to parse startup options"),
+	"pve-ha-resource-or-vm-id": matching(regexp.MustCompile(`^((ct|vm):)?\d+$`), "invalid HA resource ID"),
+	"pve-qm-bootdisk":          matching(regexp.MustCompile(`^(ide|scsi|virtio|sata|efidisk|tpmstate)\d+$`), "invalid boot disk '%s'"),
+}
+
+// verifyCPUSet checks an affinity; there is no upper bound.
+func verifyCPUSet(text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		m := cpusetPart.FindStringSubmatch(part)
+		if m == nil {
+			return fmt.Errorf("CPU definition contains invalid data: %s", text)
+		}
+		low, _ := strconv.Atoi(m[1])
+		if high, err := strconv.Atoi(m[2]); err == nil && high < low {
+			return fmt.Errorf("CPU range must go from lower to higher value, got %s", strings.TrimSpace(part))
+		}
+	}
+	return nil
+}
+
+func verifyIPv4(text string) error {
+	if addr, err := netip.ParseAddr(text); err != nil || !addr.Is4() {
+		return errors.New("value does not look like a valid IPv4 address")
+	}
+	return nil
+}
+
+func verifyAddress(text string) error {
+	if _, err := netip.ParseAddr(text); err != nil && !dnsNameText.MatchString(text) {
+		return fmt.Errorf("value does not look like a valid address: %s", text)
+	}
+	return nil
+}
+
+func verifyCIDR(text string) error {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || prefix.Bits() < 8 {
+		return errors.New("value does not look like a valid CIDR network")
+	}
+	return nil
+}
+
+// verifyVolumeOrPath checks the file of a drive.
+func verifyVolumeOrPath(text string) error {
+	if text == "none" || text == "cdrom" || strings.HasPrefix(text, "/") || newDiskText.MatchString(text) || volumeText.MatchString(text) {
+		return nil
+	}
+	return fmt.Errorf("unable to parse volume ID '%s'", text)
+}

@@ -1,0 +1,299 @@
+package pvesim
+
+import (
+	"crypto/sha1" //nolint:gosec // Proxmox' config digest is SHA-1
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// guest is a VM or container: its configuration file and its process.
+type guest struct {
+	id   int
+	kind topology.GuestKind
+	host *host
+
+	conf    map[string]string
+	pending map[string]string
+	drop    map[string]bool // pending deletions; true is forced
+
+	running bool
+	started time.Time
+	pid     int
+	// live is what the running process was started with, and what was changed
+	// in it since.
+	live map[string]string
+	ha   bool
+	fw   *firewall
+
+	resource []byte // rendered entry of /cluster/resources without uptime
+	digest   string
+}
+
+// GuestState is what the simulated cluster holds of a guest.
+type GuestState struct {
+	VMID int
+	Host string
+	Kind topology.GuestKind
+	// Config is the configuration file's, Pending what waits for a restart, and
+	// Delete the options whose removal waits.
+	Config  map[string]string
+	Pending map[string]string
+	Delete  []string
+	Running bool
+	// Runtime is what the running process has; nil if it is stopped.
+	Runtime map[string]string
+	Pool    string
+	HA      bool
+	// Raw is the configuration file.
+	Raw string
+}
+
+// Guests returns all guests, ordered by VMID.
+func (s *Server) Guests() []GuestState {
+	s.state.mu.RLock()
+	defer s.state.mu.RUnlock()
+	result := make([]GuestState, 0, len(s.state.guests))
+	for _, id := range s.state.vmids() {
+		g := s.state.guests[id]
+		result = append(result, GuestState{
+			VMID: id, Host: g.host.name, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pending),
+			Delete: sortedKeys(g.drop), Running: g.running, Runtime: maps.Clone(g.live),
+			Pool: s.state.pools.of(id), HA: g.ha, Raw: g.raw(),
+		})
+	}
+	return result
+}
+
+// Guest returns one guest.
+func (s *Server) Guest(vmid int) (GuestState, bool) {
+	for _, g := range s.Guests() {
+		if g.VMID == vmid {
+			return g, true
+		}
+	}
+	return GuestState{}, false
+}
+
+// Foreign is a guest that somebody else made.
+type Foreign struct {
+	VMID    int
+	Host    string
+	Kind    topology.GuestKind // empty means a VM
+	Config  map[string]string
+	Running bool
+	HA      bool
+	Pool    string
+}
+
+// PutGuest makes or replaces a guest outside the API, as another user would.
+func (s *Server) PutGuest(f Foreign) error {
+	c := s.state
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.hosts[f.Host]
+	if h == nil {
+		return fmt.Errorf("putting guest %d: no host %q", f.VMID, f.Host)
+	}
+	if old := c.guests[f.VMID]; old != nil {
+		delete(old.host.guests, f.VMID)
+	}
+	if f.Kind == "" {
+		f.Kind = topology.GuestVM
+	}
+	g := c.put(h, f.VMID, f.Kind, maps.Clone(f.Config))
+	g.ha = f.HA
+	if f.Running {
+		c.run(g)
+	}
+	if f.Pool != "" {
+		c.pools.create(f.Pool, "")
+		c.pools.move(f.VMID, f.Pool)
+	}
+	s.access.forget()
+	return nil
+}
+
+// RemoveGuest removes a guest outside the API.
+func (s *Server) RemoveGuest(vmid int) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	s.state.remove(vmid)
+}
+
+// put adds a stopped guest with that configuration. The caller holds the lock.
+func (c *cluster) put(h *host, id int, kind topology.GuestKind, conf map[string]string) *guest {
+	if conf == nil {
+		conf = map[string]string{}
+	}
+	g := &guest{id: id, kind: kind, host: h, conf: conf, pending: map[string]string{}, drop: map[string]bool{}, fw: newFirewall()}
+	c.guests[id] = g
+	h.guests[id] = g
+	c.sorted.Store(nil)
+	c.generation++
+	return g
+}
+
+func (c *cluster) remove(id int) {
+	if g := c.guests[id]; g != nil {
+		delete(g.host.guests, id)
+		delete(c.guests, id)
+		c.sorted.Store(nil)
+		c.pools.move(id, "")
+	}
+}
+
+// run starts the guest's process with its configuration.
+func (c *cluster) run(g *guest) {
+	g.running = true
+	g.started = c.cfg.Clock.Now()
+	g.live = maps.Clone(g.conf)
+	g.pid = 1000 + g.id
+	g.changed()
+}
+
+// halt ends the guest's process.
+func (c *cluster) halt(g *guest) {
+	g.running = false
+	g.live = nil
+	g.changed()
+}
+
+// vmids returns the ids of all guests, ascending. The caller holds the lock, and
+// changes nothing in the list.
+func (c *cluster) vmids() []int {
+	if ids := c.sorted.Load(); ids != nil {
+		return *ids
+	}
+	ids := make([]int, 0, len(c.guests))
+	for id := range c.guests {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	c.sorted.Store(&ids)
+	return ids
+}
+
+func (h *host) vmids(kind topology.GuestKind) []int {
+	var ids []int
+	for id, g := range h.guests {
+		if g.kind == kind {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// changed drops what was rendered of the guest. Call it after each change.
+func (g *guest) changed() { g.resource, g.digest = nil, "" }
+
+// isTemplate reports whether the guest is a template.
+func (g *guest) isTemplate() bool { return g.conf["template"] == "1" }
+
+// name returns what the guest is called in lists.
+func (g *guest) name() string {
+	key, prefix := "name", "VM "
+	if g.kind == topology.GuestContainer {
+		key, prefix = "hostname", "CT"
+	}
+	if n := g.conf[key]; n != "" {
+		return n
+	}
+	return prefix + strconv.Itoa(g.id)
+}
+
+// confPath is the configuration file's path within the cluster's file system.
+func confPath(host string, kind topology.GuestKind, id int) string {
+	dir := "qemu-server"
+	if kind == topology.GuestContainer {
+		dir = "lxc"
+	}
+	return fmt.Sprintf("nodes/%s/%s/%d.conf", host, dir, id)
+}
+
+// raw renders the configuration file: the description as a comment, the options
+// sorted, then what is pending.
+func (g *guest) raw() string {
+	var b strings.Builder
+	writeSection(&b, g.conf)
+	if len(g.pending)+len(g.drop) > 0 {
+		b.WriteString("\n[PENDING]\n")
+		section := maps.Clone(g.pending)
+		if len(g.drop) > 0 {
+			section["delete"] = strings.Join(sortedKeys(g.drop), ",")
+		}
+		writeSection(&b, section)
+	}
+	return b.String()
+}
+
+func writeSection(b *strings.Builder, conf map[string]string) {
+	if text, ok := conf["description"]; ok {
+		for line := range strings.SplitSeq(text, "\n") {
+			fmt.Fprintf(b, "#%s\n", line)
+		}
+	}
+	for _, key := range sortedKeys(conf) {
+		if key != "description" {
+			fmt.Fprintf(b, "%s: %s\n", key, conf[key])
+		}
+	}
+}
+
+// sum returns the digest of the configuration file.
+func (g *guest) sum() string {
+	if g.digest == "" {
+		hash := sha1.Sum([]byte(g.raw())) //nolint:gosec // Proxmox' config digest is SHA-1
+		g.digest = hex.EncodeToString(hash[:])
+	}
+	return g.digest
+}
+
+// checkLock is Proxmox' check before a guest is changed.
+func (g *guest) checkLock() *apiError {
+	if lock := g.conf["lock"]; lock != "" {
+		return dief("%s is locked (%s)", g.kindName(), lock)
+	}
+	return nil
+}
+
+func (g *guest) kindName() string {
+	if g.kind == topology.GuestContainer {
+		return "CT"
+	}
+	return "VM"
+}
+
+// numberOf returns an option as a number, or the default.
+func numberOf(conf map[string]string, key string, otherwise int) int {
+	if n, err := strconv.Atoi(conf[key]); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// vcpus is what the guest is started with.
+func vcpus(conf map[string]string) int {
+	return numberOf(conf, "sockets", 1) * numberOf(conf, "cores", 1)
+}
+
+// memoryMiB reads "memory", which is a property string.
+func memoryMiB(conf map[string]string) int64 {
+	text := strings.TrimPrefix(conf["memory"], "current=")
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	return 512
+}

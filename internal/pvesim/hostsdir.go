@@ -1,0 +1,70 @@
+package pvesim
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// firstTemplate is the VMID of the template that a bare machine gets.
+const firstTemplate = 9000
+
+// LoadHosts reads one host from each JSON file of a directory. A file holds a
+// topology.Host, or a machine as `numaform topology collect` prints it: then the
+// file's base name is the host's, and the host gets a template to clone from.
+func LoadHosts(dir string, region topology.RegionName) ([]topology.Host, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return nil, fmt.Errorf("reading hosts in %s: %w", dir, err)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("reading hosts in %s: no *.json file there: put one per host", dir)
+	}
+	var hosts []topology.Host
+	for i, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading host: %w", err)
+		}
+		host, err := parseHost(data, firstTemplate+i)
+		if err != nil {
+			return nil, fmt.Errorf("reading host %s: %w", file, err)
+		}
+		if host.Name == "" {
+			host.Name = topology.HostName(strings.TrimSuffix(filepath.Base(file), ".json"))
+		}
+		if host.Region == "" {
+			host.Region = region
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts, nil
+}
+
+func parseHost(data []byte, templateID int) (topology.Host, error) {
+	var probe struct {
+		Format *int `json:"format"`
+	}
+	if err := json.Unmarshal(data, &probe); err != nil {
+		return topology.Host{}, fmt.Errorf("parsing json: %w", err)
+	}
+	if probe.Format == nil {
+		var host topology.Host
+		if err := json.Unmarshal(data, &host); err != nil {
+			return topology.Host{}, fmt.Errorf("parsing host: %w", err)
+		}
+		return host, nil
+	}
+	machine, err := topology.ParseCollected(data)
+	if err != nil {
+		return topology.Host{}, err
+	}
+	return topology.Host{
+		Online: true, Machine: machine,
+		Templates: []topology.Template{{VMID: templateID, Name: "debian-13", DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm"}},
+	}, nil
+}

@@ -1,0 +1,84 @@
+package pvesim
+
+import (
+	"fmt"
+	"strings"
+)
+
+// permit runs an endpoint's permission check.
+func (a *access) permit(e *endpoint, who identity, given map[string]value) *apiError {
+	switch {
+	case e.user == "world", who.isRoot():
+		return nil
+	case who.isToken() && e.noToken:
+		_, path, _ := strings.Cut(e.name, " ")
+		return permissionError(fmt.Sprintf("URI '%s' not available with API token, need proper ticket.", path))
+	case e.user == "all":
+		return nil
+	case len(e.check) == 0:
+		return permissionError("user != root@pam")
+	}
+	return a.evaluate(e.check, who, given)
+}
+
+// evaluate runs one expression of Proxmox' permission language: and, or, perm.
+func (a *access) evaluate(check []any, who identity, given map[string]value) *apiError {
+	operator, _ := check[0].(string)
+	switch operator {
+	case "and":
+		for _, sub := range check[1:] {
+			if e := a.evaluate(sub.([]any), who, given); e != nil {
+				return e
+			}
+		}
+		return nil
+	case "or":
+		for _, sub := range check[1:] {
+			if a.evaluate(sub.([]any), who, given) == nil {
+				return nil
+			}
+		}
+		return permissionError("")
+	case "perm":
+		return a.evaluatePerm(check, who, given)
+	}
+	return permissionError(operator)
+}
+
+// evaluatePerm runs ["perm", path, privileges, option, value, …].
+func (a *access) evaluatePerm(check []any, who identity, given map[string]value) *apiError {
+	options := map[string]any{}
+	for i := 3; i+1 < len(check); i += 2 {
+		options[check[i].(string)] = check[i+1]
+	}
+	if need, ok := options["require_param"].(string); ok {
+		if _, has := given[need]; !has {
+			return permissionError("")
+		}
+	}
+	path := check[1].(string)
+	for name, v := range given {
+		path = strings.ReplaceAll(path, "{"+name+"}", v.text)
+	}
+	privileges := a.ofVersion(check[2].([]any))
+	if options["any"] != nil {
+		return a.checkAny(who, normalizePath(path), privileges...)
+	}
+	return a.check(who, normalizePath(path), privileges...)
+}
+
+// ofVersion returns the privileges by the names of the cluster's version: what
+// 9 splits into VM.GuestAgent.* is VM.Monitor in 8.
+func (a *access) ofVersion(list []any) []string {
+	var names []string
+	for _, item := range list {
+		name := item.(string)
+		if a.major == 8 && strings.HasPrefix(name, "VM.GuestAgent.") {
+			name = "VM.Monitor"
+		}
+		if !holds(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}

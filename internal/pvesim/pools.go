@@ -1,0 +1,248 @@
+package pvesim
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// poolSet is the resource pools with their members.
+type poolSet struct {
+	// mu guards everything below.
+	mu       sync.RWMutex
+	comments map[string]string // by pool
+	guests   map[int]string    // pool by VMID
+	storages map[string]string // pool by storage
+}
+
+func newPoolSet(ids []string) *poolSet {
+	p := &poolSet{comments: map[string]string{}, guests: map[int]string{}, storages: map[string]string{}}
+	for _, id := range ids {
+		p.comments[id] = ""
+	}
+	return p
+}
+
+// of returns the pool of a guest, or "".
+func (p *poolSet) of(vmid int) string {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.guests[vmid]
+}
+
+// ofPath returns the pool of a path such as /vms/100 or /storage/tank, or "".
+func (p *poolSet) ofPath(path string) string {
+	parts := splitPath(path)
+	if len(parts) != 2 {
+		return ""
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	switch parts[0] {
+	case "vms":
+		return p.guests[number(parts[1])]
+	case "storage":
+		return p.storages[parts[1]]
+	}
+	return ""
+}
+
+func (p *poolSet) exists(id string) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	_, ok := p.comments[id]
+	return ok
+}
+
+// ids returns the pools, sorted.
+func (p *poolSet) ids() []string {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return sortedKeys(p.comments)
+}
+
+// create makes the pool unless it is there.
+func (p *poolSet) create(id, comment string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.comments[id]; ok {
+		return false
+	}
+	p.comments[id] = comment
+	return true
+}
+
+// move puts a guest into a pool; "" takes it out.
+func (p *poolSet) move(vmid int, id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.guests, vmid)
+	if id != "" {
+		p.guests[vmid] = id
+	}
+}
+
+// members returns the guests and storages of a pool, sorted.
+func (p *poolSet) members(id string) (vmids []int, storages []string) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	byID := map[string]bool{}
+	for vmid, in := range p.guests {
+		if in == id {
+			byID[strconv.Itoa(vmid)] = true
+		}
+	}
+	for _, text := range sortedKeys(byID) {
+		vmids = append(vmids, number(text))
+	}
+	for _, name := range sortedKeys(p.storages) {
+		if p.storages[name] == id {
+			storages = append(storages, name)
+		}
+	}
+	return vmids, storages
+}
+
+// listPools answers GET /pools, of which poolid asks for a single one.
+func listPools(r *request) (any, error) {
+	p := r.s.state.pools
+	p.mu.RLock()
+	ids := sortedKeys(p.comments)
+	comments := map[string]string{}
+	for _, id := range ids {
+		comments[id] = p.comments[id]
+	}
+	p.mu.RUnlock()
+	result := []any{}
+	for _, id := range ids {
+		if only := r.p["poolid"]; only != "" && only != id {
+			continue
+		}
+		if r.s.access.check(r.who, "/pool/"+id, "Pool.Audit") != nil {
+			continue
+		}
+		entry := map[string]any{"poolid": id}
+		if comments[id] != "" {
+			entry["comment"] = comments[id]
+		}
+		if r.p.has("poolid") {
+			entry["members"] = r.poolMembers(id)
+		}
+		result = append(result, entry)
+	}
+	if r.p.has("poolid") && len(result) == 0 {
+		if !p.exists(r.p["poolid"]) {
+			return nil, dief("pool '%s' does not exist", r.p["poolid"])
+		}
+		return nil, permissionError("/pool/" + r.p["poolid"] + ", Pool.Audit")
+	}
+	return result, nil
+}
+
+// getPool answers GET /pools/{poolid}.
+func getPool(r *request) (any, error) {
+	id := r.p["poolid"]
+	if !r.s.state.pools.exists(id) {
+		return nil, dief("pool '%s' does not exist", id)
+	}
+	return map[string]any{"members": r.poolMembers(id)}, nil
+}
+
+func (r *request) poolMembers(id string) []any {
+	vmids, storages := r.s.state.pools.members(id)
+	result := []any{}
+	r.s.state.mu.RLock()
+	defer r.s.state.mu.RUnlock()
+	for _, vmid := range vmids {
+		if g := r.s.state.guests[vmid]; g != nil && r.s.access.check(r.who, vmPath(vmid), "VM.Audit") == nil {
+			result = append(result, r.s.state.resourceMap(g))
+		}
+	}
+	for _, name := range storages {
+		result = append(result, map[string]any{"id": "storage/" + name, "type": "storage", "storage": name, "node": r.s.state.order[0]})
+	}
+	return result
+}
+
+// createPool answers POST /pools.
+func createPool(r *request) (any, error) {
+	if e := r.s.state.writableNow(); e != nil {
+		return nil, e
+	}
+	if !r.s.state.pools.create(r.p["poolid"], r.p["comment"]) {
+		return nil, dief("create pool failed: pool '%s' already exists", r.p["poolid"])
+	}
+	return nil, nil
+}
+
+// deletePool answers DELETE of a pool, which must be empty.
+func deletePool(r *request) (any, error) {
+	id := r.p["poolid"]
+	if e := r.s.state.writableNow(); e != nil {
+		return nil, e
+	}
+	p := r.s.state.pools
+	if !p.exists(id) {
+		return nil, dief("delete pool failed: pool '%s' does not exist", id)
+	}
+	if vmids, storages := p.members(id); len(vmids)+len(storages) > 0 {
+		return nil, dief("delete pool failed: pool '%s' is not empty", id)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.comments, id)
+	return nil, nil
+}
+
+// updatePool answers PUT of a pool: adds or, with delete, takes out members.
+func updatePool(r *request) (any, error) {
+	id := r.p["poolid"]
+	p := r.s.state.pools
+	if e := r.s.state.writableNow(); e != nil {
+		return nil, e
+	}
+	if !p.exists(id) {
+		return nil, dief("update pools failed: pool '%s' does not exist", id)
+	}
+	if r.p.has("comment") {
+		p.mu.Lock()
+		p.comments[id] = r.p["comment"]
+		p.mu.Unlock()
+	}
+	for _, text := range splitList(r.p["vms"]) {
+		if e := r.movePoolGuest(id, number(text)); e != nil {
+			return nil, e
+		}
+	}
+	p.mu.Lock()
+	for _, name := range splitList(r.p["storage"]) {
+		if p.storages[name] = id; r.p.flag("delete") {
+			delete(p.storages, name)
+		}
+	}
+	p.mu.Unlock()
+	r.s.access.forget()
+	return nil, nil
+}
+
+func (r *request) movePoolGuest(id string, vmid int) *apiError {
+	p := r.s.state.pools
+	if e := r.s.access.check(r.who, vmPath(vmid), "VM.Allocate"); e != nil && r.s.access.check(r.who, "/pool/"+id, "Permissions.Modify") != nil {
+		return &apiError{code: http.StatusForbidden, message: strings.TrimSuffix(e.message, "\n")}
+	}
+	old := p.of(vmid)
+	switch {
+	case r.p.flag("delete") && old != id:
+		return dief("update pools failed: VM %d is not a pool member", vmid)
+	case r.p.flag("delete"):
+		p.move(vmid, "")
+		return nil
+	case old == id:
+		return dief("update pools failed: VM %d is already a pool member", vmid)
+	case old != "" && !r.p.flag("allow-move"):
+		return dief("update pools failed: VM %d belongs already to pool '%s' and 'allow-move' is not set", vmid, old)
+	}
+	p.move(vmid, id)
+	return nil
+}

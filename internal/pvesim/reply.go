@@ -1,0 +1,139 @@
+package pvesim
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// apiError is an answer other than success. Its message is the status line's
+// reason, and stands in the body too.
+type apiError struct {
+	code    int
+	message string
+	// params are the errors of single parameters.
+	params map[string]string
+	// bare answers come from the web server itself and have no JSON body.
+	bare bool
+}
+
+func (e *apiError) Error() string { return e.message }
+
+// dief is Perl's die in an API method: a 500 with that text.
+func dief(format string, args ...any) *apiError {
+	return &apiError{code: http.StatusInternalServerError, message: fmt.Sprintf(format, args...)}
+}
+
+// permissionError is a 403; what is a path with privileges, or empty.
+func permissionError(what string) *apiError {
+	message := "Permission check failed"
+	if what != "" {
+		message += " (" + what + ")"
+	}
+	return &apiError{code: http.StatusForbidden, message: message}
+}
+
+// paramError is a 400 about parameters.
+func paramError(params map[string]string) *apiError {
+	return &apiError{code: http.StatusBadRequest, message: "Parameter verification failed.", params: params}
+}
+
+// oneParamError is a 400 about one parameter.
+func oneParamError(name, format string, args ...any) *apiError {
+	return paramError(map[string]string{name: fmt.Sprintf(format, args...)})
+}
+
+// firstError runs the checks in order up to the first that fails.
+func firstError(checks ...func() *apiError) *apiError {
+	for _, check := range checks {
+		if e := check(); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// withMeta is a result whose answer has members beside data.
+type withMeta struct {
+	data any
+	meta map[string]any
+}
+
+// preRendered is a result that is JSON already.
+type preRendered []byte
+
+// writeData answers 200.
+func (s *Server) writeData(w http.ResponseWriter, data any) {
+	body, err := encodeData(data)
+	if err != nil {
+		s.writeError(w, dief("encoding answer: %v", err))
+		return
+	}
+	header := w.Header()
+	maps.Copy(header, commonHeader(s.cfg.Clock.Now()))
+	header.Set("Content-Type", "application/json;charset=UTF-8")
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(body) //nolint:gosec // JSON, and declared as such
+}
+
+func encodeData(data any) ([]byte, error) {
+	if raw, ok := data.(preRendered); ok {
+		return append(append([]byte(`{"data":`), raw...), '}'), nil
+	}
+	body := map[string]any{"data": data}
+	if with, ok := data.(withMeta); ok {
+		body = map[string]any{"data": with.data}
+		maps.Copy(body, with.meta)
+	}
+	return json.Marshal(body)
+}
+
+func commonHeader(now time.Time) http.Header {
+	date := now.UTC().Format(http.TimeFormat)
+	return http.Header{
+		"Cache-Control": {"max-age=0"},
+		"Date":          {date},
+		"Expires":       {date},
+		"Pragma":        {"no-cache"},
+		"Server":        {"pve-api-daemon/3.0"},
+	}
+}
+
+// writeError answers with the error's text as the reason phrase, which net/http
+// cannot, and closes the connection as Proxmox does.
+func (s *Server) writeError(w http.ResponseWriter, e *apiError) {
+	reason, _, _ := strings.Cut(e.message, "\n")
+	var body []byte
+	header := commonHeader(s.cfg.Clock.Now())
+	header.Set("Connection", "close")
+	if !e.bare {
+		content := map[string]any{"data": nil, "message": e.message + "\n"}
+		if len(e.params) > 0 {
+			content["errors"] = e.params
+		}
+		body, _ = json.Marshal(content)
+		header.Set("Content-Type", "application/json;charset=UTF-8")
+		header.Set("Content-Length", fmt.Sprint(len(body)))
+	}
+	conn, buffer, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, reason, e.code)
+		return
+	}
+	_, _ = fmt.Fprintf(buffer, "HTTP/1.1 %d %s\r\n", e.code, reason)
+	_ = header.Write(buffer)
+	_, _ = buffer.WriteString("\r\n")
+	_, _ = buffer.Write(body)
+	_ = buffer.Flush()
+	_ = conn.Close()
+}
+
+// dropConnection closes the connection without an answer.
+func dropConnection(w http.ResponseWriter) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}

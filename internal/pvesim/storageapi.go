@@ -1,0 +1,234 @@
+package pvesim
+
+import (
+	"fmt"
+	"strings"
+)
+
+// mayUse reports whether the storage may be seen.
+func (r *request) mayUse(name string) bool {
+	return r.s.access.checkAny(r.who, "/storage/"+name, "Datastore.Audit", "Datastore.AllocateSpace") == nil
+}
+
+// storageStatus is a storage as its host sees it.
+func storageStatus(st *storage) map[string]any {
+	total, avail := st.TotalMiB<<20, st.available()
+	entry := map[string]any{
+		"type": st.Type, "content": joinContent(st.Content), "active": flag(st.Active), "enabled": 1, "shared": flag(st.Shared),
+		"total": total, "avail": avail, "used": total - avail,
+	}
+	return entry
+}
+
+// listNodeStorage answers GET /nodes/{node}/storage.
+func listNodeStorage(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	result := []any{}
+	for _, name := range r.host.storages {
+		st := c.storage(r.host, name)
+		if !r.mayUse(name) || (r.p.has("storage") && r.p["storage"] != name) || !offers(st, r.p["content"]) || (r.p.flag("enabled") && !st.Active) {
+			continue
+		}
+		entry := storageStatus(st)
+		entry["storage"] = name
+		if st.TotalMiB > 0 {
+			entry["used_fraction"] = 1 - float64(st.available())/float64(st.TotalMiB<<20)
+		}
+		result = append(result, entry)
+	}
+	return result, nil
+}
+
+// offers reports whether the storage has all of the listed content types.
+func offers(st *storage, list string) bool {
+	for _, content := range splitList(list) {
+		if !holds(st.Content, content) {
+			return false
+		}
+	}
+	return true
+}
+
+// getStorageStatus answers GET …/storage/{storage}/status.
+func getStorageStatus(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	st, e := c.needStorage(r.host, r.p["storage"])
+	if e != nil {
+		return nil, e
+	}
+	return storageStatus(st), nil
+}
+
+// clusterStorage answers GET /storage.
+func clusterStorage(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	seen := map[string]bool{}
+	result := []any{}
+	for _, host := range c.order {
+		for _, name := range c.hosts[host].storages {
+			st := c.storage(c.hosts[host], name)
+			if seen[name] || !r.mayUse(name) || (r.p.has("type") && r.p["type"] != st.Type) {
+				continue
+			}
+			seen[name] = true
+			result = append(result, c.storageEntry(st))
+		}
+	}
+	return result, nil
+}
+
+// storageEntry is a storage's configuration, with the hosts that have it unless
+// all do.
+func (c *cluster) storageEntry(st *storage) map[string]any {
+	entry := map[string]any{"storage": st.Name, "type": st.Type, "content": joinContent(st.Content), "digest": notesDigest(st.Name + st.Type)}
+	if st.Shared {
+		entry["shared"] = 1
+	}
+	if st.hasPath() {
+		entry["path"] = "/var/lib/vz"
+	}
+	var nodes []string
+	for _, name := range c.order {
+		if holds(c.hosts[name].storages, st.Name) {
+			nodes = append(nodes, name)
+		}
+	}
+	if len(nodes) < len(c.order) {
+		entry["nodes"] = strings.Join(nodes, ",")
+	}
+	return entry
+}
+
+// getStorage answers GET /storage/{storage}.
+func getStorage(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, host := range c.order {
+		if st := c.storage(c.hosts[host], r.p["storage"]); st != nil {
+			return c.storageEntry(st), nil
+		}
+	}
+	return nil, dief("storage '%s' does not exist", r.p["storage"])
+}
+
+// listContent answers GET …/storage/{storage}/content.
+func listContent(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	st, e := c.needStorage(r.host, r.p["storage"])
+	if e != nil {
+		return nil, e
+	}
+	result := []any{}
+	for _, id := range sortedKeys(st.volumes) {
+		v := st.volumes[id]
+		if (r.p.has("content") && r.p["content"] != v.content) || (r.p.has("vmid") && r.p.number("vmid") != v.vmid) {
+			continue
+		}
+		if !r.who.isRoot() && r.readable(0, st.Name, id) != nil {
+			continue
+		}
+		entry := map[string]any{"volid": id, "content": v.content, "format": v.format, "size": v.size, "ctime": v.created.Unix()}
+		if v.vmid != 0 {
+			entry["vmid"] = v.vmid
+		}
+		if v.parent != "" {
+			_, name, _ := strings.Cut(v.parent, ":")
+			entry["parent"] = name
+		}
+		result = append(result, entry)
+	}
+	return result, nil
+}
+
+// volumeParam returns the volume that the path names, with or without storage.
+func (r *request) volumeParam() (string, *apiError) {
+	volume := r.p["volume"]
+	name, _, ok := strings.Cut(volume, ":")
+	switch {
+	case !ok:
+		return r.p["storage"] + ":" + volume, nil
+	case r.p["storage"] != "" && name != r.p["storage"]:
+		return "", oneParamError("volume", "storage ID mismatch (%s != %s)\n", name, r.p["storage"])
+	}
+	return volume, nil
+}
+
+// getVolume answers GET …/content/{volume}.
+func getVolume(r *request) (any, error) {
+	id, e := r.volumeParam()
+	if e != nil {
+		return nil, e
+	}
+	name, file, _ := strings.Cut(id, ":")
+	if !r.who.isRoot() {
+		if e := r.readable(0, name, id); e != nil {
+			return nil, e
+		}
+	}
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if _, e := c.needStorage(r.host, name); e != nil {
+		return nil, e
+	}
+	_, v := c.findVolume(r.host, id)
+	if v == nil {
+		return nil, dief("volume_size_info on '%s' failed - no format", id)
+	}
+	return map[string]any{"path": "/var/lib/vz/template/" + file, "format": v.format, "size": v.size, "used": v.size}, nil
+}
+
+// VolumeData returns the bytes of a file that was uploaded to a host's storage.
+func (s *Server) VolumeData(host, volid string) ([]byte, bool) {
+	s.state.mu.RLock()
+	defer s.state.mu.RUnlock()
+	h := s.state.hosts[host]
+	if h == nil {
+		return nil, false
+	}
+	_, v := s.state.findVolume(h, volid)
+	if v == nil {
+		return nil, false
+	}
+	return v.data, true
+}
+
+// Volumes returns the ids of all volumes of a host's storages, sorted.
+func (s *Server) Volumes(host string) []string {
+	s.state.mu.RLock()
+	defer s.state.mu.RUnlock()
+	ids := map[string]bool{}
+	if h := s.state.hosts[host]; h != nil {
+		for _, name := range h.storages {
+			for id := range s.state.storage(h, name).volumes {
+				ids[id] = true
+			}
+		}
+	}
+	return sortedKeys(ids)
+}
+
+// PutISO puts an ISO on a host's storage outside the API.
+func (s *Server) PutISO(host, storage, name string, data []byte) error {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	h := s.state.hosts[host]
+	if h == nil {
+		return fmt.Errorf("putting iso %s: no host %q", name, host)
+	}
+	st := s.state.storage(h, storage)
+	if st == nil {
+		return fmt.Errorf("putting iso %s: no storage %q on %s", name, storage, host)
+	}
+	s.state.addVolume(st, &volume{id: storage + ":iso/" + name, content: "iso", format: "iso", size: int64(len(data)), data: data})
+	return nil
+}

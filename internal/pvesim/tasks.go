@@ -1,0 +1,271 @@
+package pvesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// task is a worker that a request started.
+type task struct {
+	upid          string
+	node          string
+	pid, pstart   int
+	kind, id      string
+	user          identity
+	started, done time.Time
+	exit          string // empty while it runs
+	log           []string
+	fault         *Fault
+}
+
+// taskList is the tasks of all hosts.
+type taskList struct {
+	ctx     context.Context //nolint:containedctx // the server's life: tasks end with it
+	clock   clock.Clock
+	running sync.WaitGroup
+	// mu guards everything below and the tasks' done, exit and log.
+	mu    sync.Mutex
+	byID  map[string]*task
+	order []*task
+}
+
+func newTaskList(ctx context.Context, c clock.Clock) *taskList {
+	return &taskList{ctx: ctx, clock: c, byID: map[string]*task{}}
+}
+
+func (l *taskList) wait() { l.running.Wait() }
+
+// work is what a task does. Its error is the task's exit status.
+type work func(ctx context.Context, t *task) error
+
+// errLeftBehind ends a task by the fault's text, as if the worker was killed.
+var errLeftBehind = errors.New("worker was killed")
+
+// fork starts a worker on the request's host and returns its UPID.
+func (r *request) fork(kind, id string, do work) string {
+	return r.s.tasks.start(&task{node: r.host.name, kind: kind, id: id, user: r.who, fault: r.fault}, do)
+}
+
+func (l *taskList) start(t *task, do work) string {
+	t.started = l.clock.Now()
+	l.mu.Lock()
+	serial := len(l.order) + 1
+	t.pid, t.pstart = 1000+serial, 50000+10*serial
+	t.upid = fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:%s:", t.node, t.pid, t.pstart, t.started.Unix(), t.kind, t.id, t.user)
+	l.byID[t.upid] = t
+	l.order = append(l.order, t)
+	l.mu.Unlock()
+	l.running.Go(func() {
+		err := do(l.ctx, t)
+		l.finish(t, err)
+	})
+	return t.upid
+}
+
+func (l *taskList) finish(t *task, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.done = l.clock.Now()
+	switch {
+	case err == nil:
+		t.exit = "OK"
+		t.log = append(t.log, "TASK OK")
+		return
+	case errors.Is(err, errLeftBehind):
+		t.exit = "unexpected status"
+		if t.fault.TaskExit != "" {
+			t.exit = t.fault.TaskExit
+		}
+	default:
+		t.exit = strings.TrimSpace(err.Error())
+	}
+	t.log = append(t.log, "TASK ERROR: "+t.exit)
+}
+
+// say adds a line to the task's log.
+func (l *taskList) say(t *task, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.log = append(t.log, fmt.Sprintf(format, args...))
+}
+
+// sleep waits until the task's work took as long as it shall.
+func (l *taskList) sleep(ctx context.Context, d time.Duration) error {
+	timer := l.clock.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return errors.New("interrupted by signal")
+	}
+}
+
+// injected returns what the request's fault makes of the task, or nil.
+func (t *task) injected() error {
+	switch {
+	case t.fault == nil || (t.fault.TaskExit == "" && !t.fault.LeaveLock):
+		return nil
+	case t.fault.LeaveLock:
+		return errLeftBehind
+	}
+	return errors.New(t.fault.TaskExit)
+}
+
+// taskEntry is a task as lists show it.
+func taskEntry(t *task) map[string]any {
+	entry := map[string]any{
+		"upid": t.upid, "node": t.node, "pid": t.pid, "pstart": t.pstart, "starttime": t.started.Unix(),
+		"type": t.kind, "id": t.id, "user": t.user.user(),
+	}
+	if t.user.isToken() {
+		_, name, _ := strings.Cut(string(t.user), "!")
+		entry["tokenid"] = name
+	}
+	return entry
+}
+
+// findTask returns the task that the request names, if it may be seen: one's
+// own, or with Sys.Audit on the node.
+func (r *request) findTask() (*task, *apiError) {
+	parts := strings.Split(r.p["upid"], ":")
+	if len(parts) != 9 || parts[0] != "UPID" {
+		return nil, oneParamError("upid", "unable to parse worker upid")
+	}
+	l := r.s.tasks
+	l.mu.Lock()
+	t := l.byID[r.p["upid"]]
+	l.mu.Unlock()
+	if t == nil || t.node != r.host.name {
+		return nil, oneParamError("upid", "no such task")
+	}
+	if r.who != t.user && r.who != identity(t.user.user()) {
+		if e := r.s.access.check(r.who, "/nodes/"+r.host.name, "Sys.Audit"); e != nil {
+			return nil, e
+		}
+	}
+	return t, nil
+}
+
+func taskStatus(r *request) (any, error) {
+	t, e := r.findTask()
+	if e != nil {
+		return nil, e
+	}
+	r.s.tasks.mu.Lock()
+	defer r.s.tasks.mu.Unlock()
+	entry := taskEntry(t)
+	entry["status"] = "running"
+	if t.exit != "" {
+		entry["status"], entry["exitstatus"] = "stopped", t.exit
+	}
+	return entry, nil
+}
+
+func taskLog(r *request) (any, error) {
+	t, e := r.findTask()
+	if e != nil {
+		return nil, e
+	}
+	r.s.tasks.mu.Lock()
+	lines := slices.Clone(t.log)
+	r.s.tasks.mu.Unlock()
+	limit := 50
+	if r.p.has("limit") {
+		limit = r.p.number("limit")
+	}
+	start := r.p.number("start")
+	result := []any{}
+	for i, line := range lines {
+		if i >= start && (limit == 0 || len(result) < limit) {
+			result = append(result, map[string]any{"n": i + 1, "t": line})
+		}
+	}
+	if len(lines) == 0 {
+		result = append(result, map[string]any{"n": 1, "t": "no content"})
+	}
+	return withMeta{data: result, meta: map[string]any{"total": max(len(lines), 1)}}, nil
+}
+
+func taskIndex(r *request) (any, error) {
+	if _, e := r.findTask(); e != nil {
+		return nil, e
+	}
+	return []any{map[string]any{"name": "log"}, map[string]any{"name": "status"}}, nil
+}
+
+// stopTask answers DELETE of a task; workers here end by themselves.
+func stopTask(r *request) (any, error) {
+	if _, e := r.findTask(); e != nil {
+		return nil, e
+	}
+	return nil, nil
+}
+
+// nodeTasks answers GET /nodes/{node}/tasks, the newest first.
+func nodeTasks(r *request) (any, error) {
+	limit := 50
+	if r.p.has("limit") {
+		limit = r.p.number("limit")
+	}
+	all := r.visibleTasks(func(t *task) bool {
+		return t.node == r.host.name && (!r.p.has("vmid") || t.id == r.p["vmid"]) &&
+			(!r.p.has("typefilter") || t.kind == r.p["typefilter"]) && t.selected(r.p["source"], r.p.flag("errors"))
+	})
+	start := min(r.p.number("start"), len(all))
+	page := all[start:]
+	if limit > 0 && len(page) > limit {
+		page = page[:limit]
+	}
+	return withMeta{data: page, meta: map[string]any{"total": len(all)}}, nil
+}
+
+func clusterTasks(r *request) (any, error) {
+	all := r.visibleTasks(func(*task) bool { return true })
+	return all[:min(len(all), 25)], nil
+}
+
+// selected applies source (archive, active or all) and errors.
+func (t *task) selected(source string, onlyErrors bool) bool {
+	switch source {
+	case "active":
+		if t.exit != "" {
+			return false
+		}
+	case "all":
+	default:
+		if t.exit == "" {
+			return false
+		}
+	}
+	return !onlyErrors || (t.exit != "" && t.exit != "OK")
+}
+
+func (r *request) visibleTasks(want func(*task) bool) []any {
+	l := r.s.tasks
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	result := []any{}
+	for _, t := range slices.Backward(l.order) {
+		if !want(t) {
+			continue
+		}
+		mine := r.who == t.user || r.who == identity(t.user.user())
+		if !mine && r.s.access.check(r.who, "/nodes/"+t.node, "Sys.Audit") != nil {
+			continue
+		}
+		entry := taskEntry(t)
+		if t.exit != "" {
+			entry["status"], entry["endtime"] = t.exit, t.done.Unix()
+		}
+		result = append(result, entry)
+	}
+	return result
+}

@@ -1,0 +1,143 @@
+package pvesim
+
+import (
+	"context"
+	"crypto/md5"  //nolint:gosec // a checksum that Proxmox offers
+	"crypto/sha1" //nolint:gosec // a checksum that Proxmox offers
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"hash"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	isoFile      = regexp.MustCompile(`(?i)^[^/]+\.(iso|img)$`)
+	vztmplFile   = regexp.MustCompile(`^[^/]+\.tar\.(gz|xz|zst|bz2)$`)
+	importFile   = regexp.MustCompile(`(?i)^[^/]+\.(ova|ovf|qcow2|raw|vmdk)$`)
+	notFileChars = regexp.MustCompile(`[^-a-zA-Z0-9_.]`)
+)
+
+// uploadFile answers POST …/storage/{storage}/upload.
+func uploadFile(r *request) (any, error) {
+	if r.file == nil {
+		return nil, oneParamError("tmpfilename", "missing temporary upload file")
+	}
+	c := r.s.state
+	c.mu.Lock()
+	st, e := c.needStorage(r.host, r.p["storage"])
+	c.mu.Unlock()
+	if e != nil {
+		return nil, e
+	}
+	content := r.p["content"]
+	if !st.hasPath() {
+		return nil, dief("can't upload to storage type '%s'", st.Type)
+	}
+	pattern := map[string]*regexp.Regexp{"iso": isoFile, "vztmpl": vztmplFile, "import": importFile}[content]
+	name := notFileChars.ReplaceAllString(r.file.name, "_")
+	if !pattern.MatchString(name) {
+		return nil, oneParamError("filename", "wrong file extension")
+	}
+	if !holds(st.Content, content) {
+		return nil, dief("storage '%s' does not support '%s' content", st.Name, content)
+	}
+	v := &volume{id: st.Name + ":" + content + "/" + name, content: content, format: "iso", size: int64(len(r.file.data)), data: r.file.data}
+	if content != "iso" {
+		v.format = name[strings.LastIndex(name, ".")+1:]
+	}
+	return r.fork("imgcopy", "", func(ctx context.Context, t *task) error { return r.storeUpload(ctx, t, st, v) }), nil
+}
+
+func (r *request) storeUpload(ctx context.Context, t *task, st *storage, v *volume) error {
+	if err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Upload); err != nil {
+		return err
+	}
+	if err := t.injected(); err != nil {
+		return err
+	}
+	if r.p.has("checksum") {
+		sum := map[string]func() hash.Hash{
+			"md5": md5.New, "sha1": sha1.New, "sha224": sha256.New224, "sha256": sha256.New, "sha384": sha512.New384, "sha512": sha512.New,
+		}[r.p["checksum-algorithm"]]()
+		sum.Write(v.data)
+		if got := hex.EncodeToString(sum.Sum(nil)); !strings.EqualFold(got, r.p["checksum"]) {
+			return dief("checksum mismatch: got '%s' != expect '%s'", got, r.p["checksum"])
+		}
+	}
+	c := r.s.state
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.freeVolume(st, v.id)
+	if !st.room(v.size) {
+		return dief("unable to store '%s': No space left on device", v.id)
+	}
+	c.addVolume(st, v)
+	r.s.tasks.say(t, "finished file import successfully")
+	return nil
+}
+
+// deleteVolume answers DELETE …/content/{volume}. With delay, it waits for the
+// task and returns nothing if that was enough.
+func deleteVolume(r *request) (any, error) {
+	id, e := r.volumeParam()
+	if e != nil {
+		return nil, e
+	}
+	name, _, _ := strings.Cut(id, ":")
+	if e := r.s.access.check(r.who, "/storage/"+name, "Datastore.Allocate"); e != nil {
+		return nil, e
+	}
+	c := r.s.state
+	c.mu.RLock()
+	_, e = c.needStorage(r.host, name)
+	c.mu.RUnlock()
+	if e != nil {
+		return nil, e
+	}
+	label := name
+	if owner := ownerOf(id); owner != 0 {
+		label = strconv.Itoa(owner) + "@" + name
+	}
+	done := make(chan struct{})
+	upid := r.fork("imgdel", label, func(_ context.Context, t *task) error {
+		defer close(done)
+		return r.removeVolume(t, id)
+	})
+	if !r.p.has("delay") {
+		return upid, nil
+	}
+	timer := r.s.cfg.Clock.NewTimer(time.Duration(r.p.number("delay")) * time.Second)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return nil, nil
+	case <-timer.C():
+	case <-r.ctx.Done():
+	}
+	return upid, nil
+}
+
+func (r *request) removeVolume(t *task, id string) error {
+	if err := t.injected(); err != nil {
+		return err
+	}
+	c := r.s.state
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st, v := c.findVolume(r.host, id)
+	switch {
+	case v == nil && contentOf(id) == "images":
+		return dief("no such volume '%s'", id)
+	case v == nil: // an ISO that is gone only makes Proxmox warn
+		return nil
+	case st.inUse(id):
+		return dief("base volume '%s' is still in use by linked cloned", id)
+	}
+	c.freeVolume(st, id)
+	r.s.tasks.say(t, "Removed volume '%s'", id)
+	return nil
+}
