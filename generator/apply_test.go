@@ -1,0 +1,199 @@
+package generator_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestAppliesWithoutDrift lets the real engine and provider make VMs of a fleet
+// on a simulated Proxmox. Afterwards nothing is left to change; after the state
+// is lost, an import changes nothing on Proxmox; and the VM's file removed, the
+// VM goes.
+func TestAppliesWithoutDrift(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*fleet.VM){
+		"plain": func(*fleet.VM) {},
+		"affinity": func(vm *fleet.VM) {
+			split(vm)
+			pinned(vm)
+			// root may ask any agent: see withoutGuestAgent.
+			vm.Source.Options["agent"] = "0"
+		},
+		"host agent": func(vm *fleet.VM) { split(vm); pinned(vm); vm.PinWith = fleet.PinWithHostAgent },
+		"full": func(vm *fleet.VM) {
+			vm.Clone, vm.Storage, vm.DiskGiB = fleet.CloneFull, "local-lvm", 30
+			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000"}}
+			vm.Tags, vm.ResourcePool = []string{"team-b", "team-a"}, "nodes"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShard(t, change)
+			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
+			s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
+			s.wantNoChanges(t)
+			made := s.guest(t)
+			if !made.Running || len(made.Pending) > 0 {
+				t.Errorf("running %v, waiting for a restart: %v", made.Running, made.Pending)
+			}
+			s.wantMarker(t, made)
+			s.loseState(t)
+			s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
+			if diff := cmp.Diff(made, s.guest(t)); diff != "" {
+				t.Errorf("guest after import (-before +after):\n%s", diff)
+			}
+			s.wantNoChanges(t)
+			s.removeVM(t)
+		})
+	}
+}
+
+// shard is the directory of a fleet with one VM, and the Proxmox that it is for.
+type shard struct {
+	engine  *enginetest.Engine
+	proxmox *pvesim.Server
+	dir     string
+	vm      fleet.VM
+}
+
+func newShard(t *testing.T, change func(*fleet.VM)) *shard {
+	t.Helper()
+	vm := vmAt(somewhere, 2001)
+	vm.Source = fleet.Source{
+		VMID: 9000, DiskInterface: "scsi0", DiskGiB: 20, Storage: "local-lvm",
+		Options: map[string]string{
+			"agent": "enabled=1,fstrim_cloned_disks=1", "boot": "order=scsi0", "machine": "q35", "ostype": "l26",
+			"scsihw": "virtio-scsi-single", "serial0": "socket", "vga": "serial0",
+		},
+	}
+	change(&vm)
+	server := startProxmox(t, vm.Source)
+	f := fleetOf(vm)
+	f.Backend = fleet.Backend{}
+	f.Regions[0].Endpoint, f.Regions[0].Insecure = server.URL(), true
+	files, err := generator.Render(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	enginetest.Write(t, root, files)
+	credentials := []string{"PROXMOX_VE_API_TOKEN=" + pvesim.DefaultToken + "=" + pvesim.DefaultTokenSecret}
+	if vm.PinWith == fleet.PinWithAffinity {
+		credentials = []string{"PROXMOX_VE_USERNAME=root@pam", "PROXMOX_VE_PASSWORD=" + pvesim.DefaultRootPassword}
+	}
+	return &shard{
+		engine: enginetest.New(t).With(credentials...), proxmox: server,
+		dir: filepath.Join(root, filepath.FromSlash(generator.ShardDir(vm.Host))), vm: vm,
+	}
+}
+
+// startProxmox serves a Proxmox with one host of two NUMA nodes and a template.
+func startProxmox(t *testing.T, template fleet.Source) *pvesim.Server {
+	t.Helper()
+	host := topology.Host{Region: somewhere.Region, Name: somewhere.Host, Machine: topology.Machine{MemoryMiB: 65536}}
+	for node := range 2 {
+		host.NUMANodes = append(host.NUMANodes, topology.NUMANode{ID: node, MemoryMiB: 32768})
+	}
+	for id := range 16 {
+		host.CPUs = append(host.CPUs, topology.CPU{ID: id, Online: true, NUMANode: id / 8, Core: id, L3: id / 8})
+	}
+	host.Templates = []topology.Template{{
+		VMID: int(template.VMID), Name: "debian", DiskInterface: template.DiskInterface, DiskGiB: template.DiskGiB,
+		Storage: template.Storage, Options: template.Options,
+	}}
+	server, err := pvesim.New(pvesim.Config{
+		Pools: []string{"nodes"}, Hosts: []topology.Host{host}, RootPassword: pvesim.DefaultRootPassword,
+		Tokens: []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}},
+		Roles:  []pvesim.Role{allPrivileges()},
+		ACL:    []pvesim.ACL{{Path: "/", Subject: "numaform@pve", Role: "Test"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server
+}
+
+// allPrivileges is all that numaform needs, in one role.
+func allPrivileges() pvesim.Role {
+	role := pvesim.Role{Name: "Test"}
+	for _, part := range pvesim.LeastPrivilege() {
+		role.Privileges = append(role.Privileges, part.Privileges...)
+	}
+	return role
+}
+
+func (s *shard) wantNoChanges(t *testing.T) {
+	t.Helper()
+	if out, err := s.engine.Try(t, s.dir, "plan", "-no-color", "-detailed-exitcode"); err != nil {
+		t.Errorf("something is left to change: %v\n%s", err, out)
+	}
+}
+
+// guest returns what Proxmox holds of the VM.
+func (s *shard) guest(t *testing.T) pvesim.GuestState {
+	t.Helper()
+	for _, guest := range s.proxmox.Guests() {
+		if guest.VMID == int(s.vm.VMID) {
+			return guest
+		}
+	}
+	t.Fatalf("no VM %d on Proxmox", s.vm.VMID)
+	return pvesim.GuestState{}
+}
+
+func (s *shard) wantMarker(t *testing.T, guest pvesim.GuestState) {
+	t.Helper()
+	marker, ok := fleet.ParseMarker(guest.Config["description"])
+	if !ok || marker.Key != s.vm.Key {
+		t.Errorf("marker %+v, %v in description %q", marker, ok, guest.Config["description"])
+	}
+}
+
+// loseState forgets the state and asks for an import of the VM.
+func (s *shard) loseState(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"terraform.tfstate", "terraform.tfstate.backup"} {
+		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var blocks strings.Builder
+	for _, i := range generator.Imports(&s.vm) {
+		fmt.Fprintf(&blocks, "import {\n  to = %s\n  id = %q\n}\n", i.Address, i.ID)
+	}
+	enginetest.Write(t, s.dir, map[string][]byte{generator.ImportFile: []byte(blocks.String())})
+}
+
+func (s *shard) removeVM(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{generator.ImportFile, filepath.Base(generator.NodeFile(&s.vm))} {
+		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
+	for _, guest := range s.proxmox.Guests() {
+		if guest.VMID == int(s.vm.VMID) {
+			t.Errorf("VM %d is still there", s.vm.VMID)
+		}
+	}
+}

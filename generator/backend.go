@@ -1,0 +1,225 @@
+package generator
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// maxStateName is the length of a label value in Kubernetes, and of a schema
+// name in PostgreSQL.
+const maxStateName = 63
+
+// statePlaceholder stands for a shard's state name in a backend's setting.
+const statePlaceholder = "{state}"
+
+var notSlug = regexp.MustCompile(`[^a-z0-9]+`)
+
+// StateName names the state of a host's shard. It is readable, differs for each
+// cluster, region and host, has at most 63 characters, begins and ends with a
+// letter (Terraform refuses a kubernetes secret_suffix that ends in "-1") and is
+// a valid label value.
+func StateName(clusterID string, host topology.HostID) string {
+	sum := sha256.Sum256([]byte(clusterID + "\x00" + string(host.Region) + "\x00" + string(host.Host)))
+	suffix := make([]byte, 0, 12)
+	for _, b := range sum[:6] {
+		suffix = append(suffix, 'a'+b>>4, 'a'+b&15)
+	}
+	slug := "numaform-" + notSlug.ReplaceAllString(strings.ToLower(clusterID+"-"+host.String()), "-")
+	slug = slug[:min(len(slug), maxStateName-1-len(suffix))]
+	return strings.TrimRight(slug, "-") + "-" + string(suffix)
+}
+
+type setting struct{ name, value string }
+
+// perShard says which settings of a backend tell one state from another, and how
+// they are made of what the user wrote for them and the state's name.
+var perShard = map[string]func(config map[string]string, state string){
+	"azurerm": func(c map[string]string, state string) { c["key"] = join(c["key"], state, ".tfstate") },
+	"consul":  func(c map[string]string, state string) { c["path"] = join(c["path"], state, "") },
+	"gcs":     func(c map[string]string, state string) { c["prefix"] = join(c["prefix"], state, "") },
+	"http":    httpPerShard,
+	"kubernetes": func(c map[string]string, state string) {
+		c["secret_suffix"] = state
+	},
+	"local": func(c map[string]string, state string) {
+		if c["path"] != "" {
+			c["path"] = join(c["path"], state, ".tfstate")
+		}
+	},
+	"pg": func(c map[string]string, state string) { c["schema_name"] = state },
+	"s3": func(c map[string]string, state string) {
+		c["key"] = join(c["key"], state, ".tfstate")
+		if c["dynamodb_table"] == "" && c["use_lockfile"] == "" {
+			c["use_lockfile"] = "true"
+		}
+	},
+}
+
+// madePerShard are the settings that hold a state's name and nothing else.
+var madePerShard = map[string]string{"kubernetes": "secret_suffix", "pg": "schema_name"}
+
+// httpPerShard locks at the state's own address unless told otherwise: without
+// a lock_address the http backend does not lock at all.
+func httpPerShard(c map[string]string, state string) {
+	c["address"] = join(c["address"], state, "")
+	for _, name := range []string{"lock_address", "unlock_address"} {
+		if c[name] == "" {
+			c[name] = c["address"]
+			continue
+		}
+		c[name] = join(c[name], state, "")
+	}
+}
+
+// join puts the state's name where the placeholder is, or else at the end.
+func join(base, state, suffix string) string {
+	switch {
+	case strings.Contains(base, statePlaceholder):
+		return strings.ReplaceAll(base, statePlaceholder, state)
+	case base == "":
+		return state + suffix
+	default:
+		return strings.TrimRight(base, "/") + "/" + state + suffix
+	}
+}
+
+// backendSettings returns the settings of one shard's backend, sorted.
+func backendSettings(backend fleet.Backend, state string) []setting {
+	config := maps.Clone(backend.Config)
+	if config == nil {
+		config = map[string]string{}
+	}
+	if set, ok := perShard[backend.Type]; ok {
+		set(config, state)
+	}
+	var settings []setting
+	for _, name := range slices.Sorted(maps.Keys(config)) {
+		settings = append(settings, setting{name, strings.ReplaceAll(config[name], statePlaceholder, state)})
+	}
+	return settings
+}
+
+// credentials lists the settings that must come from the environment, because
+// files of a fleet stand in git, each with its variable.
+const credentials = `
+azurerm.access_key ARM_ACCESS_KEY
+azurerm.sas_token ARM_SAS_TOKEN
+azurerm.client_secret ARM_CLIENT_SECRET
+azurerm.client_certificate ARM_CLIENT_CERTIFICATE
+azurerm.client_certificate_password ARM_CLIENT_CERTIFICATE_PASSWORD
+azurerm.oidc_token ARM_OIDC_TOKEN
+azurerm.oidc_request_token ARM_OIDC_REQUEST_TOKEN
+consul.access_token CONSUL_HTTP_TOKEN
+consul.http_auth CONSUL_HTTP_AUTH
+gcs.credentials GOOGLE_CREDENTIALS
+gcs.access_token GOOGLE_OAUTH_ACCESS_TOKEN
+gcs.encryption_key GOOGLE_ENCRYPTION_KEY
+http.username TF_HTTP_USERNAME
+http.password TF_HTTP_PASSWORD
+http.client_private_key_pem TF_HTTP_CLIENT_PRIVATE_KEY_PEM
+kubernetes.username KUBE_USER
+kubernetes.password KUBE_PASSWORD
+kubernetes.token KUBE_TOKEN
+kubernetes.client_key KUBE_CLIENT_KEY_DATA
+pg.conn_str PG_CONN_STR
+s3.access_key AWS_ACCESS_KEY_ID
+s3.secret_key AWS_SECRET_ACCESS_KEY
+s3.token AWS_SESSION_TOKEN
+s3.sse_customer_key AWS_SSE_CUSTOMER_KEY
+`
+
+// variableFor returns the environment variable for a setting that is a
+// credential, or nothing.
+func variableFor(backend, name string) string {
+	for line := range strings.Lines(credentials) {
+		if variable, ok := strings.CutPrefix(line, backend+"."+name+" "); ok {
+			return strings.TrimSpace(variable)
+		}
+	}
+	return ""
+}
+
+// looksSecret finds settings of backends that are not listed above.
+var looksSecret = regexp.MustCompile(`password|passwd|secret|token|credential|private_key|access_key|conn_str`)
+
+// notSecret are settings of the listed backends that look secret and are not.
+var notSecret = map[string]bool{
+	"token_endpoint": true, "oidc_token_file_path": true,
+	"web_identity_token_file": true, "skip_credentials_validation": true,
+}
+
+var backendWord = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+func checkBackend(backend fleet.Backend) error {
+	if backend.Type == "" && len(backend.Config) == 0 {
+		return nil
+	}
+	if !backendWord.MatchString(backend.Type) {
+		return refuse("fleet.backend.type", backend.Type, "name a backend of Terraform, such as kubernetes, s3, pg, http or local")
+	}
+	for _, name := range slices.Sorted(maps.Keys(backend.Config)) {
+		if err := checkSetting(backend.Type, name, backend.Config[name]); err != nil {
+			return err
+		}
+	}
+	return checkPerShard(backend)
+}
+
+func checkSetting(backend, name, value string) error {
+	field := "fleet.backend.config." + name
+	if !backendWord.MatchString(name) {
+		return refuse("fleet.backend.config", name, "names of settings consist of a-z, 0-9 and _, and begin with a letter")
+	}
+	if madePerShard[backend] == name {
+		return &FieldError{Field: field, Problem: "is made by numaform, another for each shard: remove it"}
+	}
+	if variable := variableFor(backend, name); variable != "" {
+		return &FieldError{Field: field, Problem: fmt.Sprintf(
+			"is a credential, and files of a fleet may stand in git: remove it and set the environment variable %s", variable,
+		)}
+	}
+	if looksSecret.MatchString(name) && !notSecret[name] {
+		return &FieldError{Field: field, Problem: "looks like a credential, and files of a fleet may stand in git: " +
+			"remove it and use the backend's environment variable"}
+	}
+	if hasUserinfo(value) {
+		return &FieldError{Field: field, Problem: "is a URL with a user or password in it: " +
+			"remove them and use the backend's environment variables"}
+	}
+	return checkText(field, value)
+}
+
+// hasUserinfo reports whether value is a URL that names a user.
+func hasUserinfo(value string) bool {
+	parsed, err := url.Parse(value)
+	if err != nil {
+		scheme, rest, found := strings.Cut(value, "://")
+		return found && scheme != "" && strings.Contains(rest, "@")
+	}
+	return parsed.Host != "" && parsed.User != nil
+}
+
+// checkPerShard makes sure that no two shards share a state.
+func checkPerShard(backend fleet.Backend) error {
+	if backend.Type == "http" && backend.Config["address"] == "" {
+		return refuse("fleet.backend.config.address", "", "write the URL below which each shard has its state")
+	}
+	if _, known := perShard[backend.Type]; known {
+		return nil
+	}
+	for _, value := range backend.Config {
+		if strings.Contains(value, statePlaceholder) {
+			return nil
+		}
+	}
+	return refuse("fleet.backend.type", backend.Type, "numaform does not know which setting of it names a state: "+
+		"write "+statePlaceholder+" into that setting, and each shard's own name is put there")
+}

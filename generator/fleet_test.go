@@ -1,0 +1,136 @@
+package generator_test
+
+import (
+	"fmt"
+
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/topology"
+)
+
+// vmAt returns a plain VM that may be written.
+func vmAt(host topology.HostID, id fleet.VMID) fleet.VM {
+	return fleet.VM{
+		Key: fleet.Key(fmt.Sprintf("%032x", id)), VMID: id, Name: fleet.NodeName("workers", id),
+		Spec: fleet.Spec{
+			Pool: "workers", NodeClass: "default", InstanceType: "m4x8", CapacityType: "on-demand",
+			VCPUs: 4, MemoryMiB: 8192, Policy: fleet.PolicyShared, Template: "debian", Clone: fleet.CloneLinked, CPUType: "host",
+		},
+		Placement: fleet.Placement{Host: host, Reason: "the only host"},
+		Source:    fleet.Source{VMID: 9000, DiskInterface: "scsi0", DiskGiB: 20, Storage: "local"},
+		Module:    modules.Hash(),
+	}
+}
+
+// somewhere is the host of most tests' VMs.
+var somewhere = topology.HostID{Region: "region-1", Host: "pve-1"}
+
+// fleetOf returns a fleet of region-1 with the VMs.
+func fleetOf(vms ...fleet.VM) fleet.Fleet {
+	return fleet.Fleet{
+		ClusterID: "prod",
+		Backend:   fleet.Backend{Type: "kubernetes", Config: map[string]string{"namespace": "numaform"}},
+		Regions:   []fleet.Region{{Name: "region-1", Endpoint: "https://pve-1.example:8006/"}},
+		VMs:       vms,
+	}
+}
+
+// text draws one line that may be written, with what HCL treats specially.
+func text() *rapid.Generator[string] {
+	return rapid.StringMatching(`([!-~äß日€${}%"\\#][ -~äß日€${}%"\\#]{0,30}[!-~äß日€${}%"\\#])?`)
+}
+
+// fleets draws fleets that may be written, in canonical form.
+func fleets() *rapid.Generator[fleet.Fleet] {
+	return rapid.Custom(func(t *rapid.T) fleet.Fleet {
+		f := fleetOf()
+		f.Regions = append(f.Regions, fleet.Region{
+			Name: "Region_2", Endpoint: "https://10.0.0.7:8006", Insecure: true,
+			Rotation: fleet.Rotation{Last: fleet.VMID(rapid.IntRange(0, 2999).Draw(t, "last")), Round: rapid.IntRange(0, 9).Draw(t, "round")},
+		})
+		for i := range rapid.IntRange(0, 4).Draw(t, "vms") {
+			f.VMs = append(f.VMs, drawVM(t, fleet.VMID(2001+i)))
+		}
+		f.Hosts = rapid.SliceOfN(hosts(), 0, 3).Draw(t, "hosts")
+		return canonical(f)
+	})
+}
+
+func hosts() *rapid.Generator[topology.HostID] {
+	return rapid.Custom(func(t *rapid.T) topology.HostID {
+		return topology.HostID{
+			Region: rapid.SampledFrom([]topology.RegionName{"region-1", "Region_2"}).Draw(t, "region"),
+			Host:   rapid.SampledFrom([]topology.HostName{"pve-1", "PVE_1", "9.pve"}).Draw(t, "host"),
+		}
+	})
+}
+
+func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
+	vm := vmAt(hosts().Draw(t, "host"), id)
+	vm.Pool = rapid.SampledFrom([]string{"workers", "3d", "a-1"}).Draw(t, "pool")
+	vm.Name = fleet.NodeName(vm.Pool, id)
+	vm.NodeClass, vm.Template, vm.Reason = text().Draw(t, "class"), text().Draw(t, "template"), text().Draw(t, "reason")
+	vm.VCPUs = rapid.IntRange(1, 16).Draw(t, "vcpus")
+	vm.MemoryMiB = int64(1024 * vm.VCPUs)
+	vm.Overcommit = rapid.Float64Range(0, 100).Draw(t, "overcommit")
+	vm.Demand = fleet.Demand{Pods: rapid.IntRange(0, 99).Draw(t, "pods"), CPUMilli: rapid.Int64Range(0, 1<<40).Draw(t, "cpu")}
+	vm.Labels = rapid.SampledFrom([]map[string]string{nil, {"for": "", "example.com/tier": "a_b"}, {"x": "1"}}).Draw(t, "labels")
+	vm.PinWith = rapid.SampledFrom([]fleet.PinWith{fleet.PinWithAffinity, fleet.PinWithHostAgent}).Draw(t, "pin with")
+	vm.Policy = rapid.SampledFrom([]fleet.Policy{
+		fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyIsolated,
+	}).Draw(t, "policy")
+	if vm.Policy.Pinned() {
+		vm.VCPUPins = rapid.SliceOfNDistinct(rapid.IntRange(0, 255), vm.VCPUs, vm.VCPUs, rapid.ID).Draw(t, "pins")
+		vm.CPUs = topology.CPUs(vm.VCPUPins...)
+		vm.L3 = rapid.SliceOfN(rapid.IntRange(0, 31), 1, 3).Draw(t, "l3")
+	}
+	if vm.Policy != fleet.PolicyShared {
+		vm.Cells = drawCells(t, vm.VCPUs)
+	}
+	drawDevices(t, &vm)
+	return vm
+}
+
+// drawCells deals the guest's CPUs out to cells, in order or not.
+func drawCells(t *rapid.T, vcpus int) []topology.NUMACell {
+	count := rapid.IntRange(1, min(vcpus, 8)).Draw(t, "cells")
+	members := make([][]int, count)
+	for i, id := range rapid.Permutation(topology.CPUs(span(vcpus)...).List()).Draw(t, "guest cpus") {
+		members[i%count] = append(members[i%count], id)
+	}
+	var cells []topology.NUMACell
+	for i, ids := range members {
+		cells = append(cells, topology.NUMACell{
+			GuestCPUs: topology.CPUs(ids...), HostNodes: topology.CPUs(i, i+8), MemoryMiB: int64(1024 * len(ids)),
+			Policy: rapid.SampledFrom([]topology.NUMAPolicy{topology.NUMABind, topology.NUMAPreferred}).Draw(t, "numa policy"),
+		})
+	}
+	return cells
+}
+
+func span(count int) []int {
+	ids := make([]int, count)
+	for i := range ids {
+		ids[i] = i
+	}
+	return ids
+}
+
+func drawDevices(t *rapid.T, vm *fleet.VM) {
+	for range rapid.IntRange(0, 2).Draw(t, "networks") {
+		vm.Networks = append(vm.Networks, fleet.Network{
+			Bridge: "vmbr0", Model: rapid.SampledFrom([]string{"", "virtio", "e1000"}).Draw(t, "model"),
+			VLAN: rapid.IntRange(0, 4094).Draw(t, "vlan"), MTU: rapid.SampledFrom([]int{0, 1, 9000}).Draw(t, "mtu"), Firewall: true,
+		})
+	}
+	if rapid.Bool().Draw(t, "full") {
+		vm.Clone, vm.Storage = fleet.CloneFull, "fast"
+	}
+	vm.DiskGiB = rapid.Int64Range(0, 40).Draw(t, "disk")
+	if rapid.Bool().Draw(t, "extras") {
+		vm.Tags, vm.SecurityGroups, vm.ResourcePool = []string{"z", "a"}, []string{"k8s"}, "k8s/prod"
+		vm.Source.Options = map[string]string{"ostype": "l26", "serial0": "socket", "vga": "serial0,memory=4", "agent": "1", "smbios1": text().Draw(t, "option")}
+	}
+}

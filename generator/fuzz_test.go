@@ -1,0 +1,106 @@
+package generator_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/topology"
+)
+
+// FuzzRenderText puts any text into any field that takes one: it is refused, or
+// it comes back as it was.
+func FuzzRenderText(f *testing.F) {
+	for _, seed := range []string{
+		"", "plain", "${a}", "%{if}", `"`, `\`, "a\nb", "for", "é", "e\u0301", "\xff", "\u202e", "#", "*/", "numaform/1 cluster=x",
+	} {
+		f.Add(seed, seed)
+	}
+	f.Fuzz(func(t *testing.T, value, name string) {
+		vm := vmAt(somewhere, 2001)
+		vm.NodeClass, vm.InstanceType, vm.CapacityType, vm.Template, vm.Reason = value, value, value, value, value
+		vm.Source.Storage, vm.Source.DiskInterface = value, value
+		vm.Source.Options = map[string]string{name: value}
+		checkSurvives(t, fleetOf(vm))
+	})
+}
+
+// FuzzRenderNames does the same for names that end up in paths.
+func FuzzRenderNames(f *testing.F) {
+	f.Add("region-1", "pve-1", "namespace", "x")
+	f.Add("..", "a/b", "secret", "y")
+	f.Add("modules", "templates", "a-b", "{state}")
+	f.Add("PVE_1", "con.", "for", "https://u:p@h/")
+	f.Fuzz(func(t *testing.T, region, host, name, value string) {
+		place := topology.HostID{Region: topology.RegionName(region), Host: topology.HostName(host)}
+		fl := fleetOf(vmAt(place, 2001))
+		fl.Regions[0].Name = place.Region
+		fl.Backend.Config = map[string]string{name: value}
+		checkSurvives(t, fl)
+	})
+}
+
+// checkSurvives accepts a refusal that names a field, or an exact round trip.
+func checkSurvives(t *testing.T, f fleet.Fleet) {
+	t.Helper()
+	files, err := generator.Render(f)
+	if err != nil {
+		var field *generator.FieldError
+		if !errors.As(err, &field) {
+			t.Fatalf("refused without naming a field: %v", err)
+		}
+		return
+	}
+	for name := range files {
+		if strings.Contains(name, "..") || strings.Contains(name, "//") || strings.HasPrefix(name, "/") {
+			t.Fatalf("path %q leaves the fleet", name)
+		}
+	}
+	got, err := generator.Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(canonical(f), got); diff != "" {
+		t.Fatalf("fleet read back (-rendered +parsed):\n%s", diff)
+	}
+}
+
+// FuzzParse gives Parse any node file: it must not panic, and what it accepts is
+// exactly what numaform writes.
+func FuzzParse(f *testing.F) {
+	files, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	const name = "region-1/pve-1/node-workers-2001.tf"
+	f.Add(files[name])
+	f.Add([]byte(`module "a" { format_version = 2 }`))
+	f.Add([]byte(`module "a" { format_version = [] }`))
+	f.Add([]byte(`module "a" { source = null, format_version = 1 }`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		changed := generator.Files{}
+		for path, old := range files {
+			changed[path] = old
+		}
+		changed[name] = content
+		parsed, err := generator.Parse(changed)
+		if err != nil {
+			var where *generator.ParseError
+			if !errors.As(err, &where) || where.File == "" || where.Mend == "" {
+				t.Fatalf("refused without saying where and how to mend: %v", err)
+			}
+			return
+		}
+		again, err := generator.Render(parsed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(content), string(again[name])); diff != "" {
+			t.Fatalf("accepted what it would not write (-read +written):\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,118 @@
+// Package generator writes a fleet as OpenTofu and Terraform files and reads it
+// back from them: the desired set of VMs is what the files say. It knows neither
+// a disk nor an engine; it maps values to bytes. Start at Render and Parse.
+package generator
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/topology"
+)
+
+// FormatVersion is the format of the files that Render writes. Parse refuses
+// files of a newer one.
+const FormatVersion = 1
+
+// ImportFile is the name of the file in a shard's directory that holds import
+// blocks for as long as an import takes. It belongs to whoever runs the engine:
+// Render does not write it and Parse passes it over.
+const ImportFile = "numaform-import.tf"
+
+// The names of files and directories of a fleet.
+const (
+	fleetFile    = "fleet.json"
+	ignoreFile   = ".gitignore"
+	rotationFile = "rotation.json"
+	mainFile     = "main.tf"
+	modulesDir   = "modules"
+	templatesDir = "templates"
+	nodePrefix   = "node-"
+	hclSuffix    = ".tf"
+)
+
+// Files are the files of a fleet by their slash-separated paths below its
+// directory.
+type Files map[string][]byte
+
+// Render writes the fleet. The same fleet gives the same bytes. Of modules, only
+// the one that this numaform carries is written: a fleet keeps the others, which
+// older VMs may still call.
+func Render(f fleet.Fleet) (Files, error) {
+	f.Regions, f.Hosts, f.VMs = slices.Clone(f.Regions), f.Shards(), slices.Clone(f.VMs)
+	f.Sort()
+	if err := checkFleet(&f); err != nil {
+		return nil, fmt.Errorf("rendering fleet: %w", err)
+	}
+	files := Files{ignoreFile: []byte(ignored)}
+	for name, content := range modules.Files() {
+		files[path.Join(modulesDir, modules.NodeModule, modules.Hash(), name)] = content
+	}
+	if err := renderFleet(files, &f); err != nil {
+		return nil, fmt.Errorf("rendering fleet: %w", err)
+	}
+	for _, host := range f.Hosts {
+		content, err := renderShard(&f, host)
+		if err != nil {
+			return nil, fmt.Errorf("rendering shard %s: %w", host, err)
+		}
+		files[path.Join(ShardDir(host), mainFile)] = content
+	}
+	for i := range f.VMs {
+		content, err := renderNode(f.ClusterID, &f.VMs[i])
+		if err != nil {
+			return nil, fmt.Errorf("rendering vm %s: %w", f.VMs[i].Name, err)
+		}
+		files[NodeFile(&f.VMs[i])] = content
+	}
+	return files, nil
+}
+
+// ignored keeps what the engine leaves in a shard's directory out of git.
+const ignored = `.terraform/
+*.tfstate
+*.tfstate.*
+*.tfplan
+` + ImportFile + "\n"
+
+// ShardDir returns the directory of a host's shard.
+func ShardDir(host topology.HostID) string {
+	return path.Join(string(host.Region), string(host.Host))
+}
+
+// NodeFile returns the path of a VM's file.
+func NodeFile(vm *fleet.VM) string {
+	return path.Join(ShardDir(vm.Host), nodePrefix+vm.Name+hclSuffix)
+}
+
+// Address returns the address of the resource that is the VM itself.
+func Address(vm *fleet.VM) string {
+	return "module." + label(vm.Name) + ".proxmox_virtual_environment_vm.node"
+}
+
+// Addresses returns the addresses of all resources that a VM's file makes, the
+// VM's own first.
+func Addresses(vm *fleet.VM) []string {
+	var addresses []string
+	for _, i := range Imports(vm) {
+		addresses = append(addresses, i.Address)
+	}
+	return addresses
+}
+
+// label returns the module call's label for a VM. An identifier cannot begin
+// with a digit as a VM's name can, and no VM's name begins with an underscore.
+func label(name string) string {
+	if strings.IndexFunc(name, func(r rune) bool { return r >= '0' && r <= '9' }) == 0 {
+		return "_" + name
+	}
+	return name
+}
+
+// sortedPaths returns the paths of files in a stable order.
+func sortedPaths(files Files) []string { return slices.Sorted(maps.Keys(files)) }

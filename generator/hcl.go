@@ -1,0 +1,150 @@
+package generator
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// argument is one attribute of a block.
+type argument struct {
+	name  string
+	value hclwrite.Tokens
+}
+
+// arguments turns a struct with JSON tags into attributes, in the order of its
+// fields. Names are the tags, so no value can become one; map keys are checked
+// by checkOptions and checkBackend.
+func arguments(value any) ([]argument, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if _, err := decoder.Token(); err != nil {
+		return nil, err
+	}
+	var list []argument
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		tokens, err := expression(decoder)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, argument{fmt.Sprint(name), tokens})
+	}
+	return list, nil
+}
+
+// expression turns the decoder's next value into an expression.
+func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
+	token, err := decoder.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch value := token.(type) {
+	case json.Delim:
+		if value == '{' {
+			return object(decoder)
+		}
+		return tuple(decoder)
+	case json.Number:
+		number, err := cty.ParseNumberVal(value.String())
+		return hclwrite.TokensForValue(number), err
+	case string:
+		return hclwrite.TokensForValue(cty.StringVal(value)), nil
+	case bool:
+		return hclwrite.TokensForValue(cty.BoolVal(value)), nil
+	default:
+		return hclwrite.TokensForValue(cty.NullVal(cty.DynamicPseudoType)), nil
+	}
+}
+
+func object(decoder *json.Decoder) (hclwrite.Tokens, error) {
+	var attributes []hclwrite.ObjectAttrTokens
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		value, err := expression(decoder)
+		if err != nil {
+			return nil, err
+		}
+		attributes = append(attributes, hclwrite.ObjectAttrTokens{
+			Name: hclwrite.TokensForIdentifier(fmt.Sprint(name)), Value: value,
+		})
+	}
+	_, err := decoder.Token()
+	return hclwrite.TokensForObject(attributes), err
+}
+
+// maxLine is how long the elements of a list may be together to stand on one line.
+const maxLine = 60
+
+// tuple puts a short list on one line, and the elements of others on lines of
+// their own, so that a diff shows which one changed.
+func tuple(decoder *json.Decoder) (hclwrite.Tokens, error) {
+	var elements []hclwrite.Tokens
+	short, length := true, 0
+	for decoder.More() {
+		value, err := expression(decoder)
+		if err != nil {
+			return nil, err
+		}
+		short = short && value[0].Type != hclsyntax.TokenOBrace && value[0].Type != hclsyntax.TokenOBrack
+		length += len(value.Bytes())
+		elements = append(elements, value)
+	}
+	_, err := decoder.Token()
+	if short && length <= maxLine {
+		return hclwrite.TokensForTuple(elements), err
+	}
+	return lines(elements), err
+}
+
+// lines returns a tuple with each element on a line of its own.
+func lines(elements []hclwrite.Tokens) hclwrite.Tokens {
+	newline := &hclwrite.Token{Type: hclsyntax.TokenNewline, Bytes: []byte{'\n'}}
+	tokens := hclwrite.Tokens{{Type: hclsyntax.TokenOBrack, Bytes: []byte{'['}}, newline}
+	for _, element := range elements {
+		tokens = append(tokens, element...)
+		tokens = append(tokens, &hclwrite.Token{Type: hclsyntax.TokenComma, Bytes: []byte{','}}, newline)
+	}
+	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCBrack, Bytes: []byte{']'}})
+}
+
+// comment appends comment lines; an empty one is a bare "#".
+func comment(body *hclwrite.Body, texts ...string) {
+	for _, text := range texts {
+		line := "#"
+		if text != "" {
+			line += " " + text
+		}
+		body.AppendUnstructuredTokens(hclwrite.Tokens{{Type: hclsyntax.TokenComment, Bytes: []byte(line + "\n")}})
+	}
+}
+
+func setText(body *hclwrite.Body, name, value string) {
+	body.SetAttributeValue(name, cty.StringVal(value))
+}
+
+// sortedAttributes returns attributes in the order of their names, so that the
+// same mistake is found each time.
+func sortedAttributes(attributes hclsyntax.Attributes) []*hclsyntax.Attribute {
+	var list []*hclsyntax.Attribute
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		list = append(list, attributes[name])
+	}
+	return list
+}

@@ -1,0 +1,234 @@
+package generator
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// parseNode reads one node file into the fleet.
+func (p *parser) parseNode(name string) error {
+	n := &nodeFile{name: name, content: p.files[name]}
+	vm, err := n.parse()
+	if err != nil {
+		return err
+	}
+	if want := NodeFile(&vm); want != name {
+		return &ParseError{File: name, Problem: fmt.Sprintf("holds vm %s, whose file is %s", vm.Name, want), Mend: mendRestore}
+	}
+	p.fleet.VMs = append(p.fleet.VMs, vm)
+	return nil
+}
+
+type nodeFile struct {
+	name    string
+	content []byte
+}
+
+func (n *nodeFile) fail(line int, format string, args ...any) error {
+	return &ParseError{File: n.name, Line: line, Problem: fmt.Sprintf(format, args...), Mend: mendRestore}
+}
+
+func (n *nodeFile) failDiagnostics(diagnostics hcl.Diagnostics) error {
+	first := diagnostics[0]
+	line := 0
+	if first.Subject != nil {
+		line = first.Subject.Start.Line
+	}
+	return &ParseError{
+		File: n.name, Line: line, Problem: first.Summary + "; " + first.Detail, Mend: mendRestore, Err: diagnostics,
+	}
+}
+
+func (n *nodeFile) parse() (fleet.VM, error) {
+	attributes, err := n.attributes()
+	if err != nil {
+		return fleet.VM{}, err
+	}
+	if err := n.checkFormat(attributes); err != nil {
+		return fleet.VM{}, err
+	}
+	source, err := n.text(attributes, "source")
+	if err != nil {
+		return fleet.VM{}, err
+	}
+	hash := path.Base(source)
+	if source != moduleSource(hash) {
+		return fleet.VM{}, n.fail(attributes["source"].NameRange.Start.Line, "calls a module that is not numaform's")
+	}
+	delete(attributes, "source")
+	var content call
+	if err := n.decode(attributes, &content); err != nil {
+		return fleet.VM{}, err
+	}
+	return n.vm(hash, &content)
+}
+
+// attributes returns the arguments of the file's one module call.
+func (n *nodeFile) attributes() (hclsyntax.Attributes, error) {
+	parsed, diagnostics := hclsyntax.ParseConfig(n.content, n.name, hcl.InitialPos)
+	if diagnostics.HasErrors() {
+		return nil, n.failDiagnostics(diagnostics)
+	}
+	body, ok := parsed.Body.(*hclsyntax.Body)
+	if !ok || len(body.Attributes) > 0 || len(body.Blocks) != 1 || body.Blocks[0].Type != "module" {
+		return nil, n.fail(1, "does not consist of one module call")
+	}
+	block := body.Blocks[0]
+	if len(block.Body.Blocks) > 0 {
+		inner := block.Body.Blocks[0]
+		return nil, n.fail(inner.TypeRange.Start.Line, "has a block %q, which numaform does not write", inner.Type)
+	}
+	return block.Body.Attributes, nil
+}
+
+// checkFormat comes before all else, so that a newer file is called newer and
+// not wrong.
+func (n *nodeFile) checkFormat(attributes hclsyntax.Attributes) error {
+	attribute, ok := attributes["format_version"]
+	if !ok {
+		return n.fail(1, "has no format_version")
+	}
+	value, diagnostics := attribute.Expr.Value(nil)
+	if diagnostics.HasErrors() {
+		return n.failDiagnostics(diagnostics)
+	}
+	line := attribute.NameRange.Start.Line
+	if value.IsNull() || value.Type() != cty.Number {
+		return n.fail(line, "format_version is not a number")
+	}
+	format, _ := value.AsBigFloat().Int64()
+	if format != FormatVersion {
+		return formatError(n.name, line, int(format))
+	}
+	return nil
+}
+
+func (n *nodeFile) text(attributes hclsyntax.Attributes, name string) (string, error) {
+	attribute, ok := attributes[name]
+	if !ok {
+		return "", n.fail(1, "has no %s", name)
+	}
+	value, diagnostics := attribute.Expr.Value(nil)
+	if diagnostics.HasErrors() {
+		return "", n.failDiagnostics(diagnostics)
+	}
+	if value.IsNull() || value.Type() != cty.String {
+		return "", n.fail(attribute.NameRange.Start.Line, "%s is not a text", name)
+	}
+	return value.AsString(), nil
+}
+
+// decode fills into from the attributes, one by one so that an error names the
+// attribute's line.
+func (n *nodeFile) decode(attributes hclsyntax.Attributes, into *call) error {
+	for _, attribute := range sortedAttributes(attributes) {
+		value, diagnostics := attribute.Expr.Value(nil)
+		if diagnostics.HasErrors() {
+			return n.failDiagnostics(diagnostics)
+		}
+		line := attribute.NameRange.Start.Line
+		text, err := jsonOf(value)
+		if err != nil {
+			return n.fail(line, "%s has a value that numaform does not write", attribute.Name)
+		}
+		decoder := json.NewDecoder(bytes.NewReader(
+			append(append([]byte(`{"`+attribute.Name+`":`), text...), '}'),
+		))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(into); err != nil {
+			return n.fail(line, "%s: %s", attribute.Name, jsonProblem(err))
+		}
+	}
+	return nil
+}
+
+// maxExponent bounds numbers to those that a float64 holds. Beyond, HCL takes a
+// few characters for a number whose digits fill the memory.
+const maxExponent = 1100
+
+var errHugeNumber = errors.New("number out of range")
+
+func jsonOf(value cty.Value) ([]byte, error) {
+	err := cty.Walk(value, func(_ cty.Path, v cty.Value) (bool, error) {
+		if v.IsNull() || v.Type() != cty.Number {
+			return true, nil
+		}
+		if exponent := v.AsBigFloat().MantExp(nil); exponent > maxExponent || exponent < -maxExponent {
+			return false, errHugeNumber
+		}
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ctyjson.Marshal(value, value.Type())
+}
+
+// jsonProblem says what encoding/json found, in terms of HCL.
+func jsonProblem(err error) string {
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		return fmt.Sprintf("%s is no %s", kind.Value, kind.Type)
+	}
+	return strings.Replace(strings.TrimPrefix(err.Error(), "json: "), "unknown field", "unknown attribute", 1)
+}
+
+func (n *nodeFile) vm(hash string, c *call) (fleet.VM, error) {
+	host := hostOf(n.name)
+	vm := fleet.VM{
+		Key: c.Record.Key, VMID: c.VMID, Name: c.Name, Module: hash,
+		Spec: specOf(c),
+		Placement: fleet.Placement{
+			Host: topology.HostID{Region: host.Region, Host: c.Host}, CPUs: topology.CPUs(c.Record.VCPUPins...),
+			VCPUPins: c.Record.VCPUPins, L3: c.Record.L3, Reason: c.Record.Reason,
+		},
+		Source: fleet.Source{
+			VMID: c.Clone.VMID, DiskInterface: c.Record.Source.DiskInterface, DiskGiB: c.Record.Source.DiskGiB,
+			Storage: c.Record.Source.Storage, Options: c.Record.Source.Options,
+		},
+	}
+	for i, numa := range c.NUMA {
+		guest, guestErr := topology.ParseCPUSet(strings.ReplaceAll(numa.CPUs, ";", ","))
+		nodes, nodesErr := topology.ParseCPUSet(strings.ReplaceAll(numa.HostNodes, ";", ","))
+		if err := errors.Join(guestErr, nodesErr); err != nil {
+			return fleet.VM{}, n.fail(0, "numa%d: %v", i, err)
+		}
+		vm.Cells = append(vm.Cells, topology.NUMACell{
+			GuestCPUs: guest, HostNodes: nodes, MemoryMiB: numa.MemoryMiB, Policy: numa.Policy,
+		})
+	}
+	return vm, nil
+}
+
+func specOf(c *call) fleet.Spec {
+	spec := fleet.Spec{
+		Pool: c.Record.Pool, NodeClass: c.Record.NodeClass, InstanceType: c.InstanceType, CapacityType: c.Record.CapacityType,
+		VCPUs: c.CPU.Sockets * c.CPU.Cores, MemoryMiB: c.MemoryMiB,
+		Policy: c.Record.Policy, PinWith: c.Record.PinWith, Overcommit: c.Record.Overcommit,
+		Template: c.Record.Template, Clone: fleet.CloneLinked, CPUType: c.CPU.Type,
+		DiskGiB: c.Record.DiskGiB, Storage: c.Record.Storage, Tags: c.Tags,
+		ResourcePool: c.ResourcePool, SecurityGroups: c.SecurityGroups, Demand: c.Record.Demand,
+		Labels: labelMap(c.Record.Labels),
+	}
+	if c.Clone.Full {
+		spec.Clone = fleet.CloneFull
+	}
+	for _, d := range c.Networks {
+		spec.Networks = append(spec.Networks, fleet.Network{
+			Bridge: d.Bridge, Model: d.Model, Firewall: d.Firewall, MTU: d.MTU, VLAN: d.VLAN,
+		})
+	}
+	return spec
+}

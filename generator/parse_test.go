@@ -1,0 +1,150 @@
+package generator_test
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
+)
+
+const (
+	nodeFile = "region-1/pve-1/node-workers-2001.tf"
+	mainFile = "region-1/pve-1/main.tf"
+)
+
+// TestParseRefuses edits one file at a time.
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	const remove = "(remove)"
+	cases := map[string]struct {
+		file, old, new string
+		want           string
+	}{
+		"unknown attribute": {nodeFile, "  vm_id ", "  vm_ids ", nodeFile + `:14: vm_ids: unknown attribute "vm_ids": restore`},
+		"unknown in object": {nodeFile, "    full ", "    fill ", nodeFile + `:24: clone: unknown attribute "fill"`},
+		"wrong kind":        {nodeFile, `= 2001`, `= "x"`, nodeFile + ":14: vm_id: string is no"},
+		"a value":           {nodeFile, "8192\n", "16384\n", nodeFile + ":4: was edited"},
+		"a comment":         {nodeFile, "# Size", "# size", nodeFile + ":4: was edited"},
+		"a comment more":    {nodeFile, "module \"", "# mine\nmodule \"", nodeFile + ":8: was edited"},
+		"a second value":    {nodeFile, "    full  = false", "    full  = true\n    full  = false", nodeFile + ":26: was edited"},
+		"an expression":     {nodeFile, `"debian"`, `lower("debian")`, "Function calls not allowed"},
+		"a reference":       {nodeFile, `"debian"`, `var.template`, "Variables not allowed"},
+		"an unknown format": {nodeFile, "format_version = 1", "format_version = 0", nodeFile + ":11: has no format that ever was"},
+		"a newer format":    {nodeFile, "format_version = 1", "format_version = 2", nodeFile + ":11: has format 2, and this numaform reads up to 1: upgrade numaform"},
+		"a newer one with more": {
+			nodeFile, "format_version = 1", "format_version = 2\n  more = 1",
+			nodeFile + ":11: has format 2, and this numaform reads up to 1: upgrade numaform",
+		},
+		"format of another kind":  {nodeFile, "format_version = 1", `format_version = "1"`, "format_version is not a number"},
+		"no format":               {nodeFile, "  format_version = 1\n", "", "has no format_version"},
+		"no source":               {nodeFile, "  source = ", "  origin = ", "has no source"},
+		"another module":          {nodeFile, "../../modules", "../modules", nodeFile + ":9: calls a module that is not numaform's"},
+		"another name":            {nodeFile, `name           = "workers-2001"`, `name           = "workers-2002"`, "holds vm workers-2002, whose file is region-1/pve-1/node-workers-2002.tf"},
+		"another host":            {nodeFile, `node_name      = "pve-1"`, `node_name      = "pve-2"`, "whose file is region-1/pve-2/node-workers-2001.tf"},
+		"a bad value":             {nodeFile, `policy        = "Shared"`, `policy        = "Best"`, nodeFile + `: vm workers-2001: policy "Best"`},
+		"a huge number":           {nodeFile, "8192\n", "1e999999999\n", "memory_mib has a value that numaform does not write"},
+		"two modules":             {nodeFile, "module \"", "module \"b\" {\n}\nmodule \"", "does not consist of one module call"},
+		"another block":           {nodeFile, "  source =", "  providers {\n  }\n  source =", nodeFile + `:9: has a block "providers"`},
+		"no HCL":                  {nodeFile, "module \"", "module ((", nodeFile + ":8: "},
+		"line ends":               {nodeFile, "\n", "\r\n", nodeFile + ":1: was edited"},
+		"cut off":                 {nodeFile, "\n}\n", "\n}", nodeFile + ":"},
+		"main.tf":                 {mainFile, "insecure = false", "insecure = true", mainFile + ":21: was edited"},
+		"main.tf gone":            {mainFile, remove, "", mainFile + ": is missing"},
+		"fleet.json gone":         {"fleet.json", remove, "", "fleet.json: is missing"},
+		"fleet.json syntax":       {"fleet.json", `"prod",`, `"prod"`, "fleet.json:4: invalid character"},
+		"fleet.json unknown":      {"fleet.json", `"cluster_id"`, `"cluster"`, `fleet.json: json: unknown field "cluster"`},
+		"fleet.json type":         {"fleet.json", `"prod"`, `7`, "fleet.json:3: json: cannot unmarshal number"},
+		"fleet.json format":       {"fleet.json", `version": 1`, `version": 9`, "fleet.json: has format 9, and this numaform reads up to 1: upgrade numaform"},
+		"fleet.json more":         {"fleet.json", "\n}\n", "\n}\n{}", "more than one JSON value"},
+		"fleet.json value":        {"fleet.json", "https://", "http://", "fleet.json: region region-1: endpoint"},
+		"fleet.json credential":   {"fleet.json", `"namespace"`, `"token"`, "set the environment variable KUBE_TOKEN"},
+		"rotation gone":           {"region-1/rotation.json", remove, "", "region-1/rotation.json: is missing"},
+		"rotation after a merge":  {"region-1/rotation.json", "  \"last\"", "<<<<<<<\n  \"last\"", "region-1/rotation.json:3: invalid character"},
+		"module":                  {"modules/proxmox-node/" + modules.Hash() + "/main.tf", "retries      = 1", "retries      = 9", modules.Hash() + ": was edited"},
+		"a file besides":          {"region-1/pve-1/extra.tf", "", "", "region-1/pve-1/extra.tf: is not numaform's, but the engine would read it: move"},
+		"an override":             {"region-1/pve-1/node-workers-2001_override.tf", "", "", "is not numaform's"},
+		"OpenTofu's own":          {"region-1/pve-1/x.tofu", "", "", "is not numaform's"},
+		"variables":               {"region-1/pve-1/terraform.tfvars", "", "", "is not numaform's"},
+		"JSON":                    {"region-1/pve-1/x.tf.json", "", "", "is not numaform's"},
+		"shard of unknown region": {"region-9/pve-1/main.tf", "", "", `region "region-9" is not in fleet.json`},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			files, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, exists := string(files[c.file]), len(files[c.file]) > 0
+			if exists && c.old != remove && !strings.Contains(text, c.old) {
+				t.Fatalf("no %q in\n%s", c.old, text)
+			}
+			files[c.file] = []byte(strings.Replace(text, c.old, c.new, 1))
+			if c.old == remove {
+				delete(files, c.file)
+			}
+			_, err = generator.Parse(files)
+			var where *generator.ParseError
+			if !errors.As(err, &where) || where.Mend == "" {
+				t.Fatalf("error without place and mend: %v", err)
+			}
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error:\n%v\nwant:\n%s", err, c.want)
+			}
+		})
+	}
+}
+
+// TestParsePassesOver has files that are not the fleet's and harm nothing.
+func TestParsePassesOver(t *testing.T) {
+	t.Parallel()
+	want := fleetOf(vmAt(somewhere, 2001))
+	files, err := generator.Render(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := maps.Clone(modules.Files())
+	older["main.tf"] = append([]byte("# older\n"), older["main.tf"]...)
+	for name, content := range older {
+		files["modules/proxmox-node/"+modules.HashOf(older)+"/"+name] = content
+	}
+	for _, name := range []string{
+		"README.md", ".gitignore", "region-1/pve-1/.terraform.lock.hcl", "region-1/pve-1/terraform.tfstate",
+		"region-1/pve-1/" + generator.ImportFile, "region-1/pve-1/notes.txt", "region-1/templates/pve-1/main.tf", "docs/x.tf",
+	} {
+		files[name] = []byte("anything")
+	}
+	checkParse(t, want, files)
+}
+
+func TestParseNothing(t *testing.T) {
+	t.Parallel()
+	got, err := generator.Parse(generator.Files{"README.md": nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(fleet.Fleet{}, got); diff != "" {
+		t.Errorf("fleet (-want +got):\n%s", diff)
+	}
+}
+
+// TestTwoBranches merges what two branches did: each added one VM.
+func TestTwoBranches(t *testing.T) {
+	t.Parallel()
+	one, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := generator.Render(fleetOf(vmAt(somewhere, 2002)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(one, two)
+	checkParse(t, fleetOf(vmAt(somewhere, 2001), vmAt(somewhere, 2002)), one)
+}

@@ -1,0 +1,209 @@
+package generator_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/topology"
+)
+
+// pinned makes a VM own host CPUs 4 to 7.
+func pinned(vm *fleet.VM) {
+	vm.Policy, vm.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
+	vm.CPUs, vm.VCPUPins = topology.CPUs(4, 5, 6, 7), []int{4, 5, 6, 7}
+}
+
+// split gives a VM two cells of two guest CPUs.
+func split(vm *fleet.VM) {
+	vm.Policy = fleet.PolicyNUMA
+	vm.Cells = []topology.NUMACell{
+		{GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 4096, Policy: topology.NUMABind},
+		{GuestCPUs: topology.CPUs(2, 3), HostNodes: topology.CPUs(1), MemoryMiB: 4096, Policy: topology.NUMABind},
+	}
+}
+
+// TestRefusesVM has one case for each rule: a value that may not be written, and
+// what the user reads.
+func TestRefusesVM(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		change func(*fleet.VM)
+		want   string
+	}{
+		"pool":               {func(v *fleet.VM) { v.Pool = "Workers" }, `pool: nodepool "Workers"`},
+		"pool with newline":  {func(v *fleet.VM) { v.Pool = "a\nb" }, `nodepool "a\nb"`},
+		"name":               {func(v *fleet.VM) { v.Name = "other" }, `name "other": want workers-2001`},
+		"vmid":               {func(v *fleet.VM) { v.VMID = 99 }, "vmid: 99 is not from 100"},
+		"key":                {func(v *fleet.VM) { v.Key = "k e y" }, `key "k e y": want the 32 hex digits`},
+		"module path":        {func(v *fleet.VM) { v.Module = "../../../etc" }, `module "../../../etc": want the 16 hex digits`},
+		"class line break":   {func(v *fleet.VM) { v.NodeClass = "a\nb" }, `node_class "a\nb": has a line break`},
+		"class not UTF-8":    {func(v *fleet.VM) { v.NodeClass = "\xff" }, `node_class "\xff": is not valid UTF-8`},
+		"class not composed": {func(v *fleet.VM) { v.NodeClass = "e\u0301" }, "normal form C"},
+		"class right to left": {
+			func(v *fleet.VM) { v.NodeClass = "a\u202eb" },
+			`node_class "a\u202eb": has a line break or another control character`,
+		},
+		"reason too long":   {func(v *fleet.VM) { v.Reason = strings.Repeat("x", 1025) }, "reason: has 1025 bytes: write at most 1024"},
+		"reason with space": {func(v *fleet.VM) { v.Reason = "x " }, `reason "x ": begins or ends with a space`},
+		"no type":           {func(v *fleet.VM) { v.InstanceType = "" }, "instance_type: is empty"},
+		"policy":            {func(v *fleet.VM) { v.Policy = "Best" }, `policy "Best": want one of`},
+		"pin_with":          {func(v *fleet.VM) { v.PinWith = "Hope" }, `pin_with "Hope": want one of`},
+		"label key":         {func(v *fleet.VM) { v.Labels = map[string]string{"a=b": "c"} }, `labels "a=b=c": want a label`},
+		"label value":       {func(v *fleet.VM) { v.Labels = map[string]string{"a": "${x}"} }, `labels "a=${x}": want a label`},
+		"clone":             {func(v *fleet.VM) { v.Clone = "" }, "clone: is empty: want one of"},
+		"vcpus":             {func(v *fleet.VM) { v.VCPUs = 0 }, "vcpus: 0: want at least 1"},
+		"memory":            {func(v *fleet.VM) { v.MemoryMiB = 1 }, "memory_mib: 1: want from 64"},
+		"overcommit":        {func(v *fleet.VM) { v.Overcommit = math.NaN() }, "overcommit: NaN"},
+		"disk":              {func(v *fleet.VM) { v.DiskGiB = -1 }, "disk_gib: -1"},
+		"demand":            {func(v *fleet.VM) { v.Demand.Pods = -1 }, "demand:"},
+		"candidates":        {func(v *fleet.VM) { v.Hosts = []topology.HostID{somewhere} }, "hosts: [region-1/pve-1]: a placed VM has one host"},
+		"storage":           {func(v *fleet.VM) { v.Clone, v.Storage = fleet.CloneFull, "a b" }, `storage "a b"`},
+		"linked elsewhere":  {func(v *fleet.VM) { v.Storage = "fast" }, `storage "fast": a linked clone stays on its template's storage "local"`},
+		"cpu type":          {func(v *fleet.VM) { v.CPUType = "" }, "cpu_type: is empty: want a CPU type of Proxmox"},
+		"bridge":            {func(v *fleet.VM) { v.Networks = []fleet.Network{{}} }, "networks[0].bridge: is empty"},
+		"model":             {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", Model: "fast"}} }, `networks[0].model "fast"`},
+		"vlan":              {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", VLAN: 4095}} }, "networks[0].vlan: 4095"},
+		"mtu":               {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", MTU: 2}} }, "networks[0].mtu: 2"},
+		"many networks":     {func(v *fleet.VM) { v.Networks = make([]fleet.Network, 33) }, "networks: 33 of them"},
+		"tag":               {func(v *fleet.VM) { v.Tags = []string{"a", "Team A"} }, `tags[1] "Team A": want lower case`},
+		"group":             {func(v *fleet.VM) { v.SecurityGroups = []string{"1"} }, `security_groups[0] "1"`},
+		"group without effect": {func(v *fleet.VM) {
+			v.SecurityGroups, v.Networks = []string{"k8s"}, []fleet.Network{{Bridge: "vmbr0"}}
+		}, "no network has firewall: true"},
+		"resource pool":       {func(v *fleet.VM) { v.ResourcePool = "a/b/c/d" }, `resource_pool "a/b/c/d"`},
+		"l3":                  {func(v *fleet.VM) { v.L3 = []int{topology.Unknown} }, "l3: [-1]"},
+		"pins of unpinned":    {func(v *fleet.VM) { v.CPUs = topology.CPUs(1) }, "cpus: 1: policy Shared pins nothing"},
+		"pinned by no one":    {func(v *fleet.VM) { pinned(v); v.PinWith = "" }, "pin_with: is empty"},
+		"too few pins":        {func(v *fleet.VM) { pinned(v); v.VCPUPins = v.VCPUPins[:3] }, "vcpu_pins: [4 5 6]: want each of the 4 CPUs 4-7 once"},
+		"pin given twice":     {func(v *fleet.VM) { pinned(v); v.VCPUPins = []int{4, 4, 5, 6} }, "vcpu_pins:"},
+		"negative pin":        {func(v *fleet.VM) { pinned(v); v.CPUs, v.VCPUPins = topology.CPUs(-1, 5, 6, 7), []int{5, 6, 7, -1} }, "numbered from 0"},
+		"cell memory":         {func(v *fleet.VM) { split(v); v.Cells[0].MemoryMiB++ }, "cells: have 8193 MiB together: want the VM's 8192"},
+		"cell without node":   {func(v *fleet.VM) { split(v); v.Cells[0].HostNodes = topology.CPUs() }, "cells[0].host_nodes:"},
+		"cell policy":         {func(v *fleet.VM) { split(v); v.Cells[1].Policy = "strict" }, `cells[1].policy "strict"`},
+		"guest CPU twice":     {func(v *fleet.VM) { split(v); v.Cells[1].GuestCPUs = topology.CPUs(1, 2) }, "have guest CPUs [0 1 1 2]"},
+		"guest CPU missing":   {func(v *fleet.VM) { split(v); v.Cells[1].GuestCPUs = topology.CPUs(2, 4) }, "want each from 0 to 3 once"},
+		"many cells":          {func(v *fleet.VM) { v.Cells = make([]topology.NUMACell, 9) }, "cells: 9 of them"},
+		"template":            {func(v *fleet.VM) { v.Source.VMID = 0 }, "source.vmid: 0: want the VMID of template debian on host region-1/pve-1"},
+		"template is itself":  {func(v *fleet.VM) { v.Source.VMID = v.VMID }, "source.vmid: 2001"},
+		"template's disk":     {func(v *fleet.VM) { v.Source.DiskGiB = -1 }, "source.disk_gib: -1"},
+		"growing nothing":     {func(v *fleet.VM) { v.DiskGiB, v.Source.DiskInterface = 40, "" }, "source.disk_interface: is empty: the disk must grow"},
+		"growing nowhere":     {func(v *fleet.VM) { v.DiskGiB, v.Source.Storage = 40, "" }, "source.storage: is empty: the disk must grow"},
+		"option name":         {func(v *fleet.VM) { v.Source.Options = map[string]string{"a\nb": ""} }, `source.options "a\nb"`},
+		"option for":          {func(v *fleet.VM) { v.Source.Options = map[string]string{"for": ""} }, `source.options "for"`},
+		"option value":        {func(v *fleet.VM) { v.Source.Options = map[string]string{"vga": "a\x00"} }, "source.options.vga"},
+		"hookscript":          {func(v *fleet.VM) { v.Source.Options = map[string]string{"hookscript": "x"} }, "run qm set 9000 --delete hookscript"},
+		"template's affinity": {func(v *fleet.VM) { v.Source.Options = map[string]string{"affinity": "1"} }, "run qm set 9000 --delete affinity"},
+		"serial gap":          {func(v *fleet.VM) { v.Source.Options = map[string]string{"serial1": "socket"} }, "there is no serial0"},
+		"display memory":      {func(v *fleet.VM) { v.Source.Options = map[string]string{"vga": "std,memory=x"} }, "memory is not a number"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			vm := vmAt(somewhere, 2001)
+			c.change(&vm)
+			checkRefused(t, fleetOf(vm), c.want)
+		})
+	}
+}
+
+// checkRefused wants an error that names a field and holds the text.
+func checkRefused(t *testing.T, f fleet.Fleet, want string) {
+	t.Helper()
+	files, err := generator.Render(f)
+	if err == nil || files != nil {
+		t.Fatalf("rendered %d files, want an error with %q", len(files), want)
+	}
+	var field *generator.FieldError
+	if !errors.As(err, &field) {
+		t.Errorf("error names no field: %v", err)
+	}
+	if !strings.Contains(err.Error(), want) {
+		t.Errorf("error:\n%v\nwant:\n%s", err, want)
+	}
+}
+
+func TestRefusesFleet(t *testing.T) {
+	t.Parallel()
+	backend := func(kind string, config ...string) func(*fleet.Fleet) {
+		return func(f *fleet.Fleet) {
+			f.Backend = fleet.Backend{Type: kind, Config: map[string]string{}}
+			for i := 0; i < len(config); i += 2 {
+				f.Backend.Config[config[i]] = config[i+1]
+			}
+		}
+	}
+	endpoint := func(url string) func(*fleet.Fleet) {
+		return func(f *fleet.Fleet) { f.Regions[0].Endpoint = url }
+	}
+	at := func(host topology.HostName) func(*fleet.Fleet) {
+		return func(f *fleet.Fleet) { f.Hosts = append(f.Hosts, topology.HostID{Region: "region-1", Host: host}) }
+	}
+	cases := map[string]struct {
+		change func(*fleet.Fleet)
+		want   string
+	}{
+		"region twice":      {func(f *fleet.Fleet) { f.Regions = append(f.Regions, f.Regions[0]) }, `region "region-1": stands twice`},
+		"region unknown":    {func(f *fleet.Fleet) { f.Regions = nil }, "is not a region of the fleet"},
+		"region reserved":   {func(f *fleet.Fleet) { f.Regions[0].Name = "modules" }, `region "modules": is a name`},
+		"region path":       {func(f *fleet.Fleet) { f.Regions[0].Name = "../x" }, `region "../x"`},
+		"rotation":          {func(f *fleet.Fleet) { f.Regions[0].Rotation.Last = -1 }, "region region-1: rotation: last -1"},
+		"host path":         {at("a/b"), `host "a/b": names a directory`},
+		"host reserved":     {at("templates"), `host "templates": is a name`},
+		"host too long":     {at(topology.HostName(strings.Repeat("h", 64))), "at most 63"},
+		"endpoint http":     {endpoint("http://pve-1:8006/"), "want https://host:port/"},
+		"endpoint path":     {endpoint("https://pve-1:8006/api2/json"), "without a path"},
+		"endpoint secret":   {endpoint("https://root:geheim@pve-1:8006/"), "set PROXMOX_VE_API_TOKEN"},
+		"backend type":      {backend("k8s s"), `fleet.backend.type "k8s s": name a backend`},
+		"backend without":   {backend("", "path", "x"), "fleet.backend.type: is empty"},
+		"backend setting":   {backend("s3", "a\nb", "x"), `fleet.backend.config "a\nb"`},
+		"backend value":     {backend("s3", "bucket", "a\nb"), "fleet.backend.config.bucket"},
+		"pg credential":     {backend("pg", "conn_str", "geheim"), "set the environment variable PG_CONN_STR"},
+		"s3 credential":     {backend("s3", "secret_key", "geheim"), "AWS_SECRET_ACCESS_KEY"},
+		"http credential":   {backend("http", "address", "https://h/", "password", "geheim"), "TF_HTTP_PASSWORD"},
+		"kube credential":   {backend("kubernetes", "token", "geheim"), "KUBE_TOKEN"},
+		"other credential":  {backend("oss", "security_token", "geheim"), "looks like a credential"},
+		"secret in URL":     {backend("http", "address", "https://u:geheim@h/"), "is a URL with a user or password"},
+		"secret in bad URL": {backend("http", "address", "https://u:geheim@h:x y/%"), "is a URL with a user or password"},
+		"suffix":            {backend("kubernetes", "secret_suffix", "x"), "another for each shard: remove it"},
+		"http nowhere":      {backend("http"), "fleet.backend.config.address: is empty"},
+		"one state":         {backend("oss", "key", "terraform.tfstate"), "write {state} into that setting"},
+		"same name": {func(f *fleet.Fleet) {
+			other := vmAt(topology.HostID{Region: "other", Host: "pve-1"}, 2001)
+			f.Regions = append(f.Regions, fleet.Region{Name: "other", Endpoint: "https://other:8006/"})
+			f.VMs = append(f.VMs, other)
+		}, `name "workers-2001": is that of vm workers-2001 too`},
+		"same key": {func(f *fleet.Fleet) {
+			f.VMs = append(f.VMs, vmAt(somewhere, 2002))
+			f.VMs[1].Key = f.VMs[0].Key
+		}, "is that of vm workers-2001 too"},
+		"same vmid": {func(f *fleet.Fleet) {
+			other := vmAt(topology.HostID{Region: "region-1", Host: "pve-2"}, 2001)
+			other.Pool, other.Name, other.Key = "b", "b-2001", fleet.Key(strings.Repeat("f", 32))
+			f.VMs = append(f.VMs, other)
+		}, `vmid "region-1/2001"`},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := fleetOf(vmAt(somewhere, 2001))
+			c.change(&f)
+			checkRefused(t, f, c.want)
+			if _, err := generator.Render(f); strings.Contains(err.Error(), "geheim") {
+				t.Errorf("error repeats a secret: %v", err)
+			}
+		})
+	}
+}
+
+func TestRefusesClusterID(t *testing.T) {
+	t.Parallel()
+	f := fleetOf()
+	f.ClusterID = "Prod"
+	if _, err := generator.Render(f); err == nil || !strings.Contains(err.Error(), `clusterID "Prod"`) {
+		t.Errorf("Render: %v", err)
+	}
+}
