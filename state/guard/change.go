@@ -1,0 +1,243 @@
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+)
+
+// change judges what a plan does to one resource.
+func (j *judge) change(rc *tfjson.ResourceChange) {
+	if rc == nil || rc.Change == nil {
+		j.deny(RulePlan, "", "a change of the plan is null: plan again")
+		return
+	}
+	firewall := isFirewall(rc)
+	if !firewall && !ours(rc) {
+		j.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
+		return
+	}
+	if rc.DeposedKey != "" {
+		j.deny(RuleReplace, rc.Address, "the plan deletes what a broken replacement left behind: look at the VM, then remove the deposed object from the state by hand")
+		return
+	}
+	if rc.Change.GeneratedConfig != "" {
+		j.deny(RuleConfig, rc.Address, "the engine made configuration up for it: only numaform writes fleet files")
+	}
+	if rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address {
+		j.ask(RuleMoved, rc.Address, "it moves here from "+rc.PreviousAddress+": approve if both are the same VM")
+	}
+	if firewall {
+		j.firewall(rc)
+		return
+	}
+	j.action(rc)
+}
+
+// ours reports whether a change is about one of our addresses, in every way that
+// the plan says it.
+func ours(rc *tfjson.ResourceChange) bool {
+	name := label(rc.Address)
+	return name != "" && rc.ModuleAddress == "module."+name && rc.Mode == tfjson.ManagedResourceMode &&
+		rc.Type == ResourceType && rc.Name == "node" && rc.Index == nil && rc.ProviderName == Provider
+}
+
+// action sends a change to the check of its action.
+func (j *judge) action(rc *tfjson.ResourceChange) {
+	actions := rc.Change.Actions
+	importing := rc.Change.Importing != nil
+	switch {
+	case importing && (actions.NoOp() || actions.Update()):
+		j.imported(rc)
+	case importing:
+		j.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: make its file say what the VM is")
+	case actions.NoOp():
+		j.unchanged(rc)
+	case actions.Create():
+		j.create(rc)
+	case actions.Delete():
+		j.remove(rc)
+	case actions.Update():
+		j.update(rc)
+	case actions.Replace():
+		j.deny(RuleReplace, rc.Address, replaceMessage(rc))
+	case actions.Forget():
+		j.ask(RuleForget, rc.Address, "the VM leaves the state but stays in Proxmox: approve if someone else looks after it")
+	default:
+		j.deny(RuleAction, rc.Address, fmt.Sprintf("action %q is none that numaform asks for", join(actions)))
+	}
+}
+
+func join(actions tfjson.Actions) string {
+	words := make([]string, len(actions))
+	for i, a := range actions {
+		words[i] = string(a)
+	}
+	return strings.Join(words, "+")
+}
+
+func replaceMessage(rc *tfjson.ResourceChange) string {
+	if rc.ActionReason == tfjson.ActionReasonReplaceBecauseTainted {
+		return "it is tainted, so the plan destroys the VM and makes it again: untaint it if it runs well, or remove its file and make a new one"
+	}
+	return "the plan destroys the VM and makes it again: undo the change in its file, or replace the node by a new one with its own VMID"
+}
+
+// surplus denies a change that was not asked for.
+func (j *judge) surplus(rc *tfjson.ResourceChange, op operation) {
+	j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s it: the files, the state and the request disagree; plan again from fresh files", op))
+}
+
+// unchanged checks a VM of which only the security groups are to change.
+func (j *judge) unchanged(rc *tfjson.ResourceChange) {
+	if w := j.wanted[rc.Address]; w != nil && w.operation == opUpdate {
+		j.identity(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
+	}
+}
+
+func (j *judge) create(rc *tfjson.ResourceChange) {
+	w := j.take(opCreate, rc.Address)
+	if w == nil {
+		j.surplus(rc, opCreate)
+		return
+	}
+	after := attributes(rc.Change.After)
+	if rc.Change.Before != nil {
+		j.deny(RuleAction, rc.Address, "a create of something that is already there: plan again")
+	}
+	j.identity(rc.Address, after, w.Target, "planned")
+	if host := text(after["node_name"]); host != string(w.Host) {
+		j.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, asked for on %q", host, w.Host))
+	}
+	if name := text(after["name"]); name != label(rc.Address) {
+		j.deny(RuleIdentity, rc.Address, "the VM's name is not that of its module call")
+	}
+	if clones := list(after["clone"]); len(clones) != 1 {
+		j.deny(RuleFixed, rc.Address, "the VM is not a clone of one template")
+	}
+	j.planned(rc, after)
+}
+
+func (j *judge) remove(rc *tfjson.ResourceChange) {
+	w := j.take(opDelete, rc.Address)
+	if w == nil {
+		j.surplus(rc, opDelete)
+		return
+	}
+	j.identity(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
+}
+
+func (j *judge) update(rc *tfjson.ResourceChange) {
+	w := j.take(opUpdate, rc.Address)
+	if w == nil {
+		j.surplus(rc, opUpdate)
+		return
+	}
+	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
+	j.identity(rc.Address, before, w.Target, "in the state")
+	j.identity(rc.Address, after, w.Target, "planned")
+	for _, path := range changed(before, after, rc.Change.AfterUnknown) {
+		if !slices.Contains(liveAttributes, path) {
+			j.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change in place on a running VM: replace the node instead", path))
+		}
+	}
+	j.planned(rc, after)
+}
+
+// imported judges the import of a VM that exists.
+func (j *judge) imported(rc *tfjson.ResourceChange) {
+	j.planned(rc, attributes(rc.Change.After))
+	w := j.take(opImport, rc.Address)
+	if w == nil || !w.Incomplete {
+		j.imports(rc)
+	}
+	if w == nil {
+		j.ask(RuleImport, rc.Address, "nobody asked to import it: approve if this VM is to become ours")
+		return
+	}
+	j.identity(rc.Address, attributes(rc.Change.After), w.Target, "planned")
+	if !j.same(attributes(rc.Change.Before), w.Target) || rc.Change.Importing.ID != w.ImportID() {
+		j.ask(RuleImport, rc.Address, fmt.Sprintf("the VM in Proxmox does not carry VMID %d and the marker of its file: approve if it is to become ours", w.VMID))
+	}
+}
+
+// imports judges what an import changes of the VM.
+func (j *judge) imports(rc *tfjson.ResourceChange) {
+	for _, path := range changed(attributes(rc.Change.Before), attributes(rc.Change.After), rc.Change.AfterUnknown) {
+		switch {
+		case slices.Contains(liveAttributes, path) || providerOnly(path):
+		case slices.Contains(deepAttributes, topLevel(path)):
+			j.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM is not what its file says: it is not the VM that was made from it; remove it on purpose", path))
+		default:
+			j.ask(RuleUpdate, rc.Address, fmt.Sprintf("the import would change %s of the VM", path))
+		}
+	}
+}
+
+// same reports whether values are those of a target: VMID, cluster and key.
+func (j *judge) same(values map[string]any, want Target) bool {
+	vmid, numbered := integer(values["vm_id"])
+	marker, ok := fleet.ParseMarker(text(values["description"]))
+	return numbered && vmid == int64(want.VMID) && ok && marker.Key == want.Key && marker.ClusterID == j.intent.ClusterID
+}
+
+// identity denies values of a VM that are not those of its target.
+func (j *judge) identity(address string, values map[string]any, want Target, where string) {
+	vmid, ok := integer(values["vm_id"])
+	if !ok || vmid != int64(want.VMID) {
+		j.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not %d, which was asked for", where, want.VMID))
+	}
+	marker, ok := fleet.ParseMarker(text(values["description"]))
+	if !ok {
+		j.deny(RuleIdentity, address, "the description "+where+" has no marker of numaform: this VM may be someone else's")
+		return
+	}
+	if marker.Key != want.Key || marker.ClusterID != j.intent.ClusterID {
+		j.deny(RuleIdentity, address, fmt.Sprintf("the marker %s names cluster %s and key %s, asked for were cluster %s and key %s: this VM is another one",
+			where, marker.ClusterID, marker.Key, j.intent.ClusterID, want.Key))
+	}
+}
+
+// drift judges what changed in Proxmox behind the state's back. What the plan
+// does about it is judged as any other change.
+func (j *judge) drift(changes []*tfjson.ResourceChange) {
+	for _, rc := range changes {
+		switch {
+		case rc == nil || rc.Change == nil:
+			j.deny(RulePlan, "", "a drift of the plan is null: plan again")
+		case isFirewall(rc):
+			// What the plan does about it is judged as a change.
+		case !ours(rc):
+			j.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
+		case rc.Change.Actions.Update():
+			j.drifted(rc)
+		case rc.Change.Actions.Delete():
+			j.gone(rc)
+		case !rc.Change.Actions.NoOp():
+			j.deny(RuleAction, rc.Address, fmt.Sprintf("drift %q is none that numaform knows", join(rc.Change.Actions)))
+		}
+	}
+}
+
+// gone judges a VM that a refresh did not find. If it was to be deleted, there
+// is nothing left to do.
+func (j *judge) gone(rc *tfjson.ResourceChange) {
+	if w := j.take(opDelete, rc.Address); w != nil {
+		j.identity(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
+		return
+	}
+	j.ask(RuleDrift, rc.Address, "the VM is gone from Proxmox: approve that the state forgets it")
+}
+
+func (j *judge) drifted(rc *tfjson.ResourceChange) {
+	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
+	was, wasOK := fleet.ParseMarker(text(before["description"]))
+	is, isOK := fleet.ParseMarker(text(after["description"]))
+	if !wasOK || !isOK || was.Key != is.Key || was.ClusterID != is.ClusterID || !equal(before["vm_id"], after["vm_id"]) {
+		j.deny(RuleDrift, rc.Address, "VMID or marker of the VM were changed in Proxmox: put its description back, or take the VM out of the state by hand")
+	}
+}

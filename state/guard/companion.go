@@ -1,0 +1,96 @@
+package guard
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+
+	tfjson "github.com/hashicorp/terraform-json"
+)
+
+// FirewallType is the one resource type that may stand beside a VM in its
+// module: the VM's security groups. It comes, changes and goes with its VM.
+const FirewallType = "proxmox_virtual_environment_firewall_rules"
+
+// firewallPattern matches the addresses of security groups; its group is the
+// module's label.
+var firewallPattern = regexp.MustCompile(`^module\.([a-z0-9](?:[a-z0-9-]*[a-z0-9])?)\.proxmox_virtual_environment_firewall_rules\.security_groups\[0\]$`)
+
+// guarded returns the address of the VM whose security groups stand at address,
+// or "".
+func guarded(address string) string {
+	match := firewallPattern.FindStringSubmatch(address)
+	if match == nil {
+		return ""
+	}
+	return "module." + match[1] + "." + ResourceType + ".node"
+}
+
+// isFirewall reports whether a change is about security groups of one of our VMs.
+func isFirewall(rc *tfjson.ResourceChange) bool {
+	vm := guarded(rc.Address)
+	index, ok := integer(rc.Index)
+	return vm != "" && ok && index == 0 && rc.ModuleAddress == "module."+label(vm) && rc.Mode == tfjson.ManagedResourceMode &&
+		rc.Type == FirewallType && rc.Name == "security_groups" && rc.ProviderName == Provider
+}
+
+// firewallActions says for which change of a VM its security groups may change in
+// which way.
+var firewallActions = map[operation][]tfjson.Action{
+	opCreate: {tfjson.ActionCreate},
+	opImport: {tfjson.ActionCreate},
+	opUpdate: {tfjson.ActionCreate, tfjson.ActionUpdate, tfjson.ActionDelete},
+	opDelete: {tfjson.ActionDelete},
+}
+
+// firewall judges a change of security groups: it must serve the change that was
+// asked for of their VM.
+func (j *judge) firewall(rc *tfjson.ResourceChange) {
+	actions := rc.Change.Actions
+	switch {
+	case rc.Change.Importing != nil:
+		j.deny(RuleImport, rc.Address, "security groups are not imported: they are set again")
+	case actions.NoOp():
+	case actions.Replace():
+		j.deny(RuleReplace, rc.Address, "the plan would take the security groups away and set them again: replace the node instead")
+	case actions.Create() || actions.Delete() || actions.Update():
+		j.serve(rc, actions[0])
+	default:
+		j.deny(RuleAction, rc.Address, fmt.Sprintf("action %q is none that numaform asks for", join(actions)))
+	}
+}
+
+// serve judges whether a change of security groups serves that of their VM.
+func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
+	w := j.wanted[guarded(rc.Address)]
+	if w == nil || !slices.Contains(firewallActions[w.operation], action) {
+		j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s security groups of this VM: plan again from fresh files", action))
+		return
+	}
+	w.served = true
+	if action == tfjson.ActionDelete {
+		j.belongs(rc.Address, rc.Change.Before, *w)
+		return
+	}
+	j.rules(rc, *w)
+}
+
+// rules checks the security groups that a VM will have.
+func (j *judge) rules(rc *tfjson.ResourceChange, w wish) {
+	j.belongs(rc.Address, rc.Change.After, w)
+	for _, rule := range list(attributes(rc.Change.After)["rule"]) {
+		r := attributes(rule)
+		if zero(r["security_group"]) || !zero(r["action"]) || !zero(r["source"]) || !zero(r["dest"]) {
+			j.deny(RulePrivileged, rc.Address, "a firewall rule is not a security group: numaform writes no rules of its own")
+		}
+	}
+	j.secrets(rc.Address, rc.Change.After)
+}
+
+// belongs denies security groups that are those of another guest.
+func (j *judge) belongs(address string, values any, w wish) {
+	vmid, ok := integer(attributes(values)["vm_id"])
+	if !ok || vmid != int64(w.VMID) || !zero(attributes(values)["container_id"]) {
+		j.deny(RuleIdentity, address, fmt.Sprintf("the security groups are not those of VM %d", w.VMID))
+	}
+}

@@ -1,0 +1,107 @@
+package guard_test
+
+import (
+	"testing"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/state/guard"
+)
+
+// firewall.json deletes VM 2002 and creates VM 2003, each with a security group.
+const (
+	groupsGo   = "resource_changes.1."
+	groupsCome = "resource_changes.3."
+)
+
+func TestCheckSecurityGroups(t *testing.T) {
+	t.Parallel()
+	if v := guard.Check(edited(t, "firewall", nil), mixed, guard.DefaultRules()); v.Decision != guard.Allow {
+		t.Errorf("want security groups to go with their VMs, got\n%s", v)
+	}
+	tests := []struct {
+		name   string
+		intent guard.Intent
+		edits  edits
+		want   guard.Rule
+		part   string
+	}{
+		{"of a VM that stays", creating(2003), nil, guard.RuleSurplus, "nobody asked to delete security groups"},
+		{"of a VM nobody asked for", intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), nil, guard.RuleSurplus, "nobody asked to create security groups"},
+		{"of another VM", mixed, edits{groupsCome + "change.after.vm_id": 100}, guard.RuleIdentity, "not those of VM 2003"},
+		{"of a container", mixed, edits{groupsCome + "change.after.container_id": 100}, guard.RuleIdentity, "not those of VM 2003"},
+		{"deleted of another VM", mixed, edits{groupsGo + "change.before.vm_id": 100}, guard.RuleIdentity, "not those of VM 2002"},
+		{"a rule of its own", mixed, edits{groupsCome + "change.after.rule.0.action": "ACCEPT"}, guard.RulePrivileged, "not a security group"},
+		{"a rule without group", mixed, edits{groupsCome + "change.after.rule.0.security_group": nil}, guard.RulePrivileged, "not a security group"},
+		{"a secret", mixed, edits{groupsCome + "change.after.rule.0.comment": "PVEAPIToken=x"}, guard.RuleSecret, "API token"},
+		{"replaced", mixed, edits{groupsCome + "change.actions": []any{"delete", "create"}}, guard.RuleReplace, "set them again"},
+		{"read", mixed, edits{groupsCome + "change.actions": []any{"read"}}, guard.RuleAction, `"read"`},
+		{"updated with a create", mixed, edits{groupsCome + "change.actions": []any{"update"}}, guard.RuleSurplus, "nobody asked to update"},
+		{"imported", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}}, guard.RuleImport, "not imported"},
+		{"deposed", mixed, edits{groupsGo + "deposed": "0a"}, guard.RuleReplace, "broken replacement"},
+		{"second instance", mixed, edits{groupsCome + "index": 1}, guard.RuleAddress, "not a VM"},
+		{"another name", mixed, edits{groupsCome + "address": "module.workers-2003.proxmox_virtual_environment_firewall_rules.x[0]"}, guard.RuleAddress, "not a VM"},
+		{"another module", mixed, edits{groupsCome + "module_address": "module.workers-2002"}, guard.RuleAddress, "not a VM"},
+		{"another type", mixed, edits{groupsCome + "type": "proxmox_virtual_environment_firewall_options"}, guard.RuleAddress, "not a VM"},
+		{"another resource name", mixed, edits{groupsCome + "name": "x"}, guard.RuleAddress, "not a VM"},
+		{"another provider", mixed, edits{groupsCome + "provider_name": "x"}, guard.RuleAddress, "not a VM"},
+		{"a data source", mixed, edits{groupsCome + "mode": "data"}, guard.RuleAddress, "not a VM"},
+		{"nobody's", mixed, edits{groupsCome + "address": "x", groupsCome + "module_address": "module."}, guard.RuleAddress, "not a VM"},
+		{"imported as they are", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}, groupsCome + "change.actions": []any{"no-op"}}, guard.RuleImport, "not imported"},
+		{"from a source", mixed, edits{groupsCome + "change.after.rule.0.source": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
+		{"to a destination", mixed, edits{groupsCome + "change.after.rule.0.dest": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
+		{"of a VM in the state", mixed, edits{"prior_state.values.root_module.child_modules.1.resources.0.type": guard.ResourceType}, guard.RuleAddress, "the state holds"},
+		{"VMID unknown", mixed, edits{groupsCome + "change.after.vm_id": nil}, guard.RuleIdentity, "not those of VM 2003"},
+		{"of the cluster, in the state", mixed, edits{"prior_state.values.root_module.child_modules.1.resources.0.address": "proxmox_virtual_environment_firewall_rules.all"}, guard.RuleAddress, "the state holds"},
+		{"for_each in the module", mixed, edits{call + "module.resources.0.for_each_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "something else"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			v := guard.Check(edited(t, "firewall", tt.edits), tt.intent, guard.DefaultRules())
+			if v.Decision != guard.Deny || !has(v, guard.Deny, tt.want, tt.part) {
+				t.Errorf("want denied by %s with %q, got\n%s", tt.want, tt.part, v)
+			}
+		})
+	}
+}
+
+func TestCheckUpdateOfSecurityGroups(t *testing.T) {
+	t.Parallel()
+	// An update of VM 2003 may bring security groups, change them, or take them away.
+	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })
+	for _, action := range []string{"create", "update", "delete"} {
+		plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{action}})
+		groups, node := plan.ResourceChanges[3].Change, plan.ResourceChanges[4].Change
+		groups.Before = groups.After
+		node.Actions, node.Before = []tfjson.Action{"update"}, node.After
+		node.AfterUnknown = nil
+		if v := guard.Check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
+			t.Errorf("%s: got\n%s", action, v)
+		}
+	}
+	plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{"update"}})
+	alone := plan.ResourceChanges[4].Change
+	alone.Actions, alone.Before = []tfjson.Action{"no-op"}, alone.After
+	if v := guard.Check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
+		t.Errorf("groups alone: got\n%s", v)
+	}
+	other := updating
+	other.Update = []guard.Target{{Address: vm(2003).Address, VMID: 2003, Host: "pve-1", Key: vm(2001).Key}}
+	if v := guard.Check(plan, other, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIdentity, "marker in the state") {
+		t.Errorf("groups of another VM: got\n%s", v)
+	}
+	importing := intent(func(i *guard.Intent) { i.Import = creating(2003).Create; i.Delete = mixed.Delete })
+	plan = edited(t, "firewall", nil)
+	node := plan.ResourceChanges[4].Change
+	node.Actions, node.Before, node.Importing = []tfjson.Action{"no-op"}, node.After, &tfjson.Importing{ID: "pve-1/2003"}
+	node.AfterUnknown = nil
+	if v := guard.Check(plan, importing, guard.DefaultRules()); v.Decision != guard.Allow {
+		t.Errorf("import: got\n%s", v)
+	}
+	node.Actions, node.Importing = []tfjson.Action{"delete"}, nil
+	leaving := intent(func(i *guard.Intent) { i.Delete = creating(2002, 2003).Create })
+	if v := guard.Check(plan, leaving, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleSurplus, "nobody asked to create security groups") {
+		t.Errorf("groups for a VM that leaves: got\n%s", v)
+	}
+}

@@ -1,0 +1,118 @@
+package guard
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// addressPattern matches our addresses; its group is the module's label.
+var addressPattern = regexp.MustCompile(`^module\.([a-z0-9](?:[a-z0-9-]*[a-z0-9])?)\.proxmox_virtual_environment_vm\.node$`)
+
+// label returns the module label of one of our addresses, or "".
+func label(address string) string {
+	match := addressPattern.FindStringSubmatch(address)
+	if match == nil {
+		return ""
+	}
+	return match[1]
+}
+
+func importID(host topology.HostName, vmid fleet.VMID) string {
+	return string(host) + "/" + strconv.Itoa(int(vmid))
+}
+
+// readIntent fills wanted.
+func (j *judge) readIntent() {
+	for _, list := range []struct {
+		operation operation
+		targets   []Target
+	}{
+		{opCreate, j.intent.Create},
+		{opDelete, j.intent.Delete},
+		{opImport, j.intent.Import},
+		{opUpdate, j.intent.Update},
+	} {
+		for _, target := range list.targets {
+			j.want(list.operation, target)
+		}
+	}
+	vmids := map[fleet.VMID]string{}
+	for _, address := range slices.Sorted(maps.Keys(j.wanted)) {
+		vmid := j.wanted[address].VMID
+		if other, ok := vmids[vmid]; ok {
+			j.deny(RuleIntent, address, fmt.Sprintf("VMID %d is wanted for %s too: give each VM its own", vmid, other))
+		}
+		vmids[vmid] = address
+	}
+}
+
+func (j *judge) want(op operation, target Target) {
+	if other, ok := j.wanted[target.Address]; ok {
+		j.deny(RuleIntent, target.Address,
+			fmt.Sprintf("wanted as %s and as %s: a plan does one thing to a VM", other.operation, op))
+	}
+	switch {
+	case j.intent.ClusterID == "" || target.Key == "" || target.Host == "":
+		j.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be told from others")
+	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
+		j.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not one of Proxmox'", target.VMID))
+	case label(target.Address) == "":
+		j.deny(RuleIntent, target.Address, "not an address of a numaform VM: want module.<name>."+ResourceType+".node")
+	}
+	j.wanted[target.Address] = &wish{Target: target, operation: op}
+}
+
+// take returns the wish for op at an address and marks it as fulfilled, or nil.
+func (j *judge) take(op operation, address string) *wish {
+	w := j.wanted[address]
+	if w == nil || w.operation != op || w.done {
+		return nil
+	}
+	w.done = true
+	return w
+}
+
+// missing denies a plan that leaves out a part of the intent.
+func (j *judge) missing() {
+	for _, address := range slices.Sorted(maps.Keys(j.wanted)) {
+		w := j.wanted[address]
+		if !w.done && (!w.served || w.operation != opUpdate) {
+			j.deny(RuleMissing, address, fmt.Sprintf("the plan does not %s it (VM %d on %s): "+
+				"the files, the state and the request disagree; plan again from fresh files, or import what exists", w.operation, w.VMID, w.Host))
+		}
+	}
+}
+
+// limits asks for approval when the intent is larger than one plan may be.
+func (j *judge) limits(rules Rules) {
+	perHost := map[string]int{}
+	for _, t := range j.intent.Create {
+		perHost["creates on host "+string(t.Host)]++
+	}
+	for _, t := range j.intent.Delete {
+		perHost["deletes on host "+string(t.Host)]++
+	}
+	for _, what := range slices.Sorted(maps.Keys(perHost)) {
+		limit := rules.MaxCreatesPerHost
+		if what[0] == 'd' {
+			limit = rules.MaxDeletesPerHost
+		}
+		j.limit(what, perHost[what], limit)
+	}
+	j.limit("creates", len(j.intent.Create), rules.MaxCreates)
+	j.limit("deletes", len(j.intent.Delete), rules.MaxDeletes)
+	j.limit("updates", len(j.intent.Update), rules.MaxUpdates)
+	j.limit("imports", len(j.intent.Import), rules.MaxImports)
+}
+
+func (j *judge) limit(what string, count, limit int) {
+	if count > limit {
+		j.ask(RuleLimit, "", fmt.Sprintf("%d %s in one plan, %d pass without approval: approve it, or raise the limit", count, what, limit))
+	}
+}

@@ -1,0 +1,74 @@
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
+)
+
+// liveAttributes are what Proxmox changes on a running VM without harm.
+var liveAttributes = []string{"description", "pool_id", "tags"}
+
+// deepAttributes are what a VM is made of: if they differ it is another VM.
+var deepAttributes = []string{
+	"bios", "clone", "cpu", "disk", "efi_disk", "hook_script_file_id", "hostpci", "initialization", "kvm_arguments",
+	"machine", "memory", "name", "node_name", "numa", "template", "tpm_state", "usb", "virtiofs", "vm_id",
+}
+
+// providerOnly reports whether an attribute is only the provider's own setting,
+// which Proxmox does not store: after an import they are all new.
+func providerOnly(path string) bool {
+	switch path {
+	case "agent.timeout", "agent.wait_for_ip", "delete_unreferenced_disks_on_destroy", "migrate",
+		"purge_on_destroy", "reboot", "reboot_after_update", "stop_on_destroy":
+		return true
+	}
+	return strings.HasPrefix(path, "timeout_")
+}
+
+// planned checks the values that a VM will have.
+func (j *judge) planned(rc *tfjson.ResourceChange, after map[string]any) {
+	j.fixed(rc.Address, after)
+	j.privileged(rc.Address, after, attributes(rc.Change.AfterUnknown))
+	j.secrets(rc.Address, rc.Change.After)
+	if sensitive(rc.Change.After, rc.Change.AfterSensitive) {
+		j.deny(RuleSecret, rc.Address, "a value is sensitive: it would stand in the plan and in the state; give it to the guest by its seed")
+	}
+}
+
+// fixed checks the attributes that keep the provider from touching foreign VMs
+// and from restarting ours.
+func (j *judge) fixed(address string, after map[string]any) {
+	for _, clone := range list(after["clone"]) {
+		if retries, ok := integer(attributes(clone)["retries"]); !ok || retries != 1 {
+			j.deny(RuleFixed, address, "clone.retries is not 1: with more the provider takes a foreign VM of the same VMID for its own")
+		}
+	}
+	if after["reboot_after_update"] != false {
+		j.deny(RuleFixed, address, "reboot_after_update is not false: an update would restart the VM without a drain")
+	}
+	if after["stop_on_destroy"] != true {
+		j.deny(RuleFixed, address, "stop_on_destroy is not true: a delete would wait for a guest that may not answer")
+	}
+	if !zero(after["template"]) {
+		j.deny(RuleFixed, address, "the VM would become a template")
+	}
+}
+
+// privileged denies what gives a guest or its maker power over the host.
+func (j *judge) privileged(address string, after, unknown map[string]any) {
+	for _, name := range []string{"hook_script_file_id", "kvm_arguments"} {
+		if !zero(after[name]) || !zero(unknown[name]) {
+			j.deny(RulePrivileged, address, name+" is set: it runs code on the host; use the module that numaform wrote")
+		}
+	}
+	for _, device := range []struct{ block, attribute string }{{"hostpci", "id"}, {"usb", "host"}} {
+		blocks := append(slices.Clone(list(after[device.block])), list(unknown[device.block])...)
+		named := func(b any) bool { return !zero(attributes(b)[device.attribute]) }
+		if slices.ContainsFunc(blocks, named) || unknown[device.block] == true {
+			j.deny(RulePrivileged, address, fmt.Sprintf("%s.%s is set: pass host devices by a resource mapping", device.block, device.attribute))
+		}
+	}
+}

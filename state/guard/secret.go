@@ -1,0 +1,52 @@
+package guard
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+)
+
+// secretPatterns are what a secret looks like. They err on the side of refusing:
+// nothing that numaform writes comes near them.
+var secretPatterns = []struct {
+	name    string
+	pattern *regexp.Regexp
+}{
+	{"a Proxmox API token", regexp.MustCompile(`PVEAPIToken=|[^\s@!]+@[^\s@!]+![^\s=]+=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)},
+	{"a Proxmox ticket", regexp.MustCompile(`PVE:[^\s:]+:[0-9A-F]{8}::`)},
+	{"a k3s or RKE2 join token", regexp.MustCompile(`K10[0-9a-zA-Z]{8,}::`)},
+	{"a bootstrap token", regexp.MustCompile(`(?:^|[^a-z0-9.-])[a-z0-9]{6}\.[a-z0-9]{16}(?:$|[^a-z0-9.-])`)},
+	{"a private key", regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----`)},
+	{"a kubeconfig", regexp.MustCompile(`client-key-data|(?m:^\s*"?kind"?:\s*"?Config"?,?\s*$)`)},
+	{"a JSON web token", regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.`)},
+	{"a cloud access key", regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`)},
+	{"a password hash", regexp.MustCompile(`\$(?:1|5|6|2[aby]|y|7|argon2id?)\$[^\s$]+\$`)},
+	{"a cloud-init document", regexp.MustCompile(`(?m:^#cloud-config\b)`)},
+	{"a password or token", regexp.MustCompile(`(?i)\b(?:password|passwd|passphrase|secret|token|api[_-]?key)["']?\s*[:=]\s*\S`)},
+}
+
+// secrets denies strings that look like a secret, anywhere in v, keys included.
+// The message names the kind, never the value.
+func (j *judge) secrets(address string, v any) {
+	switch t := v.(type) {
+	case string:
+		j.secret(address, t)
+	case []any:
+		for _, e := range t {
+			j.secrets(address, e)
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(t)) {
+			j.secret(address, name)
+			j.secrets(address, t[name])
+		}
+	}
+}
+
+func (j *judge) secret(address, s string) {
+	for _, p := range secretPatterns {
+		if p.pattern.MatchString(s) {
+			j.deny(RuleSecret, address, "a planned value looks like "+p.name+": it would stand in git, plan and state; give it to the guest by its seed")
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package guard
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// attributes returns v as an object; anything else is an empty one.
+func attributes(v any) map[string]any {
+	m, _ := v.(map[string]any)
+	return m
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// integer returns v as a whole number, however the plan was decoded.
+func integer(v any) (int64, bool) {
+	switch n := v.(type) {
+	case float64:
+		return int64(n), n == math.Trunc(n) && math.Abs(n) < 1<<53
+	case json.Number:
+		i, err := n.Int64()
+		return i, err == nil
+	case int:
+		return int64(n), true
+	}
+	return 0, false
+}
+
+// zero reports whether v says nothing. The provider's SDK keeps null apart from
+// zero values at random, so a plan changes one into the other.
+func zero(v any) bool {
+	switch t := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !t
+	case string:
+		return t == ""
+	case []any:
+		return !slices.ContainsFunc(t, func(e any) bool { return !zero(e) })
+	case map[string]any:
+		for _, e := range t {
+			if !zero(e) {
+				return false
+			}
+		}
+		return true
+	}
+	n, ok := integer(v)
+	return ok && n == 0
+}
+
+// equal compares two values and takes everything that says nothing for the same.
+func equal(a, b any) bool {
+	if zero(a) && zero(b) {
+		return true
+	}
+	switch a := a.(type) {
+	case map[string]any:
+		other, ok := b.(map[string]any)
+		return ok && len(differing(a, other)) == 0
+	case []any:
+		other, ok := b.([]any)
+		return ok && slices.EqualFunc(a, other, equal)
+	}
+	return equalScalars(a, b)
+}
+
+// equalScalars compares values of which the first is no list and no object.
+func equalScalars(a, b any) bool {
+	m, aNumber := integer(a)
+	n, bNumber := integer(b)
+	if aNumber || bNumber {
+		return aNumber && bNumber && m == n
+	}
+	switch b.(type) {
+	case map[string]any, []any:
+		return false
+	}
+	return a == b
+}
+
+// differing returns the keys whose values differ, sorted.
+func differing(a, b map[string]any) []string {
+	keys := map[string]bool{}
+	for k := range a {
+		keys[k] = keys[k] || !equal(a[k], b[k])
+	}
+	for k := range b {
+		keys[k] = keys[k] || !equal(a[k], b[k])
+	}
+	maps.DeleteFunc(keys, func(_ string, differs bool) bool { return !differs })
+	return slices.Sorted(maps.Keys(keys))
+}
+
+// changed returns the paths of attributes that a change alters or leaves
+// unknown, sorted. In a block that occurs once the path goes one level down.
+func changed(before, after map[string]any, unknown any) []string {
+	var paths []string
+	open := attributes(unknown)
+	for _, name := range differing(before, after) {
+		was, is := single(before[name]), single(after[name])
+		if was == nil || is == nil {
+			paths = append(paths, name)
+			continue
+		}
+		for _, inner := range differing(was, is) {
+			paths = append(paths, name+"."+inner)
+		}
+	}
+	for name, v := range open {
+		if !zero(v) {
+			paths = append(paths, name)
+		}
+	}
+	if unknown != nil && open == nil && !zero(unknown) {
+		paths = append(paths, "everything")
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// single returns the only element of a block that occurs once, or nil.
+func single(v any) map[string]any {
+	if l := list(v); len(l) == 1 {
+		return attributes(l[0])
+	}
+	return nil
+}
+
+func topLevel(path string) string {
+	name, _, _ := strings.Cut(path, ".")
+	return name
+}
+
+// sensitive reports whether a value that is marked as sensitive says something.
+// Marks have the shape of the value, with true where it is sensitive.
+func sensitive(v, marks any) bool {
+	if marks == true {
+		return !zero(v)
+	}
+	for name, mark := range attributes(marks) {
+		if sensitive(attributes(v)[name], mark) {
+			return true
+		}
+	}
+	values := list(v)
+	for i, mark := range list(marks) {
+		if i < len(values) && sensitive(values[i], mark) {
+			return true
+		}
+	}
+	return false
+}
