@@ -1,0 +1,141 @@
+package state_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
+
+// backend is a server of Terraform's http backend: GET, POST, DELETE, LOCK, UNLOCK.
+type backend struct {
+	*httptest.Server
+	// mu guards everything below.
+	mu    sync.Mutex
+	state []byte
+	lock  []byte
+	// failing makes saves of the state fail.
+	failing bool
+	// saving receives a value for each save that begins, and waits for resume,
+	// if both are set.
+	saving, resume chan struct{}
+}
+
+func newBackend(t *testing.T) *backend {
+	t.Helper()
+	b := &backend{}
+	b.Server = httptest.NewServer(b)
+	t.Cleanup(b.Close)
+	return b
+}
+
+// hold makes saves wait until the returned function is called.
+func (b *backend) hold() (saving <-chan struct{}, release func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.saving, b.resume = make(chan struct{}, 16), make(chan struct{})
+	resume := b.resume
+	return b.saving, sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.saving, b.resume = nil, nil
+		close(resume)
+	})
+}
+
+func (b *backend) fail(failing bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failing = failing
+}
+
+// setLock makes someone hold the lock, or no one.
+func (b *backend) setLock(lock string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lock = []byte(lock)
+}
+
+func (b *backend) locked() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.lock) > 0
+}
+
+func (b *backend) saved() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state
+}
+
+func (b *backend) setState(state []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state = state
+}
+
+// ServeHTTP implements http.Handler.
+func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	if r.Method == http.MethodPost {
+		b.wait()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch r.Method {
+	case http.MethodGet:
+		if len(b.state) == 0 {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = w.Write(b.state)
+	case http.MethodPost:
+		if b.failing || r.Context().Err() != nil {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		b.state = body
+	case http.MethodDelete:
+		b.state = nil
+	case "LOCK":
+		b.take(w, body)
+	case "UNLOCK":
+		b.release(w, body)
+	}
+}
+
+func (b *backend) wait() {
+	b.mu.Lock()
+	saving, resume := b.saving, b.resume
+	b.mu.Unlock()
+	if saving != nil {
+		saving <- struct{}{}
+		<-resume
+	}
+}
+
+func (b *backend) take(w http.ResponseWriter, lock []byte) {
+	if len(b.lock) > 0 {
+		w.WriteHeader(http.StatusLocked)
+		_, _ = w.Write(b.lock)
+		return
+	}
+	b.lock = lock
+}
+
+// release takes an empty body for force-unlock, as Terraform sends it.
+func (b *backend) release(w http.ResponseWriter, lock []byte) {
+	var want, got struct{ ID string }
+	_ = json.Unmarshal(b.lock, &want)
+	_ = json.Unmarshal(lock, &got)
+	if len(lock) > 0 && got.ID != want.ID {
+		w.WriteHeader(http.StatusConflict)
+		return
+	}
+	b.lock = nil
+}

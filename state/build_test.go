@@ -1,0 +1,147 @@
+package state_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/state"
+)
+
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	own := []string{
+		"PATH=/bin", "HOME=/root", "https_proxy=http://p", "SSL_CERT_FILE=/c", "AWS_REGION=r", "TF_HTTP_USERNAME=u", "KUBECONFIG=/k", "PGHOST=h",
+		"TF_VAR_x=1", "TF_CLI_ARGS=-destroy", "TF_CLI_ARGS_plan=-destroy", "TF_CLI_CONFIG_FILE=/nonexistent", "TF_LOG=TRACE", "TF_WORKSPACE=w",
+		"TF_DATA_DIR=/d", "TF_REATTACH_PROVIDERS={}", "PROXMOX_VE_API_TOKEN=other", "GOGC=off", "SHELL=/bin/sh", "NUMAFORM_RUN=x",
+	}
+	got := state.Environment(own, map[string]string{"PROXMOX_VE_API_TOKEN": "ours", "PATH": "/opt"}, "mark")
+	want := map[string]string{
+		"PATH": "/opt", "HOME": "/root", "https_proxy": "http://p", "SSL_CERT_FILE": "/c", "AWS_REGION": "r", "TF_HTTP_USERNAME": "u", "KUBECONFIG": "/k", "PGHOST": "h",
+		"PROXMOX_VE_API_TOKEN": "ours", "GOGC": "400", "CHECKPOINT_DISABLE": "1", "NUMAFORM_RUN": "mark",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestHide(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{
+		"PROXMOX_VE_API_TOKEN": "numaform@pve!scaler=11112222-canary", "PROXMOX_VE_PASSWORD": "canary-pass", "PROXMOX_VE_CSRF_PREVENTION_TOKEN": "canary-csrf",
+		"PROXMOX_VE_ENDPOINT": "https://pve", "SHORT_TOKEN": "x", "EMPTY_TOKEN": "",
+	}
+	in := "a numaform@pve!scaler=11112222-canary b 11112222-canary c canary-pass d canary-csrf e https://pve xyz"
+	want := "a [redacted] b [redacted] c [redacted] d [redacted] e https://pve xyz"
+	if got := state.Hide(env, in); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestParseLock(t *testing.T) {
+	t.Parallel()
+	const boxed = `
+Error: Error acquiring the state lock
+
+Error message: the state is already locked by another terraform client
+Lock Info:
+  ID:        4a5b
+  Path:      tfstate-default-x
+  Operation: OperationTypePlan
+  Who:       ann@laptop
+  Version:   1.11.4
+  Created:   2026-01-02 03:04:05.678 +0000 UTC
+  Info:      
+
+Terraform acquires a state lock to protect the state.`
+	got := state.ParseLock(boxed)
+	want := &state.LockedError{
+		ID: "4a5b", Path: "tfstate-default-x", Operation: "OperationTypePlan", Who: "ann@laptop",
+		Created: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Holder: state.HolderUnknown,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for name, text := range map[string]string{
+		"another error":         "Error: Unsupported argument\n  ID: 1",
+		"backend not reachable": "Error: Error acquiring the state lock\n\nError message: connection refused",
+		"nothing":               "",
+	} {
+		if got := state.ParseLock(text); got != nil {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+func TestParseState(t *testing.T) {
+	t.Parallel()
+	got, err := state.ParseState([]byte(`{"resources":[
+	{"module":"module.w-2001","mode":"managed","type":"proxmox_virtual_environment_vm","name":"node","instances":[
+		{"status":"tainted","attributes":{"vm_id":2001,"node_name":"pve-1","description":"d"}},
+		{"deposed":"0a","attributes":{"vm_id":2000}}]},
+	{"mode":"managed","type":"t","name":"n","instances":[{"index_key":0},{"index_key":"a\"b"}]},
+	{"mode":"data","type":"t","name":"d","instances":[{}]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []state.Resource{
+		{Address: "module.w-2001.proxmox_virtual_environment_vm.node", Tainted: true, VMID: 2001, Host: "pve-1", Description: "d"},
+		{Address: `t.n["a\"b"]`},
+		{Address: "t.n[0]"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := state.ParseState([]byte("{")); err == nil {
+		t.Error("half a state parses")
+	}
+}
+
+func TestUntaint(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t)
+	w := open(t, root(t, httpBackend(b)), nil)
+	mustApply(t, w, mustPlan(t, w, state.PlanOptions{}))
+	b.setState([]byte(replaceOnce(t, string(b.saved()), `"schema_version": 0,`, `"schema_version": 0, "status": "tainted",`)))
+	resources, err := w.Resources(t.Context())
+	if err != nil || !resources[0].Tainted {
+		t.Fatalf("got %+v, %v, want the first tainted", resources, err)
+	}
+	if err := w.Untaint(t.Context(), resources[0].Address); err != nil {
+		t.Fatal(err)
+	}
+	if plan := mustPlan(t, w, state.PlanOptions{}); plan.Changes {
+		t.Errorf("the plan still changes:\n%s", plan.Text)
+	}
+}
+
+func TestTargets(t *testing.T) {
+	t.Parallel()
+	w := open(t, root(t, localBackend), nil)
+	plan := mustPlan(t, w, state.PlanOptions{Targets: []string{both[1]}})
+	if len(plan.JSON.ResourceChanges) != 1 || plan.JSON.ResourceChanges[0].Address != both[1] {
+		t.Errorf("plan is\n%s", plan.Text)
+	}
+}
+
+func replaceOnce(t testing.TB, s, old, with string) string {
+	t.Helper()
+	if !strings.Contains(s, old) {
+		t.Fatalf("no %q in\n%s", old, s)
+	}
+	return strings.Replace(s, old, with, 1)
+}
+
+func TestForget(t *testing.T) {
+	t.Parallel()
+	w := open(t, root(t, localBackend), nil)
+	mustApply(t, w, mustPlan(t, w, state.PlanOptions{}))
+	if err := w.Forget(t.Context(), both[1]); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(both[:1], addresses(t, w)); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,97 @@
+package state_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/state"
+)
+
+// program writes an executable that answers like an engine of a version, and
+// warns on stderr if its environment is not clean.
+func program(t testing.TB, dir, name, version string) string {
+	t.Helper()
+	script := fmt.Sprintf("#!/bin/sh\n[ -n \"$TF_CLI_CONFIG_FILE\" ] && echo warning\necho warning >&2\necho '{\"terraform_version\": %q}'\n", version)
+	return executable(t, dir, name, script)
+}
+
+func executable(t testing.TB, dir, name, script string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil { //nolint:gosec // it is to be run
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestFindEngine changes PATH, so it does not run in parallel.
+func TestFindEngine(t *testing.T) {
+	onPath, extra := t.TempDir(), t.TempDir()
+	t.Setenv("PATH", onPath+string(filepath.ListSeparator)+"/bin")
+	t.Setenv("TF_CLI_CONFIG_FILE", "/nonexistent")
+	terraform := program(t, onPath, "terraform", "1.11.4")
+	tofu := program(t, extra, "tofu", "1.12.6")
+	old := program(t, onPath, "old", "1.5.0")
+	mute := executable(t, onPath, "mute", "#!/bin/sh\n")
+	odd := program(t, onPath, "odd", "x")
+	failing := executable(t, onPath, "failing", "#!/bin/sh\nexit 3\n")
+	development := program(t, onPath, "development", "1.12.6-dev")
+	tests := []struct {
+		name   string
+		config state.EngineConfig
+		want   string
+		errs   []string
+	}{
+		{"tofu first", state.EngineConfig{Dirs: []string{extra}}, tofu, nil},
+		{"terraform without tofu", state.EngineConfig{}, terraform, nil},
+		{"by name", state.EngineConfig{Binary: "terraform", Dirs: []string{extra}}, terraform, nil},
+		{"by path", state.EngineConfig{Binary: tofu}, tofu, nil},
+		{"by constraint", state.EngineConfig{Version: "< 1.12", Dirs: []string{extra}}, terraform, nil},
+		{"nothing fits", state.EngineConfig{Version: ">= 2", Dirs: []string{extra}}, "", []string{
+			"looked for tofu or terraform, version >= 2, in " + onPath, extra, tofu + ": it is version 1.12.6", terraform + ": it is version 1.11.4", "make tools", "engine.binary",
+		}},
+		{"no such path", state.EngineConfig{Binary: "./none/tofu"}, "", []string{"looked for ./none/tofu", "not there"}},
+		{"path too old", state.EngineConfig{Binary: old}, "", []string{old + ": it is version 1.5.0", "version >= 1.8"}},
+		{"path says nothing", state.EngineConfig{Binary: mute}, "", []string{"does not tell its version"}},
+		{"path says nonsense", state.EngineConfig{Binary: odd}, "", []string{`it is version "x"`}},
+		{"path fails", state.EngineConfig{Binary: failing}, "", []string{"exit status 3"}},
+		{"no release", state.EngineConfig{Binary: development}, "", []string{"it is version 1.12.6-dev"}},
+		{"no such name", state.EngineConfig{Binary: "nothing"}, "", []string{"looked for nothing"}},
+		{"no constraint", state.EngineConfig{Version: "new"}, "", []string{`engine.version "new"`}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := state.FindEngine(t.Context(), tt.config)
+			if tt.errs == nil {
+				if err != nil || got.Path != tt.want {
+					t.Fatalf("got %v, %v, want %s", got, err, tt.want)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("found %v", got)
+			}
+			for _, part := range tt.errs {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("error lacks %q: %v", part, err)
+				}
+			}
+		})
+	}
+	var none *state.EngineError
+	if _, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: "nothing"}); !errors.As(err, &none) || none.Wanted[0] != "nothing" {
+		t.Errorf("got %v, want an EngineError", err)
+	}
+}
+
+func TestEngineString(t *testing.T) {
+	t.Parallel()
+	e := state.Engine{Path: "/opt/tofu", Version: "1.12.6"}
+	if e.Name() != "tofu" || e.String() != "tofu 1.12.6 (/opt/tofu)" {
+		t.Errorf("got %q, %q", e.Name(), e.String())
+	}
+}

@@ -1,0 +1,148 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrStalePlan says that the state changed after the plan was made.
+var ErrStalePlan = errors.New("the saved plan is stale, the state changed since: plan again")
+
+// ErrBusy says that another numaform works in the directory.
+var ErrBusy = errors.New("another numaform works in this directory: wait for it, or end it")
+
+// CommandError says that the engine failed. Text is what it said, without secrets.
+type CommandError struct {
+	// Operation is a gerund such as "planning".
+	Operation string
+	Dir       string
+	Text      string
+	cause     error
+	// killed reports that the engine ended by a signal that it cannot catch: then
+	// it left the lock behind.
+	killed bool
+}
+
+// Error says what failed, where, and the engine's reasons.
+func (e *CommandError) Error() string {
+	reason := e.Text
+	if reason == "" && e.cause != nil {
+		reason = e.cause.Error()
+	}
+	return fmt.Sprintf("%s %s: %s", e.Operation, e.Dir, reason)
+}
+
+// Unwrap returns the context's error if the operation was cancelled, or
+// ErrStalePlan, or nil.
+func (e *CommandError) Unwrap() error { return e.cause }
+
+// Holder says what is known of who holds a lock.
+type Holder string
+
+// The states of a lock's holder.
+const (
+	// HolderUnknown: it may live. Only a person may break the lock.
+	HolderUnknown Holder = "unknown"
+	// HolderGone: an engine that this workspace started, and that died.
+	HolderGone Holder = "gone"
+)
+
+// LockedError says that someone else holds the state's lock.
+type LockedError struct {
+	// ID is what Unlock wants.
+	ID        string
+	Path      string
+	Operation string
+	// Who is the holder as user@host.
+	Who     string
+	Created time.Time
+	Holder  Holder
+	Dir     string
+}
+
+// Error says who holds which lock since when, and what to do.
+func (e *LockedError) Error() string {
+	since := "a time that the backend does not tell"
+	if !e.Created.IsZero() {
+		since = e.Created.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
+		"if it is surely dead, run `force-unlock %s` there", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
+}
+
+// lockField matches a line of the engine's account of a lock.
+var lockField = regexp.MustCompile(`(?m)^[\s│|]*(ID|Path|Operation|Who|Created):[ \t]+(.*?)\s*$`)
+
+// heldID matches the holder's ID where the account is that of the asker.
+var heldID = regexp.MustCompile(`already locked: ID=(\S+)`)
+
+// lockTime is how the engine prints times: Go's Time.String.
+const lockTime = "2006-01-02 15:04:05.999999999 -0700 MST"
+
+// parseLock reads the engine's account of who holds the lock, or returns nil if
+// that is not why it failed.
+func parseLock(text string) *LockedError {
+	_, account, ok := strings.Cut(text, "acquiring the state lock")
+	if !ok {
+		return nil
+	}
+	e := &LockedError{Holder: HolderUnknown, Who: "someone", Operation: "an operation"}
+	for _, field := range lockField.FindAllStringSubmatch(account, -1) {
+		switch field[1] {
+		case "ID":
+			e.ID = field[2]
+		case "Path":
+			e.Path = field[2]
+		case "Operation":
+			e.Operation = field[2]
+		case "Who":
+			e.Who = field[2]
+		case "Created":
+			if t, err := time.Parse(lockTime, field[2]); err == nil {
+				e.Created = t
+			}
+		}
+	}
+	if id := heldID.FindStringSubmatch(account); id != nil {
+		e.ID = id[1]
+	}
+	// Without an account of a holder the backend could not be reached.
+	if e.ID == "" {
+		return nil
+	}
+	return e
+}
+
+// failure turns an error of terraform-exec and what the engine said into ours.
+// The engine's error is not passed on: it holds text that may hold secrets.
+func (w *Workspace) failure(ctx context.Context, operation string, err error, said string) error {
+	text := w.hidden.hide(strings.TrimSpace(said))
+	if locked := parseLock(text); locked != nil && ctx.Err() == nil {
+		w.judge(locked)
+		return locked
+	}
+	failure := &CommandError{Operation: operation, Dir: w.config.Dir, Text: text}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		failure.killed = ok && status.Signaled()
+	}
+	switch {
+	case ctx.Err() != nil:
+		failure.cause = context.Cause(ctx)
+		failure.Text = strings.TrimSpace("cancelled\n" + text)
+	case strings.Contains(text, "Saved plan is stale"):
+		failure.Text, failure.cause = "", ErrStalePlan
+	case text == "" && exit != nil:
+		failure.Text = exit.Error()
+	case text == "":
+		failure.Text = w.hidden.hide(err.Error())
+	}
+	return failure
+}

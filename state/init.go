@@ -1,0 +1,165 @@
+package state
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/terraform-exec/tfexec"
+)
+
+// Init prepares the directory for the engine: backend, providers, modules. A
+// directory in which none of them changed since is left alone, so it costs
+// nothing to call it before each plan; Plan and Recover do so themselves.
+func (w *Workspace) Init(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.prepare(ctx)
+}
+
+// prepare opens and initializes the workspace. The caller holds mu.
+func (w *Workspace) prepare(ctx context.Context) error {
+	if err := w.open(ctx); err != nil {
+		return err
+	}
+	before, err := w.fingerprint()
+	if err != nil {
+		return err
+	}
+	stamp, err := os.ReadFile(w.private(stampFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	}
+	if string(stamp) == before {
+		return nil
+	}
+	_, err = w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
+		return tf.Init(ctx, initOptions(w.config)...)
+	})
+	if err != nil {
+		return err
+	}
+	// Init may have written the lock file of the providers.
+	after, err := w.fingerprint()
+	if err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(w.private(stampFile), []byte(after), 0o600); err != nil {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	}
+	return nil
+}
+
+// initOptions are the options of init. A changed backend is never reconfigured:
+// the states would stay behind in the old one, so the engine refuses and says so.
+func initOptions(c Config) []tfexec.InitOption {
+	options := []tfexec.InitOption{tfexec.Upgrade(false)}
+	if c.PluginDir != "" {
+		options = append(options, tfexec.PluginDir(c.PluginDir))
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.BackendConfig)) {
+		options = append(options, tfexec.BackendConfig(key+"="+c.BackendConfig[key]))
+	}
+	return options
+}
+
+// fingerprint hashes everything that init depends on.
+func (w *Workspace) fingerprint() (string, error) {
+	files, err := configFiles(w.config.Dir)
+	if err != nil {
+		return "", fmt.Errorf("reading %s: %w", w.config.Dir, err)
+	}
+	lines := []string{
+		"engine " + w.config.Engine.Path + " " + w.config.Engine.Version,
+		"plugins " + w.config.PluginDir,
+	}
+	for key, value := range w.config.BackendConfig {
+		lines = append(lines, "backend "+key+"="+value)
+	}
+	for name, content := range files {
+		lines = append(lines, dependencies(name, content)...)
+	}
+	slices.Sort(lines)
+	hash := sha256.New()
+	for _, line := range lines {
+		fmt.Fprintf(hash, "%d %s\n", len(line), line)
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// providerLock is the file that holds the providers' versions and hashes.
+const providerLock = ".terraform.lock.hcl"
+
+// configFiles reads the .tf files of a directory and its provider lock file.
+func configFiles(dir string) (map[string][]byte, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasSuffix(name, ".tf") && !strings.HasSuffix(name, ".tf.json") &&
+			!strings.HasSuffix(name, ".tofu") && name != providerLock {
+			continue
+		}
+		if files[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// dependencies returns what init must know of a file: its terraform blocks, and
+// of each module call label, source and version. A file that is not plain HCL
+// counts as a whole.
+func dependencies(name string, content []byte) []string {
+	whole := []string{"file " + name + " " + string(content)}
+	if !strings.HasSuffix(name, ".tf") {
+		return whole
+	}
+	file, diagnostics := hclsyntax.ParseConfig(content, name, hcl.InitialPos)
+	if diagnostics.HasErrors() {
+		return whole
+	}
+	body, ok := file.Body.(*hclsyntax.Body)
+	if !ok {
+		return whole
+	}
+	var found []string
+	for _, block := range body.Blocks {
+		switch block.Type {
+		case "terraform":
+			found = append(found, "terraform "+string(block.Range().SliceBytes(content))+blockText(block, content))
+		case "module":
+			found = append(found, "module "+strings.Join(block.Labels, ".")+" "+
+				attributeText(block, "source", content)+" "+attributeText(block, "version", content))
+		case "resource", "data", "ephemeral":
+			// The type names the provider.
+			found = append(found, block.Type+" "+strings.Join(block.Labels, "."))
+		}
+	}
+	return found
+}
+
+func blockText(block *hclsyntax.Block, content []byte) string {
+	return string(hcl.RangeBetween(block.OpenBraceRange, block.CloseBraceRange).SliceBytes(content))
+}
+
+func attributeText(block *hclsyntax.Block, name string, content []byte) string {
+	attribute, ok := block.Body.Attributes[name]
+	if !ok {
+		return ""
+	}
+	return string(attribute.Expr.Range().SliceBytes(content))
+}

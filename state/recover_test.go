@@ -1,0 +1,357 @@
+package state_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/state"
+)
+
+// childVariable makes this test binary apply in the directory that it names, and
+// nothing else.
+const childVariable = "NUMAFORM_TEST_APPLY_IN"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(childVariable); dir != "" {
+		os.Exit(applyIn(dir))
+	}
+	os.Exit(m.Run())
+}
+
+func applyIn(dir string) int {
+	ctx := context.Background()
+	tools, _ := filepath.Abs("../.tools/bin")
+	e, err := state.FindEngine(ctx, state.EngineConfig{Dirs: []string{tools}})
+	if err != nil {
+		return 1
+	}
+	w, err := state.New(state.Config{Dir: dir, Engine: e, Log: io.Discard})
+	if err != nil {
+		return 1
+	}
+	plan, err := w.Plan(ctx, state.PlanOptions{})
+	if err != nil {
+		return 1
+	}
+	if _, err = w.Apply(ctx, plan); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// engines returns the processes that work for a workspace.
+func engines(t testing.TB, w *state.Workspace) []int {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, file := range files {
+		environ, err := os.ReadFile(file)
+		if err == nil && slices.Contains(strings.Split(string(environ), "\x00"), w.Mark()) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// failedSave makes an apply whose state could not be saved.
+func failedSave(t *testing.T) (*backend, *state.Workspace, string) {
+	t.Helper()
+	b := newBackend(t)
+	dir := root(t, httpBackend(b))
+	w := open(t, dir, nil)
+	plan := mustPlan(t, w, state.PlanOptions{})
+	b.fail(true)
+	result, err := w.Apply(t.Context(), plan)
+	b.fail(false)
+	if err == nil || !strings.Contains(err.Error(), "save state") {
+		t.Fatalf("applying to a broken backend: %v", err)
+	}
+	if len(result.Done) != 2 || b.locked() {
+		t.Fatalf("done %v, locked %v", result.Done, b.locked())
+	}
+	return b, w, filepath.Join(dir, "errored.tfstate")
+}
+
+func TestRecoverPushesTheState(t *testing.T) {
+	t.Parallel()
+	b, w, file := failedSave(t)
+	if len(b.saved()) > 0 {
+		t.Fatal("the state was saved after all")
+	}
+	recovery, err := w.Recover(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&state.Recovery{Pushed: true}, recovery); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(both, addresses(t, w)); diff != "" {
+		t.Errorf("state: %s", diff)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
+	}
+	if again, err := w.Recover(t.Context()); err != nil || again.Pushed {
+		t.Errorf("the second time: %+v, %v", again, err)
+	}
+	if plan := mustPlan(t, w, state.PlanOptions{}); plan.Changes {
+		t.Errorf("the plan would make it again:\n%s", plan.Text)
+	}
+}
+
+// header edits a state's lineage and serial.
+func header(t testing.TB, content []byte, lineage string, serial int) []byte {
+	t.Helper()
+	var doc map[string]any
+	if err := json.Unmarshal(content, &doc); err != nil {
+		t.Fatal(err)
+	}
+	if lineage != "" {
+		doc["lineage"] = lineage
+	}
+	doc["serial"] = serial
+	out, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestRecoverRefusesAnotherLineage(t *testing.T) {
+	t.Parallel()
+	b, w, file := failedSave(t)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.setState(header(t, content, "00000000-0000-0000-0000-000000000000", 0))
+	_, err = w.Recover(t.Context())
+	var lineage *state.LineageError
+	if !errors.As(err, &lineage) || lineage.File != file {
+		t.Errorf("got %v, want a LineageError", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Errorf("the file is gone: %v", err)
+	}
+}
+
+func TestRecoverSetsAnOldStateAside(t *testing.T) {
+	t.Parallel()
+	b, w, file := failedSave(t)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := header(t, content, "", 99)
+	b.setState(newer)
+	recovery, err := w.Recover(t.Context())
+	if err != nil || recovery.Pushed || recovery.SetAside == "" {
+		t.Fatalf("got %+v, %v, want the file set aside", recovery, err)
+	}
+	aside, err := os.ReadFile(recovery.SetAside)
+	if err != nil || string(aside) != string(content) {
+		t.Errorf("set aside is something else: %v", err)
+	}
+	if string(b.saved()) != string(newer) {
+		t.Error("the newer state was overwritten")
+	}
+}
+
+func TestRecoverRefusesHalfAState(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{"cut off": `{"version":4,`, "empty": `{}`, "old": `{"version":3,"lineage":"x"}`} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := root(t, localBackend)
+			write(t, dir, "errored.tfstate", content)
+			if _, err := open(t, dir, nil).Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "move it away") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestCancelSavesAndUnlocks(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t)
+	w := open(t, root(t, httpBackend(b)), nil)
+	plan := mustPlan(t, w, state.PlanOptions{})
+	saving, release := b.hold()
+	defer release()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Apply(ctx, plan)
+		done <- err
+	}()
+	<-saving
+	if !b.locked() {
+		t.Error("it saves without a lock")
+	}
+	cancel()
+	release()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want cancelled", err)
+	}
+	if b.locked() {
+		t.Error("the lock is still held")
+	}
+	if diff := cmp.Diff(both, addresses(t, w)); diff != "" {
+		t.Errorf("state: %s", diff)
+	}
+}
+
+func TestEngineKilled(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t)
+	w := open(t, root(t, httpBackend(b)), nil)
+	plan := mustPlan(t, w, state.PlanOptions{})
+	saving, release := b.hold()
+	defer release()
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.Apply(t.Context(), plan)
+		done <- err
+	}()
+	<-saving
+	for _, pid := range engines(t, w) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	var failed *state.CommandError
+	if err := <-done; !errors.As(err, &failed) {
+		t.Errorf("got %v, want a CommandError", err)
+	}
+	stuck(t, b, w)
+}
+
+// stuck checks that a dead engine's lock holds up the next plan, which cannot tell
+// whose it is with the http backend, and that breaking it on purpose helps.
+func stuck(t *testing.T, b *backend, w *state.Workspace) {
+	t.Helper()
+	if !b.locked() {
+		t.Fatal("a dead engine released its lock")
+	}
+	_, err := w.Plan(t.Context(), state.PlanOptions{})
+	var locked *state.LockedError
+	if !errors.As(err, &locked) || locked.Holder != state.HolderUnknown {
+		t.Fatalf("got %v, want a lock of an unknown holder", err)
+	}
+	if err := w.Unlock(t.Context(), locked.ID); err != nil {
+		t.Fatal(err)
+	}
+	if plan := mustPlan(t, w, state.PlanOptions{}); !plan.Changes {
+		t.Error("the plan changes nothing, though nothing was saved")
+	}
+}
+
+func TestProcessKilled(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t)
+	dir := root(t, httpBackend(b))
+	w := open(t, dir, nil)
+	saving, release := b.hold()
+	defer release()
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), childVariable+"="+dir)
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-saving
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Wait(); err == nil {
+		t.Error("the child ended well")
+	}
+	recovery, err := w.Recover(t.Context())
+	if err != nil || !recovery.Crashed {
+		t.Errorf("got %+v, %v, want a crash found", recovery, err)
+	}
+	if left := engines(t, w); len(left) > 0 {
+		t.Errorf("processes %v are left after recovery", left)
+	}
+	stuck(t, b, w)
+}
+
+func TestAwaitOrphans(t *testing.T) {
+	t.Parallel()
+	w := open(t, root(t, localBackend), nil)
+	if found, err := w.AwaitOrphans(t.Context()); err != nil || len(found) > 0 {
+		t.Errorf("without orphans: %v, %v", found, err)
+	}
+	read, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan := exec.CommandContext(t.Context(), "cat")
+	orphan.Env = []string{w.Mark()}
+	orphan.Stdin = read
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	found, err := w.AwaitOrphans(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !slices.Equal(found, []int{orphan.Process.Pid}) {
+		t.Errorf("while it works: %v, %v, want %d and a timeout", found, err, orphan.Process.Pid)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- errors.Join(hold.Close(), orphan.Wait(), read.Close()) }()
+	found, err = w.AwaitOrphans(t.Context())
+	if err != nil || len(engines(t, w)) > 0 {
+		t.Errorf("after it ended: %v, %v, left %v", found, err, engines(t, w))
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	until := began.Add(time.Minute)
+	for name, tt := range map[string]struct {
+		run, here, who string
+		created        time.Time
+		want           bool
+	}{
+		"our own":         {"h", "h", "root@h", began.Add(time.Second), true},
+		"at the start":    {"h", "h", "root@h", began, true},
+		"before":          {"h", "h", "root@h", began.Add(-time.Second), false},
+		"after":           {"h", "h", "root@h", until.Add(time.Second), false},
+		"another host":    {"h", "h", "root@x", began.Add(time.Second), false},
+		"we moved":        {"h", "x", "root@x", began.Add(time.Second), false},
+		"host not known":  {"h", "h", "root", began.Add(time.Second), false},
+		"record of other": {"x", "h", "root@h", began.Add(time.Second), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := &state.LockedError{Who: tt.who, Created: tt.created}
+			if got := state.Held(tt.run, began, until, lock, tt.here); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}

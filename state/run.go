@@ -1,0 +1,115 @@
+package state
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// run is the record of an operation that takes the state's lock. It stands in the
+// directory while the operation lasts; whoever finds it knows that its process
+// died, since the directory's own lock is gone with it.
+type run struct {
+	Operation string    `json:"operation"`
+	Host      string    `json:"host"`
+	PID       int       `json:"pid"`
+	Began     time.Time `json:"began"`
+	// Until is the last moment at which its engine can have taken the lock.
+	Until time.Time `json:"until"`
+}
+
+// lockSlack is how long an engine may take until it asks for the lock.
+const lockSlack = time.Minute
+
+// mark returns what distinguishes this workspace's processes from all others.
+func (w *Workspace) mark() string {
+	sum := sha256.Sum256([]byte(w.config.Dir))
+	return hex.EncodeToString(sum[:16])
+}
+
+// beginRun records that a locking operation begins. While the lock of an earlier
+// run may still be there, the record reaches back to that.
+func (w *Workspace) beginRun(operation string) (*run, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("recording run: %w", err)
+	}
+	now := w.config.Clock.Now()
+	w.begun = now
+	record := &run{Operation: operation, Host: host, PID: os.Getpid(), Began: now, Until: now.Add(w.config.LockTimeout + lockSlack)}
+	if w.crashed != nil {
+		record.Began = w.crashed.Began
+	}
+	return record, w.writeRun(record)
+}
+
+func (w *Workspace) writeRun(record *run) error {
+	content, err := json.Marshal(record)
+	if err != nil {
+		return fmt.Errorf("recording run: %w", err)
+	}
+	if err := renameio.WriteFile(w.private(runFile), content, 0o600); err != nil {
+		return fmt.Errorf("recording run: %w", err)
+	}
+	return nil
+}
+
+// endRun records that the operation ended. A run that died before is forgotten
+// once an operation had the lock and did well.
+func (w *Workspace) endRun(well bool) error {
+	if w.crashed != nil && !well {
+		return w.writeRun(w.crashed)
+	}
+	w.crashed = nil
+	if err := removeFile(w.private(runFile)); err != nil {
+		return fmt.Errorf("recording end of run: %w", err)
+	}
+	return nil
+}
+
+// readRun returns the record of a run that did not end, or nil.
+func readRun(name string) (*run, error) {
+	content, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no record is the usual case
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r run
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, nil //nolint:nilnil,nilerr // a record that cannot be read proves nothing
+	}
+	return &r, nil
+}
+
+// judge completes what the engine said of a lock. Some backends (http, pg) cannot
+// tell who holds it, and the engine then describes its own attempt: such an account
+// is younger than the operation, and is dropped.
+func (w *Workspace) judge(lock *LockedError) {
+	lock.Dir = w.config.Dir
+	if lock.Created.IsZero() || !lock.Created.Before(w.begun) {
+		lock.Who, lock.Operation, lock.Created = "someone", "an operation", time.Time{}
+		return
+	}
+	host, err := os.Hostname()
+	if err == nil && enginesDie && w.crashed.held(lock, host) {
+		lock.Holder = HolderGone
+	}
+}
+
+// held reports whether a lock is that of a run that died: taken on its host, in
+// the time in which its engine can have taken it. An engine dies with its parent,
+// so such a lock has no holder.
+func (r *run) held(lock *LockedError, host string) bool {
+	_, where, _ := strings.Cut(lock.Who, "@")
+	return r != nil && where == host && r.Host == host &&
+		!lock.Created.Before(r.Began) && !lock.Created.After(r.Until)
+}
