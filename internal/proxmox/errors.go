@@ -1,0 +1,168 @@
+package proxmox
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// Error is a request that Proxmox refused or that did not reach it. It holds no
+// secret.
+type Error struct {
+	Region   topology.RegionName
+	Endpoint string // scheme, host and port
+	Path     string // below /api2/json
+	// Status is the HTTP status, or 0 if no answer came.
+	Status int
+	// Text is what Proxmox said, or why no answer came.
+	Text string
+	// Mend says what to do about it, or is empty.
+	Mend string
+	// broken is set when the connection broke or was not made.
+	broken bool
+	cause  error
+}
+
+// Error says what was read, where, what went wrong, and how to mend it.
+func (e *Error) Error() string {
+	text := fmt.Sprintf("reading %s of region %s at %s: %s", e.Path, e.Region, e.Endpoint, e.reason())
+	if e.Mend != "" {
+		text += ": " + e.Mend
+	}
+	return text
+}
+
+// Unwrap returns the cause if no answer came that can be understood.
+func (e *Error) Unwrap() error { return e.cause }
+
+// reason is the error in short, for a host's Problem.
+func (e *Error) reason() string {
+	if e.Status == 0 {
+		return e.Text
+	}
+	return strings.TrimSpace(fmt.Sprintf("%d %s", e.Status, e.Text))
+}
+
+// advice is the reason and how to mend it.
+func (e *Error) advice() string {
+	if e.Mend == "" {
+		return e.reason()
+	}
+	return e.reason() + ": " + e.Mend
+}
+
+// Statuses that pveproxy has of its own.
+const (
+	statusUnreachable = 595
+	statusTimeout     = 596
+)
+
+// noAnswer reports whether the host, or the way to it, is down or too slow.
+func (e *Error) noAnswer() bool {
+	return e.Status == 0 || e.Status == statusUnreachable || e.Status == statusTimeout
+}
+
+// gone reports whether the guest that was asked for does not exist (any more).
+func (e *Error) gone() bool {
+	return e.Status == http.StatusInternalServerError && strings.Contains(e.Text, "does not exist")
+}
+
+// retryable reports whether the same request may succeed a moment later. A
+// timeout is not: the host had its time.
+func (e *Error) retryable() bool {
+	switch e.Status {
+	case 0:
+		return e.broken
+	case statusTimeout, http.StatusNotImplemented:
+		return false
+	}
+	return e.Status >= http.StatusInternalServerError && !e.gone()
+}
+
+// explain makes an *Error of whatever a request of path returned.
+func (c *Client) explain(path string, err error) *Error {
+	e := &Error{Region: c.cfg.Region, Endpoint: strings.TrimSuffix(c.base, apiPath), Path: path}
+	var status *statusError
+	if errors.As(err, &status) {
+		e.Status, e.Text = status.code, status.text
+		e.Mend = c.mendStatus(e)
+		return e
+	}
+	var inURL *url.Error
+	if !errors.As(err, &inURL) {
+		e.Status, e.Text, e.cause = http.StatusOK, "the answer cannot be understood: "+err.Error(), err
+		e.Mend = "check that url is a Proxmox host"
+		return e
+	}
+	e.cause, e.Text = inURL.Err, inURL.Err.Error()
+	c.explainConnection(e)
+	return e
+}
+
+// permission finds path and privilege in Proxmox' words.
+var permission = regexp.MustCompile(`^Permission check failed \((/[^,]*), ([^)]+)\)`)
+
+func (c *Client) mendStatus(e *Error) string {
+	switch e.Status {
+	case http.StatusUnauthorized:
+		if c.cfg.TokenID != "" {
+			return fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`",
+				c.cfg.TokenID, strings.SplitN(c.cfg.TokenID, "!", 2)[0])
+		}
+		return fmt.Sprintf("check username and password of %s", c.cfg.Username)
+	case http.StatusForbidden:
+		path, privilege := "/", "the privilege"
+		if found := permission.FindStringSubmatch(e.Text); found != nil {
+			path, privilege = found[1], found[2]
+		}
+		return c.grant(path, privilege)
+	case http.StatusNotFound:
+		return "check that url is a Proxmox host"
+	}
+	return ""
+}
+
+// grant says how to give the client's credential a privilege to read.
+func (c *Client) grant(path, privilege string) string {
+	who := fmt.Sprintf("--users '%s'", c.cfg.Username)
+	if c.cfg.TokenID != "" {
+		who = fmt.Sprintf("--tokens '%s'", c.cfg.TokenID)
+	}
+	return fmt.Sprintf("grant %s on %s: pveum acl modify %s --roles PVEAuditor %s", privilege, path, path, who)
+}
+
+// explainConnection says what to do about an error that is no answer of Proxmox.
+func (c *Client) explainConnection(e *Error) {
+	var (
+		verification *tls.CertificateVerificationError
+		name         x509.HostnameError
+		unknown      x509.UnknownAuthorityError
+		network      net.Error
+	)
+	switch {
+	case errors.Is(e.cause, context.Canceled):
+		e.Mend = "the command was interrupted"
+	case errors.As(e.cause, &name):
+		e.Mend = "use a host name in url that the certificate is for"
+	case errors.As(e.cause, &unknown):
+		e.Mend = "set ca_file to a copy of /etc/pve/pve-root-ca.pem of the cluster, or insecure: true on a network that you trust"
+	case errors.As(e.cause, &verification):
+		e.Mend = "renew the host's certificate: pvecm updatecerts --force"
+	case errors.Is(e.cause, context.DeadlineExceeded), errors.As(e.cause, &network) && network.Timeout():
+		e.Text = fmt.Sprintf("no answer within %s", c.cfg.Timeout)
+		e.Mend = "check that the host is up and pveproxy runs on it"
+	case network != nil, errors.Is(e.cause, io.EOF), errors.Is(e.cause, io.ErrUnexpectedEOF):
+		e.broken = true
+		e.Mend = "check url, and that the host is up and pveproxy runs on it"
+	}
+}

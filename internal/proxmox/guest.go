@@ -1,0 +1,229 @@
+package proxmox
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// defaultMemoryMiB is what Proxmox gives a guest that says nothing.
+const defaultMemoryMiB = 512
+
+// guestsRead is what reading a host's guests gave beside the guests.
+type guestsRead struct {
+	// gone are those that do not exist there any more.
+	gone []resource
+	// capacity is the host as a node-capacity VM describes it.
+	capacity topology.Machine
+}
+
+// readGuests adds the guests' running values to the host, and a Problem if some
+// cannot be read: then nobody knows which CPUs they are pinned to.
+func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource) guestsRead {
+	configs := make([]values, len(guests))
+	errs := make([]error, len(guests))
+	var group errgroup.Group
+	group.SetLimit(c.cfg.MaxInFlight)
+	for i, listed := range guests {
+		group.Go(func() error {
+			errs[i] = c.get(ctx, guestPath(host.Name, listed), &configs[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // errs has what went wrong
+	var found guestsRead
+	for i, listed := range guests {
+		var refused *Error
+		if errors.As(errs[i], &refused) && refused.gone() {
+			found.gone = append(found.gone, listed)
+			continue
+		}
+		found.add(host, listed, configs[i], errs[i])
+	}
+	return found
+}
+
+func guestPath(host topology.HostName, r resource) string {
+	return fmt.Sprintf("/nodes/%s/%s/%d/config?current=1", host, r.Type, int(r.VMID))
+}
+
+// add adds what was read of one guest, or why it could not be read.
+func (f *guestsRead) add(host *topology.Host, listed resource, config values, err error) {
+	guest := listedGuest(listed)
+	if err == nil {
+		err = readConfig(&guest, config)
+	}
+	switch {
+	case err != nil:
+		addProblem(host, fmt.Sprintf("guest %d cannot be read, so its CPUs and memory are unknown: %s", guest.VMID, short(err)))
+	case guest.Template && guest.Kind == topology.GuestVM:
+		host.Templates = append(host.Templates, readTemplate(guest, config))
+	case isCapacity(guest):
+		f.addCapacity(host, guest, config)
+	}
+	if guest.Template || isCapacity(guest) { // these never run
+		guest.VCPUs, guest.MemoryMiB, guest.Pins, guest.NUMA = 0, 0, topology.CPUSet{}, nil
+	}
+	host.Guests = append(host.Guests, guest)
+}
+
+// isCapacity tells the VM by which karpenter-provider-proxmox' host daemon
+// describes a host.
+func isCapacity(guest topology.Guest) bool {
+	return guest.Name == "node-capacity" && guest.Kind == topology.GuestVM && !guest.Running && slices.Contains(guest.Tags, "karpenter")
+}
+
+// addCapacity reads the host's topology from such a VM.
+func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, config values) {
+	cells, err := readCells(config)
+	if err == nil {
+		f.capacity, err = topology.FromCapacity(config["affinity"], cells)
+	}
+	if err != nil {
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d does not describe the host: %s", guest.VMID, err))
+	}
+}
+
+// listedGuest is a guest as /cluster/resources knows it.
+func listedGuest(r resource) topology.Guest {
+	return topology.Guest{
+		VMID:      int(r.VMID),
+		Name:      r.Name,
+		Kind:      topology.GuestKind(r.Type),
+		Running:   r.Status == "running",
+		Template:  r.Template != 0,
+		VCPUs:     int(r.MaxCPU),
+		MemoryMiB: r.MaxMem.mib(),
+		Tags:      list(r.Tags),
+		Lock:      r.Lock,
+	}
+}
+
+// listed are guests of a host that is not asked.
+func listed(resources []resource) []topology.Guest {
+	var guests []topology.Guest
+	for _, r := range resources {
+		guests = append(guests, listedGuest(r))
+	}
+	return guests
+}
+
+// readConfig takes over a guest's running configuration. Of its description it
+// keeps numaform's marker only.
+func readConfig(guest *topology.Guest, config values) error {
+	guest.Name = cmp.Or(config["name"], config["hostname"], guest.Name)
+	guest.Lock = config["lock"]
+	guest.Template = config.is("template")
+	guest.Tags = list(config["tags"])
+	memory, err := memoryMiB(config["memory"])
+	if err != nil {
+		return err
+	}
+	guest.MemoryMiB = memory
+	if guest.Kind == topology.GuestContainer {
+		return readContainer(guest, config)
+	}
+	return readVM(guest, config)
+}
+
+func readVM(guest *topology.Guest, config values) error {
+	cores, err := config.count("cores", 1)
+	if err != nil {
+		return err
+	}
+	sockets, err := config.count("sockets", 1)
+	if err != nil {
+		return err
+	}
+	guest.VCPUs = cores * sockets
+	if guest.Pins, err = topology.ParseCPUSet(config["affinity"]); err != nil {
+		return fmt.Errorf("reading affinity: %w", err)
+	}
+	if marker, ok := fleet.ParseMarker(config["description"]); ok {
+		guest.ClusterID, guest.Key = marker.ClusterID, string(marker.Key)
+		guest.Pins = guest.Pins.Union(topology.CPUs(marker.Pins...))
+	}
+	if !config.is("numa") {
+		return nil
+	}
+	guest.NUMA, err = readCells(config)
+	return err
+}
+
+// maxCells is how many numaN Proxmox knows.
+const maxCells = 8
+
+func readCells(config values) ([]topology.NUMACell, error) {
+	var cells []topology.NUMACell
+	for i := range maxCells {
+		key := "numa" + strconv.Itoa(i)
+		text, ok := config[key]
+		if !ok {
+			continue
+		}
+		cell, err := topology.ParseNUMA(text)
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", key, err)
+		}
+		cells = append(cells, cell)
+	}
+	return cells, nil
+}
+
+// readContainer reads a core limit, and the CPU set that an administrator may
+// have written into the container's file.
+func readContainer(guest *topology.Guest, config values) error {
+	var err error
+	if guest.VCPUs, err = config.count("cores", 0); err != nil {
+		return err
+	}
+	var raw [][]string
+	if text := config["lxc"]; text != "" && json.Unmarshal([]byte(text), &raw) != nil {
+		return errors.New("lxc: want a list of pairs")
+	}
+	for _, pair := range raw {
+		if len(pair) != 2 || !strings.HasSuffix(pair[0], ".cpuset.cpus") {
+			continue
+		}
+		if guest.Pins, err = topology.ParseCPUSet(pair[1]); err != nil {
+			return fmt.Errorf("reading %s: %w", pair[0], err)
+		}
+	}
+	return nil
+}
+
+// memoryMiB reads "2048", and "current=2048" as Proxmox 8 and newer allow.
+func memoryMiB(text string) (int64, error) {
+	if text == "" {
+		return defaultMemoryMiB, nil
+	}
+	for field := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(field, "=")
+		if ok && key != "current" {
+			continue
+		}
+		if mib, err := strconv.ParseInt(cmp.Or(value, key), 10, 64); err == nil && mib >= 0 {
+			return mib, nil
+		}
+	}
+	return 0, errors.New("memory: want a number of MiB")
+}
+
+// short is an error in the words for a host's Problem or Warnings.
+func short(err error) string {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return refused.advice()
+	}
+	return err.Error()
+}

@@ -1,0 +1,332 @@
+package proxmox_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+// simulate starts a simulated Proxmox that ends with the test.
+func simulate(t *testing.T, cfg pvesim.Config) (*pvesim.Server, proxmox.Config) {
+	t.Helper()
+	server, err := pvesim.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server, proxmox.Config{
+		Region: "r1", URL: server.URL(), CA: server.CertPEM(),
+		TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret,
+	}
+}
+
+func snapshotOf(t *testing.T, cfg proxmox.Config) *topology.Snapshot {
+	t.Helper()
+	snapshot, err := newClient(t, cfg).Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := snapshot.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+// zoo is a cluster of every machine there is, with guests on each.
+func zoo(t *testing.T, guests int) []topology.Host {
+	t.Helper()
+	var hosts []topology.Host
+	for i, name := range machines.Names() {
+		machine, err := machines.Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := topology.Host{Region: "r1", Name: topology.HostName(fmt.Sprintf("pve-%02d", i)), Online: true, Machine: machine}
+		for j := range guests {
+			host.Guests = append(host.Guests, topology.Guest{
+				VMID: 100 + i*guests + j, Name: fmt.Sprintf("g%d", j), Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024,
+			})
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// TestMachines reads real machines. What a report can tell must be right, and
+// what it cannot tell must be unknown rather than invented.
+func TestMachines(t *testing.T) {
+	t.Parallel()
+	hosts := zoo(t, 0)
+	_, cfg := simulate(t, pvesim.Config{Hosts: hosts})
+	snapshot := snapshotOf(t, cfg)
+	for i := range hosts {
+		truth, got := &hosts[i], &snapshot.Hosts[i]
+		t.Run(truth.Model, func(t *testing.T) {
+			if got.Problem != "" || len(got.Warnings) != 0 || got.Sources[topology.FactCPUs] != topology.SourceReport {
+				t.Fatalf("host: %+v", got)
+			}
+			if !got.OnlineCPUs().Equal(truth.OnlineCPUs()) || got.Arch != truth.Arch || (truth.MemoryMiB != 0 && got.MemoryMiB != truth.MemoryMiB) {
+				t.Errorf("got CPUs %s, arch %q, %d MiB", got.OnlineCPUs(), got.Arch, got.MemoryMiB)
+			}
+			for _, cpu := range truth.CPUs {
+				if cpu.Online && got.CPU(cpu.ID).NUMANode != cpu.NUMANode {
+					t.Errorf("cpu %d is on NUMA node %d, got %d", cpu.ID, cpu.NUMANode, got.CPU(cpu.ID).NUMANode)
+				}
+			}
+			checkTogether(t, "core", truth, got, func(c *topology.CPU) int { return c.Core })
+			checkTogether(t, "L3", truth, got, func(c *topology.CPU) int { return c.L3 })
+		})
+	}
+}
+
+// checkTogether compares which CPUs have the same id, where both know it.
+func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func(*topology.CPU) int) {
+	t.Helper()
+	for _, a := range truth.OnlineCPUs().List() {
+		for _, b := range truth.OnlineCPUs().List() {
+			ids := []int{id(truth.CPU(a)), id(truth.CPU(b)), id(got.CPU(a)), id(got.CPU(b))}
+			if !slices.Contains(ids, topology.Unknown) && (ids[0] == ids[1]) != (ids[2] == ids[3]) {
+				t.Fatalf("%s of CPUs %d and %d: truth %d and %d, got %d and %d", what, a, b, ids[0], ids[1], ids[2], ids[3])
+			}
+		}
+	}
+}
+
+// TestCalls bounds what one reading costs pveproxy's three workers.
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	const guests = 4
+	for _, most := range []int{0, 1} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			t.Parallel()
+			hosts := zoo(t, guests)
+			server, cfg := simulate(t, pvesim.Config{Hosts: hosts})
+			server.AddFault(pvesim.Fault{Path: "^/nodes/", Delay: time.Millisecond}) // so that requests meet
+			cfg.MaxInFlight = most
+			snapshot := snapshotOf(t, cfg)
+			perHost, region := map[string]int{}, 0
+			for _, call := range server.Calls() {
+				if call.Method != http.MethodGet {
+					t.Errorf("a reading called %s %s", call.Method, call.Path)
+				}
+				if call.Host == "" {
+					region++
+				}
+				perHost[call.Host]++
+			}
+			for _, host := range snapshot.Hosts {
+				if got := perHost[string(host.Name)]; got > 3+guests || len(host.Guests) != guests {
+					t.Errorf("%s: %d calls for %d guests", host.Name, got, len(host.Guests))
+				}
+			}
+			if region > 4 {
+				t.Errorf("%d calls for the region", region)
+			}
+			if got, want := server.MaxInFlight(), max(1, 3-2*most); got != want {
+				t.Errorf("%d calls at once, want %d", got, want)
+			}
+		})
+	}
+}
+
+// TestReadsBack puts hosts into the simulator and reads the same out of it, with
+// the least privileges and as root.
+func TestReadsBack(t *testing.T) {
+	t.Parallel()
+	nuc, err := machines.Load("nuc-i7-1165g7-4c8t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := strings.Repeat("0a", 16)
+	cell := topology.NUMACell{GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 2048, Policy: topology.NUMABind}
+	want := topology.Host{
+		Region: "r1", Name: "pve-1", Online: true, Machine: nuc,
+		Guests: []topology.Guest{
+			{VMID: 100, Name: "db", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 2048, Pins: topology.CPUs(0, 4), NUMA: []topology.NUMACell{cell}, Tags: []string{"a", "b"}},
+			{VMID: 101, Name: "ct", Kind: topology.GuestContainer, Running: true, VCPUs: 1, MemoryMiB: 512},
+			{VMID: 102, Name: "w-102", Kind: topology.GuestVM, VCPUs: 4, MemoryMiB: 4096, ClusterID: "prod", Key: key, Lock: "backup"},
+			{VMID: 9000, Name: "ubuntu", Kind: topology.GuestVM, Template: true, Tags: []string{"k8s"}},
+		},
+		Storages: []topology.Storage{
+			{Name: "local", Type: "dir", Active: true, Content: []string{"iso"}, TotalMiB: 1 << 20, FreeMiB: 1 << 19},
+			{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 1 << 20, FreeMiB: 1<<20 - 4<<10},
+		},
+		Templates: []topology.Template{{
+			VMID: 9000, Name: "ubuntu", Tags: []string{"k8s"}, DiskInterface: "scsi0", DiskGiB: 4, Storage: "local-lvm",
+			Options: map[string]string{"agent": "1", "boot": "order=scsi0", "ostype": "l26", "scsihw": "virtio-scsi-single", "serial0": "socket"},
+		}},
+	}
+	given := want
+	given.Storages = slices.Clone(want.Storages)
+	given.Storages[1].FreeMiB = 1 << 20 // the template takes 4 GiB of it
+	_, token := simulate(t, pvesim.Config{Hosts: []topology.Host{given}, Pools: []string{"numaform"}})
+	root := token
+	root.TokenID, root.TokenSecret, root.Username, root.Password = "", "", "root@pam", pvesim.DefaultRootPassword
+	for name, cfg := range map[string]proxmox.Config{"token": token, "root": root} {
+		snapshot := snapshotOf(t, cfg)
+		got := snapshot.Hosts[0]
+		ignored := cmpopts.IgnoreFields(topology.Host{}, "Machine")
+		if diff := cmp.Diff(want, got, ignored, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: host (-want +got):\n%s", name, diff)
+		}
+		if region := snapshot.Regions[0]; !region.Quorate || !strings.HasPrefix(region.Version, "9.") || !slices.Equal(region.Pools, []string{"numaform"}) {
+			t.Errorf("%s: region: %+v", name, region)
+		}
+	}
+}
+
+// TestHostDown keeps the other hosts, and the guests of the one that is down.
+func TestHostDown(t *testing.T) {
+	t.Parallel()
+	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:3]})
+	server.SetHostOnline("pve-01", false)
+	server.SetQuorate(false)
+	snapshot := snapshotOf(t, cfg)
+	for i, host := range snapshot.Hosts {
+		down := i == 1
+		if host.Online == down || (host.Problem == "") == down || len(host.Guests) != 2 || (len(host.CPUs) == 0) != down {
+			t.Errorf("%s: online %v, problem %q, %d guests", host.Name, host.Online, host.Problem, len(host.Guests))
+		}
+	}
+	if snapshot.Regions[0].Quorate {
+		t.Error("region is quorate")
+	}
+}
+
+// TestFaults breaks one host in ways that a status cannot say.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		fault   pvesim.Fault
+		problem string
+	}{
+		{"connection lost once", pvesim.Fault{Path: "^/nodes/pve-01/status", Disconnect: true, Times: 1}, ""},
+		{"connection always lost", pvesim.Fault{Path: "^/nodes/pve-01/status", Disconnect: true}, "cannot be reached (EOF)"},
+		{"stuck", pvesim.Fault{Path: "^/nodes/pve-01/status", Hang: true}, "no answer within 2s"},
+		{"guest stuck", pvesim.Fault{Path: "^/nodes/pve-01/qemu/102", Hang: true}, "guest 102 cannot be read"},
+		{"report stuck", pvesim.Fault{Path: "^/nodes/pve-01/report", Hang: true}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2]})
+			if test.fault.Hang {
+				cfg.Timeout = 2 * time.Second // enough for the others on a busy machine
+			}
+			server.AddFault(test.fault)
+			snapshot := snapshotOf(t, cfg)
+			if host := snapshot.Hosts[0]; host.Problem != "" || len(host.Guests) != 2 {
+				t.Errorf("the other host suffers: %+v", host)
+			}
+			host := snapshot.Hosts[1]
+			if !strings.Contains(host.Problem, test.problem) || (host.Problem == "") != (test.problem == "") || len(host.Guests) != 2 {
+				t.Errorf("problem %q, %d guests", host.Problem, len(host.Guests))
+			}
+			if stuck := strings.Contains(test.fault.Path, "report"); stuck != (len(host.Warnings) != 0) {
+				t.Errorf("warnings are %q", host.Warnings)
+			}
+		})
+	}
+}
+
+// TestRefresh reads the guests of one host again and leaves all else alone.
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:3]})
+	server.SetHostOnline("pve-02", false)
+	client := newClient(t, cfg)
+	old, err := client.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.Hosts[0].ReservedCPUs = topology.CPUs(0)
+	before, err := old.Print()
+	if err != nil {
+		t.Fatal(err)
+	}
+	marker := fleet.Marker{ClusterID: "prod", Key: fleet.Key(strings.Repeat("0a", 16)), Pins: []int{2, 3}}
+	describe(t, server, cfg, "/nodes/pve-00/qemu/100/config", marker.String())
+	describe(t, server, cfg, "/nodes/pve-01/qemu/102/config", marker.String())
+	server.SetHostOnline("pve-02", true)
+	server.ResetCalls()
+
+	fresh, err := client.Refresh(context.Background(), old, []topology.HostName{"pve-00", "pve-02"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fresh.Validate(); err != nil {
+		t.Error(err)
+	}
+	if got := fresh.Hosts[0].Guests[0]; !got.Pins.Equal(topology.CPUs(2, 3)) || got.ClusterID != "prod" {
+		t.Errorf("pve-00 was not read again: %+v", got)
+	}
+	if diff := cmp.Diff(old.Hosts[0].Machine, fresh.Hosts[0].Machine); diff != "" || !fresh.Hosts[0].ReservedCPUs.Equal(topology.CPUs(0)) {
+		t.Errorf("pve-00 lost what was known (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(old.Hosts[1], fresh.Hosts[1], cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("pve-01 changed (-want +got):\n%s", diff)
+	}
+	if host := fresh.Hosts[2]; !host.Online || len(host.CPUs) == 0 || len(host.Guests) != 2 {
+		t.Errorf("pve-02 came back and was not read: %+v", host)
+	}
+	if after, err := old.Print(); err != nil || string(after) != string(before) {
+		t.Errorf("the old snapshot changed (%v)", err)
+	}
+	for _, call := range server.Calls() {
+		if call.Host == "pve-01" || call.Path == "/nodes/pve-00/report" {
+			t.Errorf("called %s", call.Path)
+		}
+	}
+}
+
+// describe sets a guest's description as the token may.
+func describe(t *testing.T, server *pvesim.Server, cfg proxmox.Config, path, text string) {
+	t.Helper()
+	form := url.Values{"description": {text}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL()+"/api2/json"+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	req.Header.Set("Authorization", "PVEAPIToken="+cfg.TokenID+"="+cfg.TokenSecret)
+	res, err := trusting(t, server).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := res.Body.Close(); err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("PUT %s: %s (%v)", path, res.Status, err)
+	}
+}
+
+// trusting is a plain HTTP client that trusts the simulator.
+func trusting(t *testing.T, server *pvesim.Server) *http.Client {
+	t.Helper()
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(server.CertPEM()) {
+		t.Fatal("no certificate")
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}}
+}

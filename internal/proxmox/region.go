@@ -1,0 +1,146 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/numaform/numaform/topology"
+)
+
+const resourcesPath = "/cluster/resources"
+
+// regionRead is what the cluster's own endpoints tell.
+type regionRead struct {
+	topology.Region
+	online   map[topology.HostName]bool
+	guests   map[topology.HostName][]resource
+	storages map[topology.HostName][]topology.Storage
+	// warning is about guests that the credential may not see.
+	warning string
+}
+
+func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
+	var (
+		version   version
+		members   []member
+		resources []resource
+		warning   string
+	)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.get(groupCtx, "/version", &version) })
+	group.Go(func() error { return c.get(groupCtx, "/cluster/status", &members) })
+	group.Go(func() error { return c.get(groupCtx, resourcesPath, &resources) })
+	group.Go(func() (err error) { warning, err = c.hiddenGuests(groupCtx); return err })
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	region := newRegionRead(topology.Region{Name: c.cfg.Region, Version: version.Version, Quorate: true}, resources)
+	region.warning = warning
+	for _, m := range members {
+		switch m.Type {
+		case "cluster": // a host that is in no cluster has none
+			region.Quorate = m.Quorate != 0
+		case "node":
+			region.online[topology.HostName(m.Name)] = m.Online != 0
+		}
+	}
+	return region, nil
+}
+
+// newRegionRead puts each resource with its host.
+func newRegionRead(region topology.Region, resources []resource) *regionRead {
+	r := &regionRead{
+		Region:   region,
+		online:   map[topology.HostName]bool{},
+		guests:   map[topology.HostName][]resource{},
+		storages: map[topology.HostName][]topology.Storage{},
+	}
+	for _, res := range resources {
+		host := topology.HostName(res.Node)
+		switch res.Type {
+		case string(topology.GuestVM), string(topology.GuestContainer):
+			r.guests[host] = append(r.guests[host], res)
+		case "storage":
+			r.storages[host] = append(r.storages[host], storage(res))
+		case "pool":
+			r.Pools = append(r.Pools, res.Pool)
+		}
+	}
+	slices.Sort(r.Pools)
+	return r
+}
+
+func storage(res resource) topology.Storage {
+	s := topology.Storage{
+		Name:    res.Storage,
+		Type:    res.PluginType,
+		Shared:  res.Shared != 0,
+		Active:  res.Status == "available",
+		Content: list(res.Content),
+	}
+	if s.Active {
+		s.TotalMiB, s.FreeMiB = res.MaxDisk.mib(), (res.MaxDisk - res.Disk).mib()
+	}
+	return s
+}
+
+// hiddenGuests says whether guests may exist that Proxmox does not list, for it
+// leaves out those that the credential has no VM.Audit on.
+func (c *Client) hiddenGuests(ctx context.Context) (string, error) {
+	var paths map[string]map[string]number
+	if err := c.get(ctx, "/access/permissions?path=/vms", &paths); err != nil {
+		return "", err
+	}
+	if paths["/vms"]["VM.Audit"] != 0 {
+		return "", nil
+	}
+	return "guests that this credential may not see are not counted, so their CPUs and memory look free: " +
+		c.grant("/vms", "VM.Audit"), nil
+}
+
+// hosts returns the region's hosts with all that is known without asking them,
+// and the wanted ones that are not in it, to say so.
+func (c *Client) hosts(region *regionRead, wanted []topology.HostName) []topology.Host {
+	var hosts []topology.Host
+	for _, name := range slices.Sorted(maps.Keys(region.online)) {
+		host := topology.Host{Region: c.cfg.Region, Name: name, Online: region.online[name]}
+		host.Storages = region.storages[host.Name]
+		if region.warning != "" {
+			host.Warnings = []string{region.warning}
+		}
+		switch {
+		case !c.cfg.allows(host.Name):
+			addProblem(&host, "is not among the hosts of numaform.yaml: add it there to use it")
+		case !host.Online:
+			addProblem(&host, "is offline: start it, or look at its cluster network (pvecm status)")
+		}
+		hosts = append(hosts, host)
+	}
+	return append(hosts, c.absent(region, slices.Concat(c.cfg.Hosts, wanted))...)
+}
+
+func (c *Client) absent(region *regionRead, wanted []topology.HostName) []topology.Host {
+	known := slices.Sorted(maps.Keys(region.online))
+	var hosts []topology.Host
+	slices.Sort(wanted)
+	for _, name := range slices.Compact(wanted) {
+		if !slices.Contains(known, name) {
+			hosts = append(hosts, topology.Host{Region: c.cfg.Region, Name: name, Problem: fmt.Sprintf(
+				"is not in the cluster, whose hosts are %v: correct hosts in numaform.yaml", known,
+			)})
+		}
+	}
+	return hosts
+}
+
+// addProblem adds to why a host cannot be used.
+func addProblem(host *topology.Host, problem string) {
+	if host.Problem != "" {
+		problem = host.Problem + "; " + problem
+	}
+	host.Problem = problem
+}

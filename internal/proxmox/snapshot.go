@@ -1,0 +1,156 @@
+package proxmox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// Snapshot reads several regions at the same time. If some cannot be read, it
+// returns the others together with the error.
+func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, error) {
+	parts := make([]*topology.Snapshot, len(clients))
+	errs := make([]error, len(clients))
+	var wg sync.WaitGroup
+	for i, client := range clients {
+		wg.Go(func() { parts[i], errs[i] = client.Snapshot(ctx) })
+	}
+	wg.Wait()
+	merged := &topology.Snapshot{}
+	for _, part := range parts {
+		if part != nil {
+			merged.Regions = append(merged.Regions, part.Regions...)
+			merged.Hosts = append(merged.Hosts, part.Hosts...)
+		}
+	}
+	sortSnapshot(merged)
+	return merged, errors.Join(errs...)
+}
+
+// Snapshot reads the region: two calls per host, one per guest, and five more.
+// A host that cannot be read has a Problem; the error is for what no host can
+// be used without.
+func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
+	region, err := c.readRegion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	hosts := c.hosts(region, nil)
+	if err := c.readHosts(ctx, region, hosts, c.readHost); err != nil {
+		return nil, err
+	}
+	snapshot := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
+	sortSnapshot(snapshot)
+	return snapshot, nil
+}
+
+// Refresh reads the guests and storages of some of the region's hosts again, but
+// not the hardware of hosts where that is known. It returns a new snapshot.
+func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName) (*topology.Snapshot, error) {
+	region, err := c.readRegion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	hosts := slices.DeleteFunc(c.hosts(region, names), func(h topology.Host) bool { return !slices.Contains(names, h.Name) })
+	read := func(ctx context.Context, host *topology.Host, guests []resource) []resource {
+		known := old.Host(host.ID())
+		if known == nil || len(known.CPUs) == 0 {
+			return c.readHost(ctx, host, guests)
+		}
+		host.Machine, host.Warnings = known.Machine, known.Warnings
+		host.ReservedCPUs, host.ReservedMemoryMiB = known.ReservedCPUs, known.ReservedMemoryMiB
+		return c.readGuestsOf(ctx, host, guests)
+	}
+	if err := c.readHosts(ctx, region, hosts, read); err != nil {
+		return nil, err
+	}
+	return c.replace(old, region.Region, hosts, names), nil
+}
+
+// replace returns the snapshot with the region and those hosts taken anew.
+func (c *Client) replace(old *topology.Snapshot, region topology.Region, hosts []topology.Host, names []topology.HostName) *topology.Snapshot {
+	fresh := &topology.Snapshot{Regions: []topology.Region{region}, Hosts: hosts}
+	for _, r := range old.Regions {
+		if r.Name != region.Name {
+			fresh.Regions = append(fresh.Regions, r)
+		}
+	}
+	here := map[int]bool{}
+	for _, h := range hosts {
+		for _, guest := range h.Guests {
+			here[guest.VMID] = true
+		}
+	}
+	for _, h := range old.Hosts {
+		switch {
+		case h.Region != region.Name:
+			fresh.Hosts = append(fresh.Hosts, h)
+		case !slices.Contains(names, h.Name): // what was there may have moved here
+			h.Guests = slices.DeleteFunc(slices.Clone(h.Guests), func(g topology.Guest) bool { return here[g.VMID] })
+			fresh.Hosts = append(fresh.Hosts, h)
+		}
+	}
+	sortSnapshot(fresh)
+	return fresh
+}
+
+func sortSnapshot(s *topology.Snapshot) {
+	slices.SortFunc(s.Regions, func(a, b topology.Region) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
+	for i := range s.Hosts {
+		h := &s.Hosts[i]
+		slices.SortFunc(h.Guests, func(a, b topology.Guest) int { return cmp.Compare(a.VMID, b.VMID) })
+		slices.SortFunc(h.Storages, func(a, b topology.Storage) int { return cmp.Compare(a.Name, b.Name) })
+		slices.SortFunc(h.Templates, func(a, b topology.Template) int { return cmp.Compare(a.VMID, b.VMID) })
+	}
+}
+
+// hostReader reads one host, keeps what goes wrong in it, and returns those of
+// the guests that were gone.
+type hostReader func(ctx context.Context, host *topology.Host, guests []resource) []resource
+
+// readHosts reads all hosts at once, and then the guests that moved meanwhile.
+func (c *Client) readHosts(ctx context.Context, region *regionRead, hosts []topology.Host, read hostReader) error {
+	gone := make([][]resource, len(hosts))
+	var wg sync.WaitGroup
+	for i := range hosts {
+		wg.Go(func() { gone[i] = read(ctx, &hosts[i], region.guests[hosts[i].Name]) })
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("reading hosts of region %s: %w", c.cfg.Region, err)
+	}
+	return c.readMoved(ctx, hosts, slices.Concat(gone...))
+}
+
+// readMoved finds guests that were no longer where the list said: they were
+// removed, or they run on another host now and their pins count there.
+func (c *Client) readMoved(ctx context.Context, hosts []topology.Host, gone []resource) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	var resources []resource
+	if err := c.get(ctx, resourcesPath, &resources); err != nil {
+		return err
+	}
+	region := newRegionRead(topology.Region{}, resources)
+	for i := range hosts {
+		host := &hosts[i]
+		moved := slices.DeleteFunc(slices.Clone(region.guests[host.Name]), func(r resource) bool {
+			return !slices.ContainsFunc(gone, func(g resource) bool { return g.VMID == r.VMID })
+		})
+		if host.Problem != "" {
+			host.Guests = append(host.Guests, listed(moved)...)
+			continue
+		}
+		for _, still := range c.readGuests(ctx, host, moved).gone {
+			addProblem(host, fmt.Sprintf("guest %d appears and vanishes: its CPUs are unknown until it stays", int(still.VMID)))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package proxmox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/topology"
+)
+
+func node(name string, online int) map[string]any {
+	return map[string]any{"type": "node", "name": name, "online": online}
+}
+
+func TestRegion(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	server.say("/cluster/resources", []any{
+		map[string]any{"type": "pool", "pool": "b"},
+		map[string]any{"type": "pool", "pool": "a"},
+		map[string]any{
+			"type": "storage", "node": "pve-1", "storage": "local", "plugintype": "dir", "status": "available",
+			"shared": 0, "content": "vztmpl,iso", "maxdisk": 100 << 30, "disk": 40 << 30,
+		},
+		map[string]any{
+			"type": "storage", "node": "pve-1", "storage": "ceph", "plugintype": "rbd", "status": "unknown",
+			"shared": 1, "content": "images", "maxdisk": 1 << 30,
+		},
+		map[string]any{"type": "sdn", "node": "pve-1"},
+	})
+	snapshot := server.read(t)
+	want := []topology.Region{{Name: "r1", Version: "9.0.3", Quorate: true, Pools: []string{"a", "b"}}}
+	if diff := cmp.Diff(want, snapshot.Regions); diff != "" {
+		t.Errorf("regions (-want +got):\n%s", diff)
+	}
+	storages := []topology.Storage{
+		{Name: "ceph", Type: "rbd", Shared: true, Content: []string{"images"}},
+		{Name: "local", Type: "dir", Active: true, Content: []string{"iso", "vztmpl"}, TotalMiB: 100 << 10, FreeMiB: 60 << 10},
+	}
+	if diff := cmp.Diff(storages, snapshot.Hosts[0].Storages); diff != "" {
+		t.Errorf("storages (-want +got):\n%s", diff)
+	}
+}
+
+func TestQuorum(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		status []any
+		want   bool
+	}{
+		{"lost", []any{map[string]any{"type": "cluster", "quorate": 0}, node("pve-1", 1)}, false},
+		{"there", []any{map[string]any{"type": "cluster", "quorate": "1"}, node("pve-1", 1)}, true},
+		{"a single host has no cluster", []any{node("pve-1", 1)}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := newCanned(t)
+			server.say("/cluster/status", test.status)
+			if got := server.read(t).Regions[0].Quorate; got != test.want {
+				t.Errorf("quorate is %v", got)
+			}
+		})
+	}
+}
+
+// TestReport takes the best there is, and says what is missing.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		report  answer
+		source  topology.Source // of the CPUs
+		numa    topology.Source
+		warning string
+	}{
+		{"good", answer{data: report(eightCPUs)}, topology.SourceReport, topology.SourceReport, ""},
+		{
+			"no privilege",
+			answer{status: 403, reason: "Permission check failed (/nodes/pve-1, Sys.Audit)"},
+			topology.SourceStatus, topology.SourceAssumed, "grant Sys.Audit on /nodes/pve-1: pveum acl modify /nodes/pve-1",
+		},
+		{"too slow", answer{status: 596, reason: "Connection timed out"}, topology.SourceStatus, topology.SourceAssumed, "596 Connection timed out"},
+		{"without lscpu", answer{data: "# hostname\ncanary-host\n"}, topology.SourceStatus, topology.SourceAssumed, "lscpu"},
+		{
+			"cut off",
+			answer{data: report("Architecture: x86_64\nOn-line CPU(s) list: 0-7\nNUMA node(s): 2\n")},
+			topology.SourceStatus, topology.SourceAssumed, "cut off",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			server := newCanned(t)
+			server.answer("/nodes/pve-1/report", test.report)
+			host := server.read(t).Hosts[0]
+			got := []any{host.Sources[topology.FactCPUs], host.Sources[topology.FactNUMA], len(host.CPUs), host.MemoryMiB, host.Model, host.Problem, host.Online}
+			want := []any{test.source, test.numa, 8, int64(16 << 10), "Test CPU", "", true}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			warnings := strings.Join(host.Warnings, "\n")
+			if !strings.Contains(warnings, test.warning) || (warnings == "") != (test.warning == "") || strings.Contains(warnings, "canary") {
+				t.Errorf("warnings are %q", warnings)
+			}
+		})
+	}
+}
+
+func TestArm(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	server.refuse("/nodes/pve-1/report", 596, "Connection timed out")
+	server.say("/nodes/pve-1/status", map[string]any{"cpuinfo": map[string]any{"cpus": "2"}, "current-kernel": map[string]any{"machine": "aarch64"}})
+	if host := server.read(t).Hosts[0]; host.Arch != "arm64" || len(host.CPUs) != 2 {
+		t.Errorf("machine: %+v", host.Machine)
+	}
+}
+
+func TestCollectedWins(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	collected := topology.Machine{NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 6000}, {ID: 1, MemoryMiB: 8000}}}
+	for id := range 8 {
+		collected.CPUs = append(collected.CPUs, topology.CPU{ID: id, Online: true, NUMANode: id % 4 / 2, Core: id % 4, L3: id % 4 / 2})
+	}
+	cfg := server.config()
+	cfg.Machines = map[topology.HostName]topology.Machine{"pve-1": collected.WithSource(topology.SourceCollected)}
+	snapshot, err := newClient(t, cfg).Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := snapshot.Hosts[0]
+	if !host.SiblingsKnown() || host.Sources[topology.FactSiblings] != topology.SourceCollected || host.NUMANode(1).MemoryMiB != 8000 || len(host.Warnings) != 0 {
+		t.Errorf("host: %+v", host)
+	}
+}
+
+// TestHostsThatCannotBeUsed are in the snapshot all the same: their VMIDs are taken.
+func TestHostsThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	guests := []any{
+		guestResource("pve-1", 100, nil),
+		guestResource("pve-2", 101, map[string]any{"status": "unknown", "name": "b", "maxmem": 0, "maxcpu": 0}),
+		guestResource("pve-3", 102, nil), guestResource("pve-4", 103, nil),
+	}
+	server := newCanned(t)
+	server.say("/cluster/status", []any{node("pve-1", 1), node("pve-2", 0), node("pve-3", 1), node("pve-4", 1)})
+	server.say("/cluster/resources", guests)
+	server.say("/nodes/pve-1/qemu/100/config?current=1", map[string]any{})
+	server.refuse("/nodes/pve-3/status", 595, "No route to host")
+	cfg := server.config()
+	cfg.Hosts = []topology.HostName{"pve-1", "pve-2", "pve-3", "pve-9"}
+	snapshot, err := newClient(t, cfg).Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []struct {
+		name    topology.HostName
+		online  bool
+		problem string
+		guests  int
+	}{
+		{"pve-1", true, "", 1},
+		{"pve-2", false, "is offline", 1},
+		{"pve-3", false, "cannot be reached (595 No route to host)", 1},
+		{"pve-4", true, "is not among the hosts of numaform.yaml", 1},
+		{"pve-9", false, "is not in the cluster, whose hosts are [pve-1 pve-2 pve-3 pve-4]", 0},
+	}
+	if len(snapshot.Hosts) != len(want) {
+		t.Fatalf("hosts: %+v", snapshot.Hosts)
+	}
+	for i, want := range want {
+		host := snapshot.Hosts[i]
+		if host.Name != want.name || host.Online != want.online || len(host.Guests) != want.guests ||
+			!strings.Contains(host.Problem, want.problem) || (host.Problem == "") != (want.problem == "") {
+			t.Errorf("want %+v, got %+v", want, host)
+		}
+	}
+	for _, path := range []string{"/nodes/pve-2/status", "/nodes/pve-3/report", "/nodes/pve-4/status", "/nodes/pve-2/qemu/101/config?current=1"} {
+		if server.asked(path) != 0 {
+			t.Errorf("asked for %s", path)
+		}
+	}
+}
+
+func TestHiddenGuests(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	server.say("/access/permissions?path=/vms", map[string]any{"/vms": map[string]any{"VM.Allocate": 1}})
+	host := server.read(t).Hosts[0]
+	if len(host.Warnings) != 1 || !strings.Contains(host.Warnings[0], "grant VM.Audit on /vms") || host.Problem != "" {
+		t.Errorf("host: %+v", host)
+	}
+}
+
+// TestRefreshOfAbsentHost says that a host left the cluster, and forgets its guests.
+func TestRefreshOfAbsentHost(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	old := &topology.Snapshot{Hosts: []topology.Host{{Region: "r1", Name: "pve-8", Online: true, Guests: []topology.Guest{{VMID: 100}}}}}
+	fresh, err := newClient(t, server.config()).Refresh(context.Background(), old, []topology.HostName{"pve-8", "pve-8"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(fresh.Hosts) != 1 || fresh.Hosts[0].Online || len(fresh.Hosts[0].Guests) != 0 ||
+		!strings.Contains(fresh.Hosts[0].Problem, "is not in the cluster") {
+		t.Errorf("hosts: %+v", fresh.Hosts)
+	}
+}
+
+// TestManyRegions keeps the regions that answer, sorted, beside the error.
+func TestManyRegions(t *testing.T) {
+	t.Parallel()
+	var clients []*proxmox.Client
+	for _, name := range []topology.RegionName{"z", "m", "a"} {
+		server := newCanned(t)
+		cfg := server.config()
+		cfg.Region = name
+		if name == "m" {
+			server.refuse("/version", 401, "invalid token value!")
+		}
+		clients = append(clients, newClient(t, cfg))
+	}
+	snapshot, err := proxmox.Snapshot(context.Background(), clients...)
+	if err == nil || !strings.Contains(err.Error(), "region m") {
+		t.Errorf("got %v", err)
+	}
+	if len(snapshot.Regions) != 2 || snapshot.Regions[0].Name != "a" || snapshot.Hosts[1].Region != "z" {
+		t.Errorf("got %+v", snapshot)
+	}
+	if err := snapshot.Validate(); err != nil {
+		t.Error(err)
+	}
+}

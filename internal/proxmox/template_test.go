@@ -1,0 +1,88 @@
+package proxmox_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/topology"
+)
+
+func TestTemplates(t *testing.T) {
+	t.Parallel()
+	good := map[string]any{
+		"template": 1, "name": "ubuntu", "tags": "k8s", "agent": "1", "boot": "order=ide2;net0;scsi0",
+		"scsi0": "local-lvm:base-100-disk-0,discard=on,size=3584M", "ide2": "local-lvm:vm-100-cloudinit,media=cdrom,size=4M",
+		"scsihw": "virtio-scsi-single", "ostype": "l26", "serial0": "socket", "cores": 2,
+	}
+	want := topology.Template{
+		VMID: 100, Name: "ubuntu", Tags: []string{"k8s"}, DiskInterface: "scsi0", DiskGiB: 4, Storage: "local-lvm",
+		Options: map[string]string{
+			"agent": "1", "boot": "order=ide2;net0;scsi0", "scsihw": "virtio-scsi-single", "ostype": "l26", "serial0": "socket",
+		},
+	}
+	for _, test := range []struct {
+		name    string
+		config  map[string]any // over good; nil removes
+		want    func(*topology.Template)
+		problem string // a part of it
+	}{
+		{"good", nil, func(*topology.Template) {}, ""},
+		{
+			"older bootdisk",
+			map[string]any{"boot": nil, "bootdisk": "virtio0", "scsi0": nil, "virtio0": "ceph:base-100-disk-0,size=2T"},
+			func(w *topology.Template) {
+				delete(w.Options, "boot")
+				w.DiskInterface, w.Storage, w.DiskGiB = "virtio0", "ceph", 2048
+			}, "",
+		},
+		{"only disk", map[string]any{"boot": nil}, func(w *topology.Template) { delete(w.Options, "boot") }, ""},
+		{
+			"agent with options",
+			map[string]any{"agent": "enabled=1,fstrim_cloned_disks=1"},
+			func(w *topology.Template) { w.Options["agent"] = "enabled=1,fstrim_cloned_disks=1" }, "",
+		},
+		{"no agent", map[string]any{"agent": nil}, func(w *topology.Template) { delete(w.Options, "agent") }, "qm set 100 --agent 1"},
+		{"agent off", map[string]any{"agent": "0"}, func(w *topology.Template) { w.Options["agent"] = "0" }, "guest agent is off"},
+		{"hookscript", map[string]any{"hookscript": "local:snippets/x.pl"}, func(*topology.Template) {}, "qm set 100 --delete hookscript"},
+		{"affinity", map[string]any{"affinity": "0-3"}, func(*topology.Template) {}, "it has affinity"},
+		{"args", map[string]any{"args": "-s"}, func(*topology.Template) {}, "it has args"},
+		{"hugepages", map[string]any{"hugepages": "1024"}, func(*topology.Template) {}, "it has hugepages"},
+		{"boots from the network", map[string]any{"boot": "order=net0"}, func(w *topology.Template) {
+			w.Options["boot"], w.DiskInterface, w.Storage, w.DiskGiB = "order=net0", "", "", 0
+		}, "no boot disk"},
+		{"two disks and no order", map[string]any{"boot": nil, "scsi1": "x:y,size=1G"}, func(w *topology.Template) {
+			delete(w.Options, "boot")
+			w.DiskInterface, w.Storage, w.DiskGiB = "", "", 0
+		}, "no boot disk"},
+		{"unknown size", map[string]any{"scsi0": "local-lvm:base-100-disk-0"}, func(w *topology.Template) { w.DiskGiB = 0 }, "qm disk rescan"},
+		{"odd size", map[string]any{"scsi0": "local-lvm:base-100-disk-0,size=-1G"}, func(w *topology.Template) { w.DiskGiB = 0 }, "cannot be read"},
+		{"passed-through disk", map[string]any{"scsi0": "/dev/sdb,size=1G"}, func(w *topology.Template) { w.DiskGiB, w.Storage = 0, "" }, "is on no storage"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			config := maps.Clone(good)
+			for key, value := range test.config {
+				if config[key] = value; value == nil {
+					delete(config, key)
+				}
+			}
+			server := newCanned(t)
+			server.say("/cluster/resources", []any{guestResource("pve-1", 100, nil)})
+			server.say("/nodes/pve-1/qemu/100/config?current=1", config)
+			got := server.read(t).Hosts[0].Templates
+			want := want
+			want.Options = maps.Clone(want.Options)
+			test.want(&want)
+			if len(got) != 1 || !strings.Contains(got[0].Problem, test.problem) || (got[0].Problem != "") != (test.problem != "") {
+				t.Fatalf("templates %+v: want problem %q", got, test.problem)
+			}
+			want.Problem = got[0].Problem
+			if diff := cmp.Diff(want, got[0]); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}

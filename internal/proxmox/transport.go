@@ -1,0 +1,104 @@
+package proxmox
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// maxBody bounds one answer; reports of large hosts have a few MiB.
+const maxBody = 64 << 20
+
+// transport bounds the number of requests at once, from sending to the last byte
+// of the answer, and the time of each. Answers that are no success become a
+// *statusError, for go-proxmox forgets what Proxmox said.
+type transport struct {
+	base    http.RoundTripper
+	slots   chan struct{}
+	timeout time.Duration
+}
+
+func newTransport(cfg Config) (*transport, error) {
+	// TLS 1.3 is what the bpg/proxmox provider wants as well.
+	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cfg.Insecure} //nolint:gosec // the user's choice
+	if len(cfg.CA) > 0 {
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(cfg.CA) {
+			return nil, errors.New("ca_file: holds no certificate in PEM: copy /etc/pve/pve-root-ca.pem from a host")
+		}
+	}
+	return &transport{
+		// HTTP/1.1, for HTTP/2 has no status line and Proxmox' errors stand in it.
+		base: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			TLSClientConfig:     settings,
+			MaxIdleConnsPerHost: cfg.MaxInFlight,
+			IdleConnTimeout:     time.Minute,
+		},
+		slots:   make(chan struct{}, cfg.MaxInFlight),
+		timeout: cfg.Timeout,
+	}, nil
+}
+
+// RoundTrip sends the request when a slot is free and reads the whole answer.
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	select {
+	case t.slots <- struct{}{}:
+	case <-req.Context().Done():
+		return nil, context.Cause(req.Context())
+	}
+	defer func() { <-t.slots }()
+	ctx, cancel := context.WithTimeout(req.Context(), t.timeout)
+	defer cancel()
+	res, err := t.base.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
+	if err := errors.Join(err, res.Body.Close()); err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, &statusError{code: res.StatusCode, text: statusText(res, body)}
+	}
+	res.Body = io.NopCloser(bytes.NewReader(body))
+	return res, nil
+}
+
+// statusError is an answer of Proxmox that is no success.
+type statusError struct {
+	code int
+	text string
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("%d %s", e.code, e.text) }
+
+// statusText returns what Proxmox said, which stands in the status line, or in
+// the body where a proxy on the way rewrote that line.
+func statusText(res *http.Response, body []byte) string {
+	text := strings.TrimSpace(strings.TrimPrefix(res.Status, fmt.Sprint(res.StatusCode)))
+	if text == "" || text == http.StatusText(res.StatusCode) {
+		var answer struct{ Message string }
+		if json.Unmarshal(body, &answer) == nil && answer.Message != "" {
+			text = answer.Message
+		}
+	}
+	const most = 300
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
+func refuseRedirect(req *http.Request, _ []*http.Request) error {
+	return fmt.Errorf("redirected to %s: give the address of a Proxmox host as url", req.URL.Host)
+}

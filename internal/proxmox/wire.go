@@ -1,0 +1,134 @@
+package proxmox
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// number is a JSON number that Proxmox may send as a string, or a Boolean.
+type number float64
+
+var errNoNumber = errors.New("want a number")
+
+// UnmarshalJSON reads 2, "2", true and null.
+func (n *number) UnmarshalJSON(data []byte) error {
+	text := strings.Trim(string(data), `"`)
+	switch text {
+	case "true":
+		*n = 1
+		return nil
+	case "false", "null", "":
+		*n = 0
+		return nil
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return errNoNumber
+	}
+	*n = number(value)
+	return nil
+}
+
+func (n number) mib() int64 { return int64(n) >> 20 }
+
+// values is an object of Proxmox whose values are read as text. Lists and
+// objects in it stay JSON.
+type values map[string]string
+
+// UnmarshalJSON reads numbers, strings and Booleans alike.
+func (v *values) UnmarshalJSON(data []byte) error {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
+		return err
+	}
+	*v = make(values, len(raw))
+	for key, value := range raw {
+		var text string
+		if json.Unmarshal(value, &text) != nil {
+			text = string(value)
+		}
+		(*v)[key] = text
+	}
+	return nil
+}
+
+// is reports whether an option is switched on.
+func (v values) is(key string) bool { return v[key] == "1" || v[key] == "true" }
+
+// count returns a whole number, or the default if there is none.
+func (v values) count(key string, otherwise int) (int, error) {
+	text, ok := v[key]
+	if !ok || text == "" || text == "null" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, errors.New(key + ": want a whole number")
+	}
+	return n, nil
+}
+
+// version is /version.
+type version struct {
+	Version string `json:"version"`
+	Release string `json:"release"`
+}
+
+// member is an element of /cluster/status: the cluster itself or a host.
+type member struct {
+	Type    string `json:"type"`
+	Name    string `json:"name"`
+	Online  number `json:"online"`
+	Quorate number `json:"quorate"`
+}
+
+// resource is an element of /cluster/resources: a host, guest, storage or pool.
+type resource struct {
+	Type       string `json:"type"`
+	Node       string `json:"node"`
+	Name       string `json:"name"`
+	Status     string `json:"status"`
+	VMID       number `json:"vmid"`
+	Template   number `json:"template"`
+	Lock       string `json:"lock"`
+	Tags       string `json:"tags"`
+	Pool       string `json:"pool"`
+	MaxCPU     number `json:"maxcpu"`
+	MaxMem     number `json:"maxmem"`
+	Storage    string `json:"storage"`
+	PluginType string `json:"plugintype"`
+	Shared     number `json:"shared"`
+	Content    string `json:"content"`
+	Disk       number `json:"disk"`
+	MaxDisk    number `json:"maxdisk"`
+}
+
+// hostStatus is /nodes/{node}/status.
+type hostStatus struct {
+	CPUInfo struct {
+		Model   string `json:"model"`
+		Sockets number `json:"sockets"`
+		Cores   number `json:"cores"`
+		CPUs    number `json:"cpus"`
+	} `json:"cpuinfo"`
+	Memory struct {
+		Total number `json:"total"`
+	} `json:"memory"`
+	Kernel struct {
+		Machine string `json:"machine"`
+	} `json:"current-kernel"`
+}
+
+// list splits Proxmox' lists, which have commas, semicolons or blanks, and sorts
+// them. It returns nil for none.
+func list(text string) []string {
+	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(",; ", r) })
+	if len(fields) == 0 {
+		return nil
+	}
+	slices.Sort(fields)
+	return fields
+}

@@ -1,0 +1,139 @@
+// Package testenv gives the tests of several packages the same surroundings: the
+// engine, the provider, a simulated Proxmox with the hosts of the quickstart, and
+// an environment without the user's own settings. It tests nothing itself. What
+// is missing fails the test; nothing is skipped.
+package testenv
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+// Region is the quickstart's Proxmox cluster.
+const Region topology.RegionName = "homelab"
+
+// Template is the name of the template that every host of the quickstart has.
+const Template = "debian-13-k8s"
+
+// Engine returns the path of the OpenTofu or Terraform to test with.
+func Engine(t testing.TB) string {
+	t.Helper()
+	return enginetest.Binary(t)
+}
+
+// PluginDir returns the filesystem mirror that holds the Proxmox provider.
+func PluginDir(t testing.TB) string {
+	t.Helper()
+	return enginetest.Mirror(t)
+}
+
+// CleanEnv returns what of the process' environment a program under test needs,
+// as KEY=value. Settings of Terraform, Proxmox, Kubernetes and numaform are not
+// in it, and the engine's own settings file is empty.
+func CleanEnv() []string {
+	keep := []string{"HOME", "LANG", "PATH", "TMPDIR", "USER", "GOCOVERDIR"}
+	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return !slices.Contains(keep, name)
+	})
+	env = append(env, "TF_CLI_CONFIG_FILE="+os.DevNull, "CHECKPOINT_DISABLE=1")
+	slices.Sort(env)
+	return env
+}
+
+// Hosts returns the hosts of the quickstart: a small one with a single NUMA node
+// and 32 GiB, and a large one with four.
+func Hosts(t testing.TB) []topology.Host {
+	t.Helper()
+	return []topology.Host{
+		host(t, "pve-1", "nuc-i7-1165g7-4c8t", 9001),
+		host(t, "pve-2", "xeon-6230-2s-snc2", 9002),
+	}
+}
+
+func host(t testing.TB, name topology.HostName, machine string, template int) topology.Host {
+	t.Helper()
+	loaded, err := machines.Load(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded.MemoryMiB == 0 { // the machine's is not known
+		loaded.MemoryMiB = 32 << 10
+		loaded.NUMANodes[0].MemoryMiB = loaded.MemoryMiB
+	}
+	return topology.Host{
+		Region: Region, Name: name, Online: true, Machine: loaded,
+		Templates: []topology.Template{{
+			VMID: template, Name: Template, DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm",
+			Options: map[string]string{
+				"agent": "1", "boot": "order=scsi0", "cpu": "host", "ostype": "l26",
+				"scsihw": "virtio-scsi-single", "serial0": "socket", "vga": "serial0",
+			},
+		}},
+	}
+}
+
+// Proxmox starts a simulated Proxmox that ends with the test. It has the hosts of
+// the quickstart if change names no others.
+func Proxmox(t testing.TB, change ...func(*pvesim.Config)) *pvesim.Server {
+	t.Helper()
+	cfg := pvesim.Config{Hosts: Hosts(t)}
+	for _, change := range change {
+		change(&cfg)
+	}
+	server, err := pvesim.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return server
+}
+
+// Client returns a client of the simulated Proxmox that uses its default token.
+func Client(t testing.TB, server *pvesim.Server) *proxmox.Client {
+	t.Helper()
+	return client(t, server, proxmox.Config{TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret})
+}
+
+// RootClient returns a client that logs in as root@pam with the default password.
+func RootClient(t testing.TB, server *pvesim.Server) *proxmox.Client {
+	t.Helper()
+	return client(t, server, proxmox.Config{Username: "root@pam", Password: pvesim.DefaultRootPassword})
+}
+
+func client(t testing.TB, server *pvesim.Server, cfg proxmox.Config) *proxmox.Client {
+	t.Helper()
+	cfg.Region, cfg.URL, cfg.CA = Region, server.URL(), server.CertPEM()
+	c, err := proxmox.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// CertFile writes the simulated Proxmox' certificate into a file, for ca_file and
+// for the provider's SSL_CERT_FILE.
+func CertFile(t testing.TB, server *pvesim.Server) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "pve-root-ca.pem")
+	if err := os.WriteFile(path, server.CertPEM(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
