@@ -1,0 +1,186 @@
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Validate reports everything that is wrong with the class, each with the field
+// it is about. It judges what the API server judges too, for manifests that no
+// API server has seen, and what a schema cannot say.
+func (in *ProxmoxNodeClass) Validate() error {
+	var errs []error
+	report := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("spec.%s: %s", field, fmt.Sprintf(format, args...)))
+	}
+	spec := &in.Spec
+	if spec.Template.Name == "" {
+		report("template.name", "is empty: name the VM template that nodes are cloned from")
+	}
+	validateHosts(spec, report)
+	validateDisk(spec, report)
+	validatePlacement(spec.Placement, report)
+	validateNetworks(spec.Networks, report)
+	validateNames("tags", spec.Tags, `^[a-z0-9_][a-z0-9_.+-]{0,63}$`, 10, report)
+	validateNames("securityGroups", spec.SecurityGroups, `^[A-Za-z][A-Za-z0-9_-]{1,17}$`, 10, report)
+	if spec.Pool != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]{0,127}$`).MatchString(spec.Pool) {
+		report("pool", "%q is not a name of a Proxmox resource pool", spec.Pool)
+	}
+	if spec.CPUType != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`).MatchString(spec.CPUType) {
+		report("cpuType", "%q is not a CPU model: write one such as host or x86-64-v2-AES", spec.CPUType)
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s %q: %w", KindProxmoxNodeClass, in.Name, errors.Join(errs...))
+}
+
+type reporter func(field, format string, args ...any)
+
+func validateHosts(spec *ProxmoxNodeClassSpec, report reporter) {
+	name := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
+	if spec.Region != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`).MatchString(spec.Region) {
+		report("region", "%q is not a region's name", spec.Region)
+	}
+	seen := map[string]bool{}
+	for i, host := range spec.Hosts {
+		field := fmt.Sprintf("hosts[%d]", i)
+		region, bare := splitHost(host, spec.Region)
+		switch {
+		case !name.MatchString(bare) || region == "" && bare != host:
+			report(field, "%q is not a host: write its name, or region/name", host)
+		case spec.Region != "" && region != spec.Region:
+			report(field, "%q is not in region %q: remove the host or spec.region", host, spec.Region)
+		case seen[host]:
+			report(field, "%q is listed twice", host)
+		}
+		seen[host] = true
+	}
+}
+
+// splitHost returns the region and the name of a host; without a region of its
+// own it has the one given.
+func splitHost(host, otherwise string) (region, name string) {
+	if region, name, ok := strings.Cut(host, "/"); ok {
+		return region, name
+	}
+	return otherwise, host
+}
+
+func validateDisk(spec *ProxmoxNodeClassSpec, report reporter) {
+	if spec.Clone != "" && spec.Clone != CloneLinked && spec.Clone != CloneFull {
+		report("clone", "%q is not a way to clone: write linked or full", spec.Clone)
+	}
+	if spec.BootDevice == nil {
+		return
+	}
+	if _, err := spec.BootDevice.SizeGiB(); err != nil {
+		report("bootDevice.size", "%v", err)
+	}
+	if spec.Clone == CloneLinked && spec.BootDevice.Storage != "" {
+		report("bootDevice.storage", "a linked clone stays on its template's storage: remove this, or write clone: full")
+	}
+}
+
+// SizeGiB returns the size in GiB, or 0 if none is asked for.
+func (b *BootDevice) SizeGiB() (int64, error) {
+	if b == nil || b.Size == "" {
+		return 0, nil
+	}
+	digits := strings.TrimRight(b.Size, "GTi")
+	size, err := strconv.ParseInt(digits, 10, 32)
+	factor, known := map[string]int64{"G": 1, "Gi": 1, "T": 1024, "Ti": 1024}[strings.TrimPrefix(b.Size, digits)]
+	if err != nil || !known || size < 1 {
+		return 0, fmt.Errorf("%q is not a disk size: write one such as 40G or 1T", b.Size)
+	}
+	return size * factor, nil
+}
+
+func validatePlacement(p Placement, report reporter) {
+	policies := []PlacementPolicy{"", PlacementShared, PlacementNUMA, PlacementDedicated, PlacementIsolated}
+	if !slices.Contains(policies, p.Policy) {
+		report("placement.policy", "%q is not a policy: write Shared, NUMA, Dedicated or Isolated", p.Policy)
+		return
+	}
+	validatePins(p, report)
+	if _, err := p.OvercommitRatio(); err != nil {
+		report("placement.overcommit", "%v", err)
+	} else if p.Overcommit != "" && p.EffectivePolicy() != PlacementShared {
+		report("placement.overcommit", "means nothing to policy %s: remove it, or choose Shared", p.Policy)
+	}
+}
+
+func validatePins(p Placement, report reporter) {
+	pinned := p.Policy == PlacementDedicated || p.Policy == PlacementIsolated
+	switch {
+	case p.PinWith != "" && p.PinWith != PinWithAffinity && p.PinWith != PinWithHostAgent:
+		report("placement.pinWith", "%q is not a way to pin: write Affinity or HostAgent", p.PinWith)
+	case pinned && p.PinWith == "":
+		report("placement.pinWith", "is needed by policy %s: write HostAgent if numaform-agent runs on the hosts, "+
+			"or Affinity if numaform logs in as root@pam", p.Policy)
+	case !pinned && p.PinWith != "":
+		report("placement.pinWith", "means nothing to policy %s: remove it, or choose Dedicated or Isolated", p.EffectivePolicy())
+	}
+}
+
+// EffectivePolicy returns the policy, which is Shared unless another is written.
+func (p Placement) EffectivePolicy() PlacementPolicy {
+	if p.Policy == "" {
+		return PlacementShared
+	}
+	return p.Policy
+}
+
+// OvercommitRatio returns how many vCPUs may stand on one host CPU, 1 by default.
+func (p Placement) OvercommitRatio() (float64, error) {
+	if p.Overcommit == "" {
+		return 1, nil
+	}
+	ratio, err := strconv.ParseFloat(p.Overcommit, 64)
+	if err != nil || !(ratio >= 1 && ratio <= 16) {
+		return 0, fmt.Errorf("%q is not a ratio from 1 to 16, such as 1.5", p.Overcommit)
+	}
+	return ratio, nil
+}
+
+func validateNetworks(networks []Network, report reporter) {
+	if len(networks) > 6 {
+		report("networks", "has %d devices: 6 are allowed", len(networks))
+	}
+	bridge := regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`)
+	models := []string{"", "virtio", "e1000", "e1000e", "rtl8139", "vmxnet3"}
+	for i, n := range networks {
+		field := fmt.Sprintf("networks[%d].", i)
+		if !bridge.MatchString(n.Bridge) {
+			report(field+"bridge", "%q is not a bridge's name, such as vmbr0", n.Bridge)
+		}
+		if !slices.Contains(models, n.Model) {
+			report(field+"model", "%q is not a model: write one of %s", n.Model, strings.Join(models[1:], ", "))
+		}
+		if n.VLAN < 0 || n.VLAN > 4094 {
+			report(field+"vlan", "%d is not a VLAN tag: write 1 to 4094", n.VLAN)
+		}
+		if n.MTU < 0 || n.MTU > 65520 {
+			report(field+"mtu", "%d is not an MTU: write 576 to 65520, or 1 for the bridge's", n.MTU)
+		}
+	}
+}
+
+func validateNames(field string, names []string, pattern string, most int, report reporter) {
+	if len(names) > most {
+		report(field, "has %d entries: %d are allowed", len(names), most)
+	}
+	re := regexp.MustCompile(pattern)
+	for i, name := range names {
+		if !re.MatchString(name) {
+			report(fmt.Sprintf("%s[%d]", field, i), "%q does not match %s", name, pattern)
+		}
+		if slices.Index(names, name) < i {
+			report(fmt.Sprintf("%s[%d]", field, i), "%q is listed twice", name)
+		}
+	}
+}
