@@ -1,0 +1,120 @@
+package scheduling
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+// Cluster is a Kubernetes cluster to decide for. It is only read, and may be
+// asked from several goroutines.
+type Cluster struct {
+	client client.Client
+	// err is why the objects cannot be read; Decide returns it.
+	err error
+}
+
+// FromObjects returns a cluster of those objects, as Load read them. The objects
+// belong to the cluster afterwards.
+func FromObjects(objects []client.Object) *Cluster {
+	scheme, err := newScheme()
+	if err != nil {
+		return &Cluster{err: err}
+	}
+	c, err := newMemory(scheme, objects)
+	if err != nil {
+		return &Cluster{err: err}
+	}
+	return &Cluster{client: c}
+}
+
+// FromClient returns the cluster that a client reads. The client needs the field
+// indexes spec.nodeName of Pods, spec.providerID of Nodes and status.providerID
+// of NodeClaims, and Karpenter's and numaform's kinds in its scheme.
+func FromClient(c client.Client) *Cluster { return &Cluster{client: c} }
+
+// FromKubeconfig reads a cluster once. The path may be empty, then the usual
+// rules find the file; so may the context. Nothing is written, and later changes
+// of the cluster are not seen.
+func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = path
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading kubeconfig: %w", err)
+	}
+	objects, err := readAll(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("reading the cluster at %s: %w", config.Host, err)
+	}
+	return FromObjects(objects), nil
+}
+
+func readAll(ctx context.Context, config *rest.Config) ([]client.Object, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.UserAgent = "numaform"
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	defer httpClient.CloseIdleConnections()
+	c, err := client.New(config, client.Options{Scheme: scheme, HTTPClient: httpClient})
+	if err != nil {
+		return nil, err
+	}
+	var objects []client.Object
+	for _, list := range []client.ObjectList{
+		&v1alpha1.ProxmoxNodeClassList{}, &karpv1.NodePoolList{}, &karpv1.NodeClaimList{},
+		&corev1.PodList{}, &corev1.NodeList{}, &corev1.NamespaceList{},
+		&corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{},
+		&storagev1.StorageClassList{}, &storagev1.CSINodeList{}, &storagev1.VolumeAttachmentList{},
+		&appsv1.DaemonSetList{}, &policyv1.PodDisruptionBudgetList{},
+	} {
+		read, err := readList(ctx, c, list)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, read...)
+	}
+	return objects, nil
+}
+
+func readList(ctx context.Context, c client.Client, list client.ObjectList) ([]client.Object, error) {
+	err := c.List(ctx, list)
+	if _, optional := list.(*karpv1.NodeClaimList); optional && apimeta.IsNoMatchError(err) {
+		return nil, nil
+	}
+	if noMatch := (*apimeta.NoKindMatchError)(nil); errors.As(err, &noMatch) {
+		return nil, fmt.Errorf("kind %s is not installed: apply the CRDs of Karpenter and numaform: %w", noMatch.GroupKind, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	items, err := apimeta.ExtractList(list)
+	if err != nil {
+		return nil, err
+	}
+	var objects []client.Object
+	for _, item := range items {
+		if object, ok := item.(client.Object); ok {
+			objects = append(objects, object)
+		}
+	}
+	return objects, nil
+}

@@ -1,0 +1,131 @@
+package scheduling
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+// writtenAt is the age of objects that have none, 2020-01-01. It is fixed, for
+// Karpenter schedules pods of one size by age.
+const writtenAt = 1577836800
+
+// setDefaults sets what an API server and Karpenter's controllers would have set.
+// A UID is made of the object's name, so pods of one size and age are scheduled
+// in the order of their names.
+func setDefaults(object client.Object) {
+	kind := object.GetObjectKind().GroupVersionKind().Kind
+	if slices.Contains(clusterKinds(), kind) {
+		object.SetNamespace("")
+	} else if object.GetNamespace() == "" {
+		object.SetNamespace(corev1.NamespaceDefault)
+	}
+	if object.GetName() == "" {
+		object.SetName(object.GetGenerateName() + "0")
+	}
+	if object.GetUID() == "" {
+		object.SetUID(types.UID(strings.ToLower(kind) + "/" + object.GetNamespace() + "/" + object.GetName()))
+	}
+	if stamp := object.GetCreationTimestamp(); stamp.IsZero() {
+		object.SetCreationTimestamp(metav1.Unix(writtenAt, 0))
+	}
+	defaultByKind(object)
+}
+
+func defaultByKind(object client.Object) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		defaultPod(o)
+	case *corev1.Node:
+		defaultNode(o)
+	case *corev1.PersistentVolumeClaim:
+		if o.Spec.VolumeName != "" && o.Status.Phase == "" {
+			// Karpenter looks for what the volume controller writes on binding.
+			metav1.SetMetaDataAnnotation(&o.ObjectMeta, "pv.kubernetes.io/bind-completed", "yes")
+			o.Status.Phase = corev1.ClaimBound
+		}
+	case *karpv1.NodePool:
+		setTrue(o.StatusConditions(), karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady)
+	case *v1alpha1.ProxmoxNodeClass:
+		setTrue(o.StatusConditions(), v1alpha1.ConditionValid, v1alpha1.ConditionTemplateReady)
+	}
+}
+
+func clusterKinds() []string {
+	return []string{
+		"Node", "Namespace", "PersistentVolume", "StorageClass", "CSINode", "VolumeAttachment",
+		"NodePool", "NodeClaim", v1alpha1.KindProxmoxNodeClass,
+	}
+}
+
+// setTrue sets the conditions that nobody has judged.
+func setTrue(conditions status.ConditionSet, names ...string) {
+	for _, name := range names {
+		if c := conditions.Get(name); c == nil || c.IsUnknown() {
+			conditions.SetTrue(name)
+		}
+	}
+}
+
+func defaultPod(pod *corev1.Pod) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			containers[i].Resources.Requests = withLimits(containers[i].Resources)
+		}
+	}
+	if pod.Status.Phase == "" {
+		pod.Status.Phase = corev1.PodPending
+		if pod.Spec.NodeName != "" {
+			pod.Status.Phase = corev1.PodRunning
+		}
+	}
+	judged := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+	if pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending || judged || len(pod.Spec.SchedulingGates) > 0 {
+		return
+	}
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+	})
+}
+
+// withLimits returns the requests; what has a limit only requests its limit.
+func withLimits(resources corev1.ResourceRequirements) corev1.ResourceList {
+	if len(resources.Limits) == 0 {
+		return resources.Requests
+	}
+	requests := maps.Clone(resources.Limits)
+	maps.Copy(requests, resources.Requests)
+	return requests
+}
+
+// defaultNode lets a node be written with its capacity alone, and gives it the
+// labels that kubelet sets.
+func defaultNode(node *corev1.Node) {
+	if len(node.Status.Capacity) == 0 {
+		node.Status.Capacity = node.Status.Allocatable
+	}
+	if len(node.Status.Capacity) > 0 {
+		node.Status.Capacity = maps.Clone(node.Status.Capacity)
+		if _, ok := node.Status.Capacity[corev1.ResourcePods]; !ok {
+			node.Status.Capacity[corev1.ResourcePods] = *resource.NewQuantity(110, resource.DecimalSI)
+		}
+	}
+	allocatable := maps.Clone(node.Status.Capacity)
+	maps.Copy(allocatable, node.Status.Allocatable)
+	node.Status.Allocatable = allocatable
+	labels := map[string]string{
+		corev1.LabelHostname: node.Name, corev1.LabelOSStable: string(corev1.Linux), corev1.LabelArchStable: karpv1.ArchitectureAmd64,
+	}
+	maps.Copy(labels, node.Labels)
+	node.Labels = labels
+}

@@ -1,0 +1,156 @@
+package scheduling
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// newVMIDs is where the numbers of VMs begin that a decision makes: they only
+// keep them apart until the fleet gives them real ones.
+const newVMIDs = 1_000_000_000
+
+// inflight is a VM that has no Node yet, or one that is not ready.
+type inflight struct {
+	fleet.VM
+	claim *karpv1.NodeClaim
+	// phase is the one that asked for the VM, if this decision makes it.
+	phase int
+}
+
+// providerID returns the id by which Karpenter finds the VM.
+func providerID(vm *fleet.VM) string { return fleet.ProviderID(vm.Host.Region, vm.VMID) }
+
+// newInflight returns the VM with the NodeClaim that Karpenter shall see of it.
+func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
+	claim := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			UID:               types.UID(providerID(&vm)),
+			CreationTimestamp: metav1.Unix(writtenAt, 0),
+			Labels:            vmLabels(&vm),
+			Annotations:       map[string]string{v1alpha1.AnnotationVM: vm.Name},
+		},
+		Spec: karpv1.NodeClaimSpec{NodeClassRef: &karpv1.NodeClassReference{
+			Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: vm.NodeClass,
+		}},
+	}
+	claim.Status.ProviderID = providerID(&vm)
+	claim.Status.Capacity, claim.Status.Allocatable = vmResources(&vm, sizes)
+	if i := slices.IndexFunc(pools, func(p *pool) bool { return p.Name == vm.Pool }); i >= 0 {
+		template := &pools[i].Spec.Template
+		claim.Spec.Taints = slices.Clone(template.Spec.Taints)
+		claim.Spec.StartupTaints = slices.Clone(template.Spec.StartupTaints)
+		claim.Labels = poolLabels(pools[i], claim.Labels)
+	} else {
+		// Karpenter deletes the nodes of a pool that is gone: nothing may go there.
+		claim.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint}
+	}
+	return &inflight{VM: vm, claim: claim}
+}
+
+// vmLabels returns the labels that a node has by its VM.
+func vmLabels(vm *fleet.VM) map[string]string {
+	labels := maps.Clone(vm.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	family := (&InstanceType{Name: vm.InstanceType}).Family()
+	maps.Copy(labels, map[string]string{
+		corev1.LabelHostname:           vm.Name,
+		corev1.LabelOSStable:           string(corev1.Linux),
+		corev1.LabelTopologyRegion:     string(vm.Host.Region),
+		corev1.LabelTopologyZone:       string(vm.Host.Host),
+		corev1.LabelInstanceTypeStable: vm.InstanceType,
+		karpv1.CapacityTypeLabelKey:    cmp.Or(vm.CapacityType, karpv1.CapacityTypeOnDemand),
+		karpv1.NodePoolLabelKey:        vm.Pool,
+		karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()): vm.NodeClass,
+		v1alpha1.LabelInstanceFamily: family,
+		v1alpha1.LabelNodeClass:      vm.NodeClass,
+		v1alpha1.LabelPlacement:      string(vm.Policy),
+		v1alpha1.LabelNUMANodes:      strconv.Itoa(max(1, len(vm.Cells))),
+	})
+	return labels
+}
+
+// poolLabels adds what the pool gives all of its nodes: its labels, and those
+// requirements that leave one value.
+func poolLabels(p *pool, labels map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, r := range p.Spec.Template.Spec.Requirements {
+		if r.Operator == corev1.NodeSelectorOpIn && len(r.Values) == 1 {
+			all[r.Key] = r.Values[0]
+		}
+	}
+	maps.Copy(all, p.Spec.Template.Labels)
+	maps.Copy(all, labels)
+	return all
+}
+
+// vmResources returns what a VM's node reports as capacity and as allocatable.
+func vmResources(vm *fleet.VM, sizes []InstanceType) (capacity, allocatable corev1.ResourceList) {
+	i := slices.IndexFunc(sizes, func(t InstanceType) bool {
+		return t.Name == vm.InstanceType && t.VCPUs == vm.VCPUs && t.MemoryMiB == vm.MemoryMiB
+	})
+	t := InstanceType{VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Pods: defaultPods(vm.MemoryMiB / 1024)}
+	t.Overhead = defaultOverhead(vm.VCPUs, vm.MemoryMiB/1024)
+	if i >= 0 {
+		t = sizes[i]
+	}
+	disk := cmp.Or(vm.DiskGiB, vm.Source.DiskGiB, defaultDiskGiB)
+	capacity = t.capacity(disk)
+	return capacity, resources.Subtract(capacity, t.overhead(disk).Total())
+}
+
+// compareInflight orders VMs by what pods see of them, small ones first: pods are
+// tried the largest first, so each ends on the smallest VM that has room. VMs that
+// compare equal are alike to every pod, so the order, and with it the whole
+// decision, is the same when new VMs have become kept ones.
+func compareInflight(a, b *inflight) int {
+	return cmp.Or(
+		cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Pool, b.Pool),
+		cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.CapacityType, b.CapacityType),
+		a.Host.Compare(b.Host), cmp.Compare(a.DiskGiB, b.DiskGiB), cmp.Compare(len(a.Cells), len(b.Cells)),
+		slices.Compare(sortedPairs(a.Labels), sortedPairs(b.Labels)),
+		cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name),
+	)
+}
+
+func sortedPairs(labels map[string]string) []string {
+	var pairs []string
+	for key, value := range labels {
+		pairs = append(pairs, key+"="+value)
+	}
+	slices.Sort(pairs)
+	return pairs
+}
+
+// nameClaims gives the NodeClaims names in the order of the VMs, for Karpenter
+// fills nodes in the order of their names.
+func nameClaims(vms []*inflight) {
+	slices.SortFunc(vms, compareInflight)
+	for i, vm := range vms {
+		vm.claim.Name = fmt.Sprintf("inflight-%06d", i)
+	}
+}
+
+// hostsOf returns the hosts of the VMs.
+func hostsOf(vms []*inflight) []topology.HostID {
+	var hosts []topology.HostID
+	for _, vm := range vms {
+		hosts = append(hosts, vm.Host)
+	}
+	slices.SortFunc(hosts, topology.HostID.Compare)
+	return slices.Compact(hosts)
+}

@@ -1,0 +1,221 @@
+package scheduling
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+// newScheme returns a scheme of the kinds that a scheduling decision reads.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(karpenterVersion(), &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
+	metav1.AddToGroupVersion(scheme, karpenterVersion())
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("registering kinds: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+func karpenterVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
+}
+
+// readKinds are the kinds that a manifest may hold.
+func readKinds() []string {
+	return []string{
+		"Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment",
+		"DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "PodDisruptionBudget",
+		"NodePool", "NodeClaim", v1alpha1.KindProxmoxNodeClass,
+	}
+}
+
+// Load reads manifests from files, and from the .yaml, .yml and .json files in
+// directories. It is strict: kinds and fields that are not known are errors that
+// name the file and the document in it. It sets what an API server, Karpenter's
+// controllers and a scheduler that found no room would have set, and replaces
+// workloads by the pods that they still lack.
+func Load(paths []string) ([]client.Object, error) {
+	files, err := findFiles(paths)
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	var objects []client.Object
+	var errs []error
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("reading manifests: %w", err)
+		}
+		read, err := decodeAll(scheme, file, data)
+		objects, errs = append(objects, read...), append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if objects, err = expandWorkloads(objects); err != nil {
+		return nil, err
+	}
+	for _, object := range objects {
+		setDefaults(object)
+	}
+	return objects, nil
+}
+
+func findFiles(paths []string) ([]string, error) {
+	var files []string
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("reading manifests: %w", err)
+		}
+		if !info.IsDir() {
+			files = append(files, path)
+			continue
+		}
+		before := len(files)
+		err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+				files = append(files, name)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("reading manifests: %w", err)
+		}
+		if len(files) == before {
+			return nil, fmt.Errorf("reading manifests: %s has no .yaml, .yml or .json file", path)
+		}
+	}
+	return files, nil
+}
+
+func decodeAll(scheme *runtime.Scheme, file string, data []byte) ([]client.Object, error) {
+	reader := yamlutil.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
+	var objects []client.Object
+	var errs []error
+	for number := 1; ; number++ {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, errors.Join(errs...)
+		}
+		if err == nil {
+			var read []client.Object
+			read, err = decode(scheme, document)
+			objects = append(objects, read...)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("reading %s: document %d: %w", file, number, err))
+		}
+	}
+}
+
+// decode reads one document, which may be a List of objects.
+func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
+	var kind struct {
+		metav1.TypeMeta `json:",inline"`
+		Items           []runtime.RawExtension `json:"items"`
+	}
+	if err := yaml.Unmarshal(document, &kind); err != nil {
+		return nil, err
+	}
+	if kind.Kind == "" && kind.APIVersion == "" {
+		var content any
+		if err := yaml.Unmarshal(document, &content); err != nil || content == nil {
+			return nil, err
+		}
+		return nil, errors.New("has neither apiVersion nor kind")
+	}
+	if kind.Kind == "List" && kind.APIVersion == "v1" {
+		var objects []client.Object
+		for i, item := range kind.Items {
+			read, err := decode(scheme, item.Raw)
+			if err != nil {
+				return nil, fmt.Errorf("item %d: %w", i, err)
+			}
+			objects = append(objects, read...)
+		}
+		return objects, nil
+	}
+	object, err := decodeObject(scheme, kind.TypeMeta, document)
+	if err != nil {
+		return nil, err
+	}
+	return []client.Object{object}, nil
+}
+
+func decodeObject(scheme *runtime.Scheme, kind metav1.TypeMeta, document []byte) (client.Object, error) {
+	blank, err := scheme.New(kind.GroupVersionKind())
+	object, ok := blank.(client.Object)
+	if err != nil || !ok || !slices.Contains(readKinds(), kind.Kind) {
+		return nil, fmt.Errorf("%s %s is not read here: remove it; read are %s", kind.APIVersion, kind.Kind, strings.Join(readKinds(), ", "))
+	}
+	if err := yaml.UnmarshalStrict(document, object); err != nil {
+		// Both libraries say that they were decoding; the user knows.
+		text := strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")
+		return nil, fmt.Errorf("%s: %s", kind.Kind, strings.TrimPrefix(text, "json: "))
+	}
+	if object.GetName() == "" && object.GetGenerateName() == "" {
+		return nil, fmt.Errorf("%s: metadata.name is empty", kind.Kind)
+	}
+	if err := validate(object); err != nil {
+		return nil, err
+	}
+	return object, nil
+}
+
+// validate judges what an API server would have judged and what would else make
+// Karpenter panic or stay silent.
+func validate(object client.Object) error {
+	switch o := object.(type) {
+	case *v1alpha1.ProxmoxNodeClass:
+		return o.Validate()
+	case *karpv1.NodePool:
+		if o.Spec.Template.Spec.NodeClassRef == nil {
+			return fmt.Errorf("NodePool %q: spec.template.spec.nodeClassRef is empty: name a %s", o.Name, v1alpha1.KindProxmoxNodeClass)
+		}
+		if err := o.RuntimeValidate(context.Background()); err != nil {
+			return fmt.Errorf("NodePool %q: %w", o.Name, err)
+		}
+	case *karpv1.NodeClaim:
+		if o.Spec.NodeClassRef == nil {
+			return fmt.Errorf("NodeClaim %q: spec.nodeClassRef is empty", o.Name)
+		}
+	case *corev1.Pod:
+		if len(o.Spec.Containers) == 0 {
+			return fmt.Errorf("%s %q: spec.containers is empty", o.Kind, o.Name)
+		}
+	}
+	return nil
+}

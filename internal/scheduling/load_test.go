@@ -1,0 +1,167 @@
+package scheduling_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+func loadFiles(t *testing.T, files map[string]string) ([]client.Object, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return scheduling.Load([]string{dir})
+}
+
+func TestLoadSetsDefaults(t *testing.T) {
+	objects, err := loadFiles(t, map[string]string{
+		"a.yaml": `# only a comment
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: waits}
+spec:
+  containers:
+  - name: c
+    image: i
+    resources: {limits: {cpu: 2, memory: 1Gi}, requests: {memory: 512Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: runs, namespace: other}
+spec: {nodeName: n1, containers: [{name: c, image: i}]}
+`,
+		"sub/b.yml":  `{apiVersion: v1, kind: Node, metadata: {name: n1}, status: {allocatable: {cpu: 4, memory: 8Gi}}}`,
+		"sub/c.json": `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"other"}}]}`,
+		"README.md":  "not read",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]client.Object{}
+	for _, o := range objects {
+		byName[o.GetNamespace()+"/"+o.GetName()] = o
+		if o.GetUID() == "" || o.GetCreationTimestamp().Unix() != 1577836800 {
+			t.Errorf("%s has UID %q of %v", o.GetName(), o.GetUID(), o.GetCreationTimestamp())
+		}
+	}
+	pod := byName["default/waits"].(*corev1.Pod)
+	if pod.Status.Phase != corev1.PodPending || len(pod.Status.Conditions) != 1 || pod.Status.Conditions[0].Reason != corev1.PodReasonUnschedulable {
+		t.Errorf("the pod that waits has status %+v", pod.Status)
+	}
+	requests := pod.Spec.Containers[0].Resources.Requests
+	if requests.Cpu().Value() != 2 || requests.Memory().Value() != 512<<20 {
+		t.Errorf("requests are %v", requests)
+	}
+	if pod := byName["other/runs"].(*corev1.Pod); pod.Status.Phase != corev1.PodRunning || len(pod.Status.Conditions) != 0 {
+		t.Errorf("the pod that runs has status %+v", pod.Status)
+	}
+	node := byName["/n1"].(*corev1.Node)
+	if node.Status.Capacity.Cpu().Value() != 4 || node.Status.Allocatable.Pods().Value() != 110 || node.Labels[corev1.LabelHostname] != "n1" {
+		t.Errorf("the node is %+v", node)
+	}
+	if len(objects) != 4 {
+		t.Errorf("%d objects are read, want 4", len(objects))
+	}
+}
+
+func TestLoadExpandsWorkloads(t *testing.T) {
+	objects, err := loadFiles(t, map[string]string{"all.yaml": deployment("web", 3, "1", "1Gi", "") + `
+apiVersion: v1
+kind: Pod
+metadata: {name: web-abc, labels: {app: web}}
+spec: {nodeName: n1, containers: [{name: c, image: i}]}
+---
+apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: web-5d, ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: u, controller: true}]}
+spec: {replicas: 3, selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: i}]}}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c, image: i}]}}
+  volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec: {parallelism: 4, completions: 2, template: {spec: {restartPolicy: Never, containers: [{name: c, image: i}]}}}
+`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, o := range objects {
+		names = append(names, o.GetObjectKind().GroupVersionKind().Kind+" "+o.GetName())
+	}
+	want := []string{
+		"Pod web-abc", "Pod web-0", "Pod web-1",
+		"Pod db-0", "PersistentVolumeClaim data-db-0", "Pod db-1", "PersistentVolumeClaim data-db-1",
+		"Pod once-0", "Pod once-1",
+	}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("objects differ:\n%s", diff)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"unknown field", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {kontainers: []}\n", `m.yaml: document 2: Pod: unknown field "kontainers"`},
+		{"unknown kind", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "v1 Secret is not read here"},
+		{"unknown group", "apiVersion: example.com/v1\nkind: Pod\nmetadata: {name: a}\n", "example.com/v1 Pod is not read here"},
+		{"no kind", "a: b\n", "document 1: has neither apiVersion nor kind"},
+		{"no yaml", "{", "document 1"},
+		{"no name", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c}]}\n", "metadata.name is empty"},
+		{"no containers", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n", "spec.containers is empty"},
+		{"in a list", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret}]\n", "item 0: v1 Secret is not read"},
+		{"bad class", "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: {template: {name: t}, clone: half}\n", `ProxmoxNodeClass "c": spec.clone: "half"`},
+		{"pool without class", "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: p}\nspec: {template: {spec: {requirements: []}}}\n", `NodePool "p": spec.template.spec.nodeClassRef is empty`},
+		{"pool with a bad requirement", strings.Replace(nodePool("p", "c", ""), "requirements: []", "requirements: [{key: a, operator: Equals, values: [b]}]", 1), `NodePool "p"`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := loadFiles(t, map[string]string{"m.yaml": test.text})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error is %v, want one with %q", err, test.want)
+			}
+		})
+	}
+	if _, err := scheduling.Load([]string{filepath.Join(t.TempDir(), "missing")}); err == nil {
+		t.Error("a file that is not there is no error")
+	}
+	if _, err := scheduling.Load([]string{t.TempDir()}); err == nil {
+		t.Error("an empty directory is no error")
+	}
+}
+
+func TestTwiceTheSameObjectIsAnError(t *testing.T) {
+	objects, err := loadFiles(t, map[string]string{"a.yaml": classes, "b.yaml": classes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = scheduling.FromObjects(objects).Decide(t.Context(), scheduling.Request{Snapshot: lab()})
+	if err == nil || !strings.Contains(err.Error(), "ProxmoxNodeClass dedicated is there twice") {
+		t.Errorf("error is %v", err)
+	}
+}

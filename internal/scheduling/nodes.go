@@ -1,0 +1,68 @@
+package scheduling
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// VMIDs returns the VMIDs that Nodes and NodeClaims still name, by region: none
+// of them may be given out again.
+func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	var claims karpv1.NodeClaimList
+	if err := c.client.List(ctx, &claims); err != nil {
+		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+	}
+	var ids []string
+	for i := range nodes.Items {
+		ids = append(ids, nodes.Items[i].Spec.ProviderID)
+	}
+	for i := range claims.Items {
+		ids = append(ids, claims.Items[i].Status.ProviderID)
+	}
+	named := map[topology.RegionName][]fleet.VMID{}
+	for _, id := range ids {
+		// Nodes of other providers are none of our business.
+		if region, vmid, err := fleet.ParseProviderID(id); err == nil {
+			named[region] = append(named[region], vmid)
+		}
+	}
+	return named, nil
+}
+
+// PodsOn returns the pods that a drain would have to move off a node, as
+// namespace/name, sorted: not those of DaemonSets, mirrors, or ended ones.
+func (c *Cluster) PodsOn(ctx context.Context, node string) ([]string, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	var pods corev1.PodList
+	if err := c.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return nil, fmt.Errorf("listing pods on node %s: %w", node, err)
+	}
+	var names []string
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if podutils.IsTerminal(pod) || podutils.IsOwnedByDaemonSet(pod) || podutils.IsOwnedByNode(pod) {
+			continue
+		}
+		names = append(names, client.ObjectKeyFromObject(pod).String())
+	}
+	slices.Sort(names)
+	return names, nil
+}

@@ -1,0 +1,231 @@
+package scheduling
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// session is one decision in the making.
+type session struct {
+	client  client.Client
+	request Request
+	sizes   []InstanceType
+	pools   []*pool
+	world   *world
+	// pods ask for a place and may get one; invalid ones cannot.
+	// Those that count one another over hosts come first, then the others, who
+	// take any room that is left: see phases.
+	pods    [phases][]*corev1.Pod
+	invalid []Refusal
+	volumes map[types.UID][]scheduling.Requirements
+
+	// added are the VMs that this decision makes so far.
+	added []*inflight
+	made  int
+	plan  *planner.Planner
+	// closed are offers that the planner or the scheduler proved wrong about.
+	closed map[offer]bool
+}
+
+func newSession(ctx context.Context, c client.Client, request Request) (*session, error) {
+	s := &session{client: c, request: request, sizes: request.Types, closed: map[offer]bool{}}
+	if s.sizes == nil {
+		s.sizes = DefaultInstanceTypes()
+	}
+	var err error
+	if s.pools, err = readPools(ctx, c, request.Snapshot); err != nil {
+		return nil, err
+	}
+	var kept []*inflight
+	for _, vm := range request.Kept {
+		kept = append(kept, newInflight(vm, s.pools, s.sizes))
+	}
+	if s.world, err = newWorld(ctx, c, kept); err != nil {
+		return nil, err
+	}
+	s.newPlan()
+	return s, s.readPods(ctx)
+}
+
+const (
+	// patience is how often VMs may turn out idle before their like is closed.
+	patience = 3
+)
+
+// A decision is made in two phases. Pods that count one another over hosts need
+// room on certain hosts, so they choose before those that go anywhere.
+const (
+	choosy = iota
+	easy
+	phases
+)
+
+// newPlan starts a planner anew from the kept VMs and those added.
+func (s *session) newPlan() {
+	vms := slices.Clone(s.request.Kept)
+	for _, vm := range s.added {
+		vms = append(vms, vm.VM)
+	}
+	s.plan = planner.New(s.request.Snapshot, vms)
+}
+
+// readPods finds the pods that ask: those that the scheduler found no room for,
+// and those on nodes that are being deleted.
+func (s *session) readPods(ctx context.Context) error {
+	pending, err := nodeutils.GetProvisionablePods(ctx, s.client)
+	if err != nil {
+		return err
+	}
+	_, deleting, err := s.world.stateNodes(ctx, nil, nil)
+	if err != nil {
+		return err
+	}
+	moving, err := deleting.CurrentlyReschedulablePods(ctx, s.client, clock.RealClock{}, silence{})
+	if err != nil {
+		return fmt.Errorf("reading pods of nodes that are being deleted: %w", err)
+	}
+	asking := slices.Concat(pending, moving)
+	slices.SortFunc(asking, func(a, b *corev1.Pod) int { return compareKeys(a, b) })
+	asking = slices.CompactFunc(asking, func(a, b *corev1.Pod) bool { return compareKeys(a, b) == 0 })
+
+	var valid []*corev1.Pod
+	topologies := karpscheduling.NewVolumeTopology(s.client)
+	s.volumes = map[types.UID][]scheduling.Requirements{}
+	for _, pod := range asking {
+		requirements, err := judgePod(ctx, topologies, pod)
+		if err != nil {
+			s.invalid = append(s.invalid, Refusal{client.ObjectKeyFromObject(pod), err.Error()})
+			continue
+		}
+		if len(requirements) > 0 {
+			s.volumes[pod.UID] = requirements
+		}
+		valid = append(valid, pod)
+	}
+	s.pods[choosy], s.pods[easy] = divide(valid, s.volumes)
+	return ctx.Err()
+}
+
+// run solves until no further VM is asked for or can be placed.
+func (s *session) run(ctx context.Context) (*Decision, error) {
+	var unmet [phases]int
+	reset := func() { unmet = [phases]int{s.asked() + 1, s.asked() + 1} }
+	reset()
+	for sweeps := 0; ; {
+		sol, err := s.solve(ctx)
+		if err != nil {
+			return nil, err
+		}
+		// A round that made VMs must have met some need, or the VMs are not what the
+		// scheduler took them for: then they go, and in the end are not offered again.
+		useless := sol.unmet >= unmet[sol.phase]
+		unmet[sol.phase] = sol.unmet
+		if idle := s.idle(sol); len(idle) > 0 && (useless || len(sol.claims) == 0) {
+			if sweeps++; sweeps > patience {
+				s.shut(idle, useless)
+			}
+			s.drop(idle)
+			reset()
+			continue
+		}
+		if len(sol.claims) == 0 {
+			if sol, err = s.trim(ctx, sol); err != nil {
+				return nil, err
+			}
+			return s.decision(ctx, sol)
+		}
+		s.place(sol)
+	}
+}
+
+// asked returns the number of pods that may get a place.
+func (s *session) asked() int { return len(s.pods[choosy]) + len(s.pods[easy]) }
+
+// idle returns the VMs added that no pod landed on, in the phases that were solved.
+func (s *session) idle(sol *solution) []*inflight {
+	var idle []*inflight
+	for _, vm := range s.added {
+		if vm.phase <= sol.phase && len(sol.landed[providerID(&vm.VM)]) == 0 {
+			idle = append(idle, vm)
+		}
+	}
+	return idle
+}
+
+// shut closes the offers that idle VMs came of, on every host if they were useless.
+func (s *session) shut(idle []*inflight, useless bool) {
+	for _, vm := range idle {
+		s.closed[offer{vm.Pool, vm.InstanceType, vm.Host}] = true
+		for i := range s.request.Snapshot.Hosts {
+			if useless {
+				s.closed[offer{vm.Pool, vm.InstanceType, s.request.Snapshot.Hosts[i].ID()}] = true
+			}
+		}
+	}
+}
+
+// drop takes back VMs that this decision made.
+func (s *session) drop(idle []*inflight) {
+	s.added = slices.DeleteFunc(s.added, func(vm *inflight) bool { return slices.Contains(idle, vm) })
+	s.newPlan()
+}
+
+// place gives the wanted VMs to the planner, all at once, and adds what it placed.
+func (s *session) place(sol *solution) {
+	specs := sol.claims
+	placed, unplaced := s.plan.Place(specs)
+	for _, p := range placed {
+		s.made++
+		vm := fleet.VM{
+			Key: fleet.Key(fmt.Sprintf("new-%d", s.made)), VMID: fleet.VMID(newVMIDs + s.made),
+			Spec: specs[p.Index], Placement: p.Placement,
+		}
+		vm.Name = fmt.Sprintf("%s-new-%d", vm.Pool, s.made)
+		added := newInflight(vm, s.pools, s.sizes)
+		added.phase = sol.phase
+		s.added = append(s.added, added)
+	}
+	for _, u := range unplaced {
+		spec := specs[u.Index]
+		for _, host := range spec.Hosts {
+			if s.plan.Fits(spec, host) {
+				s.closed[offer{spec.Pool, spec.InstanceType, host}] = true
+			}
+		}
+	}
+}
+
+// standing returns the VMs that Karpenter is told of: those kept without a Node,
+// and those added.
+func (s *session) standing() []*inflight { return slices.Concat(s.world.waiting, s.added) }
+
+func comparePlaced(a, b Placed) int {
+	return cmp.Or(
+		cmp.Compare(a.NodePool, b.NodePool), a.Placement.Host.Compare(b.Placement.Host),
+		cmp.Compare(a.Spec.VCPUs, b.Spec.VCPUs), cmp.Compare(a.Spec.MemoryMiB, b.Spec.MemoryMiB),
+		cmp.Compare(a.Spec.InstanceType, b.Spec.InstanceType), slices.Compare(a.Placement.VCPUPins, b.Placement.VCPUPins),
+		slices.CompareFunc(a.Pods, b.Pods, compareNames),
+	)
+}
+
+// hostOf returns the host that an offering is on.
+func hostOf(requirements scheduling.Requirements) topology.HostID {
+	return topology.HostID{
+		Region: topology.RegionName(requirements.Get(corev1.LabelTopologyRegion).Any()),
+		Host:   topology.HostName(requirements.Get(corev1.LabelTopologyZone).Any()),
+	}
+}

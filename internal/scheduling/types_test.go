@@ -1,0 +1,129 @@
+package scheduling_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+func TestDefaultInstanceTypes(t *testing.T) {
+	types := scheduling.DefaultInstanceTypes()
+	if len(types) != 20 {
+		t.Fatalf("there are %d types, want 20", len(types))
+	}
+	byName := map[string]scheduling.InstanceType{}
+	for _, it := range types {
+		byName[it.Name] = it
+	}
+	tests := []struct {
+		name               string
+		vcpus              int
+		memory, pods       int64
+		price              float64
+		kubeCPU, kubeMemMi int64
+	}{
+		{"c1.1VCPU-2GB", 1, 2048, 64, 0.027, 20, 256},
+		{"c1.4VCPU-8GB", 4, 8192, 110, 0.108, 100, 384},
+		{"t1.2VCPU-6GB", 2, 6144, 110, 0.056, 50, 384},
+		{"m1.16VCPU-128GB", 16, 131072, 110, 0.528, 100, 384},
+	}
+	for _, test := range tests {
+		it, ok := byName[test.name]
+		if !ok {
+			t.Errorf("there is no %s", test.name)
+			continue
+		}
+		if it.VCPUs != test.vcpus || it.MemoryMiB != test.memory || it.Pods != test.pods || it.CapacityType != "on-demand" {
+			t.Errorf("%s is %+v", test.name, it)
+		}
+		if diff := it.Price - test.price; diff > 1e-9 || diff < -1e-9 {
+			t.Errorf("%s costs %v, want %v", test.name, it.Price, test.price)
+		}
+		kube := it.Overhead.KubeReserved
+		if kube.Cpu().MilliValue() != test.kubeCPU || kube.Memory().Value() != test.kubeMemMi<<20 {
+			t.Errorf("%s reserves %v for kubelet", test.name, kube)
+		}
+	}
+}
+
+func TestParseInstanceTypes(t *testing.T) {
+	types, err := scheduling.ParseInstanceTypes([]byte(`[
+	  {"name": "x1.2VCPU-32GB", "capacitytype": "spot", "offerings": null,
+	   "capacity": {"cpu": "2", "memory": "32Gi", "ephemeral-storage": "50Gi", "pods": "64", "hugepages-2Mi": "1Gi"},
+	   "overhead": {"KubeReserved": {"cpu": "20m", "memory": "384Mi"}, "SystemReserved": null, "EvictionThreshold": null}},
+	  {"name": "tiny", "capacity": {"cpu": "1", "memory": "1Gi"}}
+	]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := types[0]
+	if first.Family() != "x1" || first.CapacityType != "spot" || first.VCPUs != 2 || first.MemoryMiB != 32768 || first.DiskGiB != 50 || first.Pods != 64 {
+		t.Errorf("first is %+v", first)
+	}
+	if pages := first.Extra["hugepages-2Mi"]; pages.String() != "1Gi" {
+		t.Errorf("huge pages are %s", pages.String())
+	}
+	if want := (0.025*2 + 0.001*32) / 2; first.Price != want {
+		t.Errorf("spot costs %v, want %v", first.Price, want)
+	}
+	if second := types[1]; second.CapacityType != "on-demand" || second.Pods != 32 || second.DiskGiB != 0 {
+		t.Errorf("second is %+v", second)
+	}
+}
+
+func TestParseInstanceTypesRefuses(t *testing.T) {
+	tests := []struct{ name, text, want string }{
+		{"no json", `hello`, "parsing instance types"},
+		{"an object", `{}`, "parsing instance types"},
+		{"empty", `[]`, "list is empty"},
+		{"trailing", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi"}}] []`, "follows the list"},
+		{"unknown field", `[{"name":"a","price":1}]`, `unknown field "price"`},
+		{"no name", `[{"capacity":{"cpu":"1","memory":"1Gi"}}]`, "name is not a label value"},
+		{"bad name", `[{"name":"a b","capacity":{"cpu":"1","memory":"1Gi"}}]`, "name is not a label value"},
+		{"no cpu", `[{"name":"a","capacity":{"memory":"1Gi"}}]`, "capacity.cpu"},
+		{"part of a cpu", `[{"name":"a","capacity":{"cpu":"500m","memory":"1Gi"}}]`, `"500m" is not a whole number`},
+		{"no memory", `[{"name":"a","capacity":{"cpu":"1"}}]`, "capacity.memory"},
+		{"unknown resource", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi","gpu":"1"}}]`, "capacity.gpu is not known"},
+		{"unknown capacity type", `[{"name":"a","capacitytype":"cheap","capacity":{"cpu":"1","memory":"1Gi"}}]`, `"cheap" is none of`},
+		{"offerings", `[{"name":"a","offerings":[{}],"capacity":{"cpu":"1","memory":"1Gi"}}]`, "offerings are not read"},
+		{"twice", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi"}},{"name":"a","capacity":{"cpu":"2","memory":"1Gi"}}]`, "has the name of entry 0"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := scheduling.ParseInstanceTypes([]byte(test.text))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error is %v, want one with %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestSpotTypeServesSpotOnly(t *testing.T) {
+	types, err := scheduling.ParseInstanceTypes([]byte(`[
+	  {"name": "c1.4VCPU-8GB", "capacity": {"cpu": "4", "memory": "8Gi"}},
+	  {"name": "spot.4VCPU-8GB", "capacitytype": "spot", "capacity": {"cpu": "4", "memory": "8Gi"}}
+	]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, selector := range map[string]string{
+		"spot.4VCPU-8GB": "", // half the price
+		"c1.4VCPU-8GB":   "\n      nodeSelector: {karpenter.sh/capacity-type: on-demand}\n",
+	} {
+		c := load(t, classes, nodePool("general", "shared", ""), deployment("a", 1, "1", "1Gi", selector))
+		d, err := c.Decide(t.Context(), scheduling.Request{Snapshot: lab(), Types: types})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(d.New) != 1 || d.New[0].Spec.InstanceType != want {
+			t.Errorf("new are %+v, want one %s", d.New, want)
+		}
+		if got := d.New[0].Spec.CapacityType; cmp.Equal(got, "spot") != strings.HasPrefix(want, "spot") {
+			t.Errorf("capacity type is %s", got)
+		}
+	}
+}
