@@ -1,0 +1,194 @@
+package scaler
+
+import (
+	"encoding/json"
+	"fmt"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// VMIDTakenError says that a guest without the VM's key holds its VMID.
+type VMIDTakenError struct {
+	VM    string
+	VMID  fleet.VMID
+	Guest string
+	Host  topology.HostID
+}
+
+func (e *VMIDTakenError) Error() string {
+	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which is not numaform's: it is left alone; "+
+		"plan again, and the VM gets another number", e.VM, e.VMID, e.Guest, e.Host)
+}
+
+// GuestGoneError says that the VM that a plan would delete is someone else's now.
+type GuestGoneError struct {
+	Address string
+	VMID    fleet.VMID
+	Guest   string
+}
+
+func (e *GuestGoneError) Error() string {
+	return fmt.Sprintf("%s: the state says VMID %d, which is now guest %q without this VM's key: it is not deleted; "+
+		"take the address out of the state with `state rm`", e.Address, e.VMID, e.Guest)
+}
+
+// wanted is what may happen to one shard.
+type wanted struct {
+	clusterID string
+	shard     fleet.Shard
+	vms       map[string]fleet.VM // by address, as the files say
+	added     map[string]fleet.VM // asked for by this change
+	removed   map[string]fleet.VM // taken out by this change or an earlier one
+	guests    map[guestID]located
+}
+
+// guestID names a guest: VMIDs are unique within a region.
+type guestID struct {
+	region topology.RegionName
+	vmid   fleet.VMID
+}
+
+// located is a guest and its host.
+type located struct {
+	topology.Guest
+	host topology.HostID
+}
+
+func locate(snapshot *topology.Snapshot) map[guestID]located {
+	guests := map[guestID]located{}
+	for h := range snapshot.Hosts {
+		host := &snapshot.Hosts[h]
+		for _, guest := range host.Guests {
+			guests[guestID{host.Region, fleet.VMID(guest.VMID)}] = located{guest, host.ID()}
+		}
+	}
+	return guests
+}
+
+func byAddress(vms []fleet.VM, shard fleet.Shard) map[string]fleet.VM {
+	found := map[string]fleet.VM{}
+	for _, vm := range vms {
+		if vm.Host == shard {
+			found[generator.Address(&vm)] = vm
+		}
+	}
+	return found
+}
+
+// stale returns the addresses that the plan would replace because their create was
+// cut off, or delete although the VM is not there or is someone else's.
+func (w *wanted) stale(plan *tfjson.Plan) []string {
+	var addresses []string
+	for _, change := range plan.ResourceChanges {
+		tainted := change.ActionReason == tfjson.ActionReasonReplaceBecauseTainted
+		if tainted || (change.Change.Actions.Delete() && change.Type == guard.ResourceType && !w.present(change.Change.Before)) {
+			addresses = append(addresses, change.Address)
+		}
+	}
+	return addresses
+}
+
+// present reports whether the VM of a resource's values exists with its key.
+func (w *wanted) present(values any) bool {
+	attributes, _ := values.(map[string]any)
+	description, _ := attributes["description"].(string)
+	marker, ok := fleet.ParseMarker(description)
+	vmid, isNumber := attributes["vm_id"].(json.Number)
+	id, err := vmid.Int64()
+	if !ok || !isNumber || err != nil {
+		return false
+	}
+	guest, exists := w.guests[guestID{w.shard.Region, fleet.VMID(id)}]
+	return exists && guest.ClusterID == marker.ClusterID && fleet.Key(guest.Key) == marker.Key
+}
+
+// imports returns the VMs that the plan would create and that exist with our
+// marker and key, and refuses if one's VMID is a stranger's.
+func (w *wanted) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
+	var existing []fleet.VM
+	for _, change := range plan.ResourceChanges {
+		vm, ours := w.vms[change.Address]
+		if !ours || !change.Change.Actions.Create() {
+			continue
+		}
+		guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
+		switch {
+		case !exists:
+		case w.is(guest, vm):
+			existing = append(existing, vm)
+		default:
+			return nil, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host}
+		}
+	}
+	return existing, nil
+}
+
+// is reports whether a guest is the VM: its number may be a stranger's, its key not.
+func (w *wanted) is(guest located, vm fleet.VM) bool {
+	return guest.ClusterID == w.clusterID && fleet.Key(guest.Key) == vm.Key
+}
+
+// intent says what the plan has to do: create what this change adds and what the
+// files wanted earlier, import what exists, delete what was taken out.
+func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
+	intent := guard.Intent{ClusterID: w.clusterID}
+	importing := map[string]bool{}
+	for _, vm := range imported {
+		target := w.target(vm)
+		importing[target.Address] = true
+		guest := w.guests[guestID{w.shard.Region, vm.VMID}]
+		target.Incomplete = !guest.Running
+		intent.Import = append(intent.Import, target)
+	}
+	listed := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		listed[change.Address] = true
+		if vm, ok := w.vms[change.Address]; ok && change.Change.Actions.Create() && !importing[change.Address] {
+			intent.Create = append(intent.Create, w.target(vm))
+		}
+		if vm, ok := w.removed[change.Address]; ok {
+			intent.Delete = append(intent.Delete, w.target(vm))
+		}
+	}
+	// What this change adds must be in the plan, or the guard says so.
+	for address, vm := range w.added {
+		if !listed[address] {
+			intent.Create = append(intent.Create, w.target(vm))
+		}
+	}
+	return intent
+}
+
+func (w *wanted) target(vm fleet.VM) guard.Target {
+	return guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host}
+}
+
+// stillFree checks, right before an apply, that what the plan creates does not
+// exist and that what it deletes is still ours.
+func (w *wanted) stillFree(intent guard.Intent) error {
+	for _, target := range intent.Create {
+		if guest, taken := w.guests[guestID{w.shard.Region, target.VMID}]; taken {
+			return &VMIDTakenError{VM: w.vms[target.Address].Name, VMID: target.VMID, Guest: guest.Name, Host: guest.host}
+		}
+	}
+	for _, target := range intent.Delete {
+		guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
+		if exists && (guest.ClusterID != w.clusterID || fleet.Key(guest.Key) != target.Key) {
+			return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
+		}
+	}
+	return nil
+}
+
+func importsOf(vms []fleet.VM) []generator.Import {
+	var imports []generator.Import
+	for i := range vms {
+		imports = append(imports, generator.Imports(&vms[i])...)
+	}
+	return imports
+}

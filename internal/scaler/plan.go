@@ -1,0 +1,360 @@
+package scaler
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// maxParallelShards bounds how many hosts are planned or applied at once: each
+// costs about a CPU second and the memory of an engine and its provider.
+const maxParallelShards = 8
+
+// ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
+var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu or Terraform, or set engine.binary")
+
+// ShardPlan is what would happen to one host.
+type ShardPlan struct {
+	Shard fleet.Shard
+	// Touched tells a shard that the change is about from one that an earlier
+	// change left unfinished.
+	Touched bool
+	Plan    *state.Plan
+	Intent  guard.Intent
+	Verdict guard.Verdict
+	// Err is why the shard could not be planned.
+	Err error
+
+	workspace *state.Workspace
+	// dry tells a plan that must not change the state.
+	dry bool
+}
+
+// Changes reports whether the plan does anything.
+func (p *ShardPlan) Changes() bool {
+	return len(p.Intent.Create)+len(p.Intent.Delete)+len(p.Intent.Import)+len(p.Intent.Update) > 0 ||
+		(p.Plan != nil && p.Plan.Changes)
+}
+
+// Plan plans all shards of the fleet in a directory of its own, and changes
+// neither the fleet nor a state.
+func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, err error) {
+	work, err := os.MkdirTemp("", "numaform-plan-")
+	if err != nil {
+		return nil, fmt.Errorf("planning: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	plans, err = s.plan(ctx, change, planning{work: work, dry: true, more: change.After.Hosts})
+	return plans, errors.Join(err, closeAll(plans))
+}
+
+// planning says how to plan: in which directory, whether the state must stay as it
+// is, and which shards besides those that must be planned anyway.
+type planning struct {
+	work string
+	dry  bool
+	more []fleet.Shard
+}
+
+// plan plans the shards that the change touches, those that an earlier change
+// left unfinished, and more, side by side.
+func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]ShardPlan, error) {
+	if s.config.Engine == nil {
+		return nil, ErrNoEngine
+	}
+	if err := s.checkPins(change); err != nil {
+		return nil, err
+	}
+	touched := change.Shards()
+	unfinished, err := s.unfinished(change)
+	if err != nil {
+		return nil, err
+	}
+	shards := slices.Concat(touched, unfinished, how.more)
+	slices.SortFunc(shards, topology.HostID.Compare)
+	shards = slices.Compact(shards)
+	if err := store.NewDirectory(how.work).Write(withModules(change)); err != nil {
+		return nil, err
+	}
+	if err := s.writeCAs(how.work); err != nil {
+		return nil, err
+	}
+	plans := make([]ShardPlan, len(shards))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelShards)
+	for i, shard := range shards {
+		group.Go(func() error {
+			plans[i] = ShardPlan{Shard: shard, Touched: slices.Contains(touched, shard), dry: how.dry}
+			s.planShard(ctx, change, &plans[i], how.work, slices.Contains(unfinished, shard))
+			return ctx.Err()
+		})
+	}
+	return plans, group.Wait()
+}
+
+// unfinished returns the shards with a change in the journal, and those where
+// what is wanted and what is differ.
+func (s *Scaler) unfinished(change *Change) ([]fleet.Shard, error) {
+	shards, err := s.journal().shards()
+	if err != nil {
+		return nil, err
+	}
+	guests := locate(change.Snapshot)
+	for _, vm := range change.Before.VMs {
+		if _, exists := guests[guestID{vm.Host.Region, vm.VMID}]; !exists {
+			shards = append(shards, vm.Host)
+		}
+	}
+	return shards, nil
+}
+
+// AffinityError says that a credential may not pin as a VM wants it.
+type AffinityError struct {
+	VM, Reason string
+}
+
+func (e *AffinityError) Error() string {
+	return fmt.Sprintf("vm %s: its ProxmoxNodeClass says pinWith: Affinity, but %s: "+
+		"log in as root@pam with a password, or use pinWith: HostAgent", e.VM, e.Reason)
+}
+
+// checkPins refuses a new VM whose pins the credential may not write: Proxmox
+// would refuse them only after the clone.
+func (s *Scaler) checkPins(change *Change) error {
+	for _, vm := range change.Added {
+		region := s.region(vm.Host.Region)
+		if !vm.Policy.Pinned() || vm.PinWith != fleet.PinWithAffinity || region.Live == nil {
+			continue
+		}
+		if may, reason := region.Live.CanSetAffinity(); !may {
+			return &AffinityError{VM: vm.Name, Reason: reason}
+		}
+	}
+	return nil
+}
+
+// planShard fills the plan of a shard, or its Err.
+func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan, work string, unfinished bool) {
+	plan.workspace, plan.Err = s.workspace(change, work, plan.Shard)
+	if plan.Err == nil {
+		plan.Err = s.judge(ctx, change, plan, unfinished)
+	}
+}
+
+// judge plans a shard, a second time if VMs are to be imported, and asks the guard.
+func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) error {
+	s.config.Progress(plan.Shard, "planning")
+	recovery, err := plan.workspace.Recover(ctx)
+	if err != nil {
+		return err
+	}
+	w, err := s.look(ctx, change, plan.Shard, unfinished || recovery.Crashed)
+	if err != nil {
+		return err
+	}
+	if plan.Plan, err = s.planWith(ctx, plan.workspace, nil); err != nil {
+		return err
+	}
+	if stale := w.stale(plan.Plan.JSON); len(stale) > 0 {
+		if err := s.forget(ctx, plan, stale); err != nil {
+			return err
+		}
+	}
+	existing, err := w.imports(plan.Plan.JSON)
+	if err != nil {
+		return err
+	}
+	if len(existing) > 0 {
+		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not in the state", len(existing)))
+		if plan.Plan, err = s.planWith(ctx, plan.workspace, existing); err != nil {
+			return err
+		}
+	}
+	plan.Intent = w.intent(plan.Plan.JSON, existing)
+	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	return nil
+}
+
+// StaleStateError says that the state holds VMs that are not there, and that a
+// dry run leaves it so.
+type StaleStateError struct{ Addresses []string }
+
+func (e *StaleStateError) Error() string {
+	return fmt.Sprintf("the state holds %s from a create that did not end, or whose VMID is someone else's by now: "+
+		"apply takes such entries out of the state first; nothing in Proxmox is touched by that", strings.Join(e.Addresses, ", "))
+}
+
+// forget takes stale entries out of the state and plans again: what is wanted and
+// exists is then imported, and what does not exist is created.
+func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (err error) {
+	if plan.dry {
+		return &StaleStateError{Addresses: stale}
+	}
+	s.config.Progress(plan.Shard, "taking out of the state what is not there: "+strings.Join(stale, ", "))
+	if err := plan.workspace.Forget(ctx, stale...); err != nil {
+		return err
+	}
+	plan.Plan, err = s.planWith(ctx, plan.workspace, nil)
+	return err
+}
+
+func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, existing []fleet.VM) (*state.Plan, error) {
+	if err := workspace.Init(ctx); err != nil {
+		return nil, err
+	}
+	return workspace.Plan(ctx, state.PlanOptions{Imports: importsOf(existing)})
+}
+
+// look gathers what may happen to a shard, with its guests read again if fresh.
+func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fresh bool) (*wanted, error) {
+	snapshot := change.Snapshot
+	if live := s.region(shard.Region).Live; fresh && live != nil {
+		var err error
+		if snapshot, err = live.Refresh(ctx, snapshot, []topology.HostName{shard.Host}); err != nil {
+			return nil, err
+		}
+	}
+	if host := snapshot.Host(shard); host == nil || !host.Online || host.Problem != "" {
+		return nil, &HostDownError{Host: shard, Problem: problem(host)}
+	}
+	w := &wanted{
+		clusterID: change.After.ClusterID, shard: shard, guests: locate(snapshot),
+		vms: byAddress(change.After.VMs, shard), added: byAddress(change.Added, shard),
+		removed: byAddress(change.Removed, shard),
+	}
+	journaled, err := s.journal().read(shard)
+	if err != nil {
+		return nil, err
+	}
+	for address, vm := range byAddress(journaled.Removed, shard) {
+		if _, wantedAgain := w.vms[address]; !wantedAgain {
+			w.removed[address] = vm
+		}
+	}
+	return w, nil
+}
+
+// HostDownError says that nothing can be done on a host now.
+type HostDownError struct {
+	Host    topology.HostID
+	Problem string
+}
+
+func (e *HostDownError) Error() string {
+	return fmt.Sprintf("host %s cannot be used: %s: nothing of it was changed; run again when it is back", e.Host, e.Problem)
+}
+
+func problem(host *topology.Host) string {
+	switch {
+	case host == nil:
+		return "Proxmox does not know it"
+	case host.Problem != "":
+		return host.Problem
+	}
+	return "it is offline"
+}
+
+// workspace returns the workspace of a shard below work.
+func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard) (*state.Workspace, error) {
+	env, err := s.environment(work, shard)
+	if err != nil {
+		return nil, err
+	}
+	config := state.Config{
+		Dir:    filepath.Join(work, filepath.FromSlash(generator.ShardDir(shard))),
+		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir,
+		Parallelism: len(byAddress(change.Added, shard)) + len(byAddress(change.Removed, shard)),
+		WaitDelay:   s.region(shard.Region).WaitDelay,
+		Log:         s.config.Log,
+		Progress: func(event state.Event) {
+			if event.Kind != state.EventProgress {
+				s.config.Progress(shard, event.Message)
+			}
+		},
+	}
+	if s.config.Backend.Type == "local" {
+		// The state stands beside the fleet's files, wherever the engine works.
+		home, err := filepath.Abs(filepath.Join(s.config.Store.Path(), filepath.FromSlash(generator.ShardDir(shard)), "terraform.tfstate"))
+		if err != nil {
+			return nil, fmt.Errorf("opening workspace %s: %w", shard, err)
+		}
+		config.BackendConfig = map[string]string{"path": home}
+	}
+	return state.New(config)
+}
+
+// environment logs the provider in and lets it trust the region's CA besides the
+// system's.
+func (s *Scaler) environment(work string, shard fleet.Shard) (map[string]string, error) {
+	region := s.region(shard.Region)
+	env := map[string]string{}
+	if region.Live != nil {
+		maps.Copy(env, region.Live.ProviderEnv())
+	} else {
+		// A dry run makes no call, but the provider wants a credential.
+		env["PROXMOX_VE_API_TOKEN"] = "numaform@pve!none=00000000-0000-0000-0000-000000000000"
+	}
+	if region.CAFile != "" {
+		dir, err := filepath.Abs(caDir(work, region))
+		if err != nil {
+			return nil, fmt.Errorf("finding the certificates of %s: %w", region.Name, err)
+		}
+		env["SSL_CERT_DIR"] = dir + ":/etc/ssl/certs:/etc/pki/tls/certs"
+	}
+	return env, nil
+}
+
+func caDir(work string, region Region) string {
+	return filepath.Join(work, store.PrivateDir, "ca", string(region.Name))
+}
+
+// writeCAs puts each region's CA into a directory of its own: a program that is
+// pointed at it by SSL_CERT_DIR still reads the system's bundle.
+func (s *Scaler) writeCAs(work string) error {
+	for _, region := range s.config.Regions {
+		if region.CAFile == "" {
+			continue
+		}
+		pem, err := os.ReadFile(region.CAFile)
+		if err != nil {
+			return fmt.Errorf("reading ca_file: %w: copy /etc/pve/pve-root-ca.pem from a host", err)
+		}
+		dir := caDir(work, region)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("writing the certificates of %s: %w", region.Name, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "ca.pem"), pem, 0o644); err != nil {
+			return fmt.Errorf("writing the certificates of %s: %w", region.Name, err)
+		}
+	}
+	return nil
+}
+
+func sameFiles(a, b generator.Files) bool {
+	return maps.EqualFunc(a, b, bytes.Equal)
+}
+
+func closeAll(plans []ShardPlan) error {
+	var errs []error
+	for i := range plans {
+		if plans[i].workspace != nil {
+			errs = append(errs, plans[i].workspace.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,86 @@
+// Package scaler is the single writer of a fleet: it turns requests into a
+// change of the fleet's files, has each touched shard planned and judged, and
+// applies exactly what was planned. It chooses no places: planner did. Start at
+// New, Propose, Plan and Apply.
+package scaler
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// Proxmox is what the scaler needs of a live Proxmox cluster.
+type Proxmox interface {
+	// Refresh reads the guests of the given hosts, and which VMIDs exist, again.
+	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error)
+	// CanSetAffinity reports whether the credential may write a VM's affinity.
+	CanSetAffinity() (bool, string)
+	// ProviderEnv is the environment that logs the provider in.
+	ProviderEnv() map[string]string
+}
+
+// Region is what the scaler knows of a Proxmox cluster from the configuration.
+type Region struct {
+	Name     topology.RegionName
+	Endpoint string
+	Insecure bool
+	// CAFile holds the certificates to trust; empty means the system's.
+	CAFile string
+	VMIDs  fleet.VMIDRange
+	// WaitDelay is how long an apply that is being cancelled may go on before it
+	// is killed: longer than Proxmox takes over one VM. 0 means state's default.
+	WaitDelay time.Duration
+	// Live is nil in a dry run on a recorded snapshot.
+	Live Proxmox
+}
+
+// Config is what New needs.
+type Config struct {
+	ClusterID string
+	Store     *store.Directory
+	Backend   fleet.Backend
+	Regions   []Region
+	// Engine runs the plans; nil makes Plan and Apply fail.
+	Engine *state.Engine
+	// PluginDir is a filesystem mirror of providers; empty means the registry.
+	PluginDir string
+	Rules     guard.Rules
+	// Progress receives a line for each step; nil drops them.
+	Progress func(shard fleet.Shard, message string)
+	// Log receives the engine's own words; nil drops them.
+	Log io.Writer
+	// Clock is the real one by default.
+	Clock clock.PassiveClock
+}
+
+// Scaler is the single writer of one fleet.
+type Scaler struct{ config Config }
+
+// New returns the scaler of a fleet. It touches nothing.
+func New(config Config) *Scaler {
+	if config.Progress == nil {
+		config.Progress = func(fleet.Shard, string) {}
+	}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	return &Scaler{config: config}
+}
+
+func (s *Scaler) region(name topology.RegionName) Region {
+	for _, region := range s.config.Regions {
+		if region.Name == name {
+			return region
+		}
+	}
+	return Region{Name: name}
+}
