@@ -1,0 +1,111 @@
+package operator_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/topology"
+)
+
+const minimal = `clusterID: prod
+clusters:
+- region: region-1
+  url: https://pve-1.example:8006/api2/json
+  token_id: numaform@pve!scaler
+  token_secret_file: token
+`
+
+// load writes text as numaform.yaml beside a file "token" and loads it.
+func load(t *testing.T, text string, environ ...string) (*operator.Config, string, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range map[string]string{"numaform.yaml": text, "token": "s3cret\n", "empty": "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := operator.Load(filepath.Join(dir, "numaform.yaml"), environ)
+	if err == nil {
+		err = config.ReadSecrets()
+	}
+	return config, dir, err
+}
+
+func TestLoadDefaults(t *testing.T) {
+	t.Parallel()
+	got, dir, err := load(t, minimal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &operator.Config{
+		ClusterID: "prod",
+		Clusters: []operator.Cluster{{
+			Region: "region-1", URL: "https://pve-1.example:8006/api2/json",
+			TokenID: "numaform@pve!scaler", TokenSecret: "s3cret", TokenSecretFile: filepath.Join(dir, "token"),
+			Timeouts:  operator.Timeouts{Clone: 10 * time.Minute, Start: 2 * time.Minute, Stop: 2 * time.Minute, Upload: time.Minute},
+			VMIDRange: operator.VMIDRange{Lower: 2000, Upper: 2999},
+		}},
+		Engine: operator.Engine{Version: ">= 1.8"},
+		Fleet:  operator.Fleet{Dir: filepath.Join(dir, "fleet"), Backend: operator.Backend{Type: "local"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("config (-want +got):\n%s", diff)
+	}
+	if got, want := got.Clusters[0].Endpoint(), "https://pve-1.example:8006/"; got != want {
+		t.Errorf("Endpoint = %q, want %q", got, want)
+	}
+}
+
+func TestEnvironmentWins(t *testing.T) {
+	t.Parallel()
+	config, _, err := load(t, minimal,
+		"NUMAFORM_CLUSTERID=test", "NUMAFORM_CLUSTERS_0_TIMEOUTS_CLONE=3m", "NUMAFORM_CLUSTERS_0_INSECURE=true",
+		"NUMAFORM_CLUSTERS_0_VMID_RANGE_LOWER=2500", "NUMAFORM_CLUSTERS_0_HOSTS=pve-1,pve-2",
+		"NUMAFORM_SERVICE_HOST=10.0.0.1", "HOME=/root")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := config.Clusters[0]
+	if config.ClusterID != "test" || cluster.Timeouts.Clone != 3*time.Minute || !cluster.Insecure || cluster.VMIDRange.Lower != 2500 {
+		t.Errorf("config = %+v", config)
+	}
+	if diff := cmp.Diff([]topology.HostName{"pve-1", "pve-2"}, cluster.Hosts); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, text, environ, want string }{
+		{"unknown key", minimal + "fleat: {}\n", "", "line 7: unknown key fleat"},
+		{"wrong type", strings.Replace(minimal, "clusterID: prod", "clusterID: [prod]", 1), "", "line 1"},
+		{"no cluster", "clusterID: prod\n", "", "at least one Proxmox cluster"},
+		{"no cluster id", strings.Replace(minimal, "clusterID: prod\n", "", 1), "", `clusterID ""`},
+		{"one region twice", minimal + strings.TrimPrefix(minimal, "clusterID: prod\nclusters:\n"), "", `region "region-1" is there twice`},
+		{"plain http", strings.Replace(minimal, "https:", "http:", 1), "", "want https://"},
+		{"secret twice", minimal + "  token_secret: x\n", "", "token_secret and token_secret_file are both set"},
+		{"missing secret file", strings.Replace(minimal, "file: token", "file: nowhere", 1), "", "reading token_secret_file"},
+		{"empty secret file", strings.Replace(minimal, "file: token", "file: empty", 1), "", "is empty"},
+		{"range upside down", minimal + "  vmid_range: {lower: 300, upper: 200}\n", "", "vmid_range 300 to 200"},
+		{"bad region", strings.Replace(minimal, "region-1", "Region 1", 1), "", `region "Region 1"`},
+		{"bad duration by environment", minimal, "NUMAFORM_CLUSTERS_0_TIMEOUTS_CLONE=soon", "NUMAFORM_CLUSTERS_0_TIMEOUTS_CLONE"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, _, err := load(t, tt.text, tt.environ)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want it to contain %q", err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("error tells a secret: %v", err)
+			}
+		})
+	}
+}

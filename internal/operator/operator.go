@@ -1,0 +1,129 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
+)
+
+// Connect returns a client for each Proxmox cluster of the configuration. It
+// reads secrets, CA and collected topologies, and calls nobody.
+func (c *Config) Connect() (map[topology.RegionName]*proxmox.Client, error) {
+	if err := c.ReadSecrets(); err != nil {
+		return nil, err
+	}
+	clients := map[topology.RegionName]*proxmox.Client{}
+	var mistakes []error
+	for i := range c.Clusters {
+		client, err := c.Clusters[i].connect()
+		if err != nil {
+			mistakes = append(mistakes, fmt.Errorf("cluster %s: %w", c.Clusters[i].Region, err))
+			continue
+		}
+		clients[c.Clusters[i].Region] = client
+	}
+	return clients, errors.Join(mistakes...)
+}
+
+func (c *Cluster) connect() (*proxmox.Client, error) {
+	config := proxmox.Config{
+		Region: c.Region, URL: c.URL, Insecure: c.Insecure,
+		TokenID: c.TokenID, TokenSecret: c.TokenSecret, Username: c.Username, Password: c.Password,
+		Hosts: c.Hosts, Machines: map[topology.HostName]topology.Machine{},
+	}
+	if c.CAFile != "" {
+		pem, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading ca_file: %w: copy /etc/pve/pve-root-ca.pem from a host", err)
+		}
+		config.CA = pem
+	}
+	for host, path := range c.Machines {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("reading the topology of host %s: %w", host, err)
+		}
+		if config.Machines[host], err = topology.ParseCollected(text); err != nil {
+			return nil, fmt.Errorf("reading %s: %w", path, err)
+		}
+	}
+	return proxmox.New(config)
+}
+
+// Snapshot reads all clusters and lays the settings file over what they tell.
+func (c *Config) Snapshot(ctx context.Context, clients map[topology.RegionName]*proxmox.Client) (*topology.Snapshot, error) {
+	list := make([]*proxmox.Client, 0, len(clients))
+	for i := range c.Clusters {
+		list = append(list, clients[c.Clusters[i].Region])
+	}
+	snapshot, err := proxmox.Snapshot(ctx, list...)
+	if err != nil {
+		return nil, err
+	}
+	return snapshot, c.applySettings(snapshot)
+}
+
+// RecordedSnapshot reads a snapshot that `numaform topology -o json` printed. The
+// settings file was laid over it when it was recorded.
+func (c *Config) RecordedSnapshot(path string) (*topology.Snapshot, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the snapshot: %w", err)
+	}
+	snapshot, err := topology.ParseSnapshot(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return snapshot, nil
+}
+
+// defaultReservedMiB is kept for a host itself where the settings file says
+// nothing, as karpenter-provider-proxmox does.
+const defaultReservedMiB = 1024
+
+func (c *Config) applySettings(snapshot *topology.Snapshot) error {
+	for i := range snapshot.Hosts {
+		snapshot.Hosts[i].ReservedMemoryMiB = defaultReservedMiB
+	}
+	if c.TopologyFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.TopologyFile)
+	if err != nil {
+		return fmt.Errorf("reading topology_file: %w", err)
+	}
+	settings, err := topology.ParseSettings(text)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", c.TopologyFile, err)
+	}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		if !host.Online {
+			continue
+		}
+		if err := settings.Apply(host); err != nil {
+			return fmt.Errorf("applying %s: %w", c.TopologyFile, err)
+		}
+	}
+	return nil
+}
+
+// Regions returns what the scaler must know of each cluster.
+func (c *Config) Regions() []scaler.Region {
+	regions := make([]scaler.Region, len(c.Clusters))
+	for i := range c.Clusters {
+		cluster := &c.Clusters[i]
+		regions[i] = scaler.Region{
+			Name: cluster.Region, Endpoint: cluster.Endpoint(), Insecure: cluster.Insecure,
+			CAFile: cluster.CAFile, VMIDs: fleet.VMIDRange(cluster.VMIDRange),
+			WaitDelay: cluster.Timeouts.Clone + cluster.Timeouts.Start,
+		}
+	}
+	return regions
+}
