@@ -1,0 +1,125 @@
+// Package cli is numaform's command line: it parses flags, runs the road from
+// pods to apply once, and prints what happened. Results go to stdout, talk to
+// stderr. Start at Run.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Exit codes of Run. With --detailed-exitcode, plan exits with ExitChanges as
+// Terraform does.
+const (
+	ExitOK      = 0
+	ExitFailed  = 1
+	ExitUsage   = 2
+	ExitChanges = 2
+)
+
+// Process is what a command takes from the process it runs in.
+type Process struct {
+	Args           []string
+	Environ        []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+// exitError carries an exit code that is not a failure.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// Run runs one command and returns its exit code.
+func Run(ctx context.Context, process Process) int {
+	root := newRoot(process)
+	root.SetArgs(process.Args)
+	root.SetIn(process.Stdin)
+	root.SetOut(process.Stdout)
+	root.SetErr(process.Stderr)
+	err := root.ExecuteContext(ctx)
+	var exit exitError
+	var usage usageError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &usage):
+		fmt.Fprintf(process.Stderr, "numaform: %v\nSee numaform --help.\n", err)
+		return ExitUsage
+	}
+	fmt.Fprintf(process.Stderr, "numaform: %v\n", err)
+	return ExitFailed
+}
+
+func newRoot(process Process) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "numaform",
+		Short:         "Kubernetes nodes on Proxmox VE, each change a diff you can read",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			return flagsFromEnvironment(command.Flags(), process.Environ)
+		},
+		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(
+		newPlan(process), newApply(process), newRemove(process), newTopology(process), newVersion(process),
+	)
+	for _, command := range root.Commands() {
+		asUsage(command)
+		for _, sub := range command.Commands() {
+			asUsage(sub)
+		}
+	}
+	return root
+}
+
+// asUsage marks a wrong number of arguments as a usage error.
+func asUsage(command *cobra.Command) {
+	check := command.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	command.Args = func(command *cobra.Command, args []string) error {
+		if err := check(command, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
+
+// flagsFromEnvironment sets each flag that was not given from its twin:
+// NUMAFORM_ and the flag's name in upper case, with _ for -.
+func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
+	values := map[string]string{}
+	for _, entry := range environ {
+		if name, value, ok := strings.Cut(entry, "="); ok {
+			values[name] = value
+		}
+	}
+	var mistakes []error
+	flags.VisitAll(func(flag *pflag.Flag) {
+		name := "NUMAFORM_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value, ok := values[name]
+		if !ok || flag.Changed || flag.Name == "help" {
+			return
+		}
+		if err := flags.Set(flag.Name, value); err != nil {
+			mistakes = append(mistakes, usageError{fmt.Errorf("environment variable %s: %w", name, err)})
+		}
+	})
+	return errors.Join(mistakes...)
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state/guard"
+)
+
+func newPlan(process Process) *cobra.Command {
+	var o options
+	var detailed bool
+	command := &cobra.Command{
+		Use:   "plan",
+		Short: "Show which VMs pending pods need, where, and what an apply would do",
+		RunE: func(command *cobra.Command, _ []string) error {
+			changes, err := runPlan(command.Context(), process, &o)
+			if err == nil && changes && detailed {
+				return exitError{ExitChanges}
+			}
+			return err
+		},
+	}
+	o.register(command)
+	flags := command.Flags()
+	flags.StringVar(&o.out, "out", "", "write the fleet's files into this directory; without it nothing is written")
+	flags.BoolVar(&o.noEngine, "no-engine", false, "stop after the fleet's files: run neither OpenTofu nor Terraform")
+	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit 0: no change, 1: error, 2: changes")
+	return command
+}
+
+func runPlan(ctx context.Context, process Process, o *options) (changes bool, err error) {
+	p, err := propose(ctx, process, o)
+	if err != nil {
+		return false, err
+	}
+	if o.out != "" {
+		if err := store.NewDirectory(o.out).Write(p.change.AfterFiles); err != nil {
+			return false, err
+		}
+	}
+	if !o.noEngine {
+		if p.shards, err = p.session.scaler.Plan(ctx, p.change); err != nil {
+			return false, err
+		}
+	}
+	if err := p.print(process, o); err != nil {
+		return false, err
+	}
+	return p.changes(), p.failure()
+}
+
+// proposal is a change and what led to it, for print.
+type proposal struct {
+	session  *session
+	decision *scheduling.Decision // nil for a removal
+	change   *scaler.Change
+	shards   []scaler.ShardPlan // nil without an engine
+}
+
+// propose decides which VMs are needed and where, and renders them.
+func propose(ctx context.Context, process Process, o *options) (*proposal, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	cluster, err := o.cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := open(ctx, process, o)
+	if err != nil {
+		return nil, err
+	}
+	current, _, err := s.scaler.Fleet()
+	if err != nil {
+		return nil, err
+	}
+	types, err := s.instanceTypes()
+	if err != nil {
+		return nil, err
+	}
+	decision, err := cluster.Decide(ctx, scheduling.Request{
+		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: types,
+	})
+	if err != nil {
+		return nil, err
+	}
+	requests := make([]scaler.Request, len(decision.New))
+	for i, placed := range decision.New {
+		requests[i] = scaler.Request{Spec: placed.Spec, Placement: placed.Placement}
+	}
+	taken, err := cluster.VMIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	change, err := s.scaler.Propose(s.snapshot, requests, taken)
+	if err != nil {
+		return nil, err
+	}
+	return &proposal{session: s, decision: decision, change: change}, nil
+}
+
+// changes reports whether an apply would do anything.
+func (p *proposal) changes() bool {
+	if !p.change.Empty() || len(p.change.Differences()) > 0 {
+		return true
+	}
+	for i := range p.shards {
+		if p.shards[i].Changes() {
+			return true
+		}
+	}
+	return false
+}
+
+// failure returns why the change cannot be applied as it is, or nil.
+func (p *proposal) failure() error {
+	var failures []error
+	for i := range p.shards {
+		shard := &p.shards[i]
+		switch {
+		case shard.Err != nil:
+			failures = append(failures, fmt.Errorf("shard %s: %w", shard.Shard, shard.Err))
+		case shard.Verdict.Decision == guard.Deny:
+			failures = append(failures, &scaler.DeniedError{Shard: shard.Shard, Verdict: shard.Verdict})
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// vmsOn returns the fleet's VMs on a host.
+func vmsOn(f *fleet.Fleet, host fleet.Shard) []fleet.VM {
+	var vms []fleet.VM
+	for _, vm := range f.VMs {
+		if vm.Host == host {
+			vms = append(vms, vm)
+		}
+	}
+	return vms
+}

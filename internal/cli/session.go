@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// options are the flags that plan, apply and remove share.
+type options struct {
+	config      string
+	files       []string
+	kubeconfig  string
+	kubeContext string
+	snapshot    string
+	out         string
+	output      string
+	noEngine    bool
+}
+
+func (o *options) register(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
+	flags.StringSliceVarP(&o.files, "filename", "f", nil, "manifests (files or directories) to decide for, instead of a cluster")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to decide for")
+	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
+	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as `numaform topology -o json` prints it, instead of a live one")
+	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+}
+
+func (o *options) check() error {
+	if o.output != "text" && o.output != "json" {
+		return usageError{fmt.Errorf("--output %q: want text or json", o.output)}
+	}
+	if len(o.files) > 0 && (o.kubeconfig != "" || o.kubeContext != "") {
+		return usageError{errors.New("-f and --kubeconfig exclude each other: pods come from files or from a cluster")}
+	}
+	return nil
+}
+
+// cluster reads the Kubernetes side.
+func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
+	if len(o.files) == 0 {
+		return scheduling.FromKubeconfig(ctx, o.kubeconfig, o.kubeContext)
+	}
+	objects, err := scheduling.Load(o.files)
+	if err != nil {
+		return nil, err
+	}
+	return scheduling.FromObjects(objects), nil
+}
+
+// session is what one command works with.
+type session struct {
+	config   *operator.Config
+	snapshot *topology.Snapshot
+	scaler   *scaler.Scaler
+	store    *store.Directory
+}
+
+// open reads configuration and Proxmox and makes the scaler. It writes nothing.
+func open(ctx context.Context, process Process, o *options) (*session, error) {
+	config, err := operator.Load(o.config, process.Environ)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{config: config, store: store.NewDirectory(config.Fleet.Dir)}
+	regions := config.Regions()
+	if o.snapshot != "" {
+		s.snapshot, err = config.RecordedSnapshot(o.snapshot)
+	} else {
+		s.snapshot, err = live(ctx, config, regions)
+	}
+	if err != nil {
+		return nil, err
+	}
+	engine, err := findEngine(ctx, config, o)
+	if err != nil {
+		return nil, err
+	}
+	s.scaler = scaler.New(scaler.Config{
+		ClusterID: config.ClusterID, Store: s.store, Regions: regions,
+		Backend: fleet.Backend{Type: config.Fleet.Backend.Type, Config: config.Fleet.Backend.Config},
+		Engine:  engine, PluginDir: config.Engine.PluginDir, Rules: guard.DefaultRules(),
+		Progress: progress(process),
+	})
+	return s, nil
+}
+
+// live reads the clusters and puts their clients into regions.
+func live(ctx context.Context, config *operator.Config, regions []scaler.Region) (*topology.Snapshot, error) {
+	clients, err := config.Connect()
+	if err != nil {
+		return nil, err
+	}
+	for i := range regions {
+		regions[i].Live = clients[regions[i].Name]
+	}
+	return config.Snapshot(ctx, clients)
+}
+
+func findEngine(ctx context.Context, config *operator.Config, o *options) (*state.Engine, error) {
+	if o.noEngine {
+		return nil, nil
+	}
+	return state.FindEngine(ctx, state.EngineConfig{Binary: config.Engine.Binary, Version: config.Engine.Version})
+}
+
+// instanceTypes reads the instance types of the configuration; nil means the
+// generated ones.
+func (s *session) instanceTypes() ([]scheduling.InstanceType, error) {
+	path := s.config.InstanceTypesFile
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading instance_types_file: %w", err)
+	}
+	types, err := scheduling.ParseInstanceTypes(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return types, nil
+}
+
+// progress prints a line for each step of a shard to stderr.
+func progress(process Process) func(fleet.Shard, string) {
+	return func(shard fleet.Shard, message string) {
+		fmt.Fprintf(process.Stderr, "%s: %s\n", shard, message)
+	}
+}
