@@ -1,0 +1,120 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/topology"
+)
+
+// Config says what to play with.
+type Config struct {
+	// Example is the files of an example: numaform.yaml, hosts/, manifests/.
+	Example fs.FS
+	// Region and Template are those that the example names.
+	Region   topology.RegionName
+	Template string
+	// Dir is an empty directory to work in.
+	Dir string
+	// PluginDir is a filesystem mirror with the provider.
+	PluginDir string
+	// Environ is the environment of the commands, as os.Environ gives it.
+	Environ        []string
+	Stdout, Stderr io.Writer
+	// Change changes the simulator's configuration before its start; nil keeps it.
+	Change func(*pvesim.Config)
+}
+
+// Stage is an example's files beside a simulated Proxmox with the example's hosts.
+type Stage struct {
+	Config
+	// Sim is the simulated Proxmox.
+	Sim *pvesim.Server
+	env []string
+}
+
+// Open copies the example's files and starts a simulated Proxmox for them. Close
+// it afterwards.
+func Open(config Config) (*Stage, error) {
+	if err := os.CopyFS(config.Dir, config.Example); err != nil {
+		return nil, fmt.Errorf("copying the example: %w", err)
+	}
+	hosts, err := readHosts(config)
+	if err != nil {
+		return nil, err
+	}
+	simulated := pvesim.Config{Hosts: hosts, Delays: pvesim.Delays{
+		Clone: 300 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Destroy: 50 * time.Millisecond,
+	}}
+	if config.Change != nil {
+		config.Change(&simulated)
+	}
+	s := &Stage{Config: config}
+	if s.Sim, err = pvesim.New(simulated); err != nil {
+		return nil, err
+	}
+	if err := s.Sim.Start("127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	for name, content := range map[string][]byte{"pve-root-ca.pem": s.Sim.CertPEM(), "token": []byte(pvesim.DefaultTokenSecret)} {
+		if err := os.WriteFile(filepath.Join(s.Dir, name), content, 0o600); err != nil {
+			return nil, fmt.Errorf("writing credentials: %w", err)
+		}
+	}
+	s.env = slices.Concat(config.Environ, []string{
+		"NUMAFORM_CLUSTERS_0_URL=" + s.Sim.URL(), "NUMAFORM_ENGINE_PLUGIN_DIR=" + s.PluginDir,
+		"NUMAFORM_CONFIG=" + filepath.Join(s.Dir, "numaform.yaml"),
+	})
+	return s, nil
+}
+
+// Close ends the simulated Proxmox.
+func (s *Stage) Close() error { return s.Sim.Close() }
+
+// readHosts reads the example's hosts, each with the example's template.
+func readHosts(config Config) ([]topology.Host, error) {
+	hosts, err := pvesim.LoadHosts(filepath.Join(config.Dir, "hosts"), config.Region)
+	if err != nil {
+		return nil, err
+	}
+	for i := range hosts {
+		hosts[i].Templates = []topology.Template{{
+			VMID: 9001 + i, Name: config.Template, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",
+			Options: map[string]string{
+				"scsihw": "virtio-scsi-single", "ostype": "l26", "agent": "enabled=1", "serial0": "socket", "boot": "order=scsi0",
+			},
+		}}
+	}
+	return hosts, nil
+}
+
+// Manifests is the directory of the example's manifests.
+func (s *Stage) Manifests() string { return filepath.Join(s.Dir, "manifests") }
+
+// Fleet is the directory of the fleet.
+func (s *Stage) Fleet() string { return filepath.Join(s.Dir, "fleet") }
+
+// Numaform runs a command, shows what it prints, and returns its stdout and its
+// exit code.
+func (s *Stage) Numaform(ctx context.Context, args ...string) (stdout string, code int) {
+	fmt.Fprintf(s.Stdout, "\n$ numaform %s\n", strings.Join(args, " "))
+	var copied bytes.Buffer
+	code = cli.Run(ctx, cli.Process{
+		Args: args, Environ: s.env, Stdin: strings.NewReader(""),
+		Stdout: io.MultiWriter(s.Stdout, &copied), Stderr: s.Stderr,
+	})
+	return copied.String(), code
+}
+
+// Hosts returns the example's hosts as the simulated Proxmox got them.
+func (s *Stage) Hosts() ([]topology.Host, error) { return readHosts(s.Config) }
