@@ -1,0 +1,190 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// TestEngineKilled kills the engine with SIGKILL while Proxmox works on a certain
+// call of a create, and applies again.
+func TestEngineKilled(t *testing.T) {
+	t.Parallel()
+	for _, at := range []struct {
+		name, method, path string
+		skip               int
+	}{
+		{"first clone", "POST", `/clone$`, 0},
+		{"third clone", "POST", `/clone$`, 2},
+		{"first config", "POST|PUT", `/qemu/2\d+/config$`, 0},
+		{"late config", "POST|PUT", `/qemu/2\d+/config$`, 5},
+		{"first start", "POST", `/status/start$`, 0},
+		{"last start", "POST", `/status/start$`, 4},
+		{"reading back", "GET", `/qemu/2\d+/status/current$`, 8},
+	} {
+		t.Run(at.name, func(t *testing.T) {
+			stage := quickstart(t)
+			holds := hold(stage, at.method, at.path, at.skip)
+			done := make(chan int, 1)
+			go func() {
+				_, code := stage.Numaform(context.Background(), "apply", "-f", stage.Manifests(), "--auto-approve")
+				done <- code
+			}()
+			call := held(t, stage, holds)
+			t.Logf("killing engines at %s %s %v", call.Method, call.Path, call.Params)
+			killEngines(t, stage)
+			if code := <-done; code != cli.ExitFailed {
+				t.Fatalf("apply with a killed engine: exit code %d, want %d", code, cli.ExitFailed)
+			}
+			before := complete(t, stage)
+			stage.Sim.ResetCalls()
+			out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+			t.Logf("plans of the recovery:\n%s", out[strings.Index(out, "Plans"):])
+			compare(t, stage)
+			unchanged(t, stage, before)
+			run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
+		})
+	}
+}
+
+// holdTime is how long the call is held at which engines are killed.
+const holdTime = 1500 * time.Millisecond
+
+type holding struct{ method, path string }
+
+// hold lets Proxmox take its time over one call.
+func hold(stage *demo.Stage, methods, path string, skip int) []holding {
+	var holds []holding
+	for method := range strings.SplitSeq(methods, "|") {
+		stage.Sim.AddFault(pvesim.Fault{Method: method, Path: path, Skip: skip, Times: 1, Delay: holdTime})
+		holds = append(holds, holding{method, path})
+	}
+	return holds
+}
+
+// held waits until a call has been open for longer than any other takes.
+func held(t *testing.T, stage *demo.Stage, holds []holding) pvesim.Call {
+	t.Helper()
+	deadline := time.After(2 * time.Minute)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-deadline:
+			t.Fatalf("no call was held at %v", holds)
+		case now := <-tick.C:
+			for _, call := range stage.Sim.Calls() {
+				if call.Status == 0 && now.Sub(call.Time) > holdTime/3 && matches(holds, call) {
+					return call
+				}
+			}
+		}
+	}
+}
+
+func matches(holds []holding, call pvesim.Call) bool {
+	return slices.ContainsFunc(holds, func(h holding) bool {
+		return h.method == call.Method && regexp.MustCompile(h.path).MatchString(call.Path)
+	})
+}
+
+// killEngines kills the engines that work below the stage's directory, and leaves
+// their providers alive, as the kernel does when it runs out of memory.
+func killEngines(t *testing.T, stage *demo.Stage) {
+	t.Helper()
+	killed := 0
+	paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		words := bytes.Split(text, []byte{0})
+		cwd, err := os.Readlink(filepath.Join(filepath.Dir(path), "cwd"))
+		if err != nil || !strings.HasPrefix(cwd, stage.Dir) || len(words) < 2 || string(words[1]) != "apply" {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		killed++
+	}
+	if killed == 0 {
+		t.Fatal("no engine was running")
+	}
+	t.Logf("killed %d engines", killed)
+}
+
+// complete returns the config of the VMs that run, once nothing works on
+// Proxmox any more.
+func complete(t *testing.T, stage *demo.Stage) map[int]string {
+	t.Helper()
+	settle(t, stage)
+	vms := map[int]string{}
+	for _, guest := range stage.Sim.Guests() {
+		if guest.Running {
+			vms[guest.VMID] = guest.Raw
+		}
+	}
+	t.Logf("%d vms run after the kill: %v", len(vms), slices.Sorted(maps.Keys(vms)))
+	return vms
+}
+
+// settle waits until no call came for a while: providers outlive their engine.
+func settle(t *testing.T, stage *demo.Stage) {
+	t.Helper()
+	const quiet = 30
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	last, same := -1, 0
+	for range 600 {
+		<-tick.C
+		if n := len(stage.Sim.Calls()); n != last {
+			last, same = n, 0
+			continue
+		}
+		if same++; same == quiet {
+			return
+		}
+	}
+	t.Fatal("providers of killed engines never end")
+}
+
+// unchanged fails the test if the recovery wrote to a VM that was complete.
+func unchanged(t *testing.T, stage *demo.Stage, before map[int]string) {
+	t.Helper()
+	for _, guest := range stage.Sim.Guests() {
+		if raw, ok := before[guest.VMID]; ok && raw != guest.Raw {
+			t.Errorf("vm %d was changed by its import:\n%s\nbefore:\n%s", guest.VMID, guest.Raw, raw)
+		}
+	}
+	// The provider writes agent and name again after an import, to what they are.
+	for _, call := range stage.Sim.Calls() {
+		for id := range before {
+			if call.Method != "GET" && !strings.HasSuffix(call.Path, "/config") && strings.Contains(call.Path, fmt.Sprintf("/qemu/%d/", id)) {
+				t.Errorf("vm %d was complete, and it was not left alone: %s %s %v", id, call.Method, call.Path, call.Params)
+			}
+		}
+	}
+}

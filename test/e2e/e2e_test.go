@@ -1,0 +1,145 @@
+// Package e2e_test drives numaform's command line against the real engine, the
+// real provider and a simulated Proxmox, and reads the outcome back from Proxmox.
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/examples"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// quickstart opens the quickstart on a simulated Proxmox that ends with the test.
+func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
+	t.Helper()
+	talk := &testWriter{t: t}
+	t.Cleanup(talk.stop)
+	stage, err := demo.Open(demo.Config{
+		Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template,
+		Dir: t.TempDir(), PluginDir: testenv.PluginDir(t), Environ: testenv.CleanEnv(),
+		Stdout: io.Discard, Stderr: talk,
+		Change: func(config *pvesim.Config) {
+			for _, change := range change {
+				change(config)
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stage.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return stage
+}
+
+// testWriter puts what a command says into the test's log.
+type testWriter struct {
+	// mu guards t, which is nil once the test is over.
+	mu sync.Mutex
+	t  *testing.T
+}
+
+func (w *testWriter) Write(text []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.t != nil {
+		w.t.Log(string(bytes.TrimRight(text, "\n")))
+	}
+	return len(text), nil
+}
+
+func (w *testWriter) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.t = nil
+}
+
+// run runs a command and fails the test unless it exits as wanted.
+func run(t *testing.T, stage *demo.Stage, want int, args ...string) string {
+	t.Helper()
+	stdout, code := stage.Numaform(context.Background(), args...)
+	if code != want {
+		t.Fatalf("numaform %s: exit code %d, want %d\n%s", strings.Join(args, " "), code, want, stdout)
+	}
+	return stdout
+}
+
+// readFleet reads a fleet's directory back.
+func readFleet(t *testing.T, dir string) (fleet.Fleet, generator.Files) {
+	t.Helper()
+	files, err := store.NewDirectory(dir).Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := generator.Parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed, files
+}
+
+// edit replaces text in a file of the stage.
+func edit(t *testing.T, stage *demo.Stage, name, old, replacement string) {
+	t.Helper()
+	path := filepath.Join(stage.Dir, name)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(content, []byte(old)) {
+		t.Fatalf("%s does not contain %q", name, old)
+	}
+	if err := os.WriteFile(path, bytes.ReplaceAll(content, []byte(old), []byte(replacement)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// asRoot lets numaform log in as root@pam with a password, and pin by affinity.
+func asRoot(t *testing.T, stage *demo.Stage) {
+	t.Helper()
+	edit(t, stage, "numaform.yaml", "  token_id: numaform@pve!scaler\n  token_secret_file: token\n",
+		"  username: root@pam\n  password: "+pvesim.DefaultRootPassword+"\n")
+	edit(t, stage, "manifests/nodepools.yaml", "pinWith: HostAgent", "pinWith: Affinity")
+}
+
+func TestPlanIsTheSameTwice(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	first, second := filepath.Join(stage.Dir, "a"), filepath.Join(stage.Dir, "b")
+	for _, out := range []string{first, second, first} {
+		run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--out", out, "--no-engine")
+	}
+	one, files := readFleet(t, first)
+	two, others := readFleet(t, second)
+	if diff := cmp.Diff(files, others); diff != "" {
+		t.Errorf("the folders differ (-first +second):\n%s", diff)
+	}
+	if diff := cmp.Diff(one, two); diff != "" {
+		t.Errorf("the fleets differ (-first +second):\n%s", diff)
+	}
+	if len(one.VMs) == 0 {
+		t.Error("the fleet is empty")
+	}
+	entries, err := os.ReadDir(stage.Fleet())
+	if !os.IsNotExist(err) {
+		t.Errorf("plan made the fleet's own directory: %v, %v", entries, err)
+	}
+}

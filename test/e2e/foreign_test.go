@@ -1,0 +1,139 @@
+package e2e_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// stranger is somebody's VM with the first VMID that numaform plans.
+func stranger(host string) pvesim.Foreign {
+	return pvesim.Foreign{
+		VMID: 2000, Host: host, Running: true,
+		Config: map[string]string{"name": "accounting", "cores": "2", "memory": "4096", "description": "do not touch", "scsi0": "local-lvm:vm-2000-disk-0,size=32G"},
+	}
+}
+
+// TestStrangerTakesVMID puts somebody else's VM under a planned VMID at two times:
+// when the plan is made and not yet applied, and when the engine is about to clone.
+func TestStrangerTakesVMID(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		// at holds the call at which the stranger comes.
+		at holding
+	}{
+		{"before the apply", holding{"GET", `^/cluster/resources`}},
+		{"before the clone", holding{"POST", `/clone$`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			stage := quickstart(t)
+			run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--out", stage.Fleet(), "--no-engine")
+			host := hostOf(t, stage, 2000)
+			skip := 0
+			if tt.at.method == "GET" {
+				// The first is the snapshot that the plan is made of.
+				skip = 1
+			}
+			raw := intrude(t, stage, tt.at, skip, host)
+			if got := raw(); got == "" {
+				t.Fatal("the stranger did not come")
+			}
+			// What was refused gets another number at the next try.
+			run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+			guest, ok := stage.Sim.Guest(2000)
+			if !ok || guest.Raw != raw() {
+				t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", guest.Raw, raw())
+			}
+			desired, _ := readFleet(t, stage.Fleet())
+			if slices.ContainsFunc(desired.VMs, func(vm fleet.VM) bool { return vm.VMID == 2000 }) {
+				t.Error("a vm of the fleet has the stranger's VMID")
+			}
+			for _, vm := range desired.VMs {
+				if got, ok := stage.Sim.Guest(int(vm.VMID)); !ok || got.Config["name"] != vm.Name {
+					t.Errorf("vm %s was not made", vm.Name)
+				}
+			}
+			for _, call := range stage.Sim.Calls() {
+				if call.Method != "GET" && strings.Contains(call.Path, "/qemu/2000/") {
+					t.Errorf("the stranger was written to: %s %s", call.Method, call.Path)
+				}
+			}
+		})
+	}
+}
+
+func hostOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) string {
+	t.Helper()
+	desired, _ := readFleet(t, stage.Fleet())
+	for _, vm := range desired.VMs {
+		if vm.VMID == vmid {
+			return string(vm.Host.Host)
+		}
+	}
+	t.Fatalf("no vm has VMID %d", vmid)
+	return ""
+}
+
+// intrude applies, and puts the stranger into Proxmox while a call is held. It
+// returns how to read the stranger's config as it was put.
+func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string) func() string {
+	t.Helper()
+	stage.Sim.AddFault(pvesim.Fault{Method: at.method, Path: at.path, Skip: skip, Delay: holdTime})
+	done := make(chan int, 1)
+	go func() {
+		_, code := stage.Numaform(context.Background(), "apply", "-f", stage.Manifests(), "--auto-approve")
+		done <- code
+	}()
+	held(t, stage, []holding{at})
+	if _, exists := stage.Sim.Guest(2000); exists {
+		t.Fatal("the stranger comes too late")
+	}
+	if err := stage.Sim.PutGuest(stranger(host)); err != nil {
+		t.Fatal(err)
+	}
+	guest, _ := stage.Sim.Guest(2000)
+	select {
+	case code := <-done:
+		if code != cli.ExitFailed {
+			t.Errorf("apply onto a taken VMID: exit code %d, want %d", code, cli.ExitFailed)
+		}
+	case <-time.After(3 * time.Minute):
+		t.Fatal("apply does not end")
+	}
+	return func() string { return guest.Raw }
+}
+
+// TestStrangerTakesVMIDOfLostVM deletes a VM by hand and puts somebody else's in
+// its place: the state still says that it is ours.
+func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	lost, _ := stage.Sim.Guest(2000)
+	stage.Sim.RemoveGuest(2000)
+	if err := stage.Sim.PutGuest(stranger(lost.Host)); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := stage.Sim.Guest(2000)
+	run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests())
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	if after, _ := stage.Sim.Guest(2000); after.Raw != before.Raw || !after.Running {
+		t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
+	}
+	desired, _ := readFleet(t, stage.Fleet())
+	for _, vm := range desired.VMs {
+		if guest, ok := stage.Sim.Guest(int(vm.VMID)); !ok || guest.Config["name"] != vm.Name {
+			t.Errorf("vm %s was not made", vm.Name)
+		}
+	}
+	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
+}
