@@ -5,7 +5,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-DEMO ?= go run ./examples/demo
+DEMO ?= NUMAFORM_ENGINE_PLUGIN_DIR=$(CURDIR)/$(TOOLS)/plugins go run ./examples/demo
 PKG ?= ./...
 BENCH ?= .
 TESTFLAGS ?=

@@ -80,31 +80,52 @@ func byAddress(vms []fleet.VM, shard fleet.Shard) map[string]fleet.VM {
 	return found
 }
 
-// stale returns the addresses that the plan would replace because their create was
-// cut off, or delete although the VM is not there or is someone else's.
+// stale returns the addresses of entries that name nothing of ours: their create
+// was cut off, their VMID is someone else's, or their VM is to go and is gone. What
+// cannot be told is not stale: the guard judges it.
 func (w *wanted) stale(plan *tfjson.Plan) []string {
 	var addresses []string
 	for _, change := range plan.ResourceChanges {
 		tainted := change.ActionReason == tfjson.ActionReasonReplaceBecauseTainted
-		if tainted || (change.Change.Actions.Delete() && change.Type == guard.ResourceType && !w.present(change.Change.Before)) {
+		deletes := change.Type == guard.ResourceType && change.Change.Actions.Delete()
+		if tainted || deletes && (w.strangers(change.Change.Before) || w.gone(change.Address)) {
 			addresses = append(addresses, change.Address)
 		}
 	}
 	return addresses
 }
 
-// present reports whether the VM of a resource's values exists with its key.
-func (w *wanted) present(values any) bool {
+// gone reports whether a VM that is to be removed does not exist. The provider
+// cannot delete what is not there.
+func (w *wanted) gone(address string) bool {
+	vm, asked := w.removed[address]
+	_, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
+	return asked && !exists
+}
+
+// strangers reports whether the VMID of a resource's values belongs to a guest
+// without the resource's key.
+func (w *wanted) strangers(values any) bool {
 	attributes, _ := values.(map[string]any)
 	description, _ := attributes["description"].(string)
 	marker, ok := fleet.ParseMarker(description)
-	vmid, isNumber := attributes["vm_id"].(json.Number)
-	id, err := vmid.Int64()
-	if !ok || !isNumber || err != nil {
-		return false
+	guest, exists := w.guests[guestID{w.shard.Region, vmidOf(attributes)}]
+	return ok && exists && (guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
+}
+
+// vmidOf returns the VMID among a resource's values, or 0.
+func vmidOf(attributes map[string]any) fleet.VMID {
+	switch vmid := attributes["vm_id"].(type) {
+	case float64:
+		return fleet.VMID(vmid)
+	case json.Number:
+		number, err := vmid.Int64()
+		if err != nil {
+			return 0
+		}
+		return fleet.VMID(number)
 	}
-	guest, exists := w.guests[guestID{w.shard.Region, fleet.VMID(id)}]
-	return exists && guest.ClusterID == marker.ClusterID && fleet.Key(guest.Key) == marker.Key
+	return 0
 }
 
 // imports returns the VMs that the plan would create and that exist with our

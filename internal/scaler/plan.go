@@ -163,7 +163,8 @@ func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unf
 	if err != nil {
 		return err
 	}
-	w, err := s.look(ctx, change, plan.Shard, unfinished || recovery.Crashed)
+	removing := len(byAddress(change.Removed, plan.Shard)) > 0
+	w, err := s.look(ctx, change, plan.Shard, unfinished || removing || recovery.Crashed)
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,11 @@ func replaceMessage(rc *tfjson.ResourceChange) string {
 
 // surplus denies a change that was not asked for.
 func (j *judge) surplus(rc *tfjson.ResourceChange, op operation) {
-	j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s it: the files, the state and the request disagree; plan again from fresh files", op))
+	mend := "the files, the state and the request disagree; plan again from fresh files"
+	if op == opDelete {
+		mend = "its file is gone from the fleet: restore it, or take the node out with `numaform remove`"
+	}
+	j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s it: %s", op, mend))
 }
 
 // unchanged checks a VM of which only the security groups are to change.

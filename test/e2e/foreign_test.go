@@ -37,7 +37,7 @@ func TestStrangerTakesVMID(t *testing.T) {
 			t.Parallel()
 			stage := quickstart(t)
 			run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--out", stage.Fleet(), "--no-engine")
-			host := hostOf(t, stage, 2000)
+			host := string(vmOf(t, stage, 2000).Host.Host)
 			skip := 0
 			if tt.at.method == "GET" {
 				// The first is the snapshot that the plan is made of.
@@ -71,16 +71,17 @@ func TestStrangerTakesVMID(t *testing.T) {
 	}
 }
 
-func hostOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) string {
+// vmOf returns the fleet's VM of that VMID.
+func vmOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) fleet.VM {
 	t.Helper()
 	desired, _ := readFleet(t, stage.Fleet())
 	for _, vm := range desired.VMs {
 		if vm.VMID == vmid {
-			return string(vm.Host.Host)
+			return vm
 		}
 	}
 	t.Fatalf("no vm has VMID %d", vmid)
-	return ""
+	return fleet.VM{}
 }
 
 // intrude applies, and puts the stranger into Proxmox while a call is held. It
