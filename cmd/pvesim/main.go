@@ -27,10 +27,10 @@ func main() {
 
 // options are the flags.
 type options struct {
-	listen, hosts, name, password, certOut, version string
-	tokens                                          []string
-	cloneDelay, startDelay                          time.Duration
-	agents                                          bool
+	listen, hosts, name, template, password, certOut, version string
+	tokens                                                    []string
+	cloneDelay, startDelay                                    time.Duration
+	agents                                                    bool
 }
 
 func newCommand() *cobra.Command {
@@ -47,6 +47,7 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 picks a free one")
 	flags.StringVar(&o.hosts, "hosts", "", "directory with one JSON file per host")
 	flags.StringVar(&o.name, "name", "lab", "name of the Proxmox cluster")
+	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template that hosts of bare machines get")
 	flags.StringArrayVar(&o.tokens, "token", nil, "API token as user@realm!id=secret, with the privileges that numaform needs (repeatable)")
 	flags.StringVar(&o.password, "root-password", pvesim.DefaultRootPassword, "password of root@pam")
 	flags.StringVar(&o.certOut, "cert-out", "", "file that the server's certificate is written to")
@@ -91,7 +92,7 @@ func (o *options) run(ctx context.Context, talk io.Writer) error {
 }
 
 func (o *options) config() (pvesim.Config, error) {
-	hosts, err := pvesim.LoadHosts(o.hosts, topology.RegionName(o.name))
+	hosts, err := pvesim.LoadHosts(o.hosts, topology.RegionName(o.name), o.template)
 	if err != nil {
 		return pvesim.Config{}, err
 	}

@@ -49,7 +49,7 @@ func Open(config Config) (*Stage, error) {
 	if err := os.CopyFS(config.Dir, config.Example); err != nil {
 		return nil, fmt.Errorf("copying the example: %w", err)
 	}
-	hosts, err := readHosts(config)
+	hosts, err := pvesim.LoadHosts(filepath.Join(config.Dir, "hosts"), config.Region, config.Template)
 	if err != nil {
 		return nil, err
 	}
@@ -81,23 +81,6 @@ func Open(config Config) (*Stage, error) {
 // Close ends the simulated Proxmox.
 func (s *Stage) Close() error { return s.Sim.Close() }
 
-// readHosts reads the example's hosts, each with the example's template.
-func readHosts(config Config) ([]topology.Host, error) {
-	hosts, err := pvesim.LoadHosts(filepath.Join(config.Dir, "hosts"), config.Region)
-	if err != nil {
-		return nil, err
-	}
-	for i := range hosts {
-		hosts[i].Templates = []topology.Template{{
-			VMID: 9001 + i, Name: config.Template, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",
-			Options: map[string]string{
-				"scsihw": "virtio-scsi-single", "ostype": "l26", "agent": "enabled=1", "serial0": "socket", "boot": "order=scsi0",
-			},
-		}}
-	}
-	return hosts, nil
-}
-
 // Manifests is the directory of the example's manifests.
 func (s *Stage) Manifests() string { return filepath.Join(s.Dir, "manifests") }
 
@@ -117,4 +100,6 @@ func (s *Stage) Numaform(ctx context.Context, args ...string) (stdout string, co
 }
 
 // Hosts returns the example's hosts as the simulated Proxmox got them.
-func (s *Stage) Hosts() ([]topology.Host, error) { return readHosts(s.Config) }
+func (s *Stage) Hosts() ([]topology.Host, error) {
+	return pvesim.LoadHosts(filepath.Join(s.Dir, "hosts"), s.Region, s.Template)
+}

@@ -19,7 +19,9 @@ type Call struct {
 	Host string
 	// User is the user or token, or empty if none was recognized.
 	User string
-	Time time.Time
+	// Agent is the client's User-Agent.
+	Agent string
+	Time  time.Time
 	// Status is the answer's; 0 means that there was none (yet).
 	Status int
 }
@@ -61,7 +63,7 @@ type callLog struct {
 func newCallLog(c clock.PassiveClock) *callLog { return &callLog{clock: c} }
 
 func (l *callLog) begin(r *http.Request, path string) *Call {
-	c := &Call{Method: r.Method, Path: path, Time: l.clock.Now()}
+	c := &Call{Method: r.Method, Path: path, Agent: r.UserAgent(), Time: l.clock.Now()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.list = append(l.list, c)

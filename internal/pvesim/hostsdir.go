@@ -10,13 +10,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// firstTemplate is the VMID of the template that a bare machine gets.
-const firstTemplate = 9000
+// firstTemplate is the VMID of the template that the first bare machine gets.
+const firstTemplate = 9001
 
 // LoadHosts reads one host from each JSON file of a directory. A file holds a
 // topology.Host, or a machine as `numaform topology collect` prints it: then the
-// file's base name is the host's, and the host gets a template to clone from.
-func LoadHosts(dir string, region topology.RegionName) ([]topology.Host, error) {
+// file's base name is the host's, and the host gets a template of the given name.
+func LoadHosts(dir string, region topology.RegionName, template string) ([]topology.Host, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
 		return nil, fmt.Errorf("reading hosts in %s: %w", dir, err)
@@ -30,7 +30,7 @@ func LoadHosts(dir string, region topology.RegionName) ([]topology.Host, error) 
 		if err != nil {
 			return nil, fmt.Errorf("reading host: %w", err)
 		}
-		host, err := parseHost(data, firstTemplate+i)
+		host, err := parseHost(data, bareTemplate(firstTemplate+i, template))
 		if err != nil {
 			return nil, fmt.Errorf("reading host %s: %w", file, err)
 		}
@@ -45,7 +45,7 @@ func LoadHosts(dir string, region topology.RegionName) ([]topology.Host, error) 
 	return hosts, nil
 }
 
-func parseHost(data []byte, templateID int) (topology.Host, error) {
+func parseHost(data []byte, template topology.Template) (topology.Host, error) {
 	var probe struct {
 		Format *int `json:"format"`
 	}
@@ -63,8 +63,15 @@ func parseHost(data []byte, templateID int) (topology.Host, error) {
 	if err != nil {
 		return topology.Host{}, err
 	}
-	return topology.Host{
-		Online: true, Machine: machine,
-		Templates: []topology.Template{{VMID: templateID, Name: "debian-13", DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm"}},
-	}, nil
+	return topology.Host{Online: true, Machine: machine, Templates: []topology.Template{template}}, nil
+}
+
+// bareTemplate is a cloud image as people make templates of them.
+func bareTemplate(vmid int, name string) topology.Template {
+	return topology.Template{
+		VMID: vmid, Name: name, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",
+		Options: map[string]string{
+			"scsihw": "virtio-scsi-single", "ostype": "l26", "agent": "enabled=1", "serial0": "socket", "boot": "order=scsi0",
+		},
+	}
 }
