@@ -159,7 +159,8 @@ func (f *finder) version(ctx context.Context, path string) (*version.Version, er
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "version", "-json")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CHECKPOINT_DISABLE=1", "HOME=" + os.DevNull}
+	// A CLI configuration that is missing or unreadable warns on stdout, an empty one does not.
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CHECKPOINT_DISABLE=1", "HOME=" + os.DevNull, "TF_CLI_CONFIG_FILE=" + os.DevNull}
 	cmd.Dir = os.TempDir()
 	out, err := cmd.Output()
 	if err != nil {

@@ -24,6 +24,9 @@ func newApply(process Process) *cobra.Command {
 		Use:   "apply",
 		Short: "Make the VMs that pending pods need",
 		RunE: func(command *cobra.Command, _ []string) error {
+			if err := o.checkLive(); err != nil {
+				return err
+			}
 			p, err := propose(command.Context(), process, &o)
 			if err != nil {
 				return err
@@ -42,7 +45,12 @@ func newRemove(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "remove NODE…",
 		Short: "Take drained nodes out of the fleet and destroy their VMs",
-		Args:  cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, names []string) error {
+			if len(names) == 0 {
+				return errors.New("remove: no node is named: want numaform remove NODE…")
+			}
+			return nil
+		},
 		RunE: func(command *cobra.Command, names []string) error {
 			p, err := proposeRemoval(command.Context(), process, &o, names)
 			if err != nil {
@@ -59,7 +67,7 @@ func newRemove(process Process) *cobra.Command {
 // proposeRemoval renders the fleet without the named nodes, of which none may
 // run pods any more.
 func proposeRemoval(ctx context.Context, process Process, o *options, names []string) (*proposal, error) {
-	if err := o.check(); err != nil {
+	if err := o.checkLive(); err != nil {
 		return nil, err
 	}
 	cluster, err := o.cluster(ctx)
@@ -73,7 +81,7 @@ func proposeRemoval(ctx context.Context, process Process, o *options, names []st
 			return nil, err
 		}
 		if len(pods) > 0 {
-			mistakes = append(mistakes, fmt.Errorf("node %s runs %d pods, %s among them: kubectl drain it first", name, len(pods), pods[0]))
+			mistakes = append(mistakes, fmt.Errorf("node %s still runs pods, %d in all, %s among them: kubectl drain it first", name, len(pods), pods[0]))
 		}
 	}
 	if err := errors.Join(mistakes...); err != nil {

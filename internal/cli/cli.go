@@ -78,16 +78,15 @@ func newRoot(process Process) *cobra.Command {
 	root.AddCommand(
 		newPlan(process), newApply(process), newRemove(process), newTopology(process), newVersion(process),
 	)
+	asUsage(root)
 	for _, command := range root.Commands() {
 		asUsage(command)
-		for _, sub := range command.Commands() {
-			asUsage(sub)
-		}
 	}
 	return root
 }
 
-// asUsage marks a wrong number of arguments as a usage error.
+// asUsage marks a wrong number of arguments, or an unknown command, as a usage
+// error.
 func asUsage(command *cobra.Command) {
 	check := command.Args
 	if check == nil {

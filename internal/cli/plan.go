@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/internal/store"
@@ -42,7 +43,7 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 		return false, err
 	}
 	if o.out != "" {
-		if err := store.NewDirectory(o.out).Write(p.change.AfterFiles); err != nil {
+		if err := writeOut(o.out, p.change.AfterFiles); err != nil {
 			return false, err
 		}
 	}
@@ -55,6 +56,17 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 		return false, err
 	}
 	return p.changes(), p.failure()
+}
+
+// writeOut writes the files that were planned, which may be those of the fleet.
+func writeOut(dir string, files generator.Files) (err error) {
+	out := store.NewDirectory(dir)
+	unlock, err := out.Lock()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	return out.Write(files)
 }
 
 // proposal is a change and what led to it, for print.
@@ -120,12 +132,16 @@ func (p *proposal) changes() bool {
 	return false
 }
 
-// failure returns why the change cannot be applied as it is, or nil.
+// failure returns why the change cannot be applied as it is, or nil. A host that
+// is down and that the change is not about stops nothing.
 func (p *proposal) failure() error {
 	var failures []error
 	for i := range p.shards {
 		shard := &p.shards[i]
+		var down *scaler.HostDownError
 		switch {
+		case !shard.Touched && errors.As(shard.Err, &down):
+		case shard.Err != nil && !shard.Touched:
 		case shard.Err != nil:
 			failures = append(failures, fmt.Errorf("shard %s: %w", shard.Shard, shard.Err))
 		case shard.Verdict.Decision == guard.Deny:

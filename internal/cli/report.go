@@ -253,7 +253,17 @@ func shardLine(shard *scaler.ShardPlan) shardReport {
 	}
 	line.Verdict = shard.Verdict.String()
 	line.SHA256 = shard.Plan.SHA256
-	line.Summary = fmt.Sprintf("%d to create, %d to import, %d to delete, %d to update",
-		len(shard.Intent.Create), len(shard.Intent.Import), len(shard.Intent.Delete), len(shard.Intent.Update))
+	line.Summary = engineSummary(shard.Plan.Text)
 	return line
+}
+
+// engineSummary returns the line in which the engine sums its plan up.
+func engineSummary(text string) string {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "Plan: ") || strings.HasPrefix(line, "No changes.") {
+			return line
+		}
+	}
+	return "the engine gave no summary"
 }

@@ -50,6 +50,14 @@ func (o *options) check() error {
 	return nil
 }
 
+// checkLive refuses what a recorded Proxmox cannot answer.
+func (o *options) checkLive() error {
+	if o.snapshot != "" {
+		return usageError{errors.New("--snapshot is for plan: a change is made of what Proxmox holds now, so leave it out")}
+	}
+	return o.check()
+}
+
 // cluster reads the Kubernetes side.
 func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
 	if len(o.files) == 0 {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -68,13 +69,15 @@ func choose(hosts []topology.Host, only string) ([]topology.Host, error) {
 		return hosts, nil
 	}
 	var chosen []topology.Host
+	var known []string
 	for i := range hosts {
+		known = append(known, hosts[i].ID().String())
 		if string(hosts[i].Name) == only || hosts[i].ID().String() == only {
 			chosen = append(chosen, hosts[i])
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("host %q: Proxmox has no such host: leave --host out to see all", only)
+		return nil, fmt.Errorf("host %q: Proxmox has no such host: want one of %s", only, strings.Join(known, ", "))
 	}
 	return chosen, nil
 }

@@ -121,7 +121,7 @@ func (c *Cluster) readSecrets() error {
 		}
 		text, err := os.ReadFile(s.file)
 		if err != nil {
-			return fmt.Errorf("reading %s_file: %w", s.key, err)
+			return fmt.Errorf("reading %s_file: %w: write the %s into it, or correct the path", s.key, err, s.key)
 		}
 		*s.value = strings.TrimSpace(string(text))
 		if *s.value == "" {

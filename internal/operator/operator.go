@@ -47,7 +47,7 @@ func (c *Cluster) connect() (*proxmox.Client, error) {
 	for host, path := range c.Machines {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("reading the topology of host %s: %w", host, err)
+			return nil, fmt.Errorf("reading the topology of host %s: %w: correct its path under machines", host, err)
 		}
 		if config.Machines[host], err = topology.ParseCollected(text); err != nil {
 			return nil, fmt.Errorf("reading %s: %w", path, err)
@@ -74,7 +74,7 @@ func (c *Config) Snapshot(ctx context.Context, clients map[topology.RegionName]*
 func (c *Config) RecordedSnapshot(path string) (*topology.Snapshot, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the snapshot: %w", err)
+		return nil, fmt.Errorf("reading the snapshot: %w: record one with `numaform topology -o json`", err)
 	}
 	snapshot, err := topology.ParseSnapshot(text)
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 	}
 	text, err := os.ReadFile(c.TopologyFile)
 	if err != nil {
-		return fmt.Errorf("reading topology_file: %w", err)
+		return fmt.Errorf("reading topology_file: %w: correct its path, or leave the key out", err)
 	}
 	settings, err := topology.ParseSettings(text)
 	if err != nil {

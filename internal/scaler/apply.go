@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -49,7 +48,8 @@ func (r Result) String() string {
 
 // Apply plans every touched shard, asks approve, writes the fleet's files and
 // applies exactly the plans that approve saw, hosts side by side. A shard that
-// fails does not stop the others; all failures are in the error.
+// cannot be planned or applied does not stop the others, unless approve does; all
+// failures are in the error, and the next run looks at those shards again.
 func (s *Scaler) Apply(ctx context.Context, change *Change, approve func([]ShardPlan) error) (results []Result, err error) {
 	unlock, err := s.config.Store.Lock()
 	if err != nil {
@@ -65,14 +65,13 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve func([]Shard
 	}
 	work := filepath.Join(s.config.Store.Path(), store.PrivateDir, "work")
 	plans, err := s.plan(ctx, change, planning{work: work})
+	defer func() { err = errors.Join(err, closeAll(plans)) }()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, closeAll(plans)) }()
 	if err := approve(plans); err != nil {
 		return nil, err
 	}
-	plans = slices.DeleteFunc(plans, func(p ShardPlan) bool { return p.Err != nil })
 	if err := s.commit(change, plans); err != nil {
 		return nil, err
 	}
@@ -89,7 +88,7 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve func([]Shard
 // leaves a trace, then the files.
 func (s *Scaler) commit(change *Change, plans []ShardPlan) error {
 	for i := range plans {
-		if !plans[i].Changes() {
+		if failed := plans[i].Touched && plans[i].Err != nil; !failed && !plans[i].Changes() {
 			continue
 		}
 		var removed []fleet.VM
@@ -136,7 +135,10 @@ func (s *Scaler) applyAll(ctx context.Context, change *Change, plans []ShardPlan
 func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan) Result {
 	started := s.config.Clock.Now()
 	result := Result{Shard: plan.Shard, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete}
-	if plan.Changes() {
+	switch {
+	case plan.Err != nil:
+		result.Err = plan.Err
+	case plan.Changes():
 		result.Err = s.applyPlan(ctx, change, plan)
 	}
 	if result.Err == nil {

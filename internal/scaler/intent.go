@@ -57,6 +57,9 @@ type guestID struct {
 type located struct {
 	topology.Guest
 	host topology.HostID
+	// unread tells a guest of which only the number is known, as its host is down:
+	// nobody can say whose it is.
+	unread bool
 }
 
 func locate(snapshot *topology.Snapshot) map[guestID]located {
@@ -64,7 +67,9 @@ func locate(snapshot *topology.Snapshot) map[guestID]located {
 	for h := range snapshot.Hosts {
 		host := &snapshot.Hosts[h]
 		for _, guest := range host.Guests {
-			guests[guestID{host.Region, fleet.VMID(guest.VMID)}] = located{guest, host.ID()}
+			guests[guestID{host.Region, fleet.VMID(guest.VMID)}] = located{
+				Guest: guest, host: host.ID(), unread: guest.Key == "" && (!host.Online || host.Problem != ""),
+			}
 		}
 	}
 	return guests
@@ -110,7 +115,7 @@ func (w *wanted) strangers(values any) bool {
 	description, _ := attributes["description"].(string)
 	marker, ok := fleet.ParseMarker(description)
 	guest, exists := w.guests[guestID{w.shard.Region, vmidOf(attributes)}]
-	return ok && exists && (guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
+	return ok && exists && !guest.unread && (guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
 }
 
 // vmidOf returns the VMID among a resource's values, or 0.
@@ -142,11 +147,18 @@ func (w *wanted) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 		case !exists:
 		case w.is(guest, vm):
 			existing = append(existing, vm)
+		case guest.unread:
+			return nil, w.unknown(guest)
 		default:
 			return nil, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host}
 		}
 	}
 	return existing, nil
+}
+
+// unknown says that a guest may be the VM and cannot be read now.
+func (w *wanted) unknown(guest located) error {
+	return &HostDownError{Host: guest.host, Problem: fmt.Sprintf("guest %d on it cannot be read", guest.VMID)}
 }
 
 // is reports whether a guest is the VM: its number may be a stranger's, its key not.
@@ -199,6 +211,9 @@ func (w *wanted) stillFree(intent guard.Intent) error {
 	}
 	for _, target := range intent.Delete {
 		guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
+		if exists && guest.unread {
+			return w.unknown(guest)
+		}
 		if exists && (guest.ClusterID != w.clusterID || fleet.Key(guest.Key) != target.Key) {
 			return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
 		}

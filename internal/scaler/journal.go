@@ -80,16 +80,19 @@ func (j journal) read(shard fleet.Shard) (entry, error) {
 
 // shards returns the shards with a change under way.
 func (j journal) shards() ([]fleet.Shard, error) {
-	paths, err := filepath.Glob(filepath.Join(j.dir, "*", "*.json"))
-	if err != nil {
-		return nil, fmt.Errorf("reading the journal: %w", err)
-	}
-	shards := make([]fleet.Shard, len(paths))
-	for i, path := range paths {
-		shards[i] = fleet.Shard{
-			Region: topology.RegionName(filepath.Base(filepath.Dir(path))),
-			Host:   topology.HostName(strings.TrimSuffix(filepath.Base(path), ".json")),
+	var shards []fleet.Shard
+	err := filepath.WalkDir(j.dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(name) != ".json" {
+			return err
 		}
+		shards = append(shards, fleet.Shard{
+			Region: topology.RegionName(filepath.Base(filepath.Dir(name))),
+			Host:   topology.HostName(strings.TrimSuffix(filepath.Base(name), ".json")),
+		})
+		return nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the journal %s: %w", j.dir, err)
 	}
 	return shards, nil
 }

@@ -109,10 +109,23 @@ func (s *Scaler) Propose(snapshot *topology.Snapshot, requests []Request, taken 
 			return nil, err
 		}
 	}
-	if named := len(change.Added); named != len(requests) {
-		return nil, fmt.Errorf("naming vms: %d of %d lie in regions that the configuration does not know", len(requests)-named, len(requests))
+	if unknown := s.unknownRegions(requests); len(unknown) > 0 {
+		return nil, fmt.Errorf("naming vms: they are to stand in %q, which the configuration does not know: add it under clusters in numaform.yaml", unknown)
 	}
 	return change, s.render(change)
+}
+
+// unknownRegions returns those of the requests that are not configured, sorted.
+func (s *Scaler) unknownRegions(requests []Request) []topology.RegionName {
+	var unknown []topology.RegionName
+	for _, request := range requests {
+		name := request.Placement.Host.Region
+		if !slices.ContainsFunc(s.config.Regions, func(r Region) bool { return r.Name == name }) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return slices.Compact(unknown)
 }
 
 // nameIn names the requests of the change's i-th region.
@@ -152,7 +165,8 @@ func (s *Scaler) nameIn(change *Change, i int, requests []Request, taken map[top
 }
 
 // splitLost tells the VMs that hold their VMID from those that were never made
-// and whose VMID is now a guest's without their key.
+// and whose VMID is now a guest's without their key. A guest on a host that is
+// down may be the VM.
 func splitLost(vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.VM) {
 	guests := locate(snapshot)
 	alive := map[fleet.Key]bool{}
@@ -161,7 +175,7 @@ func splitLost(vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.
 	}
 	for _, vm := range vms {
 		guest, taken := guests[guestID{vm.Host.Region, vm.VMID}]
-		if taken && fleet.Key(guest.Key) != vm.Key && !alive[vm.Key] {
+		if taken && !guest.unread && fleet.Key(guest.Key) != vm.Key && !alive[vm.Key] {
 			lost = append(lost, vm)
 			continue
 		}
@@ -174,7 +188,7 @@ func splitLost(vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.
 func templateOf(snapshot *topology.Snapshot, request Request) (fleet.Source, error) {
 	host := snapshot.Host(request.Placement.Host)
 	if host == nil {
-		return fleet.Source{}, fmt.Errorf("placing on %s: no such host", request.Placement.Host)
+		return fleet.Source{}, fmt.Errorf("placing on %s: Proxmox has no such host any more: plan again", request.Placement.Host)
 	}
 	for _, template := range host.Templates {
 		if template.Name == request.Spec.Template {

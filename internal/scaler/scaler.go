@@ -36,7 +36,7 @@ type Region struct {
 	// CAFile holds the certificates to trust; empty means the system's.
 	CAFile string
 	VMIDs  fleet.VMIDRange
-	// WaitDelay is how long an apply that is being cancelled may go on before it
+	// WaitDelay is how long an apply that is being canceled may go on before it
 	// is killed: longer than Proxmox takes over one VM. 0 means state's default.
 	WaitDelay time.Duration
 	// Live is nil in a dry run on a recorded snapshot.

@@ -52,8 +52,11 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = path
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		err = errors.New("neither KUBECONFIG nor ~/.kube/config names a cluster")
+	}
 	if err != nil {
-		return nil, fmt.Errorf("reading kubeconfig: %w", err)
+		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig, or manifests with -f", err)
 	}
 	objects, err := readAll(ctx, config)
 	if err != nil {

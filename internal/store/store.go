@@ -40,37 +40,38 @@ func NewDirectory(path string) *Directory { return &Directory{path: path} }
 func (d *Directory) Path() string { return d.path }
 
 // Read returns the fleet's files by their slash-separated path below the
-// directory; there are none if the directory does not exist.
+// directory; there are none if the directory does not exist. A link that leads
+// out of the directory is an error.
 func (d *Directory) Read() (generator.Files, error) {
-	files := generator.Files{}
-	err := filepath.WalkDir(d.path, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		relative, err := filepath.Rel(d.path, name)
-		if err != nil || relative == "." {
-			return err
-		}
-		if entry.IsDir() {
-			if strings.HasPrefix(entry.Name(), ".") {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		if !ours(filepath.ToSlash(relative)) {
-			return nil
-		}
-		content, err := os.ReadFile(name)
-		files[filepath.ToSlash(relative)] = content
-		return err
-	})
-	if errors.Is(err, fs.ErrNotExist) && len(files) == 0 {
-		return files, nil
+	root, err := os.OpenRoot(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return generator.Files{}, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading fleet %s: %w", d.path, err)
 	}
+	files, err := read(root.FS())
+	if err := errors.Join(err, root.Close()); err != nil {
+		return nil, fmt.Errorf("reading fleet %s: %w", d.path, err)
+	}
 	return files, nil
+}
+
+func read(root fs.FS) (generator.Files, error) {
+	files := generator.Files{}
+	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || name == ".":
+			return err
+		case entry.IsDir() && strings.HasPrefix(entry.Name(), "."):
+			return fs.SkipDir
+		case entry.IsDir() || !ours(name):
+			return nil
+		}
+		files[name], err = fs.ReadFile(root, name)
+		return err
+	})
+	return files, err
 }
 
 // ours tells the fleet's files from those that people and engines keep beside
@@ -89,6 +90,11 @@ func ours(name string) bool {
 // Write makes the directory hold exactly files, besides what is not the fleet's
 // and the modules, which older VMs may still call.
 func (d *Directory) Write(files generator.Files) error {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !fs.ValidPath(name) {
+			return fmt.Errorf("writing fleet file %q: it would lie outside %s: nothing was written", name, d.path)
+		}
+	}
 	before, err := d.Read()
 	if err != nil {
 		return err
@@ -128,9 +134,6 @@ func writeOrder(name string) string {
 func IsModule(name string) bool { return strings.HasPrefix(name, "modules/") }
 
 func (d *Directory) write(name string, content []byte) error {
-	if !fs.ValidPath(name) {
-		return fmt.Errorf("path %q leaves the fleet", name)
-	}
 	target := filepath.Join(d.path, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err

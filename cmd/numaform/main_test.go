@@ -1,0 +1,122 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"numaform": main})
+}
+
+// TestScripts runs testdata/script/*.txtar, each in a directory with the files of
+// testdata/fixture and a recorded Proxmox, snapshot.json. There is no
+// Proxmox before the script says proxmox, and no cluster.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	snapshot := topology.Snapshot{
+		Regions: []topology.Region{{Name: testenv.Region, Version: "9.0.3", Quorate: true}},
+		Hosts:   testenv.Hosts(t),
+	}
+	recorded, err := snapshot.Print()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"), RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			if err := os.CopyFS(env.WorkDir, os.DirFS(filepath.Join("testdata", "fixture"))); err != nil {
+				return err
+			}
+			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
+			return os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "proxmox": proxmox(snapshot.Hosts), "same": same, "replace": replace,
+		},
+	})
+}
+
+// proxmox starts a simulated Proxmox with the recorded hosts, for the rest of the
+// script.
+func proxmox(hosts []topology.Host) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, _ []string) {
+		server, err := pvesim.New(pvesim.Config{Hosts: hosts})
+		ts.Check(err)
+		ts.Check(server.Start("127.0.0.1:0"))
+		ts.Defer(func() { ts.Check(server.Close()) })
+		for name, content := range map[string][]byte{"ca.pem": server.CertPEM(), "token": []byte(pvesim.DefaultTokenSecret)} {
+			ts.Check(os.WriteFile(ts.MkAbs(name), content, 0o600))
+		}
+		ts.Setenv("NUMAFORM_CLUSTERS_0_URL", server.URL())
+		ts.Setenv("NUMAFORM_CLUSTERS_0_CA_FILE", ts.MkAbs("ca.pem"))
+	}
+}
+
+// exits runs numaform and wants its exit code: exits CODE ARG…
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec("numaform", args[1:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("numaform %s: exit code %d, want %d\n%s%s", strings.Join(args[1:], " "), got, want,
+			ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+	}
+}
+
+// same compares two folders: same DIR DIR.
+func same(ts *testscript.TestScript, _ bool, args []string) {
+	first, second := files(ts, args[0]), files(ts, args[1])
+	if len(first) == 0 {
+		ts.Fatalf("%s holds no file", args[0])
+	}
+	for name, content := range first {
+		if other, ok := second[name]; !ok || other != content {
+			ts.Fatalf("%s differs:\n%s\n%s", name, content, other)
+		}
+	}
+	if len(first) != len(second) {
+		ts.Fatalf("%d files, and %d", len(first), len(second))
+	}
+}
+
+func files(ts *testscript.TestScript, dir string) map[string]string {
+	found := map[string]string{}
+	root := ts.MkAbs(dir)
+	ts.Check(filepath.WalkDir(root, func(name string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(name)
+		found[strings.TrimPrefix(name, root)] = string(content)
+		return err
+	}))
+	return found
+}
+
+// replace replaces text in a file: replace FILE OLD NEW.
+func replace(ts *testscript.TestScript, _ bool, args []string) {
+	before := ts.ReadFile(args[0])
+	after := strings.ReplaceAll(before, args[1], args[2])
+	if before == after {
+		ts.Fatalf("%s does not contain %q", args[0], args[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(after), 0o600))
+}

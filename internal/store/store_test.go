@@ -1,0 +1,240 @@
+package store_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// wanted is a small fleet with one module.
+func wanted() generator.Files {
+	return generator.Files{
+		".gitignore":                          []byte(".terraform/\n"),
+		"fleet.json":                          []byte("{}\n"),
+		"modules/proxmox-node/0123/main.tf":   []byte("# module\n"),
+		"modules/proxmox-node/0123/README.md": []byte("what it is\n"),
+		"r/rotation.json":                     []byte("{}\n"),
+		"r/pve-1/main.tf":                     []byte("# root\n"),
+		"r/pve-1/node-a-2000.tf":              []byte("one\ntwo\n"),
+		"r/pve-1/node-a-2001.tf":              []byte("one\n"),
+	}
+}
+
+// strangers are files that the engine and people keep in a fleet's directory.
+var strangers = []string{
+	"README.md", "nodes.txt", ".numaform/journal/r/pve-1.json", ".git/hooks/x.tf", ".hidden.tf",
+	"r/pve-1/.terraform.lock.hcl", "r/pve-1/.terraform/modules/m/main.tf", "r/pve-1/terraform.tfstate",
+	"r/pve-1/terraform.tfstate.backup", "r/pve-1/NOTES.md", "r/pve-1/" + generator.ImportFile,
+}
+
+func put(t *testing.T, dir, name, content string) {
+	t.Helper()
+	path := filepath.Join(dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, d *store.Directory, files generator.Files) {
+	t.Helper()
+	if err := d.Write(files); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, d *store.Directory) generator.Files {
+	t.Helper()
+	files, err := d.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestReadWhatIsNotThere(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "fleet")
+	if files := read(t, store.NewDirectory(path)); files == nil || len(files) != 0 {
+		t.Errorf("got %v", files)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("reading made the directory: %v", err)
+	}
+}
+
+func TestReadRefusesAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	put(t, dir, "fleet", "")
+	path := filepath.Join(dir, "fleet")
+	if _, err := store.NewDirectory(path).Read(); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWriteThenRead(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(filepath.Join(t.TempDir(), "deep", "fleet"))
+	write(t, d, wanted())
+	if diff := cmp.Diff(wanted(), read(t, d)); diff != "" {
+		t.Errorf("files (-written +read):\n%s", diff)
+	}
+}
+
+func TestWriteLeavesStrangersAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range strangers {
+		put(t, dir, name, name)
+	}
+	d := store.NewDirectory(dir)
+	if files := read(t, d); len(files) != 0 {
+		t.Errorf("it reads %v", files)
+	}
+	write(t, d, wanted())
+	write(t, d, generator.Files{})
+	for _, name := range strangers {
+		content, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
+		if err != nil || string(content) != name {
+			t.Errorf("%s: %q, %v", name, content, err)
+		}
+	}
+}
+
+func TestWriteIsTheDifference(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := store.NewDirectory(dir)
+	write(t, d, wanted())
+	put(t, dir, "r/pve-1/stray.tf", "engines would read this")
+	kept := filepath.Join(dir, "r", "pve-1", "main.tf")
+	before, err := os.Stat(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := wanted()
+	delete(next, "r/pve-1/node-a-2001.tf")
+	delete(next, "modules/proxmox-node/0123/main.tf")
+	next["r/pve-1/node-a-2000.tf"] = []byte("changed\n")
+	write(t, d, next)
+
+	want := next
+	want["modules/proxmox-node/0123/main.tf"] = []byte("# module\n") // older VMs may call it
+	if diff := cmp.Diff(want, read(t, d)); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	after, err := os.Stat(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !os.SameFile(before, after) {
+		t.Error("a file that stays as it is was written again")
+	}
+}
+
+func TestWriteRefusesToLeaveTheFleet(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"../evil.tf", "r/../../evil.tf", "/evil.tf", "r//x.tf", "", "r/./x.tf"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			files := wanted()
+			files[name] = []byte("evil")
+			err := store.NewDirectory(filepath.Join(dir, "fleet")).Write(files)
+			if err == nil || !strings.Contains(err.Error(), "outside") {
+				t.Errorf("got %v", err)
+			}
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+				t.Errorf("it wrote %v (%v)", entries, err)
+			}
+		})
+	}
+}
+
+func TestReadRefusesLinksThatLeaveTheFleet(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	put(t, dir, "secret", "s3cret")
+	put(t, dir, "fleet/r/pve-1/main.tf", "")
+	if err := os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "fleet", "r", "pve-1", "node-a-1.tf")); err != nil {
+		t.Fatal(err)
+	}
+	files, err := store.NewDirectory(filepath.Join(dir, "fleet")).Read()
+	if err == nil || !strings.Contains(err.Error(), "node-a-1.tf") {
+		t.Errorf("got %v, %v", files, err)
+	}
+}
+
+func TestLock(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	unlock, err := store.NewDirectory(dir).Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = store.NewDirectory(dir).Lock()
+	if !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("second lock: %v, want ErrLocked with the directory", err)
+	}
+	if err := unlock(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := store.NewDirectory(dir).Lock()
+	if err != nil {
+		t.Fatalf("after unlock: %v", err)
+	}
+	if err := again(); err != nil {
+		t.Fatal(err)
+	}
+	if files := read(t, store.NewDirectory(dir)); len(files) != 0 {
+		t.Errorf("the lock is among the fleet's files: %v", files)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	before, after := wanted(), wanted()
+	delete(after, "r/pve-1/node-a-2001.tf")
+	delete(after, "modules/proxmox-node/0123/main.tf")
+	after["r/pve-1/node-a-2000.tf"] = []byte("one\n2\n")
+	after["r/pve-2/node-a-2002.tf"] = []byte("new\n")
+	for _, name := range []string{"README.md", "main.tf", "templates/x.tf"} {
+		after["modules/proxmox-node/4567/"+name] = []byte(name)
+	}
+	got := store.Compare(before, after)
+	want := []store.Difference{
+		{Path: "modules/proxmox-node/4567/", Added: true},
+		{Path: "r/pve-1/node-a-2000.tf"},
+		{Path: "r/pve-1/node-a-2001.tf", Removed: true},
+		{Path: "r/pve-2/node-a-2002.tf", Added: true},
+	}
+	lines := map[string][]string{
+		"r/pve-1/node-a-2000.tf": {"--- a/r/pve-1/node-a-2000.tf", "+++ b/r/pve-1/node-a-2000.tf", " one\n", "-two\n", "+2\n"},
+		"r/pve-1/node-a-2001.tf": {"-one\n"},
+		"r/pve-2/node-a-2002.tf": {"+new\n"},
+	}
+	for i := range got {
+		for _, line := range lines[got[i].Path] {
+			if !strings.Contains(string(got[i].Unified), line) {
+				t.Errorf("%s lacks %q:\n%s", got[i].Path, line, got[i].Unified)
+			}
+		}
+		got[i].Unified = nil
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("differences (-want +got):\n%s", diff)
+	}
+	if same := store.Compare(before, wanted()); len(same) != 0 {
+		t.Errorf("equal fleets differ: %v", same)
+	}
+}
