@@ -27,18 +27,24 @@ import (
 // quickstart opens the quickstart on a simulated Proxmox that ends with the test.
 func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 	t.Helper()
-	talk := &testWriter{t: t}
-	t.Cleanup(talk.stop)
-	stage, err := demo.Open(demo.Config{
+	return open(t, demo.Config{
 		Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template,
-		Dir: t.TempDir(), PluginDir: testenv.PluginDir(t), Environ: testenv.CleanEnv(),
-		Stdout: io.Discard, Stderr: talk,
 		Change: func(config *pvesim.Config) {
 			for _, change := range change {
 				change(config)
 			}
 		},
 	})
+}
+
+// open opens an example on a simulated Proxmox that ends with the test.
+func open(t *testing.T, config demo.Config) *demo.Stage {
+	t.Helper()
+	talk := &testWriter{t: t}
+	t.Cleanup(talk.stop)
+	config.Dir, config.PluginDir, config.Environ = t.TempDir(), testenv.PluginDir(t), testenv.CleanEnv()
+	config.Stdout, config.Stderr = io.Discard, talk
+	stage, err := demo.Open(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,76 @@
+package e2e_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/cli"
+)
+
+var update = flag.Bool("update", false, "write the shown parts of README.md and docs/ anew")
+
+// TestReadmeShowsWhatHappens compares the README's node file and picture with what
+// the quickstart makes.
+func TestReadmeShowsWhatHappens(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stage := quickstart(t)
+	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	content, err := os.ReadFile(filepath.Join(stage.Fleet(), "homelab", "pve-2", "node-pinned-2001.tf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The rest repeats what the VM takes over from its template.
+	head, _, _ := strings.Cut(string(content), "  hardware = {")
+	_, plans, _ := strings.Cut(out, "Plans\n─────\n")
+	shown := block("node file", "diff", prefixed(head, "+")) + "\n" + block("plans", "text", hashless(plans))
+	before, rest, _ := strings.Cut(string(readme), "<!-- node file: ")
+	_, after, found := strings.Cut(rest, "<!-- end of plans -->\n")
+	if !found {
+		t.Fatal("README.md has no marks of its node file and plans")
+	}
+	if want := before + shown + after; want != string(readme) {
+		t.Errorf("README.md does not show what the quickstart makes: go test ./test/e2e -run Readme -update\n%s", shown)
+		if *update {
+			if err := os.WriteFile(filepath.Join(root, "README.md"), []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	picture := run(t, stage, cli.ExitOK, "topology", "--host", "pve-2", "-o", "svg")
+	path := filepath.Join(root, "docs", "quickstart-pve-2.svg")
+	if *update {
+		if err := os.WriteFile(path, []byte(picture), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil || string(kept) != picture {
+		t.Errorf("%s is not the map that the program draws (%v): go test ./test/e2e -run Readme -update", path, err)
+	}
+}
+
+// block is a part of the README that this test keeps.
+func block(name, language, text string) string {
+	return "<!-- " + name + ": kept by test/e2e -->\n```" + language + "\n" + text + "\n```\n<!-- end of " + name + " -->\n"
+}
+
+// prefixed puts a prefix before each line.
+func prefixed(text, prefix string) string {
+	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix)
+}
+
+var planHash = regexp.MustCompile(` \(plan [0-9a-f]+\)`)
+
+// hashless takes out the plans' hashes, which differ each time.
+func hashless(text string) string {
+	return strings.TrimRight(planHash.ReplaceAllString(text, ""), "\n")
+}
