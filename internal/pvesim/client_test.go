@@ -221,3 +221,11 @@ func (c *client) clone(vmid int) {
 		c.t.Fatalf("cloning %d: %s", vmid, exit)
 	}
 }
+
+// withAgents lets the default token ask guest agents.
+func withAgents(cfg pvesim.Config) pvesim.Config {
+	cfg.Roles = append(cfg.Roles, pvesim.Role{Name: "Agents", Privileges: []string{"VM.GuestAgent.Audit"}})
+	user, _, _ := strings.Cut(pvesim.DefaultToken, "!")
+	cfg.ACL = append(cfg.ACL, pvesim.ACL{Path: "/vms", Subject: user, Role: "Agents"})
+	return cfg
+}

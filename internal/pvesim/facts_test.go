@@ -65,7 +65,7 @@ func TestRootOnlyOptions(t *testing.T) {
 
 func TestAnswersOfFacts(t *testing.T) {
 	t.Parallel()
-	c := start(t, cluster())
+	c := start(t, withAgents(cluster()))
 	check(t, c, []step{
 		{"numa memory by token", "PUT", vm100 + "/config", []string{"numa", "1", "numa0", "cpus=0-3,hostnodes=0,memory=4096,policy=bind"}, 200, "OK"},
 		{"startup needs Sys.Modify on /", "PUT", vm100 + "/config", []string{"startup", "order=1"}, 403, "Permission check failed (/, Sys.Modify)"},

@@ -205,7 +205,7 @@ func TestForeignGuestsFacts(t *testing.T) {
 
 func TestAgent(t *testing.T) {
 	t.Parallel()
-	c := start(t, cluster())
+	c := start(t, withAgents(cluster()))
 	c.clone(101)
 	agent := vm101 + "/agent/network-get-interfaces"
 	c.set(vm101, "agent", "1")
