@@ -73,8 +73,9 @@ func Render(f fleet.Fleet) (Files, error) {
 	return files, nil
 }
 
-// ignored keeps what the engine leaves in a shard's directory out of git.
-const ignored = `.terraform/
+// ignored keeps what numaform and the engine leave beside the files out of git.
+const ignored = `.numaform/
+.terraform/
 *.tfstate
 *.tfstate.*
 *.tfplan

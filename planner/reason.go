@@ -83,10 +83,10 @@ func (s *state) least(p *plan, w want) string {
 			possible = min(k, len(q.parts))
 		}
 	}
-	switch {
-	case k == 1:
+	switch k {
+	case 1:
 		return "1 node is the least possible"
-	case k == possible:
+	case possible:
 		return count(k, "node") + " are the least possible"
 	}
 	return fmt.Sprintf("%s, %d would do if the host were empty", count(k, "node"), possible)

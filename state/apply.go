@@ -37,7 +37,7 @@ type Event struct {
 }
 
 // Result is what an apply did. It is filled as far as it came, also when the
-// apply failed or was cancelled.
+// apply failed or was canceled.
 type Result struct {
 	// Done are the addresses whose change is complete, in the order of completion.
 	Done []string

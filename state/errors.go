@@ -38,7 +38,7 @@ func (e *CommandError) Error() string {
 	return fmt.Sprintf("%s %s: %s", e.Operation, e.Dir, reason)
 }
 
-// Unwrap returns the context's error if the operation was cancelled, or
+// Unwrap returns the context's error if the operation was canceled, or
 // ErrStalePlan, or nil.
 func (e *CommandError) Unwrap() error { return e.cause }
 
@@ -136,7 +136,7 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	switch {
 	case ctx.Err() != nil:
 		failure.cause = context.Cause(ctx)
-		failure.Text = strings.TrimSpace("cancelled\n" + text)
+		failure.Text = strings.TrimSpace("canceled\n" + text)
 	case strings.Contains(text, "Saved plan is stale"):
 		failure.Text, failure.cause = "", ErrStalePlan
 	case text == "" && exit != nil:

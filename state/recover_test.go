@@ -211,7 +211,7 @@ func TestCancelSavesAndUnlocks(t *testing.T) {
 	cancel()
 	release()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want cancelled", err)
+		t.Errorf("got %v, want canceled", err)
 	}
 	if b.locked() {
 		t.Error("the lock is still held")
@@ -246,20 +246,23 @@ func TestEngineKilled(t *testing.T) {
 	stuck(t, b, w)
 }
 
-// stuck checks that a dead engine's lock holds up the next plan, which cannot tell
-// whose it is with the http backend, and that breaking it on purpose helps.
+// stuck checks what a dead engine's lock does to the next plan. OpenTofu passes on
+// what the http backend says of the holder: the lock is proved to be dead and
+// broken. Terraform does not: the lock is broken on purpose only.
 func stuck(t *testing.T, b *backend, w *state.Workspace) {
 	t.Helper()
 	if !b.locked() {
 		t.Fatal("a dead engine released its lock")
 	}
-	_, err := w.Plan(t.Context(), state.PlanOptions{})
-	var locked *state.LockedError
-	if !errors.As(err, &locked) || locked.Holder != state.HolderUnknown {
-		t.Fatalf("got %v, want a lock of an unknown holder", err)
-	}
-	if err := w.Unlock(t.Context(), locked.ID); err != nil {
-		t.Fatal(err)
+	if engine(t).Name() == "terraform" {
+		_, err := w.Plan(t.Context(), state.PlanOptions{})
+		var locked *state.LockedError
+		if !errors.As(err, &locked) || locked.Holder != state.HolderUnknown {
+			t.Fatalf("got %v, want a lock of an unknown holder", err)
+		}
+		if err := w.Unlock(t.Context(), locked.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if plan := mustPlan(t, w, state.PlanOptions{}); !plan.Changes {
 		t.Error("the plan changes nothing, though nothing was saved")

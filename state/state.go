@@ -42,7 +42,7 @@ type Config struct {
 	// Parallelism is the least number of resources worked on at once; an apply
 	// takes at least the number of its creates.
 	Parallelism int
-	// WaitDelay is how long a cancelled engine may go on before it is killed.
+	// WaitDelay is how long a canceled engine may go on before it is killed.
 	WaitDelay time.Duration
 	// LockTimeout is how long to wait for the state's lock.
 	LockTimeout time.Duration

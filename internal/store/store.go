@@ -99,6 +99,21 @@ func (d *Directory) Write(files generator.Files) error {
 	if err != nil {
 		return err
 	}
+	if err := d.writeChanged(before, files); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, wanted := files[name]; wanted || IsModule(name) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(d.path, filepath.FromSlash(name))); err != nil {
+			return fmt.Errorf("removing fleet file %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (d *Directory) writeChanged(before, files generator.Files) error {
 	// Modules come first, so that no node file calls one that is not there.
 	names := slices.SortedFunc(maps.Keys(files), func(a, b string) int {
 		return strings.Compare(writeOrder(a), writeOrder(b))
@@ -110,14 +125,6 @@ func (d *Directory) Write(files generator.Files) error {
 		}
 		if err := d.write(name, files[name]); err != nil {
 			return fmt.Errorf("writing fleet file %s: %w", name, err)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(before)) {
-		if _, wanted := files[name]; wanted || IsModule(name) {
-			continue
-		}
-		if err := os.Remove(filepath.Join(d.path, filepath.FromSlash(name))); err != nil {
-			return fmt.Errorf("removing fleet file %s: %w", name, err)
 		}
 	}
 	return nil

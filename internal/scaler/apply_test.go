@@ -1,0 +1,233 @@
+package scaler_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// noEngine is an engine that must not be run.
+func noEngine(config *scaler.Config) { config.Engine = &state.Engine{Path: "/nowhere/tofu"} }
+
+func approveAll([]scaler.ShardPlan) error { return nil }
+
+// untouched fails the test if the fleet's files are not those before the change.
+func untouched(t *testing.T, s *scaler.Scaler, change *scaler.Change) {
+	t.Helper()
+	files, err := s.Store().Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(change.BeforeFiles, files); diff != "" {
+		t.Errorf("the files were changed:\n%s", diff)
+	}
+	if shards, err := s.Journal().Shards(); err != nil || len(shards) != 0 {
+		t.Errorf("the journal was written: %v, %v", shards, err)
+	}
+}
+
+func TestApplyWithoutAnEngine(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, nil)
+	change := propose(t, s, snapshot(), request(pve1))
+	if _, err := s.Apply(t.Context(), change, approveAll); !errors.Is(err, scaler.ErrNoEngine) {
+		t.Errorf("Apply: %v", err)
+	}
+	if _, err := s.Plan(t.Context(), change); !errors.Is(err, scaler.ErrNoEngine) {
+		t.Errorf("Plan: %v", err)
+	}
+	untouched(t, s, change)
+}
+
+func TestApplyRefusesChangedFiles(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, noEngine, vm(pve1, 2000))
+	change := propose(t, s, snapshot(), request(pve1))
+	next := propose(t, s, snapshot(), request(pve2))
+	if err := s.Store().Write(next.AfterFiles); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Apply(t.Context(), change, approveAll); !errors.Is(err, scaler.ErrFleetChanged) {
+		t.Errorf("got %v", err)
+	}
+	files, err := s.Store().Read()
+	if diff := cmp.Diff(next.AfterFiles, files); err != nil || diff != "" {
+		t.Errorf("the other's files were changed (%v):\n%s", err, diff)
+	}
+}
+
+func TestApplyWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, noEngine)
+	change := propose(t, s, snapshot(), request(pve1))
+	unlock, err := store.NewDirectory(s.Store().Path()).Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Apply(t.Context(), change, approveAll); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("got %v", err)
+	}
+	untouched(t, s, change)
+	if err := unlock(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestApplyRefusesPinsThatATokenMayNotWrite(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, func(config *scaler.Config) {
+		noEngine(config)
+		config.Regions[0].Live = live{}
+	})
+	pinned := request(pve1)
+	pinned.Spec.Policy, pinned.Spec.PinWith, pinned.Spec.Overcommit = fleet.PolicyDedicated, fleet.PinWithAffinity, 0
+	pinned.Placement.CPUs, pinned.Placement.VCPUPins = topology.CPUs(2, 3), []int{2, 3}
+	pinned.Placement.Cells = []topology.NUMACell{{
+		GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 4096, Policy: topology.NUMABind,
+	}}
+	change := propose(t, s, snapshot(), pinned)
+	approve := func([]scaler.ShardPlan) error {
+		t.Error("it asks for approval")
+		return nil
+	}
+	_, err := s.Apply(t.Context(), change, approve)
+	var refused *scaler.AffinityError
+	if !errors.As(err, &refused) || refused.VM != "workers-2000" {
+		t.Errorf("got %v", err)
+	}
+	untouched(t, s, change)
+}
+
+// world is a scaler of a simulated Proxmox, with the real engine.
+type world struct {
+	*scaler.Scaler
+	sim    *pvesim.Server
+	client *proxmox.Client
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{sim: testenv.Proxmox(t)}
+	w.client = testenv.Client(t, w.sim)
+	w.Scaler = scaler.New(scaler.Config{
+		ClusterID: clusterID, Store: store.NewDirectory(filepath.Join(t.TempDir(), "fleet")), Backend: fleet.Backend{Type: "local"},
+		Regions: []scaler.Region{{
+			Name: testenv.Region, Endpoint: w.sim.URL(), CAFile: testenv.CertFile(t, w.sim),
+			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2009}, Live: w.client,
+		}},
+		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: guard.DefaultRules(),
+		Progress: func(shard fleet.Shard, message string) { t.Logf("%s: %s", shard, message) },
+	})
+	return w
+}
+
+func (w *world) snapshot(t *testing.T) *topology.Snapshot {
+	t.Helper()
+	snapshot, err := proxmox.Snapshot(t.Context(), w.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+// exist fails the test unless exactly these of the fleet's VMIDs exist.
+func (w *world) exist(t *testing.T, want ...int) {
+	t.Helper()
+	var got []int
+	for _, guest := range w.sim.Guests() {
+		if guest.VMID >= 2000 && guest.VMID < 3000 {
+			got = append(got, guest.VMID)
+		}
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("VMs (-want +got):\n%s", diff)
+	}
+}
+
+// underWay fails the test unless exactly these shards are in the journal.
+func (w *world) underWay(t *testing.T, want ...fleet.Shard) {
+	t.Helper()
+	if got, err := w.Journal().Shards(); err != nil || cmp.Diff(want, got) != "" {
+		t.Fatalf("journal: %v, %v, want %v", got, err, want)
+	}
+}
+
+// TestHostGoesDown takes pve-1 down between the decision and the apply: pve-2 goes
+// on, and what pve-1 missed is made up for once it is back, a removal too.
+func TestHostGoesDown(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	w := newWorld(t)
+	wanted := []scaler.Request{request(topology.HostID{Region: testenv.Region, Host: "pve-1"}), request(topology.HostID{Region: testenv.Region, Host: "pve-2"})}
+	for i := range wanted {
+		wanted[i].Spec.Template = testenv.Template
+	}
+	first, second := wanted[0].Placement.Host, wanted[1].Placement.Host
+
+	change := propose(t, w.Scaler, w.snapshot(t), wanted...)
+	w.sim.SetHostOnline("pve-1", false)
+	change.Snapshot = w.snapshot(t)
+	results, err := w.Apply(ctx, change, approveAll)
+	var down *scaler.HostDownError
+	if !errors.As(err, &down) || down.Host != first || len(results) != 2 || results[0].Err == nil || results[1].Err != nil {
+		t.Fatalf("results %v, %v", results, err)
+	}
+	w.exist(t, 2001)
+	w.underWay(t, first)
+
+	// While it is down, its VMs are neither lost nor in the way.
+	change = propose(t, w.Scaler, w.snapshot(t))
+	if !change.Empty() || len(change.Renumbered) != 0 {
+		t.Fatalf("it proposes %v", change.Differences())
+	}
+	w.sim.SetHostOnline("pve-1", true)
+	if results, err = w.Apply(ctx, propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
+		t.Fatalf("results %v, %v", results, err)
+	}
+	w.exist(t, 2000, 2001)
+	w.underWay(t)
+
+	w.sim.SetHostOnline("pve-1", false)
+	if change = propose(t, w.Scaler, w.snapshot(t)); len(change.Renumbered) != 0 || !change.Empty() {
+		t.Fatalf("it renumbers %v", ids(change.Renumbered))
+	}
+	change, err = w.ProposeRemoval(w.snapshot(t), []string{"workers-2000", "workers-2001"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Apply(ctx, change, approveAll); !as[*scaler.HostDownError](err) {
+		t.Fatalf("got %v", err)
+	}
+	w.exist(t, 2000)
+	w.underWay(t, first)
+	w.sim.SetHostOnline("pve-1", true)
+	if _, err := w.Apply(ctx, propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
+		t.Fatal(err)
+	}
+	w.exist(t)
+	w.underWay(t)
+	after, err := generator.Parse(change.AfterFiles)
+	if diff := cmp.Diff([]fleet.Shard{first, second}, after.Hosts); err != nil || diff != "" {
+		t.Errorf("shards (-want +got): %v\n%s", err, diff)
+	}
+}

@@ -1,0 +1,154 @@
+package scaler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/topology"
+)
+
+const (
+	clusterID = "test"
+	template  = "debian"
+)
+
+// The two hosts of most tests.
+var (
+	pve1 = topology.HostID{Region: "lab", Host: "pve-1"}
+	pve2 = topology.HostID{Region: "lab", Host: "pve-2"}
+)
+
+// spec is a plain VM that is wanted.
+func spec() fleet.Spec {
+	return fleet.Spec{
+		Pool: "workers", NodeClass: "shared", InstanceType: "s1.2VCPU-4GB", CapacityType: "on-demand",
+		VCPUs: 2, MemoryMiB: 4096, Policy: fleet.PolicyShared, Overcommit: 1, Template: template, Clone: fleet.CloneLinked, CPUType: "host",
+	}
+}
+
+func request(host topology.HostID) scaler.Request {
+	return scaler.Request{Spec: spec(), Placement: fleet.Placement{Host: host, Reason: "a test"}}
+}
+
+// vm is a VM of the fleet.
+func vm(host topology.HostID, id fleet.VMID) fleet.VM {
+	return fleet.VM{
+		Key: fleet.Key(fmt.Sprintf("%032x", int(id))), VMID: id, Name: fleet.NodeName("workers", id), Spec: spec(),
+		Placement: fleet.Placement{Host: host, Reason: "a test"},
+		Source:    fleet.Source{VMID: 9001, DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm"},
+		Module:    modules.Hash(),
+	}
+}
+
+// guestOf is a fleet's VM as Proxmox has it.
+func guestOf(vm fleet.VM) topology.Guest {
+	return topology.Guest{
+		VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true,
+		VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, ClusterID: clusterID, Key: string(vm.Key),
+	}
+}
+
+// stranger is somebody else's VM.
+func stranger(id fleet.VMID) topology.Guest {
+	return topology.Guest{VMID: int(id), Name: "accounting", Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: 1024}
+}
+
+// snapshot is a Proxmox cluster of pve-1, with the guests, and pve-2.
+func snapshot(guests ...topology.Guest) *topology.Snapshot {
+	s := &topology.Snapshot{Regions: []topology.Region{{Name: "lab", Quorate: true}}}
+	for i, id := range []topology.HostID{pve1, pve2} {
+		s.Hosts = append(s.Hosts, topology.Host{
+			Region: id.Region, Name: id.Host, Online: true,
+			Templates: []topology.Template{{VMID: 9001 + i, Name: template, DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm"}},
+		})
+	}
+	s.Hosts[0].Guests = guests
+	return s
+}
+
+// down returns the snapshot with pve-1 gone: of its guests, the numbers are known.
+func down(s *topology.Snapshot) *topology.Snapshot {
+	host := &s.Hosts[0]
+	host.Online, host.Problem = false, "is offline: start it"
+	for i := range host.Guests {
+		host.Guests[i].ClusterID, host.Guests[i].Key = "", ""
+	}
+	return s
+}
+
+// newScaler returns a scaler of a fleet that holds the VMs.
+func newScaler(t *testing.T, edit func(*scaler.Config), vms ...fleet.VM) *scaler.Scaler {
+	t.Helper()
+	config := scaler.Config{
+		ClusterID: clusterID, Store: store.NewDirectory(filepath.Join(t.TempDir(), "fleet")), Backend: fleet.Backend{Type: "local"},
+		Regions: []scaler.Region{{Name: "lab", Endpoint: "https://pve-1.example:8006/", VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2009}}},
+	}
+	if edit != nil {
+		edit(&config)
+	}
+	if len(vms) > 0 {
+		writeFleet(t, config, vms...)
+	}
+	return scaler.New(config)
+}
+
+func writeFleet(t *testing.T, config scaler.Config, vms ...fleet.VM) {
+	t.Helper()
+	f := fleet.Fleet{
+		ClusterID: config.ClusterID, Backend: config.Backend, VMs: vms,
+		Regions: []fleet.Region{{Name: "lab", Endpoint: config.Regions[0].Endpoint, Rotation: fleet.Rotation{Last: 2004}}},
+	}
+	f.Hosts = f.Shards()
+	f.Sort()
+	files, err := generator.Render(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := config.Store.Write(files); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func propose(t *testing.T, s *scaler.Scaler, snapshot *topology.Snapshot, requests ...scaler.Request) *scaler.Change {
+	t.Helper()
+	change, err := s.Propose(snapshot, requests, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return change
+}
+
+func ids(vms []fleet.VM) []fleet.VMID {
+	var found []fleet.VMID
+	for _, vm := range vms {
+		found = append(found, vm.VMID)
+	}
+	return found
+}
+
+// as reports whether an error is of the type.
+func as[E error](err error) bool {
+	var target E
+	return errors.As(err, &target)
+}
+
+// live is a Proxmox that answers by the book.
+type live struct{ snapshot *topology.Snapshot }
+
+func (l live) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*topology.Snapshot, error) {
+	return l.snapshot, nil
+}
+
+func (live) CanSetAffinity() (may bool, why string) {
+	return false, "numaform@pve!scaler is a token"
+}
+
+func (live) ProviderEnv() map[string]string { return nil }

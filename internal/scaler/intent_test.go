@@ -1,0 +1,286 @@
+package scaler_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// create, remove and taint are what a plan may do to a VM.
+func create(vm fleet.VM) *tfjson.ResourceChange {
+	return &tfjson.ResourceChange{
+		Address: generator.Address(&vm), Type: guard.ResourceType,
+		Change: &tfjson.Change{Actions: tfjson.Actions{tfjson.ActionCreate}},
+	}
+}
+
+func remove(vm fleet.VM) *tfjson.ResourceChange {
+	change := create(vm)
+	change.Change = &tfjson.Change{Actions: tfjson.Actions{tfjson.ActionDelete}, Before: map[string]any{
+		"vm_id":       json.Number(vm.Name[len("workers-"):]),
+		"description": "Asked: by a test\n" + fleet.Marker{ClusterID: clusterID, Key: vm.Key}.String(),
+	}}
+	return change
+}
+
+func taint(vm fleet.VM) *tfjson.ResourceChange {
+	change := create(vm)
+	change.Change.Actions = tfjson.Actions{tfjson.ActionDelete, tfjson.ActionCreate}
+	change.ActionReason = tfjson.ActionReasonReplaceBecauseTainted
+	return change
+}
+
+// keep is a VM that the plan leaves as it is.
+func keep(vm fleet.VM) *tfjson.ResourceChange {
+	change := create(vm)
+	change.Change.Actions = tfjson.Actions{tfjson.ActionNoop}
+	return change
+}
+
+// withNumber is a plan whose numbers were decoded as JSON's are by default.
+func withNumber(change *tfjson.ResourceChange, vmid fleet.VMID) *tfjson.ResourceChange {
+	change.Change.Before.(map[string]any)["vm_id"] = float64(vmid)
+	return change
+}
+
+func ofType(change *tfjson.ResourceChange, kind string) *tfjson.ResourceChange {
+	change.Type = kind
+	return change
+}
+
+// stopped is a guest that never ran.
+func stopped(guest topology.Guest) topology.Guest {
+	guest.Running = false
+	return guest
+}
+
+// ofAnother is a guest with another numaform's marker.
+func ofAnother(guest topology.Guest) topology.Guest {
+	guest.ClusterID = "prod"
+	return guest
+}
+
+// outcome is what the scaler makes of a shard's plan, by VMID.
+type outcome struct {
+	Stale                  []string
+	Create, Import, Delete []fleet.VMID
+	Incomplete             bool
+}
+
+func TestIntent(t *testing.T) {
+	t.Parallel()
+	a, b, elsewhere := vm(pve1, 2000), vm(pve1, 2001), vm(pve2, 2002)
+	for _, tt := range []struct {
+		name string
+		// vms are in the files after the change.
+		vms, added, removed, journaled []fleet.VM
+		guests                         []topology.Guest
+		plan                           []*tfjson.ResourceChange
+		want                           outcome
+		wantErr                        func(error) bool
+	}{
+		{
+			name: "added", vms: []fleet.VM{a, elsewhere}, added: []fleet.VM{a, elsewhere}, plan: []*tfjson.ResourceChange{create(a)},
+			want: outcome{Create: []fleet.VMID{2000}},
+		},
+		{
+			name: "wanted since an earlier run", vms: []fleet.VM{a, b}, added: []fleet.VM{b}, plan: []*tfjson.ResourceChange{create(a), create(b)},
+			want: outcome{Create: []fleet.VMID{2000, 2001}},
+		},
+		{
+			name: "added and not in the plan", vms: []fleet.VM{a}, added: []fleet.VM{a},
+			want: outcome{Create: []fleet.VMID{2000}},
+		},
+		{name: "stays", vms: []fleet.VM{a}, guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{keep(a)}},
+		{name: "in no file", plan: []*tfjson.ResourceChange{create(a)}},
+		{
+			name: "exists, the state lost it", vms: []fleet.VM{a, b}, guests: []topology.Guest{guestOf(a)},
+			plan: []*tfjson.ResourceChange{create(a), create(b)},
+			want: outcome{Import: []fleet.VMID{2000}, Create: []fleet.VMID{2001}},
+		},
+		{
+			name: "its create was cut off", vms: []fleet.VM{a}, guests: []topology.Guest{stopped(guestOf(a))}, plan: []*tfjson.ResourceChange{create(a)},
+			want: outcome{Import: []fleet.VMID{2000}, Incomplete: true},
+		},
+		{
+			name: "a stranger has its number", vms: []fleet.VM{a}, guests: []topology.Guest{stranger(2000)},
+			plan: []*tfjson.ResourceChange{create(a)}, wantErr: as[*scaler.VMIDTakenError],
+		},
+		{
+			name: "another numaform has its number", vms: []fleet.VM{a}, guests: []topology.Guest{ofAnother(guestOf(a))},
+			plan: []*tfjson.ResourceChange{create(a)}, wantErr: as[*scaler.VMIDTakenError],
+		},
+		{
+			name: "removed", removed: []fleet.VM{a, elsewhere}, guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{remove(a)},
+			want: outcome{Delete: []fleet.VMID{2000}},
+		},
+		{
+			name: "removed by a run that died", journaled: []fleet.VM{a}, guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{remove(a)},
+			want: outcome{Delete: []fleet.VMID{2000}},
+		},
+		{
+			name: "removed by a run that died before the files", vms: []fleet.VM{a}, journaled: []fleet.VM{a},
+			guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{keep(a)},
+		},
+		{name: "its file was deleted by hand", guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{remove(a)}},
+		{name: "so was its VM", plan: []*tfjson.ResourceChange{remove(a)}},
+		{
+			name: "removed and gone", removed: []fleet.VM{a}, plan: []*tfjson.ResourceChange{remove(a)},
+			want: outcome{Stale: []string{generator.Address(&a)}},
+		},
+		{
+			name: "its number is a stranger's now", guests: []topology.Guest{stranger(2000)}, plan: []*tfjson.ResourceChange{remove(a)},
+			want: outcome{Stale: []string{generator.Address(&a)}},
+		},
+		{
+			name: "as a plain number", guests: []topology.Guest{stranger(2000)}, plan: []*tfjson.ResourceChange{withNumber(remove(a), 2000)},
+			want: outcome{Stale: []string{generator.Address(&a)}},
+		},
+		{name: "another kind of resource", guests: []topology.Guest{stranger(2000)}, plan: []*tfjson.ResourceChange{ofType(remove(a), "x")}},
+		{
+			name: "tainted", vms: []fleet.VM{a}, guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{taint(a)},
+			want: outcome{Stale: []string{generator.Address(&a)}},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newScaler(t, nil)
+			if err := s.Journal().Begin(pve1, tt.journaled); err != nil {
+				t.Fatal(err)
+			}
+			change := &scaler.Change{
+				After: fleet.Fleet{ClusterID: clusterID, VMs: tt.vms}, Added: tt.added, Removed: tt.removed, Snapshot: snapshot(tt.guests...),
+			}
+			got, err := decide(t, s, change, &tfjson.Plan{ResourceChanges: tt.plan})
+			if tt.wantErr != nil {
+				if !tt.wantErr(err) {
+					t.Errorf("error %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("outcome (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// decide asks the scaler about a plan of pve-1.
+func decide(t *testing.T, s *scaler.Scaler, change *scaler.Change, plan *tfjson.Plan) (outcome, error) {
+	t.Helper()
+	w, err := s.Look(t.Context(), change, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stale := w.Stale(plan); len(stale) > 0 {
+		return outcome{Stale: stale}, nil
+	}
+	imports, err := w.Imports(plan)
+	if err != nil {
+		return outcome{}, err
+	}
+	intent := w.Intent(plan, imports)
+	if intent.ClusterID != clusterID {
+		t.Errorf("cluster id %q", intent.ClusterID)
+	}
+	got := outcome{Create: targets(t, intent.Create), Import: targets(t, intent.Import), Delete: targets(t, intent.Delete)}
+	for _, target := range intent.Import {
+		got.Incomplete = got.Incomplete || target.Incomplete
+	}
+	return got, nil
+}
+
+func targets(t *testing.T, list []guard.Target) []fleet.VMID {
+	t.Helper()
+	var found []fleet.VMID
+	for _, target := range list {
+		want := vm(pve1, target.VMID)
+		if target.Address != generator.Address(&want) || target.Key != want.Key || target.Host != "pve-1" {
+			t.Errorf("target %+v", target)
+		}
+		found = append(found, target.VMID)
+	}
+	return found
+}
+
+// TestGuestsOnAHostThatIsDown moves a VM by hand to pve-1, which then goes down:
+// nobody can say whose the guest is, so nothing is done about it.
+func TestGuestsOnAHostThatIsDown(t *testing.T) {
+	t.Parallel()
+	moved := vm(pve2, 2000)
+	change := &scaler.Change{
+		After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{moved}}, Removed: []fleet.VM{moved}, Snapshot: down(snapshot(guestOf(moved))),
+	}
+	w, err := newScaler(t, nil).Look(t.Context(), change, pve2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stale := w.Stale(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{remove(moved)}}); len(stale) > 0 {
+		t.Errorf("it forgets %v", stale)
+	}
+	if _, err := w.Imports(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(moved)}}); !as[*scaler.HostDownError](err) {
+		t.Errorf("import: %v", err)
+	}
+	target := guard.Target{Address: generator.Address(&moved), VMID: 2000, Key: moved.Key, Host: "pve-2"}
+	if err := w.StillFree(guard.Intent{Delete: []guard.Target{target}}); !as[*scaler.HostDownError](err) {
+		t.Errorf("delete: %v", err)
+	}
+}
+
+func TestStillFree(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	target := []guard.Target{{Address: generator.Address(&a), VMID: 2000, Key: a.Key, Host: "pve-1"}}
+	for _, tt := range []struct {
+		name    string
+		guests  []topology.Guest
+		intent  guard.Intent
+		wantErr func(error) bool
+	}{
+		{"create, free", nil, guard.Intent{Create: target}, nil},
+		{"create, a stranger came", []topology.Guest{stranger(2000)}, guard.Intent{Create: target}, as[*scaler.VMIDTakenError]},
+		{"create, it is there already", []topology.Guest{guestOf(a)}, guard.Intent{Create: target}, as[*scaler.VMIDTakenError]},
+		{"delete, ours", []topology.Guest{guestOf(a)}, guard.Intent{Delete: target}, nil},
+		{"delete, gone", nil, guard.Intent{Delete: target}, nil},
+		{"delete, a stranger came", []topology.Guest{stranger(2000)}, guard.Intent{Delete: target}, as[*scaler.GuestGoneError]},
+		{"delete, another numaform's", []topology.Guest{ofAnother(guestOf(a))}, guard.Intent{Delete: target}, as[*scaler.GuestGoneError]},
+		{"import, ours", []topology.Guest{guestOf(a)}, guard.Intent{Import: target}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			change := &scaler.Change{After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Snapshot: snapshot(tt.guests...)}
+			w, err := newScaler(t, nil).Look(t.Context(), change, pve1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = w.StillFree(tt.intent)
+			if (tt.wantErr == nil && err != nil) || (tt.wantErr != nil && !tt.wantErr(err)) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestLookAtAHostThatIsDown(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, nil)
+	for name, change := range map[string]*scaler.Change{
+		"offline": {Snapshot: down(snapshot())},
+		"unknown": {Snapshot: &topology.Snapshot{}},
+	} {
+		if _, err := s.Look(t.Context(), change, pve1); !as[*scaler.HostDownError](err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package scaler_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
+)
+
+func TestProposeAvoidsTakenVMIDs(t *testing.T) {
+	t.Parallel()
+	// The rotation is at 2004; 2005 is the fleet's, 2006 a stranger's, 2007 a claim's.
+	s := newScaler(t, nil, vm(pve1, 2005))
+	change, err := s.Propose(snapshot(stranger(2006)), []scaler.Request{request(pve2), request(pve1), request(pve2)},
+		map[topology.RegionName][]fleet.VMID{"lab": {2007}, "other": {2008}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []fleet.VMID{2008, 2009, 2000}
+	if diff := cmp.Diff(want, ids(change.Added)); diff != "" {
+		t.Errorf("VMIDs (-want +got):\n%s", diff)
+	}
+	if first := change.Added[0]; first.Host != pve1 || first.Name != "workers-2008" || first.Source.VMID != 9001 || len(first.Key) != 32 {
+		t.Errorf("first vm: %+v", first)
+	}
+	if change.Added[1].Source.VMID != 9002 {
+		t.Errorf("the template is of another host: %+v", change.Added[1].Source)
+	}
+	after, err := generator.Parse(change.AfterFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]fleet.VMID{2005, 2008, 2000, 2009}, ids(after.VMs)); diff != "" {
+		t.Errorf("VMs in the files (-want +got):\n%s", diff)
+	}
+	if rotation := after.Regions[0].Rotation; rotation != (fleet.Rotation{Last: 2000, Round: 1}) {
+		t.Errorf("rotation %+v", rotation)
+	}
+	if diff := cmp.Diff([]fleet.Shard{pve1, pve2}, change.Shards()); diff != "" {
+		t.Errorf("shards (-want +got):\n%s", diff)
+	}
+	if files, err := s.Store().Read(); err != nil || cmp.Diff(change.BeforeFiles, files) != "" {
+		t.Errorf("proposing changed the files (%v)", err)
+	}
+}
+
+func TestProposeIsTheSameTwice(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, nil)
+	one := propose(t, s, snapshot(), request(pve2), request(pve1))
+	two := propose(t, s, snapshot(), request(pve1), request(pve2))
+	if diff := cmp.Diff(one.AfterFiles, two.AfterFiles); diff != "" {
+		t.Errorf("files differ:\n%s", diff)
+	}
+}
+
+func TestProposeOnARangeThatIsFull(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, func(c *scaler.Config) { c.Regions[0].VMIDs.Upper = 2001 })
+	_, err := s.Propose(snapshot(), []scaler.Request{request(pve1), request(pve1), request(pve1)}, nil)
+	if !as[*fleet.RangeExhaustedError](err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProposeRenumbersLostVMs(t *testing.T) {
+	t.Parallel()
+	made, unmade, lost := vm(pve1, 2000), vm(pve1, 2001), vm(pve1, 2002)
+	other := stranger(2002)
+	other.ClusterID, other.Key = "prod", strings.Repeat("f", 32)
+	moved := vm(pve1, 2003)
+	away := guestOf(moved)
+	away.VMID = 150
+	for _, tt := range []struct {
+		name   string
+		vms    []fleet.VM
+		guests []topology.Guest
+		down   bool
+		lost   []fleet.VMID
+		kept   []fleet.VMID
+	}{
+		{"nothing is lost", []fleet.VM{made, unmade}, []topology.Guest{guestOf(made)}, false, nil, []fleet.VMID{2000, 2001}},
+		{"stranger", []fleet.VM{made, lost}, []topology.Guest{guestOf(made), stranger(2002)}, false, []fleet.VMID{2002}, []fleet.VMID{2000}},
+		{"another numaform", []fleet.VM{lost}, []topology.Guest{other}, false, []fleet.VMID{2002}, nil},
+		{"alive under another number", []fleet.VM{moved}, []topology.Guest{stranger(2003), away}, false, nil, []fleet.VMID{2003}},
+		{"host is down", []fleet.VM{made, unmade}, []topology.Guest{guestOf(made)}, true, nil, []fleet.VMID{2000, 2001}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			seen := snapshot(tt.guests...)
+			if tt.down {
+				seen = down(seen)
+			}
+			change := propose(t, newScaler(t, nil, tt.vms...), seen)
+			if diff := cmp.Diff(tt.lost, ids(change.Renumbered)); diff != "" {
+				t.Errorf("renumbered (-want +got):\n%s", diff)
+			}
+			if len(change.Added) != len(tt.lost) {
+				t.Fatalf("added %v", ids(change.Added))
+			}
+			want := append(tt.kept, ids(change.Added)...)
+			if diff := cmp.Diff(want, ids(change.After.VMs)); diff != "" {
+				t.Errorf("fleet (-want +got):\n%s", diff)
+			}
+			for i, vm := range change.Added {
+				if old := change.Renumbered[i]; vm.VMID == old.VMID || vm.Key == old.Key || vm.Host != old.Host {
+					t.Errorf("successor %+v of %+v", vm, old)
+				}
+			}
+		})
+	}
+}
+
+func TestProposeRefuses(t *testing.T) {
+	t.Parallel()
+	unknown := topology.HostID{Region: "attic", Host: "pve-9"}
+	stale := request(pve1)
+	stale.Spec.Template = "debian-11"
+	for _, tt := range []struct {
+		name    string
+		edit    func(*scaler.Config)
+		request scaler.Request
+		want    []string
+	}{
+		{"unknown region", nil, request(unknown), []string{`"attic"`, "clusters in numaform.yaml"}},
+		{"unknown host", nil, request(topology.HostID{Region: "lab", Host: "pve-9"}), []string{"lab/pve-9", "plan again"}},
+		{"stale template", nil, stale, []string{"lab/pve-1", `no template "debian-11"`, "make one there"}},
+		{"other cluster", func(c *scaler.Config) { c.ClusterID = "prod" }, request(pve1), []string{`"test"`, `"prod"`, "fleet.dir"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := newScaler(t, nil, vm(pve1, 2000)).Store()
+			s := newScaler(t, func(c *scaler.Config) {
+				c.Store = dir
+				if tt.edit != nil {
+					tt.edit(c)
+				}
+			})
+			_, err := s.Propose(snapshot(), []scaler.Request{tt.request}, nil)
+			for _, want := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want it to contain %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestProposeRemoval(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, nil, vm(pve1, 2000), vm(pve2, 2001))
+	change, err := s.ProposeRemoval(snapshot(), []string{"workers-2001", "workers-2001"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]fleet.VMID{2001}, ids(change.Removed)); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+	got := map[string]bool{}
+	for _, difference := range change.Differences() {
+		got[difference.Path] = difference.Removed
+	}
+	if diff := cmp.Diff(map[string]bool{"lab/pve-2/node-workers-2001.tf": true}, got); diff != "" {
+		t.Errorf("the diff is not one deleted file (-want +got):\n%s", diff)
+	}
+	if change.Empty() || cmp.Diff([]fleet.Shard{pve2}, change.Shards()) != "" {
+		t.Errorf("shards %v", change.Shards())
+	}
+	_, err = s.ProposeRemoval(snapshot(), []string{"workers-2000", "b", "a"})
+	if !as[*scaler.UnknownVMError](err) || !strings.HasPrefix(err.Error(), "b, a: not in the fleet") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := s.ProposeRemoval(snapshot(), nil); err == nil {
+		t.Error("removing nothing is no error")
+	}
+}
+
+// TestProposeKeepsGitignore puts the fleet into a directory where people ignore
+// something of their own.
+func TestProposeKeepsGitignore(t *testing.T) {
+	t.Parallel()
+	fresh := string(propose(t, newScaler(t, nil), snapshot()).AfterFiles[".gitignore"])
+	for _, line := range []string{".numaform/", ".terraform/", "*.tfstate"} {
+		if !strings.Contains("\n"+fresh, "\n"+line+"\n") {
+			t.Errorf("git would see %s:\n%s", line, fresh)
+		}
+	}
+	s := newScaler(t, nil, vm(pve1, 2000))
+	theirs := "*.swp\n.terraform/\n# ours"
+	files, err := s.Store().Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files[".gitignore"] = []byte(theirs)
+	if err := s.Store().Write(files); err != nil {
+		t.Fatal(err)
+	}
+	change := propose(t, s, snapshot(), request(pve1))
+	got := string(change.AfterFiles[".gitignore"])
+	if !strings.HasPrefix(got, theirs+"\n.numaform/\n") || strings.Count(got, ".terraform/\n") != 1 {
+		t.Errorf("got\n%s", got)
+	}
+	if err := s.Store().Write(change.AfterFiles); err != nil {
+		t.Fatal(err)
+	}
+	for _, difference := range propose(t, s, snapshot(), request(pve1)).Differences() {
+		if difference.Path == ".gitignore" {
+			t.Errorf("it changes again:\n%s", difference.Unified)
+		}
+	}
+}
