@@ -99,8 +99,8 @@ vet:
 	go vet $(PKG)
 
 .PHONY: bench
-bench: ## run the benchmarks, BENCH=regexp to choose
-	go test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+bench: $(PROVIDER) engine ## run the benchmarks, BENCH=regexp to choose
+	go test -p 1 -timeout $(TEST_TIMEOUT) -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 .PHONY: provider
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/

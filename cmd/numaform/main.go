@@ -10,10 +10,13 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
+// version is set by the build.
+var version = "(devel)"
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := cli.Run(ctx, cli.Process{
-		Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Version: version, Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	})
 	stop()
 	os.Exit(code)

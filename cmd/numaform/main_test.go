@@ -40,6 +40,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
+			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
 			return os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -25,6 +25,8 @@ const (
 
 // Process is what a command takes from the process it runs in.
 type Process struct {
+	// Version is the program's own.
+	Version        string
 	Args           []string
 	Environ        []string
 	Stdin          io.Reader

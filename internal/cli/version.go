@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -17,12 +16,8 @@ func newVersion(process Process) *cobra.Command {
 		Use:   "version",
 		Short: "Print the versions of numaform, its fleet format, module and provider",
 		RunE: func(*cobra.Command, []string) error {
-			version := "(devel)"
-			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-				version = info.Main.Version
-			}
 			_, err := fmt.Fprintf(process.Stdout, "numaform %s %s/%s\nfleet format %d\nmodule proxmox-node %s\nprovider %s %s\n",
-				version, runtime.GOOS, runtime.GOARCH, generator.FormatVersion, modules.Hash(),
+				process.Version, runtime.GOOS, runtime.GOARCH, generator.FormatVersion, modules.Hash(),
 				guard.Provider, generator.ProviderVersion)
 			return err
 		},

@@ -123,7 +123,7 @@ func (e *explainer) requirements(p *pool, pod *corev1.Pod) (scheduling.Requireme
 func (e *explainer) fittingTypes(p *pool, pod *corev1.Pod, wants scheduling.Requirements) ([]*InstanceType, string) {
 	requests := resources.RequestsForPods(pod)
 	var fit []*InstanceType
-	var largest *cloudprovider.InstanceType
+	var nearest *cloudprovider.InstanceType
 	allowed := 0
 	for i := range e.sizes {
 		it := karpenterType(p.class, &e.sizes[i], p.class.hosts, nil)
@@ -133,30 +133,33 @@ func (e *explainer) fittingTypes(p *pool, pod *corev1.Pod, wants scheduling.Requ
 		allowed++
 		if resources.Fits(requests, it.Allocatable()) {
 			fit = append(fit, &e.sizes[i])
-		} else if largest == nil || lacks(requests, it.Allocatable()) < lacks(requests, largest.Allocatable()) {
-			largest = it
+		} else if nearest == nil || lacks(requests, it.Allocatable()) < lacks(requests, nearest.Allocatable()) {
+			nearest = it
 		}
 	}
 	switch {
 	case allowed == 0:
 		return nil, e.noType(p, wants)
 	case len(fit) == 0:
-		return nil, fmt.Sprintf("the pod asks for %s; the nearest instance type, %s, leaves pods %s",
-			describe(requests, requests), largest.Name, describe(largest.Allocatable(), requests))
+		return nil, fmt.Sprintf("the pod asks for %s; the nearest instance type, %s, leaves pods %s: "+
+			"lower the requests, or let the pool use larger types or hosts",
+			describe(requests, requests), nearest.Name, describe(nearest.Allocatable(), requests))
 	}
 	slices.SortFunc(fit, compareSizes)
 	return fit, ""
 }
 
-// lacks counts the requests that exceed what is there.
-func lacks(requests, available corev1.ResourceList) int {
-	n := 0
-	for name, want := range requests {
-		if have := available[name]; want.Cmp(have) > 0 {
-			n++
+// lacks says how far what is there falls short of the requests: 1 for each of
+// which nothing is there.
+func lacks(requests, available corev1.ResourceList) float64 {
+	lack := 0.0
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		want, have := requests[name], available[name]
+		if want.Cmp(have) > 0 {
+			lack += 1 - have.AsApproximateFloat64()/want.AsApproximateFloat64()
 		}
 	}
-	return n
+	return lack
 }
 
 func describe(list, keys corev1.ResourceList) string {

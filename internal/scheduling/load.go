@@ -115,7 +115,7 @@ func findFiles(paths []string) ([]string, error) {
 			return nil, fmt.Errorf("reading manifests: %w", err)
 		}
 		if len(files) == before {
-			return nil, fmt.Errorf("reading manifests: %s has no .yaml, .yml or .json file", path)
+			return nil, fmt.Errorf("reading manifests: %s has no .yaml, .yml or .json file: name the files, or another directory", path)
 		}
 	}
 	return files, nil
@@ -184,7 +184,7 @@ func decodeObject(scheme *runtime.Scheme, kind metav1.TypeMeta, document []byte)
 	if err := yaml.UnmarshalStrict(document, object); err != nil {
 		// Both libraries say that they were decoding; the user knows.
 		text := strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")
-		return nil, fmt.Errorf("%s: %s", kind.Kind, strings.TrimPrefix(text, "json: "))
+		return nil, fmt.Errorf("%s %q: %s: correct it or take it out", kind.Kind, object.GetName(), strings.TrimPrefix(text, "json: "))
 	}
 	if object.GetName() == "" && object.GetGenerateName() == "" {
 		return nil, fmt.Errorf("%s: metadata.name is empty", kind.Kind)

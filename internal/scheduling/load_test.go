@@ -126,7 +126,7 @@ spec: {parallelism: 4, completions: 2, template: {spec: {restartPolicy: Never, c
 
 func TestLoadRefuses(t *testing.T) {
 	tests := []struct{ name, text, want string }{
-		{"unknown field", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {kontainers: []}\n", `m.yaml: document 2: Pod: unknown field "kontainers"`},
+		{"unknown field", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {kontainers: []}\n", `m.yaml: document 2: Pod "a": unknown field "kontainers"`},
 		{"unknown kind", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "v1 Secret is not read here"},
 		{"unknown group", "apiVersion: example.com/v1\nkind: Pod\nmetadata: {name: a}\n", "example.com/v1 Pod is not read here"},
 		{"no kind", "a: b\n", "document 1: has neither apiVersion nor kind"},
