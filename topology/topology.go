@@ -57,8 +57,11 @@ type Region struct {
 	// Version is the Proxmox VE version, such as "9.0.3".
 	Version string `json:"version,omitempty"`
 	// Quorate is false when the cluster lost its quorum: then nothing may be written.
-	Quorate bool     `json:"quorate"`
-	Pools   []string `json:"pools,omitempty"`
+	Quorate bool `json:"quorate"`
+	// HidesGuests is set when the credential may not see all guests: then a VMID
+	// that is not listed may be taken all the same.
+	HidesGuests bool     `json:"hides_guests,omitempty"`
+	Pools       []string `json:"pools,omitempty"`
 }
 
 // Host is one Proxmox VE node.

@@ -39,7 +39,7 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 		return nil, err
 	}
 	region := newRegionRead(topology.Region{Name: c.cfg.Region, Version: version.Version, Quorate: true}, resources)
-	region.warning = warning
+	region.warning, region.HidesGuests = warning, warning != ""
 	for _, m := range members {
 		switch m.Type {
 		case "cluster": // a host that is in no cluster has none

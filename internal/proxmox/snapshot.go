@@ -69,34 +69,42 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 	if err := c.readHosts(ctx, region, hosts, read); err != nil {
 		return nil, err
 	}
-	return c.replace(old, region.Region, hosts, names), nil
+	return c.replace(old, region, hosts, names), nil
 }
 
-// replace returns the snapshot with the region and those hosts taken anew.
-func (c *Client) replace(old *topology.Snapshot, region topology.Region, hosts []topology.Host, names []topology.HostName) *topology.Snapshot {
-	fresh := &topology.Snapshot{Regions: []topology.Region{region}, Hosts: hosts}
+// replace returns the snapshot with the region and those hosts taken anew. Of the
+// other hosts it takes anew which guests are there.
+func (c *Client) replace(old *topology.Snapshot, region *regionRead, hosts []topology.Host, names []topology.HostName) *topology.Snapshot {
+	fresh := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
 	for _, r := range old.Regions {
 		if r.Name != region.Name {
 			fresh.Regions = append(fresh.Regions, r)
-		}
-	}
-	here := map[int]bool{}
-	for _, h := range hosts {
-		for _, guest := range h.Guests {
-			here[guest.VMID] = true
 		}
 	}
 	for _, h := range old.Hosts {
 		switch {
 		case h.Region != region.Name:
 			fresh.Hosts = append(fresh.Hosts, h)
-		case !slices.Contains(names, h.Name): // what was there may have moved here
-			h.Guests = slices.DeleteFunc(slices.Clone(h.Guests), func(g topology.Guest) bool { return here[g.VMID] })
+		case !slices.Contains(names, h.Name):
+			h.Guests = relisted(h.Guests, region.guests[h.Name])
 			fresh.Hosts = append(fresh.Hosts, h)
 		}
 	}
 	sortSnapshot(fresh)
 	return fresh
+}
+
+// relisted returns the guests that a host has by now, with what was known of them.
+func relisted(known []topology.Guest, now []resource) []topology.Guest {
+	var guests []topology.Guest
+	for _, guest := range listed(now) {
+		i := slices.IndexFunc(known, func(g topology.Guest) bool { return g.VMID == guest.VMID })
+		if i >= 0 {
+			guest = known[i]
+		}
+		guests = append(guests, guest)
+	}
+	return guests
 }
 
 func sortSnapshot(s *topology.Snapshot) {

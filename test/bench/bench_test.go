@@ -1,0 +1,238 @@
+// Package bench_test measures what one more VM costs in fleets of 10, 100 and
+// 1,000 VMs on 1, 5 and 50 hosts: the CPU of engine and provider, the calls to
+// Proxmox, and the time of each phase. It drives the real engine and the real
+// provider against a simulated Proxmox; what must hold for any fleet fails the
+// benchmark. Run it by `make bench`.
+package bench_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// sizes are the fleets that are measured. The first has 10 VMs on its host, the
+// others 20 on each.
+var sizes = []struct{ vms, hosts int }{{10, 1}, {100, 5}, {1000, 50}}
+
+// maxGrowth is how much more one VM may cost in a large fleet: the provider's
+// calls compared with the smallest fleet, CPU compared with the smallest of as
+// many VMs per host. CPU compared with the smallest fleet is reported only, for
+// it grows with the VMs on the host: docs/adr/0004 has the figures.
+const maxGrowth = 1.3
+
+// repetitions of each measurement, of which the cheapest counts: whatever else the
+// machine does only adds to it.
+const repetitions = 3
+
+// cost is what adding one VM took.
+type cost struct {
+	cpu, wall, snapshot, plan, clone time.Duration
+	// provider and own are calls to Proxmox, reread those right before the apply.
+	provider, own, reread int
+}
+
+func BenchmarkAddOneVM(b *testing.B) {
+	var costs []cost
+	for _, size := range sizes {
+		b.Run(fmt.Sprintf("vms=%d/hosts=%d", size.vms, size.hosts), func(b *testing.B) {
+			f := build(b, size.vms, size.hosts)
+			f.add(b) // the first apply on a host also fetches the provider
+			f.verify(b)
+			f.undo(b)
+			least := cost{cpu: math.MaxInt64}
+			for b.Loop() {
+				for range repetitions {
+					c := f.add(b)
+					b.Logf("cpu %v, wall %v", c.cpu, c.wall)
+					least = least.least(c)
+					b.StopTimer()
+					f.undo(b)
+					b.StartTimer()
+				}
+			}
+			least.report(b)
+			costs = append(costs, least)
+		})
+	}
+	if len(costs) == len(sizes) { // none was left out
+		grow(b, costs)
+	}
+}
+
+// grow compares the fleets with each other.
+func grow(b *testing.B, costs []cost) {
+	b.Helper()
+	b.Run("growth", func(b *testing.B) {
+		last := costs[len(costs)-1]
+		calls := float64(last.provider) / float64(costs[0].provider)
+		cpu := last.cpu.Seconds() / costs[1].cpu.Seconds()
+		b.ReportMetric(calls, "x-calls-of-10")
+		b.ReportMetric(cpu, "x-cpu-of-100")
+		b.ReportMetric(last.cpu.Seconds()/costs[0].cpu.Seconds(), "x-cpu-of-10")
+		b.ReportMetric(0, "ns/op")
+		if cpu > maxGrowth || calls > maxGrowth {
+			b.Errorf("one VM costs %.2f times the CPU of a fleet of %d and %.2f times the calls of one of %d, want at most %.1f",
+				cpu, sizes[1].vms, calls, sizes[0].vms, maxGrowth)
+		}
+	})
+}
+
+// least takes the smaller of each figure.
+func (c cost) least(d cost) cost {
+	if c.cpu == math.MaxInt64 {
+		return d
+	}
+	return cost{
+		cpu: min(c.cpu, d.cpu), wall: min(c.wall, d.wall), snapshot: min(c.snapshot, d.snapshot),
+		plan: min(c.plan, d.plan), clone: min(c.clone, d.clone),
+		provider: max(c.provider, d.provider), own: max(c.own, d.own), reread: max(c.reread, d.reread),
+	}
+}
+
+func (c cost) report(b *testing.B) {
+	b.Helper()
+	b.ReportMetric(c.cpu.Seconds(), "cpu-s/add")
+	b.ReportMetric(float64(c.provider), "provider-calls/add")
+	b.ReportMetric(c.wall.Seconds(), "wall-s")
+	b.ReportMetric(float64(c.own), "snapshot-calls")
+	b.ReportMetric(float64(c.reread), "reread-calls")
+	b.ReportMetric(c.snapshot.Seconds(), "snapshot-s")
+	b.ReportMetric(c.plan.Seconds(), "plan-s")
+	b.ReportMetric(c.clone.Seconds(), "to-first-clone-s")
+	b.ReportMetric(0, "ns/op") // whole seconds of it are the provider's polls
+}
+
+// add makes one VM on the last host as numaform does, and measures it.
+func (f *fixture) add(b *testing.B) cost {
+	b.Helper()
+	ctx := context.Background()
+	f.sim.ResetCalls()
+	began := time.Now()
+	snapshot := f.read(b)
+	c := cost{snapshot: time.Since(began), own: len(f.sim.Calls())}
+	change := f.propose(b, snapshot, 1, f.last())
+	f.sim.ResetCalls()
+	before, planning := children(b), time.Now()
+	var approved time.Time
+	results, err := f.scaler.Apply(ctx, change, func(plans []scaler.ShardPlan) error {
+		approved = time.Now()
+		if len(plans) != 1 || plans[0].Verdict.Decision != guard.Allow {
+			return fmt.Errorf("plans %v, want one that the guard allows", plans)
+		}
+		return nil
+	})
+	if err != nil || len(results) != 1 || len(results[0].Created) != 1 {
+		b.Fatalf("apply: %v, %v", results, err)
+	}
+	c.cpu, c.plan, c.wall = children(b)-before, approved.Sub(planning), time.Since(began)
+	f.count(b, &c, approved)
+	return c
+}
+
+// configCall matches reading one guest.
+var configCall = regexp.MustCompile(`^/nodes/([^/]+)/(?:qemu|lxc)/\d+/config$`)
+
+// count tells the provider's calls of an apply from numaform's own.
+func (f *fixture) count(b *testing.B, c *cost, approved time.Time) {
+	b.Helper()
+	for _, call := range f.sim.Calls() {
+		if call.Agent != ownAgent {
+			c.provider++
+			if call.Method == "POST" && strings.HasSuffix(call.Path, "/clone") {
+				c.clone = call.Time.Sub(approved)
+			}
+			continue
+		}
+		c.reread++
+		match := configCall.FindStringSubmatch(call.Path)
+		if call.Time.Before(approved) || (match != nil && match[1] != string(f.last().Host)) {
+			b.Errorf("it read %s again: want only guests of %s, right before the apply", call.Path, f.last())
+		}
+	}
+	if c.reread == 0 || c.provider == 0 || c.clone <= 0 {
+		b.Errorf("%d calls of numaform, %d of the provider, clone after %v: the measurement is wrong", c.reread, c.provider, c.clone)
+	}
+}
+
+// ownAgent is how numaform's own client calls itself.
+const ownAgent = "numaform"
+
+// children returns the CPU time of all programs that ended so far, providers
+// included: an engine waits for those it started.
+func children(b *testing.B) time.Duration {
+	b.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// propose places VMs on a host and returns the change that makes them.
+func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, hosts ...topology.HostID) *scaler.Change {
+	b.Helper()
+	current, _, err := f.scaler.Fleet()
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := planner.New(snapshot, current.VMs)
+	var requests []scaler.Request
+	for _, host := range hosts {
+		placed, unplaced := p.Place(wanted(vms, host))
+		if len(unplaced) > 0 {
+			b.Fatalf("placing: %v", unplaced)
+		}
+		for _, one := range placed {
+			requests = append(requests, scaler.Request{Spec: wanted(1, host)[0], Placement: one.Placement})
+		}
+	}
+	change, err := f.scaler.Propose(snapshot, requests, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return change
+}
+
+// BenchmarkSnapshot reads a whole Proxmox cluster.
+func BenchmarkSnapshot(b *testing.B) {
+	for _, size := range sizes {
+		b.Run(fmt.Sprintf("vms=%d/hosts=%d", size.vms, size.hosts), func(b *testing.B) {
+			f := build(b, size.vms, size.hosts)
+			for b.Loop() {
+				f.sim.ResetCalls()
+				f.read(b)
+			}
+			calls := f.sim.Calls()
+			guests := size.vms + size.hosts // a template each
+			if limit := regionCalls + 2*size.hosts + guests; len(calls) > limit {
+				b.Errorf("%d calls for %d hosts and %d guests, want at most %d", len(calls), size.hosts, guests, limit)
+			}
+			if most := f.sim.MaxInFlight(); most > 3 {
+				b.Errorf("%d calls at once, want at most 3", most)
+			}
+			b.ReportMetric(float64(len(calls)), "calls")
+			b.ReportMetric(float64(len(calls)-guests)/float64(size.hosts), "calls-per-host")
+			b.ReportMetric(float64(f.sim.MaxInFlight()), "calls-at-once")
+			if slices.ContainsFunc(calls, func(c pvesim.Call) bool { return c.Method != "GET" }) {
+				b.Error("a snapshot wrote")
+			}
+		})
+	}
+}
+
+// regionCalls are the calls of a snapshot that no host and no guest causes:
+// version, members, resources and privileges.
+const regionCalls = 5

@@ -1,0 +1,227 @@
+package bench_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+// fixture is a simulated Proxmox with a fleet on it that was applied.
+type fixture struct {
+	sim     *pvesim.Server
+	client  *proxmox.Client
+	engine  *state.Engine
+	plugins string
+	store   *store.Directory
+	scaler  *scaler.Scaler
+	hosts   []topology.HostID
+	// state is that of the last host, and names are all VMs, before one is added.
+	state []byte
+	names []string
+}
+
+// build makes hosts with as many VMs on each. One VM is applied for real, and the
+// others are written as that apply left it.
+func build(b *testing.B, vms, hosts int) *fixture {
+	b.Helper()
+	f := start(b, hosts)
+	ctx := context.Background()
+	first := f.propose(b, f.read(b), 1, f.hosts[0])
+	if _, err := f.scaler.Apply(ctx, first, func([]scaler.ShardPlan) error { return nil }); err != nil {
+		b.Fatal(err)
+	}
+	m := f.learn(b, &first.Added[0])
+	var rest []topology.HostID
+	for range vms/hosts - 1 {
+		rest = append(rest, f.hosts...)
+	}
+	rest = append(rest, f.hosts[1:]...)
+	change := f.propose(b, f.read(b), 1, rest...)
+	if len(change.After.VMs) != vms {
+		b.Fatalf("the fleet has %d VMs, want %d", len(change.After.VMs), vms)
+	}
+	f.write(b, m, change)
+	for _, vm := range change.After.VMs {
+		f.names = append(f.names, vm.Name)
+	}
+	var err error
+	if f.state, err = os.ReadFile(f.statePath(f.last())); err != nil {
+		b.Fatal(err)
+	}
+	return f
+}
+
+// start opens a simulated Proxmox with hosts of 80 CPUs in four NUMA nodes.
+func start(b *testing.B, hosts int) *fixture {
+	b.Helper()
+	f := &fixture{plugins: testenv.PluginDir(b), store: store.NewDirectory(filepath.Join(b.TempDir(), "fleet"))}
+	machine, err := machines.Load("xeon-6230-2s-snc2")
+	if err != nil {
+		b.Fatal(err)
+	}
+	collected := map[topology.HostName]topology.Machine{}
+	f.sim = testenv.Proxmox(b, func(c *pvesim.Config) {
+		template := c.Hosts[0].Templates[0]
+		c.Hosts = nil
+		for i := range hosts {
+			host := topology.Host{Region: testenv.Region, Name: topology.HostName(fmt.Sprintf("pve-%d", i+1)), Online: true, Machine: machine}
+			template.VMID = 9000 + i
+			host.Templates = []topology.Template{template}
+			c.Hosts = append(c.Hosts, host)
+			f.hosts = append(f.hosts, host.ID())
+			collected[host.Name] = machine
+		}
+	})
+	f.client, err = proxmox.New(proxmox.Config{
+		Region: testenv.Region, URL: f.sim.URL(), CA: f.sim.CertPEM(), Machines: collected,
+		TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	f.engine, err = state.FindEngine(context.Background(), state.EngineConfig{Binary: testenv.Engine(b)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	f.scaler = scaler.New(scaler.Config{
+		ClusterID: "bench", Store: f.store, Backend: fleet.Backend{Type: "local"},
+		Regions: []scaler.Region{{
+			Name: testenv.Region, Endpoint: f.sim.URL(), CAFile: testenv.CertFile(b, f.sim),
+			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 8999}, Live: f.client,
+		}},
+		Engine: f.engine, PluginDir: f.plugins, Rules: guard.DefaultRules(),
+	})
+	return f
+}
+
+// wanted returns specs of small pinned VMs for a host.
+func wanted(vms int, host topology.HostID) []fleet.Spec {
+	return slices.Repeat([]fleet.Spec{{
+		Pool: "workers", NodeClass: "default", InstanceType: "n2x4", CapacityType: "on-demand",
+		VCPUs: 2, MemoryMiB: 4096, Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent,
+		Hosts: []topology.HostID{host}, Template: testenv.Template, Clone: fleet.CloneLinked, CPUType: "host",
+		Demand: fleet.Demand{Pods: 3, CPUMilli: 1500, MemoryMiB: 3000},
+	}}, vms)
+}
+
+func (f *fixture) last() topology.HostID { return f.hosts[len(f.hosts)-1] }
+
+func (f *fixture) statePath(host topology.HostID) string {
+	return filepath.Join(f.store.Path(), filepath.FromSlash(generator.ShardDir(host)), "terraform.tfstate")
+}
+
+func (f *fixture) read(b *testing.B) *topology.Snapshot {
+	b.Helper()
+	snapshot, err := f.client.Snapshot(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range snapshot.Hosts {
+		if problem := snapshot.Hosts[i].Problem; problem != "" {
+			b.Fatalf("host %s: %s", snapshot.Hosts[i].Name, problem)
+		}
+	}
+	return snapshot
+}
+
+// write makes a change as if it had been applied: files, states and guests.
+func (f *fixture) write(b *testing.B, m *model, change *scaler.Change) {
+	b.Helper()
+	if err := f.store.Write(change.AfterFiles); err != nil {
+		b.Fatal(err)
+	}
+	for _, host := range f.hosts {
+		made := m.state
+		made.Resources = nil
+		made.Lineage = fmt.Sprintf("00000000-0000-4000-8000-%012d", slices.Index(f.hosts, host))
+		for i := range change.After.VMs {
+			if vm := &change.After.VMs[i]; vm.Host == host {
+				made.Resources = append(made.Resources, m.resources(b, vm, inputsOf(b, change, vm))...)
+			}
+		}
+		content, err := json.MarshalIndent(made, "", "  ")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(f.statePath(host), content, 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range change.Added {
+		vm := &change.Added[i]
+		if err := f.sim.PutGuest(m.guest(vm, inputsOf(b, change, vm))); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// verify plans the last host with a refresh: what was written must be what a real
+// apply leaves.
+func (f *fixture) verify(b *testing.B) {
+	b.Helper()
+	env := f.client.ProviderEnv()
+	env["SSL_CERT_FILE"] = testenv.CertFile(b, f.sim)
+	w, err := state.New(state.Config{
+		Dir:    filepath.Join(f.store.Path(), store.PrivateDir, "work", filepath.FromSlash(generator.ShardDir(f.last()))),
+		Engine: f.engine, PluginDir: f.plugins, Env: env,
+		BackendConfig: map[string]string{"path": f.statePath(f.last())},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, refresh := range []bool{false, true} {
+		plan, err := w.Plan(context.Background(), state.PlanOptions{Refresh: refresh})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if plan.Changes {
+			b.Fatalf("the fleet is not as an apply leaves it (refresh %t):\n%s", refresh, plan.Text)
+		}
+	}
+	if err := w.Close(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// undo takes the VM that was added out of Proxmox, files and state, but not its
+// VMID, so that the next one is new to the engine.
+func (f *fixture) undo(b *testing.B) {
+	b.Helper()
+	current, _, err := f.scaler.Fleet()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var added []string
+	for i := range current.VMs {
+		if vm := &current.VMs[i]; !slices.Contains(f.names, vm.Name) {
+			added = append(added, vm.Name)
+			f.sim.RemoveGuest(int(vm.VMID))
+		}
+	}
+	change, err := f.scaler.ProposeRemoval(&topology.Snapshot{}, added)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := f.store.Write(change.AfterFiles); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(f.statePath(f.last()), f.state, 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
