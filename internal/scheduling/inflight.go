@@ -28,6 +28,10 @@ type inflight struct {
 	claim *karpv1.NodeClaim
 	// phase is the one that asked for the VM, if this decision makes it.
 	phase int
+	// lost is true if the host that the VM is on does not run: no pod goes there.
+	lost bool
+	// online is set if its host is up, usable or not.
+	online bool
 }
 
 // providerID returns the id by which Karpenter finds the VM.
@@ -145,11 +149,13 @@ func nameClaims(vms []*inflight) {
 	}
 }
 
-// hostsOf returns the hosts of the VMs.
+// hostsOf returns the hosts of the VMs that can take pods.
 func hostsOf(vms []*inflight) []topology.HostID {
 	var hosts []topology.HostID
 	for _, vm := range vms {
-		hosts = append(hosts, vm.Host)
+		if !vm.lost {
+			hosts = append(hosts, vm.Host)
+		}
 	}
 	slices.SortFunc(hosts, topology.HostID.Compare)
 	return slices.Compact(hosts)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
@@ -65,4 +66,27 @@ func (c *Cluster) PodsOn(ctx context.Context, node string) ([]string, error) {
 	}
 	slices.Sort(names)
 	return names, nil
+}
+
+// Drained says why a node must not be removed yet: it runs pods, or may still get
+// some. A Node that the cluster does not have never joined.
+func (c *Cluster) Drained(ctx context.Context, name string) error {
+	pods, err := c.PodsOn(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(pods) > 0 {
+		return fmt.Errorf("node %s still runs pods, %d in all, %s among them: kubectl drain it first", name, len(pods), pods[0])
+	}
+	var node corev1.Node
+	err = c.client.Get(ctx, client.ObjectKey{Name: name}, &node)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading node %s: %w", name, err)
+	case !node.Spec.Unschedulable:
+		return fmt.Errorf("node %s is not cordoned and may get pods any time: kubectl drain it first", name)
+	}
+	return nil
 }

@@ -115,7 +115,31 @@ func TestDecisionIsStableForAnyPods(t *testing.T) {
 		if second.Placed != first.Placed {
 			t.Fatalf("the second decision places %d pods, the first %d", second.Placed, first.Placed)
 		}
+		failed := &snapshot.Hosts[rapid.IntRange(0, len(snapshot.Hosts)-1).Draw(t, "failed")]
+		failed.Online = false
+		checkFailure(t, c, request, failed.ID())
 	})
+}
+
+// checkFailure decides after a host failed: none of its VMs takes a pod, and the
+// VMs made instead are enough.
+func checkFailure(t *rapid.T, c *scheduling.Cluster, request scheduling.Request, failed topology.HostID) {
+	after := mustDecide(t, c, request)
+	checkEveryPodOnce(t, after)
+	lost := map[string]bool{}
+	for _, vm := range request.Kept {
+		lost[vm.Name] = vm.Host == failed
+	}
+	for _, l := range after.InFlight {
+		if lost[l.Name] {
+			t.Fatalf("%s takes pods, but its host %s failed", l.Name, failed)
+		}
+	}
+	request.Kept = keep(request.Kept, after)
+	again := mustDecide(t, c, request)
+	if len(again.New) > 0 || again.Placed != after.Placed {
+		t.Fatalf("the next decision makes %d VMs more and places %d pods, not %d", len(again.New), again.Placed, after.Placed)
+	}
 }
 
 func mustDecide(t *rapid.T, c *scheduling.Cluster, request scheduling.Request) *scheduling.Decision {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,9 @@ type Request struct {
 	IgnorePreferences bool
 	// RelaxMinValues lets minValues be missed (Karpenter's MIN_VALUES_POLICY).
 	RelaxMinValues bool
+	// Now is when the decision is made, the zero value being the real time: a Node
+	// that is not ready is waited for only while it is young.
+	Now time.Time
 }
 
 // Decision says what happens to every pod that asked for a place.

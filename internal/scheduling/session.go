@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,10 +52,15 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 		return nil, err
 	}
 	var kept []*inflight
+	where := newLocator(request.Snapshot)
 	for _, vm := range request.Kept {
-		kept = append(kept, newInflight(vm, s.pools, s.sizes))
+		kept = append(kept, newKept(vm, s, where))
 	}
-	if s.world, err = newWorld(ctx, c, kept); err != nil {
+	now := request.Now
+	if now.IsZero() {
+		now = time.Now()
+	}
+	if s.world, err = newWorld(ctx, c, kept, now); err != nil {
 		return nil, err
 	}
 	s.newPlan()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,16 +30,19 @@ type world struct {
 	// without a NodeClaim of their own.
 	kept    map[string]*inflight
 	waiting []*inflight
+	// now tells nodes that are joining from those that failed.
+	now time.Time
 }
 
-// newWorld fills Karpenter's cluster state from the client and the kept VMs.
-func newWorld(ctx context.Context, c client.Client, vms []*inflight) (*world, error) {
-	w := &world{state: state.NewCluster(clock.RealClock{}, c, nil), kept: map[string]*inflight{}}
+// newWorld fills Karpenter's cluster state from the client and the kept VMs, as
+// they stand at that time.
+func newWorld(ctx context.Context, c client.Client, vms []*inflight, now time.Time) (*world, error) {
+	w := &world{state: state.NewCluster(clock.RealClock{}, c, nil), kept: map[string]*inflight{}, now: now}
 	claimed, err := w.readClaims(ctx, c, vms)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := readNodes(ctx, c, vms, claimed)
+	nodes, err := w.readNodes(ctx, c, vms, claimed)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +82,7 @@ func (w *world) readClaims(ctx context.Context, c client.Client, vms []*inflight
 		if !isOurs(claim.Spec.NodeClassRef) {
 			continue
 		}
-		w.adoptVM(claim, vms)
+		adoptVM(claim, vms)
 		w.state.UpdateNodeClaim(claim)
 		claimed[claim.Status.ProviderID] = true
 	}
@@ -90,23 +94,29 @@ func isOurs(ref *karpv1.NodeClassReference) bool {
 }
 
 // adoptVM gives a NodeClaim that names its VM, but does not know it yet, the VM's
-// provider id and size.
-func (w *world) adoptVM(claim *karpv1.NodeClaim, vms []*inflight) {
-	name := claim.Annotations[v1alpha1.AnnotationVM]
-	i := slices.IndexFunc(vms, func(vm *inflight) bool { return name != "" && vm.Name == name })
-	if i < 0 || claim.Status.ProviderID != "" {
+// provider id and size. It closes the NodeClaim of a VM that is lost.
+func adoptVM(claim *karpv1.NodeClaim, vms []*inflight) {
+	id, name := claim.Status.ProviderID, claim.Annotations[v1alpha1.AnnotationVM]
+	i := slices.IndexFunc(vms, func(vm *inflight) bool {
+		return id != "" && id == providerID(&vm.VM) || id == "" && name != "" && name == vm.Name
+	})
+	if i < 0 {
 		return
 	}
-	labels := maps.Clone(vms[i].claim.Labels)
-	maps.Copy(labels, claim.Labels)
-	claim.Labels = labels
-	claim.Status = vms[i].claim.Status
+	if id == "" {
+		labels := maps.Clone(vms[i].claim.Labels)
+		maps.Copy(labels, claim.Labels)
+		claim.Labels = labels
+		claim.Status = vms[i].claim.Status
+	}
+	if vms[i].lost {
+		closeClaim(claim)
+	}
 }
 
 // readNodes returns the nodes, those of our VMs with the VM's provider id. A node
-// that has no NodeClaim, because no controller runs, is seen as Karpenter's once
-// it is ready.
-func readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed map[string]bool) ([]*corev1.Node, error) {
+// that has no NodeClaim, because no controller runs, is seen as Karpenter's.
+func (w *world) readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed map[string]bool) ([]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := c.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
@@ -114,11 +124,11 @@ func readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed ma
 	var nodes []*corev1.Node
 	for i := range list.Items {
 		node := list.Items[i].DeepCopy()
+		addNodeTaints(node)
 		if vm := vmOf(node, vms); vm != nil {
 			node.Spec.ProviderID = providerID(&vm.VM)
-			if !claimed[node.Spec.ProviderID] {
-				adoptNode(node, vm)
-			}
+			adoptNode(node, vm, claimed[node.Spec.ProviderID])
+			w.judgeNode(node, vm, claimed[node.Spec.ProviderID])
 		}
 		if node.Spec.ProviderID == "" {
 			node.Spec.ProviderID = node.Name
@@ -141,14 +151,15 @@ func vmOf(node *corev1.Node, vms []*inflight) *inflight {
 	return nil
 }
 
-func adoptNode(node *corev1.Node, vm *inflight) {
-	labels := maps.Clone(vm.claim.Labels)
+// adoptNode gives a node the labels that it has by its VM; one with a NodeClaim
+// has them by that.
+func adoptNode(node *corev1.Node, vm *inflight, claimed bool) {
+	labels := map[string]string{}
+	if !claimed {
+		maps.Copy(labels, vm.claim.Labels)
+	}
 	maps.Copy(labels, node.Labels)
 	node.Labels = labels
-	if isSettled(node, vm.claim) {
-		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
-		node.Labels[karpv1.NodeInitializedLabelKey] = "true"
-	}
 }
 
 // isSettled reports whether a node is ready and has shed the taints of its start.

@@ -104,16 +104,6 @@ func TestWhatStands(t *testing.T) {
 			want:      outcome{Existing: []string{"general-2000 2"}},
 		},
 		{
-			name: "a VM that is joining still takes pods",
-			manifests: []string{
-				fmt.Sprintf(node2000, `, taints: [{key: karpenter.sh/unregistered, effect: NoExecute}, {key: node.cloudprovider.kubernetes.io/uninitialized, value: "true", effect: NoSchedule}]`,
-					`, conditions: [{type: Ready, status: "False"}]`),
-				deployment("a", 2, "1", "1Gi", ""),
-			},
-			kept: []fleet.VM{vm},
-			want: outcome{Existing: []string{"general-2000 2"}},
-		},
-		{
 			name: "bound pods count",
 			manifests: []string{
 				fmt.Sprintf(node2000, "", ""), deployment("a", 2, "1", "1Gi", ""),

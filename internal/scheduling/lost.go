@@ -1,0 +1,147 @@
+package scheduling
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// joiningGrace is how long after its creation a Node may lack what it needs to
+// run pods and still be waited for. A Node has no memory of having been ready, so
+// its age must tell a start from a failure.
+const joiningGrace = 10 * time.Minute
+
+// guestID is what a VM and the guest that it is share, wherever it runs. VMIDs
+// come back, keys do not.
+type guestID struct {
+	region topology.RegionName
+	vmid   fleet.VMID
+	key    fleet.Key
+}
+
+// locator knows which hosts run and where guests are.
+type locator struct {
+	// runs tells hosts that can be used from those that are only online.
+	runs, online map[topology.HostID]bool
+	at           map[guestID][]topology.HostID
+}
+
+func newLocator(snapshot *topology.Snapshot) *locator {
+	l := &locator{runs: map[topology.HostID]bool{}, online: map[topology.HostID]bool{}, at: map[guestID][]topology.HostID{}}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		l.runs[host.ID()] = host.Online && host.Problem == ""
+		l.online[host.ID()] = host.Online
+		for j := range host.Guests {
+			guest := &host.Guests[j]
+			if guest.Key != "" {
+				id := guestID{host.Region, fleet.VMID(guest.VMID), fleet.Key(guest.Key)}
+				l.at[id] = append(l.at[id], host.ID())
+			}
+		}
+	}
+	return l
+}
+
+// find returns the host that a VM is on, and whether that host runs. A guest that
+// is seen nowhere may not be made yet: it is where it shall be. While it is moved
+// it may be seen twice: then it is where it can run, at its own place if it can.
+func (l *locator) find(vm *fleet.VM) (topology.HostID, bool) {
+	seen := l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}]
+	if len(seen) == 0 || slices.Contains(seen, vm.Host) && l.runs[vm.Host] {
+		return vm.Host, l.runs[vm.Host]
+	}
+	if i := slices.IndexFunc(seen, func(host topology.HostID) bool { return l.runs[host] }); i >= 0 {
+		return seen[i], true
+	}
+	return seen[0], false
+}
+
+// newKept returns a VM that is desired already, on the host where it is.
+func newKept(vm fleet.VM, s *session, l *locator) *inflight {
+	host, runs := l.find(&vm)
+	vm.Host = host
+	kept := newInflight(vm, s.pools, s.sizes)
+	kept.online = l.online[host]
+	if !runs {
+		kept.lost = true
+		closeClaim(kept.claim)
+	}
+	return kept
+}
+
+// closeClaim keeps every pod off a VM, also those that tolerate any taint: nothing
+// is left to fit on. The capacity stays, for it counts against the pool's limits.
+func closeClaim(claim *karpv1.NodeClaim) {
+	claim.Spec.Taints = append(claim.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
+	claim.Status.Allocatable = nil
+}
+
+// judgeNode tells Karpenter what to take a VM's node for: a lost one, which takes
+// nothing, one that is joining, whose taints will go, or one that is as it says.
+func (w *world) judgeNode(node *corev1.Node, vm *inflight, claimed bool) {
+	switch {
+	case vm.lost && !(vm.online && isReady(node)):
+		node.Spec.Taints = append(node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
+		node.Status.Allocatable = nil
+	case !w.mayJoin(node), !claimed && isSettled(node, vm.claim):
+		settle(node, vm)
+	}
+}
+
+// isReady reports whether kubelet answers: then the node can take pods, whatever
+// keeps its host from taking more VMs.
+func isReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// mayJoin reports whether a node that cannot take pods is worth waiting for.
+func (w *world) mayJoin(node *corev1.Node) bool {
+	return !node.Spec.Unschedulable && w.now.Sub(node.CreationTimestamp.Time) < joiningGrace
+}
+
+// settle lets Karpenter believe what the node says of its taints and its size. A
+// node that has not said its size counts with that of its VM.
+func settle(node *corev1.Node, vm *inflight) {
+	node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
+	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
+	for name, quantity := range vm.claim.Status.Capacity {
+		if node.Status.Capacity == nil {
+			node.Status.Capacity = corev1.ResourceList{}
+		}
+		if resources.IsZero(node.Status.Capacity[name]) {
+			node.Status.Capacity[name] = quantity
+		}
+	}
+}
+
+// addNodeTaints adds the taints that Kubernetes' node controller derives from a
+// node's state, which it may not have written yet, and nobody has in a manifest.
+func addNodeTaints(node *corev1.Node) {
+	add := func(key string) {
+		taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+		if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+			node.Spec.Taints = append(node.Spec.Taints, taint)
+		}
+	}
+	if node.Spec.Unschedulable {
+		add(corev1.TaintNodeUnschedulable)
+	}
+	for _, c := range node.Status.Conditions {
+		switch {
+		case c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue:
+		case c.Status == corev1.ConditionUnknown:
+			add(corev1.TaintNodeUnreachable)
+		default:
+			add(corev1.TaintNodeNotReady)
+		}
+	}
+}
