@@ -112,7 +112,7 @@ func New(config Config) (*Workspace, error) {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
 	}
 	config.Dir = dir
-	return &Workspace{config: config, hidden: newRedactor(config.Env)}, nil
+	return &Workspace{config: config, hidden: newRedactor(environment(os.Environ(), config.Env, ""))}, nil
 }
 
 // Dir returns the workspace's directory, absolute.

@@ -125,7 +125,7 @@ const (
 	SourceCollected Source = "collected" // numaform topology collect
 	SourceCapacity  Source = "node-capacity"
 	SourceReport    Source = "report" // lscpu block of /nodes/{n}/report
-	SourceStatus    Source = "status" // counts of /nodes/{n}/status
+	SourceStatus    Source = "status" // counts of /nodes/{n}/status or /cluster/resources
 	SourceAssumed   Source = "assumed"
 )
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/mattn/go-isatty"
@@ -15,7 +16,7 @@ import (
 )
 
 // errDeclined is returned when a person does not approve a change.
-var errDeclined = errors.New("not approved: nothing was changed")
+var errDeclined = errors.New("not approved: nothing in Proxmox was changed")
 
 func newApply(process Process) *cobra.Command {
 	var o options
@@ -76,12 +77,8 @@ func proposeRemoval(ctx context.Context, process Process, o *options, names []st
 	}
 	var mistakes []error
 	for _, name := range names {
-		pods, err := cluster.PodsOn(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if len(pods) > 0 {
-			mistakes = append(mistakes, fmt.Errorf("node %s still runs pods, %d in all, %s among them: kubectl drain it first", name, len(pods), pods[0]))
+		if err := cluster.Drained(ctx, name); err != nil {
+			mistakes = append(mistakes, err)
 		}
 	}
 	if err := errors.Join(mistakes...); err != nil {
@@ -105,13 +102,13 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options, autoA
 		if err := p.print(process, o); err != nil {
 			return err
 		}
-		if err := p.failure(); err != nil {
+		if err := p.failure(false); err != nil {
 			return err
 		}
 		if !p.changes() {
 			return nil
 		}
-		return confirm(process, shards, autoApprove)
+		return confirm(ctx, process, shards, autoApprove)
 	}
 	results, err := p.session.scaler.Apply(ctx, p.change, approve)
 	for _, result := range results {
@@ -121,7 +118,7 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options, autoA
 }
 
 // confirm asks the person at the terminal, and fails where there is none.
-func confirm(process Process, shards []scaler.ShardPlan, autoApprove bool) error {
+func confirm(ctx context.Context, process Process, shards []scaler.ShardPlan, autoApprove bool) error {
 	for i := range shards {
 		if shards[i].Verdict.Decision == guard.NeedsApproval {
 			autoApprove = false
@@ -136,7 +133,7 @@ func confirm(process Process, shards []scaler.ShardPlan, autoApprove bool) error
 			"run it at a terminal, or with --auto-approve if the guard allows it")
 	}
 	fmt.Fprint(process.Stderr, "Apply exactly this? Only yes is taken for yes: ")
-	answer, err := bufio.NewReader(process.Stdin).ReadString('\n')
+	answer, err := readLine(ctx, process.Stdin)
 	if err != nil {
 		return fmt.Errorf("reading the answer: %w", err)
 	}
@@ -144,4 +141,24 @@ func confirm(process Process, shards []scaler.ShardPlan, autoApprove bool) error
 		return errDeclined
 	}
 	return nil
+}
+
+// readLine reads a line, or returns when ctx ends: reading cannot be interrupted,
+// so it is left behind then, and ends with the process.
+func readLine(ctx context.Context, from io.Reader) (string, error) {
+	type read struct {
+		line string
+		err  error
+	}
+	done := make(chan read, 1)
+	go func() {
+		line, err := bufio.NewReader(from).ReadString('\n')
+		done <- read{line, err}
+	}()
+	select {
+	case r := <-done:
+		return r.line, r.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
 }

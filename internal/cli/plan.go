@@ -55,12 +55,16 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 	if err := p.print(process, o); err != nil {
 		return false, err
 	}
-	return p.changes(), p.failure()
+	return p.changes(), p.failure(true)
 }
 
-// writeOut writes the files that were planned, which may be those of the fleet.
+// writeOut writes the files that were planned, into a directory that holds nothing
+// else or into the fleet's own.
 func writeOut(dir string, files generator.Files) (err error) {
 	out := store.NewDirectory(dir)
+	if err := out.Accepts(files); err != nil {
+		return err
+	}
 	unlock, err := out.Lock()
 	if err != nil {
 		return err
@@ -132,16 +136,16 @@ func (p *proposal) changes() bool {
 	return false
 }
 
-// failure returns why the change cannot be applied as it is, or nil. A host that
-// is down and that the change is not about stops nothing.
-func (p *proposal) failure() error {
+// failure returns why the shards cannot be applied as they are, or nil: those that
+// the change is about, or all of them. A host that is down and that the change is
+// not about stops nothing.
+func (p *proposal) failure(all bool) error {
 	var failures []error
 	for i := range p.shards {
 		shard := &p.shards[i]
 		var down *scaler.HostDownError
 		switch {
-		case !shard.Touched && errors.As(shard.Err, &down):
-		case shard.Err != nil && !shard.Touched:
+		case !shard.Touched && (!all || errors.As(shard.Err, &down)):
 		case shard.Err != nil:
 			failures = append(failures, fmt.Errorf("shard %s: %w", shard.Shard, shard.Err))
 		case shard.Verdict.Decision == guard.Deny:

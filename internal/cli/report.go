@@ -22,6 +22,8 @@ type report struct {
 	Removed []string      `json:"removed,omitempty"`
 	Files   []fileReport  `json:"files"`
 	Shards  []shardReport `json:"shards,omitempty"`
+	// Warnings are what a person should look at.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 type podsReport struct {
@@ -63,7 +65,7 @@ type shardReport struct {
 }
 
 func (p *proposal) report() report {
-	r := report{VMs: []vmReport{}, Files: []fileReport{}}
+	r := report{VMs: []vmReport{}, Files: []fileReport{}, Warnings: p.change.Warnings()}
 	if d := p.decision; d != nil {
 		r.Pods = &podsReport{Asked: d.Asked, Placed: d.Placed, Refused: len(d.Refused)}
 		for _, refusal := range d.Refused {
@@ -123,6 +125,9 @@ func (p *proposal) print(process Process, o *options) error {
 	}
 	w.files(r.Files)
 	w.shards(r.Shards)
+	for _, warning := range r.Warnings {
+		w.printf("\nWarning: %s\n", warning)
+	}
 	return w.err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -122,7 +123,7 @@ func (c *Config) Regions() []scaler.Region {
 		regions[i] = scaler.Region{
 			Name: cluster.Region, Endpoint: cluster.Endpoint(), Insecure: cluster.Insecure,
 			CAFile: cluster.CAFile, VMIDs: fleet.VMIDRange(cluster.VMIDRange),
-			WaitDelay: cluster.Timeouts.Clone + cluster.Timeouts.Start,
+			WaitDelay: max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start),
 		}
 	}
 	return regions

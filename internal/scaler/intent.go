@@ -3,6 +3,8 @@ package scaler
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
@@ -12,31 +14,6 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// VMIDTakenError says that a guest without the VM's key holds its VMID.
-type VMIDTakenError struct {
-	VM    string
-	VMID  fleet.VMID
-	Guest string
-	Host  topology.HostID
-}
-
-func (e *VMIDTakenError) Error() string {
-	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which is not numaform's: it is left alone; "+
-		"plan again, and the VM gets another number", e.VM, e.VMID, e.Guest, e.Host)
-}
-
-// GuestGoneError says that the VM that a plan would delete is someone else's now.
-type GuestGoneError struct {
-	Address string
-	VMID    fleet.VMID
-	Guest   string
-}
-
-func (e *GuestGoneError) Error() string {
-	return fmt.Sprintf("%s: the state says VMID %d, which is now guest %q without this VM's key: it is not deleted; "+
-		"take the address out of the state with `state rm`", e.Address, e.VMID, e.Guest)
-}
-
 // wanted is what may happen to one shard.
 type wanted struct {
 	clusterID string
@@ -45,6 +22,10 @@ type wanted struct {
 	added     map[string]fleet.VM // asked for by this change
 	removed   map[string]fleet.VM // taken out by this change or an earlier one
 	guests    map[guestID]located
+	// complete is set if all guests are known: then what is not listed is not there.
+	complete bool
+	// interrupted is set if a create may have been cut off.
+	interrupted bool
 }
 
 // guestID names a guest: VMIDs are unique within a region.
@@ -60,6 +41,12 @@ type located struct {
 	// unread tells a guest of which only the number is known, as its host is down:
 	// nobody can say whose it is.
 	unread bool
+}
+
+// looksLike reports whether a guest without a marker may be the VM of that name all
+// the same: people edit descriptions.
+func (l located) looksLike(name, clusterID string) bool {
+	return l.Key == "" && (l.Name == name || slices.Contains(l.Tags, "numaform-"+clusterID))
 }
 
 func locate(snapshot *topology.Snapshot) map[guestID]located {
@@ -86,36 +73,51 @@ func byAddress(vms []fleet.VM, shard fleet.Shard) map[string]fleet.VM {
 }
 
 // stale returns the addresses of entries that name nothing of ours: their create
-// was cut off, their VMID is someone else's, or their VM is to go and is gone. What
+// was cut off, their VMID is someone else's, or their VM is provably gone. What
 // cannot be told is not stale: the guard judges it.
 func (w *wanted) stale(plan *tfjson.Plan) []string {
 	var addresses []string
 	for _, change := range plan.ResourceChanges {
-		tainted := change.ActionReason == tfjson.ActionReasonReplaceBecauseTainted
-		deletes := change.Type == guard.ResourceType && change.Change.Actions.Delete()
-		if tainted || deletes && (w.strangers(change.Change.Before) || w.gone(change.Address)) {
+		if change.Type == guard.ResourceType && w.staleChange(change) {
 			addresses = append(addresses, change.Address)
 		}
 	}
 	return addresses
 }
 
-// gone reports whether a VM that is to be removed does not exist. The provider
-// cannot delete what is not there.
-func (w *wanted) gone(address string) bool {
-	vm, asked := w.removed[address]
-	_, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
-	return asked && !exists
+func (w *wanted) staleChange(change *tfjson.ResourceChange) bool {
+	actions := change.Change.Actions
+	attributes, _ := change.Change.Before.(map[string]any)
+	switch {
+	case change.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
+		return true
+	case actions.Delete():
+		return w.strangers(attributes) || w.gone(attributes)
+	case actions.NoOp() || actions.Update():
+		return w.gone(attributes)
+	}
+	return false
+}
+
+// gone reports whether the VM of a resource's values provably does not exist. The
+// provider can neither delete nor change what is not there.
+func (w *wanted) gone(attributes map[string]any) bool {
+	vmid := vmidOf(attributes)
+	_, exists := w.guests[guestID{w.shard.Region, vmid}]
+	return w.complete && vmid != 0 && !exists
 }
 
 // strangers reports whether the VMID of a resource's values belongs to a guest
-// without the resource's key.
-func (w *wanted) strangers(values any) bool {
-	attributes, _ := values.(map[string]any)
+// that is provably someone else's.
+func (w *wanted) strangers(attributes map[string]any) bool {
 	description, _ := attributes["description"].(string)
+	name, _ := attributes["name"].(string)
 	marker, ok := fleet.ParseMarker(description)
 	guest, exists := w.guests[guestID{w.shard.Region, vmidOf(attributes)}]
-	return ok && exists && !guest.unread && (guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
+	if !ok || !exists || guest.unread || guest.looksLike(name, w.clusterID) {
+		return false
+	}
+	return guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key
 }
 
 // vmidOf returns the VMID among a resource's values, or 0.
@@ -149,6 +151,8 @@ func (w *wanted) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 			existing = append(existing, vm)
 		case guest.unread:
 			return nil, w.unknown(guest)
+		case guest.looksLike(vm.Name, w.clusterID):
+			return nil, w.markerLost(vm, guest)
 		default:
 			return nil, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host}
 		}
@@ -175,7 +179,7 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		target := w.target(vm)
 		importing[target.Address] = true
 		guest := w.guests[guestID{w.shard.Region, vm.VMID}]
-		target.Incomplete = !guest.Running
+		target.Incomplete = w.interrupted && !guest.Running
 		intent.Import = append(intent.Import, target)
 	}
 	listed := map[string]bool{}
@@ -197,6 +201,18 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	return intent
 }
 
+// targets are the module calls that the change is about.
+func (w *wanted) targets() []string {
+	var targets []string
+	for _, vms := range []map[string]fleet.VM{w.added, w.removed} {
+		for address := range vms {
+			targets = append(targets, strings.TrimSuffix(address, "."+guard.ResourceType+".node"))
+		}
+	}
+	slices.Sort(targets)
+	return targets
+}
+
 func (w *wanted) target(vm fleet.VM) guard.Target {
 	return guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host}
 }
@@ -208,17 +224,64 @@ func (w *wanted) stillFree(intent guard.Intent) error {
 		if guest, taken := w.guests[guestID{w.shard.Region, target.VMID}]; taken {
 			return &VMIDTakenError{VM: w.vms[target.Address].Name, VMID: target.VMID, Guest: guest.Name, Host: guest.host}
 		}
+		if err := w.pinsFree(w.vms[target.Address]); err != nil {
+			return err
+		}
 	}
 	for _, target := range intent.Delete {
 		guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
 		if exists && guest.unread {
 			return w.unknown(guest)
 		}
+		if exists && guest.Key == "" && guest.looksLike(w.removed[target.Address].Name, w.clusterID) {
+			return w.markerLost(w.removed[target.Address], guest)
+		}
 		if exists && (guest.ClusterID != w.clusterID || fleet.Key(guest.Key) != target.Key) {
 			return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
 		}
 	}
 	return nil
+}
+
+// pinsFree refuses a VM whose CPUs another guest was pinned to since it was placed.
+func (w *wanted) pinsFree(vm fleet.VM) error {
+	for _, guest := range w.guests {
+		if shared := guest.Pins.Intersection(vm.CPUs); guest.host == w.shard && guest.Key != string(vm.Key) && !shared.IsEmpty() {
+			return &CPUsTakenError{VM: vm.Name, CPUs: shared, Guest: guest.Name, VMID: guest.VMID, Host: guest.host}
+		}
+	}
+	return nil
+}
+
+// outside returns the VMs that are to be removed and exist, but not in the state: a
+// plan would not touch them.
+func (w *wanted) outside(plan *tfjson.Plan) []string {
+	listed := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		listed[change.Address] = true
+	}
+	var names []string
+	for address, vm := range w.removed {
+		guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
+		if !listed[address] && exists && w.is(guest, vm) {
+			names = append(names, vm.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (w *wanted) markerLost(vm fleet.VM, guest located) error {
+	return &MarkerLostError{VM: vm.Name, VMID: vm.VMID, Host: guest.host, Marker: markerOf(w.clusterID, vm)}
+}
+
+// markerOf returns the line by which the VM is known.
+func markerOf(clusterID string, vm fleet.VM) string {
+	marker := fleet.Marker{ClusterID: clusterID, Key: vm.Key}
+	if vm.PinWith == fleet.PinWithHostAgent {
+		marker.Pins = vm.VCPUPins
+	}
+	return marker.String()
 }
 
 func importsOf(vms []fleet.VM) []generator.Import {

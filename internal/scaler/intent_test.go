@@ -2,6 +2,7 @@ package scaler_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,6 +43,7 @@ func taint(vm fleet.VM) *tfjson.ResourceChange {
 func keep(vm fleet.VM) *tfjson.ResourceChange {
 	change := create(vm)
 	change.Change.Actions = tfjson.Actions{tfjson.ActionNoop}
+	change.Change.Before = remove(vm).Change.Before
 	return change
 }
 
@@ -131,7 +133,18 @@ func TestIntent(t *testing.T) {
 			guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{keep(a)},
 		},
 		{name: "its file was deleted by hand", guests: []topology.Guest{guestOf(a)}, plan: []*tfjson.ResourceChange{remove(a)}},
-		{name: "so was its VM", plan: []*tfjson.ResourceChange{remove(a)}},
+		{
+			name: "so was its VM", plan: []*tfjson.ResourceChange{remove(a)},
+			want: outcome{Stale: []string{generator.Address(&a)}},
+		},
+		{
+			name: "only its VM was deleted by hand", vms: []fleet.VM{a}, plan: []*tfjson.ResourceChange{keep(a)},
+			want: outcome{Stale: []string{generator.Address(&a)}},
+		},
+		{
+			name: "its description was edited", vms: []fleet.VM{a}, guests: []topology.Guest{unmarked(guestOf(a))},
+			plan: []*tfjson.ResourceChange{create(a)}, wantErr: as[*scaler.MarkerLostError],
+		},
 		{
 			name: "removed and gone", removed: []fleet.VM{a}, plan: []*tfjson.ResourceChange{remove(a)},
 			want: outcome{Stale: []string{generator.Address(&a)}},
@@ -282,5 +295,60 @@ func TestLookAtAHostThatIsDown(t *testing.T) {
 		if _, err := s.Look(t.Context(), change, pve1); !as[*scaler.HostDownError](err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// unmarked is a guest whose description somebody wrote over.
+func unmarked(guest topology.Guest) topology.Guest {
+	guest.ClusterID, guest.Key = "", ""
+	return guest
+}
+
+func TestAbsenceMustBeProven(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	for name, change := range map[string]func(*topology.Snapshot){
+		"guests are hidden": func(s *topology.Snapshot) { s.Regions[0].HidesGuests = true },
+		"unknown region":    func(s *topology.Snapshot) { s.Regions = nil },
+	} {
+		seen := snapshot()
+		change(seen)
+		w, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{
+			After: fleet.Fleet{ClusterID: clusterID}, Removed: []fleet.VM{a}, Snapshot: seen,
+		}, pve1)
+		if err != nil {
+			continue // it refuses to look
+		}
+		if stale := w.Stale(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{remove(a)}}); len(stale) > 0 {
+			t.Errorf("%s: %v count as gone", name, stale)
+		}
+	}
+}
+
+func TestNoQuorumNoWrite(t *testing.T) {
+	t.Parallel()
+	seen := snapshot()
+	seen.Regions[0].Quorate = false
+	_, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{After: fleet.Fleet{ClusterID: clusterID}, Snapshot: seen}, pve1)
+	if !as[*scaler.HostDownError](err) || !strings.Contains(err.Error(), "quorum") {
+		t.Errorf("error %v, want one about the quorum", err)
+	}
+}
+
+func TestCPUsTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	a.CPUs = topology.CPUs(4, 5)
+	other := stranger(300)
+	other.Pins = topology.CPUs(5, 6)
+	w, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{
+		After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Added: []fleet.VM{a}, Snapshot: snapshot(other),
+	}, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	intent := w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}}, nil)
+	if err := w.StillFree(intent); !as[*scaler.CPUsTakenError](err) {
+		t.Errorf("error %v, want CPUs 5 to be taken", err)
 	}
 }

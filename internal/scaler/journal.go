@@ -24,6 +24,8 @@ type journal struct{ dir string }
 type entry struct {
 	// Removed are the VMs whose files were taken out on purpose.
 	Removed []fleet.VM `json:"removed,omitempty"`
+	// open is set if there is an entry.
+	open bool
 }
 
 func (s *Scaler) journal() journal {
@@ -75,6 +77,7 @@ func (j journal) read(shard fleet.Shard) (entry, error) {
 		return entry{}, fmt.Errorf("reading the journal %s: %w: if a person wrote into it, delete it, then look at the plan of %s",
 			j.path(shard), err, shard)
 	}
+	current.open = true
 	return current, nil
 }
 

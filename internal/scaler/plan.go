@@ -120,17 +120,10 @@ func (s *Scaler) unfinished(change *Change) ([]fleet.Shard, error) {
 			shards = append(shards, vm.Host)
 		}
 	}
+	for _, guest := range change.unwanted() {
+		shards = append(shards, guest.host)
+	}
 	return shards, nil
-}
-
-// AffinityError says that a credential may not pin as a VM wants it.
-type AffinityError struct {
-	VM, Reason string
-}
-
-func (e *AffinityError) Error() string {
-	return fmt.Sprintf("vm %s: its ProxmoxNodeClass says pinWith: Affinity, but %s: "+
-		"log in as root@pam with a password, or use pinWith: HostAgent", e.VM, e.Reason)
 }
 
 // checkPins refuses a new VM whose pins the credential may not write: Proxmox
@@ -156,19 +149,54 @@ func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan,
 	}
 }
 
-// judge plans a shard, a second time if VMs are to be imported, and asks the guard.
+// judge plans a shard and asks the guard. A change of a shard that nothing else is
+// known of takes the fast path; whatever that does not allow is planned in full.
 func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) error {
 	s.config.Progress(plan.Shard, "planning")
 	recovery, err := plan.workspace.Recover(ctx)
 	if err != nil {
 		return err
 	}
+	unfinished = unfinished || recovery.Crashed
 	removing := len(byAddress(change.Removed, plan.Shard)) > 0
-	w, err := s.look(ctx, change, plan.Shard, unfinished || removing || recovery.Crashed)
+	w, err := s.look(ctx, change, plan.Shard, unfinished || removing)
 	if err != nil {
 		return err
 	}
-	if plan.Plan, err = s.planWith(ctx, plan.workspace, nil); err != nil {
+	w.interrupted = w.interrupted || recovery.Crashed
+	renumbered := len(byAddress(change.Renumbered, plan.Shard)) > 0
+	if plan.Touched && !plan.dry && !unfinished && !renumbered {
+		if allowed, err := s.judgeTargets(ctx, plan, w); allowed || err != nil {
+			return err
+		}
+	}
+	return s.judgeAll(ctx, plan, w)
+}
+
+// judgeTargets plans only what the change is about, which costs a fraction of a
+// plan of all VMs, and reports whether the guard allows it.
+func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (allowed bool, err error) {
+	options := state.PlanOptions{Targets: w.targets()}
+	if plan.Plan, err = s.planWith(ctx, plan.workspace, options); err != nil {
+		return false, err
+	}
+	if len(w.stale(plan.Plan.JSON)) > 0 || len(w.outside(plan.Plan.JSON)) > 0 {
+		return false, nil
+	}
+	existing, err := w.imports(plan.Plan.JSON)
+	if err != nil || len(existing) > 0 {
+		return false, err
+	}
+	plan.Intent = w.intent(plan.Plan.JSON, nil)
+	plan.Intent.Targeted = true
+	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	return plan.Verdict.Decision == guard.Allow, nil
+}
+
+// judgeAll plans all of a shard, again if entries of the state are stale or VMs are
+// to be imported.
+func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) (err error) {
+	if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{}); err != nil {
 		return err
 	}
 	if stale := w.stale(plan.Plan.JSON); len(stale) > 0 {
@@ -182,22 +210,26 @@ func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unf
 	}
 	if len(existing) > 0 {
 		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not in the state", len(existing)))
-		if plan.Plan, err = s.planWith(ctx, plan.workspace, existing); err != nil {
+		if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{Imports: importsOf(existing)}); err != nil {
 			return err
 		}
+	}
+	if names := w.outside(plan.Plan.JSON); len(names) > 0 {
+		return s.outside(plan, names)
 	}
 	plan.Intent = w.intent(plan.Plan.JSON, existing)
 	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
 	return nil
 }
 
-// StaleStateError says that the state holds VMs that are not there, and that a
-// dry run leaves it so.
-type StaleStateError struct{ Addresses []string }
-
-func (e *StaleStateError) Error() string {
-	return fmt.Sprintf("the state holds %s from a create that did not end, or whose VMID is someone else's by now: "+
-		"apply takes such entries out of the state first; nothing in Proxmox is touched by that", strings.Join(e.Addresses, ", "))
+// outside refuses a removal of VMs that the state does not know, and notes that the
+// shard has to be looked at, so that the next apply imports them.
+func (s *Scaler) outside(plan *ShardPlan, names []string) error {
+	err := error(&OutsideStateError{Names: names})
+	if !plan.dry {
+		err = errors.Join(err, s.journal().begin(plan.Shard, nil))
+	}
+	return err
 }
 
 // forget takes stale entries out of the state and plans again: what is wanted and
@@ -210,15 +242,15 @@ func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (e
 	if err := plan.workspace.Forget(ctx, stale...); err != nil {
 		return err
 	}
-	plan.Plan, err = s.planWith(ctx, plan.workspace, nil)
+	plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{})
 	return err
 }
 
-func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, existing []fleet.VM) (*state.Plan, error) {
+func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, options state.PlanOptions) (*state.Plan, error) {
 	if err := workspace.Init(ctx); err != nil {
 		return nil, err
 	}
-	return workspace.Plan(ctx, state.PlanOptions{Imports: importsOf(existing)})
+	return workspace.Plan(ctx, options)
 }
 
 // look gathers what may happen to a shard, with its guests read again if fresh.
@@ -233,8 +265,12 @@ func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fr
 	if host := snapshot.Host(shard); host == nil || !host.Online || host.Problem != "" {
 		return nil, &HostDownError{Host: shard, Problem: problem(host)}
 	}
+	region := regionOf(snapshot, shard.Region)
+	if !region.Quorate {
+		return nil, &HostDownError{Host: shard, Problem: "its cluster has lost its quorum"}
+	}
 	w := &wanted{
-		clusterID: change.After.ClusterID, shard: shard, guests: locate(snapshot),
+		clusterID: change.After.ClusterID, shard: shard, guests: locate(snapshot), complete: !region.HidesGuests,
 		vms: byAddress(change.After.VMs, shard), added: byAddress(change.Added, shard),
 		removed: byAddress(change.Removed, shard),
 	}
@@ -242,6 +278,7 @@ func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fr
 	if err != nil {
 		return nil, err
 	}
+	w.interrupted = journaled.open
 	for address, vm := range byAddress(journaled.Removed, shard) {
 		if _, wantedAgain := w.vms[address]; !wantedAgain {
 			w.removed[address] = vm
@@ -250,14 +287,13 @@ func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fr
 	return w, nil
 }
 
-// HostDownError says that nothing can be done on a host now.
-type HostDownError struct {
-	Host    topology.HostID
-	Problem string
-}
-
-func (e *HostDownError) Error() string {
-	return fmt.Sprintf("host %s cannot be used: %s: nothing of it was changed; run again when it is back", e.Host, e.Problem)
+func regionOf(snapshot *topology.Snapshot, name topology.RegionName) topology.Region {
+	for _, region := range snapshot.Regions {
+		if region.Name == name {
+			return region
+		}
+	}
+	return topology.Region{Name: name, HidesGuests: true}
 }
 
 func problem(host *topology.Host) string {

@@ -34,6 +34,41 @@ type Change struct {
 	Snapshot *topology.Snapshot
 }
 
+// Warnings tells of guests that a person should look at: VMs of the fleet whose
+// description lost the marker, and VMs with our marker that no file wants.
+func (c *Change) Warnings() []string {
+	var warnings []string
+	guests := locate(c.Snapshot)
+	for _, vm := range c.After.VMs {
+		guest, exists := guests[guestID{vm.Host.Region, vm.VMID}]
+		if exists && !guest.unread && guest.looksLike(vm.Name, c.After.ClusterID) {
+			warnings = append(warnings, (&MarkerLostError{VM: vm.Name, VMID: vm.VMID, Host: guest.host, Marker: markerOf(c.After.ClusterID, vm)}).Error())
+		}
+	}
+	for _, guest := range c.unwanted() {
+		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker and no file wants it: "+
+			"restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
+	}
+	slices.Sort(warnings)
+	return warnings
+}
+
+// unwanted returns the guests with our marker that no file wants and that this
+// change does not remove.
+func (c *Change) unwanted() []located {
+	wanted := map[fleet.Key]bool{}
+	for _, vm := range slices.Concat(c.After.VMs, c.Removed) {
+		wanted[vm.Key] = true
+	}
+	var unwanted []located
+	for _, guest := range locate(c.Snapshot) {
+		if guest.ClusterID == c.After.ClusterID && !wanted[fleet.Key(guest.Key)] {
+			unwanted = append(unwanted, guest)
+		}
+	}
+	return unwanted
+}
+
 // Differences are the files that the change touches.
 func (c *Change) Differences() []store.Difference {
 	return store.Compare(c.BeforeFiles, c.AfterFiles)
@@ -95,7 +130,7 @@ func (s *Scaler) Propose(snapshot *topology.Snapshot, requests []Request, taken 
 	}
 	change := &Change{Before: before, BeforeFiles: files, Snapshot: snapshot}
 	change.After = copyFleet(before)
-	kept, lost := splitLost(before.VMs, snapshot)
+	kept, lost := splitLost(s.config.ClusterID, before.VMs, snapshot)
 	change.After.VMs, change.Renumbered = kept, lost
 	requests = slices.Clone(requests)
 	for _, vm := range lost {
@@ -167,8 +202,8 @@ func (s *Scaler) nameIn(change *Change, i int, requests []Request, taken map[top
 
 // splitLost tells the VMs that hold their VMID from those that were never made
 // and whose VMID is now a guest's without their key. A guest on a host that is
-// down may be the VM.
-func splitLost(vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.VM) {
+// down may be the VM, and so may one that only lacks the marker.
+func splitLost(clusterID string, vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.VM) {
 	guests := locate(snapshot)
 	alive := map[fleet.Key]bool{}
 	for _, guest := range guests {
@@ -176,7 +211,7 @@ func splitLost(vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.
 	}
 	for _, vm := range vms {
 		guest, taken := guests[guestID{vm.Host.Region, vm.VMID}]
-		if taken && !guest.unread && fleet.Key(guest.Key) != vm.Key && !alive[vm.Key] {
+		if taken && !guest.unread && !guest.looksLike(vm.Name, clusterID) && fleet.Key(guest.Key) != vm.Key && !alive[vm.Key] {
 			lost = append(lost, vm)
 			continue
 		}

@@ -117,7 +117,7 @@ func (j *judge) create(rc *tfjson.ResourceChange) {
 	if host := text(after["node_name"]); host != string(w.Host) {
 		j.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, asked for on %q", host, w.Host))
 	}
-	if name := text(after["name"]); name != label(rc.Address) {
+	if name := text(after["name"]); name != nameOf(rc.Address) {
 		j.deny(RuleIdentity, rc.Address, "the VM's name is not that of its module call")
 	}
 	if clones := list(after["clone"]); len(clones) != 1 {

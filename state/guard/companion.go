@@ -14,7 +14,7 @@ const FirewallType = "proxmox_virtual_environment_firewall_rules"
 
 // firewallPattern matches the addresses of security groups; its group is the
 // module's label.
-var firewallPattern = regexp.MustCompile(`^module\.([a-z0-9](?:[a-z0-9-]*[a-z0-9])?)\.proxmox_virtual_environment_firewall_rules\.security_groups\[0\]$`)
+var firewallPattern = regexp.MustCompile(`^module\.` + labelPattern + `\.proxmox_virtual_environment_firewall_rules\.security_groups\[0\]$`)
 
 // guarded returns the address of the VM whose security groups stand at address,
 // or "".
@@ -48,8 +48,10 @@ var firewallActions = map[operation][]tfjson.Action{
 func (j *judge) firewall(rc *tfjson.ResourceChange) {
 	actions := rc.Change.Actions
 	switch {
+	case rc.Change.Importing != nil && (actions.NoOp() || actions.Update()):
+		j.importedGroups(rc)
 	case rc.Change.Importing != nil:
-		j.deny(RuleImport, rc.Address, "security groups are not imported: they are set again")
+		j.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the security groups: plan again from fresh files")
 	case actions.NoOp():
 	case actions.Replace():
 		j.deny(RuleReplace, rc.Address, "the plan would take the security groups away and set them again: replace the node instead")
@@ -73,6 +75,43 @@ func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
 		return
 	}
 	j.rules(rc, *w)
+}
+
+// importedGroups judges the import of a VM's security groups: with the VM's own,
+// or for a VM that the state knows without them, as its create was cut off in
+// between. The provider does not set groups where any are; it imports what is there,
+// which may be nothing, and brings that to what the file says.
+func (j *judge) importedGroups(rc *tfjson.ResourceChange) {
+	w := j.wanted[guarded(rc.Address)]
+	if w == nil || w.operation != opImport && w.operation != opUpdate {
+		j.deny(RuleSurplus, rc.Address, "nobody asked to import security groups of this VM: plan again from fresh files")
+		return
+	}
+	w.served = true
+	if rc.Change.Importing.ID != "vm/"+w.ImportID() {
+		j.deny(RuleImport, rc.Address, fmt.Sprintf("the import is not of the security groups of VM %d on %s", w.VMID, w.Host))
+	}
+	j.belongs(rc.Address, rc.Change.Before, *w)
+	j.rules(rc, *w)
+	if !groups(rc.Change.After).holds(groups(rc.Change.Before)) {
+		j.ask(RuleImport, rc.Address, "the import would remove firewall rules that someone gave to the VM: approve if they may go")
+	}
+}
+
+// groupNames are the security groups among firewall rules; a rule that is none has
+// an empty name.
+type groupNames []string
+
+func groups(values any) groupNames {
+	var names groupNames
+	for _, rule := range list(attributes(values)["rule"]) {
+		names = append(names, text(attributes(rule)["security_group"]))
+	}
+	return names
+}
+
+func (g groupNames) holds(others groupNames) bool {
+	return !slices.ContainsFunc(others, func(name string) bool { return !slices.Contains(g, name) })
 }
 
 // rules checks the security groups that a VM will have.

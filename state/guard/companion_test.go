@@ -1,10 +1,13 @@
 package guard_test
 
 import (
+	"strings"
 	"testing"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -37,7 +40,7 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"replaced", mixed, edits{groupsCome + "change.actions": []any{"delete", "create"}}, guard.RuleReplace, "set them again"},
 		{"read", mixed, edits{groupsCome + "change.actions": []any{"read"}}, guard.RuleAction, `"read"`},
 		{"updated with a create", mixed, edits{groupsCome + "change.actions": []any{"update"}}, guard.RuleSurplus, "nobody asked to update"},
-		{"imported", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}}, guard.RuleImport, "not imported"},
+		{"imported and created", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}}, guard.RuleImport, "would also create"},
 		{"deposed", mixed, edits{groupsGo + "deposed": "0a"}, guard.RuleReplace, "broken replacement"},
 		{"second instance", mixed, edits{groupsCome + "index": 1}, guard.RuleAddress, "not a VM"},
 		{"another name", mixed, edits{groupsCome + "address": "module.workers-2003.proxmox_virtual_environment_firewall_rules.x[0]"}, guard.RuleAddress, "not a VM"},
@@ -47,7 +50,7 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"another provider", mixed, edits{groupsCome + "provider_name": "x"}, guard.RuleAddress, "not a VM"},
 		{"a data source", mixed, edits{groupsCome + "mode": "data"}, guard.RuleAddress, "not a VM"},
 		{"nobody's", mixed, edits{groupsCome + "address": "x", groupsCome + "module_address": "module."}, guard.RuleAddress, "not a VM"},
-		{"imported as they are", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}, groupsCome + "change.actions": []any{"no-op"}}, guard.RuleImport, "not imported"},
+		{"imported as they are", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}, groupsCome + "change.actions": []any{"no-op"}}, guard.RuleSurplus, "nobody asked to import"},
 		{"from a source", mixed, edits{groupsCome + "change.after.rule.0.source": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
 		{"to a destination", mixed, edits{groupsCome + "change.after.rule.0.dest": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
 		{"of a VM in the state", mixed, edits{"prior_state.values.root_module.child_modules.1.resources.0.type": guard.ResourceType}, guard.RuleAddress, "the state holds"},
@@ -103,5 +106,102 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 	leaving := intent(func(i *guard.Intent) { i.Delete = creating(2002, 2003).Create })
 	if v := guard.Check(plan, leaving, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleSurplus, "nobody asked to create security groups") {
 		t.Errorf("groups for a VM that leaves: got\n%s", v)
+	}
+}
+
+// importedGroups is a plan that imports security groups of VM 2003, whose VM it
+// leaves as it is, or imports too.
+func importedGroups(t *testing.T, action, vmImport string, edits edits) *tfjson.Plan {
+	t.Helper()
+	plan := edited(t, "firewall", edits)
+	groups, node := plan.ResourceChanges[3].Change, plan.ResourceChanges[4].Change
+	groups.Actions, groups.AfterUnknown = []tfjson.Action{tfjson.Action(action)}, nil
+	if groups.Before == nil {
+		groups.Before = groups.After
+	}
+	if groups.Importing == nil {
+		groups.Importing = &tfjson.Importing{ID: "vm/pve-1/2003"}
+	}
+	node.Actions, node.Before, node.AfterUnknown = []tfjson.Action{"no-op"}, node.After, nil
+	if vmImport != "" {
+		node.Importing = &tfjson.Importing{ID: vmImport}
+	}
+	return plan
+}
+
+func TestCheckImportOfSecurityGroups(t *testing.T) {
+	t.Parallel()
+	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })
+	importing := intent(func(i *guard.Intent) { i.Import = creating(2003).Create; i.Delete = mixed.Delete })
+	rule := func(group, action string) []any {
+		return []any{map[string]any{"security_group": group, "action": action}}
+	}
+	before := func(vmid int, rules []any) map[string]any { return map[string]any{"vm_id": vmid, "rule": rules} }
+	tests := []struct {
+		name, action, vmImport string
+		intent                 guard.Intent
+		edits                  edits
+		decision               guard.Decision
+		part                   string
+	}{
+		{name: "as they are", action: "no-op", intent: updating, decision: guard.Allow},
+		{name: "none yet", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, nil)}, decision: guard.Allow},
+		{name: "with the VM", action: "no-op", vmImport: "pve-1/2003", intent: importing, decision: guard.Allow},
+		{name: "none yet, with the VM", action: "update", vmImport: "pve-1/2003", intent: importing, edits: edits{groupsCome + "change.before": before(2003, nil)}, decision: guard.Allow},
+		{name: "a rule by hand", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, rule("", "ACCEPT"))}, decision: guard.NeedsApproval, part: "someone gave"},
+		{name: "a group by hand", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, rule("ssh", ""))}, decision: guard.NeedsApproval, part: "someone gave"},
+		{name: "for a create", action: "update", intent: mixed, decision: guard.Deny, part: "nobody asked to import"},
+		{name: "for nothing", action: "no-op", intent: intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), decision: guard.Deny, part: "nobody asked to import"},
+		{name: "replaced", action: "delete", intent: updating, decision: guard.Deny, part: "would also delete"},
+		{name: "another VM's, by its import", action: "update", intent: updating, edits: edits{groupsCome + "change.importing": map[string]any{"id": "vm/pve-1/100"}}, decision: guard.Deny, part: "not of the security groups of VM 2003"},
+		{name: "another VM's", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(100, nil)}, decision: guard.Deny, part: "not those of VM 2003"},
+		{name: "into a rule of its own", action: "update", intent: updating, edits: edits{groupsCome + "change.after.rule.0.action": "ACCEPT"}, decision: guard.Deny, part: "not a security group"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			v := guard.Check(importedGroups(t, tt.action, tt.vmImport, tt.edits), tt.intent, guard.DefaultRules())
+			if v.Decision != tt.decision || tt.part != "" && !has(v, tt.decision, findingRule(v, tt.part), tt.part) {
+				t.Errorf("want %s with %q, got\n%s", tt.decision, tt.part, v)
+			}
+		})
+	}
+}
+
+// findingRule returns the rule of the finding that says part.
+func findingRule(v guard.Verdict, part string) guard.Rule {
+	for _, f := range v.Findings {
+		if strings.Contains(f.Message, part) {
+			return f.Rule
+		}
+	}
+	return ""
+}
+
+// TestCheckPoolOfDigits has the plan of a VM whose pool begins with a digit, by the
+// addresses that generator writes.
+func TestCheckPoolOfDigits(t *testing.T) {
+	t.Parallel()
+	vm := fleet.VM{Name: fleet.NodeName("10g", 2003), Spec: fleet.Spec{SecurityGroups: []string{"web"}}}
+	addresses := generator.Addresses(&vm)
+	raw := strings.ReplaceAll(string(read(t, "firewall")), "module.workers-2003", "module._10g-2003")
+	raw = strings.ReplaceAll(raw, `"workers-2003":`, `"_10g-2003":`)
+	for _, name := range []string{vm.Name, "_" + vm.Name} {
+		plan, err := guard.Decode([]byte(strings.ReplaceAll(raw, `"workers-2003"`, `"`+name+`"`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := plan.ResourceChanges[3].Address; got != addresses[1] {
+			t.Fatalf("the plan has %s, generator %s", got, addresses[1])
+		}
+		asked := mixed
+		asked.Create = []guard.Target{{Address: addresses[0], VMID: 2003, Key: creating(2003).Create[0].Key, Host: "pve-1"}}
+		v := guard.Check(plan, asked, guard.DefaultRules())
+		if name == vm.Name && v.Decision != guard.Allow {
+			t.Errorf("got\n%s", v)
+		}
+		if name != vm.Name && !has(v, guard.Deny, guard.RuleIdentity, "not that of its module call") {
+			t.Errorf("VM named %s: got\n%s", name, v)
+		}
 	}
 }

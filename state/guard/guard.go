@@ -45,6 +45,9 @@ type Intent struct {
 	Delete    []Target
 	Import    []Target
 	Update    []Target
+	// Targeted tells a plan that was restricted to the targets: it can change nothing
+	// else, so that it does not show the rest is no fault.
+	Targeted bool
 }
 
 // Rules are the limits of one plan; beyond them a person must approve. The zero

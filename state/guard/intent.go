@@ -6,13 +6,18 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
 
+// labelPattern matches a module's label, which is the VM's name. One that begins
+// with a digit has an underscore before it, as no identifier of HCL does.
+const labelPattern = `((?:_[0-9]|[a-z])(?:[a-z0-9-]*[a-z0-9])?)`
+
 // addressPattern matches our addresses; its group is the module's label.
-var addressPattern = regexp.MustCompile(`^module\.([a-z0-9](?:[a-z0-9-]*[a-z0-9])?)\.proxmox_virtual_environment_vm\.node$`)
+var addressPattern = regexp.MustCompile(`^module\.` + labelPattern + `\.proxmox_virtual_environment_vm\.node$`)
 
 // label returns the module label of one of our addresses, or "".
 func label(address string) string {
@@ -22,6 +27,9 @@ func label(address string) string {
 	}
 	return match[1]
 }
+
+// nameOf returns the name of the VM at one of our addresses.
+func nameOf(address string) string { return strings.TrimPrefix(label(address), "_") }
 
 func importID(host topology.HostName, vmid fleet.VMID) string {
 	return string(host) + "/" + strconv.Itoa(int(vmid))

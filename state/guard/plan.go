@@ -48,7 +48,7 @@ func (j *judge) plan(plan *tfjson.Plan) bool {
 		return false
 	}
 	// OpenTofu does not tell; there the missing part of the intent gives it away.
-	if plan.Complete != nil && !*plan.Complete {
+	if plan.Complete != nil && !*plan.Complete && !j.intent.Targeted {
 		j.deny(RulePlan, "", "the plan is incomplete: plan again without -target")
 	}
 	if len(plan.DeferredChanges) > 0 {

@@ -1,0 +1,98 @@
+package scaler
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// VMIDTakenError says that a guest without the VM's key holds its VMID.
+type VMIDTakenError struct {
+	VM    string
+	VMID  fleet.VMID
+	Guest string
+	Host  topology.HostID
+}
+
+func (e *VMIDTakenError) Error() string {
+	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which is not numaform's: it is left alone; "+
+		"plan again, and the VM gets another number", e.VM, e.VMID, e.Guest, e.Host)
+}
+
+// GuestGoneError says that the VM that a plan would delete is someone else's now.
+type GuestGoneError struct {
+	Address string
+	VMID    fleet.VMID
+	Guest   string
+}
+
+func (e *GuestGoneError) Error() string {
+	return fmt.Sprintf("%s: the state says VMID %d, which is now guest %q without this VM's key: it is not deleted; "+
+		"take the address out of the state with `state rm`", e.Address, e.VMID, e.Guest)
+}
+
+// MarkerLostError says that a guest looks like a VM of the fleet but does not say
+// so any more: it is neither touched nor replaced.
+type MarkerLostError struct {
+	VM     string
+	VMID   fleet.VMID
+	Host   topology.HostID
+	Marker string
+}
+
+func (e *MarkerLostError) Error() string {
+	return fmt.Sprintf("vm %s: guest %d on %s looks like it, but its description lacks the line by which it is known: put it back: %s",
+		e.VM, e.VMID, e.Host, e.Marker)
+}
+
+// CPUsTakenError says that another guest was pinned to a VM's CPUs since it was placed.
+type CPUsTakenError struct {
+	VM    string
+	CPUs  topology.CPUSet
+	Guest string
+	VMID  int
+	Host  topology.HostID
+}
+
+func (e *CPUsTakenError) Error() string {
+	return fmt.Sprintf("vm %s: CPUs %s of %s were given to guest %d (%s) since it was placed: plan again", e.VM, e.CPUs, e.Host, e.VMID, e.Guest)
+}
+
+// OutsideStateError says that VMs to be removed exist and are not in the state.
+type OutsideStateError struct{ Names []string }
+
+func (e *OutsideStateError) Error() string {
+	return fmt.Sprintf("%s: the VM exists and is not in the state, so no plan can remove it: run `numaform apply`, which takes it in, then remove it again",
+		strings.Join(e.Names, ", "))
+}
+
+// HostDownError says that nothing can be done on a host now.
+type HostDownError struct {
+	Host    topology.HostID
+	Problem string
+}
+
+func (e *HostDownError) Error() string {
+	return fmt.Sprintf("host %s cannot be used: %s: nothing of it was changed; run again when it is back", e.Host, e.Problem)
+}
+
+// StaleStateError says that the state holds VMs that are not there, and that a
+// dry run leaves it so.
+type StaleStateError struct{ Addresses []string }
+
+func (e *StaleStateError) Error() string {
+	return fmt.Sprintf("the state holds %s from a create that did not end, or whose VM is gone or someone else's by now: "+
+		"apply takes such entries out of the state first; nothing in Proxmox is touched by that", strings.Join(e.Addresses, ", "))
+}
+
+// AffinityError says that a credential may not pin as a VM wants it.
+type AffinityError struct {
+	VM, Reason string
+}
+
+func (e *AffinityError) Error() string {
+	return fmt.Sprintf("vm %s: its ProxmoxNodeClass says pinWith: Affinity, but %s: "+
+		"log in as root@pam with a password, or use pinWith: HostAgent", e.VM, e.Reason)
+}

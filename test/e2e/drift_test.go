@@ -1,0 +1,83 @@
+package e2e_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// TestStateLost loses a host's state: a node cannot be removed by a plan that does
+// not know it, and nothing of it is lost by trying.
+func TestStateLost(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	before := stage.Sim.Guests()
+	states, err := filepath.Glob(filepath.Join(stage.Fleet(), "*", "*", "terraform.tfstate*"))
+	if err != nil || len(states) == 0 {
+		t.Fatalf("states %v, %v", states, err)
+	}
+	for _, state := range states {
+		if err := os.Remove(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := vmOf(t, stage, 2000).Name
+	run(t, stage, cli.ExitFailed, "remove", name, "-f", stage.Manifests(), "--auto-approve")
+	if _, exists := stage.Sim.Guest(2000); !exists || vmOf(t, stage, 2000).Name != name {
+		t.Fatal("the node was lost")
+	}
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	for _, guest := range before {
+		if after, ok := stage.Sim.Guest(guest.VMID); !ok || after.Raw != guest.Raw {
+			t.Errorf("guest %d was changed", guest.VMID)
+		}
+	}
+	run(t, stage, cli.ExitOK, "remove", name, "-f", stage.Manifests(), "--auto-approve")
+	if _, exists := stage.Sim.Guest(2000); exists {
+		t.Error("the node is still there")
+	}
+}
+
+// TestVMDeletedByHand makes a VM again that its file wants.
+func TestVMDeletedByHand(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	stage.Sim.RemoveGuest(2000)
+	run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests())
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	compare(t, stage)
+	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
+}
+
+// TestDescriptionEdited writes over the line by which a VM is known.
+func TestDescriptionEdited(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	guest, _ := stage.Sim.Guest(2000)
+	config := maps.Clone(guest.Config)
+	config["description"] = "the accountants' node"
+	if err := stage.Sim.PutGuest(pvesim.Foreign{VMID: 2000, Host: guest.Host, Running: true, Config: config}); err != nil {
+		t.Fatal(err)
+	}
+	before := stage.Sim.Guests()
+	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	if !strings.Contains(out, "put it back: numaform/1 cluster=quickstart key=") {
+		t.Errorf("apply does not say what is wrong:\n%s", out)
+	}
+	after := stage.Sim.Guests()
+	if len(after) != len(before) {
+		t.Errorf("%d guests, before %d", len(after), len(before))
+	}
+	run(t, stage, cli.ExitFailed, "remove", vmOf(t, stage, 2000).Name, "-f", stage.Manifests(), "--auto-approve")
+	if _, exists := stage.Sim.Guest(2000); !exists {
+		t.Error("a vm without our marker was removed")
+	}
+}
