@@ -15,9 +15,10 @@ import (
 // lscpu gives the CPUs of each NUMA node, but neither siblings nor memory, and of
 // caches only their number. What that leaves open stays Unknown:
 //
-//   - Siblings are known where lscpu says one thread per core, no CPU is offline,
-//     and cores times sockets is the number of CPUs. The product is needed: old
-//     versions divide, and call a hybrid machine of 20 CPUs and 14 cores unthreaded.
+//   - Siblings are known where lscpu says one thread per core, and cores times
+//     sockets is the number of CPUs online, as with SMT switched off. The product is
+//     needed: old versions divide, and call a hybrid machine of 20 CPUs and 14 cores
+//     unthreaded.
 //   - Caches are known where there is one, which all CPUs share, or as many as
 //     CPUs. As many caches as NUMA nodes proves nothing: there are machines with
 //     two caches over four nodes, and others with two in each.
@@ -186,7 +187,7 @@ func (b lscpuBlock) setCores(m *Machine, online int) {
 		if cpu.Online && sockets == 1 {
 			cpu.Socket = 0
 		}
-		if threads == 1 && cores*sockets == online && len(m.CPUs) == online {
+		if cpu.Online && threads == 1 && cores*sockets == online {
 			cpu.Core = cpu.ID
 		}
 	}

@@ -32,7 +32,8 @@ type Group struct {
 // FromCounts returns what the counts of /nodes/{n}/status tell: sockets, cores
 // over all sockets, online threads, and the host's memory. The ids of the CPUs
 // are taken as 0, 1, 2, …, and the one NUMA node is assumed. Siblings are known
-// only where there are as many cores as threads, so that no core has two.
+// only where there are as many cores as threads, so that no core has two. What
+// /cluster/resources does not count, sockets and cores, is 0.
 func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine {
 	m := Machine{Model: model, MemoryMiB: memoryMiB}
 	for id := range min(cpus, MaxCPU+1) {

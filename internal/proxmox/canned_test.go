@@ -49,13 +49,8 @@ func newCanned(t *testing.T) *canned {
 	c.Config.ErrorLog = log.New(io.Discard, "", 0)
 	c.StartTLS()
 	t.Cleanup(c.Close)
-	c.say("/version", map[string]any{"version": "9.0.3", "release": "9.0"})
 	c.say("/access/permissions?path=/vms", map[string]any{"/vms": map[string]any{"VM.Audit": 1}})
-	c.say("/cluster/status", []any{
-		map[string]any{"type": "cluster", "name": "c", "quorate": 1},
-		map[string]any{"type": "node", "name": "pve-1", "online": 1},
-	})
-	c.say("/cluster/resources", []any{})
+	c.resources()
 	c.say("/nodes/pve-1/status", map[string]any{
 		"cpuinfo": map[string]any{"model": "Test CPU", "sockets": 1, "cores": 4, "cpus": 8},
 		"memory":  map[string]any{"total": 16 << 30},
@@ -79,11 +74,33 @@ NUMA node1 CPU(s):                  2-3,6-7
 
 // report is a report as pvereport lays it out, with a secret in a guest's config.
 func report(lscpu string) string {
-	return "\n==== general system info ====\n\n# hostname\npve-1\n\n# lscpu\n" + lscpu +
+	return "\n==== general system info ====\n\n# hostname\npve-1\n" +
+		"\n# pveversion --verbose\nproxmox-ve: 9.0.0 (running kernel: 6.14.8-2-pve)\npve-manager: 9.0.3 (running version: 9.0.3/025864202ebb6109)\n" +
+		"\n# lscpu\n" + lscpu +
 		"\n==== info about virtual guests ====\n\n# cat /etc/pve/qemu-server/100.conf\n#canary-description\ncores: 64\n"
 }
 
 func (c *canned) say(path string, data any) { c.answer(path, answer{data: data}) }
+
+// resources says that these exist beside pve-1.
+func (c *canned) resources(others ...any) {
+	c.say("/cluster/resources", append([]any{nodeResource("pve-1")}, others...))
+}
+
+// cluster says that there are these hosts, and what else exists.
+func (c *canned) cluster(members []any, others ...any) {
+	c.say("/cluster/status", members)
+	for _, m := range members {
+		if m := m.(map[string]any); m["type"] == "node" {
+			others = append(others, nodeResource(m["name"].(string)))
+		}
+	}
+	c.say("/cluster/resources", others)
+}
+
+func nodeResource(name string) map[string]any {
+	return map[string]any{"type": "node", "node": name, "status": "online", "maxcpu": 8, "maxmem": 16 << 30}
+}
 
 func (c *canned) refuse(path string, status int, reason string) {
 	c.answer(path, answer{status: status, reason: reason})

@@ -22,13 +22,15 @@ func TestErrors(t *testing.T) {
 		want   []string
 	}{
 		{
-			"wrong token", func(c *canned, _ *proxmox.Config) { c.refuse("/version", 401, "invalid token value!") }, 401,
-			[]string{"reading /version of region r1", "401 invalid token value!", "check token_id and token_secret of API token numaform@pve!scaler"},
+			"wrong token", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 401, "invalid token value!") }, 401,
+			[]string{"reading /cluster/resources of region r1", "401 invalid token value!", "check token_id and token_secret of API token numaform@pve!scaler"},
 		},
 		{"missing privilege", func(c *canned, _ *proxmox.Config) {
+			c.cluster([]any{node("pve-1", 1), node("pve-2", 1)})
 			c.refuse("/cluster/status", 403, "Permission check failed (/, Sys.Audit)")
 		}, 403, []string{"403 Permission check failed (/, Sys.Audit)", "grant Sys.Audit on /: pveum acl modify / --roles PVEAuditor --tokens 'numaform@pve!scaler'"}},
 		{"status line rewritten by a proxy", func(c *canned, _ *proxmox.Config) {
+			c.cluster([]any{node("pve-1", 1), node("pve-2", 1)})
 			c.answer("/cluster/status", answer{status: 403, reason: "Forbidden", body: `{"data":null,"message":"Permission check failed (/, Sys.Audit)\n"}`})
 		}, 403, []string{"grant Sys.Audit on /"}},
 		{"wrong password", func(c *canned, cfg *proxmox.Config) {
@@ -51,11 +53,11 @@ func TestErrors(t *testing.T) {
 			[]string{"connection refused", "check url, and that the host is up"},
 		},
 		{
-			"not Proxmox", func(c *canned, _ *proxmox.Config) { c.answer("/version", answer{body: "<html>"}) }, 200,
+			"not Proxmox", func(c *canned, _ *proxmox.Config) { c.answer("/cluster/resources", answer{body: "<html>"}) }, 200,
 			[]string{"the answer cannot be understood", "check that url is a Proxmox host"},
 		},
 		{
-			"elsewhere", func(c *canned, _ *proxmox.Config) { c.refuse("/version", 404, "Not Found") }, 404,
+			"elsewhere", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 404, "Not Found") }, 404,
 			[]string{"404 Not Found", "check that url is a Proxmox host"},
 		},
 	} {
@@ -99,6 +101,7 @@ func TestRetries(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			server := newCanned(t)
+			server.refuse("/nodes/pve-1/report", 501, "not implemented")
 			server.refuse("/nodes/pve-1/status", test.status, test.reason)
 			host := server.read(t).Hosts[0]
 			if got := server.asked("/nodes/pve-1/status"); got != test.tries {
@@ -114,16 +117,16 @@ func TestRetries(t *testing.T) {
 func TestRetrySucceeds(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
-	server.answer("/version", answer{status: 500, reason: "got timeout"}, answer{data: map[string]any{"version": "8.4.1"}})
-	if got := server.read(t).Regions[0].Version; got != "8.4.1" {
-		t.Errorf("version is %q", got)
+	server.answer("/cluster/resources", answer{status: 500, reason: "got timeout"}, answer{data: []any{nodeResource("pve-1")}})
+	if hosts := server.read(t).Hosts; len(hosts) != 1 || hosts[0].Problem != "" {
+		t.Errorf("hosts: %+v", hosts)
 	}
 }
 
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
-	server.refuse("/version", 595, "No route to host")
+	server.refuse("/cluster/resources", 595, "No route to host")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := newClient(t, server.config()).Snapshot(ctx)
@@ -151,7 +154,7 @@ func TestTicket(t *testing.T) {
 	if got := server.headers[len(server.headers)-1].Get("Cookie"); got != "PVEAuthCookie=PVE:root@pam:1" {
 		t.Errorf("cookie is %q", got)
 	}
-	server.answer("/version", answer{status: 401, reason: "permission denied - invalid PVE ticket"}, answer{data: map[string]any{}})
+	server.answer("/cluster/resources", answer{status: 401, reason: "permission denied - invalid PVE ticket"}, answer{data: []any{nodeResource("pve-1")}})
 	if _, err := client.Snapshot(context.Background()); err == nil {
 		t.Error("an expired ticket is no error")
 	}

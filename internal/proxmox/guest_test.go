@@ -108,7 +108,7 @@ func TestGuests(t *testing.T) {
 			for key, value := range test.fields {
 				resource[key] = value
 			}
-			server.say("/cluster/resources", []any{resource})
+			server.resources(resource)
 			server.say(fmt.Sprintf("/nodes/pve-1/%s/100/config?current=1", resource["type"]), test.config)
 			host := server.read(t).Hosts[0]
 			want := base
@@ -135,7 +135,7 @@ func TestUnreadableGuest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := newCanned(t)
-			server.say("/cluster/resources", []any{guestResource("pve-1", 100, nil), guestResource("pve-1", 101, nil)})
+			server.resources(guestResource("pve-1", 100, nil), guestResource("pve-1", 101, nil))
 			server.answer("/nodes/pve-1/qemu/100/config?current=1", given)
 			server.say("/nodes/pve-1/qemu/101/config?current=1", map[string]any{"affinity": "3"})
 			host := server.read(t).Hosts[0]
@@ -152,7 +152,7 @@ func TestUnreadableGuest(t *testing.T) {
 func TestForeignDescriptionsAndReportAreDropped(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
-	server.say("/cluster/resources", []any{guestResource("pve-1", 100, nil)})
+	server.resources(guestResource("pve-1", 100, nil))
 	server.say("/nodes/pve-1/qemu/100/config?current=1", map[string]any{"description": "canary-description", "cipassword": "canary-password"})
 	text, err := server.read(t).Print()
 	if err != nil || strings.Contains(string(text), "canary") {
@@ -164,13 +164,10 @@ func TestForeignDescriptionsAndReportAreDropped(t *testing.T) {
 func TestVanishedGuest(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
-	server.say("/cluster/status", []any{
-		map[string]any{"type": "node", "name": "pve-1", "online": 1}, map[string]any{"type": "node", "name": "pve-2", "online": 1},
-	})
-	server.say("/nodes/pve-2/status", map[string]any{"cpuinfo": map[string]any{"cpus": 8, "cores": 4, "sockets": 1}})
+	server.say("/cluster/status", []any{node("pve-1", 1), node("pve-2", 1)})
 	server.say("/nodes/pve-2/report", report(eightCPUs))
 	server.answer("/cluster/resources",
-		answer{data: []any{guestResource("pve-1", 100, nil), guestResource("pve-1", 101, nil)}},
+		answer{data: []any{nodeResource("pve-1"), nodeResource("pve-2"), guestResource("pve-1", 100, nil), guestResource("pve-1", 101, nil)}},
 		answer{data: []any{guestResource("pve-2", 101, nil)}})
 	for _, vmid := range []string{"100", "101"} {
 		server.refuse("/nodes/pve-1/qemu/"+vmid+"/config?current=1", 500, "Configuration file 'nodes/pve-1/qemu-server/"+vmid+".conf' does not exist")
@@ -191,7 +188,7 @@ func TestNodeCapacity(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
 	server.say("/nodes/pve-1/report", report(strings.NewReplacer("0-1,4-5", "0-3", "2-3,6-7", "4-7").Replace(eightCPUs)))
-	server.say("/cluster/resources", []any{guestResource("pve-1", 100, map[string]any{"status": "stopped"})})
+	server.resources(guestResource("pve-1", 100, map[string]any{"status": "stopped"}))
 	server.say("/nodes/pve-1/qemu/100/config?current=1", map[string]any{
 		"name": "node-capacity", "tags": "karpenter", "affinity": "0-7", "numa": 1, "memory": 16384, "cores": 8,
 		"numa0": "cpus=0-3,hostnodes=0,memory=8192,policy=bind", "numa1": "cpus=4-7,hostnodes=1,memory=8192,policy=bind",

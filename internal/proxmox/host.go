@@ -4,67 +4,93 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"regexp"
+	"strings"
 
 	"github.com/numaform/numaform/topology"
 )
 
-// readHost reads hardware and guests of a host that has no Problem yet. It
-// returns the guests that do not exist there any more.
-func (c *Client) readHost(ctx context.Context, host *topology.Host, guests []resource) []resource {
+// readHost reads hardware and guests of a host that has no Problem yet. The report
+// goes first: a host that cannot be reached is not asked for each guest.
+func (c *Client) readHost(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
 	if host.Problem != "" {
-		host.Guests = listed(guests)
-		return nil
+		host.Guests = listed(listing.guests)
+		return hostRead{}
 	}
-	counts, err := c.readStatus(ctx, host)
+	found, err := c.readHardware(ctx, host, listing.node)
 	if err != nil {
 		failHost(host, err)
-		host.Guests = listed(guests)
-		return nil
+		host.Guests = listed(listing.guests)
+		return hostRead{}
 	}
-	var (
-		report topology.Machine
-		found  guestsRead
-		wg     sync.WaitGroup
-	)
-	wg.Go(func() { report, err = c.readReport(ctx, host.Name) })
-	wg.Go(func() { found = c.readGuests(ctx, host, guests) })
-	wg.Wait()
-	if err != nil {
-		host.Warnings = append(host.Warnings,
-			"its report cannot be read, so NUMA nodes are known from files only: "+short(err))
-	}
+	guests := c.readGuests(ctx, host, listing.guests)
 	var warnings []string
-	host.Machine, warnings = topology.Merge(c.cfg.Machines[host.Name], found.capacity, report, counts)
+	host.Machine, warnings = topology.Merge(c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts)
 	host.Warnings = append(host.Warnings, warnings...)
-	return found.gone
+	return hostRead{gone: guests.gone, version: found.version}
 }
 
 // readGuestsOf reads a host's guests alone, after asking whether it is there.
-func (c *Client) readGuestsOf(ctx context.Context, host *topology.Host, guests []resource) []resource {
+func (c *Client) readGuestsOf(ctx context.Context, host *topology.Host, guests []resource) hostRead {
 	if host.Problem == "" {
-		_, err := c.readStatus(ctx, host)
+		found, err := c.readStatus(ctx, host.Name)
 		if err == nil {
-			return c.readGuests(ctx, host, guests).gone
+			return hostRead{gone: c.readGuests(ctx, host, guests).gone, version: found.version}
 		}
 		failHost(host, err)
 	}
 	host.Guests = listed(guests)
-	return nil
+	return hostRead{}
+}
+
+// hardware is what a host tells of itself.
+type hardware struct {
+	// report is what its lscpu says, or nothing.
+	report topology.Machine
+	// counts are how many CPUs and how much memory Proxmox counts.
+	counts  topology.Machine
+	version string
+}
+
+// readHardware reads a host's report. The rest stands in the host's entry among
+// the resources, so its status is only read if the report cannot be read, or if
+// the entry has no counts because pvestatd does not run.
+func (c *Client) readHardware(ctx context.Context, host *topology.Host, node resource) (hardware, error) {
+	found, err := c.readReport(ctx, host.Name)
+	if err == nil && node.MaxCPU > 0 && node.MaxMem > 0 {
+		found.counts = topology.FromCounts("", 0, 0, int(node.MaxCPU), node.MaxMem.mib())
+		return found, nil
+	}
+	var refused *Error
+	if errors.As(err, &refused) && refused.Status == statusUnreachable {
+		return hardware{}, err
+	}
+	status, statusErr := c.readStatus(ctx, host.Name)
+	if statusErr != nil {
+		return hardware{}, statusErr
+	}
+	if err != nil {
+		host.Warnings = append(host.Warnings,
+			"its report cannot be read, so NUMA nodes are known from files only: "+short(err))
+		return status, nil
+	}
+	found.counts = status.counts
+	return found, nil
 }
 
 // readStatus reads the counts that Proxmox gives of a host's hardware.
-func (c *Client) readStatus(ctx context.Context, host *topology.Host) (topology.Machine, error) {
+func (c *Client) readStatus(ctx context.Context, host topology.HostName) (hardware, error) {
 	var status hostStatus
-	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/status", host.Name), &status); err != nil {
-		return topology.Machine{}, err
+	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/status", host), &status); err != nil {
+		return hardware{}, err
 	}
 	cpu := status.CPUInfo
 	machine := topology.FromCounts(cpu.Model, int(cpu.Sockets), int(cpu.Cores), int(cpu.CPUs), status.Memory.Total.mib())
 	if status.Kernel.Machine == "aarch64" {
 		machine.Arch = "arm64"
 	}
-	return machine, nil
+	version, _, _ := strings.Cut(strings.TrimPrefix(status.PVEVersion, "pve-manager/"), "/")
+	return hardware{counts: machine, version: version}, nil
 }
 
 // failHost says why a host cannot be used.
@@ -79,12 +105,27 @@ func failHost(host *topology.Host, err error) {
 }
 
 // readReport reads the lscpu block of a host's report, which is the one place
-// where Proxmox tells NUMA nodes. Everything else in it is none of our business:
-// it lists the configuration of every guest.
-func (c *Client) readReport(ctx context.Context, host topology.HostName) (topology.Machine, error) {
+// where Proxmox tells NUMA nodes, and the version of Proxmox VE. Everything else
+// in it is none of our business: it lists the configuration of every guest.
+func (c *Client) readReport(ctx context.Context, host topology.HostName) (hardware, error) {
 	var report string
 	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/report", host), &report); err != nil {
-		return topology.Machine{}, err
+		return hardware{}, err
 	}
-	return topology.ParseLscpu(report)
+	machine, err := topology.ParseLscpu(report)
+	return hardware{report: machine, version: reportVersion(report)}, err
+}
+
+// runningVersion finds the version in "pve-manager: 9.0.3 (running version: 9.0.3/5bd5b0ff1e5c2a4b)".
+var runningVersion = regexp.MustCompile(`(?m)^pve-manager: \S+ \(running version: (\d[0-9A-Za-z.~+-]{0,30})/`)
+
+// reportVersion reads the version of Proxmox VE in a report's list of packages, and
+// looks at no other section. It returns "" if there is none.
+func reportVersion(report string) string {
+	_, rest, _ := strings.Cut(report, "\n# pveversion")
+	packages, _, _ := strings.Cut(rest, "\n#")
+	if found := runningVersion.FindStringSubmatch(packages); found != nil {
+		return found[1]
+	}
+	return ""
 }

@@ -64,6 +64,9 @@ func zoo(t *testing.T, guests int) []topology.Host {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if machine.MemoryMiB == 0 { // every host counts its memory
+			machine.MemoryMiB = 64 << 10
+		}
 		host := topology.Host{Region: "r1", Name: topology.HostName(fmt.Sprintf("pve-%02d", i)), Online: true, Machine: machine}
 		for j := range guests {
 			host.Guests = append(host.Guests, topology.Guest{
@@ -115,40 +118,78 @@ func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func
 	}
 }
 
-// TestCalls bounds what one reading costs pveproxy's three workers.
+// TestCalls bounds what one reading costs pveproxy's three workers: three calls per
+// host and one per guest, also of a lone host, and three at once.
 func TestCalls(t *testing.T) {
 	t.Parallel()
-	const guests = 4
-	for _, most := range []int{0, 1} {
-		t.Run(fmt.Sprint(most), func(t *testing.T) {
-			t.Parallel()
-			hosts := zoo(t, guests)
-			server, cfg := simulate(t, pvesim.Config{Hosts: hosts})
-			server.AddFault(pvesim.Fault{Path: "^/nodes/", Delay: time.Millisecond}) // so that requests meet
-			cfg.MaxInFlight = most
-			snapshot := snapshotOf(t, cfg)
-			perHost, region := map[string]int{}, 0
-			for _, call := range server.Calls() {
-				if call.Method != http.MethodGet {
-					t.Errorf("a reading called %s %s", call.Method, call.Path)
+	const guests = 4 // on each host
+	for _, hosts := range []int{1, 2, 3} {
+		for _, most := range []int{0, 1} {
+			t.Run(fmt.Sprintf("hosts=%d/most=%d", hosts, most), func(t *testing.T) {
+				t.Parallel()
+				given := zoo(t, guests)[:hosts]
+				given[0].Guests[0].Template = true
+				server, cfg := simulate(t, pvesim.Config{Hosts: given})
+				server.AddFault(pvesim.Fault{Path: "^/nodes/", Delay: 5 * time.Millisecond}) // so that requests meet
+				cfg.MaxInFlight = most
+				snapshot := snapshotOf(t, cfg)
+				checkCalls(t, server, 3*hosts+guests*hosts)
+				if got, want := server.MaxInFlight(), max(1, 3-2*most); got > want {
+					t.Errorf("%d calls at once, want at most %d", got, want)
 				}
-				if call.Host == "" {
-					region++
+				names := hostNames(snapshot)
+				server.ResetCalls()
+				again, err := newClient(t, cfg).Refresh(context.Background(), snapshot, names)
+				if err != nil {
+					t.Fatal(err)
 				}
-				perHost[call.Host]++
-			}
-			for _, host := range snapshot.Hosts {
-				if got := perHost[string(host.Name)]; got > 3+guests || len(host.Guests) != guests {
-					t.Errorf("%s: %d calls for %d guests", host.Name, got, len(host.Guests))
+				checkCalls(t, server, 3*hosts+guests*hosts)
+				if diff := cmp.Diff(snapshot, again); diff != "" {
+					t.Errorf("a refresh changed what did not change (-want +got):\n%s", diff)
 				}
-			}
-			if region > 4 {
-				t.Errorf("%d calls for the region", region)
-			}
-			if got, want := server.MaxInFlight(), max(1, 3-2*most); got != want {
-				t.Errorf("%d calls at once, want %d", got, want)
-			}
-		})
+			})
+		}
+	}
+}
+
+func hostNames(snapshot *topology.Snapshot) []topology.HostName {
+	var names []topology.HostName
+	for _, host := range snapshot.Hosts {
+		names = append(names, host.Name)
+	}
+	return names
+}
+
+// checkCalls wants at most so many calls, all of which read.
+func checkCalls(t *testing.T, server *pvesim.Server, limit int) {
+	t.Helper()
+	calls := server.Calls()
+	paths := map[string]int{}
+	for _, call := range calls {
+		if call.Method != http.MethodGet {
+			t.Errorf("a reading called %s %s", call.Method, call.Path)
+		}
+		paths[call.Path]++
+	}
+	t.Logf("%d calls: %v", len(calls), paths)
+	if len(calls) == 0 || len(calls) > limit {
+		t.Errorf("%d calls, want at most %d", len(calls), limit)
+	}
+}
+
+// TestCallsByPassword logs in once, which is the one call more.
+func TestCallsByPassword(t *testing.T) {
+	t.Parallel()
+	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:1]})
+	cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password = "", "", "root@pam", pvesim.DefaultRootPassword
+	client := newClient(t, cfg)
+	for range 2 {
+		if _, err := client.Snapshot(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := len(server.Calls()), 1+2*(3+2); got != want {
+		t.Errorf("%d calls, want %d", got, want)
 	}
 }
 
@@ -224,9 +265,9 @@ func TestFaults(t *testing.T) {
 		fault   pvesim.Fault
 		problem string
 	}{
-		{"connection lost once", pvesim.Fault{Path: "^/nodes/pve-01/status", Disconnect: true, Times: 1}, ""},
-		{"connection always lost", pvesim.Fault{Path: "^/nodes/pve-01/status", Disconnect: true}, "cannot be reached (EOF)"},
-		{"stuck", pvesim.Fault{Path: "^/nodes/pve-01/status", Hang: true}, "no answer within 2s"},
+		{"connection lost once", pvesim.Fault{Path: "^/nodes/pve-01/report", Disconnect: true, Times: 1}, ""},
+		{"connection always lost", pvesim.Fault{Path: "^/nodes/pve-01/(report|status)", Disconnect: true}, "cannot be reached (EOF)"},
+		{"stuck", pvesim.Fault{Path: "^/nodes/pve-01/(report|status)", Hang: true}, "no answer within 2s"},
 		{"guest stuck", pvesim.Fault{Path: "^/nodes/pve-01/qemu/102", Hang: true}, "guest 102 cannot be read"},
 		{"report stuck", pvesim.Fault{Path: "^/nodes/pve-01/report", Hang: true}, ""},
 	} {
@@ -245,7 +286,7 @@ func TestFaults(t *testing.T) {
 			if !strings.Contains(host.Problem, test.problem) || (host.Problem == "") != (test.problem == "") || len(host.Guests) != 2 {
 				t.Errorf("problem %q, %d guests", host.Problem, len(host.Guests))
 			}
-			if stuck := strings.Contains(test.fault.Path, "report"); stuck != (len(host.Warnings) != 0) {
+			if stuck := test.fault.Hang && strings.HasSuffix(test.fault.Path, "report"); stuck != (len(host.Warnings) != 0) {
 				t.Errorf("warnings are %q", host.Warnings)
 			}
 		})

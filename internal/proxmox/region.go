@@ -17,38 +17,63 @@ const resourcesPath = "/cluster/resources"
 type regionRead struct {
 	topology.Region
 	online   map[topology.HostName]bool
+	nodes    map[topology.HostName]resource // the hosts' own entries
 	guests   map[topology.HostName][]resource
 	storages map[topology.HostName][]topology.Storage
 	// warning is about guests that the credential may not see.
 	warning string
 }
 
+// readRegion makes two calls, and a third where there are several hosts. The
+// version is not among them: reports have it.
 func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	var (
-		version   version
-		members   []member
 		resources []resource
 		warning   string
 	)
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.get(groupCtx, "/version", &version) })
-	group.Go(func() error { return c.get(groupCtx, "/cluster/status", &members) })
 	group.Go(func() error { return c.get(groupCtx, resourcesPath, &resources) })
 	group.Go(func() (err error) { warning, err = c.hiddenGuests(groupCtx); return err })
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	region := newRegionRead(topology.Region{Name: c.cfg.Region, Version: version.Version, Quorate: true}, resources)
+	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
 	region.warning, region.HidesGuests = warning, warning != ""
+	if len(region.nodes) == 1 {
+		region.setLoneHost()
+		return region, nil
+	}
+	if err := c.readMembers(ctx, region); err != nil {
+		return nil, err
+	}
+	return region, nil
+}
+
+// setLoneHost stands in for /cluster/status where one host is all there is. It
+// answered, so it is online, also while it says "unknown" for want of a pvestatd.
+// No other host has a vote, so alone or as a cluster of one it has no quorum to
+// lose; should it wait for a vote from outside, then Proxmox itself refuses to write.
+func (r *regionRead) setLoneHost() {
+	for name, node := range r.nodes {
+		r.online[name] = node.Status != "offline"
+	}
+}
+
+// readMembers reads which hosts the cluster has and reaches, and whether it has quorum.
+func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
+	var members []member
+	if err := c.get(ctx, "/cluster/status", &members); err != nil {
+		return err
+	}
 	for _, m := range members {
 		switch m.Type {
-		case "cluster": // a host that is in no cluster has none
+		case "cluster":
 			region.Quorate = m.Quorate != 0
 		case "node":
 			region.online[topology.HostName(m.Name)] = m.Online != 0
 		}
 	}
-	return region, nil
+	return nil
 }
 
 // newRegionRead puts each resource with its host.
@@ -56,12 +81,15 @@ func newRegionRead(region topology.Region, resources []resource) *regionRead {
 	r := &regionRead{
 		Region:   region,
 		online:   map[topology.HostName]bool{},
+		nodes:    map[topology.HostName]resource{},
 		guests:   map[topology.HostName][]resource{},
 		storages: map[topology.HostName][]topology.Storage{},
 	}
 	for _, res := range resources {
 		host := topology.HostName(res.Node)
 		switch res.Type {
+		case "node":
+			r.nodes[host] = res
 		case string(topology.GuestVM), string(topology.GuestContainer):
 			r.guests[host] = append(r.guests[host], res)
 		case "storage":

@@ -32,9 +32,13 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 	return merged, errors.Join(errs...)
 }
 
-// Snapshot reads the region: two calls per host, one per guest, and five more.
-// A host that cannot be read has a Problem; the error is for what no host can
-// be used without.
+// Snapshot reads the region, at most three calls at once (Config.MaxInFlight):
+// one for the report of each host, one per guest, templates included, and for the
+// region two, or three if it has several hosts. So these are never more than three
+// per host and one per guest. A login by password adds one an hour, and only what
+// goes wrong adds more: a host whose report cannot be read is asked for its status,
+// some failures are tried again, and guests that moved are looked for. A host that
+// cannot be read has a Problem; the error is for what no host can be used without.
 func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
@@ -57,14 +61,14 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 		return nil, err
 	}
 	hosts := slices.DeleteFunc(c.hosts(region, names), func(h topology.Host) bool { return !slices.Contains(names, h.Name) })
-	read := func(ctx context.Context, host *topology.Host, guests []resource) []resource {
+	read := func(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
 		known := old.Host(host.ID())
 		if known == nil || len(known.CPUs) == 0 {
-			return c.readHost(ctx, host, guests)
+			return c.readHost(ctx, host, listing)
 		}
 		host.Machine, host.Warnings = known.Machine, known.Warnings
 		host.ReservedCPUs, host.ReservedMemoryMiB = known.ReservedCPUs, known.ReservedMemoryMiB
-		return c.readGuestsOf(ctx, host, guests)
+		return c.readGuestsOf(ctx, host, listing.guests)
 	}
 	if err := c.readHosts(ctx, region, hosts, read); err != nil {
 		return nil, err
@@ -79,7 +83,9 @@ func (c *Client) replace(old *topology.Snapshot, region *regionRead, hosts []top
 	for _, r := range old.Regions {
 		if r.Name != region.Name {
 			fresh.Regions = append(fresh.Regions, r)
+			continue
 		}
+		fresh.Regions[0].Version = cmp.Or(region.Version, r.Version)
 	}
 	for _, h := range old.Hosts {
 		switch {
@@ -118,22 +124,44 @@ func sortSnapshot(s *topology.Snapshot) {
 	}
 }
 
-// hostReader reads one host, keeps what goes wrong in it, and returns those of
-// the guests that were gone.
-type hostReader func(ctx context.Context, host *topology.Host, guests []resource) []resource
+// hostListing is what /cluster/resources tells of a host.
+type hostListing struct {
+	node   resource // has no counts if the host is down
+	guests []resource
+}
 
-// readHosts reads all hosts at once, and then the guests that moved meanwhile.
+// hostRead is what reading a host gave beside what stands in the host.
+type hostRead struct {
+	// gone are those of its guests that do not exist there any more.
+	gone []resource
+	// version is that of Proxmox VE, or empty.
+	version string
+}
+
+// hostReader reads one host and keeps what goes wrong in it.
+type hostReader func(ctx context.Context, host *topology.Host, listing hostListing) hostRead
+
+// readHosts reads all hosts at once, and then the guests that moved meanwhile. The
+// region's version is that of the first host that tells its own.
 func (c *Client) readHosts(ctx context.Context, region *regionRead, hosts []topology.Host, read hostReader) error {
-	gone := make([][]resource, len(hosts))
+	reads := make([]hostRead, len(hosts))
 	var wg sync.WaitGroup
 	for i := range hosts {
-		wg.Go(func() { gone[i] = read(ctx, &hosts[i], region.guests[hosts[i].Name]) })
+		name := hosts[i].Name
+		wg.Go(func() {
+			reads[i] = read(ctx, &hosts[i], hostListing{node: region.nodes[name], guests: region.guests[name]})
+		})
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return fmt.Errorf("reading hosts of region %s: %w", c.cfg.Region, err)
 	}
-	return c.readMoved(ctx, hosts, slices.Concat(gone...))
+	var gone []resource
+	for _, r := range reads {
+		gone = append(gone, r.gone...)
+		region.Version = cmp.Or(region.Version, r.version)
+	}
+	return c.readMoved(ctx, hosts, gone)
 }
 
 // readMoved finds guests that were no longer where the list said: they were

@@ -18,7 +18,7 @@ func node(name string, online int) map[string]any {
 func TestRegion(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
-	server.say("/cluster/resources", []any{
+	server.resources(
 		map[string]any{"type": "pool", "pool": "b"},
 		map[string]any{"type": "pool", "pool": "a"},
 		map[string]any{
@@ -30,7 +30,7 @@ func TestRegion(t *testing.T) {
 			"shared": 1, "content": "images", "maxdisk": 1 << 30,
 		},
 		map[string]any{"type": "sdn", "node": "pve-1"},
-	})
+	)
 	snapshot := server.read(t)
 	want := []topology.Region{{Name: "r1", Version: "9.0.3", Quorate: true, Pools: []string{"a", "b"}}}
 	if diff := cmp.Diff(want, snapshot.Regions); diff != "" {
@@ -52,16 +52,19 @@ func TestQuorum(t *testing.T) {
 		status []any
 		want   bool
 	}{
-		{"lost", []any{map[string]any{"type": "cluster", "quorate": 0}, node("pve-1", 1)}, false},
-		{"there", []any{map[string]any{"type": "cluster", "quorate": "1"}, node("pve-1", 1)}, true},
-		{"a single host has no cluster", []any{node("pve-1", 1)}, true},
+		{"lost", []any{map[string]any{"type": "cluster", "quorate": 0}, node("pve-1", 1), node("pve-2", 0)}, false},
+		{"there", []any{map[string]any{"type": "cluster", "quorate": "1"}, node("pve-1", 1), node("pve-2", 0)}, true},
+		{"a lone host has none to lose", []any{node("pve-1", 1)}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			server := newCanned(t)
-			server.say("/cluster/status", test.status)
+			server.cluster(test.status)
 			if got := server.read(t).Regions[0].Quorate; got != test.want {
 				t.Errorf("quorate is %v", got)
+			}
+			if lone, asked := len(test.status) == 1, server.asked("/cluster/status"); lone != (asked == 0) {
+				t.Errorf("asked for the cluster's status %d times", asked)
 			}
 		})
 	}
@@ -109,6 +112,79 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestCounts takes CPUs and memory from the host's entry among the resources, and
+// reads the status of a host whose pvestatd does not run.
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		entry    map[string]any
+		statuses int
+		memory   int64
+	}{
+		"there":         {map[string]any{"status": "online", "maxcpu": 8, "maxmem": 12 << 30}, 0, 12 << 10},
+		"pvestatd dead": {map[string]any{"status": "unknown"}, 1, 16 << 10},
+		"no memory":     {map[string]any{"status": "online", "maxcpu": 8}, 1, 16 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := newCanned(t)
+			test.entry["type"], test.entry["node"] = "node", "pve-1"
+			server.say("/cluster/resources", []any{test.entry})
+			snapshot := server.read(t)
+			host := snapshot.Hosts[0]
+			got := []any{host.MemoryMiB, len(host.CPUs), host.Sources[topology.FactCPUs], host.Online, host.Problem, len(host.Warnings), snapshot.Regions[0].Version}
+			want := []any{test.memory, 8, topology.SourceReport, true, "", 0, "9.0.3"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if asked := server.asked("/nodes/pve-1/status"); asked != test.statuses {
+				t.Errorf("asked for the status %d times", asked)
+			}
+		})
+	}
+}
+
+// TestVersion is that of the report's packages alone, or else of the status.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		old, new string // within the report
+		want     string
+	}{
+		"8.4":                {"9.0.3", "8.4.14", "8.4.14"},
+		"another section's":  {"# pveversion --verbose", "# cat /etc/hosts", ""},
+		"a guest's":          {"cores: 64", "pve-manager: 1.0 (running version: 1.0/ab)", "9.0.3"},
+		"only a guest's":     {"# hostname\npve-1\n\n# pveversion --verbose", "# x", ""},
+		"not of that format": {"(running version:", "(", ""},
+		"no lscpu":           {"Architecture:", "Nothing:", "8.2.2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := newCanned(t)
+			server.say("/nodes/pve-1/status", map[string]any{"cpuinfo": map[string]any{"cpus": 8}, "pveversion": "pve-manager/8.2.2/9355359cd7afbae4"})
+			server.say("/nodes/pve-1/report", strings.ReplaceAll(report(eightCPUs), test.old, test.new))
+			if got := server.read(t).Regions[0].Version; got != test.want {
+				t.Errorf("version is %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestForbidden is how Proxmox answers without Sys.Audit on the host: report and
+// status want it both.
+func TestForbidden(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	for _, path := range []string{"report", "status"} {
+		server.refuse("/nodes/pve-1/"+path, 403, "Permission check failed (/nodes/pve-1, Sys.Audit)")
+	}
+	server.resources(guestResource("pve-1", 100, nil))
+	host := server.read(t).Hosts[0]
+	if !strings.Contains(host.Problem, "grant Sys.Audit on /nodes/pve-1: pveum acl modify /nodes/pve-1") || len(host.Guests) != 1 || !host.Online {
+		t.Errorf("host: %+v", host)
+	}
+}
+
 func TestArm(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -147,10 +223,9 @@ func TestHostsThatCannotBeUsed(t *testing.T) {
 		guestResource("pve-3", 102, nil), guestResource("pve-4", 103, nil),
 	}
 	server := newCanned(t)
-	server.say("/cluster/status", []any{node("pve-1", 1), node("pve-2", 0), node("pve-3", 1), node("pve-4", 1)})
-	server.say("/cluster/resources", guests)
+	server.cluster([]any{node("pve-1", 1), node("pve-2", 0), node("pve-3", 1), node("pve-4", 1)}, guests...)
 	server.say("/nodes/pve-1/qemu/100/config?current=1", map[string]any{})
-	server.refuse("/nodes/pve-3/status", 595, "No route to host")
+	server.refuse("/nodes/pve-3/report", 595, "No route to host")
 	cfg := server.config()
 	cfg.Hosts = []topology.HostName{"pve-1", "pve-2", "pve-3", "pve-9"}
 	snapshot, err := newClient(t, cfg).Snapshot(context.Background())
@@ -179,7 +254,7 @@ func TestHostsThatCannotBeUsed(t *testing.T) {
 			t.Errorf("want %+v, got %+v", want, host)
 		}
 	}
-	for _, path := range []string{"/nodes/pve-2/status", "/nodes/pve-3/report", "/nodes/pve-4/status", "/nodes/pve-2/qemu/101/config?current=1"} {
+	for _, path := range []string{"/nodes/pve-2/report", "/nodes/pve-3/status", "/nodes/pve-3/qemu/102/config?current=1", "/nodes/pve-4/report", "/nodes/pve-2/qemu/101/config?current=1"} {
 		if server.asked(path) != 0 {
 			t.Errorf("asked for %s", path)
 		}
@@ -200,7 +275,8 @@ func TestHiddenGuests(t *testing.T) {
 func TestRefreshOfAbsentHost(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
-	old := &topology.Snapshot{Hosts: []topology.Host{{Region: "r1", Name: "pve-8", Online: true, Guests: []topology.Guest{{VMID: 100}}}}}
+	regions := []topology.Region{{Name: "r1", Version: "8.4.14", Quorate: false}}
+	old := &topology.Snapshot{Regions: regions, Hosts: []topology.Host{{Region: "r1", Name: "pve-8", Online: true, Guests: []topology.Guest{{VMID: 100}}}}}
 	fresh, err := newClient(t, server.config()).Refresh(context.Background(), old, []topology.HostName{"pve-8", "pve-8"})
 	if err != nil {
 		t.Fatal(err)
@@ -208,6 +284,9 @@ func TestRefreshOfAbsentHost(t *testing.T) {
 	if len(fresh.Hosts) != 1 || fresh.Hosts[0].Online || len(fresh.Hosts[0].Guests) != 0 ||
 		!strings.Contains(fresh.Hosts[0].Problem, "is not in the cluster") {
 		t.Errorf("hosts: %+v", fresh.Hosts)
+	}
+	if region := fresh.Regions[0]; region.Version != "8.4.14" || !region.Quorate {
+		t.Errorf("no host was read, so only the version is the old one: %+v", region)
 	}
 }
 
@@ -220,7 +299,7 @@ func TestManyRegions(t *testing.T) {
 		cfg := server.config()
 		cfg.Region = name
 		if name == "m" {
-			server.refuse("/version", 401, "invalid token value!")
+			server.refuse("/cluster/resources", 401, "invalid token value!")
 		}
 		clients = append(clients, newClient(t, cfg))
 	}

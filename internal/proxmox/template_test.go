@@ -70,7 +70,7 @@ func TestTemplates(t *testing.T) {
 				}
 			}
 			server := newCanned(t)
-			server.say("/cluster/resources", []any{guestResource("pve-1", 100, nil)})
+			server.resources(guestResource("pve-1", 100, nil))
 			server.say("/nodes/pve-1/qemu/100/config?current=1", config)
 			got := server.read(t).Hosts[0].Templates
 			want := want

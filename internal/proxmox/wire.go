@@ -71,12 +71,6 @@ func (v values) count(key string, otherwise int) (int, error) {
 	return n, nil
 }
 
-// version is /version.
-type version struct {
-	Version string `json:"version"`
-	Release string `json:"release"`
-}
-
 // member is an element of /cluster/status: the cluster itself or a host.
 type member struct {
 	Type    string `json:"type"`
@@ -120,6 +114,7 @@ type hostStatus struct {
 	Kernel struct {
 		Machine string `json:"machine"`
 	} `json:"current-kernel"`
+	PVEVersion string `json:"pveversion"`
 }
 
 // list splits Proxmox' lists, which have commas, semicolons or blanks, and sorts
