@@ -68,7 +68,7 @@ func build(b *testing.B, vms, hosts int) *fixture {
 }
 
 // start opens a simulated Proxmox with hosts of 80 CPUs in four NUMA nodes.
-func start(b *testing.B, hosts int) *fixture {
+func start(b *testing.B, hosts int, change ...func(*pvesim.Config)) *fixture {
 	b.Helper()
 	f := &fixture{plugins: testenv.PluginDir(b), store: store.NewDirectory(filepath.Join(b.TempDir(), "fleet"))}
 	machine, err := machines.Load("xeon-6230-2s-snc2")
@@ -86,6 +86,9 @@ func start(b *testing.B, hosts int) *fixture {
 			c.Hosts = append(c.Hosts, host)
 			f.hosts = append(f.hosts, host.ID())
 			collected[host.Name] = machine
+		}
+		for _, change := range change {
+			change(c)
 		}
 	})
 	f.client, err = proxmox.New(proxmox.Config{
