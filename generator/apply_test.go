@@ -13,6 +13,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -35,13 +36,15 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			vm.Clone, vm.Storage, vm.DiskGiB = fleet.CloneFull, "local-lvm", 30
 			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000"}}
 			vm.Tags, vm.ResourcePool = []string{"team-b", "team-a"}, "nodes"
+			vm.Pool, vm.Name = "10g", fleet.NodeName("10g", vm.VMID)
+			vm.SecurityGroups = []string{"web", "ssh"}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newShard(t, change)
 			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
-			s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
+			s.applyAllowed(t, guard.Intent{Create: s.targets()})
 			s.wantNoChanges(t)
 			made := s.guest(t)
 			if !made.Running || len(made.Pending) > 0 {
@@ -49,7 +52,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			}
 			s.wantMarker(t, made)
 			s.loseState(t)
-			s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
+			s.applyAllowed(t, guard.Intent{Import: s.targets()})
 			if diff := cmp.Diff(made, s.guest(t)); diff != "" {
 				t.Errorf("guest after import (-before +after):\n%s", diff)
 			}
@@ -57,6 +60,53 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			s.removeVM(t)
 		})
 	}
+}
+
+// TestSecurityGroupsThatWereCutOff loses the connection while the second of two
+// security groups is set. The provider does not set groups where one is, but
+// imports what there is and adds the rest.
+func TestSecurityGroupsThatWereCutOff(t *testing.T) {
+	t.Parallel()
+	for name, skip := range map[string]int{"none is set": 0, "one is set": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShard(t, func(vm *fleet.VM) { vm.SecurityGroups = []string{"web", "ssh"} })
+			restore := s.proxmox.AddFault(pvesim.Fault{Method: "POST", Path: "/firewall/rules$", Skip: skip, Status: 500})
+			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
+			if out, err := s.engine.Try(t, s.dir, "apply", "-no-color", "-auto-approve"); err == nil {
+				t.Fatalf("the apply went through:\n%s", out)
+			}
+			restore()
+			s.writeImports(t)
+			s.applyAllowed(t, guard.Intent{Update: s.targets()})
+			s.wantNoChanges(t)
+			s.removeVM(t)
+		})
+	}
+}
+
+// targets are the shard's VM for an intent.
+func (s *shard) targets() []guard.Target {
+	return []guard.Target{{Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host}}
+}
+
+// applyAllowed plans, wants the guard to allow the plan, and applies it.
+func (s *shard) applyAllowed(t *testing.T, intent guard.Intent) {
+	t.Helper()
+	intent.ClusterID = "prod"
+	s.engine.Run(t, s.dir, "plan", "-no-color", "-out=a.tfplan")
+	plan, err := guard.Decode([]byte(s.engine.Run(t, s.dir, "show", "-json", "a.tfplan")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := guard.Allow
+	if s.vm.Source.Options["agent"] == "0" && len(intent.Import) > 0 {
+		want = guard.NeedsApproval // the provider reads nothing back of an agent that is off
+	}
+	if verdict := guard.Check(plan, intent, guard.DefaultRules()); verdict.Decision != want {
+		t.Errorf("got\n%s", verdict)
+	}
+	s.engine.Run(t, s.dir, "apply", "-no-color", "a.tfplan")
 }
 
 // shard is the directory of a fleet with one VM, and the Proxmox that it is for.
@@ -176,6 +226,12 @@ func (s *shard) loseState(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.writeImports(t)
+}
+
+// writeImports asks for an import of the VM and what belongs to it.
+func (s *shard) writeImports(t *testing.T) {
+	t.Helper()
 	var blocks strings.Builder
 	for _, i := range generator.Imports(&s.vm) {
 		fmt.Fprintf(&blocks, "import {\n  to = %s\n  id = %q\n}\n", i.Address, i.ID)

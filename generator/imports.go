@@ -15,7 +15,9 @@ import (
 type Import struct{ Address, ID string }
 
 // Imports returns what must be imported to take a VM back into a state that was
-// lost, the VM itself first.
+// lost, the VM itself first. An engine passes over what its state has already. The
+// security groups are imported even where none is set yet: the provider sets no
+// groups where there are any, but brings imported ones to what the file says.
 func Imports(vm *fleet.VM) []Import {
 	place := fmt.Sprintf("%s/%d", vm.Host.Host, vm.VMID)
 	imports := []Import{{Address(vm), place}}

@@ -45,6 +45,7 @@ const (
 	mendRestore = "restore the file from version control; to change a node, change its NodePool or ProxmoxNodeClass"
 	mendUpgrade = "upgrade numaform"
 	mendRemove  = "move the file out of the fleet's directory"
+	mendEither  = "restore the file from version control if it is a node's, or else move it out of the fleet's directory"
 	mendModule  = "restore the directory from version control"
 )
 
@@ -71,7 +72,7 @@ type parser struct {
 // hasFleet reports whether there is a file that only a fleet has.
 func (p *parser) hasFleet() bool {
 	for name := range p.files {
-		if name == fleetFile || path.Base(name) == rotationFile || kindOf(name) != kindOther {
+		if kind := kindOf(name); kind != kindOther && kind != kindIgnore && kind != kindModule {
 			return true
 		}
 	}
@@ -85,8 +86,8 @@ func (p *parser) parse() error {
 	hosts := map[topology.HostID]bool{}
 	for _, name := range sortedPaths(p.files) {
 		kind := kindOf(name)
-		if kind == kindStray {
-			return &ParseError{File: name, Problem: "is not numaform's, but the engine would read it", Mend: mendRemove}
+		if err := p.checkStray(name); err != nil {
+			return err
 		}
 		if kind != kindMain && kind != kindNode {
 			continue
@@ -110,6 +111,17 @@ func (p *parser) parse() error {
 	return p.compare()
 }
 
+// checkStray refuses what the engine would plan along with a shard's files.
+func (p *parser) checkStray(name string) error {
+	switch kind := kindOf(name); {
+	case kind == kindStray:
+		return &ParseError{File: name, Problem: "is not numaform's, but the engine would read it", Mend: mendRemove}
+	case kind == kindNode && !Owns(name, p.files[name]):
+		return &ParseError{File: name, Problem: "lacks numaform's header, but the engine would read it", Mend: mendEither}
+	}
+	return nil
+}
+
 // compare renders what was read and finds the first difference to the files.
 func (p *parser) compare() error {
 	if err := p.checkModules(); err != nil {
@@ -125,6 +137,7 @@ func (p *parser) compare() error {
 		}
 		content, exists := p.files[name]
 		switch {
+		case !exists && kindOf(name) == kindRotation: // It begins anew.
 		case !exists:
 			return &ParseError{File: name, Problem: "is missing", Mend: mendRestore}
 		case !bytes.Equal(content, written[name]):
@@ -192,49 +205,4 @@ func (p *parser) checkModules() error {
 		File:    path.Join(modulesDir, modules.NodeModule, slices.Min(wrong)),
 		Problem: "was edited: its content is not the one that its name stands for", Mend: mendModule,
 	}
-}
-
-type kind int
-
-const (
-	kindOther kind = iota
-	kindMain
-	kindNode
-	// kindStray is a file that the engine reads beside a shard's own.
-	kindStray
-)
-
-// kindOf tells by its path what a file is.
-func kindOf(name string) kind {
-	parts := strings.Split(name, "/")
-	if len(parts) != 3 || parts[0] == modulesDir || parts[1] == templatesDir {
-		return kindOther
-	}
-	base := parts[2]
-	switch {
-	case base == ImportFile || strings.HasPrefix(base, "."):
-		return kindOther
-	case base == mainFile:
-		return kindMain
-	case strings.HasPrefix(base, nodePrefix) && strings.HasSuffix(base, hclSuffix) && !strings.HasSuffix(base, "_override"+hclSuffix):
-		return kindNode
-	case engineReads(base):
-		return kindStray
-	}
-	return kindOther
-}
-
-func engineReads(base string) bool {
-	for _, suffix := range []string{hclSuffix, ".tofu", ".tfvars"} {
-		if strings.HasSuffix(base, suffix) || strings.HasSuffix(base, suffix+".json") {
-			return true
-		}
-	}
-	return false
-}
-
-func hostOf(name string) topology.HostID {
-	region, rest, _ := strings.Cut(name, "/")
-	host, _, _ := strings.Cut(rest, "/")
-	return topology.HostID{Region: topology.RegionName(region), Host: topology.HostName(host)}
 }

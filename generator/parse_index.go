@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// parseIndex reads fleet.json and each region's rotation.json.
+// parseIndex reads fleet.json and each region's rotation.json. A rotation that is
+// missing begins anew: it only spreads numbers, and none that is in use is given.
 func (p *parser) parseIndex() error {
 	var content index
 	if err := p.readJSON(fleetFile, &content, func() int { return content.FormatVersion }); err != nil {
@@ -21,8 +22,10 @@ func (p *parser) parseIndex() error {
 	for _, r := range content.Regions {
 		var last rotation
 		name := path.Join(string(r.Name), rotationFile)
-		if err := p.readJSON(name, &last, func() int { return last.FormatVersion }); err != nil {
-			return err
+		if _, exists := p.files[name]; exists {
+			if err := p.readJSON(name, &last, func() int { return last.FormatVersion }); err != nil {
+				return err
+			}
 		}
 		p.fleet.Regions = append(p.fleet.Regions, fleet.Region{
 			Name: r.Name, Endpoint: r.Endpoint, Insecure: r.Insecure, Rotation: last.Rotation,

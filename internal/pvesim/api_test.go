@@ -33,7 +33,7 @@ func TestFirewall(t *testing.T) {
 		{"unknown policy", "PUT", fw + "/options", []string{"policy_in", "MAYBE"}, 400, "Parameter verification failed."},
 	})
 	holdsAll(t, c.call("GET", fw+"/options"), `"enable":1`, `"policy_in":"DROP"`)
-	holdsAll(t, c.call("GET", fw+"/rules/1"), `"dport":"2222"`, `"pos":1`)
+	holdsAll(t, c.call("GET", fw+"/rules/1"), `"dport":"2222"`, `"pos":"1"`)
 	check(t, c, []step{{"deleted", "DELETE", fw + "/rules/0", nil, 200, "OK"}})
 	if rules := c.call("GET", fw+"/rules").data.([]any); len(rules) != 1 {
 		t.Errorf("rules %v", rules)

@@ -94,7 +94,9 @@ func getFirewallRule(r *request) (any, error) {
 		if pos >= len(f.rules) {
 			return nil, dief("no rule at position %d", pos)
 		}
-		return f.ruleEntry(pos), nil
+		entry := f.ruleEntry(pos)
+		entry["pos"] = strconv.Itoa(pos) // the request's own word, unlike in the list
+		return entry, nil
 	})
 }
 

@@ -145,3 +145,26 @@ func TestListsShowWhatMayBeSeen(t *testing.T) {
 		}
 	}
 }
+
+// TestHostsAmongResources are listed to everybody, with their counts only to who has
+// Sys.Audit on the host.
+func TestHostsAmongResources(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		grants []string
+		want   bool
+	}{{nil, false}, {[]string{"/nodes", "Sys.Audit"}, true}} {
+		list := limited(t, cluster(), test.grants...).call("GET", "/cluster/resources?type=node").data.([]any)
+		if len(list) == 0 {
+			t.Fatal("no host is listed")
+		}
+		for _, entry := range list {
+			host := entry.(map[string]any)
+			_, cpus := host["maxcpu"]
+			_, memory := host["maxmem"]
+			if cpus != test.want || memory != test.want || host["status"] != "online" {
+				t.Errorf("with %v: %v", test.grants, host)
+			}
+		}
+	}
+}

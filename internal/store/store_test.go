@@ -2,6 +2,8 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,22 +11,44 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/topology"
 )
 
-// wanted is a small fleet with one module.
-func wanted() generator.Files {
-	return generator.Files{
-		".gitignore":                          []byte(".terraform/\n"),
-		"fleet.json":                          []byte("{}\n"),
-		"modules/proxmox-node/0123/main.tf":   []byte("# module\n"),
-		"modules/proxmox-node/0123/README.md": []byte("what it is\n"),
-		"r/rotation.json":                     []byte("{}\n"),
-		"r/pve-1/main.tf":                     []byte("# root\n"),
-		"r/pve-1/node-a-2000.tf":              []byte("one\ntwo\n"),
-		"r/pve-1/node-a-2001.tf":              []byte("one\n"),
+// render returns the files of a fleet of cluster prod with plain VMs on hosts.
+func render(hosts map[fleet.VMID]string, edits ...func(*fleet.Fleet)) generator.Files {
+	f := fleet.Fleet{
+		ClusterID: "prod", Backend: fleet.Backend{Type: "local"},
+		Regions: []fleet.Region{{Name: "r", Endpoint: "https://pve-1.example:8006/"}},
 	}
+	for id, host := range hosts {
+		f.VMs = append(f.VMs, fleet.VM{
+			Key: fleet.Key(fmt.Sprintf("%032x", id)), VMID: id, Name: fleet.NodeName("a", id),
+			Spec: fleet.Spec{
+				Pool: "a", NodeClass: "default", InstanceType: "m4x8", CapacityType: "on-demand",
+				VCPUs: 4, MemoryMiB: 8192, Policy: fleet.PolicyShared, Template: "debian", Clone: fleet.CloneLinked, CPUType: "host",
+			},
+			Placement: fleet.Placement{Host: topology.HostID{Region: "r", Host: topology.HostName(host)}, Reason: "the only host"},
+			Source:    fleet.Source{VMID: 9000, DiskInterface: "scsi0", DiskGiB: 20, Storage: "local"},
+		})
+	}
+	for _, edit := range edits {
+		edit(&f)
+	}
+	f.Sort()
+	files, err := generator.Render(f)
+	if err != nil {
+		panic(err)
+	}
+	return files
+}
+
+// wanted is a small fleet.
+func wanted() generator.Files {
+	return render(map[fleet.VMID]string{2000: "pve-1", 2001: "pve-1"})
 }
 
 // strangers are files that the engine and people keep in a fleet's directory.
@@ -102,6 +126,7 @@ func TestWriteLeavesStrangersAlone(t *testing.T) {
 		t.Errorf("it reads %v", files)
 	}
 	write(t, d, wanted())
+	write(t, d, render(map[fleet.VMID]string{2005: "pve-2"}))
 	write(t, d, generator.Files{})
 	for _, name := range strangers {
 		content, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
@@ -116,20 +141,18 @@ func TestWriteIsTheDifference(t *testing.T) {
 	dir := t.TempDir()
 	d := store.NewDirectory(dir)
 	write(t, d, wanted())
-	put(t, dir, "r/pve-1/stray.tf", "engines would read this")
 	kept := filepath.Join(dir, "r", "pve-1", "main.tf")
 	before, err := os.Stat(kept)
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := wanted()
-	delete(next, "r/pve-1/node-a-2001.tf")
-	delete(next, "modules/proxmox-node/0123/main.tf")
-	next["r/pve-1/node-a-2000.tf"] = []byte("changed\n")
+	next := render(map[fleet.VMID]string{2000: "pve-1"}, func(f *fleet.Fleet) { f.VMs[0].Reason = "another" })
+	maps.DeleteFunc(next, func(name string, _ []byte) bool { return store.IsModule(name) })
 	write(t, d, next)
 
-	want := next
-	want["modules/proxmox-node/0123/main.tf"] = []byte("# module\n") // older VMs may call it
+	want := wanted() // with the modules, which older VMs may call
+	delete(want, "r/pve-1/node-a-2001.tf")
+	maps.Copy(want, next)
 	if diff := cmp.Diff(want, read(t, d)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
@@ -165,7 +188,7 @@ func TestReadRefusesLinksThatLeaveTheFleet(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	put(t, dir, "secret", "s3cret")
-	put(t, dir, "fleet/r/pve-1/main.tf", "")
+	put(t, dir, "fleet/r/pve-1/main.tf", string(wanted()["r/pve-1/main.tf"]))
 	if err := os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "fleet", "r", "pve-1", "node-a-1.tf")); err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +227,9 @@ func TestLock(t *testing.T) {
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	before, after := wanted(), wanted()
+	before["r/pve-1/node-a-2000.tf"], before["r/pve-1/node-a-2001.tf"] = []byte("one\ntwo\n"), []byte("one\n")
 	delete(after, "r/pve-1/node-a-2001.tf")
-	delete(after, "modules/proxmox-node/0123/main.tf")
+	delete(after, "modules/proxmox-node/"+modules.Hash()+"/main.tf")
 	after["r/pve-1/node-a-2000.tf"] = []byte("one\n2\n")
 	after["r/pve-2/node-a-2002.tf"] = []byte("new\n")
 	for _, name := range []string{"README.md", "main.tf", "templates/x.tf"} {
@@ -234,7 +258,7 @@ func TestCompare(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("differences (-want +got):\n%s", diff)
 	}
-	if same := store.Compare(before, wanted()); len(same) != 0 {
+	if same := store.Compare(before, maps.Clone(before)); len(same) != 0 {
 		t.Errorf("equal fleets differ: %v", same)
 	}
 }

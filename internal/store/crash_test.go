@@ -1,0 +1,166 @@
+package store_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/store"
+)
+
+var errCrash = errors.New("crash")
+
+// crashAfter writes files and stops after some steps. It returns the file that was
+// next, or "" if the write was done.
+func crashAfter(d *store.Directory, files generator.Files, steps int) (string, error) {
+	next := ""
+	d.Interrupt(func(name string) error {
+		if steps == 0 {
+			next = name
+			return errCrash
+		}
+		steps--
+		return nil
+	})
+	defer d.Interrupt(nil)
+	err := d.Write(files)
+	if errors.Is(err, errCrash) {
+		err = nil
+	}
+	return next, err
+}
+
+// TestCrashes ends a write at each of its steps. The fleet is then the old or the
+// new one as a whole, and the next write goes through.
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	moved := render(map[fleet.VMID]string{2000: "pve-1", 2002: "pve-2"}, func(f *fleet.Fleet) {
+		f.Backend = fleet.Backend{Type: "kubernetes", Config: map[string]string{"namespace": "numaform"}}
+		f.Regions[0].Endpoint = "https://pve-9.example:8006/"
+		f.Regions[0].Rotation = fleet.Rotation{Last: 2002}
+		f.Regions = append(f.Regions, fleet.Region{Name: "s", Endpoint: "https://pve-s.example:8006/"})
+	})
+	for name, tt := range map[string]struct {
+		old, next, after generator.Files
+	}{
+		"first apply":         {generator.Files{}, wanted(), moved},
+		"backend and more":    {wanted(), moved, moved},
+		"and back":            {moved, wanted(), moved},
+		"taken back after it": {wanted(), moved, wanted()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var order []string
+			for steps := 0; ; steps++ {
+				d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
+				write(t, d, tt.old)
+				next, err := crashAfter(d, tt.next, steps)
+				if err != nil {
+					t.Fatalf("after %d steps: %v", steps, err)
+				}
+				checkWhole(t, d, tt.old, tt.next, next)
+				write(t, store.NewDirectory(d.Path()), tt.after)
+				if diff := cmp.Diff(tt.after, read(t, d)); diff != "" {
+					t.Fatalf("after %d steps and another write (-want +got):\n%s", steps, diff)
+				}
+				wantNoStage(t, d)
+				if next == "" {
+					break
+				}
+				order = append(order, next)
+			}
+			if len(order) < 5 || order[0] != "next.json" || order[len(order)-1] != "next.json" {
+				t.Errorf("steps: %v", order)
+			}
+		})
+	}
+}
+
+// checkWhole wants the old fleet before the write was staged, and the new one from
+// then on.
+func checkWhole(t *testing.T, d *store.Directory, old, next generator.Files, stopped string) {
+	t.Helper()
+	want := next
+	if _, err := os.Stat(filepath.Join(d.Path(), store.PrivateDir, "next.json")); stopped != "" && errors.Is(err, os.ErrNotExist) {
+		want = old
+	}
+	files := read(t, d)
+	if diff := cmp.Diff(want, files); diff != "" {
+		t.Fatalf("stopped before %q (-want +got):\n%s", stopped, diff)
+	}
+	if _, err := generator.Parse(files); err != nil {
+		t.Fatalf("stopped before %q: %v", stopped, err)
+	}
+}
+
+func wantNoStage(t *testing.T, d *store.Directory) {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(d.Path(), store.PrivateDir, "next.json")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the staged write is still there: %v", err)
+	}
+}
+
+// TestCrashTwice ends the write that finishes one that was cut off.
+func TestCrashTwice(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	for steps := range 6 {
+		if _, err := crashAfter(d, wanted(), 1+steps); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(wanted(), read(t, d)); diff != "" {
+			t.Fatalf("after crash %d (-want +got):\n%s", steps, diff)
+		}
+	}
+}
+
+// TestCrashAndEdit has a person change a file after a write was cut off.
+func TestCrashAndEdit(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	write(t, d, render(nil))
+	if _, err := crashAfter(d, wanted(), 3); err != nil {
+		t.Fatal(err)
+	}
+	put(t, d.Path(), "r/pve-1/node-a-2001.tf", "# mine\n")
+	_, err := d.Read()
+	for _, err := range []error{err, d.Write(wanted())} {
+		if err == nil || !strings.Contains(err.Error(), "r/pve-1/node-a-2001.tf was changed") || !strings.Contains(err.Error(), "remove "+d.Path()) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestStagedByNobody(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"cut off": `[{"path":`, "outside": `[{"path":"../x","after":"eA=="}]`, "empty": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
+			put(t, d.Path(), store.PrivateDir+"/next.json", content)
+			_, err := d.Read()
+			for _, err := range []error{err, d.Write(wanted())} {
+				if err == nil || !strings.Contains(err.Error(), "next.json") || !strings.Contains(err.Error(), "remove it") {
+					t.Errorf("got %v", err)
+				}
+			}
+			if entries, err := filepath.Glob(filepath.Join(d.Path(), "*")); err != nil || slices.ContainsFunc(entries, isFile) {
+				t.Errorf("it wrote %v (%v)", entries, err)
+			}
+		})
+	}
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}

@@ -1,0 +1,180 @@
+package store_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// infrastructure is a repository of someone else's.
+var infrastructure = []string{
+	"network.tf", "aws/prod/main.tf", "aws/prod/node-x.tf", "aws/prod/terraform.tfvars", "aws/rotation.json",
+	"mods/vpc/main.tf", "modules/vpc/main.tf", "modules/proxmox-node/main.tf", "a/b/c/d/main.tf", "deep/modules/x/y.tf",
+}
+
+func putAll(t *testing.T, dir string, names []string) {
+	t.Helper()
+	for _, name := range names {
+		put(t, dir, name, "# "+name+"\n")
+	}
+}
+
+// tree returns all files below dir but those of PrivateDir.
+func tree(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || strings.Contains(path, store.PrivateDir) {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		name, _ := filepath.Rel(dir, path)
+		files[filepath.ToSlash(name)] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func TestWriteIntoARepository(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	putAll(t, dir, infrastructure)
+	put(t, dir, ".gitignore", "*.swp")
+	want := tree(t, dir)
+	d := store.NewDirectory(dir)
+	if files := read(t, d); len(files) != 0 {
+		t.Errorf("it reads %v", files)
+	}
+	write(t, d, wanted())
+	write(t, d, render(map[fleet.VMID]string{2007: "pve-2"}))
+	got := tree(t, dir)
+	if ignore := got[".gitignore"]; !strings.HasPrefix(ignore, "*.swp\n.numaform/\n") || strings.Count(ignore, ".terraform/") != 1 {
+		t.Errorf(".gitignore:\n%s", ignore)
+	}
+	if _, exists := got["r/pve-1/node-a-2000.tf"]; exists {
+		t.Error("a VM of the fleet is still there")
+	}
+	delete(want, ".gitignore")
+	for name, content := range want {
+		if diff := cmp.Diff(content, got[name]); diff != "" {
+			t.Errorf("%s:\n%s", name, diff)
+		}
+	}
+	if parsed, err := generator.Parse(read(t, d)); err != nil || len(parsed.VMs) != 1 {
+		t.Errorf("fleet %+v, %v", parsed, err)
+	}
+}
+
+func TestWriteRefusesWhatIsInItsWay(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"fleet.json": `{"vehicles": []}`, "r/rotation.json": `{"crops": []}`, "r/pve-1/main.tf": "# mine",
+		"r/pve-1/node-a-2000.tf": "# mine", "r/pve-1/vpc.tf": "# mine", "r/pve-1/x.auto.tfvars": "x = 1",
+		"r/pve-1/x_override.tf.json": "{}", "r/pve-1/x.tofu": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			put(t, dir, name, content)
+			want := tree(t, dir)
+			err := store.NewDirectory(dir).Write(wanted())
+			if err == nil || !strings.Contains(err.Error(), dir+": "+name+" is not numaform's") || !strings.Contains(err.Error(), "move the file") {
+				t.Errorf("got %v", err)
+			}
+			if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+				t.Errorf("files (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWriteRefusesAnotherClustersFleet(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	write(t, d, render(nil, func(f *fleet.Fleet) { f.ClusterID = "lab" }))
+	want := tree(t, d.Path())
+	for _, try := range []func(generator.Files) error{d.Write, d.Accepts} {
+		if err := try(wanted()); err == nil || !strings.Contains(err.Error(), `of cluster "lab", not of "prod"`) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if diff := cmp.Diff(want, tree(t, d.Path())); diff != "" {
+		t.Errorf("files (-before +after):\n%s", diff)
+	}
+}
+
+// TestReadKeepsStrays has files that an engine would read along with a shard.
+func TestReadKeepsStrays(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"r/pve-1/vpc.tf", "r/pve-1/x.tofu", "r/pve-1/terraform.tfvars", "r/pve-1/node-x.tf"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := store.NewDirectory(t.TempDir())
+			write(t, d, wanted())
+			put(t, d.Path(), name, "# mine")
+			_, err := generator.Parse(read(t, d))
+			if err == nil || !strings.Contains(err.Error(), name+": ") || !strings.Contains(err.Error(), "out of the fleet's directory") {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// TestReadKeepsWhatWasEdited has a fleet's files that are hardly to be known again.
+func TestReadKeepsWhatWasEdited(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"fleet.json", "r/rotation.json", "r/pve-1/main.tf", "r/pve-1/node-a-2000.tf"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := store.NewDirectory(t.TempDir())
+			write(t, d, wanted())
+			put(t, d.Path(), name, "<<<<<<< HEAD\n")
+			if _, err := generator.Parse(read(t, d)); err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestAccepts(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		has  []string
+		want string
+	}{
+		"nothing":        {},
+		"git's own":      {has: []string{".git/config", ".gitignore"}},
+		"a repository":   {has: infrastructure, want: "it holds a and no fleet of cluster \"prod\": nothing was written: name a directory"},
+		"a lonely file":  {has: []string{"notes.txt"}, want: "it holds notes.txt and"},
+		"one in its way": {has: []string{"r/pve-1/main.tf"}, want: "r/pve-1/main.tf is not numaform's"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			putAll(t, dir, tt.has)
+			err := store.NewDirectory(dir).Accepts(wanted())
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	d := store.NewDirectory(filepath.Join(t.TempDir(), "absent"))
+	if err := d.Accepts(wanted()); err != nil {
+		t.Errorf("absent: %v", err)
+	}
+	write(t, d, wanted())
+	put(t, d.Path(), "notes.txt", "mine")
+	if err := d.Accepts(render(nil)); err != nil {
+		t.Errorf("the cluster's own: %v", err)
+	}
+}
