@@ -1,6 +1,7 @@
 package scaler
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -158,6 +159,27 @@ func (w *wanted) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 		}
 	}
 	return existing, nil
+}
+
+// partial returns the VMs in the state whose firewall rules are not: their create
+// was cut off in between.
+func (w *wanted) partial(plan *tfjson.Plan) []fleet.VM {
+	creates := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		creates[change.Address] = change.Change.Actions.Create()
+	}
+	var partial []fleet.VM
+	for address, vm := range w.vms {
+		guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
+		if creates[address] || !exists || !w.is(guest, vm) {
+			continue
+		}
+		if slices.ContainsFunc(generator.Addresses(&vm), func(address string) bool { return creates[address] }) {
+			partial = append(partial, vm)
+		}
+	}
+	slices.SortFunc(partial, func(a, b fleet.VM) int { return cmp.Compare(a.VMID, b.VMID) })
+	return partial
 }
 
 // unknown says that a guest may be the VM and cannot be read now.

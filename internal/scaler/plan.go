@@ -208,9 +208,10 @@ func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) (err 
 	if err != nil {
 		return err
 	}
-	if len(existing) > 0 {
-		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not in the state", len(existing)))
-		if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{Imports: importsOf(existing)}); err != nil {
+	partial := w.partial(plan.Plan.JSON)
+	if recovered := slices.Concat(existing, partial); len(recovered) > 0 {
+		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not wholly in the state", len(recovered)))
+		if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{Imports: importsOf(recovered)}); err != nil {
 			return err
 		}
 	}
@@ -218,6 +219,9 @@ func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) (err 
 		return s.outside(plan, names)
 	}
 	plan.Intent = w.intent(plan.Plan.JSON, existing)
+	for _, vm := range partial {
+		plan.Intent.Update = append(plan.Intent.Update, w.target(vm))
+	}
 	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
 	return nil
 }

@@ -1,7 +1,6 @@
 package scaler
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -280,30 +279,13 @@ func (s *Scaler) render(change *Change) (err error) {
 		return fmt.Errorf("rendering the fleet: %w", err)
 	}
 	if theirs, exists := change.BeforeFiles[ignoreFile]; exists {
-		change.AfterFiles[ignoreFile] = withLines(theirs, change.AfterFiles[ignoreFile])
+		change.AfterFiles[ignoreFile] = generator.MergeIgnore(theirs, change.AfterFiles[ignoreFile])
 	}
 	return nil
 }
 
 // ignoreFile is the one file of the fleet that people may write in.
 const ignoreFile = ".gitignore"
-
-// withLines returns the text with those lines of more behind it that it lacks.
-func withLines(text, more []byte) []byte {
-	have := slices.Collect(bytes.Lines(text))
-	result := slices.Clone(text)
-	for line := range bytes.Lines(more) {
-		known := slices.ContainsFunc(have, func(l []byte) bool { return bytes.Equal(bytes.TrimSpace(l), bytes.TrimSpace(line)) })
-		if known {
-			continue
-		}
-		if len(result) > 0 && !bytes.HasSuffix(result, []byte("\n")) {
-			result = append(result, '\n')
-		}
-		result = append(result, line...)
-	}
-	return result
-}
 
 func copyFleet(f fleet.Fleet) fleet.Fleet {
 	f.Regions = slices.Clone(f.Regions)
