@@ -251,18 +251,26 @@ func (w *wanted) stillFree(intent guard.Intent) error {
 		}
 	}
 	for _, target := range intent.Delete {
-		guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
-		if exists && guest.unread {
-			return w.unknown(guest)
-		}
-		if exists && guest.Key == "" && guest.looksLike(w.removed[target.Address].Name, w.clusterID) {
-			return w.markerLost(w.removed[target.Address], guest)
-		}
-		if exists && (guest.ClusterID != w.clusterID || fleet.Key(guest.Key) != target.Key) {
-			return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
+		if err := w.stillOurs(target); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// stillOurs refuses to delete a guest that is not the target, or not known to be.
+func (w *wanted) stillOurs(target guard.Target) error {
+	vm := w.removed[target.Address]
+	guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
+	switch {
+	case !exists || w.is(guest, fleet.VM{Key: target.Key}):
+		return nil
+	case guest.unread:
+		return w.unknown(guest)
+	case guest.looksLike(vm.Name, w.clusterID):
+		return w.markerLost(vm, guest)
+	}
+	return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
 }
 
 // pinsFree refuses a VM whose CPUs another guest was pinned to since it was placed.

@@ -158,19 +158,22 @@ func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unf
 		return err
 	}
 	unfinished = unfinished || recovery.Crashed
-	removing := len(byAddress(change.Removed, plan.Shard)) > 0
-	w, err := s.look(ctx, change, plan.Shard, unfinished || removing)
+	w, err := s.look(ctx, change, plan.Shard, unfinished || len(byAddress(change.Removed, plan.Shard)) > 0)
 	if err != nil {
 		return err
 	}
 	w.interrupted = w.interrupted || recovery.Crashed
-	renumbered := len(byAddress(change.Renumbered, plan.Shard)) > 0
-	if plan.Touched && !plan.dry && !unfinished && !renumbered {
+	if !unfinished && plan.quick(change) {
 		if allowed, err := s.judgeTargets(ctx, plan, w); allowed || err != nil {
 			return err
 		}
 	}
 	return s.judgeAll(ctx, plan, w)
+}
+
+// quick reports whether nothing but the change needs to be planned.
+func (p *ShardPlan) quick(change *Change) bool {
+	return p.Touched && !p.dry && len(byAddress(change.Renumbered, p.Shard)) == 0
 }
 
 // judgeTargets plans only what the change is about, which costs a fraction of a

@@ -87,7 +87,7 @@ func closeClaim(claim *karpv1.NodeClaim) {
 // nothing, one that is joining, whose taints will go, or one that is as it says.
 func (w *world) judgeNode(node *corev1.Node, vm *inflight, claimed bool) {
 	switch {
-	case vm.lost && !(vm.online && isReady(node)):
+	case vm.lost && (!vm.online || !isReady(node)):
 		node.Spec.Taints = append(node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
 		node.Status.Allocatable = nil
 	case !w.mayJoin(node), !claimed && isSettled(node, vm.claim):
