@@ -38,7 +38,7 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:          "pvesim --hosts DIR",
 		Short:        "Serve a simulated Proxmox VE cluster",
-		Long:         "Serve the API of a simulated Proxmox VE cluster over TLS. DIR holds one JSON file per host: a host of a\ntopology snapshot, or a machine as `numaform topology collect` prints it.",
+		Long:         "Serve the API of a simulated Proxmox VE cluster over TLS. DIR holds one JSON file per host: a host of a\ntopology snapshot, or a machine in the format of examples/quickstart/hosts.",
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE:         func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.ErrOrStderr()) },

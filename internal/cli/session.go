@@ -36,7 +36,7 @@ func (o *options) register(command *cobra.Command) {
 	flags.StringSliceVarP(&o.files, "filename", "f", nil, "manifests (files or directories) to decide for, instead of a cluster")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to decide for")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as `numaform topology -o json` prints it, instead of a live one")
+	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as numaform topology -o json prints it, instead of a live one (plan only)")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
 }
 

@@ -64,7 +64,12 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve func([]Shard
 		return nil, ErrFleetChanged
 	}
 	work := filepath.Join(s.config.Store.Path(), store.PrivateDir, "work")
-	plans, err := s.plan(ctx, change, planning{work: work})
+	how := planning{work: work}
+	if change.Empty() {
+		// Nothing is asked for, so there is time to look at everything.
+		how.more = change.After.Hosts
+	}
+	plans, err := s.plan(ctx, change, how)
 	defer func() { err = errors.Join(err, closeAll(plans)) }()
 	if err != nil {
 		return nil, err

@@ -143,7 +143,7 @@ func (s *Scaler) checkPins(change *Change) error {
 
 // planShard fills the plan of a shard, or its Err.
 func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan, work string, unfinished bool) {
-	plan.workspace, plan.Err = s.workspace(change, work, plan.Shard)
+	plan.workspace, plan.Err = s.workspace(change, work, plan.Shard, plan.dry)
 	if plan.Err == nil {
 		plan.Err = s.judge(ctx, change, plan, unfinished)
 	}
@@ -242,7 +242,8 @@ func (s *Scaler) outside(plan *ShardPlan, names []string) error {
 // forget takes stale entries out of the state and plans again: what is wanted and
 // exists is then imported, and what does not exist is created.
 func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (err error) {
-	if plan.dry {
+	copied := s.config.Backend.Type == "local" && s.config.Backend.Config["path"] == ""
+	if plan.dry && !copied {
 		return &StaleStateError{Addresses: stale}
 	}
 	s.config.Progress(plan.Shard, "taking out of the state what is not there: "+strings.Join(stale, ", "))
@@ -314,7 +315,7 @@ func problem(host *topology.Host) string {
 }
 
 // workspace returns the workspace of a shard below work.
-func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard) (*state.Workspace, error) {
+func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard, dry bool) (*state.Workspace, error) {
 	env, err := s.environment(work, shard)
 	if err != nil {
 		return nil, err
@@ -332,15 +333,41 @@ func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard) (*sta
 		},
 	}
 	if s.config.Backend.Type == "local" {
-		// The state stands beside the fleet's files, wherever the engine works.
-		home, err := filepath.Abs(filepath.Join(s.config.Store.Path(), filepath.FromSlash(generator.ShardDir(shard)), "terraform.tfstate"))
-		if err != nil {
-			return nil, fmt.Errorf("opening workspace %s: %w", shard, err)
+		if config.BackendConfig, err = s.localState(work, shard, dry); err != nil {
+			return nil, err
 		}
-		config.BackendConfig = map[string]string{"path": home}
 	}
 	return state.New(config)
 }
+
+// localState says where a local state is: beside the fleet's files, wherever the
+// engine works. A dry run gets a copy, so that it can do as an apply would.
+func (s *Scaler) localState(work string, shard fleet.Shard, dry bool) (map[string]string, error) {
+	if s.config.Backend.Config["path"] != "" {
+		return nil, nil // its path is absolute
+	}
+	home, err := filepath.Abs(filepath.Join(s.config.Store.Path(), filepath.FromSlash(generator.ShardDir(shard)), stateFile))
+	if err != nil {
+		return nil, fmt.Errorf("finding the state of %s: %w", shard, err)
+	}
+	if !dry {
+		return map[string]string{"path": home}, nil
+	}
+	content, err := os.ReadFile(home)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(work, filepath.FromSlash(generator.ShardDir(shard)), stateFile), content, 0o600)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("copying the state of %s: %w", shard, err)
+	}
+	return nil, nil
+}
+
+// stateFile is where the local backend keeps a state.
+const stateFile = "terraform.tfstate"
 
 // environment logs the provider in and lets it trust the region's CA besides the
 // system's.

@@ -91,7 +91,7 @@ func replaceMessage(rc *tfjson.ResourceChange) string {
 func (j *judge) surplus(rc *tfjson.ResourceChange, op operation) {
 	mend := "the files, the state and the request disagree; plan again from fresh files"
 	if op == opDelete {
-		mend = "its file is gone from the fleet: restore it, or take the node out with `numaform remove`"
+		mend = "its file is gone from the fleet: restore it from version control; to take the node out, restore it first and then `numaform remove` the node"
 	}
 	j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s it: %s", op, mend))
 }

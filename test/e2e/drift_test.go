@@ -50,7 +50,7 @@ func TestVMDeletedByHand(t *testing.T) {
 	stage := quickstart(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	stage.Sim.RemoveGuest(2000)
-	run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests())
+	run(t, stage, cli.ExitChanges, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	compare(t, stage)
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
@@ -80,4 +80,32 @@ func TestDescriptionEdited(t *testing.T) {
 	if _, exists := stage.Sim.Guest(2000); !exists {
 		t.Error("a vm without our marker was removed")
 	}
+}
+
+// TestStateLostAndNothingAsked takes VMs back into a lost state although no pod asks
+// for anything.
+func TestStateLostAndNothingAsked(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	states, err := filepath.Glob(filepath.Join(stage.Fleet(), "*", "*", "terraform.tfstate"))
+	if err != nil || len(states) != 3 {
+		t.Fatalf("states %v, %v, want 3", states, err)
+	}
+	for _, state := range states {
+		if err := os.Remove(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := stage.Sim.Guests()
+	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	if strings.Count(out, " to import") != 3 {
+		t.Errorf("apply does not import on all hosts:\n%s", out)
+	}
+	for _, guest := range before {
+		if after, ok := stage.Sim.Guest(guest.VMID); !ok || after.Raw != guest.Raw || after.Running != guest.Running {
+			t.Errorf("guest %d was changed", guest.VMID)
+		}
+	}
+	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 }

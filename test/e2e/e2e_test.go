@@ -133,6 +133,7 @@ func TestPlanIsTheSameTwice(t *testing.T) {
 	for _, out := range []string{first, second, first} {
 		run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--out", out, "--no-engine")
 	}
+	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
 	one, files := readFleet(t, first)
 	two, others := readFleet(t, second)
 	if diff := cmp.Diff(files, others); diff != "" {

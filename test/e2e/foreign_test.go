@@ -125,7 +125,7 @@ func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := stage.Sim.Guest(2000)
-	run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests())
+	run(t, stage, cli.ExitChanges, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	if after, _ := stage.Sim.Guest(2000); after.Raw != before.Raw || !after.Running {
 		t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
