@@ -133,7 +133,7 @@ func (s *Scaler) applyAll(ctx context.Context, change *Change, plans []ShardPlan
 			return nil
 		})
 	}
-	_ = group.Wait()
+	_ = group.Wait() // the results have what went wrong
 	return results
 }
 
