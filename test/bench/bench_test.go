@@ -33,7 +33,7 @@ const maxGrowth = 1.3
 
 // repetitions of each measurement, of which the cheapest counts: whatever else the
 // machine does only adds to it.
-const repetitions = 3
+const repetitions = 6
 
 // cost is what adding one VM took.
 type cost struct {
