@@ -99,7 +99,7 @@ func TestParseState(t *testing.T) {
 	}
 }
 
-func TestUntaint(t *testing.T) {
+func TestTaintedResource(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)
 	w := open(t, root(t, httpBackend(b)), nil)
@@ -110,12 +110,6 @@ func TestUntaint(t *testing.T) {
 	resources, err := w.Resources(t.Context())
 	if err != nil || !resources[0].Tainted {
 		t.Fatalf("got %+v, %v, want the first tainted", resources, err)
-	}
-	if err := w.Untaint(t.Context(), resources[0].Address); err != nil {
-		t.Fatal(err)
-	}
-	if plan := mustPlan(t, w, state.PlanOptions{}); plan.Changes {
-		t.Errorf("the plan still changes:\n%s", plan.Text)
 	}
 }
 

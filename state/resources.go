@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/hashicorp/terraform-exec/tfexec"
-
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
@@ -16,7 +14,7 @@ import (
 // Resource is what the state says of one resource.
 type Resource struct {
 	Address string
-	// Tainted resources would be replaced by the next plan: see Untaint.
+	// Tainted resources would be replaced by the next plan: see Forget.
 	Tainted bool
 	// VMID, Host and Description are zero if the resource has none.
 	VMID        fleet.VMID
@@ -105,20 +103,4 @@ func index(key any) string {
 		return fmt.Sprintf("[%q]", k)
 	}
 	return ""
-}
-
-// Untaint says that an interrupted VM is whole after all, so that the next plan
-// keeps it.
-func (w *Workspace) Untaint(ctx context.Context, address string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.prepare(ctx); err != nil {
-		return err
-	}
-	return w.locking(ctx, "untainting "+address+" in", func(ctx context.Context) error {
-		_, err := w.command(ctx, "untainting "+address+" in", true, func(tf *tfexec.Terraform) error {
-			return tf.Untaint(ctx, address)
-		})
-		return err
-	})
 }

@@ -82,7 +82,7 @@ func join(actions tfjson.Actions) string {
 
 func replaceMessage(rc *tfjson.ResourceChange) string {
 	if rc.ActionReason == tfjson.ActionReasonReplaceBecauseTainted {
-		return "it is tainted, so the plan destroys the VM and makes it again: untaint it if it runs well, or remove its file and make a new one"
+		return "it is tainted, so the plan destroys the VM and makes it again: run `numaform apply`, which takes the entry out of the state and imports what exists"
 	}
 	return "the plan destroys the VM and makes it again: undo the change in its file, or replace the node by a new one with its own VMID"
 }
