@@ -99,3 +99,23 @@ func (j journal) shards() ([]fleet.Shard, error) {
 	}
 	return shards, nil
 }
+
+// leaving returns the VMs whose removal is under way. An entry that cannot be read
+// stops its own shard, when that is planned, and no other.
+func (j journal) leaving() (map[fleet.Key]bool, error) {
+	shards, err := j.shards()
+	if err != nil {
+		return nil, err
+	}
+	leaving := map[fleet.Key]bool{}
+	for _, shard := range shards {
+		current, err := j.read(shard)
+		if err != nil {
+			continue
+		}
+		for _, vm := range current.Removed {
+			leaving[vm.Key] = true
+		}
+	}
+	return leaving, nil
+}

@@ -31,6 +31,9 @@ type Change struct {
 	Renumbered []fleet.VM
 	// Snapshot is what the change was decided on.
 	Snapshot *topology.Snapshot
+
+	// leaving are the VMs whose removal an earlier change began.
+	leaving map[fleet.Key]bool
 }
 
 // Warnings tells of guests that a person should look at: VMs of the fleet whose
@@ -61,7 +64,7 @@ func (c *Change) unwanted() []located {
 	}
 	var unwanted []located
 	for _, guest := range locate(c.Snapshot) {
-		if guest.ClusterID == c.After.ClusterID && !wanted[fleet.Key(guest.Key)] {
+		if key := fleet.Key(guest.Key); guest.ClusterID == c.After.ClusterID && !wanted[key] && !c.leaving[key] {
 			unwanted = append(unwanted, guest)
 		}
 	}
@@ -281,7 +284,8 @@ func (s *Scaler) render(change *Change) (err error) {
 	if theirs, exists := change.BeforeFiles[ignoreFile]; exists {
 		change.AfterFiles[ignoreFile] = generator.MergeIgnore(theirs, change.AfterFiles[ignoreFile])
 	}
-	return nil
+	change.leaving, err = s.journal().leaving()
+	return err
 }
 
 // ignoreFile is the one file of the fleet that people may write in.

@@ -214,3 +214,18 @@ func TestProposeKeepsGitignore(t *testing.T) {
 		}
 	}
 }
+
+func TestWarnsOfGuestsThatNoFileWants(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	s := newScaler(t, nil)
+	if warnings := propose(t, s, snapshot(guestOf(a))).Warnings(); len(warnings) != 1 {
+		t.Errorf("warnings %q, want one", warnings)
+	}
+	if err := s.Journal().Begin(pve1, []fleet.VM{a}); err != nil {
+		t.Fatal(err)
+	}
+	if warnings := propose(t, s, snapshot(guestOf(a))).Warnings(); len(warnings) != 0 {
+		t.Errorf("warnings %q of a VM whose removal is under way", warnings)
+	}
+}
