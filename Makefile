@@ -30,6 +30,10 @@ CONTROLLER_GEN := $(BIN)/controller-gen
 USER_PATH := $(PATH)
 export PATH := $(PATH):$(CURDIR)/$(BIN)
 export CHECKPOINT_DISABLE := 1
+
+# The linters' cache holds file names as another checkout saw them, which the
+# rules of .golangci.yml by path do not match here.
+export GOLANGCI_LINT_CACHE := $(CURDIR)/$(TOOLS)/lint-cache
 unexport TF_CLI_CONFIG_FILE TF_CLI_ARGS TF_DATA_DIR TF_WORKSPACE TF_LOG
 
 .PHONY: help
