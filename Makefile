@@ -24,6 +24,9 @@ TOFU := $(BIN)/tofu
 LINT := $(BIN)/golangci-lint
 FUMPT := $(BIN)/gofumpt
 CONTROLLER_GEN := $(BIN)/controller-gen
+KUBE_VERSION := $(shell sed -n 's|.*k8s.io/kubernetes v\([^ ]*\).*|\1|p' tools/controlplane/go.mod)
+APISERVER := $(BIN)/kube-apiserver
+ETCD := $(BIN)/etcd
 
 # A user's engine on PATH wins over the one built here. Neither a private
 # provider mirror nor arguments of the user's own may leak into a run.
@@ -39,15 +42,19 @@ unexport TF_CLI_CONFIG_FILE TF_CLI_ARGS TF_DATA_DIR TF_WORKSPACE TF_LOG
 .PHONY: help
 help: ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
-		while IFS="$$(printf '\t')" read -r name text; do printf '  %-10s %s\n' "$$name" "$$text"; done
+		while IFS="$$(printf '\t')" read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
 
 .PHONY: demo
 demo: $(PROVIDER) engine ## pending pods to running VMs against the Proxmox simulator
 	$(DEMO)
 
 .PHONY: test
-test: $(PROVIDER) engine ## run all tests, with the real engine and provider
+test: $(PROVIDER) $(TOFU) $(APISERVER) $(ETCD) postgres ## run all tests, with the real engines, provider and backends
 	go test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKG)
+
+.PHONY: test-faults
+test-faults: $(PROVIDER) $(TOFU) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
+	go test -timeout 120m -v ./test/faults -faults.rounds=10
 
 .PHONY: build
 build: ## build the programs into bin/
@@ -110,7 +117,7 @@ bench: $(PROVIDER) engine ## run the benchmarks, BENCH=regexp to choose
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/
 
 .PHONY: tools
-tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) ## build every pinned tool, OpenTofu too
+tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(APISERVER) $(ETCD) ## build every pinned tool, OpenTofu too
 
 .PHONY: clean
 clean: ## remove what build wrote; tools stay (remove .tools/ for these)
@@ -120,6 +127,11 @@ clean: ## remove what build wrote; tools stay (remove .tools/ for these)
 .PHONY: engine
 engine:
 	@PATH='$(USER_PATH)' sh tools/engine.sh || $(MAKE) --no-print-directory $(TOFU)
+
+# postgres finds the PostgreSQL server of the tests, or installs it.
+.PHONY: postgres
+postgres:
+	@sh tools/postgres.sh
 
 # --- pinned tools -------------------------------------------------------------
 #
@@ -139,6 +151,15 @@ $(TOFU): LDFLAGS = -s -w -X github.com/opentofu/opentofu/version.dev=no
 $(TOFU): $(STAMPS)/tofu
 	$(call build-tool,tools/tofu)
 
+# The API server of the tests would call itself v0.0.0.
+KUBE_STAMP = k8s.io/component-base/version.git
+$(APISERVER): PACKAGE = k8s.io/kubernetes/cmd/kube-apiserver
+$(APISERVER): LDFLAGS = -s -w -X $(KUBE_STAMP)Version=v$(KUBE_VERSION) \
+	-X $(KUBE_STAMP)Major=$(word 1,$(subst ., ,$(KUBE_VERSION))) -X $(KUBE_STAMP)Minor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
+$(ETCD): PACKAGE = go.etcd.io/etcd/server/v3
+$(APISERVER) $(ETCD): $(STAMPS)/controlplane
+	$(call build-tool,tools/controlplane)
+
 $(LINT): PACKAGE = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(FUMPT): PACKAGE = mvdan.cc/gofumpt
 $(CONTROLLER_GEN): PACKAGE = sigs.k8s.io/controller-tools/cmd/controller-gen
@@ -155,9 +176,10 @@ endef
 
 $(STAMPS)/provider: PINS = tools/provider/go.mod tools/provider/go.sum
 $(STAMPS)/tofu: PINS = tools/tofu/go.mod tools/tofu/go.sum
+$(STAMPS)/controlplane: PINS = tools/controlplane/go.mod tools/controlplane/go.sum
 $(STAMPS)/go.tools: PINS = go.tools.mod go.tools.sum
 
-$(STAMPS)/provider $(STAMPS)/tofu $(STAMPS)/go.tools: FORCE
+$(STAMPS)/provider $(STAMPS)/tofu $(STAMPS)/controlplane $(STAMPS)/go.tools: FORCE
 	@mkdir -p $(@D)
 	@key=$$({ go env GOVERSION; cat $(PINS); sed -n '/pinned tools/,$$p' Makefile; } | git hash-object --stdin); \
 	test "$$(cat $@ 2>/dev/null)" = "$$key" || echo "$$key" >$@

@@ -102,7 +102,8 @@ func Write(t testing.TB, dir string, files map[string][]byte) {
 	}
 }
 
-func moduleRoot(t testing.TB) string {
+// ModuleRoot returns the directory of the module, with its .tools.
+func ModuleRoot(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
@@ -125,7 +126,7 @@ func moduleRoot(t testing.TB) string {
 // the test if the provider is not in it.
 func Mirror(t testing.TB) string {
 	t.Helper()
-	mirror := filepath.Join(moduleRoot(t), ".tools", "plugins")
+	mirror := filepath.Join(ModuleRoot(t), ".tools", "plugins")
 	provider := filepath.Join(mirror, filepath.FromSlash(Provider), ProviderVersion,
 		runtime.GOOS+"_"+runtime.GOARCH, "terraform-provider-proxmox_v"+ProviderVersion)
 	if _, err := os.Stat(provider); err != nil {
@@ -138,7 +139,7 @@ func Mirror(t testing.TB) string {
 // It fails the test if there is none.
 func Binary(t testing.TB) string {
 	t.Helper()
-	root := moduleRoot(t)
+	root := ModuleRoot(t)
 	built := filepath.Join(root, ".tools", "bin", "tofu")
 	if _, err := os.Stat(built); err == nil {
 		return built

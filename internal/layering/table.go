@@ -24,7 +24,7 @@ type Row struct {
 
 // Programs is the floor of main packages and of end-to-end tests.
 // They may use support packages.
-const Programs = 9
+const Programs = 10
 
 // Table returns the floors of numaform's packages, lowest first.
 func Table() []Row {
@@ -33,6 +33,7 @@ func Table() []Row {
 		{Package: "examples", Floor: 0, Support: true},
 		{Package: "internal/enginetest", Floor: 0, Support: true},
 		{Package: "internal/logkey", Floor: 0, Pure: true},
+		{Package: "internal/statesim", Floor: 0, Support: true},
 		{Package: "modules", Floor: 0, Pure: true},
 		{Package: "topology", Floor: 0, Pure: true},
 
@@ -47,24 +48,26 @@ func Table() []Row {
 		{Package: "planner", Floor: 2, Pure: true},
 		{Package: "state/guard", Floor: 2, Pure: true},
 
+		{Package: "internal/audit", Floor: 3},
 		{Package: "internal/proxmox", Floor: 3},
 		{Package: "internal/pvesim", Floor: 3, Support: true},
-		{Package: "internal/store", Floor: 3},
 		{Package: "state", Floor: 3},
 
-		{Package: "internal/scaler", Floor: 4},
 		{Package: "internal/scheduling", Floor: 4},
+		{Package: "internal/store", Floor: 4},
 
-		{Package: "internal/cloudprovider", Floor: 5},
-		{Package: "internal/controllers/*", Floor: 5},
+		{Package: "internal/scaler", Floor: 5},
 
-		{Package: "internal/operator", Floor: 6},
-		{Package: "internal/testenv", Floor: 6, Support: true},
+		{Package: "internal/cloudprovider", Floor: 6},
+		{Package: "internal/controllers/*", Floor: 6},
 
-		{Package: "internal/cli", Floor: 7},
-		{Package: "internal/layering", Floor: 7},
+		{Package: "internal/operator", Floor: 7},
+		{Package: "internal/testenv", Floor: 7, Support: true},
 
-		{Package: "internal/demo", Floor: 8, Support: true},
+		{Package: "internal/cli", Floor: 8},
+		{Package: "internal/layering", Floor: 8},
+
+		{Package: "internal/demo", Floor: 9, Support: true},
 
 		{Package: "cmd/numaform", Floor: Programs},
 		{Package: "cmd/numaform-agent", Floor: Programs, Without: agentWithout()},
@@ -114,6 +117,7 @@ func pureImports() map[string]bool {
 		"github.com/zclconf/go-cty/cty",
 		"github.com/zclconf/go-cty/cty/convert",
 		"github.com/zclconf/go-cty/cty/json",
+		"go.yaml.in/yaml/v3",
 		"golang.org/x/text/unicode/norm",
 		"k8s.io/utils/cpuset",
 		"sigs.k8s.io/yaml",

@@ -1,0 +1,174 @@
+// Package statesim is a server for the http backend of OpenTofu and Terraform, which
+// keeps states and locks in memory and fails on demand. It serves tests and the
+// demo: start at New.
+package statesim
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+)
+
+// Server keeps states and locks, as the http backend asks for them: GET, POST,
+// DELETE, LOCK and UNLOCK of any path. It is an http.Handler.
+type Server struct {
+	// mu guards everything below.
+	mu            sync.Mutex
+	states, locks map[string][]byte
+	taken         int
+	refused       []string
+	user          string
+	password      string
+	saving        chan struct{}
+	resume        chan struct{}
+}
+
+// New returns a server without states.
+func New() *Server { return &Server{states: map[string][]byte{}, locks: map[string][]byte{}} }
+
+// Refuse makes the server answer 500 to these methods from now on, and to no
+// others: GET for a server that is down at a plan, POST for one that does not
+// save, LOCK for one that does not lock. Without methods all is well again.
+func (s *Server) Refuse(methods ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused = methods
+}
+
+// Demand makes the server answer 401 to whoever does not log in with these.
+func (s *Server) Demand(user, password string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.user, s.password = user, password
+}
+
+// HoldSaves makes saves wait until release is called; saving receives a value for
+// each that waits.
+func (s *Server) HoldSaves() (saving <-chan struct{}, release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.saving, s.resume = make(chan struct{}, 16), make(chan struct{})
+	resume := s.resume
+	return s.saving, sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.saving, s.resume = nil, nil
+		close(resume)
+	})
+}
+
+// States returns the states by their paths.
+func (s *Server) States() map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return copyOf(s.states)
+}
+
+// Locks returns the locks that are held, by their paths.
+func (s *Server) Locks() map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return copyOf(s.locks)
+}
+
+// Taken counts the locks that were ever taken.
+func (s *Server) Taken() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken
+}
+
+func copyOf(m map[string][]byte) map[string][]byte {
+	c := make(map[string][]byte, len(m))
+	for name, content := range m {
+		c[name] = slices.Clone(content)
+	}
+	return c
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if r.Method == http.MethodPost {
+		s.wait()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.admit(w, r) {
+		s.answer(w, r, body)
+	}
+}
+
+// admit turns away what fails on purpose, and whoever may not ask.
+func (s *Server) admit(w http.ResponseWriter, r *http.Request) bool {
+	// Of a client that died meanwhile nothing is taken.
+	if slices.Contains(s.refused, r.Method) || r.Context().Err() != nil {
+		http.Error(w, "out of order", http.StatusInternalServerError)
+		return false
+	}
+	if user, password, _ := r.BasicAuth(); user != s.user || password != s.password {
+		w.WriteHeader(http.StatusUnauthorized)
+		return false
+	}
+	return true
+}
+
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte) {
+	path := r.URL.Path
+	switch r.Method {
+	case http.MethodGet:
+		if s.states[path] == nil {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		_, _ = w.Write(s.states[path]) // the engine notices a state that is cut off
+	case http.MethodPost:
+		s.states[path] = body
+	case http.MethodDelete:
+		delete(s.states, path)
+	case "LOCK":
+		s.lock(w, path, body)
+	case "UNLOCK":
+		s.unlock(w, path, body)
+	default:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	}
+}
+
+func (s *Server) wait() {
+	s.mu.Lock()
+	saving, resume := s.saving, s.resume
+	s.mu.Unlock()
+	if saving != nil {
+		saving <- struct{}{}
+		<-resume
+	}
+}
+
+func (s *Server) lock(w http.ResponseWriter, path string, lock []byte) {
+	if s.locks[path] != nil {
+		w.WriteHeader(http.StatusLocked)
+		_, _ = w.Write(s.locks[path])
+		return
+	}
+	s.locks[path] = lock
+	s.taken++
+}
+
+// unlock takes an empty body for force-unlock, as Terraform sends it.
+func (s *Server) unlock(w http.ResponseWriter, path string, lock []byte) {
+	var want, got struct{ ID string }
+	_ = json.Unmarshal(s.locks[path], &want)
+	_ = json.Unmarshal(lock, &got)
+	if len(lock) > 0 && got.ID != want.ID {
+		w.WriteHeader(http.StatusConflict)
+		return
+	}
+	delete(s.locks, path)
+}

@@ -1,0 +1,6 @@
+package testenv
+
+import "syscall"
+
+// dieWithParent lets a process end with the test binary, however that ends.
+func dieWithParent(attributes *syscall.SysProcAttr) { attributes.Pdeathsig = syscall.SIGKILL }

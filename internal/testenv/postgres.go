@@ -1,0 +1,188 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// postgresPassword is the password of the superuser.
+const postgresPassword = "canary-of-postgresql" //nolint:gosec // of a server that lives for a test
+
+// Database is a PostgreSQL server.
+type Database struct {
+	// Address is its host and port.
+	Address string
+
+	dir, bin   string
+	attributes *syscall.SysProcAttr
+	server     *server
+}
+
+// Postgres starts a PostgreSQL server that ends with the test.
+func Postgres(t testing.TB) *Database {
+	t.Helper()
+	d, err := StartPostgres()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// StartPostgres starts a PostgreSQL server for the tests of a whole package. Close it.
+func StartPostgres() (*Database, error) {
+	bin, err := postgresBinaries()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "numaform-pg-")
+	if err != nil {
+		return nil, fmt.Errorf("starting PostgreSQL: %w", err)
+	}
+	d := &Database{dir: dir, bin: bin}
+	if err := d.initialize(); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting PostgreSQL: %w", err), d.Close())
+	}
+	if err := d.Resume(); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting PostgreSQL: %w", err), d.Close())
+	}
+	return d, nil
+}
+
+// postgresBinaries finds the directory of the server's programs.
+func postgresBinaries() (string, error) {
+	candidates, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	if err != nil {
+		return "", err
+	}
+	if found, err := exec.LookPath("postgres"); err == nil {
+		candidates = append([]string{found}, candidates...)
+	}
+	for _, candidate := range candidates {
+		real, err := filepath.EvalSymlinks(candidate)
+		if err != nil {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(real), "initdb")); err == nil {
+			return filepath.Dir(real), nil
+		}
+	}
+	return "", errors.New("no PostgreSQL server: install one (Debian: apt-get install postgresql), or run make postgres as root")
+}
+
+// initialize makes the data directory. PostgreSQL refuses to run as root: then it
+// runs as postgres or nobody.
+func (d *Database) initialize() error {
+	ports, err := freePorts(1)
+	if err != nil {
+		return err
+	}
+	d.Address, d.attributes = ports[0], &syscall.SysProcAttr{}
+	password := filepath.Join(d.dir, "password")
+	if err := os.WriteFile(password, []byte(postgresPassword+"\n"), 0o600); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		if err := d.dropRoot(password); err != nil {
+			return err
+		}
+	}
+	cmd := exec.CommandContext(context.Background(), filepath.Join(d.bin, "initdb"), "-D", d.data(), "-U", "postgres", //nolint:gosec // found above
+		"-A", "scram-sha-256", "--pwfile", password, "-E", "UTF8", "--locale=C", "--no-sync")
+	cmd.Dir, cmd.SysProcAttr = d.dir, d.attributes
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("making the data directory: %w: %s", err, out)
+	}
+	return nil
+}
+
+// dropRoot makes the server run as another user, who owns the directory.
+func (d *Database) dropRoot(password string) error {
+	account, err := user.Lookup("postgres")
+	if err != nil {
+		if account, err = user.Lookup("nobody"); err != nil {
+			return err
+		}
+	}
+	uid, err := strconv.ParseUint(account.Uid, 10, 32)
+	if err != nil {
+		return err
+	}
+	gid, err := strconv.ParseUint(account.Gid, 10, 32)
+	if err != nil {
+		return err
+	}
+	d.attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return errors.Join(os.Chown(d.dir, int(uid), int(gid)), os.Chown(password, int(uid), int(gid)))
+}
+
+func (d *Database) data() string { return filepath.Join(d.dir, "data") }
+
+// URL returns what conn_str wants, with the password of the superuser.
+func (d *Database) URL() string {
+	return "postgres://postgres:" + postgresPassword + "@" + d.Address + "/postgres?sslmode=disable"
+}
+
+// Password returns the secret in URL.
+func (d *Database) Password() string { return postgresPassword }
+
+// Restart ends the server at once, which ends all connections and their locks, and
+// starts it again with the same data and address.
+func (d *Database) Restart() error {
+	if err := d.Stop(); err != nil {
+		return err
+	}
+	return d.Resume()
+}
+
+// Stop ends the server and keeps its data.
+func (d *Database) Stop() error { return d.server.stop() }
+
+// Resume starts a server that was stopped.
+func (d *Database) Resume() error {
+	host, port, err := net.SplitHostPort(d.Address)
+	if err != nil {
+		return err
+	}
+	// SIGINT ends it without waiting for its clients.
+	d.server = &server{path: filepath.Join(d.bin, "postgres"), interrupt: syscall.SIGINT}
+	attributes := *d.attributes
+	return d.server.start(d.dir, []string{
+		"-D", d.data(), "-h", host, "-p", port, "-k", d.dir, "-c", "fsync=off", "-c", "max_connections=100",
+	}, &attributes, d.ready)
+}
+
+// ready asks whether the server takes connections.
+func (d *Database) ready(ctx context.Context) error {
+	host, port, err := net.SplitHostPort(d.Address)
+	if err != nil {
+		return err
+	}
+	return exec.CommandContext(ctx, filepath.Join(d.bin, "pg_isready"), "-q", "-h", host, "-p", port).Run() //nolint:gosec // found above
+}
+
+// Query runs a statement as the superuser and returns what psql prints, unaligned.
+func (d *Database) Query(ctx context.Context, statement string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, "psql"), "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", d.URL(), "-c", statement) //nolint:gosec // a test's
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("asking PostgreSQL: %w: %s", err, out)
+	}
+	return string(out), nil
+}
+
+// Close ends the server and removes its data.
+func (d *Database) Close() error { return errors.Join(d.server.stop(), os.RemoveAll(d.dir)) }

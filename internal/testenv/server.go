@@ -1,0 +1,126 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// server is a process that answers requests until it is stopped. It dies with the
+// test binary.
+type server struct {
+	path string
+	// interrupt is the signal that ends it in order.
+	interrupt syscall.Signal
+	process   *exec.Cmd
+	done      chan struct{}
+	said      tail
+}
+
+// startServer starts a server and waits until it is ready. With credential in
+// attributes it runs as another user.
+func startServer(path, dir string, args []string, ready func(context.Context) error) (*server, error) {
+	s := &server{path: path, interrupt: syscall.SIGTERM}
+	return s, s.start(dir, args, &syscall.SysProcAttr{}, ready)
+}
+
+func (s *server) start(dir string, args []string, attributes *syscall.SysProcAttr, ready func(context.Context) error) error {
+	s.process = exec.CommandContext(context.Background(), s.path, args...) //nolint:gosec // the servers of a test
+	s.process.Dir, s.process.Stdout, s.process.Stderr = dir, &s.said, &s.said
+	dieWithParent(attributes)
+	s.process.SysProcAttr = attributes
+	if err := s.process.Start(); err != nil {
+		s.process = nil
+		return fmt.Errorf("starting %s: %w: build it by make tools", filepath.Base(s.path), err)
+	}
+	s.done = make(chan struct{})
+	go func() {
+		defer close(s.done)
+		_ = s.process.Wait() // why it ended is in what it said
+	}()
+	if err := s.await(ready); err != nil {
+		return errors.Join(err, s.stop())
+	}
+	return nil
+}
+
+// await polls until the server is ready, has ended, or takes too long.
+func (s *server) await(ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-s.done:
+			return fmt.Errorf("starting %s: it ended: %s", filepath.Base(s.path), s.said.String())
+		case <-ctx.Done():
+			return fmt.Errorf("starting %s: it is not ready after %s: %w: %s", filepath.Base(s.path), startTimeout, err, s.said.String())
+		}
+	}
+}
+
+// stop ends the server and waits until it is gone.
+func (s *server) stop() error {
+	if s == nil || s.process == nil {
+		return nil
+	}
+	_ = s.process.Process.Signal(s.interrupt) // it may have ended
+	select {
+	case <-s.done:
+	case <-time.After(20 * time.Second):
+		_ = s.process.Process.Kill()
+		<-s.done
+	}
+	s.process = nil
+	return nil
+}
+
+// freePorts returns addresses on which nobody listens.
+func freePorts(n int) ([]string, error) {
+	var addresses []string
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing to cancel
+		if err != nil {
+			return nil, err
+		}
+		defer listener.Close() //nolint:errcheck // others of the same call must get other ports
+		addresses = append(addresses, listener.Addr().String())
+	}
+	return addresses, nil
+}
+
+// tail keeps the last of what a server says.
+type tail struct {
+	// mu guards said.
+	mu   sync.Mutex
+	said []byte
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.said = append(t.said, p...)
+	t.said = t.said[max(0, len(t.said)-4000):]
+	return len(p), nil
+}
+
+// String returns it.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.said))
+}
