@@ -71,7 +71,14 @@ func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 	if err := ctx.Err(); err != nil {
 		return result, fmt.Errorf("applying %s: %w", w.config.Dir, err)
 	}
+	_, left := knownOf(plan.JSON)
+	if err := w.remember(left); err != nil {
+		return result, err
+	}
 	err = w.locking(ctx, "applying", func(ctx context.Context) error { return w.apply(ctx, plan, file, result) })
+	if err == nil {
+		err = w.verify(ctx, left)
+	}
 	return result, err
 }
 

@@ -18,6 +18,8 @@ type backend struct {
 	lock  []byte
 	// failing makes saves of the state fail.
 	failing bool
+	// changed is made of each state that is saved, if it is set.
+	changed func([]byte) []byte
 	// saving receives a value for each save that begins, and waits for resume,
 	// if both are set.
 	saving, resume chan struct{}
@@ -49,6 +51,13 @@ func (b *backend) fail(failing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failing = failing
+}
+
+// change makes something else of the states that are saved from now on.
+func (b *backend) change(changed func([]byte) []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed = changed
 }
 
 // setLock makes someone hold the lock, or no one.
@@ -98,6 +107,9 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if b.failing || r.Context().Err() != nil {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
+		}
+		if b.changed != nil {
+			body = b.changed(body)
 		}
 		b.state = body
 	case http.MethodDelete:

@@ -32,9 +32,10 @@ func TestHide(t *testing.T) {
 	env := map[string]string{
 		"PROXMOX_VE_API_TOKEN": "numaform@pve!scaler=11112222-canary", "PROXMOX_VE_PASSWORD": "canary-pass", "PROXMOX_VE_CSRF_PREVENTION_TOKEN": "canary-csrf",
 		"PROXMOX_VE_ENDPOINT": "https://pve", "SHORT_TOKEN": "x", "EMPTY_TOKEN": "",
+		"PG_CONN_STR": "postgres://u:canary-url@db/x", "OTHER_CONN_STR": "host=db password='canary-list' user=u",
 	}
-	in := "a numaform@pve!scaler=11112222-canary b 11112222-canary c canary-pass d canary-csrf e https://pve xyz"
-	want := "a [redacted] b [redacted] c [redacted] d [redacted] e https://pve xyz"
+	in := "a numaform@pve!scaler=11112222-canary b 11112222-canary c canary-pass d canary-csrf e https://pve xyz u:canary-url@127.0.0.1 canary-list"
+	want := "a [redacted] b [redacted] c [redacted] d [redacted] e https://pve xyz u:[redacted]@127.0.0.1 [redacted]"
 	if got := state.Hide(env, in); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

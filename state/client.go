@@ -36,10 +36,8 @@ func (w *Workspace) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
 	}
-	err = errors.Join(
-		client.SetEnv(environment(os.Environ(), w.config.Env, w.mark())),
-		client.SetWaitDelay(w.config.WaitDelay),
-	)
+	w.env = environment(os.Environ(), w.config.Env, w.mark())
+	err = errors.Join(client.SetEnv(w.env), client.SetWaitDelay(w.config.WaitDelay))
 	if err != nil {
 		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
 	}
@@ -130,54 +128,4 @@ func (w *Workspace) command(ctx context.Context, operation string, logged bool, 
 		return o, w.failure(ctx, operation, err, o.said())
 	}
 	return o, nil
-}
-
-// locking runs a command that takes the state's lock. If an engine of ours that
-// died holds it, what is left of that engine is awaited, the lock is broken, and
-// the command run once more.
-func (w *Workspace) locking(ctx context.Context, operation string, command func(context.Context) error) error {
-	record, err := w.beginRun(operation)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", operation, w.config.Dir, err)
-	}
-	err = command(ctx)
-	var locked *LockedError
-	if errors.As(err, &locked) && locked.Holder == HolderGone {
-		if err = w.breakLock(ctx, locked); err == nil {
-			err = command(ctx)
-		}
-	}
-	var failed *CommandError
-	if errors.As(err, &failed) && failed.killed {
-		w.crashed = record
-		return err
-	}
-	return errors.Join(err, w.endRun(err == nil))
-}
-
-func (w *Workspace) breakLock(ctx context.Context, locked *LockedError) error {
-	if _, err := w.awaitOrphans(ctx); err != nil {
-		return err
-	}
-	if err := w.unlock(ctx, locked.ID); err != nil {
-		return err
-	}
-	w.config.Progress(Event{Kind: EventUnlocked, Message: "broke lock " + locked.ID + " of an engine that died"})
-	return nil
-}
-
-// Unlock breaks a lock, by the ID of a LockedError. Do it only when its holder is
-// surely dead: two applies at once lose what one of them made.
-func (w *Workspace) Unlock(ctx context.Context, id string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := w.prepare(ctx); err != nil {
-		return err
-	}
-	return w.unlock(ctx, id)
-}
-
-func (w *Workspace) unlock(ctx context.Context, id string) error {
-	_, err := w.command(ctx, "unlocking", true, func(tf *tfexec.Terraform) error { return tf.ForceUnlock(ctx, id) })
-	return err
 }

@@ -2,6 +2,8 @@ package state
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"regexp"
@@ -25,6 +27,26 @@ var inherited = []string{
 // inheritedPrefixes are those of the backends' own variables.
 var inheritedPrefixes = []string{
 	"ARM_", "AWS_", "CONSUL_", "GOOGLE_", "KUBE_", "PG", "TF_HTTP_", "TF_TOKEN_",
+}
+
+// encryptionVariable holds OpenTofu's configuration of encryption, keys included.
+const encryptionVariable = "TF_ENCRYPTION"
+
+// checkEncryption makes sure that a state which is to be encrypted is, and that
+// none is by accident: it could not be read where the variable is not set.
+func checkEncryption(c *Config, env map[string]string) error {
+	given := env[encryptionVariable] != ""
+	switch {
+	case c.Encryption && !strings.Contains(c.Engine.Name(), "tofu"):
+		return fmt.Errorf("encryption of states is OpenTofu's, and the engine is %s: set engine.binary to tofu, or take encryption out of fleet.backend", c.Engine)
+	case c.Encryption && !given:
+		return errors.New("states are to be encrypted, and the variable " + encryptionVariable +
+			" is not set: set it to OpenTofu's configuration of encryption with the key, or take encryption out of fleet.backend")
+	case !c.Encryption && given:
+		return errors.New("the variable " + encryptionVariable + " is set, and fleet.backend does not ask for encryption: " +
+			"set encryption there, or unset the variable")
+	}
+	return nil
 }
 
 // environment returns what the engine sees, from our own environment, the
@@ -65,7 +87,7 @@ func newRedactor(env map[string]string) redactor {
 			continue
 		}
 		_, tail, _ := strings.Cut(value, "=")
-		for _, s := range []string{value, tail} {
+		for _, s := range append(passwords(value), value, tail) {
 			if len(s) >= 6 {
 				secrets = append(secrets, s)
 			}
@@ -77,6 +99,18 @@ func newRedactor(env map[string]string) redactor {
 		pairs = append(pairs, s, redacted)
 	}
 	return redactor{strings.NewReplacer(pairs...)}
+}
+
+// passwordIn matches the password of a connection string.
+var passwordIn = regexp.MustCompile(`://[^/@\s]*?:([^@\s]+)@|password\s*=\s*'?((?:[^'\\\s]|\\.)+)`)
+
+// passwords returns those that a connection string holds.
+func passwords(value string) []string {
+	var found []string
+	for _, match := range passwordIn.FindAllStringSubmatch(value, -1) {
+		found = append(found, match[1]+match[2])
+	}
+	return found
 }
 
 func (r redactor) hide(s string) string { return r.replacer.Replace(s) }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -23,7 +25,10 @@ type CommandError struct {
 	Operation string
 	Dir       string
 	Text      string
-	cause     error
+	// Backend is the kind of the state's backend, if the backend did not answer as
+	// it must; otherwise empty.
+	Backend string
+	cause   error
 	// killed reports that the engine ended by a signal that it cannot catch: then
 	// it left the lock behind.
 	killed bool
@@ -35,7 +40,15 @@ func (e *CommandError) Error() string {
 	if reason == "" && e.cause != nil {
 		reason = e.cause.Error()
 	}
-	return fmt.Sprintf("%s %s: %s", e.Operation, e.Dir, reason)
+	if e.Backend == "" {
+		return fmt.Sprintf("%s %s: %s", e.Operation, e.Dir, reason)
+	}
+	kept := "nothing was changed; see"
+	if _, err := os.Stat(filepath.Join(e.Dir, erroredState)); err == nil {
+		kept = "what was done is kept in " + filepath.Join(e.Dir, erroredState) + " and saved first by the next run; see"
+	}
+	return fmt.Sprintf("%s %s: the %s backend of the state does not answer as it must: %s: %s that it runs, that it can be reached from here, "+
+		"and that its address and the credential in the environment are right; then run numaform again", e.Operation, e.Dir, e.Backend, reason, kept)
 }
 
 // Unwrap returns the context's error if the operation was canceled, or
@@ -55,7 +68,8 @@ const (
 
 // LockedError says that someone else holds the state's lock.
 type LockedError struct {
-	// ID is what Unlock wants.
+	// ID is what Unlock wants. It is empty if the lock ends with its holder's
+	// connection, and nobody can break it.
 	ID        string
 	Path      string
 	Operation string
@@ -63,7 +77,9 @@ type LockedError struct {
 	Who     string
 	Created time.Time
 	Holder  Holder
-	Dir     string
+	// Proof says why the holder cannot live, if it is gone.
+	Proof string
+	Dir   string
 }
 
 // Error says who holds which lock since when, and what to do.
@@ -71,6 +87,10 @@ func (e *LockedError) Error() string {
 	since := "a time that the backend does not tell"
 	if !e.Created.IsZero() {
 		since = e.Created.UTC().Format(time.RFC3339)
+	}
+	if e.ID == "" {
+		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait for it; the lock ends with the connection of whoever holds it",
+			e.Dir, e.Who, since, e.Operation)
 	}
 	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
 		"if it is surely dead, run `force-unlock %s` there", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
@@ -143,6 +163,10 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 		failure.Text = exit.Error()
 	case text == "":
 		failure.Text = w.hidden.hide(err.Error())
+	default:
+		if failure.Backend = w.unreachable(text); failure.Backend != "" {
+			failure.Text = brief(text)
+		}
 	}
 	return failure
 }

@@ -5,9 +5,36 @@ import "time"
 // What tests look into because no engine can be made to show it.
 var (
 	Environment = environment
+	Moved       = moved
 	ParseLock   = parseLock
 	ParseState  = parseState
 )
+
+// Fence is what stands before a PostgreSQL server.
+type Fence struct{ *fence }
+
+// OpenFence opens a fence before the server of a connection string.
+func OpenFence(text string) (Fence, error) {
+	c, _ := parseConn(text, nil)
+	f, err := newFence(c.target())
+	return Fence{f}, err
+}
+
+// Address is where it listens.
+func (f Fence) Address() (host, port string) { return f.address() }
+
+// Close ends it and returns why it let nothing through.
+func (f Fence) Close() (broken, err error) { return f.close() }
+
+// Led returns where the server of a connection string listens, and the string for
+// another address; "" for one that must not be led elsewhere.
+func Led(text string, env map[string]string) (network, address, elsewhere string) {
+	c, ok := parseConn(text, env)
+	if !ok {
+		return "", "", ""
+	}
+	return c.target().network, c.target().address, c.at("127.0.0.1", "99")
+}
 
 // Mark returns what marks the processes of a workspace.
 func (w *Workspace) Mark() string { return runVariable + "=" + w.mark() }

@@ -26,5 +26,10 @@ func (w *Workspace) Forget(ctx context.Context, addresses ...string) error {
 			return err
 		}
 	}
-	return nil
+	k, err := w.recall()
+	if err != nil || k == nil {
+		return err
+	}
+	k.Addresses = without(k.Addresses, addresses)
+	return w.remember(*k)
 }

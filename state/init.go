@@ -43,8 +43,15 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	if string(stamp) == before {
 		return nil
 	}
+	files, err := configFiles(w.config.Dir)
+	if err != nil {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	}
+	if err := w.follow(); err != nil {
+		return err
+	}
 	_, err = w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
-		return tf.Init(ctx, initOptions(w.config)...)
+		return tf.Init(ctx, initOptions(w.config, moved(files))...)
 	})
 	if err != nil {
 		return err
@@ -62,8 +69,9 @@ func (w *Workspace) prepare(ctx context.Context) error {
 
 // initOptions are the options of init. A changed backend is never reconfigured:
 // the states would stay behind in the old one, so the engine refuses and says so.
-func initOptions(c Config) []tfexec.InitOption {
-	options := []tfexec.InitOption{tfexec.Upgrade(false)}
+// A provider is taken as the lock file has it, unless the files moved to another.
+func initOptions(c Config, upgrade bool) []tfexec.InitOption {
+	options := []tfexec.InitOption{tfexec.Upgrade(upgrade)}
 	if c.PluginDir != "" {
 		options = append(options, tfexec.PluginDir(c.PluginDir))
 	}

@@ -24,6 +24,10 @@ import (
 type PlanOptions struct {
 	// Refresh reads every VM of the state first and reports drift.
 	Refresh bool
+	// RefreshOnly plans to write into the state what Proxmox has, and nothing else.
+	RefreshOnly bool
+	// Unlocked plans without the state's lock: for a plan that is only read.
+	Unlocked bool
 	// Targets are addresses to restrict the plan to, for rescue only.
 	Targets []string
 	// Imports are VMs that exist and are missing in the state. The provider waits
@@ -47,6 +51,9 @@ type Plan struct {
 	Digest string
 	// Changes reports whether there is anything to apply.
 	Changes bool
+	// Lost are resources that this workspace left in the state and that are not
+	// there any more: import those that exist.
+	Lost []string
 
 	file string
 }
@@ -80,6 +87,9 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (*Plan, error
 		return nil, withCleanup(err, file)
 	}
 	plan.Text, plan.Changes = w.hidden.hide(planText(text)), changes
+	if plan.Lost, err = w.compare(plan.JSON, len(options.Targets) == 0 && !changes); err != nil {
+		return nil, withCleanup(err, file)
+	}
 	return plan, nil
 }
 
@@ -98,8 +108,8 @@ func (w *Workspace) nextPlanFile() string {
 // planOptions are the options of plan.
 func planOptions(c Config, o PlanOptions, file string) []tfexec.PlanOption {
 	options := []tfexec.PlanOption{
-		tfexec.Out(file), tfexec.Refresh(o.Refresh), tfexec.Parallelism(c.Parallelism),
-		tfexec.LockTimeout(c.LockTimeout.String()),
+		tfexec.Out(file), tfexec.Refresh(o.Refresh || o.RefreshOnly), tfexec.RefreshOnly(o.RefreshOnly), tfexec.Parallelism(c.Parallelism),
+		tfexec.Lock(!o.Unlocked), tfexec.LockTimeout(c.LockTimeout.String()),
 	}
 	for _, target := range o.Targets {
 		options = append(options, tfexec.Target(target))

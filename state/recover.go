@@ -2,16 +2,11 @@ package state
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
-
-	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
 // erroredState is what the engine writes when the backend does not take the state.
@@ -32,6 +27,12 @@ type Recovery struct {
 	// SetAside is where a state was put that the backend has outgrown, or empty.
 	// What it alone knows must be imported.
 	SetAside string
+	// Lost are the resources that only the state knows which was set aside.
+	Lost []string
+	// Outside are the writes to the backend that no plan holds, a line each: a
+	// broken lock with the proof that its holder is gone, a state that was saved.
+	// They include those of earlier operations of this workspace.
+	Outside []string
 }
 
 // LineageError says that a state that was to be saved belongs to another one.
@@ -50,22 +51,31 @@ func (w *Workspace) Recover(ctx context.Context) (*Recovery, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	recovery := &Recovery{}
+	err := w.recover(ctx, recovery)
+	recovery.Outside, w.outside = w.outside, nil
+	return recovery, err
+}
+
+func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 	if err := w.open(ctx); err != nil {
-		return recovery, err
+		return err
 	}
 	recovery.Crashed = w.crashed != nil
 	orphans, err := w.awaitOrphans(ctx)
 	recovery.Orphans = orphans
 	if err != nil {
-		return recovery, err
+		return err
+	}
+	if err := w.settle(ctx); err != nil {
+		return err
 	}
 	if _, err := os.Stat(filepath.Join(w.config.Dir, erroredState)); errors.Is(err, os.ErrNotExist) {
-		return recovery, nil
+		return nil
 	}
 	if err := w.prepare(ctx); err != nil {
-		return recovery, err
+		return err
 	}
-	return recovery, w.saveErrored(ctx, recovery)
+	return w.saveErrored(ctx, recovery)
 }
 
 // AwaitOrphans waits until no process is left that an engine of this workspace
@@ -96,86 +106,4 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 		}
 	}
 	return found, nil
-}
-
-// header is what tells states apart.
-type header struct {
-	Version int    `json:"version"`
-	Lineage string `json:"lineage"`
-	Serial  uint64 `json:"serial"`
-}
-
-// saveErrored pushes a state that could not be saved, or sets it aside.
-func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
-	name := filepath.Join(w.config.Dir, erroredState)
-	local, err := readHeader(name)
-	if err != nil {
-		return err
-	}
-	remote, err := w.remoteHeader(ctx)
-	if err != nil {
-		return err
-	}
-	if remote.Lineage != "" && remote.Lineage != local.Lineage {
-		return &LineageError{File: name, Local: local.Lineage, Remote: remote.Lineage}
-	}
-	if remote.Lineage != "" && remote.Serial >= local.Serial {
-		recovery.SetAside = w.private("superseded-" + strconv.FormatUint(local.Serial, 10) + ".tfstate")
-		if err := os.Rename(name, recovery.SetAside); err != nil {
-			return fmt.Errorf("setting %s aside: %w", name, err)
-		}
-		return nil
-	}
-	err = w.locking(ctx, "saving the state of", func(ctx context.Context) error {
-		_, err := w.command(ctx, "saving the state of", true, func(tf *tfexec.Terraform) error { return tf.StatePush(ctx, name) })
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	recovery.Pushed = true
-	if err := os.Remove(name); err != nil {
-		return fmt.Errorf("removing %s: %w", name, err)
-	}
-	return nil
-}
-
-// remoteHeader reads the header of the backend's state; it is zero if there is none.
-func (w *Workspace) remoteHeader(ctx context.Context) (header, error) {
-	pulled, err := w.pull(ctx)
-	if err != nil || pulled == "" {
-		return header{}, err
-	}
-	var h header
-	if err := json.Unmarshal([]byte(pulled), &h); err != nil {
-		return header{}, fmt.Errorf("reading state of %s: %w", w.config.Dir, err)
-	}
-	return h, nil
-}
-
-func readHeader(name string) (header, error) {
-	content, err := os.ReadFile(name)
-	if err != nil {
-		return header{}, fmt.Errorf("reading state: %w", err)
-	}
-	var h header
-	if err := json.Unmarshal(content, &h); err != nil {
-		return header{}, fmt.Errorf("reading state %s: %w: it was cut off; move it away, and import what it made", name, err)
-	}
-	if h.Version != 4 || h.Lineage == "" {
-		return header{}, fmt.Errorf("reading state %s: not a state of format 4: move it away, and import what it made", name)
-	}
-	return h, nil
-}
-
-// pull returns the backend's state, or "" if there is none.
-func (w *Workspace) pull(ctx context.Context) (string, error) {
-	out, err := w.command(ctx, "reading the state of", false, func(tf *tfexec.Terraform) error {
-		_, err := tf.StatePull(ctx)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	return strings.TrimSpace(out.stdout.String()), nil
 }

@@ -97,11 +97,14 @@ func (w *Workspace) judge(lock *LockedError) {
 	lock.Dir = w.config.Dir
 	if lock.Created.IsZero() || !lock.Created.Before(w.begun) {
 		lock.Who, lock.Operation, lock.Created = "someone", "an operation", time.Time{}
+		if backendOf(w.config.Dir).kind == "pg" {
+			lock.ID = "" // that of the attempt
+		}
 		return
 	}
 	host, err := os.Hostname()
 	if err == nil && enginesDie && w.crashed.held(lock, host) {
-		lock.Holder = HolderGone
+		lock.Holder, lock.Proof = HolderGone, w.crashed.proof(lock)
 	}
 }
 

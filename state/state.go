@@ -39,6 +39,8 @@ type Config struct {
 	// BackendConfig completes the backend block. It is stored in the directory in
 	// clear: credentials belong into Env.
 	BackendConfig map[string]string
+	// Encryption lets OpenTofu encrypt states as the variable TF_ENCRYPTION says.
+	Encryption bool
 	// Parallelism is the least number of resources worked on at once; an apply
 	// takes at least the number of its creates.
 	Parallelism int
@@ -77,11 +79,15 @@ type Workspace struct {
 	mu     sync.Mutex
 	lock   *os.File
 	client *tfexec.Terraform
-	plans  int
+	// env is what the engine sees.
+	env   map[string]string
+	plans int
 	// begun is when the operation that takes the state's lock began.
 	begun time.Time
 	// crashed is what a process left here that died during an operation.
 	crashed *run
+	// outside are writes that no plan holds, until a Recovery tells them.
+	outside []string
 }
 
 // New returns the workspace of a directory. It touches nothing.
@@ -112,7 +118,12 @@ func New(config Config) (*Workspace, error) {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
 	}
 	config.Dir = dir
-	return &Workspace{config: config, hidden: newRedactor(environment(os.Environ(), config.Env, ""))}, nil
+	config.BackendConfig = withoutDefault(&config)
+	env := environment(os.Environ(), config.Env, "")
+	if err := checkEncryption(&config, env); err != nil {
+		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
+	}
+	return &Workspace{config: config, hidden: newRedactor(env)}, nil
 }
 
 // Dir returns the workspace's directory, absolute.

@@ -100,6 +100,15 @@ func open(t testing.TB, dir string, edit func(*state.Config)) *state.Workspace {
 	return w
 }
 
+func mustRead(t testing.TB, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
 func mustPlan(t testing.TB, w *state.Workspace, options state.PlanOptions) *state.Plan {
 	t.Helper()
 	plan, err := w.Plan(t.Context(), options)

@@ -1,0 +1,183 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"unicode"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// backend is what the files of a directory say of its backend.
+type backend struct {
+	// kind is local if there is no backend block.
+	kind string
+	// settings are the names of those that stand in the block.
+	settings map[string]bool
+}
+
+// backendOf reads the backend block of a directory. What cannot be read names no
+// backend: the engine says why.
+func backendOf(dir string) backend {
+	files, err := configFiles(dir)
+	if err != nil {
+		return backend{}
+	}
+	found := backend{kind: "local"}
+	for name, content := range files {
+		if !strings.HasSuffix(name, ".tf") {
+			continue
+		}
+		file, _ := hclsyntax.ParseConfig(content, name, hcl.InitialPos)
+		body, ok := file.Body.(*hclsyntax.Body)
+		if !ok {
+			continue
+		}
+		for _, block := range body.Blocks {
+			if block.Type == "terraform" {
+				found.read(block.Body)
+			}
+		}
+	}
+	return found
+}
+
+func (b *backend) read(terraform *hclsyntax.Body) {
+	for _, block := range terraform.Blocks {
+		if block.Type != "backend" || len(block.Labels) != 1 {
+			continue
+		}
+		b.kind, b.settings = block.Labels[0], map[string]bool{}
+		for name := range block.Body.Attributes {
+			b.settings[name] = true
+		}
+	}
+}
+
+// troubled matches what the engine says of a server that does not answer, or not
+// as it must.
+var troubled = regexp.MustCompile(`connection refused|connection reset|no such host|no route to host|network is unreachable|` +
+	`i/o timeout|TLS handshake timeout|deadline exceeded|Client\.Timeout|giving up after|bad connection|broken pipe|: EOF\b|` +
+	`response code:? [45]\d\d|StatusCode: [45]\d\d|is (starting up|shutting down)|failed to verify certificate|` +
+	`authentication failed|Unauthorized|[Ff]orbidden|AccessDenied|ServiceUnavailable`)
+
+// aboutResource matches what the engine adds to an error that is not the
+// backend's: the place in the configuration, or the resource.
+var aboutResource = regexp.MustCompile(`(?m)^[\s│]*(with (module|provider|proxmox|data)[.\[_]|on \S+ line \d+)|^(module\.|[a-z_]+\.)\S+: |provider packages?`)
+
+// aboutState matches where the engine begins to say that it could not keep, lock or
+// release a state.
+var aboutState = regexp.MustCompile(`Failed to save state|Error acquiring the state lock|Error releasing the state lock`)
+
+// advice matches where the engine begins to say what people may do at a prompt.
+var advice = regexp.MustCompile(`\s*(Failed to persist state to backend:|(OpenTofu|Terraform) acquires a (state )?lock)`)
+
+// unreachable returns the kind of backend of which the engine says that it does
+// not answer, or "".
+func (w *Workspace) unreachable(text string) string {
+	said, _, _ := strings.Cut(text, "\n\nError:")
+	if at := aboutState.FindStringIndex(text); at != nil {
+		said = text[at[0]:]
+	} else if aboutResource.MatchString(said) {
+		return ""
+	}
+	if !troubled.MatchString(strings.Join(strings.Fields(said), " ")) {
+		return ""
+	}
+	if kind := backendOf(w.config.Dir).kind; kind != "local" {
+		return kind
+	}
+	return ""
+}
+
+// brief returns what the engine says of a backend in one line, without its advice.
+func brief(text string) string {
+	if at := advice.FindStringIndex(text); at != nil {
+		text = text[:at[0]]
+	}
+	return strings.TrimPrefix(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("│╷╵", r) }), " "), "Error: ")
+}
+
+// withoutDefault returns the configuration of a backend without the path at which
+// the engine keeps a local state anyway. Told that path in a directory that it has
+// not seen, the engine takes the file for a state that moves there, and empties it.
+func withoutDefault(c *Config) map[string]string {
+	if path := c.BackendConfig["path"]; path == "" || filepath.Clean(path) != filepath.Join(c.Dir, "terraform.tfstate") {
+		return c.BackendConfig
+	}
+	config := maps.Clone(c.BackendConfig)
+	delete(config, "path")
+	return config
+}
+
+// engineData is where the engine keeps which backend a directory uses.
+func engineData(dir string) string { return filepath.Join(dir, ".terraform", "terraform.tfstate") }
+
+// MovedStateError says that a local state is expected elsewhere than it was, and
+// that the old one is still there.
+type MovedStateError struct{ Dir, Was, Wanted string }
+
+// Error says where the two are and what to do.
+func (e *MovedStateError) Error() string {
+	return fmt.Sprintf("state of %s: it was at %s and is expected at %s, and the old file is still there: if the fleet was copied, "+
+		"work with one of the copies only and remove the other; if the state was meant to move, move the file", e.Dir, e.Was, e.Wanted)
+}
+
+// follow lets the engine find a local state at the path of the backend's
+// configuration though it was at another before: a fleet that was moved with its
+// states in it. The engine would refuse, as for any backend that changed. Nothing
+// is left behind where there is no file any more.
+func (w *Workspace) follow() error {
+	wanted := w.config.BackendConfig["path"]
+	was, err := w.localPath()
+	if err != nil {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	}
+	if was == "" || wanted == "" || was == wanted || backendOf(w.config.Dir).kind != "local" {
+		return nil
+	}
+	if old, err := os.Stat(was); err == nil {
+		if current, err := os.Stat(wanted); err != nil || !os.SameFile(old, current) {
+			return &MovedStateError{Dir: w.config.Dir, Was: was, Wanted: wanted}
+		}
+	}
+	if err := removeFile(engineData(w.config.Dir)); err != nil {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	}
+	return nil
+}
+
+// localPath returns where the engine found a local state at its last init, or "".
+// Of data that cannot be read, the engine says what is wrong.
+func (w *Workspace) localPath() (string, error) {
+	content, err := os.ReadFile(engineData(w.config.Dir))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	var data struct {
+		Backend struct {
+			Type   string `json:"type"`
+			Config struct {
+				Path string `json:"path"`
+			} `json:"config"`
+		} `json:"backend"`
+	}
+	if err != nil || json.Unmarshal(content, &data) != nil {
+		return "", err
+	}
+	path := data.Backend.Config.Path
+	switch {
+	case data.Backend.Type != "local" || path == "":
+		return "", nil
+	case filepath.IsAbs(path):
+		return path, nil
+	}
+	return filepath.Join(w.config.Dir, path), nil
+}

@@ -1,0 +1,175 @@
+package state_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/state"
+)
+
+// echo is a server that answers each line with the same line, on one connection at
+// a time, until it is told to hang up.
+type echo struct {
+	net.Listener
+	// conns are the connections that it took.
+	conns chan net.Conn
+}
+
+func newEcho(t *testing.T, network, address string) *echo {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &echo{Listener: listener, conns: make(chan net.Conn, 16)}
+	t.Cleanup(func() { _ = e.Close() })
+	go func() {
+		for {
+			conn, err := e.Accept()
+			if err != nil {
+				return
+			}
+			e.conns <- conn
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	return e
+}
+
+// ask sends a line through a fence and returns the connection if it came back.
+func ask(t *testing.T, network, address string) net.Conn {
+	t.Helper()
+	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(t.Context(), network, address)
+	if err != nil {
+		return nil
+	}
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "hello\n")
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "hello\n" {
+		_ = conn.Close()
+		return nil
+	}
+	return conn
+}
+
+func TestFence(t *testing.T) {
+	t.Parallel()
+	sockets := t.TempDir()
+	for name, at := range map[string]struct{ network, address, conn string }{
+		"tcp":  {"tcp", "127.0.0.1:0", ""},
+		"unix": {"unix", filepath.Join(sockets, ".s.PGSQL.5432"), "host=" + sockets},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := newEcho(t, at.network, at.address)
+			conn := at.conn
+			if conn == "" {
+				conn = "postgres://" + server.Addr().String() + "/"
+			}
+			fence, err := state.OpenFence(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			host, port := fence.Address()
+			address := net.JoinHostPort(host, port)
+			if at.network == "unix" {
+				address = filepath.Join(host, ".s.PGSQL."+port)
+			}
+			for range 3 { // the engine ends its own connections
+				if err := ask(t, at.network, address).Close(); err != nil {
+					t.Fatal(err)
+				}
+				<-server.conns
+			}
+			kept, other := ask(t, at.network, address), ask(t, at.network, address)
+			if err := (<-server.conns).Close(); err != nil { // the server ends one
+				t.Fatal(err)
+			}
+			for _, conn := range []net.Conn{kept, other} {
+				if n, err := conn.Read(make([]byte, 1)); err == nil {
+					t.Errorf("read %d bytes of a connection that must have ended", n)
+				}
+			}
+			if ask(t, at.network, address) != nil {
+				t.Error("a broken fence lets through")
+			}
+			if broken, err := fence.Close(); broken == nil || err != nil {
+				t.Errorf("got %v, %v, want a broken fence", broken, err)
+			}
+		})
+	}
+}
+
+func TestFenceThatHeld(t *testing.T) {
+	t.Parallel()
+	server := newEcho(t, "tcp", "127.0.0.1:0")
+	fence, err := state.OpenFence("postgres://" + server.Addr().String() + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := ask(t, "tcp", net.JoinHostPort(fence.Address()))
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if broken, err := fence.Close(); broken != nil || err != nil {
+		t.Errorf("got %v, %v, want no trouble", broken, err)
+	}
+}
+
+func TestFenceBeforeNobody(t *testing.T) {
+	t.Parallel()
+	server := newEcho(t, "tcp", "127.0.0.1:0")
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	fence, err := state.OpenFence("postgres://" + server.Addr().String() + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ask(t, "tcp", net.JoinHostPort(fence.Address())) != nil {
+		t.Error("an answer of nobody")
+	}
+	if broken, err := fence.Close(); broken == nil || err != nil {
+		t.Errorf("got %v, %v, want what went wrong", broken, err)
+	}
+}
+
+func TestConnectionStrings(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		text                        string
+		env                         map[string]string
+		network, address, elsewhere string
+	}{
+		"url":           {"postgres://u:p@db:6000/x?sslmode=require", nil, "tcp", "db:6000", "postgres://u:p@127.0.0.1:99/x?sslmode=require"},
+		"url, defaults": {"postgres:///x", nil, "tcp", "localhost:5432", "postgres://127.0.0.1:99/x"},
+		"ipv6":          {"postgres://[::1]/x", nil, "tcp", "[::1]:5432", "postgres://127.0.0.1:99/x"},
+		"environment":   {"", map[string]string{"PGHOST": "db", "PGPORT": "1"}, "tcp", "db:1", " host='127.0.0.1' port=99"},
+		"list":          {"host=db password='a host=b' user=u", nil, "tcp", "db:5432", "host=db password='a host=b' user=u host='127.0.0.1' port=99"},
+		"socket":        {"host=/run/pg port=7", nil, "unix", "/run/pg/.s.PGSQL.7", "host=/run/pg port=7 host='127.0.0.1' port=99"},
+		"by its name":   {"postgres://db/x?sslmode=verify-full", nil, "", "", ""},
+		"by its name 2": {"host=db", map[string]string{"PGSSLMODE": "verify-full"}, "", "", ""},
+		"kerberos":      {"host=db krbsrvname=pg", nil, "", "", ""},
+		"service":       {"service=x", nil, "", "", ""},
+		"many hosts":    {"host=a,b", nil, "", "", ""},
+		"many hosts 2":  {"postgres://a:1,b:2/x", nil, "", "", ""},
+		"host twice":    {"postgres://a/x?host=b", nil, "", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			network, address, elsewhere := state.Led(tt.text, tt.env)
+			if network != tt.network || address != tt.address || elsewhere != tt.elsewhere {
+				t.Errorf("got %q %q %q, want %q %q %q", network, address, elsewhere, tt.network, tt.address, tt.elsewhere)
+			}
+		})
+	}
+}

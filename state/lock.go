@@ -1,0 +1,143 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/terraform-exec/tfexec"
+)
+
+// locking runs a command that takes the state's lock. If an engine of ours that
+// died holds it, what is left of that engine is awaited, the lock is broken, and
+// the command run once more.
+func (w *Workspace) locking(ctx context.Context, operation string, command func(context.Context) error) error {
+	record, err := w.beginRun(operation)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", operation, w.config.Dir, err)
+	}
+	err = w.fenced(ctx, command)
+	var locked *LockedError
+	if errors.As(err, &locked) && locked.Holder == HolderGone {
+		if err = w.breakLock(ctx, locked); err == nil {
+			err = w.fenced(ctx, command)
+		}
+	}
+	var failed *CommandError
+	if errors.As(err, &failed) && (failed.killed || failed.Backend != "") {
+		// The lock may be held still, by an engine that is gone.
+		w.crashed = record
+		return err
+	}
+	return errors.Join(err, w.endRun(err == nil))
+}
+
+// fenced runs a command of the engine behind a fence, if the lock of its backend
+// ends with a connection.
+func (w *Workspace) fenced(ctx context.Context, command func(context.Context) error) error {
+	conn, ok := w.connString()
+	if !ok {
+		return command(ctx)
+	}
+	f, err := newFence(conn.target())
+	if err != nil {
+		return fmt.Errorf("opening a way from the engine to PostgreSQL: %w", err)
+	}
+	env := maps.Clone(w.env)
+	env[connVariable] = conn.at(f.address())
+	if err = w.client.SetEnv(env); err == nil {
+		err = command(ctx)
+	}
+	broken, closeErr := f.close()
+	var failed *CommandError
+	if errors.As(err, &failed) && broken != nil && ctx.Err() == nil {
+		failed.Backend, failed.Text = "pg", brief(failed.Text)+": "+w.hidden.hide(broken.Error())
+	}
+	return errors.Join(err, closeErr, w.client.SetEnv(w.env))
+}
+
+// connString returns how to reach the server of the pg backend, if it can be
+// reached through a fence.
+func (w *Workspace) connString() (connString, bool) {
+	backend := backendOf(w.config.Dir)
+	if backend.kind != "pg" || backend.settings["conn_str"] || w.config.BackendConfig["conn_str"] != "" {
+		return connString{}, false
+	}
+	passwords := orElse(w.env["PGPASSFILE"], filepath.Join(w.env["HOME"], ".pgpass"))
+	if _, err := os.Stat(passwords); err == nil {
+		// Passwords of a file are found by the server's own name.
+		return connString{}, false
+	}
+	return parseConn(w.env[connVariable], w.env)
+}
+
+func (w *Workspace) breakLock(ctx context.Context, locked *LockedError) error {
+	if _, err := w.awaitOrphans(ctx); err != nil {
+		return err
+	}
+	if err := w.unlock(ctx, locked.ID); err != nil {
+		return err
+	}
+	broke := fmt.Sprintf("broke lock %s of the state of %s: %s", locked.ID, w.config.Dir, locked.Proof)
+	w.outside = append(w.outside, broke)
+	w.config.Progress(Event{Kind: EventUnlocked, Message: broke})
+	return nil
+}
+
+// nowhere is an address that no state holds.
+const nowhere = "terraform_data.numaform_lock"
+
+// settle takes the state's lock and lets it go again, so that a lock which a run
+// that died left behind is broken now, or found to be someone else's. What died
+// stays known until an operation did well.
+func (w *Workspace) settle(ctx context.Context) error {
+	if w.crashed == nil {
+		return nil
+	}
+	if err := w.prepare(ctx); err != nil {
+		return err
+	}
+	crashed := w.crashed
+	err := w.locking(ctx, "taking the lock of", func(ctx context.Context) error {
+		_, err := w.command(ctx, "taking the lock of", true, func(tf *tfexec.Terraform) error {
+			return tf.Untaint(ctx, nowhere, tfexec.AllowMissing(true), tfexec.LockTimeout(w.config.LockTimeout.String()))
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.crashed = crashed
+	return w.writeRun(crashed)
+}
+
+// Unlock breaks a lock, by the ID of a LockedError. Do it only when its holder is
+// surely dead: two applies at once lose what one of them made.
+func (w *Workspace) Unlock(ctx context.Context, id string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.prepare(ctx); err != nil {
+		return err
+	}
+	return w.unlock(ctx, id)
+}
+
+func (w *Workspace) unlock(ctx context.Context, id string) error {
+	_, err := w.command(ctx, "unlocking", true, func(tf *tfexec.Terraform) error { return tf.ForceUnlock(ctx, id) })
+	return err
+}
+
+// proof says why the holder of a lock cannot live, for the record.
+func (r *run) proof(lock *LockedError) string {
+	gone := "that process has let go of its directory, so it is gone, and its engine with it"
+	if r.PID == os.Getpid() {
+		gone = "that process is this one, and saw its engine end"
+	}
+	return fmt.Sprintf("%s took it at %s for %s, in the run of process %d on this host, which began to be %s at %s and did not end well; %s; "+
+		"no process that it started is left", lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
+		r.PID, r.Operation, r.Began.UTC().Format(time.RFC3339), gone)
+}

@@ -1,0 +1,300 @@
+// Package backends_test runs workspaces against the real servers of the backends:
+// a Kubernetes API server, PostgreSQL, S3, an http state server and files, each
+// with every engine that there is.
+package backends_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+)
+
+// shared are the servers that take seconds to start: one of each for all tests.
+type shared struct {
+	cluster  func() (*testenv.Cluster, error)
+	database func() (*testenv.Database, error)
+	// mu guards what is to be closed.
+	mu sync.Mutex
+}
+
+// servers are those of this run.
+var servers shared
+
+// open lets the servers start when a test asks for them, and returns how to end
+// those that did.
+func (s *shared) open() (end func() error) {
+	var closers []func() error
+	s.cluster = sync.OnceValues(func() (*testenv.Cluster, error) {
+		c, err := testenv.StartControlPlane(filepath.Join("..", "..", ".tools", "bin"))
+		if err == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			closers = append(closers, c.Close)
+		}
+		return c, err
+	})
+	s.database = sync.OnceValues(func() (*testenv.Database, error) {
+		d, err := testenv.StartPostgres()
+		if err == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			closers = append(closers, d.Close)
+		}
+		return d, err
+	})
+	return func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		var errs []error
+		for _, closer := range closers {
+			errs = append(errs, closer())
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if child := os.Getenv(childVariable); child != "" {
+		os.Exit(applyAsChild(child))
+	}
+	end := servers.open()
+	code := m.Run()
+	if err := end(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// engines are OpenTofu as make builds it and, where there is one, the Terraform on
+// PATH: that cannot be built from modules.
+func engines(t testing.TB) []*state.Engine {
+	t.Helper()
+	built, err := filepath.Abs(filepath.Join("..", "..", ".tools", "bin", "tofu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	binaries := []string{built}
+	if terraform, err := exec.LookPath("terraform"); err == nil {
+		binaries = append(binaries, terraform)
+	} else {
+		t.Log("no terraform on PATH: only OpenTofu is tested")
+	}
+	var found []*state.Engine
+	for _, binary := range binaries {
+		engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: binary})
+		if err != nil {
+			t.Fatalf("%v (run make tools)", err)
+		}
+		found = append(found, engine)
+	}
+	return found
+}
+
+// site is a backend with a server behind it, which only one test uses unless the
+// server is shared.
+type site struct {
+	fleet.Backend
+	// env leads the engine there and logs it in; secrets are what must stand in no
+	// file.
+	env     map[string]string
+	secrets []string
+	// locks counts the locks that are held.
+	locks func(t testing.TB) int
+	// outlives reports whether a lock outlives the engine that took it.
+	outlives bool
+	// down makes the server unreachable, and up brings it back.
+	down, up func(t testing.TB)
+}
+
+// tells reports whether an engine passes on who holds a lock of a backend.
+func (s *site) tells(engine *state.Engine) bool {
+	return s.Type == "kubernetes" || s.Type == "s3" || s.Type == "http" && engine.Name() == "tofu"
+}
+
+// kinds are the backends that are tested.
+func kinds() []string { return []string{"local", "http", "s3", "pg", "kubernetes"} }
+
+// newSite opens a backend. A site of its own may be made unreachable.
+func newSite(t testing.TB, kind string, own bool) *site {
+	t.Helper()
+	switch kind {
+	case "http":
+		return httpSite(t)
+	case "s3":
+		return s3Site(t)
+	case "pg":
+		return pgSite(t, own)
+	case "kubernetes":
+		return kubernetesSite(t, own)
+	}
+	return &site{Backend: fleet.Backend{Type: "local"}, locks: func(testing.TB) int { return 0 }}
+}
+
+func httpSite(t testing.TB) *site {
+	server := testenv.HTTPState(t)
+	server.Demand("numaform", "canary-of-http")
+	return &site{
+		Backend:  fleet.Backend{Type: "http", Config: map[string]string{"address": server.URL + "/states", "retry_max": "0"}},
+		env:      map[string]string{"TF_HTTP_USERNAME": "numaform", "TF_HTTP_PASSWORD": "canary-of-http"},
+		secrets:  []string{"canary-of-http"},
+		locks:    func(testing.TB) int { return len(server.Locks()) },
+		outlives: true,
+		down:     func(testing.TB) { server.Refuse("GET", "POST", "LOCK", "UNLOCK") },
+		up:       func(testing.TB) { server.Refuse() },
+	}
+}
+
+func s3Site(t testing.TB) *site {
+	bucket := testenv.S3(t)
+	return &site{
+		Backend: fleet.Backend{Type: "s3", Config: bucket.Settings()}, env: bucket.Env(),
+		secrets: []string{testenv.S3AccessKey, testenv.S3SecretKey}, outlives: true,
+		locks: func(t testing.TB) int { return len(bucket.Locks(t)) },
+		down:  func(testing.TB) { bucket.Down(true) },
+		up:    func(testing.TB) { bucket.Down(false) },
+	}
+}
+
+func pgSite(t testing.TB, own bool) *site {
+	t.Helper()
+	var database *testenv.Database
+	if own {
+		database = testenv.Postgres(t)
+	} else {
+		var err error
+		if database, err = servers.database(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A database of its own: locks are counted by database.
+	name := "x" + strings.ToLower(rand.Text()[:10])
+	query := func(t testing.TB, statement string) string {
+		t.Helper()
+		text, err := database.Query(t.Context(), statement)
+		must(t, err)
+		return strings.TrimSpace(text)
+	}
+	query(t, "CREATE DATABASE "+name)
+	return &site{
+		Backend: fleet.Backend{Type: "pg"}, secrets: []string{database.Password()},
+		env: map[string]string{"PG_CONN_STR": strings.Replace(database.URL(), "/postgres?", "/"+name+"?", 1)},
+		locks: func(t testing.TB) int {
+			text := query(t, "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND datname = '"+name+"'")
+			count, err := strconv.Atoi(text)
+			must(t, err)
+			return count
+		},
+		down: func(t testing.TB) { must(t, database.Stop()) },
+		up:   func(t testing.TB) { must(t, database.Resume()) },
+	}
+}
+
+func kubernetesSite(t testing.TB, own bool) *site {
+	t.Helper()
+	var cluster *testenv.Cluster
+	if own {
+		cluster = testenv.ControlPlane(t)
+	} else {
+		var err error
+		if cluster, err = servers.cluster(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client, err := kubernetes.NewForConfig(cluster.Config)
+	must(t, err)
+	space, err := client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "states-"}}, metav1.CreateOptions{})
+	must(t, err)
+	return &site{
+		Backend: fleet.Backend{Type: "kubernetes", Config: map[string]string{"namespace": space.Name}},
+		env:     map[string]string{"KUBE_CONFIG_PATH": cluster.Kubeconfig}, secrets: []string{cluster.Config.BearerToken},
+		locks: func(t testing.TB) int {
+			leases, err := client.CoordinationV1().Leases(space.Name).List(t.Context(), metav1.ListOptions{})
+			must(t, err)
+			held := 0
+			for i := range leases.Items {
+				if leases.Items[i].Spec.HolderIdentity != nil {
+					held++
+				}
+			}
+			return held
+		},
+		outlives: true,
+		down:     func(t testing.TB) { must(t, cluster.Stop()) },
+		up:       func(t testing.TB) { must(t, cluster.Resume()) },
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// childVariable makes this test binary apply as its value says, and nothing else.
+const childVariable = "NUMAFORM_TEST_APPLY"
+
+// child is what such a process works with: a state.Config that can be written.
+type child struct {
+	Dir, PluginDir     string
+	Engine             *state.Engine
+	Env, BackendConfig map[string]string
+}
+
+// applyAsChild plans and applies in a directory, as a numaform of its own.
+func applyAsChild(text string) int {
+	var c child
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		return 2
+	}
+	w, err := state.New(state.Config{Dir: c.Dir, PluginDir: c.PluginDir, Engine: c.Engine, Env: c.Env, BackendConfig: c.BackendConfig})
+	if err != nil {
+		return 3
+	}
+	ctx := context.Background()
+	plan, err := w.Plan(ctx, state.PlanOptions{})
+	if err != nil {
+		return 4
+	}
+	if _, err := w.Apply(ctx, plan); err != nil {
+		return 5
+	}
+	return 0
+}
+
+// search looks for text in all files below a directory.
+func search(t testing.TB, dir, text string) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(content), text) {
+			found = append(found, path)
+		}
+		return err
+	})
+	must(t, err)
+	return found
+}

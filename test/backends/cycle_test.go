@@ -1,0 +1,153 @@
+package backends_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestCycle makes a VM, rebuilds the working directory from nothing, finds
+// everything as it was, and removes the VM. No credential is in a file, and no lock
+// stays.
+func TestCycle(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, kind string, engine *state.Engine) {
+		r := newRoot(t, newSite(t, kind, false), engine, 1)
+		w := r.open(t, here)
+		p := plan(t, w, state.PlanOptions{})
+		r.clean(t)
+		apply(t, w, p)
+		settled(t, w)
+		r.clean(t)
+		rebuild(t, w)
+		settled(t, w)
+		if diff := cmp.Diff([]string{generator.Address(&r.fleet.VMs[0])}, addresses(t, w)); diff != "" {
+			t.Errorf("state: %s", diff)
+		}
+		must(t, os.Remove(filepath.Join(r.dir, filepath.FromSlash(generator.NodeFile(&r.fleet.VMs[0])))))
+		apply(t, w, plan(t, w, state.PlanOptions{}))
+		if _, exists := r.sim.Guest(2001); exists || len(addresses(t, w)) > 0 {
+			t.Errorf("the vm exists: %v; state: %v", exists, addresses(t, w))
+		}
+	})
+}
+
+// clean looks for credentials in the fleet's directory, private files and saved
+// plans included.
+func (r *root) clean(t *testing.T) {
+	t.Helper()
+	for _, secret := range append(r.secrets, pvesim.DefaultTokenSecret) {
+		if found := search(t, r.dir, secret); len(found) > 0 {
+			t.Errorf("the credential stands in %v", found)
+		}
+	}
+}
+
+// TestNames tries hosts whose names are hard for some backend.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, kind string, engine *state.Engine) {
+		s := newSite(t, kind, false)
+		r := newRoot(t, s, engine, 0)
+		r.fleet.Hosts = nil
+		for _, name := range []string{"pve-1", "PVE_1", strings.Repeat("h", 62) + "1"} {
+			r.fleet.Hosts = append(r.fleet.Hosts, topology.HostID{Region: testenv.Region, Host: topology.HostName(name)})
+		}
+		r.render(t)
+		for i, host := range r.fleet.Hosts {
+			r.home = filepath.Join(t.TempDir(), "terraform.tfstate")
+			enginetest.Write(t, r.shard(host), map[string][]byte{"x.tf": fmt.Appendf(nil, "resource \"terraform_data\" \"x\" {\n  input = %d\n}\n", i)})
+			w := r.open(t, host)
+			apply(t, w, plan(t, w, state.PlanOptions{}))
+			settled(t, w)
+		}
+	})
+}
+
+// TestLockedOut lets a second checkout of a fleet try while the first applies.
+func TestLockedOut(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, kind string, engine *state.Engine) {
+		began := time.Now().Add(-time.Second)
+		r := newRoot(t, newSite(t, kind, false), engine, 1)
+		w := r.open(t, here)
+		done, release := r.applyHeld(t, w)
+		_, err := r.beside(t, engine).open(t, here).Plan(t.Context(), state.PlanOptions{})
+		var locked *state.LockedError
+		if !errors.As(err, &locked) || locked.Holder != state.HolderUnknown {
+			t.Fatalf("got %v, want to be locked out", err)
+		}
+		t.Log(err)
+		host, hostErr := os.Hostname()
+		must(t, hostErr)
+		told := strings.HasSuffix(locked.Who, "@"+host) && locked.Operation == "OperationTypeApply" && locked.Created.After(began)
+		if want := r.tells(engine) || kind == "local"; told != want {
+			t.Errorf("who holds the lock: told %v, want %v", told, want)
+		}
+		release()
+		must(t, <-done)
+		settled(t, w)
+	})
+}
+
+// await polls until something is so.
+func await(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	deadline := time.After(2 * time.Minute)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-deadline:
+			t.Fatalf("waited too long for %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// maxState is far below what every backend takes: OpenTofu fails in Kubernetes
+// above 1 MiB.
+const maxState = 256 << 10
+
+// TestStatesStaySmall measures the state of a host with 20 VMs where it matters.
+func TestStatesStaySmall(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, newSite(t, "kubernetes", false), engines(t)[0], 20)
+	w := r.open(t, here)
+	apply(t, w, plan(t, w, state.PlanOptions{}))
+	settled(t, w)
+	cluster, err := servers.cluster()
+	must(t, err)
+	client, err := kubernetes.NewForConfig(cluster.Config)
+	must(t, err)
+	name := "tfstate-default-" + generator.StateName(r.fleet.ClusterID, here)
+	secret, err := client.CoreV1().Secrets(r.Config["namespace"]).Get(t.Context(), name, metav1.GetOptions{})
+	must(t, err)
+	packed := secret.Data["tfstate"]
+	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
+	must(t, err)
+	size, err := io.Copy(io.Discard, unpacked)
+	must(t, err)
+	t.Logf("the state of 20 VMs has %d bytes, %d as kept in its Secret", size, len(packed))
+	if size == 0 || size > maxState {
+		t.Errorf("the state has %d bytes, want at most %d", size, maxState)
+	}
+}

@@ -1,0 +1,145 @@
+package backends_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+)
+
+// TestRestartDuringApply restarts PostgreSQL during an apply, which frees the lock,
+// while a second checkout of the fleet tries. Whoever ends first: no resource of
+// either is lost.
+func TestRestartDuringApply(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		for name, secondFirst := range map[string]bool{"the first ends first": false, "the second ends first": true} {
+			t.Run(engine.Name()+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				restartDuringApply(t, engine, secondFirst)
+			})
+		}
+	}
+}
+
+func restartDuringApply(t *testing.T, engine *state.Engine, secondFirst bool) {
+	t.Helper()
+	database := testenv.Postgres(t)
+	s := &site{Backend: fleet.Backend{Type: "pg"}, env: map[string]string{"PG_CONN_STR": database.URL()}}
+	r := newRoot(t, s, engine, 1)
+	first := r.open(t, here)
+	firstDone, releaseFirst := r.applyHeld(t, first)
+
+	if err := lockedOut(t, r.beside(t, engine)); err != nil {
+		t.Error(err)
+	}
+	must(t, database.Restart())
+
+	// The second has a file more, and works on that only.
+	other := r.beside(t, engine)
+	other.fleet.VMs = append(other.fleet.VMs, vmAt(here, 2002))
+	other.render(t)
+	mine, theirs := generator.Address(&other.fleet.VMs[0]), generator.Address(&other.fleet.VMs[1])
+	second := other.open(t, here)
+	p := plan(t, second, state.PlanOptions{Targets: []string{theirs}})
+	if secondFirst {
+		apply(t, second, p)
+		releaseFirst()
+		refused(t, <-firstDone)
+	} else {
+		reached, releaseSecond := other.holdClone(t)
+		secondDone := make(chan error, 1)
+		go func() {
+			_, err := second.Apply(t.Context(), p)
+			secondDone <- err
+		}()
+		<-reached
+		releaseFirst()
+		refused(t, <-firstDone)
+		releaseSecond()
+		must(t, <-secondDone)
+	}
+	if diff := cmp.Diff([]string{theirs}, addresses(t, second)); diff != "" {
+		t.Errorf("what the second made is not in the state: %s", diff)
+	}
+
+	recovery, err := first.Recover(t.Context())
+	must(t, err)
+	if recovery.Pushed || recovery.SetAside == "" || !cmp.Equal(recovery.Lost, []string{mine}) {
+		t.Errorf("recovery is %+v, want the first's state set aside, with its resource", recovery)
+	}
+	apply(t, second, plan(t, second, state.PlanOptions{Imports: generator.Imports(&other.fleet.VMs[0])}))
+	if diff := cmp.Diff([]string{mine, theirs}, addresses(t, second)); diff != "" {
+		t.Errorf("state: %s", diff)
+	}
+	settled(t, second)
+}
+
+// lockedOut wants a plan to be locked out.
+func lockedOut(t *testing.T, r *root) error {
+	t.Helper()
+	_, err := r.open(t, here).Plan(t.Context(), state.PlanOptions{})
+	var locked *state.LockedError
+	if !errors.As(err, &locked) || !strings.Contains(err.Error(), "ends with the connection") {
+		return errors.Join(errors.New("not locked out"), err)
+	}
+	return nil
+}
+
+// refused wants an apply that could not save its state.
+func refused(t *testing.T, err error) {
+	t.Helper()
+	var failed *state.CommandError
+	if !errors.As(err, &failed) || failed.Backend != "pg" || !strings.Contains(err.Error(), "errored.tfstate and saved first") {
+		t.Errorf("got %v, want a state that could not be saved", err)
+	}
+}
+
+// TestPostgresWithoutAFence leads the engine to the server by its own name, which
+// leaves nothing but the comparison afterwards.
+func TestPostgresWithoutAFence(t *testing.T) {
+	t.Parallel()
+	engine := engines(t)[0]
+	database := testenv.Postgres(t)
+	s := &site{Backend: fleet.Backend{Type: "pg"}, env: map[string]string{"PG_CONN_STR": database.URL()}}
+	r := newRoot(t, s, engine, 1)
+	first := r.open(t, here, unfenced)
+	apply(t, first, plan(t, first, state.PlanOptions{}))
+	other := r.beside(t, engine)
+	other.fleet.VMs = append(other.fleet.VMs, vmAt(here, 2003))
+	other.render(t)
+	r.fleet.VMs = append(r.fleet.VMs, vmAt(here, 2002))
+	r.render(t)
+	base, mine, theirs := generator.Address(&r.fleet.VMs[0]), generator.Address(&r.fleet.VMs[1]), generator.Address(&other.fleet.VMs[1])
+
+	firstDone, releaseFirst := r.applyHeld(t, first)
+	must(t, database.Restart())
+	second := other.open(t, here, unfenced)
+	apply(t, second, plan(t, second, state.PlanOptions{}))
+	releaseFirst()
+	must(t, <-firstDone) // it lost its lock, and knows nothing of it
+	if diff := cmp.Diff([]string{base, mine}, addresses(t, second)); diff != "" {
+		t.Fatalf("the first did not write over the second: %s", diff)
+	}
+	p := plan(t, second, state.PlanOptions{Targets: []string{base}})
+	if diff := cmp.Diff([]string{theirs}, p.Lost); diff != "" {
+		t.Errorf("lost: %s", diff)
+	}
+	p = plan(t, second, state.PlanOptions{Targets: []string{theirs}, Imports: generator.Imports(&other.fleet.VMs[1])})
+	apply(t, second, p)
+	if diff := cmp.Diff([]string{base, mine, theirs}, addresses(t, second)); diff != "" {
+		t.Errorf("state: %s", diff)
+	}
+}
+
+// unfenced lets the engine look for the password of a file, which it finds by the
+// server's own name only.
+func unfenced(c *state.Config) {
+	c.Env["PGPASSFILE"] = "/dev/null"
+}
