@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -33,6 +34,27 @@ func (e *RangeExhaustedError) Error() string {
 		e.Region, e.Range.Lower, e.Range.Upper)
 }
 
+// Rotation is how far VMIDs of a region were given out: upwards through the range,
+// and from its start again in the next round. It only ever goes on, whatever
+// becomes of the VMs, so it is kept with the fleet's history and not in its files.
+type Rotation struct {
+	Last  VMID `json:"last"`
+	Round int  `json:"round"`
+}
+
+// Compare says which of two rotations is further on.
+func (r Rotation) Compare(other Rotation) int {
+	return cmp.Or(cmp.Compare(r.Round, other.Round), cmp.Compare(r.Last, other.Last))
+}
+
+// Past returns the rotation with these VMIDs given out in its round.
+func (r Rotation) Past(ids ...VMID) Rotation {
+	for _, id := range ids {
+		r.Last = max(r.Last, id)
+	}
+	return r
+}
+
 // Allocator gives out the VMIDs of one region, upwards through the range and
 // then from its start again, so that a number comes back as late as possible.
 type Allocator struct {
@@ -50,9 +72,11 @@ func NewAllocator(region topology.RegionName, bounds VMIDRange, last Rotation, u
 	for _, id := range used {
 		a.used[id] = true
 	}
-	if a.now.Last < bounds.Lower-1 || a.now.Last > bounds.Upper {
-		a.now.Last = bounds.Lower - 1
+	// A range that was moved is begun at its start, and never goes back in a round.
+	if a.now.Last > bounds.Upper {
+		a.now = Rotation{Last: bounds.Lower - 1, Round: a.now.Round + 1}
 	}
+	a.now.Last = max(a.now.Last, bounds.Lower-1)
 	return a
 }
 
@@ -73,7 +97,7 @@ func (a *Allocator) Next() (VMID, error) {
 	return 0, &RangeExhaustedError{Region: a.region, Range: a.bounds}
 }
 
-// Rotation returns how far the allocator came, to be kept with the fleet.
+// Rotation returns how far the allocator came, to be kept with the fleet's history.
 func (a *Allocator) Rotation() Rotation { return a.now }
 
 // Name makes a VM of a placed spec: it reserves a VMID and derives name and key.

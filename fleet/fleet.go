@@ -37,15 +37,6 @@ type Region struct {
 	// Endpoint is the URL of the Proxmox API without a path: https://pve-1:8006/.
 	Endpoint string `json:"endpoint"`
 	Insecure bool   `json:"insecure,omitempty"`
-	// Rotation remembers which VMIDs were given out.
-	Rotation Rotation `json:"rotation"`
-}
-
-// Rotation is how far VMIDs were given out: upwards through the range, and from
-// its start again in the next round.
-type Rotation struct {
-	Last  VMID `json:"last"`
-	Round int  `json:"round"`
 }
 
 // VMID is Proxmox' number of a guest.

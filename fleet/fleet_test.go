@@ -156,6 +156,25 @@ func TestAllocatorStartsInRange(t *testing.T) {
 	}
 }
 
+// TestAllocatorGoesOn moves the range to and fro: no number comes back in its round.
+func TestAllocatorGoesOn(t *testing.T) {
+	t.Parallel()
+	low, high := fleet.VMIDRange{Lower: 200, Upper: 204}, fleet.VMIDRange{Lower: 300, Upper: 304}
+	var now fleet.Rotation
+	given := map[fleet.Rotation]bool{}
+	for i, bounds := range []fleet.VMIDRange{low, high, low, high, low} {
+		a := fleet.NewAllocator("r", bounds, now, nil)
+		if _, err := a.Next(); err != nil || given[a.Rotation()] || a.Rotation().Compare(now) <= 0 {
+			t.Errorf("range %d: %+v after %+v, %v", i, a.Rotation(), now, err)
+		}
+		now = a.Rotation()
+		given[now] = true
+	}
+	if got, want := now.Past(201, 203, 199), (fleet.Rotation{Last: 203, Round: 2}); got != want {
+		t.Errorf("past 203: %+v, want %+v", got, want)
+	}
+}
+
 func TestNameGivesEachReservationItsOwnKey(t *testing.T) {
 	t.Parallel()
 	bounds := fleet.VMIDRange{Lower: 200, Upper: 201}

@@ -148,17 +148,7 @@ func checkRegion(region fleet.Region) error {
 	return first(
 		checkMatch("region", name, placeName, placeProblem),
 		checkEndpoint("region "+name+": endpoint", region.Endpoint),
-		checkRotation(region),
 	)
-}
-
-func checkRotation(region fleet.Region) error {
-	if region.Rotation.Last >= 0 && region.Rotation.Last <= fleet.MaxVMID && region.Rotation.Round >= 0 {
-		return nil
-	}
-	return &FieldError{Field: fmt.Sprintf("region %s: rotation", region.Name), Problem: fmt.Sprintf(
-		"last %d, round %d: want a VMID and a count from 0", region.Rotation.Last, region.Rotation.Round,
-	)}
 }
 
 func checkHost(name topology.HostName) error {

@@ -48,7 +48,6 @@ func fleets() *rapid.Generator[fleet.Fleet] {
 		f := fleetOf()
 		f.Regions = append(f.Regions, fleet.Region{
 			Name: "Region_2", Endpoint: "https://10.0.0.7:8006", Insecure: true,
-			Rotation: fleet.Rotation{Last: fleet.VMID(rapid.IntRange(0, 2999).Draw(t, "last")), Round: rapid.IntRange(0, 9).Draw(t, "round")},
 		})
 		for i := range rapid.IntRange(0, 4).Draw(t, "vms") {
 			f.VMs = append(f.VMs, drawVM(t, fleet.VMID(2001+i)))

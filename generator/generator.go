@@ -28,7 +28,6 @@ const ImportFile = "numaform-import.tf"
 const (
 	fleetFile    = "fleet.json"
 	ignoreFile   = ".gitignore"
-	rotationFile = "rotation.json"
 	mainFile     = "main.tf"
 	modulesDir   = "modules"
 	templatesDir = "templates"
@@ -40,30 +39,49 @@ const (
 // directory.
 type Files map[string][]byte
 
+// Release is what a version of numaform brings along for the fleets that it
+// writes.
+type Release struct {
+	// Modules are the modules that new VMs call, by the paths of their files.
+	Modules map[string][]byte
+	// Provider is the version of the provider that shards ask for.
+	Provider string
+}
+
+// Current returns what this numaform brings along.
+func Current() Release { return Release{Modules: modules.Files(), Provider: ProviderVersion} }
+
+// Render writes the fleet as the current release does.
+func Render(f fleet.Fleet) (Files, error) { return Current().Render(f) }
+
 // Render writes the fleet. The same fleet gives the same bytes. Of modules, only
-// the one that this numaform carries is written: a fleet keeps the others, which
-// older VMs may still call.
-func Render(f fleet.Fleet) (Files, error) {
+// those of the release are written, which VMs call that name none: a fleet keeps
+// the others, which older VMs still call. All shards ask for the provider of the
+// release, as nobody can say how long an older one is to be had.
+func (r Release) Render(f fleet.Fleet) (Files, error) {
 	f.Regions, f.Hosts, f.VMs = slices.Clone(f.Regions), f.Shards(), slices.Clone(f.VMs)
 	f.Sort()
 	if err := checkFleet(&f); err != nil {
 		return nil, fmt.Errorf("rendering fleet: %w", err)
 	}
-	files := Files{ignoreFile: []byte(ignored)}
-	for name, content := range modules.Files() {
-		files[path.Join(modulesDir, modules.NodeModule, modules.Hash(), name)] = content
+	files, carried := Files{ignoreFile: []byte(ignored)}, modules.HashOf(r.Modules)
+	for name, content := range r.Modules {
+		files[path.Join(modulesDir, path.Dir(name), carried, path.Base(name))] = content
 	}
 	if err := renderFleet(files, &f); err != nil {
 		return nil, fmt.Errorf("rendering fleet: %w", err)
 	}
 	for _, host := range f.Hosts {
-		content, err := renderShard(&f, host)
+		content, err := renderShard(&f, host, r.Provider)
 		if err != nil {
 			return nil, fmt.Errorf("rendering shard %s: %w", host, err)
 		}
 		files[path.Join(ShardDir(host), mainFile)] = content
 	}
 	for i := range f.VMs {
+		if f.VMs[i].Module == "" {
+			f.VMs[i].Module = carried
+		}
 		content, err := renderNode(f.ClusterID, &f.VMs[i])
 		if err != nil {
 			return nil, fmt.Errorf("rendering vm %s: %w", f.VMs[i].Name, err)
@@ -96,6 +114,16 @@ func Address(vm *fleet.VM) string {
 	return "module." + label(vm.Name) + ".proxmox_virtual_environment_vm.node"
 }
 
+// Calls returns the addresses of the module calls in a VM's file, the one that
+// makes the VM first.
+func Calls(vm *fleet.VM) []string {
+	calls := []string{"module." + label(vm.Name)}
+	if len(vm.SecurityGroups) > 0 {
+		calls = append(calls, "module."+groupsLabel(vm.Name))
+	}
+	return calls
+}
+
 // Addresses returns the addresses of all resources that a VM's file makes, the
 // VM's own first.
 func Addresses(vm *fleet.VM) []string {
@@ -105,6 +133,10 @@ func Addresses(vm *fleet.VM) []string {
 	}
 	return addresses
 }
+
+// groupsLabel returns the label of the call that gives a VM its security groups.
+// No VM's name has an underscore, so it is no other's.
+func groupsLabel(name string) string { return label(name) + "_security_groups" }
 
 // label returns the module call's label for a VM. An identifier cannot begin
 // with a digit as a VM's name can, and no VM's name begins with an underscore.

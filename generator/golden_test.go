@@ -6,6 +6,7 @@ import (
 	"flag"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -80,7 +81,7 @@ func withModules(files generator.Files, f fleet.Fleet) generator.Files {
 	for i := range f.VMs {
 		for name, content := range modules.Files() {
 			if hash := f.VMs[i].Module; hash != "" {
-				files["modules/proxmox-node/"+hash+"/"+name] = content
+				files[path.Join("modules", path.Dir(name), hash, path.Base(name))] = content
 			}
 		}
 	}

@@ -23,7 +23,7 @@ func Imports(vm *fleet.VM) []Import {
 	imports := []Import{{Address(vm), place}}
 	if len(vm.SecurityGroups) > 0 {
 		imports = append(imports, Import{
-			"module." + label(vm.Name) + ".proxmox_virtual_environment_firewall_rules.security_groups[0]", "vm/" + place,
+			"module." + groupsLabel(vm.Name) + ".proxmox_virtual_environment_firewall_rules.security_groups", "vm/" + place,
 		})
 	}
 	return imports

@@ -3,7 +3,6 @@ package generator
 import (
 	"bytes"
 	"encoding/json"
-	"path"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
@@ -23,23 +22,11 @@ type indexRegion struct {
 	Insecure bool                `json:"insecure,omitempty"`
 }
 
-// rotation is a region's rotation.json. It is a file of its own because it
-// changes with each new VM.
-type rotation struct {
-	FormatVersion int `json:"format_version"`
-	fleet.Rotation
-}
-
 func renderFleet(files Files, f *fleet.Fleet) error {
 	content := index{FormatVersion: FormatVersion, ClusterID: f.ClusterID, Backend: f.Backend}
 	for _, region := range f.Regions {
 		content.Regions = append(content.Regions,
 			indexRegion{Name: region.Name, Endpoint: region.Endpoint, Insecure: region.Insecure})
-		text, err := renderJSON(rotation{FormatVersion, region.Rotation})
-		if err != nil {
-			return err
-		}
-		files[path.Join(string(region.Name), rotationFile)] = text
 	}
 	text, err := renderJSON(content)
 	files[fleetFile] = text

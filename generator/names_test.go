@@ -122,10 +122,14 @@ func TestAddresses(t *testing.T) {
 	vm.Name, vm.SecurityGroups = "3d-2001", []string{"k8s"}
 	want := []string{
 		"module._3d-2001.proxmox_virtual_environment_vm.node",
-		"module._3d-2001.proxmox_virtual_environment_firewall_rules.security_groups[0]",
+		"module._3d-2001_security_groups.proxmox_virtual_environment_firewall_rules.security_groups",
 	}
 	if diff := cmp.Diff(want, generator.Addresses(&vm)); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	calls := []string{"module._3d-2001", "module._3d-2001_security_groups"}
+	if diff := cmp.Diff(calls, generator.Calls(&vm)); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 	imports := []generator.Import{{Address: want[0], ID: "pve-1/2001"}, {Address: want[1], ID: "vm/pve-1/2001"}}
 	if diff := cmp.Diff(imports, generator.Imports(&vm)); diff != "" {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclwrite"
 
 	"github.com/numaform/numaform/fleet"
@@ -13,27 +14,27 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// call is the module call of a node file: its arguments in their order. What
-// the module needs comes first, what only numaform needs is the record.
+// call is the first module call of a node file, which makes the VM: its arguments
+// in their order. What the module needs comes first, what only numaform needs is
+// the record.
 type call struct {
-	FormatVersion  int               `json:"format_version"`
-	ClusterID      string            `json:"cluster_id"`
-	Name           string            `json:"name"`
-	VMID           fleet.VMID        `json:"vm_id"`
-	Host           topology.HostName `json:"node_name"`
-	Description    []string          `json:"description"`
-	Tags           []string          `json:"tags,omitempty"`
-	ResourcePool   string            `json:"pool_id,omitempty"`
-	InstanceType   string            `json:"instance_type"`
-	Clone          clone             `json:"clone"`
-	CPU            cpu               `json:"cpu"`
-	MemoryMiB      int64             `json:"memory_mib"`
-	NUMA           []cell            `json:"numa,omitempty"`
-	Disk           *disk             `json:"disk,omitempty"`
-	Networks       []device          `json:"network_devices,omitempty"`
-	Hardware       hardware          `json:"hardware"`
-	SecurityGroups []string          `json:"security_groups,omitempty"`
-	Record         record            `json:"record"`
+	FormatVersion int               `json:"format_version"`
+	ClusterID     string            `json:"cluster_id"`
+	Name          string            `json:"name"`
+	VMID          fleet.VMID        `json:"vm_id"`
+	Host          topology.HostName `json:"node_name"`
+	Description   []string          `json:"description"`
+	Tags          []string          `json:"tags,omitempty"`
+	ResourcePool  string            `json:"pool_id,omitempty"`
+	InstanceType  string            `json:"instance_type"`
+	Clone         clone             `json:"clone"`
+	CPU           cpu               `json:"cpu"`
+	MemoryMiB     int64             `json:"memory_mib"`
+	NUMA          []cell            `json:"numa,omitempty"`
+	Disk          *disk             `json:"disk,omitempty"`
+	Networks      []device          `json:"network_devices,omitempty"`
+	Hardware      hardware          `json:"hardware"`
+	Record        record            `json:"record"`
 }
 
 type clone struct {
@@ -111,21 +112,50 @@ func renderNode(clusterID string, vm *fleet.VM) ([]byte, error) {
 	comment(body, explain(vm)...)
 	body.AppendNewline()
 	module := body.AppendNewBlock("module", []string{label(vm.Name)}).Body()
-	setText(module, "source", moduleSource(vm.Module))
+	setText(module, "source", moduleSource(modules.NodeModule, vm.Module))
 	module.AppendNewline()
 	for _, arg := range list {
 		module.SetAttributeRaw(arg.name, arg.value)
 	}
-	return hclwrite.Format(file.Bytes()), nil
+	if err := appendGroups(body, vm); err != nil {
+		return nil, err
+	}
+	return file.Bytes(), nil
+}
+
+// groupsCall is what numaform reads back of the second module call of a node file,
+// which gives the VM its security groups.
+type groupsCall struct {
+	SecurityGroups []string `json:"security_groups"`
+}
+
+// appendGroups writes the call for a VM's security groups, if it has any. It takes
+// host and VMID from the VM's own call, so that the VM comes first and goes last.
+func appendGroups(body *hclwrite.Body, vm *fleet.VM) error {
+	if len(vm.SecurityGroups) == 0 {
+		return nil
+	}
+	list, err := arguments(groupsCall{vm.SecurityGroups})
+	if err != nil {
+		return err
+	}
+	body.AppendNewline()
+	module := body.AppendNewBlock("module", []string{groupsLabel(vm.Name)}).Body()
+	setText(module, "source", moduleSource(modules.GroupsModule, vm.Module))
+	module.AppendNewline()
+	for _, output := range []string{"node_name", "vm_id"} {
+		module.SetAttributeTraversal(output, hcl.Traversal{
+			hcl.TraverseRoot{Name: "module"}, hcl.TraverseAttr{Name: label(vm.Name)}, hcl.TraverseAttr{Name: output},
+		})
+	}
+	for _, arg := range list {
+		module.SetAttributeRaw(arg.name, arg.value)
+	}
+	return nil
 }
 
 // moduleSource returns the path of a module from a shard's directory.
-func moduleSource(hash string) string {
-	if hash == "" {
-		hash = modules.Hash()
-	}
-	return path.Join("../..", modulesDir, modules.NodeModule, hash)
-}
+func moduleSource(module, hash string) string { return path.Join("../..", modulesDir, module, hash) }
 
 func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 	fromTemplate, err := readHardware(vm)
@@ -136,7 +166,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		FormatVersion: FormatVersion, ClusterID: clusterID, Name: vm.Name, VMID: vm.VMID, Host: vm.Host.Host,
 		Description: describe(clusterID, vm), Tags: vm.Tags, ResourcePool: vm.ResourcePool, InstanceType: vm.InstanceType,
 		Clone: clone{VMID: vm.Source.VMID, Full: vm.Clone == fleet.CloneFull}, CPU: guestCPU(vm), MemoryMiB: vm.MemoryMiB,
-		Disk: diskOf(vm), Hardware: fromTemplate, SecurityGroups: vm.SecurityGroups, Record: recordOf(vm),
+		Disk: diskOf(vm), Hardware: fromTemplate, Record: recordOf(vm),
 	}
 	if content.Clone.Full {
 		content.Clone.DatastoreID = vm.Storage

@@ -23,7 +23,6 @@ type kind int
 const (
 	kindOther kind = iota
 	kindIndex
-	kindRotation
 	kindIgnore
 	kindModule
 	kindMain
@@ -45,8 +44,6 @@ func kindOf(name string) kind {
 		return kindOther
 	case parts[0] == modulesDir:
 		return kindInModules(parts)
-	case len(parts) == 2 && base == rotationFile:
-		return kindRotation
 	case len(parts) == 3 && parts[1] != templatesDir:
 		return kindInShard(base)
 	}
@@ -54,7 +51,7 @@ func kindOf(name string) kind {
 }
 
 func kindInModules(parts []string) kind {
-	if len(parts) == 4 && parts[1] == modules.NodeModule && moduleHash.MatchString(parts[2]) {
+	if len(parts) == 4 && slices.Contains(modules.Names(), parts[1]) && moduleHash.MatchString(parts[2]) {
 		return kindModule
 	}
 	return kindOther
@@ -103,8 +100,6 @@ func Owns(name string, content []byte) bool {
 		return hasLine(content, "# "+nodeHeader)
 	case kindIndex:
 		return mentions(content, `"format_version"`, `"cluster_id"`)
-	case kindRotation:
-		return mentions(content, `"format_version"`, `"round"`)
 	case kindIgnore:
 		return string(content) == ignored
 	case kindModule:
@@ -126,15 +121,15 @@ func mentions(content []byte, words ...string) bool {
 // wrote, and those that would be read or planned along with them, about which
 // Parse says what to do. Where no fleet is, it returns none.
 func Select(files Files) Files {
-	shards, regions, exists := map[string]bool{}, map[string]bool{}, false
+	shards, exists := map[string]bool{}, false
 	for name, content := range files {
 		if !Owns(name, content) {
 			continue
 		}
 		switch kindOf(name) {
 		case kindMain, kindNode:
-			exists, shards[path.Dir(name)], regions[string(hostOf(name).Region)] = true, true, true
-		case kindIndex, kindRotation:
+			exists, shards[path.Dir(name)] = true, true
+		case kindIndex:
 			exists = true
 		}
 	}
@@ -146,8 +141,6 @@ func Select(files Files) Files {
 			in = false
 		case kindMain, kindNode, kindStray:
 			in = shards[path.Dir(name)]
-		case kindRotation:
-			in = regions[path.Dir(name)] || Owns(name, content)
 		}
 		if in {
 			selected[name] = content

@@ -53,11 +53,11 @@ func TestOwnsNothingElse(t *testing.T) {
 	for name, content := range map[string][]byte{
 		// Ours by the path alone.
 		mainFile: []byte("terraform {}\n"), nodeFile: []byte("module \"x\" {}\n"), "region-1/pve-1/node-x.tf": main,
-		"fleet.json": []byte(`{"cluster_id": 7}`), "region-1/rotation.json": []byte(`{"round": 7}`), ".gitignore": []byte("*.swp\n"),
+		"fleet.json": []byte(`{"cluster_id": 7}`), ".gitignore": []byte("*.swp\n"),
 		// Ours by the content alone.
 		"main.tf": main, "a/main.tf": main, "a/b/c/main.tf": main, "modules/pve-1/main.tf": main, "region-1/templates/main.tf": main,
 		"region-1/pve-1/vm.tf": node, "region-1/pve-1/node-x_override.tf": node, "region-1/pve-1/.main.tf": main,
-		"a/fleet.json": files["fleet.json"], "rotation.json": files["region-1/rotation.json"], "a/.gitignore": files[".gitignore"],
+		"a/fleet.json": files["fleet.json"], "a/.gitignore": files[".gitignore"],
 		"modules/proxmox-node/main.tf": nil, "modules/proxmox-node/x/main.tf": nil, "modules/vpc/" + modules.Hash() + "/main.tf": nil,
 		"region-1/pve-1/" + generator.ImportFile: main,
 	} {
@@ -65,7 +65,7 @@ func TestOwnsNothingElse(t *testing.T) {
 			t.Errorf("it takes %s", name)
 		}
 	}
-	for _, conflict := range []string{mainFile, nodeFile, "fleet.json", "region-1/rotation.json"} {
+	for _, conflict := range []string{mainFile, nodeFile, "fleet.json"} {
 		if !generator.Owns(conflict, slices.Concat([]byte("<<<<<<< HEAD\n"), files[conflict])) {
 			t.Errorf("it does not know %s after a merge", conflict)
 		}
@@ -76,7 +76,7 @@ func TestSelect(t *testing.T) {
 	t.Parallel()
 	files := rendered(t)
 	foreign := generator.Files{
-		"network.tf": nil, "aws/prod/main.tf": nil, "aws/prod/node-x.tf": nil, "aws/rotation.json": []byte("{}"),
+		"network.tf": nil, "aws/prod/main.tf": nil, "aws/prod/node-x.tf": nil, "aws/fleet.json": []byte("{}"),
 		"modules/vpc/main.tf": nil, "region-1/other/main.tf": nil, "README.md": nil, "region-1/pve-1/notes.txt": nil,
 	}
 	strays := generator.Files{"region-1/pve-1/x.tf": nil, "region-1/pve-1/node-x.tf": nil, "region-1/pve-1/x.auto.tfvars.json": nil}

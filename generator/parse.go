@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -50,9 +51,10 @@ const (
 )
 
 // Parse reads what Render wrote. It accepts nothing else: a file that Render
-// would write differently is an error that names its first such line. Files that
-// the engine does not read, and modules of other versions, are passed over. No
-// files at all are an empty fleet.
+// would write differently is an error that names its first such line. Only the
+// version of the provider may be that of another release: Render brings all shards
+// to its own. Files that the engine does not read, and modules of other versions,
+// are passed over. No files at all are an empty fleet.
 func Parse(files Files) (fleet.Fleet, error) {
 	p := &parser{files: files}
 	if !p.hasFleet() {
@@ -136,8 +138,11 @@ func (p *parser) compare() error {
 			continue
 		}
 		content, exists := p.files[name]
+		if kindOf(name) == kindMain {
+			content = providerPin.ReplaceAll(content, []byte(`${1}"`+ProviderVersion+`"`))
+		}
 		switch {
-		case !exists && kindOf(name) == kindRotation: // It begins anew.
+		case !exists && kindOf(name) == kindMain: // The next rendering brings it back.
 		case !exists:
 			return &ParseError{File: name, Problem: "is missing", Mend: mendRestore}
 		case !bytes.Equal(content, written[name]):
@@ -149,6 +154,9 @@ func (p *parser) compare() error {
 	}
 	return nil
 }
+
+// providerPin finds the version of the provider in a shard's main.tf.
+var providerPin = regexp.MustCompile(`(?m)^(      version = )"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*"$`)
 
 // blame names the file that a value came from that Render refused: a VM's own
 // file if the error is about a VM, or else the index.
@@ -177,20 +185,20 @@ func firstDifference(got, want []byte) int {
 	return len(gotLines)
 }
 
-// checkModules makes sure that a module's content is the one it is named by,
-// for all modules that are there.
+// checkModules makes sure that the content of modules is the one they are named
+// by, for all that are there.
 func (p *parser) checkModules() error {
 	found := map[string]map[string][]byte{}
 	for name, content := range p.files {
-		rest, ok := strings.CutPrefix(name, path.Join(modulesDir, modules.NodeModule)+"/")
-		hash, file, below := strings.Cut(rest, "/")
-		if !ok || !below {
+		parts := strings.SplitN(name, "/", 4)
+		if len(parts) < 4 || parts[0] != modulesDir || !slices.Contains(modules.Names(), parts[1]) {
 			continue
 		}
+		hash := parts[2]
 		if found[hash] == nil {
 			found[hash] = map[string][]byte{}
 		}
-		found[hash][file] = content
+		found[hash][path.Join(parts[1], parts[3])] = content
 	}
 	var wrong []string
 	for hash, content := range found {
@@ -203,6 +211,6 @@ func (p *parser) checkModules() error {
 	}
 	return &ParseError{
 		File:    path.Join(modulesDir, modules.NodeModule, slices.Min(wrong)),
-		Problem: "was edited: its content is not the one that its name stands for", Mend: mendModule,
+		Problem: "was edited, or another module of that name: the content is not the one that the name stands for", Mend: mendModule,
 	}
 }

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 
 	"github.com/numaform/numaform/fleet"
 )
 
-// parseIndex reads fleet.json and each region's rotation.json. A rotation that is
-// missing begins anew: it only spreads numbers, and none that is in use is given.
+// parseIndex reads fleet.json.
 func (p *parser) parseIndex() error {
 	var content index
 	if err := p.readJSON(fleetFile, &content, func() int { return content.FormatVersion }); err != nil {
@@ -20,16 +18,7 @@ func (p *parser) parseIndex() error {
 	}
 	p.fleet.ClusterID, p.fleet.Backend = content.ClusterID, content.Backend
 	for _, r := range content.Regions {
-		var last rotation
-		name := path.Join(string(r.Name), rotationFile)
-		if _, exists := p.files[name]; exists {
-			if err := p.readJSON(name, &last, func() int { return last.FormatVersion }); err != nil {
-				return err
-			}
-		}
-		p.fleet.Regions = append(p.fleet.Regions, fleet.Region{
-			Name: r.Name, Endpoint: r.Endpoint, Insecure: r.Insecure, Rotation: last.Rotation,
-		})
+		p.fleet.Regions = append(p.fleet.Regions, fleet.Region{Name: r.Name, Endpoint: r.Endpoint, Insecure: r.Insecure})
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -30,6 +31,9 @@ func (p *parser) parseNode(name string) error {
 	p.fleet.VMs = append(p.fleet.VMs, vm)
 	return nil
 }
+
+// groupsArgument is the argument of groupsCall.
+const groupsArgument = "security_groups"
 
 type nodeFile struct {
 	name    string
@@ -52,7 +56,7 @@ func (n *nodeFile) failDiagnostics(diagnostics hcl.Diagnostics) error {
 }
 
 func (n *nodeFile) parse() (fleet.VM, error) {
-	attributes, err := n.attributes()
+	attributes, groups, err := n.calls()
 	if err != nil {
 		return fleet.VM{}, err
 	}
@@ -64,7 +68,7 @@ func (n *nodeFile) parse() (fleet.VM, error) {
 		return fleet.VM{}, err
 	}
 	hash := path.Base(source)
-	if source != moduleSource(hash) {
+	if source != moduleSource(modules.NodeModule, hash) {
 		return fleet.VM{}, n.fail(attributes["source"].NameRange.Start.Line, "calls a module that is not numaform's")
 	}
 	delete(attributes, "source")
@@ -72,25 +76,44 @@ func (n *nodeFile) parse() (fleet.VM, error) {
 	if err := n.decode(attributes, &content); err != nil {
 		return fleet.VM{}, err
 	}
-	return n.vm(hash, &content)
+	var extra groupsCall
+	if err := n.decode(groups, &extra); err != nil {
+		return fleet.VM{}, err
+	}
+	vm, err := n.vm(hash, &content)
+	vm.SecurityGroups = extra.SecurityGroups
+	return vm, err
 }
 
-// attributes returns the arguments of the file's one module call.
-func (n *nodeFile) attributes() (hclsyntax.Attributes, error) {
+// calls returns the arguments of the file's module calls: those of the VM, and of
+// its security groups, if it has any, only the groups. What else stands there, the
+// comparison with what Render writes tells.
+func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 	parsed, diagnostics := hclsyntax.ParseConfig(n.content, n.name, hcl.InitialPos)
 	if diagnostics.HasErrors() {
-		return nil, n.failDiagnostics(diagnostics)
+		return nil, nil, n.failDiagnostics(diagnostics)
 	}
 	body, ok := parsed.Body.(*hclsyntax.Body)
-	if !ok || len(body.Attributes) > 0 || len(body.Blocks) != 1 || body.Blocks[0].Type != "module" {
-		return nil, n.fail(1, "does not consist of one module call")
+	if !ok || len(body.Attributes) > 0 || len(body.Blocks) < 1 || len(body.Blocks) > 2 {
+		return nil, nil, n.fail(1, "does not consist of one module call, or two with that of security groups")
 	}
-	block := body.Blocks[0]
-	if len(block.Body.Blocks) > 0 {
-		inner := block.Body.Blocks[0]
-		return nil, n.fail(inner.TypeRange.Start.Line, "has a block %q, which numaform does not write", inner.Type)
+	for _, block := range body.Blocks {
+		if block.Type != "module" {
+			return nil, nil, n.fail(block.TypeRange.Start.Line, "has a block %q, which numaform does not write", block.Type)
+		}
+		for _, inner := range block.Body.Blocks {
+			return nil, nil, n.fail(inner.TypeRange.Start.Line, "has a block %q, which numaform does not write", inner.Type)
+		}
 	}
-	return block.Body.Attributes, nil
+	if len(body.Blocks) == 1 {
+		return body.Blocks[0].Body.Attributes, nil, nil
+	}
+	second := body.Blocks[1]
+	attribute, ok := second.Body.Attributes[groupsArgument]
+	if !ok {
+		return nil, nil, n.fail(second.TypeRange.Start.Line, "has a second module call that is not of security groups")
+	}
+	return body.Blocks[0].Body.Attributes, hclsyntax.Attributes{groupsArgument: attribute}, nil
 }
 
 // checkFormat comes before all else, so that a newer file is called newer and
@@ -132,7 +155,7 @@ func (n *nodeFile) text(attributes hclsyntax.Attributes, name string) (string, e
 
 // decode fills into from the attributes, one by one so that an error names the
 // attribute's line.
-func (n *nodeFile) decode(attributes hclsyntax.Attributes, into *call) error {
+func (n *nodeFile) decode(attributes hclsyntax.Attributes, into any) error {
 	for _, attribute := range sortedAttributes(attributes) {
 		value, diagnostics := attribute.Expr.Value(nil)
 		if diagnostics.HasErrors() {
@@ -219,7 +242,7 @@ func specOf(c *call) fleet.Spec {
 		Policy: c.Record.Policy, PinWith: c.Record.PinWith, Overcommit: c.Record.Overcommit,
 		Template: c.Record.Template, Clone: fleet.CloneLinked, CPUType: c.CPU.Type,
 		DiskGiB: c.Record.DiskGiB, Storage: c.Record.Storage, Tags: c.Tags,
-		ResourcePool: c.ResourcePool, SecurityGroups: c.SecurityGroups, Demand: c.Record.Demand,
+		ResourcePool: c.ResourcePool, Demand: c.Record.Demand,
 		Labels: labelMap(c.Record.Labels),
 	}
 	if c.Clone.Full {

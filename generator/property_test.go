@@ -1,12 +1,15 @@
 package generator_test
 
 import (
+	"bytes"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/hcl/v2/hclwrite"
 	"pgregory.net/rapid"
 
 	"github.com/numaform/numaform/fleet"
@@ -32,6 +35,11 @@ func TestRenderParseRoundTrip(t *testing.T) {
 		again, err := generator.Render(got)
 		if err != nil {
 			t.Fatal(err)
+		}
+		for name, content := range files {
+			if formatted := hclwrite.Format(content); strings.HasSuffix(name, ".tf") && !bytes.Equal(formatted, content) {
+				t.Fatalf("%s is not formatted (-formatted +rendered):\n%s", name, cmp.Diff(string(formatted), string(content)))
+			}
 		}
 		if diff := cmp.Diff(files, again); diff != "" {
 			t.Fatalf("rendered again (-first +second):\n%s", diff)
@@ -70,12 +78,11 @@ func TestOneMoreVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	grown := fleetOf(vmAt(somewhere, 2001), vmAt(somewhere, 2002), vmAt(somewhere, 2003))
-	grown.Regions[0].Rotation.Last = 2002
 	after, err := generator.Render(grown)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"region-1/pve-1/node-workers-2002.tf", "region-1/rotation.json"}
+	want := []string{"region-1/pve-1/node-workers-2002.tf"}
 	if diff := cmp.Diff(want, changed(before, after)); diff != "" {
 		t.Errorf("changed files (-want +got):\n%s", diff)
 	}
@@ -111,7 +118,7 @@ func TestModuleIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, content := range modules.Files() {
-		if diff := cmp.Diff(string(content), string(files["modules/proxmox-node/"+modules.Hash()+"/"+name])); diff != "" {
+		if diff := cmp.Diff(string(content), string(files[path.Join("modules", path.Dir(name), modules.Hash(), path.Base(name))])); diff != "" {
 			t.Errorf("%s (-embedded +written):\n%s", name, diff)
 		}
 	}

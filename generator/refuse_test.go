@@ -150,7 +150,6 @@ func TestRefusesFleet(t *testing.T) {
 		"region unknown":    {func(f *fleet.Fleet) { f.Regions = nil }, "is not a region of the fleet"},
 		"region reserved":   {func(f *fleet.Fleet) { f.Regions[0].Name = "modules" }, `region "modules": is a name`},
 		"region path":       {func(f *fleet.Fleet) { f.Regions[0].Name = "../x" }, `region "../x"`},
-		"rotation":          {func(f *fleet.Fleet) { f.Regions[0].Rotation.Last = -1 }, "region region-1: rotation: last -1"},
 		"host path":         {at("a/b"), `host "a/b": names a directory`},
 		"host reserved":     {at("templates"), `host "templates": is a name`},
 		"host too long":     {at(topology.HostName(strings.Repeat("h", 64))), "at most 63"},

@@ -19,8 +19,8 @@ const (
 	engineVersions  = ">= 1.8"
 )
 
-// renderShard writes a shard's main.tf.
-func renderShard(f *fleet.Fleet, host topology.HostID) ([]byte, error) {
+// renderShard writes a shard's main.tf, which asks for a version of the provider.
+func renderShard(f *fleet.Fleet, host topology.HostID, provider string) ([]byte, error) {
 	region, ok := findRegion(f, host.Region)
 	if !ok {
 		return nil, fmt.Errorf("region %q is not among the fleet's: add it to clusters in numaform.yaml", host.Region)
@@ -34,7 +34,7 @@ func renderShard(f *fleet.Fleet, host topology.HostID) ([]byte, error) {
 	terraform.AppendNewline()
 	required := terraform.AppendNewBlock("required_providers", nil).Body()
 	required.SetAttributeValue(providerName, cty.ObjectVal(map[string]cty.Value{
-		"source": cty.StringVal(ProviderSource), "version": cty.StringVal(ProviderVersion),
+		"source": cty.StringVal(ProviderSource), "version": cty.StringVal(provider),
 	}))
 	if f.Backend.Type != "" {
 		terraform.AppendNewline()
@@ -44,9 +44,9 @@ func renderShard(f *fleet.Fleet, host topology.HostID) ([]byte, error) {
 		}
 	}
 	body.AppendNewline()
-	provider := body.AppendNewBlock("provider", []string{providerName}).Body()
-	setText(provider, "endpoint", region.Endpoint)
-	provider.SetAttributeValue("insecure", cty.BoolVal(region.Insecure))
+	settings := body.AppendNewBlock("provider", []string{providerName}).Body()
+	setText(settings, "endpoint", region.Endpoint)
+	settings.SetAttributeValue("insecure", cty.BoolVal(region.Insecure))
 	return hclwrite.Format(file.Bytes()), nil
 }
 

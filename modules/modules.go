@@ -15,39 +15,50 @@ import (
 	"slices"
 )
 
-// FS holds the directory proxmox-node, without its tests.
+// embedded holds the modules without their tests.
 //
-//go:embed proxmox-node/*.tf
-var FS embed.FS
+//go:embed proxmox-node/*.tf proxmox-security-groups/*.tf
+var embedded embed.FS
 
-// NodeModule is the name of the module that makes one node.
-const NodeModule = "proxmox-node"
+// The names of the modules.
+const (
+	// NodeModule makes one node.
+	NodeModule = "proxmox-node"
+	// GroupsModule gives a node its firewall security groups.
+	GroupsModule = "proxmox-security-groups"
+)
 
-// hashBytes is how much of a SHA-256 names a module.
+// hashBytes is how much of a SHA-256 names the modules.
 const hashBytes = 8
 
-// Files returns the files of the node module by their names.
+// Names returns the names of all modules, sorted.
+func Names() []string { return []string{NodeModule, GroupsModule} }
+
+// Files returns the files of all modules by their paths, such as
+// "proxmox-node/main.tf".
 func Files() map[string][]byte {
 	files := map[string][]byte{}
-	entries, err := fs.ReadDir(FS, NodeModule)
-	if err != nil {
-		panic(fmt.Sprintf("reading embedded module %s: %v", NodeModule, err))
-	}
-	for _, entry := range entries {
-		content, err := fs.ReadFile(FS, path.Join(NodeModule, entry.Name()))
+	for _, module := range Names() {
+		entries, err := fs.ReadDir(embedded, module)
 		if err != nil {
-			panic(fmt.Sprintf("reading embedded module %s: %v", NodeModule, err))
+			panic(fmt.Sprintf("reading embedded module %s: %v", module, err))
 		}
-		files[entry.Name()] = content
+		for _, entry := range entries {
+			name := path.Join(module, entry.Name())
+			if files[name], err = fs.ReadFile(embedded, name); err != nil {
+				panic(fmt.Sprintf("reading embedded module %s: %v", module, err))
+			}
+		}
 	}
 	return files
 }
 
-// Hash returns the name of the node module that is carried.
+// Hash returns the name of the modules that are carried. One name is for all of
+// them, so that it says of a VM which modules its file calls.
 func Hash() string { return HashOf(Files()) }
 
-// HashOf returns the name of a module by its files: it changes with each byte
-// of a name or a content, and with nothing else.
+// HashOf returns the name of modules by their files: it changes with each byte of
+// a path or a content, and with nothing else.
 func HashOf(files map[string][]byte) string {
 	sum := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -16,33 +16,40 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// TestModuleTests runs proxmox-node/tests with the real provider binary.
+// TestModuleTests runs each module's tests with the real provider binary.
 func TestModuleTests(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(modules.NodeModule)); err != nil {
-		t.Fatal(err)
-	}
-	engine.Run(t, dir, "init", "-no-color", "-input=false")
-	out := engine.Run(t, dir, "test", "-no-color")
-	passed := regexp.MustCompile(`(\d+) passed, 0 failed`).FindStringSubmatch(out)
-	written := 0
-	for _, file := range testFiles(t) {
-		written += strings.Count("\n"+file, "\nrun \"")
-	}
-	if len(passed) != 2 || passed[1] != strconv.Itoa(written) {
-		t.Errorf("want %d runs passed and 0 failed, got:\n%s", written, out)
+	for _, module := range modules.Names() {
+		t.Run(module, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(module)); err != nil {
+				t.Fatal(err)
+			}
+			engine.Run(t, dir, "init", "-no-color", "-input=false")
+			out := engine.Run(t, dir, "test", "-no-color")
+			passed := regexp.MustCompile(`(\d+) passed, 0 failed`).FindStringSubmatch(out)
+			written := 0
+			for _, file := range testFiles(t, module) {
+				written += strings.Count("\n"+file, "\nrun \"")
+			}
+			if len(passed) != 2 || passed[1] != strconv.Itoa(written) {
+				t.Errorf("want %d runs passed and 0 failed, got:\n%s", written, out)
+			}
+		})
 	}
 }
 
-// TestModuleIsFormatted keeps what is copied into fleets canonical.
-func TestModuleIsFormatted(t *testing.T) {
+// TestModulesAreFormatted keeps what is copied into fleets canonical.
+func TestModulesAreFormatted(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(modules.NodeModule)); err != nil {
-		t.Fatal(err)
+	for _, module := range modules.Names() {
+		if err := os.CopyFS(filepath.Join(dir, module), os.DirFS(module)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if out, err := engine.Try(t, dir, "fmt", "-no-color", "-check", "-recursive"); err != nil {
 		t.Errorf("not formatted: run %s fmt -recursive in modules:\n%s", engine, out)
@@ -51,13 +58,16 @@ func TestModuleIsFormatted(t *testing.T) {
 
 func TestFilesAreWhatTheEngineReads(t *testing.T) {
 	t.Parallel()
-	want := []string{"main.tf", "outputs.tf", "variables.tf", "versions.tf"}
+	want := []string{
+		"proxmox-node/main.tf", "proxmox-node/outputs.tf", "proxmox-node/variables.tf", "proxmox-node/versions.tf",
+		"proxmox-security-groups/main.tf", "proxmox-security-groups/variables.tf", "proxmox-security-groups/versions.tf",
+	}
 	files := modules.Files()
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(files))); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	for name, content := range files {
-		onDisk, err := os.ReadFile(filepath.Join(modules.NodeModule, name))
+		onDisk, err := os.ReadFile(filepath.FromSlash(name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,9 +101,9 @@ func TestHashNamesContent(t *testing.T) {
 	}
 }
 
-func testFiles(t *testing.T) []string {
+func testFiles(t *testing.T, module string) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(modules.NodeModule, "tests", "*.tftest.hcl"))
+	names, err := filepath.Glob(filepath.Join(module, "tests", "*.tftest.hcl"))
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no module tests found: %v", err)
 	}

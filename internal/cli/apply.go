@@ -1,48 +1,34 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
+	"math/rand/v2"
+	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"github.com/numaform/numaform/internal/scaler"
-	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/internal/store"
 )
-
-// errDeclined is returned when a person does not approve a change.
-var errDeclined = errors.New("not approved: nothing in Proxmox was changed")
 
 func newApply(process Process) *cobra.Command {
 	var o options
-	var autoApprove bool
 	command := &cobra.Command{
 		Use:   "apply",
-		Short: "Make the VMs that pending pods need",
+		Short: "Make the VMs that pending pods need, and finish what was begun",
 		RunE: func(command *cobra.Command, _ []string) error {
-			if err := o.checkLive(); err != nil {
-				return err
-			}
-			p, err := propose(command.Context(), process, &o)
-			if err != nil {
-				return err
-			}
-			return p.apply(command.Context(), process, &o, autoApprove)
+			return change(command.Context(), process, &o, propose)
 		},
 	}
 	o.register(command)
-	command.Flags().BoolVar(&autoApprove, "auto-approve", false, "do not ask; what the guard denies or wants approved is still refused")
+	o.registerApproval(command)
 	return command
 }
 
 func newRemove(process Process) *cobra.Command {
 	var o options
-	var autoApprove bool
 	command := &cobra.Command{
 		Use:   "remove NODE…",
 		Short: "Take drained nodes out of the fleet and destroy their VMs",
@@ -53,112 +39,122 @@ func newRemove(process Process) *cobra.Command {
 			return nil
 		},
 		RunE: func(command *cobra.Command, names []string) error {
-			p, err := proposeRemoval(command.Context(), process, &o, names)
-			if err != nil {
-				return err
-			}
-			return p.apply(command.Context(), process, &o, autoApprove)
+			return change(command.Context(), process, &o, func(ctx context.Context, process Process, o *options) (*proposal, error) {
+				return proposeRemoval(ctx, process, o, names)
+			})
 		},
 	}
 	o.register(command)
-	command.Flags().BoolVar(&autoApprove, "auto-approve", false, "do not ask; what the guard denies or wants approved is still refused")
+	o.registerApproval(command)
 	return command
 }
 
 // proposeRemoval renders the fleet without the named nodes, of which none may
 // run pods any more.
 func proposeRemoval(ctx context.Context, process Process, o *options, names []string) (*proposal, error) {
-	if err := o.checkLive(); err != nil {
-		return nil, err
-	}
-	cluster, err := o.cluster(ctx)
+	s, err := open(ctx, process, o)
 	if err != nil {
 		return nil, err
 	}
 	var mistakes []error
 	for _, name := range names {
-		if err := cluster.Drained(ctx, name); err != nil {
+		if err := s.cluster.Drained(ctx, name); err != nil {
 			mistakes = append(mistakes, err)
 		}
 	}
 	if err := errors.Join(mistakes...); err != nil {
 		return nil, err
 	}
-	s, err := open(ctx, process, o)
-	if err != nil {
-		return nil, err
-	}
-	change, err := s.scaler.ProposeRemoval(s.snapshot, names)
+	change, err := s.scaler.ProposeRemoval(ctx, s.snapshot, names)
 	if err != nil {
 		return nil, err
 	}
 	return &proposal{session: s, change: change}, nil
 }
 
+// proposer decides on a change.
+type proposer func(ctx context.Context, process Process, o *options) (*proposal, error)
+
+// attempts is how often a change is decided anew because the fleet or the hosts
+// changed meanwhile.
+const attempts = 5
+
+// change decides, plans, asks and applies; it decides anew if somebody else was
+// faster.
+func change(ctx context.Context, process Process, o *options, decide proposer) error {
+	if err := o.checkLive(); err != nil {
+		return err
+	}
+	for attempt := 1; ; attempt++ {
+		p, err := decide(ctx, process, o)
+		if err != nil {
+			return err
+		}
+		err = p.apply(ctx, process, o)
+		var contended *scaler.ContendedError
+		var outside *scaler.OutsideStateError
+		var proposed *store.ProposedError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &proposed):
+			fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
+			return nil
+		case attempt == attempts:
+			return err
+		case errors.As(err, &outside):
+			fmt.Fprintf(process.Stderr, "numaform: %s: taking it in first\n", outside)
+			err = p.takeIn(ctx, process, o)
+		case errors.As(err, &contended), errors.Is(err, scaler.ErrFleetChanged):
+			fmt.Fprintf(process.Stderr, "numaform: %v\nDeciding anew.\n", err)
+			err = wait(ctx, attempt)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// wait lets two that got into each other's way come back at different times.
+func wait(ctx context.Context, attempt int) error {
+	timer := time.NewTimer(rand.N(time.Duration(attempt) * 2 * time.Second)) //nolint:gosec // no secret hangs on it
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// takeIn applies a change that asks for nothing, by which VMs that exist come into
+// the state.
+func (p *proposal) takeIn(ctx context.Context, process Process, o *options) error {
+	change, err := p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil)
+	if err != nil {
+		return err
+	}
+	return (&proposal{session: p.session, change: change}).apply(ctx, process, o)
+}
+
 // apply plans the change, prints it, asks, and applies it.
-func (p *proposal) apply(ctx context.Context, process Process, o *options, autoApprove bool) error {
-	approve := func(shards []scaler.ShardPlan) error {
+func (p *proposal) apply(ctx context.Context, process Process, o *options) error {
+	approve := func(shards []scaler.ShardPlan) (string, error) {
 		p.shards = shards
 		if err := p.print(process, o); err != nil {
-			return err
+			return "", err
 		}
 		if err := p.failure(false); err != nil {
-			return err
+			return "", err
 		}
 		if !p.changes() {
-			return nil
+			return "", nil
 		}
-		return confirm(ctx, process, shards, autoApprove)
+		return o.confirm(ctx, process, shards)
 	}
 	results, err := p.session.scaler.Apply(ctx, p.change, approve)
 	for _, result := range results {
 		fmt.Fprintf(process.Stderr, "%s\n", result)
 	}
 	return err
-}
-
-// confirm asks the person at the terminal, and fails where there is none.
-func confirm(ctx context.Context, process Process, shards []scaler.ShardPlan, autoApprove bool) error {
-	for i := range shards {
-		if shards[i].Verdict.Decision == guard.NeedsApproval {
-			autoApprove = false
-		}
-	}
-	if autoApprove {
-		return nil
-	}
-	file, ok := process.Stdin.(interface{ Fd() uintptr })
-	if !ok || !isatty.IsTerminal(file.Fd()) {
-		return errors.New("this change needs approval and there is no terminal to ask at: " +
-			"run it at a terminal, or with --auto-approve if the guard allows it")
-	}
-	fmt.Fprint(process.Stderr, "Apply exactly this? Only yes is taken for yes: ")
-	answer, err := readLine(ctx, process.Stdin)
-	if err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
-	}
-	if strings.TrimSpace(answer) != "yes" {
-		return errDeclined
-	}
-	return nil
-}
-
-// readLine reads a line, or returns when ctx ends: reading cannot be interrupted,
-// so it is left behind then, and ends with the process.
-func readLine(ctx context.Context, from io.Reader) (string, error) {
-	type read struct {
-		line string
-		err  error
-	}
-	done := make(chan read, 1)
-	go func() {
-		line, err := bufio.NewReader(from).ReadString('\n')
-		done <- read{line, err}
-	}()
-	select {
-	case r := <-done:
-		return r.line, r.err
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	}
 }

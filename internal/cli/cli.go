@@ -78,7 +78,8 @@ func newRoot(process Process) *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
-		newPlan(process), newApply(process), newRemove(process), newTopology(process), newVersion(process),
+		newPlan(process), newApply(process), newRemove(process), newDrift(process), newUndo(process),
+		newHistory(process), newPolicy(process), newTopology(process), newVersion(process),
 	)
 	asUsage(root)
 	for _, command := range root.Commands() {

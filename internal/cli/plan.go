@@ -43,7 +43,7 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 		return false, err
 	}
 	if o.out != "" {
-		if err := writeOut(o.out, p.change.AfterFiles); err != nil {
+		if err := writeOut(ctx, o.out, p.change.AfterFiles); err != nil {
 			return false, err
 		}
 	}
@@ -60,12 +60,12 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 
 // writeOut writes the files that were planned, into a directory that holds nothing
 // else or into the fleet's own.
-func writeOut(dir string, files generator.Files) (err error) {
+func writeOut(ctx context.Context, dir string, files generator.Files) (err error) {
 	out := store.NewDirectory(dir)
 	if err := out.Accepts(files); err != nil {
 		return err
 	}
-	unlock, err := out.Lock()
+	unlock, err := out.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,18 +83,11 @@ type proposal struct {
 
 // propose decides which VMs are needed and where, and renders them.
 func propose(ctx context.Context, process Process, o *options) (*proposal, error) {
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	cluster, err := o.cluster(ctx)
-	if err != nil {
-		return nil, err
-	}
 	s, err := open(ctx, process, o)
 	if err != nil {
 		return nil, err
 	}
-	current, _, err := s.scaler.Fleet()
+	current, _, err := s.scaler.Fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +95,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	if err != nil {
 		return nil, err
 	}
-	decision, err := cluster.Decide(ctx, scheduling.Request{
+	decision, err := s.cluster.Decide(ctx, scheduling.Request{
 		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: types,
 	})
 	if err != nil {
@@ -112,11 +105,11 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	for i, placed := range decision.New {
 		requests[i] = scaler.Request{Spec: placed.Spec, Placement: placed.Placement}
 	}
-	taken, err := cluster.VMIDs(ctx)
+	taken, err := s.cluster.VMIDs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	change, err := s.scaler.Propose(s.snapshot, requests, taken)
+	change, err := s.scaler.Propose(ctx, s.snapshot, requests, taken)
 	if err != nil {
 		return nil, err
 	}
@@ -138,14 +131,16 @@ func (p *proposal) changes() bool {
 
 // failure returns why the shards cannot be applied as they are, or nil: those that
 // the change is about, or all of them. A host that is down and that the change is
-// not about stops nothing.
+// not about stops nothing; nor does a file that was deleted by hand and must stay
+// for now, unless it is all there is to do.
 func (p *proposal) failure(all bool) error {
 	var failures []error
 	for i := range p.shards {
 		shard := &p.shards[i]
 		var down *scaler.HostDownError
+		about := shard.Touched || (p.change.Empty() && len(shard.TakenOut) > 0)
 		switch {
-		case !shard.Touched && (!all || errors.As(shard.Err, &down)):
+		case !about && (!all || errors.As(shard.Err, &down)):
 		case shard.Err != nil:
 			failures = append(failures, fmt.Errorf("shard %s: %w", shard.Shard, shard.Err))
 		case shard.Verdict.Decision == guard.Deny:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 
 	"github.com/spf13/cobra"
 
@@ -12,9 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
-	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
-	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -28,6 +27,10 @@ type options struct {
 	out         string
 	output      string
 	noEngine    bool
+	autoApprove bool
+	approve     string
+	// clusterless commands work without a Kubernetes cluster where none is named.
+	clusterless bool
 }
 
 func (o *options) register(command *cobra.Command) {
@@ -58,8 +61,17 @@ func (o *options) checkLive() error {
 	return o.check()
 }
 
+// unnamed reports whether the command does without a cluster. Then nothing is known
+// of Nodes, and no VM is deleted.
+func (o *options) unnamed() bool {
+	return o.clusterless && len(o.files) == 0 && o.kubeconfig == "" && o.kubeContext == ""
+}
+
 // cluster reads the Kubernetes side.
 func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
+	if o.unnamed() {
+		return scheduling.FromObjects(nil), nil
+	}
 	if len(o.files) == 0 {
 		return scheduling.FromKubeconfig(ctx, o.kubeconfig, o.kubeContext)
 	}
@@ -73,19 +85,26 @@ func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
 // session is what one command works with.
 type session struct {
 	config   *operator.Config
+	cluster  *scheduling.Cluster
 	snapshot *topology.Snapshot
 	scaler   *scaler.Scaler
-	store    *store.Directory
 }
 
-// open reads configuration and Proxmox and makes the scaler. It writes nothing.
+// open reads configuration, cluster and Proxmox and makes the scaler. It writes
+// nothing.
 func open(ctx context.Context, process Process, o *options) (*session, error) {
-	config, err := operator.Load(o.config, process.Environ)
-	if err != nil {
+	if err := o.check(); err != nil {
 		return nil, err
 	}
-	s := &session{config: config, store: store.NewDirectory(config.Fleet.Dir)}
-	regions := config.Regions()
+	s := &session{}
+	var err error
+	if s.cluster, err = o.cluster(ctx); err != nil {
+		return nil, err
+	}
+	if s.config, err = operator.Load(o.config, process.Environ); err != nil {
+		return nil, err
+	}
+	config, regions := s.config, s.config.Regions()
 	if o.snapshot != "" {
 		s.snapshot, err = config.RecordedSnapshot(o.snapshot)
 	} else {
@@ -98,13 +117,39 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	rules, err := config.Rules()
+	if err != nil {
+		return nil, err
+	}
+	kept, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
+	if err != nil {
+		return nil, err
+	}
+	drained := s.cluster.Drained
+	if o.unnamed() {
+		drained = nil
+	}
 	s.scaler = scaler.New(scaler.Config{
-		ClusterID: config.ClusterID, Store: s.store, Regions: regions,
-		Backend: fleet.Backend{Type: config.Fleet.Backend.Type, Config: config.Fleet.Backend.Config},
-		Engine:  engine, PluginDir: config.Engine.PluginDir, Rules: guard.DefaultRules(),
-		Progress: progress(process),
+		ClusterID: config.ClusterID, Store: kept, Dir: config.FleetDir(), Regions: regions,
+		Backend:    fleet.Backend{Type: config.Fleet.Backend.Type, Config: config.Fleet.Backend.Config},
+		Encryption: config.Fleet.Backend.Encryption,
+		Engine:     engine, PluginDir: config.Engine.PluginDir, Rules: rules,
+		Drained: drained, Actor: actor(), Version: process.Version, Progress: progress(process),
 	})
 	return s, nil
+}
+
+// actor names who runs numaform, for the fleet's history.
+func actor() string {
+	name := "unknown"
+	if person, err := user.Current(); err == nil {
+		name = person.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
 }
 
 // live reads the clusters and puts their clients into regions.

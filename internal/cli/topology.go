@@ -11,7 +11,6 @@ import (
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
-	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -48,9 +47,11 @@ func runTopology(ctx context.Context, process Process, o *options, only string) 
 	if snapshot.Hosts, err = choose(snapshot.Hosts, only); err != nil {
 		return err
 	}
-	current, _, err := scaler.New(scaler.Config{
-		ClusterID: config.ClusterID, Store: store.NewDirectory(config.Fleet.Dir), Regions: config.Regions(),
-	}).Fleet()
+	kept, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
+	if err != nil {
+		return err
+	}
+	current, _, err := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept, Regions: config.Regions()}).Fleet(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,30 +1,47 @@
-// Package demo plays numaform's main job on an embedded Proxmox: pods need
-// nodes, a diff makes them, the guard refuses a bad one, a node goes again. It
-// drives the command line as a user would and adds nothing to it. Start at Run;
-// Open gives tests the same stage.
+// Package demo plays numaform's main job on an embedded Proxmox: pods need nodes, a
+// rule denies the change, it is lifted, the diff is applied and committed, a node
+// goes again and is brought back. It drives the command line as a user would and
+// adds nothing to it. Start at Run; Open gives tests the same stage.
 package demo
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/statesim"
 )
+
+// show is a stage with a state server and a git remote.
+type show struct {
+	*Stage
+	states *statesim.Server
+}
 
 // Run plays all scenes, and fails at the first that does not end as it should.
 func Run(ctx context.Context, config Config) (err error) {
-	s, err := Open(config)
+	stage, err := Open(config)
 	if err != nil {
 		return fmt.Errorf("preparing the demo: %w", err)
 	}
+	s := &show{Stage: stage, states: statesim.New()}
 	defer func() { err = errors.Join(err, s.Close()) }()
+	server := httptest.NewServer(s.states)
+	defer server.Close()
+	if err := s.keepRemotely(ctx, server.URL); err != nil {
+		return fmt.Errorf("preparing the demo: %w", err)
+	}
 	for _, scene := range []func(context.Context) error{
-		s.showTopology, s.planAndApply, s.planAgain, s.refuse, s.remove,
+		s.showTopology, s.plan, s.denied, s.apply, s.committed, s.planAgain, s.busy, s.remove, s.undo, s.history,
 	} {
 		if err := scene(ctx); err != nil {
 			return err
@@ -32,6 +49,37 @@ func Run(ctx context.Context, config Config) (err error) {
 	}
 	s.say("The end. The fleet's files are in " + s.Fleet())
 	return nil
+}
+
+// keepRemotely has the fleet kept in a git repository with a remote, and the states
+// at a server.
+func (s *show) keepRemotely(ctx context.Context, url string) error {
+	remote := filepath.Join(s.Dir, "fleet.git")
+	if _, err := git(ctx, s.Dir, "init", "--quiet", "--bare", "--initial-branch", "main", remote); err != nil {
+		return err
+	}
+	path := filepath.Join(s.Dir, "numaform.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	local := []byte("backend: {type: local}")
+	if !bytes.Contains(text, local) {
+		return fmt.Errorf("%s does not say %s", path, local)
+	}
+	kept := fmt.Sprintf("git: {remote: %q}\n  backend: {type: http, config: {address: %q}}", remote, url)
+	return os.WriteFile(path, bytes.Replace(text, local, []byte(kept), 1), 0o600)
+}
+
+// git runs the user's git in a directory.
+func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	command := exec.CommandContext(ctx, "git", args...) //nolint:gosec // the demo's own words
+	command.Dir = dir
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, bytes.TrimSpace(out))
+	}
+	return out, nil
 }
 
 func (s *Stage) say(text string) {
@@ -46,17 +94,38 @@ func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {
 	return nil
 }
 
-func (s *Stage) showTopology(ctx context.Context) error {
+func (s *show) showTopology(ctx context.Context) error {
 	s.say("Three hosts, as numaform sees them")
 	return s.numaform(ctx, cli.ExitOK, "topology")
 }
 
-func (s *Stage) planAndApply(ctx context.Context) error {
+func (s *show) plan(ctx context.Context) error {
 	s.say("40 pods are pending: what would a scale-up do?")
-	if err := s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode"); err != nil {
+	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode")
+}
+
+// frozen is a rule of the operator's.
+const frozen = `rules:
+- name: freeze-pinned
+  when: change.creates > 0 && pools.exists(p, p == "pinned")
+  decision: deny
+  message: pool pinned is frozen until its hosts have new memory
+`
+
+func (s *show) denied(ctx context.Context) error {
+	s.say("An operator's rule denies it, before anything happens")
+	rule := filepath.Join(s.Dir, "freeze.yaml")
+	if err := os.WriteFile(rule, []byte(frozen), 0o600); err != nil {
 		return err
 	}
-	s.say("Do it")
+	fmt.Fprintf(s.Stdout, "\n%s", frozen)
+	s.env = append(s.env, "NUMAFORM_POLICY_FILES="+rule)
+	defer func() { s.env = s.env[:len(s.env)-1] }()
+	return s.numaform(ctx, cli.ExitFailed, "apply", "-f", s.Manifests(), "--auto-approve")
+}
+
+func (s *show) apply(ctx context.Context) error {
+	s.say("The rule is lifted: do it")
 	if err := s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve"); err != nil {
 		return err
 	}
@@ -70,18 +139,33 @@ func (s *Stage) planAndApply(ctx context.Context) error {
 	return nil
 }
 
-func (s *Stage) planAgain(ctx context.Context) error {
+func (s *show) committed(ctx context.Context) error {
+	s.say("What is left of it: a commit, its outcome as a note, and a remote state for each host")
+	fmt.Fprintf(s.Stdout, "\n$ git log -1 --stat --notes=numaform\n")
+	out, err := git(ctx, s.Fleet(), "log", "-1", "--stat=100", "--notes=numaform")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Stdout, "%s\n", out)
+	states := s.states.States()
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		fmt.Fprintf(s.Stdout, "  state %s, %d bytes\n", name, len(states[name]))
+	}
+	return nil
+}
+
+func (s *show) planAgain(ctx context.Context) error {
 	s.say("The same question again: nothing is left to do")
 	return s.numaform(ctx, cli.ExitOK, "plan", "-f", s.Manifests(), "--detailed-exitcode")
 }
 
-// refuse deletes a node file as a hurried person might.
-func (s *Stage) refuse(ctx context.Context) error {
-	path, err := s.someNode("workers")
+// busy deletes the file of a node that runs pods, as a hurried person might.
+func (s *show) busy(ctx context.Context) error {
+	path, name, err := s.someNode("workers")
 	if err != nil {
 		return err
 	}
-	s.say("Somebody deletes " + filepath.Base(path) + ", whose node still runs pods: the guard refuses the plan")
+	s.say("Somebody deletes " + filepath.Base(path) + ", whose node still runs pods: the guard holds it")
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -89,18 +173,23 @@ func (s *Stage) refuse(ctx context.Context) error {
 	if err := os.Remove(path); err != nil {
 		return err
 	}
-	if err := s.numaform(ctx, cli.ExitFailed, "plan", "-f", s.Manifests()); err != nil {
+	pod := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: default}\n"+
+		"spec: {nodeName: %s, containers: [{name: web, image: registry.example/web:1}]}\n", name)
+	running := filepath.Join(s.Dir, "running.yaml")
+	if err := os.WriteFile(running, []byte(pod), 0o600); err != nil {
+		return err
+	}
+	if err := s.numaform(ctx, cli.ExitFailed, "apply", "-f", running, "--auto-approve"); err != nil {
 		return err
 	}
 	return os.WriteFile(path, content, 0o644)
 }
 
-func (s *Stage) remove(ctx context.Context) error {
-	path, err := s.someNode("pinned")
+func (s *show) remove(ctx context.Context) error {
+	_, name, err := s.someNode("pinned")
 	if err != nil {
 		return err
 	}
-	name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "node-"), ".tf")
 	s.say("Node " + name + " is drained and no longer needed")
 	if err := s.numaform(ctx, cli.ExitOK, "remove", name, "-f", s.Manifests(), "--auto-approve"); err != nil {
 		return err
@@ -113,11 +202,22 @@ func (s *Stage) remove(ctx context.Context) error {
 	return nil
 }
 
-// someNode returns the path of the pool's first node file.
-func (s *Stage) someNode(pool string) (string, error) {
+func (s *show) undo(ctx context.Context) error {
+	s.say("It was needed after all: undo")
+	return s.numaform(ctx, cli.ExitOK, "undo", "-f", s.Manifests(), "--auto-approve")
+}
+
+func (s *show) history(ctx context.Context) error {
+	s.say("All of it can be read again")
+	return s.numaform(ctx, cli.ExitOK, "history")
+}
+
+// someNode returns the path of the pool's first node file, and its node.
+func (s *Stage) someNode(pool string) (path, name string, err error) {
 	paths, err := filepath.Glob(filepath.Join(s.Fleet(), "*", "*", "node-"+pool+"-*.tf"))
 	if err != nil || len(paths) == 0 {
-		return "", fmt.Errorf("the fleet has no node files of pool %s", pool)
+		return "", "", fmt.Errorf("the fleet has no node files of pool %s", pool)
 	}
-	return slices.Min(paths), nil
+	path = slices.Min(paths)
+	return path, strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "node-"), ".tf"), nil
 }

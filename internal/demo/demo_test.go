@@ -29,11 +29,15 @@ func TestRun(t *testing.T) {
 	}{
 		{"Three hosts", []string{"$ numaform topology", "homelab/pve-1", "homelab/pve-2", "homelab/pve-3", "NUMA node 7"}},
 		{"40 pods are pending", []string{"--detailed-exitcode", "40 asked, 40 placed, 0 refused", "Dedicated", "+ homelab/pve-", "allowed"}},
-		{"Do it", []string{"$ numaform apply", "CPUs of homelab/pve-", "allowed"}},
+		{"An operator's rule denies it", []string{"freeze-pinned", "denied", "pool pinned is frozen"}},
+		{"The rule is lifted", []string{"$ numaform apply", "CPUs of homelab/pve-", "allowed"}},
 		{"What Proxmox has now", []string{"workers-2", "pinned-2", "hostnodes="}},
+		{"What is left of it", []string{"commit ", "Numaform-Plan: ", "Numaform-Verdict: ", "Notes (numaform)", "node-pinned-2", "state /numaform-quickstart-homelab-pve-1-"}},
 		{"The same question again", []string{"40 asked, 40 placed, 0 refused", "none", "no change"}},
-		{"Somebody deletes node-workers-2", []string{"denied", "numaform remove"}},
+		{"Somebody deletes node-workers-2", []string{"denied", "still runs pods"}},
 		{"Node pinned-2", []string{"$ numaform remove pinned-2", "Nodes to remove", "- homelab/pve-", "1 to destroy"}},
+		{"It was needed after all", []string{"$ numaform undo", "+ homelab/pve-", "1 to add"}},
+		{"All of it can be read again", []string{"scale-up", "scale-down", "undo", "allowed", "done in"}},
 		{"The end", nil},
 	}
 	if len(scenes) != len(want) {

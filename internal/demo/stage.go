@@ -33,14 +33,16 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// Change changes the simulator's configuration before its start; nil keeps it.
 	Change func(*pvesim.Config)
+	// Sim is a simulated Proxmox that runs already and is not ended with the stage;
+	// nil starts one.
+	Sim *pvesim.Server
 }
 
 // Stage is an example's files beside a simulated Proxmox with the example's hosts.
 type Stage struct {
 	Config
-	// Sim is the simulated Proxmox.
-	Sim *pvesim.Server
-	env []string
+	env  []string
+	ends bool
 }
 
 // Open copies the example's files and starts a simulated Proxmox for them. Close
@@ -49,22 +51,11 @@ func Open(config Config) (*Stage, error) {
 	if err := os.CopyFS(config.Dir, config.Example); err != nil {
 		return nil, fmt.Errorf("copying the example: %w", err)
 	}
-	hosts, err := pvesim.LoadHosts(filepath.Join(config.Dir, "hosts"), config.Region, config.Template)
-	if err != nil {
-		return nil, err
-	}
-	simulated := pvesim.Config{Hosts: hosts, Delays: pvesim.Delays{
-		Clone: 300 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Destroy: 50 * time.Millisecond,
-	}}
-	if config.Change != nil {
-		config.Change(&simulated)
-	}
 	s := &Stage{Config: config}
-	if s.Sim, err = pvesim.New(simulated); err != nil {
-		return nil, err
-	}
-	if err := s.Sim.Start("127.0.0.1:0"); err != nil {
-		return nil, err
+	if s.Sim == nil {
+		if err := s.simulate(); err != nil {
+			return nil, err
+		}
 	}
 	for name, content := range map[string][]byte{"pve-root-ca.pem": s.Sim.CertPEM(), "token": []byte(pvesim.DefaultTokenSecret)} {
 		if err := os.WriteFile(filepath.Join(s.Dir, name), content, 0o600); err != nil {
@@ -78,8 +69,32 @@ func Open(config Config) (*Stage, error) {
 	return s, nil
 }
 
-// Close ends the simulated Proxmox.
-func (s *Stage) Close() error { return s.Sim.Close() }
+// simulate starts a Proxmox with the example's hosts.
+func (s *Stage) simulate() error {
+	hosts, err := s.Hosts()
+	if err != nil {
+		return err
+	}
+	simulated := pvesim.Config{Hosts: hosts, Delays: pvesim.Delays{
+		Clone: 300 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Destroy: 50 * time.Millisecond,
+	}}
+	if s.Change != nil {
+		s.Change(&simulated)
+	}
+	if s.Sim, err = pvesim.New(simulated); err != nil {
+		return err
+	}
+	s.ends = true
+	return s.Sim.Start("127.0.0.1:0")
+}
+
+// Close ends the simulated Proxmox that Open started.
+func (s *Stage) Close() error {
+	if !s.ends {
+		return nil
+	}
+	return s.Sim.Close()
+}
 
 // Manifests is the directory of the example's manifests.
 func (s *Stage) Manifests() string { return filepath.Join(s.Dir, "manifests") }

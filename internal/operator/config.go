@@ -20,6 +20,7 @@ type Config struct {
 	InstanceTypesFile string `yaml:"instance_types_file"`
 	Engine            Engine `yaml:"engine"`
 	Fleet             Fleet  `yaml:"fleet"`
+	Policy            Policy `yaml:"policy"`
 }
 
 // Cluster is one Proxmox cluster and how to reach it. Of a secret, either the
@@ -68,16 +69,73 @@ type Engine struct {
 	PluginDir string `yaml:"plugin_dir"`
 }
 
-// Fleet says where the desired state and Terraform's states are kept.
+// Fleet says where the desired state and Terraform's states are kept. The files lie
+// in Dir, in the git working copy there if Git is set, or in ConfigMaps; of the
+// last, Dir holds only what may be lost.
 type Fleet struct {
-	Dir     string  `yaml:"dir"`
-	Backend Backend `yaml:"backend"`
+	Dir       string    `yaml:"dir"`
+	Git       Git       `yaml:"git"`
+	ConfigMap ConfigMap `yaml:"configmap"`
+	Backend   Backend   `yaml:"backend"`
+}
+
+// Git makes each change a commit. NUMAFORM_GIT_TOKEN is the password of an https
+// remote.
+type Git struct {
+	// Enabled turns it on where Remote is empty: a repository without a remote.
+	Enabled bool `yaml:"enabled"`
+	// Remote is a URL or path, without a password.
+	Remote string `yaml:"remote"`
+	Branch string `yaml:"branch"`
+	// Subdir is the fleet's directory in the repository.
+	Subdir string `yaml:"subdir"`
+	// Review pushes each change to a branch of its own and applies nothing.
+	Review      bool   `yaml:"review"`
+	AuthorName  string `yaml:"author_name"`
+	AuthorEmail string `yaml:"author_email"`
+	Username    string `yaml:"username"`
+	SSHKeyFile  string `yaml:"ssh_key_file"`
+}
+
+// ConfigMap keeps the fleet in the cluster, a ConfigMap for each host.
+type ConfigMap struct {
+	Namespace string `yaml:"namespace"`
+	Name      string `yaml:"name"`
+}
+
+// Policy says what passes without a person. What is not set is as shipped.
+type Policy struct {
+	// Files hold rules in CEL that are added to the shipped ones.
+	Files []string `yaml:"files"`
+	// ReplaceDefault leaves the shipped rules out. The invariants stay.
+	ReplaceDefault bool   `yaml:"replace_default"`
+	Limits         Limits `yaml:"limits"`
+}
+
+// Limits are how much passes; 0 means as shipped.
+type Limits struct {
+	Window     time.Duration `yaml:"window"`
+	PerChange  Amount        `yaml:"per_change"`
+	PerWindow  Amount        `yaml:"per_window"`
+	PerHost    Amount        `yaml:"per_host"`
+	PerPool    Amount        `yaml:"per_pool"`
+	MaxUpdates int           `yaml:"max_updates"`
+	MaxImports int           `yaml:"max_imports"`
+	BreakAfter int           `yaml:"break_after"`
+}
+
+// Amount is how many VMs come and go.
+type Amount struct {
+	Creates int `yaml:"creates"`
+	Deletes int `yaml:"deletes"`
 }
 
 // Backend is Terraform's backend for all states.
 type Backend struct {
 	Type   string            `yaml:"type"`
 	Config map[string]string `yaml:"config"`
+	// Encryption lets OpenTofu encrypt states as the variable TF_ENCRYPTION says.
+	Encryption bool `yaml:"encryption"`
 }
 
 func defaults() Config {

@@ -66,7 +66,10 @@ func decode(text []byte, config *Config) error {
 
 // resolvePaths makes the file names of the configuration relative to dir.
 func (c *Config) resolvePaths(dir string) {
-	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.Fleet.Dir, &c.Engine.PluginDir}
+	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir}
+	for i := range c.Policy.Files {
+		paths = append(paths, &c.Policy.Files[i])
+	}
 	if strings.Contains(c.Engine.Binary, "/") {
 		paths = append(paths, &c.Engine.Binary)
 	}
@@ -139,6 +142,7 @@ func (c *Config) check() error {
 	if len(c.Clusters) == 0 {
 		mistakes = append(mistakes, errors.New("clusters: want at least one Proxmox cluster with region and url"))
 	}
+	mistakes = append(mistakes, c.Fleet.check()...)
 	seen := map[topology.RegionName]bool{}
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]

@@ -1,6 +1,7 @@
 package pvesim
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 	"sync"
@@ -24,6 +25,10 @@ type Fault struct {
 	After bool
 	// Delay is waited before anything else.
 	Delay time.Duration
+	// Hit is called once for each request that fails, after Delay or, with After,
+	// once Proxmox did what was asked. The request waits until it returns, which
+	// must be when ctx ends, as it does when the client or the server is gone.
+	Hit func(ctx context.Context, call Call)
 	// Status and Reason are answered. A status of 595 to 599 has no body.
 	Status int
 	Reason string
@@ -88,6 +93,17 @@ func (l *faultList) match(method, path string) *Fault {
 // replaces reports whether the fault has an answer of its own.
 func (f *Fault) replaces() bool {
 	return f != nil && (f.Status != 0 || f.Hang || f.Disconnect)
+}
+
+// hit tells who armed the fault that it struck, if this is its moment.
+func (l *callLog) hit(ctx context.Context, f *Fault, c *Call, after bool) {
+	if f == nil || f.Hit == nil || f.After != after {
+		return
+	}
+	l.mu.Lock()
+	call := *c
+	l.mu.Unlock()
+	f.Hit(ctx, call)
 }
 
 // strike answers in the fault's way.

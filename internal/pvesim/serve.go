@@ -37,6 +37,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.calls.edit(call, func(c *Call) { c.Params = visible(given) })
 	fault := s.faults.match(r.Method, path)
 	s.pause(r.Context(), fault)
+	s.calls.hit(r.Context(), fault, call, false)
 	if fault.replaces() && !fault.After {
 		status = s.strike(w, r, fault)
 		return
@@ -49,6 +50,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.Host = req.host.name
 		}
 	})
+	s.calls.hit(r.Context(), fault, call, true)
 	switch {
 	case fault.replaces():
 		status = s.strike(w, r, fault)

@@ -33,6 +33,7 @@ type Result struct {
 	Created  []guard.Target
 	Imported []guard.Target
 	Deleted  []guard.Target
+	Updated  []guard.Target
 	Duration time.Duration
 	Err      error
 }
@@ -42,29 +43,45 @@ func (r Result) String() string {
 	if r.Err != nil {
 		return fmt.Sprintf("%s: failed after %s: %v", r.Shard, r.Duration.Round(time.Millisecond), r.Err)
 	}
-	return fmt.Sprintf("%s: %d created, %d imported, %d deleted in %s", r.Shard,
-		len(r.Created), len(r.Imported), len(r.Deleted), r.Duration.Round(time.Millisecond))
+	text := fmt.Sprintf("%s: %d created, %d imported, %d deleted", r.Shard, len(r.Created), len(r.Imported), len(r.Deleted))
+	if len(r.Updated) > 0 {
+		text += fmt.Sprintf(", %d changed in place", len(r.Updated))
+	}
+	return text + " in " + r.Duration.Round(time.Millisecond).String()
 }
 
-// Apply plans every touched shard, asks approve, writes the fleet's files and
-// applies exactly the plans that approve saw, hosts side by side. A shard that
-// cannot be planned or applied does not stop the others, unless approve does; all
-// failures are in the error, and the next run looks at those shards again.
-func (s *Scaler) Apply(ctx context.Context, change *Change, approve func([]ShardPlan) error) (results []Result, err error) {
-	unlock, err := s.config.Store.Lock()
+// Approve judges the plans of a change: an error stops all of them. It returns who
+// approved what the guard does not allow alone, if somebody did.
+type Approve func([]ShardPlan) (approver string, err error)
+
+// Apply plans every touched shard, asks approve, makes the change what is wanted and
+// records it, and applies exactly the plans that approve saw, hosts side by side. A
+// shard that cannot be planned or applied does not stop the others, unless approve
+// does; all failures are in the error, and the next run looks at those shards again.
+// A store that only proposes ends it with a store.ProposedError.
+func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
+	unlock, err := s.config.Store.Lock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	files, err := s.config.Store.Read()
-	if err != nil {
+	results, err = s.apply(ctx, change, approve)
+	if err == nil {
+		err = s.finishRemovals(ctx, change, approve)
+	}
+	if lost := contended(results); len(lost) > 0 {
+		err = errors.Join(err, s.yield(context.WithoutCancel(ctx), change.Snapshot, lost))
+	}
+	return results, err
+}
+
+// apply is Apply under the fleet's lock.
+func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
+	started := s.config.Clock.Now()
+	if err := s.unmoved(ctx, change.from); err != nil {
 		return nil, err
 	}
-	if !sameFiles(files, change.BeforeFiles) {
-		return nil, ErrFleetChanged
-	}
-	work := filepath.Join(s.config.Store.Path(), store.PrivateDir, "work")
-	how := planning{work: work}
+	how := planning{work: filepath.Join(s.config.Dir, store.PrivateDir, "work")}
 	if change.Empty() {
 		// Nothing is asked for, so there is time to look at everything.
 		how.more = change.After.Hosts
@@ -74,39 +91,36 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve func([]Shard
 	if err != nil {
 		return nil, err
 	}
-	if err := approve(plans); err != nil {
+	approver, err := approve(plans)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.commit(change, plans); err != nil {
+	if !change.writes(plans) {
+		results = s.applyAll(ctx, change, plans)
+		return results, failed(results)
+	}
+	record := s.record(change, plans, approver)
+	if err := s.config.Store.Begin(ctx, change.from.revision, withModules(change), record); err != nil {
+		if errors.Is(err, store.ErrMoved) {
+			err = fmt.Errorf("%w: %w", ErrFleetChanged, err)
+		}
 		return nil, err
 	}
 	results = s.applyAll(ctx, change, plans)
-	for _, result := range results {
-		if result.Err != nil {
-			err = errors.Join(err, fmt.Errorf("applying %s: %w", result.Shard, result.Err))
-		}
-	}
-	return results, err
+	// What was done is recorded even if the caller gave up meanwhile.
+	ended := s.outcome(record.ID, started, plans, results)
+	return results, errors.Join(failed(results), s.config.Store.End(context.WithoutCancel(ctx), ended))
 }
 
-// commit makes the change what is wanted: first the journal, so that a crash
-// leaves a trace, then the files.
-func (s *Scaler) commit(change *Change, plans []ShardPlan) error {
-	for i := range plans {
-		if failed := plans[i].Touched && plans[i].Err != nil; !failed && !plans[i].Changes() {
-			continue
-		}
-		var removed []fleet.VM
-		for _, vm := range change.Removed {
-			if vm.Host == plans[i].Shard {
-				removed = append(removed, vm)
-			}
-		}
-		if err := s.journal().begin(plans[i].Shard, removed); err != nil {
-			return err
+// failed joins what went wrong.
+func failed(results []Result) error {
+	var errs []error
+	for _, result := range results {
+		if result.Err != nil {
+			errs = append(errs, fmt.Errorf("applying %s: %w", result.Shard, result.Err))
 		}
 	}
-	return s.config.Store.Write(withModules(change))
+	return errors.Join(errs...)
 }
 
 // withModules adds the modules that older VMs call to the files after a change.
@@ -139,15 +153,12 @@ func (s *Scaler) applyAll(ctx context.Context, change *Change, plans []ShardPlan
 
 func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan) Result {
 	started := s.config.Clock.Now()
-	result := Result{Shard: plan.Shard, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete}
+	result := Result{Shard: plan.Shard, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update}
 	switch {
 	case plan.Err != nil:
 		result.Err = plan.Err
 	case plan.Changes():
 		result.Err = s.applyPlan(ctx, change, plan)
-	}
-	if result.Err == nil {
-		result.Err = s.journal().end(plan.Shard)
 	}
 	result.Duration = s.config.Clock.Since(started)
 	return result
@@ -163,11 +174,36 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	if err != nil {
 		return err
 	}
+	for _, vm := range plan.TakenOut {
+		w.removed[generator.Address(&vm)] = vm
+	}
 	if err := w.stillFree(plan.Intent); err != nil {
+		return err
+	}
+	if lost, _ := w.contested(plan.Intent.Create); len(lost.VMs) > 0 {
+		return lost
+	}
+	if err := s.stillDrained(ctx, w, plan.Intent); err != nil {
 		return err
 	}
 	s.config.Progress(plan.Shard, fmt.Sprintf("applying: %d to create, %d to import, %d to delete",
 		len(plan.Intent.Create), len(plan.Intent.Import), len(plan.Intent.Delete)))
-	_, err = plan.workspace.Apply(ctx, plan.Plan)
-	return err
+	if _, err := plan.workspace.Apply(ctx, plan.Plan); err != nil {
+		return err
+	}
+	return s.uncontended(ctx, change, plan)
+}
+
+// stillDrained refuses to delete a VM whose Node got pods since the plan was made.
+func (s *Scaler) stillDrained(ctx context.Context, w *wanted, intent guard.Intent) error {
+	if len(intent.Delete) == 0 {
+		return nil
+	}
+	s.askNodes(ctx, w)
+	for _, target := range intent.Delete {
+		if reason := w.blocked[target.Address]; reason != "" {
+			return &NotDrainedError{VM: w.removed[target.Address].Name, Reason: reason}
+		}
+	}
+	return nil
 }

@@ -3,9 +3,11 @@ package scaler_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -24,20 +26,20 @@ import (
 // noEngine is an engine that must not be run.
 func noEngine(config *scaler.Config) { config.Engine = &state.Engine{Path: "/nowhere/tofu"} }
 
-func approveAll([]scaler.ShardPlan) error { return nil }
+func approveAll([]scaler.ShardPlan) (string, error) { return "", nil }
 
 // untouched fails the test if the fleet's files are not those before the change.
 func untouched(t *testing.T, s *scaler.Scaler, change *scaler.Change) {
 	t.Helper()
-	files, err := s.Store().Read()
+	files, err := s.Store().Files()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(change.BeforeFiles, files); diff != "" {
 		t.Errorf("the files were changed:\n%s", diff)
 	}
-	if shards, err := s.Journal().Shards(); err != nil || len(shards) != 0 {
-		t.Errorf("the journal was written: %v, %v", shards, err)
+	if history, err := s.History(t.Context(), time.Time{}); err != nil || len(history) != 0 {
+		t.Errorf("history was written: %v, %v", history, err)
 	}
 }
 
@@ -65,7 +67,7 @@ func TestApplyRefusesChangedFiles(t *testing.T) {
 	if _, err := s.Apply(t.Context(), change, approveAll); !errors.Is(err, scaler.ErrFleetChanged) {
 		t.Errorf("got %v", err)
 	}
-	files, err := s.Store().Read()
+	files, err := s.Store().Files()
 	if diff := cmp.Diff(next.AfterFiles, files); err != nil || diff != "" {
 		t.Errorf("the other's files were changed (%v):\n%s", err, diff)
 	}
@@ -75,7 +77,7 @@ func TestApplyWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, noEngine)
 	change := propose(t, s, snapshot(), request(pve1))
-	unlock, err := store.NewDirectory(s.Store().Path()).Lock()
+	unlock, err := store.NewDirectory(s.Store().Path()).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,9 +103,9 @@ func TestApplyRefusesPinsThatATokenMayNotWrite(t *testing.T) {
 		GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 4096, Policy: topology.NUMABind,
 	}}
 	change := propose(t, s, snapshot(), pinned)
-	approve := func([]scaler.ShardPlan) error {
+	approve := func([]scaler.ShardPlan) (string, error) {
 		t.Error("it asks for approval")
-		return nil
+		return "", nil
 	}
 	_, err := s.Apply(t.Context(), change, approve)
 	var refused *scaler.AffinityError
@@ -128,8 +130,9 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{sim: testenv.Proxmox(t)}
 	w.client = testenv.Client(t, w.sim)
+	dir := filepath.Join(t.TempDir(), "fleet")
 	w.Scaler = scaler.New(scaler.Config{
-		ClusterID: clusterID, Store: store.NewDirectory(filepath.Join(t.TempDir(), "fleet")), Backend: fleet.Backend{Type: "local"},
+		ClusterID: clusterID, Store: store.NewDirectory(dir), Dir: dir, Drained: allDrained, Actor: "test", Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{
 			Name: testenv.Region, Endpoint: w.sim.URL(), CAFile: testenv.CertFile(t, w.sim),
 			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2009}, Live: w.client,
@@ -164,11 +167,15 @@ func (w *world) exist(t *testing.T, want ...int) {
 	}
 }
 
-// underWay fails the test unless exactly these shards are in the journal.
+// allDrained is a cluster whose Nodes are all drained.
+func allDrained(context.Context, string) error { return nil }
+
+// underWay fails the test unless exactly these shards have something unfinished.
 func (w *world) underWay(t *testing.T, want ...fleet.Shard) {
 	t.Helper()
-	if got, err := w.Journal().Shards(); err != nil || cmp.Diff(want, got) != "" {
-		t.Fatalf("journal: %v, %v, want %v", got, err, want)
+	got := slices.SortedFunc(maps.Keys(w.Open(t)), topology.HostID.Compare)
+	if !slices.Equal(got, want) {
+		t.Fatalf("under way: %v, want %v", got, want)
 	}
 }
 
@@ -211,7 +218,7 @@ func TestHostGoesDown(t *testing.T) {
 	if change = propose(t, w.Scaler, w.snapshot(t)); len(change.Renumbered) != 0 || !change.Empty() {
 		t.Fatalf("it renumbers %v", ids(change.Renumbered))
 	}
-	change, err = w.ProposeRemoval(w.snapshot(t), []string{"workers-2000", "workers-2001"})
+	change, err = w.ProposeRemoval(ctx, w.snapshot(t), []string{"workers-2000", "workers-2001"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,3 +96,10 @@ func (e *AffinityError) Error() string {
 	return fmt.Sprintf("vm %s: its ProxmoxNodeClass says pinWith: Affinity, but %s: "+
 		"log in as root@pam with a password, or use pinWith: HostAgent", e.VM, e.Reason)
 }
+
+// NotDrainedError says that a Node must not lose its VM yet.
+type NotDrainedError struct{ VM, Reason string }
+
+func (e *NotDrainedError) Error() string {
+	return fmt.Sprintf("vm %s is not deleted: %s; then apply again", e.VM, e.Reason)
+}

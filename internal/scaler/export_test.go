@@ -2,10 +2,14 @@ package scaler
 
 import (
 	"context"
+	"testing"
+	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -13,34 +17,62 @@ import (
 // Wanted is what may happen to one shard.
 type Wanted = wanted
 
-// Journal is the scaler's memory of what is under way.
-type Journal = journal
-
 // Look gathers what may happen to a shard by the change's own snapshot.
 func (s *Scaler) Look(ctx context.Context, change *Change, shard fleet.Shard) (*Wanted, error) {
 	return s.look(ctx, change, shard, false)
 }
 
-// Journal returns the scaler's journal.
-func (s *Scaler) Journal() Journal { return s.journal() }
-
-// Begin notes that a change starts.
-func (j journal) Begin(shard fleet.Shard, removed []fleet.VM) error { return j.begin(shard, removed) }
-
-// End notes that nothing is under way.
-func (j journal) End(shard fleet.Shard) error { return j.end(shard) }
-
-// Removed returns what the journal says was taken out.
-func (j journal) Removed(shard fleet.Shard) ([]fleet.VM, error) {
-	current, err := j.read(shard)
-	return current.Removed, err
+// Open returns what is under way.
+func (s *Scaler) Open(t *testing.T) map[fleet.Shard]audit.Open {
+	t.Helper()
+	now, err := s.stand(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now.open()
 }
 
-// Shards returns the shards with a change under way.
-func (j journal) Shards() ([]fleet.Shard, error) { return j.shards() }
+// Record returns what would be recorded of a change.
+func (s *Scaler) Record(change *Change, plans []ShardPlan) audit.Change {
+	return s.record(change, plans, "")
+}
 
-// Path returns the file of a shard's entry.
-func (j journal) Path(shard fleet.Shard) string { return j.path(shard) }
+// Begin begins a change of a shard and dies.
+func (s *Scaler) Begin(t *testing.T, shard fleet.Shard, removed ...fleet.VM) {
+	t.Helper()
+	now, err := s.stand(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := &Change{from: now, open: now.open(), rotations: now.rotations, Removed: removed, Kind: audit.KindScaleDown}
+	record := s.record(change, []ShardPlan{{Shard: shard, Touched: true, Intent: guard.Intent{Delete: make([]guard.Target, 1)}}}, "")
+	if err := s.config.Store.Begin(t.Context(), now.revision, now.files, record); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Made records a VM as made, well and long done.
+func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
+	t.Helper()
+	now, err := s.stand(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	past := New(s.config)
+	past.config.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(-time.Hour))
+	record := past.record(&Change{from: now, rotations: now.rotations, Added: []fleet.VM{vm}, Kind: audit.KindScaleUp}, nil, "")
+	if err := s.config.Store.Begin(t.Context(), now.revision, now.files, record); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.config.Store.End(t.Context(), audit.Outcome{ID: record.ID, Time: record.Time}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TakeIn restores the files of VMs that only the history knows.
+func (s *Scaler) TakeIn(ctx context.Context, change *Change, w *Wanted, plan *tfjson.Plan) (bool, error) {
+	return s.takeIn(ctx, change, []ShardPlan{{strays: w.strays(plan)}})
+}
 
 // Stale returns the addresses to forget.
 func (w *wanted) Stale(plan *tfjson.Plan) []string { return w.stale(plan) }
@@ -53,8 +85,40 @@ func (w *wanted) Intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	return w.intent(plan, imported)
 }
 
+// TakenOut finds the VMs whose files were deleted by hand.
+func (w *wanted) TakenOut(plan *tfjson.Plan) []fleet.VM { return w.takenOut(plan) }
+
 // StillFree checks an intent right before its apply.
 func (w *wanted) StillFree(intent guard.Intent) error { return w.stillFree(intent) }
 
 // Store returns where the scaler's fleet is kept.
-func (s *Scaler) Store() *store.Directory { return s.config.Store }
+func (s *Scaler) Store() *store.Directory { return s.config.Store.(*store.Directory) }
+
+// Begun makes a change find a shard under way.
+func (c *Change) Begun(shard fleet.Shard, removed ...fleet.VM) *Change {
+	c.open = map[fleet.Shard]audit.Open{shard: {Host: shard, Removed: removed}}
+	return c
+}
+
+// Step is what must be done before a plan can be judged.
+type Step struct {
+	Forget           []string
+	Imports, Partial []fleet.VM
+}
+
+// Next says what must be done before a plan can be judged.
+func (w *wanted) Next(plan *tfjson.Plan) (Step, error) {
+	todo, err := w.next(plan)
+	return Step{Forget: todo.forget, Imports: todo.imports, Partial: todo.partial}, err
+}
+
+// AskNodes learns why VMs that are to be deleted must stay for now.
+func (s *Scaler) AskNodes(ctx context.Context, w *Wanted) { s.askNodes(ctx, w) }
+
+// Contested returns why VMs of an intent cannot stay, or nil.
+func (w *wanted) Contested(intent guard.Intent) error {
+	if lost, _ := w.contested(intent.Create); len(lost.VMs) > 0 {
+		return lost
+	}
+	return nil
+}

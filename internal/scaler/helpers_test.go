@@ -87,8 +87,9 @@ func down(s *topology.Snapshot) *topology.Snapshot {
 // newScaler returns a scaler of a fleet that holds the VMs.
 func newScaler(t *testing.T, edit func(*scaler.Config), vms ...fleet.VM) *scaler.Scaler {
 	t.Helper()
+	dir := filepath.Join(t.TempDir(), "fleet")
 	config := scaler.Config{
-		ClusterID: clusterID, Store: store.NewDirectory(filepath.Join(t.TempDir(), "fleet")), Backend: fleet.Backend{Type: "local"},
+		ClusterID: clusterID, Store: store.NewDirectory(dir), Dir: dir, Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{Name: "lab", Endpoint: "https://pve-1.example:8006/", VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2009}}},
 	}
 	if edit != nil {
@@ -104,7 +105,7 @@ func writeFleet(t *testing.T, config scaler.Config, vms ...fleet.VM) {
 	t.Helper()
 	f := fleet.Fleet{
 		ClusterID: config.ClusterID, Backend: config.Backend, VMs: vms,
-		Regions: []fleet.Region{{Name: "lab", Endpoint: config.Regions[0].Endpoint, Rotation: fleet.Rotation{Last: 2004}}},
+		Regions: []fleet.Region{{Name: "lab", Endpoint: config.Regions[0].Endpoint}},
 	}
 	f.Hosts = f.Shards()
 	f.Sort()
@@ -112,14 +113,14 @@ func writeFleet(t *testing.T, config scaler.Config, vms ...fleet.VM) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := config.Store.Write(files); err != nil {
+	if err := store.NewDirectory(config.Dir).Write(files); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func propose(t *testing.T, s *scaler.Scaler, snapshot *topology.Snapshot, requests ...scaler.Request) *scaler.Change {
 	t.Helper()
-	change, err := s.Propose(snapshot, requests, nil)
+	change, err := s.Propose(t.Context(), snapshot, requests, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,6 +147,8 @@ type live struct{ snapshot *topology.Snapshot }
 func (l live) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*topology.Snapshot, error) {
 	return l.snapshot, nil
 }
+
+func (live) Cloning(context.Context, topology.HostName) (bool, error) { return false, nil }
 
 func (live) CanSetAffinity() (may bool, why string) {
 	return false, "numaform@pve!scaler is a token"

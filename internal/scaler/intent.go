@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
@@ -19,6 +18,7 @@ import (
 type wanted struct {
 	clusterID string
 	shard     fleet.Shard
+	host      *topology.Host
 	vms       map[string]fleet.VM // by address, as the files say
 	added     map[string]fleet.VM // asked for by this change
 	removed   map[string]fleet.VM // taken out by this change or an earlier one
@@ -27,6 +27,8 @@ type wanted struct {
 	complete bool
 	// interrupted is set if a create may have been cut off.
 	interrupted bool
+	// blocked says why VMs of removed must stay for now, by address.
+	blocked map[string]string
 }
 
 // guestID names a guest: VMIDs are unique within a region.
@@ -75,11 +77,27 @@ func byAddress(vms []fleet.VM, shard fleet.Shard) map[string]fleet.VM {
 
 // stale returns the addresses of entries that name nothing of ours: their create
 // was cut off, their VMID is someone else's, or their VM is provably gone. What
-// cannot be told is not stale: the guard judges it.
+// cannot be told is not stale: the guard judges it. Security groups leave with the
+// entry of their VM, or they would count as set for the VM that comes next.
 func (w *wanted) stale(plan *tfjson.Plan) []string {
 	var addresses []string
+	staying := map[string]bool{}
 	for _, change := range plan.ResourceChanges {
-		if change.Type == guard.ResourceType && w.staleChange(change) {
+		if change.Type != guard.ResourceType {
+			continue
+		}
+		stale := w.staleChange(change)
+		staying[change.Address] = !stale && !change.Change.Actions.Create()
+		if stale {
+			addresses = append(addresses, change.Address)
+		}
+	}
+	for _, change := range plan.ResourceChanges {
+		vm := guard.VMOf(change.Address)
+		if vm == "" || change.Change.Actions.Create() {
+			continue
+		}
+		if change.ActionReason == tfjson.ActionReasonReplaceBecauseTainted || !staying[vm] {
 			addresses = append(addresses, change.Address)
 		}
 	}
@@ -195,7 +213,7 @@ func (w *wanted) is(guest located, vm fleet.VM) bool {
 // intent says what the plan has to do: create what this change adds and what the
 // files wanted earlier, import what exists, delete what was taken out.
 func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
-	intent := guard.Intent{ClusterID: w.clusterID}
+	intent := guard.Intent{ClusterID: w.clusterID, Claims: w.claims()}
 	importing := map[string]bool{}
 	for _, vm := range imported {
 		target := w.target(vm)
@@ -211,7 +229,7 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 			intent.Create = append(intent.Create, w.target(vm))
 		}
 		if vm, ok := w.removed[change.Address]; ok {
-			intent.Delete = append(intent.Delete, w.target(vm))
+			intent.Delete = append(intent.Delete, w.leaving(change.Address, vm))
 		}
 	}
 	// What this change adds must be in the plan, or the guard says so.
@@ -227,8 +245,8 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 func (w *wanted) targets() []string {
 	var targets []string
 	for _, vms := range []map[string]fleet.VM{w.added, w.removed} {
-		for address := range vms {
-			targets = append(targets, strings.TrimSuffix(address, "."+guard.ResourceType+".node"))
+		for _, vm := range vms {
+			targets = append(targets, generator.Calls(&vm)...)
 		}
 	}
 	slices.Sort(targets)
@@ -236,7 +254,58 @@ func (w *wanted) targets() []string {
 }
 
 func (w *wanted) target(vm fleet.VM) guard.Target {
-	return guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host}
+	return guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool}
+}
+
+// leaving is the target of a VM that is to be deleted.
+func (w *wanted) leaving(address string, vm fleet.VM) guard.Target {
+	target := w.target(vm)
+	target.Address = address
+	target.Blocked = w.blocked[address]
+	target.Drained = target.Blocked == ""
+	return target
+}
+
+// takenOut finds the VMs that a person took out of the fleet by deleting their
+// files: the state has them, and in Proxmox they are still ours. They are removed
+// as if numaform had been asked to.
+func (w *wanted) takenOut(plan *tfjson.Plan) []fleet.VM {
+	var vms []fleet.VM
+	for _, change := range plan.ResourceChanges {
+		if _, known := w.removed[change.Address]; known || change.Type != guard.ResourceType || !change.Change.Actions.Delete() {
+			continue
+		}
+		vm, ours := w.ofState(change)
+		guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
+		if ours && exists && w.is(guest, vm) {
+			w.removed[change.Address] = vm
+			vms = append(vms, vm)
+		}
+	}
+	return vms
+}
+
+// claims are the CPUs of the host that guests hold, by VMID.
+func (w *wanted) claims() []guard.Claim {
+	var claims []guard.Claim
+	for _, guest := range w.guests {
+		if guest.host == w.shard && !guest.Pins.IsEmpty() {
+			claims = append(claims, guard.Claim{Host: w.shard.Host, CPUs: guest.Pins, Guest: guest.Name, VMID: fleet.VMID(guest.VMID)})
+		}
+	}
+	slices.SortFunc(claims, func(a, b guard.Claim) int { return cmp.Compare(a.VMID, b.VMID) })
+	return claims
+}
+
+// made returns the VMs that a plan creates and that the change did not ask for.
+func (w *wanted) made(intent guard.Intent) []fleet.VM {
+	var vms []fleet.VM
+	for _, target := range intent.Create {
+		if _, asked := w.added[target.Address]; !asked {
+			vms = append(vms, w.vms[target.Address])
+		}
+	}
+	return vms
 }
 
 // stillFree checks, right before an apply, that what the plan creates does not
@@ -245,9 +314,6 @@ func (w *wanted) stillFree(intent guard.Intent) error {
 	for _, target := range intent.Create {
 		if guest, taken := w.guests[guestID{w.shard.Region, target.VMID}]; taken {
 			return &VMIDTakenError{VM: w.vms[target.Address].Name, VMID: target.VMID, Guest: guest.Name, Host: guest.host}
-		}
-		if err := w.pinsFree(w.vms[target.Address]); err != nil {
-			return err
 		}
 	}
 	for _, target := range intent.Delete {

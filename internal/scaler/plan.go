@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -37,10 +36,17 @@ type ShardPlan struct {
 	Plan    *state.Plan
 	Intent  guard.Intent
 	Verdict guard.Verdict
+	// TakenOut are VMs to be deleted because a person deleted their files, and Made
+	// are VMs to be created that an earlier change, or a person, put into the files.
+	TakenOut, Made []fleet.VM
 	// Err is why the shard could not be planned.
 	Err error
 
 	workspace *state.Workspace
+	// outside are writes that no plan holds, for the record.
+	outside []string
+	// strays are guests with our marker that neither files nor state know.
+	strays []located
 	// dry tells a plan that must not change the state.
 	dry bool
 }
@@ -69,6 +75,8 @@ type planning struct {
 	work string
 	dry  bool
 	more []fleet.Shard
+	// again is set once files were restored.
+	again bool
 }
 
 // plan plans the shards that the change touches, those that an earlier change
@@ -81,10 +89,7 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 		return nil, err
 	}
 	touched := change.Shards()
-	unfinished, err := s.unfinished(change)
-	if err != nil {
-		return nil, err
-	}
+	unfinished := change.unfinished()
 	shards := slices.Concat(touched, unfinished, how.more)
 	slices.SortFunc(shards, topology.HostID.Compare)
 	shards = slices.Compact(shards)
@@ -95,35 +100,53 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 		return nil, err
 	}
 	plans := make([]ShardPlan, len(shards))
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(maxParallelShards)
 	for i, shard := range shards {
 		group.Go(func() error {
 			plans[i] = ShardPlan{Shard: shard, Touched: slices.Contains(touched, shard), dry: how.dry}
-			s.planShard(ctx, change, &plans[i], how.work, slices.Contains(unfinished, shard))
-			return ctx.Err()
+			s.planShard(groupCtx, change, &plans[i], how.work, slices.Contains(unfinished, shard))
+			return groupCtx.Err()
 		})
 	}
-	return plans, group.Wait()
+	if err := group.Wait(); err != nil {
+		return plans, err
+	}
+	if !how.again {
+		if found, err := s.takeIn(ctx, change, plans); found || err != nil {
+			return s.planAgain(ctx, change, how, plans, err)
+		}
+	}
+	s.limit(change, plans)
+	return plans, nil
 }
 
-// unfinished returns the shards with a change in the journal, and those where
-// what is wanted and what is differ.
-func (s *Scaler) unfinished(change *Change) ([]fleet.Shard, error) {
-	shards, err := s.journal().shards()
-	if err != nil {
+// planAgain drops plans that are of files before some were restored.
+func (s *Scaler) planAgain(ctx context.Context, change *Change, how planning, old []ShardPlan, err error) ([]ShardPlan, error) {
+	if err = errors.Join(err, closeAll(old)); err != nil {
 		return nil, err
 	}
-	guests := locate(change.Snapshot)
-	for _, vm := range change.Before.VMs {
+	how.again = true
+	return s.plan(ctx, change, how)
+}
+
+// unfinished returns the shards with a change under way, and those where what is
+// wanted and what is differ.
+func (c *Change) unfinished() []fleet.Shard {
+	var shards []fleet.Shard
+	for shard := range c.open {
+		shards = append(shards, shard)
+	}
+	guests := locate(c.Snapshot)
+	for _, vm := range c.Before.VMs {
 		if _, exists := guests[guestID{vm.Host.Region, vm.VMID}]; !exists {
 			shards = append(shards, vm.Host)
 		}
 	}
-	for _, guest := range change.unwanted() {
+	for _, guest := range c.unwanted() {
 		shards = append(shards, guest.host)
 	}
-	return shards, nil
+	return shards
 }
 
 // checkPins refuses a new VM whose pins the credential may not write: Proxmox
@@ -149,128 +172,17 @@ func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan,
 	}
 }
 
-// judge plans a shard and asks the guard. A change of a shard that nothing else is
-// known of takes the fast path; whatever that does not allow is planned in full.
-func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) error {
-	s.config.Progress(plan.Shard, "planning")
-	recovery, err := plan.workspace.Recover(ctx)
-	if err != nil {
-		return err
-	}
-	unfinished = unfinished || recovery.Crashed
-	w, err := s.look(ctx, change, plan.Shard, unfinished || len(byAddress(change.Removed, plan.Shard)) > 0)
-	if err != nil {
-		return err
-	}
-	w.interrupted = w.interrupted || recovery.Crashed
-	if !unfinished && plan.quick(change) {
-		if allowed, err := s.judgeTargets(ctx, plan, w); allowed || err != nil {
-			return err
-		}
-	}
-	return s.judgeAll(ctx, plan, w)
-}
-
-// quick reports whether nothing but the change needs to be planned.
-func (p *ShardPlan) quick(change *Change) bool {
-	return p.Touched && !p.dry && len(byAddress(change.Renumbered, p.Shard)) == 0
-}
-
-// judgeTargets plans only what the change is about, which costs a fraction of a
-// plan of all VMs, and reports whether the guard allows it.
-func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (allowed bool, err error) {
-	options := state.PlanOptions{Targets: w.targets()}
-	if plan.Plan, err = s.planWith(ctx, plan.workspace, options); err != nil {
-		return false, err
-	}
-	if len(w.stale(plan.Plan.JSON)) > 0 || len(w.outside(plan.Plan.JSON)) > 0 {
-		return false, nil
-	}
-	existing, err := w.imports(plan.Plan.JSON)
-	if err != nil || len(existing) > 0 {
-		return false, err
-	}
-	plan.Intent = w.intent(plan.Plan.JSON, nil)
-	plan.Intent.Targeted = true
-	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
-	return plan.Verdict.Decision == guard.Allow, nil
-}
-
-// judgeAll plans all of a shard, again if entries of the state are stale or VMs are
-// to be imported.
-func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) (err error) {
-	if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{}); err != nil {
-		return err
-	}
-	if stale := w.stale(plan.Plan.JSON); len(stale) > 0 {
-		if err := s.forget(ctx, plan, stale); err != nil {
-			return err
-		}
-	}
-	existing, err := w.imports(plan.Plan.JSON)
-	if err != nil {
-		return err
-	}
-	partial := w.partial(plan.Plan.JSON)
-	if recovered := slices.Concat(existing, partial); len(recovered) > 0 {
-		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not wholly in the state", len(recovered)))
-		if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{Imports: importsOf(recovered)}); err != nil {
-			return err
-		}
-	}
-	if names := w.outside(plan.Plan.JSON); len(names) > 0 {
-		return s.outside(plan, names)
-	}
-	plan.Intent = w.intent(plan.Plan.JSON, existing)
-	for _, vm := range partial {
-		plan.Intent.Update = append(plan.Intent.Update, w.target(vm))
-	}
-	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
-	return nil
-}
-
-// outside refuses a removal of VMs that the state does not know, and notes that the
-// shard has to be looked at, so that the next apply imports them.
-func (s *Scaler) outside(plan *ShardPlan, names []string) error {
-	err := error(&OutsideStateError{Names: names})
-	if !plan.dry {
-		err = errors.Join(err, s.journal().begin(plan.Shard, nil))
-	}
-	return err
-}
-
-// forget takes stale entries out of the state and plans again: what is wanted and
-// exists is then imported, and what does not exist is created.
-func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (err error) {
-	copied := s.config.Backend.Type == "local" && s.config.Backend.Config["path"] == ""
-	if plan.dry && !copied {
-		return &StaleStateError{Addresses: stale}
-	}
-	s.config.Progress(plan.Shard, "taking out of the state what is not there: "+strings.Join(stale, ", "))
-	if err := plan.workspace.Forget(ctx, stale...); err != nil {
-		return err
-	}
-	plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{})
-	return err
-}
-
-func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, options state.PlanOptions) (*state.Plan, error) {
-	if err := workspace.Init(ctx); err != nil {
-		return nil, err
-	}
-	return workspace.Plan(ctx, options)
-}
-
 // look gathers what may happen to a shard, with its guests read again if fresh.
 func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fresh bool) (*wanted, error) {
 	snapshot := change.Snapshot
 	if live := s.region(shard.Region).Live; fresh && live != nil {
 		var err error
-		if snapshot, err = live.Refresh(ctx, snapshot, []topology.HostName{shard.Host}); err != nil {
+		if snapshot, err = live.Refresh(ctx, snapshot, change.hostsOf(shard)); err != nil {
 			return nil, err
 		}
 	}
-	if host := snapshot.Host(shard); host == nil || !host.Online || host.Problem != "" {
+	host := snapshot.Host(shard)
+	if usable := host != nil && host.Online && host.Problem == ""; !usable && !change.elsewhere(shard) {
 		return nil, &HostDownError{Host: shard, Problem: problem(host)}
 	}
 	region := regionOf(snapshot, shard.Region)
@@ -278,16 +190,13 @@ func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fr
 		return nil, &HostDownError{Host: shard, Problem: "its cluster has lost its quorum"}
 	}
 	w := &wanted{
-		clusterID: change.After.ClusterID, shard: shard, guests: locate(snapshot), complete: !region.HidesGuests,
+		clusterID: change.After.ClusterID, shard: shard, host: host, guests: locate(snapshot), complete: !region.HidesGuests,
 		vms: byAddress(change.After.VMs, shard), added: byAddress(change.Added, shard),
 		removed: byAddress(change.Removed, shard),
 	}
-	journaled, err := s.journal().read(shard)
-	if err != nil {
-		return nil, err
-	}
-	w.interrupted = journaled.open
-	for address, vm := range byAddress(journaled.Removed, shard) {
+	open, underWay := change.open[shard]
+	w.interrupted = underWay
+	for address, vm := range byAddress(open.Removed, shard) {
 		if _, wantedAgain := w.vms[address]; !wantedAgain {
 			w.removed[address] = vm
 		}
@@ -323,6 +232,7 @@ func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard, dry b
 	config := state.Config{
 		Dir:    filepath.Join(work, filepath.FromSlash(generator.ShardDir(shard))),
 		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir,
+		Encryption:  s.config.Encryption,
 		Parallelism: len(byAddress(change.Added, shard)) + len(byAddress(change.Removed, shard)),
 		WaitDelay:   s.region(shard.Region).WaitDelay,
 		Log:         s.config.Log,
@@ -346,7 +256,7 @@ func (s *Scaler) localState(work string, shard fleet.Shard, dry bool) (map[strin
 	if s.config.Backend.Config["path"] != "" {
 		return nil, nil // its path is absolute
 	}
-	home, err := filepath.Abs(filepath.Join(s.config.Store.Path(), filepath.FromSlash(generator.ShardDir(shard)), stateFile))
+	home, err := filepath.Abs(filepath.Join(s.config.Dir, filepath.FromSlash(generator.ShardDir(shard)), stateFile))
 	if err != nil {
 		return nil, fmt.Errorf("finding the state of %s: %w", shard, err)
 	}

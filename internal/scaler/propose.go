@@ -2,14 +2,18 @@ package scaler
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -29,11 +33,39 @@ type Change struct {
 	// Renumbered are VMs that were wanted, do not exist, and whose VMID someone
 	// else took meanwhile: their successors are among Added.
 	Renumbered []fleet.VM
+	// Repaired are VMs whose drift is taken back in place.
+	Repaired []fleet.VM
+	// TakenIn are VMs whose files were lost and that exist: their files come back.
+	TakenIn []fleet.VM
 	// Snapshot is what the change was decided on.
 	Snapshot *topology.Snapshot
 
-	// leaving are the VMs whose removal an earlier change began.
-	leaving map[fleet.Key]bool
+	// Kind, Why and Undoes are for the fleet's history. Why may be completed.
+	Kind   audit.Kind
+	Why    string
+	Undoes string
+
+	// from is what the change was made from.
+	from *standing
+	// open is what earlier changes have begun and not finished.
+	open map[fleet.Shard]audit.Open
+	// rotations are how far VMIDs are given out with the change.
+	rotations rotations
+}
+
+// newChange returns a change that asks for nothing yet.
+func (s *Scaler) newChange(ctx context.Context, snapshot *topology.Snapshot) (*Change, error) {
+	from, err := s.stand(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if snapshot, err = s.awaitClones(ctx, from, snapshot); err != nil {
+		return nil, err
+	}
+	return &Change{
+		Before: from.fleet, After: copyFleet(from.fleet), BeforeFiles: from.files, Snapshot: snapshot,
+		from: from, open: from.open(), rotations: maps.Clone(from.rotations),
+	}, nil
 }
 
 // Warnings tells of guests that a person should look at: VMs of the fleet whose
@@ -49,22 +81,29 @@ func (c *Change) Warnings() []string {
 	}
 	for _, guest := range c.unwanted() {
 		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker and no file wants it: "+
-			"restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
+			"an apply deletes it if the state has it, and takes it in if the history knows it; "+
+			"else restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
 	}
+	warnings = append(warnings, c.failedClones()...)
 	slices.Sort(warnings)
 	return warnings
 }
 
 // unwanted returns the guests with our marker that no file wants and that this
-// change does not remove.
+// change, or one that is under way, does not remove.
 func (c *Change) unwanted() []located {
 	wanted := map[fleet.Key]bool{}
 	for _, vm := range slices.Concat(c.After.VMs, c.Removed) {
 		wanted[vm.Key] = true
 	}
+	for _, open := range c.open {
+		for _, vm := range open.Removed {
+			wanted[vm.Key] = true
+		}
+	}
 	var unwanted []located
 	for _, guest := range locate(c.Snapshot) {
-		if key := fleet.Key(guest.Key); guest.ClusterID == c.After.ClusterID && !wanted[key] && !c.leaving[key] {
+		if key := fleet.Key(guest.Key); guest.ClusterID == c.After.ClusterID && !wanted[key] {
 			unwanted = append(unwanted, guest)
 		}
 	}
@@ -77,62 +116,33 @@ func (c *Change) Differences() []store.Difference {
 }
 
 // Empty reports whether the change asks for nothing.
-func (c *Change) Empty() bool { return len(c.Added) == 0 && len(c.Removed) == 0 }
+func (c *Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Repaired) == 0 }
 
 // Shards returns the hosts that the change touches, sorted.
 func (c *Change) Shards() []fleet.Shard {
-	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed)}
+	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired)}
 	return touched.Shards()
-}
-
-// Fleet returns the desired state as its files say. A fleet that has no files
-// yet is empty and has the regions of the configuration.
-func (s *Scaler) Fleet() (fleet.Fleet, generator.Files, error) {
-	files, err := s.config.Store.Read()
-	if err != nil {
-		return fleet.Fleet{}, nil, err
-	}
-	current := fleet.Fleet{ClusterID: s.config.ClusterID}
-	if len(files) > 0 {
-		if current, err = generator.Parse(files); err != nil {
-			return fleet.Fleet{}, nil, fmt.Errorf("reading fleet %s: %w", s.config.Store.Path(), err)
-		}
-	}
-	if current.ClusterID != s.config.ClusterID {
-		return fleet.Fleet{}, nil, fmt.Errorf("fleet %s belongs to cluster %q, the configuration says %q: "+
-			"name its own directory in fleet.dir", s.config.Store.Path(), current.ClusterID, s.config.ClusterID)
-	}
-	s.configure(&current)
-	return current, files, nil
-}
-
-// configure lets the configuration decide about backend and endpoints, and adds
-// the regions that the fleet does not know yet.
-func (s *Scaler) configure(f *fleet.Fleet) {
-	f.Backend = s.config.Backend
-	known := map[topology.RegionName]fleet.Rotation{}
-	for _, region := range f.Regions {
-		known[region.Name] = region.Rotation
-	}
-	f.Regions = nil
-	for _, region := range s.config.Regions {
-		f.Regions = append(f.Regions, fleet.Region{
-			Name: region.Name, Endpoint: region.Endpoint, Insecure: region.Insecure, Rotation: known[region.Name],
-		})
-	}
-	f.Sort()
 }
 
 // Propose gives each request a VMID, a name and a key, and renders the fleet with
 // them. VMIDs in taken are not given out; nor are those of guests in the snapshot.
-func (s *Scaler) Propose(snapshot *topology.Snapshot, requests []Request, taken map[topology.RegionName][]fleet.VMID) (*Change, error) {
-	before, files, err := s.Fleet()
+func (s *Scaler) Propose(
+	ctx context.Context, snapshot *topology.Snapshot, requests []Request, taken map[topology.RegionName][]fleet.VMID,
+) (*Change, error) {
+	change, err := s.newChange(ctx, snapshot)
 	if err != nil {
 		return nil, err
 	}
-	change := &Change{Before: before, BeforeFiles: files, Snapshot: snapshot}
-	change.After = copyFleet(before)
-	kept, lost := splitLost(s.config.ClusterID, before.VMs, snapshot)
+	change.Kind = audit.KindScaleUp
+	if err := s.add(change, requests, taken); err != nil {
+		return nil, err
+	}
+	return change, s.render(change)
+}
+
+// add names the requests, and those VMs anew whose number someone else took.
+func (s *Scaler) add(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
+	kept, lost := splitLost(s.config.ClusterID, change.After.VMs, change.Snapshot)
 	change.After.VMs, change.Renumbered = kept, lost
 	requests = slices.Clone(requests)
 	for _, vm := range lost {
@@ -142,15 +152,15 @@ func (s *Scaler) Propose(snapshot *topology.Snapshot, requests []Request, taken 
 	slices.SortStableFunc(requests, func(a, b Request) int {
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
-	for i := range change.After.Regions {
-		if err := s.nameIn(change, i, requests, taken); err != nil {
-			return nil, err
+	for _, region := range change.After.Regions {
+		if err := s.nameIn(change, region.Name, requests, taken[region.Name]); err != nil {
+			return err
 		}
 	}
 	if unknown := s.unknownRegions(requests); len(unknown) > 0 {
-		return nil, fmt.Errorf("naming vms: they are to stand in %q, which the configuration does not know: add it under clusters in numaform.yaml", unknown)
+		return fmt.Errorf("naming vms: they are to stand in %q, which the configuration does not know: add it under clusters in numaform.yaml", unknown)
 	}
-	return change, s.render(change)
+	return nil
 }
 
 // unknownRegions returns those of the requests that are not configured, sorted.
@@ -166,25 +176,24 @@ func (s *Scaler) unknownRegions(requests []Request) []topology.RegionName {
 	return slices.Compact(unknown)
 }
 
-// nameIn names the requests of the change's i-th region.
-func (s *Scaler) nameIn(change *Change, i int, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
-	region := &change.After.Regions[i]
-	used := slices.Clone(taken[region.Name])
+// nameIn names the requests of a region.
+func (s *Scaler) nameIn(change *Change, region topology.RegionName, requests []Request, taken []fleet.VMID) error {
+	used := slices.Clone(taken)
 	for _, vm := range change.Before.VMs {
-		if vm.Host.Region == region.Name {
+		if vm.Host.Region == region {
 			used = append(used, vm.VMID)
 		}
 	}
 	for h := range change.Snapshot.Hosts {
-		if host := &change.Snapshot.Hosts[h]; host.Region == region.Name {
+		if host := &change.Snapshot.Hosts[h]; host.Region == region {
 			for _, guest := range host.Guests {
 				used = append(used, fleet.VMID(guest.VMID))
 			}
 		}
 	}
-	allocator := fleet.NewAllocator(region.Name, s.region(region.Name).VMIDs, region.Rotation, used)
+	allocator := fleet.NewAllocator(region, s.region(region).VMIDs, change.rotations[region], used)
 	for _, request := range requests {
-		if request.Placement.Host.Region != region.Name {
+		if request.Placement.Host.Region != region {
 			continue
 		}
 		source, err := templateOf(change.Snapshot, request)
@@ -195,10 +204,11 @@ func (s *Scaler) nameIn(change *Change, i int, requests []Request, taken map[top
 		if err != nil {
 			return err
 		}
+		vm.Module = modules.HashOf(s.config.Release.Modules)
 		change.Added = append(change.Added, vm)
 		change.After.VMs = append(change.After.VMs, vm)
 	}
-	region.Rotation = allocator.Rotation()
+	change.rotations[region] = allocator.Rotation()
 	return nil
 }
 
@@ -209,11 +219,13 @@ func splitLost(clusterID string, vms []fleet.VM, snapshot *topology.Snapshot) (k
 	guests := locate(snapshot)
 	alive := map[fleet.Key]bool{}
 	for _, guest := range guests {
-		alive[fleet.Key(guest.Key)] = true
+		if guest.ClusterID == clusterID {
+			alive[fleet.Key(guest.Key)] = true
+		}
 	}
 	for _, vm := range vms {
 		guest, taken := guests[guestID{vm.Host.Region, vm.VMID}]
-		if taken && !guest.unread && !guest.looksLike(vm.Name, clusterID) && fleet.Key(guest.Key) != vm.Key && !alive[vm.Key] {
+		if taken && !guest.unread && !guest.looksLike(vm.Name, clusterID) && !alive[vm.Key] {
 			lost = append(lost, vm)
 			continue
 		}
@@ -248,44 +260,51 @@ func (e *UnknownVMError) Error() string {
 }
 
 // ProposeRemoval renders the fleet without the named VMs.
-func (s *Scaler) ProposeRemoval(snapshot *topology.Snapshot, names []string) (*Change, error) {
-	before, files, err := s.Fleet()
-	if err != nil {
-		return nil, err
-	}
+func (s *Scaler) ProposeRemoval(ctx context.Context, snapshot *topology.Snapshot, names []string) (*Change, error) {
 	if len(names) == 0 {
 		return nil, errors.New("removing nodes: no name was given")
 	}
-	change := &Change{Before: before, BeforeFiles: files, Snapshot: snapshot}
-	change.After = copyFleet(before)
-	change.After.VMs = nil
-	unknown := slices.Clone(names)
-	for _, vm := range before.VMs {
-		if !slices.Contains(names, vm.Name) {
-			change.After.VMs = append(change.After.VMs, vm)
-			continue
-		}
-		change.Removed = append(change.Removed, vm)
-		unknown = slices.DeleteFunc(unknown, func(name string) bool { return name == vm.Name })
+	change, err := s.newChange(ctx, snapshot)
+	if err != nil {
+		return nil, err
 	}
+	change.Kind = audit.KindScaleDown
+	unknown := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return slices.ContainsFunc(change.Before.VMs, func(vm fleet.VM) bool { return vm.Name == name })
+	})
 	if len(unknown) > 0 {
 		return nil, &UnknownVMError{Names: unknown}
 	}
+	change.remove(func(vm fleet.VM) bool { return slices.Contains(names, vm.Name) })
 	return change, s.render(change)
 }
 
+// remove takes VMs out of the fleet.
+func (c *Change) remove(which func(fleet.VM) bool) {
+	var kept []fleet.VM
+	for _, vm := range c.After.VMs {
+		if which(vm) {
+			c.Removed = append(c.Removed, vm)
+			continue
+		}
+		kept = append(kept, vm)
+	}
+	c.After.VMs = kept
+}
+
 func (s *Scaler) render(change *Change) (err error) {
+	// A host whose files a person deleted has its root again, so that it can be planned.
+	change.After.Hosts = slices.Concat(change.After.Hosts, change.unfinished())
 	change.After.Hosts = change.After.Shards()
 	change.After.Sort()
-	change.AfterFiles, err = generator.Render(change.After)
+	change.AfterFiles, err = s.config.Release.Render(change.After)
 	if err != nil {
 		return fmt.Errorf("rendering the fleet: %w", err)
 	}
 	if theirs, exists := change.BeforeFiles[ignoreFile]; exists {
 		change.AfterFiles[ignoreFile] = generator.MergeIgnore(theirs, change.AfterFiles[ignoreFile])
 	}
-	change.leaving, err = s.journal().leaving()
-	return err
+	return nil
 }
 
 // ignoreFile is the one file of the fleet that people may write in.

@@ -14,9 +14,9 @@ import (
 
 func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	t.Parallel()
-	// The rotation is at 2004; 2005 is the fleet's, 2006 a stranger's, 2007 a claim's.
+	// 2005 is the fleet's, 2006 a stranger's, 2007 a claim's.
 	s := newScaler(t, nil, vm(pve1, 2005))
-	change, err := s.Propose(snapshot(stranger(2006)), []scaler.Request{request(pve2), request(pve1), request(pve2)},
+	change, err := s.Propose(t.Context(), snapshot(stranger(2006)), []scaler.Request{request(pve2), request(pve1), request(pve2)},
 		map[topology.RegionName][]fleet.VMID{"lab": {2007}, "other": {2008}})
 	if err != nil {
 		t.Fatal(err)
@@ -38,13 +38,13 @@ func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	if diff := cmp.Diff([]fleet.VMID{2005, 2008, 2000, 2009}, ids(after.VMs)); diff != "" {
 		t.Errorf("VMs in the files (-want +got):\n%s", diff)
 	}
-	if rotation := after.Regions[0].Rotation; rotation != (fleet.Rotation{Last: 2000, Round: 1}) {
-		t.Errorf("rotation %+v", rotation)
+	if rotations := s.Record(change, nil).Rotations; rotations["lab"] != (fleet.Rotation{Last: 2000, Round: 1}) {
+		t.Errorf("rotations %+v", rotations)
 	}
 	if diff := cmp.Diff([]fleet.Shard{pve1, pve2}, change.Shards()); diff != "" {
 		t.Errorf("shards (-want +got):\n%s", diff)
 	}
-	if files, err := s.Store().Read(); err != nil || cmp.Diff(change.BeforeFiles, files) != "" {
+	if files, err := s.Store().Files(); err != nil || cmp.Diff(change.BeforeFiles, files) != "" {
 		t.Errorf("proposing changed the files (%v)", err)
 	}
 }
@@ -62,7 +62,7 @@ func TestProposeIsTheSameTwice(t *testing.T) {
 func TestProposeOnARangeThatIsFull(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, func(c *scaler.Config) { c.Regions[0].VMIDs.Upper = 2001 })
-	_, err := s.Propose(snapshot(), []scaler.Request{request(pve1), request(pve1), request(pve1)}, nil)
+	_, err := s.Propose(t.Context(), snapshot(), []scaler.Request{request(pve1), request(pve1), request(pve1)}, nil)
 	if !as[*fleet.RangeExhaustedError](err) {
 		t.Errorf("got %v", err)
 	}
@@ -130,7 +130,7 @@ func TestProposeRefuses(t *testing.T) {
 		{"unknown region", nil, request(unknown), []string{`"attic"`, "clusters in numaform.yaml"}},
 		{"unknown host", nil, request(topology.HostID{Region: "lab", Host: "pve-9"}), []string{"lab/pve-9", "plan again"}},
 		{"stale template", nil, stale, []string{"lab/pve-1", `no template "debian-11"`, "make one there"}},
-		{"other cluster", func(c *scaler.Config) { c.ClusterID = "prod" }, request(pve1), []string{`"test"`, `"prod"`, "fleet.dir"}},
+		{"other cluster", func(c *scaler.Config) { c.ClusterID = "prod" }, request(pve1), []string{`"test"`, `"prod"`, "numaform.yaml"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -141,7 +141,7 @@ func TestProposeRefuses(t *testing.T) {
 					tt.edit(c)
 				}
 			})
-			_, err := s.Propose(snapshot(), []scaler.Request{tt.request}, nil)
+			_, err := s.Propose(t.Context(), snapshot(), []scaler.Request{tt.request}, nil)
 			for _, want := range tt.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("error %v, want it to contain %q", err, want)
@@ -154,7 +154,7 @@ func TestProposeRefuses(t *testing.T) {
 func TestProposeRemoval(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000), vm(pve2, 2001))
-	change, err := s.ProposeRemoval(snapshot(), []string{"workers-2001", "workers-2001"})
+	change, err := s.ProposeRemoval(t.Context(), snapshot(), []string{"workers-2001", "workers-2001"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,11 +171,11 @@ func TestProposeRemoval(t *testing.T) {
 	if change.Empty() || cmp.Diff([]fleet.Shard{pve2}, change.Shards()) != "" {
 		t.Errorf("shards %v", change.Shards())
 	}
-	_, err = s.ProposeRemoval(snapshot(), []string{"workers-2000", "b", "a"})
+	_, err = s.ProposeRemoval(t.Context(), snapshot(), []string{"workers-2000", "b", "a"})
 	if !as[*scaler.UnknownVMError](err) || !strings.HasPrefix(err.Error(), "b, a: not in the fleet") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := s.ProposeRemoval(snapshot(), nil); err == nil {
+	if _, err := s.ProposeRemoval(t.Context(), snapshot(), nil); err == nil {
 		t.Error("removing nothing is no error")
 	}
 }
@@ -192,7 +192,7 @@ func TestProposeKeepsGitignore(t *testing.T) {
 	}
 	s := newScaler(t, nil, vm(pve1, 2000))
 	theirs := "*.swp\n.terraform/\n# ours"
-	files, err := s.Store().Read()
+	files, err := s.Store().Files()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,9 +222,7 @@ func TestWarnsOfGuestsThatNoFileWants(t *testing.T) {
 	if warnings := propose(t, s, snapshot(guestOf(a))).Warnings(); len(warnings) != 1 {
 		t.Errorf("warnings %q, want one", warnings)
 	}
-	if err := s.Journal().Begin(pve1, []fleet.VM{a}); err != nil {
-		t.Fatal(err)
-	}
+	s.Begin(t, pve1, a)
 	if warnings := propose(t, s, snapshot(guestOf(a))).Warnings(); len(warnings) != 0 {
 		t.Errorf("warnings %q of a VM whose removal is under way", warnings)
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
@@ -22,6 +23,8 @@ import (
 type Proxmox interface {
 	// Refresh reads the guests of the given hosts, and which VMIDs exist, again.
 	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error)
+	// Cloning reports whether a host clones a guest now.
+	Cloning(ctx context.Context, host topology.HostName) (bool, error)
 	// CanSetAffinity reports whether the credential may write a VM's affinity.
 	CanSetAffinity() (bool, string)
 	// ProviderEnv is the environment that logs the provider in.
@@ -46,14 +49,29 @@ type Region struct {
 // Config is what New needs.
 type Config struct {
 	ClusterID string
-	Store     *store.Directory
-	Backend   fleet.Backend
-	Regions   []Region
+	// Store keeps what is wanted and what was done.
+	Store store.Store
+	// Dir holds what is this machine's alone and may be lost: the engine's working
+	// directories. With the local backend, the states lie in it.
+	Dir     string
+	Backend fleet.Backend
+	// Encryption lets OpenTofu encrypt states as the variable TF_ENCRYPTION says.
+	Encryption bool
+	Regions    []Region
 	// Engine runs the plans; nil makes Plan and Apply fail.
 	Engine *state.Engine
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string
 	Rules     guard.Rules
+	// Drained says by an error why a Node's VM must not be deleted yet. A Node that
+	// does not exist is drained. nil means that nothing is known of Nodes, and no VM
+	// is deleted.
+	Drained func(ctx context.Context, node string) error
+	// Release is what is written into fleets; the zero value is what this numaform
+	// brings along.
+	Release generator.Release
+	// Actor is who runs numaform, such as user@host, and Version numaform's own.
+	Actor, Version string
 	// Progress receives a line for each step; nil drops them.
 	Progress func(shard fleet.Shard, message string)
 	// Log receives the engine's own words; nil drops them.
@@ -72,6 +90,9 @@ func New(config Config) *Scaler {
 	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
+	}
+	if config.Release.Modules == nil {
+		config.Release = generator.Current()
 	}
 	return &Scaler{config: config}
 }

@@ -30,6 +30,8 @@ type inflight struct {
 	phase int
 	// lost is true if the host that the VM is on does not run: no pod goes there.
 	lost bool
+	// absent is true if the VM certainly does not exist: then it will be made.
+	absent bool
 	// online is set if its host is up, usable or not.
 	online bool
 }

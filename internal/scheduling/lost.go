@@ -30,19 +30,27 @@ type locator struct {
 	// runs tells hosts that can be used from those that are only online.
 	runs, online map[topology.HostID]bool
 	at           map[guestID][]topology.HostID
+	// unclear are the guests without a key, whose names may say whose they are, by
+	// region and VMID. A guest of a host that cannot be read has no name.
+	unclear map[guestID]string
 }
 
 func newLocator(snapshot *topology.Snapshot) *locator {
-	l := &locator{runs: map[topology.HostID]bool{}, online: map[topology.HostID]bool{}, at: map[guestID][]topology.HostID{}}
+	l := &locator{runs: map[topology.HostID]bool{}, online: map[topology.HostID]bool{}, at: map[guestID][]topology.HostID{}, unclear: map[guestID]string{}}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		l.runs[host.ID()] = host.Online && host.Problem == ""
 		l.online[host.ID()] = host.Online
 		for j := range host.Guests {
 			guest := &host.Guests[j]
-			if guest.Key != "" {
-				id := guestID{host.Region, fleet.VMID(guest.VMID), fleet.Key(guest.Key)}
+			id := guestID{host.Region, fleet.VMID(guest.VMID), fleet.Key(guest.Key)}
+			switch {
+			case guest.Key != "":
 				l.at[id] = append(l.at[id], host.ID())
+			case l.runs[host.ID()]:
+				l.unclear[id] = guest.Name
+			default:
+				l.unclear[id] = ""
 			}
 		}
 	}
@@ -63,11 +71,20 @@ func (l *locator) find(vm *fleet.VM) (topology.HostID, bool) {
 	return seen[0], false
 }
 
+// absent reports whether a VM certainly does not exist: then it is made, or made
+// anew, and comes, under another number if somebody else's guest has its own.
+func (l *locator) absent(vm *fleet.VM) bool {
+	name, unclear := l.unclear[guestID{region: vm.Host.Region, vmid: vm.VMID}]
+	return l.runs[vm.Host] && len(l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}]) == 0 && (!unclear || name != "" && name != vm.Name)
+}
+
 // newKept returns a VM that is desired already, on the host where it is.
 func newKept(vm fleet.VM, s *session, l *locator) *inflight {
 	host, runs := l.find(&vm)
+	absent := l.absent(&vm)
 	vm.Host = host
 	kept := newInflight(vm, s.pools, s.sizes)
+	kept.absent = absent
 	kept.online = l.online[host]
 	if !runs {
 		kept.lost = true
@@ -90,7 +107,7 @@ func (w *world) judgeNode(node *corev1.Node, vm *inflight, claimed bool) {
 	case vm.lost && (!vm.online || !isReady(node)):
 		node.Spec.Taints = append(node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
 		node.Status.Allocatable = nil
-	case !w.mayJoin(node), !claimed && isSettled(node, vm.claim):
+	case !w.mayJoin(node, vm), !claimed && isSettled(node, vm.claim):
 		settle(node, vm)
 	}
 }
@@ -103,9 +120,10 @@ func isReady(node *corev1.Node) bool {
 	})
 }
 
-// mayJoin reports whether a node that cannot take pods is worth waiting for.
-func (w *world) mayJoin(node *corev1.Node) bool {
-	return !node.Spec.Unschedulable && w.now.Sub(node.CreationTimestamp.Time) < joiningGrace
+// mayJoin reports whether a node that cannot take pods is worth waiting for. One
+// whose VM does not exist is what was left of it, and its VM is made anew.
+func (w *world) mayJoin(node *corev1.Node, vm *inflight) bool {
+	return !node.Spec.Unschedulable && (vm.absent || w.now.Sub(node.CreationTimestamp.Time) < joiningGrace)
 }
 
 // settle lets Karpenter believe what the node says of its taints and its size. A

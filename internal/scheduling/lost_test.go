@@ -66,7 +66,7 @@ const claimStatus = `status: {providerID: "proxmox://lab/2000", capacity: {cpu: 
 
 type lostTest struct {
 	name      string
-	snapshot  *topology.Snapshot // nil: all hosts run
+	snapshot  *topology.Snapshot // nil: all hosts run, and the VM is there
 	manifests []string
 	pod       string // more of the pod's spec
 	limits    string
@@ -81,7 +81,7 @@ func (test lostTest) run(t *testing.T) {
 	}, test.manifests...)
 	request := scheduling.Request{ClusterID: "test", Snapshot: test.snapshot, Now: noon()}
 	if request.Snapshot == nil {
-		request.Snapshot = lab()
+		request.Snapshot = change(func(h *topology.Host) { h.Guests = guestOf("key-2000") })
 	}
 	if !test.gone {
 		request.Kept = []fleet.VM{keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared)}
@@ -205,6 +205,41 @@ func TestVMsCountWhereTheirGuestsAre(t *testing.T) {
 		{name: "seen twice, one host runs", snapshot: both, pod: inZone("epyc"), want: inFlight()},
 		{name: "another guest of that number", snapshot: moved(offline(), "key-7"), want: another()},
 		{name: "a guest of nobody of that number", snapshot: moved(offline(), ""), want: another()},
+	}
+	for _, test := range tests {
+		t.Run(test.name, test.run)
+	}
+}
+
+// TestVMsThatDoNotExistAreMadeAnew counts the room of a VM that is gone once: what an
+// apply makes in its place takes its pods, whatever Node it left.
+func TestVMsThatDoNotExistAreMadeAnew(t *testing.T) {
+	dead := []string{nodeSince(24*time.Hour, "", unreachable)}
+	others := func(key, name string) *topology.Snapshot {
+		return change(func(h *topology.Host) {
+			h.Guests = guestOf(key)
+			h.Guests[0].Name = name
+			if key == "" {
+				h.Guests[0].ClusterID = ""
+			}
+		})
+	}
+	down := lab()
+	down.Hosts[0].Online, down.Hosts[0].Guests = false, guestOf("")
+	tests := []lostTest{
+		{name: "never made", snapshot: lab(), want: inFlight()},
+		{name: "a stranger has its number", snapshot: others("", "accounting"), want: inFlight()},
+		{name: "it left a Node", snapshot: lab(), manifests: dead, want: onTheNode()},
+		{name: "a stranger has its number, it left a Node", snapshot: others("", "accounting"), manifests: dead, want: onTheNode()},
+		{name: "another VM has its number, it left a Node", snapshot: others("key-7", "general-2000"), manifests: dead, want: onTheNode()},
+		{
+			name: "it left a Node and a NodeClaim", snapshot: lab(), want: onTheNode(),
+			manifests: append([]string{fmt.Sprintf(claim2000, claimStatus)}, dead...),
+		},
+		{name: "it only lost its marker", snapshot: others("", "general-2000"), manifests: dead, want: another()},
+		{name: "it may be on a host that is down", snapshot: down, manifests: dead, want: another()},
+		{name: "its host is down", snapshot: offline(), manifests: dead, want: another()},
+		{name: "cordoned", snapshot: lab(), manifests: []string{nodeSince(24*time.Hour, ", unschedulable: true", notReady)}, want: another()},
 	}
 	for _, test := range tests {
 		t.Run(test.name, test.run)

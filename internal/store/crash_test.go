@@ -44,7 +44,6 @@ func TestCrashes(t *testing.T) {
 	moved := render(map[fleet.VMID]string{2000: "pve-1", 2002: "pve-2"}, func(f *fleet.Fleet) {
 		f.Backend = fleet.Backend{Type: "kubernetes", Config: map[string]string{"namespace": "numaform"}}
 		f.Regions[0].Endpoint = "https://pve-9.example:8006/"
-		f.Regions[0].Rotation = fleet.Rotation{Last: 2002}
 		f.Regions = append(f.Regions, fleet.Region{Name: "s", Endpoint: "https://pve-s.example:8006/"})
 	})
 	for name, tt := range map[string]struct {
@@ -130,7 +129,7 @@ func TestCrashAndEdit(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, d.Path(), "r/pve-1/node-a-2001.tf", "# mine\n")
-	_, err := d.Read()
+	_, err := d.Files()
 	for _, err := range []error{err, d.Write(wanted())} {
 		if err == nil || !strings.Contains(err.Error(), "r/pve-1/node-a-2001.tf was changed") || !strings.Contains(err.Error(), "remove "+d.Path()) {
 			t.Errorf("got %v", err)
@@ -141,13 +140,13 @@ func TestCrashAndEdit(t *testing.T) {
 func TestStagedByNobody(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
-		"cut off": `[{"path":`, "outside": `[{"path":"../x","after":"eA=="}]`, "empty": "",
+		"cut off": `{"steps":[{"path":`, "outside": `{"steps":[{"path":"../x","after":"eA=="}]}`, "empty": "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
 			put(t, d.Path(), store.PrivateDir+"/next.json", content)
-			_, err := d.Read()
+			_, err := d.Files()
 			for _, err := range []error{err, d.Write(wanted())} {
 				if err == nil || !strings.Contains(err.Error(), "next.json") || !strings.Contains(err.Error(), "remove it") {
 					t.Errorf("got %v", err)

@@ -15,7 +15,7 @@ import (
 
 // infrastructure is a repository of someone else's.
 var infrastructure = []string{
-	"network.tf", "aws/prod/main.tf", "aws/prod/node-x.tf", "aws/prod/terraform.tfvars", "aws/rotation.json",
+	"network.tf", "aws/prod/main.tf", "aws/prod/node-x.tf", "aws/prod/terraform.tfvars", "aws/fleet.json",
 	"mods/vpc/main.tf", "modules/vpc/main.tf", "modules/proxmox-node/main.tf", "a/b/c/d/main.tf", "deep/modules/x/y.tf",
 }
 
@@ -78,7 +78,7 @@ func TestWriteIntoARepository(t *testing.T) {
 func TestWriteRefusesWhatIsInItsWay(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
-		"fleet.json": `{"vehicles": []}`, "r/rotation.json": `{"crops": []}`, "r/pve-1/main.tf": "# mine",
+		"fleet.json": `{"vehicles": []}`, "r/pve-1/main.tf": "# mine",
 		"r/pve-1/node-a-2000.tf": "# mine", "r/pve-1/vpc.tf": "# mine", "r/pve-1/x.auto.tfvars": "x = 1",
 		"r/pve-1/x_override.tf.json": "{}", "r/pve-1/x.tofu": "",
 	} {
@@ -133,7 +133,7 @@ func TestReadKeepsStrays(t *testing.T) {
 // TestReadKeepsWhatWasEdited has a fleet's files that are hardly to be known again.
 func TestReadKeepsWhatWasEdited(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"fleet.json", "r/rotation.json", "r/pve-1/main.tf", "r/pve-1/node-a-2000.tf"} {
+	for _, name := range []string{"fleet.json", "r/pve-1/main.tf", "r/pve-1/node-a-2000.tf"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := store.NewDirectory(t.TempDir())

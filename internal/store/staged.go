@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/google/renameio/v2"
 
@@ -26,6 +25,23 @@ type step struct {
 	Path   string `json:"path"`
 	Before []byte `json:"before"`
 	After  []byte `json:"after"`
+	// Mode is that of a file in a git working copy that is not an ordinary one.
+	Mode string `json:"mode,omitempty"`
+}
+
+// The modes of steps.
+const (
+	modeExecutable = "executable"
+	modeLink       = "link"
+)
+
+// staged is a write that was decided and is not done.
+type staged struct {
+	Steps []step `json:"steps"`
+	// From and Commit are, in a git working copy, the commits that the steps lead
+	// from and to.
+	From   string `json:"from,omitempty"`
+	Commit string `json:"commit,omitempty"`
 }
 
 // steps returns what turns the files of a directory into those that are wanted.
@@ -63,47 +79,60 @@ func present(content []byte) []byte { return append([]byte{}, content...) }
 
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
 
-func (d *Directory) stagedPath() string { return filepath.Join(d.path, PrivateDir, stagedFile) }
+func (s staged) empty() bool { return len(s.Steps) == 0 && s.Commit == "" }
+
+func (d *Directory) stagedPath() string { return filepath.Join(d.private, stagedFile) }
 
 // stage writes the steps down before any of them is done.
-func (d *Directory) stage(steps []step) error {
-	if len(steps) == 0 {
+func (d *Directory) stage(next staged) error {
+	if next.empty() {
 		return nil
 	}
-	content, err := json.Marshal(steps)
+	content, err := json.Marshal(next)
 	if err != nil {
 		return fmt.Errorf("writing fleet %s: %w", d.path, err)
 	}
-	if err := d.put(PrivateDir+"/"+stagedFile, content); err != nil {
+	if err := d.interrupted(stagedFile); err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(d.stagedPath(), content, 0o644); err != nil {
 		return fmt.Errorf("writing fleet %s: %w", d.path, err)
 	}
 	return nil
 }
 
-// staged returns the steps of a write that was cut off, or none.
-func (d *Directory) staged() ([]step, error) {
+// staged returns a write that was cut off, or an empty one.
+func (d *Directory) staged() (next staged, err error) {
 	content, err := os.ReadFile(d.stagedPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return staged{}, nil
 	}
-	var steps []step
 	if err == nil {
-		err = json.Unmarshal(content, &steps)
+		err = json.Unmarshal(content, &next)
 	}
-	for i := range steps {
-		if err == nil && !filepath.IsLocal(filepath.FromSlash(steps[i].Path)) {
-			err = fmt.Errorf("%q lies outside of the fleet", steps[i].Path)
+	for _, s := range next.Steps {
+		if err == nil && !filepath.IsLocal(filepath.FromSlash(s.Path)) {
+			err = fmt.Errorf("%q lies outside of the fleet", s.Path)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s, which holds a write that was cut off: %w: remove it to keep the files as they are", d.stagedPath(), err)
+		return staged{}, fmt.Errorf("reading %s, which holds a write that was cut off: %w: remove it to keep the files as they are", d.stagedPath(), err)
 	}
-	return steps, nil
+	return next, nil
+}
+
+// resume finishes a write that was cut off.
+func (d *Directory) resume() error {
+	next, err := d.staged()
+	if err != nil {
+		return err
+	}
+	return d.finish(next)
 }
 
 // overlay does the steps to files that were read.
-func (d *Directory) overlay(files generator.Files, steps []step) error {
-	for _, s := range steps {
+func (d *Directory) overlay(files generator.Files, next staged) error {
+	for _, s := range next.Steps {
 		var current []byte
 		if content, exists := files[s.Path]; exists {
 			current = present(content)
@@ -130,41 +159,48 @@ func (d *Directory) undisturbed(s step, current []byte) error {
 }
 
 // finish does the steps that are not done yet, and forgets them.
-func (d *Directory) finish(steps []step) error {
-	for _, s := range steps {
+func (d *Directory) finish(next staged) error {
+	if err := d.doAll(next); err != nil || next.empty() {
+		return err
+	}
+	return d.clear()
+}
+
+func (d *Directory) doAll(next staged) error {
+	for _, s := range next.Steps {
 		if err := d.do(s); err != nil {
 			return fmt.Errorf("writing fleet file %s: %w", s.Path, err)
 		}
 	}
-	if len(steps) == 0 {
-		return nil
+	return nil
+}
+
+// clear forgets the write that is done.
+func (d *Directory) clear() error {
+	if err := d.interrupted(stagedFile); err != nil {
+		return err
 	}
-	if err := d.remove(PrivateDir + "/" + stagedFile); err != nil {
+	if err := os.Remove(d.stagedPath()); err != nil {
 		return fmt.Errorf("writing fleet %s: %w", d.path, err)
 	}
 	return nil
 }
 
 func (d *Directory) do(s step) error {
-	current, err := os.ReadFile(d.target(s.Path))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		current = nil
-	case err != nil:
+	current, err := d.current(s.Path)
+	if err != nil {
 		return err
-	default:
-		current = present(current)
 	}
 	if err := d.undisturbed(s, current); err != nil {
 		return err
 	}
 	switch {
-	case same(current, s.After):
+	case same(current, s.After) && s.Mode == "":
 		return nil
 	case s.After == nil:
 		return d.remove(s.Path)
 	}
-	return d.put(s.Path, s.After)
+	return d.put(s)
 }
 
 func (d *Directory) target(name string) string {
@@ -172,26 +208,36 @@ func (d *Directory) target(name string) string {
 }
 
 // put writes one file atomically.
-func (d *Directory) put(name string, content []byte) error {
-	if err := d.interrupted(name); err != nil {
+func (d *Directory) put(s step) error {
+	if err := d.interrupted(s.Path); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(d.target(name)), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(d.target(s.Path)), 0o755); err != nil {
 		return err
 	}
-	return renameio.WriteFile(d.target(name), content, 0o644)
+	switch s.Mode {
+	case modeLink:
+		return renameio.Symlink(string(s.After), d.target(s.Path))
+	case modeExecutable:
+		return renameio.WriteFile(d.target(s.Path), s.After, 0o755)
+	}
+	return renameio.WriteFile(d.target(s.Path), s.After, 0o644)
 }
 
 func (d *Directory) remove(name string) error {
 	if err := d.interrupted(name); err != nil {
 		return err
 	}
-	return os.Remove(d.target(name))
+	err := os.Remove(d.target(name))
+	if err == nil && d.tree {
+		d.prune(name)
+	}
+	return err
 }
 
 func (d *Directory) interrupted(name string) error {
 	if d.interrupt == nil {
 		return nil
 	}
-	return d.interrupt(strings.TrimPrefix(name, PrivateDir+"/"))
+	return d.interrupt(name)
 }

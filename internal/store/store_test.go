@@ -78,7 +78,7 @@ func write(t *testing.T, d *store.Directory, files generator.Files) {
 
 func read(t *testing.T, d *store.Directory) generator.Files {
 	t.Helper()
-	files, err := d.Read()
+	files, err := d.Files()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestReadRefusesAFile(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, "fleet", "")
 	path := filepath.Join(dir, "fleet")
-	if _, err := store.NewDirectory(path).Read(); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := store.NewDirectory(path).Files(); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -192,7 +192,7 @@ func TestReadRefusesLinksThatLeaveTheFleet(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "fleet", "r", "pve-1", "node-a-1.tf")); err != nil {
 		t.Fatal(err)
 	}
-	files, err := store.NewDirectory(filepath.Join(dir, "fleet")).Read()
+	files, err := store.NewDirectory(filepath.Join(dir, "fleet")).Files()
 	if err == nil || !strings.Contains(err.Error(), "node-a-1.tf") {
 		t.Errorf("got %v, %v", files, err)
 	}
@@ -201,18 +201,18 @@ func TestReadRefusesLinksThatLeaveTheFleet(t *testing.T) {
 func TestLock(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
-	unlock, err := store.NewDirectory(dir).Lock()
+	unlock, err := store.NewDirectory(dir).Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = store.NewDirectory(dir).Lock()
+	_, err = store.NewDirectory(dir).Lock(t.Context())
 	if !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("second lock: %v, want ErrLocked with the directory", err)
 	}
 	if err := unlock(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := store.NewDirectory(dir).Lock()
+	again, err := store.NewDirectory(dir).Lock(t.Context())
 	if err != nil {
 		t.Fatalf("after unlock: %v", err)
 	}

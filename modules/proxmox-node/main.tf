@@ -179,19 +179,3 @@ resource "proxmox_virtual_environment_vm" "node" {
     ]
   }
 }
-
-resource "proxmox_virtual_environment_firewall_rules" "security_groups" {
-  count = length(var.security_groups) > 0 ? 1 : 0
-
-  node_name = proxmox_virtual_environment_vm.node.node_name
-  vm_id     = proxmox_virtual_environment_vm.node.vm_id
-
-  dynamic "rule" {
-    for_each = var.security_groups
-
-    content {
-      security_group = rule.value
-      comment        = "numaform"
-    }
-  }
-}

@@ -13,11 +13,6 @@ variable "cluster_id" {
   description = "clusterID of the numaform that owns the VM. It stands in the VM's tags."
   type        = string
   nullable    = false
-
-  validation {
-    condition     = can(regex("^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", var.cluster_id))
-    error_message = "cluster_id must have 1 to 32 of a-z, 0-9 and -, and begin and end with a letter or digit."
-  }
 }
 
 variable "name" {
@@ -35,22 +30,12 @@ variable "vm_id" {
   description = "VMID, reserved before the file was written."
   type        = number
   nullable    = false
-
-  validation {
-    condition     = var.vm_id == floor(var.vm_id) && var.vm_id >= 100 && var.vm_id <= 999999999
-    error_message = "vm_id must be a whole number from 100 to 999999999."
-  }
 }
 
 variable "node_name" {
   description = "Proxmox host on which the VM is created. Its template must be on the same host."
   type        = string
   nullable    = false
-
-  validation {
-    condition     = length(var.node_name) > 0
-    error_message = "node_name must name a Proxmox host."
-  }
 }
 
 variable "description" {
@@ -59,13 +44,8 @@ variable "description" {
   nullable    = false
 
   validation {
-    condition     = can(regex("^numaform/1 cluster=[^ ]+ key=[0-9a-f]{32}( pins=[0-9,]+)?$", var.description[0]))
-    error_message = "description must begin with numaform's marker line. Without it numaform takes the VM for someone else's and never touches it again."
-  }
-
-  validation {
-    condition     = length([for line in var.description : line if startswith(line, "numaform/1 ")]) == 1
-    error_message = "description must hold exactly one marker line."
+    condition     = can(regex("^numaform/1 cluster=${var.cluster_id} key=[0-9a-f]{32}( pins=[0-9,]+)?$", one([for line in var.description : line if startswith(line, "numaform/1 ")])))
+    error_message = "description must hold exactly one marker line of numaform, of the cluster cluster_id. Without it numaform takes the VM for someone else's and never touches it again."
   }
 }
 
@@ -102,16 +82,6 @@ variable "clone" {
     datastore_id = optional(string, "")
   })
   nullable = false
-
-  validation {
-    condition     = var.clone.full || var.clone.datastore_id == ""
-    error_message = "clone.datastore_id is for full clones only: Proxmox refuses a storage for linked clones."
-  }
-
-  validation {
-    condition     = var.clone.vm_id != var.vm_id
-    error_message = "clone.vm_id must be the template's VMID, not the VM's own."
-  }
 }
 
 variable "cpu" {
@@ -123,27 +93,12 @@ variable "cpu" {
     affinity = optional(string, "")
   })
   nullable = false
-
-  validation {
-    condition     = var.cpu.sockets >= 1 && var.cpu.cores >= 1
-    error_message = "cpu.sockets and cpu.cores must be at least 1."
-  }
-
-  validation {
-    condition     = var.cpu.affinity == "" || can(regex("^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$", var.cpu.affinity))
-    error_message = "cpu.affinity must be a list of CPUs and ranges such as 0-3,8,10-11."
-  }
 }
 
 variable "memory_mib" {
   description = "Memory in MiB. There is no ballooning: the guest has all of it, always."
   type        = number
   nullable    = false
-
-  validation {
-    condition     = var.memory_mib == floor(var.memory_mib) && var.memory_mib >= 64
-    error_message = "memory_mib must be a whole number of at least 64."
-  }
 }
 
 variable "numa" {
@@ -158,28 +113,13 @@ variable "numa" {
   nullable = false
 
   validation {
-    condition     = length(var.numa) <= 8
-    error_message = "numa must have at most 8 elements: Proxmox knows numa0 to numa7."
-  }
-
-  validation {
     condition     = length(var.numa) == 0 || sum(concat([0], var.numa[*].memory_mib)) == var.memory_mib
     error_message = "The memory of all elements of numa must add up to memory_mib, or Proxmox does not start the VM."
   }
 
   validation {
-    condition     = alltrue([for cell in var.numa : can(regex("^[0-9]+(-[0-9]+)?(;[0-9]+(-[0-9]+)?)*$", cell.cpus))])
-    error_message = "cpus of each element of numa must be a list of guest CPUs and ranges such as 0-3;8."
-  }
-
-  validation {
     condition     = alltrue([for cell in var.numa : can(regex("^[0-9]+(-[0-9]+)?(;[0-9]+(-[0-9]+)?)*$", cell.hostnodes))])
     error_message = "hostnodes of each element of numa must be a list such as 0 or 0-1;3. Without it nothing is bound, and every plan shows a difference."
-  }
-
-  validation {
-    condition     = alltrue([for cell in var.numa : contains(["bind", "interleave", "preferred"], cell.policy)])
-    error_message = "policy of each element of numa must be bind, interleave or preferred."
   }
 }
 
@@ -203,11 +143,6 @@ variable "disk" {
     condition     = var.disk == null ? true : can(regex("^(scsi|virtio|sata|ide)[0-9]+$", var.disk.interface))
     error_message = "disk.interface must be the template's boot disk, such as scsi0."
   }
-
-  validation {
-    condition     = var.disk == null ? true : var.disk.datastore_id != "" && var.disk.size_gib >= 1
-    error_message = "disk needs the datastore_id that it already lies on, and a size_gib of at least 1."
-  }
 }
 
 variable "network_devices" {
@@ -221,16 +156,6 @@ variable "network_devices" {
   }))
   default  = []
   nullable = false
-
-  validation {
-    condition     = length(var.network_devices) <= 32
-    error_message = "network_devices must have at most 32 elements."
-  }
-
-  validation {
-    condition     = alltrue([for device in var.network_devices : device.vlan_id >= 0 && device.vlan_id <= 4094])
-    error_message = "vlan_id of each network device must be from 1 to 4094, or 0 for none."
-  }
 }
 
 variable "hardware" {
@@ -255,13 +180,6 @@ variable "hardware" {
   })
   default  = {}
   nullable = false
-}
-
-variable "security_groups" {
-  description = "Firewall security groups of the VM, first match first. Their rules act on network devices with firewall = true."
-  type        = list(string)
-  default     = []
-  nullable    = false
 }
 
 variable "record" {

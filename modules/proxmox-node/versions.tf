@@ -4,7 +4,7 @@ terraform {
   required_providers {
     proxmox = {
       source  = "registry.opentofu.org/bpg/proxmox"
-      version = "0.111.1"
+      version = ">= 0.111.1"
     }
   }
 }

@@ -133,6 +133,18 @@ func (j *judge) remove(rc *tfjson.ResourceChange) {
 		return
 	}
 	j.identity(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
+	j.drained(w.Target)
+}
+
+// drained denies the delete of a VM whose Node may still run pods.
+func (j *judge) drained(target Target) {
+	switch {
+	case target.Blocked != "":
+		j.deny(RuleDrained, target.Address, fmt.Sprintf("VM %d stays until its Node is drained: %.200s", target.VMID, target.Blocked))
+	case !target.Drained:
+		j.deny(RuleDrained, target.Address, fmt.Sprintf("VM %d stays until its Node is drained, and nobody says that it is: drain the Node %s, or delete it if it is gone",
+			target.VMID, nameOf(target.Address)))
+	}
 }
 
 func (j *judge) update(rc *tfjson.ResourceChange) {
@@ -144,12 +156,17 @@ func (j *judge) update(rc *tfjson.ResourceChange) {
 	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 	j.identity(rc.Address, before, w.Target, "in the state")
 	j.identity(rc.Address, after, w.Target, "planned")
-	for _, path := range changed(before, after, rc.Change.AfterUnknown) {
-		if !slices.Contains(liveAttributes, path) {
+	j.inPlace(rc)
+	j.planned(rc, after)
+}
+
+// inPlace denies an update of what must not change on a running VM.
+func (j *judge) inPlace(rc *tfjson.ResourceChange) {
+	for _, path := range changed(attributes(rc.Change.Before), attributes(rc.Change.After), rc.Change.AfterUnknown) {
+		if !mayUpdate(rc.Type, path) {
 			j.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change in place on a running VM: replace the node instead", path))
 		}
 	}
-	j.planned(rc, after)
 }
 
 // imported judges the import of a VM that exists.
@@ -173,7 +190,7 @@ func (j *judge) imported(rc *tfjson.ResourceChange) {
 func (j *judge) imports(rc *tfjson.ResourceChange) {
 	for _, path := range changed(attributes(rc.Change.Before), attributes(rc.Change.After), rc.Change.AfterUnknown) {
 		switch {
-		case slices.Contains(liveAttributes, path) || providerOnly(path):
+		case mayUpdate(rc.Type, path) || providerOnly(path):
 		case slices.Contains(deepAttributes, topLevel(path)):
 			j.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM is not what its file says: it is not the VM that was made from it; remove it on purpose", path))
 		default:

@@ -8,17 +8,17 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// FirewallType is the one resource type that may stand beside a VM in its
-// module: the VM's security groups. It comes, changes and goes with its VM.
+// FirewallType is the one resource type that may stand beside a VM, in a module
+// call of its own: the VM's security groups. It comes, changes and goes with its VM.
 const FirewallType = "proxmox_virtual_environment_firewall_rules"
 
 // firewallPattern matches the addresses of security groups; its group is the
-// module's label.
-var firewallPattern = regexp.MustCompile(`^module\.` + labelPattern + `\.proxmox_virtual_environment_firewall_rules\.security_groups\[0\]$`)
+// label of their VM's module call.
+var firewallPattern = regexp.MustCompile(`^module\.` + labelPattern + `_security_groups\.proxmox_virtual_environment_firewall_rules\.security_groups$`)
 
-// guarded returns the address of the VM whose security groups stand at address,
+// VMOf returns the address of the VM whose security groups stand at address,
 // or "".
-func guarded(address string) string {
+func VMOf(address string) string {
 	match := firewallPattern.FindStringSubmatch(address)
 	if match == nil {
 		return ""
@@ -28,9 +28,8 @@ func guarded(address string) string {
 
 // isFirewall reports whether a change is about security groups of one of our VMs.
 func isFirewall(rc *tfjson.ResourceChange) bool {
-	vm := guarded(rc.Address)
-	index, ok := integer(rc.Index)
-	return vm != "" && ok && index == 0 && rc.ModuleAddress == "module."+label(vm) && rc.Mode == tfjson.ManagedResourceMode &&
+	vm := VMOf(rc.Address)
+	return vm != "" && rc.Index == nil && rc.ModuleAddress == "module."+label(vm)+"_security_groups" && rc.Mode == tfjson.ManagedResourceMode &&
 		rc.Type == FirewallType && rc.Name == "security_groups" && rc.ProviderName == Provider
 }
 
@@ -64,7 +63,7 @@ func (j *judge) firewall(rc *tfjson.ResourceChange) {
 
 // serve judges whether a change of security groups serves that of their VM.
 func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
-	w := j.wanted[guarded(rc.Address)]
+	w := j.wanted[VMOf(rc.Address)]
 	if w == nil || !slices.Contains(firewallActions[w.operation], action) {
 		j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s security groups of this VM: plan again from fresh files", action))
 		return
@@ -74,6 +73,9 @@ func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
 		j.belongs(rc.Address, rc.Change.Before, *w)
 		return
 	}
+	if action == tfjson.ActionUpdate {
+		j.inPlace(rc)
+	}
 	j.rules(rc, *w)
 }
 
@@ -82,7 +84,7 @@ func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
 // between. The provider does not set groups where any are; it imports what is there,
 // which may be nothing, and brings that to what the file says.
 func (j *judge) importedGroups(rc *tfjson.ResourceChange) {
-	w := j.wanted[guarded(rc.Address)]
+	w := j.wanted[VMOf(rc.Address)]
 	if w == nil || w.operation != opImport && w.operation != opUpdate {
 		j.deny(RuleSurplus, rc.Address, "nobody asked to import security groups of this VM: plan again from fresh files")
 		return

@@ -13,8 +13,9 @@ import (
 
 // firewall.json deletes VM 2002 and creates VM 2003, each with a security group.
 const (
-	groupsGo   = "resource_changes.1."
-	groupsCome = "resource_changes.3."
+	groupsGo   = "resource_changes.2."
+	groupsCome = "resource_changes.4."
+	groupsCall = rootConfig + "module_calls.workers-2003_security_groups."
 )
 
 func TestCheckSecurityGroups(t *testing.T) {
@@ -42,9 +43,9 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"updated with a create", mixed, edits{groupsCome + "change.actions": []any{"update"}}, guard.RuleSurplus, "nobody asked to update"},
 		{"imported and created", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}}, guard.RuleImport, "would also create"},
 		{"deposed", mixed, edits{groupsGo + "deposed": "0a"}, guard.RuleReplace, "broken replacement"},
-		{"second instance", mixed, edits{groupsCome + "index": 1}, guard.RuleAddress, "not a VM"},
-		{"another name", mixed, edits{groupsCome + "address": "module.workers-2003.proxmox_virtual_environment_firewall_rules.x[0]"}, guard.RuleAddress, "not a VM"},
-		{"another module", mixed, edits{groupsCome + "module_address": "module.workers-2002"}, guard.RuleAddress, "not a VM"},
+		{"one of several", mixed, edits{groupsCome + "index": 0}, guard.RuleAddress, "not a VM"},
+		{"another name", mixed, edits{groupsCome + "address": "module.workers-2003_security_groups.proxmox_virtual_environment_firewall_rules.x"}, guard.RuleAddress, "not a VM"},
+		{"another module", mixed, edits{groupsCome + "module_address": "module.workers-2003"}, guard.RuleAddress, "not a VM"},
 		{"another type", mixed, edits{groupsCome + "type": "proxmox_virtual_environment_firewall_options"}, guard.RuleAddress, "not a VM"},
 		{"another resource name", mixed, edits{groupsCome + "name": "x"}, guard.RuleAddress, "not a VM"},
 		{"another provider", mixed, edits{groupsCome + "provider_name": "x"}, guard.RuleAddress, "not a VM"},
@@ -53,10 +54,15 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"imported as they are", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}, groupsCome + "change.actions": []any{"no-op"}}, guard.RuleSurplus, "nobody asked to import"},
 		{"from a source", mixed, edits{groupsCome + "change.after.rule.0.source": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
 		{"to a destination", mixed, edits{groupsCome + "change.after.rule.0.dest": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
-		{"of a VM in the state", mixed, edits{"prior_state.values.root_module.child_modules.1.resources.0.type": guard.ResourceType}, guard.RuleAddress, "the state holds"},
+		{"of a VM in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.type": guard.ResourceType}, guard.RuleAddress, "the state holds"},
 		{"VMID unknown", mixed, edits{groupsCome + "change.after.vm_id": nil}, guard.RuleIdentity, "not those of VM 2003"},
-		{"of the cluster, in the state", mixed, edits{"prior_state.values.root_module.child_modules.1.resources.0.address": "proxmox_virtual_environment_firewall_rules.all"}, guard.RuleAddress, "the state holds"},
-		{"for_each in the module", mixed, edits{call + "module.resources.0.for_each_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "something else"},
+		{"of the cluster, in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.address": "proxmox_virtual_environment_firewall_rules.all"}, guard.RuleAddress, "the state holds"},
+		{"in the VM's own call", mixed, edits{
+			groupsCome + "address":        "module.workers-2003.proxmox_virtual_environment_firewall_rules.security_groups",
+			groupsCome + "module_address": "module.workers-2003",
+		}, guard.RuleAddress, "not a VM"},
+		{"count in the module", mixed, edits{groupsCall + "module.resources.0.count_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "something else"},
+		{"for_each in the module", mixed, edits{groupsCall + "module.resources.0.for_each_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "something else"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -75,8 +81,8 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })
 	for _, action := range []string{"create", "update", "delete"} {
 		plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{action}})
-		groups, node := plan.ResourceChanges[3].Change, plan.ResourceChanges[4].Change
-		groups.Before = groups.After
+		groups, node := plan.ResourceChanges[4].Change, plan.ResourceChanges[3].Change
+		groups.Before, groups.AfterUnknown = groups.After, nil
 		node.Actions, node.Before = []tfjson.Action{"update"}, node.After
 		node.AfterUnknown = nil
 		if v := guard.Check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
@@ -84,7 +90,8 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 		}
 	}
 	plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{"update"}})
-	alone := plan.ResourceChanges[4].Change
+	groups, alone := plan.ResourceChanges[4].Change, plan.ResourceChanges[3].Change
+	groups.Before, groups.AfterUnknown = groups.After, nil
 	alone.Actions, alone.Before = []tfjson.Action{"no-op"}, alone.After
 	if v := guard.Check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("groups alone: got\n%s", v)
@@ -96,7 +103,7 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 	}
 	importing := intent(func(i *guard.Intent) { i.Import = creating(2003).Create; i.Delete = mixed.Delete })
 	plan = edited(t, "firewall", nil)
-	node := plan.ResourceChanges[4].Change
+	node := plan.ResourceChanges[3].Change
 	node.Actions, node.Before, node.Importing = []tfjson.Action{"no-op"}, node.After, &tfjson.Importing{ID: "pve-1/2003"}
 	node.AfterUnknown = nil
 	if v := guard.Check(plan, importing, guard.DefaultRules()); v.Decision != guard.Allow {
@@ -114,7 +121,7 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 func importedGroups(t *testing.T, action, vmImport string, edits edits) *tfjson.Plan {
 	t.Helper()
 	plan := edited(t, "firewall", edits)
-	groups, node := plan.ResourceChanges[3].Change, plan.ResourceChanges[4].Change
+	groups, node := plan.ResourceChanges[4].Change, plan.ResourceChanges[3].Change
 	groups.Actions, groups.AfterUnknown = []tfjson.Action{tfjson.Action(action)}, nil
 	if groups.Before == nil {
 		groups.Before = groups.After
@@ -186,12 +193,13 @@ func TestCheckPoolOfDigits(t *testing.T) {
 	addresses := generator.Addresses(&vm)
 	raw := strings.ReplaceAll(string(read(t, "firewall")), "module.workers-2003", "module._10g-2003")
 	raw = strings.ReplaceAll(raw, `"workers-2003":`, `"_10g-2003":`)
+	raw = strings.ReplaceAll(raw, `"workers-2003_security_groups":`, `"_10g-2003_security_groups":`)
 	for _, name := range []string{vm.Name, "_" + vm.Name} {
 		plan, err := guard.Decode([]byte(strings.ReplaceAll(raw, `"workers-2003"`, `"`+name+`"`)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := plan.ResourceChanges[3].Address; got != addresses[1] {
+		if got := plan.ResourceChanges[4].Address; got != addresses[1] {
 			t.Fatalf("the plan has %s, generator %s", got, addresses[1])
 		}
 		asked := mixed

@@ -78,9 +78,9 @@ func (j *judge) declared(module string, r *tfjson.ConfigResource) {
 		return
 	}
 	address := module + "." + r.Address
-	vm := r.Type == ResourceType && r.Name == "node" && r.CountExpression == nil
+	vm := r.Type == ResourceType && r.Name == "node"
 	firewall := r.Type == FirewallType && r.Name == "security_groups"
-	if r.Mode != tfjson.ManagedResourceMode || r.ForEachExpression != nil || !vm && !firewall {
+	if r.Mode != tfjson.ManagedResourceMode || r.CountExpression != nil || r.ForEachExpression != nil || !vm && !firewall {
 		j.deny(RuleConfig, address, "the module declares something else than a VM and its security groups: use the module that numaform wrote")
 	}
 	if len(r.Provisioners) > 0 {

@@ -1,17 +1,12 @@
-// Package guard judges a Terraform plan against the change that was asked for.
-// It holds the invariants that no configuration turns off: only our VMs, exactly
-// the wanted creates, deletes, imports and updates, no replacement, no foreign
-// VM, no secret. It does no I/O and does not plan or apply: start at Check.
+// Package guard judges Terraform plans against the change that was asked for. Its
+// invariants no configuration turns off: only our VMs, exactly the wanted creates,
+// deletes, imports and updates, no replacement, no foreign VM, no CPU twice, no
+// secret. Then come limits and the operator's policy. It does no I/O and does not
+// plan or apply: start at Check for one plan, at CheckLimits for a whole change.
 package guard
 
 import (
-	"cmp"
-	"slices"
-
 	tfjson "github.com/hashicorp/terraform-json"
-
-	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/topology"
 )
 
 // ResourceType and Provider are those of a VM. A plan contains nothing besides
@@ -21,59 +16,30 @@ const (
 	Provider     = "registry.opentofu.org/bpg/proxmox"
 )
 
-// Target is one VM of an intent, and how to know it.
-type Target struct {
-	// Address is the resource's: module.<name>.proxmox_virtual_environment_vm.node.
-	Address string
-	VMID    fleet.VMID
-	Key     fleet.Key
-	Host    topology.HostName
-	// Incomplete tells an import of a VM whose create was cut off before it ever
-	// ran: it may be given any attribute that its file says.
-	Incomplete bool
-}
-
-// ImportID returns what the provider imports the VM by: "<host>/<vmid>".
-func (t Target) ImportID() string { return importID(t.Host, t.VMID) }
-
-// Intent is the change that was asked for. A plan must contain all of it and
-// nothing besides.
-type Intent struct {
-	// ClusterID is the one in the markers of our VMs.
-	ClusterID string
-	Create    []Target
-	Delete    []Target
-	Import    []Target
-	Update    []Target
-	// Targeted tells a plan that was restricted to the targets: it can change nothing
-	// else, so that it does not show the rest is no fault.
-	Targeted bool
-}
-
-// Rules are the limits of one plan; beyond them a person must approve. The zero
-// value counts as rules that could not be loaded and denies everything.
+// Rules are what a person may set. The zero value counts as rules that could not
+// be loaded and denies everything.
 type Rules struct {
-	MaxCreates int
-	MaxDeletes int
-	MaxUpdates int
-	MaxImports int
-	// MaxCreatesPerHost and MaxDeletesPerHost count by the targets' host.
-	MaxCreatesPerHost int
-	MaxDeletesPerHost int
+	// Limits are for CheckLimits, which judges all plans of a change together.
+	Limits Limits
+	// Policy are the operator's rules about each plan.
+	Policy *Policy
 }
 
-// DefaultRules lets ordinary scaling of one host pass.
+// DefaultRules lets ordinary scaling pass. It compiles the shipped policy, so call
+// it once.
 func DefaultRules() Rules {
-	return Rules{
-		MaxCreates: 64, MaxDeletes: 32, MaxUpdates: 256, MaxImports: 64,
-		MaxCreatesPerHost: 64, MaxDeletesPerHost: 32,
+	policy, err := ParsePolicy(defaultPolicyName, DefaultPolicy())
+	if err != nil {
+		return Rules{} // denies; a test keeps it from happening
 	}
+	return Rules{Limits: DefaultLimits(), Policy: policy}
 }
 
-// Check judges a plan. It allows only what it fully understands.
+// Check judges the plan of one host. It allows only what it fully understands. How
+// much changes on all hosts together is for CheckLimits.
 func Check(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
-	j := &judge{intent: intent, wanted: map[string]*wish{}}
-	if rules == (Rules{}) {
+	j := &judge{intent: intent, wanted: map[string]*wish{}, harmless: map[string]bool{}}
+	if rules.Policy == nil {
 		j.deny(RuleRules, "", "the rules are empty: load them, or use the shipped ones")
 	}
 	j.readIntent()
@@ -85,9 +51,10 @@ func Check(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
 		}
 		j.drift(plan.ResourceDrift)
 		j.missing()
-		j.limits(rules)
+		j.pins(plan)
+		j.policy(plan, rules.Policy)
 	}
-	return j.verdict()
+	return verdict(Allow, j.findings)
 }
 
 // operation is what an intent wants of a VM.
@@ -115,6 +82,8 @@ type judge struct {
 	intent   Intent
 	wanted   map[string]*wish
 	findings []Finding
+	// harmless are strings that look like no secret.
+	harmless map[string]bool
 }
 
 func (j *judge) deny(rule Rule, address, message string) {
@@ -123,18 +92,4 @@ func (j *judge) deny(rule Rule, address, message string) {
 
 func (j *judge) ask(rule Rule, address, message string) {
 	j.findings = append(j.findings, Finding{Rule: rule, Decision: NeedsApproval, Address: address, Message: message})
-}
-
-// verdict is as strict as the strictest finding.
-func (j *judge) verdict() Verdict {
-	v := Verdict{Decision: Allow, Findings: j.findings}
-	for _, f := range v.Findings {
-		v.Decision = min(v.Decision, f.Decision)
-	}
-	slices.SortFunc(v.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(a.Decision, b.Decision), cmp.Compare(a.Address, b.Address),
-			cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Message, b.Message))
-	})
-	v.Findings = slices.Compact(v.Findings)
-	return v
 }

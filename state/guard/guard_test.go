@@ -9,10 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // The plans in testdata were made by Terraform with the bpg provider in a
@@ -25,9 +27,12 @@ func vm(vmid fleet.VMID) guard.Target {
 	return guard.Target{
 		Address: "module.workers-" + n + ".proxmox_virtual_environment_vm.node",
 		VMID:    vmid, Host: "pve-1",
-		Key: fleet.Key("5f1d00000000000000000000000007d" + n[len(n)-1:]),
+		Key:  fleet.Key("5f1d00000000000000000000000007d" + n[len(n)-1:]),
+		Pool: "workers", Drained: true,
 	}
 }
+
+var pve1 = topology.HostID{Region: "lab", Host: "pve-1"}
 
 func intent(edit func(*guard.Intent)) guard.Intent {
 	i := guard.Intent{ClusterID: "prod"}
@@ -226,37 +231,17 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 	}
 }
 
-func TestCheckRules(t *testing.T) {
+func TestCheckWithoutRules(t *testing.T) {
 	t.Parallel()
-	one := guard.Rules{MaxCreates: 1, MaxDeletes: 1, MaxUpdates: 1, MaxImports: 1, MaxCreatesPerHost: 1, MaxDeletesPerHost: 1}
-	tests := []struct {
-		name   string
-		plan   string
-		intent guard.Intent
-		edit   func(*guard.Rules)
-		want   string
-	}{
-		{"creates", "create", both, func(r *guard.Rules) { r.MaxCreatesPerHost = 2 }, "2 creates in one plan, 1 pass"},
-		{"creates per host", "create", both, func(r *guard.Rules) { r.MaxCreates = 2 }, "2 creates on host pve-1"},
-		{"deletes", "mixed", mixed, func(r *guard.Rules) { r.MaxDeletes = 0 }, "1 deletes in one plan"},
-		{"deletes per host", "mixed", mixed, func(r *guard.Rules) { r.MaxDeletesPerHost = 0 }, "1 deletes on host pve-1"},
-		{"updates", "update", update1, func(r *guard.Rules) { r.MaxUpdates = 0 }, "1 updates"},
-		{"imports", "import", import2, func(r *guard.Rules) { r.MaxImports = 0 }, "1 imports"},
+	for _, rules := range []guard.Rules{{}, {Limits: guard.DefaultLimits()}} {
+		v := guard.Check(edited(t, "create", nil), both, rules)
+		if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleRules, "empty") {
+			t.Errorf("empty rules: got\n%s", v)
+		}
 	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			rules := one
-			tt.edit(&rules)
-			v := guard.Check(edited(t, tt.plan, nil), tt.intent, rules)
-			if v.Decision != guard.NeedsApproval || len(v.Findings) != 1 || !has(v, guard.NeedsApproval, guard.RuleLimit, tt.want) {
-				t.Errorf("want approval because of %q only, got\n%s", tt.want, v)
-			}
-		})
-	}
-	v := guard.Check(edited(t, "create", nil), both, guard.Rules{})
-	if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleRules, "empty") {
-		t.Errorf("empty rules: got\n%s", v)
+	v := guard.Check(edited(t, "create", nil), both, guard.Rules{Limits: guard.DefaultLimits(), Policy: &guard.Policy{}})
+	if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePolicy, "has no rules") {
+		t.Errorf("empty policy: got\n%s", v)
 	}
 }
 
@@ -270,13 +255,43 @@ func TestZeroVerdictDenies(t *testing.T) {
 
 func TestVerdictString(t *testing.T) {
 	t.Parallel()
-	rules := guard.DefaultRules()
-	rules.MaxCreates = 1
-	v := guard.Check(edited(t, "create", edits{"resource_changes.0.change.after.template": true}), both, rules)
+	v := guard.Check(edited(t, "create", edits{"resource_changes.0.change.after.template": true}), both, guard.DefaultRules())
+	limits := guard.DefaultLimits()
+	limits.PerChange.Creates = 1
+	v = v.And(guard.CheckLimits([]guard.HostIntent{{Host: pve1, Intent: both}}, nil, limits))
 	want := `guard: denied
   denied         [fixed] module.workers-2001.proxmox_virtual_environment_vm.node: the VM would become a template
-  needs approval [limit] 2 creates in one plan, 1 pass without approval: approve it, or raise the limit`
+  needs approval [limit] 2 creates in one change, 1 pass without approval: approve it, or raise the limit`
 	if v.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", v, want)
+	}
+}
+
+func TestDecisionIsReadBack(t *testing.T) {
+	t.Parallel()
+	want := guard.Verdict{Decision: guard.NeedsApproval, Findings: []guard.Finding{
+		{Rule: guard.RuleLimit, Decision: guard.NeedsApproval, Host: pve1, Message: "x"},
+		{Rule: guard.PolicyRule("a"), Decision: guard.Allow, Address: "y", Message: "z"},
+	}}
+	raw, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got guard.Verdict
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+	for word, want := range map[string]guard.Decision{"allow": guard.Allow, "approve": guard.NeedsApproval, "deny": guard.Deny} {
+		var d guard.Decision = -1
+		if err := d.UnmarshalText([]byte(word)); err != nil || d != want {
+			t.Errorf("%s: got %v, %v", word, d, err)
+		}
+	}
+	d := guard.Deny
+	if err := d.UnmarshalText([]byte("maybe")); err == nil || d != guard.Deny {
+		t.Errorf("maybe: got %v, %v", d, err)
 	}
 }

@@ -96,31 +96,3 @@ func (j *judge) missing() {
 		}
 	}
 }
-
-// limits asks for approval when the intent is larger than one plan may be.
-func (j *judge) limits(rules Rules) {
-	perHost := map[string]int{}
-	for _, t := range j.intent.Create {
-		perHost["creates on host "+string(t.Host)]++
-	}
-	for _, t := range j.intent.Delete {
-		perHost["deletes on host "+string(t.Host)]++
-	}
-	for _, what := range slices.Sorted(maps.Keys(perHost)) {
-		limit := rules.MaxCreatesPerHost
-		if what[0] == 'd' {
-			limit = rules.MaxDeletesPerHost
-		}
-		j.limit(what, perHost[what], limit)
-	}
-	j.limit("creates", len(j.intent.Create), rules.MaxCreates)
-	j.limit("deletes", len(j.intent.Delete), rules.MaxDeletes)
-	j.limit("updates", len(j.intent.Update), rules.MaxUpdates)
-	j.limit("imports", len(j.intent.Import), rules.MaxImports)
-}
-
-func (j *judge) limit(what string, count, limit int) {
-	if count > limit {
-		j.ask(RuleLimit, "", fmt.Sprintf("%d %s in one plan, %d pass without approval: approve it, or raise the limit", count, what, limit))
-	}
-}

@@ -109,7 +109,7 @@ func (j *judge) resource(r *tfjson.StateResource) {
 		return
 	}
 	vm := r.Type == ResourceType && r.Index == nil && label(r.Address) != ""
-	firewall := r.Type == FirewallType && guarded(r.Address) != ""
+	firewall := r.Type == FirewallType && VMOf(r.Address) != ""
 	if r.Mode != tfjson.ManagedResourceMode || r.ProviderName != Provider || !vm && !firewall {
 		j.deny(RuleAddress, r.Address, "the state holds something that numaform did not make: "+
 			"keep it in a directory and a state of its own")

@@ -8,8 +8,18 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// liveAttributes are what Proxmox changes on a running VM without harm.
-var liveAttributes = []string{"description", "pool_id", "tags"}
+// updatable lists, for each type of resource, what Proxmox changes on a running VM
+// without harm. An update of anything else is denied.
+var updatable = map[string][]string{
+	ResourceType: {"description", "on_boot", "pool_id", "tags"},
+	FirewallType: {"rule"},
+}
+
+// mayUpdate reports whether the attribute at path may change in place.
+func mayUpdate(resourceType, path string) bool {
+	allowed := updatable[resourceType]
+	return slices.Contains(allowed, path) || slices.Contains(allowed, topLevel(path))
+}
 
 // deepAttributes are what a VM is made of: if they differ it is another VM.
 var deepAttributes = []string{

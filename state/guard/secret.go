@@ -1,9 +1,7 @@
 package guard
 
 import (
-	"maps"
 	"regexp"
-	"slices"
 )
 
 // secretPatterns are what a secret looks like. They err on the side of refusing:
@@ -25,6 +23,9 @@ var secretPatterns = []struct {
 	{"a password or token", regexp.MustCompile(`(?i)\b(?:password|passwd|passphrase|secret|token|api[_-]?key)["']?\s*[:=]\s*\S`)},
 }
 
+// shortestSecret is the length of the shortest string that any pattern matches.
+const shortestSecret = len("$1$x$")
+
 // secrets denies strings that look like a secret, anywhere in v, keys included.
 // The message names the kind, never the value.
 func (j *judge) secrets(address string, v any) {
@@ -36,17 +37,28 @@ func (j *judge) secrets(address string, v any) {
 			j.secrets(address, e)
 		}
 	case map[string]any:
-		for _, name := range slices.Sorted(maps.Keys(t)) {
+		// In any order, since the verdict sorts.
+		for name, e := range t {
 			j.secret(address, name)
-			j.secrets(address, t[name])
+			j.secrets(address, e)
 		}
 	}
 }
 
+// secret looks at one string. The VMs of a plan are much alike, so it remembers
+// what it found harmless.
 func (j *judge) secret(address, s string) {
+	if len(s) < shortestSecret || j.harmless[s] {
+		return
+	}
+	found := false
 	for _, p := range secretPatterns {
 		if p.pattern.MatchString(s) {
+			found = true
 			j.deny(RuleSecret, address, "a planned value looks like "+p.name+": it would stand in git, plan and state; give it to the guest by its seed")
 		}
+	}
+	if !found {
+		j.harmless[s] = true
 	}
 }

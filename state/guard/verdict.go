@@ -1,8 +1,12 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/numaform/numaform/fleet"
 )
 
 // Decision says what may be done with a plan. The zero value denies.
@@ -30,8 +34,11 @@ func (d Decision) String() string {
 // Rule names what a finding is about.
 type Rule string
 
-// The rules. All of them are invariants but RuleLimit, RuleMoved and RuleForget,
-// which a person may approve.
+// PolicyRule returns the rule of findings by the policy's rule of that name.
+func PolicyRule(name string) Rule { return RulePolicy + "/" + Rule(name) }
+
+// The rules. All of them are invariants but RuleLimit, RuleBreaker, RuleMoved and
+// RuleForget, which a person may approve, and those of the policy.
 const (
 	RulePlan       Rule = "plan"       // the plan is whole and of a known format
 	RuleRules      Rule = "rules"      // there are rules
@@ -51,7 +58,13 @@ const (
 	RuleImport     Rule = "import"     // imports of VMs that carry our marker
 	RuleMoved      Rule = "moved"      // addresses that change
 	RuleForget     Rule = "forget"     // VMs that leave the state and stay in Proxmox
-	RuleLimit      Rule = "limit"      // how much one plan may change
+	RuleDrained    Rule = "drained"    // only VMs whose Node is drained are deleted
+	RulePins       Rule = "pins"       // no CPU is given to two guests
+	RuleLimit      Rule = "limit"      // how much may change at once and within the window
+	RuleBreaker    Rule = "breaker"    // nothing is created after failure upon failure
+	// RulePolicy is about the policy as a whole; a finding of one of its rules has
+	// PolicyRule of that rule's name.
+	RulePolicy Rule = "policy"
 )
 
 // Finding is one reason against a plan. Message says what is wrong and how to
@@ -60,7 +73,9 @@ type Finding struct {
 	Rule     Rule     `json:"rule"`
 	Decision Decision `json:"decision"`
 	Address  string   `json:"address,omitempty"`
-	Message  string   `json:"message"`
+	// Host is set if the finding is about a host rather than an address.
+	Host    fleet.Shard `json:"host,omitzero"`
+	Message string      `json:"message"`
 }
 
 // String returns the finding in one line.
@@ -91,3 +106,55 @@ func (v Verdict) String() string {
 
 // MarshalText returns the decision in words.
 func (d Decision) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// decisionWords are the words for decisions in policies.
+func decisionWords() map[string]Decision {
+	return map[string]Decision{"allow": Allow, "approve": NeedsApproval, "deny": Deny}
+}
+
+// UnmarshalText reads what MarshalText wrote, and the words of policies.
+func (d *Decision) UnmarshalText(text []byte) error {
+	if known, ok := decisionWords()[string(text)]; ok {
+		*d = known
+		return nil
+	}
+	for _, known := range []Decision{Deny, NeedsApproval, Allow} {
+		if string(text) == known.String() {
+			*d = known
+			return nil
+		}
+	}
+	return fmt.Errorf("reading decision: %.40q is none: want allow, approve or deny", text)
+}
+
+// And returns the verdict of both: all findings, and the stricter decision.
+func (v Verdict) And(other Verdict) Verdict {
+	return verdict(min(v.Decision, other.Decision), slices.Concat(v.Findings, other.Findings))
+}
+
+// On returns the part of a verdict on a whole change that holds for one host: the
+// findings about that host and those about no host.
+func (v Verdict) On(host fleet.Shard) Verdict {
+	var findings []Finding
+	for _, f := range v.Findings {
+		if f.Host == (fleet.Shard{}) || f.Host == host {
+			findings = append(findings, f)
+		}
+	}
+	if len(findings) == len(v.Findings) {
+		return v
+	}
+	return verdict(Allow, findings)
+}
+
+// verdict is as strict as the decision and the strictest finding.
+func verdict(decision Decision, findings []Finding) Verdict {
+	for _, f := range findings {
+		decision = min(decision, f.Decision)
+	}
+	slices.SortFunc(findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Decision, b.Decision), cmp.Compare(a.Address, b.Address), a.Host.Compare(b.Host),
+			cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Message, b.Message))
+	})
+	return Verdict{Decision: decision, Findings: slices.Compact(findings)}
+}

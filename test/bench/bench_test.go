@@ -125,12 +125,12 @@ func (f *fixture) add(b *testing.B) cost {
 	f.sim.ResetCalls()
 	before, planning := children(b), time.Now()
 	var approved time.Time
-	results, err := f.scaler.Apply(ctx, change, func(plans []scaler.ShardPlan) error {
+	results, err := f.scaler.Apply(ctx, change, func(plans []scaler.ShardPlan) (string, error) {
 		approved = time.Now()
 		if len(plans) != 1 || plans[0].Verdict.Decision != guard.Allow {
-			return fmt.Errorf("plans %v, want one that the guard allows", plans)
+			return "", fmt.Errorf("plans %v, want one that the guard allows", plans)
 		}
-		return nil
+		return "", nil
 	})
 	if err != nil || len(results) != 1 || len(results[0].Created) != 1 {
 		b.Fatalf("apply: %v, %v", results, err)
@@ -182,7 +182,7 @@ func children(b *testing.B) time.Duration {
 // propose places VMs on a host and returns the change that makes them.
 func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, hosts ...topology.HostID) *scaler.Change {
 	b.Helper()
-	current, _, err := f.scaler.Fleet()
+	current, _, err := f.scaler.Fleet(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, ho
 			requests = append(requests, scaler.Request{Spec: wanted(1, host)[0], Placement: one.Placement})
 		}
 	}
-	change, err := f.scaler.Propose(snapshot, requests, nil)
+	change, err := f.scaler.Propose(b.Context(), snapshot, requests, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

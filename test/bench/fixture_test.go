@@ -43,7 +43,7 @@ func build(b *testing.B, vms, hosts int) *fixture {
 	f := start(b, hosts)
 	ctx := context.Background()
 	first := f.propose(b, f.read(b), 1, f.hosts[0])
-	if _, err := f.scaler.Apply(ctx, first, func([]scaler.ShardPlan) error { return nil }); err != nil {
+	if _, err := f.scaler.Apply(ctx, first, func([]scaler.ShardPlan) (string, error) { return "", nil }); err != nil {
 		b.Fatal(err)
 	}
 	m := f.learn(b, &first.Added[0])
@@ -103,7 +103,7 @@ func start(b *testing.B, hosts int, change ...func(*pvesim.Config)) *fixture {
 		b.Fatal(err)
 	}
 	f.scaler = scaler.New(scaler.Config{
-		ClusterID: "bench", Store: f.store, Backend: fleet.Backend{Type: "local"},
+		ClusterID: "bench", Store: f.store, Dir: f.store.Path(), Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{
 			Name: testenv.Region, Endpoint: f.sim.URL(), CAFile: testenv.CertFile(b, f.sim),
 			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 8999}, Live: f.client,
@@ -206,7 +206,7 @@ func (f *fixture) verify(b *testing.B) {
 // VMID, so that the next one is new to the engine.
 func (f *fixture) undo(b *testing.B) {
 	b.Helper()
-	current, _, err := f.scaler.Fleet()
+	current, _, err := f.scaler.Fleet(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func (f *fixture) undo(b *testing.B) {
 			f.sim.RemoveGuest(int(vm.VMID))
 		}
 	}
-	change, err := f.scaler.ProposeRemoval(&topology.Snapshot{}, added)
+	change, err := f.scaler.ProposeRemoval(b.Context(), &topology.Snapshot{}, added)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -91,7 +91,7 @@ func run(t *testing.T, stage *demo.Stage, want int, args ...string) string {
 // readFleet reads a fleet's directory back.
 func readFleet(t *testing.T, dir string) (fleet.Fleet, generator.Files) {
 	t.Helper()
-	files, err := store.NewDirectory(dir).Read()
+	files, err := store.NewDirectory(dir).Files()
 	if err != nil {
 		t.Fatal(err)
 	}

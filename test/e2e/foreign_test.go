@@ -120,6 +120,7 @@ func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	stage := quickstart(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	lost, _ := stage.Sim.Guest(2000)
+	wanted, _ := readFleet(t, stage.Fleet())
 	stage.Sim.RemoveGuest(2000)
 	if err := stage.Sim.PutGuest(stranger(lost.Host)); err != nil {
 		t.Fatal(err)
@@ -131,6 +132,9 @@ func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 		t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
 	}
 	desired, _ := readFleet(t, stage.Fleet())
+	if len(desired.VMs) != len(wanted.VMs) {
+		t.Errorf("%d VMs after one was lost, before %d", len(desired.VMs), len(wanted.VMs))
+	}
 	for _, vm := range desired.VMs {
 		if guest, ok := stage.Sim.Guest(int(vm.VMID)); !ok || guest.Config["name"] != vm.Name {
 			t.Errorf("vm %s was not made", vm.Name)

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/internal/cli"
@@ -24,9 +25,23 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 	}
 }
 
-// TestDeletedFileIsNoRequest deletes a node file by hand: its VM stays, and comes
-// back with its file.
-func TestDeletedFileIsNoRequest(t *testing.T) {
+// busy is a Node that runs a pod.
+const busy = `apiVersion: v1
+kind: Node
+metadata:
+  name: workers-2000
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: busy, namespace: default}
+spec:
+  nodeName: workers-2000
+  containers: [{name: busy, image: registry.example/busy:1}]
+`
+
+// TestDeletedFileIsARequest deletes a node file by hand: the VM stays while its Node
+// runs pods, and goes when it does not. Its file restored, it is made again.
+func TestDeletedFileIsARequest(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
@@ -42,15 +57,44 @@ func TestDeletedFileIsNoRequest(t *testing.T) {
 	if err := os.Remove(paths[0]); err != nil {
 		t.Fatal(err)
 	}
-	run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests())
-	run(t, stage, cli.ExitFailed, "apply", "-f", stage.Manifests(), "--auto-approve")
+	// Nothing else is asked for, so that nothing else changes.
+	node := filepath.Join(stage.Dir, "node.yaml")
+	if err := os.WriteFile(node, []byte(busy), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"plan", "apply"} {
+		args := []string{command, "-f", node}
+		if command == "apply" {
+			args = append(args, "--auto-approve")
+		}
+		code := cli.ExitFailed
+		if out := run(t, stage, code, args...); !strings.Contains(out, "node workers-2000 still runs pods") {
+			t.Errorf("%s does not say why the VM stays:\n%s", command, out)
+		}
+	}
 	for _, guest := range before {
 		if after, ok := stage.Sim.Guest(guest.VMID); !ok || after.Raw != guest.Raw || after.Running != guest.Running {
 			t.Errorf("guest %d was changed", guest.VMID)
 		}
 	}
+	empty := filepath.Join(stage.Dir, "empty.yaml")
+	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, stage, cli.ExitOK, "apply", "-f", empty, "--auto-approve")
+	if _, exists := stage.Sim.Guest(2000); exists {
+		t.Error("the VM is still there")
+	}
+	if len(stage.Sim.Guests()) != len(before)-1 {
+		t.Errorf("%d guests, before %d", len(stage.Sim.Guests()), len(before))
+	}
 	if err := os.WriteFile(paths[0], content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
+	run(t, stage, cli.ExitOK, "apply", "-f", empty, "--auto-approve")
+	compare(t, stage)
+	out := run(t, stage, cli.ExitOK, "history", "workers-2000")
+	if strings.Count(out, ": by-hand\n") != 2 || !strings.Contains(out, "files were deleted: workers-2000") || !strings.Contains(out, "files came back: workers-2000") {
+		t.Errorf("the history does not tell of it:\n%s", out)
+	}
 }

@@ -82,10 +82,6 @@ run "plain_vm" {
     error_message = "Without a larger disk there must be no resize."
   }
   assert {
-    condition     = length(proxmox_virtual_environment_firewall_rules.security_groups) == 0
-    error_message = "Without security groups there must be no firewall rules."
-  }
-  assert {
     condition     = proxmox_virtual_environment_vm.node.memory[0].floating == 0
     error_message = "Ballooning must be off."
   }

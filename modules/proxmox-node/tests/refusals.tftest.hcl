@@ -23,14 +23,6 @@ run "format_of_another_numaform" {
   expect_failures = [var.format_version]
 }
 
-run "vmid_out_of_range" {
-  command = plan
-  variables {
-    vm_id = 99
-  }
-  expect_failures = [var.vm_id]
-}
-
 run "name_that_is_no_dns_label" {
   command = plan
   variables {
@@ -47,6 +39,14 @@ run "no_marker" {
   expect_failures = [var.description]
 }
 
+run "marker_of_another_cluster" {
+  command = plan
+  variables {
+    cluster_id = "test"
+  }
+  expect_failures = [var.description]
+}
+
 run "two_markers" {
   command = plan
   variables {
@@ -56,30 +56,6 @@ run "two_markers" {
     ]
   }
   expect_failures = [var.description]
-}
-
-run "storage_for_a_linked_clone" {
-  command = plan
-  variables {
-    clone = { vm_id = 9000, full = false, datastore_id = "fast" }
-  }
-  expect_failures = [var.clone]
-}
-
-run "template_cloned_onto_itself" {
-  command = plan
-  variables {
-    clone = { vm_id = 2001, full = false }
-  }
-  expect_failures = [var.clone]
-}
-
-run "affinity_with_other_characters" {
-  command = plan
-  variables {
-    cpu = { type = "host", sockets = 1, cores = 4, affinity = "0-3;8" }
-  }
-  expect_failures = [var.cpu]
 }
 
 run "numa_memory_that_does_not_add_up" {
@@ -98,18 +74,18 @@ run "numa_without_host_nodes" {
   expect_failures = [var.numa]
 }
 
-run "numa_policy_that_proxmox_does_not_know" {
-  command = plan
-  variables {
-    numa = [{ cpus = "0-3", hostnodes = "0", memory_mib = 8192, policy = "strict" }]
-  }
-  expect_failures = [var.numa]
-}
-
 run "tag_that_proxmox_would_change" {
   command = plan
   variables {
     tags = ["Team-A"]
   }
   expect_failures = [var.tags]
+}
+
+run "disk_interface_that_proxmox_does_not_know" {
+  command = plan
+  variables {
+    disk = { interface = "hda", datastore_id = "local", size_gib = 20 }
+  }
+  expect_failures = [var.disk]
 }

@@ -32,7 +32,6 @@ run "everything_else_of_the_template" {
       serial_devices = ["socket"]
       vga            = { type = "serial0" }
     }
-    security_groups = ["k8s", "ssh"]
   }
   assert {
     condition     = proxmox_virtual_environment_vm.node.disk[0].size == 40 && proxmox_virtual_environment_vm.node.disk[0].iothread
@@ -41,10 +40,6 @@ run "everything_else_of_the_template" {
   assert {
     condition     = proxmox_virtual_environment_vm.node.serial_device[0].device == "socket" && proxmox_virtual_environment_vm.node.vga[0].type == "serial0"
     error_message = "The serial console must stay."
-  }
-  assert {
-    condition     = proxmox_virtual_environment_firewall_rules.security_groups[0].rule[*].security_group == tolist(["k8s", "ssh"])
-    error_message = "Each security group must become a rule, in order."
   }
 }
 

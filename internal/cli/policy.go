@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// shippedPolicy names the policy that numaform ships, where a file may be named.
+const shippedPolicy = "default"
+
+func newPolicy(process Process) *cobra.Command {
+	command := &cobra.Command{
+		Use:   "policy",
+		Short: "Show the rules that plans are judged by, and try them on example plans",
+		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
+	}
+	var files []string
+	test := &cobra.Command{
+		Use:   "test [--policy FILE]... DIR|FILE...",
+		Short: "Judge example plans and compare with what each case expects",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return testPolicy(process.Stdout, files, args)
+		},
+	}
+	test.Flags().StringArrayVar(&files, "policy", []string{shippedPolicy},
+		"policy to judge by; several add up, and default is the shipped one")
+	show := &cobra.Command{
+		Use:   "show",
+		Short: "Print the shipped policy and limits",
+		RunE:  func(*cobra.Command, []string) error { return showPolicy(process.Stdout) },
+	}
+	asUsage(test)
+	asUsage(show)
+	command.AddCommand(test, show)
+	return command
+}
+
+// showPolicy prints the shipped policy as a file that can be edited, with the limits
+// as a comment.
+func showPolicy(out io.Writer) error {
+	limits, err := yaml.Marshal(guard.DefaultLimits())
+	if err != nil {
+		return fmt.Errorf("printing limits: %w", err)
+	}
+	comment := strings.ReplaceAll(strings.TrimSpace(string(limits)), "\n", "\n#   ")
+	_, err = fmt.Fprintf(out, "%s\n# Limits:\n#   %s\n", guard.DefaultPolicy(), comment)
+	return err
+}
+
+// loadPolicy reads policies and returns all of their rules as one.
+func loadPolicy(files []string) (*guard.Policy, error) {
+	var all *guard.Policy
+	for _, name := range files {
+		text := guard.DefaultPolicy()
+		if name != shippedPolicy {
+			var err error
+			if text, err = os.ReadFile(name); err != nil {
+				return nil, fmt.Errorf("reading policy: %w", err)
+			}
+		}
+		policy, err := guard.ParsePolicy(name, text)
+		if err != nil {
+			return nil, err
+		}
+		if all == nil {
+			all = policy
+		} else if all, err = all.And(policy); err != nil {
+			return nil, err
+		}
+	}
+	if all == nil {
+		return nil, errors.New("reading policy: none is named: name a file, or default for the shipped one")
+	}
+	return all, nil
+}
+
+// policyCase is a plan, what was asked for, and how it has to be judged.
+type policyCase struct {
+	Description string `json:"description"`
+	// Plan is the file of a plan as `show -json` prints it, relative to the case.
+	Plan   string       `json:"plan"`
+	Host   fleet.Shard  `json:"host"`
+	Intent guard.Intent `json:"intent"`
+	// Recent is what was done before; Limits are the shipped ones but for what stands
+	// here.
+	Recent []guard.Event `json:"recent"`
+	Limits guard.Limits  `json:"limits"`
+	Expect struct {
+		Decision *guard.Decision `json:"decision"`
+		// Rules and Addresses are those of all findings. Addresses need not be given.
+		Rules     []string `json:"rules"`
+		Addresses []string `json:"addresses"`
+	} `json:"expect"`
+}
+
+// testPolicy judges all cases below the paths and reports each.
+func testPolicy(out io.Writer, files, paths []string) error {
+	policy, err := loadPolicy(files)
+	if err != nil {
+		return err
+	}
+	cases, err := findCases(paths)
+	if err != nil {
+		return err
+	}
+	wrong := 0
+	for _, name := range cases {
+		c, err := readCase(name)
+		if err != nil {
+			return err
+		}
+		verdict, err := c.judge(filepath.Dir(name), policy)
+		if err != nil {
+			return fmt.Errorf("judging %s: %w", name, err)
+		}
+		mark := "ok  "
+		differences := c.compare(verdict)
+		if len(differences) > 0 {
+			mark = "FAIL"
+			wrong++
+		}
+		fmt.Fprintf(out, "%s  %s: %s\n", mark, name, verdict.Decision)
+		for _, finding := range verdict.Findings {
+			fmt.Fprintf(out, "        %s\n", finding)
+		}
+		for _, difference := range differences {
+			fmt.Fprintf(out, "      ! %s\n", difference)
+		}
+	}
+	if wrong > 0 {
+		return fmt.Errorf("testing policy: %d of %d cases differ from what they expect: mend the policy or the case", wrong, len(cases))
+	}
+	fmt.Fprintf(out, "%d cases are judged as they expect\n", len(cases))
+	return nil
+}
+
+// findCases returns the paths of cases: files, and those right in a directory.
+func findCases(paths []string) ([]string, error) {
+	var cases []string
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("finding cases: %w", err)
+		}
+		if !info.IsDir() {
+			cases = append(cases, path)
+			continue
+		}
+		entries, err := os.ReadDir(path)
+		if err != nil {
+			return nil, fmt.Errorf("finding cases: %w", err)
+		}
+		for _, entry := range entries {
+			if extension := filepath.Ext(entry.Name()); !entry.IsDir() && (extension == ".yaml" || extension == ".yml") {
+				cases = append(cases, filepath.Join(path, entry.Name()))
+			}
+		}
+	}
+	if len(cases) == 0 {
+		return nil, fmt.Errorf("finding cases: there is no .yaml file in %s, and testing nothing proves nothing", strings.Join(paths, ", "))
+	}
+	return cases, nil
+}
+
+func readCase(name string) (*policyCase, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading case: %w", err)
+	}
+	c := &policyCase{Limits: guard.DefaultLimits()}
+	if err := yaml.UnmarshalStrict(text, c); err != nil {
+		return nil, fmt.Errorf("reading case %s: %w", name, err)
+	}
+	switch {
+	case c.Plan == "":
+		return nil, fmt.Errorf("reading case %s: plan is missing: name the file that `show -json` of a saved plan wrote", name)
+	case c.Host == (fleet.Shard{}):
+		return nil, fmt.Errorf("reading case %s: host is missing: want region/host", name)
+	case c.Expect.Decision == nil:
+		return nil, fmt.Errorf("reading case %s: expect.decision is missing: want allow, approve or deny", name)
+	}
+	return c, nil
+}
+
+// judge returns the verdict on the case's plan, as on the only host of a change.
+func (c *policyCase) judge(dir string, policy *guard.Policy) (guard.Verdict, error) {
+	path := filepath.FromSlash(c.Plan)
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return guard.Verdict{}, err
+	}
+	plan, err := guard.Decode(raw)
+	if err != nil {
+		return guard.Verdict{}, err
+	}
+	verdict := guard.Check(plan, c.Intent, guard.Rules{Limits: c.Limits, Policy: policy})
+	part := guard.HostIntent{Host: c.Host, Intent: c.Intent}
+	return verdict.And(guard.CheckLimits([]guard.HostIntent{part}, c.Recent, c.Limits)), nil
+}
+
+// compare says where a verdict is not what the case expects.
+func (c *policyCase) compare(verdict guard.Verdict) []string {
+	var differences []string
+	if verdict.Decision != *c.Expect.Decision {
+		differences = append(differences, fmt.Sprintf("expected %s", *c.Expect.Decision))
+	}
+	var rules, addresses []string
+	for _, finding := range verdict.Findings {
+		rules = append(rules, string(finding.Rule))
+		addresses = append(addresses, finding.Address)
+	}
+	if got, want := distinct(rules), distinct(c.Expect.Rules); !slices.Equal(got, want) {
+		differences = append(differences, fmt.Sprintf("expected rules [%s], got [%s]", strings.Join(want, ", "), strings.Join(got, ", ")))
+	}
+	want := distinct(c.Expect.Addresses)
+	if got := distinct(addresses); len(want) > 0 && !slices.Equal(got, want) {
+		differences = append(differences, fmt.Sprintf("expected addresses [%s], got [%s]", strings.Join(want, ", "), strings.Join(got, ", ")))
+	}
+	return differences
+}
+
+// distinct returns the texts that are not empty, sorted, each once.
+func distinct(texts []string) []string {
+	kept := slices.DeleteFunc(slices.Clone(texts), func(s string) bool { return s == "" })
+	slices.Sort(kept)
+	return slices.Compact(kept)
+}

@@ -1,0 +1,168 @@
+package cli_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/cli"
+)
+
+// examples are the cases that a reader of the documentation finds.
+const examples = "../../examples/policy"
+
+// policy runs `numaform policy` and returns its exit code and what it printed.
+func policy(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = cli.Run(t.Context(), cli.Process{
+		Args: append([]string{"policy"}, args...), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
+	})
+	return code, out.String(), errs.String()
+}
+
+func TestPolicyTestOfTheExamples(t *testing.T) {
+	t.Parallel()
+	code, out, errs := policy(t, "test", examples)
+	if code != cli.ExitOK || errs != "" {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	for _, want := range []string{
+		"scale-up.yaml: allowed",
+		"scale-down.yaml: allowed",
+		"foreign-vm.yaml: denied",
+		"[address] proxmox_virtual_environment_vm.database: not a VM of numaform",
+		"[identity] module.workers-2002.proxmox_virtual_environment_vm.node: ",
+		"[replace] module.workers-2001.proxmox_virtual_environment_vm.node: it is tainted",
+		"[drained] module.workers-2002.proxmox_virtual_environment_vm.node: VM 2002 stays until its Node is drained",
+		"over-limit.yaml: needs approval",
+		"[limit] 65 creates on host lab/pve-1 within 1 h, 64 pass",
+		"unknown-import.yaml: needs approval",
+		"[import] module.workers-2002.proxmox_virtual_environment_vm.node: nobody asked to import it",
+		`[action] module.workers-2001.proxmox_virtual_environment_vm.node: action "open" is none`,
+		"[pins] module.workers-2001.proxmox_virtual_environment_vm.node: CPUs 5 of host pve-1",
+		"[breaker] the last 3 changes",
+		"11 cases are judged as they expect",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+}
+
+// write puts a file into a directory of the test.
+func write(t *testing.T, dir, name, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestPolicyTestByOtherRules(t *testing.T) {
+	t.Parallel()
+	strict := write(t, t.TempDir(), "strict.yaml", "rules:\n- name: one-at-a-time\n  when: change.creates > 1\n  decision: deny\n  message: one at a time\n")
+	code, out, errs := policy(t, "test", "--policy", "default", "--policy", strict, filepath.Join(examples, "scale-up.yaml"), filepath.Join(examples, "scale-down.yaml"))
+	if code != cli.ExitFailed || !strings.Contains(errs, "1 of 2 cases differ") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	for _, want := range []string{
+		"FAIL  ../../examples/policy/scale-up.yaml: denied\n        [policy/one-at-a-time] one at a time\n",
+		"! expected allowed\n", "! expected rules [], got [policy/one-at-a-time]\n", "ok    ../../examples/policy/scale-down.yaml: allowed\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("want %q in\n%s", want, out)
+		}
+	}
+	code, out, errs = policy(t, "test", "--policy", strict, filepath.Join(examples, "scale-down.yaml"))
+	if code != cli.ExitFailed || !strings.Contains(out, "no rule of the policy allows it") {
+		t.Errorf("without the shipped rules: exit code %d\n%s%s", code, out, errs)
+	}
+}
+
+func TestPolicyTestRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	plan := write(t, dir, "broken.json", "{")
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"nothing":            {nil, cli.ExitUsage, "requires at least 1 arg"},
+		"an unknown flag":    {[]string{"--rules", "x", examples}, cli.ExitUsage, "unknown flag"},
+		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "testing nothing proves nothing"},
+		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "finding cases"},
+		"no such policy":     {[]string{"--policy", filepath.Join(dir, "nope.yaml"), examples}, cli.ExitFailed, "reading policy"},
+		"the same twice":     {[]string{"--policy", "default", "--policy", "default", examples}, cli.ExitFailed, "stands in both"},
+		"a broken policy":    {[]string{"--policy", write(t, dir, "p.yaml", "rules: []\n"), examples}, cli.ExitFailed, "p.yaml:1: there are no rules"},
+		"an unknown key":     {[]string{write(t, dir, "a.yaml", "plans: x\n")}, cli.ExitFailed, `unknown field "plans"`},
+		"no plan":            {[]string{write(t, dir, "b.yaml", "host: lab/pve-1\nexpect: {decision: allow}\n")}, cli.ExitFailed, "plan is missing"},
+		"no host":            {[]string{write(t, dir, "c.yaml", "plan: x\nexpect: {decision: allow}\n")}, cli.ExitFailed, "host is missing"},
+		"no expectation":     {[]string{write(t, dir, "d.yaml", "plan: x\nhost: lab/pve-1\n")}, cli.ExitFailed, "expect.decision is missing"},
+		"another decision":   {[]string{write(t, dir, "e.yaml", "plan: x\nhost: lab/pve-1\nexpect: {decision: maybe}\n")}, cli.ExitFailed, "want allow, approve or deny"},
+		"a plan not there":   {[]string{write(t, dir, "f.yaml", "plan: nope.json\nhost: lab/pve-1\nexpect: {decision: deny}\n")}, cli.ExitFailed, "judging"},
+		"a plan that is not": {[]string{write(t, dir, "g.yaml", "plan: "+plan+"\nhost: lab/pve-1\nexpect: {decision: deny}\n")}, cli.ExitFailed, "reading plan"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			code, out, errs := policy(t, append([]string{"test"}, tt.args...)...)
+			if code != tt.code || !strings.Contains(errs, tt.want) {
+				t.Errorf("exit code %d, want %d with %q\n%s%s", code, tt.code, tt.want, out, errs)
+			}
+		})
+	}
+}
+
+// TestPolicyTestComparesAll: the right decision by another rule, or about another
+// resource, is not what a case expects.
+func TestPolicyTestComparesAll(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(examples, "undrained.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := filepath.Abs(filepath.Join(examples, "plans", "scale-down.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	original := strings.Replace(string(text), "plans/scale-down.json", plan, 1)
+	for name, tt := range map[string]struct{ from, to, want string }{
+		"as it is":         {"", "", "1 cases are judged"},
+		"another rule":     {"  - drained\n", "  - identity\n", "! expected rules [identity], got [drained]"},
+		"another address":  {"addresses:\n  - module.workers-2002", "addresses:\n  - module.workers-2003", "! expected addresses [module.workers-2003."},
+		"another decision": {"decision: deny", "decision: approve", "! expected needs approval"},
+		"other limits":     {"expect:", "limits:\n  per_change:\n    deletes: 0\nexpect:", "! expected rules [drained], got [drained, limit]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			changed := strings.Replace(original, tt.from, tt.to, 1)
+			if changed == original && tt.from != "" {
+				t.Fatalf("the case has no %q", tt.from)
+			}
+			_, out, errs := policy(t, "test", write(t, t.TempDir(), "case.yaml", changed))
+			if !strings.Contains(out, tt.want) {
+				t.Errorf("want %q in\n%s%s", tt.want, out, errs)
+			}
+		})
+	}
+}
+
+// TestPolicyShow: what is shown is a policy again.
+func TestPolicyShow(t *testing.T) {
+	t.Parallel()
+	code, out, errs := policy(t, "show")
+	if code != cli.ExitOK || !strings.Contains(out, "name: ordinary-scaling") || !strings.Contains(out, "#   per_host:\n#     creates: 64\n") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	shown := write(t, t.TempDir(), "shown.yaml", out)
+	if code, out, errs := policy(t, "test", "--policy", shown, examples); code != cli.ExitOK {
+		t.Errorf("by what is shown: exit code %d\n%s%s", code, out, errs)
+	}
+	if code, _, errs := policy(t, "nope"); code != cli.ExitUsage || !strings.Contains(errs, "nope") {
+		t.Errorf("an unknown command: exit code %d, %s", code, errs)
+	}
+}

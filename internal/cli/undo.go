@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numaform/numaform/internal/audit"
+)
+
+func newUndo(process Process) *cobra.Command {
+	var o options
+	command := &cobra.Command{
+		Use:   "undo [CHANGE]",
+		Short: "Take a change back: the reverse of it, through the same plan and guard",
+		Long: "Take a change back: the VMs that it made are removed, once their Nodes are drained, and such as it removed are made anew. " +
+			"Without a name it is the last change that made or removed VMs; numaform history shows the names.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			id := ""
+			if len(args) > 0 {
+				id = args[0]
+			}
+			return change(command.Context(), process, &o, func(ctx context.Context, process Process, o *options) (*proposal, error) {
+				return proposeUndo(ctx, process, o, id)
+			})
+		},
+	}
+	o.register(command)
+	o.registerApproval(command)
+	return command
+}
+
+// proposeUndo renders the reverse of a change, or of the last one.
+func proposeUndo(ctx context.Context, process Process, o *options, id string) (*proposal, error) {
+	s, err := open(ctx, process, o)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := s.scaler.History(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	undone, err := choice(entries, id)
+	if err != nil {
+		return nil, err
+	}
+	taken, err := s.cluster.VMIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	change, err := s.scaler.ProposeUndo(ctx, s.snapshot, undone, taken)
+	if err != nil {
+		return nil, err
+	}
+	return &proposal{session: s, change: change}, nil
+}
+
+// choice finds a change by its name, or the last that changed VMs.
+func choice(entries []audit.Entry, id string) (*audit.Change, error) {
+	for i := len(entries) - 1; i >= 0; i-- {
+		change := &entries[i].Change
+		if change.ID == id || (id == "" && len(change.Added)+len(change.Removed) > 0) {
+			return change, nil
+		}
+	}
+	if id == "" {
+		return nil, errors.New("undoing the last change: the history holds none that made or removed VMs")
+	}
+	return nil, fmt.Errorf("undoing %q: the history holds no such change: see numaform history", id)
+}

@@ -1,0 +1,86 @@
+package operator
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/numaform/numaform/internal/store"
+)
+
+// gitToken is the environment variable that holds the password of a git remote.
+const gitToken = environmentPrefix + "GIT_TOKEN"
+
+// Kubeconfig names a cluster and how to reach it; empty fields mean the usual ones.
+type Kubeconfig struct{ Path, Context string }
+
+func (g *Git) enabled() bool { return g.Enabled || g.Remote != "" }
+
+func (f *Fleet) check() []error {
+	var mistakes []error
+	configMaps := f.ConfigMap != (ConfigMap{})
+	if f.Git.enabled() && configMaps {
+		mistakes = append(mistakes, errors.New("fleet: git and configmap are both set: a fleet is kept in one of them"))
+	}
+	if !f.Git.enabled() && f.Git != (Git{}) {
+		mistakes = append(mistakes, errors.New("fleet.git: neither remote nor enabled is set: set remote to the repository's URL, or enabled: true for one without a remote"))
+	}
+	if configMaps && (f.ConfigMap.Namespace == "" || f.ConfigMap.Name == "") {
+		mistakes = append(mistakes, errors.New("fleet.configmap: want namespace and name"))
+	}
+	if configMaps && f.Backend.Type == "local" && f.Backend.Config["path"] == "" {
+		mistakes = append(mistakes, errors.New("fleet.backend: a fleet in ConfigMaps needs states that outlive a pod: use type kubernetes, pg, s3 or http"))
+	}
+	return mistakes
+}
+
+// FleetDir is the fleet's directory, and where the engine works.
+func (c *Config) FleetDir() string {
+	return filepath.Join(c.Fleet.Dir, filepath.FromSlash(c.Fleet.Git.Subdir))
+}
+
+// OpenStore returns where the fleet is kept. It calls nobody yet.
+func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (store.Store, error) {
+	git := &c.Fleet.Git
+	switch {
+	case git.enabled():
+		config := store.GitConfig{
+			Dir: c.Fleet.Dir, Subdir: git.Subdir, Remote: git.Remote, Branch: git.Branch, Review: git.Review,
+			Author: store.GitAuthor{Name: git.AuthorName, Email: git.AuthorEmail},
+			Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile},
+		}
+		for _, entry := range environ {
+			if token, ok := strings.CutPrefix(entry, gitToken+"="); ok {
+				config.Auth.Token = token
+			}
+		}
+		return store.NewGit(config)
+	case c.Fleet.ConfigMap != (ConfigMap{}):
+		return c.openConfigMaps(cluster)
+	}
+	return store.NewDirectory(c.Fleet.Dir), nil
+}
+
+func (c *Config) openConfigMaps(cluster Kubeconfig) (store.Store, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = cluster.Path
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		rules, &clientcmd.ConfigOverrides{CurrentContext: cluster.Context},
+	).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: name the cluster with --kubeconfig", err)
+	}
+	if err := os.MkdirAll(c.Fleet.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: set fleet.dir to a directory that numaform may write", err)
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w", err)
+	}
+	return store.NewConfigMap(clients, c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
+}

@@ -1,0 +1,207 @@
+package scaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// Proxmox knows no reservation of CPUs or memory, so two writers of one Proxmox can
+// give the same away at the same time: each read the host before the other's VM
+// stood there. Each looks once more after its VMs stand; whoever stands second then
+// sees the other. Of two that see each other, the one whose cluster's id sorts later
+// takes its VMs back and decides anew; the other waits for that, and takes its own
+// back only if nothing happens. A VM that was made a moment ago runs no pods.
+
+// patience is how long to wait for another writer to take its VMs back, and
+// lookAgain how often to look.
+const (
+	patience  = time.Minute
+	lookAgain = time.Second
+)
+
+// ContendedError says that another guest was pinned to new VMs' CPUs while they were
+// made, and that these VMs are taken back.
+type ContendedError struct {
+	VMs   []fleet.VM
+	Cause error
+}
+
+func (e *ContendedError) Error() string {
+	return fmt.Sprintf("%s: taken back, as another writer gave the same CPUs away at the same time: %v", names(e.VMs), e.Cause)
+}
+
+// Unwrap returns the cause.
+func (e *ContendedError) Unwrap() error { return e.Cause }
+
+// uncontended looks at a host after its VMs were made.
+func (s *Scaler) uncontended(ctx context.Context, change *Change, plan *ShardPlan) error {
+	made := slices.Clone(plan.Intent.Create)
+	for _, target := range plan.Intent.Import {
+		if target.Incomplete {
+			made = append(made, target)
+		}
+	}
+	if len(made) == 0 || s.region(plan.Shard.Region).Live == nil {
+		return nil
+	}
+	for began := s.config.Clock.Now(); ; {
+		w, err := s.look(ctx, change, plan.Shard, true)
+		if err != nil {
+			return err
+		}
+		lost, rivals := w.contested(made)
+		switch {
+		case len(lost.VMs) == 0, w.keeps(rivals):
+			return nil
+		case !w.outranks(rivals), s.config.Clock.Since(began) > patience:
+			return lost
+		}
+		s.config.Progress(plan.Shard, "another writer made VMs in the same place: waiting for it to take them back")
+		timer := time.NewTimer(lookAgain)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return lost
+		}
+	}
+}
+
+// contested returns those of the targets that another guest is in the way of, and
+// these guests.
+func (w *wanted) contested(targets []guard.Target) (lost *ContendedError, rivals []located) {
+	lost = &ContendedError{}
+	for _, target := range targets {
+		vm := w.vms[target.Address]
+		err := w.pinsFree(vm)
+		if err == nil {
+			err = w.memoryFits(vm)
+		}
+		if err == nil {
+			continue
+		}
+		lost.VMs, lost.Cause = append(lost.VMs, vm), errors.Join(lost.Cause, err)
+		for _, guest := range w.guests {
+			shares := !guest.Pins.Intersection(vm.CPUs).IsEmpty()
+			var taken *CPUsTakenError
+			if guest.host == w.shard && guest.ClusterID != w.clusterID && (shares || (guest.ClusterID != "" && !errors.As(err, &taken))) {
+				rivals = append(rivals, guest)
+			}
+		}
+	}
+	return lost, rivals
+}
+
+// outranks reports whether all rivals are of numaforms that give way.
+func (w *wanted) outranks(rivals []located) bool {
+	return len(rivals) > 0 && !slices.ContainsFunc(rivals, func(g located) bool { return g.ClusterID <= w.clusterID })
+}
+
+// keeps reports whether all rivals give way and certainly will look: they do not run
+// yet, and a writer looks after its VMs run.
+func (w *wanted) keeps(rivals []located) bool {
+	return w.outranks(rivals) && !slices.ContainsFunc(rivals, func(g located) bool { return g.Running })
+}
+
+// memoryFits refuses a VM if the guests that run on its host hold more memory than
+// the host has, or than a NUMA node has that the VM is bound to.
+func (w *wanted) memoryFits(vm fleet.VM) error {
+	if w.host == nil {
+		return nil
+	}
+	used, bound := w.memoryUsed()
+	if limit := w.host.MemoryMiB; limit > 0 && used > limit {
+		return fmt.Errorf("vm %s: the guests of %s hold %d MiB of %d MiB", vm.Name, w.shard, used, limit)
+	}
+	for _, node := range w.host.NUMANodes {
+		mine := slices.ContainsFunc(vm.Cells, func(cell topology.NUMACell) bool { return cell.HostNodes.Contains(node.ID) })
+		if mine && node.MemoryMiB > 0 && bound[node.ID] > node.MemoryMiB {
+			return fmt.Errorf("vm %s: %d MiB are bound to NUMA node %d of %s, which has %d MiB",
+				vm.Name, bound[node.ID], node.ID, w.shard, node.MemoryMiB)
+		}
+	}
+	return nil
+}
+
+// memoryUsed sums up the memory of the guests that run on the host, and what of it
+// is bound to each NUMA node alone.
+func (w *wanted) memoryUsed() (used int64, bound map[int]int64) {
+	bound = map[int]int64{}
+	for _, guest := range w.guests {
+		if guest.host != w.shard || !guest.Running {
+			continue
+		}
+		used += guest.MemoryMiB
+		for _, cell := range guest.NUMA {
+			if cell.HostNodes.Size() == 1 && cell.Policy == topology.NUMABind {
+				bound[cell.HostNodes.List()[0]] += cell.MemoryMiB
+			}
+		}
+	}
+	return used, bound
+}
+
+// contended returns the VMs that have to be taken back.
+func contended(results []Result) []fleet.VM {
+	var lost []fleet.VM
+	for _, result := range results {
+		var one *ContendedError
+		if errors.As(result.Err, &one) {
+			lost = append(lost, one.VMs...)
+		}
+	}
+	return lost
+}
+
+// yield takes VMs back that were made at the same time as another writer's, as a
+// change of its own, through plan and guard.
+func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) error {
+	snapshot, err := s.readAgain(ctx, old, lost)
+	if err != nil {
+		return err
+	}
+	change, err := s.newChange(ctx, snapshot)
+	if err != nil {
+		return err
+	}
+	change.Kind, change.Why = audit.KindScaleDown, "another writer gave the CPUs of "+names(lost)+" away at the same time"
+	change.remove(func(vm fleet.VM) bool {
+		return slices.ContainsFunc(lost, func(one fleet.VM) bool { return one.Key == vm.Key })
+	})
+	if err := s.render(change); err != nil {
+		return err
+	}
+	_, err = s.apply(ctx, change, func(plans []ShardPlan) (string, error) {
+		for i := range plans {
+			if plans[i].Touched && plans[i].Err == nil && plans[i].Verdict.Decision != guard.Allow {
+				return "", &DeniedError{Shard: plans[i].Shard, Verdict: plans[i].Verdict}
+			}
+		}
+		return "", nil
+	})
+	return err
+}
+
+// readAgain reads the hosts of VMs again.
+func (s *Scaler) readAgain(ctx context.Context, old *topology.Snapshot, vms []fleet.VM) (*topology.Snapshot, error) {
+	hosts := map[topology.RegionName][]topology.HostName{}
+	for _, vm := range vms {
+		hosts[vm.Host.Region] = append(hosts[vm.Host.Region], vm.Host.Host)
+	}
+	for _, region := range slices.Sorted(maps.Keys(hosts)) {
+		var err error
+		if old, err = s.region(region).Live.Refresh(ctx, old, slices.Compact(slices.Sorted(slices.Values(hosts[region])))); err != nil {
+			return nil, err
+		}
+	}
+	return old, nil
+}

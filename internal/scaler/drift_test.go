@@ -1,0 +1,305 @@
+package scaler_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+// still is a change of a fleet that asks for nothing.
+func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.Change {
+	t.Helper()
+	change, err := newScaler(t, nil, vms...).ProposeRepair(t.Context(), snapshot, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return change
+}
+
+// update is a plan that changes an attribute of a VM from what Proxmox has.
+func update(vm fleet.VM, attribute string, proxmox, file any) *tfjson.ResourceChange {
+	change := create(vm)
+	change.Change = &tfjson.Change{
+		Actions: tfjson.Actions{tfjson.ActionUpdate},
+		Before:  map[string]any{attribute: proxmox}, After: map[string]any{attribute: file},
+	}
+	return change
+}
+
+func TestDriftClasses(t *testing.T) {
+	t.Parallel()
+	one := vm(pve1, 2001)
+	unmarked := guestOf(one)
+	unmarked.ClusterID, unmarked.Key = "", ""
+	restored := guestOf(one)
+	restored.VMID = 150
+	tainted := create(one)
+	tainted.Change.Actions = tfjson.Actions{tfjson.ActionDelete, tfjson.ActionCreate}
+	tainted.ActionReason = tfjson.ActionReasonReplaceBecauseTainted
+	hidden, lost := snapshot(), snapshot()
+	hidden.Regions[0].HidesGuests = true
+	lost.Regions[0].Quorate = false
+	planned := func(changes ...*tfjson.ResourceChange) *tfjson.Plan { return &tfjson.Plan{ResourceChanges: changes} }
+	tests := []struct {
+		name     string
+		snapshot *topology.Snapshot
+		plan     *tfjson.Plan
+		class    scaler.DriftClass
+		says     string
+	}{
+		{"as it is", snapshot(guestOf(one)), planned(keep(one)), scaler.DriftNone, ""},
+		{"no plan", snapshot(guestOf(one)), nil, scaler.DriftUnknown, "cannot be compared"},
+		{"no guest", snapshot(), planned(), scaler.DriftVanished, "numaform remove workers-2001"},
+		{"hidden guests", hidden, planned(), scaler.DriftUnknown, "does not show all guests"},
+		{"no quorum", lost, planned(), scaler.DriftUnknown, "does not show all guests"},
+		{"host down", down(snapshot(guestOf(one))), nil, scaler.DriftUnknown, "lab/pve-1 cannot be read"},
+		{"no marker", snapshot(unmarked), planned(), scaler.DriftForeign, "numaform/1 cluster=test key=" + string(one.Key)},
+		{"stranger", snapshot(stranger(2001)), planned(), scaler.DriftForeign, "under another number"},
+		{"restored elsewhere", snapshot(stranger(2001), restored), planned(), scaler.DriftForeign, "guest 150 (workers-2001) on lab/pve-1"},
+		{"other cluster", snapshot(ofAnother(guestOf(one))), planned(), scaler.DriftForeign, "left alone"},
+		{"not in the state", snapshot(guestOf(one)), planned(create(one)), scaler.DriftOutside, "numaform apply"},
+		{"tainted", snapshot(guestOf(one)), planned(tainted), scaler.DriftOutside, "numaform apply"},
+		{"renamed", snapshot(guestOf(one)), planned(update(one, "name", "web", one.Name)), scaler.DriftForeign, "qm set 2001 --name workers-2001"},
+		{"stopped", snapshot(guestOf(one)), planned(update(one, "started", false, true)), scaler.DriftForeign, "qm start 2001"},
+		{"not by the guard", snapshot(guestOf(one)), planned(update(one, "bios", "ovmf", "seabios")), scaler.DriftUnknown, "cannot be judged"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := still(t, tt.snapshot, one).Compare(pve1, tt.plan)[2001]
+			if text := strings.Join(append(got.Notes, got.Advice), "\n"); got.Class != tt.class || !strings.Contains(text, tt.says) || got.Repairable {
+				t.Errorf("got %+v, want %s with %q", got, tt.class, tt.says)
+			}
+			if got.Class != scaler.DriftNone && got.Advice == "" {
+				t.Error("it does not say what to do")
+			}
+		})
+	}
+}
+
+// TestDriftGone has the refresh find no VM that was listed a moment ago.
+func TestDriftGone(t *testing.T) {
+	t.Parallel()
+	one := vm(pve1, 2001)
+	plan := &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{keep(one)}, ResourceDrift: []*tfjson.ResourceChange{remove(one)}}
+	if got := still(t, snapshot(guestOf(one)), one).Compare(pve1, plan)[2001]; got.Class != scaler.DriftOutside {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestDifferences(t *testing.T) {
+	t.Parallel()
+	change := &tfjson.Change{
+		Before: map[string]any{
+			"cpu":         []any{map[string]any{"cores": json.Number("2"), "flags": nil}},
+			"numa":        []any{map[string]any{"device": "numa0"}, map[string]any{"device": "numa1"}},
+			"description": "numaform/1 cluster=test key=00000000000000000000000000000001 pins=1,2\nhunter2",
+			"tags":        []any{"b"}, "on_boot": false, "machine": "", "mac": "AA", "cipassword": "x", "note": "old",
+			"long": strings.Repeat("x", 100),
+		},
+		After: map[string]any{
+			"cpu":         []any{map[string]any{"cores": json.Number("4"), "flags": []any{}}},
+			"numa":        []any{map[string]any{"device": "numa0"}},
+			"description": "numaform/1 cluster=test key=00000000000000000000000000000001 pins=1,3",
+			"tags":        []any{"a", "b"}, "on_boot": true, "machine": nil, "cipassword": "y", "note": "new", "long": "",
+		},
+		AfterUnknown:    map[string]any{"mac": true, "tags": []any{false, false}, "cpu": []any{map[string]any{}}},
+		BeforeSensitive: map[string]any{"tags": []any{false}, "note": true},
+		AfterSensitive:  false,
+	}
+	want := []scaler.DriftDifference{
+		{Attribute: "cipassword", File: "(not shown)", Proxmox: "(not shown)"},
+		{Attribute: "cpu.cores", File: "4", Proxmox: "2"},
+		{Attribute: "description", File: "pins [1 3]", Proxmox: "pins [1 2]"},
+		{Attribute: "long", File: "nothing", Proxmox: `"` + strings.Repeat("x", 59) + "…"},
+		{Attribute: "note", File: "(not shown)", Proxmox: "(not shown)"},
+		{Attribute: "numa.device", File: `"numa0"`, Proxmox: "nothing"},
+		{Attribute: "numa[0].device", File: "nothing", Proxmox: `"numa0"`},
+		{Attribute: "numa[1].device", File: "nothing", Proxmox: `"numa1"`},
+		{Attribute: "on_boot", File: "true", Proxmox: "false"},
+		{Attribute: "tags", File: `["a","b"]`, Proxmox: `["b"]`},
+	}
+	if diff := cmp.Diff(want, scaler.Differences(change)); diff != "" {
+		t.Errorf("differences (-want +got):\n%s", diff)
+	}
+}
+
+// movedTo puts a guest of pve-1 onto pve-2.
+func movedTo(s *topology.Snapshot, vmid fleet.VMID) *topology.Snapshot {
+	from, to := &s.Hosts[0], &s.Hosts[1]
+	i := slices.IndexFunc(from.Guests, func(g topology.Guest) bool { return g.VMID == int(vmid) })
+	to.Guests = append(to.Guests, from.Guests[i])
+	from.Guests = slices.Delete(slices.Clone(from.Guests), i, i+1)
+	return s
+}
+
+// pinned is a VM that owns CPUs and memory of its host.
+func pinned(id fleet.VMID, host topology.HostID, cpus ...int) fleet.VM {
+	one := vm(host, id)
+	one.Policy, one.PinWith = fleet.PolicyDedicated, fleet.PinWithHostAgent
+	one.VCPUs, one.CPUs, one.VCPUPins = len(cpus), topology.CPUs(cpus...), cpus
+	one.Cells = []topology.NUMACell{{GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(1), MemoryMiB: 4096, Policy: topology.NUMABind}}
+	return one
+}
+
+func TestDriftMoved(t *testing.T) {
+	t.Parallel()
+	one, coming := pinned(2001, pve1, 6, 7), pinned(2002, pve2, 7, 8)
+	guest := guestOf(one)
+	guest.Pins = one.CPUs
+	there := stranger(300)
+	there.Pins = topology.CPUs(5, 6)
+	s := movedTo(snapshot(guest), 2001)
+	host := &s.Hosts[1]
+	host.Guests = append(host.Guests, there)
+	for id := range 7 {
+		host.CPUs = append(host.CPUs, topology.CPU{ID: id, Online: true})
+	}
+	host.NUMANodes = []topology.NUMANode{{ID: 0, MemoryMiB: 1024}}
+	host.ReservedCPUs = topology.CPUs(6)
+	got := still(t, s, one, coming).Compare(pve1, &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{keep(one)}})[2001]
+	want := []string{
+		"its Node's label topology.kubernetes.io/zone says pve-1",
+		"its CPUs 6-7 were chosen on pve-1 and are other CPUs on pve-2",
+		"pve-2 has no CPUs 7",
+		"CPUs 6 are reserved for pve-2 itself",
+		"CPUs 6 are pinned by guest 300 (accounting) there too",
+		"CPUs 7 are workers-2002's, which is wanted there and does not exist yet",
+		"its memory is bound to NUMA nodes 1, which are others on pve-2",
+		"pve-2 has no NUMA nodes 1: the VM does not start there again",
+	}
+	if diff := cmp.Diff(want, got.Notes); diff != "" || got.Class != scaler.DriftMoved || got.Host != pve2 {
+		t.Errorf("%s on %s, notes (-want +got):\n%s", got.Class, got.Host, diff)
+	}
+}
+
+// TestElsewhere says when the removal of a moved VM can do without its old host.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	one, two := vm(pve1, 2001), vm(pve1, 2002)
+	both := func() *topology.Snapshot { return movedTo(down(snapshot(guestOf(one), guestOf(two))), 2001) }
+	known := func(s *topology.Snapshot) *topology.Snapshot {
+		s.Hosts[1].Guests[0].ClusterID, s.Hosts[1].Guests[0].Key = clusterID, string(one.Key)
+		return s
+	}
+	dead := known(both())
+	dead.Hosts[1].Online = false
+	for _, tt := range []struct {
+		name     string
+		snapshot *topology.Snapshot
+		remove   []string
+		want     bool
+	}{
+		{"moved", known(both()), []string{one.Name}, true},
+		{"not provably ours", both(), []string{one.Name}, false},
+		{"still there", known(both()), []string{two.Name}, false},
+		{"one of two", known(both()), []string{one.Name, two.Name}, false},
+		{"to a host that is down too", dead, []string{one.Name}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			change, err := newScaler(t, nil, one, two).ProposeRemoval(t.Context(), tt.snapshot, tt.remove)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := change.Elsewhere(pve1); got != tt.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}
+
+// TestFollow finds what the state does not know of a moved VM.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	one := vm(pve1, 2001)
+	one.SecurityGroups, one.Networks = []string{"web"}, []fleet.Network{{Bridge: "vmbr0", Firewall: true}}
+	s := newScaler(t, nil, one, vm(pve1, 2002))
+	change, err := s.ProposeRemoval(t.Context(), movedTo(snapshot(guestOf(one), guestOf(vm(pve1, 2002))), 2001), []string{one.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := change.HostsOf(pve1); !slices.Equal(got, []topology.HostName{"pve-1", "pve-2"}) {
+		t.Errorf("hosts to read: %v", got)
+	}
+	w, err := s.Look(t.Context(), change, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := generator.Addresses(&one)
+	stale := []state.Resource{{Address: addresses[0], Host: "pve-1"}, {Address: addresses[1]}, {Address: generator.Address(ptr(vm(pve1, 2002))), Host: "pve-1"}}
+	targets, groups := w.Behind(stale...)
+	if !slices.Equal(targets, generator.Calls(&one)[:1]) || !slices.Equal(groups, addresses[1:]) {
+		t.Errorf("behind: %v, groups %v", targets, groups)
+	}
+	if targets, groups := w.Behind(state.Resource{Address: addresses[0], Host: "pve-2"}); len(targets)+len(groups) > 0 {
+		t.Errorf("a state that knows is behind: %v, %v", targets, groups)
+	}
+}
+
+func ptr[T any](value T) *T { return &value }
+
+// TestLeaveOut goes on without a VM that the provider cannot read.
+func TestLeaveOut(t *testing.T) {
+	t.Parallel()
+	one, two := vm(pve1, 2001), vm(pve1, 2002)
+	change := still(t, movedTo(snapshot(guestOf(one), guestOf(two)), 2002), one, two)
+	left, named := change.LeaveOut(pve1, &state.CommandError{Text: "Error: no such disk\n\n  with " + generator.Address(&one) + ",\n"})
+	if _, kept := left[generator.Address(&two)]; !named || !kept || len(left) != 1 {
+		t.Errorf("named %t, left %v", named, left)
+	}
+	if left, named := change.LeaveOut(pve1, &state.CommandError{Text: "Error: no backend"}); named || len(left) != 2 {
+		t.Errorf("named %t, left %v", named, left)
+	}
+	two.SecurityGroups, two.Networks = []string{"web"}, []fleet.Network{{Bridge: "vmbr0", Firewall: true}}
+	change = still(t, movedTo(snapshot(guestOf(one), guestOf(two)), 2002), one, two)
+	if got, want := change.Compared(pve1), []string{generator.Calls(&one)[0], generator.Calls(&two)[0]}; !slices.Equal(got, want) {
+		t.Errorf("compares %v, want %v", got, want)
+	}
+}
+
+// TestProposeRepair takes back only what can be, and writes no file.
+func TestProposeRepair(t *testing.T) {
+	t.Parallel()
+	one, two, gone := vm(pve1, 2001), vm(pve1, 2002), vm(pve2, 2003)
+	s := newScaler(t, nil, one, two)
+	drift := []scaler.ShardDrift{
+		{Shard: pve1, VMs: []scaler.VMDrift{
+			{VM: one, Class: scaler.DriftRepairable, Repairable: true}, {VM: two, Class: scaler.DriftReplace},
+		}},
+		{Shard: pve2, VMs: []scaler.VMDrift{{VM: gone, Class: scaler.DriftRepairable, Repairable: true}}},
+	}
+	change, err := s.ProposeRepair(t.Context(), snapshot(guestOf(one), guestOf(two)), drift)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(change.Repaired); !slices.Equal(got, []fleet.VMID{2001}) || change.Empty() || len(change.Differences()) > 0 {
+		t.Errorf("repairs %v, empty %t, files %v", got, change.Empty(), change.Differences())
+	}
+	if shards := change.Shards(); !slices.Equal(shards, []fleet.Shard{pve1}) {
+		t.Errorf("touches %v", shards)
+	}
+	for name, guests := range map[string][]topology.Guest{"gone": nil, "stranger": {stranger(2001)}} {
+		change.Snapshot = snapshot(guests...)
+		w, err := s.Look(t.Context(), change, pve1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.StillThere(one); err == nil {
+			t.Errorf("%s: the VM would be repaired", name)
+		}
+	}
+	if drift[0].Clean() || !(&scaler.ShardDrift{VMs: []scaler.VMDrift{{Class: scaler.DriftNone}}}).Clean() {
+		t.Error("a shard is not as clean as its VMs")
+	}
+}

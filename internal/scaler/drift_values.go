@@ -1,0 +1,184 @@
+package scaler
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+)
+
+// hidden stands for a value that must not be shown.
+const hidden = "(not shown)"
+
+// shownLength is how much of a value is shown.
+const shownLength = 60
+
+// differences returns what a change would alter of what Proxmox has: the values
+// before are Proxmox', those after are the file's.
+func differences(change *tfjson.Change) []DriftDifference {
+	proxmox, file := leaves{}, leaves{}
+	proxmox.add("", change.Before)
+	file.add("", change.After)
+	secret, unknown := marks{}, marks{}
+	secret.add("", change.BeforeSensitive)
+	secret.add("", change.AfterSensitive)
+	unknown.add("", change.AfterUnknown)
+	paths := map[string]bool{}
+	for path := range proxmox {
+		paths[path] = true
+	}
+	for path := range file {
+		paths[path] = true
+	}
+	var found []DriftDifference
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		if proxmox[path] == file[path] || unknown.covers(path) {
+			continue
+		}
+		found = append(found, difference(path, file[path], proxmox[path], secret.covers(path)))
+	}
+	return found
+}
+
+func difference(path, file, proxmox string, secret bool) DriftDifference {
+	switch {
+	case secret || secretName(path):
+		return DriftDifference{Attribute: path, File: hidden, Proxmox: hidden}
+	case path == "description":
+		return describe(file, proxmox)
+	}
+	return DriftDifference{Attribute: path, File: shown(file, proxmox), Proxmox: shown(proxmox, file)}
+}
+
+// describe compares two descriptions. What a person wrote there is not repeated.
+func describe(file, proxmox string) DriftDifference {
+	d := DriftDifference{Attribute: "description", File: "the text of its file", Proxmox: "another text"}
+	was, wanted := fleet.ParseMarker(text(file))
+	is, has := fleet.ParseMarker(text(proxmox))
+	if wanted && has && !slices.Equal(was.Pins, is.Pins) {
+		d.File, d.Proxmox = fmt.Sprintf("pins %v", was.Pins), fmt.Sprintf("pins %v", is.Pins)
+	}
+	return d
+}
+
+// text is a string as it was before it became a leaf.
+func text(leaf string) string {
+	var s string
+	if json.Unmarshal([]byte(leaf), &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// secretName tells attributes whose values are secrets, whatever the provider says.
+func secretName(path string) bool {
+	path = strings.ToLower(path)
+	return slices.ContainsFunc([]string{"password", "secret", "token", "private_key"}, func(word string) bool {
+		return strings.Contains(path, word)
+	})
+}
+
+// shown is a value for the reader. One that says nothing is named after the other.
+func shown(leaf, other string) string {
+	letters := []rune(leaf)
+	switch _, err := strconv.ParseFloat(other, 64); {
+	case leaf == "" && other == "true":
+		return "false"
+	case leaf == "" && err == nil:
+		return "0"
+	case leaf == "":
+		return "nothing"
+	case len(letters) > shownLength:
+		return string(letters[:shownLength]) + "…"
+	}
+	return leaf
+}
+
+// leaves are the values of a resource by path. Those that say nothing are left
+// out, since the provider's SDK does not keep null apart from zero.
+type leaves map[string]string
+
+// add adds a value and what is in it.
+func (l leaves) add(path string, value any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for name, inner := range v {
+			l.add(strings.TrimPrefix(path+"."+name, "."), inner)
+		}
+	case []any:
+		l.addList(path, v)
+	case nil:
+	default:
+		leaf, err := json.Marshal(v)
+		if err != nil {
+			leaf = []byte(hidden)
+		}
+		if word := string(leaf); word != "false" && word != "0" && word != `""` {
+			l[path] = word
+		}
+	}
+}
+
+// addList adds a list of blocks one by one, and one of plain values as a whole.
+func (l leaves) addList(path string, values []any) {
+	for i, value := range values {
+		switch value.(type) {
+		case map[string]any, []any:
+			l.add(indexed(path, i, value, len(values)), value)
+		default:
+			if leaf, err := json.Marshal(values); err == nil {
+				l[path] = string(leaf)
+			}
+			return
+		}
+	}
+}
+
+// marks are the paths that a plan marks as sensitive or as unknown. Marks have the
+// shape of the value, with true where it is so.
+type marks map[string]bool
+
+func (m marks) add(path string, mark any) {
+	switch v := mark.(type) {
+	case bool:
+		if v {
+			m[path] = true
+		}
+	case map[string]any:
+		for name, inner := range v {
+			m.add(strings.TrimPrefix(path+"."+name, "."), inner)
+		}
+	case []any:
+		for i, inner := range v {
+			m.add(indexed(path, i, inner, len(v)), inner)
+		}
+	}
+}
+
+// covers reports whether a path, or one above it, is marked.
+func (m marks) covers(path string) bool {
+	for above := range m {
+		if path == above || above == "" || strings.HasPrefix(path, above+".") || strings.HasPrefix(path, above+"[") {
+			return true
+		}
+	}
+	return false
+}
+
+// indexed returns the path of a list's element. A block that occurs once has no
+// index, and plain values count as one.
+func indexed(path string, i int, element any, length int) string {
+	switch element.(type) {
+	case map[string]any, []any:
+		if length > 1 {
+			return fmt.Sprintf("%s[%d]", path, i)
+		}
+	}
+	return path
+}

@@ -1,0 +1,162 @@
+package scaler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// judge plans a shard and asks the guard. A change of a shard that nothing else is
+// known of takes the fast path; whatever that does not allow is planned in full.
+func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) error {
+	s.config.Progress(plan.Shard, "planning")
+	w, unfinished, err := s.gather(ctx, change, plan, unfinished)
+	if err != nil {
+		return err
+	}
+	if repaired := byAddress(change.Repaired, plan.Shard); len(repaired) > 0 {
+		return s.judgeRepair(ctx, plan, w, repaired)
+	}
+	if !unfinished && plan.quick(change) {
+		if allowed, err := s.judgeTargets(ctx, plan, w); allowed || err != nil {
+			return err
+		}
+	}
+	return s.judgeAll(ctx, plan, w)
+}
+
+// gather repairs what a crash left in the working directory and the backend, and
+// reads the host if more than the change may have to be done.
+func (s *Scaler) gather(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) (*wanted, bool, error) {
+	recovery, err := plan.workspace.Recover(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	plan.outside = append(plan.outside, recovery.Outside...)
+	unfinished = unfinished || recovery.Crashed || len(recovery.Lost) > 0
+	w, err := s.look(ctx, change, plan.Shard, unfinished || len(byAddress(change.Removed, plan.Shard)) > 0)
+	if err != nil {
+		return nil, false, err
+	}
+	w.interrupted = w.interrupted || recovery.Crashed
+	_, err = s.follow(ctx, plan, w)
+	return w, unfinished, err
+}
+
+// quick reports whether nothing but the change needs to be planned.
+func (p *ShardPlan) quick(change *Change) bool {
+	return p.Touched && !p.dry && len(byAddress(change.Renumbered, p.Shard)) == 0
+}
+
+// judgeTargets plans only what the change is about, which costs a fraction of a
+// plan of all VMs, and reports whether the guard allows it.
+func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (allowed bool, err error) {
+	options := state.PlanOptions{Targets: w.targets()}
+	if plan.Plan, err = s.planWith(ctx, plan.workspace, options); err != nil {
+		return false, err
+	}
+	todo, err := w.next(plan.Plan.JSON)
+	if err != nil || !todo.empty() || len(plan.Plan.Lost) > 0 {
+		return false, err
+	}
+	s.askNodes(ctx, w)
+	plan.Intent = w.intent(plan.Plan.JSON, nil)
+	plan.Intent.Targeted = true
+	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	return plan.Verdict.Decision == guard.Allow, nil
+}
+
+// judgeAll plans all of a shard, again if entries of the state are stale or VMs are
+// to be imported.
+func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) error {
+	todo, err := s.settle(ctx, plan, w)
+	if err != nil {
+		return err
+	}
+	s.askNodes(ctx, w)
+	plan.Intent = w.intent(plan.Plan.JSON, todo.imports)
+	plan.Made = w.made(plan.Intent)
+	for _, vm := range todo.partial {
+		plan.Intent.Update = append(plan.Intent.Update, w.target(vm))
+	}
+	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	return nil
+}
+
+// settle plans until files, state and Proxmox have come to terms, and returns what
+// the last plan imports.
+func (s *Scaler) settle(ctx context.Context, plan *ShardPlan, w *wanted) (todo step, err error) {
+	if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{}); err != nil {
+		return step{}, err
+	}
+	todo, err = w.next(plan.Plan.JSON)
+	if err == nil && len(todo.forget) > 0 {
+		if err := s.forget(ctx, plan, todo.forget); err != nil {
+			return step{}, err
+		}
+		todo, err = w.next(plan.Plan.JSON)
+	}
+	plan.strays = w.strays(plan.Plan.JSON)
+	if err != nil {
+		return step{}, err
+	}
+	options := state.PlanOptions{}
+	if recovered := slices.Concat(todo.imports, todo.partial); len(recovered) > 0 {
+		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not wholly in the state", len(recovered)))
+		options.Imports = importsOf(recovered)
+	}
+	again := len(options.Imports) > 0
+	if plan.TakenOut = w.takenOut(plan.Plan.JSON); len(plan.TakenOut) > 0 {
+		followed, err := s.follow(ctx, plan, w)
+		if err != nil {
+			return step{}, err
+		}
+		again = again || followed
+	}
+	if again {
+		plan.Plan, err = s.planWith(ctx, plan.workspace, options)
+	}
+	return todo, err
+}
+
+// askNodes learns why VMs that are to be deleted must stay for now.
+func (s *Scaler) askNodes(ctx context.Context, w *wanted) {
+	w.blocked = map[string]string{}
+	for address, vm := range w.removed {
+		if s.config.Drained == nil {
+			w.blocked[address] = "nothing is known of the cluster's Nodes"
+			continue
+		}
+		if err := s.config.Drained(ctx, vm.Name); err != nil {
+			w.blocked[address] = err.Error()
+		}
+	}
+}
+
+// forget takes stale entries out of the state and plans again: what is wanted and
+// exists is then imported, and what does not exist is created.
+func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (err error) {
+	copied := s.config.Backend.Type == "local" && s.config.Backend.Config["path"] == ""
+	if plan.dry && !copied {
+		return &StaleStateError{Addresses: stale}
+	}
+	taken := "taking out of the state what is not there: " + strings.Join(stale, ", ")
+	s.config.Progress(plan.Shard, taken)
+	plan.outside = append(plan.outside, taken)
+	if err := plan.workspace.Forget(ctx, stale...); err != nil {
+		return err
+	}
+	plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{})
+	return err
+}
+
+func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, options state.PlanOptions) (*state.Plan, error) {
+	if err := workspace.Init(ctx); err != nil {
+		return nil, err
+	}
+	return workspace.Plan(ctx, options)
+}

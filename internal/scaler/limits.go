@@ -1,0 +1,72 @@
+package scaler
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// limit lets the guard judge all plans of a change together, with what was done of
+// late.
+func (s *Scaler) limit(change *Change, plans []ShardPlan) {
+	var parts []guard.HostIntent
+	for i := range plans {
+		if plans[i].Err == nil {
+			parts = append(parts, guard.HostIntent{Host: plans[i].Shard, Intent: plans[i].Intent})
+		}
+	}
+	verdict := guard.CheckLimits(parts, events(change.from.recent, s.config.Clock.Now()), s.config.Rules.Limits)
+	for i := range plans {
+		if plans[i].Err == nil {
+			plans[i].Verdict = plans[i].Verdict.And(verdict.On(plans[i].Shard))
+		}
+	}
+}
+
+// events returns what the guard counts of earlier changes.
+func events(entries []audit.Entry, now time.Time) []guard.Event {
+	var found []guard.Event
+	for i := range entries {
+		entry := &entries[i]
+		failures := map[string]bool{}
+		for _, open := range entry.Unfinished() {
+			failures[open.Host.String()] = true
+		}
+		for _, shard := range entry.Change.Shards {
+			base := guard.Event{
+				Change: entry.Change.ID, AgeSeconds: int64(now.Sub(entry.Change.Time) / time.Second),
+				Host: shard.Host, Failed: failures[shard.Host.String()],
+			}
+			found = append(found, byPool(base, shard)...)
+		}
+	}
+	return found
+}
+
+// byPool parts what happened on a host by pool; a failure without a target counts too.
+func byPool(base guard.Event, shard audit.Shard) []guard.Event {
+	pools := map[string]guard.Amount{}
+	for _, target := range shard.Create {
+		amount := pools[target.Pool]
+		amount.Creates++
+		pools[target.Pool] = amount
+	}
+	for _, target := range shard.Delete {
+		amount := pools[target.Pool]
+		amount.Deletes++
+		pools[target.Pool] = amount
+	}
+	if len(pools) == 0 && base.Failed {
+		return []guard.Event{base}
+	}
+	var found []guard.Event
+	for _, pool := range slices.Sorted(maps.Keys(pools)) {
+		event := base
+		event.Pool, event.Amount = pool, pools[pool]
+		found = append(found, event)
+	}
+	return found
+}

@@ -1,0 +1,167 @@
+package scaler
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// writes reports whether there is anything to record: files, a plan that changes
+// something, or something under way, which this run may have found finished.
+func (c *Change) writes(plans []ShardPlan) bool {
+	return !c.Empty() || len(c.open) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) ||
+		slices.ContainsFunc(plans, func(p ShardPlan) bool { return p.Changes() })
+}
+
+// record says, before anything happens, what shall happen and why.
+func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audit.Change {
+	now := s.config.Clock.Now().UTC()
+	record := audit.Change{
+		Format: audit.FormatVersion, Time: now, ClusterID: s.config.ClusterID, Actor: s.config.Actor, Version: s.config.Version,
+		Kind: change.kind(plans), Undoes: change.Undoes,
+		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered,
+		Rotations: s.rotated(change, plans),
+	}
+	record.ID = changeID(now, change, s.config.Actor)
+	for i := range plans {
+		plan := &plans[i]
+		record.Removed = append(record.Removed, plan.TakenOut...)
+		if record.Kind == audit.KindByHand {
+			record.Added = append(record.Added, plan.Made...)
+		}
+		if shard := plan.record(approver); plan.Changes() || plan.Touched {
+			record.Shards = append(record.Shards, shard)
+		}
+	}
+	record.Open = change.opens(plans)
+	record.Why = cmp.Or(change.Why, why(&record))
+	return record
+}
+
+// kind tells what a person did to the files from what was left unfinished.
+func (c *Change) kind(plans []ShardPlan) audit.Kind {
+	byHand, repaired := false, false
+	for i := range plans {
+		_, underWay := c.open[plans[i].Shard]
+		byHand = byHand || len(plans[i].TakenOut) > 0 || (len(plans[i].Made) > 0 && !underWay)
+		repaired = repaired || len(plans[i].Intent.Update) > 0
+	}
+	switch {
+	case !c.Empty():
+		return c.Kind
+	case byHand:
+		return audit.KindByHand
+	case c.Kind == audit.KindRepair && repaired:
+		return audit.KindRepair
+	}
+	return audit.KindRecovery
+}
+
+// changeID sorts by time, to the microsecond, and differs for each change.
+func changeID(now time.Time, change *Change, actor string) string {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n%d\n%s\n", change.from.revision, now.UnixNano(), actor)
+	return fmt.Sprintf("%s-%06d%s", now.Format("20060102T150405Z"), now.Nanosecond()/1000, hex.EncodeToString(sum.Sum(nil)[:2]))
+}
+
+func (p *ShardPlan) record(approver string) audit.Shard {
+	shard := audit.Shard{
+		Host: p.Shard, Create: p.Intent.Create, Delete: p.Intent.Delete, Import: p.Intent.Import, Update: p.Intent.Update, Verdict: p.Verdict,
+	}
+	if p.Plan != nil {
+		shard.PlanSHA256, shard.PlanDigest = p.Plan.SHA256, p.Plan.Digest
+	}
+	if p.Verdict.Decision == guard.NeedsApproval {
+		shard.Approver = approver
+	}
+	if p.Err != nil {
+		shard.Error = p.Err.Error()
+	}
+	return shard
+}
+
+// opens returns what is under way once the change has begun: what was before, and
+// each shard that is to change or could not be planned.
+func (c *Change) opens(plans []ShardPlan) []audit.Open {
+	open := maps.Clone(c.open)
+	for i := range plans {
+		plan := &plans[i]
+		if failed := plan.Touched && plan.Err != nil; !failed && !plan.Changes() {
+			continue
+		}
+		entry := open[plan.Shard]
+		entry.Host = plan.Shard
+		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Shard), plan.TakenOut)
+		open[plan.Shard] = entry
+	}
+	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
+}
+
+// on returns the VMs of a shard.
+func on(vms []fleet.VM, shard fleet.Shard) []fleet.VM {
+	return slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Host != shard })
+}
+
+// why sums a change up in a line.
+func why(record *audit.Change) string {
+	switch record.Kind {
+	case audit.KindScaleUp:
+		pods := 0
+		for i := range record.Added {
+			pods += record.Added[i].Demand.Pods
+		}
+		return fmt.Sprintf("%d pods need %s", pods, names(record.Added))
+	case audit.KindScaleDown:
+		return "remove " + names(record.Removed)
+	case audit.KindByHand:
+		return strings.Trim(fmt.Sprintf("%s; %s", listed("files came back: ", record.Added), listed("files were deleted: ", record.Removed)), "; ")
+	case audit.KindRepair:
+		return "take drift back"
+	case audit.KindUndo:
+		return "undo " + record.Undoes
+	case audit.KindRecovery:
+	}
+	return "finish what was begun"
+}
+
+func listed(lead string, vms []fleet.VM) string {
+	if len(vms) == 0 {
+		return ""
+	}
+	return lead + names(vms)
+}
+
+func names(vms []fleet.VM) string {
+	list := make([]string, len(vms))
+	for i := range vms {
+		list[i] = vms[i].Name
+	}
+	return strings.Join(list, ", ")
+}
+
+// outcome says what happened.
+func (s *Scaler) outcome(id string, started time.Time, plans []ShardPlan, results []Result) audit.Outcome {
+	now := s.config.Clock.Now()
+	outcome := audit.Outcome{ID: id, Time: now.UTC(), Duration: now.Sub(started)}
+	for _, result := range results {
+		ended := audit.Ended{Host: result.Shard, Duration: result.Duration}
+		if result.Err != nil {
+			ended.Error = result.Err.Error()
+		}
+		outcome.Shards = append(outcome.Shards, ended)
+	}
+	for i := range plans {
+		outcome.Outside = append(outcome.Outside, plans[i].outside...)
+	}
+	return outcome
+}

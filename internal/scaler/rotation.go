@@ -1,0 +1,82 @@
+package scaler
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/topology"
+)
+
+// rotations are how far VMIDs were given out, by region.
+type rotations map[topology.RegionName]fleet.Rotation
+
+// rotations returns how far VMIDs were given out: as the history says, and up to
+// those of the fleet's VMs in a region that it does not know.
+func (s *Scaler) rotations(f *fleet.Fleet, recent []audit.Entry) rotations {
+	found := rotations{}
+	for i := range recent {
+		for region, rotation := range recent[i].Change.Rotations {
+			if known, ok := found[region]; !ok || rotation.Compare(known) > 0 {
+				found[region] = rotation
+			}
+		}
+	}
+	unknown := slices.DeleteFunc(slices.Clone(f.VMs), func(vm fleet.VM) bool {
+		_, known := found[vm.Host.Region]
+		return known
+	})
+	s.past(found, unknown)
+	return found
+}
+
+// past counts the VMIDs of VMs as given out.
+func (s *Scaler) past(r rotations, vms []fleet.VM) {
+	for _, vm := range vms {
+		name := vm.Host.Region
+		if bounds := s.region(name).VMIDs; bounds.Lower <= vm.VMID && vm.VMID <= bounds.Upper {
+			r[name] = r[name].Past(vm.VMID)
+		}
+	}
+}
+
+// rotated returns how far VMIDs are given out once the change has begun: VMs that
+// somebody else put into the files count too.
+func (s *Scaler) rotated(change *Change, plans []ShardPlan) rotations {
+	after := maps.Clone(change.rotations)
+	if after == nil {
+		after = rotations{}
+	}
+	for i := range plans {
+		s.past(after, plans[i].Made)
+	}
+	return after
+}
+
+// unmoved returns ErrFleetChanged if the fleet is no longer the one that a change
+// was made from. That its files are the same does not say so: VMIDs may have been
+// given out and taken back meanwhile.
+func (s *Scaler) unmoved(ctx context.Context, from *standing) error {
+	_, revision, err := s.config.Store.Read(ctx)
+	if err != nil {
+		return err
+	}
+	recent, err := s.config.Store.History(ctx, s.config.Clock.Now())
+	if err != nil {
+		return err
+	}
+	if revision != from.revision || lastOf(recent) != lastOf(from.recent) {
+		return ErrFleetChanged
+	}
+	return nil
+}
+
+// lastOf returns the id of the newest change, or "".
+func lastOf(entries []audit.Entry) string {
+	if len(entries) == 0 {
+		return ""
+	}
+	return entries[len(entries)-1].Change.ID
+}

@@ -1,0 +1,114 @@
+package scaler
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/modules"
+)
+
+// standing is a fleet as its store has it: what is wanted, and what has been done.
+type standing struct {
+	fleet    fleet.Fleet
+	files    generator.Files
+	revision store.Revision
+	// recent are the latest changes, oldest first.
+	recent []audit.Entry
+	// rotations are how far VMIDs were given out.
+	rotations rotations
+}
+
+// recently is how far back the limits of the guard look.
+const recently = 24 * time.Hour
+
+// stand reads the fleet and its recent history.
+func (s *Scaler) stand(ctx context.Context) (*standing, error) {
+	files, revision, err := s.config.Store.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := &standing{files: files, revision: revision, fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
+	if now.recent, err = s.config.Store.History(ctx, s.config.Clock.Now().Add(-recently)); err != nil {
+		return nil, err
+	}
+	if len(files) > 0 {
+		if now.fleet, err = s.parse(files); err != nil {
+			return nil, fmt.Errorf("reading the fleet: %w", err)
+		}
+	}
+	if now.fleet.ClusterID != s.config.ClusterID {
+		return nil, fmt.Errorf("the fleet belongs to cluster %q, the configuration says %q: give each cluster a fleet of its own, see fleet in numaform.yaml",
+			now.fleet.ClusterID, s.config.ClusterID)
+	}
+	s.configure(&now.fleet)
+	now.rotations = s.rotations(&now.fleet, now.recent)
+	return now, nil
+}
+
+// parse reads the fleet's files. People who revert the change that made the first
+// VM of all take the file with it that says whose the others are: then it is as
+// the configuration says.
+func (s *Scaler) parse(files generator.Files) (fleet.Fleet, error) {
+	ours := fleet.Fleet{ClusterID: s.config.ClusterID}
+	s.configure(&ours)
+	whole, err := s.config.Release.Render(ours)
+	if err != nil {
+		return fleet.Fleet{}, err
+	}
+	maps.Copy(whole, files)
+	f, err := generator.Parse(whole)
+	if err != nil {
+		return fleet.Fleet{}, err
+	}
+	for i := range f.VMs {
+		if dir := path.Join("modules", modules.NodeModule, f.VMs[i].Module); whole[path.Join(dir, "main.tf")] == nil {
+			return fleet.Fleet{}, fmt.Errorf("vm %s calls %s, which is not there: restore the directories modules/*/%s from version control",
+				f.VMs[i].Name, dir, f.VMs[i].Module)
+		}
+	}
+	return f, nil
+}
+
+// open returns what is under way, by shard.
+func (n *standing) open() map[fleet.Shard]audit.Open {
+	found := map[fleet.Shard]audit.Open{}
+	if len(n.recent) == 0 {
+		return found
+	}
+	for _, open := range n.recent[len(n.recent)-1].Unfinished() {
+		found[open.Host] = open
+	}
+	return found
+}
+
+// Fleet returns the desired state as its files say. A fleet that has no files
+// yet is empty and has the regions of the configuration.
+func (s *Scaler) Fleet(ctx context.Context) (fleet.Fleet, generator.Files, error) {
+	now, err := s.stand(ctx)
+	if err != nil {
+		return fleet.Fleet{}, nil, err
+	}
+	return now.fleet, now.files, nil
+}
+
+// History returns the changes of the fleet that began at or after since, oldest
+// first. The zero time means all.
+func (s *Scaler) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
+	return s.config.Store.History(ctx, since)
+}
+
+// configure lets the configuration decide about backend, regions and endpoints.
+func (s *Scaler) configure(f *fleet.Fleet) {
+	f.Backend, f.Regions = s.config.Backend, nil
+	for _, region := range s.config.Regions {
+		f.Regions = append(f.Regions, fleet.Region{Name: region.Name, Endpoint: region.Endpoint, Insecure: region.Insecure})
+	}
+	f.Sort()
+}

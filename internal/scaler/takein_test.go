@@ -1,0 +1,75 @@
+package scaler_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestTakesInWhatOnlyTheHistoryKnows loses a VM's file and the state: the VM comes
+// back into the fleet as it is. When the same happens while it is being removed, its
+// removal is finished.
+func TestTakesInWhatOnlyTheHistoryKnows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	host := topology.HostID{Region: testenv.Region, Host: "pve-1"}
+	wanted := request(host)
+	wanted.Spec.Template = testenv.Template
+	first := propose(t, w.Scaler, w.snapshot(t), wanted)
+	if _, err := w.Apply(t.Context(), first, approveAll); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := w.sim.Guest(2000)
+	lose(t, w, host)
+	if results, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
+		t.Fatalf("results %v, %v", results, err)
+	}
+	fleetNow, _, err := w.Fleet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(first.Added, fleetNow.VMs); diff != "" {
+		t.Errorf("the VM came back another (-want +got):\n%s", diff)
+	}
+	if after, ok := w.sim.Guest(2000); !ok || after.Raw != before.Raw || !after.Running {
+		t.Errorf("the VM was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
+	}
+	w.underWay(t)
+
+	lose(t, w, host)
+	w.Begin(t, host, first.Added[0])
+	if results, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
+		t.Fatalf("results %v, %v", results, err)
+	}
+	w.exist(t)
+	w.underWay(t)
+}
+
+// lose deletes the state of a host and the file of its VM.
+func lose(t *testing.T, w *world, shard fleet.Shard) {
+	t.Helper()
+	files, err := w.Store().Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(string(shard.Region), string(shard.Host))
+	node := filepath.ToSlash(filepath.Join(dir, "node-workers-2000.tf"))
+	if _, there := files[node]; !there {
+		t.Fatalf("there is no %s", node)
+	}
+	files = maps.Clone(files)
+	delete(files, node)
+	if err := w.Store().Write(files); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(w.Store().Path(), dir, "terraform.tfstate")); err != nil {
+		t.Fatal(err)
+	}
+}

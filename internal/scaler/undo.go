@@ -1,0 +1,110 @@
+package scaler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// UndoError says why a change cannot be taken back.
+type UndoError struct{ ID, Problem string }
+
+func (e *UndoError) Error() string { return fmt.Sprintf("undoing %s: %s", e.ID, e.Problem) }
+
+// ProposeUndo renders the reverse of a change: the VMs that it made go, and such as
+// it removed are made anew, on their hosts if there is room, with numbers and keys
+// of their own.
+func (s *Scaler) ProposeUndo(
+	ctx context.Context, snapshot *topology.Snapshot, undone *audit.Change, taken map[topology.RegionName][]fleet.VMID,
+) (*Change, error) {
+	change, err := s.newChange(ctx, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	change.Kind, change.Undoes = audit.KindUndo, undone.ID
+	change.Why = fmt.Sprintf("undo %s (%s)", undone.ID, undone.Why)
+	change.remove(func(vm fleet.VM) bool {
+		return slices.ContainsFunc(undone.Added, func(made fleet.VM) bool { return made.Key == vm.Key })
+	})
+	requests, err := s.again(ctx, change, undone)
+	if err != nil {
+		return nil, err
+	}
+	if len(requests) == 0 && len(change.Removed) == 0 {
+		return nil, &UndoError{ID: undone.ID, Problem: "nothing of it is left to take back: its VMs are gone, and none was removed by it"}
+	}
+	if err := s.add(change, requests, taken); err != nil {
+		return nil, err
+	}
+	return change, s.render(change)
+}
+
+// again places the VMs that a change removed.
+func (s *Scaler) again(ctx context.Context, change *Change, undone *audit.Change) ([]Request, error) {
+	specs, homes, err := s.removedSpecs(ctx, undone)
+	if err != nil || len(specs) == 0 {
+		return nil, err
+	}
+	place := planner.New(change.Snapshot, change.After.VMs)
+	requests := make([]Request, 0, len(specs))
+	for i, spec := range specs {
+		home := spec
+		home.Hosts = []topology.HostID{homes[i]}
+		placed, unplaced := place.Place([]fleet.Spec{home})
+		if len(unplaced) > 0 {
+			placed, unplaced = place.Place([]fleet.Spec{spec})
+		}
+		if len(unplaced) > 0 {
+			return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("there is no room for a %s of pool %s any more: %s",
+				spec.InstanceType, spec.Pool, unplaced[0].Reason)}
+		}
+		requests = append(requests, Request{Spec: spec, Placement: placed[0].Placement})
+	}
+	return requests, nil
+}
+
+// removedSpecs returns what the VMs were that a change removed, and on which hosts.
+// Of a VM whose file a person deleted, only the change that made it knows that.
+func (s *Scaler) removedSpecs(ctx context.Context, undone *audit.Change) (specs []fleet.Spec, homes []topology.HostID, err error) {
+	var made map[fleet.Key]fleet.VM
+	for _, vm := range undone.Removed {
+		if vm.VCPUs == 0 {
+			if made == nil {
+				if made, err = s.everMade(ctx); err != nil {
+					return nil, nil, err
+				}
+			}
+			known, ok := made[vm.Key]
+			if !ok {
+				return nil, nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("the history does not say what %s was: "+
+					"restore its file from version control", vm.Name)}
+			}
+			vm = known
+		}
+		specs, homes = append(specs, vm.Spec), append(homes, vm.Host)
+	}
+	return specs, homes, nil
+}
+
+// everMade returns all VMs that the history knows, by key.
+func (s *Scaler) everMade(ctx context.Context) (map[fleet.Key]fleet.VM, error) {
+	entries, err := s.config.Store.History(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	made := map[fleet.Key]fleet.VM{}
+	for i := range entries {
+		for _, vm := range slices.Concat(entries[i].Change.Added, entries[i].Change.Removed) {
+			if vm.VCPUs > 0 {
+				made[vm.Key] = vm
+			}
+		}
+	}
+	return made, nil
+}

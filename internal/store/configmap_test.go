@@ -1,0 +1,322 @@
+package store_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/store"
+)
+
+const namespace = "default"
+
+// fleetName returns a name that no other test has.
+func fleetName() string { return "fleet-" + strings.ToLower(rand.Text()[:8]) }
+
+func openConfigMap(t *testing.T, client kubernetes.Interface, name string) *store.ConfigMap {
+	t.Helper()
+	c, err := store.NewConfigMap(client, namespace, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func configMapPlace(t *testing.T) place {
+	name := fleetName()
+	open := func(t *testing.T) interruptible { return openConfigMap(t, client(t), name) }
+	return place{open: open, elsewhere: open}
+}
+
+// TestConfigMaps looks at what a person sees with kubectl.
+func TestConfigMaps(t *testing.T) {
+	t.Parallel()
+	name := fleetName()
+	c := openConfigMap(t, client(t), name)
+	first := changed(0, 2000)
+	begin(t, c, wanted(), first)
+	maps := client(t).CoreV1().ConfigMaps(namespace)
+	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "numaform.dev/fleet=" + name + ",numaform.dev/part=files"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[string]bool{}
+	for _, m := range list.Items {
+		for key := range m.Data {
+			held[m.Annotations["numaform.dev/directory"]+":"+key] = true
+		}
+	}
+	for _, want := range []string{":fleet.json", ":.gitignore", "r/pve-1:main.tf", "r/pve-1:node-a-2001.tf"} {
+		if !held[want] {
+			t.Errorf("no ConfigMap holds %s: %v", want, held)
+		}
+	}
+	record, err := maps.Get(t.Context(), name+"-"+strings.ToLower(first.ID), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.Data["record.json"] = "{}"
+	if _, err := maps.Update(t.Context(), record, metav1.UpdateOptions{}); err == nil {
+		t.Error("a record can be changed")
+	}
+}
+
+func TestConfigMapByHand(t *testing.T) {
+	t.Parallel()
+	name := fleetName()
+	c := openConfigMap(t, client(t), name)
+	begin(t, c, wanted(), changed(0))
+	_, base := readFrom(t, c)
+	maps := client(t).CoreV1().ConfigMaps(namespace)
+	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "numaform.dev/fleet=" + name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range list.Items {
+		if _, has := m.Data["node-a-2001.tf"]; has {
+			delete(m.Data, "node-a-2001.tf")
+			if _, err := maps.Update(t.Context(), &m, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := c.Begin(t.Context(), base, wanted(), changed(1)); !errors.Is(err, store.ErrMoved) {
+		t.Errorf("after an edit: %v, want ErrMoved", err)
+	}
+	want := wanted()
+	delete(want, "r/pve-1/node-a-2001.tf")
+	wantFiles(t, c, want)
+	begin(t, c, render(map[fleet.VMID]string{2007: "pve-2"}), changed(2))
+	wantFiles(t, c, render(map[fleet.VMID]string{2007: "pve-2"}))
+}
+
+// later has a clock ahead, by which locks of others have expired.
+func later(c *store.ConfigMap) {
+	c.SetClock(clocktesting.NewFakeClock(time.Now().Add(31 * time.Second)))
+}
+
+// TestPausedHolder has a controller take over from one that was paused. The old one
+// cannot write any more, though the files are as it saw them.
+func TestPausedHolder(t *testing.T) {
+	t.Parallel()
+	name := fleetName()
+	paused, next := openConfigMap(t, client(t), name), openConfigMap(t, client(t), name)
+	paused.SetClock(clocktesting.NewFakeClock(time.Now())) // it does not go on
+	unlock, err := paused.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, paused, wanted(), changed(0))
+	_, base := readFrom(t, paused)
+	later(next)
+	unlockNext, err := next.Lock(t.Context())
+	if err != nil {
+		t.Fatalf("taking over: %v", err)
+	}
+	begin(t, next, wanted(), changed(1))
+	if err := paused.Begin(t.Context(), base, render(nil), changed(2)); !errors.Is(err, store.ErrMoved) {
+		t.Errorf("the old holder writes: %v, want ErrMoved", err)
+	}
+	if err := unlock(); !errors.Is(err, store.ErrLeaseLost) {
+		t.Errorf("unlocking what was lost: %v", err)
+	}
+	begin(t, next, render(nil), changed(3))
+	wantFiles(t, paused, render(nil))
+	wantHistory(t, paused, time.Time{}, open(changed(0)), open(changed(1)), open(changed(3)))
+	if err := unlockNext(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPausedWriter pauses a writer at each step, lets another one write all it
+// wants, and goes on.
+func TestPausedWriter(t *testing.T) {
+	t.Parallel()
+	last := render(map[fleet.VMID]string{2009: "pve-3"})
+	for step := 0; ; step++ {
+		name := fleetName()
+		paused, other := openConfigMap(t, client(t), name), openConfigMap(t, client(t), name)
+		begin(t, paused, render(map[fleet.VMID]string{2000: "pve-1"}), changed(0))
+		_, base := readFrom(t, paused)
+		left, at := step, ""
+		paused.Interrupt(func(name string) error {
+			if left == 0 {
+				at = name
+				begin(t, other, last, changed(2))
+			}
+			left--
+			return nil
+		})
+		if err := paused.Begin(t.Context(), base, wanted(), changed(1)); err != nil && !errors.Is(err, store.ErrMoved) {
+			t.Fatalf("paused at %q: %v", at, err)
+		}
+		if at == "" {
+			break
+		}
+		wantFiles(t, other, last)
+	}
+}
+
+func TestLeaseIsRenewed(t *testing.T) {
+	t.Parallel()
+	name := fleetName()
+	holder, other := openConfigMap(t, client(t), name), openConfigMap(t, client(t), name)
+	at := clocktesting.NewFakeClock(time.Now())
+	holder.SetClock(at)
+	other.SetClock(at)
+	unlock, err := holder.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		at.Step(10 * time.Second)
+		waitForRenewal(t, name, at.Now())
+	}
+	if _, err := other.Lock(t.Context()); !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), "held by process ") {
+		t.Errorf("while it is renewed: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+	unlock, err = other.Lock(t.Context())
+	if err != nil {
+		t.Fatalf("after unlock: %v", err)
+	}
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+}
+
+// waitForRenewal waits until a lease was renewed at a time.
+func waitForRenewal(t *testing.T, name string, at time.Time) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		l, err := client(t).CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatalf("waiting for the lease to be renewed: %v", err)
+		}
+		if !l.Spec.RenewTime.Time.Before(at.Truncate(time.Microsecond)) {
+			return
+		}
+		<-tick.C
+	}
+}
+
+// lossy loses the answers to some requests that arrived.
+type lossy struct {
+	under http.RoundTripper
+	lose  func(*http.Request) bool
+}
+
+var errLost = errors.New("the answer was lost")
+
+func (l lossy) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := l.under.RoundTrip(r)
+	if err == nil && l.lose(r) {
+		return nil, errors.Join(errLost, response.Body.Close())
+	}
+	return response, err
+}
+
+// TestLostAnswer loses the answer to the update that decides. The change is then
+// what is wanted, with its record, and whoever comes next goes on.
+func TestLostAnswer(t *testing.T) {
+	t.Parallel()
+	name := fleetName()
+	plain := openConfigMap(t, client(t), name)
+	begin(t, plain, render(nil), changed(0))
+	config := rest.CopyConfig(cluster(t).Config)
+	config.Wrap(func(under http.RoundTripper) http.RoundTripper {
+		return lossy{under: under, lose: func(r *http.Request) bool {
+			return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/configmaps/"+name)
+		}}
+	})
+	bad, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, base := readFrom(t, plain)
+	if err := openConfigMap(t, bad, name).Begin(t.Context(), base, wanted(), changed(1)); !errors.Is(err, errLost) {
+		t.Errorf("got %v, want the lost answer", err)
+	}
+	wantFiles(t, plain, wanted())
+	wantHistory(t, plain, time.Time{}, open(changed(0)), open(changed(1)))
+	begin(t, plain, render(nil), changed(2))
+	wantFiles(t, plain, render(nil))
+}
+
+func TestConfigMapLimits(t *testing.T) {
+	t.Parallel()
+	c := openConfigMap(t, client(t), fleetName())
+	begin(t, c, wanted(), changed(0))
+	_, base := readFrom(t, c)
+	for want, edit := range map[string]func(generator.Files){
+		"Kubernetes takes 1024": func(f generator.Files) { f["r/pve-1/node-a-2002.tf"] = []byte(strings.Repeat("# x\n", 300_000)) },
+		"cannot stand in a ConfigMap: rename its host": func(f generator.Files) {
+			f["r/pve-1/node-a..2002.tf"] = []byte("# Generated by numaform for pool a\n")
+		},
+	} {
+		files := wanted()
+		edit(files)
+		wantError(t, c.Begin(t.Context(), base, files, changed(1)), "nothing was written", want)
+	}
+	big := changed(1)
+	big.Why = strings.Repeat("because ", 200_000)
+	wantError(t, c.Begin(t.Context(), base, render(nil), big), "Kubernetes takes 1024")
+	wantFiles(t, c, wanted())
+	wantHistory(t, c, time.Time{}, open(changed(0)))
+	if _, err := store.NewConfigMap(client(t), namespace, "No Name"); err == nil || !strings.Contains(err.Error(), `"No Name"`) {
+		t.Errorf("a name that is none: %v", err)
+	}
+}
+
+func TestConfigMapHistoryOverDays(t *testing.T) {
+	t.Parallel()
+	c := openConfigMap(t, client(t), fleetName())
+	var all []audit.Entry
+	for i, minutes := range []int{0, 14 * 60, 3 * 24 * 60, 100 * 24 * 60} {
+		change := changed(minutes, 2000+i)
+		begin(t, c, wanted(), change)
+		end(t, c, change)
+		all = append(all, closed(change))
+	}
+	wantHistory(t, c, time.Time{}, all...)
+	wantHistory(t, c, all[1].Change.Time, all[1:]...)
+	wantHistory(t, c, all[2].Change.Time, all[2:]...)
+	wantHistory(t, c, all[2].Change.Time.Add(time.Second), all[3:]...)
+	wantHistory(t, c, all[3].Change.Time.Add(9000*time.Hour), all[3:]...)
+}
+
+func TestConfigMapRecordThatWasDeleted(t *testing.T) {
+	t.Parallel()
+	name := fleetName()
+	c := openConfigMap(t, client(t), name)
+	begin(t, c, wanted(), changed(0))
+	begin(t, c, wanted(), changed(1))
+	lost := name + "-" + strings.ToLower(changed(0).ID)
+	if err := client(t).CoreV1().ConfigMaps(namespace).Delete(t.Context(), lost, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.History(t.Context(), time.Time{})
+	wantError(t, err, lost, "in the annotation of ConfigMap "+name+"-"+strings.ToLower(changed(1).ID))
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want ErrNotExist", err)
+	}
+}

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/numaform/numaform/internal/audit"
+)
+
+// End adds the outcome of a change, once.
+func (d *Directory) End(_ context.Context, outcome audit.Outcome) error {
+	record, err := encodeOutcome(outcome)
+	if err != nil {
+		return err
+	}
+	return d.alone(func() error {
+		if err := d.resume(); err != nil {
+			return err
+		}
+		if _, err := os.Stat(d.target(recordName(outcome.ID))); err != nil {
+			return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
+		}
+		if err := d.absent(outcomeName(outcome.ID)); err != nil {
+			return err
+		}
+		if err := d.put(step{Path: outcomeName(outcome.ID), After: record}); err != nil {
+			return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
+		}
+		return nil
+	})
+}
+
+// absent refuses to replace a record.
+func (d *Directory) absent(name string) error {
+	_, err := os.Lstat(d.target(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = fs.ErrExist
+	}
+	return fmt.Errorf("adding the record %s: nothing was written: %w", d.target(name), err)
+}
+
+// History returns the changes that began at or after since. It opens only the
+// records that it returns: the names of the files tell the time.
+func (d *Directory) History(_ context.Context, since time.Time) (list []audit.Entry, err error) {
+	err = d.shared(func() error {
+		records, err := d.records()
+		if err != nil {
+			return err
+		}
+		var ids []string
+		for name := range records {
+			if id := strings.TrimSuffix(filepath.Base(name), ".json"); changeID.MatchString(id) {
+				ids = append(ids, id)
+			}
+		}
+		list, err = entries(ids, since, func(id string) (audit.Entry, error) { return d.entry(records, id) })
+		return err
+	})
+	return list, err
+}
+
+// records returns the names of all records; those that a write which was cut off
+// left to do, with their content.
+func (d *Directory) records() (map[string][]byte, error) {
+	next, err := d.staged()
+	if err != nil {
+		return nil, err
+	}
+	found, err := os.ReadDir(filepath.Join(d.path, HistoryDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("reading the history of fleet %s: %w", d.path, err)
+	}
+	records := map[string][]byte{}
+	for _, entry := range found {
+		records[HistoryDir+"/"+entry.Name()] = nil
+	}
+	for _, s := range next.Steps {
+		if strings.HasPrefix(s.Path, HistoryDir+"/") {
+			records[s.Path] = s.After
+		}
+	}
+	return records, nil
+}
+
+func (d *Directory) entry(records map[string][]byte, id string) (entry audit.Entry, err error) {
+	if err := d.record(records, recordName(id), id, &entry.Change); err != nil {
+		return entry, err
+	}
+	if _, ended := records[outcomeName(id)]; ended {
+		entry.Outcome = &audit.Outcome{}
+		err = d.record(records, outcomeName(id), id, entry.Outcome)
+	}
+	return entry, err
+}
+
+func (d *Directory) record(records map[string][]byte, name, id string, record any) error {
+	content := records[name]
+	if content == nil {
+		var err error
+		if content, err = os.ReadFile(d.target(name)); err != nil {
+			return fmt.Errorf("reading the history of fleet %s: %w", d.path, err)
+		}
+	}
+	return decode(d.target(name), mendRecord, id, content, record)
+}

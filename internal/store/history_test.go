@@ -1,0 +1,226 @@
+package store_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// TestBrokenRecords has records that numaform did not write so.
+func TestBrokenRecords(t *testing.T) {
+	t.Parallel()
+	first, second := changed(0), changed(1)
+	for name, tt := range map[string]struct{ file, content, want string }{
+		"cut off":      {first.ID + ".json", `{"format": 1, "id": "` + first.ID, "restore it from a backup"},
+		"newer":        {first.ID + ".json", `{"format": 2, "id": "` + first.ID + `"}`, "a newer numaform wrote it (format 2, this one knows 1): use that numaform"},
+		"no format":    {first.ID + ".json", `{"id": "` + first.ID + `"}`, "it names no format"},
+		"another's":    {first.ID + ".json", `{"format": 1, "id": "` + second.ID + `"}`, `it is the record of "` + second.ID},
+		"of an unkind": {first.ID + ".json", `{"format": 1, "id": "` + first.ID + `", "added": 7}`, "restore it from a backup"},
+		"outcome":      {first.ID + ".outcome.json", ``, "restore it from a backup"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := store.NewDirectory(t.TempDir())
+			begin(t, d, wanted(), first)
+			begin(t, d, wanted(), second)
+			put(t, d.Path(), "history/"+tt.file, tt.content)
+			_, err := d.History(t.Context(), time.Time{})
+			wantError(t, err, filepath.Join(d.Path(), "history", tt.file), tt.want)
+			var broken *store.RecordError
+			if !errors.As(err, &broken) {
+				t.Errorf("got %T, want a RecordError", err)
+			}
+			wantHistory(t, d, second.Time, open(second)) // what is not asked for is not opened
+		})
+	}
+}
+
+func TestHistoryOfOthers(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	begin(t, d, wanted(), changed(0))
+	for _, name := range []string{"README.md", "notes.json", "20261121T134501Z.json", ".x.json"} {
+		put(t, d.Path(), "history/"+name, "mine")
+	}
+	wantHistory(t, d, time.Time{}, open(changed(0)))
+	wantFiles(t, d, wanted())
+	write(t, d, render(nil))
+	wantHistory(t, d, time.Time{}, open(changed(0)))
+}
+
+// TestCrashedRecord ends a Begin right after it was staged: the record is in the
+// history before its file is there.
+func TestCrashedRecord(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	_, base := readFrom(t, d)
+	d.Interrupt(func(name string) error {
+		if name != "next.json" {
+			return errCrash
+		}
+		return nil
+	})
+	if err := d.Begin(t.Context(), base, wanted(), changed(0)); !errors.Is(err, errCrash) {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(d.Path(), "history")); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("the record is there already: %v", err)
+	}
+	again := store.NewDirectory(d.Path())
+	wantFiles(t, again, wanted())
+	wantHistory(t, again, time.Time{}, open(changed(0)))
+	end(t, again, changed(0))
+	wantHistory(t, again, time.Time{}, closed(changed(0)))
+	wantNoStage(t, again)
+}
+
+// gated reports whether the gate of a directory can not be had now, shared or alone.
+func gated(t *testing.T, dir string, how int) bool {
+	t.Helper()
+	gate, err := os.Open(filepath.Join(dir, store.PrivateDir, "gate"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close() //nolint:errcheck // nothing was written
+	err = unix.Flock(int(gate.Fd()), how|unix.LOCK_NB)
+	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Fatal(err)
+	}
+	return err != nil
+}
+
+// TestGate looks at who is kept out of a directory while it is written and read.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	d.Interrupt(func(name string) error {
+		if !gated(t, d.Path(), unix.LOCK_SH) {
+			t.Errorf("a reader may come before %s is written", name)
+		}
+		return nil
+	})
+	begin(t, d, wanted(), changed(0))
+	pipe := filepath.Join(d.Path(), "r", "pve-1", "node-a-2000.tf")
+	if err := errors.Join(os.Remove(pipe), unix.Mkfifo(pipe, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error)
+	go func() { // it waits for someone to write into the pipe
+		_, err := d.Files()
+		read <- err
+	}()
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !gated(t, d.Path(), unix.LOCK_EX) {
+		select {
+		case <-deadline:
+			t.Fatal("a writer may come while the files are read")
+		case <-tick.C:
+		}
+	}
+	if err := os.WriteFile(pipe, wanted()["r/pve-1/node-a-2000.tf"], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadDuringWrites has readers beside a writer. They see whole fleets only, and
+// a record with each.
+func TestReadDuringWrites(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
+	fleets := []generator.Files{
+		render(map[fleet.VMID]string{2000: "pve-1", 2001: "pve-2"}),
+		render(map[fleet.VMID]string{2002: "pve-1", 2003: "pve-2"}),
+	}
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				files, _, err := store.NewDirectory(d.Path()).Read(t.Context())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if len(files) > 0 && !cmp.Equal(files, fleets[0]) && !cmp.Equal(files, fleets[1]) {
+					t.Errorf("a fleet of two: %v", sorted(files))
+					return
+				}
+			}
+		})
+	}
+	var want []audit.Entry
+	for i := range 12 {
+		begin(t, d, fleets[i%2], changed(i))
+		want = append(want, open(changed(i)))
+	}
+	close(done)
+	readers.Wait()
+	wantHistory(t, d, time.Time{}, want...)
+}
+
+// sorted returns the names of node files.
+func sorted(files generator.Files) []string {
+	var names []string
+	for name := range files {
+		if strings.Contains(name, "node-") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TestDiskFull has a directory that takes no more: nothing is half written.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	begin(t, d, wanted(), changed(0))
+	_, base := readFrom(t, d)
+	full := errors.New("no space left on device")
+	d.Interrupt(func(string) error { return full })
+	if err := d.Begin(t.Context(), base, render(nil), changed(1)); !errors.Is(err, full) {
+		t.Errorf("got %v", err)
+	}
+	d.Interrupt(nil)
+	wantFiles(t, d, wanted())
+	wantHistory(t, d, time.Time{}, open(changed(0)))
+}
+
+func TestLockNamesItsHolder(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	unlock, err := d.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Lock(t.Context())
+	host, hostErr := os.Hostname()
+	if hostErr != nil {
+		t.Fatal(hostErr)
+	}
+	wantError(t, err, "held by process ", " on "+host)
+	if err := unlock(); err != nil {
+		t.Error(err)
+	}
+}

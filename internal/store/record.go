@@ -1,0 +1,126 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/internal/audit"
+)
+
+// HistoryDir holds, below the fleet's directory, the records of its changes.
+const HistoryDir = "history"
+
+// idTime is the layout of the time that a change's ID begins with.
+const idTime = "20060102T150405Z"
+
+var changeID = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}Z-[0-9a-z]+$`)
+
+// recordName and outcomeName are the paths of a change's two records.
+func recordName(id string) string  { return HistoryDir + "/" + id + ".json" }
+func outcomeName(id string) string { return HistoryDir + "/" + id + ".outcome.json" }
+
+// encodeChange returns the record of a change in the format of this numaform.
+func encodeChange(change audit.Change) ([]byte, error) {
+	if !changeID.MatchString(change.ID) {
+		return nil, fmt.Errorf("recording change %q: its ID is none: it must look like 20261121T134501Z-1f2e3d4c", change.ID)
+	}
+	change.Format = audit.FormatVersion
+	return encode(change.ID, change)
+}
+
+// encodeOutcome returns the record of an outcome in the format of this numaform.
+func encodeOutcome(outcome audit.Outcome) ([]byte, error) {
+	if !changeID.MatchString(outcome.ID) {
+		return nil, fmt.Errorf("recording the outcome of %q: that is no ID of a change", outcome.ID)
+	}
+	outcome.Format = audit.FormatVersion
+	return encode(outcome.ID, outcome)
+}
+
+func encode(id string, record any) ([]byte, error) {
+	text, err := json.MarshalIndent(record, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("recording change %s: %w", id, err)
+	}
+	return append(text, '\n'), nil
+}
+
+// RecordError says which record of the history numaform does not understand.
+type RecordError struct {
+	// Where is the file, the commit or the object that holds it.
+	Where string
+	// Mend says what to do.
+	Mend string
+	Err  error
+}
+
+// Error returns "where: problem: mend".
+func (e *RecordError) Error() string {
+	return fmt.Sprintf("reading the record %s: %v: %s", e.Where, e.Err, e.Mend)
+}
+
+// Unwrap returns the cause.
+func (e *RecordError) Unwrap() error { return e.Err }
+
+// mend is what to do about a broken record, where version control does not do it.
+const mendRecord = "restore it from a backup, or move it elsewhere if it is lost: its change is then no part of the history"
+
+// decode reads a record that claims to be of the change id.
+func decode(where, mend, id string, content []byte, record any) error {
+	var head struct {
+		Format int    `json:"format"`
+		ID     string `json:"id"`
+	}
+	err := json.Unmarshal(content, &head)
+	switch {
+	case err != nil:
+	case head.Format > audit.FormatVersion:
+		return &RecordError{
+			Where: where, Mend: "use that numaform",
+			Err: fmt.Errorf("a newer numaform wrote it (format %d, this one knows %d)", head.Format, audit.FormatVersion),
+		}
+	case head.Format < 1:
+		err = errors.New("it names no format")
+	case head.ID != id:
+		err = fmt.Errorf("it is the record of %q, not of %q", head.ID, id)
+	default:
+		err = json.Unmarshal(content, record)
+	}
+	if err != nil {
+		return &RecordError{Where: where, Mend: mend, Err: err}
+	}
+	return nil
+}
+
+// recent returns which of the changes began in the second of since or later, oldest
+// first, and at least the last one.
+func recent(ids []string, since time.Time) []string {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	if since.IsZero() || len(ids) == 0 {
+		return ids
+	}
+	first, _ := slices.BinarySearch(ids, since.UTC().Format(idTime))
+	return ids[min(first, len(ids)-1):]
+}
+
+// entries loads the recent ones of the changes.
+func entries(ids []string, since time.Time, load func(id string) (audit.Entry, error)) ([]audit.Entry, error) {
+	var list []audit.Entry
+	ids = recent(ids, since)
+	for i, id := range ids {
+		entry, err := load(id)
+		if err != nil {
+			return nil, err
+		}
+		if last := i == len(ids)-1; last || !entry.Change.Time.Before(since) {
+			list = append(list, entry)
+		}
+	}
+	return list, nil
+}

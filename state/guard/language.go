@@ -1,0 +1,75 @@
+package guard
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/ext"
+)
+
+// maxCost bounds the work of one expression, in CEL's units: some ten milliseconds.
+const maxCost = 1_000_000
+
+// language is the CEL that policies are written in.
+type language struct {
+	// plan has the variables of rules about a plan, resource three more.
+	plan, resource *cel.Env
+}
+
+// newLanguage declares the variables of rules.
+func newLanguage() (*language, error) {
+	facts := []any{
+		reflect.TypeFor[intentFacts](), reflect.TypeFor[targetFacts](),
+		reflect.TypeFor[changeFacts](), reflect.TypeFor[resourceFacts](), ext.ParseStructTags(true),
+	}
+	plan, err := cel.NewEnv(
+		ext.NativeTypes(facts...), ext.Strings(), ext.Sets(), ext.Math(),
+		cel.CrossTypeNumericComparisons(true),
+		cel.Variable("plan", cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable("intent", cel.ObjectType("guard.intentFacts")),
+		cel.Variable("change", cel.ObjectType("guard.changeFacts")),
+		cel.Variable("pools", cel.ListType(cel.StringType)),
+	)
+	if err != nil {
+		return nil, err
+	}
+	values := cel.MapType(cel.StringType, cel.DynType)
+	resource, err := plan.Extend(
+		cel.Variable("resource", cel.ObjectType("guard.resourceFacts")),
+		cel.Variable("before", values), cel.Variable("after", values),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return &language{plan: plan, resource: resource}, nil
+}
+
+// celProblem is what is wrong with an expression, and in which of its lines.
+type celProblem struct {
+	line    int
+	message string
+}
+
+// compile compiles an expression that must have a type.
+func (l *language) compile(text string, each bool, want *cel.Type) (cel.Program, *celProblem) {
+	env := l.plan
+	if each {
+		env = l.resource
+	}
+	ast, issues := env.Compile(text)
+	if issues.Err() != nil {
+		first := issues.Errors()[0]
+		message := strings.ReplaceAll(first.Message, "guard.", "")
+		return nil, &celProblem{line: first.Location.Line(), message: message}
+	}
+	if got := ast.OutputType(); !got.IsExactType(want) {
+		return nil, &celProblem{line: 1, message: fmt.Sprintf("it is %s, want %s", got, want)}
+	}
+	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
+	if err != nil {
+		return nil, &celProblem{line: 1, message: err.Error()}
+	}
+	return program, nil
+}

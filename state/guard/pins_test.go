@@ -1,0 +1,158 @@
+package guard_test
+
+import (
+	"strings"
+	"testing"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// pinnedPlan is a create of VMs 2001, pinned by its affinity, and 2002, pinned by its
+// marker.
+func pinnedPlan(affinity, pins string) edits {
+	e := edits{after + "cpu.0.affinity": affinity}
+	if pins != "" {
+		e["resource_changes.1.change.after.description"] = "numaform/1 cluster=prod key=" + string(vm(2002).Key) + " pins=" + pins
+	}
+	return e
+}
+
+func claim(vmid fleet.VMID, host topology.HostName, list string) guard.Claim {
+	return guard.Claim{Host: host, CPUs: cpus(list), Guest: "db", VMID: vmid}
+}
+
+func cpus(list string) topology.CPUSet {
+	set, err := topology.ParseCPUSet(list)
+	if err != nil {
+		panic(err)
+	}
+	return set
+}
+
+func TestCheckPins(t *testing.T) {
+	t.Parallel()
+	update := edits{after + "description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5"}
+	tests := []struct {
+		name   string
+		plan   string
+		edits  edits
+		claims []guard.Claim
+		part   string
+	}{
+		{"free", "create", pinnedPlan("0-3", "4,5"), []guard.Claim{claim(100, "pve-1", "6-9")}, ""},
+		{"on another host", "create", pinnedPlan("0-3", "4,5"), []guard.Claim{claim(100, "pve-2", "0-9")}, ""},
+		{"its own", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(2001, "pve-1", "0-3")}, ""},
+		{"held by a guest", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(100, "pve-1", "3,9")}, `CPUs 3 of host pve-1 are held by guest 100 ("db")`},
+		{"held by a guest, by marker", "create", pinnedPlan("", "4,5"), []guard.Claim{claim(100, "pve-1", "5")}, "CPUs 5 of host pve-1 are held by guest 100"},
+		{"of two VMs of the plan", "create", pinnedPlan("0-3", "3,4"), nil, "CPUs 3 of host pve-1 are planned for " + vm(2002).Address + " too"},
+		{"of no list", "create", pinnedPlan("0-3;evil", ""), nil, "cannot be read"},
+		{"unknown", "create", edits{unknown + "cpu.0.affinity": true}, nil, "not known before the apply"},
+		{"all of the block unknown", "create", edits{unknown + "cpu": true}, nil, "not known before the apply"},
+		{"an update to free ones", "update", update, []guard.Claim{claim(2001, "pve-1", "2,3")}, ""},
+		{"an update to held ones", "update", update, []guard.Claim{claim(100, "pve-1", "4")}, "CPUs 4 of host pve-1 are held by guest 100"},
+		{"a delete among VMs that share", "mixed", edits{
+			first + "change.after.cpu.0.affinity": "0-3", first + "change.before.cpu.0.affinity": "0-3",
+		}, []guard.Claim{claim(100, "pve-1", "0-9")}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			i := intents()[tt.plan]
+			i.Claims = tt.claims
+			v := guard.Check(edited(t, tt.plan, tt.edits), i, guard.DefaultRules())
+			if tt.part == "" && v.Decision != guard.Allow {
+				t.Errorf("want allowed, got\n%s", v)
+			}
+			if tt.part != "" && (v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, tt.part)) {
+				t.Errorf("want denied because of %q, got\n%s", tt.part, v)
+			}
+		})
+	}
+}
+
+func TestCheckPinsOfAVMThatStays(t *testing.T) {
+	t.Parallel()
+	affinity := "resource_changes.2.change.after.cpu.0.affinity"
+	stays := edits{first + "change.after.cpu.0.affinity": "0-3", first + "change.before.cpu.0.affinity": "0-3", affinity: "3-6"}
+	v := guard.Check(edited(t, "mixed", stays), mixed, guard.DefaultRules())
+	if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, "CPUs 3 of host pve-1 are planned for "+vm(2001).Address) {
+		t.Errorf("want denied, got\n%s", v)
+	}
+	stays[first+"change.after.node_name"], stays[first+"change.before.node_name"] = "pve-2", "pve-2"
+	if v := guard.Check(edited(t, "mixed", stays), mixed, guard.DefaultRules()); v.Decision != guard.Allow {
+		t.Errorf("the other moved away: want allowed, got\n%s", v)
+	}
+}
+
+func TestCheckDrained(t *testing.T) {
+	t.Parallel()
+	deleting := func(edit func(*guard.Target)) guard.Intent {
+		i := mixed
+		d := vm(2002)
+		edit(&d)
+		i.Delete = []guard.Target{d}
+		return i
+	}
+	for name, tt := range map[string]struct {
+		edit func(*guard.Target)
+		part string
+	}{
+		"nobody says so":     {func(d *guard.Target) { d.Drained = false }, "nobody says that it is: drain the Node workers-2002"},
+		"blocked":            {func(d *guard.Target) { d.Drained, d.Blocked = false, "pod web-0 is kept by budget web" }, "stays until its Node is drained: pod web-0 is kept by budget web"},
+		"drained or blocked": {func(d *guard.Target) { d.Blocked = "pod web-0 is kept by budget web" }, "pod web-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := guard.Check(edited(t, "mixed", nil), deleting(tt.edit), guard.DefaultRules())
+			if v.Decision != guard.Deny || len(v.Findings) != 1 || !has(v, guard.Deny, guard.RuleDrained, tt.part) {
+				t.Errorf("want denied because of %q only, got\n%s", tt.part, v)
+			}
+			if v.Findings[0].Address != vm(2002).Address || strings.Contains(v.Findings[0].Message, string(vm(2002).Key)) {
+				t.Errorf("got finding %+v", v.Findings[0])
+			}
+		})
+	}
+	// A VM that is gone already takes no pod with it.
+	plan := edited(t, "mixed", nil)
+	plan.ResourceDrift = append(plan.ResourceDrift, plan.ResourceChanges[1])
+	plan.ResourceChanges = append(plan.ResourceChanges[:1:1], plan.ResourceChanges[2])
+	if v := guard.Check(plan, deleting(func(d *guard.Target) { d.Drained = false }), guard.DefaultRules()); v.Decision != guard.Allow {
+		t.Errorf("VM gone: got\n%s", v)
+	}
+}
+
+// TestCheckUpdatesPerKind: what a VM may change in place its security groups may not,
+// and the other way round.
+func TestCheckUpdatesPerKind(t *testing.T) {
+	t.Parallel()
+	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })
+	for attribute, allowed := range map[string]bool{"rule": true, "vm_id": false, "node_name": false, "description": false, "enabled": false} {
+		plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{"update"}})
+		groups, node := plan.ResourceChanges[4].Change, plan.ResourceChanges[3].Change
+		before := map[string]any{}
+		for name, value := range groups.After.(map[string]any) {
+			before[name] = value
+		}
+		before[attribute] = []any{map[string]any{"security_group": "other"}}
+		groups.Before, groups.AfterUnknown = before, nil
+		node.Actions, node.Before, node.AfterUnknown = []tfjson.Action{"no-op"}, node.After, nil
+		v := guard.Check(plan, updating, guard.DefaultRules())
+		if denied := has(v, guard.Deny, guard.RuleUpdate, attribute+" would change in place"); denied == allowed {
+			t.Errorf("%s: got\n%s", attribute, v)
+		}
+	}
+	for _, attribute := range []string{"description", "on_boot", "pool_id", "tags"} {
+		v := guard.Check(edited(t, "update", edits{first + "change.before." + attribute: "x"}), update1, guard.DefaultRules())
+		if has(v, guard.Deny, guard.RuleUpdate, "") {
+			t.Errorf("%s of a VM: got\n%s", attribute, v)
+		}
+	}
+	v := guard.Check(edited(t, "update", edits{after + "rule": "x"}), update1, guard.DefaultRules())
+	if !has(v, guard.Deny, guard.RuleUpdate, "rule would change") {
+		t.Errorf("a VM's rule: got\n%s", v)
+	}
+}

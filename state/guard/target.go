@@ -1,0 +1,54 @@
+package guard
+
+import (
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// Target is one VM of an intent, and how to know it.
+type Target struct {
+	// Address is the resource's: module.<name>.proxmox_virtual_environment_vm.node.
+	Address string            `json:"address"`
+	VMID    fleet.VMID        `json:"vmid"`
+	Key     fleet.Key         `json:"key"`
+	Host    topology.HostName `json:"host"`
+	// Pool is the name of the VM's NodePool.
+	Pool string `json:"pool,omitempty"`
+	// Incomplete tells an import of a VM whose create was cut off before it ever
+	// ran: it may be given any attribute that its file says.
+	Incomplete bool `json:"incomplete,omitempty"`
+	// Drained tells a delete whose Node is drained, never joined, or is gone. No
+	// other VM is deleted.
+	Drained bool `json:"drained,omitempty"`
+	// Blocked says why the Node is not drained yet, if it is not.
+	Blocked string `json:"blocked,omitempty"`
+}
+
+// ImportID returns what the provider imports the VM by: "<host>/<vmid>".
+func (t Target) ImportID() string { return importID(t.Host, t.VMID) }
+
+// Intent is the change that was asked for of one host. A plan must contain all of
+// it and nothing besides.
+type Intent struct {
+	// ClusterID is the one in the markers of our VMs.
+	ClusterID string   `json:"cluster_id"`
+	Create    []Target `json:"create,omitempty"`
+	Delete    []Target `json:"delete,omitempty"`
+	Import    []Target `json:"import,omitempty"`
+	Update    []Target `json:"update,omitempty"`
+	// Targeted tells a plan that was restricted to the targets: it can change nothing
+	// else, so that it does not show the rest is no fault.
+	Targeted bool `json:"targeted,omitempty"`
+	// Claims are the CPUs that guests hold, from a fresh look at the host. A guest's
+	// own claims do not stand in its way.
+	Claims []Claim `json:"claims,omitempty"`
+}
+
+// Claim is CPUs of a host that a guest holds, by its live affinity or its marker.
+type Claim struct {
+	Host topology.HostName `json:"host"`
+	CPUs topology.CPUSet   `json:"cpus"`
+	// Guest is the guest's name, for the reader.
+	Guest string     `json:"guest,omitempty"`
+	VMID  fleet.VMID `json:"vmid"`
+}

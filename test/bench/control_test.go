@@ -1,0 +1,109 @@
+package bench_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// maxControl is how much of a plan's CPU guard, audit and git may take together.
+const maxControl = 0.10
+
+// BenchmarkChangeControl compares what judging, recording and committing a change
+// takes with the engine's and the provider's CPU for its plan: one VM more on a host
+// with 20.
+func BenchmarkChangeControl(b *testing.B) {
+	f := build(b, 20, 1)
+	f.add(b) // the first apply on a host also fetches the provider
+	f.undo(b)
+	change := f.propose(b, f.read(b), 1, f.last())
+	rules := guard.DefaultRules()
+	var planning, judging, keeping time.Duration
+	for b.Loop() {
+		planning, judging, keeping = time.Hour, time.Hour, time.Hour
+		for range repetitions {
+			before := children(b)
+			plans, err := f.scaler.Plan(b.Context(), change)
+			if err != nil || len(plans) != 1 || plans[0].Err != nil {
+				b.Fatalf("plans %v, %v", plans, err)
+			}
+			planning = min(planning, children(b)-before)
+			plan := &plans[0]
+			before = own(b)
+			verdict := guard.Check(plan.Plan.JSON, plan.Intent, rules)
+			limits := guard.CheckLimits([]guard.HostIntent{{Host: plan.Shard, Intent: plan.Intent}}, nil, rules.Limits)
+			judging = min(judging, own(b)-before)
+			if verdict.And(limits).Decision != guard.Allow {
+				b.Fatalf("%s", verdict.And(limits))
+			}
+			record := audit.Change{
+				ID: "20261121T134501Z-000000aa", Time: time.Date(2026, 11, 21, 13, 45, 1, 0, time.UTC), ClusterID: "bench",
+				Kind: audit.KindScaleUp, Why: "a benchmark", Added: change.Added,
+				Shards: []audit.Shard{{Host: plan.Shard, Create: plan.Intent.Create, Verdict: verdict, PlanSHA256: plan.Plan.SHA256}},
+			}
+			keeping = min(keeping, commit(b, change.BeforeFiles, change.AfterFiles, record))
+		}
+	}
+	part := (judging + keeping).Seconds() / planning.Seconds()
+	b.ReportMetric(planning.Seconds()*1000, "plan-cpu-ms")
+	b.ReportMetric(judging.Seconds()*1000, "guard-cpu-ms")
+	b.ReportMetric(keeping.Seconds()*1000, "audit+git-cpu-ms")
+	b.ReportMetric(part*100, "%-of-plan")
+	b.ReportMetric(0, "ns/op")
+	if part > maxControl {
+		b.Errorf("guard, audit and git take %.1f %% of a plan's CPU, want at most %.0f %%", part*100, maxControl*100)
+	}
+}
+
+// commit returns what it takes to fetch, commit and push a change and its outcome, with git
+// itself at the other end.
+func commit(b *testing.B, before, after generator.Files, record audit.Change) time.Duration {
+	b.Helper()
+	remote := filepath.Join(b.TempDir(), "fleet.git")
+	if out, err := exec.CommandContext(b.Context(), "git", "init", "--quiet", "--bare", remote).CombinedOutput(); err != nil {
+		b.Fatalf("%v: %s", err, out)
+	}
+	kept, err := store.NewGit(store.GitConfig{Dir: filepath.Join(b.TempDir(), "fleet"), Remote: remote})
+	if err != nil {
+		b.Fatal(err)
+	}
+	first := record
+	first.ID, first.Time = "20261121T134500Z-000000aa", record.Time.Add(-time.Second)
+	for i, one := range []struct {
+		files  generator.Files
+		record audit.Change
+	}{{before, first}, {after, record}} {
+		started := own(b) + children(b)
+		_, revision, err := kept.Read(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := kept.Begin(b.Context(), revision, one.files, one.record); err != nil {
+			b.Fatal(err)
+		}
+		if err := kept.End(b.Context(), audit.Outcome{ID: one.record.ID, Time: one.record.Time}); err != nil {
+			b.Fatal(err)
+		}
+		if i == 1 {
+			return own(b) + children(b) - started
+		}
+	}
+	return 0
+}
+
+// own returns the CPU time of this process so far.
+func own(b *testing.B) time.Duration {
+	b.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}

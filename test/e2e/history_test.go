@@ -1,0 +1,256 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/demo"
+)
+
+// inGit keeps a stage's fleet in git, with a remote, and returns the remote.
+func inGit(t *testing.T, stage *demo.Stage) string {
+	t.Helper()
+	remote := filepath.Join(t.TempDir(), "fleet.git")
+	git(t, "", "init", "--quiet", "--bare", "--initial-branch", "main", remote)
+	edit(t, stage, "numaform.yaml", "  backend: {type: local}", "  backend: {type: local}\n  git: {remote: "+remote+"}")
+	return remote
+}
+
+// git runs git in a directory.
+func git(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "git", args...)
+	command.Dir = dir
+	command.Env = append(os.Environ(), "GIT_AUTHOR_NAME=op", "GIT_AUTHOR_EMAIL=op@example.com",
+		"GIT_COMMITTER_NAME=op", "GIT_COMMITTER_EMAIL=op@example.com", "GIT_CONFIG_GLOBAL=/dev/null")
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// vms returns the VMIDs that Proxmox has of the fleet's range.
+func vms(stage *demo.Stage) []int {
+	var ids []int
+	for _, guest := range stage.Sim.Guests() {
+		if guest.VMID >= 2000 && guest.VMID < 3000 {
+			ids = append(ids, guest.VMID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// nothing is a cluster without pods.
+func nothing(t *testing.T, stage *demo.Stage) string {
+	t.Helper()
+	path := filepath.Join(stage.Dir, "nothing.yaml")
+	if err := os.WriteFile(path, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func history(t *testing.T, stage *demo.Stage, args ...string) []audit.Entry {
+	t.Helper()
+	var entries []audit.Entry
+	if err := json.Unmarshal([]byte(run(t, stage, cli.ExitOK, slices.Concat([]string{"history", "-o", "json"}, args)...)), &entries); err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func kinds(entries []audit.Entry) []audit.Kind {
+	var found []audit.Kind
+	for _, entry := range entries {
+		found = append(found, entry.Change.Kind)
+	}
+	return found
+}
+
+// TestUndo takes a scale-up and a scale-down back.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	made := vms(stage)
+	none := nothing(t, stage)
+	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
+	if left := vms(stage); len(left) != 0 {
+		t.Fatalf("the scale-up was undone and VMs %v are left", left)
+	}
+	// Undone in turn: as many VMs, with numbers and keys of their own.
+	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
+	again := vms(stage)
+	if len(again) != len(made) || slices.ContainsFunc(again, func(id int) bool { return slices.Contains(made, id) }) {
+		t.Fatalf("VMs %v, before %v", again, made)
+	}
+	compare(t, stage)
+	desired, _ := readFleet(t, stage.Fleet())
+	pinned := desired.VMs[slices.IndexFunc(desired.VMs, func(vm fleet.VM) bool { return vm.Pool == "pinned" })]
+	run(t, stage, cli.ExitOK, "remove", pinned.Name, "-f", none, "--auto-approve")
+	entries := history(t, stage)
+	run(t, stage, cli.ExitOK, "undo", entries[len(entries)-1].Change.ID, "-f", none, "--auto-approve")
+	compare(t, stage)
+	entries = history(t, stage)
+	want := []audit.Kind{audit.KindScaleUp, audit.KindUndo, audit.KindUndo, audit.KindScaleDown, audit.KindUndo}
+	if got := kinds(entries); !slices.Equal(got, want) {
+		t.Fatalf("history %v, want %v", got, want)
+	}
+	last, down := entries[4].Change, entries[3].Change
+	if last.Undoes != down.ID || len(last.Added) != 1 || last.Added[0].Host != pinned.Host || last.Added[0].Key == pinned.Key {
+		t.Errorf("the last change undoes %s and adds %+v", last.Undoes, last.Added)
+	}
+	for _, entry := range entries {
+		if entry.Outcome == nil || len(entry.Unfinished()) > 0 || len(entry.Change.Shards) == 0 {
+			t.Errorf("change %s is not finished: %+v", entry.Change.ID, entry.Outcome)
+		}
+		for _, shard := range entry.Change.Shards {
+			if len(shard.PlanSHA256) != 64 || len(shard.Verdict.Findings) > 0 {
+				t.Errorf("change %s: plan %q, verdict %s", entry.Change.ID, shard.PlanSHA256, shard.Verdict)
+			}
+		}
+	}
+	out := run(t, stage, cli.ExitFailed, "undo", entries[0].Change.ID, "-f", none, "--auto-approve")
+	if len(vms(stage)) != len(again) {
+		t.Errorf("a second undo of the same change did something:\n%s", out)
+	}
+}
+
+// TestGitRevert takes a scale-up and a scale-down back as people do who know git.
+func TestGitRevert(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	remote := inGit(t, stage)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	made := vms(stage)
+	none := nothing(t, stage)
+	laptop := t.TempDir()
+	git(t, "", "clone", "--quiet", remote, laptop)
+	up := git(t, laptop, "rev-parse", "HEAD")
+	if trailers := git(t, laptop, "log", "-1", "--format=%(trailers:only)"); !strings.Contains(trailers, "Numaform-Plan: homelab/pve-1 sha256:") {
+		t.Errorf("trailers:\n%s", trailers)
+	}
+	git(t, laptop, "revert", "--no-edit", up)
+	git(t, laptop, "push", "--quiet")
+	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
+	if left := vms(stage); len(left) != 0 {
+		t.Fatalf("the scale-up was reverted and VMs %v are left", left)
+	}
+	// The revert reverted: the same VMs again.
+	git(t, laptop, "pull", "--quiet", "--rebase")
+	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "--grep=^Revert", "-1"))
+	git(t, laptop, "push", "--quiet")
+	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
+	if again := vms(stage); !slices.Equal(again, made) {
+		t.Fatalf("VMs %v, before %v", again, made)
+	}
+	compare(t, stage)
+	// A scale-down, reverted.
+	name := vmOf(t, stage, 2000).Name
+	run(t, stage, cli.ExitOK, "remove", name, "-f", none, "--auto-approve")
+	git(t, laptop, "pull", "--quiet", "--rebase")
+	git(t, laptop, "revert", "--no-edit", "HEAD")
+	git(t, laptop, "push", "--quiet")
+	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
+	compare(t, stage)
+	entries := history(t, stage)
+	want := []audit.Kind{audit.KindScaleUp, audit.KindByHand, audit.KindByHand, audit.KindScaleDown, audit.KindByHand}
+	if got := kinds(entries); !slices.Equal(got, want) {
+		t.Errorf("history %v, want %v", got, want)
+	}
+	for _, entry := range entries {
+		if entry.Commit == "" || len(entry.Unfinished()) > 0 {
+			t.Errorf("change %s: commit %q, unfinished %v", entry.Change.ID, entry.Commit, entry.Unfinished())
+		}
+	}
+	if commits := git(t, laptop, "rev-list", "--count", "origin/main"); commits == "0" {
+		t.Error("no commits")
+	}
+	if about := history(t, stage, name); len(about) != 5 {
+		t.Errorf("%d changes of %s, want all 5", len(about), name)
+	}
+}
+
+// TestGitRevertOfAnOlderChange takes back the first of two scale-ups, which brought
+// all that the second one's VMs share with it, and lets neither numbers nor keys
+// come back.
+func TestGitRevertOfAnOlderChange(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	remote := inGit(t, stage)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	first := vms(stage)
+	edit(t, stage, "manifests/pods.yaml", "replicas: 12", "replicas: 30")
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	second := slices.DeleteFunc(vms(stage), func(id int) bool { return slices.Contains(first, id) })
+	if len(second) == 0 {
+		t.Fatal("the second scale-up made no VM")
+	}
+	laptop := t.TempDir()
+	git(t, "", "clone", "--quiet", remote, laptop)
+	if changed := git(t, laptop, "show", "--format=", "--name-only", "HEAD", "--", ":!*/node-*.tf", ":!history"); changed != "" {
+		t.Errorf("the second scale-up changed %s", changed)
+	}
+	git(t, laptop, "revert", "--no-edit", "HEAD~1")
+	git(t, laptop, "push", "--quiet")
+	none := nothing(t, stage)
+	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
+	if left := vms(stage); !slices.Equal(left, second) {
+		t.Fatalf("VMs %v are left, want %v", left, second)
+	}
+	// The newest goes too, and the pods ask anew.
+	git(t, laptop, "pull", "--quiet", "--rebase")
+	newest := "*/node-*-" + strconv.Itoa(slices.Max(second)) + ".tf"
+	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "-1", "--", newest))
+	git(t, laptop, "push", "--quiet")
+	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
+	if left := vms(stage); len(left) > 0 {
+		t.Fatalf("both scale-ups were reverted and VMs %v are left", left)
+	}
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	if fresh := vms(stage); len(fresh) == 0 || slices.Min(fresh) <= slices.Max(second) {
+		t.Errorf("VMs %v after %v", fresh, second)
+	}
+	compare(t, stage)
+	keys := map[fleet.Key]bool{}
+	for _, entry := range history(t, stage) {
+		for _, vm := range entry.Change.Added {
+			if keys[vm.Key] {
+				t.Errorf("key %s was given out twice", vm.Key)
+			}
+			keys[vm.Key] = true
+		}
+	}
+}
+
+// TestReviewMode pushes changes to branches, and applies what was merged.
+func TestReviewMode(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	remote := inGit(t, stage)
+	edit(t, stage, "numaform.yaml", "git: {remote: ", "git: {review: true, remote: ")
+	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	if made := vms(stage); len(made) != 0 || !strings.Contains(out, "waits for review on branch numaform/") {
+		t.Fatalf("it made VMs %v:\n%s", made, out)
+	}
+	laptop := t.TempDir()
+	git(t, "", "clone", "--quiet", remote, laptop)
+	branch := git(t, laptop, "branch", "--remotes", "--list", "origin/numaform/*", "--format=%(refname:short)")
+	git(t, laptop, "checkout", "--quiet", "-B", "main")
+	git(t, laptop, "merge", "--quiet", "--no-edit", branch)
+	git(t, laptop, "push", "--quiet", "origin", "main")
+	run(t, stage, cli.ExitOK, "apply", "-f", nothing(t, stage), "--auto-approve")
+	compare(t, stage)
+	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
+}
