@@ -1,0 +1,208 @@
+package upgrade_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+// fixture is a simulated Proxmox and the scaler of a fleet on it.
+type fixture struct {
+	sim     *pvesim.Server
+	client  *proxmox.Client
+	store   *store.Directory
+	config  scaler.Config
+	scaler  *scaler.Scaler
+	plugins string
+	hosts   []topology.HostID
+}
+
+// start opens a simulated Proxmox with hosts of 80 CPUs in four NUMA nodes.
+func start(t *testing.T, hosts int) *fixture {
+	t.Helper()
+	f := &fixture{plugins: testenv.PluginDir(t), store: store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))}
+	machine, err := machines.Load("xeon-6230-2s-snc2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	collected := map[topology.HostName]topology.Machine{}
+	f.sim = testenv.Proxmox(t, func(c *pvesim.Config) {
+		template := c.Hosts[0].Templates[0]
+		c.Hosts = nil
+		for i := range hosts {
+			host := topology.Host{Region: testenv.Region, Name: topology.HostName(fmt.Sprintf("pve-%d", i+1)), Online: true, Machine: machine}
+			template.VMID = 9000 + i
+			host.Templates = []topology.Template{template}
+			c.Hosts = append(c.Hosts, host)
+			f.hosts = append(f.hosts, host.ID())
+			collected[host.Name] = machine
+		}
+	})
+	f.client, err = proxmox.New(proxmox.Config{
+		Region: testenv.Region, URL: f.sim.URL(), CA: f.sim.CertPEM(), Machines: collected,
+		TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.config = scaler.Config{
+		ClusterID: "upgrade", Store: f.store, Dir: f.store.Path(), Backend: fleet.Backend{Type: "local"},
+		Regions: []scaler.Region{{
+			Name: testenv.Region, Endpoint: f.sim.URL(), CAFile: testenv.CertFile(t, f.sim),
+			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 8999}, Live: f.client,
+		}},
+		Engine: engine, Rules: guard.DefaultRules(),
+	}
+	// The fleet is made within the window of the limits.
+	f.config.Rules.Limits.PerPool.Creates = 2 * vms
+	return f
+}
+
+// as makes the scaler that of a release, with a mirror of providers.
+func (f *fixture) as(release generator.Release, plugins string) {
+	config := f.config
+	config.Release, config.PluginDir = release, plugins
+	f.scaler = scaler.New(config)
+}
+
+// mirrorOf returns a mirror that has another version of the provider, and no other:
+// the same program.
+func mirrorOf(t *testing.T, plugins, version string) string {
+	t.Helper()
+	provider := filepath.FromSlash(generator.ProviderSource)
+	packages, err := filepath.Abs(filepath.Join(plugins, provider, generator.ProviderVersion))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mirror := t.TempDir()
+	if err := os.CopyFS(filepath.Join(mirror, provider, version), os.DirFS(packages)); err != nil {
+		t.Fatal(err)
+	}
+	return mirror
+}
+
+// propose places a small pinned VM on each of the hosts.
+func (f *fixture) propose(t *testing.T, hosts ...topology.HostID) *scaler.Change {
+	t.Helper()
+	snapshot, err := f.client.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	current, _, err := f.scaler.Fleet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := planner.New(snapshot, current.VMs)
+	var requests []scaler.Request
+	for _, host := range hosts {
+		spec := fleet.Spec{
+			Pool: "workers", NodeClass: "default", InstanceType: "n2x4", CapacityType: "on-demand",
+			VCPUs: 2, MemoryMiB: 4096, Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent,
+			Hosts: []topology.HostID{host}, Template: testenv.Template, Clone: fleet.CloneLinked, CPUType: "host",
+		}
+		placed, unplaced := p.Place([]fleet.Spec{spec})
+		if len(unplaced) > 0 {
+			t.Fatalf("placing: %v", unplaced)
+		}
+		requests = append(requests, scaler.Request{Spec: spec, Placement: placed[0].Placement})
+	}
+	change, err := f.scaler.Propose(t.Context(), snapshot, requests, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return change
+}
+
+// grow makes a VM on each of the hosts.
+func (f *fixture) grow(t *testing.T, hosts ...topology.HostID) *scaler.Change {
+	t.Helper()
+	change := f.propose(t, hosts...)
+	if _, err := f.scaler.Apply(t.Context(), change, func([]scaler.ShardPlan) (string, error) { return "", nil }); err != nil {
+		t.Fatal(err)
+	}
+	return change
+}
+
+// growth is what one VM more did to the fleet's files.
+type growth struct {
+	vm            fleet.VM
+	before, after generator.Files
+}
+
+// growByOne makes one VM more: before, no plan of any host has anything to do but
+// that, and afterwards none has anything to do.
+func (f *fixture) growByOne(t *testing.T) growth {
+	t.Helper()
+	before, err := f.store.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := f.hosts[len(f.hosts)-1]
+	proposed := f.propose(t, host)
+	f.wantActions(t, proposed, generator.Address(&proposed.Added[0]))
+	change := f.grow(t, host)
+	after, err := f.store.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := generator.Parse(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.wantActions(t, f.propose(t), "")
+	for _, vm := range parsed.VMs {
+		if vm.Key == change.Added[0].Key {
+			return growth{vm: vm, before: before, after: after}
+		}
+	}
+	t.Fatalf("VM %s is not in the files", change.Added[0].Name)
+	return growth{}
+}
+
+// wantActions plans all hosts and wants VMs to stay as they are, but for one to be
+// created.
+func (f *fixture) wantActions(t *testing.T, change *scaler.Change, created string) {
+	t.Helper()
+	plans, err := f.scaler.Plan(t.Context(), change)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for i := range plans {
+		plan := &plans[i]
+		if plan.Err != nil || plan.Verdict.Decision != guard.Allow {
+			t.Fatalf("planning %s: %v\n%s", plan.Shard, plan.Err, plan.Verdict)
+		}
+		for _, rc := range plan.Plan.JSON.ResourceChanges {
+			seen++
+			expected := rc.Change.Actions.NoOp() || rc.Change.Actions.Create() && rc.Address == created
+			if !expected {
+				t.Errorf("%s: %v", rc.Address, rc.Change.Actions)
+			}
+		}
+		for _, drift := range plan.Plan.JSON.ResourceDrift {
+			t.Errorf("%s differs from the state: %v", drift.Address, drift.Change.Actions)
+		}
+	}
+	if want := len(change.After.VMs); seen != want || len(plans) != hosts {
+		t.Errorf("%d VMs planned on %d hosts, want %d on %d", seen, len(plans), want, hosts)
+	}
+}

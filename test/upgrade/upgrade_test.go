@@ -1,0 +1,111 @@
+// Package upgrade_test upgrades numaform over a fleet that exists: new modules and a
+// new provider change no VM, and scaling goes on. It drives the real engine and the
+// real provider against a simulated Proxmox.
+package upgrade_test
+
+import (
+	"bytes"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
+)
+
+const (
+	vms   = 100
+	hosts = 5
+	// nextProvider is a version that is never released, of the same program.
+	nextProvider = "0.111.2"
+)
+
+// TestUpgrades makes a fleet with the modules of an older numaform and takes it
+// through the upgrades of modules and provider, one after the other.
+func TestUpgrades(t *testing.T) {
+	t.Parallel()
+	older := olderRelease(t)
+	f := start(t, hosts)
+	f.as(older, f.plugins)
+	f.grow(t, slices.Repeat(f.hosts, vms/hosts)...)
+
+	current := generator.Current()
+	f.as(current, f.plugins)
+	t.Run("modules", func(t *testing.T) {
+		grown := f.growByOne(t)
+		wantFiles(t, grown, "modules/proxmox-node/", "modules/proxmox-security-groups/")
+		if got := grown.vm.Module; got != modules.Hash() {
+			t.Errorf("the new VM calls modules %s, want %s", got, modules.Hash())
+		}
+		wantModules(t, f, map[string]int{modules.HashOf(older.Modules): vms, modules.Hash(): 1})
+	})
+
+	current.Provider = nextProvider
+	f.as(current, mirrorOf(t, f.plugins, nextProvider))
+	t.Run("provider", func(t *testing.T) {
+		grown := f.growByOne(t)
+		wantFiles(t, grown, "main.tf")
+		for name, content := range grown.after {
+			if path.Base(name) == "main.tf" && strings.Count(name, "/") == 2 && !bytes.Contains(content, []byte(`"`+nextProvider+`"`)) {
+				t.Errorf("%s does not ask for provider %s", name, nextProvider)
+			}
+		}
+		wantModules(t, f, map[string]int{modules.HashOf(older.Modules): vms, modules.Hash(): 2})
+	})
+}
+
+// olderRelease has a node module that waits otherwise, and says so.
+func olderRelease(t *testing.T) generator.Release {
+	t.Helper()
+	older := generator.Current()
+	older.Modules = maps.Clone(older.Modules)
+	name := modules.NodeModule + "/main.tf"
+	content := bytes.Replace(older.Modules[name], []byte("timeout_clone       = 1800"), []byte("timeout_clone       = 900"), 1)
+	if bytes.Equal(content, older.Modules[name]) {
+		t.Fatalf("%s has no timeout_clone to change", name)
+	}
+	older.Modules[name] = content
+	return older
+}
+
+// wantFiles wants that growing changed nothing but the new VM's file and files of which a part of the path is given.
+func wantFiles(t *testing.T, grown growth, parts ...string) {
+	t.Helper()
+	var others []string
+	for name := range grown.after {
+		switch before, existed := grown.before[name]; {
+		case existed && bytes.Equal(before, grown.after[name]):
+		case name == generator.NodeFile(&grown.vm):
+		case !slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) }):
+			others = append(others, name)
+		}
+	}
+	for name := range grown.before {
+		if _, exists := grown.after[name]; !exists {
+			others = append(others, "-"+name)
+		}
+	}
+	if slices.Sort(others); len(others) > 0 {
+		t.Errorf("files changed besides the new VM's: %v", others)
+	}
+}
+
+// wantModules wants so many VMs to call the modules of a name.
+func wantModules(t *testing.T, f *fixture, want map[string]int) {
+	t.Helper()
+	current, _, err := f.scaler.Fleet(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for i := range current.VMs {
+		got[current.VMs[i].Module]++
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("VMs by modules (-want +got):\n%s", diff)
+	}
+}
