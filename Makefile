@@ -55,6 +55,7 @@ test: $(PROVIDER) $(TOFU) $(APISERVER) $(ETCD) postgres ## run all tests, with t
 .PHONY: test-faults
 test-faults: $(PROVIDER) $(TOFU) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
 	go test -timeout 120m -v ./test/faults -faults.rounds=10
+	go test -timeout 60m ./test/e2e -run TestTwoClustersOnOneProxmox -runs 20
 
 .PHONY: build
 build: ## build the programs into bin/

@@ -1,0 +1,274 @@
+package faults_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/startcheck"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/topology"
+)
+
+// check recomputes the invariants of docs/faults.md, which hold once everything
+// has settled: of a world in which so many VMs are wanted.
+func (w *world) check(wanted int) {
+	w.t.Helper()
+	w.checkFleet(wanted)
+	w.checkForeign()
+	w.checkPins()
+	w.checkHistory()
+	w.checkSecrets()
+	w.checkStates()
+}
+
+// clusterID is the fixture's.
+const clusterID = "faults"
+
+// ours returns the VMs with our marker, by name.
+func (w *world) ours() map[string]pvesim.GuestState {
+	guests := map[string]pvesim.GuestState{}
+	for _, guest := range w.sim.Guests() {
+		if marker, ok := fleet.ParseMarker(guest.Config["description"]); ok && marker.ClusterID == clusterID {
+			guests[guest.Config["name"]] = guest
+		}
+	}
+	return guests
+}
+
+var vmidLine = regexp.MustCompile(`(?m)^\s*vm_id\s*=\s*(\d+)$`)
+
+// checkFleet is I1: the VMs with our marker are those of the node files, whole and
+// running, and nothing else was made.
+func (w *world) checkFleet(wanted int) {
+	w.t.Helper()
+	ours := w.ours()
+	files := w.nodeFiles()
+	if len(files) != wanted {
+		w.t.Errorf("I1: %d node files, want %d", len(files), wanted)
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		content, err := os.ReadFile(files[name])
+		w.must(err)
+		guest, exists := ours[name]
+		vmid := vmidLine.FindSubmatch(content)
+		switch {
+		case !exists:
+			w.t.Errorf("I1: %s has a file and no VM", name)
+		case vmid == nil || string(vmid[1]) != strconv.Itoa(guest.VMID):
+			w.t.Errorf("I1: %s is VM %d, its file says %s", name, guest.VMID, vmid)
+		case !guest.Running || guest.Config["lock"] != "" || len(guest.Pending)+len(guest.Delete) > 0:
+			w.t.Errorf("I1: %s is not whole: running %t, lock %q, pending %v", name, guest.Running, guest.Config["lock"], guest.Pending)
+		}
+	}
+	for _, guest := range w.sim.Guests() {
+		_, isForeign := w.foreign[guest.VMID]
+		if _, wanted := files[guest.Config["name"]]; !wanted && !isForeign && guest.Config["template"] != "1" {
+			w.t.Errorf("I1: guest %d (%s) is nobody's:\n%s", guest.VMID, guest.Config["name"], guest.Raw)
+		}
+	}
+}
+
+// checkForeign is I2: nobody else's VM was changed.
+func (w *world) checkForeign() {
+	w.t.Helper()
+	for _, vmid := range slices.Sorted(maps.Keys(w.foreign)) {
+		guest, exists := w.sim.Guest(vmid)
+		if !exists || !guest.Running {
+			w.t.Errorf("I2: VM %d of somebody else: exists %t, running %t", vmid, exists, guest.Running)
+		}
+		if diff := cmp.Diff(w.foreign[vmid], guest.Raw); diff != "" {
+			w.t.Errorf("I2: VM %d of somebody else was changed (-before +after):\n%s", vmid, diff)
+		}
+	}
+}
+
+// checkPins is I3: no two VMs share a pinned CPU, and memory per NUMA node suffices.
+func (w *world) checkPins() {
+	w.t.Helper()
+	for i := range w.hosts {
+		var guests []startcheck.Guest
+		for _, guest := range w.sim.Guests() {
+			if guest.Running && guest.Host == string(w.hosts[i].Name) {
+				guests = append(guests, w.startGuest(guest))
+			}
+		}
+		for _, fault := range startcheck.Check(&w.hosts[i], guests) {
+			w.t.Errorf("I3: %s: %v", w.hosts[i].Name, fault)
+		}
+	}
+}
+
+// startGuest reads a running guest's values back.
+func (w *world) startGuest(guest pvesim.GuestState) startcheck.Guest {
+	w.t.Helper()
+	number := func(key string, otherwise int) int {
+		if n, err := strconv.Atoi(guest.Runtime[key]); err == nil {
+			return n
+		}
+		return otherwise
+	}
+	affinity, err := topology.ParseCPUSet(guest.Runtime["affinity"])
+	w.must(err)
+	marker, _ := fleet.ParseMarker(guest.Config["description"])
+	result := startcheck.Guest{
+		VMID: guest.VMID, Sockets: number("sockets", 1), Cores: number("cores", 1), MemoryMiB: int64(number("memory", 512)),
+		NUMAEnabled: guest.Runtime["numa"] == "1", NUMA: map[int]topology.NUMACell{},
+		Affinity: affinity, Pins: marker.Pins, Exclusive: !affinity.IsEmpty() || len(marker.Pins) > 0,
+	}
+	for key, value := range guest.Runtime {
+		n, err := strconv.Atoi(strings.TrimPrefix(key, "numa"))
+		if !strings.HasPrefix(key, "numa") || err != nil {
+			continue
+		}
+		result.NUMA[n], err = topology.ParseNUMA(value)
+		w.must(err)
+	}
+	return result
+}
+
+// checkHistory is I5: each plan that an engine was told to apply, and each VM that was
+// written to, stands in a record of the fleet's history.
+func (w *world) checkHistory() {
+	w.t.Helper()
+	entries, err := store.NewDirectory(w.fleet()).History(w.t.Context(), time.Time{})
+	w.must(err)
+	plans, vms := map[string]bool{}, map[string]bool{}
+	for _, entry := range entries {
+		for _, shard := range entry.Change.Shards {
+			plans[shard.PlanSHA256] = true
+			for _, target := range slices.Concat(shard.Create, shard.Delete, shard.Import, shard.Update) {
+				vms[strconv.Itoa(int(target.VMID))] = shard.PlanSHA256 != ""
+			}
+		}
+	}
+	for _, plan := range w.doorman.applied() {
+		if !plans[plan] {
+			w.t.Errorf("I5: plan %s was applied and is in no record", plan)
+		}
+	}
+	for _, vmid := range w.written() {
+		if !vms[vmid] {
+			w.t.Errorf("I5: VM %s was written to and is in no record with a plan", vmid)
+		}
+	}
+	if left := entries[len(entries)-1].Unfinished(); len(left) > 0 {
+		w.t.Errorf("I5: the history ends with unfinished hosts: %v", left)
+	}
+}
+
+var vmPath = regexp.MustCompile(`^/nodes/[^/]+/qemu/(\d+)`)
+
+// written returns the VMIDs that calls have changed.
+func (w *world) written() []string {
+	var vmids []string
+	for _, call := range w.sim.Calls() {
+		vmid := vmPath.FindStringSubmatch(call.Path)
+		switch {
+		case call.Method == "GET" || vmid == nil:
+		case strings.HasSuffix(call.Path, "/clone"):
+			vmids = append(vmids, call.Params["newid"])
+		default:
+			vmids = append(vmids, vmid[1])
+		}
+	}
+	slices.Sort(vmids)
+	return slices.Compact(vmids)
+}
+
+// checkSecrets is I6: no secret is in the fleet's directory, a plan, a state, or
+// in what numaform and the engine said or left.
+func (w *world) checkSecrets() {
+	w.t.Helper()
+	for _, dir := range []string{"fleet", "kept", "said", "tmp"} {
+		w.must(filepath.WalkDir(filepath.Join(w.dir, dir), func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			w.search(path, content)
+			return nil
+		}))
+	}
+	w.backend.mu.Lock()
+	defer w.backend.mu.Unlock()
+	for i, state := range w.backend.written {
+		w.search(fmt.Sprintf("state %d of the backend", i), state)
+	}
+}
+
+// search looks for secrets in a content, and in what is packed in it.
+func (w *world) search(name string, content []byte) {
+	w.t.Helper()
+	for _, canary := range []string{tokenCanary, passwordCanary} {
+		if bytes.Contains(content, []byte(canary)) {
+			w.t.Errorf("I6: %s holds the secret %s", name, canary)
+		}
+	}
+	if !bytes.HasPrefix(content, []byte("PK\x03\x04")) {
+		return
+	}
+	packed, err := zip.NewReader(bytes.NewReader(content), int64(len(content)))
+	w.must(err)
+	for _, file := range packed.File {
+		opened, err := file.Open()
+		w.must(err)
+		inner, err := io.ReadAll(opened)
+		w.must(err)
+		w.must(opened.Close())
+		w.search(name+"/"+file.Name, inner)
+	}
+}
+
+// checkStates is I7: the states hold what Proxmox has, whole, and no lock is left.
+func (w *world) checkStates() {
+	w.t.Helper()
+	for _, host := range []string{busyHost, idleHost} {
+		var want []int
+		for _, guest := range w.ours() {
+			if guest.Host == host {
+				want = append(want, guest.VMID)
+			}
+		}
+		slices.Sort(want)
+		got, tainted := w.stateOf(host)
+		if !slices.Equal(got, want) || len(tainted) > 0 {
+			w.t.Errorf("I7: the state of %s has VMs %v, of them tainted %v; Proxmox has %v", host, got, tainted, want)
+		}
+	}
+	for _, lock := range w.backend.locked() {
+		w.t.Errorf("I7: a lock is left: %s", lock)
+	}
+}
+
+// stateOf returns the VMs of a host's state, at the backend or in the fleet.
+func (w *world) stateOf(host string) (vmids, tainted []int) {
+	w.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(w.fleet(), "*", host, "terraform.tfstate"))
+	w.must(err)
+	if len(paths) == 0 {
+		return w.backend.vms(w.t, host)
+	}
+	content, err := os.ReadFile(paths[0])
+	w.must(err)
+	vmids, tainted = vmsOf(w.t, content)
+	slices.Sort(vmids)
+	return vmids, tainted
+}

@@ -1,0 +1,177 @@
+package faults_test
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// landings counts where kills landed.
+type landings struct {
+	// mu guards counts.
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func (l *landings) add(v victim, step string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts[string(v)+" "+step]++
+}
+
+// TestKill kills each victim at each step, and applies again.
+func TestKill(t *testing.T) {
+	t.Parallel()
+	landed := &landings{counts: map[string]int{}}
+	wanted := map[string]int{}
+	t.Run("all", func(t *testing.T) {
+		for _, s := range steps() {
+			for _, v := range s.victims {
+				for seed := range *rounds {
+					t.Run(fmt.Sprintf("%s/%s/%d", s.name, v, seed), func(t *testing.T) {
+						wanted[string(v)+" "+s.name]++
+						t.Parallel()
+						killAt(t, s, v, seed, landed)
+					})
+				}
+			}
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		t.Logf("killed %s: %d of %d", name, landed.counts[name], wanted[name])
+		if landed.counts[name] < wanted[name] {
+			t.Errorf("%s was hit %d times, want %d", name, landed.counts[name], wanted[name])
+		}
+	}
+}
+
+// rngOf returns the numbers of a case: the same in each run.
+func rngOf(s step, v victim, seed int) *rand.Rand {
+	hash := fnv.New64a()
+	fmt.Fprintf(hash, "%s %s", s.name, v)
+	return rand.New(rand.NewPCG(hash.Sum64(), uint64(seed)))
+}
+
+// killAt plays one case.
+func killAt(t *testing.T, s step, v victim, seed int, landed *landings) {
+	rng := rngOf(s, v, seed)
+	settings := []setting{delays(pvesim.Delays{
+		Clone: 200*time.Millisecond + randomly(rng, 600*time.Millisecond), Start: 100*time.Millisecond + randomly(rng, 300*time.Millisecond),
+		Stop: 100*time.Millisecond + randomly(rng, 300*time.Millisecond), Destroy: 100*time.Millisecond + randomly(rng, 300*time.Millisecond),
+	})}
+	if rng.IntN(4) == 0 {
+		settings = append(settings, asRoot)
+	}
+	if s.anywhere && seed%3 == 2 {
+		settings = append(settings, localState)
+	}
+	w := newWorld(t, settings...)
+	args, wanted := w.applyArgs(), scaledUp
+	if s.removal {
+		args, wanted = w.prepareRemoval(), scaledUp-1
+	}
+	g := s.arm(w, rng)
+	r := w.start(args...)
+	where := r.await(g)
+	if s.whenSeen {
+		g.open(false)
+		w.until("a "+string(v), func() bool { return len(r.pids(v)) > 0 })
+	}
+	alive, complete := w.portrait(), w.complete()
+	pids := r.kill(v)
+	landed.add(v, s.name)
+	t.Logf("killed %s %v at %s: %s", v, pids, where, alive)
+	if !s.whenSeen {
+		g.open(v != victimProvider && strings.HasPrefix(where, "backend"))
+	}
+	if code := r.wait(); code != exitAfter(v) {
+		t.Errorf("exit code %d after the %s was killed, want %d\n%s", code, v, exitAfter(v), r.said())
+	}
+	w.converge(wanted)
+	w.checkComplete(complete)
+}
+
+// complete returns the configuration of our VMs that run.
+func (w *world) complete() map[string]string {
+	complete := map[string]string{}
+	for name, guest := range w.ours() {
+		if guest.Running {
+			complete[name] = guest.Raw
+		}
+	}
+	return complete
+}
+
+// checkComplete wants what was complete at the time of a kill to be as it was, if it
+// is still wanted.
+func (w *world) checkComplete(complete map[string]string) {
+	w.t.Helper()
+	for name, guest := range w.ours() {
+		if raw, ok := complete[name]; ok && raw != guest.Raw {
+			w.t.Errorf("%s was complete, and was changed:\n%s\nbefore:\n%s", name, guest.Raw, raw)
+		}
+	}
+}
+
+func randomly(rng *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(rng.Int64N(int64(most)))
+}
+
+// exitAfter is how numaform ends when a victim is killed.
+func exitAfter(v victim) int {
+	if v == victimNumaform {
+		return killed
+	}
+	return cli.ExitFailed
+}
+
+// prepareRemoval makes the VMs, lets one of them be needed no more, and returns the
+// command that removes it.
+func (w *world) prepareRemoval() []string {
+	w.t.Helper()
+	w.apply(cli.ExitOK)
+	w.edit("manifests/pods.yaml", "replicas: 2", "replicas: 1")
+	names := slices.Sorted(maps.Keys(w.nodeFiles()))
+	return []string{"remove", names[len(names)-1], "-f", w.manifests(), "--auto-approve"}
+}
+
+// converge applies twice: the first finishes what was cut off, the second finds
+// nothing to do. Then the invariants hold.
+func (w *world) converge(wanted int) {
+	w.t.Helper()
+	w.apply(cli.ExitOK)
+	w.mark()
+	w.apply(cli.ExitOK)
+	if writes := w.writes(); len(writes) > 0 {
+		w.t.Errorf("the second apply still changed something: %v", writes)
+	}
+	w.check(wanted)
+}
+
+// portrait says what Proxmox and the backend hold.
+func (w *world) portrait() string {
+	var vms []string
+	for _, guest := range w.sim.Guests() {
+		if _, isForeign := w.foreign[guest.VMID]; isForeign || guest.Config["template"] == "1" {
+			continue
+		}
+		what := "stopped"
+		switch {
+		case guest.Config["lock"] != "":
+			what = "locked: " + guest.Config["lock"]
+		case guest.Running:
+			what = "running"
+		}
+		vms = append(vms, fmt.Sprintf("%d %s", guest.VMID, what))
+	}
+	return fmt.Sprintf("VMs %v, %d locks, %d states", vms, len(w.backend.locked()), w.backend.saved())
+}

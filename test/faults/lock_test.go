@@ -1,0 +1,72 @@
+package faults_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/cli"
+)
+
+// TestLockOfTheLiving lets a second numaform, which works with a copy of the fleet as
+// on another machine, come while the first holds the state's lock.
+func TestLockOfTheLiving(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(cli.ExitOK)
+	w.must(os.CopyFS(filepath.Join(w.dir, "copy"), os.DirFS(w.fleet())))
+	w.edit("manifests/pods.yaml", "replicas: 2", "replicas: 3")
+	g := w.backend.hold("LOCK", operationApply, true)
+	first := w.start(w.applyArgs()...)
+	first.await(g)
+	held := w.backend.locked()
+	if out := w.numaform(cli.ExitFailed, w.applyArgs()...); !strings.Contains(out, "another numaform") {
+		t.Errorf("a second numaform on this machine is not told of the first:\n%s", out)
+	}
+	env := w.env
+	w.env = append(env[:len(env):len(env)], "NUMAFORM_FLEET_DIR="+filepath.Join(w.dir, "copy"))
+	out := w.numaform(cli.ExitFailed, w.applyArgs()...)
+	w.env = env
+	if !strings.Contains(out, "locked by") {
+		t.Errorf("a second numaform on another machine is not told of the lock:\n%s", out)
+	}
+	if now := w.backend.locked(); len(now) != 1 || now[0] != held[0] {
+		t.Errorf("locks %v, were %v", now, held)
+	}
+	g.open(false)
+	if code := first.wait(); code != cli.ExitOK {
+		t.Errorf("the first was disturbed: exit code %d\n%s", code, first.said())
+	}
+	w.must(os.RemoveAll(filepath.Join(w.dir, "copy")))
+	w.converge(scaledUp + 1)
+}
+
+// TestLockOfTheUnknown finds a lock of which nobody knows whether its holder lives:
+// it is held and told, and broken by a person only.
+func TestLockOfTheUnknown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(cli.ExitOK)
+	w.edit("manifests/pods.yaml", "replicas: 2", "replicas: 3")
+	account, err := json.Marshal(map[string]string{
+		"ID": "5e1f0b9e-0000-4000-8000-000000000001", "Operation": operationApply, "Who": "mallory@elsewhere", "Created": "2026-01-02T03:04:05Z",
+	})
+	w.must(err)
+	w.backend.mu.Lock()
+	for path := range w.backend.states {
+		w.backend.locks[path] = account
+	}
+	w.backend.mu.Unlock()
+	w.mark()
+	out := w.apply(cli.ExitFailed)
+	if !strings.Contains(out, "5e1f0b9e-0000-4000-8000-000000000001") || !strings.Contains(out, "holder unknown") {
+		t.Errorf("it does not tell of the lock:\n%s", out)
+	}
+	if writes, locks := w.writes(), w.backend.locked(); len(writes) > 0 || len(locks) != 1 || !strings.Contains(locks[0], "mallory") {
+		t.Errorf("writes %v, locks %v: want none, and the stranger's", writes, locks)
+	}
+	w.backend.unlock()
+	w.converge(scaledUp + 1)
+}

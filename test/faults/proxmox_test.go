@@ -1,0 +1,238 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// clones counts the clones that were asked for, by VMID; those that were answered
+// with an error are left out.
+func (w *world) clones() map[string]int {
+	counts := map[string]int{}
+	for _, call := range w.sim.Calls() {
+		if strings.HasSuffix(call.Path, "/clone") && call.Status < 500 {
+			counts[call.Params["newid"]]++
+		}
+	}
+	return counts
+}
+
+// eventually applies until it does well, at most three times.
+func (w *world) eventually() {
+	w.t.Helper()
+	for range 2 {
+		if w.start(w.applyArgs()...).wait() == cli.ExitOK {
+			return
+		}
+	}
+	w.apply(cli.ExitOK)
+}
+
+// TestRefusedBeforeAccepted has Proxmox fail before it does anything: the call is
+// made again, by the provider or by the next apply, and no VM is made twice.
+func TestRefusedBeforeAccepted(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"500 at a clone":      {Method: "POST", Path: `/clone$`, Status: 500, Reason: "got no worker upid - start worker failed"},
+		"595 at a clone":      {Method: "POST", Path: `/clone$`, Status: 595, Reason: "No route to host"},
+		"596 at a clone":      {Method: "POST", Path: `/clone$`, Status: 596, Reason: "Connection timed out"},
+		"596 at a config":     {Method: "PUT", Path: `/qemu/2\d+/config$`, Status: 596, Reason: "Connection timed out"},
+		"595 at a start":      {Method: "POST", Path: `/status/start$`, Status: 595, Reason: "Connection refused"},
+		"500 while reading":   {Method: "GET", Path: `^/cluster/resources$`, Status: 500, Reason: "Internal Server Error"},
+		"cut off at a clone":  {Method: "POST", Path: `/clone$`, Disconnect: true},
+		"cut off while asked": {Method: "GET", Path: `/tasks/[^/]*qmclone[^/]*/status$`, Disconnect: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			fault.Times = 1
+			w.sim.AddFault(fault)
+			w.eventually()
+			w.converge(scaledUp)
+			if counts := w.clones(); len(counts) != scaledUp {
+				t.Errorf("clones by VMID: %v, want %d VMs", counts, scaledUp)
+			}
+		})
+	}
+}
+
+// TestAnswerLost has Proxmox do what it was asked, and the answer is lost: what was
+// made is found by its marker and adopted.
+func TestAnswerLost(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"of a clone":  {Method: "POST", Path: `/clone$`, Disconnect: true},
+		"of a config": {Method: "PUT", Path: `/qemu/2\d+/config$`, Disconnect: true},
+		"of a start":  {Method: "POST", Path: `/status/start$`, Status: 596, Reason: "Connection timed out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			fault.After, fault.Times = true, 1
+			w.sim.AddFault(fault)
+			w.eventually()
+			w.converge(scaledUp)
+			if counts := w.clones(); len(counts) != scaledUp || slices.Max(slices.Collect(maps.Values(counts))) > 1 {
+				t.Errorf("clones by VMID: %v, want one each of %d", counts, scaledUp)
+			}
+		})
+	}
+}
+
+// TestTaskFails has the task of one VM end with an error. The others are made, the
+// error is told, and the next apply makes it.
+func TestTaskFails(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"no space for a clone": {Path: `/clone$`, TaskExit: "clone failed: no space left on device"},
+		"no memory to start":   {Path: `/status/start$`, TaskExit: "start failed: QEMU exited with code 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			fault.Method, fault.Times = "POST", 1
+			w.sim.AddFault(fault)
+			if out := w.apply(cli.ExitFailed); !strings.Contains(out, fault.TaskExit) {
+				t.Errorf("it does not tell %q:\n%s", fault.TaskExit, out)
+			}
+			w.converge(scaledUp)
+		})
+	}
+}
+
+// TestQuorumLost takes the quorum away before an apply, and in the middle of one.
+func TestQuorumLost(t *testing.T) {
+	t.Parallel()
+	t.Run("before", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.sim.SetQuorate(false)
+		w.numaform(cli.ExitOK, "plan", "-f", w.manifests(), "--no-engine")
+		if out := w.apply(cli.ExitOK); !strings.Contains(out, "lost its quorum") {
+			t.Errorf("it does not tell of the quorum:\n%s", out)
+		}
+		if writes := w.writes(); len(writes) > 0 {
+			t.Errorf("it wrote without a quorum: %v", writes)
+		}
+		w.sim.SetQuorate(true)
+		w.converge(scaledUp)
+	})
+	t.Run("during", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		w.sim.AddFault(pvesim.Fault{Method: "POST", Path: `/clone$`, Skip: 1, Times: 1, Hit: func(context.Context, pvesim.Call) {
+			w.sim.SetQuorate(false)
+		}})
+		w.apply(cli.ExitFailed)
+		w.mark()
+		w.apply(cli.ExitFailed)
+		if writes := w.writes(); len(writes) > 0 {
+			t.Errorf("it wrote without a quorum: %v", writes)
+		}
+		w.sim.SetQuorate(true)
+		w.converge(scaledUp)
+	})
+}
+
+// TestHostLost takes the host down in the middle of an apply. Nothing of its state
+// is deleted, and it is finished when the host is back.
+func TestHostLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.sim.AddFault(pvesim.Fault{Method: "POST", Path: `/status/start$`, Skip: 1, Times: 1, Hit: func(context.Context, pvesim.Call) {
+		w.sim.SetHostOnline(busyHost, false)
+	}})
+	w.apply(cli.ExitFailed)
+	w.mark()
+	w.start(w.applyArgs()...).wait()
+	if writes := w.writes(); len(writes) > 0 {
+		t.Errorf("it wrote to a host that is down: %v", writes)
+	}
+	if files := w.nodeFiles(); len(files) != scaledUp {
+		t.Errorf("%d node files while the host is down, want %d", len(files), scaledUp)
+	}
+	w.sim.SetHostOnline(busyHost, true)
+	w.converge(scaledUp)
+}
+
+// TestCertificate lets Proxmox show a certificate that is signed by nobody known.
+func TestCertificate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	other := newWorld(t)
+	w.write("pve-root-ca.pem", string(other.sim.CertPEM()))
+	out := w.apply(cli.ExitFailed)
+	if !strings.Contains(out, "certificate") || !strings.Contains(out, "ca_file") {
+		t.Errorf("it does not tell of the certificate and how to mend it:\n%s", out)
+	}
+	if calls := w.sim.Calls(); len(calls) > 0 {
+		t.Errorf("it sent its token to a stranger: %v", calls)
+	}
+	w.write("pve-root-ca.pem", string(w.sim.CertPEM()))
+	w.converge(scaledUp)
+}
+
+// TestForeignPins pins somebody else's VM onto the CPUs that were planned, before
+// the apply and in the middle of it: ours goes elsewhere.
+func TestForeignPins(t *testing.T) {
+	t.Parallel()
+	const planned = "4,44,8,48"
+	pinned := func(w *world) {
+		w.must(w.sim.PutGuest(pvesim.Foreign{VMID: 151, Host: busyHost, Running: true, Config: map[string]string{
+			"name": "latency", "cores": "4", "memory": "4096", "affinity": planned,
+		}}))
+		guest, _ := w.sim.Guest(151)
+		w.foreign[151] = guest.Raw
+	}
+	t.Run("before", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		pinned(w)
+		w.converge(scaledUp)
+	})
+	t.Run("between plan and apply", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t)
+		g := w.doorman.hold("plan", false)
+		r := w.start(w.applyArgs()...)
+		r.await(g)
+		pinned(w)
+		g.open(false)
+		r.wait()
+		w.converge(scaledUp)
+	})
+}
+
+// TestCloneLeftLocked has the task of a clone die and leave the guest locked, without
+// name and marker. It is nobody's: the VM is made under another number, and a
+// person is told what to destroy.
+func TestCloneLeftLocked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.sim.AddFault(pvesim.Fault{Method: "POST", Path: `/clone$`, Times: 1, TaskExit: "unexpected status", LeaveLock: true})
+	if out := w.apply(cli.ExitFailed); !strings.Contains(out, "unexpected status") {
+		t.Errorf("it does not tell how the task ended:\n%s", out)
+	}
+	out := w.apply(cli.ExitOK)
+	left := 0
+	for _, guest := range w.sim.Guests() {
+		if guest.Config["lock"] == "clone" {
+			left++
+			if !strings.Contains(out, fmt.Sprintf("qm destroy %d", guest.VMID)) {
+				t.Errorf("it does not tell how to destroy guest %d:\n%s", guest.VMID, out)
+			}
+			w.sim.RemoveGuest(guest.VMID)
+		}
+	}
+	if left != 1 {
+		t.Errorf("%d guests are left locked, want 1", left)
+	}
+	w.converge(scaledUp)
+}

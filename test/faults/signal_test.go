@@ -1,0 +1,77 @@
+package faults_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// clone is the second clone of an apply, which Proxmox accepted.
+func clone() pvesim.Fault {
+	return pvesim.Fault{Method: "POST", Path: `/clone$`, Skip: 1, After: true}
+}
+
+// TestTerminated asks numaform to end, as a rollout does, and as Ctrl-C at a
+// terminal does, which every process of the terminal gets. It ends in order:
+// nothing is killed, the state is saved and unlocked, and no VM is lost.
+func TestTerminated(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		at     func(w *world) *gate
+		signal syscall.Signal
+		group  bool
+	}{
+		"at plan":    {func(w *world) *gate { return w.backend.hold("GET", operationPlan, false) }, syscall.SIGTERM, false},
+		"at a clone": {func(w *world) *gate { return w.holdCall(clone()) }, syscall.SIGTERM, false},
+		"at a start": {func(w *world) *gate {
+			return w.holdCall(pvesim.Fault{Method: "POST", Path: `/status/start$`, After: true})
+		}, syscall.SIGTERM, false},
+		"Ctrl-C at a clone":   {func(w *world) *gate { return w.holdCall(clone()) }, syscall.SIGINT, true},
+		"while state is sent": {func(w *world) *gate { return w.backend.hold("POST", operationApply, false) }, syscall.SIGTERM, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			g := tt.at(w)
+			r := w.start(w.applyArgs()...)
+			r.await(g)
+			pid := r.cmd.Process.Pid
+			if tt.group {
+				pid = -pid
+			}
+			w.must(kill(pid, tt.signal))
+			g.open(false)
+			if code := r.wait(); code != cli.ExitFailed && code != cli.ExitOK {
+				t.Errorf("exit code %d, want that of an end in order\n%s", code, r.said())
+			}
+			if left := below(r.cmd.Process.Pid); len(left) > 0 {
+				t.Errorf("it left processes behind: %v", left)
+			}
+			if locks, kept := w.backend.locked(), w.kept(); len(locks)+len(kept) > 0 {
+				t.Errorf("it left locks %v and states %v", locks, kept)
+			}
+			vmids, _ := w.stateOf(busyHost)
+			if begun := w.begun(); len(vmids) < begun {
+				t.Errorf("%d VMs were begun, the state has %v", begun, vmids)
+			}
+			w.converge(scaledUp)
+			if strings.Contains(r.said(), "panic") {
+				t.Errorf("it panicked:\n%s", r.said())
+			}
+		})
+	}
+}
+
+// begun counts the VMs of ours that Proxmox has, in whatever condition.
+func (w *world) begun() int {
+	n := 0
+	for _, guest := range w.sim.Guests() {
+		if _, foreign := w.foreign[guest.VMID]; !foreign && guest.Config["template"] != "1" {
+			n++
+		}
+	}
+	return n
+}
