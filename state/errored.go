@@ -84,12 +84,25 @@ func (w *Workspace) weigh(content []byte, local header, pulled string, recovery 
 	return remote, true, nil
 }
 
-// setAside puts a state away that the backend has outgrown.
+// setAside puts a state away that the backend has outgrown, beside those that were
+// put away before.
 func (w *Workspace) setAside(name string, local header, recovery *Recovery) error {
-	recovery.SetAside = w.private("superseded-" + strconv.FormatUint(local.Serial, 10) + ".tfstate")
-	if err := os.Rename(name, recovery.SetAside); err != nil {
+	serial := strconv.FormatUint(local.Serial, 10)
+	aside := w.private("superseded-" + serial + ".tfstate")
+	for n := 2; ; n++ {
+		_, err := os.Lstat(aside)
+		if errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("setting %s aside: %w", name, err)
+		}
+		aside = w.private("superseded-" + serial + "-" + strconv.Itoa(n) + ".tfstate")
+	}
+	if err := os.Rename(name, aside); err != nil {
 		return fmt.Errorf("setting %s aside: %w", name, err)
 	}
+	recovery.SetAside = aside
 	return nil
 }
 

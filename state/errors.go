@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -43,12 +44,22 @@ func (e *CommandError) Error() string {
 	if e.Backend == "" {
 		return fmt.Sprintf("%s %s: %s", e.Operation, e.Dir, reason)
 	}
-	kept := "nothing was changed; see"
-	if _, err := os.Stat(filepath.Join(e.Dir, erroredState)); err == nil {
-		kept = "what was done is kept in " + filepath.Join(e.Dir, erroredState) + " and saved first by the next run; see"
+	return fmt.Sprintf("%s %s: the %s backend of the state does not answer as it must: %s: %s; see that it runs, that it can be reached from here, "+
+		"and that its address and the credential in the environment are right; then run numaform again", e.Operation, e.Dir, e.Backend, reason, e.done())
+}
+
+// done says what is known of what a command did whose backend did not answer. One
+// that had the lock may have done all it was to do, and failed to release it only.
+func (e *CommandError) done() string {
+	kept := filepath.Join(e.Dir, erroredState)
+	if _, err := os.Stat(kept); err == nil {
+		return "what was done is kept in " + kept + " and saved first by the next run"
 	}
-	return fmt.Sprintf("%s %s: the %s backend of the state does not answer as it must: %s: %s that it runs, that it can be reached from here, "+
-		"and that its address and the credential in the environment are right; then run numaform again", e.Operation, e.Dir, e.Backend, reason, kept)
+	reads := []string{"initializing", "planning", "reading plan of", "reading the state of", "starting the engine in", "taking the lock of"}
+	if slices.Contains(reads, e.Operation) || strings.Contains(e.Text, "acquiring the state lock") {
+		return "nothing was changed"
+	}
+	return "the next run finds out what of it was done"
 }
 
 // Unwrap returns the context's error if the operation was canceled, or
@@ -62,7 +73,7 @@ type Holder string
 const (
 	// HolderUnknown: it may live. Only a person may break the lock.
 	HolderUnknown Holder = "unknown"
-	// HolderGone: an engine that this workspace started, and that died.
+	// HolderGone: by host and time, an engine that this workspace started, and that died.
 	HolderGone Holder = "gone"
 )
 
@@ -77,7 +88,7 @@ type LockedError struct {
 	Who     string
 	Created time.Time
 	Holder  Holder
-	// Proof says why the holder cannot live, if it is gone.
+	// Proof says why the holder counts as gone, and what of that is not known.
 	Proof string
 	Dir   string
 }

@@ -46,3 +46,9 @@ func Hide(env map[string]string, s string) string { return newRedactor(env).hide
 func Held(host string, began, until time.Time, lock *LockedError, here string) bool {
 	return (&run{Host: host, Began: began, Until: until}).held(lock, here)
 }
+
+// Proves reports whether the record of a run in a directory on a host proves, in
+// another directory there, that the holder of a lock is gone.
+func Proves(dir, host string, began time.Time, lock *LockedError, here string) bool {
+	return (&run{Host: host, Dir: dir, Began: began, Until: began.Add(time.Minute)}).proves(lock, host, here)
+}

@@ -101,8 +101,10 @@ func (f *fence) serve(client net.Conn) {
 	}
 	left := make(chan struct{})
 	f.open.Go(func() {
-		defer close(left)
-		_, _ = io.Copy(server, client) // either side may end it
+		// What cannot be passed on any more is no goodbye: the server reset the connection.
+		if _, err := io.Copy(server, client); err == nil {
+			close(left)
+		}
 		halfClose(server)
 	})
 	_, _ = io.Copy(client, server)

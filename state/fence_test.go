@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"path/filepath"
@@ -106,6 +107,30 @@ func TestFence(t *testing.T) {
 				t.Errorf("got %v, %v, want a broken fence", broken, err)
 			}
 		})
+	}
+}
+
+// TestFenceBeforeAReset has a server reset a connection to which the engine writes.
+func TestFenceBeforeAReset(t *testing.T) {
+	t.Parallel()
+	server := newEcho(t, "tcp", "127.0.0.1:0")
+	fence, err := state.OpenFence("postgres://" + server.Addr().String() + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := ask(t, "tcp", net.JoinHostPort(fence.Address()))
+	there := <-server.conns
+	if err := errors.Join(there.(*net.TCPConn).SetLinger(0), there.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = io.WriteString(conn, "hello\n")
+	}
+	if broken, err := fence.Close(); broken == nil || err != nil {
+		t.Errorf("got %v, %v, want a broken fence", broken, err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

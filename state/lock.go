@@ -131,13 +131,15 @@ func (w *Workspace) unlock(ctx context.Context, id string) error {
 	return err
 }
 
-// proof says why the holder of a lock cannot live, for the record.
+// proof says why a lock is taken for that of an engine that is gone, for the record.
 func (r *run) proof(lock *LockedError) string {
-	gone := "that process has let go of its directory, so it is gone, and its engine with it"
-	if r.PID == os.Getpid() {
+	gone := "whoever had this directory has let go of it, so it is gone, and its engine with it"
+	if r.seen {
 		gone = "that process is this one, and saw its engine end"
 	}
-	return fmt.Sprintf("%s took it at %s for %s, in the run of process %d on this host, which began to be %s at %s and did not end well; %s; "+
-		"no process that it started is left", lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
-		r.PID, r.Operation, r.Began.UTC().Format(time.RFC3339), gone)
+	return fmt.Sprintf("%s took it on this host at %s for %s; an engine of this directory can have taken it between %s and %s "+
+		"in a run that did not end well (process %d, %s); %s; no process that it started is left; "+
+		"that nobody else on this host took it in that time, from another working copy, is not known",
+		lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
+		r.Began.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.PID, r.Operation, gone)
 }

@@ -175,6 +175,32 @@ func TestRecoverSetsAnOldStateAside(t *testing.T) {
 	if string(b.saved()) != string(newer) {
 		t.Error("the newer state was overwritten")
 	}
+	write(t, filepath.Dir(file), filepath.Base(file), strings.Replace(string(content), `"b"`, `"other"`, 1))
+	again, err := w.Recover(t.Context())
+	if err != nil || again.SetAside == "" || again.SetAside == recovery.SetAside {
+		t.Errorf("got %+v, %v, want it set aside elsewhere", again, err)
+	}
+	if kept, err := os.ReadFile(recovery.SetAside); err != nil || string(kept) != string(content) {
+		t.Errorf("what was set aside before is overwritten: %v", err)
+	}
+}
+
+func TestWhatABackendLeavesOpen(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ operation, text, want string }{
+		"plan":           {"planning", "Error loading state", "nothing was changed; see"},
+		"apply, before":  {"applying", "Error acquiring the state lock: dial", "nothing was changed; see"},
+		"apply, release": {"applying", "Error releasing the state lock: EOF", "the next run finds out what of it was done; see"},
+		"forget":         {"forgetting a.b in", "Error releasing the state lock: EOF", "the next run finds out what of it was done; see"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := &state.CommandError{Operation: tt.operation, Dir: t.TempDir(), Text: tt.text, Backend: "http"}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
 }
 
 func TestRecoverRefusesHalfAState(t *testing.T) {
@@ -296,6 +322,17 @@ func TestProcessKilled(t *testing.T) {
 	stuck(t, b, w)
 	if left := engines(t, w); len(left) > 0 {
 		t.Errorf("processes %v are left after recovery", left)
+	}
+}
+
+// TestCopyOfADirectory has a copy of a directory in which an engine died: what it
+// says of the lock is no proof there.
+func TestCopyOfADirectory(t *testing.T) {
+	t.Parallel()
+	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	lock := &state.LockedError{Who: "root@h", Created: began.Add(time.Second)}
+	if !state.Proves("/a", "h", began, lock, "/a") || state.Proves("/a", "h", began, lock, "/b") || state.Proves("", "h", began, lock, "/b") {
+		t.Error("want a proof in the directory itself only")
 	}
 }
 

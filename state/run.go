@@ -23,6 +23,11 @@ type run struct {
 	Began     time.Time `json:"began"`
 	// Until is the last moment at which its engine can have taken the lock.
 	Until time.Time `json:"until"`
+	// Dir is the workspace's. The record in a copy of it proves nothing: the lock of
+	// the directory, and the mark of its processes, are the original's.
+	Dir string `json:"dir"`
+	// seen reports that this process saw the engines of the whole time end.
+	seen bool
 }
 
 // lockSlack is how long an engine may take until it asks for the lock.
@@ -43,9 +48,9 @@ func (w *Workspace) beginRun(operation string) (*run, error) {
 	}
 	now := w.config.Clock.Now()
 	w.begun = now
-	record := &run{Operation: operation, Host: host, PID: os.Getpid(), Began: now, Until: now.Add(w.config.LockTimeout + lockSlack)}
-	if w.crashed != nil {
-		record.Began = w.crashed.Began
+	record := &run{Operation: operation, Host: host, Dir: w.config.Dir, PID: os.Getpid(), Began: now, Until: now.Add(w.config.LockTimeout + lockSlack), seen: true}
+	if w.crashed.in(w.config.Dir) {
+		record.Began, record.seen = w.crashed.Began, w.crashed.seen
 	}
 	return record, w.writeRun(record)
 }
@@ -103,14 +108,25 @@ func (w *Workspace) judge(lock *LockedError) {
 		return
 	}
 	host, err := os.Hostname()
-	if err == nil && enginesDie && w.crashed.held(lock, host) {
+	if err == nil && enginesDie && w.crashed.proves(lock, host, w.config.Dir) {
 		lock.Holder, lock.Proof = HolderGone, w.crashed.proof(lock)
 	}
 }
 
-// held reports whether a lock is that of a run that died: taken on its host, in
-// the time in which its engine can have taken it. An engine dies with its parent,
-// so such a lock has no holder.
+// in reports whether the run was one of the workspace in a directory.
+func (r *run) in(dir string) bool { return r != nil && r.Dir == dir }
+
+// proves reports whether the record shows, in a directory on a host, that the lock
+// was left behind.
+func (r *run) proves(lock *LockedError, host, dir string) bool {
+	return r.in(dir) && r.held(lock, host)
+}
+
+// held reports whether a lock is taken for that of a run that died: taken on its
+// host, in the time in which its engine can have taken it. An engine dies with its
+// parent, so its lock has no holder. No backend tells the process that took a lock:
+// another one on that host, with another working copy of the same state, would have
+// to take it within that very time.
 func (r *run) held(lock *LockedError, host string) bool {
 	_, where, _ := strings.Cut(lock.Who, "@")
 	return r != nil && where == host && r.Host == host &&
