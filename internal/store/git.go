@@ -29,8 +29,8 @@ type GitConfig struct {
 	Dir string
 	// Subdir is the fleet's directory below Dir, with slashes; empty means Dir itself.
 	Subdir string
-	// Remote is the URL of the repository that others see, without a password; empty
-	// means the working copy's origin, if it has one.
+	// Remote is the URL of the repository that others see, without a password, and for
+	// http without a user; empty means the working copy's origin, if it has one.
 	Remote string
 	// Branch holds what is wanted; empty means main.
 	Branch string
@@ -51,10 +51,9 @@ type GitAuth struct {
 	Username string
 	// Token is the password for https.
 	Token string
-	// SSHKey is the path of a private key for ssh; empty means the ssh agent.
+	// SSHKey is the path of a private key for ssh, without a passphrase; empty means
+	// the ssh agent.
 	SSHKey string
-	// Passphrase opens SSHKey.
-	Passphrase string
 }
 
 // Git is a fleet in a git repository: one commit for each apply, its outcome a note
@@ -83,15 +82,31 @@ func NewGit(config GitConfig) (*Git, error) {
 	case plumbing.NewBranchReferenceName(config.Branch).Validate() != nil:
 		return nil, fmt.Errorf("the fleet's git store: %q is no name for a branch", config.Branch)
 	}
-	if parsed, err := url.Parse(config.Remote); err == nil && parsed.User != nil {
-		if _, secret := parsed.User.Password(); secret {
-			return nil, fmt.Errorf("the fleet's git store: the URL of %s holds a password: leave it out and set the environment variable NUMAFORM_GIT_TOKEN", parsed.Host)
-		}
+	if holdsSecret(config.Remote) {
+		return nil, errors.New("the fleet's git store: the remote's URL holds a user or password, which would be written to .git/config: leave them out, " +
+			"name the user in fleet.git.username, and set the environment variable NUMAFORM_GIT_TOKEN")
 	}
 	fleet := NewDirectory(filepath.Join(config.Dir, filepath.FromSlash(config.Subdir)))
 	return &Git{config: config, fleet: fleet, root: &Directory{
 		path: config.Dir, private: filepath.Join(fleet.private, "git"), tree: true,
 	}}, nil
+}
+
+// webUser matches a URL with a user; what cannot be parsed may be one, too.
+var webUser = regexp.MustCompile(`(?i)^\s*https?:.*@`)
+
+// holdsSecret reports whether a URL may hold a credential: many servers take a token
+// in place of the user, so for http only a URL without user holds none for sure.
+func holdsSecret(remote string) bool {
+	parsed, err := url.Parse(remote)
+	if err != nil {
+		return webUser.MatchString(remote)
+	}
+	if parsed.User == nil {
+		return false
+	}
+	_, secret := parsed.User.Password()
+	return secret || parsed.Scheme == "http" || parsed.Scheme == "https"
 }
 
 // Path returns the path of the fleet's directory.
@@ -224,10 +239,8 @@ func (g *Git) scrub(err error) error {
 		return nil
 	}
 	text := userinfo.ReplaceAllString(err.Error(), "://")
-	for _, secret := range []string{g.config.Auth.Token, g.config.Auth.Passphrase} {
-		if secret != "" {
-			text = replaceAll(text, secret)
-		}
+	if secret := g.config.Auth.Token; secret != "" {
+		text = replaceAll(text, secret)
 	}
 	if text == err.Error() {
 		return err

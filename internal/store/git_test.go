@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -395,16 +396,49 @@ func TestGitBranchThatWent(t *testing.T) {
 func TestGitConfig(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]store.GitConfig{
-		"has no directory":                    {},
-		"lies outside of the working copy":    {Dir: "x", Subdir: "../y"},
-		"is no name for a branch":             {Dir: "x", Branch: "a..b"},
-		"set the environment variable NUMAFO": {Dir: "x", Remote: "https://u:hunter2@git.example/x.git"},
+		"has no directory":                 {},
+		"lies outside of the working copy": {Dir: "x", Subdir: "../y"},
+		"is no name for a branch":          {Dir: "x", Branch: "a..b"},
 	} {
 		_, err := store.NewGit(config)
 		wantError(t, err, want)
+	}
+}
+
+func TestGitRemotesWithAUser(t *testing.T) {
+	t.Parallel()
+	for _, remote := range []string{"git@git.example:x.git", "ssh://git@git.example/x.git", "https://git.example/@x.git", "/srv/a@b.git"} {
+		if _, err := store.NewGit(store.GitConfig{Dir: "x", Remote: remote}); err != nil {
+			t.Errorf("%s: %v", remote, err)
+		}
+	}
+	for _, remote := range []string{
+		"https://u:hunter2@git.example/x.git", "https://hunter2@git.example/x.git", "HTTP://hunter2@git.example/x.git",
+		"https://u:hunter2%zz@git.example/x.git", "https://u:hunter2/y@git.example/x.git", "ssh://git:hunter2@git.example/x.git",
+	} {
+		_, err := store.NewGit(store.GitConfig{Dir: "x", Remote: remote})
+		wantError(t, err, "fleet.git.username", "NUMAFORM_GIT_TOKEN")
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v tells the password", err)
 		}
+	}
+}
+
+// TestGitNotesThatCannotBeRead loses the directory of the notes that holds a
+// commit's: whether there is one is not known then.
+func TestGitNotesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	g := openGit(t, store.GitConfig{Dir: dir})
+	change := changed(0)
+	begin(t, g, wanted(), change)
+	end(t, g, change)
+	tree := run(t, dir, "rev-parse", "refs/notes/numaform:"+run(t, dir, "rev-parse", "HEAD")[:2])
+	if err := os.Remove(filepath.Join(dir, ".git", "objects", tree[:2], tree[2:])); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.End(t.Context(), ended(change)); err == nil || errors.Is(err, fs.ErrExist) {
+		t.Errorf("got %v, want an error that claims nothing", err)
 	}
 }
 

@@ -203,8 +203,12 @@ func (w *worktree) note(ctx context.Context, commit plumbing.Hash, content []byt
 	if err != nil {
 		return err
 	}
-	if _, exists, err := w.noteOn(notes, commit); exists || err != nil {
-		return errors.Join(err, fmt.Errorf("adding a note to commit %s: nothing was written: %w", commit, fs.ErrExist))
+	_, exists, err := w.noteOn(notes, commit)
+	if err == nil && exists {
+		err = fs.ErrExist
+	}
+	if err != nil {
+		return fmt.Errorf("adding a note to commit %s: nothing was written: %w", commit, err)
 	}
 	note, err := w.putBlob(content)
 	if err != nil {

@@ -141,7 +141,7 @@ func (w *worktree) auth() (transport.AuthMethod, error) {
 		if user == "" {
 			user = ssh.DefaultUsername
 		}
-		return ssh.NewPublicKeysFromFile(user, filepath.Clean(secrets.SSHKey), secrets.Passphrase)
+		return ssh.NewPublicKeysFromFile(user, filepath.Clean(secrets.SSHKey), "")
 	case endpoint.Protocol == "http" && secrets.Token != "" && !loopback(endpoint.Host):
 		return nil, errors.New("the token would cross the network in clear text: use https")
 	case strings.HasPrefix(endpoint.Protocol, "http") && secrets.Token != "":

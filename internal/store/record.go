@@ -66,7 +66,7 @@ func (e *RecordError) Error() string {
 // Unwrap returns the cause.
 func (e *RecordError) Unwrap() error { return e.Err }
 
-// mend is what to do about a broken record, where version control does not do it.
+// mendRecord says what to do about a broken record, where version control does not do it.
 const mendRecord = "restore it from a backup, or move it elsewhere if it is lost: its change is then no part of the history"
 
 // decode reads a record that claims to be of the change id.
