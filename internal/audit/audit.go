@@ -5,6 +5,8 @@
 package audit
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -59,6 +61,9 @@ type Change struct {
 	// Open is what this and earlier changes have begun and not finished, by shard;
 	// with the Outcome it says where the next run must look.
 	Open []Open `json:"open,omitempty"`
+	// Outside are writes to a backend that no plan holds, such as a broken lock with
+	// the proof that its holder is gone.
+	Outside []string `json:"outside,omitempty"`
 }
 
 // Shard is what was planned for one host, and who let it pass.
@@ -84,6 +89,9 @@ type Open struct {
 	// Removed are the VMs whose files were taken out on purpose and that may
 	// still exist.
 	Removed []fleet.VM `json:"removed,omitempty"`
+	// Made are new VMs of which nobody has looked yet whether another writer gave the
+	// same CPUs away.
+	Made []guard.Target `json:"made,omitempty"`
 }
 
 // Outcome is what happened.
@@ -94,9 +102,6 @@ type Outcome struct {
 	Time     time.Time     `json:"time"`
 	Duration time.Duration `json:"duration_ns"`
 	Shards   []Ended       `json:"shards,omitempty"`
-	// Outside are writes to Proxmox or to a backend that no plan holds, such as a
-	// broken lock with the proof that its holder is gone.
-	Outside []string `json:"outside,omitempty"`
 }
 
 // Ended is how the apply of one host ended.
@@ -134,11 +139,16 @@ func (e *Entry) Unfinished() []Open {
 	return left
 }
 
-// Names returns whether the change made, removed or renumbered the VM of a name.
+// Names returns whether the change is about the VM of a name.
 func (c *Change) Names(vm string) bool {
 	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered} {
-		for i := range list {
-			if list[i].Name == vm {
+		if slices.ContainsFunc(list, func(one fleet.VM) bool { return one.Name == vm }) {
+			return true
+		}
+	}
+	for _, shard := range c.Shards {
+		for _, target := range slices.Concat(shard.Create, shard.Delete, shard.Import, shard.Update) {
+			if strings.HasPrefix(target.Address, "module."+vm+".") {
 				return true
 			}
 		}

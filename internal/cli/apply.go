@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
 )
@@ -85,34 +86,64 @@ func change(ctx context.Context, process Process, o *options, decide proposer) e
 	if err := o.checkLive(); err != nil {
 		return err
 	}
+	if err := finishReviewed(ctx, process, o); err != nil {
+		return err
+	}
 	for attempt := 1; ; attempt++ {
 		p, err := decide(ctx, process, o)
 		if err != nil {
 			return err
 		}
 		err = p.apply(ctx, process, o)
-		var contended *scaler.ContendedError
-		var outside *scaler.OutsideStateError
-		var proposed *store.ProposedError
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &proposed):
-			fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
-			return nil
-		case attempt == attempts:
+		if err == nil || attempt == attempts {
 			return err
-		case errors.As(err, &outside):
-			fmt.Fprintf(process.Stderr, "numaform: %s: taking it in first\n", outside)
-			err = p.takeIn(ctx, process, o)
-		case errors.As(err, &contended), errors.Is(err, scaler.ErrFleetChanged):
-			fmt.Fprintf(process.Stderr, "numaform: %v\nDeciding anew.\n", err)
-			err = wait(ctx, attempt)
 		}
-		if err != nil {
+		if again, err := p.retry(ctx, process, o, attempt, err); !again {
 			return err
 		}
 	}
+}
+
+// retry reports whether a change that failed is worth deciding anew, and does what
+// must be done before; if it is not, it returns what is left of the error.
+func (p *proposal) retry(ctx context.Context, process Process, o *options, attempt int, err error) (bool, error) {
+	var contended *scaler.ContendedError
+	var outside *scaler.OutsideStateError
+	var proposed *store.ProposedError
+	switch {
+	case errors.As(err, &contended) && errors.As(err, &proposed):
+		return false, err // what has to be taken back waits for a review
+	case errors.As(err, &proposed):
+		fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
+		return false, nil
+	case errors.As(err, &outside):
+		fmt.Fprintf(process.Stderr, "numaform: %s: taking it in first\n", outside)
+		err = p.takeIn(ctx, process, o)
+	case errors.As(err, &contended), errors.Is(err, scaler.ErrFleetChanged):
+		fmt.Fprintf(process.Stderr, "numaform: %v\nDeciding anew.\n", err)
+		err = wait(ctx, attempt)
+	default:
+		return false, err
+	}
+	return err == nil, err
+}
+
+// finishReviewed applies what was merged, where changes are reviewed: else it would
+// wait behind the next proposal.
+func finishReviewed(ctx context.Context, process Process, o *options) error {
+	config, err := operator.Load(o.config, process.Environ)
+	if err != nil || !config.Fleet.Git.Review {
+		return err
+	}
+	s, err := open(ctx, process, o)
+	if err != nil {
+		return err
+	}
+	change, err := s.scaler.Propose(ctx, s.snapshot, nil, nil)
+	if err != nil || !change.Unfinished() || !change.Empty() {
+		return err
+	}
+	return (&proposal{session: s, change: change}).apply(ctx, process, o)
 }
 
 // wait lets two that got into each other's way come back at different times.

@@ -68,7 +68,7 @@ func (o *options) confirm(ctx context.Context, process Process, shards []scaler.
 			return "", fmt.Errorf("this change needs approval and there is no terminal to ask at: nothing was changed: "+
 				"run it at a terminal, or again with --approve %s", digest(shards))
 		}
-		return "", errors.New("this change needs approval and there is no terminal to ask at: nothing was changed: " +
+		return "", errors.New("this change has to be confirmed and there is no terminal to ask at: nothing was changed: " +
 			"run it at a terminal, or with --auto-approve")
 	}
 	fmt.Fprint(process.Stderr, "Apply exactly this? Only yes is taken for yes: ")

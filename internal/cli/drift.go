@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,17 +19,22 @@ import (
 )
 
 func newDrift(process Process) *cobra.Command {
-	o := options{clusterless: true}
-	var repair, detailed bool
+	o := driftOptions{options: options{clusterless: true}}
 	command := &cobra.Command{
 		Use:   "drift",
 		Short: "Compare every VM with its file, and say what to do where they differ",
 		Long: "Compare every VM with its file, and say what to do where they differ. Proxmox is read in full, and nothing is changed. " +
 			"With --repair, what an update in place takes back while the VM runs is planned, judged and applied as any change. " +
-			"No VM is ever replaced.",
+			"No VM is ever replaced. With --every, it is done again and again until it is interrupted, and what fails is only told of.",
 		RunE: func(command *cobra.Command, _ []string) error {
-			left, err := runDrift(command.Context(), process, &o, repair)
-			if err == nil && left && detailed {
+			if err := o.check(); err != nil {
+				return err
+			}
+			if o.every > 0 {
+				return repeated(command.Context(), process, &o)
+			}
+			left, err := runDrift(command.Context(), process, &o)
+			if err == nil && left && o.detailed {
 				return exitError{ExitChanges}
 			}
 			return err
@@ -35,17 +43,81 @@ func newDrift(process Process) *cobra.Command {
 	o.register(command)
 	o.registerApproval(command)
 	flags := command.Flags()
-	flags.BoolVar(&repair, "repair", false, "take back what an update in place can, after asking")
-	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit 0: no drift is left, 1: error, 2: drift")
+	flags.BoolVar(&o.repair, "repair", false, "take back what an update in place can, after asking")
+	flags.DurationVar(&o.every, "every", 0, "look again this often, such as 15m, until interrupted; 0 looks once")
+	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 0: no drift is left, 1: error, 2: drift; with --every, of the last run that ended")
 	return command
 }
 
-// runDrift reports whether drift is left in the end.
-func runDrift(ctx context.Context, process Process, o *options, repair bool) (left bool, err error) {
-	if err := o.checkLive(); err != nil {
-		return false, err
+// driftOptions are the flags of drift.
+type driftOptions struct {
+	options
+	repair   bool
+	every    time.Duration
+	detailed bool
+}
+
+// leastEvery is how often at most Proxmox is read in full.
+const leastEvery = 10 * time.Second
+
+func (o *driftOptions) check() error {
+	switch {
+	case o.every != 0 && o.every < leastEvery:
+		return usageError{fmt.Errorf("--every %s: want at least %s, or 0 to look once", o.every, leastEvery)}
+	case o.every != 0 && o.repair && !o.autoApprove:
+		return usageError{errors.New("--every with --repair asks nobody: add --auto-approve, or leave --repair out")}
 	}
-	s, err := open(ctx, process, o)
+	return o.checkLive()
+}
+
+// repeated looks for drift until ctx ends, which is no failure: what failed has been
+// reported.
+func repeated(ctx context.Context, process Process, o *driftOptions) error {
+	process.Stdin = strings.NewReader("") // nobody is there to answer
+	last := repeat(ctx, process.Stderr, o.every, func(ctx context.Context) (bool, error) { return runDrift(ctx, process, o) })
+	switch {
+	case o.detailed && last.err != nil:
+		return exitError{ExitFailed}
+	case o.detailed && last.left:
+		return exitError{ExitChanges}
+	}
+	return nil
+}
+
+// looked is how one look for drift ended.
+type looked struct {
+	left bool
+	err  error
+}
+
+// repeat looks at once, and then at each tick until ctx ends; a look that takes
+// longer than that is followed by the next. What fails is reported. It returns how
+// the last look ended that was not interrupted, unless there is none.
+func repeat(ctx context.Context, stderr io.Writer, every time.Duration, look func(context.Context) (bool, error)) looked {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	var last looked
+	for first := true; ; first = false {
+		now := looked{}
+		if now.left, now.err = look(ctx); now.err != nil {
+			fmt.Fprintf(stderr, "numaform: %v\n", now.err)
+		}
+		if interrupted := now.err != nil && ctx.Err() != nil; first || !interrupted {
+			last = now
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			return last
+		}
+	}
+}
+
+// runDrift reports whether drift is left in the end.
+func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool, err error) {
+	s, err := open(ctx, process, &o.options)
 	if err != nil {
 		return false, err
 	}
@@ -53,10 +125,10 @@ func runDrift(ctx context.Context, process Process, o *options, repair bool) (le
 	if d.shards, err = s.scaler.Drift(ctx, s.snapshot); err != nil {
 		return false, err
 	}
-	if repair {
-		err = d.repair(ctx, process, o)
+	if o.repair {
+		err = d.repair(ctx, process, &o.options)
 	} else {
-		err = d.print(process, o)
+		err = d.print(process, &o.options)
 	}
 	if err != nil {
 		return false, err
@@ -74,31 +146,27 @@ type drifted struct {
 	repaired map[fleet.Key]bool
 }
 
-// repair takes back what an update in place can.
+// repair takes back what an update in place can, except on hosts where something is
+// unfinished.
 func (d *drifted) repair(ctx context.Context, process Process, o *options) error {
-	change, err := d.session.scaler.ProposeRepair(ctx, d.session.snapshot, d.shards)
+	change, held, err := d.session.scaler.ProposeRepair(ctx, d.session.snapshot, d.shards)
 	if err != nil {
 		return err
 	}
 	if change.Empty() {
-		return d.print(process, o)
+		return errors.Join(d.print(process, o), held)
 	}
-	approve := func(plans []scaler.ShardPlan) (string, error) {
+	results, err := d.session.scaler.Apply(ctx, change, func(plans []scaler.ShardPlan) (string, error) {
 		d.plans = plans
 		if err := d.print(process, o); err != nil {
 			return "", err
 		}
-		p := &proposal{session: d.session, change: change, shards: plans}
-		if err := p.failure(false); err != nil {
-			return "", err
-		}
-		return o.confirm(ctx, process, plans)
-	}
-	results, err := d.session.scaler.Apply(ctx, change, approve)
+		return d.approve(ctx, process, o, change)
+	})
 	for _, result := range results {
 		fmt.Fprintf(process.Stderr, "%s\n", result)
 	}
-	if err != nil {
+	if err = errors.Join(err, held); err != nil {
 		return err
 	}
 	d.repaired = map[fleet.Key]bool{}
@@ -106,6 +174,23 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 		d.repaired[vm.Key] = true
 	}
 	return nil
+}
+
+// approve judges the plans of a repair. A host where something turns out to be
+// unfinished stops no other: its error is in the result.
+func (d *drifted) approve(ctx context.Context, process Process, o *options, change *scaler.Change) (string, error) {
+	able := slices.DeleteFunc(slices.Clone(d.plans), func(plan scaler.ShardPlan) bool {
+		var unfinished *scaler.UnfinishedError
+		return errors.As(plan.Err, &unfinished)
+	})
+	p := &proposal{session: d.session, change: change, shards: able}
+	if err := p.failure(false); err != nil {
+		return "", err
+	}
+	if len(able) == 0 {
+		return "", nil
+	}
+	return o.confirm(ctx, process, able)
 }
 
 // left reports whether drift is left. A VM that moved stays so, whatever else of it

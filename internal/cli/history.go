@@ -173,6 +173,9 @@ func (w *printer) entry(entry *audit.Entry) {
 			w.printf("    not planned: %s\n", shard.Error)
 		}
 	}
+	for _, line := range change.Outside {
+		w.printf("  outside the plan: %s\n", line)
+	}
 	if entry.Outcome == nil {
 		return
 	}
@@ -180,9 +183,6 @@ func (w *printer) entry(entry *audit.Entry) {
 		if shard.Error != "" {
 			w.printf("  %s failed after %s: %s\n", shard.Host, shard.Duration.Round(time.Millisecond), shard.Error)
 		}
-	}
-	for _, line := range entry.Outcome.Outside {
-		w.printf("  outside the plan: %s\n", line)
 	}
 }
 

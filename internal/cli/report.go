@@ -22,6 +22,8 @@ type report struct {
 	Removed []string      `json:"removed,omitempty"`
 	Files   []fileReport  `json:"files"`
 	Shards  []shardReport `json:"shards,omitempty"`
+	// Digest is what --approve wants, if the guard wants a person to approve.
+	Digest string `json:"digest,omitempty"`
 	// Warnings are what a person should look at.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -91,6 +93,9 @@ func (p *proposal) report() report {
 	for i := range p.shards {
 		r.Shards = append(r.Shards, shardLine(&p.shards[i]))
 	}
+	if needsApproval(p.shards) {
+		r.Digest = digest(p.shards)
+	}
 	return r
 }
 
@@ -125,6 +130,9 @@ func (p *proposal) print(process Process, o *options) error {
 	}
 	w.files(r.Files)
 	w.shards(r.Shards)
+	if r.Digest != "" {
+		w.printf("\nA person must approve: at a terminal, or by apply with --approve %s\n", r.Digest)
+	}
 	for _, warning := range r.Warnings {
 		w.printf("\nWarning: %s\n", warning)
 	}

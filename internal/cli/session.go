@@ -104,39 +104,51 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if s.config, err = operator.Load(o.config, process.Environ); err != nil {
 		return nil, err
 	}
-	config, regions := s.config, s.config.Regions()
+	regions := s.config.Regions()
 	if o.snapshot != "" {
-		s.snapshot, err = config.RecordedSnapshot(o.snapshot)
+		s.snapshot, err = s.config.RecordedSnapshot(o.snapshot)
 	} else {
-		s.snapshot, err = live(ctx, config, regions)
+		s.snapshot, err = live(ctx, s.config, regions)
 	}
 	if err != nil {
 		return nil, err
 	}
-	engine, err := findEngine(ctx, config, o)
+	config, err := s.scalerConfig(ctx, process, o)
 	if err != nil {
 		return nil, err
 	}
-	rules, err := config.Rules()
-	if err != nil {
-		return nil, err
-	}
-	kept, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
-	if err != nil {
-		return nil, err
-	}
-	drained := s.cluster.Drained
-	if o.unnamed() {
-		drained = nil
-	}
-	s.scaler = scaler.New(scaler.Config{
-		ClusterID: config.ClusterID, Store: kept, Dir: config.FleetDir(), Regions: regions,
-		Backend:    fleet.Backend{Type: config.Fleet.Backend.Type, Config: config.Fleet.Backend.Config},
-		Encryption: config.Fleet.Backend.Encryption,
-		Engine:     engine, PluginDir: config.Engine.PluginDir, Rules: rules,
-		Drained: drained, Actor: actor(), Version: process.Version, Progress: progress(process),
-	})
+	config.Regions = regions
+	s.scaler = scaler.New(*config)
 	return s, nil
+}
+
+// scalerConfig returns what the scaler needs, but for the regions.
+func (s *session) scalerConfig(ctx context.Context, process Process, o *options) (*scaler.Config, error) {
+	config := &scaler.Config{
+		ClusterID: s.config.ClusterID, Dir: s.config.FleetDir(),
+		Backend:    fleet.Backend{Type: s.config.Fleet.Backend.Type, Config: s.config.Fleet.Backend.Config},
+		Encryption: s.config.Fleet.Backend.Encryption,
+		PluginDir:  s.config.Engine.PluginDir, Actor: actor(), Version: process.Version, Progress: progress(process),
+	}
+	var err error
+	if config.Engine, err = findEngine(ctx, s.config, o); err != nil {
+		return nil, err
+	}
+	if config.Rules, err = s.config.Rules(); err != nil {
+		return nil, err
+	}
+	if config.Store, err = s.config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}); err != nil {
+		return nil, err
+	}
+	if !o.unnamed() {
+		config.Drained = s.cluster.Drained
+	}
+	hasNodes, err := s.cluster.HasNodes(ctx)
+	if err == nil && !hasNodes {
+		config.Blind = "its file was deleted, and without any Node in the manifests nobody knows what runs on it: " +
+			"name the cluster with --kubeconfig, or restore the file and numaform remove it"
+	}
+	return config, err
 }
 
 // actor names who runs numaform, for the fleet's history.

@@ -24,8 +24,10 @@ func newUndo(process Process) *cobra.Command {
 			if len(args) > 0 {
 				id = args[0]
 			}
+			// Chosen once: decided anew, the last change is another one.
+			var undone *audit.Change
 			return change(command.Context(), process, &o, func(ctx context.Context, process Process, o *options) (*proposal, error) {
-				return proposeUndo(ctx, process, o, id)
+				return proposeUndo(ctx, process, o, id, &undone)
 			})
 		},
 	}
@@ -34,25 +36,27 @@ func newUndo(process Process) *cobra.Command {
 	return command
 }
 
-// proposeUndo renders the reverse of a change, or of the last one.
-func proposeUndo(ctx context.Context, process Process, o *options, id string) (*proposal, error) {
+// proposeUndo renders the reverse of a change, or of the last one, unless it was chosen
+// already.
+func proposeUndo(ctx context.Context, process Process, o *options, id string, undone **audit.Change) (*proposal, error) {
 	s, err := open(ctx, process, o)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := s.scaler.History(ctx, time.Time{})
-	if err != nil {
-		return nil, err
-	}
-	undone, err := choice(entries, id)
-	if err != nil {
-		return nil, err
+	if *undone == nil {
+		entries, err := s.scaler.History(ctx, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		if *undone, err = choice(entries, id); err != nil {
+			return nil, err
+		}
 	}
 	taken, err := s.cluster.VMIDs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	change, err := s.scaler.ProposeUndo(ctx, s.snapshot, undone, taken)
+	change, err := s.scaler.ProposeUndo(ctx, s.snapshot, *undone, taken)
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ type Fleet struct {
 type Git struct {
 	// Enabled turns it on where Remote is empty: a repository without a remote.
 	Enabled bool `yaml:"enabled"`
-	// Remote is a URL or path, without a password.
+	// Remote is a URL or path, without user or password for https.
 	Remote string `yaml:"remote"`
 	Branch string `yaml:"branch"`
 	// Subdir is the fleet's directory in the repository.
@@ -112,22 +112,23 @@ type Policy struct {
 	Limits         Limits `yaml:"limits"`
 }
 
-// Limits are how much passes; 0 means as shipped.
+// Limits are how much passes. What is not set is as shipped; 0 lets nothing pass
+// without a person, and turns the circuit breaker off.
 type Limits struct {
 	Window     time.Duration `yaml:"window"`
 	PerChange  Amount        `yaml:"per_change"`
 	PerWindow  Amount        `yaml:"per_window"`
 	PerHost    Amount        `yaml:"per_host"`
 	PerPool    Amount        `yaml:"per_pool"`
-	MaxUpdates int           `yaml:"max_updates"`
-	MaxImports int           `yaml:"max_imports"`
-	BreakAfter int           `yaml:"break_after"`
+	MaxUpdates *int          `yaml:"max_updates"`
+	MaxImports *int          `yaml:"max_imports"`
+	BreakAfter *int          `yaml:"break_after"`
 }
 
 // Amount is how many VMs come and go.
 type Amount struct {
-	Creates int `yaml:"creates"`
-	Deletes int `yaml:"deletes"`
+	Creates *int `yaml:"creates"`
+	Deletes *int `yaml:"deletes"`
 }
 
 // Backend is Terraform's backend for all states.

@@ -56,6 +56,10 @@ func setValue(field reflect.Value, name string, values map[string]string) error 
 	if !ok {
 		return nil
 	}
+	if field.Kind() == reflect.Pointer {
+		field.Set(reflect.New(field.Type().Elem()))
+		field = field.Elem()
+	}
 	if err := parseInto(field, text); err != nil {
 		return fmt.Errorf("environment variable %s%s: %w", environmentPrefix, name, err)
 	}

@@ -143,6 +143,7 @@ func (c *Config) check() error {
 		mistakes = append(mistakes, errors.New("clusters: want at least one Proxmox cluster with region and url"))
 	}
 	mistakes = append(mistakes, c.Fleet.check()...)
+	mistakes = append(mistakes, c.Policy.Limits.check()...)
 	seen := map[topology.RegionName]bool{}
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]

@@ -3,7 +3,9 @@ package operator
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/numaform/numaform/state/guard"
@@ -48,20 +50,39 @@ func (l *Limits) over(limits *guard.Limits) {
 	l.PerWindow.over(&limits.PerWindow)
 	l.PerHost.over(&limits.PerHost)
 	l.PerPool.over(&limits.PerPool)
-	for _, pair := range []struct{ from, to *int }{
-		{&l.MaxUpdates, &limits.MaxUpdates}, {&l.MaxImports, &limits.MaxImports}, {&l.BreakAfter, &limits.BreakAfter},
-	} {
-		if *pair.from > 0 {
-			*pair.to = *pair.from
-		}
-	}
+	set(&limits.MaxUpdates, l.MaxUpdates)
+	set(&limits.MaxImports, l.MaxImports)
+	set(&limits.BreakAfter, l.BreakAfter)
 }
 
 func (a Amount) over(amount *guard.Amount) {
-	if a.Creates > 0 {
-		amount.Creates = a.Creates
+	set(&amount.Creates, a.Creates)
+	set(&amount.Deletes, a.Deletes)
+}
+
+func set(target, value *int) {
+	if value != nil {
+		*target = *value
 	}
-	if a.Deletes > 0 {
-		amount.Deletes = a.Deletes
+}
+
+// check refuses limits that mean nothing.
+func (l *Limits) check() []error {
+	var mistakes []error
+	values := map[string]*int{
+		"per_change.creates": l.PerChange.Creates, "per_change.deletes": l.PerChange.Deletes,
+		"per_window.creates": l.PerWindow.Creates, "per_window.deletes": l.PerWindow.Deletes,
+		"per_host.creates": l.PerHost.Creates, "per_host.deletes": l.PerHost.Deletes,
+		"per_pool.creates": l.PerPool.Creates, "per_pool.deletes": l.PerPool.Deletes,
+		"max_updates": l.MaxUpdates, "max_imports": l.MaxImports, "break_after": l.BreakAfter,
 	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if value := values[name]; value != nil && *value < 0 {
+			mistakes = append(mistakes, fmt.Errorf("policy.limits.%s: %d: want 0, for nothing without a person, or more", name, *value))
+		}
+	}
+	if l.Window < 0 {
+		mistakes = append(mistakes, fmt.Errorf("policy.limits.window: %s: want a duration such as 1h", l.Window))
+	}
+	return mistakes
 }

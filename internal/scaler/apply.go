@@ -11,6 +11,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -93,7 +94,7 @@ func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (re
 	}
 	approver, err := approve(plans)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.note(ctx, change, plans))
 	}
 	if !change.writes(plans) {
 		results = s.applyAll(ctx, change, plans)
@@ -108,8 +109,25 @@ func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (re
 	}
 	results = s.applyAll(ctx, change, plans)
 	// What was done is recorded even if the caller gave up meanwhile.
-	ended := s.outcome(record.ID, started, plans, results)
+	ended := s.outcome(record.ID, started, results)
 	return results, errors.Join(failed(results), s.config.Store.End(context.WithoutCancel(ctx), ended))
+}
+
+// note records what planning had to do to a backend for a change that is not made.
+func (s *Scaler) note(ctx context.Context, change *Change, plans []ShardPlan) error {
+	asIs := &Change{Kind: audit.KindRecovery, Why: "before a change that was not made", from: change.from, open: change.open, rotations: change.rotations}
+	record := s.record(asIs, nil, "")
+	for i := range plans {
+		record.Outside = append(record.Outside, plans[i].outside...)
+	}
+	if len(record.Outside) == 0 {
+		return nil
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := s.config.Store.Begin(ctx, change.from.revision, change.BeforeFiles, record); err != nil {
+		return err
+	}
+	return s.config.Store.End(ctx, s.outcome(record.ID, record.Time, nil))
 }
 
 // failed joins what went wrong.
@@ -159,6 +177,8 @@ func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan
 		result.Err = plan.Err
 	case plan.Changes():
 		result.Err = s.applyPlan(ctx, change, plan)
+	case len(change.open[plan.Shard].Made) > 0:
+		result.Err = s.uncontended(ctx, change, plan)
 	}
 	result.Duration = s.config.Clock.Since(started)
 	return result

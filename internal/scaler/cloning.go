@@ -1,12 +1,16 @@
 package scaler
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -19,34 +23,90 @@ func (l located) inTheMaking() bool {
 	return l.Key == "" && !l.unread && (l.Lock == "clone" || l.Lock == "create")
 }
 
+// CloneStuckError says that a guest under a number of the fleet is still being made,
+// longer than an apply may take over it.
+type CloneStuckError struct {
+	VMID   int
+	Host   topology.HostID
+	Lock   string
+	Waited time.Duration
+}
+
+func (e *CloneStuckError) Error() string {
+	return fmt.Sprintf("guest %d on %s is still locked (%s) after %s, and its host still clones: look at its task there; "+
+		"if the guest is not being made any more: qm unlock %d; then run again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
+}
+
 // awaitClones returns the snapshot once the clones have ended that hold VMIDs of
 // the fleet: an earlier run may have died and left them. A clone that is locked
-// though its host clones nothing has failed, and is as anybody's guest.
+// though its host clones nothing has failed, and is as anybody's guest. It waits as
+// long as an apply may take over one VM, and returns a CloneStuckError then.
 func (s *Scaler) awaitClones(ctx context.Context, from *standing, snapshot *topology.Snapshot) (*topology.Snapshot, error) {
-	for {
-		busy := false
-		for _, host := range cloning(from, snapshot) {
-			live := s.region(host.Region).Live
-			if live == nil {
-				continue
+	told := map[guestID]bool{}
+	for began := s.config.Clock.Now(); ; {
+		making := cloning(from, snapshot)
+		for _, guest := range making {
+			if id := (guestID{guest.host.Region, fleet.VMID(guest.VMID)}); !told[id] && s.region(guest.host.Region).Live != nil {
+				told[id] = true
+				s.config.Progress(guest.host, fmt.Sprintf("waiting for guest %d, which is locked (%s): an earlier run may have begun to make it",
+					guest.VMID, guest.Lock))
 			}
-			s.config.Progress(host, "waiting for a clone that an earlier run began")
-			clones, err := live.Cloning(ctx, host.Host)
-			if err == nil {
-				snapshot, err = live.Refresh(ctx, snapshot, []topology.HostName{host.Host})
-			}
-			if err != nil {
-				return nil, fmt.Errorf("waiting for clones on %s: %w", host, err)
-			}
-			busy = busy || clones
 		}
-		if !busy {
+		busy, now, err := s.lookAtClones(ctx, making, snapshot)
+		if err != nil {
+			return nil, err
+		}
+		if snapshot = now; len(busy) == 0 {
 			return snapshot, nil
+		}
+		if err := s.stuck(busy, cloning(from, snapshot), s.config.Clock.Since(began)); err != nil {
+			return nil, err
 		}
 		if err := wait(ctx, clonePoll); err != nil {
 			return nil, fmt.Errorf("waiting for clones: %w", err)
 		}
 	}
+}
+
+// lookAtClones reads the hosts of guests in the making again, and returns those of
+// them that still clone.
+func (s *Scaler) lookAtClones(
+	ctx context.Context, making []located, snapshot *topology.Snapshot,
+) (busy []fleet.Shard, now *topology.Snapshot, err error) {
+	var hosts []fleet.Shard
+	for _, guest := range making {
+		hosts = append(hosts, guest.host)
+	}
+	for _, host := range slices.Compact(hosts) {
+		live := s.region(host.Region).Live
+		if live == nil {
+			continue
+		}
+		clones, err := live.Cloning(ctx, host.Host)
+		if err == nil {
+			snapshot, err = live.Refresh(ctx, snapshot, []topology.HostName{host.Host})
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("waiting for clones on %s: %w", host, err)
+		}
+		if clones {
+			busy = append(busy, host)
+		}
+	}
+	return busy, snapshot, nil
+}
+
+// stuck returns an error for each guest of the busy hosts that was waited for as
+// long as its region allows.
+func (s *Scaler) stuck(busy []fleet.Shard, making []located, waited time.Duration) error {
+	var errs []error
+	for _, guest := range making {
+		bound := cmp.Or(s.region(guest.host.Region).WaitDelay, state.DefaultWaitDelay)
+		if waited >= bound && slices.Contains(busy, guest.host) {
+			errs = append(errs, &CloneStuckError{VMID: guest.VMID, Host: guest.host, Lock: guest.Lock, Waited: bound})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // failedClones tells of clones that were left locked, and whose VMs got other
@@ -63,22 +123,24 @@ func (c *Change) failedClones() []string {
 	return warnings
 }
 
-// cloning returns the hosts with a guest in the making that has a VMID of the
-// fleet, sorted.
-func cloning(from *standing, snapshot *topology.Snapshot) []fleet.Shard {
+// cloning returns the guests in the making that have a VMID of the fleet, sorted by
+// host.
+func cloning(from *standing, snapshot *topology.Snapshot) []located {
 	guests := locate(snapshot)
 	vms := slices.Clone(from.fleet.VMs)
 	for _, open := range from.open() {
 		vms = append(vms, open.Removed...)
 	}
-	var hosts []fleet.Shard
+	making := map[guestID]located{}
 	for _, vm := range vms {
-		if guest, exists := guests[guestID{vm.Host.Region, vm.VMID}]; exists && guest.inTheMaking() {
-			hosts = append(hosts, guest.host)
+		id := guestID{vm.Host.Region, vm.VMID}
+		if guest, exists := guests[id]; exists && guest.inTheMaking() {
+			making[id] = guest
 		}
 	}
-	slices.SortFunc(hosts, topology.HostID.Compare)
-	return slices.Compact(hosts)
+	return slices.SortedFunc(maps.Values(making), func(a, b located) int {
+		return cmp.Or(a.host.Compare(b.host), cmp.Compare(a.VMID, b.VMID))
+	})
 }
 
 // wait waits, or returns why it must not.

@@ -2,10 +2,13 @@ package scaler_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
@@ -18,10 +21,15 @@ type cloner struct {
 	asked *int
 	ends  int
 	after *topology.Snapshot
+	// clock is set on by 20 minutes each time; nil is none.
+	clock *clocktesting.FakePassiveClock
 }
 
 func (c cloner) Cloning(context.Context, topology.HostName) (bool, error) {
 	*c.asked++
+	if c.clock != nil {
+		c.clock.SetTime(c.clock.Now().Add(20 * time.Minute))
+	}
 	return *c.asked < c.ends, nil
 }
 
@@ -66,5 +74,37 @@ func TestProposeAwaitsClones(t *testing.T) {
 				t.Errorf("warnings %q, want %q", warnings, tt.warning)
 			}
 		})
+	}
+}
+
+// TestProposeAwaitsNoCloneForever finds clones that do not end, and says so once for
+// each of their guests.
+func TestProposeAwaitsNoCloneForever(t *testing.T) {
+	t.Parallel()
+	making := func(id int, lock string) topology.Guest {
+		return topology.Guest{VMID: id, Kind: topology.GuestVM, Lock: lock}
+	}
+	now := snapshot(making(2000, "clone"), making(2001, "create"))
+	asked := 0
+	var said []string
+	clock := clocktesting.NewFakePassiveClock(time.Now())
+	s := newScaler(t, func(c *scaler.Config) {
+		c.Clock = clock
+		c.Regions[0].WaitDelay = 40 * time.Minute
+		c.Regions[0].Live = cloner{live: live{now}, asked: &asked, ends: 100, after: now, clock: clock}
+		c.Progress = func(host fleet.Shard, message string) { said = append(said, host.String()+": "+message) }
+	}, vm(pve1, 2000), vm(pve1, 2001))
+	_, err := s.Propose(t.Context(), now, nil, nil)
+	var stuck *scaler.CloneStuckError
+	if !errors.As(err, &stuck) || asked != 2 {
+		t.Fatalf("asked %d times, want 2: %v", asked, err)
+	}
+	for _, want := range []string{"guest 2000 on lab/pve-1 is still locked (clone) after 40m0s", "qm unlock 2000", "guest 2001 on lab/pve-1 is still locked (create)"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %q: %v", want, err)
+		}
+	}
+	if len(said) != 2 || !strings.Contains(said[0], "pve-1: waiting for guest 2000") || !strings.Contains(said[1], "guest 2001") {
+		t.Errorf("said %q", said)
 	}
 }

@@ -42,14 +42,10 @@ func (e *ContendedError) Error() string {
 // Unwrap returns the cause.
 func (e *ContendedError) Unwrap() error { return e.Cause }
 
-// uncontended looks at a host after its VMs were made.
+// uncontended looks at a host after its VMs were made, by this change or by one that
+// did not come to it.
 func (s *Scaler) uncontended(ctx context.Context, change *Change, plan *ShardPlan) error {
-	made := slices.Clone(plan.Intent.Create)
-	for _, target := range plan.Intent.Import {
-		if target.Incomplete {
-			made = append(made, target)
-		}
-	}
+	made := plan.unlooked(change.open[plan.Shard].Made)
 	if len(made) == 0 || s.region(plan.Shard.Region).Live == nil {
 		return nil
 	}
@@ -81,7 +77,10 @@ func (s *Scaler) uncontended(ctx context.Context, change *Change, plan *ShardPla
 func (w *wanted) contested(targets []guard.Target) (lost *ContendedError, rivals []located) {
 	lost = &ContendedError{}
 	for _, target := range targets {
-		vm := w.vms[target.Address]
+		vm, wanted := w.vms[target.Address]
+		if !wanted || vm.Key != target.Key {
+			continue // an earlier change's, and gone
+		}
 		err := w.pinsFree(vm)
 		if err == nil {
 			err = w.memoryFits(vm)
@@ -90,15 +89,26 @@ func (w *wanted) contested(targets []guard.Target) (lost *ContendedError, rivals
 			continue
 		}
 		lost.VMs, lost.Cause = append(lost.VMs, vm), errors.Join(lost.Cause, err)
-		for _, guest := range w.guests {
-			shares := !guest.Pins.Intersection(vm.CPUs).IsEmpty()
-			var taken *CPUsTakenError
-			if guest.host == w.shard && guest.ClusterID != w.clusterID && (shares || (guest.ClusterID != "" && !errors.As(err, &taken))) {
-				rivals = append(rivals, guest)
-			}
-		}
+		rivals = append(rivals, w.rivals(vm, err)...)
 	}
 	return lost, rivals
+}
+
+// rivals are the guests that are in a VM's way: those that share its CPUs, or, where
+// memory is short, those of other numaforms.
+func (w *wanted) rivals(vm fleet.VM, cause error) []located {
+	var taken *CPUsTakenError
+	short := !errors.As(cause, &taken)
+	var rivals []located
+	for _, guest := range w.guests {
+		if guest.host != w.shard || guest.ClusterID == w.clusterID {
+			continue
+		}
+		if !guest.Pins.Intersection(vm.CPUs).IsEmpty() || (short && guest.ClusterID != "") {
+			rivals = append(rivals, guest)
+		}
+	}
+	return rivals
 }
 
 // outranks reports whether all rivals are of numaforms that give way.
@@ -164,7 +174,12 @@ func contended(results []Result) []fleet.VM {
 
 // yield takes VMs back that were made at the same time as another writer's, as a
 // change of its own, through plan and guard.
-func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) error {
+func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("taking %s back: %w: CPUs or memory are given away twice as long as they run: drain and remove them", names(lost), err)
+		}
+	}()
 	snapshot, err := s.readAgain(ctx, old, lost)
 	if err != nil {
 		return err
@@ -174,6 +189,7 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 		return err
 	}
 	change.Kind, change.Why = audit.KindScaleDown, "another writer gave the CPUs of "+names(lost)+" away at the same time"
+	change.narrow = true
 	change.remove(func(vm fleet.VM) bool {
 		return slices.ContainsFunc(lost, func(one fleet.VM) bool { return one.Key == vm.Key })
 	})
@@ -182,7 +198,7 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 	}
 	_, err = s.apply(ctx, change, func(plans []ShardPlan) (string, error) {
 		for i := range plans {
-			if plans[i].Touched && plans[i].Err == nil && plans[i].Verdict.Decision != guard.Allow {
+			if plans[i].Err == nil && plans[i].Verdict.Decision != guard.Allow {
 				return "", &DeniedError{Shard: plans[i].Shard, Verdict: plans[i].Verdict}
 			}
 		}

@@ -121,6 +121,7 @@ func (s *Scaler) follow(ctx context.Context, plan *ShardPlan, w *wanted) (follow
 		if err := plan.workspace.Forget(ctx, groups...); err != nil {
 			return false, err
 		}
+		plan.outside = append(plan.outside, "took out of the state, as their VMs are on another host: "+strings.Join(groups, ", "))
 	}
 	if len(targets) > 0 {
 		s.config.Progress(plan.Shard, "reading where VMs are that were moved: "+strings.Join(targets, ", "))
@@ -156,7 +157,9 @@ func (s *Scaler) refreshState(ctx context.Context, plan *ShardPlan, w *wanted, t
 	if verdict := guard.Check(refresh.JSON, intent, s.config.Rules); verdict.Decision != guard.Allow {
 		return &DeniedError{Shard: plan.Shard, Verdict: verdict}
 	}
-	_, err = plan.workspace.Apply(ctx, refresh)
+	if _, err = plan.workspace.Apply(ctx, refresh); err == nil {
+		plan.outside = append(plan.outside, fmt.Sprintf("wrote into the state on which host %s is, by plan %s", strings.Join(targets, ", "), refresh.SHA256))
+	}
 	return err
 }
 

@@ -19,7 +19,7 @@ import (
 // still is a change of a fleet that asks for nothing.
 func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.Change {
 	t.Helper()
-	change, err := newScaler(t, nil, vms...).ProposeRepair(t.Context(), snapshot, nil)
+	change, _, err := newScaler(t, nil, vms...).ProposeRepair(t.Context(), snapshot, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,9 +279,9 @@ func TestProposeRepair(t *testing.T) {
 		}},
 		{Shard: pve2, VMs: []scaler.VMDrift{{VM: gone, Class: scaler.DriftRepairable, Repairable: true}}},
 	}
-	change, err := s.ProposeRepair(t.Context(), snapshot(guestOf(one), guestOf(two)), drift)
-	if err != nil {
-		t.Fatal(err)
+	change, held, err := s.ProposeRepair(t.Context(), snapshot(guestOf(one), guestOf(two)), drift)
+	if err != nil || held != nil {
+		t.Fatal(err, held)
 	}
 	if got := ids(change.Repaired); !slices.Equal(got, []fleet.VMID{2001}) || change.Empty() || len(change.Differences()) > 0 {
 		t.Errorf("repairs %v, empty %t, files %v", got, change.Empty(), change.Differences())
@@ -301,5 +301,44 @@ func TestProposeRepair(t *testing.T) {
 	}
 	if drift[0].Clean() || !(&scaler.ShardDrift{VMs: []scaler.VMDrift{{Class: scaler.DriftNone}}}).Clean() {
 		t.Error("a shard is not as clean as its VMs")
+	}
+}
+
+// TestProposeRepairUnfinished leaves a host alone where a removal has begun, and
+// repairs the other.
+func TestProposeRepairUnfinished(t *testing.T) {
+	t.Parallel()
+	one, two, leaving, other := vm(pve1, 2001), vm(pve1, 2002), vm(pve1, 2003), vm(pve2, 2004)
+	s := newScaler(t, nil, one, two, other)
+	s.Begin(t, pve1, leaving)
+	now := snapshot(guestOf(one), guestOf(two), guestOf(leaving))
+	now.Hosts[1].Guests = []topology.Guest{guestOf(other)}
+	broken := func(vm fleet.VM) scaler.VMDrift {
+		return scaler.VMDrift{VM: vm, Class: scaler.DriftRepairable, Repairable: true}
+	}
+	drift := []scaler.ShardDrift{
+		{Shard: pve1, VMs: []scaler.VMDrift{broken(one), broken(two)}}, {Shard: pve2, VMs: []scaler.VMDrift{broken(other)}},
+	}
+	change, held, err := s.ProposeRepair(t.Context(), now, drift)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(change.Repaired); !slices.Equal(got, []fleet.VMID{2004}) || strings.Contains(change.Why, one.Name) || !change.Narrow() {
+		t.Errorf("repairs %v, narrow %t: %s", got, change.Narrow(), change.Why)
+	}
+	if !as[*scaler.UnfinishedError](held) || strings.Count(held.Error(), "host lab/pve-1: ") != 1 || !strings.Contains(held.Error(), "`numaform apply` first") {
+		t.Errorf("held back: %v", held)
+	}
+	if open := s.Record(change, nil).Open; len(open) != 1 || len(open[0].Removed) != 1 || open[0].Removed[0].Key != leaving.Key {
+		t.Errorf("under way after the repair: %+v", open)
+	}
+	for host, refused := range map[topology.HostID]bool{pve1: true, pve2: false} {
+		w, err := s.Look(t.Context(), change, host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Repairable(); (err != nil) != refused {
+			t.Errorf("%s: a plan of its repair is refused: %v, want %t", host, err, refused)
+		}
 	}
 }

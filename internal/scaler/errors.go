@@ -30,7 +30,7 @@ type GuestGoneError struct {
 
 func (e *GuestGoneError) Error() string {
 	return fmt.Sprintf("%s: the state says VMID %d, which is now guest %q without this VM's key: it is not deleted; "+
-		"take the address out of the state with `state rm`", e.Address, e.VMID, e.Guest)
+		"run `numaform apply` again, which takes the address out of the state", e.Address, e.VMID, e.Guest)
 }
 
 // MarkerLostError says that a guest looks like a VM of the fleet but does not say

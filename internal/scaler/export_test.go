@@ -122,3 +122,6 @@ func (w *wanted) Contested(intent guard.Intent) error {
 	}
 	return nil
 }
+
+// Note adds a write that no plan holds.
+func (p *ShardPlan) Note(line string) { p.outside = append(p.outside, line) }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -33,10 +35,12 @@ func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unf
 // reads the host if more than the change may have to be done.
 func (s *Scaler) gather(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) (*wanted, bool, error) {
 	recovery, err := plan.workspace.Recover(ctx)
+	if recovery != nil {
+		plan.outside = append(plan.outside, recovery.Outside...)
+	}
 	if err != nil {
 		return nil, false, err
 	}
-	plan.outside = append(plan.outside, recovery.Outside...)
 	unfinished = unfinished || recovery.Crashed || len(recovery.Lost) > 0
 	w, err := s.look(ctx, change, plan.Shard, unfinished || len(byAddress(change.Removed, plan.Shard)) > 0)
 	if err != nil {
@@ -78,6 +82,7 @@ func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) error
 		return err
 	}
 	s.askNodes(ctx, w)
+	s.doubtNodes(w, plan.TakenOut)
 	plan.Intent = w.intent(plan.Plan.JSON, todo.imports)
 	plan.Made = w.made(plan.Intent)
 	for _, vm := range todo.partial {
@@ -133,6 +138,16 @@ func (s *Scaler) askNodes(ctx context.Context, w *wanted) {
 		}
 		if err := s.config.Drained(ctx, vm.Name); err != nil {
 			w.blocked[address] = err.Error()
+		}
+	}
+}
+
+// doubtNodes keeps VMs that only a deleted file speaks against, where nobody can say
+// whether their Nodes are drained.
+func (s *Scaler) doubtNodes(w *wanted, takenOut []fleet.VM) {
+	for i := range takenOut {
+		if address := generator.Address(&takenOut[i]); s.config.Blind != "" && w.blocked[address] == "" {
+			w.blocked[address] = s.config.Blind
 		}
 	}
 }

@@ -46,7 +46,8 @@ func events(entries []audit.Entry, now time.Time) []guard.Event {
 	return found
 }
 
-// byPool parts what happened on a host by pool; a failure without a target counts too.
+// byPool parts what happened on a host by pool. What made and deleted nothing does
+// not count, however it ended.
 func byPool(base guard.Event, shard audit.Shard) []guard.Event {
 	pools := map[string]guard.Amount{}
 	for _, target := range shard.Create {
@@ -58,9 +59,6 @@ func byPool(base guard.Event, shard audit.Shard) []guard.Event {
 		amount := pools[target.Pool]
 		amount.Deletes++
 		pools[target.Pool] = amount
-	}
-	if len(pools) == 0 && base.Failed {
-		return []guard.Event{base}
 	}
 	var found []guard.Event
 	for _, pool := range slices.Sorted(maps.Keys(pools)) {

@@ -90,7 +90,10 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	}
 	touched := change.Shards()
 	unfinished := change.unfinished()
-	shards := slices.Concat(touched, unfinished, how.more)
+	shards := slices.Clone(touched)
+	if !change.narrow {
+		shards = slices.Concat(touched, unfinished, how.more)
+	}
 	slices.SortFunc(shards, topology.HostID.Compare)
 	shards = slices.Compact(shards)
 	if err := store.NewDirectory(how.work).Write(withModules(change)); err != nil {
@@ -123,12 +126,24 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 
 // planAgain drops plans that are of files before some were restored.
 func (s *Scaler) planAgain(ctx context.Context, change *Change, how planning, old []ShardPlan, err error) ([]ShardPlan, error) {
-	if err = errors.Join(err, closeAll(old)); err != nil {
+	if err := errors.Join(err, closeAll(old)); err != nil {
 		return nil, err
 	}
 	how.again = true
-	return s.plan(ctx, change, how)
+	plans, err := s.plan(ctx, change, how)
+	for i := range plans {
+		for j := range old {
+			if old[j].Shard == plans[i].Shard {
+				plans[i].outside = slices.Concat(old[j].outside, plans[i].outside)
+			}
+		}
+	}
+	return plans, err
 }
+
+// Unfinished reports whether there is something to do besides the change: what an
+// earlier one began, or what people changed in files or in Proxmox.
+func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 
 // unfinished returns the shards with a change under way, and those where what is
 // wanted and what is differ.

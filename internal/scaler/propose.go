@@ -47,6 +47,8 @@ type Change struct {
 
 	// from is what the change was made from.
 	from *standing
+	// narrow plans only the shards that the change touches.
+	narrow bool
 	// open is what earlier changes have begun and not finished.
 	open map[fleet.Shard]audit.Open
 	// rotations are how far VMIDs are given out with the change.

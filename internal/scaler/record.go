@@ -19,13 +19,18 @@ import (
 // writes reports whether there is anything to record: files, a plan that changes
 // something, or something under way, which this run may have found finished.
 func (c *Change) writes(plans []ShardPlan) bool {
-	return !c.Empty() || len(c.open) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) ||
+	noted := slices.ContainsFunc(plans, func(p ShardPlan) bool { return len(p.outside) > 0 })
+	return noted || !c.Empty() || len(c.open) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) ||
 		slices.ContainsFunc(plans, func(p ShardPlan) bool { return p.Changes() })
 }
 
 // record says, before anything happens, what shall happen and why.
 func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audit.Change {
+	// Records sort by time, whatever the clocks of two machines say.
 	now := s.config.Clock.Now().UTC()
+	if recent := change.from.recent; len(recent) > 0 && !now.After(recent[len(recent)-1].Change.Time) {
+		now = recent[len(recent)-1].Change.Time.Add(time.Microsecond)
+	}
 	record := audit.Change{
 		Format: audit.FormatVersion, Time: now, ClusterID: s.config.ClusterID, Actor: s.config.Actor, Version: s.config.Version,
 		Kind: change.kind(plans), Undoes: change.Undoes,
@@ -36,6 +41,7 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 	for i := range plans {
 		plan := &plans[i]
 		record.Removed = append(record.Removed, plan.TakenOut...)
+		record.Outside = append(record.Outside, plan.outside...)
 		if record.Kind == audit.KindByHand {
 			record.Added = append(record.Added, plan.Made...)
 		}
@@ -102,9 +108,23 @@ func (c *Change) opens(plans []ShardPlan) []audit.Open {
 		entry := open[plan.Shard]
 		entry.Host = plan.Shard
 		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Shard), plan.TakenOut)
+		entry.Made = plan.unlooked(entry.Made)
 		open[plan.Shard] = entry
 	}
 	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
+}
+
+// unlooked returns the VMs that have to be looked at once they stand: those of an
+// earlier change, and those that the plan makes or finishes.
+func (p *ShardPlan) unlooked(earlier []guard.Target) []guard.Target {
+	made := slices.Clone(earlier)
+	for _, target := range slices.Concat(p.Intent.Create, p.Intent.Import) {
+		known := slices.ContainsFunc(made, func(t guard.Target) bool { return t.Key == target.Key })
+		if created := slices.Contains(p.Intent.Create, target); !known && (created || target.Incomplete) {
+			made = append(made, target)
+		}
+	}
+	return made
 }
 
 // on returns the VMs of a shard.
@@ -120,7 +140,7 @@ func why(record *audit.Change) string {
 		for i := range record.Added {
 			pods += record.Added[i].Demand.Pods
 		}
-		return fmt.Sprintf("%d pods need %s", pods, names(record.Added))
+		return strings.TrimSuffix(fmt.Sprintf("%d pods need %s; %s", pods, names(record.Added), listed("files were deleted: ", record.Removed)), "; ")
 	case audit.KindScaleDown:
 		return "remove " + names(record.Removed)
 	case audit.KindByHand:
@@ -150,7 +170,7 @@ func names(vms []fleet.VM) string {
 }
 
 // outcome says what happened.
-func (s *Scaler) outcome(id string, started time.Time, plans []ShardPlan, results []Result) audit.Outcome {
+func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.Outcome {
 	now := s.config.Clock.Now()
 	outcome := audit.Outcome{ID: id, Time: now.UTC(), Duration: now.Sub(started)}
 	for _, result := range results {
@@ -159,9 +179,6 @@ func (s *Scaler) outcome(id string, started time.Time, plans []ShardPlan, result
 			ended.Error = result.Err.Error()
 		}
 		outcome.Shards = append(outcome.Shards, ended)
-	}
-	for i := range plans {
-		outcome.Outside = append(outcome.Outside, plans[i].outside...)
 	}
 	return outcome
 }

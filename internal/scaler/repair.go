@@ -2,10 +2,10 @@ package scaler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
@@ -17,35 +17,60 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
+// UnfinishedError says that a host's VMs are not repaired, as an earlier change did
+// not end there: the good end of a repair would read as that change's.
+type UnfinishedError struct{ Host topology.HostID }
+
+func (e *UnfinishedError) Error() string {
+	return fmt.Sprintf("host %s: an earlier change is unfinished there, so the drift of its VMs is not taken back: "+
+		"run `numaform apply` first, which finishes it, then repair again", e.Host)
+}
+
 // ProposeRepair returns the change that takes drift back where an update in place
 // can: no file changes, and nothing of Proxmox but those VMs. It is empty if there
-// is nothing to repair. What needs more than that is left alone.
-func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []ShardDrift) (*Change, error) {
-	change, err := s.newChange(ctx, snapshot)
+// is nothing to repair. What needs more than that is left alone, and so are hosts
+// where something is unfinished: held has an UnfinishedError for each.
+func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []ShardDrift) (change *Change, held, err error) {
+	change, err = s.newChange(ctx, snapshot)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	change.Kind = audit.KindRepair
-	var names []string
+	change.Kind, change.narrow = audit.KindRepair, true
+	holding := map[fleet.Shard]bool{}
+	for _, vm := range change.repairable(drift) {
+		if _, underWay := change.open[vm.Host]; !underWay {
+			change.Repaired = append(change.Repaired, vm)
+			continue
+		}
+		if !holding[vm.Host] {
+			held = errors.Join(held, &UnfinishedError{Host: vm.Host})
+		}
+		holding[vm.Host] = true
+	}
+	change.Why = "drift of " + names(change.Repaired) + " is taken back"
+	return change, held, s.render(change)
+}
+
+// repairable returns the VMs of the fleet whose drift an update in place takes back,
+// in the order of the drift.
+func (c *Change) repairable(drift []ShardDrift) []fleet.VM {
+	var vms []fleet.VM
 	for _, shard := range drift {
 		for _, vm := range shard.VMs {
-			if i := slices.IndexFunc(change.Before.VMs, func(v fleet.VM) bool { return v.Key == vm.VM.Key }); vm.Repairable && i >= 0 {
-				change.Repaired = append(change.Repaired, change.Before.VMs[i])
-				names = append(names, vm.VM.Name)
+			if i := slices.IndexFunc(c.Before.VMs, func(v fleet.VM) bool { return v.Key == vm.VM.Key }); vm.Repairable && i >= 0 {
+				vms = append(vms, c.Before.VMs[i])
 			}
 		}
 	}
-	change.Why = "drift of " + strings.Join(names, ", ") + " is taken back"
-	return change, s.render(change)
+	return vms
 }
 
 // judgeRepair plans the VMs of a shard whose drift is to be taken back, and nothing
-// else of it, so that other drift is neither changed nor in the way.
+// else of it, so that other drift is neither changed nor in the way. It refuses to
+// if something is unfinished there, such as an engine that died.
 func (s *Scaler) judgeRepair(ctx context.Context, plan *ShardPlan, w *wanted, repaired map[string]fleet.VM) (err error) {
-	for _, address := range slices.Sorted(maps.Keys(repaired)) {
-		if err := w.stillThere(repaired[address]); err != nil {
-			return err
-		}
+	if err := w.repairable(repaired); err != nil {
+		return err
 	}
 	options := state.PlanOptions{Refresh: true, Targets: compared(repaired, w.guests)}
 	if plan.Plan, err = s.planWith(ctx, plan.workspace, options); err != nil {
@@ -70,6 +95,19 @@ func (w *wanted) repairs(plan *tfjson.Plan, repaired map[string]fleet.VM) guard.
 		}
 	}
 	return intent
+}
+
+// repairable refuses VMs that must not be repaired now.
+func (w *wanted) repairable(repaired map[string]fleet.VM) error {
+	if w.interrupted {
+		return &UnfinishedError{Host: w.shard}
+	}
+	for _, address := range slices.Sorted(maps.Keys(repaired)) {
+		if err := w.stillThere(repaired[address]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stillThere refuses a VM that is gone, or not provably ours, by now.

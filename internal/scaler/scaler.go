@@ -67,6 +67,9 @@ type Config struct {
 	// does not exist is drained. nil means that nothing is known of Nodes, and no VM
 	// is deleted.
 	Drained func(ctx context.Context, node string) error
+	// Blind says why a Node that Drained does not know may be there all the same, or
+	// is empty. Then files that people deleted delete nothing.
+	Blind string
 	// Release is what is written into fleets; the zero value is what this numaform
 	// brings along.
 	Release generator.Release

@@ -25,7 +25,7 @@ type standing struct {
 	rotations rotations
 }
 
-// recently is how far back the limits of the guard look.
+// recently is how far back the history is read for a change, at least.
 const recently = 24 * time.Hour
 
 // stand reads the fleet and its recent history.
@@ -35,7 +35,8 @@ func (s *Scaler) stand(ctx context.Context) (*standing, error) {
 		return nil, err
 	}
 	now := &standing{files: files, revision: revision, fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
-	if now.recent, err = s.config.Store.History(ctx, s.config.Clock.Now().Add(-recently)); err != nil {
+	since := max(recently, time.Duration(s.config.Rules.Limits.WindowSeconds)*time.Second)
+	if now.recent, err = s.config.Store.History(ctx, s.config.Clock.Now().Add(-since)); err != nil {
 		return nil, err
 	}
 	if len(files) > 0 {

@@ -3,6 +3,7 @@ package scaler
 import (
 	"context"
 	"slices"
+	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
@@ -38,10 +39,11 @@ func (s *Scaler) takeIn(ctx context.Context, change *Change, plans []ShardPlan) 
 	if len(strays) == 0 {
 		return false, nil
 	}
-	made, err := s.everMade(ctx)
+	entries, err := s.config.Store.History(ctx, time.Time{})
 	if err != nil {
 		return false, err
 	}
+	made := everMade(entries)
 	before := len(change.TakenIn)
 	for _, guest := range strays {
 		vm, known := made[fleet.Key(guest.Key)]

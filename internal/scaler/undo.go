@@ -47,7 +47,7 @@ func (s *Scaler) ProposeUndo(
 
 // again places the VMs that a change removed.
 func (s *Scaler) again(ctx context.Context, change *Change, undone *audit.Change) ([]Request, error) {
-	specs, homes, err := s.removedSpecs(ctx, undone)
+	specs, homes, err := s.removedSpecs(ctx, change, undone)
 	if err != nil || len(specs) == 0 {
 		return nil, err
 	}
@@ -58,7 +58,8 @@ func (s *Scaler) again(ctx context.Context, change *Change, undone *audit.Change
 		home.Hosts = []topology.HostID{homes[i]}
 		placed, unplaced := place.Place([]fleet.Spec{home})
 		if len(unplaced) > 0 {
-			placed, unplaced = place.Place([]fleet.Spec{spec})
+			home.Hosts = withTemplate(change.Snapshot, homes[i].Region, spec.Template)
+			placed, unplaced = place.Place([]fleet.Spec{home})
 		}
 		if len(unplaced) > 0 {
 			return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("there is no room for a %s of pool %s any more: %s",
@@ -71,15 +72,17 @@ func (s *Scaler) again(ctx context.Context, change *Change, undone *audit.Change
 
 // removedSpecs returns what the VMs were that a change removed, and on which hosts.
 // Of a VM whose file a person deleted, only the change that made it knows that.
-func (s *Scaler) removedSpecs(ctx context.Context, undone *audit.Change) (specs []fleet.Spec, homes []topology.HostID, err error) {
-	var made map[fleet.Key]fleet.VM
+func (s *Scaler) removedSpecs(ctx context.Context, change *Change, undone *audit.Change) (specs []fleet.Spec, homes []topology.HostID, err error) {
+	if len(undone.Removed) == 0 {
+		return nil, nil, nil
+	}
+	entries, err := s.config.Store.History(ctx, time.Time{})
+	if err != nil {
+		return nil, nil, err
+	}
+	made, back := everMade(entries), alreadyBack(entries, change, undone.ID)
 	for _, vm := range undone.Removed {
 		if vm.VCPUs == 0 {
-			if made == nil {
-				if made, err = s.everMade(ctx); err != nil {
-					return nil, nil, err
-				}
-			}
 			known, ok := made[vm.Key]
 			if !ok {
 				return nil, nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("the history does not say what %s was: "+
@@ -87,17 +90,47 @@ func (s *Scaler) removedSpecs(ctx context.Context, undone *audit.Change) (specs 
 			}
 			vm = known
 		}
+		if i := slices.IndexFunc(back, func(b fleet.VM) bool { return b.Pool == vm.Pool && b.InstanceType == vm.InstanceType }); i >= 0 {
+			back = slices.Delete(back, i, i+1)
+			continue
+		}
 		specs, homes = append(specs, vm.Spec), append(homes, vm.Host)
 	}
 	return specs, homes, nil
 }
 
-// everMade returns all VMs that the history knows, by key.
-func (s *Scaler) everMade(ctx context.Context) (map[fleet.Key]fleet.VM, error) {
-	entries, err := s.config.Store.History(ctx, time.Time{})
-	if err != nil {
-		return nil, err
+// alreadyBack returns the VMs of the fleet that an earlier undo of the same change
+// made.
+func alreadyBack(entries []audit.Entry, change *Change, undone string) []fleet.VM {
+	var back []fleet.VM
+	for i := range entries {
+		if entries[i].Change.Undoes != undone {
+			continue
+		}
+		for _, vm := range entries[i].Change.Added {
+			if slices.ContainsFunc(change.After.VMs, func(kept fleet.VM) bool { return kept.Key == vm.Key }) {
+				back = append(back, vm)
+			}
+		}
 	}
+	return back
+}
+
+// withTemplate returns the hosts of a region that have a template.
+func withTemplate(snapshot *topology.Snapshot, region topology.RegionName, template string) []topology.HostID {
+	var hosts []topology.HostID
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		has := slices.ContainsFunc(host.Templates, func(t topology.Template) bool { return t.Name == template })
+		if host.Region == region && has {
+			hosts = append(hosts, host.ID())
+		}
+	}
+	return hosts
+}
+
+// everMade returns all VMs that the history knows, by key.
+func everMade(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	made := map[fleet.Key]fleet.VM{}
 	for i := range entries {
 		for _, vm := range slices.Concat(entries[i].Change.Added, entries[i].Change.Removed) {
@@ -106,5 +139,5 @@ func (s *Scaler) everMade(ctx context.Context) (map[fleet.Key]fleet.VM, error) {
 			}
 		}
 	}
-	return made, nil
+	return made
 }

@@ -68,6 +68,18 @@ func (c *Cluster) PodsOn(ctx context.Context, node string) ([]string, error) {
 	return names, nil
 }
 
+// HasNodes reports whether there is any Node. A cluster has some; manifests need not.
+func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
+	if c.err != nil {
+		return false, c.err
+	}
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes); err != nil {
+		return false, fmt.Errorf("reading nodes: %w", err)
+	}
+	return len(nodes.Items) > 0, nil
+}
+
 // Drained says why a node must not be removed yet: it runs pods, or may still get
 // some. A Node that the cluster does not have never joined.
 func (c *Cluster) Drained(ctx context.Context, name string) error {

@@ -202,8 +202,8 @@ func (f *fixture) verify(b *testing.B) {
 	}
 }
 
-// undo takes the VM that was added out of Proxmox, files and state, but not its
-// VMID, so that the next one is new to the engine.
+// undo takes the VM that was added out of Proxmox, files, state and the workspace's
+// memory, but not its VMID, so that the next one is new to the engine.
 func (f *fixture) undo(b *testing.B) {
 	b.Helper()
 	current, _, err := f.scaler.Fleet(b.Context())
@@ -225,6 +225,12 @@ func (f *fixture) undo(b *testing.B) {
 		b.Fatal(err)
 	}
 	if err := os.WriteFile(f.statePath(f.last()), f.state, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	// The workspace must not take the VM for one that its state lost.
+	known := filepath.Join(f.store.Path(), store.PrivateDir, "work", filepath.FromSlash(generator.ShardDir(f.last())),
+		".terraform", "numaform", "known.json")
+	if err := os.Remove(known); err != nil {
 		b.Fatal(err)
 	}
 }

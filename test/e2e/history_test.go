@@ -51,11 +51,18 @@ func vms(stage *demo.Stage) []int {
 	return ids
 }
 
+// controlPlane is a Node that is none of the fleet's.
+const controlPlane = `apiVersion: v1
+kind: Node
+metadata: {name: control-plane}
+spec: {unschedulable: true}
+`
+
 // nothing is a cluster without pods.
 func nothing(t *testing.T, stage *demo.Stage) string {
 	t.Helper()
 	path := filepath.Join(stage.Dir, "nothing.yaml")
-	if err := os.WriteFile(path, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(controlPlane), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -121,9 +128,11 @@ func TestUndo(t *testing.T) {
 			}
 		}
 	}
-	out := run(t, stage, cli.ExitFailed, "undo", entries[0].Change.ID, "-f", none, "--auto-approve")
-	if len(vms(stage)) != len(again) {
-		t.Errorf("a second undo of the same change did something:\n%s", out)
+	for _, undone := range []int{0, 3} {
+		out := run(t, stage, cli.ExitFailed, "undo", entries[undone].Change.ID, "-f", none, "--auto-approve")
+		if len(vms(stage)) != len(again) {
+			t.Errorf("a second undo of the same change did something:\n%s", out)
+		}
 	}
 }
 
@@ -246,11 +255,24 @@ func TestReviewMode(t *testing.T) {
 	}
 	laptop := t.TempDir()
 	git(t, "", "clone", "--quiet", remote, laptop)
-	branch := git(t, laptop, "branch", "--remotes", "--list", "origin/numaform/*", "--format=%(refname:short)")
 	git(t, laptop, "checkout", "--quiet", "-B", "main")
-	git(t, laptop, "merge", "--quiet", "--no-edit", branch)
-	git(t, laptop, "push", "--quiet", "origin", "main")
+	merge := func() {
+		t.Helper()
+		git(t, laptop, "fetch", "--quiet")
+		branch := git(t, laptop, "for-each-ref", "--sort=-creatordate", "--count=1", "--format=%(refname)", "refs/remotes/origin/numaform/")
+		git(t, laptop, "merge", "--quiet", "--no-edit", branch)
+		git(t, laptop, "push", "--quiet", "origin", "main")
+	}
+	merge()
 	run(t, stage, cli.ExitOK, "apply", "-f", nothing(t, stage), "--auto-approve")
 	compare(t, stage)
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
+	// What was merged is applied, though pods wait whose nodes have to be reviewed.
+	git(t, laptop, "pull", "--quiet", "--no-edit", "origin", "main")
+	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2000).Name, "-f", nothing(t, stage), "--auto-approve")
+	merge()
+	out = run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	if _, exists := stage.Sim.Guest(2000); exists || !strings.Contains(out, "waits for review on branch numaform/") {
+		t.Errorf("the merged removal was not applied, or its pods' next node not proposed:\n%s", out)
+	}
 }

@@ -57,6 +57,9 @@ func TestDeletedFileIsARequest(t *testing.T) {
 	if err := os.Remove(paths[0]); err != nil {
 		t.Fatal(err)
 	}
+	if out := run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests()); !strings.Contains(out, "without any Node in the manifests") {
+		t.Errorf("plan does not say that it knows nothing of Nodes:\n%s", out)
+	}
 	// Nothing else is asked for, so that nothing else changes.
 	node := filepath.Join(stage.Dir, "node.yaml")
 	if err := os.WriteFile(node, []byte(busy), 0o600); err != nil {
@@ -78,7 +81,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 		}
 	}
 	empty := filepath.Join(stage.Dir, "empty.yaml")
-	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n"), 0o600); err != nil {
+	if err := os.WriteFile(empty, []byte(controlPlane), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", empty, "--auto-approve")
