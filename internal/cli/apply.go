@@ -53,17 +53,22 @@ func newRemove(process Process) *cobra.Command {
 // proposeRemoval renders the fleet without the named nodes, of which none may
 // run pods any more.
 func proposeRemoval(ctx context.Context, process Process, o *options, names []string) (*proposal, error) {
-	s, err := open(ctx, process, o)
+	// What can be told without Proxmox is told without it.
+	cluster, err := o.cluster(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var mistakes []error
 	for _, name := range names {
-		if err := s.cluster.Drained(ctx, name); err != nil {
+		if err := cluster.Drained(ctx, name); err != nil {
 			mistakes = append(mistakes, err)
 		}
 	}
 	if err := errors.Join(mistakes...); err != nil {
+		return nil, err
+	}
+	s, err := open(ctx, process, o)
+	if err != nil {
 		return nil, err
 	}
 	change, err := s.scaler.ProposeRemoval(ctx, s.snapshot, names)

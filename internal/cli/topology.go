@@ -51,7 +51,7 @@ func runTopology(ctx context.Context, process Process, o *options, only string) 
 	if err != nil {
 		return err
 	}
-	current, _, err := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept, Regions: config.Regions()}).Fleet(ctx)
+	current, _, err := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
 	if err != nil {
 		return err
 	}

@@ -45,8 +45,8 @@ func (s *Scaler) stand(ctx context.Context) (*standing, error) {
 		}
 	}
 	if now.fleet.ClusterID != s.config.ClusterID {
-		return nil, fmt.Errorf("the fleet belongs to cluster %q, the configuration says %q: give each cluster a fleet of its own, see fleet in numaform.yaml",
-			now.fleet.ClusterID, s.config.ClusterID)
+		return nil, fmt.Errorf("fleet %s belongs to cluster %q, the configuration says %q: give each cluster a fleet of its own, see fleet in numaform.yaml",
+			s.config.Dir, now.fleet.ClusterID, s.config.ClusterID)
 	}
 	s.configure(&now.fleet)
 	now.rotations = s.rotations(&now.fleet, now.recent)

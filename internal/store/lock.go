@@ -45,7 +45,7 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	if err := sign(file); err != nil {
 		return nil, errors.Join(fmt.Errorf("locking fleet %s: %w", d.path, err), file.Close())
 	}
-	return file.Close, nil
+	return func() error { return errors.Join(file.Truncate(0), file.Close()) }, nil
 }
 
 // sign writes into a lock file who holds it.
