@@ -102,17 +102,29 @@ func (w *Workspace) settle(ctx context.Context) error {
 		return err
 	}
 	crashed := w.crashed
-	err := w.locking(ctx, "taking the lock of", func(ctx context.Context) error {
-		_, err := w.command(ctx, "taking the lock of", true, func(tf *tfexec.Terraform) error {
-			return tf.Untaint(ctx, nowhere, tfexec.AllowMissing(true), tfexec.LockTimeout(w.config.LockTimeout.String()))
-		})
-		return err
-	})
+	// A lock that is provably left behind need not be waited for.
+	err := w.tryLock(ctx, min(soon, w.config.LockTimeout))
+	if locked := (*LockedError)(nil); errors.As(err, &locked) {
+		err = w.tryLock(ctx, w.config.LockTimeout)
+	}
 	if err != nil {
 		return err
 	}
 	w.crashed = crashed
 	return w.writeRun(crashed)
+}
+
+// soon is how long to wait for a lock that is probably our own dead run's.
+const soon = time.Second
+
+// tryLock takes the state's lock and lets it go again.
+func (w *Workspace) tryLock(ctx context.Context, timeout time.Duration) error {
+	return w.locking(ctx, "taking the lock of", func(ctx context.Context) error {
+		_, err := w.command(ctx, "taking the lock of", true, func(tf *tfexec.Terraform) error {
+			return tf.Untaint(ctx, nowhere, tfexec.AllowMissing(true), tfexec.LockTimeout(timeout.String()))
+		})
+		return err
+	})
 }
 
 // Unlock breaks a lock, by the ID of a LockedError. Do it only when its holder is

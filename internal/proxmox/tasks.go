@@ -6,10 +6,17 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Cloning reports whether a host clones a guest now, for this credential or, where
-// it may see them, for others.
-func (c *Client) Cloning(ctx context.Context, host topology.HostName) (bool, error) {
-	var tasks []struct{}
-	err := c.get(ctx, "/nodes/"+string(host)+"/tasks?source=active&typefilter=qmclone", &tasks)
-	return len(tasks) > 0, err
+// Busy reports whether a host clones or destroys a guest now, for this credential or,
+// where it may see them, for others.
+func (c *Client) Busy(ctx context.Context, host topology.HostName) (bool, error) {
+	var tasks []struct {
+		Type string `json:"type"`
+	}
+	err := c.get(ctx, "/nodes/"+string(host)+"/tasks?source=active", &tasks)
+	for _, task := range tasks {
+		if task.Type == "qmclone" || task.Type == "qmdestroy" {
+			return true, err
+		}
+	}
+	return false, err
 }

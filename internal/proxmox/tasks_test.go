@@ -13,15 +13,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestCloning asks two hosts while one of them clones.
-func TestCloning(t *testing.T) {
+// TestBusy asks two hosts while one of them clones.
+func TestBusy(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2], Delays: pvesim.Delays{Clone: time.Hour}})
 	c := newClient(t, cfg)
 	want := func(host string, want bool) {
 		t.Helper()
-		if busy, err := c.Cloning(t.Context(), topology.HostName(host)); err != nil || busy != want {
-			t.Errorf("%s clones: %t, %v, want %t", host, busy, err, want)
+		if busy, err := c.Busy(t.Context(), topology.HostName(host)); err != nil || busy != want {
+			t.Errorf("%s is busy: %t, %v, want %t", host, busy, err, want)
 		}
 	}
 	want("pve-00", false)
@@ -46,7 +46,7 @@ func TestCloning(t *testing.T) {
 	want("pve-00", true)
 	want("pve-01", false)
 	server.SetHostOnline("pve-00", false)
-	if _, err := c.Cloning(t.Context(), "pve-00"); err == nil {
+	if _, err := c.Busy(t.Context(), "pve-00"); err == nil {
 		t.Error("a host that is down clones nothing: want an error")
 	}
 }

@@ -23,8 +23,14 @@ func (l located) inTheMaking() bool {
 	return l.Key == "" && !l.unread && (l.Lock == "clone" || l.Lock == "create")
 }
 
-// CloneStuckError says that a guest under a number of the fleet is still being made,
-// longer than an apply may take over it.
+// underWay reports whether a guest is being made or destroyed: what it will be is
+// only known when that has ended.
+func (l located) underWay() bool {
+	return l.inTheMaking() || (!l.unread && l.Lock == "destroyed")
+}
+
+// CloneStuckError says that a guest under a number of the fleet is still being made or
+// destroyed, longer than an apply may take over it.
 type CloneStuckError struct {
 	VMID   int
 	Host   topology.HostID
@@ -33,12 +39,12 @@ type CloneStuckError struct {
 }
 
 func (e *CloneStuckError) Error() string {
-	return fmt.Sprintf("guest %d on %s is still locked (%s) after %s, and its host still clones: look at its task there; "+
-		"if the guest is not being made any more: qm unlock %d; then run again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
+	return fmt.Sprintf("guest %d on %s is still locked (%s) after %s, and its host still clones or destroys guests: look at its task there; "+
+		"if nothing is done to the guest any more: qm unlock %d; then run again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
 }
 
-// awaitClones returns the snapshot once the clones have ended that hold VMIDs of
-// the fleet: an earlier run may have died and left them. A clone that is locked
+// awaitClones returns the snapshot once the clones, and what destroys guests, have
+// ended that hold VMIDs of the fleet: an earlier run may have died and left them. A clone that is locked
 // though its host clones nothing has failed, and is as anybody's guest. It waits as
 // long as an apply may take over one VM, and returns a CloneStuckError then.
 func (s *Scaler) awaitClones(ctx context.Context, from *standing, snapshot *topology.Snapshot) (*topology.Snapshot, error) {
@@ -48,7 +54,7 @@ func (s *Scaler) awaitClones(ctx context.Context, from *standing, snapshot *topo
 		for _, guest := range making {
 			if id := (guestID{guest.host.Region, fleet.VMID(guest.VMID)}); !told[id] && s.region(guest.host.Region).Live != nil {
 				told[id] = true
-				s.config.Progress(guest.host, fmt.Sprintf("waiting for guest %d, which is locked (%s): an earlier run may have begun to make it",
+				s.config.Progress(guest.host, fmt.Sprintf("waiting for guest %d, which is locked (%s): an earlier run may have begun that",
 					guest.VMID, guest.Lock))
 			}
 		}
@@ -82,7 +88,7 @@ func (s *Scaler) lookAtClones(
 		if live == nil {
 			continue
 		}
-		clones, err := live.Cloning(ctx, host.Host)
+		clones, err := live.Busy(ctx, host.Host)
 		if err == nil {
 			snapshot, err = live.Refresh(ctx, snapshot, []topology.HostName{host.Host})
 		}
@@ -123,8 +129,7 @@ func (c *Change) failedClones() []string {
 	return warnings
 }
 
-// cloning returns the guests in the making that have a VMID of the fleet, sorted by
-// host.
+// cloning returns the guests under way that have a VMID of the fleet, sorted by host.
 func cloning(from *standing, snapshot *topology.Snapshot) []located {
 	guests := locate(snapshot)
 	vms := slices.Clone(from.fleet.VMs)
@@ -134,7 +139,7 @@ func cloning(from *standing, snapshot *topology.Snapshot) []located {
 	making := map[guestID]located{}
 	for _, vm := range vms {
 		id := guestID{vm.Host.Region, vm.VMID}
-		if guest, exists := guests[id]; exists && guest.inTheMaking() {
+		if guest, exists := guests[id]; exists && guest.underWay() {
 			making[id] = guest
 		}
 	}

@@ -25,7 +25,7 @@ type cloner struct {
 	clock *clocktesting.FakePassiveClock
 }
 
-func (c cloner) Cloning(context.Context, topology.HostName) (bool, error) {
+func (c cloner) Busy(context.Context, topology.HostName) (bool, error) {
 	*c.asked++
 	if c.clock != nil {
 		c.clock.SetTime(c.clock.Now().Add(20 * time.Minute))

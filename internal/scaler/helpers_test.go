@@ -148,7 +148,7 @@ func (l live) Refresh(context.Context, *topology.Snapshot, []topology.HostName) 
 	return l.snapshot, nil
 }
 
-func (live) Cloning(context.Context, topology.HostName) (bool, error) { return false, nil }
+func (live) Busy(context.Context, topology.HostName) (bool, error) { return false, nil }
 
 func (live) CanSetAffinity() (may bool, why string) {
 	return false, "numaform@pve!scaler is a token"

@@ -23,8 +23,8 @@ import (
 type Proxmox interface {
 	// Refresh reads the guests of the given hosts, and which VMIDs exist, again.
 	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error)
-	// Cloning reports whether a host clones a guest now.
-	Cloning(ctx context.Context, host topology.HostName) (bool, error)
+	// Busy reports whether a host clones or destroys a guest now.
+	Busy(ctx context.Context, host topology.HostName) (bool, error)
 	// CanSetAffinity reports whether the credential may write a VM's affinity.
 	CanSetAffinity() (bool, string)
 	// ProviderEnv is the environment that logs the provider in.
