@@ -63,7 +63,7 @@ spec:
 `
 
 // runs is how often two clusters scale at the same time; make test-faults takes 20.
-var runs = flag.Int("runs", 3, "how often two clusters scale at the same time")
+var runs = flag.Int("runs", 2, "how often two clusters scale at the same time")
 
 // TestTwoClustersOnOneProxmox lets two numaforms with different clusterIDs scale at
 // the same time, again and again: no CPU is given away twice, no VMID, and nobody's

@@ -82,12 +82,14 @@ func killAt(t *testing.T, s step, v victim, seed int, landed *landings) {
 	g := s.arm(w, rng)
 	r := w.start(args...)
 	where := r.await(g)
+	alive, complete := w.portrait(), w.complete()
+	var pids []int
 	if s.whenSeen {
 		g.open(false)
-		w.until("a "+string(v), func() bool { return len(r.pids(v)) > 0 })
+		pids = r.killWhenSeen(v)
+	} else {
+		pids = r.kill(v)
 	}
-	alive, complete := w.portrait(), w.complete()
-	pids := r.kill(v)
 	landed.add(v, s.name)
 	t.Logf("killed %s %v at %s: %s", v, pids, where, alive)
 	if !s.whenSeen {

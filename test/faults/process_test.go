@@ -104,8 +104,30 @@ func (r *run) kill(v victim) []int {
 	for _, pid := range pids {
 		r.w.must(kill(pid, syscall.SIGKILL))
 	}
+	r.buried(v, pids)
+	return pids
+}
+
+// killWhenSeen kills the first that appears, which nothing holds: it may end by itself
+// meanwhile.
+func (r *run) killWhenSeen(v victim) (pids []int) {
+	r.w.t.Helper()
+	r.w.until("a "+string(v), func() bool {
+		for _, pid := range r.pids(v) {
+			if kill(pid, syscall.SIGKILL) == nil {
+				pids = append(pids, pid)
+			}
+		}
+		return len(pids) > 0
+	})
+	r.buried(v, pids)
+	return pids
+}
+
+// buried waits until the processes are gone.
+func (r *run) buried(v victim, pids []int) {
+	r.w.t.Helper()
 	r.w.until("the death of the "+string(v), func() bool {
 		return !slices.ContainsFunc(pids, func(pid int) bool { return !gone(pid) })
 	})
-	return pids
 }
