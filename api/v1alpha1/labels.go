@@ -12,5 +12,25 @@ const (
 	LabelNUMANodes = Group + "/numa-nodes"
 )
 
-// AnnotationVM names, on a NodeClaim, the VM that backs it.
-const AnnotationVM = Group + "/vm"
+// Annotations of NodeClaims.
+const (
+	// AnnotationVM names the VM that backs the NodeClaim; the Node has that name too.
+	AnnotationVM = Group + "/vm"
+	// AnnotationKey is the key of that VM: VMIDs and names come back, keys do not.
+	AnnotationKey = Group + "/key"
+	// AnnotationClassHash is the hash of what of the ProxmoxNodeClass the VM was made
+	// of.
+	AnnotationClassHash = Group + "/nodeclass-hash"
+	// AnnotationClassHashVersion says how that hash was made: two of different
+	// versions say nothing about each other.
+	AnnotationClassHashVersion = Group + "/nodeclass-hash-version"
+)
+
+// Annotations of NodePools: auto, policy or manual, as docs/approval.md says.
+const (
+	AnnotationScaleUp   = Group + "/scale-up"
+	AnnotationScaleDown = Group + "/scale-down"
+)
+
+// FinalizerNodeClass keeps a ProxmoxNodeClass while NodeClaims refer to it.
+const FinalizerNodeClass = Group + "/termination"

@@ -1,9 +1,9 @@
 package v1alpha1_test
 
 import (
-	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
@@ -28,24 +28,141 @@ func parse(t *testing.T, spec string) *v1alpha1.ProxmoxNodeClass {
 const full = `
   region: lab
   hosts: [pve-1, lab/pve-2]
-  template: {name: debian-13}
+  template: {name: debian-13, tags: [k8s], vmid: 9000}
   clone: full
   bootDevice: {size: 1T, storage: local-zfs}
   cpuType: x86-64-v2-AES
   placement: {policy: Dedicated, pinWith: HostAgent}
+  sizing: {families: [c1, m1]}
+  memoryOverheadMiB: 300
   networks: [{bridge: vmbr0, model: virtio, vlan: 7, mtu: 1, firewall: true}, {bridge: vmbr1}]
   tags: [k8s, workers]
   pool: k8s/workers
   securityGroups: [kubernetes]
+  metadata:
+    type: cdrom
+    storage: local
+    templatesRef: {name: seed, namespace: numaform}
+    valuesRef: {name: values}
+  tokenTTL: 1h30m
+  kubelet:
+    cpuManagerPolicy: static
+    cpuCFSQuota: true
+    cpuCFSQuotaPeriod: 50ms
+    topologyManagerPolicy: single-numa-node
+    topologyManagerScope: pod
+    imageGCHighThresholdPercent: 70
+    imageGCLowThresholdPercent: 60
+    shutdownGracePeriod: 1m
+    shutdownGracePeriodCriticalPods: 20s
+    allowedUnsafeSysctls: [net.core.somaxconn, "net.ipv4.*", kernel.shm*]
+    clusterDNS: [10.96.0.10, "fd00::a"]
+    maxPods: 200
+    failSwapOn: false
+    systemReserved: {cpu: 100m, memory: 128Mi, pid: "1000"}
+    kubeReserved: {cpu: "0.2", ephemeral-storage: 1Gi}
+    evictionHard: {memory.available: 5%, nodefs.available: 2Gi}
 `
 
-func TestValidateAccepts(t *testing.T) {
-	for _, spec := range []string{
+// accepted and refused are judged by Validate and by a real API server.
+func accepted() []string {
+	return []string{
 		`{template: {name: t}}`, full,
+		`{template: {tags: [golden]}}`,
+		`{template: {vmid: 9000}}`,
 		`{template: {name: t}, placement: {policy: NUMA}}`,
 		`{template: {name: t}, placement: {overcommit: "1.5"}}`,
+		`{template: {name: t}, placement: {overcommit: "16"}}`,
 		`{template: {name: t}, clone: linked, placement: {policy: Isolated, pinWith: Affinity}}`,
-	} {
+		`{template: {name: t}, clone: linked, bootDevice: {size: 40G}}`,
+		`{template: {name: t}, region: a, hosts: [h, a/i]}`,
+		`{template: {name: t}, hosts: [b/h, a/h]}`,
+		`{template: {name: t}, metadata: {type: none}}`,
+		`{template: {name: t}, metadata: {type: cdrom}}`,
+		`{template: {name: t}, tokenTTL: 24h, memoryOverheadMiB: 0}`,
+		`{template: {name: t}, kubelet: {}}`,
+		`{template: {name: t}, kubelet: {imageGCLowThresholdPercent: 50}}`,
+		`{template: {name: t}, kubelet: {kubeReserved: {memory: "0"}, evictionHard: {memory.available: 0%, nodefs.inodesFree: 99.5%}}}`,
+	}
+}
+
+type refusal struct{ name, spec, want string }
+
+func refused() []refusal {
+	return []refusal{
+		{"no template", `{template: {}}`, "spec.template: is empty"},
+		{"template tag", `{template: {tags: [Big]}}`, `spec.template.tags[0]: "Big"`},
+		{"template number", `{template: {vmid: 99}}`, `spec.template.vmid: 99`},
+		{"region", `{template: {name: t}, region: a/b}`, `spec.region: "a/b" is not a region's name`},
+		{"host", `{template: {name: t}, hosts: [a, "b c"]}`, `spec.hosts[1]: "b c" is not a host`},
+		{"host without region", `{template: {name: t}, hosts: [/b]}`, `spec.hosts[0]: "/b" is not a host`},
+		{"host elsewhere", `{template: {name: t}, region: a, hosts: [b/h]}`, `"b/h" is not in region "a"`},
+		{"host twice", `{template: {name: t}, hosts: [a, a]}`, `spec.hosts[1]: "a" is listed twice`},
+		{"clone", `{template: {name: t}, clone: half}`, `spec.clone: "half" is not a way to clone`},
+		{"size in bytes", `{template: {name: t}, bootDevice: {size: 40GB}}`, `"40GB" is not a disk size`},
+		{"no size", `{template: {name: t}, bootDevice: {size: 0G}}`, `"0G" is not a disk size`},
+		{"huge size", `{template: {name: t}, bootDevice: {size: 123456789G}}`, `"123456789G" is not a disk size`},
+		{"storage", `{template: {name: t}, bootDevice: {storage: "a b"}}`, `spec.bootDevice.storage: "a b" is not a storage's name`},
+		{"storage of a linked clone", `{template: {name: t}, clone: linked, bootDevice: {storage: s}}`, "spec.bootDevice.storage: a linked clone stays"},
+		{"policy", `{template: {name: t}, placement: {policy: Fast}}`, `spec.placement.policy: "Fast" is not a policy`},
+		{"pins by nobody", `{template: {name: t}, placement: {policy: Dedicated}}`, "spec.placement.pinWith: is needed by policy Dedicated"},
+		{"isolation by nobody", `{template: {name: t}, placement: {policy: Isolated}}`, "spec.placement.pinWith: is needed by policy Isolated"},
+		{"pins of nothing", `{template: {name: t}, placement: {pinWith: Affinity}}`, "means nothing to policy Shared"},
+		{"pins of NUMA", `{template: {name: t}, placement: {policy: NUMA, pinWith: HostAgent}}`, "means nothing to policy NUMA"},
+		{"pins by somebody", `{template: {name: t}, placement: {policy: Isolated, pinWith: Me}}`, `"Me" is not a way to pin`},
+		{"overcommit", `{template: {name: t}, placement: {overcommit: "0.5"}}`, `spec.placement.overcommit: "0.5" is not a ratio`},
+		{"overcommit of more", `{template: {name: t}, placement: {overcommit: "16.1"}}`, `"16.1" is not a ratio`},
+		{"overcommit, padded", `{template: {name: t}, placement: {overcommit: "01"}}`, `"01" is not a ratio`},
+		{"overcommit NaN", `{template: {name: t}, placement: {overcommit: "NaN"}}`, `"NaN" is not a ratio`},
+		{"overcommit of pins", `{template: {name: t}, placement: {policy: NUMA, overcommit: "2"}}`, "means nothing to policy NUMA"},
+		{"family", `{template: {name: t}, sizing: {families: [c1.large]}}`, `spec.sizing.families[0]: "c1.large"`},
+		{"overhead", `{template: {name: t}, memoryOverheadMiB: -1}`, `spec.memoryOverheadMiB: -1`},
+		{"bridge", `{template: {name: t}, networks: [{bridge: ""}]}`, `spec.networks[0].bridge: "" is not a bridge's name`},
+		{"model", `{template: {name: t}, networks: [{bridge: vmbr0, model: fast}]}`, `spec.networks[0].model: "fast"`},
+		{"vlan", `{template: {name: t}, networks: [{bridge: vmbr0, vlan: 4095}]}`, `spec.networks[0].vlan: 4095`},
+		{"mtu", `{template: {name: t}, networks: [{bridge: vmbr0, mtu: -1}]}`, `spec.networks[0].mtu: -1`},
+		{"tag", `{template: {name: t}, tags: [Big]}`, `spec.tags[0]: "Big"`},
+		{"tag twice", `{template: {name: t}, tags: [a, a]}`, `spec.tags[1]: "a" is listed twice`},
+		{"security group", `{template: {name: t}, securityGroups: ["0"]}`, `spec.securityGroups[0]: "0"`},
+		{"pool", `{template: {name: t}, pool: "a b"}`, `spec.pool: "a b"`},
+		{"cpu type", `{template: {name: t}, cpuType: "a,b"}`, `spec.cpuType: "a,b"`},
+		{"metadata", `{template: {name: t}, metadata: {type: floppy}}`, `spec.metadata.type: "floppy"`},
+		{"templates of no seed", `{template: {name: t}, metadata: {templatesRef: {name: a}}}`, "spec.metadata.templatesRef: means nothing without a seed"},
+		{"values of no seed", `{template: {name: t}, metadata: {type: none, valuesRef: {name: a}}}`, "spec.metadata.valuesRef: means nothing without a seed"},
+		{"storage of no seed", `{template: {name: t}, metadata: {storage: local}}`, "spec.metadata.storage: means nothing without a seed"},
+		{"storage of seeds", `{template: {name: t}, metadata: {type: cdrom, storage: "*"}}`, `spec.metadata.storage: "*" is not a storage's name`},
+		{"secret", `{template: {name: t}, metadata: {type: cdrom, templatesRef: {name: ""}}}`, `spec.metadata.templatesRef.name: "" is not a Secret's name`},
+		{"namespace", `{template: {name: t}, metadata: {type: cdrom, valuesRef: {name: a, namespace: A}}}`, `spec.metadata.valuesRef.namespace: "A"`},
+		{"short token", `{template: {name: t}, tokenTTL: 4m59s}`, "spec.tokenTTL: 4m59s is not from 5m to 24h"},
+		{"no token", `{template: {name: t}, tokenTTL: 0s}`, "spec.tokenTTL: 0s is not from 5m to 24h"},
+		{"long token", `{template: {name: t}, tokenTTL: 25h}`, "spec.tokenTTL: 25h0m0s is not from 5m to 24h"},
+		{"cpu manager", `{template: {name: t}, kubelet: {cpuManagerPolicy: Static}}`, `spec.kubelet.cpuManagerPolicy: "Static"`},
+		{"topology manager", `{template: {name: t}, kubelet: {topologyManagerPolicy: numa}}`, `spec.kubelet.topologyManagerPolicy: "numa"`},
+		{"scope", `{template: {name: t}, kubelet: {topologyManagerScope: node}}`, `spec.kubelet.topologyManagerScope: "node"`},
+		{"quota period", `{template: {name: t}, kubelet: {cpuCFSQuotaPeriod: 2s}}`, "spec.kubelet.cpuCFSQuotaPeriod: 2s is not from 1ms to 1s"},
+		{"period of no quota", `{template: {name: t}, kubelet: {cpuCFSQuota: false, cpuCFSQuotaPeriod: 50ms}}`, "cpuCFSQuotaPeriod: means nothing"},
+		{"image thresholds", `{template: {name: t}, kubelet: {imageGCHighThresholdPercent: 60, imageGCLowThresholdPercent: 60}}`, "60 must be below imageGCHighThresholdPercent, 60"},
+		{"low image threshold", `{template: {name: t}, kubelet: {imageGCLowThresholdPercent: 85}}`, "85 must be below imageGCHighThresholdPercent, 85"},
+		{"high image threshold", `{template: {name: t}, kubelet: {imageGCHighThresholdPercent: 80}}`, "80 must be above imageGCLowThresholdPercent, 80"},
+		{"image percentage", `{template: {name: t}, kubelet: {imageGCHighThresholdPercent: 101}}`, "101 is not from 0 to 100"},
+		{"critical pods alone", `{template: {name: t}, kubelet: {shutdownGracePeriodCriticalPods: 10s}}`, "is part of shutdownGracePeriod: set that to 10s at least"},
+		{"critical pods longer", `{template: {name: t}, kubelet: {shutdownGracePeriod: 5s, shutdownGracePeriodCriticalPods: 10s}}`, "set that to 10s at least"},
+		{"negative grace", `{template: {name: t}, kubelet: {shutdownGracePeriod: -5s}}`, "spec.kubelet.shutdownGracePeriod: is negative"},
+		{"negative grace of critical pods", `{template: {name: t}, kubelet: {shutdownGracePeriod: 5s, shutdownGracePeriodCriticalPods: -1s}}`, "CriticalPods: is negative"},
+		{"sysctl", `{template: {name: t}, kubelet: {allowedUnsafeSysctls: ["*"]}}`, `spec.kubelet.allowedUnsafeSysctls[0]: "*"`},
+		{"dns", `{template: {name: t}, kubelet: {clusterDNS: [kube-dns]}}`, `spec.kubelet.clusterDNS[0]: "kube-dns" is not an IP address`},
+		{"pods", `{template: {name: t}, kubelet: {maxPods: 0}}`, "spec.kubelet.maxPods: 0"},
+		{"reserved what", `{template: {name: t}, kubelet: {kubeReserved: {gpu: "1"}}}`, "spec.kubelet.kubeReserved[gpu]: is not known"},
+		{"reserved how much", `{template: {name: t}, kubelet: {systemReserved: {memory: 5%}}}`, `spec.kubelet.systemReserved[memory]: "5%" is not a quantity`},
+		{"reserved less than nothing", `{template: {name: t}, kubelet: {systemReserved: {cpu: "-1"}}}`, `"-1" is not a quantity of 0 or more`},
+		{"signal", `{template: {name: t}, kubelet: {evictionHard: {memory: 1Gi}}}`, "spec.kubelet.evictionHard[memory]: is not known"},
+		{"threshold", `{template: {name: t}, kubelet: {evictionHard: {memory.available: 100%}}}`, `"100%" is not a percentage below 100`},
+		{"threshold of what", `{template: {name: t}, kubelet: {evictionHard: {memory.available: much}}}`, `"much" is not a quantity`},
+	}
+}
+
+func TestValidateAccepts(t *testing.T) {
+	for _, spec := range accepted() {
 		if err := parse(t, spec).Validate(); err != nil {
 			t.Errorf("%s: %v", spec, err)
 		}
@@ -53,36 +170,12 @@ func TestValidateAccepts(t *testing.T) {
 }
 
 func TestValidateRefuses(t *testing.T) {
-	tests := []struct{ name, spec, want string }{
-		{"no template", `{}`, "spec.template.name: is empty"},
-		{"region", `{template: {name: t}, region: a/b}`, `spec.region: "a/b" is not a region's name`},
-		{"host", `{template: {name: t}, hosts: [a, "b c"]}`, `spec.hosts[1]: "b c" is not a host`},
-		{"host without region", `{template: {name: t}, hosts: [/b]}`, `spec.hosts[0]: "/b" is not a host`},
-		{"host elsewhere", `{template: {name: t}, region: a, hosts: [b/h]}`, `"b/h" is not in region "a"`},
-		{"host twice", `{template: {name: t}, hosts: [a, a]}`, `spec.hosts[1]: "a" is listed twice`},
-		{"clone", `{template: {name: t}, clone: half}`, `spec.clone: "half" is not a way to clone`},
-		{"size", `{template: {name: t}, bootDevice: {size: 40}}`, `spec.bootDevice.size: "40" is not a disk size`},
-		{"size in bytes", `{template: {name: t}, bootDevice: {size: 40GB}}`, `"40GB" is not a disk size`},
-		{"no size", `{template: {name: t}, bootDevice: {size: 0G}}`, `"0G" is not a disk size`},
-		{"storage of a linked clone", `{template: {name: t}, clone: linked, bootDevice: {storage: s}}`, "spec.bootDevice.storage: a linked clone stays"},
-		{"policy", `{template: {name: t}, placement: {policy: Fast}}`, `spec.placement.policy: "Fast" is not a policy`},
-		{"pins by nobody", `{template: {name: t}, placement: {policy: Dedicated}}`, "spec.placement.pinWith: is needed by policy Dedicated"},
-		{"pins of nothing", `{template: {name: t}, placement: {pinWith: Affinity}}`, "means nothing to policy Shared"},
-		{"pins by somebody", `{template: {name: t}, placement: {policy: Isolated, pinWith: Me}}`, `"Me" is not a way to pin`},
-		{"overcommit", `{template: {name: t}, placement: {overcommit: "0.5"}}`, `spec.placement.overcommit: "0.5" is not a ratio`},
-		{"overcommit NaN", `{template: {name: t}, placement: {overcommit: "NaN"}}`, `"NaN" is not a ratio`},
-		{"overcommit of pins", `{template: {name: t}, placement: {policy: NUMA, overcommit: "2"}}`, "means nothing to policy NUMA"},
-		{"bridge", `{template: {name: t}, networks: [{bridge: ""}]}`, `spec.networks[0].bridge: "" is not a bridge's name`},
-		{"model", `{template: {name: t}, networks: [{bridge: vmbr0, model: fast}]}`, `spec.networks[0].model: "fast"`},
-		{"vlan", `{template: {name: t}, networks: [{bridge: vmbr0, vlan: 4095}]}`, `spec.networks[0].vlan: 4095`},
-		{"mtu", `{template: {name: t}, networks: [{bridge: vmbr0, mtu: -1}]}`, `spec.networks[0].mtu: -1`},
-		{"tag", `{template: {name: t}, tags: [Big]}`, `spec.tags[0]: "Big"`},
-		{"tag twice", `{template: {name: t}, tags: [a, a]}`, `spec.tags[1]: "a" is listed twice`},
-		{"pool", `{template: {name: t}, pool: "a b"}`, `spec.pool: "a b"`},
-		{"cpu type", `{template: {name: t}, cpuType: "a,b"}`, `spec.cpuType: "a,b"`},
-		{"two faults", `{clone: half}`, "spec.clone"},
-	}
-	for _, test := range tests {
+	all := append(
+		refused(),
+		refusal{"number for a size", `{template: {name: t}, bootDevice: {size: 40}}`, `spec.bootDevice.size: "40" is not a disk size`},
+		refusal{"two faults", `{clone: half, template: {}}`, "spec.clone"},
+	)
+	for _, test := range all {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			err := parse(t, test.spec).Validate()
@@ -106,14 +199,37 @@ func TestSizeGiB(t *testing.T) {
 }
 
 func TestReadyFollowsItsConditions(t *testing.T) {
-	nc := parse(t, full)
-	nc.StatusConditions().SetTrue(v1alpha1.ConditionValid)
-	if nc.StatusConditions().Root().IsTrue() {
-		t.Error("ready without a template")
+	conditions := []string{
+		v1alpha1.ConditionValid, v1alpha1.ConditionTemplateReady, v1alpha1.ConditionPlacementReady, v1alpha1.ConditionMetadataReady,
 	}
-	nc.StatusConditions().SetTrue(v1alpha1.ConditionTemplateReady)
-	if !nc.StatusConditions().Root().IsTrue() {
-		t.Error("not ready with all conditions true")
+	for _, missing := range conditions {
+		nc := parse(t, full)
+		for _, condition := range conditions {
+			if condition != missing {
+				nc.StatusConditions().SetTrue(condition)
+			}
+		}
+		if nc.StatusConditions().Root().IsTrue() {
+			t.Errorf("ready without %s", missing)
+		}
+		if nc.StatusConditions().SetTrue(missing); !nc.StatusConditions().Root().IsTrue() {
+			t.Error("not ready with all conditions true")
+		}
+	}
+}
+
+func TestHostsAreCounted(t *testing.T) {
+	nc := parse(t, full)
+	if nc.SetHosts([]string{"lab/a", "lab/b"}); nc.Status.HostCount != 2 || len(nc.Status.Hosts) != 2 {
+		t.Errorf("status is %+v, want two hosts", nc.Status)
+	}
+}
+
+func TestTTL(t *testing.T) {
+	for spec, want := range map[string]time.Duration{`{}`: 15 * time.Minute, `{tokenTTL: 1h}`: time.Hour} {
+		if got := parse(t, spec).TTL(); got != want {
+			t.Errorf("%s: token lives %s, want %s", spec, got, want)
+		}
 	}
 }
 
@@ -124,8 +240,11 @@ func TestDeepCopyAndScheme(t *testing.T) {
 		t.Errorf("copy differs:\n%s", diff)
 	}
 	other.Spec.Networks[0].VLAN, other.Spec.BootDevice.Size = 9, "1G"
-	if nc.Spec.Networks[0].VLAN != 7 || nc.Spec.BootDevice.Size != "1T" {
-		t.Error("the copy shares memory")
+	other.Spec.Template.Tags[0], other.Spec.Sizing.Families[0], *other.Spec.MemoryOverheadMiB = "x", "x", 1
+	other.Spec.Metadata.TemplatesRef.Name, other.Spec.TokenTTL.Duration = "x", 0
+	other.Spec.Kubelet.KubeReserved["cpu"], *other.Spec.Kubelet.CPUCFSQuota = "9", false
+	if diff := cmp.Diff(parse(t, full), nc); diff != "" {
+		t.Errorf("the copy shares memory:\n%s", diff)
 	}
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -135,61 +254,4 @@ func TestDeepCopyAndScheme(t *testing.T) {
 	if err != nil || len(kinds) != 1 || kinds[0].String() != "numaform.dev/v1alpha1, Kind=ProxmoxNodeClass" {
 		t.Errorf("kinds are %v (%v)", kinds, err)
 	}
-}
-
-// The CRD is generated; this only tells that it was generated from these types.
-func TestCRDHasEveryField(t *testing.T) {
-	data, err := os.ReadFile("../../charts/numaform/crds/numaform.dev_proxmoxnodeclasses.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	type schema struct {
-		Properties map[string]schema `json:"properties"`
-		Items      *schema           `json:"items"`
-	}
-	var crd struct {
-		Spec struct {
-			Group    string `json:"group"`
-			Scope    string `json:"scope"`
-			Versions []struct {
-				Name   string `json:"name"`
-				Schema struct {
-					OpenAPI schema `json:"openAPIV3Schema"`
-				} `json:"schema"`
-			} `json:"versions"`
-		} `json:"spec"`
-	}
-	if err := yaml.Unmarshal(data, &crd); err != nil {
-		t.Fatal(err)
-	}
-	if crd.Spec.Group != v1alpha1.Group || crd.Spec.Scope != "Cluster" || crd.Spec.Versions[0].Name != "v1alpha1" {
-		t.Errorf("the CRD is %s %s", crd.Spec.Group, crd.Spec.Scope)
-	}
-	var written struct {
-		Spec map[string]any `json:"spec"`
-	}
-	if err := yaml.Unmarshal([]byte("spec: "+full), &written); err != nil {
-		t.Fatal(err)
-	}
-	var check func(path string, value any, s *schema)
-	check = func(path string, value any, s *schema) {
-		switch v := value.(type) {
-		case map[string]any:
-			for key, inner := range v {
-				next, ok := s.Properties[key]
-				if !ok {
-					t.Errorf("the CRD lacks %s.%s", path, key)
-				}
-				check(path+"."+key, inner, &next)
-			}
-		case []any:
-			for _, inner := range v {
-				if s.Items != nil {
-					check(path+"[]", inner, s.Items)
-				}
-			}
-		}
-	}
-	spec := crd.Spec.Versions[0].Schema.OpenAPI.Properties["spec"]
-	check("spec", written.Spec, &spec)
 }

@@ -12,6 +12,7 @@ const Group = "numaform.dev"
 // The kinds of this package.
 const (
 	KindProxmoxNodeClass = "ProxmoxNodeClass"
+	KindScalePlan        = "ScalePlan"
 )
 
 // GroupVersion returns the group and version of the types in this package.
@@ -21,7 +22,7 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme registers the types of this package.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion(), &ProxmoxNodeClass{}, &ProxmoxNodeClassList{})
+	scheme.AddKnownTypes(GroupVersion(), &ProxmoxNodeClass{}, &ProxmoxNodeClassList{}, &ScalePlan{}, &ScalePlanList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Validate reports everything that is wrong with the class, each with the field
@@ -18,15 +19,19 @@ func (in *ProxmoxNodeClass) Validate() error {
 		errs = append(errs, fmt.Errorf("spec.%s: %s", field, fmt.Sprintf(format, args...)))
 	}
 	spec := &in.Spec
-	if spec.Template.Name == "" {
-		report("template.name", "is empty: name the VM template that nodes are cloned from")
-	}
+	validateTemplate(&spec.Template, report)
 	validateHosts(spec, report)
 	validateDisk(spec, report)
 	validatePlacement(spec.Placement, report)
+	validateSize(spec, report)
 	validateNetworks(spec.Networks, report)
-	validateNames("tags", spec.Tags, `^[a-z0-9_][a-z0-9_.+-]{0,63}$`, 10, report)
+	validateNames("tags", spec.Tags, tagPattern, 10, report)
 	validateNames("securityGroups", spec.SecurityGroups, `^[A-Za-z][A-Za-z0-9_-]{1,17}$`, 10, report)
+	validateMetadata(&spec.Metadata, report)
+	validateKubelet(spec.Kubelet, report)
+	if ttl := spec.TokenTTL; ttl != nil && (ttl.Duration < 5*time.Minute || ttl.Duration > 24*time.Hour) {
+		report("tokenTTL", "%s is not from 5m to 24h", ttl.Duration)
+	}
 	if spec.Pool != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]{0,127}$`).MatchString(spec.Pool) {
 		report("pool", "%q is not a name of a Proxmox resource pool", spec.Pool)
 	}
@@ -40,6 +45,66 @@ func (in *ProxmoxNodeClass) Validate() error {
 }
 
 type reporter func(field, format string, args ...any)
+
+const (
+	tagPattern     = `^[a-z0-9_][a-z0-9_.+-]{0,63}$`
+	storagePattern = `^[A-Za-z][A-Za-z0-9_.-]{0,63}$`
+)
+
+func validateTemplate(ref *TemplateReference, report reporter) {
+	if ref.Name == "" && len(ref.Tags) == 0 && ref.VMID == 0 {
+		report("template", "is empty: write the name, the tags or the vmid of the VM template that nodes are cloned from")
+	}
+	if len(ref.Name) > 128 {
+		report("template.name", "has %d characters: 128 are allowed", len(ref.Name))
+	}
+	if ref.VMID != 0 && (ref.VMID < 100 || ref.VMID > 999999999) {
+		report("template.vmid", "%d is not a VMID: write 100 to 999999999", ref.VMID)
+	}
+	validateNames("template.tags", ref.Tags, tagPattern, 10, report)
+}
+
+func validateSize(spec *ProxmoxNodeClassSpec, report reporter) {
+	if spec.Sizing != nil {
+		validateNames("sizing.families", spec.Sizing.Families, `^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$`, 32, report)
+	}
+	if kept := spec.MemoryOverheadMiB; kept != nil && (*kept < 0 || *kept > 1<<20) {
+		report("memoryOverheadMiB", "%d is not from 0 to %d", *kept, 1<<20)
+	}
+}
+
+func validateMetadata(m *Metadata, report reporter) {
+	if m.Type != "" && m.Type != MetadataNone && m.Type != MetadataCDROM {
+		report("metadata.type", "%q is not a type of metadata: write none or cdrom", m.Type)
+		return
+	}
+	seeded := m.Type == MetadataCDROM
+	for _, field := range []struct {
+		name string
+		set  bool
+	}{{"storage", m.Storage != ""}, {"templatesRef", m.TemplatesRef != nil}, {"valuesRef", m.ValuesRef != nil}} {
+		if field.set && !seeded {
+			report("metadata."+field.name, "means nothing without a seed: remove it, or write type: cdrom")
+		}
+	}
+	if m.Storage != "" && !regexp.MustCompile(storagePattern).MatchString(m.Storage) {
+		report("metadata.storage", "%q is not a storage's name", m.Storage)
+	}
+	validateSecret("metadata.templatesRef", m.TemplatesRef, report)
+	validateSecret("metadata.valuesRef", m.ValuesRef, report)
+}
+
+func validateSecret(field string, ref *SecretReference, report reporter) {
+	if ref == nil {
+		return
+	}
+	if len(ref.Name) > 253 || !regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`).MatchString(ref.Name) {
+		report(field+".name", "%q is not a Secret's name", ref.Name)
+	}
+	if ref.Namespace != "" && !regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`).MatchString(ref.Namespace) {
+		report(field+".namespace", "%q is not a namespace", ref.Namespace)
+	}
+}
 
 func validateHosts(spec *ProxmoxNodeClassSpec, report reporter) {
 	name := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
@@ -81,6 +146,9 @@ func validateDisk(spec *ProxmoxNodeClassSpec, report reporter) {
 	if _, err := spec.BootDevice.SizeGiB(); err != nil {
 		report("bootDevice.size", "%v", err)
 	}
+	if name := spec.BootDevice.Storage; name != "" && !regexp.MustCompile(storagePattern).MatchString(name) {
+		report("bootDevice.storage", "%q is not a storage's name", name)
+	}
 	if spec.Clone == CloneLinked && spec.BootDevice.Storage != "" {
 		report("bootDevice.storage", "a linked clone stays on its template's storage: remove this, or write clone: full")
 	}
@@ -94,7 +162,7 @@ func (b *BootDevice) SizeGiB() (int64, error) {
 	digits := strings.TrimRight(b.Size, "GTi")
 	size, err := strconv.ParseInt(digits, 10, 32)
 	factor, known := map[string]int64{"G": 1, "Gi": 1, "T": 1024, "Ti": 1024}[strings.TrimPrefix(b.Size, digits)]
-	if err != nil || !known || size < 1 {
+	if err != nil || !known || size < 1 || digits[0] == '0' || len(digits) > 8 {
 		return 0, fmt.Errorf("%q is not a disk size: write one such as 40G or 1T", b.Size)
 	}
 	return size * factor, nil
@@ -141,7 +209,7 @@ func (p Placement) OvercommitRatio() (float64, error) {
 		return 1, nil
 	}
 	ratio, err := strconv.ParseFloat(p.Overcommit, 64)
-	if err != nil || !(ratio >= 1 && ratio <= 16) {
+	if err != nil || !(ratio >= 1 && ratio <= 16) || !regexp.MustCompile(`^[1-9][0-9]?(\.[0-9]{1,2})?$`).MatchString(p.Overcommit) {
 		return 0, fmt.Errorf("%q is not a ratio from 1 to 16, such as 1.5", p.Overcommit)
 	}
 	return ratio, nil

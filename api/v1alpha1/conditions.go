@@ -1,0 +1,114 @@
+package v1alpha1
+
+import "github.com/awslabs/operatorpkg/status"
+
+// ProxmoxNodeClassStatus is the observed state of a ProxmoxNodeClass.
+type ProxmoxNodeClassStatus struct {
+	// Hosts are the hosts that can take nodes of this class, as region/name.
+	// +optional
+	// +listType=set
+	Hosts []string `json:"hosts,omitempty"`
+
+	// HostCount is how many these are.
+	// +optional
+	HostCount int32 `json:"hostCount,omitempty"`
+
+	// Excluded are the hosts that the class allows but that cannot take its nodes.
+	// +optional
+	// +listType=map
+	// +listMapKey=host
+	Excluded []ExcludedHost `json:"excluded,omitempty"`
+
+	// Hash is the hash of those fields whose change replaces nodes.
+	// +optional
+	Hash string `json:"hash,omitempty"`
+
+	// Conditions say whether nodes can be made of this class.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []status.Condition `json:"conditions,omitempty"`
+}
+
+// ExcludedHost says why a host cannot take nodes of a class.
+type ExcludedHost struct {
+	// Host is the host's name as region/name.
+	Host string `json:"host"`
+	// Reason says what is wrong with it.
+	Reason string `json:"reason"`
+}
+
+// The conditions of a ProxmoxNodeClass that make it Ready.
+const (
+	// ConditionValid is true when Validate accepts the spec.
+	ConditionValid = "Valid"
+	// ConditionTemplateReady is true when at least one host has the template.
+	ConditionTemplateReady = "TemplateReady"
+	// ConditionPlacementReady is true when at least one host can place nodes as the
+	// class wants them, and numaform may do so.
+	ConditionPlacementReady = "PlacementReady"
+	// ConditionMetadataReady is true when nodes can be given what they join with.
+	ConditionMetadataReady = "MetadataReady"
+)
+
+// The reasons of conditions that are not true. Each is something that a person
+// mends; the condition's message says where.
+const (
+	// ReasonInvalid: the spec contradicts itself.
+	ReasonInvalid = "Invalid"
+	// ReasonProxmoxUnread: Proxmox did not answer, so nothing is known.
+	ReasonProxmoxUnread = "ProxmoxUnread"
+
+	// ReasonTemplateNotFound: no host has a template that meets the reference.
+	ReasonTemplateNotFound = "TemplateNotFound"
+	// ReasonTemplateAmbiguous: hosts have several such templates each.
+	ReasonTemplateAmbiguous = "TemplateAmbiguous"
+	// ReasonTemplateUnusable: the template holds what a clone cannot take over.
+	ReasonTemplateUnusable = "TemplateUnusable"
+
+	// ReasonHostUnknown: spec.region and spec.hosts select no host of Proxmox.
+	ReasonHostUnknown = "HostUnknown"
+	// ReasonHostUnavailable: the hosts are offline, faulty or without quorum.
+	ReasonHostUnavailable = "HostUnavailable"
+	// ReasonStorageNotFound: the storage of the boot device is not on the hosts.
+	ReasonStorageNotFound = "StorageNotFound"
+	// ReasonPoolNotFound: the region has no such resource pool.
+	ReasonPoolNotFound = "PoolNotFound"
+	// ReasonNoHost: each host lacks something, and none has it all.
+	ReasonNoHost = "NoHost"
+	// ReasonPlacementImpossible: the policy needs what the hosts do not tell.
+	ReasonPlacementImpossible = "PlacementImpossible"
+	// ReasonCredentialTooWeak: Proxmox would not let numaform's login do it.
+	ReasonCredentialTooWeak = "CredentialTooWeak" //nolint:gosec // the name of a reason
+	// ReasonFamilyUnknown: spec.sizing.families leaves no instance type.
+	ReasonFamilyUnknown = "FamilyUnknown"
+
+	// ReasonSeedStorageNotFound: the hosts have no storage for seeds.
+	ReasonSeedStorageNotFound = "SeedStorageNotFound"
+	// ReasonSecretNotFound: a Secret of spec.metadata does not exist.
+	ReasonSecretNotFound = "SecretNotFound"
+	// ReasonSecretForbidden: numaform may not read it.
+	ReasonSecretForbidden = "SecretForbidden"
+	// ReasonTemplatesInvalid: what is in the Secret does not render or parse.
+	ReasonTemplatesInvalid = "TemplatesInvalid"
+)
+
+// StatusConditions returns the class' conditions; Ready is their root.
+func (in *ProxmoxNodeClass) StatusConditions(opts ...status.ForOption) status.ConditionSet {
+	return status.NewReadyConditions(
+		ConditionValid, ConditionTemplateReady, ConditionPlacementReady, ConditionMetadataReady,
+	).For(in, opts...)
+}
+
+// GetConditions returns the conditions of the status.
+func (in *ProxmoxNodeClass) GetConditions() []status.Condition { return in.Status.Conditions }
+
+// SetConditions replaces the conditions of the status.
+func (in *ProxmoxNodeClass) SetConditions(conditions []status.Condition) {
+	in.Status.Conditions = conditions
+}
+
+// SetHosts replaces the hosts of the status, given in order.
+func (in *ProxmoxNodeClass) SetHosts(hosts []string) {
+	in.Status.Hosts, in.Status.HostCount = hosts, int32(len(hosts)) //nolint:gosec // hosts are few
+}

@@ -1,0 +1,126 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// KubeletConfiguration is what of kubelet's configuration a class may set. Unset
+// fields are kubelet's own defaults, but for what is reserved: there the instance
+// type's values hold, and a map here replaces them key by key.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",message="must be below imageGCHighThresholdPercent",fieldPath=".imageGCLowThresholdPercent"
+// +kubebuilder:validation:XValidation:rule="has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCLowThresholdPercent < 85",message="must be below imageGCHighThresholdPercent, which is 85 if it is not set",fieldPath=".imageGCLowThresholdPercent"
+// +kubebuilder:validation:XValidation:rule="!has(self.imageGCHighThresholdPercent) || has(self.imageGCLowThresholdPercent) || self.imageGCHighThresholdPercent > 80",message="must be above imageGCLowThresholdPercent, which is 80 if it is not set",fieldPath=".imageGCHighThresholdPercent"
+// +kubebuilder:validation:XValidation:rule="!has(self.shutdownGracePeriodCriticalPods) || (has(self.shutdownGracePeriod) && duration(self.shutdownGracePeriodCriticalPods) <= duration(self.shutdownGracePeriod))",message="is part of shutdownGracePeriod: set that to as much at least",fieldPath=".shutdownGracePeriodCriticalPods"
+// +kubebuilder:validation:XValidation:rule="!has(self.cpuCFSQuotaPeriod) || !has(self.cpuCFSQuota) || self.cpuCFSQuota",message="means nothing without cpuCFSQuota: remove it, or set cpuCFSQuota",fieldPath=".cpuCFSQuotaPeriod"
+type KubeletConfiguration struct {
+	// CPUManagerPolicy is none, or static: pods with whole CPUs get them alone.
+	// +optional
+	// +kubebuilder:validation:Enum=none;static
+	CPUManagerPolicy string `json:"cpuManagerPolicy,omitempty"`
+
+	// CPUCFSQuota enforces the CPU limits of containers. Unset means yes.
+	// +optional
+	CPUCFSQuota *bool `json:"cpuCFSQuota,omitempty"`
+
+	// CPUCFSQuotaPeriod is how long a CPU limit is counted over, from 1ms to 1s.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(us|ms|s))+$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('1s')",message="is not from 1ms to 1s"
+	CPUCFSQuotaPeriod *metav1.Duration `json:"cpuCFSQuotaPeriod,omitempty"`
+
+	// TopologyManagerPolicy is none, best-effort, restricted or single-numa-node.
+	// It tells NUMA nodes apart only where the VM has several.
+	// +optional
+	// +kubebuilder:validation:Enum=none;best-effort;restricted;single-numa-node
+	TopologyManagerPolicy string `json:"topologyManagerPolicy,omitempty"`
+
+	// TopologyManagerScope is container or pod.
+	// +optional
+	// +kubebuilder:validation:Enum=container;pod
+	TopologyManagerScope string `json:"topologyManagerScope,omitempty"`
+
+	// ImageGCHighThresholdPercent is how full the disk is when images are removed.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	ImageGCHighThresholdPercent *int32 `json:"imageGCHighThresholdPercent,omitempty"`
+
+	// ImageGCLowThresholdPercent is how full the disk is when that ends.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	ImageGCLowThresholdPercent *int32 `json:"imageGCLowThresholdPercent,omitempty"`
+
+	// ShutdownGracePeriod is how long a node that shuts down waits for its pods.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	ShutdownGracePeriod *metav1.Duration `json:"shutdownGracePeriod,omitempty"`
+
+	// ShutdownGracePeriodCriticalPods is the part of it that critical pods get.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	ShutdownGracePeriodCriticalPods *metav1.Duration `json:"shutdownGracePeriodCriticalPods,omitempty"`
+
+	// AllowedUnsafeSysctls are sysctls, or groups of them ending in *, that pods
+	// may set.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*([./]?\*)?$`
+	// +listType=set
+	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
+
+	// ClusterDNS are the addresses of the cluster's DNS. Empty means what the
+	// Service kube-dns has.
+	// +optional
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="has an entry that is not an IP address"
+	// +listType=atomic
+	ClusterDNS []string `json:"clusterDNS,omitempty"`
+
+	// MaxPods is how many pods a node takes. Unset means the instance type's.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxPods *int32 `json:"maxPods,omitempty"`
+
+	// FailSwapOn keeps kubelet from starting where swap is on. Unset means yes.
+	// +optional
+	FailSwapOn *bool `json:"failSwapOn,omitempty"`
+
+	// SystemReserved is what the guest's own daemons get: cpu, memory,
+	// ephemeral-storage or pid.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=4
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="has a key that is none of cpu, memory, ephemeral-storage and pid"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="has a value that is not a quantity of 0 or more, such as 100m or 256Mi"
+	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
+
+	// KubeReserved is what kubelet and the container runtime get, likewise.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=4
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="has a key that is none of cpu, memory, ephemeral-storage and pid"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="has a value that is not a quantity of 0 or more, such as 100m or 256Mi"
+	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
+
+	// EvictionHard is how little may be left until pods are evicted, as a quantity
+	// or a percentage, by signal: memory.available, nodefs.available,
+	// nodefs.inodesFree, imagefs.available, imagefs.inodesFree or pid.available.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=6
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="has a key that is no signal, such as memory.available or nodefs.available"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].endsWith('%') ? self[k].matches('^([0-9]|[1-9][0-9])([.][0-9]+)?%$') : isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="has a value that is neither a quantity such as 100Mi nor a percentage below 100 such as 5%"
+	EvictionHard map[string]ReservedQuantity `json:"evictionHard,omitempty"`
+}
+
+// ReservedQuantity is an amount as kubelet reads it: a quantity, or for eviction
+// a percentage too.
+//
+// +kubebuilder:validation:MaxLength=32
+type ReservedQuantity string

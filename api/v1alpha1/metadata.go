@@ -1,0 +1,78 @@
+package v1alpha1
+
+import (
+	"time"
+)
+
+// Metadata says how a node gets what it joins the cluster with.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.storage) || self.storage.size() == 0",message="means nothing without a seed: remove it, or write type: cdrom",fieldPath=".storage"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.templatesRef)",message="means nothing without a seed: remove it, or write type: cdrom",fieldPath=".templatesRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.valuesRef)",message="means nothing without a seed: remove it, or write type: cdrom",fieldPath=".valuesRef"
+type Metadata struct {
+	// Type is none, for templates that join by themselves, or cdrom: each node gets
+	// an ISO image with user-data, meta-data and network-config, its seed, which is
+	// taken away once the node has joined.
+	// +optional
+	// +kubebuilder:default=none
+	Type MetadataType `json:"type,omitempty"`
+
+	// Storage is where seeds go. Empty means the first storage of the host, by
+	// name, that is active and takes ISO images.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^([A-Za-z][A-Za-z0-9_.-]*)?$`
+	Storage string `json:"storage,omitempty"`
+
+	// TemplatesRef names a Secret with the templates of the seed, under the keys
+	// user-data, meta-data, network-config and vendor-data. What is not there is
+	// numaform's own, for Debian and Ubuntu with kubelet and containerd.
+	// +optional
+	TemplatesRef *SecretReference `json:"templatesRef,omitempty"`
+
+	// ValuesRef names a Secret whose keys templates read as .Values.
+	// +optional
+	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
+}
+
+// MetadataType says how a node gets what it joins with.
+//
+// +kubebuilder:validation:Enum=none;cdrom
+type MetadataType string
+
+// The types of metadata.
+const (
+	MetadataNone  MetadataType = "none"
+	MetadataCDROM MetadataType = "cdrom"
+)
+
+// SecretReference names a Secret.
+type SecretReference struct {
+	// Name is the Secret's.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// Namespace is the Secret's. Empty means the namespace that numaform runs in,
+	// which is the only one whose Secrets it may read as installed.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$`
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// DefaultTokenTTL is how long a bootstrap token is good for where no class says
+// otherwise.
+const DefaultTokenTTL = 15 * time.Minute
+
+// TTL returns how long a node's bootstrap token is good for.
+func (in *ProxmoxNodeClass) TTL() time.Duration {
+	if in.Spec.TokenTTL == nil || in.Spec.TokenTTL.Duration == 0 {
+		return DefaultTokenTTL
+	}
+	return in.Spec.TokenTTL.Duration
+}
+
+// Seeded reports whether nodes of the class get a seed.
+func (in *ProxmoxNodeClass) Seeded() bool { return in.Spec.Metadata.Type == MetadataCDROM }
