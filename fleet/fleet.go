@@ -102,14 +102,20 @@ type Spec struct {
 	Hosts []topology.HostID `json:"hosts"`
 
 	// Template is the name of the template on each host.
-	Template string    `json:"template"`
-	Clone    CloneKind `json:"clone"`
+	Template string `json:"template"`
+	// TemplateVMID tells the template from others of its name on the VM's host; 0
+	// where there are none.
+	TemplateVMID VMID      `json:"template_vmid,omitempty"`
+	Clone        CloneKind `json:"clone"`
 	// CPUType is Proxmox' cpu type, such as "host" or "x86-64-v2-AES".
 	CPUType string `json:"cpu_type"`
 	// DiskGiB is the boot disk's size; 0 means the template's.
 	DiskGiB int64 `json:"disk_gib,omitempty"`
 	// Storage takes a full clone's disks; empty means the template's storage.
-	Storage        string    `json:"storage,omitempty"`
+	Storage string `json:"storage,omitempty"`
+	// SeedStorage keeps the ISO image that the guest reads at its first boot: a
+	// storage's name, AnySeedStorage, or "" for a guest that gets none.
+	SeedStorage    string    `json:"seed_storage,omitempty"`
 	Networks       []Network `json:"networks,omitempty"`
 	Tags           []string  `json:"tags,omitempty"`
 	ResourcePool   string    `json:"resource_pool,omitempty"`
@@ -162,6 +168,9 @@ type VM struct {
 	Placement
 	// Source is the template on the VM's host that it is cloned from.
 	Source Source `json:"source"`
+	// Seed is the volume of the ISO image that the guest reads at its first boot, as
+	// SeedVolume names it; "" if it reads none.
+	Seed string `json:"seed,omitempty"`
 	// Module is the content hash of the module that the VM's file calls; empty
 	// means the one that this numaform carries.
 	Module string `json:"module"`

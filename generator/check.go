@@ -178,7 +178,7 @@ func checkVMs(f *fleet.Fleet) error {
 	owners := map[string]string{}
 	for i := range f.VMs {
 		vm := &f.VMs[i]
-		if err := checkVM(vm); err != nil {
+		if err := first(checkVM(vm), checkSeed(f.ClusterID, vm)); err != nil {
 			return err
 		}
 		for _, unique := range []struct{ field, value string }{

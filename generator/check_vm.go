@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -222,6 +223,28 @@ func (c vmChecker) cells() error {
 	return nil
 }
 
+// checkSeed accepts only the volume that is named after this very VM: what the name
+// says is what is written over and deleted later.
+func checkSeed(clusterID string, vm *fleet.VM) error {
+	if vm.SeedStorage == "" && vm.Seed == "" {
+		return nil
+	}
+	if vm.SeedStorage != fleet.AnySeedStorage {
+		if err := checkMatch("seed_storage", vm.SeedStorage, storage, "want the name of a Proxmox storage, or "+fleet.AnySeedStorage); err != nil {
+			return inVM(vm, err)
+		}
+	}
+	seed, ok := fleet.ParseSeed(vm.Seed)
+	switch {
+	case !ok || !seed.Of(vm.VMID, vm.Key) || seed.ClusterID != clusterID:
+		return inVM(vm, refuse("seed", vm.Seed, fmt.Sprintf("want %s, named after cluster, VMID and key",
+			fleet.SeedVolume(cmp.Or(seed.Storage, "STORAGE"), clusterID, vm.VMID, vm.Key))))
+	case vm.SeedStorage != fleet.AnySeedStorage && vm.SeedStorage != seed.Storage:
+		return inVM(vm, refuse("seed", vm.Seed, fmt.Sprintf("want it on the seed storage %s", vm.SeedStorage)))
+	}
+	return nil
+}
+
 func checkCell(name string, cell topology.NUMACell) error {
 	if cell.GuestCPUs.IsEmpty() || cell.HostNodes.IsEmpty() || cell.HostNodes.List()[0] < 0 || cell.MemoryMiB < 1 {
 		return refusef(name+"host_nodes", "%s for guest CPUs %s with %d MiB: want all three",
@@ -235,6 +258,9 @@ func (c vmChecker) source() error {
 	source := c.vm.Source
 	if source.VMID < fleet.MinVMID || source.VMID > fleet.MaxVMID || source.VMID == c.vm.VMID {
 		return refusef("source.vmid", "%d: want the VMID of template %s on host %s", source.VMID, c.vm.Template, c.vm.Host)
+	}
+	if template := c.vm.TemplateVMID; template < 0 || template > fleet.MaxVMID {
+		return refusef("template_vmid", "%d: want the VMID of a template, or 0 for any of the name", template)
 	}
 	if source.DiskGiB < 0 || source.DiskGiB > math.MaxInt32 {
 		return refusef("source.disk_gib", "%d: want at least 0", source.DiskGiB)

@@ -129,6 +129,8 @@ func drawDevices(t *rapid.T, vm *fleet.VM) {
 	}
 	vm.DiskGiB = rapid.Int64Range(0, 40).Draw(t, "disk")
 	if rapid.Bool().Draw(t, "extras") {
+		seeded(vm)
+		vm.TemplateVMID = vm.Source.VMID
 		vm.Tags, vm.SecurityGroups, vm.ResourcePool = []string{"z", "a"}, []string{"k8s"}, "k8s/prod"
 		vm.Source.Options = map[string]string{"ostype": "l26", "serial0": "socket", "vga": "serial0,memory=4", "agent": "1", "smbios1": text().Draw(t, "option")}
 	}

@@ -33,6 +33,7 @@ type call struct {
 	NUMA          []cell            `json:"numa,omitempty"`
 	Disk          *disk             `json:"disk,omitempty"`
 	Networks      []device          `json:"network_devices,omitempty"`
+	Seed          string            `json:"seed,omitempty"`
 	Hardware      hardware          `json:"hardware"`
 	Record        record            `json:"record"`
 }
@@ -80,7 +81,9 @@ type record struct {
 	Demand       fleet.Demand  `json:"demand"`
 	Reason       string        `json:"reason"`
 	Template     string        `json:"template"`
+	TemplateVMID fleet.VMID    `json:"template_vmid,omitempty"`
 	Storage      string        `json:"storage,omitempty"`
+	SeedStorage  string        `json:"seed_storage,omitempty"`
 	DiskGiB      int64         `json:"disk_gib,omitempty"`
 	Source       source        `json:"source"`
 }
@@ -166,7 +169,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		FormatVersion: FormatVersion, ClusterID: clusterID, Name: vm.Name, VMID: vm.VMID, Host: vm.Host.Host,
 		Description: describe(clusterID, vm), Tags: vm.Tags, ResourcePool: vm.ResourcePool, InstanceType: vm.InstanceType,
 		Clone: clone{VMID: vm.Source.VMID, Full: vm.Clone == fleet.CloneFull}, CPU: guestCPU(vm), MemoryMiB: vm.MemoryMiB,
-		Disk: diskOf(vm), Hardware: fromTemplate, Record: recordOf(vm),
+		Disk: diskOf(vm), Seed: vm.Seed, Hardware: fromTemplate, Record: recordOf(vm),
 	}
 	if content.Clone.Full {
 		content.Clone.DatastoreID = vm.Storage
@@ -188,7 +191,7 @@ func recordOf(vm *fleet.VM) record {
 	return record{
 		Key: vm.Key, Pool: vm.Pool, NodeClass: vm.NodeClass, CapacityType: vm.CapacityType,
 		Policy: vm.Policy, PinWith: vm.PinWith, Overcommit: vm.Overcommit, VCPUPins: vm.VCPUPins, L3: vm.L3, Labels: labelList(vm.Labels),
-		Demand: vm.Demand, Reason: vm.Reason, Template: vm.Template, Storage: vm.Storage, DiskGiB: vm.DiskGiB,
+		Demand: vm.Demand, Reason: vm.Reason, Template: vm.Template, TemplateVMID: vm.TemplateVMID, Storage: vm.Storage, SeedStorage: vm.SeedStorage, DiskGiB: vm.DiskGiB,
 		Source: source{vm.Source.DiskInterface, vm.Source.DiskGiB, vm.Source.Storage, vm.Source.Options},
 	}
 }

@@ -211,7 +211,7 @@ func jsonProblem(err error) string {
 func (n *nodeFile) vm(hash string, c *call) (fleet.VM, error) {
 	host := hostOf(n.name)
 	vm := fleet.VM{
-		Key: c.Record.Key, VMID: c.VMID, Name: c.Name, Module: hash,
+		Key: c.Record.Key, VMID: c.VMID, Name: c.Name, Seed: c.Seed, Module: hash,
 		Spec: specOf(c),
 		Placement: fleet.Placement{
 			Host: topology.HostID{Region: host.Region, Host: c.Host}, CPUs: topology.CPUs(c.Record.VCPUPins...),
@@ -240,8 +240,8 @@ func specOf(c *call) fleet.Spec {
 		Pool: c.Record.Pool, NodeClass: c.Record.NodeClass, InstanceType: c.InstanceType, CapacityType: c.Record.CapacityType,
 		VCPUs: c.CPU.Sockets * c.CPU.Cores, MemoryMiB: c.MemoryMiB,
 		Policy: c.Record.Policy, PinWith: c.Record.PinWith, Overcommit: c.Record.Overcommit,
-		Template: c.Record.Template, Clone: fleet.CloneLinked, CPUType: c.CPU.Type,
-		DiskGiB: c.Record.DiskGiB, Storage: c.Record.Storage, Tags: c.Tags,
+		Template: c.Record.Template, TemplateVMID: c.Record.TemplateVMID, Clone: fleet.CloneLinked, CPUType: c.CPU.Type,
+		DiskGiB: c.Record.DiskGiB, Storage: c.Record.Storage, SeedStorage: c.Record.SeedStorage, Tags: c.Tags,
 		ResourcePool: c.ResourcePool, Demand: c.Record.Demand,
 		Labels: labelMap(c.Record.Labels),
 	}

@@ -26,6 +26,11 @@ func split(vm *fleet.VM) {
 	}
 }
 
+// seeded gives a VM a seed.
+func seeded(vm *fleet.VM) {
+	vm.SeedStorage, vm.Seed = fleet.AnySeedStorage, fleet.SeedVolume("local", "prod", vm.VMID, vm.Key)
+}
+
 // TestRefusesVM has one case for each rule: a value that may not be written, and
 // what the user reads.
 func TestRefusesVM(t *testing.T) {
@@ -88,6 +93,7 @@ func TestRefusesVM(t *testing.T) {
 		"guest CPU missing":   {func(v *fleet.VM) { split(v); v.Cells[1].GuestCPUs = topology.CPUs(2, 4) }, "want each from 0 to 3 once"},
 		"many cells":          {func(v *fleet.VM) { v.Cells = make([]topology.NUMACell, 9) }, "cells: 9 of them"},
 		"template":            {func(v *fleet.VM) { v.Source.VMID = 0 }, "source.vmid: 0: want the VMID of template debian on host region-1/pve-1"},
+		"template number":     {func(v *fleet.VM) { v.TemplateVMID = -1 }, "template_vmid: -1: want the VMID of a template"},
 		"template is itself":  {func(v *fleet.VM) { v.Source.VMID = v.VMID }, "source.vmid: 2001"},
 		"template's disk":     {func(v *fleet.VM) { v.Source.DiskGiB = -1 }, "source.disk_gib: -1"},
 		"growing nothing":     {func(v *fleet.VM) { v.DiskGiB, v.Source.DiskInterface = 40, "" }, "source.disk_interface: is empty: the disk must grow"},
@@ -98,6 +104,14 @@ func TestRefusesVM(t *testing.T) {
 		"hookscript":          {func(v *fleet.VM) { v.Source.Options = map[string]string{"hookscript": "x"} }, "run qm set 9000 --delete hookscript"},
 		"template's affinity": {func(v *fleet.VM) { v.Source.Options = map[string]string{"affinity": "1"} }, "run qm set 9000 --delete affinity"},
 		"serial gap":          {func(v *fleet.VM) { v.Source.Options = map[string]string{"serial1": "socket"} }, "there is no serial0"},
+		"seed nowhere":        {func(v *fleet.VM) { v.SeedStorage = "*" }, "seed: is empty: want STORAGE:iso/numaform-prod-2001-"},
+		"seed unasked for":    {func(v *fleet.VM) { seeded(v); v.SeedStorage = "" }, "seed_storage: is empty"},
+		"seed elsewhere":      {func(v *fleet.VM) { seeded(v); v.SeedStorage = "other" }, "want it on the seed storage other"},
+		"seed storage":        {func(v *fleet.VM) { seeded(v); v.SeedStorage = "a b" }, `seed_storage "a b"`},
+		"seed of another VM":  {func(v *fleet.VM) { seeded(v); v.Seed = fleet.SeedVolume("local", "prod", 2002, v.Key) }, "want local:iso/numaform-prod-2001-"},
+		"seed of another key": {func(v *fleet.VM) { seeded(v); v.Seed = fleet.SeedVolume("local", "prod", 2001, "ffffffff") }, "named after cluster, VMID and key"},
+		"seed of another":     {func(v *fleet.VM) { seeded(v); v.Seed = fleet.SeedVolume("local", "test", 2001, v.Key) }, "named after cluster, VMID and key"},
+		"seed path":           {func(v *fleet.VM) { seeded(v); v.Seed = "local:iso/../" + v.Seed }, "named after cluster, VMID and key"},
 		"display memory":      {func(v *fleet.VM) { v.Source.Options = map[string]string{"vga": "std,memory=x"} }, "memory is not a number"},
 	}
 	for name, c := range cases {

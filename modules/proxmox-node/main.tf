@@ -1,5 +1,8 @@
 locals {
   vcpus = var.cpu.sockets * var.cpu.cores
+
+  # Proxmox adds a drive to a boot order that lacks it whenever its disc changes.
+  boot_order = var.seed == "" || var.hardware.boot_order == null ? var.hardware.boot_order : distinct(concat(var.hardware.boot_order, ["ide2"]))
 }
 
 resource "proxmox_virtual_environment_vm" "node" {
@@ -32,7 +35,7 @@ resource "proxmox_virtual_environment_vm" "node" {
   timeout_stop_vm     = 300
 
   bios          = var.hardware.bios
-  boot_order    = var.hardware.boot_order
+  boot_order    = local.boot_order
   machine       = var.hardware.machine
   scsi_hardware = var.hardware.scsi_hardware
 
@@ -63,6 +66,16 @@ resource "proxmox_virtual_environment_vm" "node" {
 
     wait_for_ip {
       disabled = true
+    }
+  }
+
+  # What the guest joins with. The drive stays when the seed is gone.
+  dynamic "cdrom" {
+    for_each = var.seed == "" ? [] : [var.seed]
+
+    content {
+      file_id   = cdrom.value
+      interface = "ide2"
     }
   }
 

@@ -158,6 +158,13 @@ variable "network_devices" {
   nullable = false
 }
 
+variable "seed" {
+  description = "Volume of the ISO image that the guest reads at its first boot, such as local:iso/seed.iso, or empty for none. It must be there when the VM starts, and may be detached and deleted afterwards."
+  type        = string
+  default     = ""
+  nullable    = false
+}
+
 variable "hardware" {
   description = "What the VM takes over from its template and must be repeated here, so that importing the VM changes nothing."
   type = object({

@@ -148,3 +148,10 @@ run "network_queues_follow_the_vcpus" {
     error_message = "VLAN and firewall must reach the device."
   }
 }
+
+run "no_seed_no_drive" {
+  assert {
+    condition     = length(proxmox_virtual_environment_vm.node.cdrom) == 0
+    error_message = "Without a seed the template's drives must be left alone."
+  }
+}
