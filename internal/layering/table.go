@@ -49,15 +49,19 @@ func Table() []Row {
 		{Package: "state/guard", Floor: 2, Pure: true},
 
 		{Package: "internal/audit", Floor: 3},
+		{Package: "internal/control", Floor: 3},
+		{Package: "internal/jointoken", Floor: 3},
 		{Package: "internal/proxmox", Floor: 3},
 		{Package: "internal/pvesim", Floor: 3, Support: true},
 		{Package: "state", Floor: 3},
 
+		{Package: "internal/guestsim", Floor: 4, Support: true},
 		{Package: "internal/scheduling", Floor: 4},
 		{Package: "internal/store", Floor: 4},
 
 		{Package: "internal/scaler", Floor: 5},
 
+		{Package: "internal/approval", Floor: 6},
 		{Package: "internal/cloudprovider", Floor: 6},
 		{Package: "internal/controllers/*", Floor: 6},
 
@@ -103,9 +107,10 @@ func pureImports() map[string]bool {
 		"errors", "fmt", "hash", "hash/crc32", "hash/fnv", "html",
 		"io", "io/fs", "iter", "maps", "math", "math/big", "math/bits",
 		"net/netip", "net/url", "path", "reflect", "regexp", "slices", "sort",
-		"strconv", "strings", "text/tabwriter", "unicode", "unicode/utf8",
+		"strconv", "strings", "text/tabwriter", "text/template", "text/template/parse", "unicode", "unicode/utf8",
 
 		"github.com/Masterminds/semver/v3",
+		"github.com/Masterminds/sprig/v3",
 		"github.com/google/cel-go/cel",
 		"github.com/google/cel-go/common/types",
 		"github.com/google/cel-go/common/types/ref",

@@ -1,0 +1,171 @@
+package bootstrap
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	cloudConfig = "#cloud-config"
+	// bom is what some editors write before a text.
+	bom = "\ufeff"
+)
+
+// otherHeaders begin user-data that is not YAML, or not only, and that cloud-init
+// takes as it is.
+func otherHeaders() []string {
+	return []string{
+		"#!", "#include", "#cloud-boothook", "#cloud-config-archive", "#part-handler", "## template:",
+		"Content-Type:", "MIME-Version:",
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func checkUserData(document, text string) error {
+	first, _, _ := strings.Cut(strings.TrimPrefix(text, bom), "\n")
+	switch first = strings.TrimRight(first, " \r"); {
+	case first == cloudConfig:
+		_, err := mappings(document, text)
+		return err
+	case slices.ContainsFunc(otherHeaders(), func(header string) bool { return strings.HasPrefix(first, header) }):
+		return nil
+	}
+	return checkMachineConfig(document, text)
+}
+
+// checkMachineConfig admits documents as Talos reads them: they have no header.
+func checkMachineConfig(document, text string) error {
+	list, err := mappings(document, text)
+	if err != nil {
+		return err
+	}
+	for _, m := range list {
+		if m["machine"] == nil && (m["apiVersion"] == nil || m["kind"] == nil) {
+			return &DocumentError{Document: document, Line: 1, Rendered: true, Problem: "is neither a machine config of Talos " +
+				"nor begins with a line that cloud-init knows: write #cloud-config, or #! and an interpreter"}
+		}
+	}
+	return nil
+}
+
+// checkVendorData is as user-data, or nothing.
+func checkVendorData(document, text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	return checkUserData(document, text)
+}
+
+func checkMetaData(document, text string) error {
+	m, err := mapping(document, text)
+	if err != nil {
+		return err
+	}
+	if id := m["instance-id"]; id == nil || id.Kind != yaml.ScalarNode || id.Value == "" {
+		return &DocumentError{Document: document, Problem: "has no instance-id: write instance-id: {{ .Metadata.InstanceUUID }}"}
+	}
+	return nil
+}
+
+func checkNetworkConfig(document, text string) error {
+	m, err := mapping(document, text)
+	if err != nil {
+		return err
+	}
+	version, line := m["version"], 1
+	if inner := m["network"]; inner != nil && inner.Kind == yaml.MappingNode {
+		line, version = inner.Line, pairs(inner)["version"]
+	}
+	if version == nil || (version.Value != "1" && version.Value != "2") {
+		return &DocumentError{Document: document, Line: line, Rendered: true, Problem: "has no version of 1 or 2: write version: 2 and netplan's ethernets"}
+	}
+	return nil
+}
+
+// mapping reads a text that is one YAML object.
+func mapping(document, text string) (map[string]*yaml.Node, error) {
+	list, err := mappings(document, text)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) != 1 {
+		return nil, &DocumentError{Document: document, Problem: "consists of several YAML documents: write one"}
+	}
+	return list[0], nil
+}
+
+// mappings reads a text of YAML objects, one at least.
+func mappings(document, text string) ([]map[string]*yaml.Node, error) {
+	decoder := yaml.NewDecoder(strings.NewReader(strings.TrimPrefix(text, bom)))
+	var list []map[string]*yaml.Node
+	for {
+		var node yaml.Node
+		err := decoder.Decode(&node)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, yamlError(document, err)
+		}
+		root := &node
+		if node.Kind == yaml.DocumentNode && len(node.Content) == 1 {
+			root = node.Content[0]
+		}
+		if root.Kind != yaml.MappingNode {
+			return nil, &DocumentError{Document: document, Line: root.Line, Rendered: true, Problem: "is no YAML object: want keys and values"}
+		}
+		if line := duplicate(root); line > 0 {
+			return nil, &DocumentError{Document: document, Line: line, Rendered: true, Problem: "has a key that stands there already: remove one of them"}
+		}
+		list = append(list, pairs(root))
+	}
+	if len(list) == 0 {
+		return nil, &DocumentError{Document: document, Problem: "is empty"}
+	}
+	return list, nil
+}
+
+func pairs(node *yaml.Node) map[string]*yaml.Node {
+	m := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		m[node.Content[i].Value] = node.Content[i+1]
+	}
+	return m
+}
+
+// duplicate returns the line of a key that its object has twice, or 0.
+func duplicate(node *yaml.Node) int {
+	if node.Kind == yaml.MappingNode && len(pairs(node)) < len(node.Content)/2 {
+		return node.Line
+	}
+	for _, child := range node.Content {
+		if line := duplicate(child); line > 0 {
+			return line
+		}
+	}
+	return 0
+}
+
+// yamlLine finds the line in what the YAML reader says.
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+// yamlError repeats what the YAML reader says of a text's form, which holds nothing
+// of the text.
+func yamlError(document string, err error) error {
+	e := &DocumentError{Document: document, Rendered: true, Problem: "is no YAML"}
+	if found := yamlLine.FindStringSubmatch(err.Error()); found != nil {
+		e.Line, _ = strconv.Atoi(found[1])
+		if !strings.ContainsAny(found[2], `"'`+"`") {
+			e.Problem += ": " + found[2]
+		}
+	}
+	return e
+}

@@ -1,0 +1,154 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/Masterminds/sprig/v3"
+	"go.yaml.in/yaml/v3"
+)
+
+// fromSprig are the functions that sprig has and that answer from their arguments
+// alone: none that reads the environment, the clock, the network or random numbers,
+// and none that makes keys.
+func fromSprig() []string {
+	return []string{
+		"b64enc", "coalesce", "contains", "default", "dict", "empty", "get", "hasKey", "hasPrefix", "hasSuffix",
+		"indent", "join", "list", "lower", "nindent", "quote", "regexFind", "regexReplaceAll", "replace", "sha256sum",
+		"ternary", "trim", "trimPrefix", "trimSuffix", "upper",
+	}
+}
+
+// Functions returns what templates may call beside what Go's templates bring. Those
+// of sprig take their text last, so that they can stand in a pipe.
+func Functions() template.FuncMap {
+	functions := template.FuncMap{
+		"b64dec":              decodeBase64,
+		"bootstrapKubeconfig": bootstrapKubeconfig,
+		"cidrhost":            cidrHost,
+		"cidrslaac":           cidrSLAAC,
+		"getValue":            getValue,
+		"hasTag":              hasTag,
+		"kubeletFlags":        kubeletFlags,
+		"networkConfig":       networkConfig,
+		"pairs":               pairsOf,
+		"regexFindString":     regexFindString,
+		"split":               func(separator, text string) []string { return strings.Split(text, separator) },
+		"toJson":              func(value any) (string, error) { return toJSON(value, "") },
+		"toPrettyJson":        func(value any) (string, error) { return toJSON(value, "  ") },
+		"toPrettyYaml":        func(value any) (string, error) { return toYAML(value, prettyIndent) },
+		"toYaml":              func(value any) (string, error) { return toYAML(value, plainIndent) },
+	}
+	theirs := sprig.TxtFuncMap()
+	for _, name := range fromSprig() {
+		functions[name] = theirs[name]
+	}
+	return functions
+}
+
+func encodeBase64(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+
+// decodeBase64 is an error where the text is not base64; sprig's returns that error
+// as if it were the text.
+func decodeBase64(text string) (string, error) {
+	decoded, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return "", errors.New("is not base64")
+	}
+	return string(decoded), nil
+}
+
+// getValue finds a key in pairs such as "ds=nocloud;i=1234". It returns "" where the
+// key is not.
+func getValue(pairs, key string) string {
+	for pair := range strings.SplitSeq(pairs, ";") {
+		if name, value, ok := strings.Cut(strings.TrimSpace(pair), "="); ok && name == key {
+			return value
+		}
+	}
+	return ""
+}
+
+// hasTag reports whether a list has a tag.
+func hasTag(tags any, tag string) (bool, error) {
+	switch list := tags.(type) {
+	case []string:
+		return slices.Contains(list, tag), nil
+	case []any:
+		return slices.Contains(list, any(tag)), nil
+	}
+	return false, errors.New("wants a list of tags first")
+}
+
+// pairsOf joins a map as flags of kubelet have it: "cpu=1,memory=2Gi" with "=".
+func pairsOf(separator string, values map[string]any) string {
+	var list []string
+	for _, key := range sortedKeys(values) {
+		list = append(list, fmt.Sprintf("%s%s%v", key, separator, values[key]))
+	}
+	return strings.Join(list, ",")
+}
+
+// regexFindString returns the n-th group of the first match, 0 being the whole, or
+// "" if there is none.
+func regexFindString(pattern, text string, group int) (string, error) {
+	expression, err := regexp.Compile(pattern)
+	if err != nil {
+		return "", fmt.Errorf("has a pattern that is no regular expression: %w", err)
+	}
+	groups := expression.FindStringSubmatch(text)
+	if group < 0 || group >= len(groups) {
+		return "", nil
+	}
+	return groups[group], nil
+}
+
+// notInYAML are characters that JSON may hold as they are, and that YAML does not
+// allow or takes for line breaks.
+func notInYAML(r rune) bool {
+	return r >= 0x7f && r <= 0x9f || r == '\u2028' || r == '\u2029' || r == '\ufeff' || r == '\ufffe' || r == '\uffff'
+}
+
+// toJSON writes a value as JSON that reads the same as YAML. Sprig's does not always.
+func toJSON(value any, indent string) (string, error) {
+	var encoded bytes.Buffer
+	encoder := json.NewEncoder(&encoded)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", indent)
+	if err := encoder.Encode(value); err != nil {
+		return "", errors.New("cannot be written as JSON")
+	}
+	var text strings.Builder
+	for _, r := range strings.TrimSuffix(encoded.String(), "\n") {
+		if notInYAML(r) {
+			fmt.Fprintf(&text, `\u%04x`, r)
+			continue
+		}
+		text.WriteRune(r)
+	}
+	return text.String(), nil
+}
+
+// How deep toYaml and toPrettyYaml indent.
+const (
+	plainIndent  = 2
+	prettyIndent = 4
+)
+
+// toYAML writes a value without the last line break, so that nindent fits.
+func toYAML(value any, indent int) (string, error) {
+	var buffer bytes.Buffer
+	encoder := yaml.NewEncoder(&buffer)
+	encoder.SetIndent(indent)
+	if err := encoder.Encode(value); err != nil {
+		return "", errors.New("cannot be written as YAML")
+	}
+	return strings.TrimSuffix(buffer.String(), "\n"), nil
+}

@@ -1,0 +1,124 @@
+package bootstrap
+
+import (
+	"errors"
+	"math/big"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+var errPrefix = errors.New("wants an address with a prefix, such as 192.168.0.5/24")
+
+// cidrHost returns the address in "192.168.0.5/24", or with a number the address of
+// that host in the network. A number below 0 counts from the network's end.
+func cidrHost(prefix string, number ...int) (string, error) {
+	network, err := netip.ParsePrefix(prefix)
+	if err != nil || len(number) > 1 {
+		return "", errPrefix
+	}
+	if len(number) == 0 {
+		return network.Addr().String(), nil
+	}
+	free := network.Addr().BitLen() - network.Bits()
+	host := big.NewInt(int64(number[0]))
+	size := new(big.Int).Lsh(big.NewInt(1), uint(free))
+	if host.Sign() < 0 {
+		host.Add(host, size)
+	}
+	if host.Sign() < 0 || host.Cmp(size) >= 0 {
+		return "", errors.New("has a number that is not in the network")
+	}
+	base := new(big.Int).SetBytes(network.Masked().Addr().AsSlice())
+	bytes := base.Or(base, host).FillBytes(make([]byte, network.Addr().BitLen()/8))
+	address, _ := netip.AddrFromSlice(bytes)
+	return address.String(), nil
+}
+
+// macBytes is how long a MAC address is.
+const macBytes = 6
+
+// cidrSLAAC returns the address, with its prefix, that a machine with this MAC
+// address gives itself in an IPv6 network: RFC 4291, appendix A. Of a prefix longer
+// than 64 bits, the prefix wins.
+func cidrSLAAC(mac, prefix string) (string, error) {
+	network, err := netip.ParsePrefix(prefix)
+	if err != nil || !network.Addr().Is6() || network.Addr().Is4In6() {
+		return "", errors.New("wants a network of IPv6, such as 2001:db8::/64")
+	}
+	parts := strings.FieldsFunc(mac, func(r rune) bool { return r == ':' || r == '-' })
+	if len(parts) != macBytes {
+		return "", errors.New("wants a MAC address, such as 00:1a:2b:3c:4d:5e")
+	}
+	var id [macBytes]byte
+	for i, part := range parts {
+		value, err := strconv.ParseUint(part, 16, 8)
+		if err != nil {
+			return "", errors.New("wants a MAC address, such as 00:1a:2b:3c:4d:5e")
+		}
+		id[i] = byte(value)
+	}
+	const universal = 2 // the bit that says that the address is given by its maker
+	host := netip.AddrFrom16([16]byte{
+		8: id[0] ^ universal, 9: id[1], 10: id[2], 11: 0xff, 12: 0xfe, 13: id[3], 14: id[4], 15: id[5],
+	})
+	merged := network.Masked().Addr().As16()
+	for i, b := range host.As16() {
+		kept := max(0, min(8, network.Bits()-8*i)) // bits of this byte that are the prefix's
+		merged[i] |= b & byte(0xff>>kept)
+	}
+	return netip.PrefixFrom(netip.AddrFrom16(merged), network.Bits()).String(), nil
+}
+
+// networkConfig returns a network as netplan's version 2 has it, which cloud-init
+// reads whatever the guest is set up with.
+func networkConfig(network Network) map[string]any {
+	interfaces := network.Interfaces
+	if len(interfaces) == 0 {
+		interfaces = []Interface{{Name: "en*", DHCP4: true}, {Name: "eth*", DHCP4: true}}
+	}
+	ethernets := map[string]any{}
+	for i, card := range interfaces {
+		ethernets[cardID(i, card)] = ethernet(network, card)
+	}
+	return map[string]any{"version": 2, "ethernets": ethernets}
+}
+
+// cardID names an interface in the document: by itself, or by its number where the
+// name is a pattern.
+func cardID(number int, card Interface) string {
+	if card.MAC == "" && strings.ContainsAny(card.Name, "*?[") || card.Name == "" {
+		return "net" + strconv.Itoa(number)
+	}
+	return card.Name
+}
+
+func ethernet(network Network, card Interface) map[string]any {
+	settings := map[string]any{"dhcp4": card.DHCP4, "dhcp6": card.DHCP6}
+	switch {
+	case card.MAC != "":
+		settings["match"] = map[string]any{"macaddress": strings.ToLower(card.MAC)}
+	case cardID(0, card) != card.Name:
+		settings["match"] = map[string]any{"name": card.Name}
+	}
+	setList(settings, "addresses", card.Addresses)
+	var routes []any
+	for _, route := range [][2]string{{"0.0.0.0/0", card.Gateway4}, {"::/0", card.Gateway6}} {
+		if route[1] != "" {
+			routes = append(routes, map[string]any{"to": route[0], "via": route[1]})
+		}
+	}
+	if len(routes) > 0 {
+		settings["routes"] = routes
+	}
+	if card.MTU > 0 {
+		settings["mtu"] = card.MTU
+	}
+	nameservers := map[string]any{}
+	setList(nameservers, "addresses", network.DNSServers)
+	setList(nameservers, "search", network.SearchDomains)
+	if len(nameservers) > 0 {
+		settings["nameservers"] = nameservers
+	}
+	return settings
+}

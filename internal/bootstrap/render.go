@@ -1,0 +1,165 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/template"
+)
+
+// maxDocument is the size in bytes above which a document is refused: far above what
+// joining needs.
+const maxDocument = 256 << 10
+
+// DocumentError says what is wrong with a template or with what came of it. It never
+// repeats a value.
+type DocumentError struct {
+	// Document is its name, such as user-data.
+	Document string
+	// Line is that of the template, or that of the result if Rendered; 0 means all.
+	Line     int
+	Rendered bool
+	Problem  string
+}
+
+func (e *DocumentError) Error() string {
+	where := e.Document
+	switch {
+	case e.Line > 0 && e.Rendered:
+		where += fmt.Sprintf(", line %d of the result", e.Line)
+	case e.Line > 0:
+		where += fmt.Sprintf(", line %d of the template", e.Line)
+	}
+	return fmt.Sprintf("rendering %s: %s", where, e.Problem)
+}
+
+// UnknownKeyError says that a Secret of templates has a key that is no document.
+type UnknownKeyError struct{ Key string }
+
+func (e *UnknownKeyError) Error() string {
+	return fmt.Sprintf("reading templates: key %q is none of %s, %s, %s and %s: rename or remove it",
+		e.Key, UserData, MetaData, NetworkConfig, VendorData)
+}
+
+// TemplatesOf reads a Secret's data. What it lacks is taken from Defaults.
+func TemplatesOf(secret map[string][]byte) (Templates, error) {
+	templates := Defaults()
+	fields := map[string]*string{
+		UserData: &templates.UserData, MetaData: &templates.MetaData,
+		NetworkConfig: &templates.NetworkConfig, VendorData: &templates.VendorData,
+	}
+	for _, key := range sortedKeys(secret) {
+		field, ok := fields[key]
+		if !ok {
+			return Templates{}, &UnknownKeyError{Key: key}
+		}
+		*field = string(secret[key])
+	}
+	return templates, nil
+}
+
+// Render puts values into templates and checks what came of it. Its errors are
+// *DocumentError.
+func Render(templates Templates, values Values) (Documents, error) {
+	var documents Documents
+	data := viewOf(&values)
+	for _, part := range []struct {
+		name, text string
+		into       *[]byte
+		check      func(document, text string) error
+	}{
+		{UserData, templates.UserData, &documents.UserData, checkUserData},
+		{MetaData, templates.MetaData, &documents.MetaData, checkMetaData},
+		{NetworkConfig, templates.NetworkConfig, &documents.NetworkConfig, checkNetworkConfig},
+		{VendorData, templates.VendorData, &documents.VendorData, checkVendorData},
+	} {
+		text, err := execute(part.name, part.text, data)
+		if err != nil {
+			return Documents{}, err
+		}
+		if err := part.check(part.name, text); err != nil {
+			return Documents{}, err
+		}
+		*part.into = []byte(text)
+	}
+	return documents, nil
+}
+
+func execute(name, text string, data view) (string, error) {
+	parsed, err := template.New(name).Funcs(Functions()).Option("missingkey=error").Parse(text)
+	if err != nil {
+		return "", explain(name, err)
+	}
+	out := &limited{left: maxDocument}
+	err = parsed.Execute(out, data)
+	if errors.Is(err, errTooLong) {
+		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or let it fetch the rest", maxDocument)}
+	}
+	if err != nil {
+		return "", explain(name, err)
+	}
+	return out.text.String(), nil
+}
+
+var errTooLong = errors.New("too long")
+
+// limited keeps what is written, until it is too much.
+type limited struct {
+	text strings.Builder
+	left int
+}
+
+// Write keeps the bytes, or fails if there is no room for them.
+func (l *limited) Write(p []byte) (int, error) {
+	if l.left -= len(p); l.left < 0 {
+		return 0, errTooLong
+	}
+	return l.text.Write(p)
+}
+
+var (
+	// position finds the line in what text/template says.
+	position = regexp.MustCompile(`^template: [^:]+:(\d+)(?::\d+)?: `)
+	// action finds which part of a template failed.
+	action = regexp.MustCompile(`^executing "[^"]*" at (<[^>]*>): (?s:(.*))$`)
+	// noKey finds a key that a map lacks.
+	noKey = regexp.MustCompile(`^map has no entry for key "([^"]*)"$`)
+	// noField finds a field that there is not.
+	noField = regexp.MustCompile(`can't evaluate field (\w+)`)
+	// inCall finds the function that failed.
+	inCall = regexp.MustCompile(`^error calling (\w+): `)
+)
+
+// explain makes a *DocumentError of what text/template says. Of an error in a call
+// only the function is told, for its text may hold what it was called with.
+func explain(name string, err error) error {
+	e := &DocumentError{Document: name, Problem: err.Error()}
+	found := position.FindStringSubmatch(e.Problem)
+	if found == nil {
+		e.Problem = "the template cannot be used"
+		return e
+	}
+	e.Line, _ = strconv.Atoi(found[1])
+	e.Problem = strings.TrimPrefix(e.Problem, found[0])
+	at := action.FindStringSubmatch(e.Problem)
+	if at == nil {
+		return e // of parsing, so it holds text of the template only
+	}
+	e.Problem = at[1] + ": " + explainCall(at[2])
+	return e
+}
+
+func explainCall(text string) string {
+	if key := noKey.FindStringSubmatch(text); key != nil {
+		return fmt.Sprintf("there is no %q: add it to the Secret of valuesRef, or ask for it with `get` and `default`", key[1])
+	}
+	if field := noField.FindStringSubmatch(text); field != nil {
+		return fmt.Sprintf("there is no %s here: see docs/join.md for what there is", field[1])
+	}
+	if call := inCall.FindStringSubmatch(text); call != nil {
+		return fmt.Sprintf("function %s cannot be called with that: see docs/join.md for what it takes", call[1])
+	}
+	return "cannot be evaluated: see docs/join.md for values and functions"
+}
