@@ -30,12 +30,18 @@ type Error struct {
 	Mend string
 	// broken is set when the connection broke or was not made.
 	broken bool
-	cause  error
+	// writing is set when the request was to change something.
+	writing bool
+	cause   error
 }
 
-// Error says what was read, where, what went wrong, and how to mend it.
+// Error says what was read or written, where, what went wrong, and how to mend it.
 func (e *Error) Error() string {
-	text := fmt.Sprintf("reading %s of region %s at %s: %s", e.Path, e.Region, e.Endpoint, e.reason())
+	doing := "reading"
+	if e.writing {
+		doing = "writing"
+	}
+	text := fmt.Sprintf("%s %s of region %s at %s: %s", doing, e.Path, e.Region, e.Endpoint, e.reason())
 	if e.Mend != "" {
 		text += ": " + e.Mend
 	}

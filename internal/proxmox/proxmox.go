@@ -1,6 +1,7 @@
-// Package proxmox reads live Proxmox VE clusters into a topology.Snapshot. It
-// only ever reads: VMs are made and removed by state. It is the only user of
-// go-proxmox: start at New and Snapshot.
+// Package proxmox reads live Proxmox VE clusters into a topology.Snapshot, and
+// does the few writes that stand in no plan: seeds, shutdowns of guests, and join
+// commands. VMs are made and removed by state. It is the only user of go-proxmox:
+// start at New and Snapshot.
 package proxmox
 
 import (
@@ -49,6 +50,8 @@ type Config struct {
 	Timeout time.Duration
 	// MaxInFlight is how many requests may run at once; 0 means 3.
 	MaxInFlight int
+	// Observe is told of every request; nil drops that.
+	Observe Observe
 }
 
 // Client reads one Proxmox cluster. It may be used by several goroutines.

@@ -24,6 +24,7 @@ type transport struct {
 	base    http.RoundTripper
 	slots   chan struct{}
 	timeout time.Duration
+	observe Observe
 }
 
 func newTransport(cfg Config) (*transport, error) {
@@ -45,6 +46,7 @@ func newTransport(cfg Config) (*transport, error) {
 		},
 		slots:   make(chan struct{}, cfg.MaxInFlight),
 		timeout: cfg.Timeout,
+		observe: cfg.Observe,
 	}, nil
 }
 
@@ -56,6 +58,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, context.Cause(req.Context())
 	}
 	defer func() { <-t.slots }()
+	return t.observed(req)
+}
+
+// exchange sends the request and reads the whole answer.
+func (t *transport) exchange(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), t.timeout)
 	defer cancel()
 	res, err := t.base.RoundTrip(req.WithContext(ctx))

@@ -18,8 +18,8 @@ func (s *Server) SetGuestAgents(answer bool) {
 // guestAgent answers all of …/agent/*.
 func guestAgent(r *request) (any, error) {
 	c := r.s.state
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	g, e := r.guest(topology.GuestVM)
 	if e != nil {
 		return nil, e
@@ -48,9 +48,9 @@ func (r *request) agentCommand(g *guest, command string) (any, error) {
 	case "network-get-interfaces":
 		return map[string]any{"result": agentInterfaces(g)}, nil
 	case "exec":
-		return map[string]any{"pid": g.pid + 1}, nil
+		return r.agentExec(g), nil
 	case "exec-status":
-		return map[string]any{"exited": 1, "exitcode": 0}, nil
+		return r.agentExecStatus()
 	}
 	return nil, &apiError{code: 501, message: fmt.Sprintf("guest agent command '%s' is not implemented by pvesim, though Proxmox VE has it", command)}
 }

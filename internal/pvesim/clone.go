@@ -197,7 +197,7 @@ func (r *request) runClone(ctx context.Context, t *task, job *cloneJob) error {
 	clone := c.put(r.host, job.target, topology.GuestVM, map[string]string{"lock": "clone"})
 	c.mu.Unlock()
 	r.s.tasks.say(t, "create %s clone of VM %d", cloneWord(job.full), job.source)
-	err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Clone)
+	err := r.s.tasks.sleep(ctx, r.s.delays().Clone)
 	if err == nil {
 		err = t.injected()
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// GuestAgents makes running VMs answer through their guest agent; see
 	// Server.SetGuestAgents.
 	GuestAgents bool
+	// OnPower is told of each guest that started, stopped or went, after that
+	// happened and before its task ends, for one guest in order. It must not block.
+	OnPower func(PowerEvent)
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration
 	// Clock is the time of tasks and tickets; nil means the real one.

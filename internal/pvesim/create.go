@@ -70,20 +70,33 @@ func (r *request) createWork(ctx context.Context, t *task, ch *change) error {
 		return err
 	}
 	defer release()
-	err = r.s.tasks.sleep(ctx, r.s.cfg.Delays.Clone)
+	err = r.s.tasks.sleep(ctx, r.s.delays().Clone)
 	if err == nil {
 		err = t.injected()
 	}
+	event, err := r.finishNew(ch, err)
+	r.s.powered(event)
+	return err
+}
+
+// finishNew makes the new guest complete, or removes what there is of it.
+func (r *request) finishNew(ch *change, err error) (*PowerEvent, error) {
+	c := r.s.state
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
 		err = r.fillNew(ch)
 	}
-	if err != nil && !errors.Is(err, errLeftBehind) {
+	switch {
+	case errors.Is(err, errLeftBehind):
+		return nil, err
+	case err != nil:
 		c.remove(ch.vmid)
-		return fmt.Errorf("unable to create VM %d - %w", ch.vmid, err)
+		return nil, fmt.Errorf("unable to create VM %d - %w", ch.vmid, err)
+	case c.guests[ch.vmid].running:
+		return r.s.event(PoweredOn, c.guests[ch.vmid]), nil
 	}
-	return err
+	return nil, nil
 }
 
 func (r *request) fillNew(ch *change) error {

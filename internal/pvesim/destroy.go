@@ -49,22 +49,33 @@ func (r *request) destroyWork(ctx context.Context, t *task) error {
 	if err := r.markDestroyed(); err != nil {
 		return err
 	}
-	if err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Destroy); err != nil {
+	if err := r.s.tasks.sleep(ctx, r.s.delays().Destroy); err != nil {
 		return err
 	}
 	if err := t.injected(); err != nil {
 		return err
 	}
+	event, err := r.destroyGuest()
+	if err != nil {
+		return err
+	}
+	r.s.powered(event)
+	return nil
+}
+
+func (r *request) destroyGuest() (*PowerEvent, error) {
+	c := r.s.state
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g, e := r.guest(topology.GuestVM)
 	if e != nil {
-		return e
+		return nil, e
 	}
+	event := r.s.event(Destroyed, g)
 	r.freeDisks(g)
 	c.remove(g.id)
 	r.s.access.forget()
-	return nil
+	return event, nil
 }
 
 // markDestroyed checks lock and linked clones, and locks the configuration.

@@ -61,22 +61,26 @@ func (s *Server) Guests() []GuestState {
 	defer s.state.mu.RUnlock()
 	result := make([]GuestState, 0, len(s.state.guests))
 	for _, id := range s.state.vmids() {
-		g := s.state.guests[id]
-		result = append(result, GuestState{
-			VMID: id, Host: g.host.name, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pending),
-			Delete: sortedKeys(g.drop), Running: g.running, Runtime: maps.Clone(g.live),
-			Pool: s.state.pools.of(id), HA: g.ha, Raw: g.raw(),
-		})
+		result = append(result, s.state.guestState(s.state.guests[id]))
 	}
 	return result
 }
 
+// guestState copies what is held of a guest. The caller holds the lock.
+func (c *cluster) guestState(g *guest) GuestState {
+	return GuestState{
+		VMID: g.id, Host: g.host.name, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pending),
+		Delete: sortedKeys(g.drop), Running: g.running, Runtime: maps.Clone(g.live),
+		Pool: c.pools.of(g.id), HA: g.ha, Raw: g.raw(),
+	}
+}
+
 // Guest returns one guest.
 func (s *Server) Guest(vmid int) (GuestState, bool) {
-	for _, g := range s.Guests() {
-		if g.VMID == vmid {
-			return g, true
-		}
+	s.state.mu.RLock()
+	defer s.state.mu.RUnlock()
+	if g := s.state.guests[vmid]; g != nil {
+		return s.state.guestState(g), true
 	}
 	return GuestState{}, false
 }
@@ -94,12 +98,21 @@ type Foreign struct {
 
 // PutGuest makes or replaces a guest outside the API, as another user would.
 func (s *Server) PutGuest(f Foreign) error {
+	event, err := s.putForeign(f)
+	if err != nil {
+		return fmt.Errorf("putting guest %d: %w", f.VMID, err)
+	}
+	s.powered(event)
+	return nil
+}
+
+func (s *Server) putForeign(f Foreign) (event *PowerEvent, err error) {
 	c := s.state
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.hosts[f.Host]
 	if h == nil {
-		return fmt.Errorf("putting guest %d: no host %q", f.VMID, f.Host)
+		return nil, fmt.Errorf("no host %q", f.Host)
 	}
 	if old := c.guests[f.VMID]; old != nil {
 		delete(old.host.guests, f.VMID)
@@ -109,22 +122,28 @@ func (s *Server) PutGuest(f Foreign) error {
 	}
 	g := c.put(h, f.VMID, f.Kind, maps.Clone(f.Config))
 	g.ha = f.HA
-	if f.Running {
-		c.run(g)
-	}
 	if f.Pool != "" {
 		c.pools.create(f.Pool, "")
 		c.pools.move(f.VMID, f.Pool)
 	}
 	s.access.forget()
-	return nil
+	if f.Running {
+		c.run(g)
+		event = s.event(PoweredOn, g)
+	}
+	return event, nil
 }
 
 // RemoveGuest removes a guest outside the API.
 func (s *Server) RemoveGuest(vmid int) {
 	s.state.mu.Lock()
-	defer s.state.mu.Unlock()
+	var event *PowerEvent
+	if g := s.state.guests[vmid]; g != nil {
+		event = s.event(Destroyed, g)
+	}
 	s.state.remove(vmid)
+	s.state.mu.Unlock()
+	s.powered(event)
 }
 
 // put adds a stopped guest with that configuration. The caller holds the lock.

@@ -77,7 +77,7 @@ func (r *request) migrateWork(ctx context.Context, t *task) error {
 	if e := r.checkMigrate(); e != nil {
 		return e
 	}
-	if err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Clone); err != nil {
+	if err := r.s.tasks.sleep(ctx, r.s.delays().Clone); err != nil {
 		return err
 	}
 	if err := t.injected(); err != nil {

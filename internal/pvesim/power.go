@@ -49,20 +49,30 @@ func (r *request) startWork(ctx context.Context, t *task) error {
 	if err := r.checkStart(t); err != nil {
 		return err
 	}
-	if err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Start); err != nil {
+	if err := r.s.tasks.sleep(ctx, r.s.delays().Start); err != nil {
 		return err
 	}
 	if err := t.injected(); err != nil {
 		return err
 	}
+	event, err := r.startProcess()
+	if err != nil {
+		return err
+	}
+	r.s.powered(event)
+	return nil
+}
+
+func (r *request) startProcess() (*PowerEvent, error) {
+	c := r.s.state
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g, e := r.guest(topology.GuestVM)
 	if e != nil {
-		return e
+		return nil, e
 	}
 	c.run(g)
-	return nil
+	return r.s.event(PoweredOn, g), nil
 }
 
 func (r *request) checkStart(t *task) error {
@@ -100,7 +110,7 @@ func shutdownVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive"); e != nil {
 		return nil, e
 	}
-	return r.fork("qmshutdown", r.p["vmid"], r.stopWork), nil
+	return r.fork("qmshutdown", r.p["vmid"], r.shutdownWork), nil
 }
 
 // stopWork is the task that ends a guest's process.
@@ -115,18 +125,26 @@ func (r *request) stopWork(ctx context.Context, t *task) error {
 	if err != nil || !running {
 		return err
 	}
-	if err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Stop); err != nil {
+	if err := r.s.tasks.sleep(ctx, r.s.delays().Stop); err != nil {
 		return err
 	}
 	if err := t.injected(); err != nil {
 		return err
 	}
+	r.s.powered(r.endProcess())
+	return nil
+}
+
+func (r *request) endProcess() *PowerEvent {
+	c := r.s.state
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if g, e := r.guest(topology.GuestVM); e == nil {
-		c.halt(g)
+	g, e := r.guest(topology.GuestVM)
+	if e != nil || !g.running {
+		return nil
 	}
-	return nil
+	c.halt(g)
+	return r.s.event(PoweredOff, g)
 }
 
 func (r *request) checkStop() (bool, error) {

@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +34,8 @@ type Server struct {
 	faults *faultList
 	calls  *callLog
 	cert   certificate
+	// delaysNow are those that were set since the start; nil means none.
+	delaysNow atomic.Pointer[Delays]
 
 	http     *http.Server
 	listener net.Listener

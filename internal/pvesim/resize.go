@@ -18,7 +18,7 @@ func resizeDisk(r *request) (any, error) {
 			return err
 		}
 		defer release()
-		if err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Resize); err != nil {
+		if err := r.s.tasks.sleep(ctx, r.s.delays().Resize); err != nil {
 			return err
 		}
 		if err := t.injected(); err != nil {

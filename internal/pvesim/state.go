@@ -23,7 +23,9 @@ type cluster struct {
 	storages   map[string]*storage   // by storageKey
 	quorate    bool
 	agents     bool // guest agents answer
-	generation int  // counts changes of guests, for their MAC addresses
+	commands   commands
+	deaf       map[int]bool // VMIDs of guests that do not shut down when asked
+	generation int          // counts changes of guests, for their MAC addresses
 	locks      map[int]*guestLock
 
 	pools *poolSet // has a lock of its own, for it is asked with and without mu
@@ -59,7 +61,7 @@ type volume struct {
 
 func newCluster(cfg Config) (*cluster, error) {
 	c := &cluster{
-		cfg: cfg, started: cfg.Clock.Now(), quorate: true, agents: cfg.GuestAgents,
+		cfg: cfg, started: cfg.Clock.Now(), quorate: true, agents: cfg.GuestAgents, deaf: map[int]bool{},
 		hosts: map[string]*host{}, guests: map[int]*guest{},
 		storages: map[string]*storage{}, locks: map[int]*guestLock{}, pools: newPoolSet(cfg.Pools),
 	}

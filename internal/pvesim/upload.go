@@ -53,7 +53,7 @@ func uploadFile(r *request) (any, error) {
 }
 
 func (r *request) storeUpload(ctx context.Context, t *task, st *storage, v *volume) error {
-	if err := r.s.tasks.sleep(ctx, r.s.cfg.Delays.Upload); err != nil {
+	if err := r.s.tasks.sleep(ctx, r.s.delays().Upload); err != nil {
 		return err
 	}
 	if err := t.injected(); err != nil {

@@ -1,0 +1,89 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Command is run in a guest by its agent.
+type Command struct {
+	// Args are the program and its arguments; all users of the guest can read them.
+	Args []string
+	// Input is what the program reads; secrets belong here.
+	Input string
+	// Timeout is how long it may run; 0 means 2 minutes.
+	Timeout time.Duration
+}
+
+const defaultCommandTimeout = 2 * time.Minute
+
+// ExecError says that a command in a guest failed. What the command printed is left
+// out, for it may hold what the command was given.
+type ExecError struct {
+	VM       Owned
+	ExitCode int
+	// Signal is the signal that ended the command, or 0.
+	Signal int
+}
+
+func (e *ExecError) Error() string {
+	end := fmt.Sprintf("exit code %d", e.ExitCode)
+	if e.Signal != 0 {
+		end = fmt.Sprintf("signal %d", e.Signal)
+	}
+	return fmt.Sprintf("command in vm %d on host %s ended with %s: run it in the guest to see what it prints", e.VM.VMID, e.VM.Host, end)
+}
+
+// Exec runs a command in a guest through its agent and waits for its end. A command
+// whose exit code is not 0 is an *ExecError.
+func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
+	config, err := c.configOf(ctx, vm)
+	if err == nil && config == nil {
+		err = fmt.Errorf("it is not on host %s of region %s", vm.Host, c.cfg.Region)
+	}
+	if err != nil {
+		return fmt.Errorf("running a command in vm %d: %w", vm.VMID, err)
+	}
+	if command.Timeout == 0 {
+		command.Timeout = defaultCommandTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, command.Timeout)
+	defer cancel()
+	params := map[string]any{"command": command.Args}
+	if command.Input != "" {
+		params["input-data"] = command.Input
+	}
+	var started struct {
+		PID number `json:"pid"`
+	}
+	if err := c.send(ctx, http.MethodPost, vm.path()+"/agent/exec", params, &started); err != nil {
+		return fmt.Errorf("running a command in vm %d: %w", vm.VMID, err)
+	}
+	return c.awaitCommand(ctx, vm, int(started.PID))
+}
+
+func (c *Client) awaitCommand(ctx context.Context, vm Owned, pid int) error {
+	path := fmt.Sprintf("%s/agent/exec-status?pid=%d", vm.path(), pid)
+	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
+		var status struct {
+			Exited   number `json:"exited"`
+			ExitCode number `json:"exitcode"`
+			Signal   number `json:"signal"`
+		}
+		if err := c.get(ctx, path, &status); err != nil {
+			return fmt.Errorf("waiting for a command in vm %d: %w", vm.VMID, err)
+		}
+		switch {
+		case status.Exited == 0:
+		case status.ExitCode == 0 && status.Signal == 0:
+			return nil
+		default:
+			return &ExecError{VM: vm, ExitCode: int(status.ExitCode), Signal: int(status.Signal)}
+		}
+		if err := wait(ctx, pause); err != nil {
+			return fmt.Errorf("waiting for a command in vm %d: %w", vm.VMID, err)
+		}
+	}
+}

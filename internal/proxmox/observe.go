@@ -1,0 +1,64 @@
+package proxmox
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Observe is told of every request to Proxmox: its method, the template of its path,
+// such as /nodes/{node}/qemu/{vmid}/config, the HTTP status of the answer, or 0 if
+// there was none, and how long it took, its time in the queue not counted.
+type Observe func(method, path string, code int, took time.Duration)
+
+// observed sends a request and tells of it.
+func (t *transport) observed(req *http.Request) (*http.Response, error) {
+	if t.observe == nil {
+		return t.exchange(req)
+	}
+	began := time.Now()
+	res, err := t.exchange(req)
+	code := 0
+	var refused *statusError
+	switch {
+	case err == nil:
+		code = res.StatusCode
+	case errors.As(err, &refused):
+		code = refused.code
+	}
+	t.observe(req.Method, pathTemplate(req.URL.Path), code, time.Since(began))
+	return res, err
+}
+
+// placeholders are what stands behind these elements of a path: names and numbers
+// that nobody should count by.
+func placeholders() map[string]string {
+	return map[string]string{
+		"nodes": "{node}", "qemu": "{vmid}", "lxc": "{vmid}", "storage": "{storage}", "tasks": "{upid}",
+		"content": "{volume}", "pools": "{poolid}", "users": "{userid}", "roles": "{roleid}", "pid": "{pid}",
+	}
+}
+
+// pathTemplate returns the path of a request with its names and numbers taken out,
+// and without what stands before the API.
+func pathTemplate(path string) string {
+	if _, api, ok := strings.Cut(path, "/api2/json"); ok {
+		path = api
+	}
+	known := placeholders()
+	elements := strings.Split(strings.Trim(path, "/"), "/")
+	for i := 1; i < len(elements); i++ {
+		name, ok := known[elements[i-1]]
+		if !ok || isPlaceholder(elements[i-1]) {
+			continue
+		}
+		elements[i] = name
+		if name == "{volume}" {
+			elements = elements[:i+1] // a volume's name may hold slashes
+		}
+	}
+	return "/" + strings.Join(elements, "/")
+}
+
+func isPlaceholder(element string) bool { return strings.HasPrefix(element, "{") }

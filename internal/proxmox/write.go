@@ -1,0 +1,168 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	pve "github.com/luthermonson/go-proxmox"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// Owned names a VM of ours. What is asked of it is done only if the VM with that
+// number carries the marker of that cluster and key: numbers come back.
+type Owned struct {
+	Host      topology.HostName
+	VMID      fleet.VMID
+	ClusterID string
+	Key       fleet.Key
+}
+
+// OwnedBy returns by what a VM of the fleet is known.
+func OwnedBy(clusterID string, vm *fleet.VM) Owned {
+	return Owned{Host: vm.Host.Host, VMID: vm.VMID, ClusterID: clusterID, Key: vm.Key}
+}
+
+func (o Owned) path() string { return fmt.Sprintf("/nodes/%s/qemu/%d", o.Host, o.VMID) }
+
+// NotOursError says that a VMID is in use by a guest that is not the one meant.
+type NotOursError struct {
+	Region topology.RegionName
+	VM     Owned
+}
+
+func (e *NotOursError) Error() string {
+	return fmt.Sprintf("vm %d on host %s of region %s does not carry the marker with cluster=%s and key=%s: it is left alone: "+
+		"see whose it is with `qm config %d`", e.VM.VMID, e.VM.Host, e.Region, e.VM.ClusterID, e.VM.Key, e.VM.VMID)
+}
+
+// TaskError says how a task of Proxmox failed.
+type TaskError struct {
+	Region topology.RegionName
+	Host   topology.HostName
+	// UPID is the task's id.
+	UPID string
+	// Exit is what Proxmox says.
+	Exit string
+}
+
+func (e *TaskError) Error() string {
+	kind := "unknown"
+	if parts := strings.Split(e.UPID, ":"); len(parts) > 5 {
+		kind = parts[5]
+	}
+	return fmt.Sprintf("task %s on host %s of region %s ended with %q: see the host's task log for %s", kind, e.Host, e.Region, e.Exit, e.UPID)
+}
+
+// send makes a request that changes something. It is not repeated, as nobody knows
+// how far one that failed came.
+func (c *Client) send(ctx context.Context, method, path string, params map[string]any, into any) error {
+	return c.sendAs(ctx, path, func(api *pve.Client) error {
+		switch method {
+		case http.MethodPut:
+			return api.Put(ctx, path, params, into)
+		case http.MethodDelete:
+			return api.Delete(ctx, path, into)
+		}
+		return api.Post(ctx, path, params, into)
+	})
+}
+
+// sendAs makes a request with the client's credential and explains its error.
+func (c *Client) sendAs(ctx context.Context, path string, request func(*pve.Client) error) error {
+	api, err := c.login(ctx)
+	if err != nil {
+		return err
+	}
+	if err = request(api); err == nil {
+		return nil
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("writing %s of region %s: %w", path, c.cfg.Region, cause)
+	}
+	refused := c.explain(path, err)
+	refused.writing = true
+	if refused.Status == http.StatusUnauthorized {
+		c.logout(api)
+	}
+	if found := permission.FindStringSubmatch(refused.Text); found != nil && refused.Status == http.StatusForbidden {
+		refused.Mend = c.grantWrite(found[1], found[2])
+	}
+	return refused
+}
+
+// grantWrite says how to give the client's credential a privilege to write.
+func (c *Client) grantWrite(path, privilege string) string {
+	who := fmt.Sprintf("--users '%s'", c.cfg.Username)
+	if c.cfg.TokenID != "" {
+		who = fmt.Sprintf("--tokens '%s'", c.cfg.TokenID)
+	}
+	return fmt.Sprintf("grant %s on %s: pveum acl modify %s --roles ROLE %s, with a role that has it", privilege, path, path, who)
+}
+
+// First and longest pause between two looks at a task.
+const (
+	taskPause    = 50 * time.Millisecond
+	maxTaskPause = time.Second
+)
+
+// await waits until a task has ended and returns a *TaskError if it failed.
+func (c *Client) await(ctx context.Context, host topology.HostName, upid string) error {
+	path := fmt.Sprintf("/nodes/%s/tasks/%s/status", host, url.PathEscape(upid))
+	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
+		var status struct {
+			Status     string `json:"status"`
+			ExitStatus string `json:"exitstatus"`
+		}
+		if err := c.get(ctx, path, &status); err != nil {
+			return err
+		}
+		switch {
+		case status.Status == "running":
+		case status.ExitStatus == "OK", strings.HasPrefix(status.ExitStatus, "WARNINGS"):
+			return nil
+		default:
+			return &TaskError{Region: c.cfg.Region, Host: host, UPID: upid, Exit: status.ExitStatus}
+		}
+		if err := wait(ctx, pause); err != nil {
+			return fmt.Errorf("waiting for task %s of region %s: %w", upid, c.cfg.Region, err)
+		}
+	}
+}
+
+// wait returns after a while, or at once with the context's error.
+func wait(ctx context.Context, pause time.Duration) error {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// configOf returns the configuration of a VM if it is the one meant, nothing if no
+// VM has its number on its host, and otherwise a *NotOursError.
+func (c *Client) configOf(ctx context.Context, vm Owned) (values, error) {
+	var config values
+	err := c.get(ctx, vm.path()+"/config", &config)
+	var refused *Error
+	if errors.As(err, &refused) && refused.gone() {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	marker, ok := fleet.ParseMarker(config["description"])
+	if !ok || marker.ClusterID != vm.ClusterID || marker.Key != vm.Key {
+		return nil, &NotOursError{Region: c.cfg.Region, VM: vm}
+	}
+	return config, nil
+}

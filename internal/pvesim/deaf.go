@@ -1,0 +1,41 @@
+package pvesim
+
+import (
+	"context"
+	"time"
+)
+
+// defaultShutdown is how long Proxmox waits for a guest that is asked to shut down.
+const defaultShutdown = 60 * time.Second
+
+// SetDeaf makes a guest not shut down when it is asked to, or obey again.
+func (s *Server) SetDeaf(vmid int, deaf bool) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	s.state.deaf[vmid] = deaf
+}
+
+// shutdownWork is the task that asks a guest to shut down. After the timeout it
+// gives up, or with forceStop ends the process.
+func (r *request) shutdownWork(ctx context.Context, t *task) error {
+	r.s.state.mu.RLock()
+	deaf := r.s.state.deaf[r.p.number("vmid")]
+	r.s.state.mu.RUnlock()
+	if !deaf {
+		return r.stopWork(ctx, t)
+	}
+	if running, err := r.checkStop(); err != nil || !running {
+		return err
+	}
+	timeout := defaultShutdown
+	if r.p.has("timeout") {
+		timeout = time.Duration(r.p.number("timeout")) * time.Second
+	}
+	if err := r.s.tasks.sleep(ctx, timeout); err != nil {
+		return err
+	}
+	if r.p.flag("forceStop") {
+		return r.stopWork(ctx, t)
+	}
+	return dief("VM quit/powerdown failed - got timeout")
+}
