@@ -26,7 +26,13 @@ FUMPT := $(BIN)/gofumpt
 CONTROLLER_GEN := $(BIN)/controller-gen
 KUBE_VERSION := $(shell sed -n 's|.*k8s.io/kubernetes v\([^ ]*\).*|\1|p' tools/controlplane/go.mod)
 APISERVER := $(BIN)/kube-apiserver
+SCHEDULER := $(BIN)/kube-scheduler
+CONTROLLER_MANAGER := $(BIN)/kube-controller-manager
 ETCD := $(BIN)/etcd
+CONTROL_PLANE := $(ETCD) $(APISERVER) $(SCHEDULER) $(CONTROLLER_MANAGER)
+HELM := $(BIN)/helm
+HELM_VERSION := $(shell sed -n 's|.*helm.sh/helm/v3 v\([^ ]*\).*|\1|p' tools/helm/go.mod)
+HELM_KUBE_MINOR := $(shell sed -n 's|.*k8s.io/client-go v0\.\([0-9]*\).*|\1|p' tools/helm/go.mod)
 
 # A user's engine on PATH wins over the one built here. Neither a private
 # provider mirror nor arguments of the user's own may leak into a run.
@@ -49,7 +55,7 @@ demo: $(PROVIDER) engine ## pending pods to running VMs against the Proxmox simu
 	$(DEMO)
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(APISERVER) $(ETCD) postgres ## run all tests, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) postgres ## run all tests, with the real engines, provider and backends
 	go test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKG)
 
 .PHONY: test-faults
@@ -61,6 +67,42 @@ test-faults: $(PROVIDER) $(TOFU) ## run every fault of docs/faults.md, and each 
 build: ## build the programs into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
 
+IMAGE := $(TOOLS)/image
+IMAGE_ARCHS ?= amd64 arm64
+IMAGE_NAME ?= ghcr.io/numaform/numaform
+IMAGE_TOFU := $(IMAGE_ARCHS:%=$(IMAGE)/%/tofu)
+IMAGE_PROVIDER := $(IMAGE_ARCHS:%=$(IMAGE)/%/terraform-provider-proxmox)
+IMAGE_NUMAFORM := $(IMAGE_ARCHS:%=$(IMAGE)/%/numaform)
+
+.PHONY: image
+image: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) image-licenses ## pack the image into dist/, an OCI layout for amd64 and arm64, without docker
+	@mkdir -p dist
+	cd tools/image && GOWORK=off go run . -dir '$(CURDIR)/$(IMAGE)' -archs '$(IMAGE_ARCHS)' \
+		-licenses '$(CURDIR)/$(IMAGE)/licenses' -provider-version '$(PROVIDER_VERSION)' \
+		-name '$(IMAGE_NAME)' -version '$(VERSION)' -out '$(CURDIR)/dist/numaform-image.tar'
+
+$(IMAGE_NUMAFORM): FORCE
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(notdir $(@D)) go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/numaform
+
+# image-licenses copies the license of each program and says where its source is.
+.PHONY: image-licenses
+image-licenses:
+	@rm -rf $(IMAGE)/licenses
+	@for program in 'numaform . github.com/numaform/numaform' 'opentofu tools/tofu github.com/opentofu/opentofu' \
+		'terraform-provider-proxmox tools/provider github.com/bpg/terraform-provider-proxmox'; do \
+		set -- $$program; mkdir -p $(IMAGE)/licenses/$$1; \
+		found=$$(cd $$2 && go list -m -f '{{.Dir}}' $$3) && install -m 644 "$$found/LICENSE" $(IMAGE)/licenses/$$1/ && \
+		(cd $$2 && go list -m -f '{{.Path}} {{.Version}}' $$3) >$(IMAGE)/licenses/$$1/SOURCE || exit 1; \
+	done
+
+.PHONY: chart
+chart: $(HELM) ## lint the chart, render examples/manifests and pack dist/numaform-CHARTVERSION.tgz
+	$(HELM) lint --strict charts/numaform
+	go test ./test/chart -run TestManifestsAreTheChart -update
+	@mkdir -p dist
+	$(HELM) package charts/numaform --destination dist
+
 .PHONY: lint
 lint: $(LINT) ## run the linters of .golangci.yml
 	$(LINT) run $(PKG)
@@ -69,8 +111,9 @@ lint: $(LINT) ## run the linters of .golangci.yml
 fmt: $(FUMPT) ## format the Go files
 	git ls-files -co --exclude-standard -- '*.go' | xargs $(FUMPT) -w
 
-# Generated files: deepcopy functions and CRDs from the API types. OUT is another
-# root for verify, which compares and changes nothing.
+# Generated files: deepcopy functions and CRDs from the API types, and the CRDs of
+# the Karpenter that is built in. OUT is another root for verify, which compares and
+# changes nothing.
 OUT ?= .
 CRDS := charts/numaform/crds
 
@@ -79,6 +122,11 @@ generate: $(CONTROLLER_GEN) ## write generated files anew
 	mkdir -p $(OUT)/api/v1alpha1 $(OUT)/$(CRDS)
 	$(CONTROLLER_GEN) object crd paths=./api/... \
 		output:object:dir=$(OUT)/api/v1alpha1 output:crd:dir=$(OUT)/$(CRDS)
+	@karpenter=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter) && \
+	for crd in nodeclaims nodepools; do \
+		{ go list -m -f '# Copied from {{.Path}} {{.Version}} (Apache License 2.0) by make generate. DO NOT EDIT.' sigs.k8s.io/karpenter && \
+			cat "$$karpenter/pkg/apis/crds/karpenter.sh_$$crd.yaml"; } >$(OUT)/$(CRDS)/karpenter.sh_$$crd.yaml || exit 1; \
+	done
 
 .PHONY: verify
 verify: verify-modules verify-format verify-generated verify-layers vet lint ## check all that is not a test: modules, format, generated files, floors, linters
@@ -109,6 +157,7 @@ verify-layers:
 .PHONY: vet
 vet:
 	go vet $(PKG)
+	cd tools/image && GOWORK=off go vet ./...
 
 .PHONY: bench
 bench: $(PROVIDER) engine ## run the benchmarks, BENCH=regexp to choose
@@ -118,7 +167,7 @@ bench: $(PROVIDER) engine ## run the benchmarks, BENCH=regexp to choose
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/
 
 .PHONY: tools
-tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(APISERVER) $(ETCD) ## build every pinned tool, OpenTofu too
+tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(CONTROL_PLANE) $(HELM) ## build every pinned tool, OpenTofu too
 
 .PHONY: clean
 clean: ## remove what build wrote; tools stay (remove .tools/ for these)
@@ -142,24 +191,37 @@ postgres:
 
 LDFLAGS = -s -w
 
-$(PROVIDER): PACKAGE = github.com/bpg/terraform-provider-proxmox
-$(PROVIDER): LDFLAGS = -s -w -X main.version=$(PROVIDER_VERSION)
-$(PROVIDER): $(STAMPS)/provider
+# Tools are for this machine, but for what goes into the image.
+TARGET = GOOS= GOARCH=
+$(IMAGE_TOFU) $(IMAGE_PROVIDER): TARGET = GOOS=linux GOARCH=$(notdir $(@D))
+
+$(PROVIDER) $(IMAGE_PROVIDER): PACKAGE = github.com/bpg/terraform-provider-proxmox
+$(PROVIDER) $(IMAGE_PROVIDER): LDFLAGS = -s -w -X main.version=$(PROVIDER_VERSION)
+$(PROVIDER) $(IMAGE_PROVIDER): $(STAMPS)/provider
 	$(call build-tool,tools/provider)
 
-$(TOFU): PACKAGE = github.com/opentofu/opentofu/cmd/tofu
-$(TOFU): LDFLAGS = -s -w -X github.com/opentofu/opentofu/version.dev=no
-$(TOFU): $(STAMPS)/tofu
+$(TOFU) $(IMAGE_TOFU): PACKAGE = github.com/opentofu/opentofu/cmd/tofu
+$(TOFU) $(IMAGE_TOFU): LDFLAGS = -s -w -X github.com/opentofu/opentofu/version.dev=no
+$(TOFU) $(IMAGE_TOFU): $(STAMPS)/tofu
 	$(call build-tool,tools/tofu)
 
-# The API server of the tests would call itself v0.0.0.
+# Kubernetes would call itself v0.0.0.
 KUBE_STAMP = k8s.io/component-base/version.git
-$(APISERVER): PACKAGE = k8s.io/kubernetes/cmd/kube-apiserver
-$(APISERVER): LDFLAGS = -s -w -X $(KUBE_STAMP)Version=v$(KUBE_VERSION) \
+KUBERNETES := $(APISERVER) $(SCHEDULER) $(CONTROLLER_MANAGER)
+$(KUBERNETES): PACKAGE = k8s.io/kubernetes/cmd/$(@F)
+$(KUBERNETES): LDFLAGS = -s -w -X $(KUBE_STAMP)Version=v$(KUBE_VERSION) \
 	-X $(KUBE_STAMP)Major=$(word 1,$(subst ., ,$(KUBE_VERSION))) -X $(KUBE_STAMP)Minor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
 $(ETCD): PACKAGE = go.etcd.io/etcd/server/v3
-$(APISERVER) $(ETCD): $(STAMPS)/controlplane
+$(CONTROL_PLANE): $(STAMPS)/controlplane
 	$(call build-tool,tools/controlplane)
+
+# Helm would call itself v3 and take every cluster for Kubernetes 1.20.
+HELM_MODULE = helm.sh/helm/v3
+$(HELM): PACKAGE = $(HELM_MODULE)/cmd/helm
+$(HELM): LDFLAGS = -s -w -X $(HELM_MODULE)/internal/version.version=v$(HELM_VERSION) \
+	-X $(HELM_MODULE)/pkg/chartutil.k8sVersionMinor=$(HELM_KUBE_MINOR) -X $(HELM_MODULE)/pkg/lint/rules.k8sVersionMinor=$(HELM_KUBE_MINOR)
+$(HELM): $(STAMPS)/helm
+	$(call build-tool,tools/helm)
 
 $(LINT): PACKAGE = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(FUMPT): PACKAGE = mvdan.cc/gofumpt
@@ -171,16 +233,17 @@ $(LINT) $(FUMPT) $(CONTROLLER_GEN): $(STAMPS)/go.tools
 define build-tool
 @echo "building $(@F): minutes the first time, then not again until its pin changes"
 @mkdir -p $(@D)
-@cd $(1) && GOOS= GOARCH= GOWORK=off CGO_ENABLED=0 go build $(2) -trimpath \
+@cd $(1) && $(TARGET) GOWORK=off CGO_ENABLED=0 go build $(2) -trimpath \
 	-ldflags '$(LDFLAGS)' -o $(CURDIR)/$@.$$$$ $(PACKAGE) && mv -f $(CURDIR)/$@.$$$$ $(CURDIR)/$@
 endef
 
 $(STAMPS)/provider: PINS = tools/provider/go.mod tools/provider/go.sum
 $(STAMPS)/tofu: PINS = tools/tofu/go.mod tools/tofu/go.sum
 $(STAMPS)/controlplane: PINS = tools/controlplane/go.mod tools/controlplane/go.sum
+$(STAMPS)/helm: PINS = tools/helm/go.mod tools/helm/go.sum
 $(STAMPS)/go.tools: PINS = go.tools.mod go.tools.sum
 
-$(STAMPS)/provider $(STAMPS)/tofu $(STAMPS)/controlplane $(STAMPS)/go.tools: FORCE
+$(STAMPS)/provider $(STAMPS)/tofu $(STAMPS)/controlplane $(STAMPS)/helm $(STAMPS)/go.tools: FORCE
 	@mkdir -p $(@D)
 	@key=$$({ go env GOVERSION; cat $(PINS); sed -n '/pinned tools/,$$p' Makefile; } | git hash-object --stdin); \
 	test "$$(cat $@ 2>/dev/null)" = "$$key" || echo "$$key" >$@

@@ -2,13 +2,10 @@ package testenv
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,23 +24,41 @@ const clusterToken = "administrator-of-a-test"
 // startTimeout is how long a server may take until it answers, on a busy machine.
 const startTimeout = 90 * time.Second
 
-// Cluster is a Kubernetes control plane: an API server and etcd, without
-// schedulers, controllers and nodes.
+// Cluster is a Kubernetes control plane without nodes: an API server and etcd,
+// and with FullControlPlane also a scheduler and controllers.
 type Cluster struct {
 	// Config logs in as an administrator.
 	Config *rest.Config
 	// Kubeconfig is a file that does the same.
 	Kubeconfig string
+	// CA is the certificate of the cluster's authority, in PEM.
+	CA []byte
 
 	dir       string
+	full      bool
 	etcd, api *server
 	apiArgs   []string
+	// managers are the scheduler and the controller manager.
+	managers []*server
 }
 
 // ControlPlane starts a control plane that ends with the test.
 func ControlPlane(t testing.TB) *Cluster {
 	t.Helper()
-	c, err := StartControlPlane(toolsDir(t))
+	return ended(t, StartControlPlane)
+}
+
+// FullControlPlane starts a control plane that schedules pods and runs the
+// controllers, and ends with the test. See StartFullControlPlane.
+func FullControlPlane(t testing.TB) *Cluster {
+	t.Helper()
+	return ended(t, StartFullControlPlane)
+}
+
+// ended starts a cluster that ends with the test.
+func ended(t testing.TB, start func(tools string) (*Cluster, error)) *Cluster {
+	t.Helper()
+	c, err := start(toolsDir(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +78,18 @@ func toolsDir(t testing.TB) string {
 
 // StartControlPlane starts a control plane from the binaries in tools, for the
 // tests of a whole package. Close it.
-func StartControlPlane(tools string) (*Cluster, error) {
+func StartControlPlane(tools string) (*Cluster, error) { return startCluster(tools, false) }
+
+// StartFullControlPlane starts a control plane as kubeadm makes one, from the
+// binaries in tools, for the tests of a whole package: nodes join by bootstrap
+// tokens and may do no more than nodes may, pods have service accounts, there are
+// a scheduler and the controllers. Close it.
+//
+// As with kubeadm, certificates are approved without asking for its own tokens'
+// group only, and may be requested by that group only.
+func StartFullControlPlane(tools string) (*Cluster, error) { return startCluster(tools, true) }
+
+func startCluster(tools string, full bool) (*Cluster, error) {
 	tools, err := filepath.Abs(tools)
 	if err != nil {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
@@ -72,7 +98,7 @@ func StartControlPlane(tools string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
 	}
-	c := &Cluster{dir: dir}
+	c := &Cluster{dir: dir, full: full}
 	if err := c.start(tools); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting a control plane: %w", err), c.Close())
 	}
@@ -103,12 +129,15 @@ func (c *Cluster) start(tools string) error {
 	c.apiArgs = []string{
 		"--etcd-servers=" + client, "--bind-address=" + host, "--secure-port=" + port, "--advertise-address=" + host,
 		"--tls-cert-file=" + c.file("tls.crt"), "--tls-private-key-file=" + c.file("tls.key"), "--cert-dir=" + c.dir,
-		"--token-auth-file=" + c.file("tokens.csv"), "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
+		"--token-auth-file=" + c.file("tokens.csv"), "--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-issuer=https://numaform.invalid", "--service-account-key-file=" + c.file("tls.key"),
-		"--service-account-signing-key-file=" + c.file("tls.key"), "--disable-admission-plugins=ServiceAccount",
-		"--allow-privileged=true",
+		"--service-account-signing-key-file=" + c.file("tls.key"), "--allow-privileged=true",
 	}
-	return c.startAPI(filepath.Join(tools, "kube-apiserver"))
+	c.apiArgs = append(c.apiArgs, c.accessArgs()...)
+	if err := c.startAPI(filepath.Join(tools, "kube-apiserver")); err != nil || !c.full {
+		return err
+	}
+	return c.startManagers(tools)
 }
 
 func (c *Cluster) startAPI(binary string) error {
@@ -124,33 +153,45 @@ func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
 // writeFiles writes the API server's certificate, its tokens and a kubeconfig.
 func (c *Cluster) writeFiles(address string) error {
-	certificate, key, err := localhostCertificate()
+	authority, err := newAuthority()
 	if err != nil {
 		return err
 	}
+	files, err := authority.files()
+	if err != nil {
+		return err
+	}
+	c.CA, c.Kubeconfig = files["ca.crt"], c.file("kubeconfig")
 	c.Config = &rest.Config{
 		Host: "https://" + address, BearerToken: clusterToken,
-		TLSClientConfig: rest.TLSClientConfig{CAData: certificate}, QPS: 1000, Burst: 2000,
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA}, QPS: 1000, Burst: 2000,
 	}
-	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: c.Config.Host, CertificateAuthorityData: certificate}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"test": {Token: clusterToken}},
-		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "test"}},
-		CurrentContext: "test",
-	})
-	if err != nil {
+	files["tokens.csv"] = []byte(clusterToken + ",admin,admin,system:masters\n")
+	for _, name := range managerNames() {
+		files["tokens.csv"] = fmt.Appendf(files["tokens.csv"], "%s,system:%s,%s\n", clusterToken+name, name, name)
+		if files[name+".kubeconfig"], err = c.kubeconfig(clusterToken + name); err != nil {
+			return err
+		}
+	}
+	if files["kubeconfig"], err = c.kubeconfig(clusterToken); err != nil {
 		return err
 	}
-	c.Kubeconfig = c.file("kubeconfig")
-	for name, content := range map[string][]byte{
-		"tls.crt": certificate, "tls.key": key, "kubeconfig": kubeconfig,
-		"tokens.csv": []byte(clusterToken + ",admin,admin,system:masters\n"),
-	} {
+	for name, content := range files {
 		if err := os.WriteFile(c.file(name), content, 0o600); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// kubeconfig logs in by a token.
+func (c *Cluster) kubeconfig(token string) ([]byte, error) {
+	return clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: c.Config.Host, CertificateAuthorityData: c.CA}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"test": {Token: token}},
+		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "test"}},
+		CurrentContext: "test",
+	})
 }
 
 // Restart ends the API server and starts it again with the same data and address.
@@ -169,21 +210,11 @@ func (c *Cluster) Resume() error { return c.startAPI(c.api.path) }
 
 // Close ends the control plane and removes its data.
 func (c *Cluster) Close() error {
-	return errors.Join(c.api.stop(), c.etcd.stop(), os.RemoveAll(c.dir))
-}
-
-// localhostCertificate returns a certificate for 127.0.0.1 that is its own
-// authority, and its key, in PEM.
-func localhostCertificate() (certificate, key []byte, err error) {
-	s := httptest.NewTLSServer(http.NotFoundHandler())
-	defer s.Close()
-	pair := s.TLS.Certificates[0]
-	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		return nil, nil, err
+	var errs []error
+	for _, manager := range c.managers {
+		errs = append(errs, manager.stop())
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+	return errors.Join(append(errs, c.api.stop(), c.etcd.stop(), os.RemoveAll(c.dir))...)
 }
 
 // healthy asks whether a server answers 200.

@@ -55,12 +55,14 @@ func CleanEnv() []string {
 func Hosts(t testing.TB) []topology.Host {
 	t.Helper()
 	return []topology.Host{
-		host(t, "pve-1", "nuc-i7-1165g7-4c8t", 9001),
-		host(t, "pve-2", "xeon-6230-2s-snc2", 9002),
+		Host(t, "pve-1", "nuc-i7-1165g7-4c8t", 9001),
+		Host(t, "pve-2", "xeon-6230-2s-snc2", 9002),
 	}
 }
 
-func host(t testing.TB, name topology.HostName, machine string, template int) topology.Host {
+// Host returns a host of Region that is one of the machines of topology/machines and
+// has the template under that VMID.
+func Host(t testing.TB, name topology.HostName, machine string, template int) topology.Host {
 	t.Helper()
 	loaded, err := machines.Load(machine)
 	if err != nil {

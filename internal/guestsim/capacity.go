@@ -1,0 +1,172 @@
+package guestsim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+const (
+	mebi = 1 << 20
+	// defaultMaxPods is kubelet's.
+	defaultMaxPods = 110
+)
+
+// Capacity is what kubelet finds in a VM with that configuration in Proxmox. It is
+// computed from what is known of Linux, not as numaform predicts it.
+func Capacity(vm map[string]string, config *kubeletv1beta1.KubeletConfiguration) (corev1.ResourceList, error) {
+	cores, err := number(vm, "cores", 1)
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := number(vm, "sockets", 1)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := number(vm, "memory", 512)
+	if err != nil {
+		return nil, err
+	}
+	disk, err := bootDisk(vm)
+	if err != nil {
+		return nil, err
+	}
+	pods := int64(config.MaxPods)
+	if pods == 0 {
+		pods = defaultMaxPods
+	}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(cores*sockets, resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(usableMemory(memory*mebi), resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(usableDisk(disk), resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(pods, resource.DecimalSI),
+		"hugepages-1Gi":                 *resource.NewQuantity(0, resource.BinarySI),
+		"hugepages-2Mi":                 *resource.NewQuantity(0, resource.BinarySI),
+	}, nil
+}
+
+func number(config map[string]string, key string, otherwise int64) (int64, error) {
+	text := strings.TrimPrefix(config[key], "current=")
+	if text == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("reading the VM's %s: %w", key, err)
+	}
+	return n, nil
+}
+
+// usableMemory is what Linux calls MemTotal: without 64 bytes of struct page for
+// each page of 4 KiB, and about 100 MiB for the kernel itself, its crash-free
+// reserves, its hash tables and the firmware.
+func usableMemory(bytes int64) int64 {
+	return (bytes - bytes/64 - 100*mebi) &^ 0xfff
+}
+
+// usableDisk is what the file system of Debian's cloud image has in a disk: without
+// the two partitions for booting, 256 bytes of inode for each 16 KiB, and the
+// journal of an image that was small when it was made.
+func usableDisk(bytes int64) int64 {
+	partition := bytes - 128*mebi
+	return (partition - partition/64 - 64*mebi) &^ 0xfff
+}
+
+// bootDisk returns the size of the disk that the VM boots from.
+func bootDisk(config map[string]string) (int64, error) {
+	order := strings.TrimPrefix(config["boot"], "order=")
+	for device := range strings.SplitSeq(order, ";") {
+		drive := config[device]
+		if drive == "" || strings.Contains(drive, "media=cdrom") {
+			continue
+		}
+		_, size, _ := strings.Cut(drive, "size=")
+		size, _, _ = strings.Cut(size, ",")
+		quantity, err := resource.ParseQuantity(size + "i")
+		if err != nil {
+			return 0, fmt.Errorf("reading the size of the VM's %s: %w", device, err)
+		}
+		return quantity.Value(), nil
+	}
+	return 0, errors.New("reading the VM's boot disk: its boot order names none")
+}
+
+// Allocatable is what kubelet leaves of the capacity to pods.
+func Allocatable(capacity corev1.ResourceList, config *kubeletv1beta1.KubeletConfiguration) (corev1.ResourceList, error) {
+	result := maps.Clone(capacity)
+	for name, reserved := range map[string]map[string]string{"kubeReserved": config.KubeReserved, "systemReserved": config.SystemReserved} {
+		for key, text := range reserved {
+			quantity, err := resource.ParseQuantity(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s.%s: %w", name, key, err)
+			}
+			switch key {
+			case "cpu", "memory", "ephemeral-storage":
+				take(result, corev1.ResourceName(key), quantity)
+			case "pid":
+			default:
+				return nil, fmt.Errorf("%s.%s cannot be reserved", name, key)
+			}
+		}
+	}
+	for signal, text := range evictionHard(config) {
+		name, known := map[string]corev1.ResourceName{
+			"memory.available": corev1.ResourceMemory, "nodefs.available": corev1.ResourceEphemeralStorage,
+		}[signal]
+		whole := capacity[name]
+		quantity, err := threshold(text, whole.Value())
+		if err != nil {
+			return nil, fmt.Errorf("evictionHard.%s: %w", signal, err)
+		}
+		if known {
+			take(result, name, quantity)
+		}
+	}
+	return result, nil
+}
+
+// evictionHard returns the thresholds in force: kubelet's own only if none are
+// given, or if they are to be merged.
+func evictionHard(config *kubeletv1beta1.KubeletConfiguration) map[string]string {
+	merge := config.MergeDefaultEvictionSettings != nil && *config.MergeDefaultEvictionSettings
+	if config.EvictionHard != nil && !merge {
+		return config.EvictionHard
+	}
+	thresholds := map[string]string{
+		"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
+		"imagefs.available": "15%", "imagefs.inodesFree": "5%",
+	}
+	maps.Copy(thresholds, config.EvictionHard)
+	return thresholds
+}
+
+// threshold reads an amount, or a percentage of the whole.
+func threshold(text string, whole int64) (resource.Quantity, error) {
+	percent, ok := strings.CutSuffix(text, "%")
+	if !ok {
+		return resource.ParseQuantity(text)
+	}
+	share, err := strconv.ParseFloat(percent, 32)
+	if err != nil || share < 0 || share > 100 {
+		return resource.Quantity{}, fmt.Errorf("%q is no percentage", text)
+	}
+	if share == 0 || share == 100 { // kubelet skips these
+		return resource.Quantity{}, nil
+	}
+	return *resource.NewQuantity(int64(float64(whole)*share/100), resource.BinarySI), nil
+}
+
+func take(list corev1.ResourceList, name corev1.ResourceName, amount resource.Quantity) {
+	left := list[name]
+	left.Sub(amount)
+	if left.Sign() < 0 {
+		left = *resource.NewQuantity(0, left.Format)
+	}
+	list[name] = left
+}

@@ -1,0 +1,212 @@
+package guestsim
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// file is a file that cloud-init wrote.
+type file struct {
+	content string
+	mode    fs.FileMode
+}
+
+// cloudConfig is what is done of a #cloud-config.
+type cloudConfig struct {
+	files    map[string]file
+	commands [][]string
+}
+
+// writeFile is an entry of write_files.
+type writeFile struct {
+	Path        string    `yaml:"path"`
+	Content     *string   `yaml:"content"`
+	Encoding    string    `yaml:"encoding"`
+	Owner       string    `yaml:"owner"`
+	Permissions yaml.Node `yaml:"permissions"`
+	Append      bool      `yaml:"append"`
+	Defer       bool      `yaml:"defer"`
+}
+
+// otherKeys are the keys of a #cloud-config besides write_files and runcmd that
+// change nothing that a joining node needs:
+// https://docs.cloud-init.io/en/latest/reference/modules.html.
+func otherKeys() []string {
+	return []string{
+		"apt", "apt_pipelining", "bootcmd", "byobu_by_default", "ca_certs", "chpasswd", "create_hostname_file", "device_aliases",
+		"disable_ec2_metadata", "disable_root", "disable_root_opts", "disk_setup", "final_message", "fqdn", "fs_setup", "groups",
+		"growpart", "hostname", "keyboard", "locale", "locale_configfile", "manage_etc_hosts", "manage_resolv_conf", "merge_how",
+		"merge_type", "mount_default_fields", "mounts", "no_ssh_fingerprints", "ntp", "output", "package_reboot_if_required",
+		"package_update", "package_upgrade", "packages", "password", "phone_home", "power_state", "prefer_fqdn_over_hostname",
+		"preserve_hostname", "random_seed", "reporting", "resize_rootfs", "resolv_conf", "rsyslog", "snap", "ssh", "ssh_authorized_keys",
+		"ssh_deletekeys", "ssh_genkeytypes", "ssh_import_id", "ssh_keys", "ssh_publish_hostkeys", "ssh_pwauth", "ssh_quiet_keygen",
+		"swap", "system_info", "timezone", "updates", "user", "users", "vendor_data", "wireguard", "yum_repos", "zypper",
+	}
+}
+
+// parseCloudConfig reads user-data, and vendor-data below it: what user-data says
+// too is not taken from there.
+func parseCloudConfig(userData, vendorData []byte) (cloudConfig, error) {
+	keys, err := topLevel("user-data", userData)
+	if err != nil {
+		return cloudConfig{}, err
+	}
+	if len(bytes.TrimSpace(vendorData)) > 0 {
+		below, err := topLevel("vendor-data", vendorData)
+		if err != nil {
+			return cloudConfig{}, err
+		}
+		for key, node := range below {
+			if _, said := keys[key]; !said {
+				keys[key] = node
+			}
+		}
+	}
+	config := cloudConfig{files: map[string]file{}}
+	files, commands := keys["write_files"], keys["runcmd"]
+	return config, errors.Join(config.addFiles(&files), config.addCommands(&commands))
+}
+
+// topLevel reads a document's keys, all of which must be known.
+func topLevel(name string, document []byte) (map[string]yaml.Node, error) {
+	first, _, _ := strings.Cut(string(document), "\n")
+	if strings.TrimSpace(first) != "#cloud-config" {
+		return nil, fmt.Errorf("reading %s: its first line is %q, not #cloud-config", name, first)
+	}
+	keys := map[string]yaml.Node{}
+	if err := yaml.Unmarshal(document, &keys); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	known := append(otherKeys(), "write_files", "runcmd")
+	for key := range keys {
+		if !slices.Contains(known, key) {
+			return nil, fmt.Errorf("reading %s: unknown key %q", name, key)
+		}
+	}
+	return keys, nil
+}
+
+func (c *cloudConfig) addFiles(node *yaml.Node) error {
+	if node.IsZero() {
+		return nil
+	}
+	if node.Kind != yaml.SequenceNode {
+		return errors.New("reading write_files: it is not a list")
+	}
+	for i, entry := range node.Content {
+		text, err := yaml.Marshal(entry)
+		if err != nil {
+			return fmt.Errorf("reading write_files[%d]: %w", i, err)
+		}
+		var wanted writeFile
+		decoder := yaml.NewDecoder(bytes.NewReader(text))
+		decoder.KnownFields(true)
+		if err := decoder.Decode(&wanted); err != nil {
+			return fmt.Errorf("reading write_files[%d]: %w", i, err)
+		}
+		if err := c.addFile(wanted); err != nil {
+			return fmt.Errorf("reading write_files[%d] (%s): %w", i, wanted.Path, err)
+		}
+	}
+	return nil
+}
+
+func (c *cloudConfig) addFile(wanted writeFile) error {
+	if !path.IsAbs(wanted.Path) {
+		return errors.New("its path is not absolute")
+	}
+	content, err := wanted.decoded()
+	if err != nil {
+		return err
+	}
+	mode, err := wanted.mode()
+	if err != nil {
+		return err
+	}
+	if wanted.Append {
+		content = c.files[wanted.Path].content + content
+	}
+	c.files[wanted.Path] = file{content: content, mode: mode}
+	return nil
+}
+
+// decoded returns the content as it is written to the disk.
+func (w writeFile) decoded() (string, error) {
+	if w.Content == nil {
+		return "", nil
+	}
+	encoding := strings.ReplaceAll(strings.ReplaceAll(strings.ToLower(w.Encoding), "gzip", "gz"), "base64", "b64")
+	content := []byte(*w.Content)
+	var err error
+	switch encoding {
+	case "", "text/plain":
+		return *w.Content, nil
+	case "b64", "gz+b64":
+		// Python, which reads it in earnest, skips white space.
+		if content, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(*w.Content), "")); err != nil {
+			return "", err
+		}
+	case "gz":
+	default:
+		return "", fmt.Errorf("unknown encoding %q", w.Encoding)
+	}
+	if encoding == "b64" {
+		return string(content), nil
+	}
+	reader, err := gzip.NewReader(bytes.NewReader(content))
+	if err != nil {
+		return "", err
+	}
+	content, err = io.ReadAll(reader)
+	return string(content), err
+}
+
+// mode returns the permissions: text is octal, a number is what YAML makes of it.
+func (w writeFile) mode() (fs.FileMode, error) {
+	if w.Permissions.IsZero() || w.Permissions.Tag == "!!null" {
+		return 0o644, nil
+	}
+	if w.Permissions.Tag == "!!str" {
+		bits, err := strconv.ParseUint(w.Permissions.Value, 8, 12)
+		if err != nil {
+			return 0, fmt.Errorf("permissions: %w", err)
+		}
+		return fs.FileMode(bits), nil
+	}
+	var number uint32
+	if err := w.Permissions.Decode(&number); err != nil {
+		return 0, fmt.Errorf("permissions: %w", err)
+	}
+	return fs.FileMode(number), nil
+}
+
+// addCommands reads runcmd: each is a line for the shell, or a list of words.
+func (c *cloudConfig) addCommands(node *yaml.Node) error {
+	if node.IsZero() {
+		return nil
+	}
+	if node.Kind != yaml.SequenceNode {
+		return errors.New("reading runcmd: it is not a list")
+	}
+	for i, entry := range node.Content {
+		var words []string
+		if entry.Kind == yaml.ScalarNode {
+			words = strings.Fields(entry.Value)
+		} else if err := entry.Decode(&words); err != nil {
+			return fmt.Errorf("reading runcmd[%d]: %w", i, err)
+		}
+		c.commands = append(c.commands, words)
+	}
+	return nil
+}

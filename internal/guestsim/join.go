@@ -1,0 +1,196 @@
+package guestsim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/tools/clientcmd"
+	certutil "k8s.io/client-go/util/cert"
+	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
+)
+
+// The files of a node that kubeadm made, which the unit of its kubelet names.
+const (
+	bootstrapFile = "/etc/kubernetes/bootstrap-kubelet.conf"
+	configFile    = "/var/lib/kubelet/config.yaml"
+	flagsFile     = "/var/lib/kubelet/kubeadm-flags.env"
+	defaultsFile  = "/etc/default/kubelet"
+)
+
+// Join is what a kubelet knows of the cluster and of itself when it starts.
+type Join struct {
+	// NodeName is what the Node will be called.
+	NodeName string
+	// Server is the URL of the API server, CA its authority in PEM, and Token the
+	// bootstrap token.
+	Server string
+	CA     []byte
+	Token  string
+
+	flags  flags
+	config kubeletv1beta1.KubeletConfiguration
+	// address is what kubelet is told, or the first static one; "" without any.
+	address string
+}
+
+// NewJoin reads documents as the guest would that starts with them.
+func NewJoin(documents Documents) (*Join, error) {
+	system, err := newSystem(documents)
+	if err != nil {
+		return nil, err
+	}
+	return newJoin(system)
+}
+
+func newJoin(s *system) (*Join, error) {
+	j := &Join{NodeName: strings.ToLower(s.hostname)}
+	return j, errors.Join(j.readFlags(s), j.readConfig(s), j.readBootstrap(s))
+}
+
+// readFlags reads kubelet's command line from the files of its unit.
+func (j *Join) readFlags(s *system) error {
+	var words []string
+	for _, source := range []struct {
+		path, variable string
+		needed         bool
+	}{{flagsFile, "KUBELET_KUBEADM_ARGS", true}, {defaultsFile, "KUBELET_EXTRA_ARGS", false}} {
+		content, ok := s.files[source.path]
+		if !ok && source.needed {
+			return fmt.Errorf("starting kubelet: no %s", source.path)
+		}
+		value, err := environment(content.content, source.variable)
+		if err != nil {
+			return fmt.Errorf("starting kubelet: %s: %w", source.path, err)
+		}
+		words = append(words, strings.Fields(value)...)
+	}
+	var err error
+	if j.flags, err = parseFlags(words); err != nil {
+		return fmt.Errorf("starting kubelet: %w", err)
+	}
+	if j.flags.hostname != "" {
+		j.NodeName = strings.ToLower(j.flags.hostname)
+	}
+	if s.address.IsValid() {
+		j.address = s.address.String()
+	}
+	if j.flags.nodeIP != "" {
+		j.address = j.flags.nodeIP
+	}
+	return nil
+}
+
+// environment returns a variable of an EnvironmentFile of systemd.
+func environment(content, name string) (string, error) {
+	value := ""
+	for line := range strings.Lines(content) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' || line[0] == ';' {
+			continue
+		}
+		key, text, ok := strings.Cut(line, "=")
+		if !ok {
+			return "", fmt.Errorf("%q is no assignment", line)
+		}
+		if strings.TrimSpace(key) == name {
+			value = strings.Trim(text, `"'`)
+		}
+	}
+	return value, nil
+}
+
+// readConfig reads the KubeletConfiguration as strictly as kubelet does.
+func (j *Join) readConfig(s *system) error {
+	content, ok := s.files[configFile]
+	if !ok {
+		return fmt.Errorf("starting kubelet: no %s", configFile)
+	}
+	if err := decodeConfig(content.content, &j.config); err != nil {
+		return fmt.Errorf("starting kubelet: %s: %w", configFile, err)
+	}
+	if err := checkConfig(&j.config); err != nil {
+		return fmt.Errorf("starting kubelet: %s: %w", configFile, err)
+	}
+	path := j.config.Authentication.X509.ClientCAFile
+	authority, ok := s.files[path]
+	if !ok {
+		return fmt.Errorf("starting kubelet: no %s", path)
+	}
+	if _, err := certutil.ParseCertsPEM([]byte(authority.content)); err != nil {
+		return fmt.Errorf("starting kubelet: %s: %w", path, err)
+	}
+	return nil
+}
+
+// checkConfig refuses what kubelet would not start with, and what Karpenter could
+// not work with.
+func checkConfig(c *kubeletv1beta1.KubeletConfiguration) error {
+	switch {
+	case c.RegisterNode != nil && !*c.RegisterNode:
+		return errors.New("registerNode is off")
+	case !hasTaint(c.RegisterWithTaints, "karpenter.sh/unregistered", corev1.TaintEffectNoExecute):
+		return errors.New("registerWithTaints lacks karpenter.sh/unregistered:NoExecute: pods would run before Karpenter knows the Node")
+	case c.Authentication.X509.ClientCAFile == "":
+		return errors.New("authentication.x509.clientCAFile is empty")
+	case c.CPUManagerPolicy == "static" && c.KubeReserved["cpu"] == "" && c.SystemReserved["cpu"] == "":
+		return errors.New("cpuManagerPolicy static needs reserved cpu")
+	}
+	return nil
+}
+
+// decodeConfig is kubelet's own way: unknown and doubled fields are errors.
+func decodeConfig(text string, into *kubeletv1beta1.KubeletConfiguration) error {
+	scheme := runtime.NewScheme()
+	if err := kubeletv1beta1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	_, kind, err := decoder.Decode([]byte(text), nil, into)
+	if err != nil {
+		return err
+	}
+	if want := kubeletv1beta1.SchemeGroupVersion.WithKind("KubeletConfiguration"); *kind != want {
+		return fmt.Errorf("it is a %s", kind)
+	}
+	return nil
+}
+
+func hasTaint(taints []corev1.Taint, key string, effect corev1.TaintEffect) bool {
+	for _, taint := range taints {
+		if taint.Key == key && taint.Effect == effect {
+			return true
+		}
+	}
+	return false
+}
+
+// readBootstrap reads the kubeconfig that holds the token.
+func (j *Join) readBootstrap(s *system) error {
+	content, ok := s.files[bootstrapFile]
+	if !ok {
+		return fmt.Errorf("starting kubelet: no %s", bootstrapFile)
+	}
+	if content.mode&0o077 != 0 {
+		return fmt.Errorf("starting kubelet: %s has mode %04o: others can read the token, write permissions: '0600'", bootstrapFile, content.mode)
+	}
+	loaded, err := clientcmd.Load([]byte(content.content))
+	if err != nil {
+		return fmt.Errorf("starting kubelet: %s: %w", bootstrapFile, err)
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*loaded, nil).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("starting kubelet: %s: %w", bootstrapFile, err)
+	}
+	j.Server, j.CA, j.Token = config.Host, config.CAData, config.BearerToken
+	switch {
+	case config.Insecure || len(config.CAData) == 0:
+		return fmt.Errorf("starting kubelet: %s: it has no certificate authority inline", bootstrapFile)
+	case config.BearerToken == "":
+		return fmt.Errorf("starting kubelet: %s: it has no token", bootstrapFile)
+	}
+	return nil
+}

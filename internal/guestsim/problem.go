@@ -1,0 +1,65 @@
+package guestsim
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Step is where a guest was when it met a problem.
+type Step string
+
+// The steps of a guest's life.
+const (
+	StepSeed        Step = "seed"        // the disc, or a document in it
+	StepKubelet     Step = "kubelet"     // its configuration, flags or bootstrap kubeconfig
+	StepCertificate Step = "certificate" // the token, or the request made with it
+	StepRegister    Step = "register"    // the Node
+	StepHeartbeat   Step = "heartbeat"   // the Node's status or lease
+	StepPod         Step = "pod"
+)
+
+// Problem is what a guest met that no working guest would. It is kept once,
+// however often the guest tries.
+type Problem struct {
+	VM   string
+	VMID int
+	Step Step
+	Err  error
+}
+
+func (p Problem) String() string { return fmt.Sprintf("vm %s: %s: %v", p.VM, p.Step, p.Err) }
+
+// stepError is an error that says at which step it happened.
+type stepError struct {
+	step Step
+	err  error
+}
+
+func (e *stepError) Error() string { return e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
+
+// at adds the step to an error, unless there is none.
+func at(step Step, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &stepError{step: step, err: err}
+}
+
+// report keeps a problem that is not kept yet.
+func (m *machine) report(err error) {
+	problem := Problem{VM: m.name, VMID: m.id, Err: err, Step: StepKubelet}
+	var where *stepError
+	if errors.As(err, &where) {
+		problem.Step = where.step
+	}
+	g := m.guests
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, known := range g.problems {
+		if known.String() == problem.String() {
+			return
+		}
+	}
+	g.problems = append(g.problems, problem)
+}

@@ -1,0 +1,29 @@
+package guestsim
+
+import "fmt"
+
+// Documents are what a NoCloud seed holds. VendorData and NetworkConfig may be
+// missing.
+type Documents struct {
+	UserData, MetaData, NetworkConfig, VendorData []byte
+}
+
+// ReadSeed reads a seed's disc as cloud-init would on Linux.
+func ReadSeed(iso []byte) (Documents, error) {
+	image, err := readISO(iso)
+	if err != nil {
+		return Documents{}, fmt.Errorf("reading the seed: %w", err)
+	}
+	if image.label != "cidata" && image.label != "CIDATA" {
+		return Documents{}, fmt.Errorf("reading the seed: its label is %q: cloud-init looks for cidata", image.label)
+	}
+	for _, name := range []string{"user-data", "meta-data"} {
+		if _, ok := image.files[name]; !ok {
+			return Documents{}, fmt.Errorf("reading the seed: no %s in it", name)
+		}
+	}
+	return Documents{
+		UserData: image.files["user-data"], MetaData: image.files["meta-data"],
+		NetworkConfig: image.files["network-config"], VendorData: image.files["vendor-data"],
+	}, nil
+}

@@ -1,0 +1,82 @@
+package testenv
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"time"
+
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+// authority is the certificate authority of a cluster: as in one that kubeadm
+// made, it vouches for the API server and for those who log in to it.
+type authority struct {
+	certificate *x509.Certificate
+	key         crypto.Signer
+}
+
+func newAuthority() (*authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: "kubernetes"}, key)
+	if err != nil {
+		return nil, err
+	}
+	return &authority{certificate: certificate, key: key}, nil
+}
+
+// pem returns the authority's certificate.
+func (a *authority) pem() ([]byte, error) { return certutil.EncodeCertificates(a.certificate) }
+
+// loopback returns a certificate for servers on 127.0.0.1 and its key, in PEM.
+func (a *authority) loopback() (certificate, key []byte, err error) {
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "kube-apiserver"},
+		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default.svc"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: a.certificate.NotBefore, NotAfter: time.Now().AddDate(1, 0, 0),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, signer.Public(), a.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	issued, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, nil, err
+	}
+	if certificate, err = certutil.EncodeCertificates(issued); err != nil {
+		return nil, nil, err
+	}
+	key, err = keyutil.MarshalPrivateKeyToPEM(signer)
+	return certificate, key, err
+}
+
+// files returns what the cluster's processes read of certificates and keys.
+func (a *authority) files() (map[string][]byte, error) {
+	ca, err := a.pem()
+	if err != nil {
+		return nil, err
+	}
+	caKey, err := keyutil.MarshalPrivateKeyToPEM(a.key)
+	if err != nil {
+		return nil, err
+	}
+	certificate, key, err := a.loopback()
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{"ca.crt": ca, "ca.key": caKey, "tls.crt": certificate, "tls.key": key}, nil
+}
