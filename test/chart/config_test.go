@@ -1,0 +1,119 @@
+package chart_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// TestConfigLoads reads the rendered numaform.yaml as the program does.
+func TestConfigLoads(t *testing.T) {
+	t.Parallel()
+	for _, release := range releases(t)[1:] {
+		t.Run(release.name, func(t *testing.T) {
+			t.Parallel()
+			config := loadConfig(t, testenv.RenderChart(t, testenv.Chart{Namespace: "there", Values: release.values}))
+			grace := time.Duration(*deployment(t, release.values).Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
+			for _, region := range config.Regions() {
+				if region.WaitDelay >= grace-time.Minute {
+					t.Errorf("region %s: an engine may take %s to end, and the pod gets %s and no minute more", region.Name, region.WaitDelay, grace)
+				}
+			}
+			if config.Fleet.Backend.Type != "kubernetes" {
+				return
+			}
+			if config.Fleet.ConfigMap.Namespace != "there" || config.Fleet.Backend.Config["namespace"] != "there" {
+				t.Errorf("fleet = %+v, want all of it in the release's namespace", config.Fleet)
+			}
+		})
+	}
+}
+
+// loadConfig writes the files of the release's ConfigMap and loads numaform.yaml.
+func loadConfig(t *testing.T, objects []*unstructured.Unstructured) *operator.Config {
+	t.Helper()
+	dir := t.TempDir()
+	for _, object := range ofKind(t, objects, "ConfigMap") {
+		data, _, err := unstructured.NestedStringMap(object.Object, "data")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, content := range data {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	config, err := operator.Load(filepath.Join(dir, "numaform.yaml"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// TestSchemaKnowsNumaformYAML compares the schema of config with the keys that the
+// program knows: neither has more than the other, but for secrets, which would
+// stand in a ConfigMap.
+func TestSchemaKnowsNumaformYAML(t *testing.T) {
+	t.Parallel()
+	want := configKeys(reflect.TypeFor[operator.Config](), "")
+	want = slices.DeleteFunc(want, func(key string) bool {
+		return key == "clusters[].token_secret" || key == "clusters[].password"
+	})
+	got := schemaKeys(readSchema(t).Properties["config"], "")
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("keys of numaform.yaml in values.schema.json (-want +got):\n%s", diff)
+	}
+}
+
+// configKeys returns the keys below a struct with yaml tags.
+func configKeys(from reflect.Type, path string) []string {
+	switch {
+	case from.Kind() == reflect.Pointer:
+		return configKeys(from.Elem(), path)
+	case from.Kind() == reflect.Slice && from.Elem().Kind() == reflect.Struct:
+		return configKeys(from.Elem(), path+"[]")
+	case from.Kind() != reflect.Struct || from == reflect.TypeFor[time.Duration]():
+		return []string{path}
+	}
+	var keys []string
+	for i := range from.NumField() {
+		key := strings.TrimPrefix(path+"."+from.Field(i).Tag.Get("yaml"), ".")
+		keys = append(keys, configKeys(from.Field(i).Type, key)...)
+	}
+	return keys
+}
+
+// TestFlagsExist asks the program for the flags that the Deployment gives it.
+func TestFlagsExist(t *testing.T) {
+	t.Parallel()
+	for _, release := range releases(t) {
+		args := deployment(t, release.values).Spec.Template.Spec.Containers[0].Args
+		var out bytes.Buffer
+		// Flags are read before help is given: a bad value is an error too.
+		code := cli.Run(context.Background(), cli.Process{Args: append(args, "--help"), Stdout: &out, Stderr: &out, Stdin: &bytes.Buffer{}})
+		if code != cli.ExitOK || args[0] != "controller" {
+			t.Errorf("%s: numaform %s exits with %d:\n%s", release.name, strings.Join(args, " "), code, out.String())
+		}
+		for _, arg := range args[1:] {
+			if name, _, _ := strings.Cut(arg, "="); !strings.Contains(out.String(), "      "+name+" ") {
+				t.Errorf("%s: numaform controller --help does not name %s", release.name, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package chart_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// account is the user name of the controller of a release named numaform.
+const account = "system:serviceaccount:numaform:numaform"
+
+// install makes a release with its default values once, and returns its objects.
+var install = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
+	out, err := testenv.Helm(root, "template", "numaform", "charts/numaform", "--namespace", "numaform", "--include-crds")
+	if err != nil {
+		return nil, err
+	}
+	made, err := testenv.Decode([]byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: numaform}"))
+	if err != nil {
+		return nil, err
+	}
+	objects, err := testenv.Decode(out)
+	if err != nil {
+		return nil, err
+	}
+	objects = append(made, objects...)
+	return objects, cluster.Install(context.Background(), objects)
+})
+
+func installed(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := install()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// grant is a rule and where it holds; an empty namespace is everywhere.
+type grant struct {
+	role, namespace string
+	rule            rbacv1.PolicyRule
+}
+
+func grants(t *testing.T, objects []*unstructured.Unstructured) []grant {
+	t.Helper()
+	var found []grant
+	for _, kind := range []string{"ClusterRole", "Role"} {
+		for _, object := range ofKind(t, objects, kind) {
+			var role rbacv1.Role
+			convert(t, &unstructured.Unstructured{Object: withoutAggregation(object)}, &role)
+			for _, rule := range role.Rules {
+				found = append(found, grant{kind + " " + role.Name, role.Namespace, rule})
+			}
+		}
+	}
+	return found
+}
+
+func withoutAggregation(object *unstructured.Unstructured) map[string]any {
+	kept := maps.Clone(object.Object)
+	delete(kept, "aggregationRule")
+	return kept
+}
+
+// TestNoSecretsOfTheCluster holds for every way to install.
+func TestNoSecretsOfTheCluster(t *testing.T) {
+	t.Parallel()
+	never := []string{"escalate", "bind", "impersonate", "*"}
+	for _, release := range releases(t) {
+		for _, g := range grants(t, testenv.RenderChart(t, testenv.Chart{Values: release.values})) {
+			for _, resource := range g.rule.Resources {
+				if g.namespace == "" && (resource == "secrets" || resource == "serviceaccounts/token" || resource == "nodes/proxy" || strings.HasPrefix(resource, "pods/exec")) {
+					t.Errorf("%s: %s grants %s in all namespaces", release.name, g.role, resource)
+				}
+			}
+			for _, word := range slices.Concat(g.rule.APIGroups, g.rule.Resources, g.rule.Verbs) {
+				if slices.Contains(never, word) {
+					t.Errorf("%s: %s says %q", release.name, g.role, word)
+				}
+			}
+			if len(g.rule.NonResourceURLs) > 0 {
+				t.Errorf("%s: %s grants URLs", release.name, g.role)
+			}
+		}
+	}
+}
+
+// TestRightsAreOfThingsThatExist asks a real API server for resources and verbs.
+func TestRightsAreOfThingsThatExist(t *testing.T) {
+	t.Parallel()
+	objects := installed(t)
+	verbs := servedVerbs(t)
+	// What authorizers are asked for and nobody serves. Finalizers are asked for by
+	// OwnerReferencesPermissionEnforcement.
+	verbs["certificates.k8s.io/signers"] = []string{"approve"}
+	verbs["karpenter.sh/nodeclaims/finalizers"] = []string{"update"}
+	verbs["karpenter.sh/nodepools/finalizers"] = []string{"update"}
+	verbs["numaform.dev/scaleplans"] = append(verbs["numaform.dev/scaleplans"], "approve")
+	for _, g := range grants(t, objects) {
+		for _, key := range g.resources() {
+			for _, verb := range g.rule.Verbs {
+				if !slices.Contains(verbs[key], verb) {
+					t.Errorf("%s: %s of %s is nothing that Kubernetes knows", g.role, verb, key)
+				}
+			}
+		}
+	}
+}
+
+// resources returns those of the rule as group/resource.
+func (g grant) resources() []string {
+	var keys []string
+	for _, group := range g.rule.APIGroups {
+		for _, resource := range g.rule.Resources {
+			keys = append(keys, group+"/"+resource)
+		}
+	}
+	return keys
+}
+
+// servedVerbs returns them by group/resource.
+func servedVerbs(t *testing.T) map[string][]string {
+	t.Helper()
+	client, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lists, err := client.ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs := map[string][]string{}
+	for _, list := range lists {
+		group, _, found := strings.Cut(list.GroupVersion, "/")
+		if !found {
+			group = ""
+		}
+		for _, resource := range list.APIResources {
+			key := group + "/" + resource.Name
+			verbs[key] = append(verbs[key], resource.Verbs...)
+		}
+	}
+	return verbs
+}
+
+// TestWhatTheControllerMay asks the authorizer, in words of kubectl auth can-i.
+func TestWhatTheControllerMay(t *testing.T) {
+	t.Parallel()
+	installed(t)
+	may := []string{
+		"create secrets in numaform", "delete secrets in numaform", "list secrets in numaform",
+		"create secrets in kube-system", "delete secrets in kube-system", "get services/kube-dns in kube-system",
+		"get configmaps/cluster-info in kube-public",
+		"update leases.coordination.k8s.io in numaform", "update configmaps/numaform-control in numaform",
+		"create pods/eviction in shop", "delete pods in shop", "patch nodes",
+		"create nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh/status", "update nodepools.karpenter.sh/finalizers",
+		"create scaleplans.numaform.dev", "update scaleplans.numaform.dev/status",
+		"update certificatesigningrequests.certificates.k8s.io/approval",
+		"approve signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client-kubelet",
+	}
+	mayNot := []string{
+		"get secrets in shop", "list secrets", "watch secrets in kube-system", "get secrets in kube-public",
+		"get configmaps in kube-system", "update configmaps/cluster-info in kube-public",
+		"approve scaleplans.numaform.dev", "create nodes", "create pods in shop", "create pods/exec in shop",
+		"create serviceaccounts/token in numaform", "update clusterroles.rbac.authorization.k8s.io",
+		"approve signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client",
+		"approve signers.certificates.k8s.io/kubernetes.io/kubelet-serving",
+		"sign signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client-kubelet",
+		"create certificatesigningrequests.certificates.k8s.io", "delete scaleplans.numaform.dev/status",
+	}
+	want, got := map[string]bool{}, map[string]bool{}
+	for _, question := range slices.Concat(may, mayNot) {
+		want[question] = slices.Contains(may, question)
+		got[question] = allowed(t, account, question)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rights (-want +got):\n%s", diff)
+	}
+}
+
+// allowed asks whether a user may do VERB RESOURCE[.GROUP][/SUBRESOURCE or NAME] [in NAMESPACE].
+func allowed(t *testing.T, user, question string) bool {
+	t.Helper()
+	clients, err := kubernetes.NewForConfig(cluster.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	question, namespace, _ := strings.Cut(question, " in ")
+	verb, what, _ := strings.Cut(question, " ")
+	what, below, _ := strings.Cut(what, "/")
+	resource, group, _ := strings.Cut(what, ".")
+	attributes := &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: namespace}
+	subresources := []string{"eviction", "exec", "token", "status", "approval", "finalizers"}
+	if slices.Contains(subresources, below) {
+		attributes.Subresource = below
+	} else {
+		attributes.Name = below
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: attributes}}
+	review, err = clients.AuthorizationV1().SubjectAccessReviews().Create(context.Background(), review, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(fmt.Errorf("asking for %s: %w", question, err))
+	}
+	return review.Status.Allowed
+}
+
+// TestStatesElsewhereNeedNoSecrets is about a fleet whose states are not Secrets.
+func TestStatesElsewhereNeedNoSecrets(t *testing.T) {
+	t.Parallel()
+	for _, g := range grants(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)})) {
+		if g.namespace == "numaform" && slices.Contains(g.rule.Resources, "secrets") {
+			if diff := cmp.Diff([]string{"get"}, g.rule.Verbs); diff != "" {
+				t.Errorf("%s: verbs of secrets (-want +got):\n%s", g.role, diff)
+			}
+		}
+	}
+}
+
+// TestEveryReleaseIsAccepted lets the API server look at every object.
+func TestEveryReleaseIsAccepted(t *testing.T) {
+	t.Parallel()
+	installed(t)
+	for _, release := range releases(t) {
+		for _, object := range testenv.RenderChart(t, testenv.Chart{Namespace: "kube-system", Values: release.values}) {
+			// The Prometheus operator's kind is not here, nor is this namespace.
+			if object.GetKind() == "ServiceMonitor" || object.GetNamespace() == "node-templates" {
+				continue
+			}
+			if err := dryRun(object); err != nil {
+				t.Errorf("%s: %s %s: %v", release.name, object.GetKind(), object.GetName(), err)
+			}
+		}
+	}
+}
+
+// TestObjectsDoNotCollide is about releases in namespaces where roles are made.
+func TestObjectsDoNotCollide(t *testing.T) {
+	t.Parallel()
+	for _, namespace := range []string{"kube-system", "kube-public", "node-templates"} {
+		seen := map[string]bool{}
+		for _, object := range testenv.RenderChart(t, testenv.Chart{Namespace: namespace, Values: fullValues(t)}) {
+			key := object.GetKind() + " " + object.GetNamespace() + "/" + object.GetName()
+			if seen[key] {
+				t.Errorf("namespace %s: %s is there twice", namespace, key)
+			}
+			seen[key] = true
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package chart_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+func TestSchemaRefuses(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, set, want string }{
+		{"an unknown value", "replicaCount=2", "replicaCount"},
+		{"an unknown value below another", "metrics.serviceMonitor.intervall=1s", "intervall"},
+		{"an unknown key of numaform.yaml", "config.clusterId=prod", "clusterId"},
+		{"a secret in numaform.yaml", "config.clusters[0].token_secret=x", "token_secret"},
+		{"a clusterID with capitals", "config.clusterID=Prod", "/config/clusterID"},
+		{"plain http", "config.clusters[0].url=http://pve:8006", "/config/clusters/0/url"},
+		{"a fleet that the pod takes with it", "config.fleet.backend.type=local", "/config/fleet/backend/type"},
+		{"a mode", "mode=dry-run", "/mode"},
+		{"three replicas", "replicas=3", "/replicas"},
+		{"a gate that is not ours", "featureGates.StaticCapacity=true", "StaticCapacity"},
+		{"a duration", "scheduling.batchMaxDuration=10", "batchMaxDuration"},
+		{"a tag for a digest", "image.digest=latest", "/image/digest"},
+		{"no time to stop", "terminationGracePeriodSeconds=30", "/terminationGracePeriodSeconds"},
+		{"less time to stop than a VM takes", "config.clusters[0].timeouts.clone=39m", "terminationGracePeriodSeconds is 2400, and what is being made in region a may take 2460 seconds"},
+		{"less time to stop than a provider takes", "config.clusters[0].insecure=true,terminationGracePeriodSeconds=2160", "may take 2100 seconds"},
+		{"another numaform.yaml", `files.numaform\.yaml=x`, "invalid propertyName"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			args := []string{"template", "numaform", "charts/numaform"}
+			if strings.Contains(tt.set, "clusters[0]") {
+				args = append(args, "--set", "config.clusters[0].region=a", "--set", "config.clusters[0].url=https://pve:8006")
+			}
+			out, err := testenv.Helm(root, append(args, "--set", tt.set)...)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want it to name %s\n%s", err, tt.want, out)
+			}
+		})
+	}
+}
+
+// schema is the part of a JSON schema that is looked at here.
+type schema struct {
+	Properties           map[string]*schema
+	AdditionalProperties json.RawMessage
+	Items                *schema
+}
+
+func readSchema(t *testing.T) *schema {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var top schema
+	if err := json.Unmarshal(text, &top); err != nil {
+		t.Fatal(err)
+	}
+	return &top
+}
+
+// schemaKeys returns the keys below a schema of objects.
+func schemaKeys(from *schema, path string) []string {
+	if from.Items != nil && from.Items.Properties != nil {
+		return schemaKeys(from.Items, path+"[]")
+	}
+	if from.Properties == nil {
+		return []string{path}
+	}
+	var keys []string
+	for key, below := range from.Properties {
+		keys = append(keys, schemaKeys(below, strings.TrimPrefix(path+"."+key, "."))...)
+	}
+	return keys
+}
+
+// TestSchemaIsStrict looks for objects that take any key without saying of what
+// type.
+func TestSchemaIsStrict(t *testing.T) {
+	t.Parallel()
+	var check func(path string, s *schema)
+	check = func(path string, s *schema) {
+		if s.Properties != nil && string(s.AdditionalProperties) != "false" {
+			t.Errorf("%s takes keys that it does not know", path)
+		}
+		for key, below := range s.Properties {
+			check(path+"."+key, below)
+		}
+		if s.Items != nil {
+			check(path+"[]", s.Items)
+		}
+	}
+	check("values", readSchema(t))
+}
+
+// TestEveryValueIsDocumented compares values.yaml with the schema and with the
+// table in the README.
+func TestEveryValueIsDocumented(t *testing.T) {
+	t.Parallel()
+	values := leaves(readYAML(t, filepath.Join(chartDir, "values.yaml")), "")
+	readme, err := os.ReadFile(filepath.Join(chartDir, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range values {
+		text, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if row := "| `" + name + "` | `" + unescape(string(text)) + "` |"; !strings.Contains(string(readme), row) {
+			t.Errorf("README.md of the chart has no row that begins %s", row)
+		}
+	}
+	for line := range strings.SplitSeq(string(readme), "\n") {
+		name, found := strings.CutPrefix(line, "| `")
+		name, _, _ = strings.Cut(name, "`")
+		if _, known := values[name]; found && !known {
+			t.Errorf("README.md of the chart documents %s, which is not in values.yaml", name)
+		}
+	}
+}
+
+// unescape undoes what json.Marshal does for HTML's sake.
+func unescape(text string) string {
+	return strings.NewReplacer(`\u003e`, ">", `\u003c`, "<", `\u0026`, "&").Replace(text)
+}
+
+// leaves returns the values that are no objects, or empty ones, by path.
+func leaves(value any, path string) map[string]any {
+	object, ok := value.(map[string]any)
+	if !ok || len(object) == 0 {
+		return map[string]any{path: value}
+	}
+	found := map[string]any{}
+	for key, below := range object {
+		for name, leaf := range leaves(below, strings.TrimPrefix(path+"."+key, ".")) {
+			found[name] = leaf
+		}
+	}
+	return found
+}
+
+// TestFullValuesSetEverything keeps the full values of these tests full.
+func TestFullValuesSetEverything(t *testing.T) {
+	t.Parallel()
+	full := leaves(fullValues(t), "")
+	// What only makes sense alone, or is tested with the others.
+	without := []string{
+		"config.engine.", "config.fleet.dir", "config.fleet.configmap.name", "secret.existing", "featureGates.", "nodeSelector.",
+		"serviceAccount.create", "rbac.create", "rbac.nodes", "rbac.users", "admissionPolicy.enabled",
+		"podDisruptionBudget.enabled", "networkPolicy.enabled", "metrics.service.enabled",
+	}
+	for name := range leaves(readYAML(t, filepath.Join(chartDir, "values.yaml")), "") {
+		set := slices.ContainsFunc(without, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		for given := range full {
+			set = set || given == name || strings.HasPrefix(given, name+".")
+		}
+		if !set {
+			t.Errorf("testdata/full.yaml does not set %s", name)
+		}
+	}
+}

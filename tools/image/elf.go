@@ -1,0 +1,32 @@
+package main
+
+import (
+	"debug/elf"
+	"fmt"
+)
+
+// machines are ELF's names of architectures.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
+
+// checkProgram says what is wrong with a program for an image that has no loader
+// and no library.
+func checkProgram(path, arch string) error {
+	binary, err := elf.Open(path)
+	if err != nil {
+		return fmt.Errorf("reading program %s: %w: run make image, which builds it", path, err)
+	}
+	defer binary.Close() //nolint:errcheck // it was only read
+	want, known := machines[arch]
+	if !known {
+		return fmt.Errorf("architecture %s is none of amd64 and arm64", arch)
+	}
+	if binary.Machine != want {
+		return fmt.Errorf("program %s is for %s, want %s", path, binary.Machine, want)
+	}
+	for _, segment := range binary.Progs {
+		if segment.Type == elf.PT_INTERP {
+			return fmt.Errorf("program %s needs a dynamic loader, and the image has none: build it with CGO_ENABLED=0", path)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// user is who numaform runs as, in the image and in the chart.
+const user = 65532
+
+// The layers, from what changes rarely to what changes with every version.
+const (
+	layerBase = iota
+	layerEngine
+	layerNumaform
+	layers
+)
+
+// file is a file or directory of the image. All belong to root but what owner says.
+type file struct {
+	path  string // without the first slash
+	mode  fs.FileMode
+	owner int
+	layer int
+	// content, or the file that has it.
+	content []byte
+	source  string
+}
+
+// program is one of those that make builds.
+type program struct {
+	name string
+	// path is where the image has it.
+	path  string
+	layer int
+}
+
+func (c *config) programs(arch string) []program {
+	provider := "terraform-provider-proxmox"
+	mirror := fmt.Sprintf("usr/share/terraform/plugins/registry.opentofu.org/bpg/proxmox/%s/linux_%s/", c.providerVersion, arch)
+	return []program{
+		{"tofu", "usr/local/bin/tofu", layerEngine},
+		{provider, mirror + provider + "_v" + c.providerVersion, layerEngine},
+		{"numaform", "usr/local/bin/numaform", layerNumaform},
+	}
+}
+
+// files returns what the image of an architecture holds, without the directories
+// above it.
+func (c *config) files(arch string) ([]file, error) {
+	files := []file{
+		{path: "etc/passwd", mode: 0o644, content: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\nnumaform:x:%d:%d:numaform:/var/lib/numaform:/sbin/nologin\n", user, user)},
+		{path: "etc/group", mode: 0o644, content: fmt.Appendf(nil, "root:x:0:\nnumaform:x:%d:\n", user)},
+		{path: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: authorities()},
+		{path: "etc/numaform", mode: fs.ModeDir | 0o755},
+		{path: "tmp", mode: fs.ModeDir | fs.ModeSticky | 0o777},
+		{path: "var/lib/numaform", mode: fs.ModeDir | 0o755, owner: user},
+	}
+	for _, p := range c.programs(arch) {
+		source := filepath.Join(c.dir, arch, p.name)
+		if err := checkProgram(source, arch); err != nil {
+			return nil, err
+		}
+		files = append(files, file{path: p.path, mode: 0o755, layer: p.layer, source: source})
+	}
+	texts, err := c.licenseFiles()
+	return append(files, texts...), err
+}
+
+// licenseFiles returns the license of each program.
+func (c *config) licenseFiles() ([]file, error) {
+	found, err := filepath.Glob(filepath.Join(c.licenses, "*", "*"))
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s has no license: want PROGRAM/LICENSE for each program", c.licenses)
+	}
+	files := make([]file, 0, len(found))
+	for _, path := range found {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		name := filepath.Join("usr/share/licenses", filepath.Base(filepath.Dir(path)), filepath.Base(path))
+		files = append(files, file{path: name, mode: 0o644, content: content})
+	}
+	return files, nil
+}
+
+// authorities returns the roots of Mozilla as the pinned module has them, in PEM.
+// Those that are trusted for some certificates only are left out: a PEM file cannot
+// say for which.
+func authorities() []byte {
+	var text bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint == nil {
+			text.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}))
+		}
+	}
+	return text.Bytes()
+}

@@ -1,0 +1,83 @@
+// Command image packs numaform's image of each architecture, without docker: the
+// tree of its files, and one OCI layout with all of them in a tar file. The same
+// programs give the same bytes. It builds no program: make image does.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// config is what the image is made of.
+type config struct {
+	// dir has a directory for each architecture with the programs of program, and
+	// takes the trees.
+	dir string
+	// archs are Go's names of architectures.
+	archs []string
+	// licenses has the license texts, a directory for each program.
+	licenses string
+	// providerVersion stands in the provider's path.
+	providerVersion string
+	// name and version are the image's.
+	name, version string
+	// out is the tar file.
+	out string
+}
+
+func main() {
+	c, err := parse(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	if err := c.pack(); err != nil {
+		fmt.Fprintf(os.Stderr, "packing the image: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (config, error) {
+	var c config
+	var archs string
+	flags := flag.NewFlagSet("image", flag.ContinueOnError)
+	flags.StringVar(&c.dir, "dir", "", "directory with a directory of programs for each architecture")
+	flags.StringVar(&archs, "archs", "amd64 arm64", "architectures")
+	flags.StringVar(&c.licenses, "licenses", "", "directory with the programs' licenses")
+	flags.StringVar(&c.providerVersion, "provider-version", "", "version of the Proxmox provider")
+	flags.StringVar(&c.name, "name", "ghcr.io/numaform/numaform", "the image's name")
+	flags.StringVar(&c.version, "version", "", "numaform's version, which becomes the tag")
+	flags.StringVar(&c.out, "out", "", "tar file to write")
+	if err := flags.Parse(args); err != nil {
+		return c, err
+	}
+	c.archs = strings.Fields(archs)
+	if c.dir == "" || c.licenses == "" || c.providerVersion == "" || c.version == "" || c.out == "" || flags.NArg() > 0 {
+		return c, errors.New("image: want -dir, -licenses, -provider-version, -version and -out, and no argument")
+	}
+	return c, nil
+}
+
+// pack writes the trees and the tar file.
+func (c *config) pack() error {
+	images := make([]platformImage, 0, len(c.archs))
+	for _, arch := range c.archs {
+		files, err := c.files(arch)
+		if err != nil {
+			return err
+		}
+		if err := writeTree(filepath.Join(c.dir, arch, "rootfs"), files); err != nil {
+			return fmt.Errorf("writing the tree of %s: %w", arch, err)
+		}
+		image, err := c.image(arch, files)
+		if err != nil {
+			return fmt.Errorf("making the image of %s: %w", arch, err)
+		}
+		images = append(images, platformImage{arch, image})
+	}
+	return c.write(images)
+}
