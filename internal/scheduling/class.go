@@ -11,141 +11,116 @@ import (
 )
 
 // class is a NodeClass made ready: where its VMs may go, and all of their Spec
-// that neither size nor pool decides.
+// that neither size nor pool nor host decides.
 type class struct {
 	name string
+	// hash is of what of the class decides how its nodes are.
+	hash string
 	// problem says why no node can be made of the class at all, or is empty.
 	problem string
+	fields  *v1alpha1.ProxmoxNodeClassSpec
 	base    fleet.Spec
 	// diskGiB is the size that the class asks for, leastGiB that of its templates.
 	diskGiB, leastGiB int64
-	// hosts may take VMs of the class; arch is the architecture of each.
-	hosts []topology.HostID
-	arch  map[topology.HostID]string
+	// hosts may take VMs of the class; arch is the architecture of each, templates
+	// what it clones from.
+	hosts     []topology.HostID
+	arch      map[topology.HostID]string
+	templates map[topology.HostID]template
 	// excluded are the hosts that the class allows but that cannot take its VMs.
-	excluded []exclusion
+	excluded []Exclusion
+	findings []Finding
 }
 
-// exclusion says why a host is not used.
-type exclusion struct {
-	host   topology.HostID
-	reason string
+// template is a VM template on a host.
+type template struct {
+	topology.Template
+	// namesakes is true if others on the host have its name.
+	namesakes bool
 }
 
 // newClass resolves a NodeClass on the hosts of a snapshot.
 func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) *class {
-	c := &class{name: nc.Name, arch: map[topology.HostID]string{}}
+	c := &class{
+		name: nc.Name, fields: &nc.Spec,
+		arch: map[topology.HostID]string{}, templates: map[topology.HostID]template{},
+	}
 	if err := nc.Validate(); err != nil {
 		c.problem = err.Error()
+		c.findings = []Finding{{v1alpha1.ConditionValid, v1alpha1.ReasonInvalid, err.Error()}}
 		return c
 	}
-	spec := &nc.Spec
-	// Validate has seen these, so they parse.
-	c.diskGiB, _ = spec.BootDevice.SizeGiB()
-	overcommit, _ := spec.Placement.OvercommitRatio()
-	c.base = fleet.Spec{
-		NodeClass:      nc.Name,
-		Policy:         fleet.Policy(spec.Placement.EffectivePolicy()),
-		PinWith:        fleet.PinWith(spec.Placement.PinWith),
-		Template:       spec.Template.Name,
-		Clone:          cmp.Or(fleet.CloneKind(spec.Clone), fleet.CloneFull),
-		CPUType:        cmp.Or(spec.CPUType, "host"),
-		Tags:           slices.Sorted(slices.Values(spec.Tags)),
-		ResourcePool:   spec.Pool,
-		SecurityGroups: slices.Clone(spec.SecurityGroups),
-	}
-	if c.base.Policy == fleet.PolicyShared {
-		c.base.Overcommit = overcommit
-	}
-	if spec.BootDevice != nil {
-		c.base.Storage = spec.BootDevice.Storage
-	}
-	for _, n := range spec.Networks {
-		c.base.Networks = append(c.base.Networks, fleet.Network{
-			Bridge: n.Bridge, Model: n.Model, VLAN: int(n.VLAN), MTU: int(n.MTU), Firewall: n.Firewall,
-		})
-	}
-	c.findHosts(spec, snapshot)
+	c.hash = ClassHash(nc)
+	c.base = baseSpec(nc)
+	// Validate has seen it, so it parses.
+	c.diskGiB, _ = nc.Spec.BootDevice.SizeGiB()
+	c.findHosts(nc, snapshot)
 	return c
 }
 
-func (c *class) findHosts(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) {
+// invalid reports whether the class cannot even be read. One that is only not
+// ready still says of what its nodes are.
+func (c *class) invalid() bool { return c.base.NodeClass == "" }
+
+// baseSpec returns what all VMs of a valid class have in common.
+func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
+	spec := &nc.Spec
+	base := fleet.Spec{
+		NodeClass:      nc.Name,
+		Policy:         fleet.Policy(spec.Placement.EffectivePolicy()),
+		PinWith:        fleet.PinWith(spec.Placement.PinWith),
+		Clone:          cmp.Or(fleet.CloneKind(spec.Clone), fleet.CloneFull),
+		CPUType:        cmp.Or(spec.CPUType, "host"),
+		Tags:           sortedCopy(spec.Tags),
+		ResourcePool:   spec.Pool,
+		SecurityGroups: slices.Clone(spec.SecurityGroups),
+	}
+	if base.Policy == fleet.PolicyShared {
+		base.Overcommit, _ = spec.Placement.OvercommitRatio()
+	}
+	if spec.BootDevice != nil {
+		base.Storage = spec.BootDevice.Storage
+	}
+	if nc.Seeded() {
+		base.SeedStorage = cmp.Or(spec.Metadata.Storage, fleet.AnySeedStorage)
+	}
+	for _, n := range spec.Networks {
+		base.Networks = append(base.Networks, fleet.Network{
+			Bridge: n.Bridge, Model: n.Model, VLAN: int(n.VLAN), MTU: int(n.MTU), Firewall: n.Firewall,
+		})
+	}
+	return base
+}
+
+func sortedCopy(list []string) []string { return slices.Sorted(slices.Values(list)) }
+
+// findHosts sorts the hosts that the class allows into those that can take its VMs
+// and those that cannot.
+func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
+	var faults []fault
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
-		if !allows(spec, host.ID()) {
+		if !Allows(nc, host.ID()) {
 			continue
 		}
-		template, reason := usable(spec, host, snapshot)
-		if reason != "" {
-			c.excluded = append(c.excluded, exclusion{host.ID(), reason})
+		from, found := c.faultsOf(host, snapshot)
+		if len(found) > 0 {
+			c.excluded = append(c.excluded, Exclusion{host.ID(), describeFaults(found)})
+			faults = append(faults, found...)
 			continue
 		}
 		c.hosts = append(c.hosts, host.ID())
 		c.arch[host.ID()] = cmp.Or(host.Arch, "amd64")
-		c.leastGiB = max(c.leastGiB, template.DiskGiB)
+		c.templates[host.ID()] = from
+		c.leastGiB = max(c.leastGiB, from.DiskGiB)
 	}
 	if len(c.hosts) == 0 && len(c.excluded) == 0 {
-		c.problem = fmt.Sprintf("%s %q: no host of Proxmox is in its spec.region and spec.hosts: correct them", v1alpha1.KindProxmoxNodeClass, c.name)
+		text := "no host of Proxmox is in its spec.region and spec.hosts: correct them"
+		c.problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, c.name, text)
+		c.findings = []Finding{{v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostUnknown, text}}
+		return
 	}
-}
-
-func allows(spec *v1alpha1.ProxmoxNodeClassSpec, host topology.HostID) bool {
-	if spec.Region != "" && spec.Region != string(host.Region) {
-		return false
-	}
-	return len(spec.Hosts) == 0 || slices.Contains(spec.Hosts, string(host.Host)) || slices.Contains(spec.Hosts, host.String())
-}
-
-// usable returns the class' template on the host, or why the host is of no use.
-func usable(spec *v1alpha1.ProxmoxNodeClassSpec, host *topology.Host, snapshot *topology.Snapshot) (topology.Template, string) {
-	if !host.Online {
-		return topology.Template{}, "is offline"
-	}
-	if host.Problem != "" {
-		return topology.Template{}, host.Problem
-	}
-	if reason := regionProblem(spec, host.Region, snapshot); reason != "" {
-		return topology.Template{}, reason
-	}
-	if spec.BootDevice != nil && spec.BootDevice.Storage != "" {
-		if reason := storageProblem(host, spec.BootDevice.Storage); reason != "" {
-			return topology.Template{}, reason
-		}
-	}
-	i := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.Name == spec.Template.Name })
-	if i < 0 {
-		return topology.Template{}, fmt.Sprintf("has no template %q", spec.Template.Name)
-	}
-	if problem := host.Templates[i].Problem; problem != "" {
-		return topology.Template{}, fmt.Sprintf("has template %q, but %s", spec.Template.Name, problem)
-	}
-	return host.Templates[i], ""
-}
-
-func regionProblem(spec *v1alpha1.ProxmoxNodeClassSpec, name topology.RegionName, snapshot *topology.Snapshot) string {
-	i := slices.IndexFunc(snapshot.Regions, func(r topology.Region) bool { return r.Name == name })
-	switch {
-	case i < 0:
-		return ""
-	case !snapshot.Regions[i].Quorate:
-		return fmt.Sprintf("is in region %s, which has lost its quorum", name)
-	case spec.Pool != "" && len(snapshot.Regions[i].Pools) > 0 && !slices.Contains(snapshot.Regions[i].Pools, spec.Pool):
-		return fmt.Sprintf("is in region %s, which has no resource pool %q", name, spec.Pool)
-	}
-	return ""
-}
-
-func storageProblem(host *topology.Host, name string) string {
-	i := slices.IndexFunc(host.Storages, func(s topology.Storage) bool { return s.Name == name })
-	switch {
-	case i < 0:
-		return fmt.Sprintf("has no storage %q", name)
-	case !host.Storages[i].Active:
-		return fmt.Sprintf("has storage %q, but it is not active", name)
-	case len(host.Storages[i].Content) > 0 && !slices.Contains(host.Storages[i].Content, "images"):
-		return fmt.Sprintf("has storage %q, but it takes no disk images", name)
-	}
-	return ""
+	c.findings = c.judge(faults)
 }
 
 // disk returns the size of the boot disk of a VM of that type.
@@ -153,8 +128,8 @@ func (c *class) disk(t *InstanceType) int64 {
 	return max(cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB), c.leastGiB)
 }
 
-// spec returns a VM of the class with that type, for that pool, on those hosts.
-// It is the only place where a Spec is made.
+// spec returns a VM of the class with that type, for that pool, on those hosts. It
+// is the only place where a Spec is made. Its template is that of the first host.
 func (c *class) spec(pool string, t *InstanceType, hosts []topology.HostID) fleet.Spec {
 	spec := c.base
 	spec.Pool = pool
@@ -164,5 +139,39 @@ func (c *class) spec(pool string, t *InstanceType, hosts []topology.HostID) flee
 	spec.MemoryMiB = t.MemoryMiB
 	spec.DiskGiB = c.disk(t)
 	spec.Hosts = hosts
+	if len(hosts) > 0 {
+		c.settle(&spec, hosts[0])
+	}
 	return spec
+}
+
+// settle names the template that a VM is cloned from on its host.
+func (c *class) settle(spec *fleet.Spec, host topology.HostID) {
+	from, known := c.templates[host]
+	if !known {
+		return
+	}
+	spec.Template, spec.TemplateVMID = from.Name, 0
+	if from.namesakes {
+		spec.TemplateVMID = fleet.VMID(from.VMID)
+	}
+}
+
+// split returns the spec once for each template that its hosts have, in the order
+// of the hosts: a Spec whose place is still open names one template.
+func (c *class) split(spec fleet.Spec) []fleet.Spec {
+	var specs []fleet.Spec
+	for _, host := range spec.Hosts {
+		one := spec
+		c.settle(&one, host)
+		i := slices.IndexFunc(specs, func(s fleet.Spec) bool {
+			return s.Template == one.Template && s.TemplateVMID == one.TemplateVMID
+		})
+		if i < 0 {
+			one.Hosts = nil
+			i, specs = len(specs), append(specs, one)
+		}
+		specs[i].Hosts = append(specs[i].Hosts, host)
+	}
+	return specs
 }

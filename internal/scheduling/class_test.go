@@ -137,6 +137,25 @@ func TestWhichPoolIsUsed(t *testing.T) {
 	}
 }
 
+// Who selects one pool is not told of the others.
+func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
+	t.Parallel()
+	pod := deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {karpenter.sh/nodepool: wanted}\n")
+	pools := []string{nodePool("wanted", "missing", ""), nodePool("other", "shared", "  replicas: 2")}
+	for _, test := range []struct {
+		pools []string
+		want  string
+	}{
+		{pools, "NodePool wanted: its ProxmoxNodeClass \"missing\" does not exist: create it"},
+		{pools[1:], "NodePool other: it has spec.replicas, so it is not scaled by pods"},
+	} {
+		d := decide(t, load(t, append(append([]string{classes}, test.pools...), pod)...), lab())
+		if len(d.Refused) != 1 || d.Refused[0].Reason != test.want {
+			t.Errorf("refused %v, want %q", d.Refused, test.want)
+		}
+	}
+}
+
 // The scheduler takes a pool at its word; the VM that comes of it does not keep it.
 func TestVMsThatDoNotServeAreNotMadeForEver(t *testing.T) {
 	pool := strings.Replace(nodePool("general", "shared", ""), "requirements: []",

@@ -57,7 +57,8 @@ func defaultByKind(object client.Object) {
 	case *karpv1.NodePool:
 		setTrue(o.StatusConditions(), karpv1.ConditionTypeValidationSucceeded, karpv1.ConditionTypeNodeClassReady)
 	case *v1alpha1.ProxmoxNodeClass:
-		setTrue(o.StatusConditions(), v1alpha1.ConditionValid, v1alpha1.ConditionTemplateReady)
+		setTrue(o.StatusConditions(), v1alpha1.ConditionValid, v1alpha1.ConditionTemplateReady,
+			v1alpha1.ConditionPlacementReady, v1alpha1.ConditionMetadataReady)
 	}
 }
 

@@ -49,7 +49,7 @@ func (e *explainer) explain(pod *corev1.Pod, err error) string {
 	}
 	var reasons []string
 	pools := map[string][]string{}
-	for _, p := range e.pools {
+	for _, p := range e.wantedPools(pod) {
 		reason := p.problem
 		if reason == "" {
 			reason = e.explainPool(p, pod)
@@ -69,6 +69,16 @@ func (e *explainer) explain(pod *corev1.Pod, err error) string {
 		reasons[i] = fmt.Sprintf("%s %s: %s", kind, strings.Join(pools[reason], ", "), reason)
 	}
 	return strings.Join(reasons, "; ")
+}
+
+// wantedPools returns the pools that the pod selects by name; all, if there is none.
+func (e *explainer) wantedPools(pod *corev1.Pod) []*pool {
+	selects := scheduling.NewStrictPodRequirements(pod).Get(karpv1.NodePoolLabelKey)
+	wanted := slices.DeleteFunc(slices.Clone(e.pools), func(p *pool) bool { return !selects.Has(p.Name) })
+	if len(wanted) == 0 {
+		return e.pools
+	}
+	return wanted
 }
 
 func (e *explainer) explainPool(p *pool, pod *corev1.Pod) string {
@@ -97,7 +107,7 @@ func (e *explainer) explainPool(p *pool, pod *corev1.Pod) string {
 // requirements joins what the pool and the pod want of a node, or says which of
 // the pod's wants the pool excludes.
 func (e *explainer) requirements(p *pool, pod *corev1.Pod) (scheduling.Requirements, string) {
-	template := p.anyHost(e.sizes).Spec.Template
+	template := p.anyHost().Spec.Template
 	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
 	offered.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
 	offered.Add(scheduling.NewLabelRequirements(map[string]string{karpv1.NodePoolLabelKey: p.Name}).Values()...)
@@ -125,14 +135,14 @@ func (e *explainer) fittingTypes(p *pool, pod *corev1.Pod, wants scheduling.Requ
 	var fit []*InstanceType
 	var nearest *cloudprovider.InstanceType
 	allowed := 0
-	for i := range e.sizes {
-		it := karpenterType(p.class, &e.sizes[i], p.class.hosts, nil)
+	for i := range p.sizes {
+		it := karpenterType(p.class, &p.sizes[i], p.class.hosts, nil)
 		if it.Requirements.Intersects(wants) != nil || !it.Offerings.HasCompatible(wants) {
 			continue
 		}
 		allowed++
 		if resources.Fits(requests, it.Allocatable()) {
-			fit = append(fit, &e.sizes[i])
+			fit = append(fit, &p.sizes[i])
 		} else if nearest == nil || lacks(requests, it.Allocatable()) < lacks(requests, nearest.Allocatable()) {
 			nearest = it
 		}
@@ -194,8 +204,8 @@ func (e *explainer) noType(p *pool, wants scheduling.Requirements) string {
 			continue
 		}
 		has := scheduling.NewRequirement(key, corev1.NodeSelectorOpIn)
-		for i := range e.sizes {
-			has.Insert(karpenterType(p.class, &e.sizes[i], p.class.hosts, nil).Requirements.Get(key).Values()...)
+		for i := range p.sizes {
+			has.Insert(karpenterType(p.class, &p.sizes[i], p.class.hosts, nil).Requirements.Get(key).Values()...)
 		}
 		if !has.HasIntersection(wants[key]) {
 			text := fmt.Sprintf("pool and pod want %s, but there is only %s", wants[key], strings.Join(slices.Sorted(slices.Values(has.Values())), ", "))
@@ -208,10 +218,10 @@ func (e *explainer) noType(p *pool, wants scheduling.Requirements) string {
 	return fmt.Sprintf("no instance type on any host meets all of %s", wants)
 }
 
-func describeHosts(excluded []exclusion) string {
+func describeHosts(excluded []Exclusion) string {
 	var parts []string
 	for _, x := range excluded {
-		parts = append(parts, fmt.Sprintf("%s %s", x.host, x.reason))
+		parts = append(parts, fmt.Sprintf("%s %s", x.Host, x.Reason))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -252,7 +262,7 @@ func (e *explainer) explainHosts(p *pool, wants scheduling.Requirements, fit []*
 			}
 			considered = true
 			said := e.ask(p, t, host)
-			if said == "" && e.closed[offer{p.Name, t.Name, host}] {
+			if said == "" && e.closed.has(offer{p.Name, t.Name, host}) {
 				return "VMs made for such pods did not take them: its requirements promise labels that its nodes do not have"
 			}
 			if said == "" {
@@ -265,8 +275,8 @@ func (e *explainer) explainHosts(p *pool, wants scheduling.Requirements, fit []*
 		}
 	}
 	for _, x := range p.class.excluded {
-		if zone := wants.Get(corev1.LabelTopologyZone); zone.Has(string(x.host.Host)) {
-			parts = append(parts, fmt.Sprintf("%s %s", x.host, x.reason))
+		if zone := wants.Get(corev1.LabelTopologyZone); zone.Has(string(x.Host.Host)) {
+			parts = append(parts, fmt.Sprintf("%s %s", x.Host, x.Reason))
 		}
 	}
 	return "no host has room: " + strings.Join(slices.Compact(parts), "; ")
@@ -280,7 +290,10 @@ func (e *explainer) ask(p *pool, t *InstanceType, host topology.HostID) string {
 	}
 	spec := p.class.spec(p.Name, t, []topology.HostID{host})
 	said := ""
-	if !e.plan.Fits(spec, host) {
+	switch {
+	case e.closed.byRequest(key):
+		said = fmt.Sprintf("%s is not offered for now: VMs could not be made there, or it is evacuated", host)
+	case !e.plan.Fits(spec, host):
 		if _, unplaced := e.plan.Clone().Place([]fleet.Spec{spec}); len(unplaced) > 0 {
 			said = unplaced[0].Reason
 		}

@@ -53,8 +53,12 @@ func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
 		}},
 	}
 	claim.Status.ProviderID = providerID(&vm)
-	claim.Status.Capacity, claim.Status.Allocatable = vmResources(&vm, sizes)
+	size := typeOf(&vm, sizes)
 	if i := slices.IndexFunc(pools, func(p *pool) bool { return p.Name == vm.Pool }); i >= 0 {
+		if class := pools[i].class; class != nil {
+			size = size.forClass(class.fields)
+			claim.Labels[corev1.LabelArchStable] = cmp.Or(class.arch[vm.Host], karpv1.ArchitectureAmd64)
+		}
 		template := &pools[i].Spec.Template
 		claim.Spec.Taints = slices.Clone(template.Spec.Taints)
 		claim.Spec.StartupTaints = slices.Clone(template.Spec.StartupTaints)
@@ -63,6 +67,7 @@ func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
 		// Karpenter deletes the nodes of a pool that is gone: nothing may go there.
 		claim.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint}
 	}
+	claim.Status.Capacity, claim.Status.Allocatable = size.resources(&vm)
 	return &inflight{VM: vm, claim: claim}
 }
 
@@ -106,14 +111,11 @@ func poolLabels(p *pool, labels map[string]string) map[string]string {
 
 // vmResources returns what a VM's node reports as capacity and as allocatable.
 func vmResources(vm *fleet.VM, sizes []InstanceType) (capacity, allocatable corev1.ResourceList) {
-	i := slices.IndexFunc(sizes, func(t InstanceType) bool {
-		return t.Name == vm.InstanceType && t.VCPUs == vm.VCPUs && t.MemoryMiB == vm.MemoryMiB
-	})
-	t := InstanceType{VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Pods: defaultPods(vm.MemoryMiB / 1024)}
-	t.Overhead = defaultOverhead(vm.VCPUs, vm.MemoryMiB/1024)
-	if i >= 0 {
-		t = sizes[i]
-	}
+	return typeOf(vm, sizes).resources(vm)
+}
+
+// resources returns what a VM's node of that type reports.
+func (t InstanceType) resources(vm *fleet.VM) (capacity, allocatable corev1.ResourceList) {
 	disk := cmp.Or(vm.DiskGiB, vm.Source.DiskGiB, defaultDiskGiB)
 	capacity = t.capacity(disk)
 	return capacity, resources.Subtract(capacity, t.overhead(disk).Total())

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
@@ -34,7 +35,7 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 		ids = append(ids, nodes.Items[i].Spec.ProviderID)
 	}
 	for i := range claims.Items {
-		ids = append(ids, claims.Items[i].Status.ProviderID)
+		ids = append(ids, namedBy(&claims.Items[i]))
 	}
 	named := map[topology.RegionName][]fleet.VMID{}
 	for _, id := range ids {
@@ -49,6 +50,12 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 // PodsOn returns the pods that a drain would have to move off a node, as
 // namespace/name, sorted: not those of DaemonSets, mirrors, or ended ones.
 func (c *Cluster) PodsOn(ctx context.Context, node string) ([]string, error) {
+	return c.podsOn(ctx, node, false)
+}
+
+// podsOn is PodsOn; of a node that Karpenter drains, only the pods count that it
+// waits for.
+func (c *Cluster) podsOn(ctx context.Context, node string, disrupted bool) ([]string, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
@@ -60,6 +67,9 @@ func (c *Cluster) PodsOn(ctx context.Context, node string) ([]string, error) {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		if podutils.IsTerminal(pod) || podutils.IsOwnedByDaemonSet(pod) || podutils.IsOwnedByNode(pod) {
+			continue
+		}
+		if disrupted && !podutils.IsDrainable(pod, clock.RealClock{}) {
 			continue
 		}
 		names = append(names, client.ObjectKeyFromObject(pod).String())
@@ -81,24 +91,27 @@ func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 }
 
 // Drained says why a node must not be removed yet: it runs pods, or may still get
-// some. A Node that the cluster does not have never joined.
+// some. A Node that the cluster does not have never joined. One that Karpenter drains
+// is drained when none is left of the pods that Karpenter's drain waits for.
 func (c *Cluster) Drained(ctx context.Context, name string) error {
-	pods, err := c.PodsOn(ctx, name)
-	if err != nil {
-		return err
-	}
-	if len(pods) > 0 {
-		return fmt.Errorf("node %s still runs pods, %d in all, %s among them: kubectl drain it first", name, len(pods), pods[0])
+	if c.err != nil {
+		return c.err
 	}
 	var node corev1.Node
-	err = c.client.Get(ctx, client.ObjectKey{Name: name}, &node)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
+	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &node)
+	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("reading node %s: %w", name, err)
-	case !node.Spec.Unschedulable:
-		return fmt.Errorf("node %s is not cordoned and may get pods any time: kubectl drain it first", name)
 	}
-	return nil
+	gone := apierrors.IsNotFound(err)
+	disrupted := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&karpv1.DisruptedNoScheduleTaint) })
+	pods, err := c.podsOn(ctx, name, disrupted)
+	switch {
+	case err != nil:
+		return err
+	case len(pods) > 0:
+		return fmt.Errorf("node %s still runs pods, %d in all, %s among them: kubectl drain it first", name, len(pods), pods[0])
+	case gone || disrupted || node.Spec.Unschedulable:
+		return nil
+	}
+	return fmt.Errorf("node %s is not cordoned and may get pods any time: kubectl drain it first", name)
 }

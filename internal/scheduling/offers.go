@@ -39,15 +39,15 @@ type offerings struct {
 // makeOfferings offers every type on every host of the pool that the planner can
 // still place it on and that is not closed. The zones of VMs that are on their
 // way count as known: pods may spread over them.
-func makeOfferings(p *pool, types []InstanceType, plan placer, closed map[offer]bool, known []topology.HostID) offerings {
+func makeOfferings(p *pool, plan placer, closed *closedOffers, known []topology.HostID) offerings {
 	made := offerings{room: map[topology.HostID]int{}}
-	for i := range types {
-		t := &types[i]
+	for i := range p.sizes {
+		t := &p.sizes[i]
 		spec := p.class.spec(p.Name, t, nil)
 		var open []topology.HostID
 		for _, host := range p.class.hosts {
 			spec.Hosts = []topology.HostID{host}
-			if !closed[offer{p.Name, t.Name, host}] && plan.Fits(spec, host) {
+			if !closed.has(offer{p.Name, t.Name, host}) && plan.Fits(spec, host) {
 				open = append(open, host)
 				made.room[host] += t.VCPUs
 			}
@@ -102,14 +102,19 @@ func karpenterType(c *class, t *InstanceType, open, known []topology.HostID) *cl
 }
 
 // overhead returns what pods cannot have. Kubelet evicts pods when a tenth of
-// the disk is left, so that tenth is not theirs.
+// the disk is left, unless told otherwise, so that tenth is not theirs.
 func (t *InstanceType) overhead(diskGiB int64) *cloudprovider.InstanceTypeOverhead {
 	eviction := t.Overhead.EvictionThreshold.DeepCopy()
 	if eviction == nil {
 		eviction = corev1.ResourceList{}
 	}
+	capacity := t.capacity(diskGiB)
+	for name, part := range t.Overhead.EvictionPercent {
+		whole := capacity[name]
+		eviction[name] = quantity(int64(part / 100 * float64(whole.Value())))
+	}
 	if _, ok := eviction[corev1.ResourceEphemeralStorage]; !ok {
-		eviction[corev1.ResourceEphemeralStorage] = quantity(diskGiB * gibibyte / 10)
+		eviction[corev1.ResourceEphemeralStorage] = quantity(guestDiskMiB(diskGiB) * mebibyte * nodefsPercent / 100)
 	}
 	return &cloudprovider.InstanceTypeOverhead{
 		KubeReserved:      t.Overhead.KubeReserved.DeepCopy(),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
@@ -28,12 +29,15 @@ const (
 type pool struct {
 	*karpv1.NodePool
 	class *class
+	// sizes are the instance types that the class offers, as its nodes have them.
+	sizes []InstanceType
 	// problem says why the pool makes no nodes, or is empty.
 	problem string
 }
 
-// readPools returns our NodePools in the order in which Karpenter tries them.
-func readPools(ctx context.Context, c client.Client, snapshot *topology.Snapshot) ([]*pool, error) {
+// readPools returns our NodePools in the order in which Karpenter tries them, with
+// those of the types that they offer.
+func readPools(ctx context.Context, c client.Client, snapshot *topology.Snapshot, types []InstanceType) ([]*pool, error) {
 	var nodePools karpv1.NodePoolList
 	if err := c.List(ctx, &nodePools); err != nil {
 		return nil, fmt.Errorf("listing nodepools: %w", err)
@@ -43,9 +47,14 @@ func readPools(ctx context.Context, c client.Client, snapshot *topology.Snapshot
 		return nil, fmt.Errorf("listing nodeclasses: %w", err)
 	}
 	classes := map[string]*class{}
+	sizes := map[string][]InstanceType{}
 	for i := range nodeClasses.Items {
 		nc := &nodeClasses.Items[i]
-		classes[nc.Name] = newClass(nc, snapshot)
+		classes[nc.Name], sizes[nc.Name] = newClass(nc, snapshot), OfferedBy(nc, types)
+		if s := nc.Spec.Sizing; len(sizes[nc.Name]) == 0 && s != nil {
+			classes[nc.Name].problem = fmt.Sprintf("%s %q: no instance type is of the families in spec.sizing (%s): correct these",
+				v1alpha1.KindProxmoxNodeClass, nc.Name, strings.Join(s.Families, ", "))
+		}
 		if ready := findCondition(nc.Status.Conditions, status.ConditionReady); ready != nil && ready.IsFalse() {
 			classes[nc.Name].problem = fmt.Sprintf("%s %q is not ready: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, ready.Message)
 		}
@@ -57,7 +66,7 @@ func readPools(ctx context.Context, c client.Client, snapshot *topology.Snapshot
 		if !isOurs(ref) {
 			continue
 		}
-		p := &pool{NodePool: np, class: classes[ref.Name]}
+		p := &pool{NodePool: np, class: classes[ref.Name], sizes: sizes[ref.Name]}
 		p.problem = p.findProblem(ref.Name)
 		pools = append(pools, p)
 	}
@@ -109,7 +118,7 @@ func (p *pool) labels() map[string]string {
 
 // anyHost returns the NodePool as Karpenter shall see it, with the labels that
 // our nodes get, so that pods can select by them.
-func (p *pool) anyHost(types []InstanceType) *karpv1.NodePool {
+func (p *pool) anyHost() *karpv1.NodePool {
 	np := p.DeepCopy()
 	if np.Spec.Template.Labels == nil {
 		np.Spec.Template.Labels = map[string]string{}
@@ -118,8 +127,8 @@ func (p *pool) anyHost(types []InstanceType) *karpv1.NodePool {
 		np.Spec.Template.Labels[key] = value
 	}
 	var families []string
-	for i := range types {
-		families = append(families, types[i].Family())
+	for i := range p.sizes {
+		families = append(families, p.sizes[i].Family())
 	}
 	slices.Sort(families)
 	p.require(np, v1alpha1.LabelInstanceFamily, slices.Compact(families)...)

@@ -29,8 +29,13 @@ type Request struct {
 	Snapshot  *topology.Snapshot
 	// Kept are the VMs that are desired already, whether or not they run.
 	Kept []fleet.VM
+	// Occupied are further VMs that hold their places and take no pods: those that
+	// failed, or are being removed.
+	Occupied []fleet.VM
 	// Types are the instance types; nil means DefaultInstanceTypes.
 	Types []InstanceType
+	// Closed are offers that are not to be made for now.
+	Closed []Offer
 	// IgnorePreferences drops what pods only prefer (Karpenter's PREFERENCE_POLICY).
 	IgnorePreferences bool
 	// RelaxMinValues lets minValues be missed (Karpenter's MIN_VALUES_POLICY).
@@ -59,6 +64,8 @@ type Placed struct {
 	Spec      fleet.Spec
 	Placement fleet.Placement
 	NodePool  string
+	// ClassHash is that of the class as it was for this decision.
+	ClassHash string
 	Pods      []types.NamespacedName
 }
 

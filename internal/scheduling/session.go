@@ -38,17 +38,17 @@ type session struct {
 	added []*inflight
 	made  int
 	plan  *planner.Planner
-	// closed are offers that the planner or the scheduler proved wrong about.
-	closed map[offer]bool
+	// closed are the offers that are not made.
+	closed *closedOffers
 }
 
 func newSession(ctx context.Context, c client.Client, request Request) (*session, error) {
-	s := &session{client: c, request: request, sizes: request.Types, closed: map[offer]bool{}}
+	s := &session{client: c, request: request, sizes: request.Types, closed: newClosedOffers(request.Closed)}
 	if s.sizes == nil {
 		s.sizes = DefaultInstanceTypes()
 	}
 	var err error
-	if s.pools, err = readPools(ctx, c, request.Snapshot); err != nil {
+	if s.pools, err = readPools(ctx, c, request.Snapshot, s.sizes); err != nil {
 		return nil, err
 	}
 	var kept []*inflight
@@ -82,7 +82,7 @@ const (
 
 // newPlan starts a planner anew from the kept VMs and those added.
 func (s *session) newPlan() {
-	vms := slices.Clone(s.request.Kept)
+	vms := slices.Concat(s.request.Kept, s.request.Occupied)
 	for _, vm := range s.added {
 		vms = append(vms, vm.VM)
 	}
@@ -175,10 +175,10 @@ func (s *session) idle(sol *solution) []*inflight {
 // shut closes the offers that idle VMs came of, on every host if they were useless.
 func (s *session) shut(idle []*inflight, useless bool) {
 	for _, vm := range idle {
-		s.closed[offer{vm.Pool, vm.InstanceType, vm.Host}] = true
+		s.closed.add(offer{vm.Pool, vm.InstanceType, vm.Host})
 		for i := range s.request.Snapshot.Hosts {
 			if useless {
-				s.closed[offer{vm.Pool, vm.InstanceType, s.request.Snapshot.Hosts[i].ID()}] = true
+				s.closed.add(offer{vm.Pool, vm.InstanceType, s.request.Snapshot.Hosts[i].ID()})
 			}
 		}
 	}
@@ -200,6 +200,7 @@ func (s *session) place(sol *solution) {
 			Key: fleet.Key(fmt.Sprintf("new-%d", s.made)), VMID: fleet.VMID(newVMIDs + s.made),
 			Spec: specs[p.Index], Placement: p.Placement,
 		}
+		s.settle(&vm)
 		vm.Name = fmt.Sprintf("%s-new-%d", vm.Pool, s.made)
 		added := newInflight(vm, s.pools, s.sizes)
 		added.phase = sol.phase
@@ -209,9 +210,16 @@ func (s *session) place(sol *solution) {
 		spec := specs[u.Index]
 		for _, host := range spec.Hosts {
 			if s.plan.Fits(spec, host) {
-				s.closed[offer{spec.Pool, spec.InstanceType, host}] = true
+				s.closed.add(offer{spec.Pool, spec.InstanceType, host})
 			}
 		}
+	}
+}
+
+// settle names what a VM's Spec can only name once its host is known.
+func (s *session) settle(vm *fleet.VM) {
+	if i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Name == vm.Pool }); i >= 0 {
+		s.pools[i].class.settle(&vm.Spec, vm.Host)
 	}
 }
 

@@ -75,9 +75,9 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 		if p.problem != "" {
 			continue
 		}
-		offers := makeOfferings(p, s.sizes, s.plan, s.closed, hostsOf(standing))
+		offers := makeOfferings(p, s.plan, s.closed, hostsOf(standing))
 		instanceTypes[p.Name] = offers.types
-		anyHost := p.anyHost(s.sizes)
+		anyHost := p.anyHost()
 		whole, split = append(whole, anyHost), append(split, anyHost)
 		if sol.phase == choosy {
 			split = append(split, s.perHost(p, anyHost, offers)...)
@@ -105,8 +105,8 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 // perHost splits a NodePool by host and capacity type, the emptiest host first.
 func (s *session) perHost(p *pool, anyHost *karpv1.NodePool, o offerings) []*karpv1.NodePool {
 	var capacityTypes []string
-	for i := range s.sizes {
-		capacityTypes = append(capacityTypes, s.sizes[i].CapacityType)
+	for i := range p.sizes {
+		capacityTypes = append(capacityTypes, p.sizes[i].CapacityType)
 	}
 	slices.Sort(capacityTypes)
 	// "spot" sorts last, and is the cheapest.
@@ -195,15 +195,16 @@ func (s *session) wanted(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
 	if i < 0 {
 		return fleet.Spec{}, fmt.Errorf("NodePool %q is gone", claim.NodePoolName)
 	}
+	sizes := s.pools[i].sizes
 	var best *InstanceType
 	var hosts []topology.HostID
 	for _, it := range claim.InstanceTypeOptions {
-		at := slices.IndexFunc(s.sizes, func(t InstanceType) bool { return t.Name == it.Name })
+		at := slices.IndexFunc(sizes, func(t InstanceType) bool { return t.Name == it.Name })
 		suits := it.Offerings.Available().Compatible(claim.Requirements)
-		if at < 0 || len(suits) == 0 || best != nil && compareSizes(best, &s.sizes[at]) <= 0 {
+		if at < 0 || len(suits) == 0 || best != nil && compareSizes(best, &sizes[at]) <= 0 {
 			continue
 		}
-		best, hosts = &s.sizes[at], nil
+		best, hosts = &sizes[at], nil
 		for _, o := range suits {
 			hosts = append(hosts, hostOf(o.Requirements))
 		}
@@ -293,7 +294,7 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 			d.InFlight = append(d.InFlight, Landing{Name: vm.Name, Pods: namesOf(pods)})
 		default:
 			placed := Placed{Spec: vm.Spec, Placement: vm.Placement, NodePool: vm.Pool, Pods: namesOf(pods)}
-			placed.Spec.Demand = demandOf(pods)
+			placed.Spec.Demand, placed.ClassHash = demandOf(pods), s.classHash(vm.Pool)
 			d.New = append(d.New, placed)
 		}
 	}

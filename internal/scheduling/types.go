@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type InstanceType struct {
 	CapacityType string
 	VCPUs        int
 	MemoryMiB    int64
+	// ReportedMiB is what of it the Node has; 0 means an estimate.
+	ReportedMiB int64
 	// DiskGiB is the least disk of a node; 0 leaves it to the NodeClass.
 	DiskGiB int64
 	Pods    int64
@@ -43,6 +46,8 @@ type Overhead struct {
 	KubeReserved      corev1.ResourceList
 	SystemReserved    corev1.ResourceList
 	EvictionThreshold corev1.ResourceList
+	// EvictionPercent are thresholds that are a part of what the node has.
+	EvictionPercent map[corev1.ResourceName]float64 `json:"-"`
 }
 
 // Family returns the part of the name before the first dot.
@@ -129,13 +134,17 @@ func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 // than too much, for a pod that does not fit its new node asks for another.
 func guestMemoryMiB(memoryMiB int64) int64 { return memoryMiB - memoryMiB/50 - 96 }
 
+// guestDiskMiB is what a guest's root file system holds: partitions for the firmware
+// and the journal go off the disk, and ext4's inodes, 256 bytes for each 16 KiB.
+func guestDiskMiB(diskGiB int64) int64 { return diskGiB*1024 - diskGiB*1024/64 - 192 }
+
 // capacity returns what the Node of such a VM reports as its capacity.
 func (t *InstanceType) capacity(diskGiB int64) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(t.VCPUs), resource.DecimalSI),
-		corev1.ResourceMemory:           quantity(guestMemoryMiB(t.MemoryMiB) * mebibyte),
+		corev1.ResourceMemory:           quantity(cmp.Or(t.ReportedMiB, guestMemoryMiB(t.MemoryMiB)) * mebibyte),
 		corev1.ResourcePods:             *resource.NewQuantity(t.Pods, resource.DecimalSI),
-		corev1.ResourceEphemeralStorage: quantity(diskGiB * gibibyte),
+		corev1.ResourceEphemeralStorage: quantity(guestDiskMiB(diskGiB) * mebibyte),
 	}
 	for name, amount := range t.Extra {
 		list[name] = amount.DeepCopy()

@@ -1,0 +1,68 @@
+package scheduling
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+// ClassHashVersion is the version of how ClassHash hashes. Hashes of two versions
+// say nothing about each other.
+const ClassHashVersion = "v1"
+
+// hashed are the fields of a class whose change replaces nodes, each as it takes
+// effect: what is left out counts as its default. A field that is added here later
+// is omitted while empty, so that the hashes of classes without it stay.
+type hashed struct {
+	Clone       v1alpha1.CloneKind             `json:"clone"`
+	DiskGiB     int64                          `json:"disk_gib,omitempty"`
+	Storage     string                         `json:"storage,omitempty"`
+	CPUType     string                         `json:"cpu_type"`
+	Policy      v1alpha1.PlacementPolicy       `json:"policy"`
+	PinWith     v1alpha1.PinWith               `json:"pin_with,omitempty"`
+	Overcommit  string                         `json:"overcommit"`
+	Networks    []v1alpha1.Network             `json:"networks,omitempty"`
+	Kubelet     *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
+	SeedByCDROM bool                           `json:"seed_by_cdrom,omitempty"`
+}
+
+// ClassHash returns the hash of those fields of a class whose change replaces its
+// nodes. Where nodes may go, what they are grouped by, and what only new nodes read
+// is not among them: region, hosts, sizing, tags, pool, security groups, seeds,
+// token and memory overhead. Nor is the template: a node is compared with what its
+// host would clone now, however that is found.
+func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
+	spec := nc.Spec.DeepCopy()
+	h := hashed{
+		Clone: cmp.Or(spec.Clone, v1alpha1.CloneFull), CPUType: cmp.Or(spec.CPUType, "host"),
+		Policy: spec.Placement.EffectivePolicy(), PinWith: spec.Placement.PinWith,
+		Networks: spec.Networks, Kubelet: spec.Kubelet,
+		SeedByCDROM: nc.Seeded(),
+	}
+	// A class that Validate refuses has no VMs; its hash is of no use.
+	h.DiskGiB, _ = spec.BootDevice.SizeGiB()
+	if spec.BootDevice != nil {
+		h.Storage = spec.BootDevice.Storage
+	}
+	overcommit, _ := spec.Placement.OvercommitRatio()
+	h.Overcommit = strconv.FormatFloat(overcommit, 'g', -1, 64)
+	for i := range h.Networks {
+		h.Networks[i].Model = cmp.Or(h.Networks[i].Model, "virtio")
+	}
+	if k := h.Kubelet; k != nil {
+		k.AllowedUnsafeSysctls = sortedCopy(k.AllowedUnsafeSysctls)
+		if text, err := json.Marshal(k); err == nil && string(text) == "{}" {
+			h.Kubelet = nil
+		}
+	}
+	text, err := json.Marshal(h)
+	if err != nil {
+		return "" // strings, numbers and maps of these always marshal
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,74 @@
+package scheduling_test
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+const hashedClass = `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+	placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`
+
+// The hash of a class must not change with numaform: every node would be replaced.
+func TestClassHashIsFixed(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{template: {name: t}}`: "9a007f9f6f6e9e3b", hashedClass: "51b99fac396db567",
+	} {
+		if got := scheduling.ClassHash(nodeClass(t, spec)); got != want {
+			t.Errorf("hash of %s is %s, want %s: if this is meant, raise ClassHashVersion", spec, got, want)
+		}
+	}
+}
+
+func TestClassHash(t *testing.T) {
+	base := scheduling.ClassHash(nodeClass(t, hashedClass))
+	if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(base) {
+		t.Errorf("hash is %q", base)
+	}
+	const rest = `template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+		placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}`
+	tests := []struct {
+		name, spec string
+		same       bool
+	}{
+		{"the same", "{" + rest + "}", true},
+		{"region", "{region: lab, " + rest + "}", true},
+		{"hosts", "{hosts: [a], " + rest + "}", true},
+		{"sizing", "{sizing: {families: [c1]}, " + rest + "}", true},
+		{"tags", "{tags: [a], " + rest + "}", true},
+		{"pool", "{pool: a, " + rest + "}", true},
+		{"security groups", "{securityGroups: [ab], " + rest + "}", true},
+		{"token", "{tokenTTL: 1h, " + rest + "}", true},
+		{"memory overhead", "{memoryOverheadMiB: 9, " + rest + "}", true},
+		{"defaults written out", "{clone: full, cpuType: host, metadata: {type: none}, " + rest + "}", true},
+		{"clone", "{clone: linked, " + rest + "}", false},
+		{"CPU type", "{cpuType: x86-64-v3, " + rest + "}", false},
+		{"seeds", "{metadata: {type: cdrom}, " + rest + "}", false},
+		{"order and spelling", `{template: {name: t, tags: [b, a]}, bootDevice: {size: 40Gi, storage: s}, networks: [{bridge: vmbr0, model: virtio}],
+			placement: {overcommit: "1.50"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [y, x]}}`, true},
+		{"template", `{template: {vmid: 9000}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+			placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, true},
+		{"disk", `{template: {name: t, tags: [a, b]}, bootDevice: {size: 41G, storage: s}, networks: [{bridge: vmbr0}],
+			placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, false},
+		{"storage", `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G}, networks: [{bridge: vmbr0}],
+			placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, false},
+		{"network", `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0, vlan: 1}],
+			placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, false},
+		{"overcommit", `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+			placement: {policy: Shared}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, false},
+		{"policy", `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+			placement: {policy: NUMA}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, false},
+		{"kubelet", `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+			placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 51, allowedUnsafeSysctls: [x, y]}}`, false},
+	}
+	for _, test := range tests {
+		if got := scheduling.ClassHash(nodeClass(t, test.spec)); (got == base) != test.same {
+			t.Errorf("%s: hash is the same: %v, want %v", test.name, got == base, test.same)
+		}
+	}
+	bare := scheduling.ClassHash(nodeClass(t, `{template: {name: t}}`))
+	if got := scheduling.ClassHash(nodeClass(t, `{template: {name: t}, bootDevice: {}, kubelet: {}, placement: {policy: Shared, overcommit: "1"}}`)); got != bare {
+		t.Errorf("empty fields change the hash from %s to %s", bare, got)
+	}
+}

@@ -1,0 +1,250 @@
+package scheduling_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+func nodeClass(t *testing.T, spec string) *v1alpha1.ProxmoxNodeClass {
+	t.Helper()
+	nc := &v1alpha1.ProxmoxNodeClass{}
+	if err := yaml.UnmarshalStrict([]byte("metadata: {name: c}\nspec: "+spec), nc); err != nil {
+		t.Fatal(err)
+	}
+	return nc
+}
+
+// imaged is the lab with two templates on each host, whose numbers differ.
+func imaged() *topology.Snapshot {
+	s := lab()
+	for i := range s.Hosts {
+		h := &s.Hosts[i]
+		h.Templates = []topology.Template{
+			{VMID: 9000 + 10*i, Name: "debian", Tags: []string{"k8s", "old"}, DiskInterface: "scsi0", DiskGiB: 10},
+			{VMID: 9001 + 10*i, Name: "debian", Tags: []string{"k8s", "new"}, DiskInterface: "scsi0", DiskGiB: 10},
+			{VMID: 9002 + 10*i, Name: "talos-" + string(h.Name), Tags: []string{"talos"}, DiskInterface: "scsi0", DiskGiB: 5},
+		}
+		h.Storages = []topology.Storage{
+			{Name: "fast", Type: "lvmthin", Active: true, Content: []string{"images"}},
+			{Name: "local", Type: "dir", Active: true, Content: []string{"iso", "vztmpl"}},
+		}
+	}
+	return s
+}
+
+func all(hosts ...string) []topology.HostID {
+	var ids []topology.HostID
+	for _, host := range hosts {
+		ids = append(ids, topology.HostID{Region: "lab", Host: topology.HostName(host)})
+	}
+	return ids
+}
+
+func TestJudge(t *testing.T) {
+	finding := func(condition, reason, message string) []scheduling.Finding {
+		return []scheduling.Finding{{Condition: condition, Reason: reason, Message: message}}
+	}
+	tests := []struct {
+		name, spec string
+		change     func(*topology.Snapshot)
+		hosts      []topology.HostID
+		templates  map[string]int // by host
+		excluded   string         // of the first that is
+		want       []scheduling.Finding
+	}{
+		{
+			name: "by tags", spec: `{template: {tags: [k8s, new]}}`, hosts: all("epyc", "ryzen", "xeon"),
+			templates: map[string]int{"epyc": 9001, "ryzen": 9011, "xeon": 9021},
+		},
+		{
+			name: "by name and tag", spec: `{template: {name: debian, tags: [old]}, hosts: [xeon]}`, hosts: all("xeon"),
+			templates: map[string]int{"xeon": 9020},
+		},
+		{
+			name: "by number", spec: `{template: {vmid: 9011}}`, hosts: all("ryzen"), templates: map[string]int{"ryzen": 9011},
+			excluded: "has no template of VMID 9011",
+		},
+		{
+			name: "names that differ", spec: `{template: {tags: [talos]}}`, hosts: all("epyc", "ryzen", "xeon"),
+			templates: map[string]int{"epyc": 9002, "ryzen": 9012, "xeon": 9022},
+		},
+		{
+			name: "ambiguous", spec: `{template: {name: debian}, hosts: [lab/epyc]}`, excluded: `has 2 templates "debian", 9000 and 9001 among them`,
+			want: finding("TemplateReady", "TemplateAmbiguous",
+				`lab/epyc has 2 templates "debian", 9000 and 9001 among them: tell them apart by spec.template's name, tags and vmid`),
+		},
+		{
+			name: "no template", spec: `{template: {name: centos, tags: [k8s], vmid: 100}, hosts: [epyc]}`, excluded: `has no template "centos" with tags k8s of VMID 100`,
+			want: finding("TemplateReady", "TemplateNotFound",
+				`lab/epyc has no template "centos" with tags k8s of VMID 100: make the template there, or correct spec.template`),
+		},
+		{
+			name: "unusable template", spec: `{template: {vmid: 9002}, hosts: [epyc]}`, excluded: "has template of VMID 9002, but it has a hookscript",
+			change: func(s *topology.Snapshot) { s.Hosts[0].Templates[2].Problem = "it has a hookscript" },
+			want: finding("TemplateReady", "TemplateUnusable",
+				"lab/epyc has template of VMID 9002, but it has a hookscript: take that out of the template, or name another in spec.template"),
+		},
+		{
+			name: "unknown host", spec: `{template: {tags: [new]}, hosts: [pve-9]}`,
+			want: finding("PlacementReady", "HostUnknown", "no host of Proxmox is in its spec.region and spec.hosts: correct them"),
+		},
+		{
+			name: "hosts that are down", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], metadata: {type: cdrom}}`, excluded: "is offline",
+			change: func(s *topology.Snapshot) { s.Hosts[0].Online, s.Hosts[2].Problem = false, "cannot be read" },
+			want: []scheduling.Finding{
+				{Condition: "TemplateReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back, or allow others in spec.hosts"},
+				{Condition: "PlacementReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back, or allow others in spec.hosts"},
+				{Condition: "MetadataReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back, or allow others in spec.hosts"},
+			},
+		},
+		{
+			name: "one down, one without the template", spec: `{template: {name: centos}, hosts: [epyc, xeon]}`, excluded: "is offline",
+			change: func(s *topology.Snapshot) { s.Hosts[0].Online = false },
+			want: finding("TemplateReady", "TemplateNotFound",
+				`lab/epyc is offline, lab/xeon has no template "centos": make the template there, or correct spec.template`),
+		},
+		{
+			name: "storage and pool", spec: `{template: {tags: [new]}, hosts: [epyc], bootDevice: {storage: slow}, pool: k8s}`,
+			change:   func(s *topology.Snapshot) { s.Regions[0].Pools = []string{"other"} },
+			excluded: `is in region lab, which has no resource pool "k8s" and has no storage "slow"`,
+			want: finding("PlacementReady", "PoolNotFound", `lab/epyc is in region lab, which has no resource pool "k8s", lab/epyc has no storage "slow": `+
+				"make the resource pool in Proxmox, or correct spec.pool"),
+		},
+		{
+			name: "isolation of unknown cores", spec: `{template: {tags: [new]}, hosts: [ryzen], placement: {policy: Isolated, pinWith: HostAgent}}`,
+			change: func(s *topology.Snapshot) {
+				for i := range s.Hosts[1].CPUs {
+					s.Hosts[1].CPUs[i].Core = topology.Unknown
+				}
+			},
+			excluded: "does not tell which CPUs share a core",
+			want: finding("PlacementReady", "PlacementImpossible", "lab/ryzen does not tell which CPUs share a core: "+
+				"run numaform-agent there or give its collected topology (numaform topology collect), or choose another spec.placement.policy"),
+		},
+		{
+			name: "seeds on any storage", spec: `{template: {tags: [new]}, metadata: {type: cdrom}}`, hosts: all("epyc", "xeon"),
+			change:    func(s *topology.Snapshot) { s.Hosts[1].Storages[1].Active = false },
+			templates: map[string]int{"epyc": 9001, "xeon": 9021}, excluded: "has no active storage that takes ISO images",
+		},
+		{
+			name: "seeds on one storage", spec: `{template: {tags: [new]}, hosts: [epyc], metadata: {type: cdrom, storage: fast}}`,
+			excluded: `has storage "fast", but it takes no ISO images`,
+			want: finding("MetadataReady", "SeedStorageNotFound", `lab/epyc has storage "fast", but it takes no ISO images: `+
+				"allow the content ISO image on a storage of the hosts, or correct spec.metadata.storage"),
+		},
+		{
+			name: "each lacks something else", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], bootDevice: {storage: fast}}`,
+			change: func(s *topology.Snapshot) {
+				s.Hosts[0].Templates, s.Hosts[2].Storages = nil, s.Hosts[2].Storages[1:]
+			},
+			excluded: "has no template with tags new",
+			want: finding("PlacementReady", "NoHost", `no host has all that is needed: lab/epyc has no template with tags new, lab/xeon has no storage "fast": `+
+				"make the template there, or correct spec.template"),
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			snapshot := imaged()
+			if test.change != nil {
+				test.change(snapshot)
+			}
+			report := scheduling.Judge(nodeClass(t, test.spec), snapshot)
+			if diff := cmp.Diff(test.want, report.Findings); diff != "" {
+				t.Errorf("findings differ:\n%s", diff)
+			}
+			if diff := cmp.Diff(test.hosts, report.Hosts); diff != "" {
+				t.Errorf("hosts differ:\n%s", diff)
+			}
+			templates := map[string]int{}
+			for host, template := range report.Templates {
+				templates[string(host.Host)] = template.VMID
+			}
+			if len(templates)+len(test.templates) > 0 && !cmp.Equal(test.templates, templates) {
+				t.Errorf("templates are %v, want %v", templates, test.templates)
+			}
+			if got := append(report.Excluded, scheduling.Exclusion{})[0].Reason; got != test.excluded {
+				t.Errorf("the first host left out %q, want %q", got, test.excluded)
+			}
+		})
+	}
+}
+
+func TestJudgeInvalid(t *testing.T) {
+	report := scheduling.Judge(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated}}`), lab())
+	if len(report.Hosts) != 0 || len(report.Findings) != 1 || report.Findings[0].Condition != v1alpha1.ConditionValid ||
+		report.Findings[0].Reason != v1alpha1.ReasonInvalid || !strings.Contains(report.Findings[0].Message, "spec.placement.pinWith") {
+		t.Errorf("report is %+v", report)
+	}
+}
+
+func classManifest(spec string) string {
+	return "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: " + spec + "\n---\n"
+}
+
+// Whatever the class finds its template by, a VM is made with the one of its host.
+func TestEachVMHasTheTemplateOfItsHost(t *testing.T) {
+	for spec, want := range map[string]map[string]string{
+		`{template: {tags: [talos]}}`: {"epyc": "talos-epyc 0", "ryzen": "talos-ryzen 0", "xeon": "talos-xeon 0"},
+		`{template: {tags: [new]}}`:   {"epyc": "debian 9001", "ryzen": "debian 9011", "xeon": "debian 9021"},
+		`{template: {vmid: 9022}}`:    {"xeon": "talos-xeon 0"},
+	} {
+		pods := deployment("a", len(want), "1", "1Gi", antiAffinity("a", "topology.kubernetes.io/zone"))
+		d := decide(t, load(t, classManifest(spec), nodePool("general", "c", ""), pods), imaged())
+		got := map[string]string{}
+		for _, n := range d.New {
+			got[string(n.Placement.Host.Host)] = fmt.Sprintf("%s %d", n.Spec.Template, n.Spec.TemplateVMID)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: templates differ:\n%s\n%v", spec, diff, d.Refused)
+		}
+	}
+}
+
+// Until the planner has chosen, a VM may go to hosts whose templates differ.
+func TestTemplateIsSettledWithTheHost(t *testing.T) {
+	for _, host := range []string{"epyc", "ryzen", "xeon"} {
+		snapshot := imaged()
+		for i := range snapshot.Hosts { // the others are nearly full
+			if h := &snapshot.Hosts[i]; string(h.Name) != host {
+				h.Guests = []topology.Guest{{VMID: 100 + i, Kind: topology.GuestVM, Running: true, VCPUs: len(h.CPUs) - 8, MemoryMiB: 1024}}
+			}
+		}
+		d := decide(t, load(t, classManifest(`{template: {tags: [talos]}}`), nodePool("general", "c", ""), deployment("a", 3, "12", "2Gi", "")), snapshot)
+		for _, n := range d.New {
+			if want := "talos-" + string(n.Placement.Host.Host); n.Spec.Template != want {
+				t.Errorf("a VM on %s is cloned from %q (hosts %v)", n.Placement.Host, n.Spec.Template, n.Spec.Hosts)
+			}
+		}
+		d = decide(t, load(t, classManifest(`{template: {tags: [talos]}}`), nodePool("general", "c", ""), deployment("a", 1, "1", "1Gi", "")), snapshot)
+		if len(d.New) != 1 || len(d.New[0].Spec.Hosts) != 3 || d.New[0].Spec.Template != "talos-"+string(d.New[0].Placement.Host.Host) {
+			t.Errorf("new are %+v, refused %v", d.New, d.Refused)
+		}
+	}
+}
+
+func TestAllows(t *testing.T) {
+	host := topology.HostID{Region: "lab", Host: "epyc"}
+	for spec, want := range map[string]bool{
+		`{template: {name: t}}`:                                   true,
+		`{template: {name: t}, region: lab}`:                      true,
+		`{template: {name: t}, region: other}`:                    false,
+		`{template: {name: t}, hosts: [xeon, epyc]}`:              true,
+		`{template: {name: t}, hosts: [lab/epyc]}`:                true,
+		`{template: {name: t}, hosts: [other/epyc, xeon]}`:        false,
+		`{template: {name: t}, region: other, hosts: [epyc]}`:     false,
+		`{template: {name: t}, region: lab, hosts: [lab/epyc-2]}`: false,
+	} {
+		if got := scheduling.Allows(nodeClass(t, spec), host); got != want {
+			t.Errorf("%s allows %s: %v, want %v", spec, host, got, want)
+		}
+	}
+}
