@@ -24,6 +24,8 @@ const (
 	// AnnotationClassHashVersion says how that hash was made: two of different
 	// versions say nothing about each other.
 	AnnotationClassHashVersion = Group + "/nodeclass-hash-version"
+	// AnnotationEvacuated marks a NodeClaim whose host is to be left.
+	AnnotationEvacuated = Group + "/evacuated"
 )
 
 // Annotations of NodePools: auto, policy or manual, as docs/approval.md says.

@@ -65,7 +65,7 @@ type ScalePlanSpec struct {
 	NodePools []string `json:"nodePools"`
 
 	// RequestedBy is the part of numaform that wants the change, such as
-	// provisioning or consolidation.
+	// provisioning or disruption/empty.
 	// +kubebuilder:validation:MaxLength=128
 	RequestedBy string `json:"requestedBy"`
 
