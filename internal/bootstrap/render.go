@@ -124,8 +124,10 @@ var (
 	position = regexp.MustCompile(`^template: [^:]+:(\d+)(?::\d+)?: `)
 	// action finds which part of a template failed.
 	action = regexp.MustCompile(`^executing "[^"]*" at (<[^>]*>): (?s:(.*))$`)
+	// literal finds texts that stand in a template itself, which may be secret too.
+	literal = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 	// noKey finds a key that a map lacks.
-	noKey = regexp.MustCompile(`^map has no entry for key "([^"]*)"$`)
+	noKey = regexp.MustCompile(`: map has no entry for key "([^"]*)"$`)
 	// noField finds a field that there is not.
 	noField = regexp.MustCompile(`can't evaluate field (\w+)`)
 	// inCall finds the function that failed.
@@ -142,17 +144,22 @@ func explain(name string, err error) error {
 		return e
 	}
 	e.Line, _ = strconv.Atoi(found[1])
-	e.Problem = strings.TrimPrefix(e.Problem, found[0])
-	at := action.FindStringSubmatch(e.Problem)
-	if at == nil {
-		return e // of parsing, so it holds text of the template only
+	whole := strings.TrimPrefix(e.Problem, found[0])
+	e.Problem = whole
+	if !strings.HasPrefix(whole, "executing ") {
+		return e // of parsing, so it holds names and signs of the template only
 	}
-	e.Problem = at[1] + ": " + explainCall(at[2])
+	e.Problem = explainCall("", whole)
+	if at := action.FindStringSubmatch(literal.ReplaceAllString(whole, `"…"`)); at != nil {
+		e.Problem = at[1] + ": " + explainCall(at[2], whole)
+	}
 	return e
 }
 
-func explainCall(text string) string {
-	if key := noKey.FindStringSubmatch(text); key != nil {
+// explainCall says what is wrong. Text is whole without its literals, and without
+// where it is.
+func explainCall(text, whole string) string {
+	if key := noKey.FindStringSubmatch(whole); key != nil && strings.HasPrefix(text, "map has no entry for key ") {
 		return fmt.Sprintf("there is no %q: add it to the Secret of valuesRef, or ask for it with `get` and `default`", key[1])
 	}
 	if field := noField.FindStringSubmatch(text); field != nil {

@@ -41,6 +41,7 @@ func TestRefuses(t *testing.T) {
 		"key twice":           {"user-data", "#cloud-config\nruncmd: []\nruncmd: [geheim]\n", "has a key that stands there already"},
 		"inner key twice":     {"user-data", "#cloud-config\na:\n- b: 1\n  b: geheim\n", "line 3 of the result: has a key that stands there already"},
 		"too long":            {"user-data", "#!\n" + strings.Repeat("x", 257<<10), "has more than 262144 bytes"},
+		"secret in a call":    {"user-data", "#!\n{{ b64dec \"geheim>: geheim\" }}", "user-data, line 2 of the template: <b64dec \"…\">: function b64dec cannot be called with that"},
 		"endless":             {"user-data", "#!\n{{ define \"a\" }}x{{ template \"a\" }}{{ end }}{{ template \"a\" }}", "user-data, line 2 of the template"},
 		"meta-data list":      {"meta-data", "[]", "meta-data, line 1 of the result: is no YAML object"},
 		"meta-data twice":     {"meta-data", "instance-id: a\n---\ninstance-id: b\n", "meta-data: consists of several YAML documents"},
