@@ -122,6 +122,23 @@ func (c *Client) authorize(req *http.Request, api *pve.Client) {
 	req.Header.Set("CSRFPreventionToken", session.CSRFPreventionToken)
 }
 
+// AttachSeed puts a seed into the drive of a VM that exists and lacks it: its making was
+// cut off before, and the engine does not look at that drive of a VM that it imports.
+func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error {
+	config, err := c.configOf(ctx, vm)
+	if err != nil {
+		return fmt.Errorf("attaching seed %s: %w", volume, err)
+	}
+	if attached, _, _ := strings.Cut(config[seedDrive], ","); config == nil || attached == volume {
+		return nil
+	}
+	params := map[string]any{seedDrive: volume + ",media=cdrom", "digest": config["digest"]}
+	if err := c.send(ctx, http.MethodPut, vm.path()+"/config", params, nil); err != nil {
+		return fmt.Errorf("attaching seed %s: %w", volume, err)
+	}
+	return nil
+}
+
 // DetachSeed takes a seed out of its VM's drive, which stays, empty. Where the VM is
 // gone, or has something else in the drive, there is nothing to do.
 func (c *Client) DetachSeed(ctx context.Context, vm Owned, volume string) error {

@@ -264,6 +264,38 @@ func TestDetachAndDeleteSeed(t *testing.T) {
 	}
 }
 
+// TestAttachSeed puts the seed into the drive of a VM that lacks it, and touches
+// nothing that is not meant.
+func TestAttachSeed(t *testing.T) {
+	t.Parallel()
+	server, client := simulateOurs(t, nil)
+	attached(t, server, client)
+	if err := client.DetachSeed(t.Context(), ours(), seedVolume); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time there is nothing to do
+		if err := client.AttachSeed(t.Context(), ours(), seedVolume); err != nil {
+			t.Fatal(err)
+		}
+		if got := drive(t, server, 2001); !strings.HasPrefix(got, seedVolume+",") {
+			t.Errorf("ide2 is %q", got)
+		}
+	}
+	before := server.Guests()
+	gone, foreign := ours(), ours()
+	gone.VMID, foreign.VMID = 2009, 2002
+	var notOurs *proxmox.NotOursError
+	if err := client.AttachSeed(t.Context(), gone, seedVolume); err != nil {
+		t.Errorf("to a VM that is not there: %v", err)
+	}
+	if err := client.AttachSeed(t.Context(), foreign, seedVolume); !errors.As(err, &notOurs) {
+		t.Errorf("to somebody else's: %v", err)
+	}
+	if diff := cmp.Diff(before, server.Guests()); diff != "" {
+		t.Errorf("guests (-before +after):\n%s", diff)
+	}
+}
+
 // TestDetachSeedLeavesOthersAlone tries every VM and disc that is not meant.
 func TestDetachSeedLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
