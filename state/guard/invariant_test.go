@@ -319,6 +319,7 @@ func TestHarmlessTextIsNoSecret(t *testing.T) {
 	for _, s := range []string{
 		"worker.abcdefghijklmnop.example.com", "10.0.0.1", "local:iso/numaform-prod-2001-1.iso", "tokens: none",
 		"../modules/proxmox-node/0123456789abcdef", "12 pods want 8 cpu, 16 GiB", "https://pve-1.example:8006/",
+		"Size: type s1.8VCPU-32GB (on-demand), class vault-secret: 8 vCPUs, 32768 MiB, template debian.",
 	} {
 		v := guard.Check(edited(t, "create", edits{after + "tags.0": s}), both, guard.DefaultRules())
 		if v.Decision != guard.Allow {

@@ -20,7 +20,8 @@ var secretPatterns = []struct {
 	{"a cloud access key", regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`)},
 	{"a password hash", regexp.MustCompile(`\$(?:1|5|6|2[aby]|y|7|argon2id?)\$[^\s$]+\$`)},
 	{"a cloud-init document", regexp.MustCompile(`(?m:^#cloud-config\b)`)},
-	{"a password or token", regexp.MustCompile(`(?i)\b(?:password|passwd|passphrase|secret|token|api[_-]?key)["']?\s*[:=]\s*\S`)},
+	// Four characters at least: a class of that name is followed by its vCPUs.
+	{"a password or token", regexp.MustCompile(`(?i)\b(?:password|passwd|passphrase|secret|token|api[_-]?key)["']?\s*[:=]\s*\S{4,}`)},
 }
 
 // shortestSecret is the length of the shortest string that any pattern matches.
