@@ -8,11 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-version"
 	"github.com/hashicorp/hc-install/fs"
 	"github.com/hashicorp/hc-install/product"
+	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
 // DefaultVersion is the constraint on the engine if none is configured.
@@ -37,6 +39,46 @@ type Engine struct {
 	Path string
 	// Version is such as "1.12.6".
 	Version string
+
+	// idle are clients of directories in which nobody works now. Each has asked the
+	// engine for its version, which is a process.
+	idle sync.Map
+}
+
+// keep keeps a client until somebody works in its directory again, and forgets those
+// of directories that are gone.
+func (e *Engine) keep(dir string, client *tfexec.Terraform) {
+	e.idle.Range(func(key, _ any) bool {
+		if name, _ := key.(string); !exists(name) {
+			e.idle.Delete(key)
+		}
+		return true
+	})
+	e.idle.Store(dir, client)
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
+// client returns a client for a directory. Nobody else works there.
+func (e *Engine) client(ctx context.Context, dir string, set func(*tfexec.Terraform) error) (*tfexec.Terraform, error) {
+	if kept, ok := e.idle.LoadAndDelete(dir); ok {
+		client, _ := kept.(*tfexec.Terraform) // nothing else is in it
+		return client, set(client)
+	}
+	client, err := tfexec.NewTerraform(dir, e.Path)
+	if err != nil {
+		return nil, err
+	}
+	if err := set(client); err != nil {
+		return nil, err
+	}
+	// Asked now, because terraform-exec would mix the answer into the output of
+	// the first command that wants to know.
+	_, _, err = client.Version(ctx, false)
+	return client, err
 }
 
 // Name returns the engine's command: tofu or terraform.

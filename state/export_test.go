@@ -1,6 +1,9 @@
 package state
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // What tests look into because no engine can be made to show it.
 var (
@@ -51,4 +54,12 @@ func Held(host string, began, until time.Time, lock *LockedError, here string) b
 // another directory there, that the holder of a lock is gone.
 func Proves(dir, host string, began time.Time, lock *LockedError, here string) bool {
 	return (&run{Host: host, Dir: dir, Began: began, Until: began.Add(time.Minute)}).proves(lock, host, here)
+}
+
+// Gone reports whether the holder of a lock is taken for dead.
+func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w.gone(ctx, lock) }
+
+// AddCalls adds module calls to a directory's list.
+func AddCalls(dir string, files map[string][]byte) bool {
+	return (&Workspace{config: Config{Dir: dir}}).addCalls(files)
 }

@@ -32,39 +32,45 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	if err := w.open(ctx); err != nil {
 		return err
 	}
-	before, err := w.fingerprint()
-	if err != nil {
-		return err
-	}
-	stamp, err := os.ReadFile(w.private(stampFile))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
-	}
-	if string(stamp) == before {
-		return nil
-	}
 	files, err := configFiles(w.config.Dir)
 	if err != nil {
 		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
-	if err := w.follow(); err != nil {
-		return err
+	now := w.fingerprint(files)
+	stamp, err := os.ReadFile(w.private(stampFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
-	_, err = w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
-		return tf.Init(ctx, initOptions(w.config, moved(files))...)
-	})
-	if err != nil {
-		return err
+	switch done := parseFingerprint(stamp); {
+	case done == now:
+		return nil
+	case done.rest == now.rest && w.addCalls(files):
+		// More or fewer calls of modules that are there already need no init.
+	default:
+		if err := w.init(ctx, files); err != nil {
+			return err
+		}
+		// Init may have written the lock file of the providers.
+		if files, err = configFiles(w.config.Dir); err != nil {
+			return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+		}
+		now = w.fingerprint(files)
 	}
-	// Init may have written the lock file of the providers.
-	after, err := w.fingerprint()
-	if err != nil {
-		return err
-	}
-	if err := renameio.WriteFile(w.private(stampFile), []byte(after), 0o600); err != nil {
+	if err := renameio.WriteFile(w.private(stampFile), []byte(now.String()), 0o600); err != nil {
 		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
 	return nil
+}
+
+// init runs the engine's init.
+func (w *Workspace) init(ctx context.Context, files map[string][]byte) error {
+	if err := w.follow(); err != nil {
+		return err
+	}
+	_, err := w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
+		return tf.Init(ctx, initOptions(w.config, moved(files))...)
+	})
+	return err
 }
 
 // initOptions are the options of init. A changed backend is never reconfigured:
@@ -81,12 +87,21 @@ func initOptions(c Config, upgrade bool) []tfexec.InitOption {
 	return options
 }
 
-// fingerprint hashes everything that init depends on.
-func (w *Workspace) fingerprint() (string, error) {
-	files, err := configFiles(w.config.Dir)
-	if err != nil {
-		return "", fmt.Errorf("reading %s: %w", w.config.Dir, err)
-	}
+// fingerprint is the hash of everything that init depends on, and of all of it but
+// the calls of modules.
+type fingerprint struct{ whole, rest string }
+
+// String is what stands in the stamp.
+func (f fingerprint) String() string { return f.whole + " " + f.rest }
+
+// parseFingerprint reads a stamp; what is none equals no fingerprint.
+func parseFingerprint(stamp []byte) fingerprint {
+	whole, rest, _ := strings.Cut(string(stamp), " ")
+	return fingerprint{whole, rest}
+}
+
+// fingerprint hashes what init depends on.
+func (w *Workspace) fingerprint(files map[string][]byte) fingerprint {
 	lines := []string{
 		"engine " + w.config.Engine.Path + " " + w.config.Engine.Version,
 		"plugins " + w.config.PluginDir,
@@ -98,11 +113,19 @@ func (w *Workspace) fingerprint() (string, error) {
 		lines = append(lines, dependencies(name, content)...)
 	}
 	slices.Sort(lines)
+	whole := hashLines(lines)
+	return fingerprint{whole, hashLines(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, callPrefix) }))}
+}
+
+// callPrefix begins the lines that tell of module calls.
+const callPrefix = "module "
+
+func hashLines(lines []string) string {
 	hash := sha256.New()
 	for _, line := range lines {
 		fmt.Fprintf(hash, "%d %s\n", len(line), line)
 	}
-	return hex.EncodeToString(hash.Sum(nil)), nil
+	return hex.EncodeToString(hash.Sum(nil))
 }
 
 // providerLock is the file that holds the providers' versions and hashes.
@@ -150,7 +173,7 @@ func dependencies(name string, content []byte) []string {
 		case "terraform":
 			found = append(found, "terraform "+string(block.Range().SliceBytes(content))+blockText(block, content))
 		case "module":
-			found = append(found, "module "+strings.Join(block.Labels, ".")+" "+
+			found = append(found, callPrefix+strings.Join(block.Labels, ".")+" "+
 				attributeText(block, "source", content)+" "+attributeText(block, "version", content))
 		case "resource", "data", "ephemeral":
 			// The type names the provider.

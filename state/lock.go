@@ -22,7 +22,7 @@ func (w *Workspace) locking(ctx context.Context, operation string, command func(
 	}
 	err = w.fenced(ctx, command)
 	var locked *LockedError
-	if errors.As(err, &locked) && locked.Holder == HolderGone {
+	if errors.As(err, &locked) && w.gone(ctx, locked) {
 		if err = w.breakLock(ctx, locked); err == nil {
 			err = w.fenced(ctx, command)
 		}

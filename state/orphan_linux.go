@@ -11,10 +11,47 @@ import (
 // enginesDie is true where the kernel kills an engine when its parent dies.
 const enginesDie = true
 
+// strangers returns the processes on this host that an engine of a numaform is or has
+// started, other than this process and those below it, sorted, if their environment
+// has the entries too. Processes of other users cannot be read. It reports false
+// where nobody can tell.
+func strangers(entries []string) (pids []int, known bool) {
+	found := marking(func(environ [][]byte) bool {
+		has := func(prefix string) bool {
+			return slices.ContainsFunc(environ, func(e []byte) bool { return bytes.HasPrefix(e, []byte(prefix)) })
+		}
+		return has(runVariable+"=") && !slices.ContainsFunc(entries, func(entry string) bool { return !has(entry) })
+	})
+	return slices.DeleteFunc(found, func(pid int) bool { return descends(pid, os.Getpid()) }), true
+}
+
+// descends reports whether a process is another, or was started below it.
+func descends(pid, from int) bool {
+	for pid > 1 && pid != from {
+		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil {
+			return false
+		}
+		// pid (name) state parent …, where name may hold anything
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if pid, err = strconv.Atoi(string(fields[1])); err != nil {
+			return false
+		}
+	}
+	return pid == from
+}
+
 // marked returns the processes that carry a mark in their environment, sorted.
 // Processes of other users cannot be read and are not ours.
 func marked(mark string) []int {
 	want := []byte(runVariable + "=" + mark)
+	return marking(func(environ [][]byte) bool {
+		return slices.ContainsFunc(environ, func(e []byte) bool { return bytes.Equal(e, want) })
+	})
+}
+
+// marking returns the processes, but for this one, with such an environment, sorted.
+func marking(such func(environ [][]byte) bool) []int {
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return nil
@@ -25,8 +62,7 @@ func marked(mark string) []int {
 		if err != nil {
 			continue
 		}
-		entries := bytes.Split(environ, []byte{0})
-		carries := slices.ContainsFunc(entries, func(e []byte) bool { return bytes.Equal(e, want) })
+		carries := such(bytes.Split(environ, []byte{0}))
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		if carries && err == nil && pid != os.Getpid() {
 			pids = append(pids, pid)

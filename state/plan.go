@@ -49,6 +49,10 @@ type Plan struct {
 	// Digest is the hash of what the plan changes. A plan made again from the same
 	// files and state has the same Digest, so an approval can be carried over.
 	Digest string
+	// Lineage and Serial name the state that the plan was made from; both are empty if
+	// there was none, and if the plan is encrypted.
+	Lineage string
+	Serial  int64
 	// Changes reports whether there is anything to apply.
 	Changes bool
 	// Lost are resources that this workspace left in the state and that are not
@@ -138,7 +142,13 @@ func (w *Workspace) read(ctx context.Context, file string) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
 	}
-	return &Plan{JSON: plan, Raw: out.stdout.Bytes(), SHA256: sum, Digest: digest, file: file}, nil
+	lineage, serial, err := madeFrom(file)
+	if err != nil {
+		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
+	}
+	return &Plan{
+		JSON: plan, Raw: out.stdout.Bytes(), SHA256: sum, Digest: digest, Lineage: lineage, Serial: serial, file: file,
+	}, nil
 }
 
 func fileSum(name string) (string, error) {

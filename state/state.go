@@ -5,6 +5,7 @@
 package state
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -48,6 +49,11 @@ type Config struct {
 	WaitDelay time.Duration
 	// LockTimeout is how long to wait for the state's lock.
 	LockTimeout time.Duration
+	// Gone reports whether every engine that worked on a state on a host, as a lock
+	// names it, is dead, and by which proof; nil means that nobody knows. It is asked
+	// about locks that no run of this directory left behind; about this host only if
+	// no other numaform's engine was found on it.
+	Gone func(ctx context.Context, host string) (proof string, gone bool)
 	// Progress receives what happens during an apply, from one goroutine.
 	Progress func(Event)
 	// Log receives the engine's own words, without secrets.
@@ -80,8 +86,10 @@ type Workspace struct {
 	lock   *os.File
 	client *tfexec.Terraform
 	// env is what the engine sees.
-	env   map[string]string
-	plans int
+	env map[string]string
+	// sockets is the directory of the providers' sockets.
+	sockets string
+	plans   int
 	// begun is when the operation that takes the state's lock began.
 	begun time.Time
 	// crashed is what a process left here that died during an operation.
@@ -143,8 +151,11 @@ func (w *Workspace) Close() error {
 	if w.lock == nil {
 		return nil
 	}
-	err := errors.Join(os.RemoveAll(w.private(plansDir)), w.lock.Close())
-	w.lock, w.client = nil, nil
+	if w.client != nil {
+		w.config.Engine.keep(w.config.Dir, w.client)
+	}
+	err := errors.Join(os.RemoveAll(w.private(plansDir)), os.RemoveAll(w.sockets), w.lock.Close())
+	w.lock, w.client, w.sockets = nil, nil, ""
 	if err != nil {
 		return fmt.Errorf("closing workspace %s: %w", w.config.Dir, err)
 	}

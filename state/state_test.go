@@ -314,6 +314,7 @@ func TestInitOncePerContent(t *testing.T) {
 	out := &log{}
 	dir := root(t, localBackend)
 	write(t, dir, "../m/main.tf", "variable \"x\" {}\n"+`resource "terraform_data" "x" { input = var.x }`)
+	write(t, dir, "../n/main.tf", `resource "terraform_data" "x" {}`)
 	call := func(name string, x int) {
 		write(t, dir, name+".tf", fmt.Sprintf("module %q {\n  source = \"../m\"\n  x = %d\n}\n", name, x))
 	}
@@ -328,7 +329,8 @@ func TestInitOncePerContent(t *testing.T) {
 		{"a resource's input", func() { write(t, dir, "a.tf", resource("a", "2")) }, 1},
 		{"a module call", func() { call("x", 1) }, 2},
 		{"a module's input", func() { call("x", 2) }, 2},
-		{"another module call", func() { call("y", 1) }, 3},
+		{"another call of that module", func() { call("y", 1) }, 2},
+		{"a call of another module", func() { write(t, dir, "z.tf", "module \"z\" {\n  source = \"../n\"\n}\n") }, 3},
 		{"no engine data", func() {
 			if err := os.Remove(filepath.Join(dir, ".terraform", "numaform", "init")); err != nil {
 				t.Fatal(err)

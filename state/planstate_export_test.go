@@ -1,0 +1,4 @@
+package state
+
+// MadeFrom is madeFrom.
+var MadeFrom = madeFrom
