@@ -92,6 +92,9 @@ type Open struct {
 	// Made are new VMs of which nobody has looked yet whether another writer gave the
 	// same CPUs away.
 	Made []guard.Target `json:"made,omitempty"`
+	// Change is the id of the change that is under way there, if it is an earlier one
+	// that goes on beside this.
+	Change string `json:"change,omitempty"`
 }
 
 // Outcome is what happened.
@@ -102,6 +105,8 @@ type Outcome struct {
 	Time     time.Time     `json:"time"`
 	Duration time.Duration `json:"duration_ns"`
 	Shards   []Ended       `json:"shards,omitempty"`
+	// Outside are writes to Proxmox that no plan holds, such as the upload of a seed.
+	Outside []string `json:"outside,omitempty"`
 }
 
 // Ended is how the apply of one host ended.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -35,6 +36,8 @@ type Result struct {
 	Imported []guard.Target
 	Deleted  []guard.Target
 	Updated  []guard.Target
+	// Outside are writes to Proxmox that no plan holds.
+	Outside  []string
 	Duration time.Duration
 	Err      error
 }
@@ -78,39 +81,68 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (re
 
 // apply is Apply under the fleet's lock.
 func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
-	started := s.config.Clock.Now()
+	begun, err := s.begin(ctx, change, approve)
+	if err != nil {
+		return nil, err
+	}
+	return s.finish(ctx, begun, func(Result) {})
+}
+
+// begun is a change that is what is wanted, with the plans that make it so.
+type begun struct {
+	change  *Change
+	plans   []ShardPlan
+	started time.Time
+	// id is the record's, or empty if there was nothing to record.
+	id string
+}
+
+// begin plans a change, asks approve, and makes it what is wanted.
+func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b *begun, err error) {
+	b = &begun{change: change, started: s.config.Clock.Now()}
 	if err := s.unmoved(ctx, change.from); err != nil {
 		return nil, err
 	}
 	how := planning{work: filepath.Join(s.config.Dir, store.PrivateDir, "work")}
-	if change.Empty() {
+	if change.Empty() && !change.lean {
 		// Nothing is asked for, so there is time to look at everything.
 		how.more = change.After.Hosts
 	}
-	plans, err := s.plan(ctx, change, how)
-	defer func() { err = errors.Join(err, closeAll(plans)) }()
-	if err != nil {
-		return nil, err
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closeAll(b.plans))
+			b = nil
+		}
+	}()
+	if b.plans, err = s.plan(ctx, change, how); err != nil {
+		return b, err
 	}
-	approver, err := approve(plans)
+	approver, err := approve(b.plans)
 	if err != nil {
-		return nil, errors.Join(err, s.note(ctx, change, plans))
+		return b, errors.Join(err, s.note(ctx, change, b.plans))
 	}
-	if !change.writes(plans) {
-		results = s.applyAll(ctx, change, plans)
+	if !change.writes(b.plans) {
+		return b, nil
+	}
+	record := s.record(change, b.plans, approver)
+	err = s.config.Store.Begin(ctx, change.from.revision, withModules(change), record)
+	if errors.Is(err, store.ErrMoved) {
+		err = fmt.Errorf("%w: %w", ErrFleetChanged, err)
+	}
+	b.id = record.ID
+	return b, err
+}
+
+// finish applies what was begun, tells ended of each shard, and records the outcome.
+func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (results []Result, err error) {
+	defer func() { err = errors.Join(err, closeAll(b.plans)) }()
+	results = s.applyAll(ctx, b.change, b.plans, ended)
+	if b.id == "" {
 		return results, failed(results)
 	}
-	record := s.record(change, plans, approver)
-	if err := s.config.Store.Begin(ctx, change.from.revision, withModules(change), record); err != nil {
-		if errors.Is(err, store.ErrMoved) {
-			err = fmt.Errorf("%w: %w", ErrFleetChanged, err)
-		}
-		return nil, err
-	}
-	results = s.applyAll(ctx, change, plans)
 	// What was done is recorded even if the caller gave up meanwhile.
-	ended := s.outcome(record.ID, started, results)
-	return results, errors.Join(failed(results), s.config.Store.End(context.WithoutCancel(ctx), ended))
+	outcome := s.outcome(b.id, b.started, results)
+	return results, errors.Join(failed(results), s.config.Store.End(context.WithoutCancel(ctx), outcome))
 }
 
 // note records what planning had to do to a backend for a change that is not made.
@@ -155,13 +187,18 @@ func withModules(change *Change) generator.Files {
 	return files
 }
 
-func (s *Scaler) applyAll(ctx context.Context, change *Change, plans []ShardPlan) []Result {
+func (s *Scaler) applyAll(ctx context.Context, change *Change, plans []ShardPlan, ended func(Result)) []Result {
 	results := make([]Result, len(plans))
 	var group errgroup.Group
 	group.SetLimit(maxParallelShards)
 	for i := range plans {
 		group.Go(func() error {
 			results[i] = s.applyShard(ctx, change, &plans[i])
+			if plans[i].workspace != nil {
+				// Others of the change may go on for long, and the next one may need it.
+				results[i].Err = errors.Join(results[i].Err, plans[i].workspace.Close())
+			}
+			ended(results[i])
 			return nil
 		})
 	}
@@ -176,7 +213,8 @@ func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan
 	case plan.Err != nil:
 		result.Err = plan.Err
 	case plan.Changes():
-		result.Err = s.applyPlan(ctx, change, plan)
+		result.Outside, result.Err = s.applyPlan(ctx, change, plan)
+		s.config.Observe.ApplyDone(plan.Shard, s.config.Clock.Since(started), result.Err)
 	case len(change.open[plan.Shard].Made) > 0:
 		result.Err = s.uncontended(ctx, change, plan)
 	}
@@ -185,33 +223,73 @@ func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan
 }
 
 // applyPlan reads the host again and applies the saved plan if nothing speaks
-// against it.
-func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan) error {
+// against it. It returns what was written to Proxmox besides.
+func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan) (outside []string, err error) {
 	if plan.Verdict.Decision == guard.Deny {
-		return &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
+		return nil, &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
 	}
 	w, err := s.look(ctx, change, plan.Shard, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, vm := range plan.TakenOut {
 		w.removed[generator.Address(&vm)] = vm
 	}
 	if err := w.stillFree(plan.Intent); err != nil {
-		return err
+		return nil, err
 	}
 	if lost, _ := w.contested(plan.Intent.Create); len(lost.VMs) > 0 {
-		return lost
+		return nil, lost
 	}
 	if err := s.stillDrained(ctx, w, plan.Intent); err != nil {
-		return err
+		return nil, err
+	}
+	if outside, err = s.prepareGuests(ctx, w, plan.Intent, change.leaving); err != nil {
+		return outside, err
 	}
 	s.config.Progress(plan.Shard, fmt.Sprintf("applying: %d to create, %d to import, %d to delete",
 		len(plan.Intent.Create), len(plan.Intent.Import), len(plan.Intent.Delete)))
 	if _, err := plan.workspace.Apply(ctx, plan.Plan); err != nil {
-		return err
+		return outside, err
 	}
-	return s.uncontended(ctx, change, plan)
+	return outside, s.uncontended(ctx, change, plan)
+}
+
+// prepareGuests uploads what new VMs join with, and ends those that are destroyed in
+// good order. A half-made VM that is to go is only recovered to be destroyed next: it
+// joins nothing, and nobody would give it anything to join with.
+func (s *Scaler) prepareGuests(ctx context.Context, w *wanted, intent guard.Intent, doomed map[fleet.Key]bool) (written []string, err error) {
+	if s.config.Guests == nil {
+		return nil, nil
+	}
+	unstarted := slices.DeleteFunc(slices.Clone(intent.Import), func(t guard.Target) bool {
+		return !t.Incomplete || doomed[w.vms[t.Address].Key]
+	})
+	coming, leaving := vmsAt(w.vms, slices.Concat(intent.Create, unstarted)), vmsAt(w.removed, intent.Delete)
+	if len(coming) > 0 {
+		if written, err = s.config.Guests.Seed(ctx, coming); err != nil {
+			return written, fmt.Errorf("seeding %s: %w", names(coming), err)
+		}
+	}
+	if len(leaving) == 0 {
+		return written, nil
+	}
+	more, err := s.config.Guests.ShutDown(ctx, leaving)
+	if err != nil {
+		err = fmt.Errorf("shutting down %s: %w", names(leaving), err)
+	}
+	return append(written, more...), err
+}
+
+// vmsAt returns the VMs at the targets' addresses.
+func vmsAt(vms map[string]fleet.VM, targets []guard.Target) []fleet.VM {
+	var found []fleet.VM
+	for _, target := range targets {
+		if vm, ok := vms[target.Address]; ok {
+			found = append(found, vm)
+		}
+	}
+	return found
 }
 
 // stillDrained refuses to delete a VM whose Node got pods since the plan was made.

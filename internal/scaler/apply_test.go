@@ -124,6 +124,11 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldWith(t, func(*scaler.Config) {})
+}
+
+func newWorldWith(t *testing.T, change func(*scaler.Config)) *world {
+	t.Helper()
 	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +136,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{sim: testenv.Proxmox(t)}
 	w.client = testenv.Client(t, w.sim)
 	dir := filepath.Join(t.TempDir(), "fleet")
-	w.Scaler = scaler.New(scaler.Config{
+	config := scaler.Config{
 		ClusterID: clusterID, Store: store.NewDirectory(dir), Dir: dir, Drained: allDrained, Actor: "test", Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{
 			Name: testenv.Region, Endpoint: w.sim.URL(), CAFile: testenv.CertFile(t, w.sim),
@@ -139,7 +144,9 @@ func newWorld(t *testing.T) *world {
 		}},
 		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: guard.DefaultRules(),
 		Progress: func(shard fleet.Shard, message string) { t.Logf("%s: %s", shard, message) },
-	})
+	}
+	change(&config)
+	w.Scaler = scaler.New(config)
 	return w
 }
 

@@ -139,7 +139,7 @@ func cloning(from *standing, snapshot *topology.Snapshot) []located {
 	making := map[guestID]located{}
 	for _, vm := range vms {
 		id := guestID{vm.Host.Region, vm.VMID}
-		if guest, exists := guests[id]; exists && guest.underWay() {
+		if guest, exists := guests[id]; exists && guest.underWay() && !from.busy[guest.host] {
 			making[id] = guest
 		}
 	}

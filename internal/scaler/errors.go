@@ -103,3 +103,15 @@ type NotDrainedError struct{ VM, Reason string }
 func (e *NotDrainedError) Error() string {
 	return fmt.Sprintf("vm %s is not deleted: %s; then apply again", e.VM, e.Reason)
 }
+
+// PlanError says that a host could not be planned: nothing is known against the VMs
+// that were to be made there.
+type PlanError struct {
+	Shard fleet.Shard
+	Err   error
+}
+
+func (e *PlanError) Error() string { return fmt.Sprintf("planning %s: %v", e.Shard, e.Err) }
+
+// Unwrap returns the cause.
+func (e *PlanError) Unwrap() error { return e.Err }

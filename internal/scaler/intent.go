@@ -112,10 +112,20 @@ func (w *wanted) staleChange(change *tfjson.ResourceChange) bool {
 		return true
 	case actions.Delete():
 		return w.strangers(attributes) || w.gone(attributes)
-	case actions.NoOp() || actions.Update():
+	case actions.Update():
+		return w.gone(attributes) || w.cutOff(change.Address)
+	case actions.NoOp():
 		return w.gone(attributes)
 	}
 	return false
+}
+
+// cutOff reports whether a VM of the files is there and was never finished: what was
+// begun to finish it was cut off, too. Imported anew, it may be finished.
+func (w *wanted) cutOff(address string) bool {
+	vm, ours := w.vms[address]
+	guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
+	return w.interrupted && ours && exists && w.is(guest, vm) && !guest.Running
 }
 
 // gone reports whether the VM of a resource's values provably does not exist. The

@@ -70,7 +70,7 @@ func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (
 	s.askNodes(ctx, w)
 	plan.Intent = w.intent(plan.Plan.JSON, nil)
 	plan.Intent.Targeted = true
-	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	plan.Verdict = s.check(plan)
 	return plan.Verdict.Decision == guard.Allow, nil
 }
 
@@ -88,14 +88,14 @@ func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) error
 	for _, vm := range todo.partial {
 		plan.Intent.Update = append(plan.Intent.Update, w.target(vm))
 	}
-	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	plan.Verdict = s.check(plan)
 	return nil
 }
 
 // settle plans until files, state and Proxmox have come to terms, and returns what
 // the last plan imports.
 func (s *Scaler) settle(ctx context.Context, plan *ShardPlan, w *wanted) (todo step, err error) {
-	if plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{}); err != nil {
+	if plan.Plan, err = s.planWith(ctx, plan.workspace, plan.options()); err != nil {
 		return step{}, err
 	}
 	todo, err = w.next(plan.Plan.JSON)
@@ -109,7 +109,7 @@ func (s *Scaler) settle(ctx context.Context, plan *ShardPlan, w *wanted) (todo s
 	if err != nil {
 		return step{}, err
 	}
-	options := state.PlanOptions{}
+	options := plan.options()
 	if recovered := slices.Concat(todo.imports, todo.partial); len(recovered) > 0 {
 		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not wholly in the state", len(recovered)))
 		options.Imports = importsOf(recovered)
@@ -165,13 +165,24 @@ func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (e
 	if err := plan.workspace.Forget(ctx, stale...); err != nil {
 		return err
 	}
-	plan.Plan, err = s.planWith(ctx, plan.workspace, state.PlanOptions{})
+	plan.Plan, err = s.planWith(ctx, plan.workspace, plan.options())
 	return err
 }
+
+// options are those of a plan of all of a shard. A dry one takes no lock: it changes
+// nothing, and would keep an apply out that comes meanwhile.
+func (p *ShardPlan) options() state.PlanOptions { return state.PlanOptions{Unlocked: p.dry} }
 
 func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, options state.PlanOptions) (*state.Plan, error) {
 	if err := workspace.Init(ctx); err != nil {
 		return nil, err
 	}
 	return workspace.Plan(ctx, options)
+}
+
+// check asks the guard.
+func (s *Scaler) check(plan *ShardPlan) guard.Verdict {
+	started := s.config.Clock.Now()
+	defer func() { s.config.Observe.GuardDone(s.config.Clock.Since(started)) }()
+	return guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -18,7 +19,7 @@ func (s *Scaler) limit(change *Change, plans []ShardPlan) {
 			parts = append(parts, guard.HostIntent{Host: plans[i].Shard, Intent: plans[i].Intent})
 		}
 	}
-	verdict := guard.CheckLimits(parts, events(change.from.recent, s.config.Clock.Now()), s.config.Rules.Limits)
+	verdict := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now()), s.config.Rules.Limits)
 	for i := range plans {
 		if plans[i].Err == nil {
 			plans[i].Verdict = plans[i].Verdict.And(verdict.On(plans[i].Shard))
@@ -27,23 +28,33 @@ func (s *Scaler) limit(change *Change, plans []ShardPlan) {
 }
 
 // events returns what the guard counts of earlier changes.
-func events(entries []audit.Entry, now time.Time) []guard.Event {
+func events(from *standing, now time.Time) []guard.Event {
 	var found []guard.Event
-	for i := range entries {
-		entry := &entries[i]
-		failures := map[string]bool{}
+	for i := range from.recent {
+		entry := &from.recent[i]
+		failures := map[fleet.Shard]bool{}
 		for _, open := range entry.Unfinished() {
-			failures[open.Host.String()] = true
+			failures[open.Host] = entry.Outcome != nil || !from.goesOn(i, open.Host)
 		}
 		for _, shard := range entry.Change.Shards {
 			base := guard.Event{
 				Change: entry.Change.ID, AgeSeconds: int64(now.Sub(entry.Change.Time) / time.Second),
-				Host: shard.Host, Failed: failures[shard.Host.String()],
+				Host: shard.Host, Failed: failures[shard.Host],
 			}
 			found = append(found, byPool(base, shard)...)
 		}
 	}
 	return found
+}
+
+// goesOn reports whether a change without an outcome has not failed on a host: it is
+// applied there now, came to a good end, or died and was finished by a later one.
+func (n *standing) goesOn(i int, shard fleet.Shard) bool {
+	well := func(e audit.Ended) bool { return e.Host == shard && e.Error == "" }
+	return n.busy[shard] || n.done[endedShard{n.recent[i].Change.ID, shard}] ||
+		slices.ContainsFunc(n.recent[i+1:], func(later audit.Entry) bool {
+			return later.Outcome != nil && slices.ContainsFunc(later.Outcome.Shards, well)
+		})
 }
 
 // byPool parts what happened on a host by pool. What made and deleted nothing does

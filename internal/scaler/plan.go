@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"time"
 
+	"github.com/google/renameio/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/fleet"
@@ -96,10 +99,7 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	}
 	slices.SortFunc(shards, topology.HostID.Compare)
 	shards = slices.Compact(shards)
-	if err := store.NewDirectory(how.work).Write(withModules(change)); err != nil {
-		return nil, err
-	}
-	if err := s.writeCAs(how.work); err != nil {
+	if err := s.writeWork(change, shards, how); err != nil {
 		return nil, err
 	}
 	plans := make([]ShardPlan, len(shards))
@@ -123,6 +123,44 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	s.limit(change, plans)
 	return plans, nil
 }
+
+// writeWork writes what the engine works on.
+func (s *Scaler) writeWork(change *Change, shards []fleet.Shard, how planning) error {
+	if err := store.NewDirectory(how.work).Write(withModules(change)); err != nil {
+		return err
+	}
+	if err := s.writeCAs(how.work); err != nil {
+		return err
+	}
+	return s.keepFromBackend(change, shards, how)
+}
+
+// keepFromBackend lets a dry run plan hosts that had no VM yet without the backend:
+// some backends write an empty state as soon as one looks.
+func (s *Scaler) keepFromBackend(change *Change, shards []fleet.Shard, how planning) error {
+	if !how.dry || s.config.Backend.Type == "local" {
+		return nil
+	}
+	alone := change.After
+	alone.Backend = fleet.Backend{Type: "local"}
+	files, err := s.config.Release.Render(alone)
+	if err != nil {
+		return fmt.Errorf("planning without the backend: %w", err)
+	}
+	for _, shard := range shards {
+		if slices.Contains(change.Before.Hosts, shard) {
+			continue
+		}
+		name := path.Join(generator.ShardDir(shard), rootFile)
+		if err := os.WriteFile(filepath.Join(how.work, filepath.FromSlash(name)), files[name], 0o600); err != nil {
+			return fmt.Errorf("planning without the backend: %w", err)
+		}
+	}
+	return nil
+}
+
+// rootFile names the backend of a shard.
+const rootFile = "main.tf"
 
 // planAgain drops plans that are of files before some were restored.
 func (s *Scaler) planAgain(ctx context.Context, change *Change, how planning, old []ShardPlan, err error) ([]ShardPlan, error) {
@@ -149,9 +187,6 @@ func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 // wanted and what is differ.
 func (c *Change) unfinished() []fleet.Shard {
 	var shards []fleet.Shard
-	for shard := range c.open {
-		shards = append(shards, shard)
-	}
 	guests := locate(c.Snapshot)
 	for _, vm := range c.Before.VMs {
 		if _, exists := guests[guestID{vm.Host.Region, vm.VMID}]; !exists {
@@ -161,7 +196,11 @@ func (c *Change) unfinished() []fleet.Shard {
 	for _, guest := range c.unwanted() {
 		shards = append(shards, guest.host)
 	}
-	return shards
+	shards = slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.quiet[shard] })
+	for shard := range c.open {
+		shards = append(shards, shard)
+	}
+	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.busy[shard] })
 }
 
 // checkPins refuses a new VM whose pins the credential may not write: Proxmox
@@ -182,9 +221,11 @@ func (s *Scaler) checkPins(change *Change) error {
 // planShard fills the plan of a shard, or its Err.
 func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan, work string, unfinished bool) {
 	plan.workspace, plan.Err = s.workspace(change, work, plan.Shard, plan.dry)
+	started := s.config.Clock.Now()
 	if plan.Err == nil {
 		plan.Err = s.judge(ctx, change, plan, unfinished)
 	}
+	s.config.Observe.PlanDone(plan.Shard, s.config.Clock.Since(started), plan.Err)
 }
 
 // look gathers what may happen to a shard, with its guests read again if fresh.
@@ -256,6 +297,15 @@ func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard, dry b
 				s.config.Progress(shard, event.Message)
 			}
 		},
+	}
+	if !dry {
+		// A dry run's directory is its own, and the lock that it meets may be that of an
+		// apply of this very process.
+		config.Gone = s.config.HolderGone
+	}
+	if config.Gone != nil {
+		// Nobody else works on this state who lives.
+		config.LockTimeout = 5 * time.Second
 	}
 	if s.config.Backend.Type == "local" {
 		if config.BackendConfig, err = s.localState(work, shard, dry); err != nil {
@@ -334,7 +384,8 @@ func (s *Scaler) writeCAs(work string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("writing the certificates of %s: %w", region.Name, err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "ca.pem"), pem, 0o644); err != nil {
+		// A provider of another shard may be reading it.
+		if err := renameio.WriteFile(filepath.Join(dir, "ca.pem"), pem, 0o644); err != nil {
 			return fmt.Errorf("writing the certificates of %s: %w", region.Name, err)
 		}
 	}

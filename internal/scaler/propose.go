@@ -21,6 +21,9 @@ import (
 type Request struct {
 	Spec      fleet.Spec
 	Placement fleet.Placement
+	// Key is the VM's, where the caller must find it again; empty lets the scaler
+	// choose one.
+	Key fleet.Key
 }
 
 // Change is a step from the fleet that is to the fleet that shall be. It is only
@@ -49,6 +52,13 @@ type Change struct {
 	from *standing
 	// narrow plans only the shards that the change touches.
 	narrow bool
+	// lean plans only the shards that the change touches and those where something is
+	// unfinished, also if nothing is asked for.
+	lean bool
+	// leaving are VMs that are to go, be it by this change or by a later one.
+	leaving map[fleet.Key]bool
+	// outside are writes to Proxmox since the last change that no plan holds.
+	outside []string
 	// open is what earlier changes have begun and not finished.
 	open map[fleet.Shard]audit.Open
 	// rotations are how far VMIDs are given out with the change.
@@ -64,10 +74,15 @@ func (s *Scaler) newChange(ctx context.Context, snapshot *topology.Snapshot) (*C
 	if snapshot, err = s.awaitClones(ctx, from, snapshot); err != nil {
 		return nil, err
 	}
+	return s.changeFrom(from, snapshot), nil
+}
+
+// changeFrom returns a change of a fleet as it stands, that asks for nothing yet.
+func (s *Scaler) changeFrom(from *standing, snapshot *topology.Snapshot) *Change {
 	return &Change{
 		Before: from.fleet, After: copyFleet(from.fleet), BeforeFiles: from.files, Snapshot: snapshot,
 		from: from, open: from.open(), rotations: maps.Clone(from.rotations),
-	}, nil
+	}
 }
 
 // Warnings tells of guests that a person should look at: VMs of the fleet whose
@@ -180,38 +195,58 @@ func (s *Scaler) unknownRegions(requests []Request) []topology.RegionName {
 
 // nameIn names the requests of a region.
 func (s *Scaler) nameIn(change *Change, region topology.RegionName, requests []Request, taken []fleet.VMID) error {
-	used := slices.Clone(taken)
-	for _, vm := range change.Before.VMs {
-		if vm.Host.Region == region {
-			used = append(used, vm.VMID)
-		}
-	}
-	for h := range change.Snapshot.Hosts {
-		if host := &change.Snapshot.Hosts[h]; host.Region == region {
-			for _, guest := range host.Guests {
-				used = append(used, fleet.VMID(guest.VMID))
-			}
-		}
-	}
+	used := usedVMIDs(region, change.Before.VMs, change.Snapshot, taken)
 	allocator := fleet.NewAllocator(region, s.region(region).VMIDs, change.rotations[region], used)
 	for _, request := range requests {
 		if request.Placement.Host.Region != region {
 			continue
 		}
-		source, err := templateOf(change.Snapshot, request)
+		vm, err := s.name(allocator, change.Snapshot, request)
 		if err != nil {
 			return err
 		}
-		vm, err := allocator.Name(change.After.ClusterID, request.Spec, request.Placement, source)
-		if err != nil {
-			return err
-		}
-		vm.Module = modules.HashOf(s.config.Release.Modules)
 		change.Added = append(change.Added, vm)
 		change.After.VMs = append(change.After.VMs, vm)
 	}
 	change.rotations[region] = allocator.Rotation()
 	return nil
+}
+
+// usedVMIDs returns the VMIDs of a region that must not be given out: those of VMs,
+// of guests, and others that are taken.
+func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Snapshot, taken []fleet.VMID) []fleet.VMID {
+	used := slices.Clone(taken)
+	for _, vm := range vms {
+		if vm.Host.Region == region {
+			used = append(used, vm.VMID)
+		}
+	}
+	for h := range snapshot.Hosts {
+		if host := &snapshot.Hosts[h]; host.Region == region {
+			for _, guest := range host.Guests {
+				used = append(used, fleet.VMID(guest.VMID))
+			}
+		}
+	}
+	return used
+}
+
+// name makes a VM of a request.
+func (s *Scaler) name(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {
+	source, err := templateOf(snapshot, request)
+	if err != nil {
+		return fleet.VM{}, err
+	}
+	vm, err := allocator.Name(s.config.ClusterID, request.Spec, request.Placement, source)
+	if err != nil {
+		return fleet.VM{}, err
+	}
+	if request.Key != "" {
+		vm.Key = request.Key
+	}
+	vm.Module = modules.HashOf(s.config.Release.Modules)
+	vm.Seed, err = seedOf(snapshot, s.config.ClusterID, &vm)
+	return vm, err
 }
 
 // splitLost tells the VMs that hold their VMID from those that were never made
@@ -242,8 +277,9 @@ func templateOf(snapshot *topology.Snapshot, request Request) (fleet.Source, err
 	if host == nil {
 		return fleet.Source{}, fmt.Errorf("placing on %s: Proxmox has no such host any more: plan again", request.Placement.Host)
 	}
-	for _, template := range host.Templates {
-		if template.Name == request.Spec.Template {
+	numbered := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return fleet.VMID(t.VMID) == request.Spec.TemplateVMID })
+	for i, template := range host.Templates {
+		if template.Name == request.Spec.Template && (numbered < 0 || i == numbered) {
 			return fleet.Source{
 				VMID: fleet.VMID(template.VMID), DiskInterface: template.DiskInterface,
 				DiskGiB: template.DiskGiB, Storage: template.Storage, Options: template.Options,

@@ -20,8 +20,18 @@ import (
 // something, or something under way, which this run may have found finished.
 func (c *Change) writes(plans []ShardPlan) bool {
 	noted := slices.ContainsFunc(plans, func(p ShardPlan) bool { return len(p.outside) > 0 })
-	return noted || !c.Empty() || len(c.open) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) ||
+	return noted || len(c.outside) > 0 || !c.Empty() || c.looksAtOpen() || !sameFiles(c.BeforeFiles, withModules(c)) ||
 		slices.ContainsFunc(plans, func(p ShardPlan) bool { return p.Changes() })
+}
+
+// looksAtOpen reports whether anything is under way that nobody works at now.
+func (c *Change) looksAtOpen() bool {
+	for shard := range c.open {
+		if !c.from.busy[shard] {
+			return true
+		}
+	}
+	return false
 }
 
 // record says, before anything happens, what shall happen and why.
@@ -38,6 +48,7 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 		Rotations: s.rotated(change, plans),
 	}
 	record.ID = changeID(now, change, s.config.Actor)
+	record.Outside = slices.Clone(change.outside)
 	for i := range plans {
 		plan := &plans[i]
 		record.Removed = append(record.Removed, plan.TakenOut...)
@@ -49,7 +60,7 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 			record.Shards = append(record.Shards, shard)
 		}
 	}
-	record.Open = change.opens(plans)
+	record.Open = change.opens(record.ID, plans)
 	record.Why = cmp.Or(change.Why, why(&record))
 	return record
 }
@@ -98,7 +109,7 @@ func (p *ShardPlan) record(approver string) audit.Shard {
 
 // opens returns what is under way once the change has begun: what was before, and
 // each shard that is to change or could not be planned.
-func (c *Change) opens(plans []ShardPlan) []audit.Open {
+func (c *Change) opens(id string, plans []ShardPlan) []audit.Open {
 	open := maps.Clone(c.open)
 	for i := range plans {
 		plan := &plans[i]
@@ -106,7 +117,7 @@ func (c *Change) opens(plans []ShardPlan) []audit.Open {
 			continue
 		}
 		entry := open[plan.Shard]
-		entry.Host = plan.Shard
+		entry.Host, entry.Change = plan.Shard, id
 		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Shard), plan.TakenOut)
 		entry.Made = plan.unlooked(entry.Made)
 		open[plan.Shard] = entry
@@ -150,6 +161,9 @@ func why(record *audit.Change) string {
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:
+		if len(record.Shards) == 0 && len(record.Outside) > 0 {
+			return "note what was written outside a plan"
+		}
 	}
 	return "finish what was begun"
 }
@@ -179,6 +193,7 @@ func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.O
 			ended.Error = result.Err.Error()
 		}
 		outcome.Shards = append(outcome.Shards, ended)
+		outcome.Outside = append(outcome.Outside, result.Outside...)
 	}
 	return outcome
 }

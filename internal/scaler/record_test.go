@@ -32,9 +32,13 @@ func TestRecord(t *testing.T) {
 	if record.Kind != audit.KindScaleUp || !strings.Contains(record.Why, "pods need workers-2001") || !strings.HasPrefix(record.ID, record.Time.Format("20060102T150405Z-")) {
 		t.Errorf("record %s: %s, %q", record.ID, record.Kind, record.Why)
 	}
+	before, err := s.History(t.Context(), time.Time{})
+	if err != nil || len(before) != 1 {
+		t.Fatalf("history %v, %v", before, err)
+	}
 	wantOpen := []audit.Open{
-		{Host: pve1, Made: []guard.Target{created, {Address: "module.b", Key: "b", Incomplete: true}}},
-		{Host: pve2, Removed: []fleet.VM{vm(pve2, 2000)}},
+		{Host: pve1, Made: []guard.Target{created, {Address: "module.b", Key: "b", Incomplete: true}}, Change: record.ID},
+		{Host: pve2, Removed: []fleet.VM{vm(pve2, 2000)}, Change: before[0].Change.ID},
 	}
 	if diff := cmp.Diff(wantOpen, record.Open); diff != "" {
 		t.Errorf("open (-want +got):\n%s", diff)
@@ -42,8 +46,7 @@ func TestRecord(t *testing.T) {
 	if diff := cmp.Diff([]string{"broke a lock"}, record.Outside); diff != "" {
 		t.Errorf("outside (-want +got):\n%s", diff)
 	}
-	history, err := s.History(t.Context(), time.Time{})
-	if err != nil || len(history) != 1 || !history[0].Change.Time.Before(record.Time) || history[0].Change.ID >= record.ID {
-		t.Errorf("history %v, %v: want one change before %s", history, err, record.ID)
+	if !before[0].Change.Time.Before(record.Time) || before[0].Change.ID >= record.ID {
+		t.Errorf("history %v: want one change before %s", before, record.ID)
 	}
 }

@@ -31,6 +31,35 @@ type Proxmox interface {
 	ProviderEnv() map[string]string
 }
 
+// Guests does for VMs what no plan can. Each write is a line for the record.
+type Guests interface {
+	// Seed uploads what new VMs join with, right before they are made.
+	Seed(ctx context.Context, vms []fleet.VM) (written []string, err error)
+	// ShutDown ends guests in good order before their VMs are destroyed. A guest that
+	// does not obey is no error.
+	ShutDown(ctx context.Context, vms []fleet.VM) (written []string, err error)
+}
+
+// Observer is told how long things take.
+type Observer interface {
+	PlanDone(shard fleet.Shard, took time.Duration, err error)
+	GuardDone(took time.Duration)
+	ApplyDone(shard fleet.Shard, took time.Duration, err error)
+	// Queued is told how many VMs wait to be made or removed, and QueueDone how long one
+	// did.
+	Queued(vms int)
+	QueueDone(shard fleet.Shard, waited time.Duration)
+}
+
+// unobserved drops what it is told.
+type unobserved struct{}
+
+func (unobserved) PlanDone(fleet.Shard, time.Duration, error)  {}
+func (unobserved) GuardDone(time.Duration)                     {}
+func (unobserved) ApplyDone(fleet.Shard, time.Duration, error) {}
+func (unobserved) Queued(int)                                  {}
+func (unobserved) QueueDone(fleet.Shard, time.Duration)        {}
+
 // Region is what the scaler knows of a Proxmox cluster from the configuration.
 type Region struct {
 	Name     topology.RegionName
@@ -67,9 +96,16 @@ type Config struct {
 	// does not exist is drained. nil means that nothing is known of Nodes, and no VM
 	// is deleted.
 	Drained func(ctx context.Context, node string) error
+	// HolderGone proves that no engine that ran on a host, which a lock names, lives;
+	// nil means that nobody can.
+	HolderGone func(ctx context.Context, host string) (proof string, gone bool)
 	// Blind says why a Node that Drained does not know may be there all the same, or
 	// is empty. Then files that people deleted delete nothing.
 	Blind string
+	// Guests does for VMs what no plan can; nil does nothing.
+	Guests Guests
+	// Observe is told how long things take; nil drops it.
+	Observe Observer
 	// Release is what is written into fleets; the zero value is what this numaform
 	// brings along.
 	Release generator.Release
@@ -84,7 +120,11 @@ type Config struct {
 }
 
 // Scaler is the single writer of one fleet.
-type Scaler struct{ config Config }
+type Scaler struct {
+	config Config
+	// running is what goes on beside a change, in this process.
+	running *running
+}
 
 // New returns the scaler of a fleet. It touches nothing.
 func New(config Config) *Scaler {
@@ -97,7 +137,10 @@ func New(config Config) *Scaler {
 	if config.Release.Modules == nil {
 		config.Release = generator.Current()
 	}
-	return &Scaler{config: config}
+	if config.Observe == nil {
+		config.Observe = unobserved{}
+	}
+	return &Scaler{config: config, running: newRunning()}
 }
 
 func (s *Scaler) region(name topology.RegionName) Region {

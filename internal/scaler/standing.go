@@ -1,10 +1,12 @@
 package scaler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -23,6 +25,12 @@ type standing struct {
 	recent []audit.Entry
 	// rotations are how far VMIDs were given out.
 	rotations rotations
+	// busy are the shards that this process applies a change to now.
+	busy map[fleet.Shard]bool
+	// quiet are shards that look unfinished, and where there was nothing to do.
+	quiet map[fleet.Shard]bool
+	// done are shards that ended well in changes whose other shards go on.
+	done map[endedShard]bool
 }
 
 // recently is how far back the history is read for a change, at least.
@@ -30,11 +38,13 @@ const recently = 24 * time.Hour
 
 // stand reads the fleet and its recent history.
 func (s *Scaler) stand(ctx context.Context) (*standing, error) {
+	// What runs is asked first: what ends while the history is read counts as running.
+	busy, done := s.running.now()
 	files, revision, err := s.config.Store.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now := &standing{files: files, revision: revision, fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
+	now := &standing{busy: busy, done: done, files: files, revision: revision, fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
 	since := max(recently, time.Duration(s.config.Rules.Limits.WindowSeconds)*time.Second)
 	if now.recent, err = s.config.Store.History(ctx, s.config.Clock.Now().Add(-since)); err != nil {
 		return nil, err
@@ -84,9 +94,25 @@ func (n *standing) open() map[fleet.Shard]audit.Open {
 		return found
 	}
 	for _, open := range n.recent[len(n.recent)-1].Unfinished() {
-		found[open.Host] = open
+		if !n.ended(open) {
+			found[open.Host] = open
+		}
 	}
 	return found
+}
+
+// ended reports whether an earlier change that was under way on a host beside the
+// newest one has come to a good end there.
+func (n *standing) ended(open audit.Open) bool {
+	id := cmp.Or(open.Change, n.recent[len(n.recent)-1].Change.ID)
+	if n.done[endedShard{id, open.Host}] {
+		return true
+	}
+	i := slices.IndexFunc(n.recent, func(e audit.Entry) bool { return e.Change.ID == id })
+	if i < 0 || n.recent[i].Outcome == nil {
+		return false
+	}
+	return slices.ContainsFunc(n.recent[i].Outcome.Shards, func(e audit.Ended) bool { return e.Host == open.Host && e.Error == "" })
 }
 
 // Fleet returns the desired state as its files say. A fleet that has no files

@@ -1,0 +1,23 @@
+package scaler
+
+import (
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+)
+
+// Failures returns the changes of a history that count as failed while shards are being
+// applied.
+func Failures(entries []audit.Entry, busy ...fleet.Shard) (ids []string) {
+	from := &standing{recent: entries, busy: map[fleet.Shard]bool{}}
+	for _, shard := range busy {
+		from.busy[shard] = true
+	}
+	for _, event := range events(from, time.Now()) {
+		if event.Failed {
+			ids = append(ids, event.Change)
+		}
+	}
+	return ids
+}

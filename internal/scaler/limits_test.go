@@ -1,0 +1,41 @@
+package scaler_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// TestFailures tells changes that failed from those that go on, or that a later one
+// finished.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	begun := func(id string, creates int) audit.Entry {
+		return audit.Entry{Change: audit.Change{
+			ID: id, Time: time.Now(), Shards: []audit.Shard{{Host: pve1, Create: make([]guard.Target, creates)}}, Open: []audit.Open{{Host: pve1}},
+		}}
+	}
+	ended := func(id string, creates int, failure string) audit.Entry {
+		e := begun(id, creates)
+		e.Outcome = &audit.Outcome{ID: id, Shards: []audit.Ended{{Host: pve1, Error: failure}}}
+		return e
+	}
+	failed := ended("failed", 1, "no room")
+	if got := scaler.Failures([]audit.Entry{failed, begun("died", 1)}); !slices.Equal(got, []string{"failed", "died"}) {
+		t.Errorf("with nobody at work: %v", got)
+	}
+	if got := scaler.Failures([]audit.Entry{failed, begun("goes on", 1)}, pve1); !slices.Equal(got, []string{"failed"}) {
+		t.Errorf("while the last goes on: %v", got)
+	}
+	history := []audit.Entry{failed, begun("died", 1), ended("also failed", 1, "no room"), ended("finished it", 0, "")}
+	if got := scaler.Failures(history); !slices.Equal(got, []string{"failed", "also failed"}) {
+		t.Errorf("once another has finished it: %v", got)
+	}
+	if got := scaler.Failures([]audit.Entry{begun("died", 1), ended("too", 0, "no room")}); !slices.Equal(got, []string{"died"}) {
+		t.Errorf("when what was to finish it failed: %v", got)
+	}
+}

@@ -1,0 +1,91 @@
+package scaler
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// Phase says how far a VM of a Writer is.
+type Phase string
+
+// The phases. Made says that the apply ended well, not that a Node has joined.
+const (
+	PhaseReserved Phase = "reserved"
+	PhaseMaking   Phase = "making"
+	PhaseMade     Phase = "made"
+	// PhaseFailed: it was not made, VMState.Err says why. If its file stands, that is
+	// retried until it is removed.
+	PhaseFailed Phase = "failed"
+	// PhaseHeld: a person has to allow it first; it stands in no file.
+	PhaseHeld     Phase = "held"
+	PhaseRemoving Phase = "removing"
+)
+
+// VMState is how far a VM is.
+type VMState struct {
+	VM    fleet.VM
+	Phase Phase
+	// Err is why the VM failed or is held, or why its removal waits.
+	Err error
+	// Since is when the phase began.
+	Since time.Time
+}
+
+func compareStates(a, b VMState) int {
+	return cmp.Or(cmp.Compare(a.VM.Host.Region, b.VM.Host.Region), cmp.Compare(a.VM.VMID, b.VM.VMID), cmp.Compare(a.VM.Key, b.VM.Key))
+}
+
+// member is a VM as the writer knows it.
+type member struct {
+	VMState
+	// filed tells a VM that stands in the fleet's files.
+	filed bool
+	// leaving tells one that was asked to go, and moving one that is part of a change
+	// that is being applied.
+	leaving, moving bool
+	// vanished tells one that was made and that somebody else removed.
+	vanished bool
+	retry    delay
+}
+
+// delay puts something off, longer each time.
+type delay struct {
+	until time.Time
+	tries int
+}
+
+// Delays grow from shortest to longest.
+const (
+	shortestDelay = 5 * time.Second
+	longestDelay  = 2 * time.Minute
+)
+
+// grown returns the next delay.
+func (d delay) grown(now time.Time) delay {
+	wait := longestDelay
+	if d.tries < 5 {
+		wait = min(longestDelay, shortestDelay<<d.tries)
+	}
+	return delay{until: now.Add(wait), tries: d.tries + 1}
+}
+
+// HeldError says that a person has to allow what the guard does not allow alone.
+type HeldError struct {
+	Shard   fleet.Shard
+	Verdict guard.Verdict
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("shard %s waits for a person: %s", e.Shard, e.Verdict)
+}
+
+// excludedError says that a change has to be made without some shards.
+type excludedError struct{ shards map[fleet.Shard]error }
+
+func (e *excludedError) Error() string {
+	return fmt.Sprintf("%d hosts cannot take part in a change", len(e.shards))
+}

@@ -1,0 +1,48 @@
+package scaler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// isoContent is what Proxmox calls a storage's readiness for ISO images.
+const isoContent = "iso"
+
+// NoSeedStorageError says that a host has no storage for the seed of a VM.
+type NoSeedStorageError struct {
+	Host topology.HostID
+	// Storage is the one that was asked for, or fleet.AnySeedStorage.
+	Storage string
+}
+
+func (e *NoSeedStorageError) Error() string {
+	if e.Storage == fleet.AnySeedStorage {
+		return fmt.Sprintf("placing on %s: it has no active storage with content iso for the seed: "+
+			"add iso to the content of one (pvesm set), or leave the host out of the ProxmoxNodeClass", e.Host)
+	}
+	return fmt.Sprintf("placing on %s: it has no active storage %q with content iso for the seed: "+
+		"make it available there, or change spec.metadata.storage of the ProxmoxNodeClass", e.Host, e.Storage)
+}
+
+// seedOf returns the volume of a VM's seed, or "" if it gets none.
+func seedOf(snapshot *topology.Snapshot, clusterID string, vm *fleet.VM) (string, error) {
+	if vm.SeedStorage == "" {
+		return "", nil
+	}
+	var fit []topology.Storage
+	if host := snapshot.Host(vm.Host); host != nil {
+		fit = slices.DeleteFunc(slices.Clone(host.Storages), func(s topology.Storage) bool {
+			wanted := vm.SeedStorage == fleet.AnySeedStorage || s.Name == vm.SeedStorage
+			return !wanted || !s.Active || !slices.Contains(s.Content, isoContent)
+		})
+	}
+	if len(fit) == 0 {
+		return "", &NoSeedStorageError{Host: vm.Host, Storage: vm.SeedStorage}
+	}
+	first := slices.MinFunc(fit, func(a, b topology.Storage) int { return cmp.Compare(a.Name, b.Name) })
+	return fleet.SeedVolume(first.Name, clusterID, vm.VMID, vm.Key), nil
+}

@@ -1,0 +1,60 @@
+package scaler
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// VanishedError says that somebody else removed a VM that was made.
+type VanishedError struct {
+	VM   string
+	VMID fleet.VMID
+	Host topology.HostID
+}
+
+func (e *VanishedError) Error() string {
+	return fmt.Sprintf("vm %s: guest %d is not in Proxmox any more: somebody removed it from %s: its file goes too, and its pods get another node",
+		e.VM, e.VMID, e.Host)
+}
+
+// vanishedAfter is how long a VM must have been made before its absence means that it
+// was removed: what is known of Proxmox is a little old.
+const vanishedAfter = 30 * time.Second
+
+// loseVanished gives up VMs that were made and that are in Proxmox no more. To make one
+// anew would be no help: its guest had joined as a Node, with a seed that is gone, and a
+// VM of that id would keep the dead Node for ever.
+func (w *Writer) loseVanished(m *move) {
+	guests, alive := locate(m.change.Snapshot), aliveIn(m.change.Snapshot, w.scaler.config.ClusterID)
+	now := w.scaler.config.Clock.Now()
+	for _, state := range w.sorted() {
+		vm, e := state.VM, w.members[state.VM.Key]
+		_, listed := guests[guestID{vm.Host.Region, vm.VMID}]
+		changing := e.moving || e.leaving || m.change.from.busy[vm.Host]
+		if listed || alive[vm.Key] || changing || !shows(m.change.Snapshot, vm.Host) {
+			continue
+		}
+		w.loseIfMade(m, e, now)
+	}
+}
+
+// loseIfMade gives up a VM that was made a while ago, or that is given up already.
+func (w *Writer) loseIfMade(m *move, e *member, now time.Time) {
+	if e.Phase == PhaseMade && now.Sub(e.Since) > vanishedAfter {
+		e.vanished = true
+		w.set(e, PhaseFailed, &VanishedError{VM: e.VM.Name, VMID: e.VM.VMID, Host: e.VM.Host})
+	}
+	if e.vanished && e.filed {
+		m.remove(e.VM.Key)
+	}
+}
+
+// shows reports whether a snapshot lists all guests of a host's region, and the host
+// itself was read.
+func shows(snapshot *topology.Snapshot, host topology.HostID) bool {
+	region, read := regionOf(snapshot, host.Region), snapshot.Host(host)
+	return region.Quorate && !region.HidesGuests && read != nil && read.Online && read.Problem == ""
+}

@@ -1,0 +1,91 @@
+package scaler_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// choosy refuses to seed the VMs whose claims are gone.
+type choosy struct {
+	guests
+	unclaimed []fleet.Key
+}
+
+func (c *choosy) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
+	c.mu.Lock()
+	refused := slices.ContainsFunc(vms, func(vm fleet.VM) bool { return slices.Contains(c.unclaimed, vm.Key) })
+	c.mu.Unlock()
+	if refused {
+		return nil, errors.New("its claim is gone")
+	}
+	return c.guests.Seed(ctx, vms)
+}
+
+// TestWriterRemovesWhatIsHalfMade loses a host during a clone. The VM is given up
+// meanwhile: when the host is back, it goes, though nobody would seed it any more.
+func TestWriterRemovesWhatIsHalfMade(t *testing.T) {
+	t.Parallel()
+	asked := &choosy{}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Guests = asked })
+	writer := w.run(t, nil)
+	w.sim.SetDelays(pvesim.Delays{Clone: 2 * time.Second})
+	vm := ensure(t, writer, on(first))[0]
+	w.awaitGuest(t, int(vm.VMID))
+	w.sim.SetHostOnline(string(first.Host), false)
+	phases(t, writer, scaler.PhaseFailed)
+	asked.mu.Lock()
+	asked.unclaimed = append(asked.unclaimed, vm.Key)
+	asked.mu.Unlock()
+	writer.Remove(vm.Key)
+	w.sim.SetHostOnline(string(first.Host), true)
+	phases(t, writer)
+	w.exist(t)
+	w.underWay(t)
+}
+
+// awaitGuest waits until a guest of that number is there, if only half made.
+func (w *world) awaitGuest(t *testing.T, vmid int) {
+	t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	for {
+		if _, exists := w.sim.Guest(vmid); exists {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			t.Fatalf("there is no guest %d", vmid)
+		}
+	}
+}
+
+// TestWriterGivesUpWhatSomebodyRemoved removes a VM that was made in Proxmox: it is not
+// made anew, and its file goes.
+func TestWriterGivesUpWhatSomebodyRemoved(t *testing.T) {
+	t.Parallel()
+	now := clocktesting.NewFakeClock(time.Now())
+	w := newWorldWith(t, func(config *scaler.Config) { config.Clock = now })
+	writer := w.run(t, nil)
+	vms := ensure(t, writer, on(first), on(second))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	now.Step(time.Minute)
+	w.sim.RemoveGuest(int(vms[0].VMID))
+	states := phases(t, writer, scaler.PhaseMade)
+	if states[0].VM.Key != vms[1].Key {
+		t.Errorf("left is %+v, want the VM that nobody removed", states[0])
+	}
+	w.exist(t, int(vms[1].VMID))
+	w.underWay(t)
+}

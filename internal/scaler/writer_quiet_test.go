@@ -1,0 +1,143 @@
+package scaler_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// forgetful is a store whose write arrives and whose answer does not, once.
+type forgetful struct {
+	store.Store
+	done atomic.Bool
+}
+
+func (f *forgetful) Begin(ctx context.Context, base store.Revision, files generator.Files, change audit.Change) error {
+	err := f.Store.Begin(ctx, base, files, change)
+	if err == nil && f.done.CompareAndSwap(false, true) {
+		return errors.New("no answer")
+	}
+	return err
+}
+
+// TestWriterWithoutAnAnswer makes a VM whose change was written though the store said
+// that it was not.
+func TestWriterWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorldWith(t, func(config *scaler.Config) { config.Store = &forgetful{Store: config.Store} })
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, on(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.exist(t, int(vm.VMID))
+}
+
+// plansOf counts how often hosts are planned.
+type plansOf struct {
+	// mu guards lines.
+	mu    sync.Mutex
+	lines bytes.Buffer
+}
+
+func (p *plansOf) progress(shard fleet.Shard, message string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lines.WriteString(shard.String() + " " + message + "\n")
+}
+
+func (p *plansOf) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Count(p.lines.String(), " planning\n")
+}
+
+// TestWriterLeavesOrphansAlone has a guest with the fleet's marker that nothing knows.
+func TestWriterLeavesOrphansAlone(t *testing.T) {
+	t.Parallel()
+	seen := &plansOf{}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Progress = seen.progress })
+	made := w.run(t, nil)
+	vm := ensure(t, made, on(first))[0]
+	phases(t, made, scaler.PhaseMade)
+	nobodys := fleet.Marker{ClusterID: clusterID, Key: "ffeeddccbbaa99887766554433221100"}
+	err := w.sim.PutGuest(pvesim.Foreign{VMID: 2900, Host: string(vm.Host.Host), Running: true, Config: map[string]string{
+		"name": "lost", "description": nobodys.String(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := seen.count()
+	ticker := time.NewTicker(15 * time.Second)
+	defer ticker.Stop()
+	<-ticker.C
+	if again := seen.count() - before; again > 4 {
+		t.Errorf("planned %d times in 15 s for a guest that nobody wants", again)
+	}
+}
+
+// TestWriterGoesOnBesideASlowShard begins a change of two hosts, of which one clones
+// for long: the other takes the next VM meanwhile.
+func TestWriterGoesOnBesideASlowShard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.sim.AddFault(pvesim.Fault{Method: "POST", Path: "^/nodes/pve-2/.*/clone$", Delay: 20 * time.Second, Hit: func(context.Context, pvesim.Call) {}})
+	writer := w.run(t, nil)
+	ensure(t, writer, on(first), on(second))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMaking)
+	ensure(t, writer, on(first))
+	states := phases(t, writer, scaler.PhaseMade, scaler.PhaseMaking, scaler.PhaseMade)
+	for _, state := range states {
+		if state.Err != nil {
+			t.Errorf("%s: %v", state.VM.Name, state.Err)
+		}
+	}
+}
+
+// TestWriterDoesNotFillTheHistory deletes the file of a VM whose Node runs pods: as
+// long as nothing can be done about it, nothing is recorded.
+func TestWriterDoesNotFillTheHistory(t *testing.T) {
+	t.Parallel()
+	seen := &plansOf{}
+	w := newWorldWith(t, func(config *scaler.Config) {
+		config.Progress = seen.progress
+		config.Drained = func(_ context.Context, node string) error { return errors.New(node + " runs pods") }
+	})
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, on(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	files, err := w.Store().Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range files {
+		if strings.Contains(name, vm.Name) {
+			delete(files, name)
+		}
+	}
+	before := seen.count()
+	if err := w.Store().Write(files); err != nil {
+		t.Fatal(err)
+	}
+	phases(t, writer, scaler.PhaseRemoving)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for began := time.Now(); seen.count() < before+3 && time.Since(began) < time.Minute; <-ticker.C {
+		continue
+	}
+	history, err := w.History(t.Context(), time.Time{})
+	if err != nil || len(history) != 1 {
+		t.Errorf("%d changes after %d tries (%v), want 1", len(history), seen.count()-before, err)
+	}
+	w.exist(t, int(vm.VMID))
+}
