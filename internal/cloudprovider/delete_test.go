@@ -1,0 +1,140 @@
+package cloudprovider_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	karpenter "sigs.k8s.io/karpenter/pkg/cloudprovider"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/cloudprovider"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+const notFound = "not found"
+
+func TestDelete(t *testing.T) {
+	t.Parallel()
+	own := vm(pve1, 2000)
+	tests := []struct {
+		name string
+		edit func(w *world)
+		// want is part of the error, notFound, or "" for none.
+		want    string
+		removed []fleet.Key
+	}{
+		{name: "wanted", edit: func(w *world) {
+			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseMade)}
+		}, removed: []fleet.Key{own.Key}},
+		{name: "reserved", edit: func(w *world) {
+			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseReserved)}
+		}, removed: []fleet.Key{own.Key}},
+		{name: "failed", edit: func(w *world) {
+			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseFailed)}
+		}, removed: []fleet.Key{own.Key}},
+		{name: "held", edit: func(w *world) {
+			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseHeld)}
+		}, removed: []fleet.Key{own.Key}},
+		{name: "being removed", edit: func(w *world) {
+			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseRemoving)}
+		}},
+		{name: "waits for a person", edit: func(w *world) {
+			s := state(own, scaler.PhaseRemoving)
+			s.Err = &scaler.HeldError{Shard: pve1}
+			w.fleet.states = []scaler.VMState{s}
+		}},
+		{name: "cannot be removed", edit: func(w *world) {
+			s := state(own, scaler.PhaseRemoving)
+			s.Err = errors.New("host is down")
+			w.fleet.states = []scaler.VMState{s}
+		}, want: "removing vm workers-2000: host is down"},
+		{name: "gone", edit: func(*world) {}, want: notFound},
+		{name: "its number is another's of ours", edit: func(w *world) {
+			other := own
+			other.Key = fleet.Key(strings.Repeat("a", 32))
+			w.fleet.states = []scaler.VMState{state(other, scaler.PhaseMade)}
+			w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, guest(other))
+		}, want: notFound},
+		{name: "its number is a stranger's", edit: func(w *world) {
+			stranger := guest(own)
+			stranger.ClusterID, stranger.Key, stranger.Name = "", "", "accounting"
+			w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, stranger)
+		}, want: notFound},
+		{name: "its key is another numaform's", edit: func(w *world) {
+			other := guest(own)
+			other.ClusterID = "other"
+			w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, other)
+		}, want: notFound},
+		{name: "still seen", edit: func(w *world) {
+			w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, guest(own))
+		}},
+		{name: "still seen elsewhere, with another number", edit: func(w *world) {
+			moved := guest(own)
+			moved.VMID = 2999
+			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, moved)
+		}},
+		{name: "on a host that is down", edit: func(w *world) {
+			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, guest(own))
+			down(&w.snapshot.Hosts[1])
+		}, want: "the host of guest 2000 cannot be read"},
+		{name: "another host is down", edit: func(w *world) {
+			down(&w.snapshot.Hosts[0])
+		}, want: notFound},
+		{name: "no quorum", edit: func(w *world) {
+			w.snapshot.Regions[0].Quorate = false
+		}, want: "has lost its quorum"},
+		{name: "region not read", edit: func(w *world) {
+			w.snapshot.Regions = nil
+		}, want: "region lab was not read"},
+		{name: "fleet not read", edit: func(w *world) {
+			w.fleet.unread = true
+		}, want: "not read yet"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, class, pool)
+			test.edit(w)
+			err := w.Delete(t.Context(), claimOf(own))
+			switch {
+			case test.want == notFound && !karpenter.IsNodeClaimNotFoundError(err), test.want == "" && err != nil:
+				t.Errorf("error is %v, want %q", err, test.want)
+			case test.want != notFound && test.want != "" && (err == nil || karpenter.IsNodeClaimNotFoundError(err) || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("error is %v, want %q", err, test.want)
+			}
+			if diff := cmp.Diff(test.removed, w.fleet.removed); diff != "" {
+				t.Errorf("removed differs:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A NodeClaim that Karpenter made is known by its UID, should the annotations be lost.
+func TestDeleteFindsClaimsOfKarpenter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, class, pool)
+	c := claim("x")
+	if _, err := w.Create(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Delete(t.Context(), c); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]fleet.Key{cloudprovider.KeyOf(c.UID)}, w.fleet.removed); diff != "" {
+		t.Errorf("removed differs:\n%s", diff)
+	}
+}
+
+func TestKeyOf(t *testing.T) {
+	t.Parallel()
+	key := cloudprovider.KeyOf("5c9f6a3e-0b1d-4c86-9a7e-3f1b2d4c5e6f")
+	marker, ok := fleet.ParseMarker(fleet.Marker{ClusterID: clusterID, Key: key}.String())
+	if !ok || marker.Key != key {
+		t.Errorf("key %q does not survive a marker", key)
+	}
+	if key == cloudprovider.KeyOf("5c9f6a3e-0b1d-4c86-9a7e-3f1b2d4c5e60") {
+		t.Error("two NodeClaims have one key")
+	}
+}
