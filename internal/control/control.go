@@ -1,0 +1,207 @@
+// Package control is the switch that people and numaform's controllers share: the
+// ConfigMap numaform-control says whether numaform is paused and which hosts are
+// being evacuated. It decides nothing and moves nothing. Start at Switch.
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	v1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// ConfigMapName is the name of the ConfigMap in numaform's namespace.
+const ConfigMapName = "numaform-control"
+
+// The keys of the ConfigMap. Others are left alone.
+const (
+	keyPaused      = "paused"
+	keyPausedBy    = "paused-by"
+	keyEvacuate    = "evacuate"
+	keyEvacuatedBy = "evacuated-by"
+)
+
+// State is what people asked for.
+type State struct {
+	// Paused stops numaform from starting anything.
+	Paused bool
+	// By is who paused it, or empty.
+	By string
+	// Evacuated are the hosts that nodes are to leave and that get no new ones, sorted.
+	Evacuated []topology.HostID
+	// EvacuatedBy is who asked for it last, or empty.
+	EvacuatedBy string
+}
+
+// Evacuates reports whether nodes are to leave a host.
+func (s State) Evacuates(host topology.HostID) bool { return slices.Contains(s.Evacuated, host) }
+
+// MalformedError says that somebody wrote into the ConfigMap what nobody
+// understands.
+type MalformedError struct {
+	Namespace, Key, Value, Want string
+}
+
+func (e *MalformedError) Error() string {
+	return fmt.Sprintf("configmap %s/%s: %s: %q is not understood: want %s; numaform stays paused until it is mended",
+		e.Namespace, ConfigMapName, e.Key, e.Value, e.Want)
+}
+
+// Switch reads and writes the ConfigMap.
+type Switch struct{ configMaps v1.ConfigMapInterface }
+
+// New returns the switch in numaform's namespace. It touches nothing.
+func New(client kubernetes.Interface, namespace string) *Switch {
+	return &Switch{configMaps: client.CoreV1().ConfigMaps(namespace)}
+}
+
+// Read returns what people asked for. Without a ConfigMap that is nothing. With a
+// MalformedError comes a state that is paused: what is not understood may have been
+// meant to stop numaform.
+func (s *Switch) Read(ctx context.Context) (State, error) {
+	configMap, err := s.configMaps.Get(ctx, ConfigMapName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return State{}, nil
+	}
+	if err != nil {
+		return State{Paused: true}, fmt.Errorf("reading configmap %s: %w", ConfigMapName, err)
+	}
+	return parse(configMap)
+}
+
+func parse(configMap *corev1.ConfigMap) (State, error) {
+	data := configMap.Data
+	state := State{By: data[keyPausedBy], EvacuatedBy: data[keyEvacuatedBy]}
+	var mistakes []error
+	switch value := strings.TrimSpace(data[keyPaused]); value {
+	case "", "false":
+	case "true":
+		state.Paused = true
+	default:
+		mistakes = append(mistakes, &MalformedError{configMap.Namespace, keyPaused, value, `"true" or "false"`})
+	}
+	for name := range strings.SplitSeq(data[keyEvacuate], ",") {
+		if name = strings.TrimSpace(name); name == "" {
+			continue
+		}
+		var host topology.HostID
+		if err := host.UnmarshalText([]byte(name)); err != nil {
+			mistakes = append(mistakes, &MalformedError{configMap.Namespace, keyEvacuate, name, "hosts as region/host, with commas between them"})
+			continue
+		}
+		state.Evacuated = append(state.Evacuated, host)
+	}
+	slices.SortFunc(state.Evacuated, topology.HostID.Compare)
+	state.Evacuated = slices.Compact(state.Evacuated)
+	state.Paused = state.Paused || len(mistakes) > 0
+	return state, errors.Join(mistakes...)
+}
+
+// Pause stops numaform from starting anything. By is who does it.
+func (s *Switch) Pause(ctx context.Context, by string) error {
+	return s.change(ctx, "pausing", func(data map[string]string) {
+		if data[keyPaused] != "true" {
+			data[keyPaused], data[keyPausedBy] = "true", by
+		}
+	})
+}
+
+// Resume lets numaform go on.
+func (s *Switch) Resume(ctx context.Context) error {
+	return s.change(ctx, "resuming", func(data map[string]string) {
+		delete(data, keyPaused)
+		delete(data, keyPausedBy)
+	})
+}
+
+// Evacuate asks that nodes leave a host and that no new ones come. By is who does
+// it.
+func (s *Switch) Evacuate(ctx context.Context, host topology.HostID, by string) error {
+	return s.change(ctx, "evacuating "+host.String(), func(data map[string]string) {
+		data[keyEvacuatedBy] = by
+		setHosts(data, func(hosts map[string]bool) { hosts[host.String()] = true })
+	})
+}
+
+// EndEvacuation lets nodes come to a host again.
+func (s *Switch) EndEvacuation(ctx context.Context, host topology.HostID) error {
+	return s.change(ctx, "ending the evacuation of "+host.String(), func(data map[string]string) {
+		setHosts(data, func(hosts map[string]bool) { delete(hosts, host.String()) })
+	})
+}
+
+// setHosts changes the list of hosts. What is in it and not understood stays.
+func setHosts(data map[string]string, change func(hosts map[string]bool)) {
+	hosts := map[string]bool{}
+	for name := range strings.SplitSeq(data[keyEvacuate], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			hosts[name] = true
+		}
+	}
+	change(hosts)
+	if len(hosts) == 0 {
+		delete(data, keyEvacuate)
+		delete(data, keyEvacuatedBy)
+		return
+	}
+	data[keyEvacuate] = strings.Join(slices.Sorted(maps.Keys(hosts)), ",")
+}
+
+// change writes the ConfigMap, again if somebody else was faster.
+func (s *Switch) change(ctx context.Context, doing string, change func(data map[string]string)) error {
+	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	// OnError takes the end of ctx for a last attempt and forgets the error.
+	var last error
+	err := retry.OnError(backoff(), again, func() error {
+		last = s.write(ctx, change)
+		return last
+	})
+	if err = cmp.Or(err, last); err != nil {
+		return fmt.Errorf("%s: writing configmap %s: %w", doing, ConfigMapName, err)
+	}
+	return nil
+}
+
+// backoff is how people and controllers who write at once get out of each other's way.
+func backoff() wait.Backoff {
+	return wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1}
+}
+
+// write changes the ConfigMap once, and makes it if there is none.
+func (s *Switch) write(ctx context.Context, change func(data map[string]string)) error {
+	configMap, err := s.configMaps.Get(ctx, ConfigMapName, metav1.GetOptions{})
+	missing := apierrors.IsNotFound(err)
+	if missing {
+		configMap = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ConfigMapName}}
+	} else if err != nil {
+		return err
+	}
+	before := maps.Clone(configMap.Data)
+	if configMap.Data == nil {
+		configMap.Data = map[string]string{}
+	}
+	change(configMap.Data)
+	switch {
+	case maps.Equal(before, configMap.Data):
+		return nil
+	case missing:
+		_, err = s.configMaps.Create(ctx, configMap, metav1.CreateOptions{})
+	default:
+		_, err = s.configMaps.Update(ctx, configMap, metav1.UpdateOptions{})
+	}
+	return err
+}

@@ -1,0 +1,456 @@
+package csr_test
+
+import (
+	"context"
+	"crypto"
+	"crypto/elliptic"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/csr"
+	"github.com/numaform/numaform/internal/jointoken"
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// patience is how long a decision may take on a busy machine.
+const patience = time.Minute
+
+// published keeps events.
+type published struct {
+	// mu guards list.
+	mu   sync.Mutex
+	list []events.Event
+}
+
+func (p *published) Publish(list ...events.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.list = append(p.list, list...)
+}
+
+// of returns the events about an object.
+func (p *published) of(name string) []events.Event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var found []events.Event
+	for _, event := range p.list {
+		if object, ok := event.InvolvedObject.(client.Object); ok && object.GetName() == name {
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+// world is a control plane with the controller at work in it.
+type world struct {
+	cluster *testenv.Cluster
+	client  client.Client
+	events  published
+	paused  atomic.Bool
+	stop    func() error
+}
+
+// shared starts with the first test that asks for it.
+type shared struct {
+	once  sync.Once
+	world *world
+	err   error
+}
+
+var control shared
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	code := m.Run()
+	if control.world != nil {
+		if err := control.world.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func theWorld(t *testing.T) *world {
+	t.Helper()
+	crds := testenv.CRDs(t)
+	control.once.Do(func() { control.world, control.err = startWorld(crds) })
+	if control.err != nil {
+		t.Fatal(control.err)
+	}
+	return control.world
+}
+
+func startWorld(crds []string) (w *world, err error) {
+	w = &world{}
+	if w.cluster, err = testenv.StartFullControlPlane(filepath.Join("..", "..", "..", ".tools", "bin")); err != nil {
+		return nil, err
+	}
+	w.stop = w.cluster.Close
+	if err := w.cluster.InstallCRDs(crds[0]); err != nil {
+		return nil, errors.Join(err, w.stop())
+	}
+	manager, err := controllerruntime.NewManager(w.cluster.Config, controllerruntime.Options{
+		Scheme: scheme.Scheme, Metrics: server.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		return nil, errors.Join(err, w.stop())
+	}
+	controller := csr.NewController(csr.Config{
+		Client: manager.GetClient(), Live: manager.GetAPIReader(), Events: &w.events, Clock: clock.RealClock{},
+		Paused: func(context.Context) (bool, error) { return w.paused.Load(), nil },
+	})
+	if w.client, err = client.New(w.cluster.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+		return nil, errors.Join(err, w.stop())
+	}
+	if err := errors.Join(controller.Register(context.Background(), manager), w.bind("system:node-bootstrapper")); err != nil {
+		return nil, errors.Join(err, w.stop())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- manager.Start(ctx) }()
+	w.stop = func() error {
+		cancel()
+		return errors.Join(<-ended, w.cluster.Close())
+	}
+	return w, nil
+}
+
+// bind gives our tokens' group a role, as the chart does.
+func (w *world) bind(role string) error {
+	return w.client.Create(context.Background(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "numaform-" + role},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: jointoken.Group}},
+	})
+}
+
+// guest is a VM of a claim, with the token in its seed.
+type guest struct {
+	claim *karpv1.NodeClaim
+	token jointoken.Token
+	// kube logs in with the token.
+	kube kubernetes.Interface
+}
+
+// guest makes a claim with its token.
+func (w *world) guest(t *testing.T, name string) *guest {
+	t.Helper()
+	key := fleet.Key(fmt.Sprintf("%032x", len(name)))
+	g := &guest{claim: &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "claim-of-" + name,
+			Annotations: map[string]string{v1alpha1.AnnotationVM: name, v1alpha1.AnnotationKey: string(key)},
+		},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: "ProxmoxNodeClass", Name: "default"},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+		},
+	}}
+	if err := w.client.Create(t.Context(), g.claim); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	owner := jointoken.Owner{VM: name, Key: key, NodeClaim: g.claim.Name, UID: g.claim.UID}
+	if g.token, err = jointoken.New(owner, time.Now(), 15*time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.Create(t.Context(), g.token.Object()); err != nil {
+		t.Fatal(err)
+	}
+	g.kube = w.login(t, g.token.Reveal())
+	return g
+}
+
+// login returns a client that has nothing but a bootstrap token.
+func (w *world) login(t *testing.T, token string) kubernetes.Interface {
+	t.Helper()
+	kube, err := kubernetes.NewForConfig(&rest.Config{
+		Host: w.cluster.Config.Host, TLSClientConfig: rest.TLSClientConfig{CAData: w.cluster.CA}, BearerToken: token, QPS: 100, Burst: 100,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kube
+}
+
+// ask requests a certificate for a node's name, as kubelet does. The token may take a
+// moment until the API server knows it.
+func ask(t *testing.T, kube kubernetes.Interface, request, node string, key crypto.Signer) {
+	t.Helper()
+	object := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: request},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: encode(t, kubelet(node), key), SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+		},
+	}
+	eventually(t, "asking for a certificate", func(ctx context.Context) error {
+		_, err := kube.CertificatesV1().CertificateSigningRequests().Create(ctx, object, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// eventually repeats something until it succeeds.
+func eventually(t *testing.T, what string, try func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+var errWait = errors.New("not yet")
+
+// decision waits for what is decided about a request: its first condition.
+func (w *world) decision(t *testing.T, request string) certificatesv1.CertificateSigningRequestCondition {
+	t.Helper()
+	object := &certificatesv1.CertificateSigningRequest{}
+	eventually(t, "waiting for a decision about "+request, func(ctx context.Context) error {
+		if err := w.client.Get(ctx, client.ObjectKey{Name: request}, object); err != nil {
+			return err
+		}
+		if len(object.Status.Conditions) == 0 {
+			return errWait
+		}
+		return nil
+	})
+	return object.Status.Conditions[0]
+}
+
+// certificate waits for the certificate of an approved request.
+func (w *world) certificate(t *testing.T, request string) *x509.Certificate {
+	t.Helper()
+	object := &certificatesv1.CertificateSigningRequest{}
+	eventually(t, "waiting for the certificate of "+request, func(ctx context.Context) error {
+		if err := w.client.Get(ctx, client.ObjectKey{Name: request}, object); err != nil {
+			return err
+		}
+		if len(object.Status.Certificate) == 0 {
+			return errWait
+		}
+		return nil
+	})
+	block, _ := pem.Decode(object.Status.Certificate)
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+func wantDenied(t *testing.T, got certificatesv1.CertificateSigningRequestCondition, reason string, g *guest) {
+	t.Helper()
+	if got.Type != certificatesv1.CertificateDenied || got.Reason != reason {
+		t.Errorf("decision %s %s (%s), want Denied %s", got.Type, got.Reason, got.Message, reason)
+	}
+	if _, secret, _ := strings.Cut(g.token.Reveal(), "."); strings.Contains(got.Message, secret) {
+		t.Errorf("message %q holds the token's secret", got.Message)
+	}
+}
+
+func TestGuestJoins(t *testing.T) {
+	w := theWorld(t)
+	g := w.guest(t, "joins-2001")
+	ask(t, g.kube, "node-csr-joins", "joins-2001", ecdsaKey(t, elliptic.P256()))
+	if got := w.decision(t, "node-csr-joins"); got.Type != certificatesv1.CertificateApproved || got.Reason != csr.ReasonApproved {
+		t.Fatalf("decision %s %s (%s), want Approved", got.Type, got.Reason, got.Message)
+	}
+	if name := w.certificate(t, "node-csr-joins").Subject.String(); name != "CN=system:node:joins-2001,O=system:nodes" {
+		t.Errorf("certificate for %s", name)
+	}
+	secret := &corev1.Secret{}
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(g.token.Object()), secret); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := jointoken.Read(secret); err != nil || token.Use.Request != "node-csr-joins" || len(token.Use.PublicKey) != 64 {
+		t.Errorf("the token is used by %+v (%v), want node-csr-joins and its key", token.Use, err)
+	}
+}
+
+// A stolen token gets its thief no other name, and its owner is told.
+func TestStolenTokenForAnotherNode(t *testing.T) {
+	w := theWorld(t)
+	g := w.guest(t, "robbed-2002")
+	for i, name := range []string{"control-plane-1", "joins-2001", "robbed-20020"} {
+		request := fmt.Sprintf("node-csr-thief-%d", i)
+		ask(t, g.kube, request, name, ecdsaKey(t, elliptic.P256()))
+		wantDenied(t, w.decision(t, request), csr.ReasonWrongName, g)
+	}
+	var told []events.Event
+	eventually(t, "waiting for events", func(context.Context) error {
+		if told = w.events.of(g.claim.Name); len(told) < 3 {
+			return errWait
+		}
+		return nil
+	})
+	_, secret, _ := strings.Cut(g.token.Reveal(), ".")
+	for _, event := range told {
+		if event.Type != corev1.EventTypeWarning || event.Reason != csr.ReasonWrongName || strings.Contains(event.Message, secret) {
+			t.Errorf("event %s %s %q: want a warning without the secret", event.Type, event.Reason, event.Message)
+		}
+	}
+	ask(t, g.kube, "node-csr-robbed", "robbed-2002", ecdsaKey(t, elliptic.P256()))
+	if got := w.decision(t, "node-csr-robbed"); got.Type != certificatesv1.CertificateApproved {
+		t.Errorf("the VM itself: %s %s (%s), want Approved: denials use no token up", got.Type, got.Reason, got.Message)
+	}
+}
+
+func TestTokenUsedTwice(t *testing.T) {
+	w := theWorld(t)
+	g := w.guest(t, "twice-2003")
+	key := ecdsaKey(t, elliptic.P256())
+	ask(t, g.kube, "node-csr-twice-1", "twice-2003", key)
+	if got := w.decision(t, "node-csr-twice-1"); got.Type != certificatesv1.CertificateApproved {
+		t.Fatalf("first use: %s %s (%s)", got.Type, got.Reason, got.Message)
+	}
+	ask(t, g.kube, "node-csr-twice-2", "twice-2003", ecdsaKey(t, elliptic.P256()))
+	wantDenied(t, w.decision(t, "node-csr-twice-2"), csr.ReasonUsedTwice, g)
+	ask(t, g.kube, "node-csr-twice-3", "twice-2003", key)
+	if got := w.decision(t, "node-csr-twice-3"); got.Type != certificatesv1.CertificateApproved {
+		t.Errorf("the same kubelet again: %s %s (%s), want Approved", got.Type, got.Reason, got.Message)
+	}
+}
+
+// Of many who come at once with one token, one gets a certificate.
+func TestTokenUsedTwiceAtOnce(t *testing.T) {
+	w := theWorld(t)
+	g := w.guest(t, "race-2004")
+	const thieves = 8
+	w.paused.Store(true) // so that all wait at the door together
+	for i := range thieves {
+		ask(t, g.kube, fmt.Sprintf("node-csr-race-%d", i), "race-2004", ecdsaKey(t, elliptic.P256()))
+	}
+	w.paused.Store(false)
+	approved := 0
+	for i := range thieves {
+		got := w.decision(t, fmt.Sprintf("node-csr-race-%d", i))
+		if got.Type == certificatesv1.CertificateApproved {
+			approved++
+			continue
+		}
+		wantDenied(t, got, csr.ReasonUsedTwice, g)
+	}
+	if approved != 1 {
+		t.Errorf("%d of %d requests with different keys were approved, want 1", approved, thieves)
+	}
+}
+
+func TestTokenOfRegisteredNode(t *testing.T) {
+	w := theWorld(t)
+	g := w.guest(t, "joined-2005")
+	g.claim.StatusConditions().SetTrue(karpv1.ConditionTypeRegistered)
+	if err := w.client.Status().Update(t.Context(), g.claim); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, g.kube, "node-csr-joined", "joined-2005", ecdsaKey(t, elliptic.P256()))
+	wantDenied(t, w.decision(t, "node-csr-joined"), csr.ReasonAlreadyJoined, g)
+}
+
+func TestTokenOfClaimThatIsGone(t *testing.T) {
+	w := theWorld(t)
+	g := w.guest(t, "gone-2006")
+	// The garbage collector would take the token away with its claim.
+	orphan := g.token.Object()
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(orphan), orphan); err != nil {
+		t.Fatal(err)
+	}
+	orphan.OwnerReferences = nil
+	if err := errors.Join(w.client.Update(t.Context(), orphan), w.client.Delete(t.Context(), g.claim)); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, g.kube, "node-csr-gone", "gone-2006", ecdsaKey(t, elliptic.P256()))
+	wantDenied(t, w.decision(t, "node-csr-gone"), csr.ReasonClaimGone, g)
+}
+
+// What is nobody's of ours is left to others, whatever it asks for.
+func TestOthersAreLeftAlone(t *testing.T) {
+	w := theWorld(t)
+	g := w.guest(t, "other-2007")
+	foreign := g.token.Object()
+	foreign.Labels = nil // somebody's own token in our group
+	foreign.Name, foreign.Data["token-id"] = "bootstrap-token-0ther0", []byte("0ther0")
+	if err := w.client.Create(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	_, secret, _ := strings.Cut(g.token.Reveal(), ".")
+	ask(t, w.login(t, "0ther0."+secret), "node-csr-other", "elsewhere", ecdsaKey(t, elliptic.P256()))
+	ask(t, g.kube, "node-csr-last", "other-2007", ecdsaKey(t, elliptic.P256()))
+	w.decision(t, "node-csr-last") // so the one before was looked at
+	left := &certificatesv1.CertificateSigningRequest{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "node-csr-other"}, left); err != nil {
+		t.Fatal(err)
+	}
+	if len(left.Status.Conditions) > 0 {
+		t.Errorf("a request of somebody else's token was decided: %+v", left.Status.Conditions)
+	}
+}
+
+// A cluster whose kube-controller-manager approves whatever a bootstrap token asks
+// for is told so: its tokens are good for any name.
+func TestApprovalByOthers(t *testing.T) {
+	w := theWorld(t)
+	const nodeclient = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
+	w.paused.Store(true)
+	if err := w.bind(nodeclient); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		w.paused.Store(false)
+		binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "numaform-" + nodeclient}}
+		if err := w.client.Delete(context.Background(), binding); err != nil {
+			t.Error(err)
+		}
+	})
+	g := w.guest(t, "bypassed-2008")
+	ask(t, g.kube, "node-csr-bypassed", "control-plane-2", ecdsaKey(t, elliptic.P256()))
+	if got := w.decision(t, "node-csr-bypassed"); got.Type != certificatesv1.CertificateApproved || got.Reason == csr.ReasonApproved {
+		t.Fatalf("decision %s %s: want kube-controller-manager's approval", got.Type, got.Reason)
+	}
+	eventually(t, "waiting for a warning", func(context.Context) error {
+		for _, event := range w.events.of("node-csr-bypassed") {
+			if event.Reason == csr.ReasonBypassed && event.Type == corev1.EventTypeWarning {
+				return nil
+			}
+		}
+		return errWait
+	})
+}

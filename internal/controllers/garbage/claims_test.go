@@ -1,0 +1,110 @@
+package garbage_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
+)
+
+func TestClaimWithoutVM(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*karpv1.NodeClaim)
+		// set prepares what the claim's VM is like.
+		set  func(w *world, vm fleet.VM)
+		goes bool
+	}{
+		{name: "nothing", goes: true},
+		{name: "never launched", change: unlaunched, goes: true},
+		{name: "deleted by hand", set: func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }, goes: true},
+		{name: "another guest has the number", goes: true, set: func(w *world, vm fleet.VM) {
+			w.runs(vm, func(g *topology.Guest) { g.Key = "0123" })
+		}},
+		{name: "in Proxmox", set: func(w *world, vm fleet.VM) { w.runs(vm) }},
+		{name: "in Proxmox, its marker unread", set: func(w *world, vm fleet.VM) {
+			w.runs(vm, func(g *topology.Guest) { g.Key, g.ClusterID = "", "" })
+		}},
+		{name: "reserved", set: func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseReserved, nil) }},
+		{name: "being made", set: func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMaking, nil) }},
+		{name: "reserved, never launched", change: unlaunched, set: func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseReserved, nil) }},
+		{name: "made, never launched", change: unlaunched, set: func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }},
+		{name: "no vm yet", change: without(v1alpha1.AnnotationKey)},
+		{name: "another host is off", set: func(w *world, _ fleet.VM) { w.snapshot.Hosts[1].Online = false }},
+		{name: "guests are hidden", set: func(w *world, _ fleet.VM) { w.snapshot.Regions[0].HidesGuests = true }},
+		{name: "no quorum", set: func(w *world, _ fleet.VM) { w.snapshot.Regions[0].Quorate = false }},
+		{name: "region unknown", set: func(w *world, _ fleet.VM) { w.snapshot = &topology.Snapshot{} }},
+		{name: "paused", set: func(w *world, _ fleet.VM) { w.paused = true }},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			vm := newVM(2000)
+			if test.change == nil {
+				test.change = func(*karpv1.NodeClaim) {}
+			}
+			if test.set != nil {
+				test.set(w, vm)
+			}
+			w.claim(vm, test.change)
+			w.look("nodeclaims")
+			w.after(59 * time.Second)
+			w.look("nodeclaims")
+			w.wantFate(vm.Name, "there")
+			w.after(time.Second)
+			w.look("nodeclaims")
+			if !test.goes {
+				w.after(time.Hour)
+				w.look("nodeclaims")
+				w.wantFate(vm.Name, "there")
+				return
+			}
+			w.wantFate(vm.Name, "deleting")
+			w.wantEvents("NodeClaim/workers-2000 VMGone: ")
+		})
+	}
+}
+
+// Claims that have registered are Karpenter's while their Node is there, and ours
+// when somebody took it away past its finalizer.
+func TestClaimWithoutNode(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.claim(vm, registered)
+	node := w.node(vm)
+	w.wants(vm, scaler.PhaseMade, nil)
+	w.look("nodeclaims")
+	w.after(time.Hour)
+	w.look("nodeclaims")
+	w.wantFate(vm.Name, "there")
+	w.wipe(node)
+	w.look("nodeclaims")
+	w.after(4 * time.Minute)
+	w.look("nodeclaims")
+	w.wantFate(vm.Name, "there")
+	w.after(time.Minute)
+	w.look("nodeclaims")
+	w.wantFate(vm.Name, "deleting")
+	w.wantEvents("NodeClaim/workers-2000 NodeGone: ")
+}
+
+// While Proxmox does not answer, nothing counts as gone.
+func TestSilentProxmoxEndsNoClaim(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.claim(vm)
+	w.unread = errors.New("timeout")
+	for range 2 {
+		if err := w.tryLook("nodeclaims"); err == nil {
+			t.Error("looked without Proxmox")
+		}
+		w.after(time.Hour)
+	}
+	w.wantFate(vm.Name, "there")
+}

@@ -1,0 +1,241 @@
+package garbage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state"
+)
+
+// exact is the offer of one VM.
+func exact(vm fleet.VM) scheduling.Offer {
+	return scheduling.Offer{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}
+}
+
+func TestFailedVMIsGivenUp(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.claim(vm)
+	w.wants(vm, scaler.PhaseFailed, errors.New("clone failed:\n  disk broke"))
+	w.look("failures")
+	w.wantFate(vm.Name, "deleting")
+	w.wantRemoved() // Karpenter asks for that when it has seen to the Node
+	said := w.wantEvents("NodeClaim/workers-2000 VMFailed: ", "NodePool/workers VMFailed: ")
+	if !strings.Contains(strings.Join(said, "\n"), "clone failed: disk broke") || !strings.Contains(strings.Join(said, "\n"), "lab/pve-1") {
+		t.Errorf("says %q", said)
+	}
+	want := []closedOffer{{exact(vm), w.clock.Now().Add(time.Minute)}}
+	if diff := cmp.Diff(want, w.closer.take()); diff != "" {
+		t.Errorf("closed differs:\n%s", diff)
+	}
+	w.after(time.Minute)
+	w.look("failures")
+	w.wantEvents()
+	if closed := w.closer.take(); len(closed) != 0 {
+		t.Errorf("one failure closed twice: %v", closed)
+	}
+}
+
+// What somebody removed in Proxmox failed at nothing: no offer is closed for it.
+func TestVMThatSomebodyRemoved(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.claim(vm, registered)
+	w.wants(vm, scaler.PhaseFailed, &scaler.VanishedError{VM: vm.Name, VMID: vm.VMID, Host: vm.Host})
+	w.look("failures")
+	w.wantFate(vm.Name, "deleting")
+	w.wantEvents("NodeClaim/workers-2000 VMGone: vm workers-2000: guest 2000 is not in Proxmox any more", "NodePool/workers VMGone: ")
+	if closed := w.closer.take(); len(closed) != 0 {
+		t.Errorf("closed %v", closed)
+	}
+}
+
+// Karpenter does not ask about the VM of a claim that it has not launched.
+func TestFailedVMOfUnlaunchedClaim(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.claim(vm, unlaunched)
+	w.wants(vm, scaler.PhaseFailed, errors.New("broken"))
+	w.look("failures")
+	w.wantFate(vm.Name, "deleting")
+	w.wantRemoved(vm.Key)
+}
+
+func TestFailedVMWithoutClaim(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.wants(vm, scaler.PhaseFailed, errors.New("broken"))
+	w.look("failures")
+	w.after(59 * time.Second)
+	w.look("failures")
+	w.wantRemoved()
+	w.after(time.Second)
+	w.look("failures")
+	w.wantRemoved(vm.Key)
+}
+
+// An apply may fail after its VM joined: then its Node is drained first.
+func TestFailedVMWithNodeStays(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.node(vm)
+	w.wants(vm, scaler.PhaseFailed, errors.New("saving the state failed"))
+	w.look("failures")
+	w.after(time.Hour)
+	w.look("failures")
+	w.wantRemoved()
+}
+
+// What a person has to allow failed at nothing: the same must be solved again when
+// it was allowed.
+func TestHeldVMClosesNothing(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.claim(vm)
+	w.wants(vm, scaler.PhaseHeld, &scaler.HeldError{Shard: pve1()})
+	w.look("failures")
+	w.wantFate(vm.Name, "deleting")
+	w.wantEvents("NodeClaim/workers-2000 VMHeld: ", "NodePool/workers VMHeld: ")
+	if closed := w.closer.take(); len(closed) != 0 {
+		t.Errorf("closed %v", closed)
+	}
+}
+
+// What was canceled because numaform stops is finished by the next leader.
+func TestCanceledVMIsKept(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.claim(vm)
+	w.wants(vm, scaler.PhaseFailed, fmt.Errorf("applying: %w", context.Canceled))
+	w.look("failures")
+	w.after(time.Hour)
+	w.look("failures")
+	w.wantFate(vm.Name, "there")
+	w.wantEvents()
+}
+
+func TestPausedOnlyTells(t *testing.T) {
+	w := newWorld(t)
+	w.paused = true
+	failed, lost := newVM(2000), newVM(2001)
+	w.claim(failed)
+	w.wants(failed, scaler.PhaseFailed, errors.New("broken"))
+	w.wants(lost, scaler.PhaseMade, nil)
+	for range 2 {
+		w.look("failures")
+		w.look("reservations")
+		w.after(time.Hour)
+	}
+	w.wantFate(failed.Name, "there")
+	w.wantRemoved()
+	w.wantEvents("NodeClaim/workers-2000 VMFailed: ")
+}
+
+// Why a VM that is to go is still there is told once for each reason.
+func TestRemovalThatWaits(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.claim(vm)
+	w.wants(vm, scaler.PhaseRemoving, nil)
+	w.look("failures")
+	w.wantEvents()
+	for _, err := range []error{errors.New("denied"), &scaler.HeldError{Shard: pve1()}} {
+		w.writer.states[0].Err = err
+		w.look("failures")
+		w.wantEvents("NodeClaim/workers-2000 VMRemovalWaits: ", "NodePool/workers VMRemovalWaits: ")
+		w.look("failures")
+		w.wantEvents()
+	}
+	w.wantFate(vm.Name, "there")
+	w.wantRemoved()
+}
+
+func TestOffersByFailure(t *testing.T) {
+	vm := newVM(2000)
+	ofClass := []scheduling.Offer{{NodePool: "batch", Host: pve1()}, {NodePool: "workers", Host: pve1()}}
+	tests := []struct {
+		name string
+		err  error
+		want []scheduling.Offer
+	}{
+		{"anything", errors.New("the VM did not start"), []scheduling.Offer{exact(vm)}},
+		{"host down", fmt.Errorf("x: %w", &scaler.HostDownError{Host: pve1()}), []scheduling.Offer{{Host: pve1()}}},
+		{"locked", &state.LockedError{ID: "1"}, []scheduling.Offer{{Host: pve1()}}},
+		{"backend", &state.CommandError{Backend: "pg"}, []scheduling.Offer{{Host: pve1()}}},
+		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.Offer{exact(vm)}},
+		{"affinity", &scaler.AffinityError{VM: vm.Name}, ofClass},
+		{"directory full", &state.CommandError{Text: "unable to create image: qemu-img: Could not resize: No space left on device"}, ofClass},
+		{"lvm full", errors.New("lvcreate: Volume group \"pve\" has insufficient free space (100 extents): 7680 required"), ofClass},
+		{"zfs full", errors.New("zfs error: cannot create 'tank/vm-1': out of space"), ofClass},
+		{"number taken", &scaler.VMIDTakenError{VM: vm.Name}, nil},
+		{"cpus taken", &scaler.CPUsTakenError{VM: vm.Name}, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.pool("workers", "class")
+			w.pool("batch", "class")
+			w.pool("other", "another-class")
+			w.wants(vm, scaler.PhaseFailed, test.err)
+			w.look("failures")
+			var got []scheduling.Offer
+			for _, closed := range w.closer.take() {
+				got = append(got, closed.Offer)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("closed differs:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Each further failure of a class closes for longer, those at one time count once,
+// and another class is not concerned.
+func TestClosingGrows(t *testing.T) {
+	w := newWorld(t)
+	vmid := fleet.VMID(2000)
+	fail := func(class string) time.Duration {
+		t.Helper()
+		vm := newVM(vmid)
+		vm.NodeClass = class
+		vmid++
+		w.writer.states = nil
+		w.wants(vm, scaler.PhaseFailed, errors.New("broken"))
+		w.look("failures")
+		closed := w.closer.take()
+		if len(closed) != 1 {
+			t.Fatalf("closed %v", closed)
+		}
+		return closed[0].Until.Sub(w.clock.Now())
+	}
+	want := []time.Duration{1, 2, 4, 8, 16, 30, 30}
+	for i, minutes := range want {
+		if got := fail("class"); got != minutes*time.Minute {
+			t.Errorf("failure %d closed for %v, want %v minutes", i, got, int(minutes))
+		}
+		if got := fail("class"); got != minutes*time.Minute {
+			t.Errorf("another failure at the same time closed for %v, want %v minutes", got, int(minutes))
+		}
+		w.after(minutes * time.Minute)
+	}
+	if got := fail("other"); got != time.Minute {
+		t.Errorf("another class was closed for %v", got)
+	}
+	w.after(2 * time.Hour)
+	if got := fail("class"); got != time.Minute {
+		t.Errorf("after two good hours it was closed for %v", got)
+	}
+}

@@ -1,0 +1,99 @@
+package garbage_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+func TestNeverJoined(t *testing.T) {
+	stopped := func(g *topology.Guest) { g.Running = false }
+	tests := []struct {
+		name string
+		set  func(w *world, vm fleet.VM)
+		says string
+	}{
+		{"unknown", func(*world, fleet.VM) {}, "the fleet does not have its VM any more"},
+		{"making", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMaking, nil) }, "still being made on lab/pve-1"},
+		{"waiting", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseRemoving, errors.New("PDB default/db")) }, "PDB default/db"},
+		{"vanished", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }, "not in Proxmox any more"},
+		{"stopped", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm, stopped) }, "does not run"},
+		{"silent", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm) }, "qm terminal 2000"},
+		{"unreadable", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.unread = errors.New("595") }, "595"},
+		{"other id", func(w *world, vm fleet.VM) {
+			w.wants(vm, scaler.PhaseMade, nil)
+			w.runs(vm)
+			vm.VMID = 7000
+			w.node(vm)
+		}, `has providerID "proxmox://lab/7000" and not proxmox://lab/2000`},
+		{"not taken", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm); w.node(vm) }, "condition Registered"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			vm := newVM(2000)
+			w.pool("workers", "class")
+			w.pool("batch", "class")
+			test.set(w, vm)
+			w.claim(vm)
+			w.look("joins")
+			// The API server's clock, by which the claim was created, is not this test's.
+			w.after(14 * time.Minute)
+			w.look("joins")
+			w.wantEvents()
+			w.after(2 * time.Minute)
+			w.look("joins")
+			said := w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ", "NodePool/workers NodeNeverJoined: ")
+			if !strings.Contains(strings.Join(said, "\n"), test.says) {
+				t.Errorf("says %q, want %s", said, test.says)
+			}
+			until := w.clock.Now().Add(time.Minute)
+			want := []closedOffer{{scheduling.Offer{NodePool: "batch"}, until}, {scheduling.Offer{NodePool: "workers"}, until}}
+			if diff := cmp.Diff(want, w.closer.take()); diff != "" {
+				t.Errorf("closed differs:\n%s", diff)
+			}
+			w.after(time.Minute)
+			w.look("joins")
+			w.wantEvents()
+			w.wantFate(vm.Name, "there") // Karpenter deletes it
+		})
+	}
+}
+
+// A claim that registered, was never launched, or that somebody deletes early did
+// not fail to join.
+func TestJoinedOrNotWaitedFor(t *testing.T) {
+	w := newWorld(t)
+	w.claim(newVM(2000), registered)
+	w.claim(newVM(2001), unlaunched)
+	early := w.claim(newVM(2002))
+	w.look("joins")
+	if err := w.Delete(t.Context(), early); err != nil {
+		t.Fatal(err)
+	}
+	w.after(20 * time.Minute)
+	w.look("joins")
+	w.wantEvents()
+}
+
+// A claim that Karpenter deleted between two looks is told of all the same.
+func TestNeverJoinedAndGone(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	claim := w.claim(vm)
+	w.look("joins")
+	w.wipe(claim)
+	w.after(16 * time.Minute)
+	w.look("joins")
+	w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ")
+	w.look("joins")
+	w.wantEvents()
+}

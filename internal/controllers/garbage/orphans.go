@@ -1,0 +1,102 @@
+package garbage
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/topology"
+)
+
+// orphans tells of guests that carry our marker and that nobody wants. They are not
+// removed: whatever lost their files may come back, and a number proves nothing.
+type orphans struct {
+	config Config
+	lost   since[fleet.Key]
+	told   map[fleet.Key]bool
+
+	// mu guards the field below.
+	mu     sync.Mutex
+	byHost map[topology.HostID]int
+}
+
+func newOrphans(config Config) *orphans {
+	return &orphans{config: config, lost: since[fleet.Key]{}, told: map[fleet.Key]bool{}}
+}
+
+func (*orphans) name() string { return "orphans" }
+
+func (*orphans) every() time.Duration { return 3 * period }
+
+// orphan is a guest that nobody wants.
+type orphan struct {
+	topology.Guest
+	host topology.HostID
+}
+
+func (o *orphans) run(ctx context.Context, v *view) error {
+	snapshot, err := o.config.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("reading proxmox: %w", err)
+	}
+	found := map[fleet.Key]orphan{}
+	var keys []fleet.Key
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		for _, g := range host.Guests {
+			key := fleet.Key(g.Key)
+			if _, wanted := v.vms[key]; wanted || g.ClusterID != o.config.ClusterID || g.Template {
+				continue
+			}
+			found[key] = orphan{g, host.ID()}
+			keys = append(keys, key)
+		}
+	}
+	lasting := o.lost.lasting(keys, v.now, grace)
+	byHost := map[topology.HostID]int{}
+	for _, key := range keys {
+		if lasting[key] {
+			byHost[found[key].host]++
+			o.tell(ctx, v, found[key])
+		}
+	}
+	maps.DeleteFunc(o.told, func(key fleet.Key, _ bool) bool { return !lasting[key] })
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.byHost = byHost
+	return nil
+}
+
+// counts returns how many orphans there are by host.
+func (o *orphans) counts() map[topology.HostID]int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.byHost)
+}
+
+// tell says once what a person can do about an orphan.
+func (o *orphans) tell(ctx context.Context, v *view, g orphan) {
+	if o.told[fleet.Key(g.Key)] {
+		return
+	}
+	o.told[fleet.Key(g.Key)] = true
+	log.FromContext(ctx).Info("found vm that nobody wants", logkey.VM, g.Name, logkey.VMID, g.VMID,
+		logkey.Host, g.host.String(), logkey.Key, g.Key)
+	object := o.config.Self
+	if node := v.nodes[g.Name]; node != nil {
+		object = node
+	}
+	if object == nil {
+		return
+	}
+	o.config.Recorder.Publish(warning(object, g.Key, ReasonOrphan, fmt.Sprintf(
+		"VM %d (%s) on %s carries the marker of this numaform, and no file of the fleet wants it: restore its file from version control, "+
+			"or destroy the VM by hand; numaform leaves it alone", g.VMID, g.Name, g.host,
+	)))
+}

@@ -1,0 +1,128 @@
+package garbage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// reservations looks after VMs whose NodeClaim vanished. Karpenter does not ask for
+// a VM to be deleted whose claim was never launched, or whose claim lost its
+// finalizer.
+type reservations struct {
+	config  Config
+	without since[fleet.Key]
+}
+
+func newReservations(config Config) *reservations {
+	return &reservations{config: config, without: since[fleet.Key]{}}
+}
+
+func (*reservations) name() string { return "reservations" }
+
+func (*reservations) every() time.Duration { return period }
+
+func (r *reservations) run(ctx context.Context, v *view) error {
+	var without []fleet.Key
+	for _, state := range v.states {
+		if isWanted(state.Phase) && v.byKey[state.VM.Key] == nil {
+			without = append(without, state.VM.Key)
+		}
+	}
+	lasting := r.without.lasting(without, v.now, grace)
+	var errs []error
+	for _, key := range without {
+		if lasting[key] {
+			errs = append(errs, r.settle(ctx, v, v.vms[key]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func isWanted(phase scaler.Phase) bool {
+	return phase == scaler.PhaseReserved || phase == scaler.PhaseMaking || phase == scaler.PhaseMade
+}
+
+// settle removes the VM, or gives its Node a claim again.
+func (r *reservations) settle(ctx context.Context, v *view, state scaler.VMState) error {
+	node := v.nodeOf(state.VM)
+	switch {
+	case node == nil:
+		return r.config.release(ctx, v, state)
+	case !node.DeletionTimestamp.IsZero():
+		return nil // it is being drained; when it is gone, so is the VM
+	}
+	return r.adopt(ctx, v, state.VM, node)
+}
+
+// adopt makes the claim of a running Node again: the fleet says what is wanted, and
+// claims only use it. So no pod is moved because a claim was lost, and Karpenter
+// drains the Node when it is not needed.
+func (r *reservations) adopt(ctx context.Context, v *view, vm fleet.VM, node *corev1.Node) error {
+	pool := v.pools[vm.Pool]
+	if pool == nil {
+		r.config.Recorder.Publish(warning(node, node.Name, ReasonPoolGone, fmt.Sprintf(
+			"its NodeClaim is gone, and so is NodePool %s, so that nobody manages it: make the NodePool again, "+
+				"or drain the Node and run `numaform remove %s`", vm.Pool, vm.Name,
+		)))
+		return nil
+	}
+	if v.paused || !pool.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	claim := r.config.NewNodeClaim(vm, pool)
+	if claim.Annotations == nil {
+		claim.Annotations = map[string]string{}
+	}
+	claim.Annotations[v1alpha1.AnnotationVM] = vm.Name
+	claim.Annotations[v1alpha1.AnnotationKey] = string(vm.Key)
+	if err := r.config.Client.Create(ctx, claim); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return fmt.Errorf("making the nodeclaim of node %s again: %w", node.Name, err)
+	}
+	r.config.Recorder.Publish(warning(node, node.Name, ReasonClaimRestored,
+		fmt.Sprintf("its NodeClaim was gone: made NodeClaim %s for it", claim.Name)))
+	log.FromContext(ctx).Info("restored nodeclaim", logkey.NodeClaim, claim.Name, logkey.Node, node.Name, logkey.VM, vm.Name)
+	return nil
+}
+
+// release removes a VM that has neither claim nor Node, if the API server says so
+// too.
+func (c *Config) release(ctx context.Context, v *view, state scaler.VMState) error {
+	vm := state.VM
+	if v.paused || v.nodeOf(vm) != nil {
+		return nil
+	}
+	live := &view{}
+	if err := live.readClaims(ctx, c.Live); err != nil {
+		return err
+	}
+	if live.byKey[vm.Key] != nil {
+		return nil
+	}
+	var node corev1.Node
+	err := c.Live.Get(ctx, client.ObjectKey{Name: vm.Name}, &node)
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading node %s: %w", vm.Name, err)
+	}
+	c.Writer.Remove(vm.Key)
+	log.FromContext(ctx).Info("released vm without nodeclaim", logkey.VM, vm.Name, logkey.VMID, vm.VMID,
+		logkey.Host, vm.Host.String(), logkey.Key, string(vm.Key))
+	return nil
+}

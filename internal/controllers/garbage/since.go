@@ -1,0 +1,29 @@
+package garbage
+
+import (
+	"maps"
+	"time"
+)
+
+// since remembers from when on something has been so.
+type since[K comparable] map[K]time.Time
+
+// lasting takes what is so now, and returns what has been so for that long.
+func (s since[K]) lasting(current []K, now time.Time, long time.Duration) map[K]bool {
+	is := make(map[K]bool, len(current))
+	for _, k := range current {
+		is[k] = true
+	}
+	maps.DeleteFunc(s, func(k K, _ time.Time) bool { return !is[k] })
+	old := map[K]bool{}
+	for _, k := range current {
+		from, known := s[k]
+		if !known {
+			from, s[k] = now, now
+		}
+		if now.Sub(from) >= long {
+			old[k] = true
+		}
+	}
+	return old
+}

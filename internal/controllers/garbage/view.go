@@ -1,0 +1,156 @@
+package garbage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
+)
+
+// view is what one look goes by.
+type view struct {
+	now    time.Time
+	paused bool
+	// states are the writer's VMs, sorted; vms are the same by key.
+	states []scaler.VMState
+	vms    map[fleet.Key]scaler.VMState
+	// claims are those of our class, and byKey those that name a VM.
+	claims []*karpv1.NodeClaim
+	byKey  map[fleet.Key]*karpv1.NodeClaim
+	nodes  map[string]*corev1.Node
+	pools  map[string]*karpv1.NodePool
+}
+
+// look reads the cluster and the writer. The writer is read first: a claim is made
+// after its VM was reserved, so that a VM without a claim is seen, never the reverse.
+func look(ctx context.Context, config Config) (*view, error) {
+	v := &view{
+		now: config.Clock.Now(), states: config.Writer.VMs(), vms: map[fleet.Key]scaler.VMState{},
+		nodes: map[string]*corev1.Node{}, pools: map[string]*karpv1.NodePool{},
+	}
+	for _, state := range v.states {
+		v.vms[state.VM.Key] = state
+	}
+	var err error
+	if v.paused, err = config.Paused(ctx); err != nil {
+		return nil, fmt.Errorf("asking whether numaform is paused: %w", err)
+	}
+	if err := v.readClaims(ctx, config.Client); err != nil {
+		return nil, err
+	}
+	var nodes corev1.NodeList
+	if err := config.Client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		v.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	var pools karpv1.NodePoolList
+	if err := config.Client.List(ctx, &pools); err != nil {
+		return nil, fmt.Errorf("listing nodepools: %w", err)
+	}
+	for i := range pools.Items {
+		v.pools[pools.Items[i].Name] = &pools.Items[i]
+	}
+	return v, nil
+}
+
+func (v *view) readClaims(ctx context.Context, reader client.Reader) error {
+	var claims karpv1.NodeClaimList
+	if err := reader.List(ctx, &claims); err != nil {
+		return fmt.Errorf("listing nodeclaims: %w", err)
+	}
+	v.byKey = map[fleet.Key]*karpv1.NodeClaim{}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if !isOurs(claim.Spec.NodeClassRef) {
+			continue
+		}
+		v.claims = append(v.claims, claim)
+		if key := keyOf(claim); key != "" {
+			v.byKey[key] = claim
+		}
+	}
+	return nil
+}
+
+func isOurs(ref *karpv1.NodeClassReference) bool {
+	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.KindProxmoxNodeClass
+}
+
+// keyOf returns the key of the VM that backs the claim, or "" if it has none yet.
+func keyOf(claim *karpv1.NodeClaim) fleet.Key {
+	return fleet.Key(claim.Annotations[v1alpha1.AnnotationKey])
+}
+
+// poolsOf returns the names of the pools whose nodes are of the class, sorted.
+func (v *view) poolsOf(class string) []string {
+	var names []string
+	for name, pool := range v.pools {
+		if ref := pool.Spec.Template.Spec.NodeClassRef; isOurs(ref) && ref.Name == class {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// nodeOf returns the Node of a VM: by its name, or by its providerID if something
+// else gave it another.
+func (v *view) nodeOf(vm fleet.VM) *corev1.Node {
+	if node := v.nodes[vm.Name]; node != nil {
+		return node
+	}
+	return v.nodeBy(fleet.ProviderID(vm.Host.Region, vm.VMID))
+}
+
+func (v *view) nodeBy(providerID string) *corev1.Node {
+	for _, node := range v.nodes {
+		if providerID != "" && node.Spec.ProviderID == providerID {
+			return node
+		}
+	}
+	return nil
+}
+
+// guest returns the guest that has the key, and where it is.
+func guest(snapshot *topology.Snapshot, key fleet.Key) (*topology.Guest, topology.HostID) {
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		for j := range host.Guests {
+			if host.Guests[j].Key == string(key) && key != "" {
+				return &host.Guests[j], host.ID()
+			}
+		}
+	}
+	return nil, topology.HostID{}
+}
+
+// seesAll reports whether a guest of the region that is not listed is not there.
+func seesAll(snapshot *topology.Snapshot, region topology.RegionName) bool {
+	known := false
+	for i := range snapshot.Regions {
+		r := &snapshot.Regions[i]
+		if r.Name != region {
+			continue
+		}
+		if known = true; !r.Quorate || r.HidesGuests {
+			return false
+		}
+	}
+	for i := range snapshot.Hosts {
+		if host := &snapshot.Hosts[i]; host.Region == region && !host.Online {
+			return false
+		}
+	}
+	return known
+}

@@ -1,0 +1,135 @@
+package metrics
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// patience is how long a scrape waits for Proxmox, where nothing is remembered.
+const patience = 5 * time.Second
+
+// mebibyte is what the planner counts memory in.
+const mebibyte = 1 << 20
+
+// inventory tells what is there when it is asked.
+type inventory struct {
+	config Config
+
+	vms, up, cpus, memory, floating, orphans, closed, read *prometheus.Desc
+}
+
+func newInventory(config Config) *inventory {
+	return &inventory{
+		config: config,
+		vms: describe("vms", "VMs of the fleet, by the host that they are on or are to be on, and by how far they are.",
+			labelRegion, labelHost, labelPhase),
+		up: describe("host_up", "Whether nodes can be placed on the host: 1, or 0 if it is offline, faulty or without quorum.",
+			labelRegion, labelHost),
+		cpus: describe("host_free_cpus", "CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.",
+			labelRegion, labelHost, labelNUMA),
+		memory: describe("host_free_memory_bytes", "Memory of a NUMA node that neither the host nor any guest has, wanted VMs included.",
+			labelRegion, labelHost, labelNUMA),
+		floating: describe("host_floating_vcpus", "vCPUs of guests that are not pinned and share what is not.",
+			labelRegion, labelHost),
+		orphans: describe("orphaned_vms", "Guests that carry the marker of this numaform and that nobody wants.",
+			labelRegion, labelHost),
+		closed: describe("closed_offerings", "Offers that are not made for now because they failed; an empty label stands for any.",
+			labelNodePool, labelRegion, labelHost),
+		read: describe("proxmox_readable", "Whether what is known of Proxmox is up to date: 1, or 0 if it could not be read."),
+	}
+}
+
+// Describe sends the descriptions of all metrics.
+func (i *inventory) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{i.vms, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read} {
+		out <- desc
+	}
+}
+
+// Collect sends the values of all metrics.
+func (i *inventory) Collect(out chan<- prometheus.Metric) {
+	states := i.config.VMs()
+	i.collectVMs(out, states)
+	i.collectClosed(out)
+	orphans := i.config.Orphans()
+	for _, host := range slices.SortedFunc(maps.Keys(orphans), topology.HostID.Compare) {
+		gauge(out, i.orphans, float64(orphans[host]), string(host.Region), string(host.Host))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	snapshot, err := i.config.Snapshot(ctx)
+	if err != nil {
+		gauge(out, i.read, 0)
+		return
+	}
+	gauge(out, i.read, 1)
+	i.collectHosts(out, snapshot, states)
+}
+
+// vmsAt is how many VMs of a host are in a phase.
+type vmsAt struct {
+	host  topology.HostID
+	phase scaler.Phase
+}
+
+func (i *inventory) collectVMs(out chan<- prometheus.Metric, states []scaler.VMState) {
+	counts := map[vmsAt]int{}
+	for _, state := range states {
+		counts[vmsAt{state.VM.Host, state.Phase}]++
+	}
+	for at, count := range counts {
+		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))
+	}
+}
+
+// closedAt is what closed offers are counted by. Instance types are left out: there
+// may be hundreds.
+type closedAt struct {
+	pool string
+	host topology.HostID
+}
+
+func (i *inventory) collectClosed(out chan<- prometheus.Metric) {
+	counts := map[closedAt]int{}
+	for _, offer := range i.config.Closed() {
+		counts[closedAt{offer.NodePool, offer.Host}]++
+	}
+	for at, count := range counts {
+		gauge(out, i.closed, float64(count), at.pool, string(at.host.Region), string(at.host.Host))
+	}
+}
+
+// collectHosts tells what is free as the planner counts it, VMs that are wanted and
+// do not exist yet included.
+func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topology.Snapshot, states []scaler.VMState) {
+	kept := make([]fleet.VM, 0, len(states))
+	for _, state := range states {
+		if state.Phase != scaler.PhaseHeld {
+			kept = append(kept, state.VM)
+		}
+	}
+	for _, room := range planner.New(snapshot, kept).Room() {
+		region, host := string(room.Host.Region), string(room.Host.Host)
+		if room.Problem != "" {
+			gauge(out, i.up, 0, region, host)
+			continue
+		}
+		gauge(out, i.up, 1, region, host)
+		gauge(out, i.floating, float64(room.Floating), region, host)
+		for _, node := range room.Nodes {
+			numa := strconv.Itoa(node.NUMANode)
+			gauge(out, i.cpus, float64(node.CPUs), region, host, numa)
+			gauge(out, i.memory, float64(node.MemoryMiB)*mebibyte, region, host, numa)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package metrics
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// kproximate tells what jedrw/kproximate told, under its names and in its units:
+// cores, and bytes.
+type kproximate struct {
+	config Config
+
+	nodes, running                   *prometheus.Desc
+	cpu, cpuAllocatable, cpuRequests *prometheus.Desc
+	mem, memAllocatable, memRequests *prometheus.Desc
+}
+
+func newKproximate(config Config) *kproximate {
+	plain := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
+	return &kproximate{
+		config:         config,
+		nodes:          plain("kpnodes_total", "VMs of the fleet that exist."),
+		running:        plain("kpnodes_running", "Nodes of the fleet that are ready."),
+		cpu:            plain("cpu_provisioned_total", "Cores of the VMs whose Nodes are ready."),
+		mem:            plain("memory_provisioned_total", "Memory in bytes of the VMs whose Nodes are ready."),
+		cpuAllocatable: plain("cpu_allocatable_total", "Cores that pods can have on Nodes that are ready."),
+		memAllocatable: plain("memory_allocatable_total", "Memory in bytes that pods can have on Nodes that are ready."),
+		cpuRequests:    plain("cpu_allocated_total", "Cores that pods on Nodes that are ready ask for."),
+		memRequests:    plain("memory_allocated_total", "Memory in bytes that pods on Nodes that are ready ask for."),
+	}
+}
+
+// Describe sends the descriptions of all metrics.
+func (k *kproximate) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{
+		k.nodes, k.running, k.cpu, k.mem, k.cpuAllocatable, k.memAllocatable, k.cpuRequests, k.memRequests,
+	} {
+		out <- desc
+	}
+}
+
+// Collect sends the values of all metrics; where the API server's answer is needed
+// for one and does not come, it is left out.
+func (k *kproximate) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	states := k.config.VMs()
+	exist := 0
+	for _, state := range states {
+		if state.Phase == scaler.PhaseMade || state.Phase == scaler.PhaseRemoving {
+			exist++
+		}
+	}
+	gauge(out, k.nodes, float64(exist))
+	nodes, err := k.ready(ctx, states)
+	if err != nil {
+		return
+	}
+	var cpu int
+	var memory int64
+	allocatable := corev1.ResourceList{}
+	for _, state := range states {
+		if node := nodes[state.VM.Name]; node != nil {
+			cpu += state.VM.VCPUs
+			memory += state.VM.MemoryMiB
+			allocatable = resources.Merge(allocatable, node.Status.Allocatable)
+		}
+	}
+	gauge(out, k.running, float64(len(nodes)))
+	gauge(out, k.cpu, float64(cpu))
+	gauge(out, k.mem, float64(memory)*mebibyte)
+	gauge(out, k.cpuAllocatable, cores(allocatable))
+	gauge(out, k.memAllocatable, float64(allocatable.Memory().Value()))
+	k.collectRequests(ctx, out, nodes)
+}
+
+func cores(list corev1.ResourceList) float64 { return float64(list.Cpu().MilliValue()) / 1000 }
+
+// ready returns the Nodes of the fleet's VMs that are ready, by name.
+func (k *kproximate) ready(ctx context.Context, states []scaler.VMState) (map[string]*corev1.Node, error) {
+	ours := map[string]bool{}
+	for _, state := range states {
+		ours[state.VM.Name] = true
+	}
+	var nodes corev1.NodeList
+	if err := k.config.Client.List(ctx, &nodes); err != nil {
+		return nil, err
+	}
+	ready := map[string]*corev1.Node{}
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		for _, condition := range node.Status.Conditions {
+			if ours[node.Name] && condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+				ready[node.Name] = node
+			}
+		}
+	}
+	return ready, nil
+}
+
+// collectRequests sends what pods on those Nodes ask for.
+func (k *kproximate) collectRequests(ctx context.Context, out chan<- prometheus.Metric, ready map[string]*corev1.Node) {
+	var pods corev1.PodList
+	if err := k.config.Client.List(ctx, &pods); err != nil {
+		return
+	}
+	requests := corev1.ResourceList{}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if ready[pod.Spec.NodeName] != nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			requests = resources.Merge(requests, resources.RequestsForPods(pod))
+		}
+	}
+	gauge(out, k.cpuRequests, cores(requests))
+	gauge(out, k.memRequests, float64(requests.Memory().Value()))
+}

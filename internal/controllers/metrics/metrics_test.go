@@ -1,0 +1,398 @@
+package metrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/metrics"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// pve1 is where VMs of these tests are.
+func pve1() topology.HostID { return topology.HostID{Region: "lab", Host: "pve-1"} }
+
+// lab is a host with two NUMA nodes of four CPUs and 16 GiB, and one that is off.
+func lab() *topology.Snapshot {
+	machine := topology.Machine{MemoryMiB: 32 << 10}
+	for id := range 8 {
+		machine.CPUs = append(machine.CPUs, topology.CPU{ID: id, Online: true, NUMANode: id / 4, Core: id, L3: id / 4})
+	}
+	for id := range 2 {
+		machine.NUMANodes = append(machine.NUMANodes, topology.NUMANode{ID: id, MemoryMiB: 16 << 10})
+	}
+	return &topology.Snapshot{
+		Regions: []topology.Region{{Name: "lab", Quorate: true}},
+		Hosts: []topology.Host{
+			{
+				Region: "lab", Name: "pve-1", Online: true, Machine: machine, ReservedCPUs: topology.CPUs(0),
+				Guests: []topology.Guest{{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024}},
+			},
+			{Region: "lab", Name: "pve-2", Machine: machine},
+		},
+	}
+}
+
+func vm(name string, vmid fleet.VMID, cpus ...int) fleet.VM {
+	return fleet.VM{
+		Key: fleet.Key(name), VMID: vmid, Name: name,
+		Spec: fleet.Spec{Pool: "workers", VCPUs: len(cpus), MemoryMiB: 4096, Policy: fleet.PolicyDedicated},
+		Placement: fleet.Placement{
+			Host: pve1(), CPUs: topology.CPUs(cpus...), VCPUPins: cpus,
+			Cells: []topology.NUMACell{{GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(1), MemoryMiB: 4096}},
+		},
+	}
+}
+
+func states() []scaler.VMState {
+	return []scaler.VMState{
+		{VM: vm("workers-2000", 2000, 4, 5), Phase: scaler.PhaseMade},
+		{VM: vm("workers-2001", 2001, 6), Phase: scaler.PhaseReserved},
+		{VM: vm("workers-2002", 2002, 7), Phase: scaler.PhaseHeld},
+	}
+}
+
+func config() metrics.Config {
+	return metrics.Config{
+		VMs:      states,
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
+		Closed: func() []scheduling.Offer {
+			return []scheduling.Offer{
+				{NodePool: "workers", InstanceType: "c1.4VCPU-8GB", Host: pve1()},
+				{NodePool: "workers", InstanceType: "c1.2VCPU-4GB", Host: pve1()},
+				{NodePool: "batch"},
+			}
+		},
+		Orphans: func() map[topology.HostID]int { return map[topology.HostID]int{pve1(): 2} },
+		Clock:   clocktesting.NewFakePassiveClock(now),
+	}
+}
+
+func register(t *testing.T, config metrics.Config) (*prometheus.Registry, *metrics.Observer) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	observer, err := metrics.Register(registry, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return registry, observer
+}
+
+func compare(t *testing.T, registry *prometheus.Registry, want string, names ...string) {
+	t.Helper()
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), names...); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestInventory(t *testing.T) {
+	t.Parallel()
+	registry, _ := register(t, config())
+	// CPU 0 is reserved, 4, 5 and 6 are pinned or about to be, and 7 only waits for a
+	// person. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
+	compare(t, registry, `
+# HELP numaform_closed_offerings Offers that are not made for now because they failed; an empty label stands for any.
+# TYPE numaform_closed_offerings gauge
+numaform_closed_offerings{host="",nodepool="batch",region=""} 1
+numaform_closed_offerings{host="pve-1",nodepool="workers",region="lab"} 2
+# HELP numaform_host_floating_vcpus vCPUs of guests that are not pinned and share what is not.
+# TYPE numaform_host_floating_vcpus gauge
+numaform_host_floating_vcpus{host="pve-1",region="lab"} 2
+# HELP numaform_host_free_cpus CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.
+# TYPE numaform_host_free_cpus gauge
+numaform_host_free_cpus{host="pve-1",numa="0",region="lab"} 3
+numaform_host_free_cpus{host="pve-1",numa="1",region="lab"} 1
+# HELP numaform_host_free_memory_bytes Memory of a NUMA node that neither the host nor any guest has, wanted VMs included.
+# TYPE numaform_host_free_memory_bytes gauge
+numaform_host_free_memory_bytes{host="pve-1",numa="0",region="lab"} 1.6642998272e+10
+numaform_host_free_memory_bytes{host="pve-1",numa="1",region="lab"} 8.053063680e+09
+# HELP numaform_host_up Whether nodes can be placed on the host: 1, or 0 if it is offline, faulty or without quorum.
+# TYPE numaform_host_up gauge
+numaform_host_up{host="pve-1",region="lab"} 1
+numaform_host_up{host="pve-2",region="lab"} 0
+# HELP numaform_orphaned_vms Guests that carry the marker of this numaform and that nobody wants.
+# TYPE numaform_orphaned_vms gauge
+numaform_orphaned_vms{host="pve-1",region="lab"} 2
+# HELP numaform_proxmox_readable Whether what is known of Proxmox is up to date: 1, or 0 if it could not be read.
+# TYPE numaform_proxmox_readable gauge
+numaform_proxmox_readable 1
+# HELP numaform_vms VMs of the fleet, by the host that they are on or are to be on, and by how far they are.
+# TYPE numaform_vms gauge
+numaform_vms{host="pve-1",phase="held",region="lab"} 1
+numaform_vms{host="pve-1",phase="made",region="lab"} 1
+numaform_vms{host="pve-1",phase="reserved",region="lab"} 1
+`,
+		"numaform_closed_offerings", "numaform_host_floating_vcpus", "numaform_host_free_cpus", "numaform_host_free_memory_bytes",
+		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms")
+}
+
+// A scrape while Proxmox is silent still tells what is known without it.
+func TestProxmoxUnreadable(t *testing.T) {
+	t.Parallel()
+	c := config()
+	c.Snapshot = func(context.Context) (*topology.Snapshot, error) { return nil, errors.New("timeout") }
+	registry, _ := register(t, c)
+	compare(t, registry, `
+# HELP numaform_proxmox_readable Whether what is known of Proxmox is up to date: 1, or 0 if it could not be read.
+# TYPE numaform_proxmox_readable gauge
+numaform_proxmox_readable 0
+`, "numaform_proxmox_readable", "numaform_host_free_cpus", "numaform_host_up")
+	if count, err := testutil.GatherAndCount(registry, "numaform_vms"); err != nil || count != 3 {
+		t.Errorf("%d series of VMs, %v", count, err)
+	}
+}
+
+// exercise tells an observer of everything once.
+func exercise(observer *metrics.Observer) {
+	observer.PlanDone(pve1(), 3*time.Second, nil)
+	observer.ApplyDone(pve1(), 20*time.Second, nil)
+	observer.ApplyDone(pve1(), 40*time.Second, errors.New("broken"))
+	observer.QueueDone(pve1(), time.Second)
+	observer.Queued(7)
+	observer.GuardDone(2 * time.Millisecond)
+	observer.Drifted([]scaler.ShardDrift{{Shard: pve1(), VMs: []scaler.VMDrift{
+		{Class: scaler.DriftNone}, {Class: scaler.DriftReplace}, {Class: scaler.DriftReplace}, {Class: scaler.DriftVanished},
+	}}})
+	observer.Locked(pve1(), now.Add(-90*time.Second))
+	request := observer.Request("lab")
+	request("GET", "/nodes/{node}/status", 200, 30*time.Millisecond)
+	request("GET", "/nodes/{node}/status", 0, 40*time.Second)
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	registry, observer := register(t, config())
+	exercise(observer)
+	compare(t, registry, `
+# HELP numaform_drifted_vms VMs that are not as their file says, by what can be done about it.
+# TYPE numaform_drifted_vms gauge
+numaform_drifted_vms{class="foreign_edit"} 0
+numaform_drifted_vms{class="moved"} 0
+numaform_drifted_vms{class="needs_replacement"} 2
+numaform_drifted_vms{class="not_in_the_state"} 0
+numaform_drifted_vms{class="repairable"} 0
+numaform_drifted_vms{class="stray"} 0
+numaform_drifted_vms{class="unknown"} 0
+numaform_drifted_vms{class="vanished"} 1
+# HELP numaform_proxmox_requests_total Requests to Proxmox by the HTTP status of the answer; 0 means none came.
+# TYPE numaform_proxmox_requests_total counter
+numaform_proxmox_requests_total{code="0",method="GET",path="/nodes/{node}/status",region="lab"} 1
+numaform_proxmox_requests_total{code="200",method="GET",path="/nodes/{node}/status",region="lab"} 1
+# HELP numaform_queue_length VMs that are asked to come or go and that no change has taken yet.
+# TYPE numaform_queue_length gauge
+numaform_queue_length 7
+# HELP numaform_state_lock_age_seconds How long somebody else has held the lock of a host's state that numaform waits for.
+# TYPE numaform_state_lock_age_seconds gauge
+numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
+`, "numaform_drifted_vms", "numaform_proxmox_requests_total", "numaform_queue_length", "numaform_state_lock_age_seconds")
+	sums := histograms(t, registry)
+	for name, want := range map[string]float64{
+		"numaform_plan_duration_seconds": 3, "numaform_apply_duration_seconds": 60, "numaform_queue_duration_seconds": 1,
+		"numaform_guard_duration_seconds": 0.002, "numaform_proxmox_request_duration_seconds": 40.03,
+	} {
+		if got := sums[name]; got < want-1e-9 || got > want+1e-9 {
+			t.Errorf("%s adds up to %v, want %v", name, got, want)
+		}
+	}
+	observer.Unlocked(pve1())
+	if count, err := testutil.GatherAndCount(registry, "numaform_state_lock_age_seconds"); err != nil || count != 0 {
+		t.Errorf("%d locks, %v", count, err)
+	}
+}
+
+// A lock is seen by the VMs that wait for it and by applies that it stopped, and is
+// forgotten with the next apply that went well.
+func TestLocks(t *testing.T) {
+	t.Parallel()
+	c := config()
+	err := fmt.Errorf("applying: %w", &state.LockedError{ID: "1", Created: now.Add(-time.Minute)})
+	waiting := err
+	c.VMs = func() []scaler.VMState {
+		return []scaler.VMState{{VM: vm("a", 2000, 4), Phase: scaler.PhaseRemoving, Err: waiting}}
+	}
+	registry, observer := register(t, c)
+	ages := func(want int) {
+		t.Helper()
+		if count, err := testutil.GatherAndCount(registry, "numaform_state_lock_age_seconds"); err != nil || count != want {
+			t.Errorf("%d locks, want %d; %v", count, want, err)
+		}
+	}
+	ages(1)
+	waiting = nil
+	ages(0)
+	observer.ApplyDone(pve1(), time.Second, err)
+	ages(1)
+	observer.ApplyDone(pve1(), time.Second, errors.New("something else"))
+	ages(1)
+	observer.ApplyDone(pve1(), time.Second, nil)
+	ages(0)
+}
+
+// histograms returns the sums of all histograms, over all labels.
+func histograms(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if histogram := metric.GetHistogram(); histogram != nil {
+				sums[family.GetName()] += histogram.GetSampleSum()
+			}
+		}
+	}
+	return sums
+}
+
+func ready(name string, is corev1.ConditionStatus) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("1900m"), "memory": resource.MustParse("3Gi")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is}},
+		},
+	}
+}
+
+func pod(name, node, cpu string, phase corev1.PodPhase) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse("256Mi")},
+		}}}},
+		Status: corev1.PodStatus{Phase: phase},
+	}
+}
+
+func kproximate() metrics.Config {
+	c := config()
+	c.Kproximate = true
+	c.Client = fake.NewClientBuilder().WithObjects(
+		ready("workers-2000", corev1.ConditionTrue), ready("workers-2001", corev1.ConditionFalse), ready("control-plane", corev1.ConditionTrue),
+		pod("a", "workers-2000", "500m", corev1.PodRunning), pod("b", "workers-2000", "250m", corev1.PodRunning),
+		pod("done", "workers-2000", "1", corev1.PodSucceeded), pod("elsewhere", "control-plane", "1", corev1.PodRunning),
+	).Build()
+	return c
+}
+
+func TestKproximate(t *testing.T) {
+	t.Parallel()
+	registry, _ := register(t, kproximate())
+	compare(t, registry, `
+# HELP cpu_allocatable_total Cores that pods can have on Nodes that are ready.
+# TYPE cpu_allocatable_total gauge
+cpu_allocatable_total 1.9
+# HELP cpu_allocated_total Cores that pods on Nodes that are ready ask for.
+# TYPE cpu_allocated_total gauge
+cpu_allocated_total 0.75
+# HELP cpu_provisioned_total Cores of the VMs whose Nodes are ready.
+# TYPE cpu_provisioned_total gauge
+cpu_provisioned_total 2
+# HELP kpnodes_running Nodes of the fleet that are ready.
+# TYPE kpnodes_running gauge
+kpnodes_running 1
+# HELP kpnodes_total VMs of the fleet that exist.
+# TYPE kpnodes_total gauge
+kpnodes_total 1
+# HELP memory_allocatable_total Memory in bytes that pods can have on Nodes that are ready.
+# TYPE memory_allocatable_total gauge
+memory_allocatable_total 3.221225472e+09
+# HELP memory_allocated_total Memory in bytes that pods on Nodes that are ready ask for.
+# TYPE memory_allocated_total gauge
+memory_allocated_total 5.36870912e+08
+# HELP memory_provisioned_total Memory in bytes of the VMs whose Nodes are ready.
+# TYPE memory_provisioned_total gauge
+memory_provisioned_total 4.294967296e+09
+`, eight()...)
+}
+
+// eight are kproximate's names.
+func eight() []string {
+	return []string{
+		"kpnodes_total", "kpnodes_running", "cpu_provisioned_total", "memory_provisioned_total",
+		"cpu_allocatable_total", "memory_allocatable_total", "cpu_allocated_total", "memory_allocated_total",
+	}
+}
+
+func TestKproximateOnlyWhenAsked(t *testing.T) {
+	t.Parallel()
+	registry, _ := register(t, config())
+	if count, err := testutil.GatherAndCount(registry, eight()...); err != nil || count != 0 {
+		t.Errorf("%d series, %v", count, err)
+	}
+}
+
+// Names and help are as promtool wants them.
+func TestLint(t *testing.T) {
+	t.Parallel()
+	registry, observer := register(t, config())
+	exercise(observer)
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) != 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+func TestRegisterTwice(t *testing.T) {
+	t.Parallel()
+	registry, _ := register(t, config())
+	if _, err := metrics.Register(registry, config()); err == nil {
+		t.Error("the same metrics twice were taken")
+	}
+}
+
+// docs/metrics.md has a row for every metric, with exactly its labels, and no other.
+func TestDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, observer := register(t, kproximate())
+	exercise(observer)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| ([a-z]+) \\| ([a-z, `]*) ?\\|")
+	documented := map[string]string{}
+	for _, match := range row.FindAllStringSubmatch(string(text), -1) {
+		documented[match[1]] = match[2] + " " + strings.TrimSpace(strings.ReplaceAll(match[3], "`", ""))
+	}
+	for _, family := range families {
+		var labels []string
+		for _, label := range family.GetMetric()[0].GetLabel() {
+			labels = append(labels, label.GetName())
+		}
+		want := strings.ToLower(family.GetType().String()) + " " + strings.Join(labels, ", ")
+		if got := documented[family.GetName()]; strings.TrimSpace(got) != strings.TrimSpace(want) {
+			t.Errorf("docs/metrics.md says of %s %q, want %q", family.GetName(), got, want)
+		}
+		delete(documented, family.GetName())
+	}
+	for name := range documented {
+		t.Errorf("docs/metrics.md has %s, which there is not", name)
+	}
+}

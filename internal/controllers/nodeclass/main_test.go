@@ -1,0 +1,149 @@
+package nodeclass_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// cluster is the control plane of all tests of the package.
+var cluster *testenv.Cluster
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	root := filepath.Join("..", "..", "..")
+	c, err := testenv.StartControlPlane(filepath.Join(root, ".tools", "bin"))
+	if err == nil {
+		cluster = c
+		defer func() { _ = c.Close() }()
+		err = c.InstallCRDs(filepath.Join(root, "charts", "numaform", "crds"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	karpenter := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
+	scheme.AddKnownTypes(karpenter, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
+	metav1.AddToGroupVersion(scheme, karpenter)
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return scheme
+}
+
+func newClient(t *testing.T) client.Client {
+	t.Helper()
+	c, err := client.New(cluster.Config, client.Options{Scheme: newScheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// recorder keeps events.
+type recorder struct {
+	// mu guards the field below.
+	mu   sync.Mutex
+	kept []events.Event
+}
+
+func (r *recorder) Publish(published ...events.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept = append(r.kept, published...)
+}
+
+// take returns the reasons of the events since the last call.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var reasons []string
+	for _, event := range r.kept {
+		reasons = append(reasons, event.Reason)
+	}
+	r.kept = nil
+	return reasons
+}
+
+// messages returns the messages of all events of a reason.
+func (r *recorder) messages(reason string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var messages []string
+	for _, event := range r.kept {
+		if event.Reason == reason {
+			messages = append(messages, event.Message)
+		}
+	}
+	return messages
+}
+
+// lab is two hosts of one region; one has the template, storage and pool.
+func lab() *topology.Snapshot {
+	machine := topology.Machine{MemoryMiB: 64 << 10, NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 64 << 10}}}
+	for id := range 8 {
+		machine.CPUs = append(machine.CPUs, topology.CPU{ID: id, Online: true, Core: id / 2})
+	}
+	machine = machine.WithSource(topology.SourceCollected)
+	host := func(name topology.HostName) topology.Host {
+		return topology.Host{
+			Region: "lab", Name: name, Online: true, Machine: machine,
+			Storages: []topology.Storage{
+				{Name: "local", Type: "dir", Active: true, Content: []string{"iso", "images"}},
+				{Name: "zfs", Type: "zfspool", Active: true, Content: []string{"images"}},
+				{Name: "backup", Type: "dir", Active: true, Content: []string{"backup"}},
+				{Name: "off", Type: "dir", Content: []string{"images"}},
+			},
+			Templates: []topology.Template{{VMID: 9000, Name: "debian", DiskInterface: "scsi0", DiskGiB: 8, Storage: "local"}},
+		}
+	}
+	bare := host("pve-2")
+	bare.Templates = nil
+	return &topology.Snapshot{
+		Regions: []topology.Region{{Name: "lab", Quorate: true, Pools: []string{"workers"}}},
+		Hosts:   []topology.Host{host("pve-1"), bare},
+	}
+}
+
+// eventually waits until a condition holds, and fails with what it says last.
+func eventually(t *testing.T, holds func() error) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := holds()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatal(err)
+		case <-ticker.C:
+		}
+	}
+}

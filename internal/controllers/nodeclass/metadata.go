@@ -1,0 +1,54 @@
+package nodeclass
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+// ReasonSecretUnread says that the API server did not answer, so nothing is known.
+const ReasonSecretUnread = "SecretUnread"
+
+// metadata says what is wrong with what nodes of the class join with, or nil.
+func (c *Controller) metadata(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) *verdict {
+	err := c.config.Metadata(ctx, nc)
+	if err == nil {
+		return nil
+	}
+	if transient(err) {
+		found := unknown(v1alpha1.ConditionMetadataReady, ReasonSecretUnread, err.Error())
+		return &found
+	}
+	return &verdict{Finding: scheduling.Finding{
+		Condition: v1alpha1.ConditionMetadataReady, Reason: metadataReason(err), Message: err.Error(),
+	}}
+}
+
+// metadataReason returns the reason that an error speaks of.
+func metadataReason(err error) string {
+	var reasoned interface{ ConditionReason() string }
+	switch {
+	case errors.As(err, &reasoned):
+		return reasoned.ConditionReason()
+	case apierrors.IsNotFound(err):
+		return v1alpha1.ReasonSecretNotFound
+	case apierrors.IsForbidden(err):
+		return v1alpha1.ReasonSecretForbidden
+	}
+	return v1alpha1.ReasonTemplatesInvalid
+}
+
+// transient reports whether asking again may give another answer though nobody
+// mends anything: the API server did not answer, or not to the question.
+func transient(err error) bool {
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return false
+	}
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, new(apierrors.APIStatus)) || errors.As(err, new(net.Error))
+}

@@ -1,0 +1,204 @@
+package nodeclass
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+// ReasonReady is the event of a class that has become ready.
+const ReasonReady = "Ready"
+
+// conditions are what makes a class Ready, in the order in which they are judged.
+func conditions() []string {
+	return []string{
+		v1alpha1.ConditionValid, v1alpha1.ConditionTemplateReady,
+		v1alpha1.ConditionPlacementReady, v1alpha1.ConditionMetadataReady,
+	}
+}
+
+// verdict says why a condition is not true.
+type verdict struct {
+	scheduling.Finding
+	// unknown: it may be true, and nobody can tell now.
+	unknown bool
+}
+
+// judge writes the class' status and tells of what changed.
+func (c *Controller) judge(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
+	stored := nc.DeepCopy()
+	verdicts := c.look(ctx, nc)
+	nc.Status.Hash = scheduling.ClassHash(nc)
+	set := nc.StatusConditions(status.WithClock(c.config.Clock))
+	for _, condition := range conditions() {
+		v, found := verdicts[condition]
+		switch {
+		case !found:
+			set.SetTrue(condition)
+		case v.unknown:
+			set.SetUnknownWithReason(condition, v.Reason, v.Message)
+		default:
+			set.SetFalse(condition, v.Reason, v.Message)
+		}
+	}
+	explainReady(nc)
+	if !equality.Semantic.DeepEqual(stored.Status, nc.Status) {
+		// A list of conditions is replaced as a whole: nobody else's may get lost.
+		patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
+		if err := c.config.Client.Status().Patch(ctx, nc, patch); err != nil {
+			return reconcile.Result{}, fmt.Errorf("writing the status of %s %s: %w", v1alpha1.KindProxmoxNodeClass, nc.Name, err)
+		}
+		c.config.Recorder.Publish(changes(stored, nc)...)
+	}
+	if set.Root().IsTrue() {
+		return reconcile.Result{RequeueAfter: period}, nil
+	}
+	return reconcile.Result{RequeueAfter: impatience}, nil
+}
+
+// explainReady lets Ready repeat what is wrong: a table shows no other condition, and
+// NodePools and pods are told what it says. By itself it has only the conditions' names.
+func explainReady(nc *v1alpha1.ProxmoxNodeClass) {
+	var said []string
+	for _, condition := range nc.Status.Conditions {
+		if condition.Type != status.ConditionReady && condition.IsFalse() {
+			said = append(said, condition.Message)
+		}
+	}
+	for i := range nc.Status.Conditions {
+		if ready := &nc.Status.Conditions[i]; ready.Type == status.ConditionReady && ready.IsFalse() {
+			ready.Message = strings.Join(said, "; ")
+		}
+	}
+}
+
+// look sets the hosts of the status, and returns for each condition that is not true
+// why not.
+func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) map[string]verdict {
+	verdicts := map[string]verdict{}
+	if err := nc.Validate(); err != nil {
+		for _, condition := range conditions() {
+			verdicts[condition] = unknown(condition, v1alpha1.ReasonInvalid, "the spec is not valid, see condition "+v1alpha1.ConditionValid)
+		}
+		verdicts[v1alpha1.ConditionValid] = verdict{Finding: scheduling.Finding{
+			Condition: v1alpha1.ConditionValid, Reason: v1alpha1.ReasonInvalid, Message: err.Error(),
+		}}
+		setHosts(nc, scheduling.ClassReport{})
+		return verdicts
+	}
+	if found := c.metadata(ctx, nc); found != nil {
+		verdicts[v1alpha1.ConditionMetadataReady] = *found
+	}
+	snapshot, err := c.config.Snapshot(ctx)
+	if err != nil {
+		for _, condition := range []string{v1alpha1.ConditionTemplateReady, v1alpha1.ConditionPlacementReady} {
+			verdicts[condition] = unknown(condition, v1alpha1.ReasonProxmoxUnread, err.Error())
+		}
+		return verdicts // the hosts of the last look stay
+	}
+	report := scheduling.Judge(nc, snapshot)
+	setHosts(nc, report)
+	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.affinity(nc, report.Hosts)) {
+		if _, first := verdicts[finding.Condition]; !first {
+			verdicts[finding.Condition] = verdict{Finding: finding}
+		}
+	}
+	return verdicts
+}
+
+// setHosts writes which hosts can take nodes of the class, and why the others cannot.
+func setHosts(nc *v1alpha1.ProxmoxNodeClass, report scheduling.ClassReport) {
+	var hosts []string
+	for _, host := range report.Hosts {
+		hosts = append(hosts, host.String())
+	}
+	slices.Sort(hosts)
+	nc.SetHosts(hosts)
+	nc.Status.Excluded = nil
+	for _, excluded := range report.Excluded {
+		nc.Status.Excluded = append(nc.Status.Excluded, v1alpha1.ExcludedHost{Host: excluded.Host.String(), Reason: excluded.Reason})
+	}
+}
+
+func unknown(condition, reason, message string) verdict {
+	return verdict{Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, unknown: true}
+}
+
+// families finds a class that leaves no instance type.
+func (c *Controller) families(nc *v1alpha1.ProxmoxNodeClass) []scheduling.Finding {
+	if len(scheduling.OfferedBy(nc, c.config.Types)) > 0 {
+		return nil
+	}
+	known := map[string]bool{}
+	for i := range c.config.Types {
+		known[c.config.Types[i].Family()] = true
+	}
+	return []scheduling.Finding{{
+		Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonFamilyUnknown,
+		Message: fmt.Sprintf("spec.sizing.families names no family of instance types that there is: write some of %s",
+			strings.Join(slices.Sorted(maps.Keys(known)), ", ")),
+	}}
+}
+
+// affinity finds regions whose credential may not pin as the class wants. One is
+// enough: a VM that is placed there could not be made.
+func (c *Controller) affinity(nc *v1alpha1.ProxmoxNodeClass, hosts []topology.HostID) []scheduling.Finding {
+	if nc.Spec.Placement.PinWith != v1alpha1.PinWithAffinity {
+		return nil
+	}
+	asked := map[topology.RegionName]bool{}
+	for _, host := range hosts {
+		if asked[host.Region] {
+			continue
+		}
+		asked[host.Region] = true
+		if allowed, why := c.config.CanSetAffinity(host.Region); !allowed {
+			return []scheduling.Finding{{
+				Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonCredentialTooWeak, Message: why,
+			}}
+		}
+	}
+	return nil
+}
+
+// changes tells of the conditions that are not true and were not so before, for the
+// same reason, and of the class having become ready.
+func changes(before, after *v1alpha1.ProxmoxNodeClass) []events.Event {
+	was := map[string]status.Condition{}
+	for _, condition := range before.GetConditions() {
+		was[condition.Type] = condition
+	}
+	var found []events.Event
+	for _, condition := range after.GetConditions() {
+		old := was[condition.Type]
+		known := old.Status == condition.Status && old.Reason == condition.Reason && old.Message == condition.Message
+		switch {
+		case known:
+		case condition.Type == status.ConditionReady && condition.IsTrue():
+			found = append(found, event(after, corev1.EventTypeNormal, ReasonReady, "nodes can be made of this class"))
+		case condition.Type != status.ConditionReady && !condition.IsTrue():
+			found = append(found, event(after, corev1.EventTypeWarning, condition.Reason, condition.Message))
+		}
+	}
+	return found
+}
+
+func event(nc *v1alpha1.ProxmoxNodeClass, kind, reason, message string) events.Event {
+	return events.Event{
+		InvolvedObject: nc, Type: kind, Reason: reason, Message: message,
+		DedupeValues: []string{nc.Name, message},
+	}
+}

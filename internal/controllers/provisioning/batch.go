@@ -1,0 +1,54 @@
+package provisioning
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// batch waits until no further pod asks: a burst makes one decision, not many.
+type batch struct {
+	clock     clock.Clock
+	idle, max time.Duration
+	triggered chan struct{}
+}
+
+func newBatch(clk clock.Clock, idle, longest time.Duration) *batch {
+	return &batch{clock: clk, idle: idle, max: longest, triggered: make(chan struct{}, 1)}
+}
+
+// trigger begins a batch, or makes the one that is open wait for more.
+func (b *batch) trigger() {
+	select {
+	case b.triggered <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns true once a batch is complete, and false if ctx ended.
+func (b *batch) wait(ctx context.Context) bool {
+	select {
+	case <-b.triggered:
+	case <-ctx.Done():
+		return false
+	}
+	longest, idle := b.clock.NewTimer(b.max), b.clock.NewTimer(b.idle)
+	defer func() {
+		longest.Stop()
+		idle.Stop()
+	}()
+	for {
+		select {
+		case <-b.triggered:
+			idle.Stop()
+			idle = b.clock.NewTimer(b.idle)
+		case <-idle.C():
+			return true
+		case <-longest.C():
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package provisioning_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/internal/controllers/provisioning"
+)
+
+// waiting starts to wait for a batch, and returns where its end is told.
+func waiting(b provisioning.Batch) <-chan bool {
+	done := make(chan bool, 1)
+	go func() { done <- b.Wait(context.Background()) }()
+	return done
+}
+
+// settled waits until somebody waits for this many timers.
+func settled(t *testing.T, clk *testclock.FakeClock, timers int) {
+	t.Helper()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for range 5000 {
+		if clk.Waiters() == timers {
+			return
+		}
+		<-ticker.C
+	}
+	t.Fatalf("%d timers are waited for, want %d", clk.Waiters(), timers)
+}
+
+func ended(done <-chan bool) bool {
+	select {
+	case <-done:
+		return true
+	case <-time.After(20 * time.Millisecond):
+		return false
+	}
+}
+
+func TestBatchEndsWhenNobodyAsksAnyMore(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakeClock(time.Unix(0, 0))
+	b := provisioning.NewBatch(clk, time.Second, 10*time.Second)
+	done := waiting(b)
+	if ended(done) {
+		t.Fatal("a batch without a pod ended")
+	}
+	b.Trigger()
+	settled(t, clk, 2)
+	clk.Step(900 * time.Millisecond)
+	b.Trigger()
+	// The second pod starts the second anew; its timer replaces the first.
+	if ended(done) {
+		t.Fatal("the batch ended while a pod came")
+	}
+	clk.Step(900 * time.Millisecond)
+	if ended(done) {
+		t.Fatal("the batch ended within a second of the last pod")
+	}
+	clk.Step(200 * time.Millisecond)
+	if !<-done {
+		t.Error("the batch was given up")
+	}
+}
+
+func TestBatchDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakeClock(time.Unix(0, 0))
+	b := provisioning.NewBatch(clk, time.Second, 3*time.Second)
+	done := waiting(b)
+	b.Trigger()
+	settled(t, clk, 2)
+	for range 3 {
+		clk.Step(900 * time.Millisecond)
+		b.Trigger()
+		if ended(done) {
+			t.Fatal("the batch ended too early")
+		}
+	}
+	clk.Step(900 * time.Millisecond)
+	if !<-done {
+		t.Error("the batch was given up")
+	}
+}
+
+func TestBatchIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := provisioning.NewBatch(testclock.NewFakeClock(time.Unix(0, 0)), time.Second, time.Second)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if b.Wait(ctx) {
+		t.Error("a canceled batch is complete")
+	}
+}

@@ -1,0 +1,238 @@
+// Package provisioning makes NodeClaims for pods that found no room: it decides on
+// VMs for a batch of them, has the VMs reserved, and only then creates the claims,
+// each of which names its VM. It launches nothing: the Writer has the VMs made.
+// Start at New.
+package provisioning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/singleton"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/metrics"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+// Writer is what is needed of the scaler's writer.
+type Writer interface {
+	Synced() bool
+	Wanted() []fleet.VM
+	Occupied() []fleet.VM
+	Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error)
+	Remove(keys ...fleet.Key)
+}
+
+// Approvals lets those VMs pass that need nobody, or that somebody approved.
+type Approvals interface {
+	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
+}
+
+// Config is what New needs.
+type Config struct {
+	Client   client.Client
+	Cluster  *scheduling.Cluster
+	State    *state.Cluster
+	Recorder events.Recorder
+	Writer   Writer
+	// Approvals may be nil: then everything passes.
+	Approvals Approvals
+	// Snapshot returns Proxmox as it was a moment ago.
+	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
+	// Closed returns what must not be offered for now; nil means nothing.
+	Closed func() []scheduling.Offer
+	// Request holds what is the same for each decision.
+	Request scheduling.Request
+	// BatchIdle and BatchMax are how long to wait for the next pod, and for all.
+	BatchIdle, BatchMax time.Duration
+	// Placing is held while VMs are placed and reserved.
+	Placing sync.Locker
+	Clock   clock.Clock
+}
+
+// Controller provisions for pending pods.
+type Controller struct {
+	config Config
+	batch  *batch
+}
+
+// New returns a controller. It does nothing before its manager starts it.
+func New(config Config) *Controller {
+	if config.Closed == nil {
+		config.Closed = func() []scheduling.Offer { return nil }
+	}
+	if config.Placing == nil {
+		config.Placing = &sync.Mutex{}
+	}
+	return &Controller{config: config, batch: newBatch(config.Clock, config.BatchIdle, config.BatchMax)}
+}
+
+// Name is the controller's.
+func (c *Controller) Name() string { return "provisioning" }
+
+// Register adds the controller, and what triggers it, to a manager.
+func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+	// Else it would wait for up to a quarter of an hour once Proxmox is back.
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestWait)
+	err := controllerruntime.NewControllerManagedBy(m).Named(c.Name()).WithOptions(controller.Options{RateLimiter: limit}).
+		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(c))
+	if err != nil {
+		return fmt.Errorf("registering %s: %w", c.Name(), err)
+	}
+	return c.registerTriggers(ctx, m)
+}
+
+const (
+	// waitForSync is how often it is asked whether the caches are complete.
+	waitForSync = time.Second
+	// longestWait is how long to wait at most after an error.
+	longestWait = 15 * time.Second
+)
+
+// Reconcile waits for a batch of pods and provisions for it.
+func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	ctx = injection.WithControllerName(ctx, c.Name())
+	if !c.batch.wait(ctx) {
+		return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}, nil
+	}
+	if !c.config.Writer.Synced() || !c.config.State.Synced(ctx) {
+		c.batch.trigger()
+		return reconciler.Result{RequeueAfter: waitForSync}, nil
+	}
+	if _, err := c.Provision(ctx); err != nil {
+		c.batch.trigger()
+		return reconciler.Result{}, err
+	}
+	return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}, nil
+}
+
+// Provision decides on VMs for all pods that ask, and returns the NodeClaims that it
+// created.
+func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
+	c.config.Placing.Lock()
+	defer c.config.Placing.Unlock()
+	snapshot, err := c.config.Snapshot(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("provisioning: %w", err)
+	}
+	request := c.config.Request
+	request.Snapshot, request.Closed = snapshot, c.config.Closed()
+	request.Kept, request.Occupied = c.config.Writer.Wanted(), c.config.Writer.Occupied()
+	request.Now = c.config.Clock.Now()
+	decision, err := c.config.Cluster.Decide(ctx, request)
+	if err != nil {
+		return nil, fmt.Errorf("provisioning: %w", err)
+	}
+	if decision.Asked == 0 && c.config.Approvals == nil {
+		return nil, nil
+	}
+	pods, err := c.podsOf(ctx, decision)
+	if err != nil {
+		return nil, fmt.Errorf("provisioning: %w", err)
+	}
+	c.publish(ctx, decision, pods)
+	placed := decision.New
+	if c.config.Approvals != nil {
+		// Pools that cannot be asked about do not stop the others; and that nothing is
+		// needed any more is told, too.
+		placed, err = c.config.Approvals.Up(ctx, snapshot, placed)
+	}
+	claims, failed := c.launch(ctx, placed, pods)
+	if err = errors.Join(err, failed); err != nil {
+		err = fmt.Errorf("provisioning: %w", err)
+	}
+	return claims, err
+}
+
+// launch reserves VMs and creates a NodeClaim for each.
+func (c *Controller) launch(ctx context.Context, placed []scheduling.Placed, pods podIndex) ([]*karpv1.NodeClaim, error) {
+	if len(placed) == 0 {
+		return nil, nil
+	}
+	requests := make([]scaler.Request, len(placed))
+	for i := range placed {
+		requests[i] = scaler.Request{Spec: placed[i].Spec, Placement: placed[i].Placement}
+	}
+	vms, err := c.config.Writer.Ensure(ctx, requests)
+	if err != nil {
+		return nil, err
+	}
+	var claims []*karpv1.NodeClaim
+	var errs []error
+	for i, vm := range vms {
+		claim, err := c.claim(ctx, vm, &placed[i], pods)
+		if err != nil {
+			c.config.Writer.Remove(vm.Key)
+			errs = append(errs, fmt.Errorf("creating nodeclaim %s: %w", vm.Name, err))
+			continue
+		}
+		claims = append(claims, claim)
+	}
+	return claims, errors.Join(errs...)
+}
+
+// create creates a claim, unless the same stands already.
+func (c *Controller) create(ctx context.Context, claim *karpv1.NodeClaim) error {
+	err := c.config.Client.Create(ctx, claim)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	standing := &karpv1.NodeClaim{}
+	if err := c.config.Client.Get(ctx, client.ObjectKeyFromObject(claim), standing); err != nil {
+		return fmt.Errorf("reading the one that stands: %w", err)
+	}
+	if standing.Annotations[v1alpha1.AnnotationKey] != claim.Annotations[v1alpha1.AnnotationKey] {
+		return fmt.Errorf("there is one of that name for another vm: %w", err)
+	}
+	return nil
+}
+
+// claim creates the NodeClaim of a reserved VM.
+func (c *Controller) claim(ctx context.Context, vm fleet.VM, placed *scheduling.Placed, pods podIndex) (*karpv1.NodeClaim, error) {
+	pool := &karpv1.NodePool{}
+	if err := c.config.Client.Get(ctx, client.ObjectKey{Name: vm.Pool}, pool); err != nil {
+		return nil, fmt.Errorf("reading nodepool %s: %w", vm.Pool, err)
+	}
+	claim := scheduling.NewNodeClaim(vm, pool, pods.of(placed.Pods)...)
+	if placed.ClassHash != "" {
+		claim.Annotations[v1alpha1.AnnotationClassHash] = placed.ClassHash
+	}
+	if err := c.create(ctx, claim); err != nil {
+		return nil, err
+	}
+	// The cache is behind; the next decision must not be.
+	c.config.State.UpdateNodeClaim(claim)
+	c.config.State.UpdatePodToNodeClaimMapping(map[string][]*corev1.Pod{claim.Name: pods.of(placed.Pods)})
+	metrics.NodeClaimsCreatedTotal.Inc(map[string]string{
+		metrics.ReasonLabel: metrics.ProvisionedReason, metrics.NodePoolLabel: vm.Pool, metrics.MinValuesRelaxedLabel: "false",
+	})
+	for _, pod := range pods.of(placed.Pods) {
+		c.config.Recorder.Publish(nominated(pod, nil, claim))
+	}
+	log.FromContext(ctx).Info("created nodeclaim", logkey.NodeClaim, claim.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
+		logkey.InstanceType, vm.InstanceType, logkey.Pods, len(placed.Pods), logkey.Reason, vm.Reason)
+	return claim, nil
+}

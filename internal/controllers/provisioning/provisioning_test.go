@@ -1,0 +1,276 @@
+package provisioning_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgo "k8s.io/client-go/kubernetes/scheme"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/provisioning"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+func TestMain(m *testing.M) {
+	if err := v1alpha1.AddToScheme(clientgo.Scheme); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	karpv1.WellKnownLabels.Insert(scheduling.WellKnownLabels()...)
+	os.Exit(m.Run())
+}
+
+const poolOfTwo = `
+apiVersion: numaform.dev/v1alpha1
+kind: ProxmoxNodeClass
+metadata: {name: shared}
+spec: {template: {name: debian}}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: workers, uid: pool-uid}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: numaform.dev, kind: ProxmoxNodeClass, name: shared}
+      requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}]
+---
+`
+
+// pods are manifests of pods of one size.
+func pods(n int, cpu string) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, `apiVersion: v1
+kind: Pod
+metadata: {name: web-%d, namespace: default}
+spec: {containers: [{name: c, image: c, resources: {requests: {cpu: "%s", memory: 1Gi}}}]}
+---
+`, i, cpu)
+	}
+	return text.String()
+}
+
+// lab is a host of 8 CPUs and 32 GiB.
+func lab() *topology.Snapshot {
+	h := topology.Host{
+		Region: "lab", Name: "pve-1", Online: true,
+		Machine:   topology.Machine{MemoryMiB: 32 << 10, Sources: map[topology.Fact]topology.Source{}},
+		Templates: []topology.Template{{VMID: 9001, Name: "debian", DiskInterface: "scsi0", DiskGiB: 10, Storage: "local"}},
+		Storages:  []topology.Storage{{Name: "local", Type: "dir", Active: true}},
+	}
+	for _, fact := range []topology.Fact{topology.FactCPUs, topology.FactSiblings, topology.FactCaches, topology.FactNUMA, topology.FactMemory} {
+		h.Sources[fact] = topology.SourceCollected
+	}
+	h.NUMANodes = []topology.NUMANode{{ID: 0, MemoryMiB: h.MemoryMiB}}
+	for id := range 8 {
+		h.CPUs = append(h.CPUs, topology.CPU{ID: id, Online: true, Core: id % 4})
+	}
+	return &topology.Snapshot{Regions: []topology.Region{{Name: "lab", Version: "9.0.3", Quorate: true}}, Hosts: []topology.Host{h}}
+}
+
+// writer reserves VMs and makes none.
+type writer struct {
+	wanted  []fleet.VM
+	removed []fleet.Key
+	err     error
+}
+
+func (w *writer) Synced() bool             { return true }
+func (w *writer) Wanted() []fleet.VM       { return slices.Clone(w.wanted) }
+func (w *writer) Occupied() []fleet.VM     { return nil }
+func (w *writer) Remove(keys ...fleet.Key) { w.removed = append(w.removed, keys...) }
+
+func (w *writer) Ensure(_ context.Context, requests []scaler.Request) ([]fleet.VM, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	var vms []fleet.VM
+	for _, r := range requests {
+		id := fleet.VMID(2000 + len(w.wanted))
+		vm := fleet.VM{
+			Key: fleet.Key(fmt.Sprintf("%032x", int(id))), VMID: id, Name: fleet.NodeName(r.Spec.Pool, id), Spec: r.Spec, Placement: r.Placement,
+			Source: fleet.Source{VMID: 9001, DiskGiB: 10},
+		}
+		w.wanted = append(w.wanted, vm)
+		vms = append(vms, vm)
+	}
+	return vms, nil
+}
+
+// recorder keeps events.
+type recorder struct{ published []events.Event }
+
+func (r *recorder) Publish(list ...events.Event) { r.published = append(r.published, list...) }
+
+// approvals let pass what a test says.
+type approvals func([]scheduling.Placed) ([]scheduling.Placed, error)
+
+func (a approvals) Up(_ context.Context, _ *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
+	return a(placed)
+}
+
+type world struct {
+	*provisioning.Controller
+	client   client.Client
+	writer   *writer
+	recorder *recorder
+}
+
+// newWorld returns a controller over manifests. Nothing here depends on watches or
+// validation.
+func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *world {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "manifests.yaml")
+	if err := os.WriteFile(file, []byte(strings.Join(manifests, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := scheduling.Load([]string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{writer: &writer{}, recorder: &recorder{}}
+	w.client = fake.NewClientBuilder().WithScheme(clientgo.Scheme).WithObjects(objects...).
+		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
+		WithIndex(&corev1.Node{}, "spec.providerID", func(o client.Object) []string { return []string{o.(*corev1.Node).Spec.ProviderID} }).
+		WithIndex(&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string { return []string{o.(*karpv1.NodeClaim).Status.ProviderID} }).
+		Build()
+	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
+	w.Controller = provisioning.New(provisioning.Config{
+		Client: w.client, Cluster: scheduling.FromClient(w.client), State: state.NewCluster(clk, w.client, nil), Recorder: w.recorder,
+		Writer: w.writer, Approvals: pass, Clock: clk, Request: scheduling.Request{ClusterID: "test"},
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
+	})
+	return w
+}
+
+func (w *world) claims(t *testing.T) []karpv1.NodeClaim {
+	t.Helper()
+	var list karpv1.NodeClaimList
+	if err := w.client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+// told returns the events of a reason.
+func (w *world) told(reason string) int {
+	n := 0
+	for _, event := range w.recorder.published {
+		if event.Reason == reason {
+			n++
+		}
+	}
+	return n
+}
+
+func TestClaimsNameTheirVMs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, poolOfTwo, pods(3, "1"))
+	made, err := w.Provision(t.Context())
+	if err != nil || len(made) == 0 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	claims := w.claims(t)
+	if len(claims) != len(w.writer.wanted) {
+		t.Fatalf("%d claims of %d VMs", len(claims), len(w.writer.wanted))
+	}
+	for i, vm := range w.writer.wanted {
+		annotations := claims[i].Annotations
+		if annotations[v1alpha1.AnnotationVM] != vm.Name || annotations[v1alpha1.AnnotationKey] != string(vm.Key) || annotations[v1alpha1.AnnotationClassHash] == "" {
+			t.Errorf("claim of %s has annotations %v", vm.Name, annotations)
+		}
+	}
+	if got := w.told("Nominated"); got != 3 {
+		t.Errorf("%d pods were told where they go, want 3", got)
+	}
+	// What is wanted counts: a second decision makes nothing.
+	if again, err := w.Provision(t.Context()); err != nil || len(again) != 0 {
+		t.Errorf("the second time: %v, %v", again, err)
+	}
+}
+
+func TestPodsThatFitNowhereAreTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, poolOfTwo, pods(1, "100"))
+	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	if got := w.told("FailedScheduling"); got != 1 {
+		t.Errorf("%d events tell of it, want 1: %v", got, w.recorder.published)
+	}
+}
+
+func TestNothingWithoutApproval(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	w := newWorld(t, approvals(func(placed []scheduling.Placed) ([]scheduling.Placed, error) {
+		asked = len(placed)
+		return nil, nil
+	}), poolOfTwo, pods(1, "1"))
+	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 || asked != 1 {
+		t.Errorf("made %v, %v, %d were asked about", made, err, asked)
+	}
+	if len(w.writer.wanted) != 0 || len(w.claims(t)) != 0 {
+		t.Errorf("reserved %v, claims %v", w.writer.wanted, w.claims(t))
+	}
+}
+
+// TestOnePoolDoesNotStopTheOthers lets pass what could be asked about.
+func TestOnePoolDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("another pool cannot be planned")
+	w := newWorld(t, approvals(func(placed []scheduling.Placed) ([]scheduling.Placed, error) { return placed, broken }), poolOfTwo, pods(1, "1"))
+	made, err := w.Provision(t.Context())
+	if !errors.Is(err, broken) || len(made) != 1 {
+		t.Errorf("made %v, %v", made, err)
+	}
+}
+
+// TestNameTaken leaves a NodeClaim alone that stands for another VM of the same name,
+// and gives the reservation back.
+func TestNameTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))
+	foreign := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "workers-2000", Annotations: map[string]string{v1alpha1.AnnotationKey: "another"}}}
+	foreign.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: "shared"}
+	if err := w.client.Create(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	if made, err := w.Provision(t.Context()); err == nil || len(made) != 0 {
+		t.Errorf("made %v, %v", made, err)
+	}
+	if len(w.writer.removed) != 1 || w.claims(t)[0].Annotations[v1alpha1.AnnotationKey] != "another" {
+		t.Errorf("removed %v, claims %v", w.writer.removed, w.claims(t))
+	}
+}
+
+func TestNoReservationNoClaim(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))
+	w.writer.err = errors.New("no number is left")
+	if _, err := w.Provision(t.Context()); !errors.Is(err, w.writer.err) {
+		t.Errorf("got %v", err)
+	}
+	if len(w.claims(t)) != 0 {
+		t.Error("a claim stands for nothing")
+	}
+}

@@ -1,0 +1,114 @@
+package seed
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+)
+
+// claimPoll is how often a claim that is not there yet is looked for.
+const claimPoll = 250 * time.Millisecond
+
+// UnclaimedError says that VMs have no NodeClaim, or one that is going: no kubelet
+// could join from them, so none of the VMs that came with them was given a seed.
+type UnclaimedError struct {
+	VMs []fleet.VM
+}
+
+// Error names the VMs.
+func (e *UnclaimedError) Error() string {
+	names := make([]string, len(e.VMs))
+	for i := range e.VMs {
+		names[i] = e.VMs[i].Name
+	}
+	return fmt.Sprintf("vms %s have no NodeClaim that they could join for: their claims were deleted, or numaform died before it made them: "+
+		"the VMs are not made", strings.Join(names, ", "))
+}
+
+// claims returns the NodeClaim of each VM, by the VM's key. It waits a little for
+// those that are being created, and returns an *UnclaimedError if some do not come.
+func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
+	deadline := s.config.Clock.Now().Add(s.config.ClaimWait)
+	for {
+		found, err := s.findClaims(ctx, vms)
+		if err != nil {
+			return nil, err
+		}
+		missing := slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return alive(found[vm.Key]) })
+		toCome := slices.ContainsFunc(missing, func(vm fleet.VM) bool { return found[vm.Key] == nil })
+		switch {
+		case len(missing) == 0:
+			return found, nil
+		case !toCome || !s.config.Clock.Now().Before(deadline):
+			return nil, &UnclaimedError{VMs: missing}
+		}
+		timer := s.config.Clock.NewTimer(claimPoll)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("waiting for NodeClaims: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// findClaims returns the claims of VMs that are there.
+func (s *Seeder) findClaims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
+	list := &karpv1.NodeClaimList{}
+	if err := s.config.Cluster.Client.List(ctx, list); err != nil {
+		return nil, fmt.Errorf("listing NodeClaims: %w", err)
+	}
+	found := map[fleet.Key]*karpv1.NodeClaim{}
+	for i := range list.Items {
+		claim := &list.Items[i]
+		for j := range vms {
+			if backs(&vms[j], claim) {
+				found[vms[j].Key] = claim
+			}
+		}
+	}
+	return found, nil
+}
+
+// alive reports whether a claim is there and to stay.
+func alive(claim *karpv1.NodeClaim) bool { return claim != nil && claim.DeletionTimestamp.IsZero() }
+
+// backs reports whether a claim's VM is this one.
+func backs(vm *fleet.VM, claim *karpv1.NodeClaim) bool {
+	return claim.Annotations[v1alpha1.AnnotationVM] == vm.Name && claim.Annotations[v1alpha1.AnnotationKey] == string(vm.Key)
+}
+
+// ours reports whether a claim's nodes are numaform's.
+func ours(claim *karpv1.NodeClaim) bool {
+	return claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
+}
+
+// annotate writes annotations of a claim; an empty value takes one away.
+func (s *Seeder) annotate(ctx context.Context, claim *karpv1.NodeClaim, values map[string]string) error {
+	changed := claim.DeepCopy()
+	if changed.Annotations == nil {
+		changed.Annotations = map[string]string{}
+	}
+	for key, value := range values {
+		changed.Annotations[key] = value
+		if value == "" {
+			delete(changed.Annotations, key)
+		}
+	}
+	if maps.Equal(changed.Annotations, claim.Annotations) {
+		return nil
+	}
+	if err := s.config.Cluster.Client.Patch(ctx, changed, client.MergeFrom(claim)); err != nil {
+		return fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,135 @@
+package seed
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// rootCA is the ConfigMap that Kubernetes keeps its CA in, in each namespace.
+	rootCA, rootCAKey = "kube-root-ca.crt", "ca.crt"
+	// dnsService is the name of the cluster's DNS, whatever serves it.
+	dnsService = "kube-dns"
+	// podToken is where the token of a Pod's service account lies.
+	podToken = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // a path
+)
+
+// facts are what a node must know of the cluster that it joins.
+type facts struct {
+	apiServer, ca, version string
+	dns                    []string
+}
+
+// facts asks the cluster for what the operator does not say.
+func (s *Seeder) facts(ctx context.Context) (facts, error) {
+	join := s.config.Cluster.Join
+	known := facts{apiServer: join.APIServer, ca: string(join.CA), dns: join.ClusterDNS}
+	if known.apiServer == "" || known.ca == "" {
+		server, ca, err := s.address(ctx)
+		if err != nil {
+			return facts{}, fmt.Errorf("finding the API server's address: %w", err)
+		}
+		known.apiServer, known.ca = cmp.Or(known.apiServer, server), cmp.Or(known.ca, ca)
+	}
+	var err error
+	if known.version, err = s.config.Cluster.Version(); err != nil {
+		return facts{}, fmt.Errorf("asking for the API server's version: %w", err)
+	}
+	if len(known.dns) == 0 {
+		if known.dns, err = s.dns(ctx); err != nil {
+			return facts{}, fmt.Errorf("finding the cluster's DNS: %w", err)
+		}
+	}
+	return known, nil
+}
+
+// address returns how nodes reach the API server and trust it: as the cluster tells
+// everybody, or as numaform itself does.
+func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
+	published := &corev1.ConfigMap{}
+	key := client.ObjectKey{Namespace: metav1.NamespacePublic, Name: bootstrapapi.ConfigMapClusterInfo}
+	err = s.config.Cluster.Live.Get(ctx, key, published)
+	if err == nil {
+		return readClusterInfo(published)
+	}
+	if !apierrors.IsNotFound(err) {
+		return "", "", err
+	}
+	return s.ownAddress(ctx)
+}
+
+// readClusterInfo reads the ConfigMap that kubeadm publishes.
+func readClusterInfo(published *corev1.ConfigMap) (server, ca string, err error) {
+	config, err := clientcmd.Load([]byte(published.Data[bootstrapapi.KubeConfigKey]))
+	if err != nil {
+		return "", "", fmt.Errorf("reading configmap %s/%s: %w", published.Namespace, published.Name, err)
+	}
+	for _, cluster := range config.Clusters {
+		if len(config.Clusters) == 1 && cluster.Server != "" && len(cluster.CertificateAuthorityData) > 0 {
+			return cluster.Server, string(cluster.CertificateAuthorityData), nil
+		}
+	}
+	return "", "", fmt.Errorf("reading configmap %s/%s: want one cluster with server and certificate-authority-data: "+
+		"set join.api_server and join.ca_file in numaform.yaml", published.Namespace, published.Name)
+}
+
+// ownAddress returns how numaform itself reaches the API server. In a Pod that is
+// the address of a Service, which nothing reaches that has not joined.
+func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) {
+	config := s.config.Cluster.REST
+	if s.config.Cluster.Join.APIServer == "" {
+		address, err := url.Parse(config.Host)
+		if err != nil || config.BearerTokenFile == podToken || address.Scheme != "https" {
+			return "", "", errors.New("the cluster has no configmap kube-public/cluster-info: " +
+				"set join.api_server in numaform.yaml to the URL by which nodes reach the API server")
+		}
+		server = address.Scheme + "://" + address.Host
+	}
+	ca, err = s.ownCA(ctx, config)
+	return server, ca, err
+}
+
+func (s *Seeder) ownCA(ctx context.Context, config *rest.Config) (string, error) {
+	if len(config.CAData) > 0 {
+		return string(config.CAData), nil
+	}
+	if config.CAFile != "" {
+		ca, err := os.ReadFile(config.CAFile)
+		return string(ca), err
+	}
+	published := &corev1.ConfigMap{}
+	err := s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: s.config.Cluster.Namespace, Name: rootCA}, published)
+	if err != nil || published.Data[rootCAKey] == "" {
+		return "", errors.Join(errors.New("nobody says by which certificate nodes trust the API server: set join.ca_file in numaform.yaml"), err)
+	}
+	return published.Data[rootCAKey], nil
+}
+
+// dns returns the addresses of the cluster's DNS, or none if it has no Service of
+// the usual name.
+func (s *Seeder) dns(ctx context.Context) ([]string, error) {
+	service := &corev1.Service{}
+	err := s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: dnsService}, service)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc([]string{service.Spec.ClusterIP}, func(ip string) bool {
+		return ip == "" || ip == corev1.ClusterIPNone
+	}), nil
+}

@@ -1,0 +1,282 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/proxmox"
+)
+
+const (
+	// workers is how many claims are looked at together.
+	workers = 10
+	// pausedDelay passes before a paused controller looks again.
+	pausedDelay = 5 * time.Second
+	// unknownDelay passes until the fleet may have been read.
+	unknownDelay = 2 * time.Second
+	// renewBefore is how long before its end a token is of no use to a guest that has
+	// not started yet.
+	renewBefore = time.Minute
+)
+
+// Paused reports whether numaform is to write nothing.
+type Paused func(ctx context.Context) (bool, error)
+
+// never is Paused where nobody can pause.
+func never(context.Context) (bool, error) { return false, nil }
+
+// Controller takes seeds away from nodes that have joined, takes tokens away from
+// NodeClaims that go, and makes both anew for VMs that took too long to start.
+type Controller struct {
+	seeder *Seeder
+	paused Paused
+}
+
+// NewController returns a controller for Register. Paused may be nil.
+func NewController(seeder *Seeder, paused Paused) *Controller {
+	if paused == nil {
+		paused = never
+	}
+	return &Controller{seeder: seeder, paused: paused}
+}
+
+// Name returns the controller's name.
+func (*Controller) Name() string { return "nodeclaim.seed" }
+
+// Register adds the controller to a manager.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	claims := predicate.NewPredicateFuncs(func(object client.Object) bool {
+		claim, ok := object.(*karpv1.NodeClaim)
+		return ok && ours(claim)
+	})
+	return controllerruntime.NewControllerManagedBy(m).
+		Named(c.Name()).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(claims)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.claimsOf), builder.WithPredicates(becameReady())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// becameReady lets through Nodes that are ready now and were not before: heartbeats
+// are many.
+func becameReady() predicate.Funcs {
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return ready(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectNew) && !ready(e.ObjectOld) },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+	}
+}
+
+func ready(object client.Object) bool {
+	node, ok := object.(*corev1.Node)
+	return ok && slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue
+	})
+}
+
+// claimsOf returns the claims of a Node.
+func (c *Controller) claimsOf(ctx context.Context, node client.Object) []reconcile.Request {
+	list := &karpv1.NodeClaimList{}
+	if err := c.seeder.config.Cluster.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "listing NodeClaims failed")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if claim := &list.Items[i]; ours(claim) && claim.Annotations[v1alpha1.AnnotationVM] == node.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: claim.Name}})
+		}
+	}
+	return requests
+}
+
+// Reconcile does what the seed and the token of one claim need now.
+func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || claim.Annotations[AnnotationSeed] == Removed {
+		return reconcile.Result{}, nil
+	}
+	paused, err := c.paused(ctx)
+	if err != nil || paused {
+		return reconcile.Result{RequeueAfter: pausedDelay}, err
+	}
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues(
+		logkey.NodeClaim, klog.KObj(claim), logkey.VM, claim.Annotations[v1alpha1.AnnotationVM],
+	))
+	if !claim.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
+	}
+	vms, known := c.seeder.config.VMs()
+	if !known {
+		return reconcile.Result{RequeueAfter: unknownDelay}, nil
+	}
+	at := slices.IndexFunc(vms, func(vm fleet.VM) bool { return backs(&vm, claim) })
+	if at < 0 || vms[at].Seed == "" {
+		return reconcile.Result{}, nil // gone or going, or made without a seed
+	}
+	return c.settle(ctx, claim, &vms[at])
+}
+
+// settle takes the seed of a node that has joined away, or sees that it is good for
+// one that has not.
+func (c *Controller) settle(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
+	joined, err := c.joined(ctx, claim)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if joined {
+		return reconcile.Result{}, c.seeder.remove(ctx, claim, vm)
+	}
+	return c.seeder.renew(ctx, claim, vm)
+}
+
+// joined reports whether a claim's node has its own certificate and works.
+func (c *Controller) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
+	conditions := claim.StatusConditions()
+	if conditions.Get(karpv1.ConditionTypeInitialized).IsTrue() {
+		return true, nil
+	}
+	if !conditions.Get(karpv1.ConditionTypeRegistered).IsTrue() || claim.Status.NodeName == "" {
+		return false, nil
+	}
+	node := &corev1.Node{}
+	err := c.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node)
+	return ready(node), client.IgnoreNotFound(err)
+}
+
+// revoke deletes the tokens of a claim that goes: nobody shall join for it any more.
+// Its seed stays in the VM as long as there is the VM.
+func (s *Seeder) revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
+	own, err := s.tokensOf(ctx, claim.UID)
+	if err != nil || len(own) == 0 {
+		return err
+	}
+	if err := s.drop(ctx, own...); err != nil {
+		return err
+	}
+	log.FromContext(ctx).V(1).Info("deleted bootstrap tokens of a claim that goes")
+	return nil
+}
+
+// remove takes away the tokens of a node that has joined, the certificate request
+// that was approved with them, and its seed. What is done already is done again
+// without harm; the annotation comes last.
+func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) error {
+	region, err := s.region(vm.Host)
+	if err != nil {
+		return err
+	}
+	if err := s.forget(ctx, claim); err != nil {
+		return err
+	}
+	err = region.Proxmox.DetachSeed(ctx, s.owned(ctx, vm), vm.Seed)
+	if foreign := (*proxmox.NotOursError)(nil); err != nil && !errors.As(err, &foreign) {
+		return fmt.Errorf("taking the seed of node %s away: %w", vm.Name, err)
+	}
+	if err := region.Proxmox.DeleteSeed(ctx, vm.Host.Host, vm.Seed); err != nil {
+		return fmt.Errorf("taking the seed of node %s away: %w", vm.Name, err)
+	}
+	if err := s.annotate(ctx, claim, map[string]string{AnnotationSeed: Removed, AnnotationToken: ""}); err != nil {
+		return err
+	}
+	log.FromContext(ctx).Info("removed seed", logkey.Volume, vm.Seed, logkey.Host, vm.Host.String())
+	s.config.Record(ctx, []string{fmt.Sprintf("detached %s from vm %s (%d) and deleted it from host %s: its node has joined",
+		vm.Seed, vm.Name, vm.VMID, vm.Host)})
+	return nil
+}
+
+// forget deletes the tokens of a claim and the requests that were approved with them.
+func (s *Seeder) forget(ctx context.Context, claim *karpv1.NodeClaim) error {
+	own, err := s.tokensOf(ctx, claim.UID)
+	if err != nil {
+		return err
+	}
+	for _, token := range own {
+		if !token.Used() {
+			continue
+		}
+		request := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: token.Use.Request}}
+		if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, request)); err != nil {
+			return fmt.Errorf("deleting certificate request %s: %w", request.Name, err)
+		}
+	}
+	return s.drop(ctx, own...)
+}
+
+// renew makes a new token and a new seed for a VM that has not started before the
+// token's end. A guest that runs has read the seed it had: if it does not join with
+// that, it does not join, and Karpenter gives it up.
+func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
+	if claim.Annotations[AnnotationSeed] != Attached {
+		return reconcile.Result{}, nil // not uploaded yet
+	}
+	token, err := s.token(ctx, claim)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if token != nil && token.Used() {
+		return reconcile.Result{}, nil
+	}
+	if token != nil {
+		if left := token.Expires.Sub(s.config.Clock.Now()); left > renewBefore {
+			return reconcile.Result{RequeueAfter: left - renewBefore}, nil
+		}
+	}
+	running, err := s.running(ctx, vm)
+	if err != nil || running {
+		return reconcile.Result{}, err
+	}
+	return s.seedAgain(ctx, claim, vm)
+}
+
+// running reports whether a VM's guest runs. One with its number that is not ours, or
+// not yet because it is being cloned, does not read our seed.
+func (s *Seeder) running(ctx context.Context, vm *fleet.VM) (bool, error) {
+	region, err := s.region(vm.Host)
+	if err != nil {
+		return false, err
+	}
+	running, err := region.Proxmox.Running(ctx, s.owned(ctx, vm))
+	if foreign := (*proxmox.NotOursError)(nil); errors.As(err, &foreign) {
+		return false, nil
+	}
+	return running, err
+}
+
+// seedAgain uploads a new seed over the old one.
+func (s *Seeder) seedAgain(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
+	class, err := s.class(ctx, vm.NodeClass)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
+	}
+	written, err := s.give(ctx, []wanted{{vm: vm, claim: claim, class: class}})
+	for _, line := range written {
+		s.config.Record(ctx, []string{line + ": its token ended before the vm was started"})
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
+	}
+	return reconcile.Result{RequeueAfter: class.class.TTL() - renewBefore}, nil
+}

@@ -1,0 +1,230 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/bootstrap"
+	"github.com/numaform/numaform/internal/jointoken"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+// ReasonClusterUnknown is the reason of a class' condition where the cluster does
+// not say how nodes reach it.
+const ReasonClusterUnknown = "ClusterUnknown"
+
+// MetadataError says why nodes of a class cannot be given what they join with.
+type MetadataError struct {
+	Class string
+	// Reason is one for the class' condition MetadataReady.
+	Reason string
+	Err    error
+}
+
+// Error names the class.
+func (e *MetadataError) Error() string {
+	return fmt.Sprintf("making the seed of ProxmoxNodeClass %s: %v", e.Class, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *MetadataError) Unwrap() error { return e.Err }
+
+// ConditionReason returns the reason of the class' condition.
+func (e *MetadataError) ConditionReason() string { return e.Reason }
+
+// Check says, by a *MetadataError, why nodes of a class could not be given what they
+// join with. It renders the class' templates for a node that there is not.
+func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
+	if !class.Seeded() {
+		return nil
+	}
+	materials, err := s.gather(ctx, class)
+	if err != nil {
+		return err
+	}
+	vm := s.example(class)
+	token, err := jointoken.New(jointoken.Owner{VM: vm.Name, Key: vm.Key}, s.config.Clock.Now(), class.TTL())
+	if err != nil {
+		return err
+	}
+	_, err = s.render(materials, &vm, &karpv1.NodeClaim{}, token)
+	return err
+}
+
+// example is a VM of a class.
+func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass) fleet.VM {
+	vm := fleet.VM{Key: "0123456789abcdef0123456789abcdef", VMID: fleet.MinVMID, Name: "example-100"}
+	vm.NodeClass, vm.VCPUs, vm.MemoryMiB, vm.Tags = class.Name, 2, 4096, class.Spec.Tags
+	vm.Host = topology.HostID{Region: "region", Host: "host"}
+	if len(s.config.Types) > 0 {
+		first := &s.config.Types[0]
+		vm.InstanceType, vm.VCPUs, vm.MemoryMiB = first.Name, first.VCPUs, first.MemoryMiB
+	}
+	return vm
+}
+
+// materials are what all seeds of a class are made of.
+type materials struct {
+	class     *v1alpha1.ProxmoxNodeClass
+	cluster   facts
+	templates bootstrap.Templates
+	values    map[string]string
+}
+
+// gather reads what the seeds of a class are made of. Its errors are *MetadataError
+// where a person must mend something.
+func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (*materials, error) {
+	found := &materials{class: class, values: map[string]string{}}
+	var err error
+	if found.cluster, err = s.facts(ctx); err != nil {
+		return nil, metadataError(class, ReasonClusterUnknown, err)
+	}
+	templates, err := s.secret(ctx, "spec.metadata.templatesRef", class.Spec.Metadata.TemplatesRef)
+	if err != nil {
+		return nil, metadataError(class, secretReason(err), err)
+	}
+	if found.templates, err = bootstrap.TemplatesOf(templates); err != nil {
+		return nil, metadataError(class, v1alpha1.ReasonTemplatesInvalid, err)
+	}
+	values, err := s.secret(ctx, "spec.metadata.valuesRef", class.Spec.Metadata.ValuesRef)
+	if err != nil {
+		return nil, metadataError(class, secretReason(err), err)
+	}
+	for key, value := range values {
+		found.values[key] = string(value)
+	}
+	return found, nil
+}
+
+// metadataError says what a person must mend. An API server that does not answer now
+// is none of that.
+func metadataError(class *v1alpha1.ProxmoxNodeClass, reason string, err error) error {
+	answered := !errors.As(err, new(apierrors.APIStatus)) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
+	if answered && !errors.As(err, new(net.Error)) {
+		return &MetadataError{Class: class.Name, Reason: reason, Err: err}
+	}
+	return fmt.Errorf("making the seed of ProxmoxNodeClass %s: %w", class.Name, err)
+}
+
+// secret reads a Secret that a class names, or nothing if it names none.
+func (s *Seeder) secret(ctx context.Context, field string, ref *v1alpha1.SecretReference) (map[string][]byte, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	if key.Namespace == "" {
+		key.Namespace = s.config.Cluster.Namespace
+	}
+	if key.Namespace == jointoken.Namespace && key.Namespace != s.config.Cluster.Namespace {
+		// numaform can read it, for the sake of tokens; who writes classes shall not.
+		return nil, fmt.Errorf("%s: secret %s is not for nodes: keep what they get in namespace %s", field, key, s.config.Cluster.Namespace)
+	}
+	secret := &corev1.Secret{}
+	err := s.config.Cluster.Live.Get(ctx, key, secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("%s: secret %s does not exist: create it, or remove the reference: %w", field, key, err)
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("%s: numaform may not read secret %s: keep it in namespace %s, or grant get on it: %w",
+			field, key, s.config.Cluster.Namespace, err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: reading secret %s: %w", field, key, err)
+	}
+	return secret.Data, nil
+}
+
+func secretReason(err error) string {
+	if apierrors.IsNotFound(err) {
+		return v1alpha1.ReasonSecretNotFound
+	}
+	return v1alpha1.ReasonSecretForbidden
+}
+
+// render makes the documents of a VM. Its errors are *MetadataError and hold nothing
+// of what is in the documents.
+func (s *Seeder) render(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Documents, error) {
+	values := bootstrap.ValuesOf(vm)
+	values.Values = m.values
+	values.Kubernetes.Version, values.Kubernetes.RootCA = m.cluster.version, m.cluster.ca
+	values.Kubernetes.APIServer, values.Kubernetes.BootstrapToken = m.cluster.apiServer, token.Reveal()
+	err := values.Configure(s.kubelet(m, vm, claim))
+	var documents bootstrap.Documents
+	if err == nil {
+		documents, err = bootstrap.Render(m.templates, values)
+	}
+	if err != nil {
+		if ref := m.class.Spec.Metadata.TemplatesRef; ref != nil && errors.As(err, new(*bootstrap.DocumentError)) {
+			err = fmt.Errorf("secret %s of spec.metadata.templatesRef: %w", ref.Name, err)
+		}
+		return bootstrap.Documents{}, &MetadataError{Class: m.class.Name, Reason: v1alpha1.ReasonTemplatesInvalid, Err: err}
+	}
+	return documents, nil
+}
+
+// kubelet returns how kubelet shall run on a VM: as its class says, with as much
+// reserved as the scheduler was told.
+func (s *Seeder) kubelet(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim) bootstrap.Kubelet {
+	reserved := scheduling.ReservedFor(m.class, vm, s.config.Types)
+	join, pods := s.config.Cluster.Join, int32(min(reserved.MaxPods, math.MaxInt32)) //nolint:gosec // it is bounded
+	kubelet := bootstrap.Kubelet{
+		ExternalCloudProvider: join.CloudController,
+		Labels:                claim.Labels,
+		Taints:                taints(claim),
+		ClusterDNS:            m.cluster.dns,
+		ClusterDomain:         join.ClusterDomain,
+		KubeReserved:          reserved.KubeReserved,
+		SystemReserved:        reserved.SystemReserved,
+		EvictionHard:          reserved.EvictionHard,
+	}
+	if pods > 0 {
+		kubelet.MaxPods = &pods
+	}
+	class := m.class.Spec.Kubelet
+	if class == nil {
+		return kubelet
+	}
+	if len(class.ClusterDNS) > 0 {
+		kubelet.ClusterDNS = class.ClusterDNS
+	}
+	kubelet.CPUManagerPolicy = class.CPUManagerPolicy
+	kubelet.TopologyManagerPolicy, kubelet.TopologyManagerScope = class.TopologyManagerPolicy, class.TopologyManagerScope
+	kubelet.CPUCFSQuota, kubelet.FailSwapOn = class.CPUCFSQuota, class.FailSwapOn
+	kubelet.CPUCFSQuotaPeriod = duration(class.CPUCFSQuotaPeriod)
+	kubelet.ShutdownGracePeriod = duration(class.ShutdownGracePeriod)
+	kubelet.ShutdownGracePeriodCriticalPods = duration(class.ShutdownGracePeriodCriticalPods)
+	kubelet.ImageGCHighThresholdPercent = class.ImageGCHighThresholdPercent
+	kubelet.ImageGCLowThresholdPercent = class.ImageGCLowThresholdPercent
+	kubelet.AllowedUnsafeSysctls = class.AllowedUnsafeSysctls
+	return kubelet
+}
+
+// taints are those that the Node has from its first moment.
+func taints(claim *karpv1.NodeClaim) []bootstrap.Taint {
+	var list []bootstrap.Taint
+	for _, from := range [][]corev1.Taint{claim.Spec.Taints, claim.Spec.StartupTaints} {
+		for _, taint := range from {
+			list = append(list, bootstrap.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
+		}
+	}
+	return list
+}
+
+func duration(d *metav1.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return d.Duration.Round(time.Microsecond).String()
+}

@@ -1,0 +1,210 @@
+package seed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/jointoken"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/topology"
+)
+
+const (
+	// sweepEvery is how often what nobody uses is looked for.
+	sweepEvery = 10 * time.Minute
+	// sweepDelay passes after a NodeClaim vanished, so that one sweep does for many.
+	sweepDelay = 2 * time.Second
+)
+
+// Garbage deletes tokens whose NodeClaim is gone, and seeds that no VM of the fleet
+// and no NodeClaim can need: after every NodeClaim that vanished, and now and then.
+type Garbage struct {
+	seeder *Seeder
+	paused Paused
+}
+
+// NewGarbage returns a controller for Register. Paused may be nil.
+func NewGarbage(seeder *Seeder, paused Paused) *Garbage {
+	if paused == nil {
+		paused = never
+	}
+	return &Garbage{seeder: seeder, paused: paused}
+}
+
+// Name returns the controller's name.
+func (*Garbage) Name() string { return "seed.garbage" }
+
+// Register adds the controller to a manager.
+func (g *Garbage) Register(_ context.Context, m manager.Manager) error {
+	sweep := reconcile.Request{NamespacedName: types.NamespacedName{Name: g.Name()}}
+	start := source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(sweep)
+		return nil
+	})
+	vanished := handler.Funcs{
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			queue.AddAfter(sweep, sweepDelay)
+		},
+	}
+	return controllerruntime.NewControllerManagedBy(m).
+		Named(g.Name()).
+		WatchesRawSource(start).
+		Watches(&karpv1.NodeClaim{}, vanished).
+		Complete(g)
+}
+
+// Reconcile sweeps once.
+func (g *Garbage) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	paused, err := g.paused(ctx)
+	if err != nil || paused {
+		return reconcile.Result{RequeueAfter: pausedDelay}, err
+	}
+	known, err := g.seeder.Sweep(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !known {
+		return reconcile.Result{RequeueAfter: unknownDelay}, nil
+	}
+	return reconcile.Result{RequeueAfter: sweepEvery}, nil
+}
+
+// Sweep deletes tokens and seeds that nobody needs. It reports false if seeds could
+// not be judged because the fleet is not read yet.
+func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
+	// What may be garbage is listed before what is in use: whatever is made meanwhile
+	// is in the second list only.
+	tokens, err := s.tokens(ctx)
+	if err != nil {
+		return false, err
+	}
+	seeds, listErr := s.seeds(ctx)
+	list := &karpv1.NodeClaimList{}
+	if err := s.config.Cluster.Live.List(ctx, list); err != nil {
+		return false, errors.Join(listErr, fmt.Errorf("listing NodeClaims: %w", err))
+	}
+	vms, known := s.config.VMs()
+	errs := []error{listErr, s.sweepTokens(ctx, tokens, list.Items)}
+	if known {
+		errs = append(errs, s.sweepSeeds(ctx, seeds, inUse{claims: list.Items, vms: vms}))
+	}
+	return known, errors.Join(errs...)
+}
+
+// sweepTokens deletes the tokens of claims that are gone.
+func (s *Seeder) sweepTokens(ctx context.Context, tokens []jointoken.Token, claims []karpv1.NodeClaim) error {
+	there := map[types.UID]bool{}
+	for i := range claims {
+		there[claims[i].UID] = true
+	}
+	var errs []error
+	for _, token := range tokens {
+		if there[token.UID] {
+			continue
+		}
+		if err := s.drop(ctx, token); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		log.FromContext(ctx).Info("deleted bootstrap token of a claim that is gone", logkey.Token, token.ID, logkey.VM, token.VM)
+	}
+	return errors.Join(errs...)
+}
+
+// stored is a seed on a host.
+type stored struct {
+	fleet.Seed
+	host topology.HostID
+}
+
+// seeds returns this cluster's seeds on all hosts that answer.
+func (s *Seeder) seeds(ctx context.Context) ([]stored, error) {
+	snapshot, err := s.config.Snapshot(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing seeds: %w", err)
+	}
+	var found []stored
+	var errs []error
+	for i := range snapshot.Hosts {
+		host := topology.HostID{Region: snapshot.Hosts[i].Region, Host: snapshot.Hosts[i].Name}
+		region, configured := s.config.Regions[host.Region]
+		if !configured || !snapshot.Hosts[i].Online || snapshot.Hosts[i].Problem != "" {
+			continue
+		}
+		seeds, err := region.Proxmox.Seeds(ctx, host.Host)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("listing seeds on host %s: %w", host, err))
+			continue
+		}
+		for _, seed := range seeds {
+			if seed.ClusterID == s.config.ClusterID {
+				found = append(found, stored{Seed: seed, host: host})
+			}
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+// inUse are VMs and claims that may need a seed.
+type inUse struct {
+	claims []karpv1.NodeClaim
+	vms    []fleet.VM
+}
+
+// needs reports whether a guest may still read the seed. A shared storage shows it on
+// hosts that its VM is not on.
+func (u inUse) needs(seed stored) bool {
+	joined := map[string]bool{}
+	for i := range u.claims {
+		claim := &u.claims[i]
+		key := claim.Annotations[v1alpha1.AnnotationKey]
+		if claim.Annotations[AnnotationSeed] == Removed {
+			joined[key] = true
+			continue
+		}
+		if key != "" && seed.Of(seed.VMID, fleet.Key(key)) {
+			return true
+		}
+	}
+	for i := range u.vms {
+		vm := &u.vms[i]
+		if vm.Host.Region == seed.host.Region && vm.Seed == seed.Volume && !joined[string(vm.Key)] {
+			return true
+		}
+	}
+	return false
+}
+
+// sweepSeeds deletes the seeds that nobody needs.
+func (s *Seeder) sweepSeeds(ctx context.Context, seeds []stored, used inUse) error {
+	var errs []error
+	done := map[string]bool{}
+	for _, seed := range seeds {
+		if used.needs(seed) || done[string(seed.host.Region)+"/"+seed.Volume] {
+			continue
+		}
+		if err := s.config.Regions[seed.host.Region].Proxmox.DeleteSeed(ctx, seed.host.Host, seed.Volume); err != nil {
+			errs = append(errs, fmt.Errorf("deleting a seed that no vm needs from host %s: %w", seed.host, err))
+			continue
+		}
+		done[string(seed.host.Region)+"/"+seed.Volume] = true // a shared storage shows it on each host
+		log.FromContext(ctx).Info("deleted seed that no vm needs", logkey.Volume, seed.Volume, logkey.Host, seed.host.String())
+		s.config.Record(ctx, []string{fmt.Sprintf("deleted %s from host %s: no vm needs it", seed.Volume, seed.host)})
+	}
+	return errors.Join(errs...)
+}

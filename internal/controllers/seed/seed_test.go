@@ -1,0 +1,389 @@
+package seed_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/seed"
+	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/jointoken"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// The guest finds in its seed what it joins with: its own name and providerID, its
+// claim's token and taints, and the cluster.
+func TestSeed(t *testing.T) {
+	w := newWorld(t)
+	first, second := w.vm(2001, "pve-1"), w.vm(2002, "pve-2")
+	baked := w.vm(2003, "pve-2")
+	baked.Seed = ""
+	claim := w.claim(first)
+	w.claim(second)
+	written := w.seed(w.seeder(), first, baked, second)
+	want := []string{
+		"uploaded local:iso/numaform-prod-2001-000007d1.iso for vm workers-2001 to host homelab/pve-1",
+		"uploaded local:iso/numaform-prod-2002-000007d2.iso for vm workers-2002 to host homelab/pve-2",
+	}
+	if diff := cmp.Diff(want, written); diff != "" {
+		t.Error(diff)
+	}
+	token := w.onlyToken(first)
+	if token.Owner != (jointoken.Owner{VM: first.Name, Key: first.Key, NodeClaim: claim.Name, UID: claim.UID}) ||
+		!token.Issued.Equal(start) || !token.Expires.Equal(start.Add(15*time.Minute)) {
+		t.Errorf("token of %+v from %s to %s", token.Owner, token.Issued, token.Expires)
+	}
+	if got := now(w, claim).Annotations; got[seed.AnnotationSeed] != seed.Attached || got[seed.AnnotationToken] != token.ID {
+		t.Errorf("annotations %v", got)
+	}
+	if len(w.tokens(baked)) > 0 {
+		t.Error("a VM without a seed got a token")
+	}
+	documents := w.documents(first)
+	join, err := guestsim.NewJoin(documents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if join.NodeName != first.Name || join.Server != w.cluster.Config.Host || join.Token != token.Reveal() ||
+		string(join.CA) != string(w.cluster.Config.CAData) {
+		t.Errorf("joins %s as %s, with its token: %v", join.Server, join.NodeName, join.Token == token.Reveal())
+	}
+	for _, text := range []string{
+		"providerID: proxmox://homelab/2001", "karpenter.sh/unregistered", "example.com/batch", "example.com/cni",
+		"example.com/team=blue", "maxPods:", "kubeReserved:",
+	} {
+		if !strings.Contains(string(documents.UserData), text) {
+			t.Errorf("the seed lacks %q", text)
+		}
+	}
+	w.wantSeed(second, w.onlyToken(second))
+	noSecret(t, append(w.tokens(first), w.tokens(second)...), written...)
+	if !strings.Contains(logs.String(), token.ID) {
+		t.Error("the log does not name the token by its public half")
+	}
+}
+
+// A class' kubelet settings and what the cluster says reach the guest.
+func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
+	w := newWorld(t, func(c *seed.Config) {
+		c.Cluster.Join = seed.Join{
+			APIServer: "https://api.example:6443", CA: []byte("-----BEGIN CERTIFICATE-----\n"), CloudController: true,
+			ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "kube.example",
+		}
+	})
+	own := class("own-kubelet")
+	yes, low := true, int32(40)
+	own.Spec.Kubelet = &v1alpha1.KubeletConfiguration{
+		CPUManagerPolicy: "static", TopologyManagerPolicy: "single-numa-node", MaxPods: &low, FailSwapOn: &yes,
+		ShutdownGracePeriod: &metav1.Duration{Duration: 30 * time.Second},
+		KubeReserved:        map[string]v1alpha1.ReservedQuantity{"memory": "1234Mi"},
+	}
+	own.Spec.TokenTTL = &metav1.Duration{Duration: time.Hour}
+	own.Spec.Metadata.TemplatesRef = &v1alpha1.SecretReference{Name: "own-templates"}
+	own.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "own-values"}
+	for _, object := range []*corev1.Secret{
+		{ObjectMeta: metav1.ObjectMeta{Name: "own-templates", Namespace: namespace}, StringData: map[string]string{
+			"user-data": "#cloud-config\nkubelet: {{ .Kubernetes.KubeletConfiguration | toJson }}\nserver: {{ .Kubernetes.APIServer }}\n" +
+				"version: {{ .Kubernetes.Version }}\nflags: {{ .Kubernetes.KubeletArgs | toJson }}\nkey: {{ .Values.key }}\n",
+		}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "own-values", Namespace: namespace}, StringData: map[string]string{"key": "ssh-ed25519-AAAA"}},
+	} {
+		if err := w.client.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.client.Create(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	vm := w.vm(2004, "pve-1")
+	vm.NodeClass = own.Name
+	w.claim(vm)
+	w.seed(w.seeder(), vm)
+	if got := w.onlyToken(vm); got.Expires.Sub(got.Issued) != time.Hour {
+		t.Errorf("the token lives %s, want 1h", got.Expires.Sub(got.Issued))
+	}
+	documents := w.documents(vm)
+	var got struct {
+		Kubelet              map[string]any
+		Server, Version, Key string
+		Flags                []string
+	}
+	if err := yaml.Unmarshal(documents.UserData, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Server != "https://api.example:6443" || got.Version != version || got.Key != "ssh-ed25519-AAAA" || !slices.Contains(got.Flags, "--cloud-provider=external") {
+		t.Errorf("server %s, version %s, key %s, flags %v", got.Server, got.Version, got.Key, got.Flags)
+	}
+	want := map[string]any{
+		"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node", "maxPods": 40.0, "failSwapOn": true,
+		"shutdownGracePeriod": "30s", "clusterDNS": []any{"10.96.0.10"}, "clusterDomain": "kube.example", "providerID": nil,
+	}
+	for key, value := range want {
+		if diff := cmp.Diff(value, got.Kubelet[key]); diff != "" {
+			t.Errorf("%s: %s", key, diff)
+		}
+	}
+	if reserved, _ := got.Kubelet["kubeReserved"].(map[string]any); reserved["memory"] != "1234Mi" {
+		t.Errorf("kubeReserved %v", reserved)
+	}
+}
+
+// A token is used again while it is good for another start, and never after its use.
+func TestSeedAgain(t *testing.T) {
+	w := newWorld(t)
+	seeder := w.seeder()
+	vm := w.vm(2005, "pve-1")
+	claim := w.claim(vm)
+	w.seed(seeder, vm)
+	first := w.onlyToken(vm)
+	w.clock.Step(7 * time.Minute)
+	w.seed(seeder, vm)
+	if again := w.onlyToken(vm); again.ID != first.ID {
+		t.Errorf("a token with 8 of 15 minutes left was replaced")
+	}
+	w.clock.Step(time.Minute)
+	w.seed(seeder, vm)
+	second := w.onlyToken(vm)
+	if second.ID == first.ID {
+		t.Error("a token with 7 of 15 minutes left was used again")
+	}
+	w.wantSeed(vm, second)
+	second.Use = jointoken.Use{Request: "node-csr-1", PublicKey: "k"}
+	if err := w.client.Update(t.Context(), second.Object()); err != nil {
+		t.Fatal(err)
+	}
+	w.seed(seeder, vm)
+	third := w.onlyToken(vm)
+	if third.ID == second.ID {
+		t.Error("a used token was used again")
+	}
+	w.wantSeed(vm, third)
+	if id := now(w, claim).Annotations[seed.AnnotationToken]; id != third.ID {
+		t.Errorf("annotated with token %s, want %s", id, third.ID)
+	}
+}
+
+// The claim is made after the VM got its name: the seed waits for it.
+func TestSeedWaitsForTheClaim(t *testing.T) {
+	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, time.Minute })
+	vm := w.vm(2006, "pve-1")
+	done := make(chan error, 1)
+	seeder := w.seeder()
+	go func() {
+		_, err := seeder.Seed(t.Context(), []fleet.VM{vm})
+		done <- err
+	}()
+	w.claim(vm)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	w.wantSeed(vm, w.onlyToken(vm))
+}
+
+// Without a claim that could join, nothing is uploaded, and the VMs are named.
+func TestSeedWithoutAClaim(t *testing.T) {
+	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, 300*time.Millisecond })
+	good, none, going := w.vm(2007, "pve-1"), w.vm(2008, "pve-1"), w.vm(2009, "pve-1")
+	w.claim(good)
+	leaving := w.claim(going, func(c *karpv1.NodeClaim) { c.Finalizers = []string{"karpenter.sh/termination"} })
+	if err := w.client.Delete(t.Context(), leaving); err != nil {
+		t.Fatal(err)
+	}
+	written, err := w.seeder().Seed(t.Context(), []fleet.VM{good, none, going})
+	var unclaimed *seed.UnclaimedError
+	if !errors.As(err, &unclaimed) || len(unclaimed.VMs) != 2 || unclaimed.VMs[0].Name != none.Name || unclaimed.VMs[1].Name != going.Name {
+		t.Fatalf("Seed: %v, want an *UnclaimedError of %s and %s", err, none.Name, going.Name)
+	}
+	if len(written) > 0 || len(w.writes()) > 0 || len(w.tokens(good)) > 0 {
+		t.Errorf("wrote %v, %v", written, w.writes())
+	}
+	// A claim of another VM that had the name is none.
+	impostor := w.vm(2010, "pve-1")
+	w.claim(impostor, func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.AnnotationKey] = strings.Repeat("0", 32) })
+	if _, err := w.seeder().Seed(t.Context(), []fleet.VM{impostor}); !errors.As(err, &unclaimed) {
+		t.Errorf("Seed for another key: %v, want an *UnclaimedError", err)
+	}
+}
+
+// What goes wrong with one VM leaves the others seeded, and says nothing secret.
+func TestSeedFails(t *testing.T) {
+	w := newWorld(t)
+	fine, broken := w.vm(2011, "pve-1"), w.vm(2012, "pve-2")
+	w.claim(fine)
+	w.claim(broken)
+	stop := w.proxmox.AddFault(pvesim.Fault{Method: "POST", Path: "^/nodes/pve-2/storage/.*/upload$", TaskExit: "no space left"})
+	seeder := w.seeder()
+	written, err := seeder.Seed(t.Context(), []fleet.VM{fine, broken})
+	if err == nil || len(written) != 1 || !strings.Contains(err.Error(), broken.Name) || !strings.Contains(err.Error(), "no space left") {
+		t.Fatalf("wrote %v: %v, want one line and an error about %s", written, err, broken.Name)
+	}
+	noSecret(t, append(w.tokens(fine), w.tokens(broken)...), append(written, err.Error())...)
+	if got := now(w, newClaim(broken)).Annotations[seed.AnnotationSeed]; got != "" {
+		t.Errorf("annotated as %s without a seed", got)
+	}
+	stop()
+	before := w.onlyToken(broken)
+	w.seed(seeder, fine, broken)
+	if w.onlyToken(broken).ID != before.ID {
+		t.Error("the token that reached no seed was replaced")
+	}
+	w.wantSeed(broken, before)
+	elsewhere := w.vm(2013, "pve-1")
+	elsewhere.Host.Region = "nowhere"
+	w.claim(elsewhere)
+	if _, err := seeder.Seed(t.Context(), []fleet.VM{elsewhere}); err == nil || !strings.Contains(err.Error(), `no region "nowhere"`) {
+		t.Errorf("Seed in an unknown region: %v", err)
+	}
+	elsewhere.NodeClass = "vanished"
+	if _, err := seeder.Seed(t.Context(), []fleet.VM{elsewhere}); err == nil || !strings.Contains(err.Error(), "ProxmoxNodeClass vanished is gone") {
+		t.Errorf("Seed of a class that is gone: %v", err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	plain := newWorld(t)
+	for name, data := range map[string]map[string]string{
+		"check-broken":  {"user-data": "#cloud-config\nx: {{ .Nothing }}\n"},
+		"check-unknown": {"userdata": "#cloud-config\n"},
+		"check-fine":    {"user-data": "#cloud-config\nname: {{ .Metadata.Hostname }}\n"},
+	} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, StringData: data}
+		if err := plain.client.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "check-foreign", Namespace: metav1.NamespaceSystem}}
+	if err := plain.client.Create(t.Context(), foreign); err != nil {
+		t.Fatal(err)
+	}
+	templates := func(name string) func(*v1alpha1.ProxmoxNodeClass) {
+		return func(c *v1alpha1.ProxmoxNodeClass) {
+			c.Spec.Metadata.TemplatesRef = &v1alpha1.SecretReference{Name: name}
+		}
+	}
+	for _, test := range []struct {
+		name   string
+		class  func(*v1alpha1.ProxmoxNodeClass)
+		config func(*seed.Config)
+		reason string
+		text   string
+	}{
+		{name: "the default"},
+		{name: "templates of its own", class: templates("check-fine")},
+		{name: "no seed", class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataNone} }, config: inPod},
+		{name: "no templates", class: templates("check-absent"), reason: v1alpha1.ReasonSecretNotFound, text: "secret default/check-absent does not exist: create it"},
+		{name: "no values", class: func(c *v1alpha1.ProxmoxNodeClass) {
+			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-absent"}
+		}, reason: v1alpha1.ReasonSecretNotFound, text: "spec.metadata.valuesRef"},
+		{name: "a name that there is not", class: templates("check-broken"), reason: v1alpha1.ReasonTemplatesInvalid, text: "secret check-broken of spec.metadata.templatesRef: rendering user-data, line 2"},
+		{name: "a document that there is not", class: templates("check-unknown"), reason: v1alpha1.ReasonTemplatesInvalid, text: `key "userdata"`},
+		{name: "a Secret that may not be read", class: templates("check-fine"), config: func(c *seed.Config) {
+			c.Cluster.Live = plain.as("nobody")
+			c.Cluster.Join = seed.Join{APIServer: "https://api.example:6443", CA: []byte("ca"), ClusterDNS: []string{"10.96.0.10"}}
+		}, reason: v1alpha1.ReasonSecretForbidden, text: "numaform may not read secret default/check-fine: keep it in namespace default"},
+		{name: "a Secret that numaform reads for tokens alone", class: func(c *v1alpha1.ProxmoxNodeClass) {
+			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-foreign", Namespace: metav1.NamespaceSystem}
+		}, reason: v1alpha1.ReasonSecretForbidden, text: "secret kube-system/check-foreign is not for nodes"},
+		{name: "nobody says where the API server is", config: inPod, reason: seed.ReasonClusterUnknown, text: "set join.api_server in numaform.yaml"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			own := class("checked")
+			if test.class != nil {
+				test.class(own)
+			}
+			config := plain.config
+			if test.config != nil {
+				test.config(&config)
+			}
+			err := seed.New(config).Check(t.Context(), own)
+			if test.reason == "" {
+				if err != nil {
+					t.Errorf("Check: %v", err)
+				}
+				return
+			}
+			var problem *seed.MetadataError
+			if !errors.As(err, &problem) || problem.ConditionReason() != test.reason || !strings.Contains(err.Error(), test.text) {
+				t.Errorf("Check: %v, want %s with %q", err, test.reason, test.text)
+			}
+		})
+	}
+	if got := plain.writes(); len(got) > 0 || len(plain.tokens(fleet.VM{Name: "example-100"})) > 0 {
+		t.Errorf("checking wrote %v", got)
+	}
+}
+
+// inPod is numaform in a cluster that was not made by kubeadm.
+func inPod(c *seed.Config) {
+	c.Cluster.REST = &rest.Config{Host: "https://10.96.0.1:443", BearerTokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token"}
+}
+
+// An API server that does not answer is not the class' fault.
+func TestCheckWithoutAnAPIServer(t *testing.T) {
+	w := newWorld(t, func(c *seed.Config) {
+		c.Cluster.Version = func() (string, error) { return "", &timeout{} }
+	})
+	err := w.seeder().Check(t.Context(), class("checked"))
+	var problem *seed.MetadataError
+	if err == nil || errors.As(err, &problem) {
+		t.Errorf("Check: %v, want an error that is no *MetadataError", err)
+	}
+}
+
+// timeout is a network that does not answer.
+type timeout struct{}
+
+func (*timeout) Error() string   { return "i/o timeout" }
+func (*timeout) Timeout() bool   { return true }
+func (*timeout) Temporary() bool { return true }
+
+// kubeadm publishes where the API server is: that goes before numaform's own way.
+func TestClusterInfo(t *testing.T) {
+	w := newWorld(t, inPod)
+	info := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"},
+		Data: map[string]string{"kubeconfig": "apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n" +
+			"    server: https://192.168.7.10:6443\n    certificate-authority-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg==\n"},
+	}
+	dns := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kube-dns"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.0.0.53", Ports: []corev1.ServicePort{{Port: 53}}},
+	}
+	if err := errors.Join(w.client.Create(t.Context(), info), w.client.Create(t.Context(), dns)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(w.client.Delete(t.Context(), info), w.client.Delete(t.Context(), dns)); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	vm := w.vm(2014, "pve-1")
+	w.claim(vm)
+	w.seed(w.seeder(), vm)
+	documents := w.documents(vm)
+	for _, text := range []string{"server: https://192.168.7.10:6443", "10.0.0.53"} {
+		if !strings.Contains(string(documents.UserData), text) {
+			t.Errorf("the seed lacks %q", text)
+		}
+	}
+	info.Data["kubeconfig"] = "clusters: []"
+	if err := w.client.Update(t.Context(), info); err != nil {
+		t.Fatal(err)
+	}
+	var problem *seed.MetadataError
+	if err := w.seeder().Check(t.Context(), class("checked")); !errors.As(err, &problem) || problem.Reason != seed.ReasonClusterUnknown {
+		t.Errorf("Check with a broken cluster-info: %v", err)
+	}
+}

@@ -1,0 +1,422 @@
+package seed_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/seed"
+	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/jointoken"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+const (
+	clusterID = "prod"
+	// namespace is numaform's own.
+	namespace = "default"
+	version   = "v1.35.1"
+)
+
+// start is when tests begin, in whole seconds as tokens have them.
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// shared is the control plane of all tests.
+type shared struct {
+	once    sync.Once
+	cluster *testenv.Cluster
+	client  client.Client
+	err     error
+}
+
+var control shared
+
+// logged is everything that was logged, at every level.
+type logged struct {
+	// mu guards text.
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) write(prefix, args string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.WriteString(prefix + args + "\n")
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+var logs logged
+
+func TestMain(m *testing.M) {
+	log.SetLogger(funcr.New(logs.write, funcr.Options{Verbosity: 9}))
+	code := m.Run()
+	if control.cluster != nil {
+		if err := control.cluster.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func (s *shared) start(crds []string) error {
+	var err error
+	if s.cluster, err = testenv.StartControlPlane(filepath.Join("..", "..", "..", ".tools", "bin")); err != nil {
+		return err
+	}
+	if err := s.cluster.InstallCRDs(crds...); err != nil {
+		return err
+	}
+	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+		return err
+	}
+	if s.client, err = client.New(s.cluster.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+		return err
+	}
+	return s.client.Create(context.Background(), class("default"))
+}
+
+// class is one whose nodes get seeds.
+func class(name string) *v1alpha1.ProxmoxNodeClass {
+	return &v1alpha1.ProxmoxNodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.ProxmoxNodeClassSpec{
+			Template: v1alpha1.TemplateReference{Name: testenv.Template},
+			Metadata: v1alpha1.Metadata{Type: v1alpha1.MetadataCDROM},
+		},
+	}
+}
+
+// world is a Seeder between a real API server and a simulated Proxmox.
+type world struct {
+	t       *testing.T
+	client  client.Client
+	cluster *testenv.Cluster
+	proxmox *pvesim.Server
+	api     *proxmox.Client
+	clock   *clocktesting.FakeClock
+	config  seed.Config
+
+	// mu guards what follows.
+	mu       sync.Mutex
+	vms      []fleet.VM
+	unread   bool
+	recorded []string
+}
+
+func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
+	t.Helper()
+	crds := testenv.CRDs(t)
+	control.once.Do(func() { control.err = control.start(crds) })
+	if control.err != nil {
+		t.Fatal(control.err)
+	}
+	w := &world{t: t, client: control.client, cluster: control.cluster, proxmox: testenv.Proxmox(t), clock: clocktesting.NewFakeClock(start)}
+	w.api = testenv.Client(t, w.proxmox)
+	w.config = seed.Config{
+		ClusterID: clusterID,
+		Cluster: seed.Cluster{
+			Client: w.client, Live: w.client, REST: w.cluster.Config, Namespace: namespace,
+			Version: func() (string, error) { return version, nil },
+		},
+		Regions:  map[topology.RegionName]seed.Region{testenv.Region: {Proxmox: w.api, Stop: time.Second, Upload: time.Minute}},
+		VMs:      w.fleet,
+		Snapshot: w.api.Snapshot,
+		Types:    scheduling.DefaultInstanceTypes(),
+		Record: func(_ context.Context, written []string) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.recorded = append(w.recorded, written...)
+		},
+		Clock: w.clock,
+	}
+	for _, change := range change {
+		change(&w.config)
+	}
+	return w
+}
+
+func (w *world) seeder() *seed.Seeder { return seed.New(w.config) }
+
+func (w *world) controller() *seed.Controller { return seed.NewController(w.seeder(), nil) }
+
+func (w *world) fleet() ([]fleet.VM, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.vms), !w.unread
+}
+
+// vm wants a VM of its own in the fleet. Each test has numbers of its own, for they
+// share the API server.
+func (w *world) vm(number fleet.VMID, host topology.HostName) fleet.VM {
+	w.t.Helper()
+	key := fleet.Key(fmt.Sprintf("%08x%024d", int(number), 7))
+	vm := fleet.VM{Key: key, VMID: number, Name: fleet.NodeName("workers", number)}
+	vm.NodeClass, vm.InstanceType, vm.VCPUs, vm.MemoryMiB = "default", "s1.2VCPU-8GB", 2, 8192
+	vm.Host = topology.HostID{Region: testenv.Region, Host: host}
+	vm.Seed = fleet.SeedVolume("local", clusterID, number, key)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.vms = append(w.vms, vm)
+	return vm
+}
+
+// without takes a VM out of the fleet.
+func (w *world) without(vm fleet.VM) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.vms = slices.DeleteFunc(w.vms, func(other fleet.VM) bool { return other.Key == vm.Key })
+}
+
+// claim makes the NodeClaim of a VM.
+func (w *world) claim(vm fleet.VM, change ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
+	w.t.Helper()
+	claim := newClaim(vm)
+	for _, change := range change {
+		change(claim)
+	}
+	if err := w.client.Create(w.t.Context(), claim); err != nil {
+		w.t.Fatal(err)
+	}
+	return claim
+}
+
+func newClaim(vm fleet.VM) *karpv1.NodeClaim {
+	return &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        "claim-" + vm.Name,
+			Labels:      map[string]string{"example.com/team": "blue"},
+			Annotations: map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)},
+		},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef:  &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: "ProxmoxNodeClass", Name: vm.NodeClass},
+			Requirements:  []karpv1.NodeSelectorRequirementWithMinValues{},
+			Taints:        []corev1.Taint{{Key: "example.com/batch", Value: "yes", Effect: corev1.TaintEffectNoSchedule}},
+			StartupTaints: []corev1.Taint{{Key: "example.com/cni", Effect: corev1.TaintEffectNoExecute}},
+		},
+	}
+}
+
+// boot puts a VM with its seed in its drive onto the simulated Proxmox.
+func (w *world) boot(vm fleet.VM, running bool) {
+	w.t.Helper()
+	err := w.proxmox.PutGuest(pvesim.Foreign{
+		VMID: int(vm.VMID), Host: string(vm.Host.Host), Running: running,
+		Config: map[string]string{
+			"name": vm.Name, "memory": "8192", "cores": "2", "ide2": vm.Seed + ",media=cdrom",
+			"description": fleet.Marker{ClusterID: clusterID, Key: vm.Key}.String(),
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// seed seeds VMs and returns the lines for the record.
+func (w *world) seed(s *seed.Seeder, vms ...fleet.VM) []string {
+	w.t.Helper()
+	written, err := s.Seed(w.t.Context(), vms)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return written
+}
+
+// image returns the seed of a VM, or nil.
+func (w *world) image(vm fleet.VM) []byte {
+	data, _ := w.proxmox.VolumeData(string(vm.Host.Host), vm.Seed)
+	return data
+}
+
+// documents returns what is in the seed of a VM.
+func (w *world) documents(vm fleet.VM) guestsim.Documents {
+	w.t.Helper()
+	documents, err := guestsim.ReadSeed(w.image(vm))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return documents
+}
+
+// drive returns what is in the drive of a VM.
+func (w *world) drive(vm fleet.VM) string {
+	w.t.Helper()
+	guest, ok := w.proxmox.Guest(int(vm.VMID))
+	if !ok {
+		w.t.Fatalf("vm %d is gone", vm.VMID)
+	}
+	return guest.Config["ide2"]
+}
+
+// tokens returns the tokens for a VM.
+func (w *world) tokens(vm fleet.VM) []jointoken.Token {
+	w.t.Helper()
+	secrets := &corev1.SecretList{}
+	if err := w.client.List(w.t.Context(), secrets, client.InNamespace(jointoken.Namespace), client.HasLabels{jointoken.Label}); err != nil {
+		w.t.Fatal(err)
+	}
+	var tokens []jointoken.Token
+	for i := range secrets.Items {
+		token, err := jointoken.Read(&secrets.Items[i])
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if token.VM == vm.Name {
+			tokens = append(tokens, token)
+		}
+	}
+	return tokens
+}
+
+// onlyToken returns the one token for a VM.
+func (w *world) onlyToken(vm fleet.VM) jointoken.Token {
+	w.t.Helper()
+	tokens := w.tokens(vm)
+	if len(tokens) != 1 {
+		w.t.Fatalf("vm %s has tokens %v, want one", vm.Name, tokens)
+	}
+	return tokens[0]
+}
+
+// wantSeed checks that a VM's seed holds exactly this token.
+func (w *world) wantSeed(vm fleet.VM, token jointoken.Token) {
+	w.t.Helper()
+	if !strings.Contains(string(w.image(vm)), token.Reveal()) {
+		w.t.Errorf("the seed of vm %s lacks %s", vm.Name, token)
+	}
+}
+
+// now reads an object again.
+func now[T client.Object](w *world, object T) T {
+	w.t.Helper()
+	if err := w.client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+		w.t.Fatal(err)
+	}
+	return object
+}
+
+// gone reports whether an object is gone.
+func (w *world) gone(object client.Object) bool {
+	w.t.Helper()
+	err := w.client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)
+	if client.IgnoreNotFound(err) != nil {
+		w.t.Fatal(err)
+	}
+	return apierrors.IsNotFound(err)
+}
+
+// set changes the status of a claim.
+func (w *world) set(claim *karpv1.NodeClaim, conditions ...string) {
+	w.t.Helper()
+	for _, condition := range conditions {
+		claim.StatusConditions().SetTrue(condition)
+	}
+	claim.Status.NodeName = claim.Annotations[v1alpha1.AnnotationVM]
+	if err := w.client.Status().Update(w.t.Context(), claim); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// reconcile runs the controller once on a claim as it is now.
+func (w *world) reconcile(c *seed.Controller, claim *karpv1.NodeClaim) (time.Duration, error) {
+	w.t.Helper()
+	result, err := c.Reconcile(w.t.Context(), now(w, claim))
+	return result.RequeueAfter, err
+}
+
+func (w *world) mustReconcile(c *seed.Controller, claim *karpv1.NodeClaim) time.Duration {
+	w.t.Helper()
+	after, err := w.reconcile(c, claim)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return after
+}
+
+// writes returns what was written on the simulated Proxmox.
+func (w *world) writes() []string {
+	var calls []string
+	for _, call := range w.proxmox.Calls() {
+		if call.Method != "GET" {
+			calls = append(calls, call.Method+" "+call.Path)
+		}
+	}
+	return calls
+}
+
+// as returns a client that logs in as somebody without any right.
+func (w *world) as(user string) client.Client {
+	w.t.Helper()
+	config := rest.CopyConfig(w.cluster.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user}
+	c, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+// noSecret checks that no secret half of the VM's tokens is in texts or in the log.
+func noSecret(t *testing.T, tokens []jointoken.Token, texts ...string) {
+	t.Helper()
+	texts = append(texts, logs.String())
+	for _, token := range tokens {
+		_, secret, _ := strings.Cut(token.Reveal(), ".")
+		for _, text := range texts {
+			if strings.Contains(text, secret) {
+				t.Errorf("%.2000q holds the secret of %s", text, token)
+			}
+		}
+	}
+}
+
+var errNotYet = errors.New("not yet")
+
+// eventually repeats something until it succeeds.
+func eventually(t *testing.T, what string, try func() error) {
+	t.Helper()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
