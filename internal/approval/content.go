@@ -1,0 +1,185 @@
+package approval
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// hashFormat tells hashes of this way to count from those of another.
+const hashFormat = "numaform scaleplan 1"
+
+// what is a part of a ScalePlan's hash: what is done to one VM. New VMs are known by
+// what they are, whatever number they get; others by their key.
+type what struct {
+	Action   string `json:"action"`
+	Host     string `json:"host"`
+	NodePool string `json:"node_pool"`
+	Key      string `json:"key,omitempty"`
+	Change   string `json:"change,omitempty"`
+}
+
+// hashOf returns the hash of a plan. It is the same as long as the plan does the
+// same to the same fleet, whoever asks for it and whenever: pods, reasons, names,
+// VMIDs and keys of VMs to be created, and the judgement of the guard do not count.
+func hashOf(direction v1alpha1.ScaleDirection, vms []v1alpha1.ScalePlanVM) (string, error) {
+	list := make([]what, len(vms))
+	for i := range vms {
+		vm := &vms[i]
+		list[i] = what{Action: string(vm.Action), Host: vm.Host, NodePool: vm.NodePool, Change: vm.Change}
+		if vm.Action != v1alpha1.ScalePlanCreate {
+			list[i].Key = vm.Key
+		}
+	}
+	slices.SortFunc(list, func(a, b what) int {
+		return cmp.Or(cmp.Compare(a.Action, b.Action), cmp.Compare(a.Host, b.Host), cmp.Compare(a.NodePool, b.NodePool),
+			cmp.Compare(a.Key, b.Key), cmp.Compare(a.Change, b.Change))
+	})
+	return digest([]any{hashFormat, direction, list})
+}
+
+func digest(value any) (string, error) {
+	content, err := json.Marshal(value)
+	if err != nil {
+		return "", fmt.Errorf("hashing: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// targetOf returns the target of a VM that is to be made.
+func targetOf(vm *fleet.VM) guard.Target {
+	return guard.Target{Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool}
+}
+
+// changeOf returns the hash of what a plan does to a VM and to what belongs to it,
+// but for its name, number and key and for who asked. It is "" if the plan does
+// nothing to it.
+func changeOf(plan *tfjson.Plan, target guard.Target) (string, error) {
+	var changes []any
+	for _, change := range plan.ResourceChanges {
+		if change.Address != target.Address && guard.VMOf(change.Address) != target.Address {
+			continue
+		}
+		if change.Change == nil || (change.Change.Actions.NoOp() && change.Change.Importing == nil) {
+			continue
+		}
+		neutral, err := neutral(change, target)
+		if err != nil {
+			return "", fmt.Errorf("hashing the change of %s: %w", change.Address, err)
+		}
+		changes = append(changes, neutral)
+	}
+	if len(changes) == 0 {
+		return "", nil
+	}
+	return digest(changes)
+}
+
+// typeOf returns the instance type of a VM that a plan makes, or "".
+func typeOf(plan *tfjson.Plan, address string) string {
+	for _, change := range plan.ResourceChanges {
+		if change.Address != address || change.Change == nil {
+			continue
+		}
+		attributes, _ := change.Change.After.(map[string]any)
+		blocks, _ := attributes["smbios"].([]any)
+		if len(blocks) == 0 {
+			return ""
+		}
+		block, _ := blocks[0].(map[string]any)
+		product, _ := block["product"].(string)
+		return product
+	}
+	return ""
+}
+
+// neutral returns a change without what differs each time it is planned.
+func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
+	content, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		return nil, err
+	}
+	return neutralizer(target).value("", value), nil
+}
+
+// anonymous stands for a name, a number and a key.
+type anonymous struct {
+	vmid    string
+	strings *strings.Replacer
+}
+
+func neutralizer(target guard.Target) anonymous {
+	name := nameAt(target.Address)
+	vmid, key := fmt.Sprint(int(target.VMID)), string(target.Key)
+	pairs := []string{}
+	if seed := fleet.SeedVolume("s", "c", target.VMID, target.Key); seed != "" {
+		// What follows the cluster's id in the name of the seed.
+		pairs = append(pairs, strings.TrimPrefix(seed, "s:iso/numaform-c"), "-*.iso")
+	}
+	pairs = append(pairs, name+"/"+vmid, "*/*", name, "*")
+	if key != "" {
+		pairs = append(pairs, key, "*")
+	}
+	return anonymous{vmid: vmid, strings: strings.NewReplacer(pairs...)}
+}
+
+// nameAt returns the name of the VM at an address of ours.
+func nameAt(address string) string {
+	label, _, _ := strings.Cut(strings.TrimPrefix(address, "module."), ".")
+	return strings.TrimPrefix(label, "_")
+}
+
+// value walks a value; field is the name of the attribute that it stands in.
+func (a anonymous) value(field string, value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		for name, inner := range value {
+			value[name] = a.value(name, inner)
+		}
+	case []any:
+		for i, inner := range value {
+			value[i] = a.value(field, inner)
+		}
+	case json.Number:
+		if field == "vm_id" && value.String() == a.vmid {
+			return "*"
+		}
+	case string:
+		if field == "description" {
+			value = withoutReasons(value)
+		}
+		return a.strings.Replace(value)
+	}
+	return value
+}
+
+// withoutReasons drops the lines of a VM's description that say who asked for it
+// and why it stands where it stands.
+func withoutReasons(description string) string {
+	var kept []string
+	for line := range strings.Lines(description) {
+		if !strings.HasPrefix(line, "Asked: ") && !strings.HasPrefix(line, "Reason: ") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.TrimRight(strings.Join(kept, ""), "\n")
+}

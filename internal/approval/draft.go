@@ -1,0 +1,198 @@
+package approval
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// What a ScalePlan holds at most of lists that may grow.
+const (
+	maxVMs     = 512
+	maxPods    = 32
+	maxRules   = 128
+	maxReasons = 64
+)
+
+// draft is a ScalePlan to be.
+type draft struct {
+	direction   v1alpha1.ScaleDirection
+	pools       []string
+	requestedBy string
+	why         string
+	vms         []v1alpha1.ScalePlanVM
+	shards      []v1alpha1.ScalePlanShard
+	verdict     guard.Verdict
+	// reasons say why a person has to look, besides the guard's findings.
+	reasons []string
+	diff    string
+	hash    string
+}
+
+// made fills a draft with the new VMs of a change and their dry plan.
+func (d *draft) made(change *scaler.Change, plans []scaler.ShardPlan, placed []scheduling.Placed) error {
+	pods := podsOf(placed)
+	for i := range change.Added {
+		vm := &change.Added[i]
+		plan, err := planOf(plans, vm.Host)
+		if err != nil {
+			return err
+		}
+		line := v1alpha1.ScalePlanVM{
+			Action: v1alpha1.ScalePlanCreate, Host: vm.Host.String(), NodePool: vm.Pool, InstanceType: vm.InstanceType,
+			Reason: clip(vm.Reason, 512), Pods: pods[likeness(&vm.Spec, &vm.Placement)],
+		}
+		if line.Change, err = changeOf(plan.Plan.JSON, targetOf(vm)); err != nil {
+			return err
+		}
+		if line.Change == "" {
+			return fmt.Errorf("the plan of %s does not make %s", vm.Host, vm.Name)
+		}
+		d.vms = append(d.vms, line)
+	}
+	return d.planned(plans)
+}
+
+// planned adds the dry plans that the change is about, and hashes the draft.
+func (d *draft) planned(plans []scaler.ShardPlan) (err error) {
+	var diff strings.Builder
+	d.verdict = guard.Verdict{Decision: guard.Allow}
+	for i := range plans {
+		plan := &plans[i]
+		if !plan.Touched {
+			continue
+		}
+		if plan.Err != nil {
+			return fmt.Errorf("planning %s: %w", plan.Shard, plan.Err)
+		}
+		d.shards = append(d.shards, shardOf(plan))
+		d.verdict = d.verdict.And(plan.Verdict)
+		fmt.Fprintf(&diff, "# Host %s\n%s\n\n%s\n\n", plan.Shard, plan.Verdict, plan.Plan.Text)
+	}
+	d.diff = diff.String()
+	d.hash, err = hashOf(d.direction, d.vms)
+	return err
+}
+
+func planOf(plans []scaler.ShardPlan, shard fleet.Shard) (*scaler.ShardPlan, error) {
+	for i := range plans {
+		if plans[i].Shard != shard {
+			continue
+		}
+		if plans[i].Err != nil {
+			return nil, fmt.Errorf("planning %s: %w", shard, plans[i].Err)
+		}
+		return &plans[i], nil
+	}
+	return nil, fmt.Errorf("there is no plan of %s", shard)
+}
+
+func shardOf(plan *scaler.ShardPlan) v1alpha1.ScalePlanShard {
+	return v1alpha1.ScalePlanShard{
+		Host: plan.Shard.String(), PlanSHA256: plan.Plan.SHA256, PlanDigest: plan.Plan.Digest,
+		Lineage: plan.Plan.Lineage, Serial: plan.Plan.Serial,
+	}
+}
+
+// likeness tells VMs apart that were placed together, whatever they are called.
+func likeness(spec *fleet.Spec, placement *fleet.Placement) string {
+	return fmt.Sprint(spec.Pool, spec.InstanceType, placement.Host, placement.CPUs, placement.Cells, spec.Labels)
+}
+
+// podsOf returns the pods of placed VMs by likeness. VMs that are alike share them.
+func podsOf(placed []scheduling.Placed) map[string][]string {
+	pods := map[string][]string{}
+	for i := range placed {
+		id := likeness(&placed[i].Spec, &placed[i].Placement)
+		for _, pod := range placed[i].Pods {
+			pods[id] = append(pods[id], pod.String())
+		}
+	}
+	for id, names := range pods {
+		slices.Sort(names)
+		pods[id] = few(names)
+	}
+	return pods
+}
+
+// few returns what a ScalePlan takes of a list of pods.
+func few(pods []string) []string {
+	if len(pods) <= maxPods {
+		return pods
+	}
+	return append(slices.Clone(pods[:maxPods-1]), fmt.Sprintf("and %d more", len(pods)-maxPods+1))
+}
+
+// summary says the change in one line.
+func (d *draft) summary() string {
+	counts, hosts := map[v1alpha1.ScalePlanAction]int{}, []string{}
+	for i := range d.vms {
+		counts[d.vms[i].Action]++
+		if d.vms[i].Host != "" {
+			hosts = append(hosts, d.vms[i].Host)
+		}
+	}
+	slices.Sort(hosts)
+	var parts []string
+	for _, action := range []struct {
+		action v1alpha1.ScalePlanAction
+		word   string
+	}{
+		{v1alpha1.ScalePlanCreate, "create"},
+		{v1alpha1.ScalePlanUpdate, "change"},
+		{v1alpha1.ScalePlanReplace, "replace"},
+		{v1alpha1.ScalePlanDelete, "delete"},
+	} {
+		if n := counts[action.action]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d to %s", n, action.word))
+		}
+	}
+	text := cmp.Or(strings.Join(parts, ", "), "nothing of ours changes")
+	if hosts = slices.Compact(hosts); len(hosts) > 0 {
+		text += " on " + strings.Join(hosts, ", ")
+	}
+	return clip(text, 256)
+}
+
+// decisionOf returns a decision of the guard in the API's words.
+func decisionOf(decision guard.Decision) v1alpha1.VerdictDecision {
+	switch decision {
+	case guard.Allow:
+		return v1alpha1.VerdictAllow
+	case guard.NeedsApproval:
+		return v1alpha1.VerdictNeedsApproval
+	case guard.Deny:
+	}
+	return v1alpha1.VerdictDeny
+}
+
+func verdictOf(verdict guard.Verdict) v1alpha1.ScalePlanVerdict {
+	v := v1alpha1.ScalePlanVerdict{Decision: decisionOf(verdict.Decision)}
+	for _, finding := range verdict.Findings[:min(len(verdict.Findings), maxRules)] {
+		message := finding.Message
+		if finding.Address != "" {
+			message = finding.Address + ": " + message
+		}
+		v.Rules = append(v.Rules, v1alpha1.ScalePlanRule{
+			Rule: clip(string(finding.Rule), 128), Decision: decisionOf(finding.Decision), Message: clip(message, 2048),
+		})
+	}
+	return v
+}
+
+// clip cuts a text off that is longer than a field takes.
+func clip(text string, most int) string {
+	text = strings.ToValidUTF8(text, "?")
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most-1]) + "…"
+}

@@ -1,0 +1,187 @@
+package approval_test
+
+import (
+	"strings"
+	"testing"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// strict rules let nothing pass without a person.
+func strict() guard.Rules {
+	rules := guard.DefaultRules()
+	rules.Limits.PerChange.Creates = 0
+	return rules
+}
+
+// held returns the plan of a shard that makes the VMs and that the guard holds.
+func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.ShardPlan {
+	b.Helper()
+	var requests []scaler.Request
+	for _, p := range placed {
+		requests = append(requests, scaler.Request{Spec: p.Spec, Placement: p.Placement})
+	}
+	change, err := b.scaler.Propose(b.Context(), snapshot(), requests, map[topology.RegionName][]fleet.VMID{"lab": {taken}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	plans, err := b.scaler.Scaler.Plan(b.Context(), change)
+	if err != nil || len(plans) != 1 || plans[0].Err != nil {
+		b.Fatalf("plans are %+v (%v)", plans, err)
+	}
+	if plans[0].Verdict.Decision != guard.NeedsApproval {
+		b.Fatalf("the guard says %s", plans[0].Verdict)
+	}
+	return &plans[0]
+}
+
+// asked checks who lets a plan pass.
+func (b *bench) asked(want string, plan *scaler.ShardPlan) {
+	b.Helper()
+	got, err := b.approvals.Approver(b.Context(), plan)
+	if err != nil || got != want {
+		b.Fatalf("the approver is %q (%v), want %q", got, err, want)
+	}
+}
+
+func TestTheGateOpensByMode(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("quick", "auto", "")
+	b.pool("swift", "auto", "")
+	b.pool("free", "policy", "")
+	b.asked("auto mode of NodePool quick", b.held(0, placed("quick", pve1, 4096)))
+	b.asked("auto mode of NodePool quick, swift", b.held(0, placed("quick", pve1, 4096), placed("swift", pve1, 4096)))
+	if plans := b.plans(""); len(plans) != 0 {
+		t.Errorf("%d plans wait", len(plans))
+	}
+	b.asked("", b.held(0, placed("quick", pve1, 4096), placed("free", pve1, 4096)))
+	b.plan(v1alpha1.ScalePlanPending)
+	stranger := b.held(0, placed("quick", pve1, 4096))
+	stranger.Verdict.Findings[0].Address = "module.other-2000.proxmox_virtual_environment_vm.node"
+	b.asked("", stranger)
+}
+
+func TestTheGateOpensByAPlan(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("free", "", "")
+	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
+	b.asked("", b.held(2000, placed("free", pve1, 4096, "b")))
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	if plan.Spec.RequestedBy != "guard" || plan.Spec.Verdict.Decision != v1alpha1.VerdictNeedsApproval || plan.Spec.VMs[0].InstanceType != "s1.2VCPU-4GB" {
+		t.Errorf("plan is %+v", plan.Spec)
+	}
+	b.approve(plan)
+	b.asked("", b.held(0, placed("free", pve1, 8192, "a")))
+	b.asked("", b.held(0, placed("free", pve1, 4096, "a"), placed("free", pve1, 4096, "b")))
+	denied := b.held(0, placed("free", pve1, 4096, "a"))
+	denied.Verdict.Decision = guard.Deny
+	b.asked("", denied)
+	worse := b.held(0, placed("free", pve1, 4096, "a"))
+	worse.Verdict.Findings = append(worse.Verdict.Findings, guard.Finding{Rule: guard.RuleForget, Decision: guard.NeedsApproval})
+	b.asked("", worse)
+}
+
+func TestTheGateOpensOnceAPersonSaysSo(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("free", "", "")
+	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.restart()
+	// Beside an older VM of the kind, the Writer holds the one that is asked about.
+	plan := b.held(2000, placed("free", pve1, 4096, "b"))
+	b.vms = vms{made(placed("free", pve1, 4096), 2000, scaler.PhaseMade, nil), made(placed("free", pve1, 4096), 2001, scaler.PhaseMaking, nil)}
+	b.vms[1].VM.Key = plan.Intent.Create[0].Key
+	b.asked("alice", plan)
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApproved)
+	b.vms[1].Phase = scaler.PhaseMade
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApplied)
+}
+
+func TestAHeldPoolWaitsBeforeItClaims(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("free", "", "")
+	b.want(1, placed("free", pve1, 4096, "a"))
+	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
+	b.want(0, placed("free", pve1, 4096, "a"))
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	b.approve(plan)
+	b.want(1, placed("free", pve1, 4096, "a"))
+	b.asked("alice", b.held(2000, placed("free", pve1, 4096, "a")))
+	b.vms = vms{made(placed("free", pve1, 4096), 2001, scaler.PhaseMade, nil)}
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApplied)
+}
+
+func TestTheGateOpensForWhatWasApprovedBefore(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"), placed("slow", pve2, 4096, "b"))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.want(2, placed("slow", pve1, 4096, "a"), placed("slow", pve2, 4096, "b"))
+	b.asked("alice", b.held(2000, placed("slow", pve1, 4096, "a")))
+	b.asked("", b.held(2000, placed("slow", pve1, 4096, "a"), placed("slow", pve1, 4096, "c")))
+}
+
+func TestTheGateOpensOncePerApproval(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("free", "", "")
+	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	plan := b.held(0, placed("free", pve1, 4096, "a"))
+	b.vms = vms{made(placed("free", pve1, 4096), 2000, scaler.PhaseReserved, nil)}
+	b.vms[0].VM.Key = plan.Intent.Create[0].Key
+	b.asked("alice", plan)
+	// While it is made, for as long as a clone takes, pods ask for another of its kind.
+	next := b.held(2000, placed("free", pve1, 4096, "b"))
+	b.vms[0].Phase = scaler.PhaseMaking
+	b.vms = append(b.vms, made(placed("free", pve1, 4096), 2001, scaler.PhaseReserved, nil))
+	b.vms[1].VM.Key = next.Intent.Create[0].Key
+	b.asked("", next)
+}
+
+// removal is a plan that deletes VMs, as the guard sees it.
+func removal(vms ...fleet.VM) *scaler.ShardPlan {
+	plan := &scaler.ShardPlan{
+		Shard: pve1, Touched: true, Plan: emptyPlan("will be destroyed"),
+		Verdict: guard.Verdict{Decision: guard.NeedsApproval, Findings: []guard.Finding{{Rule: guard.RuleLimit, Decision: guard.NeedsApproval, Message: "too many"}}},
+	}
+	for _, vm := range vms {
+		plan.Intent.Delete = append(plan.Intent.Delete, guard.Target{
+			Address: "module." + vm.Name + "." + guard.ResourceType + ".node", VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
+		})
+	}
+	return plan
+}
+
+func emptyPlan(text string) *state.Plan {
+	return &state.Plan{JSON: &tfjson.Plan{}, Text: text, SHA256: strings.Repeat("1", 64), Digest: strings.Repeat("2", 64)}
+}
+
+func TestTheGateOpensForRemovalsByKey(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("other", "manual", "policy")
+	one, two := other(2000), other(2001)
+	two.Key = fleet.Key(strings.Repeat("d", 32))
+	b.vms = vms{{VM: one, Phase: scaler.PhaseRemoving}}
+	b.asked("", removal(one))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.asked("", removal(two))
+	b.asked("alice", removal(one))
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApproved)
+	b.vms = nil
+	b.settle()
+	if plan := b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs are gone" {
+		t.Errorf("the result is %q", plan.Status.Result)
+	}
+}

@@ -1,0 +1,315 @@
+package approval_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/approval"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+const template = "debian"
+
+// The hosts of all tests.
+var (
+	pve1 = topology.HostID{Region: "lab", Host: "pve-1"}
+	pve2 = topology.HostID{Region: "lab", Host: "pve-2"}
+)
+
+// bench is what a test works with: the real API server, the real engine and
+// provider, and a clock of its own.
+type bench struct {
+	*testing.T
+
+	client    client.Client
+	clock     *clocktesting.FakePassiveClock
+	vms       vms
+	events    recorded
+	paused    bool
+	dir       string
+	scaler    *dryScaler
+	approvals *approval.Approvals
+}
+
+// vms are how far VMs are.
+type vms []scaler.VMState
+
+func (v *vms) Synced() bool { return true }
+
+func (v *vms) VMs() []scaler.VMState { return slices.Clone(*v) }
+
+// recorded are events.
+type recorded []events.Event
+
+func (r *recorded) Publish(published ...events.Event) { *r = append(*r, published...) }
+
+// dryScaler counts dry plans, and may answer them itself.
+type dryScaler struct {
+	*scaler.Scaler
+
+	plans int
+	plan  func(change *scaler.Change) []scaler.ShardPlan
+}
+
+func (s *dryScaler) Plan(ctx context.Context, change *scaler.Change) ([]scaler.ShardPlan, error) {
+	s.plans++
+	if s.plan != nil {
+		return s.plan(change), nil
+	}
+	return s.Scaler.Plan(ctx, change)
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
+	scheme.AddKnownTypes(group, &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
+	metav1.AddToGroupVersion(scheme, group)
+	return scheme
+}
+
+func newClient(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+	c, err := client.New(config, client.Options{Scheme: newScheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newBench returns a bench with an empty cluster and a fleet of the given VMs.
+func newBench(t *testing.T, rules guard.Rules, fleetVMs ...fleet.VM) *bench {
+	t.Helper()
+	b := &bench{T: t, client: newClient(t, cluster.Config), clock: clocktesting.NewFakePassiveClock(time.Now())}
+	for _, kind := range []client.Object{&v1alpha1.ScalePlan{}, &karpv1.NodePool{}} {
+		if err := b.client.DeleteAllOf(t.Context(), kind); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.plant(rules, fleetVMs...)
+	return b
+}
+
+// newFleet returns the bench after a restart with another fleet.
+func newFleet(b *bench, fleetVMs ...fleet.VM) *bench {
+	b.Helper()
+	b.plant(guard.DefaultRules(), fleetVMs...)
+	return b
+}
+
+// plant gives the bench a fleet of the VMs.
+func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
+	b.Helper()
+	t := b.T
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "fleet")
+	config := scaler.Config{
+		ClusterID: "test", Store: store.NewDirectory(dir), Dir: dir, Backend: fleet.Backend{Type: "local"},
+		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: rules,
+		Regions: []scaler.Region{{Name: "lab", Endpoint: "https://pve-1.example:8006/", VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}}},
+	}
+	writeFleet(t, config, fleetVMs)
+	b.dir = dir
+	b.scaler = &dryScaler{Scaler: scaler.New(config)}
+	b.restart()
+}
+
+// restart loses what is in memory.
+func (b *bench) restart() {
+	b.approvals = approval.New(approval.Config{
+		Client: b.client, Scaler: b.scaler, Clock: b.clock, Events: &b.events,
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil },
+		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
+	})
+	b.approvals.Watch(&b.vms)
+}
+
+// state gives pve-1 a Terraform state without resources.
+func (b *bench) state(lineage string, serial int) {
+	b.Helper()
+	dir := filepath.Join(b.dir, filepath.FromSlash(generator.ShardDir(pve1)))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	content := fmt.Sprintf(`{"version":4,"terraform_version":"1.9.0","serial":%d,"lineage":%q,"outputs":{},"resources":[]}`, serial, lineage)
+	if err := os.WriteFile(filepath.Join(dir, "terraform.tfstate"), []byte(content), 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func writeFleet(t *testing.T, config scaler.Config, vms []fleet.VM) {
+	t.Helper()
+	if len(vms) == 0 {
+		return
+	}
+	f := fleet.Fleet{
+		ClusterID: config.ClusterID, Backend: config.Backend, VMs: vms,
+		Regions: []fleet.Region{{Name: "lab", Endpoint: config.Regions[0].Endpoint}},
+	}
+	f.Hosts = f.Shards()
+	f.Sort()
+	files, err := generator.Render(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.NewDirectory(config.Dir).Write(files); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func snapshot() *topology.Snapshot {
+	s := &topology.Snapshot{Regions: []topology.Region{{Name: "lab", Quorate: true}}}
+	for i, id := range []topology.HostID{pve1, pve2} {
+		s.Hosts = append(s.Hosts, topology.Host{
+			Region: id.Region, Name: id.Host, Online: true,
+			Templates: []topology.Template{{VMID: 9001 + i, Name: template, DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm"}},
+		})
+	}
+	return s
+}
+
+// placed is a VM that a decision makes.
+func placed(pool string, host topology.HostID, memory int64, pods ...string) scheduling.Placed {
+	p := scheduling.Placed{
+		NodePool: pool,
+		Spec: fleet.Spec{
+			Pool: pool, NodeClass: "shared", InstanceType: "s1.2VCPU-4GB", CapacityType: "on-demand",
+			VCPUs: 2, MemoryMiB: memory, Policy: fleet.PolicyShared, Overcommit: 1, Template: template, Clone: fleet.CloneLinked,
+			CPUType: "host", Hosts: []topology.HostID{pve1, pve2}, Demand: fleet.Demand{Pods: len(pods)},
+		},
+		Placement: fleet.Placement{Host: host, Reason: strings.TrimSpace("for " + strings.Join(pods, ", "))},
+	}
+	for _, pod := range pods {
+		p.Pods = append(p.Pods, types.NamespacedName{Namespace: "default", Name: pod})
+	}
+	return p
+}
+
+// made is a placed VM that is wanted.
+func made(p scheduling.Placed, id fleet.VMID, phase scaler.Phase, err error) scaler.VMState {
+	key := fleet.Key(strings.Repeat("0", 28) + string(rune('a'+int(id)%6)) + "fff")
+	return scaler.VMState{Phase: phase, Err: err, VM: fleet.VM{
+		Key: key, VMID: id, Name: fleet.NodeName(p.NodePool, id), Spec: p.Spec, Placement: p.Placement,
+	}}
+}
+
+// pool makes a NodePool with the modes.
+func (b *bench) pool(name, up, down string) *karpv1.NodePool {
+	b.Helper()
+	pool := &karpv1.NodePool{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}},
+		Spec: karpv1.NodePoolSpec{Template: karpv1.NodeClaimTemplate{Spec: karpv1.NodeClaimTemplateSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: "ProxmoxNodeClass", Name: "shared"},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{{
+				Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"linux"},
+			}},
+		}}},
+	}
+	for annotation, mode := range map[string]string{v1alpha1.AnnotationScaleUp: up, v1alpha1.AnnotationScaleDown: down} {
+		if mode != "" {
+			pool.Annotations[annotation] = mode
+		}
+	}
+	if err := b.client.Create(b.Context(), pool); err != nil {
+		b.Fatal(err)
+	}
+	return pool
+}
+
+// up asks for VMs and returns how many may be made.
+func (b *bench) up(placed ...scheduling.Placed) int {
+	b.Helper()
+	may, err := b.approvals.Up(b.Context(), snapshot(), placed)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return len(may)
+}
+
+// want checks how many VMs may be made.
+func (b *bench) want(want int, placed ...scheduling.Placed) {
+	b.Helper()
+	if got := b.up(placed...); got != want {
+		b.Fatalf("%d VMs may be made, want %d", got, want)
+	}
+}
+
+func (b *bench) settle() {
+	b.Helper()
+	if err := b.approvals.Settle(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// plans returns the ScalePlans of a phase; "" returns all.
+func (b *bench) plans(phase v1alpha1.ScalePlanPhase) []v1alpha1.ScalePlan {
+	b.Helper()
+	var list v1alpha1.ScalePlanList
+	if err := b.client.List(b.Context(), &list); err != nil {
+		b.Fatal(err)
+	}
+	return slices.DeleteFunc(list.Items, func(plan v1alpha1.ScalePlan) bool { return phase != "" && plan.Status.Phase != phase })
+}
+
+// plan returns the only ScalePlan of a phase.
+func (b *bench) plan(phase v1alpha1.ScalePlanPhase) *v1alpha1.ScalePlan {
+	b.Helper()
+	plans := b.plans(phase)
+	if len(plans) != 1 {
+		all := []string{}
+		for _, plan := range b.plans("") {
+			all = append(all, plan.Name+" "+string(plan.Status.Phase)+" "+plan.Status.Result)
+		}
+		b.Fatalf("%d plans are %s, want 1: %q", len(plans), phase, all)
+	}
+	return &plans[0]
+}
+
+// say lets a person decide on a plan.
+func (b *bench) say(plan *v1alpha1.ScalePlan, change func(spec *v1alpha1.ScalePlanSpec)) error {
+	before := plan.DeepCopy()
+	change(&plan.Spec)
+	return b.client.Patch(b.Context(), plan, client.MergeFrom(before))
+}
+
+func (b *bench) approve(plan *v1alpha1.ScalePlan) {
+	b.Helper()
+	if err := b.say(plan, func(spec *v1alpha1.ScalePlanSpec) { spec.Approve, spec.ApprovedBy = spec.PlanHash, "alice" }); err != nil {
+		b.Fatal(err)
+	}
+}

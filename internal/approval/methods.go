@@ -1,0 +1,259 @@
+package approval
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/logkey"
+)
+
+// offered is a VM that a kind of disruption could remove.
+type offered struct{ by, key string }
+
+// Methods returns Karpenter's disruption methods with people in between: a command
+// that needs approval is not started, so no node is tainted, until somebody approved
+// the same command. Build is called twice, since a method remembers that it found
+// nothing to do: one set sees the NodePools that need no approval, the other, less
+// often, those that do, so that what waits hides nothing else.
+func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Method {
+	var methods []disruption.Method
+	for _, held := range []bool{false, true} {
+		for _, inner := range build() {
+			methods = append(methods, &method{Method: inner, approvals: a, held: held})
+		}
+	}
+	return methods
+}
+
+// method is one of Karpenter's methods, for a part of the NodePools.
+type method struct {
+	disruption.Method
+	approvals *Approvals
+	// held is set if it sees the NodePools whose nodes may not come or go unasked.
+	held bool
+
+	// mu guards asked.
+	mu sync.Mutex
+	// asked is when the inner method was last asked about NodePools that are held.
+	asked time.Time
+}
+
+var _ disruption.NodePoolTotalsSetter = (*method)(nil)
+
+// SetNodePoolTotals hands the totals on.
+func (m *method) SetNodePoolTotals(totals map[string]disruption.NodePoolTotals) {
+	if setter, ok := m.Method.(disruption.NodePoolTotalsSetter); ok {
+		setter.SetNodePoolTotals(totals)
+	}
+}
+
+// requestedBy names the method in ScalePlans.
+func (m *method) requestedBy() string {
+	parts := []string{"disruption", string(m.Reason())}
+	if kind := m.ConsolidationType(); kind != "" {
+		parts = append(parts, kind)
+	}
+	return strings.ToLower(strings.Join(parts, "/"))
+}
+
+// ShouldDisrupt lets candidates of the method's part of the NodePools through.
+func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candidate) bool {
+	a := m.approvals
+	manual := a.modeOf(candidate.NodePool, v1alpha1.ScaleDown) == ModeManual || a.modeOf(candidate.NodePool, v1alpha1.ScaleUp) == ModeManual
+	// Static NodePools reserve replacements as soon as a command is computed, so there
+	// is nothing that could wait.
+	if manual != m.held || (m.held && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
+		return false
+	}
+	if m.held {
+		a.mu.Lock()
+		a.seen[offered{m.requestedBy(), keyOf(candidate)}] = a.config.Clock.Now()
+		a.mu.Unlock()
+	}
+	return true
+}
+
+// ComputeCommands returns the commands that may start now.
+func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
+	if paused, err := m.approvals.config.Paused(ctx); paused || err != nil {
+		return nil, err
+	}
+	if !m.held {
+		return m.ask(ctx, budgets, nil, candidates)
+	}
+	plans, err := m.approvals.readPlans(ctx)
+	if err != nil {
+		return nil, err
+	}
+	plans = slices.DeleteFunc(plans, func(plan v1alpha1.ScalePlan) bool { return plan.Spec.RequestedBy != m.requestedBy() })
+	for i := range plans {
+		// What was approved is computed again from just its nodes: budgets, PDBs and the
+		// simulation of where pods go hold as of now.
+		if !m.approvals.said(&plans[i], plans[i].Spec.PlanHash) {
+			continue
+		}
+		approved := only(candidates, deletes(plans[i].Spec.VMs))
+		commands, err := m.ask(ctx, budgets, plans[i:i+1], approved)
+		if err != nil || len(commands) > 0 {
+			return commands, err
+		}
+	}
+	if !m.due() {
+		return nil, nil
+	}
+	return m.ask(ctx, budgets, plans, m.undecided(candidates, plans))
+}
+
+// due reports whether it is time to look for something to propose.
+func (m *method) due() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.approvals.config.Clock.Now()
+	if !m.asked.IsZero() && now.Sub(m.asked) < askEvery {
+		return false
+	}
+	m.asked = now
+	return true
+}
+
+// undecided returns the candidates of which no approved plan speaks.
+func (m *method) undecided(candidates []*disruption.Candidate, plans []v1alpha1.ScalePlan) []*disruption.Candidate {
+	decided := map[string]bool{}
+	for i := range plans {
+		if m.approvals.said(&plans[i], plans[i].Spec.PlanHash) {
+			for key := range deletes(plans[i].Spec.VMs) {
+				decided[key] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(candidates), func(c *disruption.Candidate) bool { return decided[keyOf(c)] })
+}
+
+// only returns the candidates of the given keys, or none if one is missing.
+func only(candidates []*disruption.Candidate, keys map[string]bool) []*disruption.Candidate {
+	found := slices.DeleteFunc(slices.Clone(candidates), func(c *disruption.Candidate) bool { return !keys[keyOf(c)] })
+	if len(found) != len(keys) {
+		return nil
+	}
+	return found
+}
+
+// ask asks the inner method, and returns those of its commands that may start.
+func (m *method) ask(
+	ctx context.Context, budgets map[string]int, plans []v1alpha1.ScalePlan, candidates []*disruption.Candidate,
+) ([]disruption.Command, error) {
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	commands, err := m.Method.ComputeCommands(ctx, budgets, candidates...)
+	if err != nil || len(commands) == 0 {
+		return nil, err
+	}
+	known, err := m.approvals.readPools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var may []disruption.Command
+	var errs []error
+	for i := range commands {
+		ok, err := m.start(ctx, known, plans, &commands[i])
+		if ok {
+			may = append(may, commands[i])
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		// What waits must not stop what may go: Karpenter drops all if one errs.
+		log.FromContext(ctx).Error(err, "proposing a disruption was put off", logkey.Reason, m.requestedBy())
+	}
+	return may, nil
+}
+
+// start reports whether a command may start, and proposes it if not.
+func (m *method) start(ctx context.Context, known pools, plans []v1alpha1.ScalePlan, command *disruption.Command) (bool, error) {
+	if command.Decision() == disruption.NoOpDecision {
+		return false, nil
+	}
+	a := m.approvals
+	reasons := m.asks(known, command)
+	if len(reasons) == 0 {
+		return true, nil
+	}
+	if plans == nil {
+		var err error
+		if plans, err = a.readPlans(ctx); err != nil {
+			return false, err
+		}
+	}
+	d, err := m.draft(command, reasons)
+	if err != nil {
+		return false, err
+	}
+	if plan := current(plans, d.hash); plan != nil {
+		// The guard judges again what is left to be done once the nodes are drained.
+		return a.mayBegin(ctx, plan, d)
+	}
+	if a.refused(plans, d.hash) || a.partly(plans, d) {
+		return false, nil
+	}
+	a.planning.Lock()
+	defer a.planning.Unlock()
+	if err := a.planRemoval(ctx, d, command); err != nil {
+		return false, fmt.Errorf("planning the removal of %s: %w", strings.Join(command.SourceNodeNames(), ", "), err)
+	}
+	return false, a.offer(ctx, m.rivals(plans, d), d)
+}
+
+// partly reports whether a draft is about VMs that a person has approved the removal
+// of, in another way: what was approved waits until it can be done as a whole.
+func (a *Approvals) partly(plans []v1alpha1.ScalePlan, d *draft) bool {
+	wanted := deletes(d.vms)
+	return slices.ContainsFunc(plans, func(plan v1alpha1.ScalePlan) bool {
+		if !a.said(&plan, plan.Spec.PlanHash) {
+			return false
+		}
+		for key := range deletes(plan.Spec.VMs) {
+			if wanted[key] {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// rivals are the plans of this method that a draft takes the place of: those of its
+// NodePools.
+func (m *method) rivals(plans []v1alpha1.ScalePlan, d *draft) []v1alpha1.ScalePlan {
+	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
+		return plan.Spec.RequestedBy != d.requestedBy || plan.Spec.Approve != "" || !slices.ContainsFunc(plan.Spec.NodePools, func(pool string) bool {
+			return slices.Contains(d.pools, pool)
+		})
+	})
+}
+
+// asks returns why a command has to wait for a person: nothing, if it may start.
+func (m *method) asks(known pools, command *disruption.Command) []string {
+	a := m.approvals
+	var reasons []string
+	for _, candidate := range command.Candidates {
+		if a.modeOf(candidate.NodePool, v1alpha1.ScaleDown) == ModeManual {
+			reasons = append(reasons, fmt.Sprintf("scale-down of NodePool %s is manual", candidate.NodePool.Name))
+		}
+	}
+	for _, replacement := range command.Replacements {
+		if a.mode(known, replacement.NodePoolName, v1alpha1.ScaleUp) == ModeManual {
+			reasons = append(reasons, fmt.Sprintf("it makes a new node, and scale-up of NodePool %s is manual", replacement.NodePoolName))
+		}
+	}
+	slices.Sort(reasons)
+	return slices.Compact(reasons)
+}

@@ -1,0 +1,313 @@
+package approval_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	corestate "sigs.k8s.io/karpenter/pkg/controllers/state"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// emptiness is a method that removes all that it is offered, under the budgets.
+type emptiness struct {
+	asked  int
+	totals map[string]disruption.NodePoolTotals
+	// replacement is the NodePool of the node that each command makes, or "".
+	replacement string
+}
+
+func (*emptiness) ShouldDisrupt(context.Context, *disruption.Candidate) bool { return true }
+func (*emptiness) Reason() karpv1.DisruptionReason                           { return karpv1.DisruptionReasonEmpty }
+
+func (*emptiness) Class() string             { return disruption.GracefulDisruptionClass }
+func (*emptiness) ConsolidationType() string { return "empty" }
+
+func (e *emptiness) SetNodePoolTotals(totals map[string]disruption.NodePoolTotals) { e.totals = totals }
+
+func (e *emptiness) ComputeCommands(_ context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
+	e.asked++
+	command := disruption.Command{Method: e}
+	for _, candidate := range candidates {
+		if budgets[candidate.NodePool.Name] > 0 {
+			budgets[candidate.NodePool.Name]--
+			command.Candidates = append(command.Candidates, candidate)
+		}
+	}
+	if e.replacement != "" {
+		command.Replacements = append(command.Replacements, &disruption.Replacement{NodeClaim: &scheduling.NodeClaim{
+			NodeClaimTemplate: scheduling.NodeClaimTemplate{
+				NodePoolName: e.replacement, InstanceTypeOptions: cloudprovider.InstanceTypes{{Name: "s1.1VCPU-2GB"}},
+			},
+		}})
+	}
+	return []disruption.Command{command}, nil
+}
+
+// shop is a bench with one method.
+type shop struct {
+	*bench
+
+	free, held           disruption.Method
+	freeInner, heldInner *emptiness
+}
+
+func newShop(t *testing.T) *shop {
+	s := &shop{bench: newBench(t, guard.DefaultRules())}
+	s.scaler.plan = func(change *scaler.Change) []scaler.ShardPlan {
+		plan := removal(change.Removed...)
+		plan.Verdict = guard.Verdict{Decision: guard.Deny, Findings: []guard.Finding{{Rule: guard.RuleDrained, Decision: guard.Deny, Message: "not drained"}}}
+		return []scaler.ShardPlan{*plan}
+	}
+	return s
+}
+
+// stock makes the fleet's VMs and the methods.
+func (s *shop) stock(vms ...fleet.VM) {
+	s.Helper()
+	plan := s.scaler.plan
+	s.plant(guard.DefaultRules(), vms...)
+	s.scaler.plan = plan
+	s.vms = nil
+	for _, vm := range vms {
+		s.vms = append(s.vms, scaler.VMState{VM: vm, Phase: scaler.PhaseMade})
+	}
+	s.build()
+}
+
+func (s *shop) build() {
+	s.Helper()
+	var inner []*emptiness
+	methods := s.approvals.Methods(func() []disruption.Method {
+		inner = append(inner, &emptiness{})
+		return []disruption.Method{inner[len(inner)-1]}
+	})
+	if len(methods) != 2 {
+		s.Fatalf("%d methods", len(methods))
+	}
+	s.free, s.held, s.freeInner, s.heldInner = methods[0], methods[1], inner[0], inner[1]
+}
+
+// worker is a VM of the fleet in a pool.
+func worker(pool string, id fleet.VMID) fleet.VM {
+	vm := other(id)
+	vm.Pool, vm.Name, vm.Host = pool, fleet.NodeName(pool, id), pve1
+	vm.Key = fleet.Key(strings.Repeat(string(rune('a'+int(id)%6)), 32))
+	return vm
+}
+
+// candidate is the node of a VM, with a pod on it.
+func (s *shop) candidate(pool *karpv1.NodePool, vm fleet.VM) *disruption.Candidate {
+	s.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: vm.Name, Labels: map[string]string{
+		karpv1.NodePoolLabelKey: pool.Name, corev1.LabelTopologyRegion: "lab", corev1.LabelTopologyZone: string(vm.Host.Host),
+		corev1.LabelInstanceTypeStable: vm.InstanceType, karpv1.NodeRegisteredLabelKey: "true",
+	}}}
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: vm.Name, Labels: node.Labels, Annotations: map[string]string{
+		v1alpha1.AnnotationKey: string(vm.Key), v1alpha1.AnnotationVM: vm.Name,
+	}}}
+	return &disruption.Candidate{StateNode: &corestate.StateNode{Node: node, NodeClaim: claim}, NodePool: pool}
+}
+
+// compute offers candidates as Karpenter does, and returns the nodes that go.
+func (s *shop) compute(method disruption.Method, budget int, candidates ...*disruption.Candidate) []string {
+	s.Helper()
+	var offered []*disruption.Candidate
+	budgets := map[string]int{}
+	for _, candidate := range candidates {
+		budgets[candidate.NodePool.Name] = budget
+		if method.ShouldDisrupt(s.Context(), candidate) {
+			offered = append(offered, candidate)
+		}
+	}
+	commands, err := method.ComputeCommands(s.Context(), budgets, offered...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	names := []string{}
+	for i := range commands {
+		names = append(names, commands[i].SourceNodeNames()...)
+	}
+	return names
+}
+
+func (s *shop) later(after time.Duration) { s.clock.SetTime(s.clock.Now().Add(after)) }
+
+func TestNodesOfFreePoolsGoUnasked(t *testing.T) {
+	s := newShop(t)
+	free, slow := s.pool("free", "", ""), s.pool("slow", "", "manual")
+	s.stock(worker("free", 2000), worker("slow", 2001))
+	both := []*disruption.Candidate{s.candidate(free, worker("free", 2000)), s.candidate(slow, worker("slow", 2001))}
+	if got := s.compute(s.free, 9, both...); !slices.Equal(got, []string{"free-2000"}) {
+		t.Errorf("%q go", got)
+	}
+	s.paused = true
+	if got := s.compute(s.free, 9, both...); len(got) != 0 {
+		t.Errorf("%q go although numaform is paused", got)
+	}
+	s.free.(disruption.NodePoolTotalsSetter).SetNodePoolTotals(map[string]disruption.NodePoolTotals{"free": {TotalCost: 3}})
+	if s.freeInner.totals["free"].TotalCost != 3 {
+		t.Error("the totals did not arrive")
+	}
+	if s.free.Reason() != karpv1.DisruptionReasonEmpty || s.free.Class() != "graceful" || s.free.ConsolidationType() != "empty" {
+		t.Error("the method is not what it wraps")
+	}
+}
+
+func TestNodesOfManualPoolsWait(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	one, two := worker("slow", 2000), worker("slow", 2001)
+	s.stock(one, two)
+	s.runPod("slow-2000")
+	all := []*disruption.Candidate{s.candidate(slow, one), s.candidate(slow, two)}
+	if got := s.compute(s.held, 9, all...); len(got) != 0 {
+		t.Fatalf("%q go unasked", got)
+	}
+	plan := s.plan(v1alpha1.ScalePlanPending)
+	if plan.Spec.Summary != "2 to delete on lab/pve-1" || plan.Spec.RequestedBy != "disruption/empty/empty" ||
+		plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow || !strings.Contains(plan.Spec.Diff, "will be destroyed") {
+		t.Errorf("plan is %+v", plan.Spec)
+	}
+	if got := plan.Spec.VMs[0].Pods; !slices.Equal(got, []string{"default/on-slow-2000"}) {
+		t.Errorf("pods that move are %q", got)
+	}
+	// Karpenter is not asked again at once, and the same is proposed once.
+	s.compute(s.held, 9, all...)
+	s.later(2 * time.Minute)
+	s.compute(s.held, 9, all...)
+	if s.heldInner.asked != 2 || len(s.plans("")) != 1 {
+		t.Errorf("asked %d times, %d plans", s.heldInner.asked, len(s.plans("")))
+	}
+	s.approve(plan)
+	// A node that is needed again, or a budget that is used up, stops it.
+	if got := s.compute(s.held, 9, all[:1]...); len(got) != 0 {
+		t.Errorf("%q go of two that were approved", got)
+	}
+	if got := s.compute(s.held, 1, all...); len(got) != 0 {
+		t.Errorf("%q go beyond the budget", got)
+	}
+	if plans := s.plans(""); len(plans) != 1 {
+		t.Errorf("%d plans: a part of what was approved is asked about again", len(plans))
+	}
+	s.restart()
+	s.build()
+	if got := s.compute(s.held, 9, all...); !slices.Equal(got, []string{"slow-2000", "slow-2001"}) {
+		t.Errorf("%q go", got)
+	}
+	if plan = s.plan(v1alpha1.ScalePlanApproved); plan.Status.Approver != "alice" {
+		t.Errorf("the approver is %q", plan.Status.Approver)
+	}
+	s.vms = s.vms[:1]
+	s.settle()
+	s.plan(v1alpha1.ScalePlanApproved)
+	s.vms = nil
+	s.settle()
+	s.plan(v1alpha1.ScalePlanApplied)
+}
+
+// runPod runs a pod on a node.
+func (s *shop) runPod(node string) {
+	s.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "on-" + node},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Name: "app", Image: "app", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+		}}},
+	}
+	if err := s.client.Create(s.Context(), pod); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		if err := s.client.Delete(context.Background(), pod); err != nil {
+			s.Error(err)
+		}
+	})
+}
+
+func TestAnApprovedRemovalOfOthers(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	one, two := worker("slow", 2000), worker("slow", 2001)
+	s.stock(one, two)
+	s.compute(s.held, 9, s.candidate(slow, one))
+	s.approve(s.plan(v1alpha1.ScalePlanPending))
+	// The same name, but the VM is another one by now.
+	again := worker("slow", 2000)
+	again.Key = fleet.Key(strings.Repeat("9", 32))
+	if got := s.compute(s.held, 9, s.candidate(slow, again), s.candidate(slow, two)); len(got) != 0 {
+		t.Errorf("%q go", got)
+	}
+	s.later(25 * time.Hour)
+	if got := s.compute(s.held, 9, s.candidate(slow, one)); len(got) != 0 {
+		t.Errorf("%q go after the plan expired", got)
+	}
+}
+
+func TestARemovalThatIsNotWantedAnyMore(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	one := worker("slow", 2000)
+	s.stock(one)
+	s.compute(s.held, 9, s.candidate(slow, one))
+	s.later(4 * time.Minute)
+	s.settle()
+	s.plan(v1alpha1.ScalePlanPending)
+	s.later(4 * time.Minute)
+	s.settle()
+	s.plan(v1alpha1.ScalePlanSuperseded)
+}
+
+func TestReplacementsOfManualPoolsWait(t *testing.T) {
+	s := newShop(t)
+	free, slow := s.pool("free", "", ""), s.pool("slow", "manual", "")
+	one, two := worker("free", 2000), worker("slow", 2001)
+	s.stock(one, two)
+	// Just removing needs nobody where only growing is manual.
+	if got := s.compute(s.held, 9, s.candidate(slow, two)); !slices.Equal(got, []string{"slow-2001"}) {
+		t.Errorf("%q go", got)
+	}
+	s.freeInner.replacement = "slow"
+	if got := s.compute(s.free, 9, s.candidate(free, one)); len(got) != 0 {
+		t.Errorf("%q go", got)
+	}
+	plan := s.plan(v1alpha1.ScalePlanPending)
+	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "it makes a new node, and scale-up of NodePool slow is manual" {
+		t.Errorf("plan is %+v", plan.Spec)
+	}
+	s.approve(plan)
+	if got := s.compute(s.free, 9, s.candidate(free, one)); !slices.Equal(got, []string{"free-2000"}) {
+		t.Errorf("%q go once approved", got)
+	}
+}
+
+// unread is a fleet that nobody has read yet.
+type unread struct{}
+
+func (unread) Synced() bool          { return false }
+func (unread) VMs() []scaler.VMState { return nil }
+
+// TestPlansOutliveARestart settles before the new controller knows any VM.
+func TestPlansOutliveARestart(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	one := worker("slow", 2000)
+	s.stock(one)
+	s.compute(s.held, 9, s.candidate(slow, one))
+	s.approvals.Watch(unread{})
+	s.settle()
+	s.plan(v1alpha1.ScalePlanPending)
+}

@@ -1,0 +1,240 @@
+package approval
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// The reasons of events on ScalePlans.
+const (
+	ReasonProposed = "ScalePlanProposed"
+	ReasonDecided  = "ScalePlanDecided"
+	ReasonFinished = "ScalePlanFinished"
+)
+
+// conditionBegun is true once what was approved is being carried out. Its message
+// lists the keys of VMs that were there before, which are none of the plan's.
+const conditionBegun = "Begun"
+
+// readPlans returns all ScalePlans.
+func (a *Approvals) readPlans(ctx context.Context) ([]v1alpha1.ScalePlan, error) {
+	var list v1alpha1.ScalePlanList
+	if err := a.config.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("reading scaleplans: %w", err)
+	}
+	return list.Items, nil
+}
+
+// pending reports whether a plan waits, for a person or to be begun.
+func pending(plan *v1alpha1.ScalePlan) bool {
+	return plan.Status.Phase == "" || plan.Status.Phase == v1alpha1.ScalePlanPending
+}
+
+// expired reports whether an approval of the plan comes too late.
+func (a *Approvals) expired(plan *v1alpha1.ScalePlan) bool {
+	return !a.config.Clock.Now().Before(plan.Spec.ExpiresAt.Time)
+}
+
+// said reports whether a person approved a plan by the whole hash, which is also
+// that of what would be done now, in time.
+func (a *Approvals) said(plan *v1alpha1.ScalePlan, hash string) bool {
+	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
+	return len(hash) == 64 && same(plan.Spec.Approve, hash) && same(plan.Spec.PlanHash, hash) &&
+		plan.Spec.Reject == "" && !plan.Status.Phase.Over() && !a.expired(plan)
+}
+
+// unforeseen returns why the guard's verdict on a plan made now asks for more than
+// the verdict that a person saw, or "".
+func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
+	known := map[string]bool{}
+	for _, rule := range plan.Spec.Verdict.Rules {
+		known[rule.Rule] = true
+	}
+	for _, finding := range verdict.Findings {
+		switch {
+		case finding.Decision == guard.Deny:
+			return "the guard denies it now: " + finding.String()
+		case finding.Decision == guard.NeedsApproval && !known[string(finding.Rule)]:
+			return "the guard asks about something new: " + finding.String()
+		}
+	}
+	return ""
+}
+
+// otherState returns why a plan is of another Terraform state than the one that a
+// person saw, or "". The state may have gone on, but not back.
+func otherState(plan *v1alpha1.ScalePlan, shards []v1alpha1.ScalePlanShard) string {
+	for _, was := range plan.Spec.Shards {
+		for _, is := range shards {
+			switch {
+			case is.Host != was.Host || was.Lineage == "":
+			case is.Lineage != was.Lineage:
+				return "the Terraform state of " + is.Host + " is another one"
+			case is.Serial < was.Serial:
+				return fmt.Sprintf("the Terraform state of %s went back from serial %d to %d", is.Host, was.Serial, is.Serial)
+			}
+		}
+	}
+	return ""
+}
+
+// object makes a ScalePlan of a draft.
+func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
+	diff, sum := v1alpha1.CutDiff(d.diff)
+	reasons := slices.Clone(d.reasons)
+	for _, finding := range d.verdict.Findings {
+		reasons = append(reasons, finding.String())
+	}
+	for i := range reasons {
+		reasons[i] = clip(reasons[i], 2048)
+	}
+	return &v1alpha1.ScalePlan{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)},
+		Spec: v1alpha1.ScalePlanSpec{
+			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(),
+			VMs: d.vms, PlanHash: d.hash, Shards: d.shards, Diff: diff, DiffSHA256: sum,
+			Reasons: reasons[:min(len(reasons), maxReasons)], Verdict: verdictOf(d.verdict),
+			ExpiresAt: metav1.NewTime(a.config.Clock.Now().Add(a.config.Expiry).UTC()),
+		},
+	}
+}
+
+// propose makes a draft a ScalePlan that waits, unless there is one already. One that
+// is over makes way for it.
+func (a *Approvals) propose(ctx context.Context, d *draft) error {
+	if len(d.vms) > maxVMs {
+		return fmt.Errorf("proposing a change of %d vms: a ScalePlan holds %d: lower the NodePool's limits", len(d.vms), maxVMs)
+	}
+	plan := a.object(d)
+	for {
+		err := a.config.Client.Create(ctx, plan)
+		if err == nil {
+			break
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("proposing scaleplan %s: %w", plan.Name, err)
+		}
+		if gone, err := a.clear(ctx, plan.Name); err != nil || !gone {
+			return err
+		}
+		plan.ResourceVersion = ""
+	}
+	plan.Status.Phase = v1alpha1.ScalePlanPending
+	if d.verdict.Decision == guard.Deny {
+		now := metav1.NewTime(a.config.Clock.Now())
+		plan.Status.Phase, plan.Status.FinishedAt = v1alpha1.ScalePlanFailed, &now
+		plan.Status.Result = "the guard denies it, and nobody can approve that: see spec.reasons"
+	}
+	if err := a.config.Client.Status().Update(ctx, plan); err != nil {
+		return fmt.Errorf("proposing scaleplan %s: %w", plan.Name, err)
+	}
+	log.FromContext(ctx).Info("proposed scaleplan", logkey.ScalePlan, plan.Name, logkey.NodePool, d.pools, logkey.Message, plan.Spec.Summary)
+	a.tell(plan, plan.Name, corev1.EventTypeNormal, ReasonProposed, plan.Spec.Summary+": see numaform plans "+plan.Name)
+	return nil
+}
+
+// clear deletes a plan that is over, and reports whether its name is free.
+func (a *Approvals) clear(ctx context.Context, name string) (bool, error) {
+	var old v1alpha1.ScalePlan
+	err := a.config.Client.Get(ctx, client.ObjectKey{Name: name}, &old)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading scaleplan %s: %w", name, err)
+	}
+	if !old.Status.Phase.Over() {
+		return false, nil
+	}
+	err = a.config.Client.Delete(ctx, &old, client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("deleting scaleplan %s: %w", name, err)
+	}
+	return true, nil
+}
+
+// begin notes that an approved plan is being carried out. It must succeed before
+// anything is: one approval is good for one change. Before lists keys of VMs that
+// are none of the plan's.
+func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before []string) error {
+	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
+		return nil
+	}
+	now := metav1.NewTime(a.config.Clock.Now())
+	plan.Status.Phase, plan.Status.DecidedAt = v1alpha1.ScalePlanApproved, &now
+	plan.Status.Approver = plan.Spec.ApprovedBy
+	plan.Status.Conditions = append(plan.Status.Conditions, metav1.Condition{
+		Type: conditionBegun, Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: now,
+		Message: strings.Join(before, ","),
+	})
+	if err := a.config.Client.Status().Update(ctx, plan); err != nil {
+		return fmt.Errorf("beginning scaleplan %s: %w", plan.Name, err)
+	}
+	log.FromContext(ctx).Info("began approved scaleplan", logkey.ScalePlan, plan.Name, logkey.Approver, plan.Status.Approver)
+	a.tell(plan, plan.Name, corev1.EventTypeNormal, ReasonDecided, "approved by "+plan.Status.Approver)
+	return nil
+}
+
+// beforeOf returns the keys that begin noted.
+func beforeOf(plan *v1alpha1.ScalePlan) map[string]bool {
+	keys := map[string]bool{}
+	for _, condition := range plan.Status.Conditions {
+		if condition.Type != conditionBegun {
+			continue
+		}
+		for key := range strings.SplitSeq(condition.Message, ",") {
+			keys[key] = true
+		}
+	}
+	return keys
+}
+
+// end moves a plan to a phase in which nothing more comes of it. A plan that
+// somebody changed meanwhile is looked at again later.
+func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1alpha1.ScalePlanPhase, result string) error {
+	now := metav1.NewTime(a.config.Clock.Now())
+	if plan.Status.DecidedAt == nil {
+		plan.Status.DecidedAt = &now
+	}
+	plan.Status.Phase, plan.Status.FinishedAt, plan.Status.Result = phase, &now, result
+	err := a.config.Client.Status().Update(ctx, plan)
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("ending scaleplan %s: %w", plan.Name, err)
+	}
+	log.FromContext(ctx).Info("ended scaleplan", logkey.ScalePlan, plan.Name, logkey.Phase, string(phase), logkey.Message, result)
+	kind := corev1.EventTypeNormal
+	if phase == v1alpha1.ScalePlanFailed || phase == v1alpha1.ScalePlanExpired {
+		kind = corev1.EventTypeWarning
+	}
+	a.tell(plan, plan.Name, kind, ReasonFinished, string(phase)+": "+result)
+	return nil
+}
+
+// supersede ends the plans that wait and that which picks, but for those of a hash.
+func (a *Approvals) supersede(ctx context.Context, plans []v1alpha1.ScalePlan, hash, why string, which func(*v1alpha1.ScalePlan) bool) error {
+	var errs []error
+	for i := range plans {
+		plan := &plans[i]
+		if pending(plan) && plan.Spec.PlanHash != hash && which(plan) {
+			errs = append(errs, a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, why))
+		}
+	}
+	return errors.Join(errs...)
+}

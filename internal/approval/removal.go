@@ -1,0 +1,137 @@
+package approval
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	podutil "sigs.k8s.io/karpenter/pkg/utils/pod"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// keyOf returns the key of a candidate's VM.
+func keyOf(candidate *disruption.Candidate) string {
+	if candidate.NodeClaim == nil {
+		return ""
+	}
+	return candidate.NodeClaim.Annotations[v1alpha1.AnnotationKey]
+}
+
+// nameOf returns the name of a candidate's VM, which is its Node's.
+func nameOf(candidate *disruption.Candidate) string {
+	name := ""
+	if candidate.NodeClaim != nil {
+		name = candidate.NodeClaim.Annotations[v1alpha1.AnnotationVM]
+	}
+	return cmp.Or(name, candidate.Name())
+}
+
+// draft makes a draft of a command, without the dry plan.
+func (m *method) draft(command *disruption.Command, reasons []string) (*draft, error) {
+	d := &draft{
+		direction: v1alpha1.ScaleDown, requestedBy: m.requestedBy(), reasons: reasons,
+		why: strings.ToLower(string(m.Reason())) + " nodes are to go", verdict: guard.Verdict{Decision: guard.Allow},
+	}
+	for _, candidate := range command.Candidates {
+		if keyOf(candidate) == "" {
+			return nil, fmt.Errorf("nodeclaim of node %s has no annotation %s: nobody can say which VM would go", candidate.Name(), v1alpha1.AnnotationKey)
+		}
+		labels := candidate.Labels()
+		d.pools = append(d.pools, candidate.NodePool.Name)
+		d.vms = append(d.vms, v1alpha1.ScalePlanVM{
+			Action: v1alpha1.ScalePlanDelete, Name: nameOf(candidate), Key: keyOf(candidate), NodePool: candidate.NodePool.Name,
+			Host:         labels[corev1.LabelTopologyRegion] + "/" + labels[corev1.LabelTopologyZone],
+			InstanceType: labels[corev1.LabelInstanceTypeStable], Reason: strings.ToLower(string(m.Reason())),
+		})
+	}
+	for _, replacement := range command.Replacements {
+		size := ""
+		if len(replacement.InstanceTypeOptions) > 0 {
+			size = replacement.InstanceTypeOptions[0].Name
+		}
+		change, err := digest([]string{"replacement", replacement.NodePoolName, size})
+		if err != nil {
+			return nil, err
+		}
+		d.vms = append(d.vms, v1alpha1.ScalePlanVM{
+			Action: v1alpha1.ScalePlanCreate, NodePool: replacement.NodePoolName, InstanceType: size, Change: change,
+			Reason: "replaces what goes; its place is found when it is made",
+		})
+	}
+	slices.Sort(d.pools)
+	d.pools = slices.Compact(d.pools)
+	var err error
+	d.hash, err = hashOf(d.direction, d.vms)
+	return d, err
+}
+
+// planRemoval completes a draft by the dry plan of removing its VMs, and by the pods
+// that have to move.
+func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disruption.Command) error {
+	snapshot, err := a.config.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	names := make([]string, len(command.Candidates))
+	for i, candidate := range command.Candidates {
+		names[i] = nameOf(candidate)
+		if err := a.pods(ctx, d, candidate); err != nil {
+			return err
+		}
+	}
+	proposing, cancel := context.WithTimeout(ctx, proposeWithin)
+	defer cancel()
+	change, err := a.config.Scaler.ProposeRemoval(proposing, snapshot, names)
+	if err != nil {
+		return err
+	}
+	for i := range change.Removed {
+		// A node of that name may be another VM by now.
+		if vm := &change.Removed[i]; !deletes(d.vms)[string(vm.Key)] {
+			return fmt.Errorf("vm %s has the key %s, which is not its NodeClaim's", vm.Name, vm.Key)
+		}
+	}
+	plans, err := a.config.Scaler.Plan(ctx, change)
+	if err != nil {
+		return err
+	}
+	return d.planned(drained(plans))
+}
+
+// drained returns plans with verdicts as they are once the nodes are drained: they are
+// not yet, as nothing is begun, and the guard looks again before anything is deleted.
+func drained(plans []scaler.ShardPlan) []scaler.ShardPlan {
+	plans = slices.Clone(plans)
+	for i := range plans {
+		plans[i].Verdict = verdictWithout(plans[i].Verdict, guard.RuleDrained)
+	}
+	return plans
+}
+
+// pods notes the pods of a candidate that have to move.
+func (a *Approvals) pods(ctx context.Context, d *draft, candidate *disruption.Candidate) error {
+	pods, err := candidate.Pods(ctx, a.config.Client)
+	if err != nil {
+		return fmt.Errorf("reading the pods of node %s: %w", candidate.Name(), err)
+	}
+	var names []string
+	for _, pod := range pods {
+		if podutil.IsReschedulable(pod) {
+			names = append(names, pod.Namespace+"/"+pod.Name)
+		}
+	}
+	slices.Sort(names)
+	for i := range d.vms {
+		if d.vms[i].Key == keyOf(candidate) && d.vms[i].Action == v1alpha1.ScalePlanDelete {
+			d.vms[i].Pods = few(names)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package approval
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// SettleEvery is how often Settle is to be called.
+const SettleEvery = 10 * time.Second
+
+// Settle brings ScalePlans up to date: it ends those that were rejected, that expired
+// and that were carried out, and deletes old ones. Call it every SettleEvery on the
+// leader. It does nothing before the fleet is read: no VM is known then, and all that
+// was to be removed would look gone.
+func (a *Approvals) Settle(ctx context.Context) error {
+	if !a.synced() {
+		return nil
+	}
+	plans, err := a.readPlans(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	approved := false
+	for i := range plans {
+		errs = append(errs, a.settle(ctx, &plans[i]))
+		approved = approved || (pending(&plans[i]) && a.said(&plans[i], plans[i].Spec.PlanHash))
+	}
+	if approved {
+		a.config.Approved()
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Approvals) settle(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	switch {
+	case plan.Status.Phase.Over():
+		return a.prune(ctx, plan)
+	case plan.Status.Phase == v1alpha1.ScalePlanApproved && plan.Spec.Direction == v1alpha1.ScaleUp:
+		return a.settleMade(ctx, plan)
+	case plan.Status.Phase == v1alpha1.ScalePlanApproved:
+		return a.settleGone(ctx, plan)
+	case plan.Spec.Reject != "":
+		return a.end(ctx, plan, v1alpha1.ScalePlanRejected, fmt.Sprintf("rejected by %s: %s", plan.Spec.RejectedBy, plan.Spec.Reject))
+	case a.expired(plan) && plan.Spec.Approve != "":
+		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was approved, and could not be begun in time: if it is still needed, it is proposed anew")
+	case a.expired(plan):
+		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "nobody approved it in time: if it is still needed, it is proposed anew")
+	case plan.Spec.Direction == v1alpha1.ScaleDown && a.outdated(plan):
+		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its nodes are gone, or are needed again")
+	}
+	return nil
+}
+
+// prune deletes a plan that has been over for long: the fleet's history has what
+// became of it.
+func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	over := plan.CreationTimestamp.Time
+	if plan.Status.FinishedAt != nil {
+		over = plan.Status.FinishedAt.Time
+	}
+	if a.config.Clock.Since(over) < keptFor {
+		return nil
+	}
+	err := a.config.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting scaleplan %s: %w", plan.Name, err)
+	}
+	return nil
+}
+
+// settleMade ends a plan by what became of its new VMs.
+func (a *Approvals) settleMade(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	wanted, made, failures := creates(plan), 0, []string{}
+	states := a.made(plan)
+	for i := range states {
+		switch state := &states[i]; state.Phase {
+		case scaler.PhaseMade, scaler.PhaseRemoving:
+			made++
+		case scaler.PhaseFailed:
+			failures = append(failures, fmt.Sprintf("%s: %v", state.VM.Name, state.Err))
+		case scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseHeld:
+		}
+	}
+	late := plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
+	switch {
+	case made >= wanted:
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were made", wanted))
+	case len(failures) > 0 && made+len(failures) >= wanted:
+		slices.Sort(failures)
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, clip(strings.Join(failures, "; "), 4096))
+	case late && len(states) < wanted:
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d of %d VMs were made, the others were given up meanwhile: "+
+			"see the events of their NodeClaims; what pods still need is proposed anew", made, wanted))
+	}
+	return nil
+}
+
+// creates returns how many VMs a plan makes.
+func creates(plan *v1alpha1.ScalePlan) int {
+	n := 0
+	for i := range plan.Spec.VMs {
+		if plan.Spec.VMs[i].Action == v1alpha1.ScalePlanCreate {
+			n++
+		}
+	}
+	return n
+}
+
+// settleGone ends a plan by what became of the VMs that it removes.
+func (a *Approvals) settleGone(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	left := a.leaving(plan)
+	removing := slices.ContainsFunc(left, func(state scaler.VMState) bool { return state.Phase == scaler.PhaseRemoving })
+	switch {
+	case len(left) == 0:
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs are gone", len(plan.Spec.VMs)-creates(plan)))
+	case !removing && plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > drainWithin:
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d VMs did not leave within %s: "+
+			"see the events of their Nodes; what should go is proposed anew", len(left), drainWithin))
+	}
+	return nil
+}
+
+// leaving returns the VMs that a plan removes and that are there.
+func (a *Approvals) leaving(plan *v1alpha1.ScalePlan) []scaler.VMState {
+	keys := deletes(plan.Spec.VMs)
+	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool { return !keys[string(state.VM.Key)] })
+}
+
+// deletes returns the keys of the VMs that are removed.
+func deletes(vms []v1alpha1.ScalePlanVM) map[string]bool {
+	keys := map[string]bool{}
+	for i := range vms {
+		if vms[i].Action == v1alpha1.ScalePlanDelete {
+			keys[vms[i].Key] = true
+		}
+	}
+	return keys
+}
+
+// outdated reports whether nodes that wait to be removed are gone, or have not been
+// offered for removal for a while: pods came back.
+func (a *Approvals) outdated(plan *v1alpha1.ScalePlan) bool {
+	if len(a.leaving(plan)) == 0 {
+		return true
+	}
+	if plan.Spec.RequestedBy == RequestedByGuard {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key := range deletes(plan.Spec.VMs) {
+		last := a.seen[offered{plan.Spec.RequestedBy, key}]
+		if last.Before(a.started) {
+			last = a.started
+		}
+		if a.config.Clock.Since(last) > offeredFor {
+			return true
+		}
+	}
+	return false
+}
+
+// offeredFor is how long Karpenter may not offer a node until its plan goes.
+const offeredFor = 5 * time.Minute

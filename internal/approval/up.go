@@ -1,0 +1,315 @@
+package approval
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// RequestedByProvisioning is who asks for VMs that pods need.
+const RequestedByProvisioning = "provisioning"
+
+// planned is a dry plan of a NodePool's new VMs, and what it was made of.
+type planned struct {
+	of   string
+	hash string
+	at   time.Time
+}
+
+// Up returns those of a decision's new VMs that may be made now. The others wait as
+// ScalePlans, one for each NodePool. It must be called with each decision, an empty
+// one too: that pods ask for nothing ends plans. VMs are returned even with an error,
+// which is about others.
+func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
+	if paused, err := a.config.Paused(ctx); paused || err != nil {
+		return nil, err
+	}
+	a.planning.Lock()
+	defer a.planning.Unlock()
+	known, err := a.readPools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := a.readPlans(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups := map[string][]scheduling.Placed{}
+	for i := range placed {
+		groups[placed[i].NodePool] = append(groups[placed[i].NodePool], placed[i])
+	}
+	var approved []scheduling.Placed
+	var errs []error
+	for _, pool := range slices.Sorted(maps.Keys(groups)) {
+		may, err := a.group(ctx, &group{
+			pool: pool, mode: a.mode(known, pool, v1alpha1.ScaleUp), placed: groups[pool], snapshot: snapshot, plans: ofPool(plans, pool),
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("asking for approval of nodepool %s: %w", pool, err))
+		}
+		approved = append(approved, may...)
+	}
+	return approved, errors.Join(append(errs, a.unwanted(ctx, plans, groups))...)
+}
+
+// ofPool returns the plans by which a NodePool grows.
+func ofPool(plans []v1alpha1.ScalePlan, pool string) []v1alpha1.ScalePlan {
+	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
+		return plan.Spec.Direction != v1alpha1.ScaleUp || !slices.Contains(plan.Spec.NodePools, pool)
+	})
+}
+
+// group is the new VMs of a NodePool.
+type group struct {
+	pool     string
+	mode     Mode
+	placed   []scheduling.Placed
+	snapshot *topology.Snapshot
+	plans    []v1alpha1.ScalePlan
+}
+
+// free reports whether the VMs need no ScalePlan: by the mode, unless the guard has
+// held VMs of this NodePool, which would only come and go again.
+func (g *group) free() bool {
+	return g.mode == ModeAuto || (g.mode == ModePolicy && !slices.ContainsFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
+		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow
+	}))
+}
+
+// group returns the VMs of a NodePool that may be made now.
+func (a *Approvals) group(ctx context.Context, g *group) ([]scheduling.Placed, error) {
+	a.mu.Lock()
+	a.wanted[g.pool] = a.config.Clock.Now()
+	a.mu.Unlock()
+	if g.free() {
+		return g.placed, a.supersede(ctx, g.plans, "", "the NodePool's mode is "+string(g.mode)+" now", func(plan *v1alpha1.ScalePlan) bool {
+			return g.mode == ModeAuto || plan.Spec.Verdict.Decision == v1alpha1.VerdictAllow
+		})
+	}
+	d, err := a.plan(ctx, g)
+	if err != nil || d == nil {
+		return nil, err
+	}
+	if plan := current(g.plans, d.hash); plan != nil {
+		if ok, err := a.mayBegin(ctx, plan, d); ok || err != nil {
+			if err != nil {
+				return nil, err
+			}
+			return g.placed, nil
+		}
+	}
+	return nil, a.offer(ctx, g.plans, d)
+}
+
+// current returns the plan of a hash that is not over.
+func current(plans []v1alpha1.ScalePlan, hash string) *v1alpha1.ScalePlan {
+	for i := range plans {
+		if plans[i].Spec.PlanHash == hash && !plans[i].Status.Phase.Over() {
+			return &plans[i]
+		}
+	}
+	return nil
+}
+
+// mayBegin reports whether a person approved what a draft says, and notes that it is
+// begun. What has become something else since a person looked ends.
+func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *draft) (bool, error) {
+	if !a.said(plan, d.hash) {
+		return false, nil
+	}
+	for _, changed := range []string{unforeseen(plan, d.verdict), otherState(plan, d.shards)} {
+		if changed != "" {
+			return false, a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "it is not what was approved: "+changed)
+		}
+	}
+	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
+		// It was begun. If nothing came of it, numaform died in between.
+		return d.direction == v1alpha1.ScaleDown || len(a.made(plan)) == 0, nil
+	}
+	return true, a.begin(ctx, plan, keysLike(a.vms(), plan))
+}
+
+// offer makes a draft a ScalePlan instead of those that wait, unless people said
+// lately that they do not want it.
+func (a *Approvals) offer(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
+	err := a.supersede(ctx, plans, d.hash, "something else is needed now", func(plan *v1alpha1.ScalePlan) bool {
+		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning && plan.Spec.RequestedBy == RequestedByGuard)
+	})
+	if err != nil || a.refused(plans, d.hash) {
+		return err
+	}
+	return a.propose(ctx, d)
+}
+
+// refused reports whether a person, or the guard, refused a plan of that hash so
+// lately that it is not proposed again.
+func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
+	return slices.ContainsFunc(plans, func(plan v1alpha1.ScalePlan) bool {
+		if plan.Spec.PlanHash != hash {
+			return false
+		}
+		wait := time.Duration(0)
+		switch {
+		case plan.Status.Phase == v1alpha1.ScalePlanRejected, pending(&plan) && plan.Spec.Reject != "":
+			wait = rejectedFor
+		case plan.Status.Phase == v1alpha1.ScalePlanFailed && plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
+			wait = planFresh
+		}
+		since := plan.CreationTimestamp.Time
+		if plan.Status.DecidedAt != nil {
+			since = plan.Status.DecidedAt.Time
+		}
+		return wait > 0 && a.config.Clock.Since(since) < wait
+	})
+}
+
+// plan plans a NodePool's new VMs without changing anything. It returns nil if that
+// was done a moment ago and nobody has approved or rejected it since.
+func (a *Approvals) plan(ctx context.Context, g *group) (*draft, error) {
+	of, err := g.fingerprint()
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	last := a.planned[g.pool]
+	a.mu.Unlock()
+	if last.of == of && a.config.Clock.Since(last.at) < planFresh && (a.refused(g.plans, last.hash) || a.waits(g.plans, last.hash)) {
+		return nil, nil
+	}
+	d, err := a.draftUp(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	a.planned[g.pool] = planned{of: of, hash: d.hash, at: a.config.Clock.Now()}
+	a.mu.Unlock()
+	return d, nil
+}
+
+// waits reports whether a plan of that hash waits and nobody has said a word to it.
+func (a *Approvals) waits(plans []v1alpha1.ScalePlan, hash string) bool {
+	plan := current(plans, hash)
+	return plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
+}
+
+// fingerprint tells whether the same VMs are placed as before.
+func (g *group) fingerprint() (string, error) {
+	type place struct {
+		Spec      fleet.Spec
+		Placement fleet.Placement
+	}
+	places := make([]place, len(g.placed))
+	for i := range g.placed {
+		places[i] = place{g.placed[i].Spec, g.placed[i].Placement}
+		places[i].Spec.Demand, places[i].Spec.Hosts, places[i].Placement.Reason = fleet.Demand{}, nil, ""
+	}
+	return digest(places)
+}
+
+// draftUp makes a draft of a NodePool's new VMs.
+func (a *Approvals) draftUp(ctx context.Context, g *group) (*draft, error) {
+	requests := make([]scaler.Request, len(g.placed))
+	pods := 0
+	for i := range g.placed {
+		requests[i] = scaler.Request{Spec: g.placed[i].Spec, Placement: g.placed[i].Placement}
+		pods += len(g.placed[i].Pods)
+	}
+	taken, err := a.config.Taken(ctx)
+	if err != nil {
+		return nil, err
+	}
+	proposing, cancel := context.WithTimeout(ctx, proposeWithin)
+	defer cancel()
+	change, err := a.config.Scaler.Propose(proposing, g.snapshot, requests, taken)
+	if err != nil {
+		return nil, err
+	}
+	// VMs whose number someone else took get another; they are none of this.
+	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
+		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {
+			return likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
+		})
+	})
+	plans, err := a.config.Scaler.Plan(ctx, change)
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{
+		direction: v1alpha1.ScaleUp, pools: []string{g.pool}, requestedBy: RequestedByProvisioning,
+		why: fmt.Sprintf("%d pods need new nodes", pods),
+	}
+	if g.mode == ModeManual {
+		d.reasons = append(d.reasons, fmt.Sprintf("scale-up of NodePool %s is manual", g.pool))
+	}
+	return d, d.made(change, plans, g.placed)
+}
+
+// unwanted ends plans of VMs that no pod has asked for any more for a while.
+func (a *Approvals) unwanted(ctx context.Context, plans []v1alpha1.ScalePlan, groups map[string][]scheduling.Placed) error {
+	return a.supersede(ctx, plans, "", "no pods need it any more", func(plan *v1alpha1.ScalePlan) bool {
+		if plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy != RequestedByProvisioning || len(plan.Spec.NodePools) == 0 {
+			return false
+		}
+		pool := plan.Spec.NodePools[0]
+		if _, asked := groups[pool]; asked {
+			return false
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		last, known := a.wanted[pool]
+		if !known {
+			last = a.started
+		}
+		return a.config.Clock.Since(last) > unwantedFor
+	})
+}
+
+// keysLike returns the keys of VMs that look like those that a plan makes.
+func keysLike(states []scaler.VMState, plan *v1alpha1.ScalePlan) []string {
+	var keys []string
+	for i := range states {
+		if isLike(&states[i].VM, plan) {
+			keys = append(keys, string(states[i].VM.Key))
+		}
+	}
+	return keys
+}
+
+// isLike reports whether a VM may be one that a plan makes.
+func isLike(vm *fleet.VM, plan *v1alpha1.ScalePlan) bool {
+	return slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
+		return line.Action == v1alpha1.ScalePlanCreate && line.NodePool == vm.Pool && line.Host == vm.Host.String() && line.InstanceType == vm.InstanceType
+	})
+}
+
+// made returns the VMs that came of a plan that was begun.
+func (a *Approvals) made(plan *v1alpha1.ScalePlan) []scaler.VMState {
+	before := beforeOf(plan)
+	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool {
+		return before[string(state.VM.Key)] || !isLike(&state.VM, plan)
+	})
+}
+
+// verdictWithout returns a verdict without the findings of a rule.
+func verdictWithout(verdict guard.Verdict, rule guard.Rule) guard.Verdict {
+	kept := guard.Verdict{Decision: guard.Allow}
+	for _, finding := range verdict.Findings {
+		if finding.Rule != rule {
+			kept = kept.And(guard.Verdict{Decision: finding.Decision, Findings: []guard.Finding{finding}})
+		}
+	}
+	if len(verdict.Findings) == 0 {
+		return verdict
+	}
+	return kept
+}

@@ -1,0 +1,313 @@
+package approval_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/approval"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/state/guard"
+)
+
+func TestModesLetPassOrWait(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("free", "", "")
+	b.pool("quick", "auto", "manual")
+	b.pool("slow", "manual", "auto")
+	b.pool("odd", "Manual ", "")
+	may, err := b.approvals.Up(t.Context(), snapshot(), nil)
+	if err != nil || len(may) != 0 {
+		t.Fatalf("of nothing, %d may be made (%v)", len(may), err)
+	}
+	may, err = b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{
+		placed("free", pve1, 4096, "a"), placed("quick", pve1, 4096, "b"),
+		placed("slow", pve2, 4096, "c"), placed("odd", pve2, 4096, "d"), placed("gone", pve2, 4096, "e"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(may) != 2 || may[0].NodePool != "free" || may[1].NodePool != "quick" {
+		t.Errorf("may be made: %+v", may)
+	}
+	if plans := b.plans(v1alpha1.ScalePlanPending); len(plans) != 3 {
+		t.Errorf("%d plans wait, want those of slow, odd and gone", len(plans))
+	}
+	told := false
+	for _, event := range b.events {
+		told = told || (event.Reason == approval.ReasonUnknownMode && strings.Contains(event.Message, `"Manual " is no mode`))
+	}
+	if !told {
+		t.Error("nobody was told of the mode that is none")
+	}
+}
+
+func TestScalePlanSaysAll(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "web-1", "web-2"), placed("slow", pve2, 8192, "db-1"))
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	spec := plan.Spec
+	if spec.Direction != v1alpha1.ScaleUp || spec.Summary != "2 to create on lab/pve-1, lab/pve-2" || spec.Why != "3 pods need new nodes" {
+		t.Errorf("plan is %+v", spec)
+	}
+	if len(spec.Shards) != 2 || len(spec.Shards[0].PlanSHA256) != 64 || spec.Verdict.Decision != v1alpha1.VerdictAllow {
+		t.Errorf("shards are %+v, verdict %+v", spec.Shards, spec.Verdict)
+	}
+	if !strings.Contains(spec.Diff, "will be created") || !strings.Contains(spec.Diff, "# Host lab/pve-2") {
+		t.Errorf("the diff is not the engine's:\n%s", spec.Diff)
+	}
+	if len(spec.Reasons) == 0 || spec.Reasons[0] != "scale-up of NodePool slow is manual" {
+		t.Errorf("reasons are %q", spec.Reasons)
+	}
+	if got := strings.Join(spec.VMs[0].Pods, " "); len(spec.VMs) != 2 || got != "default/web-1 default/web-2" {
+		t.Errorf("vms are %+v", spec.VMs)
+	}
+	if left := spec.ExpiresAt.Sub(b.clock.Now()); left < 23*time.Hour || left > 25*time.Hour {
+		t.Errorf("it expires in %s", left)
+	}
+	// Nobody plans again what waits.
+	b.want(0, placed("slow", pve1, 4096, "web-1", "web-2"), placed("slow", pve2, 8192, "db-1"))
+	if b.scaler.plans != 1 {
+		t.Errorf("%d dry plans were made", b.scaler.plans)
+	}
+}
+
+// other is a VM of the fleet that was made meanwhile.
+func other(id fleet.VMID) fleet.VM {
+	p := placed("other", pve2, 2048)
+	p.Spec.Hosts = nil
+	return fleet.VM{
+		Key: fleet.Key(strings.Repeat("c", 32)), VMID: id, Name: fleet.NodeName("other", id), Spec: p.Spec, Placement: p.Placement,
+		Source: fleet.Source{VMID: 9002, DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm"}, Module: modules.Hash(),
+	}
+}
+
+func TestApprovalAfterTwoHours(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	half := func(spec *v1alpha1.ScalePlanSpec) { spec.Approve, spec.ApprovedBy = spec.PlanHash[:32], "alice" }
+	if err := b.say(plan.DeepCopy(), half); !apierrors.IsInvalid(err) {
+		t.Errorf("half a hash: %v", err)
+	}
+	b.want(0, placed("slow", pve1, 4096, "a"))
+
+	b.clock.SetTime(b.clock.Now().Add(2 * time.Hour))
+	b.approve(plan)
+	// numaform was restarted meanwhile, another pool's VM took the number, and other
+	// pods need the same.
+	again := newFleet(b, other(2000))
+	again.want(1, placed("slow", pve1, 4096, "b", "c"))
+	plan = b.plan(v1alpha1.ScalePlanApproved)
+	if plan.Status.Approver != "alice" {
+		t.Errorf("the approver is %q", plan.Status.Approver)
+	}
+	// It dies before the VM is reserved: the approval still holds.
+	again.restart()
+	again.want(1, placed("slow", pve1, 4096, "b", "c"))
+	// Once the VM is there, the approval is used.
+	again.vms = vms{made(placed("slow", pve1, 4096), 2001, scaler.PhaseMaking, nil)}
+	again.want(0, placed("slow", pve1, 4096, "d"))
+	again.settle()
+	b.plan(v1alpha1.ScalePlanApproved)
+	again.vms[0].Phase = scaler.PhaseMade
+	again.settle()
+	if plan = b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs were made" {
+		t.Errorf("the result is %q", plan.Status.Result)
+	}
+	// The same VM once more is another change.
+	again.want(0, placed("slow", pve1, 4096, "d"))
+	if plan = b.plan(v1alpha1.ScalePlanPending); plan.Spec.Approve != "" {
+		t.Error("the new plan is approved already")
+	}
+}
+
+func TestAChangedPlanDoesNotApply(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	first := b.plan(v1alpha1.ScalePlanPending)
+	b.approve(first)
+	b.want(0, placed("slow", pve2, 4096, "a"))
+	if old := b.plan(v1alpha1.ScalePlanSuperseded); old.Name != first.Name {
+		t.Errorf("%s is superseded", old.Name)
+	}
+	second := b.plan(v1alpha1.ScalePlanPending)
+	b.want(0, placed("slow", pve2, 4096, "a"), placed("slow", pve2, 4096, "b"))
+	if third := b.plan(v1alpha1.ScalePlanPending); third.Spec.PlanHash == second.Spec.PlanHash {
+		t.Error("two VMs have the hash of one")
+	}
+	// Approved, and then the first again: what is over stays over.
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	if plan := b.plan(v1alpha1.ScalePlanPending); plan.Spec.PlanHash != first.Spec.PlanHash || plan.Spec.Approve != "" {
+		t.Errorf("plan is %+v", plan.Spec)
+	}
+}
+
+func TestAnApprovalIsForOneState(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		lineage string
+		serial  int
+		want    int
+		result  string
+	}{
+		{"it went on", "first", 9, 1, ""},
+		{"it went back", "first", 6, 0, "went back from serial 7 to 6"},
+		{"it is another one", "second", 7, 0, "is another one"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, guard.DefaultRules())
+			b.pool("slow", "manual", "")
+			b.state("first", 7)
+			b.want(0, placed("slow", pve1, 4096, "a"))
+			plan := b.plan(v1alpha1.ScalePlanPending)
+			if shard := plan.Spec.Shards[0]; shard.Lineage != "first" || shard.Serial != 7 {
+				t.Errorf("shard is %+v", shard)
+			}
+			b.approve(plan)
+			b.state(tt.lineage, tt.serial)
+			b.want(tt.want, placed("slow", pve1, 4096, "a"))
+			told := slices.ContainsFunc(b.events, func(event events.Event) bool {
+				return event.Reason == approval.ReasonFinished && strings.Contains(event.Message, tt.result)
+			})
+			if told != (tt.want == 0) {
+				t.Errorf("events are %+v", b.events)
+			}
+			if waiting := len(b.plans(v1alpha1.ScalePlanPending)); waiting != 1-tt.want {
+				t.Errorf("%d plans wait", waiting)
+			}
+		})
+	}
+}
+
+func TestAnExpiredPlanDoesNotApply(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	b.clock.SetTime(plan.Spec.ExpiresAt.Time)
+	b.approve(plan)
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.settle()
+	b.plan(v1alpha1.ScalePlanExpired)
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	if anew := b.plan(v1alpha1.ScalePlanPending); anew.Spec.Approve != "" || anew.UID == plan.UID {
+		t.Errorf("plan is %+v", anew.Spec)
+	}
+}
+
+func TestARejectedPlanRestsForADay(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	err := b.say(b.plan(v1alpha1.ScalePlanPending), func(spec *v1alpha1.ScalePlanSpec) { spec.Reject, spec.RejectedBy = "too big", "bob" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.settle()
+	if plan := b.plan(v1alpha1.ScalePlanRejected); plan.Status.Result != "rejected by bob: too big" {
+		t.Errorf("the result is %q", plan.Status.Result)
+	}
+	b.restart()
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	if plans := b.plans(""); len(plans) != 1 {
+		t.Errorf("%d plans", len(plans))
+	}
+	b.clock.SetTime(b.clock.Now().Add(25 * time.Hour))
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.plan(v1alpha1.ScalePlanPending)
+}
+
+func TestWhatTheGuardDeniesNobodyApproves(t *testing.T) {
+	b := newBench(t, guard.Rules{})
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	plan := b.plan(v1alpha1.ScalePlanFailed)
+	if plan.Spec.Verdict.Decision != v1alpha1.VerdictDeny || len(plan.Spec.Reasons) < 2 {
+		t.Errorf("plan is %+v", plan.Spec)
+	}
+	b.approve(plan)
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	if plans := b.plans(""); len(plans) != 1 || b.scaler.plans != 1 {
+		t.Errorf("%d plans, planned %d times", len(plans), b.scaler.plans)
+	}
+}
+
+func TestPlansThatNobodyNeedsGo(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.want(0)
+	b.plan(v1alpha1.ScalePlanPending)
+	b.clock.SetTime(b.clock.Now().Add(3 * time.Minute))
+	b.want(0)
+	b.plan(v1alpha1.ScalePlanSuperseded)
+	b.clock.SetTime(b.clock.Now().Add(8 * 24 * time.Hour))
+	b.settle()
+	if plans := b.plans(""); len(plans) != 0 {
+		t.Errorf("%d plans are kept for ever", len(plans))
+	}
+}
+
+func TestPausedMakesNothing(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("free", "auto", "")
+	b.paused = true
+	b.want(0, placed("free", pve1, 4096, "a"))
+	b.paused = false
+	b.want(1, placed("free", pve1, 4096, "a"))
+}
+
+func TestAnApplyThatFails(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.vms = vms{made(placed("slow", pve1, 4096), 2009, scaler.PhaseMade, nil)}
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.want(1, placed("slow", pve1, 4096, "a"))
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApproved)
+	b.vms = append(b.vms, made(placed("slow", pve1, 4096), 2010, scaler.PhaseFailed, errors.New("storage is full")))
+	b.settle()
+	if plan := b.plan(v1alpha1.ScalePlanFailed); plan.Status.Result != "slow-2010: storage is full" {
+		t.Errorf("the result is %q", plan.Status.Result)
+	}
+}
+
+func TestVMsThatNeverCome(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.want(1, placed("slow", pve1, 4096, "a"))
+	b.clock.SetTime(b.clock.Now().Add(20 * time.Minute))
+	b.settle()
+	if plan := b.plan(v1alpha1.ScalePlanFailed); !strings.Contains(plan.Status.Result, "0 of 1 VMs were made") {
+		t.Errorf("the result is %q", plan.Status.Result)
+	}
+}
+
+func TestAModeThatBecomesFree(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	pool := b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	pool.Annotations[v1alpha1.AnnotationScaleUp] = "policy"
+	if err := b.client.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	b.want(1, placed("slow", pve1, 4096, "a"))
+	b.plan(v1alpha1.ScalePlanSuperseded)
+}
