@@ -79,7 +79,8 @@ func newRoot(process Process) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
 		newPlan(process), newApply(process), newRemove(process), newDrift(process), newUndo(process),
-		newHistory(process), newPolicy(process), newTopology(process), newVersion(process),
+		newHistory(process), newPolicy(process), newTopology(process), newController(process), newVersion(process),
+		newPlans(process), newApprove(process), newReject(process), newPause(process), newResume(process), newEvacuate(process),
 	)
 	asUsage(root)
 	for _, command := range root.Commands() {

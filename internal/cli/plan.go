@@ -91,7 +91,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	if err != nil {
 		return nil, err
 	}
-	types, err := s.instanceTypes()
+	types, err := s.config.InstanceTypes()
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
-	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -124,22 +123,12 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 
 // scalerConfig returns what the scaler needs, but for the regions.
 func (s *session) scalerConfig(ctx context.Context, process Process, o *options) (*scaler.Config, error) {
-	config := &scaler.Config{
-		ClusterID: s.config.ClusterID, Dir: s.config.FleetDir(),
-		Backend:    fleet.Backend{Type: s.config.Fleet.Backend.Type, Config: s.config.Fleet.Backend.Config},
-		Encryption: s.config.Fleet.Backend.Encryption,
-		PluginDir:  s.config.Engine.PluginDir, Actor: actor(), Version: process.Version, Progress: progress(process),
-	}
-	var err error
-	if config.Engine, err = findEngine(ctx, s.config, o); err != nil {
+	cluster := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}
+	config, err := s.config.ScalerConfig(ctx, process.Environ, cluster, !o.noEngine)
+	if err != nil {
 		return nil, err
 	}
-	if config.Rules, err = s.config.Rules(); err != nil {
-		return nil, err
-	}
-	if config.Store, err = s.config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}); err != nil {
-		return nil, err
-	}
+	config.Actor, config.Version, config.Progress = actor(), process.Version, progress(process)
 	if !o.unnamed() {
 		config.Drained = s.cluster.Drained
 	}
@@ -174,31 +163,6 @@ func live(ctx context.Context, config *operator.Config, regions []scaler.Region)
 		regions[i].Live = clients[regions[i].Name]
 	}
 	return config.Snapshot(ctx, clients)
-}
-
-func findEngine(ctx context.Context, config *operator.Config, o *options) (*state.Engine, error) {
-	if o.noEngine {
-		return nil, nil
-	}
-	return state.FindEngine(ctx, state.EngineConfig{Binary: config.Engine.Binary, Version: config.Engine.Version})
-}
-
-// instanceTypes reads the instance types of the configuration; nil means the
-// generated ones.
-func (s *session) instanceTypes() ([]scheduling.InstanceType, error) {
-	path := s.config.InstanceTypesFile
-	if path == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading instance_types_file: %w", err)
-	}
-	types, err := scheduling.ParseInstanceTypes(text)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
-	}
-	return types, nil
 }
 
 // progress prints a line for each step of a shard to stderr.

@@ -21,6 +21,21 @@ type Config struct {
 	Engine            Engine `yaml:"engine"`
 	Fleet             Fleet  `yaml:"fleet"`
 	Policy            Policy `yaml:"policy"`
+	Join              Join   `yaml:"join"`
+}
+
+// Join says what new nodes of the controller join with, where the cluster itself does
+// not tell it right.
+type Join struct {
+	// APIServer is the URL by which nodes reach the API server; empty means the one in
+	// ConfigMap kube-public/cluster-info, or else the one that the controller uses.
+	APIServer string `yaml:"api_server"`
+	// CAFile holds the certificates that nodes trust it by, in PEM.
+	CAFile string `yaml:"ca_file"`
+	// ExternalCloudProvider is set where a cloud controller manager writes providerIDs.
+	ExternalCloudProvider bool     `yaml:"external_cloud_provider"`
+	ClusterDNS            []string `yaml:"cluster_dns"`
+	ClusterDomain         string   `yaml:"cluster_domain"`
 }
 
 // Cluster is one Proxmox cluster and how to reach it. Of a secret, either the

@@ -66,7 +66,7 @@ func decode(text []byte, config *Config) error {
 
 // resolvePaths makes the file names of the configuration relative to dir.
 func (c *Config) resolvePaths(dir string) {
-	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir}
+	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile}
 	for i := range c.Policy.Files {
 		paths = append(paths, &c.Policy.Files[i])
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
@@ -16,13 +17,18 @@ import (
 // Connect returns a client for each Proxmox cluster of the configuration. It
 // reads secrets, CA and collected topologies, and calls nobody.
 func (c *Config) Connect() (map[topology.RegionName]*proxmox.Client, error) {
+	return c.ConnectObserved(func(topology.RegionName) proxmox.Observe { return nil })
+}
+
+// ConnectObserved is Connect with somebody who is told of each region's requests.
+func (c *Config) ConnectObserved(observe func(topology.RegionName) proxmox.Observe) (map[topology.RegionName]*proxmox.Client, error) {
 	if err := c.ReadSecrets(); err != nil {
 		return nil, err
 	}
 	clients := map[topology.RegionName]*proxmox.Client{}
 	var mistakes []error
 	for i := range c.Clusters {
-		client, err := c.Clusters[i].connect()
+		client, err := c.Clusters[i].connect(observe(c.Clusters[i].Region))
 		if err != nil {
 			mistakes = append(mistakes, fmt.Errorf("cluster %s: %w", c.Clusters[i].Region, err))
 			continue
@@ -32,11 +38,11 @@ func (c *Config) Connect() (map[topology.RegionName]*proxmox.Client, error) {
 	return clients, errors.Join(mistakes...)
 }
 
-func (c *Cluster) connect() (*proxmox.Client, error) {
+func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	config := proxmox.Config{
 		Region: c.Region, URL: c.URL, Insecure: c.Insecure,
 		TokenID: c.TokenID, TokenSecret: c.TokenSecret, Username: c.Username, Password: c.Password,
-		Hosts: c.Hosts, Machines: map[topology.HostName]topology.Machine{},
+		Hosts: c.Hosts, Machines: map[topology.HostName]topology.Machine{}, Observe: observe,
 	}
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
@@ -127,4 +133,44 @@ func (c *Config) Regions() []scaler.Region {
 		}
 	}
 	return regions
+}
+
+// InstanceTypes reads the instance types of the configuration; nil means the
+// generated ones.
+func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
+	path := c.InstanceTypesFile
+	if path == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading instance_types_file: %w", err)
+	}
+	types, err := scheduling.ParseInstanceTypes(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return types, nil
+}
+
+// ScalerConfig returns what the scaler of the configuration's fleet needs, but for
+// what only its caller knows: Nodes, and who is told what. Without an engine nothing
+// can be planned. It calls nobody.
+func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kubeconfig, engine bool) (*scaler.Config, error) {
+	config := &scaler.Config{
+		ClusterID: c.ClusterID, Dir: c.FleetDir(),
+		Backend:    fleet.Backend{Type: c.Fleet.Backend.Type, Config: c.Fleet.Backend.Config},
+		Encryption: c.Fleet.Backend.Encryption, PluginDir: c.Engine.PluginDir,
+	}
+	var err error
+	if engine {
+		if config.Engine, err = state.FindEngine(ctx, state.EngineConfig{Binary: c.Engine.Binary, Version: c.Engine.Version}); err != nil {
+			return nil, err
+		}
+	}
+	if config.Rules, err = c.Rules(); err != nil {
+		return nil, err
+	}
+	config.Store, err = c.OpenStore(environ, cluster)
+	return config, err
 }

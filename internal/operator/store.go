@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/numaform/numaform/internal/store"
@@ -17,7 +18,21 @@ import (
 const gitToken = environmentPrefix + "GIT_TOKEN"
 
 // Kubeconfig names a cluster and how to reach it; empty fields mean the usual ones.
-type Kubeconfig struct{ Path, Context string }
+type Kubeconfig struct {
+	Path, Context string
+	// Rest, if set, says it all.
+	Rest *rest.Config
+}
+
+// rest returns how to reach the cluster.
+func (k Kubeconfig) rest() (*rest.Config, error) {
+	if k.Rest != nil {
+		return k.Rest, nil
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.Path
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context}).ClientConfig()
+}
 
 func (g *Git) enabled() bool { return g.Enabled || g.Remote != "" }
 
@@ -67,11 +82,7 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (store.Store, e
 }
 
 func (c *Config) openConfigMaps(cluster Kubeconfig) (store.Store, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = cluster.Path
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		rules, &clientcmd.ConfigOverrides{CurrentContext: cluster.Context},
-	).ClientConfig()
+	config, err := cluster.rest()
 	if err != nil {
 		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: name the cluster with --kubeconfig", err)
 	}

@@ -1,0 +1,262 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/control"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// plane is the control plane of the tests that need one; it starts with the first.
+type plane struct {
+	once    sync.Once
+	cluster *testenv.Cluster
+	err     error
+}
+
+var shared plane
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.cluster != nil {
+		if err := shared.cluster.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func controlPlane(t *testing.T) *testenv.Cluster {
+	t.Helper()
+	shared.once.Do(func() {
+		if shared.cluster, shared.err = testenv.StartControlPlane(filepath.Join("..", "..", ".tools", "bin")); shared.err == nil {
+			shared.err = shared.cluster.InstallCRDs(testenv.CRDs(t)...)
+		}
+	})
+	if shared.err != nil {
+		t.Fatal(shared.err)
+	}
+	return shared.cluster
+}
+
+func kubeClient(t *testing.T) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group := schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
+	scheme.AddKnownTypes(group, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
+	metav1.AddToGroupVersion(scheme, group)
+	c, err := client.New(controlPlane(t).Config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// numaform runs the command line against a kubeconfig.
+func numaform(ctx context.Context, t *testing.T, kubeconfig string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, talk bytes.Buffer
+	code = cli.Run(ctx, cli.Process{
+		Version: "test", Args: append(args, "--kubeconfig", kubeconfig), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &talk,
+	})
+	return code, out.String(), talk.String()
+}
+
+// says runs the command line and checks its exit code and what it says.
+func says(t *testing.T, code int, want string, args ...string) string {
+	t.Helper()
+	got, stdout, stderr := numaform(t.Context(), t, controlPlane(t).Kubeconfig, args...)
+	if text := stdout + stderr; got != code || !strings.Contains(text, want) {
+		t.Errorf("numaform %s: exit code %d, want %d; it says\n%s\nwant %q", strings.Join(args, " "), got, code, text, want)
+	}
+	return stdout
+}
+
+func namespace(t *testing.T, name string) {
+	t.Helper()
+	err := kubeClient(t).Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+}
+
+// state reads the switch.
+func state(t *testing.T, namespace string) control.State {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(controlPlane(t).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := control.New(c, namespace).Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state
+}
+
+func TestPauseAndResume(t *testing.T) {
+	namespace(t, "numaform")
+	namespace(t, "elsewhere")
+	says(t, 0, "numaform is paused", "pause")
+	says(t, 0, "numaform is paused", "pause", "-n", "elsewhere")
+	if s := state(t, "numaform"); !s.Paused || s.By != "admin" {
+		t.Errorf("state is %+v", s)
+	}
+	says(t, 0, "numaform goes on", "resume")
+	if s := state(t, "numaform"); s.Paused {
+		t.Errorf("state is %+v", s)
+	}
+	if s := state(t, "elsewhere"); !s.Paused {
+		t.Errorf("state elsewhere is %+v", s)
+	}
+	says(t, 2, `unknown command "everything"`, "pause", "everything")
+	says(t, 1, `namespaces "nowhere" not found`, "pause", "-n", "nowhere")
+}
+
+// claim makes a NodeClaim on a host.
+func claim(t *testing.T, name string, host topology.HostID) *karpv1.NodeClaim {
+	t.Helper()
+	claim := &karpv1.NodeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+			corev1.LabelTopologyRegion: string(host.Region), corev1.LabelTopologyZone: string(host.Host),
+		}},
+		Spec: karpv1.NodeClaimSpec{
+			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: "ProxmoxNodeClass", Name: "shared"},
+			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
+		},
+	}
+	if err := kubeClient(t).Create(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	return claim
+}
+
+func TestEvacuate(t *testing.T) {
+	namespace(t, "numaform")
+	pve1 := topology.HostID{Region: "lab", Host: "pve-1"}
+	c := kubeClient(t)
+	says(t, 2, "no Node says in which region it is", "evacuate", "pve-1")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{
+		corev1.LabelTopologyRegion: "lab", corev1.LabelTopologyZone: "pve-1",
+	}}}
+	if err := c.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	first := claim(t, "first", pve1)
+	claim(t, "second", topology.HostID{Region: "lab", Host: "pve-2"})
+	says(t, 0, "lab/pve-1 gets no new nodes; 1 are there", "evacuate", "pve-1")
+	if s := state(t, "numaform"); !s.Evacuates(pve1) || s.EvacuatedBy != "admin" {
+		t.Errorf("state is %+v", s)
+	}
+	says(t, 2, "exclude each other", "evacuate", "lab/pve-1", "--end", "--wait")
+	says(t, 2, "want region/host", "evacuate", "lab/")
+	says(t, 2, "more than nothing", "evacuate", "lab/pve-1", "--wait", "--poll", "0s")
+
+	// Who waits sees what is left, and may go away.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	talk := &watched{until: "1 nodes left: first", then: cancel}
+	code := cli.Run(ctx, cli.Process{
+		Args:   []string{"evacuate", "lab/pve-1", "--wait", "--poll", "20ms", "--kubeconfig", controlPlane(t).Kubeconfig},
+		Stdout: io.Discard, Stderr: talk,
+	})
+	if code != 1 || !strings.Contains(talk.String(), "its evacuation goes on") {
+		t.Errorf("exit code %d, it says %s", code, talk)
+	}
+	if err := c.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	says(t, 0, "lab/pve-1 has no nodes of numaform", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
+	// No Node says any more where the host is.
+	if err := c.Delete(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	says(t, 0, "Nodes may come to lab/pve-1 again", "evacuate", "pve-1", "--end")
+	if s := state(t, "numaform"); len(s.Evacuated) != 0 {
+		t.Errorf("state is %+v", s)
+	}
+}
+
+// watched is an output that calls then once it has until.
+type watched struct {
+	bytes.Buffer
+
+	until string
+	then  func()
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	n, err := w.Buffer.Write(p)
+	if strings.Contains(w.String(), w.until) {
+		w.then()
+	}
+	return n, err
+}
+
+// kubeconfig logs in as a user without any rights.
+func kubeconfig(t *testing.T, user string) string {
+	t.Helper()
+	config := controlPlane(t).Config
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"test": {Token: config.BearerToken, Impersonate: user}},
+		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: "test"}},
+		CurrentContext: "test",
+	}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestWithoutRights(t *testing.T) {
+	user := kubeconfig(t, "mallory")
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"plans"}, "ask for the ClusterRole numaform-approver"},
+		{[]string{"approve", "some", "--hash", strings.Repeat("a", 64)}, "ask for the ClusterRole numaform-approver"},
+		{[]string{"pause"}, "ask for the Role numaform-switch"},
+		{[]string{"evacuate", "lab/pve-9"}, "ask for the Role numaform-switch"},
+	} {
+		code, _, stderr := numaform(t.Context(), t, user, tt.args...)
+		if code != 1 || !strings.Contains(stderr, tt.want) {
+			t.Errorf("numaform %q: exit code %d, it says %s", tt.args, code, stderr)
+		}
+	}
+	code, _, stderr := numaform(t.Context(), t, filepath.Join(t.TempDir(), "missing"), "plans")
+	if code != 1 || !strings.Contains(stderr, "name one with --kubeconfig") {
+		t.Errorf("exit code %d, it says %s", code, stderr)
+	}
+}

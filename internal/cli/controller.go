@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/numaform/numaform/internal/operator"
+)
+
+// controllerOptions are the flags of the controller.
+type controllerOptions struct {
+	config, kubeconfig, kubeContext string
+	mode, logLevel                  string
+	preferences, minValues          string
+	settings                        operator.ControllerSettings
+}
+
+// The modes of the controller.
+const (
+	modeApply   = "apply"
+	modeObserve = "observe"
+)
+
+func newController(process Process) *cobra.Command {
+	var o controllerOptions
+	command := &cobra.Command{
+		Use:   "controller",
+		Short: "Run in a cluster: nodes appear when pods need them and leave when they do not",
+		RunE: func(command *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return usageError{err}
+			}
+			config, err := operator.Load(o.config, process.Environ)
+			if err != nil {
+				return err
+			}
+			if o.settings.Rest, err = o.rest(); err != nil {
+				return err
+			}
+			o.settings.Version, o.settings.Environ = process.Version, process.Environ
+			level := zap.UseDevMode(o.logLevel == "debug")
+			o.settings.Logger = zap.New(zap.WriteTo(process.Stderr), level)
+			log.SetLogger(o.settings.Logger)
+			klog.SetLogger(o.settings.Logger)
+			controller, err := operator.NewController(config, o.settings)
+			if err != nil {
+				return err
+			}
+			return controller.Run(command.Context())
+		},
+	}
+	o.register(command)
+	return command
+}
+
+func (o *controllerOptions) register(command *cobra.Command) {
+	flags, s := command.Flags(), &o.settings
+	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; in a pod, its own cluster is meant")
+	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
+	flags.StringVar(&s.Namespace, "namespace", "numaform", "namespace of the controller: of its Lease, its Secrets and its switch")
+	flags.StringVar(&o.mode, "mode", modeApply, "apply, or observe: decide and plan, and write nothing")
+	flags.BoolVar(&s.LeaderElect, "leader-elect", true, "let one of several controllers work")
+	flags.StringVar(&s.MetricsAddress, "metrics-bind-address", ":8080", "where to serve metrics; 0 means nowhere")
+	flags.StringVar(&s.ProbeAddress, "health-probe-bind-address", ":8081", "where to answer probes; 0 means nowhere")
+	flags.DurationVar(&s.BatchIdle, "batch-idle-duration", time.Second, "how long to wait for a further pod")
+	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "how long to wait for further pods at all")
+	flags.StringVar(&o.preferences, "preference-policy", "Respect", "Respect or Ignore what pods only prefer")
+	flags.StringVar(&o.minValues, "min-values-policy", "Strict", "Strict, or BestEffort to let minValues be missed")
+	flags.StringVar(&s.FeatureGates, "feature-gates", "", "gates of Karpenter, such as NodeRepair=true")
+	flags.BoolVar(&s.Kproximate, "kproximate-metrics", false, "serve metrics under the names of kproximate too")
+	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "how often to compare all VMs with Proxmox by a full plan; 0 means never")
+	flags.DurationVar(&s.Grace, "grace", 39*time.Minute, "how long a change may take to end when the controller is to stop")
+	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
+}
+
+func (o *controllerOptions) check() error {
+	var mistakes []error
+	choose := func(flag, value string, choices ...string) {
+		for _, choice := range choices {
+			if value == choice {
+				return
+			}
+		}
+		mistakes = append(mistakes, fmt.Errorf("--%s %q: want one of %q", flag, value, choices))
+	}
+	choose("mode", o.mode, modeApply, modeObserve)
+	choose("preference-policy", o.preferences, "Respect", "Ignore")
+	choose("min-values-policy", o.minValues, "Strict", "BestEffort")
+	choose("log-level", o.logLevel, "info", "debug")
+	s := &o.settings
+	if s.BatchIdle <= 0 || s.BatchMax < s.BatchIdle {
+		mistakes = append(mistakes, errors.New("--batch-max-duration must not be shorter than --batch-idle-duration, and both longer than 0"))
+	}
+	s.Observe = o.mode == modeObserve
+	s.IgnorePreferences, s.RelaxMinValues = o.preferences == "Ignore", o.minValues == "BestEffort"
+	return errors.Join(mistakes...)
+}
+
+// rest reaches the named cluster, or the one that this pod runs in.
+func (o *controllerOptions) rest() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.kubeContext}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig, or run in a pod", err)
+	}
+	config.QPS, config.Burst, config.UserAgent = 200, 300, "numaform"
+	return config, nil
+}

@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/internal/control"
+	"github.com/numaform/numaform/topology"
+)
+
+// evacuation is what evacuate works with.
+type evacuation struct {
+	clusterOptions
+
+	end, wait bool
+	poll      time.Duration
+}
+
+func newEvacuate(process Process) *cobra.Command {
+	var e evacuation
+	command := &cobra.Command{
+		Use:   "evacuate HOST",
+		Short: "Have the nodes of a Proxmox host replaced elsewhere, for maintenance",
+		Long: "Marks a Proxmox host as one to leave: it gets no new nodes, and numaform in the cluster replaces those that\n" +
+			"are there, within the disruption budgets of their NodePools and the PodDisruptionBudgets of their pods.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			return explained(e.run(command.Context(), process, args[0]), controlRole+", and the ClusterRole numaform-viewer to see NodeClaims")
+		},
+	}
+	e.register(command)
+	flags := command.Flags()
+	flags.BoolVar(&e.end, "end", false, "maintenance is over: nodes may come to the host again")
+	flags.BoolVar(&e.wait, "wait", false, "wait until the last node has left the host")
+	flags.DurationVar(&e.poll, "poll", 5*time.Second, "how often to look while waiting")
+	return command
+}
+
+func (e *evacuation) run(ctx context.Context, process Process, name string) error {
+	if e.end && e.wait {
+		return usageError{fmt.Errorf("--end and --wait exclude each other: who ends an evacuation waits for nothing")}
+	}
+	c, err := e.client()
+	if err != nil {
+		return err
+	}
+	k, err := e.kubernetes()
+	if err != nil {
+		return err
+	}
+	if e.end {
+		return e.open(ctx, process, c, control.New(k, e.namespace), name)
+	}
+	host, err := hostOf(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	who, err := whoami(ctx, k)
+	if err != nil {
+		return err
+	}
+	if err := control.New(k, e.namespace).Evacuate(ctx, host, who); err != nil {
+		return err
+	}
+	return e.report(ctx, process, c, host)
+}
+
+// open ends an evacuation. The host has no Nodes by now that would tell its region, so
+// it is looked for among those that are evacuated first.
+func (e *evacuation) open(ctx context.Context, process Process, c client.Client, s *control.Switch, name string) error {
+	state, err := s.Read(ctx)
+	if err != nil {
+		return err
+	}
+	named := slices.DeleteFunc(slices.Clone(state.Evacuated), func(host topology.HostID) bool { return string(host.Host) != name })
+	var host topology.HostID
+	if len(named) == 1 {
+		host = named[0]
+	} else if host, err = hostOf(ctx, c, name); err != nil {
+		return err
+	}
+	if err := s.EndEvacuation(ctx, host); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(process.Stdout, "Nodes may come to %s again.\n", host)
+	return err
+}
+
+// report says how many nodes are left, and follows them if it is to.
+func (e *evacuation) report(ctx context.Context, process Process, c client.Client, host topology.HostID) error {
+	left, err := nodesOn(ctx, c, host)
+	if err != nil {
+		return err
+	}
+	if e.wait {
+		return e.follow(ctx, process, c, host, left)
+	}
+	_, err = fmt.Fprintf(process.Stdout, "%s gets no new nodes; %d are there and are replaced elsewhere, under budgets and PDBs.\n"+
+		"Follow with --wait; when maintenance is over: numaform evacuate %s --end\n", host, len(left), host)
+	return err
+}
+
+// follow waits until no node is left.
+func (e *evacuation) follow(ctx context.Context, process Process, c client.Client, host topology.HostID, left []string) error {
+	if e.poll <= 0 {
+		return usageError{fmt.Errorf("--poll %s: want more than nothing", e.poll)}
+	}
+	ticker := time.NewTicker(e.poll)
+	defer ticker.Stop()
+	var last []string
+	for len(left) > 0 {
+		if !slices.Equal(left, last) {
+			fmt.Fprintf(process.Stderr, "%s: %d nodes left: %s\n", host, len(left), strings.Join(left, ", "))
+		}
+		last = left
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w: its evacuation goes on", host, context.Cause(ctx))
+		}
+		found, err := nodesOn(ctx, c, host)
+		switch {
+		case err == nil:
+			left = found
+		case apierrors.IsForbidden(err):
+			return err
+		default:
+			fmt.Fprintf(process.Stderr, "numaform: %v: looking again\n", err)
+		}
+	}
+	_, err := fmt.Fprintf(process.Stdout, "%s has no nodes of numaform. When maintenance is over: numaform evacuate %s --end\n", host, host)
+	return err
+}
+
+// nodesOn returns the names of the NodeClaims on a host, sorted.
+func nodesOn(ctx context.Context, c client.Client, host topology.HostID) ([]string, error) {
+	var claims metav1.PartialObjectMetadataList
+	claims.SetGroupVersionKind(schema.GroupVersionKind{Group: "karpenter.sh", Version: "v1", Kind: "NodeClaimList"})
+	err := c.List(ctx, &claims, client.MatchingLabels{
+		corev1.LabelTopologyRegion: string(host.Region), corev1.LabelTopologyZone: string(host.Host),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the nodeclaims on %s: %w", host, err)
+	}
+	names := make([]string, len(claims.Items))
+	for i := range claims.Items {
+		names[i] = claims.Items[i].Name
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// hostOf reads region/host, or finds the region of a host by the labels of its Nodes.
+func hostOf(ctx context.Context, c client.Client, name string) (topology.HostID, error) {
+	var host topology.HostID
+	if strings.Contains(name, "/") {
+		if err := host.UnmarshalText([]byte(name)); err != nil {
+			return host, usageError{err}
+		}
+		return host, nil
+	}
+	var nodes corev1.NodeList
+	if err := c.List(ctx, &nodes, client.MatchingLabels{corev1.LabelTopologyZone: name}); err != nil {
+		return host, fmt.Errorf("reading the nodes on %s: %w", name, err)
+	}
+	var regions []string
+	for i := range nodes.Items {
+		if region := nodes.Items[i].Labels[corev1.LabelTopologyRegion]; region != "" {
+			regions = append(regions, region)
+		}
+	}
+	slices.Sort(regions)
+	switch regions = slices.Compact(regions); len(regions) {
+	case 1:
+		return topology.HostID{Region: topology.RegionName(regions[0]), Host: topology.HostName(name)}, nil
+	case 0:
+		return host, usageError{fmt.Errorf("host %q: no Node says in which region it is: want REGION/HOST", name)}
+	}
+	return host, usageError{fmt.Errorf("host %q: regions %s have Nodes on a host of that name: want REGION/HOST", name, strings.Join(regions, ", "))}
+}

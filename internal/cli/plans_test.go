@@ -1,0 +1,156 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// scalePlan makes a plan that waits, or is in another phase.
+func scalePlan(t *testing.T, name string, change func(plan *v1alpha1.ScalePlan)) *v1alpha1.ScalePlan {
+	t.Helper()
+	plan := &v1alpha1.ScalePlan{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.ScalePlanSpec{
+			Direction: v1alpha1.ScaleUp, NodePools: []string{"workers"}, RequestedBy: "provisioning", Why: "3 pods need new nodes",
+			Summary: "1 to create on lab/pve-1", PlanHash: strings.Repeat("0123456789abcdef", 4),
+			VMs: []v1alpha1.ScalePlanVM{{
+				Action: v1alpha1.ScalePlanCreate, Host: "lab/pve-1", NodePool: "workers", InstanceType: "s1.2VCPU-4GB",
+				Reason: "the fullest host that has room", Pods: []string{"default/web-1", "default/web-2"},
+			}},
+			Shards:    []v1alpha1.ScalePlanShard{{Host: "lab/pve-1"}},
+			Reasons:   []string{"scale-up of NodePool workers is manual"},
+			Verdict:   v1alpha1.ScalePlanVerdict{Decision: v1alpha1.VerdictAllow},
+			Diff:      "# Host lab/pve-1\nguard: allowed\n\nPlan: 1 to add, 0 to change, 0 to destroy.\n",
+			ExpiresAt: metav1.Date(2126, 1, 2, 3, 4, 5, 0, time.UTC),
+		},
+	}
+	change(plan)
+	status := plan.Status
+	c := kubeClient(t)
+	if err := c.Create(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	plan.Status = status
+	if err := c.Status().Update(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+// golden compares with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+func clearPlans(t *testing.T) {
+	t.Helper()
+	if err := kubeClient(t).DeleteAllOf(t.Context(), &v1alpha1.ScalePlan{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPlans(t *testing.T) {
+	controlPlane(t)
+	clearPlans(t)
+	says(t, 0, "Nothing waits for a person.", "plans")
+	scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
+	scalePlan(t, "workers-down-2", func(plan *v1alpha1.ScalePlan) {
+		plan.Spec.Direction, plan.Spec.Verdict.Decision = v1alpha1.ScaleDown, v1alpha1.VerdictNeedsApproval
+		plan.Spec.Summary = "2 to delete on lab/pve-2"
+		plan.Status.Phase, plan.Status.Approver, plan.Status.Result = v1alpha1.ScalePlanApplied, "alice", "2 VMs are gone"
+		plan.Spec.VMs[0] = v1alpha1.ScalePlanVM{Action: v1alpha1.ScalePlanDelete, Name: "workers-2001", Host: "lab/pve-2", NodePool: "workers"}
+	})
+	list := says(t, 0, "NAME", "plans")
+	for _, want := range []string{"workers-up-1    Pending", "workers-down-2  Applied", "1 to create on lab/pve-1"} {
+		if !strings.Contains(list, want) {
+			t.Errorf("the list lacks %q:\n%s", want, list)
+		}
+	}
+	golden(t, "plan-pending.txt", says(t, 0, "", "plans", "workers-up-1"))
+	golden(t, "plan-applied.txt", says(t, 0, "", "plans", "workers-down-2"))
+	var plans []v1alpha1.ScalePlan
+	if err := json.Unmarshal([]byte(says(t, 0, "", "plans", "-o", "json")), &plans); err != nil || len(plans) != 2 {
+		t.Errorf("%d plans in JSON (%v)", len(plans), err)
+	}
+	var plan v1alpha1.ScalePlan
+	if err := json.Unmarshal([]byte(says(t, 0, "", "plans", "workers-up-1", "-o", "json")), &plan); err != nil || plan.Spec.PlanHash == "" {
+		t.Errorf("the plan in JSON is %+v (%v)", plan, err)
+	}
+	says(t, 2, "want text or json", "plans", "-o", "yaml")
+	says(t, 1, "numaform plans lists them", "plans", "missing")
+}
+
+func TestApprove(t *testing.T) {
+	controlPlane(t)
+	clearPlans(t)
+	plan := scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
+	hash := plan.Spec.PlanHash
+	says(t, 2, "there is no terminal to ask at", "approve", plan.Name)
+	says(t, 1, "is not the whole hash", "approve", plan.Name, "--hash", hash[:32])
+	says(t, 1, "is not the whole hash", "approve", plan.Name, "--hash", strings.Repeat("f", 64))
+	says(t, 2, "accepts 1 arg", "approve")
+	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Approve != "" {
+		t.Fatalf("approve is %q (%v)", plan.Spec.Approve, err)
+	}
+	says(t, 0, "workers-up-1 is approved by admin", "approve", plan.Name, "--hash", hash)
+	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Approve != hash || plan.Spec.ApprovedBy != "admin" {
+		t.Errorf("plan is %+v (%v)", plan.Spec, err)
+	}
+	says(t, 1, "is approved by admin already", "approve", plan.Name, "--hash", hash)
+	says(t, 1, "is approved by admin already", "reject", plan.Name)
+}
+
+func TestApproveTooLate(t *testing.T) {
+	controlPlane(t)
+	clearPlans(t)
+	hash := strings.Repeat("0123456789abcdef", 4)
+	scalePlan(t, "old", func(plan *v1alpha1.ScalePlan) { plan.Spec.ExpiresAt = metav1.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC) })
+	scalePlan(t, "denied", func(plan *v1alpha1.ScalePlan) { plan.Spec.Verdict.Decision = v1alpha1.VerdictDeny })
+	scalePlan(t, "gone", func(plan *v1alpha1.ScalePlan) {
+		plan.Status.Phase, plan.Status.Result = v1alpha1.ScalePlanSuperseded, "something else is needed now"
+	})
+	says(t, 1, "expired at 2020-01-02T03:04:05Z", "approve", "old", "--hash", hash)
+	says(t, 1, "is denied by the guard", "approve", "denied", "--hash", hash)
+	says(t, 1, "plan gone is Superseded: something else is needed now", "approve", "gone", "--hash", hash)
+}
+
+func TestReject(t *testing.T) {
+	controlPlane(t)
+	clearPlans(t)
+	plan := scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
+	says(t, 2, "say why", "reject", plan.Name, "--reason", " ")
+	says(t, 0, "workers-up-1 is rejected by admin", "reject", plan.Name, "--reason", "too big")
+	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Reject != "too big" || plan.Spec.RejectedBy != "admin" {
+		t.Errorf("plan is %+v (%v)", plan.Spec, err)
+	}
+	says(t, 1, "is rejected by admin already", "approve", plan.Name, "--hash", plan.Spec.PlanHash)
+}

@@ -1,0 +1,239 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	providermetrics "sigs.k8s.io/karpenter/pkg/cloudprovider/metrics"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/approval"
+	"github.com/numaform/numaform/internal/cloudprovider"
+	"github.com/numaform/numaform/internal/control"
+	"github.com/numaform/numaform/internal/controllers/csr"
+	"github.com/numaform/numaform/internal/controllers/garbage"
+	"github.com/numaform/numaform/internal/controllers/metrics"
+	"github.com/numaform/numaform/internal/controllers/nodeclass"
+	"github.com/numaform/numaform/internal/controllers/provisioning"
+	"github.com/numaform/numaform/internal/controllers/seed"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+// workshop is what the parts of a controller are made of.
+type workshop struct {
+	*Controller
+	manager  manager.Manager
+	recorder events.Recorder
+	// live reads and writes past the cache.
+	live client.Client
+	// cluster decides from the cache, liveCluster answers from the API server.
+	cluster, liveCluster *scheduling.Cluster
+	types                []scheduling.InstanceType
+	closed               *cloudprovider.Closed
+	placing              sync.Mutex
+}
+
+// build makes all parts anew. Nothing runs before the manager starts.
+func (c *Controller) build(ctx context.Context) (*parts, error) {
+	karpenter, err := karpenterOptions(&c.settings)
+	if err != nil {
+		return nil, err
+	}
+	w := &workshop{Controller: c, closed: cloudprovider.NewClosed(c.clock)}
+	ctx = options.ToContext(ctx, karpenter)
+	if w.manager, err = newManager(ctx, &c.settings, karpenter); err != nil {
+		return nil, err
+	}
+	if w.live, err = client.New(c.settings.Rest, client.Options{Scheme: scheme.Scheme}); err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	if w.types, err = c.config.InstanceTypes(); err != nil {
+		return nil, err
+	}
+	w.recorder = events.NewRecorder(w.manager.GetEventRecorderFor(eventSource))
+	w.cluster, w.liveCluster = scheduling.FromClient(w.manager.GetClient()), scheduling.FromClient(w.live)
+	if c.settings.Observe {
+		return w.observe(ctx)
+	}
+	return w.apply(ctx)
+}
+
+// apply makes the parts of a controller that changes things.
+func (w *workshop) apply(ctx context.Context) (*parts, error) {
+	var writer *scaler.Writer
+	var provisioner *provisioning.Controller
+	seeder, err := w.seeder(func() *scaler.Writer { return writer })
+	if err != nil {
+		return nil, err
+	}
+	config, err := w.scalerConfig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	collector := w.collector(func() *scaler.Writer { return writer })
+	observer, err := w.metrics(func() []scaler.VMState { return writer.VMs() }, collector)
+	if err != nil {
+		return nil, err
+	}
+	config.Guests, config.Observe = seeder, observer
+	fleetScaler := scaler.New(*config)
+	approvals := approval.New(approval.Config{
+		Client: w.live, Scaler: fleetScaler, Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs,
+		Paused: w.control.paused, Events: w.recorder, Clock: w.clock,
+		Approved: func() { provisioner.Trigger() },
+	})
+	writer = scaler.NewWriter(fleetScaler, scaler.WriterConfig{
+		Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs, Gate: approvals, Paused: w.control.Paused, Changed: w.inventory.Stale,
+	})
+	approvals.Watch(writer)
+	provider := providermetrics.Decorate(cloudprovider.New(cloudprovider.Config{
+		ClusterID: w.config.ClusterID, Client: w.manager.GetClient(), Fleet: writer, Cluster: w.cluster,
+		Snapshot: w.inventory.Snapshot, Types: w.types, Closed: w.closed, Evacuated: w.control.evacuated, Placing: &w.placing, Clock: w.clock,
+	}))
+	core := newCore(ctx, w.manager, provider, w.clock, w.recorder)
+	provisioner = provisioning.New(provisioning.Config{
+		Client: w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: w.recorder, Writer: writer, Approvals: approvals,
+		Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Request: w.request(),
+		BatchIdle: w.settings.BatchIdle, BatchMax: w.settings.BatchMax, Placing: &w.placing, Clock: w.clock,
+	})
+	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
+	list = append(list, provisioner, approvals)
+	list = append(list, w.ours(seeder)...)
+	list = append(list, collector.Controllers()...)
+	runs := []manager.RunnableFunc{writer.Run}
+	if w.settings.DriftEvery > 0 {
+		runs = append(runs, (&driftWatch{workshop: w, scaler: fleetScaler, observer: observer}).run)
+	}
+	return w.assemble(ctx, writer, list, runs)
+}
+
+// assemble gives the manager what it is to run.
+func (w *workshop) assemble(ctx context.Context, writer *scaler.Writer, list []controller.Controller, runs []manager.RunnableFunc) (*parts, error) {
+	for _, one := range list {
+		if err := one.Register(ctx, w.manager); err != nil {
+			return nil, fmt.Errorf("registering a controller: %w", err)
+		}
+	}
+	all := &parts{manager: w.manager, writer: writer}
+	// Runnables of this kind wait for the lease.
+	for _, run := range runs {
+		err := w.manager.Add(manager.RunnableFunc(func(running context.Context) error {
+			all.runs.Add(1)
+			defer all.runs.Done()
+			return run(log.IntoContext(running, log.FromContext(ctx)))
+		}))
+		if err != nil {
+			return nil, fmt.Errorf("adding to the manager: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// ours are those of numaform's controllers that need no writer.
+func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
+	cached := w.manager.GetClient()
+	return []controller.Controller{
+		nodeclass.New(nodeclass.Config{
+			Client: cached, Recorder: w.recorder, Snapshot: w.inventory.Snapshot, Metadata: seeder.Check, Types: w.types,
+			CanSetAffinity: w.canSetAffinity, Clock: w.clock,
+		}),
+		csr.NewController(csr.Config{Client: cached, Live: w.live, Events: w.recorder, Clock: w.clock, Paused: w.control.paused}),
+		seed.NewController(seeder, w.control.paused),
+		seed.NewGarbage(seeder, w.control.paused),
+		&evacuation{client: cached, hosts: w.control.evacuated},
+	}
+}
+
+// collector ends what nothing else ends.
+func (w *workshop) collector(writer func() *scaler.Writer) *garbage.Collector {
+	return garbage.New(garbage.Config{
+		Client: w.manager.GetClient(), Live: w.live, Recorder: w.recorder, Writer: lateWriter{writer}, Closer: w.closed,
+		Snapshot: w.inventory.Snapshot, ClusterID: w.config.ClusterID, Paused: w.control.paused, Clock: w.clock,
+		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
+		Self:         &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.settings.Namespace, Name: control.ConfigMapName}},
+	})
+}
+
+// lateWriter is a writer that is made after those who ask it.
+type lateWriter struct{ writer func() *scaler.Writer }
+
+// Synced reports whether the fleet has been read.
+func (l lateWriter) Synced() bool { return l.writer().Synced() }
+
+// VMs returns the fleet's VMs.
+func (l lateWriter) VMs() []scaler.VMState { return l.writer().VMs() }
+
+// Remove asks that VMs go.
+func (l lateWriter) Remove(keys ...fleet.Key) { l.writer().Remove(keys...) }
+
+// metrics registers numaform's own, anew for each manager.
+func (w *workshop) metrics(vms func() []scaler.VMState, collector *garbage.Collector) (*metrics.Observer, error) {
+	registry := prometheus.NewRegistry()
+	observer, err := metrics.Register(registry, metrics.Config{
+		VMs: vms, Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Orphans: collector.Orphans,
+		Kproximate: w.settings.Kproximate, Client: w.manager.GetClient(), Clock: w.clock,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("registering metrics: %w", err)
+	}
+	w.numbers.Store(registry)
+	w.observer.Store(observer)
+	return observer, nil
+}
+
+// canSetAffinity reports whether a region's credential may pin by affinity.
+func (w *workshop) canSetAffinity(region topology.RegionName) (bool, string) {
+	return w.clients[region].CanSetAffinity()
+}
+
+// offersClosed returns what must not be offered for now: where VMs failed a moment
+// ago, and hosts that nodes are to leave.
+func (w *workshop) offersClosed() []scheduling.Offer {
+	closed := w.closed.List()
+	hosts, _ := w.control.evacuated(context.Background())
+	for _, host := range hosts {
+		closed = append(closed, scheduling.Offer{Host: host})
+	}
+	return closed
+}
+
+// request is what is the same for each decision.
+func (w *workshop) request() scheduling.Request {
+	return scheduling.Request{
+		ClusterID: w.config.ClusterID, Types: w.types,
+		IgnorePreferences: w.settings.IgnorePreferences, RelaxMinValues: w.settings.RelaxMinValues,
+	}
+}
+
+// scalerConfig returns what the controller's scaler needs.
+func (w *workshop) scalerConfig(ctx context.Context) (*scaler.Config, error) {
+	config, err := w.config.ScalerConfig(ctx, w.settings.Environ, Kubeconfig{Rest: w.settings.Rest}, true)
+	if err != nil {
+		return nil, err
+	}
+	config.Regions = w.config.Regions()
+	for i := range config.Regions {
+		config.Regions[i].Live = w.clients[config.Regions[i].Name]
+	}
+	config.Drained, config.HolderGone = w.liveCluster.Drained, holders{pods: w.live, namespace: w.settings.Namespace, host: os.Hostname}.gone
+	config.Actor, config.Version, config.Clock = w.actor(), w.settings.Version, w.clock
+	logger := log.FromContext(ctx)
+	config.Progress = func(shard fleet.Shard, message string) { logger.V(1).Info(message, logkey.Host, shard.String()) }
+	return config, nil
+}

@@ -1,0 +1,18 @@
+package operator_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/operator"
+)
+
+// TestNoControllerUnderReview has a store that only proposes: each try of the writer
+// would push another branch.
+func TestNoControllerUnderReview(t *testing.T) {
+	t.Parallel()
+	config := &operator.Config{Fleet: operator.Fleet{Git: operator.Git{Remote: "ssh://git.example/fleet", Review: true}}}
+	if _, err := operator.NewController(config, operator.ControllerSettings{}); err == nil || !strings.Contains(err.Error(), "fleet.git.review") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,135 @@
+package operator
+
+import (
+	"context"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
+	metricsnode "sigs.k8s.io/karpenter/pkg/controllers/metrics/node"
+	metricsnodepool "sigs.k8s.io/karpenter/pkg/controllers/metrics/nodepool"
+	metricspod "sigs.k8s.io/karpenter/pkg/controllers/metrics/pod"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/health"
+	nodehydration "sigs.k8s.io/karpenter/pkg/controllers/node/hydration"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/termination"
+	"sigs.k8s.io/karpenter/pkg/controllers/node/termination/terminator"
+	claimconsistency "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/consistency"
+	claimdisruption "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/disruption"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/expiration"
+	claimgarbage "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/garbagecollection"
+	claimhydration "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/hydration"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/podevents"
+	poolcounter "sigs.k8s.io/karpenter/pkg/controllers/nodepool/counter"
+	poolhash "sigs.k8s.io/karpenter/pkg/controllers/nodepool/hash"
+	poolreadiness "sigs.k8s.io/karpenter/pkg/controllers/nodepool/readiness"
+	poolhealth "sigs.k8s.io/karpenter/pkg/controllers/nodepool/registrationhealth"
+	poolvalidation "sigs.k8s.io/karpenter/pkg/controllers/nodepool/validation"
+	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+	"sigs.k8s.io/karpenter/pkg/state/cost"
+	"sigs.k8s.io/karpenter/pkg/state/nodepoolhealth"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+// core is what Karpenter's controllers share.
+type core struct {
+	clock    clock.Clock
+	manager  manager.Manager
+	client   client.Client
+	provider cloudprovider.CloudProvider
+	state    *state.Cluster
+	recorder events.Recorder
+	cost     *cost.ClusterCost
+}
+
+func newCore(ctx context.Context, m manager.Manager, provider cloudprovider.CloudProvider, clk clock.Clock, recorder events.Recorder) *core {
+	return &core{
+		clock: clk, manager: m, client: m.GetClient(), provider: provider, recorder: recorder,
+		state: state.NewCluster(clk, m.GetClient(), provider),
+		cost:  cost.NewClusterCost(ctx, provider, m.GetClient()),
+	}
+}
+
+// watchers keep Karpenter's state of the cluster. They write nothing.
+func (c *core) watchers() []controller.Controller {
+	return []controller.Controller{
+		informer.NewDaemonSetController(c.client, c.state),
+		informer.NewNodeController(c.client, c.state),
+		informer.NewPodController(c.client, c.state),
+		informer.NewNodePoolController(c.client, c.provider, c.state, c.cost),
+		informer.NewNodeClaimController(c.client, c.provider, c.state, c.cost),
+		informer.NewPricingController(c.client, c.provider, c.cost),
+	}
+}
+
+// controllers are those of Karpenter v1.14.1 but its provisioner and what triggers
+// it, which are ours. Its provisioner is made all the same: disruption asks it what
+// a cluster with fewer nodes would need. wrap may hold disruption back.
+func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
+	devices := deviceallocation.NewController(c.client)
+	provisioner := provisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, virtualpods.NewVirtualPodCache(c.client))
+	evictions := terminator.NewQueue(c.client, c.recorder)
+	queue := disruption.NewQueue(c.client, c.recorder, c.state, c.clock, provisioner)
+	methods := wrap(func() []disruption.Method {
+		return disruption.NewMethods(c.clock, c.state, c.client, provisioner, c.provider, c.recorder, queue)
+	})
+	health := nodepoolhealth.NewState()
+	list := []controller.Controller{
+		evictions, queue,
+		disruption.NewController(c.clock, c.client, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...)),
+		poolhash.NewController(c.client, c.provider),
+		expiration.NewController(c.clock, c.client, c.provider),
+		termination.NewController(c.clock, c.client, c.provider, terminator.NewTerminator(c.clock, c.client, evictions, c.recorder), c.recorder),
+		poolreadiness.NewController(c.clock, c.client, c.provider),
+		poolhealth.NewController(c.clock, c.client, c.provider, health),
+		poolcounter.NewController(c.client, c.provider, c.state),
+		poolvalidation.NewController(c.clock, c.client, c.provider),
+		podevents.NewController(c.clock, c.client, c.provider),
+		claimconsistency.NewController(c.clock, c.client, c.provider, c.recorder),
+		lifecycle.NewController(c.clock, c.client, c.provider, c.recorder, health, nil),
+		claimgarbage.NewController(c.clock, c.client, c.provider),
+		claimdisruption.NewController(c.clock, c.client, c.provider),
+		claimhydration.NewController(c.client, c.provider),
+		nodehydration.NewController(c.client, c.provider),
+	}
+	list = append(list, c.repairs(ctx)...)
+	return append(list, c.observers()...)
+}
+
+// repairs replaces nodes that do not answer, where the gate is open.
+func (c *core) repairs(ctx context.Context) []controller.Controller {
+	if !options.FromContext(ctx).FeatureGates.NodeRepair {
+		return nil
+	}
+	return []controller.Controller{health.NewController(c.client, c.provider, c.clock, c.recorder)}
+}
+
+// observers serve Karpenter's metrics.
+func (c *core) observers() []controller.Controller {
+	events := c.manager.GetEventRecorderFor(eventSource)
+	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
+	return []controller.Controller{
+		metricspod.NewController(c.client, c.state),
+		metricsnodepool.NewController(c.client, c.provider, c.cost),
+		metricsnode.NewController(c.state),
+		status.NewController[*karpv1.NodeClaim](c.client, events, status.EmitDeprecatedMetrics, status.WithLabels(labels...)),
+		status.NewController[*karpv1.NodePool](c.client, events, status.EmitDeprecatedMetrics),
+		status.NewGenericObjectController[*corev1.Node](c.client, events, status.WithLabels(append(labels, karpv1.NodeInitializedLabelKey)...)),
+	}
+}
+
+// eventSource names numaform in the events that it publishes.
+const eventSource = "numaform"

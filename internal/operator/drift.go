@@ -1,0 +1,77 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/internal/control"
+	"github.com/numaform/numaform/internal/controllers/metrics"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// reasonDrifted is the event of VMs that are not as their files say.
+const reasonDrifted = "VMDrifted"
+
+// driftWatch compares all VMs with Proxmox now and then, by a full plan of each host,
+// and tells what it found. It mends nothing.
+type driftWatch struct {
+	*workshop
+	scaler   *scaler.Scaler
+	observer *metrics.Observer
+}
+
+// run looks until ctx ends.
+func (d *driftWatch) run(ctx context.Context) error {
+	ticker := time.NewTicker(d.settings.DriftEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := d.look(ctx); err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "looking for drift failed")
+		}
+	}
+}
+
+func (d *driftWatch) look(ctx context.Context) error {
+	snapshot, err := d.inventory.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	found, err := d.scaler.Drift(ctx, snapshot)
+	if err != nil {
+		return err
+	}
+	d.observer.Drifted(found)
+	for i := range found {
+		for _, vm := range found[i].VMs {
+			if vm.Class != scaler.DriftNone {
+				d.tell(ctx, &vm)
+			}
+		}
+	}
+	return nil
+}
+
+// tell publishes what a person should know of a VM.
+func (d *driftWatch) tell(ctx context.Context, vm *scaler.VMDrift) {
+	text := fmt.Sprintf("vm %s on %s: %s", vm.VM.Name, vm.Host, vm.Class)
+	if vm.Advice != "" {
+		text += ": " + vm.Advice
+	}
+	log.FromContext(ctx).Info("found drift", logkey.VM, vm.VM.Name, logkey.Reason, text)
+	d.recorder.Publish(events.Event{
+		InvolvedObject: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: d.settings.Namespace, Name: control.ConfigMapName}},
+		Type:           corev1.EventTypeWarning, Reason: reasonDrifted, Message: text, DedupeValues: []string{vm.VM.Name, string(vm.Class)},
+	})
+}

@@ -1,0 +1,80 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/singleton"
+	corev1 "k8s.io/api/core/v1"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/topology"
+)
+
+// evacuation marks the NodeClaims on hosts that are to be left. Karpenter asks whether
+// a node is drifted when its NodeClaim changes, and else every five minutes only: the
+// mark has it ask at once, when an evacuation begins and when it ends.
+type evacuation struct {
+	client client.Client
+	hosts  func(ctx context.Context) ([]topology.HostID, error)
+}
+
+// Name is the controller's.
+func (e *evacuation) Name() string { return "nodeclaim.evacuation" }
+
+// Register adds the controller to a manager.
+func (e *evacuation) Register(_ context.Context, m manager.Manager) error {
+	return controllerruntime.NewControllerManagedBy(m).Named(e.Name()).
+		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(e))
+}
+
+// Reconcile marks what is to be left, and takes the mark off the rest.
+func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	hosts, err := e.hosts(ctx)
+	if err != nil {
+		return reconciler.Result{}, fmt.Errorf("reading which hosts are evacuated: %w", err)
+	}
+	var claims karpv1.NodeClaimList
+	if err := e.client.List(ctx, &claims); err != nil {
+		return reconciler.Result{}, fmt.Errorf("reading nodeclaims: %w", err)
+	}
+	var errs []error
+	for i := range claims.Items {
+		// Another Karpenter of this cluster may call its hosts the same.
+		if ref := claims.Items[i].Spec.NodeClassRef; ref != nil && ref.Group == v1alpha1.Group {
+			errs = append(errs, e.mark(ctx, &claims.Items[i], hosts))
+		}
+	}
+	return reconciler.Result{RequeueAfter: askSwitch}, errors.Join(errs...)
+}
+
+// mark writes to a NodeClaim whether its host is to be left, if it does not say so.
+func (e *evacuation) mark(ctx context.Context, claim *karpv1.NodeClaim, hosts []topology.HostID) error {
+	home := topology.HostID{
+		Region: topology.RegionName(claim.Labels[corev1.LabelTopologyRegion]),
+		Host:   topology.HostName(claim.Labels[corev1.LabelTopologyZone]),
+	}
+	leaves := slices.Contains(hosts, home)
+	if _, marked := claim.Annotations[v1alpha1.AnnotationEvacuated]; marked == leaves || !claim.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	changed := claim.DeepCopy()
+	delete(changed.Annotations, v1alpha1.AnnotationEvacuated)
+	if leaves {
+		if changed.Annotations == nil {
+			changed.Annotations = map[string]string{}
+		}
+		changed.Annotations[v1alpha1.AnnotationEvacuated] = "true"
+	}
+	if err := e.client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("marking nodeclaim %s as one to leave its host: %w", claim.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package operator_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// twoRegions returns an inventory of two Proxmox clusters, and both.
+func twoRegions(t *testing.T, clk *testclock.FakePassiveClock) (*operator.Inventory, map[string]*pvesim.Server) {
+	t.Helper()
+	servers := map[string]*pvesim.Server{}
+	text := "clusterID: test\nclusters:\n"
+	for _, region := range []string{"east", "west"} {
+		server := testenv.Proxmox(t, func(c *pvesim.Config) {
+			c.Hosts = testenv.Hosts(t)
+			for i := range c.Hosts {
+				c.Hosts[i].Region = topology.RegionName(region)
+			}
+		})
+		servers[region] = server
+		text += "- {region: " + region + ", url: '" + server.URL() + "', ca_file: '" + testenv.CertFile(t, server) + "', token_id: '" + pvesim.DefaultToken +
+			"', token_secret: '" + pvesim.DefaultTokenSecret + "', vmid_range: {lower: 2000, upper: 2999}}\n"
+	}
+	path := filepath.Join(t.TempDir(), "numaform.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := operator.Load(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := config.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return operator.NewInventory(config, clients, clk), servers
+}
+
+func snapshot(t *testing.T, inventory *operator.Inventory) *topology.Snapshot {
+	t.Helper()
+	snapshot, err := inventory.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot
+}
+
+// guests returns the number of guests of a host.
+func guests(s *topology.Snapshot, region topology.RegionName) int {
+	return len(s.Host(topology.HostID{Region: region, Host: "pve-1"}).Guests)
+}
+
+func TestInventoryReadsWhatIsOld(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakePassiveClock(time.Now())
+	inventory, servers := twoRegions(t, clk)
+	before := snapshot(t, inventory)
+	if len(before.Hosts) != 4 || len(before.Regions) != 2 || before.Hosts[0].ReservedMemoryMiB == 0 {
+		t.Fatalf("%d hosts in %d regions, %d MiB kept for the first", len(before.Hosts), len(before.Regions), before.Hosts[0].ReservedMemoryMiB)
+	}
+	had := guests(before, "east")
+	if err := servers["east"].PutGuest(pvesim.Foreign{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := guests(snapshot(t, inventory), "east"); got != had {
+		t.Errorf("%d guests a moment later, want the %d of before: nothing is read again so soon", got, had)
+	}
+	inventory.Stale()
+	if got := guests(snapshot(t, inventory), "east"); got != had+1 {
+		t.Errorf("%d guests once it is stale, want %d", got, had+1)
+	}
+	servers["east"].RemoveGuest(300)
+	clk.SetTime(clk.Now().Add(11 * time.Second))
+	if got := guests(snapshot(t, inventory), "east"); got != had {
+		t.Errorf("%d guests after a while, want %d", got, had)
+	}
+}
+
+// TestInventoryOutlivesARegion keeps what it knows of a region that is down, as hosts
+// on which nothing can be done, and goes on with the other.
+func TestInventoryOutlivesARegion(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakePassiveClock(time.Now())
+	inventory, servers := twoRegions(t, clk)
+	snapshot(t, inventory)
+	if err := servers["west"].Close(); err != nil {
+		t.Fatal(err)
+	}
+	inventory.Stale()
+	after := snapshot(t, inventory)
+	if len(after.Hosts) != 4 {
+		t.Fatalf("%d hosts, want those that are down too", len(after.Hosts))
+	}
+	for i := range after.Hosts {
+		host := &after.Hosts[i]
+		if down := strings.Contains(host.Problem, "cannot be read now"); down != (host.Region == "west") {
+			t.Errorf("host %s has problem %q", host.ID(), host.Problem)
+		}
+	}
+}
+
+func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
+	t.Parallel()
+	inventory, servers := twoRegions(t, testclock.NewFakePassiveClock(time.Now()))
+	for _, server := range servers {
+		if err := server.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := inventory.Snapshot(t.Context()); err == nil || !strings.Contains(err.Error(), "reading proxmox") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,157 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	managerconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/operator/options"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+// leaseName is the Lease by which one of several controllers is the leader.
+const leaseName = "numaform-controller"
+
+// newManager returns a manager with the kinds, the cache and the indexes that
+// Karpenter's controllers and ours need. Metrics and probes are served elsewhere: they
+// must answer while nothing runs.
+func newManager(ctx context.Context, settings *ControllerSettings, karpenter *options.Options) (manager.Manager, error) {
+	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+		return nil, fmt.Errorf("registering kinds: %w", err)
+	}
+	// Pods may select by our labels.
+	karpv1.WellKnownLabels.Insert(scheduling.WellKnownLabels()...)
+	logger := log.FromContext(ctx)
+	everything, skip := settings.Grace, true
+	m, err := controllerruntime.NewManager(settings.Rest, controllerruntime.Options{
+		Logger:                  logger,
+		Scheme:                  scheme.Scheme,
+		LeaderElection:          settings.LeaderElect,
+		LeaderElectionID:        leaseName,
+		LeaderElectionNamespace: settings.Namespace,
+		// A lease that is given back before everything has ended would let two write.
+		LeaderElectionReleaseOnCancel: false,
+		LeaderElectionConfig:          rest.CopyConfig(settings.Rest),
+		Metrics:                       server.Options{BindAddress: "0"},
+		HealthProbeBindAddress:        "0",
+		GracefulShutdownTimeout:       &everything,
+		BaseContext: func() context.Context {
+			return options.ToContext(log.IntoContext(context.Background(), logger), karpenter)
+		},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&coordinationv1.Lease{}: {Field: fields.SelectorFromSet(fields.Set{"metadata.namespace": "kube-node-lease"})},
+		}},
+		Client: client.Options{Cache: &client.CacheOptions{
+			// No right to list them: the credentials of all others are among them.
+			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &v1alpha1.ScalePlan{}},
+		}},
+		// One process may run several managers one after the other.
+		Controller: managerconfig.Controller{SkipNameValidation: &skip},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the manager: %w", err)
+	}
+	return m, addIndexes(ctx, m)
+}
+
+// addIndexes adds those that Karpenter v1.14.1 asks for.
+func addIndexes(ctx context.Context, m manager.Manager) error {
+	type index struct {
+		object client.Object
+		field  string
+		value  func(client.Object) string
+	}
+	indexes := []index{
+		{&corev1.Pod{}, "spec.nodeName", func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
+		{&corev1.Node{}, "spec.providerID", func(o client.Object) string { return o.(*corev1.Node).Spec.ProviderID }},
+		{&storagev1.VolumeAttachment{}, "spec.nodeName", func(o client.Object) string { return o.(*storagev1.VolumeAttachment).Spec.NodeName }},
+		{&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) string { return o.(*karpv1.NodeClaim).Status.ProviderID }},
+	}
+	for name, part := range map[string]func(*karpv1.NodeClassReference) string{
+		"group": func(r *karpv1.NodeClassReference) string { return r.Group },
+		"kind":  func(r *karpv1.NodeClassReference) string { return r.Kind },
+		"name":  func(r *karpv1.NodeClassReference) string { return r.Name },
+	} {
+		indexes = append(
+			indexes,
+			index{&karpv1.NodeClaim{}, "spec.nodeClassRef." + name, func(o client.Object) string { return part(o.(*karpv1.NodeClaim).Spec.NodeClassRef) }},
+			index{&karpv1.NodePool{}, "spec.template.spec.nodeClassRef." + name, func(o client.Object) string {
+				return part(o.(*karpv1.NodePool).Spec.Template.Spec.NodeClassRef)
+			}},
+		)
+	}
+	for _, i := range indexes {
+		err := m.GetFieldIndexer().IndexField(ctx, i.object, i.field, func(o client.Object) []string { return []string{i.value(o)} })
+		if err != nil {
+			return fmt.Errorf("indexing %T by %s: %w: apply the CRDs of Karpenter and numaform", i.object, i.field, err)
+		}
+	}
+	return nil
+}
+
+// karpenterOptions returns what Karpenter's parts take from the context.
+func karpenterOptions(settings *ControllerSettings) (*options.Options, error) {
+	gates, err := options.ParseFeatureGates(settings.FeatureGates)
+	if err != nil {
+		return nil, fmt.Errorf("feature gates %q: %w: write such as NodeRepair=true", settings.FeatureGates, err)
+	}
+	// A reserved offering needs an id and a count at a cloud; here it is a label.
+	gates.ReservedCapacity = false
+	o := &options.Options{
+		BatchMaxDuration: settings.BatchMax, BatchIdleDuration: settings.BatchIdle,
+		PreferencePolicy: options.PreferencePolicyRespect, MinValuesPolicy: options.MinValuesPolicyStrict,
+		CPURequests: 1000, IgnoreDRARequests: true, FeatureGates: gates,
+	}
+	if settings.IgnorePreferences {
+		o.PreferencePolicy = options.PreferencePolicyIgnore
+	}
+	if settings.RelaxMinValues {
+		o.MinValuesPolicy = options.MinValuesPolicyBestEffort
+	}
+	return o, nil
+}
+
+// ControllerSettings say how the controller runs in a cluster.
+type ControllerSettings struct {
+	// Rest reaches the cluster.
+	Rest *rest.Config
+	// Namespace is numaform's own.
+	Namespace string
+	// Observe decides and plans, and writes nothing.
+	Observe     bool
+	LeaderElect bool
+	// MetricsAddress and ProbeAddress are where to listen; "0" means nowhere.
+	MetricsAddress, ProbeAddress string
+	BatchIdle, BatchMax          time.Duration
+	IgnorePreferences            bool
+	RelaxMinValues               bool
+	// FeatureGates are Karpenter's, such as NodeRepair=true.
+	FeatureGates string
+	// Kproximate serves kproximate's metrics too, under its names.
+	Kproximate bool
+	// DriftEvery is how often all VMs are compared with Proxmox; 0 means never.
+	DriftEvery time.Duration
+	// Grace is how long everything may take to end once it is asked to.
+	Grace time.Duration
+	// Version is numaform's own.
+	Version string
+	Environ []string
+	Logger  logr.Logger
+}
