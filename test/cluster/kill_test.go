@@ -1,0 +1,351 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/controllers/seed"
+	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// killStep is a moment at which the controller is killed.
+type killStep struct {
+	name string
+	// withDisk loses what the controller had on its disk, too.
+	withDisk bool
+	// arm sets the trap.
+	arm func(s *scene) *trap
+	// before is done before the load comes, and after once the controller is dead.
+	before, after func(s *scene)
+}
+
+// upSteps are those of a scale-up, in their order.
+func upSteps() []killStep {
+	return []killStep{
+		{name: "NodeClaim created, change not begun", arm: seen(claimWithoutChange)},
+		{name: "during plan", withDisk: true, arm: holdEngine("hold", "plan")},
+		{name: "change begun, not applied", arm: holdEngine("hold", "apply"), after: wantBegun},
+		{name: "during clone", withDisk: true, arm: holdCall(pvesim.Fault{Method: "POST", Path: `/clone$`, After: true}, nil)},
+		{name: "cloned, not started", arm: holdCall(pvesim.Fault{Method: "PUT", Path: `^/nodes/[^/]+/qemu/2\d+/config$`}, byProvider)},
+		{name: "started, state not written", withDisk: true, arm: holdCall(pvesim.Fault{Method: "GET", Path: `^/nodes/[^/]+/qemu/2\d+/`}, aboutRunning)},
+		{name: "applied, no outcome yet", arm: holdEngine("after", "apply"), after: wantBegun},
+		{name: "outcome recorded, node not joined", withDisk: true, arm: seen(outcomeWithoutNode)},
+		{name: "registered, seed not removed", withDisk: true, arm: holdCall(pvesim.Fault{Method: "PUT", Path: `^/nodes/[^/]+/qemu/2\d+/config$`}, byNumaform)},
+	}
+}
+
+// downSteps are those of a scale-down, in their order.
+func downSteps() []killStep {
+	return []killStep{
+		{name: "node tainted", before: blockEvictions, arm: seen(nodeTainted), after: allowEvictions},
+		{name: "during drain", withDisk: true, arm: seen(nodeDraining)},
+		{name: "deletion asked of the cloud provider", arm: seen(instanceTerminating)},
+		{name: "during plan of the removal", withDisk: true, arm: holdEngine("hold", "plan")},
+		{name: "during destroy", arm: holdCall(pvesim.Fault{Method: "GET", Path: `^/nodes/[^/]+/tasks/[^/]*qmdestroy[^/]*/status$`}, nil)},
+		{name: "destroyed, no outcome yet", withDisk: true, arm: holdEngine("after", "apply"), after: wantBegun},
+	}
+}
+
+// TestKillController kills the controller at each step of a scale-up and of a
+// scale-down, and starts it again at once, with its disk or without.
+func TestKillController(t *testing.T) {
+	s := newScene(t, worldConfig{
+		args:   []string{"--leader-elect=false"},
+		delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond, Stop: 200 * time.Millisecond, Destroy: 500 * time.Millisecond},
+		guests: func(c *guestsim.Config) { c.PodStop = func(*corev1.Pod) time.Duration { return 2 * time.Second } },
+	})
+	s.run()
+	t.Cleanup(func() { s.stop(syscall.SIGTERM) })
+	downs := downSteps()
+	for i, up := range upSteps() {
+		app := fmt.Sprintf("up-%d", i)
+		s.killAt(up, func() { s.pods(app, 1, "500m", "512Mi", apart) })
+		s.running(app, 1, 3*time.Minute)
+		s.settled(i + 1 - min(i, len(downs)))
+		s.check()
+		if i < len(downs) {
+			s.killAt(downs[i], func() { s.deleteNodeOf(app) })
+			s.settled(i + 1 - min(i+1, len(downs)))
+			s.check()
+		}
+	}
+	s.deleteAll()
+	s.nothingIsLeft(4 * time.Minute)
+	s.check()
+	s.checkSecrets()
+}
+
+// killAt plays one step: what is to be done makes the moment come, at which the
+// controller is killed. Another one starts at once.
+func (s *scene) killAt(step killStep, do func()) {
+	s.t.Helper()
+	if step.before != nil {
+		step.before(s)
+	}
+	trap := step.arm(s)
+	do()
+	where := s.await(trap)
+	s.kill(step.withDisk)
+	s.t.Logf("killed at %q (disk lost: %t): %s; %s", step.name, step.withDisk, where, s.portrait())
+	trap.free()
+	if step.after != nil {
+		step.after(s)
+	}
+	s.age()
+	s.run()
+}
+
+// apart gives each pod a node of its own.
+func apart(pod *corev1.Pod) {
+	pod.Labels["group"] = "apart"
+	pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"group": "apart"}},
+		}},
+	}}
+}
+
+// deleteNodeOf deletes the NodeClaim that an app's pod runs on, as people do.
+func (s *scene) deleteNodeOf(app string) {
+	s.t.Helper()
+	pod := &corev1.Pod{}
+	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: app + "-00"}, pod); err != nil {
+		s.t.Fatal(err)
+	}
+	claim := s.claimAt(pod.Spec.NodeName)
+	if claim == nil {
+		s.t.Fatalf("node %q has no claim", pod.Spec.NodeName)
+	}
+	if err := s.api.Delete(context.Background(), claim); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// claimAt returns the NodeClaim of a node, or nil.
+func (s *scene) claimAt(node string) *karpv1.NodeClaim {
+	s.t.Helper()
+	var claims karpv1.NodeClaimList
+	s.list(&claims)
+	for i := range claims.Items {
+		if claims.Items[i].Status.NodeName == node {
+			return &claims.Items[i]
+		}
+	}
+	return nil
+}
+
+// deleteAll deletes pods and NodeClaims.
+func (s *scene) deleteAll() {
+	s.t.Helper()
+	if err := s.api.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace("default")); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.api.DeleteAllOf(context.Background(), &karpv1.NodeClaim{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// settled waits until there are so many nodes, complete and without their seeds, and
+// until nothing is under way.
+func (s *scene) settled(nodes int) {
+	s.t.Helper()
+	s.eventually(3*time.Minute, func(ctx context.Context) string {
+		var claims karpv1.NodeClaimList
+		if err := s.api.List(ctx, &claims); err != nil {
+			return err.Error()
+		}
+		for i := range claims.Items {
+			claim := &claims.Items[i]
+			ready := claim.StatusConditions().IsTrue(karpv1.ConditionTypeInitialized) && claim.Annotations[seed.AnnotationSeed] == seed.Removed
+			if !ready || !claim.DeletionTimestamp.IsZero() {
+				return "not settled: " + s.describe(ctx)
+			}
+		}
+		if len(claims.Items) != nodes || len(s.guestsOf(clusterID)) != nodes {
+			return fmt.Sprintf("%d VMs, want %d; %s", len(s.guestsOf(clusterID)), nodes, s.describe(ctx))
+		}
+		entries := s.history()
+		if left := unfinished(entries); len(left) > 0 || slices.ContainsFunc(entries[len(entries)-1:], func(e audit.Entry) bool { return e.Outcome == nil }) {
+			return fmt.Sprintf("a change is under way: %v", left)
+		}
+		if locks := s.locks(); len(locks) > 0 {
+			return fmt.Sprintf("locked: %v", locks)
+		}
+		return ""
+	})
+}
+
+// seen springs when the API server says that something is so.
+func seen(what func(ctx context.Context, s *scene) string) func(*scene) *trap {
+	return func(s *scene) *trap {
+		return &trap{
+			sprung: func(ctx context.Context) string { return what(ctx, s) },
+			free:   func() {},
+		}
+	}
+}
+
+// fresh returns a claim that has no Node yet, or nil.
+func (s *scene) fresh() *karpv1.NodeClaim {
+	var claims karpv1.NodeClaimList
+	s.list(&claims)
+	for i := range claims.Items {
+		if claims.Items[i].Status.NodeName == "" && claims.Items[i].DeletionTimestamp.IsZero() {
+			return &claims.Items[i]
+		}
+	}
+	return nil
+}
+
+func claimWithoutChange(_ context.Context, s *scene) string {
+	claim := s.fresh()
+	if claim == nil {
+		return ""
+	}
+	if last := s.newest(); last != nil && last.Outcome == nil {
+		s.t.Fatal("the change has begun already")
+	}
+	return "there is claim " + claim.Name
+}
+
+// outcomeWithoutNode lets the guest boot slowly, and waits for the outcome.
+func outcomeWithoutNode(_ context.Context, s *scene) string {
+	claim := s.fresh()
+	if claim == nil {
+		return ""
+	}
+	name := claim.Annotations[v1alpha1.AnnotationVM]
+	s.guests.SetFault(name, guestsim.Fault{BootDelay: 5 * time.Second})
+	last := s.newest()
+	if last == nil || last.Outcome == nil || !last.Change.Names(name) {
+		return ""
+	}
+	return fmt.Sprintf("change %s of %s has its outcome", last.Change.ID, name)
+}
+
+// leaving returns the claim that is being deleted, and its Node.
+func (s *scene) leaving(ctx context.Context) (*karpv1.NodeClaim, *corev1.Node) {
+	var claims karpv1.NodeClaimList
+	s.list(&claims)
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if claim.DeletionTimestamp.IsZero() {
+			continue
+		}
+		node := &corev1.Node{}
+		if err := s.api.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node); err != nil {
+			return claim, nil
+		}
+		return claim, node
+	}
+	return nil, nil
+}
+
+func nodeTainted(ctx context.Context, s *scene) string {
+	_, node := s.leaving(ctx)
+	if node == nil {
+		return ""
+	}
+	for _, taint := range node.Spec.Taints {
+		if taint.MatchTaint(&karpv1.DisruptedNoScheduleTaint) {
+			return "node " + node.Name + " has the taint"
+		}
+	}
+	return ""
+}
+
+func nodeDraining(ctx context.Context, s *scene) string {
+	_, node := s.leaving(ctx)
+	if node == nil {
+		return ""
+	}
+	var pods corev1.PodList
+	s.list(&pods, client.InNamespace("default"))
+	for i := range pods.Items {
+		if pods.Items[i].Spec.NodeName == node.Name && !pods.Items[i].DeletionTimestamp.IsZero() {
+			return "pod " + pods.Items[i].Name + " is being evicted"
+		}
+	}
+	return ""
+}
+
+func instanceTerminating(ctx context.Context, s *scene) string {
+	claim, _ := s.leaving(ctx)
+	if claim == nil || !claim.StatusConditions().IsTrue(karpv1.ConditionTypeInstanceTerminating) {
+		return ""
+	}
+	return "claim " + claim.Name + " is InstanceTerminating"
+}
+
+// blocker is the PDB that keeps pods from being evicted.
+func blocker() *policyv1.PodDisruptionBudget {
+	all := intstr.FromInt32(0)
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stay"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &all, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"group": "apart"}}},
+	}
+}
+
+// blockEvictions keeps a drain from going on.
+func blockEvictions(s *scene) {
+	if err := s.api.Create(context.Background(), blocker()); err != nil {
+		s.t.Fatal(err)
+	}
+	s.eventually(time.Minute, func(ctx context.Context) string {
+		budget := blocker()
+		if err := s.api.Get(ctx, client.ObjectKeyFromObject(budget), budget); err != nil {
+			return err.Error()
+		}
+		if budget.Status.ObservedGeneration == 0 {
+			return "nobody looked at the budget"
+		}
+		return ""
+	})
+}
+
+func allowEvictions(s *scene) {
+	if err := s.api.Delete(context.Background(), blocker()); err != nil && !apierrors.IsNotFound(err) {
+		s.t.Fatal(err)
+	}
+}
+
+// wantBegun wants the newest change to be recorded and without an outcome.
+func wantBegun(s *scene) {
+	if last := s.newest(); last == nil || last.Outcome != nil {
+		s.t.Errorf("the newest change is not under way: %+v", last)
+	}
+}
+
+// byProvider and byNumaform tell who makes a call.
+func byProvider(s *scene, call pvesim.Call) bool { return !byNumaform(s, call) }
+
+func byNumaform(_ *scene, call pvesim.Call) bool { return strings.HasPrefix(call.Agent, "numaform") }
+
+// aboutRunning is a call of the provider about a guest that runs, whose apply is not
+// at its end.
+func aboutRunning(s *scene, call pvesim.Call) bool {
+	if byNumaform(s, call) {
+		return false
+	}
+	vmid, _ := strconv.Atoi(vmPath.FindStringSubmatch(call.Path)[1])
+	guest, _ := s.proxmox.Guest(vmid)
+	last := s.newest()
+	return guest.Running && last != nil && last.Outcome == nil && last.Change.Names(guest.Config["name"])
+}

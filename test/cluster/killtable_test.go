@@ -1,0 +1,35 @@
+package cluster_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+)
+
+// killRow is a row of the table of kills.
+var killRow = regexp.MustCompile(`(?m)^\| ([^|]+) \| (yes|no) \| [^|]+ \|$`)
+
+// TestKillTable wants docs/faults.md to tell of exactly the steps at which the
+// controller is killed.
+func TestKillTable(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "faults.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told, killed []string
+	for _, row := range killRow.FindAllStringSubmatch(string(text), -1) {
+		told = append(told, row[1]+": "+row[2])
+	}
+	for _, step := range slices.Concat(upSteps(), downSteps()) {
+		kept := "yes"
+		if step.withDisk {
+			kept = "no"
+		}
+		killed = append(killed, step.name+": "+kept)
+	}
+	if !slices.Equal(told, killed) {
+		t.Errorf("docs/faults.md tells of kills\n%q\nand there are\n%q", told, killed)
+	}
+}

@@ -1,0 +1,142 @@
+package cluster_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// TestTwoReplicas runs two controllers: the second does nothing until the first is
+// killed. One that was paused in an apply and resumed after another took over begins
+// nothing more, and ends.
+func TestTwoReplicas(t *testing.T) {
+	s := newScene(t, worldConfig{delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond}})
+	s.replicaConfig("second")
+	s.run()
+	t.Cleanup(func() { s.stop(syscall.SIGTERM) })
+	first := s.leaderAfter("")
+	second := s.replica("second")
+
+	trap := holdCall(pvesim.Fault{Method: "POST", Path: `/clone$`, After: true}, nil)(s)
+	s.pods("web", 1, "500m", "512Mi", apart)
+	t.Logf("killed the leader: %s", s.await(trap))
+	if runs := s.runsIn("second"); len(runs) > 0 {
+		t.Errorf("the replica that does not lead ran the engine: %q", runs)
+	}
+	s.kill(true)
+	trap.free()
+	s.age()
+	s.controller = second
+	heir := s.leaderAfter(first)
+	s.running("web", 1, 3*time.Minute)
+	s.settled(1)
+	s.check()
+
+	third := s.replica("")
+	trap = holdCall(pvesim.Fault{Method: "PUT", Path: `^/nodes/[^/]+/qemu/2\d+/config$`}, byProvider)(s)
+	s.pods("late", 1, "500m", "512Mi", apart)
+	t.Logf("paused the leader: %s", s.await(trap))
+	s.signal(second, syscall.SIGSTOP)
+	s.controller = third
+	s.leaderAfter(heir)
+	s.age()
+	before := s.runsIn("second")
+	s.signal(second, syscall.SIGCONT)
+	trap.free()
+	select {
+	case <-second.done:
+		t.Logf("the resumed leader ended: %v", second.err)
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("the resumed leader goes on:\n%s", second.log.tail())
+	}
+	s.running("late", 1, 3*time.Minute)
+	s.settled(2)
+	// A plan may have been on its way: nothing comes of it.
+	after := s.runsIn("second")[len(before):]
+	t.Logf("engines that the resumed leader still started: %q", after)
+	if slices.Contains(after, "apply") {
+		t.Errorf("the resumed leader applied: %q", after)
+	}
+	s.check()
+	s.checkSecrets()
+}
+
+// replicaConfig lets a replica have a disk of its own.
+func (s *scene) replicaConfig(name string) {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.dir, "numaform.yaml"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.write(name+".yaml", strings.Replace(string(text), "dir: fleet\n", "dir: "+name+"\n", 1))
+}
+
+// replica starts a controller beside another, of its own configuration if named.
+func (s *scene) replica(name string) *process {
+	s.t.Helper()
+	before := s.args
+	if name != "" {
+		s.args = append(s.args, "--config", name+".yaml")
+	}
+	p := s.startProcess()
+	s.args = before
+	s.said = append(s.said, p.log)
+	s.t.Cleanup(func() {
+		if s.controller == p {
+			return // it ends as the others do
+		}
+		_ = p.command.Process.Kill() // it may have ended
+		<-p.done
+	})
+	return p
+}
+
+// runsIn returns the commands of the engine in a replica's directory.
+func (s *scene) runsIn(name string) (commands []string) {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.dir, "engine.log"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		command, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(dir, filepath.Join(s.dir, name)+"/") {
+			commands = append(commands, command)
+		}
+	}
+	return commands
+}
+
+// leaderAfter waits until somebody leads who is not another, and returns who.
+func (s *scene) leaderAfter(other string) (leader string) {
+	s.t.Helper()
+	s.eventually(2*time.Minute, func(ctx context.Context) string {
+		lease := &coordinationv1.Lease{}
+		if err := s.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "numaform-controller"}, lease); err != nil {
+			return err.Error()
+		}
+		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" || *lease.Spec.HolderIdentity == other {
+			return "nobody else leads"
+		}
+		leader = *lease.Spec.HolderIdentity
+		return ""
+	})
+	return leader
+}
+
+func (s *scene) signal(p *process, signal syscall.Signal) {
+	s.t.Helper()
+	if err := p.command.Process.Signal(signal); err != nil {
+		s.t.Fatal(err)
+	}
+}

@@ -1,0 +1,88 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// TestAPIServerLost takes the API server away while VMs are being made, until the
+// engine has failed to save its state: nothing is made twice, and nothing is lost.
+func TestAPIServerLost(t *testing.T) {
+	s := newScene(t, worldConfig{
+		args:   []string{"--leader-elect=false"},
+		delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond},
+	})
+	s.run()
+	t.Cleanup(func() { s.stop(syscall.SIGTERM) })
+	s.pods("web", 3, "500m", "512Mi", apart)
+	trap := holdCall(pvesim.Fault{Method: "POST", Path: `/clone$`, After: true}, nil)(s)
+	t.Logf("the API server goes: %s", s.await(trap))
+	if err := s.plane.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	trap.free()
+	s.pass(20 * time.Second)
+	if err := s.plane.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	s.running("web", 3, 4*time.Minute)
+	s.settled(3)
+	s.check()
+	s.checkSecrets()
+}
+
+// TestBurstDuringSlowClone asks for more while a clone takes long: another host makes
+// its VM meanwhile, and what is asked of the host that clones comes afterwards.
+func TestBurstDuringSlowClone(t *testing.T) {
+	const long = 30 * time.Second
+	s := newScene(t, worldConfig{args: []string{"--leader-elect=false"}, delays: pvesim.Delays{Clone: long}})
+	s.run()
+	t.Cleanup(func() { s.stop(syscall.SIGTERM) })
+	s.pods("slow", 1, "500m", "512Mi", apart, atHost("pve-1"))
+	s.eventually(2*time.Minute, func(context.Context) string {
+		for _, call := range s.proxmox.Calls() {
+			if strings.HasSuffix(call.Path, "/clone") {
+				return ""
+			}
+		}
+		return "no clone"
+	})
+	s.proxmox.SetDelays(pvesim.Delays{Clone: time.Second})
+	s.pods("late", 2, "500m", "512Mi", apart, atHost("pve-1"))
+	s.pods("other", 2, "500m", "512Mi", apart, atHost("pve-2"))
+	s.running("other", 2, 2*time.Minute)
+	if node := s.nodeFor("slow"); node != "" {
+		t.Errorf("the pod that waits for the slow clone has node %s already: nothing was shown", node)
+	}
+	s.running("slow", 1, 2*time.Minute)
+	s.running("late", 2, 2*time.Minute)
+	s.settled(5)
+	s.check()
+	if got := s.engineRuns("apply"); got["pve-1"] != 2 || got["pve-2"] != 1 {
+		t.Errorf("runs of apply: %v, want 2 on pve-1 and 1 on pve-2", got)
+	}
+}
+
+// atHost puts a pod on a host.
+func atHost(host string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: host} }
+}
+
+// nodeFor returns the node of an app's first pod, or "".
+func (s *scene) nodeFor(app string) string {
+	s.t.Helper()
+	pod := &corev1.Pod{}
+	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: fmt.Sprintf("%s-00", app)}, pod); err != nil {
+		s.t.Fatal(err)
+	}
+	return pod.Spec.NodeName
+}

@@ -1,0 +1,39 @@
+// Package cluster_test runs numaform's controller against a real Kubernetes control
+// plane, the real engine and provider, a simulated Proxmox, and guests that join the
+// cluster with nothing but what their seed holds. It looks at the outcome in
+// Kubernetes, in Proxmox and in the backend, never in what numaform says of itself.
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// binary is the program under test.
+var binary string
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "numaform-cluster-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary = filepath.Join(dir, "numaform")
+	if out, err := exec.Command("go", "build", "-o", binary, "github.com/numaform/numaform/cmd/numaform").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building numaform: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}

@@ -1,0 +1,53 @@
+package cluster_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TestObserve decides and plans for pods, and writes nothing anywhere.
+func TestObserve(t *testing.T) {
+	w := newWorld(t, worldConfig{args: []string{"--mode", "observe"}})
+	w.classAndPool("workers", "", "")
+	w.pods("web", 3, "1", "1Gi")
+	w.start()
+	w.eventually(2*time.Minute, func(context.Context) string {
+		for _, text := range []string{"would make a vm", "planned a host"} {
+			if !w.controller.log.contains(text) {
+				return "the log does not say: " + text
+			}
+		}
+		return ""
+	})
+	w.untouched()
+	var maps corev1.ConfigMapList
+	var secrets corev1.SecretList
+	var events corev1.EventList
+	for _, list := range []client.ObjectList{&maps, &secrets} {
+		if err := w.api.List(context.Background(), list, client.InNamespace(namespace)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.api.List(context.Background(), &events); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maps.Items {
+		if maps.Items[i].Name != "kube-root-ca.crt" && maps.Items[i].Labels["app.kubernetes.io/managed-by"] != "Helm" {
+			t.Errorf("ConfigMap %s was written", maps.Items[i].Name)
+		}
+	}
+	for i := range secrets.Items {
+		if secrets.Items[i].Labels["app.kubernetes.io/managed-by"] != "Helm" {
+			t.Errorf("Secret %s was written", secrets.Items[i].Name)
+		}
+	}
+	for i := range events.Items {
+		if events.Items[i].Source.Component == "numaform" && events.Items[i].InvolvedObject.Kind != "Lease" {
+			t.Errorf("event %s of %s was written: %s", events.Items[i].Reason, events.Items[i].InvolvedObject.Name, events.Items[i].Message)
+		}
+	}
+}

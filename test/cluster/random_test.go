@@ -1,0 +1,94 @@
+package cluster_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// kills is how often the controller is killed at a random moment, and killSeed is what
+// the moments come from.
+var (
+	kills    = flag.Int("cluster.kills", 0, "kill the controller at that many random moments")
+	killSeed = flag.Uint64("cluster.seed", 0, "seed of the random moments; 0 means one of the clock")
+)
+
+// TestKillControllerAtRandom kills the controller again and again while pods come and
+// nodes go, each time at a random moment.
+func TestKillControllerAtRandom(t *testing.T) {
+	if *kills == 0 {
+		t.Log("asked for no kills: see -cluster.kills")
+		return
+	}
+	number := *killSeed
+	if number == 0 {
+		number = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d", number)
+	rng := rand.New(rand.NewPCG(number, 0))
+	s := newScene(t, worldConfig{
+		args:   []string{"--leader-elect=false"},
+		delays: pvesim.Delays{Clone: 2 * time.Second, Start: 300 * time.Millisecond, Stop: 300 * time.Millisecond, Destroy: time.Second},
+		guests: func(c *guestsim.Config) { c.PodStop = func(*corev1.Pod) time.Duration { return time.Second } },
+	})
+	s.run()
+	t.Cleanup(func() { s.stop(syscall.SIGTERM) })
+	var apps []string
+	for i := range *kills {
+		if app := fmt.Sprintf("load-%02d", i); len(apps) < 5 {
+			s.pods(app, 1, "500m", "512Mi", apart)
+			apps = append(apps, app)
+		}
+		if s.bound(apps[0]) && rng.IntN(2) == 0 {
+			s.deleteNodeOf(apps[0])
+			apps = apps[1:]
+		}
+		s.pass(time.Duration(rng.Int64N(int64(25 * time.Second))))
+		withDisk := rng.IntN(2) == 0
+		s.kill(withDisk)
+		t.Logf("kill %d (disk lost: %t) landed at: %s", i, withDisk, s.portrait())
+		s.age()
+		s.run()
+	}
+	for _, app := range apps {
+		s.running(app, 1, 5*time.Minute)
+	}
+	s.settled(len(apps))
+	s.check()
+	s.deleteAll()
+	s.nothingIsLeft(4 * time.Minute)
+	s.check()
+	s.checkSecrets()
+}
+
+// bound reports whether the pod of an app has a node.
+func (s *scene) bound(app string) bool {
+	s.t.Helper()
+	pod := &corev1.Pod{}
+	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: app + "-00"}, pod); err != nil {
+		s.t.Fatal(err)
+	}
+	return pod.Spec.NodeName != "" && s.claimAt(pod.Spec.NodeName) != nil
+}
+
+// pass lets time pass, in which the controller must not end.
+func (s *scene) pass(d time.Duration) {
+	s.t.Helper()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.controller.done:
+		s.t.Fatalf("the controller ended by itself: %v\n%s", s.controller.err, s.controller.log.tail())
+	}
+}

@@ -1,0 +1,350 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// The names in every world.
+const (
+	clusterID = "e2e"
+	namespace = "numaform"
+)
+
+// world is a Kubernetes cluster whose nodes are VMs of a simulated Proxmox, and
+// numaform's controller in it, with the rights that the chart gives it.
+type world struct {
+	t       *testing.T
+	plane   *testenv.Cluster
+	proxmox *pvesim.Server
+	guests  *guestsim.Guests
+	// api is an administrator's, and never reads from a cache.
+	api        client.Client
+	dir        string
+	kubeconfig string
+	controller *process
+	// args are further flags of the controller.
+	args []string
+	// may are problems of guests that a test brings about.
+	may []string
+}
+
+// worldConfig is what tests choose.
+type worldConfig struct {
+	hosts  []topology.Host
+	delays pvesim.Delays
+	guests func(*guestsim.Config)
+	// values are laid over the chart's.
+	values map[string]any
+	args   []string
+}
+
+// newWorld starts a cluster and a Proxmox. The controller is started by start.
+func newWorld(t *testing.T, config worldConfig) *world {
+	t.Helper()
+	// Most of a test is waiting.
+	t.Parallel()
+	w := &world{t: t, dir: t.TempDir(), args: config.args}
+	w.plane = testenv.FullControlPlane(t)
+	var err error
+	if w.api, err = client.New(w.plane.Config, client.Options{Scheme: newScheme(t)}); err != nil {
+		t.Fatal(err)
+	}
+	guests := guestsim.Config{Cluster: w.plane.Config}
+	if config.guests != nil {
+		config.guests(&guests)
+	}
+	if w.guests, err = guestsim.New(guests); err != nil {
+		t.Fatal(err)
+	}
+	w.runGuests()
+	w.proxmox = testenv.Proxmox(t, func(c *pvesim.Config) {
+		c.OnPower, c.Delays, c.GuestAgents = w.guests.Power, config.delays, true
+		if config.hosts != nil {
+			c.Hosts = config.hosts
+		}
+	})
+	w.install(config.values)
+	w.configure()
+	return w
+}
+
+func newScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	// Karpenter's kinds register themselves there.
+	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+		t.Fatal(err)
+	}
+	return scheme.Scheme
+}
+
+// runGuests lets the guests live until the test ends, and fails it for what they
+// met.
+func (w *world) runGuests() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.guests.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+		for _, problem := range w.guests.Problems() {
+			expected := slices.ContainsFunc(w.may, func(text string) bool { return strings.Contains(problem.String(), text) })
+			if !expected {
+				w.t.Errorf("a guest met a problem: %s", problem)
+			}
+		}
+	})
+}
+
+// install makes what the chart brings along, but for the controller's pod, which a
+// process stands for.
+func (w *world) install(values map[string]any) {
+	w.t.Helper()
+	objects := testenv.RenderChart(w.t, testenv.Chart{Values: values})
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
+		return slices.Contains([]string{"Deployment", "ServiceMonitor", "NetworkPolicy", "PodDisruptionBudget"}, o.GetKind())
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := w.plane.Install(ctx, objects); err != nil {
+		w.t.Fatal(err)
+	}
+	var err error
+	if _, w.kubeconfig, err = w.plane.ServiceAccount(ctx, namespace, "numaform"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// configure writes numaform.yaml.
+func (w *world) configure() {
+	w.t.Helper()
+	text := fmt.Sprintf(`clusterID: %s
+clusters:
+- region: %s
+  url: %s
+  ca_file: %s
+  token_id: %s
+  token_secret_file: token
+  vmid_range: {lower: 2000, upper: 2999}
+engine: {binary: %s, plugin_dir: %s}
+fleet:
+  dir: fleet
+  configmap: {namespace: %s, name: fleet}
+  backend: {type: kubernetes, config: {namespace: %s}}
+join: {api_server: %s, ca_file: kube-ca.pem}
+`, clusterID, testenv.Region, w.proxmox.URL(), testenv.CertFile(w.t, w.proxmox), pvesim.DefaultToken,
+		w.engine(), testenv.PluginDir(w.t), namespace, namespace, w.plane.Config.Host)
+	w.write("numaform.yaml", text)
+	w.write("token", pvesim.DefaultTokenSecret)
+	w.write("kube-ca.pem", string(w.plane.Config.CAData))
+}
+
+// engine returns a program that is the engine and notes each of its runs.
+func (w *world) engine() string {
+	w.t.Helper()
+	path := filepath.Join(w.dir, "engine")
+	script := fmt.Sprintf("#!/bin/sh\necho \"$1 $PWD\" >> %q\nexec %q \"$@\"\n", path+".log", testenv.Engine(w.t))
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	return path
+}
+
+// engineRuns counts the runs of a command of the engine, by host.
+func (w *world) engineRuns(command string) map[string]int {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join(w.dir, "engine.log"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	runs := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		if dir, ok := strings.CutPrefix(strings.TrimSpace(line), command+" "); ok {
+			runs[filepath.Base(dir)]++
+		}
+	}
+	return runs
+}
+
+func (w *world) write(name, text string) {
+	w.t.Helper()
+	if err := os.WriteFile(filepath.Join(w.dir, name), []byte(text), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// process is a running controller.
+type process struct {
+	command *exec.Cmd
+	done    chan struct{}
+	// err is how it ended, once done is closed.
+	err error
+	log *logBuffer
+}
+
+// start starts the controller and stops it when the test ends.
+func (w *world) start() {
+	w.t.Helper()
+	w.controller = w.startProcess()
+	w.t.Cleanup(func() { w.stop(syscall.SIGTERM) })
+}
+
+func (w *world) startProcess() *process {
+	w.t.Helper()
+	args := append([]string{
+		"controller", "--config", "numaform.yaml", "--kubeconfig", w.kubeconfig, "--namespace", namespace, "--log-level", "debug",
+		"--metrics-bind-address", "0", "--health-probe-bind-address", "0",
+	}, w.args...)
+	command := exec.Command(binary, args...)
+	command.Dir = w.dir
+	command.Env = append(testenv.CleanEnv(), "KUBE_CONFIG_PATH="+w.kubeconfig, "KUBECONFIG="+w.kubeconfig)
+	p := &process{command: command, done: make(chan struct{}), log: &logBuffer{t: w.t}}
+	command.Stdout, command.Stderr = p.log, p.log
+	if err := command.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	go func() {
+		p.err = command.Wait()
+		close(p.done)
+	}()
+	return p
+}
+
+// stop ends the controller, if it runs, and waits until it has ended.
+func (w *world) stop(signal syscall.Signal) {
+	p := w.controller
+	if p == nil {
+		return
+	}
+	w.controller = nil
+	select {
+	case <-p.done:
+		w.t.Errorf("the controller ended by itself: %v\n%s", p.err, p.log.tail())
+		return
+	default:
+	}
+	if err := p.command.Process.Signal(signal); err != nil {
+		w.t.Error(err)
+	}
+	select {
+	case <-p.done:
+	case <-time.After(2 * time.Minute):
+		w.t.Error("the controller did not end within two minutes")
+		_ = p.command.Process.Kill()
+		<-p.done
+	}
+	p.log.stop()
+}
+
+// logBuffer keeps what a controller says, and shows it if the test fails.
+type logBuffer struct {
+	// mu guards what follows.
+	mu   sync.Mutex
+	t    *testing.T
+	text bytes.Buffer
+}
+
+func (b *logBuffer) Write(text []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(text)
+}
+
+func (b *logBuffer) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.t.Failed() {
+		b.t.Log(b.text.String())
+	}
+}
+
+// tail returns the last lines.
+func (b *logBuffer) tail() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(b.text.String()), "\n")
+	return strings.Join(lines[max(0, len(lines)-60):], "\n")
+}
+
+// contains reports whether the log has a text.
+func (b *logBuffer) contains(text string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Contains(b.text.String(), text)
+}
+
+// eventually waits until ask returns "", or fails the test with what it returns.
+func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+	missing := "nobody asked"
+	for {
+		if answer := ask(ctx); ctx.Err() == nil {
+			missing = answer
+		}
+		if missing == "" {
+			return
+		}
+		var ended chan struct{}
+		if w.controller != nil {
+			ended = w.controller.done
+		}
+		select {
+		case <-ticker.C:
+		case <-ended:
+			w.t.Fatalf("the controller ended by itself: %v\n%s", w.controller.err, w.controller.log.tail())
+		case <-ctx.Done():
+			tail := ""
+			if w.controller != nil {
+				tail = w.controller.log.tail()
+			}
+			w.t.Fatalf("not within %s: %s\n%s", limit, missing, tail)
+		}
+	}
+}
+
+// ours returns the guests in Proxmox with the fleet's marker, by name.
+func (w *world) ours() map[string]topology.Guest {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	snapshot, err := testenv.Client(w.t, w.proxmox).Snapshot(ctx)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	found := map[string]topology.Guest{}
+	for i := range snapshot.Hosts {
+		for _, guest := range snapshot.Hosts[i].Guests {
+			if guest.ClusterID == clusterID {
+				found[guest.Name] = guest
+			}
+		}
+	}
+	return found
+}
