@@ -1,0 +1,308 @@
+package bench_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// namespace is the controller's.
+const namespace = "numaform"
+
+// cluster is a Kubernetes cluster with numaform's controller, as the chart and its
+// defaults make it, and a simulated Proxmox whose guests join.
+type cluster struct {
+	b     *testing.B
+	plane *testenv.Cluster
+	sim   *pvesim.Server
+	api   client.Client
+	dir   string
+	hosts []topology.Host
+	log   *stampedLog
+}
+
+// newCluster starts all of it on so many hosts.
+func newCluster(b *testing.B, hosts int) *cluster {
+	b.Helper()
+	c := &cluster{b: b, dir: b.TempDir(), plane: testenv.FullControlPlane(b), log: &stampedLog{}}
+	for i := range hosts {
+		host := testenv.Host(b, topology.HostName(fmt.Sprintf("pve-%d", i+1)), "xeon-6230-2s-snc2", 9001+i)
+		host.Templates[0].DiskGiB = 30 // no less than a node wants, so that nothing is resized
+		c.hosts = append(c.hosts, host)
+	}
+	var err error
+	if c.api, err = client.New(c.plane.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+		b.Fatal(err)
+	}
+	guests, err := guestsim.New(guestsim.Config{Cluster: c.plane.Config})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- guests.Run(ctx) }()
+	b.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	})
+	c.sim = testenv.Proxmox(b, func(config *pvesim.Config) {
+		config.Hosts, config.OnPower, config.GuestAgents = c.hosts, guests.Power, true
+	})
+	c.start(c.install())
+	return c
+}
+
+// install makes what the chart brings along, and returns the controller's kubeconfig.
+func (c *cluster) install() string {
+	c.b.Helper()
+	objects := slices.DeleteFunc(testenv.RenderChart(c.b, testenv.Chart{}), func(o *unstructured.Unstructured) bool {
+		return slices.Contains([]string{"Deployment", "ServiceMonitor", "NetworkPolicy", "PodDisruptionBudget"}, o.GetKind())
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := c.plane.Install(ctx, objects); err != nil {
+		c.b.Fatal(err)
+	}
+	_, kubeconfig, err := c.plane.ServiceAccount(ctx, namespace, "numaform")
+	if err != nil {
+		c.b.Fatal(err)
+	}
+	return kubeconfig
+}
+
+// start starts the controller, until the benchmark ends.
+func (c *cluster) start(kubeconfig string) {
+	c.b.Helper()
+	binary := filepath.Join(c.dir, "numaform")
+	if out, err := exec.Command("go", "build", "-o", binary, "github.com/numaform/numaform/cmd/numaform").CombinedOutput(); err != nil {
+		c.b.Fatalf("building numaform: %v\n%s", err, out)
+	}
+	c.write("token", pvesim.DefaultTokenSecret)
+	c.write("kube-ca.pem", string(c.plane.Config.CAData))
+	c.write("numaform.yaml", fmt.Sprintf(`clusterID: bench
+clusters:
+- {region: %s, url: %q, ca_file: %q, token_id: %q, token_secret_file: token, vmid_range: {lower: 2000, upper: 2999}}
+engine: {binary: %q, plugin_dir: %q}
+fleet:
+  dir: fleet
+  configmap: {namespace: %[7]s, name: fleet}
+  backend: {type: kubernetes, config: {namespace: %[7]s}}
+join: {api_server: %[8]q, ca_file: kube-ca.pem}
+`, testenv.Region, c.sim.URL(), testenv.CertFile(c.b, c.sim), pvesim.DefaultToken, c.engine(), testenv.PluginDir(c.b), namespace, c.plane.Config.Host))
+	command := exec.Command(binary, "controller", "--config", "numaform.yaml", "--kubeconfig", kubeconfig, "--namespace", namespace,
+		"--log-level", "debug", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+	command.Dir, command.Env = c.dir, append(testenv.CleanEnv(), "KUBE_CONFIG_PATH="+kubeconfig, "KUBECONFIG="+kubeconfig)
+	command.Stdout, command.Stderr = c.log, c.log
+	if err := command.Start(); err != nil {
+		c.b.Fatal(err)
+	}
+	c.b.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = command.Wait()                          // its log says why it ended, if by itself
+		if c.b.Failed() {
+			c.b.Log(c.log.tail())
+		}
+	})
+}
+
+// engine returns a program that is the engine and notes when each of its runs began,
+// and what CPU it took with its providers.
+func (c *cluster) engine() string {
+	c.b.Helper()
+	script := fmt.Sprintf(`#!/bin/sh
+began=$(date +%%s%%N)
+%[1]q "$@"
+code=$?
+times > %[2]q.$$
+echo "$began $1 $(tail -n 1 %[2]q.$$)" >> %[2]q
+exit $code
+`, testenv.Engine(c.b), c.engineLog())
+	path := filepath.Join(c.dir, "engine")
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		c.b.Fatal(err)
+	}
+	return path
+}
+
+func (c *cluster) engineLog() string { return filepath.Join(c.dir, "engine.log") }
+
+func (c *cluster) write(name, text string) {
+	c.b.Helper()
+	if err := os.WriteFile(filepath.Join(c.dir, name), []byte(text), 0o600); err != nil {
+		c.b.Fatal(err)
+	}
+}
+
+// pool makes a NodeClass and a NodePool of VMs with two vCPUs. Its pods choose it by
+// name.
+func (c *cluster) pool(name, class string) {
+	c.b.Helper()
+	objects, err := testenv.Decode(fmt.Appendf(nil, `
+apiVersion: numaform.dev/v1alpha1
+kind: ProxmoxNodeClass
+metadata: {name: %[1]s}
+spec:
+  template: {name: %[2]s}
+  placement: {policy: Dedicated, pinWith: HostAgent}
+%[3]s
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: %[1]s}
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: numaform.dev, kind: ProxmoxNodeClass, name: %[1]s}
+      requirements:
+      - {key: node.kubernetes.io/instance-type, operator: In, values: [s1.2VCPU-8GB]}
+  disruption: {consolidationPolicy: WhenEmpty, consolidateAfter: Never}
+`, name, testenv.Template, class))
+	if err != nil {
+		c.b.Fatal(err)
+	}
+	for _, object := range objects {
+		if err := c.api.Create(context.Background(), object); err != nil {
+			c.b.Fatal(err)
+		}
+	}
+}
+
+// pods makes pods of a pool, each of which needs a VM of its own, spread over hosts.
+// It returns when the last was made.
+func (c *cluster) pods(pool, app string, n int) time.Time {
+	c.b.Helper()
+	labels := map[string]string{"app": app}
+	for i := range n {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%02d", app, i), Labels: labels},
+			Spec: corev1.PodSpec{
+				NodeSelector: map[string]string{"karpenter.sh/nodepool": pool},
+				Containers: []corev1.Container{{
+					Name: "c", Image: "registry.invalid/c",
+					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+						corev1.ResourceCPU: quantity.MustParse("1200m"), corev1.ResourceMemory: quantity.MustParse("4Gi"),
+					}},
+				}},
+				TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+					MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
+					LabelSelector: &metav1.LabelSelector{MatchLabels: labels},
+				}},
+			},
+		}
+		if err := c.api.Create(context.Background(), pod); err != nil {
+			c.b.Fatal(err)
+		}
+	}
+	return time.Now()
+}
+
+// until waits for something.
+func (c *cluster) until(what string, limit time.Duration, done func() bool) {
+	c.b.Helper()
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(limit)
+	for !done() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			c.b.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}
+
+// running waits until all pods of an app run.
+func (c *cluster) running(app string, n int) {
+	c.b.Helper()
+	c.until("pods of "+app+" run", 5*time.Minute, func() bool {
+		var pods corev1.PodList
+		if err := c.api.List(context.Background(), &pods, client.MatchingLabels{"app": app}); err != nil {
+			return false
+		}
+		return len(slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })) == n
+	})
+}
+
+// quiet waits until the controller has nothing to do: no engine runs, and Proxmox is
+// written to no more.
+func (c *cluster) quiet() {
+	c.b.Helper()
+	var before string
+	since := time.Now()
+	c.until("the controller is idle", 5*time.Minute, func() bool {
+		runs, err := os.ReadFile(c.engineLog())
+		writes := len(slices.DeleteFunc(c.sim.Calls(), func(call pvesim.Call) bool { return call.Method == "GET" && call.Agent == ownAgent }))
+		if now := fmt.Sprint(err, len(runs), writes); now != before {
+			before, since = now, time.Now()
+		}
+		return time.Since(since) > 4*time.Second
+	})
+}
+
+// stampedLog keeps the lines of a process with the time at which each came.
+type stampedLog struct {
+	// mu guards lines and rest.
+	mu    sync.Mutex
+	lines []stampedLine
+	rest  []byte
+}
+
+type stampedLine struct {
+	at   time.Time
+	text string
+}
+
+// Write implements io.Writer.
+func (l *stampedLog) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = append(l.rest, text...)
+	for {
+		line, rest, whole := bytes.Cut(l.rest, []byte("\n"))
+		if !whole {
+			return len(text), nil
+		}
+		l.lines = append(l.lines, stampedLine{time.Now(), string(line)})
+		l.rest = rest
+	}
+}
+
+// since returns the lines that came after a time.
+func (l *stampedLog) since(from time.Time) []stampedLine {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(l.lines, from, func(line stampedLine, t time.Time) int { return line.at.Compare(t) })
+	return slices.Clone(l.lines[i:])
+}
+
+// tail returns the last lines.
+func (l *stampedLog) tail() string {
+	var texts []string
+	for _, line := range l.since(time.Time{}) {
+		texts = append(texts, line.text)
+	}
+	return strings.Join(texts[max(0, len(texts)-80):], "\n")
+}
