@@ -1,7 +1,8 @@
 // Package demo plays numaform's main job on an embedded Proxmox: pods need nodes, a
 // rule denies the change, it is lifted, the diff is applied and committed, a node
-// goes again and is brought back. It drives the command line as a user would and
-// adds nothing to it. Start at Run; Open gives tests the same stage.
+// goes again and is brought back; RunCluster plays it with the controller in a real
+// Kubernetes control plane. It drives the command line as a user would and adds
+// nothing to it. Start at Run; Open gives tests the same stage.
 package demo
 
 import (
@@ -82,9 +83,7 @@ func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-func (s *Stage) say(text string) {
-	fmt.Fprintf(s.Stdout, "\n━━━ %s\n", text)
-}
+func (s *Stage) say(text string) { say(s.Stdout, text) }
 
 // numaform runs a command and fails unless it exits as wanted.
 func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {

@@ -1,0 +1,59 @@
+// Command demo-cluster plays numaform's controller in a Kubernetes control plane that
+// it starts on this machine, with the hosts of the quickstart.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/numaform/numaform/examples"
+	"github.com/numaform/numaform/internal/demo"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintf(os.Stderr, "demo-cluster: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	tools := flag.String("tools", ".tools/bin", "directory with etcd and Kubernetes' programs, as make builds them")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	if err := forgetClusters(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "numaform-demo-cluster-")
+	if err != nil {
+		return err
+	}
+	return demo.RunCluster(ctx, demo.ClusterConfig{
+		Config: demo.Config{
+			Example: examples.Quickstart(), Region: "homelab", Template: "debian-13-k8s",
+			Dir: dir, PluginDir: os.Getenv("NUMAFORM_ENGINE_PLUGIN_DIR"),
+			Environ: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr,
+		},
+		Tools: *tools, Manifests: examples.Manifests(),
+	})
+}
+
+// forgetClusters takes out of the environment what would lead the engine's kubernetes
+// backend to a cluster of the user's.
+func forgetClusters() error {
+	var errs []error
+	for _, entry := range os.Environ() {
+		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "KUBE") {
+			errs = append(errs, os.Unsetenv(name))
+		}
+	}
+	return errors.Join(errs...)
+}

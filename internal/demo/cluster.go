@@ -1,0 +1,335 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/cli"
+)
+
+// ClusterConfig says what RunCluster plays with. Sim and Change of the Config are not
+// used.
+type ClusterConfig struct {
+	Config
+	// Tools is the directory with etcd and Kubernetes' programs.
+	Tools string
+	// Manifests are the objects that the chart installs.
+	Manifests []byte
+}
+
+// wantedPods is how many pods the Deployment asks for.
+const wantedPods = 15
+
+// pool is the class and the NodePool that the cluster's nodes are of.
+const pool = `apiVersion: numaform.dev/v1alpha1
+kind: ProxmoxNodeClass
+metadata: {name: pinned}
+spec:
+  region: %s
+  template: {name: %s}
+  clone: linked
+  placement: {policy: Dedicated, pinWith: HostAgent}   # whole cores for each node
+  metadata: {type: cdrom}                              # nodes join by a seed with a token
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata:
+  name: pinned
+  annotations:
+    numaform.dev/scale-up: auto
+    numaform.dev/scale-down: manual                    # no node goes unasked
+spec:
+  template:
+    spec:
+      nodeClassRef: {group: numaform.dev, kind: ProxmoxNodeClass, name: pinned}
+      requirements:
+      - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
+  disruption: {consolidationPolicy: WhenEmpty, consolidateAfter: 0s, budgets: [{nodes: "100%%"}]}
+`
+
+// deployment asks for pods that spread over the hosts.
+const deployment = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: default}
+spec:
+  replicas: %d
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: topology.kubernetes.io/zone, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: web}}}
+      containers:
+      - {name: web, image: registry.example/web:1, resources: {requests: {cpu: 900m, memory: 1Gi}}}
+`
+
+// people are one who may approve and one who may look.
+const people = `apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: alice}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: numaform-approver}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: bob}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: numaform-viewer}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}]
+`
+
+// RunCluster plays numaform's controller against a Kubernetes control plane that it
+// starts on this machine, and ends everything. It fails at the first scene that does
+// not end as it should.
+func RunCluster(ctx context.Context, config ClusterConfig) (err error) {
+	say(config.Stdout, "A Kubernetes control plane, three Proxmox hosts, and numaform with the rights of its chart")
+	w, err := openWorld(ctx, config)
+	defer func() { err = errors.Join(err, w.Close()) }()
+	if err != nil {
+		return fmt.Errorf("preparing the demo: %w", err)
+	}
+	for _, scene := range []func(context.Context) error{
+		w.showHosts, w.declare, w.deploy, w.join, w.empty, w.approve, w.gone, w.history,
+	} {
+		if err := scene(ctx); err != nil {
+			return err
+		}
+	}
+	for _, problem := range w.guests.Problems() {
+		err = errors.Join(err, fmt.Errorf("a guest met a problem: %s", problem))
+	}
+	w.say("The end. The controller's log is in " + w.Dir)
+	return err
+}
+
+func (w *world) showHosts(_ context.Context) error {
+	hosts, err := w.Hosts()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w.Stdout, "\n  Kubernetes %s, Proxmox %s\n", w.plane.Config.Host, w.Sim.URL())
+	return printHosts(w.Stdout, hosts)
+}
+
+// declare makes the class and the pool, and waits until nodes can be made of it.
+func (w *world) declare(ctx context.Context) error {
+	w.say("A class of nodes that own their cores, and a pool whose nodes leave only when somebody approved")
+	if err := w.create(ctx, people); err != nil {
+		return err
+	}
+	if err := w.apply(ctx, fmt.Sprintf(pool, w.Region, w.Template)); err != nil {
+		return err
+	}
+	class := &v1alpha1.ProxmoxNodeClass{}
+	err := w.wait(ctx, "the ProxmoxNodeClass", func(ctx context.Context) (string, error) {
+		err := w.api.Get(ctx, client.ObjectKey{Name: "pinned"}, class)
+		missing := "it is not Ready"
+		for _, condition := range class.Status.Conditions {
+			if condition.Status == metav1.ConditionTrue && condition.Type == "Ready" {
+				return "", err
+			}
+			missing += fmt.Sprintf(", %s=%s %s", condition.Type, condition.Status, condition.Message)
+		}
+		return missing, err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w.Stdout, "\nThe class is Ready, with hosts %s.\n", strings.Join(class.Status.Hosts, ", "))
+	return nil
+}
+
+func (w *world) deploy(ctx context.Context) error {
+	w.say(fmt.Sprintf("%d pods appear, and there is no node", wantedPods))
+	if err := w.apply(ctx, fmt.Sprintf(deployment, wantedPods)); err != nil {
+		return err
+	}
+	pods := &corev1.PodList{}
+	err := w.wait(ctx, "the Deployment's pods", func(ctx context.Context) (string, error) {
+		err := w.api.List(ctx, pods, client.InNamespace("default"))
+		if len(pods.Items) == wantedPods {
+			return "", err
+		}
+		return fmt.Sprintf("%d of %d pods are there", len(pods.Items), wantedPods), err
+	})
+	if err != nil {
+		return err
+	}
+	return printPods(w.Stdout, pods.Items)
+}
+
+// join waits for the pods, and looks at what their nodes own.
+func (w *world) join(ctx context.Context) error {
+	w.say("VMs are placed, planned, judged and made; each joins with a token of its own; pods run")
+	var nodes []nodeRow
+	err := w.wait(ctx, "pods that run on nodes", func(ctx context.Context) (missing string, err error) {
+		nodes, missing, err = w.nodes(ctx)
+		return missing, err
+	})
+	if err != nil {
+		return err
+	}
+	if err := printNodes(w.Stdout, nodes); err != nil {
+		return err
+	}
+	return exclusive(nodes)
+}
+
+// empty takes the pods away, and waits for the plan that somebody is to approve.
+func (w *world) empty(ctx context.Context) error {
+	w.say("The pods go. Their nodes are not needed, and wait: nothing is tainted, drained or deleted yet")
+	fmt.Fprintln(w.Stdout, "\n$ kubectl scale deployment web --replicas 0")
+	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	if err := w.api.Patch(ctx, web, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))); err != nil {
+		return err
+	}
+	fmt.Fprintln(w.Stdout, "\nKarpenter looks once a minute for what may wait for a person …")
+	if _, err := w.pending(ctx); err != nil {
+		return err
+	}
+	nodes := &corev1.NodeList{}
+	if err := w.api.List(ctx, nodes); err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		if tainted := slices.ContainsFunc(nodes.Items[i].Spec.Taints, func(t corev1.Taint) bool { return t.Key == "karpenter.sh/disrupted" }); tainted {
+			return fmt.Errorf("node %s is tainted before somebody approved", nodes.Items[i].Name)
+		}
+	}
+	return w.as(ctx, "alice", cli.ExitOK, "plans")
+}
+
+// pending waits for a plan that waits for a person.
+func (w *world) pending(ctx context.Context) (*v1alpha1.ScalePlan, error) {
+	var plan *v1alpha1.ScalePlan
+	err := w.wait(ctx, "a ScalePlan", func(ctx context.Context) (missing string, err error) {
+		plan, err = w.waiting(ctx)
+		if plan == nil {
+			missing = "no plan waits"
+		}
+		return missing, err
+	})
+	return plan, err
+}
+
+// waiting returns the first plan that waits for a person, or nil.
+func (w *world) waiting(ctx context.Context) (*v1alpha1.ScalePlan, error) {
+	plans := &v1alpha1.ScalePlanList{}
+	if err := w.api.List(ctx, plans); err != nil {
+		return nil, err
+	}
+	for i := range plans.Items {
+		if plan := &plans.Items[i]; plan.Status.Phase == v1alpha1.ScalePlanPending && plan.Spec.Approve == "" {
+			return plan, nil
+		}
+	}
+	return nil, nil
+}
+
+func (w *world) approve(ctx context.Context) error {
+	plan, err := w.pending(ctx)
+	if err != nil {
+		return err
+	}
+	w.say("What exactly would be done? (attributes of VMs left out here)")
+	if err := w.shortly(func() error { return w.as(ctx, "alice", cli.ExitOK, "plans", plan.Name) }); err != nil {
+		return err
+	}
+	w.say("bob may look at it and no more")
+	if err := w.as(ctx, "bob", cli.ExitFailed, "approve", plan.Name, "--hash", plan.Spec.PlanHash); err != nil {
+		return err
+	}
+	w.say("alice approves exactly this change, by its whole hash")
+	return w.as(ctx, "alice", cli.ExitOK, "approve", plan.Name, "--hash", plan.Spec.PlanHash)
+}
+
+// shortly shows what a scene prints without the attributes in its diff.
+func (w *world) shortly(scene func() error) error {
+	whole, out := &bytes.Buffer{}, w.Stdout
+	w.Stdout = whole
+	err := scene()
+	w.Stdout = out
+	diff, left := false, 0
+	for line := range strings.Lines(whole.String()) {
+		diff = diff || line == "Diff\n"
+		if diff && (strings.HasPrefix(line, "      ") || left > 0 && line == "\n") {
+			left++
+			continue
+		}
+		if left > 0 {
+			fmt.Fprintf(out, "      … %d lines\n", left)
+			left = 0
+		}
+		fmt.Fprint(out, line)
+	}
+	return err
+}
+
+// gone waits until nothing of the fleet is left, and approves what else waits: nodes
+// that were not empty yet when the first plan was made.
+func (w *world) gone(ctx context.Context) error {
+	w.say("Nodes are drained, their guests shut down, the plan is made again, judged, and applied")
+	err := w.wait(ctx, "nodes to leave", func(ctx context.Context) (string, error) {
+		plan, err := w.waiting(ctx)
+		if err != nil {
+			return "", err
+		}
+		if plan != nil {
+			if err := w.as(ctx, "alice", cli.ExitOK, "approve", plan.Name, "--hash", plan.Spec.PlanHash); err != nil {
+				return "", err
+			}
+		}
+		left, err := w.left(ctx)
+		return strings.Join(left, ", "), err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w.Stdout, "\nNo node, no NodeClaim, no bootstrap token, and in Proxmox no VM of this fleet is left.")
+	return nil
+}
+
+// left names what is there of the fleet.
+func (w *world) left(ctx context.Context) (left []string, err error) {
+	for _, kind := range []schema.GroupVersionKind{
+		{Version: "v1", Kind: "Node"}, {Group: "karpenter.sh", Version: "v1", Kind: "NodeClaim"},
+	} {
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+		if err := w.api.List(ctx, &list); err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			left = append(left, kind.Kind+" "+list.Items[i].Name)
+		}
+	}
+	secrets := &corev1.SecretList{}
+	if err := w.api.List(ctx, secrets, client.InNamespace(metav1.NamespaceSystem)); err != nil {
+		return nil, err
+	}
+	for i := range secrets.Items {
+		if secrets.Items[i].Type == corev1.SecretTypeBootstrapToken {
+			left = append(left, "token "+secrets.Items[i].Name)
+		}
+	}
+	for name := range w.ours() {
+		left = append(left, "VM "+name)
+	}
+	slices.Sort(left)
+	return left, nil
+}
+
+func (w *world) history(ctx context.Context) error {
+	w.say("All of it can be read again, years later")
+	return w.as(ctx, administrator, cli.ExitOK, "history")
+}
