@@ -6,10 +6,11 @@ SHELL := /bin/sh
 .DELETE_ON_ERROR:
 
 DEMO ?= NUMAFORM_ENGINE_PLUGIN_DIR=$(CURDIR)/$(TOOLS)/plugins go run ./examples/demo
+DEMO_CLUSTER ?= NUMAFORM_ENGINE_PLUGIN_DIR=$(CURDIR)/$(TOOLS)/plugins go run ./examples/demo-cluster
 PKG ?= ./...
 BENCH ?= .
 TESTFLAGS ?=
-TEST_TIMEOUT ?= 15m
+TEST_TIMEOUT ?= 40m
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 HOST := $(shell go env GOHOSTOS)_$(shell go env GOHOSTARCH)
@@ -48,20 +49,25 @@ unexport TF_CLI_CONFIG_FILE TF_CLI_ARGS TF_DATA_DIR TF_WORKSPACE TF_LOG
 .PHONY: help
 help: ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
-		while IFS="$$(printf '\t')" read -r name text; do printf '  %-11s %s\n' "$$name" "$$text"; done
+		while IFS="$$(printf '\t')" read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
 .PHONY: demo
 demo: $(PROVIDER) engine ## pending pods to running VMs against the Proxmox simulator
 	$(DEMO)
+
+.PHONY: demo-cluster
+demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kubernetes control plane on this machine: nodes join and leave
+	$(DEMO_CLUSTER)
 
 .PHONY: test
 test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) postgres ## run all tests, with the real engines, provider and backends
 	go test -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PKG)
 
 .PHONY: test-faults
-test-faults: $(PROVIDER) $(TOFU) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
+test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
 	go test -timeout 120m -v ./test/faults -faults.rounds=10
 	go test -timeout 60m ./test/e2e -run TestTwoClustersOnOneProxmox -runs 20
+	go test -timeout 60m -v ./test/cluster -run 'TestKillController|TestTwoReplicas|TestAPIServerLost|TestBurstDuringSlowClone' -cluster.kills 25
 
 .PHONY: build
 build: ## build the programs into bin/
@@ -161,7 +167,7 @@ vet:
 
 .PHONY: bench
 bench: $(PROVIDER) engine ## run the benchmarks, BENCH=regexp to choose
-	go test -p 1 -timeout $(TEST_TIMEOUT) -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+	go test -p 1 -timeout 90m -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 .PHONY: provider
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/

@@ -29,6 +29,7 @@ func TestSchemaRefuses(t *testing.T) {
 		{"no time to stop", "terminationGracePeriodSeconds=30", "/terminationGracePeriodSeconds"},
 		{"less time to stop than a VM takes", "config.clusters[0].timeouts.clone=39m", "terminationGracePeriodSeconds is 2400, and what is being made in region a may take 2460 seconds"},
 		{"less time to stop than a provider takes", "config.clusters[0].insecure=true,terminationGracePeriodSeconds=2160", "may take 2100 seconds"},
+		{"templates in a namespace of the cluster's own secrets", "rbac.secretNamespaces={kube-system}", "/rbac/secretNamespaces/0"},
 		{"another numaform.yaml", `files.numaform\.yaml=x`, "invalid propertyName"},
 	}
 	for _, tt := range tests {
