@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -39,6 +40,7 @@ import (
 type workshop struct {
 	*Controller
 	manager  manager.Manager
+	events   record.EventRecorder
 	recorder events.Recorder
 	// live reads and writes past the cache.
 	live client.Client
@@ -66,7 +68,8 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	if w.types, err = c.config.InstanceTypes(); err != nil {
 		return nil, err
 	}
-	w.recorder = events.NewRecorder(w.manager.GetEventRecorderFor(eventSource))
+	w.events = newEvents(ctx, c.kube)
+	w.recorder = events.NewRecorder(w.events)
 	w.cluster, w.liveCluster = scheduling.FromClient(w.manager.GetClient()), scheduling.FromClient(w.live)
 	if c.settings.Observe {
 		return w.observe(ctx)
@@ -106,7 +109,7 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 		ClusterID: w.config.ClusterID, Client: w.manager.GetClient(), Fleet: writer, Cluster: w.cluster,
 		Snapshot: w.inventory.Snapshot, Types: w.types, Closed: w.closed, Evacuated: w.control.evacuated, Placing: &w.placing, Clock: w.clock,
 	}))
-	core := newCore(ctx, w.manager, provider, w.clock, w.recorder)
+	core := newCore(ctx, w, provider, w.recorder)
 	provisioner = provisioning.New(provisioning.Config{
 		Client: w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: w.recorder, Writer: writer, Approvals: approvals,
 		Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Request: w.request(),

@@ -6,9 +6,12 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
@@ -47,7 +50,7 @@ import (
 // core is what Karpenter's controllers share.
 type core struct {
 	clock    clock.Clock
-	manager  manager.Manager
+	events   record.EventRecorder
 	client   client.Client
 	provider cloudprovider.CloudProvider
 	state    *state.Cluster
@@ -55,12 +58,21 @@ type core struct {
 	cost     *cost.ClusterCost
 }
 
-func newCore(ctx context.Context, m manager.Manager, provider cloudprovider.CloudProvider, clk clock.Clock, recorder events.Recorder) *core {
+func newCore(ctx context.Context, w *workshop, provider cloudprovider.CloudProvider, recorder events.Recorder) *core {
+	api := w.manager.GetClient()
 	return &core{
-		clock: clk, manager: m, client: m.GetClient(), provider: provider, recorder: recorder,
-		state: state.NewCluster(clk, m.GetClient(), provider),
-		cost:  cost.NewClusterCost(ctx, provider, m.GetClient()),
+		clock: w.clock, events: w.events, client: api, provider: provider, recorder: recorder,
+		state: state.NewCluster(w.clock, api, provider),
+		cost:  cost.NewClusterCost(ctx, provider, api),
 	}
+}
+
+// newEvents returns what publishes events in numaform's name until ctx ends.
+func newEvents(ctx context.Context, kube kubernetes.Interface) record.EventRecorder {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 }
 
 // watchers keep Karpenter's state of the cluster. They write nothing.
@@ -119,15 +131,14 @@ func (c *core) repairs(ctx context.Context) []controller.Controller {
 
 // observers serve Karpenter's metrics.
 func (c *core) observers() []controller.Controller {
-	events := c.manager.GetEventRecorderFor(eventSource)
 	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
 	return []controller.Controller{
 		metricspod.NewController(c.client, c.state),
 		metricsnodepool.NewController(c.client, c.provider, c.cost),
 		metricsnode.NewController(c.state),
-		status.NewController[*karpv1.NodeClaim](c.client, events, status.EmitDeprecatedMetrics, status.WithLabels(labels...)),
-		status.NewController[*karpv1.NodePool](c.client, events, status.EmitDeprecatedMetrics),
-		status.NewGenericObjectController[*corev1.Node](c.client, events, status.WithLabels(append(labels, karpv1.NodeInitializedLabelKey)...)),
+		status.NewController[*karpv1.NodeClaim](c.client, c.events, status.EmitDeprecatedMetrics, status.WithLabels(labels...)),
+		status.NewController[*karpv1.NodePool](c.client, c.events, status.EmitDeprecatedMetrics),
+		status.NewGenericObjectController[*corev1.Node](c.client, c.events, status.WithLabels(append(labels, karpv1.NodeInitializedLabelKey)...)),
 	}
 }
 

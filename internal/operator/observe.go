@@ -29,7 +29,7 @@ func (w *workshop) observe(ctx context.Context) (*parts, error) {
 		ClusterID: w.config.ClusterID, Client: w.manager.GetClient(), Fleet: onlooker, Cluster: w.cluster,
 		Snapshot: w.inventory.Snapshot, Types: w.types, Placing: &w.placing, Clock: w.clock,
 	})
-	core := newCore(ctx, w.manager, provider, w.clock, silence{})
+	core := newCore(ctx, w, provider, silence{})
 	provisioner := provisioning.New(provisioning.Config{
 		Client: w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: silence{}, Writer: onlooker, Approvals: onlooker,
 		Snapshot: w.inventory.Snapshot, Request: w.request(),
