@@ -23,9 +23,6 @@ const (
 	lockFile  = "lock"
 )
 
-// socketsVariable says where providers open the sockets by which engines talk to them.
-const socketsVariable = "PLUGIN_UNIX_SOCKET_DIR"
-
 // open takes the directory for this process and clears away what a process that
 // died left in it. The caller holds mu.
 func (w *Workspace) open(ctx context.Context) error {
@@ -35,33 +32,15 @@ func (w *Workspace) open(ctx context.Context) error {
 	if err := w.occupy(); err != nil {
 		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
 	}
-	if err := w.makeSockets(); err != nil {
-		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
-	}
 	w.env = environment(os.Environ(), w.config.Env, w.mark())
-	w.env[socketsVariable] = w.sockets
 	client, err := w.config.Engine.client(ctx, w.config.Dir, func(tf *tfexec.Terraform) error {
-		return errors.Join(
-			tf.SetEnv(w.env), tf.SetWaitDelay(w.config.WaitDelay),
-			// Engine and provider talk over a socket in a directory that only their user
-			// may enter. To encrypt that, too, costs a fifth of a plan.
-			tf.SetDisablePluginTLS(true),
-		)
+		return errors.Join(tf.SetEnv(w.env), tf.SetWaitDelay(w.config.WaitDelay))
 	})
 	if err != nil {
 		return w.failure(ctx, "starting the engine in", err, "")
 	}
 	w.client = client
 	return nil
-}
-
-// makeSockets makes the directory of the providers' sockets. It is none of the
-// workspace's own, as the path of a socket must be short.
-func (w *Workspace) makeSockets() (err error) {
-	if w.sockets == "" {
-		w.sockets, err = os.MkdirTemp("", "numaform-")
-	}
-	return err
 }
 
 // occupy makes the private directory, locks it against other processes, and

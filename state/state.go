@@ -86,10 +86,8 @@ type Workspace struct {
 	lock   *os.File
 	client *tfexec.Terraform
 	// env is what the engine sees.
-	env map[string]string
-	// sockets is the directory of the providers' sockets.
-	sockets string
-	plans   int
+	env   map[string]string
+	plans int
 	// begun is when the operation that takes the state's lock began.
 	begun time.Time
 	// crashed is what a process left here that died during an operation.
@@ -154,8 +152,8 @@ func (w *Workspace) Close() error {
 	if w.client != nil {
 		w.config.Engine.keep(w.config.Dir, w.client)
 	}
-	err := errors.Join(os.RemoveAll(w.private(plansDir)), os.RemoveAll(w.sockets), w.lock.Close())
-	w.lock, w.client, w.sockets = nil, nil, ""
+	err := errors.Join(os.RemoveAll(w.private(plansDir)), w.lock.Close())
+	w.lock, w.client = nil, nil
 	if err != nil {
 		return fmt.Errorf("closing workspace %s: %w", w.config.Dir, err)
 	}
