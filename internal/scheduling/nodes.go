@@ -47,18 +47,10 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 	return named, nil
 }
 
-// PodsOn returns the pods that a drain would have to move off a node, as
-// namespace/name, sorted: not those of DaemonSets, mirrors, or ended ones.
-func (c *Cluster) PodsOn(ctx context.Context, node string) ([]string, error) {
-	return c.podsOn(ctx, node, false)
-}
-
-// podsOn is PodsOn; of a node that Karpenter drains, only the pods count that it
-// waits for.
+// podsOn returns the pods that a drain would have to move off a node, as
+// namespace/name, sorted: not those of DaemonSets, mirrors, or ended ones. Of a node
+// that Karpenter drains, only the pods count that it waits for.
 func (c *Cluster) podsOn(ctx context.Context, node string, disrupted bool) ([]string, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
 	var pods corev1.PodList
 	if err := c.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return nil, fmt.Errorf("listing pods on node %s: %w", node, err)

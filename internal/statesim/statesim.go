@@ -163,12 +163,21 @@ func (s *Server) lock(w http.ResponseWriter, path string, lock []byte) {
 
 // unlock takes an empty body for force-unlock, as Terraform sends it.
 func (s *Server) unlock(w http.ResponseWriter, path string, lock []byte) {
-	var want, got struct{ ID string }
-	_ = json.Unmarshal(s.locks[path], &want)
-	_ = json.Unmarshal(lock, &got)
-	if len(lock) > 0 && got.ID != want.ID {
-		w.WriteHeader(http.StatusConflict)
-		return
+	if len(lock) > 0 {
+		want, got := lockID(s.locks[path]), lockID(lock)
+		if got == "" || got != want {
+			w.WriteHeader(http.StatusConflict)
+			return
+		}
 	}
 	delete(s.locks, path)
+}
+
+// lockID returns the id in a lock, or nothing if it is none.
+func lockID(lock []byte) string {
+	var info struct{ ID string }
+	if err := json.Unmarshal(lock, &info); err != nil {
+		return ""
+	}
+	return info.ID
 }

@@ -173,7 +173,7 @@ func exercise(observer *metrics.Observer) {
 	observer.Drifted([]scaler.ShardDrift{{Shard: pve1(), VMs: []scaler.VMDrift{
 		{Class: scaler.DriftNone}, {Class: scaler.DriftReplace}, {Class: scaler.DriftReplace}, {Class: scaler.DriftVanished},
 	}}})
-	observer.Locked(pve1(), now.Add(-90*time.Second))
+	observer.PlanDone(pve1(), 0, &state.LockedError{ID: "1", Created: now.Add(-90 * time.Second)})
 	request := observer.Request("lab")
 	request("GET", "/nodes/{node}/status", 200, 30*time.Millisecond)
 	request("GET", "/nodes/{node}/status", 0, 40*time.Second)
@@ -214,7 +214,7 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 			t.Errorf("%s adds up to %v, want %v", name, got, want)
 		}
 	}
-	observer.Unlocked(pve1())
+	observer.PlanDone(pve1(), 0, nil)
 	if count, err := testutil.GatherAndCount(registry, "numaform_state_lock_age_seconds"); err != nil || count != 0 {
 		t.Errorf("%d locks, %v", count, err)
 	}

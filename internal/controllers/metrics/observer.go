@@ -121,9 +121,3 @@ func (o *Observer) Request(region topology.RegionName) func(method, path string,
 		o.answers.WithLabelValues(string(region), method, path, strconv.Itoa(code)).Inc()
 	}
 }
-
-// Locked says that somebody else holds the lock of a host's state since then.
-func (o *Observer) Locked(shard fleet.Shard, since time.Time) { o.locks.set(shard, since) }
-
-// Unlocked says that nobody else holds the lock of a host's state.
-func (o *Observer) Unlocked(shard fleet.Shard) { o.locks.set(shard, time.Time{}) }
