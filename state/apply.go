@@ -87,10 +87,10 @@ func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *
 	s := &stream{workspace: w, result: result}
 	o := &output{}
 	w.capture(o, false)
-	err := w.client.ApplyJSON(ctx, s, applyOptions(w.config, plan.JSON, file)...)
+	err := w.client.ApplyJSON(ctx, s, append(applyOptions(w.config, plan.JSON, file), w.reattach(ctx))...)
 	w.client.SetStdout(io.Discard)
 	if err != nil {
-		return w.failure(ctx, "applying", err, strings.TrimSpace(strings.Join(s.errors, "\n")+"\n"+o.said()))
+		return w.failure(ctx, "applying", err, strings.Join(s.errors, "\n"), o.said(), w.fallen())
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (w *Workspace) open(ctx context.Context) error {
 		return errors.Join(tf.SetEnv(w.env), tf.SetWaitDelay(w.config.WaitDelay))
 	})
 	if err != nil {
-		return w.failure(ctx, "starting the engine in", err, "")
+		return w.failure(ctx, "starting the engine in", err)
 	}
 	w.client = client
 	return nil
@@ -118,7 +118,7 @@ func (w *Workspace) command(ctx context.Context, operation string, logged bool, 
 	o := &output{}
 	w.capture(o, logged)
 	if err := run(w.client); err != nil {
-		return o, w.failure(ctx, operation, err, o.said())
+		return o, w.failure(ctx, operation, err, o.said(), w.fallen())
 	}
 	return o, nil
 }

@@ -43,6 +43,8 @@ type Engine struct {
 	// idle are clients of directories in which nobody works now. Each has asked the
 	// engine for its version, which is a process.
 	idle sync.Map
+	// sums are the hashes of providers' files, by what tells whether they changed.
+	sums sync.Map
 }
 
 // keep keeps a client until somebody works in its directory again, and forgets those

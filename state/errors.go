@@ -152,8 +152,9 @@ func parseLock(text string) *LockedError {
 
 // failure turns an error of terraform-exec and what the engine said into ours.
 // The engine's error is not passed on: it holds text that may hold secrets.
-func (w *Workspace) failure(ctx context.Context, operation string, err error, said string) error {
-	text := w.hidden.hide(strings.TrimSpace(said))
+func (w *Workspace) failure(ctx context.Context, operation string, err error, said ...string) error {
+	said = slices.DeleteFunc(said, func(s string) bool { return s == "" })
+	text := w.hidden.hide(strings.TrimSpace(strings.Join(said, "\n")))
 	if locked := parseLock(text); locked != nil && ctx.Err() == nil {
 		w.judge(locked)
 		return locked

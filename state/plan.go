@@ -76,7 +76,7 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (*Plan, error
 		return w.locking(ctx, "planning", func(ctx context.Context) error {
 			out, err := w.command(ctx, "planning", false, func(tf *tfexec.Terraform) error {
 				var err error
-				changes, err = tf.Plan(ctx, planOptions(w.config, options, file)...)
+				changes, err = tf.Plan(ctx, append(planOptions(w.config, options, file), w.reattach(ctx))...)
 				return err
 			})
 			text = out.stdout.String()
@@ -128,7 +128,7 @@ func (w *Workspace) read(ctx context.Context, file string) (*Plan, error) {
 		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
 	}
 	out, err := w.command(ctx, "reading plan of", false, func(tf *tfexec.Terraform) error {
-		_, err := tf.ShowPlanFile(ctx, file)
+		_, err := tf.ShowPlanFile(ctx, file, w.reattach(ctx))
 		return err
 	})
 	if err != nil {

@@ -76,6 +76,24 @@ func constant(attribute *hclsyntax.Attribute) map[string]string {
 	return texts
 }
 
+// constants returns the texts of an attribute's list.
+func constants(attribute *hclsyntax.Attribute) []string {
+	if attribute == nil {
+		return nil
+	}
+	value, diagnostics := attribute.Expr.Value(nil)
+	if diagnostics.HasErrors() || !value.CanIterateElements() {
+		return nil
+	}
+	var texts []string
+	for _, element := range value.AsValueSlice() {
+		if element.Type() == cty.String && !element.IsNull() {
+			texts = append(texts, element.AsString())
+		}
+	}
+	return texts
+}
+
 // blocks returns a file's blocks of a type, or none if it is not plain HCL: the
 // engine says what is wrong with it.
 func blocks(name string, content []byte, kind string) []*hclsyntax.Block {

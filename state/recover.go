@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -14,6 +15,11 @@ const erroredState = "errored.tfstate"
 
 // orphanPoll is how often leftover processes are looked for.
 const orphanPoll = 250 * time.Millisecond
+
+// orphanIdle is how long a leftover provider may neither read nor write: Proxmox gives
+// up what it was asked within 30 seconds. After that it waits for an engine that is
+// dead, and is ended.
+const orphanIdle = 45 * time.Second
 
 // Recovery is what Recover found and did.
 type Recovery struct {
@@ -80,7 +86,7 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 
 // AwaitOrphans waits until no process is left that an engine of this workspace
 // started: the provider of a killed engine finishes its call first, and only then
-// does Proxmox show what it made. It returns those that it waited for. It must not
+// does Proxmox show what it made. One that does nothing any more is ended. It returns those that it waited for. It must not
 // run while another process works in the directory. On other systems than Linux
 // it finds none.
 func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
@@ -90,6 +96,7 @@ func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
 }
 
 func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
+	w.dismiss()
 	left := marked(w.mark())
 	found := left
 	if len(left) == 0 {
@@ -97,7 +104,12 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	}
 	ticker := w.config.Clock.NewTicker(orphanPoll)
 	defer ticker.Stop()
+	fmt.Fprintf(w.config.Log, "waiting in %s for processes %v of an engine that was killed\n", w.config.Dir, left)
+	watched := map[int]activity{}
 	for len(left) > 0 {
+		if err := w.endIdle(left, watched); err != nil {
+			return found, err
+		}
 		select {
 		case <-ctx.Done():
 			return found, fmt.Errorf("waiting in %s for processes %v of an engine that was killed: %w", w.config.Dir, left, context.Cause(ctx))
@@ -106,4 +118,29 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 		}
 	}
 	return found, nil
+}
+
+// activity is what a process has read and written, and since when that is all.
+type activity struct {
+	done  string
+	since time.Time
+}
+
+// endIdle ends those of the leftover processes that have done nothing for a while.
+func (w *Workspace) endIdle(left []int, watched map[int]activity) error {
+	now := w.config.Clock.Now()
+	for _, pid := range left {
+		done := doneBy(pid)
+		if last, ok := watched[pid]; !ok || last.done != done {
+			watched[pid] = activity{done, now}
+			continue
+		}
+		if now.Sub(watched[pid].since) < orphanIdle {
+			continue
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("ending process %d, which an engine of %s left behind: %w", pid, w.config.Dir, err)
+		}
+	}
+	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/state"
 )
@@ -365,6 +366,48 @@ func TestAwaitOrphans(t *testing.T) {
 		t.Errorf("after it ended: %v, %v, left %v", found, err, engines(t, w))
 	}
 	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A provider whose engine died waits for calls for ever, if it has nothing to say.
+func TestIdleOrphansAreEnded(t *testing.T) {
+	t.Parallel()
+	passing := clocktesting.NewFakeClock(time.Now())
+	w := open(t, root(t, localBackend), func(c *state.Config) { c.Clock = passing })
+	read, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan := exec.CommandContext(t.Context(), "cat")
+	orphan.Env, orphan.Stdin = []string{w.Mark()}, read
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended, awaited := make(chan error, 1), make(chan error, 1)
+	go func() { ended <- orphan.Wait() }()
+	go func() {
+		_, err := w.AwaitOrphans(t.Context())
+		awaited <- err
+	}()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for waiting := true; waiting; {
+		select {
+		case err := <-awaited:
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting = false
+		case <-tick.C:
+			passing.Step(time.Second)
+		}
+	}
+	var exit *exec.ExitError
+	if err := <-ended; !errors.As(err, &exit) || !strings.Contains(exit.Error(), "killed") {
+		t.Errorf("it ended with %v, want it killed", err)
+	}
+	if err := errors.Join(read.Close(), hold.Close()); err != nil {
 		t.Error(err)
 	}
 }

@@ -90,6 +90,8 @@ type Workspace struct {
 	plans int
 	// begun is when the operation that takes the state's lock began.
 	begun time.Time
+	// served are the providers that run.
+	served *served
 	// crashed is what a process left here that died during an operation.
 	crashed *run
 	// outside are writes that no plan holds, until a Recovery tells them.
@@ -149,6 +151,7 @@ func (w *Workspace) Close() error {
 	if w.lock == nil {
 		return nil
 	}
+	w.dismiss()
 	if w.client != nil {
 		w.config.Engine.keep(w.config.Dir, w.client)
 	}

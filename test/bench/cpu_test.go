@@ -16,7 +16,7 @@ import (
 const tick = 10 * time.Millisecond
 
 // usage is the CPU time that programs took so far: this one, in which Proxmox and the
-// guests are simulated, and those that it started and that run.
+// guests are simulated, those that it started, and providers, as far as they run.
 func usage(b *testing.B) map[string]time.Duration {
 	b.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -36,7 +36,7 @@ func usage(b *testing.B) map[string]time.Duration {
 			b.Fatalf("%s has %q", file, text)
 		}
 		self := strconv.Itoa(os.Getpid())
-		if pid != self && fields[1] != self {
+		if pid != self && fields[1] != self && !strings.HasPrefix(name, "terraform-prov") {
 			continue
 		}
 		for _, ticks := range fields[11:13] {

@@ -261,7 +261,7 @@ func (c *cluster) table(began time.Time) string {
 		fmt.Fprintf(&text, "%-46s %7.2f %7.2f %5d\n", m.stage, first.Sub(began).Seconds(), last.Sub(began).Seconds(), len(m.times))
 	}
 	runs := c.engineRuns(began)
-	text.WriteString("CPU seconds of engine and provider:")
+	text.WriteString("CPU seconds of the engine:")
 	var all time.Duration
 	for _, command := range slices.Sorted(maps.Keys(runs)) {
 		var cpu time.Duration

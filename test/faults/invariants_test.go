@@ -194,8 +194,8 @@ func (w *world) written() []string {
 // in what numaform and the engine said or left.
 func (w *world) checkSecrets() {
 	w.t.Helper()
-	for _, dir := range []string{"fleet", "kept", "said", "tmp"} {
-		w.must(filepath.WalkDir(filepath.Join(w.dir, dir), func(path string, entry fs.DirEntry, err error) error {
+	for _, dir := range []string{filepath.Join(w.dir, "fleet"), filepath.Join(w.dir, "kept"), filepath.Join(w.dir, "said"), w.tmp} {
+		w.must(filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.Type().IsRegular() {
 				return err
 			}

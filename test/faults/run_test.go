@@ -63,6 +63,8 @@ func (r *run) wait() int {
 	select {
 	case <-r.ended:
 	case <-time.After(patience):
+		r.w.must(kill(r.cmd.Process.Pid, syscall.SIGQUIT)) // it tells what it waits for
+		<-r.ended
 		r.w.t.Fatalf("numaform %s does not end\n%s", strings.Join(r.args, " "), r.said())
 	}
 	return r.cmd.ProcessState.ExitCode()

@@ -39,7 +39,9 @@ type world struct {
 	backend *backend
 	doorman *doorman
 	env     []string
-	hosts   []topology.Host
+	// tmp is for temporary files.
+	tmp   string
+	hosts []topology.Host
 	// foreign are the VMs of other people as they were put, by VMID.
 	foreign map[int]string
 	runs    int
@@ -57,10 +59,14 @@ func newWorld(t *testing.T, settings ...setting) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), backend: newBackend(t), doorman: newDoorman(t), foreign: map[int]string{}}
 	w.copyFixture()
-	for _, dir := range []string{"bin", "kept", "said", "tmp"} {
+	for _, dir := range []string{"bin", "kept", "said"} {
 		w.must(os.Mkdir(filepath.Join(w.dir, dir), 0o755))
 	}
+	// Paths of sockets are short, and a test's own directory is deep.
 	var err error
+	w.tmp, err = os.MkdirTemp("", "nf")
+	w.must(err)
+	t.Cleanup(func() { w.must(os.RemoveAll(w.tmp)) })
 	w.hosts, err = pvesim.LoadHosts(filepath.Join(w.dir, "hosts"), testenv.Region, testenv.Template)
 	w.must(err)
 	config := pvesim.Config{Hosts: w.hosts, RootPassword: passwordCanary, Delays: pvesim.Delays{
@@ -134,7 +140,7 @@ func (w *world) installShim() {
 	w.must(os.WriteFile(path+".json", config, 0o600))
 	env := slices.DeleteFunc(testenv.CleanEnv(), func(entry string) bool { return strings.HasPrefix(entry, "TMPDIR=") })
 	w.env = append(env, asNumaform+"=1",
-		"TMPDIR="+filepath.Join(w.dir, "tmp"), "NUMAFORM_CONFIG="+filepath.Join(w.dir, "numaform.yaml"),
+		"TMPDIR="+w.tmp, "NUMAFORM_CONFIG="+filepath.Join(w.dir, "numaform.yaml"),
 		"NUMAFORM_CLUSTERS_0_URL="+w.sim.URL(), "NUMAFORM_ENGINE_BINARY="+path,
 		"NUMAFORM_ENGINE_PLUGIN_DIR="+testenv.PluginDir(w.t))
 }

@@ -1,0 +1,135 @@
+package state_test
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/state"
+)
+
+const provided = localBackend + `
+terraform {
+  required_providers {
+    proxmox = { source = "registry.opentofu.org/bpg/proxmox", version = "0.111.1" }
+  }
+}
+
+provider "proxmox" {
+  endpoint  = "https://127.0.0.1:1/"
+  api_token = "numaform@pve!t=00000000-0000-0000-0000-000000000000"
+}
+
+resource "proxmox_virtual_environment_pool" "p" {
+  pool_id = "p"
+}
+`
+
+// withProvider is a workspace with the real provider, of which it logs what is said.
+func withProvider(t *testing.T) (*state.Workspace, *log) {
+	t.Helper()
+	dir, said := t.TempDir(), &log{}
+	write(t, dir, "main.tf", provided)
+	return open(t, dir, func(c *state.Config) {
+		mirror, err := filepath.Abs("../.tools/plugins")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.PluginDir, c.Log = mirror, said
+	}), said
+}
+
+func TestProviderServesAllCommands(t *testing.T) {
+	t.Parallel()
+	w, _ := withProvider(t)
+	mustPlan(t, w, state.PlanOptions{})
+	first := engines(t, w)
+	if len(first) != 1 {
+		t.Fatalf("after a plan run %v, want one provider", first)
+	}
+	if plan := mustPlan(t, w, state.PlanOptions{}); !plan.Changes {
+		t.Error("the second plan has no changes")
+	}
+	if second := engines(t, w); !slices.Equal(first, second) {
+		t.Errorf("after the second plan runs %v, want %v", second, first)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := engines(t, w); len(left) > 0 {
+		t.Errorf("after Close runs %v", left)
+	}
+}
+
+func TestProviderThatDiedIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	w, _ := withProvider(t)
+	mustPlan(t, w, state.PlanOptions{})
+	first := engines(t, w)
+	if err := syscall.Kill(first[0], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for len(engines(t, w)) > 0 {
+		<-tick.C
+	}
+	mustPlan(t, w, state.PlanOptions{})
+	if second := engines(t, w); len(second) != 1 || slices.Equal(first, second) {
+		t.Errorf("runs %v, want another than %v", second, first)
+	}
+}
+
+// The engine does not hash a provider that it does not start.
+func TestProviderOfAnotherHashIsNotServed(t *testing.T) {
+	t.Parallel()
+	w, _ := withProvider(t)
+	mustPlan(t, w, state.PlanOptions{})
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// What init installed is a link into the mirror.
+	link, err := filepath.Glob(filepath.Join(w.Dir(), ".terraform/providers/*/bpg/proxmox/*", runtime.GOOS+"_"+runtime.GOARCH))
+	if err != nil || len(link) != 1 {
+		t.Fatal(link, err)
+	}
+	mirrored, err := filepath.EvalSymlinks(link[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(link[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(link[0], os.DirFS(mirrored)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, link[0], "README.md", "tampered with")
+	_, err = w.Plan(t.Context(), state.PlanOptions{})
+	if err == nil || !strings.Contains(err.Error(), "checksum") && !strings.Contains(err.Error(), "locked") {
+		t.Errorf("got %v, want the engine to refuse the provider", err)
+	}
+	if left := engines(t, w); len(left) > 0 {
+		t.Errorf("%v runs", left)
+	}
+}
+
+func TestProviderOfADeepTMPDIR(t *testing.T) {
+	base := t.TempDir()
+	deep := filepath.Join(base, strings.Repeat("d", max(1, 80-len(base))))
+	if err := os.Mkdir(deep, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", deep)
+	w, said := withProvider(t)
+	if plan := mustPlan(t, w, state.PlanOptions{}); !plan.Changes {
+		t.Error("the plan has no changes")
+	}
+	if said.count("set TMPDIR") == 0 || len(engines(t, w)) > 0 {
+		t.Errorf("runs %v, want none and advice about TMPDIR", engines(t, w))
+	}
+}
