@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/testenv"
 )
 
 // asNumaform makes this test binary numaform.
@@ -37,25 +38,11 @@ func TestMain(m *testing.M) {
 	case os.Getenv(asNumaform) != "":
 		os.Exit(numaform())
 	}
-	if err := widen(); err != nil {
+	if err := testenv.RunAtOnce("4"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
-}
-
-// atOnce is how many tests run at once, if not asked otherwise: most of the time
-// they wait, for tasks of Proxmox and for locks of the dead.
-const atOnce = "4"
-
-func widen() error {
-	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if given {
-		return nil
-	}
-	return flag.Set("test.parallel", atOnce)
 }
 
 // numaform is cmd/numaform.
