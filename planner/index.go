@@ -122,6 +122,8 @@ func hostProblem(x *index, host *topology.Host, quorate bool) string {
 		return "offline"
 	case host.Problem != "":
 		return host.Problem
+	case host.Maintenance:
+		return "in HA maintenance"
 	case len(x.ids) == 0:
 		return "its CPUs are unknown: let the token read it (Sys.Audit), or add it to the topology file"
 	case x.memory <= 0:

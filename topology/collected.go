@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// collectedFormat is the version of the format of a collected file.
-const collectedFormat = 1
+// CollectedFormat is the version of the format of a collected file.
+const CollectedFormat = 1
 
 // CollectedFile is a machine as `numaform topology collect` prints it, with what
 // a person may add. Sources are not in the file: whoever reads it knows.
@@ -41,9 +41,9 @@ func ParseCollectedFile(data []byte) (CollectedFile, error) {
 	if _, err := strictJSON(data, &file); err != nil {
 		return CollectedFile{}, fmt.Errorf("parsing topology: %w", err)
 	}
-	if file.Format != collectedFormat {
+	if file.Format != CollectedFormat {
 		return CollectedFile{}, fmt.Errorf("parsing topology: format is %d: this numaform reads format %d; "+
-			"collect again with its own `numaform topology collect`", file.Format, collectedFormat)
+			"collect again with its own `numaform topology collect`", file.Format, CollectedFormat)
 	}
 	machine := file.machine()
 	machine.sort()
@@ -93,7 +93,7 @@ func ParseCollected(data []byte) (Machine, error) {
 // Collected returns the machine as a collected file. Sources are left out.
 func (m Machine) Collected() ([]byte, error) {
 	return CollectedFile{
-		Format: collectedFormat, Model: m.Model, Arch: m.Arch, MemoryMiB: m.MemoryMiB,
+		Format: CollectedFormat, Model: m.Model, Arch: m.Arch, MemoryMiB: m.MemoryMiB,
 		NUMANodes: m.NUMANodes, CPUs: m.CPUs,
 	}.Print()
 }

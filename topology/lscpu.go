@@ -72,7 +72,8 @@ func endsLscpu(line string) bool {
 
 func (b lscpuBlock) add(line string) {
 	if key, value, ok := strings.Cut(line, ":"); ok {
-		b[key] = append(b[key], strings.TrimSpace(value))
+		// What is not UTF-8 would not come back as it is from any file of ours.
+		b[key] = append(b[key], strings.TrimSpace(strings.ToValidUTF8(value, "?")))
 	}
 }
 

@@ -124,10 +124,26 @@ func all(m *topology.Machine) topology.CPUSet {
 func FuzzParseLscpu(f *testing.F) {
 	f.Add("# lscpu\nArchitecture: x86_64\nOn-line CPU(s) list: 0-3\nNUMA node(s): 1\nNUMA node0 CPU(s): 0-3\n")
 	f.Add("Architecture: x86_64\nOn-line CPU(s) list: 0\nL3: 1 MiB (1 instance)\n")
+	f.Add("Architecture:\xfd\nOn-line CPU(s) list:0")
 	f.Fuzz(func(t *testing.T, text string) {
 		m, err := topology.ParseLscpu(text)
-		if err == nil && m.Validate() != nil {
-			t.Fatalf("parsed to an invalid machine: %v", m.Validate())
+		if err != nil {
+			return
+		}
+		if err := m.Validate(); err != nil {
+			t.Fatalf("parsed to an invalid machine: %v", err)
+		}
+		printed, err := m.Collected()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := topology.ParseCollected(printed)
+		if err != nil {
+			t.Fatalf("%q prints as %s: %v", text, printed, err)
+		}
+		again.Sources = m.Sources
+		if diff := cmp.Diff(m, again); diff != "" {
+			t.Fatalf("%q prints as %s, which is another machine:\n%s", text, printed, diff)
 		}
 	})
 }

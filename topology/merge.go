@@ -9,10 +9,12 @@ import (
 
 // Merge joins what several sources tell of one host: each fact from the best
 // source that knows it, in the order in which the Sources are declared. It also
-// returns warnings for a reader where sources contradict each other; what is then
-// in doubt is unknown in the result, so that nothing is pinned to it.
+// returns warnings for a reader where sources contradict each other: a file that the
+// live host contradicts is left out, and what is else in doubt is unknown in the
+// result, so that nothing is pinned to it.
 func Merge(machines ...Machine) (Machine, []string) {
 	var merged Machine
+	machines, warnings := dropForeign(machines)
 	merged.Sources = map[Fact]Source{}
 	for _, m := range byRank(machines, FactCPUs) {
 		merged.Model = cmp.Or(merged.Model, m.Model)
@@ -21,7 +23,7 @@ func Merge(machines ...Machine) (Machine, []string) {
 			merged.MemoryMiB = m.MemoryMiB
 		}
 	}
-	warnings := merged.mergeCPUs(machines)
+	warnings = append(warnings, merged.mergeCPUs(machines)...)
 	merged.mergeNUMANodes(machines)
 	warnings = append(warnings, merged.doubtNUMANodes(machines)...)
 	warnings = append(warnings, merged.doubtMemory()...)
@@ -89,8 +91,8 @@ func (m *Machine) takeOffline(live *Machine) []string {
 	if gone.IsEmpty() && added.IsEmpty() {
 		return nil
 	}
-	warning := fmt.Sprintf("%s lists CPUs %s, but %s are online now: collect the topology again",
-		m.Sources[FactCPUs], m.OnlineCPUs(), live.OnlineCPUs())
+	warning := fmt.Sprintf("%s lists CPUs %s, but %s are online now, and no others are used: %s",
+		m.Sources[FactCPUs].name(), m.OnlineCPUs(), live.OnlineCPUs().Intersection(m.cpuIDs()), again)
 	for i := range m.CPUs {
 		m.CPUs[i].Online = m.CPUs[i].Online && !gone.Contains(m.CPUs[i].ID)
 	}
@@ -102,8 +104,7 @@ func (m *Machine) compareCounts(status *Machine) []string {
 	if ours == theirs {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: collect the topology again",
-		m.Sources[FactCPUs], ours, theirs)}
+	return []string{fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: %s", m.Sources[FactCPUs].name(), ours, theirs, again)}
 }
 
 // mergeNUMANodes takes the nodes, and which CPU is on which, of the best source
@@ -155,8 +156,8 @@ func (m *Machine) doubtNUMANodes(machines []Machine) []string {
 	if len(moved) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("CPUs %s are on other NUMA nodes than %s says; theirs are taken as unknown: collect the topology again",
-		CPUs(moved...), m.Sources[FactNUMA])}
+	return []string{fmt.Sprintf("CPUs %s are on other NUMA nodes than %s says; theirs are taken as unknown: %s",
+		CPUs(moved...), m.Sources[FactNUMA].name(), again)}
 }
 
 // doubtMemory forgets the NUMA nodes' memory if together they have clearly more
@@ -173,8 +174,8 @@ func (m *Machine) doubtMemory() []string {
 	for i := range m.NUMANodes {
 		m.NUMANodes[i].MemoryMiB, m.NUMANodes[i].HugePages = Unknown, nil
 	}
-	warning := fmt.Sprintf("NUMA nodes have %d MiB by %s, but the host has %d MiB; theirs is taken as unknown: collect the topology again",
-		sum, m.Sources[FactMemory], m.MemoryMiB)
+	warning := fmt.Sprintf("%s gives the NUMA nodes %d MiB, but the host has %d MiB; how much each has is taken as unknown: %s",
+		m.Sources[FactMemory].name(), sum, m.MemoryMiB, again)
 	delete(m.Sources, FactMemory)
 	return []string{warning}
 }
@@ -226,8 +227,8 @@ func (m *Machine) dropImpossibleCores() []string {
 	for i := range m.CPUs {
 		m.CPUs[i].Core = Unknown
 	}
-	warning := fmt.Sprintf("siblings of %s contradict NUMA nodes of %s: %s; siblings are taken as unknown: collect the topology again",
-		m.Sources[FactSiblings], m.Sources[FactNUMA], faults[0])
+	warning := fmt.Sprintf("siblings of %s contradict NUMA nodes of %s: %s; siblings are taken as unknown: %s",
+		m.Sources[FactSiblings].name(), m.Sources[FactNUMA].name(), faults[0], again)
 	delete(m.Sources, FactSiblings)
 	return []string{warning}
 }

@@ -78,11 +78,33 @@ func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
 		{
 			"siblings were switched off", func() topology.Machine {
 				m := asReport(collected)
+				for i := 16; i < 32; i++ {
+					m.CPUs[i].Online, m.CPUs[i].NUMANode = false, topology.Unknown
+				}
+				return m
+			},
+			"the collected file under machines lists CPUs 0-31, but 0-15 are online now",
+			func(m *topology.Machine) bool { return m.OnlineCPUs().String() == "0-15" && m.SiblingsKnown() },
+		},
+		{
+			"siblings are gone", func() topology.Machine {
+				m := asReport(collected)
 				m.CPUs = m.CPUs[:16]
 				return m
 			},
-			"collected lists CPUs 0-31, but 0-15 are online now: collect the topology again",
-			func(m *topology.Machine) bool { return m.OnlineCPUs().String() == "0-15" },
+			"the collected file under machines is not used: it lists CPUs 0-31, but the host has 0-15: it is of another machine, or of before a change; run `numaform topology collect` on the host again",
+			func(m *topology.Machine) bool {
+				return m.OnlineCPUs().String() == "0-15" && !m.SiblingsKnown() && m.Sources[topology.FactCPUs] == topology.SourceReport
+			},
+		},
+		{
+			"it is another machine's", func() topology.Machine {
+				m := asReport(collected)
+				m.Model = "AMD EPYC 7451"
+				return m
+			},
+			`it is of an "Intel(R) Xeon(R) Silver 4108 CPU @ 1.80GHz", but the host has an "AMD EPYC 7451"`,
+			func(m *topology.Machine) bool { return !m.SiblingsKnown() && m.Model == "AMD EPYC 7451" },
 		},
 		{
 			"NUMA nodes were switched", func() topology.Machine {
@@ -90,19 +112,19 @@ func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
 				m.CPUs[8].NUMANode, m.CPUs[24].NUMANode = 0, 0
 				return m
 			},
-			"CPUs 8,24 are on other NUMA nodes than collected says",
+			"CPUs 8,24 are on other NUMA nodes than the collected file under machines says",
 			func(m *topology.Machine) bool {
 				return m.CPUs[8].NUMANode == topology.Unknown && m.CPUs[9].NUMANode == 1
 			},
 		},
 		{
-			"CPUs are fewer", func() topology.Machine { return topology.FromCounts("", 2, 16, 16, 0) },
-			"collected lists 32 CPUs, but Proxmox counts 16",
-			func(m *topology.Machine) bool { return m.SiblingsKnown() },
+			"CPUs are fewer", func() topology.Machine { return topology.FromCounts("", 2, 8, 16, 0) },
+			"the collected file under machines is not used: it lists 32 CPUs, but Proxmox counts 16",
+			func(m *topology.Machine) bool { return !m.SiblingsKnown() && len(m.CPUs) == 16 },
 		},
 		{
 			"memory was taken out", func() topology.Machine { return topology.FromCounts("", 2, 16, 32, 48000) },
-			"NUMA nodes have 95161 MiB by collected, but the host has 48000 MiB",
+			"the collected file under machines gives the NUMA nodes 95161 MiB, but the host has 48000 MiB",
 			func(m *topology.Machine) bool { return m.NUMANodes[0].MemoryMiB == topology.Unknown },
 		},
 		{
@@ -138,7 +160,7 @@ func TestMergeDropsSiblingsThatNodesContradict(t *testing.T) {
 		},
 	}
 	got, warnings := topology.Merge(sound().WithSource(topology.SourceCollected), agent.WithSource(topology.SourceAgent))
-	if got.SiblingsKnown() || len(warnings) != 1 || !strings.Contains(warnings[0], "siblings of collected contradict NUMA nodes of agent") {
+	if got.SiblingsKnown() || len(warnings) != 1 || !strings.Contains(warnings[0], "siblings of the collected file under machines contradict NUMA nodes of the topology that is published in Proxmox") {
 		t.Errorf("siblings known %t, warnings %q", got.SiblingsKnown(), warnings)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // anyHost is the name that stands for the hosts of a region that are not named.
@@ -15,23 +16,25 @@ const anyHost = "*"
 // format of karpenter-provider-proxmox. It overrides every other source.
 type Settings struct {
 	hosts map[RegionName]map[HostName]hostSettings
+	// lines are where the regions stand.
+	lines map[RegionName]int
 }
 
 // hostSettings is one host's entry. Zero and absent mean the same: not told.
 type hostSettings struct {
 	// Cores is accepted because others write it; it decides nothing here.
-	Cores int `json:"cores"`
+	Cores int `json:"cores,omitempty"`
 	// Sockets, Threads and UncoreCaches are counts: CPU sockets, threads of a core,
 	// and last-level caches of the host.
-	Sockets      int `json:"sockets"`
-	Threads      int `json:"threads"`
-	UncoreCaches int `json:"uncorecaches"`
+	Sockets      int `json:"sockets,omitempty"`
+	Threads      int `json:"threads,omitempty"`
+	UncoreCaches int `json:"uncorecaches,omitempty"`
 	// Nodes are the NUMA nodes by id.
-	Nodes map[int]nodeSettings `json:"nodes"`
+	Nodes map[int]nodeSettings `json:"nodes,omitempty"`
 
-	ReservedCPUs []int `json:"reservedcpus"`
+	ReservedCPUs []int `json:"reservedcpus,omitempty"`
 	// ReservedMemory is in bytes.
-	ReservedMemory int64 `json:"reservedmemory"`
+	ReservedMemory int64 `json:"reservedmemory,omitempty"`
 
 	at position
 }
@@ -39,9 +42,9 @@ type hostSettings struct {
 // nodeSettings is a NUMA node. Its memory in bytes goes by two names: that of the
 // other project's documentation, and that of its code.
 type nodeSettings struct {
-	CPUs    CPUSet `json:"cpus"`
-	Memory  int64  `json:"memory"`
-	MemSize int64  `json:"memsize"`
+	CPUs    CPUSet `json:"cpus,omitzero"`
+	Memory  int64  `json:"memory,omitempty"`
+	MemSize int64  `json:"memsize,omitempty"`
 }
 
 func (n nodeSettings) memoryMiB() int64 { return max(n.Memory, n.MemSize) >> 20 }
@@ -84,13 +87,14 @@ func (p position) errorf(field []string, format string, args ...any) error {
 // bad ranges and CPUs that are on two NUMA nodes are errors that name the line and
 // the field.
 func ParseSettings(data []byte) (Settings, error) {
-	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}}
+	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}, lines: map[RegionName]int{}}
 	root, err := strictJSON(data, &s.hosts)
 	if err != nil {
 		return Settings{}, fmt.Errorf("parsing settings: %w", err)
 	}
 	var faults []error
 	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
+		s.lines[region] = root.lineOf(string(region))
 		for _, name := range slices.Sorted(maps.Keys(s.hosts[region])) {
 			host := s.hosts[region][name]
 			host.at = position{root: root, path: []string{string(region), string(name)}}
@@ -102,6 +106,40 @@ func ParseSettings(data []byte) (Settings, error) {
 		return Settings{}, fmt.Errorf("parsing settings: %w", errors.Join(faults...))
 	}
 	return s, nil
+}
+
+// Print returns the settings as JSON; the same settings give the same bytes.
+func (s Settings) Print() ([]byte, error) {
+	hosts := s.hosts
+	if hosts == nil {
+		hosts = map[RegionName]map[HostName]hostSettings{}
+	}
+	text, err := printJSON(hosts)
+	if err != nil {
+		return nil, fmt.Errorf("printing settings: %w", err)
+	}
+	return text, nil
+}
+
+// CheckRegions returns an error for each region that is not among the known ones:
+// nothing that is said of it would ever be used.
+func (s Settings) CheckRegions(known ...RegionName) error {
+	var faults []error
+	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
+		if !slices.Contains(known, region) {
+			faults = append(faults, fmt.Errorf("line %d: %s: no cluster has this region: want one of %s",
+				s.lines[region], quote(string(region)), joined(known)))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func joined(regions []RegionName) string {
+	texts := make([]string, len(regions))
+	for i, region := range regions {
+		texts[i] = string(region)
+	}
+	return strings.Join(texts, ", ")
 }
 
 // Named returns the hosts that have an entry of their own, sorted. One that does

@@ -106,6 +106,10 @@ func (h *hostSettings) checkAgainst(host *Host) []error {
 	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
 		told := h.Nodes[id]
 		memory += told.memoryMiB()
+		if host.told(FactNUMA) && host.NUMANode(id) == nil {
+			faults = append(faults, h.at.errorf([]string{"nodes", strconv.Itoa(id)},
+				"the host has no NUMA node %d, only %s: remove it, or give its CPUs and memory to those", id, host.nodeIDs()))
+		}
 		absent := told.CPUs.Difference(host.cpuIDs())
 		if len(host.CPUs) > 0 && !absent.IsEmpty() {
 			faults = append(faults, h.at.errorf([]string{"nodes", strconv.Itoa(id), "cpus"},
@@ -118,6 +122,15 @@ func (h *hostSettings) checkAgainst(host *Host) []error {
 			memory<<20, host.MemoryMiB<<20))
 	}
 	return faults
+}
+
+// nodeIDs are the ids of the NUMA nodes.
+func (m *Machine) nodeIDs() CPUSet {
+	ids := make([]int, len(m.NUMANodes))
+	for i, node := range m.NUMANodes {
+		ids[i] = node.ID
+	}
+	return CPUs(ids...)
 }
 
 // applyThreads uses the number of threads of a core: one means that no core has

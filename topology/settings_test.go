@@ -182,10 +182,25 @@ func FuzzSettings(f *testing.F) {
 		if err != nil {
 			return
 		}
+		text, err := settings.Print()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := topology.ParseSettings(text)
+		if err != nil {
+			t.Fatalf("%s prints as %s: %v", data, text, err)
+		}
+		if twice, err := again.Print(); err != nil || string(twice) != string(text) {
+			t.Fatalf("%s prints as %s, error %v, and then as %s", data, text, err, twice)
+		}
 		for _, m := range []topology.Machine{{}, sound(), topology.FromCounts("", 1, 4, 8, 1<<20)} {
-			h := host("region-1", "pve-1", m)
-			if settings.Apply(&h) == nil && h.Validate() != nil {
+			h, other := host("region-1", "pve-1", m), host("region-1", "pve-1", m)
+			first, second := settings.Apply(&h), again.Apply(&other)
+			if first == nil && h.Validate() != nil {
 				t.Fatalf("applied to an invalid machine: %v", h.Validate())
+			}
+			if diff := cmp.Diff(h, other); (first == nil) != (second == nil) || diff != "" {
+				t.Fatalf("%s means something else than %s: %v, %v\n%s", text, data, first, second, diff)
 			}
 		}
 	})

@@ -71,7 +71,11 @@ type Host struct {
 	Online bool       `json:"online"`
 	// Problem says why the host cannot be used, or is empty.
 	Problem string `json:"problem,omitempty"`
-	// Warnings are about sources that could not be read; the host is usable.
+	// Maintenance is true while Proxmox' HA keeps guests off the host. Those that are
+	// there run on; no new ones should come.
+	Maintenance bool `json:"maintenance,omitempty"`
+	// Warnings are about sources that could not be read, or that contradict the host or
+	// each other; the host is usable.
 	Warnings []string `json:"warnings,omitempty"`
 
 	Machine

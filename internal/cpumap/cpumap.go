@@ -23,6 +23,14 @@ type Ownership struct {
 	Disputed topology.CPUSet
 	// BoundMiB is the memory that guests have bound on each NUMA node by its id.
 	BoundMiB map[int]int64
+	// Floating are those who have no CPUs of their own, by VMID.
+	Floating []Floater
+}
+
+// Floater is a guest that runs, or is to run, on whatever CPUs Linux gives it.
+type Floater struct {
+	Name  string
+	VCPUs int
 }
 
 // Owners returns who owns the host's CPUs: the host itself what is reserved, the
@@ -31,6 +39,7 @@ type Ownership struct {
 func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	claims := &claims{cpus: map[int][]string{}, boundMiB: map[int]int64{}}
 	claims.pin(host.ReservedCPUs, Reserved)
+	var floating []Floater
 	names, running := map[int]string{}, map[int]bool{}
 	for i := range vms {
 		if vms[i].Host == host.ID() {
@@ -42,16 +51,25 @@ func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 			continue
 		}
 		running[guest.VMID] = true
-		claims.pin(guest.Pins, label(guest, names[guest.VMID]))
+		name := label(guest, names[guest.VMID])
+		claims.pin(guest.Pins, name)
 		claims.bind(guest.NUMA)
+		if guest.Pins.IsEmpty() {
+			floating = append(floating, Floater{name, guest.VCPUs})
+		}
 	}
 	for i := range vms {
 		if vms[i].Host == host.ID() && !running[int(vms[i].VMID)] {
 			claims.pin(vms[i].CPUs, vms[i].Name)
 			claims.bind(vms[i].Cells)
+			if vms[i].CPUs.IsEmpty() {
+				floating = append(floating, Floater{vms[i].Name, vms[i].VCPUs})
+			}
 		}
 	}
-	return claims.ownership()
+	owners := claims.ownership()
+	owners.Floating = floating
+	return owners
 }
 
 // label names a guest: by the fleet's name of it, else by its own with its VMID.

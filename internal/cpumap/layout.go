@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/numaform/numaform/topology"
 )
@@ -31,7 +30,9 @@ type nodeBox struct {
 	// boundShare is how much of the node's memory is bound, 1 being all, or -1.
 	boundShare float64
 	// near names the NUMA nodes that are nearer than others, or is empty.
-	near   string
+	near string
+	// huge says how much of the memory are huge pages, or is empty.
+	huge   string
 	groups []groupBox
 }
 
@@ -116,8 +117,24 @@ func (l *layout) addNode(node *topology.NUMANode, groups []topology.Group) {
 		box.memory = gib(bound) + " of " + gib(node.MemoryMiB) + " bound"
 		box.boundShare = float64(bound) / float64(node.MemoryMiB)
 	}
-	box.near = nearest(node)
+	box.near, box.huge = nearest(node), huge(node)
 	l.nodes = append(l.nodes, box)
+}
+
+// huge says how many huge pages are reserved on a NUMA node.
+func huge(node *topology.NUMANode) string {
+	var parts []string
+	for _, size := range slices.Backward(slices.Sorted(maps.Keys(node.HugePages))) {
+		unit, amount := "KiB", size
+		switch {
+		case size%(1<<20) == 0:
+			unit, amount = "GiB", size>>20
+		case size%(1<<10) == 0:
+			unit, amount = "MiB", size>>10
+		}
+		parts = append(parts, fmt.Sprintf("%d huge pages of %d %s", node.HugePages[size], amount, unit))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // gib prints MiB as GiB with one digit where it matters.
@@ -253,65 +270,4 @@ func (l *layout) counts() (reserved, owned int) {
 		}
 	}
 	return reserved, owned
-}
-
-// shape says what the machine consists of.
-func (l *layout) shape() string {
-	caches := map[int]bool{}
-	for _, cpu := range l.host.CPUs {
-		if cpu.Online && cpu.L3 != topology.Unknown {
-			caches[cpu.L3] = true
-		}
-	}
-	parts := []string{plural(l.host.OnlineCPUs().Size(), "CPU")}
-	if l.host.SiblingsKnown() {
-		parts = append(parts, plural(len(l.host.Cores()), "core"))
-	} else {
-		parts = append(parts, "siblings unknown")
-	}
-	if len(caches) > 0 {
-		parts = append(parts, plural(len(caches), "L3 cache"))
-	}
-	parts = append(parts, plural(len(l.host.NUMANodes), "NUMA node"))
-	return strings.Join(parts, ", ")
-}
-
-// origin says which facts come from where, and which are assumed.
-func (l *layout) origin() string {
-	bySource := map[topology.Source][]string{}
-	for fact, source := range l.host.Sources {
-		bySource[source] = append(bySource[source], string(fact))
-	}
-	var parts []string
-	for _, source := range slices.Sorted(maps.Keys(bySource)) {
-		facts := bySource[source]
-		slices.Sort(facts)
-		if source != topology.SourceAssumed {
-			parts = append(parts, fmt.Sprintf("from %s: %s", source, strings.Join(facts, ", ")))
-		}
-	}
-	if assumed := bySource[topology.SourceAssumed]; assumed != nil {
-		parts = append(parts, "assumed: "+strings.Join(assumed, ", "))
-	}
-	if len(parts) == 0 {
-		return ""
-	}
-	return "topology " + strings.Join(parts, "; ")
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-// printable replaces what would disturb a terminal: names come from Proxmox.
-func printable(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, name)
 }

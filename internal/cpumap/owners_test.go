@@ -18,19 +18,22 @@ func TestOwners(t *testing.T) {
 		{VMID: 100, Name: "db", Running: true, Pins: cpus(t, "1")},
 		{VMID: 101, Running: true, Pins: cpus(t, "5")},
 		{VMID: 102, Name: "stopped", Pins: cpus(t, "7")},
-		{VMID: 103, Name: "floating", Running: true, NUMA: []topology.NUMACell{{HostNodes: topology.CPUs(0, 1), MemoryMiB: 5}}},
+		{VMID: 103, Name: "floating", Running: true, VCPUs: 3, NUMA: []topology.NUMACell{{HostNodes: topology.CPUs(0, 1), MemoryMiB: 5}}},
 		{VMID: 104, Name: "template", Running: true, Template: true, Pins: cpus(t, "7")},
 		{VMID: 2001, Name: "workers-2001", Running: true, Pins: cpus(t, "2"), NUMA: []topology.NUMACell{{HostNodes: topology.CPUs(0), MemoryMiB: 10}}},
 	}
 	elsewhere := vm(t, 2009, "7", 0, 1000)
 	elsewhere.Host.Host = "pve-2"
-	got := cpumap.Owners(&h, []fleet.VM{vm(t, 2001, "3", 0, 1000), vm(t, 2002, "6", 1, 100), elsewhere})
+	shared := vm(t, 2003, "", 0, 0)
+	shared.Name, shared.VCPUs, shared.Cells = "shared-2003", 2, nil
+	got := cpumap.Owners(&h, []fleet.VM{vm(t, 2001, "3", 0, 1000), vm(t, 2002, "6", 1, 100), elsewhere, shared})
 	want := cpumap.Ownership{
 		CPUs: map[int]string{
 			0: cpumap.Reserved, 4: cpumap.Reserved,
 			1: "db (100)", 5: "guest 101", 2: "workers-2001", 6: "workers-2002",
 		},
 		BoundMiB: map[int]int64{0: 10 + 3, 1: 100 + 2},
+		Floating: []cpumap.Floater{{"floating (103)", 3}, {"shared-2003", 2}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("owners (-want +got):\n%s", diff)

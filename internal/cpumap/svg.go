@@ -26,6 +26,10 @@ const (
 	twoLines   = 360
 	hostHeader = 92
 	legendRow  = 24
+	// titleLetter and noteLetter are how wide a character of a NUMA node's title, and
+	// of the note behind it, is at most.
+	titleLetter = 9
+	noteLetter  = 7
 )
 
 // SVG draws hosts below each other as one picture that needs nothing else: light
@@ -111,7 +115,7 @@ func (p *picture) header(l *layout, y int) {
 	p.text("num end", right, y+32, fmt.Sprintf("%d free · %d owned · %d reserved", l.free, owned, reserved))
 	p.text("sub end", right, y+52, l.shape())
 	if l.host.Problem != "" {
-		p.text("warn", x, y+86, printable(l.host.Problem))
+		p.text("warn", x, y+86, fit(printable(l.host.Problem), right-x, 7))
 	}
 	p.bar(box{x, y + 64, right - x, 8}, int64(l.host.OnlineCPUs().Size()), l.barParts()...)
 }
@@ -140,7 +144,10 @@ func (p *picture) node(l *layout, row *nodeRow, node nodeBox, at box) {
 		p.text("note end", at.x+at.width-padding, noteY, note)
 	} else {
 		p.text("note", at.x+padding, noteY, note)
-		p.text("note end", at.x+at.width-padding, at.y+22, node.near)
+		room := at.width - 3*padding - titleLetter*len(node.title)
+		p.printf(`<g><title>%s</title>`, escape(node.near))
+		p.text("note end", at.x+at.width-padding, at.y+22, fit(node.near, room, noteLetter))
+		p.printf(`</g>`)
 	}
 	if node.boundShare >= 0 {
 		part := barPart{"used", int64(node.boundShare * 1000)}

@@ -2,6 +2,7 @@ package cpumap
 
 import (
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -139,10 +140,28 @@ func legendOf(l *layout) []legendItem {
 		items[i].x, items[i].row = x, row
 		x += width
 	}
-	if origin := l.origin(); origin != "" {
-		items = append(items, legendItem{text: origin, row: row + 1})
+	notes := append([]string{l.floating(), l.origin(), l.confidence()}, l.warnings()...)
+	for _, note := range notes {
+		for _, line := range linesOf(note, room/6) {
+			row++
+			items = append(items, legendItem{text: line, row: row})
+		}
 	}
 	return items
+}
+
+// linesOf breaks a sentence into lines of so many characters.
+func linesOf(sentence string, most int) []string {
+	var lines []string
+	for _, word := range strings.Fields(sentence) {
+		last := len(lines) - 1
+		if last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= most {
+			lines[last] += " " + word
+			continue
+		}
+		lines = append(lines, word)
+	}
+	return lines
 }
 
 func legendHeight(items []legendItem) int {

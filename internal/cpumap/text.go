@@ -95,13 +95,22 @@ func (w *writer) header() {
 	}
 	if len(w.host.CPUs) == 0 {
 		w.wrap(2, " ", "  CPUs unknown")
+		w.prose(w.warnings()...)
 		return
 	}
 	reserved, owned := w.counts()
 	w.wrap(2, ", ", strings.Split("  "+w.shape(), ", ")...)
 	w.wrap(2, ", ", fmt.Sprintf("  %d free", w.free), fmt.Sprintf("%d owned", owned), fmt.Sprintf("%d reserved", reserved))
-	if origin := w.origin(); origin != "" {
-		w.wrap(4, " ", strings.Split("  "+origin, " ")...)
+	w.prose(w.origin(), w.confidence())
+	w.prose(w.warnings()...)
+}
+
+// prose writes sentences, each indented and from a line of its own.
+func (w *writer) prose(sentences ...string) {
+	for _, sentence := range sentences {
+		if sentence != "" {
+			w.wrap(4, " ", strings.Split("  "+sentence, " ")...)
+		}
 	}
 }
 
@@ -115,7 +124,7 @@ func (w *writer) nodes() {
 	for _, node := range w.layout.nodes {
 		w.out.WriteByte('\n')
 		words := []string{node.title}
-		for _, word := range []string{node.memory, node.near} {
+		for _, word := range []string{node.memory, node.huge, node.near} {
 			if word != "" {
 				words = append(words, word)
 			}
@@ -182,4 +191,5 @@ func (w *writer) legend() {
 		}
 		w.wrap(6, "  ", text, plural(m.cpus.Size(), "CPU"), m.cpus.String())
 	}
+	w.prose(w.floating())
 }

@@ -38,6 +38,7 @@ func Table() []Row {
 		{Package: "topology", Floor: 0, Pure: true},
 
 		{Package: "fleet", Floor: 1, Pure: true},
+		{Package: "internal/sysfs", Floor: 1},
 		{Package: "topology/machines", Floor: 1, Support: true},
 
 		{Package: "generator", Floor: 2, Pure: true},
@@ -64,6 +65,7 @@ func Table() []Row {
 		{Package: "internal/approval", Floor: 6},
 		{Package: "internal/cloudprovider", Floor: 6},
 		{Package: "internal/controllers/*", Floor: 6},
+		{Package: "internal/doctor", Floor: 6},
 
 		{Package: "internal/operator", Floor: 7},
 		{Package: "internal/testenv", Floor: 7, Support: true},

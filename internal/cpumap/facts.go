@@ -1,0 +1,114 @@
+package cpumap
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// shape says what the machine consists of.
+func (l *layout) shape() string {
+	caches := map[int]bool{}
+	for _, cpu := range l.host.CPUs {
+		if cpu.Online && cpu.L3 != topology.Unknown {
+			caches[cpu.L3] = true
+		}
+	}
+	parts := []string{plural(l.host.OnlineCPUs().Size(), "CPU")}
+	if l.host.SiblingsKnown() {
+		parts = append(parts, plural(len(l.host.Cores()), "core"))
+	} else {
+		parts = append(parts, "siblings unknown")
+	}
+	if len(caches) > 0 {
+		parts = append(parts, plural(len(caches), "L3 cache"))
+	}
+	parts = append(parts, plural(len(l.host.NUMANodes), "NUMA node"))
+	return strings.Join(parts, ", ")
+}
+
+// origin says which facts come from where, and which are assumed.
+func (l *layout) origin() string {
+	bySource := map[topology.Source][]string{}
+	for fact, source := range l.host.Sources {
+		bySource[source] = append(bySource[source], string(fact))
+	}
+	var parts []string
+	for _, source := range slices.Sorted(maps.Keys(bySource)) {
+		facts := bySource[source]
+		slices.Sort(facts)
+		if source != topology.SourceAssumed {
+			parts = append(parts, fmt.Sprintf("from %s: %s", source, strings.Join(facts, ", ")))
+		}
+	}
+	if assumed := bySource[topology.SourceAssumed]; assumed != nil {
+		parts = append(parts, "assumed: "+strings.Join(assumed, ", "))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "topology " + strings.Join(parts, "; ")
+}
+
+// confidence says how well the host is known, and what to do about what is not.
+func (l *layout) confidence() string {
+	level, missing := l.host.Confidence(), l.host.Missing()
+	if len(missing) == 0 {
+		return "confidence " + string(level)
+	}
+	names := make([]string, len(missing))
+	for i, fact := range missing {
+		names[i] = string(fact)
+	}
+	text := fmt.Sprintf("confidence %s: not known of all: %s", level, strings.Join(names, ", "))
+	if source := l.host.Sources[topology.FactCPUs]; source != topology.SourceCollected && source != topology.SourceAgent {
+		text += "; `numaform topology collect` on the host tells it"
+	}
+	return text
+}
+
+// warnings are about sources that contradict each other or could not be read, and
+// about a host that takes no guests for now.
+func (l *layout) warnings() []string {
+	var texts []string
+	if l.host.Maintenance {
+		texts = append(texts, "in maintenance: Proxmox' HA keeps guests off this host, so it takes no new nodes")
+	}
+	for _, warning := range l.host.Warnings {
+		texts = append(texts, "warning: "+printable(warning))
+	}
+	return texts
+}
+
+// floating names who has no CPUs of their own, or is empty.
+func (l *layout) floating() string {
+	if len(l.owners.Floating) == 0 {
+		return ""
+	}
+	texts := make([]string, len(l.owners.Floating))
+	for i, guest := range l.owners.Floating {
+		texts[i] = printable(guest.Name) + " " + plural(guest.VCPUs, "vCPU")
+	}
+	return "not pinned: " + strings.Join(texts, ", ")
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// printable replaces what would disturb a terminal: names come from Proxmox.
+func printable(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, name)
+}

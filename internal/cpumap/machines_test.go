@@ -1,0 +1,72 @@
+package cpumap_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/cpumap"
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+// busy is a recorded machine with its first core kept for the host, a VM on half of
+// every second group of CPUs, and guests that are not pinned.
+func busy(t testing.TB, name string) drawing {
+	t.Helper()
+	h := load(t, name)
+	h.ReservedCPUs = h.Cores()[0].CPUs
+	var vms []fleet.VM
+	for i, group := range h.Groups() {
+		var taken topology.CPUSet
+		for _, core := range h.Cores() {
+			if core.CPUs.IsSubsetOf(group.CPUs) && !core.CPUs.Equal(h.ReservedCPUs) && 2*taken.Size() < group.CPUs.Size() {
+				taken = taken.Union(core.CPUs)
+			}
+		}
+		if i%2 == 0 && !taken.IsEmpty() {
+			vms = append(vms, vm(t, 2001+i, taken.String(), max(group.NUMANode, 0), int64(taken.Size())<<10))
+		}
+	}
+	h.Guests = []topology.Guest{
+		{VMID: 100, Name: "gateway", Kind: topology.GuestContainer, Running: true, VCPUs: 1},
+		{VMID: 101, Name: "backup", Kind: topology.GuestVM, Running: true, VCPUs: 4},
+	}
+	if name == "opteron-6276-4s-8node" {
+		h.Warnings = []string{"its notes cannot be read, so a topology that is published there is not known: grant Sys.Audit on /"}
+	}
+	return drawing{h, cpumap.Owners(&h, vms)}
+}
+
+// TestMachines draws every recorded machine: as text for a wide and a narrow
+// terminal, and as a picture.
+func TestMachines(t *testing.T) {
+	t.Parallel()
+	for _, name := range machines.Names() {
+		d := busy(t, name)
+		wide := cpumap.Text(&d.host, d.owners, cpumap.Options{Width: 120})
+		thin := cpumap.Text(&d.host, d.owners, cpumap.Options{Width: 48})
+		golden(t, "machines/"+name+".txt", []byte("width 120\n\n"+wide+"\nwidth 48\n\n"+thin))
+		svg := cpumap.SVG([]topology.Host{d.host}, map[topology.HostID]cpumap.Ownership{d.host.ID(): d.owners})
+		wellFormed(t, svg)
+		golden(t, "machines/"+name+".svg", svg)
+	}
+}
+
+// TestWarnings are on the map in both kinds, also of a host of which nothing else is
+// known in the text.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	h := load(t, "laptop-i5-m560-2c4t")
+	h.Maintenance, h.Warnings = true, []string{"guest 9 does not describe\x1b[2J the host"}
+	svg := string(cpumap.SVG([]topology.Host{h}, nil))
+	unread := topology.Host{Region: "region-1", Name: "pve-9", Maintenance: true, Warnings: h.Warnings}
+	for what, drawn := range map[string]string{
+		"text": cpumap.Text(&h, cpumap.Ownership{}, cpumap.Options{}), "picture": svg,
+		"text of nothing": cpumap.Text(&unread, cpumap.Ownership{}, cpumap.Options{}),
+	} {
+		if !strings.Contains(drawn, "in maintenance: ") || !strings.Contains(drawn, "warning: guest 9 does not describe?[2J the host") {
+			t.Errorf("the %s lacks a warning:\n%s", what, drawn)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package topology
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// again is how a source that does not fit is mended.
+const again = "run `numaform topology collect` on the host again"
+
+// dropForeign leaves out sources that the live host contradicts: those of another
+// machine, and those of this one before its hardware or firmware changed. Their
+// siblings and caches would be wrong, and a wrong sibling gives a core away twice. It
+// returns a warning for each.
+func dropForeign(machines []Machine) ([]Machine, []string) {
+	var report, status *Machine
+	for i := range machines {
+		switch machines[i].Sources[FactCPUs] {
+		case SourceReport:
+			report = &machines[i]
+		case SourceStatus:
+			status = &machines[i]
+		}
+	}
+	var kept []Machine
+	var warnings []string
+	for _, m := range byRank(machines, FactCPUs) {
+		source := m.Sources[FactCPUs]
+		why := ""
+		switch {
+		case source == "" || source.rank() >= SourceReport.rank():
+		case report != nil:
+			why = m.contradictsReport(report)
+		case status != nil:
+			why = m.contradictsCounts(status)
+		}
+		if why == "" {
+			kept = append(kept, m)
+			continue
+		}
+		warnings = append(warnings, fmt.Sprintf("%s is not used: %s: it is of another machine, or of before a change; %s",
+			source.name(), why, again))
+	}
+	return kept, warnings
+}
+
+// contradictsReport says how what is listed differs from the live CPUs. A CPU that
+// went offline since changes nothing, while one that came online may be a sibling that
+// nobody has told of.
+func (m *Machine) contradictsReport(live *Machine) string {
+	listed, has := m.cpuIDs(), live.cpuIDs()
+	partial := m.Sources[FactCPUs] == SourceCapacity // has the online CPUs alone, and tells no siblings
+	switch added := live.OnlineCPUs().Difference(m.OnlineCPUs()); {
+	case !listed.IsSubsetOf(has), !partial && !listed.Equal(has):
+		return fmt.Sprintf("it lists CPUs %s, but the host has %s", listed, has)
+	case !partial && !added.IsEmpty():
+		return fmt.Sprintf("it lists CPUs %s as offline, but they are online", added)
+	case live.told(FactNUMA) && m.told(FactNUMA) && !m.nodeIDs().IsSubsetOf(live.nodeIDs()):
+		return fmt.Sprintf("it lists NUMA nodes %s, but the host has %s", m.nodeIDs(), live.nodeIDs())
+	case m.Model != "" && live.Model != "" && !slices.Equal(strings.Fields(m.Model), strings.Fields(live.Model)):
+		return fmt.Sprintf("it is of an %s, but the host has an %s", quote(m.Model), quote(live.Model))
+	default:
+		return ""
+	}
+}
+
+// contradictsCounts is for hosts whose report cannot be read.
+func (m *Machine) contradictsCounts(live *Machine) string {
+	listed, has := m.OnlineCPUs().Size(), live.OnlineCPUs().Size()
+	if listed == has {
+		return ""
+	}
+	return fmt.Sprintf("it lists %d CPUs, but Proxmox counts %d", listed, has)
+}
+
+// name is the source in a sentence for a user: where it is, so that it can be mended.
+func (s Source) name() string {
+	switch s {
+	case SourceAgent:
+		return "the topology that is published in Proxmox"
+	case SourceCollected:
+		return "the collected file under machines"
+	case SourceCapacity:
+		return "VM node-capacity"
+	default:
+		return "the " + string(s)
+	}
+}

@@ -1,0 +1,70 @@
+package topology
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// The lines between which a host's topology is published in Proxmox: in the host's
+// notes, or in the description of a VM. They make it a comment of Markdown, so that
+// Proxmox does not show it.
+const (
+	publishedBegin = "<!-- numaform-topology"
+	publishedEnd   = "-->"
+)
+
+// ParsePublished finds the one topology that is published in a host's notes or a
+// VM's description, and reads it strictly: everybody who may write notes may write
+// this. It reports false if none is there. Its facts are marked as the agent's.
+func ParsePublished(notes string) (Machine, bool, error) {
+	text, found, err := findPublished(notes)
+	if err != nil || !found {
+		return Machine{}, found, err
+	}
+	file, err := ParseCollectedFile([]byte(text))
+	if err != nil {
+		return Machine{}, true, fmt.Errorf("reading what stands behind the line %q: %w", publishedBegin, err)
+	}
+	return file.machine().WithSource(SourceAgent), true, nil
+}
+
+// findPublished returns the text between the two lines.
+func findPublished(notes string) (text string, found bool, err error) {
+	within := false
+	var out strings.Builder
+	for line := range strings.Lines(notes) {
+		switch trimmed := strings.TrimSpace(line); {
+		case trimmed == publishedBegin && (within || found):
+			return "", true, fmt.Errorf("the line %q stands there twice: remove one of the two topologies", publishedBegin)
+		case trimmed == publishedBegin:
+			within = true
+		case within && trimmed == publishedEnd:
+			within, found = false, true
+		case within:
+			out.WriteString(line)
+		}
+	}
+	if within {
+		return "", true, fmt.Errorf("the line %q has no line %q behind it: the text is cut off; publish it again", publishedBegin, publishedEnd)
+	}
+	return out.String(), found, nil
+}
+
+// Published returns the file as it is published: in one line, as Proxmox bounds
+// notes to 64 KiB and a VM's description to 8 KiB. It ends with a line break.
+func (f CollectedFile) Published() ([]byte, error) {
+	if f.NUMANodes == nil || f.CPUs == nil {
+		return nil, errors.New("publishing topology: no CPUs are known")
+	}
+	var out bytes.Buffer
+	out.WriteString(publishedBegin + "\n")
+	// The encoder writes < and > as escapes, so no name can end the comment.
+	if err := json.NewEncoder(&out).Encode(f); err != nil {
+		return nil, fmt.Errorf("publishing topology: %w", err)
+	}
+	out.WriteString(publishedEnd + "\n")
+	return out.Bytes(), nil
+}
