@@ -34,7 +34,8 @@ type Backend struct {
 // Region is a Proxmox cluster that the fleet runs on.
 type Region struct {
 	Name topology.RegionName `json:"name"`
-	// Endpoint is the URL of the Proxmox API without a path: https://pve-1:8006/.
+	// Endpoint is the URL of the Proxmox API without a path: https://pve-1:8006/. It is
+	// empty where there are several; the environment of the engine names one then.
 	Endpoint string `json:"endpoint"`
 	Insecure bool   `json:"insecure,omitempty"`
 }

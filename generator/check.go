@@ -158,9 +158,13 @@ func checkHost(name topology.HostName) error {
 	return checkMatch("host", string(name), placeName, placeProblem)
 }
 
-// checkEndpoint accepts a URL as the provider wants it. The value of one with a
+// checkEndpoint accepts a URL as the provider wants it, or none, where the
+// environment of the engine names one of several. The value of one with a
 // password is not repeated.
 func checkEndpoint(field, value string) error {
+	if value == "" {
+		return nil
+	}
 	if hasUserinfo(value) {
 		return &FieldError{Field: field, Problem: "has a user or password in it: " +
 			"remove them and set PROXMOX_VE_API_TOKEN, or PROXMOX_VE_USERNAME and PROXMOX_VE_PASSWORD"}

@@ -45,7 +45,10 @@ func renderShard(f *fleet.Fleet, host topology.HostID, provider string) ([]byte,
 	}
 	body.AppendNewline()
 	settings := body.AppendNewBlock("provider", []string{providerName}).Body()
-	setText(settings, "endpoint", region.Endpoint)
+	// One of several endpoints comes from the environment: that which answers.
+	if region.Endpoint != "" {
+		setText(settings, "endpoint", region.Endpoint)
+	}
 	settings.SetAttributeValue("insecure", cty.BoolVal(region.Insecure))
 	return hclwrite.Format(file.Bytes()), nil
 }

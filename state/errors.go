@@ -176,9 +176,16 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	case text == "":
 		failure.Text = w.hidden.hide(err.Error())
 	default:
-		if failure.Backend = w.unreachable(text); failure.Backend != "" {
-			failure.Text = brief(text)
-		}
+		w.explain(failure)
 	}
 	return failure
+}
+
+// explain shortens what the engine said where we know better what it means.
+func (w *Workspace) explain(failure *CommandError) {
+	if mend, needed := w.needsProvider(failure.Text); needed && failure.Operation == "initializing" {
+		failure.Text = brief(failure.Text) + ": " + mend
+	} else if failure.Backend = w.unreachable(failure.Text); failure.Backend != "" {
+		failure.Text = brief(failure.Text)
+	}
 }

@@ -29,6 +29,8 @@ const (
 	KindByHand Kind = "by-hand"
 	// KindRecovery: what an earlier change left unfinished.
 	KindRecovery Kind = "recovery"
+	// KindUpdate: tags, pool or security groups of VMs follow their class, in place.
+	KindUpdate Kind = "update"
 	// KindRepair: drift is taken back.
 	KindRepair Kind = "repair"
 )
@@ -92,6 +94,9 @@ type Open struct {
 	// Made are new VMs of which nobody has looked yet whether another writer gave the
 	// same CPUs away.
 	Made []guard.Target `json:"made,omitempty"`
+	// Updated are VMs whose files say other tags, another pool or other security groups
+	// than they may have by now.
+	Updated []fleet.Key `json:"updated,omitempty"`
 	// Change is the id of the change that is under way there, if it is an earlier one
 	// that goes on beside this.
 	Change string `json:"change,omitempty"`

@@ -56,6 +56,7 @@ func newCanned(t *testing.T) *canned {
 		"memory":  map[string]any{"total": 16 << 30},
 	})
 	c.say("/nodes/pve-1/report", report(eightCPUs))
+	c.say("/nodes/pve-1/config", map[string]any{"digest": "0"})
 	return c
 }
 

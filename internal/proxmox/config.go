@@ -20,9 +20,9 @@ var (
 	hostNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 )
 
-// check returns the API's URL, or every mistake in the configuration.
-func (cfg *Config) check() (string, error) {
-	base, err := apiURL(cfg.URL)
+// check returns the API's endpoints, or every mistake in the configuration.
+func (cfg *Config) check() (*endpoints, error) {
+	hosts, err := newEndpoints(cfg)
 	errs := []error{err, cfg.checkCredential()}
 	if cfg.Region == "" {
 		errs = append(errs, errors.New("region: is empty: name the Proxmox cluster"))
@@ -38,7 +38,7 @@ func (cfg *Config) check() (string, error) {
 			errs = append(errs, fmt.Errorf("hosts: %q is no name of a Proxmox host: give it as `pvecm nodes` prints it", host))
 		}
 	}
-	return base, errors.Join(errs...)
+	return hosts, errors.Join(errs...)
 }
 
 func (cfg *Config) checkCredential() error {

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/topology"
@@ -53,7 +54,7 @@ func (e *Error) Unwrap() error { return e.cause }
 
 // reason is the error in short, for a host's Problem.
 func (e *Error) reason() string {
-	if e.Status == 0 {
+	if e.Status == 0 || e.Status == http.StatusOK {
 		return e.Text
 	}
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.Status, e.Text))
@@ -78,6 +79,14 @@ func (e *Error) noAnswer() bool {
 	return e.Status == 0 || e.Status == statusUnreachable || e.Status == statusTimeout
 }
 
+// Unreachable reports whether no host of the region answered: what was asked may be
+// right, and the region is down, or the way to it. A certificate that is wrong, or an
+// answer that is none of Proxmox', is not that.
+func (e *Error) Unreachable() bool {
+	var verification *tls.CertificateVerificationError
+	return e.noAnswer() && !errors.As(e.cause, &verification) && !errors.Is(e.cause, context.Canceled)
+}
+
 // gone reports whether the guest that was asked for does not exist (any more).
 func (e *Error) gone() bool {
 	return e.Status == http.StatusInternalServerError && strings.Contains(e.Text, "does not exist")
@@ -97,7 +106,7 @@ func (e *Error) retryable() bool {
 
 // explain makes an *Error of whatever a request of path returned.
 func (c *Client) explain(path string, err error) *Error {
-	e := &Error{Region: c.cfg.Region, Endpoint: strings.TrimSuffix(c.base, apiPath), Path: path}
+	e := &Error{Region: c.cfg.Region, Endpoint: c.endpoints.host(), Path: path}
 	var status *statusError
 	if errors.As(err, &status) {
 		e.Status, e.Text = status.code, status.text
@@ -121,11 +130,12 @@ var permission = regexp.MustCompile(`^Permission check failed \((/[^,]*), ([^)]+
 func (c *Client) mendStatus(e *Error) string {
 	switch e.Status {
 	case http.StatusUnauthorized:
-		if c.cfg.TokenID != "" {
-			return fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`",
-				c.cfg.TokenID, strings.SplitN(c.cfg.TokenID, "!", 2)[0])
+		login := c.credential()
+		if login.TokenID != "" {
+			return fmt.Sprintf("check token_id and token_secret of API token %s, and whether it expired, with `pveum user token list %s`",
+				login.TokenID, strings.SplitN(login.TokenID, "!", 2)[0])
 		}
-		return fmt.Sprintf("check username and password of %s", c.cfg.Username)
+		return fmt.Sprintf("check username and password of %s", login.Username)
 	case http.StatusForbidden:
 		path, privilege := "/", "the privilege"
 		if found := permission.FindStringSubmatch(e.Text); found != nil {
@@ -140,11 +150,27 @@ func (c *Client) mendStatus(e *Error) string {
 
 // grant says how to give the client's credential a privilege to read.
 func (c *Client) grant(path, privilege string) string {
-	who := fmt.Sprintf("--users '%s'", c.cfg.Username)
-	if c.cfg.TokenID != "" {
-		who = fmt.Sprintf("--tokens '%s'", c.cfg.TokenID)
+	return fmt.Sprintf("grant %s on %s: %s", privilege, path, c.entry(path, privilege, "PVEAuditor"))
+}
+
+// entry is the line that gives the client's credential a role of numaform's that has
+// the privilege, or another one. A token without privileges of its own has its user's.
+func (c *Client) entry(path, privilege, otherwise string) string {
+	for _, role := range Roles() {
+		if slices.Contains(role.Privileges, privilege) {
+			otherwise = role.Name
+			break
+		}
 	}
-	return fmt.Sprintf("grant %s on %s: pveum acl modify %s --roles PVEAuditor %s", privilege, path, path, who)
+	who := c.User()
+	line := fmt.Sprintf("pveum acl modify %s --roles %s --users '%s'", path, otherwise, who)
+	if token := c.TokenID(); token != "" {
+		line += fmt.Sprintf(" --tokens '%s'", token)
+	}
+	if path == "/" {
+		line += " --propagate 0"
+	}
+	return line
 }
 
 // explainConnection says what to do about an error that is no answer of Proxmox.
@@ -154,10 +180,13 @@ func (c *Client) explainConnection(e *Error) {
 		name         x509.HostnameError
 		unknown      x509.UnknownAuthorityError
 		network      net.Error
+		none         *unreachedError
 	)
 	switch {
 	case errors.Is(e.cause, context.Canceled):
 		e.Mend = "the command was interrupted"
+	case errors.As(e.cause, &none):
+		e.Mend = "check url and urls, and that one of these hosts is up and pveproxy runs on it"
 	case errors.As(e.cause, &name):
 		e.Mend = "use a host name in url that the certificate is for"
 	case errors.As(e.cause, &unknown):

@@ -36,6 +36,21 @@ func (e *ExecError) Error() string {
 	return fmt.Sprintf("command in vm %d on host %s ended with %s: run it in the guest to see what it prints", e.VM.VMID, e.VM.Host, end)
 }
 
+// Ping asks whether a guest's agent answers; its error says why not.
+func (c *Client) Ping(ctx context.Context, vm Owned) error {
+	config, err := c.configOf(ctx, vm)
+	if err == nil && config == nil {
+		err = fmt.Errorf("it is not on host %s of region %s", vm.Host, c.cfg.Region)
+	}
+	if err == nil {
+		err = c.send(ctx, http.MethodPost, vm.path()+"/agent/ping", nil, nil)
+	}
+	if err != nil {
+		return fmt.Errorf("asking the guest agent of vm %d: %w", vm.VMID, err)
+	}
+	return nil
+}
+
 // Exec runs a command in a guest through its agent and waits for its end. A command
 // whose exit code is not 0 is an *ExecError.
 func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {

@@ -25,11 +25,15 @@ type guestsRead struct {
 	gone []resource
 	// capacity is the host as a node-capacity VM describes it.
 	capacity topology.Machine
+	// published are the VMs in whose description the host's topology is published,
+	// and what stands there.
+	published map[int]topology.Machine
 }
 
 // readGuests adds the guests' running values to the host, and a Problem if some
 // cannot be read: then nobody knows which CPUs they are pinned to.
 func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource) guestsRead {
+	guests = slices.SortedFunc(slices.Values(guests), func(a, b resource) int { return cmp.Compare(a.VMID, b.VMID) })
 	configs := make([]values, len(guests))
 	errs := make([]error, len(guests))
 	var group errgroup.Group
@@ -70,28 +74,13 @@ func (f *guestsRead) add(host *topology.Host, listed resource, config values, er
 		host.Templates = append(host.Templates, readTemplate(guest, config))
 	case isCapacity(guest):
 		f.addCapacity(host, guest, config)
+	case isPublisher(guest, config):
+		f.addPublished(host, guest, config)
 	}
-	if guest.Template || isCapacity(guest) { // these never run
+	if guest.Template || isCapacity(guest) || isPublisher(guest, config) { // these never run
 		guest.VCPUs, guest.MemoryMiB, guest.Pins, guest.NUMA = 0, 0, topology.CPUSet{}, nil
 	}
 	host.Guests = append(host.Guests, guest)
-}
-
-// isCapacity tells the VM by which karpenter-provider-proxmox' host daemon
-// describes a host.
-func isCapacity(guest topology.Guest) bool {
-	return guest.Name == "node-capacity" && guest.Kind == topology.GuestVM && !guest.Running && slices.Contains(guest.Tags, "karpenter")
-}
-
-// addCapacity reads the host's topology from such a VM.
-func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, config values) {
-	cells, err := readCells(config)
-	if err == nil {
-		f.capacity, err = topology.FromCapacity(config["affinity"], cells)
-	}
-	if err != nil {
-		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d does not describe the host: %s", guest.VMID, err))
-	}
 }
 
 // listedGuest is a guest as /cluster/resources knows it.

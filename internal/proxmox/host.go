@@ -24,9 +24,7 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 		return hostRead{}
 	}
 	guests := c.readGuests(ctx, host, listing.guests)
-	var warnings []string
-	host.Machine, warnings = topology.Merge(c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts)
-	host.Warnings = append(host.Warnings, warnings...)
+	c.mergeSources(ctx, host, found, &guests)
 	return hostRead{gone: guests.gone, version: found.version}
 }
 

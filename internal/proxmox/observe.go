@@ -15,10 +15,10 @@ type Observe func(method, path string, code int, took time.Duration)
 // observed sends a request and tells of it.
 func (t *transport) observed(req *http.Request) (*http.Response, error) {
 	if t.observe == nil {
-		return t.exchange(req)
+		return t.inTurn(req)
 	}
 	began := time.Now()
-	res, err := t.exchange(req)
+	res, err := t.inTurn(req)
 	code := 0
 	var refused *statusError
 	switch {

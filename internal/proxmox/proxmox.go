@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pve "github.com/luthermonson/go-proxmox"
@@ -30,6 +31,8 @@ type Config struct {
 	Region topology.RegionName
 	// URL is that of any host of the cluster, with or without /api2/json.
 	URL string
+	// URLs are those of further hosts, which are asked if it does not answer.
+	URLs []string
 	// Insecure accepts any certificate.
 	Insecure bool
 	// CA holds the certificates to trust in PEM, or nothing for the system's.
@@ -38,6 +41,9 @@ type Config struct {
 	// Either a token or a user with password.
 	TokenID, TokenSecret string
 	Username, Password   string
+	// Reread, if set, is asked for the credential before it is used, for it may have
+	// been changed meanwhile.
+	Reread func() (Credential, error)
 
 	// Hosts are those that may be used; empty means all. Others are not asked
 	// and stand in the Snapshot with a Problem, for their VMIDs are taken.
@@ -56,9 +62,11 @@ type Config struct {
 
 // Client reads one Proxmox cluster. It may be used by several goroutines.
 type Client struct {
-	cfg  Config
-	base string // ends in /api2/json
-	http *http.Client
+	cfg       Config
+	endpoints *endpoints
+	http      *http.Client
+
+	credentials atomic.Pointer[Credential]
 
 	// mu guards the two fields below.
 	mu sync.Mutex
@@ -69,7 +77,7 @@ type Client struct {
 
 // New returns a client of the cluster. It does not connect to it.
 func New(cfg Config) (*Client, error) {
-	base, err := cfg.check()
+	hosts, err := cfg.check()
 	if err != nil {
 		return nil, fmt.Errorf("reading region %q of numaform.yaml: %w", cfg.Region, err)
 	}
@@ -79,19 +87,17 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = defaultTimeout
 	}
-	transport, err := newTransport(cfg)
+	transport, err := newTransport(cfg, hosts)
 	if err != nil {
 		return nil, fmt.Errorf("reading region %q of numaform.yaml: %w", cfg.Region, err)
 	}
-	c := &Client{cfg: cfg, base: base, http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}
-	if cfg.TokenID != "" {
-		c.api = c.newAPI(pve.WithAPIToken(cfg.TokenID, cfg.TokenSecret))
-	}
+	c := &Client{cfg: cfg, endpoints: hosts, http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}
+	c.credentials.Store(&Credential{cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password})
 	return c, nil
 }
 
 func (c *Client) newAPI(auth pve.Option) *pve.Client {
-	return pve.NewClient(c.base, pve.WithHTTPClient(c.http), pve.WithUserAgent(userAgent), auth)
+	return pve.NewClient(c.endpoints.bases[0], pve.WithHTTPClient(c.http), pve.WithUserAgent(userAgent), auth)
 }
 
 // Region returns the name of the client's cluster.
@@ -103,11 +109,12 @@ const rootUser = "root@pam"
 // CanSetAffinity reports whether Proxmox lets this client's credential set the
 // affinity of VMs, and why not.
 func (c *Client) CanSetAffinity() (bool, string) {
-	who := "user " + c.cfg.Username
-	if c.cfg.TokenID != "" {
-		who = "API token " + c.cfg.TokenID
+	login := c.credential()
+	who := "user " + login.Username
+	if login.TokenID != "" {
+		who = "API token " + login.TokenID
 	}
-	if c.cfg.TokenID == "" && c.cfg.Username == rootUser {
+	if login.TokenID == "" && login.Username == rootUser {
 		return true, ""
 	}
 	return false, fmt.Sprintf("region %s: Proxmox lets only %s with a password set affinity, not %s: "+
@@ -116,13 +123,20 @@ func (c *Client) CanSetAffinity() (bool, string) {
 }
 
 // ProviderEnv returns the environment by which the bpg/proxmox provider logs in
-// as this client does. Its values are secret.
+// as this client does, read anew; and of several endpoints, that which answered last.
+// Its values are secret.
 func (c *Client) ProviderEnv() map[string]string {
-	if c.cfg.TokenID != "" {
-		return map[string]string{"PROXMOX_VE_API_TOKEN": c.cfg.TokenID + "=" + c.cfg.TokenSecret}
+	c.mu.Lock()
+	c.renew()
+	c.mu.Unlock()
+	env, login := map[string]string{}, c.credential()
+	if login.TokenID != "" {
+		env["PROXMOX_VE_API_TOKEN"] = login.TokenID + "=" + login.TokenSecret
+	} else {
+		env["PROXMOX_VE_USERNAME"], env["PROXMOX_VE_PASSWORD"] = login.Username, login.Password
 	}
-	return map[string]string{
-		"PROXMOX_VE_USERNAME": c.cfg.Username,
-		"PROXMOX_VE_PASSWORD": c.cfg.Password,
+	if len(c.cfg.URLs) > 0 { // also if all are one host: then no file names it either
+		env["PROXMOX_VE_ENDPOINT"] = c.endpoints.host() + "/"
 	}
+	return env
 }

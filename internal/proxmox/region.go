@@ -136,6 +136,8 @@ func (c *Client) hosts(region *regionRead, wanted []topology.HostName) []topolog
 	var hosts []topology.Host
 	for _, name := range slices.Sorted(maps.Keys(region.online)) {
 		host := topology.Host{Region: c.cfg.Region, Name: name, Online: region.online[name]}
+		// Newer Proxmox tells it of hosts too; where it does not, none is in maintenance.
+		host.Maintenance = region.nodes[name].HAState == "maintenance"
 		host.Storages = region.storages[host.Name]
 		if region.warning != "" {
 			host.Warnings = []string{region.warning}
@@ -151,16 +153,24 @@ func (c *Client) hosts(region *regionRead, wanted []topology.HostName) []topolog
 	return append(hosts, c.absent(region, slices.Concat(c.cfg.Hosts, wanted))...)
 }
 
+// absent returns the hosts that somebody names and the cluster does not have, so that
+// a misspelled name is seen.
 func (c *Client) absent(region *regionRead, wanted []topology.HostName) []topology.Host {
 	known := slices.Sorted(maps.Keys(region.online))
 	var hosts []topology.Host
-	slices.Sort(wanted)
-	for _, name := range slices.Compact(wanted) {
-		if !slices.Contains(known, name) {
-			hosts = append(hosts, topology.Host{Region: c.cfg.Region, Name: name, Problem: fmt.Sprintf(
-				"is not in the cluster, whose hosts are %v: correct hosts in numaform.yaml", known,
-			)})
+	named := append(slices.Sorted(maps.Keys(c.cfg.Machines)), wanted...)
+	slices.Sort(named)
+	for _, name := range slices.Compact(named) {
+		if slices.Contains(known, name) {
+			continue
 		}
+		key := "hosts"
+		if _, ok := c.cfg.Machines[name]; ok && !slices.Contains(c.cfg.Hosts, name) {
+			key = "machines"
+		}
+		hosts = append(hosts, topology.Host{Region: c.cfg.Region, Name: name, Problem: fmt.Sprintf(
+			"is not in the cluster, whose hosts are %v: correct %s in numaform.yaml", known, key,
+		)})
 	}
 	return hosts
 }

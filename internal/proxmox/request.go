@@ -16,6 +16,9 @@ const (
 	retryAfter = 200 * time.Millisecond
 )
 
+// ticketPath is where a user logs in.
+const ticketPath = "/access/ticket"
+
 // get reads a path into a value, and again if the request may yet succeed. Its
 // errors are *Error, or the context's.
 func (c *Client) get(ctx context.Context, path string, into any) error {
@@ -51,18 +54,19 @@ func (c *Client) get(ctx context.Context, path string, into any) error {
 func (c *Client) login(ctx context.Context) (*pve.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.api != nil && (c.cfg.TokenID != "" || time.Now().Before(c.expires)) {
+	c.renew()
+	user := c.credential()
+	if c.api != nil && (user.TokenID != "" || time.Now().Before(c.expires)) {
 		return c.api, nil
 	}
-	credentials := &pve.Credentials{Username: c.cfg.Username, Password: c.cfg.Password}
+	credentials := &pve.Credentials{Username: user.Username, Password: user.Password}
 	fresh := c.newAPI(pve.WithCredentials(credentials))
-	const path = "/access/ticket"
 	if _, err := fresh.Ticket(ctx, credentials); err != nil {
-		return nil, c.explain(path, err)
+		return nil, c.explain(ticketPath, err)
 	}
 	session := fresh.Session()
 	if session == nil || session.Ticket == "" || strings.HasPrefix(session.Ticket, "PVE:!tfa!") {
-		e := c.explain(path, &statusError{code: http.StatusUnauthorized, text: "the login needs a second factor"})
+		e := c.explain(ticketPath, &statusError{code: http.StatusUnauthorized, text: "the login needs a second factor"})
 		e.Mend = "use an API token, or a user without a second factor"
 		return nil, e
 	}
@@ -75,7 +79,7 @@ func (c *Client) login(ctx context.Context) (*pve.Client, error) {
 func (c *Client) logout(used *pve.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cfg.TokenID == "" && c.api == used {
+	if c.credential().TokenID == "" && c.api == used {
 		c.api = nil
 	}
 }

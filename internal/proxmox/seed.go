@@ -64,7 +64,7 @@ func (c *Client) upload(ctx context.Context, api *pve.Client, path, name string,
 	if err != nil {
 		return "", err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoints.bases[0]+path, bytes.NewReader(body))
 	if err != nil {
 		return "", err
 	}
@@ -113,8 +113,8 @@ func form(name string, image []byte) (body []byte, kind string, err error) {
 
 // authorize gives a request the client's credential.
 func (c *Client) authorize(req *http.Request, api *pve.Client) {
-	if c.cfg.TokenID != "" {
-		req.Header.Set("Authorization", "PVEAPIToken="+c.cfg.TokenID+"="+c.cfg.TokenSecret)
+	if login := c.credential(); login.TokenID != "" {
+		req.Header.Set("Authorization", "PVEAPIToken="+login.TokenID+"="+login.TokenSecret)
 		return
 	}
 	session := api.Session()

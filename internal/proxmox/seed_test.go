@@ -161,7 +161,7 @@ func TestUploadSeedFails(t *testing.T) {
 				cfg.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}}
 				cfg.ACL = []pvesim.ACL{{Path: "/", Subject: "numaform@pve", Role: "Audit"}}
 			},
-			want: "grant Datastore.AllocateTemplate on /storage/local: pveum acl modify /storage/local --roles ROLE --tokens",
+			want: "grant Datastore.AllocateTemplate on /storage/local: pveum acl modify /storage/local --roles NumaformSeed --users",
 		},
 		"task fails": {
 			prep: func(s *pvesim.Server) {

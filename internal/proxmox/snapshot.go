@@ -34,8 +34,9 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 
 // Snapshot reads the region, at most three calls at once (Config.MaxInFlight):
 // one for the report of each host, one per guest, templates included, and for the
-// region two, or three if it has several hosts. So these are never more than three
-// per host and one per guest. A login by password adds one an hour, and only what
+// region two, or three if it has several hosts; one more for the notes of each host
+// whose siblings or caches nothing else tells. So these are never more than three per
+// host, one per guest, and one. A login by password adds one an hour, and only what
 // goes wrong adds more: a host whose report cannot be read is asked for its status,
 // some failures are tried again, and guests that moved are looked for. A host that
 // cannot be read has a Problem; the error is for what no host can be used without.
@@ -46,6 +47,9 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	}
 	hosts := c.hosts(region, nil)
 	if err := c.readHosts(ctx, region, hosts, c.readHost); err != nil {
+		return nil, err
+	}
+	if err := c.checkVersion(region.Version); err != nil {
 		return nil, err
 	}
 	snapshot := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
@@ -66,9 +70,11 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 		if known == nil || len(known.CPUs) == 0 {
 			return c.readHost(ctx, host, listing)
 		}
-		host.Machine, host.Warnings = known.Machine, known.Warnings
+		host.Machine = known.Machine
 		host.ReservedCPUs, host.ReservedMemoryMiB = known.ReservedCPUs, known.ReservedMemoryMiB
-		return c.readGuestsOf(ctx, host, listing.guests)
+		answer := c.readGuestsOf(ctx, host, listing.guests)
+		host.Warnings = known.Warnings // those of the guests are among them
+		return answer
 	}
 	if err := c.readHosts(ctx, region, hosts, read); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -25,9 +26,11 @@ type transport struct {
 	slots   chan struct{}
 	timeout time.Duration
 	observe Observe
+
+	endpoints *endpoints
 }
 
-func newTransport(cfg Config) (*transport, error) {
+func newTransport(cfg Config, hosts *endpoints) (*transport, error) {
 	// TLS 1.3 is what the bpg/proxmox provider wants as well.
 	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cfg.Insecure} //nolint:gosec // the user's choice
 	if len(cfg.CA) > 0 {
@@ -36,10 +39,15 @@ func newTransport(cfg Config) (*transport, error) {
 			return nil, errors.New("ca_file: holds no certificate in PEM: copy /etc/pve/pve-root-ca.pem from a host")
 		}
 	}
+	dialer := &net.Dialer{}
+	if hosts.several() {
+		dialer.Timeout = dialTimeout
+	}
 	return &transport{
 		// HTTP/1.1, for HTTP/2 has no status line and Proxmox' errors stand in it.
 		base: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         dialer.DialContext,
 			TLSClientConfig:     settings,
 			MaxIdleConnsPerHost: cfg.MaxInFlight,
 			IdleConnTimeout:     time.Minute,
@@ -47,6 +55,8 @@ func newTransport(cfg Config) (*transport, error) {
 		slots:   make(chan struct{}, cfg.MaxInFlight),
 		timeout: cfg.Timeout,
 		observe: cfg.Observe,
+
+		endpoints: hosts,
 	}, nil
 }
 
@@ -61,11 +71,15 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.observed(req)
 }
 
-// exchange sends the request and reads the whole answer.
-func (t *transport) exchange(req *http.Request) (*http.Response, error) {
+// exchange sends the request to one of the endpoints and reads the whole answer.
+func (t *transport) exchange(req *http.Request, endpoint int) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), t.timeout)
 	defer cancel()
-	res, err := t.base.RoundTrip(req.WithContext(ctx))
+	made, err := t.endpoints.at(ctx, req, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	res, err := t.base.RoundTrip(made)
 	if err != nil {
 		return nil, err
 	}

@@ -90,6 +90,7 @@ type resource struct {
 	Lock       string `json:"lock"`
 	Tags       string `json:"tags"`
 	Pool       string `json:"pool"`
+	HAState    string `json:"hastate"`
 	MaxCPU     number `json:"maxcpu"`
 	MaxMem     number `json:"maxmem"`
 	Storage    string `json:"storage"`

@@ -99,11 +99,7 @@ func (c *Client) sendAs(ctx context.Context, path string, request func(*pve.Clie
 
 // grantWrite says how to give the client's credential a privilege to write.
 func (c *Client) grantWrite(path, privilege string) string {
-	who := fmt.Sprintf("--users '%s'", c.cfg.Username)
-	if c.cfg.TokenID != "" {
-		who = fmt.Sprintf("--tokens '%s'", c.cfg.TokenID)
-	}
-	return fmt.Sprintf("grant %s on %s: pveum acl modify %s --roles ROLE %s, with a role that has it", privilege, path, path, who)
+	return fmt.Sprintf("grant %s on %s: %s", privilege, path, c.entry(path, privilege, "ROLE"))
 }
 
 // First and longest pause between two looks at a task.

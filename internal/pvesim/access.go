@@ -10,12 +10,15 @@ import (
 type access struct {
 	secret []byte
 	major  int
+	// pools returns the pool of a path such as /vms/100, or "".
+	pools func(path string) string
+
+	// table guards who may do what: Shell changes it.
+	table  sync.RWMutex
 	users  map[string]string // password by user; empty cannot log in
 	tokens map[string]Token
 	roles  roleSet
 	acl    map[string]map[string]grants // by path, then subject
-	// pools returns the pool of a path such as /vms/100, or "".
-	pools func(path string) string
 
 	// mu guards cache, which is dropped when a pool's members change.
 	mu    sync.RWMutex
@@ -88,15 +91,22 @@ func (a *access) forget() {
 // permissions returns the privileges on a path. A token with privileges of its
 // own has those that its user has too.
 func (a *access) permissions(who identity, path string) grants {
+	a.table.RLock()
+	defer a.table.RUnlock()
+	return a.known(who, path)
+}
+
+// known is permissions with table held.
+func (a *access) known(who identity, path string) grants {
 	if who.isRoot() {
 		return a.privileges(grants{"Administrator": true})
 	}
 	key := string(who) + "\x00" + path
 	a.mu.RLock()
-	known, ok := a.cache[key]
+	have, ok := a.cache[key]
 	a.mu.RUnlock()
 	if ok {
-		return known
+		return have
 	}
 	result := a.compute(who, path)
 	a.mu.Lock()
@@ -109,7 +119,7 @@ func (a *access) compute(who identity, path string) grants {
 	if !who.isToken() {
 		return a.privileges(a.rolesOn(string(who), path))
 	}
-	owner := a.permissions(identity(who.user()), path)
+	owner := a.known(identity(who.user()), path)
 	if a.tokens[string(who)].FullPrivileges {
 		return owner
 	}

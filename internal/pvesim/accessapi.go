@@ -40,6 +40,8 @@ func (a *access) knownPaths() []string {
 	for _, path := range []string{"/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"} {
 		paths[path] = true
 	}
+	a.table.RLock()
+	defer a.table.RUnlock()
 	for path := range a.acl {
 		paths[path] = true
 	}
@@ -51,6 +53,8 @@ func listACL(r *request) (any, error) {
 	a := r.s.access
 	result := []any{}
 	visible := a.checkAny(r.who, "/access", "Sys.Audit", "Permissions.Modify") == nil
+	a.table.RLock()
+	defer a.table.RUnlock()
 	for _, path := range sortedKeys(a.acl) {
 		if !visible {
 			break
@@ -74,6 +78,8 @@ func listACL(r *request) (any, error) {
 func listRoles(r *request) (any, error) {
 	a := r.s.access
 	special := predefinedRoles(a.major)
+	a.table.RLock()
+	defer a.table.RUnlock()
 	result := []any{}
 	for _, role := range sortedKeys(a.roles) {
 		result = append(result, map[string]any{
@@ -88,6 +94,8 @@ func listRoles(r *request) (any, error) {
 func listUsers(r *request) (any, error) {
 	a := r.s.access
 	all := a.checkAny(r.who, "/access/groups", "User.Modify", "Sys.Audit") == nil
+	a.table.RLock()
+	defer a.table.RUnlock()
 	result := []any{}
 	for _, user := range sortedKeys(a.users) {
 		if all || user == r.who.user() {

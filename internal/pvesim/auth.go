@@ -76,6 +76,8 @@ func (a *access) byToken(text string) (identity, *apiError) {
 	if !ok {
 		return "", unauthorized("value does not look like a valid token ID")
 	}
+	a.table.RLock()
+	defer a.table.RUnlock()
 	if _, known := a.users[user]; !known {
 		return "", unauthorized("no such user ('%s')", user)
 	}
@@ -97,7 +99,9 @@ func login(r *request) (any, error) {
 	}
 	now := r.s.cfg.Clock.Now()
 	a := r.s.access
+	a.table.RLock()
 	want, known := a.users[user]
+	a.table.RUnlock()
 	owner, renewed := a.verify("PVE", r.p["password"], now)
 	renews := renewed && owner == user
 	if fits := known && want != "" && hmac.Equal([]byte(want), []byte(r.p["password"])); !renews && !fits {
@@ -134,6 +138,8 @@ func (a *access) verify(prefix, ticket string, now time.Time) (string, bool) {
 	if len(parts) != 3 || parts[0] != prefix || !fresh(parts[2], now) {
 		return "", false
 	}
+	a.table.RLock()
+	defer a.table.RUnlock()
 	_, known := a.users[parts[1]]
 	return parts[1], known
 }

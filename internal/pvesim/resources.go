@@ -89,6 +89,9 @@ func (r *request) otherResources(want func(string) bool) []any {
 			node := c.nodeEntry(h)
 			node["id"], node["type"], node["node"] = "node/"+name, "node", name
 			delete(node, "ssl_fingerprint")
+			if h.maintenance {
+				node["hastate"] = "maintenance"
+			}
 			if r.s.access.check(r.who, "/nodes/"+name, "Sys.Audit") != nil {
 				for _, key := range []string{"cpu", "maxcpu", "mem", "maxmem", "disk", "maxdisk", "uptime"} {
 					delete(node, key)

@@ -38,8 +38,10 @@ type host struct {
 	machine  topology.Machine
 	storages []string // names, in the order of the Config
 	offline  string   // reason of 595 while it cannot be reached
-	notes    string
-	guests   map[int]*guest
+	// maintenance is HA's mode that moves its guests away and lets none come.
+	maintenance bool
+	notes       string
+	guests      map[int]*guest
 }
 
 // storage is a storage of one host, or of all that share it.
@@ -74,7 +76,7 @@ func newCluster(cfg Config) (*cluster, error) {
 }
 
 func (c *cluster) addHost(id int, from *topology.Host) error {
-	h := &host{name: string(from.Name), id: id, machine: from.Machine, guests: map[int]*guest{}}
+	h := &host{name: string(from.Name), id: id, machine: from.Machine, maintenance: from.Maintenance, guests: map[int]*guest{}}
 	if from.Problem != "" {
 		h.offline = defaultOffline
 	}

@@ -185,10 +185,20 @@ func (g *Git) End(ctx context.Context, outcome audit.Outcome) error {
 }
 
 // History fetches, and returns the changes of the branch. It reads them from the
-// commits that brought them, so nothing that people do to files takes them away.
+// commits that brought them, so nothing that people do to files takes them away. Those
+// that were made before the directory became a repository are among them.
 func (g *Git) History(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
+	return g.history(ctx, since, (*worktree).pull)
+}
+
+// Known returns the changes that the working copy knows, without asking the remote.
+func (g *Git) Known(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
+	return g.history(ctx, since, func(*worktree, context.Context) error { return nil })
+}
+
+func (g *Git) history(ctx context.Context, since time.Time, pull func(*worktree, context.Context) error) (list []audit.Entry, err error) {
 	err = g.with(func(w *worktree) error {
-		if err := w.pull(ctx); err != nil {
+		if err := pull(w, ctx); err != nil {
 			return err
 		}
 		records, err := w.records(since)
@@ -198,7 +208,21 @@ func (g *Git) History(ctx context.Context, since time.Time) (list []audit.Entry,
 		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) (audit.Entry, error) { return w.entry(id, records[id]) })
 		return err
 	})
-	return list, err
+	if err != nil {
+		return nil, err
+	}
+	before, err := g.fleet.History(ctx, since)
+	if err != nil || len(before) == 0 {
+		return list, err
+	}
+	committed := map[string]bool{}
+	for i := range list {
+		committed[list[i].Change.ID] = true
+	}
+	before = slices.DeleteFunc(before, func(e audit.Entry) bool { return committed[e.Change.ID] })
+	list = append(before, list...)
+	slices.SortStableFunc(list, func(a, b audit.Entry) int { return a.Change.Time.Compare(b.Change.Time) })
+	return list, nil
 }
 
 // with opens the working copy, finishes what was cut off in it, and lets f work

@@ -250,6 +250,9 @@ func TestGitOffline(t *testing.T) {
 	wantError(t, err, "fetching from "+remote, "nothing was changed")
 	wantError(t, g.Begin(t.Context(), base, render(nil), changed(1)), "pushing to "+remote, "nothing was applied")
 	wantError(t, g.End(t.Context(), ended(first)), "goes with the next one")
+	if known, err := g.Known(t.Context(), time.Time{}); err != nil || len(known) != 1 || known[0].Change.ID != first.ID {
+		t.Errorf("without the remote %v, %v is known", known, err)
+	}
 	if got := run(t, dir, "rev-parse", "HEAD"); got != head {
 		t.Errorf("HEAD is %s, was %s", got, head)
 	}
@@ -492,11 +495,17 @@ func wantNowhere(t *testing.T, dir, text string) {
 func TestGitTakesOverADirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, store.NewDirectory(dir), wanted())
+	before := changed(0)
+	begin(t, store.NewDirectory(dir), wanted(), before)
+	end(t, store.NewDirectory(dir), before)
 	g := openGit(t, store.GitConfig{Dir: dir})
 	wantFiles(t, g, wanted())
-	begin(t, g, wanted(), changed(0))
-	wantClean(t, dir)
+	wantHistory(t, g, time.Time{}, closed(before))
+	since := changed(1)
+	begin(t, g, wanted(), since)
+	if list, err := g.History(t.Context(), time.Time{}); err != nil || len(list) != 2 || list[0].Change.ID != before.ID || list[1].Change.ID != since.ID {
+		t.Errorf("history %v, %v", list, err)
+	}
 	if list := run(t, dir, "ls-tree", "-r", "--name-only", "HEAD"); !strings.Contains(list, "r/pve-1/node-a-2001.tf") || strings.Contains(list, store.PrivateDir) {
 		t.Errorf("committed:\n%s", list)
 	}

@@ -102,6 +102,8 @@ func withoutVMs(kind audit.Kind) string {
 		return "take over what was edited by hand"
 	case audit.KindRecovery:
 		return "finish what was left undone"
+	case audit.KindUpdate:
+		return "change tags, pool or security groups of VMs in place"
 	case audit.KindRepair:
 		return "take back drift"
 	}

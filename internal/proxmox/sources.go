@@ -1,0 +1,124 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// publisherName is that of the VM in whose description a host's topology may be
+// published, where nobody but VMs may be written.
+const publisherName = "numaform-topology"
+
+// mergeSources joins what is known of a host's hardware. Its notes are read only
+// where something is missing without them, or in doubt: that is one call more.
+func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found hardware, guests *guestsRead) {
+	machines := []topology.Machine{c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts}
+	published, ok := guests.onlyPublished(host)
+	merged, warnings := topology.Merge(append(machines, published)...)
+	if !ok && (merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0) {
+		if published, ok = c.readNotes(ctx, host); ok {
+			merged, warnings = topology.Merge(append(machines, published)...)
+		}
+	}
+	host.Machine = merged
+	for _, warning := range warnings {
+		host.Warnings = append(host.Warnings, "its topology: "+warning)
+	}
+}
+
+// readNotes reads the topology that is published in a host's notes.
+func (c *Client) readNotes(ctx context.Context, host *topology.Host) (topology.Machine, bool) {
+	var config struct {
+		Description string `json:"description"`
+	}
+	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/config", host.Name), &config); err != nil {
+		host.Warnings = append(host.Warnings, "its notes cannot be read, so a topology that is published there is not known: "+short(err))
+		return topology.Machine{}, false
+	}
+	machine, found, err := topology.ParsePublished(config.Description)
+	if err != nil {
+		host.Warnings = append(host.Warnings, "the topology in its notes is not used: "+err.Error())
+		return topology.Machine{}, false
+	}
+	return machine, found
+}
+
+// onlyPublished returns what the host's one publisher says.
+func (f *guestsRead) onlyPublished(host *topology.Host) (topology.Machine, bool) {
+	vmids := slices.Sorted(maps.Keys(f.published))
+	switch len(vmids) {
+	case 0:
+		return topology.Machine{}, false
+	case 1:
+		return f.published[vmids[0]], true
+	}
+	host.Warnings = append(host.Warnings, fmt.Sprintf("guests %v all describe the host, so none is believed: keep one of them", vmids))
+	return topology.Machine{}, false
+}
+
+// isCapacity tells the VM by which karpenter-provider-proxmox' host daemon
+// describes a host.
+func isCapacity(guest topology.Guest) bool {
+	return guest.Name == "node-capacity" && guest.Kind == topology.GuestVM && !guest.Running && slices.Contains(guest.Tags, "karpenter")
+}
+
+// addCapacity reads the host's topology from such a VM.
+func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, config values) {
+	cells, err := readCells(config)
+	if err == nil && strings.TrimSpace(config["affinity"]) == "" {
+		err = errors.New("it has no affinity: list the host's CPUs there, or remove the VM")
+	}
+	var machine topology.Machine
+	if err == nil {
+		machine, err = topology.FromCapacity(config["affinity"], cells)
+	}
+	switch {
+	case err != nil:
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d does not describe the host: %s", guest.VMID, err))
+	case len(f.capacity.CPUs) > 0:
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d is a second node-capacity VM and not read: keep one of them", guest.VMID))
+	default:
+		f.capacity = machine
+	}
+}
+
+// diskKey tells an option of a VM's configuration that holds a disk or an image.
+var diskKey = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
+
+// isPublisher tells a VM that is there for its description only: it never ran, for
+// it has no disk.
+func isPublisher(guest topology.Guest, config values) bool {
+	if guest.Name != publisherName || guest.Kind != topology.GuestVM || guest.Running || guest.Template {
+		return false
+	}
+	for key := range config {
+		if diskKey.MatchString(key) {
+			return false
+		}
+	}
+	return true
+}
+
+// addPublished reads the host's topology from such a VM.
+func (f *guestsRead) addPublished(host *topology.Host, guest topology.Guest, config values) {
+	machine, found, err := topology.ParsePublished(config["description"])
+	switch {
+	case err != nil:
+		host.Warnings = append(host.Warnings, fmt.Sprintf("the topology in the description of guest %d is not used: %s", guest.VMID, err))
+	case !found:
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d has no topology in its description: "+
+			"write there what `numaform topology collect -o notes` prints on the host", guest.VMID))
+	default:
+		if f.published == nil {
+			f.published = map[int]topology.Machine{}
+		}
+		f.published[guest.VMID] = machine
+	}
+}

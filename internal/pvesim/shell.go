@@ -1,0 +1,251 @@
+package pvesim
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// Shell runs what an administrator types on a host as root: `pveum pool add`, `pveum
+// pool modify`, `pveum role add`, `pveum role modify`, `pveum user add`, `pveum user
+// token add`, `pveum user token modify`, `pveum acl modify`, `qm set` and `qm template`.
+// It returns what the command prints that matters: the secret of a new token. A command
+// or option that it does not know is an error.
+func (s *Server) Shell(line string) (string, error) {
+	words, err := shellWords(line)
+	if err != nil {
+		return "", fmt.Errorf("running %q: %w", line, err)
+	}
+	command, err := parseCommand(words)
+	if err == nil {
+		var out string
+		if out, err = s.administer(command); err == nil {
+			return out, nil
+		}
+	}
+	return "", fmt.Errorf("running %q: %w", line, err)
+}
+
+// shellCommand is a command with its arguments and options.
+type shellCommand struct {
+	name    string // such as "pveum role add"
+	args    []string
+	options map[string]string
+}
+
+// shellWords splits at blanks, but for those between quotes.
+func shellWords(line string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	quote, begun := rune(0), false
+	for _, r := range line {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote == 0 && strings.ContainsRune(`"'`, r):
+			quote, begun = r, true
+		case quote == 0 && r == ' ':
+			if begun {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			begun = false
+		default:
+			word.WriteRune(r)
+			begun = true
+		}
+	}
+	if quote != 0 {
+		return nil, fmt.Errorf("unmatched %c", quote)
+	}
+	if begun {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
+
+// subcommands is how many words name a command.
+func subcommands(words []string) int {
+	switch {
+	case len(words) > 0 && words[0] == "qm":
+		return 2
+	case len(words) > 2 && words[0] == "pveum" && words[1] == "user" && words[2] == "token":
+		return 4
+	}
+	return 3
+}
+
+func parseCommand(words []string) (shellCommand, error) {
+	c := shellCommand{options: map[string]string{}}
+	n := subcommands(words)
+	if len(words) < n {
+		return c, fmt.Errorf("no such command")
+	}
+	c.name = strings.Join(words[:n], " ")
+	for i := n; i < len(words); i++ {
+		option, ok := strings.CutPrefix(words[i], "--")
+		if !ok {
+			c.args = append(c.args, words[i])
+			continue
+		}
+		if i++; i == len(words) {
+			return c, fmt.Errorf("option %s has no value", option)
+		}
+		c.options[option] = words[i]
+	}
+	return c, nil
+}
+
+// take returns the arguments, and wants as many as named and no other options.
+func (c shellCommand) take(count int, options ...string) ([]string, error) {
+	for option := range c.options {
+		if !holds(options, option) {
+			return nil, fmt.Errorf("unknown option: %s", option)
+		}
+	}
+	if len(c.args) != count {
+		return nil, fmt.Errorf("%d arguments, want %d", len(c.args), count)
+	}
+	return c.args, nil
+}
+
+// administer runs a command.
+func (s *Server) administer(c shellCommand) (string, error) {
+	switch c.name {
+	case "pveum pool add":
+		return "", s.asRoot(c, http.MethodPost, func(name string) (string, map[string]string) { return "/pools", map[string]string{"poolid": name} })
+	case "pveum pool modify":
+		return "", s.asRoot(c, http.MethodPut, func(name string) (string, map[string]string) { return "/pools/" + name, nil }, "vms")
+	case "qm template":
+		return "", s.onGuest(c, http.MethodPost, "/template")
+	case "qm set":
+		return "", s.onGuest(c, http.MethodPut, "/config")
+	}
+	return s.access.administer(c)
+}
+
+// onGuest sends a guest's command to the host that it is on.
+func (s *Server) onGuest(c shellCommand, method, below string) error {
+	options := []string{"agent", "boot", "delete", "name", "tags", "description"}
+	if below == "/template" {
+		options = nil
+	}
+	return s.asRoot(c, method, func(id string) (string, map[string]string) {
+		vmid, _ := strconv.Atoi(id)
+		guest, _ := s.Guest(vmid)
+		return fmt.Sprintf("/nodes/%s/qemu/%s%s", guest.Host, id, below), nil
+	}, options...)
+}
+
+// asRoot makes the request that a command with one argument comes to.
+func (s *Server) asRoot(c shellCommand, method string, target func(arg string) (path string, more map[string]string), options ...string) error {
+	args, err := c.take(1, options...)
+	if err != nil {
+		return err
+	}
+	path, more := target(args[0])
+	given := map[string]value{}
+	for name, text := range c.options {
+		given[name] = value{text: text}
+	}
+	for name, text := range more {
+		given[name] = value{text: text}
+	}
+	req := &request{s: s, ctx: context.Background(), method: method, path: path, who: rootUser}
+	if _, failed := s.dispatch(req, given); failed != nil {
+		return failed
+	}
+	return nil
+}
+
+// administer changes users, tokens, roles or entries of the access control list.
+func (a *access) administer(c shellCommand) (out string, err error) {
+	a.table.Lock()
+	defer a.table.Unlock()
+	defer a.forget()
+	var args []string
+	switch c.name {
+	case "pveum user add":
+		if args, err = c.take(1); err == nil {
+			err = a.addUser(args[0])
+		}
+	case "pveum user token add", "pveum user token modify":
+		if args, err = c.take(2, "privsep"); err == nil {
+			out, err = a.setToken(args[0]+"!"+args[1], args[0], c.name == "pveum user token add", c.options["privsep"] == "0")
+		}
+	case "pveum role add", "pveum role modify":
+		if args, err = c.take(1, "privs", "append"); err == nil {
+			err = a.setRole(args[0], c)
+		}
+	case "pveum acl modify":
+		if args, err = c.take(1, "users", "tokens", "roles", "propagate"); err == nil {
+			err = a.setACL(args[0], c)
+		}
+	default:
+		err = fmt.Errorf("no such command")
+	}
+	return out, err
+}
+
+func (a *access) addUser(user string) error {
+	if _, known := a.users[user]; known {
+		return fmt.Errorf("create user failed: user '%s' already exists", user)
+	}
+	a.users[user] = ""
+	return nil
+}
+
+// setToken adds a token with a secret, or changes whether it has its user's privileges.
+func (a *access) setToken(id, user string, add, full bool) (string, error) {
+	token, known := a.tokens[id]
+	if _, exists := a.users[user]; !exists {
+		return "", fmt.Errorf("no such user ('%s')", user)
+	}
+	switch {
+	case add && known:
+		return "", fmt.Errorf("token %s already exists", id)
+	case !add && !known:
+		return "", fmt.Errorf("no such token '%s'", id)
+	case add:
+		token = Token{ID: id, Secret: DefaultTokenSecret}
+	}
+	token.FullPrivileges = full
+	a.tokens[id] = token
+	if !add {
+		return "", nil
+	}
+	return token.Secret, nil
+}
+
+func (a *access) setRole(name string, c shellCommand) error {
+	modify := c.name == "pveum role modify"
+	if known := a.roles[name] != nil; known != modify {
+		return fmt.Errorf("role '%s' exists: %t", name, known)
+	}
+	if !modify || c.options["append"] != "1" {
+		a.roles[name] = map[string]bool{}
+	}
+	for _, privilege := range splitList(c.options["privs"]) {
+		if !a.roles["Administrator"][privilege] {
+			return fmt.Errorf("invalid privilege '%s'", privilege)
+		}
+		a.roles.add(name, privilege)
+	}
+	return nil
+}
+
+// setACL adds entries, and leaves the others as they are.
+func (a *access) setACL(path string, c shellCommand) error {
+	var entries []ACL
+	for _, subject := range append(splitList(c.options["users"]), splitList(c.options["tokens"])...) {
+		for _, role := range splitList(c.options["roles"]) {
+			entries = append(entries, ACL{Path: path, Subject: subject, Role: role, NoPropagate: c.options["propagate"] == "0"})
+		}
+	}
+	if len(entries) == 0 {
+		return fmt.Errorf("nobody, or no role, is named")
+	}
+	return a.readACL(entries)
+}

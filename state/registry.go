@@ -1,0 +1,23 @@
+package state
+
+import (
+	"fmt"
+	"regexp"
+)
+
+// noProvider matches what the engine says where it cannot get a provider.
+var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
+
+// needsProvider says how to get the provider, if the lack of it is why the engine
+// failed.
+func (w *Workspace) needsProvider(text string) (mend string, needed bool) {
+	if !noProvider.MatchString(text) {
+		return "", false
+	}
+	if dir := w.config.PluginDir; dir != "" {
+		return fmt.Sprintf("engine.plugin_dir %s does not hold the provider: fill it with `%s providers mirror %s` where the registry can be reached, or correct the key",
+			dir, w.config.Engine.Name(), dir), true
+	}
+	return fmt.Sprintf("the provider's registry cannot be reached from here: set engine.plugin_dir in numaform.yaml to a directory that "+
+		"`%s providers mirror DIR` filled where it can, or HTTPS_PROXY to a way there", w.config.Engine.Name()), true
+}
