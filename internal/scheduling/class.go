@@ -66,15 +66,13 @@ func (c *class) invalid() bool { return c.base.NodeClass == "" }
 func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	spec := &nc.Spec
 	base := fleet.Spec{
-		NodeClass:      nc.Name,
-		Policy:         fleet.Policy(spec.Placement.EffectivePolicy()),
-		PinWith:        fleet.PinWith(spec.Placement.PinWith),
-		Clone:          cmp.Or(fleet.CloneKind(spec.Clone), fleet.CloneFull),
-		CPUType:        cmp.Or(spec.CPUType, "host"),
-		Tags:           sortedCopy(spec.Tags),
-		ResourcePool:   spec.Pool,
-		SecurityGroups: slices.Clone(spec.SecurityGroups),
+		NodeClass: nc.Name,
+		Policy:    fleet.Policy(spec.Placement.EffectivePolicy()),
+		PinWith:   fleet.PinWith(spec.Placement.PinWith),
+		Clone:     cmp.Or(fleet.CloneKind(spec.Clone), fleet.CloneFull),
+		CPUType:   cmp.Or(spec.CPUType, "host"),
 	}
+	InPlace(nc, &base)
 	if base.Policy == fleet.PolicyShared {
 		base.Overcommit, _ = spec.Placement.OvercommitRatio()
 	}

@@ -1,329 +1,199 @@
 package scheduling
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/utils/resources"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
-	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
-// explainer says why pods got no place, as of the end of a decision.
-type explainer struct {
-	*session
-	// full is what the planner said about an offer.
-	full map[offer]string
-	used map[string]corev1.ResourceList
+// Explanation says why a pod is where it is.
+type Explanation struct {
+	Pod   string   `json:"pod"`
+	State PodState `json:"state"`
+	// Summary is one sentence, the cause first.
+	Summary string `json:"summary"`
+	// Pools say for each NodePool why it has no node for the pod, the one that is
+	// nearest to have one first. Only pods that are refused have them.
+	Pools []PoolReason `json:"node_pools,omitempty"`
 }
 
-func newExplainer(ctx context.Context, s *session) (*explainer, error) {
-	e := &explainer{session: s, full: map[offer]string{}, used: map[string]corev1.ResourceList{}}
-	active, _, err := s.world.stateNodes(ctx, s.standing(), nil)
+// PodState says how a pod stands.
+type PodState string
+
+// The states of pods.
+const (
+	// PodRefused pods get no place.
+	PodRefused PodState = "Refused"
+	// PodNeedsVM pods get a VM that is not wanted yet.
+	PodNeedsVM PodState = "NeedsVM"
+	// PodWaits pods have room on a node, or on a VM that is on its way to be one.
+	PodWaits PodState = "Waits"
+	// PodHasNode pods are on a node.
+	PodHasNode PodState = "HasNode"
+	// PodIgnored pods ask for no place.
+	PodIgnored PodState = "Ignored"
+)
+
+// PoolReason says why a NodePool has no node for a pod.
+type PoolReason struct {
+	NodePool string   `json:"node_pool"`
+	Obstacle Obstacle `json:"obstacle"`
+	Reason   string   `json:"reason"`
+	// Hosts are those of Proxmox, where it comes to them.
+	Hosts []HostReason `json:"hosts,omitempty"`
+}
+
+// HostReason says why a host takes no VM for a pod.
+type HostReason struct {
+	Host topology.HostID `json:"host"`
+	// InstanceType is the smallest that the pod fits, if the host may have it.
+	InstanceType string `json:"instance_type,omitempty"`
+	// Reason is empty if the host has room.
+	Reason string `json:"reason,omitempty"`
+	// View is what the host has for a VM of the type.
+	View *planner.View `json:"room,omitempty"`
+	// suited hosts are those that pool and pod may use.
+	suited bool
+}
+
+// Explain says how a pod stands, by the same decision that Decide makes.
+func (c *Cluster) Explain(ctx context.Context, request Request, name types.NamespacedName) (*Explanation, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	pod := &corev1.Pod{}
+	if err := c.client.Get(ctx, name, pod); apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("explaining pod %s: there is no such pod: write NAMESPACE/NAME as kubectl get pods -A lists them", name)
+	} else if err != nil {
+		return nil, fmt.Errorf("explaining pod %s: %w", name, err)
+	}
+	s, d, err := c.decide(ctx, request)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("explaining pod %s: %w", name, err)
 	}
-	for _, node := range active {
-		name := node.Labels()[karpv1.NodePoolLabelKey]
-		e.used[name] = resources.Merge(e.used[name], node.Capacity())
+	x := &Explanation{Pod: name.String()}
+	if i := slices.IndexFunc(d.Refused, func(r Refusal) bool { return r.Pod == name }); i >= 0 {
+		x.State, x.Summary = PodRefused, d.Refused[i].Reason
+		return x, s.explainRefused(withKarpenter(ctx, request), x, pod)
 	}
-	return e, nil
+	if x.State, x.Summary = d.landing(name); x.State == PodWaits {
+		err = c.explainWaiting(ctx, x, pod, d.nodeFor(name))
+	}
+	if x.State == "" {
+		x.State, x.Summary = ignored(pod)
+	}
+	return x, err
 }
 
-// explain names, for each NodePool, what keeps the pod from its nodes. What it
-// cannot name is left to Karpenter's words.
-func (e *explainer) explain(pod *corev1.Pod, err error) string {
-	if len(e.pools) == 0 {
-		return "no NodePool refers to a ProxmoxNodeClass: create one"
+// explainRefused adds what each NodePool lacks for a refused pod.
+func (s *session) explainRefused(ctx context.Context, x *Explanation, pod *corev1.Pod) error {
+	asking := slices.Concat(s.pods[:]...)
+	i := slices.IndexFunc(asking, func(p *corev1.Pod) bool { return client.ObjectKeyFromObject(p) == client.ObjectKeyFromObject(pod) })
+	if i < 0 {
+		return nil // it could not even be looked at
 	}
-	var reasons []string
-	pools := map[string][]string{}
-	for _, p := range e.wantedPools(pod) {
-		reason := p.problem
-		if reason == "" {
-			reason = e.explainPool(p, pod)
-		}
-		if reason == "" {
-			reason = plainWords(err)
-		}
-		if pools[reason] = append(pools[reason], p.Name); len(pools[reason]) == 1 {
-			reasons = append(reasons, reason)
-		}
+	e, err := newExplainer(ctx, s)
+	if err != nil {
+		return err
 	}
-	for i, reason := range reasons {
-		kind := "NodePool"
-		if len(pools[reason]) > 1 {
-			kind = "NodePools"
-		}
-		reasons[i] = fmt.Sprintf("%s %s: %s", kind, strings.Join(pools[reason], ", "), reason)
+	e.views = true
+	x.Pools = e.refuse(asking[i], s.last.failed[asking[i].UID])
+	if len(x.Pools) > 0 {
+		x.Summary = fmt.Sprintf("NodePool %s: %s", x.Pools[0].NodePool, x.Pools[0].Reason)
 	}
-	return strings.Join(reasons, "; ")
+	return nil
 }
 
-// wantedPools returns the pools that the pod selects by name; all, if there is none.
-func (e *explainer) wantedPools(pod *corev1.Pod) []*pool {
-	selects := scheduling.NewStrictPodRequirements(pod).Get(karpv1.NodePoolLabelKey)
-	wanted := slices.DeleteFunc(slices.Clone(e.pools), func(p *pool) bool { return !selects.Has(p.Name) })
-	if len(wanted) == 0 {
-		return e.pools
+// landing says where the decision puts a pod, or nothing if it does not.
+func (d *Decision) landing(pod types.NamespacedName) (PodState, string) {
+	for i := range d.New {
+		n := &d.New[i]
+		if slices.Contains(n.Pods, pod) {
+			return PodNeedsVM, fmt.Sprintf("a VM has to be made for it: %s of NodePool %s on %s, %s: numaform apply makes it, or the controller once its plan is let pass",
+				n.Spec.InstanceType, n.NodePool, n.Placement.Host, n.Placement.Reason)
+		}
 	}
-	return wanted
+	for _, l := range d.InFlight {
+		if slices.Contains(l.Pods, pod) {
+			return PodWaits, fmt.Sprintf("VM %s has room for it and is on its way to be a node: wait until it joins", l.Name)
+		}
+	}
+	for _, l := range d.Existing {
+		if slices.Contains(l.Pods, pod) {
+			return PodWaits, fmt.Sprintf("node %s has room for it: kube-scheduler should put it there, see the events of kubectl describe pod", l.Name)
+		}
+	}
+	return "", ""
 }
 
-func (e *explainer) explainPool(p *pool, pod *corev1.Pod) string {
-	for _, taint := range p.Spec.Template.Spec.Taints {
-		if taint.Effect == corev1.TaintEffectPreferNoSchedule {
-			continue
-		}
-		if scheduling.Taints([]corev1.Taint{taint}).ToleratesPod(pod) != nil {
-			return fmt.Sprintf("the pod does not tolerate its taint %s", taint.ToString())
+// nodeFor returns the node that has room for a pod.
+func (d *Decision) nodeFor(pod types.NamespacedName) string {
+	for _, l := range d.Existing {
+		if slices.Contains(l.Pods, pod) {
+			return l.Name
 		}
 	}
-	wants, reason := e.requirements(p, pod)
-	if reason != "" {
-		return reason
-	}
-	fit, reason := e.fittingTypes(p, pod, wants)
-	if reason != "" {
-		return reason
-	}
-	if reason := e.overLimit(p, fit); reason != "" {
-		return reason
-	}
-	return e.explainHosts(p, wants, fit)
+	return ""
 }
 
-// requirements joins what the pool and the pod want of a node, or says which of
-// the pod's wants the pool excludes.
-func (e *explainer) requirements(p *pool, pod *corev1.Pod) (scheduling.Requirements, string) {
-	template := p.anyHost().Spec.Template
-	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
-	offered.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
-	offered.Add(scheduling.NewLabelRequirements(map[string]string{karpv1.NodePoolLabelKey: p.Name}).Values()...)
-	delete(offered, labelHostChoice)
-	wanted := scheduling.NewStrictPodRequirements(pod)
-	delete(wanted, labelHostChoice)
-	for _, key := range slices.Sorted(maps.Keys(wanted)) {
-		one := scheduling.NewRequirements(wanted[key])
-		if offered.Compatible(one, scheduling.AllowUndefinedWellKnownLabels) == nil {
-			continue
-		}
-		if !offered.Has(key) {
-			return nil, fmt.Sprintf("the pod wants %s, a label that its nodes do not have", wanted[key])
-		}
-		return nil, fmt.Sprintf("the pod wants %s, but its nodes have %s", wanted[key], offered[key])
+// explainWaiting says of a node that has room what still keeps pods off it.
+func (c *Cluster) explainWaiting(ctx context.Context, x *Explanation, pod *corev1.Pod, name string) error {
+	if name == "" {
+		return nil
 	}
-	offered.Add(wanted.Values()...)
-	return offered, ""
+	node := &corev1.Node{}
+	if err := c.client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	var missing []string
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+			missing = append(missing, "is not ready yet")
+		}
+	}
+	for _, taint := range node.Spec.Taints {
+		if taint.Effect != corev1.TaintEffectPreferNoSchedule && scheduling.Taints([]corev1.Taint{taint}).ToleratesPod(pod) != nil {
+			missing = append(missing, "still has the taint "+taint.ToString())
+		}
+	}
+	if len(missing) > 0 {
+		x.Summary = fmt.Sprintf("node %s has room for it, but %s: wait until it has joined, or see why it does not", name, strings.Join(missing, " and "))
+	}
+	return nil
 }
 
-// fittingTypes returns the types that the requirements allow on some host of the
-// class, whatever is free there, and that are large enough for the pod.
-func (e *explainer) fittingTypes(p *pool, pod *corev1.Pod, wants scheduling.Requirements) ([]*InstanceType, string) {
-	requests := resources.RequestsForPods(pod)
-	var fit []*InstanceType
-	var nearest *cloudprovider.InstanceType
-	allowed := 0
-	for i := range p.sizes {
-		it := karpenterType(p.class, &p.sizes[i], p.class.hosts, nil)
-		if it.Requirements.Intersects(wants) != nil || !it.Offerings.HasCompatible(wants) {
-			continue
-		}
-		allowed++
-		if resources.Fits(requests, it.Allocatable()) {
-			fit = append(fit, &p.sizes[i])
-		} else if nearest == nil || lacks(requests, it.Allocatable()) < lacks(requests, nearest.Allocatable()) {
-			nearest = it
-		}
+// ignored says why a pod asks for no place.
+func ignored(pod *corev1.Pod) (PodState, string) {
+	var gates []string
+	for _, gate := range pod.Spec.SchedulingGates {
+		gates = append(gates, gate.Name)
 	}
 	switch {
-	case allowed == 0:
-		return nil, e.noType(p, wants)
-	case len(fit) == 0:
-		return nil, fmt.Sprintf("the pod asks for %s; the nearest instance type, %s, leaves pods %s: "+
-			"lower the requests, or let the pool use larger types or hosts",
-			describe(requests, requests), nearest.Name, describe(nearest.Allocatable(), requests))
+	case podutils.IsTerminal(pod):
+		return PodIgnored, "it has ended: its phase is " + string(pod.Status.Phase)
+	case podutils.IsScheduled(pod):
+		return PodHasNode, fmt.Sprintf("it has its place on node %s", pod.Spec.NodeName)
+	case podutils.IsTerminating(pod):
+		return PodIgnored, "it is being deleted"
+	case podutils.IsOwnedByDaemonSet(pod), podutils.IsOwnedByNode(pod):
+		return PodIgnored, "it belongs to a DaemonSet or to a node: no node is made for such pods, they go where their node is"
+	case len(gates) > 0:
+		return PodIgnored, fmt.Sprintf("it has the scheduling gates %s: nobody looks for a place until they are removed", strings.Join(gates, ", "))
+	case podutils.IsPreempting(pod):
+		return PodIgnored, fmt.Sprintf("kube-scheduler makes room for it on node %s", pod.Status.NominatedNodeName)
+	case !podutils.FailedToSchedule(pod):
+		return PodIgnored, "kube-scheduler has not found it unschedulable: wait a moment, and see that its spec.schedulerName is that of a running scheduler"
 	}
-	slices.SortFunc(fit, compareSizes)
-	return fit, ""
-}
-
-// lacks says how far what is there falls short of the requests: 1 for each of
-// which nothing is there.
-func lacks(requests, available corev1.ResourceList) float64 {
-	lack := 0.0
-	for _, name := range slices.Sorted(maps.Keys(requests)) {
-		want, have := requests[name], available[name]
-		if want.Cmp(have) > 0 {
-			lack += 1 - have.AsApproximateFloat64()/want.AsApproximateFloat64()
-		}
-	}
-	return lack
-}
-
-func describe(list, keys corev1.ResourceList) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(keys)) {
-		if amount, ok := list[name]; ok && name != corev1.ResourcePods {
-			parts = append(parts, fmt.Sprintf("%s %s", name, readable(name, amount)))
-		} else if !ok {
-			parts = append(parts, fmt.Sprintf("no %s", name))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-func readable(name corev1.ResourceName, amount resource.Quantity) string {
-	if name == corev1.ResourceMemory && amount.Value() >= mebibyte {
-		return fmt.Sprintf("%dMi", amount.Value()/mebibyte)
-	}
-	return amount.String()
-}
-
-// noType says which of the wants no type on any usable host meets.
-func (e *explainer) noType(p *pool, wants scheduling.Requirements) string {
-	if len(p.class.hosts) == 0 {
-		return "no host can take its nodes: " + describeHosts(p.class.excluded)
-	}
-	for _, key := range []string{
-		corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelArchStable,
-		karpv1.CapacityTypeLabelKey, corev1.LabelInstanceTypeStable, corev1.LabelOSStable,
-	} {
-		if !wants.Has(key) {
-			continue
-		}
-		has := scheduling.NewRequirement(key, corev1.NodeSelectorOpIn)
-		for i := range p.sizes {
-			has.Insert(karpenterType(p.class, &p.sizes[i], p.class.hosts, nil).Requirements.Get(key).Values()...)
-		}
-		if !has.HasIntersection(wants[key]) {
-			text := fmt.Sprintf("pool and pod want %s, but there is only %s", wants[key], strings.Join(slices.Sorted(slices.Values(has.Values())), ", "))
-			if len(p.class.excluded) > 0 && key == corev1.LabelTopologyZone {
-				text += "; " + describeHosts(p.class.excluded)
-			}
-			return text
-		}
-	}
-	return fmt.Sprintf("no instance type on any host meets all of %s", wants)
-}
-
-func describeHosts(excluded []Exclusion) string {
-	var parts []string
-	for _, x := range excluded {
-		parts = append(parts, fmt.Sprintf("%s %s", x.Host, x.Reason))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// overLimit says which of the pool's limits leaves no room for the smallest type.
-func (e *explainer) overLimit(p *pool, fit []*InstanceType) string {
-	var reason string
-	for _, t := range fit {
-		left := resources.Subtract(corev1.ResourceList(p.Spec.Limits), e.used[p.Name])
-		capacity := t.capacity(p.class.disk(t))
-		capacity[resources.Node] = *resource.NewQuantity(1, resource.DecimalSI)
-		over := ""
-		for _, name := range slices.Sorted(maps.Keys(p.Spec.Limits)) {
-			if want, have := capacity[name], left[name]; over == "" && want.Cmp(have) > 0 {
-				limit, used := p.Spec.Limits[name], e.used[p.Name][name]
-				over = fmt.Sprintf("its limit of %s %s leaves no room for another node (%s used): raise spec.limits",
-					name, limit.String(), readable(name, used))
-			}
-		}
-		if over == "" {
-			return ""
-		}
-		reason = cmp.Or(reason, over)
-	}
-	return reason
-}
-
-// explainHosts says what each host lacks for the smallest type, or nothing if one
-// could take it.
-func (e *explainer) explainHosts(p *pool, wants scheduling.Requirements, fit []*InstanceType) string {
-	var parts []string
-	for _, host := range p.class.hosts {
-		reason, considered := "", false
-		for _, t := range fit {
-			it := karpenterType(p.class, t, []topology.HostID{host}, nil)
-			if !it.Offerings.HasCompatible(wants) {
-				continue
-			}
-			considered = true
-			said := e.ask(p, t, host)
-			if said == "" && e.closed.has(offer{p.Name, t.Name, host}) {
-				return "VMs made for such pods did not take them: its requirements promise labels that its nodes do not have"
-			}
-			if said == "" {
-				return ""
-			}
-			reason = cmp.Or(reason, t.Name+": "+said)
-		}
-		if considered {
-			parts = append(parts, reason)
-		}
-	}
-	for _, x := range p.class.excluded {
-		if zone := wants.Get(corev1.LabelTopologyZone); zone.Has(string(x.Host.Host)) {
-			parts = append(parts, fmt.Sprintf("%s %s", x.Host, x.Reason))
-		}
-	}
-	return "no host has room: " + strings.Join(slices.Compact(parts), "; ")
-}
-
-// ask returns what the planner says against the type on the host, or nothing.
-func (e *explainer) ask(p *pool, t *InstanceType, host topology.HostID) string {
-	key := offer{p.Name, t.Name, host}
-	if said, known := e.full[key]; known {
-		return said
-	}
-	spec := p.class.spec(p.Name, t, []topology.HostID{host})
-	said := ""
-	switch {
-	case e.closed.byRequest(key):
-		said = fmt.Sprintf("%s is not offered for now: VMs could not be made there, or it is evacuated", host)
-	case !e.plan.Fits(spec, host):
-		if _, unplaced := e.plan.Clone().Place([]fleet.Spec{spec}); len(unplaced) > 0 {
-			said = unplaced[0].Reason
-		}
-	}
-	e.full[key] = said
-	return said
-}
-
-// plainWords makes one line of Karpenter's errors. It joins one for each way to
-// make a node; those about our own host choice, and repetitions, say nothing.
-func plainWords(err error) string {
-	if err == nil {
-		return "Karpenter's scheduler gave no reason"
-	}
-	topology := regexp.MustCompile(`unsatisfiable topology constraint for (.+), key=(\S+) \(counts = (.*), podDomains = .*`)
-	inside := regexp.MustCompile(`(?:` + regexp.QuoteMeta(labelHostChoice) + `|karpenter\.sh/(?:initialized|registered)) In \[\w+\],? ?`)
-	var parts []string
-	for part := range strings.SplitSeq(err.Error(), "; ") {
-		part = strings.Join(strings.Fields(part), " ")
-		if part == "" || strings.Contains(part, labelHostChoice+" NotIn") {
-			continue
-		}
-		part = topology.ReplaceAllString(part, "the pod's $1 over $2 leaves no place (pods there: $3)")
-		part = inside.ReplaceAllString(part, "")
-		if !slices.Contains(parts, part) {
-			parts = append(parts, part)
-		}
-	}
-	if len(parts) == 0 {
-		return err.Error()
-	}
-	return strings.Join(parts, ", or ")
+	return PodIgnored, "it asks for no place"
 }

@@ -92,6 +92,7 @@ func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (temp
 	add(v1alpha1.ConditionTemplateReady, reason, message)
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPoolNotFound, c.poolProblem(host.Region, snapshot))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, storageProblem(host, c.base.Storage, "images", "disk images"))
+	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, c.roomProblem(host, &from))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPlacementImpossible, c.policyProblem(host))
 	add(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSeedStorageNotFound, c.seedProblem(host))
 	return from, faults
@@ -113,6 +114,8 @@ func unavailable(host *topology.Host, snapshot *topology.Snapshot) string {
 		return "is offline"
 	case host.Problem != "":
 		return host.Problem
+	case host.Maintenance:
+		return fmt.Sprintf("is in HA maintenance, which ends with ha-manager crm-command node-maintenance disable %s", host.Name)
 	case i >= 0 && !snapshot.Regions[i].Quorate:
 		return fmt.Sprintf("is in region %s, which has lost its quorum", host.Region)
 	}
@@ -135,7 +138,7 @@ func (c *class) findTemplate(host *topology.Host) (found template, reason, messa
 	}
 	switch {
 	case len(fit) == 0:
-		return template{}, v1alpha1.ReasonTemplateNotFound, "has no template " + describeTemplate(ref)
+		return template{}, v1alpha1.ReasonTemplateNotFound, "has no template " + describeTemplate(ref) + notYet(host, ref)
 	case len(fit) > 1:
 		return template{}, v1alpha1.ReasonTemplateAmbiguous, fmt.Sprintf("has %d templates %s, %d and %d among them",
 			len(fit), describeTemplate(ref), fit[0].VMID, fit[1].VMID)
@@ -143,6 +146,17 @@ func (c *class) findTemplate(host *topology.Host) (found template, reason, messa
 		return template{}, v1alpha1.ReasonTemplateUnusable, fmt.Sprintf("has template %s, but %s", describeTemplate(ref), fit[0].Problem)
 	}
 	return fit[0], "", ""
+}
+
+// notYet tells of a VM that meets the reference but for being no template.
+func notYet(host *topology.Host, ref *v1alpha1.TemplateReference) string {
+	i := slices.IndexFunc(host.Guests, func(g topology.Guest) bool {
+		return g.Kind == topology.GuestVM && !g.Template && (ref.VMID != 0 && int(ref.VMID) == g.VMID || ref.VMID == 0 && ref.Name != "" && ref.Name == g.Name)
+	})
+	if i < 0 {
+		return ""
+	}
+	return fmt.Sprintf(", but VM %d of that name is no template yet: qm template %d", host.Guests[i].VMID, host.Guests[i].VMID)
 }
 
 func describeTemplate(ref *v1alpha1.TemplateReference) string {

@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -104,21 +105,36 @@ func findFiles(paths []string) ([]string, error) {
 			files = append(files, path)
 			continue
 		}
-		before := len(files)
-		err = filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
-			if err == nil && !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
-				files = append(files, name)
-			}
-			return err
-		})
+		below, err := filesBelow(path)
 		if err != nil {
 			return nil, fmt.Errorf("reading manifests: %w", err)
 		}
-		if len(files) == before {
+		if len(below) == 0 {
 			return nil, fmt.Errorf("reading manifests: %s has no .yaml, .yml or .json file: name the files, or another directory", path)
 		}
+		files = append(files, below...)
 	}
 	return files, nil
+}
+
+// filesBelow returns the manifests in a directory and those below it.
+func filesBelow(dir string) (files []string, err error) {
+	// A walk does not enter the directory that a link stands for.
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		// Kubernetes keeps the files of a mounted ConfigMap in hidden directories, too.
+		if err == nil && entry.IsDir() && name != root && strings.HasPrefix(entry.Name(), ".") {
+			return fs.SkipDir
+		}
+		if err == nil && !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+			files = append(files, name)
+		}
+		return err
+	})
+	return files, err
 }
 
 func decodeAll(scheme *runtime.Scheme, file string, data []byte) ([]client.Object, error) {
@@ -188,6 +204,9 @@ func decodeObject(scheme *runtime.Scheme, kind metav1.TypeMeta, document []byte)
 	}
 	if object.GetName() == "" && object.GetGenerateName() == "" {
 		return nil, fmt.Errorf("%s: metadata.name is empty", kind.Kind)
+	}
+	if wrong := validation.NameIsDNSSubdomain(object.GetName(), false); object.GetName() != "" && len(wrong) > 0 {
+		return nil, fmt.Errorf("%s %q: metadata.name: want a-z, 0-9, - and ., beginning and ending with a letter or digit, as Kubernetes does", kind.Kind, object.GetName())
 	}
 	if err := validate(object); err != nil {
 		return nil, err

@@ -158,6 +158,8 @@ func TestVMsOnHostsThatDoNotRunTakeNoPods(t *testing.T) {
 		{name: "without a Node, offline", snapshot: offline(), want: another()},
 		{name: "without a Node, vanished", snapshot: vanished(), want: another()},
 		{name: "without a Node, with a problem", snapshot: problem, want: another()},
+		{name: "without a Node, in HA maintenance", snapshot: change(func(h *topology.Host) { h.Maintenance = true }), want: inFlight()},
+		{name: "ready, in HA maintenance", snapshot: change(func(h *topology.Host) { h.Maintenance = true }), manifests: []string{nodeSince(old, "", ready)}, want: onTheNode()},
 		{name: "not ready, offline", snapshot: offline(), manifests: []string{nodeSince(old, "", notReady)}, want: another()},
 		{name: "joining, offline", snapshot: offline(), manifests: []string{nodeSince(time.Minute, starting, notReady)}, want: another()},
 		{name: "ready, offline", snapshot: offline(), manifests: []string{nodeSince(old, "", ready)}, want: another()},

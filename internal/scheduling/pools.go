@@ -83,6 +83,10 @@ func weight(p *pool) int32 {
 	return *p.Spec.Weight
 }
 
+// FixedSizeProblem says why a NodePool with spec.replicas makes no nodes.
+const FixedSizeProblem = "it has spec.replicas, and numaform makes no nodes for a number: " +
+	"make the NodePool anew without spec.replicas, then it is scaled by pods"
+
 func (p *pool) findProblem(className string) string {
 	ready := findCondition(p.Status.Conditions, status.ConditionReady)
 	switch {
@@ -93,7 +97,7 @@ func (p *pool) findProblem(className string) string {
 	case !p.DeletionTimestamp.IsZero():
 		return "it is being deleted"
 	case p.Spec.Replicas != nil:
-		return "it has spec.replicas, so it is not scaled by pods"
+		return FixedSizeProblem
 	case ready != nil && ready.IsFalse():
 		return "it is not ready: " + ready.Message
 	}

@@ -40,9 +40,31 @@ type Request struct {
 	IgnorePreferences bool
 	// RelaxMinValues lets minValues be missed (Karpenter's MIN_VALUES_POLICY).
 	RelaxMinValues bool
+	// Timed is told how long each part of the decision took, as often as it ran; nil
+	// means that nobody wants to know.
+	Timed func(part Part, took time.Duration)
+	// ungrouped has Karpenter look at every pod, also where one of a kind will do.
+	ungrouped bool
 	// Now is when the decision is made, the zero value being the real time: a Node
 	// that is not ready is waited for only while it is young.
 	Now time.Time
+}
+
+// Part is a part of a decision.
+type Part string
+
+// The parts: Karpenter's scheduler, which finds what nodes pods want, and the planner,
+// which finds their places.
+const (
+	PartSolve Part = "solve"
+	PartPlace Part = "place"
+)
+
+// timed tells how long a part took that began then. Call it deferred.
+func (r *Request) timed(part Part, began time.Time) {
+	if r.Timed != nil {
+		r.Timed(part, time.Since(began))
+	}
 }
 
 // Decision says what happens to every pod that asked for a place.
@@ -86,26 +108,35 @@ type Refusal struct {
 // kept VMs that there are. The same request gives the same decision, and a request
 // with the decision's VMs among the kept ones makes no further VM.
 func (c *Cluster) Decide(ctx context.Context, request Request) (*Decision, error) {
+	_, decision, err := c.decide(ctx, request)
+	if err != nil {
+		return nil, err
+	}
+	return decision, nil
+}
+
+// decide decides, and returns what the decision was made of.
+func (c *Cluster) decide(ctx context.Context, request Request) (*session, *Decision, error) {
 	if c.err != nil {
-		return nil, c.err
+		return nil, nil, c.err
 	}
 	if request.Snapshot == nil {
-		return nil, errors.New("deciding: the request has no topology snapshot")
+		return nil, nil, errors.New("deciding: the request has no topology snapshot")
 	}
 	ctx = withKarpenter(ctx, request)
 	s, err := newSession(ctx, c.client, request)
 	if err != nil {
-		return nil, fmt.Errorf("deciding: %w", err)
+		return nil, nil, fmt.Errorf("deciding: %w", err)
 	}
 	decision, err := s.run(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("deciding: %w", err)
+		return nil, nil, fmt.Errorf("deciding: %w", err)
 	}
 	if decision.Placed+len(decision.Refused) != decision.Asked {
-		return nil, fmt.Errorf("deciding: %d pods asked, but %d are placed and %d refused: Karpenter's scheduler lost some",
+		return nil, nil, fmt.Errorf("deciding: %d pods asked, but %d are placed and %d refused: Karpenter's scheduler lost some",
 			decision.Asked, decision.Placed, len(decision.Refused))
 	}
-	return decision, nil
+	return s, decision, nil
 }
 
 // withKarpenter puts what Karpenter takes from the context there: its options,

@@ -40,6 +40,8 @@ type session struct {
 	plan  *planner.Planner
 	// closed are the offers that are not made.
 	closed *closedOffers
+	// last is the solution that the decision is made of.
+	last *solution
 }
 
 func newSession(ctx context.Context, c client.Client, request Request) (*session, error) {
@@ -192,6 +194,7 @@ func (s *session) drop(idle []*inflight) {
 
 // place gives the wanted VMs to the planner, all at once, and adds what it placed.
 func (s *session) place(sol *solution) {
+	defer s.request.timed(PartPlace, time.Now())
 	specs := sol.claims
 	placed, unplaced := s.plan.Place(specs)
 	for _, p := range placed {

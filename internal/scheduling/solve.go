@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -63,6 +64,7 @@ func (s *session) solve(ctx context.Context) (*solution, error) {
 // runKarpenter runs Karpenter's scheduler over the pods of a phase, against all
 // that stands less what earlier phases took.
 func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduling.Results, error) {
+	defer s.request.timed(PartSolve, time.Now())
 	var none karpscheduling.Results
 	standing := s.standing()
 	active, _, err := s.world.stateNodes(ctx, standing, sol.landed)
@@ -95,11 +97,19 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	}
 	scheduler := karpscheduling.NewScheduler(ctx, s.client, split, s.world.state, active, domains, instanceTypes,
 		daemons, silence{}, clock.RealClock{}, s.volumes, nil, opts...)
-	results, err := scheduler.Solve(ctx, pods)
+	results, err := s.solveAll(ctx, scheduler, pods)
 	if err != nil {
 		return none, fmt.Errorf("scheduling pods: %w", err)
 	}
 	return results.TruncateInstanceTypes(ctx, karpscheduling.MaxInstanceTypes), nil
+}
+
+// solveAll runs the scheduler over the pods, those that are alike together.
+func (s *session) solveAll(ctx context.Context, scheduler *karpscheduling.Scheduler, pods []*corev1.Pod) (karpscheduling.Results, error) {
+	if groups := s.groupPods(pods); groups != nil {
+		return solveGrouped(ctx, scheduler, pods, groups)
+	}
+	return scheduler.Solve(ctx, pods)
 }
 
 // perHost splits a NodePool by host and capacity type, the emptiest host first.
@@ -277,6 +287,7 @@ func compareNames(a, b types.NamespacedName) int {
 
 // decision turns the last solution into the answer.
 func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error) {
+	s.last = sol
 	d := &Decision{Refused: slices.Clone(s.invalid), Asked: s.asked() + len(s.invalid)}
 	standing := map[string]*inflight{}
 	for _, vm := range s.standing() {
@@ -302,15 +313,38 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 	byName := func(a, b Landing) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(d.InFlight, byName)
 	slices.SortFunc(d.Existing, byName)
-	e, err := newExplainer(ctx, s)
-	if err != nil {
+	if err := s.refusals(ctx, d); err != nil {
 		return nil, err
-	}
-	for _, pod := range slices.Concat(s.pods[:]...) {
-		if err, failed := sol.failed[pod.UID]; failed {
-			d.Refused = append(d.Refused, Refusal{client.ObjectKeyFromObject(pod), e.explain(pod, err)})
-		}
 	}
 	slices.SortFunc(d.Refused, func(a, b Refusal) int { return compareNames(a.Pod, b.Pod) })
 	return d, nil
+}
+
+// refusals adds the pods that got no place, with the reasons. Pods that are alike have
+// the same one.
+func (s *session) refusals(ctx context.Context, d *Decision) error {
+	if len(s.last.failed) == 0 {
+		return nil
+	}
+	e, err := newExplainer(ctx, s)
+	if err != nil {
+		return err
+	}
+	alike := s.groupPods(s.pods[easy])
+	known := map[*group]string{}
+	for _, pod := range slices.Concat(s.pods[:]...) {
+		err, failed := s.last.failed[pod.UID]
+		if !failed {
+			continue
+		}
+		reason := known[alike[pod.UID]]
+		if reason == "" {
+			reason = e.explain(pod, err)
+		}
+		if g := alike[pod.UID]; g != nil {
+			known[g] = reason
+		}
+		d.Refused = append(d.Refused, Refusal{client.ObjectKeyFromObject(pod), reason})
+	}
+	return nil
 }

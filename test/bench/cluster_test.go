@@ -39,7 +39,9 @@ type cluster struct {
 	api   client.Client
 	dir   string
 	hosts []topology.Host
-	log   *stampedLog
+	// metrics is where the controller serves its metrics.
+	metrics string
+	log     *stampedLog
 }
 
 // newCluster starts all of it on so many hosts.
@@ -100,6 +102,7 @@ func (c *cluster) start(kubeconfig string) {
 	if out, err := exec.Command("go", "build", "-o", binary, "github.com/numaform/numaform/cmd/numaform").CombinedOutput(); err != nil {
 		c.b.Fatalf("building numaform: %v\n%s", err, out)
 	}
+	c.metrics = freeAddress(c.b)
 	c.write("token", pvesim.DefaultTokenSecret)
 	c.write("kube-ca.pem", string(c.plane.Config.CAData))
 	c.write("numaform.yaml", fmt.Sprintf(`clusterID: bench
@@ -113,7 +116,7 @@ fleet:
 join: {api_server: %[8]q, ca_file: kube-ca.pem}
 `, testenv.Region, c.sim.URL(), testenv.CertFile(c.b, c.sim), pvesim.DefaultToken, c.engine(), testenv.PluginDir(c.b), namespace, c.plane.Config.Host))
 	command := exec.Command(binary, "controller", "--config", "numaform.yaml", "--kubeconfig", kubeconfig, "--namespace", namespace,
-		"--log-level", "debug", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+		"--log-level", "debug", "--metrics-bind-address", c.metrics, "--health-probe-bind-address", "0")
 	command.Dir, command.Env = c.dir, append(testenv.CleanEnv(), "KUBE_CONFIG_PATH="+kubeconfig, "KUBECONFIG="+kubeconfig)
 	command.Stdout, command.Stderr = c.log, c.log
 	if err := command.Start(); err != nil {

@@ -83,13 +83,14 @@ func BenchmarkScaleUp(b *testing.B) {
 func (c *cluster) scaleUp(pool, app string, vms int) float64 {
 	c.b.Helper()
 	direct := c.directly(vms)
-	before := usage(c.b)
+	before, computed := usage(c.b), c.computed()
 	began := c.pods(pool, app, vms)
 	planned := c.started(began, vms).Sub(began) - batchWindow
 	programs, loaded := since(before, usage(c.b)), load()
 	c.quiet()
-	c.b.Logf("direct %.2f s, planned %.2f s without the batch window of %s: %.2f times; load average %s\n%s\nCPU seconds of other programs until then: %s",
-		direct.Seconds(), planned.Seconds(), batchWindow, planned.Seconds()/direct.Seconds(), loaded, c.table(began), programs)
+	parts := spent(computed, c.computed())
+	c.b.Logf("direct %.2f s, planned %.2f s without the batch window of %s: %.2f times; load average %s\n%s\nCPU seconds of other programs until then: %s\nseconds of computing: %s",
+		direct.Seconds(), planned.Seconds(), batchWindow, planned.Seconds()/direct.Seconds(), loaded, c.table(began), programs, parts)
 	return planned.Seconds() / direct.Seconds()
 }
 

@@ -29,6 +29,7 @@ const (
 	labelNUMA     = "numa"
 	labelPhase    = "phase"
 	labelClass    = "class"
+	labelPart     = "part"
 	labelNodePool = "nodepool"
 	labelMethod   = "method"
 	labelPath     = "path"

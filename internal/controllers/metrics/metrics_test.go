@@ -170,6 +170,8 @@ func exercise(observer *metrics.Observer) {
 	observer.QueueDone(pve1(), time.Second)
 	observer.Queued(7)
 	observer.GuardDone(2 * time.Millisecond)
+	observer.DecisionTimed(scheduling.PartSolve, 30*time.Millisecond)
+	observer.DecisionTimed(scheduling.PartPlace, 4*time.Millisecond)
 	observer.Drifted([]scaler.ShardDrift{{Shard: pve1(), VMs: []scaler.VMDrift{
 		{Class: scaler.DriftNone}, {Class: scaler.DriftReplace}, {Class: scaler.DriftReplace}, {Class: scaler.DriftVanished},
 	}}})
@@ -208,7 +210,7 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 	sums := histograms(t, registry)
 	for name, want := range map[string]float64{
 		"numaform_plan_duration_seconds": 3, "numaform_apply_duration_seconds": 60, "numaform_queue_duration_seconds": 1,
-		"numaform_guard_duration_seconds": 0.002, "numaform_proxmox_request_duration_seconds": 40.03,
+		"numaform_guard_duration_seconds": 0.002, "numaform_decision_duration_seconds": 0.034, "numaform_proxmox_request_duration_seconds": 40.03,
 	} {
 		if got := sums[name]; got < want-1e-9 || got > want+1e-9 {
 			t.Errorf("%s adds up to %v, want %v", name, got, want)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -16,6 +17,7 @@ import (
 type Observer struct {
 	plans, applies, waits *prometheus.HistogramVec
 	guards                prometheus.Histogram
+	decisions             *prometheus.HistogramVec
 	queued                prometheus.Gauge
 	drifted               *prometheus.GaugeVec
 	requests              *prometheus.HistogramVec
@@ -53,6 +55,8 @@ func newObserver(config Config) *Observer {
 		guards: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to judge a change.", Buckets: guardBuckets(),
 		}),
+		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve is what nodes they want, place is where those go.",
+			guardBuckets(), labelPart),
 		queued: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "queue_length", Help: "VMs that are asked to come or go and that no change has taken yet.",
 		}),
@@ -69,7 +73,7 @@ func newObserver(config Config) *Observer {
 }
 
 func (o *Observer) collectors() []prometheus.Collector {
-	return []prometheus.Collector{o.plans, o.applies, o.waits, o.guards, o.queued, o.drifted, o.requests, o.answers, o.locks}
+	return []prometheus.Collector{o.plans, o.applies, o.waits, o.guards, o.decisions, o.queued, o.drifted, o.requests, o.answers, o.locks}
 }
 
 // PlanDone says that a host was planned, or why it could not be.
@@ -98,6 +102,11 @@ func (o *Observer) Queued(vms int) { o.queued.Set(float64(vms)) }
 
 // GuardDone says that the guard has judged a change.
 func (o *Observer) GuardDone(took time.Duration) { o.guards.Observe(took.Seconds()) }
+
+// DecisionTimed says how long a part of a decision took.
+func (o *Observer) DecisionTimed(part scheduling.Part, took time.Duration) {
+	o.decisions.WithLabelValues(string(part)).Observe(took.Seconds())
+}
 
 // Drifted says what was found when the fleet was last compared with Proxmox.
 func (o *Observer) Drifted(found []scaler.ShardDrift) {

@@ -1,0 +1,74 @@
+package scheduling
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/topology"
+)
+
+// Fault is what one host lacks for a class: Message goes on after the host's name,
+// Mend says what to do about it.
+type Fault struct {
+	Host topology.HostID
+	Finding
+	Mend string
+}
+
+// Faults returns what the hosts that a class allows lack for it, sorted by host. It
+// looks as Judge does; a class that cannot be read has none.
+func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) []Fault {
+	c := newClass(nc, snapshot)
+	if c.invalid() {
+		return nil
+	}
+	var faults []Fault
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		if !Allows(nc, host.ID()) {
+			continue
+		}
+		_, found := c.faultsOf(host, snapshot)
+		for _, f := range found {
+			faults = append(faults, Fault{Host: f.host, Finding: f.Finding, Mend: mend(f.Reason)})
+		}
+	}
+	return faults
+}
+
+// Needs is what the VMs of a class need of a host that can take them, beyond what a
+// snapshot shows.
+type Needs struct {
+	// Disk is the storage of their disks.
+	Disk string
+	// Seed is the storage of their seeds, or fleet.AnySeedStorage, or empty.
+	Seed string
+	// Template is the VMID of what they are cloned from.
+	Template int
+}
+
+// NeedsOf returns what VMs of a class need on a host, and false if it cannot take any.
+func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host topology.HostID) (Needs, bool) {
+	c := newClass(nc, snapshot)
+	from, ok := c.templates[host]
+	if !ok {
+		return Needs{}, false
+	}
+	return Needs{Disk: cmp.Or(c.base.Storage, from.Storage), Seed: c.base.SeedStorage, Template: from.VMID}, true
+}
+
+// NodeClasses returns the cluster's ProxmoxNodeClasses, sorted by name.
+func (c *Cluster) NodeClasses(ctx context.Context) ([]v1alpha1.ProxmoxNodeClass, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	var list v1alpha1.ProxmoxNodeClassList
+	if err := c.client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("reading node classes: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.ProxmoxNodeClass) int { return cmp.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}

@@ -1,0 +1,59 @@
+package scheduling_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestFaults tells of each host alone what it lacks, with how that is mended, also where
+// others can take nodes of the class.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	snapshot := imaged()
+	epyc, ryzen := &snapshot.Hosts[0], &snapshot.Hosts[1]
+	epyc.Templates = epyc.Templates[1:2]
+	epyc.Templates[0].Name = "other"
+	epyc.Guests = append(epyc.Guests, topology.Guest{VMID: 700, Name: "talos", Kind: topology.GuestVM})
+	ryzen.Templates[2].Name, ryzen.Templates[2].Problem = "talos", "it has hookscript"
+	ryzen.Storages = nil
+	fault := func(host *topology.Host, condition, reason, message, mend string) scheduling.Fault {
+		return scheduling.Fault{Host: host.ID(), Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, Mend: mend}
+	}
+	snapshot.Hosts[2].Templates[2].Name = "talos"
+	class := nodeClass(t, `{template: {name: talos}, bootDevice: {storage: fast}}`)
+	want := []scheduling.Fault{
+		fault(epyc, v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound,
+			`has no template "talos", but VM 700 of that name is no template yet: qm template 700`, "make the template there, or correct spec.template"),
+		fault(ryzen, v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
+			`has template "talos", but it has hookscript`, "take that out of the template, or name another in spec.template"),
+		fault(ryzen, v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound,
+			`has no storage "fast"`, "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"),
+	}
+	if diff := cmp.Diff(want, scheduling.Faults(class, snapshot)); diff != "" {
+		t.Errorf("faults (-want +got):\n%s", diff)
+	}
+	if faults := scheduling.Faults(nodeClass(t, `{template: {}}`), snapshot); faults != nil {
+		t.Errorf("a class that cannot be read has faults %v", faults)
+	}
+}
+
+// TestNeedsOf says what VMs of a class need of a host, but of one that cannot take any.
+func TestNeedsOf(t *testing.T) {
+	t.Parallel()
+	snapshot := imaged()
+	snapshot.Hosts[2].Templates[0].Storage = "local"
+	class := nodeClass(t, `{template: {name: debian, tags: [old]}, metadata: {type: cdrom}}`)
+	got, ok := scheduling.NeedsOf(class, snapshot, snapshot.Hosts[2].ID())
+	if want := (scheduling.Needs{Disk: "local", Seed: fleet.AnySeedStorage, Template: 9020}); !ok || got != want {
+		t.Errorf("needs %+v, %t", got, ok)
+	}
+	if _, ok := scheduling.NeedsOf(class, snapshot, topology.HostID{Region: "lab", Host: "gone"}); ok {
+		t.Error("a host that is not there takes nodes")
+	}
+}

@@ -1,0 +1,376 @@
+package scheduling
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// Obstacle is the first thing on a pod's way to a node of a NodePool that keeps it
+// from there.
+type Obstacle string
+
+// The obstacles, in the order in which they are met.
+const (
+	// ObstacleTaint is a taint that the pod does not tolerate.
+	ObstacleTaint Obstacle = "Taint"
+	// ObstacleRequirement is something that the pod wants of a node and none has.
+	ObstacleRequirement Obstacle = "Requirement"
+	// ObstacleSize is that the pod is larger than any instance type.
+	ObstacleSize Obstacle = "Size"
+	// ObstacleNodePool is a NodePool or class that makes no nodes.
+	ObstacleNodePool Obstacle = "NodePool"
+	// ObstacleLimit is a limit of the NodePool.
+	ObstacleLimit Obstacle = "Limit"
+	// ObstacleHost is that no host has room.
+	ObstacleHost Obstacle = "Host"
+	// ObstacleScheduler is what only Karpenter's scheduler can tell: other pods that
+	// the pod counts, above all.
+	ObstacleScheduler Obstacle = "Scheduler"
+)
+
+// rank is how far a pod came.
+func (o Obstacle) rank() int {
+	return slices.Index([]Obstacle{
+		ObstacleTaint, ObstacleRequirement, ObstacleSize, ObstacleNodePool, ObstacleLimit, ObstacleHost, ObstacleScheduler,
+	}, o)
+}
+
+// explainer says why pods got no place, as of the end of a decision.
+type explainer struct {
+	*session
+	// views has hosts looked at closely, too.
+	views bool
+	// full is what the planner said about an offer, types what Karpenter reads of it;
+	// without a host it is of all that the class uses.
+	full    map[offer]string
+	types   map[offer]*cloudprovider.InstanceType
+	used    map[string]corev1.ResourceList
+	daemons []*corev1.Pod
+}
+
+func newExplainer(ctx context.Context, s *session) (*explainer, error) {
+	e := &explainer{session: s, full: map[offer]string{}, types: map[offer]*cloudprovider.InstanceType{}, used: map[string]corev1.ResourceList{}}
+	active, _, err := s.world.stateNodes(ctx, s.standing(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range active {
+		name := node.Labels()[karpv1.NodePoolLabelKey]
+		e.used[name] = resources.Merge(e.used[name], node.Capacity())
+	}
+	e.daemons, err = s.daemonPods(ctx)
+	return e, err
+}
+
+// explain names, for each NodePool, what keeps the pod from its nodes, the nearest
+// NodePool first.
+func (e *explainer) explain(pod *corev1.Pod, err error) string {
+	if len(e.pools) == 0 {
+		return "no NodePool refers to a ProxmoxNodeClass: create one"
+	}
+	var reasons []string
+	pools := map[string][]string{}
+	for _, r := range e.refuse(pod, err) {
+		if pools[r.Reason] = append(pools[r.Reason], r.NodePool); len(pools[r.Reason]) == 1 {
+			reasons = append(reasons, r.Reason)
+		}
+	}
+	for i, reason := range reasons {
+		kind := "NodePool"
+		if len(pools[reason]) > 1 {
+			kind = "NodePools"
+		}
+		reasons[i] = fmt.Sprintf("%s %s: %s", kind, strings.Join(pools[reason], ", "), reason)
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// refuse says of each NodePool why it has no node for the pod. The NodePool on whose
+// way the pod came farthest is the one that it is meant for, so it comes first. What
+// cannot be named is left to Karpenter's words.
+func (e *explainer) refuse(pod *corev1.Pod, err error) []PoolReason {
+	var reasons []PoolReason
+	for _, p := range e.wantedPools(pod) {
+		r := e.explainPool(p, pod)
+		if r.Reason == "" {
+			r.Obstacle, r.Reason = ObstacleScheduler, plainWords(err)
+		}
+		r.NodePool = p.Name
+		reasons = append(reasons, r)
+	}
+	slices.SortStableFunc(reasons, func(a, b PoolReason) int { return cmp.Compare(b.Obstacle.rank(), a.Obstacle.rank()) })
+	return reasons
+}
+
+// wantedPools returns the pools that the pod selects by name; all, if there is none.
+func (e *explainer) wantedPools(pod *corev1.Pod) []*pool {
+	selects := scheduling.NewStrictPodRequirements(pod).Get(karpv1.NodePoolLabelKey)
+	wanted := slices.DeleteFunc(slices.Clone(e.pools), func(p *pool) bool { return !selects.Has(p.Name) })
+	if len(wanted) == 0 {
+		return e.pools
+	}
+	return wanted
+}
+
+func (e *explainer) explainPool(p *pool, pod *corev1.Pod) PoolReason {
+	for _, taint := range p.Spec.Template.Spec.Taints {
+		if !tolerates(pod, taint) {
+			return PoolReason{Obstacle: ObstacleTaint, Reason: fmt.Sprintf("the pod does not tolerate its taint %s", taint.ToString())}
+		}
+	}
+	if p.problem != "" {
+		return PoolReason{Obstacle: ObstacleNodePool, Reason: p.problem, Hosts: e.hosts(p, demand{}, nil)}
+	}
+	var best PoolReason
+	for i, d := range e.demands(pod) {
+		r := e.explainDemand(p, d)
+		if r.Reason == "" {
+			return r
+		}
+		if i == 0 || r.Obstacle.rank() > best.Obstacle.rank() {
+			best = r
+		}
+	}
+	return best
+}
+
+func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
+	return taint.Effect == corev1.TaintEffectPreferNoSchedule || scheduling.Taints([]corev1.Taint{taint}).ToleratesPod(pod) == nil
+}
+
+// demand is what a pod asks of a node in one of the ways in which it may be met.
+type demand struct {
+	requests corev1.ResourceList
+	// pod and volumes are what each of them requires.
+	pod, volumes scheduling.Requirements
+}
+
+// demands returns the ways to meet a pod: any one of its terms of node affinity, and
+// of its volumes' places, suffices.
+func (e *explainer) demands(pod *corev1.Pod) []demand {
+	var wanted []scheduling.Requirements
+	affinity := pod.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		wanted = append(wanted, scheduling.NewStrictPodRequirements(pod))
+	} else {
+		for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			one := pod.DeepCopy()
+			one.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = []corev1.NodeSelectorTerm{term}
+			wanted = append(wanted, scheduling.NewStrictPodRequirements(one))
+		}
+	}
+	volumes := e.volumes[pod.UID]
+	if len(volumes) == 0 {
+		volumes = []scheduling.Requirements{{}}
+	}
+	var all []demand
+	for _, w := range wanted {
+		delete(w, labelHostChoice)
+		for _, v := range volumes {
+			all = append(all, demand{resources.RequestsForPods(pod), w, v})
+		}
+	}
+	return all
+}
+
+func (e *explainer) explainDemand(p *pool, d demand) PoolReason {
+	wants, reason := p.requirements(d)
+	if reason != "" {
+		return PoolReason{Obstacle: ObstacleRequirement, Reason: reason}
+	}
+	fit, r := e.fittingTypes(p, d, wants)
+	if r.Reason != "" {
+		return r
+	}
+	d.pod = wants
+	hosts := e.hosts(p, d, fit)
+	if reason := e.overLimit(p, fit); reason != "" {
+		return PoolReason{Obstacle: ObstacleLimit, Reason: reason, Hosts: hosts}
+	}
+	if reason := noHost(hosts); reason != "" {
+		return PoolReason{Obstacle: ObstacleHost, Reason: reason, Hosts: hosts}
+	}
+	return PoolReason{Obstacle: ObstacleScheduler, Reason: e.tooFewValues(p, wants, fit), Hosts: hosts}
+}
+
+// requirements joins what the pool and the pod want of a node, or says which of
+// the pod's wants the pool excludes.
+func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
+	template := p.anyHost().Spec.Template
+	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
+	offered.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
+	offered.Add(scheduling.NewLabelRequirements(map[string]string{karpv1.NodePoolLabelKey: p.Name}).Values()...)
+	delete(offered, labelHostChoice)
+	for _, by := range []struct {
+		who    string
+		wanted scheduling.Requirements
+	}{{"the pod wants", d.pod}, {"the pod's volumes want", d.volumes}} {
+		for _, key := range slices.Sorted(maps.Keys(by.wanted)) {
+			one := scheduling.NewRequirements(by.wanted[key])
+			switch {
+			case offered.Compatible(one, scheduling.AllowUndefinedWellKnownLabels) == nil:
+			case !offered.Has(key):
+				return nil, fmt.Sprintf("%s %s, a label that its nodes do not have: add it to the NodePool's spec.template, or take it from the pod", by.who, by.wanted[key])
+			default:
+				return nil, fmt.Sprintf("%s %s, but its nodes have %s: change either", by.who, by.wanted[key], offered[key])
+			}
+		}
+		offered.Add(by.wanted.Values()...)
+	}
+	return offered, ""
+}
+
+// fittingTypes returns the types that the requirements allow on some host of the
+// class, whatever is free there, and that are large enough for the pod.
+func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirements) ([]*InstanceType, PoolReason) {
+	daemons := e.daemonRequests(p)
+	requests := resources.Merge(d.requests, daemons)
+	var fit []*InstanceType
+	var nearest *cloudprovider.InstanceType
+	allowed := 0
+	for i := range p.sizes {
+		it := e.offered(p, &p.sizes[i], topology.HostID{})
+		if it.Requirements.Intersects(wants) != nil || !it.Offerings.HasCompatible(wants) {
+			continue
+		}
+		allowed++
+		if resources.Fits(requests, it.Allocatable()) {
+			fit = append(fit, &p.sizes[i])
+		} else if nearest == nil || lacks(requests, it.Allocatable()) < lacks(requests, nearest.Allocatable()) {
+			nearest = it
+		}
+	}
+	switch {
+	case allowed == 0:
+		return nil, PoolReason{Obstacle: ObstacleRequirement, Reason: e.noType(p, d, wants), Hosts: e.hosts(p, d, nil)}
+	case len(fit) == 0:
+		asks := "the pod asks for " + describe(d.requests, d.requests)
+		if len(daemons) > 0 {
+			asks += " and DaemonSets for " + describe(daemons, daemons)
+		}
+		return nil, PoolReason{Obstacle: ObstacleSize, Reason: fmt.Sprintf("%s; the nearest instance type, %s, leaves pods %s: "+
+			"lower the requests, or let the pool use larger types or hosts", asks, nearest.Name, describe(nearest.Allocatable(), requests))}
+	}
+	slices.SortFunc(fit, compareSizes)
+	return fit, PoolReason{}
+}
+
+// offered returns a type as it is offered on a host, or on all hosts of the class.
+func (e *explainer) offered(p *pool, t *InstanceType, host topology.HostID) *cloudprovider.InstanceType {
+	key := offer{p.Name, t.Name, host}
+	if e.types[key] == nil {
+		hosts := p.class.hosts
+		if host != (topology.HostID{}) {
+			hosts = []topology.HostID{host}
+		}
+		e.types[key] = karpenterType(p.class, t, hosts, nil)
+	}
+	return e.types[key]
+}
+
+// daemonRequests returns what DaemonSets take of each node of the pool.
+func (e *explainer) daemonRequests(p *pool) corev1.ResourceList {
+	template := p.anyHost().Spec.Template
+	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
+	offered.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
+	var on []*corev1.Pod
+	for _, pod := range e.daemons {
+		if offered.IsCompatible(scheduling.NewStrictPodRequirements(pod), scheduling.AllowUndefinedWellKnownLabels) &&
+			!slices.ContainsFunc(template.Spec.Taints, func(taint corev1.Taint) bool { return !tolerates(pod, taint) }) {
+			on = append(on, pod)
+		}
+	}
+	if len(on) == 0 {
+		return nil
+	}
+	return resources.RequestsForPods(on...)
+}
+
+// noType says which of the wants no type on any usable host meets.
+func (e *explainer) noType(p *pool, d demand, wants scheduling.Requirements) string {
+	if len(p.class.hosts) == 0 {
+		return "no host can take its nodes: " + describeHosts(p.class.excluded)
+	}
+	for _, key := range []string{
+		corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelArchStable,
+		karpv1.CapacityTypeLabelKey, corev1.LabelInstanceTypeStable, corev1.LabelOSStable,
+	} {
+		if !wants.Has(key) {
+			continue
+		}
+		has := scheduling.NewRequirement(key, corev1.NodeSelectorOpIn)
+		for i := range p.sizes {
+			has.Insert(e.offered(p, &p.sizes[i], topology.HostID{}).Requirements.Get(key).Values()...)
+		}
+		if !has.HasIntersection(wants[key]) {
+			who := "pool and pod want"
+			if d.volumes.Has(key) {
+				who = "the pod's volumes want"
+			}
+			text := fmt.Sprintf("%s %s, but there is only %s", who, wants[key], strings.Join(slices.Sorted(slices.Values(has.Values())), ", "))
+			if len(p.class.excluded) > 0 && key == corev1.LabelTopologyZone {
+				text += "; " + describeHosts(p.class.excluded)
+			}
+			return text + ": correct what is wanted, or add such a host"
+		}
+	}
+	return fmt.Sprintf("no instance type on any host meets all of %s", wants)
+}
+
+// overLimit says which of the pool's limits leaves no room for the smallest type.
+func (e *explainer) overLimit(p *pool, fit []*InstanceType) string {
+	var reason string
+	for _, t := range fit {
+		left := resources.Subtract(corev1.ResourceList(p.Spec.Limits), e.used[p.Name])
+		capacity := t.capacity(p.class.disk(t))
+		capacity[resources.Node] = *resource.NewQuantity(1, resource.DecimalSI)
+		over := ""
+		for _, name := range slices.Sorted(maps.Keys(p.Spec.Limits)) {
+			if want, have := capacity[name], left[name]; over == "" && want.Cmp(have) > 0 {
+				limit, used := p.Spec.Limits[name], e.used[p.Name][name]
+				over = fmt.Sprintf("its limit of %s %s leaves no room for another node (%s used): raise spec.limits",
+					name, limit.String(), readable(name, used))
+			}
+		}
+		if over == "" {
+			return ""
+		}
+		reason = cmp.Or(reason, over)
+	}
+	return reason
+}
+
+// tooFewValues says which of the pool's minValues the types that are left miss.
+func (e *explainer) tooFewValues(p *pool, wants scheduling.Requirements, fit []*InstanceType) string {
+	if !wants.HasMinValues() || e.request.RelaxMinValues {
+		return ""
+	}
+	var left cloudprovider.InstanceTypes
+	for _, it := range makeOfferings(p, e.plan, e.closed, nil).types {
+		if it.Offerings.HasCompatible(wants) && slices.ContainsFunc(fit, func(t *InstanceType) bool { return t.Name == it.Name }) {
+			left = append(left, it)
+		}
+	}
+	_, missed, err := left.SatisfiesMinValues(wants)
+	if err == nil {
+		return ""
+	}
+	for _, key := range slices.Sorted(maps.Keys(missed)) {
+		return fmt.Sprintf("its requirement on %s has minValues %d, but the instance types that suit the pod and have room come to %d: lower minValues, or allow more types",
+			key, *wants.Get(key).MinValues, missed[key])
+	}
+	return ""
+}
