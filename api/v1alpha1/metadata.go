@@ -7,12 +7,14 @@ import (
 // Metadata says how a node gets what it joins the cluster with.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.storage) || self.storage.size() == 0",message="means nothing without a seed: remove it, or write type: cdrom",fieldPath=".storage"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.templatesRef)",message="means nothing without a seed: remove it, or write type: cdrom",fieldPath=".templatesRef"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.valuesRef)",message="means nothing without a seed: remove it, or write type: cdrom",fieldPath=".valuesRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.templatesRef)",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".templatesRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.valuesRef)",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".valuesRef"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="type agent needs it: a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
 type Metadata struct {
-	// Type is none, for templates that join by themselves, or cdrom: each node gets
+	// Type is none, for templates that join by themselves; cdrom: each node gets
 	// an ISO image with user-data, meta-data and network-config, its seed, which is
-	// taken away once the node has joined.
+	// taken away once the node has joined; or agent: once the guest agent answers,
+	// it runs a command that joins.
 	// +optional
 	// +kubebuilder:default=none
 	Type MetadataType `json:"type,omitempty"`
@@ -26,7 +28,8 @@ type Metadata struct {
 
 	// TemplatesRef names a Secret with the templates of the seed, under the keys
 	// user-data, meta-data, network-config and vendor-data. What is not there is
-	// numaform's own, for Debian and Ubuntu with kubelet and containerd.
+	// numaform's own, for Debian and Ubuntu with kubelet and containerd. With type
+	// agent, the key join-command is a script that the guest's /bin/sh runs.
 	// +optional
 	TemplatesRef *SecretReference `json:"templatesRef,omitempty"`
 
@@ -37,13 +40,14 @@ type Metadata struct {
 
 // MetadataType says how a node gets what it joins with.
 //
-// +kubebuilder:validation:Enum=none;cdrom
+// +kubebuilder:validation:Enum=none;cdrom;agent
 type MetadataType string
 
 // The types of metadata.
 const (
 	MetadataNone  MetadataType = "none"
 	MetadataCDROM MetadataType = "cdrom"
+	MetadataAgent MetadataType = "agent"
 )
 
 // SecretReference names a Secret.
@@ -76,3 +80,6 @@ func (in *ProxmoxNodeClass) TTL() time.Duration {
 
 // Seeded reports whether nodes of the class get a seed.
 func (in *ProxmoxNodeClass) Seeded() bool { return in.Spec.Metadata.Type == MetadataCDROM }
+
+// ByAgent reports whether nodes of the class join by a command of their guest agents.
+func (in *ProxmoxNodeClass) ByAgent() bool { return in.Spec.Metadata.Type == MetadataAgent }

@@ -127,8 +127,8 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:default={type: none}
 	Metadata Metadata `json:"metadata,omitempty"`
 
-	// Kubelet is kubelet's configuration on the nodes. It reaches them with the
-	// metadata of type cdrom only.
+	// Kubelet is kubelet's configuration on the nodes. It reaches them with
+	// metadata of type cdrom, or as templates of type agent make use of it.
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
 

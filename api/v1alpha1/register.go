@@ -9,11 +9,8 @@ import (
 // Group is the API group of numaform's types and the domain of its labels.
 const Group = "numaform.dev"
 
-// The kinds of this package.
-const (
-	KindProxmoxNodeClass = "ProxmoxNodeClass"
-	KindScalePlan        = "ScalePlan"
-)
+// KindProxmoxNodeClass is the kind of NodePools' classes.
+const KindProxmoxNodeClass = "ProxmoxNodeClass"
 
 // GroupVersion returns the group and version of the types in this package.
 func GroupVersion() schema.GroupVersion {

@@ -74,18 +74,27 @@ func validateSize(spec *ProxmoxNodeClassSpec, report reporter) {
 }
 
 func validateMetadata(m *Metadata, report reporter) {
-	if m.Type != "" && m.Type != MetadataNone && m.Type != MetadataCDROM {
-		report("metadata.type", "%q is not a type of metadata: write none or cdrom", m.Type)
+	if !slices.Contains([]MetadataType{"", MetadataNone, MetadataCDROM, MetadataAgent}, m.Type) {
+		report("metadata.type", "%q is not a type of metadata: write none, cdrom or agent", m.Type)
 		return
 	}
 	seeded := m.Type == MetadataCDROM
+	rendered := seeded || m.Type == MetadataAgent
 	for _, field := range []struct {
-		name string
-		set  bool
-	}{{"storage", m.Storage != ""}, {"templatesRef", m.TemplatesRef != nil}, {"valuesRef", m.ValuesRef != nil}} {
-		if field.set && !seeded {
-			report("metadata."+field.name, "means nothing without a seed: remove it, or write type: cdrom")
+		name     string
+		set, use bool
+		types    string
+	}{
+		{"storage", m.Storage != "", seeded, "cdrom"},
+		{"templatesRef", m.TemplatesRef != nil, rendered, "cdrom or agent"},
+		{"valuesRef", m.ValuesRef != nil, rendered, "cdrom or agent"},
+	} {
+		if field.set && !field.use {
+			report("metadata."+field.name, "means nothing without a seed: remove it, or write type: %s", field.types)
 		}
+	}
+	if m.Type == MetadataAgent && m.TemplatesRef == nil {
+		report("metadata.templatesRef", "type agent needs it: a Secret whose key join-command is the script that the guest agent runs")
 	}
 	if m.Storage != "" && !regexp.MustCompile(storagePattern).MatchString(m.Storage) {
 		report("metadata.storage", "%q is not a storage's name", m.Storage)

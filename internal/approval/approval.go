@@ -32,6 +32,9 @@ const (
 	keptFor = 7 * 24 * time.Hour
 	// planFresh is how long a dry plan of the same VMs need not be made again.
 	planFresh = 10 * time.Minute
+	// draftGood is how long what was planned dry stands for a plan of the same VMs that
+	// would be made now.
+	draftGood = 30 * time.Second
 	// unwantedFor is how long pods may not ask for what a plan holds until it goes.
 	unwantedFor = 2 * time.Minute
 	// askEvery is how often Karpenter's methods are asked about pools whose nodes
@@ -39,8 +42,7 @@ const (
 	askEvery = time.Minute
 	// beginWithin is how long what was approved may take until it shows.
 	beginWithin = 15 * time.Minute
-	// proposeWithin is how long to wait for clones of an earlier run before a plan is made:
-	// nobody else gets a place meanwhile.
+	// proposeWithin is how long to wait for clones of an earlier run before a plan is made.
 	proposeWithin = 20 * time.Second
 	// drainWithin is how long approved nodes may take to leave after they could.
 	drainWithin = time.Hour
@@ -102,6 +104,8 @@ type Approvals struct {
 	fleet Fleet
 	// planned is the last dry plan of each NodePool's new VMs.
 	planned map[string]planned
+	// due are new VMs that have to be planned before anybody can say more of them.
+	due []*group
 	// wanted is when pods last asked for VMs of each NodePool.
 	wanted map[string]time.Time
 	// seen is when Karpenter last offered a VM to each kind of disruption.

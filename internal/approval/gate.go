@@ -16,6 +16,27 @@ import (
 // not let pass alone.
 const RequestedByGuard = "guard"
 
+// RequestedByClass is who asks about changes of VMs that run.
+const RequestedByClass = "nodeclass"
+
+// heldByWriter reports whether a ScalePlan is about a change that the writer holds.
+func heldByWriter(plan *v1alpha1.ScalePlan) bool {
+	return plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByClass
+}
+
+// Asks reports whether a plan that changes VMs in place, and that the guard allows,
+// waits for a person: changes count as scale-up, and that of one of its NodePools is
+// manual.
+func (a *Approvals) Asks(ctx context.Context, plan *scaler.ShardPlan) (bool, error) {
+	known, err := a.readPools(ctx)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(plan.Intent.Update, func(t guard.Target) bool {
+		return a.mode(known, t.Pool, v1alpha1.ScaleUp) == ModeManual
+	}), nil
+}
+
 // Approver returns who lets a plan pass that the guard does not allow alone: the auto
 // mode of its NodePools, or the person who approved a ScalePlan that has all of it.
 // Else it is "", and a ScalePlan waits for a person.
@@ -61,7 +82,7 @@ func others(keys []string, d *draft) []string {
 // among them: it may be asked for again.
 func heldOn(plans []v1alpha1.ScalePlan, host string) []v1alpha1.ScalePlan {
 	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
-		if plan.Spec.RequestedBy != RequestedByGuard || (pending(&plan) && plan.Spec.Approve != "") {
+		if !heldByWriter(&plan) || (pending(&plan) && plan.Spec.Approve != "") {
 			return true
 		}
 		return !slices.ContainsFunc(plan.Spec.Shards, func(shard v1alpha1.ScalePlanShard) bool { return shard.Host == host })
@@ -113,6 +134,12 @@ func targets(intent guard.Intent) []target {
 // draftHeld makes a draft of a plan that the guard holds.
 func draftHeld(plan *scaler.ShardPlan) (*draft, error) {
 	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard does not let this pass alone"}
+	if plan.InPlace {
+		d.requestedBy, d.why = RequestedByClass, "tags, pool or security groups of a ProxmoxNodeClass changed: its nodes take them over while they run"
+		if plan.Verdict.Decision == guard.Allow {
+			d.reasons = append(d.reasons, "scale-up of a NodePool of these nodes is manual")
+		}
+	}
 	for _, t := range targets(plan.Intent) {
 		line := v1alpha1.ScalePlanVM{
 			Action: t.action, Name: nameAt(t.Address), Key: string(t.Key), Host: plan.Shard.String(), NodePool: t.Pool,
@@ -144,7 +171,7 @@ func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 	if !a.said(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.shards) != "" || len(d.vms) == 0 {
 		return false
 	}
-	if plan.Spec.RequestedBy == RequestedByGuard && plan.Spec.PlanHash != d.hash {
+	if heldByWriter(plan) && plan.Spec.PlanHash != d.hash {
 		return false
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved && plan.Spec.Direction == v1alpha1.ScaleUp && len(a.made(plan)) > creates(plan) {

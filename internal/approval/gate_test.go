@@ -3,11 +3,13 @@ package approval_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/approval"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
@@ -184,4 +186,83 @@ func TestTheGateOpensForRemovalsByKey(t *testing.T) {
 	if plan := b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs are gone" {
 		t.Errorf("the result is %q", plan.Status.Result)
 	}
+}
+
+// TestChangesInPlaceWaitByMode asks about other tags of a VM that runs, which the guard
+// allows: in a manual NodePool they wait, once for all of it.
+func TestChangesInPlaceWaitByMode(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("other", "manual", "")
+	b.pool("free", "policy", "")
+	vm := other(2000)
+	plan := removal(vm)
+	plan.InPlace, plan.Verdict = true, guard.Verdict{Decision: guard.Allow}
+	plan.Intent.Update, plan.Intent.Delete = plan.Intent.Delete, nil
+	if asks, err := b.approvals.Asks(t.Context(), plan); err != nil || !asks {
+		t.Fatalf("asks: %t (%v)", asks, err)
+	}
+	b.vms = vms{{VM: vm, Phase: scaler.PhaseMade, Changing: true}}
+	b.asked("", plan)
+	b.settle()
+	waiting := b.plan(v1alpha1.ScalePlanPending)
+	if waiting.Spec.RequestedBy != approval.RequestedByClass || len(waiting.Spec.Reasons) != 1 || waiting.Spec.Summary != "1 to change on lab/pve-1" {
+		t.Errorf("plan is %+v", waiting.Spec)
+	}
+	b.approve(waiting)
+	b.asked("alice", plan)
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApproved)
+	b.vms[0].Changing = false
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApplied)
+
+	// What is taken back before anybody looked is no question any more.
+	b.vms[0].Changing = true
+	plan.Intent.Update[0].Key = fleet.Key(strings.Repeat("d", 32))
+	b.vms[0].VM.Key = plan.Intent.Update[0].Key
+	b.asked("", plan)
+	b.vms[0].Changing = false
+	b.settle()
+	b.plan(v1alpha1.ScalePlanPending) // nobody may have asked for it yet
+	b.clock.SetTime(b.clock.Now().Add(3 * time.Minute))
+	b.settle()
+	b.plan(v1alpha1.ScalePlanSuperseded)
+
+	plan.Intent.Update[0].Pool = "free"
+	if asks, err := b.approvals.Asks(t.Context(), plan); err != nil || asks {
+		t.Errorf("asks about a pool with policy: %t (%v)", asks, err)
+	}
+}
+
+// TestPodsDoNotWaitForChangesInPlace lets a change of a VM that runs wait for a person,
+// and pods ask for another VM of its NodePool.
+func TestPodsDoNotWaitForChangesInPlace(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("other", "policy", "")
+	vm := other(2000)
+	plan := removal(vm)
+	plan.InPlace, plan.Verdict = true, guard.Verdict{Decision: guard.NeedsApproval}
+	plan.Intent.Update, plan.Intent.Delete = plan.Intent.Delete, nil
+	b.vms = vms{{VM: vm, Phase: scaler.PhaseMade, Changing: true}}
+	b.asked("", plan)
+	waiting := b.plan(v1alpha1.ScalePlanPending)
+	if waiting.Spec.Verdict.Decision == v1alpha1.VerdictAllow {
+		t.Fatalf("plan is %+v", waiting.Spec)
+	}
+	b.want(1, placed("other", pve1, 4096, "a"))
+	if still := b.plan(v1alpha1.ScalePlanPending); still.Name != waiting.Name {
+		t.Errorf("%s took the place of %s", still.Name, waiting.Name)
+	}
+}
+
+// TestAVMThatWasGivenUpWasNotMade lets an approved VM fail and go before anybody looks.
+func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.want(1, placed("slow", pve1, 4096, "a"))
+	b.vms = vms{made(placed("slow", pve1, 4096), 2000, scaler.PhaseRemoving, nil)}
+	b.settle()
+	b.plan(v1alpha1.ScalePlanFailed)
 }

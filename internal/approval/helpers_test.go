@@ -48,11 +48,13 @@ var (
 type bench struct {
 	*testing.T
 
-	client    client.Client
-	clock     *clocktesting.FakePassiveClock
-	vms       vms
-	events    recorded
-	paused    bool
+	client client.Client
+	clock  *clocktesting.FakePassiveClock
+	vms    vms
+	events recorded
+	paused bool
+	// again is set when what was approved can be begun.
+	again     bool
 	dir       string
 	scaler    *dryScaler
 	approvals *approval.Approvals
@@ -155,6 +157,7 @@ func (b *bench) restart() {
 		Client: b.client, Scaler: b.scaler, Clock: b.clock, Events: &b.events,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil },
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
+		Approved: func() { b.again = true },
 	})
 	b.approvals.Watch(&b.vms)
 }
@@ -251,10 +254,20 @@ func (b *bench) pool(name, up, down string) *karpv1.NodePool {
 	return pool
 }
 
-// up asks for VMs and returns how many may be made.
+// up asks for VMs, once more if that had to be planned first, and returns how many may
+// be made.
 func (b *bench) up(placed ...scheduling.Placed) int {
 	b.Helper()
+	b.again = false
 	may, err := b.approvals.Up(b.Context(), snapshot(), placed)
+	if err == nil {
+		err = b.approvals.Draft(b.Context())
+	}
+	if err == nil && b.again {
+		if may, err = b.approvals.Up(b.Context(), snapshot(), placed); err == nil {
+			err = b.approvals.Draft(b.Context())
+		}
+	}
 	if err != nil {
 		b.Fatal(err)
 	}

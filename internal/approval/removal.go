@@ -98,6 +98,7 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 			return fmt.Errorf("vm %s has the key %s, which is not its NodeClaim's", vm.Name, vm.Key)
 		}
 	}
+	change.Narrow()
 	plans, err := a.config.Scaler.Plan(ctx, change)
 	if err != nil {
 		return err

@@ -33,13 +33,26 @@ func (a *Approvals) Settle(ctx context.Context) error {
 	var errs []error
 	approved := false
 	for i := range plans {
-		errs = append(errs, a.settle(ctx, &plans[i]))
+		errs = append(errs, a.settleOne(ctx, &plans[i]))
 		approved = approved || (pending(&plans[i]) && a.said(&plans[i], plans[i].Spec.PlanHash))
 	}
 	if approved {
 		a.config.Approved()
 	}
 	return errors.Join(errs...)
+}
+
+func (a *Approvals) settleOne(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	if plan.Spec.RequestedBy != RequestedByClass || plan.Status.Phase.Over() {
+		return a.settle(ctx, plan)
+	}
+	switch {
+	case a.unchanging(plan) && (!pending(plan) || a.config.Clock.Since(a.started) >= unwantedFor):
+		return a.settleChanged(ctx, plan)
+	case pending(plan):
+		return a.settle(ctx, plan)
+	}
+	return nil // it is being carried out
 }
 
 func (a *Approvals) settle(ctx context.Context, plan *v1alpha1.ScalePlan) error {
@@ -81,17 +94,8 @@ func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 
 // settleMade ends a plan by what became of its new VMs.
 func (a *Approvals) settleMade(ctx context.Context, plan *v1alpha1.ScalePlan) error {
-	wanted, made, failures := creates(plan), 0, []string{}
-	states := a.made(plan)
-	for i := range states {
-		switch state := &states[i]; state.Phase {
-		case scaler.PhaseMade, scaler.PhaseRemoving:
-			made++
-		case scaler.PhaseFailed:
-			failures = append(failures, fmt.Sprintf("%s: %v", state.VM.Name, state.Err))
-		case scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseHeld:
-		}
-	}
+	wanted, states := creates(plan), a.made(plan)
+	made, failures := outcomes(states)
 	late := plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
 	switch {
 	case made >= wanted:
@@ -104,6 +108,44 @@ func (a *Approvals) settleMade(ctx context.Context, plan *v1alpha1.ScalePlan) er
 			"see the events of their NodeClaims; what pods still need is proposed anew", made, wanted))
 	}
 	return nil
+}
+
+// unchanging reports whether none of the VMs that a plan changes in place is to change
+// any more.
+func (a *Approvals) unchanging(plan *v1alpha1.ScalePlan) bool {
+	return !slices.ContainsFunc(a.vms(), func(state scaler.VMState) bool { return state.Changing && updates(plan, state) })
+}
+
+// updates reports whether a plan changes a VM.
+func updates(plan *v1alpha1.ScalePlan, state scaler.VMState) bool {
+	return slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
+		return line.Action == v1alpha1.ScalePlanUpdate && line.Key == string(state.VM.Key)
+	})
+}
+
+// settleChanged ends a plan of changes in place that are made, or that are needed no
+// more. Right after a start, whoever wants changes may not have asked yet.
+func (a *Approvals) settleChanged(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were changed", len(plan.Spec.VMs)))
+	}
+	return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes says otherwise now, or they are gone")
+}
+
+// outcomes returns how many VMs were made, whatever became of them later, and why others
+// were not.
+func outcomes(states []scaler.VMState) (made int, failures []string) {
+	for i := range states {
+		switch state := &states[i]; {
+		case state.Made || state.Phase == scaler.PhaseMade:
+			made++
+		case state.Phase == scaler.PhaseFailed:
+			failures = append(failures, fmt.Sprintf("%s: %v", state.VM.Name, state.Err))
+		case state.Phase == scaler.PhaseRemoving:
+			failures = append(failures, state.VM.Name+" was given up before it was made")
+		}
+	}
+	return made, failures
 }
 
 // creates returns how many VMs a plan makes.

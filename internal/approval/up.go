@@ -21,21 +21,24 @@ const RequestedByProvisioning = "provisioning"
 
 // planned is a dry plan of a NodePool's new VMs, and what it was made of.
 type planned struct {
-	of   string
-	hash string
-	at   time.Time
+	of    string
+	at    time.Time
+	draft *draft
+	// decided tells a plan that was made after a person had approved it.
+	decided bool
 }
 
 // Up returns those of a decision's new VMs that may be made now. The others wait as
-// ScalePlans, one for each NodePool. It must be called with each decision, an empty
-// one too: that pods ask for nothing ends plans. VMs are returned even with an error,
-// which is about others.
+// ScalePlans, one for each NodePool, which Draft makes. It must be called with each
+// decision, an empty one too: that pods ask for nothing ends plans. VMs are returned
+// even with an error, which is about others.
 func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
 	if paused, err := a.config.Paused(ctx); paused || err != nil {
 		return nil, err
 	}
-	a.planning.Lock()
-	defer a.planning.Unlock()
+	a.mu.Lock()
+	a.due = nil
+	a.mu.Unlock()
 	known, err := a.readPools(ctx)
 	if err != nil {
 		return nil, err
@@ -62,10 +65,11 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 	return approved, errors.Join(append(errs, a.unwanted(ctx, plans, groups))...)
 }
 
-// ofPool returns the plans by which a NodePool grows.
+// ofPool returns the plans by which a NodePool grows. Its VMs that change while they run
+// are nothing to pods that wait.
 func ofPool(plans []v1alpha1.ScalePlan, pool string) []v1alpha1.ScalePlan {
 	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
-		return plan.Spec.Direction != v1alpha1.ScaleUp || !slices.Contains(plan.Spec.NodePools, pool)
+		return plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy == RequestedByClass || !slices.Contains(plan.Spec.NodePools, pool)
 	})
 }
 
@@ -76,6 +80,8 @@ type group struct {
 	placed   []scheduling.Placed
 	snapshot *topology.Snapshot
 	plans    []v1alpha1.ScalePlan
+	// of tells whether the same VMs are placed as before.
+	of string
 }
 
 // free reports whether the VMs need no ScalePlan: by the mode, unless the guard has
@@ -96,19 +102,83 @@ func (a *Approvals) group(ctx context.Context, g *group) ([]scheduling.Placed, e
 			return g.mode == ModeAuto || plan.Spec.Verdict.Decision == v1alpha1.VerdictAllow
 		})
 	}
-	d, err := a.plan(ctx, g)
-	if err != nil || d == nil {
+	var err error
+	if g.of, err = g.fingerprint(); err != nil {
 		return nil, err
 	}
-	if plan := current(g.plans, d.hash); plan != nil {
-		if ok, err := a.mayBegin(ctx, plan, d); ok || err != nil {
-			if err != nil {
-				return nil, err
-			}
+	a.mu.Lock()
+	last := a.planned[g.pool]
+	a.mu.Unlock()
+	if last.of == g.of {
+		ok, known, err := a.decided(ctx, g, &last)
+		switch {
+		case err != nil:
+			return nil, err
+		case ok:
 			return g.placed, nil
+		case known:
+			return nil, nil
 		}
 	}
-	return nil, a.offer(ctx, g.plans, d)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.due = append(a.due, g)
+	return nil, nil
+}
+
+// decided reports whether VMs that were planned before may be made, and whether that is
+// known without another plan.
+func (a *Approvals) decided(ctx context.Context, g *group, last *planned) (ok, known bool, err error) {
+	age := a.config.Clock.Since(last.at)
+	if age < planFresh && (a.refused(g.plans, last.draft.hash) || a.waits(g.plans, last.draft.hash)) {
+		return false, true, nil
+	}
+	plan := current(g.plans, last.draft.hash)
+	if !last.decided || age >= draftGood || plan == nil {
+		return false, false, nil
+	}
+	ok, err = a.mayBegin(ctx, plan, last.draft)
+	return ok, ok, err
+}
+
+// Draft plans what the last Up could not answer without a plan, and lets it wait as
+// ScalePlans. What a person has approved already may be made at the next Up. It takes
+// long, and nothing must be kept waiting for it.
+func (a *Approvals) Draft(ctx context.Context) error {
+	a.mu.Lock()
+	due := a.due
+	a.due = nil
+	a.mu.Unlock()
+	if len(due) == 0 {
+		return nil
+	}
+	a.planning.Lock()
+	defer a.planning.Unlock()
+	var errs []error
+	for _, g := range due {
+		if err := a.draft(ctx, g); err != nil {
+			errs = append(errs, fmt.Errorf("asking for approval of nodepool %s: %w", g.pool, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// draft plans the new VMs of one NodePool.
+func (a *Approvals) draft(ctx context.Context, g *group) error {
+	d, err := a.draftUp(ctx, g)
+	if err != nil {
+		return err
+	}
+	plan := current(g.plans, d.hash)
+	decided := plan != nil && a.said(plan, d.hash)
+	a.mu.Lock()
+	a.planned[g.pool] = planned{of: g.of, at: a.config.Clock.Now(), draft: d, decided: decided}
+	a.mu.Unlock()
+	if decided {
+		a.config.Approved()
+		return nil
+	}
+	return a.offer(ctx, g.plans, d)
 }
 
 // current returns the plan of a hash that is not over.
@@ -173,29 +243,6 @@ func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
 	})
 }
 
-// plan plans a NodePool's new VMs without changing anything. It returns nil if that
-// was done a moment ago and nobody has approved or rejected it since.
-func (a *Approvals) plan(ctx context.Context, g *group) (*draft, error) {
-	of, err := g.fingerprint()
-	if err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	last := a.planned[g.pool]
-	a.mu.Unlock()
-	if last.of == of && a.config.Clock.Since(last.at) < planFresh && (a.refused(g.plans, last.hash) || a.waits(g.plans, last.hash)) {
-		return nil, nil
-	}
-	d, err := a.draftUp(ctx, g)
-	if err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	a.planned[g.pool] = planned{of: of, hash: d.hash, at: a.config.Clock.Now()}
-	a.mu.Unlock()
-	return d, nil
-}
-
 // waits reports whether a plan of that hash waits and nobody has said a word to it.
 func (a *Approvals) waits(plans []v1alpha1.ScalePlan, hash string) bool {
 	plan := current(plans, hash)
@@ -234,6 +281,7 @@ func (a *Approvals) draftUp(ctx context.Context, g *group) (*draft, error) {
 	if err != nil {
 		return nil, err
 	}
+	change.Narrow()
 	// VMs whose number someone else took get another; they are none of this.
 	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
 		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {

@@ -36,6 +36,12 @@ func TestModesLetPassOrWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if b.scaler.plans != 0 {
+		t.Errorf("%d plans were made while others wait for places", b.scaler.plans)
+	}
+	if err := b.approvals.Draft(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if len(may) != 2 || may[0].NodePool != "free" || may[1].NodePool != "quick" {
 		t.Errorf("may be made: %+v", may)
 	}

@@ -15,12 +15,16 @@ const (
 	MetaData      = "meta-data"
 	NetworkConfig = "network-config"
 	VendorData    = "vendor-data"
+	// JoinCommand is no document: it is the script that a guest agent runs.
+	JoinCommand = "join-command"
 )
 
 // Templates are the documents before values are put in. See Functions for what
 // they may call, and Values for what they may name.
 type Templates struct {
 	UserData, MetaData, NetworkConfig, VendorData string
+	// JoinCommand has no default.
+	JoinCommand string
 }
 
 // Documents are rendered templates. They hold a join token: print them nowhere.

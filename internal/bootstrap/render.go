@@ -39,8 +39,8 @@ func (e *DocumentError) Error() string {
 type UnknownKeyError struct{ Key string }
 
 func (e *UnknownKeyError) Error() string {
-	return fmt.Sprintf("reading templates: key %q is none of %s, %s, %s and %s: rename or remove it",
-		e.Key, UserData, MetaData, NetworkConfig, VendorData)
+	return fmt.Sprintf("reading templates: key %q is none of %s, %s, %s, %s and %s: rename or remove it",
+		e.Key, UserData, MetaData, NetworkConfig, VendorData, JoinCommand)
 }
 
 // TemplatesOf reads a Secret's data. What it lacks is taken from Defaults.
@@ -49,6 +49,7 @@ func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	fields := map[string]*string{
 		UserData: &templates.UserData, MetaData: &templates.MetaData,
 		NetworkConfig: &templates.NetworkConfig, VendorData: &templates.VendorData,
+		JoinCommand: &templates.JoinCommand,
 	}
 	for _, key := range sortedKeys(secret) {
 		field, ok := fields[key]
@@ -87,8 +88,30 @@ func Render(templates Templates, values Values) (Documents, error) {
 	return documents, nil
 }
 
+// maxCommand is the size in bytes of what Proxmox hands to a command in a guest.
+const maxCommand = 64 << 10
+
+// RenderCommand puts values into the command that joins a guest by its agent. Its
+// errors are *DocumentError.
+func RenderCommand(templates Templates, values Values) (string, error) {
+	text, err := execute(JoinCommand, templates.JoinCommand, viewOf(&values))
+	switch {
+	case err != nil:
+		return "", err
+	case strings.TrimSpace(text) == "":
+		return "", &DocumentError{Document: JoinCommand, Problem: "there is no command: write the script that joins the node under this key of the Secret of templatesRef"}
+	case len(text) > maxCommand:
+		return "", &DocumentError{Document: JoinCommand, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or let it fetch the rest", maxCommand)}
+	}
+	return text, nil
+}
+
 func execute(name, text string, data view) (string, error) {
-	parsed, err := template.New(name).Funcs(Functions()).Option("missingkey=error").Parse(text)
+	functions := bounded()
+	parsed, err := template.New(name).Funcs(functions).Option("missingkey=error").Parse(text)
+	if err == nil {
+		err = count(parsed, functions)
+	}
 	if err != nil {
 		return "", explain(name, err)
 	}
@@ -96,6 +119,9 @@ func execute(name, text string, data view) (string, error) {
 	err = parsed.Execute(out, data)
 	if errors.Is(err, errTooLong) {
 		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or let it fetch the rest", maxDocument)}
+	}
+	if errors.Is(err, errTooManySteps) {
+		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its loops go round more than %d times: shorten what they go through", maxSteps)}
 	}
 	if err != nil {
 		return "", explain(name, err)

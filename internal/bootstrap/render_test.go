@@ -20,6 +20,9 @@ func readDoc() (string, error) {
 	return string(content), err
 }
 
+// large begins a template whose $x has 64 KiB.
+const large = "#!\n{{ $x := \"abcdefgh\" }}{{ range 13 }}{{ $x = printf \"%s%s\" $x $x }}{{ end }}"
+
 // TestRefuses has a case for each thing that can be wrong with a template or with
 // what comes of it, and what the user reads.
 func TestRefuses(t *testing.T) {
@@ -42,7 +45,20 @@ func TestRefuses(t *testing.T) {
 		"inner key twice":     {"user-data", "#cloud-config\na:\n- b: 1\n  b: geheim\n", "line 3 of the result: has a key that stands there already"},
 		"too long":            {"user-data", "#!\n" + strings.Repeat("x", 257<<10), "has more than 262144 bytes"},
 		"secret in a call":    {"user-data", "#!\n{{ b64dec \"geheim>: geheim\" }}", "user-data, line 2 of the template: <b64dec \"…\">: function b64dec cannot be called with that"},
-		"endless":             {"user-data", "#!\n{{ define \"a\" }}x{{ template \"a\" }}{{ end }}{{ template \"a\" }}", "user-data, line 2 of the template"},
+		"endless":             {"user-data", "#!\n{{ define \"a\" }}x{{ template \"a\" }}{{ end }}{{ template \"a\" }}", "user-data: its loops go round more than 10000 times"},
+		"a long loop":         {"user-data", "#!\n{{ range 2000000000 }}{{ end }}", "user-data: its loops go round more than 10000 times"},
+		"loops in loops":      {"user-data", "#!\n{{ range 9999 }}{{ if true }}{{ range 9999 }}{{ end }}{{ end }}{{ end }}", "go round more than 10000 times"},
+		"far in":              {"user-data", "#!\n{{ indent 2000000000 \"geheim\" }}", "function indent cannot be called with that"},
+		"farther in":          {"user-data", "#!\n{{ \"geheim\" | nindent -1 }}", "function nindent cannot be called with that"},
+		"doubling texts":      {"user-data", "#!\n{{ $x := \"ab\" }}{{ range 60 }}{{ $x = printf \"%s%s\" $x $x }}{{ end }}", "function printf cannot be called with that"},
+		"doubling lists":      {"user-data", "#!\n{{ $x := list 1 }}{{ range 60 }}{{ $x = list $x $x }}{{ end }}{{ len (toJson $x) }}", "function list cannot be called with that"},
+		"multiplied":          {"user-data", large + "{{ replace \"\" $x $x }}", "function replace cannot be called with that"},
+		"multiplied matches":  {"user-data", large + "{{ regexReplaceAll \".\" $x $x }}", "function regexReplaceAll cannot be called with that"},
+		"multiplied groups":   {"user-data", large + "{{ regexReplaceAll \"(?s).*\" $x (replace \"a\" \"$0\" $x) }}", "function regexReplaceAll cannot be called with that"},
+		"multiplied by joins": {"user-data", large + "{{ join $x (split \"\" $x) }}", "function join cannot be called with that"},
+		"multiplied verbs":    {"user-data", large + "{{ printf (replace \"a\" \"%[1]s\" $x) $x }}", "function printf cannot be called with that"},
+		"wide verbs":          {"user-data", large + "{{ printf (replace \"a\" \"%999999d\" $x) 1 }}", "function printf cannot be called with that"},
+		"doubling templates":  {"user-data", "#!\n{{ define \"a\" }}{{ template \"a\" }}{{ template \"a\" }}{{ end }}{{ template \"a\" }}", "go round more than 10000 times"},
 		"meta-data list":      {"meta-data", "[]", "meta-data, line 1 of the result: is no YAML object"},
 		"meta-data twice":     {"meta-data", "instance-id: a\n---\ninstance-id: b\n", "meta-data: consists of several YAML documents"},
 		"no instance-id":      {"meta-data", "local-hostname: geheim\n", "meta-data: has no instance-id"},

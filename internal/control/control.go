@@ -47,9 +47,6 @@ type State struct {
 	EvacuatedBy string
 }
 
-// Evacuates reports whether nodes are to leave a host.
-func (s State) Evacuates(host topology.HostID) bool { return slices.Contains(s.Evacuated, host) }
-
 // MalformedError says that somebody wrote into the ConfigMap what nobody
 // understands.
 type MalformedError struct {

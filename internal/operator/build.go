@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,6 +29,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/garbage"
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/controllers/nodeclass"
+	"github.com/numaform/numaform/internal/controllers/nodepool"
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 	"github.com/numaform/numaform/internal/controllers/seed"
 	"github.com/numaform/numaform/internal/logkey"
@@ -102,7 +104,8 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 		Approved: func() { provisioner.Trigger() },
 	})
 	writer = scaler.NewWriter(fleetScaler, scaler.WriterConfig{
-		Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs, Gate: approvals, Paused: w.control.Paused, Changed: w.inventory.Stale,
+		Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs, Joined: joined(w.live), Gate: approvals,
+		Paused: w.control.Paused, Changed: w.inventory.Stale,
 	})
 	approvals.Watch(writer)
 	provider := providermetrics.Decorate(cloudprovider.New(cloudprovider.Config{
@@ -116,7 +119,7 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 		BatchIdle: w.settings.BatchIdle, BatchMax: w.settings.BatchMax, Placing: &w.placing, Clock: w.clock,
 	})
 	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
-	list = append(list, provisioner, approvals)
+	list = append(list, provisioner, approvals, w.inPlace(writer))
 	list = append(list, w.ours(seeder)...)
 	list = append(list, collector.Controllers()...)
 	runs := []manager.RunnableFunc{writer.Run}
@@ -156,11 +159,20 @@ func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
 			Client: cached, Recorder: w.recorder, Snapshot: w.inventory.Snapshot, Metadata: seeder.Check, Types: w.types,
 			CanSetAffinity: w.canSetAffinity, Clock: w.clock,
 		}),
+		nodepool.New(w.recorder),
 		csr.NewController(csr.Config{Client: cached, Live: w.live, Events: w.recorder, Clock: w.clock, Paused: w.control.paused}),
 		seed.NewController(seeder, w.control.paused),
+		seed.NewJoiner(seeder, w.control.paused, w.recorder),
 		seed.NewGarbage(seeder, w.control.paused),
 		&evacuation{client: cached, hosts: w.control.evacuated},
 	}
+}
+
+// inPlace lets VMs follow their classes in what changes while they run.
+func (w *workshop) inPlace(writer *scaler.Writer) controller.Controller {
+	return nodeclass.NewInPlace(nodeclass.InPlaceConfig{
+		Client: w.manager.GetClient(), Recorder: w.recorder, Fleet: writer, MayMove: w.mayMove,
+	})
 }
 
 // collector ends what nothing else ends.
@@ -221,6 +233,14 @@ func (w *workshop) request() scheduling.Request {
 	return scheduling.Request{
 		ClusterID: w.config.ClusterID, Types: w.types,
 		IgnorePreferences: w.settings.IgnorePreferences, RelaxMinValues: w.settings.RelaxMinValues,
+		Timed: w.timed,
+	}
+}
+
+// timed tells how long a part of a decision took.
+func (w *workshop) timed(part scheduling.Part, took time.Duration) {
+	if observer := w.observer.Load(); observer != nil {
+		observer.DecisionTimed(part, took)
 	}
 }
 

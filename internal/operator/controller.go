@@ -58,7 +58,7 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 		return nil, err
 	}
 	c.inventory = NewInventory(config, c.clients, c.clock)
-	c.control = &switchboard{source: control.New(kube, settings.Namespace)}
+	c.control = &switchboard{source: control.New(kube, settings.Namespace), now: c.clock.Now}
 	return c, nil
 }
 

@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -26,12 +30,17 @@ type evacuation struct {
 	hosts  func(ctx context.Context) ([]topology.HostID, error)
 }
 
+// longestEvacuationWait is how long to wait at most after an error.
+const longestEvacuationWait = 15 * time.Second
+
 // Name is the controller's.
 func (e *evacuation) Name() string { return "nodeclaim.evacuation" }
 
 // Register adds the controller to a manager.
 func (e *evacuation) Register(_ context.Context, m manager.Manager) error {
-	return controllerruntime.NewControllerManagedBy(m).Named(e.Name()).
+	// Else it would wait for up to a quarter of an hour once the API server is back.
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestEvacuationWait)
+	return controllerruntime.NewControllerManagedBy(m).Named(e.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(e))
 }
 

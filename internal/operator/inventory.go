@@ -31,6 +31,9 @@ type Inventory struct {
 	regions map[topology.RegionName]*view
 	whole   *topology.Snapshot
 	readAt  time.Time
+	// failed is why no region answered, which holds for those who asked meanwhile.
+	failed   error
+	failedAt time.Time
 
 	// staleMu guards stale, which may be set while Proxmox is read.
 	staleMu sync.Mutex
@@ -48,6 +51,8 @@ type view struct {
 const (
 	guestsAge   = 10 * time.Second
 	hardwareAge = 10 * time.Minute
+	// failureAge is how long nobody asks again where no region has ever answered.
+	failureAge = 2 * time.Second
 )
 
 // NewInventory returns an inventory that has read nothing yet.
@@ -63,10 +68,17 @@ func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	if i.whole != nil && !i.takeStale() && i.clock.Since(i.readAt) < guestsAge {
 		return i.whole, nil
 	}
+	if i.failed != nil && i.clock.Since(i.failedAt) < failureAge {
+		return nil, i.failed
+	}
 	merged, err := i.read(ctx)
 	if err != nil {
+		if ctx.Err() == nil {
+			i.failed, i.failedAt = err, i.clock.Now()
+		}
 		return nil, err
 	}
+	i.failed = nil
 	if err := i.config.applySettings(merged); err != nil {
 		return nil, err
 	}

@@ -20,7 +20,7 @@ func twoRegions(t *testing.T, clk *testclock.FakePassiveClock) (*operator.Invent
 	t.Helper()
 	servers := map[string]*pvesim.Server{}
 	text := "clusterID: test\nclusters:\n"
-	for _, region := range []string{"east", "west"} {
+	for i, region := range []string{"east", "west"} {
 		server := testenv.Proxmox(t, func(c *pvesim.Config) {
 			c.Hosts = testenv.Hosts(t)
 			for i := range c.Hosts {
@@ -29,7 +29,7 @@ func twoRegions(t *testing.T, clk *testclock.FakePassiveClock) (*operator.Invent
 		})
 		servers[region] = server
 		text += "- {region: " + region + ", url: '" + server.URL() + "', ca_file: '" + testenv.CertFile(t, server) + "', token_id: '" + pvesim.DefaultToken +
-			"', token_secret: '" + pvesim.DefaultTokenSecret + "', vmid_range: {lower: 2000, upper: 2999}}\n"
+			"', token_secret: '" + pvesim.DefaultTokenSecret + "', vmid_range: {lower: " + []string{"2000, upper: 2999", "3000, upper: 3999"}[i] + "}}\n"
 	}
 	path := filepath.Join(t.TempDir(), "numaform.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -117,7 +117,12 @@ func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := inventory.Snapshot(t.Context()); err == nil || !strings.Contains(err.Error(), "reading proxmox") {
+	_, err := inventory.Snapshot(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "reading proxmox") {
 		t.Errorf("got %v", err)
+	}
+	// Those who waited meanwhile get the same answer, and wait for no region of their own.
+	if _, again := inventory.Snapshot(t.Context()); again != err { //nolint:errorlint // the very same
+		t.Errorf("a moment later, got %v", again)
 	}
 }

@@ -124,6 +124,9 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 	return nil, nil
 }
 
+// Draft does nothing: nobody waits while Up plans.
+func (o *onlooker) Draft(context.Context) error { return nil }
+
 // news reports whether the plans are others than those told last.
 func (o *onlooker) news(plans []scaler.ShardPlan) bool {
 	digest := ""

@@ -238,6 +238,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	if err := w.stillFree(plan.Intent); err != nil {
 		return nil, err
 	}
+	if err := w.stillUpdatable(plan.Intent.Update); err != nil {
+		return nil, err
+	}
 	if lost, _ := w.contested(plan.Intent.Create); len(lost.VMs) > 0 {
 		return nil, lost
 	}

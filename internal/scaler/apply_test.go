@@ -129,11 +129,22 @@ func newWorld(t *testing.T) *world {
 
 func newWorldWith(t *testing.T, change func(*scaler.Config)) *world {
 	t.Helper()
+	return newWorldOn(t, testenv.Proxmox(t), change)
+}
+
+// newWorldOf returns a world whose Proxmox is another.
+func newWorldOf(t *testing.T, change func(*pvesim.Config)) *world {
+	t.Helper()
+	return newWorldOn(t, testenv.Proxmox(t, change), func(*scaler.Config) {})
+}
+
+func newWorldOn(t *testing.T, sim *pvesim.Server, change func(*scaler.Config)) *world {
+	t.Helper()
 	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{sim: testenv.Proxmox(t)}
+	w := &world{sim: sim}
 	w.client = testenv.Client(t, w.sim)
 	dir := filepath.Join(t.TempDir(), "fleet")
 	config := scaler.Config{

@@ -56,5 +56,5 @@ func (w *wanted) StillThere(vm fleet.VM) error { return w.stillThere(vm) }
 // Repairable refuses to repair a shard, even none of its VMs.
 func (w *wanted) Repairable() error { return w.repairable(nil) }
 
-// Narrow reports whether only the shards are planned that the change touches.
-func (c *Change) Narrow() bool { return c.narrow }
+// IsNarrow reports whether only the shards are planned that the change touches.
+func (c *Change) IsNarrow() bool { return c.narrow }

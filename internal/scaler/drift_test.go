@@ -323,8 +323,8 @@ func TestProposeRepairUnfinished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := ids(change.Repaired); !slices.Equal(got, []fleet.VMID{2004}) || strings.Contains(change.Why, one.Name) || !change.Narrow() {
-		t.Errorf("repairs %v, narrow %t: %s", got, change.Narrow(), change.Why)
+	if got := ids(change.Repaired); !slices.Equal(got, []fleet.VMID{2004}) || strings.Contains(change.Why, one.Name) || !change.IsNarrow() {
+		t.Errorf("repairs %v, narrow %t: %s", got, change.IsNarrow(), change.Why)
 	}
 	if !as[*scaler.UnfinishedError](held) || strings.Count(held.Error(), "host lab/pve-1: ") != 1 || !strings.Contains(held.Error(), "`numaform apply` first") {
 		t.Errorf("held back: %v", held)

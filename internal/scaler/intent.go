@@ -22,7 +22,12 @@ type wanted struct {
 	vms       map[string]fleet.VM // by address, as the files say
 	added     map[string]fleet.VM // asked for by this change
 	removed   map[string]fleet.VM // taken out by this change or an earlier one
-	guests    map[guestID]located
+	updated   map[string]fleet.VM // to change in place, by this change or an earlier one
+	// calls are the module calls of those, whether or not their files have them.
+	calls []string
+	// lagging is set if VMs of an earlier change are among updated.
+	lagging bool
+	guests  map[guestID]located
 	// complete is set if all guests are known: then what is not listed is not there.
 	complete bool
 	// interrupted is set if a create may have been cut off.
@@ -125,7 +130,8 @@ func (w *wanted) staleChange(change *tfjson.ResourceChange) bool {
 func (w *wanted) cutOff(address string) bool {
 	vm, ours := w.vms[address]
 	guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
-	return w.interrupted && ours && exists && w.is(guest, vm) && !guest.Running
+	_, made := w.updated[address]
+	return w.interrupted && ours && !made && exists && w.is(guest, vm) && !guest.Running
 }
 
 // gone reports whether the VM of a resource's values provably does not exist. The
@@ -229,7 +235,8 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		target := w.target(vm)
 		importing[target.Address] = true
 		guest := w.guests[guestID{w.shard.Region, vm.VMID}]
-		target.Incomplete = w.interrupted && !guest.Running
+		_, made := w.updated[target.Address]
+		target.Incomplete = w.interrupted && !made && !guest.Running
 		intent.Import = append(intent.Import, target)
 	}
 	listed := map[string]bool{}
@@ -248,12 +255,13 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 			intent.Create = append(intent.Create, w.target(vm))
 		}
 	}
+	intent.Update = w.updates(plan, intent)
 	return intent
 }
 
 // targets are the module calls that the change is about.
 func (w *wanted) targets() []string {
-	var targets []string
+	targets := slices.Clone(w.calls)
 	for _, vms := range []map[string]fleet.VM{w.added, w.removed} {
 		for _, vm := range vms {
 			targets = append(targets, generator.Calls(&vm)...)

@@ -23,7 +23,7 @@ func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unf
 	if repaired := byAddress(change.Repaired, plan.Shard); len(repaired) > 0 {
 		return s.judgeRepair(ctx, plan, w, repaired)
 	}
-	if !unfinished && plan.quick(change) {
+	if !unfinished && (plan.quick(change) || (w.lagging && !plan.dry)) {
 		if allowed, err := s.judgeTargets(ctx, plan, w); allowed || err != nil {
 			return err
 		}
@@ -42,7 +42,8 @@ func (s *Scaler) gather(ctx context.Context, change *Change, plan *ShardPlan, un
 		return nil, false, err
 	}
 	unfinished = unfinished || recovery.Crashed || len(recovery.Lost) > 0
-	w, err := s.look(ctx, change, plan.Shard, unfinished || len(byAddress(change.Removed, plan.Shard)) > 0)
+	touching := len(byAddress(change.Removed, plan.Shard))+len(byAddress(change.Updated, plan.Shard)) > 0
+	w, err := s.look(ctx, change, plan.Shard, unfinished || touching)
 	if err != nil {
 		return nil, false, err
 	}
@@ -59,7 +60,8 @@ func (p *ShardPlan) quick(change *Change) bool {
 // judgeTargets plans only what the change is about, which costs a fraction of a
 // plan of all VMs, and reports whether the guard allows it.
 func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (allowed bool, err error) {
-	options := state.PlanOptions{Targets: w.targets()}
+	// Where a change in place failed, the state says that it was done.
+	options := state.PlanOptions{Targets: w.targets(), Refresh: w.lagging}
 	if plan.Plan, err = s.planWith(ctx, plan.workspace, options); err != nil {
 		return false, err
 	}
@@ -85,9 +87,7 @@ func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) error
 	s.doubtNodes(w, plan.TakenOut)
 	plan.Intent = w.intent(plan.Plan.JSON, todo.imports)
 	plan.Made = w.made(plan.Intent)
-	for _, vm := range todo.partial {
-		plan.Intent.Update = append(plan.Intent.Update, w.target(vm))
-	}
+	plan.Intent.Update = w.alsoUpdate(plan.Intent.Update, todo.partial)
 	plan.Verdict = s.check(plan)
 	return nil
 }

@@ -33,6 +33,12 @@ type VMState struct {
 	Err error
 	// Since is when the phase began.
 	Since time.Time
+	// Made tells a VM that was made, whatever became of it later.
+	Made bool
+	// Changing tells a VM that is to get other tags, another pool or other security
+	// groups and has not got them yet, and ChangeErr why that waits or failed.
+	Changing  bool
+	ChangeErr error
 }
 
 func compareStates(a, b VMState) int {
@@ -49,7 +55,9 @@ type member struct {
 	leaving, moving bool
 	// vanished tells one that was made and that somebody else removed.
 	vanished bool
-	retry    delay
+	// wish is how the VM shall be, if it is to change in place; nil if it shall not.
+	wish  *fleet.Spec
+	retry delay
 }
 
 // delay puts something off, longer each time.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
@@ -36,6 +37,8 @@ type ShardPlan struct {
 	// Touched tells a shard that the change is about from one that an earlier
 	// change left unfinished.
 	Touched bool
+	// InPlace tells a plan that was asked to change VMs while they run.
+	InPlace bool
 	Plan    *state.Plan
 	Intent  guard.Intent
 	Verdict guard.Verdict
@@ -92,7 +95,7 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 		return nil, err
 	}
 	touched := change.Shards()
-	unfinished := change.unfinished()
+	unfinished, differing := change.unfinished(), change.differing()
 	shards := slices.Clone(touched)
 	if !change.narrow {
 		shards = slices.Concat(touched, unfinished, how.more)
@@ -107,8 +110,8 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	group.SetLimit(maxParallelShards)
 	for i, shard := range shards {
 		group.Go(func() error {
-			plans[i] = ShardPlan{Shard: shard, Touched: slices.Contains(touched, shard), dry: how.dry}
-			s.planShard(groupCtx, change, &plans[i], how.work, slices.Contains(unfinished, shard))
+			plans[i] = ShardPlan{Shard: shard, Touched: slices.Contains(touched, shard), InPlace: len(on(change.Updated, shard)) > 0, dry: how.dry}
+			s.planShard(groupCtx, change, &plans[i], how.work, slices.Contains(differing, shard) || change.cutOff(shard))
 			return groupCtx.Err()
 		})
 	}
@@ -186,6 +189,23 @@ func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 // unfinished returns the shards with a change under way, and those where what is
 // wanted and what is differ.
 func (c *Change) unfinished() []fleet.Shard {
+	shards := c.differing()
+	for shard := range c.open {
+		shards = append(shards, shard)
+	}
+	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.busy[shard] })
+}
+
+// cutOff reports whether more is under way on a shard than changes in place.
+func (c *Change) cutOff(shard fleet.Shard) bool { return cutOff(c.open, shard) }
+
+func cutOff(under map[fleet.Shard]audit.Open, shard fleet.Shard) bool {
+	open, underWay := under[shard]
+	return underWay && (len(open.Updated) == 0 || len(open.Removed)+len(open.Made) > 0)
+}
+
+// differing returns the shards where what is wanted and what is differ.
+func (c *Change) differing() []fleet.Shard {
 	var shards []fleet.Shard
 	guests := locate(c.Snapshot)
 	for _, vm := range c.Before.VMs {
@@ -196,24 +216,27 @@ func (c *Change) unfinished() []fleet.Shard {
 	for _, guest := range c.unwanted() {
 		shards = append(shards, guest.host)
 	}
-	shards = slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.quiet[shard] })
-	for shard := range c.open {
-		shards = append(shards, shard)
-	}
-	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.busy[shard] })
+	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.quiet[shard] || c.from.busy[shard] })
 }
 
 // checkPins refuses a new VM whose pins the credential may not write: Proxmox
 // would refuse them only after the clone.
 func (s *Scaler) checkPins(change *Change) error {
-	for _, vm := range change.Added {
-		region := s.region(vm.Host.Region)
-		if !vm.Policy.Pinned() || vm.PinWith != fleet.PinWithAffinity || region.Live == nil {
-			continue
+	for i := range change.Added {
+		if err := s.checkPin(&change.Added[i]); err != nil {
+			return err
 		}
-		if may, reason := region.Live.CanSetAffinity(); !may {
-			return &AffinityError{VM: vm.Name, Reason: reason}
-		}
+	}
+	return nil
+}
+
+func (s *Scaler) checkPin(vm *fleet.VM) error {
+	region := s.region(vm.Host.Region)
+	if !vm.Policy.Pinned() || vm.PinWith != fleet.PinWithAffinity || region.Live == nil {
+		return nil
+	}
+	if may, reason := region.Live.CanSetAffinity(); !may {
+		return &AffinityError{VM: vm.Name, Reason: reason}
 	}
 	return nil
 }
@@ -250,8 +273,9 @@ func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fr
 		vms: byAddress(change.After.VMs, shard), added: byAddress(change.Added, shard),
 		removed: byAddress(change.Removed, shard),
 	}
-	open, underWay := change.open[shard]
-	w.interrupted = underWay
+	w.updating(change)
+	open := change.open[shard]
+	w.interrupted = change.cutOff(shard)
 	for address, vm := range byAddress(open.Removed, shard) {
 		if _, wantedAgain := w.vms[address]; !wantedAgain {
 			w.removed[address] = vm
@@ -354,6 +378,9 @@ func (s *Scaler) environment(work string, shard fleet.Shard) (map[string]string,
 	} else {
 		// A dry run makes no call, but the provider wants a credential.
 		env["PROXMOX_VE_API_TOKEN"] = "numaform@pve!none=00000000-0000-0000-0000-000000000000"
+		if region.Endpoint == "" {
+			env["PROXMOX_VE_ENDPOINT"] = "https://proxmox.invalid:8006/"
+		}
 	}
 	if region.CAFile != "" {
 		dir, err := filepath.Abs(caDir(work, region))

@@ -38,6 +38,9 @@ type Change struct {
 	Renumbered []fleet.VM
 	// Repaired are VMs whose drift is taken back in place.
 	Repaired []fleet.VM
+	// Updated are VMs that get other tags, another pool or other security groups while
+	// they run, as they shall be.
+	Updated []fleet.VM
 	// TakenIn are VMs whose files were lost and that exist: their files come back.
 	TakenIn []fleet.VM
 	// Snapshot is what the change was decided on.
@@ -133,11 +136,14 @@ func (c *Change) Differences() []store.Difference {
 }
 
 // Empty reports whether the change asks for nothing.
-func (c *Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Repaired) == 0 }
+func (c *Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated) == 0 }
+
+// Narrow lets only those hosts be planned that the change touches.
+func (c *Change) Narrow() { c.narrow = true }
 
 // Shards returns the hosts that the change touches, sorted.
 func (c *Change) Shards() []fleet.Shard {
-	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired)}
+	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated)}
 	return touched.Shards()
 }
 

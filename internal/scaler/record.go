@@ -98,7 +98,7 @@ func (p *ShardPlan) record(approver string) audit.Shard {
 	if p.Plan != nil {
 		shard.PlanSHA256, shard.PlanDigest = p.Plan.SHA256, p.Plan.Digest
 	}
-	if p.Verdict.Decision == guard.NeedsApproval {
+	if p.InPlace || p.Verdict.Decision == guard.NeedsApproval {
 		shard.Approver = approver
 	}
 	if p.Err != nil {
@@ -120,6 +120,7 @@ func (c *Change) opens(id string, plans []ShardPlan) []audit.Open {
 		entry.Host, entry.Change = plan.Shard, id
 		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Shard), plan.TakenOut)
 		entry.Made = plan.unlooked(entry.Made)
+		entry.Updated = c.updatedOn(plan.Shard, entry.Updated)
 		open[plan.Shard] = entry
 	}
 	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
@@ -158,6 +159,8 @@ func why(record *audit.Change) string {
 		return strings.Trim(fmt.Sprintf("%s; %s", listed("files came back: ", record.Added), listed("files were deleted: ", record.Removed)), "; ")
 	case audit.KindRepair:
 		return "take drift back"
+	case audit.KindUpdate:
+		return "change tags, pool or security groups in place"
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:

@@ -33,16 +33,25 @@ func seedOf(snapshot *topology.Snapshot, clusterID string, vm *fleet.VM) (string
 	if vm.SeedStorage == "" {
 		return "", nil
 	}
-	var fit []topology.Storage
-	if host := snapshot.Host(vm.Host); host != nil {
-		fit = slices.DeleteFunc(slices.Clone(host.Storages), func(s topology.Storage) bool {
-			wanted := vm.SeedStorage == fleet.AnySeedStorage || s.Name == vm.SeedStorage
-			return !wanted || !s.Active || !slices.Contains(s.Content, isoContent)
-		})
-	}
-	if len(fit) == 0 {
+	storage, ok := SeedStorage(snapshot.Host(vm.Host), vm.SeedStorage)
+	if !ok {
 		return "", &NoSeedStorageError{Host: vm.Host, Storage: vm.SeedStorage}
 	}
-	first := slices.MinFunc(fit, func(a, b topology.Storage) int { return cmp.Compare(a.Name, b.Name) })
-	return fleet.SeedVolume(first.Name, clusterID, vm.VMID, vm.Key), nil
+	return fleet.SeedVolume(storage, clusterID, vm.VMID, vm.Key), nil
+}
+
+// SeedStorage returns the storage of a host that takes seeds: the one that is wanted,
+// or the first that can where that is fleet.AnySeedStorage.
+func SeedStorage(host *topology.Host, wanted string) (string, bool) {
+	if host == nil || wanted == "" {
+		return "", false
+	}
+	fit := slices.DeleteFunc(slices.Clone(host.Storages), func(s topology.Storage) bool {
+		named := wanted == fleet.AnySeedStorage || s.Name == wanted
+		return !named || !s.Active || !slices.Contains(s.Content, isoContent)
+	})
+	if len(fit) == 0 {
+		return "", false
+	}
+	return slices.MinFunc(fit, func(a, b topology.Storage) int { return cmp.Compare(a.Name, b.Name) }).Name, true
 }

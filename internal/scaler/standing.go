@@ -59,8 +59,21 @@ func (s *Scaler) stand(ctx context.Context) (*standing, error) {
 			s.config.Dir, now.fleet.ClusterID, s.config.ClusterID)
 	}
 	s.configure(&now.fleet)
+	s.leaveOut(now)
 	now.rotations = s.rotations(&now.fleet, now.recent)
 	return now, nil
+}
+
+// leaveOut drops hosts without VMs whose region left the configuration, unless
+// something is under way there: nothing can be done on them any more.
+func (s *Scaler) leaveOut(now *standing) {
+	open := now.open()
+	now.fleet.Hosts = slices.DeleteFunc(now.fleet.Hosts, func(host fleet.Shard) bool {
+		_, unfinished := open[host]
+		return !unfinished &&
+			!slices.ContainsFunc(s.config.Regions, func(r Region) bool { return r.Name == host.Region }) &&
+			!slices.ContainsFunc(now.fleet.VMs, func(vm fleet.VM) bool { return vm.Host == host })
+	})
 }
 
 // parse reads the fleet's files. People who revert the change that made the first

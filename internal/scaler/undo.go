@@ -36,6 +36,9 @@ func (s *Scaler) ProposeUndo(
 	if err != nil {
 		return nil, err
 	}
+	if undone.Kind == audit.KindUpdate {
+		return nil, &UndoError{ID: undone.ID, Problem: "its VMs follow their ProxmoxNodeClass: change the class back"}
+	}
 	if len(requests) == 0 && len(change.Removed) == 0 {
 		return nil, &UndoError{ID: undone.ID, Problem: "nothing of it is left to take back: its VMs are gone, and none was removed by it"}
 	}

@@ -1,6 +1,7 @@
 package scaler
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -27,7 +28,7 @@ const vanishedAfter = 30 * time.Second
 // loseVanished gives up VMs that were made and that are in Proxmox no more. To make one
 // anew would be no help: its guest had joined as a Node, with a seed that is gone, and a
 // VM of that id would keep the dead Node for ever.
-func (w *Writer) loseVanished(m *move) {
+func (w *Writer) loseVanished(ctx context.Context, m *move) error {
 	guests, alive := locate(m.change.Snapshot), aliveIn(m.change.Snapshot, w.scaler.config.ClusterID)
 	now := w.scaler.config.Clock.Now()
 	for _, state := range w.sorted() {
@@ -37,13 +38,27 @@ func (w *Writer) loseVanished(m *move) {
 		if listed || alive[vm.Key] || changing || !shows(m.change.Snapshot, vm.Host) {
 			continue
 		}
-		w.loseIfMade(m, e, now)
+		made, err := w.wasMade(ctx, e, now)
+		if err != nil {
+			return fmt.Errorf("asking whether %s, which is not in Proxmox, had joined: %w", vm.Name, err)
+		}
+		w.loseIfMade(m, e, made)
 	}
+	return nil
 }
 
-// loseIfMade gives up a VM that was made a while ago, or that is given up already.
-func (w *Writer) loseIfMade(m *move, e *member, now time.Time) {
-	if e.Phase == PhaseMade && now.Sub(e.Since) > vanishedAfter {
+// wasMade reports whether a VM that is not in Proxmox was made. A writer that starts has
+// never seen the VMs of its files; their Nodes tell.
+func (w *Writer) wasMade(ctx context.Context, e *member, now time.Time) (bool, error) {
+	if e.Phase == PhaseMaking && !e.Made && e.filed && w.config.Joined != nil {
+		return w.config.Joined(ctx, e.VM)
+	}
+	return e.Phase == PhaseMade && now.Sub(e.Since) > vanishedAfter, nil
+}
+
+// loseIfMade gives up a VM that was made, or that is given up already.
+func (w *Writer) loseIfMade(m *move, e *member, made bool) {
+	if made {
 		e.vanished = true
 		w.set(e, PhaseFailed, &VanishedError{VM: e.VM.Name, VMID: e.VM.VMID, Host: e.VM.Host})
 	}

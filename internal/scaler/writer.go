@@ -20,6 +20,9 @@ import (
 type Gate interface {
 	// Approver returns who lets the plan of a shard pass, or "" if it has to wait.
 	Approver(ctx context.Context, plan *ShardPlan) (approver string, err error)
+	// Asks reports whether a plan that changes VMs in place, and that the guard allows,
+	// waits for a person all the same.
+	Asks(ctx context.Context, plan *ShardPlan) (bool, error)
 }
 
 // WriterConfig is what a Writer needs besides its scaler.
@@ -28,6 +31,9 @@ type WriterConfig struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Taken returns the VMIDs that Nodes and NodeClaims still name; nil means none.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
+	// Joined reports whether a VM had become a Node: then it is not made anew if it
+	// vanished while nobody looked. nil makes all VMs anew.
+	Joined func(ctx context.Context, vm fleet.VM) (bool, error)
 	// Gate may be nil: then nothing passes that the guard does not allow alone.
 	Gate Gate
 	// Paused is asked before anything is begun; nil means never.
@@ -62,6 +68,8 @@ type Writer struct {
 	awaiting bool
 	// outside are writes to Proxmox that no change has recorded yet.
 	outside []string
+	// outsideSince is when the first of them was written.
+	outsideSince time.Time
 	// unlock gives the store's lock back; it is held while anything is applied.
 	unlock func() error
 }
@@ -206,7 +214,17 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 func (w *Writer) Record(written []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.outside) == 0 {
+		w.outsideSince = w.scaler.config.Clock.Now()
+	}
 	w.outside = append(w.outside, written...)
+	w.nudge()
+}
+
+// notes reports whether lines about writes to Proxmox have waited for a change long
+// enough: who dies forgets them.
+func (w *Writer) notes() bool {
+	return len(w.outside) > 0 && w.scaler.config.Clock.Since(w.outsideSince) >= soon
 }
 
 // VMs returns all VMs that are wanted, or that are still being removed, sorted by
@@ -287,6 +305,7 @@ func (w *Writer) nudge() {
 
 // set changes the phase of a VM.
 func (w *Writer) set(e *member, phase Phase, err error) {
+	e.Made = e.Made || phase == PhaseMade
 	if e.Phase != phase {
 		e.Phase, e.Since = phase, w.scaler.config.Clock.Now()
 	}
@@ -385,6 +404,9 @@ func (w *Writer) due() time.Duration {
 	}
 	if w.awaiting {
 		sooner(now.Add(soon))
+	}
+	if len(w.outside) > 0 {
+		sooner(w.outsideSince.Add(soon))
 	}
 	for d := range maps.Values(w.backoff) {
 		sooner(d.until)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,6 +86,38 @@ func TestWriterGivesUpWhatSomebodyRemoved(t *testing.T) {
 	states := phases(t, writer, scaler.PhaseMade)
 	if states[0].VM.Key != vms[1].Key {
 		t.Errorf("left is %+v, want the VM that nobody removed", states[0])
+	}
+	w.exist(t, int(vms[1].VMID))
+	w.underWay(t)
+}
+
+// TestWriterGivesUpWhatVanishedUnseen removes two VMs while no writer runs. The one that
+// had become a Node is given up; the other is made anew.
+func TestWriterGivesUpWhatVanishedUnseen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	earlier, stop := w.runUntil(t, nil)
+	vms := ensure(t, earlier, on(first), on(second))
+	phases(t, earlier, scaler.PhaseMade, scaler.PhaseMade)
+	stop()
+	for _, vm := range vms {
+		w.sim.RemoveGuest(int(vm.VMID))
+	}
+	var mu sync.Mutex
+	asked := 0
+	later := w.run(t, func(config *scaler.WriterConfig) {
+		config.Joined = func(_ context.Context, vm fleet.VM) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if asked++; asked == 1 {
+				return false, errors.New("the API server does not answer")
+			}
+			return vm.Key == vms[0].Key, nil
+		}
+	})
+	states := phases(t, later, scaler.PhaseMade)
+	if states[0].VM.Key != vms[1].Key {
+		t.Errorf("left is %+v, want the VM that never joined", states[0])
 	}
 	w.exist(t, int(vms[1].VMID))
 	w.underWay(t)

@@ -207,6 +207,14 @@ type gate struct {
 	mu    sync.Mutex
 	by    string
 	asked int
+	// manual is set where changes in place wait for by.
+	manual bool
+}
+
+func (g *gate) Asks(context.Context, *scaler.ShardPlan) (bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.manual, nil
 }
 
 func (g *gate) Approver(context.Context, *scaler.ShardPlan) (string, error) {

@@ -436,7 +436,7 @@ func TestDrift(t *testing.T) {
 	w.comesTo("web", 3, 3, 2*time.Minute)
 	w.initialized(time.Minute)
 	second := w.vmids()
-	w.onlyNewHaveTag(first, "blue")
+	w.allHaveTag(first, "blue")
 	// Longer than a round of disruption.
 	w.remains(15*time.Second, w.same(second))
 
@@ -463,21 +463,24 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// onlyNewHaveTag fails the test if a VM of before is another or has a tag, or if one
-// that came later has not.
-func (w *world) onlyNewHaveTag(before map[string]int, tag string) {
+// allHaveTag waits until all VMs have a tag, and fails the test if a VM of before is
+// another: those that ran got it in place.
+func (w *world) allHaveTag(before map[string]int, tag string) {
 	w.t.Helper()
+	w.eventually(time.Minute, func(context.Context) string {
+		for name, vmid := range w.vmids() {
+			guest, _ := w.proxmox.Guest(vmid)
+			if !slices.Contains(strings.Split(guest.Config["tags"], ";"), tag) {
+				return fmt.Sprintf("VM %s has tags %q, want %s among them", name, guest.Config["tags"], tag)
+			}
+		}
+		return ""
+	})
 	now := w.vmids()
 	for name, vmid := range before {
-		if now[name] != vmid {
-			w.t.Errorf("VM %s has the number %d, want %d as before: only tags changed", name, now[name], vmid)
-		}
-	}
-	for name, vmid := range now {
 		guest, _ := w.proxmox.Guest(vmid)
-		_, old := before[name]
-		if tagged := slices.Contains(strings.Split(guest.Config["tags"], ";"), tag); tagged == old {
-			w.t.Errorf("VM %s has tags %q; it was there before %s was among them: %t", name, guest.Config["tags"], tag, old)
+		if now[name] != vmid || !guest.Running {
+			w.t.Errorf("VM %s has the number %d and runs: %t, want %d as before: only tags changed", name, now[name], guest.Running, vmid)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -22,10 +23,14 @@ type claims struct {
 	config   Config
 	vmless   since[types.UID]
 	nodeless since[types.UID]
+	// left are those of vmless that an earlier numaform left, and begun is when this
+	// one looked first.
+	left  since[types.UID]
+	begun time.Time
 }
 
 func newClaims(config Config) *claims {
-	return &claims{config: config, vmless: since[types.UID]{}, nodeless: since[types.UID]{}}
+	return &claims{config: config, vmless: since[types.UID]{}, nodeless: since[types.UID]{}, left: since[types.UID]{}}
 }
 
 func (*claims) name() string { return "nodeclaims" }
@@ -37,17 +42,7 @@ func (c *claims) run(ctx context.Context, v *view) error {
 	if err != nil {
 		return fmt.Errorf("reading proxmox: %w", err)
 	}
-	var vmless, nodeless []types.UID
-	for _, claim := range v.claims {
-		switch {
-		case !claim.DeletionTimestamp.IsZero():
-		case !isRegistered(claim) && v.isVMless(claim, snapshot):
-			vmless = append(vmless, claim.UID)
-		case isRegistered(claim) && v.isNodeless(claim):
-			nodeless = append(nodeless, claim.UID)
-		}
-	}
-	noVM, noNode := c.vmless.lasting(vmless, v.now, grace), c.nodeless.lasting(nodeless, v.now, nodeGrace)
+	noVM, noNode := c.lasting(v, snapshot)
 	var errs []error
 	for _, claim := range v.claims {
 		switch {
@@ -61,6 +56,31 @@ func (c *claims) run(ctx context.Context, v *view) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// lasting returns the claims without a VM, and those without a Node, that have been so
+// for long enough.
+func (c *claims) lasting(v *view, snapshot *topology.Snapshot) (noVM, noNode map[types.UID]bool) {
+	if c.begun.IsZero() {
+		c.begun = v.now
+	}
+	var vmless, nodeless, left []types.UID
+	for _, claim := range v.claims {
+		switch {
+		case !claim.DeletionTimestamp.IsZero():
+		case !isRegistered(claim) && v.isVMless(claim, snapshot):
+			vmless = append(vmless, claim.UID)
+			if claim.CreationTimestamp.Add(period).Before(c.begun) {
+				left = append(left, claim.UID)
+			}
+		case isRegistered(claim) && v.isNodeless(claim):
+			nodeless = append(nodeless, claim.UID)
+		}
+	}
+	noVM, noNode = c.vmless.lasting(vmless, v.now, grace), c.nodeless.lasting(nodeless, v.now, nodeGrace)
+	// Whoever made these died before their VMs were begun, and their pods wait.
+	maps.Copy(noVM, c.left.lasting(left, v.now, period))
+	return noVM, noNode
 }
 
 // end tells of a claim and deletes it.

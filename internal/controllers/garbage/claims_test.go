@@ -71,6 +71,20 @@ func TestClaimWithoutVM(t *testing.T) {
 	}
 }
 
+// TestClaimThatAnEarlierRunLeft ends sooner: its pods wait.
+func TestClaimThatAnEarlierRunLeft(t *testing.T) {
+	w := newWorld(t)
+	w.after(time.Minute)
+	vm := newVM(2000)
+	w.claim(vm)
+	w.after(time.Minute) // this run begins
+	w.look("nodeclaims")
+	w.wantFate(vm.Name, "there")
+	w.after(10 * time.Second)
+	w.look("nodeclaims")
+	w.wantFate(vm.Name, "deleting")
+}
+
 // Claims that have registered are Karpenter's while their Node is there, and ours
 // when somebody took it away past its finalizer.
 func TestClaimWithoutNode(t *testing.T) {

@@ -49,6 +49,8 @@ type Writer interface {
 // Approvals lets those VMs pass that need nobody, or that somebody approved.
 type Approvals interface {
 	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
+	// Draft plans what Up could not answer without; it is called while others may place.
+	Draft(ctx context.Context) error
 }
 
 // Config is what New needs.
@@ -132,6 +134,17 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 // Provision decides on VMs for all pods that ask, and returns the NodeClaims that it
 // created.
 func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
+	claims, err := c.provision(ctx)
+	if c.config.Approvals != nil {
+		if drafted := c.config.Approvals.Draft(ctx); drafted != nil {
+			err = errors.Join(err, fmt.Errorf("provisioning: %w", drafted))
+		}
+	}
+	return claims, err
+}
+
+// provision decides and reserves.
+func (c *Controller) provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
 	snapshot, err := c.config.Snapshot(ctx)

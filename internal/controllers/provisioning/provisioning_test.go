@@ -128,6 +128,8 @@ func (a approvals) Up(_ context.Context, _ *topology.Snapshot, placed []scheduli
 	return a(placed)
 }
 
+func (a approvals) Draft(context.Context) error { return nil }
+
 type world struct {
 	*provisioning.Controller
 	client   client.Client

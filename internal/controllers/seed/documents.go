@@ -48,7 +48,7 @@ func (e *MetadataError) ConditionReason() string { return e.Reason }
 // Check says, by a *MetadataError, why nodes of a class could not be given what they
 // join with. It renders the class' templates for a node that there is not.
 func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
-	if !class.Seeded() {
+	if !class.Seeded() && !class.ByAgent() {
 		return nil
 	}
 	materials, err := s.gather(ctx, class)
@@ -58,6 +58,10 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	vm := s.example(class)
 	token, err := jointoken.New(jointoken.Owner{VM: vm.Name, Key: vm.Key}, s.config.Clock.Now(), class.TTL())
 	if err != nil {
+		return err
+	}
+	if class.ByAgent() {
+		_, err = s.command(materials, &vm, &karpv1.NodeClaim{}, token)
 		return err
 	}
 	_, err = s.render(materials, &vm, &karpv1.NodeClaim{}, token)
@@ -156,22 +160,47 @@ func secretReason(err error) string {
 // render makes the documents of a VM. Its errors are *MetadataError and hold nothing
 // of what is in the documents.
 func (s *Seeder) render(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Documents, error) {
+	return rendered(m, func() (documents bootstrap.Documents, err error) {
+		values, err := s.values(m, vm, claim, token)
+		if err != nil {
+			return documents, err
+		}
+		return bootstrap.Render(m.templates, values)
+	})
+}
+
+// command makes the command by which the agent of a VM's guest joins; see render.
+func (s *Seeder) command(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (string, error) {
+	return rendered(m, func() (string, error) {
+		values, err := s.values(m, vm, claim, token)
+		if err != nil {
+			return "", err
+		}
+		return bootstrap.RenderCommand(m.templates, values)
+	})
+}
+
+// values are what templates of a class may name for a VM.
+func (s *Seeder) values(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Values, error) {
 	values := bootstrap.ValuesOf(vm)
 	values.Values = m.values
 	values.Kubernetes.Version, values.Kubernetes.RootCA = m.cluster.version, m.cluster.ca
 	values.Kubernetes.APIServer, values.Kubernetes.BootstrapToken = m.cluster.apiServer, token.Reveal()
 	err := values.Configure(s.kubelet(m, vm, claim))
-	var documents bootstrap.Documents
+	return values, err
+}
+
+// rendered says of an error which class and Secret it is about.
+func rendered[T any](m *materials, render func() (T, error)) (T, error) {
+	made, err := render()
 	if err == nil {
-		documents, err = bootstrap.Render(m.templates, values)
+		return made, nil
 	}
-	if err != nil {
-		if ref := m.class.Spec.Metadata.TemplatesRef; ref != nil && errors.As(err, new(*bootstrap.DocumentError)) {
-			err = fmt.Errorf("secret %s of spec.metadata.templatesRef: %w", ref.Name, err)
-		}
-		return bootstrap.Documents{}, &MetadataError{Class: m.class.Name, Reason: v1alpha1.ReasonTemplatesInvalid, Err: err}
+	if ref := m.class.Spec.Metadata.TemplatesRef; ref != nil && errors.As(err, new(*bootstrap.DocumentError)) {
+		err = fmt.Errorf("secret %s of spec.metadata.templatesRef: %w", ref.Name, err)
 	}
-	return documents, nil
+	var none T
+	return none, &MetadataError{Class: m.class.Name, Reason: v1alpha1.ReasonTemplatesInvalid, Err: err}
 }
 
 // kubelet returns how kubelet shall run on a VM: as its class says, with as much

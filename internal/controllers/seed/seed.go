@@ -60,10 +60,17 @@ type Power interface {
 	ShutDown(ctx context.Context, vm proxmox.Owned, timeout time.Duration) (proxmox.Shutdown, error)
 }
 
+// Agents asks and uses the agents of guests.
+type Agents interface {
+	Ping(ctx context.Context, vm proxmox.Owned) error
+	Exec(ctx context.Context, vm proxmox.Owned, command proxmox.Command) error
+}
+
 // Proxmox is what is needed of a Proxmox cluster.
 type Proxmox interface {
 	Volumes
 	Power
+	Agents
 }
 
 var _ Proxmox = (*proxmox.Client)(nil)

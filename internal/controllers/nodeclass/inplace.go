@@ -1,0 +1,152 @@
+package nodeclass
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/singleton"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+// ReasonPoolKept is the event of a class whose VMs stay in the pool that they are in.
+const ReasonPoolKept = "PoolKept"
+
+// Fleet is what has VMs changed while they run; *scaler.Writer is one.
+type Fleet interface {
+	Synced() bool
+	VMs() []scaler.VMState
+	Update(vms ...fleet.VM)
+}
+
+// InPlaceConfig is what NewInPlace needs.
+type InPlaceConfig struct {
+	Client   client.Client
+	Recorder events.Recorder
+	Fleet    Fleet
+	// MayMove says why a VM of a region cannot change between two pools, either of
+	// which may be empty; nil means that all can.
+	MayMove func(ctx context.Context, region topology.RegionName, from, to string) error
+}
+
+// InPlace asks that the VMs of each class have its tags, pool and security groups:
+// those change while a VM runs, and replace no node.
+type InPlace struct{ config InPlaceConfig }
+
+// NewInPlace returns a controller. It does nothing before its manager starts it.
+func NewInPlace(config InPlaceConfig) *InPlace {
+	if config.MayMove == nil {
+		config.MayMove = func(context.Context, topology.RegionName, string, string) error { return nil }
+	}
+	return &InPlace{config: config}
+}
+
+// inPlaceEvery is how often classes and VMs are compared.
+const inPlaceEvery = 5 * time.Second
+
+// Name is the controller's.
+func (c *InPlace) Name() string { return "nodeclass.inplace" }
+
+// Register adds the controller to a manager.
+func (c *InPlace) Register(_ context.Context, m manager.Manager) error {
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](again, period)
+	return controllerruntime.NewControllerManagedBy(m).Named(c.Name()).WithOptions(controller.Options{RateLimiter: limit}).
+		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(c))
+}
+
+// Reconcile compares all classes with their VMs.
+func (c *InPlace) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	ctx = injection.WithControllerName(ctx, c.Name())
+	if !c.config.Fleet.Synced() {
+		return reconciler.Result{RequeueAfter: inPlaceEvery}, nil
+	}
+	var classes v1alpha1.ProxmoxNodeClassList
+	if err := c.config.Client.List(ctx, &classes); err != nil {
+		return reconciler.Result{}, fmt.Errorf("reading classes: %w", err)
+	}
+	states := c.config.Fleet.VMs()
+	for i := range classes.Items {
+		if nc := &classes.Items[i]; settled(nc) {
+			c.config.Fleet.Update(c.wanted(ctx, nc, states)...)
+		}
+	}
+	return reconciler.Result{RequeueAfter: inPlaceEvery}, nil
+}
+
+// settled reports whether what a class says now was looked at and holds: a pool that
+// there is not must not be asked for.
+func settled(nc *v1alpha1.ProxmoxNodeClass) bool {
+	if !nc.DeletionTimestamp.IsZero() {
+		return false
+	}
+	for _, name := range []string{v1alpha1.ConditionValid, v1alpha1.ConditionPlacementReady} {
+		condition := nc.StatusConditions().Get(name)
+		if !condition.IsTrue() || condition.ObservedGeneration != nc.Generation {
+			return false
+		}
+	}
+	return true
+}
+
+// move is a change of VMs between two pools, either of which may be empty.
+type move struct {
+	region   topology.RegionName
+	from, to string
+}
+
+// wanted returns the VMs of a class as they shall be.
+func (c *InPlace) wanted(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, states []scaler.VMState) []fleet.VM {
+	var vms []fleet.VM
+	kept := map[move]error{}
+	for i := range states {
+		vm := states[i].VM
+		if vm.NodeClass != nc.Name || states[i].Phase == scaler.PhaseRemoving {
+			continue
+		}
+		from := vm.ResourcePool
+		scheduling.InPlace(nc, &vm.Spec)
+		if vm.ResourcePool != from {
+			m := move{vm.Host.Region, from, vm.ResourcePool}
+			// Proxmox is asked once for all VMs of a pool.
+			if _, asked := kept[m]; !asked {
+				kept[m] = c.config.MayMove(ctx, m.region, m.from, m.to)
+			}
+			if kept[m] != nil {
+				vm.ResourcePool = from
+			}
+		}
+		vms = append(vms, vm)
+	}
+	c.tell(nc, kept)
+	return vms
+}
+
+// tell tells of VMs that stay in their pools.
+func (c *InPlace) tell(nc *v1alpha1.ProxmoxNodeClass, kept map[move]error) {
+	var messages []string
+	for m, err := range kept {
+		if err != nil {
+			messages = append(messages, fmt.Sprintf("nodes stay in pool %q of region %s: %v", m.from, m.region, err))
+		}
+	}
+	slices.Sort(messages)
+	for _, message := range messages {
+		c.config.Recorder.Publish(event(nc, corev1.EventTypeWarning, ReasonPoolKept, message))
+	}
+}

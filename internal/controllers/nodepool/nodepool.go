@@ -1,0 +1,55 @@
+// Package nodepool tells people of NodePools that ask for what numaform does not do,
+// which nobody would tell them otherwise. It changes nothing. Start at New.
+package nodepool
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+// ReasonFixedSize is the reason of the event on a NodePool with spec.replicas.
+const ReasonFixedSize = "FixedSizeNotSupported"
+
+// again is how soon it is said again: the API server forgets events after an hour.
+const again = 30 * time.Minute
+
+// Controller looks at NodePools.
+type Controller struct{ recorder events.Recorder }
+
+// New returns a controller that publishes events by the recorder.
+func New(recorder events.Recorder) *Controller { return &Controller{recorder: recorder} }
+
+// Name is the controller's in logs and metrics.
+func (c *Controller) Name() string { return "nodepool" }
+
+// Register adds the controller to a manager.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return controllerruntime.NewControllerManagedBy(m).Named(c.Name()).For(&karpv1.NodePool{}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// Reconcile publishes a warning if the NodePool is ours and of a fixed size: Karpenter
+// leaves such pools to controllers that numaform does not run.
+func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconcile.Result, error) {
+	ref := pool.Spec.Template.Spec.NodeClassRef
+	if pool.Spec.Replicas == nil || !pool.DeletionTimestamp.IsZero() ||
+		ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
+		return reconcile.Result{}, nil
+	}
+	c.recorder.Publish(events.Event{
+		InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: ReasonFixedSize,
+		Message:      "No nodes are made for it: " + scheduling.FixedSizeProblem,
+		DedupeValues: []string{string(pool.UID), ReasonFixedSize},
+	})
+	return reconcile.Result{RequeueAfter: again}, nil
+}

@@ -1,0 +1,56 @@
+package nodepool_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/internal/controllers/nodepool"
+)
+
+// recorder keeps what is published.
+type recorder struct{ kept []events.Event }
+
+func (r *recorder) Publish(published ...events.Event) { r.kept = append(r.kept, published...) }
+
+func TestOnlyOurPoolsOfAFixedSizeAreTold(t *testing.T) {
+	three, now := int64(3), metav1.Now()
+	tests := []struct {
+		name   string
+		change func(*karpv1.NodePool)
+		told   bool
+	}{
+		{"of a fixed size", func(p *karpv1.NodePool) { p.Spec.Replicas = &three }, true},
+		{"scaled by pods", func(*karpv1.NodePool) {}, false},
+		{"of another provider", func(p *karpv1.NodePool) {
+			p.Spec.Replicas = &three
+			p.Spec.Template.Spec.NodeClassRef.Group = "karpenter.k8s.aws"
+		}, false},
+		{"of no class", func(p *karpv1.NodePool) { p.Spec.Replicas, p.Spec.Template.Spec.NodeClassRef = &three, nil }, false},
+		{"on its way out", func(p *karpv1.NodePool) { p.Spec.Replicas, p.DeletionTimestamp = &three, &now }, false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			pool := &karpv1.NodePool{}
+			pool.Name = "general"
+			pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "numaform.dev", Kind: "ProxmoxNodeClass", Name: "c"}
+			test.change(pool)
+			r := &recorder{}
+			result, err := nodepool.New(r).Reconcile(context.Background(), pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (len(r.kept) > 0) != test.told || (result.RequeueAfter > 0) != test.told {
+				t.Fatalf("told %v, again in %s", r.kept, result.RequeueAfter)
+			}
+			if test.told && !strings.Contains(r.kept[0].Message, "make the NodePool anew without spec.replicas") {
+				t.Errorf("the event says %q", r.kept[0].Message)
+			}
+		})
+	}
+}

@@ -1,0 +1,309 @@
+package seed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/proxmox"
+)
+
+// AnnotationJoin says how far the join command of the claim's VM is: a state, which
+// try it is, and when that began.
+const AnnotationJoin = v1alpha1.Group + "/join"
+
+// The states in AnnotationJoin.
+const (
+	// JoinRunning is a command that was given to the guest agent and has not ended, or
+	// of which nobody knows how it ended.
+	JoinRunning = "running"
+	// JoinFailed is a command that ended with an error.
+	JoinFailed = "failed"
+	// JoinDone is a command that ended well.
+	JoinDone = "done"
+	// Joined is a node that has joined; its token is gone.
+	Joined = "joined"
+)
+
+// Reasons of events on NodeClaims.
+const (
+	ReasonJoinFailed = "JoinFailed"
+	ReasonJoinWaits  = "JoinWaits"
+	ReasonJoinDone   = "JoinCommandDone"
+)
+
+const (
+	// joinTries is how often a command is run that fails.
+	joinTries = 3
+	// joinTimeout is how long it may run.
+	joinTimeout = 5 * time.Minute
+	// joinPoll is how often a guest that does not answer yet is asked again, and
+	// joinAgain how soon a command is run again that failed.
+	joinPoll, joinAgain = 5 * time.Second, 15 * time.Second
+	// joinPatience is how long after its NodeClaim a guest agent may be silent until
+	// people are told.
+	joinPatience = 2 * time.Minute
+	// joiners is how many commands run together.
+	joiners = 16
+)
+
+// Joiner lets nodes join by a command of their guest agents, for classes whose
+// metadata is of type agent. A command is run once the guest's agent answers; one that
+// fails is run again a few times.
+type Joiner struct {
+	seeder *Seeder
+	paused Paused
+	events events.Recorder
+}
+
+// NewJoiner returns a controller for Register. Paused may be nil.
+func NewJoiner(seeder *Seeder, paused Paused, recorder events.Recorder) *Joiner {
+	if paused == nil {
+		paused = never
+	}
+	return &Joiner{seeder: seeder, paused: paused, events: recorder}
+}
+
+// Name returns the controller's name.
+func (*Joiner) Name() string { return "nodeclaim.join" }
+
+// Register adds the controller to a manager.
+func (j *Joiner) Register(_ context.Context, m manager.Manager) error {
+	claims := predicate.NewPredicateFuncs(func(object client.Object) bool {
+		claim, ok := object.(*karpv1.NodeClaim)
+		return ok && ours(claim)
+	})
+	lookup := &Controller{seeder: j.seeder}
+	return controllerruntime.NewControllerManagedBy(m).
+		Named(j.Name()).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(claims)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(lookup.claimsOf), builder.WithPredicates(becameReady())).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: joiners,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](joinPoll, joinTimeout/joinTries),
+		}).
+		Complete(reconcile.AsReconciler(m.GetClient(), j))
+}
+
+// joining is how far the join command of a claim's VM is.
+type joining struct {
+	state string
+	try   int
+	since time.Time
+}
+
+func (s joining) String() string {
+	return fmt.Sprintf("%s %d %s", s.state, s.try, s.since.UTC().Format(time.RFC3339))
+}
+
+// joiningOf reads what AnnotationJoin says; what nobody understands was never begun.
+func joiningOf(claim *karpv1.NodeClaim) joining {
+	var s joining
+	var since string
+	if _, err := fmt.Sscan(claim.Annotations[AnnotationJoin], &s.state, &s.try, &since); err != nil {
+		return joining{}
+	}
+	s.since, _ = time.Parse(time.RFC3339, since)
+	return s
+}
+
+// Reconcile does what the join of one claim needs now.
+func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	at := joiningOf(claim)
+	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || !claim.DeletionTimestamp.IsZero() || at.state == Joined {
+		return reconcile.Result{}, nil
+	}
+	paused, err := j.paused(ctx)
+	if err != nil || paused {
+		return reconcile.Result{RequeueAfter: pausedDelay}, err
+	}
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues(
+		logkey.NodeClaim, klog.KObj(claim), logkey.VM, claim.Annotations[v1alpha1.AnnotationVM],
+	))
+	joined, err := (&Controller{seeder: j.seeder}).joined(ctx, claim)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if joined {
+		return reconcile.Result{}, j.finish(ctx, claim, at)
+	}
+	return j.advance(ctx, claim, at)
+}
+
+// finish deletes what a node has joined with.
+func (j *Joiner) finish(ctx context.Context, claim *karpv1.NodeClaim, at joining) error {
+	if at.state == "" {
+		return nil // it joined in another way
+	}
+	if err := j.seeder.forget(ctx, claim); err != nil {
+		return err
+	}
+	at.state = Joined
+	return j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String(), AnnotationToken: ""})
+}
+
+// next returns how long to wait until the command may be run once more, or that it is
+// not to be.
+func (s joining) next(now time.Time) (wait time.Duration, again bool) {
+	switch s.state {
+	case JoinRunning:
+		// Somebody died while it ran; it may still run, and end well.
+		wait = s.since.Add(joinTimeout).Sub(now)
+	case JoinFailed:
+		wait = s.since.Add(joinAgain).Sub(now)
+	}
+	if s.state == JoinDone || (s.try >= joinTries && (s.state != JoinRunning || wait <= 0)) {
+		return 0, false // Karpenter gives a node up that does not come
+	}
+	return max(wait, 0), true
+}
+
+// advance runs the command if it is time.
+func (j *Joiner) advance(ctx context.Context, claim *karpv1.NodeClaim, at joining) (reconcile.Result, error) {
+	now := j.seeder.config.Clock.Now()
+	if wait, again := at.next(now); wait > 0 || !again {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	vm, wait := j.vm(claim)
+	if vm == nil {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	class := &v1alpha1.ProxmoxNodeClass{}
+	err := j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: vm.NodeClass}, class)
+	if err != nil || !class.ByAgent() {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	answers, err := j.answers(ctx, claim, vm, now)
+	if err != nil || !answers {
+		return reconcile.Result{RequeueAfter: joinPoll}, err
+	}
+	return j.run(ctx, &wanted{vm: vm, claim: claim}, class, joining{JoinRunning, at.try + 1, now})
+}
+
+// answers reports whether the VM runs and its guest agent answers.
+func (j *Joiner) answers(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM, now time.Time) (bool, error) {
+	running, err := j.seeder.running(ctx, vm)
+	if err != nil || !running {
+		return false, err
+	}
+	region, err := j.seeder.region(vm.Host)
+	if err != nil {
+		return false, err
+	}
+	silent := region.Proxmox.Ping(ctx, j.seeder.owned(ctx, vm))
+	if silent != nil && now.Sub(claim.CreationTimestamp.Time) > joinPatience {
+		j.warn(claim, ReasonJoinWaits, silent.Error())
+	}
+	return silent == nil, nil
+}
+
+// vm returns the VM of a claim, or when to look for it again; 0 means never.
+func (j *Joiner) vm(claim *karpv1.NodeClaim) (*fleet.VM, time.Duration) {
+	vms, known := j.seeder.config.VMs()
+	if !known {
+		return nil, unknownDelay
+	}
+	at := slices.IndexFunc(vms, func(vm fleet.VM) bool { return backs(&vm, claim) })
+	if at < 0 {
+		return nil, 0
+	}
+	return &vms[at], 0
+}
+
+// run makes a token and runs the command with it. That it runs is noted before: a
+// command whose end nobody saw is not begun again at once.
+func (j *Joiner) run(ctx context.Context, w *wanted, class *v1alpha1.ProxmoxNodeClass, at joining) (reconcile.Result, error) {
+	s := j.seeder
+	var err error
+	if w.class, err = s.gather(ctx, class); err != nil {
+		return reconcile.Result{}, err
+	}
+	list := []wanted{*w}
+	if err := s.issue(ctx, list); err != nil {
+		return reconcile.Result{}, err
+	}
+	*w = list[0]
+	script, err := s.command(w.class, w.vm, w.claim, w.token)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	region, err := s.region(w.vm.Host)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := s.annotate(ctx, w.claim, map[string]string{AnnotationJoin: at.String(), AnnotationToken: w.token.ID}); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := s.drop(ctx, w.stale...); err != nil {
+		return reconcile.Result{}, err
+	}
+	failed := region.Proxmox.Exec(ctx, s.owned(ctx, w.vm), proxmox.Command{
+		// The token is among what it reads: users of the guest see the arguments.
+		Args: []string{"/bin/sh", "-s"}, Input: script, Timeout: joinTimeout,
+	})
+	return j.ended(ctx, w, at, failed)
+}
+
+// ended notes how a command ended. If numaform had to end first, it may still run: the
+// note that it runs stands.
+func (j *Joiner) ended(ctx context.Context, w *wanted, at joining, failed error) (reconcile.Result, error) {
+	unseen := failed != nil && ctx.Err() != nil
+	ctx = context.WithoutCancel(ctx)
+	at.state, at.since = JoinDone, j.seeder.config.Clock.Now()
+	how := "it ended well"
+	if failed != nil {
+		at.state, how = JoinFailed, failed.Error()
+	}
+	j.seeder.config.Record(ctx, []string{fmt.Sprintf("ran the join command of class %s in vm %s (%d) on host %s by its guest agent, try %d of %d: %s",
+		w.class.class.Name, w.vm.Name, w.vm.VMID, w.vm.Host, at.try, joinTries, how)})
+	if unseen {
+		return reconcile.Result{}, failed
+	}
+	if failed != nil {
+		j.warn(w.claim, ReasonJoinFailed, fmt.Sprintf("try %d of %d: %s", at.try, joinTries, how))
+	} else {
+		j.events.Publish(about(w.claim, corev1.EventTypeNormal, ReasonJoinDone, "the join command ended well; the Node is to come"))
+	}
+	// The claim changed meanwhile, at least by the note that the command runs.
+	claim := &karpv1.NodeClaim{}
+	if err := j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKeyFromObject(w.claim), claim); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String()}); err != nil {
+		return reconcile.Result{}, err
+	}
+	if failed == nil || at.try >= joinTries {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: joinAgain}, nil
+}
+
+// warn tells of what keeps a node from joining.
+func (j *Joiner) warn(claim *karpv1.NodeClaim, reason, message string) {
+	j.events.Publish(about(claim, corev1.EventTypeWarning, reason, message))
+}
+
+func about(claim *karpv1.NodeClaim, kind, reason, message string) events.Event {
+	return events.Event{
+		InvolvedObject: claim, Type: kind, Reason: reason, Message: message, DedupeValues: []string{claim.Name, message},
+	}
+}

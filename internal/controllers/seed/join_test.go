@@ -1,0 +1,241 @@
+package seed_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/seed"
+	"github.com/numaform/numaform/internal/jointoken"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// told keeps the reasons of events.
+type told []string
+
+func (r *told) Publish(published ...events.Event) {
+	for _, event := range published {
+		*r = append(*r, event.Reason)
+	}
+}
+
+// given is a command that a guest agent got.
+type given struct {
+	VMID  int
+	Args  []string
+	Input string
+}
+
+// agents is a world whose nodes join by their guest agents.
+type agents struct {
+	*world
+	joiner *seed.Joiner
+	events told
+	// given are the commands, and ends is how the next ones end.
+	given []given
+	ends  []int
+}
+
+func newAgents(t *testing.T, class string, command string) *agents {
+	t.Helper()
+	a := &agents{world: newWorld(t)}
+	// Commands in guests take more than numaform's token may.
+	root := testenv.RootClient(t, a.proxmox)
+	region := a.config.Regions[testenv.Region]
+	region.Proxmox = root
+	a.config.Regions[testenv.Region] = region
+	a.proxmox.SetGuestAgents(true)
+	a.proxmox.SetAgentExec(func(vmid int, args []string, input string) pvesim.CommandResult {
+		a.given = append(a.given, given{vmid, args, input})
+		if len(a.ends) == 0 {
+			return pvesim.CommandResult{Looks: 1}
+		}
+		code := a.ends[0]
+		a.ends = a.ends[1:]
+		return pvesim.CommandResult{ExitCode: code, Stderr: input}
+	})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: class}, StringData: map[string]string{"join-command": command}}
+	nc := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: class}}
+	nc.Spec.Template.Name = testenv.Template
+	nc.Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataAgent, TemplatesRef: &v1alpha1.SecretReference{Name: class}}
+	for _, err := range []error{a.client.Create(t.Context(), secret), a.client.Create(t.Context(), nc)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.joiner = seed.NewJoiner(a.seeder(), nil, &a.events)
+	return a
+}
+
+// node wants a VM of a class, and puts it onto the simulated Proxmox.
+func (a *agents) node(number fleet.VMID, class string) (fleet.VM, *karpv1.NodeClaim) {
+	a.t.Helper()
+	vm := a.vm(number, "pve-1")
+	a.mu.Lock()
+	vm.NodeClass, vm.Seed = class, ""
+	a.vms[len(a.vms)-1] = vm
+	a.mu.Unlock()
+	a.start(vm, true)
+	return vm, a.claim(vm)
+}
+
+func (a *agents) start(vm fleet.VM, running bool) {
+	a.t.Helper()
+	err := a.proxmox.PutGuest(pvesim.Foreign{
+		VMID: int(vm.VMID), Host: string(vm.Host.Host), Running: running,
+		Config: map[string]string{
+			"name": vm.Name, "memory": "8192", "cores": "2", "agent": "1",
+			"description": fleet.Marker{ClusterID: clusterID, Key: vm.Key}.String(),
+		},
+	})
+	if err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// join looks at a claim once, and returns when to look again.
+func (a *agents) join(claim *karpv1.NodeClaim) time.Duration {
+	a.t.Helper()
+	result, err := a.joiner.Reconcile(a.t.Context(), now(a.world, claim))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return result.RequeueAfter
+}
+
+// state returns how far a claim's join command is.
+func (a *agents) state(claim *karpv1.NodeClaim) string {
+	a.t.Helper()
+	state, _, _ := strings.Cut(now(a.world, claim).Annotations[seed.AnnotationJoin], " 20")
+	return state
+}
+
+const joinScript = `kubeadm join {{ .Kubernetes.APIServer }} --token {{ .Kubernetes.BootstrapToken }} --node-name {{ .Metadata.Hostname }}
+`
+
+// TestJoinsByTheGuestAgent runs the command once the agent answers, once, and takes the
+// token away when the node has joined.
+func TestJoinsByTheGuestAgent(t *testing.T) {
+	a := newAgents(t, "agent-once", joinScript)
+	vm, claim := a.node(2701, "agent-once")
+	a.proxmox.SetGuestAgents(false)
+	if after := a.join(claim); after == 0 || len(a.given) != 0 || len(a.tokens(vm)) != 0 {
+		t.Fatalf("ran %v before the agent answers; looks again after %s; tokens %v", a.given, after, a.tokens(vm))
+	}
+	a.proxmox.SetGuestAgents(true)
+	a.join(claim)
+	a.join(claim)
+	token := a.onlyToken(vm)
+	want := []given{{2701, []string{"/bin/sh", "-s"}, "kubeadm join " + a.cluster.Config.Host + " --token " + token.Reveal() + " --node-name " + vm.Name + "\n"}}
+	if diff := cmp.Diff(want, a.given); diff != "" {
+		t.Fatalf("commands (-want +got):\n%s", diff)
+	}
+	if got := a.state(claim); got != "done 1" {
+		t.Errorf("the claim says %q", got)
+	}
+	if len(a.recorded) != 1 || !strings.Contains(a.recorded[0], "try 1 of 3: it ended well") {
+		t.Errorf("recorded %q", a.recorded)
+	}
+	a.set(now(a.world, claim), karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)
+	a.join(claim)
+	if got := a.state(claim); got != "joined 1" || len(a.tokens(vm)) != 0 {
+		t.Errorf("after the join the claim says %q, tokens %v", got, a.tokens(vm))
+	}
+	noSecret(t, []jointoken.Token{token}, append(a.recorded, a.events...)...)
+}
+
+// TestAFailingJoinCommandIsTriedAFewTimes lets a command fail for ever.
+func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
+	a := newAgents(t, "agent-failing", joinScript)
+	vm, claim := a.node(2702, "agent-failing")
+	a.ends = []int{1, 2, 3, 4, 5}
+	for range 3 {
+		after := a.join(claim)
+		if again := a.join(claim); again > after {
+			t.Errorf("looks again after %s and %s", after, again)
+		}
+		a.clock.Step(time.Minute)
+	}
+	if after := a.join(claim); after != 0 {
+		t.Errorf("looks again after %s, want never", after)
+	}
+	if len(a.given) != 3 || a.state(claim) != "failed 3" {
+		t.Errorf("ran %d commands; the claim says %q", len(a.given), a.state(claim))
+	}
+	if diff := cmp.Diff(told{seed.ReasonJoinFailed, seed.ReasonJoinFailed, seed.ReasonJoinFailed}, a.events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if len(a.recorded) != 3 || !strings.Contains(a.recorded[2], "ended with exit code 3") {
+		t.Errorf("recorded %q", a.recorded)
+	}
+	noSecret(t, a.tokens(vm), append(a.recorded, a.events...)...)
+}
+
+// TestAJoinCommandThatNobodySawEnd waits for one that an earlier numaform began.
+func TestAJoinCommandThatNobodySawEnd(t *testing.T) {
+	a := newAgents(t, "agent-died", joinScript)
+	_, claim := a.node(2703, "agent-died")
+	claim.Annotations[seed.AnnotationJoin] = "running 1 " + a.clock.Now().UTC().Format(time.RFC3339)
+	if err := a.client.Update(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	if after := a.join(claim); after < 4*time.Minute || len(a.given) != 0 {
+		t.Fatalf("ran %v, looks again after %s", a.given, after)
+	}
+	a.clock.Step(6 * time.Minute)
+	a.join(claim)
+	if len(a.given) != 1 || a.state(claim) != "done 2" {
+		t.Errorf("ran %d commands; the claim says %q", len(a.given), a.state(claim))
+	}
+}
+
+// TestAJoinCommandThatOutlivesNumaform ends numaform while the guest works: whoever comes
+// next must not begin the command again beside it.
+func TestAJoinCommandThatOutlivesNumaform(t *testing.T) {
+	a := newAgents(t, "agent-outlives", joinScript)
+	_, claim := a.node(2704, "agent-outlives")
+	ctx, stop := context.WithCancel(t.Context())
+	a.proxmox.SetAgentExec(func(int, []string, string) pvesim.CommandResult {
+		stop()
+		return pvesim.CommandResult{Looks: 1000}
+	})
+	if _, err := a.joiner.Reconcile(ctx, now(a.world, claim)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if got := a.state(claim); got != "running 1" || len(a.events) != 0 {
+		t.Errorf("the claim says %q; events %v", got, a.events)
+	}
+	if len(a.recorded) != 1 || !strings.Contains(a.recorded[0], "try 1 of 3: ") {
+		t.Errorf("recorded %q", a.recorded)
+	}
+}
+
+// TestJoinCommandsAreChecked lets classes say what is wrong with theirs.
+func TestJoinCommandsAreChecked(t *testing.T) {
+	a := newAgents(t, "agent-checked", "join {{ .Values.Password }}")
+	nc := &v1alpha1.ProxmoxNodeClass{}
+	nc.Name = "agent-checked"
+	err := a.seeder().Check(context.Background(), now(a.world, nc))
+	if err == nil || !strings.Contains(err.Error(), `rendering join-command, line 1 of the template: <.Values.Password>: there is no "Password"`) {
+		t.Errorf("got %v", err)
+	}
+	nc.Spec.Metadata.TemplatesRef.Name = "agent-empty"
+	empty := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "agent-empty"}}
+	if err := a.client.Create(t.Context(), empty); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.seeder().Check(context.Background(), nc); err == nil || !strings.Contains(err.Error(), "there is no command") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,16 @@
+package operator
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/numaform/numaform/internal/control"
+)
+
+// AskSwitch returns what reads the switch once, as a controller does again and again.
+func AskSwitch(client kubernetes.Interface, namespace string, now func() time.Time) func(ctx context.Context) {
+	s := &switchboard{source: control.New(client, namespace), now: now}
+	return s.ask
+}

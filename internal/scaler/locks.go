@@ -1,0 +1,67 @@
+package scaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// HostLock is what is found of the lock of one host's state.
+type HostLock struct {
+	Host fleet.Shard
+	// Err is a *state.LockedError if somebody holds it, or why nobody knows.
+	Err error
+}
+
+// LocalStates reports whether the states are files beside the fleet, whose locks end
+// with the process that takes them.
+func (s *Scaler) LocalStates() bool { return s.config.Backend.Type == "local" }
+
+// Locks asks the backend of each host's state for its lock. States in files have none
+// to ask for.
+func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
+	now, err := s.stand(ctx)
+	if err != nil || s.LocalStates() || len(now.fleet.Shards()) == 0 {
+		return nil, err
+	}
+	if s.config.Engine == nil {
+		return nil, ErrNoEngine
+	}
+	work, err := os.MkdirTemp("", "numaform-locks-")
+	if err != nil {
+		return nil, fmt.Errorf("looking at the locks of states: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	change := s.changeFrom(now, &topology.Snapshot{})
+	if err := s.render(change); err != nil {
+		return nil, err
+	}
+	hosts := now.fleet.Shards()
+	if err := s.writeWork(change, hosts, planning{work: work, dry: true}); err != nil {
+		return nil, err
+	}
+	locks = make([]HostLock, len(hosts))
+	var group errgroup.Group
+	group.SetLimit(maxParallelShards)
+	for i, host := range hosts {
+		group.Go(func() error {
+			locks[i] = HostLock{Host: host, Err: s.lockOf(ctx, change, work, host)}
+			return nil
+		})
+	}
+	return locks, group.Wait()
+}
+
+func (s *Scaler) lockOf(ctx context.Context, change *Change, work string, host fleet.Shard) error {
+	workspace, err := s.workspace(change, work, host, true)
+	if err != nil {
+		return err
+	}
+	return errors.Join(workspace.Locked(ctx), workspace.Close())
+}

@@ -1,0 +1,227 @@
+package scaler_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// tagged returns a VM with other tags.
+func tagged(vm fleet.VM, tags ...string) fleet.VM {
+	vm.Tags = tags
+	return vm
+}
+
+// changed waits until no VM of the writer is to change in place any more, or until the
+// change of one failed or waits.
+func changed(t *testing.T, writer *scaler.Writer, failed bool) []scaler.VMState {
+	t.Helper()
+	return await(t, writer, func(states []scaler.VMState) bool {
+		if failed {
+			return slices.ContainsFunc(states, func(state scaler.VMState) bool { return state.ChangeErr != nil })
+		}
+		return !slices.ContainsFunc(states, func(state scaler.VMState) bool { return state.Changing })
+	})
+}
+
+// await waits until the VMs of the writer are as a test wants them.
+func await(t *testing.T, writer *scaler.Writer, holds func([]scaler.VMState) bool) []scaler.VMState {
+	t.Helper()
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	for {
+		states := writer.VMs()
+		if holds(states) {
+			return states
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			t.Fatalf("the VMs are %+v", states)
+		}
+	}
+}
+
+// TestWriterChangesInPlace gives VMs that run other tags, security groups and a pool:
+// they stay what they are, nothing is cloned, and asking again does nothing.
+func TestWriterChangesInPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	writer := w.run(t, nil)
+	firewalled := on(first)
+	firewalled.Spec.Networks = []fleet.Network{{Bridge: "vmbr0", Firewall: true}}
+	vms := ensure(t, writer, firewalled, on(second), on(second))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
+	w.sim.ResetCalls()
+
+	grouped := tagged(vms[0], "blue")
+	grouped.SecurityGroups = []string{"k8s"}
+	writer.Update(grouped, tagged(vms[1], "blue", "green"), vms[2])
+	changed(t, writer, false)
+	writer.Update(grouped, tagged(vms[1], "blue", "green"), vms[2])
+	w.exist(t, int(vms[0].VMID), int(vms[1].VMID), int(vms[2].VMID))
+	w.hasTags(t, vms[0], "blue")
+	w.hasTags(t, vms[1], "blue", "green")
+	w.hasTags(t, vms[2])
+	for _, call := range w.sim.Calls() {
+		if call.Method == http.MethodPost && (strings.Contains(call.Path, "/clone") || strings.Contains(call.Path, "/status/")) {
+			t.Errorf("a change in place called %s %s", call.Method, call.Path)
+		}
+	}
+	if !w.called("POST", "/firewall/rules") {
+		t.Error("no security group was set")
+	}
+
+	// The groups leave again, with one change only.
+	grouped.SecurityGroups = nil
+	writer.Update(grouped)
+	changed(t, writer, false)
+	if !w.called("DELETE", "/firewall/rules/0") {
+		t.Error("no security group was taken away")
+	}
+	w.underWay(t)
+	if diff := cmp.Diff([]audit.Kind{audit.KindScaleUp, audit.KindUpdate, audit.KindUpdate}, w.kinds(t)); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+}
+
+// hasTags fails the test unless a VM runs and has those tags besides numaform's own.
+func (w *world) hasTags(t *testing.T, vm fleet.VM, want ...string) {
+	t.Helper()
+	guest, _ := w.sim.Guest(int(vm.VMID))
+	all := strings.Join(append(append([]string{}, want...), "numaform", "numaform-"+clusterID), ";")
+	if got := guest.Config["tags"]; got != all || !guest.Running {
+		t.Errorf("VM %d runs: %t, with tags %q, want %q", vm.VMID, guest.Running, got, all)
+	}
+}
+
+// called reports whether Proxmox was asked so.
+func (w *world) called(method, path string) bool {
+	for _, call := range w.sim.Calls() {
+		if call.Method == method && strings.HasSuffix(call.Path, path) {
+			return true
+		}
+	}
+	return false
+}
+
+// kinds returns what the changes of the history are.
+func (w *world) kinds(t *testing.T) []audit.Kind {
+	t.Helper()
+	history, err := w.History(t.Context(), time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kinds []audit.Kind
+	for i := range history {
+		kinds = append(kinds, history[i].Change.Kind)
+	}
+	return kinds
+}
+
+// TestWriterFinishesChangesInPlace lets a change in place fail: the next writer of the
+// fleet finishes it, and people who ask for the old tags get them.
+func TestWriterFinishesChangesInPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dying, stop := w.runUntil(t, nil)
+	vm := ensure(t, dying, on(first))[0]
+	phases(t, dying, scaler.PhaseMade)
+	w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Times: 1, Status: 500, Reason: "no"})
+	dying.Update(tagged(vm, "blue"))
+	changed(t, dying, true)
+	stop()
+	w.underWay(t, first)
+
+	after := w.run(t, nil)
+	phases(t, after, scaler.PhaseMade)
+	states := changed(t, after, false)
+	w.hasTags(t, vm, "blue")
+	if diff := cmp.Diff([]string{"blue"}, states[0].VM.Tags); diff != "" {
+		t.Errorf("tags (-want +got):\n%s", diff)
+	}
+	after.Update(vm)
+	changed(t, after, false)
+	w.hasTags(t, vm)
+	w.underWay(t)
+}
+
+// TestChangesInPlaceCanBeTakenBack lets a change in place fail for ever, also for the
+// next writer: whoever takes it back, gets what was.
+func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dying, stop := w.runUntil(t, nil)
+	vm := ensure(t, dying, on(first))[0]
+	phases(t, dying, scaler.PhaseMade)
+	w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Status: 500, Reason: "no"})
+	dying.Update(tagged(vm, "blue"))
+	changed(t, dying, true)
+	stop()
+	after := w.run(t, nil)
+	phases(t, after, scaler.PhaseMade)
+	after.Update(vm)
+	changed(t, after, false)
+	w.hasTags(t, vm)
+	w.underWay(t)
+}
+
+// TestChangesInPlaceWaitForAPerson has a gate that asks about what the guard allows.
+func TestChangesInPlaceWaitForAPerson(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	door := &gate{manual: true}
+	writer := w.run(t, func(config *scaler.WriterConfig) { config.Gate = door })
+	vm := ensure(t, writer, on(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	writer.Update(tagged(vm, "blue"))
+	held := changed(t, writer, true)
+	if !as[*scaler.HeldError](held[0].ChangeErr) || held[0].Phase != scaler.PhaseMade {
+		t.Errorf("it is %+v", held[0])
+	}
+	w.hasTags(t, vm)
+	w.underWay(t)
+
+	door.mu.Lock()
+	door.by = "alice"
+	door.mu.Unlock()
+	writer.Update(tagged(vm, "green")) // what is asked for anew is looked at at once
+	changed(t, writer, false)
+	w.hasTags(t, vm, "green")
+	history, err := w.History(t.Context(), time.Time{})
+	if err != nil || len(history) != 2 || history[1].Change.Shards[0].Approver != "alice" {
+		t.Errorf("history %+v (%v)", history, err)
+	}
+}
+
+// TestWriterMovesBetweenPools changes the Proxmox pool of a VM that runs.
+func TestWriterMovesBetweenPools(t *testing.T) {
+	t.Parallel()
+	w := newWorldOf(t, func(config *pvesim.Config) {
+		config.Pools = []string{"old", "new"}
+		config.Roles = append(config.Roles, pvesim.Role{Name: "NumaformPool", Privileges: []string{"Pool.Audit", "Pool.Allocate"}})
+	})
+	writer := w.run(t, nil)
+	pooled := on(first)
+	pooled.Spec.ResourcePool = "old"
+	vm := ensure(t, writer, pooled)[0]
+	phases(t, writer, scaler.PhaseMade)
+	vm.ResourcePool = "new"
+	writer.Update(vm)
+	changed(t, writer, false)
+	if guest, _ := w.sim.Guest(int(vm.VMID)); guest.Pool != "new" || !guest.Running {
+		t.Errorf("it is in pool %q and runs: %t", guest.Pool, guest.Running)
+	}
+	w.underWay(t)
+}
