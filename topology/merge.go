@@ -32,6 +32,7 @@ func Merge(machines ...Machine) (Machine, []string) {
 			merged.copyFact(fact, best)
 		}
 	}
+	warnings = append(warnings, merged.doubtSiblings(machines)...)
 	warnings = append(warnings, merged.dropImpossibleCores()...)
 	merged.fillOnlyNode()
 	return merged, warnings
@@ -215,6 +216,43 @@ func (m *Machine) copyFact(fact Fact, source *Machine) {
 			cpu.Core, cpu.Socket, cpu.Kind = from.Core, from.Socket, from.Kind
 		}
 	}
+}
+
+// doubtSiblings forgets the siblings if another source tells other ones: a wrong sibling
+// gives a core away twice, and some sources may be written by many.
+func (m *Machine) doubtSiblings(machines []Machine) []string {
+	for _, other := range byRank(machines, FactSiblings) {
+		if !m.told(FactSiblings) || !other.told(FactSiblings) || m.sameCores(&other) {
+			continue
+		}
+		for i := range m.CPUs {
+			m.CPUs[i].Core = Unknown
+		}
+		warning := fmt.Sprintf("%s and %s tell different siblings; siblings are taken as unknown: %s",
+			m.Sources[FactSiblings].name(), other.Sources[FactSiblings].name(), again)
+		delete(m.Sources, FactSiblings)
+		return []string{warning}
+	}
+	return nil
+}
+
+// sameCores reports whether the online CPUs whose core both machines know are divided
+// into the same cores.
+func (m *Machine) sameCores(other *Machine) bool {
+	theirs, ours := map[int]int{}, map[int]int{}
+	for _, cpu := range m.CPUs {
+		also := other.CPU(cpu.ID)
+		if !cpu.Online || cpu.Core == Unknown || also == nil || also.Core == Unknown {
+			continue
+		}
+		there, known := theirs[cpu.Core]
+		here, knownHere := ours[also.Core]
+		if known && there != also.Core || knownHere && here != cpu.Core {
+			return false
+		}
+		theirs[cpu.Core], ours[also.Core] = also.Core, cpu.Core
+	}
+	return true
 }
 
 // dropImpossibleCores forgets the siblings of cores that would lie on two NUMA

@@ -165,6 +165,36 @@ func TestMergeDropsSiblingsThatNodesContradict(t *testing.T) {
 	}
 }
 
+func TestMergeDropsSiblingsThatSourcesDisagreeAbout(t *testing.T) {
+	t.Parallel()
+	collected := load(t, "xeon-4108-2s-smt")
+	for _, test := range []struct {
+		name   string
+		forge  func(*topology.CPU)
+		wanted bool
+	}{
+		{"no threads", func(c *topology.CPU) { c.Core = c.ID }, false},
+		{"other pairs", func(c *topology.CPU) { c.Core = c.ID / 2 }, false},
+		{"other numbers of the same cores", func(c *topology.CPU) { c.Core = 100 - c.Core }, true},
+		{"it does not know", func(c *topology.CPU) { c.Core = topology.Unknown }, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			published := topology.Machine{CPUs: slices.Clone(collected.CPUs), NUMANodes: collected.NUMANodes}
+			for i := range published.CPUs {
+				test.forge(&published.CPUs[i])
+			}
+			got, warnings := topology.Merge(collected, published.WithSource(topology.SourceAgent), asReport(collected))
+			if got.SiblingsKnown() != test.wanted || (len(warnings) == 0) != test.wanted {
+				t.Errorf("siblings known %t, want %t; warnings %q", got.SiblingsKnown(), test.wanted, warnings)
+			}
+			if !test.wanted && !strings.Contains(strings.Join(warnings, ""), "published in Proxmox and the collected file under machines tell different siblings") {
+				t.Errorf("warnings %q", warnings)
+			}
+		})
+	}
+}
+
 func TestMergeGivesTheOnlyNodeAllMemory(t *testing.T) {
 	t.Parallel()
 	status := topology.FromCounts("", 1, 4, 8, 32000)
