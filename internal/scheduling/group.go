@@ -3,6 +3,7 @@ package scheduling
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 
@@ -74,9 +75,7 @@ func (s *session) labelsOpen(pods []*corev1.Pod) bool {
 		}
 	}
 	for _, pod := range pods {
-		for key := range pod.Spec.NodeSelector {
-			wanted[key] = true
-		}
+		maps.Copy(wanted, keysOf(pod.Spec.NodeSelector))
 		for _, expression := range expressionsOf(pod.Spec.Affinity) {
 			note(expression.Key, expression.Operator)
 		}
@@ -92,6 +91,14 @@ func (s *session) labelsOpen(pods []*corev1.Pod) bool {
 		}
 	}
 	return wanted[corev1.LabelHostname] || shunned[corev1.LabelHostname]
+}
+
+func keysOf(labels map[string]string) map[string]bool {
+	keys := map[string]bool{}
+	for key := range labels {
+		keys[key] = true
+	}
+	return keys
 }
 
 // expressionsOf returns what the terms about nodes, required and preferred, ask.
