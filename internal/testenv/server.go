@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -88,16 +90,27 @@ func (s *server) stop() error {
 	return nil
 }
 
+// Ports from firstPort on, below those that systems give to connections and to whoever
+// asks for any: between the choice and the use of a port nobody else comes by it.
+const (
+	firstPort = 10000
+	manyPorts = 20000
+)
+
 // freePorts returns addresses on which nobody listens.
 func freePorts(n int) ([]string, error) {
 	var addresses []string
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing to cancel
+	for tries := 0; len(addresses) < n; tries++ {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+rand.IntN(manyPorts))) //nolint:gosec // any will do
+		listener, err := net.Listen("tcp", address)                                            //nolint:noctx // nothing to cancel
 		if err != nil {
-			return nil, err
+			if tries > manyPorts {
+				return nil, fmt.Errorf("looking for free ports: %w", err)
+			}
+			continue
 		}
 		defer listener.Close() //nolint:errcheck // others of the same call must get other ports
-		addresses = append(addresses, listener.Addr().String())
+		addresses = append(addresses, address)
 	}
 	return addresses, nil
 }
