@@ -3,10 +3,14 @@ package proxmox_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/numaform/numaform/internal/proxmox"
 )
@@ -97,4 +101,95 @@ func TestRotatedToken(t *testing.T) {
 	sent("second")
 	broken = nil
 	sent("third")
+}
+
+// hanging answers what is asked by GET, and leaves everything else without an answer.
+// It counts the latter by path.
+type hanging struct {
+	*httptest.Server
+	mu    sync.Mutex // guards sent
+	sent  map[string]int
+	ended chan struct{}
+}
+
+func newHanging(t *testing.T) *hanging {
+	t.Helper()
+	h := &hanging{sent: map[string]int{}, ended: make(chan struct{})}
+	h.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			_, _ = w.Write([]byte(`{"data":{"version":"9.0.3"}}`))
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		h.mu.Lock()
+		h.sent[strings.TrimPrefix(r.URL.Path, "/api2/json")]++
+		h.mu.Unlock()
+		<-h.ended
+	}))
+	t.Cleanup(func() {
+		close(h.ended)
+		h.Close()
+	})
+	return h
+}
+
+func (h *hanging) got(path string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sent[path]
+}
+
+// TestNoWriteTwice sends what changes something to no second host once it left, and
+// the next write to the host that answers.
+func TestNoWriteTwice(t *testing.T) {
+	t.Parallel()
+	first, second := newHanging(t), newHanging(t)
+	cfg := proxmox.Config{
+		Region: "r1", URL: first.URL, URLs: []string{second.URL}, Insecure: true,
+		TokenID: tokenID, TokenSecret: secret, Timeout: 200 * time.Millisecond,
+	}
+	client := newClient(t, cfg)
+	upload := func() {
+		t.Helper()
+		if err := client.UploadSeed(context.Background(), "pve-1", seedVolume, documents()); err == nil {
+			t.Error("an upload that nobody answered did well")
+		}
+	}
+	const path = "/nodes/pve-1/storage/local/upload"
+	upload()
+	if first.got(path) != 1 || second.got(path) != 0 {
+		t.Errorf("the write was sent %d and %d times, want 1 and 0", first.got(path), second.got(path))
+	}
+	first.CloseClientConnections()
+	first.Listener.Close() //nolint:errcheck // it is down now
+	upload()
+	if second.got(path) != 1 {
+		t.Errorf("the write that never reached the first was sent %d times to the second, want 1", second.got(path))
+	}
+}
+
+// TestLoginElsewhere logs in by password at another host where the first takes the
+// connection and says nothing: a login changes nothing.
+func TestLoginElsewhere(t *testing.T) {
+	t.Parallel()
+	first, second := newHanging(t), newHanging(t)
+	_, err := newClient(t, proxmox.Config{
+		Region: "r1", URL: first.URL, URLs: []string{second.URL}, Insecure: true,
+		Username: "root@pam", Password: secret, Timeout: 200 * time.Millisecond,
+	}).Version(context.Background())
+	const path = "/access/ticket"
+	if err == nil || first.got(path) == 0 || first.got(path) != second.got(path) {
+		t.Errorf("got %v; the login was sent %d and %d times", err, first.got(path), second.got(path))
+	}
+}
+
+// TestOneHostTwice tells the provider its host, since no file does where there are urls.
+func TestOneHostTwice(t *testing.T) {
+	t.Parallel()
+	server := newCanned(t)
+	cfg := server.config()
+	cfg.URLs = []string{server.URL + "/api2/json"}
+	if got := newClient(t, cfg).ProviderEnv()["PROXMOX_VE_ENDPOINT"]; got != server.URL+"/" {
+		t.Errorf("the provider gets %q, want %s/", got, server.URL)
+	}
 }
