@@ -100,7 +100,7 @@ func (s *show) showTopology(ctx context.Context) error {
 
 func (s *show) plan(ctx context.Context) error {
 	s.say("40 pods are pending: what would a scale-up do?")
-	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode")
+	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode", "--diff")
 }
 
 // frozen is a rule of the operator's.
@@ -125,7 +125,7 @@ func (s *show) denied(ctx context.Context) error {
 
 func (s *show) apply(ctx context.Context) error {
 	s.say("The rule is lifted: do it")
-	if err := s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve"); err != nil {
+	if err := s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve", "--verbose"); err != nil {
 		return err
 	}
 	s.say("What Proxmox has now")

@@ -41,19 +41,22 @@ type Join struct {
 // Cluster is one Proxmox cluster and how to reach it. Of a secret, either the
 // value or the file that holds it is set.
 type Cluster struct {
-	Region          topology.RegionName `yaml:"region"`
-	URL             string              `yaml:"url"`
-	Insecure        bool                `yaml:"insecure"`
-	CAFile          string              `yaml:"ca_file"`
-	TokenID         string              `yaml:"token_id"`
-	TokenIDFile     string              `yaml:"token_id_file"`
-	TokenSecret     string              `yaml:"token_secret"`
-	TokenSecretFile string              `yaml:"token_secret_file"`
-	Username        string              `yaml:"username"`
-	Password        string              `yaml:"password"`
-	PasswordFile    string              `yaml:"password_file"`
-	Timeouts        Timeouts            `yaml:"timeouts"`
-	VMIDRange       VMIDRange           `yaml:"vmid_range"`
+	Region topology.RegionName `yaml:"region"`
+	URL    string              `yaml:"url"`
+	// URLs are those of further hosts of the cluster, which are asked if it does not
+	// answer.
+	URLs            []string  `yaml:"urls"`
+	Insecure        bool      `yaml:"insecure"`
+	CAFile          string    `yaml:"ca_file"`
+	TokenID         string    `yaml:"token_id"`
+	TokenIDFile     string    `yaml:"token_id_file"`
+	TokenSecret     string    `yaml:"token_secret"`
+	TokenSecretFile string    `yaml:"token_secret_file"`
+	Username        string    `yaml:"username"`
+	Password        string    `yaml:"password"`
+	PasswordFile    string    `yaml:"password_file"`
+	Timeouts        Timeouts  `yaml:"timeouts"`
+	VMIDRange       VMIDRange `yaml:"vmid_range"`
 	// Hosts is the allow list; empty means all.
 	Hosts []topology.HostName `yaml:"hosts"`
 	// Machines are collected topology files by host.
@@ -62,16 +65,16 @@ type Cluster struct {
 
 // Timeouts are how long Proxmox may take over an operation.
 type Timeouts struct {
-	Clone  time.Duration `yaml:"clone"`
-	Start  time.Duration `yaml:"start"`
-	Stop   time.Duration `yaml:"stop"`
-	Upload time.Duration `yaml:"upload"`
+	Clone  time.Duration `yaml:"clone,omitempty"`
+	Start  time.Duration `yaml:"start,omitempty"`
+	Stop   time.Duration `yaml:"stop,omitempty"`
+	Upload time.Duration `yaml:"upload,omitempty"`
 }
 
 // VMIDRange is the range of VMIDs that is reserved for numaform.
 type VMIDRange struct {
-	Lower fleet.VMID `yaml:"lower"`
-	Upper fleet.VMID `yaml:"upper"`
+	Lower fleet.VMID `yaml:"lower,omitempty"`
+	Upper fleet.VMID `yaml:"upper,omitempty"`
 }
 
 // Engine says which OpenTofu or Terraform to run.
@@ -130,7 +133,7 @@ type Policy struct {
 // Limits are how much passes. What is not set is as shipped; 0 lets nothing pass
 // without a person, and turns the circuit breaker off.
 type Limits struct {
-	Window     time.Duration `yaml:"window"`
+	Window     time.Duration `yaml:"window,omitempty"`
 	PerChange  Amount        `yaml:"per_change"`
 	PerWindow  Amount        `yaml:"per_window"`
 	PerHost    Amount        `yaml:"per_host"`

@@ -30,7 +30,7 @@ func load(t *testing.T, text string, environ ...string) (*operator.Config, strin
 			t.Fatal(err)
 		}
 	}
-	config, err := operator.Load(filepath.Join(dir, "numaform.yaml"), environ)
+	config, err := operator.Load(filepath.Join(dir, "numaform.yaml"), environ, "NUMAFORM_CONFIG")
 	if err == nil {
 		err = config.ReadSecrets()
 	}
@@ -67,13 +67,20 @@ func TestEnvironmentWins(t *testing.T) {
 	config, _, err := load(t, minimal,
 		"NUMAFORM_CLUSTERID=test", "NUMAFORM_CLUSTERS_0_TIMEOUTS_CLONE=3m", "NUMAFORM_CLUSTERS_0_INSECURE=true",
 		"NUMAFORM_CLUSTERS_0_VMID_RANGE_LOWER=2500", "NUMAFORM_CLUSTERS_0_HOSTS=pve-1,pve-2",
-		"NUMAFORM_SERVICE_HOST=10.0.0.1", "HOME=/root")
+		"NUMAFORM_FLEET_BACKEND_CONFIG={path: /states, a: 'b,c'}", "NUMAFORM_POLICY_LIMITS_MAX_UPDATES=0", "NUMAFORM_CONFIG=elsewhere",
+		"NUMAFORM_CLUSTERS_0_URLS=[https://pve-2.example:8006]", "NUMAFORM_SERVICE_HOST=10.0.0.1", "NUMAFORM_PORT=tcp://10.0.0.1:80", "HOME=/root")
 	if err != nil {
 		t.Fatal(err)
 	}
 	cluster := config.Clusters[0]
 	if config.ClusterID != "test" || cluster.Timeouts.Clone != 3*time.Minute || !cluster.Insecure || cluster.VMIDRange.Lower != 2500 {
 		t.Errorf("config = %+v", config)
+	}
+	if diff := cmp.Diff(map[string]string{"path": "/states", "a": "b,c"}, config.Fleet.Backend.Config); diff != "" {
+		t.Errorf("backend (-want +got):\n%s", diff)
+	}
+	if limit := config.Policy.Limits.MaxUpdates; limit == nil || *limit != 0 || len(cluster.URLs) != 1 {
+		t.Errorf("limit = %v, urls = %v", limit, cluster.URLs)
 	}
 	if diff := cmp.Diff([]topology.HostName{"pve-1", "pve-2"}, cluster.Hosts); diff != "" {
 		t.Errorf("hosts (-want +got):\n%s", diff)
@@ -84,7 +91,31 @@ func TestLoadRefuses(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, text, environ, want string }{
 		{"unknown key", minimal + "fleat: {}\n", "", "line 7: unknown key fleat"},
-		{"wrong type", strings.Replace(minimal, "clusterID: prod", "clusterID: [prod]", 1), "", "line 1"},
+		{"wrong type", strings.Replace(minimal, "clusterID: prod", "clusterID: [prod]", 1), "", "line 1: clusterID is a list: want a text"},
+		{"a key of another place", minimal + "timeouts: {}\n", "", "line 7: unknown key timeouts: it belongs at clusters[].timeouts"},
+		{"a swapped letter", minimal + "  usrename: x\n", "", "did you mean username?"},
+		{"nothing like it", minimal + "xyzzy: 1\n", "", "want one of clusterID, clusters, topology_file"},
+		{"not even a section", "prod\n", "", "line 1: all is a single value: want the keys clusterID, "},
+		{"a second document", minimal + "---\nclusterID: x\n", "", "line 7: a second document begins"},
+		{"a duration without unit", minimal + "  timeouts: {stop: 10}\n", "", `line 7: clusters[0].timeouts.stop: "10": want a duration above 0 such as 90s or 10m`},
+		{"a duration of nothing", minimal + "  timeouts: {stop: 0s}\n", "", "want a duration above 0"},
+		{"a number that is a text", minimal + "policy: {limits: {max_updates: many}}\n", "", `policy.limits.max_updates: "many": want a whole number`},
+		{"a limit below nothing", minimal + "policy: {limits: {max_updates: -1}}\n", "", "policy.limits.max_updates: -1: want 0"},
+		{"an entry without value", minimal + "  hosts: [pve-1, ]\n  urls:\n  -\n", "", "clusters[0].urls[0] is empty: want a text"},
+		{"a list for pairs", minimal + "fleet: {backend: {config: [a]}}\n", "", "fleet.backend.config is a list: want pairs such as {name: text}"},
+		{"one key twice", minimal + "clusterID: b\n", "", "line 7: key clusterID stands in line 1 already"},
+		{"merges without end", minimal + "fleet: &f {<<: *f}\n", "", "nested too deep"},
+		{"a backend misspelled", minimal + "fleet: {backend: {type: kubernets}}\n", "", `fleet.backend.type "kubernets": did you mean kubernetes?`},
+		{"a password in a url", strings.Replace(minimal, "https://", "https://root:s3cret@", 1), "", `url "https://…@pve-1.example:8006/api2/json": want https://HOST`},
+		{"no url at all", strings.Replace(minimal, "  url: https://pve-1.example:8006/api2/json\n", "", 1), "", `url "": want https://`},
+		{"one of several urls", minimal + "  urls: [pve-2]\n", "", `url "pve-2": want https://`},
+		{"the same hosts twice", minimal + "- {region: b, url: 'https://pve-1.example:8006', vmid_range: {lower: 5000, upper: 5001}}\n", "", "is that of region region-1 too"},
+		{"ranges that overlap", minimal + "- {region: b, url: 'https://pve-9.example:8006'}\n", "", "clusters[1]: vmid_range 2000 to 2999 overlaps 2000 to 2999 of region region-1"},
+		{"a flag that is none", minimal, "NUMAFORM_CONFG=x", "NUMAFORM_CONFG: names no key of numaform.yaml and no flag: did you mean NUMAFORM_CONFIG?"},
+		{"a variable of no key", minimal, "NUMAFORM_CLUSTERS_0_VMID_RANGE=1", "NUMAFORM_CLUSTERS_0_VMID_RANGE: names no key"},
+		{"a variable of no cluster", minimal, "NUMAFORM_CLUSTERS_1_URL=x", "clusters has 1 entries, counted from 0"},
+		{"a bool by environment", minimal, "NUMAFORM_CLUSTERS_0_INSECURE=si", `NUMAFORM_CLUSTERS_0_INSECURE: "si": want true or false`},
+		{"pairs by environment", minimal, "NUMAFORM_FLEET_BACKEND_CONFIG=path=x", "want pairs such as {name: text}"},
 		{"no cluster", "clusterID: prod\n", "", "at least one Proxmox cluster"},
 		{"no cluster id", strings.Replace(minimal, "clusterID: prod\n", "", 1), "", `clusterID ""`},
 		{"one region twice", minimal + strings.TrimPrefix(minimal, "clusterID: prod\nclusters:\n"), "", `region "region-1" is there twice`},
@@ -105,6 +136,11 @@ func TestLoadRefuses(t *testing.T) {
 			}
 			if err != nil && strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("error tells a secret: %v", err)
+			}
+			for _, ours := range []string{"operator.", "!!", "unmarshal", "reflect"} {
+				if err != nil && strings.Contains(err.Error(), ours) {
+					t.Errorf("error speaks of the program's own things: %v", err)
+				}
 			}
 		})
 	}

@@ -40,7 +40,7 @@ func (c *Config) ConnectObserved(observe func(topology.RegionName) proxmox.Obser
 
 func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	config := proxmox.Config{
-		Region: c.Region, URL: c.URL, Insecure: c.Insecure,
+		Region: c.Region, URL: c.addresses()[0], URLs: c.addresses()[1:], Insecure: c.Insecure, Reread: c.reread(),
 		TokenID: c.TokenID, TokenSecret: c.TokenSecret, Username: c.Username, Password: c.Password,
 		Hosts: c.Hosts, Machines: map[topology.HostName]topology.Machine{}, Observe: observe,
 	}
@@ -63,11 +63,13 @@ func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	return proxmox.New(config)
 }
 
-// Snapshot reads all clusters and lays the settings file over what they tell.
+// Snapshot reads the clusters that there is a client of and lays the settings file over what they tell.
 func (c *Config) Snapshot(ctx context.Context, clients map[topology.RegionName]*proxmox.Client) (*topology.Snapshot, error) {
 	list := make([]*proxmox.Client, 0, len(clients))
 	for i := range c.Clusters {
-		list = append(list, clients[c.Clusters[i].Region])
+		if client := clients[c.Clusters[i].Region]; client != nil {
+			list = append(list, client)
+		}
 	}
 	snapshot, err := proxmox.Snapshot(ctx, list...)
 	if err != nil {
@@ -76,7 +78,8 @@ func (c *Config) Snapshot(ctx context.Context, clients map[topology.RegionName]*
 	return snapshot, c.applySettings(snapshot)
 }
 
-// RecordedSnapshot reads a snapshot that `numaform topology -o json` printed. The
+// RecordedSnapshot reads a snapshot that `numaform topology -o json` printed; it takes
+// nothing from the configuration, which may be nil. The
 // settings file was laid over it when it was recorded.
 func (c *Config) RecordedSnapshot(path string) (*topology.Snapshot, error) {
 	text, err := os.ReadFile(path)
@@ -90,44 +93,13 @@ func (c *Config) RecordedSnapshot(path string) (*topology.Snapshot, error) {
 	return snapshot, nil
 }
 
-// defaultReservedMiB is kept for a host itself where the settings file says
-// nothing, as karpenter-provider-proxmox does.
-const defaultReservedMiB = 1024
-
-func (c *Config) applySettings(snapshot *topology.Snapshot) error {
-	for i := range snapshot.Hosts {
-		snapshot.Hosts[i].ReservedMemoryMiB = defaultReservedMiB
-	}
-	if c.TopologyFile == "" {
-		return nil
-	}
-	text, err := os.ReadFile(c.TopologyFile)
-	if err != nil {
-		return fmt.Errorf("reading topology_file: %w: correct its path, or leave the key out", err)
-	}
-	settings, err := topology.ParseSettings(text)
-	if err != nil {
-		return fmt.Errorf("reading %s: %w", c.TopologyFile, err)
-	}
-	for i := range snapshot.Hosts {
-		host := &snapshot.Hosts[i]
-		if !host.Online {
-			continue
-		}
-		if err := settings.Apply(host); err != nil {
-			return fmt.Errorf("applying %s: %w", c.TopologyFile, err)
-		}
-	}
-	return nil
-}
-
 // Regions returns what the scaler must know of each cluster.
 func (c *Config) Regions() []scaler.Region {
 	regions := make([]scaler.Region, len(c.Clusters))
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]
 		regions[i] = scaler.Region{
-			Name: cluster.Region, Endpoint: cluster.Endpoint(), Insecure: cluster.Insecure,
+			Name: cluster.Region, Endpoint: cluster.providerEndpoint(), Insecure: cluster.Insecure,
 			CAFile: cluster.CAFile, VMIDs: fleet.VMIDRange(cluster.VMIDRange),
 			WaitDelay: max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start),
 		}

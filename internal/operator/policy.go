@@ -81,8 +81,5 @@ func (l *Limits) check() []error {
 			mistakes = append(mistakes, fmt.Errorf("policy.limits.%s: %d: want 0, for nothing without a person, or more", name, *value))
 		}
 	}
-	if l.Window < 0 {
-		mistakes = append(mistakes, fmt.Errorf("policy.limits.window: %s: want a duration such as 1h", l.Window))
-	}
 	return mistakes
 }

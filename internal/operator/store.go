@@ -51,7 +51,7 @@ func (f *Fleet) check() []error {
 	if configMaps && f.Backend.Type == "local" && f.Backend.Config["path"] == "" {
 		mistakes = append(mistakes, errors.New("fleet.backend: a fleet in ConfigMaps needs states that outlive a pod: use type kubernetes, pg, s3 or http"))
 	}
-	return mistakes
+	return append(mistakes, f.Backend.check()...)
 }
 
 // FleetDir is the fleet's directory, and where the engine works.

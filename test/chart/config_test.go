@@ -93,7 +93,8 @@ func configKeys(from reflect.Type, path string) []string {
 	}
 	var keys []string
 	for i := range from.NumField() {
-		key := strings.TrimPrefix(path+"."+from.Field(i).Tag.Get("yaml"), ".")
+		name, _, _ := strings.Cut(from.Field(i).Tag.Get("yaml"), ",")
+		key := strings.TrimPrefix(path+"."+name, ".")
 		keys = append(keys, configKeys(from.Field(i).Type, key)...)
 	}
 	return keys

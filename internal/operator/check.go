@@ -1,0 +1,129 @@
+package operator
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+)
+
+func (c *Config) check() error {
+	var mistakes []error
+	if err := fleet.CheckClusterID(c.ClusterID); err != nil {
+		mistakes = append(mistakes, err)
+	}
+	if len(c.Clusters) == 0 {
+		mistakes = append(mistakes, errors.New("clusters: want at least one Proxmox cluster with region and url"))
+	}
+	mistakes = append(mistakes, c.Fleet.check()...)
+	mistakes = append(mistakes, c.Policy.Limits.check()...)
+	for i := range c.Clusters {
+		for _, err := range append(c.Clusters[i].check(), c.clash(i)...) {
+			mistakes = append(mistakes, fmt.Errorf("clusters[%d]: %w", i, err))
+		}
+	}
+	return errors.Join(mistakes...)
+}
+
+// clash returns what a cluster has in common with one before it, and must not.
+func (c *Config) clash(i int) []error {
+	var mistakes []error
+	cluster := &c.Clusters[i]
+	for j := range c.Clusters[:i] {
+		other := &c.Clusters[j]
+		if cluster.Region == other.Region {
+			mistakes = append(mistakes, fmt.Errorf("region %q is there twice: give each cluster its own", cluster.Region))
+			continue
+		}
+		if a, b := cluster.VMIDRange, other.VMIDRange; a.Lower <= b.Upper && b.Lower <= a.Upper {
+			mistakes = append(mistakes, fmt.Errorf("vmid_range %d to %d overlaps %d to %d of region %s: give each region its own, for nodes are named by their VMID",
+				a.Lower, a.Upper, b.Lower, b.Upper, other.Region))
+		}
+		for _, address := range cluster.addresses() {
+			same := func(a string) bool { return endpointOf(a) == endpointOf(address) }
+			if endpointOf(address) != "" && slices.ContainsFunc(other.addresses(), same) {
+				mistakes = append(mistakes, fmt.Errorf("url %q is that of region %s too: a Proxmox cluster is one region: take one of them out", address, other.Region))
+			}
+		}
+	}
+	return mistakes
+}
+
+var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
+
+func (c *Cluster) check() []error {
+	var mistakes []error
+	if !regionName.MatchString(string(c.Region)) {
+		mistakes = append(mistakes, fmt.Errorf("region %q: want a-z, 0-9, - and ., as it becomes a label and a directory", c.Region))
+	}
+	if len(c.addresses()) == 0 {
+		mistakes = append(mistakes, errors.New(`url "": want https://HOST:8006/api2/json`))
+	}
+	for _, address := range c.addresses() {
+		if endpointOf(address) == "" {
+			mistakes = append(mistakes, fmt.Errorf("url %q: want https://HOST:8006/api2/json", shown(address)))
+		}
+	}
+	bounds := fleet.VMIDRange(c.VMIDRange)
+	if err := bounds.Check(); err != nil {
+		mistakes = append(mistakes, err)
+	}
+	return mistakes
+}
+
+// shown returns an address without the password that may stand in it.
+func shown(address string) string {
+	if before, after, ok := strings.Cut(address, "@"); ok {
+		scheme, _, _ := strings.Cut(before, "//")
+		return scheme + "//…@" + after
+	}
+	return address
+}
+
+// addresses returns the URLs of the cluster's hosts in the order in which they are
+// asked.
+func (c *Cluster) addresses() []string {
+	if c.URL == "" {
+		return c.URLs
+	}
+	return append([]string{c.URL}, c.URLs...)
+}
+
+// endpointOf returns a URL without a path, as the provider wants it, or "" if it is
+// none of a Proxmox host.
+func endpointOf(address string) string {
+	endpoint, err := url.Parse(address)
+	if err != nil || endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil {
+		return ""
+	}
+	return endpoint.Scheme + "://" + endpoint.Host + "/"
+}
+
+// Endpoint returns the URL that is asked first, without a path.
+func (c *Cluster) Endpoint() string {
+	address := slices.Concat(c.addresses(), []string{""})[0]
+	return cmp.Or(endpointOf(address), address)
+}
+
+// providerEndpoint is what stands in the fleet's files: nothing where there is a
+// choice, for then the engine is told which host answers.
+func (c *Cluster) providerEndpoint() string {
+	if len(c.addresses()) > 1 {
+		return ""
+	}
+	return c.Endpoint()
+}
+
+// check refuses a backend that no engine has.
+func (b *Backend) check() []error {
+	known := []string{"local", "kubernetes", "pg", "s3", "http", "gcs", "azurerm", "consul", "cos", "oss"}
+	if slices.Contains(known, b.Type) {
+		return nil
+	}
+	return []error{fmt.Errorf("fleet.backend.type %q: %s", b.Type, didYouMean(b.Type, known))}
+}

@@ -1,0 +1,58 @@
+package operator_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/operator"
+)
+
+// TestEveryKeyIsDocumented compares docs/configuration.md with the keys that there are:
+// neither has more than the other.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([A-Z0-9_]+)` \\|").FindAllStringSubmatch(string(text), -1)
+	documented := map[string]string{}
+	for _, row := range rows {
+		documented[row[1]] = row[2]
+	}
+	for _, key := range operator.Keys() {
+		if documented[key.Path] != key.Twin {
+			t.Errorf("%s has the twin %q there, want %q", key.Path, documented[key.Path], key.Twin)
+		}
+		delete(documented, key.Path)
+	}
+	for path := range documented {
+		t.Errorf("%s is no key", path)
+	}
+}
+
+// TestEveryTwinWorks sets each key by its twin.
+func TestEveryTwinWorks(t *testing.T) {
+	t.Parallel()
+	values := map[string]string{
+		"true or false": "true", "a whole number": "7", "a duration above 0 such as 90s or 10m": "3m",
+		"a list of texts such as [a, b]": "https://a.example:8006,https://b.example:8006", "pairs such as {name: text}": "{a: b}",
+	}
+	for _, key := range operator.Keys() {
+		value := "x"
+		switch {
+		case values[key.Want] != "":
+			value = values[key.Want]
+		case strings.HasPrefix(key.Want, "a number from"):
+			value = "2100"
+		}
+		name := strings.ReplaceAll(key.Twin, "_N_", "_0_")
+		_, _, err := load(t, minimal, name+"="+value)
+		if err != nil && strings.Contains(err.Error(), "environment variable") {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+	}
+}

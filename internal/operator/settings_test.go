@@ -1,0 +1,112 @@
+package operator_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// settled returns the configuration of a cluster, and of another one that does not
+// answer, with this settings file.
+func settled(t *testing.T, settings string) (*operator.Config, map[topology.RegionName]*proxmox.Client) {
+	t.Helper()
+	dir, server := t.TempDir(), testenv.Proxmox(t)
+	text := fmt.Sprintf(`clusterID: test
+clusters:
+- {region: %s, url: '%s', ca_file: '%s', token_id: '%s', token_secret: '%s'}
+- {region: away, url: 'https://127.0.0.1:1', token_id: '%s', token_secret: x, vmid_range: {lower: 5000, upper: 5999}}
+topology_file: settings.json
+`, testenv.Region, server.URL(), testenv.CertFile(t, server), pvesim.DefaultToken, pvesim.DefaultTokenSecret, pvesim.DefaultToken)
+	for name, content := range map[string]string{"numaform.yaml": text, "settings.json": settings} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := operator.Load(filepath.Join(dir, "numaform.yaml"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients, err := config.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config, clients
+}
+
+// withSettings returns the inventory of these clusters.
+func withSettings(t *testing.T, settings string) *operator.Inventory {
+	t.Helper()
+	config, clients := settled(t, settings)
+	return operator.NewInventory(config, clients, testclock.NewFakePassiveClock(time.Now()))
+}
+
+// TestReachable goes on without a region that does not answer: nothing may be decided
+// there, and nothing is said of its hosts.
+func TestReachable(t *testing.T) {
+	t.Parallel()
+	config, clients := settled(t, `{"homelab": {"pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)
+	snapshot, unread, err := config.Reachable(t.Context(), clients)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(unread) != 1 || unread[0].Region != "away" || unread[0].Err == nil {
+		t.Errorf("unread are %v, want away alone", unread)
+	}
+	var hosts []string
+	for i := range snapshot.Hosts {
+		hosts = append(hosts, snapshot.Hosts[i].ID().String())
+	}
+	if diff := cmp.Diff([]string{"homelab/pve-1", "homelab/pve-2", "homelab/pve1"}, hosts); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
+	for _, region := range snapshot.Regions {
+		if away := region.Name == "away"; away != region.HidesGuests || away == region.Quorate {
+			t.Errorf("region %+v", region)
+		}
+	}
+	config.Clusters = config.Clusters[1:]
+	if _, _, err := config.Reachable(t.Context(), clients); err == nil {
+		t.Error("no region answers, and that is no error")
+	}
+}
+
+// TestSettingsOfHostsThatAreNotThere shows them, but says nothing of hosts whose
+// region was not read.
+func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	inventory := withSettings(t, `{"homelab": {"pve-1": {"reservedcpus": [0]}, "pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)
+	got := map[string]string{}
+	for _, host := range snapshot(t, inventory).Hosts {
+		got[host.ID().String()] = host.Problem + host.ReservedCPUs.String()
+	}
+	if len(got) != 3 || got["homelab/pve-1"] != "0" || got["homelab/pve-2"] != "" ||
+		!strings.HasPrefix(got["homelab/pve1"], "is not in the cluster, whose hosts are [pve-1 pve-2]: correct its name in ") {
+		t.Errorf("hosts are %v", got)
+	}
+}
+
+func TestSettingsAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, settings, err string }{
+		{"region", `{"elsewhere": {}}`, `line 1: "elsewhere": no cluster has this region: want one of homelab, away: correct it there, or add the cluster to numaform.yaml`},
+		{"file", `{"homelab": {"pve-1": {"nodes": {"0": {"cpus": "3-1"}}}}}`, "range 3-1 runs backwards: write 1-3"},
+		{"host", `{"homelab": {"*": {"reservedcpus": [79]}}}`, "applying settings to host homelab/pve-1: line 1: homelab.*.reservedcpus: the host has no CPUs 79, only 0-7"},
+	} {
+		_, err := withSettings(t, test.settings).Snapshot(t.Context())
+		if err == nil || !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%s: got %v, want %q", test.name, err, test.err)
+		}
+	}
+}
