@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
 )
@@ -23,8 +22,8 @@ func newApply(process Process) *cobra.Command {
 			return change(command.Context(), process, &o, propose)
 		},
 	}
-	o.register(command)
-	o.registerApproval(command)
+	o.registerChange(command)
+	o.registerReport(command)
 	return command
 }
 
@@ -45,8 +44,8 @@ func newRemove(process Process) *cobra.Command {
 			})
 		},
 	}
-	o.register(command)
-	o.registerApproval(command)
+	o.registerChange(command)
+	o.registerReport(command)
 	return command
 }
 
@@ -91,6 +90,9 @@ func change(ctx context.Context, process Process, o *options, decide proposer) e
 	if err := o.checkLive(); err != nil {
 		return err
 	}
+	if o.dryRun {
+		return dryRun(ctx, process, o, decide)
+	}
 	if err := finishReviewed(ctx, process, o); err != nil {
 		return err
 	}
@@ -107,6 +109,22 @@ func change(ctx context.Context, process Process, o *options, decide proposer) e
 			return err
 		}
 	}
+}
+
+// dryRun decides, plans, judges and prints, and changes nothing.
+func dryRun(ctx context.Context, process Process, o *options, decide proposer) error {
+	p, err := decide(ctx, process, o)
+	if err != nil {
+		return err
+	}
+	if p.shards, err = p.session.scaler.Plan(ctx, p.change); err != nil {
+		return err
+	}
+	if err := p.print(process, o); err != nil {
+		return err
+	}
+	fmt.Fprintln(process.Stderr, "Nothing was changed: this was a dry run.")
+	return p.failure(false)
 }
 
 // retry reports whether a change that failed is worth deciding anew, and does what
@@ -136,7 +154,7 @@ func (p *proposal) retry(ctx context.Context, process Process, o *options, attem
 // finishReviewed applies what was merged, where changes are reviewed: else it would
 // wait behind the next proposal.
 func finishReviewed(ctx context.Context, process Process, o *options) error {
-	config, err := operator.Load(o.config, process.Environ)
+	config, err := loadConfig(process, o.config)
 	if err != nil || !config.Fleet.Git.Review {
 		return err
 	}
@@ -175,6 +193,9 @@ func (p *proposal) takeIn(ctx context.Context, process Process, o *options) erro
 
 // apply plans the change, prints it, asks, and applies it.
 func (p *proposal) apply(ctx context.Context, process Process, o *options) error {
+	if err := p.checkJoins(ctx); err != nil {
+		return err
+	}
 	approve := func(shards []scaler.ShardPlan) (string, error) {
 		p.shards = shards
 		if err := p.print(process, o); err != nil {

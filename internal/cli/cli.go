@@ -48,7 +48,7 @@ func Run(ctx context.Context, process Process) int {
 	root.SetIn(process.Stdin)
 	root.SetOut(process.Stdout)
 	root.SetErr(process.Stderr)
-	err := root.ExecuteContext(ctx)
+	command, err := root.ExecuteContextC(ctx)
 	var exit exitError
 	var usage usageError
 	switch {
@@ -60,14 +60,26 @@ func Run(ctx context.Context, process Process) int {
 		fmt.Fprintf(process.Stderr, "numaform: %v\nSee numaform --help.\n", err)
 		return ExitUsage
 	}
+	if ctx.Err() != nil {
+		fmt.Fprintf(process.Stderr, "numaform: interrupted: %s\n", afterInterrupt(command))
+	}
 	fmt.Fprintf(process.Stderr, "numaform: %v\n", err)
 	return ExitFailed
+}
+
+// afterInterrupt says how things stand once a command was interrupted.
+func afterInterrupt(command *cobra.Command) string {
+	if flag := command.Flags().Lookup("auto-approve"); flag == nil {
+		return "this command changes nothing"
+	}
+	return "run the same command again: what was begun is finished, and nothing is made twice"
 }
 
 func newRoot(process Process) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "numaform",
 		Short:         "Kubernetes nodes on Proxmox VE, each change a diff you can read",
+		Version:       process.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -76,12 +88,14 @@ func newRoot(process Process) *cobra.Command {
 		},
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
+	root.SetVersionTemplate("numaform {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(
-		newPlan(process), newApply(process), newRemove(process), newDrift(process), newUndo(process),
-		newHistory(process), newPolicy(process), newTopology(process), newController(process), newVersion(process),
+		newInit(process), newDoctor(process), newPlan(process), newApply(process), newRemove(process), newDrift(process), newUndo(process),
+		newExplain(process), newHistory(process), newPolicy(process), newTopology(process), newController(process), newVersion(process),
 		newPlans(process), newApprove(process), newReject(process), newPause(process), newResume(process), newEvacuate(process),
 	)
+	withExamples(root, examples())
 	asUsage(root)
 	for _, command := range root.Commands() {
 		asUsage(command)
@@ -105,7 +119,8 @@ func asUsage(command *cobra.Command) {
 }
 
 // flagsFromEnvironment sets each flag that was not given from its twin:
-// NUMAFORM_ and the flag's name in upper case, with _ for -.
+// NUMAFORM_ and the flag's name in upper case, with _ for -. A flag that can be given
+// several times takes texts with commas between them.
 func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
 	values := map[string]string{}
 	for _, entry := range environ {
@@ -115,12 +130,12 @@ func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
 	}
 	var mistakes []error
 	flags.VisitAll(func(flag *pflag.Flag) {
-		name := "NUMAFORM_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		name := twinOf(flag)
 		value, ok := values[name]
-		if !ok || flag.Changed || flag.Name == "help" {
+		if !ok || flag.Changed || !hasTwin(flag) {
 			return
 		}
-		if err := flags.Set(flag.Name, value); err != nil {
+		if err := setFlag(flags, flag, value); err != nil {
 			mistakes = append(mistakes, usageError{fmt.Errorf("environment variable %s: %w", name, err)})
 		}
 	})

@@ -38,7 +38,7 @@ func newController(process Process) *cobra.Command {
 			if err := o.check(); err != nil {
 				return usageError{err}
 			}
-			config, err := operator.Load(o.config, process.Environ)
+			config, err := loadConfig(process, o.config)
 			if err != nil {
 				return err
 			}

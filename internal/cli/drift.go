@@ -40,8 +40,7 @@ func newDrift(process Process) *cobra.Command {
 			return err
 		},
 	}
-	o.register(command)
-	o.registerApproval(command)
+	o.registerChange(command)
 	flags := command.Flags()
 	flags.BoolVar(&o.repair, "repair", false, "take back what an update in place can, after asking")
 	flags.DurationVar(&o.every, "every", 0, "look again this often, such as 15m, until interrupted; 0 looks once")
@@ -64,7 +63,9 @@ func (o *driftOptions) check() error {
 	switch {
 	case o.every != 0 && o.every < leastEvery:
 		return usageError{fmt.Errorf("--every %s: want at least %s, or 0 to look once", o.every, leastEvery)}
-	case o.every != 0 && o.repair && !o.autoApprove:
+	case o.dryRun && !o.repair:
+		return usageError{errors.New("--dry-run is for --repair: without it drift changes nothing anyway")}
+	case o.every != 0 && o.repair && !o.autoApprove && !o.dryRun:
 		return usageError{errors.New("--every with --repair asks nobody: add --auto-approve, or leave --repair out")}
 	}
 	return o.checkLive()
@@ -154,6 +155,13 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 		return err
 	}
 	if change.Empty() {
+		return errors.Join(d.print(process, o), held)
+	}
+	if o.dryRun {
+		if d.plans, err = d.session.scaler.Plan(ctx, change); err != nil {
+			return err
+		}
+		fmt.Fprintln(process.Stderr, "Nothing was changed: this was a dry run.")
 		return errors.Join(d.print(process, o), held)
 	}
 	results, err := d.session.scaler.Apply(ctx, change, func(plans []scaler.ShardPlan) (string, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -42,7 +43,7 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 	if err := o.check(); err != nil {
 		return err
 	}
-	config, err := operator.Load(o.config, process.Environ)
+	config, err := loadConfig(process, o.config)
 	if err != nil {
 		return err
 	}
@@ -55,6 +56,9 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 		from = time.Now().Add(-since)
 	}
 	entries, err := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept}).History(ctx, from)
+	if repository, ok := kept.(*store.Git); ok && err != nil {
+		entries, err = known(ctx, process, repository, from, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -66,6 +70,17 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 		}
 	}
 	return printHistory(process, o.output, entries, len(args) > 0)
+}
+
+// known returns what the working copy knows of the history where the remote cannot be
+// reached, and says so.
+func known(ctx context.Context, process Process, repository *store.Git, from time.Time, failed error) ([]audit.Entry, error) {
+	entries, err := repository.Known(ctx, from)
+	if err != nil || len(entries) == 0 {
+		return nil, failed
+	}
+	fmt.Fprintf(process.Stderr, "numaform: this is what the working copy knows; others may have changed more since: %v\n", failed)
+	return entries, nil
 }
 
 // about returns the changes of a node, or one change.

@@ -30,6 +30,7 @@ func newPlan(process Process) *cobra.Command {
 		},
 	}
 	o.register(command)
+	o.registerReport(command)
 	flags := command.Flags()
 	flags.StringVar(&o.out, "out", "", "write the fleet's files into this directory; without it nothing is written")
 	flags.BoolVar(&o.noEngine, "no-engine", false, "stop after the fleet's files: run neither OpenTofu nor Terraform")
@@ -89,6 +90,9 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	}
 	current, _, err := s.scaler.Fleet(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.notLost(ctx, &current); err != nil {
 		return nil, err
 	}
 	types, err := s.config.InstanceTypes()

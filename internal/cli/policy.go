@@ -36,27 +36,11 @@ func newPolicy(process Process) *cobra.Command {
 	}
 	test.Flags().StringArrayVar(&files, "policy", []string{shippedPolicy},
 		"policy to judge by; several add up, and default is the shipped one")
-	show := &cobra.Command{
-		Use:   "show",
-		Short: "Print the shipped policy and limits",
-		RunE:  func(*cobra.Command, []string) error { return showPolicy(process.Stdout) },
-	}
+	show := newPolicyShow(process)
 	asUsage(test)
 	asUsage(show)
 	command.AddCommand(test, show)
 	return command
-}
-
-// showPolicy prints the shipped policy as a file that can be edited, with the limits
-// as a comment.
-func showPolicy(out io.Writer) error {
-	limits, err := yaml.Marshal(guard.DefaultLimits())
-	if err != nil {
-		return fmt.Errorf("printing limits: %w", err)
-	}
-	comment := strings.ReplaceAll(strings.TrimSpace(string(limits)), "\n", "\n#   ")
-	_, err = fmt.Fprintf(out, "%s\n# Limits:\n#   %s\n", guard.DefaultPolicy(), comment)
-	return err
 }
 
 // loadPolicy reads policies and returns all of their rules as one.

@@ -2,15 +2,9 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
-	"maps"
-	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/topology"
 )
@@ -44,7 +38,10 @@ type vmReport struct {
 	Name         string          `json:"name"`
 	VMID         fleet.VMID      `json:"vmid"`
 	Host         topology.HostID `json:"host"`
+	Pool         string          `json:"pool"`
 	InstanceType string          `json:"instance_type"`
+	VCPUs        int             `json:"vcpus"`
+	MemoryMiB    int64           `json:"memory_mib"`
 	Policy       fleet.Policy    `json:"policy"`
 	CPUs         topology.CPUSet `json:"cpus,omitzero"`
 	NUMANodes    topology.CPUSet `json:"numa_nodes,omitzero"`
@@ -101,7 +98,8 @@ func (p *proposal) report() report {
 
 func vmLine(vm *fleet.VM) vmReport {
 	line := vmReport{
-		Name: vm.Name, VMID: vm.VMID, Host: vm.Host, InstanceType: vm.InstanceType, Policy: vm.Policy,
+		Name: vm.Name, VMID: vm.VMID, Host: vm.Host, Pool: vm.Pool, InstanceType: vm.InstanceType,
+		VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: vm.Policy,
 		CPUs: vm.CPUs, Pods: vm.Demand.Pods, Reason: vm.Reason,
 	}
 	for _, cell := range vm.Cells {
@@ -119,143 +117,8 @@ func (p *proposal) print(process Process, o *options) error {
 		return encoder.Encode(r)
 	}
 	w := &printer{w: process.Stdout}
-	w.pods(r.Pods)
-	w.vms(r.VMs)
-	if len(r.Removed) > 0 {
-		w.heading("Nodes to remove")
-		w.printf("  %s\n", strings.Join(r.Removed, ", "))
-	}
-	if !p.change.Empty() {
-		w.maps(p, width(process))
-	}
-	w.files(r.Files)
-	w.shards(r.Shards)
-	if r.Digest != "" {
-		w.printf("\nA person must approve: at a terminal, or by apply with --approve %s\n", r.Digest)
-	}
-	for _, warning := range r.Warnings {
-		w.printf("\nWarning: %s\n", warning)
-	}
+	w.summary(p, &r, o, width(process))
 	return w.err
-}
-
-// printer remembers the first error, so that a report can be written straight down.
-type printer struct {
-	w   io.Writer
-	err error
-}
-
-func (w *printer) printf(format string, args ...any) {
-	if w.err == nil {
-		_, w.err = fmt.Fprintf(w.w, format, args...)
-	}
-}
-
-func (w *printer) heading(text string) {
-	w.printf("\n%s\n%s\n", text, strings.Repeat("─", len([]rune(text))))
-}
-
-func (w *printer) pods(pods *podsReport) {
-	if pods == nil {
-		return
-	}
-	w.heading("Pods")
-	w.printf("  %d asked, %d placed, %d refused\n", pods.Asked, pods.Placed, pods.Refused)
-	for _, refusal := range pods.Refusals {
-		w.printf("  %s: %s\n", refusal.Pod, strings.ReplaceAll(refusal.Reason, "\n", "\n      "))
-	}
-}
-
-func (w *printer) vms(vms []vmReport) {
-	w.heading("New VMs by host")
-	if len(vms) == 0 {
-		w.printf("  none\n")
-		return
-	}
-	table := tabwriter.NewWriter(w.w, 2, 8, 2, ' ', 0)
-	host := topology.HostID{}
-	for _, vm := range vms {
-		if vm.Host != host {
-			host = vm.Host
-			fmt.Fprintf(table, "  %s\n", host)
-		}
-		place := "shares what is not pinned"
-		if !vm.CPUs.IsEmpty() {
-			place = "CPUs " + vm.CPUs.String()
-		}
-		if !vm.NUMANodes.IsEmpty() {
-			place += ", NUMA " + vm.NUMANodes.String()
-		}
-		fmt.Fprintf(table, "    %s\t%s\t%s\t%d pods\t%s\n", vm.Name, vm.InstanceType, vm.Policy, vm.Pods, place)
-		fmt.Fprintf(table, "    \t%s\n", vm.Reason)
-	}
-	if err := table.Flush(); w.err == nil {
-		w.err = err
-	}
-}
-
-// maps draws the touched hosts before and after the change, where it changes who
-// owns a CPU.
-func (w *printer) maps(p *proposal, columns int) {
-	for _, shard := range p.change.Shards() {
-		host := p.session.snapshot.Host(shard)
-		if host == nil {
-			continue
-		}
-		before := cpumap.Owners(host, vmsOn(&p.change.Before, shard))
-		after := cpumap.Owners(withoutGuests(host, p.change.Removed), vmsOn(&p.change.After, shard))
-		if maps.Equal(before.CPUs, after.CPUs) && maps.Equal(before.BoundMiB, after.BoundMiB) {
-			w.heading(fmt.Sprintf("CPUs of %s, which stay as they are", shard))
-			w.printf("%s", cpumap.Text(host, after, cpumap.Options{Width: columns}))
-			continue
-		}
-		w.heading(fmt.Sprintf("CPUs of %s before", shard))
-		w.printf("%s", cpumap.Text(host, before, cpumap.Options{Width: columns}))
-		w.heading(fmt.Sprintf("CPUs of %s after", shard))
-		w.printf("%s", cpumap.Text(host, after, cpumap.Options{Width: columns}))
-	}
-}
-
-// withoutGuests returns the host as it will be once the VMs are gone.
-func withoutGuests(host *topology.Host, removed []fleet.VM) *topology.Host {
-	left := *host
-	left.Guests = slices.DeleteFunc(slices.Clone(host.Guests), func(guest topology.Guest) bool {
-		return slices.ContainsFunc(removed, func(vm fleet.VM) bool {
-			return vm.Host == host.ID() && fleet.VMID(guest.VMID) == vm.VMID && fleet.Key(guest.Key) == vm.Key
-		})
-	})
-	return &left
-}
-
-func (w *printer) files(files []fileReport) {
-	w.heading("Fleet files")
-	if len(files) == 0 {
-		w.printf("  no change\n")
-	}
-	signs := map[string]string{"added": "+", "removed": "-", "changed": "~"}
-	for _, file := range files {
-		w.printf("  %s %s\n", signs[file.Change], file.Path)
-	}
-	for _, file := range files {
-		if strings.Contains(file.Path, "/node-") {
-			w.printf("\n%s", file.Diff)
-		}
-	}
-}
-
-func (w *printer) shards(shards []shardReport) {
-	if len(shards) == 0 {
-		return
-	}
-	w.heading("Plans")
-	for _, shard := range shards {
-		if shard.Error != "" {
-			w.printf("  %s: %s\n", shard.Host, shard.Error)
-			continue
-		}
-		w.printf("  %s: %s (plan %.12s)\n    %s\n", shard.Host, shard.Summary, shard.SHA256,
-			strings.ReplaceAll(shard.Verdict, "\n", "\n    "))
-	}
 }
 
 func shardLine(shard *scaler.ShardPlan) shardReport {

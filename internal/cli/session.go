@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/user"
+	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,20 +28,44 @@ type options struct {
 	out         string
 	output      string
 	noEngine    bool
+	// diff shows node files, verbose all there is to say.
+	diff, verbose bool
+	// dryRun stops before anything is changed.
+	dryRun      bool
 	autoApprove bool
 	approve     string
 	// clusterless commands work without a Kubernetes cluster where none is named.
 	clusterless bool
+	// own, if set, is the cluster: that of a smoke test.
+	own func() (*scheduling.Cluster, error)
 }
 
 func (o *options) register(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
-	flags.StringSliceVarP(&o.files, "filename", "f", nil, "manifests (files or directories) to decide for, instead of a cluster")
+	flags.StringArrayVarP(&o.files, "filename", "f", nil, "`FILE` or directory of manifests to decide for instead of a cluster; may be given several times")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to decide for")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as numaform topology -o json prints it, instead of a live one (plan only)")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as numaform topology -o json prints it, instead of a live one")
+}
+
+// registerReport has the flags that say how much of a change is printed.
+func (o *options) registerReport(command *cobra.Command) {
+	flags := command.Flags()
+	flags.BoolVar(&o.diff, "diff", false, "show what is in the node files")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show all: the node files, why each VM stands where it does, and who owns which CPU before and after")
+}
+
+// registerChange has the flags of a command that changes something.
+func (o *options) registerChange(command *cobra.Command) {
+	o.register(command)
+	o.registerApproval(command)
+	// It is refused with its reason; help need not offer it.
+	if err := command.Flags().MarkHidden("snapshot"); err != nil {
+		panic(err)
+	}
+	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "plan, judge and show the change, and make nothing of it")
 }
 
 func (o *options) check() error {
@@ -68,6 +94,9 @@ func (o *options) unnamed() bool {
 
 // cluster reads the Kubernetes side.
 func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
+	if o.own != nil {
+		return o.own()
+	}
 	if o.unnamed() {
 		return scheduling.FromObjects(nil), nil
 	}
@@ -87,6 +116,8 @@ type session struct {
 	cluster  *scheduling.Cluster
 	snapshot *topology.Snapshot
 	scaler   *scaler.Scaler
+	// unread are the regions that did not answer.
+	unread []operator.Unread
 }
 
 // open reads configuration, cluster and Proxmox and makes the scaler. It writes
@@ -100,14 +131,14 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if s.cluster, err = o.cluster(ctx); err != nil {
 		return nil, err
 	}
-	if s.config, err = operator.Load(o.config, process.Environ); err != nil {
+	if s.config, err = loadConfig(process, o.config); err != nil {
 		return nil, err
 	}
 	regions := s.config.Regions()
 	if o.snapshot != "" {
 		s.snapshot, err = s.config.RecordedSnapshot(o.snapshot)
 	} else {
-		s.snapshot, err = live(ctx, s.config, regions)
+		s.snapshot, s.unread, err = live(ctx, process, s.config, regions)
 	}
 	if err != nil {
 		return nil, err
@@ -118,7 +149,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	}
 	config.Regions = regions
 	s.scaler = scaler.New(*config)
-	return s, nil
+	return s, s.standIn(ctx)
 }
 
 // scalerConfig returns what the scaler needs, but for the regions.
@@ -153,16 +184,49 @@ func actor() string {
 	return name + "@" + host
 }
 
-// live reads the clusters and puts their clients into regions.
-func live(ctx context.Context, config *operator.Config, regions []scaler.Region) (*topology.Snapshot, error) {
+// live reads the clusters and puts their clients into regions. A region that does not
+// answer is told of, and stops no other: its hosts are as such that cannot be read.
+func live(ctx context.Context, process Process, config *operator.Config, regions []scaler.Region) (*topology.Snapshot, []operator.Unread, error) {
 	clients, err := config.Connect()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	snapshot, unread, err := config.Reachable(ctx, clients)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, region := range unread {
+		fmt.Fprintf(process.Stderr, "numaform: region %s is left as it is: %v\n", region.Region, region.Err)
+		delete(clients, region.Region)
 	}
 	for i := range regions {
-		regions[i].Live = clients[regions[i].Name]
+		if client := clients[regions[i].Name]; client != nil {
+			regions[i].Live = client
+		}
 	}
-	return config.Snapshot(ctx, clients)
+	return snapshot, unread, nil
+}
+
+// standIn puts the hosts of the fleet's VMs that could not be read into the snapshot.
+// They are not known to be down: what Kubernetes says of their Nodes holds.
+func (s *session) standIn(ctx context.Context) error {
+	if len(s.unread) == 0 {
+		return nil
+	}
+	current, _, err := s.scaler.Fleet(ctx)
+	if err != nil {
+		return err
+	}
+	for _, vm := range current.VMs {
+		i := slices.IndexFunc(s.unread, func(u operator.Unread) bool { return u.Region == vm.Host.Region })
+		if i >= 0 && s.snapshot.Host(vm.Host) == nil {
+			s.snapshot.Hosts = append(s.snapshot.Hosts, topology.Host{
+				Region: vm.Host.Region, Name: vm.Host.Host, Online: true, Problem: "its region cannot be read now",
+			})
+		}
+	}
+	slices.SortFunc(s.snapshot.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
+	return nil
 }
 
 // progress prints a line for each step of a shard to stderr.
@@ -170,4 +234,30 @@ func progress(process Process) func(fleet.Shard, string) {
 	return func(shard fleet.Shard, message string) {
 		fmt.Fprintf(process.Stderr, "%s: %s\n", shard, message)
 	}
+}
+
+// notLost refuses a fleet that is empty while VMs of it run: it is another directory's,
+// or its files are lost, and the same VMs would be made once more beside them.
+func (s *session) notLost(ctx context.Context, current *fleet.Fleet) error {
+	if len(current.VMs)+len(current.Hosts) > 0 {
+		return nil
+	}
+	var names []string
+	for i := range s.snapshot.Hosts {
+		for _, guest := range s.snapshot.Hosts[i].Guests {
+			if guest.ClusterID == s.config.ClusterID {
+				names = append(names, guest.Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	// Files that went by a change, such as a revert of the first one, are a request.
+	if history, err := s.scaler.History(ctx, time.Time{}); err != nil || len(history) > 0 {
+		return err
+	}
+	return fmt.Errorf("the fleet in %s is empty, and Proxmox runs %s of cluster %q, %s among them: nothing was changed: name the fleet's directory "+
+		"or repository under fleet in numaform.yaml, or restore its files from version control; if they are lost for good, destroy these VMs "+
+		"by hand, or choose another clusterID", s.config.FleetDir(), counted(len(names), "VM"), s.config.ClusterID, names[0])
 }

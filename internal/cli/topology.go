@@ -2,8 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,55 +19,91 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
+// fleetPatience is how long a map waits for the fleet, which it can do without.
+const fleetPatience = 20 * time.Second
+
 func newTopology(process Process) *cobra.Command {
 	var o options
 	var host string
 	command := &cobra.Command{
 		Use:   "topology",
 		Short: "Show hosts, NUMA nodes, caches, cores, and who owns which CPU",
+		Long: "Show each host with its NUMA nodes, caches and cores, who owns which CPU, where each fact about the\n" +
+			"host was read, and what is missing or in doubt. The map needs no color and is drawn as wide as the\n" +
+			"terminal, or as COLUMNS says in a pipe.",
+		Example: `  numaform topology                                  # hosts, NUMA nodes, caches, who owns which CPU
+  numaform topology --host pve-2 -o svg >pve-2.svg
+  numaform topology -o json >lab.json                # what --snapshot reads, also where there is no numaform.yaml
+  numaform topology --snapshot lab.json`,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return runTopology(command.Context(), process, &o, host)
+			given := command.Flags().Changed("config")
+			return runTopology(command.Context(), process, &o, mapOptions{host: host, configGiven: given})
 		},
 	}
 	flags := command.Flags()
 	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, if the fleet is kept there")
+	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
 	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox instead of a live one")
 	flags.StringVarP(&o.output, "output", "o", "text", "text, json or svg; json is what --snapshot reads")
 	flags.StringVar(&host, "host", "", "only this host, by name or as region/name")
+	collect := newCollect(process)
+	asUsage(collect)
+	command.AddCommand(collect)
 	return command
 }
 
-func runTopology(ctx context.Context, process Process, o *options, only string) error {
+// mapOptions are the flags of topology alone.
+type mapOptions struct {
+	host string
+	// configGiven is set if the configuration was named, and so must be there.
+	configGiven bool
+}
+
+func runTopology(ctx context.Context, process Process, o *options, more mapOptions) error {
 	if o.output != "text" && o.output != "json" && o.output != "svg" {
 		return usageError{fmt.Errorf("--output %q: want text, json or svg", o.output)}
 	}
-	config, err := operator.Load(o.config, process.Environ)
+	config, err := mapConfig(process, o, more)
 	if err != nil {
 		return err
 	}
-	snapshot, err := readSnapshot(ctx, config, o)
+	snapshot, err := readSnapshot(ctx, process, config, o)
 	if err != nil {
 		return err
 	}
-	if snapshot.Hosts, err = choose(snapshot.Hosts, only); err != nil {
+	if snapshot.Hosts, err = choose(snapshot.Hosts, more.host); err != nil {
 		return err
 	}
-	kept, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
-	if err != nil {
-		return err
+	if o.output == "json" {
+		text, err := snapshot.Print()
+		return write(process, text, err)
 	}
-	current, _, err := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
-	if err != nil {
-		return err
+	wanted := planned(ctx, process, config, o)
+	owners := map[topology.HostID]cpumap.Ownership{}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		owners[host.ID()] = cpumap.Owners(host, vmsOn(wanted, host.ID()))
 	}
-	return printTopology(process, o.output, snapshot, &current)
+	return write(process, draw(process, o.output, snapshot.Hosts, owners), nil)
 }
 
-func readSnapshot(ctx context.Context, config *operator.Config, o *options) (*topology.Snapshot, error) {
+// mapConfig reads the configuration. A record alone is enough to be drawn: without a
+// configuration that was named, it is nil then.
+func mapConfig(process Process, o *options, more mapOptions) (*operator.Config, error) {
+	config, err := loadConfig(process, o.config)
+	if o.snapshot != "" && !more.configGiven && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil //nolint:nilnil // nil is how readSnapshot and planned are told that there is none
+	}
+	return config, err
+}
+
+func readSnapshot(ctx context.Context, process Process, config *operator.Config, o *options) (*topology.Snapshot, error) {
 	if o.snapshot != "" {
 		return config.RecordedSnapshot(o.snapshot)
 	}
-	return live(ctx, config, config.Regions())
+	snapshot, _, err := live(ctx, process, config, config.Regions())
+	return snapshot, err
 }
 
 func choose(hosts []topology.Host, only string) ([]topology.Host, error) {
@@ -83,30 +124,71 @@ func choose(hosts []topology.Host, only string) ([]topology.Host, error) {
 	return chosen, nil
 }
 
-func printTopology(process Process, output string, snapshot *topology.Snapshot, current *fleet.Fleet) error {
-	var text []byte
-	var err error
-	switch output {
-	case "json":
-		text, err = snapshot.Print()
-	case "svg":
-		owners := map[topology.HostID]cpumap.Ownership{}
-		for i := range snapshot.Hosts {
-			host := &snapshot.Hosts[i]
-			owners[host.ID()] = cpumap.Owners(host, vmsOn(current, host.ID()))
-		}
-		text = cpumap.SVG(snapshot.Hosts, owners)
-	default:
-		for i := range snapshot.Hosts {
-			host := &snapshot.Hosts[i]
-			owners := cpumap.Owners(host, vmsOn(current, host.ID()))
-			text = append(text, cpumap.Text(host, owners, cpumap.Options{Width: width(process)})...)
-			text = append(text, '\n')
+// planned returns the fleet, for the VMs that do not run yet and for the names of the
+// others. Without it the map is still true of what runs, so a fleet that cannot be
+// read is told and no failure.
+func planned(ctx context.Context, process Process, config *operator.Config, o *options) *fleet.Fleet {
+	if config == nil {
+		return &fleet.Fleet{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
+	defer cancel()
+	kept, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
+	if err == nil {
+		var current fleet.Fleet
+		current, _, err = scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
+		if err == nil {
+			return &current
 		}
 	}
+	fmt.Fprintf(process.Stderr, "numaform: the fleet cannot be read, so VMs that do not run yet are not drawn: %v\n", err)
+	return &fleet.Fleet{}
+}
+
+// draw returns the map of the hosts.
+func draw(process Process, output string, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership) []byte {
+	if output == "svg" {
+		return cpumap.SVG(hosts, owners)
+	}
+	var text []byte
+	for i := range hosts {
+		text = append(text, cpumap.Text(&hosts[i], owners[hosts[i].ID()], cpumap.Options{Width: mapWidth(process)})...)
+		text = append(text, '\n')
+	}
+	return text
+}
+
+// mapWidth is the terminal's width, or what COLUMNS says where there is no terminal.
+func mapWidth(process Process) int {
+	columns := width(process)
+	if columns != pipeWidth {
+		return columns
+	}
+	for _, entry := range process.Environ {
+		text, ok := strings.CutPrefix(entry, "COLUMNS=")
+		if value, err := strconv.Atoi(text); ok && err == nil && value > 0 {
+			return value
+		}
+	}
+	return columns
+}
+
+func write(process Process, text []byte, err error) error {
 	if err != nil {
 		return err
 	}
-	_, err = process.Stdout.Write(text)
-	return err
+	if _, err := process.Stdout.Write(text); err != nil {
+		return fmt.Errorf("writing the topology: %w", err)
+	}
+	return nil
+}
+
+// hostName is this machine's, as its administrator knows it.
+func hostName() topology.HostName {
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "this-host"
+	}
+	short, _, _ := strings.Cut(name, ".")
+	return topology.HostName(short)
 }

@@ -31,8 +31,8 @@ func newUndo(process Process) *cobra.Command {
 			})
 		},
 	}
-	o.register(command)
-	o.registerApproval(command)
+	o.registerChange(command)
+	o.registerReport(command)
 	return command
 }
 

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestBadInput runs testdata/badinput/*.txtar, each in a directory with the files of
+// testdata/fixture. Every mistake is told once, with how to mend it, and nothing is
+// half done.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	snapshot := topology.Snapshot{
+		Regions: []topology.Region{{Name: testenv.Region, Version: "9.0.3", Quorate: true}},
+		Hosts:   testenv.Hosts(t),
+	}
+	recorded, err := snapshot.Print()
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "badinput"), RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
+			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
+			env.Setenv("SAVED", testenv.Engine(t))
+			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {
+				return err
+			}
+			return os.CopyFS(env.WorkDir, os.DirFS(filepath.Join("testdata", "fixture")))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "same": same, "replace": replace, "simulate": simulate(t), "garbage": garbage, "seven": seven(t),
+		},
+	})
+}
+
+// spoil returns what makes a Proxmox unfit, by name.
+func spoil() map[string]func(*pvesim.Config) {
+	return map[string]func(*pvesim.Config){
+		"sound": func(*pvesim.Config) {},
+		"pools": func(c *pvesim.Config) { c.Pools = []string{"theirs"} },
+		"no-template": func(c *pvesim.Config) {
+			c.Hosts[1].Templates = nil
+		},
+		"no-agent": func(c *pvesim.Config) {
+			for i := range c.Hosts {
+				delete(c.Hosts[i].Templates[0].Options, "agent")
+			}
+		},
+		"hookscript": func(c *pvesim.Config) {
+			for i := range c.Hosts {
+				c.Hosts[i].Templates[0].Options["hookscript"] = "local:snippets/pin.pl"
+			}
+		},
+		"full-storage": func(c *pvesim.Config) {
+			for i := range c.Hosts {
+				c.Hosts[i].Storages = []topology.Storage{
+					{Name: "local", Type: "dir", Active: true, Content: []string{"iso"}, TotalMiB: 1 << 20, FreeMiB: 1 << 19},
+					{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images", "rootdir"}, TotalMiB: 1 << 20, FreeMiB: 16},
+				}
+			}
+		},
+		"no-privileges": func(c *pvesim.Config) {
+			c.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret}}
+		},
+		"taken": func(c *pvesim.Config) {
+			for vmid := 2000; vmid <= 2002; vmid++ {
+				c.Hosts[0].Guests = append(c.Hosts[0].Guests, topology.Guest{VMID: vmid, Name: "theirs", Kind: topology.GuestVM, VCPUs: 1, MemoryMiB: 512})
+			}
+		},
+	}
+}
+
+// simulate starts a simulated Proxmox, for the rest of the script: simulate KIND.
+func simulate(t *testing.T) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		config := pvesim.Config{Hosts: testenv.Hosts(t)}
+		spoil()[args[0]](&config)
+		server, err := pvesim.New(config)
+		ts.Check(err)
+		ts.Check(server.Start("127.0.0.1:0"))
+		ts.Defer(func() { ts.Check(server.Close()) })
+		reach(ts, server.URL(), server.CertPEM())
+	}
+}
+
+// garbage starts a host that answers, but is no Proxmox.
+func garbage(ts *testscript.TestScript, _ bool, _ []string) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("<html>welcome to nginx</html>"))
+	}))
+	ts.Defer(server.Close)
+	reach(ts, server.URL, nil)
+	ts.Setenv("NUMAFORM_CLUSTERS_0_CA_FILE", "")
+	ts.Setenv("NUMAFORM_CLUSTERS_0_INSECURE", "true")
+}
+
+// seven starts a Proxmox VE 7, or what looks like one.
+func seven(t *testing.T) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, _ bool, _ []string) {
+		behind, err := pvesim.New(pvesim.Config{Hosts: testenv.Hosts(t)})
+		ts.Check(err)
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answer := httptest.NewRecorder()
+			behind.ServeHTTP(answer, r)
+			for name, values := range answer.Header() {
+				if name != "Content-Length" {
+					w.Header()[name] = values
+				}
+			}
+			w.WriteHeader(answer.Code)
+			_, _ = w.Write([]byte(running.ReplaceAllString(answer.Body.String(), "running version: 7.4-3/")))
+		}))
+		ts.Defer(func() {
+			server.Close()
+			ts.Check(behind.Close())
+		})
+		reach(ts, server.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	}
+}
+
+var running = regexp.MustCompile(`running version: [0-9.]+/`)
+
+func reach(ts *testscript.TestScript, url string, ca []byte) {
+	for name, content := range map[string][]byte{"ca.pem": ca, "token": []byte(pvesim.DefaultTokenSecret)} {
+		ts.Check(os.WriteFile(ts.MkAbs(name), content, 0o600))
+	}
+	ts.Setenv("NUMAFORM_CLUSTERS_0_URL", url)
+	ts.Setenv("NUMAFORM_CLUSTERS_0_CA_FILE", ts.MkAbs("ca.pem"))
+	ts.Setenv("NUMAFORM_CLUSTERS_0_INSECURE", "false")
+}

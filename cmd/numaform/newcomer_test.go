@@ -1,0 +1,128 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestNewcomer plays somebody who meets numaform for the first time, on a Proxmox where
+// nothing is prepared: testdata/newcomer/*.txtar. What a message names as the mend is
+// done as it stands there.
+func TestNewcomer(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "newcomer"), RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
+			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
+			server, err := pvesim.New(pvesim.Config{Hosts: unprepared(t), Tokens: []pvesim.Token{{ID: "somebody@pve!else", Secret: "s"}}})
+			if err != nil {
+				return err
+			}
+			if err := server.Start("127.0.0.1:0"); err != nil {
+				return err
+			}
+			env.Defer(func() { _ = server.Close() })
+			env.Values[simulated{}] = server
+			env.Setenv("PVE_URL", server.URL())
+			return os.WriteFile(filepath.Join(env.WorkDir, "etc-pve-pve-root-ca.pem"), server.CertPEM(), 0o600)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "replace": replace, "shell": shell, "follow": follow, "vms": vms, "breaks": breaks,
+		},
+	})
+}
+
+// simulated is the key of the script's Proxmox.
+type simulated struct{}
+
+// unprepared are three hosts of which none has a template that can be cloned: one has
+// no guest agent, one has a hookscript, and one is a VM still.
+func unprepared(t *testing.T) []topology.Host {
+	hosts := append(testenv.Hosts(t), testenv.Host(t, "pve-3", "nuc-i7-1165g7-4c8t", 9003))
+	delete(hosts[0].Templates[0].Options, "agent")
+	hosts[1].Templates[0].Options["hookscript"] = "local:snippets/pin.pl"
+	hosts[2].Templates[0].Options["template"] = "0"
+	hosts[0].Guests = []topology.Guest{{VMID: 2000, Name: "nas", Kind: topology.GuestVM, VCPUs: 2, MemoryMiB: 2048}}
+	return hosts
+}
+
+func proxmoxOf(ts *testscript.TestScript) *pvesim.Server {
+	server, ok := ts.Value(simulated{}).(*pvesim.Server)
+	if !ok {
+		ts.Fatalf("there is no Proxmox")
+	}
+	return server
+}
+
+// shell runs the lines of a file on a host, and keeps what they print: shell FILE OUT.
+func shell(ts *testscript.TestScript, _ bool, args []string) {
+	var printed strings.Builder
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		out, err := proxmoxOf(ts).Shell(line)
+		ts.Check(err)
+		printed.WriteString(out)
+	}
+	if len(args) > 1 {
+		ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(printed.String()+"\n"), 0o600))
+	}
+}
+
+// hostCommand is a command in a message of doctor's.
+var hostCommand = regexp.MustCompile(`\b(?:pveum|qm) [a-z][^&;:]*`)
+
+// follow runs on a host what the lines of a check, in what doctor printed last, name as
+// the mend: follow CHECK.
+func follow(ts *testscript.TestScript, _ bool, args []string) {
+	var done []string
+	for line := range strings.Lines(ts.ReadFile("stdout")) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[1] != args[0] || (fields[0] != "fail" && fields[0] != "warn") {
+			continue
+		}
+		for _, command := range hostCommand.FindAllString(line, -1) {
+			if command = strings.TrimSpace(command); slices.Contains(done, command) {
+				continue
+			}
+			ts.Logf("on a host: %s", command)
+			_, err := proxmoxOf(ts).Shell(command)
+			ts.Check(err)
+			done = append(done, command)
+		}
+	}
+	if len(done) == 0 {
+		ts.Fatalf("no line of %s names a command:\n%s", args[0], ts.ReadFile("stdout"))
+	}
+}
+
+// breaks makes the next clone fail: breaks.
+func breaks(ts *testscript.TestScript, _ bool, _ []string) {
+	proxmoxOf(ts).AddFault(pvesim.Fault{Method: "POST", Path: `/clone$`, Times: 1, Status: 500, Reason: "storage is on fire"})
+}
+
+// vms wants VMs with these names to run, and no others of numaform's: vms NAME…
+func vms(ts *testscript.TestScript, _ bool, args []string) {
+	var have []string
+	for _, guest := range proxmoxOf(ts).Guests() {
+		if strings.Contains(guest.Config["description"], "numaform/1 ") {
+			have = append(have, guest.Config["name"])
+		}
+	}
+	slices.Sort(have)
+	if !slices.Equal(have, args) {
+		ts.Fatalf("VMs %v, want %v", have, args)
+	}
+}

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/planner"
+)
+
+func newExplain(process Process) *cobra.Command {
+	o := options{noEngine: true}
+	var pod types.NamespacedName
+	command := &cobra.Command{
+		Use:   "explain pod NAMESPACE/NAME",
+		Short: "Say why a pod is pending: per NodePool, host and NUMA node what is missing",
+		Args: func(_ *cobra.Command, args []string) (err error) {
+			pod, err = podArgument(args)
+			return err
+		},
+		RunE: func(command *cobra.Command, _ []string) error {
+			return runExplain(command.Context(), process, &o, pod)
+		},
+	}
+	o.register(command)
+	return command
+}
+
+// podArgument reads "pod NAMESPACE/NAME", as kubectl takes it also "pod/NAME".
+func podArgument(args []string) (types.NamespacedName, error) {
+	var pod types.NamespacedName
+	if len(args) == 1 {
+		args = strings.SplitN(args[0], "/", 2)
+	}
+	if len(args) != 2 || args[0] != "pod" && args[0] != "pods" {
+		return pod, errors.New("want a pod to explain: numaform explain pod NAMESPACE/NAME")
+	}
+	namespace, name, ok := strings.Cut(args[1], "/")
+	if !ok {
+		namespace, name = corev1.NamespaceDefault, args[1]
+	}
+	if namespace == "" || name == "" || strings.Contains(name, "/") {
+		return pod, fmt.Errorf("pod %q: want NAMESPACE/NAME", args[1])
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}, nil
+}
+
+func runExplain(ctx context.Context, process Process, o *options, pod types.NamespacedName) error {
+	s, err := open(ctx, process, o)
+	if err != nil {
+		return err
+	}
+	current, _, err := s.scaler.Fleet(ctx)
+	if err != nil {
+		return err
+	}
+	sizes, err := s.config.InstanceTypes()
+	if err != nil {
+		return err
+	}
+	x, err := s.cluster.Explain(ctx, scheduling.Request{
+		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: sizes,
+	}, pod)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" {
+		encoder := json.NewEncoder(process.Stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(x)
+	}
+	w := &printer{w: process.Stdout}
+	w.explanation(x)
+	return w.err
+}
+
+// explanation prints the cause first, then what each NodePool and host has to say.
+func (w *printer) explanation(x *scheduling.Explanation) {
+	w.printf("Pod %s %s: %s.\n", x.Pod, stateWords(x.State), x.Summary)
+	for i := range x.Pools {
+		pool := &x.Pools[i]
+		w.heading("NodePool " + pool.NodePool)
+		w.printf("  %s: %s\n", pool.Obstacle, pool.Reason)
+		w.hostReasons(pool.Hosts)
+	}
+}
+
+func stateWords(state scheduling.PodState) string {
+	switch state {
+	case scheduling.PodRefused:
+		return "gets no place"
+	case scheduling.PodNeedsVM:
+		return "is pending"
+	case scheduling.PodWaits:
+		return "waits"
+	case scheduling.PodHasNode:
+		return "is not pending"
+	}
+	return "asks for no place"
+}
+
+// hostReasons prints the hosts, and the NUMA nodes of those that were looked at.
+func (w *printer) hostReasons(hosts []scheduling.HostReason) {
+	for i := range hosts {
+		h := &hosts[i]
+		switch {
+		case h.View != nil && h.View.Lacks != "":
+			w.printf("\n  %s has no room for %s: it %s\n", h.Host, h.InstanceType, h.View.Lacks)
+		case h.Reason != "":
+			w.printf("\n  %s: %s\n", h.Host, strings.TrimPrefix(h.Reason, h.Host.String()+" "))
+		default:
+			w.printf("\n  %s has room for %s\n", h.Host, h.InstanceType)
+		}
+		if h.View != nil {
+			w.view(h.View)
+		}
+	}
+}
+
+// view prints what a host and its NUMA nodes have for a VM.
+func (w *printer) view(v *planner.View) {
+	var lines strings.Builder
+	table := tabwriter.NewWriter(&lines, 2, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "    \tCPUS\tRESERVED\tTAKEN\tFREE VCPUS\tFREE MEMORY")
+	fmt.Fprintf(table, "    host\t%d\t%d\t%d\t%d\t%d of %d MiB\n", v.CPUs, v.Reserved, v.Taken, v.VCPUs, v.FreeMiB, v.MemoryMiB)
+	for _, n := range v.Nodes {
+		free := "-"
+		if n.VCPUs != nil {
+			free = strconv.Itoa(*n.VCPUs)
+		}
+		fmt.Fprintf(table, "    NUMA %d\t%d\t-\t%d\t%s\t%d of %d MiB\n", n.NUMANode, n.CPUs, n.Taken, free, n.FreeMiB, n.MemoryMiB)
+	}
+	if err := table.Flush(); w.err == nil {
+		w.err = err
+	}
+	w.printf("%s", lines.String())
+}

@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/proxmox"
+)
+
+// initOptions are the flags of init, and the answers to its questions.
+type initOptions struct {
+	config, clusterID, region, url string
+	caFile, tokenID, secretFile    string
+	insecure                       bool
+	vmids, pool                    string
+	disks, seeds                   []string
+}
+
+func newInit(process Process) *cobra.Command {
+	var o initOptions
+	command := &cobra.Command{
+		Use:   "init",
+		Short: "Write numaform.yaml, and print what makes numaform's user on Proxmox",
+		Long: "Ask a few questions, write numaform.yaml, and print the pveum lines for role, user, token and pool: the least for each path, the same on " +
+			"Proxmox VE 8 and 9. Each question is a flag, too; without a terminal, what no flag says is as proposed. A file that is there is not overwritten. " +
+			"The token's secret goes into a file of its own, never into numaform.yaml.",
+		Example: "  numaform init                                                          # asks\n" +
+			"  numaform init --cluster-id prod --url https://pve-1.example:8006       # where there is no terminal\n" +
+			"  numaform init --url https://pve-1.example:8006 --pool k8s --seed-storage seeds\n" +
+			"  numaform init --url https://pve-1.example:8006 | ssh root@pve-1.example sh",
+		RunE: func(command *cobra.Command, _ []string) error { return runInit(process, command.Flags(), &o) },
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.config, "config", "numaform.yaml", "file to write")
+	flags.StringVar(&o.clusterID, "cluster-id", "prod", "name of this numaform, in every tag, state name and marker")
+	flags.StringVar(&o.url, "url", "", "API of any host of the Proxmox cluster, such as https://pve-1.example:8006")
+	flags.StringVar(&o.region, "region", "region-1", "name of the Proxmox cluster, which becomes a label of nodes")
+	flags.StringVar(&o.pool, "pool", "", "resource pool that numaform's VMs and templates are kept in; empty lets it change any VM")
+	flags.StringSliceVar(&o.seeds, "seed-storage", nil, "storage of the seeds by which nodes join; empty if templates bring all that they need")
+	flags.StringSliceVar(&o.disks, "disk-storage", nil, "storage of the VMs' disks; empty is any")
+	flags.StringVar(&o.caFile, "ca-file", "pve-root-ca.pem", "copy of /etc/pve/pve-root-ca.pem; empty trusts the system's authorities")
+	flags.BoolVar(&o.insecure, "insecure", false, "check no certificate")
+	flags.StringVar(&o.tokenID, "token-id", "numaform@pve!scaler", "API token to make")
+	flags.StringVar(&o.secretFile, "token-secret-file", "token", "file that its secret is kept in")
+	flags.StringVar(&o.vmids, "vmids", "2000-2999", "VMIDs that are numaform's")
+	return command
+}
+
+// questions are the flags that are asked for at a terminal.
+func questions() []struct{ flag, text string } {
+	return []struct{ flag, text string }{
+		{"url", "API of any host of your Proxmox cluster (https://HOST:8006)"},
+		{"cluster-id", "Name of this numaform, which marks its VMs"},
+		{"region", "Name of the Proxmox cluster, which becomes a label of nodes"},
+		{"pool", "Resource pool to keep numaform to, with its templates (empty: any VM)"},
+		{"seed-storage", "Storage for the seeds by which nodes join (empty: none)"},
+	}
+}
+
+func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
+	if _, err := os.Lstat(o.config); err == nil {
+		return fmt.Errorf("writing %s: it is there already: edit it, or name another file with --config; nothing was changed", o.config)
+	}
+	if err := o.ask(process, flags); err != nil {
+		return err
+	}
+	text, err := o.render()
+	if err != nil {
+		return err
+	}
+	if err := o.write(text); err != nil {
+		return err
+	}
+	reach := proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds}
+	w := &printer{w: process.Stdout}
+	w.printf("# To be run as root on one host of the Proxmox cluster; the same for Proxmox VE 8 and 9.\n")
+	for _, line := range reach.Pveum(o.tokenID) {
+		w.printf("%s\n", line)
+	}
+	if w.err == nil {
+		w.w = process.Stderr
+		o.next(w)
+	}
+	return w.err
+}
+
+// ask asks for what no flag says, where there is a terminal.
+func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
+	asker, terminal := newAsker(process)
+	for _, question := range questions() {
+		flag := flags.Lookup(question.flag)
+		if flag.Changed || !terminal {
+			continue
+		}
+		answer, err := asker.ask(question.text, strings.Trim(flag.Value.String(), "[]"))
+		if err != nil {
+			return fmt.Errorf("asking for --%s: %w", question.flag, err)
+		}
+		if err := flags.Set(question.flag, answer); err != nil {
+			return fmt.Errorf("asking for --%s: %w", question.flag, err)
+		}
+	}
+	if o.url == "" {
+		return usageError{errors.New("--url: is empty: name the API of a host of the Proxmox cluster, such as https://pve-1.example:8006")}
+	}
+	return o.check()
+}
+
+// check refuses what Load would not, and what has no place in a line of a shell.
+func (o *initOptions) check() error {
+	for _, given := range []struct {
+		flag   string
+		values []string
+		want   string
+		good   func(string) bool
+	}{
+		{"pool", []string{o.pool}, "the name of a resource pool", func(s string) bool { return s == "" || proxmox.IsPool(s) }},
+		{"seed-storage", o.seeds, "the name of a storage", proxmox.IsStorage},
+		{"disk-storage", o.disks, "the name of a storage", proxmox.IsStorage},
+		{"token-id", []string{o.tokenID}, "user@realm!name", proxmox.IsTokenID},
+	} {
+		for _, value := range given.values {
+			if !given.good(value) {
+				return usageError{fmt.Errorf("--%s %q: want %s", given.flag, value, given.want)}
+			}
+		}
+	}
+	if user, _, _ := strings.Cut(o.tokenID, "!"); user == "root@pam" {
+		return usageError{fmt.Errorf("--token-id %q: want a user of its own, as root@pam may do anything", o.tokenID)}
+	}
+	return nil
+}
+
+// render returns the file, which Load has read.
+func (o *initOptions) render() ([]byte, error) {
+	lower, upper, ok := strings.Cut(o.vmids, "-")
+	first, lowErr := strconv.Atoi(lower)
+	last, highErr := strconv.Atoi(upper)
+	if err := errors.Join(lowErr, highErr); !ok || err != nil {
+		return nil, usageError{fmt.Errorf("--vmids %q: want the first and the last, as 2000-2999", o.vmids)}
+	}
+	text := "# Written by numaform init. The keys are in numaform's README; `numaform doctor` checks them.\n" +
+		"clusterID: " + scalar(o.clusterID) + "\n" +
+		"clusters:\n" +
+		"- region: " + scalar(o.region) + "\n" +
+		"  url: " + scalar(strings.TrimRight(o.url, "/")) + "\n"
+	switch {
+	case o.insecure:
+		text += "  insecure: true            # better: ca_file\n"
+	case o.caFile != "":
+		text += "  ca_file: " + scalar(o.caFile) + "  # a copy of /etc/pve/pve-root-ca.pem of a host\n"
+	}
+	text += "  token_id: " + scalar(o.tokenID) + "\n" +
+		"  token_secret_file: " + scalar(o.secretFile) + "\n" +
+		fmt.Sprintf("  vmid_range: {lower: %d, upper: %d}\n", first, last) +
+		"fleet:\n  dir: fleet\n  backend: {type: local}    # kubernetes, pg, s3 or http for states that outlive this machine\n"
+	return []byte(text), loads([]byte(text))
+}
+
+// loads reads the text as numaform.yaml. What is wrong with it was an answer.
+func loads(text []byte) error {
+	dir, err := os.MkdirTemp("", "numaform-init-")
+	if err != nil {
+		return fmt.Errorf("checking the answers: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path := filepath.Join(dir, "numaform.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		return fmt.Errorf("checking the answers: %w", err)
+	}
+	if _, err := operator.Load(path, nil); err != nil {
+		return usageError{errors.New(strings.TrimPrefix(err.Error(), "reading "+path+": "))}
+	}
+	return nil
+}
+
+// scalar writes a text as YAML reads it back.
+func scalar(text string) string {
+	out, err := yaml.Marshal(text)
+	if err != nil {
+		return strconv.Quote(text)
+	}
+	return strings.TrimRight(string(out), "\n")
+}
+
+// write makes the file, unless it came to be meanwhile.
+func (o *initOptions) write(text []byte) (err error) {
+	file, err := os.OpenFile(o.config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w: name another file with --config", o.config, err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	_, err = file.Write(text)
+	return err
+}
+
+// next says what is left to be done.
+func (o *initOptions) next(w *printer) {
+	w.printf("\nWrote %s. Then:\n", o.config)
+	w.printf("  1. run the lines above on a host; the last one prints the token's secret, once\n")
+	w.printf("  2. put that secret alone into the file %s beside %s, readable by you only (chmod 600)\n", o.secretFile, o.config)
+	step := 3
+	if o.caFile != "" && !o.insecure {
+		host := strings.TrimPrefix(o.url, "https://")
+		host, _, _ = strings.Cut(strings.Trim(host, "/"), ":")
+		w.printf("  %d. scp root@%s:/etc/pve/pve-root-ca.pem %s\n", step, host, o.caFile)
+		step++
+	}
+	if o.pool != "" {
+		w.printf("  %d. put the templates into the pool: pveum pool modify %s --vms VMID,VMID; and name it in spec.pool of your ProxmoxNodeClasses\n", step, o.pool)
+		step++
+	}
+	w.printf("  %d. numaform doctor\n", step)
+}

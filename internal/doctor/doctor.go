@@ -1,0 +1,193 @@
+// Package doctor looks at everything that numaform needs before it can make a VM:
+// engine, provider, credentials, privileges, storages, templates, VMIDs, topology and
+// locks. It says of each whether it is well, and if not, how to mend it. It changes
+// nothing, and judges by the code that decides elsewhere. Start at Run.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"k8s.io/utils/clock"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+// Status is how a check ended.
+type Status string
+
+// The statuses. What is skipped depends on a check that failed.
+const (
+	OK   Status = "ok"
+	Warn Status = "warn"
+	Fail Status = "fail"
+	Skip Status = "skip"
+)
+
+// Finding is what one check found in one place.
+type Finding struct {
+	Check  string `json:"check"`
+	Status Status `json:"status"`
+	// Where is the file, region, host or path, or empty.
+	Where string `json:"where,omitempty"`
+	What  string `json:"what"`
+	// Mend says what to do, or is empty.
+	Mend string `json:"mend,omitempty"`
+}
+
+// Config is what there is to look at.
+type Config struct {
+	// File is the configuration's path, and Broken why it cannot be used.
+	File   string
+	Broken error
+
+	ClusterID string
+	Engine    state.EngineConfig
+	PluginDir string
+	Regions   []Region
+	// Classes are those of the manifests or cluster that were named, ClassesBroken why
+	// these cannot be read. Named is false if none were named.
+	Classes       []v1alpha1.ProxmoxNodeClass
+	ClassesBroken error
+	Named         bool
+	// Fleet reads what is wanted, and Locks who holds the fleet or a state.
+	Fleet func(ctx context.Context) (fleet.Fleet, error)
+	Locks func(ctx context.Context) ([]Lock, error)
+	// Clock is the real one by default.
+	Clock clock.PassiveClock
+}
+
+// Region is one Proxmox cluster of the configuration.
+type Region struct {
+	Name     topology.RegionName
+	Insecure bool
+	VMIDs    fleet.VMIDRange
+	// Client is nil if there is none, and Broken says why.
+	Client *proxmox.Client
+	Broken error
+	// Snapshot reads the region, with what the configuration says of its hosts.
+	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
+}
+
+// Lock is what is found of the lock of the fleet or of a state.
+type Lock struct {
+	Where string
+	// Err says who holds it, or why nobody knows; nil means that it is free.
+	Err error
+	// What says why a lock that is free is so, or is empty.
+	What string
+}
+
+// Report is what was found, in the order of the checks.
+type Report []Finding
+
+// Count returns how many findings have the status.
+func (r Report) Count(status Status) int {
+	count := 0
+	for _, finding := range r {
+		if finding.Status == status {
+			count++
+		}
+	}
+	return count
+}
+
+// Run makes all checks. One that fails stops no other, but for those that can say
+// nothing without it: they are skipped, and say so.
+func Run(ctx context.Context, config Config) Report {
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	e := &examination{config: config}
+	if config.Broken != nil {
+		for line := range strings.Lines(config.Broken.Error()) {
+			e.failed("config", config.File, errors.New(strings.TrimSpace(line)))
+		}
+	} else {
+		e.ok("config", config.File, "can be read")
+	}
+	e.engine(ctx)
+	if config.Broken != nil {
+		e.skip("config", "reach", "privilege", "host", "topology", "template", "storage", "vmid", "marker", "lock")
+		return e.report
+	}
+	e.classesRead()
+	for i := range config.Regions {
+		e.region(ctx, &config.Regions[i])
+	}
+	e.classes()
+	e.locks(ctx)
+	return e.report
+}
+
+// examination gathers findings.
+type examination struct {
+	config Config
+	report Report
+	// seen are the regions that could be read.
+	seen topology.Snapshot
+}
+
+func (e *examination) add(finding Finding) { e.report = append(e.report, finding) }
+
+func (e *examination) ok(check, where, what string) {
+	e.add(Finding{Check: check, Status: OK, Where: where, What: what})
+}
+
+// failed adds an error, whose last words are how to mend it.
+func (e *examination) failed(check, where string, err error) {
+	finding := Finding{Check: check, Status: Fail, Where: where, What: err.Error()}
+	var refused *proxmox.Error
+	if errors.As(err, &refused) && refused.Mend != "" {
+		if what, ok := strings.CutSuffix(finding.What, ": "+refused.Mend); ok {
+			finding.What, finding.Mend = what, refused.Mend
+		}
+	}
+	e.add(finding)
+}
+
+// skip says that checks were not made because another one failed.
+func (e *examination) skip(because string, checks ...string) {
+	e.skipAt("", because, checks...)
+}
+
+func (e *examination) skipAt(where, because string, checks ...string) {
+	for _, check := range checks {
+		e.add(Finding{Check: check, Status: Skip, Where: where, What: "not looked at, as " + because + " failed"})
+	}
+}
+
+// classesRead says which classes the checks of hosts look at.
+func (e *examination) classesRead() {
+	switch {
+	case e.config.ClassesBroken != nil:
+		e.failed("classes", "", e.config.ClassesBroken)
+	case !e.config.Named:
+		e.add(Finding{
+			Check: "classes", Status: OK, What: "no manifests and no cluster are named, so templates and storages are looked at in general",
+			Mend: "name them with -f or --kubeconfig to look for what your ProxmoxNodeClasses need",
+		})
+	case len(e.config.Classes) == 0:
+		e.add(Finding{
+			Check: "classes", Status: Warn, What: "there is no ProxmoxNodeClass, so no node can be made",
+			Mend: "write one: docs/crds/proxmoxnodeclass.md",
+		})
+	}
+}
+
+// Line is the finding in one line: where, what, and how to mend it.
+func (f Finding) Line() string {
+	line := f.What
+	if f.Where != "" {
+		line = f.Where + ": " + line
+	}
+	if f.Mend != "" {
+		line += ": " + f.Mend
+	}
+	return strings.Join(strings.Fields(line), " ")
+}

@@ -1,0 +1,346 @@
+package doctor_test
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+const ourID = "test"
+
+// patient is what the doctor looks at, on a simulated Proxmox.
+type patient struct {
+	sim    pvesim.Config
+	client proxmox.Config
+	doctor.Config
+	// ready is called when the Proxmox runs.
+	ready func(*pvesim.Server)
+}
+
+// class is a class that every host of the simulated Proxmox can take.
+func class(change ...func(*v1alpha1.ProxmoxNodeClassSpec)) v1alpha1.ProxmoxNodeClass {
+	c := v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}
+	c.Spec.Template.Name = testenv.Template
+	for _, change := range change {
+		change(&c.Spec)
+	}
+	return c
+}
+
+// examine runs the doctor over a patient that is well but for the change.
+func examine(t *testing.T, change func(*patient)) doctor.Report {
+	t.Helper()
+	p := &patient{sim: pvesim.Config{Hosts: testenv.Hosts(t)}, ready: func(*pvesim.Server) {}}
+	p.client = proxmox.Config{Region: testenv.Region, TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret}
+	p.Config = doctor.Config{
+		File: "numaform.yaml", ClusterID: ourID, PluginDir: testenv.PluginDir(t), Engine: state.EngineConfig{Binary: testenv.Engine(t)},
+		Classes: []v1alpha1.ProxmoxNodeClass{class()}, Named: true,
+		Fleet: func(context.Context) (fleet.Fleet, error) { return fleet.Fleet{}, nil },
+		Locks: func(context.Context) ([]doctor.Lock, error) {
+			return []doctor.Lock{{Where: "fleet", What: "is free"}}, nil
+		},
+	}
+	p.Regions = []doctor.Region{{Name: testenv.Region, VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}}}
+	change(p)
+	server := testenv.Proxmox(t, func(c *pvesim.Config) { *c = p.sim })
+	p.ready(server)
+	if p.client.URL == "" {
+		p.client.URL = server.URL()
+	}
+	if p.client.CA == nil && !p.client.Insecure {
+		p.client.CA = server.CertPEM()
+	}
+	client, err := proxmox.New(p.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range p.Regions {
+		if p.Regions[i].Broken == nil {
+			p.Regions[i].Client, p.Regions[i].Snapshot = client, client.Snapshot
+		}
+	}
+	return doctor.Run(t.Context(), p.Config)
+}
+
+// TestWell wants no warning but about what a report cannot tell.
+func TestWell(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"8.4", "9.0"} {
+		for _, finding := range examine(t, func(p *patient) { p.sim.Version = version }) {
+			if finding.Status != doctor.OK {
+				t.Errorf("Proxmox VE %s: %s %s %s", version, finding.Status, finding.Check, finding.Line())
+			}
+		}
+	}
+}
+
+// grants gives the token's user just these roles: path, privileges, …
+func grants(p *patient, list ...string) {
+	p.sim.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}}
+	for i := 0; i < len(list); i += 2 {
+		name := "R" + strings.ReplaceAll(list[i], "/", "_")
+		p.sim.Roles = append(p.sim.Roles, pvesim.Role{Name: name, Privileges: strings.Fields(list[i+1])})
+		p.sim.ACL = append(p.sim.ACL, pvesim.ACL{Path: list[i], Subject: "numaform@pve", Role: name})
+	}
+}
+
+// byAgent has nodes of the class join by a command of the guest agent.
+func byAgent(p *patient) {
+	p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataAgent, TemplatesRef: &v1alpha1.SecretReference{Name: "join", Namespace: "numaform"}}
+}
+
+const allOfVM = "VM.Allocate VM.Audit VM.Clone VM.Config.CDROM VM.Config.CPU VM.Config.Cloudinit VM.Config.Disk VM.Config.HWType " +
+	"VM.Config.Memory VM.Config.Network VM.Config.Options VM.PowerMgmt"
+
+func TestFinds(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		change func(*patient)
+		status doctor.Status
+		check  string
+		want   []string // parts of the line
+	}{
+		{"no configuration", func(p *patient) { p.Broken = errors.New("one\ntwo") }, doctor.Fail, "config", []string{"numaform.yaml: two"}},
+		{"what depends on it", func(p *patient) { p.Broken = errors.New("one") }, doctor.Skip, "vmid", []string{"not looked at, as config failed"}},
+		{"engine too old", func(p *patient) { p.Engine.Version = ">= 99" }, doctor.Fail, "engine", []string{"version >= 99", "not taken", "install OpenTofu"}},
+		{"no provider", func(p *patient) { p.PluginDir = t.TempDir() }, doctor.Fail, "provider", []string{"lacks registry.opentofu.org/bpg/proxmox 0.", "nothing of it is there", "make provider"}},
+		{"no client", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Fail, "credential", []string{"homelab: token_secret: is empty"}},
+		{"without it", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Skip, "reach", []string{"homelab: not looked at, as credential failed"}},
+		{
+			"wrong password", func(p *patient) {
+				p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", "wrong"
+			},
+			doctor.Fail, "reach",
+			[]string{"401", "check username and password of root@pam"},
+		},
+		{"insecure", func(p *patient) { p.client.Insecure, p.Regions[0].Insecure = true, true }, doctor.Warn, "certificate", []string{"insecure is set", "SHA-256 ", "set ca_file"}},
+		{"certificate runs out", func(p *patient) { p.Clock = clocktesting.NewFakePassiveClock(time.Now().AddDate(1, 11, 29)) }, doctor.Warn, "certificate", []string{"is good only until", "pvecm updatecerts"}},
+		{"privsep", func(p *patient) {
+			grants(p, "/", allOfVM)
+			p.sim.Tokens[0].FullPrivileges = false
+		}, doctor.Fail, "privilege", []string{"has no privilege at all", "pveum user token modify numaform@pve scaler --privsep 0"}},
+		{"guest agents on 8", func(p *patient) {
+			p.sim.Version = "8.4"
+			grants(p, "/", allOfVM+" VM.Monitor")
+		}, doctor.Warn, "privilege", []string{"VM.Monitor is granted", "15 minutes"}},
+		{"guest agents on 9", func(p *patient) { grants(p, "/", allOfVM+" VM.GuestAgent.Audit") }, doctor.Warn, "privilege", []string{"VM.GuestAgent.Audit is granted"}},
+		{"joining by agents on 9", func(p *patient) { byAgent(p) }, doctor.Fail, "privilege", []string{
+			"homelab /vms: missing for joining by a command of the guest agent: VM.GuestAgent.Audit, VM.GuestAgent.Unrestricted: " +
+				`pveum role add NumaformAgent --privs "VM.GuestAgent.Audit VM.GuestAgent.Unrestricted" && pveum acl modify /vms --users numaform@pve --roles NumaformAgent`,
+		}},
+		{"joining by agents on 8", func(p *patient) {
+			byAgent(p)
+			p.sim.Version = "8.4"
+			grants(p, "/", allOfVM+" VM.Monitor")
+		}, doctor.OK, "privilege", []string{"homelab /vms: VM.Monitor"}},
+		{"no bridge", func(p *patient) { grants(p, "/vms", allOfVM) }, doctor.Fail, "privilege", []string{"homelab /sdn/zones: missing for bridges: SDN.Use: pveum role add NumaformNet"}},
+		{"some bridges", func(p *patient) { grants(p, "/vms", allOfVM, "/sdn/zones/dmz", "SDN.Use") }, doctor.Warn, "privilege", []string{"SDN.Use is granted on single zones"}},
+		{"the hosts' bridges", func(p *patient) { grants(p, "/sdn/zones/localnetwork", "SDN.Use") }, doctor.OK, "privilege", []string{"localnetwork: SDN.Use"}},
+		{"a privilege on the path alone", func(p *patient) {
+			grants(p, "/vms", allOfVM)
+			p.sim.ACL[0].NoPropagate = true
+		}, doctor.Fail, "privilege", []string{"homelab /vms: missing for making and removing VMs: VM.Allocate, VM.Audit"}},
+		{"another region's mistake", func(p *patient) {
+			p.Regions = append(p.Regions, doctor.Region{Name: "other", Broken: errors.New("token_secret: is empty")})
+		}, doctor.OK, "template", []string{"class workers on homelab/pve-2"}},
+		{"no pool", func(p *patient) { p.Classes[0].Spec.Pool = "k9s" }, doctor.Fail, "pool", []string{`there is no resource pool "k9s"`, "pveum pool add k9s"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			wants(t, examine(t, test.change), test.status, test.check, test.want...)
+		})
+	}
+}
+
+// wants looks for a line with that status and check, and all of the texts.
+func wants(t *testing.T, report doctor.Report, status doctor.Status, check string, texts ...string) {
+	t.Helper()
+	var lines []string
+	for _, finding := range report {
+		line := string(finding.Status) + " " + finding.Check + " " + finding.Line()
+		lines = append(lines, line)
+		if finding.Status == status && finding.Check == check && !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+			return
+		}
+	}
+	t.Errorf("no line %s %s with %q:\n%s", status, check, texts, strings.Join(lines, "\n"))
+}
+
+func TestFindsOnHosts(t *testing.T) {
+	t.Parallel()
+	guest := func(vmid int, clusterID string) topology.Guest {
+		return topology.Guest{VMID: vmid, Name: "g", Kind: topology.GuestVM, VCPUs: 1, MemoryMiB: 512, ClusterID: clusterID, Key: strings.Repeat("a", 32)}
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*patient)
+		status doctor.Status
+		check  string
+		want   []string
+	}{
+		{"host down", func(p *patient) { p.ready = func(s *pvesim.Server) { s.SetHostOnline("pve-2", false) } }, doctor.Warn, "host", []string{"homelab/pve-2: is offline: start it"}},
+		{"quorum lost", func(p *patient) { p.ready = func(s *pvesim.Server) { s.SetQuorate(false) } }, doctor.Fail, "host", []string{"has lost its quorum", "pvecm status"}},
+		{"garbage", func(p *patient) {
+			p.ready = func(s *pvesim.Server) {
+				s.AddFault(pvesim.Fault{Path: "^/cluster/resources", Status: 500, Reason: "got garbage"})
+			}
+		}, doctor.Fail, "host", []string{"500 got garbage"}},
+		{"pins need more than a report", func(p *patient) {
+			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
+		}, doctor.Warn, "topology", []string{"pve-2: partial", "unknown: siblings", "numaform topology collect"}},
+		{"template without a disk's room", func(p *patient) { p.sim.Hosts[0].Storages = storages(13 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 5120 MiB free on storage \"local-lvm\""}},
+		{"no room anywhere", func(p *patient) {
+			p.sim.Hosts[0].Storages, p.sim.Hosts[1].Storages = storages(13<<10), storages(14<<10)
+		}, doctor.Fail, "storage", []string{"has 6144 MiB free"}},
+		{"room for a linked clone", func(p *patient) {
+			p.sim.Hosts[0].Storages, p.Classes[0].Spec.Clone = storages(13<<10), v1alpha1.CloneLinked
+		}, doctor.OK, "template", []string{"class workers on homelab/pve-1: debian-13-k8s (VMID 9001, 8 GiB on local-lvm)"}},
+		{"missing on one host", func(p *patient) { p.sim.Hosts[0].Templates = nil }, doctor.Warn, "template", []string{"pve-1: has no template", "make the template there"}},
+		{"class that cannot be", func(p *patient) { p.Classes[0].Spec.Template.Name = "" }, doctor.Fail, "class", []string{"class workers", "spec.template"}},
+		{"no host of it", func(p *patient) { p.Classes[0].Spec.Region = "elsewhere" }, doctor.Fail, "class", []string{"no host of Proxmox is in its spec.region"}},
+		{"seeds nowhere", func(p *patient) {
+			p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataCDROM, Storage: "local-lvm"}
+		}, doctor.Fail, "storage", []string{"takes no ISO images"}},
+		{"seeds may be kept", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "privilege", []string{"/storage/local: ", "Datastore.Allocate"}},
+		{"affinity by token", func(p *patient) {
+			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithAffinity}
+		}, doctor.Fail, "pin", []string{"not API token", "pinWith: HostAgent"}},
+		{"affinity by root", func(p *patient) {
+			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithAffinity}
+			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
+		}, doctor.OK, "pin", []string{"pins by affinity, as root@pam"}},
+		{"exhausted", func(p *patient) {
+			p.sim.Hosts[0].Guests = []topology.Guest{guest(2000, ourID)}
+			p.Regions[0].VMIDs.Upper = 2000
+		}, doctor.Fail, "vmid", []string{"all VMIDs from 2000 to 2000 are in use: widen vmid_range"}},
+		{"nearly exhausted", func(p *patient) {
+			for id := range 9 {
+				p.sim.Hosts[0].Guests = append(p.sim.Hosts[0].Guests, guest(2000+id, ourID))
+			}
+			p.Regions[0].VMIDs.Upper = 2009
+		}, doctor.Warn, "vmid", []string{"9 of 10 are used", "widen vmid_range before"}},
+		{"foreign guests in the range", func(p *patient) {
+			for id := range 7 {
+				p.sim.Hosts[0].Guests = append(p.sim.Hosts[0].Guests, guest(2100+id, ""))
+			}
+		}, doctor.Warn, "vmid", []string{"holds 7 guests", "2104 (g) and 2 more"}},
+		{"another numaform", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, "staging")} }, doctor.OK, "marker", []string{"clusterID staging, has 1 guest here"}},
+		{"karpenter-provider-proxmox", func(p *patient) {
+			other := guest(5000, "")
+			other.Tags = []string{"karpenter"}
+			p.sim.Hosts[0].Guests = []topology.Guest{other}
+		}, doctor.OK, "marker", []string{"1 guest with the tag karpenter", "5000 (g)"}},
+		{"nobody else", func(*patient) {}, doctor.OK, "marker", []string{"no other autoscaler uses this Proxmox"}},
+		{"its marker, not its fleet", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, ourID)} }, doctor.Warn, "marker", []string{"not in this fleet: 5000 (g)", "a clusterID of its own"}},
+		{"fleet of its own", func(p *patient) {
+			p.Fleet = func(context.Context) (fleet.Fleet, error) {
+				return fleet.Fleet{}, errors.New("fleet belongs to another")
+			}
+		}, doctor.Fail, "fleet", []string{"belongs to another"}},
+		{"locked", func(p *patient) {
+			p.Locks = func(context.Context) ([]doctor.Lock, error) {
+				return []doctor.Lock{{Where: "state of homelab/pve-1", Err: &state.LockedError{ID: "7f", Who: "anna@laptop", Holder: state.HolderUnknown}}}, nil
+			}
+		}, doctor.Fail, "lock", []string{"state of homelab/pve-1", "locked by anna@laptop", "force-unlock 7f"}},
+		{"no class", func(p *patient) { p.Classes = nil }, doctor.Warn, "classes", []string{"there is no ProxmoxNodeClass"}},
+		{"classes unread", func(p *patient) { p.Classes, p.ClassesBroken = nil, errors.New("reading kubeconfig") }, doctor.Fail, "classes", []string{"reading kubeconfig"}},
+		{"in general", func(p *patient) { p.Classes, p.Named = nil, false }, doctor.OK, "storage", []string{"disks on local-lvm; seeds on local"}},
+		{"in general, a hookscript", func(p *patient) {
+			p.Classes, p.Named = nil, false
+			p.sim.Hosts[0].Templates[0].Options["hookscript"] = "local:snippets/x"
+		}, doctor.Warn, "template", []string{"debian-13-k8s (VMID 9001) cannot be used", "qm set 9001 --delete hookscript"}},
+		{"in general, no template", func(p *patient) {
+			p.Classes, p.Named = nil, false
+			p.sim.Hosts[0].Templates, p.sim.Hosts[1].Templates = nil, nil
+		}, doctor.Fail, "template", []string{"homelab: no host has a template"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			wants(t, examine(t, test.change), test.status, test.check, test.want...)
+		})
+	}
+}
+
+// storages are one, of which the template's disk takes 8 GiB.
+func storages(freeMiB int64) []topology.Storage {
+	return []topology.Storage{{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 1 << 20, FreeMiB: freeMiB}}
+}
+
+// TestTooOld looks at a Proxmox VE 7, which is no more than its version.
+func TestTooOld(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{"data": map[string]any{"version": "7.4-17", "release": "7.4", "repoid": "513c62be"}})
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	report := examine(t, func(p *patient) {
+		p.client.URL = server.URL
+		p.client.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	})
+	wants(t, report, doctor.Fail, "reach", "region homelab runs Proxmox VE 7.4-17: numaform needs 8 or newer: upgrade its hosts")
+	wants(t, report, doctor.Skip, "privilege", "as reach failed")
+	wants(t, report, doctor.OK, "lock", "is free")
+}
+
+// TestPackedMirror finds the provider as a zip, and names what else is there.
+func TestPackedMirror(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	mirror := filepath.Join(dir, "registry.opentofu.org", "bpg", "proxmox")
+	if err := os.MkdirAll(filepath.Join(mirror, "0.9.0"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, examine(t, func(p *patient) { p.PluginDir = dir }), doctor.Fail, "provider", "there is 0.9.0")
+	entries, err := filepath.Glob(filepath.Join(testenv.PluginDir(t), "registry.opentofu.org", "bpg", "proxmox", "*", "*_*"))
+	if err != nil || len(entries) == 0 {
+		t.Fatal(entries, err)
+	}
+	platform, version := filepath.Base(entries[0]), filepath.Base(filepath.Dir(entries[0]))
+	name := filepath.Join(mirror, "terraform-provider-proxmox_"+version+"_"+platform+".zip")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, examine(t, func(p *patient) { p.PluginDir = dir }), doctor.OK, "provider", "bpg/proxmox "+version)
+}
+
+// TestRegistry asks the engine for the provider where there is no mirror, and no way to
+// the registry.
+func TestRegistry(t *testing.T) {
+	for _, name := range []string{"HTTPS_PROXY", "https_proxy"} {
+		t.Setenv(name, "http://127.0.0.1:1")
+	}
+	for _, name := range []string{"NO_PROXY", "no_proxy"} {
+		t.Setenv(name, "127.0.0.1")
+	}
+	report := examine(t, func(p *patient) { p.PluginDir = "" })
+	wants(t, report, doctor.Fail, "provider", "the registry: ", "127.0.0.1:1", "let this machine reach the registry, or set engine.plugin_dir")
+	wants(t, report, doctor.OK, "template", "debian-13-k8s")
+	report = examine(t, func(p *patient) { p.PluginDir, p.Engine.Version = "", ">= 99" })
+	wants(t, report, doctor.Skip, "provider", "as engine failed")
+}

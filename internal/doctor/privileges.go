@@ -1,0 +1,312 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
+)
+
+// want is what a grant comes to on the paths that Proxmox will be asked for.
+type want struct {
+	grant proxmox.Grant
+	paths []string
+	// privileges are those of the grant's role, or some of them.
+	privileges []string
+	// deep wants them below the paths, too.
+	deep bool
+	// pool is set where what the path is of has to be put into that pool instead.
+	pool string
+}
+
+// privileges compares what the credential may do with what it must.
+func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
+	where := string(r.Name)
+	wants := e.wants(r, snapshot)
+	var paths []string
+	for _, w := range wants {
+		paths = append(paths, w.paths...)
+	}
+	slices.Sort(paths)
+	have, err := r.Client.Permissions(ctx, slices.Compact(paths))
+	if err != nil {
+		e.failed("privilege", where, err)
+		return
+	}
+	roles, err := r.Client.RolesThere(ctx)
+	if err != nil {
+		e.failed("privilege", where, err)
+		return
+	}
+	all, err := r.Client.AllPermissions(ctx)
+	if err != nil {
+		e.failed("privilege", where, err)
+		return
+	}
+	if e.nothingAtAll(r, have, all) {
+		return
+	}
+	for _, w := range wants {
+		e.compare(r, w, have, roles)
+	}
+	e.pools(r, snapshot, have)
+	e.bridges(ctx, r, all, roles)
+	if !e.joinsByAgent(r, have, roles) {
+		e.agents(r, have["/vms"])
+	}
+}
+
+// pools looks for the classes' resource pools, of which Proxmox lists those that may be
+// audited.
+func (e *examination) pools(r *Region, snapshot *topology.Snapshot, have map[string]proxmox.Permissions) {
+	for _, region := range snapshot.Regions {
+		for _, pool := range slices.Sorted(maps.Keys(e.uses(r, snapshot).pools)) {
+			if pool == "" || slices.Contains(region.Pools, pool) || !have["/pool/"+pool].Has("Pool.Audit", false) {
+				continue
+			}
+			e.add(Finding{
+				Check: "pool", Status: Fail, Where: string(r.Name), What: fmt.Sprintf("there is no resource pool %q", pool),
+				Mend: fmt.Sprintf("`pveum pool add %s`, or correct spec.pool", pool),
+			})
+		}
+	}
+}
+
+// nothingAtAll tells a token that was made with privileges of its own, and given none,
+// from one that lacks some.
+func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permissions) bool {
+	id := r.Client.TokenID()
+	for _, have := range known {
+		for _, permissions := range have {
+			if len(permissions) > 0 {
+				return false
+			}
+		}
+	}
+	if id == "" {
+		return false
+	}
+	user, name, _ := strings.Cut(id, "!")
+	e.add(Finding{
+		Check: "privilege", Status: Fail, Where: string(r.Name),
+		What: fmt.Sprintf("API token %s has no privilege at all: it was added without --privsep 0, or its user has none", id),
+		Mend: fmt.Sprintf("pveum user token modify %s %s --privsep 0; and if that is not all, the lines that numaform init prints", user, name),
+	})
+	return true
+}
+
+// compare adds a finding for each path on which privileges are missing, or one for all
+// of the paths.
+func (e *examination) compare(r *Region, w want, have map[string]proxmox.Permissions, roles map[string][]string) {
+	if w.pool != "" && !have["/pool/"+w.pool].Has("VM.Clone", false) {
+		return // what the pool gives is missing, and said
+	}
+	complete := true
+	for _, path := range w.paths {
+		missing := slices.DeleteFunc(slices.Clone(w.privileges), func(p string) bool { return have[path].Has(p, w.deep) })
+		if len(missing) == 0 {
+			continue
+		}
+		complete = false
+		e.add(Finding{
+			Check: "privilege", Status: Fail, Where: string(r.Name) + " " + path,
+			What: fmt.Sprintf("missing for %s: %s", w.grant.For, strings.Join(missing, ", ")),
+			Mend: w.mend(r.Client.User(), path, missing, roles),
+		})
+	}
+	if complete && len(w.paths) > 0 {
+		e.ok("privilege", string(r.Name)+" "+strings.Join(w.paths, ", "), strings.Join(w.privileges, ", "))
+	}
+}
+
+// mend returns the commands that give what is missing.
+func (w *want) mend(user, path string, missing []string, roles map[string][]string) string {
+	if w.pool != "" {
+		return fmt.Sprintf("pveum pool modify %s --vms %s", w.pool, strings.TrimPrefix(path, "/vms/"))
+	}
+	return strings.Join(w.grant.Mend(user, missing, roles), " && ")
+}
+
+// wants returns what is needed on the paths that exist now.
+func (e *examination) wants(r *Region, snapshot *topology.Snapshot) []want {
+	use := e.uses(r, snapshot)
+	var wants []want
+	for _, reach := range use.reaches() {
+		for _, grant := range reach.Grants() {
+			wants = append(wants, use.want(grant)...)
+		}
+	}
+	var distinct []want
+	for _, w := range wants {
+		if !slices.ContainsFunc(distinct, func(d want) bool { return slices.Equal(d.paths, w.paths) && slices.Equal(d.privileges, w.privileges) }) {
+			distinct = append(distinct, w)
+		}
+	}
+	return distinct
+}
+
+// use is where numaform works in a region, as its classes have it.
+type use struct {
+	hosts        []string
+	pools        map[string]bool // "" stands for no pool
+	disks, seeds map[string]bool
+	// templates are VMIDs, by the pool whose class clones them.
+	templates map[string][]string
+}
+
+// uses gathers what the classes use; without classes, all templates' storages.
+func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
+	u := &use{pools: map[string]bool{}, disks: map[string]bool{}, seeds: map[string]bool{}, templates: map[string][]string{}}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		if host.Region != r.Name {
+			continue
+		}
+		if host.Online {
+			u.hosts = append(u.hosts, "/nodes/"+string(host.Name))
+		}
+		for _, template := range host.Templates {
+			if len(e.config.Classes) == 0 && template.Storage != "" {
+				u.disks[template.Storage] = true
+			}
+		}
+		e.useOf(u, host, snapshot)
+	}
+	if len(u.pools) == 0 {
+		u.pools[""] = true
+	}
+	return u
+}
+
+// useOf adds what the classes use of a host.
+func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snapshot) {
+	for i := range e.config.Classes {
+		class := &e.config.Classes[i]
+		if !scheduling.Allows(class, host.ID()) {
+			continue
+		}
+		u.pools[class.Spec.Pool] = true
+		needs, ok := scheduling.NeedsOf(class, snapshot, host.ID())
+		if !ok {
+			continue
+		}
+		u.disks[needs.Disk] = true
+		if storage, found := scaler.SeedStorage(host, needs.Seed); found {
+			u.seeds[storage] = true
+		}
+		u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(needs.Template))
+	}
+}
+
+// reaches are the reach for each pool.
+func (u *use) reaches() []proxmox.Reach {
+	var reaches []proxmox.Reach
+	for _, pool := range slices.Sorted(maps.Keys(u.pools)) {
+		reaches = append(reaches, proxmox.Reach{
+			Pool: pool, Disks: slices.Sorted(maps.Keys(u.disks)), Seeds: slices.Sorted(maps.Keys(u.seeds)),
+		})
+	}
+	return reaches
+}
+
+// want returns what a grant comes to.
+func (u *use) want(grant proxmox.Grant) []want {
+	privileges := grant.Role.Privileges
+	switch {
+	case grant.Path == "/nodes":
+		return []want{{grant: grant, paths: u.hosts, privileges: privileges}}
+	case grant.Path == "/storage", grant.Role.Name == proxmox.RoleNet:
+		return nil // asked for by name, or with the bridges
+	case grant.Role.Name == proxmox.RoleVM && grant.Path != "/vms":
+		pool := strings.TrimPrefix(grant.Path, "/pool/")
+		clone := want{grant: grant, paths: distinct(u.templates[pool]), privileges: []string{"VM.Clone"}, pool: pool}
+		clone.grant.For = "cloning the template, which is not in the pool"
+		return []want{{grant: grant, paths: []string{grant.Path}, privileges: privileges}, clone}
+	}
+	return []want{{grant: grant, paths: []string{grant.Path}, privileges: privileges, deep: grant.Path == "/vms"}}
+}
+
+func distinct(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// bridges looks for SDN.Use. Which zone a bridge belongs to, only Proxmox knows.
+func (e *examination) bridges(ctx context.Context, r *Region, all map[string]proxmox.Permissions, roles map[string][]string) {
+	const zones, local, privilege = "/sdn/zones", "/sdn/zones/localnetwork", "SDN.Use"
+	where := string(r.Name) + " " + zones
+	have, err := r.Client.Permissions(ctx, []string{zones, local})
+	if err != nil {
+		e.failed("privilege", where, err)
+		return
+	}
+	grants := (proxmox.Reach{}).Grants()
+	grant := grants[len(grants)-1]
+	finding := Finding{Check: "privilege", Status: OK, Where: where, What: privilege}
+	switch {
+	case have[zones].Has(privilege, true):
+	case have[local].Has(privilege, true):
+		finding.Where, finding.What = string(r.Name)+" "+local, privilege+" on the hosts' own bridges only"
+	default:
+		finding.What = "missing for " + grant.For + ": " + privilege
+		finding.Status = Fail
+		for path, permissions := range all {
+			if strings.HasPrefix(path, zones+"/") && permissions.Has(privilege, false) {
+				finding.Status, finding.What = Warn, fmt.Sprintf("%s is granted on single zones or bridges only: others cannot be used", privilege)
+			}
+		}
+		finding.Mend = strings.Join(grant.Mend(r.Client.User(), []string{privilege}, roles), " && ")
+	}
+	e.add(finding)
+}
+
+// joinsByAgent looks for what the classes need whose nodes join by a command of the
+// guest agent, and reports whether there are such.
+func (e *examination) joinsByAgent(r *Region, have map[string]proxmox.Permissions, roles map[string][]string) bool {
+	role := proxmox.Role{Name: "NumaformAgent", Privileges: []string{"VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted"}}
+	if slices.Contains(roles["Administrator"], "VM.Monitor") { // Proxmox VE 8
+		role.Privileges = []string{"VM.Monitor"}
+	}
+	paths := map[string]bool{}
+	for i := range e.config.Classes {
+		class := &e.config.Classes[i]
+		if !class.ByAgent() || (class.Spec.Region != "" && class.Spec.Region != string(r.Name)) {
+			continue
+		}
+		path := "/vms"
+		if class.Spec.Pool != "" {
+			path = "/pool/" + class.Spec.Pool
+		}
+		paths[path] = true
+	}
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		grant := proxmox.Grant{Role: role, Path: path, For: "joining by a command of the guest agent"}
+		e.compare(r, want{grant: grant, paths: []string{path}, privileges: role.Privileges, deep: path == "/vms"}, have, roles)
+	}
+	return len(paths) > 0
+}
+
+// agents warns of privileges that make the provider wait.
+func (e *examination) agents(r *Region, have proxmox.Permissions) {
+	if ok, _ := r.Client.CanSetAffinity(); ok { // root has all of them
+		return
+	}
+	for _, privilege := range proxmox.AgentPrivileges() {
+		if !have.Has(privilege, false) {
+			continue
+		}
+		e.add(Finding{
+			Check: "privilege", Status: Warn, Where: string(r.Name) + " /vms",
+			What: privilege + " is granted: with it, the provider waits up to 15 minutes for the guest agent of each running VM that it imports",
+			Mend: "take it out of the role, as numaform init prints it",
+		})
+		return
+	}
+}
