@@ -87,6 +87,18 @@ func TestEnvironmentWins(t *testing.T) {
 	}
 }
 
+// A secret of the environment takes the place of the file that numaform.yaml names.
+func TestEnvironmentReplacesFiles(t *testing.T) {
+	t.Parallel()
+	config, _, err := load(t, minimal, "NUMAFORM_CLUSTERS_0_TOKEN_SECRET=other")
+	if err != nil || config.Clusters[0].TokenSecret != "other" {
+		t.Errorf("secret %q, error %v", config.Clusters[0].TokenSecret, err)
+	}
+	if _, _, err := load(t, minimal, "NUMAFORM_CLUSTERS_0_TOKEN_SECRET=other", "NUMAFORM_CLUSTERS_0_TOKEN_SECRET_FILE=token"); err == nil {
+		t.Error("both were taken")
+	}
+}
+
 func TestLoadRefuses(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, text, environ, want string }{

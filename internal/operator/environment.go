@@ -86,9 +86,27 @@ func (e *environment) section(target reflect.Value, path string) (mistakes []err
 	for i := range target.NumField() {
 		name := path + strings.ToUpper(keyOf(target.Type().Field(i)))
 		mistakes = append(mistakes, e.key(target.Field(i), name)...)
+		if e.replaced(name) {
+			target.Field(i).SetZero()
+		}
 	}
 	return mistakes
 }
+
+// replaced reports whether the environment gives a value in place of the file with it,
+// or a file in place of the value.
+func (e *environment) replaced(name string) bool {
+	other, isFile := strings.CutSuffix(name, fileSuffix)
+	if !isFile {
+		other = name + fileSuffix
+	}
+	_, itself := e.values[name]
+	_, instead := e.values[other]
+	return instead && !itself
+}
+
+// fileSuffix ends the keys that name a file with another key's value.
+const fileSuffix = "_FILE"
 
 func (e *environment) key(field reflect.Value, name string) (mistakes []error) {
 	switch {
