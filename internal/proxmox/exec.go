@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -79,6 +80,8 @@ func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
 	return c.awaitCommand(ctx, vm, int(started.PID))
 }
 
+// awaitCommand waits for the end of a command. While Proxmox or the agent does not
+// answer, the command may go on: it is asked again until the time is over.
 func (c *Client) awaitCommand(ctx context.Context, vm Owned, pid int) error {
 	path := fmt.Sprintf("%s/agent/exec-status?pid=%d", vm.path(), pid)
 	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
@@ -87,18 +90,16 @@ func (c *Client) awaitCommand(ctx context.Context, vm Owned, pid int) error {
 			ExitCode number `json:"exitcode"`
 			Signal   number `json:"signal"`
 		}
-		if err := c.get(ctx, path, &status); err != nil {
-			return fmt.Errorf("waiting for a command in vm %d: %w", vm.VMID, err)
-		}
+		unseen := c.get(ctx, path, &status)
 		switch {
-		case status.Exited == 0:
+		case unseen != nil || status.Exited == 0:
 		case status.ExitCode == 0 && status.Signal == 0:
 			return nil
 		default:
 			return &ExecError{VM: vm, ExitCode: int(status.ExitCode), Signal: int(status.Signal)}
 		}
 		if err := wait(ctx, pause); err != nil {
-			return fmt.Errorf("waiting for a command in vm %d: %w", vm.VMID, err)
+			return fmt.Errorf("waiting for a command in vm %d: %w", vm.VMID, errors.Join(err, unseen))
 		}
 	}
 }

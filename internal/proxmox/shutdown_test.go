@@ -125,6 +125,11 @@ func TestExec(t *testing.T) {
 	if diff := cmp.Diff([]string{"bash", "-s", "a b", "join geheim\n"}, given); diff != "" {
 		t.Errorf("command (-want +got):\n%s", diff)
 	}
+	// An answer that does not come ends nothing.
+	server.AddFault(pvesim.Fault{Path: "/agent/exec-status", Times: 1, Status: 596, Reason: "Connection timed out"})
+	if err := client.Exec(t.Context(), ours(), command); err != nil {
+		t.Errorf("without one answer: %v", err)
+	}
 	result = pvesim.CommandResult{ExitCode: 3, Stderr: "geheim"}
 	err := client.Exec(t.Context(), ours(), command)
 	var failed *proxmox.ExecError
