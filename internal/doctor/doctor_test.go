@@ -339,7 +339,7 @@ func TestRegistry(t *testing.T) {
 		t.Setenv(name, "127.0.0.1")
 	}
 	report := examine(t, func(p *patient) { p.PluginDir = "" })
-	wants(t, report, doctor.Fail, "provider", "the registry: ", "127.0.0.1:1", "let this machine reach the registry, or set engine.plugin_dir")
+	wants(t, report, doctor.Fail, "provider", "the registry: ", "127.0.0.1:1", "cannot be reached from here: set engine.plugin_dir")
 	wants(t, report, doctor.OK, "template", "debian-13-k8s")
 	report = examine(t, func(p *patient) { p.PluginDir, p.Engine.Version = "", ">= 99" })
 	wants(t, report, doctor.Skip, "provider", "as engine failed")
