@@ -23,9 +23,8 @@ import (
 // A command of the engine starts its provider up to three times, and a change runs
 // three commands. So a provider is started once here, as the engine would start it,
 // and the commands are told where it listens. It ends with the workspace, with the
-// first command that fails, and with this process.
-// https://opentofu.org/docs/cli/commands/#environment-variables does not list the
-// variable; it is that of providers under a debugger, of Terraform and of OpenTofu.
+// first command that fails, and with this process. The engine's variable for it,
+// TF_REATTACH_PROVIDERS, is meant for providers under a debugger.
 
 // startTimeout is how long a provider may take until it listens.
 const startTimeout = time.Minute
@@ -33,9 +32,6 @@ const startTimeout = time.Minute
 // socketRoom is how much of a socket's path, of at most 107 bytes, is what is added to
 // the directory for temporary files.
 const socketRoom = 40
-
-// silent keeps a provider from writing traces that nobody reads.
-var silent = []string{"TF_LOG_SDK=off", "TF_LOG_SDK_PROTO=off", "TF_LOG_PROVIDER_PROXMOX=off"}
 
 // served are the providers that run for a workspace.
 type served struct {
@@ -79,7 +75,8 @@ func (w *Workspace) start(ctx context.Context, p providerPackage) error {
 	for name, value := range w.env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	cmd.Env = append(cmd.Env, silent...)
+	// It would write traces that nobody reads.
+	cmd.Env = append(cmd.Env, "TF_LOG_SDK=off", "TF_LOG_SDK_PROTO=off", "TF_LOG_PROVIDER_PROXMOX=off")
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: plugin.HandshakeConfig{
 			MagicCookieKey: "TF_PLUGIN_MAGIC_COOKIE", MagicCookieValue: "d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2",
@@ -89,11 +86,12 @@ func (w *Workspace) start(ctx context.Context, p providerPackage) error {
 		Cmd:              cmd, SkipHostEnv: true, UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: os.TempDir()},
 		StartTimeout: startTimeout, Stderr: w.served.said, Logger: hclog.NewNullLogger(),
 	})
-	w.served.clients = append(w.served.clients, client)
 	address, err := client.Start()
 	if err != nil {
+		client.Kill()
 		return fmt.Errorf("starting %s: %w", binary, err)
 	}
+	w.served.clients = append(w.served.clients, client)
 	w.served.info[p.address] = tfexec.ReattachConfig{
 		Protocol: string(plugin.ProtocolGRPC), ProtocolVersion: client.NegotiatedVersion(), Pid: cmd.Process.Pid,
 		// The engine leaves it running.
