@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -20,29 +19,8 @@ import (
 // testdata/fixture. Every mistake is told once, with how to mend it, and nothing is
 // half done.
 func TestBadInput(t *testing.T) {
-	t.Parallel()
-	snapshot := topology.Snapshot{
-		Regions: []topology.Region{{Name: testenv.Region, Version: "9.0.3", Quorate: true}},
-		Hosts:   testenv.Hosts(t),
-	}
-	recorded, err := snapshot.Print()
-	if err != nil {
-		t.Fatal(err)
-	}
-	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "badinput"), RequireExplicitExec: true, RequireUniqueNames: true,
-		Setup: func(env *testscript.Env) error {
-			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
-			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
-			env.Setenv("SAVED", testenv.Engine(t))
-			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {
-				return err
-			}
-			return os.CopyFS(env.WorkDir, os.DirFS(filepath.Join("testdata", "fixture")))
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "same": same, "replace": replace, "simulate": simulate(t), "garbage": garbage, "seven": seven(t),
-		},
+	runScripts(t, "badinput", map[string]func(*testscript.TestScript, bool, []string){
+		"exits": exits, "same": same, "replace": replace, "simulate": simulate(t), "garbage": garbage, "seven": seven(t),
 	})
 }
 

@@ -24,6 +24,15 @@ func TestMain(m *testing.M) {
 // testdata/fixture and a recorded Proxmox, snapshot.json. There is no
 // Proxmox before the script says proxmox, and no cluster.
 func TestScripts(t *testing.T) {
+	runScripts(t, "script", map[string]func(*testscript.TestScript, bool, []string){
+		"exits": exits, "proxmox": proxmox(testenv.Hosts(t)), "same": same, "replace": replace,
+	})
+}
+
+// runScripts runs the scripts of a directory of testdata, each beside the files of
+// testdata/fixture and a recorded Proxmox, snapshot.json.
+func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.TestScript, bool, []string)) {
+	t.Helper()
 	t.Parallel()
 	snapshot := topology.Snapshot{
 		Regions: []topology.Region{{Name: testenv.Region, Version: "9.0.3", Quorate: true}},
@@ -34,18 +43,18 @@ func TestScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "script"), RequireExplicitExec: true, RequireUniqueNames: true,
+		Dir: filepath.Join("testdata", dir), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
-			if err := os.CopyFS(env.WorkDir, os.DirFS(filepath.Join("testdata", "fixture"))); err != nil {
-				return err
-			}
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
-			return os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600)
+			// What a script takes from it, it can give back.
+			env.Setenv("SAVED", testenv.Engine(t))
+			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {
+				return err
+			}
+			return os.CopyFS(env.WorkDir, os.DirFS(filepath.Join("testdata", "fixture")))
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "proxmox": proxmox(snapshot.Hosts), "same": same, "replace": replace,
-		},
+		Cmds: commands,
 	})
 }
 
