@@ -144,11 +144,51 @@ const (
 
 // toYAML writes a value without the last line break, so that nindent fits.
 func toYAML(value any, indent int) (string, error) {
+	text, err := toJSON(value, "")
+	if err != nil {
+		return "", errors.New("cannot be written as YAML")
+	}
+	var plain any
+	if err := yaml.Unmarshal([]byte(text), &plain); err != nil {
+		return "", errors.New("cannot be written as YAML")
+	}
+	if plain, err = quoteIndented(plain); err != nil {
+		return "", err
+	}
 	var buffer bytes.Buffer
 	encoder := yaml.NewEncoder(&buffer)
 	encoder.SetIndent(indent)
-	if err := encoder.Encode(value); err != nil {
+	if err := encoder.Encode(plain); err != nil {
 		return "", errors.New("cannot be written as YAML")
 	}
 	return strings.TrimSuffix(buffer.String(), "\n"), nil
+}
+
+// quoteIndented has the texts of several lines quoted that begin with white space. The
+// library would write blocks of them that no reader takes, or that read as another
+// text; a key of several lines it never writes well.
+func quoteIndented(value any) (any, error) {
+	var err error
+	switch value := value.(type) {
+	case map[string]any:
+		for key, inner := range value {
+			if strings.Contains(key, "\n") {
+				return nil, fmt.Errorf("cannot be written as YAML: the key %q has several lines", key)
+			}
+			if value[key], err = quoteIndented(inner); err != nil {
+				return nil, err
+			}
+		}
+	case []any:
+		for i, inner := range value {
+			if value[i], err = quoteIndented(inner); err != nil {
+				return nil, err
+			}
+		}
+	case string:
+		if strings.Contains(value, "\n") && strings.TrimLeft(value, " \t\r\n") != value {
+			return &yaml.Node{Kind: yaml.ScalarNode, Style: yaml.DoubleQuotedStyle, Value: value}, nil
+		}
+	}
+	return value, nil
 }

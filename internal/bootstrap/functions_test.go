@@ -8,6 +8,7 @@ import (
 	"text/template"
 
 	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/numaform/numaform/internal/bootstrap"
 )
@@ -130,6 +131,43 @@ func TestBadCalls(t *testing.T) {
 		}
 		if err != nil && strings.Contains(strings.SplitN(err.Error(), ">", 2)[1], "geheim") {
 			t.Errorf("%s: repeats what it was called with: %v", call, err)
+		}
+	}
+}
+
+// TestYAMLReadsTheSame writes every text of a few characters that mean something at
+// the beginning or the end of a line.
+func TestYAMLReadsTheSame(t *testing.T) {
+	t.Parallel()
+	functions := bootstrap.Functions()
+	for _, name := range []string{"toYaml", "toPrettyYaml"} {
+		write, ok := functions[name].(func(any) (string, error))
+		if !ok {
+			t.Fatalf("%s is %T", name, functions[name])
+		}
+		var check func(text string, more int)
+		check = func(text string, more int) {
+			want := map[string]any{"list": []any{text, 7}, "map": map[string]any{"key": text}}
+			written, err := write(want)
+			if err != nil {
+				t.Fatalf("%s of %q: %v", name, text, err)
+			}
+			var got map[string]any
+			if err := yaml.Unmarshal([]byte(written+"\n"), &got); err != nil {
+				t.Fatalf("%s of %q: %v:\n%s", name, text, err, written)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("%s of %q (-want +got):\n%s", name, text, diff)
+			}
+			for _, next := range " \t\n\r#:-a" {
+				if more > 0 {
+					check(text+string(next), more-1)
+				}
+			}
+		}
+		check("", 4)
+		if written, err := write(map[string]any{"a\nb": 1}); err == nil {
+			t.Errorf("%s wrote a key of two lines: %s", name, written)
 		}
 	}
 }
