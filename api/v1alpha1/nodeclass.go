@@ -42,6 +42,7 @@ type ProxmoxNodeClassList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.clone) && self.clone == 'linked' && has(self.bootDevice) && has(self.bootDevice.storage) && self.bootDevice.storage.size() > 0)",message="a linked clone stays on its template's storage: remove this, or write clone: full",fieldPath=".bootDevice.storage"
 // +kubebuilder:validation:XValidation:rule="!has(self.region) || self.region.size() == 0 || !has(self.hosts) || self.hosts.all(h, !h.contains('/') || h.startsWith(self.region + '/'))",message="has a host that is not in spec.region: remove the host or spec.region",fieldPath=".hosts"
+// +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="leaves no size: Dedicated nodes have whole cores, so an even number of vCPUs: raise maxVCPUs, or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
 type ProxmoxNodeClassSpec struct {
 	// Region is the Proxmox cluster to use. Empty means all of them.
 	// +optional
@@ -83,7 +84,8 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:default={policy: Shared}
 	Placement Placement `json:"placement,omitempty"`
 
-	// Sizing says which sizes of node are offered. Unset means all instance types.
+	// Sizing says which sizes of node are offered: those of instance types, or what
+	// each node's pods need. Unset means all instance types.
 	// +optional
 	Sizing *Sizing `json:"sizing,omitempty"`
 
@@ -194,19 +196,6 @@ type BootDevice struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([A-Za-z][A-Za-z0-9_.-]*)?$`
 	Storage string `json:"storage,omitempty"`
-}
-
-// Sizing says which sizes of node are offered.
-type Sizing struct {
-	// Families are the families of instance types to offer: what stands before the
-	// dot of their names, such as c1 or m1. Empty means all. The types themselves
-	// are the operator's instance_types_file.
-	// +optional
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=63
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$`
-	// +listType=set
-	Families []string `json:"families,omitempty"`
 }
 
 // Network is a network device.

@@ -65,9 +65,7 @@ func validateTemplate(ref *TemplateReference, report reporter) {
 }
 
 func validateSize(spec *ProxmoxNodeClassSpec, report reporter) {
-	if spec.Sizing != nil {
-		validateNames("sizing.families", spec.Sizing.Families, `^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$`, 32, report)
-	}
+	validateSizing(spec, report)
 	if kept := spec.MemoryOverheadMiB; kept != nil && (*kept < 0 || *kept > 1<<20) {
 		report("memoryOverheadMiB", "%d is not from 0 to %d", *kept, 1<<20)
 	}
