@@ -7,7 +7,8 @@ import (
 )
 
 // Offer is an instance type of a NodePool on a host. An empty field stands for
-// any: Offer{Host: h} is everything on that host.
+// any: Offer{Host: h} is everything on that host. A Flexible node's type stands for
+// all sizes of such nodes, for the next one need not be of the same.
 type Offer struct {
 	NodePool     string
 	InstanceType string
@@ -17,7 +18,7 @@ type Offer struct {
 // matches reports whether the offer, whose fields may be empty, is about that one.
 func (o Offer) matches(one offer) bool {
 	return (o.NodePool == "" || o.NodePool == one.pool) &&
-		(o.InstanceType == "" || o.InstanceType == one.instanceType) &&
+		(o.InstanceType == "" || o.InstanceType == one.instanceType || isFlexible(o.InstanceType) && isFlexible(one.instanceType)) &&
 		(o.Host == topology.HostID{} || o.Host == one.host)
 }
 

@@ -1,7 +1,22 @@
 package scheduling
 
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
 // Ungrouped returns the request with every pod solved by itself.
 func Ungrouped(request Request) Request {
 	request.ungrouped = true
 	return request
 }
+
+// Shape returns the smallest size of a Flexible class that holds what is needed, and
+// false if even the largest does not.
+func Shape(nc *v1alpha1.ProxmoxNodeClass, needed corev1.ResourceList) (InstanceType, bool) {
+	return (&class{fields: &nc.Spec}).shape(needed)
+}
+
+// Allocatable returns what pods can have of a type's node.
+func Allocatable(t InstanceType) corev1.ResourceList { return t.allocatable(defaultDiskGiB) }

@@ -117,22 +117,41 @@ func vmResources(vm *fleet.VM, sizes []InstanceType) (capacity, allocatable core
 // resources returns what a VM's node of that type reports.
 func (t InstanceType) resources(vm *fleet.VM) (capacity, allocatable corev1.ResourceList) {
 	disk := cmp.Or(vm.DiskGiB, vm.Source.DiskGiB, defaultDiskGiB)
-	capacity = t.capacity(disk)
-	return capacity, resources.Subtract(capacity, t.overhead(disk).Total())
+	return t.capacity(disk), t.allocatable(disk)
+}
+
+// allocatable returns what of it pods can have.
+func (t *InstanceType) allocatable(diskGiB int64) corev1.ResourceList {
+	return resources.Subtract(t.capacity(diskGiB), t.overhead(diskGiB).Total())
 }
 
 // compareInflight orders VMs by what pods see of them, small ones first: pods are
-// tried the largest first, so each ends on the smallest VM that has room. VMs that
-// compare equal are alike to every pod, so the order, and with it the whole
+// tried the largest first, so each ends on the smallest VM that has room, and Flexible
+// ones last. VMs that compare equal are alike to every pod, so the order, and with it the whole
 // decision, is the same when new VMs have become kept ones.
 func compareInflight(a, b *inflight) int {
 	return cmp.Or(
-		cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Pool, b.Pool),
+		compareFlexible(a, b), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Pool, b.Pool),
 		cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.CapacityType, b.CapacityType),
 		a.Host.Compare(b.Host), cmp.Compare(a.DiskGiB, b.DiskGiB), cmp.Compare(len(a.Cells), len(b.Cells)),
 		slices.Compare(sortedPairs(a.Labels), sortedPairs(b.Labels)),
 		cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name),
 	)
+}
+
+// compareFlexible orders Flexible VMs after all others, large ones first: the last is
+// the one that has room left, and made smaller it stays the last.
+func compareFlexible(a, b *inflight) int {
+	flexible := isFlexible(a.InstanceType)
+	switch {
+	case flexible && isFlexible(b.InstanceType):
+		return cmp.Or(cmp.Compare(b.VCPUs, a.VCPUs), cmp.Compare(b.MemoryMiB, a.MemoryMiB))
+	case flexible:
+		return 1
+	case isFlexible(b.InstanceType):
+		return -1
+	}
+	return 0
 }
 
 func sortedPairs(labels map[string]string) []string {

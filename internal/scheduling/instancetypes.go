@@ -19,8 +19,8 @@ import (
 // where a VM of that size finds room now. A type of which a VM of the pool lives is
 // among them in any case, with an offering on the VM's host, which is unavailable
 // if nothing more fits: without it, Karpenter replaces the node as drifted, or does
-// not know its price. It returns a *ClassNotReadyError if the class is missing or
-// wrong.
+// not know its price. A Flexible one has a low price there, so that it is not replaced
+// for a little less. It returns a *ClassNotReadyError if the class is missing or wrong.
 func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
 	p, err := c.findPool(ctx, request, nodePool.Name)
 	if err != nil {
@@ -74,8 +74,14 @@ func (o *offerings) addLive(c *class, vm *fleet.VM, sizes []InstanceType, snapsh
 	for _, key := range []string{corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelArchStable, karpv1.CapacityTypeLabelKey} {
 		own.Add(scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, labels[key]))
 	}
-	if !o.types[i].Offerings.HasCompatible(own) {
-		o.types[i].Offerings = append(o.types[i].Offerings, &cloudprovider.Offering{Requirements: own, Price: size.Price})
+	offering := &cloudprovider.Offering{Requirements: own, Price: size.Price}
+	switch of := o.types[i]; {
+	case isFlexible(vm.InstanceType):
+		// Karpenter takes the first that suits for what the node costs.
+		offering.Price *= flexibleKept
+		of.Offerings = slices.Insert(of.Offerings, 0, offering)
+	case !of.Offerings.HasCompatible(own):
+		of.Offerings = append(of.Offerings, offering)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -55,10 +56,9 @@ type explainer struct {
 	views bool
 	// full is what the planner said about an offer, types what Karpenter reads of it;
 	// without a host it is of all that the class uses.
-	full    map[offer]string
-	types   map[offer]*cloudprovider.InstanceType
-	used    map[string]corev1.ResourceList
-	daemons []*corev1.Pod
+	full  map[offer]string
+	types map[offer]*cloudprovider.InstanceType
+	used  map[string]corev1.ResourceList
 }
 
 func newExplainer(ctx context.Context, s *session) (*explainer, error) {
@@ -71,8 +71,7 @@ func newExplainer(ctx context.Context, s *session) (*explainer, error) {
 		name := node.Labels()[karpv1.NodePoolLabelKey]
 		e.used[name] = resources.Merge(e.used[name], node.Capacity())
 	}
-	e.daemons, err = s.daemonPods(ctx)
-	return e, err
+	return e, nil
 }
 
 // explain names, for each NodePool, what keeps the pod from its nodes, the nearest
@@ -161,23 +160,12 @@ type demand struct {
 // demands returns the ways to meet a pod: any one of its terms of node affinity, and
 // of its volumes' places, suffices.
 func (e *explainer) demands(pod *corev1.Pod) []demand {
-	var wanted []scheduling.Requirements
-	affinity := pod.Spec.Affinity
-	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		wanted = append(wanted, scheduling.NewStrictPodRequirements(pod))
-	} else {
-		for _, term := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-			one := pod.DeepCopy()
-			one.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = []corev1.NodeSelectorTerm{term}
-			wanted = append(wanted, scheduling.NewStrictPodRequirements(one))
-		}
-	}
 	volumes := e.volumes[pod.UID]
 	if len(volumes) == 0 {
 		volumes = []scheduling.Requirements{{}}
 	}
 	var all []demand
-	for _, w := range wanted {
+	for _, w := range waysOf(pod) {
 		delete(w, labelHostChoice)
 		for _, v := range volumes {
 			all = append(all, demand{resources.RequestsForPods(pod), w, v})
@@ -236,7 +224,7 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 // fittingTypes returns the types that the requirements allow on some host of the
 // class, whatever is free there, and that are large enough for the pod.
 func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirements) ([]*InstanceType, PoolReason) {
-	daemons := e.daemonRequests(p)
+	daemons := p.daemonRequests(e.daemons)
 	requests := resources.Merge(d.requests, daemons)
 	var fit []*InstanceType
 	var nearest *cloudprovider.InstanceType
@@ -262,10 +250,18 @@ func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirement
 			asks += " and DaemonSets for " + describe(daemons, daemons)
 		}
 		return nil, PoolReason{Obstacle: ObstacleSize, Reason: fmt.Sprintf("%s; the nearest instance type, %s, leaves pods %s: "+
-			"lower the requests, or let the pool use larger types or hosts", asks, nearest.Name, describe(nearest.Allocatable(), requests))}
+			"lower the requests, or %s", asks, nearest.Name, describe(nearest.Allocatable(), requests), p.growing())}
 	}
 	slices.SortFunc(fit, compareSizes)
 	return fit, PoolReason{}
+}
+
+// growing says how nodes of the pool may become larger.
+func (p *pool) growing() string {
+	if p.class.flexible() {
+		return fmt.Sprintf("raise spec.sizing of %s %q", v1alpha1.KindProxmoxNodeClass, p.class.name)
+	}
+	return "let the pool use larger types or hosts"
 }
 
 // offered returns a type as it is offered on a host, or on all hosts of the class.
@@ -279,24 +275,6 @@ func (e *explainer) offered(p *pool, t *InstanceType, host topology.HostID) *clo
 		e.types[key] = karpenterType(p.class, t, hosts, nil)
 	}
 	return e.types[key]
-}
-
-// daemonRequests returns what DaemonSets take of each node of the pool.
-func (e *explainer) daemonRequests(p *pool) corev1.ResourceList {
-	template := p.anyHost().Spec.Template
-	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
-	offered.Add(scheduling.NewLabelRequirements(template.Labels).Values()...)
-	var on []*corev1.Pod
-	for _, pod := range e.daemons {
-		if offered.IsCompatible(scheduling.NewStrictPodRequirements(pod), scheduling.AllowUndefinedWellKnownLabels) &&
-			!slices.ContainsFunc(template.Spec.Taints, func(taint corev1.Taint) bool { return !tolerates(pod, taint) }) {
-			on = append(on, pod)
-		}
-	}
-	if len(on) == 0 {
-		return nil
-	}
-	return resources.RequestsForPods(on...)
 }
 
 // noType says which of the wants no type on any usable host meets.
@@ -320,7 +298,7 @@ func (e *explainer) noType(p *pool, d demand, wants scheduling.Requirements) str
 			if d.volumes.Has(key) {
 				who = "the pod's volumes want"
 			}
-			text := fmt.Sprintf("%s %s, but there is only %s", who, wants[key], strings.Join(slices.Sorted(slices.Values(has.Values())), ", "))
+			text := fmt.Sprintf("%s %s, but there is only %s", who, wants[key], someOf(slices.Sorted(slices.Values(has.Values()))))
 			if len(p.class.excluded) > 0 && key == corev1.LabelTopologyZone {
 				text += "; " + describeHosts(p.class.excluded)
 			}
@@ -328,6 +306,15 @@ func (e *explainer) noType(p *pool, d demand, wants scheduling.Requirements) str
 		}
 	}
 	return fmt.Sprintf("no instance type on any host meets all of %s", wants)
+}
+
+// someOf lists the first of many names.
+func someOf(names []string) string {
+	const some = 24 // more than there are default types
+	if more := len(names) - some; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:some], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // overLimit says which of the pool's limits leaves no room for the smallest type.

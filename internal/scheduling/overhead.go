@@ -36,10 +36,7 @@ type Reserved struct {
 // ReservedFor returns what the kubelet of a VM of the class must be told. Types nil
 // means DefaultInstanceTypes.
 func ReservedFor(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) Reserved {
-	if types == nil {
-		types = DefaultInstanceTypes()
-	}
-	t := typeOf(vm, types).forClass(&nc.Spec)
+	t := TypeOf(nc, vm, types)
 	r := Reserved{
 		KubeReserved: texts(t.Overhead.KubeReserved), SystemReserved: texts(t.Overhead.SystemReserved),
 		EvictionHard: map[string]string{
@@ -72,8 +69,12 @@ func ForClass(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceTyp
 }
 
 // OfferedBy returns the instance types that the class offers, as its nodes have
-// them. None are left if spec.sizing.families names no family that there is.
+// them: none if spec.sizing.families names no family that there is. Of a class whose
+// nodes are Flexible, these are sizes on which pods are packed.
 func OfferedBy(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceType {
+	if bounds, flexible := nc.Spec.Flexible(); flexible {
+		return ForClass(nc, ladder(bounds))
+	}
 	return slices.DeleteFunc(ForClass(nc, types), func(t InstanceType) bool {
 		s := nc.Spec.Sizing
 		return s != nil && len(s.Families) > 0 && !slices.Contains(s.Families, t.Family())
@@ -153,6 +154,16 @@ func overlay(m map[string]string, by map[string]v1alpha1.ReservedQuantity) {
 }
 
 func percent(n int) string { return strconv.Itoa(n) + "%" }
+
+// TypeOf returns a VM's type as nodes of the class have it. Types nil means
+// DefaultInstanceTypes.
+func TypeOf(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) InstanceType {
+	if types == nil {
+		types = DefaultInstanceTypes()
+	}
+	t := sizeOf(vm, types)
+	return t.forClass(&nc.Spec)
+}
 
 // typeOf returns a VM's type, or one made of its size if that type is no more.
 func typeOf(vm *fleet.VM, types []InstanceType) InstanceType {

@@ -21,7 +21,8 @@ func drawManifests(t *rapid.T) string {
 	limits := rapid.SampledFrom([]string{"", "", "  limits: {cpu: 20}", "  limits: {memory: 40Gi}", "  limits: {nodes: 3}"}).Draw(t, "limits")
 	pinned := strings.Replace(nodePool("pinned", "dedicated", "  weight: 10"), "requirements: []",
 		"requirements: []\n      taints: [{key: pinned, value: \"true\", effect: NoSchedule}]", 1)
-	all := classes + pinned + strings.Replace(nodePool("general", "shared", limits), "requirements: []", `requirements:
+	class := rapid.SampledFrom([]string{"shared", "flexible"}).Draw(t, "class")
+	all := classes + flexible(", maxVCPUs: 24", "") + pinned + strings.Replace(nodePool("general", class, limits), "requirements: []", `requirements:
       - {key: example.com/team, operator: In, values: [red, blue]}
 `, 1)
 	if rapid.Bool().Draw(t, "daemonset") {

@@ -48,8 +48,7 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 	if err := p.mayMake(claim.Name); err != nil {
 		return nil, err
 	}
-	r := &resolver{pool: p, claim: claim, wants: scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)}
-	return r.specs(request)
+	return newResolver(p, claim).specs(request)
 }
 
 // mayMake says why the pool gets no node for a NodeClaim. Unlike for a decision, a
@@ -90,6 +89,23 @@ type resolver struct {
 	pool  *pool
 	claim *karpv1.NodeClaim
 	wants scheduling.Requirements
+	// sizes are those that are looked at.
+	sizes []InstanceType
+}
+
+// newResolver narrows a Flexible pool to the one size that the claim needs, which is
+// not larger than those that Karpenter names. It names one only where that must be it.
+func newResolver(p *pool, claim *karpv1.NodeClaim) *resolver {
+	r := &resolver{
+		pool: p, claim: claim, sizes: p.sizes,
+		wants: scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...),
+	}
+	t, ok := p.class.shape(claim.Spec.Resources.Requests)
+	if named := r.wants.Get(corev1.LabelInstanceTypeStable); ok && p.allows(t.Name) && named.Len() != 1 {
+		delete(r.wants, corev1.LabelInstanceTypeStable)
+		r.sizes = []InstanceType{t}
+	}
+	return r
 }
 
 // candidate is a type that suits the claim on some hosts, whether or not they
@@ -133,7 +149,7 @@ func (r *resolver) specs(request Request) ([]fleet.Spec, error) {
 // candidates returns the types that meet the claim's requirements on some host and
 // are large enough, the cheapest first.
 func (r *resolver) candidates() []candidate {
-	sizes := r.pool.sizes
+	sizes := r.sizes
 	var found []candidate
 	for i := range sizes {
 		it := karpenterType(r.pool.class, &sizes[i], r.pool.class.hosts, nil)

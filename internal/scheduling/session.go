@@ -33,6 +33,8 @@ type session struct {
 	pods    [phases][]*corev1.Pod
 	invalid []Refusal
 	volumes map[types.UID][]scheduling.Requirements
+	// daemons are the DaemonSets' pods. Karpenter gets copies, for it changes them.
+	daemons []*corev1.Pod
 
 	// added are the VMs that this decision makes so far.
 	added []*inflight
@@ -66,7 +68,16 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 		return nil, err
 	}
 	s.newPlan()
-	return s, s.readPods(ctx)
+	if err := s.readPods(ctx); err != nil {
+		return nil, err
+	}
+	if s.daemons, err = s.daemonPods(ctx); err != nil {
+		return nil, err
+	}
+	for _, p := range s.pools {
+		p.offerExact(slices.Concat(s.pods[:]...), s.daemons)
+	}
+	return s, nil
 }
 
 const (
@@ -151,13 +162,23 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 			continue
 		}
 		if len(sol.claims) == 0 {
-			if sol, err = s.trim(ctx, sol); err != nil {
-				return nil, err
-			}
-			return s.decision(ctx, sol)
+			return s.finish(ctx, sol)
 		}
 		s.place(sol)
 	}
+}
+
+// finish makes a decision of the last solution: with fewer new VMs, and smaller ones,
+// where these suffice.
+func (s *session) finish(ctx context.Context, sol *solution) (*Decision, error) {
+	sol, err := s.trim(ctx, sol)
+	if err != nil {
+		return nil, err
+	}
+	if sol, err = s.shape(ctx, sol); err != nil {
+		return nil, err
+	}
+	return s.decision(ctx, sol)
 }
 
 // asked returns the number of pods that may get a place.

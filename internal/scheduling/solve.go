@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -19,7 +18,6 @@ import (
 	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/utils/daemonset"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -143,26 +141,6 @@ func karpenterOptions(ctx context.Context) []karpscheduling.Options {
 		opts = append(opts, karpscheduling.IgnorePreferences)
 	}
 	return opts
-}
-
-// daemonPods returns a pod for each DaemonSet, as its nodes will run it.
-func (s *session) daemonPods(ctx context.Context) ([]*corev1.Pod, error) {
-	var sets appsv1.DaemonSetList
-	if err := s.client.List(ctx, &sets); err != nil {
-		return nil, fmt.Errorf("listing daemonsets: %w", err)
-	}
-	var pods []*corev1.Pod
-	for i := range sets.Items {
-		pod := s.world.state.GetDaemonSetPod(&sets.Items[i])
-		if pod == nil {
-			pods = append(pods, daemonset.PodForDaemonSet(&sets.Items[i]))
-			continue
-		}
-		// The controller has replaced the required node affinity by the node's name.
-		pod.Spec.Affinity = sets.Items[i].Spec.Template.Spec.Affinity.DeepCopy()
-		pods = append(pods, pod)
-	}
-	return pods, nil
 }
 
 // read takes from a phase's results what is needed and checks that no pod is missing.

@@ -66,18 +66,19 @@ func DefaultInstanceTypes() []InstanceType {
 			factor int
 		}{{"c1", 2}, {"t1", 3}, {"s1", 4}, {"m1", 8}} {
 			memoryGiB := int64(vcpus * family.factor)
-			types = append(types, InstanceType{
-				Name:         fmt.Sprintf("%s.%dVCPU-%dGB", family.name, vcpus, memoryGiB),
-				CapacityType: karpv1.CapacityTypeOnDemand,
-				VCPUs:        vcpus,
-				MemoryMiB:    memoryGiB * 1024,
-				Pods:         defaultPods(memoryGiB),
-				Overhead:     defaultOverhead(vcpus, memoryGiB),
-				Price:        price(vcpus, memoryGiB*1024, karpv1.CapacityTypeOnDemand),
-			})
+			types = append(types, newType(fmt.Sprintf("%s.%dVCPU-%dGB", family.name, vcpus, memoryGiB), vcpus, memoryGiB*1024))
 		}
 	}
 	return types
+}
+
+// newType returns a type with what its size calls for.
+func newType(name string, vcpus int, memoryMiB int64) InstanceType {
+	return InstanceType{
+		Name: name, CapacityType: karpv1.CapacityTypeOnDemand, VCPUs: vcpus, MemoryMiB: memoryMiB,
+		Pods: defaultPods(memoryMiB / 1024), Overhead: defaultOverhead(vcpus, memoryMiB/1024),
+		Price: price(vcpus, memoryMiB, karpv1.CapacityTypeOnDemand),
+	}
 }
 
 func defaultPods(memoryGiB int64) int64 {
@@ -201,6 +202,9 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 	}
 	if len(f.Offerings) > 0 {
 		return InstanceType{}, errors.New("offerings are not read: hosts are known by the topology; remove them")
+	}
+	if isFlexible(f.Name) {
+		return InstanceType{}, fmt.Errorf("family %s is that of Flexible sizing: choose another", flexibleFamily)
 	}
 	t := InstanceType{Name: f.Name, CapacityType: f.CapacityType}
 	if t.CapacityType == "" {
