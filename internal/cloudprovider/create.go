@@ -181,7 +181,7 @@ func (c *CloudProvider) launchedOf(ctx context.Context, claim *karpv1.NodeClaim,
 	if err != nil {
 		return nil, fmt.Errorf("reading Proxmox: %w", err)
 	}
-	created := scheduling.Launched(vm, c.types(class))
+	created := scheduling.Launched(vm, c.types(&vm, class))
 	created.Labels[corev1.LabelArchStable] = scheduling.Arch(snapshot, vm.Host)
 	created.CreationTimestamp = claim.CreationTimestamp
 	created.Spec = *claim.Spec.DeepCopy()
@@ -192,14 +192,10 @@ func (c *CloudProvider) launchedOf(ctx context.Context, claim *karpv1.NodeClaim,
 	return created, nil
 }
 
-// types returns the instance types as nodes of a class have them.
-func (c *CloudProvider) types(class *v1alpha1.ProxmoxNodeClass) []scheduling.InstanceType {
-	types := c.config.Types
-	if types == nil {
-		types = scheduling.DefaultInstanceTypes()
-	}
+// types returns a VM's type as nodes of its class have it, or all types if that is gone.
+func (c *CloudProvider) types(vm *fleet.VM, class *v1alpha1.ProxmoxNodeClass) []scheduling.InstanceType {
 	if class == nil {
-		return types
+		return c.config.Types
 	}
-	return scheduling.ForClass(class, types)
+	return []scheduling.InstanceType{scheduling.TypeOf(class, vm, c.config.Types)}
 }
