@@ -186,6 +186,20 @@ func holds(nc *v1alpha1.ProxmoxNodeClass, vcpus int, memoryMiB int64, needed cor
 	return resources.Fits(needed, node.Status.Allocatable)
 }
 
+// The example makes one node of what its pods need.
+func TestFlexibleExample(t *testing.T) {
+	objects, err := scheduling.Load([]string{"../../examples/flexible"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := oneHost(8, 64)
+	hosts.Hosts[0].Templates[0].Name = "debian-13-k8s"
+	d := decide(t, scheduling.FromObjects(objects), hosts)
+	if len(d.New) != 1 || d.New[0].Spec.InstanceType != "flex.5VCPU-16GB" || d.Placed != 3 {
+		t.Errorf("decided %+v", d)
+	}
+}
+
 // busy is a host of 16 threads and 30 GiB, of which a guest has some.
 func busy(vcpus int, memoryGiB int64) *topology.Snapshot {
 	s := oneHost(8, 30)
