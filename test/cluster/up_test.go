@@ -38,7 +38,8 @@ func spread(pod *corev1.Pod) {
 
 // TestUpAndDown takes 20 pods from nothing to running on three hosts, and back.
 func TestUpAndDown(t *testing.T) {
-	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
+	// On a busy machine it takes more than a second until all pods are there.
+	w := newWorld(t, worldConfig{hosts: threeHosts(t), args: []string{"--batch-idle-duration=5s", "--batch-max-duration=30s"}})
 	w.start()
 	w.classAndPool("workers", "  placement: {policy: Dedicated, pinWith: HostAgent}", "")
 	w.pods("web", 20, "900m", "1Gi", spread)
