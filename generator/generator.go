@@ -91,6 +91,9 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	return files, nil
 }
 
+// Ignored returns what a fleet's .gitignore holds, if nobody else writes in it.
+func Ignored() []byte { return []byte(ignored) }
+
 // ignored keeps what numaform and the engine leave beside the files out of git.
 const ignored = `.numaform/
 .terraform/

@@ -233,6 +233,9 @@ func (g *Git) with(f func(*worktree) error) error {
 		if err != nil {
 			return g.scrub(fmt.Errorf("opening the working copy %s: %w", g.config.Dir, err))
 		}
+		if err := g.exclude(); err != nil {
+			return err
+		}
 		if err := g.fleet.resume(); err != nil {
 			return err
 		}

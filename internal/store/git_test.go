@@ -147,6 +147,26 @@ func TestGitRevert(t *testing.T) {
 	wantClean(t, dir)
 }
 
+// TestGitRevertOfTheFirst takes the fleet's .gitignore away with the first commit, and
+// neither state nor plan is there to be committed then.
+func TestGitRevertOfTheFirst(t *testing.T) {
+	t.Parallel()
+	for _, subdir := range []string{"", "clusters/prod"} {
+		dir := t.TempDir()
+		g := openGit(t, store.GitConfig{Dir: dir, Remote: bare(t), Subdir: subdir})
+		begin(t, g, wanted(), changed(0, 2000, 2001))
+		for _, name := range []string{"r/pve-1/terraform.tfstate", "r/pve-1/.terraform/provider", store.PrivateDir + "/work/plan"} {
+			put(t, filepath.Join(dir, filepath.FromSlash(subdir)), name, "secret")
+		}
+		put(t, dir, "elsewhere/terraform.tfstate", "not of the fleet")
+		run(t, dir, "revert", "--no-edit", "HEAD")
+		want := map[string]string{"": "", "clusters/prod": "?? elsewhere/"}[subdir]
+		if got := run(t, dir, "status", "--porcelain", "--untracked-files=normal"); got != want {
+			t.Errorf("in %q git would add %q, want %q", subdir, got, want)
+		}
+	}
+}
+
 // TestGitByHand has a person edit the working copy and not commit.
 func TestGitByHand(t *testing.T) {
 	t.Parallel()
