@@ -9,6 +9,7 @@ DEMO ?= NUMAFORM_ENGINE_PLUGIN_DIR=$(CURDIR)/$(TOOLS)/plugins go run ./examples/
 DEMO_CLUSTER ?= NUMAFORM_ENGINE_PLUGIN_DIR=$(CURDIR)/$(TOOLS)/plugins go run ./examples/demo-cluster
 PKG ?= ./...
 BENCH ?= .
+FUZZTIME ?= 60s
 TESTFLAGS ?=
 TEST_TIMEOUT ?= 40m
 
@@ -169,6 +170,14 @@ vet:
 .PHONY: bench
 bench: $(PROVIDER) engine ## run the benchmarks, BENCH=regexp to choose
 	go test -p 1 -timeout 90m -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+
+# Minimizing an input that is merely new would take the whole time of large packages.
+.PHONY: fuzz
+fuzz: ## fuzz every parser, one after another, FUZZTIME each
+	@git grep -oE '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's|/[^/]*:func | |' | while read -r dir name; do \
+		echo "$$name ($$dir)"; \
+		go test -vet=off -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "./$$dir" || exit 1; \
+	done
 
 .PHONY: provider
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/

@@ -121,7 +121,20 @@ func all(m *topology.Machine) topology.CPUSet {
 	return topology.CPUs(ids...)
 }
 
+// FuzzParseLscpu reads any text as what the API tells of a host, and prints as a file
+// what it understood.
 func FuzzParseLscpu(f *testing.F) {
+	archives, err := filepath.Glob("testdata/lscpu/*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range archives {
+		archive, err := txtar.ParseFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(archive.Files[0].Data))
+	}
 	f.Add("# lscpu\nArchitecture: x86_64\nOn-line CPU(s) list: 0-3\nNUMA node(s): 1\nNUMA node0 CPU(s): 0-3\n")
 	f.Add("Architecture: x86_64\nOn-line CPU(s) list: 0\nL3: 1 MiB (1 instance)\n")
 	f.Add("Architecture:\xfd\nOn-line CPU(s) list:0")

@@ -115,7 +115,9 @@ func validateSizing(spec *ProxmoxNodeClassSpec, report reporter) {
 	if s == nil {
 		return
 	}
-	validateNames("sizing.families", s.Families, `^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$`, 32, report)
+	validateNames("sizing.families", s.Families, names{
+		`^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$`, "what stands before the point in the names of instance types, such as c1", 32,
+	}, report)
 	if !slices.Contains([]SizingPolicy{"", SizingTypes, SizingFlexible}, s.Policy) {
 		report("sizing.policy", "%q is not a policy: write Types or Flexible", s.Policy)
 		return

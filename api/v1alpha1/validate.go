@@ -25,15 +25,17 @@ func (in *ProxmoxNodeClass) Validate() error {
 	validatePlacement(spec.Placement, report)
 	validateSize(spec, report)
 	validateNetworks(spec.Networks, report)
-	validateNames("tags", spec.Tags, tagPattern, 10, report)
-	validateNames("securityGroups", spec.SecurityGroups, `^[A-Za-z][A-Za-z0-9_-]{1,17}$`, 10, report)
+	validateNames("tags", spec.Tags, tags(), report)
+	validateNames("securityGroups", spec.SecurityGroups, names{
+		`^[A-Za-z][A-Za-z0-9_-]{1,17}$`, "2 to 18 of A-Z, a-z, 0-9, _ and -, the first a letter, as Proxmox does", 10,
+	}, report)
 	validateMetadata(&spec.Metadata, report)
 	validateKubelet(spec.Kubelet, report)
 	if ttl := spec.TokenTTL; ttl != nil && (ttl.Duration < 5*time.Minute || ttl.Duration > 24*time.Hour) {
 		report("tokenTTL", "%s is not from 5m to 24h", ttl.Duration)
 	}
 	if spec.Pool != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]{0,127}$`).MatchString(spec.Pool) {
-		report("pool", "%q is not a name of a Proxmox resource pool", spec.Pool)
+		report("pool", "%q is not a name of a Proxmox resource pool: want A-Z, a-z, 0-9, _, ., - and /, the first a letter or digit", spec.Pool)
 	}
 	if spec.CPUType != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`).MatchString(spec.CPUType) {
 		report("cpuType", "%q is not a CPU model: write one such as host or x86-64-v2-AES", spec.CPUType)
@@ -46,10 +48,17 @@ func (in *ProxmoxNodeClass) Validate() error {
 
 type reporter func(field, format string, args ...any)
 
-const (
-	tagPattern     = `^[a-z0-9_][a-z0-9_.+-]{0,63}$`
-	storagePattern = `^[A-Za-z][A-Za-z0-9_.-]{0,63}$`
-)
+const storagePattern = `^[A-Za-z][A-Za-z0-9_.-]{0,63}$`
+
+// names says what each text of a list must be, and how many there may be.
+type names struct {
+	pattern, want string
+	most          int
+}
+
+func tags() names {
+	return names{`^[a-z0-9_][a-z0-9_.+-]{0,63}$`, "1 to 64 of a-z, 0-9, _, ., + and -, the first a letter, a digit or _, as Proxmox keeps tags", 10}
+}
 
 func validateTemplate(ref *TemplateReference, report reporter) {
 	if ref.Name == "" && len(ref.Tags) == 0 && ref.VMID == 0 {
@@ -61,7 +70,7 @@ func validateTemplate(ref *TemplateReference, report reporter) {
 	if ref.VMID != 0 && (ref.VMID < 100 || ref.VMID > 999999999) {
 		report("template.vmid", "%d is not a VMID: write 100 to 999999999", ref.VMID)
 	}
-	validateNames("template.tags", ref.Tags, tagPattern, 10, report)
+	validateNames("template.tags", ref.Tags, tags(), report)
 }
 
 func validateSize(spec *ProxmoxNodeClassSpec, report reporter) {
@@ -95,7 +104,7 @@ func validateMetadata(m *Metadata, report reporter) {
 		report("metadata.templatesRef", "type agent needs it: a Secret whose key join-command is the script that the guest agent runs")
 	}
 	if m.Storage != "" && !regexp.MustCompile(storagePattern).MatchString(m.Storage) {
-		report("metadata.storage", "%q is not a storage's name", m.Storage)
+		report("metadata.storage", "%q is not a storage's name: pvesm status lists them", m.Storage)
 	}
 	validateSecret("metadata.templatesRef", m.TemplatesRef, report)
 	validateSecret("metadata.valuesRef", m.ValuesRef, report)
@@ -116,7 +125,7 @@ func validateSecret(field string, ref *SecretReference, report reporter) {
 func validateHosts(spec *ProxmoxNodeClassSpec, report reporter) {
 	name := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
 	if spec.Region != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`).MatchString(spec.Region) {
-		report("region", "%q is not a region's name", spec.Region)
+		report("region", "%q is not a region's name: want the region of a cluster in numaform.yaml", spec.Region)
 	}
 	seen := map[string]bool{}
 	for i, host := range spec.Hosts {
@@ -154,7 +163,7 @@ func validateDisk(spec *ProxmoxNodeClassSpec, report reporter) {
 		report("bootDevice.size", "%v", err)
 	}
 	if name := spec.BootDevice.Storage; name != "" && !regexp.MustCompile(storagePattern).MatchString(name) {
-		report("bootDevice.storage", "%q is not a storage's name", name)
+		report("bootDevice.storage", "%q is not a storage's name: pvesm status lists them", name)
 	}
 	if spec.Clone == CloneLinked && spec.BootDevice.Storage != "" {
 		report("bootDevice.storage", "a linked clone stays on its template's storage: remove this, or write clone: full")
@@ -245,16 +254,16 @@ func validateNetworks(networks []Network, report reporter) {
 	}
 }
 
-func validateNames(field string, names []string, pattern string, most int, report reporter) {
-	if len(names) > most {
-		report(field, "has %d entries: %d are allowed", len(names), most)
+func validateNames(field string, list []string, wanted names, report reporter) {
+	if len(list) > wanted.most {
+		report(field, "has %d entries: %d are allowed", len(list), wanted.most)
 	}
-	re := regexp.MustCompile(pattern)
-	for i, name := range names {
+	re := regexp.MustCompile(wanted.pattern)
+	for i, name := range list {
 		if !re.MatchString(name) {
-			report(fmt.Sprintf("%s[%d]", field, i), "%q does not match %s", name, pattern)
+			report(fmt.Sprintf("%s[%d]", field, i), "%q: want %s", name, wanted.want)
 		}
-		if slices.Index(names, name) < i {
+		if slices.Index(list, name) < i {
 			report(fmt.Sprintf("%s[%d]", field, i), "%q is listed twice", name)
 		}
 	}

@@ -31,8 +31,9 @@ func validateKubelet(k *KubeletConfiguration, report reporter) {
 	validateImageGC(k, report)
 	validateQuotaPeriod(k, report)
 	validateShutdown(k, report)
-	validateNames("kubelet.allowedUnsafeSysctls", k.AllowedUnsafeSysctls,
-		`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*([./]?\*)?$`, 64, report)
+	validateNames("kubelet.allowedUnsafeSysctls", k.AllowedUnsafeSysctls, names{
+		`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*([./]?\*)?$`, "a sysctl such as net.core.somaxconn, or net.core.*", 64,
+	}, report)
 	if len(k.ClusterDNS) > 3 {
 		report("kubelet.clusterDNS", "has %d entries: 3 are allowed", len(k.ClusterDNS))
 	}

@@ -3,7 +3,9 @@ package scheduling
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -113,13 +115,42 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 		c.leastGiB = max(c.leastGiB, from.DiskGiB)
 	}
 	if len(c.hosts) == 0 && len(c.excluded) == 0 {
-		text := "no host of Proxmox is in its spec.region and spec.hosts: correct them"
+		text := nowhere(&nc.Spec, snapshot)
 		c.problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, c.name, text)
 		c.findings = []Finding{{v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostUnknown, text}}
 		return
 	}
 	c.findings = c.judge(faults)
 }
+
+// nowhere says why a class allows no host at all.
+func nowhere(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) string {
+	regions := map[string]bool{}
+	for _, region := range snapshot.Regions {
+		regions[string(region.Name)] = true
+	}
+	var hosts []string
+	for i := range snapshot.Hosts {
+		if id := snapshot.Hosts[i].ID(); spec.Region == "" || spec.Region == string(id.Region) {
+			hosts = append(hosts, id.String())
+		}
+		regions[string(snapshot.Hosts[i].Region)] = true
+	}
+	text := "no host of Proxmox is in its spec.region and spec.hosts: "
+	switch {
+	case spec.Region != "" && !regions[spec.Region]:
+		return text + fmt.Sprintf("spec.region is %q: want one of %s", spec.Region, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
+	case len(hosts) == 0:
+		return text + "none can be read now: numaform doctor says why"
+	}
+	if more := len(hosts) - mostHosts; more > 0 {
+		hosts = append(hosts[:mostHosts], fmt.Sprintf("%d more", more))
+	}
+	return text + fmt.Sprintf("spec.hosts is %s: want some of %s", strings.Join(spec.Hosts, ", "), strings.Join(hosts, ", "))
+}
+
+// mostHosts is how many hosts a message names.
+const mostHosts = 8
 
 // disk returns the size of the boot disk of a VM of that type.
 func (c *class) disk(t *InstanceType) int64 {

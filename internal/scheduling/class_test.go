@@ -83,8 +83,8 @@ func TestWhyNoHostIsUsed(t *testing.T) {
 			name: "resource pool", class: "template: {name: debian}\n  pool: k8s",
 			change: func(s *topology.Snapshot) { s.Regions[0].Pools = []string{"other"} }, want: `has no resource pool "k8s"`,
 		},
-		{name: "allow list", class: "template: {name: debian}\n  hosts: [pve-9]", want: "no host of Proxmox is in its spec.region and spec.hosts"},
-		{name: "region", class: "template: {name: debian}\n  region: other", want: "no host of Proxmox is in its spec.region and spec.hosts"},
+		{name: "allow list", class: "template: {name: debian}\n  hosts: [pve-9]", want: "no host of Proxmox is in its spec.region and spec.hosts: spec.hosts is pve-9: want some of lab/solo"},
+		{name: "region", class: "template: {name: debian}\n  region: other", want: `spec.region is "other": want one of lab`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

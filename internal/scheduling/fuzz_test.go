@@ -25,13 +25,17 @@ func FuzzManifests(f *testing.F) {
 	f.Add([]byte("apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}\n"))
 	f.Add([]byte("---\n---\n# nothing\n"))
 	f.Add([]byte("apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: 'a\"${b}'}\n"))
+	decode, err := scheduling.NewDecode()
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		first, err := scheduling.Decode(text)
+		first, err := decode(text)
 		if err != nil {
 			return
 		}
 		once := printed(t, first)
-		second, err := scheduling.Decode(once)
+		second, err := decode(once)
 		if err != nil {
 			t.Fatalf("printed, it is refused: %v\n%s", err, once)
 		}

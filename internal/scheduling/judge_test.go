@@ -94,7 +94,7 @@ func TestJudge(t *testing.T) {
 		},
 		{
 			name: "unknown host", spec: `{template: {tags: [new]}, hosts: [pve-9]}`,
-			want: finding("PlacementReady", "HostUnknown", "no host of Proxmox is in its spec.region and spec.hosts: correct them"),
+			want: finding("PlacementReady", "HostUnknown", "no host of Proxmox is in its spec.region and spec.hosts: spec.hosts is pve-9: want some of lab/epyc, lab/ryzen, lab/xeon"),
 		},
 		{
 			name: "hosts that are down", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], metadata: {type: cdrom}}`, excluded: "is offline",

@@ -99,7 +99,7 @@ func findFiles(paths []string) ([]string, error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("reading manifests: %w", err)
+			return nil, fmt.Errorf("reading manifests: %w: name a file or directory of manifests with -f", err)
 		}
 		if !info.IsDir() {
 			files = append(files, path)
@@ -126,15 +126,30 @@ func filesBelow(dir string) (files []string, err error) {
 	}
 	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		// Kubernetes keeps the files of a mounted ConfigMap in hidden directories, too.
-		if err == nil && entry.IsDir() && name != root && strings.HasPrefix(entry.Name(), ".") {
+		hidden := name != root && strings.HasPrefix(entry.Name(), ".")
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && hidden:
 			return fs.SkipDir
-		}
-		if err == nil && !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+		case entry.IsDir():
+			return nil
+		case slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)):
 			files = append(files, name)
+		case !hidden && leadsToDir(name, entry):
+			return fmt.Errorf("%s is a link to a directory, which is not followed: name it with a -f of its own, or move it out", name)
 		}
-		return err
+		return nil
 	})
 	return files, err
+}
+
+func leadsToDir(name string, entry fs.DirEntry) bool {
+	if entry.Type()&fs.ModeSymlink == 0 {
+		return false
+	}
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
 }
 
 func decodeAll(scheme *runtime.Scheme, file string, data []byte) ([]client.Object, error) {
