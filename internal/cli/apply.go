@@ -114,6 +114,9 @@ func change(ctx context.Context, process Process, o *options, decide proposer) e
 // dryRun decides, plans, judges and prints, and changes nothing.
 func dryRun(ctx context.Context, process Process, o *options, decide proposer) error {
 	p, err := decide(ctx, process, o)
+	if err == nil {
+		err = p.checkJoins(ctx)
+	}
 	if err != nil {
 		return err
 	}

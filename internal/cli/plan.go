@@ -43,6 +43,9 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 	if err != nil {
 		return false, err
 	}
+	if err := p.checkJoins(ctx); err != nil && !errors.As(err, &p.unjoined) {
+		return false, err
+	}
 	if o.out != "" {
 		if err := writeOut(ctx, o.out, p.change.AfterFiles); err != nil {
 			return false, err
@@ -80,6 +83,8 @@ type proposal struct {
 	decision *scheduling.Decision // nil for a removal
 	change   *scaler.Change
 	shards   []scaler.ShardPlan // nil without an engine
+	// unjoined is why an apply would refuse the change, or nil.
+	unjoined *UnjoinedError
 }
 
 // propose decides which VMs are needed and where, and renders them.

@@ -65,6 +65,9 @@ type shardReport struct {
 
 func (p *proposal) report() report {
 	r := report{VMs: []vmReport{}, Files: []fileReport{}, Warnings: p.change.Warnings()}
+	if p.unjoined != nil {
+		r.Warnings = append(r.Warnings, "numaform controller makes these nodes, and numaform apply refuses to: "+p.unjoined.reason())
+	}
 	if d := p.decision; d != nil {
 		r.Pods = &podsReport{Asked: d.Asked, Placed: d.Placed, Refused: len(d.Refused)}
 		for _, refusal := range d.Refused {

@@ -16,13 +16,16 @@ type UnjoinedError struct {
 	Metadata  v1alpha1.MetadataType
 }
 
-func (e *UnjoinedError) Error() string {
+func (e *UnjoinedError) Error() string { return e.reason() + "; nothing was changed" }
+
+// reason is the error without what became of the change.
+func (e *UnjoinedError) reason() string {
 	needs := "such seeds are made"
 	if e.Metadata == v1alpha1.MetadataAgent {
 		needs = "such join commands are run"
 	}
 	return fmt.Sprintf("vm %s: ProxmoxNodeClass %s has metadata of type %s, and %s by numaform controller only: "+
-		"let the controller make its nodes, or set metadata: {type: none} and have the template bring all that a node joins with; nothing was changed",
+		"let the controller make its nodes, or set metadata: {type: none} and have the template bring all that a node joins with",
 		e.VM, e.Class, e.Metadata, needs)
 }
 

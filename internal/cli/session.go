@@ -207,8 +207,9 @@ func live(ctx context.Context, process Process, config *operator.Config, regions
 	return snapshot, unread, nil
 }
 
-// standIn puts the hosts of the fleet's VMs that could not be read into the snapshot.
-// They are not known to be down: what Kubernetes says of their Nodes holds.
+// standIn puts the hosts of the fleet's VMs that could not be read into the snapshot,
+// with these VMs. They are not known to be down: what Kubernetes says of their Nodes
+// holds, and those without a Node are on their way.
 func (s *session) standIn(ctx context.Context) error {
 	if len(s.unread) == 0 {
 		return nil
@@ -217,14 +218,23 @@ func (s *session) standIn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, vm := range current.VMs {
-		i := slices.IndexFunc(s.unread, func(u operator.Unread) bool { return u.Region == vm.Host.Region })
-		if i >= 0 && s.snapshot.Host(vm.Host) == nil {
-			s.snapshot.Hosts = append(s.snapshot.Hosts, topology.Host{
-				Region: vm.Host.Region, Name: vm.Host.Host, Online: true, Problem: "its region cannot be read now",
+	var standIns []topology.Host
+	for _, shard := range current.Shards() {
+		unread := slices.ContainsFunc(s.unread, func(u operator.Unread) bool { return u.Region == shard.Region })
+		vms := vmsOn(&current, shard)
+		if !unread || len(vms) == 0 || s.snapshot.Host(shard) != nil {
+			continue
+		}
+		host := topology.Host{Region: shard.Region, Name: shard.Host, Online: true, Problem: "its region cannot be read now"}
+		for _, vm := range vms {
+			host.Guests = append(host.Guests, topology.Guest{
+				VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB,
+				ClusterID: s.config.ClusterID, Key: string(vm.Key),
 			})
 		}
+		standIns = append(standIns, host)
 	}
+	s.snapshot.Hosts = append(s.snapshot.Hosts, standIns...)
 	slices.SortFunc(s.snapshot.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	return nil
 }

@@ -86,7 +86,9 @@ func newKept(vm fleet.VM, s *session, l *locator) *inflight {
 	kept := newInflight(vm, s.pools, s.sizes)
 	kept.absent = absent
 	kept.online = l.online[host]
-	if !runs {
+	// Of a host, or a whole region, that cannot be read for a while, nobody knows that it
+	// is down: a VM that was seen there is on its way as before.
+	if !runs && !(kept.online && slices.Contains(l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}], host)) {
 		kept.lost = true
 		closeClaim(kept.claim)
 	}

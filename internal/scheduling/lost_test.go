@@ -153,7 +153,13 @@ func TestNodesThatFailedTakeNoPods(t *testing.T) {
 func TestVMsOnHostsThatDoNotRunTakeNoPods(t *testing.T) {
 	old := 24 * time.Hour
 	problem := change(func(h *topology.Host) { h.Problem = "cannot be read" })
+	unread := change(func(h *topology.Host) { h.Problem, h.Guests = "its region cannot be read now", guestOf("key-2000") })
+	down := change(func(h *topology.Host) { h.Online, h.Guests = false, guestOf("key-2000") })
 	tests := []lostTest{
+		{name: "without a Node, seen on a host that cannot be read", snapshot: unread, want: inFlight()},
+		{name: "with a NodeClaim, seen on a host that cannot be read", snapshot: unread, manifests: []string{fmt.Sprintf(claim2000, claimStatus)}, want: outcome{Existing: []string{"general-2000 1"}}},
+		{name: "not ready, seen on a host that cannot be read", snapshot: unread, manifests: []string{nodeSince(old, "", notReady)}, want: another()},
+		{name: "without a Node, seen on a host that is down", snapshot: down, want: another()},
 		{name: "without a Node", want: inFlight()},
 		{name: "without a Node, offline", snapshot: offline(), want: another()},
 		{name: "without a Node, vanished", snapshot: vanished(), want: another()},
