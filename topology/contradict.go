@@ -6,6 +6,10 @@ import (
 	"strings"
 )
 
+// Published is how warnings call a topology of SourceAgent. Whoever read it knows where
+// it stood.
+const Published = "the topology that is published in Proxmox"
+
 // again is how a source that does not fit is mended.
 const again = "run `numaform topology collect` on the host again"
 
@@ -61,15 +65,35 @@ func (m *Machine) contradictsReport(live *Machine) string {
 	case m.Model != "" && live.Model != "" && !slices.Equal(strings.Fields(m.Model), strings.Fields(live.Model)):
 		return fmt.Sprintf("it is of an %s, but the host has an %s", quote(m.Model), quote(live.Model))
 	default:
+		return m.contradictsThreads(live.Threads)
+	}
+}
+
+// contradictsThreads says how the cores that are listed differ from what the host
+// counts. Who says that each CPU is a core of its own would have siblings given to two.
+func (m *Machine) contradictsThreads(live Threads) string {
+	if live.PerCore == 0 {
 		return ""
 	}
+	most := 0
+	for _, core := range m.Cores() {
+		size := core.CPUs.Size()
+		if live.Even && size != live.PerCore {
+			return fmt.Sprintf("it lists CPUs %s as a whole core, but the host's cores have %d threads", core.CPUs, live.PerCore)
+		}
+		most = max(most, size)
+	}
+	if m.SiblingsKnown() && most != live.PerCore {
+		return fmt.Sprintf("it lists cores of at most %d threads, but the host has such of %d", most, live.PerCore)
+	}
+	return ""
 }
 
 // contradictsCounts is for hosts whose report cannot be read.
 func (m *Machine) contradictsCounts(live *Machine) string {
 	listed, has := m.OnlineCPUs().Size(), live.OnlineCPUs().Size()
 	if listed == has {
-		return ""
+		return m.contradictsThreads(live.Threads)
 	}
 	return fmt.Sprintf("it lists %d CPUs, but Proxmox counts %d", listed, has)
 }
@@ -78,7 +102,7 @@ func (m *Machine) contradictsCounts(live *Machine) string {
 func (s Source) name() string {
 	switch s {
 	case SourceAgent:
-		return "the topology that is published in Proxmox"
+		return Published
 	case SourceCollected:
 		return "the collected file under machines"
 	case SourceCapacity:

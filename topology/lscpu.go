@@ -183,6 +183,9 @@ func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 func (b lscpuBlock) setCores(m *Machine, online int) {
 	sockets := b.number("Socket(s)")
 	threads, cores := b.number("Thread(s) per core"), b.number("Core(s) per socket")
+	if threads > 1 { // 1 may be what a division left
+		m.Threads = Threads{PerCore: threads, Even: threads*cores*sockets == online}
+	}
 	for i := range m.CPUs {
 		cpu := &m.CPUs[i]
 		if cpu.Online && sockets == 1 {

@@ -154,7 +154,7 @@ func FuzzParseLscpu(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q prints as %s: %v", text, printed, err)
 		}
-		again.Sources = m.Sources
+		again.Sources, again.Threads = m.Sources, m.Threads
 		if diff := cmp.Diff(m, again); diff != "" {
 			t.Fatalf("%q prints as %s, which is another machine:\n%s", text, printed, diff)
 		}

@@ -50,6 +50,9 @@ func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine
 		return m
 	}
 	m.NUMANodes = []NUMANode{{ID: 0, MemoryMiB: Unknown}}
+	if cores > 0 && cpus > cores && cpus%cores == 0 {
+		m.Threads = Threads{PerCore: cpus / cores, Even: true}
+	}
 	m = m.WithSource(SourceStatus)
 	m.Sources[FactNUMA] = SourceAssumed
 	return m

@@ -118,6 +118,27 @@ func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
 			},
 		},
 		{
+			"cores have more threads", func() topology.Machine {
+				m := asReport(collected)
+				m.Threads = topology.Threads{PerCore: 4, Even: true}
+				return m
+			},
+			"the collected file under machines is not used: it lists CPUs 0,16 as a whole core, but the host's cores have 4 threads",
+			func(m *topology.Machine) bool { return !m.SiblingsKnown() && m.Threads == topology.Threads{} },
+		},
+		{
+			"some cores have more threads", func() topology.Machine {
+				m := asReport(collected)
+				m.Threads = topology.Threads{PerCore: 4}
+				return m
+			},
+			"it lists cores of at most 2 threads, but the host has such of 4", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
+		},
+		{
+			"Proxmox counts fewer cores", func() topology.Machine { return topology.FromCounts("", 2, 8, 32, 0) },
+			"it lists CPUs 0,16 as a whole core, but the host's cores have 4 threads", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
+		},
+		{
 			"CPUs are fewer", func() topology.Machine { return topology.FromCounts("", 2, 8, 16, 0) },
 			"the collected file under machines is not used: it lists 32 CPUs, but Proxmox counts 16",
 			func(m *topology.Machine) bool { return !m.SiblingsKnown() && len(m.CPUs) == 16 },

@@ -77,6 +77,9 @@ type Host struct {
 	// Warnings are about sources that could not be read, or that contradict the host or
 	// each other; the host is usable.
 	Warnings []string `json:"warnings,omitempty"`
+	// MachineWarnings are those of the Warnings that came with the Machine, and hold until
+	// it is read again.
+	MachineWarnings []string `json:"-"`
 
 	Machine
 
@@ -105,6 +108,17 @@ type Machine struct {
 	// Sources says where each kind of fact was read; a missing key means that
 	// the fact is unknown.
 	Sources map[Fact]Source `json:"sources,omitempty"`
+	// Threads is what a live source counts without telling which CPUs are siblings. It is
+	// there to be compared, and of no use once sources are merged.
+	Threads Threads `json:"-"`
+}
+
+// Threads is how many threads cores have.
+type Threads struct {
+	// PerCore is that of the cores with the most; 0 means unknown.
+	PerCore int
+	// Even is set if all cores have as many.
+	Even bool
 }
 
 // Fact is a kind of fact about a machine.

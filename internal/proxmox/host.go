@@ -25,6 +25,7 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 	}
 	guests := c.readGuests(ctx, host, listing.guests)
 	c.mergeSources(ctx, host, found, &guests)
+	host.Warnings = append(host.Warnings, host.MachineWarnings...)
 	return hostRead{gone: guests.gone, version: found.version}
 }
 
@@ -68,8 +69,7 @@ func (c *Client) readHardware(ctx context.Context, host *topology.Host, node res
 		return hardware{}, statusErr
 	}
 	if err != nil {
-		host.Warnings = append(host.Warnings,
-			"its report cannot be read, so NUMA nodes are known from files only: "+short(err))
+		warn(host, "its report cannot be read, so NUMA nodes are known from files only: "+short(err))
 		return status, nil
 	}
 	found.counts = status.counts

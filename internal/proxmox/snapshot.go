@@ -35,7 +35,7 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 // Snapshot reads the region, at most three calls at once (Config.MaxInFlight):
 // one for the report of each host, one per guest, templates included, and for the
 // region two, or three if it has several hosts; one more for the notes of each host
-// whose siblings or caches nothing else tells. So these are never more than three per
+// whose siblings or caches nothing else tells, or only a VM. So these are never more than three per
 // host, one per guest, and one. A login by password adds one an hour, and only what
 // goes wrong adds more: a host whose report cannot be read is asked for its status,
 // some failures are tried again, and guests that moved are looked for. A host that
@@ -73,7 +73,8 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 		host.Machine = known.Machine
 		host.ReservedCPUs, host.ReservedMemoryMiB = known.ReservedCPUs, known.ReservedMemoryMiB
 		answer := c.readGuestsOf(ctx, host, listing.guests)
-		host.Warnings = known.Warnings // those of the guests are among them
+		host.MachineWarnings = known.MachineWarnings
+		host.Warnings = append(host.Warnings, host.MachineWarnings...)
 		return answer
 	}
 	if err := c.readHosts(ctx, region, hosts, read); err != nil {

@@ -17,20 +17,31 @@ import (
 const publisherName = "numaform-topology"
 
 // mergeSources joins what is known of a host's hardware. Its notes are read only
-// where something is missing without them, or in doubt: that is one call more.
+// where something is missing without them, or in doubt, or told by a VM, as more people
+// may make a VM than write notes: that is one call more.
 func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found hardware, guests *guestsRead) {
 	machines := []topology.Machine{c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts}
-	published, ok := guests.onlyPublished(host)
+	published, publisher := guests.onlyPublished(host)
+	where := fmt.Sprintf("the topology in the description of guest %d", publisher)
 	merged, warnings := topology.Merge(append(machines, published)...)
-	if !ok && (merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0) {
-		if published, ok = c.readNotes(ctx, host); ok {
-			merged, warnings = topology.Merge(append(machines, published)...)
+	if publisher > 0 || merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0 {
+		if notes, ok := c.readNotes(ctx, host); ok {
+			if publisher > 0 {
+				warn(host, where+" is not used, as the host's notes have one: remove one of them")
+			}
+			where = "the topology in its notes"
+			merged, warnings = topology.Merge(append(machines, notes)...)
 		}
 	}
 	host.Machine = merged
 	for _, warning := range warnings {
-		host.Warnings = append(host.Warnings, "its topology: "+warning)
+		warn(host, "its topology: "+strings.Replace(warning, topology.Published, where, 1))
 	}
+}
+
+// warn adds a warning about the host's hardware.
+func warn(host *topology.Host, text string) {
+	host.MachineWarnings = append(host.MachineWarnings, text)
 }
 
 // readNotes reads the topology that is published in a host's notes.
@@ -39,28 +50,29 @@ func (c *Client) readNotes(ctx context.Context, host *topology.Host) (topology.M
 		Description string `json:"description"`
 	}
 	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/config", host.Name), &config); err != nil {
-		host.Warnings = append(host.Warnings, "its notes cannot be read, so a topology that is published there is not known: "+short(err))
+		warn(host, "its notes cannot be read, so a topology that is published there is not known: "+short(err))
 		return topology.Machine{}, false
 	}
 	machine, found, err := topology.ParsePublished(config.Description)
 	if err != nil {
-		host.Warnings = append(host.Warnings, "the topology in its notes is not used: "+err.Error())
+		warn(host, "the topology in its notes is not used: "+err.Error())
 		return topology.Machine{}, false
 	}
 	return machine, found
 }
 
-// onlyPublished returns what the host's one publisher says.
-func (f *guestsRead) onlyPublished(host *topology.Host) (topology.Machine, bool) {
+// onlyPublished returns what the host's one publisher says, and its VMID, or 0 if there
+// is none.
+func (f *guestsRead) onlyPublished(host *topology.Host) (topology.Machine, int) {
 	vmids := slices.Sorted(maps.Keys(f.published))
 	switch len(vmids) {
 	case 0:
-		return topology.Machine{}, false
+		return topology.Machine{}, 0
 	case 1:
-		return f.published[vmids[0]], true
+		return f.published[vmids[0]], vmids[0]
 	}
-	host.Warnings = append(host.Warnings, fmt.Sprintf("guests %v all describe the host, so none is believed: keep one of them", vmids))
-	return topology.Machine{}, false
+	warn(host, fmt.Sprintf("guests %v all describe the host, so none is believed: keep one of them", vmids))
+	return topology.Machine{}, 0
 }
 
 // isCapacity tells the VM by which karpenter-provider-proxmox' host daemon

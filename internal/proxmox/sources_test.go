@@ -84,7 +84,10 @@ func (s sourced) read(t *testing.T) (topology.Host, *canned) {
 // why a better one was not used.
 func TestSources(t *testing.T) {
 	t.Parallel()
-	exact, other := eightMachine(), small()
+	exact, other, apart := eightMachine(), small(), eightMachine()
+	for i := range apart.CPUs {
+		apart.CPUs[i].Core = i
+	}
 	publisher := func(description string) map[string]any {
 		return map[string]any{"name": "numaform-topology", "description": description}
 	}
@@ -119,7 +122,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "notes of another machine", given: sourced{notes: notes(block(t, other))},
-			warning: "its topology: the topology that is published in Proxmox is not used: it lists CPUs 0-3, but the host has 0-7", asked: 1,
+			warning: "its topology: the topology in its notes is not used: it lists CPUs 0-3, but the host has 0-7", asked: 1,
 		},
 		{
 			name: "a collected file needs no notes", given: sourced{collected: &exact, notes: notes(block(t, exact))},
@@ -136,7 +139,16 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "a publisher wins over a collected file", given: sourced{collected: &exact, guests: map[int]map[string]any{900: publisher(block(t, exact))}},
-			siblings: topology.SourceAgent, memory: topology.SourceAgent,
+			siblings: topology.SourceAgent, memory: topology.SourceAgent, asked: 1,
+		},
+		{
+			name: "notes win over a publisher", given: sourced{notes: notes(block(t, exact)), guests: map[int]map[string]any{900: publisher(block(t, apart))}},
+			siblings: topology.SourceAgent, memory: topology.SourceAgent, asked: 1,
+			warning: "the topology in the description of guest 900 is not used, as the host's notes have one: remove one of them",
+		},
+		{
+			name: "a publisher that calls each CPU a core", given: sourced{guests: map[int]map[string]any{900: publisher(block(t, apart))}}, asked: 1,
+			warning: "its topology: the topology in the description of guest 900 is not used: it lists CPUs 0 as a whole core, but the host's cores have 2 threads",
 		},
 		{
 			name: "a publisher without topology", given: sourced{guests: map[int]map[string]any{900: publisher("hello")}},
@@ -234,6 +246,26 @@ func TestRefreshKeepsWarnings(t *testing.T) {
 		}
 	}
 	if err != nil || len(snapshot.Hosts[0].Warnings) != 1 {
+		t.Errorf("error %v, hosts %+v", err, snapshot.Hosts)
+	}
+	// So does what is wrong with the hardware's sources, which are not read again.
+	notes := newCanned(t)
+	notes.refuse("/nodes/pve-1/config", http.StatusForbidden, "no")
+	other := newClient(t, notes.config())
+	if read, err := other.Snapshot(context.Background()); err != nil {
+		t.Error(err)
+	} else if read, err = other.Refresh(context.Background(), read, []topology.HostName{"pve-1"}); err != nil || len(read.Hosts[0].Warnings) != 1 {
+		t.Errorf("error %v, hosts %+v", err, read.Hosts)
+	}
+	// What was mended is not warned of any more, and what went wrong since is.
+	server.say("/nodes/pve-1/qemu/900/config?current=1", map[string]any{"name": "node-capacity", "tags": "karpenter"})
+	snapshot, err = client.Refresh(context.Background(), snapshot, []topology.HostName{"pve-1"})
+	if err != nil || len(snapshot.Hosts[0].Warnings) != 1 || !strings.Contains(snapshot.Hosts[0].Warnings[0], "has no affinity") {
+		t.Errorf("error %v, hosts %+v", err, snapshot.Hosts)
+	}
+	server.resources()
+	snapshot, err = client.Refresh(context.Background(), snapshot, []topology.HostName{"pve-1"})
+	if err != nil || len(snapshot.Hosts[0].Warnings) != 0 {
 		t.Errorf("error %v, hosts %+v", err, snapshot.Hosts)
 	}
 }
