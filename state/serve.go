@@ -18,6 +18,8 @@ import (
 	"github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/terraform-exec/tfexec"
 	"golang.org/x/mod/sumdb/dirhash"
+
+	"github.com/numaform/numaform/internal/scratch"
 )
 
 // A command of the engine starts its provider up to three times, and a change runs
@@ -31,7 +33,7 @@ const startTimeout = time.Minute
 
 // socketRoom is how much of a socket's path, of at most 107 bytes, is what is added to
 // the directory for temporary files.
-const socketRoom = 40
+const socketRoom = 60
 
 // served are the providers that run for a workspace.
 type served struct {
@@ -40,6 +42,8 @@ type served struct {
 	clients []*plugin.Client
 	info    tfexec.ReattachInfo
 	said    *tail
+	// sockets is where they listen.
+	sockets *scratch.Dir
 }
 
 // reattach returns where the engine finds the providers of this workspace, and starts
@@ -69,6 +73,11 @@ func (w *Workspace) start(ctx context.Context, p providerPackage) error {
 	if err != nil {
 		return err
 	}
+	if w.served.sockets == nil {
+		if w.served.sockets, err = scratch.New(""); err != nil {
+			return err
+		}
+	}
 	// It must outlive ctx: a canceled engine ends it in good order.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), binary) //nolint:gosec // its hash is in the lock file
 	cmd.Dir, cmd.SysProcAttr = w.config.Dir, mortal()
@@ -83,7 +92,7 @@ func (w *Workspace) start(ctx context.Context, p providerPackage) error {
 		},
 		VersionedPlugins: map[int]plugin.PluginSet{5: {}, 6: {}},
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
-		Cmd:              cmd, SkipHostEnv: true, UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: os.TempDir()},
+		Cmd:              cmd, SkipHostEnv: true, UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: w.served.sockets.Path()},
 		StartTimeout: startTimeout, Stderr: w.served.said, Logger: hclog.NewNullLogger(),
 	})
 	address, err := client.Start()
@@ -108,6 +117,9 @@ func (w *Workspace) dismiss() {
 	}
 	for _, client := range w.served.clients {
 		client.Kill()
+	}
+	if w.served.sockets != nil {
+		_ = w.served.sockets.Remove() // the next process that needs one does
 	}
 	w.served = nil
 }

@@ -33,6 +33,7 @@ func Table() []Row {
 		{Package: "examples", Floor: 0, Support: true},
 		{Package: "internal/enginetest", Floor: 0, Support: true},
 		{Package: "internal/logkey", Floor: 0, Pure: true},
+		{Package: "internal/scratch", Floor: 0},
 		{Package: "internal/statesim", Floor: 0, Support: true},
 		{Package: "modules", Floor: 0, Pure: true},
 		{Package: "topology", Floor: 0, Pure: true},

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scratch"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
@@ -96,11 +96,12 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 	if err := s.render(change); err != nil {
 		return nil, err
 	}
-	work, err := os.MkdirTemp("", "numaform-drift-")
+	temporary, err := scratch.New("drift")
 	if err != nil {
 		return nil, fmt.Errorf("looking for drift: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	defer func() { err = errors.Join(err, temporary.Remove()) }()
+	work := temporary.Path()
 	if err := store.NewDirectory(work).Write(withModules(change)); err != nil {
 		return nil, err
 	}

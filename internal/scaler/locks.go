@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scratch"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -33,11 +33,12 @@ func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
 	}
-	work, err := os.MkdirTemp("", "numaform-locks-")
+	temporary, err := scratch.New("locks")
 	if err != nil {
 		return nil, fmt.Errorf("looking at the locks of states: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	defer func() { err = errors.Join(err, temporary.Remove()) }()
+	work := temporary.Path()
 	change := s.changeFrom(now, &topology.Snapshot{})
 	if err := s.render(change); err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/scratch"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
@@ -66,11 +67,12 @@ func (p *ShardPlan) Changes() bool {
 // Plan plans all shards of the fleet in a directory of its own, and changes
 // neither the fleet nor a state.
 func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, err error) {
-	work, err := os.MkdirTemp("", "numaform-plan-")
+	temporary, err := scratch.New("plan")
 	if err != nil {
 		return nil, fmt.Errorf("planning: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	defer func() { err = errors.Join(err, temporary.Remove()) }()
+	work := temporary.Path()
 	plans, err = s.plan(ctx, change, planning{work: work, dry: true, more: change.After.Hosts})
 	return plans, errors.Join(err, closeAll(plans))
 }

@@ -258,9 +258,15 @@ func (j *Joiner) run(ctx context.Context, w *wanted, class *v1alpha1.ProxmoxNode
 	}
 	failed := region.Proxmox.Exec(ctx, s.owned(ctx, w.vm), proxmox.Command{
 		// The token is among what it reads: users of the guest see the arguments.
-		Args: []string{"/bin/sh", "-s"}, Input: script, Timeout: joinTimeout,
+		Args: joinShell(), Input: script, Timeout: joinTimeout,
 	})
 	return j.ended(ctx, w, at, failed)
+}
+
+// joinShell reads a script to its end before it runs any of it: a command in the script
+// that reads its input would else swallow the lines behind it.
+func joinShell() []string {
+	return []string{"/bin/sh", "-c", `script=$(cat) && eval "$script" </dev/null`}
 }
 
 // ended notes how a command ended. If numaform had to end first, it may still run: the

@@ -3,6 +3,7 @@ package seed_test
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -137,7 +138,7 @@ func TestJoinsByTheGuestAgent(t *testing.T) {
 	a.join(claim)
 	a.join(claim)
 	token := a.onlyToken(vm)
-	want := []given{{2701, []string{"/bin/sh", "-s"}, "kubeadm join " + a.cluster.Config.Host + " --token " + token.Reveal() + " --node-name " + vm.Name + "\n"}}
+	want := []given{{2701, seed.JoinShell(), "kubeadm join " + a.cluster.Config.Host + " --token " + token.Reveal() + " --node-name " + vm.Name + "\n"}}
 	if diff := cmp.Diff(want, a.given); diff != "" {
 		t.Fatalf("commands (-want +got):\n%s", diff)
 	}
@@ -153,6 +154,25 @@ func TestJoinsByTheGuestAgent(t *testing.T) {
 		t.Errorf("after the join the claim says %q, tokens %v", got, a.tokens(vm))
 	}
 	noSecret(t, []jointoken.Token{token}, append(a.recorded, a.events...)...)
+}
+
+// TestJoinShell runs a script whose first command reads all input that it can get.
+func TestJoinShell(t *testing.T) {
+	for script, want := range map[string]int{
+		"#!/bin/sh\ncat >/dev/null\nread -r line\nexit 7\n":                   7,
+		"set -e\nfor word in 'a b'; do test \"$word\" = 'a b'; done\n":        0,
+		"cat <<'END' >/dev/null\n$nothing `false`\nEND\ntest -z \"$nothing\"": 0,
+		"set -eu\nfalse\nexit 3": 1,
+		"if":                     2,
+	} {
+		shell := seed.JoinShell()
+		command := exec.CommandContext(t.Context(), shell[0], shell[1:]...)
+		command.Stdin = strings.NewReader(script)
+		_ = command.Run()
+		if got := command.ProcessState.ExitCode(); got != want {
+			t.Errorf("%q ended with %d, want %d", script, got, want)
+		}
+	}
 }
 
 // TestAFailingJoinCommandIsTriedAFewTimes lets a command fail for ever.
