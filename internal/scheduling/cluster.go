@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -60,9 +62,23 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	}
 	objects, err := readAll(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("reading the cluster at %s: %w", config.Host, err)
+		return nil, fmt.Errorf("reading the cluster at %s: %w%s", config.Host, err, mendCluster(err))
 	}
 	return FromObjects(objects), nil
+}
+
+// mendCluster says what to do where a cluster cannot be read, as the end of a sentence.
+func mendCluster(err error) string {
+	var network net.Error
+	switch {
+	case apierrors.IsForbidden(err):
+		return ": ask for a ClusterRole that may list it, or name another user's kubeconfig or --context"
+	case apierrors.IsUnauthorized(err):
+		return ": log in anew, or name another kubeconfig or --context"
+	case errors.As(err, &network):
+		return ": check the server in the kubeconfig, and that it can be reached from here"
+	}
+	return ""
 }
 
 func readAll(ctx context.Context, config *rest.Config) ([]client.Object, error) {
@@ -104,7 +120,7 @@ func readList(ctx context.Context, c client.Client, list client.ObjectList) ([]c
 		return nil, nil
 	}
 	if noMatch := (*apimeta.NoKindMatchError)(nil); errors.As(err, &noMatch) {
-		return nil, fmt.Errorf("kind %s is not installed: apply the CRDs of Karpenter and numaform: %w", noMatch.GroupKind, err)
+		return nil, fmt.Errorf("kind %s is not installed: apply the CRDs in charts/numaform/crds (%w)", noMatch.GroupKind, err)
 	}
 	if err != nil {
 		return nil, err

@@ -1,0 +1,74 @@
+package cli_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// TestDoctorOfACluster looks at the ProxmoxNodeClasses that an API server has, and says
+// what is wrong where it cannot.
+func TestDoctorOfACluster(t *testing.T) {
+	config := simulated(t)
+	class := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "doctor"}, Spec: v1alpha1.ProxmoxNodeClassSpec{
+		Template: v1alpha1.TemplateReference{Name: "debian-13-k8s"},
+	}}
+	api := kubeClient(t)
+	if err := api.Create(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := api.Delete(context.Background(), class); err != nil {
+			t.Error(err)
+		}
+	})
+	says(t, 0, "ok    template    class doctor on homelab/pve-1: debian-13-k8s", "doctor", "--config", config)
+	class.Spec.Region = "elsewhere"
+	if err := api.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	says(t, 1, `fail  class       class doctor: no host of Proxmox is in its spec.region and spec.hosts: spec.region is "elsewhere": want one of homelab`,
+		"doctor", "--config", config)
+	for _, given := range []struct{ name, kubeconfig, want string }{
+		{"nobody", kubeconfig(t, "mallory"), "at the cluster scope: ask for a ClusterRole that may list it"},
+		{"no file", filepath.Join(t.TempDir(), "none"), "fail  classes     reading kubeconfig"},
+	} {
+		code, stdout, stderr := numaform(t.Context(), t, given.kubeconfig, "doctor", "--config", config)
+		if code != 1 || !strings.Contains(stdout, given.want) || !strings.Contains(stdout, "ok    reach       homelab") || stderr != "" {
+			t.Errorf("%s: exit code %d, stderr %q, stdout\n%s", given.name, code, stderr, stdout)
+		}
+	}
+}
+
+// simulated starts a Proxmox and returns the configuration for it.
+func simulated(t *testing.T) string {
+	t.Helper()
+	server, err := pvesim.New(pvesim.Config{Hosts: testenv.Hosts(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Start("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	dir := t.TempDir()
+	for name, content := range map[string]string{
+		"ca.pem": string(server.CertPEM()), "token": pvesim.DefaultTokenSecret,
+		"numaform.yaml": "clusterID: test\nclusters:\n- {region: homelab, url: " + server.URL() +
+			", ca_file: ca.pem, token_id: numaform@pve!scaler, token_secret_file: token}\nengine: {binary: " +
+			testenv.Engine(t) + ", plugin_dir: " + testenv.PluginDir(t) + "}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(dir, "numaform.yaml")
+}
