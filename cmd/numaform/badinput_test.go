@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -21,6 +23,7 @@ import (
 func TestBadInput(t *testing.T) {
 	runScripts(t, "badinput", map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "same": same, "replace": replace, "simulate": simulate(t), "garbage": garbage, "seven": seven(t),
+		"hold": hold, "held": held, "release": release, "shell": shell,
 	})
 }
 
@@ -53,6 +56,9 @@ func spoil() map[string]func(*pvesim.Config) {
 		"no-privileges": func(c *pvesim.Config) {
 			c.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret}}
 		},
+		"expired": func(c *pvesim.Config) {
+			c.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true, Expire: time.Unix(1, 0)}}
+		},
 		"taken": func(c *pvesim.Config) {
 			for vmid := 2000; vmid <= 2002; vmid++ {
 				c.Hosts[0].Guests = append(c.Hosts[0].Guests, topology.Guest{VMID: vmid, Name: "theirs", Kind: topology.GuestVM, VCPUs: 1, MemoryMiB: 512})
@@ -70,14 +76,41 @@ func simulate(t *testing.T) func(*testscript.TestScript, bool, []string) {
 		ts.Check(err)
 		ts.Check(server.Start("127.0.0.1:0"))
 		ts.Defer(func() { ts.Check(server.Close()) })
+		*simulatorOf(ts) = simulator{Server: server}
 		reach(ts, server.URL(), server.CertPEM())
 	}
 }
 
-// garbage starts a host that answers, but is no Proxmox.
-func garbage(ts *testscript.TestScript, _ bool, _ []string) {
+// hold lets the next such request wait until it is released, or whoever makes it is
+// gone: hold METHOD PATH.
+func hold(ts *testscript.TestScript, _ bool, args []string) {
+	hit, released := make(chan struct{}), make(chan struct{})
+	simulatorOf(ts).hit, simulatorOf(ts).released = hit, released
+	proxmoxOf(ts).AddFault(pvesim.Fault{Method: args[0], Path: args[1], Times: 1, Hit: func(ctx context.Context, _ pvesim.Call) {
+		close(hit)
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+	}})
+}
+
+// release lets the request go on.
+func release(ts *testscript.TestScript, _ bool, _ []string) { close(simulatorOf(ts).released) }
+
+// held waits for the request.
+func held(ts *testscript.TestScript, _ bool, _ []string) {
+	select {
+	case <-simulatorOf(ts).hit:
+	case <-time.After(time.Minute):
+		ts.Fatalf("the request was not made")
+	}
+}
+
+// garbage starts a host that answers every request with a text: garbage TEXT.
+func garbage(ts *testscript.TestScript, _ bool, args []string) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte("<html>welcome to nginx</html>"))
+		_, _ = w.Write([]byte(args[0]))
 	}))
 	ts.Defer(server.Close)
 	reach(ts, server.URL, nil)

@@ -47,6 +47,7 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
+			env.Values[simulated{}] = &simulator{}
 			// What a script takes from it, it can give back.
 			env.Setenv("SAVED", testenv.Engine(t))
 			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {

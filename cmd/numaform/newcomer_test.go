@@ -33,7 +33,7 @@ func TestNewcomer(t *testing.T) {
 				return err
 			}
 			env.Defer(func() { _ = server.Close() })
-			env.Values[simulated{}] = server
+			env.Values[simulated{}] = &simulator{Server: server}
 			env.Setenv("PVE_URL", server.URL())
 			return os.WriteFile(filepath.Join(env.WorkDir, "etc-pve-pve-root-ca.pem"), server.CertPEM(), 0o600)
 		},
@@ -43,8 +43,24 @@ func TestNewcomer(t *testing.T) {
 	})
 }
 
-// simulated is the key of the script's Proxmox.
+// simulated is the key of the script's simulator.
 type simulated struct{}
+
+// simulator is the script's Proxmox, if it has one.
+type simulator struct {
+	*pvesim.Server
+	// hit is closed once a request is held, and released by the script.
+	hit      <-chan struct{}
+	released chan<- struct{}
+}
+
+func simulatorOf(ts *testscript.TestScript) *simulator {
+	found, ok := ts.Value(simulated{}).(*simulator)
+	if !ok {
+		ts.Fatalf("this script has no simulator")
+	}
+	return found
+}
 
 // unprepared are three hosts of which none has a template that can be cloned: one has
 // no guest agent, one has a hookscript, and one is a VM still.
@@ -58,8 +74,8 @@ func unprepared(t *testing.T) []topology.Host {
 }
 
 func proxmoxOf(ts *testscript.TestScript) *pvesim.Server {
-	server, ok := ts.Value(simulated{}).(*pvesim.Server)
-	if !ok {
+	server := simulatorOf(ts).Server
+	if server == nil {
 		ts.Fatalf("there is no Proxmox")
 	}
 	return server

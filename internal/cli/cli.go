@@ -108,7 +108,7 @@ func newRoot(process Process) *cobra.Command {
 func asUsage(command *cobra.Command) {
 	check := command.Args
 	if check == nil {
-		check = cobra.NoArgs
+		check = noArgs
 	}
 	command.Args = func(command *cobra.Command, args []string) error {
 		if err := check(command, args); err != nil {
@@ -116,6 +116,17 @@ func asUsage(command *cobra.Command) {
 		}
 		return nil
 	}
+}
+
+// noArgs refuses arguments, and says where manifests go.
+func noArgs(command *cobra.Command, args []string) error {
+	if len(args) == 0 || command.HasSubCommands() {
+		return cobra.NoArgs(command, args)
+	}
+	if command.Flags().Lookup("filename") != nil {
+		return fmt.Errorf("%s takes no argument %q: manifests are named by -f %s", command.CommandPath(), args[0], args[0])
+	}
+	return fmt.Errorf("%s takes no argument %q", command.CommandPath(), args[0])
 }
 
 // flagsFromEnvironment sets each flag that was not given from its twin:

@@ -107,7 +107,7 @@ func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 func toggle(process Process, use, short, done string, throw func(context.Context, *control.Switch, string) error) *cobra.Command {
 	var o clusterOptions
 	command := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs,
+		Use: use, Short: short,
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx := command.Context()
 			c, err := o.kubernetes()

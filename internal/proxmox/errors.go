@@ -130,12 +130,7 @@ var permission = regexp.MustCompile(`^Permission check failed \((/[^,]*), ([^)]+
 func (c *Client) mendStatus(e *Error) string {
 	switch e.Status {
 	case http.StatusUnauthorized:
-		login := c.credential()
-		if login.TokenID != "" {
-			return fmt.Sprintf("check token_id and token_secret of API token %s, and whether it expired, with `pveum user token list %s`",
-				login.TokenID, strings.SplitN(login.TokenID, "!", 2)[0])
-		}
-		return fmt.Sprintf("check username and password of %s", login.Username)
+		return c.mendLogin(e.Text)
 	case http.StatusForbidden:
 		path, privilege := "/", "the privilege"
 		if found := permission.FindStringSubmatch(e.Text); found != nil {
@@ -146,6 +141,19 @@ func (c *Client) mendStatus(e *Error) string {
 		return "check that url is a Proxmox host"
 	}
 	return ""
+}
+
+// mendLogin says what to do about a credential that Proxmox does not take.
+func (c *Client) mendLogin(text string) string {
+	login := c.credential()
+	user, name, _ := strings.Cut(login.TokenID, "!")
+	switch {
+	case login.TokenID == "":
+		return fmt.Sprintf("check username and password of %s", login.Username)
+	case strings.HasSuffix(text, "access expired"):
+		return fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
+	}
+	return fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
 }
 
 // grant says how to give the client's credential a privilege to read.

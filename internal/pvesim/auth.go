@@ -46,7 +46,7 @@ func newSecret() []byte {
 // need the ticket's CSRF token.
 func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiError) {
 	if header := r.Header.Get("Authorization"); strings.HasPrefix(header, "PVEAPIToken") {
-		return a.byToken(strings.TrimLeft(strings.TrimPrefix(header, "PVEAPIToken"), " ="))
+		return a.byToken(strings.TrimLeft(strings.TrimPrefix(header, "PVEAPIToken"), " ="), now)
 	}
 	cookie, err := r.Cookie("PVEAuthCookie")
 	if err != nil {
@@ -66,7 +66,7 @@ func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiErr
 	return identity(user), nil
 }
 
-func (a *access) byToken(text string) (identity, *apiError) {
+func (a *access) byToken(text string, now time.Time) (identity, *apiError) {
 	at := strings.LastIndex(text, "=")
 	if at < 0 {
 		return "", unauthorized("no tokenid specified")
@@ -84,6 +84,9 @@ func (a *access) byToken(text string) (identity, *apiError) {
 	token, known := a.tokens[id]
 	if !known {
 		return "", unauthorized("no such token '%s' for user '%s'", name, user)
+	}
+	if !token.Expire.IsZero() && token.Expire.Before(now) {
+		return "", unauthorized("token '%s' access expired", name)
 	}
 	if !hmac.Equal([]byte(token.Secret), []byte(secret)) {
 		return "", unauthorized("invalid token value!")

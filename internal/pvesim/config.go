@@ -64,6 +64,8 @@ type Token struct {
 	// FullPrivileges lets the token do what its user may; otherwise it needs an
 	// ACL of its own besides its user's.
 	FullPrivileges bool
+	// Expire is when the token ends; the zero time means never.
+	Expire time.Time
 }
 
 // Role names a set of privileges.

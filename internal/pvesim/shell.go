@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Shell runs what an administrator types on a host as root: `pveum pool add`, `pveum
@@ -172,8 +173,8 @@ func (a *access) administer(c shellCommand) (out string, err error) {
 			err = a.addUser(args[0])
 		}
 	case "pveum user token add", "pveum user token modify":
-		if args, err = c.take(2, "privsep"); err == nil {
-			out, err = a.setToken(args[0]+"!"+args[1], args[0], c.name == "pveum user token add", c.options["privsep"] == "0")
+		if args, err = c.take(2, "privsep", "expire"); err == nil {
+			out, err = a.setToken(args[0]+"!"+args[1], args[0], c)
 		}
 	case "pveum role add", "pveum role modify":
 		if args, err = c.take(1, "privs", "append"); err == nil {
@@ -197,9 +198,11 @@ func (a *access) addUser(user string) error {
 	return nil
 }
 
-// setToken adds a token with a secret, or changes whether it has its user's privileges.
-func (a *access) setToken(id, user string, add, full bool) (string, error) {
+// setToken adds a token with a secret, or changes whether it has its user's privileges
+// and when it ends.
+func (a *access) setToken(id, user string, c shellCommand) (string, error) {
 	token, known := a.tokens[id]
+	add := c.name == "pveum user token add"
 	if _, exists := a.users[user]; !exists {
 		return "", fmt.Errorf("no such user ('%s')", user)
 	}
@@ -211,7 +214,19 @@ func (a *access) setToken(id, user string, add, full bool) (string, error) {
 	case add:
 		token = Token{ID: id, Secret: DefaultTokenSecret}
 	}
-	token.FullPrivileges = full
+	if separate, given := c.options["privsep"]; given || add {
+		token.FullPrivileges = separate == "0"
+	}
+	if text, given := c.options["expire"]; given {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || seconds < 0 {
+			return "", fmt.Errorf("expire: type check ('integer') failed - got '%s'", text)
+		}
+		token.Expire = time.Time{}
+		if seconds > 0 {
+			token.Expire = time.Unix(seconds, 0)
+		}
+	}
 	a.tokens[id] = token
 	if !add {
 		return "", nil

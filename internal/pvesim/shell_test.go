@@ -24,6 +24,7 @@ func TestShell(t *testing.T) {
 		{`pveum user token add new@pve t --privsep 1`, pvesim.DefaultTokenSecret, ""},
 		{`pveum user token add new@pve t`, "", "token new@pve!t already exists"},
 		{`pveum user token add nobody@pve t`, "", "no such user ('nobody@pve')"},
+		{`pveum user token modify new@pve t --expire soon`, "", "type check ('integer') failed"},
 		{`pveum user token modify new@pve u --privsep 0`, "", "no such token 'new@pve!u'"},
 		{`pveum acl modify /vms --users new@pve --roles R`, "", ""},
 		{`pveum acl modify /vms --users new@pve --roles Nothing`, "", `no role "Nothing"`},
@@ -50,7 +51,13 @@ func TestShell(t *testing.T) {
 	if got := token.call("GET", vm100+"/config"); got.status != 403 {
 		t.Errorf("a token with privileges of its own has its user's: %d", got.status)
 	}
-	if _, err := c.server.Shell("pveum user token modify new@pve t --privsep 0"); err != nil {
+	if _, err := c.server.Shell("pveum user token modify new@pve t --privsep 0 --expire 1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := token.call("GET", vm100+"/config"); got.status != 401 {
+		t.Errorf("a token that expired answers %d", got.status)
+	}
+	if _, err := c.server.Shell("pveum user token modify new@pve t --expire 0"); err != nil {
 		t.Fatal(err)
 	}
 	holdsAll(t, token.call("GET", vm100+"/config"), `"name":"renamed"`)

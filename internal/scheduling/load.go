@@ -60,7 +60,7 @@ func readKinds() []string {
 
 // Load reads manifests from files, and from the .yaml, .yml and .json files in
 // directories. It is strict: kinds and fields that are not known are errors that
-// name the file and the document in it. It sets what an API server, Karpenter's
+// name the file and the document in it, and so is an object that is there twice. It sets what an API server, Karpenter's
 // controllers and a scheduler that found no room would have set, and replaces
 // workloads by the pods that they still lack.
 func Load(paths []string) ([]client.Object, error) {
@@ -74,13 +74,14 @@ func Load(paths []string) ([]client.Object, error) {
 	}
 	var objects []client.Object
 	var errs []error
-	for _, file := range files {
+	known := sources{}
+	for _, file := range once(files) {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("reading manifests: %w", err)
 		}
 		read, err := decodeAll(scheme, file, data)
-		objects, errs = append(objects, read...), append(errs, err)
+		objects, errs = append(objects, read...), append(errs, err, known.add(file, read))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
