@@ -60,9 +60,9 @@ func readKinds() []string {
 
 // Load reads manifests from files, and from the .yaml, .yml and .json files in
 // directories. It is strict: kinds and fields that are not known are errors that
-// name the file and the document in it, and so is an object that is there twice. It sets what an API server, Karpenter's
-// controllers and a scheduler that found no room would have set, and replaces
-// workloads by the pods that they still lack.
+// name the file and the document in it, and so is an object that is there twice. It
+// sets what an API server, Karpenter's controllers and a scheduler that found no room
+// would have set, and replaces workloads by the pods that they still lack.
 func Load(paths []string) ([]client.Object, error) {
 	files, err := findFiles(paths)
 	if err != nil {

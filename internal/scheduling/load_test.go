@@ -156,12 +156,21 @@ func TestLoadRefuses(t *testing.T) {
 }
 
 func TestTwiceTheSameObjectIsAnError(t *testing.T) {
-	objects, err := loadFiles(t, map[string]string{"a.yaml": classes, "b.yaml": classes})
+	objects, err := loadFiles(t, map[string]string{"a.yaml": classes})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = scheduling.FromObjects(objects).Decide(t.Context(), scheduling.Request{Snapshot: lab()})
+	_, err = scheduling.FromObjects(append(objects, objects...)).Decide(t.Context(), scheduling.Request{Snapshot: lab()})
 	if err == nil || !strings.Contains(err.Error(), "ProxmoxNodeClass dedicated is there twice") {
 		t.Errorf("error is %v", err)
+	}
+	// A workload is replaced by its pods, of which the others would be more or fewer.
+	few, more := deployment("a", 1, "1", "1Gi", ""), deployment("a", 9, "1", "1Gi", "")
+	_, err = loadFiles(t, map[string]string{"a.yaml": classes + few, "b/c.yaml": more})
+	if err == nil || !strings.Contains(err.Error(), `c.yaml: Deployment "a" is in `) || !strings.HasSuffix(err.Error(), "a.yaml already: keep one of them") {
+		t.Errorf("error is %v", err)
+	}
+	if objects, err = loadFiles(t, map[string]string{"a.yaml": few, "b.yaml": deployment("b", 1, "1", "1Gi", "")}); err != nil || len(objects) != 2 {
+		t.Errorf("error is %v, objects %v", err, objects)
 	}
 }
