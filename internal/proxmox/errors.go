@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -115,13 +116,25 @@ func (c *Client) explain(path string, err error) *Error {
 	}
 	var inURL *url.Error
 	if !errors.As(err, &inURL) {
-		e.Status, e.Text, e.cause = http.StatusOK, "the answer cannot be understood: "+err.Error(), err
+		e.Status, e.Text, e.cause = http.StatusOK, "the answer cannot be understood: "+garbled(err), err
 		e.Mend = "check that url is a Proxmox host"
 		return e
 	}
 	e.cause, e.Text = inURL.Err, inURL.Err.Error()
 	c.explainConnection(e)
 	return e
+}
+
+// garbled says what is wrong with an answer, without the program's own types.
+func garbled(err error) string {
+	var unexpected *json.UnmarshalTypeError
+	if !errors.As(err, &unexpected) {
+		return err.Error()
+	}
+	if unexpected.Field == "" {
+		return "unexpected " + unexpected.Value
+	}
+	return "unexpected " + unexpected.Value + " in " + unexpected.Field
 }
 
 // permission finds path and privilege in Proxmox' words.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -46,8 +47,16 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	if err := c.readMembers(ctx, region); err != nil {
 		return nil, err
 	}
+	if len(region.online) == 0 { // else all VMs would count as gone
+		return nil, &Error{
+			Region: c.cfg.Region, Endpoint: c.endpoints.host(), Path: membersPath, Status: http.StatusOK,
+			Text: "the answer names no host", Mend: "check that url is a Proxmox host",
+		}
+	}
 	return region, nil
 }
+
+const membersPath = "/cluster/status"
 
 // setLoneHost stands in for /cluster/status where one host is all there is. It
 // answered, so it is online, also while it says "unknown" for want of a pvestatd.
@@ -62,7 +71,7 @@ func (r *regionRead) setLoneHost() {
 // readMembers reads which hosts the cluster has and reaches, and whether it has quorum.
 func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
 	var members []member
-	if err := c.get(ctx, "/cluster/status", &members); err != nil {
+	if err := c.get(ctx, membersPath, &members); err != nil {
 		return err
 	}
 	for _, m := range members {
