@@ -24,6 +24,7 @@ func TestMarkerRoundTrip(t *testing.T) {
 		}
 		if pins := rapid.SliceOfNDistinct(rapid.IntRange(0, 1023), 0, 16, rapid.ID).Draw(t, "pins"); len(pins) > 0 {
 			want.Pins = pins
+			want.Emulator = rapid.SampledFrom([]fleet.Emulator{"", fleet.EmulatorGuest, fleet.EmulatorShared}).Draw(t, "emulator")
 		}
 		got, ok := fleet.ParseMarker("somebody's words\n" + want.String() + "\npool workers\n")
 		if !ok {
@@ -49,6 +50,12 @@ func TestParseMarkerRefuses(t *testing.T) {
 		{"a range for pins", good + " pins=4-7"},
 		{"something behind it", good + " pins=4 args=-S"},
 		{"later format", strings.Replace(good, "/1", "/2", 1)},
+		{"later format beside a good one", good + "\n" + strings.Replace(good, "/1", "/2", 1)},
+		{"a second spelling of a number", good + " pins=04"},
+		{"no such number", good + " pins=65536"},
+		{"a place for nothing", good + " emulator=shared"},
+		{"a place that is not known", good + " pins=4 emulator=host"},
+		{"fields in another order", good + " emulator=shared pins=4"},
 		{"a malformed marker beside a good one", good + "\nnumaform/1 cluster= key="},
 	}
 	for _, tt := range tests {
@@ -61,13 +68,41 @@ func TestParseMarkerRefuses(t *testing.T) {
 	}
 }
 
+// TestFindMarker tells a guest that is not ours from one that is in doubt.
+func TestFindMarker(t *testing.T) {
+	t.Parallel()
+	good := fleet.Marker{ClusterID: "prod", Key: someKey}.String()
+	for description, doubt := range map[string]bool{
+		"": false, "see numaform/1": false, "numaform/agent": false, "numaform": false,
+		"numaform/1": true, "numaform/2 anything": true, good + " pins=": true, good + "\n" + good: true,
+	} {
+		marker, found, err := fleet.FindMarker(description)
+		if found != doubt || (err != nil) != doubt {
+			t.Errorf("FindMarker(%q) = %v, %t, %v, want doubt = %t", description, marker, found, err, doubt)
+		}
+	}
+	_, _, err := fleet.FindMarker("numaform/1 " + strings.Repeat("\x1b[2J", 100))
+	if err == nil || len(err.Error()) > 700 || strings.Contains(err.Error(), "\x1b") {
+		t.Errorf("error %q, want foreign text short and quoted", err)
+	}
+}
+
 func FuzzParseMarker(f *testing.F) {
-	f.Add(fleet.Marker{ClusterID: "prod", Key: someKey, Pins: []int{4, 36}}.String())
+	marker := fleet.Marker{ClusterID: "prod", Key: someKey, Pins: []int{4, 36}}
+	f.Add(marker.String())
+	marker.Emulator = fleet.EmulatorShared
+	f.Add("first\r\n" + marker.String() + "\r\nlast")
 	f.Add("numaform/1 cluster=prod key=" + string(someKey) + " pins=,")
 	f.Fuzz(func(t *testing.T, description string) {
 		marker, ok := fleet.ParseMarker(description)
-		if ok && !strings.Contains(description, marker.String()) && len(marker.Pins) == 0 {
+		if !ok {
+			return
+		}
+		if !strings.Contains(description, marker.String()) {
 			t.Errorf("ParseMarker(%q) = %v, which is not in it", description, marker)
+		}
+		if again, ok := fleet.ParseMarker(marker.String()); !ok || !cmp.Equal(marker, again) {
+			t.Errorf("%v reads as %v, %t", marker, again, ok)
 		}
 	})
 }
