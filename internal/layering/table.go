@@ -43,6 +43,9 @@ func Table() []Row {
 		{Package: "topology/machines", Floor: 1, Support: true},
 
 		{Package: "generator", Floor: 2, Pure: true},
+		{Package: "internal/agent/cgroup", Floor: 2},
+		{Package: "internal/agent/claim", Floor: 2, Pure: true},
+		{Package: "internal/agent/qemu", Floor: 2},
 		{Package: "internal/bootstrap", Floor: 2, Pure: true},
 		{Package: "internal/cpumap", Floor: 2, Pure: true},
 		{Package: "internal/ipam", Floor: 2, Pure: true},
@@ -50,6 +53,7 @@ func Table() []Row {
 		{Package: "planner", Floor: 2, Pure: true},
 		{Package: "state/guard", Floor: 2, Pure: true},
 
+		{Package: "internal/agent", Floor: 3},
 		{Package: "internal/audit", Floor: 3},
 		{Package: "internal/control", Floor: 3},
 		{Package: "internal/jointoken", Floor: 3},

@@ -1,0 +1,162 @@
+// Package cgroup confines guests to CPUs by the cpuset controller of control groups,
+// version 2, as they are on a Proxmox host: one for each VM, and one in which all
+// containers are. It decides nothing and remembers nothing: start at Tree.Confine.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// Containers is the group in which Proxmox has all containers. They are confined
+// together, so that one that starts is within from the first: and Proxmox itself
+// writes the groups of single containers every ten seconds.
+const Containers = "lxc"
+
+// VM returns the group of a VM.
+func VM(vmid int) string { return fmt.Sprintf("qemu.slice/%d.scope", vmid) }
+
+var known = regexp.MustCompile(`^(?:lxc|qemu\.slice/[1-9][0-9]{2,8}\.scope)$`)
+
+// Known reports whether a name is one of those above. Nothing else is ever written.
+func Known(group string) bool { return known.MatchString(group) }
+
+// Errors of a host that cannot confine.
+var (
+	// ErrNoGroup says that there is no such group: the guest stopped, or runs elsewhere.
+	ErrNoGroup = errors.New("there is no such control group")
+	// ErrNoController says that the host has no cpuset controller in version 2.
+	ErrNoController = errors.New("the kernel has no cpuset controller in cgroup v2: boot without systemd.unified_cgroup_hierarchy=0")
+)
+
+// Tree is the control groups of a host.
+type Tree struct {
+	// Dir is where they are mounted, /sys/fs/cgroup but in tests.
+	Dir string
+}
+
+const (
+	wantedFile    = "cpuset.cpus"
+	effectiveFile = "cpuset.cpus.effective"
+)
+
+// Exists reports whether there is such a group.
+func (t Tree) Exists(group string) bool {
+	info, err := os.Stat(filepath.Join(t.Dir, group))
+	return err == nil && info.IsDir()
+}
+
+// Wanted returns the CPUs that a group was given, in the spelling of the kernel; empty
+// means those of the group above it.
+func (t Tree) Wanted(group string) (string, error) { return t.read(group, wantedFile) }
+
+// Effective returns the CPUs that a group has. Where the controller is off for it, it
+// has those of the next group above.
+func (t Tree) Effective(group string) (topology.CPUSet, error) {
+	for ; ; group = path.Dir(group) {
+		text, err := t.read(group, effectiveFile)
+		if errors.Is(err, ErrNoGroup) && group != "." && t.Exists(group) {
+			continue
+		}
+		if err != nil {
+			return topology.CPUSet{}, err
+		}
+		set, err := topology.ParseCPUSet(text)
+		if err != nil {
+			return topology.CPUSet{}, fmt.Errorf("reading the CPUs of control group %s: %w", group, err)
+		}
+		return set, nil
+	}
+}
+
+// Confine gives a group CPUs, and turns the controller on for it if need be. It is an
+// error if the group then may use others as well.
+func (t Tree) Confine(group string, cpus topology.CPUSet) error {
+	if cpus.IsEmpty() {
+		return fmt.Errorf("confining control group %s: no CPUs are left", group)
+	}
+	if err := t.enable(group); err != nil {
+		return err
+	}
+	if err := t.write(group, wantedFile, cpus.String()); err != nil {
+		return err
+	}
+	got, err := t.Effective(group)
+	if err != nil {
+		return err
+	}
+	if !got.IsSubsetOf(cpus) {
+		return fmt.Errorf("confining control group %s to CPUs %s: the kernel gives it %s", group, cpus, got)
+	}
+	return nil
+}
+
+// Restore gives a group what Wanted said before.
+func (t Tree) Restore(group, wanted string) error { return t.write(group, wantedFile, wanted) }
+
+// enable turns the controller on in each group above.
+func (t Tree) enable(group string) error {
+	if !t.Exists(group) {
+		return fmt.Errorf("confining control group %s: %w", group, ErrNoGroup)
+	}
+	controllers, err := t.read(".", "cgroup.controllers")
+	if err != nil || !contains(controllers, "cpuset") {
+		return fmt.Errorf("confining control group %s: %w", group, ErrNoController)
+	}
+	if _, err := t.Wanted(group); err == nil {
+		return nil
+	}
+	above := "."
+	for part := range strings.SplitSeq(group, "/") {
+		if err := t.write(above, "cgroup.subtree_control", "+cpuset"); err != nil {
+			return err
+		}
+		above = path.Join(above, part)
+	}
+	return nil
+}
+
+func contains(list, word string) bool {
+	for field := range strings.FieldsSeq(list) {
+		if field == word {
+			return true
+		}
+	}
+	return false
+}
+
+func (t Tree) read(group, file string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(t.Dir, group, file))
+	if err != nil {
+		return "", t.failed("reading", group, file, err)
+	}
+	return strings.TrimSpace(string(data)), nil
+}
+
+// write writes a file of the kernel, which is there or cannot be made.
+func (t Tree) write(group, file, text string) error {
+	out, err := os.OpenFile(filepath.Join(t.Dir, group, file), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return t.failed("writing", group, file, err)
+	}
+	_, err = out.WriteString(text + "\n")
+	if err = errors.Join(err, out.Close()); err != nil {
+		return t.failed("writing", group, file, err)
+	}
+	return nil
+}
+
+func (t Tree) failed(what, group, file string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ErrNoGroup
+	}
+	return fmt.Errorf("%s %s of control group %s: %w", what, file, group, err)
+}

@@ -1,0 +1,144 @@
+package qemu
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// Other is the VCPU of a thread that is none.
+const Other = -1
+
+// Thread is a thread of QEMU.
+type Thread struct {
+	TID int
+	// VCPU is the index of the vCPU that the thread runs, or Other.
+	VCPU int
+}
+
+// rank puts other threads behind vCPUs.
+func (t Thread) rank() int {
+	if t.VCPU == Other {
+		return math.MaxInt
+	}
+	return t.VCPU
+}
+
+// vcpuName is how QEMU names the thread of a vCPU with debug-threads=on, which
+// Proxmox always sets. A guest cannot change it, and QEMU could only lie about
+// threads of its own: what QMP answers would have to be checked against /proc first,
+// and asking would keep Proxmox from the socket, which serves one at a time.
+var vcpuName = regexp.MustCompile(`^CPU (0|[1-9][0-9]{0,4})/[A-Z]+$`)
+
+// Threads returns the threads of a VM, vCPUs by their index first. Two with one index
+// are an error.
+func (r Reader) Threads(run Run) ([]Thread, error) {
+	tasks := fmt.Sprintf("proc/%d/task", run.PID)
+	entries, err := os.ReadDir(r.path(tasks))
+	if err != nil {
+		return nil, fmt.Errorf("listing threads: %w", err)
+	}
+	var threads []Thread
+	seen := map[int]bool{}
+	for _, entry := range entries {
+		tid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		comm, err := r.read(tasks + "/" + entry.Name() + "/comm")
+		if err != nil {
+			continue // it ended
+		}
+		thread := Thread{TID: tid, VCPU: Other}
+		if name := vcpuName.FindStringSubmatch(strings.TrimRight(string(comm), "\n")); name != nil {
+			if thread.VCPU, err = strconv.Atoi(name[1]); err != nil || seen[thread.VCPU] {
+				return nil, fmt.Errorf("listing threads: vCPU %s has two", name[1])
+			}
+			seen[thread.VCPU] = true
+		}
+		threads = append(threads, thread)
+	}
+	slices.SortFunc(threads, func(a, b Thread) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.TID, b.TID)) })
+	return threads, nil
+}
+
+// VCPUs counts the vCPUs, or returns 0 where the indexes are not 0, 1, 2, …: then some
+// are missing, as they are while QEMU starts.
+func VCPUs(threads []Thread) int {
+	count := 0
+	for _, thread := range threads {
+		if thread.VCPU == Other {
+			break
+		}
+		if thread.VCPU != count {
+			return 0
+		}
+		count++
+	}
+	return count
+}
+
+// Wanted says where the threads of a VM are to be. The zero value is anywhere.
+type Wanted struct {
+	// VCPUs is the host CPU of vCPU 0, 1, 2, …
+	VCPUs []int
+	// Others is for all other threads; empty means anywhere.
+	Others topology.CPUSet
+}
+
+func (w Wanted) of(thread Thread) topology.CPUSet {
+	if thread.VCPU >= 0 && thread.VCPU < len(w.VCPUs) {
+		return topology.CPUs(w.VCPUs[thread.VCPU])
+	}
+	return w.Others
+}
+
+// errGone says that a thread ended, which is nobody's fault.
+var errGone = errors.New("the thread is gone")
+
+// Place puts each thread of a VM where it is wanted, and returns how many were
+// elsewhere. A thread that is wanted anywhere counts as elsewhere unless it may run on
+// all of online. It goes on after an error, and returns the first.
+func Place(threads []Thread, wanted Wanted, online topology.CPUSet) (int, error) {
+	moved := 0
+	var first error
+	for _, thread := range threads {
+		did, err := place(thread.TID, wanted.of(thread), online)
+		if did {
+			moved++
+		}
+		if err != nil && !errors.Is(err, errGone) && first == nil {
+			first = fmt.Errorf("moving thread %d: %w", thread.TID, err)
+		}
+	}
+	return moved, first
+}
+
+func place(tid int, set, online topology.CPUSet) (bool, error) {
+	now, err := Affinity(tid)
+	if err != nil {
+		return false, err
+	}
+	free := set.IsEmpty()
+	if free && online.IsSubsetOf(now) || !free && now.Equal(set) {
+		return false, nil
+	}
+	if err := setAffinity(tid, set); err != nil {
+		return false, fmt.Errorf("to CPUs %s: %w", set, err)
+	}
+	if now, err = Affinity(tid); err != nil {
+		return true, err
+	}
+	if !free && !now.Equal(set) {
+		return false, fmt.Errorf("to CPUs %s: its control group leaves it %s", set, now)
+	}
+	return true, nil
+}
