@@ -31,6 +31,38 @@ func ParsePublished(notes string) (Machine, bool, error) {
 	return file.machine().WithSource(SourceAgent), true, nil
 }
 
+// PublishIn returns notes in which the file stands in place of the topology that is
+// published there, or at their end. All else stays as it is.
+func (f CollectedFile) PublishIn(notes string) (string, error) {
+	block, err := f.Published()
+	if err != nil {
+		return "", err
+	}
+	if _, _, err := findPublished(notes); err != nil {
+		return "", fmt.Errorf("publishing topology: %w", err)
+	}
+	var out strings.Builder
+	within, done := false, false
+	for line := range strings.Lines(notes) {
+		switch trimmed := strings.TrimSpace(line); {
+		case trimmed == publishedBegin:
+			within, done = true, true
+			out.Write(block)
+		case within && trimmed == publishedEnd:
+			within = false
+		case !within:
+			out.WriteString(line)
+		}
+	}
+	if !done {
+		if out.Len() > 0 && !strings.HasSuffix(notes, "\n") {
+			out.WriteByte('\n')
+		}
+		out.Write(block)
+	}
+	return out.String(), nil
+}
+
 // findPublished returns the text between the two lines.
 func findPublished(notes string) (text string, found bool, err error) {
 	within := false

@@ -54,6 +54,7 @@ func Table() []Row {
 		{Package: "state/guard", Floor: 2, Pure: true},
 
 		{Package: "internal/agent", Floor: 3},
+		{Package: "internal/agent/agenttest", Floor: 3, Support: true},
 		{Package: "internal/audit", Floor: 3},
 		{Package: "internal/control", Floor: 3},
 		{Package: "internal/jointoken", Floor: 3},

@@ -104,15 +104,14 @@ func (w Wanted) of(thread Thread) topology.CPUSet {
 // errGone says that a thread ended, which is nobody's fault.
 var errGone = errors.New("the thread is gone")
 
-// Place puts each thread of a VM where it is wanted, and returns how many were
-// elsewhere. A thread that is wanted anywhere counts as elsewhere unless it may run on
-// all of online. It goes on after an error, and returns the first.
-func Place(threads []Thread, wanted Wanted, online topology.CPUSet) (int, error) {
+// Place puts each thread of a VM where it is wanted, and returns how many vCPUs were
+// elsewhere. It goes on after an error, and returns the first.
+func Place(threads []Thread, wanted Wanted) (int, error) {
 	moved := 0
 	var first error
 	for _, thread := range threads {
-		did, err := place(thread.TID, wanted.of(thread), online)
-		if did {
+		did, err := place(thread.TID, wanted.of(thread))
+		if did && thread.VCPU != Other {
 			moved++
 		}
 		if err != nil && !errors.Is(err, errGone) && first == nil {
@@ -122,23 +121,19 @@ func Place(threads []Thread, wanted Wanted, online topology.CPUSet) (int, error)
 	return moved, first
 }
 
-func place(tid int, set, online topology.CPUSet) (bool, error) {
-	now, err := Affinity(tid)
-	if err != nil {
-		return false, err
+func place(tid int, set topology.CPUSet) (bool, error) {
+	if set.IsEmpty() {
+		return true, setAffinity(tid, set)
 	}
-	free := set.IsEmpty()
-	if free && online.IsSubsetOf(now) || !free && now.Equal(set) {
-		return false, nil
+	now, err := Affinity(tid)
+	if err != nil || now.Equal(set) {
+		return false, err
 	}
 	if err := setAffinity(tid, set); err != nil {
 		return false, fmt.Errorf("to CPUs %s: %w", set, err)
 	}
-	if now, err = Affinity(tid); err != nil {
-		return true, err
+	if now, err = Affinity(tid); err == nil && !now.Equal(set) {
+		err = fmt.Errorf("to CPUs %s: its control group leaves it %s", set, now)
 	}
-	if !free && !now.Equal(set) {
-		return false, fmt.Errorf("to CPUs %s: its control group leaves it %s", set, now)
-	}
-	return true, nil
+	return err == nil, err
 }

@@ -1,0 +1,203 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numaform/numaform/internal/agent/agenttest"
+	"github.com/numaform/numaform/internal/agent/qemu"
+	"github.com/numaform/numaform/topology"
+)
+
+// agentVariable makes a test binary the program.
+const agentVariable = "NUMAFORM_TEST_AGENT"
+
+func TestMain(m *testing.M) {
+	agenttest.Play()
+	if os.Getenv(agentVariable) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		p := program{environ: os.LookupEnv, stdout: os.Stdout, stderr: os.Stderr}
+		code := p.run(ctx, os.Args[1:])
+		stop()
+		os.Exit(code)
+	}
+	os.Exit(m.Run())
+}
+
+// journal is what an agent wrote.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+// process is an agent that runs as a program of its own.
+type process struct {
+	*exec.Cmd
+	out *journal
+}
+
+func command(h *agenttest.Host, args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], append(args, //nolint:noctx // it is killed
+		"--root", h.Root, "--config", filepath.Join(h.Root, "etc/numaform-agent.yaml"), "--state-dir", stateDir(h))...)
+	cmd.Env = append(os.Environ(), agentVariable+"=1")
+	return cmd
+}
+
+func stateDir(h *agenttest.Host) string { return filepath.Join(h.Root, "run/numaform-agent") }
+
+func start(t *testing.T, h *agenttest.Host, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: command(h, args...), out: &journal{}}
+	p.Stdout, p.Stderr = p.out, p.out
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.kill(syscall.SIGKILL)
+		if t.Failed() {
+			t.Logf("the agent said:\n%s", p.out)
+		}
+	})
+	return p
+}
+
+func (p *process) kill(signal syscall.Signal) {
+	if p.ProcessState == nil {
+		_ = p.Process.Signal(signal)
+		_ = p.Wait()
+	}
+}
+
+// twoCPUs returns two CPUs that this process may use, and a third that need not exist:
+// one must be left that nobody is pinned to.
+func twoCPUs(t *testing.T) (first, second int, host topology.CPUSet) {
+	t.Helper()
+	allowed := affinity(t, 0).List()
+	if len(allowed) < 2 {
+		t.Fatalf("this test needs two CPUs and may use %v", allowed)
+	}
+	return allowed[0], allowed[1], topology.CPUs(allowed[0], allowed[1], allowed[len(allowed)-1]+1)
+}
+
+// TestQEMU pins a real VM: at its start, when its declaration changes, when somebody
+// moves a vCPU, when QEMU starts again, and when the agent was killed meanwhile.
+func TestQEMU(t *testing.T) {
+	first, second, cpus := twoCPUs(t)
+	h := agenttest.New(t, cpus)
+	both, free := topology.CPUs(first, second), affinity(t, 0)
+	p := start(t, h)
+
+	h.Declare(101, agenttest.Marker(101, second, first).String())
+	pid := h.StartQEMU(101, 2)
+	agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) })
+
+	var took []time.Duration
+	for i := range 5 {
+		pins := []int{first, second}
+		if i%2 == 1 {
+			slices.Reverse(pins)
+		}
+		h.Declare(101, "of numaform\n"+agenttest.Marker(101, pins...).String()+"\nand so on")
+		took = append(took, agenttest.Eventually(t, func() error { return h.Pinned(101, both, pins...) }))
+	}
+	slices.Sort(took)
+	t.Logf("a changed pin took %s", took)
+	if took[2] > time.Second {
+		t.Errorf("a changed pin took %s, want less than a second", took[2])
+	}
+
+	for tid := range tids(t, pid) {
+		move(t, tid, free)
+	}
+	agenttest.Eventually(t, func() error { return h.Pinned(101, both, first, second) })
+	agenttest.Eventually(t, says(p, "vCPUs had been moved, put back"))
+
+	h.Stop(101)
+	pid = h.StartQEMU(101, 2)
+	agenttest.Eventually(t, func() error { return h.Pinned(101, both, first, second) })
+
+	p.kill(syscall.SIGKILL)
+	h.Declare(101, agenttest.Marker(101, second, first).String())
+	for tid := range tids(t, pid) {
+		move(t, tid, free)
+	}
+	p = start(t, h)
+	agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) })
+
+	h.Declare(101, "nobody's")
+	agenttest.Eventually(t, func() error { return h.On(101, free) })
+	agenttest.Eventually(t, says(p, "unpinned guest"))
+}
+
+func says(p *process, text string) func() error {
+	return func() error {
+		if !strings.Contains(p.out.String(), text) {
+			return &silent{text}
+		}
+		return nil
+	}
+}
+
+type silent struct{ text string }
+
+func (e *silent) Error() string { return "the agent did not say: " + e.text }
+
+func tids(t *testing.T, pid int) map[int]bool {
+	t.Helper()
+	threads, err := (qemu.Reader{Root: "/"}).Threads(qemu.Run{PID: pid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[int]bool{}
+	for _, thread := range threads {
+		ids[thread.TID] = true
+	}
+	return ids
+}
+
+func affinity(t *testing.T, tid int) topology.CPUSet {
+	t.Helper()
+	set, err := qemu.Affinity(tid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// move does what `taskset` does by hand.
+func move(t *testing.T, tid int, cpus topology.CPUSet) {
+	t.Helper()
+	var set unix.CPUSet
+	for _, cpu := range cpus.List() {
+		set.Set(cpu)
+	}
+	if err := unix.SchedSetaffinity(tid, &set); err != nil {
+		t.Fatal(err)
+	}
+}

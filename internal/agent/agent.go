@@ -1,0 +1,204 @@
+// Package agent is numaform-agent, the daemon on a Proxmox host: it puts the vCPUs of
+// VMs on the CPUs that their descriptions declare, keeps them there, and keeps other
+// guests off. It is root and reads text that an API token wrote: packages claim, qemu
+// and cgroup below it say what may come of that. It needs neither the network nor
+// Proxmox' API, and starts no program but in Publish. Start at Agent.Run.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/numaform/numaform/internal/agent/cgroup"
+	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/agent/qemu"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/sysfs"
+	"github.com/numaform/numaform/topology"
+)
+
+// Options are what an Agent needs.
+type Options struct {
+	// Root is the directory of the host's file system, "/" but in tests.
+	Root string
+	// StateDir keeps the state; it is made if need be.
+	StateDir string
+	Settings Settings
+	// Interval is the time between two looks at the host.
+	Interval time.Duration
+	Version  string
+	Log      *slog.Logger
+	// Now is the wall clock, for the eyes of those who read the metrics: nothing is
+	// decided by it.
+	Now func() time.Time
+}
+
+// Agent keeps the pins of one host.
+type Agent struct {
+	Options
+	reader qemu.Reader
+	groups cgroup.Tree
+	self   qemu.Run
+
+	// online is the kernel's list when host was read.
+	online string
+	host   claim.Host
+
+	state State
+	// written is the state file's text.
+	written []byte
+	// placed are the pins that were put into effect by this process.
+	placed map[qemu.Run]*claim.Pins
+	// confined are the control groups that were confined by this process.
+	confined map[string]topology.CPUSet
+	metrics  metrics
+}
+
+// New returns an agent. It touches nothing yet.
+func New(options Options) (*Agent, error) {
+	if options.Interval <= 0 || options.Root == "" || options.StateDir == "" {
+		return nil, errors.New("making the agent: an interval, a root and a state directory are needed")
+	}
+	if err := options.Settings.check(); err != nil {
+		return nil, fmt.Errorf("making the agent: %w", err)
+	}
+	return &Agent{
+		Options: options, reader: qemu.Reader{Root: options.Root},
+		groups: cgroup.Tree{Dir: filepath.Join(options.Root, "sys/fs/cgroup")},
+		placed: map[qemu.Run]*claim.Pins{}, confined: map[string]topology.CPUSet{},
+	}, nil
+}
+
+// Run looks at the host again and again until ctx ends. Pins stay as they are then: an
+// agent that is replaced must not disturb the guests. A round that fails is logged once,
+// and tried again.
+func (a *Agent) Run(ctx context.Context) error {
+	if err := a.open(); err != nil {
+		return err
+	}
+	a.Log.Info("started", "version", a.Version, "isolation", a.Settings.Isolation, "clusters", strings.Join(a.Settings.Clusters, " "),
+		"max-pinned-percent", a.Settings.MaxPinnedPercent)
+	if len(a.Settings.Clusters) == 0 {
+		a.Log.Warn("no cluster may pin here: name clusters in the agent's configuration")
+	}
+	ticker := time.NewTicker(a.Interval)
+	defer ticker.Stop()
+	for {
+		a.Sync()
+		select {
+		case <-ctx.Done():
+			a.Log.Info("stopped, pins stay")
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// open reads what an earlier agent left. A state that cannot be read is put aside: the
+// pins that are declared are found again, those that were withdrawn meanwhile are not.
+func (a *Agent) open() error {
+	if err := os.MkdirAll(a.StateDir, 0o755); err != nil {
+		return fmt.Errorf("making the directory of the state: %w", err)
+	}
+	self, err := a.reader.Self()
+	if err != nil {
+		return fmt.Errorf("reading /proc: %w", err)
+	}
+	state, err := ReadState(a.StateDir)
+	if err != nil {
+		a.Log.Error("state could not be read, beginning anew", logkey.Message, err.Error())
+		_ = os.Rename(StateFile(a.StateDir), StateFile(a.StateDir)+".bad")
+	}
+	if state.Agent.PID != self.PID && state.Agent.PID > 0 && a.reader.Alive(state.Agent) {
+		return fmt.Errorf("another numaform-agent runs, process %d: stop it first (systemctl stop numaform-agent)", state.Agent.PID)
+	}
+	a.self, a.state = self, state
+	return nil
+}
+
+// Sync looks at the host once, and does what is to be done.
+func (a *Agent) Sync() {
+	before := a.state
+	err := a.sync()
+	a.state.Problem = ""
+	if err != nil {
+		a.state.Problem = err.Error()
+	}
+	if a.state.Problem != before.Problem && err != nil {
+		a.Log.Error("round failed", logkey.Message, err.Error())
+	}
+	a.tell(before)
+	if err := a.save(); err != nil {
+		a.Log.Error("state not written", logkey.Message, err.Error())
+	}
+	a.writeMetrics()
+}
+
+func (a *Agent) sync() error {
+	if err := a.readHost(); err != nil {
+		return err
+	}
+	r, err := a.look()
+	if err != nil {
+		return err
+	}
+	a.plan(r)
+	// What is about to be done is written first: whoever starts after a crash must be
+	// able to undo it.
+	if err := a.save(); err != nil {
+		return err
+	}
+	a.unconfine(r)
+	a.place(r)
+	return a.isolate(r)
+}
+
+// Release undoes all that an agent did on this host, and forgets it. None may run.
+func (a *Agent) Release() error {
+	if err := a.open(); err != nil {
+		return err
+	}
+	a.Settings.Clusters, a.Settings.Isolation = nil, IsolationOff
+	if err := a.sync(); err != nil {
+		return fmt.Errorf("releasing guests: %w", err)
+	}
+	if left := a.state.Confined; len(left) > 0 {
+		return fmt.Errorf("releasing guests: control group %s is still confined: write %q to its cpuset.cpus", left[0].Group, left[0].Was)
+	}
+	for _, name := range []string{StateFile(a.StateDir), filepath.Join(a.Settings.MetricsDir, MetricsFile)} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("releasing guests: %w", err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) save() error {
+	written, err := a.state.write(a.StateDir, a.written)
+	a.written = written
+	return err
+}
+
+// readHost reads the topology at first, and when CPUs came or went.
+func (a *Agent) readHost() error {
+	data, err := os.ReadFile(filepath.Join(a.Root, "sys/devices/system/cpu/online"))
+	if err != nil {
+		return fmt.Errorf("reading which CPUs are online: %w", err)
+	}
+	if string(data) == a.online {
+		return nil
+	}
+	file, err := sysfs.Collect(os.DirFS(a.Root))
+	if err != nil {
+		return err
+	}
+	a.host, a.online = claim.NewHost(file.CPUs), string(data)
+	return nil
+}

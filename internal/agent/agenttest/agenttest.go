@@ -1,0 +1,237 @@
+//go:build linux
+
+// Package agenttest sets the scene for tests of the host agent: a directory that looks
+// like the file system of a Proxmox host, and processes that are VMs, be it QEMU or a
+// test binary whose threads have QEMU's names. Start at New.
+package agenttest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/agent/qemu"
+	"github.com/numaform/numaform/topology"
+)
+
+// vcpusVariable tells a test binary to play a VM of so many vCPUs.
+const vcpusVariable = "NUMAFORM_TEST_VCPUS"
+
+// Play makes the process a VM if it was started as one, and does not return then. TestMain
+// calls it before anything else.
+func Play() {
+	vcpus, err := strconv.Atoi(os.Getenv(vcpusVariable))
+	if err != nil {
+		return
+	}
+	for i := range vcpus {
+		go func() {
+			runtime.LockOSThread()
+			name := append([]byte(fmt.Sprintf("CPU %d/KVM", i)), 0)
+			if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0); err != nil {
+				panic(err)
+			}
+			select {}
+		}()
+	}
+	// Whoever started this holds the other end.
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	os.Exit(0)
+}
+
+// Host is a directory that looks like a Proxmox host.
+type Host struct {
+	Root string
+	t    testing.TB
+	vms  map[int]*exec.Cmd
+}
+
+// New makes a host whose CPUs are those, each a core of its own. Its /proc is the real
+// one.
+func New(t testing.TB, cpus topology.CPUSet) *Host {
+	t.Helper()
+	h := &Host{Root: t.TempDir(), t: t, vms: map[int]*exec.Cmd{}}
+	if err := os.Symlink("/proc", filepath.Join(h.Root, "proc")); err != nil {
+		t.Fatal(err)
+	}
+	h.Write("sys/devices/system/cpu/online", cpus.String()+"\n")
+	h.Write("run/qemu-server/.keep", "")
+	h.Write("etc/pve/lxc/.keep", "")
+	h.Settings("clusters: [prod]\n")
+	return h
+}
+
+// Write writes a file, at once for who reads it.
+func (h *Host) Write(name, text string) {
+	h.t.Helper()
+	path := filepath.Join(h.Root, name)
+	err := errors.Join(
+		os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path),
+	)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// Settings writes the agent's configuration.
+func (h *Host) Settings(text string) { h.Write("etc/numaform-agent.yaml", text) }
+
+// Marker returns the marker of a VM with these pins.
+func Marker(vmid int, pins ...int) fleet.Marker {
+	return fleet.Marker{ClusterID: "prod", Key: fleet.Key(fmt.Sprintf("%032x", vmid)), Pins: pins}
+}
+
+// Declare writes a VM's configuration; more are further lines.
+func (h *Host) Declare(vmid int, description string, more ...string) {
+	h.t.Helper()
+	var text strings.Builder
+	for line := range strings.Lines(description) {
+		text.WriteString("#" + strings.TrimRight(line, "\n") + "\n")
+	}
+	text.WriteString("cores: 2\nname: workers-" + strconv.Itoa(vmid) + "\n")
+	for _, line := range more {
+		text.WriteString(line + "\n")
+	}
+	h.Write(fmt.Sprintf("etc/pve/qemu-server/%d.conf", vmid), text.String())
+}
+
+// pidFile is where Proxmox has QEMU write its number.
+func (h *Host) pidFile(vmid int) string {
+	return filepath.Join(h.Root, "run/qemu-server", strconv.Itoa(vmid)+".pid")
+}
+
+// Start starts a process that plays a VM.
+func (h *Host) Start(vmid, vcpus int) int {
+	h.t.Helper()
+	cmd := exec.Command(os.Args[0], "-pidfile", h.pidFile(vmid)) //nolint:gosec,noctx // the test itself
+	cmd.Env = append(os.Environ(), vcpusVariable+"="+strconv.Itoa(vcpus))
+	if _, err := cmd.StdinPipe(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.begin(vmid, cmd)
+	h.Write(fmt.Sprintf("run/qemu-server/%d.pid", vmid), strconv.Itoa(cmd.Process.Pid)+"\n")
+	return cmd.Process.Pid
+}
+
+// StartQEMU starts a real VM, which has no disk and is stopped before its first
+// instruction.
+func (h *Host) StartQEMU(vmid, vcpus int) int {
+	h.t.Helper()
+	path, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		h.t.Fatal("no QEMU: run make qemu, or install qemu-system-x86")
+	}
+	cmd := exec.Command(path, "-name", fmt.Sprintf("workers-%d,debug-threads=on", vmid), "-pidfile", h.pidFile(vmid), //nolint:gosec,noctx // the test's own
+		"-accel", "tcg,thread=multi", "-smp", strconv.Itoa(vcpus), "-m", "16", "-S", "-nodefaults", "-display", "none",
+		"-object", "iothread,id=io0")
+	cmd.Stderr = os.Stderr
+	h.begin(vmid, cmd)
+	return cmd.Process.Pid
+}
+
+func (h *Host) begin(vmid int, cmd *exec.Cmd) {
+	h.t.Helper()
+	if err := cmd.Start(); err != nil {
+		h.t.Fatal(err)
+	}
+	h.vms[vmid] = cmd
+	h.t.Cleanup(func() {
+		if h.vms[vmid] == cmd {
+			h.Stop(vmid)
+		}
+	})
+}
+
+// Stop ends a VM; its file stays, as after a crash.
+func (h *Host) Stop(vmid int) {
+	cmd := h.vms[vmid]
+	delete(h.vms, vmid)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// Threads returns the CPUs of each vCPU, and those of all other threads of a VM.
+func (h *Host) Threads(vmid int) (vcpus, others []topology.CPUSet) {
+	cmd := h.vms[vmid]
+	if cmd == nil {
+		return nil, nil
+	}
+	threads, err := qemu.Reader{Root: "/"}.Threads(qemu.Run{PID: cmd.Process.Pid})
+	if err != nil {
+		return nil, nil
+	}
+	for _, thread := range threads {
+		set, err := qemu.Affinity(thread.TID)
+		switch {
+		case err != nil:
+		case thread.VCPU == qemu.Other:
+			others = append(others, set)
+		default:
+			vcpus = append(vcpus, set)
+		}
+	}
+	return vcpus, others
+}
+
+// Pinned returns an error unless each vCPU of a VM is on its CPU, and all other threads
+// are on others.
+func (h *Host) Pinned(vmid int, others topology.CPUSet, cpus ...int) error {
+	vcpus, rest := h.Threads(vmid)
+	if len(vcpus) != len(cpus) {
+		return fmt.Errorf("VM %d has %d vCPUs, want %d", vmid, len(vcpus), len(cpus))
+	}
+	for i, cpu := range cpus {
+		if !vcpus[i].Equal(topology.CPUs(cpu)) {
+			return fmt.Errorf("vCPU %d of VM %d is on %s, want %d", i, vmid, vcpus[i], cpu)
+		}
+	}
+	return all(vmid, rest, others)
+}
+
+// On returns an error unless all threads of a VM are on these CPUs.
+func (h *Host) On(vmid int, cpus topology.CPUSet) error {
+	vcpus, others := h.Threads(vmid)
+	return all(vmid, append(vcpus, others...), cpus)
+}
+
+func all(vmid int, sets []topology.CPUSet, want topology.CPUSet) error {
+	if len(sets) == 0 {
+		return fmt.Errorf("VM %d has no threads", vmid)
+	}
+	for _, set := range sets {
+		if !set.Equal(want) {
+			return fmt.Errorf("a thread of VM %d is on %s, want %s", vmid, set, want)
+		}
+	}
+	return nil
+}
+
+// Eventually waits until check is content, and returns how long that took.
+func Eventually(t testing.TB, check func() error) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	deadline, ticker := time.After(30*time.Second), time.NewTicker(2*time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := check()
+		if err == nil {
+			return time.Since(begun)
+		}
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatal(err)
+		}
+	}
+}

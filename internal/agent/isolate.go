@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/internal/agent/cgroup"
+	"github.com/numaform/numaform/internal/agent/qemu"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/topology"
+)
+
+// confinements returns the control groups that the agent holds or is to hold, and
+// notes in the round those that it is to let go.
+func (a *Agent) confinements(r *round, next *State) []Confinement {
+	wanted := map[string]bool{}
+	for _, group := range a.others(r, next) {
+		wanted[group] = true
+	}
+	held := []Confinement{}
+	for _, c := range a.state.Confined {
+		if !wanted[c.Group] {
+			r.restore = append(r.restore, c)
+		} else {
+			c.Now = next.Shared
+			delete(wanted, c.Group)
+		}
+		held = append(held, c)
+	}
+	for group := range wanted {
+		// No file means that the controller is off for it: it was given nothing.
+		was, _ := a.groups.Wanted(group)
+		held = append(held, Confinement{Group: group, Was: was, Now: next.Shared})
+	}
+	slices.SortFunc(held, func(x, y Confinement) int { return strings.Compare(x.Group, y.Group) })
+	return held
+}
+
+// others returns the groups of guests that are to keep off pinned CPUs. Whom root gave
+// an affinity stays where root put it: no pins are let in there.
+func (a *Agent) others(r *round, next *State) []string {
+	if a.Settings.Isolation != IsolationEnforce || next.Pinned.IsEmpty() || next.Shared.IsEmpty() {
+		return nil
+	}
+	groups := []string{cgroup.Containers}
+	for _, vm := range r.vms {
+		if r.pins[vm.VMID] == nil && vm.Config.Affinity.IsEmpty() {
+			groups = append(groups, cgroup.VM(vm.VMID))
+		}
+	}
+	return slices.DeleteFunc(groups, func(group string) bool { return !a.groups.Exists(group) })
+}
+
+// unconfine lets groups go. One that somebody else wrote since keeps that.
+func (a *Agent) unconfine(r *round) {
+	for _, c := range r.restore {
+		now, err := a.groups.Wanted(c.Group)
+		if err == nil && now == c.Now.String() {
+			err = a.groups.Restore(c.Group, c.Was)
+		}
+		if err != nil && !errors.Is(err, cgroup.ErrNoGroup) {
+			a.Log.Error("control group not restored", "group", c.Group, logkey.Message, err.Error())
+			continue
+		}
+		delete(a.confined, c.Group)
+		a.state.Confined = slices.DeleteFunc(a.state.Confined, func(other Confinement) bool { return other.Group == c.Group })
+	}
+}
+
+// isolate confines the other guests if it is to, and finds those that may run on
+// pinned CPUs nevertheless.
+func (a *Agent) isolate(r *round) error {
+	failed := map[string]error{}
+	var first error
+	for _, c := range slices.Clone(a.state.Confined) {
+		if err := a.confine(c); err != nil {
+			failed[c.Group] = err
+			first = firstOf(first, err)
+		}
+	}
+	a.state.Intruders = a.intruders(r, failed)
+	return first
+}
+
+func firstOf(first, err error) error {
+	if first != nil {
+		return first
+	}
+	return err
+}
+
+// confine keeps a group on its CPUs. A guest that just ended is no error.
+func (a *Agent) confine(c Confinement) error {
+	now, err := a.groups.Wanted(c.Group)
+	if err == nil && now == c.Now.String() {
+		return nil
+	}
+	if last := a.confined[c.Group]; err == nil && last.Equal(c.Now) {
+		a.Log.Warn("control group had been changed, confined again", "group", c.Group, "had", now, "cpus", c.Now.String())
+	}
+	err = a.groups.Confine(c.Group, c.Now)
+	if err == nil {
+		a.confined[c.Group] = c.Now
+		return nil
+	}
+	if now, wrong := a.groups.Wanted(c.Group); wrong != nil || now != c.Now.String() {
+		a.state.Confined = slices.DeleteFunc(a.state.Confined, func(other Confinement) bool { return other.Group == c.Group })
+	}
+	if !a.groups.Exists(c.Group) {
+		return nil
+	}
+	return err
+}
+
+// intruders finds guests that may run on pinned CPUs or their siblings. Of a VM the
+// first thread is asked: the others begin with its CPUs.
+func (a *Agent) intruders(r *round, failed map[string]error) []Intruder {
+	found := []Intruder{}
+	exclusive := a.state.Online.Difference(a.state.Shared)
+	if a.Settings.Isolation == IsolationOff || exclusive.IsEmpty() {
+		return found
+	}
+	add := func(guest qemu.Guest, group string, cpus topology.CPUSet, err error) {
+		on := cpus.Intersection(exclusive)
+		if err != nil || on.IsEmpty() {
+			return
+		}
+		intruder := Intruder{VMID: guest.VMID, CPUs: on}
+		if a.Settings.Isolation == IsolationEnforce {
+			intruder.Text = whyNotConfined(guest, group, failed[group])
+		}
+		found = append(found, intruder)
+	}
+	for _, vm := range r.vms {
+		if r.pins[vm.VMID] == nil {
+			cpus, err := qemu.Affinity(vm.PID)
+			add(vm, cgroup.VM(vm.VMID), cpus, err)
+		}
+	}
+	for _, container := range r.containers {
+		cpus, err := a.groups.Effective(fmt.Sprintf("%s/%d", cgroup.Containers, container.VMID))
+		add(container, cgroup.Containers, cpus, err)
+	}
+	slices.SortFunc(found, func(x, y Intruder) int { return x.VMID - y.VMID })
+	return found
+}
+
+func whyNotConfined(guest qemu.Guest, group string, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case !guest.Config.Affinity.IsEmpty():
+		return fmt.Sprintf("root gave it the affinity %s", guest.Config.Affinity)
+	default:
+		return fmt.Sprintf("it is not in control group %s", group)
+	}
+}

@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/logkey"
+)
+
+// MetricsFile is the name of the file in the directory of metrics.
+const MetricsFile = "numaform_agent.prom"
+
+// heartbeat is how often the file is written though nothing changed.
+const heartbeat = 15 * time.Second
+
+// metrics writes the file for node_exporter's textfile collector.
+type metrics struct {
+	facts  string
+	last   time.Time
+	failed bool
+}
+
+// writeMetrics writes the file if its facts changed, and now and then so that its time
+// shows that the agent lives. A host without the directory has no node_exporter.
+func (a *Agent) writeMetrics() {
+	facts, now := a.facts(), time.Now()
+	if facts == a.metrics.facts && now.Sub(a.metrics.last) < heartbeat {
+		return
+	}
+	a.metrics.facts, a.metrics.last = facts, now
+	dir := a.Settings.MetricsDir
+	if info, err := os.Stat(dir); dir == "" || errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return
+	}
+	text := facts + gauge("numaform_agent_last_round_timestamp_seconds", "When the agent last looked at the host.") +
+		sample("numaform_agent_last_round_timestamp_seconds", "", a.Now().Unix())
+	err := renameio.WriteFile(filepath.Join(dir, MetricsFile), []byte(text), 0o644)
+	if err != nil && !a.metrics.failed {
+		a.Log.Error("metrics not written", logkey.Message, err.Error())
+	}
+	a.metrics.failed = err != nil
+}
+
+// facts prints the metrics that a round may change.
+func (a *Agent) facts() string {
+	s := &a.state
+	pinned, putBack := 0, 0
+	refused := map[claim.Reason]int{}
+	for _, guest := range s.Guests {
+		putBack += guest.PutBack
+		if guest.Pins != nil {
+			pinned++
+		}
+		if guest.Refused != nil {
+			refused[guest.Refused.Reason]++
+		}
+	}
+	problem := 0
+	if s.Problem != "" {
+		problem = 1
+	}
+	var out bytes.Buffer
+	one := func(name, help string, labels string, value int) {
+		out.WriteString(gauge(name, help) + sample(name, labels, int64(value)))
+	}
+	one("numaform_agent_info", "The agent that runs.",
+		"isolation="+strconv.Quote(string(s.Isolation))+",version="+strconv.Quote(s.Version), 1)
+	one("numaform_agent_online_cpus", "CPUs of the host that are online.", "", s.Online.Size())
+	one("numaform_agent_pinned_cpus", "CPUs that a vCPU is pinned to.", "", s.Pinned.Size())
+	one("numaform_agent_shared_cpus", "CPUs that guests without pins have: neither pinned nor siblings of pinned.", "", s.Shared.Size())
+	one("numaform_agent_pinned_guests", "Guests that are pinned.", "", pinned)
+	one("numaform_agent_confined_groups", "Control groups that are kept off pinned CPUs.", "", len(s.Confined))
+	one("numaform_agent_intruders", "Guests that may run on CPUs others are pinned to.", "", len(s.Intruders))
+	one("numaform_agent_put_back", "How often vCPUs of guests that run now had been moved by somebody else.", "", putBack)
+	one("numaform_agent_round_failed", "1 if the last look at the host failed.", "", problem)
+	const name = "numaform_agent_refused_guests"
+	out.WriteString(gauge(name, "Guests whose declared pins do not take effect, by reason."))
+	for _, reason := range claim.Reasons() {
+		out.WriteString(sample(name, "reason="+strconv.Quote(string(reason)), int64(refused[reason])))
+	}
+	return out.String()
+}
+
+func gauge(name, help string) string {
+	return fmt.Sprintf("# HELP %s %s\n# TYPE %s gauge\n", name, help, name)
+}
+
+func sample(name, labels string, value int64) string {
+	if labels != "" {
+		labels = "{" + labels + "}"
+	}
+	return fmt.Sprintf("%s%s %d\n", name, labels, value)
+}

@@ -1,0 +1,130 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/topology"
+)
+
+// Isolation says what is done about guests that may run on pinned CPUs.
+type Isolation string
+
+// The kinds of isolation.
+const (
+	// IsolationOff lets them be.
+	IsolationOff Isolation = "off"
+	// IsolationReport names them.
+	IsolationReport Isolation = "report"
+	// IsolationEnforce confines them to the CPUs that nobody is pinned to.
+	IsolationEnforce Isolation = "enforce"
+)
+
+// Settings are what the administrator of the host decides, in a file that no token of
+// Proxmox reaches.
+type Settings struct {
+	Clusters         []string        `yaml:"clusters"`
+	MaxPinnedPercent int             `yaml:"max_pinned_percent"`
+	ReservedCPUs     topology.CPUSet `yaml:"reserved_cpus"`
+	Emulator         fleet.Emulator  `yaml:"emulator"`
+	Isolation        Isolation       `yaml:"isolation"`
+	// MetricsDir is read by node_exporter's textfile collector; nothing is written
+	// where it does not exist.
+	MetricsDir string `yaml:"metrics_dir"`
+}
+
+// DefaultSettings are those of a host without a file: no guest is pinned.
+func DefaultSettings() Settings {
+	return Settings{
+		MaxPinnedPercent: 90, Emulator: fleet.EmulatorGuest, Isolation: IsolationReport,
+		MetricsDir: "/var/lib/prometheus/node-exporter",
+	}
+}
+
+// ReadSettings reads the file. One that others than its owner may write is refused:
+// what it bounds is what they could ask for.
+func ReadSettings(name string) (Settings, error) {
+	data, err := readGuarded(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return DefaultSettings(), nil
+	}
+	if err == nil {
+		var settings Settings
+		if settings, err = ParseSettings(data); err == nil {
+			return settings, nil
+		}
+	}
+	return Settings{}, fmt.Errorf("reading %s: %w", name, err)
+}
+
+func readGuarded(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return nil, errors.New("others than its owner may write it: chmod 644")
+	}
+	const most = 1 << 16
+	data, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && len(data) > most {
+		err = errors.New("it has more than 64 KiB")
+	}
+	return data, err
+}
+
+// ParseSettings reads the file's text. A key that is not known is an error that names
+// its line.
+func ParseSettings(data []byte) (Settings, error) {
+	settings := DefaultSettings()
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&settings); err != nil && !errors.Is(err, io.EOF) {
+		return Settings{}, fmt.Errorf("%w: the keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation and metrics_dir", err)
+	}
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return Settings{}, errors.New("a second document follows: leave one")
+	}
+	return settings, settings.check()
+}
+
+func (s *Settings) check() error {
+	for _, id := range s.Clusters {
+		if err := fleet.CheckClusterID(id); err != nil {
+			return fmt.Errorf("clusters: %w", err)
+		}
+	}
+	if s.MaxPinnedPercent < 1 || s.MaxPinnedPercent > 100 {
+		return fmt.Errorf("max_pinned_percent: %d is not between 1 and 100", s.MaxPinnedPercent)
+	}
+	if !slices.Contains([]fleet.Emulator{fleet.EmulatorGuest, fleet.EmulatorShared}, s.Emulator) {
+		return fmt.Errorf("emulator: %q is not known: write guest or shared", s.Emulator)
+	}
+	return s.Isolation.Check()
+}
+
+// Check returns an error that says what can be written, unless it is one of those.
+func (i Isolation) Check() error {
+	if !slices.Contains([]Isolation{IsolationOff, IsolationReport, IsolationEnforce}, i) {
+		return fmt.Errorf("isolation: %q is not known: write off, report or enforce", string(i))
+	}
+	return nil
+}
+
+func (s *Settings) rules() claim.Rules {
+	return claim.Rules{Clusters: s.Clusters, MaxPercent: s.MaxPinnedPercent, Reserved: s.ReservedCPUs, Emulator: s.Emulator}
+}

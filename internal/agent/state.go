@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/numaform/numaform/internal/agent/cgroup"
+	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/agent/qemu"
+	"github.com/numaform/numaform/topology"
+)
+
+// stateFormat is the format of the state file.
+const stateFormat = 1
+
+// State is what the agent did and found. It is kept in a file below /run: an agent that
+// starts again knows who has which CPUs, and a host that starts again has forgotten.
+type State struct {
+	Format  int    `json:"format"`
+	Version string `json:"version"`
+	// Agent is the process that wrote this.
+	Agent     qemu.Run        `json:"agent"`
+	Isolation Isolation       `json:"isolation"`
+	Online    topology.CPUSet `json:"online,omitzero"`
+	Pinned    topology.CPUSet `json:"pinned,omitzero"`
+	// Shared are the CPUs of guests without pins: neither pinned nor siblings of pinned.
+	Shared topology.CPUSet `json:"shared,omitzero"`
+	// Guests are those that have pins, or declare them.
+	Guests    []Guest       `json:"guests"`
+	Confined  []Confinement `json:"confined"`
+	Intruders []Intruder    `json:"intruders"`
+	// Problem says what went wrong in the last round, apart from guests.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Guest is a VM that has pins, or declares them.
+type Guest struct {
+	qemu.Run
+	Pins *claim.Pins `json:"pins,omitempty"`
+	// Refused says why Pins are not what is declared.
+	Refused *claim.Refusal `json:"refused,omitempty"`
+	// Starting is true while QEMU has not made all threads.
+	Starting bool `json:"starting,omitempty"`
+	// PutBack counts how often somebody else had moved its threads.
+	PutBack int `json:"put_back,omitempty"`
+}
+
+// Confinement is a control group that the agent wrote.
+type Confinement struct {
+	Group string `json:"group"`
+	// Was is what it had before, in the kernel's spelling.
+	Was string          `json:"was"`
+	Now topology.CPUSet `json:"now"`
+}
+
+// Intruder is a guest that may run on CPUs that others are pinned to.
+type Intruder struct {
+	VMID int             `json:"vmid"`
+	CPUs topology.CPUSet `json:"cpus"`
+	// Text says why it could not be confined, under enforce.
+	Text string `json:"text,omitempty"`
+}
+
+// guest returns the entry of a VM, or nil.
+func (s *State) guest(run qemu.Run) *Guest {
+	i := slices.IndexFunc(s.Guests, func(g Guest) bool { return g.Run == run })
+	if i < 0 {
+		return nil
+	}
+	return &s.Guests[i]
+}
+
+func (s *State) confinement(group string) *Confinement {
+	i := slices.IndexFunc(s.Confined, func(c Confinement) bool { return c.Group == group })
+	if i < 0 {
+		return nil
+	}
+	return &s.Confined[i]
+}
+
+// StateFile returns the name of the state file in a directory.
+func StateFile(dir string) string { return filepath.Join(dir, "state.json") }
+
+// ReadState reads the state file strictly; what it names is written to. The zero State
+// is returned where there is none.
+func ReadState(dir string) (State, error) {
+	data, err := os.ReadFile(StateFile(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, nil
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("reading the state: %w", err)
+	}
+	var state State
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err = decoder.Decode(&state); err == nil {
+		err = state.check()
+	}
+	if err == nil && decoder.Decode(&struct{}{}) != io.EOF {
+		err = errors.New("something follows its end")
+	}
+	if err != nil {
+		return State{}, fmt.Errorf("reading %s: %w", StateFile(dir), err)
+	}
+	return state, nil
+}
+
+func (s *State) check() error {
+	if s.Format != stateFormat {
+		return fmt.Errorf("format %d is not known here", s.Format)
+	}
+	for _, c := range s.Confined {
+		if !cgroup.Known(c.Group) {
+			return fmt.Errorf("control group %q is none of a guest", c.Group)
+		}
+		if _, err := topology.ParseCPUSet(c.Was); err != nil {
+			return fmt.Errorf("control group %s: %w", c.Group, err)
+		}
+	}
+	return nil
+}
+
+// write writes the state file if it is to change.
+func (s *State) write(dir string, last []byte) ([]byte, error) {
+	data, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		return last, fmt.Errorf("writing the state: %w", err)
+	}
+	data = append(data, '\n')
+	if bytes.Equal(data, last) {
+		return last, nil
+	}
+	if err := renameio.WriteFile(StateFile(dir), data, 0o644); err != nil {
+		return last, fmt.Errorf("writing the state: %w", err)
+	}
+	return data, nil
+}
