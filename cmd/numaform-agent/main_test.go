@@ -35,6 +35,12 @@ func TestMain(m *testing.M) {
 		stop()
 		os.Exit(code)
 	}
+	if os.Getpid() == 1 {
+		hostMain()
+	}
+	if os.Getenv(hostVariable) != "" {
+		inHost()
+	}
 	os.Exit(m.Run())
 }
 

@@ -47,9 +47,11 @@ type Agent struct {
 	groups cgroup.Tree
 	self   qemu.Run
 
-	// online is the kernel's list when host was read.
-	online string
-	host   claim.Host
+	// online is the kernel's list when host was read; possible are the CPUs that it
+	// has, offline ones too.
+	online   string
+	possible topology.CPUSet
+	host     claim.Host
 
 	state State
 	// written is the state file's text.
@@ -155,9 +157,11 @@ func (a *Agent) sync() error {
 	if err := a.save(); err != nil {
 		return err
 	}
-	a.unconfine(r)
+	// Control groups first: changing them may move threads.
+	err = errors.Join(a.unconfine(r), a.isolate(r))
 	a.place(r)
-	return a.isolate(r)
+	a.state.Intruders = a.intruders(r)
+	return err
 }
 
 // Release undoes all that an agent did on this host, and forgets it. None may run.
@@ -199,6 +203,10 @@ func (a *Agent) readHost() error {
 	if err != nil {
 		return err
 	}
-	a.host, a.online = claim.NewHost(file.CPUs), string(data)
+	var all []int
+	for _, cpu := range file.CPUs {
+		all = append(all, cpu.ID)
+	}
+	a.host, a.online, a.possible = claim.NewHost(file.CPUs), string(data), topology.CPUs(all...)
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/numaform/numaform/internal/agent/cgroup"
 	"github.com/numaform/numaform/internal/agent/qemu"
-	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -54,59 +53,62 @@ func (a *Agent) others(r *round, next *State) []string {
 }
 
 // unconfine lets groups go. One that somebody else wrote since keeps that.
-func (a *Agent) unconfine(r *round) {
+func (a *Agent) unconfine(r *round) error {
+	var errs []error
 	for _, c := range r.restore {
 		now, err := a.groups.Wanted(c.Group)
 		if err == nil && now == c.Now.String() {
-			err = a.groups.Restore(c.Group, c.Was)
+			r.moved = true
+			err = a.groups.Restore(c.Group, c.Was, a.possible)
 		}
 		if err != nil && !errors.Is(err, cgroup.ErrNoGroup) {
-			a.Log.Error("control group not restored", "group", c.Group, logkey.Message, err.Error())
+			errs = append(errs, fmt.Errorf("restoring: %w", err))
 			continue
 		}
-		delete(a.confined, c.Group)
-		a.state.Confined = slices.DeleteFunc(a.state.Confined, func(other Confinement) bool { return other.Group == c.Group })
+		a.drop(c.Group)
 	}
+	return errors.Join(errs...)
 }
 
-// isolate confines the other guests if it is to, and finds those that may run on
-// pinned CPUs nevertheless.
+// drop forgets a group.
+func (a *Agent) drop(group string) {
+	delete(a.confined, group)
+	a.state.Confined = slices.DeleteFunc(a.state.Confined, func(c Confinement) bool { return c.Group == group })
+}
+
+// isolate confines the other guests if it is to.
 func (a *Agent) isolate(r *round) error {
-	failed := map[string]error{}
-	var first error
+	var errs []error
 	for _, c := range slices.Clone(a.state.Confined) {
-		if err := a.confine(c); err != nil {
-			failed[c.Group] = err
-			first = firstOf(first, err)
+		if slices.ContainsFunc(r.restore, func(other Confinement) bool { return other.Group == c.Group }) {
+			continue // it could not be restored
+		}
+		if err := a.confine(r, c); err != nil {
+			r.failed[c.Group] = err
+			errs = append(errs, err)
 		}
 	}
-	a.state.Intruders = a.intruders(r, failed)
-	return first
-}
-
-func firstOf(first, err error) error {
-	if first != nil {
-		return first
-	}
-	return err
+	return errors.Join(errs...)
 }
 
 // confine keeps a group on its CPUs. A guest that just ended is no error.
-func (a *Agent) confine(c Confinement) error {
+func (a *Agent) confine(r *round, c Confinement) error {
 	now, err := a.groups.Wanted(c.Group)
 	if err == nil && now == c.Now.String() {
+		a.confined[c.Group] = c.Now
 		return nil
 	}
-	if last := a.confined[c.Group]; err == nil && last.Equal(c.Now) {
+	if last := a.confined[c.Group]; err == nil && !last.IsEmpty() && last.Equal(c.Now) {
 		a.Log.Warn("control group had been changed, confined again", "group", c.Group, "had", now, "cpus", c.Now.String())
 	}
+	r.moved = true
 	err = a.groups.Confine(c.Group, c.Now)
 	if err == nil {
 		a.confined[c.Group] = c.Now
 		return nil
 	}
 	if now, wrong := a.groups.Wanted(c.Group); wrong != nil || now != c.Now.String() {
-		a.state.Confined = slices.DeleteFunc(a.state.Confined, func(other Confinement) bool { return other.Group == c.Group })
+		a.drop(c.Group)
 	}
 	if !a.groups.Exists(c.Group) {
 		return nil
@@ -116,7 +118,7 @@ func (a *Agent) confine(c Confinement) error {
 
 // intruders finds guests that may run on pinned CPUs or their siblings. Of a VM the
 // first thread is asked: the others begin with its CPUs.
-func (a *Agent) intruders(r *round, failed map[string]error) []Intruder {
+func (a *Agent) intruders(r *round) []Intruder {
 	found := []Intruder{}
 	exclusive := a.state.Online.Difference(a.state.Shared)
 	if a.Settings.Isolation == IsolationOff || exclusive.IsEmpty() {
@@ -129,7 +131,7 @@ func (a *Agent) intruders(r *round, failed map[string]error) []Intruder {
 		}
 		intruder := Intruder{VMID: guest.VMID, CPUs: on}
 		if a.Settings.Isolation == IsolationEnforce {
-			intruder.Text = whyNotConfined(guest, group, failed[group])
+			intruder.Text = whyNotConfined(guest, group, r.failed[group])
 		}
 		found = append(found, intruder)
 	}

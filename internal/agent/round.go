@@ -26,11 +26,15 @@ type round struct {
 	unpinned []qemu.Guest
 	// restore are control groups that are to have again what they had.
 	restore []Confinement
+	// failed are the groups that could not be confined.
+	failed map[string]error
+	// moved is set once a control group was written, which may move threads.
+	moved bool
 }
 
 // look reads the host.
 func (a *Agent) look() (*round, error) {
-	r := &round{threads: map[int][]qemu.Thread{}, pins: map[int]*claim.Pins{}}
+	r := &round{threads: map[int][]qemu.Thread{}, pins: map[int]*claim.Pins{}, failed: map[string]error{}}
 	var err error
 	if r.vms, err = a.reader.Running(); err != nil {
 		return nil, err
@@ -137,7 +141,7 @@ func (a *Agent) place(r *round) {
 	}
 	for i := range a.state.Guests {
 		if guest := &a.state.Guests[i]; guest.Pins != nil {
-			a.pin(guest, r.threads[guest.VMID])
+			a.pin(r, guest)
 		}
 	}
 	a.forget()
@@ -145,12 +149,12 @@ func (a *Agent) place(r *round) {
 
 // pin puts the threads of a VM where they belong. A vCPU that is elsewhere though it was
 // put there before was moved by somebody.
-func (a *Agent) pin(guest *Guest, threads []qemu.Thread) {
+func (a *Agent) pin(r *round, guest *Guest) {
 	wanted := qemu.Wanted{VCPUs: guest.Pins.CPUs, Others: guest.Pins.Set()}
 	if guest.Pins.Emulator == fleet.EmulatorShared {
 		wanted.Others = a.state.Shared
 	}
-	moved, err := qemu.Place(threads, wanted)
+	moved, err := qemu.Place(r.threads[guest.VMID], wanted)
 	if err != nil {
 		delete(a.placed, guest.Run)
 		if a.reader.Alive(guest.Run) {
@@ -158,7 +162,7 @@ func (a *Agent) pin(guest *Guest, threads []qemu.Thread) {
 		}
 		return
 	}
-	if moved > 0 && a.placed[guest.Run].Equal(guest.Pins) {
+	if moved > 0 && !r.moved && a.placed[guest.Run].Equal(guest.Pins) {
 		guest.PutBack++
 		a.Log.Warn("vCPUs had been moved, put back", logkey.VMID, guest.VMID, "vcpus", moved, "cpus", cpuList(guest.Pins))
 	}

@@ -221,7 +221,7 @@ func all(vmid int, sets []topology.CPUSet, want topology.CPUSet) error {
 func Eventually(t testing.TB, check func() error) time.Duration {
 	t.Helper()
 	begun := time.Now()
-	deadline, ticker := time.After(30*time.Second), time.NewTicker(2*time.Millisecond)
+	deadline, ticker := time.After(time.Minute), time.NewTicker(10*time.Millisecond)
 	defer ticker.Stop()
 	for {
 		err := check()

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 
 	"github.com/numaform/numaform/topology"
 )
@@ -99,8 +100,16 @@ func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 	return nil
 }
 
-// Restore gives a group what Wanted said before.
-func (t Tree) Restore(group, wanted string) error { return t.write(group, wantedFile, wanted) }
+// Restore gives a group what Wanted said before. Where that was nothing, kernels before
+// 6.12 do not take it back while there are processes in the group: it gets all CPUs that
+// the host can have, which is the same.
+func (t Tree) Restore(group, wanted string, possible topology.CPUSet) error {
+	err := t.write(group, wantedFile, wanted)
+	if errors.Is(err, syscall.ENOSPC) && wanted == "" {
+		return t.write(group, wantedFile, possible.String())
+	}
+	return err
+}
 
 // enable turns the controller on in each group above.
 func (t Tree) enable(group string) error {

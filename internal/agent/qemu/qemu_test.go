@@ -64,7 +64,8 @@ func TestRunning(t *testing.T) {
 			"run/qemu-server/0101.pid": "11", "run/qemu-server/99.pid": "11", "run/qemu-server/101.qmp": "",
 			"proc/uptime":                  "20.50 7.0",
 			"etc/pve/qemu-server/101.conf": "#one\n#two\naffinity: 0-3\n[snap]\naffinity: 9",
-		}))
+		},
+	))
 	guests, err := r.Running()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,293 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numaform/numaform/internal/agent/agenttest"
+	"github.com/numaform/numaform/internal/agent/qemu"
+	"github.com/numaform/numaform/topology"
+)
+
+const groups = "/sys/fs/cgroup"
+
+// hostVariable makes a test binary run the tests that only a machine of their own can
+// bear.
+const hostVariable = "NUMAFORM_TEST_HOST"
+
+// hostMain is the first program of such a machine: it mounts what a host has, runs the
+// tests, and turns the machine off.
+func hostMain() {
+	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"}, {"cgroup2", groups}} {
+		if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
+			fmt.Println("mounting", m[1], err)
+		}
+	}
+	cmd := exec.Command("/init", "-test.v") //nolint:noctx // the machine ends with it
+	cmd.Env = append(os.Environ(), hostVariable+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		fmt.Println(err)
+	} else {
+		fmt.Println("\n" + hostPassed)
+	}
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+}
+
+// hostPassed is the last line of a machine whose tests passed.
+const hostPassed = "the tests of the host passed"
+
+// inHost runs those tests and exits.
+func inHost() {
+	testing.Main(regexp.MatchString, []testing.InternalTest{
+		{Name: "report", F: inHostReport},
+		{Name: "enforce", F: inHostEnforce},
+		{Name: "doubt", F: inHostDoubt},
+		{Name: "clock", F: inHostClock},
+		{Name: "hotplug", F: inHostHotplug},
+	}, nil, nil)
+}
+
+// scene is the machine as a Proxmox host.
+type scene struct {
+	*agenttest.Host
+	t *testing.T
+}
+
+// newScene takes the machine's own /sys; what else a host has is in a directory.
+func newScene(t *testing.T) *scene {
+	h := agenttest.New(t, topology.CPUs())
+	if err := os.RemoveAll(filepath.Join(h.Root, "sys")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/sys", filepath.Join(h.Root, "sys")); err != nil {
+		t.Fatal(err)
+	}
+	return &scene{Host: h, t: t}
+}
+
+// group makes a control group, and returns what moves a process there.
+func (s *scene) group(name string) func(pid int) {
+	s.t.Helper()
+	path := filepath.Join(groups, name)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		agenttest.Eventually(s.t, func() error { return os.Remove(path) })
+	})
+	return func(pid int) {
+		if err := os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte(fmt.Sprint(pid)), 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// vm starts a VM in its control group.
+func (s *scene) vm(vmid, vcpus int) {
+	s.group(fmt.Sprintf("qemu.slice/%d.scope", vmid))(s.Start(vmid, vcpus))
+}
+
+// container starts a container; it is a VM without vCPUs, as far as processes go.
+func (s *scene) container(vmid int) {
+	s.group(fmt.Sprintf("lxc/%d", vmid))(s.Start(vmid, 0))
+	if err := os.Remove(filepath.Join(s.Root, "run/qemu-server", fmt.Sprint(vmid)+".pid")); err != nil {
+		s.t.Fatal(err)
+	}
+	s.Write(fmt.Sprintf("etc/pve/lxc/%d.conf", vmid), "arch: amd64\n")
+}
+
+// on waits until guests have these CPUs and no others.
+func (s *scene) on(cpus topology.CPUSet, vmids ...int) {
+	s.t.Helper()
+	for _, vmid := range vmids {
+		took := agenttest.Eventually(s.t, func() error { return s.On(vmid, cpus) })
+		s.t.Logf("guest %d on %s after %s", vmid, cpus, took.Round(time.Millisecond))
+	}
+}
+
+func (s *scene) pinned(vmid int, cpus ...int) {
+	s.t.Helper()
+	took := agenttest.Eventually(s.t, func() error { return s.Pinned(vmid, topology.CPUs(cpus...), cpus...) })
+	s.t.Logf("VM %d pinned to %v after %s", vmid, cpus, took.Round(time.Millisecond))
+}
+
+// wanted returns what a control group was given.
+func wanted(group string) string {
+	data, err := os.ReadFile(filepath.Join(groups, group, "cpuset.cpus"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func six() topology.CPUSet { return topology.CPUs(0, 1, 2, 3, 4, 5) }
+
+// inHostReport: guests on pinned CPUs are named and left alone.
+func inHostReport(t *testing.T) {
+	s := newScene(t)
+	s.vm(105, 1)
+	s.Declare(105, "a database")
+	s.container(200)
+	s.vm(101, 2)
+	s.Declare(101, agenttest.Marker(101, 3, 2).String())
+	p := start(t, s.Host)
+	s.pinned(101, 3, 2)
+	agenttest.Eventually(t, says(p, `msg="guest may run on pinned CPUs" vmid=105 cpus=2-3`))
+	agenttest.Eventually(t, says(p, `msg="guest may run on pinned CPUs" vmid=200 cpus=2-3`))
+	s.on(six(), 105, 200)
+	if got := wanted("lxc") + wanted("qemu.slice/105.scope"); got != "" {
+		t.Errorf("control groups were given %q", got)
+	}
+}
+
+// inHostEnforce: guests are kept off pinned CPUs and their siblings, whenever they
+// start, and get all back.
+func inHostEnforce(t *testing.T) {
+	s := newScene(t)
+	s.vm(105, 1)
+	s.Declare(105, "a database")
+	s.container(200)
+	s.vm(101, 2)
+	s.Declare(101, agenttest.Marker(101, 3, 2).String())
+	p := start(t, s.Host, "--isolation", "enforce")
+	s.pinned(101, 3, 2)
+	rest := topology.CPUs(0, 1, 4, 5)
+	s.on(rest, 105, 200)
+
+	s.container(201)
+	s.on(rest, 201)
+	s.vm(106, 2)
+	s.on(rest, 106)
+
+	if err := os.WriteFile(groups+"/qemu.slice/105.scope/cpuset.cpus", []byte("0-5"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	agenttest.Eventually(t, says(p, "control group had been changed, confined again"))
+	s.on(rest, 105)
+
+	// A guest that is confined gets pins: the other thread of its core is nobody's.
+	s.Declare(106, agenttest.Marker(106, 4, 5).String())
+	s.pinned(106, 4, 5)
+	s.on(topology.CPUs(0, 1), 105, 200, 201)
+	s.Declare(106, "")
+	s.on(rest, 106, 105, 200)
+
+	p.kill(syscall.SIGKILL)
+	s.Declare(101, agenttest.Marker(101, 5, 0).String())
+	p = start(t, s.Host, "--isolation", "enforce")
+	s.pinned(101, 5, 0)
+	s.on(topology.CPUs(2, 3), 105, 106, 200, 201)
+
+	p.kill(syscall.SIGTERM)
+	s.on(topology.CPUs(2, 3), 105)
+	p = start(t, s.Host)
+	s.on(six(), 105, 106, 200, 201)
+	p.kill(syscall.SIGTERM)
+	p = start(t, s.Host, "--isolation", "enforce")
+	s.on(topology.CPUs(2, 3), 105, 106, 200, 201)
+
+	s.Declare(101, "")
+	s.on(six(), 101, 105, 106, 200, 201)
+	for _, group := range []string{"lxc", "qemu.slice/105.scope", "qemu.slice/106.scope"} {
+		if got := wanted(group); got != "" && got != six().String() {
+			t.Errorf("control group %s kept %q", group, got)
+		}
+	}
+
+	s.Declare(101, agenttest.Marker(101, 3, 2).String())
+	s.on(rest, 105, 200)
+	p.kill(syscall.SIGTERM)
+	if out, err := command(s.Host, "release").CombinedOutput(); err != nil {
+		t.Fatalf("release: %v: %s", err, out)
+	}
+	s.on(six(), 101, 105, 106, 200, 201)
+}
+
+// inHostDoubt: whatever else a description says, nothing moves, and the journal says
+// why.
+func inHostDoubt(t *testing.T) {
+	s := newScene(t)
+	s.vm(101, 2)
+	s.vm(102, 1)
+	s.Declare(101, agenttest.Marker(101, 3, 2).String())
+	p := start(t, s.Host, "--isolation", "enforce")
+	s.pinned(101, 3, 2)
+	foreign := agenttest.Marker(101, 4, 5)
+	foreign.ClusterID = "other"
+	for reason, description := range map[string]string{
+		"malformed": "numaform/1 cluster=prod key=; rm -rf / pins=4,5", "no_such_cpu": agenttest.Marker(101, 4, 6).String(),
+		"vcpus_differ": agenttest.Marker(101, 4).String(), "foreign_cluster": foreign.String(),
+	} {
+		s.Declare(101, description)
+		agenttest.Eventually(t, says(p, "reason="+reason))
+		s.pinned(101, 3, 2)
+	}
+	for reason, description := range map[string]string{
+		"overlap": agenttest.Marker(102, 2).String(), "key_twice": agenttest.Marker(101, 4).String(),
+	} {
+		s.Declare(101, agenttest.Marker(101, 3, 2).String())
+		s.Declare(102, description)
+		agenttest.Eventually(t, says(p, "reason="+reason))
+		s.on(topology.CPUs(0, 1, 4, 5), 102)
+		s.pinned(101, 3, 2)
+	}
+	s.Settings("clusters: [prod]\nmax_pinned_percent: 40\n")
+	p.kill(syscall.SIGTERM)
+	p = start(t, s.Host, "--isolation", "enforce")
+	s.Declare(102, agenttest.Marker(102, 4).String())
+	agenttest.Eventually(t, says(p, "reason=ceiling"))
+	s.on(topology.CPUs(0, 1, 4, 5), 102)
+	s.pinned(101, 3, 2)
+}
+
+// inHostClock: no decision hangs on the clock.
+func inHostClock(t *testing.T) {
+	s := newScene(t)
+	s.vm(101, 2)
+	s.Declare(101, agenttest.Marker(101, 3, 2).String())
+	start(t, s.Host)
+	s.pinned(101, 3, 2)
+	for i, jump := range []time.Duration{87600 * time.Hour, -2 * 87600 * time.Hour} {
+		now := unix.NsecToTimeval(time.Now().Add(jump).UnixNano())
+		if err := unix.Settimeofday(&now); err != nil {
+			t.Fatal(err)
+		}
+		s.Declare(101, agenttest.Marker(101, i, 5).String())
+		s.pinned(101, i, 5)
+	}
+}
+
+// inHostHotplug: who is pinned to a CPU that goes is let go, and the next that is
+// declared is had.
+func inHostHotplug(t *testing.T) {
+	s := newScene(t)
+	s.vm(101, 2)
+	s.Declare(101, agenttest.Marker(101, 4, 5).String())
+	p := start(t, s.Host)
+	s.pinned(101, 4, 5)
+	online := func(value string) {
+		if err := os.WriteFile("/sys/devices/system/cpu/cpu5/online", []byte(value), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	online("0")
+	agenttest.Eventually(t, says(p, "reason=no_such_cpu"))
+	s.on(topology.CPUs(0, 1, 2, 3, 4), 101)
+	online("1")
+	s.pinned(101, 4, 5)
+	if set, err := qemu.Affinity(0); err != nil || !set.Equal(six()) {
+		t.Errorf("this process is on %s, %v", set, err)
+	}
+}

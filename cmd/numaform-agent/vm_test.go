@@ -1,0 +1,106 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel is what `make qemu` fetches.
+const kernel = "../../.tools/kernel/vmlinuz"
+
+// TestHost boots a host of three cores with two threads each, whose control groups,
+// clock and CPUs are its own, and runs the tests of inHost there with this test binary as its first
+// program.
+func TestHost(t *testing.T) {
+	if _, err := os.Stat(kernel); err != nil {
+		t.Fatalf("no kernel for the VM: run make qemu: %v", err)
+	}
+	initrd := filepath.Join(t.TempDir(), "initrd")
+	if err := os.WriteFile(initrd, image(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,vendor=GenuineIntel", "-m", "512",
+		"-smp", "6,sockets=1,cores=3,threads=2", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
+		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte(hostPassed)) {
+		t.Fatalf("QEMU ended with %v:\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}
+
+// image is a file system in the kernel's format for the first one: the test binary as
+// /init, and the libraries that it is linked to.
+func image(t *testing.T) []byte {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"init": self}
+	out, _ := exec.CommandContext(t.Context(), "ldd", self).Output() // fails where there are none
+	for field := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(field, "/") {
+			files[strings.TrimPrefix(field, "/")] = field
+		}
+	}
+	var image archive
+	for _, dir := range []string{"dev", "etc", "proc", "run", "sys", "tmp"} {
+		image.add(dir, unix.S_IFDIR|0o755, nil)
+	}
+	made := map[string]bool{}
+	for name, from := range files {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := ""
+		for part := range strings.SplitSeq(filepath.Dir(name), "/") {
+			if dir = filepath.Join(dir, part); dir != "." && !made[dir] {
+				made[dir] = true
+				image.add(dir, unix.S_IFDIR|0o755, nil)
+			}
+		}
+		image.add(name, unix.S_IFREG|0o755, data)
+	}
+	image.add("TRAILER!!!", 0, nil)
+	return image.Bytes()
+}
+
+// archive is a cpio archive in the newc format.
+type archive struct {
+	bytes.Buffer
+	files int
+}
+
+func (a *archive) add(name string, mode int, data []byte) {
+	a.files++
+	fields := []int{a.files, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0}
+	a.WriteString("070701")
+	for _, field := range fields {
+		fmt.Fprintf(a, "%08x", field)
+	}
+	a.WriteString(name + "\x00")
+	a.pad()
+	a.Write(data)
+	a.pad()
+}
+
+func (a *archive) pad() {
+	for a.Len()%4 != 0 {
+		a.WriteByte(0)
+	}
+}
