@@ -61,7 +61,7 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kuberne
 	$(DEMO_CLUSTER)
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) postgres ## run all tests, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) postgres qemu ## run all tests, with the real engines, provider and backends
 	@# The longest first, and one more at once than there are cores, as tests wait. What vet says, verify says; without symbols a binary is linked in half the time.
 	go test -p 3 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),./test/cluster) $(PKG)
 
@@ -102,6 +102,16 @@ image-licenses:
 		set -- $$program; mkdir -p $(IMAGE)/licenses/$$1; \
 		found=$$(cd $$2 && go list -m -f '{{.Dir}}' $$3) && install -m 644 "$$found/LICENSE" $(IMAGE)/licenses/$$1/ && \
 		(cd $$2 && go list -m -f '{{.Path}} {{.Version}}' $$3) >$(IMAGE)/licenses/$$1/SOURCE || exit 1; \
+	done
+
+DEB_ARCHS ?= amd64 arm64
+
+.PHONY: deb
+deb: ## pack the host agent into dist/ for Debian, with dpkg-deb
+	@for arch in $(DEB_ARCHS); do \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
+			-o $(TOOLS)/deb/$$arch/numaform-agent ./cmd/numaform-agent && \
+		sh packaging/deb/build.sh '$(VERSION)' $$arch $(TOOLS)/deb/$$arch/numaform-agent dist || exit 1; \
 	done
 
 .PHONY: chart
@@ -198,6 +208,11 @@ engine:
 .PHONY: postgres
 postgres:
 	@sh tools/postgres.sh
+
+# qemu finds QEMU and the kernel that the tests of the host agent run in it, or gets them.
+.PHONY: qemu
+qemu:
+	@sh tools/qemu.sh $(TOOLS)/kernel/vmlinuz
 
 # --- pinned tools -------------------------------------------------------------
 #

@@ -1,0 +1,40 @@
+#!/bin/sh
+# Packs numaform-agent for Debian: build.sh VERSION ARCH PROGRAM OUT
+set -eu
+version=$1 arch=$2 program=$3 out=$4
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(mktemp -d)
+chmod 755 "$root"
+trap 'rm -rf "$root"' EXIT
+
+# git describe says v1.2.3-4-gabcdef; Debian's versions begin with a digit.
+version=$(printf %s "$version" | sed 's/^v//; s/-/+/; s/-/./g')
+case $version in [0-9]*.[0-9]*) ;; *) version=0~$version ;; esac
+
+install -D -m 755 "$program" "$root/usr/bin/numaform-agent"
+install -D -m 644 "$here/../numaform-agent.yaml" "$root/etc/numaform-agent.yaml"
+for unit in numaform-agent numaform-agent-publish; do
+	install -D -m 644 "$here/../$unit.service" "$root/lib/systemd/system/$unit.service"
+done
+install -D -m 644 "$here/../../LICENSE" "$root/usr/share/doc/numaform-agent/copyright"
+mkdir "$root/DEBIAN"
+for script in postinst prerm postrm; do
+	install -m 755 "$here/$script" "$root/DEBIAN/$script"
+done
+echo /etc/numaform-agent.yaml >"$root/DEBIAN/conffiles"
+cat >"$root/DEBIAN/control" <<EOF
+Package: numaform-agent
+Version: $version
+Architecture: $arch
+Maintainer: numaform <numaform@users.noreply.github.com>
+Section: admin
+Priority: optional
+Homepage: https://github.com/numaform/numaform
+Installed-Size: $(du -sk "$root" | cut -f1)
+Description: CPU pins of VMs on a Proxmox VE host
+ Puts the vCPUs of VMs on the CPUs that their descriptions declare, keeps them
+ there, and keeps other guests off. Part of numaform, a Kubernetes node
+ autoscaler for Proxmox VE; it needs neither the network nor a credential.
+EOF
+mkdir -p "$out"
+dpkg-deb --root-owner-group --build "$root" "$out/numaform-agent_${version}_$arch.deb"

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Says which QEMU and which kernel the tests of the host agent take; $1 is where the
+# kernel belongs. On Debian and its children both are had by apt-get, QEMU by root;
+# elsewhere this fails and says what to do.
+set -u
+
+kernel=$1
+
+find_qemu() {
+	command -v qemu-system-x86_64 >/dev/null || return 1
+	echo "qemu: $(command -v qemu-system-x86_64)"
+}
+
+apt() {
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get "$@" >/dev/null 2>&1 || { apt-get update >/dev/null && apt-get "$@" >/dev/null; }
+}
+
+find_qemu || {
+	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+		echo "no QEMU: install one (Debian: apt-get install qemu-system-x86; Fedora: dnf install qemu-system-x86-core; macOS: brew install qemu)" >&2
+		exit 1
+	fi
+	echo "installing QEMU by apt-get"
+	apt install -y --no-install-recommends qemu-system-x86 || exit 1
+	find_qemu || exit 1
+}
+
+if [ -s "$kernel" ]; then
+	echo "kernel: $kernel"
+	exit 0
+fi
+if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
+	echo "no kernel for VMs of tests: copy one for amd64, of 6.1 or later, to $kernel (often /boot/vmlinuz-*)" >&2
+	exit 1
+fi
+echo "fetching a kernel by apt-get"
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$(dirname "$kernel")" || exit 1
+kernel=$(cd "$(dirname "$kernel")" && pwd)/$(basename "$kernel")
+package() { apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' | head -n 1; }
+[ -n "$(package)" ] || apt-get update >/dev/null || exit 1
+(cd "$work" && apt download "$(package)") || exit 1
+dpkg-deb --fsys-tarfile "$work"/linux-image-*.deb | tar -x -C "$work" --wildcards './boot/vmlinuz-*' || exit 1
+mv "$work"/boot/vmlinuz-* "$kernel" && echo "kernel: $kernel"
