@@ -134,3 +134,32 @@ func TestConfidence(t *testing.T) {
 		}
 	}
 }
+
+// TestPublishIn keeps what else stands in the notes.
+func TestPublishIn(t *testing.T) {
+	t.Parallel()
+	file, err := topology.ParseCollectedFile([]byte(`{"format":1,"numa_nodes":[{"id":0,"memory_mib":1}],"cpus":[{"id":0,"online":true,"numa_node":0,"socket":0,"core":0,"l3":0}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, err := file.Published()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for notes, want := range map[string]string{
+		"":            string(block),
+		"rack 3":      "rack 3\n" + string(block),
+		"rack 3\n":    "rack 3\n" + string(block),
+		string(block): string(block),
+		"a\n<!-- numaform-topology\n{}\n-->\nb\n": "a\n" + string(block) + "b\n",
+	} {
+		if got, err := file.PublishIn(notes); err != nil || got != want {
+			t.Errorf("PublishIn(%q) = %q, %v, want %q", notes, got, err, want)
+		}
+	}
+	for _, notes := range []string{"<!-- numaform-topology\n{}", string(block) + string(block)} {
+		if _, err := file.PublishIn(notes); err == nil {
+			t.Errorf("PublishIn(%q) succeeded", notes)
+		}
+	}
+}

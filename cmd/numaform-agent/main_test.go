@@ -207,3 +207,56 @@ func move(t *testing.T, tid int, cpus topology.CPUSet) {
 		t.Fatal(err)
 	}
 }
+
+// once runs the program in this process.
+func once(t *testing.T, environ map[string]string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, talk bytes.Buffer
+	p := program{stdout: &out, stderr: &talk, environ: func(name string) (string, bool) {
+		value, ok := environ[name]
+		return value, ok
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the daemon looks once
+	code = p.run(ctx, args)
+	return code, out.String(), talk.String()
+}
+
+func TestCommandLine(t *testing.T) {
+	h := agenttest.New(t, topology.CPUs(0, 1))
+	at := []string{"--root", h.Root, "--config", filepath.Join(h.Root, "etc/numaform-agent.yaml"), "--state-dir", stateDir(h)}
+	tests := []struct {
+		name    string
+		environ map[string]string
+		args    []string
+		code    int
+		stdout  string
+		stderr  string
+	}{
+		{"version", nil, []string{"version"}, exitDone, "numaform-agent (devel)\n", ""},
+		{"status before", nil, []string{"status"}, exitFailed, "no agent ran", ""},
+		{"isolation of the file", nil, nil, exitDone, "isolation=report", ""},
+		{"isolation of the environment", map[string]string{"NUMAFORM_AGENT_ISOLATION": "enforce"}, nil, exitDone, "isolation=enforce", ""},
+		{"the flag wins", map[string]string{"NUMAFORM_AGENT_ISOLATION": "enforce"}, []string{"--isolation", "off"}, exitDone, "isolation=off", ""},
+		{"status", nil, []string{"status"}, exitDone, "isolation off\nCPUs       online 0-1, pinned none, shared 0-1\n", ""},
+		{"status as JSON", nil, []string{"status", "-o", "json"}, exitDone, `"running": true`, ""},
+		{"status as YAML", nil, []string{"status", "-o", "yaml"}, exitUsage, "", `--output "yaml": want text or json`},
+		{"no such isolation", nil, []string{"--isolation", "on"}, exitUsage, "", "write off, report or enforce"},
+		{"no such flag", nil, []string{"--isolate"}, exitUsage, "", "unknown flag"},
+		{"no such command", nil, []string{"stop"}, exitUsage, "", `unknown command "stop"`},
+		{"a variable that is no duration", map[string]string{"NUMAFORM_AGENT_INTERVAL": "fast"}, nil, exitUsage, "", "NUMAFORM_AGENT_INTERVAL"},
+		{"too eager", nil, []string{"--interval", "1ms"}, exitUsage, "", "want at least 10ms"},
+		{"release", nil, []string{"release"}, exitDone, "", ""},
+		{"status after", nil, []string{"status"}, exitFailed, "no agent ran", ""},
+	}
+	for _, tt := range tests {
+		code, stdout, stderr := once(t, tt.environ, append(tt.args, at...)...)
+		if code != tt.code || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) {
+			t.Errorf("%s: exit code %d, want %d; stdout %q, want %q; stderr %q, want %q", tt.name, code, tt.code, stdout, tt.stdout, stderr, tt.stderr)
+		}
+	}
+	h.Settings("cluster: [prod]\n")
+	if code, _, stderr := once(t, nil, at...); code != exitFailed || !strings.Contains(stderr, "etc/numaform-agent.yaml") || !strings.Contains(stderr, "line 1") {
+		t.Errorf("an unknown key: %d, %s", code, stderr)
+	}
+}

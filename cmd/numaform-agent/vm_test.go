@@ -30,7 +30,7 @@ func TestHost(t *testing.T) {
 	if err := os.WriteFile(initrd, image(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,vendor=GenuineIntel", "-m", "512",
 		"-smp", "6,sockets=1,cores=3,threads=2", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
