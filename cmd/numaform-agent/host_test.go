@@ -165,6 +165,9 @@ func inHostEnforce(t *testing.T) {
 	s.pinned(101, 3, 2)
 	rest := topology.CPUs(0, 1, 4, 5)
 	s.on(rest, 105, 200)
+	if got := wanted("qemu.slice/101.scope"); got != "2-3" {
+		t.Errorf("the control group of the pinned VM was given %q, want its own CPUs", got)
+	}
 
 	s.container(201)
 	s.on(rest, 201)
@@ -200,7 +203,7 @@ func inHostEnforce(t *testing.T) {
 
 	s.Declare(101, "")
 	s.on(six(), 101, 105, 106, 200, 201)
-	for _, group := range []string{"lxc", "qemu.slice/105.scope", "qemu.slice/106.scope"} {
+	for _, group := range []string{"lxc", "qemu.slice/101.scope", "qemu.slice/105.scope", "qemu.slice/106.scope"} {
 		if got := wanted(group); got != "" && got != six().String() {
 			t.Errorf("control group %s kept %q", group, got)
 		}

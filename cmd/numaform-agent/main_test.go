@@ -27,7 +27,9 @@ import (
 const agentVariable = "NUMAFORM_TEST_AGENT"
 
 func TestMain(m *testing.M) {
-	agenttest.Play()
+	if agenttest.Play() {
+		return
+	}
 	if os.Getenv(agentVariable) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		p := program{environ: os.LookupEnv, stdout: os.Stdout, stderr: os.Stderr}

@@ -26,7 +26,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	agenttest.Play()
+	if agenttest.Play() {
+		return
+	}
 	os.Exit(m.Run())
 }
 

@@ -3,9 +3,11 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/agent/cgroup"
 	"github.com/numaform/numaform/internal/agent/qemu"
 	"github.com/numaform/numaform/topology"
@@ -14,50 +16,57 @@ import (
 // confinements returns the control groups that the agent holds or is to hold, and
 // notes in the round those that it is to let go.
 func (a *Agent) confinements(r *round, next *State) []Confinement {
-	wanted := map[string]bool{}
-	for _, group := range a.others(r, next) {
-		wanted[group] = true
-	}
+	wanted := a.confinable(r, next)
 	held := []Confinement{}
 	for _, c := range a.state.Confined {
-		if !wanted[c.Group] {
-			r.restore = append(r.restore, c)
-		} else {
-			c.Now = next.Shared
+		if cpus, ok := wanted[c.Group]; ok {
+			c.Now = cpus
 			delete(wanted, c.Group)
+		} else {
+			r.restore = append(r.restore, c)
 		}
 		held = append(held, c)
 	}
-	for group := range wanted {
+	for group, cpus := range wanted {
 		// No file means that the controller is off for it: it was given nothing.
 		was, _ := a.groups.Wanted(group)
-		held = append(held, Confinement{Group: group, Was: was, Now: next.Shared})
+		held = append(held, Confinement{Group: group, Was: was, Now: cpus})
 	}
 	slices.SortFunc(held, func(x, y Confinement) int { return strings.Compare(x.Group, y.Group) })
 	return held
 }
 
-// others returns the groups of guests that are to keep off pinned CPUs. Whom root gave
-// an affinity stays where root put it: no pins are let in there.
-func (a *Agent) others(r *round, next *State) []string {
+// confinable returns the CPUs of each group that is to be confined. Guests without pins
+// keep off those of others; those with pins are held to their own, as the kernel has
+// workers in them that nobody else can move. Whom root gave an affinity stays where root
+// put it: no pins are let in there.
+func (a *Agent) confinable(r *round, next *State) map[string]topology.CPUSet {
 	if a.Settings.Isolation != IsolationEnforce || next.Pinned.IsEmpty() || next.Shared.IsEmpty() {
 		return nil
 	}
-	groups := []string{cgroup.Containers}
+	groups := map[string]topology.CPUSet{cgroup.Containers: next.Shared}
 	for _, vm := range r.vms {
-		if r.pins[vm.VMID] == nil && vm.Config.Affinity.IsEmpty() {
-			groups = append(groups, cgroup.VM(vm.VMID))
+		pins := r.pins[vm.VMID]
+		switch {
+		case pins == nil && !vm.Config.Affinity.IsEmpty():
+		case pins == nil:
+			groups[cgroup.VM(vm.VMID)] = next.Shared
+		case pins.Emulator == fleet.EmulatorShared:
+			groups[cgroup.VM(vm.VMID)] = pins.Set().Union(next.Shared)
+		default:
+			groups[cgroup.VM(vm.VMID)] = pins.Set()
 		}
 	}
-	return slices.DeleteFunc(groups, func(group string) bool { return !a.groups.Exists(group) })
+	maps.DeleteFunc(groups, func(group string, _ topology.CPUSet) bool { return !a.groups.Exists(group) })
+	return groups
 }
 
-// unconfine lets groups go. One that somebody else wrote since keeps that.
+// unconfine lets groups go.
 func (a *Agent) unconfine(r *round) error {
 	var errs []error
 	for _, c := range r.restore {
 		now, err := a.groups.Wanted(c.Group)
-		if err == nil && now == c.Now.String() {
+		if err == nil && now != c.Was {
 			r.moved = true
 			err = a.groups.Restore(c.Group, c.Was, a.possible)
 		}

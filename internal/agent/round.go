@@ -43,7 +43,7 @@ func (a *Agent) look() (*round, error) {
 		return nil, err
 	}
 	for _, vm := range r.vms {
-		if a.state.guest(vm.Run) == nil && !strings.Contains(vm.Config.Description, "numaform/") {
+		if a.state.guest(vm.Run) == nil && !strings.Contains(vm.Config.Description, " pins=") {
 			continue
 		}
 		// A VM that is ending has no threads, and gets no pins.

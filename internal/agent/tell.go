@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,8 +55,8 @@ func (a *Agent) tellIntruders(before []Intruder) {
 	same := func(x, y Intruder) bool { return x.VMID == y.VMID && x.CPUs.Equal(y.CPUs) && x.Text == y.Text }
 	for _, intruder := range a.state.Intruders {
 		if !slices.ContainsFunc(before, func(other Intruder) bool { return same(intruder, other) }) {
-			a.Log.Warn("guest may run on pinned CPUs", logkey.VMID, intruder.VMID, "cpus", intruder.CPUs.String(),
-				"isolation", string(a.Settings.Isolation), logkey.Message, intruder.Text)
+			why := cmp.Or(intruder.Text, "isolation is "+string(a.Settings.Isolation))
+			a.Log.Warn("guest may run on pinned CPUs", logkey.VMID, intruder.VMID, "cpus", intruder.CPUs.String(), logkey.Message, why)
 		}
 	}
 	for _, intruder := range before {

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -28,18 +27,18 @@ import (
 // vcpusVariable tells a test binary to play a VM of so many vCPUs.
 const vcpusVariable = "NUMAFORM_TEST_VCPUS"
 
-// Play makes the process a VM if it was started as one, and does not return then. TestMain
-// calls it before anything else.
-func Play() {
+// Play makes the process a VM if it was started as one, and reports that: then it is
+// over. TestMain calls it before anything else.
+func Play() bool {
 	vcpus, err := strconv.Atoi(os.Getenv(vcpusVariable))
 	if err != nil {
-		return
+		return false
 	}
 	for i := range vcpus {
 		go func() {
 			runtime.LockOSThread()
-			name := append([]byte(fmt.Sprintf("CPU %d/KVM", i)), 0)
-			if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0); err != nil {
+			comm := fmt.Sprintf("/proc/self/task/%d/comm", unix.Gettid())
+			if err := os.WriteFile(comm, []byte(fmt.Sprintf("CPU %d/KVM", i)), 0o600); err != nil {
 				panic(err)
 			}
 			select {}
@@ -47,7 +46,7 @@ func Play() {
 	}
 	// Whoever started this holds the other end.
 	_, _ = os.Stdin.Read(make([]byte, 1))
-	os.Exit(0)
+	return true
 }
 
 // Host is a directory that looks like a Proxmox host.

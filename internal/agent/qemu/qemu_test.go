@@ -111,7 +111,7 @@ func TestThreads(t *testing.T) {
 	task := func(tid int, comm string) map[string]string {
 		return map[string]string{fmt.Sprintf("proc/11/task/%d/comm", tid): comm}
 	}
-	usual := join(task(11, "kvm"), task(15, "CPU 1/KVM"), task(14, "CPU 0/KVM"), task(13, "IO iothread0"))
+	usual := join(task(11, "kvm"), task(15, "CPU 1/KVM"), task(14, "CPU 0/KVM"), task(13, "IO iothread0"), task(16, "iou-wrk-11"))
 	tests := []struct {
 		name  string
 		files map[string]string
@@ -124,8 +124,8 @@ func TestThreads(t *testing.T) {
 		{"first is missing", join(task(11, "kvm"), task(12, "CPU 1/KVM")), 0, false},
 		{"none named", join(task(11, "kvm"), task(12, "kvm")), 0, false},
 		{"one thread for all", join(task(11, "ALL CPUs/TCG")), 0, false},
-		{"one twice", join(usual, task(16, "CPU 1/KVM")), 0, true},
-		{"another spelling", join(usual, task(16, "CPU 02/KVM")), 2, false},
+		{"one twice", join(usual, task(17, "CPU 1/KVM")), 0, true},
+		{"another spelling", join(usual, task(17, "CPU 02/KVM")), 2, false},
 		{"no threads", nil, 0, true},
 	}
 	for _, tt := range tests {

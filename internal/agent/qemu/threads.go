@@ -38,8 +38,12 @@ func (t Thread) rank() int {
 // and asking would keep Proxmox from the socket, which serves one at a time.
 var vcpuName = regexp.MustCompile(`^CPU (0|[1-9][0-9]{0,4})/[A-Z]+$`)
 
-// Threads returns the threads of a VM, vCPUs by their index first. Two with one index
-// are an error.
+// workerPrefix begins the names of io_uring's workers. The kernel binds them, and nobody
+// can move them but by the control group.
+const workerPrefix = "iou-"
+
+// Threads returns the threads of a VM that can be moved, vCPUs by their index first. Two
+// with one index are an error.
 func (r Reader) Threads(run Run) ([]Thread, error) {
 	tasks := fmt.Sprintf("proc/%d/task", run.PID)
 	entries, err := os.ReadDir(r.path(tasks))
@@ -54,8 +58,8 @@ func (r Reader) Threads(run Run) ([]Thread, error) {
 			continue
 		}
 		comm, err := r.read(tasks + "/" + entry.Name() + "/comm")
-		if err != nil {
-			continue // it ended
+		if err != nil || strings.HasPrefix(string(comm), workerPrefix) {
+			continue // it ended, or is the kernel's
 		}
 		thread := Thread{TID: tid, VCPU: Other}
 		if name := vcpuName.FindStringSubmatch(strings.TrimRight(string(comm), "\n")); name != nil {
