@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatalf("two CPUs are needed: %s, %v", free, err)
 	}
 	ids := free.List()
-	w := &world{t: t, one: ids[0], two: ids[1], none: ids[len(ids)-1] + 1, free: free, now: time.Unix(1700000000, 0)}
+	w := &world{t: t, one: ids[0], two: ids[1], none: 1000, free: free, now: time.Unix(1700000000, 0)}
 	w.Host = agenttest.New(t, topology.CPUs(w.one, w.two, w.none))
 	w.dir = filepath.Join(w.Root, "run/numaform-agent")
 	w.begin("clusters: [prod]\nmetrics_dir: " + w.Root + "\n")
