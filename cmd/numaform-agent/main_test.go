@@ -124,7 +124,7 @@ func TestQEMU(t *testing.T) {
 
 	h.Declare(101, agenttest.Marker(101, second, first).String())
 	pid := h.StartQEMU(101, 2)
-	agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) })
+	t.Logf("a VM was pinned %s after QEMU began to start", agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) }))
 
 	var took []time.Duration
 	for i := range 5 {

@@ -217,8 +217,7 @@ func TestKeepsWithoutConfiguration(t *testing.T) {
 	w.told("reason=foreign_cluster")
 }
 
-// TestTwoAgents: the second does not start while the first runs. The parent of this
-// test is any process that lives.
+// TestTwoAgents: none starts while the process that wrote the state lives.
 func TestTwoAgents(t *testing.T) {
 	w := newWorld(t)
 	status := w.status()
