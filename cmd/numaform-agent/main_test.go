@@ -137,9 +137,6 @@ func TestQEMU(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("a changed pin took %s", took)
-	if took[2] > time.Second {
-		t.Errorf("a changed pin took %s, want less than a second", took[2])
-	}
 
 	for tid := range tids(t, pid) {
 		move(t, tid, free)
