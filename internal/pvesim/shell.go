@@ -214,24 +214,37 @@ func (a *access) setToken(id, user string, c shellCommand) (string, error) {
 	case add:
 		token = Token{ID: id, Secret: DefaultTokenSecret}
 	}
-	if separate, given := c.options["privsep"]; given || add {
-		token.FullPrivileges = separate == "0"
-	}
-	if text, given := c.options["expire"]; given {
-		seconds, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || seconds < 0 {
-			return "", fmt.Errorf("expire: type check ('integer') failed - got '%s'", text)
-		}
-		token.Expire = time.Time{}
-		if seconds > 0 {
-			token.Expire = time.Unix(seconds, 0)
-		}
+	if err := token.set(c.options); err != nil {
+		return "", err
 	}
 	a.tokens[id] = token
 	if !add {
 		return "", nil
 	}
 	return token.Secret, nil
+}
+
+// set changes what options name.
+func (t *Token) set(options map[string]string) (err error) {
+	if separate, given := options["privsep"]; given {
+		t.FullPrivileges = separate == "0"
+	}
+	if text, given := options["expire"]; given {
+		t.Expire, err = expiry(text)
+	}
+	return err
+}
+
+// expiry reads when a token ends: in seconds since 1970, or 0 for never.
+func expiry(text string) (time.Time, error) {
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case err != nil || seconds < 0:
+		return time.Time{}, fmt.Errorf("expire: type check ('integer') failed - got '%s'", text)
+	case seconds == 0:
+		return time.Time{}, nil
+	}
+	return time.Unix(seconds, 0), nil
 }
 
 func (a *access) setRole(name string, c shellCommand) error {

@@ -88,7 +88,8 @@ func newKept(vm fleet.VM, s *session, l *locator) *inflight {
 	kept.online = l.online[host]
 	// Of a host, or a whole region, that cannot be read for a while, nobody knows that it
 	// is down: a VM that was seen there is on its way as before.
-	if !runs && !(kept.online && slices.Contains(l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}], host)) {
+	seen := slices.Contains(l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}], host)
+	if !runs && (!kept.online || !seen) {
 		kept.lost = true
 		closeClaim(kept.claim)
 	}

@@ -2,6 +2,7 @@ package scratch_test
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	if err := os.WriteFile(filepath.Join(dir.Path(), "secret"), []byte("s"), 0o600); err != nil {
 		panic(err)
 	}
-	os.Stdout.WriteString(dir.Path() + "\n")
+	fmt.Println(dir.Path())
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
@@ -69,7 +70,7 @@ func TestNotOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(open, 0o777); err != nil { //nolint:gosec // as somebody else's might be
+	if err := os.Chmod(open, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(theirs, filepath.Join(all, "numaform-link")); err != nil {

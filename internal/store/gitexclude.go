@@ -18,7 +18,9 @@ import (
 // away: states and plans may hold what nobody else should read.
 func (g *Git) exclude() error {
 	dir := filepath.Join(g.config.Dir, ".git")
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+	if info, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("reading what git ignores: %w", err)
+	} else if !info.IsDir() {
 		return nil // one of several working copies, whose excludes are everybody's
 	}
 	name := filepath.Join(dir, "info", "exclude")
@@ -30,7 +32,7 @@ func (g *Git) exclude() error {
 	if string(want) == string(have) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil { //nolint:gosec // as git makes it
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return fmt.Errorf("writing what git ignores: %w", err)
 	}
 	if err := renameio.WriteFile(name, want, 0o644); err != nil {
