@@ -2,7 +2,6 @@ package scheduling
 
 import (
 	"fmt"
-	"math/bits"
 	"slices"
 	"sort"
 	"strconv"
@@ -68,9 +67,12 @@ func ladder(b v1alpha1.FlexibleBounds) []InstanceType {
 // rungs returns the least, the most, and so many for each doubling between them.
 func rungs(least, most, step, each int64) []int64 {
 	var all []int64
+	power := int64(1) // the largest that at holds
 	for at := least; at < most; {
 		all = append(all, at)
-		power := int64(1) << (bits.Len64(uint64(at)) - 1) //nolint:gosec // sizes are positive
+		for 2*power <= at {
+			power *= 2
+		}
 		at += max(step, power/each)
 	}
 	return append(all, most)
