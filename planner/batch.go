@@ -8,10 +8,6 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// repairTries bounds how many moves of new VMs one Place tries in order to make
-// room for those that found none.
-const repairTries = 2000
-
 // batch is the specs of one Place.
 type batch struct {
 	*Planner
@@ -21,8 +17,13 @@ type batch struct {
 	placed []*fleet.Placement
 	// claimAt is the position of a placed spec's claim on its host.
 	claimAt []int
+	costs   []cost
 	order   []int // hardest first
 	tries   int
+	// lists are the positions of the specs' hosts in the finder.
+	lists []int
+	// own marks the states that no other planner has seen: they may be changed.
+	own []bool
 }
 
 // newBatch resolves the specs' hosts.
@@ -30,18 +31,19 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 	b := &batch{
 		Planner: p, specs: specs, wants: make([]want, len(specs)), hosts: make([][]int, len(specs)),
 		placed: make([]*fleet.Placement, len(specs)), claimAt: make([]int, len(specs)), tries: repairTries,
+		lists: make([]int, len(specs)), costs: make([]cost, len(specs)), own: make([]bool, len(p.hosts)),
 	}
-	same := map[hostList][]int{} // specs of one pool share their slice of hosts
+	p.finder.trim()
+	same := map[hostList]int{} // specs of one pool share their slice of hosts
 	for i := range specs {
 		b.wants[i] = wantOf(&specs[i])
-		if len(specs[i].Hosts) == 0 {
-			continue
-		}
 		key := listOf(specs[i].Hosts)
-		if _, ok := same[key]; !ok {
-			same[key] = p.positions(specs[i].Hosts)
+		list, ok := same[key]
+		if !ok {
+			list = p.finder.listOf(p.positions(specs[i].Hosts))
+			same[key] = list
 		}
-		b.hosts[i] = same[key]
+		b.lists[i], b.hosts[i] = list, p.finder.lists[list]
 	}
 	b.order = b.sorted()
 	return b
@@ -63,11 +65,18 @@ func listOf(hosts []topology.HostID) hostList {
 
 // positions resolves hosts to their positions, ascending and without doubles.
 func (p *Planner) positions(ids []topology.HostID) []int {
-	var at []int
+	at := make([]int, 0, len(ids))
+	next := 0 // where the ids go on if they are sorted as the hosts are
 	for _, id := range ids {
-		if i, ok := p.at[id]; ok {
-			at = append(at, i)
+		if next == len(p.hosts) || p.ids[next] != id {
+			i, ok := p.at[id]
+			if !ok {
+				continue
+			}
+			next = i
 		}
+		at = append(at, next)
+		next++
 	}
 	slices.Sort(at)
 	return slices.Compact(at)
@@ -96,106 +105,59 @@ func tier(p fleet.Policy) int {
 
 // place puts a spec on the host that costs least, if one can take it.
 func (b *batch) place(i int) bool {
-	w := b.wants[i]
-	if w.problem() != "" {
+	if b.wants[i].problem() != "" {
 		return false
 	}
-	best, known := none, b.verdicts(w)
-	for _, h := range b.hosts[i] {
-		v := &known[h]
-		v.refresh(b.Planner.hosts[h], w)
-		if v.fits && (best == none || v.cost.less(known[best].cost)) {
-			best = h
-		}
+	host, p, ok := b.best(i)
+	if ok {
+		b.commit(i, host, &p)
 	}
-	if best == none {
-		return false
-	}
-	b.commit(i, best)
-	return true
+	return ok
 }
 
-// commit takes the best place on a host that is known to fit.
-func (b *batch) commit(i, host int) {
+// best returns the allowed host that costs least for a spec, and the plan there.
+func (b *batch) best(i int) (host int, p plan, ok bool) {
+	if b.look != nil {
+		return b.look(b, i)
+	}
+	return b.Planner.best(b.wants[i], b.lists[i])
+}
+
+// commit takes a place.
+func (b *batch) commit(i, host int, p *plan) {
 	s := b.Planner.hosts[host]
-	found, _ := s.evaluate(b.wants[i])
-	place := s.materialize(&found, b.wants[i])
-	b.placed[i] = &place
+	if !b.own[host] {
+		s = s.clone()
+	}
+	place := s.materialize(p, b.wants[i])
+	b.placed[i], b.costs[i] = &place, p.cost
 	b.claimAt[i] = len(s.claims)
 	s.occupy(s.claimOf(&b.specs[i], &place))
+	b.publish(host, s)
+	b.own[host] = true
 }
 
-// repair makes room for specs that found none, by moving one new VM each to
-// another place. VMs that stood before the batch never move.
-func (b *batch) repair() {
-	for _, i := range b.order {
-		if b.placed[i] == nil && b.wants[i].problem() == "" {
-			b.makeRoom(i)
-		}
-	}
-}
-
-// makeRoom moves one new VM so that spec i fits, if there is such a move.
-func (b *batch) makeRoom(i int) {
-	for _, j := range b.order {
-		if b.placed[j] == nil {
-			continue
-		}
-		host, ok := b.at[b.placed[j].Host]
-		if !ok || !slices.Contains(b.hosts[i], host) {
-			continue
-		}
-		if b.tries--; b.tries < 0 {
-			return
-		}
-		if b.swap(i, j, host) {
-			return
-		}
-	}
-}
-
-// swap gives spec i a place on the host without VM j, and j another one, or
-// changes nothing.
-func (b *batch) swap(i, j, host int) bool {
-	old := b.Planner.hosts[host]
-	fresh := old.without(b.claimAt[j])
-	if _, ok := fresh.evaluate(b.wants[i]); !ok {
-		return false
-	}
-	was, wasAt := b.placed[j], slices.Clone(b.claimAt)
-	for n := range b.claimAt {
-		if b.placed[n] != nil && b.placed[n].Host == old.id && b.claimAt[n] > b.claimAt[j] {
-			b.claimAt[n]--
-		}
-	}
-	fresh.version = old.version + 1
-	b.Planner.hosts[host] = fresh
-	b.commit(i, host)
-	if b.place(j) {
-		return true
-	}
-	// Versions only grow: what the cache learned meanwhile must not come back.
-	old.version = fresh.version + 1
-	b.Planner.hosts[host] = old
-	b.placed[i], b.placed[j], b.claimAt = nil, was, wasAt
-	return false
+// publish gives a host another state, which must not change from then on.
+func (b *batch) publish(host int, s *state) {
+	b.Planner.publish(host, s)
+	b.own[host] = false
 }
 
 // results lists what became of each spec.
 func (b *batch) results() ([]Placed, []Unplaced) {
 	var placed []Placed
 	var unplaced []Unplaced
-	type question struct {
+	type refused struct {
 		want
-		hostList
+		hostList // none at all is not the same as none that is known
 	}
-	reasons := map[question]string{}
+	reasons := map[refused]string{}
 	for i := range b.specs {
 		if b.placed[i] != nil {
 			placed = append(placed, Placed{Index: i, Placement: *b.placed[i]})
 			continue
 		}
-		q := question{b.wants[i], listOf(b.specs[i].Hosts)}
+		q := refused{b.wants[i], listOf(b.specs[i].Hosts)}
 		reason, asked := reasons[q]
 		if !asked {
 			reason = b.refusal(i)

@@ -1,55 +1,91 @@
 package planner_test
 
 import (
-	"fmt"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/planner"
-	"github.com/numaform/numaform/topology"
-	"github.com/numaform/numaform/topology/machines"
 )
 
-// BenchmarkPlace places ten VMs per host in one batch, and reports the time for each.
+// BenchmarkPlace places ten VMs per host in one batch on a half-full datacenter: with
+// the index, by comparing remembered verdicts of all hosts, and by evaluating all
+// hosts; then one VM more, of a kind that was asked for before and of one that was not.
+// Run it with -benchtime 1x; DESIGN.md says what the figures mean.
 func BenchmarkPlace(b *testing.B) {
-	for _, hosts := range []int{100, 1000} {
-		b.Run(fmt.Sprintf("hosts=%d", hosts), func(b *testing.B) {
-			snap, specs := datacenter(b, hosts)
-			var placed []planner.Placed
-			for b.Loop() {
-				placed, _ = planner.New(snap, nil).Place(specs)
-			}
-			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(specs)), "us/vm")
-			b.ReportMetric(float64(len(placed))/float64(len(specs)), "placed")
-		})
+	for b.Loop() {
+		small, large := newContestants(b, 100), newContestants(b, 1000)
+		few, _ := timed(small.indexed.Clone, small.specs, 5)
+		many, placed := timed(large.indexed.Clone, large.specs, 5)
+		memo, same := timed(large.indexed.Remembering, large.specs, 2)
+		scan, scanned := timed(large.indexed.Scanning, large.specs, 1)
+		if diff := cmp.Diff(placed, scanned) + cmp.Diff(placed, same); diff != "" {
+			b.Fatalf("index and scan differ:\n%s", diff)
+		}
+		fresh := large.single(func() *planner.Planner { return large.indexed.Clone() })
+		large.single(func() *planner.Planner { return large.indexed })
+		known := large.single(func() *planner.Planner { return large.indexed })
+		perVM := float64(many) / float64(len(large.specs))
+		b.ReportMetric(perVM/1e3, "us/vm")
+		b.ReportMetric(float64(len(placed))/float64(len(large.specs)), "placed")
+		b.ReportMetric(float64(scan)/float64(many), "scan/index")
+		b.ReportMetric(float64(memo)/float64(many), "remembering/index")
+		b.ReportMetric(perVM/float64(few)*float64(len(small.specs)), "vm1000/vm100")
+		b.ReportMetric(float64(many)/float64(known), "batch/known")
+		b.ReportMetric(float64(many)/float64(fresh), "batch/fresh")
+		b.ReportMetric(float64(large.new.Milliseconds()), "ms/new")
 	}
 }
 
-// datacenter has hosts of all real machines in turn, and ten specs for each of them,
-// of the sizes that Kubernetes nodes have.
-func datacenter(b *testing.B, n int) (*topology.Snapshot, []fleet.Spec) {
+// contestants are planners of one datacenter.
+type contestants struct {
+	indexed *planner.Planner
+	specs   []fleet.Spec
+	new     time.Duration
+}
+
+func newContestants(b *testing.B, hosts int) contestants {
 	b.Helper()
-	names := machines.Names()
-	snap := snapshot()
-	var ids []topology.HostID
+	snap, kept, specs := datacenter(b, hosts, 10*hosts)
+	began := cpuTime()
+	p := planner.New(snap, kept)
+	return contestants{indexed: p, new: cpuTime() - began, specs: specs}
+}
+
+// single is how long one VM alone takes: the mean over the first hundred specs.
+func (c *contestants) single(on func() *planner.Planner) time.Duration {
+	const n = 100
+	began := cpuTime()
 	for i := range n {
-		m, err := machines.Load(names[i%len(names)])
-		if err != nil {
-			b.Fatal(err)
+		on().Place(c.specs[i : i+1])
+	}
+	return (cpuTime() - began) / n
+}
+
+// timed places a batch several times, each from the same state, and returns the least
+// time that it took.
+func timed(p func() *planner.Planner, specs []fleet.Spec, times int) (time.Duration, []planner.Placed) {
+	var least time.Duration
+	var placed []planner.Placed
+	for i := range times {
+		q := p()
+		began := cpuTime()
+		placed, _ = q.Place(specs)
+		if took := cpuTime() - began; i == 0 || took < least {
+			least = took
 		}
-		m.MemoryMiB = max(m.MemoryMiB, int64(len(m.CPUs))*4*gib)
-		snap.Hosts = append(snap.Hosts, host(fmt.Sprintf("pve-%04d", i), m))
-		ids = append(ids, snap.Hosts[i].ID())
 	}
-	sizes := []struct {
-		vcpus  int
-		memory int64
-	}{{2, 4}, {2, 4}, {4, 8}, {4, 8}, {4, 16}, {6, 12}, {8, 16}, {8, 32}, {12, 24}, {16, 32}}
-	var specs []fleet.Spec
-	for i := range 10 * n {
-		s := spec(fleet.PolicyDedicated, sizes[i%10].vcpus, sizes[i%10].memory*gib)
-		s.Hosts = ids
-		specs = append(specs, s)
+	return least, placed
+}
+
+// cpuTime is what the process had of the CPUs: other processes do not count.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
 	}
-	return snap, specs
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

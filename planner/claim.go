@@ -18,6 +18,10 @@ type claim struct {
 	memory int64
 	bound  []int64 // by node
 	homed  []int   // by node
+	// owner is the kept VM that it is of; live is what that VM's guest takes.
+	owner   guestKey
+	live    *claim
+	foreign bool
 }
 
 // newClaim returns an empty claim on the host.
@@ -28,7 +32,7 @@ func (x *index) newClaim() claim {
 // claimOf returns what a placed VM takes.
 func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) claim {
 	c := x.newClaim()
-	c.pins = union(place.CPUs, topology.CPUs(place.VCPUPins...))
+	c.pins = union(place.CPUs.List(), place.VCPUPins)
 	c.isolated = spec.Policy == fleet.PolicyIsolated
 	c.memory = spec.MemoryMiB
 	if !spec.Policy.Pinned() {
@@ -47,6 +51,7 @@ func (x *index) claimOfGuest(g *topology.Guest) (claim, bool) {
 		return claim{}, false
 	}
 	c := x.newClaim()
+	c.foreign = true
 	c.pins = g.Pins.List()
 	c.memory = g.MemoryMiB
 	if g.Pins.IsEmpty() {
@@ -92,11 +97,12 @@ func part64(whole int64, i, n int) int64 {
 
 // merge joins the live and the wanted side of one VM: it holds whatever either holds.
 func (c claim) merge(live claim) claim {
-	c.pins = union(topology.CPUs(c.pins...), topology.CPUs(live.pins...))
+	c.pins = union(c.pins, live.pins)
 	if c.ratio > 0 { // a pinned VM whose pins are not in force yet does not float
 		c.floating = max(c.floating, live.floating)
 	}
 	c.memory = max(c.memory, live.memory)
+	c.live = &live
 	c.bound, c.homed = slices.Clone(c.bound), slices.Clone(c.homed)
 	for i := range c.bound {
 		c.bound[i] = max(c.bound[i], live.bound[i])
@@ -105,8 +111,12 @@ func (c claim) merge(live claim) claim {
 	return c
 }
 
-// union returns the ids of both sets, ascending.
-func union(a, b topology.CPUSet) []int { return a.Union(b).List() }
+// union returns the ids of both lists, ascending.
+func union(a, b []int) []int {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
 
 // ratioOf returns the spec's overcommit; none means 1.
 func ratioOf(spec *fleet.Spec) float64 {
@@ -123,14 +133,21 @@ type guestKey struct {
 	key    string
 }
 
+// ownerOf returns the guest that a VM is.
+func ownerOf(vm *fleet.VM) guestKey {
+	return guestKey{vm.Host.Region, int(vm.VMID), string(vm.Key)}
+}
+
 // occupants lists what all guests of a host claim: the kept VMs first, then
 // everything else that is there.
 func occupants(x *index, host *topology.Host, kept []*fleet.VM) []claim {
 	var claims []claim
 	at := map[guestKey]int{}
 	for _, vm := range kept {
-		at[guestKey{vm.Host.Region, int(vm.VMID), string(vm.Key)}] = len(claims)
-		claims = append(claims, x.claimOf(&vm.Spec, &vm.Placement))
+		c := x.claimOf(&vm.Spec, &vm.Placement)
+		c.owner = ownerOf(vm)
+		at[c.owner] = len(claims)
+		claims = append(claims, c)
 	}
 	for i := range host.Guests {
 		g := &host.Guests[i]

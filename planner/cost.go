@@ -12,9 +12,10 @@ const (
 	costUneven            // difference between the guest's largest and least cell
 	costEfficiency        // vCPUs on efficiency cores
 	costBroken            // cores newly broken
+	costSlots             // loss of room for VMs of usual sizes
 	costLeftMin           // what is left of the touched nodes: of CPUs or memory,
 	costLeftSum           // whichever is less, in parts per million; then both
-	costSlot              // loss of the host's largest free node
+	costLargest           // loss of the host's largest free node
 	costCrowd             // guests on the host
 	costParts
 )
@@ -23,7 +24,7 @@ const (
 type cost [costParts]int64
 
 // less reports whether c is better.
-func (c *cost) less(other cost) bool {
+func (c *cost) less(other *cost) bool {
 	for i := range c {
 		if c[i] != other[i] {
 			return c[i] < other[i]

@@ -163,7 +163,7 @@ func TestHugePages(t *testing.T) {
 			t.Errorf("%d MiB shared fit: %v, want %v", memory, got, want)
 		}
 	}
-	specs := same(spec(fleet.PolicyDedicated, 1, 17*gib), 2)
+	specs := same(spec(fleet.PolicyNUMA, 1, 17*gib), 2)
 	if placed, _ := place(t, snapshot(h), nil, specs...); len(placed) != 1 || placed[0].Cells[0].HostNodes.String() != "1" {
 		t.Errorf("placed %+v, want one VM on NUMA node 1", placed)
 	}
@@ -212,5 +212,18 @@ func TestReservedMemory(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestSharesFollowCaches checks that a VM which must span NUMA nodes is divided so that
+// it has few L3 caches: 8 vCPUs as 4 and 4 would have three of them here, as 7 and 1 too.
+func TestSharesFollowCaches(t *testing.T) {
+	t.Parallel()
+	h := host("pve-1", machine(shape{nodes: 2, cores: 12, smt: 1, coresPerL3: 6, memory: 64 * gib}))
+	taken := topology.CPUs(6, 7, 8, 9, 10, 12, 13, 14, 15, 18, 19, 20, 21)
+	h.Guests = []topology.Guest{{VMID: 1, Running: true, VCPUs: taken.Size(), MemoryMiB: gib, Pins: taken}}
+	got := placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, 8, 8*gib))
+	if len(got.Cells) != 2 || len(got.L3) != 2 || got.Cells[0].GuestCPUs.Size() != 6 {
+		t.Errorf("cells %+v, L3 %v, want 6 and 2 vCPUs on two caches", got.Cells, got.L3)
 	}
 }

@@ -5,6 +5,108 @@ import (
 	"slices"
 )
 
+// division is one way to share out vCPUs over a set of nodes.
+type division struct {
+	caps []int // by node
+	even bool
+}
+
+// divisions lists the ways to try: evenly, the largest node first, and evenly within
+// the fewest L3 caches.
+func (q *search) divisions(sub []supply, skew bool) []division {
+	caps := make([]int, len(sub))
+	for i, s := range sub {
+		caps[i] = q.want.vcpus
+		if !skew {
+			caps[i] = min(caps[i], int(s.memory*int64(q.want.vcpus)/q.want.memory))
+		}
+	}
+	if len(sub) == 1 {
+		return []division{{caps, true}}
+	}
+	ways := []division{{caps, true}, {caps, false}}
+	if within := q.withinCaches(sub, caps); within != nil {
+		ways = append(ways, division{within, true})
+	}
+	return ways
+}
+
+// withinCaches lowers the caps of a set to what the fewest L3 caches hold that are
+// enough: the largest of each node, and then the largest of all. It is nil where that
+// changes nothing.
+func (q *search) withinCaches(sub []supply, caps []int) []int {
+	if q.allowed == nil {
+		return nil
+	}
+	c := caches{rest: make([][]int, len(sub)), caps: caps, within: make([]int, len(sub)), need: q.want.vcpus}
+	several := false
+	for i := range sub {
+		c.rest[i] = q.cachesOf(sub[i].node)
+		several = several || len(c.rest[i]) > 1
+		if len(c.rest[i]) > 0 {
+			c.take(i)
+		}
+	}
+	if !several || !c.takeLargest() {
+		return nil
+	}
+	return c.within
+}
+
+// caches is a choice of L3 caches of a set of nodes.
+type caches struct {
+	rest   [][]int // by node: what those not chosen hold, most first
+	caps   []int
+	within []int // by node: what those chosen hold
+	need   int   // vCPUs that they do not hold yet
+}
+
+// take chooses the largest cache left of a node.
+func (c *caches) take(i int) {
+	got := min(c.rest[i][0], c.caps[i]-c.within[i])
+	c.within[i] += got
+	c.need -= got
+	c.rest[i] = c.rest[i][1:]
+}
+
+// takeLargest chooses the largest of all until they hold enough, if they can.
+func (c *caches) takeLargest() bool {
+	for c.need > 0 {
+		best := none
+		for i := range c.rest {
+			if len(c.rest[i]) > 0 && c.within[i] < c.caps[i] && (best == none || c.rest[i][0] > c.rest[best][0]) {
+				best = i
+			}
+		}
+		if best == none {
+			return false
+		}
+		c.take(best)
+	}
+	return true
+}
+
+// cachesOf lists what the whole cores of each L3 cache of a node hold, most first.
+func (q *search) cachesOf(node int) []int {
+	var holds []int
+	last := none
+	for _, g := range q.nodes[node].groups {
+		free := 0
+		if q.allowed[g] {
+			free = q.groupFree(g)
+		}
+		switch l3 := q.groups[g].l3; {
+		case free == 0:
+		case len(holds) > 0 && l3 == last: // groups of one L3 stand side by side
+			holds[len(holds)-1] += free
+		default:
+			holds, last = append(holds, free), l3
+		}
+	}
+	slices.SortFunc(holds, func(a, b int) int { return b - a })
+	return holds
+}
+
 // divide shares out vCPUs over NUMA nodes so that each gets some, in whole cores
 // but for one odd remainder. caps bounds each share besides the node's CPUs. odd
 // is the node that takes the remainder, or none. Even shares differ by a core at

@@ -31,7 +31,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 			t.Fatalf("first fit finds %d nodes, planner refuses: %s", nodes, unplaced[0].Reason)
 		}
 		if len(got[0].Cells) > nodes {
-			t.Fatalf("first fit needs %d nodes, planner %d", nodes, len(got[0].Cells))
+			t.Fatalf("first fit needs %d nodes, planner %d: %s", nodes, len(got[0].Cells), got[0].Reason)
 		}
 	})
 }
@@ -82,6 +82,11 @@ func roomOf(h *topology.Host, kept []fleet.VM) room {
 		r.memory -= vm.MemoryMiB
 		for _, c := range vm.Cells {
 			r.node[c.HostNodes.List()[0]] -= c.MemoryMiB
+		}
+		for id := range r.node {
+			if len(vm.Cells) == 0 { // it may lie anywhere
+				r.node[id] -= vm.MemoryMiB
+			}
 		}
 		r.used = r.used.Union(vm.CPUs)
 		if vm.Policy == fleet.PolicyNUMA {

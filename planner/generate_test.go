@@ -14,8 +14,11 @@ import (
 // CPU ids, L3 caches across NUMA nodes, nodes without CPUs or memory, offline CPUs,
 // 1, 2 or 4 threads per core, two kinds of core, unknown siblings.
 func drawMachine(t *rapid.T) topology.Machine {
-	nodes := rapid.SampledFrom([]int{1, 1, 2, 2, 3, 4, 4, 8, 10}).Draw(t, "nodes")
+	nodes := rapid.SampledFrom([]int{1, 1, 2, 2, 3, 4, 4, 8, 10, 16}).Draw(t, "nodes")
 	cores := rapid.IntRange(1, 6).Draw(t, "cores per node")
+	if rapid.IntRange(0, 19).Draw(t, "large if 0") == 0 {
+		cores = 16 // up to 1,024 CPUs
+	}
 	smt := rapid.SampledFrom([]int{1, 2, 2, 4}).Draw(t, "threads per core")
 	hybrid := rapid.Bool().Draw(t, "hybrid")
 	unknown := rapid.IntRange(0, 5).Draw(t, "siblings unknown if 0") == 0

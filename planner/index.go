@@ -41,7 +41,9 @@ type index struct {
 	nodes    []node
 	nodeAt   map[int]int // NUMA node id to position
 	distance [][]int64
+	nearest  int64 // the least distance between two nodes, or 0
 	passes   []pass
+	resort   int64 // the least resort that any plan here comes to
 }
 
 // none stands for "no such position".
@@ -84,6 +86,10 @@ type node struct {
 	// bindable nodes have CPUs and memory: hostnodes may name them.
 	bindable bool
 	groups   []int
+	// threads is how many the cores of the groups have.
+	threads struct{ least, most int }
+	// chipped cores are broken by the host's reservation.
+	chipped []int
 }
 
 // pass is one way to choose among a host's groups. Passes are tried in order of
@@ -98,17 +104,20 @@ const (
 	resortUnknown = 1 << iota // siblings are not known
 	resortMixed               // two kinds of core in one VM
 	resortShared              // the odd thread's sibling belongs to another VM
+	resortUnbound             // memory is bound to no NUMA node
 )
 
 // newIndex reads a host. quorate tells whether its region may be written to.
 func newIndex(host *topology.Host, quorate bool) *index {
-	x := &index{id: host.ID(), at: map[int]int{}, nodeAt: map[int]int{}}
+	cpus := sortedOnline(host)
+	x := &index{id: host.ID(), at: make(map[int]int, len(cpus)), nodeAt: map[int]int{}}
 	x.readNodes(host)
-	x.readCPUs(host)
-	x.readCores(host)
+	x.readCPUs(host, cpus)
+	x.readGroups(x.readCores(cpus))
 	x.readMemory(host)
 	x.readDistances(host)
 	x.passes = x.newPasses()
+	x.readLimits()
 	x.problem = hostProblem(x, host, quorate)
 	return x
 }
@@ -154,12 +163,23 @@ func (x *index) readNodes(host *topology.Host) {
 	}
 }
 
-// readCPUs lists the online CPUs.
-func (x *index) readCPUs(host *topology.Host) {
-	for _, c := range sortedOnline(host) {
-		if _, twice := x.at[c.ID]; twice {
-			continue
+// sortedOnline returns the online CPUs, ascending and each once.
+func sortedOnline(host *topology.Host) []topology.CPU {
+	online := make([]topology.CPU, 0, len(host.CPUs))
+	for _, c := range host.CPUs {
+		if c.Online {
+			online = append(online, c)
 		}
+	}
+	slices.SortStableFunc(online, func(a, b topology.CPU) int { return cmp.Compare(a.ID, b.ID) })
+	return slices.CompactFunc(online, func(a, b topology.CPU) bool { return a.ID == b.ID })
+}
+
+// readCPUs reads which CPUs there are, and on which NUMA nodes.
+func (x *index) readCPUs(host *topology.Host, cpus []topology.CPU) {
+	x.online = len(cpus)
+	x.ids, x.reserved, x.nodeOf = make([]int, x.online), make([]bool, x.online), make([]int, x.online)
+	for i, c := range cpus {
 		at, ok := x.nodeAt[c.NUMANode]
 		if x.flat {
 			at, ok = 0, true
@@ -167,44 +187,23 @@ func (x *index) readCPUs(host *topology.Host) {
 		if !ok {
 			at = none
 		}
-		reserved := host.ReservedCPUs.Contains(c.ID)
-		x.at[c.ID] = len(x.ids)
-		x.ids = append(x.ids, c.ID)
-		x.reserved = append(x.reserved, reserved)
-		x.nodeOf = append(x.nodeOf, at)
-		x.online++
-		if !reserved {
-			x.usable++
-			if at != none {
-				x.nodes[at].usable++
-			}
-		}
-	}
-}
-
-// sortedOnline returns the online CPUs, ascending.
-func sortedOnline(host *topology.Host) []topology.CPU {
-	var online []topology.CPU
-	for _, c := range host.CPUs {
-		if c.Online {
-			online = append(online, c)
-		}
-	}
-	slices.SortStableFunc(online, func(a, b topology.CPU) int { return cmp.Compare(a.ID, b.ID) })
-	return online
-}
-
-// readCores joins siblings to cores and cores to groups.
-func (x *index) readCores(host *topology.Host) {
-	coreAt, keys := map[int]int{}, []groupKey{}
-	x.coreOf = make([]int, len(x.ids))
-	seen := map[int]bool{}
-	for _, c := range sortedOnline(host) {
-		if seen[c.ID] {
+		x.at[c.ID] = i
+		x.ids[i], x.nodeOf[i], x.reserved[i] = c.ID, at, host.ReservedCPUs.Contains(c.ID)
+		if x.reserved[i] {
 			continue
 		}
-		seen[c.ID] = true
-		cpu := x.at[c.ID]
+		x.usable++
+		if at != none {
+			x.nodes[at].usable++
+		}
+	}
+}
+
+// readCores joins siblings to cores, and returns the key of each core's group.
+func (x *index) readCores(cpus []topology.CPU) []groupKey {
+	coreAt, keys := make(map[int]int, len(cpus)), make([]groupKey, 0, len(cpus))
+	x.coreOf = make([]int, len(cpus))
+	for cpu, c := range cpus {
 		known := c.Core != topology.Unknown
 		key := groupKey{node: x.nodeOf[cpu], l3: c.L3, kind: c.Kind, known: known}
 		if key.node == none {
@@ -212,8 +211,7 @@ func (x *index) readCores(host *topology.Host) {
 		}
 		at, ok := coreAt[c.Core]
 		if !ok || !known {
-			at = len(x.cores)
-			x.cores = append(x.cores, core{})
+			at = len(keys)
 			keys = append(keys, key)
 			coreAt[c.Core] = at
 		}
@@ -221,9 +219,26 @@ func (x *index) readCores(host *topology.Host) {
 			keys[at] = contradiction()
 		}
 		x.coreOf[cpu] = at
+	}
+	x.fillCores(len(keys))
+	return keys
+}
+
+// fillCores lists the CPUs of each of n cores.
+func (x *index) fillCores(n int) {
+	sizes := make([]int, n)
+	for _, at := range x.coreOf {
+		sizes[at]++
+	}
+	x.cores = make([]core, n)
+	all, first := make([]int, len(x.coreOf)), 0
+	for at, size := range sizes {
+		x.cores[at].cpus = all[first : first : first+size]
+		first += size
+	}
+	for cpu, at := range x.coreOf {
 		x.cores[at].cpus = append(x.cores[at].cpus, cpu)
 	}
-	x.readGroups(keys)
 }
 
 // compareKeys orders groups by what they are, so that the ids of CPUs decide nothing.
@@ -234,15 +249,17 @@ func compareKeys(a, b groupKey) int {
 
 // readGroups makes the groups out of each core's key.
 func (x *index) readGroups(keys []groupKey) {
-	groupAt := map[groupKey]int{contradiction(): none}
-	for _, key := range slices.SortedFunc(slices.Values(keys), compareKeys) {
-		if _, ok := groupAt[key]; !ok {
-			g := len(x.groups)
-			groupAt[key] = g
-			x.groups = append(x.groups, group{groupKey: key})
-			x.nodes[key.node].groups = append(x.nodes[key.node].groups, g)
-		}
+	groupAt := map[groupKey]int{}
+	for _, key := range keys {
+		groupAt[key] = none
 	}
+	delete(groupAt, contradiction())
+	for g, key := range slices.SortedFunc(maps.Keys(groupAt), compareKeys) {
+		groupAt[key] = g
+		x.groups = append(x.groups, group{groupKey: key})
+		x.nodes[key.node].groups = append(x.nodes[key.node].groups, g)
+	}
+	groupAt[contradiction()] = none
 	for i, key := range keys {
 		g := groupAt[key]
 		x.cores[i].group = g

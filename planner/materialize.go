@@ -27,7 +27,11 @@ func (s *state) materialize(p *plan, w want) fleet.Placement {
 		place.CPUs = topology.CPUs(place.VCPUPins...)
 		place.L3 = s.caches(seats)
 	}
-	if !s.flat {
+	switch {
+	case s.flat || p.unbound:
+	case p.memory != nil:
+		place.Cells = []topology.NUMACell{s.wideCell(p.memory, w)}
+	default:
 		place.Cells = s.cells(seats)
 	}
 	return place
@@ -133,4 +137,17 @@ func (s *state) cells(seats []seat) []topology.NUMACell {
 		cells = append(cells, cell)
 	}
 	return cells
+}
+
+// wideCell makes one cell of a VM whose memory comes from several nodes.
+func (s *state) wideCell(nodes []int, w want) topology.NUMACell {
+	cell := topology.NUMACell{
+		GuestCPUs: topology.CPUs(sequence(w.vcpus)...), MemoryMiB: w.memory, Policy: topology.NUMABind,
+	}
+	var ids []int
+	for _, n := range nodes {
+		ids = append(ids, s.nodes[n].id)
+	}
+	cell.HostNodes = topology.CPUs(ids...)
+	return cell
 }

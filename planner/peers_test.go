@@ -64,18 +64,25 @@ func TestOverlappingPinsSurvive(t *testing.T) {
 	}
 }
 
-// Odd sizes share no core as long as there is another, and say so when there is not.
+// Odd sizes share no core while cores are plentiful, and even ones never; a VM that
+// shares one says so.
 func TestOddSizes(t *testing.T) {
 	t.Parallel()
-	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 2, memory: 64 * gib})))
+	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 16, smt: 2, memory: 64 * gib})))
 	specs := same(spec(fleet.PolicyDedicated, 3, gib), 2)
 	placed, _ := place(t, snap, nil, specs...)
 	if len(placed) != 2 || strings.Contains(placed[0].Reason+placed[1].Reason, "shares") {
 		t.Fatalf("placed %+v, want two VMs on cores of their own", placed)
 	}
-	last := placeOne(t, snap, keep(1, specs, placed), spec(fleet.PolicyDedicated, 1, gib))
-	if !strings.Contains(last.Reason, "shares the core of CPU") {
-		t.Errorf("reason %q does not tell that the core is shared", last.Reason)
+	kept := keep(1, specs, placed)
+	if third := placeOne(t, snap, kept, specs[0]); !strings.Contains(third.Reason, "shares the core of CPU") {
+		t.Errorf("reason %q does not tell that the core is shared", third.Reason)
+	}
+	if even := placeOne(t, snap, kept, spec(fleet.PolicyDedicated, 24, gib)); strings.Contains(even.Reason, "shares") {
+		t.Errorf("an even size shares a core: %s", even.Reason)
+	}
+	if _, unplaced := place(t, snap, kept, spec(fleet.PolicyDedicated, 26, gib)); len(unplaced) != 1 {
+		t.Error("an even size shares cores")
 	}
 }
 

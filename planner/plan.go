@@ -1,7 +1,9 @@
 package planner
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/numaform/numaform/fleet"
 )
@@ -39,6 +41,11 @@ func (w want) problem() string {
 type plan struct {
 	cost  cost
 	parts []part
+	// memory names the nodes that give equal parts of it where one cell is to span
+	// several.
+	memory []int
+	// unbound plans bind memory to no NUMA node.
+	unbound bool
 }
 
 // part is what a plan takes of one NUMA node.
@@ -101,20 +108,142 @@ func (s *state) bindSupplies(w want) []supply {
 	return all
 }
 
-// pinned finds CPUs for a VM that owns them.
+// pinned finds CPUs for a VM that owns them, and memory beside them. Where no NUMA
+// nodes have both in the same ratio, memory comes from several nodes in equal parts,
+// else from wherever cells can have it, and at last from anywhere.
 func (s *state) pinned(w want) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
 	}
-	for _, loose := range []looseness{looseReserved, looseShared} {
-		if p, ok := s.pinnedAt(w, loose); ok {
-			return p, true
+	if p, ok := s.pinnedTo(w, scope{only: none, straight: !s.flat}); ok || s.flat {
+		return p, ok
+	}
+	unbound, ok := s.pinnedTo(w, scope{only: none, unbound: true})
+	if !ok { // then it is CPUs that are short
+		return plan{}, false
+	}
+	if p, ok := s.pinnedWide(w); ok {
+		return p, true
+	}
+	if p, ok := s.pinnedTo(w, scope{only: none}); ok {
+		return p, true
+	}
+	return unbound, true
+}
+
+// pinnedWide finds CPUs for a VM that has one cell, whose memory comes from as few
+// nodes as can give equal parts of it.
+func (s *state) pinnedWide(w want) (plan, bool) {
+	for wide := 2; wide <= maxCells; wide++ {
+		if s.haveMemory(mulDivCeil(w.memory, 1, int64(wide))) < wide {
+			continue
 		}
-		if w.policy == fleet.PolicyIsolated {
-			break
+		if p, ok := s.pinnedTo(w, scope{only: none, wide: wide}); ok {
+			p.memory = s.memoryNodes(&p, w, wide)
+			p.cost[costNodes] = int64(wide)
+			return p, true
 		}
 	}
 	return plan{}, false
+}
+
+// haveMemory counts the nodes of which memory can be bound and so much is free.
+func (s *state) haveMemory(memory int64) int {
+	count := 0
+	for i := range s.nodes {
+		count += b2i(s.hasMemory(i, memory))
+	}
+	return count
+}
+
+// hasMemory reports whether so much can be bound on a node. What is only assumed to be
+// there cannot: several nodes are bound or nothing, they cannot be preferred.
+func (s *state) hasMemory(node int, memory int64) bool {
+	return s.nodes[node].bindable && !s.nodes[node].assumed && s.memFree[node] >= memory
+}
+
+// memoryNodes lists the nodes that give equal parts of a plan's memory: those of its
+// CPUs, and then those that have least to spare, ascending.
+func (s *state) memoryNodes(p *plan, w want, wide int) []int {
+	var nodes, others []int
+	for _, part := range p.parts {
+		nodes = append(nodes, part.node)
+	}
+	for i := range s.nodes {
+		if !slices.Contains(nodes, i) && s.hasMemory(i, mulDivCeil(w.memory, 1, int64(wide))) {
+			others = append(others, i)
+		}
+	}
+	slices.SortStableFunc(others, func(a, b int) int { return cmp.Compare(s.memFree[a], s.memFree[b]) })
+	nodes = append(nodes, others[:wide-len(nodes)]...)
+	slices.Sort(nodes)
+	return nodes
+}
+
+// evaluateOn returns the best way to put a want that pins on one NUMA node.
+func (s *state) evaluateOn(w want, node int) (plan, bool) {
+	if w.memory > s.freeMemory() || w.vcpus > s.pinRoom(w.ratio) {
+		return plan{}, false
+	}
+	return s.pinnedTo(w, scope{only: node})
+}
+
+// scope is where a search may look.
+type scope struct {
+	// unbound leaves memory to the host as a whole.
+	unbound bool
+	// straight keeps memory in the ratio of the CPUs.
+	straight bool
+	// wide takes memory from so many nodes in equal parts, or is 0.
+	wide int
+	// only names the one NUMA node to use, or is none.
+	only int
+}
+
+// pinnedTo finds whole cores. An odd VM gets a core of its own while those are
+// plentiful, then one that it shares.
+func (s *state) pinnedTo(w want, in scope) (plan, bool) {
+	own, ok := s.pinnedAt(w, looseReserved, in)
+	if w.policy == fleet.PolicyIsolated || ok && !s.strands(&own) {
+		return own, ok
+	}
+	shared, found := s.pinnedAt(w, looseShared, in)
+	switch {
+	case ok: // to share is a choice here and no last resort: other hosts are no better for it
+		shared.cost = own.cost
+	case found && slices.ContainsFunc(shared.parts, s.sharesCore):
+		shared.cost[costResort] |= resortShared
+	}
+	return shared, found
+}
+
+// strandedParts is how many threads on whole cores there have to be for each that
+// lies idle beside an odd VM, or else the next one shares a core.
+const strandedParts = 10
+
+// strands reports whether the plan breaks a core although whole ones are scarce.
+func (s *state) strands(p *plan) bool {
+	breaks := slices.IndexFunc(p.parts, func(p part) bool { return p.odd != none && s.isWhole(p.odd) })
+	if breaks < 0 {
+		return false
+	}
+	q := search{state: s}
+	odd := &p.parts[breaks]
+	size := len(s.cores[odd.odd].cpus)
+	whole, stranded := -size, size-odd.oddThreads
+	for i := range p.parts {
+		whole -= q.wholeCPUs(p.parts[i])
+	}
+	for i := range s.cores {
+		switch {
+		case s.cores[i].group == none:
+		case s.isWhole(i):
+			whole += s.free[i]
+		case s.byVM[i]:
+			stranded += s.free[i]
+		}
+	}
+	return stranded*strandedParts > whole
 }
 
 // looseness says which broken cores may give an odd thread.
@@ -129,21 +258,21 @@ const (
 
 // pinnedAt tries the passes of the host in order, and returns the best plan of the
 // first resort that has one.
-func (s *state) pinnedAt(w want, loose looseness) (plan, bool) {
+func (s *state) pinnedAt(w want, loose looseness, in scope) (plan, bool) {
 	var best plan
 	found, resort := false, int64(0)
 	for _, pass := range s.passes {
 		if found && pass.resort != resort {
 			break
 		}
-		q := search{state: s, want: w, allowed: pass.allowed, loose: loose, resort: pass.resort}
-		if loose == looseShared {
-			q.resort |= resortShared
+		q := search{state: s, want: w, allowed: pass.allowed, loose: loose, scope: in, resort: pass.resort}
+		if in.unbound || in.wide > 0 {
+			q.resort |= resortUnbound
 		}
 		if w.policy == fleet.PolicyIsolated && pass.resort&resortUnknown != 0 {
 			continue
 		}
-		if p, ok := q.run(q.supplies()); ok && (!found || p.cost.less(best.cost)) {
+		if p, ok := q.run(q.supplies()); ok && (!found || p.cost.less(&best.cost)) {
 			best, found, resort = p, true, pass.resort
 		}
 	}

@@ -15,19 +15,17 @@ import (
 )
 
 // Planner knows what is taken of every host, and takes more as it places VMs.
-// Fits and Clone may run side by side; Place needs the Planner for itself.
+// Fits, View, Room and Clone may run side by side; Place needs the Planner for itself.
 type Planner struct {
-	hosts []*state // sorted by id
+	// hosts are sorted by id. No state changes once it stands here, so that clones
+	// share it: a batch copies what it changes.
+	hosts []*state
+	ids   []topology.HostID
 	at    map[topology.HostID]int
-	// cache remembers, by want and host, what was worked out last.
-	cache map[want][]verdict
-}
-
-// verdict is what one host's evaluation came to, as of a version of its state.
-type verdict struct {
-	version int
-	fits    bool
-	cost    cost
+	// finder is for Place alone.
+	finder *finder
+	// look finds the best host of a spec, if not by the index; for tests only.
+	look func(b *batch, i int) (host int, p plan, ok bool)
 }
 
 // Placed is where one of the specs goes.
@@ -49,7 +47,7 @@ type Unplaced struct {
 // in the making and those on hosts that are down included; they stay where they
 // are. Guests of the snapshot that are not kept are counted as foreign.
 func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
-	p := &Planner{at: map[topology.HostID]int{}, cache: map[want][]verdict{}}
+	p := &Planner{at: map[topology.HostID]int{}}
 	quorate := map[topology.RegionName]bool{}
 	for i := range snapshot.Regions {
 		quorate[snapshot.Regions[i].Name] = snapshot.Regions[i].Quorate
@@ -62,7 +60,8 @@ func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
 	for i := range snapshot.Hosts {
 		hosts[snapshot.Hosts[i].ID()] = &snapshot.Hosts[i]
 	}
-	for _, id := range slices.SortedFunc(maps.Keys(hosts), topology.HostID.Compare) {
+	p.ids = slices.SortedFunc(maps.Keys(hosts), topology.HostID.Compare)
+	for _, id := range p.ids {
 		s := newState(newIndex(hosts[id], quorate[id.Region]))
 		for _, c := range occupants(s.index, hosts[id], byHost[id]) {
 			s.occupy(c)
@@ -70,16 +69,15 @@ func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
 		p.at[id] = len(p.hosts)
 		p.hosts = append(p.hosts, s)
 	}
+	p.finder = newFinder(len(p.hosts))
 	return p
 }
 
 // Clone returns a planner that stands where p stands and goes its own way.
 func (p *Planner) Clone() *Planner {
-	c := &Planner{at: p.at, cache: map[want][]verdict{}}
-	for _, s := range p.hosts {
-		c.hosts = append(c.hosts, s.clone())
-	}
-	return c
+	c := *p
+	c.hosts, c.finder = slices.Clone(p.hosts), newFinder(len(p.hosts))
+	return &c
 }
 
 // Fits reports whether the host could take the VM now. It ignores spec.Hosts and
@@ -104,26 +102,4 @@ func (p *Planner) Place(specs []fleet.Spec) ([]Placed, []Unplaced) {
 	}
 	b.repair()
 	return b.results()
-}
-
-// verdicts returns what is remembered of a want, by host.
-func (p *Planner) verdicts(w want) []verdict {
-	known := p.cache[w]
-	if known == nil {
-		known = make([]verdict, len(p.hosts))
-		for i := range known {
-			known[i].version = none
-		}
-		p.cache[w] = known
-	}
-	return known
-}
-
-// refresh brings the verdict on a host up to date.
-func (v *verdict) refresh(s *state, w want) {
-	if v.version == s.version {
-		return
-	}
-	best, ok := s.evaluate(w)
-	*v = verdict{version: s.version, fits: ok, cost: best.cost}
 }

@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -102,7 +103,7 @@ func TestKeptTakeTheirPlace(t *testing.T) {
 		{"strict ratio is kept for the one who has it", half, spec(fleet.PolicyShared, 1, gib), false},
 		{"numa counts as floating", spec(fleet.PolicyNUMA, 8, gib), spec(fleet.PolicyDedicated, 9, gib), false},
 		{"memory of the host", spec(fleet.PolicyShared, 1, 60*gib), spec(fleet.PolicyShared, 1, 5*gib), false},
-		{"floating memory lies on every node", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyDedicated, 1, 13*gib), false},
+		{"floating memory lies on every node", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyNUMA, 1, 13*gib), false},
 		{"what it leaves can be bound", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyDedicated, 2, 12*gib), true},
 	}
 	for _, tt := range tests {
@@ -185,7 +186,7 @@ func TestBoundMemory(t *testing.T) {
 		h.Guests = []topology.Guest{tt.guest}
 		p := planner.New(snapshot(h), nil)
 		for extra, want := range map[int64]bool{0: true, 1: false} {
-			if got := p.Fits(spec(fleet.PolicyDedicated, 1, tt.node0+extra), h.ID()); got != want {
+			if got := p.Fits(spec(fleet.PolicyNUMA, 1, tt.node0+extra), h.ID()); got != want {
 				t.Errorf("%s: 1 vCPU with %d MiB fits: %v, want %v", tt.name, tt.node0+extra, got, want)
 			}
 			if got := p.Fits(spec(fleet.PolicyDedicated, 8, tt.both+extra), h.ID()); got != want {
@@ -207,8 +208,38 @@ func TestFloatingMemorySpills(t *testing.T) {
 	p := planner.New(snapshot(h), nil)
 	const free = 22*gib - 9*gib/2
 	for memory, want := range map[int64]bool{free: true, free + 1: false} {
-		if got := p.Fits(spec(fleet.PolicyDedicated, 1, memory), h.ID()); got != want {
+		if got := p.Fits(spec(fleet.PolicyNUMA, 1, memory), h.ID()); got != want {
 			t.Errorf("%d MiB on one node fit: %v, want %v", memory, got, want)
+		}
+	}
+}
+
+// TestRemoteMemory checks what becomes of a pinned VM whose memory the nodes of its CPUs
+// do not have: one cell takes equal parts of several nodes; where none can, it goes
+// without cells. Both are said, and come after any host that has cells for it.
+func TestRemoteMemory(t *testing.T) {
+	t.Parallel()
+	large := twoNodes()
+	large.Name, large.MemoryMiB = "pve-2", 128*gib
+	for i := range large.NUMANodes {
+		large.NUMANodes[i].MemoryMiB = 64 * gib
+	}
+	uneven := twoNodes()
+	uneven.Guests = []topology.Guest{{VMID: 1, Running: true, MemoryMiB: 30 * gib, NUMA: []topology.NUMACell{cell([]int{0}, 1, 30*gib)}}}
+	for _, policy := range []fleet.Policy{fleet.PolicyDedicated, fleet.PolicyIsolated} {
+		s := spec(policy, 1, 33*gib)
+		got := placeOne(t, snapshot(twoNodes()), nil, s)
+		if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != "0-1" || !strings.Contains(got.Reason, "memory in equal parts of 2 NUMA nodes") {
+			t.Errorf("%s: cells %+v: %s", policy, got.Cells, got.Reason)
+		}
+		got = placeOne(t, snapshot(uneven), nil, s)
+		if got.Cells != nil || len(got.VCPUPins) != 1 || !strings.Contains(got.Reason, "memory bound to no NUMA node as none has room") {
+			t.Errorf("%s: cells %+v: %s", policy, got.Cells, got.Reason)
+		}
+		s.Hosts = append(s.Hosts, large.ID())
+		got = placeOne(t, snapshot(twoNodes(), large), nil, s)
+		if got.Host != large.ID() || len(got.Cells) != 1 || got.Cells[0].HostNodes.Size() != 1 {
+			t.Errorf("%s on %s: cells %+v, want one on pve-2", policy, got.Host, got.Cells)
 		}
 	}
 }

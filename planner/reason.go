@@ -17,7 +17,12 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.freeMemory()-w.memory))
 	}
 	text := s.place(seats, w) + ": " + s.what(p, w)
-	if !s.flat {
+	switch {
+	case p.memory != nil:
+		text += ", memory in equal parts of " + count(len(p.memory), "NUMA node") + " as none has room for all of it"
+	case p.unbound:
+		text += ", memory bound to no NUMA node as none has room"
+	case !s.flat:
 		text += ", " + s.least(p, w)
 	}
 	cpus, memory := s.leaves(p, w)
@@ -99,6 +104,9 @@ func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
 		cpus += s.nodeFree[part.node] - part.oddThreads - q.wholeCPUs(part)
 		memory += s.nodeMemFree(part.node) - part.memory
 	}
+	if p.unbound || p.memory != nil {
+		memory = s.freeMemory() - w.memory
+	}
 	return cpus, memory
 }
 
@@ -123,7 +131,7 @@ func (s *state) notes(p *plan) []string {
 		notes = append(notes, "more vCPUs at home there than CPUs")
 	}
 	assumed := slices.ContainsFunc(p.parts, func(part part) bool { return s.nodes[part.node].assumed })
-	if assumed && !s.flat {
+	if assumed && !s.flat && !p.unbound {
 		notes = append(notes, "memory per NUMA node is assumed")
 	}
 	return notes

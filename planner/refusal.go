@@ -7,14 +7,19 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// gap is what one host lacks for a want. The host with the largest met share, in
-// parts per million, is the best one.
-type gap struct {
-	host *state
-	met  int64
-	has  string
-	mend string
-}
+// gap says what a host has for a want that does not fit it, and what would help.
+type gap struct{ has, mend string }
+
+// lack is what a want does not find on a host.
+type lack int
+
+const (
+	lackThreads lack = iota // as many as it has vCPUs, even on an empty host
+	lackMemory              // of the host
+	lackShare               // of the CPUs that are not pinned
+	lackPins                // CPUs that floating guests can spare
+	lackNodes               // NUMA nodes with whole cores and memory
+)
 
 // refusal says why spec i found no place: what it wants, the best host and what
 // that lacks, how many hosts are out of use, and how to mend it.
@@ -27,7 +32,8 @@ func (b *batch) refusal(i int) string {
 	if len(b.specs[i].Hosts) == 0 {
 		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool ask for"
 	}
-	var best gap
+	var best *state
+	var met int64
 	var closed []string
 	for _, h := range b.hosts[i] {
 		s := b.Planner.hosts[h]
@@ -35,24 +41,25 @@ func (b *batch) refusal(i int) string {
 			closed = append(closed, s.id.String()+" ("+s.problem+")")
 			continue
 		}
-		if g := s.gap(w); best.host == nil || g.met > best.met {
-			best = g
+		if _, share := s.lacks(w); best == nil || share > met {
+			best, met = s, share
 		}
 	}
 	if len(b.hosts[i]) == 0 {
 		return text + "none of the allowed hosts was found: check their names and the connection to their region"
 	}
-	if best.host == nil {
+	if best == nil {
 		return text + "no allowed host can be used: " + first(closed, 3) + ": bring one of them back"
 	}
-	text += best.host.id.String() + " " + best.has
+	g := best.gap(w)
+	text += best.id.String() + " " + g.has
 	if others := len(b.hosts[i]) - len(closed) - 1; others > 0 {
 		text += fmt.Sprintf(", %s less", count(others, "other host"))
 	}
 	if len(closed) > 0 {
 		text += ", out of use: " + first(closed, 3)
 	}
-	return text + ": " + best.mend
+	return text + ": " + g.mend
 }
 
 // vcpuNoun names the vCPUs of a want by its policy.
@@ -78,25 +85,57 @@ func first(texts []string, n int) string {
 	return strings.Join(texts, "; ")
 }
 
-// gap tells what the host lacks for a want that does not fit it.
-func (s *state) gap(w want) gap {
-	g := gap{host: s, mend: "add a host or lower cpu in the NodePool"}
-	room := s.pinRoom(w.ratio)
+// lacks tells what the host lacks for a want that does not fit it, and how much of
+// it there is, in parts per million: the host that has most is the best one.
+func (s *state) lacks(w want) (what lack, has int64) {
+	vcpus := int64(w.vcpus)
 	switch {
 	case w.vcpus > s.online:
-		g.met = share(int64(s.online), int64(w.vcpus))
-		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
+		return lackThreads, share(int64(s.online), vcpus)
 	case w.memory > s.freeMemory():
-		g.met = share(s.freeMemory(), w.memory)
-		g.has, g.mend = "has "+gib(s.freeMemory())+" free", "add a host or lower memory in the NodePool"
+		return lackMemory, share(s.freeMemory(), w.memory)
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
-		left := max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
-		g.met = share(int64(left), int64(w.vcpus))
-		g.has = fmt.Sprintf("has room for %s beside %d", count(left, "vCPU"), s.floating)
+		return lackShare, share(int64(s.shareLeft(w)), vcpus)
+	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
+		return lackPins, share(int64(s.pinRoom(w.ratio)), vcpus)
+	}
+	return lackNodes, s.nodesHave(w)
+}
+
+// nodesHave is how much of a want the NUMA nodes have together, below a million.
+func (s *state) nodesHave(w want) int64 {
+	if w.policy == fleet.PolicyIsolated && s.resort&resortUnknown != 0 {
+		return 0
+	}
+	cpus, memory := 0, int64(0)
+	for i := range s.digest.slots {
+		n := &s.digest.slots[i]
+		if s.most(n, &w) > 0 && n.memory > 0 {
+			cpus += s.most(n, &w) - n.oddFor(&w)
+			memory += n.memory
+		}
+	}
+	return min(share(int64(cpus), int64(w.vcpus)), share(memory, w.memory), million-1)
+}
+
+// shareLeft is how many vCPUs more may float on the host.
+func (s *state) shareLeft(w want) int {
+	return max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
+}
+
+// gap says what the host has for a want that does not fit it.
+func (s *state) gap(w want) gap {
+	g := gap{mend: "add a host or lower cpu in the NodePool"}
+	switch what, _ := s.lacks(w); what {
+	case lackThreads:
+		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
+	case lackMemory:
+		g.has, g.mend = "has "+gib(s.freeMemory())+" free", "add a host or lower memory in the NodePool"
+	case lackShare:
+		g.has = fmt.Sprintf("has room for %s beside %d", count(s.shareLeft(w), "vCPU"), s.floating)
 		g.mend = "add a host or raise overcommit in the ProxmoxNodeClass"
-	case w.policy.Pinned() && w.vcpus > room:
-		g.met = share(int64(room), int64(w.vcpus))
-		g.has = fmt.Sprintf("has %d free beside %s floating", room, count(s.floating, "vCPU"))
+	case lackPins:
+		g.has = fmt.Sprintf("has %d free beside %s floating", s.pinRoom(w.ratio), count(s.floating, "vCPU"))
 	default:
 		s.gapOfNodes(&g, w)
 	}
@@ -123,7 +162,6 @@ func (s *state) gapOfNodes(g *gap, w want) {
 		cpus += n.whole
 		memory += n.memory
 	}
-	g.met = min(share(int64(cpus), int64(w.vcpus)), share(memory, w.memory), million-1)
 	g.has = fmt.Sprintf("NUMA %d has %d free with %s", s.nodes[best.node].id, best.whole, gib(best.memory))
 	if len(all) > 1 {
 		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, gib(memory))
@@ -135,7 +173,7 @@ func (s *state) gapOfNodes(g *gap, w want) {
 
 // supplyFor lists what the nodes could give to a want with the most liberal pass.
 func (s *state) supplyFor(w want) []supply {
-	q := search{state: s, want: w, loose: looseShared}
+	q := search{state: s, want: w, loose: looseShared, scope: scope{only: none}}
 	if !w.policy.Pinned() {
 		return s.bindSupplies(w)
 	}

@@ -30,7 +30,7 @@ func TestRefusals(t *testing.T) {
 		{"nonsense policy", nil, odd, "the policy Greedy is unknown: use Shared, NUMA, Dedicated or Isolated"},
 		{"larger than the host", nil, spec(fleet.PolicyDedicated, 17, gib), "17 dedicated CPUs, 1 GiB: r1/pve-1 has 16 CPUs in all, more vCPUs cannot start: add a host or lower cpu in the NodePool"},
 		{"memory", nil, spec(fleet.PolicyDedicated, 4, 65*gib), "4 dedicated CPUs, 65 GiB: r1/pve-1 has 64 GiB free: add a host or lower memory in the NodePool"},
-		{"node memory", nil, spec(fleet.PolicyDedicated, 1, 33*gib), "1 dedicated CPU, 33 GiB: r1/pve-1 NUMA 0 has 8 free with 32 GiB, 2 NUMA nodes together 16 with 64 GiB: add a host or lower memory in the NodePool"},
+		{"node memory", nil, spec(fleet.PolicyNUMA, 1, 33*gib), "1 NUMA vCPU, 33 GiB: r1/pve-1 NUMA 0 has 8 free with 32 GiB, 2 NUMA nodes together 16 with 64 GiB: add a host or lower memory in the NodePool"},
 		{"isolated", nil, spec(fleet.PolicyIsolated, 9, gib), "9 isolated CPUs, 1 GiB: r1/pve-1 NUMA 0 has 4 free with 32 GiB, 2 NUMA nodes together 8 with 64 GiB: add a host or lower cpu in the NodePool"},
 		{"floating", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyDedicated, 8, gib), "8 dedicated CPUs, 1 GiB: r1/pve-1 has 6 free beside 10 vCPUs floating: add a host or lower cpu in the NodePool"},
 		{"ratio", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyShared, 8, gib), "8 shared vCPUs, 1 GiB: r1/pve-1 has room for 6 vCPUs beside 10: add a host or raise overcommit in the ProxmoxNodeClass"},

@@ -11,12 +11,19 @@ const manyNodes = 8
 // run tries sets of 1, 2, 3, … NUMA nodes and returns the best plan on the least
 // number. Only if none keeps memory in the ratio of the CPUs may that be skewed.
 func (q *search) run(all []supply) (plan, bool) {
-	for k := 1; k <= min(len(all), maxCells, q.want.vcpus); k++ {
+	most := min(len(all), maxCells, q.want.vcpus)
+	if q.wide > 0 {
+		most = min(most, q.wide)
+	}
+	for k := 1; k <= most; k++ {
 		if !q.enough(all, k) {
 			continue
 		}
 		sets := q.sets(all, k)
 		for _, skew := range []bool{false, true} {
+			if skew && q.straight {
+				break
+			}
 			if best, ok := q.bestOf(all, sets, skew); ok {
 				return best, true
 			}
@@ -95,13 +102,9 @@ func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
 		for i, at := range set {
 			sub[i] = all[at]
 		}
-		for _, even := range []bool{true, false} {
-			p, ok := q.try(sub, skew, even)
-			if ok && (!found || p.cost.less(best.cost)) {
+		for _, d := range q.divisions(sub, skew) {
+			if p, ok := q.try(sub, d, skew); ok && (!found || p.cost.less(&best.cost)) {
 				best, found = p, true
-			}
-			if len(sub) == 1 {
-				break
 			}
 		}
 	}
@@ -109,15 +112,8 @@ func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
 }
 
 // try makes a plan that uses every node of the set, or tells that there is none.
-func (q *search) try(sub []supply, skew, even bool) (plan, bool) {
-	caps := make([]int, len(sub))
-	for i, s := range sub {
-		caps[i] = q.want.vcpus
-		if !skew {
-			caps[i] = min(caps[i], int(s.memory*int64(q.want.vcpus)/q.want.memory))
-		}
-	}
-	vcpus, odd, ok := divide(sub, caps, q.want.vcpus, even)
+func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
+	vcpus, odd, ok := divide(sub, d.caps, q.want.vcpus, d.even)
 	if !ok {
 		return plan{}, false
 	}
@@ -125,7 +121,7 @@ func (q *search) try(sub []supply, skew, even bool) (plan, bool) {
 	if !ok {
 		return plan{}, false
 	}
-	p := plan{parts: make([]part, len(sub))}
+	p := plan{parts: make([]part, len(sub)), unbound: q.unbound}
 	used := map[int]bool{} // L3
 	for i, s := range sub {
 		p.parts[i] = part{node: s.node, vcpus: vcpus[i], memory: memory[i], odd: none}
@@ -184,6 +180,7 @@ func (q *search) price(p *plan, skew bool) {
 	}
 	c[costCaches] = int64(len(caches))
 	c[costUneven] = int64(most - least)
+	q.priceSlots(p)
 	q.priceLeft(p)
 	c[costCrowd] = int64(len(q.claims))
 }
@@ -228,10 +225,10 @@ func (q *search) priceLeft(p *plan) {
 		cpus += int64(max(0, left))
 		usable += int64(n.usable)
 		size += n.memory
-		memory += q.nodeMemFree(part.node) - part.memory
+		memory += max(0, q.nodeMemFree(part.node)-part.memory)
 	}
 	p.cost.setLeft(share(cpus, usable), share(memory, size))
-	p.cost[costSlot] = int64(before - slices.Max(slots))
+	p.cost[costLargest] = int64(before - slices.Max(slots))
 }
 
 // nodeMemFree is what guests may still have of a node.

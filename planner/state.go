@@ -8,10 +8,7 @@ import (
 // state is what is taken of one host. Only occupy changes it.
 type state struct {
 	*index
-	// version changes with every claim, so that what was worked out before one
-	// is known to be stale.
-	version int
-	claims  []claim
+	claims []claim
 
 	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
 	free  []int  // by core: threads that are not taken
@@ -31,6 +28,7 @@ type state struct {
 	bound   []int64 // by node
 	homed   []int   // by node: vCPUs of floating guests whose memory is bound there
 	memFree []int64 // by node, see spread
+	digest  digest
 }
 
 // newState returns a host without guests.
@@ -58,6 +56,7 @@ func newState(x *index) *state {
 		}
 	}
 	s.memFree = spread(x.nodes, s.bound, 0)
+	s.sumUp()
 	return s
 }
 
@@ -76,6 +75,7 @@ func (s *state) clone() *state {
 	c.bound = slices.Clone(s.bound)
 	c.homed = slices.Clone(s.homed)
 	c.memFree = slices.Clone(s.memFree)
+	c.digest.slots = slices.Clone(s.digest.slots)
 	return &c
 }
 
@@ -109,7 +109,7 @@ func (s *state) occupy(c claim) {
 	}
 	s.memFree = spread(s.nodes, s.bound, s.used-bound)
 	s.claims = append(s.claims, c)
-	s.version++
+	s.sumUp()
 }
 
 // take marks one CPU as taken by a guest.
@@ -131,7 +131,8 @@ func (s *state) take(cpu int) {
 	}
 }
 
-// without returns the host as it would be without one of its claims.
+// without returns the host as it would be without one of its claims. What is known
+// of the guest behind it stays as a foreign one.
 func (s *state) without(claim int) *state {
 	fresh := newState(s.index)
 	for i, c := range s.claims {
@@ -139,7 +140,9 @@ func (s *state) without(claim int) *state {
 			fresh.occupy(c)
 		}
 	}
-	fresh.version = s.version
+	if live := s.claims[claim].live; live != nil {
+		fresh.occupy(*live)
+	}
 	return fresh
 }
 

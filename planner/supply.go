@@ -9,7 +9,8 @@ type search struct {
 	want    want
 	allowed []bool
 	loose   looseness
-	resort  int64
+	scope
+	resort int64
 }
 
 // supply is what one NUMA node can give to a search.
@@ -29,20 +30,32 @@ func (q *search) supplies() []supply {
 	var all []supply
 	for i := range q.nodes {
 		n := &q.nodes[i]
-		s := supply{node: i, memory: q.memFree[i]}
-		if q.flat {
-			s.memory = q.freeMemory()
+		s := supply{node: i, memory: q.memoryOn(i)}
+		if !n.bindable || s.memory <= 0 || q.only != none && q.only != i {
+			continue
 		}
 		for _, g := range n.groups {
 			if q.allowed[g] {
 				q.addGroup(&s, g)
 			}
 		}
-		if n.bindable && s.memory > 0 && s.whole+s.loose > 0 {
+		if s.whole+s.loose > 0 {
 			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// memoryOn is what a node can give: of the host's memory where it need not be bound to
+// the node alone.
+func (q *search) memoryOn(node int) int64 {
+	switch {
+	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.want.memory, 1, int64(q.wide))):
+		return 0
+	case q.flat || q.unbound || q.wide > 0:
+		return q.freeMemory()
+	}
+	return q.memFree[node]
 }
 
 // addGroup adds the cores of a group to a supply.

@@ -67,7 +67,7 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 	if s.world, err = newWorld(ctx, c, kept, now); err != nil {
 		return nil, err
 	}
-	s.newPlan()
+	s.plan = planner.New(request.Snapshot, slices.Concat(request.Kept, request.Occupied))
 	if err := s.readPods(ctx); err != nil {
 		return nil, err
 	}
@@ -92,15 +92,6 @@ const (
 	easy
 	phases
 )
-
-// newPlan starts a planner anew from the kept VMs and those added.
-func (s *session) newPlan() {
-	vms := slices.Concat(s.request.Kept, s.request.Occupied)
-	for _, vm := range s.added {
-		vms = append(vms, vm.VM)
-	}
-	s.plan = planner.New(s.request.Snapshot, vms)
-}
 
 // readPods finds the pods that ask: those that the scheduler found no room for,
 // and those on nodes that are being deleted.
@@ -210,7 +201,9 @@ func (s *session) shut(idle []*inflight, useless bool) {
 // drop takes back VMs that this decision made.
 func (s *session) drop(idle []*inflight) {
 	s.added = slices.DeleteFunc(s.added, func(vm *inflight) bool { return slices.Contains(idle, vm) })
-	s.newPlan()
+	for _, vm := range idle {
+		s.plan.Remove(vm.VM)
+	}
 }
 
 // place gives the wanted VMs to the planner, all at once, and adds what it placed.

@@ -14,7 +14,7 @@ import (
 // them allow, but keeps their order: then each pod finds the same VM as before. If
 // Karpenter's scheduler does not say so, too, all stay as they are.
 func (s *session) shape(ctx context.Context, sol *solution) (*solution, error) {
-	before := slices.Clone(s.added)
+	before, plan := slices.Clone(s.added), s.plan.Clone()
 	large, specs := s.shapes(sol)
 	if len(large) == 0 {
 		return sol, nil
@@ -32,8 +32,7 @@ func (s *session) shape(ctx context.Context, sol *solution) (*solution, error) {
 			return shaped, nil
 		}
 	}
-	s.added = before
-	s.newPlan()
+	s.added, s.plan = before, plan
 	return sol, nil
 }
 

@@ -25,7 +25,7 @@ func (s *session) trim(ctx context.Context, sol *solution) (*solution, error) {
 		if len(candidates) == 0 {
 			break
 		}
-		vm, before := candidates[0], slices.Clone(s.added)
+		vm, before, plan := candidates[0], slices.Clone(s.added), s.plan.Clone()
 		tried[vm] = true
 		s.drop([]*inflight{vm})
 		without, err := s.solve(ctx)
@@ -36,8 +36,7 @@ func (s *session) trim(ctx context.Context, sol *solution) (*solution, error) {
 			sol = without
 			continue
 		}
-		s.added = before
-		s.newPlan()
+		s.added, s.plan = before, plan
 	}
 	return sol, nil
 }

@@ -1,0 +1,147 @@
+package planner_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/topology/machines"
+)
+
+// TestIndexIsScan checks that the index of candidate hosts finds what evaluating
+// every host for every VM finds, batch after batch.
+func TestIndexIsScan(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		p := planner.New(snap, nil)
+		scan, memo := p.Scanning(), p.Remembering()
+		for range 2 {
+			specs := drawSpecs(t, snap)
+			mustAgree(t, p, scan, specs)
+			memo.Place(specs)
+		}
+		mustAgree(t, p, memo, drawSpecs(t, snap))
+	})
+}
+
+// mustAgree places a batch with both planners and expects the same answers.
+func mustAgree(t tb, p, q *planner.Planner, specs []fleet.Spec) []planner.Placed {
+	t.Helper()
+	want, wantNot := q.Place(specs)
+	got, gotNot := p.Place(specs)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()) + cmp.Diff(wantNot, gotNot, cmpopts.EquateEmpty()); diff != "" {
+		t.Fatalf("the planners differ:\n%s", diff)
+	}
+	return got
+}
+
+// TestFloor checks that no plan is cheaper than the bound of its cost says.
+func TestFloor(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		p := planner.New(snap, nil)
+		p.Place(drawSpecs(t, snap))
+		for _, s := range drawSpecs(t, snap) {
+			for i := range snap.Hosts {
+				if holds, _ := p.Floor(s, snap.Hosts[i].ID()); !holds {
+					t.Fatalf("%s: %+v costs less than its bound, or fits nevertheless", snap.Hosts[i].ID(), s)
+				}
+			}
+		}
+	})
+}
+
+// TestFloorIsExact checks that the bound is the cost for nearly all VMs and hosts of
+// a busy datacenter: else the index would evaluate them all.
+func TestFloorIsExact(t *testing.T) {
+	t.Parallel()
+	snap, kept, specs := datacenter(t, 42, 300)
+	p := planner.New(snap, kept)
+	exact, total := 0, 0
+	for _, s := range specs[:100] {
+		for _, id := range s.Hosts {
+			holds, same := p.Floor(s, id)
+			if !holds {
+				t.Fatalf("%s: %+v costs less than its bound, or fits nevertheless", id, s)
+			}
+			exact += b2i(same)
+			total++
+		}
+	}
+	if exact*100 < total*90 {
+		t.Errorf("%d of %d bounds are exact, want 90 %%", exact, total)
+	}
+	t.Logf("%d of %d bounds are exact", exact, total)
+}
+
+// TestIndexIsScanAtLarge compares the index with a scan on a half-full datacenter of
+// all real machines.
+func TestIndexIsScanAtLarge(t *testing.T) {
+	t.Parallel()
+	snap, kept, specs := datacenter(t, 42, 420)
+	p := planner.New(snap, kept)
+	placed := mustAgree(t, p, p.Scanning(), specs)
+	mustBeValid(t, snap, kept, specs, placed)
+}
+
+// datacenter has hosts of all real machines in turn, VMs at random places of it that
+// take half of its CPUs, and a batch of n new ones of all policies, of the sizes that
+// Kubernetes nodes have.
+func datacenter(t testing.TB, hosts, n int) (*topology.Snapshot, []fleet.VM, []fleet.Spec) {
+	t.Helper()
+	names := machines.Names()
+	snap := snapshot()
+	var ids []topology.HostID
+	cpus := 0
+	for i := range hosts {
+		m, err := machines.Load(names[i%len(names)])
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.MemoryMiB = max(m.MemoryMiB, int64(len(m.CPUs))*4*gib)
+		cpus += len(m.CPUs)
+		snap.Hosts = append(snap.Hosts, host(fmt.Sprintf("pve-%04d", i), m))
+		ids = append(ids, snap.Hosts[i].ID())
+	}
+	r := rand.New(rand.NewPCG(1, uint64(hosts)))
+	filling := drawSizes(r, ids, cpus/4)
+	placed, _ := planner.New(snap, nil).Place(filling)
+	kept := keep(1, filling, placed)
+	shuffle(r, kept)
+	taken := 0
+	for i := range kept {
+		if taken += kept[i].VCPUs; taken > cpus/2 {
+			kept = kept[:i]
+			break
+		}
+	}
+	return snap, kept, drawSizes(r, ids, n)
+}
+
+// drawSizes draws n specs: two thirds are Dedicated.
+func drawSizes(r *rand.Rand, hosts []topology.HostID, n int) []fleet.Spec {
+	sizes := []struct {
+		vcpus  int
+		memory int64
+	}{{1, 2}, {1, 2}, {1, 4}, {1, 4}, {2, 4}, {2, 4}, {2, 8}, {3, 6}, {4, 8}, {4, 16}}
+	policies := []fleet.Policy{
+		fleet.PolicyDedicated, fleet.PolicyDedicated, fleet.PolicyDedicated, fleet.PolicyDedicated,
+		fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyIsolated,
+	}
+	specs := make([]fleet.Spec, n)
+	for i := range specs {
+		size := sizes[r.IntN(len(sizes))]
+		specs[i] = spec(policies[r.IntN(len(policies))], size.vcpus, size.memory*gib)
+		specs[i].Hosts = hosts
+	}
+	return specs
+}

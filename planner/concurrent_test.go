@@ -1,0 +1,75 @@
+package planner_test
+
+import (
+	"encoding/json"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestSameOnManyGoroutines checks that looking at a planner from many goroutines,
+// and placing with clones of it, gives what one goroutine gets, each time.
+func TestSameOnManyGoroutines(t *testing.T) {
+	t.Parallel()
+	snap, kept, specs := datacenter(t, 14, 140)
+	p := planner.New(snap, kept)
+	want := answers(t, p, snap, specs)
+	got := make([]string, 8)
+	var wg sync.WaitGroup
+	for i := range got {
+		wg.Go(func() { got[i] = answers(t, p, snap, specs) })
+	}
+	wg.Wait()
+	for i, g := range got {
+		if g != want {
+			t.Errorf("goroutine %d:\n%s", i, cmp.Diff(want, g))
+		}
+	}
+	if again := answers(t, planner.New(snap, kept), snap, specs); again != want {
+		t.Errorf("a second planner:\n%s", cmp.Diff(want, again))
+	}
+}
+
+// answers are all that a planner tells, to the byte.
+func answers(t testing.TB, p *planner.Planner, snap *topology.Snapshot, specs []fleet.Spec) string {
+	t.Helper()
+	all := []any{p.Room()}
+	for i := range snap.Hosts {
+		id := snap.Hosts[i].ID()
+		all = append(all, p.Fits(specs[i], id), p.View(specs[i], id))
+	}
+	c := p.Clone()
+	for _, batch := range [][]fleet.Spec{specs, specs[:20]} {
+		placed, unplaced := c.Place(batch)
+		all = append(all, placed, unplaced)
+	}
+	text, err := json.MarshalIndent(all, "", " ")
+	if err != nil {
+		t.Error(err)
+	}
+	return string(text)
+}
+
+// FuzzPlace looks for machines, guests and specs on which a placement breaks a hard
+// rule, the index differs from a scan, or a bound does not hold.
+func FuzzPlace(f *testing.F) {
+	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
+		placed, _ := place(t, snap, nil, first...)
+		kept := keep(2000, first, placed)
+		p := planner.New(snap, kept)
+		for i := range snap.Hosts {
+			if holds, _ := p.Floor(second[0], snap.Hosts[i].ID()); !holds {
+				t.Fatalf("%s: %+v costs less than its bound, or fits nevertheless", snap.Hosts[i].ID(), second[0])
+			}
+		}
+		mustBeValid(t, snap, kept, second, mustAgree(t, p, p.Scanning(), second))
+	}))
+}

@@ -1,0 +1,74 @@
+package planner_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+)
+
+// TestRemoveIsNew checks that a planner that is kept up to date as VMs come and go
+// is one that is built anew, whether they were kept, run already, or were placed.
+func TestRemoveIsNew(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
+		placed, _ := planner.New(snap, nil).Place(first)
+		kept := keep(2000, first, placed)
+		for _, vm := range kept {
+			if rapid.Bool().Draw(t, "running") {
+				h := snap.Host(vm.Host)
+				h.Guests = append(h.Guests, guestOf(vm))
+			}
+		}
+		p := planner.New(snap, kept)
+		placed, _ = p.Place(second)
+		all := append(kept, keep(3000, second, placed)...)
+		var stay, gone []fleet.VM
+		for _, vm := range all {
+			if rapid.Bool().Draw(t, "goes") {
+				gone = append(gone, vm)
+			} else {
+				stay = append(stay, vm)
+			}
+		}
+		before := p.Clone()
+		p.Remove(gone...)
+		p.Remove(keep(4000, second, placed[:0])...)
+		anew := planner.New(snap, stay)
+		if diff := cmp.Diff(anew.Room(), p.Room()); diff != "" {
+			t.Fatalf("room (-anew +removed):\n%s", diff)
+		}
+		third := append(second[:1:1], drawSpecs(t, snap)...) // some are asked for again
+		mustAgree(t, p, anew, third)
+		mustAgree(t, before, planner.New(snap, all), third) // clones are left alone
+	})
+}
+
+// TestRemoveWhoIsUnknown checks that nothing is given back for a VM that the planner
+// was never told of.
+func TestRemoveWhoIsUnknown(t *testing.T) {
+	t.Parallel()
+	h := twoNodes()
+	specs := same(spec(fleet.PolicyDedicated, 2, gib), 1)
+	h.Name = "pve-1"
+	p := planner.New(snapshot(h), nil)
+	placed, _ := p.Place(specs)
+	vm := keep(1, specs, placed)[0]
+	before := p.Room()
+	other, away := vm, vm
+	other.MemoryMiB++
+	away.Host.Host = "pve-9"
+	p.Remove(other, away)
+	if diff := cmp.Diff(before, p.Room()); diff != "" {
+		t.Errorf("room after removing who was not there:\n%s", diff)
+	}
+	p.Remove(vm, vm)
+	if diff := cmp.Diff(planner.New(snapshot(h), nil).Room(), p.Room()); diff != "" {
+		t.Errorf("room after removing twice:\n%s", diff)
+	}
+}

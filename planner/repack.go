@@ -1,0 +1,187 @@
+package planner
+
+import "github.com/numaform/numaform/fleet"
+
+// What one host may have at most to be packed anew, how many steps that may take, and
+// how many tries of repair it counts for.
+const (
+	repackNodes = 8
+	repackVMs   = 12
+	repackSteps = 20_000
+	repackTries = 50
+)
+
+// repack packs the new VMs of small hosts anew where one of them lies poorly: it
+// searches all ways to give each a NUMA node for the one that cuts up fewest.
+func (b *batch) repack() {
+	on := make([][]int, len(b.Planner.hosts))
+	for _, i := range b.order {
+		if b.placed[i] != nil {
+			host := b.at[b.placed[i].Host]
+			on[host] = append(on[host], i)
+		}
+	}
+	for host, specs := range on {
+		if len(specs) < 2 || len(specs) > repackVMs || b.tries < repackTries {
+			continue
+		}
+		if s := b.Planner.hosts[host]; !s.flat && len(s.nodes) <= repackNodes && b.repackable(specs) {
+			b.tries -= repackTries
+			b.repackHost(host, specs)
+		}
+	}
+}
+
+// repackable reports whether specs all pin, and one of them lies poorly.
+func (b *batch) repackable(specs []int) bool {
+	poor := false
+	for _, i := range specs {
+		if !b.wants[i].policy.Pinned() {
+			return false
+		}
+		poor = poor || b.isPoor(i)
+	}
+	return poor
+}
+
+// repackHost takes all new VMs out of a host and puts them back in the best packing, or
+// changes nothing.
+func (b *batch) repackHost(host int, specs []int) {
+	before, saved := b.scoreOf(specs...), b.save(specs...)
+	for _, i := range specs {
+		b.takeOut(i)
+	}
+	nodes := b.Planner.hosts[host].pack(b.wantsOf(specs))
+	if nodes != nil && b.putBack(host, specs, nodes) {
+		if after := b.scoreOf(specs...); after.less(before) {
+			return
+		}
+	}
+	b.restore(saved)
+}
+
+// wantsOf lists the wants of specs.
+func (b *batch) wantsOf(specs []int) []want {
+	wants := make([]want, len(specs))
+	for at, i := range specs {
+		wants[at] = b.wants[i]
+	}
+	return wants
+}
+
+// putBack places the specs on their NUMA nodes, and then those that got none.
+func (b *batch) putBack(host int, specs, nodes []int) bool {
+	for _, cut := range []bool{false, true} {
+		for at, i := range specs {
+			if (nodes[at] == none) != cut {
+				continue
+			}
+			s, w := b.Planner.hosts[host], b.wants[i]
+			p, ok := s.evaluate(w)
+			if !cut {
+				p, ok = s.evaluateOn(w, nodes[at])
+			}
+			if !ok {
+				return false
+			}
+			b.commit(i, host, &p)
+		}
+	}
+	return true
+}
+
+// packing is the search for the best packing of some VMs into NUMA nodes, by CPUs and
+// memory.
+type packing struct {
+	vms, free []load
+	at, best  []int
+	cut       int // VMs without a node in the best packing so far
+	steps     int
+}
+
+// load is CPUs and memory.
+type load struct {
+	cpus   int
+	memory int64
+}
+
+// pack gives each want a NUMA node, or none where it is to be cut up. It is nil if no
+// packing was found that cuts up less than all.
+func (s *state) pack(wants []want) []int {
+	p := packing{at: make([]int, len(wants)), cut: len(wants), steps: repackSteps}
+	for i := range s.nodes {
+		n := load{memory: s.memFree[i]}
+		if s.nodes[i].bindable {
+			n.cpus = s.nodeFree[i]
+		}
+		p.free = append(p.free, n)
+	}
+	for _, w := range wants {
+		vm := load{w.vcpus, w.memory}
+		if w.policy == fleet.PolicyIsolated {
+			vm.cpus *= s.widestCore()
+		}
+		p.vms = append(p.vms, vm)
+	}
+	p.search(0, 0)
+	return p.best
+}
+
+// widestCore returns the most threads that a core of the host has.
+func (s *state) widestCore() int {
+	widest := 1
+	for i := range s.groups {
+		for _, size := range s.groups[i].sizes {
+			widest = max(widest, size)
+		}
+	}
+	return widest
+}
+
+// search places the VMs from the i-th on; cut of those before it have no node. Nodes
+// that have the same left are tried once.
+func (p *packing) search(i, cut int) {
+	if p.steps--; p.steps < 0 || cut+p.surplus(i) >= p.cut {
+		return
+	}
+	if i == len(p.vms) {
+		p.cut, p.best = cut, append([]int(nil), p.at...)
+		return
+	}
+	vm := p.vms[i]
+	for n, free := range p.free {
+		if free.cpus < vm.cpus || free.memory < vm.memory || p.seen(n) {
+			continue
+		}
+		p.at[i] = n
+		p.free[n] = load{free.cpus - vm.cpus, free.memory - vm.memory}
+		p.search(i+1, cut)
+		p.free[n] = free
+	}
+	p.at[i] = none
+	p.search(i+1, cut+1)
+}
+
+// surplus bounds how many of the VMs from the i-th on get no node, by CPUs alone.
+func (p *packing) surplus(i int) int {
+	left := 0
+	for _, n := range p.free {
+		left -= n.cpus
+	}
+	largest := 1
+	for _, vm := range p.vms[i:] {
+		left += vm.cpus
+		largest = max(largest, vm.cpus)
+	}
+	return (max(0, left) + largest - 1) / largest
+}
+
+// seen reports whether an earlier node has the same left.
+func (p *packing) seen(n int) bool {
+	for _, earlier := range p.free[:n] {
+		if earlier == p.free[n] {
+			return true
+		}
+	}
+	return false
+}

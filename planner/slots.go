@@ -1,0 +1,53 @@
+package planner
+
+// Usual VMs have 2 or 4 GiB of memory per vCPU. A node with less beside its CPUs has no
+// room for them.
+const (
+	leanMiB = 2048
+	richMiB = 4096
+)
+
+// roomFor is what free whole cores and memory are worth: lean VMs count double, as most
+// are, and as whatever holds a rich one holds a lean one too.
+func roomFor(cpus int, memory int64) int64 {
+	memory = max(0, memory)
+	return 2*slots(min(int64(cpus), memory/leanMiB)) + slots(min(int64(cpus), memory/richMiB))
+}
+
+// slots counts the VMs of each usual size (1, 2, 4, 8, … and half as much again) that
+// fit, by the square of the size: large slots are hardest to come by.
+func slots(cpus int64) int64 {
+	var worth int64
+	for k := 0; cpus>>k > 0; k++ { // sizes of 1<<k and of 3<<k
+		n := cpus >> k
+		worth += (n + 9*(n/3)) << (2 * k)
+	}
+	return worth
+}
+
+// priceSlots prices what the plan takes of the slots of the nodes that it touches.
+func (q *search) priceSlots(p *plan) {
+	for _, part := range p.parts {
+		free, takes := q.slotCPUs(part)
+		memory := q.nodeMemFree(part.node)
+		p.cost[costSlots] += roomFor(free, memory) - roomFor(free-takes, memory-part.memory)
+	}
+}
+
+// slotCPUs returns the CPUs of a part's node that VMs of the policy can have, those of
+// broken cores left out, and how many of them the part takes.
+func (q *search) slotCPUs(p part) (free, takes int) {
+	if q.allowed == nil {
+		return q.floatRoom(q.want.ratio, q.nodeFree[p.node]) - q.homed[p.node], p.vcpus
+	}
+	for _, g := range q.nodes[p.node].groups {
+		for size, count := range q.whole[g] {
+			free += count * q.groups[g].sizes[size]
+		}
+	}
+	takes = q.wholeCPUs(p)
+	if p.odd != none && q.isWhole(p.odd) {
+		takes += len(q.cores[p.odd].cpus)
+	}
+	return free, takes
+}
