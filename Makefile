@@ -189,6 +189,11 @@ fuzz: ## fuzz every parser, one after another, FUZZTIME each
 		go test -vet=off -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "./$$dir" || exit 1; \
 	done
 
+.PHONY: bench-placement
+bench-placement: ## compute the tables of docs/placement.md: placers compared on 14 real machines
+	go test ./test/placement -v -count=1 -timeout 60m -run TestTables -every -seeds 10 -update
+	go test ./test/placement -v -count=1 -timeout 60m -run TestTables -every -seeds 10 -heldout -update
+
 .PHONY: provider
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/
 

@@ -1,0 +1,124 @@
+package placement
+
+import (
+	"maps"
+	"slices"
+)
+
+// KPP is karpenter-provider-proxmox' static node policy as of v0.12: CPUs from all
+// NUMA nodes that have the VM's memory free each, taken by the kubelet's allocation
+// with uncore caches aligned, and the VM's whole memory on each node that gave one.
+// With guess it believes the topology that it reads out of the CPU model's name, else
+// it knows the true one. It differs in that it keeps a share of each node's memory for
+// the host (it keeps one of the host's only), and that a VM which cannot start is
+// removed at once.
+func KPP(guess bool) Kind {
+	if guess {
+		return Kind{Name: "karpenter-provider-proxmox, own guess", New: newGuessingKPP}
+	}
+	return Kind{Name: "karpenter-provider-proxmox, true topology", New: func(m *Machine) Placer {
+		p := newKPP(m, trueLayout(m))
+		for n := range m.Nodes {
+			p.memory[n] = m.Nodes[n].MemoryMiB
+		}
+		p.position = func(node int) int { return node }
+		return p
+	}}
+}
+
+// newGuessingKPP divides the memory evenly over the NUMA nodes that it believes in,
+// and takes their numbers for the host's.
+func newGuessingKPP(m *Machine) Placer {
+	l := guessLayout(m)
+	p := newKPP(m, l)
+	if l == nil {
+		return p
+	}
+	for n := range l.nodes {
+		p.memory[n] = p.total / int64(l.nodes)
+	}
+	p.position = func(node int) int {
+		return slices.IndexFunc(m.Nodes, func(real Node) bool { return real.ID == node })
+	}
+	return p
+}
+
+type kpp struct {
+	layout *layout
+	// free CPUs, and memory by NUMA node and of the host.
+	free   map[int]bool
+	memory map[int]int64
+	total  int64
+	taken  map[int]kppHolding
+	// position translates NUMA nodes of the layout into those of the machine.
+	position func(node int) int
+}
+
+// kppHolding is what a VM took: its memory from each of the nodes.
+type kppHolding struct{ cpus, nodes []int }
+
+// newKPP returns the placer for a layout; nil is one that could not be guessed, on
+// which nothing is placed.
+func newKPP(m *Machine, l *layout) *kpp {
+	_, total := m.Usable()
+	p := &kpp{layout: l, free: map[int]bool{}, memory: map[int]int64{}, total: total, taken: map[int]kppHolding{}}
+	if l == nil {
+		return p
+	}
+	for id := range l.cpus {
+		if !m.Host.ReservedCPUs.Contains(id) {
+			p.free[id] = true
+		}
+	}
+	return p
+}
+
+func (p *kpp) Place(vm VM) (Place, bool) {
+	if p.layout == nil || vm.MemoryMiB > p.total {
+		return Place{}, false
+	}
+	var free []int
+	for id := range p.free {
+		if p.memory[p.layout.cpus[id].node] >= vm.MemoryMiB {
+			free = append(free, id)
+		}
+	}
+	slices.Sort(free)
+	cpus, ok := p.layout.allocate(free, vm.VCPUs, true)
+	if !ok {
+		return Place{}, false
+	}
+	byNode := map[int][]int{}
+	for _, id := range cpus {
+		delete(p.free, id)
+		n := p.layout.cpus[id].node
+		byNode[n] = append(byNode[n], id)
+	}
+	nodes := slices.Sorted(maps.Keys(byNode))
+	var place Place
+	for _, n := range nodes {
+		cell := Cell{Nodes: []int{p.position(n)}, MemoryMiB: vm.MemoryMiB}
+		for _, id := range byNode[n] {
+			cell.GuestCPUs = append(cell.GuestCPUs, len(place.CPUs))
+			place.CPUs = append(place.CPUs, id)
+		}
+		place.Cells = append(place.Cells, cell)
+		p.memory[n] -= vm.MemoryMiB
+	}
+	p.total -= vm.MemoryMiB
+	p.taken[vm.ID] = kppHolding{cpus, nodes}
+	return place, true
+}
+
+// Remove frees the VM's CPUs, even those that another VM was given too.
+func (p *kpp) Remove(vm VM) {
+	h := p.taken[vm.ID]
+	for _, id := range h.cpus {
+		p.free[id] = true
+	}
+	for _, n := range h.nodes {
+		p.memory[n] += vm.MemoryMiB
+	}
+	p.total += vm.MemoryMiB
+	delete(p.taken, vm.ID)
+}

@@ -1,0 +1,81 @@
+package placement
+
+import "slices"
+
+// Unpinned is Proxmox as it comes: VMs float over the host, and so does their memory.
+// Unlike Proxmox, it stops when CPUs or memory are used up.
+func Unpinned() Kind {
+	return Kind{Name: "unpinned", New: func(m *Machine) Placer {
+		cpus, _ := m.Usable()
+		return &unpinned{stock: newStock(m), cpus: cpus}
+	}}
+}
+
+type unpinned struct {
+	*stock
+	cpus int
+}
+
+func (p *unpinned) Place(vm VM) (Place, bool) {
+	if vm.VCPUs > p.cpus || vm.MemoryMiB > p.total {
+		return Place{}, false
+	}
+	p.cpus -= vm.VCPUs
+	p.take(vm, nil, nil)
+	return Place{}, true
+}
+
+func (p *unpinned) Remove(vm VM) {
+	p.cpus += vm.VCPUs
+	p.stock.Remove(vm)
+}
+
+// Sequential is what administrators' scripts do: affinity to the lowest free CPU ids,
+// memory anywhere. It follows no particular script.
+func Sequential() Kind {
+	return Kind{Name: "sequential affinity", New: func(m *Machine) Placer { return &sequential{newStock(m)} }}
+}
+
+type sequential struct{ *stock }
+
+func (p *sequential) Place(vm VM) (Place, bool) {
+	free := p.all()
+	if vm.VCPUs > len(free) || vm.MemoryMiB > p.total {
+		return Place{}, false
+	}
+	cpus := free[:vm.VCPUs]
+	p.take(vm, cpus, nil)
+	return Place{CPUs: cpus}, true
+}
+
+// MostFreeMemory puts a VM on the NUMA node with most free memory that holds it, and
+// where none does, on several in that order. It follows no particular program:
+// schedulers that look at memory first do so between hosts.
+func MostFreeMemory() Kind {
+	return Kind{Name: "most free memory", New: func(m *Machine) Placer { return &mostFree{newStock(m)} }}
+}
+
+type mostFree struct{ *stock }
+
+func (p *mostFree) Place(vm VM) (Place, bool) {
+	order := make([]int, len(p.memory))
+	for n := range order {
+		order[n] = n
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return int(p.memory[b] - p.memory[a]) })
+	for _, n := range order {
+		if free := p.freeOn(n); len(free) >= vm.VCPUs && p.memory[n] >= vm.MemoryMiB {
+			return p.bound(vm, free[:vm.VCPUs], []int{n}), true
+		}
+	}
+	var cpus []int
+	var memory int64
+	for i, n := range order {
+		cpus = append(cpus, p.freeOn(n)...)
+		memory += p.memory[n]
+		if len(cpus) >= vm.VCPUs && memory >= vm.MemoryMiB {
+			return p.bound(vm, cpus[:vm.VCPUs], order[:i+1]), true
+		}
+	}
+	return Place{}, false
+}

@@ -1,0 +1,198 @@
+package placement
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// allocation is one run of the static CPU allocation that the kubelet's documentation
+// and KEPs 2902 and 4800 describe: whole NUMA nodes and sockets, then, if asked for,
+// whole or single uncore caches, then whole cores, then single CPUs, always from what
+// has fewest CPUs free. karpenter-provider-proxmox carries a copy of it.
+//
+// One mistake is kept on purpose: a core counts as free when it has as many CPUs free
+// as the average core of the machine has, and then all of its CPUs are taken. Where
+// cores differ, one of them may be somebody else's.
+type allocation struct {
+	*layout
+	free map[int]bool
+	need int
+	got  []int
+}
+
+// allocate picks CPUs of those that are free, or reports that there are too few.
+func (l *layout) allocate(free []int, need int, alignCaches bool) ([]int, bool) {
+	if need > len(free) {
+		return nil, false
+	}
+	a := &allocation{layout: l, free: map[int]bool{}, need: need}
+	for _, id := range free {
+		a.free[id] = true
+	}
+	steps := []func(){a.wholeSockets, a.wholeNodes}
+	if l.sockets >= l.nodes {
+		slices.Reverse(steps)
+	}
+	if alignCaches {
+		steps = append(steps, a.caches)
+	}
+	steps = append(steps, a.wholeCores, a.singles)
+	for _, step := range steps {
+		if a.need > 0 {
+			step()
+		}
+	}
+	slices.Sort(a.got)
+	return slices.Compact(a.got), true
+}
+
+// take takes CPUs, whether or not they are free.
+func (a *allocation) take(cpus []int) {
+	for _, id := range cpus {
+		delete(a.free, id)
+	}
+	a.got = append(a.got, cpus...)
+	a.need -= len(cpus)
+}
+
+// freeWith lists the free CPUs whose trait has that id, ascending.
+func (a *allocation) freeWith(of trait, id int) []int {
+	var ids []int
+	for cpu := range a.free {
+		if of(a.cpus[cpu]) == id {
+			ids = append(ids, cpu)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// fewestFree lists the ids of a trait among some free CPUs, those with fewest free
+// CPUs on the whole machine first.
+func (a *allocation) fewestFree(of trait, among []int) []int {
+	count := map[int]int{}
+	for cpu := range a.free {
+		count[of(a.cpus[cpu])]++
+	}
+	seen := map[int]bool{}
+	for _, cpu := range among {
+		seen[of(a.cpus[cpu])] = true
+	}
+	return slices.SortedFunc(maps.Keys(seen), func(x, y int) int {
+		return cmp.Or(cmp.Compare(count[x], count[y]), cmp.Compare(x, y))
+	})
+}
+
+// nested lists the ids of an inner trait, by those of the outer one.
+func (a *allocation) nested(outer []int, outerOf, innerOf trait) []int {
+	var ids []int
+	for _, id := range outer {
+		ids = append(ids, a.fewestFree(innerOf, a.freeWith(outerOf, id))...)
+	}
+	return ids
+}
+
+// nodes and sockets list both, the one that holds the other being ordered first.
+func (a *allocation) nodeOrder() []int {
+	if a.sockets >= a.nodes {
+		return a.fewestFree(nodeOf, slices.Collect(maps.Keys(a.free)))
+	}
+	return a.nested(a.socketOrder(), socketOf, nodeOf)
+}
+
+func (a *allocation) socketOrder() []int {
+	if a.sockets >= a.nodes {
+		return a.nested(a.nodeOrder(), nodeOf, socketOf)
+	}
+	return a.fewestFree(socketOf, slices.Collect(maps.Keys(a.free)))
+}
+
+// coreOrder lists the cores with free CPUs.
+func (a *allocation) coreOrder() []int {
+	if a.sockets >= a.nodes {
+		return a.nested(a.socketOrder(), socketOf, coreOf)
+	}
+	return a.nested(a.nodeOrder(), nodeOf, coreOf)
+}
+
+// wholeNodes takes NUMA nodes of which every CPU is free.
+func (a *allocation) wholeNodes() {
+	a.whole(nodeOf, a.nodeOrder(), func(id int) int { return len(a.with(nodeOf, id)) })
+}
+
+// wholeSockets takes sockets that have as many CPUs free as the average one has.
+func (a *allocation) wholeSockets() {
+	a.whole(socketOf, a.socketOrder(), func(int) int { return a.perSocket })
+}
+
+// wholeCores takes cores that have as many CPUs free as the average one has.
+func (a *allocation) wholeCores() {
+	a.whole(coreOf, a.coreOrder(), func(int) int { return a.perCore })
+}
+
+// whole takes all CPUs of each id that has so many free, if all are needed.
+func (a *allocation) whole(of trait, order []int, size func(id int) int) {
+	var free []int
+	for _, id := range order {
+		if len(a.freeWith(of, id)) == size(id) {
+			free = append(free, id)
+		}
+	}
+	for _, id := range free {
+		if all := a.with(of, id); a.need >= len(all) {
+			a.take(all)
+		}
+	}
+}
+
+// singles takes CPUs one by one.
+func (a *allocation) singles() {
+	for _, core := range a.coreOrder() {
+		for _, cpu := range a.freeWith(coreOf, core) {
+			if a.need < 1 {
+				return
+			}
+			a.take([]int{cpu})
+		}
+	}
+}
+
+// caches takes whole caches as long as that many CPUs are needed, and one cache that
+// holds the rest.
+func (a *allocation) caches() {
+	for _, cache := range a.nested(a.nodeOrder(), nodeOf, cacheOf) {
+		if a.need >= a.perCache {
+			a.whole(cacheOf, a.nested(a.nodeOrder(), nodeOf, cacheOf), func(id int) int { return len(a.with(cacheOf, id)) })
+		}
+		if a.need < 1 {
+			return
+		}
+		a.oneCache(cache)
+		if a.need < 1 {
+			return
+		}
+	}
+}
+
+// oneCache takes the rest from one cache, if its first cores with a free CPU come to
+// exactly that many.
+func (a *allocation) oneCache(cache int) {
+	cores := map[int]bool{}
+	for _, cpu := range a.freeWith(cacheOf, cache) {
+		cores[a.cpus[cpu].core] = true
+	}
+	wanted := slices.Sorted(maps.Keys(cores))
+	wanted = wanted[:min(len(wanted), (a.need+a.perCore-1)/a.perCore)]
+	var free []int
+	for _, core := range wanted {
+		free = append(free, a.freeWith(coreOf, core)...)
+	}
+	slices.Sort(free)
+	if a.need%2 != 0 && a.perCore > 1 && len(free) > a.need {
+		free = free[:len(free)-1]
+	}
+	if len(free) == a.need {
+		a.take(free)
+	}
+}

@@ -1,0 +1,219 @@
+package placement_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/numaform/numaform/test/placement"
+)
+
+// Each baseline makes the mistakes that it is known for, on the smallest machine on
+// which it does. numaform makes none of them there.
+
+// hasFault reports whether a fault of the kind is among the faults.
+func hasFault(faults []placement.Fault, kind placement.FaultKind) bool {
+	return slices.ContainsFunc(faults, func(f placement.Fault) bool { return f.Kind == kind })
+}
+
+// mustBeSound fails on any fault, and on a VM that lies on more than one NUMA node.
+func mustBeSound(t *testing.T, h *host, place placement.Place, faults []placement.Fault) {
+	t.Helper()
+	node := h.machine.CPU(place.CPUs[0]).Node
+	one := !slices.ContainsFunc(place.CPUs, func(id int) bool { return h.machine.CPU(id).Node != node })
+	if len(faults) > 0 || !one || len(place.Cells) > 1 {
+		t.Errorf("numaform places on %v with cells %v: %v", place.CPUs, place.Cells, faults)
+	}
+}
+
+// karpenter-provider-proxmox packs over all nodes with enough memory, starting with
+// the one that has fewest CPUs free, and binds the whole memory on each.
+func TestKPPCutsVMs(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 2, cores: 8, smt: 1, perCache: 2})
+	kpp, ours := start(t, placement.KPP(false), m), start(t, placement.Numaform(), m)
+	kpp.place(1, 1)
+	place, faults := kpp.place(2, 7)
+	if len(place.Cells) != 2 || !hasFault(faults, placement.FaultCannotStart) {
+		t.Errorf("cells %v, faults %v: want two cells of the whole memory each", place.Cells, faults)
+	}
+	ours.place(1, 1)
+	place, faults = ours.place(2, 7)
+	mustBeSound(t, ours, place, faults)
+}
+
+// It never places a VM that is larger than the memory of a node.
+func TestKPPRefusesLargerThanANode(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 2, cores: 4, smt: 1})
+	if !start(t, placement.KPP(false), m).refuses(2, 20*gib) {
+		t.Error("karpenter-provider-proxmox places 20 GiB on nodes of 19")
+	}
+	if start(t, placement.Numaform(), m).refuses(2, 20*gib) {
+		t.Error("numaform refuses 20 GiB on two nodes of 19")
+	}
+}
+
+// Where cores differ, the kubelet's allocation takes a core with one free CPU of two
+// for a whole one, and gives both. karpenter-provider-proxmox then frees both, though
+// another VM has one of them still.
+func TestCPUGivenTwice(t *testing.T) {
+	t.Parallel()
+	play := func(k placement.Kind) (*host, []placement.Fault) {
+		h := start(t, k, hybrid())
+		for id := range 5 { // the last one gets CPU 2
+			if _, faults := h.place(id+1, 1); len(faults) > 0 {
+				t.Fatalf("%s: VM %d: %v", k.Name, id+1, faults)
+			}
+		}
+		_, faults := h.place(6, 2)
+		return h, faults
+	}
+	for _, k := range []placement.Kind{placement.KPP(false), placement.Kubelet(false), placement.Kubelet(true)} {
+		if h, faults := play(k); !hasFault(faults, placement.FaultTwice) {
+			t.Errorf("%s: %+v, want a CPU given twice", k.Name, h.guests)
+		}
+	}
+	kpp, _ := play(placement.KPP(false))
+	kpp.remove(6)
+	if place, faults := kpp.place(7, 1); !hasFault(faults, placement.FaultTwice) {
+		t.Errorf("karpenter-provider-proxmox gives CPUs %v, want one that was freed while in use", place.CPUs)
+	}
+	if h, faults := play(placement.Numaform()); len(faults) > 0 {
+		t.Errorf("numaform: %+v: %v", h.guests, faults)
+	}
+}
+
+// Two VMs of three vCPUs share a core, though each could have had two of its own.
+func TestKPPSharesCores(t *testing.T) {
+	t.Parallel()
+	shared := func(k placement.Kind) bool {
+		m := build(shape{nodes: 1, cores: 6, smt: 2})
+		h := start(t, k, m)
+		a, _ := h.place(1, 3)
+		b, _ := h.place(2, 3)
+		return slices.ContainsFunc(a.CPUs, func(x int) bool {
+			return slices.ContainsFunc(b.CPUs, func(y int) bool { return m.CPU(x).Core == m.CPU(y).Core })
+		})
+	}
+	if !shared(placement.KPP(false)) {
+		t.Error("karpenter-provider-proxmox gives each VM cores of its own")
+	}
+}
+
+// The topology that karpenter-provider-proxmox reads out of the model's name is right
+// for some machines; for others, pins lie outside the nodes that they claim, or
+// nothing can be placed at all.
+func TestKPPGuess(t *testing.T) {
+	t.Parallel()
+	if _, faults := start(t, placement.KPP(true), known(t, "epyc-7451-2s-8node")).place(1, 4); len(faults) > 0 {
+		t.Errorf("EPYC 7451: %v, want none: its nodes are guessed right", faults)
+	}
+	for _, m := range []*placement.Machine{
+		known(t, "xeon-e7-4870-4s-pci"), build(shape{nodes: 2, cores: 8, smt: 1, alternate: true, model: "Intel"}),
+	} {
+		if place, faults := start(t, placement.KPP(true), m).place(1, 4); !hasFault(faults, placement.FaultRule) {
+			t.Errorf("%s: CPUs %v, %v: want pins outside their nodes, which alternate", m.Name, place.CPUs, faults)
+		}
+		ours := start(t, placement.Numaform(), m)
+		place, faults := ours.place(1, 4)
+		mustBeSound(t, ours, place, faults)
+	}
+	if !start(t, placement.KPP(true), known(t, "kunpeng920-2s-4node")).refuses(1, gib) {
+		t.Error("a VM is placed on a Kunpeng, whose topology is not guessed")
+	}
+}
+
+// Nova never splits a VM that would fit an empty node.
+func TestNovaNeverSplits(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		kind    placement.Kind
+		refuses bool
+	}{{placement.Nova(true), true}, {placement.Nova(false), true}, {placement.Numaform(), false}} {
+		h := start(t, tt.kind, build(shape{nodes: 2, cores: 8, smt: 1})) // 7 and 8 CPUs
+		h.place(1, 4)
+		h.place(2, 5)
+		if got := h.refuses(6, 6*gib); got != tt.refuses {
+			t.Errorf("%s: 6 vCPUs on 6 CPUs of two nodes: refused %v, want %v", tt.kind.Name, got, tt.refuses)
+		}
+	}
+}
+
+// Nova packs into the fullest node or spreads to the emptiest.
+func TestNovaOrder(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 2, cores: 4, smt: 1})
+	for _, tt := range []struct {
+		kind placement.Kind
+		want int
+	}{{placement.Nova(false), 0}, {placement.Nova(true), 1}} {
+		if place, _ := start(t, tt.kind, m).place(1, 2); m.CPU(place.CPUs[0]).Node != tt.want {
+			t.Errorf("%s: CPUs %v, want node %d", tt.kind.Name, place.CPUs, tt.want)
+		}
+	}
+}
+
+// The kubelet takes cores in order, over two caches; with prefer-align it takes one.
+func TestKubeletAligns(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 1, cores: 8, smt: 1, perCache: 4})
+	for _, tt := range []struct {
+		align bool
+		want  []int
+	}{{false, []int{1, 2, 3, 4}}, {true, []int{4, 5, 6, 7}}} {
+		if place, _ := start(t, placement.Kubelet(tt.align), m).place(1, 4); !slices.Equal(place.CPUs, tt.want) {
+			t.Errorf("aligned %v: CPUs %v, want %v", tt.align, place.CPUs, tt.want)
+		}
+	}
+}
+
+// The kubelet keeps to the narrowest set of nodes, where it cannot be one.
+func TestKubeletNarrowestMask(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 4, cores: 4, smt: 1})
+	h := start(t, placement.Kubelet(false), m)
+	place, faults := h.place(1, 4)
+	if len(place.Cells) != 1 || place.Cells[0].Nodes[0] != 1 || len(faults) > 0 {
+		t.Errorf("4 vCPUs: %+v %v, want node 1", place, faults)
+	}
+	if place, faults = h.place(2, 6); len(place.Cells) != 1 || len(place.Cells[0].Nodes) != 2 || len(faults) > 0 {
+		t.Errorf("6 vCPUs: %+v %v, want two nodes", place, faults)
+	}
+}
+
+// Scripts that count CPUs up cut a VM across nodes that alternate.
+func TestSequentialCutsVMs(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 2, cores: 4, smt: 1, alternate: true})
+	if place, _ := start(t, placement.Sequential(), m).place(1, 2); !slices.Equal(place.CPUs, []int{1, 2}) {
+		t.Errorf("CPUs %v, want 1 and 2, of both nodes", place.CPUs)
+	}
+}
+
+// Most free memory ignores how many CPUs a node has left.
+func TestMostFreeMemory(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 2, cores: 4, smt: 1})
+	h := start(t, placement.MostFreeMemory(), m)
+	h.place(1, 2)
+	if place, _ := h.place(2, 2); m.CPU(place.CPUs[0]).Node != 1 {
+		t.Errorf("CPUs %v, want those of the node with more memory", place.CPUs)
+	}
+}
+
+// VMs that float have no place that could be wrong, and lie everywhere.
+func TestUnpinned(t *testing.T) {
+	t.Parallel()
+	m := build(shape{nodes: 2, cores: 4, smt: 1})
+	h := start(t, placement.Unpinned(), m)
+	if place, faults := h.place(1, 6); place.CPUs != nil || len(faults) > 0 {
+		t.Errorf("%+v %v", place, faults)
+	}
+	if !h.refuses(2, gib) {
+		t.Error("2 vCPUs fit on the one CPU that is left")
+	}
+	list := []placement.VM{{ID: 1, VCPUs: 1, MemoryMiB: gib}, {ID: 2, VCPUs: 2, MemoryMiB: gib}}
+	if fill := placement.RunFill(placement.Unpinned(), m, list); fill.Placed != 2 || fill.Prefix != 1 {
+		t.Errorf("%+v, want the second VM on two nodes", fill)
+	}
+}

@@ -1,0 +1,60 @@
+package placement
+
+import "slices"
+
+// layout is what an allocator believes about a machine: where each CPU is. It takes
+// every core, socket and cache to be as large as the average, rounded down.
+type layout struct {
+	cpus                         map[int]spot
+	perCore, perSocket, perCache int
+	sockets, nodes               int
+}
+
+// spot is where a CPU is, by ids that mean something within the layout only.
+type spot struct{ node, socket, core, cache int }
+
+// trait is one of a spot's ids.
+type trait func(spot) int
+
+func nodeOf(s spot) int   { return s.node }
+func socketOf(s spot) int { return s.socket }
+func coreOf(s spot) int   { return s.core }
+func cacheOf(s spot) int  { return s.cache }
+
+// newLayout works out the averages.
+func newLayout(cpus map[int]spot) *layout {
+	l := &layout{cpus: cpus}
+	count := func(of trait) int {
+		ids := map[int]bool{}
+		for _, s := range cpus {
+			ids[of(s)] = true
+		}
+		return max(1, len(ids))
+	}
+	l.nodes, l.sockets = count(nodeOf), count(socketOf)
+	l.perSocket = len(cpus) / l.sockets
+	l.perCore = len(cpus) / count(coreOf)
+	l.perCache = len(cpus) / count(cacheOf)
+	return l
+}
+
+// trueLayout is the machine as it is, reserved CPUs included.
+func trueLayout(m *Machine) *layout {
+	cpus := map[int]spot{}
+	for _, c := range m.CPUs {
+		cpus[c.ID] = spot{node: c.Node, socket: c.Socket, core: c.Core, cache: c.L3}
+	}
+	return newLayout(cpus)
+}
+
+// with lists the CPUs, free or not, whose trait has that id, ascending.
+func (l *layout) with(of trait, id int) []int {
+	var ids []int
+	for cpu, s := range l.cpus {
+		if of(s) == id {
+			ids = append(ids, cpu)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}

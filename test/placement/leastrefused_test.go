@@ -1,0 +1,35 @@
+package placement_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/numaform/numaform/test/placement"
+)
+
+// With whole cores for all but one odd vCPU, refusals cannot be avoided: on this machine
+// of three free cores numaform refuses as few as any online placer can.
+func TestLeastRefused(t *testing.T) {
+	t.Parallel()
+	m := known(t, "nuc-i7-1165g7-4c8t")
+	flavors := mixes(t)[0].On(m)
+	var one, all float64
+	for _, f := range flavors {
+		all += f.Share
+		if f.VCPUs == 1 {
+			one += f.Share
+		}
+	}
+	least := placement.LeastRefused(3, one/all)
+	if math.Abs(least-0.138) > 0.001 {
+		t.Errorf("the least is %.4f, want 0.138", least)
+	}
+	refused := 0.0
+	for _, seed := range placement.Seeds(10, false) {
+		churn := placement.RunChurn(placement.Numaform(), m, flavors, seed)
+		refused += float64(churn.Refused) / float64(churn.Arrivals) / 10
+	}
+	if math.Abs(refused-least) > 0.02 {
+		t.Errorf("numaform refuses %.4f, the least is %.4f", refused, least)
+	}
+}

@@ -1,0 +1,169 @@
+package placement
+
+import "math"
+
+// Seeds of the runs: those that placers may be tuned with, and those that are only
+// looked at once the tuning is over.
+const (
+	firstTuningSeed  = 1
+	firstHeldOutSeed = 1001
+)
+
+// Seeds returns n seeds of either set.
+func Seeds(n int, heldOut bool) []uint64 {
+	first := uint64(firstTuningSeed)
+	if heldOut {
+		first = firstHeldOutSeed
+	}
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		seeds[i] = first + uint64(i)
+	}
+	return seeds
+}
+
+// Column is one of the shares that are measured.
+type Column int
+
+// The columns. Of Refused less is better, of the others more.
+const (
+	// Prefix is Fill.Prefix by the optimum, or by its bound where that is not proved.
+	Prefix Column = iota
+	// Filled is the share of the listed VMs that got a place.
+	Filled
+	// NUMA, L3, Core and Refused are shares of the churn's arrivals.
+	NUMA
+	L3
+	Core
+	Refused
+	columns
+)
+
+// Shares is one value for each column.
+type Shares [columns]float64
+
+// Run is what a placer reached on one machine with one seed.
+type Run struct {
+	Machine string
+	Shares  Shares
+	Faults  Faults
+}
+
+// Table is all runs of one mix.
+type Table struct {
+	Mix     string
+	Placers []string
+	// Runs are, for each placer, its runs in the same order.
+	Runs [][]Run
+	// Proved counts the runs whose optimum is proved, and Gap adds up what is open of
+	// the others, as shares of their bounds.
+	Proved int
+	Gap    float64
+	// Left lists the machines on which no VM of the mix is small enough.
+	Left []string
+}
+
+// Measure runs every placer on every machine with every seed.
+func Measure(mix Mix, all []*Machine, kinds []Kind, seeds []uint64) *Table {
+	t := &Table{Mix: mix.Name, Runs: make([][]Run, len(kinds))}
+	for _, k := range kinds {
+		t.Placers = append(t.Placers, k.Name)
+	}
+	for _, m := range all {
+		flavors := mix.On(m)
+		if len(flavors) == 0 {
+			t.Left = append(t.Left, m.Name)
+			continue
+		}
+		for _, seed := range seeds {
+			list := FillList(m, flavors, seed)
+			best := BestPrefix(m, list)
+			t.note(best)
+			for i, k := range kinds {
+				fill := RunFill(k, m, list)
+				churn := RunChurn(k, m, flavors, seed)
+				t.Runs[i] = append(t.Runs[i], newRunOf(m, best, &fill, &churn))
+			}
+		}
+	}
+	return t
+}
+
+// note counts an optimum.
+func (t *Table) note(best Optimum) {
+	if best.Proved() {
+		t.Proved++
+	}
+	t.Gap += share(best.Bound-best.Found, best.Bound)
+}
+
+// newRunOf turns counts into shares.
+func newRunOf(m *Machine, best Optimum, fill *Fill, churn *Churn) Run {
+	r := Run{Machine: m.Name, Shares: Shares{
+		Prefix:  share(fill.Prefix, best.Bound),
+		Filled:  share(fill.Placed, fill.Listed),
+		NUMA:    share(churn.NUMA, churn.Arrivals),
+		L3:      share(churn.L3, churn.Arrivals),
+		Core:    share(churn.Core, churn.Arrivals),
+		Refused: share(churn.Refused, churn.Arrivals),
+	}}
+	for kind := range r.Faults {
+		r.Faults[kind] = fill.Faults[kind] + churn.Faults[kind]
+	}
+	return r
+}
+
+func share(part, whole int) float64 { return float64(part) / float64(whole) }
+
+// Mean returns the means of runs, and the sums of their faults.
+func Mean(runs []Run) (Shares, Faults) {
+	var mean Shares
+	var faults Faults
+	for _, r := range runs {
+		for c := range mean {
+			mean[c] += r.Shares[c] / float64(len(runs))
+		}
+		for kind := range faults {
+			faults[kind] += r.Faults[kind]
+		}
+	}
+	return mean, faults
+}
+
+// Lead returns by how much a is ahead of b in a column, run by run: the mean, and its
+// standard error.
+func Lead(a, b []Run, c Column) (mean, deviation float64) {
+	n := float64(len(a))
+	var squares float64
+	for i := range a {
+		d := a[i].Shares[c] - b[i].Shares[c]
+		if c == Refused {
+			d = -d
+		}
+		mean += d / n
+		squares += d * d / n
+	}
+	return mean, math.Sqrt(max(0, squares-mean*mean) / max(1, n-1))
+}
+
+// OnMachine returns the runs on one machine.
+func OnMachine(runs []Run, machine string) []Run {
+	var here []Run
+	for _, r := range runs {
+		if r.Machine == machine {
+			here = append(here, r)
+		}
+	}
+	return here
+}
+
+// Machines lists the machines of the table, in order.
+func (t *Table) Machines() []string {
+	var names []string
+	for _, r := range t.Runs[0] {
+		if len(names) == 0 || names[len(names)-1] != r.Machine {
+			names = append(names, r.Machine)
+		}
+	}
+	return names
+}

@@ -1,0 +1,64 @@
+package placement
+
+import "slices"
+
+// memoryNodes lists, for each guest, the NUMA nodes that its memory lies on. What cells
+// bind lies where they say. The memory of a pinned VM without cells comes from the
+// nodes of its CPUs as long as these have room, as Linux gives a process memory near
+// the CPU that first touches it, and then from those that have most. The guests are
+// taken to have come in their order. Nothing is known of VMs that float: none.
+func memoryNodes(m *Machine, guests []Guest) [][]int {
+	free := make([]int64, len(m.Nodes))
+	for n := range m.Nodes {
+		free[n] = m.Nodes[n].MemoryMiB
+	}
+	nodes := make([][]int, len(guests))
+	for i := range guests {
+		for c := range guests[i].Cells {
+			cell := &guests[i].Cells[c]
+			for at, n := range cell.Nodes {
+				if amount := part(cell, at); n >= 0 && amount > 0 {
+					free[n] -= amount
+					nodes[i] = append(nodes[i], n)
+				}
+			}
+		}
+	}
+	for i := range guests {
+		if guests[i].CPUs != nil && guests[i].Cells == nil {
+			nodes[i] = firstTouch(m, &guests[i], free)
+		}
+	}
+	return nodes
+}
+
+// firstTouch takes a guest's memory out of free, and returns the nodes it came from.
+func firstTouch(m *Machine, g *Guest, free []int64) []int {
+	order := make([]int, len(free))
+	near := make([]bool, len(free))
+	for n := range order {
+		order[n] = n
+	}
+	for _, id := range g.CPUs {
+		near[m.CPU(id).Node] = true
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		if near[a] != near[b] {
+			if near[a] {
+				return -1
+			}
+			return 1
+		}
+		return int(free[b] - free[a])
+	})
+	var nodes []int
+	left := g.MemoryMiB
+	for _, n := range order {
+		if take := min(left, free[n]); take > 0 {
+			free[n] -= take
+			left -= take
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}

@@ -1,0 +1,200 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// optimumSteps bounds the search for one length of the list. It counts steps, not
+// time, so that every run gives the same answer.
+const optimumSteps = 300_000
+
+// Optimum is the longest beginning of a list of which every VM can lie in one NUMA
+// node, if all are known in advance.
+type Optimum struct {
+	// Found is a length that a packing was found for. No packing exists beyond Bound.
+	Found, Bound int
+}
+
+// Proved reports whether Found is the optimum.
+func (o Optimum) Proved() bool { return o.Found == o.Bound }
+
+// BestPrefix solves the packing of the list's VMs into the machine's NUMA nodes, by
+// CPUs and memory. A core's threads may go to two VMs: the optimum is as free as the
+// freest placer.
+func BestPrefix(m *Machine, list []VM) Optimum {
+	o := Optimum{Bound: len(list)}
+	for n := len(list); n > 0; n-- {
+		switch newPacking(m, list[:n]).solve() {
+		case packs:
+			o.Found = n
+			return o
+		case packsNot:
+			o.Bound = n - 1
+		case packsPerhaps:
+		}
+	}
+	return o
+}
+
+// answer is what a search came to.
+type answer int
+
+const (
+	packs answer = iota
+	packsNot
+	packsPerhaps // the steps ran out
+)
+
+// size is an amount of CPUs and of memory in GiB.
+type size struct{ cpus, memory int }
+
+func (a size) minus(b size, times int) size {
+	return size{a.cpus - b.cpus*times, a.memory - b.memory*times}
+}
+
+// holds returns how many of b fit into a.
+func (a size) holds(b size) int { return max(0, min(a.cpus/b.cpus, a.memory/b.memory)) }
+
+// packing is the question whether some VMs fit into some NUMA nodes.
+type packing struct {
+	bins  []size // equal ones side by side
+	kinds []size // distinct VMs, largest first
+	count []int  // how many of each kind are left to pack
+	// slack is what may stay unused in all bins together.
+	slack size
+	steps int
+	// failed remembers what could not be packed into the bins from one on.
+	failed map[string]bool
+}
+
+// newPacking counts VMs by kind. Memory is counted in GiB, as all VMs have whole ones.
+func newPacking(m *Machine, list []VM) *packing {
+	p := &packing{failed: map[string]bool{}, steps: optimumSteps}
+	for _, n := range m.Nodes {
+		p.bins = append(p.bins, size{len(n.CPUs), int(n.MemoryMiB / gib)})
+		p.slack = p.slack.minus(p.bins[len(p.bins)-1], -1)
+	}
+	slices.SortFunc(p.bins, func(a, b size) int {
+		return cmp.Or(cmp.Compare(b.cpus, a.cpus), cmp.Compare(b.memory, a.memory))
+	})
+	counts := map[size]int{}
+	for _, vm := range list {
+		s := size{vm.VCPUs, int(vm.MemoryMiB / gib)}
+		if counts[s] == 0 {
+			p.kinds = append(p.kinds, s)
+		}
+		counts[s]++
+		p.slack = p.slack.minus(s, 1)
+	}
+	slices.SortFunc(p.kinds, func(a, b size) int {
+		return cmp.Or(cmp.Compare(b.cpus, a.cpus), cmp.Compare(b.memory, a.memory))
+	})
+	for _, k := range p.kinds {
+		p.count = append(p.count, counts[k])
+	}
+	return p
+}
+
+// solve fills one bin after the other by branch and bound.
+func (p *packing) solve() answer {
+	if p.slack.cpus < 0 || p.slack.memory < 0 {
+		return packsNot
+	}
+	if p.greedy() || p.fillBin(0, p.slack, nil) {
+		return packs
+	}
+	if p.steps <= 0 {
+		return packsPerhaps
+	}
+	return packsNot
+}
+
+// fillBin tries every way to fill a bin that may lead to a packing of all. before is
+// how the equal bin before it was filled: bins of equal size are filled in
+// descending order, so that no two ways differ by their numbers only.
+func (p *packing) fillBin(bin int, slack size, before []int) bool {
+	if bin == len(p.bins) {
+		return !slices.ContainsFunc(p.count, func(n int) bool { return n > 0 })
+	}
+	key := fmt.Sprint(bin, p.count, before)
+	if p.failed[key] {
+		return false
+	}
+	f := filling{packing: p, bin: bin, slack: slack, before: before, of: make([]int, len(p.kinds))}
+	if f.choose(0, p.bins[bin], before != nil) {
+		return true
+	}
+	if p.steps > 0 {
+		p.failed[key] = true
+	}
+	return false
+}
+
+// filling is one bin while its VMs are chosen.
+type filling struct {
+	*packing
+	bin    int
+	slack  size
+	before []int
+	of     []int // how many of each kind go into the bin
+}
+
+// choose picks how many of a kind go into the bin, most first. tied is true as long as
+// the bin is filled like the equal one before it.
+func (f *filling) choose(kind int, left size, tied bool) bool {
+	if f.steps--; f.steps <= 0 {
+		return false
+	}
+	if kind == len(f.kinds) {
+		return f.close(left)
+	}
+	if f.wastes(kind, left) {
+		return false
+	}
+	most := min(f.count[kind], left.holds(f.kinds[kind]))
+	if tied {
+		most = min(most, f.before[kind])
+	}
+	for n := most; n >= 0; n-- {
+		f.of[kind] = n
+		f.count[kind] -= n
+		ok := f.choose(kind+1, left.minus(f.kinds[kind], n), tied && n == f.before[kind])
+		if ok {
+			return true
+		}
+		f.count[kind] += n
+	}
+	f.of[kind] = 0
+	return false
+}
+
+// wastes reports whether the bin would stay emptier than the slack allows even with
+// all VMs left of this kind and of those after it.
+func (f *filling) wastes(kind int, left size) bool {
+	for k := kind; k < len(f.kinds); k++ {
+		left = left.minus(f.kinds[k], f.count[k])
+	}
+	return left.cpus > f.slack.cpus || left.memory > f.slack.memory
+}
+
+// close goes on to the next bin, if nothing that is left would fit into this one. The
+// packing that fills the first bin most, then the second and so on, has this property
+// and is sorted among equal bins: to look for that one alone is enough.
+func (f *filling) close(left size) bool {
+	rest := size{f.slack.cpus - left.cpus, f.slack.memory - left.memory}
+	if rest.cpus < 0 || rest.memory < 0 {
+		return false
+	}
+	for k := range f.kinds {
+		if f.count[k] > 0 && left.holds(f.kinds[k]) > 0 {
+			return false
+		}
+	}
+	var before []int
+	if f.bin+1 < len(f.bins) && f.bins[f.bin+1] == f.bins[f.bin] {
+		before = slices.Clone(f.of)
+	}
+	return f.fillBin(f.bin+1, rest, before)
+}

@@ -1,0 +1,61 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// Numaform is numaform's own planner with the policy Dedicated. Each VM is a batch of
+// its own: nothing is known of those that come later.
+func Numaform() Kind {
+	return Kind{
+		Name: "numaform", Dedicated: true,
+		New: func(m *Machine) Placer { return &numaform{machine: m} },
+	}
+}
+
+// numaform asks the planner, and keeps what it said.
+type numaform struct {
+	machine *Machine
+	kept    []fleet.VM
+}
+
+func (p *numaform) Place(vm VM) (Place, bool) {
+	snapshot := &topology.Snapshot{
+		Regions: []topology.Region{{Name: p.machine.Host.Region, Quorate: true}},
+		Hosts:   []topology.Host{p.machine.Host},
+	}
+	spec := fleet.Spec{
+		Pool: "bench", VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: fleet.PolicyDedicated,
+		Hosts: []topology.HostID{p.machine.Host.ID()},
+	}
+	placed, _ := planner.New(snapshot, p.kept).Place([]fleet.Spec{spec})
+	if len(placed) == 0 {
+		return Place{}, false
+	}
+	p.kept = append(p.kept, fleet.VM{
+		Key: fleet.Key(fmt.Sprintf("vm-%d", vm.ID)), VMID: fleet.VMID(vm.ID), Spec: spec, Placement: placed[0].Placement,
+	})
+	return p.machine.placeOf(&placed[0].Placement), true
+}
+
+func (p *numaform) Remove(vm VM) {
+	p.kept = slices.DeleteFunc(p.kept, func(k fleet.VM) bool { return int(k.VMID) == vm.ID })
+}
+
+// placeOf translates what the planner says.
+func (m *Machine) placeOf(from *fleet.Placement) Place {
+	to := Place{CPUs: from.VCPUPins}
+	for _, cell := range from.Cells {
+		c := Cell{GuestCPUs: cell.GuestCPUs.List(), MemoryMiB: cell.MemoryMiB}
+		for _, id := range cell.HostNodes.List() {
+			c.Nodes = append(c.Nodes, slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == id }))
+		}
+		to.Cells = append(to.Cells, c)
+	}
+	return to
+}

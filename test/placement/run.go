@@ -1,0 +1,65 @@
+package placement
+
+import "slices"
+
+// Faults counts placements by what is wrong with them.
+type Faults [faultKinds]int
+
+// run is one placer at work on one machine.
+type run struct {
+	machine   *Machine
+	placer    Placer
+	dedicated bool
+	guests    []Guest
+	// cpus and memory are what no guest has.
+	cpus   int
+	memory int64
+	faults Faults
+}
+
+// newRun starts with an empty machine.
+func newRun(k Kind, m *Machine) *run {
+	r := &run{machine: m, placer: k.New(m), dedicated: k.Dedicated}
+	r.cpus, r.memory = m.Usable()
+	return r
+}
+
+// arrive places a VM and reports whether it has a place of its own. One that cannot
+// start is removed, which the placer is told. One that was given another's CPU does
+// start, and stays, but counts as refused.
+func (r *run) arrive(vm VM) (quality, bool) {
+	place, ok := r.placer.Place(vm)
+	if !ok {
+		return quality{}, false
+	}
+	r.guests = append(r.guests, Guest{vm, place})
+	r.cpus -= vm.VCPUs
+	r.memory -= vm.MemoryMiB
+	g := &r.guests[len(r.guests)-1]
+	faults := Check(r.machine, r.guests)
+	if r.dedicated {
+		faults = append(faults, CheckDedicated(r.machine, g)...)
+	}
+	seen := map[FaultKind]bool{}
+	for _, f := range faults {
+		if f.VM == 0 || f.VM == vm.ID {
+			seen[f.Kind] = true
+		}
+	}
+	for kind := range seen {
+		r.faults[kind]++
+	}
+	if seen[FaultCannotStart] {
+		r.leave(vm)
+		return quality{}, false
+	}
+	return qualityOf(r.machine, g, r.guests), !seen[FaultTwice]
+}
+
+// leave removes a VM that was placed.
+func (r *run) leave(vm VM) {
+	r.guests = slices.DeleteFunc(r.guests, func(g Guest) bool { return g.ID == vm.ID })
+	r.cpus += vm.VCPUs
+	r.memory += vm.MemoryMiB
+	r.placer.Remove(vm)
+}

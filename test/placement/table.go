@@ -1,0 +1,123 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+)
+
+// names of the columns, as printed.
+func (c Column) String() string {
+	return [columns]string{"prefix/OPT", "fill", "churn NUMA", "churn L3", "churn core", "churn refused"}[c]
+}
+
+// headline prints the head of a table whose first column has that name.
+func headline(first string) string {
+	head, rule := "| "+first+" |", "|---|"
+	for c := range columns {
+		head += " " + c.String() + " |"
+		rule += "---|"
+	}
+	return head + " CPUs given twice | cannot start | rules broken |\n" + rule + "---|---|---|\n"
+}
+
+// Markdown prints the table: a line for each placer, the last one being numaform, and
+// below it where another is ahead.
+func (t *Table) Markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Mix %s, %d runs. The optimum is proved in %d of them", t.Mix, len(t.Runs[0]), t.Proved)
+	if t.Proved < len(t.Runs[0]) {
+		fmt.Fprintf(&b, "; for the others its bound counts, and the mean gap of all is %.4f", t.Gap/float64(len(t.Runs[0])))
+	}
+	b.WriteString(".")
+	if len(t.Left) > 0 {
+		fmt.Fprintf(&b, " No VM of the mix is small enough for %s.", strings.Join(t.Left, ", "))
+	}
+	b.WriteString("\n\n" + headline("placer"))
+	ours := t.Runs[len(t.Runs)-1]
+	for i, name := range t.Placers {
+		b.WriteString(line(name, t.Runs[i], ours))
+	}
+	if notes := t.ahead(); notes != "" {
+		b.WriteString("\n* ahead of numaform:\n\n" + notes)
+	}
+	return b.String()
+}
+
+// line prints the means of runs; a star marks what is ahead of ours.
+func line(name string, runs, ours []Run) string {
+	mean, faults := Mean(runs)
+	text := "| " + name + " |"
+	for c := range columns {
+		star := ""
+		if lead, _ := Lead(runs, ours, c); isAhead(lead) {
+			star = " *"
+		}
+		text += fmt.Sprintf(" %.4f%s |", mean[c], star)
+	}
+	return text + fmt.Sprintf(" %d | %d | %d |\n", faults[FaultTwice], faults[FaultCannotStart], faults[FaultRule])
+}
+
+// isAhead tells a lead from what is rounded.
+func isAhead(lead float64) bool { return lead >= 0.00005 }
+
+// ahead explains each star: by how much and where most of it is from, and what it
+// costs that placer in the other columns.
+func (t *Table) ahead() string {
+	var b strings.Builder
+	last := len(t.Runs) - 1
+	for c := range columns {
+		for i, name := range t.Placers[:last] {
+			lead, deviation := Lead(t.Runs[i], t.Runs[last], c)
+			if !isAhead(lead) {
+				continue
+			}
+			machine, most := t.mostAhead(t.Runs[i], t.Runs[last], c)
+			fmt.Fprintf(&b, "- %s, %s: by %.4f ± %.4f (standard error), most on %s (by %.4f there). Behind in %s.\n",
+				name, c, lead, deviation, machine, most, t.behind(i))
+		}
+	}
+	return b.String()
+}
+
+// mostAhead finds the machine on which a's lead over b is largest.
+func (t *Table) mostAhead(a, b []Run, c Column) (machine string, most float64) {
+	for _, name := range t.Machines() {
+		if lead, _ := Lead(OnMachine(a, name), OnMachine(b, name), c); machine == "" || lead > most {
+			machine, most = name, lead
+		}
+	}
+	return machine, most
+}
+
+// behind lists the columns in which a placer is behind numaform.
+func (t *Table) behind(placer int) string {
+	last := len(t.Runs) - 1
+	var found []string
+	for c := range columns {
+		if lead, _ := Lead(t.Runs[placer], t.Runs[last], c); isAhead(-lead) {
+			found = append(found, fmt.Sprintf("%s (by %.4f)", c, -lead))
+		}
+	}
+	_, theirs := Mean(t.Runs[placer])
+	_, ours := Mean(t.Runs[last])
+	for kind, text := range [faultKinds]string{"CPUs given twice", "cannot start", "rules broken"} {
+		if theirs[kind] > ours[kind] {
+			found = append(found, fmt.Sprintf("%s (%d times)", text, theirs[kind]))
+		}
+	}
+	if len(found) == 0 {
+		return "nothing"
+	}
+	return strings.Join(found, ", ")
+}
+
+// ByMachine prints the last placer's means on each machine.
+func (t *Table) ByMachine() string {
+	last := len(t.Runs) - 1
+	text := fmt.Sprintf("Mix %s, %s by machine:\n\n%s", t.Mix, t.Placers[last], headline("machine"))
+	for _, name := range t.Machines() {
+		runs := OnMachine(t.Runs[last], name)
+		text += line(name, runs, runs)
+	}
+	return text
+}

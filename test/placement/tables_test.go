@@ -1,0 +1,99 @@
+package placement_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/test/placement"
+)
+
+var (
+	seeds   = flag.Int("seeds", 1, "how many seeds to run; the tables of docs/placement.md have 10")
+	heldOut = flag.Bool("heldout", false, "use the seeds that placers are never tuned with")
+	every   = flag.Bool("every", false, "use every machine, not two")
+	ours    = flag.Bool("ours", false, "measure numaform alone, by machine")
+	update  = flag.Bool("update", false, "write the tables into docs/placement.md")
+)
+
+// TestTables measures and prints the tables. numaform gives no CPU twice, places no VM
+// that cannot start, keeps its own rules, and refuses nothing on the two machines of
+// the short run.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	kinds := placement.Kinds()
+	if *ours {
+		kinds = kinds[len(kinds)-1:]
+	}
+	var text []string
+	for _, mix := range mixes(t) {
+		table := placement.Measure(mix, chosen(t), kinds, placement.Seeds(*seeds, *heldOut))
+		text = append(text, table.Markdown())
+		if *ours {
+			text = append(text, table.ByMachine())
+		}
+		shares, faults := placement.Mean(table.Runs[len(table.Runs)-1])
+		if refused := shares[placement.Refused]; !*every && refused > 0 || faults != (placement.Faults{}) {
+			t.Errorf("mix %s: numaform refuses %v, faults %v, want none", mix.Name, refused, faults)
+		}
+	}
+	fmt.Println(strings.Join(text, "\n"))
+	if *update {
+		write(t, strings.Join(text, "\n"))
+	}
+}
+
+// chosen returns two machines, of which one has little memory on every other NUMA node
+// and the other four nodes whose CPUs alternate, or every one.
+func chosen(t *testing.T) []*placement.Machine {
+	t.Helper()
+	all, err := placement.Machines()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *every {
+		return all
+	}
+	var two []*placement.Machine
+	for _, m := range all {
+		if m.Name == "opteron-48c-8node-sparse" || m.Name == "xeon-e7-4870-4s-pci" {
+			two = append(two, m)
+		}
+	}
+	return two
+}
+
+// mixes returns the two mixes.
+func mixes(t *testing.T) []placement.Mix {
+	t.Helper()
+	all, err := placement.Mixes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// write puts the tables between their markers in the document.
+func write(t *testing.T, tables string) {
+	t.Helper()
+	const file = "../../docs/placement.md"
+	name := "tuning"
+	if *heldOut {
+		name = "heldout"
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n"
+	before, rest, ok := strings.Cut(string(data), start)
+	_, after, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s has no lines %q and %q", file, start, end)
+	}
+	if err := os.WriteFile(file, []byte(before+start+tables+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,208 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+)
+
+// maxCells is how many numaN Proxmox takes.
+const maxCells = 8
+
+// FaultKind says what is wrong with a placement.
+type FaultKind int
+
+// The kinds of fault.
+const (
+	// FaultTwice: a CPU serves two vCPUs.
+	FaultTwice FaultKind = iota
+	// FaultCannotStart: Proxmox or QEMU refuses to start the VM.
+	FaultCannotStart
+	// FaultRule: the VM starts, but not as was promised.
+	FaultRule
+	faultKinds
+)
+
+// Fault is one broken rule.
+type Fault struct {
+	Kind FaultKind
+	// VM is the one at fault, or 0 where all are together.
+	VM   int
+	Text string
+}
+
+// Guest is a VM with its place.
+type Guest struct {
+	VM
+	Place
+}
+
+// Check holds a machine's guests against every rule and returns what is broken. It
+// shares no code with any placer.
+func Check(m *Machine, guests []Guest) []Fault {
+	c := checker{machine: m, owner: map[int]int{}, bound: make([]int64, len(m.Nodes))}
+	for i := range guests {
+		c.pins(&guests[i])
+		c.cells(&guests[i])
+		c.total += guests[i].MemoryMiB
+	}
+	c.memory()
+	c.floating(guests)
+	return c.faults
+}
+
+// checker collects faults, and what the guests take together.
+type checker struct {
+	machine *Machine
+	faults  []Fault
+	owner   map[int]int // CPU id to VM
+	bound   []int64     // memory by NUMA node
+	total   int64
+}
+
+func (c *checker) add(kind FaultKind, vm int, format string, args ...any) {
+	c.faults = append(c.faults, Fault{Kind: kind, VM: vm, Text: fmt.Sprintf(format, args...)})
+}
+
+// pins checks that a pinned VM has a CPU for each vCPU, online, not reserved, and
+// nobody else's.
+func (c *checker) pins(g *Guest) {
+	if g.CPUs == nil {
+		return
+	}
+	for _, id := range g.CPUs {
+		cpu := c.machine.CPU(id)
+		switch other, taken := c.owner[id]; {
+		case cpu == nil:
+			c.add(FaultCannotStart, g.ID, "VM %d is pinned to CPU %d, which is not online", g.ID, id)
+		case cpu.Reserved:
+			c.add(FaultRule, g.ID, "VM %d is pinned to CPU %d, which is reserved", g.ID, id)
+		case taken:
+			c.add(FaultTwice, g.ID, "CPU %d is given to VM %d and to VM %d", id, other, g.ID)
+		}
+		c.owner[id] = g.ID
+	}
+	if len(g.CPUs) != g.VCPUs {
+		kind := FaultRule
+		if len(g.CPUs) < g.VCPUs { // then vCPUs share CPUs
+			kind = FaultTwice
+		}
+		c.add(kind, g.ID, "VM %d has %d vCPUs and %d CPUs", g.ID, g.VCPUs, len(g.CPUs))
+	}
+}
+
+// cells checks numa0, numa1, …: the guest CPUs are each in one, the memory adds up,
+// host nodes exist and have CPUs and memory, and pins lie inside them.
+func (c *checker) cells(g *Guest) {
+	if g.Cells == nil {
+		return
+	}
+	if len(g.Cells) > maxCells {
+		c.add(FaultCannotStart, g.ID, "VM %d has %d cells", g.ID, len(g.Cells))
+	}
+	var guest []int
+	var memory int64
+	for i := range g.Cells {
+		cell := &g.Cells[i]
+		guest = append(guest, cell.GuestCPUs...)
+		memory += cell.MemoryMiB
+		c.cell(g, cell)
+	}
+	slices.Sort(guest)
+	for i, id := range guest {
+		if id != i {
+			c.add(FaultCannotStart, g.ID, "VM %d: CPUs of the cells are %v, want each of %d once", g.ID, guest, g.VCPUs)
+			break
+		}
+	}
+	if len(guest) != g.VCPUs {
+		c.add(FaultCannotStart, g.ID, "VM %d: the cells have %d CPUs, the VM %d", g.ID, len(guest), g.VCPUs)
+	}
+	if memory != g.MemoryMiB {
+		c.add(FaultCannotStart, g.ID, "VM %d: the cells have %d MiB, the VM %d", g.ID, memory, g.MemoryMiB)
+	}
+}
+
+// cell checks one numaN and binds its memory.
+func (c *checker) cell(g *Guest, cell *Cell) {
+	if len(cell.Nodes) == 0 || len(cell.GuestCPUs) == 0 || cell.MemoryMiB < 1 {
+		c.add(FaultCannotStart, g.ID, "VM %d: empty cell %+v", g.ID, *cell)
+		return
+	}
+	for i, n := range cell.Nodes {
+		if !c.machine.binds(n) {
+			c.add(FaultCannotStart, g.ID, "VM %d: no CPUs or no memory on node %d", g.ID, n)
+			return
+		}
+		c.bound[n] += part(cell, i)
+	}
+	for _, v := range cell.GuestCPUs {
+		if v < 0 || v >= len(g.CPUs) {
+			continue
+		}
+		if cpu := c.machine.CPU(g.CPUs[v]); cpu != nil && !slices.Contains(cell.Nodes, cpu.Node) {
+			c.add(FaultRule, g.ID, "VM %d: vCPU %d is on CPU %d, outside its cell's nodes", g.ID, v, cpu.ID)
+		}
+	}
+}
+
+// binds reports whether memory can be bound on a node: it exists, with CPUs and memory.
+func (m *Machine) binds(n int) bool {
+	return n >= 0 && n < len(m.Nodes) && m.Nodes[n].MemoryMiB > 0 && len(m.Nodes[n].CPUs) > 0
+}
+
+// part is how much of a cell's memory its i-th node gives.
+func part(cell *Cell, i int) int64 {
+	if cell.Parts != nil {
+		return cell.Parts[i]
+	}
+	parts := int64(len(cell.Nodes))
+	return cell.MemoryMiB*int64(i+1)/parts - cell.MemoryMiB*int64(i)/parts
+}
+
+// memory checks that no NUMA node, nor the host, gives more than it has.
+func (c *checker) memory() {
+	_, usable := c.machine.Usable()
+	if c.total > usable {
+		c.add(FaultCannotStart, 0, "the VMs have %d MiB, the host %d", c.total, usable)
+	}
+	for n, bound := range c.bound {
+		if bound > c.machine.Nodes[n].MemoryMiB {
+			c.add(FaultCannotStart, 0, "node %d gives %d MiB and has %d", n, bound, c.machine.Nodes[n].MemoryMiB)
+		}
+	}
+}
+
+// floating checks that VMs without pins have a CPU for each vCPU in sum.
+func (c *checker) floating(guests []Guest) {
+	cpus, _ := c.machine.Usable()
+	vcpus := 0
+	for i := range guests {
+		if guests[i].CPUs == nil {
+			vcpus += guests[i].VCPUs
+		}
+	}
+	if vcpus > cpus-len(c.owner) {
+		c.add(FaultTwice, 0, "%d vCPUs float over %d CPUs", vcpus, cpus-len(c.owner))
+	}
+}
+
+// CheckDedicated checks what only numaform promises: whole cores for each VM but for
+// one odd remainder.
+func CheckDedicated(m *Machine, g *Guest) []Fault {
+	broken := 0
+	for _, cpus := range m.sharing(func(c CPU) int { return c.Core }) {
+		got := 0
+		for _, id := range cpus {
+			if slices.Contains(g.CPUs, id) {
+				got++
+			}
+		}
+		if got > 0 && got < len(cpus) {
+			broken++
+		}
+	}
+	if broken > 1 {
+		return []Fault{{FaultRule, g.ID, fmt.Sprintf("VM %d has parts of %d cores", g.ID, broken)}}
+	}
+	return nil
+}
