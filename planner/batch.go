@@ -104,15 +104,13 @@ func tier(p fleet.Policy) int {
 }
 
 // place puts a spec on the host that costs least, if one can take it.
-func (b *batch) place(i int) bool {
+func (b *batch) place(i int) {
 	if b.wants[i].problem() != "" {
-		return false
+		return
 	}
-	host, p, ok := b.best(i)
-	if ok {
+	if host, p, ok := b.best(i); ok {
 		b.commit(i, host, &p)
 	}
-	return ok
 }
 
 // best returns the allowed host that costs least for a spec, and the plan there.

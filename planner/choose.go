@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/numaform/numaform/fleet"
@@ -25,10 +26,40 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 			used[q.groups[g].l3] = true
 		}
 	}
-	if need == 0 {
+	switch {
+	case need == 0:
 		return true
+	case odd:
+		return q.takeOdd(p, need, used)
 	}
-	return odd && q.takeOdd(p, need, used)
+	return q.takeLargest(p, used)
+}
+
+// takeLargest picks cores by their size alone, the largest first, as divide counted
+// them: group by group, cores of unequal sizes do not always add up.
+func (q *search) takeLargest(p *part, used map[int]bool) bool {
+	p.picks = nil
+	need := p.vcpus
+	var all []pick
+	for _, g := range q.nodes[p.node].groups {
+		for size, count := range q.whole[g] {
+			if q.allowed[g] && count > 0 {
+				all = append(all, pick{g, size, count})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b pick) int {
+		return cmp.Compare(q.gives(b.group, b.size), q.gives(a.group, a.size))
+	})
+	for _, k := range all {
+		gives := q.gives(k.group, k.size)
+		if k.count = min(k.count, need/gives); k.count > 0 {
+			p.picks = append(p.picks, k)
+			need -= k.count * gives
+			used[q.groups[k.group].l3] = true
+		}
+	}
+	return need == 0
 }
 
 // nextGroup returns the group to take from next, or none.

@@ -27,6 +27,11 @@ func (b *batch) repair() {
 			b.improve(i)
 		}
 	}
+	for _, i := range b.order { // some exchanges leave more room than there was
+		if b.placed[i] == nil {
+			b.place(i)
+		}
+	}
 }
 
 // score is the sum of what weighs most of some VMs' costs: less is better.
