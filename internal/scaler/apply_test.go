@@ -191,9 +191,20 @@ func allDrained(context.Context, string) error { return nil }
 // underWay fails the test unless exactly these shards have something unfinished.
 func (w *world) underWay(t *testing.T, want ...fleet.Shard) {
 	t.Helper()
-	got := slices.SortedFunc(maps.Keys(w.Open(t)), topology.HostID.Compare)
-	if !slices.Equal(got, want) {
-		t.Fatalf("under way: %v, want %v", got, want)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	for {
+		got := slices.SortedFunc(maps.Keys(w.Open(t)), topology.HostID.Compare)
+		if slices.Equal(got, want) {
+			return
+		}
+		select {
+		case <-ticker.C: // an outcome is written after its VMs are known to be made
+		case <-deadline.C:
+			t.Fatalf("under way: %v, want %v", got, want)
+		}
 	}
 }
 
