@@ -98,16 +98,20 @@ func TestIndexIsScanAtLarge(t *testing.T) {
 // Kubernetes nodes have.
 func datacenter(t testing.TB, hosts, n int) (*topology.Snapshot, []fleet.VM, []fleet.Spec) {
 	t.Helper()
-	names := machines.Names()
-	snap := snapshot()
-	var ids []topology.HostID
-	cpus := 0
-	for i := range hosts {
-		m, err := machines.Load(names[i%len(names)])
+	var kinds []topology.Machine
+	for _, name := range machines.Names() {
+		m, err := machines.Load(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		m.MemoryMiB = max(m.MemoryMiB, int64(len(m.CPUs))*4*gib)
+		kinds = append(kinds, m)
+	}
+	snap := snapshot()
+	var ids []topology.HostID
+	cpus := 0
+	for i := range hosts {
+		m := kinds[i%len(kinds)]
 		cpus += len(m.CPUs)
 		snap.Hosts = append(snap.Hosts, host(fmt.Sprintf("pve-%04d", i), m))
 		ids = append(ids, snap.Hosts[i].ID())
