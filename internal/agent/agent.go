@@ -115,8 +115,8 @@ func (a *Agent) open() error {
 	}
 	state, err := ReadState(a.StateDir)
 	if err != nil {
+		err = errors.Join(err, os.Rename(StateFile(a.StateDir), StateFile(a.StateDir)+".bad"))
 		a.Log.Error("state could not be read, beginning anew", logkey.Message, err.Error())
-		_ = os.Rename(StateFile(a.StateDir), StateFile(a.StateDir)+".bad")
 	}
 	if state.Agent.PID != self.PID && state.Agent.PID > 0 && a.reader.Alive(state.Agent) {
 		return fmt.Errorf("another numaform-agent runs, process %d: stop it first (systemctl stop numaform-agent)", state.Agent.PID)
