@@ -84,6 +84,9 @@ func (c *Controller) gather() ([]*dto.MetricFamily, error) {
 // its parts runs and it is no leader; it still answers probes.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx = log.IntoContext(ctx, c.settings.Logger)
+	if err := register(); err != nil {
+		return err
+	}
 	if err := c.control.read(ctx); err != nil {
 		return err
 	}

@@ -29,15 +29,21 @@ import (
 // leaseName is the Lease by which one of several controllers is the leader.
 const leaseName = "numaform-controller"
 
+// register makes the kinds and labels known that Karpenter's core and our clients
+// share. Nothing of both may run yet: they read them without a lock.
+func register() error {
+	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+		return fmt.Errorf("registering kinds: %w", err)
+	}
+	// Pods may select by our labels.
+	karpv1.WellKnownLabels.Insert(scheduling.WellKnownLabels()...)
+	return nil
+}
+
 // newManager returns a manager with the kinds, the cache and the indexes that
 // Karpenter's controllers and ours need. Metrics and probes are served elsewhere: they
 // must answer while nothing runs.
 func newManager(ctx context.Context, settings *ControllerSettings, karpenter *options.Options) (manager.Manager, error) {
-	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
-		return nil, fmt.Errorf("registering kinds: %w", err)
-	}
-	// Pods may select by our labels.
-	karpv1.WellKnownLabels.Insert(scheduling.WellKnownLabels()...)
 	logger := log.FromContext(ctx)
 	everything, skip := settings.Grace, true
 	m, err := controllerruntime.NewManager(settings.Rest, controllerruntime.Options{
