@@ -116,7 +116,8 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 	provisioner = provisioning.New(provisioning.Config{
 		Client: w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: w.recorder, Writer: writer, Approvals: approvals,
 		Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Request: w.request(),
-		BatchIdle: w.settings.BatchIdle, BatchMax: w.settings.BatchMax, Placing: &w.placing, Clock: w.clock,
+		BatchIdle: w.settings.BatchIdle, BatchMax: w.settings.BatchMax, Begun: writer.Begun, EngineStart: time.Second,
+		Placing: &w.placing, Clock: w.clock,
 	})
 	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
 	list = append(list, provisioner, approvals, w.inPlace(writer))

@@ -120,7 +120,7 @@ func (w *Writer) settlePhase(e *member, m *move, err error, stands bool) {
 // settleLeaving forgets a VM that is gone, or tries again later.
 func (w *Writer) settleLeaving(e *member, err error) {
 	if err == nil {
-		delete(w.members, e.VM.Key)
+		w.drop(e.VM.Key)
 		w.config.Changed()
 		return
 	}

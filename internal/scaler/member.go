@@ -2,7 +2,9 @@ package scaler
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -79,6 +81,40 @@ func (d delay) grown(now time.Time) delay {
 		wait = min(longestDelay, shortestDelay<<d.tries)
 	}
 	return delay{until: now.Add(wait), tries: d.tries + 1}
+}
+
+// drop forgets a VM.
+func (w *Writer) drop(key fleet.Key) {
+	delete(w.members, key)
+	w.tell()
+}
+
+// tell lets those know who wait for phases of VMs.
+func (w *Writer) tell() {
+	close(w.told)
+	w.told = make(chan struct{})
+}
+
+// Begun waits until none of these VMs is only reserved: each is being made, or was
+// refused, or was removed. It returns early when ctx ends.
+func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {
+	for {
+		w.mu.Lock()
+		told := w.told
+		waits := slices.ContainsFunc(keys, func(key fleet.Key) bool {
+			m := w.members[key]
+			return m != nil && m.Phase == PhaseReserved
+		})
+		w.mu.Unlock()
+		if !waits {
+			return
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // HeldError says that a person has to allow what the guard does not allow alone.

@@ -70,7 +70,7 @@ func (w *Writer) takeLeaving(open audit.Open, filed, alive map[fleet.Key]bool) {
 // unfile takes over that a VM's file is gone.
 func (w *Writer) unfile(e *member, alive bool) {
 	if !alive {
-		delete(w.members, e.VM.Key)
+		w.drop(e.VM.Key)
 		return
 	}
 	e.leaving = true

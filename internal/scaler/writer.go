@@ -64,6 +64,8 @@ type Writer struct {
 	// quiet are shards that look unfinished, and where a plan found nothing to do.
 	quiet    map[fleet.Shard]delay
 	applying int
+	// told is closed when the phase of a VM changes, and made anew.
+	told chan struct{}
 	// awaiting is set while clones of an earlier run go on.
 	awaiting bool
 	// outside are writes to Proxmox that no change has recorded yet.
@@ -90,7 +92,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 	}
 	return &Writer{
 		scaler: scaler, config: config,
-		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
+		wake: make(chan struct{}, 1), loaded: make(chan struct{}), told: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[fleet.Shard]delay{}, quiet: map[fleet.Shard]delay{},
 	}
 }
@@ -200,7 +202,7 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 		switch {
 		case e == nil || e.leaving:
 		case !e.filed && !e.moving:
-			delete(w.members, key)
+			w.drop(key)
 		default:
 			e.leaving = true
 			w.set(e, PhaseRemoving, nil)
@@ -310,6 +312,7 @@ func (w *Writer) set(e *member, phase Phase, err error) {
 		e.Phase, e.Since = phase, w.scaler.config.Clock.Now()
 	}
 	e.Err = err
+	w.tell()
 	w.config.Changed()
 }
 

@@ -105,6 +105,15 @@ func TestWriterMakesAndRemoves(t *testing.T) {
 	named := on(first)
 	named.Key = "00112233445566778899aabbccddeeff"
 	vms := ensure(t, writer, on(second), on(first), named)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	writer.Begun(ended, vms[0].Key)
+	writer.Begun(t.Context(), vms[0].Key, vms[1].Key, named.Key, "unknown")
+	for _, state := range writer.VMs() {
+		if state.Phase == scaler.PhaseReserved {
+			t.Errorf("%s is not begun", state.VM.Name)
+		}
+	}
 	if again := ensure(t, writer, named); again[0].Key != named.Key || again[0].VMID != vms[2].VMID {
 		t.Errorf("asked twice: %+v", again)
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,6 +71,11 @@ type Config struct {
 	Request scheduling.Request
 	// BatchIdle and BatchMax are how long to wait for the next pod, and for all.
 	BatchIdle, BatchMax time.Duration
+	// Begun waits until the changes that make VMs are written. Without it NodeClaims
+	// do not wait for them.
+	Begun func(ctx context.Context, keys ...fleet.Key)
+	// EngineStart is about what an apply takes until it asks for its first clone.
+	EngineStart time.Duration
 	// Placing is held while VMs are placed and reserved.
 	Placing sync.Locker
 	Clock   clock.Clock
@@ -143,28 +149,84 @@ func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 	return claims, err
 }
 
-// provision decides and reserves.
+// provision decides, reserves, and claims what was reserved.
 func (c *Controller) provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
+	reserved, err := c.reserve(ctx)
+	c.awaitEngines(ctx, reserved)
+	var claims []*karpv1.NodeClaim
+	errs := []error{err}
+	for _, r := range reserved {
+		claim, err := c.claim(ctx, r)
+		if err != nil {
+			c.config.Writer.Remove(r.vm.Key)
+			errs = append(errs, fmt.Errorf("creating nodeclaim %s: %w", r.vm.Name, err))
+			continue
+		}
+		claims = append(claims, claim)
+	}
+	if err = errors.Join(errs...); err != nil {
+		err = fmt.Errorf("provisioning: %w", err)
+	}
+	return claims, err
+}
+
+// longestPlan is how long a NodeClaim waits at most for the change that makes its VM.
+// A host that is being changed takes the next change after that one.
+const longestPlan = 3 * time.Second
+
+// awaitEngines waits a little until the VMs' changes are planned and being applied. A
+// claim has Karpenter and its controllers write a dozen times to the API server: they
+// do that while Proxmox clones, and not while engines work. Seeds are made for claims,
+// so a VM that gets one is claimed at once.
+func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
+	seeded := slices.ContainsFunc(vms, func(r reserved) bool { return r.vm.Seed != "" })
+	if len(vms) == 0 || seeded || c.config.Begun == nil {
+		return
+	}
+	planning, cancel := context.WithTimeout(ctx, longestPlan)
+	defer cancel()
+	keys := make([]fleet.Key, len(vms))
+	for i := range vms {
+		keys[i] = vms[i].vm.Key
+	}
+	c.config.Begun(planning, keys...)
+	if c.config.EngineStart <= 0 {
+		return
+	}
+	timer := c.config.Clock.NewTimer(c.config.EngineStart)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+	}
+}
+
+// reserved is a VM that has no NodeClaim yet.
+type reserved struct {
+	vm     fleet.VM
+	placed *scheduling.Placed
+	pods   []*corev1.Pod
+}
+
+// reserve decides on VMs and has them reserved. It may return some and an error.
+func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("provisioning: %w", err)
+		return nil, err
 	}
 	request := c.config.Request
 	request.Snapshot, request.Closed = snapshot, c.config.Closed()
 	request.Kept, request.Occupied = c.config.Writer.Wanted(), c.config.Writer.Occupied()
 	request.Now = c.config.Clock.Now()
 	decision, err := c.config.Cluster.Decide(ctx, request)
-	if err != nil {
-		return nil, fmt.Errorf("provisioning: %w", err)
-	}
-	if decision.Asked == 0 && c.config.Approvals == nil {
-		return nil, nil
+	if err != nil || decision.Asked == 0 && c.config.Approvals == nil {
+		return nil, err
 	}
 	pods, err := c.podsOf(ctx, decision)
 	if err != nil {
-		return nil, fmt.Errorf("provisioning: %w", err)
+		return nil, err
 	}
 	c.publish(ctx, decision, pods)
 	placed := decision.New
@@ -173,15 +235,12 @@ func (c *Controller) provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 		// needed any more is told, too.
 		placed, err = c.config.Approvals.Up(ctx, snapshot, placed)
 	}
-	claims, failed := c.launch(ctx, placed, pods)
-	if err = errors.Join(err, failed); err != nil {
-		err = fmt.Errorf("provisioning: %w", err)
-	}
-	return claims, err
+	vms, failed := c.ensure(ctx, placed, pods)
+	return vms, errors.Join(err, failed)
 }
 
-// launch reserves VMs and creates a NodeClaim for each.
-func (c *Controller) launch(ctx context.Context, placed []scheduling.Placed, pods podIndex) ([]*karpv1.NodeClaim, error) {
+// ensure has VMs reserved: all or none.
+func (c *Controller) ensure(ctx context.Context, placed []scheduling.Placed, pods podIndex) ([]reserved, error) {
 	if len(placed) == 0 {
 		return nil, nil
 	}
@@ -193,18 +252,11 @@ func (c *Controller) launch(ctx context.Context, placed []scheduling.Placed, pod
 	if err != nil {
 		return nil, err
 	}
-	var claims []*karpv1.NodeClaim
-	var errs []error
+	list := make([]reserved, len(vms))
 	for i, vm := range vms {
-		claim, err := c.claim(ctx, vm, &placed[i], pods)
-		if err != nil {
-			c.config.Writer.Remove(vm.Key)
-			errs = append(errs, fmt.Errorf("creating nodeclaim %s: %w", vm.Name, err))
-			continue
-		}
-		claims = append(claims, claim)
+		list[i] = reserved{vm: vm, placed: &placed[i], pods: pods.of(placed[i].Pods)}
 	}
-	return claims, errors.Join(errs...)
+	return list, nil
 }
 
 // create creates a claim, unless the same stands already.
@@ -224,28 +276,28 @@ func (c *Controller) create(ctx context.Context, claim *karpv1.NodeClaim) error 
 }
 
 // claim creates the NodeClaim of a reserved VM.
-func (c *Controller) claim(ctx context.Context, vm fleet.VM, placed *scheduling.Placed, pods podIndex) (*karpv1.NodeClaim, error) {
-	pool := &karpv1.NodePool{}
+func (c *Controller) claim(ctx context.Context, r reserved) (*karpv1.NodeClaim, error) {
+	vm, pool := r.vm, &karpv1.NodePool{}
 	if err := c.config.Client.Get(ctx, client.ObjectKey{Name: vm.Pool}, pool); err != nil {
 		return nil, fmt.Errorf("reading nodepool %s: %w", vm.Pool, err)
 	}
-	claim := scheduling.NewNodeClaim(vm, pool, pods.of(placed.Pods)...)
-	if placed.ClassHash != "" {
-		claim.Annotations[v1alpha1.AnnotationClassHash] = placed.ClassHash
+	claim := scheduling.NewNodeClaim(vm, pool, r.pods...)
+	if r.placed.ClassHash != "" {
+		claim.Annotations[v1alpha1.AnnotationClassHash] = r.placed.ClassHash
 	}
 	if err := c.create(ctx, claim); err != nil {
 		return nil, err
 	}
 	// The cache is behind; the next decision must not be.
 	c.config.State.UpdateNodeClaim(claim)
-	c.config.State.UpdatePodToNodeClaimMapping(map[string][]*corev1.Pod{claim.Name: pods.of(placed.Pods)})
+	c.config.State.UpdatePodToNodeClaimMapping(map[string][]*corev1.Pod{claim.Name: r.pods})
 	metrics.NodeClaimsCreatedTotal.Inc(map[string]string{
 		metrics.ReasonLabel: metrics.ProvisionedReason, metrics.NodePoolLabel: vm.Pool, metrics.MinValuesRelaxedLabel: "false",
 	})
-	for _, pod := range pods.of(placed.Pods) {
+	for _, pod := range r.pods {
 		c.config.Recorder.Publish(nominated(pod, nil, claim))
 	}
 	log.FromContext(ctx).Info("created nodeclaim", logkey.NodeClaim, claim.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
-		logkey.InstanceType, vm.InstanceType, logkey.Pods, len(placed.Pods), logkey.Reason, vm.Reason)
+		logkey.InstanceType, vm.InstanceType, logkey.Pods, len(r.pods), logkey.Reason, vm.Reason)
 	return claim, nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -135,6 +136,9 @@ type world struct {
 	client   client.Client
 	writer   *writer
 	recorder *recorder
+	placing  sync.Mutex
+	// begun is called when it is asked whether the making of VMs has begun.
+	begun func(keys []fleet.Key)
 }
 
 // newWorld returns a controller over manifests. Nothing here depends on watches or
@@ -158,7 +162,12 @@ func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *w
 	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
 	w.Controller = provisioning.New(provisioning.Config{
 		Client: w.client, Cluster: scheduling.FromClient(w.client), State: state.NewCluster(clk, w.client, nil), Recorder: w.recorder,
-		Writer: w.writer, Approvals: pass, Clock: clk, Request: scheduling.Request{ClusterID: "test"},
+		Writer: w.writer, Approvals: pass, Clock: clk, Request: scheduling.Request{ClusterID: "test"}, Placing: &w.placing,
+		Begun: func(_ context.Context, keys ...fleet.Key) {
+			if w.begun != nil {
+				w.begun(keys)
+			}
+		},
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
 	})
 	return w
@@ -207,6 +216,26 @@ func TestClaimsNameTheirVMs(t *testing.T) {
 	// What is wanted counts: a second decision makes nothing.
 	if again, err := w.Provision(t.Context()); err != nil || len(again) != 0 {
 		t.Errorf("the second time: %v, %v", again, err)
+	}
+}
+
+// TestChangeBeforeClaims claims VMs after their changes were begun, and lets others
+// place meanwhile.
+func TestChangeBeforeClaims(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, poolOfTwo, pods(3, "1"))
+	var asked []fleet.Key
+	w.begun = func(keys []fleet.Key) {
+		asked = keys
+		if claims := w.claims(t); len(claims) != 0 {
+			t.Errorf("claims %v stand before the change", claims)
+		}
+		w.placing.Lock()
+		defer w.placing.Unlock()
+	}
+	made, err := w.Provision(t.Context())
+	if err != nil || len(made) == 0 || len(made) != len(asked) {
+		t.Errorf("made %v, asked about %v, %v", made, asked, err)
 	}
 }
 
