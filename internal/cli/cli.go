@@ -123,10 +123,11 @@ func noArgs(command *cobra.Command, args []string) error {
 	if len(args) == 0 || command.HasSubCommands() {
 		return cobra.NoArgs(command, args)
 	}
+	name := strings.TrimPrefix(command.CommandPath(), command.Root().Name()+" ")
 	if command.Flags().Lookup("filename") != nil {
-		return fmt.Errorf("%s takes no argument %q: manifests are named by -f %s", command.CommandPath(), args[0], args[0])
+		return fmt.Errorf("%s takes no argument %q: manifests are named by -f %s", name, args[0], args[0])
 	}
-	return fmt.Errorf("%s takes no argument %q", command.CommandPath(), args[0])
+	return fmt.Errorf("%s takes no argument %q", name, args[0])
 }
 
 // flagsFromEnvironment sets each flag that was not given from its twin:

@@ -139,7 +139,7 @@ func TestPauseAndResume(t *testing.T) {
 	if s := state(t, "elsewhere"); !s.Paused {
 		t.Errorf("state elsewhere is %+v", s)
 	}
-	says(t, 2, `numaform pause takes no argument "everything"`, "pause", "everything")
+	says(t, 2, `numaform: pause takes no argument "everything"`, "pause", "everything")
 	says(t, 1, `namespaces "nowhere" not found`, "pause", "-n", "nowhere")
 }
 
