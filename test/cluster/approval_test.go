@@ -58,7 +58,7 @@ func (w *world) pending(direction v1alpha1.ScaleDirection, limit time.Duration) 
 			}
 		}
 		if found == nil {
-			return "no plan waits; " + text + "; " + w.describe(ctx)
+			return "no plan waits; " + text
 		}
 		return ""
 	})

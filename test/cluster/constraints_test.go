@@ -467,7 +467,7 @@ func (w *world) nothingLeftOf(name string, vmid int, limit time.Duration) {
 		}
 		if len(left) > 0 {
 			slices.Sort(left)
-			return fmt.Sprintf("of %s is left: %s; %s", name, strings.Join(left, ", "), w.describe(ctx))
+			return fmt.Sprintf("of %s is left: %s", name, strings.Join(left, ", "))
 		}
 		return ""
 	})

@@ -175,11 +175,11 @@ func (s *scene) settled(nodes int) {
 			claim := &claims.Items[i]
 			ready := claim.StatusConditions().IsTrue(karpv1.ConditionTypeInitialized) && claim.Annotations[seed.AnnotationSeed] == seed.Removed
 			if !ready || !claim.DeletionTimestamp.IsZero() {
-				return "not settled: " + s.describe(ctx)
+				return "not settled: " + claim.Name
 			}
 		}
 		if len(claims.Items) != nodes || len(s.guestsOf(clusterID)) != nodes {
-			return fmt.Sprintf("%d VMs, want %d; %s", len(s.guestsOf(clusterID)), nodes, s.describe(ctx))
+			return fmt.Sprintf("%d nodeclaims, %d VMs, want %d", len(claims.Items), len(s.guestsOf(clusterID)), nodes)
 		}
 		entries := s.history()
 		if left := unfinished(entries); len(left) > 0 || slices.ContainsFunc(entries[len(entries)-1:], func(e audit.Entry) bool { return e.Outcome == nil }) {

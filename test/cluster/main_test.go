@@ -37,7 +37,7 @@ func runTests(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	binary = filepath.Join(dir, "numaform")
-	if out, err := exec.Command("go", "build", "-o", binary, "github.com/numaform/numaform/cmd/numaform").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-ldflags", "-s -w", "-o", binary, "github.com/numaform/numaform/cmd/numaform").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building numaform: %v\n%s", err, out)
 		return 1
 	}

@@ -91,7 +91,7 @@ func (w *world) running(app string, n int, limit time.Duration) {
 			}
 		}
 		if up != n {
-			return fmt.Sprintf("%d of %d pods run: %s", up, n, w.describe(ctx))
+			return fmt.Sprintf("%d of %d pods run", up, n)
 		}
 		return ""
 	})

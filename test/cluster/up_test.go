@@ -76,7 +76,7 @@ func (w *world) initialized(limit time.Duration) {
 		}
 		for i := range claims.Items {
 			if !claims.Items[i].StatusConditions().IsTrue(karpv1.ConditionTypeInitialized) {
-				return "not initialized: " + claims.Items[i].Name + "; " + w.describe(ctx)
+				return "not initialized: " + claims.Items[i].Name
 			}
 		}
 		return ""
@@ -187,16 +187,14 @@ func (w *world) pinsAreExclusive() {
 func (w *world) nothingIsLeft(limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
-		var left []string
 		for _, check := range []func(context.Context) ([]string, error){w.leftInCluster, w.leftInProxmox, w.leftInBackend} {
-			names, err := check(ctx)
+			left, err := check(ctx)
 			if err != nil {
 				return err.Error()
 			}
-			left = append(left, names...)
-		}
-		if len(left) > 0 {
-			return "left: " + strings.Join(left, ", ") + "; " + w.describe(ctx)
+			if len(left) > 0 {
+				return "left: " + strings.Join(left, ", ")
+			}
 		}
 		return ""
 	})
@@ -238,13 +236,15 @@ func (w *world) leftInProxmox(ctx context.Context) (left []string, err error) {
 	for name := range w.ours() {
 		left = append(left, "VM "+name)
 	}
-	proxmox := testenv.Client(w.t, w.proxmox)
-	snapshot, err := proxmox.Snapshot(ctx)
+	if len(left) > 0 {
+		return left, nil
+	}
+	snapshot, err := w.reader.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for i := range snapshot.Hosts {
-		seeds, err := proxmox.Seeds(ctx, snapshot.Hosts[i].Name)
+		seeds, err := w.reader.Seeds(ctx, snapshot.Hosts[i].Name)
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -38,7 +39,9 @@ type world struct {
 	t       *testing.T
 	plane   *testenv.Cluster
 	proxmox *pvesim.Server
-	guests  *guestsim.Guests
+	// reader reads Proxmox as the fleet's user.
+	reader *proxmox.Client
+	guests *guestsim.Guests
 	// api is an administrator's, and never reads from a cache.
 	api        client.Client
 	dir        string
@@ -85,6 +88,7 @@ func newWorld(t *testing.T, config worldConfig) *world {
 			c.Hosts = config.hosts
 		}
 	})
+	w.reader = testenv.Client(t, w.proxmox)
 	w.install(config.values)
 	w.configure()
 	return w
@@ -324,9 +328,16 @@ func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) st
 			if w.controller != nil {
 				tail = w.controller.log.tail()
 			}
-			w.t.Fatalf("not within %s: %s\n%s", limit, missing, tail)
+			w.t.Fatalf("not within %s: %s; %s\n%s", limit, missing, w.described(), tail)
 		}
 	}
+}
+
+// described is what describe says to a test that failed.
+func (w *world) described() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return w.describe(ctx)
 }
 
 // ours returns the guests in Proxmox with the fleet's marker, by name.
@@ -334,7 +345,7 @@ func (w *world) ours() map[string]topology.Guest {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	snapshot, err := testenv.Client(w.t, w.proxmox).Snapshot(ctx)
+	snapshot, err := w.reader.Snapshot(ctx)
 	if err != nil {
 		w.t.Fatal(err)
 	}
