@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -36,6 +37,8 @@ func startServer(path, dir string, args []string, ready func(context.Context) er
 func (s *server) start(dir string, args []string, attributes *syscall.SysProcAttr, ready func(context.Context) error) error {
 	s.process = exec.CommandContext(context.Background(), s.path, args...) //nolint:gosec // the servers of a test
 	s.process.Dir, s.process.Stdout, s.process.Stderr = dir, &s.said, &s.said
+	// A test has memory for its servers rather than time for their garbage.
+	s.process.Env = append(os.Environ(), "GOGC=400")
 	dieWithParent(attributes)
 	s.process.SysProcAttr = attributes
 	if err := s.process.Start(); err != nil {
