@@ -74,6 +74,10 @@ func TestMain(m *testing.M) {
 	if child := os.Getenv(childVariable); child != "" {
 		os.Exit(applyAsChild(child))
 	}
+	if err := testenv.RunAtOnce("4"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	end := servers.open()
 	code := m.Run()
 	if err := end(); err != nil {
