@@ -47,6 +47,13 @@ export CHECKPOINT_DISABLE := 1
 export GOLANGCI_LINT_CACHE := $(CURDIR)/$(TOOLS)/lint-cache
 unexport TF_CLI_CONFIG_FILE TF_CLI_ARGS TF_DATA_DIR TF_WORKSPACE TF_LOG
 
+# All is compiled as what is shipped: static, and without the names of directories. So
+# a package is compiled once for the tests, the linters and the image, in whatever
+# checkout. The race detector wants CGO_ENABLED=1.
+CGO_ENABLED ?= 0
+export CGO_ENABLED
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -trimpath)
+
 .PHONY: help
 help: ## show the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
