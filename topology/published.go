@@ -20,7 +20,7 @@ const (
 // VM's description, and reads it strictly: everybody who may write notes may write
 // this. It reports false if none is there. Its facts are marked as the agent's.
 func ParsePublished(notes string) (Machine, bool, error) {
-	text, found, err := findPublished(notes)
+	text, found, err := findBlock(notes, publishedBegin)
 	if err != nil || !found {
 		return Machine{}, found, err
 	}
@@ -38,14 +38,24 @@ func (f CollectedFile) PublishIn(notes string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, _, err := findPublished(notes); err != nil {
+	text, err := putBlock(notes, publishedBegin, block)
+	if err != nil {
 		return "", fmt.Errorf("publishing topology: %w", err)
+	}
+	return text, nil
+}
+
+// putBlock returns notes in which block stands in place of the one that begins with that
+// line, or at their end.
+func putBlock(notes, begin string, block []byte) (string, error) {
+	if _, _, err := findBlock(notes, begin); err != nil {
+		return "", err
 	}
 	var out strings.Builder
 	within, done := false, false
 	for line := range strings.Lines(notes) {
 		switch trimmed := strings.TrimSpace(line); {
-		case trimmed == publishedBegin:
+		case trimmed == begin:
 			within, done = true, true
 			out.Write(block)
 		case within && trimmed == publishedEnd:
@@ -63,15 +73,15 @@ func (f CollectedFile) PublishIn(notes string) (string, error) {
 	return out.String(), nil
 }
 
-// findPublished returns the text between the two lines.
-func findPublished(notes string) (text string, found bool, err error) {
+// findBlock returns the text between the line begin and publishedEnd.
+func findBlock(notes, begin string) (text string, found bool, err error) {
 	within := false
 	var out strings.Builder
 	for line := range strings.Lines(notes) {
 		switch trimmed := strings.TrimSpace(line); {
-		case trimmed == publishedBegin && (within || found):
-			return "", true, fmt.Errorf("the line %q stands there twice: remove one of the two topologies", publishedBegin)
-		case trimmed == publishedBegin:
+		case trimmed == begin && (within || found):
+			return "", true, fmt.Errorf("the line %q stands there twice: remove one of the two", begin)
+		case trimmed == begin:
 			within = true
 		case within && trimmed == publishedEnd:
 			within, found = false, true
@@ -80,7 +90,7 @@ func findPublished(notes string) (text string, found bool, err error) {
 		}
 	}
 	if within {
-		return "", true, fmt.Errorf("the line %q has no line %q behind it: the text is cut off; publish it again", publishedBegin, publishedEnd)
+		return "", true, fmt.Errorf("the line %q has no line %q behind it: the text is cut off; publish it again", begin, publishedEnd)
 	}
 	return out.String(), found, nil
 }

@@ -71,7 +71,7 @@ func TestParsePublishedRefuses(t *testing.T) {
 	}{
 		{name: "no notes"},
 		{name: "somebody's notes", notes: "numaform-topology is nice\n--> see <!-- numaform-topology below"},
-		{"twice", block + block, "stands there twice: remove one of the two topologies", true},
+		{"twice", block + block, "stands there twice: remove one of the two", true},
 		{"one within the other", "<!-- numaform-topology\n" + block, "stands there twice", true},
 		{"cut off", block[:len(block)/2], `has no line "-->" behind it: the text is cut off; publish it again`, true},
 		{"no JSON", "<!-- numaform-topology\nhello\n-->", "line 1: not JSON", true},

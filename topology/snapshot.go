@@ -108,6 +108,9 @@ func (h *Host) check(guests map[int]HostName) []error {
 	if absent := h.ReservedCPUs.Difference(h.cpuIDs()); len(h.CPUs) > 0 && !absent.IsEmpty() {
 		fault("reserved_cpus names CPUs %s, which do not exist: remove them", absent)
 	}
+	if err := h.checkAgent(); err != nil {
+		fault("%w", err)
+	}
 	if h.ReservedMemoryMiB < 0 {
 		fault("reserved_memory_mib is %d: want 0 or more", h.ReservedMemoryMiB)
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // RegionName names a Proxmox cluster.
@@ -80,6 +81,15 @@ type Host struct {
 	// MachineWarnings are those of the Warnings that came with the Machine, and hold until
 	// it is read again.
 	MachineWarnings []string `json:"-"`
+
+	// NotesAt is when the host's notes were last read, or asked for; zero means never.
+	NotesAt time.Time `json:"notes_at,omitzero"`
+	// Agent is what the host agent says in the host's notes, or nil if it says nothing.
+	Agent *Agent `json:"agent,omitempty"`
+	// AgentProblem says why what stands there is not known, and how to mend that.
+	AgentProblem string `json:"agent_problem,omitempty"`
+	// Contradicted says how the topology in the notes is not that of the live host.
+	Contradicted string `json:"contradicted,omitempty"`
 
 	Machine
 
