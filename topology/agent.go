@@ -186,8 +186,8 @@ func (h *Host) checkAgent() error {
 	switch {
 	case h.Agent == nil:
 		return nil
-	case h.NotesAt.IsZero():
-		return errors.New("agent is there without notes_at, when it was read")
+	case h.ReadAt.IsZero():
+		return errors.New("agent is there, but not read_at, when it was read: record again with `numaform topology -o json`")
 	default:
 		return h.Agent.check()
 	}

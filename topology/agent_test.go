@@ -157,7 +157,7 @@ func TestSnapshotKeepsTheAgent(t *testing.T) {
 	a := agent()
 	snapshot := topology.Snapshot{
 		Regions: []topology.Region{{Name: "fra", Quorate: true}},
-		Hosts:   []topology.Host{{Region: "fra", Name: "pve1", Online: true, Agent: &a, NotesAt: agentAt.Add(time.Minute), Contradicted: "CPUs"}},
+		Hosts:   []topology.Host{{Region: "fra", Name: "pve1", Online: true, Agent: &a, ReadAt: agentAt.Add(time.Minute), Contradicted: "CPUs"}},
 	}
 	text, err := snapshot.Print()
 	if err != nil {
@@ -167,7 +167,7 @@ func TestSnapshotKeepsTheAgent(t *testing.T) {
 	if diff := cmp.Diff(&snapshot, got); err != nil || diff != "" {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
-	for _, change := range [][2]string{{"enforce", "maybe"}, {"notes_at", "notes_on"}, {`"notes_at": "2026-11-22T03:01:00Z",`, ""}} {
+	for _, change := range [][2]string{{"enforce", "maybe"}, {"read_at", "read_on"}, {`"read_at": "2026-11-22T03:01:00Z",`, ""}} {
 		if _, err := topology.ParseSnapshot([]byte(strings.Replace(string(text), change[0], change[1], 1))); err == nil {
 			t.Errorf("a snapshot with %q for %q is believed", change[1], change[0])
 		}

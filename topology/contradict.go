@@ -18,26 +18,14 @@ const again = "run `numaform topology collect` on the host again"
 // siblings and caches would be wrong, and a wrong sibling gives a core away twice. It
 // returns a warning for each.
 func dropForeign(machines []Machine) ([]Machine, []string) {
-	var report, status *Machine
-	for i := range machines {
-		switch machines[i].Sources[FactCPUs] {
-		case SourceReport:
-			report = &machines[i]
-		case SourceStatus:
-			status = &machines[i]
-		}
-	}
+	report, status := living(machines)
 	var kept []Machine
 	var warnings []string
 	for _, m := range byRank(machines, FactCPUs) {
 		source := m.Sources[FactCPUs]
 		why := ""
-		switch {
-		case source == "" || source.rank() >= SourceReport.rank():
-		case report != nil:
-			why = m.contradictsReport(report)
-		case status != nil:
-			why = m.contradictsCounts(status)
+		if source != "" && source.rank() < SourceReport.rank() {
+			why = m.contradicts(report, status)
 		}
 		if why == "" {
 			kept = append(kept, m)
@@ -47,6 +35,34 @@ func dropForeign(machines []Machine) ([]Machine, []string) {
 			source.name(), why, again))
 	}
 	return kept, warnings
+}
+
+// living returns the machines that tell of the host as it is now, or nil.
+func living(machines []Machine) (report, status *Machine) {
+	for i := range machines {
+		switch machines[i].Sources[FactCPUs] {
+		case SourceReport:
+			report = &machines[i]
+		case SourceStatus:
+			status = &machines[i]
+		}
+	}
+	return report, status
+}
+
+// Contradiction says how the machine is not the one that live sources, a report and
+// counts, tell of; Merge leaves it out for that. It is empty if it may be.
+func (m *Machine) Contradiction(live ...Machine) string { return m.contradicts(living(live)) }
+
+func (m *Machine) contradicts(report, status *Machine) string {
+	switch {
+	case report != nil:
+		return m.contradictsReport(report)
+	case status != nil:
+		return m.contradictsCounts(status)
+	default:
+		return ""
+	}
 }
 
 // contradictsReport says how what is listed differs from the live CPUs. A CPU that

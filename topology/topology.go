@@ -82,14 +82,17 @@ type Host struct {
 	// it is read again.
 	MachineWarnings []string `json:"-"`
 
-	// NotesAt is when the host's notes were last read, or asked for; zero means never.
-	NotesAt time.Time `json:"notes_at,omitzero"`
+	// ReadAt is when the host was read, and what Agent says is compared with; zero means
+	// that it was not.
+	ReadAt time.Time `json:"read_at,omitzero"`
 	// Agent is what the host agent says in the host's notes, or nil if it says nothing.
 	Agent *Agent `json:"agent,omitempty"`
 	// AgentProblem says why what stands there is not known, and how to mend that.
 	AgentProblem string `json:"agent_problem,omitempty"`
 	// Contradicted says how the topology in the notes is not that of the live host.
 	Contradicted string `json:"contradicted,omitempty"`
+	// NotesAt is when the notes were read.
+	NotesAt time.Time `json:"-"`
 
 	Machine
 

@@ -121,6 +121,11 @@ func (c *checker) checkImports(file source) {
 				"or allow the path in pureImports if it is only computation", name)
 		}
 	}
+	for _, name := range file.clock {
+		if from.Pure && !file.test {
+			c.add(file.path, "pure package uses %s of package time: take the time as a parameter", name)
+		}
+	}
 }
 
 // checkLocalImport judges an import of another package of the module.

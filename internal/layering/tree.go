@@ -19,6 +19,7 @@ type source struct {
 	doc       string // the comment above the package clause
 	imports   []string
 	nested    []string // functions that nest too deep
+	clock     []string // what of package time reads a clock
 	lines     int
 	test      bool
 	generated bool
@@ -88,6 +89,7 @@ func readSource(fsys fs.FS, name string) (source, error) {
 		doc:       file.Doc.Text(),
 		imports:   imports,
 		nested:    nestedFunctions(file, MaxNesting),
+		clock:     clockReads(file),
 		lines:     strings.Count(string(content), "\n"),
 		test:      strings.HasSuffix(name, "_test.go"),
 		generated: ast.IsGenerated(file),

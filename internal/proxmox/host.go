@@ -23,8 +23,9 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 		host.Guests = listed(listing.guests)
 		return hostRead{}
 	}
+	host.ReadAt = c.now()
 	guests := c.readGuests(ctx, host, listing.guests)
-	c.mergeSources(ctx, host, found, &guests)
+	c.mergeSources(host, found, &guests, c.readNotes(ctx, host))
 	host.Warnings = append(host.Warnings, host.MachineWarnings...)
 	return hostRead{gone: guests.gone, version: found.version}
 }
@@ -34,6 +35,7 @@ func (c *Client) readGuestsOf(ctx context.Context, host *topology.Host, guests [
 	if host.Problem == "" {
 		found, err := c.readStatus(ctx, host.Name)
 		if err == nil {
+			host.ReadAt = c.now()
 			return hostRead{gone: c.readGuests(ctx, host, guests).gone, version: found.version}
 		}
 		failHost(host, err)

@@ -40,8 +40,12 @@ func simulate(t *testing.T, cfg pvesim.Config) (*pvesim.Server, proxmox.Config) 
 	return server, proxmox.Config{
 		Region: "r1", URL: server.URL(), CA: server.CertPEM(),
 		TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret,
+		Now: func() time.Time { return readAt },
 	}
 }
+
+// readAt is when tests read hosts.
+var readAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 func snapshotOf(t *testing.T, cfg proxmox.Config) *topology.Snapshot {
 	t.Helper()
@@ -119,8 +123,7 @@ func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func
 }
 
 // TestCalls bounds what one reading costs pveproxy's three workers: three calls per
-// host, one per guest and one, also of a lone host, and three at once. Nothing but
-// notes may tell siblings and caches of these hosts, so theirs are read.
+// host, one per guest and one, also of a lone host, and three at once.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	const guests = 4 // on each host
@@ -205,7 +208,7 @@ func TestReadsBack(t *testing.T) {
 	key := strings.Repeat("0a", 16)
 	cell := topology.NUMACell{GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 2048, Policy: topology.NUMABind}
 	want := topology.Host{
-		Region: "r1", Name: "pve-1", Online: true, Machine: nuc,
+		Region: "r1", Name: "pve-1", Online: true, Machine: nuc, ReadAt: readAt,
 		Guests: []topology.Guest{
 			{VMID: 100, Name: "db", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 2048, Pins: topology.CPUs(0, 4), NUMA: []topology.NUMACell{cell}, Tags: []string{"a", "b"}},
 			{VMID: 101, Name: "ct", Kind: topology.GuestContainer, Running: true, VCPUs: 1, MemoryMiB: 512},
@@ -230,7 +233,7 @@ func TestReadsBack(t *testing.T) {
 	for name, cfg := range map[string]proxmox.Config{"token": token, "root": root} {
 		snapshot := snapshotOf(t, cfg)
 		got := snapshot.Hosts[0]
-		ignored := cmpopts.IgnoreFields(topology.Host{}, "Machine")
+		ignored := cmpopts.IgnoreFields(topology.Host{}, "Machine", "NotesAt")
 		if diff := cmp.Diff(want, got, ignored, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: host (-want +got):\n%s", name, diff)
 		}

@@ -58,6 +58,8 @@ type Config struct {
 	MaxInFlight int
 	// Observe is told of every request; nil drops that.
 	Observe Observe
+	// Now tells the time; nil means time.Now.
+	Now func() time.Time
 }
 
 // Client reads one Proxmox cluster. It may be used by several goroutines.
@@ -105,6 +107,14 @@ func (c *Client) Region() topology.RegionName { return c.cfg.Region }
 
 // rootUser is the one user who may set affinity.
 const rootUser = "root@pam"
+
+// now is the time in whole seconds: what is recorded stays readable.
+func (c *Client) now() time.Time {
+	if c.cfg.Now != nil {
+		return c.cfg.Now().UTC().Truncate(time.Second)
+	}
+	return time.Now().UTC().Truncate(time.Second)
+}
 
 // CanSetAffinity reports whether Proxmox lets this client's credential set the
 // affinity of VMs, and why not.

@@ -33,10 +33,9 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 }
 
 // Snapshot reads the region, at most three calls at once (Config.MaxInFlight):
-// one for the report of each host, one per guest, templates included, and for the
-// region two, or three if it has several hosts; one more for the notes of each host
-// whose siblings or caches nothing else tells, or only a VM. So these are never more than three per
-// host, one per guest, and one. A login by password adds one an hour, and only what
+// one for the report of each host and one for its notes, one per guest, templates
+// included, and for the region two, or three if it has several hosts. So these are never
+// more than three per host, one per guest, and one. A login by password adds one an hour, and only what
 // goes wrong adds more: a host whose report cannot be read is asked for its status,
 // some failures are tried again, and guests that moved are looked for. A host that
 // cannot be read has a Problem; the error is for what no host can be used without.
@@ -57,8 +56,9 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	return snapshot, nil
 }
 
-// Refresh reads the guests and storages of some of the region's hosts again, but
-// not the hardware of hosts where that is known. It returns a new snapshot.
+// Refresh reads the guests and storages of some of the region's hosts again, and what
+// their agents say once a minute, but not the hardware of hosts where that is known. It
+// returns a new snapshot.
 func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
@@ -73,6 +73,7 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 		host.Machine = known.Machine
 		host.ReservedCPUs, host.ReservedMemoryMiB = known.ReservedCPUs, known.ReservedMemoryMiB
 		answer := c.readGuestsOf(ctx, host, listing.guests)
+		c.keepAgent(ctx, host, known)
 		host.MachineWarnings = known.MachineWarnings
 		host.Warnings = append(host.Warnings, host.MachineWarnings...)
 		return answer

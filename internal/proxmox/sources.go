@@ -1,7 +1,6 @@
 package proxmox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,22 +15,26 @@ import (
 // published, where nobody but VMs may be written.
 const publisherName = "numaform-topology"
 
-// mergeSources joins what is known of a host's hardware. Its notes are read only
-// where something is missing without them, or in doubt, or told by a VM, as more people
-// may make a VM than write notes: that is one call more.
-func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found hardware, guests *guestsRead) {
+// mergeSources joins what is known of a host's hardware. What its notes tell wins over
+// a VM, as more people may make a VM than write notes.
+func (c *Client) mergeSources(host *topology.Host, found hardware, guests *guestsRead, notes notesRead) {
 	machines := []topology.Machine{c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts}
-	published, publisher := guests.onlyPublished(host)
+	described, publisher := guests.onlyPublished(host)
 	where := fmt.Sprintf("the topology in the description of guest %d", publisher)
-	merged, warnings := topology.Merge(append(machines, published)...)
-	if publisher > 0 || merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0 {
-		if notes, ok := c.readNotes(ctx, host); ok {
-			if publisher > 0 {
-				warn(host, where+" is not used, as the host's notes have one: remove one of them")
-			}
-			where = "the topology in its notes"
-			merged, warnings = topology.Merge(append(machines, notes)...)
+	published, inNotes := notes.topology(host)
+	switch {
+	case inNotes:
+		if publisher > 0 {
+			warn(host, where+" is not used, as the host's notes have one: remove one of them")
 		}
+		where = "the topology in its notes"
+		host.Contradicted = published.Contradiction(found.report, found.counts)
+	default:
+		published = described
+	}
+	merged, warnings := topology.Merge(append(machines, published)...)
+	if notes.err != nil && (publisher > 0 || merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0) {
+		warn(host, "its notes cannot be read, so a topology that is published there is not known: "+short(notes.err))
 	}
 	host.Machine = merged
 	for _, warning := range warnings {
@@ -42,23 +45,6 @@ func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found ha
 // warn adds a warning about the host's hardware.
 func warn(host *topology.Host, text string) {
 	host.MachineWarnings = append(host.MachineWarnings, text)
-}
-
-// readNotes reads the topology that is published in a host's notes.
-func (c *Client) readNotes(ctx context.Context, host *topology.Host) (topology.Machine, bool) {
-	var config struct {
-		Description string `json:"description"`
-	}
-	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/config", host.Name), &config); err != nil {
-		warn(host, "its notes cannot be read, so a topology that is published there is not known: "+short(err))
-		return topology.Machine{}, false
-	}
-	machine, found, err := topology.ParsePublished(config.Description)
-	if err != nil {
-		warn(host, "the topology in its notes is not used: "+err.Error())
-		return topology.Machine{}, false
-	}
-	return machine, found
 }
 
 // onlyPublished returns what the host's one publisher says, and its VMID, or 0 if there

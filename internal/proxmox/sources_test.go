@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -67,6 +68,7 @@ func (s sourced) read(t *testing.T) (topology.Host, *canned) {
 	}
 	server.answer("/nodes/pve-1/config", s.notes)
 	cfg := server.config()
+	cfg.Now = func() time.Time { return readAt }
 	if s.collected != nil {
 		cfg.Machines = map[topology.HostName]topology.Machine{"pve-1": s.collected.WithSource(topology.SourceCollected)}
 	}
@@ -105,75 +107,79 @@ func TestSources(t *testing.T) {
 		siblings topology.Source
 		memory   topology.Source
 		warning  string
-		asked    int // for the notes
 	}{
-		{name: "nothing but the report", asked: 1},
+		{name: "nothing but the report"},
 		{
 			name: "notes", given: sourced{notes: notes("Rack 4\n" + block(t, exact))},
-			siblings: topology.SourceAgent, memory: topology.SourceAgent, asked: 1,
+			siblings: topology.SourceAgent, memory: topology.SourceAgent,
 		},
 		{
 			name: "the credential may not read notes", given: sourced{notes: answer{status: 403, reason: "Permission check failed (/, Sys.Audit)"}},
-			warning: "its notes cannot be read, so a topology that is published there is not known: ", asked: 1,
+			warning: "its notes cannot be read, so a topology that is published there is not known: ",
 		},
 		{
 			name: "notes that are cut off", given: sourced{notes: notes(block(t, exact)[:200])},
-			warning: `the topology in its notes is not used: the line "<!-- numaform-topology" has no line`, asked: 1,
+			warning: `the topology in its notes is not used: the line "<!-- numaform-topology" has no line`,
 		},
 		{
 			name: "notes of another machine", given: sourced{notes: notes(block(t, other))},
-			warning: "its topology: the topology in its notes is not used: it lists CPUs 0-3, but the host has 0-7", asked: 1,
+			warning: "its topology: the topology in its notes is not used: it lists CPUs 0-3, but the host has 0-7",
 		},
 		{
-			name: "a collected file needs no notes", given: sourced{collected: &exact, notes: notes(block(t, exact))},
+			name: "notes win over a collected file", given: sourced{collected: &exact, notes: notes(block(t, exact))},
+			siblings: topology.SourceAgent, memory: topology.SourceAgent,
+		},
+		{
+			name:     "a collected file needs no notes",
+			given:    sourced{collected: &exact, notes: answer{status: 403, reason: "Permission check failed (/, Sys.Audit)"}},
 			siblings: topology.SourceCollected, memory: topology.SourceCollected,
 		},
 		{
 			name: "a collected file of another machine", given: sourced{collected: &other},
-			warning: "its topology: the collected file under machines is not used: it lists CPUs 0-3, but the host has 0-7: it is of another machine, or of before a change; run `numaform topology collect`", asked: 1,
+			warning: "its topology: the collected file under machines is not used: it lists CPUs 0-3, but the host has 0-7: it is of another machine, or of before a change; run `numaform topology collect`",
 		},
 		{
 			name: "a collected file of another machine, and notes", given: sourced{collected: &other, notes: notes(block(t, exact))},
 			siblings: topology.SourceAgent, memory: topology.SourceAgent,
-			warning: "the collected file under machines is not used", asked: 1,
+			warning: "the collected file under machines is not used",
 		},
 		{
 			name: "a publisher wins over a collected file", given: sourced{collected: &exact, guests: map[int]map[string]any{900: publisher(block(t, exact))}},
-			siblings: topology.SourceAgent, memory: topology.SourceAgent, asked: 1,
+			siblings: topology.SourceAgent, memory: topology.SourceAgent,
 		},
 		{
 			name: "notes win over a publisher", given: sourced{notes: notes(block(t, exact)), guests: map[int]map[string]any{900: publisher(block(t, apart))}},
-			siblings: topology.SourceAgent, memory: topology.SourceAgent, asked: 1,
+			siblings: topology.SourceAgent, memory: topology.SourceAgent,
 			warning: "the topology in the description of guest 900 is not used, as the host's notes have one: remove one of them",
 		},
 		{
-			name: "a publisher that calls each CPU a core", given: sourced{guests: map[int]map[string]any{900: publisher(block(t, apart))}}, asked: 1,
+			name: "a publisher that calls each CPU a core", given: sourced{guests: map[int]map[string]any{900: publisher(block(t, apart))}},
 			warning: "its topology: the topology in the description of guest 900 is not used: it lists CPUs 0 as a whole core, but the host's cores have 2 threads",
 		},
 		{
 			name: "a publisher without topology", given: sourced{guests: map[int]map[string]any{900: publisher("hello")}},
-			warning: "guest 900 has no topology in its description: write there what `numaform topology collect -o notes` prints", asked: 1,
+			warning: "guest 900 has no topology in its description: write there what `numaform topology collect -o notes` prints",
 		},
 		{
 			name: "a publisher that is cut off", given: sourced{guests: map[int]map[string]any{900: publisher(block(t, exact)[:99])}},
-			warning: "the topology in the description of guest 900 is not used: ", asked: 1,
+			warning: "the topology in the description of guest 900 is not used: ",
 		},
 		{
 			name:    "two publishers",
 			given:   sourced{guests: map[int]map[string]any{900: publisher(block(t, exact)), 901: publisher(block(t, exact))}},
-			warning: "guests [900 901] all describe the host, so none is believed: keep one of them", asked: 1,
+			warning: "guests [900 901] all describe the host, so none is believed: keep one of them",
 		},
 		{
 			name:  "a guest with a disk is no publisher",
-			given: sourced{guests: map[int]map[string]any{900: with(publisher(block(t, exact)), "scsi0", "local:vm-900-disk-0")}}, asked: 1,
+			given: sourced{guests: map[int]map[string]any{900: with(publisher(block(t, exact)), "scsi0", "local:vm-900-disk-0")}},
 		},
 		{
 			name:  "a guest that runs is no publisher",
-			given: sourced{guests: map[int]map[string]any{900: publisher(block(t, exact))}, running: map[int]bool{900: true}}, asked: 1,
+			given: sourced{guests: map[int]map[string]any{900: publisher(block(t, exact))}, running: map[int]bool{900: true}},
 		},
 		{
 			name: "node-capacity", given: sourced{guests: map[int]map[string]any{800: capacity("0-1,4-5,2-3,6-7")}},
-			memory: topology.SourceCapacity, asked: 1,
+			memory: topology.SourceCapacity,
 		},
 		{
 			name: "a collected file wins over node-capacity", given: sourced{collected: &exact, guests: map[int]map[string]any{800: capacity("0-1,4-5,2-3,6-7")}},
@@ -181,19 +187,19 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "node-capacity of another machine", given: sourced{guests: map[int]map[string]any{800: capacity("0-7,32-39")}},
-			warning: "its topology: VM node-capacity is not used: it lists CPUs 0-7,32-39, but the host has 0-7", asked: 1,
+			warning: "its topology: VM node-capacity is not used: it lists CPUs 0-7,32-39, but the host has 0-7",
 		},
 		{
 			name: "node-capacity with its CPUs in another order", given: sourced{guests: map[int]map[string]any{800: capacity("0-7")}},
-			memory: topology.SourceCapacity, warning: "CPUs 2-5 are on other NUMA nodes than VM node-capacity says", asked: 1,
+			memory: topology.SourceCapacity, warning: "CPUs 2-5 are on other NUMA nodes than VM node-capacity says",
 		},
 		{
 			name: "node-capacity without CPUs", given: sourced{guests: map[int]map[string]any{800: capacity("")}},
-			warning: "guest 800 does not describe the host: it has no affinity: list the host's CPUs there, or remove the VM", asked: 1,
+			warning: "guest 800 does not describe the host: it has no affinity: list the host's CPUs there, or remove the VM",
 		},
 		{
 			name: "two node-capacity", given: sourced{guests: map[int]map[string]any{800: capacity("0-1,4-5,2-3,6-7"), 801: capacity("0-1,4-5,2-3,6-7")}},
-			memory: topology.SourceCapacity, warning: "guest 801 is a second node-capacity VM and not read", asked: 1,
+			memory: topology.SourceCapacity, warning: "guest 801 is a second node-capacity VM and not read",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -209,7 +215,7 @@ func TestSources(t *testing.T) {
 			if !strings.Contains(warnings, test.warning) || (warnings == "") != (test.warning == "") {
 				t.Errorf("warnings are %q", warnings)
 			}
-			if asked := server.asked("/nodes/pve-1/config"); asked != test.asked {
+			if asked := server.asked("/nodes/pve-1/config"); asked != 1 {
 				t.Errorf("asked for the notes %d times", asked)
 			}
 		})

@@ -1,0 +1,166 @@
+package topology
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// AgentAge is how long a host agent counts as living after it last said something. It
+// does so every five minutes.
+const AgentAge = 15 * time.Minute
+
+// AgentState is how it stands with a host's agent.
+type AgentState string
+
+// The states of a host's agent.
+const (
+	AgentLiving AgentState = "living"
+	// AgentUnread is one that cannot be judged, as the notes cannot be read.
+	AgentUnread AgentState = "unread"
+	// AgentAbsent is none, or one that never said that it lives.
+	AgentAbsent AgentState = "absent"
+	// AgentOld is one that has said nothing for longer than AgentAge.
+	AgentOld AgentState = "old"
+	// AgentClockDiffers is one that speaks from the future.
+	AgentClockDiffers AgentState = "clock differs"
+	// AgentFailing is one whose last look at its host failed.
+	AgentFailing AgentState = "failing"
+	// AgentDisagrees is one that lives, and takes something else to be so than numaform.
+	AgentDisagrees AgentState = "disagrees"
+)
+
+// AgentFault is what is wrong with a host's agent.
+type AgentFault struct {
+	State AgentState
+	// What goes on after the host's name, Mend says what to do about it.
+	What, Mend string
+	// Blocks is set if VMs that are planned on the host now would not be pinned.
+	Blocks bool
+	// VMID is that of the one VM that it is about, or 0.
+	VMID int
+}
+
+// AgentState returns how it stands with the agent for VMs of that cluster, at that time.
+func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
+	if faults := h.AgentFaults(clusterID, now); len(faults) > 0 {
+		return faults[0].State
+	}
+	return AgentLiving
+}
+
+// AgentFaults returns all that is wrong with the agent for VMs of that cluster, at that
+// time: the host's ReadAt, mostly. What blocks comes first.
+func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
+	if fault := h.silence(now); fault != nil {
+		return []AgentFault{*fault}
+	}
+	var faults []AgentFault
+	add := func(state AgentState, blocks bool, what, mend string) {
+		if what != "" {
+			faults = append(faults, AgentFault{State: state, What: what, Mend: mend, Blocks: blocks})
+		}
+	}
+	if h.Agent.Problem != "" {
+		add(AgentFailing, true, "has a numaform-agent whose last look at the host failed: "+h.Agent.Problem, "journalctl -u numaform-agent on the host tells more")
+	}
+	if !slices.Contains(h.Agent.Clusters, clusterID) {
+		add(AgentDisagrees, true, fmt.Sprintf("has a numaform-agent that pins VMs of %s, not of clusterID %s", clusters(h.Agent.Clusters), clusterID),
+			fmt.Sprintf("add %s to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent", clusterID))
+	}
+	if refused := h.Agent.ReservedCPUs.Intersection(h.OnlineCPUs()).Difference(h.ReservedCPUs); !refused.IsEmpty() {
+		add(AgentDisagrees, true, fmt.Sprintf("has a numaform-agent that pins nobody to CPUs %s, but numaform would plan VMs there", refused),
+			"reserve them in topology_file too, or take them out of reserved_cpus in /etc/numaform-agent.yaml there")
+	}
+	if h.Contradicted != "" {
+		add(AgentDisagrees, false, "has a numaform-agent whose topology is not used: "+h.Contradicted,
+			"systemctl start numaform-agent-publish on the host, then read it again")
+	}
+	return append(faults, h.refusals(clusterID)...)
+}
+
+// silence says why nothing that the agent says counts, or nil.
+func (h *Host) silence(now time.Time) *AgentFault {
+	const look = "systemctl status numaform-agent numaform-agent-publish.timer on the host tells why"
+	switch {
+	case h.AgentProblem != "":
+		return &AgentFault{State: AgentUnread, Blocks: true, What: "tells nothing of a living numaform-agent", Mend: h.AgentProblem}
+	case h.Agent == nil:
+		return &AgentFault{
+			State: AgentAbsent, Blocks: true, What: "has no numaform-agent that says it lives",
+			Mend: "install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish",
+		}
+	}
+	switch age := now.Sub(h.Agent.At); {
+	case age > AgentAge:
+		return &AgentFault{State: AgentOld, Blocks: true, What: fmt.Sprintf("has a numaform-agent that has said nothing for %s, since %s",
+			spell(age), h.Agent.At.Format(time.RFC3339)), Mend: look}
+	case age < -AgentAge:
+		return &AgentFault{
+			State: AgentClockDiffers, Blocks: true, What: fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", spell(-age)),
+			Mend: "set the clocks of both (timedatectl, chronyc tracking)",
+		}
+	}
+	return nil
+}
+
+// refusals are the running VMs of the cluster that the agent does not pin as they declare.
+func (h *Host) refusals(clusterID string) []AgentFault {
+	var faults []AgentFault
+	for _, vmid := range slices.Sorted(maps.Keys(h.Agent.Refused)) {
+		i := slices.IndexFunc(h.Guests, func(g Guest) bool { return g.VMID == vmid })
+		if i < 0 || h.Guests[i].ClusterID != clusterID {
+			continue
+		}
+		reason := h.Agent.Refused[vmid]
+		what := fmt.Sprintf("has a numaform-agent that refuses to pin VM %d %s as it declares: %s", vmid, h.Guests[i].Name, reason)
+		if pins := h.Agent.Pinned[vmid]; len(pins) > 0 {
+			what += fmt.Sprintf("; it stays on CPUs %s", pins)
+		}
+		faults = append(faults, AgentFault{State: AgentDisagrees, What: what, VMID: vmid, Mend: refusalMend(reason)})
+	}
+	return faults
+}
+
+// refusalMend says what to do about a VM that is refused for that reason.
+func refusalMend(reason string) string {
+	switch reason {
+	case "foreign_cluster":
+		return "add the clusterID to clusters in /etc/numaform-agent.yaml there"
+	case "reserved_cpu":
+		return "reserve these CPUs in topology_file too, and replace the VM"
+	case "ceiling":
+		return "raise max_pinned_percent in /etc/numaform-agent.yaml there, or reserve CPUs in topology_file, so that fewer are planned"
+	case "key_twice":
+		return "remove the marker from the description of the clone"
+	case "vcpus_differ":
+		return "start the VM again through numaform, by replacing it: it runs with other cores than its file says"
+	}
+	return "numaform-agent status on the host tells more; docs/agent.md has the reasons"
+}
+
+func clusters(ids []string) string {
+	switch len(ids) {
+	case 0:
+		return "no cluster"
+	case 1:
+		return "clusterID " + ids[0]
+	default:
+		return "clusterIDs " + strings.Join(ids, ", ")
+	}
+}
+
+// spell writes a duration for a person: 47m, 3h, 2d.
+func spell(age time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case age < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(age.Minutes()))
+	case age < 2*day:
+		return fmt.Sprintf("%dh", int(age.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(age/day))
+	}
+}
