@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/topology"
 )
@@ -30,7 +31,8 @@ type options struct {
 	listen, hosts, name, template, password, certOut, version string
 	tokens                                                    []string
 	cloneDelay, startDelay                                    time.Duration
-	agents                                                    bool
+	guestAgents                                               bool
+	agents                                                    []string
 }
 
 func newCommand() *cobra.Command {
@@ -54,7 +56,8 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&o.version, "version", "9.0", "Proxmox VE version, 8.x or 9.x")
 	flags.DurationVar(&o.cloneDelay, "clone-delay", 0, "how long a clone takes")
 	flags.DurationVar(&o.startDelay, "start-delay", 0, "how long a start takes")
-	flags.BoolVar(&o.agents, "guest-agents", false, "running VMs answer through their guest agent")
+	flags.StringSliceVar(&o.agents, "agents", nil, "numaform-agent runs on all hosts and lets the VMs of these clusterIDs be pinned (comma-separated)")
+	flags.BoolVar(&o.guestAgents, "guest-agents", false, "running VMs answer through their guest agent")
 	if err := cmd.MarkFlagRequired("hosts"); err != nil {
 		panic(err)
 	}
@@ -97,7 +100,7 @@ func (o *options) config() (pvesim.Config, error) {
 		return pvesim.Config{}, err
 	}
 	cfg := pvesim.Config{
-		Name: o.name, Version: o.version, Hosts: hosts, RootPassword: o.password, GuestAgents: o.agents,
+		Name: o.name, Version: o.version, Hosts: hosts, RootPassword: o.password, GuestAgents: o.guestAgents,
 		Delays: pvesim.Delays{Clone: o.cloneDelay, Start: o.startDelay},
 	}
 	for _, text := range o.tokens {
@@ -106,6 +109,9 @@ func (o *options) config() (pvesim.Config, error) {
 			return pvesim.Config{}, fmt.Errorf("reading token %q: want user@realm!id=secret", id)
 		}
 		cfg = cfg.WithToken(id, secret)
+	}
+	if len(o.agents) > 0 {
+		cfg = cfg.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: o.agents}, Isolation: "enforce"})
 	}
 	return cfg, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ func TestServesUntilCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	talk := &output{}
 	cmd := newCommand()
-	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--hosts", dir, "--cert-out", cert, "--token", "me@pve!x=abc"})
+	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--hosts", dir, "--cert-out", cert, "--token", "me@pve!x=abc", "--agents", "quickstart"})
 	cmd.SetErr(talk)
 	done := make(chan error, 1)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
@@ -56,7 +57,7 @@ func TestServesUntilCanceled(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}}
-	for path, want := range map[string]int{"nodes/pve-a/status": 200, "nodes/other/status": 200, "nodes/pve-b/status": 500} {
+	for path, want := range map[string]int{"nodes/pve-a/status": 200, "nodes/other/status": 200, "nodes/other/config": 200, "nodes/pve-b/status": 500} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"api2/json/"+path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -66,9 +67,13 @@ func TestServesUntilCanceled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if resp.StatusCode != want {
-			t.Errorf("%s: %s, want %d", path, resp.Status, want)
+		if resp.StatusCode != want || err != nil {
+			t.Errorf("%s: %s (%v), want %d", path, resp.Status, err, want)
+		}
+		if strings.HasSuffix(path, "config") && !strings.Contains(string(body), `\"clusters\":[\"quickstart\"]`) {
+			t.Errorf("no agent publishes in the notes: %s", body)
 		}
 	}
 	if !strings.Contains(talk.String(), "token:       me@pve!x=abc\n") {
@@ -114,6 +119,7 @@ func TestRefuses(t *testing.T) {
 		{"empty directory", []string{"--hosts", t.TempDir()}, "no *.json file there: put one per host"},
 		{"broken file", []string{"--hosts", broken}, "pve-a.json"},
 		{"token without secret", []string{"--hosts", hosts, "--token", "me@pve!x"}, "want user@realm!id=secret"},
+		{"agents of no cluster", []string{"--hosts", hosts, "--agents", "No Cluster"}, "clusters of a host agent"},
 		{"unknown version", []string{"--hosts", hosts, "--version", "7.4"}, "want 8.x or 9.x"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -42,6 +42,9 @@ type Config struct {
 	// GuestAgents makes running VMs answer through their guest agent; see
 	// Server.SetGuestAgents.
 	GuestAgents bool
+	// HostAgents are the hosts on which numaform-agent runs. None by default: a plain
+	// Proxmox has none.
+	HostAgents map[topology.HostName]HostAgent
 	// OnPower is told of each guest that started, stopped or went, after that
 	// happened and before its task ends, for one guest in order. It must not block.
 	OnPower func(PowerEvent)
@@ -114,6 +117,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.LockTimeout == 0 {
 		c.LockTimeout = 10 * time.Second
+	}
+	if err := c.checkHostAgents(); err != nil {
+		return c, err
 	}
 	c.Delays = c.Delays.withDefaults()
 	if len(c.Tokens) == 0 {

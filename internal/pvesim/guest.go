@@ -116,6 +116,7 @@ func (s *Server) putForeign(f Foreign) (event *PowerEvent, err error) {
 	}
 	if old := c.guests[f.VMID]; old != nil {
 		delete(old.host.guests, f.VMID)
+		old.host.look()
 	}
 	if f.Kind == "" {
 		f.Kind = topology.GuestVM
@@ -165,6 +166,7 @@ func (c *cluster) remove(id int) {
 		delete(c.guests, id)
 		c.sorted.Store(nil)
 		c.pools.move(id, "")
+		g.host.look()
 	}
 }
 
@@ -173,8 +175,14 @@ func (c *cluster) run(g *guest) {
 	g.running = true
 	g.started = c.cfg.Clock.Now()
 	g.live = maps.Clone(g.conf)
-	g.pid = 1000 + g.id
+	g.pid = c.newPID()
 	g.changed()
+}
+
+// newPID returns the id of a process that starts.
+func (c *cluster) newPID() int {
+	c.lastPID++
+	return 1000 + c.lastPID
 }
 
 // halt ends the guest's process.
@@ -210,8 +218,12 @@ func (h *host) vmids(kind topology.GuestKind) []int {
 	return ids
 }
 
-// changed drops what was rendered of the guest. Call it after each change.
-func (g *guest) changed() { g.resource, g.digest = nil, "" }
+// changed drops what was rendered of the guest, and its host's agent looks. Call it
+// after each change.
+func (g *guest) changed() {
+	g.resource, g.digest = nil, ""
+	g.host.look()
+}
 
 // isTemplate reports whether the guest is a template.
 func (g *guest) isTemplate() bool { return g.conf["template"] == "1" }

@@ -97,8 +97,12 @@ func (r *request) migrateWork(ctx context.Context, t *task) error {
 		return e
 	}
 	delete(g.host.guests, g.id)
+	g.host.look()
 	g.host = to
 	to.guests[g.id] = g
+	if g.running {
+		g.pid = c.newPID()
+	}
 	g.changed()
 	return nil
 }

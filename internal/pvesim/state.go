@@ -26,6 +26,7 @@ type cluster struct {
 	commands   commands
 	deaf       map[int]bool // VMIDs of guests that do not shut down when asked
 	generation int          // counts changes of guests, for their MAC addresses
+	lastPID    int
 	locks      map[int]*guestLock
 
 	pools *poolSet // has a lock of its own, for it is asked with and without mu
@@ -42,6 +43,7 @@ type host struct {
 	maintenance bool
 	notes       string
 	guests      map[int]*guest
+	agent       *hostAgent // nil where none is installed
 }
 
 // storage is a storage of one host, or of all that share it.
@@ -104,7 +106,7 @@ func (c *cluster) addHost(id int, from *topology.Host) error {
 			}
 		}
 	}
-	return nil
+	return c.startAgent(h)
 }
 
 func storageKey(host, name string, shared bool) string {
