@@ -38,7 +38,7 @@ func run() error {
 	}
 	return demo.RunCluster(ctx, demo.ClusterConfig{
 		Config: demo.Config{
-			Example: examples.Quickstart(), Region: "homelab", Template: "debian-13-k8s",
+			Example: examples.Quickstart(), Region: "homelab", Template: "debian-13-k8s", Clusters: []string{"quickstart"},
 			Dir: dir, PluginDir: os.Getenv("NUMAFORM_ENGINE_PLUGIN_DIR"),
 			Environ: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr,
 		},

@@ -27,7 +27,7 @@ func run() error {
 		return err
 	}
 	return demo.Run(ctx, demo.Config{
-		Example: examples.Quickstart(), Region: "homelab", Template: "debian-13-k8s",
+		Example: examples.Quickstart(), Region: "homelab", Template: "debian-13-k8s", Clusters: []string{"quickstart"},
 		Dir: dir, PluginDir: os.Getenv("NUMAFORM_ENGINE_PLUGIN_DIR"),
 		Environ: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr,
 	})

@@ -182,7 +182,12 @@ func (w *world) join(ctx context.Context) error {
 	if err := printNodes(w.Stdout, nodes); err != nil {
 		return err
 	}
-	return exclusive(nodes)
+	if err := exclusive(nodes); err != nil {
+		return err
+	}
+	fmt.Fprintln(w.Stdout, "\nnumaform-agent on each host holds every vCPU to one of these CPUs, and keeps all others off. numaform has an API\n"+
+		"token for Proxmox, and no password of root's.")
+	return nil
 }
 
 // empty takes the pods away, and waits for the plan that somebody is to approve.

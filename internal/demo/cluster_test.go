@@ -17,7 +17,7 @@ func TestRunCluster(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	err := demo.RunCluster(t.Context(), demo.ClusterConfig{
 		Config: demo.Config{
-			Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template,
+			Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template, Clusters: []string{"quickstart"},
 			Dir: t.TempDir(), PluginDir: testenv.PluginDir(t), Environ: append(testenv.CleanEnv(), "NUMAFORM_ENGINE_BINARY="+testenv.Engine(t)),
 			Stdout: &stdout, Stderr: &stderr,
 		},
@@ -34,7 +34,7 @@ func TestRunCluster(t *testing.T) {
 		{"A Kubernetes control plane", []string{"pve-1", "pve-2", "pve-3"}},
 		{"A class of nodes", []string{"kind: ProxmoxNodeClass", "scale-down: manual", "Ready, with hosts homelab/pve-1"}},
 		{"15 pods appear", []string{"Pending"}},
-		{"VMs are placed", []string{"pinned-2000", "Ready", "pve-1", "pve-2", "pve-3"}},
+		{"VMs are placed", []string{"pinned-2000", "Ready", "holds every vCPU", "pve-1", "pve-2", "pve-3"}},
 		{"The pods go", []string{"$ numaform plans", "pinned-down-", "Pending", "to delete on homelab/pve-"}},
 		{"What exactly", []string{"scale-down of NodePool pinned is manual", "Plan: 0 to add, 0 to change, 1 to destroy", " lines\n"}},
 		{"bob may look", []string{"$ numaform approve pinned-down-"}},

@@ -18,8 +18,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/statesim"
+	"github.com/numaform/numaform/topology"
 )
 
 // show is a stage with a state server and a git remote.
@@ -135,7 +138,33 @@ func (s *show) apply(ctx context.Context) error {
 				guest.Config["cores"], guest.Config["memory"], guest.Config["numa0"])
 		}
 	}
+	return s.pinned()
+}
+
+// pinned tells which vCPU is held to which CPU, and fails unless it is as declared.
+func (s *Stage) pinned() error {
+	s.say("What numaform-agent made of it on the hosts: nobody logged in as root")
+	for _, guest := range s.Sim.Guests() {
+		pins, err := s.pins(&guest)
+		if err != nil {
+			return err
+		}
+		if len(pins) > 0 {
+			fmt.Fprintf(s.Stdout, "  %s %d %-14s vCPUs 0-%d on CPUs %s\n", guest.Host, guest.VMID, guest.Config["name"], len(pins)-1, pins)
+		}
+	}
 	return nil
+}
+
+// pins returns the CPU of each vCPU of a guest that declares pins, and fails unless they
+// are in effect.
+func (s *Stage) pins(guest *pvesim.GuestState) (topology.Pins, error) {
+	marker, _ := fleet.ParseMarker(guest.Config["description"])
+	threads, _ := s.Sim.Threads(guest.VMID)
+	if len(marker.Pins) > 0 && !slices.Equal(marker.Pins, threads.Pins()) {
+		return nil, fmt.Errorf("vm %s declares the CPUs %v and its vCPUs run on %v", guest.Config["name"], marker.Pins, threads.VCPUs)
+	}
+	return marker.Pins, nil
 }
 
 func (s *show) committed(ctx context.Context) error {

@@ -15,7 +15,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	err := demo.Run(t.Context(), demo.Config{
-		Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template,
+		Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template, Clusters: []string{"quickstart"},
 		Dir: t.TempDir(), PluginDir: testenv.PluginDir(t), Environ: append(testenv.CleanEnv(), "NUMAFORM_ENGINE_BINARY="+testenv.Engine(t)),
 		Stdout: &stdout, Stderr: &stderr,
 	})
@@ -32,6 +32,7 @@ func TestRun(t *testing.T) {
 		{"An operator's rule denies it", []string{"freeze-pinned", "denied", "pool pinned is frozen"}},
 		{"The rule is lifted", []string{"$ numaform apply", "CPUs of homelab/pve-", "allowed"}},
 		{"What Proxmox has now", []string{"workers-2", "pinned-2", "hostnodes="}},
+		{"What numaform-agent made of it", []string{"pinned-2", "vCPUs 0-"}},
 		{"What is left of it", []string{"commit ", "Numaform-Plan: ", "Numaform-Verdict: ", "Notes (numaform)", "node-pinned-2", "state /numaform-quickstart-homelab-pve-1-"}},
 		{"The same question again", []string{"40 asked, 40 placed, 0 refused", "none", "no change"}},
 		{"Somebody deletes node-workers-2", []string{"denied", "still runs pods"}},

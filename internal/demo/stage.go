@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/topology"
@@ -24,6 +25,9 @@ type Config struct {
 	// Region and Template are those that the example names.
 	Region   topology.RegionName
 	Template string
+	// Clusters are the clusterIDs whose VMs numaform-agent pins on the example's hosts.
+	// It keeps all other guests off their CPUs. None means that it does not run there.
+	Clusters []string
 	// Dir is an empty directory to work in.
 	Dir string
 	// PluginDir is a filesystem mirror with the provider.
@@ -78,6 +82,9 @@ func (s *Stage) simulate() error {
 	simulated := pvesim.Config{Hosts: hosts, Delays: pvesim.Delays{
 		Clone: 300 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Destroy: 50 * time.Millisecond,
 	}}
+	if len(s.Clusters) > 0 {
+		simulated = simulated.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: s.Clusters}, Isolation: "enforce"})
+	}
 	if s.Change != nil {
 		s.Change(&simulated)
 	}

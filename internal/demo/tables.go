@@ -27,7 +27,7 @@ type nodeRow struct {
 	name, host, size string
 	ready            string
 	// cores are the VM's, numa the host's NUMA nodes that its memory is bound to, pins
-	// the host's CPUs that are its own.
+	// the host's CPUs that its vCPUs are held to.
 	cores, numa string
 	pins        cpuset.CPUSet
 	pods        int
@@ -76,6 +76,11 @@ func (w *world) nodes(ctx context.Context) (rows []nodeRow, missing string, err 
 		}
 		row := rowOf(node, &guest)
 		row.pods = on[node.Name]
+		pins, err := w.pins(&guest)
+		if err != nil {
+			return nil, "", err
+		}
+		row.pins = cpuset.New(pins...)
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b nodeRow) int { return strings.Compare(a.host+" "+a.name, b.host+" "+b.name) })
@@ -93,8 +98,6 @@ func rowOf(node *corev1.Node, guest *pvesim.GuestState) nodeRow {
 			row.ready = "Ready"
 		}
 	}
-	marker, _ := fleet.ParseMarker(guest.Config["description"])
-	row.pins = cpuset.New(marker.Pins...)
 	var numa []string
 	for _, key := range slices.Sorted(maps.Keys(guest.Config)) {
 		if bound := hostNodes.FindStringSubmatch(guest.Config[key]); bound != nil && strings.HasPrefix(key, "numa") {

@@ -173,6 +173,18 @@ type Threads struct {
 	Refused *claim.Refusal
 }
 
+// Pins returns the CPU of vCPU 0, 1, 2, … if each is held to one, or nil.
+func (t Threads) Pins() []int {
+	var pins []int
+	for _, cpus := range t.VCPUs {
+		if cpus.Size() != 1 {
+			return nil
+		}
+		pins = append(pins, cpus.List()...)
+	}
+	return pins
+}
+
 // Threads returns those of a guest, and reports false if it does not run.
 func (s *Server) Threads(vmid int) (Threads, bool) {
 	s.state.mu.RLock()

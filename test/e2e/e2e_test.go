@@ -28,7 +28,7 @@ import (
 func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 	t.Helper()
 	return open(t, demo.Config{
-		Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template,
+		Example: examples.Quickstart(), Region: testenv.Region, Template: testenv.Template, Clusters: []string{"quickstart", "rival"},
 		Change: func(config *pvesim.Config) {
 			for _, change := range change {
 				change(config)
