@@ -51,7 +51,8 @@ func compare(t *testing.T, stage *demo.Stage) {
 			continue
 		}
 		delete(guests, int(vm.VMID))
-		compareVM(t, vm, guest)
+		threads, _ := stage.Sim.Threads(int(vm.VMID))
+		compareVM(t, vm, guest, threads)
 		if vm.Policy.Pinned() {
 			pinned++
 		}
@@ -68,7 +69,7 @@ func compare(t *testing.T, stage *demo.Stage) {
 }
 
 // compareVM compares the running values of a guest with what its file says.
-func compareVM(t *testing.T, vm fleet.VM, guest pvesim.GuestState) {
+func compareVM(t *testing.T, vm fleet.VM, guest pvesim.GuestState, threads pvesim.Threads) {
 	t.Helper()
 	if !guest.Running || guest.Host != string(vm.Host.Host) || guest.Runtime["name"] != vm.Name {
 		t.Errorf("vm %s: running %t on %s as %q", vm.Name, guest.Running, guest.Host, guest.Runtime["name"])
@@ -86,6 +87,9 @@ func compareVM(t *testing.T, vm fleet.VM, guest pvesim.GuestState) {
 	}
 	if vm.PinWith == fleet.PinWithHostAgent && !slices.Equal(marker.Pins, vm.VCPUPins) {
 		t.Errorf("vm %s: pins %v in the description, want %v", vm.Name, marker.Pins, vm.VCPUPins)
+	}
+	if vm.PinWith == fleet.PinWithHostAgent && !slices.Equal(threads.Pins(), vm.VCPUPins) {
+		t.Errorf("vm %s: its vCPUs run on %v, want %v", vm.Name, threads.VCPUs, vm.VCPUPins)
 	}
 	for i, cell := range vm.Cells {
 		got, err := topology.ParseNUMA(guest.Runtime["numa"+strconv.Itoa(i)])

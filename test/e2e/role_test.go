@@ -17,7 +17,7 @@ var (
 )
 
 // TestReadmeRoles runs a whole cycle with exactly the privileges that the README
-// gives, on both Proxmox versions.
+// gives, on both Proxmox versions. Pins are in effect without root's password.
 func TestReadmeRoles(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
@@ -40,6 +40,9 @@ func TestReadmeRoles(t *testing.T) {
 					t.Fatalf("README.md has %d roles and %d acls, want 4 and 5", len(config.Roles), len(config.ACL))
 				}
 			})
+			if version == "9.0" { // so that several hosts have pins
+				edit(t, stage, "manifests/nodepools.yaml", `policy: Shared, overcommit: "2"`, "policy: Dedicated, pinWith: HostAgent")
+			}
 			run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 			compare(t, stage)
 			out := run(t, stage, cli.ExitOK, "topology")
@@ -47,6 +50,10 @@ func TestReadmeRoles(t *testing.T) {
 				t.Errorf("a privilege is missing:\n%s", out)
 			}
 			run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2000).Name, "-f", stage.Manifests(), "--auto-approve")
+			if version == "9.0" {
+				hostAgents(t, stage)
+			}
+			onlyTheToken(t, stage)
 		})
 	}
 }

@@ -1,0 +1,173 @@
+package e2e_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/topology"
+)
+
+// hostAgents looks at what the agents of the hosts make of a fleet that was applied:
+// pins, a change of them, a refusal, and what is left after a removal.
+func hostAgents(t *testing.T, stage *demo.Stage) {
+	t.Helper()
+	other := stranger("pve-2")
+	other.VMID = 150
+	if err := stage.Sim.PutGuest(other); err != nil {
+		t.Fatal(err)
+	}
+	pinned := pinnedVMs(t, stage)
+	asPlanned(t, stage, pinned)
+	one := pinned[0]
+	before, _ := stage.Sim.Threads(int(one.VMID))
+	repin(t, stage, one)
+	if vm := drift(t, stage, cli.ExitChanges)[int(one.VMID)]; !vm.Repairable || !slices.Equal(vm.attributes(), []string{"description"}) {
+		t.Errorf("pins that somebody changed: %+v", vm)
+	}
+	run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests(), "--repair", "--auto-approve")
+	asPlanned(t, stage, pinned)
+	if after, _ := stage.Sim.Threads(int(one.VMID)); after.PID != before.PID || !after.Started.Equal(before.Started) {
+		t.Errorf("vm %s was restarted: process %d of %s, before %d of %s", one.Name, after.PID, after.Started, before.PID, before.Started)
+	}
+	refused(t, stage, one)
+	run(t, stage, cli.ExitOK, "remove", one.Name, "-f", stage.Manifests(), "--auto-approve")
+	if _, exists := stage.Sim.Threads(int(one.VMID)); exists {
+		t.Errorf("vm %s runs after its removal", one.Name)
+	}
+	asPlanned(t, stage, pinned[1:])
+	if taken := takenOn(stage, one.Host.Host).Intersection(topology.CPUs(one.VCPUPins...)); !taken.IsEmpty() {
+		t.Errorf("CPUs %s of %s still belong to somebody", taken, one.Host)
+	}
+}
+
+// pinnedVMs returns the VMs that the host agent is to pin.
+func pinnedVMs(t *testing.T, stage *demo.Stage) []fleet.VM {
+	t.Helper()
+	desired, _ := readFleet(t, stage.Fleet())
+	pinned := slices.DeleteFunc(desired.VMs, func(vm fleet.VM) bool { return vm.PinWith != fleet.PinWithHostAgent })
+	hosts := map[topology.HostID]bool{}
+	for _, vm := range pinned {
+		hosts[vm.Host] = true
+	}
+	if len(pinned) < 3 || len(hosts) < 2 {
+		t.Fatalf("%d pinned VMs on %d hosts: the test proves nothing", len(pinned), len(hosts))
+	}
+	return pinned
+}
+
+// asPlanned wants vCPUs on their CPUs, all other guests off them, and no affinity.
+func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
+	t.Helper()
+	wanted := map[int][]int{}
+	for _, vm := range pinned {
+		wanted[int(vm.VMID)] = vm.VCPUPins
+	}
+	for _, guest := range stage.Sim.Guests() {
+		threads, runs := stage.Sim.Threads(guest.VMID)
+		if affinity := guest.Config["affinity"]; affinity != "" {
+			t.Errorf("guest %d has the affinity %s, which takes root", guest.VMID, affinity)
+		}
+		if want := wanted[guest.VMID]; want != nil && !slices.Equal(threads.Pins(), want) {
+			t.Errorf("guest %d: vCPUs run on %v, want %v; refused: %+v", guest.VMID, threads.VCPUs, want, threads.Refused)
+		} else if want == nil && runs && !threads.Others.Intersection(takenOn(stage, topology.HostName(guest.Host))).IsEmpty() {
+			t.Errorf("guest %d may run on %s, where others are pinned", guest.VMID, threads.Others)
+		}
+	}
+}
+
+// takenOn returns the CPUs of a host that vCPUs are held to.
+func takenOn(stage *demo.Stage, host topology.HostName) topology.CPUSet {
+	taken := topology.CPUSet{}
+	for _, guest := range stage.Sim.Guests() {
+		if threads, runs := stage.Sim.Threads(guest.VMID); runs && guest.Host == string(host) {
+			taken = taken.Union(topology.CPUs(threads.Pins()...))
+		}
+	}
+	return taken
+}
+
+// repin turns the pins of a running VM around, with nothing but the token. They are in
+// effect at once.
+func repin(t *testing.T, stage *demo.Stage, vm fleet.VM) {
+	t.Helper()
+	guest, _ := stage.Sim.Guest(int(vm.VMID))
+	marker, ok := fleet.ParseMarker(guest.Config["description"])
+	if !ok {
+		t.Fatalf("vm %s has no marker", vm.Name)
+	}
+	turned := marker
+	turned.Pins = slices.Clone(marker.Pins)
+	slices.Reverse(turned.Pins)
+	describe(t, stage, guest, strings.Replace(guest.Config["description"], marker.String(), turned.String(), 1))
+	if threads, _ := stage.Sim.Threads(guest.VMID); !slices.Equal(threads.Pins(), turned.Pins) {
+		t.Errorf("vm %s declares %v, and its vCPUs run on %v", vm.Name, turned.Pins, threads.VCPUs)
+	}
+}
+
+// describe writes a guest's description as whoever has the token.
+func describe(t *testing.T, stage *demo.Stage, guest pvesim.GuestState, text string) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(stage.Sim.CertPEM())
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}}
+	defer client.CloseIdleConnections()
+	path := fmt.Sprintf("%s/api2/json/nodes/%s/qemu/%d/config", stage.Sim.URL(), guest.Host, guest.VMID)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, path, strings.NewReader(url.Values{"description": {text}}.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultToken+"="+pvesim.DefaultTokenSecret)
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		t.Fatalf("PUT %s: %s", path, answer.Status)
+	}
+}
+
+// refused lowers what may be pinned on a VM's host, looks at who says so, and takes it
+// back: pins are in effect again.
+func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
+	t.Helper()
+	agent := pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: 1}, Isolation: "enforce"}
+	host := string(vm.Host.Host)
+	if err := stage.Sim.SetHostAgent(host, agent); err != nil {
+		t.Fatal(err)
+	}
+	threads, _ := stage.Sim.Threads(int(vm.VMID))
+	if threads.Pins() != nil || threads.Refused == nil || threads.Refused.Reason != claim.ReasonCeiling {
+		t.Errorf("vm %s is over the ceiling and runs on %v: %+v", vm.Name, threads.VCPUs, threads.Refused)
+	}
+	agent.MaxPercent = 90
+	if err := stage.Sim.SetHostAgent(host, agent); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onlyTheToken wants that nobody logged in, and that all calls were the token's.
+func onlyTheToken(t *testing.T, stage *demo.Stage) {
+	t.Helper()
+	calls := stage.Sim.Calls()
+	for _, call := range calls {
+		if call.User != pvesim.DefaultToken || call.Path == "/access/ticket" {
+			t.Errorf("%s %s by %q", call.Method, call.Path, call.User)
+		}
+	}
+	if len(calls) == 0 {
+		t.Error("no calls: the test proves nothing")
+	}
+}
