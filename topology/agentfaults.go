@@ -52,7 +52,8 @@ func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 }
 
 // AgentFaults returns all that is wrong with the agent for VMs of that cluster, at that
-// time: the host's ReadAt, mostly. What blocks comes first.
+// time: the host's ReadAt, mostly. What blocks comes first. Where no cluster is named,
+// any will do.
 func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	if fault := h.silence(now); fault != nil {
 		return []AgentFault{*fault}
@@ -66,7 +67,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	if h.Agent.Problem != "" {
 		add(AgentFailing, true, "has a numaform-agent whose last look at the host failed: "+h.Agent.Problem, "journalctl -u numaform-agent on the host tells more")
 	}
-	if !slices.Contains(h.Agent.Clusters, clusterID) {
+	if clusterID != "" && !slices.Contains(h.Agent.Clusters, clusterID) {
 		add(AgentDisagrees, true, fmt.Sprintf("has a numaform-agent that pins VMs of %s, not of clusterID %s", clusters(h.Agent.Clusters), clusterID),
 			fmt.Sprintf("add %s to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent", clusterID))
 	}
@@ -96,10 +97,10 @@ func (h *Host) silence(now time.Time) *AgentFault {
 	switch age := now.Sub(h.Agent.At); {
 	case age > AgentAge:
 		return &AgentFault{State: AgentOld, Blocks: true, What: fmt.Sprintf("has a numaform-agent that has said nothing for %s, since %s",
-			spell(age), h.Agent.At.Format(time.RFC3339)), Mend: look}
+			Age(age), h.Agent.At.Format(time.RFC3339)), Mend: look}
 	case age < -AgentAge:
 		return &AgentFault{
-			State: AgentClockDiffers, Blocks: true, What: fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", spell(-age)),
+			State: AgentClockDiffers, Blocks: true, What: fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", Age(-age)),
 			Mend: "set the clocks of both (timedatectl, chronyc tracking)",
 		}
 	}
@@ -111,7 +112,7 @@ func (h *Host) refusals(clusterID string) []AgentFault {
 	var faults []AgentFault
 	for _, vmid := range slices.Sorted(maps.Keys(h.Agent.Refused)) {
 		i := slices.IndexFunc(h.Guests, func(g Guest) bool { return g.VMID == vmid })
-		if i < 0 || h.Guests[i].ClusterID != clusterID {
+		if i < 0 || h.Guests[i].ClusterID != clusterID && clusterID != "" {
 			continue
 		}
 		reason := h.Agent.Refused[vmid]
@@ -152,10 +153,12 @@ func clusters(ids []string) string {
 	}
 }
 
-// spell writes a duration for a person: 47m, 3h, 2d.
-func spell(age time.Duration) string {
+// Age writes a duration for a person: 20s, 47m, 3h, 2d.
+func Age(age time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
+	case age < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(age.Seconds()))
 	case age < 2*time.Hour:
 		return fmt.Sprintf("%dm", int(age.Minutes()))
 	case age < 2*day:

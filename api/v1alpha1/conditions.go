@@ -78,6 +78,8 @@ const (
 	ReasonNoHost = "NoHost"
 	// ReasonPlacementImpossible: the policy needs what the hosts do not tell.
 	ReasonPlacementImpossible = "PlacementImpossible"
+	// ReasonHostAgentNotReady: no host agent lives on the hosts that pins for this cluster.
+	ReasonHostAgentNotReady = "HostAgentNotReady"
 	// ReasonCredentialTooWeak: Proxmox would not let numaform's login do it.
 	ReasonCredentialTooWeak = "CredentialTooWeak" //nolint:gosec // the name of a reason
 	// ReasonFamilyUnknown: spec.sizing.families leaves no instance type.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ func newTopology(process Process) *cobra.Command {
 			"host was read, and what is missing or in doubt. The map needs no color and is drawn as wide as the\n" +
 			"terminal, or as COLUMNS says in a pipe.",
 		Example: `  numaform topology                                  # hosts, NUMA nodes, caches, who owns which CPU
+  numaform topology -o table                         # one line for each host, with its numaform-agent
   numaform topology --host pve-2 -o svg >pve-2.svg
   numaform topology -o json >lab.json                # what --snapshot reads, also where there is no numaform.yaml
   numaform topology --snapshot lab.json`,
@@ -45,7 +47,7 @@ func newTopology(process Process) *cobra.Command {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, if the fleet is kept there")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
 	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox instead of a live one")
-	flags.StringVarP(&o.output, "output", "o", "text", "text, json or svg; json is what --snapshot reads")
+	flags.StringVarP(&o.output, "output", "o", "text", "text, table, wide, json or svg; json is what --snapshot reads")
 	flags.StringVar(&host, "host", "", "only this host, by name or as region/name")
 	collect := newCollect(process)
 	asUsage(collect)
@@ -61,8 +63,8 @@ type mapOptions struct {
 }
 
 func runTopology(ctx context.Context, process Process, o *options, more mapOptions) error {
-	if o.output != "text" && o.output != "json" && o.output != "svg" {
-		return usageError{fmt.Errorf("--output %q: want text, json or svg", o.output)}
+	if !slices.Contains([]string{"text", "table", "wide", "json", "svg"}, o.output) {
+		return usageError{fmt.Errorf("--output %q: want text, table, wide, json or svg", o.output)}
 	}
 	config, err := mapConfig(process, o, more)
 	if err != nil {
@@ -75,9 +77,16 @@ func runTopology(ctx context.Context, process Process, o *options, more mapOptio
 	if snapshot.Hosts, err = choose(snapshot.Hosts, more.host); err != nil {
 		return err
 	}
-	if o.output == "json" {
+	clusterID := ""
+	if config != nil {
+		clusterID = config.ClusterID
+	}
+	switch o.output {
+	case "json":
 		text, err := snapshot.Print()
 		return write(process, text, err)
+	case "table", "wide":
+		return write(process, hostTable(snapshot.Hosts, clusterID, o.output == "wide"), nil)
 	}
 	wanted := planned(ctx, process, config, o)
 	owners := map[topology.HostID]cpumap.Ownership{}
@@ -85,7 +94,10 @@ func runTopology(ctx context.Context, process Process, o *options, more mapOptio
 		host := &snapshot.Hosts[i]
 		owners[host.ID()] = cpumap.Owners(host, vmsOn(wanted, host.ID()))
 	}
-	return write(process, draw(process, o.output, snapshot.Hosts, owners), nil)
+	if o.output == "svg" {
+		return write(process, cpumap.SVG(snapshot.Hosts, owners), nil)
+	}
+	return write(process, draw(process, snapshot.Hosts, owners, clusterID), nil)
 }
 
 // mapConfig reads the configuration. A record alone is enough to be drawn: without a
@@ -145,14 +157,12 @@ func planned(ctx context.Context, process Process, config *operator.Config, o *o
 	return &fleet.Fleet{}
 }
 
-// draw returns the map of the hosts.
-func draw(process Process, output string, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership) []byte {
-	if output == "svg" {
-		return cpumap.SVG(hosts, owners)
-	}
+// draw returns the map of the hosts, and below each what is to say of its agent.
+func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
 	var text []byte
 	for i := range hosts {
 		text = append(text, cpumap.Text(&hosts[i], owners[hosts[i].ID()], cpumap.Options{Width: mapWidth(process)})...)
+		text = append(text, agentLines(&hosts[i], clusterID)...)
 		text = append(text, '\n')
 	}
 	return text

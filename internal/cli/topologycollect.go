@@ -54,6 +54,9 @@ func runCollect(process Process, root, output string) error {
 		text, err := file.Published()
 		return write(process, text, err)
 	}
-	host := topology.Host{Region: "local", Name: hostName(), Online: true, Machine: file.Machine()}
-	return write(process, draw(process, output, []topology.Host{host}, map[topology.HostID]cpumap.Ownership{}), nil)
+	hosts := []topology.Host{{Region: "local", Name: hostName(), Online: true, Machine: file.Machine()}}
+	if output == "svg" {
+		return write(process, cpumap.SVG(hosts, nil), nil)
+	}
+	return write(process, draw(process, hosts, nil, ""), nil)
 }

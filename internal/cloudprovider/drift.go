@@ -57,7 +57,7 @@ func (c *CloudProvider) drift(ctx context.Context, claim *karpv1.NodeClaim) (kar
 	home := homeOf(claim)
 	moved := look(snapshot, c.config.ClusterID).left(keyOf(claim), home)
 	if class != nil {
-		if reason := classDrift(claim, class, snapshot); reason != "" {
+		if reason := c.classDrift(claim, class, snapshot); reason != "" {
 			return reason, nil
 		}
 	}
@@ -73,11 +73,11 @@ func (c *CloudProvider) drift(ctx context.Context, claim *karpv1.NodeClaim) (kar
 }
 
 // classDrift compares a VM with what its class would make now.
-func classDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) karpenter.DriftReason {
+func (c *CloudProvider) classDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) karpenter.DriftReason {
 	switch {
 	case otherClass(claim, class):
 		return DriftClass
-	case otherImage(claim, class, snapshot):
+	case c.otherImage(claim, class, snapshot):
 		return DriftImage
 	}
 	return ""
@@ -113,12 +113,12 @@ func otherClass(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool 
 
 // otherImage reports whether the host that a VM was made on would clone another
 // template by now.
-func otherImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) bool {
+func (c *CloudProvider) otherImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) bool {
 	host, vmid, ok := parseImage(claim.Status.ImageID)
 	if !ok {
 		return false
 	}
-	template, known := scheduling.Judge(class, snapshot).Templates[host]
+	template, known := scheduling.Judge(class, snapshot, c.config.ClusterID).Templates[host]
 	return known && fleet.VMID(template.VMID) != vmid
 }
 

@@ -103,7 +103,7 @@ func Run(ctx context.Context, config Config) Report {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	e := &examination{config: config}
+	e := &examination{config: config, lacking: map[topology.HostID]bool{}}
 	if config.Broken != nil {
 		for line := range strings.Lines(config.Broken.Error()) {
 			e.failed("config", config.File, errors.New(strings.TrimSpace(line)))
@@ -121,6 +121,7 @@ func Run(ctx context.Context, config Config) Report {
 		e.region(ctx, &config.Regions[i])
 	}
 	e.classes()
+	e.hostAgents(ctx)
 	e.locks(ctx)
 	return e.report
 }
@@ -131,6 +132,9 @@ type examination struct {
 	report Report
 	// seen are the regions that could be read.
 	seen topology.Snapshot
+	// lacking are the hosts that lack a host agent for a class; true means that this
+	// leaves a class without any host.
+	lacking map[topology.HostID]bool
 }
 
 func (e *examination) add(finding Finding) { e.report = append(e.report, finding) }

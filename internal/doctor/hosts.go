@@ -100,8 +100,8 @@ func (e *examination) classes() {
 
 func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
 	name := "class " + class.Name
-	report := scheduling.Judge(class, snapshot)
-	faults := scheduling.Faults(class, snapshot)
+	report := scheduling.Judge(class, snapshot, e.config.ClusterID)
+	faults := scheduling.Faults(class, snapshot, e.config.ClusterID)
 	status := Warn
 	if len(report.Hosts) == 0 {
 		status = Fail
@@ -112,6 +112,10 @@ func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology
 		}
 	}
 	for i, fault := range faults {
+		if fault.Reason == v1alpha1.ReasonHostAgentNotReady { // hostAgents tells it of each host
+			e.lacking[fault.Host] = e.lacking[fault.Host] || len(report.Hosts) == 0
+			continue
+		}
 		if slices.ContainsFunc(faults[:i], func(f scheduling.Fault) bool { return f.Host == fault.Host && f.Message == fault.Message }) {
 			continue
 		}

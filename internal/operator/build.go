@@ -157,7 +157,8 @@ func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
 	cached := w.manager.GetClient()
 	return []controller.Controller{
 		nodeclass.New(nodeclass.Config{
-			Client: cached, Recorder: w.recorder, Snapshot: w.inventory.Snapshot, Metadata: seeder.Check, Types: w.types,
+			Client: cached, Recorder: w.recorder, Snapshot: w.inventory.Snapshot, ClusterID: w.config.ClusterID,
+			Metadata: seeder.Check, Types: w.types,
 			CanSetAffinity: w.canSetAffinity, Clock: w.clock,
 		}),
 		nodepool.New(w.recorder),

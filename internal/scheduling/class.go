@@ -21,11 +21,13 @@ type class struct {
 	// problem says why no node can be made of the class at all, or is empty.
 	problem string
 	fields  *v1alpha1.ProxmoxNodeClassSpec
-	base    fleet.Spec
+	// clusterID is the numaform's whose class it is.
+	clusterID string
+	base      fleet.Spec
 	// diskGiB is the size that the class asks for, leastGiB that of its templates.
 	diskGiB, leastGiB int64
 	// hosts may take VMs of the class; arch is the architecture of each, templates
-	// what it clones from.
+	// what it clones from, or would if a host agent lived there.
 	hosts     []topology.HostID
 	arch      map[topology.HostID]string
 	templates map[topology.HostID]template
@@ -41,10 +43,10 @@ type template struct {
 	namesakes bool
 }
 
-// newClass resolves a NodeClass on the hosts of a snapshot.
-func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) *class {
+// newClass resolves a NodeClass of the cluster of that id on the hosts of a snapshot.
+func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string) *class {
 	c := &class{
-		name: nc.Name, fields: &nc.Spec,
+		name: nc.Name, fields: &nc.Spec, clusterID: clusterID,
 		arch: map[topology.HostID]string{}, templates: map[topology.HostID]template{},
 	}
 	if err := nc.Validate(); err != nil {
@@ -104,6 +106,9 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 			continue
 		}
 		from, found := c.faultsOf(host, snapshot)
+		if lacksAgentOnly(found) {
+			c.templates[host.ID()] = from
+		}
 		if len(found) > 0 {
 			c.excluded = append(c.excluded, Exclusion{host.ID(), describeFaults(found)})
 			faults = append(faults, found...)

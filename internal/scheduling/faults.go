@@ -20,8 +20,8 @@ type Fault struct {
 
 // Faults returns what the hosts that a class allows lack for it, sorted by host. It
 // looks as Judge does; a class that cannot be read has none.
-func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) []Fault {
-	c := newClass(nc, snapshot)
+func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string) []Fault {
+	c := newClass(nc, snapshot, clusterID)
 	if c.invalid() {
 		return nil
 	}
@@ -33,7 +33,7 @@ func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) []Fault 
 		}
 		_, found := c.faultsOf(host, snapshot)
 		for _, f := range found {
-			faults = append(faults, Fault{Host: f.host, Finding: f.Finding, Mend: mend(f.Reason)})
+			faults = append(faults, Fault{Host: f.host, Finding: f.Finding, Mend: f.advice()})
 		}
 	}
 	return faults
@@ -50,9 +50,10 @@ type Needs struct {
 	Template int
 }
 
-// NeedsOf returns what VMs of a class need on a host, and false if it cannot take any.
+// NeedsOf returns what VMs of a class need on a host, and false if it cannot take any,
+// a host agent aside.
 func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host topology.HostID) (Needs, bool) {
-	c := newClass(nc, snapshot)
+	c := newClass(nc, snapshot, "")
 	from, ok := c.templates[host]
 	if !ok {
 		return Needs{}, false

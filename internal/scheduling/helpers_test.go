@@ -6,18 +6,23 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
 
-// machine returns a host whose cores have two threads each.
+// agentAt is when hosts were read, and their agents last said that they live.
+var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
+
+// machine returns a host whose cores have two threads each, with a host agent.
 func machine(name string, sockets, nodesPerSocket, coresPerNode int, memoryGiB int64) topology.Host {
 	nodes := sockets * nodesPerSocket
 	cores := nodes * coresPerNode
 	h := topology.Host{
 		Region: "lab", Name: topology.HostName(name), Online: true,
+		ReadAt: agentAt, Agent: &topology.Agent{Version: "1.2.3", At: agentAt, Isolation: "enforce", Clusters: []string{"test"}, MaxPinnedPercent: 90},
 		Machine: topology.Machine{
 			MemoryMiB: memoryGiB * 1024,
 			Sources: map[topology.Fact]topology.Source{

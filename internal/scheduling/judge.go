@@ -17,7 +17,8 @@ type ClassReport struct {
 	Hosts []topology.HostID
 	// Excluded are the hosts that the class allows but that cannot, sorted.
 	Excluded []Exclusion
-	// Templates are what nodes are cloned from on each of Hosts.
+	// Templates are what nodes are cloned from on each of Hosts, and on those that lack
+	// no more than a host agent: for what runs there it changes nothing.
 	Templates map[topology.HostID]topology.Template
 	// Findings are what is wrong, at most one for each condition. A condition
 	// without one is met as far as hosts tell.
@@ -37,9 +38,9 @@ type Finding struct{ Condition, Reason, Message string }
 
 // Judge says which hosts can take nodes of a class and what is wrong with it. It
 // looks at what a snapshot shows: not at Secrets, nor at what numaform's login may
-// do.
-func Judge(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) ClassReport {
-	c := newClass(nc, snapshot)
+// do. The id is that of the numaform whose class it is: host agents know for whom they pin.
+func Judge(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string) ClassReport {
+	c := newClass(nc, snapshot, clusterID)
 	report := ClassReport{
 		Hosts: c.hosts, Excluded: c.excluded, Findings: c.findings,
 		Templates: map[topology.HostID]topology.Template{},
@@ -64,7 +65,11 @@ func Allows(nc *v1alpha1.ProxmoxNodeClass, host topology.HostID) bool {
 type fault struct {
 	Finding
 	host topology.HostID
+	// mend is what to do about it where that differs from host to host, or empty.
+	mend string
 }
+
+func (f *fault) advice() string { return cmp.Or(f.mend, mend(f.Reason)) }
 
 func describeFaults(faults []fault) string {
 	var parts []string
@@ -79,7 +84,7 @@ func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (temp
 	var faults []fault
 	add := func(condition, reason, message string) {
 		if message != "" {
-			faults = append(faults, fault{Finding{condition, reason, message}, host.ID()})
+			faults = append(faults, fault{Finding: Finding{condition, reason, message}, host: host.ID()})
 		}
 	}
 	if text := unavailable(host, snapshot); text != "" {
@@ -95,7 +100,7 @@ func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (temp
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, c.roomProblem(host, &from))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPlacementImpossible, c.policyProblem(host))
 	add(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSeedStorageNotFound, c.seedProblem(host))
-	return from, faults
+	return from, append(faults, c.agentFaults(host)...)
 }
 
 // judged are the conditions that depend on hosts.
@@ -267,13 +272,18 @@ func commonReason(faults []fault) string {
 	return best
 }
 
-// describeAll says what each host lacks, and how the commonest lack is mended.
+// describeAll says what each host lacks, and how the first of the commonest lacks is mended.
 func describeAll(faults []fault) string {
 	var parts []string
 	for _, f := range faults {
 		parts = append(parts, fmt.Sprintf("%s %s", f.host, f.Message))
 	}
-	return cmp.Or(strings.Join(parts, ", "), "no host is left") + ": " + mend(commonReason(faults))
+	reason := commonReason(faults)
+	advice := mend(reason)
+	if i := slices.IndexFunc(faults, func(f fault) bool { return f.Reason == reason }); i >= 0 {
+		advice = faults[i].advice()
+	}
+	return cmp.Or(strings.Join(parts, ", "), "no host is left") + ": " + advice
 }
 
 func mend(reason string) string {

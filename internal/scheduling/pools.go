@@ -37,7 +37,7 @@ type pool struct {
 
 // readPools returns our NodePools in the order in which Karpenter tries them, with
 // those of the types that they offer.
-func readPools(ctx context.Context, c client.Client, snapshot *topology.Snapshot, types []InstanceType) ([]*pool, error) {
+func readPools(ctx context.Context, c client.Client, request *Request, types []InstanceType) ([]*pool, error) {
 	var nodePools karpv1.NodePoolList
 	if err := c.List(ctx, &nodePools); err != nil {
 		return nil, fmt.Errorf("listing nodepools: %w", err)
@@ -50,7 +50,7 @@ func readPools(ctx context.Context, c client.Client, snapshot *topology.Snapshot
 	sizes := map[string][]InstanceType{}
 	for i := range nodeClasses.Items {
 		nc := &nodeClasses.Items[i]
-		classes[nc.Name], sizes[nc.Name] = newClass(nc, snapshot), OfferedBy(nc, types)
+		classes[nc.Name], sizes[nc.Name] = newClass(nc, request.Snapshot, request.ClusterID), OfferedBy(nc, types)
 		if s := nc.Spec.Sizing; len(sizes[nc.Name]) == 0 && s != nil {
 			classes[nc.Name].problem = fmt.Sprintf("%s %q: no instance type is of the families in spec.sizing (%s): correct these",
 				v1alpha1.KindProxmoxNodeClass, nc.Name, strings.Join(s.Families, ", "))

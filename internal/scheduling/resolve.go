@@ -73,7 +73,7 @@ func (c *Cluster) findPool(ctx context.Context, request Request, name string) (*
 	if request.Snapshot == nil {
 		return nil, errors.New("the request has no topology snapshot")
 	}
-	pools, err := readPools(ctx, c.client, request.Snapshot, sizesOf(request))
+	pools, err := readPools(ctx, c.client, &request, sizesOf(request))
 	if err != nil {
 		return nil, err
 	}

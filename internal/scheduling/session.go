@@ -52,7 +52,7 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 		s.sizes = DefaultInstanceTypes()
 	}
 	var err error
-	if s.pools, err = readPools(ctx, c, request.Snapshot, s.sizes); err != nil {
+	if s.pools, err = readPools(ctx, c, &request, s.sizes); err != nil {
 		return nil, err
 	}
 	var kept []*inflight

@@ -102,6 +102,9 @@ func (r *recorder) messages(reason string) []string {
 	return messages
 }
 
+// agentAt is when hosts were read, and their agents last said that they live.
+var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
+
 // lab is two hosts of one region; one has the template, storage and pool.
 func lab() *topology.Snapshot {
 	machine := topology.Machine{MemoryMiB: 64 << 10, NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 64 << 10}}}
@@ -111,7 +114,8 @@ func lab() *topology.Snapshot {
 	machine = machine.WithSource(topology.SourceCollected)
 	host := func(name topology.HostName) topology.Host {
 		return topology.Host{
-			Region: "lab", Name: name, Online: true, Machine: machine,
+			Region: "lab", Name: name, Online: true, Machine: machine, ReadAt: agentAt,
+			Agent: &topology.Agent{Version: "1.2.3", At: agentAt, Isolation: "enforce", Clusters: []string{"test"}, MaxPinnedPercent: 90},
 			Storages: []topology.Storage{
 				{Name: "local", Type: "dir", Active: true, Content: []string{"iso", "images"}},
 				{Name: "zfs", Type: "zfspool", Active: true, Content: []string{"images"}},

@@ -43,6 +43,8 @@ type Config struct {
 	Recorder events.Recorder
 	// Snapshot returns what Proxmox is like now. It is only read.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
+	// ClusterID is this numaform's, for which host agents pin.
+	ClusterID string
 	// Metadata says what is wrong with what nodes of the class join with. nil means
 	// that nobody needs to ask.
 	Metadata func(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error

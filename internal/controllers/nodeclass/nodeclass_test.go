@@ -46,7 +46,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) controller() *nodeclass.Controller {
 	return nodeclass.New(nodeclass.Config{
-		Client: w.Client, Recorder: w.events,
+		Client: w.Client, Recorder: w.events, ClusterID: cmp.Or(w.clusterID, "test"),
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return w.snapshot() },
 		Metadata: func(context.Context, *v1alpha1.ProxmoxNodeClass) error { return w.metadata },
 		CanSetAffinity: func(topology.RegionName) (bool, string) {
@@ -120,6 +120,7 @@ func TestStatus(t *testing.T) {
 		name, spec string
 		metadata   error
 		refused    string
+		clusterID  string
 		unread     bool
 		want       []string
 		says       string
@@ -146,6 +147,11 @@ func TestStatus(t *testing.T) {
 		{
 			name: "agent", spec: `{` + debian + `, placement: {policy: Dedicated, pinWith: HostAgent}}`, hosts: []string{"lab/pve-1"},
 			refused: "region lab: only root@pam",
+		},
+		{
+			name: "agent-of-others", spec: `{` + debian + `, hosts: [pve-1], placement: {policy: Dedicated, pinWith: HostAgent}}`, clusterID: "prod",
+			want: []string{"PlacementReady=False HostAgentNotReady"},
+			says: "lab/pve-1 has a numaform-agent that pins VMs of clusterID test, not of clusterID prod: add prod to clusters in /etc/numaform-agent.yaml there",
 		},
 		{
 			name: "secret", spec: `{` + debian + `}`, metadata: fmt.Errorf("reading templates: %w", apierrors.NewNotFound(secret, "seed")),

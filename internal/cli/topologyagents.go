@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// agentLines say how it stands with a host's agent, for VMs of that cluster: below the
+// host's map.
+func agentLines(host *topology.Host, clusterID string) []byte {
+	if host.ReadAt.IsZero() || host.Problem != "" {
+		return nil
+	}
+	var out bytes.Buffer
+	if a := host.Agent; a != nil {
+		fmt.Fprintf(&out, "agent %s, isolation %s, heard of %s before\n", a.Version, a.Isolation, heard(host))
+	} else {
+		out.WriteString("agent none\n")
+	}
+	for _, fault := range agentFaults(host, clusterID) {
+		fmt.Fprintf(&out, "agent problem: it %s\n", fault)
+	}
+	return out.Bytes()
+}
+
+// agentFaults are what is wrong with a host's agent, each with its mend. That there is none is
+// no fault by itself.
+func agentFaults(host *topology.Host, clusterID string) []string {
+	var lines []string
+	for _, fault := range host.AgentFaults(clusterID, host.ReadAt) {
+		if fault.State != topology.AgentAbsent {
+			lines = append(lines, fault.What+": "+fault.Mend)
+		}
+	}
+	return lines
+}
+
+// heard is how long before the host was read its agent said something.
+func heard(host *topology.Host) string { return topology.Age(max(host.ReadAt.Sub(host.Agent.At), 0)) }
+
+// hostTable is one line for each host, and below what is wrong with their agents.
+func hostTable(hosts []topology.Host, clusterID string, wide bool) []byte {
+	var out bytes.Buffer
+	table := tabwriter.NewWriter(&out, 2, 8, 2, ' ', 0)
+	row := func(cells ...string) { fmt.Fprintln(table, strings.Join(cells, "\t")) }
+	head := []string{"HOST", "CPUS", "NUMA NODES", "CONFIDENCE", "AGENT", "ISOLATION", "HEARD OF", "STATE"}
+	if wide {
+		head = append(head, "CLUSTERS", "RESERVED CPUS", "PINNED", "REFUSED")
+	}
+	row(head...)
+	var problems []string
+	for i := range hosts {
+		host := &hosts[i]
+		cells := []string{
+			host.ID().String(), fmt.Sprint(host.OnlineCPUs().Size()), fmt.Sprint(len(host.NUMANodes)), string(host.Confidence()),
+		}
+		row(append(cells, agentCells(host, clusterID, wide)...)...)
+		if host.Problem != "" {
+			problems = append(problems, fmt.Sprintf("%s %s", host.ID(), host.Problem))
+			continue
+		}
+		for _, fault := range agentFaults(host, clusterID) {
+			problems = append(problems, fmt.Sprintf("%s %s", host.ID(), fault))
+		}
+	}
+	_ = table.Flush() // it writes to memory
+	if len(problems) > 0 {
+		fmt.Fprintf(&out, "\n%s\n", strings.Join(problems, "\n"))
+	}
+	return out.Bytes()
+}
+
+func agentCells(host *topology.Host, clusterID string, wide bool) []string {
+	state := string(host.AgentState(clusterID, host.ReadAt))
+	if host.ReadAt.IsZero() {
+		state = string(topology.AgentUnread)
+	}
+	a := host.Agent
+	if a == nil {
+		cells := []string{"-", "-", "-", state, "-", "-", "-", "-"}
+		return cells[:agentColumns(wide)]
+	}
+	cells := []string{
+		a.Version, a.Isolation, heard(host) + " ago", state,
+		orDash(strings.Join(slices.Sorted(slices.Values(a.Clusters)), ",")), orDash(a.ReservedCPUs.String()),
+		fmt.Sprint(len(a.Pinned)), fmt.Sprint(len(a.Refused)),
+	}
+	return cells[:agentColumns(wide)]
+}
+
+func agentColumns(wide bool) int {
+	if wide {
+		return 8
+	}
+	return 4
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
