@@ -1,6 +1,7 @@
 package nodeclass_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,8 @@ type world struct {
 	snapshot func() (*topology.Snapshot, error)
 	metadata error
 	refused  string
+	// clusterID is the numaform's, "test" if empty.
+	clusterID string
 }
 
 func newWorld(t *testing.T) *world {
@@ -187,7 +190,7 @@ func TestStatus(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.metadata, w.refused = test.metadata, test.refused
+			w.metadata, w.refused, w.clusterID = test.metadata, test.refused, test.clusterID
 			if test.unread {
 				w.snapshot = func() (*topology.Snapshot, error) { return nil, errors.New("595 no route to host") }
 			}

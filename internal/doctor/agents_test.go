@@ -1,0 +1,112 @@
+package doctor_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/topology"
+)
+
+// byHostAgent has the class pinned by host agents.
+func byHostAgent(p *patient) {
+	p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
+}
+
+// agents puts an agent on each host, for these clusters.
+func agents(p *patient, clusters ...string) {
+	p.sim = p.sim.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: clusters}, Isolation: "enforce", Version: "1.2.3"})
+}
+
+const pinnedKey = "0123456789abcdef0123456789abcdef"
+
+// pinned lets VM 2001 run on pve-1 with the pins of its description, while its file has
+// those of the fleet.
+func pinned(t *testing.T, p *patient, described string, filed ...int) {
+	p.ready = func(s *pvesim.Server) {
+		err := s.PutGuest(pvesim.Foreign{VMID: 2001, Host: "pve-1", Running: true, Config: map[string]string{
+			"name": "web-2001", "cores": "2", "memory": "1024", "description": "numaform/1 cluster=" + ourID + " key=" + pinnedKey + " pins=" + described,
+		}})
+		if err == nil {
+			err = s.PublishHostAgent("pve-1")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	vm := fleet.VM{Key: pinnedKey, VMID: 2001, Name: "web-2001", Spec: fleet.Spec{Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent}}
+	vm.Host, vm.VCPUPins = topology.HostID{Region: testenv.Region, Host: "pve-1"}, filed
+	p.Fleet = func(context.Context) (fleet.Fleet, error) { return fleet.Fleet{VMs: []fleet.VM{vm}}, nil }
+}
+
+func TestHostAgents(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		change func(*patient)
+		status doctor.Status
+		check  string
+		want   []string
+	}{
+		{"nobody needs one", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that says it lives; no ProxmoxNodeClass that is named pins by it there"}},
+		{"all live", func(p *patient) { byHostAgent(p); agents(p, ourID) }, doctor.OK, "agent", []string{"pve-1: numaform-agent 1.2.3 lives: isolation enforce, heard of ", " ago"}},
+		{"nowhere", byHostAgent, doctor.Fail, "agent", []string{"homelab/pve-1: has no numaform-agent that says it lives: install numaform-agent there"}},
+		{"one is dead", func(p *patient) {
+			byHostAgent(p)
+			agents(p, ourID)
+			p.ready = func(s *pvesim.Server) {
+				if err := s.StopHostAgent("pve-2", 3*time.Hour); err != nil {
+					t.Error(err)
+				}
+			}
+		}, doctor.Warn, "agent", []string{"homelab/pve-2: has a numaform-agent that has said nothing for 3h", "systemctl status numaform-agent"}},
+		{"for another cluster", func(p *patient) { byHostAgent(p); agents(p, "prod") }, doctor.Fail, "agent", []string{"pins VMs of clusterID prod, not of clusterID test: add test to clusters"}},
+		{"pinned as declared", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 2, 3) }, doctor.OK, "pin", []string{"pve-1: 1 of 1 VM pinned as declared, by its host agent"}},
+		{"pinned otherwise", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 3, 2) }, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 3,2 in its file, but the agent has it on 2,3: numaform drift"}},
+		{"refused", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3,4", 2, 3, 4) }, doctor.Warn, "agent", []string{"refuses to pin VM 2001 web-2001 as it declares: vcpus_differ: "}},
+		{"dead under VMs that run", func(p *patient) {
+			pinned(t, p, "2,3", 2, 3)
+			p.ready = func(*pvesim.Server) {}
+			p.sim.Hosts[0].Guests = []topology.Guest{{VMID: 2001, Name: "web-2001", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024, ClusterID: ourID, Key: pinnedKey}}
+		}, doctor.Warn, "agent", []string{"pve-1: has no numaform-agent that says it lives: install"}},
+		{"not said yet", func(p *patient) {
+			agents(p, "prod")
+			pinned(t, p, "2,3", 2, 3)
+			p.sim.HostAgents["pve-1"] = pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{ourID}}}
+			p.ready = func(*pvesim.Server) {}
+			p.sim.Hosts[0].Guests = []topology.Guest{{VMID: 2001, Name: "web-2001", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024, ClusterID: ourID, Key: pinnedKey}}
+		}, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 2,3, and the agent has not said that it is pinned: the agent tells every five minutes"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			wants(t, examine(t, test.change), test.status, test.check, test.want...)
+		})
+	}
+}
+
+// TestHostAgentsAreToldOnce tells what a host lacks once, and not again for each class.
+func TestHostAgentsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	report := examine(t, func(p *patient) {
+		byHostAgent(p)
+		more := p.Classes[0]
+		more.Name = "more"
+		p.Classes = append(p.Classes, more)
+	})
+	told := 0
+	for _, finding := range report {
+		if strings.Contains(finding.What, "numaform-agent that says") {
+			told++
+		}
+	}
+	if told != 2 {
+		t.Errorf("told %d times of 2 hosts: %+v", told, report)
+	}
+}
