@@ -70,7 +70,7 @@ func spoil() map[string]func(*pvesim.Config) {
 // simulate starts a simulated Proxmox, for the rest of the script: simulate KIND.
 func simulate(t *testing.T) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, args []string) {
-		config := pvesim.Config{Hosts: testenv.Hosts(t)}
+		config := withAgents(pvesim.Config{Hosts: testenv.Hosts(t)})
 		spoil()[args[0]](&config)
 		server, err := pvesim.New(config)
 		ts.Check(err)

@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -36,7 +38,7 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 	t.Parallel()
 	snapshot := topology.Snapshot{
 		Regions: []topology.Region{{Name: testenv.Region, Version: "9.0.3", Quorate: true}},
-		Hosts:   testenv.Hosts(t),
+		Hosts:   recordedHosts(t),
 	}
 	recorded, err := snapshot.Print()
 	if err != nil {
@@ -59,11 +61,30 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 	})
 }
 
+// recordedHosts are those of snapshot.json, on which host agents live.
+func recordedHosts(t *testing.T) []topology.Host {
+	hosts, at := testenv.Hosts(t), time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
+	for i := range hosts {
+		hosts[i].ReadAt = at.Add(2 * time.Minute)
+		hosts[i].Agent = &topology.Agent{Version: "1.2.3", At: at, Isolation: "enforce", Clusters: []string{"test"}, MaxPinnedPercent: 90}
+	}
+	return hosts
+}
+
+// withAgents returns the config with host agents for the cluster of testdata/fixture.
+func withAgents(config pvesim.Config) pvesim.Config {
+	return config.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{"test"}}, Isolation: "enforce", Version: "1.2.3"})
+}
+
 // proxmox starts a simulated Proxmox with the recorded hosts, for the rest of the
-// script.
+// script, with host agents or without: proxmox [agents].
 func proxmox(hosts []topology.Host) func(*testscript.TestScript, bool, []string) {
-	return func(ts *testscript.TestScript, _ bool, _ []string) {
-		server, err := pvesim.New(pvesim.Config{Hosts: hosts})
+	return func(ts *testscript.TestScript, _ bool, args []string) {
+		config := pvesim.Config{Hosts: hosts}
+		if len(args) > 0 {
+			config = withAgents(config)
+		}
+		server, err := pvesim.New(config)
 		ts.Check(err)
 		ts.Check(server.Start("127.0.0.1:0"))
 		ts.Defer(func() { ts.Check(server.Close()) })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -25,7 +26,9 @@ func TestNewcomer(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
-			server, err := pvesim.New(pvesim.Config{Hosts: unprepared(t), Tokens: []pvesim.Token{{ID: "somebody@pve!else", Secret: "s"}}})
+			// The host agents are as they were packaged: they pin for nobody.
+			config := pvesim.Config{Hosts: unprepared(t), Tokens: []pvesim.Token{{ID: "somebody@pve!else", Secret: "s"}}}
+			server, err := pvesim.New(config.WithHostAgents(pvesim.HostAgent{}))
 			if err != nil {
 				return err
 			}
@@ -39,6 +42,7 @@ func TestNewcomer(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "replace": replace, "shell": shell, "follow": follow, "vms": vms, "breaks": breaks,
+			"pinsfor": pinsFor,
 		},
 	})
 }
@@ -121,6 +125,13 @@ func follow(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	if len(done) == 0 {
 		ts.Fatalf("no line of %s names a command:\n%s", args[0], ts.ReadFile("stdout"))
+	}
+}
+
+// pinsFor lets the agents of all hosts pin for a cluster: pinsfor CLUSTERID.
+func pinsFor(ts *testscript.TestScript, _ bool, args []string) {
+	for _, host := range []string{"pve-1", "pve-2", "pve-3"} {
+		ts.Check(proxmoxOf(ts).SetHostAgent(host, pvesim.HostAgent{Rules: claim.Rules{Clusters: args}}))
 	}
 }
 

@@ -74,7 +74,11 @@ func (f *fault) advice() string { return cmp.Or(f.mend, mend(f.Reason)) }
 func describeFaults(faults []fault) string {
 	var parts []string
 	for _, f := range faults {
-		parts = append(parts, f.Message)
+		part := f.Message
+		if f.mend != "" {
+			part += " (" + f.mend + ")"
+		}
+		parts = append(parts, part)
 	}
 	return strings.Join(slices.Compact(parts), " and ")
 }
