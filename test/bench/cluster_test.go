@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/guestsim"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
@@ -72,6 +73,7 @@ func newCluster(b *testing.B, hosts int) *cluster {
 	})
 	c.sim = testenv.Proxmox(b, func(config *pvesim.Config) {
 		config.Hosts, config.OnPower, config.GuestAgents = c.hosts, guests.Power, true
+		*config = config.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{"bench"}}})
 	})
 	c.start(c.install())
 	return c

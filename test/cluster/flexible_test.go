@@ -25,6 +25,7 @@ func TestFlexible(t *testing.T) {
 	w.initialized(time.Minute)
 	w.nodesAreAsPlanned()
 	w.pinsAreExclusive()
+	w.pinsAreInEffect()
 	w.eventually(time.Minute, func(ctx context.Context) string {
 		var claims karpv1.NodeClaimList
 		if err := w.api.List(ctx, &claims); err != nil {

@@ -42,7 +42,7 @@ func TestUpAndDown(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: threeHosts(t), args: []string{"--batch-idle-duration=5s", "--batch-max-duration=30s"}})
 	w.start()
 	w.classAndPool("workers", "  placement: {policy: Dedicated, pinWith: HostAgent}", "")
-	w.pods("web", 20, "900m", "1Gi", spread)
+	w.pods("web", 20, "500m", "1Gi", spread)
 	w.running("web", 20, 3*time.Minute)
 	w.initialized(time.Minute)
 	w.nodesAreAsPlanned()
@@ -60,6 +60,7 @@ func TestUpAndDown(t *testing.T) {
 		}
 	}
 	w.pinsAreExclusive()
+	w.pinsAreInEffect()
 	if err := w.api.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace("default")); err != nil {
 		t.Fatal(err)
 	}
@@ -178,6 +179,20 @@ func (w *world) pinsAreExclusive() {
 				w.t.Errorf("%s belongs to %s and %s", at, other, guest.Config["name"])
 			}
 			owner[at] = guest.Config["name"]
+		}
+	}
+}
+
+// pinsAreInEffect fails the test unless the agents of the hosts hold each vCPU to its CPU.
+func (w *world) pinsAreInEffect() {
+	w.t.Helper()
+	for _, guest := range w.proxmox.Guests() {
+		marker, ok := fleet.ParseMarker(guest.Config["description"])
+		if !ok || marker.ClusterID != clusterID {
+			continue
+		}
+		if threads, _ := w.proxmox.Threads(guest.VMID); !slices.Equal(threads.Pins(), marker.Pins) {
+			w.t.Errorf("VM %d declares %v, and its vCPUs run on %v: %+v", guest.VMID, marker.Pins, threads.VCPUs, threads.Refused)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/guestsim"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
@@ -87,6 +88,7 @@ func newWorld(t *testing.T, config worldConfig) *world {
 		if config.hosts != nil {
 			c.Hosts = config.hosts
 		}
+		*c = c.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{clusterID}}, Isolation: "enforce"})
 	})
 	w.reader = testenv.Client(t, w.proxmox)
 	w.install(config.values)

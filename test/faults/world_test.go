@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/numaform/numaform/examples"
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -71,7 +72,7 @@ func newWorld(t *testing.T, settings ...setting) *world {
 	w.must(err)
 	config := pvesim.Config{Hosts: w.hosts, RootPassword: passwordCanary, Delays: pvesim.Delays{
 		Clone: 300 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Destroy: 100 * time.Millisecond,
-	}}.WithToken(pvesim.DefaultToken, tokenCanary)
+	}}.WithToken(pvesim.DefaultToken, tokenCanary).WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{clusterID}}})
 	w.edit("numaform.yaml", "backend: {type: local}", "backend: {type: http, config: {address: '"+w.backend.url+"/states'}}")
 	for _, set := range settings {
 		set(w, &config)
