@@ -152,6 +152,13 @@ func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	if threads.Pins() != nil || threads.Refused == nil || threads.Refused.Reason != claim.ReasonCeiling {
 		t.Errorf("vm %s is over the ceiling and runs on %v: %+v", vm.Name, threads.VCPUs, threads.Refused)
 	}
+	refusal := fmt.Sprintf("refuses to pin VM %d %s as it declares: ceiling", vm.VMID, vm.Name)
+	for _, args := range [][]string{{"topology", "--host", host}, {"doctor", "-f", stage.Manifests()}} {
+		said := run(t, stage, cli.ExitOK, args...)
+		if !strings.Contains(strings.Join(strings.Fields(said), " "), refusal) { // lines are wrapped
+			t.Errorf("%s does not say that the agent %s:\n%s", args[0], refusal, said)
+		}
+	}
 	agent.MaxPercent = 90
 	if err := stage.Sim.SetHostAgent(host, agent); err != nil {
 		t.Fatal(err)
