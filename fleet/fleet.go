@@ -97,6 +97,9 @@ type Spec struct {
 
 	Policy  Policy  `json:"policy"`
 	PinWith PinWith `json:"pin_with,omitempty"`
+	// Emulator is where the host agent puts the threads that are no vCPUs; empty leaves
+	// that to the host's administrator. Only PinWithHostAgent knows it.
+	Emulator Emulator `json:"emulator,omitempty"`
 	// Overcommit is how many vCPUs of Shared VMs stand on one host CPU; 0 means 1.
 	Overcommit float64 `json:"overcommit,omitempty"`
 	// Hosts are those that may take the VM, in no order; empty means none may.

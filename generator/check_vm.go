@@ -82,6 +82,7 @@ func (c vmChecker) class() error {
 		oneOf("policy", string(vm.Policy), string(fleet.PolicyShared), string(fleet.PolicyNUMA),
 			string(fleet.PolicyDedicated), string(fleet.PolicyIsolated)),
 		oneOf("pin_with", string(vm.PinWith), "", string(fleet.PinWithAffinity), string(fleet.PinWithHostAgent)),
+		oneOf("emulator", string(vm.Emulator), "", string(fleet.EmulatorGuest), string(fleet.EmulatorShared)),
 		oneOf("clone", string(vm.Clone), string(fleet.CloneLinked), string(fleet.CloneFull)),
 		checkLabels(vm),
 	)
@@ -174,6 +175,9 @@ func (c vmChecker) place() error {
 	vm := c.vm
 	if slices.ContainsFunc(vm.L3, func(id int) bool { return id < 0 }) {
 		return refusef("l3", "%v: leave out caches that are not known", vm.L3)
+	}
+	if vm.Emulator != "" && (!vm.Policy.Pinned() || vm.PinWith != fleet.PinWithHostAgent) {
+		return refuse("emulator", string(vm.Emulator), "only VMs that the host agent pins have it")
 	}
 	if !vm.Policy.Pinned() {
 		if !vm.CPUs.IsEmpty() || len(vm.VCPUPins) > 0 {

@@ -85,6 +85,9 @@ func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
 		vm.CPUs = topology.CPUs(vm.VCPUPins...)
 		vm.L3 = rapid.SliceOfN(rapid.IntRange(0, 31), 1, 3).Draw(t, "l3")
 	}
+	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent {
+		vm.Emulator = rapid.SampledFrom([]fleet.Emulator{"", fleet.EmulatorGuest, fleet.EmulatorShared}).Draw(t, "emulator")
+	}
 	if vm.Policy != fleet.PolicyShared {
 		vm.Cells = drawCells(t, vm.VCPUs)
 	}

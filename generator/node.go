@@ -68,24 +68,25 @@ type device struct {
 
 // record is what the module's arguments do not say of a VM.
 type record struct {
-	Key          fleet.Key     `json:"key"`
-	Pool         string        `json:"pool"`
-	NodeClass    string        `json:"node_class"`
-	CapacityType string        `json:"capacity_type"`
-	Policy       fleet.Policy  `json:"policy"`
-	PinWith      fleet.PinWith `json:"pin_with,omitempty"`
-	Overcommit   float64       `json:"overcommit,omitempty"`
-	VCPUPins     []int         `json:"vcpu_pins,omitempty"`
-	L3           []int         `json:"l3,omitempty"`
-	Labels       []string      `json:"labels,omitempty"`
-	Demand       fleet.Demand  `json:"demand"`
-	Reason       string        `json:"reason"`
-	Template     string        `json:"template"`
-	TemplateVMID fleet.VMID    `json:"template_vmid,omitempty"`
-	Storage      string        `json:"storage,omitempty"`
-	SeedStorage  string        `json:"seed_storage,omitempty"`
-	DiskGiB      int64         `json:"disk_gib,omitempty"`
-	Source       source        `json:"source"`
+	Key          fleet.Key      `json:"key"`
+	Pool         string         `json:"pool"`
+	NodeClass    string         `json:"node_class"`
+	CapacityType string         `json:"capacity_type"`
+	Policy       fleet.Policy   `json:"policy"`
+	PinWith      fleet.PinWith  `json:"pin_with,omitempty"`
+	Emulator     fleet.Emulator `json:"emulator,omitempty"`
+	Overcommit   float64        `json:"overcommit,omitempty"`
+	VCPUPins     []int          `json:"vcpu_pins,omitempty"`
+	L3           []int          `json:"l3,omitempty"`
+	Labels       []string       `json:"labels,omitempty"`
+	Demand       fleet.Demand   `json:"demand"`
+	Reason       string         `json:"reason"`
+	Template     string         `json:"template"`
+	TemplateVMID fleet.VMID     `json:"template_vmid,omitempty"`
+	Storage      string         `json:"storage,omitempty"`
+	SeedStorage  string         `json:"seed_storage,omitempty"`
+	DiskGiB      int64          `json:"disk_gib,omitempty"`
+	Source       source         `json:"source"`
 }
 
 // source is fleet.Source without the VMID, which stands in clone.
@@ -190,7 +191,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 func recordOf(vm *fleet.VM) record {
 	return record{
 		Key: vm.Key, Pool: vm.Pool, NodeClass: vm.NodeClass, CapacityType: vm.CapacityType,
-		Policy: vm.Policy, PinWith: vm.PinWith, Overcommit: vm.Overcommit, VCPUPins: vm.VCPUPins, L3: vm.L3, Labels: labelList(vm.Labels),
+		Policy: vm.Policy, PinWith: vm.PinWith, Emulator: vm.Emulator, Overcommit: vm.Overcommit, VCPUPins: vm.VCPUPins, L3: vm.L3, Labels: labelList(vm.Labels),
 		Demand: vm.Demand, Reason: vm.Reason, Template: vm.Template, TemplateVMID: vm.TemplateVMID, Storage: vm.Storage, SeedStorage: vm.SeedStorage, DiskGiB: vm.DiskGiB,
 		Source: source{vm.Source.DiskInterface, vm.Source.DiskGiB, vm.Source.Storage, vm.Source.Options},
 	}
@@ -231,7 +232,7 @@ func semicolons(set topology.CPUSet) string { return strings.ReplaceAll(set.Stri
 func describe(clusterID string, vm *fleet.VM) []string {
 	marker := fleet.Marker{ClusterID: clusterID, Key: vm.Key}
 	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent {
-		marker.Pins = vm.VCPUPins
+		marker.Pins, marker.Emulator = vm.VCPUPins, vm.Emulator
 	}
 	return append([]string{marker.String()}, explain(vm)...)
 }

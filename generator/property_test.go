@@ -137,7 +137,7 @@ func TestDescriptionCarriesTheMarker(t *testing.T) {
 			vm := &f.VMs[i]
 			want := fleet.Marker{ClusterID: f.ClusterID, Key: vm.Key}
 			if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent {
-				want.Pins = vm.VCPUPins
+				want.Pins, want.Emulator = vm.VCPUPins, vm.Emulator
 			}
 			if !strings.Contains(string(files[generator.NodeFile(vm)]), "    \""+want.String()+"\",\n") {
 				t.Fatalf("no marker %q in\n%s", want, files[generator.NodeFile(vm)])

@@ -191,6 +191,7 @@ func validatePlacement(p Placement, report reporter) {
 		return
 	}
 	validatePins(p, report)
+	validateEmulator(p, report)
 	if _, err := p.OvercommitRatio(); err != nil {
 		report("placement.overcommit", "%v", err)
 	} else if p.Overcommit != "" && p.EffectivePolicy() != PlacementShared {
@@ -208,6 +209,15 @@ func validatePins(p Placement, report reporter) {
 			"or Affinity if numaform logs in as root@pam", p.Policy)
 	case !pinned && p.PinWith != "":
 		report("placement.pinWith", "means nothing to policy %s: remove it, or choose Dedicated or Isolated", p.EffectivePolicy())
+	}
+}
+
+func validateEmulator(p Placement, report reporter) {
+	switch {
+	case p.Emulator != "" && p.Emulator != EmulatorGuest && p.Emulator != EmulatorShared:
+		report("placement.emulator", "%q is no place of the emulator: write guest or shared", p.Emulator)
+	case p.Emulator != "" && p.PinWith != PinWithHostAgent:
+		report("placement.emulator", "is numaform-agent's to obey: remove it, or choose pinWith HostAgent")
 	}
 }
 

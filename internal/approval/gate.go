@@ -135,7 +135,7 @@ func targets(intent guard.Intent) []target {
 func draftHeld(plan *scaler.ShardPlan) (*draft, error) {
 	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard does not let this pass alone"}
 	if plan.InPlace {
-		d.requestedBy, d.why = RequestedByClass, "tags, pool or security groups of a ProxmoxNodeClass changed: its nodes take them over while they run"
+		d.requestedBy, d.why = RequestedByClass, "tags, pool, security groups or emulator of a ProxmoxNodeClass changed: its nodes take them over while they run"
 		if plan.Verdict.Decision == guard.Allow {
 			d.reasons = append(d.reasons, "scale-up of a NodePool of these nodes is manual")
 		}

@@ -29,7 +29,7 @@ const (
 	KindByHand Kind = "by-hand"
 	// KindRecovery: what an earlier change left unfinished.
 	KindRecovery Kind = "recovery"
-	// KindUpdate: tags, pool or security groups of VMs follow their class, in place.
+	// KindUpdate: tags, pool, security groups or emulator of VMs follow their class, in place.
 	KindUpdate Kind = "update"
 	// KindRepair: drift is taken back.
 	KindRepair Kind = "repair"

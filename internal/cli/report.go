@@ -60,7 +60,9 @@ type shardReport struct {
 	Summary string          `json:"summary,omitempty"`
 	SHA256  string          `json:"plan_sha256,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
-	Error   string          `json:"error,omitempty"`
+	// Repinned are VMs that the host agent is to keep elsewhere, while they run.
+	Repinned []string `json:"repinned,omitempty"`
+	Error    string   `json:"error,omitempty"`
 }
 
 func (p *proposal) report() report {
@@ -132,6 +134,9 @@ func shardLine(shard *scaler.ShardPlan) shardReport {
 	}
 	line.Verdict = shard.Verdict.String()
 	line.SHA256 = shard.Plan.SHA256
+	for _, r := range shard.Repinned {
+		line.Repinned = append(line.Repinned, r.String())
+	}
 	line.Summary = engineSummary(shard.Plan.Text)
 	return line
 }

@@ -243,5 +243,8 @@ func (w *printer) shards(shards []shardReport) {
 		}
 		w.printf("  %s: %s (plan %.12s)\n    %s\n", shard.Host, shard.Summary, shard.SHA256,
 			strings.ReplaceAll(shard.Verdict, "\n", "\n    "))
+		for _, repinned := range shard.Repinned {
+			w.printf("    in place, VM runs on: %s\n", repinned)
+		}
 	}
 }

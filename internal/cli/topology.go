@@ -162,7 +162,7 @@ func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpu
 	var text []byte
 	for i := range hosts {
 		text = append(text, cpumap.Text(&hosts[i], owners[hosts[i].ID()], cpumap.Options{Width: mapWidth(process)})...)
-		text = append(text, agentLines(&hosts[i], clusterID)...)
+		text = append(text, agentLines(&hosts[i], clusterID, mapWidth(process))...)
 		text = append(text, '\n')
 	}
 	return text

@@ -11,21 +11,40 @@ import (
 )
 
 // agentLines say how it stands with a host's agent, for VMs of that cluster: below the
-// host's map.
-func agentLines(host *topology.Host, clusterID string) []byte {
+// host's map, in lines of at most so many characters.
+func agentLines(host *topology.Host, clusterID string, columns int) []byte {
 	if host.ReadAt.IsZero() || host.Problem != "" {
 		return nil
 	}
 	var out bytes.Buffer
 	if a := host.Agent; a != nil {
-		fmt.Fprintf(&out, "agent %s, isolation %s, heard of %s before\n", a.Version, a.Isolation, heard(host))
+		fold(&out, columns, fmt.Sprintf("agent %s, isolation %s, heard of %s before", a.Version, a.Isolation, heard(host)))
 	} else {
 		out.WriteString("agent none\n")
 	}
 	for _, fault := range agentFaults(host, clusterID) {
-		fmt.Fprintf(&out, "agent problem: it %s\n", fault)
+		fold(&out, columns, fmt.Sprintf("agent problem: it %s", fault))
 	}
 	return out.Bytes()
+}
+
+// fold writes a sentence in lines of at most so many characters, where words allow.
+func fold(out *bytes.Buffer, columns int, sentence string) {
+	room := 0
+	for i, word := range strings.Fields(sentence) {
+		switch length := len([]rune(word)); {
+		case i == 0:
+			room = columns - length
+		case length < room:
+			out.WriteByte(' ')
+			room -= length + 1
+		default:
+			out.WriteString("\n  ")
+			room = columns - 2 - length
+		}
+		out.WriteString(word)
+	}
+	out.WriteByte('\n')
 }
 
 // agentFaults are what is wrong with a host's agent, each with its mend. That there is none is

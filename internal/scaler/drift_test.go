@@ -120,7 +120,7 @@ func TestDifferences(t *testing.T) {
 	want := []scaler.DriftDifference{
 		{Attribute: "cipassword", File: "(not shown)", Proxmox: "(not shown)"},
 		{Attribute: "cpu.cores", File: "4", Proxmox: "2"},
-		{Attribute: "description", File: "pins [1 3]", Proxmox: "pins [1 2]"},
+		{Attribute: "description", File: "pins 1,3", Proxmox: "pins 1,2"},
 		{Attribute: "long", File: "nothing", Proxmox: `"` + strings.Repeat("x", 59) + "…"},
 		{Attribute: "note", File: "(not shown)", Proxmox: "(not shown)"},
 		{Attribute: "numa.device", File: `"numa0"`, Proxmox: "nothing"},

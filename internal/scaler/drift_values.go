@@ -11,6 +11,7 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // hidden stands for a value that must not be shown.
@@ -61,10 +62,22 @@ func describe(file, proxmox string) DriftDifference {
 	d := DriftDifference{Attribute: "description", File: "the text of its file", Proxmox: "another text"}
 	was, wanted := fleet.ParseMarker(text(file))
 	is, has := fleet.ParseMarker(text(proxmox))
-	if wanted && has && !slices.Equal(was.Pins, is.Pins) {
-		d.File, d.Proxmox = fmt.Sprintf("pins %v", was.Pins), fmt.Sprintf("pins %v", is.Pins)
+	if wanted && has && (!slices.Equal(was.Pins, is.Pins) || was.Emulator != is.Emulator) {
+		d.File, d.Proxmox = declared(was), declared(is)
 	}
 	return d
+}
+
+// declared says what a marker asks of the host agent.
+func declared(m fleet.Marker) string {
+	if len(m.Pins) == 0 {
+		return "no pins"
+	}
+	text := "pins " + topology.Pins(m.Pins).String()
+	if m.Emulator != "" {
+		text += ", emulator " + string(m.Emulator)
+	}
+	return text
 }
 
 // text is a string as it was before it became a leaf.

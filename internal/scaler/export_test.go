@@ -11,6 +11,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -20,6 +21,18 @@ type Wanted = wanted
 // Look gathers what may happen to a shard by the change's own snapshot.
 func (s *Scaler) Look(ctx context.Context, change *Change, shard fleet.Shard) (*Wanted, error) {
 	return s.look(ctx, change, shard, false)
+}
+
+// Repin lets a plan of a shard change pins, and returns the VMs that it may update.
+func (s *Scaler) Repin(ctx context.Context, change *Change, shard fleet.Shard, plan *ShardPlan, made *tfjson.Plan) ([]guard.Target, error) {
+	change.from = &standing{}
+	w, err := s.look(ctx, change, shard, false)
+	if err != nil {
+		return nil, err
+	}
+	plan.Plan = &state.Plan{JSON: made}
+	err = w.repin(plan)
+	return plan.Intent.Update, err
 }
 
 // Open returns what is under way.

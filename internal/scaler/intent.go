@@ -393,7 +393,7 @@ func (w *wanted) markerLost(vm fleet.VM, guest located) error {
 func markerOf(clusterID string, vm fleet.VM) string {
 	marker := fleet.Marker{ClusterID: clusterID, Key: vm.Key}
 	if vm.PinWith == fleet.PinWithHostAgent {
-		marker.Pins = vm.VCPUPins
+		marker.Pins, marker.Emulator = vm.VCPUPins, vm.Emulator
 	}
 	return marker.String()
 }

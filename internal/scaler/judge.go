@@ -72,6 +72,9 @@ func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (
 	s.askNodes(ctx, w)
 	plan.Intent = w.intent(plan.Plan.JSON, nil)
 	plan.Intent.Targeted = true
+	if err := w.repin(plan); err != nil {
+		return false, err
+	}
 	plan.Verdict = s.check(plan)
 	return plan.Verdict.Decision == guard.Allow, nil
 }
@@ -88,6 +91,9 @@ func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) error
 	plan.Intent = w.intent(plan.Plan.JSON, todo.imports)
 	plan.Made = w.made(plan.Intent)
 	plan.Intent.Update = w.alsoUpdate(plan.Intent.Update, todo.partial)
+	if err := w.repin(plan); err != nil {
+		return err
+	}
 	plan.Verdict = s.check(plan)
 	return nil
 }

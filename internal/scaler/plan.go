@@ -46,6 +46,8 @@ type ShardPlan struct {
 	// TakenOut are VMs to be deleted because a person deleted their files, and Made
 	// are VMs to be created that an earlier change, or a person, put into the files.
 	TakenOut, Made []fleet.VM
+	// Repinned are VMs that the host agent is to keep elsewhere, while they run.
+	Repinned []Repin
 	// Err is why the shard could not be planned.
 	Err error
 

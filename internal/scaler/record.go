@@ -160,7 +160,7 @@ func why(record *audit.Change) string {
 	case audit.KindRepair:
 		return "take drift back"
 	case audit.KindUpdate:
-		return "change tags, pool or security groups in place"
+		return "change tags, pool, security groups or emulator in place"
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:

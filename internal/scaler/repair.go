@@ -77,6 +77,12 @@ func (s *Scaler) judgeRepair(ctx context.Context, plan *ShardPlan, w *wanted, re
 		return err
 	}
 	plan.Intent = w.repairs(plan.Plan.JSON, repaired)
+	for _, r := range w.repinned(plan.Plan.JSON) {
+		if err := w.pinsFit(r.VM); err != nil {
+			return err
+		}
+		plan.Repinned = append(plan.Repinned, r)
+	}
 	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
 	return nil
 }

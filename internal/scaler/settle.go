@@ -134,7 +134,7 @@ func (w *wanted) ofState(change *tfjson.ResourceChange) (fleet.VM, bool) {
 	vm := fleet.VM{Name: name, VMID: vmidOf(attributes), Key: marker.Key, Placement: fleet.Placement{Host: w.shard}}
 	vm.Pool = strings.TrimSuffix(name, fmt.Sprintf("-%d", vm.VMID))
 	if len(marker.Pins) > 0 {
-		vm.PinWith, vm.VCPUPins = fleet.PinWithHostAgent, marker.Pins
+		vm.PinWith, vm.VCPUPins, vm.Emulator = fleet.PinWithHostAgent, marker.Pins, marker.Emulator
 	}
 	return vm, marked && marker.ClusterID == w.clusterID
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Update asks that VMs get the tags, the pool and the security groups that they have
-// here, while they run; nothing else of them counts. Ask as often as you like: a VM
+// Update asks that VMs get the tags, the pool, the security groups and the emulator that
+// they have here, while they run; nothing else of them counts. Ask as often as you like: a VM
 // that is so already is left alone. VMs that are not known, or that go, are ignored,
 // and one that is not made yet changes when it is.
 func (w *Writer) Update(vms ...fleet.VM) {
@@ -49,12 +49,13 @@ func (w *Writer) wish(e *member, spec *fleet.Spec) bool {
 
 // alike reports whether two VMs have all in common that changes in place.
 func alike(a, b *fleet.Spec) bool {
-	return a.ResourcePool == b.ResourcePool && slices.Equal(a.Tags, b.Tags) && slices.Equal(a.SecurityGroups, b.SecurityGroups)
+	return a.ResourcePool == b.ResourcePool && a.Emulator == b.Emulator && slices.Equal(a.Tags, b.Tags) && slices.Equal(a.SecurityGroups, b.SecurityGroups)
 }
 
 // inPlace returns a VM with what of a Spec changes in place.
 func inPlace(vm fleet.VM, spec *fleet.Spec) fleet.VM {
 	vm.Tags, vm.ResourcePool, vm.SecurityGroups = slices.Clone(spec.Tags), spec.ResourcePool, slices.Clone(spec.SecurityGroups)
+	vm.Emulator = spec.Emulator
 	return vm
 }
 
@@ -76,7 +77,7 @@ func (w *Writer) askInPlace(m *move) {
 	}
 	if len(m.changing) > 0 {
 		m.change.Kind = audit.KindUpdate
-		m.change.Why = fmt.Sprintf("tags, pool or security groups of %s follow their class", names(m.change.Updated))
+		m.change.Why = fmt.Sprintf("tags, pool, security groups or emulator of %s follow their class", names(m.change.Updated))
 	}
 }
 

@@ -103,7 +103,7 @@ func withoutVMs(kind audit.Kind) string {
 	case audit.KindRecovery:
 		return "finish what was left undone"
 	case audit.KindUpdate:
-		return "change tags, pool or security groups of VMs in place"
+		return "change tags, pool, groups or emulator of VMs in place"
 	case audit.KindRepair:
 		return "take back drift"
 	}

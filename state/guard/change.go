@@ -157,7 +157,29 @@ func (j *judge) update(rc *tfjson.ResourceChange) {
 	j.identity(rc.Address, before, w.Target, "in the state")
 	j.identity(rc.Address, after, w.Target, "planned")
 	j.inPlace(rc)
+	j.repinned(rc)
 	j.planned(rc, after)
+}
+
+// repinned denies pins of the host agent that a running VM cannot have: they change in
+// place, for they stand in its description, but a VM that Proxmox pins keeps none beside
+// these, and each vCPU has one. That nobody else has the CPUs is judged for all VMs.
+func (j *judge) repinned(rc *tfjson.ResourceChange) {
+	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
+	was, _ := fleet.ParseMarker(text(before["description"]))
+	is, ok := fleet.ParseMarker(text(after["description"]))
+	if !ok || len(is.Pins) == 0 || slices.Equal(was.Pins, is.Pins) {
+		return
+	}
+	cpu := single(after["cpu"])
+	sockets, known := integer(cpu["sockets"])
+	cores, alsoKnown := integer(cpu["cores"])
+	switch {
+	case text(cpu["affinity"]) != "":
+		j.deny(RulePins, rc.Address, "its description would pin a VM that has an affinity: only root may change that; replace the node instead")
+	case !known || !alsoKnown || int64(len(is.Pins)) != sockets*cores:
+		j.deny(RulePins, rc.Address, fmt.Sprintf("it would run with pins for %d vCPUs and has another number: replace the node instead", len(is.Pins)))
+	}
 }
 
 // inPlace denies an update of what must not change on a running VM.

@@ -45,8 +45,8 @@ type InPlaceConfig struct {
 	MayMove func(ctx context.Context, region topology.RegionName, from, to string) error
 }
 
-// InPlace asks that the VMs of each class have its tags, pool and security groups:
-// those change while a VM runs, and replace no node.
+// InPlace asks that the VMs of each class have its tags, pool, security groups and
+// emulator: those change while a VM runs, and replace no node.
 type InPlace struct{ config InPlaceConfig }
 
 // NewInPlace returns a controller. It does nothing before its manager starts it.

@@ -43,6 +43,7 @@ func TestVMsFollowTheirClass(t *testing.T) {
 	c := newClient(t)
 	for _, name := range []string{"ready", "unread"} {
 		nc := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "inplace-" + name}}
+		nc.Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent, Emulator: v1alpha1.EmulatorShared}
 		nc.Spec.Template.Name, nc.Spec.Tags, nc.Spec.Pool, nc.Spec.SecurityGroups = "debian", []string{"z", "a"}, "workers", []string{"k8s"}
 		if err := c.Create(t.Context(), nc); err != nil {
 			t.Fatal(err)
@@ -60,6 +61,9 @@ func TestVMsFollowTheirClass(t *testing.T) {
 			}
 		}
 	}
+	// The agent puts the emulator of those VMs somewhere that it pins, and of no others.
+	fleetOf.states[0].VM.Policy, fleetOf.states[0].VM.PinWith = fleet.PolicyDedicated, fleet.PinWithHostAgent
+	fleetOf.states[1].VM.Policy, fleetOf.states[1].VM.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
 	for i := range fleetOf.states {
 		fleetOf.states[i].VM.NodeClass = "inplace-" + fleetOf.states[i].VM.NodeClass
 	}
@@ -79,9 +83,9 @@ func TestVMsFollowTheirClass(t *testing.T) {
 	}
 	var got []string
 	for _, vm := range fleetOf.asked {
-		got = append(got, strings.Join([]string{vm.Name, strings.Join(vm.Tags, ","), vm.ResourcePool, strings.Join(vm.SecurityGroups, ",")}, " "))
+		got = append(got, strings.Join([]string{vm.Name, strings.Join(vm.Tags, ","), vm.ResourcePool, strings.Join(vm.SecurityGroups, ","), string(vm.Emulator)}, " "))
 	}
-	if diff := cmp.Diff([]string{"a a,z workers k8s", "b a,z locked k8s", "f a,z locked k8s"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"a a,z workers k8s shared", "b a,z locked k8s ", "f a,z locked k8s "}, got); diff != "" {
 		t.Errorf("asked for (-want +got):\n%s", diff)
 	}
 	if messages := told.messages(nodeclass.ReasonPoolKept); len(messages) != 1 || !strings.Contains(messages[0], "Pool.Allocate") {

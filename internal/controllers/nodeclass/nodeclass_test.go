@@ -1,7 +1,6 @@
 package nodeclass_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,25 +30,24 @@ import (
 // world is what a controller of a test sees.
 type world struct {
 	client.Client
-	t        *testing.T
-	events   *recorder
-	snapshot func() (*topology.Snapshot, error)
-	metadata error
-	refused  string
-	// clusterID is the numaform's, "test" if empty.
+	t         *testing.T
+	events    *recorder
+	snapshot  func() (*topology.Snapshot, error)
+	metadata  error
+	refused   string
 	clusterID string
 }
 
 func newWorld(t *testing.T) *world {
 	return &world{
-		Client: newClient(t), t: t, events: &recorder{},
+		Client: newClient(t), t: t, events: &recorder{}, clusterID: "test",
 		snapshot: func() (*topology.Snapshot, error) { return lab(), nil },
 	}
 }
 
 func (w *world) controller() *nodeclass.Controller {
 	return nodeclass.New(nodeclass.Config{
-		Client: w.Client, Recorder: w.events, ClusterID: cmp.Or(w.clusterID, "test"),
+		Client: w.Client, Recorder: w.events, ClusterID: w.clusterID,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return w.snapshot() },
 		Metadata: func(context.Context, *v1alpha1.ProxmoxNodeClass) error { return w.metadata },
 		CanSetAffinity: func(topology.RegionName) (bool, string) {
@@ -190,7 +188,10 @@ func TestStatus(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.metadata, w.refused, w.clusterID = test.metadata, test.refused, test.clusterID
+			w.metadata, w.refused = test.metadata, test.refused
+			if test.clusterID != "" {
+				w.clusterID = test.clusterID
+			}
 			if test.unread {
 				w.snapshot = func() (*topology.Snapshot, error) { return nil, errors.New("595 no route to host") }
 			}

@@ -1,0 +1,110 @@
+package scaler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// PinsError says that a VM cannot be pinned as its file says while it runs.
+type PinsError struct {
+	VM      string
+	Host    topology.HostID
+	Pins    topology.Pins
+	Problem string
+}
+
+func (e *PinsError) Error() string {
+	return fmt.Sprintf("vm %s: its file pins it to CPUs %s of host %s, %s: declare other CPUs in its file, or replace the node",
+		e.VM, e.Pins, e.Host, e.Problem)
+}
+
+// Repin is what changes in where the host agent keeps the threads of a VM that runs.
+type Repin struct {
+	VM      fleet.VM
+	Was, Is fleet.Marker
+}
+
+// String says it for a person: "workers-2001: pins 4,36 → 6,38".
+func (r Repin) String() string {
+	was, is := declared(r.Was), declared(r.Is)
+	return fmt.Sprintf("%s: %s → %s", r.VM.Name, was, strings.TrimPrefix(is, "pins "))
+}
+
+// repinned finds the VMs whose files declare other pins, or another place of the
+// emulator, than the state and Proxmox have. The host agent obeys that while they run, so
+// it is an update of the description. What else such a plan would change is the guard's
+// to judge.
+func (w *wanted) repinned(plan *tfjson.Plan) []Repin {
+	var found []Repin
+	for _, change := range plan.ResourceChanges {
+		vm, ours := w.vms[change.Address]
+		if !ours || change.Type != guard.ResourceType || !change.Change.Actions.Update() || vm.PinWith != fleet.PinWithHostAgent {
+			continue
+		}
+		was, marked := markerIn(change.Change.Before)
+		is, planned := markerIn(change.Change.After)
+		same := slices.Equal(was.Pins, is.Pins) && was.Emulator == is.Emulator
+		guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
+		if marked && planned && !same && was.Key == vm.Key && slices.Equal(is.Pins, vm.VCPUPins) && exists && w.is(guest, vm) && guest.host == w.shard {
+			found = append(found, Repin{vm, was, is})
+		}
+	}
+	slices.SortFunc(found, func(a, b Repin) int { return cmp.Compare(a.VM.VMID, b.VM.VMID) })
+	return found
+}
+
+// markerIn returns the marker among a resource's values.
+func markerIn(values any) (fleet.Marker, bool) {
+	attributes, _ := values.(map[string]any)
+	description, _ := attributes["description"].(string)
+	return fleet.ParseMarker(description)
+}
+
+// pinsFit refuses pins of a running VM that its host cannot have given it: its memory
+// stays where it is.
+func (w *wanted) pinsFit(vm fleet.VM) error {
+	refuse := func(format string, args ...any) error {
+		return &PinsError{VM: vm.Name, Host: w.shard, Pins: vm.VCPUPins, Problem: fmt.Sprintf(format, args...)}
+	}
+	if w.host == nil || len(w.host.CPUs) == 0 {
+		return nil
+	}
+	for vcpu, id := range vm.VCPUPins {
+		cpu := w.host.CPU(id)
+		switch {
+		case cpu == nil || !cpu.Online:
+			return refuse("of which CPU %d is not there, or offline", id)
+		case w.host.ReservedCPUs.Contains(id):
+			return refuse("of which CPU %d is reserved for the host", id)
+		}
+		for _, cell := range vm.Cells {
+			if cell.GuestCPUs.Contains(vcpu) && cpu.NUMANode != topology.Unknown && !cell.HostNodes.Contains(cpu.NUMANode) {
+				return refuse("but vCPU %d has its memory on NUMA node %s, and CPU %d is on NUMA node %d", vcpu, cell.HostNodes, id, cpu.NUMANode)
+			}
+		}
+	}
+	return nil
+}
+
+// repin notes the VMs that a plan pins anew, of which each must have room for that, and
+// lets it update them: a person who edits files asks for no more than that.
+func (w *wanted) repin(plan *ShardPlan) error {
+	plan.Repinned = w.repinned(plan.Plan.JSON)
+	var vms []fleet.VM
+	for _, r := range plan.Repinned {
+		if err := w.pinsFit(r.VM); err != nil {
+			return err
+		}
+		vms = append(vms, r.VM)
+	}
+	plan.Intent.Update = w.alsoUpdate(plan.Intent.Update, vms)
+	return nil
+}
