@@ -139,7 +139,7 @@ var (
 // they may hold nothing that a terminal obeys.
 func (a *Agent) check() error {
 	switch {
-	case a.Version == "" || len(a.Version) > 64 || !printable(a.Version):
+	case !printable(a.Version, 1, 64):
 		return fmt.Errorf("version is %s: want such as 1.2.3", quote(a.Version))
 	case a.At.Year() < 2000 || a.At.Year() > 9999:
 		return fmt.Errorf("at is %s: want when the agent looked", quote(a.At.Format(time.RFC3339)))
@@ -147,17 +147,15 @@ func (a *Agent) check() error {
 		return fmt.Errorf("isolation is %s: want off, report or enforce", quote(a.Isolation))
 	case a.MaxPinnedPercent < 1 || a.MaxPinnedPercent > 100:
 		return fmt.Errorf("max_pinned_percent is %d: want 1 to 100", a.MaxPinnedPercent)
-	case len(a.Problem) > maxAgentText || !printable(a.Problem):
+	case !printable(a.Problem, 0, maxAgentText):
 		return fmt.Errorf("problem is %s: want one line of at most %d bytes", quote(a.Problem), maxAgentText)
 	case len(a.Clusters) > maxAgentClusters:
 		return fmt.Errorf("clusters are %d: want at most %d", len(a.Clusters), maxAgentClusters)
 	case len(a.Pinned)+len(a.Refused) > maxAgentGuests:
 		return fmt.Errorf("pinned and refused name %d guests: want at most %d", len(a.Pinned)+len(a.Refused), maxAgentGuests)
 	}
-	for _, cluster := range a.Clusters {
-		if !agentCluster.MatchString(cluster) {
-			return fmt.Errorf("clusters names %s: want a clusterID", quote(cluster))
-		}
+	if i := slices.IndexFunc(a.Clusters, func(id string) bool { return !agentCluster.MatchString(id) }); i >= 0 {
+		return fmt.Errorf("clusters names %s: want a clusterID", quote(a.Clusters[i]))
 	}
 	return a.checkGuests()
 }
@@ -176,9 +174,10 @@ func (a *Agent) checkGuests() error {
 	return nil
 }
 
-// printable reports whether a terminal shows the text as it is, in one line.
-func printable(text string) bool {
-	return !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) })
+// printable reports whether a text has from least to most bytes, and a terminal shows it
+// as it is, in one line.
+func printable(text string, least, most int) bool {
+	return len(text) >= least && len(text) <= most && !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
 // checkAgent says what is wrong with what is known of a host's agent.

@@ -49,23 +49,28 @@ func (w *wanted) repinned(plan *tfjson.Plan) []Repin {
 		if !ours || change.Type != guard.ResourceType || !change.Change.Actions.Update() || vm.PinWith != fleet.PinWithHostAgent {
 			continue
 		}
-		was, marked := markerIn(change.Change.Before)
-		is, planned := markerIn(change.Change.After)
-		same := slices.Equal(was.Pins, is.Pins) && was.Emulator == is.Emulator
+		r := Repin{VM: vm, Was: markerIn(change.Change.Before), Is: markerIn(change.Change.After)}
 		guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
-		if marked && planned && !same && was.Key == vm.Key && slices.Equal(is.Pins, vm.VCPUPins) && exists && w.is(guest, vm) && guest.host == w.shard {
-			found = append(found, Repin{vm, was, is})
+		if exists && w.is(guest, vm) && guest.host == w.shard && r.ofFile() {
+			found = append(found, r)
 		}
 	}
 	slices.SortFunc(found, func(a, b Repin) int { return cmp.Compare(a.VM.VMID, b.VM.VMID) })
 	return found
 }
 
-// markerIn returns the marker among a resource's values.
-func markerIn(values any) (fleet.Marker, bool) {
+// ofFile reports whether the VM gets what its file declares, and does not have it.
+func (r *Repin) ofFile() bool {
+	same := slices.Equal(r.Was.Pins, r.Is.Pins) && r.Was.Emulator == r.Is.Emulator
+	return !same && r.Was.Key == r.VM.Key && r.Is.Key == r.VM.Key && slices.Equal(r.Is.Pins, r.VM.VCPUPins)
+}
+
+// markerIn returns the marker among a resource's values, or the zero one.
+func markerIn(values any) fleet.Marker {
 	attributes, _ := values.(map[string]any)
 	description, _ := attributes["description"].(string)
-	return fleet.ParseMarker(description)
+	marker, _ := fleet.ParseMarker(description)
+	return marker
 }
 
 // pinsFit refuses pins of a running VM that its host cannot have given it: its memory
