@@ -45,6 +45,8 @@ func Table() []Row {
 		{Package: "generator", Floor: 2, Pure: true},
 		{Package: "internal/agent/cgroup", Floor: 2},
 		{Package: "internal/agent/claim", Floor: 2, Pure: true},
+		{Package: "internal/agent/cpufreq", Floor: 2},
+		{Package: "internal/agent/irq", Floor: 2},
 		{Package: "internal/agent/qemu", Floor: 2},
 		{Package: "internal/bootstrap", Floor: 2, Pure: true},
 		{Package: "internal/cpumap", Floor: 2, Pure: true},

@@ -189,3 +189,31 @@ func FuzzParseConfig(f *testing.F) {
 		}
 	})
 }
+
+func TestParseDevices(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"vfio-pci,host=0000:41:00.0,id=hostpci0,bus=ich9-pcie-port-1,addr=0x0": {"0000:41:00.0"},
+		"vfio-pci,id=hostpci0.1,host=41:00.1,multifunction=on":                 {"0000:41:00.1"},
+		"vfio-pci,host=10000:e1:00.0":                                          {"10000:e1:00.0"},
+		"virtio-net-pci,host=0000:41:00.0":                                     nil,
+		"vfio-pci,sysfsdev=/sys/bus/mdev/devices/x,host=0000:41:00.0":          nil,
+		"vfio-pci,host=0000:41:00.0,host=0000:42:00.0":                         nil,
+		"vfio-pci,id=a,,host=0000:41:00.0":                                     nil,
+		"vfio-pci,host=../../0000:41:00.0":                                     nil,
+		"vfio-pci,host=0000:41:00.8":                                           nil,
+		"vfio-pci,host=":                                                       nil,
+		"vfio-pci":                                                             nil,
+		"vfio-pci-nohotplug,host=0000:41:00.0":                                 nil,
+		`{"driver":"vfio-pci","host":"0000:41:00.0"}`:                          nil,
+		"": nil,
+	} {
+		if diff := cmp.Diff(want, qemu.ParseDevices([]string{"kvm", "-device", text, "-device"})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", text, diff)
+		}
+	}
+	args := []string{"-device", "vfio-pci,host=42:00.0", "-device", "vfio-pci,host=41:00.0", "-device", "vfio-pci,host=0000:42:00.0", "-name", "vfio-pci,host=43:00.0"}
+	if diff := cmp.Diff([]string{"0000:41:00.0", "0000:42:00.0"}, qemu.ParseDevices(args)); diff != "" {
+		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+}
