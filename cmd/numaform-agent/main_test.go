@@ -156,6 +156,17 @@ func TestQEMU(t *testing.T) {
 	p = start(t, h)
 	agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) })
 
+	// A host that starts again has lost the state.
+	p.kill(syscall.SIGKILL)
+	if err := os.RemoveAll(stateDir(h)); err != nil {
+		t.Fatal(err)
+	}
+	for tid := range tids(t, pid) {
+		move(t, tid, free)
+	}
+	p = start(t, h)
+	agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) })
+
 	h.Declare(101, "nobody's")
 	agenttest.Eventually(t, func() error { return h.On(101, free) })
 	agenttest.Eventually(t, says(p, "unpinned guest"))

@@ -31,7 +31,7 @@ type Options struct {
 	// StateDir keeps the state; it is made if need be.
 	StateDir string
 	Settings Settings
-	// Interval is the time between two looks at the host.
+	// Interval is the time between two looks at the host. While VMs start there are more.
 	Interval time.Duration
 	Version  string
 	Log      *slog.Logger
@@ -61,7 +61,19 @@ type Agent struct {
 	// confined are the control groups that were confined by this process.
 	confined map[string]topology.CPUSet
 	metrics  metrics
+
+	// changed is when VMs last started or ended, and hurry how many looks before their
+	// time are left.
+	changed time.Time
+	hurry   int
 }
+
+const (
+	// eager is how many times as often the agent looks while VMs start.
+	eager = 5
+	// hurries is for how many such looks after one started or ended.
+	hurries = 2 * eager
+)
 
 // New returns an agent. It touches nothing yet.
 func New(options Options) (*Agent, error) {
@@ -90,10 +102,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	if len(a.Settings.Clusters) == 0 {
 		a.Log.Warn("no cluster may pin here: name clusters in the agent's configuration")
 	}
-	ticker := time.NewTicker(a.Interval)
+	ticker := time.NewTicker(a.Interval / eager)
 	defer ticker.Stop()
-	for {
-		a.Sync()
+	for beat := 0; ; beat++ {
+		if hurried := a.hurried(); hurried || beat%eager == 0 {
+			a.Sync()
+		}
 		select {
 		case <-ctx.Done():
 			a.Log.Info("stopped, pins stay")
@@ -101,6 +115,18 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
+}
+
+// hurried reports whether a VM starts, and the agent is to look before its time.
+func (a *Agent) hurried() bool {
+	if changed := a.reader.Changed(); !changed.Equal(a.changed) {
+		a.changed, a.hurry = changed, hurries
+	}
+	if a.hurry > 0 {
+		a.hurry--
+		return true
+	}
+	return find(a.state.Guests, func(g Guest) bool { return g.Starting }) != nil
 }
 
 // open reads what an earlier agent left. A state that cannot be read is put aside: the

@@ -386,3 +386,28 @@ func TestPublish(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// TestHurry: a VM that starts is seen long before the next look is due.
+func TestHurry(t *testing.T) {
+	w := newWorld(t)
+	w.must(w.Release())
+	settings, err := agent.ParseSettings([]byte("clusters: [prod]"))
+	w.must(err)
+	a, err := agent.New(agent.Options{
+		Root: w.Root, StateDir: w.dir, Settings: settings, Interval: 10 * time.Second, Version: "1.2.3", Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+	w.must(err)
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(t.Context()) }()
+	t.Cleanup(func() { w.must(<-ended) })
+	agenttest.Eventually(t, func() error {
+		_, err := os.Stat(agent.StateFile(w.dir))
+		return err
+	})
+	w.Declare(101, agenttest.Marker(101, w.one).String())
+	w.Start(101, 1)
+	took := agenttest.Eventually(t, func() error { return w.Pinned(101, topology.CPUs(w.one), w.one) })
+	if took > 7*time.Second {
+		t.Errorf("a VM was pinned %s after it started, by an agent that looks every 10s", took)
+	}
+}

@@ -72,19 +72,20 @@ type Intruder struct {
 
 // guest returns the entry of a VM, or nil.
 func (s *State) guest(run qemu.Run) *Guest {
-	i := slices.IndexFunc(s.Guests, func(g Guest) bool { return g.Run == run })
-	if i < 0 {
-		return nil
-	}
-	return &s.Guests[i]
+	return find(s.Guests, func(g Guest) bool { return g.Run == run })
 }
 
 func (s *State) confinement(group string) *Confinement {
-	i := slices.IndexFunc(s.Confined, func(c Confinement) bool { return c.Group == group })
+	return find(s.Confined, func(c Confinement) bool { return c.Group == group })
+}
+
+// find returns the first that is meant, or nil.
+func find[T any](list []T, is func(T) bool) *T {
+	i := slices.IndexFunc(list, is)
 	if i < 0 {
 		return nil
 	}
-	return &s.Confined[i]
+	return &list[i]
 }
 
 // StateFile returns the name of the state file in a directory.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Reader reads a host.
@@ -153,16 +154,41 @@ func (r Reader) Self() (Run, error) {
 
 // Age returns how many seconds ago a VM started. No change of the clock changes it.
 func (r Reader) Age(run Run) float64 {
-	data, err := r.read("proc/uptime")
-	if err != nil {
-		return 0
-	}
-	text, _, _ := strings.Cut(string(data), " ")
-	up, err := strconv.ParseFloat(text, 64)
+	up, err := r.Uptime()
 	if err != nil {
 		return 0
 	}
 	return up - float64(run.Start)/100
+}
+
+// Uptime returns how many seconds ago the host started.
+func (r Reader) Uptime() (float64, error) {
+	data, err := r.read("proc/uptime")
+	if err != nil {
+		return 0, err
+	}
+	text, _, _ := strings.Cut(string(data), " ")
+	return strconv.ParseFloat(text, 64)
+}
+
+// Changed returns when a VM last started or ended, by the clock of the host: when a
+// file with its number was written or removed. It costs far less than Running. It is the
+// zero time where there is no directory for those.
+func (r Reader) Changed() time.Time {
+	dir := r.path("run/qemu-server")
+	info, err := os.Stat(dir)
+	if err != nil {
+		return time.Time{}
+	}
+	last := info.ModTime()
+	// A crash leaves the file, and the next start writes into it.
+	files, _ := filepath.Glob(filepath.Join(dir, "*.pid"))
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
 }
 
 // parseVMID reads a number as Proxmox writes it.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -215,5 +216,32 @@ func TestParseDevices(t *testing.T) {
 	args := []string{"-device", "vfio-pci,host=42:00.0", "-device", "vfio-pci,host=41:00.0", "-device", "vfio-pci,host=0000:42:00.0", "-name", "vfio-pci,host=43:00.0"}
 	if diff := cmp.Diff([]string{"0000:41:00.0", "0000:42:00.0"}, qemu.ParseDevices(args)); diff != "" {
 		t.Errorf("devices (-want +got):\n%s", diff)
+	}
+}
+
+// TestChanged: a start is seen where the file is new, and where a crash left it.
+func TestChanged(t *testing.T) {
+	t.Parallel()
+	reader := root(t, map[string]string{"run/qemu-server/101.pid": "12"})
+	dir := filepath.Join(reader.Root, "run/qemu-server")
+	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for name, change := range map[string]func() error{
+		"nothing":  func() error { return nil },
+		"new":      func() error { return os.WriteFile(filepath.Join(dir, "102.pid"), nil, 0o600) },
+		"again":    func() error { return os.WriteFile(filepath.Join(dir, "101.pid"), []byte("13"), 0o600) },
+		"the end":  func() error { return os.Remove(filepath.Join(dir, "101.pid")) },
+		"no start": func() error { return os.RemoveAll(dir) },
+	} {
+		if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "101.pid"), nil, 0o600),
+			os.Chtimes(filepath.Join(dir, "101.pid"), begin, begin), os.Chtimes(dir, begin, begin)); err != nil {
+			t.Fatal(err)
+		}
+		before := reader.Changed()
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if same := reader.Changed().Equal(before); same != (name == "nothing") {
+			t.Errorf("%s: unchanged %t", name, same)
+		}
 	}
 }
