@@ -90,7 +90,7 @@ func (p *program) command() *cobra.Command {
 	}
 	status.Flags().StringVarP(&p.output, "output", "o", "text", "text or json")
 	publish := &cobra.Command{
-		Use: "publish", Short: "Write this host's exact topology into its notes in Proxmox", Args: asUsage(cobra.NoArgs),
+		Use: "publish", Short: "Write this host's exact topology, and what the agent does, into its notes in Proxmox", Args: asUsage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.publish(cmd.Context()) },
 	}
 	publish.Flags().StringVar(&p.host, "host", "", "name of this host in Proxmox (default: the name of the machine)")
@@ -218,12 +218,16 @@ func (p *program) publish(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	done, err := agent.Publish(ctx, p.root, host, p.pvesh)
+	publisher := agent.Publisher{Root: p.root, StateDir: p.stateDir, Host: host, Pvesh: p.pvesh, Now: time.Now}
+	done, err := publisher.Publish(ctx)
 	if err != nil {
 		return err
 	}
-	if done {
-		fmt.Fprintf(p.stderr, "published the topology in the notes of %s\n", host)
+	if done.Written {
+		fmt.Fprintf(p.stderr, "published in the notes of %s\n", host)
+	}
+	if done.Unwell != "" {
+		fmt.Fprintf(p.stderr, "said nothing of the agent: %s; numaform gives this host no pinned VM from 15 minutes on: numaform-agent status\n", done.Unwell)
 	}
 	return nil
 }

@@ -73,6 +73,9 @@ const (
 	eager = 5
 	// hurries is for how many such looks after one started or ended.
 	hurries = 2 * eager
+	// heartbeat is how often in seconds the state says that the agent looks though
+	// nothing changed.
+	heartbeat = 15
 )
 
 // New returns an agent. It touches nothing yet.
@@ -163,6 +166,9 @@ func (a *Agent) Sync() {
 		a.Log.Error("round failed", logkey.Message, err.Error())
 	}
 	a.tell(before)
+	if up, err := a.reader.Uptime(); err == nil && (up < a.state.Looked || up >= a.state.Looked+heartbeat) {
+		a.state.Looked = up
+	}
 	if err := a.save(); err != nil {
 		a.Log.Error("state not written", logkey.Message, err.Error())
 	}
@@ -202,7 +208,7 @@ func (a *Agent) Release() error {
 	if left := a.state.Confined; len(left) > 0 {
 		return fmt.Errorf("releasing guests: control group %s is still confined: write %q to its cpuset.cpus", left[0].Group, left[0].Was)
 	}
-	for _, name := range []string{StateFile(a.StateDir), filepath.Join(a.Settings.MetricsDir, MetricsFile)} {
+	for _, name := range []string{StateFile(a.StateDir), filepath.Join(a.Settings.MetricsDir, MetricsFile), publishedFile(a.StateDir)} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("releasing guests: %w", err)
 		}

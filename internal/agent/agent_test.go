@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -317,7 +316,7 @@ func TestStatusText(t *testing.T) {
 		},
 		Confined:  []agent.Confinement{{Group: "lxc", Now: topology.CPUs(0, 1)}},
 		Intruders: []agent.Intruder{{VMID: 105, CPUs: topology.CPUs(2), Text: "root gave it the affinity 2"}},
-	}}
+	}, Published: time.Unix(1700000000, 0).UTC()}
 	want := `agent      1.2.3, process 812, isolation enforce
 CPUs       online 0-3, pinned 2, shared 0-1
 VM 2001    pinned 3,2, emulator guest, cluster prod; put back 2 times
@@ -325,6 +324,7 @@ VM 2002    not pinned; refused (overlap): CPU 2 belongs to guest 2001
 VM 2003    starting
 confined   lxc to 0-1
 intruder   guest 105 may run on 2: root gave it the affinity 2
+published  2023-11-14T22:13:20Z
 `
 	if diff := cmp.Diff(want, status.String()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
@@ -332,58 +332,6 @@ intruder   guest 105 may run on 2: root gave it the affinity 2
 	status.Running, status.Problem = false, "no cpuset controller"
 	if got := status.String(); !strings.Contains(got, "does not run") || !strings.Contains(got, "problem    no cpuset controller\n") || status.Healthy() {
 		t.Errorf("status:\n%s", got)
-	}
-}
-
-// pvesh plays Proxmox' command on a host with notes.
-type pvesh struct {
-	notes string
-	calls []string
-	err   error
-}
-
-func (p *pvesh) run(_ context.Context, args ...string) ([]byte, error) {
-	p.calls = append(p.calls, strings.Join(args[:2], " "))
-	if args[0] == "set" {
-		if args[2] != "--description" || len(args) != 4 {
-			return nil, errors.New("unknown option")
-		}
-		p.notes = args[3]
-		return nil, p.err
-	}
-	return json.Marshal(map[string]string{"description": p.notes, "digest": "0123"})
-}
-
-// TestPublish writes what numaform reads, once, beside what else is in the notes.
-func TestPublish(t *testing.T) {
-	t.Parallel()
-	root := t.TempDir()
-	for name, text := range map[string]string{"online": "0-1", "present": "0-1"} {
-		dir := filepath.Join(root, "sys/devices/system/cpu")
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p := &pvesh{notes: "# the left rack\n"}
-	for i, want := range []bool{true, false} {
-		if done, err := agent.Publish(t.Context(), root, "pve-1", p.run); err != nil || done != want {
-			t.Fatalf("%d: published %t, %v", i, done, err)
-		}
-	}
-	if diff := cmp.Diff([]string{"get /nodes/pve-1/config", "set /nodes/pve-1/config", "get /nodes/pve-1/config"}, p.calls); diff != "" {
-		t.Errorf("calls (-want +got):\n%s", diff)
-	}
-	machine, found, err := topology.ParsePublished(p.notes)
-	if err != nil || !found || len(machine.CPUs) != 2 || !strings.HasPrefix(p.notes, "# the left rack\n") {
-		t.Errorf("notes %q: %v, %v", p.notes, found, err)
-	}
-	p.notes = strings.Repeat("x", 65500)
-	if _, err := agent.Publish(t.Context(), root, "pve-1", p.run); err == nil || !strings.Contains(err.Error(), "shorten them") {
-		t.Errorf("notes that are full: %v", err)
-	}
-	p.notes, p.err = "", io.ErrUnexpectedEOF
-	if _, err := agent.Publish(t.Context(), root, "pve-1", p.run); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("error %v", err)
 	}
 }
 

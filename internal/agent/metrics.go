@@ -19,9 +19,6 @@ import (
 // MetricsFile is the name of the file in the directory of metrics.
 const MetricsFile = "numaform_agent.prom"
 
-// heartbeat is how often the file is written though nothing changed.
-const heartbeat = 15 * time.Second
-
 // metrics writes the file for node_exporter's textfile collector.
 type metrics struct {
 	facts  string
@@ -33,7 +30,7 @@ type metrics struct {
 // shows that the agent lives. A host without the directory has no node_exporter.
 func (a *Agent) writeMetrics() {
 	facts, now := a.facts(), time.Now()
-	if facts == a.metrics.facts && now.Sub(a.metrics.last) < heartbeat {
+	if facts == a.metrics.facts && now.Sub(a.metrics.last) < heartbeat*time.Second {
 		return
 	}
 	a.metrics.facts, a.metrics.last = facts, now

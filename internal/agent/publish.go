@@ -7,9 +7,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/google/renameio/v2"
+
+	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/sysfs"
+	"github.com/numaform/numaform/topology"
 )
 
 // maxNotes is how long Proxmox lets a host's notes be.
@@ -30,37 +36,171 @@ func RunPvesh(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// Publish writes the exact topology of this host into its notes in Proxmox, where
-// numaform reads it, and reports whether that was needed. What else stands there stays.
-func Publish(ctx context.Context, root, host string, pvesh Pvesh) (bool, error) {
-	file, err := sysfs.Collect(os.DirFS(root))
+// Publisher writes into a host's notes in Proxmox what numaform is to know of it.
+type Publisher struct {
+	// Root is the directory of the host's file system, and StateDir that of the daemon's
+	// state.
+	Root, StateDir string
+	// Host is its name in Proxmox.
+	Host  string
+	Pvesh Pvesh
+	Now   func() time.Time
+}
+
+// Publication is what became of it.
+type Publication struct {
+	// Written is false if all that is to be said stood there already.
+	Written bool
+	// Unwell says why nothing was said of the daemon, or is empty.
+	Unwell string
+}
+
+// refresh is how old the agent's word may be before it is written again though nothing
+// changed: numaform takes an agent for dead after 15 minutes.
+const refresh = 4 * time.Minute
+
+// Publish writes the exact topology and, if the daemon is well, what it does. What else
+// stands in the notes stays; of a daemon that is not well stays what it last said, which
+// grows old. Nothing is written where nothing is new.
+func (p Publisher) Publish(ctx context.Context) (Publication, error) {
+	file, err := sysfs.Collect(os.DirFS(p.Root))
 	if err != nil {
-		return false, err
+		return Publication{}, err
 	}
-	path := "/nodes/" + host + "/config"
-	text, err := pvesh(ctx, "get", path, "--output-format", "json")
+	was, digest, err := p.read(ctx)
 	if err != nil {
-		return false, fmt.Errorf("reading the notes of %s: %w", host, err)
+		return Publication{}, err
+	}
+	notes, err := file.PublishIn(was)
+	if err != nil {
+		return Publication{}, err
+	}
+	status, err := ReadStatus(p.Root, p.StateDir)
+	if err != nil || !status.Healthy() {
+		return p.write(ctx, was, digest, notes, Publication{Unwell: status.unwell(err)})
+	}
+	agent := status.published()
+	if agent.At = p.at(agent, was); agent.At.IsZero() {
+		agent.At = p.Now().UTC().Truncate(time.Second)
+	}
+	// A block that is cut off would seem to end where the one that was just written does.
+	if _, err = agent.PublishIn(was); err == nil {
+		notes, err = agent.PublishIn(notes)
+	}
+	if err != nil {
+		return Publication{}, err
+	}
+	done, err := p.write(ctx, was, digest, notes, Publication{})
+	if err == nil {
+		err = writePublished(p.StateDir, agent.At)
+	}
+	return done, err
+}
+
+// at returns when the agent said the same in these notes, or zero if that is not so or
+// long ago.
+func (p Publisher) at(agent topology.Agent, notes string) time.Time {
+	said, found, err := topology.ParseAgent(notes)
+	if age := p.Now().Sub(said.At); err != nil || !found || age < 0 || age >= refresh {
+		return time.Time{}
+	}
+	agent.At = said.At
+	now, err := agent.PublishIn("")
+	before, problem := said.PublishIn("")
+	if err != nil || problem != nil || now != before {
+		return time.Time{}
+	}
+	return said.At
+}
+
+func (p Publisher) path() string { return "/nodes/" + p.Host + "/config" }
+
+// read returns the notes, and what tells later whether somebody wrote them meanwhile.
+func (p Publisher) read(ctx context.Context) (notes, digest string, err error) {
+	text, err := p.Pvesh(ctx, "get", p.path(), "--output-format", "json")
+	if err != nil {
+		return "", "", fmt.Errorf("reading the notes of %s: %w", p.Host, err)
 	}
 	var config struct {
 		Description string `json:"description"`
+		Digest      string `json:"digest"`
 	}
 	if err := json.Unmarshal(text, &config); err != nil {
-		return false, fmt.Errorf("reading the notes of %s: %w", host, err)
+		return "", "", fmt.Errorf("reading the notes of %s: %w", p.Host, err)
 	}
-	notes, err := file.PublishIn(config.Description)
-	if err != nil {
-		return false, err
-	}
-	if strings.TrimSpace(notes) == strings.TrimSpace(config.Description) {
-		return false, nil
+	return config.Description, config.Digest, nil
+}
+
+func (p Publisher) write(ctx context.Context, was, digest, notes string, done Publication) (Publication, error) {
+	if strings.TrimSpace(notes) == strings.TrimSpace(was) {
+		return done, nil
 	}
 	if len(notes) > maxNotes {
-		return false, fmt.Errorf("publishing topology: the notes of %s would have %d bytes of %d: shorten them, or use "+
-			"`numaform topology collect` and machines in numaform.yaml", host, len(notes), maxNotes)
+		return Publication{}, fmt.Errorf("publishing topology: the notes of %s would have %d bytes of %d: shorten them, or use "+
+			"`numaform topology collect` and machines in numaform.yaml", p.Host, len(notes), maxNotes)
 	}
-	if _, err := pvesh(ctx, "set", path, "--description", notes); err != nil {
-		return false, fmt.Errorf("writing the notes of %s: %w", host, err)
+	args := []string{"set", p.path(), "--description", notes}
+	if digest != "" {
+		args = append(args, "--digest", digest)
 	}
-	return true, nil
+	if _, err := p.Pvesh(ctx, args...); err != nil {
+		return Publication{}, fmt.Errorf("writing the notes of %s: %w", p.Host, err)
+	}
+	done.Written = true
+	return done, nil
+}
+
+// unwell says in one line why the daemon is not.
+func (s *Status) unwell(err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case !s.Running:
+		return "it does not run"
+	case s.Problem != "":
+		return "its last look at the host failed: " + strings.Join(strings.Fields(s.Problem), " ")
+	default:
+		return fmt.Sprintf("it has not looked at the host for %d seconds", s.Silent)
+	}
+}
+
+// published is what numaform is told of the daemon. Guests without a marker are not
+// numaform's, and whether one has is unknown where its configuration is.
+func (s *Status) published() topology.Agent {
+	agent := topology.Agent{
+		Version: s.Version, Isolation: string(s.Isolation), Clusters: s.Clusters, MaxPinnedPercent: s.MaxPinnedPercent,
+		ReservedCPUs: s.Reserved, Pinned: map[int]topology.Pins{}, Refused: map[int]string{},
+	}
+	for i := range s.Guests {
+		guest := &s.Guests[i]
+		if guest.Pins != nil {
+			agent.Pinned[guest.VMID] = guest.Pins.CPUs
+		}
+		if guest.Refused != nil && (guest.Pins != nil || guest.Refused.Reason != claim.ReasonUnread) {
+			agent.Refused[guest.VMID] = string(guest.Refused.Reason)
+		}
+	}
+	return agent
+}
+
+// publishedFile keeps beside the state when the agent's word in the notes was written.
+func publishedFile(dir string) string { return filepath.Join(dir, "published") }
+
+func writePublished(dir string, at time.Time) error {
+	if err := renameio.WriteFile(publishedFile(dir), []byte(at.Format(time.RFC3339)+"\n"), 0o644); err != nil {
+		return fmt.Errorf("keeping when the topology was published: %w", err)
+	}
+	return nil
+}
+
+func readPublished(dir string) time.Time {
+	data, err := os.ReadFile(publishedFile(dir))
+	if err != nil {
+		return time.Time{}
+	}
+	at, err := time.Parse(time.RFC3339, strings.TrimSpace(string(data)))
+	if err != nil {
+		return time.Time{}
+	}
+	return at
 }

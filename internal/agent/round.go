@@ -66,7 +66,8 @@ func (a *Agent) plan(r *round) {
 	next := State{
 		Format: stateFormat, Version: a.Version, Agent: a.self, Isolation: a.Settings.Isolation,
 		Online: a.host.Online(), Pinned: topology.CPUs(pinned...), Shared: a.host.Shared(verdicts),
-		Guests: []Guest{}, Intruders: a.state.Intruders, Problem: a.state.Problem,
+		Guests: []Guest{}, Intruders: a.state.Intruders, Problem: a.state.Problem, Looked: a.state.Looked,
+		Clusters: a.Settings.Clusters, MaxPinnedPercent: a.Settings.MaxPinnedPercent, Reserved: a.Settings.ReservedCPUs,
 	}
 	for _, vm := range r.vms {
 		verdict, last := byVMID[vm.VMID], a.state.guest(vm.Run)

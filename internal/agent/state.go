@@ -38,8 +38,15 @@ type State struct {
 	Guests    []Guest       `json:"guests"`
 	Confined  []Confinement `json:"confined"`
 	Intruders []Intruder    `json:"intruders"`
+	// Clusters, MaxPinnedPercent and Reserved are the rules that are in force.
+	Clusters         []string        `json:"clusters,omitempty"`
+	MaxPinnedPercent int             `json:"max_pinned_percent,omitempty"`
+	Reserved         topology.CPUSet `json:"reserved,omitzero"`
 	// Problem says what went wrong in the last round, apart from guests.
 	Problem string `json:"problem,omitempty"`
+	// Looked is when the agent last looked, in seconds after the host's start; it may have
+	// looked again up to 15 seconds later.
+	Looked float64 `json:"looked,omitempty"`
 }
 
 // Guest is a VM that has pins, or declares them.

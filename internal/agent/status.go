@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/numaform/numaform/internal/agent/qemu"
 )
@@ -12,7 +13,14 @@ type Status struct {
 	State
 	// Running is false if the process that wrote the state is gone.
 	Running bool `json:"running"`
+	// Silent is for how many seconds it has not looked at the host, if that is too many.
+	Silent int `json:"silent,omitempty"`
+	// Published is when numaform was last told in the host's notes, or zero.
+	Published time.Time `json:"published,omitzero"`
 }
+
+// silence is after how many seconds without a look an agent hangs.
+const silence = 60
 
 // ReadStatus reads the state file of the host whose file system root is.
 func ReadStatus(root, stateDir string) (Status, error) {
@@ -20,12 +28,20 @@ func ReadStatus(root, stateDir string) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	running := state.Agent.PID > 0 && qemu.Reader{Root: root}.Alive(state.Agent)
-	return Status{State: state, Running: running}, nil
+	reader := qemu.Reader{Root: root}
+	status := Status{State: state, Running: state.Agent.PID > 0 && reader.Alive(state.Agent), Published: readPublished(stateDir)}
+	up, err := reader.Uptime()
+	if err != nil {
+		return Status{}, fmt.Errorf("reading /proc: %w", err)
+	}
+	if silent := up - state.Looked; status.Running && silent > silence {
+		status.Silent = int(silent)
+	}
+	return status, nil
 }
 
-// Healthy reports whether an agent runs and its last look at the host succeeded.
-func (s *Status) Healthy() bool { return s.Running && s.Problem == "" }
+// Healthy reports whether an agent runs, looks, and its last look at the host succeeded.
+func (s *Status) Healthy() bool { return s.Running && s.Silent == 0 && s.Problem == "" }
 
 // String prints the status for a person.
 func (s *Status) String() string {
@@ -43,6 +59,9 @@ func (s *Status) String() string {
 	if s.Problem != "" {
 		line("problem    %s", s.Problem)
 	}
+	if s.Silent > 0 {
+		line("problem    it has not looked at the host for %d seconds: systemctl status pve-cluster, then systemctl restart numaform-agent", s.Silent)
+	}
 	line("CPUs       online %s, pinned %s, shared %s", s.Online, orNone(s.Pinned.String()), orNone(s.Shared.String()))
 	for i := range s.Guests {
 		line("VM %-7d %s", s.Guests[i].VMID, s.Guests[i].describe())
@@ -56,6 +75,11 @@ func (s *Status) String() string {
 			text += ": " + intruder.Text
 		}
 		line("intruder   %s", text)
+	}
+	if s.Published.IsZero() {
+		line("published  not since the host started: systemctl status numaform-agent-publish.timer")
+	} else {
+		line("published  %s", s.Published.Format(time.RFC3339))
 	}
 	return out.String()
 }

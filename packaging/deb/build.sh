@@ -13,8 +13,8 @@ case $version in [0-9]*.[0-9]*) ;; *) version=0~$version ;; esac
 
 install -D -m 755 "$program" "$root/usr/bin/numaform-agent"
 install -D -m 644 "$here/../numaform-agent.yaml" "$root/etc/numaform-agent.yaml"
-for unit in numaform-agent numaform-agent-publish; do
-	install -D -m 644 "$here/../$unit.service" "$root/lib/systemd/system/$unit.service"
+for unit in numaform-agent.service numaform-agent-publish.service numaform-agent-publish.timer; do
+	install -D -m 644 "$here/../$unit" "$root/lib/systemd/system/$unit"
 done
 install -D -m 644 "$here/../../LICENSE" "$root/usr/share/doc/numaform-agent/copyright"
 mkdir "$root/DEBIAN"

@@ -1,0 +1,169 @@
+//go:build linux
+
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/agent"
+	"github.com/numaform/numaform/internal/agent/agenttest"
+	"github.com/numaform/numaform/topology"
+)
+
+// pvesh plays Proxmox' command on a host with notes.
+type pvesh struct {
+	notes string
+	calls []string
+	err   error
+}
+
+func (p *pvesh) run(_ context.Context, args ...string) ([]byte, error) {
+	p.calls = append(p.calls, strings.Join(args[:2], " "))
+	if args[0] == "set" {
+		if args[2] != "--description" || len(args) != 6 || args[4] != "--digest" || args[5] != "0123" {
+			return nil, errors.New("unknown option")
+		}
+		p.notes = args[3]
+		return nil, p.err
+	}
+	return json.Marshal(map[string]string{"description": p.notes, "digest": "0123"})
+}
+
+func (w *world) publish(p *pvesh) (agent.Publication, error) {
+	publisher := agent.Publisher{Root: w.Root, StateDir: w.dir, Host: "pve-1", Pvesh: p.run, Now: func() time.Time { return w.now }}
+	return publisher.Publish(w.t.Context())
+}
+
+// said is what the agent says in the notes.
+func (p *pvesh) said(t *testing.T) topology.Agent {
+	t.Helper()
+	said, found, err := topology.ParseAgent(p.notes)
+	if err != nil || !found {
+		t.Fatalf("the agent says nothing: %t, %v: %s", found, err, p.notes)
+	}
+	return said
+}
+
+// TestPublish writes what numaform reads, beside what else is in the notes, and only
+// what is new.
+func TestPublish(t *testing.T) {
+	w := newWorld(t)
+	w.begin("clusters: [prod]\nreserved_cpus: 1000\nmax_pinned_percent: 80\nisolation: enforce\n")
+	w.ready(101, 1)
+	w.ready(102, 1)
+	w.ready(103, 1)
+	w.Declare(101, agenttest.Marker(101, w.two).String())
+	w.Declare(102, agenttest.Marker(102, w.two).String())
+	w.Sync()
+	// Both asked for it at once; who has it keeps it.
+	w.Declare(102, "")
+	w.Sync()
+	w.Declare(102, agenttest.Marker(102, w.two).String())
+	w.Sync()
+	p := &pvesh{notes: "# the left rack\n"}
+	begun := w.now
+	for _, step := range []struct {
+		later   time.Duration
+		written bool
+	}{{0, true}, {0, false}, {3 * time.Minute, false}, {time.Minute, true}, {-time.Hour, true}} {
+		w.now = w.now.Add(step.later)
+		if done, err := w.publish(p); err != nil || done.Written != step.written || done.Unwell != "" {
+			t.Fatalf("%s later: %+v, %v", step.later, done, err)
+		}
+	}
+	if diff := cmp.Diff(strings.Repeat("get,set,get,get,", 1)+"get,set,get,set", strings.ReplaceAll(strings.Join(p.calls, ","), " /nodes/pve-1/config", "")); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
+	want := topology.Agent{
+		Version: "1.2.3", At: begun.Add(4*time.Minute - time.Hour).UTC(), Isolation: "enforce", Clusters: []string{"prod"}, MaxPinnedPercent: 80,
+		ReservedCPUs: topology.CPUs(1000), Pinned: map[int]topology.Pins{101: {w.two}}, Refused: map[int]string{102: "overlap"},
+	}
+	if diff := cmp.Diff(want, p.said(t)); diff != "" {
+		t.Errorf("the agent says (-want +got):\n%s", diff)
+	}
+	machine, found, err := topology.ParsePublished(p.notes)
+	if err != nil || !found || len(machine.CPUs) != 3 || !strings.HasPrefix(p.notes, "# the left rack\n") {
+		t.Errorf("notes %q: %v, %v", p.notes, found, err)
+	}
+	if got := w.text(); !strings.Contains(got, "published  "+want.At.Format(time.RFC3339)+"\n") {
+		t.Errorf("status:\n%s", got)
+	}
+
+	w.Declare(101, "")
+	w.Sync()
+	if done, err := w.publish(p); err != nil || !done.Written || len(p.said(t).Pinned) != 1 || p.said(t).Pinned[102] == nil {
+		t.Errorf("after a change: %+v, %v: %+v", done, err, p.said(t))
+	}
+}
+
+// TestPublishUnwell: of a daemon that is not well stays what it said last; the topology
+// is written all the same.
+func TestPublishUnwell(t *testing.T) {
+	w := newWorld(t)
+	p := &pvesh{}
+	for _, step := range []struct {
+		unwell string
+		change func()
+	}{
+		{"", func() {}},
+		{"failed", func() {
+			w.Write("sys/devices/system/cpu/online", "what\n")
+			w.Sync()
+			w.Write("sys/devices/system/cpu/online", "0\n")
+		}},
+		{"for", func() { w.edit(func(s *agent.State) { s.Problem, s.Looked = "", s.Looked-100 }) }},
+		{"does not run", func() { w.edit(func(s *agent.State) { s.Agent.Start++ }) }},
+		{"state.json", func() { w.Write("run/numaform-agent/state.json", "{") }},
+	} {
+		w.now = w.now.Add(time.Hour)
+		step.change()
+		done, err := w.publish(p)
+		if err != nil || !strings.Contains(done.Unwell, step.unwell) || (step.unwell == "") != (done.Unwell == "") {
+			t.Errorf("%q: %+v, %v", step.unwell, done, err)
+		}
+		if at := p.said(t).At; !at.Equal(time.Unix(1700003600, 0)) {
+			t.Errorf("%q: the agent's word is of %s", step.unwell, at)
+		}
+	}
+	if machine, _, err := topology.ParsePublished(p.notes); err != nil || len(machine.CPUs) != 1 {
+		t.Errorf("topology: %+v, %v", machine, err)
+	}
+}
+
+// edit changes the state file behind the agent's back.
+func (w *world) edit(change func(*agent.State)) {
+	w.t.Helper()
+	state, err := agent.ReadState(w.dir)
+	w.must(err)
+	change(&state)
+	text, err := json.Marshal(state)
+	w.must(err)
+	w.Write("run/numaform-agent/state.json", string(text))
+}
+
+func TestPublishRefuses(t *testing.T) {
+	w := newWorld(t)
+	p := &pvesh{notes: strings.Repeat("x", 65500)}
+	if _, err := w.publish(p); err == nil || !strings.Contains(err.Error(), "shorten them") {
+		t.Errorf("notes that are full: %v", err)
+	}
+	p.notes = "<!-- numaform-agent\n{"
+	if _, err := w.publish(p); err == nil || !strings.Contains(err.Error(), "numaform-agent") {
+		t.Errorf("a block that is cut off: %v", err)
+	}
+	p.notes, p.err = "", io.ErrUnexpectedEOF
+	if _, err := w.publish(p); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("error %v", err)
+	}
+	if got := w.text(); !strings.Contains(got, "published  not since the host started") {
+		t.Errorf("status:\n%s", got)
+	}
+}
