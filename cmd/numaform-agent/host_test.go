@@ -56,6 +56,7 @@ func inHost() {
 		{Name: "doubt", F: inHostDoubt},
 		{Name: "clock", F: inHostClock},
 		{Name: "hotplug", F: inHostHotplug},
+		{Name: "interrupts", F: inHostInterrupts},
 	}, nil, nil)
 }
 
@@ -95,8 +96,8 @@ func (s *scene) group(name string) func(pid int) {
 }
 
 // vm starts a VM in its control group.
-func (s *scene) vm(vmid, vcpus int) {
-	s.group(fmt.Sprintf("qemu.slice/%d.scope", vmid))(s.Start(vmid, vcpus))
+func (s *scene) vm(vmid, vcpus int, args ...string) {
+	s.group(fmt.Sprintf("qemu.slice/%d.scope", vmid))(s.Start(vmid, vcpus, args...))
 }
 
 // container starts a container; it is a VM without vCPUs, as far as processes go.
@@ -293,4 +294,44 @@ func inHostHotplug(t *testing.T) {
 	if set, err := qemu.Affinity(0); err != nil || !set.Equal(six()) {
 		t.Errorf("this process is on %s, %v", set, err)
 	}
+}
+
+// inHostInterrupts: this machine's serial line and its timer pass for a device of a VM's.
+// The kernel moves the first, and refuses for the second.
+func inHostInterrupts(t *testing.T) {
+	s := newScene(t)
+	if err := os.Remove(filepath.Join(s.Root, "sys")); err != nil {
+		t.Fatal(err)
+	}
+	for i, irq := range []string{"4", "0"} {
+		s.Write("sys/bus/pci/devices/0000:41:00.0/msi_irqs/"+irq, "msix\n")
+		s.Write("sys/kernel/irq/"+irq+"/actions", fmt.Sprintf("vfio-msix[%d](0000:41:00.0)\n", i))
+	}
+	for _, name := range []string{"devices", "fs"} {
+		if err := os.Symlink("/sys/"+name, filepath.Join(s.Root, "sys", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Settings("clusters: [prod]\nirqs: guest\n")
+	s.vm(101, 2, "-device", "vfio-pci,host=0000:41:00.0,id=hostpci0")
+	s.Declare(101, agenttest.Marker(101, 3, 2).String())
+	p := start(t, s.Host)
+	handled := func(cpus string) func() error {
+		return func() error {
+			data, err := os.ReadFile("/proc/irq/4/smp_affinity_list")
+			if got := strings.TrimSpace(string(data)); err != nil || got != cpus {
+				return fmt.Errorf("the interrupt is on %s, %w, want %s", got, err, cpus)
+			}
+			return nil
+		}
+	}
+	agenttest.Eventually(t, handled("2-3"))
+	agenttest.Eventually(t, says(p, `msg="interrupt not moved" vmid=101 irq=0`))
+	agenttest.Eventually(t, says(p, "input/output error"))
+	p.kill(syscall.SIGKILL)
+	if out, err := command(s.Host, "release").CombinedOutput(); err != nil {
+		t.Fatalf("release: %v: %s", err, out)
+	}
+	agenttest.Eventually(t, handled("0-5"))
+	s.on(six(), 101)
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/numaform/numaform/internal/agent/cgroup"
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/agent/cpufreq"
+	"github.com/numaform/numaform/internal/agent/irq"
 	"github.com/numaform/numaform/internal/agent/qemu"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/sysfs"
@@ -45,7 +47,11 @@ type Agent struct {
 	Options
 	reader qemu.Reader
 	groups cgroup.Tree
+	irqs   irq.Tree
 	self   qemu.Run
+
+	frequencies cpufreq.Tree
+	policies    []cpufreq.Policy
 
 	// online is the kernel's list when host was read; possible are the CPUs that it
 	// has, offline ones too.
@@ -58,8 +64,11 @@ type Agent struct {
 	written []byte
 	// placed are the pins that were put into effect by this process.
 	placed map[qemu.Run]*claim.Pins
-	// confined are the control groups that were confined by this process.
+	// confined are the control groups that were confined by this process, governed the
+	// governors it gave to policies, and steered the interrupts that it moved, by number.
 	confined map[string]topology.CPUSet
+	governed map[int]string
+	steered  map[int]*Interrupt
 	metrics  metrics
 
 	// changed is when VMs last started or ended, and hurry how many looks before their
@@ -88,8 +97,10 @@ func New(options Options) (*Agent, error) {
 	}
 	return &Agent{
 		Options: options, reader: qemu.Reader{Root: options.Root},
-		groups: cgroup.Tree{Dir: filepath.Join(options.Root, "sys/fs/cgroup")},
-		placed: map[qemu.Run]*claim.Pins{}, confined: map[string]topology.CPUSet{},
+		groups: cgroup.Tree{Dir: filepath.Join(options.Root, "sys/fs/cgroup")}, irqs: irq.Tree{Root: options.Root},
+		frequencies: cpufreq.Tree{Dir: filepath.Join(options.Root, "sys/devices/system/cpu/cpufreq")},
+		placed:      map[qemu.Run]*claim.Pins{}, confined: map[string]topology.CPUSet{},
+		governed: map[int]string{}, steered: map[int]*Interrupt{},
 	}, nil
 }
 
@@ -97,7 +108,11 @@ func New(options Options) (*Agent, error) {
 // agent that is replaced must not disturb the guests. A round that fails is logged once,
 // and tried again.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := a.open(); err != nil {
+	err := a.open()
+	if err == nil {
+		err = a.checkGovernor()
+	}
+	if err != nil {
 		return err
 	}
 	a.Log.Info("started", "version", a.Version, "isolation", a.Settings.Isolation, "clusters", strings.Join(a.Settings.Clusters, " "),
@@ -192,6 +207,8 @@ func (a *Agent) sync() error {
 	// Control groups first: changing them may move threads.
 	err = errors.Join(a.unconfine(r), a.isolate(r))
 	a.place(r)
+	a.govern()
+	a.steer()
 	a.state.Intruders = a.intruders(r)
 	return err
 }
@@ -201,12 +218,12 @@ func (a *Agent) Release() error {
 	if err := a.open(); err != nil {
 		return err
 	}
-	a.Settings.Clusters, a.Settings.Isolation = nil, IsolationOff
+	a.Settings.Clusters, a.Settings.Isolation, a.Settings.Governor, a.Settings.IRQs = nil, IsolationOff, Governor{}, InterruptsOff
 	if err := a.sync(); err != nil {
 		return fmt.Errorf("releasing guests: %w", err)
 	}
-	if left := a.state.Confined; len(left) > 0 {
-		return fmt.Errorf("releasing guests: control group %s is still confined: write %q to its cpuset.cpus", left[0].Group, left[0].Was)
+	if err := a.left(); err != nil {
+		return fmt.Errorf("releasing guests: %w", err)
 	}
 	for _, name := range []string{StateFile(a.StateDir), filepath.Join(a.Settings.MetricsDir, MetricsFile), publishedFile(a.StateDir)} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -214,6 +231,22 @@ func (a *Agent) Release() error {
 		}
 	}
 	return nil
+}
+
+// left says what could not be undone, and how to do it by hand.
+func (a *Agent) left() error {
+	var errs []error
+	for _, c := range a.state.Confined {
+		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))
+	}
+	for i := range a.state.Governors {
+		g := &a.state.Governors[i]
+		errs = append(errs, fmt.Errorf("frequency policy %d has not its governor %s again: %s", g.Policy, g.Was, g.Problem))
+	}
+	for _, i := range a.state.Interrupts {
+		errs = append(errs, fmt.Errorf("interrupt %d is not on CPUs %s again: %s", i.IRQ, i.Was, i.Refused))
+	}
+	return errors.Join(errs...)
 }
 
 func (a *Agent) save() error {
@@ -229,7 +262,13 @@ func (a *Agent) readHost() error {
 		return fmt.Errorf("reading which CPUs are online: %w", err)
 	}
 	if string(data) == a.online {
-		return nil
+		if a.governorNote() == "" {
+			return nil
+		}
+		return a.readPolicies() // its driver may come later
+	}
+	if err := a.readPolicies(); err != nil {
+		return err
 	}
 	file, err := sysfs.Collect(os.DirFS(a.Root))
 	if err != nil {

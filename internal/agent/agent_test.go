@@ -113,15 +113,16 @@ func (w *world) text() string {
 }
 
 // ready starts a process that plays a VM, and waits until its vCPUs have their names.
-func (w *world) ready(vmid, vcpus int) {
+func (w *world) ready(vmid, vcpus int, args ...string) int {
 	w.t.Helper()
-	w.Start(vmid, vcpus)
+	pid := w.Start(vmid, vcpus, args...)
 	agenttest.Eventually(w.t, func() error {
 		if got, _ := w.Threads(vmid); len(got) != vcpus {
 			return errors.New("the VM has not all vCPUs")
 		}
 		return nil
 	})
+	return pid
 }
 
 func (w *world) metrics() string {
@@ -316,6 +317,16 @@ func TestStatusText(t *testing.T) {
 		},
 		Confined:  []agent.Confinement{{Group: "lxc", Now: topology.CPUs(0, 1)}},
 		Intruders: []agent.Intruder{{VMID: 105, CPUs: topology.CPUs(2), Text: "root gave it the affinity 2"}},
+		Governors: []agent.Governed{
+			{Policy: 2, CPUs: topology.CPUs(2), Was: "powersave", Now: "performance"},
+			{Policy: 3, CPUs: topology.CPUs(3), Was: "powersave", Now: "performance"},
+			{Policy: 0, CPUs: topology.CPUs(0), Was: "schedutil", Now: "powersave", Free: true},
+		},
+		Interrupts: []agent.Interrupt{
+			{IRQ: 57, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3), PutBack: 1},
+			{IRQ: 58, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3)},
+			{IRQ: 59, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3), Refused: "input/output error"},
+		},
 	}, Published: time.Unix(1700000000, 0).UTC()}
 	want := `agent      1.2.3, process 812, isolation enforce
 CPUs       online 0-3, pinned 2, shared 0-1
@@ -324,6 +335,10 @@ VM 2002    not pinned; refused (overlap): CPU 2 belongs to guest 2001
 VM 2003    starting
 confined   lxc to 0-1
 intruder   guest 105 may run on 2: root gave it the affinity 2
+governor   CPUs 2-3 performance, was powersave
+governor   free CPUs 0 powersave, was schedutil
+interrupts 2 of device 0000:41:00.0 of VM 2001 on CPUs 2-3; put back 1 times
+interrupts 1 of device 0000:41:00.0 of VM 2001 left where they are: input/output error
 published  2023-11-14T22:13:20Z
 `
 	if diff := cmp.Diff(want, status.String()); diff != "" {

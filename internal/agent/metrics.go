@@ -61,6 +61,13 @@ func (a *Agent) facts() string {
 			refused[guest.Refused.Reason]++
 		}
 	}
+	governors, interrupts := 0, 0
+	for i := range s.Governors {
+		governors += s.Governors[i].PutBack
+	}
+	for _, i := range s.Interrupts {
+		interrupts += i.PutBack
+	}
 	problem := 0
 	if s.Problem != "" {
 		problem = 1
@@ -78,6 +85,10 @@ func (a *Agent) facts() string {
 	one("numaform_agent_confined_groups", "Control groups that are kept off pinned CPUs.", "", len(s.Confined))
 	one("numaform_agent_intruders", "Guests that may run on CPUs others are pinned to.", "", len(s.Intruders))
 	one("numaform_agent_put_back", "How often vCPUs of guests that run now had been moved by somebody else.", "", putBack)
+	one("numaform_agent_governed_policies", "Frequency policies whose governor the agent set.", "", len(s.Governors))
+	one("numaform_agent_governors_put_back", "How often governors that are set now had been changed by somebody else.", "", governors)
+	one("numaform_agent_interrupts", "Interrupts of passed-through devices that the agent keeps on CPUs of their VM.", "", len(s.Interrupts))
+	one("numaform_agent_interrupts_put_back", "How often these had been moved by somebody else.", "", interrupts)
 	one("numaform_agent_round_failed", "1 if the last look at the host failed.", "", problem)
 	const name = "numaform_agent_refused_guests"
 	out.WriteString(gauge(name, "Guests whose declared pins do not take effect, by reason."))

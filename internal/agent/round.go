@@ -68,6 +68,7 @@ func (a *Agent) plan(r *round) {
 		Online: a.host.Online(), Pinned: topology.CPUs(pinned...), Shared: a.host.Shared(verdicts),
 		Guests: []Guest{}, Intruders: a.state.Intruders, Problem: a.state.Problem, Looked: a.state.Looked,
 		Clusters: a.Settings.Clusters, MaxPinnedPercent: a.Settings.MaxPinnedPercent, Reserved: a.Settings.ReservedCPUs,
+		GovernorNote: a.governorNote(),
 	}
 	for _, vm := range r.vms {
 		verdict, last := byVMID[vm.VMID], a.state.guest(vm.Run)
@@ -87,6 +88,8 @@ func (a *Agent) plan(r *round) {
 		}
 	}
 	next.Confined = a.confinements(r, &next)
+	next.Governors = a.governors(&next)
+	next.Interrupts = a.interrupts(&next)
 	a.state = next
 }
 

@@ -37,6 +37,8 @@ type Settings struct {
 	ReservedCPUs     topology.CPUSet `yaml:"reserved_cpus"`
 	Emulator         fleet.Emulator  `yaml:"emulator"`
 	Isolation        Isolation       `yaml:"isolation"`
+	Governor         Governor        `yaml:"governor"`
+	IRQs             Interrupts      `yaml:"irqs"`
 	// MetricsDir is read by node_exporter's textfile collector; nothing is written
 	// where it does not exist.
 	MetricsDir string `yaml:"metrics_dir"`
@@ -46,7 +48,7 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{
 		MaxPinnedPercent: 90, Emulator: fleet.EmulatorGuest, Isolation: IsolationReport,
-		MetricsDir: "/var/lib/prometheus/node-exporter",
+		IRQs: InterruptsOff, MetricsDir: "/var/lib/prometheus/node-exporter",
 	}
 }
 
@@ -94,7 +96,7 @@ func ParseSettings(data []byte) (Settings, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&settings); err != nil && !errors.Is(err, io.EOF) {
-		return Settings{}, fmt.Errorf("%w: the keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation and metrics_dir", err)
+		return Settings{}, fmt.Errorf("%w: the keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, governor, irqs and metrics_dir", err)
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return Settings{}, errors.New("a second document follows: leave one")
@@ -113,6 +115,12 @@ func (s *Settings) check() error {
 	}
 	if !slices.Contains([]fleet.Emulator{fleet.EmulatorGuest, fleet.EmulatorShared}, s.Emulator) {
 		return fmt.Errorf("emulator: %q is not known: write guest or shared", s.Emulator)
+	}
+	if err := s.Governor.check(); err != nil {
+		return err
+	}
+	if err := s.IRQs.check(); err != nil {
+		return err
 	}
 	return s.Isolation.Check()
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/numaform/numaform/internal/agent/cgroup"
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/agent/cpufreq"
 	"github.com/numaform/numaform/internal/agent/qemu"
 	"github.com/numaform/numaform/topology"
 )
@@ -38,6 +39,11 @@ type State struct {
 	Guests    []Guest       `json:"guests"`
 	Confined  []Confinement `json:"confined"`
 	Intruders []Intruder    `json:"intruders"`
+	// Governors are the frequency policies that the agent wrote, and GovernorNote says why
+	// it can write none.
+	Governors    []Governed  `json:"governors,omitempty"`
+	GovernorNote string      `json:"governor_note,omitempty"`
+	Interrupts   []Interrupt `json:"interrupts,omitempty"`
 	// Clusters, MaxPinnedPercent and Reserved are the rules that are in force.
 	Clusters         []string        `json:"clusters,omitempty"`
 	MaxPinnedPercent int             `json:"max_pinned_percent,omitempty"`
@@ -133,6 +139,17 @@ func (s *State) check() error {
 		}
 		if _, err := topology.ParseCPUSet(c.Was); err != nil {
 			return fmt.Errorf("control group %s: %w", c.Group, err)
+		}
+	}
+	for i := range s.Governors {
+		g := &s.Governors[i]
+		if err := errors.Join(cpufreq.CheckName(g.Was), cpufreq.CheckName(g.Now)); g.Policy < 0 || err != nil {
+			return fmt.Errorf("frequency policy %d: %w", g.Policy, err)
+		}
+	}
+	for _, i := range s.Interrupts {
+		if err := checkInterrupt(i); err != nil {
+			return err
 		}
 	}
 	return nil

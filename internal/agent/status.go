@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/numaform/numaform/internal/agent/qemu"
+	"github.com/numaform/numaform/topology"
 )
 
 // Status is the state with what it says of the agent now.
@@ -76,12 +77,59 @@ func (s *Status) String() string {
 		}
 		line("intruder   %s", text)
 	}
+	s.governors(line)
+	s.interrupts(line)
 	if s.Published.IsZero() {
 		line("published  not since the host started: systemctl status numaform-agent-publish.timer")
 	} else {
 		line("published  %s", s.Published.Format(time.RFC3339))
 	}
 	return out.String()
+}
+
+// governors prints which CPUs have which governor: policies of which the same is to be
+// said share a line.
+func (s *Status) governors(line func(string, ...any)) {
+	type text struct{ before, after string }
+	var order []text
+	cpus := map[text]topology.CPUSet{}
+	for i := range s.Governors {
+		g := &s.Governors[i]
+		t := text{"", fmt.Sprintf("%s, was %s", g.Now, g.Was)}
+		switch {
+		case g.Problem != "":
+			t = text{"", "not " + g.Now + ": " + g.Problem}
+		case g.Free:
+			t.before = "free "
+		}
+		if g.PutBack > 0 {
+			t.after += fmt.Sprintf("; put back %d times", g.PutBack)
+		}
+		if cpus[t].IsEmpty() {
+			order = append(order, t)
+		}
+		cpus[t] = cpus[t].Union(g.CPUs)
+	}
+	for _, t := range order {
+		line("governor   %sCPUs %s %s", t.before, cpus[t], t.after)
+	}
+	if s.GovernorNote != "" {
+		line("governor   none: %s", s.GovernorNote)
+	}
+}
+
+// interrupts prints where those of each device are.
+func (s *Status) interrupts(line func(string, ...any)) {
+	for _, i := range together(s.Interrupts) {
+		where := "on CPUs " + i.Now.String()
+		if i.Refused != "" {
+			where = "left where they are: " + i.Refused
+		}
+		if i.PutBack > 0 {
+			where += fmt.Sprintf("; put back %d times", i.PutBack)
+		}
+		line("interrupts %d of device %s of VM %d %s", i.count, i.Device, i.VMID, where)
+	}
 }
 
 func (g *Guest) describe() string {

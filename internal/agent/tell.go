@@ -22,6 +22,13 @@ func (a *Agent) tell(before State) {
 		}
 	}
 	a.tellIntruders(before.Intruders)
+	a.tellGroups(before)
+	if note := a.state.GovernorNote; note != "" && note != before.GovernorNote {
+		a.Log.Warn("governors are not set", logkey.Message, note)
+	}
+}
+
+func (a *Agent) tellGroups(before State) {
 	for _, c := range a.state.Confined {
 		if last := before.confinement(c.Group); last == nil || !last.Now.Equal(c.Now) {
 			a.Log.Info("confined control group", "group", c.Group, "cpus", c.Now.String())

@@ -110,10 +110,10 @@ func (h *Host) pidFile(vmid int) string {
 	return filepath.Join(h.Root, "run/qemu-server", strconv.Itoa(vmid)+".pid")
 }
 
-// Start starts a process that plays a VM.
-func (h *Host) Start(vmid, vcpus int) int {
+// Start starts a process that plays a VM, with further arguments of QEMU's.
+func (h *Host) Start(vmid, vcpus int, args ...string) int {
 	h.t.Helper()
-	cmd := exec.Command(os.Args[0], "-pidfile", h.pidFile(vmid)) //nolint:gosec,noctx // the test itself
+	cmd := exec.Command(os.Args[0], append([]string{"-pidfile", h.pidFile(vmid)}, args...)...) //nolint:gosec,noctx // the test itself
 	cmd.Env = append(os.Environ(), vcpusVariable+"="+strconv.Itoa(vcpus))
 	if _, err := cmd.StdinPipe(); err != nil {
 		h.t.Fatal(err)

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/internal/agent/cpufreq"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/topology"
+)
+
+// Governor says how the frequencies of pinned CPUs are scaled. The zero value means that
+// no governor is touched.
+type Governor struct {
+	// Pinned is the governor of cores that a vCPU is pinned to.
+	Pinned string `yaml:"pinned"`
+	// Free is what they get when pins go; empty means what they had before.
+	Free string `yaml:"free"`
+}
+
+func (g *Governor) check() error {
+	if g.Pinned == "" && g.Free != "" {
+		return errors.New("governor: free is given without pinned: give both, or pinned alone")
+	}
+	for _, name := range []string{g.Pinned, g.Free} {
+		if name != "" {
+			if err := cpufreq.CheckName(name); err != nil {
+				return fmt.Errorf("governor: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Governed is a frequency policy whose governor the agent wrote.
+type Governed struct {
+	Policy int `json:"policy"`
+	// CPUs are those of the policy that are online.
+	CPUs topology.CPUSet `json:"cpus"`
+	Was  string          `json:"was"`
+	Now  string          `json:"now"`
+	// Free is true once no vCPU is pinned to them.
+	Free bool `json:"free,omitempty"`
+	// PutBack counts how often somebody else had written another.
+	PutBack int `json:"put_back,omitempty"`
+	// Problem says why the policy has not the governor Now.
+	Problem string `json:"problem,omitempty"`
+}
+
+// readPolicies reads which CPUs have a governor together.
+func (a *Agent) readPolicies() error {
+	var err error
+	a.policies, err = a.frequencies.Policies()
+	return err
+}
+
+// checkGovernor returns an error if this host has not the governors that are asked for.
+// A host without any is no mistake: it may be a VM, or its firmware scales.
+func (a *Agent) checkGovernor() error {
+	policies, err := a.frequencies.Policies()
+	if err != nil {
+		return err
+	}
+	for _, policy := range policies {
+		for _, name := range []string{a.Settings.Governor.Pinned, a.Settings.Governor.Free} {
+			if name != "" && len(policy.Available) > 0 && !slices.Contains(policy.Available, name) {
+				return fmt.Errorf("governor: CPUs %s of this host have no governor %s: write one of %s into the agent's configuration",
+					policy.CPUs, name, strings.Join(policy.Available, ", "))
+			}
+		}
+	}
+	return nil
+}
+
+// governors returns the policies whose governor the agent holds, is to hold, or is to
+// give back. What a policy had is read before any is written.
+func (a *Agent) governors(next *State) []Governed {
+	exclusive := next.Online.Difference(next.Shared)
+	held := []Governed{}
+	for _, policy := range a.policies {
+		last := find(a.state.Governors, func(g Governed) bool { return g.Policy == policy.ID })
+		pinned := a.Settings.Governor.Pinned != "" && !policy.CPUs.Intersection(exclusive).IsEmpty()
+		switch {
+		case last == nil && !pinned:
+			continue
+		case last == nil:
+			was, err := a.frequencies.Governor(policy.ID)
+			if err != nil {
+				a.Log.Debug("governor not read", logkey.Message, err.Error())
+				continue
+			}
+			last = &Governed{Policy: policy.ID, Was: was}
+		}
+		g := *last
+		g.CPUs, g.Free, g.Now = policy.CPUs, !pinned, a.Settings.Governor.Pinned
+		if g.Free {
+			g.Now = cmp.Or(a.Settings.Governor.Free, g.Was)
+		}
+		held = append(held, g)
+	}
+	return held
+}
+
+// governorNote says why governors that are asked for cannot be had at all.
+func (a *Agent) governorNote() string {
+	if a.Settings.Governor.Pinned == "" || len(a.policies) > 0 {
+		return ""
+	}
+	return "this host has no cpufreq: it is a VM, or its firmware scales frequencies; remove governor from the agent's configuration"
+}
+
+// govern writes governors. Those of CPUs that are free again are written once, and
+// forgotten when they are what they were.
+func (a *Agent) govern() {
+	set := map[string]topology.CPUSet{}
+	for i := range a.state.Governors {
+		g := &a.state.Governors[i]
+		if g.Free && a.governed[g.Policy] == g.Now {
+			continue
+		}
+		before := g.Problem
+		g.Problem = ""
+		wrote, err := a.setGovernor(g)
+		if err != nil {
+			delete(a.governed, g.Policy)
+			if g.Problem = err.Error(); g.Problem != before {
+				a.Log.Warn("governor not set", "cpus", g.CPUs.String(), logkey.Message, g.Problem)
+			}
+			continue
+		}
+		a.governed[g.Policy] = g.Now
+		if wrote {
+			set[g.Now] = set[g.Now].Union(g.CPUs)
+		}
+	}
+	for _, governor := range slices.Sorted(maps.Keys(set)) {
+		a.Log.Info("set governor", "cpus", set[governor].String(), "governor", governor)
+	}
+	a.state.Governors = slices.DeleteFunc(a.state.Governors, func(g Governed) bool {
+		done := g.Free && g.Now == g.Was && g.Problem == ""
+		if done {
+			delete(a.governed, g.Policy)
+		}
+		return done
+	})
+}
+
+// setGovernor reports whether there was need to, but for what somebody else had changed.
+func (a *Agent) setGovernor(g *Governed) (bool, error) {
+	now, err := a.frequencies.Governor(g.Policy)
+	if err != nil || now == g.Now {
+		return false, err
+	}
+	putBack := a.governed[g.Policy] == g.Now
+	if putBack {
+		g.PutBack++
+	}
+	if putBack && g.PutBack == 1 {
+		a.Log.Warn("governor had been changed, put back; further times are counted only", "cpus", g.CPUs.String(), "had", now, "governor", g.Now)
+	}
+	return !putBack, a.frequencies.SetGovernor(g.Policy, g.Now)
+}
