@@ -245,3 +245,17 @@ func TestChanged(t *testing.T) {
 		}
 	}
 }
+
+// FuzzParseDevices: what is found is an address, whatever the arguments are: it becomes
+// a part of a path.
+func FuzzParseDevices(f *testing.F) {
+	f.Add("vfio-pci,host=0000:41:00.0,id=hostpci0")
+	f.Add("vfio-pci,host=../41:00.0")
+	f.Fuzz(func(t *testing.T, arg string) {
+		for _, device := range qemu.ParseDevices([]string{"-device", arg}) {
+			if len(device) > 16 || strings.Trim(device, "0123456789abcdef:.") != "" || strings.Contains(device, "..") {
+				t.Errorf("%q gives %q", arg, device)
+			}
+		}
+	})
+}
