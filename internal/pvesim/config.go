@@ -118,9 +118,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.LockTimeout == 0 {
 		c.LockTimeout = 10 * time.Second
 	}
-	if err := c.checkHostAgents(); err != nil {
-		return c, err
-	}
 	c.Delays = c.Delays.withDefaults()
 	if len(c.Tokens) == 0 {
 		c = c.WithToken(DefaultToken, DefaultTokenSecret)

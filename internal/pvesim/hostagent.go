@@ -128,20 +128,27 @@ func (h *host) look() {
 		}
 	}
 	verdicts := claim.Judge(a.machine, a.Rules, guests)
-	a.verdicts, a.confined, a.shared = map[process]claim.Verdict{}, map[process]topology.CPUSet{}, a.machine.Shared(verdicts)
-	pinned := false
+	a.verdicts, a.shared = map[process]claim.Verdict{}, a.machine.Shared(verdicts)
 	for _, verdict := range verdicts {
 		a.verdicts[processes[verdict.VMID]] = verdict
-		pinned = pinned || verdict.Pins != nil
 	}
-	if !pinned || a.Isolation != isolationEnforce || a.shared.IsEmpty() {
-		return
+	a.confined = a.confine(guests, processes)
+}
+
+// confine returns the CPUs of processes without pins, as far as somebody has pins. Whom
+// root gave an affinity stays there.
+func (a *hostAgent) confine(guests []claim.Guest, processes map[int]process) map[process]topology.CPUSet {
+	confined := map[process]topology.CPUSet{}
+	if a.Isolation != isolationEnforce || a.shared.IsEmpty() || a.shared.Equal(a.machine.Online()) {
+		return confined
 	}
-	for id, process := range processes {
-		if a.verdicts[process].Pins == nil && h.guests[id].conf["affinity"] == "" {
-			a.confined[process] = a.shared
+	for i := range guests {
+		process := processes[guests[i].VMID]
+		if a.verdicts[process].Pins == nil && guests[i].Affinity.IsEmpty() {
+			confined[process] = a.shared
 		}
 	}
+	return confined
 }
 
 // declared is the guest as its host's agent finds it: the configuration file, and the

@@ -69,6 +69,9 @@ func newCluster(cfg Config) (*cluster, error) {
 		hosts: map[string]*host{}, guests: map[int]*guest{},
 		storages: map[string]*storage{}, locks: map[int]*guestLock{}, pools: newPoolSet(cfg.Pools),
 	}
+	if err := cfg.checkHostAgents(); err != nil {
+		return nil, err
+	}
 	for i := range cfg.Hosts {
 		if err := c.addHost(i+1, &cfg.Hosts[i]); err != nil {
 			return nil, err
