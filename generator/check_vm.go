@@ -82,7 +82,7 @@ func (c vmChecker) class() error {
 		oneOf("policy", string(vm.Policy), string(fleet.PolicyShared), string(fleet.PolicyNUMA),
 			string(fleet.PolicyDedicated), string(fleet.PolicyIsolated)),
 		oneOf("pin_with", string(vm.PinWith), "", string(fleet.PinWithAffinity), string(fleet.PinWithHostAgent)),
-		oneOf("emulator", string(vm.Emulator), "", string(fleet.EmulatorGuest), string(fleet.EmulatorShared)),
+		checkEmulator(vm),
 		oneOf("clone", string(vm.Clone), string(fleet.CloneLinked), string(fleet.CloneFull)),
 		checkLabels(vm),
 	)
@@ -169,15 +169,20 @@ func (c vmChecker) lists() error {
 	return checkMatch("resource_pool", vm.ResourcePool, pool, "want a pool's name, at most three joined by '/'")
 }
 
+// checkEmulator checks where the host agent is to put the emulator, if it pins at all.
+func checkEmulator(vm *fleet.VM) error {
+	if vm.Emulator != "" && (!vm.Policy.Pinned() || vm.PinWith != fleet.PinWithHostAgent) {
+		return refuse("emulator", string(vm.Emulator), "only VMs that the host agent pins have it")
+	}
+	return oneOf("emulator", string(vm.Emulator), "", string(fleet.EmulatorGuest), string(fleet.EmulatorShared))
+}
+
 // place checks the pins. Whether they are the host's to give is the planner's
 // business, and checked again by internal/startcheck.
 func (c vmChecker) place() error {
 	vm := c.vm
 	if slices.ContainsFunc(vm.L3, func(id int) bool { return id < 0 }) {
 		return refusef("l3", "%v: leave out caches that are not known", vm.L3)
-	}
-	if vm.Emulator != "" && (!vm.Policy.Pinned() || vm.PinWith != fleet.PinWithHostAgent) {
-		return refuse("emulator", string(vm.Emulator), "only VMs that the host agent pins have it")
 	}
 	if !vm.Policy.Pinned() {
 		if !vm.CPUs.IsEmpty() || len(vm.VCPUPins) > 0 {
