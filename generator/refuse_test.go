@@ -56,7 +56,9 @@ func TestRefusesVM(t *testing.T) {
 		"reason with space": {func(v *fleet.VM) { v.Reason = "x " }, `reason "x ": begins or ends with a space`},
 		"no type":           {func(v *fleet.VM) { v.InstanceType = "" }, "instance_type: is empty"},
 		"policy":            {func(v *fleet.VM) { v.Policy = "Best" }, `policy "Best": want one of`},
-		"emulator":          {func(v *fleet.VM) { v.Policy, v.PinWith, v.Emulator = fleet.PolicyDedicated, fleet.PinWithHostAgent, "host" }, `emulator "host": want one of`},
+		"emulator": {func(v *fleet.VM) {
+			v.Policy, v.PinWith, v.Emulator = fleet.PolicyDedicated, fleet.PinWithHostAgent, "host"
+		}, `emulator "host": want one of`},
 		"emulator unpinned": {func(v *fleet.VM) { v.Emulator = fleet.EmulatorShared; v.PinWith = fleet.PinWithAffinity }, `emulator "shared": only VMs that the host agent pins have it`},
 		"pin_with":          {func(v *fleet.VM) { v.PinWith = "Hope" }, `pin_with "Hope": want one of`},
 		"label key":         {func(v *fleet.VM) { v.Labels = map[string]string{"a=b": "c"} }, `labels "a=b=c": want a label`},
