@@ -109,14 +109,15 @@ func (s *state) bindSupplies(w want) []supply {
 }
 
 // pinned finds CPUs for a VM that owns them, and memory beside them. Where no NUMA
-// nodes have both in the same ratio, memory comes from several nodes in equal parts,
-// else from wherever cells can have it, and at last from anywhere.
+// nodes have both in the same ratio, or CPUs can stay together though memory cannot,
+// memory comes from several nodes in equal parts; else it comes from wherever cells
+// can have it, and at last from anywhere.
 func (s *state) pinned(w want) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
 	}
 	if p, ok := s.pinnedTo(w, scope{only: none, straight: !s.flat}); ok || s.flat {
-		return p, ok
+		return s.together(p, w), ok
 	}
 	unbound, ok := s.pinnedTo(w, scope{only: none, unbound: true})
 	if !ok { // then it is CPUs that are short
@@ -131,6 +132,27 @@ func (s *state) pinned(w want) (plan, bool) {
 	return unbound, true
 }
 
+// together returns, for a plan that divides a VM which an empty NUMA node would hold,
+// one that leaves all its CPUs on one node and only takes memory of others: if that has
+// fewer L3 caches, and no more NUMA nodes or distance. It is a choice, no last resort.
+func (s *state) together(p plan, w want) plan {
+	if len(p.parts) < 2 || !s.nodeHolds(w) {
+		return p
+	}
+	near, ok := s.pinnedWide(w)
+	if !ok || len(near.parts) > 1 || near.cost[costCaches] >= p.cost[costCaches] ||
+		near.cost[costNodes] > p.cost[costNodes] || near.cost[costDistance] > p.cost[costDistance] {
+		return p
+	}
+	near.cost = p.cost
+	return near
+}
+
+// nodeHolds reports whether one of the NUMA nodes would hold the want if it were empty.
+func (s *state) nodeHolds(w want) bool {
+	return slices.ContainsFunc(s.nodes, func(n node) bool { return n.usable >= w.vcpus && n.memory >= w.memory })
+}
+
 // pinnedWide finds CPUs for a VM that has one cell, whose memory comes from as few
 // nodes as can give equal parts of it.
 func (s *state) pinnedWide(w want) (plan, bool) {
@@ -141,6 +163,7 @@ func (s *state) pinnedWide(w want) (plan, bool) {
 		if p, ok := s.pinnedTo(w, scope{only: none, wide: wide}); ok {
 			p.memory = s.memoryNodes(&p, w, wide)
 			p.cost[costNodes] = int64(wide)
+			p.cost[costDistance] = s.span(p.memory)
 			return p, true
 		}
 	}
@@ -163,7 +186,7 @@ func (s *state) hasMemory(node int, memory int64) bool {
 }
 
 // memoryNodes lists the nodes that give equal parts of a plan's memory: those of its
-// CPUs, and then those that have least to spare, ascending.
+// CPUs, and then the nearest of those that have it, least to spare first; ascending.
 func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	var nodes, others []int
 	for _, part := range p.parts {
@@ -174,7 +197,10 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 			others = append(others, i)
 		}
 	}
-	slices.SortStableFunc(others, func(a, b int) int { return cmp.Compare(s.memFree[a], s.memFree[b]) })
+	home := nodes[0]
+	slices.SortStableFunc(others, func(a, b int) int {
+		return cmp.Or(cmp.Compare(s.distance[home][a], s.distance[home][b]), cmp.Compare(s.memFree[a], s.memFree[b]))
+	})
 	nodes = append(nodes, others[:wide-len(nodes)]...)
 	slices.Sort(nodes)
 	return nodes

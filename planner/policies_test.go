@@ -243,3 +243,29 @@ func TestRemoteMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestCPUsTogether checks that a VM of which only the memory must be divided keeps its
+// CPUs on one L3 cache, and takes memory of the nearest NUMA node that has it; one that
+// no empty NUMA node would hold is divided as a whole.
+func TestCPUsTogether(t *testing.T) {
+	t.Parallel()
+	h := host("pve-1", machine(shape{nodes: 3, cores: 4, smt: 1, memory: 20 * gib}))
+	for i := range h.NUMANodes {
+		h.NUMANodes[i].Distances = map[int]int{0: 20, 1: 30, 2: 20, i: 10}
+		if i == 1 {
+			h.NUMANodes[i].Distances = map[int]int{0: 30, 1: 10, 2: 30}
+		}
+		h.Guests = append(h.Guests, topology.Guest{
+			VMID: i + 1, Running: true, MemoryMiB: 14 * gib, NUMA: []topology.NUMACell{cell([]int{0}, i, 14*gib)},
+		})
+	}
+	got := placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, 4, 8*gib))
+	if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != "0,2" || len(got.L3) != 1 {
+		t.Errorf("cells %+v, L3 %v, want one cell of nodes 0 and 2, and one cache: %s", got.Cells, got.L3, got.Reason)
+	}
+	h.Guests = nil
+	got = placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, 4, 30*gib))
+	if len(got.Cells) != 2 || len(got.L3) != 2 {
+		t.Errorf("cells %+v, L3 %v, want two of each: %s", got.Cells, got.L3, got.Reason)
+	}
+}

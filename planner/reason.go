@@ -19,7 +19,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 	text := s.place(seats, w) + ": " + s.what(p, w)
 	switch {
 	case p.memory != nil:
-		text += ", memory in equal parts of " + count(len(p.memory), "NUMA node") + " as none has room for all of it"
+		text += ", memory in equal parts of " + count(len(p.memory), "NUMA node") + " as none with the CPUs has room for all of it"
 	case p.unbound:
 		text += ", memory bound to no NUMA node as none has room"
 	case !s.flat:

@@ -164,7 +164,11 @@ func (q *search) price(p *plan, skew bool) {
 	c := &p.cost
 	c[costResort] = q.resort
 	c[costNodes] = int64(len(p.parts))
-	c[costDistance] = q.span(p)
+	var nodes []int
+	for _, part := range p.parts {
+		nodes = append(nodes, part.node)
+	}
+	c[costDistance] = q.span(nodes)
 	if skew {
 		c[costSkew] = 1
 	}
@@ -239,12 +243,12 @@ func (s *state) nodeMemFree(n int) int64 {
 	return s.memFree[n]
 }
 
-// span adds up the distances between the nodes of a plan.
-func (q *search) span(p *plan) int64 {
+// span adds up the distances between nodes.
+func (s *state) span(nodes []int) int64 {
 	var sum int64
-	for i, a := range p.parts {
-		for _, b := range p.parts[:i] {
-			sum += q.distance[a.node][b.node]
+	for i, a := range nodes {
+		for _, b := range nodes[:i] {
+			sum += s.distance[a][b]
 		}
 	}
 	return sum
