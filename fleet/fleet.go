@@ -76,6 +76,34 @@ const (
 	PinWithHostAgent PinWith = "HostAgent"
 )
 
+// HugePages is the size of the huge pages of the host that back a VM's memory; empty
+// means ordinary memory.
+type HugePages string
+
+// The sizes that Proxmox knows.
+const (
+	HugePages2Mi HugePages = "2Mi"
+	HugePages1Gi HugePages = "1Gi"
+)
+
+// MiB returns the size of one page, or 0 where the size is none that Proxmox knows.
+func (p HugePages) MiB() int64 {
+	switch p {
+	case HugePages2Mi:
+		return 2
+	case HugePages1Gi:
+		return 1024
+	}
+	return 0
+}
+
+// Spread says over what the VMs of a pool are spread; empty means nothing.
+type Spread string
+
+// SpreadHosts spreads over the allowed hosts: the one with the fewest VMs of the pool
+// comes first.
+const SpreadHosts Spread = "Hosts"
+
 // CloneKind says how a VM's disk is made from its template's.
 type CloneKind string
 
@@ -102,6 +130,10 @@ type Spec struct {
 	Emulator Emulator `json:"emulator,omitempty"`
 	// Overcommit is how many vCPUs of Shared VMs stand on one host CPU; 0 means 1.
 	Overcommit float64 `json:"overcommit,omitempty"`
+	// HugePages back the memory, which only a root@pam ticket may ask for. Shared VMs
+	// have none.
+	HugePages HugePages `json:"huge_pages,omitempty"`
+	Spread    Spread    `json:"spread,omitempty"`
 	// Hosts are those that may take the VM, in no order; empty means none may.
 	Hosts []topology.HostID `json:"hosts"`
 

@@ -90,6 +90,7 @@ func (b *batch) sorted() []int {
 			cmp.Compare(tier(b.wants[i].policy), tier(b.wants[j].policy)),
 			cmp.Compare(b.wants[j].vcpus, b.wants[i].vcpus),
 			cmp.Compare(b.wants[j].memory, b.wants[i].memory),
+			cmp.Compare(b.wants[j].backing, b.wants[i].backing),
 			cmp.Compare(len(b.hosts[i]), len(b.hosts[j])),
 		)
 	})

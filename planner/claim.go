@@ -15,9 +15,11 @@ type claim struct {
 	floating int
 	// ratio is the overcommit that a floating VM of ours was promised, or 0.
 	ratio  float64
-	memory int64
-	bound  []int64 // by node
-	homed  []int   // by node
+	memory [backings]int64
+	bound  [backings][]int64 // by node; nil where there is none of the kind
+	homed  []int             // by node
+	// group is the pool of a VM of ours.
+	group string
 	// owner is the kept VM that it is of; live is what that VM's guest takes.
 	owner   guestKey
 	live    *claim
@@ -26,7 +28,7 @@ type claim struct {
 
 // newClaim returns an empty claim on the host.
 func (x *index) newClaim() claim {
-	return claim{bound: make([]int64, len(x.nodes)), homed: make([]int, len(x.nodes))}
+	return claim{homed: make([]int, len(x.nodes))}
 }
 
 // claimOf returns what a placed VM takes.
@@ -34,12 +36,12 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) claim {
 	c := x.newClaim()
 	c.pins = union(place.CPUs.List(), place.VCPUPins)
 	c.isolated = spec.Policy == fleet.PolicyIsolated
-	c.memory = spec.MemoryMiB
+	c.group = spec.Pool
 	if !spec.Policy.Pinned() {
 		c.floating = spec.VCPUs
 		c.ratio = ratioOf(spec)
 	}
-	x.bind(&c, place.Cells)
+	x.claimMemory(&c, max(ordinary, backingOf(spec)), spec.MemoryMiB, place.Cells)
 	return c
 }
 
@@ -53,14 +55,13 @@ func (x *index) claimOfGuest(g *topology.Guest) (claim, bool) {
 	c := x.newClaim()
 	c.foreign = true
 	c.pins = g.Pins.List()
-	c.memory = g.MemoryMiB
 	if g.Pins.IsEmpty() {
 		c.floating = g.VCPUs
 		if g.Kind == topology.GuestContainer {
 			c.floating = max(1, g.VCPUs)
 		}
 	}
-	x.bind(&c, g.NUMA)
+	x.claimMemory(&c, x.backingOfGuest(g), g.MemoryMiB, g.NUMA)
 	return c, true
 }
 
@@ -71,9 +72,11 @@ func inMaking(lock string) bool { return lock == "clone" || lock == "create" || 
 // karpenter-provider-proxmox' daemon writes, whose affinity is the whole machine.
 func isCapacityRecord(g *topology.Guest) bool { return !g.Running && g.Name == "node-capacity" }
 
-// bind shares out the memory of the cells over the NUMA nodes that back them.
-// Memory without such a node stays unbound.
-func (x *index) bind(c *claim, cells []topology.NUMACell) {
+// claimMemory takes memory, and shares out that of the cells over the NUMA nodes that
+// back them. Memory without such a node stays unbound.
+func (x *index) claimMemory(c *claim, of backing, mib int64, cells []topology.NUMACell) {
+	bound := make([]int64, len(x.nodes))
+	c.memory[of], c.bound[of] = mib, bound
 	for _, cell := range cells {
 		var at []int
 		for _, id := range cell.HostNodes.List() {
@@ -82,7 +85,7 @@ func (x *index) bind(c *claim, cells []topology.NUMACell) {
 			}
 		}
 		for i, n := range at {
-			c.bound[n] += part64(cell.MemoryMiB, i, len(at))
+			bound[n] += part64(cell.MemoryMiB, i, len(at))
 			if c.floating > 0 {
 				c.homed[n] += int(part64(int64(cell.GuestCPUs.Size()), i, len(at)))
 			}
@@ -101,14 +104,25 @@ func (c claim) merge(live claim) claim {
 	if c.ratio > 0 { // a pinned VM whose pins are not in force yet does not float
 		c.floating = max(c.floating, live.floating)
 	}
-	c.memory = max(c.memory, live.memory)
 	c.live = &live
-	c.bound, c.homed = slices.Clone(c.bound), slices.Clone(c.homed)
-	for i := range c.bound {
-		c.bound[i] = max(c.bound[i], live.bound[i])
-		c.homed[i] = max(c.homed[i], live.homed[i])
+	for b := range c.memory {
+		c.memory[b] = max(c.memory[b], live.memory[b])
+		c.bound[b] = larger(c.bound[b], live.bound[b])
 	}
+	c.homed = larger(c.homed, live.homed)
 	return c
+}
+
+// larger returns the larger of both amounts of each node. Either may be nil.
+func larger[N int | int64](a, b []N) []N {
+	if len(a) < len(b) {
+		a, b = b, a
+	}
+	a = slices.Clone(a)
+	for i := range b {
+		a[i] = max(a[i], b[i])
+	}
+	return a
 }
 
 // union returns the ids of both lists, ascending.

@@ -4,6 +4,7 @@ package planner
 // more than any of them.
 const (
 	costResort     = iota // see resortUnknown and its like
+	costSpread            // VMs of the same pool on the host, where they are spread
 	costNodes             // NUMA nodes
 	costDistance          // between them
 	costSkew              // 1 if memory does not go with the CPUs of each node

@@ -185,22 +185,26 @@ func oddNode(sub []supply, caps, shares []int, rest int) int {
 	return best
 }
 
-// divideMemory shares out the memory in the ratio of the vCPUs, and what a node
-// lacks goes to those that have room. Every node gets some.
+// divideMemory shares out the memory in the ratio of the vCPUs, page by page, and what a
+// node lacks goes to those that have room. Every node gets some.
 func divideMemory(sub []supply, vcpus []int, w want) ([]int64, bool) {
-	memory := make([]int64, len(sub))
-	left := w.memory
+	memory, page := make([]int64, len(sub)), w.backing.mib()
+	pages := w.memory / page
+	left := pages
 	for i := range sub {
-		memory[i] = min(sub[i].memory, max(1, w.memory*int64(vcpus[i])/int64(w.vcpus)))
+		memory[i] = min(sub[i].memory/page, max(1, pages*int64(vcpus[i])/int64(w.vcpus)))
 		left -= memory[i]
 	}
 	for i := range sub {
-		more := min(sub[i].memory-memory[i], left)
+		more := min(sub[i].memory/page-memory[i], left)
 		if more < 0 {
 			more = max(more, 1-memory[i])
 		}
 		memory[i] += more
 		left -= more
 	}
-	return memory, left == 0
+	for i := range memory {
+		memory[i] *= page
+	}
+	return memory, left == 0 && !slices.Contains(memory, 0)
 }

@@ -21,7 +21,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 		placed, _ := place(t, snap, nil, specs...)
 		kept := keep(2000, specs, placed)
 		s := drawSpec(t, snap, policies...)
-		s.Overcommit = 1
+		s.Overcommit, s.HugePages, s.Spread = 1, "", "" // it knows nothing of these
 		nodes := firstFit(snap, kept, s)
 		got, unplaced := place(t, snap, kept, s)
 		if nodes == 0 {
@@ -73,21 +73,15 @@ type room struct {
 func roomOf(h *topology.Host, kept []fleet.VM) room {
 	r := room{used: h.ReservedCPUs, promise: 1, memory: h.MemoryMiB - h.ReservedMemoryMiB, node: map[int]int64{}}
 	for _, n := range h.NUMANodes {
-		r.node[n.ID] = max(0, n.MemoryMiB-h.ReservedMemoryMiB)
+		pages := n.HugePages[2048]*2 + n.HugePages[1<<20]*gib
+		r.memory -= pages
+		r.node[n.ID] = max(0, n.MemoryMiB-pages-h.ReservedMemoryMiB)
 	}
 	for _, vm := range kept {
 		if vm.Host != h.ID() {
 			continue
 		}
-		r.memory -= vm.MemoryMiB
-		for _, c := range vm.Cells {
-			r.node[c.HostNodes.List()[0]] -= c.MemoryMiB
-		}
-		for id := range r.node {
-			if len(vm.Cells) == 0 { // it may lie anywhere
-				r.node[id] -= vm.MemoryMiB
-			}
-		}
+		r.takeMemory(&vm)
 		r.used = r.used.Union(vm.CPUs)
 		if vm.Policy == fleet.PolicyNUMA {
 			r.floating += vm.VCPUs
@@ -102,6 +96,22 @@ func roomOf(h *topology.Host, kept []fleet.VM) room {
 		}
 	}
 	return r
+}
+
+// takeMemory takes a VM's memory, unless it is huge pages.
+func (r *room) takeMemory(vm *fleet.VM) {
+	if vm.HugePages != "" {
+		return
+	}
+	r.memory -= vm.MemoryMiB
+	for _, c := range vm.Cells {
+		r.node[c.HostNodes.List()[0]] -= c.MemoryMiB
+	}
+	for id := range r.node {
+		if len(vm.Cells) == 0 { // it may lie anywhere
+			r.node[id] -= vm.MemoryMiB
+		}
+	}
 }
 
 // afloat is how many vCPUs more the host takes, pinned or not, at ratio 1.

@@ -116,7 +116,7 @@ func keep(first int, specs []fleet.Spec, placed []planner.Placed) []fleet.VM {
 func guestOf(vm fleet.VM) topology.Guest {
 	return topology.Guest{
 		VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true, VCPUs: vm.VCPUs,
-		MemoryMiB: vm.MemoryMiB, Pins: vm.CPUs, NUMA: vm.Cells, ClusterID: "test", Key: string(vm.Key),
+		MemoryMiB: vm.MemoryMiB, HugePagesKiB: int(vm.HugePages.MiB()) << 10, Pins: vm.CPUs, NUMA: vm.Cells, ClusterID: "test", Key: string(vm.Key),
 	}
 }
 

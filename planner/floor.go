@@ -11,13 +11,13 @@ type digest struct {
 	closed bool
 	flat   bool
 	online int
-	memory int64 // free, of the host
-	slots  []slot
+	memory [backings]int64 // free, of the host
+	slots  [backings][]slot
 	// largest and second are the most free CPUs of its NUMA nodes.
 	largest, second int
 }
 
-// slot is a NUMA node that memory may be bound to.
+// slot is a NUMA node that memory of some kind may be bound to.
 type slot struct {
 	free, usable int // CPUs
 	memory, size int64
@@ -84,21 +84,37 @@ func (x *index) readThreads(n *node) {
 // sumUp brings the digest up to date.
 func (s *state) sumUp() {
 	d := &s.digest
-	*d = digest{closed: s.problem != "", flat: s.flat, online: s.online, memory: s.freeMemory(), slots: d.slots[:0]}
+	*d = digest{closed: s.problem != "", flat: s.flat, online: s.online, memory: s.left, slots: d.slots}
+	for b := range d.slots {
+		d.slots[b] = d.slots[b][:0]
+	}
 	for i, free := range s.nodeFree {
 		d.largest, d.second = max(d.largest, free), max(d.second, min(d.largest, free))
-		if s.nodes[i].bindable {
-			d.slots = append(d.slots, s.slotOf(i))
+		s.addSlots(i)
+	}
+}
+
+// addSlots adds a node to the digest, once for each kind of memory that it has.
+func (s *state) addSlots(i int) {
+	n := &s.nodes[i]
+	if n.bindable == [backings]bool{} {
+		return
+	}
+	sum := s.slotOf(i)
+	for b := range backings {
+		if n.bindable[b] {
+			sum.memory, sum.size = s.nodeMemFree(i, b), n.memory[b]
+			sum.worth = roomFor(sum.whole.cpus, sum.memory)
+			s.digest.slots[b] = append(s.digest.slots[b], sum)
 		}
 	}
 }
 
-// slotOf sums up one node.
+// slotOf sums up one node, its memory aside.
 func (s *state) slotOf(i int) slot {
 	n := &s.nodes[i]
 	sum := slot{
-		free: s.nodeFree[i], usable: n.usable, memory: s.nodeMemFree(i), size: n.memory, homed: s.homed[i],
-		least: n.threads.least, most: n.threads.most,
+		free: s.nodeFree[i], usable: n.usable, homed: s.homed[i], least: n.threads.least, most: n.threads.most,
 	}
 	var cache room
 	for at, g := range n.groups {
@@ -114,7 +130,6 @@ func (s *state) slotOf(i int) slot {
 			sum.fast = sum.fast.plus(whole)
 		}
 	}
-	sum.worth = roomFor(sum.whole.cpus, sum.memory)
 	sum.odd = max(0, min(sum.free-sum.whole.cpus, sum.most-1))
 	for _, c := range n.chipped {
 		if !s.byVM[c] {
@@ -141,17 +156,19 @@ func (s *state) floor(c *cost, w *want) bool {
 	switch {
 	case !s.hasRoom(w):
 		return false
-	case !w.policy.Pinned() && (w.policy != fleet.PolicyNUMA || s.digest.flat):
+	case !w.policy.Pinned() && !w.binds(s.digest.flat):
 		*c = s.shared(*w).cost
-		return true
+	case !s.floorOnOne(c, w) && !s.floorOver(c, w):
+		return false
 	}
-	return s.floorOnOne(c, w) || s.floorOver(c, w)
+	c[costSpread] = s.crowd(w.group)
+	return true
 }
 
 // hasRoom tells whether the host as a whole has room for the want.
 func (s *state) hasRoom(w *want) bool {
 	d := &s.digest
-	if d.closed || w.vcpus > d.online || w.memory > d.memory {
+	if d.closed || w.vcpus > d.online || w.memory > d.memory[w.backing] {
 		return false
 	}
 	if w.policy.Pinned() {
@@ -164,8 +181,8 @@ func (s *state) hasRoom(w *want) bool {
 func (s *state) floorOnOne(c *cost, w *want) bool {
 	var other cost
 	found := false
-	for i := range s.digest.slots {
-		n := &s.digest.slots[i]
+	for i := range s.digest.slots[w.backing] {
+		n := &s.digest.slots[w.backing][i]
 		if n.memory < w.memory || s.most(n, w) < w.vcpus {
 			continue
 		}
@@ -271,9 +288,10 @@ func (s *state) floorOver(c *cost, w *want) bool {
 	var some [maxCells]int
 	var more [maxCells]int64
 	cpus, memory := some[:0], more[:0]
-	for i := range s.digest.slots {
-		if most := s.most(&s.digest.slots[i], w); most > 0 {
-			cpus, memory = append(cpus, most), append(memory, s.digest.slots[i].memory)
+	for i := range s.digest.slots[w.backing] {
+		n := &s.digest.slots[w.backing][i]
+		if most := s.most(n, w); most > 0 {
+			cpus, memory = append(cpus, most), append(memory, n.memory)
 		}
 	}
 	few, ok := fewest(cpus, w.vcpus)
@@ -286,7 +304,7 @@ func (s *state) floorOver(c *cost, w *want) bool {
 	case ok && bound <= w.vcpus:
 		c[costNodes] = int64(bound)
 		c[costDistance] = int64(bound*(bound-1)/2) * s.nearest
-	case w.policy.Pinned():
+	case w.policy.Pinned() && w.backing == ordinary:
 		c[costResort] = resortUnbound
 	default:
 		return false

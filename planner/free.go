@@ -9,7 +9,8 @@ type Free struct {
 	// CPUs are neither reserved, nor pinned, nor idle beside the pins of an isolated VM.
 	// vCPUs that float have no CPU of their own and are not taken off: they are the
 	// host's Room.Floating.
-	CPUs      int
+	CPUs int
+	// MemoryMiB is ordinary memory.
 	MemoryMiB int64
 }
 
@@ -31,11 +32,9 @@ func (p *Planner) Room() []Room {
 	for i, s := range p.hosts {
 		rooms[i] = Room{Host: s.id, Problem: s.problem, Floating: s.floating}
 		for n := range s.nodes {
-			memory := s.memFree[n]
-			if s.flat {
-				memory = s.freeMemory()
-			}
-			rooms[i].Nodes = append(rooms[i].Nodes, Free{NUMANode: s.nodes[n].id, CPUs: s.nodeFree[n], MemoryMiB: memory})
+			rooms[i].Nodes = append(rooms[i].Nodes, Free{
+				NUMANode: s.nodes[n].id, CPUs: s.nodeFree[n], MemoryMiB: s.nodeMemFree(n, ordinary),
+			})
 		}
 	}
 	return rooms

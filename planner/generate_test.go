@@ -42,6 +42,7 @@ func drawMachine(t *rapid.T) topology.Machine {
 		}
 		m.NUMANodes = append(m.NUMANodes, topology.NUMANode{ID: n * stride, MemoryMiB: drawNodeMemory(t)})
 	}
+	drawHugePages(t, &m)
 	number(t, &m)
 	finishMemory(t, &m, nodes*stride)
 	return m
@@ -63,6 +64,23 @@ func drawL3(mode string, node, core, cores int) int {
 // drawNodeMemory draws what a NUMA node has: equal, unequal, none or unknown.
 func drawNodeMemory(t *rapid.T) int64 {
 	return rapid.SampledFrom([]int64{32 * gib, 32 * gib, 32 * gib, 8 * gib, 0, topology.Unknown}).Draw(t, "node memory")
+}
+
+// drawHugePages reserves some on the NUMA nodes of one machine in three.
+func drawHugePages(t *rapid.T, m *topology.Machine) {
+	if rapid.IntRange(0, 2).Draw(t, "huge pages if 0") > 0 {
+		return
+	}
+	for i := range m.NUMANodes {
+		n := &m.NUMANodes[i]
+		kinds := []map[int]int64{nil, {2048: 1024}, {1 << 20: 3}, {2048: 512, 1 << 20: 2}}
+		if n.MemoryMiB == 32*gib {
+			kinds = append(kinds, map[int]int64{2048: 512, 1 << 20: 24}, map[int]int64{1 << 20: 32})
+		}
+		if n.MemoryMiB != 0 {
+			n.HugePages = rapid.SampledFrom(kinds).Draw(t, "pages")
+		}
+	}
 }
 
 // number gives the CPUs their ids in some order, and takes some offline.
@@ -131,6 +149,9 @@ func drawHost(t *rapid.T, name string, guests bool) topology.Host {
 func drawGuests(t *rapid.T, h *topology.Host) {
 	free := h.OnlineCPUs().Difference(h.ReservedCPUs).List()
 	room := h.MemoryMiB - h.ReservedMemoryMiB
+	for _, n := range h.NUMANodes {
+		room -= n.HugePages[2048]*2 + n.HugePages[1<<20]*gib
+	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "guests") {
 		g := topology.Guest{
 			VMID: 9000 + i, Kind: topology.GuestVM, VCPUs: rapid.IntRange(1, min(3, h.OnlineCPUs().Size())).Draw(t, "guest vcpus"), MemoryMiB: 512,
@@ -139,11 +160,34 @@ func drawGuests(t *rapid.T, h *topology.Host) {
 		if room -= g.MemoryMiB; room < 0 {
 			return
 		}
-		if rapid.Bool().Draw(t, "pinned") && len(free) >= g.VCPUs {
+		switch {
+		case rapid.Bool().Draw(t, "pinned") && len(free) >= g.VCPUs:
 			g.Pins = topology.CPUs(free[len(free)-g.VCPUs:]...)
 			free = free[:len(free)-g.VCPUs]
+		case rapid.Bool().Draw(t, "in huge pages"):
+			drawPages(t, h, &g)
 		}
 		h.Guests = append(h.Guests, g)
+	}
+}
+
+// drawPages backs a guest with huge pages, reserved or not, of a NUMA node that has
+// ordinary memory too.
+func drawPages(t *rapid.T, h *topology.Host, g *topology.Guest) {
+	for _, n := range h.NUMANodes {
+		cpus := slices.ContainsFunc(h.CPUs, func(c topology.CPU) bool { return c.Online && c.NUMANode == n.ID })
+		if n.MemoryMiB < 8*gib || n.HugePages[1<<20] == 32 || !cpus {
+			continue
+		}
+		ids := make([]int, g.VCPUs)
+		for i := range ids {
+			ids[i] = i
+		}
+		g.HugePagesKiB = rapid.SampledFrom([]int{2048, topology.Unknown}).Draw(t, "page size")
+		g.NUMA = []topology.NUMACell{{
+			GuestCPUs: topology.CPUs(ids...), HostNodes: topology.CPUs(n.ID), MemoryMiB: g.MemoryMiB, Policy: topology.NUMABind,
+		}}
+		return
 	}
 }
 
@@ -165,12 +209,24 @@ func drawSpec(t *rapid.T, snap *topology.Snapshot, policies ...fleet.Policy) fle
 		rapid.IntRange(1, 14).Draw(t, "vcpus"), int64(rapid.IntRange(1, 40*gib).Draw(t, "memory")))
 	s.Overcommit = rapid.SampledFrom([]float64{0, 1, 1.5, 4}).Draw(t, "overcommit")
 	s.Hosts = nil
+	drawExtras(t, &s)
 	for i := range snap.Hosts {
 		if len(snap.Hosts) == 1 || rapid.IntRange(0, 3).Draw(t, "host allowed") > 0 {
 			s.Hosts = append(s.Hosts, snap.Hosts[i].ID())
 		}
 	}
 	return s
+}
+
+// drawExtras wants huge pages and a spread now and then.
+func drawExtras(t *rapid.T, s *fleet.Spec) {
+	if s.Policy != fleet.PolicyShared {
+		s.HugePages = rapid.SampledFrom([]fleet.HugePages{"", "", fleet.HugePages2Mi, fleet.HugePages1Gi}).Draw(t, "huge pages")
+		page := max(1, s.HugePages.MiB())
+		s.MemoryMiB = (s.MemoryMiB + page - 1) / page * page
+	}
+	s.Spread = rapid.SampledFrom([]fleet.Spread{"", "", fleet.SpreadHosts}).Draw(t, "spread")
+	s.Pool = rapid.SampledFrom([]string{"workers", "others"}).Draw(t, "pool")
 }
 
 // drawSpecs draws a batch.

@@ -27,8 +27,10 @@ type index struct {
 	flat bool
 	// online and usable count CPUs; reserved ones are online but not usable.
 	online, usable int
-	// memory is what all guests together may have.
-	memory int64
+	// memory is what all guests together may have of each kind; pagesKnown tells whether
+	// a source told which huge pages are reserved.
+	memory     [backings]int64
+	pagesKnown bool
 
 	ids      []int       // CPU ids, ascending, online ones only
 	at       map[int]int // CPU id to position
@@ -81,10 +83,10 @@ type node struct {
 	id     int
 	usable int
 	// memory is what guests may have of it; assumed when no source told.
-	memory  int64
+	memory  [backings]int64
 	assumed bool
-	// bindable nodes have CPUs and memory: hostnodes may name them.
-	bindable bool
+	// bindable nodes have CPUs and memory of the kind: hostnodes may name them.
+	bindable [backings]bool
 	groups   []int
 	// threads is how many the cores of the groups have.
 	threads struct{ least, most int }
@@ -135,7 +137,7 @@ func hostProblem(x *index, host *topology.Host, quorate bool) string {
 		return "in HA maintenance"
 	case len(x.ids) == 0:
 		return "its CPUs are unknown: let the token read it (Sys.Audit), or add it to the topology file"
-	case x.memory <= 0:
+	case sum(x.memory[:]) <= 0:
 		return "its memory is unknown or all reserved: set it in the topology file"
 	}
 	return ""

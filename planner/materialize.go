@@ -28,11 +28,11 @@ func (s *state) materialize(p *plan, w want) fleet.Placement {
 		place.L3 = s.caches(seats)
 	}
 	switch {
-	case s.flat || p.unbound:
+	case s.flat && w.backing == ordinary || p.unbound:
 	case p.memory != nil:
 		place.Cells = []topology.NUMACell{s.wideCell(p.memory, w)}
 	default:
-		place.Cells = s.cells(seats)
+		place.Cells = s.cells(seats, w)
 	}
 	return place
 }
@@ -119,7 +119,7 @@ func (s *state) caches(seats []seat) []int {
 
 // cells makes numa0, numa1, … of the seats: consecutive guest CPUs, and memory that
 // is bound where the node's is known, preferred where it was assumed.
-func (s *state) cells(seats []seat) []topology.NUMACell {
+func (s *state) cells(seats []seat, w want) []topology.NUMACell {
 	var cells []topology.NUMACell
 	first := 0
 	for _, seat := range seats {
@@ -131,7 +131,7 @@ func (s *state) cells(seats []seat) []topology.NUMACell {
 			MemoryMiB: seat.memory,
 			Policy:    topology.NUMABind,
 		}
-		if s.nodes[seat.node].assumed {
+		if s.nodes[seat.node].assumed && w.backing == ordinary {
 			cell.Policy = topology.NUMAPreferred
 		}
 		cells = append(cells, cell)

@@ -7,13 +7,9 @@ import "github.com/numaform/numaform/topology"
 // the host is taken from each node by its size.
 func (x *index) readMemory(host *topology.Host) {
 	raw := x.nodeMemory(host)
-	total, huge := host.MemoryMiB, int64(0)
-	var sum int64
-	for i := range raw {
-		sum += raw[i]
-	}
+	total, huge, all := host.MemoryMiB, int64(0), sum(raw)
 	if total == 0 && !x.anyAssumed() {
-		total = sum
+		total = all
 	}
 	for _, n := range host.NUMANodes {
 		pages := hugePagesMiB(n)
@@ -22,17 +18,20 @@ func (x *index) readMemory(host *topology.Host) {
 			raw[at] = max(0, raw[at]-pages)
 		}
 	}
-	x.memory = max(0, total-huge-host.ReservedMemoryMiB)
+	x.memory[ordinary] = max(0, total-huge-host.ReservedMemoryMiB)
+	x.readHugePages(host)
 	for i := range x.nodes {
 		n := &x.nodes[i]
-		n.memory = raw[i]
-		if sum > 0 {
-			n.memory = max(0, raw[i]-mulDivCeil(host.ReservedMemoryMiB, raw[i], sum))
+		n.memory[ordinary] = raw[i]
+		if all > 0 {
+			n.memory[ordinary] = max(0, raw[i]-mulDivCeil(host.ReservedMemoryMiB, raw[i], all))
 		}
 		if x.flat {
-			n.memory = x.memory
+			n.memory[ordinary] = x.memory[ordinary]
 		}
-		n.bindable = n.usable > 0 && n.memory > 0
+		for b := range n.bindable {
+			n.bindable[b] = n.usable > 0 && n.memory[b] > 0
+		}
 	}
 }
 
@@ -92,19 +91,19 @@ func mulDivCeil(a, b, c int64) int64 { return (a*b + c - 1) / c }
 // is laid over the nodes: by their size, and where that does not fit, by the room
 // that is left. Linux would fill the nodes in that way, and a node that is short
 // of memory already never looks emptier than it is.
-func spread(nodes []node, bound []int64, unbound int64) []int64 {
+func spread(nodes []node, of backing, bound []int64, unbound int64) []int64 {
 	free := make([]int64, len(nodes))
 	var size int64
 	for i := range nodes {
-		size += nodes[i].memory
-		free[i] = max(0, nodes[i].memory-bound[i])
+		size += nodes[i].memory[of]
+		free[i] = max(0, nodes[i].memory[of]-bound[i])
 	}
 	if size == 0 || unbound <= 0 {
 		return free
 	}
 	left := unbound
 	for i := range nodes {
-		take := min(free[i], mulDivCeil(unbound, nodes[i].memory, size))
+		take := min(free[i], mulDivCeil(unbound, nodes[i].memory[of], size))
 		free[i] -= take
 		left -= take
 	}

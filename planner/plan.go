@@ -2,6 +2,7 @@ package planner
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 
@@ -15,11 +16,21 @@ type want struct {
 	vcpus  int
 	memory int64
 	ratio  float64
+	// backing is of what kind the memory is.
+	backing backing
+	// group is the pool whose VMs are spread over hosts, or empty.
+	group string
 }
 
 // wantOf returns the want of a spec.
 func wantOf(spec *fleet.Spec) want {
-	return want{policy: spec.Policy, vcpus: spec.VCPUs, memory: spec.MemoryMiB, ratio: ratioOf(spec)}
+	w := want{
+		policy: spec.Policy, vcpus: spec.VCPUs, memory: spec.MemoryMiB, ratio: ratioOf(spec), backing: backingOf(spec),
+	}
+	if spec.Spread == fleet.SpreadHosts {
+		w.group = spec.Pool
+	}
+	return w
 }
 
 // problem says why no host could ever hold the want, or is empty.
@@ -29,6 +40,13 @@ func (w want) problem() string {
 		return "a VM needs at least 1 vCPU and 1 MiB: raise cpu and memory"
 	case !(w.ratio > 0) || math.IsInf(w.ratio, 0):
 		return "the overcommit must be a number above 0: correct it in the ProxmoxNodeClass"
+	case w.backing == unheardOf:
+		return "its size of huge pages is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
+	case w.backing != ordinary && w.policy == fleet.PolicyShared:
+		return "huge pages are of one NUMA node each: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
+	case w.memory%w.backing.mib() != 0:
+		return fmt.Sprintf("its memory of %d MiB is no multiple of %d MiB, the size of its huge pages: "+
+			"choose another size in the NodePool, or other huge pages in the ProxmoxNodeClass", w.memory, w.backing.mib())
 	}
 	switch w.policy {
 	case fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyIsolated:
@@ -63,18 +81,42 @@ type pick struct{ group, size, count int }
 
 // evaluate returns the best way to put a want on the host, and whether there is one.
 func (s *state) evaluate(w want) (plan, bool) {
-	if s.problem != "" || w.vcpus > s.online || w.memory > s.freeMemory() {
+	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] {
 		return plan{}, false
 	}
+	var p plan
+	var ok bool
 	switch {
 	case w.policy.Pinned():
-		return s.pinned(w)
+		p, ok = s.pinned(w)
 	case s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
-		return plan{}, false
-	case w.policy == fleet.PolicyNUMA && !s.flat:
-		return s.bindOnly(w)
+	case w.binds(s.flat):
+		p, ok = s.bindOnly(w)
+	default:
+		p, ok = s.shared(w), true
 	}
-	return s.shared(w), true
+	p.cost[costSpread] = s.crowd(w.group)
+	return p, ok
+}
+
+// binds reports whether the want floats and binds its memory. The only NUMA node need not
+// be named, but for huge pages.
+func (w *want) binds(flat bool) bool {
+	return w.policy == fleet.PolicyNUMA && (!flat || w.backing != ordinary)
+}
+
+// crowd counts the VMs of a pool on the host.
+func (s *state) crowd(group string) int64 {
+	if group == "" {
+		return 0
+	}
+	var there int64
+	for i := range s.claims {
+		if s.claims[i].group == group {
+			there++
+		}
+	}
+	return there
 }
 
 // shared prices a VM that floats with its memory anywhere.
@@ -83,7 +125,7 @@ func (s *state) shared(w want) plan {
 	var p plan
 	p.cost.setLeft(
 		share(limit-int64(s.floating+w.vcpus), limit),
-		share(s.freeMemory()-w.memory, s.memory),
+		share(s.left[ordinary]-w.memory, s.memory[ordinary]),
 	)
 	p.cost[costCrowd] = int64(len(s.claims))
 	return p
@@ -101,8 +143,9 @@ func (s *state) bindSupplies(w want) []supply {
 	var all []supply
 	for i := range s.nodes {
 		cpus := s.floatRoom(w.ratio, s.nodeFree[i])
-		if s.nodes[i].bindable && cpus > 0 && s.memFree[i] > 0 {
-			all = append(all, supply{node: i, whole: cpus, sizes: []sizeCount{{1, cpus}}, memory: s.memFree[i]})
+		memory := s.nodeMemFree(i, w.backing)
+		if s.nodes[i].bindable[w.backing] && cpus > 0 && memory > 0 {
+			all = append(all, supply{node: i, whole: cpus, sizes: []sizeCount{{1, cpus}}, memory: memory})
 		}
 	}
 	return all
@@ -118,6 +161,9 @@ func (s *state) pinned(w want) (plan, bool) {
 	}
 	if p, ok := s.pinnedTo(w, scope{only: none, straight: !s.flat}); ok || s.flat {
 		return s.together(p, w), ok
+	}
+	if w.backing != ordinary { // see together
+		return s.pinnedTo(w, scope{only: none})
 	}
 	unbound, ok := s.pinnedTo(w, scope{only: none, unbound: true})
 	if !ok { // then it is CPUs that are short
@@ -135,8 +181,9 @@ func (s *state) pinned(w want) (plan, bool) {
 // together returns, for a plan that divides a VM which an empty NUMA node would hold,
 // one that leaves all its CPUs on one node and only takes memory of others: if that has
 // fewer L3 caches, and no more NUMA nodes or distance. It is a choice, no last resort.
+// Huge pages are of one node for each cell.
 func (s *state) together(p plan, w want) plan {
-	if len(p.parts) < 2 || !s.nodeHolds(w) {
+	if len(p.parts) < 2 || w.backing != ordinary || !s.nodeHolds(w) {
 		return p
 	}
 	near, ok := s.pinnedWide(w)
@@ -150,7 +197,7 @@ func (s *state) together(p plan, w want) plan {
 
 // nodeHolds reports whether one of the NUMA nodes would hold the want if it were empty.
 func (s *state) nodeHolds(w want) bool {
-	return slices.ContainsFunc(s.nodes, func(n node) bool { return n.usable >= w.vcpus && n.memory >= w.memory })
+	return slices.ContainsFunc(s.nodes, func(n node) bool { return n.usable >= w.vcpus && n.memory[ordinary] >= w.memory })
 }
 
 // pinnedWide finds CPUs for a VM that has one cell, whose memory comes from as few
@@ -182,7 +229,7 @@ func (s *state) haveMemory(memory int64) int {
 // hasMemory reports whether so much can be bound on a node. What is only assumed to be
 // there cannot: several nodes are bound or nothing, they cannot be preferred.
 func (s *state) hasMemory(node int, memory int64) bool {
-	return s.nodes[node].bindable && !s.nodes[node].assumed && s.memFree[node] >= memory
+	return s.nodes[node].bindable[ordinary] && !s.nodes[node].assumed && s.memFree[ordinary][node] >= memory
 }
 
 // memoryNodes lists the nodes that give equal parts of a plan's memory: those of its
@@ -199,7 +246,7 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	}
 	home := nodes[0]
 	slices.SortStableFunc(others, func(a, b int) int {
-		return cmp.Or(cmp.Compare(s.distance[home][a], s.distance[home][b]), cmp.Compare(s.memFree[a], s.memFree[b]))
+		return cmp.Or(cmp.Compare(s.distance[home][a], s.distance[home][b]), cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]))
 	})
 	nodes = append(nodes, others[:wide-len(nodes)]...)
 	slices.Sort(nodes)
@@ -208,10 +255,12 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 
 // evaluateOn returns the best way to put a want that pins on one NUMA node.
 func (s *state) evaluateOn(w want, node int) (plan, bool) {
-	if w.memory > s.freeMemory() || w.vcpus > s.pinRoom(w.ratio) {
+	if w.memory > s.left[w.backing] || w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
 	}
-	return s.pinnedTo(w, scope{only: node})
+	p, ok := s.pinnedTo(w, scope{only: node})
+	p.cost[costSpread] = s.crowd(w.group)
+	return p, ok
 }
 
 // scope is where a search may look.

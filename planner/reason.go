@@ -14,7 +14,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
 		return fmt.Sprintf("shares %s with other guests; leaves room for %s, %s",
-			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.freeMemory()-w.memory))
+			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + beside(p, w)
 	}
 	text := s.place(seats, w) + ": " + s.what(p, w)
 	switch {
@@ -26,11 +26,22 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 		text += ", " + s.least(p, w)
 	}
 	cpus, memory := s.leaves(p, w)
-	text += fmt.Sprintf("; leaves %s, %s", count(cpus, "CPU"), gib(memory))
+	text += fmt.Sprintf("; leaves %s, %s%s", count(cpus, "CPU"), gib(memory), w.backing.in()) + beside(p, w)
 	if notes := s.notes(p); len(notes) > 0 {
 		text += "; " + strings.Join(notes, ", ")
 	}
 	return text
+}
+
+// beside says how many VMs of the pool are on the host where they are spread over hosts.
+func beside(p *plan, w want) string {
+	switch {
+	case w.group == "":
+		return ""
+	case p.cost[costSpread] == 0:
+		return "; spread over hosts: the first of its pool here"
+	}
+	return fmt.Sprintf("; spread over hosts: %s of its pool here", count(int(p.cost[costSpread]), "other VM"))
 }
 
 // place names the NUMA nodes and L3 caches.
@@ -102,10 +113,10 @@ func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
 	q := search{state: s, want: w}
 	for _, part := range p.parts {
 		cpus += s.nodeFree[part.node] - part.oddThreads - q.wholeCPUs(part)
-		memory += s.nodeMemFree(part.node) - part.memory
+		memory += s.nodeMemFree(part.node, w.backing) - part.memory
 	}
 	if p.unbound || p.memory != nil {
-		memory = s.freeMemory() - w.memory
+		memory = s.left[ordinary] - w.memory
 	}
 	return cpus, memory
 }

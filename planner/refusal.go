@@ -14,7 +14,8 @@ type gap struct{ has, mend string }
 type lack int
 
 const (
-	lackThreads lack = iota // as many as it has vCPUs, even on an empty host
+	lackTold    lack = iota // what huge pages the host has
+	lackThreads             // as many as it has vCPUs, even on an empty host
 	lackMemory              // of the host
 	lackShare               // of the CPUs that are not pinned
 	lackPins                // CPUs that floating guests can spare
@@ -28,7 +29,7 @@ func (b *batch) refusal(i int) string {
 	if problem := w.problem(); problem != "" {
 		return problem
 	}
-	text := fmt.Sprintf("%d %s, %s: ", w.vcpus, vcpuNoun(w), gib(w.memory))
+	text := fmt.Sprintf("%d %s, %s%s: ", w.vcpus, vcpuNoun(w), gib(w.memory), w.backing.in())
 	if len(b.specs[i].Hosts) == 0 {
 		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool ask for"
 	}
@@ -90,10 +91,12 @@ func first(texts []string, n int) string {
 func (s *state) lacks(w want) (what lack, has int64) {
 	vcpus := int64(w.vcpus)
 	switch {
+	case w.backing != ordinary && !s.pagesKnown:
+		return lackTold, 0
 	case w.vcpus > s.online:
 		return lackThreads, share(int64(s.online), vcpus)
-	case w.memory > s.freeMemory():
-		return lackMemory, share(s.freeMemory(), w.memory)
+	case w.memory > s.left[w.backing]:
+		return lackMemory, share(s.left[w.backing], w.memory)
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
 		return lackShare, share(int64(s.shareLeft(w)), vcpus)
 	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
@@ -108,8 +111,8 @@ func (s *state) nodesHave(w want) int64 {
 		return 0
 	}
 	cpus, memory := 0, int64(0)
-	for i := range s.digest.slots {
-		n := &s.digest.slots[i]
+	for i := range s.digest.slots[w.backing] {
+		n := &s.digest.slots[w.backing][i]
 		if s.most(n, &w) > 0 && n.memory > 0 {
 			cpus += s.most(n, &w) - n.oddFor(&w)
 			memory += n.memory
@@ -127,10 +130,12 @@ func (s *state) shareLeft(w want) int {
 func (s *state) gap(w want) gap {
 	g := gap{mend: "add a host or lower cpu in the NodePool"}
 	switch what, _ := s.lacks(w); what {
+	case lackTold:
+		g.has, g.mend = "has its huge pages unknown", "collect the topology (numaform topology collect), or run numaform-agent on it"
 	case lackThreads:
 		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
 	case lackMemory:
-		g.has, g.mend = "has "+gib(s.freeMemory())+" free", "add a host or lower memory in the NodePool"
+		g.has, g.mend = "has "+gib(s.left[w.backing])+" free"+w.backing.in(), w.mendMemory()
 	case lackShare:
 		g.has = fmt.Sprintf("has room for %s beside %d", count(s.shareLeft(w), "vCPU"), s.floating)
 		g.mend = "add a host or raise overcommit in the ProxmoxNodeClass"
@@ -162,13 +167,21 @@ func (s *state) gapOfNodes(g *gap, w want) {
 		cpus += n.whole
 		memory += n.memory
 	}
-	g.has = fmt.Sprintf("NUMA %d has %d free with %s", s.nodes[best.node].id, best.whole, gib(best.memory))
+	g.has = fmt.Sprintf("NUMA %d has %d free with %s%s", s.nodes[best.node].id, best.whole, gib(best.memory), w.backing.in())
 	if len(all) > 1 {
 		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, gib(memory))
 	}
 	if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
-		g.mend = "add a host or lower memory in the NodePool"
+		g.mend = w.mendMemory()
 	}
+}
+
+// mendMemory says what helps where memory is short.
+func (w *want) mendMemory() string {
+	if w.backing == ordinary {
+		return "add a host or lower memory in the NodePool"
+	}
+	return "reserve more of them when hosts boot, or lower memory in the NodePool"
 }
 
 // supplyFor lists what the nodes could give to a want with the most liberal pass.

@@ -45,6 +45,11 @@ func (c *claim) own() bool { return c.owner == guestKey{} && !c.foreign }
 
 // equal compares what two claims take.
 func (c *claim) equal(o claim) bool {
+	for b := range c.bound {
+		if !slices.Equal(c.bound[b], o.bound[b]) {
+			return false
+		}
+	}
 	return c.isolated == o.isolated && c.floating == o.floating && c.ratio == o.ratio && c.memory == o.memory &&
-		slices.Equal(c.pins, o.pins) && slices.Equal(c.bound, o.bound) && slices.Equal(c.homed, o.homed)
+		c.group == o.group && slices.Equal(c.pins, o.pins) && slices.Equal(c.homed, o.homed)
 }

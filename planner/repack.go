@@ -102,7 +102,26 @@ type packing struct {
 // load is CPUs and memory.
 type load struct {
 	cpus   int
-	memory int64
+	memory [backings]int64
+}
+
+// holds reports whether a node with so much left can take a VM.
+func (l load) holds(vm load) bool {
+	for b := range l.memory {
+		if l.memory[b] < vm.memory[b] {
+			return false
+		}
+	}
+	return l.cpus >= vm.cpus
+}
+
+// less returns what is left without a VM.
+func (l load) less(vm load) load {
+	l.cpus -= vm.cpus
+	for b := range l.memory {
+		l.memory[b] -= vm.memory[b]
+	}
+	return l
 }
 
 // pack gives each want a NUMA node, or none where it is to be cut up. It is nil if no
@@ -110,14 +129,17 @@ type load struct {
 func (s *state) pack(wants []want) []int {
 	p := packing{at: make([]int, len(wants)), cut: len(wants), steps: repackSteps}
 	for i := range s.nodes {
-		n := load{memory: s.memFree[i]}
-		if s.nodes[i].bindable {
-			n.cpus = s.nodeFree[i]
+		var n load
+		for b := range backings {
+			if s.nodes[i].bindable[b] {
+				n.cpus, n.memory[b] = s.nodeFree[i], s.nodeMemFree(i, b)
+			}
 		}
 		p.free = append(p.free, n)
 	}
 	for _, w := range wants {
-		vm := load{w.vcpus, w.memory}
+		vm := load{cpus: w.vcpus}
+		vm.memory[w.backing] = w.memory
 		if w.policy == fleet.PolicyIsolated {
 			vm.cpus *= s.widestCore()
 		}
@@ -150,11 +172,11 @@ func (p *packing) search(i, cut int) {
 	}
 	vm := p.vms[i]
 	for n, free := range p.free {
-		if free.cpus < vm.cpus || free.memory < vm.memory || p.seen(n) {
+		if !free.holds(vm) || p.seen(n) {
 			continue
 		}
 		p.at[i] = n
-		p.free[n] = load{free.cpus - vm.cpus, free.memory - vm.memory}
+		p.free[n] = free.less(vm)
 		p.search(i+1, cut)
 		p.free[n] = free
 	}

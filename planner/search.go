@@ -228,19 +228,11 @@ func (q *search) priceLeft(p *plan) {
 		slots[part.node] -= takes
 		cpus += int64(max(0, left))
 		usable += int64(n.usable)
-		size += n.memory
-		memory += max(0, q.nodeMemFree(part.node)-part.memory)
+		size += n.memory[q.want.backing]
+		memory += max(0, q.nodeMemFree(part.node, q.want.backing)-part.memory)
 	}
 	p.cost.setLeft(share(cpus, usable), share(memory, size))
 	p.cost[costLargest] = int64(before - slices.Max(slots))
-}
-
-// nodeMemFree is what guests may still have of a node.
-func (s *state) nodeMemFree(n int) int64 {
-	if s.flat {
-		return s.freeMemory()
-	}
-	return s.memFree[n]
 }
 
 // span adds up the distances between nodes.

@@ -29,7 +29,7 @@ func slots(cpus int64) int64 {
 func (q *search) priceSlots(p *plan) {
 	for _, part := range p.parts {
 		free, takes := q.slotCPUs(part)
-		memory := q.nodeMemFree(part.node)
+		memory := q.nodeMemFree(part.node, q.want.backing)
 		p.cost[costSlots] += roomFor(free, memory) - roomFor(free-takes, memory-part.memory)
 	}
 }

@@ -24,10 +24,11 @@ type state struct {
 	floating, foreign int
 	ratio, promised   float64
 
-	used    int64   // memory of all guests
-	bound   []int64 // by node
-	homed   []int   // by node: vCPUs of floating guests whose memory is bound there
-	memFree []int64 // by node, see spread
+	used    [backings]int64   // memory of all guests
+	bound   [backings][]int64 // by node
+	homed   []int             // by node: vCPUs of floating guests whose memory is bound there
+	left    [backings]int64   // what guests may still have in all
+	memFree [backings][]int64 // by node, see spread; nil for a kind that the host has not
 	digest  digest
 }
 
@@ -37,8 +38,9 @@ func newState(x *index) *state {
 		index: x, ratio: math.Inf(1),
 		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)),
 		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), allFree: x.usable,
-		bound: make([]int64, len(x.nodes)), homed: make([]int, len(x.nodes)),
+		homed: make([]int, len(x.nodes)),
 	}
+	s.bound[ordinary] = make([]int64, len(x.nodes))
 	for g := range x.groups {
 		s.whole[g] = make([]int, len(x.groups[g].sizes))
 	}
@@ -55,7 +57,7 @@ func newState(x *index) *state {
 			s.whole[c.group][c.size]++
 		}
 	}
-	s.memFree = spread(x.nodes, s.bound, 0)
+	s.settle()
 	s.sumUp()
 	return s
 }
@@ -72,10 +74,12 @@ func (s *state) clone() *state {
 		c.whole[g] = slices.Clone(s.whole[g])
 	}
 	c.nodeFree = slices.Clone(s.nodeFree)
-	c.bound = slices.Clone(s.bound)
 	c.homed = slices.Clone(s.homed)
-	c.memFree = slices.Clone(s.memFree)
-	c.digest.slots = slices.Clone(s.digest.slots)
+	for b := range s.bound {
+		c.bound[b] = slices.Clone(s.bound[b])
+		c.memFree[b] = slices.Clone(s.memFree[b])
+		c.digest.slots[b] = slices.Clone(s.digest.slots[b])
+	}
 	return &c
 }
 
@@ -100,14 +104,19 @@ func (s *state) occupy(c claim) {
 	} else {
 		s.foreign += c.floating
 	}
-	s.used += c.memory
-	var bound int64
 	for i := range s.nodes {
-		s.bound[i] += c.bound[i]
 		s.homed[i] += c.homed[i]
-		bound += s.bound[i]
 	}
-	s.memFree = spread(s.nodes, s.bound, s.used-bound)
+	for b := range c.memory {
+		s.used[b] += c.memory[b]
+		if s.bound[b] == nil && c.bound[b] != nil {
+			s.bound[b] = make([]int64, len(s.nodes))
+		}
+		for i, mib := range c.bound[b] {
+			s.bound[b][i] += mib
+		}
+	}
+	s.settle()
 	s.claims = append(s.claims, c)
 	s.sumUp()
 }
@@ -149,8 +158,16 @@ func (s *state) without(claim int) *state {
 // isWhole reports whether every thread of the core is free.
 func (s *state) isWhole(at int) bool { return s.free[at] == len(s.cores[at].cpus) }
 
-// freeMemory is what guests may still have in all.
-func (s *state) freeMemory() int64 { return max(0, s.memory-s.used) }
+// nodeMemFree is what guests may still have of a node.
+func (s *state) nodeMemFree(n int, of backing) int64 {
+	switch {
+	case s.flat && of == ordinary:
+		return s.left[of]
+	case s.memFree[of] == nil:
+		return 0
+	}
+	return s.memFree[of][n]
+}
 
 // floatRoom is how many vCPUs may float over so many CPUs at that ratio and at
 // those that our floating VMs here were promised.

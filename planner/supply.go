@@ -31,7 +31,7 @@ func (q *search) supplies() []supply {
 	for i := range q.nodes {
 		n := &q.nodes[i]
 		s := supply{node: i, memory: q.memoryOn(i)}
-		if !n.bindable || s.memory <= 0 || q.only != none && q.only != i {
+		if !n.bindable[q.want.backing] || s.memory <= 0 || q.only != none && q.only != i {
 			continue
 		}
 		for _, g := range n.groups {
@@ -52,10 +52,10 @@ func (q *search) memoryOn(node int) int64 {
 	switch {
 	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.want.memory, 1, int64(q.wide))):
 		return 0
-	case q.flat || q.unbound || q.wide > 0:
-		return q.freeMemory()
+	case q.unbound || q.wide > 0:
+		return q.left[ordinary]
 	}
-	return q.memFree[node]
+	return q.nodeMemFree(node, q.want.backing)
 }
 
 // addGroup adds the cores of a group to a supply.

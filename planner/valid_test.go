@@ -41,6 +41,7 @@ func mustBeValid(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.S
 				mustFollowPolicy(t, h, r)
 			}
 		}
+		mustHaveHugePages(t, h, here, foreign(h, kept))
 		mustOwnCores(t, h, here)
 		mustNotSqueeze(t, h, here, foreign(h, kept))
 	}
@@ -93,7 +94,7 @@ func mustStart(t tb, h *topology.Host, here []resident, others []topology.Guest)
 	for i, r := range here {
 		guests = append(guests, startcheck.Guest{
 			VMID: i, Sockets: 1, Cores: r.spec.VCPUs, MemoryMiB: r.spec.MemoryMiB,
-			NUMAEnabled: len(r.place.Cells) > 0, NUMA: cellMap(r.place.Cells),
+			NUMAEnabled: len(r.place.Cells) > 0, NUMA: cellMap(r.place.Cells), HugePagesMiB: r.spec.HugePages.MiB(),
 			Affinity: r.place.CPUs, Pins: r.place.VCPUPins, Exclusive: r.spec.Policy.Pinned(),
 		})
 	}
@@ -101,10 +102,51 @@ func mustStart(t tb, h *topology.Host, here []resident, others []topology.Guest)
 		guests = append(guests, startcheck.Guest{
 			VMID: 100 + i, Cores: g.VCPUs, MemoryMiB: max(1, g.MemoryMiB),
 			NUMAEnabled: len(g.NUMA) > 0, NUMA: cellMap(g.NUMA), Affinity: g.Pins, Exclusive: !g.Pins.IsEmpty(),
+			HugePagesMiB: pagesOf(g),
 		})
 	}
 	if faults := startcheck.Check(h, guests); len(faults) > 0 {
 		t.Fatalf("%s: %v", h.ID(), faults)
+	}
+}
+
+// pagesOf returns the size of a guest's huge pages; drawn guests that may have any are
+// too small for the larger ones.
+func pagesOf(g topology.Guest) int64 {
+	if g.HugePagesKiB == topology.Unknown {
+		return 2
+	}
+	return int64(g.HugePagesKiB) >> 10
+}
+
+// mustHaveHugePages checks that new VMs have huge pages that are reserved and that
+// nobody else has, on each NUMA node.
+func mustHaveHugePages(t tb, h *topology.Host, here []resident, others []topology.Guest) {
+	t.Helper()
+	type pages struct {
+		node int
+		size int64
+	}
+	used, fresh := map[pages]int64{}, map[pages]bool{}
+	for _, r := range here {
+		for _, cell := range r.place.Cells {
+			p := pages{cell.HostNodes.List()[0], r.spec.HugePages.MiB()}
+			used[p] += cell.MemoryMiB
+			fresh[p] = fresh[p] || r.fresh
+		}
+	}
+	for _, g := range others {
+		for _, cell := range g.NUMA {
+			used[pages{cell.HostNodes.List()[0], pagesOf(g)}] += cell.MemoryMiB
+		}
+	}
+	for p := range fresh {
+		if p.size == 0 || !fresh[p] {
+			continue
+		}
+		if has := nodeByID(h, p.node).HugePages[int(p.size)<<10] * p.size; used[p] > has {
+			t.Fatalf("%s: %d MiB in huge pages of %d MiB on NUMA node %d, which has %d", h.ID(), used[p], p.size, p.node, has)
+		}
 	}
 }
 
@@ -134,6 +176,9 @@ func mustFollowPolicy(t tb, h *topology.Host, r resident) {
 	if r.spec.Policy.Pinned() && strings.Contains(r.place.Reason, "memory bound to no NUMA node as none has room") {
 		least, most = 0, 0
 	}
+	if r.spec.HugePages != "" {
+		least, most = 1, max(1, most)
+	}
 	if got := len(r.place.Cells); got < least || got > most {
 		t.Fatalf("%s on %d NUMA nodes has %d cells", r.spec.Policy, len(h.NUMANodes), got)
 	}
@@ -146,7 +191,7 @@ func mustBind(t tb, h *topology.Host, r resident) {
 	t.Helper()
 	for _, cell := range r.place.Cells {
 		want := topology.NUMABind
-		if nodeByID(h, cell.HostNodes.List()[0]).MemoryMiB == topology.Unknown {
+		if r.spec.HugePages == "" && nodeByID(h, cell.HostNodes.List()[0]).MemoryMiB == topology.Unknown {
 			want = topology.NUMAPreferred
 		}
 		if strings.Contains(r.place.Reason, "memory in equal parts of") {

@@ -22,7 +22,8 @@ type View struct {
 	Floating int `json:"floating_vcpus"`
 	// VCPUs are those that VMs of the policy may still have on the host in all.
 	VCPUs int `json:"free_vcpus"`
-	// MemoryMiB is what guests may have, FreeMiB what none of them has.
+	// MemoryMiB is what guests may have, FreeMiB what none of them has: of the huge pages
+	// of its size, if the VM has such.
 	MemoryMiB int64 `json:"memory_mib"`
 	FreeMiB   int64 `json:"free_mib"`
 	// Nodes are its NUMA nodes, in the order of their ids.
@@ -53,9 +54,10 @@ func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	s := p.hosts[at]
 	v := View{
 		CPUs: s.online, Reserved: s.online - s.usable, Taken: s.usable - s.allFree, Floating: s.floating,
-		MemoryMiB: s.memory, FreeMiB: s.freeMemory(),
 	}
 	problem := w.problem()
+	of := max(ordinary, w.backing)
+	v.MemoryMiB, v.FreeMiB = s.memory[of], s.left[of]
 	if problem == "" {
 		v.readNodes(s, w)
 	}
@@ -87,10 +89,7 @@ func (v *View) readNodes(s *state, w want) {
 	for i := range s.nodes {
 		n := NodeView{
 			NUMANode: s.nodes[i].id, CPUs: s.nodes[i].usable, Taken: s.nodes[i].usable - s.nodeFree[i],
-			MemoryMiB: s.nodes[i].memory, FreeMiB: s.memFree[i],
-		}
-		if s.flat {
-			n.FreeMiB = s.freeMemory()
+			MemoryMiB: s.nodes[i].memory[w.backing], FreeMiB: s.nodeMemFree(i, w.backing),
 		}
 		if w.policy != fleet.PolicyShared {
 			n.VCPUs = new(gives[i])

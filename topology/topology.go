@@ -220,6 +220,9 @@ type Guest struct {
 	// VCPUs is cores × sockets, or a container's core limit (0: no limit).
 	VCPUs     int   `json:"vcpus"`
 	MemoryMiB int64 `json:"memory_mib"`
+	// HugePagesKiB is the size of the host's huge pages that back a VM's memory, 0 for
+	// ordinary memory, and Unknown where Proxmox takes those that suit.
+	HugePagesKiB int `json:"huge_pages_kib,omitempty"`
 	// Pins is the set of host CPUs that the guest is pinned to, by its running
 	// affinity or by the host agent; empty means that it floats.
 	Pins CPUSet `json:"pins,omitzero"`

@@ -78,7 +78,7 @@ func (f *guestsRead) add(host *topology.Host, listed resource, config values, er
 		f.addPublished(host, guest, config)
 	}
 	if guest.Template || isCapacity(guest) || isPublisher(guest, config) { // these never run
-		guest.VCPUs, guest.MemoryMiB, guest.Pins, guest.NUMA = 0, 0, topology.CPUSet{}, nil
+		guest.VCPUs, guest.MemoryMiB, guest.HugePagesKiB, guest.Pins, guest.NUMA = 0, 0, 0, topology.CPUSet{}, nil
 	}
 	host.Guests = append(host.Guests, guest)
 }
@@ -142,11 +142,26 @@ func readVM(guest *topology.Guest, config values) error {
 		guest.ClusterID, guest.Key = marker.ClusterID, string(marker.Key)
 		guest.Pins = guest.Pins.Union(topology.CPUs(marker.Pins...))
 	}
-	if !config.is("numa") {
-		return nil
+	if guest.HugePagesKiB, err = hugePages(config["hugepages"]); err != nil || !config.is("numa") {
+		return err
 	}
 	guest.NUMA, err = readCells(config)
 	return err
+}
+
+// hugePages reads the size of a VM's huge pages, which Proxmox has in MiB.
+func hugePages(text string) (kib int, err error) {
+	switch text {
+	case "":
+		return 0, nil
+	case "any":
+		return topology.Unknown, nil
+	}
+	mib, err := strconv.Atoi(text)
+	if err != nil || mib < 1 || mib > 1<<20 {
+		return 0, errors.New("hugepages: want any or a number of MiB")
+	}
+	return mib << 10, nil
 }
 
 // maxCells is how many numaN Proxmox knows.

@@ -24,6 +24,8 @@ type Guest struct {
 	NUMAEnabled bool
 	// NUMA is numaN by N. MemoryMiB 0 and an empty policy mean that they are missing.
 	NUMA map[int]topology.NUMACell
+	// HugePagesMiB is the size of the huge pages that back the memory; 0 means none.
+	HugePagesMiB int64
 	// MemoryHotplug is set if the option hotplug contains memory.
 	MemoryHotplug bool
 	// Affinity is the set that all threads get; empty means that they float.
@@ -45,6 +47,9 @@ var (
 	errTotal    = errors.New("total memory for NUMA nodes must be equal to vm static memory")
 	errHotplug  = errors.New("cannot enable memory hotplugging with custom NUMA topology")
 	errAffinity = errors.New("taskset: failed to set pid 0's affinity: Invalid argument")
+	errPages    = errors.New("numa needs to be enabled to use hugepages")
+	errUnbound  = errors.New("numa hostnodes need to be defined to use hugepages")
+	errWide     = errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
 )
 
 // Check returns what would go wrong if all guests ran on the host at once: one
@@ -55,7 +60,7 @@ func Check(host *topology.Host, guests []Guest) []error {
 	var faults []error
 	for i := range sorted {
 		g := &sorted[i]
-		found := slices.Concat(checkSize(host, g), checkNUMA(host, g), checkPins(host, g))
+		found := slices.Concat(checkSize(host, g), checkNUMA(host, g), checkHugePages(g), checkPins(host, g))
 		for _, err := range found {
 			faults = append(faults, fmt.Errorf("starting vm %d: %w", g.VMID, err))
 		}
@@ -125,6 +130,30 @@ func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
 		}
 		if cell.Policy == "" {
 			faults = append(faults, fmt.Errorf("you need to define a policy for hostnode %d", id))
+		}
+	}
+	return faults
+}
+
+// checkHugePages applies what Proxmox asks of a guest whose memory is huge pages.
+func checkHugePages(g *Guest) []error {
+	switch {
+	case g.HugePagesMiB == 0:
+		return nil
+	case !g.NUMAEnabled:
+		return []error{errPages}
+	}
+	var faults []error
+	for _, n := range slices.Sorted(maps.Keys(g.NUMA)) {
+		cell := g.NUMA[n]
+		switch {
+		case cell.HostNodes.IsEmpty():
+			faults = append(faults, errUnbound)
+		case cell.HostNodes.Size() > 1:
+			faults = append(faults, errWide)
+		case cell.MemoryMiB%g.HugePagesMiB != 0:
+			faults = append(faults, fmt.Errorf("Memory size %d is not a multiple of the requested hugepages size %d", //nolint:staticcheck // Proxmox' text
+				cell.MemoryMiB, g.HugePagesMiB))
 		}
 	}
 	return faults

@@ -90,22 +90,43 @@ func checkExclusive(guests []Guest) []error {
 	return faults
 }
 
+// pages is the huge pages of one size on a NUMA node.
+type pages struct {
+	node int
+	mib  int64
+}
+
 // checkMemory checks the host's memory, and that of each NUMA node against what is
-// bound there. Memory bound to several nodes must fit them together.
+// bound there. Memory bound to several nodes must fit them together. Huge pages are
+// no ordinary memory where they are reserved; Proxmox makes others of it.
 func checkMemory(host *topology.Host, guests []Guest) []error {
 	var total int64
-	cells := map[string]int64{}
+	cells, huge := map[string]int64{}, map[pages]int64{}
 	for i := range guests {
-		total += guests[i].MemoryMiB
-		if !guests[i].NUMAEnabled {
+		g := &guests[i]
+		if g.HugePagesMiB == 0 || !g.NUMAEnabled || len(g.NUMA) == 0 {
+			total += g.MemoryMiB
+		}
+		if !g.NUMAEnabled {
 			continue
 		}
-		for _, cell := range guests[i].NUMA {
+		for _, cell := range g.NUMA {
+			if g.HugePagesMiB > 0 {
+				for _, id := range cell.HostNodes.List()[:min(1, cell.HostNodes.Size())] {
+					huge[pages{id, g.HugePagesMiB}] += cell.MemoryMiB
+				}
+				continue
+			}
 			cells[cell.HostNodes.String()] += cell.MemoryMiB
 		}
 	}
+	for p, memory := range huge {
+		made := max(0, memory-reserved(host, p))
+		total += made
+		cells[topology.CPUs(p.node).String()] += made
+	}
 	var faults []error
-	if room := host.MemoryMiB - host.ReservedMemoryMiB; host.MemoryMiB > 0 && total > room {
+	if room := max(0, host.MemoryMiB-host.ReservedMemoryMiB-hugePages(host.NUMANodes)); host.MemoryMiB > 0 && total > room {
 		faults = append(faults, fmt.Errorf("guests have %d MiB of the host's %d", total, room))
 	}
 	for _, ids := range slices.Sorted(maps.Keys(cells)) {
@@ -140,8 +161,29 @@ func nodeMemory(host *topology.Host, ids topology.CPUSet) (int64, bool) {
 	for _, n := range host.NUMANodes {
 		if ids.Contains(n.ID) && n.MemoryMiB != topology.Unknown {
 			found++
-			sum += n.MemoryMiB
+			sum += n.MemoryMiB - hugePages([]topology.NUMANode{n})
 		}
 	}
 	return sum, found == ids.Size()
+}
+
+// reserved returns the MiB of the huge pages of one size on one NUMA node.
+func reserved(host *topology.Host, p pages) int64 {
+	for _, n := range host.NUMANodes {
+		if n.ID == p.node {
+			return n.HugePages[int(p.mib)<<10] * p.mib
+		}
+	}
+	return 0
+}
+
+// hugePages returns the MiB of all huge pages of the nodes.
+func hugePages(nodes []topology.NUMANode) int64 {
+	var kib int64
+	for _, n := range nodes {
+		for size, count := range n.HugePages {
+			kib += int64(size) * count
+		}
+	}
+	return kib >> 10
 }
