@@ -1,0 +1,198 @@
+package planner_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// paged has two NUMA nodes of 32 GiB and 8 cores, with so many huge pages reserved on
+// each: of 2 MiB on the first, of 1 GiB on the second.
+func paged(small, large int64) topology.Host {
+	h := twoNodes()
+	h.NUMANodes[0].HugePages = map[int]int64{2048: small}
+	h.NUMANodes[1].HugePages = map[int]int64{1 << 20: large}
+	return h
+}
+
+// inPages wants huge pages.
+func inPages(s fleet.Spec, pages fleet.HugePages) fleet.Spec {
+	s.HugePages = pages
+	return s
+}
+
+// TestGuestsInHugePages checks that guests which have reserved huge pages take no
+// ordinary memory, and those that have other ones do.
+func TestGuestsInHugePages(t *testing.T) {
+	t.Parallel()
+	on := func(node int, memory int64, kib int) topology.Guest {
+		return topology.Guest{
+			VMID: 900, Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: memory, HugePagesKiB: kib,
+			NUMA: []topology.NUMACell{{GuestCPUs: topology.CPUs(0), HostNodes: topology.CPUs(node), MemoryMiB: memory, Policy: topology.NUMABind}},
+		}
+	}
+	loose := on(0, 8*gib, 2048)
+	loose.NUMA = nil
+	asleep := on(0, 8*gib, 2048)
+	asleep.Running = false
+	tests := []struct {
+		name  string
+		guest topology.Guest
+		// ordinary, small and large are what is free, in GiB, by NUMA node.
+		ordinary, small, large [2]int64
+	}{
+		{"nobody", asleep, [2]int64{16, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
+		{"ordinary memory", on(0, 8*gib, 0), [2]int64{8, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
+		{"reserved pages", on(0, 16*gib, 2048), [2]int64{16, 16}, [2]int64{0, 0}, [2]int64{0, 16}},
+		{"reserved pages on any node", loose, [2]int64{16, 16}, [2]int64{8, 0}, [2]int64{0, 16}},
+		{"more than are reserved", on(0, 20*gib, 2048), [2]int64{12, 16}, [2]int64{0, 0}, [2]int64{0, 16}},
+		{"pages of a size that the node has not", on(0, 4*gib, 1<<20), [2]int64{12, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
+		{"any, of whole GiB", on(1, 4*gib, topology.Unknown), [2]int64{16, 16}, [2]int64{16, 0}, [2]int64{0, 12}},
+		{"any, of parts of GiB", on(0, gib/2, topology.Unknown), [2]int64{16, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := paged(8*gib, 16)
+			h.Guests = []topology.Guest{tt.guest}
+			p := planner.New(snapshot(h), nil)
+			for pages, want := range map[fleet.HugePages][2]int64{"": tt.ordinary, fleet.HugePages2Mi: tt.small, fleet.HugePages1Gi: tt.large} {
+				v := p.View(inPages(spec(fleet.PolicyNUMA, 1, gib), pages), h.ID())
+				got := [2]int64{v.Nodes[0].FreeMiB / gib, v.Nodes[1].FreeMiB / gib}
+				// Memory that is bound nowhere is laid over the nodes, so the sum tells more.
+				if tt.name == "reserved pages on any node" && pages == "" {
+					got, want = [2]int64{v.FreeMiB / gib}, [2]int64{32}
+				}
+				if tt.name == "any, of parts of GiB" && pages == fleet.HugePages2Mi {
+					want[0]-- // half a GiB is taken
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("free GiB of pages %q (-want +got):\n%s", pages, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestKeptInHugePages checks that a VM of ours takes its pages once, whether or not it
+// runs, and that a host whose pages nobody told counts them as ordinary memory.
+func TestKeptInHugePages(t *testing.T) {
+	t.Parallel()
+	h := paged(8*gib, 16)
+	s := inPages(spec(fleet.PolicyDedicated, 2, 8*gib), fleet.HugePages1Gi)
+	placed, _ := place(t, snapshot(h), nil, s)
+	kept := keep(2000, []fleet.Spec{s}, placed)
+	probe := inPages(spec(fleet.PolicyNUMA, 1, gib), fleet.HugePages1Gi)
+	for _, running := range []bool{false, true} {
+		if running {
+			h.Guests = []topology.Guest{guestOf(kept[0])}
+		}
+		p := planner.New(snapshot(h), kept)
+		if v := p.View(probe, h.ID()); v.FreeMiB != 8*gib || v.MemoryMiB != 16*gib {
+			t.Errorf("running %v: %d of %d MiB are free, want 8 of 16 GiB", running, v.FreeMiB, v.MemoryMiB)
+		}
+		if v := p.View(spec(fleet.PolicyShared, 1, gib), h.ID()); v.FreeMiB != 32*gib {
+			t.Errorf("running %v: %d MiB of ordinary memory are free, want 32 GiB", running, v.FreeMiB)
+		}
+	}
+	h.NUMANodes[1].HugePages = nil
+	if v := planner.New(snapshot(h), kept).View(spec(fleet.PolicyShared, 1, gib), h.ID()); v.FreeMiB != 40*gib {
+		t.Errorf("with pages that nobody told %d MiB of ordinary memory are free, want 40 GiB", v.FreeMiB)
+	}
+}
+
+// TestPlaceInHugePages checks where VMs in huge pages go, and the memory of their cells.
+func TestPlaceInHugePages(t *testing.T) {
+	t.Parallel()
+	even := twoNodes()
+	for i := range even.NUMANodes {
+		even.NUMANodes[i].HugePages = map[int]int64{1 << 20: 4}
+	}
+	uneven := twoNodes()
+	uneven.NUMANodes[0].HugePages = map[int]int64{1 << 20: 1}
+	uneven.NUMANodes[1].HugePages = map[int]int64{1 << 20: 7}
+	flat := host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 32 * gib}))
+	flat.NUMANodes[0].HugePages = map[int]int64{2048: 1024}
+	whole := host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 32 * gib}))
+	whole.NUMANodes[0].HugePages = map[int]int64{1 << 20: 32}
+	assumed := twoNodes()
+	assumed.NUMANodes[0].MemoryMiB = topology.Unknown
+	assumed.NUMANodes[0].HugePages = map[int]int64{1 << 20: 4}
+	tests := []struct {
+		name string
+		host topology.Host
+		spec fleet.Spec
+		want string // cells as node:MiB
+	}{
+		{"small pages", paged(8*gib, 16), inPages(spec(fleet.PolicyDedicated, 4, 8*gib), fleet.HugePages2Mi), "0:8192"},
+		{"large pages", paged(8*gib, 16), inPages(spec(fleet.PolicyDedicated, 4, 8*gib), fleet.HugePages1Gi), "1:8192"},
+		{"isolated", paged(8*gib, 16), inPages(spec(fleet.PolicyIsolated, 2, 8*gib), fleet.HugePages1Gi), "1:8192"},
+		{"floating", paged(8*gib, 16), inPages(spec(fleet.PolicyNUMA, 4, 16*gib), fleet.HugePages1Gi), "1:16384"},
+		{"over two nodes, page by page", even, inPages(spec(fleet.PolicyDedicated, 4, 5*gib), fleet.HugePages1Gi), "0:3072 1:2048"},
+		{"over two nodes, not in the ratio of the CPUs", uneven, inPages(spec(fleet.PolicyDedicated, 12, 8*gib), fleet.HugePages1Gi), "0:1024 1:7168"},
+		{"floating over two nodes", even, inPages(spec(fleet.PolicyNUMA, 2, 8*gib), fleet.HugePages1Gi), "0:4096 1:4096"},
+		{"the only node is named", flat, inPages(spec(fleet.PolicyDedicated, 2, 2*gib), fleet.HugePages2Mi), "0:2048"},
+		{"the only node of a floating VM, too", flat, inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "0:2048"},
+		{"all memory is huge pages", whole, inPages(spec(fleet.PolicyDedicated, 2, 32*gib), fleet.HugePages1Gi), "0:32768"},
+		{"pages are told where memory is assumed", assumed, inPages(spec(fleet.PolicyDedicated, 2, 4*gib), fleet.HugePages1Gi), "0:4096"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := placeOne(t, snapshot(tt.host), nil, tt.spec)
+			if diff := cmp.Diff(tt.want, cellsOf(got)); diff != "" {
+				t.Errorf("cells (-want +got):\n%s\n%s", diff, got.Reason)
+			}
+			if !strings.Contains(got.Reason, "in huge pages of ") {
+				t.Errorf("the reason does not tell of huge pages: %s", got.Reason)
+			}
+		})
+	}
+}
+
+// cellsOf prints the host nodes and memory of cells.
+func cellsOf(p planner.Placed) string {
+	var texts []string
+	for _, cell := range p.Cells {
+		texts = append(texts, cell.HostNodes.String()+":"+strconv.FormatInt(cell.MemoryMiB, 10))
+	}
+	return strings.Join(texts, " ")
+}
+
+// TestRefusalsOfHugePages checks what a user reads who has too few huge pages.
+func TestRefusalsOfHugePages(t *testing.T) {
+	t.Parallel()
+	none := twoNodes()
+	none.Sources = map[topology.Fact]topology.Source{topology.FactMemory: topology.SourceAgent}
+	told := twoNodes()
+	told.Sources = map[topology.Fact]topology.Source{topology.FactMemory: topology.SourceReport}
+	tests := []struct {
+		name string
+		host topology.Host
+		spec fleet.Spec
+		want string
+	}{
+		{"unknown", told, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has its huge pages unknown: collect the topology (numaform topology collect), or run numaform-agent on it"},
+		{"none reserved", none, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them when hosts boot, or lower memory in the NodePool"},
+		{"too few", paged(512, 16), inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "2 NUMA vCPUs, 2 GiB in huge pages of 2 MiB: r1/pve-1 has 1 GiB free in huge pages of 2 MiB: reserve more of them when hosts boot, or lower memory in the NodePool"},
+		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA 1 has 8 free with 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},
+		{"no multiple", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib+512), fleet.HugePages1Gi), "its memory of 1536 MiB is no multiple of 1024 MiB, the size of its huge pages: choose another size in the NodePool, or other huge pages in the ProxmoxNodeClass"},
+		{"shared", paged(512, 16), inPages(spec(fleet.PolicyShared, 2, gib), fleet.HugePages1Gi), "huge pages are of one NUMA node each: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"},
+		{"no size that Proxmox knows", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib), "4Mi"), "its size of huge pages is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			_, unplaced := place(t, snapshot(tt.host), nil, tt.spec)
+			if len(unplaced) != 1 || unplaced[0].Reason != tt.want {
+				t.Errorf("got  %+v\nwant %s", unplaced, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,130 @@
+package planner_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// spreads wants the pool's VMs spread over hosts.
+func spreads(s fleet.Spec) fleet.Spec {
+	s.Spread = fleet.SpreadHosts
+	return s
+}
+
+// TestSpread checks that VMs of one pool go to the host with the fewest of them, those
+// that stand counted, and those of other pools not.
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	three := func() *topology.Snapshot {
+		m := machine(shape{nodes: 2, cores: 8, smt: 1, memory: 32 * gib})
+		return snapshot(host("pve-1", m), host("pve-2", m), host("pve-3", m))
+	}
+	all := []string{"pve-1", "pve-2", "pve-3"}
+	other := spec(fleet.PolicyDedicated, 2, gib, all...)
+	other.Pool = "others"
+	at := func(s fleet.Spec, hosts ...string) []fleet.VM {
+		var vms []fleet.VM
+		for i, name := range hosts {
+			s.Hosts = spec(s.Policy, 1, 1, name).Hosts
+			placed, _ := planner.New(three(), vms).Place([]fleet.Spec{s})
+			vms = append(vms, keep(3000+i, []fleet.Spec{s}, placed)...)
+		}
+		return vms
+	}
+	tests := []struct {
+		name string
+		kept []fleet.VM
+		spec fleet.Spec
+		n    int
+		want map[topology.HostName]int
+	}{
+		{"packed where not asked for", nil, spec(fleet.PolicyDedicated, 2, gib, all...), 4, map[topology.HostName]int{"pve-1": 4}},
+		{"dedicated", nil, spreads(spec(fleet.PolicyDedicated, 2, gib, all...)), 6, map[topology.HostName]int{"pve-1": 2, "pve-2": 2, "pve-3": 2}},
+		{"shared", nil, spreads(spec(fleet.PolicyShared, 2, gib, all...)), 5, map[topology.HostName]int{"pve-1": 2, "pve-2": 2, "pve-3": 1}},
+		{"numa", nil, spreads(spec(fleet.PolicyNUMA, 2, gib, all...)), 3, map[topology.HostName]int{"pve-1": 1, "pve-2": 1, "pve-3": 1}},
+		{"allowed hosts only", nil, spreads(spec(fleet.PolicyShared, 2, gib, all[1:]...)), 4, map[topology.HostName]int{"pve-2": 2, "pve-3": 2}},
+		{
+			"kept VMs count, whether or not they were spread", at(spec(fleet.PolicyDedicated, 2, gib), "pve-1", "pve-1", "pve-2"),
+			spreads(spec(fleet.PolicyDedicated, 2, gib, all...)), 3,
+			map[topology.HostName]int{"pve-2": 1, "pve-3": 2},
+		},
+		{
+			"other pools do not", at(other, "pve-1", "pve-2"),
+			spreads(spec(fleet.PolicyDedicated, 2, gib, all...)), 3,
+			map[topology.HostName]int{"pve-1": 1, "pve-2": 1, "pve-3": 1},
+		},
+		{
+			"a host that is full is passed over", at(other, "pve-3", "pve-3", "pve-3", "pve-3", "pve-3", "pve-3", "pve-3", "pve-3"),
+			spreads(spec(fleet.PolicyDedicated, 2, gib, all...)), 4,
+			map[topology.HostName]int{"pve-1": 2, "pve-2": 2},
+		},
+		{
+			"before fewer NUMA nodes", at(spreads(spec(fleet.PolicyDedicated, 6, gib)), "pve-1", "pve-2"),
+			spreads(spec(fleet.PolicyDedicated, 10, gib, all...)), 1,
+			map[topology.HostName]int{"pve-3": 1},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			placed, _ := place(t, three(), tt.kept, same(tt.spec, tt.n)...)
+			got := map[topology.HostName]int{}
+			for _, p := range placed {
+				got[p.Host.Host]++
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("VMs by host (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSpreadSaysSo checks the reason, and that a last resort weighs more.
+func TestSpreadSaysSo(t *testing.T) {
+	t.Parallel()
+	s := spreads(spec(fleet.PolicyShared, 2, gib))
+	placed, _ := place(t, snapshot(twoNodes()), nil, s, s)
+	for i, want := range []string{"; spread over hosts: the first of its pool here", "; spread over hosts: 1 other VM of its pool here"} {
+		if !strings.HasSuffix(placed[i].Reason, want) {
+			t.Errorf("reason %q lacks %q", placed[i].Reason, want)
+		}
+	}
+	unknown := host("pve-2", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 32 * gib}))
+	for i := range unknown.CPUs {
+		unknown.CPUs[i].Core = topology.Unknown
+	}
+	snap := snapshot(twoNodes(), unknown)
+	pinned := spreads(spec(fleet.PolicyDedicated, 2, gib, "pve-1", "pve-2"))
+	placed, _ = place(t, snap, nil, pinned, pinned)
+	for _, p := range placed {
+		if p.Host.Host != "pve-1" {
+			t.Errorf("placed on a host whose siblings are not known: %s", p.Reason)
+		}
+	}
+	if !strings.Contains(placed[1].Reason, "; spread over hosts: 1 other VM of its pool here") {
+		t.Errorf("reason %q does not tell of the other VM", placed[1].Reason)
+	}
+}
+
+// TestSpreadAfterRemoval checks that a VM that went is not counted, and that its pool
+// tells it from one that takes the same.
+func TestSpreadAfterRemoval(t *testing.T) {
+	t.Parallel()
+	p := planner.New(snapshot(twoNodes()), nil)
+	ours := spreads(spec(fleet.PolicyShared, 2, gib))
+	theirs := ours
+	theirs.Pool = "others"
+	specs := []fleet.Spec{theirs, ours}
+	placed, _ := p.Place(specs)
+	p.Remove(keep(5000, specs, placed)[1])
+	again, _ := p.Place([]fleet.Spec{ours})
+	if want := "the first of its pool here"; !strings.HasSuffix(again[0].Reason, want) {
+		t.Errorf("reason %q lacks %q", again[0].Reason, want)
+	}
+}
