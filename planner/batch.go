@@ -33,7 +33,7 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 		placed: make([]*fleet.Placement, len(specs)), claimAt: make([]int, len(specs)), tries: repairTries,
 		lists: make([]int, len(specs)), costs: make([]cost, len(specs)), own: make([]bool, len(p.hosts)),
 	}
-	p.finder.trim()
+	p.finder.begin()
 	same := map[hostList]int{} // specs of one pool share their slice of hosts
 	for i := range specs {
 		b.wants[i] = wantOf(&specs[i])
@@ -65,6 +65,9 @@ func listOf(hosts []topology.HostID) hostList {
 
 // positions resolves hosts to their positions, ascending and without doubles.
 func (p *Planner) positions(ids []topology.HostID) []int {
+	if slices.Equal(ids, p.ids) {
+		return p.every
+	}
 	at := make([]int, 0, len(ids))
 	next := 0 // where the ids go on if they are sorted as the hosts are
 	for _, id := range ids {

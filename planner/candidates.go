@@ -2,22 +2,30 @@ package planner
 
 import "slices"
 
-// maxKnown bounds how many costs a finder remembers, which is 16 MiB, and how many
+// maxKnown bounds how many costs a finder remembers, which is 6 MiB, and how many
 // changes of hosts.
 const maxKnown = 1 << 17
 
-// finder remembers, for each want and list of allowed hosts, which of them is best,
-// and keeps that up to date as hosts change. It belongs to one Planner, and goes on
-// from batch to batch.
+// A tree takes as long to make as scans of all hosts for some VMs, and as long to bring
+// up to date as to make anew once a share of its hosts has changed.
+const (
+	treeAsks   = 4
+	treeShares = 8
+)
+
+// finder remembers which of the allowed hosts is best for a want that is asked for
+// often, and keeps that up to date as hosts change. It belongs to one Planner, and goes
+// on from batch to batch.
 type finder struct {
 	// changed lists the hosts whose state changed, in turn; last is the position of
-	// each host's last change there, or none.
-	changed []int
-	last    []int
+	// each host's last change there, from 1 on, or 0.
+	changed []int32
+	last    []int32
 	lists   [][]int // of allowed hosts
 	like    map[[3]int][]int
 	asked   map[question]*candidates
 	known   int // how many costs are remembered in all
+	batch   int // how many there were
 }
 
 // question is what decides which host is best, as the hosts stand.
@@ -28,20 +36,21 @@ type question struct {
 
 // newFinder returns a finder for n hosts.
 func newFinder(n int) *finder {
-	return &finder{last: slices.Repeat([]int{none}, n), like: map[[3]int][]int{}, asked: map[question]*candidates{}}
+	return &finder{last: make([]int32, n), like: map[[3]int][]int{}, asked: map[question]*candidates{}}
 }
 
 // note records that a host changed.
 func (f *finder) note(host int) {
-	f.last[host] = len(f.changed)
-	f.changed = append(f.changed, host)
+	f.changed = append(f.changed, int32(host))
+	f.last[host] = int32(len(f.changed))
 }
 
-// trim forgets everything before a batch if it has become too much.
-func (f *finder) trim() {
+// begin starts a batch, and forgets everything before if it has become too much.
+func (f *finder) begin() {
 	if len(f.changed) > maxKnown || len(f.lists) > len(f.last) {
 		*f = *newFinder(len(f.last))
 	}
+	f.batch++
 }
 
 // listOf returns the position of a list of hosts.
@@ -71,9 +80,15 @@ func (p *Planner) best(w want, list int) (host int, best plan, ok bool) {
 			clear(f.asked)
 			f.known = 0
 		}
-		c = newCandidates(p, w, f.lists[list])
+		c = &candidates{query: w.query(), hosts: f.lists[list]}
 		f.asked[q] = c
-		f.known += len(c.hosts)
+		f.known++
+	}
+	if !c.current(f) {
+		if !c.oftenIn(f) {
+			return p.scan(&c.query, c.hosts)
+		}
+		c.make(p)
 	}
 	return c.best(p)
 }
@@ -82,8 +97,11 @@ func (p *Planner) best(w want, list int) (host int, best plan, ok bool) {
 // without evaluating each of them: hosts play a knock-out by a lower bound of their
 // cost, and only a host that leads by its bound is evaluated.
 type candidates struct {
-	want  want
+	query query
 	hosts []int // ascending
+	// batch is the last one in which the want was asked for, so many times.
+	batch, asks int
+
 	known []known
 	plans map[int]plan // by position in hosts, where known exactly
 	// winner is a tree: the leaves are the hosts, from len(hosts) on, and each node
@@ -95,25 +113,45 @@ type candidates struct {
 
 // known is what is known of one host: a bound of its cost, or the cost.
 type known struct {
-	cost        cost
+	cost        packed
 	fits, exact bool
 }
 
-// newCandidates lets the hosts play.
-func newCandidates(p *Planner, w want, hosts []int) *candidates {
-	n := len(hosts)
-	c := &candidates{
-		want: w, hosts: hosts, known: make([]known, n), plans: map[int]plan{},
-		winner: make([]int32, 2*n), seen: len(p.finder.changed),
+// ask sets the bound.
+func (k *known) ask(s *state, q *query) {
+	k.cost, k.exact = dearest(), false
+	k.fits = s.floor(q, &k.cost)
+}
+
+// current reports whether there is a tree, and little has changed since it was looked at.
+func (c *candidates) current(f *finder) bool {
+	return c.winner != nil && (len(f.changed)-c.seen)*treeShares <= len(c.hosts)
+}
+
+// oftenIn counts how often the batch asks, and reports whether a tree pays.
+func (c *candidates) oftenIn(f *finder) bool {
+	if c.batch != f.batch {
+		c.batch, c.asks = f.batch, 0
 	}
-	for i, h := range hosts {
-		c.known[i].fits = p.hosts[h].floor(&c.known[i].cost, &c.want)
+	c.asks++
+	return c.asks > treeAsks
+}
+
+// make lets all hosts play.
+func (c *candidates) make(p *Planner) {
+	n := len(c.hosts)
+	if c.winner == nil {
+		c.known, c.winner = make([]known, n), make([]int32, 2*n)
+		p.finder.known += n
+	}
+	c.plans, c.seen = map[int]plan{}, len(p.finder.changed)
+	for i, h := range c.hosts {
+		c.known[i].ask(p.hosts[h], &c.query)
 		c.winner[n+i] = int32(i)
 	}
 	for at := n - 1; at > 0; at-- {
 		c.play(at)
 	}
-	return c
 }
 
 // play sets the winner of one node of the tree.
@@ -131,10 +169,17 @@ func (c *candidates) beats(i, j int32) bool {
 	switch {
 	case a.fits != b.fits:
 		return a.fits
-	case a.cost == b.cost:
+	case a.cost != b.cost:
+		return a.cost.less(&b.cost)
+	case !a.cost.blurred():
 		return i < j
+	case a.exact && b.exact:
+		x, y := c.plans[int(i)], c.plans[int(j)]
+		return x.cost.less(&y.cost) || x.cost == y.cost && i < j
+	case a.exact != b.exact:
+		return b.exact // for the other must be evaluated
 	}
-	return a.cost.less(&b.cost)
+	return i < j
 }
 
 // replay plays again what a host takes part in.
@@ -160,8 +205,8 @@ func (c *candidates) best(p *Planner) (host int, best plan, ok bool) {
 		case k.exact:
 			return host, c.plans[first], true
 		}
-		best, k.fits = p.hosts[host].evaluate(c.want)
-		k.cost, k.exact = best.cost, true
+		best, k.fits = p.hosts[host].evaluate(c.query.want)
+		k.cost, k.exact = best.cost.pack(), true
 		c.plans[first] = best
 		c.replay(first)
 	}
@@ -171,13 +216,13 @@ func (c *candidates) best(p *Planner) (host int, best plan, ok bool) {
 func (c *candidates) catchUp(p *Planner) {
 	f := p.finder
 	for ; c.seen < len(f.changed); c.seen++ {
-		h := f.changed[c.seen]
+		h := int(f.changed[c.seen])
 		i, ok := slices.BinarySearch(c.hosts, h)
-		if !ok || f.last[h] != c.seen { // or it changed again later
+		if !ok || int(f.last[h]) != c.seen+1 { // or it changed again later
 			continue
 		}
 		k := &c.known[i]
-		k.fits, k.exact = p.hosts[h].floor(&k.cost, &c.want), false
+		k.ask(p.hosts[h], &c.query)
 		delete(c.plans, i)
 		c.replay(i)
 	}

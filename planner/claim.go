@@ -7,7 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// claim is what one guest takes of a host, whether it exists or is only wanted.
+// claim is what one guest takes of a host, whether it exists or is only wanted. It does
+// not change once a host has it.
 type claim struct {
 	pins []int // CPU ids
 	// isolated guests also take the siblings of their pins.
@@ -27,12 +28,12 @@ type claim struct {
 }
 
 // newClaim returns an empty claim on the host.
-func (x *index) newClaim() claim {
-	return claim{homed: make([]int, len(x.nodes))}
+func (x *index) newClaim() *claim {
+	return &claim{homed: make([]int, len(x.nodes))}
 }
 
 // claimOf returns what a placed VM takes.
-func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) claim {
+func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	c := x.newClaim()
 	c.pins = union(place.CPUs.List(), place.VCPUPins)
 	c.isolated = spec.Policy == fleet.PolicyIsolated
@@ -41,16 +42,16 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) claim {
 		c.floating = spec.VCPUs
 		c.ratio = ratioOf(spec)
 	}
-	x.claimMemory(&c, max(ordinary, backingOf(spec)), spec.MemoryMiB, place.Cells)
+	x.claimMemory(c, max(ordinary, backingOf(spec)), spec.MemoryMiB, place.Cells)
 	return c
 }
 
 // claimOfGuest returns what a guest that exists takes. Pins count even while it is
 // stopped, as it may start again; the rest counts while it runs or is in the making.
-func (x *index) claimOfGuest(g *topology.Guest) (claim, bool) {
+func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	alive := g.Running || g.Key != "" || inMaking(g.Lock)
 	if g.Template || isCapacityRecord(g) || !alive && g.Pins.IsEmpty() {
-		return claim{}, false
+		return nil, false
 	}
 	c := x.newClaim()
 	c.foreign = true
@@ -61,7 +62,7 @@ func (x *index) claimOfGuest(g *topology.Guest) (claim, bool) {
 			c.floating = max(1, g.VCPUs)
 		}
 	}
-	x.claimMemory(&c, x.backingOfGuest(g), g.MemoryMiB, g.NUMA)
+	x.claimMemory(c, x.backingOfGuest(g), g.MemoryMiB, g.NUMA)
 	return c, true
 }
 
@@ -99,18 +100,18 @@ func part64(whole int64, i, n int) int64 {
 }
 
 // merge joins the live and the wanted side of one VM: it holds whatever either holds.
-func (c claim) merge(live claim) claim {
+func (c claim) merge(live *claim) *claim {
 	c.pins = union(c.pins, live.pins)
 	if c.ratio > 0 { // a pinned VM whose pins are not in force yet does not float
 		c.floating = max(c.floating, live.floating)
 	}
-	c.live = &live
+	c.live = live
 	for b := range c.memory {
 		c.memory[b] = max(c.memory[b], live.memory[b])
 		c.bound[b] = larger(c.bound[b], live.bound[b])
 	}
 	c.homed = larger(c.homed, live.homed)
-	return c
+	return &c
 }
 
 // larger returns the larger of both amounts of each node. Either may be nil.
@@ -154,8 +155,8 @@ func ownerOf(vm *fleet.VM) guestKey {
 
 // occupants lists what all guests of a host claim: the kept VMs first, then
 // everything else that is there.
-func occupants(x *index, host *topology.Host, kept []*fleet.VM) []claim {
-	var claims []claim
+func occupants(x *index, host *topology.Host, kept []*fleet.VM) []*claim {
+	var claims []*claim
 	at := map[guestKey]int{}
 	for _, vm := range kept {
 		c := x.claimOf(&vm.Spec, &vm.Placement)

@@ -43,7 +43,7 @@ func (p *Planner) Remembering() *Planner {
 		for _, h := range b.hosts[i] {
 			v := &known[w][h]
 			// 0 is "never looked at", 1 "not changed since the batch began".
-			if now := b.finder.last[h] + 2; v.change != now {
+			if now := int(b.finder.last[h]) + 1; v.change != now {
 				p, fits := b.Planner.hosts[h].evaluate(w)
 				*v = verdict{now, fits, p.cost}
 			}
@@ -64,13 +64,15 @@ func (p *Planner) Remembering() *Planner {
 // bound is the cost itself.
 func (p *Planner) Floor(spec fleet.Spec, host topology.HostID) (holds, exact bool) {
 	s, w := p.hosts[p.at[host]], wantOf(&spec)
-	var bound cost
-	possible := s.floor(&bound, &w)
+	q := w.query()
+	bound := dearest()
+	possible := s.floor(&q, &bound)
 	best, fits := s.evaluate(w)
 	if !fits || !possible {
 		return !fits, fits == possible
 	}
-	return !best.cost.less(&bound), best.cost == bound
+	price := best.cost.pack()
+	return !price.less(&bound), price == bound && !price.blurred()
 }
 
 // Cost returns the cost of the best place for a VM on the host, part by part, or nil.

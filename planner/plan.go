@@ -93,7 +93,8 @@ func (s *state) evaluate(w want) (plan, bool) {
 	case w.binds(s.flat):
 		p, ok = s.bindOnly(w)
 	default:
-		p, ok = s.shared(w), true
+		s.priceShared(&p.cost, &w)
+		ok = true
 	}
 	p.cost[costSpread] = s.crowd(w.group)
 	return p, ok
@@ -110,25 +111,22 @@ func (s *state) crowd(group string) int64 {
 	if group == "" {
 		return 0
 	}
-	var there int64
-	for i := range s.claims {
-		if s.claims[i].group == group {
-			there++
+	for i := range s.pools {
+		if s.pools[i].name == group {
+			return s.pools[i].vms
 		}
 	}
-	return there
+	return 0
 }
 
-// shared prices a VM that floats with its memory anywhere.
-func (s *state) shared(w want) plan {
+// priceShared prices a VM that floats with its memory anywhere.
+func (s *state) priceShared(c *cost, w *want) {
 	limit := int64(s.floatRoom(w.ratio, s.allFree))
-	var p plan
-	p.cost.setLeft(
+	*c = cost{costCrowd: int64(len(s.claims))}
+	c.setLeft(
 		share(limit-int64(s.floating+w.vcpus), limit),
 		share(s.left[ordinary]-w.memory, s.memory[ordinary]),
 	)
-	p.cost[costCrowd] = int64(len(s.claims))
-	return p
 }
 
 // bindOnly finds NUMA nodes for the memory of a VM whose vCPUs float. Each node

@@ -21,6 +21,7 @@ type Planner struct {
 	// share it: a batch copies what it changes.
 	hosts []*state
 	ids   []topology.HostID
+	every []int // position
 	at    map[topology.HostID]int
 	// finder is for Place alone.
 	finder *finder
@@ -61,16 +62,30 @@ func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
 		hosts[snapshot.Hosts[i].ID()] = &snapshot.Hosts[i]
 	}
 	p.ids = slices.SortedFunc(maps.Keys(hosts), topology.HostID.Compare)
-	for _, id := range p.ids {
-		s := newState(newIndex(hosts[id], quorate[id.Region]))
+	states := make([]state, len(p.ids))
+	for i, id := range p.ids {
+		s := newIndex(hosts[id], quorate[id.Region]).fill(&states[i])
 		for _, c := range occupants(s.index, hosts[id], byHost[id]) {
 			s.occupy(c)
 		}
 		p.at[id] = len(p.hosts)
 		p.hosts = append(p.hosts, s)
 	}
-	p.finder = newFinder(len(p.hosts))
+	p.gather()
+	p.every, p.finder = sequence(len(p.hosts)), newFinder(len(p.hosts))
 	return p
+}
+
+// gather puts the slots of all hosts side by side.
+func (p *Planner) gather() {
+	var all []slot
+	for _, s := range p.hosts {
+		all = append(all, s.digest.slots[ordinary]...)
+	}
+	for _, s := range p.hosts {
+		n := len(s.digest.slots[ordinary])
+		s.digest.slots[ordinary], all = all[:n:n], all[n:]
+	}
 }
 
 // Clone returns a planner that stands where p stands and goes its own way.

@@ -110,11 +110,11 @@ func (s *state) nodesHave(w want) int64 {
 	if w.policy == fleet.PolicyIsolated && s.resort&resortUnknown != 0 {
 		return 0
 	}
-	cpus, memory := 0, int64(0)
+	q, cpus, memory := w.query(), 0, int64(0)
 	for i := range s.digest.slots[w.backing] {
 		n := &s.digest.slots[w.backing][i]
-		if s.most(n, &w) > 0 && n.memory > 0 {
-			cpus += s.most(n, &w) - n.oddFor(&w)
+		if s.most(n, &q) > 0 && n.memory > 0 {
+			cpus += s.most(n, &q) - n.oddFor(&q)
 			memory += n.memory
 		}
 	}

@@ -33,18 +33,18 @@ func (p *Planner) publish(host int, s *state) {
 // no name yet: any that takes the same will do.
 func (s *state) claimBy(vm *fleet.VM) int {
 	owner := ownerOf(vm)
-	if i := slices.IndexFunc(s.claims, func(c claim) bool { return c.owner == owner }); i >= 0 {
+	if i := slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == owner }); i >= 0 {
 		return i
 	}
 	same := s.claimOf(&vm.Spec, &vm.Placement)
-	return slices.IndexFunc(s.claims, func(c claim) bool { return c.own() && c.equal(same) })
+	return slices.IndexFunc(s.claims, func(c *claim) bool { return c.own() && c.equal(same) })
 }
 
 // own reports whether Place made the claim.
 func (c *claim) own() bool { return c.owner == guestKey{} && !c.foreign }
 
 // equal compares what two claims take.
-func (c *claim) equal(o claim) bool {
+func (c *claim) equal(o *claim) bool {
 	for b := range c.bound {
 		if !slices.Equal(c.bound[b], o.bound[b]) {
 			return false

@@ -14,6 +14,9 @@ const (
 // repack packs the new VMs of small hosts anew where one of them lies poorly: it
 // searches all ways to give each a NUMA node for the one that cuts up fewest.
 func (b *batch) repack() {
+	if len(b.specs) < 2 {
+		return
+	}
 	on := make([][]int, len(b.Planner.hosts))
 	for _, i := range b.order {
 		if b.placed[i] != nil {

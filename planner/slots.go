@@ -10,17 +10,35 @@ const (
 // roomFor is what free whole cores and memory are worth: lean VMs count double, as most
 // are, and as whatever holds a rich one holds a lean one too.
 func roomFor(cpus int, memory int64) int64 {
-	memory = max(0, memory)
-	return 2*slots(min(int64(cpus), memory/leanMiB)) + slots(min(int64(cpus), memory/richMiB))
+	mib := uint64(max(0, memory))
+	return 2*slots(min(cpus, int(mib/leanMiB))) + slots(min(cpus, int(mib/richMiB)))
 }
+
+// fewSlots are the slots of nodes of usual sizes.
+var fewSlots = func() (few [257]int64) {
+	for cpus := range few {
+		few[cpus] = countSlots(cpus)
+	}
+	return few
+}()
 
 // slots counts the VMs of each usual size (1, 2, 4, 8, … and half as much again) that
 // fit, by the square of the size: large slots are hardest to come by.
-func slots(cpus int64) int64 {
+func slots(cpus int) int64 {
+	switch {
+	case cpus <= 0:
+		return 0
+	case cpus < len(fewSlots):
+		return fewSlots[cpus]
+	}
+	return countSlots(cpus)
+}
+
+func countSlots(cpus int) int64 {
 	var worth int64
 	for k := 0; cpus>>k > 0; k++ { // sizes of 1<<k and of 3<<k
 		n := cpus >> k
-		worth += (n + 9*(n/3)) << (2 * k)
+		worth += int64(n+9*(n/3)) << (2 * k)
 	}
 	return worth
 }

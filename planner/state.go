@@ -7,8 +7,10 @@ import (
 
 // state is what is taken of one host. Only occupy changes it.
 type state struct {
+	digest digest
+	floats
+	claims []*claim
 	*index
-	claims []claim
 
 	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
 	free  []int  // by core: threads that are not taken
@@ -17,28 +19,39 @@ type state struct {
 	whole [][]int
 	// nodeFree counts, by node, the usable CPUs that are not taken.
 	nodeFree []int
-	allFree  int
-	// floating counts the vCPUs that no pin holds; ratio is the least overcommit
-	// that one of our floating VMs was promised, or +Inf; promised counts the CPUs
-	// that ours need at the ratio of each; foreign counts the vCPUs of the others.
-	floating, foreign int
-	ratio, promised   float64
 
 	used    [backings]int64   // memory of all guests
 	bound   [backings][]int64 // by node
 	homed   []int             // by node: vCPUs of floating guests whose memory is bound there
 	left    [backings]int64   // what guests may still have in all
 	memFree [backings][]int64 // by node, see spread; nil for a kind that the host has not
-	digest  digest
+	pools   []pool            // of our VMs
+}
+
+// pool is how many VMs of one pool are there.
+type pool struct {
+	name string
+	vms  int64
+}
+
+// floats is who floats over how many CPUs.
+type floats struct {
+	allFree int
+	// floating counts the vCPUs that no pin holds; ratio is the least overcommit
+	// that one of our floating VMs was promised, or +Inf; promised counts the CPUs
+	// that ours need at the ratio of each; foreign counts the vCPUs of the others.
+	floating, foreign int
+	ratio, promised   float64
 }
 
 // newState returns a host without guests.
-func newState(x *index) *state {
-	s := &state{
-		index: x, ratio: math.Inf(1),
+func newState(x *index) *state { return x.fill(new(state)) }
+
+func (x *index) fill(s *state) *state {
+	*s = state{
+		index: x, floats: floats{allFree: x.usable, ratio: math.Inf(1)},
 		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)),
-		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), allFree: x.usable,
-		homed: make([]int, len(x.nodes)),
+		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), homed: make([]int, len(x.nodes)),
 	}
 	s.bound[ordinary] = make([]int64, len(x.nodes))
 	for g := range x.groups {
@@ -65,7 +78,7 @@ func newState(x *index) *state {
 // clone returns a copy that shares nothing that changes.
 func (s *state) clone() *state {
 	c := *s
-	c.claims = slices.Clone(s.claims)
+	c.claims, c.pools = slices.Clone(s.claims), slices.Clone(s.pools)
 	c.taken = slices.Clone(s.taken)
 	c.free = slices.Clone(s.free)
 	c.byVM = slices.Clone(s.byVM)
@@ -84,7 +97,7 @@ func (s *state) clone() *state {
 }
 
 // occupy takes what a guest claims.
-func (s *state) occupy(c claim) {
+func (s *state) occupy(c *claim) {
 	for _, id := range c.pins {
 		cpu, ok := s.at[id]
 		if !ok {
@@ -118,7 +131,20 @@ func (s *state) occupy(c claim) {
 	}
 	s.settle()
 	s.claims = append(s.claims, c)
+	s.count(c.group)
 	s.sumUp()
+}
+
+// count adds a VM of a pool.
+func (s *state) count(group string) {
+	i := slices.IndexFunc(s.pools, func(p pool) bool { return p.name == group })
+	switch {
+	case group == "":
+	case i < 0:
+		s.pools = append(s.pools, pool{group, 1})
+	default:
+		s.pools[i].vms++
+	}
 }
 
 // take marks one CPU as taken by a guest.
@@ -150,7 +176,7 @@ func (s *state) without(claim int) *state {
 		}
 	}
 	if live := s.claims[claim].live; live != nil {
-		fresh.occupy(*live)
+		fresh.occupy(live)
 	}
 	return fresh
 }
@@ -171,14 +197,14 @@ func (s *state) nodeMemFree(n int, of backing) int64 {
 
 // floatRoom is how many vCPUs may float over so many CPUs at that ratio and at
 // those that our floating VMs here were promised.
-func (s *state) floatRoom(ratio float64, cpus int) int {
+func (s *floats) floatRoom(ratio float64, cpus int) int {
 	return int(math.Floor(min(ratio, s.ratio)*float64(cpus) + 1e-9))
 }
 
 // pinRoom is how many CPUs may be pinned before our floating VMs are squeezed below
 // what they were promised, or foreign guests, who were promised nothing, below that
 // ratio.
-func (s *state) pinRoom(ratio float64) int {
+func (s *floats) pinRoom(ratio float64) int {
 	need := max(float64(s.floating)/s.ratio, s.promised+float64(s.foreign)/ratio)
 	return max(0, s.allFree-int(min(math.Ceil(need-1e-9), float64(s.allFree))))
 }
