@@ -36,20 +36,26 @@ func (s *state) floor(q *query, least *packed) bool {
 	if !s.hasRoom(q) {
 		return false
 	}
-	spread := s.crowd(q.group)
+	first := clamp(s.crowd(q.group), 16) << spreadAt
 	if !q.pinned && !q.binds(s.digest.flat) {
-		return s.floorShared(q, spread, least)
+		return s.floorShared(q, first, least)
 	}
-	fits, lowered := s.floorOnOne(q, spread, least)
-	return lowered || !fits && s.floorOver(q, spread, least)
+	if first |= 1 << nodesAt; q.pinned {
+		first |= uint64(s.digest.resort) << resortAt
+	}
+	if first > least[0] {
+		return false
+	}
+	fits, lowered := s.floorOnOne(q, first, least)
+	return lowered || !fits && first+1<<nodesAt <= least[0] && s.floorOver(q, least)
 }
 
 // floorShared is the floor, and the cost, of a query that binds no memory.
-func (s *state) floorShared(q *query, spread int64, least *packed) bool {
+func (s *state) floorShared(q *query, first uint64, least *packed) bool {
 	var c cost
 	s.priceShared(&c, &q.want)
 	on := packed{
-		clamp(spread, 16) << spreadAt, 0, uint64(c[costLeftMin]),
+		first, 0, uint64(c[costLeftMin]),
 		clamp(c[costLeftSum], 32)<<leftSumAt | clamp(c[costCrowd], 16),
 	}
 	return on.lower(least)
@@ -69,12 +75,9 @@ func (s *state) hasRoom(q *query) bool {
 	return q.vcpus <= s.pinRoom(q.ratio)
 }
 
-// floorOnOne is the floor of a query that one NUMA node can hold, if there is one.
-func (s *state) floorOnOne(q *query, spread int64, least *packed) (fits, lowered bool) {
-	first := clamp(spread, 16)<<spreadAt | 1<<nodesAt
-	if q.pinned {
-		first |= uint64(s.digest.resort) << resortAt
-	}
+// floorOnOne is the floor of a query that one NUMA node can hold, if there is one; first
+// is its first word.
+func (s *state) floorOnOne(q *query, first uint64, least *packed) (fits, lowered bool) {
 	slots := s.digest.slots[q.backing]
 	for i := range slots {
 		n := &slots[i]
@@ -164,7 +167,7 @@ func (d *digest) loss(free, cpus int) int {
 }
 
 // floorOver is the floor of a query that no NUMA node can hold alone.
-func (s *state) floorOver(q *query, spread int64, least *packed) bool {
+func (s *state) floorOver(q *query, least *packed) bool {
 	var some [maxCells]int
 	var more [maxCells]int64
 	cpus, memory, slots := some[:0], more[:0], s.digest.slots[q.backing]
@@ -177,7 +180,7 @@ func (s *state) floorOver(q *query, spread int64, least *packed) bool {
 	if !ok || few > q.vcpus {
 		return false
 	}
-	c := cost{costSpread: spread, costNodes: int64(few), costCrowd: int64(len(s.claims))}
+	c := cost{costSpread: s.crowd(q.group), costNodes: int64(few), costCrowd: int64(len(s.claims))}
 	bound, ok := fewest(memory, q.memory)
 	switch bound = max(2, few, bound); {
 	case ok && bound <= q.vcpus:
