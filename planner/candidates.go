@@ -6,11 +6,12 @@ import "slices"
 // changes of hosts.
 const maxKnown = 1 << 17
 
-// A tree takes as long to make as scans of all hosts for some VMs, and as long to bring
-// up to date as to make anew once a share of its hosts has changed.
+// To make a tree takes as long as to scan all hosts for some VMs, and is no slower than
+// to bring it up to date once some hosts, or a share of them, have changed.
 const (
-	treeAsks   = 4
-	treeShares = 8
+	treeAsks    = 4
+	treeChanges = 8
+	treeShares  = 8
 )
 
 // finder remembers which of the allowed hosts is best for a want that is asked for
@@ -125,7 +126,7 @@ func (k *known) ask(s *state, q *query) {
 
 // current reports whether there is a tree, and little has changed since it was looked at.
 func (c *candidates) current(f *finder) bool {
-	return c.winner != nil && (len(f.changed)-c.seen)*treeShares <= len(c.hosts)
+	return c.winner != nil && len(f.changed)-c.seen <= treeChanges+len(c.hosts)/treeShares
 }
 
 // oftenIn counts how often the batch asks, and reports whether a tree pays.

@@ -3,6 +3,7 @@ package planner_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,12 +25,72 @@ func TestIndexIsScan(t *testing.T) {
 		p := planner.New(snap, nil)
 		scan, memo := p.Scanning(), p.Remembering()
 		for range 2 {
-			specs := drawSpecs(t, snap)
+			specs := drawOften(t, snap)
 			mustAgree(t, p, scan, specs)
 			memo.Place(specs)
 		}
-		mustAgree(t, p, memo, drawSpecs(t, snap))
+		mustAgree(t, p, memo, drawOften(t, snap))
 	})
+}
+
+// drawOften draws a batch in which some specs may be wanted more often than others.
+func drawOften(t *rapid.T, snap *topology.Snapshot) []fleet.Spec {
+	specs := drawSpecs(t, snap)
+	for range rapid.SampledFrom([]int{0, 0, 3, 12}).Draw(t, "more of the same") {
+		specs = append(specs, specs[len(specs)/2])
+	}
+	return specs
+}
+
+// TestIndexIsScanFarAway checks that the index finds what a scan finds where parts of
+// costs are too large to be told apart by bounds.
+func TestIndexIsScanFarAway(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		far := rapid.SampledFrom([]int{1 << 19, 1 << 21, 1 << 30}).Draw(t, "far")
+		for i := range snap.Hosts {
+			for _, n := range snap.Hosts[i].NUMANodes {
+				for to := range n.Distances {
+					n.Distances[to] *= far
+				}
+			}
+		}
+		p := planner.New(snap, nil)
+		mustAgree(t, p, p.Scanning(), drawOften(t, snap))
+	})
+}
+
+// TestPacked checks that packed costs compare as costs do.
+func TestPacked(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := drawCost(t), drawCost(t)
+		copy(b[:rapid.IntRange(0, len(b)).Draw(t, "the same")], a)
+		packedA, blurredA := planner.Packed(a)
+		packedB, blurredB := planner.Packed(b)
+		costs, packs := slices.Compare(a, b), slices.Compare(packedA, packedB)
+		if packs != 0 && packs != costs {
+			t.Fatalf("%v and %v compare as %d, packed as %d", a, b, costs, packs)
+		}
+		if packs == 0 && costs != 0 && (!blurredA || !blurredB) {
+			t.Fatalf("%v and %v are packed alike, and not blurred", a, b)
+		}
+		if next := planner.Next(packedA); slices.Compare(packedA, next) >= 0 || packs < 0 && slices.Compare(packedB, next) < 0 {
+			t.Fatalf("%x does not come after %x", next, packedA)
+		}
+	})
+}
+
+// drawCost draws the parts of a cost, some of them large: all but the first, which is a
+// set of few flags.
+func drawCost(t *rapid.T) []int64 {
+	c := make([]int64, planner.CostParts)
+	c[0] = rapid.Int64Range(0, 31).Draw(t, "resort")
+	for i := 1; i < len(c); i++ {
+		c[i] = rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, 1<<20), rapid.Int64Range(0, 1<<40)).Draw(t, "part")
+	}
+	return c
 }
 
 // mustAgree places a batch with both planners and expects the same answers.

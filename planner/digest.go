@@ -11,35 +11,41 @@ type digest struct {
 	online int
 	// pins is how many of them may be pinned if no foreign guest floats.
 	pins   int
-	flat   bool
 	resort int64
-	memory [backings]int64 // free, of the host
+	// alone is true if no foreign guest floats.
+	alone, flat bool
+	memory      [backings]int64 // free, of the host
+	slots       [backings][]slot
 	// largest and second are the most free CPUs of its NUMA nodes.
 	largest, second int
-	slots           [backings][]slot
 }
 
-// slot is a NUMA node that memory of some kind may be bound to.
+// slot is a NUMA node that memory of some kind may be bound to. It is as large as a line
+// of the processor's cache.
 type slot struct {
 	memory, size int64
-	free, usable int // CPUs
-	homed        int
-	// whole counts what whole cores have, fast those that are not of the slower kind,
-	// and cache is the most that those of one L3 have.
-	whole, fast, cache room
+	free, usable int32 // CPUs
+	homed        int32
+	// worth is what the whole cores are for usual VMs.
+	worth uint32
+	rooms [units]room
 	// odd is the most threads that a broken core may have, and loose those of one that
 	// only the host's reservation broke.
-	odd, loose int
+	odd, loose int16
 	// least and most are how many threads the cores have.
-	least, most int
-	// worth is what whole is for usual VMs.
-	worth int64
+	least, most int16
 }
 
-// room is a number of CPUs and of the cores that they are of.
-type room struct{ cpus, cores int }
+// What a VM needs is counted in CPUs, or in whole cores if it is isolated.
+const (
+	inCPUs = iota
+	inCores
+	units
+)
 
-func (r room) plus(o room) room { return room{r.cpus + o.cpus, r.cores + o.cores} }
+// room counts what whole cores have, fast those that are not of the slower kind, and
+// cache is the most that those of one L3 have.
+type room struct{ whole, fast, cache int32 }
 
 // readLimits notes what bounds the cost of any plan on the host.
 func (x *index) readLimits() {
@@ -79,8 +85,8 @@ func (x *index) readThreads(n *node) {
 func (s *state) sumUp() {
 	d := &s.digest
 	*d = digest{
-		online: s.online, pins: s.pinRoom(math.Inf(1)), memory: s.left, flat: s.flat, resort: s.index.resort,
-		slots: d.slots,
+		online: s.online, pins: s.pinRoom(math.Inf(1)), resort: s.index.resort,
+		alone: s.foreign == 0, flat: s.flat, memory: s.left, slots: d.slots,
 	}
 	if s.problem != "" {
 		d.online = 0
@@ -104,7 +110,7 @@ func (s *state) addSlots(i int) {
 	for b := range backings {
 		if n.bindable[b] {
 			sum.memory, sum.size = s.nodeMemFree(i, b), n.memory[b]
-			sum.worth = roomFor(sum.whole.cpus, sum.memory)
+			sum.worth = uint32(min(roomFor(int(sum.rooms[inCPUs].whole), sum.memory), math.MaxUint32))
 			s.digest.slots[b] = append(s.digest.slots[b], sum)
 		}
 	}
@@ -114,36 +120,44 @@ func (s *state) addSlots(i int) {
 func (s *state) slotOf(i int) slot {
 	n := &s.nodes[i]
 	sum := slot{
-		free: s.nodeFree[i], usable: n.usable, homed: s.homed[i], least: n.threads.least, most: n.threads.most,
+		free: int32(s.nodeFree[i]), usable: int32(n.usable), homed: int32(s.homed[i]),
+		least: int16(n.threads.least), most: int16(n.threads.most),
 	}
-	var cache room
+	var cache [units]int32
 	for at, g := range n.groups {
 		group := &s.groups[g]
-		whole := s.wholeOf(g)
 		if at == 0 || s.groups[n.groups[at-1]].l3 != group.l3 {
-			cache = room{} // groups of one L3 stand side by side
+			cache = [units]int32{} // groups of one L3 stand side by side
 		}
-		cache = cache.plus(whole)
-		sum.cache = room{max(sum.cache.cpus, cache.cpus), max(sum.cache.cores, cache.cores)}
-		sum.whole = sum.whole.plus(whole)
-		if !isEfficient(group) {
-			sum.fast = sum.fast.plus(whole)
+		for unit, whole := range s.wholeOf(g) {
+			cache[unit] += whole
+			sum.rooms[unit].add(whole, cache[unit], !isEfficient(group))
 		}
 	}
-	sum.odd = max(0, min(sum.free-sum.whole.cpus, sum.most-1))
+	sum.odd = int16(max(0, min(sum.free-sum.rooms[inCPUs].whole, int32(sum.most)-1)))
 	for _, c := range n.chipped {
 		if !s.byVM[c] {
-			sum.loose = max(sum.loose, s.free[c])
+			sum.loose = max(sum.loose, int16(s.free[c]))
 		}
 	}
 	return sum
 }
 
+// add counts the whole cores of a group, and of its L3 so far.
+func (r *room) add(whole, cache int32, fast bool) {
+	r.whole += whole
+	r.cache = max(r.cache, cache)
+	if fast {
+		r.fast += whole
+	}
+}
+
 // wholeOf counts the whole cores of a group.
-func (s *state) wholeOf(g int) room {
-	var r room
+func (s *state) wholeOf(g int) [units]int32 {
+	var r [units]int32
 	for size, count := range s.whole[g] {
-		r = r.plus(room{count * s.groups[g].sizes[size], count})
+		r[inCPUs] += int32(count * s.groups[g].sizes[size])
+		r[inCores] += int32(count)
 	}
 	return r
 }

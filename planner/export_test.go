@@ -82,3 +82,18 @@ func (p *Planner) Cost(spec fleet.Spec, host topology.HostID) []int64 {
 	}
 	return nil
 }
+
+// CostParts is how many parts a cost has.
+const CostParts = int(costParts)
+
+// Packed packs a cost, and tells whether it is blurred.
+func Packed(parts []int64) (words []uint64, blurred bool) {
+	p := (*cost)(parts).pack()
+	return p[:], p.blurred()
+}
+
+// Next returns the packed cost that comes after one.
+func Next(words []uint64) []uint64 {
+	next := packed(words).next()
+	return next[:]
+}

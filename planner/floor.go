@@ -9,23 +9,18 @@ import (
 // query is a want made ready to be compared with many hosts.
 type query struct {
 	want
-	pinned, isolated, dedicated bool
+	pinned, dedicated bool
+	// unit tells which of a slot's rooms counts.
+	unit int
 }
 
 // query looks at the policy once.
 func (w want) query() query {
-	return query{
-		want: w, pinned: w.policy.Pinned(), isolated: w.policy == fleet.PolicyIsolated,
-		dedicated: w.policy == fleet.PolicyDedicated,
+	q := query{want: w, pinned: w.policy.Pinned(), dedicated: w.policy == fleet.PolicyDedicated}
+	if w.policy == fleet.PolicyIsolated {
+		q.unit = inCores
 	}
-}
-
-// of is what a query can use of the room.
-func (q *query) of(r room) int {
-	if q.isolated {
-		return r.cores
-	}
-	return r.cpus
+	return q
 }
 
 // floor lowers least to a cost that no plan for the query on this host undercuts, if
@@ -69,7 +64,7 @@ func (s *state) hasRoom(q *query) bool {
 		return false
 	case !q.pinned:
 		return s.floating+q.vcpus <= s.floatRoom(q.ratio, s.allFree)
-	case q.vcpus > d.pins || s.foreign == 0:
+	case q.vcpus > d.pins || d.alone:
 		return q.vcpus <= d.pins
 	}
 	return q.vcpus <= s.pinRoom(q.ratio)
@@ -92,7 +87,7 @@ func (s *state) floorOnOne(q *query, first uint64, least *packed) (fits, lowered
 		}
 		leftMin, leftSum := leftOf(share(int64(left), int64(n.usable)), share(n.memory-q.memory, n.size))
 		on[2] |= uint64(leftMin)
-		on[3] = clamp(leftSum, 32)<<leftSumAt | clamp(s.digest.loss(n.free, taken), 16)<<largestAt | clamp(len(s.claims), 16)
+		on[3] = clamp(leftSum, 32)<<leftSumAt | clamp(s.digest.loss(int(n.free), taken), 16)<<largestAt | clamp(len(s.claims), 16)
 		lowered = on.lower(least) || lowered
 	}
 	return fits, lowered
@@ -101,9 +96,9 @@ func (s *state) floorOnOne(q *query, first uint64, least *packed) (fits, lowered
 // most is how many vCPUs of the query the node holds at most.
 func (s *state) most(n *slot, q *query) int {
 	if !q.pinned {
-		return s.floatRoom(q.ratio, n.free)
+		return s.floatRoom(q.ratio, int(n.free))
 	}
-	return q.of(n.whole) + n.oddFor(q)
+	return int(n.rooms[q.unit].whole) + n.oddFor(q)
 }
 
 // oddFor is how many threads of a broken core the query can have at most.
@@ -111,7 +106,7 @@ func (n *slot) oddFor(q *query) int {
 	if !q.dedicated {
 		return 0
 	}
-	return n.odd
+	return int(n.odd)
 }
 
 // nearOn adds what the query costs on a node down to the slots, and returns what is left
@@ -120,7 +115,7 @@ func (s *state) nearOn(on *packed, n *slot, q *query) (left, taken int) {
 	if q.pinned {
 		return n.pinned(on, q)
 	}
-	room := s.floatRoom(q.ratio, n.free) - n.homed
+	room := s.floatRoom(q.ratio, int(n.free)) - int(n.homed)
 	left = room - q.vcpus
 	on[1] = clamp(-left, 16) << overloadAt
 	on[2] = clamp(roomFor(room, n.memory)-roomFor(left, n.memory-q.memory), 36) << slotsAt
@@ -131,29 +126,30 @@ func (s *state) nearOn(on *packed, n *slot, q *query) (left, taken int) {
 // guest, would weigh more than all of it: costResort.
 func (n *slot) pinned(on *packed, q *query) (left, least int) {
 	least, most := q.vcpus, q.vcpus // CPUs taken
-	if q.isolated {
-		least, most = q.vcpus*n.least, q.vcpus*n.most
+	if q.unit == inCores {
+		least, most = q.vcpus*int(n.least), q.vcpus*int(n.most)
 	}
-	odd := n.oddFor(q)
+	odd, room := n.oddFor(q), &n.rooms[q.unit]
 	on[1] = 1 << cachesAt
-	if cache := q.of(n.cache); cache > 0 && q.vcpus-odd > cache {
+	if cache := int(room.cache); cache > 0 && q.vcpus-odd > cache {
 		on[1] = clamp((q.vcpus-odd+cache-1)/cache, 16) << cachesAt
 	}
-	if q.of(n.fast)+odd < q.vcpus {
+	if int(room.fast)+odd < q.vcpus {
 		on[1] |= clamp(q.vcpus, 16) // on efficiency cores
 	}
 	taken := max(0, least-odd) // of whole cores
 	if n.breaks(q) {
 		on[2] = 1 << brokenAt
-		taken = least + n.most - least%n.most // nobody else gets the core's other threads whole
+		taken = least + int(n.most) - least%int(n.most) // nobody else gets the core's other threads whole
 	}
-	on[2] |= clamp(n.worth-roomFor(n.whole.cpus-taken, n.memory-q.memory), 36) << slotsAt
-	return n.free - most, least
+	rest := roomFor(int(n.rooms[inCPUs].whole)-taken, n.memory-q.memory)
+	on[2] |= clamp(int64(n.worth)-rest, 36) << slotsAt
+	return int(n.free) - most, least
 }
 
 // breaks reports whether the query surely breaks a core of the node.
 func (n *slot) breaks(q *query) bool {
-	return q.dedicated && n.least == n.most && q.vcpus%n.most > n.loose
+	return q.dedicated && n.least == n.most && q.vcpus%int(n.most) > int(n.loose)
 }
 
 // loss is by how much the largest free node shrinks if one that has so many free

@@ -64,7 +64,7 @@ func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
 	p.ids = slices.SortedFunc(maps.Keys(hosts), topology.HostID.Compare)
 	states := make([]state, len(p.ids))
 	for i, id := range p.ids {
-		s := newIndex(hosts[id], quorate[id.Region]).fill(&states[i])
+		s := newIndex(hosts[id], quorate[id.Region]).newState(&states[i])
 		for _, c := range occupants(s.index, hosts[id], byHost[id]) {
 			s.occupy(c)
 		}

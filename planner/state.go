@@ -45,9 +45,10 @@ type floats struct {
 }
 
 // newState returns a host without guests.
-func newState(x *index) *state { return x.fill(new(state)) }
+func newState(x *index) *state { return x.newState(new(state)) }
 
-func (x *index) fill(s *state) *state {
+// newState makes one where it is to stand.
+func (x *index) newState(s *state) *state {
 	*s = state{
 		index: x, floats: floats{allFree: x.usable, ratio: math.Inf(1)},
 		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)),
