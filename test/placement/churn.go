@@ -2,9 +2,20 @@ package placement
 
 // The churn of a run.
 const (
-	churnArrivals = 400
-	// churnPercent of the CPUs that VMs may have are in use at most when a VM comes.
+	churnEvents = 400
+	// churnPercent of the CPUs that VMs may have is what a Load keeps in use.
 	churnPercent = 80
+)
+
+// Load says what is no more than 80 % of the CPUs when a VM comes.
+type Load int
+
+// The loads.
+const (
+	// Before is what is in use before it comes: with it, it may be more.
+	Before Load = iota
+	// With is what is in use with it.
+	With
 )
 
 // Churn is what came of arrivals and departures, on one machine and with one seed.
@@ -16,36 +27,40 @@ type Churn struct {
 	Faults         Faults
 }
 
-// RunChurn keeps a machine at 80 % of its CPUs: placed VMs leave at random until no
-// more than that is in use, then one comes. If the machine's totals do not hold it, it
-// is not asked for, and another VM leaves instead. Arrivals count once the machine was
-// full for the first time. A seed gives every placer the same row of sizes.
-func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64) Churn {
+// RunChurn fills a machine and keeps it at 80 % of its CPUs, for so many events: as long
+// as the load is more, one of the placed VMs leaves at random, else one comes. If the
+// machine's totals do not hold it, it is not asked for, and another VM leaves instead. A
+// seed gives every placer the same row of sizes.
+func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load, events int) Churn {
 	r := newRun(k, m)
 	d := newDraws(flavors, seed)
-	cpus, _ := m.Usable()
-	headroom := cpus - cpus*churnPercent/100
 	var c Churn
-	full := false
-	for c.Arrivals < churnArrivals {
-		for r.cpus < headroom {
-			full = true
+	vm := d.draw()
+	for range events {
+		switch {
+		case r.isOver(load, vm):
 			r.leave(r.guests[d.pick(len(r.guests))].VM)
-		}
-		vm := d.draw()
-		if vm.VCPUs > r.cpus || vm.MemoryMiB > r.memory {
-			full = true
+		case vm.VCPUs > r.cpus || vm.MemoryMiB > r.memory:
 			r.leave(r.guests[d.pick(len(r.guests))].VM)
-			continue
-		}
-		q, ok := r.arrive(vm)
-		full = full || !ok
-		if full {
+			vm = d.draw()
+		default:
+			q, ok := r.arrive(vm)
 			c.count(q, ok, leastCaches(m, vm))
+			vm = d.draw()
 		}
 	}
 	c.Faults = r.faults
 	return c
+}
+
+// isOver reports whether somebody has to leave before the VM may come.
+func (r *run) isOver(load Load, vm VM) bool {
+	cpus, _ := r.machine.Usable()
+	used := cpus - r.cpus
+	if load == With {
+		used += vm.VCPUs
+	}
+	return used > cpus*churnPercent/100
 }
 
 // count adds one arrival.

@@ -25,17 +25,22 @@ func Seeds(n int, heldOut bool) []uint64 {
 // Column is one of the shares that are measured.
 type Column int
 
-// The columns. Of Refused less is better, of the others more.
+// The columns. Of those of refusals less is better, of the others more.
 const (
 	// Prefix is Fill.Prefix by the optimum, or by its bound where that is not proved.
 	Prefix Column = iota
 	// Filled is the share of the listed VMs that got a place.
 	Filled
-	// NUMA, L3, Core and Refused are shares of the churn's arrivals.
+	// NUMA, L3, Core and Refused are shares of the churn's arrivals at the load Before.
 	NUMA
 	L3
 	Core
 	Refused
+	// CalmNUMA and what follows are the same at the load With.
+	CalmNUMA
+	CalmL3
+	CalmCore
+	CalmRefused
 	columns
 )
 
@@ -81,8 +86,13 @@ func Measure(mix Mix, all []*Machine, kinds []Kind, seeds []uint64) *Table {
 			t.note(best)
 			for i, k := range kinds {
 				fill := RunFill(k, m, list)
-				churn := RunChurn(k, m, flavors, seed)
-				t.Runs[i] = append(t.Runs[i], newRunOf(m, best, &fill, &churn))
+				churn := RunChurn(k, m, flavors, seed, Before, churnEvents)
+				calm := RunChurn(k, m, flavors, seed, With, churnEvents)
+				run := Run{Machine: m.Name}
+				run.addFill(&fill, best)
+				run.addChurn(&churn, NUMA)
+				run.addChurn(&calm, CalmNUMA)
+				t.Runs[i] = append(t.Runs[i], run)
 			}
 		}
 	}
@@ -97,20 +107,19 @@ func (t *Table) note(best Optimum) {
 	t.Gap += share(best.Bound-best.Found, best.Bound)
 }
 
-// newRunOf turns counts into shares.
-func newRunOf(m *Machine, best Optimum, fill *Fill, churn *Churn) Run {
-	r := Run{Machine: m.Name, Shares: Shares{
-		Prefix:  share(fill.Prefix, best.Bound),
-		Filled:  share(fill.Placed, fill.Listed),
-		NUMA:    share(churn.NUMA, churn.Arrivals),
-		L3:      share(churn.L3, churn.Arrivals),
-		Core:    share(churn.Core, churn.Arrivals),
-		Refused: share(churn.Refused, churn.Arrivals),
-	}}
-	for kind := range r.Faults {
-		r.Faults[kind] = fill.Faults[kind] + churn.Faults[kind]
+// addFill adds what came of a list of VMs.
+func (r *Run) addFill(fill *Fill, best Optimum) {
+	r.Shares[Prefix] = share(fill.Prefix, best.Bound)
+	r.Shares[Filled] = share(fill.Placed, fill.Listed)
+	r.Faults.add(fill.Faults)
+}
+
+// addChurn adds what came of a churn; its columns begin with first.
+func (r *Run) addChurn(churn *Churn, first Column) {
+	for i, count := range []int{churn.NUMA, churn.L3, churn.Core, churn.Refused} {
+		r.Shares[first+Column(i)] = share(count, churn.Arrivals)
 	}
-	return r
+	r.Faults.add(churn.Faults)
 }
 
 func share(part, whole int) float64 { return float64(part) / float64(whole) }
@@ -123,9 +132,7 @@ func Mean(runs []Run) (Shares, Faults) {
 		for c := range mean {
 			mean[c] += r.Shares[c] / float64(len(runs))
 		}
-		for kind := range faults {
-			faults[kind] += r.Faults[kind]
-		}
+		faults.add(r.Faults)
 	}
 	return mean, faults
 }
@@ -137,7 +144,7 @@ func Lead(a, b []Run, c Column) (mean, deviation float64) {
 	var squares float64
 	for i := range a {
 		d := a[i].Shares[c] - b[i].Shares[c]
-		if c == Refused {
+		if c == Refused || c == CalmRefused {
 			d = -d
 		}
 		mean += d / n

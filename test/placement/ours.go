@@ -29,18 +29,27 @@ func (p *numaform) Place(vm VM) (Place, bool) {
 		Regions: []topology.Region{{Name: p.machine.Host.Region, Quorate: true}},
 		Hosts:   []topology.Host{p.machine.Host},
 	}
-	spec := fleet.Spec{
-		Pool: "bench", VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: fleet.PolicyDedicated,
-		Hosts: []topology.HostID{p.machine.Host.ID()},
-	}
-	placed, _ := planner.New(snapshot, p.kept).Place([]fleet.Spec{spec})
+	placed, _ := planner.New(snapshot, p.kept).Place([]fleet.Spec{p.spec(vm)})
 	if len(placed) == 0 {
 		return Place{}, false
 	}
-	p.kept = append(p.kept, fleet.VM{
-		Key: fleet.Key(fmt.Sprintf("vm-%d", vm.ID)), VMID: fleet.VMID(vm.ID), Spec: spec, Placement: placed[0].Placement,
-	})
+	p.keep(vm, placed[0].Placement)
 	return p.machine.placeOf(&placed[0].Placement), true
+}
+
+// spec is what the planner is asked for.
+func (p *numaform) spec(vm VM) fleet.Spec {
+	return fleet.Spec{
+		Pool: "bench", VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: fleet.PolicyDedicated,
+		Hosts: []topology.HostID{p.machine.Host.ID()},
+	}
+}
+
+// keep notes where a VM went.
+func (p *numaform) keep(vm VM, where fleet.Placement) {
+	p.kept = append(p.kept, fleet.VM{
+		Key: fleet.Key(fmt.Sprintf("vm-%d", vm.ID)), VMID: fleet.VMID(vm.ID), Spec: p.spec(vm), Placement: where,
+	})
 }
 
 func (p *numaform) Remove(vm VM) {

@@ -52,6 +52,6 @@ type Kind struct {
 func Kinds() []Kind {
 	return []Kind{
 		Unpinned(), Sequential(), MostFreeMemory(), KPP(true), KPP(false), Kubelet(false), Kubelet(true),
-		Nova(false), Nova(true), Numaform(),
+		Nova(false), Nova(true), NumaformAnyThreads(), Numaform(),
 	}
 }

@@ -5,6 +5,13 @@ import "slices"
 // Faults counts placements by what is wrong with them.
 type Faults [faultKinds]int
 
+// add adds others.
+func (f *Faults) add(others Faults) {
+	for kind := range f {
+		f[kind] += others[kind]
+	}
+}
+
 // run is one placer at work on one machine.
 type run struct {
 	machine   *Machine

@@ -7,21 +7,44 @@ import (
 
 // names of the columns, as printed.
 func (c Column) String() string {
-	return [columns]string{"prefix/OPT", "fill", "churn NUMA", "churn L3", "churn core", "churn refused"}[c]
+	return [columns]string{
+		"prefix/OPT", "fill", "churn NUMA", "churn L3", "churn core", "churn refused",
+		"calmer churn NUMA", "calmer churn L3", "calmer churn core", "calmer churn refused",
+	}[c]
 }
 
+// section is the columns from one to another that are printed side by side; the first
+// section has the faults too.
+type section struct{ from, to Column }
+
+var sections = [...]section{{Prefix, CalmNUMA}, {CalmNUMA, columns}}
+
+func (s section) columns() []Column {
+	var all []Column
+	for c := s.from; c < s.to; c++ {
+		all = append(all, c)
+	}
+	return all
+}
+
+func (s section) hasFaults() bool { return s.from == Prefix }
+
 // headline prints the head of a table whose first column has that name.
-func headline(first string) string {
+func (s section) headline(first string) string {
 	head, rule := "| "+first+" |", "|---|"
-	for c := range columns {
+	for _, c := range s.columns() {
 		head += " " + c.String() + " |"
 		rule += "---|"
 	}
-	return head + " CPUs given twice | cannot start | rules broken |\n" + rule + "---|---|---|\n"
+	if s.hasFaults() {
+		head += " CPUs given twice | cannot start | rules broken |"
+		rule += "---|---|---|"
+	}
+	return head + "\n" + rule + "\n"
 }
 
-// Markdown prints the table: a line for each placer, the last one being numaform, and
-// below it where another is ahead.
+// Markdown prints the table, a section after the other: a line for each placer, the last
+// one being numaform, and below it where another is ahead.
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Mix %s, %d runs. The optimum is proved in %d of them", t.Mix, len(t.Runs[0]), t.Proved)
@@ -32,29 +55,39 @@ func (t *Table) Markdown() string {
 	if len(t.Left) > 0 {
 		fmt.Fprintf(&b, " No VM of the mix is small enough for %s.", strings.Join(t.Left, ", "))
 	}
-	b.WriteString("\n\n" + headline("placer"))
-	ours := t.Runs[len(t.Runs)-1]
-	for i, name := range t.Placers {
-		b.WriteString(line(name, t.Runs[i], ours))
-	}
-	if notes := t.ahead(); notes != "" {
-		b.WriteString("\n* ahead of numaform:\n\n" + notes)
-	}
+	b.WriteString("\n\n" + t.print(sections[0]))
+	fmt.Fprintf(&b, "\nMix %s, the calmer churn:\n\n%s", t.Mix, t.print(sections[1]))
 	return b.String()
 }
 
+// print prints one section.
+func (t *Table) print(s section) string {
+	text := s.headline("placer")
+	ours := t.Runs[len(t.Runs)-1]
+	for i, name := range t.Placers {
+		text += s.line(name, t.Runs[i], ours)
+	}
+	if notes := t.ahead(s); notes != "" {
+		text += "\n* ahead of numaform:\n\n" + notes
+	}
+	return text
+}
+
 // line prints the means of runs; a star marks what is ahead of ours.
-func line(name string, runs, ours []Run) string {
+func (s section) line(name string, runs, ours []Run) string {
 	mean, faults := Mean(runs)
 	text := "| " + name + " |"
-	for c := range columns {
+	for _, c := range s.columns() {
 		star := ""
 		if lead, _ := Lead(runs, ours, c); isAhead(lead) {
 			star = " *"
 		}
 		text += fmt.Sprintf(" %.4f%s |", mean[c], star)
 	}
-	return text + fmt.Sprintf(" %d | %d | %d |\n", faults[FaultTwice], faults[FaultCannotStart], faults[FaultRule])
+	if s.hasFaults() {
+		text += fmt.Sprintf(" %d | %d | %d |", faults[FaultTwice], faults[FaultCannotStart], faults[FaultRule])
+	}
+	return text + "\n"
 }
 
 // isAhead tells a lead from what is rounded.
@@ -62,10 +95,10 @@ func isAhead(lead float64) bool { return lead >= 0.00005 }
 
 // ahead explains each star: by how much and where most of it is from, and what it
 // costs that placer in the other columns.
-func (t *Table) ahead() string {
+func (t *Table) ahead(s section) string {
 	var b strings.Builder
 	last := len(t.Runs) - 1
-	for c := range columns {
+	for _, c := range s.columns() {
 		for i, name := range t.Placers[:last] {
 			lead, deviation := Lead(t.Runs[i], t.Runs[last], c)
 			if !isAhead(lead) {
@@ -73,7 +106,7 @@ func (t *Table) ahead() string {
 			}
 			machine, most := t.mostAhead(t.Runs[i], t.Runs[last], c)
 			fmt.Fprintf(&b, "- %s, %s: by %.4f ± %.4f (standard error), most on %s (by %.4f there). Behind in %s.\n",
-				name, c, lead, deviation, machine, most, t.behind(i))
+				name, c, lead, deviation, machine, most, t.behind(i, s))
 		}
 	}
 	return b.String()
@@ -89,11 +122,12 @@ func (t *Table) mostAhead(a, b []Run, c Column) (machine string, most float64) {
 	return machine, most
 }
 
-// behind lists the columns in which a placer is behind numaform.
-func (t *Table) behind(placer int) string {
+// behind lists the columns of a section in which a placer is behind numaform, and its
+// faults.
+func (t *Table) behind(placer int, s section) string {
 	last := len(t.Runs) - 1
 	var found []string
-	for c := range columns {
+	for _, c := range s.columns() {
 		if lead, _ := Lead(t.Runs[placer], t.Runs[last], c); isAhead(-lead) {
 			found = append(found, fmt.Sprintf("%s (by %.4f)", c, -lead))
 		}
@@ -114,10 +148,13 @@ func (t *Table) behind(placer int) string {
 // ByMachine prints the last placer's means on each machine.
 func (t *Table) ByMachine() string {
 	last := len(t.Runs) - 1
-	text := fmt.Sprintf("Mix %s, %s by machine:\n\n%s", t.Mix, t.Placers[last], headline("machine"))
-	for _, name := range t.Machines() {
-		runs := OnMachine(t.Runs[last], name)
-		text += line(name, runs, runs)
+	text := fmt.Sprintf("Mix %s, %s by machine:\n", t.Mix, t.Placers[last])
+	for _, s := range sections {
+		text += "\n" + s.headline("machine")
+		for _, name := range t.Machines() {
+			runs := OnMachine(t.Runs[last], name)
+			text += s.line(name, runs, runs)
+		}
 	}
 	return text
 }
