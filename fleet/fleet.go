@@ -134,6 +134,9 @@ type Spec struct {
 	// have none.
 	HugePages HugePages `json:"huge_pages,omitempty"`
 	Spread    Spread    `json:"spread,omitempty"`
+	// WholeCores keeps a Dedicated VM off threads of several broken cores, even where it
+	// finds no other place.
+	WholeCores bool `json:"whole_cores,omitempty"`
 	// Hosts are those that may take the VM, in no order; empty means none may.
 	Hosts []topology.HostID `json:"hosts"`
 

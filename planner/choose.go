@@ -13,6 +13,9 @@ import (
 // first. Only a part that may be odd takes some threads of a core, from the
 // tightest one. used collects the L3 caches.
 func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
+	if q.want.halves {
+		return q.chooseHalves(p, odd, used)
+	}
 	need := p.vcpus
 	done := map[int]bool{}
 	for need > 0 {
@@ -153,7 +156,7 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 		left := q.leftBySize(p, g)
 		for _, c := range q.groups[g].cores {
 			spare := q.isWhole(c) && left[q.cores[c].size] > 0
-			if q.free[c] < rest || !spare && !q.isLoose(c) {
+			if q.free[c] < rest || !spare && !q.isLoose(c) || p.hasShard(c) {
 				continue
 			}
 			rank := [4]int{b2i(!used[q.groups[g].l3]), b2i(spare), q.free[c], c}

@@ -28,8 +28,11 @@ func (w want) query() query {
 // core, and is what evaluate will return for most hosts; where it is less, the host is
 // evaluated without need. A part of the cost that it does not know is 0.
 func (s *state) floor(q *query, least *packed) bool {
-	if !s.hasRoom(q) {
+	switch {
+	case !s.hasRoom(q):
 		return false
+	case q.halves:
+		return s.floorHalves(q, least)
 	}
 	first := clamp(s.crowd(q.group), 16) << spreadAt
 	if !q.pinned && !q.binds(s.digest.flat) {

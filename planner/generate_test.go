@@ -225,6 +225,7 @@ func drawExtras(t *rapid.T, s *fleet.Spec) {
 		page := max(1, s.HugePages.MiB())
 		s.MemoryMiB = (s.MemoryMiB + page - 1) / page * page
 	}
+	s.WholeCores = rapid.Bool().Draw(t, "whole cores")
 	s.Spread = rapid.SampledFrom([]fleet.Spread{"", "", fleet.SpreadHosts}).Draw(t, "spread")
 	s.Pool = rapid.SampledFrom([]string{"workers", "others"}).Draw(t, "pool")
 }

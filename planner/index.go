@@ -107,6 +107,7 @@ const (
 	resortMixed               // two kinds of core in one VM
 	resortShared              // the odd thread's sibling belongs to another VM
 	resortUnbound             // memory is bound to no NUMA node
+	resortHalves              // threads of several broken cores
 )
 
 // newIndex reads a host. quorate tells whether its region may be written to.

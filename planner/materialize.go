@@ -14,6 +14,9 @@ type seat struct {
 	cpus []int // by position
 }
 
+// isOdd reports whether some CPUs of the seat are not of whole cores.
+func (s *seat) isOdd() bool { return s.odd != none || len(s.shards) > 0 }
+
 // materialize turns a plan into a placement. It changes nothing.
 func (s *state) materialize(p *plan, w want) fleet.Placement {
 	seats := s.seats(p, w)
@@ -45,7 +48,7 @@ func (s *state) seats(p *plan, w want) []seat {
 		seats = append(seats, seat{part: part, cpus: s.cpusOf(part, w.policy == fleet.PolicyIsolated)})
 	}
 	slices.SortStableFunc(seats, func(a, b seat) int {
-		return cmp.Or(cmp.Compare(b2i(a.odd != none), b2i(b.odd != none)), cmp.Compare(a.node, b.node))
+		return cmp.Or(cmp.Compare(b2i(a.isOdd()), b2i(b.isOdd())), cmp.Compare(a.node, b.node))
 	})
 	return seats
 }
@@ -67,6 +70,9 @@ func (s *state) cpusOf(p part, oneThread bool) []int {
 				cpus = append(cpus, s.cores[c].cpus...)
 			}
 		}
+	}
+	for _, shard := range p.shards {
+		cpus = append(cpus, s.freeThreads(shard.core)[:shard.threads]...)
 	}
 	if p.odd == none {
 		return cpus

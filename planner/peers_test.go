@@ -64,8 +64,8 @@ func TestOverlappingPinsSurvive(t *testing.T) {
 	}
 }
 
-// Odd sizes share no core while cores are plentiful, and even ones never; a VM that
-// shares one says so.
+// Odd sizes share no core while cores are plentiful, and even ones none as long as there
+// are whole ones; a VM that shares one says so.
 func TestOddSizes(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 16, smt: 2, memory: 64 * gib})))
@@ -81,8 +81,10 @@ func TestOddSizes(t *testing.T) {
 	if even := placeOne(t, snap, kept, spec(fleet.PolicyDedicated, 24, gib)); strings.Contains(even.Reason, "shares") {
 		t.Errorf("an even size shares a core: %s", even.Reason)
 	}
-	if _, unplaced := place(t, snap, kept, spec(fleet.PolicyDedicated, 26, gib)); len(unplaced) != 1 {
-		t.Error("an even size shares cores")
+	even := spec(fleet.PolicyDedicated, 26, gib)
+	even.WholeCores = true
+	if _, unplaced := place(t, snap, kept, even); len(unplaced) != 1 {
+		t.Error("an even size that requires whole cores shares some")
 	}
 }
 

@@ -20,6 +20,8 @@ type want struct {
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
 	group string
+	// wholeOnly wants refuse broken cores; halves takes them as the last resort.
+	wholeOnly, halves bool
 }
 
 // wantOf returns the want of a spec.
@@ -27,6 +29,7 @@ func wantOf(spec *fleet.Spec) want {
 	w := want{
 		policy: spec.Policy, vcpus: spec.VCPUs, memory: spec.MemoryMiB, ratio: ratioOf(spec), backing: backingOf(spec),
 	}
+	w.wholeOnly = spec.WholeCores && w.policy == fleet.PolicyDedicated
 	if spec.Spread == fleet.SpreadHosts {
 		w.group = spec.Pool
 	}
@@ -74,6 +77,8 @@ type part struct {
 	picks  []pick
 	// odd is the core of which only some threads are taken, or none.
 	odd, oddThreads int
+	// shards are what a want that halves takes of broken cores.
+	shards []shard
 }
 
 // pick is a number of whole cores of one size in a group.
@@ -276,6 +281,11 @@ type scope struct {
 // pinnedTo finds whole cores. An odd VM gets a core of its own while those are
 // plentiful, then one that it shares.
 func (s *state) pinnedTo(w want, in scope) (plan, bool) {
+	if w.halves {
+		p, ok := s.pinnedAt(w, looseShared, in)
+		p.cost[costResort] |= resortHalves
+		return p, ok
+	}
 	own, ok := s.pinnedAt(w, looseReserved, in)
 	if w.policy == fleet.PolicyIsolated || ok && !s.strands(&own) {
 		return own, ok

@@ -103,7 +103,7 @@ func (p *Planner) Fits(spec fleet.Spec, host topology.HostID) bool {
 	if !ok || w.problem() != "" {
 		return false
 	}
-	_, fits := p.hosts[at].evaluate(w)
+	_, fits := p.hosts[at].evaluateAll(w)
 	return fits
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // reason says in one line why a plan puts a VM there.
@@ -74,7 +75,7 @@ func (s *state) what(p *plan, w want) string {
 		for _, k := range part.picks {
 			cores += k.count
 		}
-		odd += part.oddThreads
+		odd += part.oddThreads + part.threadsIn()
 	}
 	switch {
 	case w.policy == fleet.PolicyNUMA:
@@ -112,7 +113,7 @@ func (s *state) least(p *plan, w want) string {
 func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
 	q := search{state: s, want: w}
 	for _, part := range p.parts {
-		cpus += s.nodeFree[part.node] - part.oddThreads - q.wholeCPUs(part)
+		cpus += s.nodeFree[part.node] - q.taken(part)
 		memory += s.nodeMemFree(part.node, w.backing) - part.memory
 	}
 	if p.unbound || p.memory != nil {
@@ -130,6 +131,9 @@ func (s *state) notes(p *plan) []string {
 	} else if c[costEfficiency] > 0 {
 		notes = append(notes, "efficiency cores")
 	}
+	if text := s.halves(p); text != "" {
+		notes = append(notes, text)
+	}
 	for _, part := range p.parts {
 		if s.sharesCore(part) {
 			notes = append(notes, "shares the core of CPU "+strconv.Itoa(s.ids[s.freeThreads(part.odd)[0]])+" with another guest")
@@ -146,6 +150,27 @@ func (s *state) notes(p *plan) []string {
 		notes = append(notes, "memory per NUMA node is assumed")
 	}
 	return notes
+}
+
+// halves says which broken cores a plan has for want of whole ones.
+func (s *state) halves(p *plan) string {
+	var ids []int
+	broken := false
+	for _, part := range p.parts {
+		for _, shard := range part.shards {
+			broken = true
+			if s.byVM[shard.core] {
+				ids = append(ids, s.ids[s.freeThreads(shard.core)[0]])
+			}
+		}
+	}
+	switch {
+	case !broken:
+		return ""
+	case len(ids) == 0:
+		return "threads of broken cores, as whole ones were not free"
+	}
+	return "shares the cores of CPUs " + topology.CPUs(ids...).String() + " with other guests, as whole ones were not free"
 }
 
 // sharesCore reports whether the odd thread's siblings belong to another guest.

@@ -171,6 +171,12 @@ func (s *state) gapOfNodes(g *gap, w want) {
 	if len(all) > 1 {
 		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, gib(memory))
 	}
+	if h := w; w.wholeOnly {
+		h.wholeOnly = false
+		if _, ok := s.evaluateAll(h); ok {
+			g.mend = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
+		}
+	}
 	if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
 		g.mend = w.mendMemory()
 	}

@@ -32,6 +32,11 @@ func (b *batch) repair() {
 			b.place(i)
 		}
 	}
+	for _, i := range b.order {
+		if b.placed[i] == nil {
+			b.placeHalves(i)
+		}
+	}
 }
 
 // score is the sum of what weighs most of some VMs' costs: less is better.

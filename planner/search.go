@@ -145,10 +145,13 @@ func (q *search) overPins(p *plan) bool {
 func (q *search) takes(p *plan) int {
 	total := 0
 	for _, part := range p.parts {
-		total += part.oddThreads + q.wholeCPUs(part)
+		total += q.taken(part)
 	}
 	return total
 }
+
+// taken counts the CPUs of one part that nobody else can use.
+func (q *search) taken(p part) int { return p.oddThreads + p.threadsIn() + q.wholeCPUs(p) }
 
 // wholeCPUs counts the CPUs of a part's whole cores, idle siblings included.
 func (q *search) wholeCPUs(p part) int {
@@ -198,6 +201,13 @@ func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
 			c[costEfficiency] += int64(k.count * q.gives(k.group, k.size))
 		}
 	}
+	for _, s := range p.shards {
+		g := &q.groups[q.cores[s.core].group]
+		caches[g.l3] = true
+		if isEfficient(g) {
+			c[costEfficiency] += int64(s.threads)
+		}
+	}
 	if p.odd != none {
 		g := &q.groups[q.cores[p.odd].group]
 		caches[g.l3] = true
@@ -220,7 +230,7 @@ func (q *search) priceLeft(p *plan) {
 	before := slices.Max(slots)
 	for _, part := range p.parts {
 		n := &q.nodes[part.node]
-		takes := part.oddThreads + q.wholeCPUs(part)
+		takes := q.taken(part)
 		left := q.nodeFree[part.node] - takes
 		if q.allowed == nil {
 			left = q.floatRoom(q.want.ratio, q.nodeFree[part.node]) - q.homed[part.node] - part.vcpus

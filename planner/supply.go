@@ -67,7 +67,10 @@ func (q *search) addGroup(s *supply, g int) {
 			s.sizes = addSize(s.sizes, gives, count)
 		}
 	}
-	if q.want.policy == fleet.PolicyDedicated {
+	switch {
+	case q.want.halves:
+		q.addShards(s, g)
+	case q.want.policy == fleet.PolicyDedicated:
 		s.loose = max(s.loose, q.looseIn(g))
 	}
 }

@@ -67,7 +67,7 @@ func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	case s.problem != "":
 		v.Lacks, v.Mend = s.problem, "bring it back"
 	default:
-		if _, v.Fits = s.evaluate(w); !v.Fits {
+		if _, v.Fits = s.evaluateAll(w); !v.Fits {
 			g := s.gap(w)
 			v.Lacks, v.Mend = g.has, g.mend
 		}

@@ -1,0 +1,174 @@
+package planner
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+)
+
+// A Dedicated VM that finds whole cores nowhere may have threads of several broken ones,
+// unless it requires whole cores. That is a want of its own, which is only placed once
+// all else has been tried: see batch.placeHalves.
+
+// halved returns the want that takes broken cores too, and whether it may.
+func (w want) halved() (want, bool) {
+	w.halves = w.policy == fleet.PolicyDedicated && !w.wholeOnly
+	return w, w.halves
+}
+
+// evaluateAll is evaluate that may take broken cores where whole ones do not do.
+func (s *state) evaluateAll(w want) (plan, bool) {
+	p, ok := s.evaluate(w)
+	if h, may := w.halved(); !ok && may {
+		return s.evaluate(h)
+	}
+	return p, ok
+}
+
+// placeHalves puts a spec that found no place on broken cores, if it may.
+func (b *batch) placeHalves(i int) {
+	w, may := b.wants[i].halved()
+	if !may || w.problem() != "" {
+		return
+	}
+	whole := b.wants[i]
+	b.wants[i] = w
+	if host, p, ok := b.best(i); ok {
+		b.commit(i, host, &p)
+		return
+	}
+	b.wants[i] = whole
+}
+
+// floorHalves is the floor of a query that takes broken cores.
+func (s *state) floorHalves(q *query, least *packed) bool {
+	var some [maxCells]int
+	free := some[:0]
+	for i := range s.digest.slots[q.backing] {
+		if n := &s.digest.slots[q.backing][i]; n.free > 0 {
+			free = append(free, int(n.free))
+		}
+	}
+	few, ok := fewest(free, q.vcpus)
+	c := cost{costResort: resortHalves, costSpread: s.crowd(q.group), costNodes: int64(few)}
+	bound := c.pack()
+	return ok && bound.lower(least)
+}
+
+// shard is some threads of a broken core.
+type shard struct{ core, threads int }
+
+// threadsIn counts the threads of a part's shards.
+func (p *part) threadsIn() int {
+	total := 0
+	for _, s := range p.shards {
+		total += s.threads
+	}
+	return total
+}
+
+// addShards adds the free threads of a group's broken cores to a supply.
+func (q *search) addShards(s *supply, g int) {
+	for _, c := range q.groups[g].cores {
+		if q.isLoose(c) {
+			s.whole += q.free[c]
+			s.sizes = addSize(s.sizes, 1, q.free[c])
+		}
+	}
+}
+
+// chooseHalves picks the cores of a part: of the smallest group that holds what is
+// needed, else of the largest and so on, the whole ones before the broken ones.
+func (q *search) chooseHalves(p *part, odd bool, used map[int]bool) bool {
+	need := p.vcpus
+	for done := map[int]bool{}; need > 0; {
+		g := q.nextHalved(p.node, need, used, done)
+		if g == none {
+			break
+		}
+		done[g] = true
+		if got := q.takeFrom(p, g, need) + q.takeShards(p, g, need); got > 0 {
+			need = p.vcpus - q.wholeCPUs(*p) - p.threadsIn()
+			used[q.groups[g].l3] = true
+		}
+	}
+	switch {
+	case need == 0:
+		return true
+	case odd:
+		return q.takeOdd(p, need, used)
+	}
+	return q.takeAnywhere(p, used)
+}
+
+// nextHalved returns the group to take from next, or none.
+func (q *search) nextHalved(node, need int, used, done map[int]bool) int {
+	best, bestRank := none, [5]int{}
+	for _, g := range q.nodes[node].groups {
+		free := q.groupFree(g)
+		for _, c := range q.groups[g].cores {
+			if q.isLoose(c) {
+				free += q.free[c]
+			}
+		}
+		if !q.allowed[g] || done[g] || free == 0 {
+			continue
+		}
+		rank := [5]int{b2i(free < need), b2i(!used[q.groups[g].l3]), b2i(isEfficient(&q.groups[g])), free, g}
+		if free < need {
+			rank[3] = -free
+		}
+		if best == none || slices.Compare(rank[:], bestRank[:]) < 0 {
+			best, bestRank = g, rank
+		}
+	}
+	return best
+}
+
+// takeShards takes threads of a group's broken cores, as many as the part still needs but
+// no more than most: of cores that nobody else uses first, then of those with least left.
+// It returns how many.
+func (q *search) takeShards(p *part, g, most int) int {
+	need := min(most, p.vcpus-q.wholeCPUs(*p)-p.threadsIn())
+	var loose []int
+	for _, c := range q.groups[g].cores {
+		if q.isLoose(c) && !p.hasShard(c) {
+			loose = append(loose, c)
+		}
+	}
+	slices.SortStableFunc(loose, func(a, b int) int {
+		return cmp.Or(cmp.Compare(b2i(q.byVM[a]), b2i(q.byVM[b])), cmp.Compare(q.free[a], q.free[b]))
+	})
+	got := 0
+	for _, c := range loose {
+		if n := min(q.free[c], need-got); n > 0 {
+			p.shards = append(p.shards, shard{c, n})
+			got += n
+		}
+	}
+	return got
+}
+
+// hasShard reports whether the part has threads of a broken core.
+func (p *part) hasShard(core int) bool {
+	return slices.ContainsFunc(p.shards, func(s shard) bool { return s.core == core })
+}
+
+// takeAnywhere picks whole cores of all groups, and then threads, as divide counted them.
+func (q *search) takeAnywhere(p *part, used map[int]bool) bool {
+	p.picks, p.shards = nil, nil
+	need := p.vcpus
+	for _, take := range []func(p *part, g, need int) int{q.takeFrom, q.takeShards} {
+		for _, g := range q.nodes[p.node].groups {
+			if !q.allowed[g] || need == 0 {
+				continue
+			}
+			if got := take(p, g, need); got > 0 {
+				need -= got
+				used[q.groups[g].l3] = true
+			}
+		}
+	}
+	return need == 0
+}

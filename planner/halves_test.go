@@ -1,0 +1,80 @@
+package planner_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// halfUsed has cores of two threads, n and n+4, and a guest on the first of some.
+func halfUsed(name string, pins ...int) topology.Host {
+	h := host(name, machine(shape{nodes: 1, cores: 4, smt: 2, memory: 64 * gib}))
+	h.Guests = []topology.Guest{{
+		VMID: 1, Running: true, VCPUs: len(pins), MemoryMiB: gib, Pins: topology.CPUs(pins...),
+	}}
+	return h
+}
+
+// TestHalves checks that a VM which finds whole cores nowhere gets threads of broken ones,
+// whole cores as far as there are any, and says so.
+func TestHalves(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		host  topology.Host
+		vcpus int
+		want  string
+		halve bool
+	}{
+		{halfUsed("pve-1", 0, 1, 2, 3), 2, "4-5", true},
+		{halfUsed("pve-1", 0, 1, 2), 4, "3-5,7", true},
+		{halfUsed("pve-1", 0, 1, 2), 5, "3-7", true},
+		{halfUsed("pve-1", 0, 1, 2), 2, "3,7", false},
+		{halfUsed("pve-1", 0, 1, 2), 3, "3-4,7", false},
+	} {
+		got := placeOne(t, snapshot(tt.host), nil, spec(fleet.PolicyDedicated, tt.vcpus, gib))
+		if halve := strings.Contains(got.Reason, "as whole ones were not free"); got.CPUs.String() != tt.want || halve != tt.halve {
+			t.Errorf("%d vCPUs beside %v: CPUs %s, want %s: %s", tt.vcpus, tt.host.Guests[0].Pins, got.CPUs, tt.want, got.Reason)
+		}
+	}
+}
+
+// TestHalvesLast checks that any whole cores come first: of another host, however badly
+// they lie, and of the room that another new VM can make.
+func TestHalvesLast(t *testing.T) {
+	t.Parallel()
+	tiny, small := halfUsed("pve-1", 0, 1, 2, 3), host("pve-2", machine(shape{nodes: 2, cores: 1, smt: 2, memory: 8 * gib}))
+	got := placeOne(t, snapshot(tiny, small), nil, spec(fleet.PolicyDedicated, 4, 3*gib, "pve-1", "pve-2"))
+	if got.Host != small.ID() {
+		t.Errorf("placed on %s: %s", got.Host, got.Reason)
+	}
+	one, two := halfUsed("pve-1", 0, 1, 2), halfUsed("pve-2", 0, 1, 2)
+	two.MemoryMiB, two.NUMANodes[0].MemoryMiB = 4*gib, 4*gib
+	specs := []fleet.Spec{
+		spec(fleet.PolicyDedicated, 2, 2*gib, "pve-1", "pve-2"), spec(fleet.PolicyDedicated, 2, 8*gib, "pve-1", "pve-2"),
+	}
+	placed, unplaced := place(t, snapshot(one, two), nil, specs...)
+	for _, p := range placed {
+		if strings.Contains(p.Reason, "as whole ones were not free") || len(unplaced) > 0 {
+			t.Errorf("placed on %s: %s", p.Host, p.Reason)
+		}
+	}
+}
+
+// TestWholeCores checks that a VM which requires whole cores is refused then, as one that
+// is isolated, and that the former is told what would help.
+func TestWholeCores(t *testing.T) {
+	t.Parallel()
+	required := spec(fleet.PolicyDedicated, 2, gib)
+	required.WholeCores = true
+	for mend, s := range map[string]fleet.Spec{
+		"or set wholeCores: Prefer in the ProxmoxNodeClass": required,
+		"lower cpu in the NodePool":                         spec(fleet.PolicyIsolated, 2, gib),
+	} {
+		_, unplaced := place(t, snapshot(halfUsed("pve-1", 0, 1, 2, 3)), nil, s)
+		if len(unplaced) != 1 || !strings.HasSuffix(unplaced[0].Reason, mend) {
+			t.Errorf("%s: unplaced %+v, want one that says %q", s.Policy, unplaced, mend)
+		}
+	}
+}
