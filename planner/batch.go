@@ -63,6 +63,9 @@ func listOf(hosts []topology.HostID) hostList {
 	return hostList{&hosts[0], len(hosts)}
 }
 
+// nearby is how many hosts further on an id is looked for before it is looked up.
+const nearby = 8
+
 // positions resolves hosts to their positions, ascending and without doubles.
 func (p *Planner) positions(ids []topology.HostID) []int {
 	if slices.Equal(ids, p.ids) {
@@ -71,17 +74,20 @@ func (p *Planner) positions(ids []topology.HostID) []int {
 	at := make([]int, 0, len(ids))
 	next := 0 // where the ids go on if they are sorted as the hosts are
 	for _, id := range ids {
-		if next == len(p.hosts) || p.ids[next] != id {
+		skip := slices.Index(p.ids[next:min(next+nearby, len(p.ids))], id)
+		if skip < 0 {
 			i, ok := p.at[id]
 			if !ok {
 				continue
 			}
-			next = i
+			next, skip = i, 0
 		}
-		at = append(at, next)
-		next++
+		next += skip + 1
+		at = append(at, next-1)
 	}
-	slices.Sort(at)
+	if !slices.IsSorted(at) {
+		slices.Sort(at)
+	}
 	return slices.Compact(at)
 }
 

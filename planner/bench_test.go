@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
 )
 
 // BenchmarkPlace places ten VMs per host in one batch on a half-full datacenter: with
@@ -33,6 +35,7 @@ func BenchmarkPlace(b *testing.B) {
 		b.ReportMetric(float64(memo)/float64(many), "remembering/index")
 		b.ReportMetric(perVM/float64(few)*float64(len(small.specs)), "vm1000/vm100")
 		b.ReportMetric(float64(many)/float64(large.new(large.indexed)), "batch/new")
+		b.ReportMetric(float64(many)/float64(large.some().new(large.indexed)), "batch/new-some")
 		b.ReportMetric(float64(many)/float64(large.known(large.indexed)), "batch/known")
 		b.ReportMetric(float64(many)/float64(large.new(after)), "batch/new-later")
 		b.ReportMetric(float64(many)/float64(large.known(after)), "batch/known-later")
@@ -68,6 +71,21 @@ func (c *contestants) new(p *planner.Planner) time.Duration {
 		sum += cpuTime() - began
 	}
 	return sum / singles
+}
+
+// some returns the contestants with only two hosts of three allowed.
+func (c *contestants) some() *contestants {
+	left := contestants{specs: slices.Clone(c.specs)}
+	var hosts []topology.HostID
+	for i, h := range c.specs[0].Hosts {
+		if i%3 > 0 {
+			hosts = append(hosts, h)
+		}
+	}
+	for i := range left.specs {
+		left.specs[i].Hosts = hosts
+	}
+	return &left
 }
 
 // known is how long one VM takes after others of all kinds.

@@ -42,8 +42,8 @@ func newFinder(n int) *finder {
 
 // note records that a host changed.
 func (f *finder) note(host int) {
-	f.changed = append(f.changed, int32(host))
-	f.last[host] = int32(len(f.changed))
+	f.changed = append(f.changed, few[int32](host))
+	f.last[host] = few[int32](len(f.changed))
 }
 
 // begin starts a batch, and forgets everything before if it has become too much.
@@ -87,7 +87,8 @@ func (p *Planner) best(w want, list int) (host int, best plan, ok bool) {
 	}
 	if !c.current(f) {
 		if !c.oftenIn(f) {
-			return p.scan(&c.query, c.hosts)
+			o := p.scan(&c.query, c.hosts)
+			return o.host, o.plan, o.fits
 		}
 		c.make(p)
 	}

@@ -61,6 +61,34 @@ func TestIndexIsScanFarAway(t *testing.T) {
 	})
 }
 
+// TestHostsInAnyOrder checks that the order of a spec's hosts, doubles, and hosts that
+// nobody knows change nothing.
+func TestHostsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	snap, kept, specs := datacenter(t, 42, 20)
+	ids := specs[0].Hosts
+	some := slices.Concat(ids[:3], ids[5:6], ids[20:23], ids[40:])
+	mixed := slices.Concat(ids[40:], ids[20:23], []topology.HostID{{Region: "r1", Host: "pve-9999"}}, ids[5:6], ids[:3], ids[21:22])
+	p := planner.New(snap, kept)
+	for _, way := range []struct {
+		name        string
+		sorted, any []topology.HostID
+	}{
+		{"all", ids, slices.Concat(ids[30:], ids[:31])},
+		{"some", some, mixed},
+	} {
+		want, got := p.Clone(), p.Clone()
+		one, other := slices.Clone(specs), slices.Clone(specs)
+		for i := range specs {
+			one[i].Hosts, other[i].Hosts = way.sorted, way.any
+		}
+		placed, _ := want.Place(one)
+		if diff := cmp.Diff(placed, mustAgree(t, got, p.Scanning(), other)); diff != "" || len(placed) == 0 {
+			t.Errorf("%s (-sorted +in any order):\n%s", way.name, diff)
+		}
+	}
+}
+
 // TestPacked checks that packed costs compare as costs do.
 func TestPacked(t *testing.T) {
 	t.Parallel()

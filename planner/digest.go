@@ -110,7 +110,7 @@ func (s *state) addSlots(i int) {
 	for b := range backings {
 		if n.bindable[b] {
 			sum.memory, sum.size = s.nodeMemFree(i, b), n.memory[b]
-			sum.worth = uint32(min(roomFor(int(sum.rooms[inCPUs].whole), sum.memory), math.MaxUint32))
+			sum.worth = few[uint32](roomFor(int(sum.rooms[inCPUs].whole), sum.memory))
 			s.digest.slots[b] = append(s.digest.slots[b], sum)
 		}
 	}
@@ -120,8 +120,8 @@ func (s *state) addSlots(i int) {
 func (s *state) slotOf(i int) slot {
 	n := &s.nodes[i]
 	sum := slot{
-		free: int32(s.nodeFree[i]), usable: int32(n.usable), homed: int32(s.homed[i]),
-		least: int16(n.threads.least), most: int16(n.threads.most),
+		free: few[int32](s.nodeFree[i]), usable: few[int32](n.usable), homed: few[int32](s.homed[i]),
+		least: few[int16](n.threads.least), most: few[int16](n.threads.most),
 	}
 	var cache [units]int32
 	for at, g := range n.groups {
@@ -134,10 +134,10 @@ func (s *state) slotOf(i int) slot {
 			sum.rooms[unit].add(whole, cache[unit], !isEfficient(group))
 		}
 	}
-	sum.odd = int16(max(0, min(sum.free-sum.rooms[inCPUs].whole, int32(sum.most)-1)))
+	sum.odd = max(0, min(few[int16](s.nodeFree[i]-int(sum.rooms[inCPUs].whole)), sum.most-1))
 	for _, c := range n.chipped {
 		if !s.byVM[c] {
-			sum.loose = max(sum.loose, int16(s.free[c]))
+			sum.loose = max(sum.loose, few[int16](s.free[c]))
 		}
 	}
 	return sum
@@ -152,12 +152,17 @@ func (r *room) add(whole, cache int32, fast bool) {
 	}
 }
 
+// few keeps a number in few bytes: no host has as many CPUs as they could count.
+func few[N int16 | int32 | uint32, M int | int64](n M) N {
+	return N(n)
+}
+
 // wholeOf counts the whole cores of a group.
 func (s *state) wholeOf(g int) [units]int32 {
 	var r [units]int32
 	for size, count := range s.whole[g] {
-		r[inCPUs] += int32(count * s.groups[g].sizes[size])
-		r[inCores] += int32(count)
+		r[inCPUs] += few[int32](count * s.groups[g].sizes[size])
+		r[inCores] += few[int32](count)
 	}
 	return r
 }

@@ -39,7 +39,7 @@ func (s *state) floor(q *query, least *packed) bool {
 		return s.floorShared(q, first, least)
 	}
 	if first |= 1 << nodesAt; q.pinned {
-		first |= uint64(s.digest.resort) << resortAt
+		first |= clamp(s.digest.resort, 8) << resortAt
 	}
 	if first > least[0] {
 		return false
@@ -53,7 +53,7 @@ func (s *state) floorShared(q *query, first uint64, least *packed) bool {
 	var c cost
 	s.priceShared(&c, &q.want)
 	on := packed{
-		first, 0, uint64(c[costLeftMin]),
+		first, 0, clamp(c[costLeftMin], leftMinBits),
 		clamp(c[costLeftSum], 32)<<leftSumAt | clamp(c[costCrowd], 16),
 	}
 	return on.lower(least)
@@ -89,7 +89,7 @@ func (s *state) floorOnOne(q *query, first uint64, least *packed) (fits, lowered
 			continue
 		}
 		leftMin, leftSum := leftOf(share(int64(left), int64(n.usable)), share(n.memory-q.memory, n.size))
-		on[2] |= uint64(leftMin)
+		on[2] |= clamp(leftMin, leftMinBits)
 		on[3] = clamp(leftSum, 32)<<leftSumAt | clamp(s.digest.loss(int(n.free), taken), 16)<<largestAt | clamp(len(s.claims), 16)
 		lowered = on.lower(least) || lowered
 	}

@@ -33,7 +33,7 @@ func (c *cost) pack() packed {
 	word, free, blurred := 0, uint(64), false
 	for i, bits := range packedBits {
 		most := uint64(1)<<bits - 1
-		part := uint64(c[i])
+		part := uint64(max(0, c[i]))
 		if blurred = blurred || part >= most; blurred {
 			part = most
 		}

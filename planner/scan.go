@@ -11,41 +11,65 @@ type bounded struct {
 	cost packed
 }
 
+// offer is a plan on a host, or none.
+type offer struct {
+	host int
+	plan plan
+	fits bool
+}
+
+// beats reports whether an offer is better than another, by cost, then by id.
+func (o *offer) beats(other *offer) bool {
+	switch {
+	case !o.fits || !other.fits:
+		return o.fits
+	case o.plan.cost == other.plan.cost:
+		return o.host < other.host
+	}
+	return o.plan.cost.less(&other.plan.cost)
+}
+
+// price is the packed cost of an offer; nothing costs more than none.
+func (o *offer) price() packed {
+	if !o.fits {
+		return dearest()
+	}
+	return o.plan.cost.pack()
+}
+
+// offerOf evaluates a want on a host.
+func (p *Planner) offerOf(w want, host int) offer {
+	best, fits := p.hosts[host].evaluate(w)
+	return offer{host, best, fits}
+}
+
 // scan returns the host that costs least for a want and the plan there, if one can take
-// it. It evaluates only the host with the least bound, and those whose bound the cost
-// there does not undercut.
-func (p *Planner) scan(q *query, hosts []int) (host int, best plan, ok bool) {
-	host = none
-	least := dearest()
+// it. It evaluates only the host with the least bound, and those whose bounds are not
+// above the cost there.
+func (p *Planner) scan(q *query, hosts []int) offer {
+	first, least := none, dearest()
 	for _, h := range hosts {
 		if p.hosts[h].floor(q, &least) {
-			host = h
+			first = h
 		}
 	}
-	if host == none {
-		return none, plan{}, false
+	if first == none {
+		return offer{}
 	}
-	best, ok = p.hosts[host].evaluate(q.want)
-	if price := best.cost.pack(); ok && price == least && !price.blurred() {
-		return host, best, true
+	best := p.offerOf(q.want, first)
+	price := best.price()
+	if price == least && !price.blurred() {
+		return best
 	}
-	first, limit := host, dearest()
-	if ok {
-		limit = best.cost.pack()
-	}
-	for _, other := range p.within(q, hosts, limit) {
-		if price := best.cost.pack(); ok && price.less(&other.cost) {
+	for _, other := range p.within(q, hosts, price) {
+		if price.less(&other.cost) {
 			break
 		}
-		if other.host == first {
-			continue
-		}
-		found, fits := p.hosts[other.host].evaluate(q.want)
-		if fits && (!ok || found.cost.less(&best.cost) || found.cost == best.cost && other.host < host) {
-			host, best, ok = other.host, found, true
+		if found := p.offerOf(q.want, other.host); found.beats(&best) {
+			best, price = found, found.price()
 		}
 	}
-	return host, best, ok
+	return best
 }
 
 // within lists the hosts whose bounds are not above a limit, the least first.

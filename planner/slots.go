@@ -10,8 +10,8 @@ const (
 // roomFor is what free whole cores and memory are worth: lean VMs count double, as most
 // are, and as whatever holds a rich one holds a lean one too.
 func roomFor(cpus int, memory int64) int64 {
-	mib := uint64(max(0, memory))
-	return 2*slots(min(cpus, int(mib/leanMiB))) + slots(min(cpus, int(mib/richMiB)))
+	memory = max(0, memory)
+	return 2*slots(min(cpus, int(memory/leanMiB))) + slots(min(cpus, int(memory/richMiB)))
 }
 
 // fewSlots are the slots of nodes of usual sizes.
