@@ -76,10 +76,8 @@ func (x *index) backingOfGuest(g *topology.Guest) backing {
 
 // readHugePages reads what is reserved on each node, and whether a source told it.
 func (x *index) readHugePages(host *topology.Host) {
-	source := host.Sources[topology.FactMemory]
-	x.pagesKnown = source == topology.SourceAgent || source == topology.SourceCollected
+	x.pagesKnown = host.TellsHugePages()
 	for _, n := range host.NUMANodes {
-		x.pagesKnown = x.pagesKnown || n.HugePages != nil
 		at, ok := x.nodeAt[n.ID]
 		if !ok {
 			continue

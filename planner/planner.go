@@ -1,9 +1,9 @@
 // Package planner decides which host, which of its CPUs and which NUMA nodes each
 // wanted VM gets, and says why. It is pure and deterministic: it never talks to
 // Proxmox, never moves a VM that is placed, and gives the same answer for any
-// order of hosts. It does not decide how many VMs are needed or which of the
-// allowed hosts to spread them over. Start at New and Place; DESIGN.md beside
-// this file holds the cost order and the rules of counting.
+// order of hosts. It does not decide how many VMs are needed, and spreads them over
+// hosts only where a Spec says so. Start at New and Place; DESIGN.md beside this
+// file holds the cost order and the rules of counting.
 package planner
 
 import (

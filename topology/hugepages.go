@@ -1,0 +1,11 @@
+package topology
+
+import "slices"
+
+// TellsHugePages reports whether a source told which huge pages are reserved. One that
+// reads the host itself and tells of none means that there are none.
+func (m *Machine) TellsHugePages() bool {
+	source := m.Sources[FactMemory]
+	return source == SourceAgent || source == SourceCollected ||
+		slices.ContainsFunc(m.NUMANodes, func(n NUMANode) bool { return n.HugePages != nil })
+}
