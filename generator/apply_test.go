@@ -25,9 +25,10 @@ func TestAppliesWithoutDrift(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*fleet.VM){
 		"plain": func(*fleet.VM) {},
-		"affinity": func(vm *fleet.VM) {
+		"what only root may": func(vm *fleet.VM) {
 			split(vm)
 			pinned(vm)
+			vm.HugePages = fleet.HugePages1Gi
 			// root may ask any agent: see withoutGuestAgent.
 			vm.Source.Options["agent"] = "0"
 		},

@@ -82,6 +82,8 @@ func (c vmChecker) class() error {
 		oneOf("policy", string(vm.Policy), string(fleet.PolicyShared), string(fleet.PolicyNUMA),
 			string(fleet.PolicyDedicated), string(fleet.PolicyIsolated)),
 		oneOf("pin_with", string(vm.PinWith), "", string(fleet.PinWithAffinity), string(fleet.PinWithHostAgent)),
+		oneOf("huge_pages", string(vm.HugePages), "", string(fleet.HugePages2Mi), string(fleet.HugePages1Gi)),
+		oneOf("spread", string(vm.Spread), "", string(fleet.SpreadHosts)),
 		checkEmulator(vm),
 		oneOf("clone", string(vm.Clone), string(fleet.CloneLinked), string(fleet.CloneFull)),
 		checkLabels(vm),
@@ -205,26 +207,27 @@ func (c vmChecker) place() error {
 // cells checks what Proxmox and QEMU check when the VM starts.
 func (c vmChecker) cells() error {
 	vm := c.vm
-	if len(vm.Cells) == 0 {
+	switch {
+	case len(vm.Cells) == 0 && vm.HugePages != "":
+		return refusef("cells", "there are none: huge pages are of one NUMA node each; use the policy NUMA, Dedicated or Isolated")
+	case len(vm.Cells) == 0:
 		return nil
-	}
-	if len(vm.Cells) > maxCells {
+	case len(vm.Cells) > maxCells:
 		return refusef("cells", "%d of them: Proxmox knows at most %d", len(vm.Cells), maxCells)
 	}
 	var memory int64
 	var guestCPUs []int
 	for i, cell := range vm.Cells {
-		if err := checkCell(fmt.Sprintf("cells[%d].", i), cell); err != nil {
+		name := fmt.Sprintf("cells[%d].", i)
+		if err := first(checkCell(name, cell), checkPages(name, cell, vm.HugePages)); err != nil {
 			return err
 		}
 		memory += cell.MemoryMiB
 		guestCPUs = append(guestCPUs, cell.GuestCPUs.List()...)
 	}
 	slices.Sort(guestCPUs)
-	for i := range max(vm.VCPUs, len(guestCPUs)) {
-		if i >= len(guestCPUs) || guestCPUs[i] != i || i >= vm.VCPUs {
-			return refusef("cells", "have guest CPUs %v: want each from 0 to %d once", guestCPUs, vm.VCPUs-1)
-		}
+	if !slices.Equal(guestCPUs, upTo(vm.VCPUs)) {
+		return refusef("cells", "have guest CPUs %v: want each from 0 to %d once", guestCPUs, vm.VCPUs-1)
 	}
 	if memory != vm.MemoryMiB {
 		return refusef("cells", "have %d MiB together: want the VM's %d, or Proxmox does not start it", memory, vm.MemoryMiB)
@@ -261,6 +264,28 @@ func checkCell(name string, cell topology.NUMACell) error {
 	}
 	return oneOf(name+"policy", string(cell.Policy), string(topology.NUMABind),
 		string(topology.NUMAPreferred), string(topology.NUMAInterleave))
+}
+
+// upTo returns 0..n-1.
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// checkPages checks what Proxmox asks of the cells of a VM in huge pages.
+func checkPages(name string, cell topology.NUMACell, pages fleet.HugePages) error {
+	switch size := pages.MiB(); {
+	case size == 0:
+		return nil
+	case cell.HostNodes.Size() != 1:
+		return refusef(name+"host_nodes", "%s: huge pages are of one NUMA node for each cell", cell.HostNodes)
+	case cell.MemoryMiB%size != 0:
+		return refusef(name+"memory_mib", "%d is no multiple of %d, the size of its huge pages", cell.MemoryMiB, size)
+	}
+	return nil
 }
 
 func (c vmChecker) source() error {

@@ -90,7 +90,10 @@ func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
 	}
 	if vm.Policy != fleet.PolicyShared {
 		vm.Cells = drawCells(t, vm.VCPUs)
+		drawHugePages(t, &vm)
 	}
+	vm.Spread = rapid.SampledFrom([]fleet.Spread{"", fleet.SpreadHosts}).Draw(t, "spread")
+	vm.WholeCores = vm.Policy == fleet.PolicyDedicated && rapid.Bool().Draw(t, "whole cores")
 	drawDevices(t, &vm)
 	return vm
 }
@@ -110,6 +113,17 @@ func drawCells(t *rapid.T, vcpus int) []topology.NUMACell {
 		})
 	}
 	return cells
+}
+
+// drawHugePages backs a VM with huge pages now and then: those are of one host node for
+// each cell.
+func drawHugePages(t *rapid.T, vm *fleet.VM) {
+	vm.HugePages = rapid.SampledFrom([]fleet.HugePages{"", fleet.HugePages2Mi, fleet.HugePages1Gi}).Draw(t, "huge pages")
+	for i := range vm.Cells {
+		if vm.HugePages != "" {
+			vm.Cells[i].HostNodes = topology.CPUs(i)
+		}
+	}
 }
 
 func span(count int) []int {

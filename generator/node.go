@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -30,6 +31,7 @@ type call struct {
 	Clone         clone             `json:"clone"`
 	CPU           cpu               `json:"cpu"`
 	MemoryMiB     int64             `json:"memory_mib"`
+	HugePages     string            `json:"hugepages,omitempty"`
 	NUMA          []cell            `json:"numa,omitempty"`
 	Disk          *disk             `json:"disk,omitempty"`
 	Networks      []device          `json:"network_devices,omitempty"`
@@ -76,6 +78,8 @@ type record struct {
 	PinWith      fleet.PinWith  `json:"pin_with,omitempty"`
 	Emulator     fleet.Emulator `json:"emulator,omitempty"`
 	Overcommit   float64        `json:"overcommit,omitempty"`
+	Spread       fleet.Spread   `json:"spread,omitempty"`
+	WholeCores   bool           `json:"whole_cores,omitempty"`
 	VCPUPins     []int          `json:"vcpu_pins,omitempty"`
 	L3           []int          `json:"l3,omitempty"`
 	Labels       []string       `json:"labels,omitempty"`
@@ -169,7 +173,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 	content := &call{
 		FormatVersion: FormatVersion, ClusterID: clusterID, Name: vm.Name, VMID: vm.VMID, Host: vm.Host.Host,
 		Description: describe(clusterID, vm), Tags: vm.Tags, ResourcePool: vm.ResourcePool, InstanceType: vm.InstanceType,
-		Clone: clone{VMID: vm.Source.VMID, Full: vm.Clone == fleet.CloneFull}, CPU: guestCPU(vm), MemoryMiB: vm.MemoryMiB,
+		Clone: clone{VMID: vm.Source.VMID, Full: vm.Clone == fleet.CloneFull}, CPU: guestCPU(vm), MemoryMiB: vm.MemoryMiB, HugePages: hugePages(vm),
 		Disk: diskOf(vm), Seed: vm.Seed, Hardware: fromTemplate, Record: recordOf(vm),
 	}
 	if content.Clone.Full {
@@ -191,7 +195,8 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 func recordOf(vm *fleet.VM) record {
 	return record{
 		Key: vm.Key, Pool: vm.Pool, NodeClass: vm.NodeClass, CapacityType: vm.CapacityType,
-		Policy: vm.Policy, PinWith: vm.PinWith, Emulator: vm.Emulator, Overcommit: vm.Overcommit, VCPUPins: vm.VCPUPins, L3: vm.L3, Labels: labelList(vm.Labels),
+		Policy: vm.Policy, PinWith: vm.PinWith, Emulator: vm.Emulator, Overcommit: vm.Overcommit, Spread: vm.Spread, WholeCores: vm.WholeCores,
+		VCPUPins: vm.VCPUPins, L3: vm.L3, Labels: labelList(vm.Labels),
 		Demand: vm.Demand, Reason: vm.Reason, Template: vm.Template, TemplateVMID: vm.TemplateVMID, Storage: vm.Storage, SeedStorage: vm.SeedStorage, DiskGiB: vm.DiskGiB,
 		Source: source{vm.Source.DiskInterface, vm.Source.DiskGiB, vm.Source.Storage, vm.Source.Options},
 	}
@@ -223,6 +228,25 @@ func affinity(vm *fleet.VM) string {
 		return vm.CPUs.String()
 	}
 	return ""
+}
+
+// hugePages returns the size of a VM's huge pages as Proxmox has it, in MiB.
+func hugePages(vm *fleet.VM) string {
+	if vm.HugePages == "" {
+		return ""
+	}
+	return strconv.FormatInt(vm.HugePages.MiB(), 10)
+}
+
+// hugePagesOf is the reverse of hugePages. What is none that Render writes, it leaves
+// as it is, to be refused.
+func hugePagesOf(text string) fleet.HugePages {
+	for _, size := range []fleet.HugePages{fleet.HugePages2Mi, fleet.HugePages1Gi} {
+		if text == strconv.FormatInt(size.MiB(), 10) {
+			return size
+		}
+	}
+	return fleet.HugePages(text)
 }
 
 // semicolons prints a set as it stands within numaN, where commas part fields.
@@ -266,6 +290,9 @@ func placeText(vm *fleet.VM) string {
 		}
 		slices.Sort(nodes)
 		fmt.Fprintf(&text, ", NUMA nodes %s", topology.CPUs(nodes...))
+	}
+	if vm.HugePages != "" {
+		fmt.Fprintf(&text, ", huge pages of %s", vm.HugePages)
 	}
 	if len(vm.L3) > 0 {
 		fmt.Fprintf(&text, ", L3 groups %s", topology.CPUs(vm.L3...))

@@ -240,6 +240,7 @@ func specOf(c *call) fleet.Spec {
 		Pool: c.Record.Pool, NodeClass: c.Record.NodeClass, InstanceType: c.InstanceType, CapacityType: c.Record.CapacityType,
 		VCPUs: c.CPU.Sockets * c.CPU.Cores, MemoryMiB: c.MemoryMiB,
 		Policy: c.Record.Policy, PinWith: c.Record.PinWith, Emulator: c.Record.Emulator, Overcommit: c.Record.Overcommit,
+		HugePages: hugePagesOf(c.HugePages), Spread: c.Record.Spread, WholeCores: c.Record.WholeCores,
 		Template: c.Record.Template, TemplateVMID: c.Record.TemplateVMID, Clone: fleet.CloneLinked, CPUType: c.CPU.Type,
 		DiskGiB: c.Record.DiskGiB, Storage: c.Record.Storage, SeedStorage: c.Record.SeedStorage, Tags: c.Tags,
 		ResourcePool: c.ResourcePool, Demand: c.Record.Demand,

@@ -83,16 +83,27 @@ func TestRefusesVM(t *testing.T) {
 		"group without effect": {func(v *fleet.VM) {
 			v.SecurityGroups, v.Networks = []string{"k8s"}, []fleet.Network{{Bridge: "vmbr0"}}
 		}, "no network has firewall: true"},
-		"resource pool":       {func(v *fleet.VM) { v.ResourcePool = "a/b/c/d" }, `resource_pool "a/b/c/d"`},
-		"l3":                  {func(v *fleet.VM) { v.L3 = []int{topology.Unknown} }, "l3: [-1]"},
-		"pins of unpinned":    {func(v *fleet.VM) { v.CPUs = topology.CPUs(1) }, "cpus: 1: policy Shared pins nothing"},
-		"pinned by no one":    {func(v *fleet.VM) { pinned(v); v.PinWith = "" }, "pin_with: is empty"},
-		"too few pins":        {func(v *fleet.VM) { pinned(v); v.VCPUPins = v.VCPUPins[:3] }, "vcpu_pins: [4 5 6]: want each of the 4 CPUs 4-7 once"},
-		"pin given twice":     {func(v *fleet.VM) { pinned(v); v.VCPUPins = []int{4, 4, 5, 6} }, "vcpu_pins:"},
-		"negative pin":        {func(v *fleet.VM) { pinned(v); v.CPUs, v.VCPUPins = topology.CPUs(-1, 5, 6, 7), []int{5, 6, 7, -1} }, "numbered from 0"},
-		"cell memory":         {func(v *fleet.VM) { split(v); v.Cells[0].MemoryMiB++ }, "cells: have 8193 MiB together: want the VM's 8192"},
-		"cell without node":   {func(v *fleet.VM) { split(v); v.Cells[0].HostNodes = topology.CPUs() }, "cells[0].host_nodes:"},
-		"cell policy":         {func(v *fleet.VM) { split(v); v.Cells[1].Policy = "strict" }, `cells[1].policy "strict"`},
+		"resource pool":     {func(v *fleet.VM) { v.ResourcePool = "a/b/c/d" }, `resource_pool "a/b/c/d"`},
+		"l3":                {func(v *fleet.VM) { v.L3 = []int{topology.Unknown} }, "l3: [-1]"},
+		"pins of unpinned":  {func(v *fleet.VM) { v.CPUs = topology.CPUs(1) }, "cpus: 1: policy Shared pins nothing"},
+		"pinned by no one":  {func(v *fleet.VM) { pinned(v); v.PinWith = "" }, "pin_with: is empty"},
+		"too few pins":      {func(v *fleet.VM) { pinned(v); v.VCPUPins = v.VCPUPins[:3] }, "vcpu_pins: [4 5 6]: want each of the 4 CPUs 4-7 once"},
+		"pin given twice":   {func(v *fleet.VM) { pinned(v); v.VCPUPins = []int{4, 4, 5, 6} }, "vcpu_pins:"},
+		"negative pin":      {func(v *fleet.VM) { pinned(v); v.CPUs, v.VCPUPins = topology.CPUs(-1, 5, 6, 7), []int{5, 6, 7, -1} }, "numbered from 0"},
+		"cell memory":       {func(v *fleet.VM) { split(v); v.Cells[0].MemoryMiB++ }, "cells: have 8193 MiB together: want the VM's 8192"},
+		"cell without node": {func(v *fleet.VM) { split(v); v.Cells[0].HostNodes = topology.CPUs() }, "cells[0].host_nodes:"},
+		"cell policy":       {func(v *fleet.VM) { split(v); v.Cells[1].Policy = "strict" }, `cells[1].policy "strict"`},
+		"huge pages":        {func(v *fleet.VM) { split(v); v.HugePages = "4Mi" }, `huge_pages "4Mi": want one of`},
+		"pages of no node":  {func(v *fleet.VM) { v.HugePages = fleet.HugePages2Mi }, "cells: there are none: huge pages are of one NUMA node each"},
+		"pages of two nodes": {func(v *fleet.VM) {
+			split(v)
+			v.HugePages, v.Cells[1].HostNodes = fleet.HugePages2Mi, topology.CPUs(0, 1)
+		}, "cells[1].host_nodes: 0-1: huge pages are of one NUMA node for each cell"},
+		"parts of pages": {func(v *fleet.VM) {
+			split(v)
+			v.HugePages, v.Cells[0].MemoryMiB, v.Cells[1].MemoryMiB = fleet.HugePages1Gi, 4095, 4097
+		}, "cells[0].memory_mib: 4095 is no multiple of 1024"},
+		"spread":              {func(v *fleet.VM) { v.Spread = "Racks" }, `spread "Racks": want one of`},
 		"guest CPU twice":     {func(v *fleet.VM) { split(v); v.Cells[1].GuestCPUs = topology.CPUs(1, 2) }, "have guest CPUs [0 1 1 2]"},
 		"guest CPU missing":   {func(v *fleet.VM) { split(v); v.Cells[1].GuestCPUs = topology.CPUs(2, 4) }, "want each from 0 to 3 once"},
 		"many cells":          {func(v *fleet.VM) { v.Cells = make([]topology.NUMACell, 9) }, "cells: 9 of them"},

@@ -117,9 +117,13 @@ resource "proxmox_virtual_environment_vm" "node" {
     }
   }
 
+  # Without keep_hugepages, Proxmox gives the host's reserved pages away whenever it
+  # starts a VM.
   memory {
-    dedicated = var.memory_mib
-    floating  = 0
+    dedicated      = var.memory_mib
+    floating       = 0
+    hugepages      = var.hugepages == "" ? null : var.hugepages
+    keep_hugepages = var.hugepages == "" ? null : true
   }
 
   dynamic "numa" {

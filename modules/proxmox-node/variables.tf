@@ -101,6 +101,13 @@ variable "memory_mib" {
   nullable    = false
 }
 
+variable "hugepages" {
+  description = "Size in MiB of the host's huge pages that back the memory, 2 or 1024, or empty for ordinary memory. Only a root@pam ticket may set it."
+  type        = string
+  default     = ""
+  nullable    = false
+}
+
 variable "numa" {
   description = "NUMA nodes of the guest, numa0 first, and the NUMA nodes of the host that back each. Empty: the guest sees none and its memory is bound to none."
   type = list(object({

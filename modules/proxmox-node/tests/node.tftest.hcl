@@ -86,6 +86,10 @@ run "plain_vm" {
     error_message = "Ballooning must be off."
   }
   assert {
+    condition     = proxmox_virtual_environment_vm.node.memory[0].hugepages == null && proxmox_virtual_environment_vm.node.memory[0].keep_hugepages == null
+    error_message = "A token may not set huge pages, so none must be written."
+  }
+  assert {
     condition     = proxmox_virtual_environment_vm.node.scsi_hardware == "lsi"
     error_message = "A template without scsihw has Proxmox' default, lsi."
   }
@@ -128,6 +132,17 @@ run "pinned_to_two_numa_nodes" {
   assert {
     condition     = proxmox_virtual_environment_vm.node.pool_id == "k8s"
     error_message = "The resource pool must be set."
+  }
+}
+
+run "huge_pages_stay_reserved" {
+  variables {
+    numa      = [{ cpus = "0-3", hostnodes = "1", memory_mib = 8192, policy = "bind" }]
+    hugepages = "1024"
+  }
+  assert {
+    condition     = proxmox_virtual_environment_vm.node.memory[0].hugepages == "1024" && proxmox_virtual_environment_vm.node.memory[0].keep_hugepages
+    error_message = "Huge pages must be set, and kept when the VM stops."
   }
 }
 
