@@ -78,6 +78,8 @@ const (
 	ReasonNoHost = "NoHost"
 	// ReasonPlacementImpossible: the policy needs what the hosts do not tell.
 	ReasonPlacementImpossible = "PlacementImpossible"
+	// ReasonHugePagesMissing: the hosts have no huge pages of the size, or do not tell.
+	ReasonHugePagesMissing = "HugePagesMissing"
 	// ReasonHostAgentNotReady: no host agent lives on the hosts that pins for this cluster.
 	ReasonHostAgentNotReady = "HostAgentNotReady"
 	// ReasonCredentialTooWeak: Proxmox would not let numaform's login do it.

@@ -5,7 +5,9 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is needed by policies Dedicated and Isolated: write HostAgent if numaform-agent runs on the hosts, or Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!has(self.pinWith) || (has(self.policy) && self.policy in ['Dedicated', 'Isolated'])",message="means nothing to policies Shared and NUMA: remove it, or choose Dedicated or Isolated",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!(has(self.overcommit) && self.overcommit.size() > 0) || !has(self.policy) || self.policy == 'Shared'",message="means nothing to policies NUMA, Dedicated and Isolated: remove it, or choose Shared",fieldPath=".overcommit"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || (has(self.policy) && self.policy != 'Shared')",message="means nothing to policy Shared, whose memory is bound to no NUMA node: remove it, or choose NUMA, Dedicated or Isolated",fieldPath=".hugePages"
 // +kubebuilder:validation:XValidation:rule="!has(self.emulator) || (has(self.pinWith) && self.pinWith == 'HostAgent')",message="is numaform-agent's to obey: remove it, or choose pinWith HostAgent",fieldPath=".emulator"
+// +kubebuilder:validation:XValidation:rule="!has(self.wholeCores) || (has(self.policy) && self.policy == 'Dedicated')",message="means nothing to policies Shared, NUMA and Isolated: remove it, or choose Dedicated",fieldPath=".wholeCores"
 type Placement struct {
 	// Policy is Shared (no pins), NUMA (memory bound to NUMA nodes), Dedicated
 	// (whole cores of its own) or Isolated (cores whose other threads stay idle).
@@ -30,6 +32,24 @@ type Placement struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^(([1-9]|1[0-5])(\.[0-9]{1,2})?|16(\.0{1,2})?)?$`
 	Overcommit string `json:"overcommit,omitempty"`
+
+	// HugePages is the size of the huge pages, 2Mi or 1Gi, that back the memory of
+	// NUMA, Dedicated and Isolated VMs. They must be reserved on the hosts, and only a
+	// root@pam ticket may ask for them. Empty means ordinary memory.
+	// +optional
+	HugePages HugePages `json:"hugePages,omitempty"`
+
+	// Spread is Hosts where the VMs of a NodePool go to the allowed host with the
+	// fewest of them, and None where hosts are filled one after the other.
+	// +optional
+	// +kubebuilder:default=None
+	Spread Spread `json:"spread,omitempty"`
+
+	// WholeCores says whether a Dedicated VM may share cores with others. Prefer, the
+	// default, gives it free threads of several cores where no host has whole ones left,
+	// and says so; Require never does: then the VM waits.
+	// +optional
+	WholeCores WholeCores `json:"wholeCores,omitempty"`
 }
 
 // PlacementPolicy names a placement policy.
@@ -54,6 +74,39 @@ type PinWith string
 const (
 	PinWithAffinity  PinWith = "Affinity"
 	PinWithHostAgent PinWith = "HostAgent"
+)
+
+// WholeCores says how strictly Dedicated VMs have cores of their own.
+//
+// +kubebuilder:validation:Enum=Prefer;Require
+type WholeCores string
+
+// How strictly cores are owned.
+const (
+	WholeCoresPrefer  WholeCores = "Prefer"
+	WholeCoresRequire WholeCores = "Require"
+)
+
+// HugePages is a size of huge pages.
+//
+// +kubebuilder:validation:Enum="2Mi";"1Gi"
+type HugePages string
+
+// The sizes of huge pages.
+const (
+	HugePages2Mi HugePages = "2Mi"
+	HugePages1Gi HugePages = "1Gi"
+)
+
+// Spread says over what the VMs of a NodePool are spread.
+//
+// +kubebuilder:validation:Enum=None;Hosts
+type Spread string
+
+// The ways to spread.
+const (
+	SpreadNone  Spread = "None"
+	SpreadHosts Spread = "Hosts"
 )
 
 // Emulator says where the threads of a VM go that are no vCPUs.

@@ -78,7 +78,7 @@ const (
 	defaultMinMemoryMiB = 2048
 	defaultMaxMemoryMiB = 131072
 
-	// FlexibleMemoryStepMiB is what the memory of Flexible nodes is a multiple of.
+	// FlexibleMemoryStepMiB is what the memory of Flexible nodes is a multiple of at least.
 	FlexibleMemoryStepMiB = 512
 	// threadsPerCore is that of a host's cores; a core of one thread is a whole one, too.
 	threadsPerCore = 2
@@ -88,12 +88,13 @@ const (
 type FlexibleBounds struct {
 	// MinVCPUs and MaxVCPUs are multiples of StepVCPUs.
 	MinVCPUs, MaxVCPUs, StepVCPUs int
-	// MinMemoryMiB and MaxMemoryMiB are multiples of FlexibleMemoryStepMiB.
-	MinMemoryMiB, MaxMemoryMiB int64
+	// MinMemoryMiB and MaxMemoryMiB are multiples of StepMemoryMiB.
+	MinMemoryMiB, MaxMemoryMiB, StepMemoryMiB int64
 }
 
 // Flexible returns the bounds of a class whose nodes are sized for their pods, and
-// false if they are of instance types. Dedicated nodes have whole cores.
+// false if they are of instance types. Dedicated nodes have whole cores, and those in
+// huge pages whole pages.
 func (in *ProxmoxNodeClassSpec) Flexible() (FlexibleBounds, bool) {
 	s := in.Sizing
 	if s == nil || s.Policy != SizingFlexible {
@@ -103,10 +104,16 @@ func (in *ProxmoxNodeClassSpec) Flexible() (FlexibleBounds, bool) {
 	if in.Placement.EffectivePolicy() == PlacementDedicated {
 		step = threadsPerCore
 	}
+	page := int64(FlexibleMemoryStepMiB)
+	if in.Placement.HugePages == HugePages1Gi {
+		page = 1024
+	}
 	lower, upper := int(cmp.Or(s.MinVCPUs, defaultMinVCPUs)), int(cmp.Or(s.MaxVCPUs, defaultMaxVCPUs))
 	return FlexibleBounds{
 		MinVCPUs: (lower + step - 1) / step * step, MaxVCPUs: upper / step * step, StepVCPUs: step,
-		MinMemoryMiB: int64(cmp.Or(s.MinMemoryMiB, defaultMinMemoryMiB)), MaxMemoryMiB: int64(cmp.Or(s.MaxMemoryMiB, defaultMaxMemoryMiB)),
+		MinMemoryMiB:  (int64(cmp.Or(s.MinMemoryMiB, defaultMinMemoryMiB)) + page - 1) / page * page,
+		MaxMemoryMiB:  int64(cmp.Or(s.MaxMemoryMiB, defaultMaxMemoryMiB)) / page * page,
+		StepMemoryMiB: page,
 	}, true
 }
 
@@ -162,7 +169,11 @@ func (b FlexibleBounds) validate(report reporter) {
 	case b.MinVCPUs > b.MaxVCPUs:
 		report("sizing.maxVCPUs", "%d is less than minVCPUs, %d: raise it, or lower minVCPUs", b.MaxVCPUs, b.MinVCPUs)
 	}
-	if b.MinMemoryMiB > b.MaxMemoryMiB {
+	switch {
+	case b.MinMemoryMiB > b.MaxMemoryMiB && b.StepMemoryMiB > FlexibleMemoryStepMiB:
+		report("sizing.maxMemoryMiB", "leaves no size: with huge pages of 1Gi, nodes have whole GiB from %d to %d MiB: "+
+			"raise maxMemoryMiB, or lower minMemoryMiB", b.MinMemoryMiB, b.MaxMemoryMiB)
+	case b.MinMemoryMiB > b.MaxMemoryMiB:
 		report("sizing.maxMemoryMiB", "%d is less than minMemoryMiB, %d: raise it, or lower minMemoryMiB", b.MaxMemoryMiB, b.MinMemoryMiB)
 	}
 }

@@ -191,11 +191,36 @@ func validatePlacement(p Placement, report reporter) {
 		return
 	}
 	validatePins(p, report)
+	validateHugePages(p, report)
+	validateCores(p, report)
 	validateEmulator(p, report)
 	if _, err := p.OvercommitRatio(); err != nil {
 		report("placement.overcommit", "%v", err)
 	} else if p.Overcommit != "" && p.EffectivePolicy() != PlacementShared {
 		report("placement.overcommit", "means nothing to policy %s: remove it, or choose Shared", p.Policy)
+	}
+}
+
+// validateCores checks what a class asks for beside its policy and pins.
+func validateHugePages(p Placement, report reporter) {
+	switch {
+	case p.HugePages != "" && p.HugePages != HugePages2Mi && p.HugePages != HugePages1Gi:
+		report("placement.hugePages", "%q is no size of huge pages: write 2Mi or 1Gi", p.HugePages)
+	case p.HugePages != "" && p.EffectivePolicy() == PlacementShared:
+		report("placement.hugePages", "means nothing to policy Shared, whose memory is bound to no NUMA node: "+
+			"remove it, or choose NUMA, Dedicated or Isolated")
+	}
+}
+
+func validateCores(p Placement, report reporter) {
+	switch {
+	case p.WholeCores != "" && p.WholeCores != WholeCoresPrefer && p.WholeCores != WholeCoresRequire:
+		report("placement.wholeCores", "%q is not known: write Require, or Prefer", p.WholeCores)
+	case p.WholeCores != "" && p.EffectivePolicy() != PlacementDedicated:
+		report("placement.wholeCores", "means nothing to policy %s: remove it, or choose Dedicated", p.EffectivePolicy())
+	}
+	if p.Spread != "" && p.Spread != SpreadNone && p.Spread != SpreadHosts {
+		report("placement.spread", "%q is not a way to spread: write Hosts, or None", p.Spread)
 	}
 }
 

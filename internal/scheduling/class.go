@@ -80,6 +80,10 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	if base.Policy == fleet.PolicyShared {
 		base.Overcommit, _ = spec.Placement.OvercommitRatio()
 	}
+	base.HugePages = fleet.HugePages(spec.Placement.HugePages)
+	if spec.Placement.Spread == v1alpha1.SpreadHosts {
+		base.Spread = fleet.SpreadHosts
+	}
 	if spec.BootDevice != nil {
 		base.Storage = spec.BootDevice.Storage
 	}

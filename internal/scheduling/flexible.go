@@ -53,7 +53,7 @@ func isFlexible(instanceType string) bool {
 func ladder(b v1alpha1.FlexibleBounds) []InstanceType {
 	var types []InstanceType
 	vcpus := rungs(int64(b.MinVCPUs), int64(b.MaxVCPUs), int64(b.StepVCPUs), vcpuRungs)
-	memory := rungs(b.MinMemoryMiB, b.MaxMemoryMiB, v1alpha1.FlexibleMemoryStepMiB, memoryRungs)
+	memory := rungs(b.MinMemoryMiB, b.MaxMemoryMiB, b.StepMemoryMiB, memoryRungs)
 	for i, v := range vcpus {
 		for j, m := range memory {
 			if (m >= v*leastRungMiB || j == len(memory)-1) && (m <= v*mostRungMiB || i == len(vcpus)-1) {
@@ -102,12 +102,12 @@ func (c *class) shape(needed corev1.ResourceList) (InstanceType, bool) {
 		return flexibleType(vcpus, memoryMiB).forClass(c.fields)
 	}
 	vcpus := func(i int) int { return b.MinVCPUs + i*b.StepVCPUs }
-	memory := func(i int) int64 { return b.MinMemoryMiB + int64(i)*v1alpha1.FlexibleMemoryStepMiB }
+	memory := func(i int) int64 { return b.MinMemoryMiB + int64(i)*b.StepMemoryMiB }
 	// What is reserved of one does not depend on the other.
 	v := sort.Search((b.MaxVCPUs-b.MinVCPUs)/b.StepVCPUs, func(i int) bool {
 		return !lacks(sized(vcpus(i), b.MinMemoryMiB), corev1.ResourceCPU)
 	})
-	m := sort.Search(int((b.MaxMemoryMiB-b.MinMemoryMiB)/v1alpha1.FlexibleMemoryStepMiB), func(i int) bool {
+	m := sort.Search(int((b.MaxMemoryMiB-b.MinMemoryMiB)/b.StepMemoryMiB), func(i int) bool {
 		return !lacks(sized(b.MinVCPUs, memory(i)), corev1.ResourceMemory, corev1.ResourcePods)
 	})
 	t := sized(vcpus(v), memory(m))

@@ -126,7 +126,7 @@ func TestFlexibleShape(t *testing.T) {
 		}
 		size, ok := scheduling.Shape(nc, needed)
 		if size.VCPUs < b.MinVCPUs || size.VCPUs > b.MaxVCPUs || size.VCPUs%b.StepVCPUs != 0 ||
-			size.MemoryMiB < b.MinMemoryMiB || size.MemoryMiB > b.MaxMemoryMiB || size.MemoryMiB%512 != 0 {
+			size.MemoryMiB < b.MinMemoryMiB || size.MemoryMiB > b.MaxMemoryMiB || size.MemoryMiB%b.StepMemoryMiB != 0 {
 			t.Fatalf("%s is not within %+v", size.Name, b)
 		}
 		if !ok {
@@ -139,7 +139,7 @@ func TestFlexibleShape(t *testing.T) {
 			t.Fatalf("%s does not hold %v", size.Name, needed)
 		}
 		if size.VCPUs > b.MinVCPUs && holds(nc, size.VCPUs-b.StepVCPUs, size.MemoryMiB, needed) ||
-			size.MemoryMiB > b.MinMemoryMiB && holds(nc, size.VCPUs, size.MemoryMiB-512, needed) {
+			size.MemoryMiB > b.MinMemoryMiB && holds(nc, size.VCPUs, size.MemoryMiB-b.StepMemoryMiB, needed) {
 			t.Fatalf("%s is larger than %v needs", size.Name, needed)
 		}
 		if again, _ := scheduling.Shape(nc, scheduling.Allocatable(size)); again.Name != size.Name {
@@ -165,6 +165,9 @@ func drawFlexible(t *rapid.T) *v1alpha1.ProxmoxNodeClass {
 	nc.Spec.Sizing.MaxMemoryMiB = nc.Spec.Sizing.MinMemoryMiB + 512*rapid.Int32Range(0, 1000).Draw(t, "more memory")
 	if rapid.Bool().Draw(t, "dedicated") {
 		nc.Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
+	}
+	if rapid.Bool().Draw(t, "huge pages") && nc.Spec.Sizing.MaxMemoryMiB-nc.Spec.Sizing.MinMemoryMiB >= 1024 {
+		nc.Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages1Gi}
 	}
 	if rapid.Bool().Draw(t, "kubelet") {
 		nc.Spec.Kubelet = &v1alpha1.KubeletConfiguration{

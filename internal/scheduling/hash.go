@@ -28,10 +28,11 @@ type hashed struct {
 	Networks    []v1alpha1.Network             `json:"networks,omitempty"`
 	Kubelet     *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
 	SeedByCDROM bool                           `json:"seed_by_cdrom,omitempty"`
+	HugePages   v1alpha1.HugePages             `json:"huge_pages,omitempty"`
 }
 
 // ClassHash returns the hash of those fields of a class whose change replaces its
-// nodes. Where nodes may go, what they are grouped by, and what only new nodes read
+// nodes. Where nodes may go and how they are spread, what they are grouped by, and what only new nodes read
 // is not among them: region, hosts, sizing, tags, pool, security groups, seeds,
 // token and memory overhead. Nor is the template: a node is compared with what its
 // host would clone now, however that is found.
@@ -41,7 +42,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 		Clone: cmp.Or(spec.Clone, v1alpha1.CloneFull), CPUType: cmp.Or(spec.CPUType, "host"),
 		Policy: spec.Placement.EffectivePolicy(), PinWith: spec.Placement.PinWith,
 		Networks: spec.Networks, Kubelet: spec.Kubelet,
-		SeedByCDROM: nc.Seeded(),
+		SeedByCDROM: nc.Seeded(), HugePages: spec.Placement.HugePages,
 	}
 	// A class that Validate refuses has no VMs; its hash is of no use.
 	h.DiskGiB, _ = spec.BootDevice.SizeGiB()

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
@@ -42,6 +43,8 @@ func TestClassHash(t *testing.T) {
 		{"token", "{tokenTTL: 1h, " + rest + "}", true},
 		{"memory overhead", "{memoryOverheadMiB: 9, " + rest + "}", true},
 		{"defaults written out", "{clone: full, cpuType: host, metadata: {type: none}, " + rest + "}", true},
+		{"spread", `{template: {name: t}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+			placement: {policy: Shared, overcommit: "1.5", spread: Hosts}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, true},
 		{"clone", "{clone: linked, " + rest + "}", false},
 		{"CPU type", "{cpuType: x86-64-v3, " + rest + "}", false},
 		{"seeds", "{metadata: {type: cdrom}, " + rest + "}", false},
@@ -66,6 +69,11 @@ func TestClassHash(t *testing.T) {
 		if got := scheduling.ClassHash(nodeClass(t, test.spec)); (got == base) != test.same {
 			t.Errorf("%s: hash is the same: %v, want %v", test.name, got == base, test.same)
 		}
+	}
+	pages := nodeClass(t, `{template: {name: t}, placement: {policy: NUMA}}`)
+	plain := scheduling.ClassHash(pages)
+	if pages.Spec.Placement.HugePages = v1alpha1.HugePages1Gi; scheduling.ClassHash(pages) == plain {
+		t.Error("huge pages do not change the hash")
 	}
 	bare := scheduling.ClassHash(nodeClass(t, `{template: {name: t}}`))
 	if got := scheduling.ClassHash(nodeClass(t, `{template: {name: t}, bootDevice: {}, kubelet: {}, placement: {policy: Shared, overcommit: "1"}}`)); got != bare {

@@ -130,6 +130,21 @@ func TestJudge(t *testing.T) {
 				"run numaform-agent there or give its collected topology (numaform topology collect), or choose another spec.placement.policy"),
 		},
 		{
+			name: "huge pages", spec: `{template: {tags: [new]}, placement: {policy: NUMA, hugePages: 1Gi}}`, hosts: all("epyc"),
+			change: func(s *topology.Snapshot) {
+				s.Hosts[0].NUMANodes[1].HugePages = map[int]int64{1 << 20: 16}
+				s.Hosts[1].NUMANodes[0].HugePages = map[int]int64{2048: 16}
+			},
+			templates: map[string]int{"epyc": 9001}, excluded: "has no huge pages of 1Gi reserved",
+		},
+		{
+			name: "huge pages that nobody told", spec: `{template: {tags: [new]}, hosts: [epyc], placement: {policy: NUMA, hugePages: 1Gi}}`,
+			change:   func(s *topology.Snapshot) { s.Hosts[0].Sources = nil },
+			excluded: "does not tell its huge pages",
+			want: finding("PlacementReady", "HugePagesMissing", "lab/epyc does not tell its huge pages: reserve them when the host boots "+
+				"and let numaform-agent or numaform topology collect tell them, or remove spec.placement.hugePages"),
+		},
+		{
 			name: "seeds on any storage", spec: `{template: {tags: [new]}, metadata: {type: cdrom}}`, hosts: all("epyc", "xeon"),
 			change:    func(s *topology.Snapshot) { s.Hosts[1].Storages[1].Active = false },
 			templates: map[string]int{"epyc": 9001, "xeon": 9021}, excluded: "has no active storage that takes ISO images",

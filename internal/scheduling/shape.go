@@ -71,7 +71,7 @@ func (c *class) notAfter(t, next InstanceType, vm *inflight) InstanceType {
 	b, _ := c.fields.Flexible()
 	vcpus, memory := max(t.VCPUs, (next.VCPUs+b.StepVCPUs-1)/b.StepVCPUs*b.StepVCPUs), t.MemoryMiB
 	if vcpus == next.VCPUs && memory < next.MemoryMiB {
-		if memory = next.MemoryMiB; memory > vm.MemoryMiB {
+		if memory = (next.MemoryMiB + b.StepMemoryMiB - 1) / b.StepMemoryMiB * b.StepMemoryMiB; memory > vm.MemoryMiB {
 			vcpus, memory = vcpus+b.StepVCPUs, t.MemoryMiB
 		}
 	}
