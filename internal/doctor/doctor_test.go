@@ -233,6 +233,16 @@ func TestFindsOnHosts(t *testing.T) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithAffinity}
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
 		}, doctor.OK, "pin", []string{"pins by affinity, as root@pam"}},
+		{"huge pages by token", func(p *patient) {
+			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
+		}, doctor.Fail, "hugepages", []string{"hugePages is 2Mi, but", "not API token", "no placement.hugePages"}},
+		{"huge pages by root", func(p *patient) {
+			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
+			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
+		}, doctor.OK, "hugepages", []string{"takes huge pages of 2Mi, as root@pam"}},
+		{"huge pages that nobody told", func(p *patient) {
+			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
+		}, doctor.Fail, "class", []string{"does not tell its huge pages", "remove spec.placement.hugePages"}},
 		{"exhausted", func(p *patient) {
 			p.sim.Hosts[0].Guests = []topology.Guest{guest(2000, ourID)}
 			p.Regions[0].VMIDs.Upper = 2000

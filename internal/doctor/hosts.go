@@ -7,6 +7,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
@@ -128,6 +129,7 @@ func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology
 		e.ok("template", fmt.Sprintf("%s on %s", name, host), fmt.Sprintf("%s (VMID %d, %d GiB on %s)", template.Name, template.VMID, template.DiskGiB, template.Storage))
 	}
 	e.pinWith(class, name)
+	e.hugePages(class, name)
 }
 
 // checkOf names the check that a reason belongs to.
@@ -155,15 +157,29 @@ func (e *examination) pinWith(class *v1alpha1.ProxmoxNodeClass, name string) {
 		e.ok("pin", name, "pins by numaform-agent on the hosts")
 		return
 	}
+	e.rootOnly(class, Finding{Check: "pin", Where: name, What: "pinWith is Affinity"}, "pins by affinity", (*proxmox.Client).CanSetAffinity)
+}
+
+// hugePages says whether the credentials can take huge pages as the class wants.
+func (e *examination) hugePages(class *v1alpha1.ProxmoxNodeClass, name string) {
+	if size := class.Spec.Placement.HugePages; size != "" {
+		e.rootOnly(class, Finding{Check: "hugepages", Where: name, What: fmt.Sprintf("hugePages is %s", size)},
+			fmt.Sprintf("takes huge pages of %s", size), (*proxmox.Client).CanSetHugePages)
+	}
+}
+
+// rootOnly says for each region of the class whether its credential may do what only root
+// may. The finding is the one for where it may not.
+func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, refused Finding, done string, may func(*proxmox.Client) (bool, string)) {
 	for _, r := range e.config.Regions {
 		if r.Client == nil || (class.Spec.Region != "" && class.Spec.Region != string(r.Name)) {
 			continue
 		}
-		if may, reason := r.Client.CanSetAffinity(); !may {
+		if ok, reason := may(r.Client); !ok {
 			what, mend, _ := strings.Cut(reason, ": set ")
-			e.add(Finding{Check: "pin", Status: Fail, Where: name, What: "pinWith is Affinity, but " + what, Mend: "set " + mend})
+			e.add(Finding{Check: refused.Check, Status: Fail, Where: refused.Where, What: refused.What + ", but " + what, Mend: "set " + mend})
 			continue
 		}
-		e.ok("pin", name, fmt.Sprintf("pins by affinity, as %s of region %s", r.Client.User(), r.Name))
+		e.ok(refused.Check, refused.Where, fmt.Sprintf("%s, as %s of region %s", done, r.Client.User(), r.Name))
 	}
 }

@@ -159,7 +159,7 @@ func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
 		nodeclass.New(nodeclass.Config{
 			Client: cached, Recorder: w.recorder, Snapshot: w.inventory.Snapshot, ClusterID: w.config.ClusterID,
 			Metadata: seeder.Check, Types: w.types,
-			CanSetAffinity: w.canSetAffinity, Clock: w.clock,
+			CanSetAffinity: w.canSetAffinity, CanSetHugePages: w.canSetHugePages, Clock: w.clock,
 		}),
 		nodepool.New(w.recorder),
 		csr.NewController(csr.Config{Client: cached, Live: w.live, Events: w.recorder, Clock: w.clock, Paused: w.control.paused}),
@@ -217,6 +217,11 @@ func (w *workshop) metrics(vms func() []scaler.VMState, collector *garbage.Colle
 // canSetAffinity reports whether a region's credential may pin by affinity.
 func (w *workshop) canSetAffinity(region topology.RegionName) (bool, string) {
 	return w.clients[region].CanSetAffinity()
+}
+
+// canSetHugePages reports whether a region's credential may take huge pages.
+func (w *workshop) canSetHugePages(region topology.RegionName) (bool, string) {
+	return w.clients[region].CanSetHugePages()
 }
 
 // offersClosed returns what must not be offered for now: where VMs failed a moment

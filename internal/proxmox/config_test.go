@@ -95,6 +95,10 @@ func TestCredentials(t *testing.T) {
 			if !can && !strings.Contains(reason, "HostAgent") {
 				t.Errorf("reason does not say how to mend it: %s", reason)
 			}
+			may, why := client.CanSetHugePages()
+			if may != can || (why == "") != can || !can && !strings.Contains(why, "set huge pages, not ") {
+				t.Errorf("CanSetHugePages() = %v, %q", may, why)
+			}
 			if diff := cmp.Diff(test.env, client.ProviderEnv()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

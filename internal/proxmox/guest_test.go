@@ -74,6 +74,21 @@ func TestGuests(t *testing.T) {
 			},
 		},
 		{
+			"huge pages", nil,
+			map[string]any{"memory": "2048", "numa": 1, "hugepages": "1024", "numa0": "cpus=0,hostnodes=1,memory=2048,policy=bind"},
+			func(g *topology.Guest) {
+				g.VCPUs, g.MemoryMiB, g.HugePagesKiB = 1, 2048, 1<<20
+				g.NUMA = []topology.NUMACell{
+					{GuestCPUs: topology.CPUs(0), HostNodes: topology.CPUs(1), MemoryMiB: 2048, Policy: topology.NUMABind},
+				}
+			},
+		},
+		{
+			"any huge pages", nil,
+			map[string]any{"memory": "2048", "hugepages": "any"},
+			func(g *topology.Guest) { g.VCPUs, g.MemoryMiB, g.HugePagesKiB = 1, 2048, topology.Unknown },
+		},
+		{
 			"tags, lock and name",
 			map[string]any{"name": "old", "status": "stopped"},
 			map[string]any{"name": "new", "tags": "b;a", "lock": "clone"},
@@ -128,6 +143,7 @@ func TestUnreadableGuest(t *testing.T) {
 		"numa":       {data: map[string]any{"numa": 1, "numa0": "cpus"}},
 		"cores":      {data: map[string]any{"cores": "many"}},
 		"memory":     {data: map[string]any{"memory": "lots"}},
+		"huge pages": {data: map[string]any{"hugepages": "big"}},
 		"no answer":  {status: 596, reason: "Connection timed out"},
 		"forbidden":  {status: 403, reason: "Permission check failed (/vms/100, VM.Audit)"},
 		"other text": {body: "<html>"},

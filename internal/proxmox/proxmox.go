@@ -105,7 +105,7 @@ func (c *Client) newAPI(auth pve.Option) *pve.Client {
 // Region returns the name of the client's cluster.
 func (c *Client) Region() topology.RegionName { return c.cfg.Region }
 
-// rootUser is the one user who may set affinity.
+// rootUser is the one user who may set affinity and huge pages.
 const rootUser = "root@pam"
 
 // now is the time in whole seconds: what is recorded stays readable.
@@ -119,6 +119,18 @@ func (c *Client) now() time.Time {
 // CanSetAffinity reports whether Proxmox lets this client's credential set the
 // affinity of VMs, and why not.
 func (c *Client) CanSetAffinity() (bool, string) {
+	return c.isRoot("affinity", "pinWith: HostAgent")
+}
+
+// CanSetHugePages reports whether Proxmox lets this client's credential back VMs with
+// huge pages, and why not.
+func (c *Client) CanSetHugePages() (bool, string) {
+	return c.isRoot("huge pages", "no placement.hugePages")
+}
+
+// isRoot reports whether the client logs in as the one user who may set that, and if
+// not, what to set in the ProxmoxNodeClass instead.
+func (c *Client) isRoot(what, instead string) (bool, string) {
 	login := c.credential()
 	who := "user " + login.Username
 	if login.TokenID != "" {
@@ -127,9 +139,9 @@ func (c *Client) CanSetAffinity() (bool, string) {
 	if login.TokenID == "" && login.Username == rootUser {
 		return true, ""
 	}
-	return false, fmt.Sprintf("region %s: Proxmox lets only %s with a password set affinity, not %s: "+
-		"set pinWith: HostAgent in the ProxmoxNodeClass, or username: %s and its password in numaform.yaml",
-		c.cfg.Region, rootUser, who, rootUser)
+	return false, fmt.Sprintf("region %s: Proxmox lets only %s with a password set %s, not %s: "+
+		"set %s in the ProxmoxNodeClass, or username: %s and its password in numaform.yaml",
+		c.cfg.Region, rootUser, what, who, instead, rootUser)
 }
 
 // ProviderEnv returns the environment by which the bpg/proxmox provider logs in

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,29 +91,42 @@ func TestApplyWaitsForNobody(t *testing.T) {
 	}
 }
 
-func TestApplyRefusesPinsThatATokenMayNotWrite(t *testing.T) {
+func TestApplyRefusesWhatATokenMayNotWrite(t *testing.T) {
 	t.Parallel()
-	s := newScaler(t, func(config *scaler.Config) {
-		noEngine(config)
-		config.Regions[0].Live = live{}
-	})
-	pinned := request(pve1)
-	pinned.Spec.Policy, pinned.Spec.PinWith, pinned.Spec.Overcommit = fleet.PolicyDedicated, fleet.PinWithAffinity, 0
-	pinned.Placement.CPUs, pinned.Placement.VCPUPins = topology.CPUs(2, 3), []int{2, 3}
-	pinned.Placement.Cells = []topology.NUMACell{{
+	cells := []topology.NUMACell{{
 		GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 4096, Policy: topology.NUMABind,
 	}}
-	change := propose(t, s, snapshot(), pinned)
-	approve := func([]scaler.ShardPlan) (string, error) {
-		t.Error("it asks for approval")
-		return "", nil
+	for says, ask := range map[string]func(*scaler.Request){
+		"says pinWith: Affinity, but": func(r *scaler.Request) {
+			r.Spec.Policy, r.Spec.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
+			r.Placement.CPUs, r.Placement.VCPUPins = topology.CPUs(2, 3), []int{2, 3}
+		},
+		"says hugePages: 2Mi, but": func(r *scaler.Request) {
+			r.Spec.Policy, r.Spec.HugePages = fleet.PolicyNUMA, fleet.HugePages2Mi
+		},
+	} {
+		t.Run(says, func(t *testing.T) {
+			t.Parallel()
+			s := newScaler(t, func(config *scaler.Config) {
+				noEngine(config)
+				config.Regions[0].Live = live{}
+			})
+			wanted := request(pve1)
+			wanted.Spec.Overcommit, wanted.Placement.Cells = 0, cells
+			ask(&wanted)
+			change := propose(t, s, snapshot(), wanted)
+			approve := func([]scaler.ShardPlan) (string, error) {
+				t.Error("it asks for approval")
+				return "", nil
+			}
+			_, err := s.Apply(t.Context(), change, approve)
+			var refused *scaler.RootOnlyError
+			if !errors.As(err, &refused) || refused.VM != "workers-2000" || !strings.Contains(err.Error(), says) {
+				t.Errorf("got %v", err)
+			}
+			untouched(t, s, change)
+		})
 	}
-	_, err := s.Apply(t.Context(), change, approve)
-	var refused *scaler.AffinityError
-	if !errors.As(err, &refused) || refused.VM != "workers-2000" {
-		t.Errorf("got %v", err)
-	}
-	untouched(t, s, change)
 }
 
 // world is a scaler of a simulated Proxmox, with the real engine.

@@ -87,14 +87,17 @@ func (e *StaleStateError) Error() string {
 		"apply takes such entries out of the state first; nothing in Proxmox is touched by that", strings.Join(e.Addresses, ", "))
 }
 
-// AffinityError says that a credential may not pin as a VM wants it.
-type AffinityError struct {
-	VM, Reason string
+// RootOnlyError says that a credential may not write what a VM wants.
+type RootOnlyError struct {
+	VM string
+	// Field is the ProxmoxNodeClass' with its value, and Instead what needs no root.
+	Field, Instead string
+	Reason         string
 }
 
-func (e *AffinityError) Error() string {
-	return fmt.Sprintf("vm %s: its ProxmoxNodeClass says pinWith: Affinity, but %s: "+
-		"log in as root@pam with a password, or use pinWith: HostAgent", e.VM, e.Reason)
+func (e *RootOnlyError) Error() string {
+	return fmt.Sprintf("vm %s: its ProxmoxNodeClass says %s, but %s: "+
+		"log in as root@pam with a password, or %s", e.VM, e.Field, e.Reason, e.Instead)
 }
 
 // NotDrainedError says that a Node must not lose its VM yet.

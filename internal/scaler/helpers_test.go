@@ -154,4 +154,8 @@ func (live) CanSetAffinity() (may bool, why string) {
 	return false, "numaform@pve!scaler is a token"
 }
 
+func (live) CanSetHugePages() (may bool, why string) {
+	return false, "numaform@pve!scaler is a token"
+}
+
 func (live) ProviderEnv() map[string]string { return nil }

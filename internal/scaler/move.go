@@ -120,7 +120,7 @@ func (w *Writer) askToGo(ctx context.Context, m *move, e *member, now time.Time)
 }
 
 func (w *Writer) askToCome(m *move, e *member) {
-	if err := w.scaler.checkPin(&e.VM); err != nil {
+	if err := w.scaler.mayMake(&e.VM); err != nil {
 		w.set(e, PhaseFailed, err)
 		return
 	}

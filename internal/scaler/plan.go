@@ -95,7 +95,7 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
 	}
-	if err := s.checkPins(change); err != nil {
+	if err := s.checkRootOnly(change); err != nil {
 		return nil, err
 	}
 	touched := change.Shards()
@@ -223,24 +223,27 @@ func (c *Change) differing() []fleet.Shard {
 	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.quiet[shard] || c.from.busy[shard] })
 }
 
-// checkPins refuses a new VM whose pins the credential may not write: Proxmox
-// would refuse them only after the clone.
-func (s *Scaler) checkPins(change *Change) error {
+// checkRootOnly refuses a new VM that wants what the credential may not write: Proxmox
+// would refuse it only after the clone.
+func (s *Scaler) checkRootOnly(change *Change) error {
 	for i := range change.Added {
-		if err := s.checkPin(&change.Added[i]); err != nil {
+		if err := s.mayMake(&change.Added[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Scaler) checkPin(vm *fleet.VM) error {
-	region := s.region(vm.Host.Region)
-	if !vm.Policy.Pinned() || vm.PinWith != fleet.PinWithAffinity || region.Live == nil {
+func (s *Scaler) mayMake(vm *fleet.VM) error {
+	live := s.region(vm.Host.Region).Live
+	if live == nil {
 		return nil
 	}
-	if may, reason := region.Live.CanSetAffinity(); !may {
-		return &AffinityError{VM: vm.Name, Reason: reason}
+	if may, reason := live.CanSetAffinity(); !may && vm.Policy.Pinned() && vm.PinWith == fleet.PinWithAffinity {
+		return &RootOnlyError{VM: vm.Name, Field: "pinWith: Affinity", Instead: "use pinWith: HostAgent", Reason: reason}
+	}
+	if may, reason := live.CanSetHugePages(); !may && vm.HugePages != "" {
+		return &RootOnlyError{VM: vm.Name, Field: "hugePages: " + string(vm.HugePages), Instead: "remove hugePages", Reason: reason}
 	}
 	return nil
 }

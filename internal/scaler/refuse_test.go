@@ -21,7 +21,7 @@ func TestWriterFailsOneVMAlone(t *testing.T) {
 	pinned.Placement.CPUs, pinned.Placement.VCPUPins = topology.CPUs(0, 1), []int{0, 1}
 	vms := ensure(t, writer, unwritable, pinned, on(first), on(second))
 	states := phases(t, writer, scaler.PhaseFailed, scaler.PhaseFailed, scaler.PhaseMade, scaler.PhaseMade)
-	if !strings.Contains(states[0].Err.Error(), "Not A Tag") || !as[*scaler.AffinityError](states[1].Err) {
+	if !strings.Contains(states[0].Err.Error(), "Not A Tag") || !as[*scaler.RootOnlyError](states[1].Err) {
 		t.Errorf("they failed for %v and %v", states[0].Err, states[1].Err)
 	}
 	w.exist(t, int(vms[2].VMID), int(vms[3].VMID))

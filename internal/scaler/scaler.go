@@ -27,6 +27,8 @@ type Proxmox interface {
 	Busy(ctx context.Context, host topology.HostName) (bool, error)
 	// CanSetAffinity reports whether the credential may write a VM's affinity.
 	CanSetAffinity() (bool, string)
+	// CanSetHugePages reports whether it may back a VM's memory with huge pages.
+	CanSetHugePages() (bool, string)
 	// ProviderEnv is the environment that logs the provider in.
 	ProviderEnv() map[string]string
 }

@@ -77,7 +77,7 @@ func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 		locked *state.LockedError
 		engine *state.CommandError
 		plan   *scaler.PlanError
-		pins   *scaler.AffinityError
+		pins   *scaler.RootOnlyError
 		number *scaler.VMIDTakenError
 		cpus   *scaler.CPUsTakenError
 	)

@@ -176,7 +176,7 @@ func TestOffersByFailure(t *testing.T) {
 		{"locked", &state.LockedError{ID: "1"}, []scheduling.Offer{{Host: pve1()}}},
 		{"backend", &state.CommandError{Backend: "pg"}, []scheduling.Offer{{Host: pve1()}}},
 		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.Offer{exact(vm)}},
-		{"affinity", &scaler.AffinityError{VM: vm.Name}, ofClass},
+		{"affinity", &scaler.RootOnlyError{VM: vm.Name}, ofClass},
 		{"directory full", &state.CommandError{Text: "unable to create image: qemu-img: Could not resize: No space left on device"}, ofClass},
 		{"lvm full", errors.New("lvcreate: Volume group \"pve\" has insufficient free space (100 extents): 7680 required"), ofClass},
 		{"zfs full", errors.New("zfs error: cannot create 'tank/vm-1': out of space"), ofClass},

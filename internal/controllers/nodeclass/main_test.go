@@ -107,7 +107,7 @@ var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 // lab is two hosts of one region; one has the template, storage and pool.
 func lab() *topology.Snapshot {
-	machine := topology.Machine{MemoryMiB: 64 << 10, NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 64 << 10}}}
+	machine := topology.Machine{MemoryMiB: 64 << 10, NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 64 << 10, HugePages: map[int]int64{1 << 20: 2}}}}
 	for id := range 8 {
 		machine.CPUs = append(machine.CPUs, topology.CPU{ID: id, Online: true, Core: id / 2})
 	}

@@ -51,6 +51,8 @@ type Config struct {
 	// CanSetAffinity reports whether the credential of a region may set the affinity
 	// of VMs, and why not. nil means that all may.
 	CanSetAffinity func(region topology.RegionName) (allowed bool, why string)
+	// CanSetHugePages reports the same of huge pages.
+	CanSetHugePages func(region topology.RegionName) (allowed bool, why string)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
 	// Clock is the real one by default.
@@ -70,6 +72,9 @@ func New(config Config) *Controller {
 	}
 	if config.CanSetAffinity == nil {
 		config.CanSetAffinity = func(topology.RegionName) (bool, string) { return true, "" }
+	}
+	if config.CanSetHugePages == nil {
+		config.CanSetHugePages = func(topology.RegionName) (bool, string) { return true, "" }
 	}
 	if config.Types == nil {
 		config.Types = scheduling.DefaultInstanceTypes()

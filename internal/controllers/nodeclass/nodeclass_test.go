@@ -53,6 +53,9 @@ func (w *world) controller() *nodeclass.Controller {
 		CanSetAffinity: func(topology.RegionName) (bool, string) {
 			return w.refused == "", w.refused
 		},
+		CanSetHugePages: func(topology.RegionName) (bool, string) {
+			return w.refused == "", w.refused
+		},
 	})
 }
 
@@ -144,6 +147,14 @@ func TestStatus(t *testing.T) {
 		{
 			name: "affinity", spec: `{` + debian + `, placement: {policy: Dedicated, pinWith: Affinity}}`, hosts: []string{"lab/pve-1"},
 			refused: "region lab: only root@pam", want: []string{"PlacementReady=False CredentialTooWeak"}, says: "root@pam",
+		},
+		{
+			name: "pages", spec: `{` + debian + `, placement: {policy: NUMA, hugePages: 1Gi}}`, hosts: []string{"lab/pve-1"},
+			refused: "region lab: only root@pam", want: []string{"PlacementReady=False CredentialTooWeak"}, says: "root@pam",
+		},
+		{
+			name: "no-pages", spec: `{` + debian + `, placement: {policy: NUMA, hugePages: 2Mi}}`,
+			want: []string{"PlacementReady=False HugePagesMissing"}, says: "has no huge pages of 2Mi reserved",
 		},
 		{
 			name: "agent", spec: `{` + debian + `, placement: {policy: Dedicated, pinWith: HostAgent}}`, hosts: []string{"lab/pve-1"},

@@ -111,7 +111,7 @@ func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) ma
 	}
 	report := scheduling.Judge(nc, snapshot, c.config.ClusterID)
 	setHosts(nc, report)
-	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.affinity(nc, report.Hosts)) {
+	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.rootOnly(nc, report.Hosts)) {
 		if _, first := verdicts[finding.Condition]; !first {
 			verdicts[finding.Condition] = verdict{Finding: finding}
 		}
@@ -153,11 +153,15 @@ func (c *Controller) families(nc *v1alpha1.ProxmoxNodeClass) []scheduling.Findin
 	}}
 }
 
-// affinity finds regions whose credential may not pin as the class wants. One is
-// enough: a VM that is placed there could not be made.
-func (c *Controller) affinity(nc *v1alpha1.ProxmoxNodeClass, hosts []topology.HostID) []scheduling.Finding {
-	if nc.Spec.Placement.PinWith != v1alpha1.PinWithAffinity {
-		return nil
+// rootOnly finds regions whose credential may not pin, or take huge pages, as the class
+// wants. One is enough: a VM that is placed there could not be made.
+func (c *Controller) rootOnly(nc *v1alpha1.ProxmoxNodeClass, hosts []topology.HostID) []scheduling.Finding {
+	var checks []func(topology.RegionName) (bool, string)
+	if nc.Spec.Placement.PinWith == v1alpha1.PinWithAffinity {
+		checks = append(checks, c.config.CanSetAffinity)
+	}
+	if nc.Spec.Placement.HugePages != "" {
+		checks = append(checks, c.config.CanSetHugePages)
 	}
 	asked := map[topology.RegionName]bool{}
 	for _, host := range hosts {
@@ -165,10 +169,12 @@ func (c *Controller) affinity(nc *v1alpha1.ProxmoxNodeClass, hosts []topology.Ho
 			continue
 		}
 		asked[host.Region] = true
-		if allowed, why := c.config.CanSetAffinity(host.Region); !allowed {
-			return []scheduling.Finding{{
-				Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonCredentialTooWeak, Message: why,
-			}}
+		for _, check := range checks {
+			if allowed, why := check(host.Region); !allowed {
+				return []scheduling.Finding{{
+					Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonCredentialTooWeak, Message: why,
+				}}
+			}
 		}
 	}
 	return nil
