@@ -13,6 +13,8 @@ type claim struct {
 	pins []int // CPU ids
 	// isolated guests also take the siblings of their pins.
 	isolated bool
+	// agent is set if the host agent makes the pins effective.
+	agent    bool
 	floating int
 	// ratio is the overcommit that a floating VM of ours was promised, or 0.
 	ratio  float64
@@ -37,6 +39,7 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	c := x.newClaim()
 	c.pins = union(place.CPUs.List(), place.VCPUPins)
 	c.isolated = spec.Policy == fleet.PolicyIsolated
+	c.agent = spec.PinWith == fleet.PinWithHostAgent
 	c.group = spec.Pool
 	if !spec.Policy.Pinned() {
 		c.floating = spec.VCPUs
@@ -56,6 +59,7 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	c := x.newClaim()
 	c.foreign = true
 	c.pins = g.Pins.List()
+	c.agent = g.Key != "" // of another cluster's, or one that its file is gone of
 	if g.Pins.IsEmpty() {
 		c.floating = g.VCPUs
 		if g.Kind == topology.GuestContainer {

@@ -142,6 +142,9 @@ func drawHost(t *rapid.T, name string, guests bool) topology.Host {
 	if guests {
 		drawGuests(t, &h)
 	}
+	if rapid.Bool().Draw(t, "agent") {
+		h.Agent = &topology.Agent{MaxPinnedPercent: rapid.IntRange(1, 100).Draw(t, "most pinned")}
+	}
 	return h
 }
 
@@ -220,6 +223,9 @@ func drawSpec(t *rapid.T, snap *topology.Snapshot, policies ...fleet.Policy) fle
 
 // drawExtras wants huge pages and a spread now and then.
 func drawExtras(t *rapid.T, s *fleet.Spec) {
+	if s.Policy.Pinned() && rapid.Bool().Draw(t, "host agent") {
+		s.PinWith = fleet.PinWithHostAgent
+	}
 	if s.Policy != fleet.PolicyShared {
 		s.HugePages = rapid.SampledFrom([]fleet.HugePages{"", "", fleet.HugePages2Mi, fleet.HugePages1Gi}).Draw(t, "huge pages")
 		page := max(1, s.HugePages.MiB())

@@ -27,6 +27,9 @@ type index struct {
 	flat bool
 	// online and usable count CPUs; reserved ones are online but not usable.
 	online, usable int
+	// pinnable is how many online CPUs the host agent lets be pinned, siblings of
+	// pinned ones counted; all where none lives.
+	pinnable int
 	// memory is what all guests together may have of each kind; pagesKnown tells whether
 	// a source told which huge pages are reserved.
 	memory     [backings]int64
@@ -119,6 +122,7 @@ func newIndex(host *topology.Host, quorate bool) *index {
 	x.readGroups(x.readCores(cpus))
 	x.readMemory(host)
 	x.readDistances(host)
+	x.readAgent(host.Agent)
 	x.passes = x.newPasses()
 	x.readLimits()
 	x.problem = hostProblem(x, host, quorate)
@@ -248,6 +252,14 @@ func (x *index) fillCores(n int) {
 func compareKeys(a, b groupKey) int {
 	return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.l3, b.l3),
 		cmp.Compare(a.kind, b.kind), cmp.Compare(b2i(a.known), b2i(b.known)))
+}
+
+// readAgent reads how much of the host its agent lets be pinned. It always leaves a core.
+func (x *index) readAgent(agent *topology.Agent) {
+	x.pinnable = x.online
+	if agent != nil {
+		x.pinnable = min(x.online*agent.MaxPinnedPercent/100, x.online-1)
+	}
 }
 
 // readGroups makes the groups out of each core's key.

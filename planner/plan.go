@@ -22,6 +22,8 @@ type want struct {
 	group string
 	// wholeOnly wants refuse broken cores; halves takes them as the last resort.
 	wholeOnly, halves bool
+	// agent wants are pinned by the host agent.
+	agent bool
 }
 
 // wantOf returns the want of a spec.
@@ -30,6 +32,7 @@ func wantOf(spec *fleet.Spec) want {
 		policy: spec.Policy, vcpus: spec.VCPUs, memory: spec.MemoryMiB, ratio: ratioOf(spec), backing: backingOf(spec),
 	}
 	w.wholeOnly = spec.WholeCores && w.policy == fleet.PolicyDedicated
+	w.agent = w.policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent
 	if spec.Spread == fleet.SpreadHosts {
 		w.group = spec.Pool
 	}

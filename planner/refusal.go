@@ -19,6 +19,7 @@ const (
 	lackMemory              // of the host
 	lackShare               // of the CPUs that are not pinned
 	lackPins                // CPUs that floating guests can spare
+	lackAgent               // CPUs that the host agent lets be pinned
 	lackNodes               // NUMA nodes with whole cores and memory
 )
 
@@ -101,6 +102,8 @@ func (s *state) lacks(w want) (what lack, has int64) {
 		return lackShare, share(int64(s.shareLeft(w)), vcpus)
 	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
 		return lackPins, share(int64(s.pinRoom(w.ratio)), vcpus)
+	case w.agent && w.vcpus > s.agentRoom():
+		return lackAgent, share(int64(s.agentRoom()), vcpus)
 	}
 	return lackNodes, s.nodesHave(w)
 }
@@ -141,6 +144,9 @@ func (s *state) gap(w want) gap {
 		g.mend = "add a host or raise overcommit in the ProxmoxNodeClass"
 	case lackPins:
 		g.has = fmt.Sprintf("has %d free beside %s floating", s.pinRoom(w.ratio), count(s.floating, "vCPU"))
+	case lackAgent:
+		g.has = fmt.Sprintf("has a numaform-agent that lets %s more be pinned, siblings counted", count(s.agentRoom(), "CPU"))
+		g.mend = "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool"
 	default:
 		s.gapOfNodes(&g, w)
 	}

@@ -136,9 +136,34 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	return p, true
 }
 
-// overPins reports whether the plan takes more CPUs than floating guests can spare.
+// overPins reports whether the plan takes more CPUs than floating guests can spare, or
+// than the host agent lets be pinned.
 func (q *search) overPins(p *plan) bool {
-	return q.allowed != nil && q.takes(p) > q.pinRoom(q.want.ratio)
+	if q.allowed == nil {
+		return false
+	}
+	return q.takes(p) > q.pinRoom(q.want.ratio) || q.want.agent && q.opens(p) > q.agentRoom()
+}
+
+// opens counts the CPUs of the cores that have pins of the host agent's only after the
+// plan.
+func (q *search) opens(p *plan) int {
+	total := 0
+	open := func(core int) {
+		if !q.byAgent[core] {
+			total += len(q.cores[core].cpus)
+		}
+	}
+	for _, part := range p.parts {
+		total += q.wholeCPUs(part)
+		if part.odd != none {
+			open(part.odd)
+		}
+		for _, shard := range part.shards {
+			open(shard.core)
+		}
+	}
+	return total
 }
 
 // takes counts the CPUs that nobody else can use after the plan.

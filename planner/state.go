@@ -15,6 +15,10 @@ type state struct {
 	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
 	free  []int  // by core: threads that are not taken
 	byVM  []bool // by core: some thread is taken by a guest
+	// byAgent marks the cores that have pins of a host agent's, which pins agentPinned
+	// CPUs with their siblings.
+	byAgent     []bool
+	agentPinned int
 	// whole counts, by group and size, the cores of which every thread is free.
 	whole [][]int
 	// nodeFree counts, by node, the usable CPUs that are not taken.
@@ -51,7 +55,7 @@ func newState(x *index) *state { return x.newState(new(state)) }
 func (x *index) newState(s *state) *state {
 	*s = state{
 		index: x, floats: floats{allFree: x.usable, ratio: math.Inf(1)},
-		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)),
+		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)), byAgent: make([]bool, len(x.cores)),
 		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), homed: make([]int, len(x.nodes)),
 	}
 	s.bound[ordinary] = make([]int64, len(x.nodes))
@@ -82,7 +86,7 @@ func (s *state) clone() *state {
 	c.claims, c.pools = slices.Clone(s.claims), slices.Clone(s.pools)
 	c.taken = slices.Clone(s.taken)
 	c.free = slices.Clone(s.free)
-	c.byVM = slices.Clone(s.byVM)
+	c.byVM, c.byAgent = slices.Clone(s.byVM), slices.Clone(s.byAgent)
 	c.whole = make([][]int, len(s.whole))
 	for g := range s.whole {
 		c.whole[g] = slices.Clone(s.whole[g])
@@ -105,6 +109,10 @@ func (s *state) occupy(c *claim) {
 			continue
 		}
 		s.take(cpu)
+		if at := s.coreOf[cpu]; c.agent && !s.byAgent[at] {
+			s.byAgent[at] = true
+			s.agentPinned += len(s.cores[at].cpus)
+		}
 		if c.isolated {
 			for _, sibling := range s.cores[s.coreOf[cpu]].cpus {
 				s.take(sibling)
@@ -201,6 +209,9 @@ func (s *state) nodeMemFree(n int, of backing) int64 {
 func (s *floats) floatRoom(ratio float64, cpus int) int {
 	return int(math.Floor(min(ratio, s.ratio)*float64(cpus) + 1e-9))
 }
+
+// agentRoom is how many more CPUs the host agent lets be pinned, siblings counted.
+func (s *state) agentRoom() int { return max(0, s.pinnable-s.agentPinned) }
 
 // pinRoom is how many CPUs may be pinned before our floating VMs are squeezed below
 // what they were promised, or foreign guests, who were promised nothing, below that

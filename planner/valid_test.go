@@ -44,6 +44,32 @@ func mustBeValid(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.S
 		mustHaveHugePages(t, h, here, foreign(h, kept))
 		mustOwnCores(t, h, here)
 		mustNotSqueeze(t, h, here, foreign(h, kept))
+		mustKeepCeiling(t, h, here)
+	}
+}
+
+// mustKeepCeiling checks that the host's agent lets all these pins be, siblings counted.
+func mustKeepCeiling(t tb, h *topology.Host, here []resident) {
+	t.Helper()
+	pinned, fresh := topology.CPUSet{}, false
+	for _, r := range here {
+		if r.spec.PinWith == fleet.PinWithHostAgent {
+			pinned, fresh = pinned.Union(r.place.CPUs), fresh || r.fresh
+		}
+	}
+	if h.Agent == nil || !fresh {
+		return
+	}
+	cores, whole, online := map[int]bool{}, 0, 0
+	for _, c := range h.CPUs {
+		cores[c.Core] = cores[c.Core] || c.Online && c.Core != topology.Unknown && pinned.Contains(c.ID)
+	}
+	for _, c := range h.CPUs {
+		online += count(c.Online)
+		whole += count(c.Online && (cores[c.Core] || pinned.Contains(c.ID)))
+	}
+	if whole*100 > online*h.Agent.MaxPinnedPercent || whole == online {
+		t.Fatalf("%s: %d of %d CPUs are pinned, siblings counted, of at most %d %%", h.ID(), whole, online, h.Agent.MaxPinnedPercent)
 	}
 }
 
@@ -347,4 +373,11 @@ func realNodes(h *topology.Host) []int {
 // nodeByID returns a NUMA node of the host.
 func nodeByID(h *topology.Host, id int) topology.NUMANode {
 	return h.NUMANodes[slices.IndexFunc(h.NUMANodes, func(n topology.NUMANode) bool { return n.ID == id })]
+}
+
+func count(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }

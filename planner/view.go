@@ -79,6 +79,9 @@ func (v *View) readNodes(s *state, w want) {
 	v.VCPUs = max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 	if w.policy.Pinned() {
 		v.VCPUs = s.pinRoom(w.ratio)
+		if w.agent {
+			v.VCPUs = min(v.VCPUs, s.agentRoom())
+		}
 	}
 	gives := map[int]int{}
 	if w.policy != fleet.PolicyShared {

@@ -33,7 +33,7 @@ func spoil() map[string]func(*pvesim.Config) {
 		"sound": func(*pvesim.Config) {},
 		"pools": func(c *pvesim.Config) { c.Pools = []string{"theirs"} },
 		"no-template": func(c *pvesim.Config) {
-			c.Hosts[1].Templates = nil
+			c.Hosts[0].Templates = nil
 		},
 		"no-agent": func(c *pvesim.Config) {
 			for i := range c.Hosts {
