@@ -81,6 +81,7 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 		base.Overcommit, _ = spec.Placement.OvercommitRatio()
 	}
 	base.HugePages = fleet.HugePages(spec.Placement.HugePages)
+	base.WholeCores = spec.Placement.WholeCores == v1alpha1.WholeCoresRequire
 	if spec.Placement.Spread == v1alpha1.SpreadHosts {
 		base.Spread = fleet.SpreadHosts
 	}

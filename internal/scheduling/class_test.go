@@ -222,3 +222,18 @@ func TestPreferencesCanBeIgnored(t *testing.T) {
 		}
 	}
 }
+
+// TestStrictClass lets all VMs of a class that requires whole cores wait for these.
+func TestStrictClass(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		field string
+		want  bool
+	}{{"", false}, {", wholeCores: Prefer", false}, {", wholeCores: Require", true}} {
+		class := strings.Replace(classes, "pinWith: HostAgent}", "pinWith: HostAgent"+test.field+"}", 1)
+		d := decide(t, load(t, class, nodePool("general", "dedicated", ""), deployment("a", 1, "1", "1Gi", "")), lab())
+		if len(d.New) != 1 || d.New[0].Spec.WholeCores != test.want {
+			t.Errorf("with %q new are %+v, refused %v", test.field, d.New, d.Refused)
+		}
+	}
+}

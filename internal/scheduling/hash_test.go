@@ -75,6 +75,11 @@ func TestClassHash(t *testing.T) {
 	if pages.Spec.Placement.HugePages = v1alpha1.HugePages1Gi; scheduling.ClassHash(pages) == plain {
 		t.Error("huge pages do not change the hash")
 	}
+	whole := nodeClass(t, `{template: {name: t}, placement: {policy: Dedicated, pinWith: HostAgent, wholeCores: Require}}`)
+	strict := scheduling.ClassHash(whole)
+	if whole.Spec.Placement.WholeCores = ""; scheduling.ClassHash(whole) != strict {
+		t.Error("wholeCores changes the hash, though it is about VMs to come")
+	}
 	bare := scheduling.ClassHash(nodeClass(t, `{template: {name: t}}`))
 	if got := scheduling.ClassHash(nodeClass(t, `{template: {name: t}, bootDevice: {}, kubelet: {}, placement: {policy: Shared, overcommit: "1"}}`)); got != bare {
 		t.Errorf("empty fields change the hash from %s to %s", bare, got)
