@@ -239,7 +239,8 @@ func (s *state) hasMemory(node int, memory int64) bool {
 }
 
 // memoryNodes lists the nodes that give equal parts of a plan's memory: those of its
-// CPUs, and then the nearest of those that have it, least to spare first; ascending.
+// CPUs, and then the nearest of those that have it, the one that loses least room for
+// usual VMs first; ascending.
 func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	var nodes, others []int
 	for _, part := range p.parts {
@@ -250,13 +251,25 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 			others = append(others, i)
 		}
 	}
-	home := nodes[0]
+	home, each := nodes[0], mulDivCeil(w.memory, 1, int64(wide))
 	slices.SortStableFunc(others, func(a, b int) int {
-		return cmp.Or(cmp.Compare(s.distance[home][a], s.distance[home][b]), cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]))
+		return cmp.Or(
+			cmp.Compare(s.distance[home][a], s.distance[home][b]), cmp.Compare(s.lessRoom(a, each), s.lessRoom(b, each)),
+			cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]),
+		)
 	})
 	nodes = append(nodes, others[:wide-len(nodes)]...)
 	slices.Sort(nodes)
 	return nodes
+}
+
+// lessRoom is what a node loses of its room for usual VMs with so much memory.
+func (s *state) lessRoom(node int, memory int64) int64 {
+	cpus := 0
+	for _, g := range s.nodes[node].groups {
+		cpus += s.wholeOf(g).cpus
+	}
+	return roomFor(cpus, s.memFree[ordinary][node]) - roomFor(cpus, s.memFree[ordinary][node]-memory)
 }
 
 // evaluateOn returns the best way to put a want that pins on one NUMA node.

@@ -121,6 +121,11 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	if !ok {
 		return plan{}, false
 	}
+	if q.wide > 0 { // the nodes of the CPUs give no more than the others
+		for i := range memory {
+			memory[i] = mulDivCeil(q.want.memory, 1, int64(q.wide))
+		}
+	}
 	p := plan{parts: make([]part, len(sub)), unbound: q.unbound}
 	used := map[int]bool{} // L3
 	for i, s := range sub {
