@@ -263,15 +263,6 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	return nodes
 }
 
-// lessRoom is what a node loses of its room for usual VMs with so much memory.
-func (s *state) lessRoom(node int, memory int64) int64 {
-	cpus := 0
-	for _, g := range s.nodes[node].groups {
-		cpus += s.wholeOf(g).cpus
-	}
-	return roomFor(cpus, s.memFree[ordinary][node]) - roomFor(cpus, s.memFree[ordinary][node]-memory)
-}
-
 // evaluateOn returns the best way to put a want that pins on one NUMA node.
 func (s *state) evaluateOn(w want, node int) (plan, bool) {
 	if w.memory > s.left[w.backing] || w.vcpus > s.pinRoom(w.ratio) {

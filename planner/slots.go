@@ -58,14 +58,26 @@ func (q *search) slotCPUs(p part) (free, takes int) {
 	if q.allowed == nil {
 		return q.floatRoom(q.want.ratio, q.nodeFree[p.node]) - q.homed[p.node], p.vcpus
 	}
-	for _, g := range q.nodes[p.node].groups {
-		for size, count := range q.whole[g] {
-			free += count * q.groups[g].sizes[size]
-		}
-	}
-	takes = q.wholeCPUs(p)
+	free, takes = q.wholeOn(p.node), q.wholeCPUs(p)
 	if p.odd != none && q.isWhole(p.odd) {
 		takes += len(q.cores[p.odd].cpus)
 	}
 	return free, takes
+}
+
+// wholeOn counts the CPUs of a node's whole free cores.
+func (s *state) wholeOn(node int) int {
+	cpus := 0
+	for _, g := range s.nodes[node].groups {
+		for size, count := range s.whole[g] {
+			cpus += count * s.groups[g].sizes[size]
+		}
+	}
+	return cpus
+}
+
+// lessRoom is what a node loses of its room for usual VMs with so much memory.
+func (s *state) lessRoom(node int, memory int64) int64 {
+	cpus, free := s.wholeOn(node), s.memFree[ordinary][node]
+	return roomFor(cpus, free) - roomFor(cpus, free-memory)
 }
