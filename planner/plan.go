@@ -207,20 +207,44 @@ func (s *state) nodeHolds(w want) bool {
 }
 
 // pinnedWide finds CPUs for a VM that has one cell, whose memory comes from as few
-// nodes as can give equal parts of it.
+// nodes as can give equal parts of it: CPUs of one node, or else of several.
 func (s *state) pinnedWide(w want) (plan, bool) {
 	for wide := 2; wide <= maxCells; wide++ {
 		if s.haveMemory(mulDivCeil(w.memory, 1, int64(wide))) < wide {
 			continue
 		}
-		if p, ok := s.pinnedTo(w, scope{only: none, wide: wide}); ok {
-			p.memory = s.memoryNodes(&p, w, wide)
-			p.cost[costNodes] = int64(wide)
-			p.cost[costDistance] = s.span(p.memory)
-			return p, true
+		var best plan
+		found := false
+		for home := range s.nodes {
+			if p, ok := s.wideFrom(w, home, wide); ok && (!found || p.cost.less(&best.cost)) {
+				best, found = p, true
+			}
+		}
+		if !found {
+			best, found = s.wideFrom(w, none, wide)
+		}
+		if found {
+			return best, true
 		}
 	}
 	return plan{}, false
+}
+
+// wideFrom finds CPUs on one NUMA node, or with none on any, and memory on so many.
+func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
+	p, ok := s.pinnedTo(w, scope{only: home, wide: wide})
+	if !ok {
+		return plan{}, false
+	}
+	p.memory = s.memoryNodes(&p, w, wide)
+	p.cost[costNodes] = int64(wide)
+	p.cost[costDistance] = s.span(p.memory)
+	for _, n := range p.memory {
+		if !slices.ContainsFunc(p.parts, func(part part) bool { return part.node == n }) {
+			p.cost[costSlots] += s.lessRoom(n, mulDivCeil(w.memory, 1, int64(wide)))
+		}
+	}
+	return p, true
 }
 
 // haveMemory counts the nodes of which memory can be bound and so much is free.
