@@ -30,7 +30,7 @@ func mustBeSound(t *testing.T, h *host, place placement.Place, faults []placemen
 func TestKPPCutsVMs(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 8, smt: 1, perCache: 2})
-	kpp, ours := start(t, placement.KPP(false), m), start(t, placement.Numaform(), m)
+	kpp, ours := start(t, placement.KPP(false), m), start(t, placement.Numaform(false), m)
 	kpp.place(1, 1)
 	place, faults := kpp.place(2, 7)
 	if len(place.Cells) != 2 || !hasFault(faults, placement.FaultCannotStart) {
@@ -48,7 +48,7 @@ func TestKPPRefusesLargerThanANode(t *testing.T) {
 	if !start(t, placement.KPP(false), m).refuses(2, 20*gib) {
 		t.Error("karpenter-provider-proxmox places 20 GiB on nodes of 19")
 	}
-	if start(t, placement.Numaform(), m).refuses(2, 20*gib) {
+	if start(t, placement.Numaform(false), m).refuses(2, 20*gib) {
 		t.Error("numaform refuses 20 GiB on two nodes of 19")
 	}
 }
@@ -78,7 +78,7 @@ func TestCPUGivenTwice(t *testing.T) {
 	if place, faults := kpp.place(7, 1); !hasFault(faults, placement.FaultTwice) {
 		t.Errorf("karpenter-provider-proxmox gives CPUs %v, want one that was freed while in use", place.CPUs)
 	}
-	if h, faults := play(placement.Numaform()); len(faults) > 0 {
+	if h, faults := play(placement.Numaform(false)); len(faults) > 0 {
 		t.Errorf("numaform: %+v: %v", h.guests, faults)
 	}
 }
@@ -114,7 +114,7 @@ func TestKPPGuess(t *testing.T) {
 		if place, faults := start(t, placement.KPP(true), m).place(1, 4); !hasFault(faults, placement.FaultRule) {
 			t.Errorf("%s: CPUs %v, %v: want pins outside their nodes, which alternate", m.Name, place.CPUs, faults)
 		}
-		ours := start(t, placement.Numaform(), m)
+		ours := start(t, placement.Numaform(false), m)
 		place, faults := ours.place(1, 4)
 		mustBeSound(t, ours, place, faults)
 	}
@@ -129,7 +129,7 @@ func TestNovaNeverSplits(t *testing.T) {
 	for _, tt := range []struct {
 		kind    placement.Kind
 		refuses bool
-	}{{placement.Nova(true), true}, {placement.Nova(false), true}, {placement.Numaform(), false}} {
+	}{{placement.Nova(true), true}, {placement.Nova(false), true}, {placement.Numaform(false), false}} {
 		h := start(t, tt.kind, build(shape{nodes: 2, cores: 8, smt: 1})) // 7 and 8 CPUs
 		h.place(1, 4)
 		h.place(2, 5)

@@ -7,16 +7,14 @@ const (
 	churnPercent = 80
 )
 
-// Load says what is no more than 80 % of the CPUs when a VM comes.
-type Load int
-
-// The loads.
-const (
-	// Before is what is in use before it comes: with it, it may be more.
-	Before Load = iota
-	// With is what is in use with it.
-	With
-)
+// Load says how long churn goes on, and what is no more than 80 % of the CPUs then.
+type Load struct {
+	// Events are arrivals and departures.
+	Events int
+	// Within holds a VM back until it fits within the 80 %. Else they are what is in use
+	// before it comes: with it, it may be more.
+	Within bool
+}
 
 // Churn is what came of arrivals and departures, on one machine and with one seed.
 type Churn struct {
@@ -31,12 +29,12 @@ type Churn struct {
 // as the load is more, one of the placed VMs leaves at random, else one comes. If the
 // machine's totals do not hold it, it is not asked for, and another VM leaves instead. A
 // seed gives every placer the same row of sizes.
-func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load, events int) Churn {
+func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load) Churn {
 	r := newRun(k, m)
 	d := newDraws(flavors, seed)
 	var c Churn
 	vm := d.draw()
-	for range events {
+	for range load.Events {
 		switch {
 		case r.isOver(load, vm):
 			r.leave(r.guests[d.pick(len(r.guests))].VM)
@@ -57,7 +55,7 @@ func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load, even
 func (r *run) isOver(load Load, vm VM) bool {
 	cpus, _ := r.machine.Usable()
 	used := cpus - r.cpus
-	if load == With {
+	if load.Within {
 		used += vm.VCPUs
 	}
 	return used > cpus*churnPercent/100

@@ -5,7 +5,7 @@ package placement
 type inUse struct{ pairs, singles, twos int }
 
 // LeastRefused returns the share of arrivals that even the best online placer refuses
-// in the long run of RunChurn at the load Before, if a VM of two vCPUs must have a whole core and
+// in the long run of RunChurn at a load that is not Within, if a VM of two vCPUs must have a whole core and
 // nothing is ever moved. The machine has so many cores of two threads in one NUMA node,
 // and memory in plenty; one is the share of VMs with one vCPU, the others have two. It
 // solves the Markov decision process by value iteration: in each state, a VM of one

@@ -24,7 +24,7 @@ func TestLeastRefused(t *testing.T) {
 	if math.Abs(least-0.138) > 0.001 {
 		t.Errorf("the least is %.4f, want 0.138", least)
 	}
-	churn := placement.RunChurn(placement.Numaform(), m, flavors, 1, placement.Before, 40_000)
+	churn := placement.RunChurn(placement.Numaform(true), m, flavors, 1, placement.Load{Events: 40_000})
 	if refused := float64(churn.Refused) / float64(churn.Arrivals); math.Abs(refused-least) > 0.01 {
 		t.Errorf("numaform refuses %.4f, the least is %.4f", refused, least)
 	}

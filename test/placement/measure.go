@@ -31,12 +31,12 @@ const (
 	Prefix Column = iota
 	// Filled is the share of the listed VMs that got a place.
 	Filled
-	// NUMA, L3, Core and Refused are shares of the churn's arrivals at the load Before.
+	// NUMA, L3, Core and Refused are shares of the churn's arrivals.
 	NUMA
 	L3
 	Core
 	Refused
-	// CalmNUMA and what follows are the same at the load With.
+	// CalmNUMA and what follows are the same where the load is within 80 %.
 	CalmNUMA
 	CalmL3
 	CalmCore
@@ -86,8 +86,8 @@ func Measure(mix Mix, all []*Machine, kinds []Kind, seeds []uint64) *Table {
 			t.note(best)
 			for i, k := range kinds {
 				fill := RunFill(k, m, list)
-				churn := RunChurn(k, m, flavors, seed, Before, churnEvents)
-				calm := RunChurn(k, m, flavors, seed, With, churnEvents)
+				churn := RunChurn(k, m, flavors, seed, Load{Events: churnEvents})
+				calm := RunChurn(k, m, flavors, seed, Load{Events: churnEvents, Within: true})
 				run := Run{Machine: m.Name}
 				run.addFill(&fill, best)
 				run.addChurn(&churn, NUMA)

@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/planner"
@@ -10,18 +11,24 @@ import (
 )
 
 // Numaform is numaform's own planner with the policy Dedicated. Each VM is a batch of
-// its own: nothing is known of those that come later.
-func Numaform() Kind {
+// its own: nothing is known of those that come later. It prefers whole cores, or
+// requires them.
+func Numaform(wholeCores bool) Kind {
+	name := "numaform"
+	if wholeCores {
+		name += ", wholeCores: Require"
+	}
 	return Kind{
-		Name: "numaform", Dedicated: true,
-		New: func(m *Machine) Placer { return &numaform{machine: m} },
+		Name: name, Dedicated: true,
+		New: func(m *Machine) Placer { return &numaform{machine: m, wholeCores: wholeCores} },
 	}
 }
 
 // numaform asks the planner, and keeps what it said.
 type numaform struct {
-	machine *Machine
-	kept    []fleet.VM
+	machine    *Machine
+	wholeCores bool
+	kept       []fleet.VM
 }
 
 func (p *numaform) Place(vm VM) (Place, bool) {
@@ -34,13 +41,15 @@ func (p *numaform) Place(vm VM) (Place, bool) {
 		return Place{}, false
 	}
 	p.keep(vm, placed[0].Placement)
-	return p.machine.placeOf(&placed[0].Placement), true
+	place := p.machine.placeOf(&placed[0].Placement)
+	place.Broken = strings.Contains(placed[0].Reason, "as whole ones were not free")
+	return place, true
 }
 
 // spec is what the planner is asked for.
 func (p *numaform) spec(vm VM) fleet.Spec {
 	return fleet.Spec{
-		Pool: "bench", VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: fleet.PolicyDedicated,
+		Pool: "bench", VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: fleet.PolicyDedicated, WholeCores: p.wholeCores,
 		Hosts: []topology.HostID{p.machine.Host.ID()},
 	}
 }

@@ -19,6 +19,8 @@ type Place struct {
 	CPUs []int
 	// Cells are Proxmox' numa0, numa1, …; nil binds no memory.
 	Cells []Cell
+	// Broken says that the placer admits to have broken several cores.
+	Broken bool
 }
 
 // Cell is one numaN: guest CPUs, and the NUMA nodes that back its memory.
@@ -44,7 +46,7 @@ type Kind struct {
 	Name string
 	// New returns a placer for an empty machine.
 	New func(m *Machine) Placer
-	// Dedicated placers promise whole cores, which is checked.
+	// Dedicated placers promise whole cores or to say so, which is checked.
 	Dedicated bool
 }
 
@@ -52,6 +54,6 @@ type Kind struct {
 func Kinds() []Kind {
 	return []Kind{
 		Unpinned(), Sequential(), MostFreeMemory(), KPP(true), KPP(false), Kubelet(false), Kubelet(true),
-		Nova(false), Nova(true), NumaformAnyThreads(), Numaform(),
+		Nova(false), Nova(true), Numaform(true), Numaform(false),
 	}
 }

@@ -105,8 +105,10 @@ func (t *Table) ahead(s section) string {
 				continue
 			}
 			machine, most := t.mostAhead(t.Runs[i], t.Runs[last], c)
-			fmt.Fprintf(&b, "- %s, %s: by %.4f ± %.4f (standard error), most on %s (by %.4f there). Behind in %s.\n",
-				name, c, lead, deviation, machine, most, t.behind(i, s))
+			others := float64(len(t.Machines()))
+			elsewhere := (lead*others - most) / (others - 1)
+			fmt.Fprintf(&b, "- %s, %s: by %.4f ± %.4f (standard error), most on %s (by %.4f there, %+.4f on the others). Behind in %s.\n",
+				name, c, lead, deviation, machine, most, elsewhere, t.behind(i, s))
 		}
 	}
 	return b.String()

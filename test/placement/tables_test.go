@@ -45,6 +45,33 @@ func TestTables(t *testing.T) {
 	}
 }
 
+// TestShares holds numaform's shares on all machines to what they have been, rounded
+// down.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	all, err := placement.Machines()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, least := range []placement.Shares{
+		{placement.Prefix: 0.992, placement.NUMA: 0.983, placement.L3: 0.984, placement.CalmNUMA: 0.991, placement.CalmL3: 0.995},
+		{placement.Prefix: 0.988, placement.NUMA: 0.880, placement.L3: 0.907, placement.CalmNUMA: 0.920, placement.CalmL3: 0.973},
+	} {
+		mix := mixes(t)[at]
+		table := placement.Measure(mix, all, []placement.Kind{placement.Numaform(false)}, placement.Seeds(2, false))
+		got, faults := placement.Mean(table.Runs[0])
+		for c := range least {
+			if got[c] < least[c] {
+				t.Errorf("mix %s: %s is %.4f, was %.4f at least", mix.Name, placement.Column(c), got[c], least[c])
+			}
+		}
+		if got[placement.Refused]+got[placement.CalmRefused] > 0 || faults != (placement.Faults{}) {
+			t.Errorf("mix %s: refused %v and %v, faults %v, want none", mix.Name, got[placement.Refused], got[placement.CalmRefused], faults)
+		}
+		t.Logf("mix %s: %.4f", mix.Name, got)
+	}
+}
+
 // chosen returns two machines, of which one has little memory on every other NUMA node
 // and the other four nodes whose CPUs alternate, or every one.
 func chosen(t *testing.T) []*placement.Machine {

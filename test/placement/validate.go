@@ -187,7 +187,7 @@ func (c *checker) floating(guests []Guest) {
 }
 
 // CheckDedicated checks what only numaform promises: whole cores for each VM but for
-// one odd remainder.
+// one odd remainder, or to say that there were none.
 func CheckDedicated(m *Machine, g *Guest) []Fault {
 	broken := 0
 	for _, cpus := range m.sharing(func(c CPU) int { return c.Core }) {
@@ -201,7 +201,7 @@ func CheckDedicated(m *Machine, g *Guest) []Fault {
 			broken++
 		}
 	}
-	if broken > 1 {
+	if broken > 1 && !g.Broken {
 		return []Fault{{FaultRule, g.ID, fmt.Sprintf("VM %d has parts of %d cores", g.ID, broken)}}
 	}
 	return nil
