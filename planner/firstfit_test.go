@@ -105,7 +105,10 @@ func (r *room) takeMemory(vm *fleet.VM) {
 	}
 	r.memory -= vm.MemoryMiB
 	for _, c := range vm.Cells {
-		r.node[c.HostNodes.List()[0]] -= c.MemoryMiB
+		nodes := c.HostNodes.List() // which give equal parts
+		for _, id := range nodes {
+			r.node[id] -= (c.MemoryMiB + int64(len(nodes)) - 1) / int64(len(nodes))
+		}
 	}
 	for id := range r.node {
 		if len(vm.Cells) == 0 { // it may lie anywhere
