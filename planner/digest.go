@@ -9,9 +9,11 @@ import (
 type digest struct {
 	// online counts CPUs: none where the host takes no VM.
 	online int
-	// pins is how many of them may be pinned if no foreign guest floats.
-	pins   int
-	resort int64
+	// pins is how many of them may be pinned if no foreign guest floats; agentPins is how
+	// many a VM that the host agent pins may have at most.
+	pins      int
+	agentPins int
+	resort    int64
 	// alone is true if no foreign guest floats.
 	alone, flat bool
 	memory      [backings]int64 // free, of the host
@@ -97,6 +99,11 @@ func (s *state) sumUp() {
 	for i, free := range s.nodeFree {
 		d.largest, d.second = max(d.largest, free), max(d.second, min(d.largest, free))
 		s.addSlots(i)
+	}
+	for _, slots := range d.slots {
+		for i := range slots {
+			d.agentPins = max(d.agentPins, s.agentRoom()+int(slots[i].odd))
+		}
 	}
 }
 

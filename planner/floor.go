@@ -67,6 +67,8 @@ func (s *state) hasRoom(q *query) bool {
 		return false
 	case !q.pinned:
 		return s.floating+q.vcpus <= s.floatRoom(q.ratio, s.allFree)
+	case q.agent && !q.halves && q.vcpus > d.agentPins:
+		return false
 	case q.vcpus > d.pins || d.alone:
 		return q.vcpus <= d.pins
 	}
