@@ -156,7 +156,7 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 		left := q.leftBySize(p, g)
 		for _, c := range q.groups[g].cores {
 			spare := q.isWhole(c) && left[q.cores[c].size] > 0
-			if q.free[c] < rest || !spare && !q.isLoose(c) || p.hasShard(c) {
+			if !q.givesOdd(p, c, rest, spare) {
 				continue
 			}
 			rank := [4]int{b2i(!used[q.groups[g].l3]), b2i(spare), q.free[c], c}
@@ -169,6 +169,11 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 		used[q.groups[q.cores[p.odd].group].l3] = true
 	}
 	return p.odd != none
+}
+
+// givesOdd reports whether a core can give the remainder.
+func (q *search) givesOdd(p *part, core, rest int, spare bool) bool {
+	return q.free[core] >= rest && (spare || q.isLoose(core)) && !p.hasShard(core)
 }
 
 // leftBySize counts the whole cores of a group that the part does not take.

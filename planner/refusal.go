@@ -177,15 +177,22 @@ func (s *state) gapOfNodes(g *gap, w want) {
 	if len(all) > 1 {
 		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, gib(memory))
 	}
-	if h := w; w.wholeOnly {
-		h.wholeOnly = false
-		if _, ok := s.evaluateAll(h); ok {
-			g.mend = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
-		}
+	if s.fitsHalved(w) {
+		g.mend = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
 	}
 	if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
 		g.mend = w.mendMemory()
 	}
+}
+
+// fitsHalved reports whether a want that requires whole cores would fit if it did not.
+func (s *state) fitsHalved(w want) bool {
+	if !w.wholeOnly {
+		return false
+	}
+	w.wholeOnly = false
+	_, ok := s.evaluateAll(w)
+	return ok
 }
 
 // mendMemory says what helps where memory is short.

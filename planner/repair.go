@@ -27,14 +27,15 @@ func (b *batch) repair() {
 			b.improve(i)
 		}
 	}
-	for _, i := range b.order { // some exchanges leave more room than there was
-		if b.placed[i] == nil {
-			b.place(i)
-		}
-	}
+	b.forUnplaced(b.place) // some exchanges leave more room than there was
+	b.forUnplaced(b.placeHalves)
+}
+
+// forUnplaced calls do for each spec that has no place, hardest first.
+func (b *batch) forUnplaced(do func(i int)) {
 	for _, i := range b.order {
 		if b.placed[i] == nil {
-			b.placeHalves(i)
+			do(i)
 		}
 	}
 }
