@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -59,10 +60,11 @@ func newContestants(b *testing.B, hosts int) contestants {
 }
 
 // singles is how many VMs are placed alone: their mean counts.
-const singles = 200
+const singles = 1000
 
 // new is how long one VM takes of which the planner was never asked for the like.
 func (c *contestants) new(p *planner.Planner) time.Duration {
+	runtime.GC() // what went before does not count
 	var sum time.Duration
 	for i := range singles {
 		spec, q := c.specs[i], p.Clone() // no clone knows what another was asked for
@@ -92,6 +94,7 @@ func (c *contestants) some() *contestants {
 func (c *contestants) known(p *planner.Planner) time.Duration {
 	q := p.Clone()
 	q.Place(c.specs[:singles])
+	runtime.GC()
 	var sum time.Duration
 	for i := range singles {
 		began := cpuTime()
@@ -107,6 +110,7 @@ func timed(p func() *planner.Planner, specs []fleet.Spec, times int) (time.Durat
 	var sum time.Duration
 	var placed []planner.Placed
 	var q *planner.Planner
+	runtime.GC()
 	for range times {
 		q = p()
 		began := cpuTime()
