@@ -104,19 +104,8 @@ func (s *state) clone() *state {
 // occupy takes what a guest claims.
 func (s *state) occupy(c *claim) {
 	for _, id := range c.pins {
-		cpu, ok := s.at[id]
-		if !ok {
-			continue
-		}
-		s.take(cpu)
-		if at := s.coreOf[cpu]; c.agent && !s.byAgent[at] {
-			s.byAgent[at] = true
-			s.agentPinned += len(s.cores[at].cpus)
-		}
-		if c.isolated {
-			for _, sibling := range s.cores[s.coreOf[cpu]].cpus {
-				s.take(sibling)
-			}
+		if cpu, ok := s.at[id]; ok {
+			s.pin(cpu, c)
 		}
 	}
 	s.floating += c.floating
@@ -153,6 +142,21 @@ func (s *state) count(group string) {
 		s.pools = append(s.pools, pool{group, 1})
 	default:
 		s.pools[i].vms++
+	}
+}
+
+// pin takes a CPU that a guest is pinned to.
+func (s *state) pin(cpu int, c *claim) {
+	s.take(cpu)
+	core := s.coreOf[cpu]
+	if c.agent && !s.byAgent[core] {
+		s.byAgent[core] = true
+		s.agentPinned += len(s.cores[core].cpus)
+	}
+	if c.isolated {
+		for _, sibling := range s.cores[core].cpus {
+			s.take(sibling)
+		}
 	}
 }
 
