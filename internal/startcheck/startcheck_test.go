@@ -206,3 +206,57 @@ func TestCheckTogether(t *testing.T) {
 		})
 	}
 }
+
+// TestHugePages checks guests whose memory is huge pages, of which node 1 has 4 GiB
+// beside its ordinary memory.
+func TestHugePages(t *testing.T) {
+	t.Parallel()
+	h := testHost()
+	h.NUMANodes[1] = topology.NUMANode{ID: 1, MemoryMiB: 8192, HugePages: map[int]int64{2048: 2048}}
+	h.MemoryMiB += 4096
+	guest := func(pages int64, nodes string, memory int64) startcheck.Guest {
+		return startcheck.Guest{
+			VMID: int(pages), Cores: 1, MemoryMiB: memory, HugePagesMiB: pages, NUMAEnabled: true,
+			NUMA: map[int]topology.NUMACell{0: numa("0", nodes, memory, topology.NUMABind)},
+		}
+	}
+	off := guest(2, "1", 2048)
+	off.NUMAEnabled = false
+	tests := []struct {
+		name   string
+		guests []startcheck.Guest
+		want   []string
+	}{
+		{"beside ordinary memory", []startcheck.Guest{guest(0, "1", 4096), guest(2, "1", 4096)}, nil},
+		{
+			"more than are reserved",
+			[]startcheck.Guest{guest(0, "1", 4096), guest(2, "1", 4098)},
+			[]string{"4098 MiB are bound to host NUMA nodes 1, which have 4096"},
+		},
+		{
+			"of another size",
+			[]startcheck.Guest{guest(0, "1", 4096), guest(1024, "1", 1024)},
+			[]string{"5120 MiB are bound to host NUMA nodes 1, which have 4096"},
+		},
+		{"numa off", []startcheck.Guest{off}, []string{"starting vm 2: numa needs to be enabled to use hugepages"}},
+		{
+			"two host nodes",
+			[]startcheck.Guest{guest(2, "0-1", 2048)},
+			[]string{"starting vm 2: more than 1 hostnode value in numa node is not supported when hugepages are enabled"},
+		},
+		{"no host node", []startcheck.Guest{guest(2, "", 2048)}, []string{"starting vm 2: numa hostnodes need to be defined to use hugepages"}},
+		{
+			"parts of a page",
+			[]startcheck.Guest{guest(1024, "1", 1536)},
+			[]string{"starting vm 1024: Memory size 1536 is not a multiple of the requested hugepages size 1024"},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tt.want, texts(startcheck.Check(h, tt.guests))); diff != "" {
+				t.Errorf("faults (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -100,31 +100,7 @@ type pages struct {
 // bound there. Memory bound to several nodes must fit them together. Huge pages are
 // no ordinary memory where they are reserved; Proxmox makes others of it.
 func checkMemory(host *topology.Host, guests []Guest) []error {
-	var total int64
-	cells, huge := map[string]int64{}, map[pages]int64{}
-	for i := range guests {
-		g := &guests[i]
-		if g.HugePagesMiB == 0 || !g.NUMAEnabled || len(g.NUMA) == 0 {
-			total += g.MemoryMiB
-		}
-		if !g.NUMAEnabled {
-			continue
-		}
-		for _, cell := range g.NUMA {
-			if g.HugePagesMiB > 0 {
-				for _, id := range cell.HostNodes.List()[:min(1, cell.HostNodes.Size())] {
-					huge[pages{id, g.HugePagesMiB}] += cell.MemoryMiB
-				}
-				continue
-			}
-			cells[cell.HostNodes.String()] += cell.MemoryMiB
-		}
-	}
-	for p, memory := range huge {
-		made := max(0, memory-reserved(host, p))
-		total += made
-		cells[topology.CPUs(p.node).String()] += made
-	}
+	total, cells := ordinaryMemory(host, guests)
 	var faults []error
 	if room := max(0, host.MemoryMiB-host.ReservedMemoryMiB-hugePages(host.NUMANodes)); host.MemoryMiB > 0 && total > room {
 		faults = append(faults, fmt.Errorf("guests have %d MiB of the host's %d", total, room))
@@ -140,6 +116,37 @@ func checkMemory(host *topology.Host, guests []Guest) []error {
 		}
 	}
 	return faults
+}
+
+// ordinaryMemory adds up what guests have of the host's ordinary memory, in all and by
+// the NUMA nodes that it is bound to.
+func ordinaryMemory(host *topology.Host, guests []Guest) (total int64, cells map[string]int64) {
+	cells = map[string]int64{}
+	huge := map[pages]int64{}
+	for i := range guests {
+		g := &guests[i]
+		bound := g.NUMA
+		if !g.NUMAEnabled {
+			bound = nil
+		}
+		if g.HugePagesMiB == 0 || len(bound) == 0 {
+			total += g.MemoryMiB
+		}
+		for _, cell := range bound {
+			switch {
+			case g.HugePagesMiB == 0:
+				cells[cell.HostNodes.String()] += cell.MemoryMiB
+			case !cell.HostNodes.IsEmpty():
+				huge[pages{cell.HostNodes.List()[0], g.HugePagesMiB}] += cell.MemoryMiB
+			}
+		}
+	}
+	for p, memory := range huge {
+		made := max(0, memory-reserved(host, p))
+		total += made
+		cells[topology.CPUs(p.node).String()] += made
+	}
+	return total, cells
 }
 
 // boundWithin adds up what is bound to the nodes or to some of them.
