@@ -51,6 +51,37 @@ func hostAgents(t *testing.T, stage *demo.Stage) {
 	}
 }
 
+// TestAgentsTakeWhatIsPlanned plans onto hosts whose agents let little be pinned, and has
+// these agents judge all of it.
+func TestAgentsTakeWhatIsPlanned(t *testing.T) {
+	t.Parallel()
+	for _, percent := range []int{20, 50, 90} {
+		t.Run(fmt.Sprint(percent), func(t *testing.T) {
+			t.Parallel()
+			rules := claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: percent, Reserved: topology.CPUs(0)}
+			stage := quickstart(t, func(config *pvesim.Config) { *config = config.WithHostAgents(pvesim.HostAgent{Rules: rules}) })
+			edit(t, stage, "manifests/nodepools.yaml", `policy: Shared, overcommit: "2"`, "policy: Dedicated, pinWith: HostAgent")
+			out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--no-engine", "--out", stage.Fleet())
+			if bounded := strings.Contains(out, "numaform-agent"); bounded != (percent == 20) {
+				t.Errorf("plan speaks of the agents' bounds: %t\n%s", bounded, out)
+			}
+			pinned := pinnedVMs(t, stage)
+			for _, vm := range pinned {
+				config := map[string]string{"name": vm.Name, "cores": fmt.Sprint(vm.VCPUs), "memory": "1024"}
+				config["description"] = fleet.Marker{ClusterID: "quickstart", Key: vm.Key, Pins: vm.VCPUPins}.String()
+				if err := stage.Sim.PutGuest(pvesim.Foreign{VMID: int(vm.VMID), Host: string(vm.Host.Host), Config: config, Running: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, vm := range pinned {
+				if threads, _ := stage.Sim.Threads(int(vm.VMID)); !slices.Equal(threads.Pins(), vm.VCPUPins) {
+					t.Errorf("vm %s on %s: vCPUs run on %v, want %v; refused: %+v", vm.Name, vm.Host, threads.VCPUs, vm.VCPUPins, threads.Refused)
+				}
+			}
+		})
+	}
+}
+
 // pinnedVMs returns the VMs that the host agent is to pin.
 func pinnedVMs(t *testing.T, stage *demo.Stage) []fleet.VM {
 	t.Helper()
