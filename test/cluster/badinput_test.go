@@ -49,6 +49,11 @@ func badClasses() []badClass {
 			[]string{"no-such-pool", "correct spec.pool"},
 		},
 		{
+			"agentless", soundClass() + "\n  hosts: [pve-2]\n  placement: {policy: Dedicated, pinWith: HostAgent}",
+			v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostAgentNotReady,
+			[]string{"pve-2 has a numaform-agent that has said nothing for 20m", "systemctl status numaform-agent"},
+		},
+		{
 			"seedless", seededBy("no-such-secret"),
 			v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSecretNotFound,
 			[]string{"spec.metadata.templatesRef", "numaform/no-such-secret", "create it"},
@@ -89,6 +94,9 @@ func TestBadClasses(t *testing.T) {
 	w.secret("no-value", map[string]string{"user-data": "#cloud-config\nproxy: {{ .Values.proxy }}\n"})
 	// Where no pool can be seen, nobody knows what there is.
 	if err := w.proxmox.PutGuest(pvesim.Foreign{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.proxmox.StopHostAgent("pve-2", 20*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	w.start()
