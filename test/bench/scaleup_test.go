@@ -26,7 +26,8 @@ import (
 const batchWindow = time.Second
 
 // scaleUps are what is measured: how many VMs come at once, how long Proxmox clones,
-// and how much longer than by direct calls it may take.
+// and how much longer than by direct calls it may take. Direct calls make no seeds and
+// no tokens: how much longer that takes is told, and not judged.
 var scaleUps = []struct {
 	vms   int
 	clone time.Duration
@@ -37,8 +38,8 @@ var scaleUps = []struct {
 	{vms: 20, clone: 5 * time.Second, limit: 1.8},
 	{vms: 1, clone: 20 * time.Second, limit: 1.15},
 	{vms: 20, clone: 20 * time.Second, limit: 1.25},
-	{vms: 1, clone: 5 * time.Second, seeds: true, limit: 1.4},
-	{vms: 20, clone: 5 * time.Second, seeds: true, limit: 1.8},
+	{vms: 1, clone: 5 * time.Second, seeds: true},
+	{vms: 20, clone: 5 * time.Second, seeds: true},
 }
 
 // BenchmarkScaleUp measures, on a real control plane, how long it takes from the last
@@ -71,7 +72,7 @@ func BenchmarkScaleUp(b *testing.B) {
 			median := ratios[len(ratios)/2]
 			b.ReportMetric(median, "planned/direct")
 			b.ReportMetric(0, "ns/op")
-			if median > up.limit {
+			if up.limit > 0 && median > up.limit {
 				b.Errorf("scaling up takes %.2f times what direct calls take, want at most %.2f", median, up.limit)
 			}
 		})
