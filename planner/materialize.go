@@ -145,10 +145,11 @@ func (s *state) cells(seats []seat, w want) []topology.NUMACell {
 	return cells
 }
 
-// wideCell makes one cell of a VM whose memory comes from several nodes.
+// wideCell makes one cell of a VM whose memory comes from several nodes in equal parts:
+// bound pages would fill the nearest node first, whatever was planned beside them.
 func (s *state) wideCell(nodes []int, w want) topology.NUMACell {
 	cell := topology.NUMACell{
-		GuestCPUs: topology.CPUs(sequence(w.vcpus)...), MemoryMiB: w.memory, Policy: topology.NUMABind,
+		GuestCPUs: topology.CPUs(sequence(w.vcpus)...), MemoryMiB: w.memory, Policy: topology.NUMAInterleave,
 	}
 	var ids []int
 	for _, n := range nodes {

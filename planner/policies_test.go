@@ -263,6 +263,9 @@ func TestCPUsTogether(t *testing.T) {
 	if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != "0,2" || len(got.L3) != 1 {
 		t.Errorf("cells %+v, L3 %v, want one cell of nodes 0 and 2, and one cache: %s", got.Cells, got.L3, got.Reason)
 	}
+	if policy := got.Cells[0].Policy; policy != topology.NUMAInterleave { // else Linux fills one of them first
+		t.Errorf("the cell is of policy %s, want interleave", policy)
+	}
 	h.Guests = nil
 	got = placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, 4, 30*gib))
 	if len(got.Cells) != 2 || len(got.L3) != 2 {

@@ -221,8 +221,8 @@ func mustBind(t tb, h *topology.Host, r resident) {
 			want = topology.NUMAPreferred
 		}
 		if strings.Contains(r.place.Reason, "memory in equal parts of") {
-			if cell.Policy != topology.NUMABind || cell.HostNodes.Size() < 2 || len(r.place.Cells) != 1 {
-				t.Fatalf("cell %+v, want one that is bound to several NUMA nodes", cell)
+			if cell.Policy != topology.NUMAInterleave || cell.HostNodes.Size() < 2 || len(r.place.Cells) != 1 {
+				t.Fatalf("cell %+v, want one that is laid over several NUMA nodes", cell)
 			}
 			continue
 		}
