@@ -184,21 +184,28 @@ func (s *state) pinned(w want) (plan, bool) {
 	return unbound, true
 }
 
+// mostTogether is how many NUMA nodes may give memory to a VM whose CPUs stay on one of
+// them by choice. The docs directory's ADR 10 has the figures.
+const mostTogether = 3
+
 // together returns, for a plan that divides a VM which an empty NUMA node would hold,
 // one that leaves all its CPUs on one node and only takes memory of others: if that has
-// fewer L3 caches, and no more NUMA nodes or distance. It is a choice, no last resort.
-// Huge pages are of one node for each cell.
+// fewer L3 caches, or as many and leaves more room to usual VMs. It is a choice, no last
+// resort. Huge pages are of one node for each cell.
 func (s *state) together(p plan, w want) plan {
 	if len(p.parts) < 2 || w.backing != ordinary || !s.nodeHolds(w) {
 		return p
 	}
-	near, ok := s.pinnedWide(w)
-	if !ok || len(near.parts) > 1 || near.cost[costCaches] >= p.cost[costCaches] ||
-		near.cost[costNodes] > p.cost[costNodes] || near.cost[costDistance] > p.cost[costDistance] {
-		return p
+	best := p
+	for wide := 2; wide <= mostTogether; wide++ {
+		for home := range s.nodes {
+			if near, ok := s.wideFrom(w, home, wide); ok && near.cost.spares(&best.cost) {
+				best = near
+			}
+		}
 	}
-	near.cost = p.cost
-	return near
+	best.cost = p.cost
+	return best
 }
 
 // nodeHolds reports whether one of the NUMA nodes would hold the want if it were empty.
@@ -210,9 +217,6 @@ func (s *state) nodeHolds(w want) bool {
 // nodes as can give equal parts of it: CPUs of one node, or else of several.
 func (s *state) pinnedWide(w want) (plan, bool) {
 	for wide := 2; wide <= maxCells; wide++ {
-		if s.haveMemory(mulDivCeil(w.memory, 1, int64(wide))) < wide {
-			continue
-		}
 		var best plan
 		found := false
 		for home := range s.nodes {
@@ -232,6 +236,10 @@ func (s *state) pinnedWide(w want) (plan, bool) {
 
 // wideFrom finds CPUs on one NUMA node, or with none on any, and memory on so many.
 func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
+	each := mulDivCeil(w.memory, 1, int64(wide))
+	if s.haveMemory(each) < wide {
+		return plan{}, false
+	}
 	p, ok := s.pinnedTo(w, scope{only: home, wide: wide})
 	if !ok {
 		return plan{}, false
@@ -241,7 +249,7 @@ func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	p.cost[costDistance] = s.span(p.memory)
 	for _, n := range p.memory {
 		if !slices.ContainsFunc(p.parts, func(part part) bool { return part.node == n }) {
-			p.cost[costSlots] += s.lessRoom(n, mulDivCeil(w.memory, 1, int64(wide)))
+			p.cost[costSlots] += s.lessRoom(n, each)
 		}
 	}
 	return p, true
@@ -263,8 +271,7 @@ func (s *state) hasMemory(node int, memory int64) bool {
 }
 
 // memoryNodes lists the nodes that give equal parts of a plan's memory: those of its
-// CPUs, and then the nearest of those that have it, the one that loses least room for
-// usual VMs first; ascending.
+// CPUs, and then those that lose least room for usual VMs, the nearest first; ascending.
 func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	var nodes, others []int
 	for _, part := range p.parts {
@@ -278,7 +285,7 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	home, each := nodes[0], mulDivCeil(w.memory, 1, int64(wide))
 	slices.SortStableFunc(others, func(a, b int) int {
 		return cmp.Or(
-			cmp.Compare(s.distance[home][a], s.distance[home][b]), cmp.Compare(s.lessRoom(a, each), s.lessRoom(b, each)),
+			cmp.Compare(s.lessRoom(a, each), s.lessRoom(b, each)), cmp.Compare(s.distance[home][a], s.distance[home][b]),
 			cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]),
 		)
 	})

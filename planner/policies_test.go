@@ -272,3 +272,28 @@ func TestCPUsTogether(t *testing.T) {
 		t.Errorf("cells %+v, L3 %v, want two of each: %s", got.Cells, got.L3, got.Reason)
 	}
 }
+
+// TestTogetherSparesRoom checks that a VM which no NUMA node has room for takes what is
+// of little use to others, on three NUMA nodes if need be, but not on more.
+func TestTogetherSparesRoom(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		left []int64 // of each node's 20 GiB
+		want string
+	}{
+		{[]int64{3 * gib, 3 * gib, 3 * gib, 7 * gib, 7 * gib}, "0-2"},
+		{[]int64{9 * gib / 4, 9 * gib / 4, 9 * gib / 4, 9 * gib / 4, 7 * gib, 7 * gib}, "4-5"},
+	} {
+		h := host("pve-1", machine(shape{nodes: len(test.left), cores: 4, smt: 1, memory: 20 * gib}))
+		for i, left := range test.left {
+			used := 20*gib - left
+			h.Guests = append(h.Guests, topology.Guest{
+				VMID: i + 1, Running: true, MemoryMiB: used, NUMA: []topology.NUMACell{cell([]int{0}, i, used)},
+			})
+		}
+		got := placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, 4, 8*gib))
+		if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != test.want || len(got.L3) != 1 {
+			t.Errorf("%d MiB left: cells %+v, L3 %v, want one cell of nodes %s: %s", test.left, got.Cells, got.L3, test.want, got.Reason)
+		}
+	}
+}
