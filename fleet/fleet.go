@@ -154,11 +154,13 @@ type Spec struct {
 	Storage string `json:"storage,omitempty"`
 	// SeedStorage keeps the ISO image that the guest reads at its first boot: a
 	// storage's name, AnySeedStorage, or "" for a guest that gets none.
-	SeedStorage    string    `json:"seed_storage,omitempty"`
-	Networks       []Network `json:"networks,omitempty"`
-	Tags           []string  `json:"tags,omitempty"`
-	ResourcePool   string    `json:"resource_pool,omitempty"`
-	SecurityGroups []string  `json:"security_groups,omitempty"`
+	SeedStorage string    `json:"seed_storage,omitempty"`
+	Networks    []Network `json:"networks,omitempty"`
+	// PCIDevices are hostpci0, hostpci1, ….
+	PCIDevices     []PCIDevice `json:"pci_devices,omitempty"`
+	Tags           []string    `json:"tags,omitempty"`
+	ResourcePool   string      `json:"resource_pool,omitempty"`
+	SecurityGroups []string    `json:"security_groups,omitempty"`
 	// Labels are labels of the Node that its pods chose among what the pool
 	// allows; those that all nodes of the pool have are not repeated.
 	Labels map[string]string `json:"labels,omitempty"`

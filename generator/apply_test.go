@@ -33,6 +33,9 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			vm.Source.Options["agent"] = "0"
 		},
 		"host agent": func(vm *fleet.VM) { split(vm); pinned(vm); vm.PinWith = fleet.PinWithHostAgent },
+		"devices": func(vm *fleet.VM) {
+			vm.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", PCIe: true, XVGA: true}, {Mapping: "vgpu", MDev: "nvidia-63"}}
+		},
 		"full": func(vm *fleet.VM) {
 			vm.Clone, vm.Storage, vm.DiskGiB = fleet.CloneFull, "local-lvm", 30
 			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000"}}
@@ -88,7 +91,7 @@ func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 
 // targets are the shard's VM for an intent.
 func (s *shard) targets() []guard.Target {
-	return []guard.Target{{Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host}}
+	return []guard.Target{{Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host, PCIDevices: s.vm.PCIDevices}}
 }
 
 // applyAllowed plans, wants the guard to allow the plan, and applies it.
@@ -159,6 +162,7 @@ func startProxmox(t *testing.T, template fleet.Source) *pvesim.Server {
 	for id := range 16 {
 		host.CPUs = append(host.CPUs, topology.CPU{ID: id, Online: true, NUMANode: id / 8, Core: id, L3: id / 8})
 	}
+	host.PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0;0000:01:00.1"}, {Mapping: "vgpu", Path: "0000:02:00.0"}}
 	host.Templates = []topology.Template{{
 		VMID: int(template.VMID), Name: "debian", DiskInterface: template.DiskInterface, DiskGiB: template.DiskGiB,
 		Storage: template.Storage, Options: template.Options,
@@ -185,7 +189,7 @@ func startProxmox(t *testing.T, template fleet.Source) *pvesim.Server {
 
 // allPrivileges is all that numaform needs, in one role.
 func allPrivileges() pvesim.Role {
-	role := pvesim.Role{Name: "Test"}
+	role := pvesim.Role{Name: "Test", Privileges: []string{"Mapping.Use"}}
 	for _, part := range pvesim.LeastPrivilege() {
 		role.Privileges = append(role.Privileges, part.Privileges...)
 	}

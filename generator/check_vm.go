@@ -27,7 +27,7 @@ func checkVM(vm *fleet.VM) error {
 	c := vmChecker{vm}
 	return inVM(vm, first(
 		c.identity(), c.class(), c.sizes(), c.machine(), c.networks(),
-		c.lists(), c.place(), c.cells(), c.source(),
+		c.devices(), c.lists(), c.place(), c.cells(), c.source(),
 	))
 }
 

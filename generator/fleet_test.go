@@ -144,6 +144,12 @@ func drawDevices(t *rapid.T, vm *fleet.VM) {
 	if rapid.Bool().Draw(t, "full") {
 		vm.Clone, vm.Storage = fleet.CloneFull, "fast"
 	}
+	for range rapid.IntRange(0, 2).Draw(t, "pci devices") {
+		vm.PCIDevices = append(vm.PCIDevices, fleet.PCIDevice{
+			Mapping: rapid.SampledFrom([]string{"gpu", "for"}).Draw(t, "mapping"), MDev: rapid.SampledFrom([]string{"", "nvidia-63"}).Draw(t, "mdev"),
+			PCIe: rapid.Bool().Draw(t, "pcie"), XVGA: rapid.Bool().Draw(t, "xvga"),
+		})
+	}
 	vm.DiskGiB = rapid.Int64Range(0, 40).Draw(t, "disk")
 	if rapid.Bool().Draw(t, "extras") {
 		seeded(vm)

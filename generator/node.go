@@ -35,6 +35,7 @@ type call struct {
 	NUMA          []cell            `json:"numa,omitempty"`
 	Disk          *disk             `json:"disk,omitempty"`
 	Networks      []device          `json:"network_devices,omitempty"`
+	PCIDevices    []fleet.PCIDevice `json:"pci_devices,omitempty"`
 	Seed          string            `json:"seed,omitempty"`
 	Hardware      hardware          `json:"hardware"`
 	Record        record            `json:"record"`
@@ -174,7 +175,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		FormatVersion: FormatVersion, ClusterID: clusterID, Name: vm.Name, VMID: vm.VMID, Host: vm.Host.Host,
 		Description: describe(clusterID, vm), Tags: vm.Tags, ResourcePool: vm.ResourcePool, InstanceType: vm.InstanceType,
 		Clone: clone{VMID: vm.Source.VMID, Full: vm.Clone == fleet.CloneFull}, CPU: guestCPU(vm), MemoryMiB: vm.MemoryMiB, HugePages: hugePages(vm),
-		Disk: diskOf(vm), Seed: vm.Seed, Hardware: fromTemplate, Record: recordOf(vm),
+		Disk: diskOf(vm), PCIDevices: vm.PCIDevices, Seed: vm.Seed, Hardware: fromTemplate, Record: recordOf(vm),
 	}
 	if content.Clone.Full {
 		content.Clone.DatastoreID = vm.Storage
@@ -293,6 +294,9 @@ func placeText(vm *fleet.VM) string {
 	}
 	if vm.HugePages != "" {
 		fmt.Fprintf(&text, ", huge pages of %s", vm.HugePages)
+	}
+	if len(vm.PCIDevices) > 0 {
+		fmt.Fprintf(&text, ", devices %s", mappings(vm.PCIDevices))
 	}
 	if len(vm.L3) > 0 {
 		fmt.Fprintf(&text, ", L3 groups %s", topology.CPUs(vm.L3...))

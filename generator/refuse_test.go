@@ -94,6 +94,9 @@ func TestRefusesVM(t *testing.T) {
 		"cell without node": {func(v *fleet.VM) { split(v); v.Cells[0].HostNodes = topology.CPUs() }, "cells[0].host_nodes:"},
 		"cell policy":       {func(v *fleet.VM) { split(v); v.Cells[1].Policy = "strict" }, `cells[1].policy "strict"`},
 		"huge pages":        {func(v *fleet.VM) { split(v); v.HugePages = "4Mi" }, `huge_pages "4Mi": want one of`},
+		"mapping":           {func(v *fleet.VM) { v.PCIDevices = []fleet.PCIDevice{{Mapping: "0000:01:00.0"}} }, `pci_devices[0].mapping "0000:01:00.0": want the name of a resource mapping`},
+		"mediated device":   {func(v *fleet.VM) { v.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", MDev: "a,romfile=b"}} }, `pci_devices[0].mdev "a,romfile=b": want a type of mediated device`},
+		"too many devices":  {func(v *fleet.VM) { v.PCIDevices = make([]fleet.PCIDevice, 17) }, "pci_devices: 17 of them"},
 		"pages of no node":  {func(v *fleet.VM) { v.HugePages = fleet.HugePages2Mi }, "cells: there are none: huge pages are of one NUMA node each"},
 		"pages of two nodes": {func(v *fleet.VM) {
 			split(v)

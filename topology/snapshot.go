@@ -54,6 +54,7 @@ func (s *Snapshot) clone() *Snapshot {
 		h := &c.Hosts[i]
 		h.CPUs, h.NUMANodes = slices.Clone(h.CPUs), slices.Clone(h.NUMANodes)
 		h.Guests, h.Storages, h.Templates = slices.Clone(h.Guests), slices.Clone(h.Storages), slices.Clone(h.Templates)
+		h.PCIDevices = slices.Clone(h.PCIDevices)
 	}
 	return c
 }
@@ -64,6 +65,7 @@ func (s *Snapshot) sort() {
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
 		h.Machine.sort()
+		slices.SortStableFunc(h.PCIDevices, func(a, b PCIDevice) int { return cmp.Compare(a.Mapping, b.Mapping) })
 		slices.SortStableFunc(h.Guests, func(a, b Guest) int { return cmp.Compare(a.VMID, b.VMID) })
 		slices.SortStableFunc(h.Storages, func(a, b Storage) int { return cmp.Compare(a.Name, b.Name) })
 		slices.SortStableFunc(h.Templates, func(a, b Template) int { return cmp.Compare(a.VMID, b.VMID) })
@@ -113,6 +115,11 @@ func (h *Host) check(guests map[int]HostName) []error {
 	}
 	if h.ReservedMemoryMiB < 0 {
 		fault("reserved_memory_mib is %d: want 0 or more", h.ReservedMemoryMiB)
+	}
+	for i := range h.PCIDevices {
+		if err := h.PCIDevices[i].check(); err != nil {
+			fault("%w", err)
+		}
 	}
 	for _, guest := range h.Guests {
 		if other, taken := guests[guest.VMID]; taken {

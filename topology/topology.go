@@ -99,6 +99,10 @@ type Host struct {
 	ReservedCPUs      CPUSet `json:"reserved_cpus,omitzero"`
 	ReservedMemoryMiB int64  `json:"reserved_memory_mib,omitempty"`
 
+	// PCIDevices are those that resource mappings name, by mapping, and of one mapping in
+	// the order in which Proxmox takes them.
+	PCIDevices []PCIDevice `json:"pci_devices,omitempty"`
+
 	Guests    []Guest    `json:"guests,omitempty"`
 	Storages  []Storage  `json:"storages,omitempty"`
 	Templates []Template `json:"templates,omitempty"`
@@ -228,7 +232,9 @@ type Guest struct {
 	Pins CPUSet `json:"pins,omitzero"`
 	// NUMA is the guest's numa0, numa1, …, as running.
 	NUMA []NUMACell `json:"numa,omitempty"`
-	Tags []string   `json:"tags,omitempty"`
+	// PCIDevices are those that are passed through to it.
+	PCIDevices []PassedDevice `json:"pci_devices,omitempty"`
+	Tags       []string       `json:"tags,omitempty"`
 	// ClusterID and Key are read off numaform's marker, and empty without one.
 	ClusterID string `json:"cluster_id,omitempty"`
 	Key       string `json:"key,omitempty"`

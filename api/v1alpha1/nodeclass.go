@@ -104,6 +104,14 @@ type ProxmoxNodeClassSpec struct {
 	// +listType=atomic
 	Networks []Network `json:"networks,omitempty"`
 
+	// PCIDevices are devices of the host that a node gets, hostpci0 first. A host whose
+	// devices are taken, or that has none of a mapping, takes no more nodes.
+	// +optional
+	// +kubebuilder:validation:MaxItems=6
+	// +kubebuilder:validation:XValidation:rule="self.filter(d, has(d.xvga) && d.xvga).size() <= 1",message="a VM has one primary graphics card: set xvga for one device only"
+	// +listType=atomic
+	PCIDevices []PCIDevice `json:"pciDevices,omitempty"`
+
 	// Tags are set on the VMs beside numaform's own.
 	// +optional
 	// +kubebuilder:validation:MaxItems=10

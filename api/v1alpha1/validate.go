@@ -25,6 +25,7 @@ func (in *ProxmoxNodeClass) Validate() error {
 	validatePlacement(spec.Placement, report)
 	validateSize(spec, report)
 	validateNetworks(spec.Networks, report)
+	validateDevices(spec.PCIDevices, report)
 	validateNames("tags", spec.Tags, tags(), report)
 	validateNames("securityGroups", spec.SecurityGroups, names{
 		`^[A-Za-z][A-Za-z0-9_-]{1,17}$`, "2 to 18 of A-Z, a-z, 0-9, _ and -, the first a letter, as Proxmox does", 10,

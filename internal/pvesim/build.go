@@ -66,6 +66,7 @@ func (c *cluster) addForeign(h *host, from *topology.Guest) error {
 		conf["name"], conf["ostype"], conf["scsihw"] = from.Name, "l26", "virtio-scsi-pci"
 		conf["smbios1"] = "uuid=" + c.uuid(from.VMID, "smbios")
 		foreignPins(conf, from)
+		foreignDevices(conf, from)
 	}
 	if from.Lock != "" {
 		conf["lock"] = from.Lock
@@ -78,6 +79,9 @@ func (c *cluster) addForeign(h *host, from *topology.Guest) error {
 	}
 	g := c.put(h, from.VMID, kind, conf)
 	if from.Running {
+		if err := c.takeDevices(g); err != nil {
+			return fmt.Errorf("starting guest %d on %s: %w", from.VMID, h.name, err)
+		}
 		c.run(g)
 	}
 	return nil

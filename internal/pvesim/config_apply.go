@@ -114,15 +114,7 @@ func (r *request) checkDevice(vmid int, verb, key, text string) *apiError {
 		}
 		return r.checkVM(vmid, "VM.Config.HWType")
 	case pciName.MatchString(key):
-		name, mapped := strings.CutPrefix(text, "mapping=")
-		if !mapped {
-			return dief("only root can set '%s' config for non-mapped devices", key)
-		}
-		name, _, _ = strings.Cut(name, ",")
-		if e := r.s.access.check(r.who, "/mapping/pci/"+name, "Mapping.Use"); e != nil {
-			return e
-		}
-		return r.checkVM(vmid, "VM.Config.HWType")
+		return r.checkHostPCI(vmid, key, text)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func unchecked(name string) bool {
 	switch name {
 	case "pve-acme-alias", "pve-acme-domain", "pve-acme-domain-list", "pve-node-location",
 		"pve-fw-addr-spec", "pve-fw-dport-spec", "pve-fw-icmp-type-spec", "pve-fw-protocol-spec", "pve-fw-sport-spec",
-		"pve-hotplug-features", "pve-qemu-sev-fmt", "pve-qemu-tdx-fmt", "pve-qm-hostpci", "pve-qm-rng",
+		"pve-hotplug-features", "pve-qemu-sev-fmt", "pve-qemu-tdx-fmt", "pve-qm-rng",
 		"pve-qm-watchdog", "pve-realm", "pve-task-status-type-list", "storage-pair-list", "string-list":
 		return true
 	}

@@ -31,6 +31,8 @@ type guest struct {
 	live map[string]string
 	ha   bool
 	fw   *firewall
+	// devices are the PCI devices that are reserved for the process.
+	devices []string
 
 	resource []byte // rendered entry of /cluster/resources without uptime
 	digest   string
@@ -189,6 +191,7 @@ func (c *cluster) newPID() int {
 func (c *cluster) halt(g *guest) {
 	g.running = false
 	g.live = nil
+	g.devices = nil
 	g.changed()
 }
 

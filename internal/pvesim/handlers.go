@@ -39,6 +39,7 @@ func clusterHandlers() map[string]handler {
 		"GET /cluster/firewall/options":   func(*request) (any, error) { return map[string]any{"enable": 0}, nil },
 		"GET /cluster/ha/resources":       listHA,
 		"GET /cluster/ha/resources/{sid}": getHA,
+		"GET /cluster/mapping/pci":        listPCIMappings,
 		"GET /cluster/nextid":             nextID,
 		"GET /cluster/options":            clusterOptions,
 		"GET /cluster/resources":          clusterResources,

@@ -49,6 +49,7 @@ func (r *request) startWork(ctx context.Context, t *task) error {
 	if err := r.checkStart(t); err != nil {
 		return err
 	}
+	defer r.releaseDevices()
 	if err := r.s.tasks.sleep(ctx, r.s.delays().Start); err != nil {
 		return err
 	}
@@ -94,7 +95,11 @@ func (r *request) checkStart(t *task) error {
 	}
 	r.s.applyPending(g)
 	g.changed()
-	return c.startable(g, func(line string) { r.s.tasks.say(t, "%s", line) })
+	err := c.startable(g, func(line string) { r.s.tasks.say(t, "%s", line) })
+	if err != nil {
+		g.devices = nil
+	}
+	return err
 }
 
 // stopVM answers POST …/status/stop; stopping what is stopped is fine.

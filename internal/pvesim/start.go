@@ -17,6 +17,9 @@ var errQEMU = errors.New("start failed: QEMU exited with code 1")
 // order and with its texts. say receives what QEMU or taskset would print.
 func (c *cluster) startable(g *guest, say func(string)) error {
 	conf := g.conf
+	if err := c.takeDevices(g); err != nil {
+		return err
+	}
 	if threads := g.host.machine.OnlineCPUs().Size(); vcpus(conf) > threads {
 		return fmt.Errorf("MAX %d vcpus allowed per VM on this node", threads)
 	}

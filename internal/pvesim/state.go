@@ -41,9 +41,11 @@ type host struct {
 	offline  string   // reason of 595 while it cannot be reached
 	// maintenance is HA's mode that moves its guests away and lets none come.
 	maintenance bool
-	notes       string
-	guests      map[int]*guest
-	agent       *hostAgent // nil where none is installed
+	// devices are those that resource mappings name.
+	devices []topology.PCIDevice
+	notes   string
+	guests  map[int]*guest
+	agent   *hostAgent // nil where none is installed
 }
 
 // storage is a storage of one host, or of all that share it.
@@ -81,7 +83,7 @@ func newCluster(cfg Config) (*cluster, error) {
 }
 
 func (c *cluster) addHost(id int, from *topology.Host) error {
-	h := &host{name: string(from.Name), id: id, machine: from.Machine, maintenance: from.Maintenance, guests: map[int]*guest{}}
+	h := &host{name: string(from.Name), id: id, machine: from.Machine, devices: from.PCIDevices, maintenance: from.Maintenance, guests: map[int]*guest{}}
 	if from.Problem != "" {
 		h.offline = defaultOffline
 	}

@@ -272,7 +272,7 @@ func (w *wanted) targets() []string {
 }
 
 func (w *wanted) target(vm fleet.VM) guard.Target {
-	return guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool}
+	return guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool, PCIDevices: vm.PCIDevices}
 }
 
 // leaving is the target of a VM that is to be deleted.

@@ -29,6 +29,7 @@ type hashed struct {
 	Kubelet     *v1alpha1.KubeletConfiguration `json:"kubelet,omitempty"`
 	SeedByCDROM bool                           `json:"seed_by_cdrom,omitempty"`
 	HugePages   v1alpha1.HugePages             `json:"huge_pages,omitempty"`
+	PCIDevices  []v1alpha1.PCIDevice           `json:"pci_devices,omitempty"`
 }
 
 // ClassHash returns the hash of those fields of a class whose change replaces its
@@ -42,7 +43,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 		Clone: cmp.Or(spec.Clone, v1alpha1.CloneFull), CPUType: cmp.Or(spec.CPUType, "host"),
 		Policy: spec.Placement.EffectivePolicy(), PinWith: spec.Placement.PinWith,
 		Networks: spec.Networks, Kubelet: spec.Kubelet,
-		SeedByCDROM: nc.Seeded(), HugePages: spec.Placement.HugePages,
+		SeedByCDROM: nc.Seeded(), HugePages: spec.Placement.HugePages, PCIDevices: spec.PCIDevices,
 	}
 	// A class that Validate refuses has no VMs; its hash is of no use.
 	h.DiskGiB, _ = spec.BootDevice.SizeGiB()

@@ -75,6 +75,16 @@ func TestClassHash(t *testing.T) {
 	if pages.Spec.Placement.HugePages = v1alpha1.HugePages1Gi; scheduling.ClassHash(pages) == plain {
 		t.Error("huge pages do not change the hash")
 	}
+	devices := nodeClass(t, `{template: {name: t}, placement: {policy: NUMA}, pciDevices: []}`)
+	if scheduling.ClassHash(devices) != plain {
+		t.Error("an empty list of devices changes the hash")
+	}
+	for _, list := range [][]v1alpha1.PCIDevice{{{Mapping: "gpu"}}, {{Mapping: "gpu", PCIe: true}}, {{Mapping: "gpu"}, {Mapping: "gpu"}}} {
+		before := scheduling.ClassHash(devices)
+		if devices.Spec.PCIDevices = list; scheduling.ClassHash(devices) == before {
+			t.Errorf("devices %v do not change the hash", list)
+		}
+	}
 	whole := nodeClass(t, `{template: {name: t}, placement: {policy: Dedicated, pinWith: HostAgent, wholeCores: Require}}`)
 	strict := scheduling.ClassHash(whole)
 	if whole.Spec.Placement.WholeCores = ""; scheduling.ClassHash(whole) != strict {

@@ -117,6 +117,19 @@ resource "proxmox_virtual_environment_vm" "node" {
     }
   }
 
+  # By mapping only: Proxmox lets nobody but root name a device itself.
+  dynamic "hostpci" {
+    for_each = var.pci_devices
+
+    content {
+      device  = "hostpci${hostpci.key}"
+      mapping = hostpci.value.mapping
+      mdev    = hostpci.value.mdev == "" ? null : hostpci.value.mdev
+      pcie    = hostpci.value.pcie
+      xvga    = hostpci.value.xvga
+    }
+  }
+
   # Without keep_hugepages, Proxmox gives the host's reserved pages away whenever it
   # starts a VM.
   memory {

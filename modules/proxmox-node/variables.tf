@@ -165,6 +165,18 @@ variable "network_devices" {
   nullable = false
 }
 
+variable "pci_devices" {
+  description = "PCI devices of the host that the VM gets, hostpci0 first: each by its resource mapping, of which Proxmox takes a free device when the VM starts. mdev is the type of a mediated device."
+  type = list(object({
+    mapping = string
+    mdev    = optional(string, "")
+    pcie    = optional(bool, false)
+    xvga    = optional(bool, false)
+  }))
+  default  = []
+  nullable = false
+}
+
 variable "seed" {
   description = "Volume of the ISO image that the guest reads at its first boot, such as local:iso/seed.iso, or empty for none. It must be there when the VM starts, and may be detached and deleted afterwards."
   type        = string

@@ -14,6 +14,8 @@ type Target struct {
 	Host    topology.HostName `json:"host"`
 	// Pool is the name of the VM's NodePool.
 	Pool string `json:"pool,omitempty"`
+	// PCIDevices are those of the host that the VM is to get, hostpci0 first.
+	PCIDevices []fleet.PCIDevice `json:"pci_devices,omitempty"`
 	// Incomplete tells an import of a VM whose create was cut off before it ever
 	// ran: it may be given any attribute that its file says.
 	Incomplete bool `json:"incomplete,omitempty"`

@@ -90,6 +90,10 @@ run "plain_vm" {
     error_message = "A token may not set huge pages, so none must be written."
   }
   assert {
+    condition     = length(proxmox_virtual_environment_vm.node.hostpci) == 0
+    error_message = "Without pci_devices the VM must have none."
+  }
+  assert {
     condition     = proxmox_virtual_environment_vm.node.scsi_hardware == "lsi"
     error_message = "A template without scsihw has Proxmox' default, lsi."
   }

@@ -1,0 +1,113 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// PCIDevice is a device of a host that a resource mapping of Proxmox names. A device that
+// several mappings name is there once for each.
+type PCIDevice struct {
+	Mapping string `json:"mapping"`
+	// Path is the device's address, such as 0000:01:00.0, or 0000:01:00 for all of its
+	// functions; several devices that go together are joined by ";".
+	Path string `json:"path"`
+	// NUMANode is the id of the NUMA node that it is attached to, or Unknown.
+	NUMANode int `json:"numa_node"`
+}
+
+// PassedDevice is a PCI device that a guest has: by a mapping, or by its address.
+type PassedDevice struct {
+	Mapping string `json:"mapping,omitempty"`
+	Address string `json:"address,omitempty"`
+	// MDev is the type of the mediated device that is made of it, which leaves room for
+	// others; empty means that the guest has all of it.
+	MDev string `json:"mdev,omitempty"`
+}
+
+// UnmarshalJSON reads a device; a NUMA node that it does not tell is unknown, not zero.
+func (d *PCIDevice) UnmarshalJSON(data []byte) error {
+	type plain PCIDevice
+	device := plain{NUMANode: Unknown}
+	if err := json.Unmarshal(data, &device); err != nil {
+		return err
+	}
+	*d = PCIDevice(device)
+	return nil
+}
+
+var (
+	mappingPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
+	pathPattern    = regexp.MustCompile(`^[a-f0-9]{4,8}(:[a-f0-9]{2}){2}(\.[a-f0-9])?(;[a-f0-9]{4,8}(:[a-f0-9]{2}){2}(\.[a-f0-9])?)*$`)
+)
+
+// ParsePCIMap parses an element of a resource mapping, such as
+// "node=pve-1,path=0000:01:00.0,id=10de:2204", and returns the host that it is about.
+func ParsePCIMap(mapping, text string) (HostName, PCIDevice, error) {
+	device := PCIDevice{Mapping: mapping, NUMANode: Unknown}
+	var host HostName
+	for part := range strings.SplitSeq(text, ",") {
+		switch key, value, _ := strings.Cut(part, "="); key {
+		case "node":
+			host = HostName(value)
+		case "path":
+			device.Path = value
+		}
+	}
+	if host == "" {
+		return "", device, fmt.Errorf("parsing %s of PCI mapping %s: want node=HOST,path=0000:01:00.0", quote(text), quote(mapping))
+	}
+	if err := device.check(); err != nil {
+		return "", device, err
+	}
+	return host, device, nil
+}
+
+func (d *PCIDevice) check() error {
+	if !mappingPattern.MatchString(d.Mapping) || !pathPattern.MatchString(d.Path) || d.NUMANode < Unknown {
+		return fmt.Errorf("PCI device %s of mapping %s on NUMA node %d: want an address such as 0000:01:00.0, and a NUMA node or %d",
+			quote(d.Path), quote(d.Mapping), d.NUMANode, Unknown)
+	}
+	return nil
+}
+
+// Functions are the addresses that the device consists of.
+func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
+
+// Overlaps reports whether a device and the one at an address, such as 01:00.0 or
+// 0000:01:00, have something in common.
+func (d *PCIDevice) Overlaps(address string) bool {
+	return slices.ContainsFunc(strings.Split(address, ";"), func(other string) bool {
+		if strings.Count(other, ":") == 1 {
+			other = "0000:" + other
+		}
+		return slices.ContainsFunc(d.Functions(), func(own string) bool {
+			return own == other || strings.HasPrefix(own, other+".") || strings.HasPrefix(other, own+".")
+		})
+	})
+}
+
+// ParseHostPCI parses hostpciN of a VM.
+func ParseHostPCI(text string) (PassedDevice, error) {
+	var d PassedDevice
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, keyed := strings.Cut(part, "=")
+		switch {
+		case !keyed:
+			d.Address = part
+		case key == "host":
+			d.Address = value
+		case key == "mapping":
+			d.Mapping = value
+		case key == "mdev":
+			d.MDev = value
+		}
+	}
+	if (d.Mapping == "") == (d.Address == "") {
+		return PassedDevice{}, fmt.Errorf("parsing PCI device %s: want either a mapping or an address", quote(text))
+	}
+	return d, nil
+}
