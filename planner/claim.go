@@ -23,6 +23,8 @@ type claim struct {
 	homed  []int             // by node
 	// group is the pool of a VM of ours.
 	group string
+	// devices are the PCI devices that nobody else can have.
+	devices []topology.PassedDevice
 	// owner is the kept VM that it is of; live is what that VM's guest takes.
 	owner   guestKey
 	live    *claim
@@ -41,6 +43,7 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	c.isolated = spec.Policy == fleet.PolicyIsolated
 	c.agent = spec.PinWith == fleet.PinWithHostAgent
 	c.group = spec.Pool
+	c.devices = wholeDevices(spec)
 	if !spec.Policy.Pinned() {
 		c.floating = spec.VCPUs
 		c.ratio = ratioOf(spec)
@@ -50,14 +53,19 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 }
 
 // claimOfGuest returns what a guest that exists takes. Pins count even while it is
-// stopped, as it may start again; the rest counts while it runs or is in the making.
+// stopped, and PCI devices, as it may start again; the rest counts while it runs or is in
+// the making.
 func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	alive := g.Running || g.Key != "" || inMaking(g.Lock)
-	if g.Template || isCapacityRecord(g) || !alive && g.Pins.IsEmpty() {
+	devices := ownDevices(g.PCIDevices)
+	if g.Template || isCapacityRecord(g) || !alive && g.Pins.IsEmpty() && devices == nil {
 		return nil, false
 	}
 	c := x.newClaim()
-	c.foreign = true
+	c.foreign, c.devices = true, devices
+	if !alive && g.Pins.IsEmpty() {
+		return c, true
+	}
 	c.pins = g.Pins.List()
 	c.agent = g.Key != "" // of another cluster's, or one that its file is gone of
 	if g.Pins.IsEmpty() {
@@ -109,7 +117,7 @@ func (c claim) merge(live *claim) *claim {
 	if c.ratio > 0 { // a pinned VM whose pins are not in force yet does not float
 		c.floating = max(c.floating, live.floating)
 	}
-	c.live = live
+	c.live, c.devices = live, allDevices(c.devices, live.devices)
 	for b := range c.memory {
 		c.memory[b] = max(c.memory[b], live.memory[b])
 		c.bound[b] = larger(c.bound[b], live.bound[b])

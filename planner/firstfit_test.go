@@ -21,7 +21,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 		placed, _ := place(t, snap, nil, specs...)
 		kept := keep(2000, specs, placed)
 		s := drawSpec(t, snap, policies...)
-		s.Overcommit, s.HugePages, s.Spread, s.PinWith = 1, "", "", "" // it knows nothing of these
+		s.Overcommit, s.HugePages, s.Spread, s.PinWith, s.PCIDevices = 1, "", "", "", nil // it knows nothing of these
 		nodes := firstFit(snap, kept, s)
 		got, unplaced := place(t, snap, kept, s)
 		if nodes == 0 {

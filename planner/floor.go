@@ -63,7 +63,7 @@ func (s *state) floorShared(q *query, first uint64, least *packed) bool {
 func (s *state) hasRoom(q *query) bool {
 	d := &s.digest
 	switch {
-	case q.vcpus > d.online || q.memory > d.memory[q.backing]:
+	case q.vcpus > d.online || q.memory > d.memory[q.backing] || q.devices != "" && !s.hasDevices(&q.want):
 		return false
 	case !q.pinned:
 		return s.floating+q.vcpus <= s.floatRoom(q.ratio, s.allFree)

@@ -139,6 +139,7 @@ func drawHost(t *rapid.T, name string, guests bool) topology.Host {
 		h.ReservedCPUs = topology.CPUs(ids[:min(n, len(ids))]...)
 		h.ReservedMemoryMiB = 1 * gib
 	}
+	drawDevices(t, &h)
 	if guests {
 		drawGuests(t, &h)
 	}
@@ -159,6 +160,7 @@ func drawGuests(t *rapid.T, h *topology.Host) {
 		g := topology.Guest{
 			VMID: 9000 + i, Kind: topology.GuestVM, VCPUs: rapid.IntRange(1, min(3, h.OnlineCPUs().Size())).Draw(t, "guest vcpus"), MemoryMiB: 512,
 			Running: rapid.Bool().Draw(t, "running"), Template: rapid.IntRange(0, 4).Draw(t, "template if 0") == 0,
+			PCIDevices: drawPassed(t),
 		}
 		if room -= g.MemoryMiB; room < 0 {
 			return
@@ -234,6 +236,7 @@ func drawExtras(t *rapid.T, s *fleet.Spec) {
 	s.WholeCores = rapid.Bool().Draw(t, "whole cores")
 	s.Spread = rapid.SampledFrom([]fleet.Spread{"", "", fleet.SpreadHosts}).Draw(t, "spread")
 	s.Pool = rapid.SampledFrom([]string{"workers", "others"}).Draw(t, "pool")
+	s.PCIDevices = drawWanted(t)
 }
 
 // drawSpecs draws a batch.

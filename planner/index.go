@@ -48,7 +48,8 @@ type index struct {
 	distance [][]int64
 	nearest  int64 // the least distance between two nodes, or 0
 	passes   []pass
-	resort   int64 // the least resort that any plan here comes to
+	pci      *pciIndex // nil where there are none
+	resort   int64     // the least resort that any plan here comes to
 }
 
 // none stands for "no such position".
@@ -123,6 +124,7 @@ func newIndex(host *topology.Host, quorate bool) *index {
 	x.readMemory(host)
 	x.readDistances(host)
 	x.readAgent(host.Agent)
+	x.pci = newPCIIndex(x, host)
 	x.passes = x.newPasses()
 	x.readLimits()
 	x.problem = hostProblem(x, host, quorate)

@@ -24,12 +24,15 @@ type want struct {
 	wholeOnly, halves bool
 	// agent wants are pinned by the host agent.
 	agent bool
+	// devices are the PCI devices, see devicesOf.
+	devices string
 }
 
 // wantOf returns the want of a spec.
 func wantOf(spec *fleet.Spec) want {
 	w := want{
 		policy: spec.Policy, vcpus: spec.VCPUs, memory: spec.MemoryMiB, ratio: ratioOf(spec), backing: backingOf(spec),
+		devices: devicesOf(spec),
 	}
 	w.wholeOnly = spec.WholeCores && w.policy == fleet.PolicyDedicated
 	w.agent = w.policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent
@@ -89,7 +92,7 @@ type pick struct{ group, size, count int }
 
 // evaluate returns the best way to put a want on the host, and whether there is one.
 func (s *state) evaluate(w want) (plan, bool) {
-	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] {
+	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] || !s.hasDevices(&w) {
 		return plan{}, false
 	}
 	var p plan
@@ -246,7 +249,7 @@ func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	}
 	p.memory = s.memoryNodes(&p, w, wide)
 	p.cost[costNodes] = int64(wide)
-	p.cost[costDistance] = s.span(p.memory)
+	p.cost[costDistance] = s.span(p.memory) + s.reach(&w, p.memory)
 	for _, n := range p.memory {
 		if !slices.ContainsFunc(p.parts, func(part part) bool { return part.node == n }) {
 			p.cost[costSlots] += s.lessRoom(n, each)
@@ -296,7 +299,7 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 
 // evaluateOn returns the best way to put a want that pins on one NUMA node.
 func (s *state) evaluateOn(w want, node int) (plan, bool) {
-	if w.memory > s.left[w.backing] || w.vcpus > s.pinRoom(w.ratio) {
+	if w.memory > s.left[w.backing] || w.vcpus > s.pinRoom(w.ratio) || !s.hasDevices(&w) {
 		return plan{}, false
 	}
 	p, ok := s.pinnedTo(w, scope{only: node})

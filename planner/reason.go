@@ -15,7 +15,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
 		return fmt.Sprintf("shares %s with other guests; leaves room for %s, %s",
-			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + beside(p, w)
+			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
 	}
 	text := s.place(seats, w) + ": " + s.what(p, w)
 	switch {
@@ -27,7 +27,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 		text += ", " + s.least(p, w)
 	}
 	cpus, memory := s.leaves(p, w)
-	text += fmt.Sprintf("; leaves %s, %s%s", count(cpus, "CPU"), gib(memory), w.backing.in()) + beside(p, w)
+	text += fmt.Sprintf("; leaves %s, %s%s", count(cpus, "CPU"), gib(memory), w.backing.in()) + s.deviceText(&w) + beside(p, w)
 	if notes := s.notes(p); len(notes) > 0 {
 		text += "; " + strings.Join(notes, ", ")
 	}

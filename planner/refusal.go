@@ -20,6 +20,7 @@ const (
 	lackShare               // of the CPUs that are not pinned
 	lackPins                // CPUs that floating guests can spare
 	lackAgent               // CPUs that the host agent lets be pinned
+	lackDevices             // PCI devices of a mapping
 	lackNodes               // NUMA nodes with whole cores and memory
 )
 
@@ -96,6 +97,8 @@ func (s *state) lacks(w want) (what lack, has int64) {
 		return lackTold, 0
 	case w.vcpus > s.online:
 		return lackThreads, share(int64(s.online), vcpus)
+	case !s.hasDevices(&w):
+		return lackDevices, 0
 	case w.memory > s.left[w.backing]:
 		return lackMemory, share(s.left[w.backing], w.memory)
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
@@ -135,6 +138,8 @@ func (s *state) gap(w want) gap {
 	switch what, _ := s.lacks(w); what {
 	case lackTold:
 		g.has, g.mend = "has its huge pages unknown", "collect the topology (numaform topology collect), or run numaform-agent on it"
+	case lackDevices:
+		return s.gapOfDevices(&w)
 	case lackThreads:
 		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
 	case lackMemory:

@@ -51,5 +51,5 @@ func (c *claim) equal(o *claim) bool {
 		}
 	}
 	return c.isolated == o.isolated && c.floating == o.floating && c.ratio == o.ratio && c.memory == o.memory &&
-		c.group == o.group && slices.Equal(c.pins, o.pins) && slices.Equal(c.homed, o.homed)
+		c.group == o.group && slices.Equal(c.devices, o.devices) && slices.Equal(c.pins, o.pins) && slices.Equal(c.homed, o.homed)
 }

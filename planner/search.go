@@ -201,7 +201,7 @@ func (q *search) price(p *plan, skew bool) {
 	for _, part := range p.parts {
 		nodes = append(nodes, part.node)
 	}
-	c[costDistance] = q.span(nodes)
+	c[costDistance] = q.span(nodes) + q.reach(&q.want, nodes)
 	if skew {
 		c[costSkew] = 1
 	}

@@ -30,6 +30,7 @@ type state struct {
 	left    [backings]int64   // what guests may still have in all
 	memFree [backings][]int64 // by node, see spread; nil for a kind that the host has not
 	pools   []pool            // of our VMs
+	passed  pciUse
 }
 
 // pool is how many VMs of one pool are there.
@@ -56,7 +57,8 @@ func (x *index) newState(s *state) *state {
 	*s = state{
 		index: x, floats: floats{allFree: x.usable, ratio: math.Inf(1)},
 		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)), byAgent: make([]bool, len(x.cores)),
-		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), homed: make([]int, len(x.nodes)),
+		passed: x.pci.newUse(),
+		whole:  make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), homed: make([]int, len(x.nodes)),
 	}
 	s.bound[ordinary] = make([]int64, len(x.nodes))
 	for g := range x.groups {
@@ -84,7 +86,7 @@ func (x *index) newState(s *state) *state {
 func (s *state) clone() *state {
 	c := *s
 	c.claims, c.pools = slices.Clone(s.claims), slices.Clone(s.pools)
-	c.taken = slices.Clone(s.taken)
+	c.taken, c.passed = slices.Clone(s.taken), s.passed.clone()
 	c.free = slices.Clone(s.free)
 	c.byVM, c.byAgent = slices.Clone(s.byVM), slices.Clone(s.byAgent)
 	c.whole = make([][]int, len(s.whole))
@@ -127,6 +129,7 @@ func (s *state) occupy(c *claim) {
 			s.bound[b][i] += mib
 		}
 	}
+	s.takeDevices(c.devices)
 	s.settle()
 	s.claims = append(s.claims, c)
 	s.count(c.group)

@@ -45,6 +45,7 @@ func mustBeValid(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.S
 		mustOwnCores(t, h, here)
 		mustNotSqueeze(t, h, here, foreign(h, kept))
 		mustKeepCeiling(t, h, here)
+		mustGetDevices(t, h, here, kept)
 	}
 }
 

@@ -1,0 +1,338 @@
+package planner
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// pciIndex is what never changes of the PCI devices that mappings name on a host. Devices
+// and mappings are named by their position. A device that two mappings name is there twice.
+type pciIndex struct {
+	all   []topology.PCIDevice
+	names []string
+	// of lists the devices of each mapping, in the order in which Proxmox takes them.
+	of [][]int
+	// same tells which devices have something in common.
+	same [][]bool
+	// node is by device; none where it is unknown.
+	node []int
+}
+
+// pciUse is what is taken of the PCI devices of a host.
+type pciUse struct {
+	// blocked counts, by device, the guests that have it by its address.
+	blocked []int
+	// uses counts, by mapping, the guests' devices of it. Which one each has, Proxmox
+	// decides at the start.
+	uses []int
+}
+
+// newPCIIndex returns nil for a host that has no such device.
+func newPCIIndex(x *index, host *topology.Host) *pciIndex {
+	if len(host.PCIDevices) == 0 {
+		return nil
+	}
+	p := &pciIndex{all: host.PCIDevices}
+	for i := range p.all {
+		d := &p.all[i]
+		m := p.mapping(d.Mapping)
+		if m == none {
+			m = len(p.names)
+			p.names, p.of = append(p.names, d.Mapping), append(p.of, nil)
+		}
+		p.of[m] = append(p.of[m], i)
+		node, known := x.nodeAt[d.NUMANode]
+		if !known {
+			node = none
+		}
+		p.node = append(p.node, node)
+		same := make([]bool, len(p.all))
+		for j := range p.all {
+			same[j] = d.Overlaps(p.all[j].Path)
+		}
+		p.same = append(p.same, same)
+	}
+	return p
+}
+
+// mapping returns the position of a mapping, or none.
+func (p *pciIndex) mapping(name string) int {
+	if p == nil {
+		return none
+	}
+	return slices.Index(p.names, name)
+}
+
+// newUse returns what is taken of a host without guests.
+func (p *pciIndex) newUse() pciUse {
+	if p == nil {
+		return pciUse{}
+	}
+	return pciUse{blocked: make([]int, len(p.all)), uses: make([]int, len(p.names))}
+}
+
+func (u *pciUse) clone() pciUse { return pciUse{slices.Clone(u.blocked), slices.Clone(u.uses)} }
+
+// takeDevices takes those that a guest has for itself.
+func (s *state) takeDevices(devices []topology.PassedDevice) {
+	if s.pci == nil {
+		return
+	}
+	for _, passed := range devices {
+		if m := s.pci.mapping(passed.Mapping); m != none {
+			s.passed.uses[m]++
+		}
+		for i := range s.pci.all {
+			if passed.Address != "" && s.pci.all[i].Overlaps(passed.Address) {
+				s.passed.blocked[i]++
+			}
+		}
+	}
+}
+
+// deviceSeparator parts the mappings of want.devices; mediated ends those of which the
+// want has a mediated device, that others may have too.
+const (
+	deviceSeparator = ","
+	mediated        = "*"
+)
+
+// devicesOf returns the devices of a spec as a want has them: comparable, and empty where
+// there are none.
+func devicesOf(spec *fleet.Spec) string {
+	if len(spec.PCIDevices) == 0 {
+		return ""
+	}
+	names := make([]string, len(spec.PCIDevices))
+	for i, d := range spec.PCIDevices {
+		names[i] = d.Mapping
+		if d.MDev != "" {
+			names[i] += mediated
+		}
+	}
+	return strings.Join(names, deviceSeparator)
+}
+
+// wholeDevices are those that a VM has for itself, sorted.
+func wholeDevices(spec *fleet.Spec) []topology.PassedDevice {
+	var devices []topology.PassedDevice
+	for _, d := range spec.PCIDevices {
+		devices = append(devices, topology.PassedDevice{Mapping: d.Mapping, MDev: d.MDev})
+	}
+	return ownDevices(devices)
+}
+
+// ownDevices leaves mediated devices out, and sorts.
+func ownDevices(devices []topology.PassedDevice) []topology.PassedDevice {
+	var own []topology.PassedDevice
+	for _, d := range devices {
+		if d.MDev == "" {
+			own = append(own, d)
+		}
+	}
+	slices.SortFunc(own, comparePassed)
+	return own
+}
+
+func comparePassed(a, b topology.PassedDevice) int {
+	return strings.Compare(a.Mapping+" "+a.Address, b.Mapping+" "+b.Address)
+}
+
+// allDevices holds each device as often as the one of both lists that has it more often.
+func allDevices(a, b []topology.PassedDevice) []topology.PassedDevice {
+	all := slices.Clone(a)
+	rest := slices.Clone(a)
+	for _, d := range b {
+		if i := slices.Index(rest, d); i >= 0 {
+			rest = slices.Delete(rest, i, i+1)
+			continue
+		}
+		all = append(all, d)
+	}
+	slices.SortFunc(all, comparePassed)
+	return all
+}
+
+// deviceNeed is one device of a want: the mapping, and whether others may have it too.
+type deviceNeed struct {
+	mapping string
+	shared  bool
+}
+
+// deviceNeeds takes want.devices apart.
+func (w *want) deviceNeeds() []deviceNeed {
+	var needs []deviceNeed
+	if w.devices == "" {
+		return nil
+	}
+	for name := range strings.SplitSeq(w.devices, deviceSeparator) {
+		mapping, shared := strings.CutSuffix(name, mediated)
+		needs = append(needs, deviceNeed{mapping, shared})
+	}
+	return needs
+}
+
+// lentDevice is a device as a want would get it: that of the mapping which comes next, if
+// the guests took theirs in turn.
+type lentDevice struct {
+	mapping string
+	// node is none where it is unknown; sure is false where it may also be another's.
+	node int
+	sure bool
+}
+
+// lend returns the devices that the want would get, or the first mapping that has none
+// left for it.
+func (s *state) lend(w *want) (lent []lentDevice, lacking string) {
+	use := s.passed.clone()
+	for _, need := range w.deviceNeeds() {
+		m := s.pci.mapping(need.mapping)
+		if m == none || !s.pci.fits(&use, m, need.shared) {
+			return nil, need.mapping
+		}
+		lent = append(lent, s.pci.next(&use, m))
+		if !need.shared {
+			use.uses[m]++
+		}
+	}
+	return lent, ""
+}
+
+// fits reports whether one more device of a mapping can be had, in whatever order the
+// guests start: by who wants it, and still by those that have one of a mapping that shares
+// devices with this one.
+func (p *pciIndex) fits(use *pciUse, m int, shared bool) bool {
+	use.uses[m]++
+	defer func() { use.uses[m]-- }()
+	if p.spare(use, m) < 0 {
+		return false
+	}
+	for other, uses := range use.uses {
+		if other != m && uses > 0 && !shared && p.mayTake(use, other, m) > 0 && p.spare(use, other) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// spare is how many devices of a mapping nobody has, whatever Proxmox gives to whom; less
+// than 0 where it may fall short.
+func (p *pciIndex) spare(use *pciUse, m int) int {
+	left := len(p.open(use, m)) - use.uses[m]
+	for other := range use.uses {
+		if other != m {
+			left -= p.mayTake(use, m, other)
+		}
+	}
+	return left
+}
+
+// mayTake is how many devices of a mapping those may have at most who have one of another.
+func (p *pciIndex) mayTake(use *pciUse, m, other int) int {
+	if use.uses[other] == 0 {
+		return 0
+	}
+	open, most := p.open(use, m), 0
+	for _, d := range p.open(use, other) {
+		most = max(most, p.common(open, []int{d}))
+	}
+	return min(use.uses[other]*most, p.common(open, p.open(use, other)))
+}
+
+// hasDevices reports whether the host has all devices of the want free.
+func (s *state) hasDevices(w *want) bool {
+	if w.devices == "" {
+		return true
+	}
+	_, lacking := s.lend(w)
+	return lacking == ""
+}
+
+// open lists the devices of a mapping that no guest has by address.
+func (p *pciIndex) open(use *pciUse, m int) []int {
+	var open []int
+	for _, d := range p.of[m] {
+		if use.blocked[d] == 0 {
+			open = append(open, d)
+		}
+	}
+	return open
+}
+
+// common counts the devices that have something in common with one of the others.
+func (p *pciIndex) common(devices, others []int) int {
+	count := 0
+	for _, d := range devices {
+		count += b2i(slices.ContainsFunc(others, func(o int) bool { return p.same[d][o] }))
+	}
+	return count
+}
+
+// next returns the device of a mapping that comes behind those in use.
+func (p *pciIndex) next(use *pciUse, m int) lentDevice {
+	open := p.open(use, m)
+	at := open[min(use.uses[m], len(open)-1)]
+	lent := lentDevice{mapping: p.names[m], node: p.node[at], sure: true}
+	for _, d := range open {
+		lent.sure = lent.sure && p.node[d] == lent.node
+	}
+	return lent
+}
+
+// reach adds up how much further it is from nodes to the want's devices than within the
+// devices' own NUMA nodes. A device whose node is unknown is near to all.
+func (s *state) reach(w *want, nodes []int) int64 {
+	if w.devices == "" {
+		return 0
+	}
+	var sum int64
+	lent, _ := s.lend(w)
+	for _, device := range lent {
+		for _, n := range nodes {
+			if device.node != none {
+				sum += max(0, s.distance[n][device.node]-s.distance[device.node][device.node])
+			}
+		}
+	}
+	return sum
+}
+
+// deviceText says which devices a VM gets there, and where they are.
+func (s *state) deviceText(w *want) string {
+	var text strings.Builder
+	lent, _ := s.lend(w)
+	for _, device := range lent {
+		text.WriteString("; device " + device.mapping)
+		switch {
+		case s.flat:
+		case device.node == none:
+			text.WriteString(" on an unknown NUMA node")
+		case device.sure:
+			fmt.Fprintf(&text, " on NUMA node %d", s.nodes[device.node].id)
+		default:
+			fmt.Fprintf(&text, ", the next of which is on NUMA node %d", s.nodes[device.node].id)
+		}
+	}
+	return text.String()
+}
+
+// gapOfDevices says which mapping has no free device for the want.
+func (s *state) gapOfDevices(w *want) gap {
+	_, lacking := s.lend(w)
+	asked := 0
+	for _, need := range w.deviceNeeds() {
+		asked += b2i(need.mapping == lacking)
+	}
+	g := gap{has: fmt.Sprintf("has no device of PCI mapping %s", lacking)}
+	g.mend = "add one of the host's to the mapping (Datacenter, Resource Mappings in Proxmox), or a host that has one"
+	if m := s.pci.mapping(lacking); m != none {
+		free := max(0, s.pci.spare(&s.passed, m))
+		g.has = fmt.Sprintf("has %d of %s of PCI mapping %s to spare, %d wanted", free, count(len(s.pci.of[m]), "device"), lacking, asked)
+		g.mend = "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or take the device from another guest: stopped ones count, and those of mappings that share devices with it"
+	}
+	return g
+}
