@@ -80,6 +80,8 @@ const (
 	ReasonPlacementImpossible = "PlacementImpossible"
 	// ReasonHugePagesMissing: the hosts have no huge pages of the size, or do not tell.
 	ReasonHugePagesMissing = "HugePagesMissing"
+	// ReasonPCIDeviceMissing: the hosts have no PCI device of a mapping, or none is seen.
+	ReasonPCIDeviceMissing = "PCIDeviceMissing"
 	// ReasonHostAgentNotReady: no host agent lives on the hosts that pins for this cluster.
 	ReasonHostAgentNotReady = "HostAgentNotReady"
 	// ReasonCredentialTooWeak: Proxmox would not let numaform's login do it.

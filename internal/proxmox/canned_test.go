@@ -49,7 +49,7 @@ func newCanned(t *testing.T) *canned {
 	c.Config.ErrorLog = log.New(io.Discard, "", 0)
 	c.StartTLS()
 	t.Cleanup(c.Close)
-	c.say("/access/permissions?path=/vms", map[string]any{"/vms": map[string]any{"VM.Audit": 1}})
+	c.say("/access/permissions", map[string]any{"/vms": map[string]any{"VM.Audit": 1}})
 	c.resources()
 	c.say("/nodes/pve-1/status", map[string]any{
 		"cpuinfo": map[string]any{"model": "Test CPU", "sockets": 1, "cores": 4, "cpus": 8},

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,6 +24,24 @@ type regionRead struct {
 	storages map[topology.HostName][]topology.Storage
 	// warning is about guests that the credential may not see.
 	warning string
+	// maps is set if the credential may see resource mappings.
+	maps bool
+}
+
+// rights are what a credential may do, by path, and whether that holds below the path.
+type rights map[string]map[string]number
+
+// mappings reports whether some resource mapping of PCI devices may be seen.
+func (r rights) mappings() bool {
+	for path, privileges := range r {
+		for _, privilege := range []string{"Mapping.Audit", "Mapping.Use", "Mapping.Modify"} {
+			below, ok := privileges[privilege]
+			if ok && (strings.HasPrefix(path, "/mapping/pci/") || below != 0 && (path == "/" || path == "/mapping" || path == "/mapping/pci")) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // readRegion makes two calls, and a third where there are several hosts. The
@@ -30,16 +49,17 @@ type regionRead struct {
 func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	var (
 		resources []resource
-		warning   string
+		may       rights
 	)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.get(groupCtx, resourcesPath, &resources) })
-	group.Go(func() (err error) { warning, err = c.hiddenGuests(groupCtx); return err })
+	group.Go(func() error { return c.get(groupCtx, "/access/permissions", &may) })
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
-	region.warning, region.HidesGuests = warning, warning != ""
+	region.warning, region.maps = c.hiddenGuests(may), may.mappings()
+	region.HidesGuests = region.warning != ""
 	if len(region.nodes) == 1 {
 		region.setLoneHost()
 		return region, nil
@@ -127,16 +147,12 @@ func storage(res resource) topology.Storage {
 
 // hiddenGuests says whether guests may exist that Proxmox does not list, for it
 // leaves out those that the credential has no VM.Audit on.
-func (c *Client) hiddenGuests(ctx context.Context) (string, error) {
-	var paths map[string]map[string]number
-	if err := c.get(ctx, "/access/permissions?path=/vms", &paths); err != nil {
-		return "", err
-	}
-	if paths["/vms"]["VM.Audit"] != 0 {
-		return "", nil
+func (c *Client) hiddenGuests(may rights) string {
+	if may["/vms"]["VM.Audit"] != 0 {
+		return ""
 	}
 	return "guests that this credential may not see are not counted, so their CPUs and memory look free: " +
-		c.grant("/vms", "VM.Audit"), nil
+		c.grant("/vms", "VM.Audit")
 }
 
 // hosts returns the region's hosts with all that is known without asking them,

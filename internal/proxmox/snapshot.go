@@ -35,7 +35,8 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 // Snapshot reads the region, at most three calls at once (Config.MaxInFlight):
 // one for the report of each host and one for its notes, one per guest, templates
 // included, and for the region two, or three if it has several hosts. So these are never
-// more than three per host, one per guest, and one. A login by password adds one an hour, and only what
+// more than three per host, one per guest, and one; and one more for a login that may use
+// resource mappings. A login by password adds one an hour, and only what
 // goes wrong adds more: a host whose report cannot be read is asked for its status,
 // some failures are tried again, and guests that moved are looked for. A host that
 // cannot be read has a Problem; the error is for what no host can be used without.
@@ -45,6 +46,7 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 		return nil, err
 	}
 	hosts := c.hosts(region, nil)
+	c.readMappings(ctx, region, hosts)
 	if err := c.readHosts(ctx, region, hosts, c.readHost); err != nil {
 		return nil, err
 	}
@@ -70,7 +72,7 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 		if known == nil || len(known.CPUs) == 0 {
 			return c.readHost(ctx, host, listing)
 		}
-		host.Machine = known.Machine
+		host.Machine, host.PCIDevices = known.Machine, known.PCIDevices
 		host.ReservedCPUs, host.ReservedMemoryMiB = known.ReservedCPUs, known.ReservedMemoryMiB
 		answer := c.readGuestsOf(ctx, host, listing.guests)
 		c.keepAgent(ctx, host, known)
@@ -94,6 +96,7 @@ func (c *Client) replace(old *topology.Snapshot, region *regionRead, hosts []top
 			continue
 		}
 		fresh.Regions[0].Version = cmp.Or(region.Version, r.Version)
+		fresh.Regions[0].MappingsProblem = r.MappingsProblem
 	}
 	for _, h := range old.Hosts {
 		switch {

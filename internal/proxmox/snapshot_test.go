@@ -264,7 +264,7 @@ func TestHostsThatCannotBeUsed(t *testing.T) {
 func TestHiddenGuests(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
-	server.say("/access/permissions?path=/vms", map[string]any{"/vms": map[string]any{"VM.Allocate": 1}})
+	server.say("/access/permissions", map[string]any{"/vms": map[string]any{"VM.Allocate": 1}})
 	host := server.read(t).Hosts[0]
 	if len(host.Warnings) != 1 || !strings.Contains(host.Warnings[0], "grant VM.Audit on /vms") || host.Problem != "" {
 		t.Errorf("host: %+v", host)

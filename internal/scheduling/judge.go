@@ -105,6 +105,7 @@ func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (temp
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPlacementImpossible, c.policyProblem(host))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHugePagesMissing, c.pagesProblem(host))
 	add(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSeedStorageNotFound, c.seedProblem(host))
+	faults = append(faults, c.deviceFaults(host, snapshot, &from)...)
 	return from, append(faults, c.agentFaults(host)...)
 }
 
@@ -307,6 +308,8 @@ func mend(reason string) string {
 		return "run numaform-agent there or give its collected topology (numaform topology collect), or choose another spec.placement.policy"
 	case v1alpha1.ReasonHugePagesMissing:
 		return "reserve them when the host boots and let numaform-agent or numaform topology collect tell them, or remove spec.placement.hugePages"
+	case v1alpha1.ReasonPCIDeviceMissing:
+		return "add the hosts' devices to the mappings of spec.pciDevices, or correct it"
 	case v1alpha1.ReasonSeedStorageNotFound:
 		return "allow the content ISO image on a storage of the hosts, or correct spec.metadata.storage"
 	}

@@ -145,6 +145,31 @@ func TestJudge(t *testing.T) {
 				"and let numaform-agent or numaform topology collect tell them, or remove spec.placement.hugePages"),
 		},
 		{
+			name: "devices", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], pciDevices: [{mapping: gpu}, {mapping: gpu}, {mapping: nic}]}`, hosts: all("epyc"),
+			change: func(s *topology.Snapshot) {
+				s.Hosts[0].PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0"}, {Mapping: "nic", Path: "0000:02:00.0"}}
+				s.Hosts[2].PCIDevices = s.Hosts[0].PCIDevices[:1]
+			},
+			templates: map[string]int{"epyc": 9001},
+			excluded:  "has no device of PCI mapping nic (add one of its devices to the mapping (Datacenter > Resource Mappings in Proxmox), or allow other hosts in spec.hosts)",
+		},
+		{
+			name: "devices that nobody sees", spec: `{template: {tags: [new]}, hosts: [epyc], pciDevices: [{mapping: gpu}]}`,
+			excluded: "is in region lab, where no PCI mapping gpu is seen (make the mapping (Datacenter > Resource Mappings in Proxmox) and give " +
+				"numaform's user Mapping.Audit and Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices)",
+			want: finding("PlacementReady", "PCIDeviceMissing", "lab/epyc is in region lab, where no PCI mapping gpu is seen: make the mapping "+
+				"(Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Audit and Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices"),
+		},
+		{
+			name: "no q35", spec: `{template: {tags: [new]}, hosts: [epyc], pciDevices: [{mapping: gpu, pcie: true}]}`,
+			change: func(s *topology.Snapshot) {
+				s.Hosts[0].PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0"}}
+			},
+			excluded: "has template with tags new, whose machine is not q35, as pcie needs (qm set 9001 --machine q35, or remove pcie from spec.pciDevices)",
+			want: finding("TemplateReady", "TemplateUnusable", "lab/epyc has template with tags new, whose machine is not q35, as pcie needs: "+
+				"qm set 9001 --machine q35, or remove pcie from spec.pciDevices"),
+		},
+		{
 			name: "seeds on any storage", spec: `{template: {tags: [new]}, metadata: {type: cdrom}}`, hosts: all("epyc", "xeon"),
 			change:    func(s *topology.Snapshot) { s.Hosts[1].Storages[1].Active = false },
 			templates: map[string]int{"epyc": 9001, "xeon": 9021}, excluded: "has no active storage that takes ISO images",
