@@ -26,6 +26,8 @@ const (
 	maxAgentClusters = 256
 	maxAgentText     = 1024
 	maxVMID          = 999999999
+	// MaxPCINodes is of how many devices an agent tells the NUMA node.
+	MaxPCINodes = 256
 )
 
 // Agent is what numaform-agent said of itself when it last published: it alone knows
@@ -48,6 +50,9 @@ type Agent struct {
 	// Refused are those whose declaration does not take effect, by VMID, and why: the
 	// words of the agent's documentation, such as "overlap". They may have other pins.
 	Refused map[int]string `json:"refused,omitempty"`
+	// PCINodes are the NUMA nodes of the host's devices that resource mappings name, by
+	// address.
+	PCINodes map[string]int `json:"pci_nodes,omitempty"`
 }
 
 // Pins are the host CPUs of vCPU 0, 1, 2, … Their text form is "4,36,5,37".
@@ -156,6 +161,9 @@ func (a *Agent) check() error {
 	}
 	if i := slices.IndexFunc(a.Clusters, func(id string) bool { return !agentCluster.MatchString(id) }); i >= 0 {
 		return fmt.Errorf("clusters names %s: want a clusterID", quote(a.Clusters[i]))
+	}
+	if err := a.checkPCINodes(); err != nil {
+		return err
 	}
 	return a.checkGuests()
 }

@@ -3,6 +3,7 @@ package topology
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,6 +42,7 @@ func (d *PCIDevice) UnmarshalJSON(data []byte) error {
 
 var (
 	mappingPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
+	addressPattern = regexp.MustCompile(`^[a-f0-9]{4,8}(:[a-f0-9]{2}){2}(\.[a-f0-9])?$`)
 	pathPattern    = regexp.MustCompile(`^[a-f0-9]{4,8}(:[a-f0-9]{2}){2}(\.[a-f0-9])?(;[a-f0-9]{4,8}(:[a-f0-9]{2}){2}(\.[a-f0-9])?)*$`)
 )
 
@@ -64,6 +66,33 @@ func ParsePCIMap(mapping, text string) (HostName, PCIDevice, error) {
 		return "", device, err
 	}
 	return host, device, nil
+}
+
+// checkPCINodes says what is wrong with what an agent says of devices.
+func (a *Agent) checkPCINodes() error {
+	if len(a.PCINodes) > MaxPCINodes {
+		return fmt.Errorf("pci_nodes names %d devices: want at most %d", len(a.PCINodes), MaxPCINodes)
+	}
+	for _, address := range slices.Sorted(maps.Keys(a.PCINodes)) {
+		if node := a.PCINodes[address]; !addressPattern.MatchString(address) || node < 0 || node > MaxCPU {
+			return fmt.Errorf("pci_nodes puts %s on NUMA node %d: want an address such as 0000:01:00.0, and a NUMA node", quote(address), node)
+		}
+	}
+	return nil
+}
+
+// LocatedDevices returns the host's devices with the NUMA nodes that its agent tells.
+func (h *Host) LocatedDevices() []PCIDevice {
+	located := slices.Clone(h.PCIDevices)
+	if h.Agent == nil {
+		return located
+	}
+	for i := range located {
+		if node, told := h.Agent.PCINodes[located[i].Functions()[0]]; told {
+			located[i].NUMANode = node
+		}
+	}
+	return located
 }
 
 func (d *PCIDevice) check() error {

@@ -61,10 +61,10 @@ type Region struct {
 	Quorate bool `json:"quorate"`
 	// HidesGuests is set when the credential may not see all guests: then a VMID
 	// that is not listed may be taken all the same.
-	HidesGuests bool     `json:"hides_guests,omitempty"`
+	HidesGuests bool `json:"hides_guests,omitempty"`
 	// MappingsProblem says why not all resource mappings of PCI devices are known.
-	MappingsProblem string `json:"mappings_problem,omitempty"`
-	Pools       []string `json:"pools,omitempty"`
+	MappingsProblem string   `json:"mappings_problem,omitempty"`
+	Pools           []string `json:"pools,omitempty"`
 }
 
 // Host is one Proxmox VE node.

@@ -80,6 +80,7 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 		return p.write(ctx, was, digest, notes, Publication{Unwell: status.unwell(err)})
 	}
 	agent := status.published()
+	agent.PCINodes = p.pciNodes()
 	if agent.At = p.at(agent, was); agent.At.IsZero() {
 		agent.At = p.Now().UTC().Truncate(time.Second)
 	}

@@ -65,3 +65,10 @@ func readDevices(config values) []topology.PassedDevice {
 	}
 	return devices
 }
+
+// locate tells the NUMA nodes of the hosts' devices, as far as agents say them.
+func locate(hosts []topology.Host) {
+	for i := range hosts {
+		hosts[i].PCIDevices = hosts[i].LocatedDevices()
+	}
+}

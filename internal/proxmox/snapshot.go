@@ -53,6 +53,7 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	if err := c.checkVersion(region.Version); err != nil {
 		return nil, err
 	}
+	locate(hosts)
 	snapshot := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
 	sortSnapshot(snapshot)
 	return snapshot, nil
@@ -83,6 +84,7 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 	if err := c.readHosts(ctx, region, hosts, read); err != nil {
 		return nil, err
 	}
+	locate(hosts)
 	return c.replace(old, region, hosts, names), nil
 }
 

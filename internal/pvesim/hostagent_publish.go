@@ -45,7 +45,7 @@ func (c *cluster) publish(h *host, at time.Time) error {
 	}
 	notes, err := file.PublishIn(h.notes)
 	if err == nil {
-		notes, err = h.agent.says(at).PublishIn(notes)
+		notes, err = h.says(at).PublishIn(notes)
 	}
 	if err == nil && len(notes) > maxNotes {
 		err = fmt.Errorf("the notes would have %d bytes of %d", len(notes), maxNotes)
@@ -57,12 +57,13 @@ func (c *cluster) publish(h *host, at time.Time) error {
 	return nil
 }
 
-// says is what the agent tells of itself.
-func (a *hostAgent) says(at time.Time) topology.Agent {
+// says is what the host's agent tells of itself and of mapped devices.
+func (h *host) says(at time.Time) topology.Agent {
+	a := h.agent
 	told := topology.Agent{
 		Version: a.Version, At: at.UTC().Truncate(time.Second), Isolation: a.Isolation, Clusters: a.Clusters,
 		MaxPinnedPercent: a.MaxPercent, ReservedCPUs: a.Reserved,
-		Pinned: map[int]topology.Pins{}, Refused: map[int]string{},
+		Pinned: map[int]topology.Pins{}, Refused: map[int]string{}, PCINodes: map[string]int{},
 	}
 	for process, verdict := range a.verdicts {
 		if verdict.Pins != nil {
@@ -70,6 +71,13 @@ func (a *hostAgent) says(at time.Time) topology.Agent {
 		}
 		if verdict.Refused != nil {
 			told.Refused[process.vmid] = string(verdict.Refused.Reason)
+		}
+	}
+	for _, d := range h.devices {
+		for _, address := range d.Functions() {
+			if d.NUMANode != topology.Unknown {
+				told.PCINodes[address] = d.NUMANode
+			}
 		}
 	}
 	return told
