@@ -226,6 +226,20 @@ func TestFindsOnHosts(t *testing.T) {
 			p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataCDROM, Storage: "local-lvm"}
 		}, doctor.Fail, "storage", []string{"takes no ISO images"}},
 		{"seeds may be kept", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "privilege", []string{"/storage/local: ", "Datastore.Allocate"}},
+		{"devices without a privilege", func(p *patient) { p.Classes[0].Spec.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}} }, doctor.Fail, "privilege", []string{
+			"homelab /mapping/pci/gpu: missing for passing PCI devices through: Mapping.Use: " +
+				`pveum role add NumaformDevice --privs "Mapping.Use" && pveum acl modify /mapping/pci/gpu --users numaform@pve --roles NumaformDevice`,
+		}},
+		{"devices that no host has", func(p *patient) { p.Classes[0].Spec.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}} }, doctor.Fail, "class", []string{
+			"where no PCI mapping gpu is seen", "give numaform's user Mapping.Use on /mapping/pci/gpu",
+		}},
+		{"devices", func(p *patient) {
+			p.Classes[0].Spec.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}}
+			for i := range p.sim.Hosts {
+				p.sim.Hosts[i].PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0"}}
+			}
+			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
+		}, doctor.OK, "privilege", []string{"/mapping/pci/gpu: Mapping.Use"}},
 		{"affinity by token", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithAffinity}
 		}, doctor.Fail, "pin", []string{"not API token", "pinWith: HostAgent"}},

@@ -58,6 +58,7 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	}
 	e.pools(r, snapshot, have)
 	e.bridges(ctx, r, all, roles)
+	e.devices(ctx, r, roles)
 	if !e.joinsByAgent(r, have, roles) {
 		e.agents(r, have["/vms"])
 	}

@@ -72,3 +72,7 @@ func locate(hosts []topology.Host) {
 		hosts[i].PCIDevices = hosts[i].LocatedDevices()
 	}
 }
+
+// DeviceRole is what numaform's user needs on each resource mapping that a class names, to
+// see it and to give its devices to VMs.
+func DeviceRole() Role { return Role{Name: "NumaformDevice", Privileges: []string{"Mapping.Use"}} }

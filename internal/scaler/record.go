@@ -130,9 +130,9 @@ func (c *Change) opens(id string, plans []ShardPlan) []audit.Open {
 // earlier change, and those that the plan makes or finishes.
 func (p *ShardPlan) unlooked(earlier []guard.Target) []guard.Target {
 	made := slices.Clone(earlier)
-	for _, target := range slices.Concat(p.Intent.Create, p.Intent.Import) {
+	for i, target := range slices.Concat(p.Intent.Create, p.Intent.Import) {
 		known := slices.ContainsFunc(made, func(t guard.Target) bool { return t.Key == target.Key })
-		if created := slices.Contains(p.Intent.Create, target); !known && (created || target.Incomplete) {
+		if created := i < len(p.Intent.Create); !known && (created || target.Incomplete) {
 			made = append(made, target)
 		}
 	}

@@ -63,6 +63,6 @@ func missing(mapping string, host *topology.Host, snapshot *topology.Snapshot) (
 		problem = snapshot.Regions[i].MappingsProblem
 	}
 	return fmt.Sprintf("is in region %s, where no PCI mapping %s is seen", host.Region, mapping),
-		cmp.Or(problem, "make the mapping (Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Audit and Mapping.Use on "+
+		cmp.Or(problem, "make the mapping (Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Use on "+
 			"/mapping/pci/"+mapping+", as numaform doctor says, or correct spec.pciDevices")
 }

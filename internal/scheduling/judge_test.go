@@ -156,9 +156,9 @@ func TestJudge(t *testing.T) {
 		{
 			name: "devices that nobody sees", spec: `{template: {tags: [new]}, hosts: [epyc], pciDevices: [{mapping: gpu}]}`,
 			excluded: "is in region lab, where no PCI mapping gpu is seen (make the mapping (Datacenter > Resource Mappings in Proxmox) and give " +
-				"numaform's user Mapping.Audit and Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices)",
+				"numaform's user Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices)",
 			want: finding("PlacementReady", "PCIDeviceMissing", "lab/epyc is in region lab, where no PCI mapping gpu is seen: make the mapping "+
-				"(Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Audit and Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices"),
+				"(Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices"),
 		},
 		{
 			name: "no q35", spec: `{template: {tags: [new]}, hosts: [epyc], pciDevices: [{mapping: gpu, pcie: true}]}`,
