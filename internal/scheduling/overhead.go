@@ -69,16 +69,13 @@ func ForClass(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceTyp
 }
 
 // OfferedBy returns the instance types that the class offers, as its nodes have
-// them: none if spec.sizing.families names no family that there is. Of a class whose
+// them: none if spec.sizing.families names no family that there is, see offeredBy. Of a class whose
 // nodes are Flexible, these are sizes on which pods are packed.
 func OfferedBy(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceType {
 	if bounds, flexible := nc.Spec.Flexible(); flexible {
 		return ForClass(nc, ladder(bounds))
 	}
-	return slices.DeleteFunc(ForClass(nc, types), func(t InstanceType) bool {
-		s := nc.Spec.Sizing
-		return s != nil && len(s.Families) > 0 && !slices.Contains(s.Families, t.Family())
-	})
+	return slices.DeleteFunc(ForClass(nc, types), func(t InstanceType) bool { return !t.offeredBy(&nc.Spec) })
 }
 
 func (t InstanceType) forClass(fields *v1alpha1.ProxmoxNodeClassSpec) InstanceType {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
@@ -51,9 +50,8 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	for i := range nodeClasses.Items {
 		nc := &nodeClasses.Items[i]
 		classes[nc.Name], sizes[nc.Name] = newClass(nc, request.Snapshot, request.ClusterID), OfferedBy(nc, types)
-		if s := nc.Spec.Sizing; len(sizes[nc.Name]) == 0 && s != nil {
-			classes[nc.Name].problem = fmt.Sprintf("%s %q: no instance type is of the families in spec.sizing (%s): correct these",
-				v1alpha1.KindProxmoxNodeClass, nc.Name, strings.Join(s.Families, ", "))
+		if len(sizes[nc.Name]) == 0 {
+			classes[nc.Name].problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, noTypes(&nc.Spec))
 		}
 		if ready := findCondition(nc.Status.Conditions, status.ConditionReady); ready != nil && ready.IsFalse() {
 			classes[nc.Name].problem = fmt.Sprintf("%s %q is not ready: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, ready.Message)

@@ -35,7 +35,7 @@ type InstanceType struct {
 	// DiskGiB is the least disk of a node; 0 leaves it to the NodeClass.
 	DiskGiB int64
 	Pods    int64
-	// Extra are further resources of a node, such as hugepages-2Mi.
+	// Extra are further resources of a node, such as hugepages-2Mi or nvidia.com/gpu.
 	Extra    corev1.ResourceList
 	Overhead Overhead
 	Price    float64
@@ -242,12 +242,11 @@ func (t *InstanceType) readCapacity(capacity corev1.ResourceList) error {
 		case name == corev1.ResourceEphemeralStorage:
 			t.DiskGiB = (amount.Value() + gibibyte - 1) / gibibyte
 		case strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
-			if t.Extra == nil {
-				t.Extra = corev1.ResourceList{}
-			}
-			t.Extra[name] = amount
+			t.addExtra(name, amount)
 		default:
-			return fmt.Errorf("capacity.%s is not known: write cpu, memory, ephemeral-storage, pods, hugepages-1Gi or hugepages-2Mi", name)
+			if err := t.addExtended(name, amount); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -54,6 +54,7 @@ func TestParseInstanceTypes(t *testing.T) {
 	  {"name": "x1.2VCPU-32GB", "capacitytype": "spot", "offerings": null,
 	   "capacity": {"cpu": "2", "memory": "32Gi", "ephemeral-storage": "50Gi", "pods": "64", "hugepages-2Mi": "1Gi"},
 	   "overhead": {"KubeReserved": {"cpu": "20m", "memory": "384Mi"}, "SystemReserved": null, "EvictionThreshold": null}},
+	  {"name": "gpu.4VCPU-16GB", "capacity": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "2"}},
 	  {"name": "tiny", "capacity": {"cpu": "1", "memory": "1Gi"}}
 	]`))
 	if err != nil {
@@ -69,7 +70,24 @@ func TestParseInstanceTypes(t *testing.T) {
 	if want := (0.025*2 + 0.001*32) / 2; first.Price != want {
 		t.Errorf("spot costs %v, want %v", first.Price, want)
 	}
-	if second := types[1]; second.CapacityType != "on-demand" || second.Pods != 32 || second.DiskGiB != 0 {
+	if cards := types[1].Extra["nvidia.com/gpu"]; cards.Value() != 2 {
+		t.Errorf("GPUs are %s", cards.String())
+	}
+	for spec, want := range map[string]string{
+		"{template: {name: t}}":                                      "x1.2VCPU-32GB tiny",
+		"{template: {name: t}, pciDevices: [{mapping: gpu}]}":        "x1.2VCPU-32GB gpu.4VCPU-16GB tiny",
+		"{template: {name: t}, sizing: {families: [gpu]}}":           "gpu.4VCPU-16GB",
+		"{template: {name: t}, sizing: {families: [tiny, unknown]}}": "tiny",
+	} {
+		var names []string
+		for _, offered := range scheduling.OfferedBy(nodeClass(t, spec), types) {
+			names = append(names, offered.Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s offers %s, want %s", spec, got, want)
+		}
+	}
+	if second := types[2]; second.CapacityType != "on-demand" || second.Pods != 32 || second.DiskGiB != 0 {
 		t.Errorf("second is %+v", second)
 	}
 }
@@ -86,6 +104,8 @@ func TestParseInstanceTypesRefuses(t *testing.T) {
 		{"no cpu", `[{"name":"a","capacity":{"memory":"1Gi"}}]`, "capacity.cpu"},
 		{"part of a cpu", `[{"name":"a","capacity":{"cpu":"500m","memory":"1Gi"}}]`, `"500m" is not a whole number`},
 		{"no memory", `[{"name":"a","capacity":{"cpu":"1"}}]`, "capacity.memory"},
+		{"part of a gpu", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi","nvidia.com/gpu":"500m"}}]`, `capacity.nvidia.com/gpu "500m" is not a whole number`},
+		{"a resource of Kubernetes", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi","node.kubernetes.io/x":"1"}}]`, "capacity.node.kubernetes.io/x is not known"},
 		{"unknown resource", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi","gpu":"1"}}]`, "capacity.gpu is not known"},
 		{"unknown capacity type", `[{"name":"a","capacitytype":"cheap","capacity":{"cpu":"1","memory":"1Gi"}}]`, `"cheap" is none of`},
 		{"offerings", `[{"name":"a","offerings":[{}],"capacity":{"cpu":"1","memory":"1Gi"}}]`, "offerings are not read"},

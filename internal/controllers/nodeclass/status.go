@@ -146,11 +146,12 @@ func (c *Controller) families(nc *v1alpha1.ProxmoxNodeClass) []scheduling.Findin
 	for i := range c.config.Types {
 		known[c.config.Types[i].Family()] = true
 	}
-	return []scheduling.Finding{{
-		Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonFamilyUnknown,
-		Message: fmt.Sprintf("spec.sizing.families names no family of instance types that there is: write some of %s",
-			strings.Join(slices.Sorted(maps.Keys(known)), ", ")),
-	}}
+	message := scheduling.OnlyExtended
+	if s := nc.Spec.Sizing; s != nil && len(s.Families) > 0 {
+		message = "spec.sizing.families names no family of instance types that there is: write some of " +
+			strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+	}
+	return []scheduling.Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonFamilyUnknown, Message: message}}
 }
 
 // rootOnly finds regions whose credential may not pin, or take huge pages, as the class
