@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -76,13 +77,29 @@ func withAgents(config pvesim.Config) pvesim.Config {
 	return config.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{"test"}}, Isolation: "enforce", Version: "1.2.3"})
 }
 
+// withDevices gives the second host two cards of the mapping gpu, on NUMA nodes 3 and 2,
+// which the token may use.
+func withDevices(config pvesim.Config) pvesim.Config {
+	config.Hosts = slices.Clone(config.Hosts)
+	config.Hosts[1].PCIDevices = []topology.PCIDevice{
+		{Mapping: "gpu", Path: "0000:81:00.0", NUMANode: 3}, {Mapping: "gpu", Path: "0000:41:00.0", NUMANode: 2},
+	}
+	config = config.WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)
+	config.Roles = append(config.Roles, pvesim.Role{Name: "NumaformDevice", Privileges: []string{"Mapping.Use"}})
+	config.ACL = append(config.ACL, pvesim.ACL{Path: "/mapping/pci/gpu", Subject: "numaform@pve", Role: "NumaformDevice"})
+	return config
+}
+
 // proxmox starts a simulated Proxmox with the recorded hosts, for the rest of the
-// script, with host agents or without: proxmox [agents].
+// script, with host agents or without, and with PCI devices: proxmox [agents|devices].
 func proxmox(hosts []topology.Host) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, args []string) {
 		config := pvesim.Config{Hosts: hosts}
 		if len(args) > 0 {
 			config = withAgents(config)
+		}
+		if slices.Contains(args, "devices") {
+			config = withDevices(config)
 		}
 		server, err := pvesim.New(config)
 		ts.Check(err)
