@@ -50,7 +50,8 @@ type Result struct {
 // Apply applies exactly the saved plan, and removes it. A plan can be applied
 // once. When ctx ends the engine is interrupted: it finishes what Proxmox is
 // doing, saves the state, releases the lock, and Apply returns the context's
-// error; what was interrupted is tainted.
+// error; what was interrupted is tainted. If ErrHostLost is the cause, Proxmox
+// finishes nothing, and the state lacks what was interrupted.
 func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +88,10 @@ func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *
 	s := &stream{workspace: w, result: result}
 	o := &output{}
 	w.capture(o, false)
-	err := w.client.ApplyJSON(ctx, s, append(applyOptions(w.config, plan.JSON, file), w.reattach(ctx))...)
+	reattach := w.reattach(ctx)
+	awaited := w.dismissWhenLost(ctx)
+	err := w.client.ApplyJSON(ctx, s, append(applyOptions(w.config, plan.JSON, file), reattach)...)
+	awaited()
 	w.client.SetStdout(io.Discard)
 	if err != nil {
 		return w.failure(ctx, "applying", err, strings.Join(s.errors, "\n"), o.said(), w.fallen())

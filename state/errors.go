@@ -17,6 +17,10 @@ import (
 // ErrStalePlan says that the state changed after the plan was made.
 var ErrStalePlan = errors.New("the saved plan is stale, the state changed since: plan again")
 
+// ErrHostLost is among the causes of a context that was canceled because the host went
+// down: its providers are ended, not awaited.
+var ErrHostLost = errors.New("the host is lost")
+
 // ErrBusy says that another numaform works in the directory.
 var ErrBusy = errors.New("another numaform works in this directory: wait for it, or end it")
 

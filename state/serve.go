@@ -3,6 +3,7 @@ package state
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -122,6 +123,28 @@ func (w *Workspace) dismiss() {
 		_ = w.served.sockets.Remove() // the next process that needs one does
 	}
 	w.served = nil
+}
+
+// dismissWhenLost ends the providers as soon as ctx is canceled for ErrHostLost: they do
+// not heed an engine that asks them to stop, and wait for the host. The engine takes
+// what they were at for failed, and ends in good order. Call stop when it has ended.
+func (w *Workspace) dismissWhenLost(ctx context.Context) (stop func()) {
+	clients, done := w.served.clients, make(chan struct{})
+	unheard := context.AfterFunc(ctx, func() {
+		defer close(done)
+		if errors.Is(context.Cause(ctx), ErrHostLost) {
+			for _, client := range clients {
+				client.Kill()
+			}
+		}
+	})
+	return func() {
+		if unheard() {
+			return
+		}
+		<-done
+		w.dismiss()
+	}
 }
 
 // fallen ends the providers after a command that failed, and returns why one of them

@@ -4,7 +4,29 @@ import (
 	"testing"
 
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/topology"
 )
+
+// A host that the cluster does not reach is offline, and one that nobody can tell of is
+// an error, as is no answer.
+func TestOnline(t *testing.T) {
+	t.Parallel()
+	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2]})
+	c := newClient(t, cfg)
+	want := func(host topology.HostName, want, fails bool) {
+		t.Helper()
+		if online, err := c.Online(t.Context(), host); online != want || (err != nil) != fails {
+			t.Errorf("%s is online: %t, %v; want %t, an error: %t", host, online, err, want, fails)
+		}
+	}
+	want("pve-01", true, false)
+	server.SetHostOnline("pve-01", false)
+	want("pve-01", false, false)
+	want("pve-00", true, false)
+	want("pve-99", false, true)
+	server.AddFault(pvesim.Fault{Path: "^/cluster/status$", Status: 403, Reason: "Permission check failed"})
+	want("pve-01", false, true)
+}
 
 // A host whose guests HA moves away says so; its guests are seen as before.
 func TestHostInMaintenance(t *testing.T) {

@@ -105,6 +105,20 @@ func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
 	return nil
 }
 
+// Online reports whether the cluster reaches a host, in one call. A host that has lost
+// its quorum says what it reaches itself, and no request gets farther by it.
+func (c *Client) Online(ctx context.Context, host topology.HostName) (bool, error) {
+	region := newRegionRead(topology.Region{}, nil)
+	if err := c.readMembers(ctx, region); err != nil {
+		return false, err
+	}
+	online, known := region.online[host]
+	if !known {
+		return false, fmt.Errorf("region %s has no host %s", c.cfg.Region, host)
+	}
+	return online, nil
+}
+
 // newRegionRead puts each resource with its host.
 func newRegionRead(region topology.Region, resources []resource) *regionRead {
 	r := &regionRead{

@@ -252,7 +252,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	}
 	s.config.Progress(plan.Shard, fmt.Sprintf("applying: %d to create, %d to import, %d to delete",
 		len(plan.Intent.Create), len(plan.Intent.Import), len(plan.Intent.Delete)))
-	if _, err := plan.workspace.Apply(ctx, plan.Plan); err != nil {
+	if err := s.applyWatched(ctx, plan); err != nil {
 		return outside, err
 	}
 	return outside, s.uncontended(ctx, change, plan)

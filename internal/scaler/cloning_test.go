@@ -22,7 +22,7 @@ type cloner struct {
 	ends  int
 	after *topology.Snapshot
 	// clock is set on by 20 minutes each time; nil is none.
-	clock *clocktesting.FakePassiveClock
+	clock *clocktesting.FakeClock
 }
 
 func (c cloner) Busy(context.Context, topology.HostName) (bool, error) {
@@ -87,7 +87,7 @@ func TestProposeAwaitsNoCloneForever(t *testing.T) {
 	now := snapshot(making(2000, "clone"), making(2001, "create"))
 	asked := 0
 	var said []string
-	clock := clocktesting.NewFakePassiveClock(time.Now())
+	clock := clocktesting.NewFakeClock(time.Now())
 	s := newScaler(t, func(c *scaler.Config) {
 		c.Clock = clock
 		c.Regions[0].WaitDelay = 40 * time.Minute

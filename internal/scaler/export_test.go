@@ -72,7 +72,7 @@ func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 		t.Fatal(err)
 	}
 	past := New(s.config)
-	past.config.Clock = clocktesting.NewFakePassiveClock(time.Now().Add(-time.Hour))
+	past.config.Clock = clocktesting.NewFakeClock(time.Now().Add(-time.Hour))
 	record := past.record(&Change{from: now, rotations: now.rotations, Added: []fleet.VM{vm}, Kind: audit.KindScaleUp}, nil, "")
 	if err := s.config.Store.Begin(t.Context(), now.revision, now.files, record); err != nil {
 		t.Fatal(err)

@@ -150,6 +150,8 @@ func (l live) Refresh(context.Context, *topology.Snapshot, []topology.HostName) 
 
 func (live) Busy(context.Context, topology.HostName) (bool, error) { return false, nil }
 
+func (live) Online(context.Context, topology.HostName) (bool, error) { return true, nil }
+
 func (live) CanSetAffinity() (may bool, why string) {
 	return false, "numaform@pve!scaler is a token"
 }

@@ -23,14 +23,22 @@ import (
 type Proxmox interface {
 	// Refresh reads the guests of the given hosts, and which VMIDs exist, again.
 	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error)
-	// Busy reports whether a host clones or destroys a guest now.
-	Busy(ctx context.Context, host topology.HostName) (bool, error)
+	Hosts
 	// CanSetAffinity reports whether the credential may write a VM's affinity.
 	CanSetAffinity() (bool, string)
 	// CanSetHugePages reports whether it may back a VM's memory with huge pages.
 	CanSetHugePages() (bool, string)
 	// ProviderEnv is the environment that logs the provider in.
 	ProviderEnv() map[string]string
+}
+
+// Hosts tells how hosts of a Proxmox cluster are now.
+type Hosts interface {
+	// Busy reports whether a host clones or destroys a guest.
+	Busy(ctx context.Context, host topology.HostName) (bool, error)
+	// Online reports whether the cluster reaches a host. It is an error if nobody can
+	// tell.
+	Online(ctx context.Context, host topology.HostName) (bool, error)
 }
 
 // Guests does for VMs what no plan can. Each write is a line for the record.
@@ -118,7 +126,7 @@ type Config struct {
 	// Log receives the engine's own words; nil drops them.
 	Log io.Writer
 	// Clock is the real one by default.
-	Clock clock.PassiveClock
+	Clock clock.WithTicker
 }
 
 // Scaler is the single writer of one fleet.

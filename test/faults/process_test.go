@@ -94,6 +94,11 @@ func gone(pid int) bool {
 	return true
 }
 
+// alive returns those of the processes that have not ended.
+func alive(all []process) []process {
+	return slices.DeleteFunc(all, func(p process) bool { return gone(p.pid) })
+}
+
 // kill kills the victims of a run, waits until they are dead, and returns them.
 func (r *run) kill(v victim) []int {
 	r.w.t.Helper()

@@ -150,16 +150,55 @@ func TestHostLost(t *testing.T) {
 		w.sim.SetHostOnline(busyHost, false)
 	}})
 	w.apply(cli.ExitFailed)
+	w.comesBack()
+}
+
+// comesBack applies while the host is down, which does nothing, and once it is back.
+func (w *world) comesBack() {
+	w.t.Helper()
 	w.mark()
 	w.start(w.applyArgs()...).wait()
 	if writes := w.writes(); len(writes) > 0 {
-		t.Errorf("it wrote to a host that is down: %v", writes)
+		w.t.Errorf("it wrote to a host that is down: %v", writes)
 	}
 	if files := w.nodeFiles(); len(files) != scaledUp {
-		t.Errorf("%d node files while the host is down, want %d", len(files), scaledUp)
+		w.t.Errorf("%d node files while the host is down, want %d", len(files), scaledUp)
 	}
 	w.sim.SetHostOnline(busyHost, true)
 	w.converge(scaledUp)
+}
+
+// TestHostLostAfterClone takes the host down when the provider looks whether a clone
+// is unlocked, which it does for half an hour whatever it is answered, and whatever the
+// engine asks of it. The apply is canceled in good order: what was done is in the state.
+func TestHostLostAfterClone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	g := w.holdCall(pvesim.Fault{Method: "GET", Path: `/qemu/2\d+/status/current$`})
+	r := w.start(w.applyArgs()...)
+	r.await(g)
+	w.until("the other VMs are made", func() bool { return strings.Count(r.said(), "Creation complete") == scaledUp-1 })
+	family := below(r.cmd.Process.Pid)
+	w.sim.SetHostOnline(busyHost, false)
+	g.open(false)
+	if code := r.wait(); code != cli.ExitFailed {
+		t.Errorf("exit code %d, want %d", code, cli.ExitFailed)
+	}
+	for _, text := range []string{"host homelab/" + busyHost + " went offline", "pvecm status"} {
+		if !strings.Contains(r.said(), text) {
+			t.Errorf("it does not tell %q:\n%s", text, r.said())
+		}
+	}
+	if left := alive(family); len(left) > 0 {
+		t.Errorf("it left processes behind: %v", left)
+	}
+	if locks, kept := w.backend.locked(), w.kept(); len(locks)+len(kept) > 0 {
+		t.Errorf("it left locks %v and states %v", locks, kept)
+	}
+	if vmids, _ := w.stateOf(busyHost); len(vmids) != scaledUp-1 {
+		t.Errorf("the state has VMs %v, want the %d that were made", vmids, scaledUp-1)
+	}
+	w.comesBack()
 }
 
 // TestCertificate lets Proxmox show a certificate that is signed by nobody known.

@@ -39,6 +39,7 @@ func TestTerminated(t *testing.T) {
 			r := w.start(w.applyArgs()...)
 			r.await(g)
 			pid := r.cmd.Process.Pid
+			family := below(pid)
 			if tt.group {
 				pid = -pid
 			}
@@ -47,7 +48,7 @@ func TestTerminated(t *testing.T) {
 			if code := r.wait(); code != cli.ExitFailed && code != cli.ExitOK {
 				t.Errorf("exit code %d, want that of an end in order\n%s", code, r.said())
 			}
-			if left := below(r.cmd.Process.Pid); len(left) > 0 {
+			if left := alive(family); len(left) > 0 {
 				t.Errorf("it left processes behind: %v", left)
 			}
 			if locks, kept := w.backend.locked(), w.kept(); len(locks)+len(kept) > 0 {

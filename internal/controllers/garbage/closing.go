@@ -74,6 +74,7 @@ func (c *closing) close(class string, offers []scheduling.Offer, now time.Time, 
 func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 	var (
 		down   *scaler.HostDownError
+		lost   *scaler.HostLostError
 		locked *state.LockedError
 		engine *state.CommandError
 		plan   *scaler.PlanError
@@ -84,7 +85,7 @@ func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 	switch {
 	case errors.As(err, &number), errors.As(err, &cpus):
 		return nil // the next try takes another number, or sees what is taken
-	case errors.As(err, &down), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
+	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
 		return []scheduling.Offer{{Host: vm.Host}}
 	case errors.As(err, &pins), err != nil && isFull(err.Error()):
 		var offers []scheduling.Offer

@@ -173,6 +173,7 @@ func TestOffersByFailure(t *testing.T) {
 	}{
 		{"anything", errors.New("the VM did not start"), []scheduling.Offer{exact(vm)}},
 		{"host down", fmt.Errorf("x: %w", &scaler.HostDownError{Host: pve1()}), []scheduling.Offer{{Host: pve1()}}},
+		{"host lost", fmt.Errorf("%w: canceled", &scaler.HostLostError{Host: pve1()}), []scheduling.Offer{{Host: pve1()}}},
 		{"locked", &state.LockedError{ID: "1"}, []scheduling.Offer{{Host: pve1()}}},
 		{"backend", &state.CommandError{Backend: "pg"}, []scheduling.Offer{{Host: pve1()}}},
 		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.Offer{exact(vm)}},

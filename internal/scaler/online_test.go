@@ -1,0 +1,122 @@
+package scaler_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
+)
+
+// reading is what Proxmox says of a host, when it is asked.
+type reading struct {
+	online bool
+	err    error
+}
+
+// watchful is a Proxmox whose readings a test hands out one by one.
+type watchful struct {
+	live
+	readings chan reading
+}
+
+func (w watchful) Online(ctx context.Context, host topology.HostName) (bool, error) {
+	select {
+	case r := <-w.readings:
+		return r.online && host == pve1.Host, r.err
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// TestWatchedHost loses a host while something is done there: it is canceled once
+// Proxmox has said so three times in a row, and only then.
+func TestWatchedHost(t *testing.T) {
+	t.Parallel()
+	up, down, silent := reading{online: true}, reading{}, reading{err: errors.New("595 No route to host")}
+	for _, tt := range []struct {
+		name     string
+		readings []reading
+		lost     bool
+	}{
+		{"online", []reading{up, up, up, up}, false},
+		{"offline", []reading{up, down, down, down}, true},
+		{"offline for a moment", []reading{down, down, up, down, down}, false},
+		{"no answer", []reading{silent, silent, silent, silent}, false},
+		{"no answer in between", []reading{down, down, silent, down, down}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			clock := clocktesting.NewFakeClock(time.Now())
+			proxmox := watchful{readings: make(chan reading)}
+			s := newScaler(t, func(c *scaler.Config) { c.Clock, c.Regions[0].Live = clock, proxmox })
+			watched, stop := s.Watch(t.Context(), pve1)
+			for _, r := range tt.readings {
+				until(t, clock.HasWaiters)
+				clock.Step(10 * time.Second)
+				proxmox.readings <- r
+			}
+			if tt.lost {
+				<-watched.Done()
+			}
+			failure := errors.New("the engine was canceled")
+			err := stop(failure)
+			var lost *scaler.HostLostError
+			if errors.As(err, &lost) != tt.lost || !errors.Is(err, failure) {
+				t.Errorf("it fails with %v, want a lost host: %t", err, tt.lost)
+			}
+			if tt.lost && (lost.Host != pve1 || !strings.Contains(err.Error(), "host lab/pve-1 went offline")) {
+				t.Errorf("lost is %v: %v", lost.Host, err)
+			}
+		})
+	}
+}
+
+// TestWatchEndsWithTheApply stops a watch of a host that was lost when all was done, and
+// one that was canceled by others: neither is a host's fault.
+func TestWatchEndsWithTheApply(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakeClock(time.Now())
+	proxmox := watchful{readings: make(chan reading)}
+	s := newScaler(t, func(c *scaler.Config) { c.Clock, c.Regions[0].Live = clock, proxmox })
+	watched, stop := s.Watch(t.Context(), pve1)
+	for range 3 {
+		until(t, clock.HasWaiters)
+		clock.Step(10 * time.Second)
+		proxmox.readings <- reading{}
+	}
+	<-watched.Done()
+	if err := stop(nil); err != nil {
+		t.Errorf("what ended well fails with %v", err)
+	}
+
+	ctx, cancel := context.WithCancelCause(t.Context())
+	watched, stop = s.Watch(ctx, pve1)
+	leases := errors.New("the lease is lost")
+	cancel(leases)
+	<-watched.Done()
+	if err := stop(context.Cause(watched)); as[*scaler.HostLostError](err) || !errors.Is(err, leases) {
+		t.Errorf("what others cancel fails with %v", err)
+	}
+}
+
+// until polls until a condition holds.
+func until(t *testing.T, holds func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	for !holds() {
+		select {
+		case <-ticker.C:
+		case <-deadline.C:
+			t.Fatal("nobody waits for the clock")
+		}
+	}
+}
