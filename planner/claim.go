@@ -56,15 +56,13 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 // stopped, and PCI devices, as it may start again; the rest counts while it runs or is in
 // the making.
 func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
-	alive := g.Running || g.Key != "" || inMaking(g.Lock)
-	devices := ownDevices(g.PCIDevices)
-	if g.Template || isCapacityRecord(g) || !alive && g.Pins.IsEmpty() && devices == nil {
-		return nil, false
-	}
 	c := x.newClaim()
-	c.foreign, c.devices = true, devices
-	if !alive && g.Pins.IsEmpty() {
-		return c, true
+	c.foreign, c.devices = true, ownDevices(g.PCIDevices)
+	switch alive := g.Running || g.Key != "" || inMaking(g.Lock); {
+	case g.Template || isCapacityRecord(g):
+		return nil, false
+	case !alive && g.Pins.IsEmpty():
+		return c, c.devices != nil
 	}
 	c.pins = g.Pins.List()
 	c.agent = g.Key != "" // of another cluster's, or one that its file is gone of

@@ -91,14 +91,21 @@ func first(texts []string, n int) string {
 // lacks tells what the host lacks for a want that does not fit it, and how much of
 // it there is, in parts per million: the host that has most is the best one.
 func (s *state) lacks(w want) (what lack, has int64) {
-	vcpus := int64(w.vcpus)
 	switch {
 	case w.backing != ordinary && !s.pagesKnown:
 		return lackTold, 0
 	case w.vcpus > s.online:
-		return lackThreads, share(int64(s.online), vcpus)
+		return lackThreads, share(int64(s.online), int64(w.vcpus))
 	case !s.hasDevices(&w):
 		return lackDevices, 0
+	}
+	return s.lacksRoom(w)
+}
+
+// lacksRoom is lacks of a host that has all of the kind that is wanted.
+func (s *state) lacksRoom(w want) (what lack, has int64) {
+	vcpus := int64(w.vcpus)
+	switch {
 	case w.memory > s.left[w.backing]:
 		return lackMemory, share(s.left[w.backing], w.memory)
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:

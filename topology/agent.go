@@ -162,10 +162,7 @@ func (a *Agent) check() error {
 	if i := slices.IndexFunc(a.Clusters, func(id string) bool { return !agentCluster.MatchString(id) }); i >= 0 {
 		return fmt.Errorf("clusters names %s: want a clusterID", quote(a.Clusters[i]))
 	}
-	if err := a.checkPCINodes(); err != nil {
-		return err
-	}
-	return a.checkGuests()
+	return errors.Join(a.checkPCINodes(), a.checkGuests())
 }
 
 func (a *Agent) checkGuests() error {

@@ -150,11 +150,11 @@ func (h *host) alternatives(props map[string]string) ([][]string, error) {
 	mapping, address := props["mapping"], props["host"]
 	switch {
 	case mapping != "" && address != "":
-		return nil, errors.New("Cannot set both 'host' and 'mapping'.") //nolint:staticcheck // Proxmox' text
+		return nil, errors.New("Cannot set both 'host' and 'mapping'.") //nolint:revive,staticcheck // Proxmox' text
 	case address != "":
 		return [][]string{h.functions(address)}, nil
 	case mapping == "":
-		return nil, errors.New("Either 'host' or 'mapping' must be set.") //nolint:staticcheck // Proxmox' text
+		return nil, errors.New("Either 'host' or 'mapping' must be set.") //nolint:revive,staticcheck // Proxmox' text
 	}
 	var found [][]string
 	for _, d := range h.devices {
@@ -163,7 +163,7 @@ func (h *host) alternatives(props map[string]string) ([][]string, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("PCI device mapping not found for '%s'", mapping) //nolint:staticcheck // Proxmox' text
+		return nil, fmt.Errorf("PCI device mapping not found for '%s'", mapping)
 	}
 	return found, nil
 }
@@ -205,7 +205,7 @@ func (c *cluster) reservedFor(g *guest, ids []string) error {
 	for _, other := range sortedGuests(g.host) {
 		for _, id := range ids {
 			if other != g && holds(other.devices, id) {
-				return fmt.Errorf("PCI device '%s' already in use by VMID '%d'", id, other.id) //nolint:staticcheck // Proxmox' text
+				return fmt.Errorf("PCI device '%s' already in use by VMID '%d'", id, other.id)
 			}
 		}
 	}

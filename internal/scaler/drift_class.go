@@ -74,6 +74,7 @@ func (l *looker) at(vm fleet.VM) VMDrift {
 		found.unknown(fmt.Sprintf("host %s cannot be read: look again when it is back", guest.host))
 	case l.is(guest, vm):
 		l.ours(&found, guest)
+		found.devices(guest)
 	default:
 		l.foreign(&found, guest)
 	}

@@ -87,6 +87,38 @@ func TestDriftClasses(t *testing.T) {
 	}
 }
 
+// TestDriftOfDevices compares the PCI devices of VMs with their files, as no plan does.
+func TestDriftOfDevices(t *testing.T) {
+	t.Parallel()
+	gpu, part := fleet.PCIDevice{Mapping: "gpu", PCIe: true}, fleet.PCIDevice{Mapping: "vgpu", MDev: "half"}
+	for _, tt := range []struct {
+		name   string
+		wanted []fleet.PCIDevice
+		there  []topology.PassedDevice
+		class  scaler.DriftClass
+		file   string
+	}{
+		{"as wanted", []fleet.PCIDevice{gpu, part}, []topology.PassedDevice{{Mapping: "gpu"}, {Mapping: "vgpu", MDev: "half"}}, scaler.DriftNone, ""},
+		{"the template's own", nil, []topology.PassedDevice{{Address: "01:00.0"}}, scaler.DriftNone, ""},
+		{"taken off", []fleet.PCIDevice{gpu}, nil, scaler.DriftReplace, "mapping gpu"},
+		{"one of two", []fleet.PCIDevice{gpu, gpu}, []topology.PassedDevice{{Mapping: "gpu"}}, scaler.DriftReplace, "mapping gpu"},
+		{"another part", []fleet.PCIDevice{part}, []topology.PassedDevice{{Mapping: "vgpu", MDev: "all"}}, scaler.DriftReplace, "mapping vgpu"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			one := vm(pve1, 2001)
+			one.PCIDevices = tt.wanted
+			guest := guestOf(one)
+			guest.PCIDevices = tt.there
+			plan := &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{keep(one)}}
+			got := still(t, snapshot(guest), one).Compare(pve1, plan)[2001]
+			if got.Class != tt.class || got.Repairable || tt.file != "" && (len(got.Differences) != 1 || got.Differences[0].File != tt.file) {
+				t.Errorf("got %+v, want %s of %q", got, tt.class, tt.file)
+			}
+		})
+	}
+}
+
 // TestDriftGone has the refresh find no VM that was listed a moment ago.
 func TestDriftGone(t *testing.T) {
 	t.Parallel()
