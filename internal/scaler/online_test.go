@@ -56,13 +56,9 @@ func TestWatchedHost(t *testing.T) {
 			proxmox := watchful{readings: make(chan reading)}
 			s := newScaler(t, func(c *scaler.Config) { c.Clock, c.Regions[0].Live = clock, proxmox })
 			watched, stop := s.Watch(t.Context(), pve1)
-			for _, r := range tt.readings {
-				until(t, clock.HasWaiters)
-				clock.Step(10 * time.Second)
-				proxmox.readings <- r
-			}
+			proxmox.say(watched, t, clock, tt.readings...)
 			if tt.lost {
-				<-watched.Done()
+				until(t, "it is canceled", func() bool { return watched.Err() != nil })
 			}
 			failure := errors.New("the engine was canceled")
 			err := stop(failure)
@@ -85,12 +81,8 @@ func TestWatchEndsWithTheApply(t *testing.T) {
 	proxmox := watchful{readings: make(chan reading)}
 	s := newScaler(t, func(c *scaler.Config) { c.Clock, c.Regions[0].Live = clock, proxmox })
 	watched, stop := s.Watch(t.Context(), pve1)
-	for range 3 {
-		until(t, clock.HasWaiters)
-		clock.Step(10 * time.Second)
-		proxmox.readings <- reading{}
-	}
-	<-watched.Done()
+	proxmox.say(watched, t, clock, reading{}, reading{}, reading{})
+	until(t, "it is canceled", func() bool { return watched.Err() != nil })
 	if err := stop(nil); err != nil {
 		t.Errorf("what ended well fails with %v", err)
 	}
@@ -105,18 +97,32 @@ func TestWatchEndsWithTheApply(t *testing.T) {
 	}
 }
 
+// say lets Proxmox be asked as often as there are readings, and answer with them.
+func (w watchful) say(watched context.Context, t *testing.T, clock *clocktesting.FakeClock, readings ...reading) {
+	t.Helper()
+	for i, r := range readings {
+		until(t, "somebody waits for the clock", func() bool { return clock.HasWaiters() || watched.Err() != nil })
+		clock.Step(10 * time.Second)
+		select {
+		case w.readings <- r:
+		case <-watched.Done():
+			t.Fatalf("it is canceled before reading %d", i+1)
+		}
+	}
+}
+
 // until polls until a condition holds.
-func until(t *testing.T, holds func() bool) {
+func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
-	deadline := time.NewTimer(time.Minute)
+	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
 	for !holds() {
 		select {
 		case <-ticker.C:
 		case <-deadline.C:
-			t.Fatal("nobody waits for the clock")
+			t.Fatal("waiting in vain: " + what)
 		}
 	}
 }
