@@ -202,7 +202,7 @@ func validatePlacement(p Placement, report reporter) {
 	}
 }
 
-// validateCores checks what a class asks for beside its policy and pins.
+// validateHugePages checks what a class asks for to back the memory of its VMs.
 func validateHugePages(p Placement, report reporter) {
 	switch {
 	case p.HugePages != "" && p.HugePages != HugePages2Mi && p.HugePages != HugePages1Gi:
@@ -213,6 +213,7 @@ func validateHugePages(p Placement, report reporter) {
 	}
 }
 
+// validateCores checks what a class asks for beside its policy and pins.
 func validateCores(p Placement, report reporter) {
 	switch {
 	case p.WholeCores != "" && p.WholeCores != WholeCoresPrefer && p.WholeCores != WholeCoresRequire:

@@ -50,7 +50,6 @@ func Table() []Row { //nolint:funlen // it is data
 		{Package: "internal/agent/qemu", Floor: 2},
 		{Package: "internal/bootstrap", Floor: 2, Pure: true},
 		{Package: "internal/cpumap", Floor: 2, Pure: true},
-		{Package: "internal/ipam", Floor: 2, Pure: true},
 		{Package: "internal/startcheck", Floor: 2, Pure: true},
 		{Package: "planner", Floor: 2, Pure: true},
 		{Package: "state/guard", Floor: 2, Pure: true},
