@@ -122,6 +122,7 @@ func Run(ctx context.Context, config Config) Report {
 	}
 	e.classes()
 	e.hostAgents(ctx)
+	e.firewalls(ctx)
 	e.locks(ctx)
 	return e.report
 }

@@ -40,6 +40,28 @@ func TestFirewall(t *testing.T) {
 	}
 }
 
+func TestCloneHasTheFirewallOfItsSource(t *testing.T) {
+	t.Parallel()
+	cfg := cluster()
+	cfg.Firewall = true
+	c := start(t, cfg)
+	source, clone := "/nodes/pve-1/qemu/9000/firewall", "/nodes/pve-1/qemu/300/firewall"
+	check(t, c, []step{
+		{"options", "PUT", source + "/options", []string{"enable", "1", "policy_in", "DROP"}, 200, "OK"},
+		{"rule", "POST", source + "/rules", []string{"type", "in", "action", "ACCEPT", "proto", "tcp", "dport", "22"}, 200, "OK"},
+	})
+	c.clone(300)
+	holdsAll(t, c.call("GET", clone+"/options"), `"enable":1`, `"policy_in":"DROP"`)
+	holdsAll(t, c.call("GET", clone+"/rules"), `"dport":"22"`)
+	check(t, c, []step{
+		{"its rule", "PUT", clone + "/rules/0", []string{"dport", "1"}, 200, "OK"},
+		{"its options", "PUT", clone + "/options", []string{"delete", "enable"}, 200, "OK"},
+	})
+	holdsAll(t, c.call("GET", source+"/rules/0"), `"dport":"22"`)
+	holdsAll(t, c.call("GET", source+"/options"), `"enable":1`)
+	holdsAll(t, c.call("GET", "/cluster/firewall/options"), `"enable":1`)
+}
+
 func TestPools(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster()).root()

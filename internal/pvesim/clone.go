@@ -221,7 +221,7 @@ func cloneWord(full bool) string {
 }
 
 // fillClone copies everything of the source but its identity and disks. Options
-// that only root may set are copied too.
+// that only root may set are copied too, and so is its firewall.
 func (r *request) fillClone(clone *guest, job *cloneJob) error {
 	c := r.s.state
 	source := c.guests[job.source]
@@ -246,7 +246,7 @@ func (r *request) fillClone(clone *guest, job *cloneJob) error {
 		}
 	}
 	r.identify(conf, job)
-	clone.conf = conf
+	clone.conf, clone.fw = conf, source.fw.copied()
 	clone.host = job.to
 	delete(r.host.guests, clone.id)
 	job.to.guests[clone.id] = clone

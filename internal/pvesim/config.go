@@ -39,6 +39,9 @@ type Config struct {
 	ACL    []ACL
 	Pools  []string
 	Delays Delays
+	// Firewall is whether the firewall of the datacenter is on, without which that of
+	// no guest is.
+	Firewall bool
 	// GuestAgents makes running VMs answer through their guest agent; see
 	// Server.SetGuestAgents.
 	GuestAgents bool

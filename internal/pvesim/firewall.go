@@ -17,6 +17,24 @@ type firewall struct {
 
 func newFirewall() *firewall { return &firewall{options: map[string]string{}} }
 
+// copied is what a clone gets: options and rules, as Proxmox copies the file of both.
+func (f *firewall) copied() *firewall {
+	made := &firewall{options: maps.Clone(f.options)}
+	for _, rule := range f.rules {
+		made.rules = append(made.rules, maps.Clone(rule))
+	}
+	return made
+}
+
+// clusterFirewall answers GET /cluster/firewall/options.
+func clusterFirewall(r *request) (any, error) {
+	enable := 0
+	if r.s.cfg.Firewall {
+		enable = 1
+	}
+	return map[string]any{"enable": enable}, nil
+}
+
 // withFirewall runs do on the guest's firewall under the cluster's lock. A
 // firewall file needs no guest in Proxmox, but here it does.
 func (r *request) withFirewall(write bool, do func(*firewall) (any, error)) (any, error) {

@@ -36,7 +36,7 @@ func accessHandlers() map[string]handler {
 func clusterHandlers() map[string]handler {
 	return map[string]handler{
 		"GET /cluster/firewall/groups":    subdirs("group"),
-		"GET /cluster/firewall/options":   func(*request) (any, error) { return map[string]any{"enable": 0}, nil },
+		"GET /cluster/firewall/options":   clusterFirewall,
 		"GET /cluster/ha/resources":       listHA,
 		"GET /cluster/ha/resources/{sid}": getHA,
 		"GET /cluster/mapping/pci":        listPCIMappings,
