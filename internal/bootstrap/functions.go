@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -30,6 +32,8 @@ func fromSprig() []string {
 // of sprig take their text last, so that they can stand in a pipe.
 func Functions() template.FuncMap {
 	functions := template.FuncMap{
+		"add":                 func(numbers ...any) (int, error) { return summed(1, numbers) },
+		"atoi":                atoi,
 		"b64dec":              decodeBase64,
 		"bootstrapKubeconfig": bootstrapKubeconfig,
 		"cidrhost":            cidrHost,
@@ -41,6 +45,7 @@ func Functions() template.FuncMap {
 		"pairs":               pairsOf,
 		"regexFindString":     regexFindString,
 		"split":               func(separator, text string) []string { return strings.Split(text, separator) },
+		"sub":                 func(numbers ...any) (int, error) { return summed(-1, numbers) },
 		"toJson":              func(value any) (string, error) { return toJSON(value, "") },
 		"toPrettyJson":        func(value any) (string, error) { return toJSON(value, "  ") },
 		"toPrettyYaml":        func(value any) (string, error) { return toYAML(value, prettyIndent) },
@@ -63,6 +68,33 @@ func decodeBase64(text string) (string, error) {
 		return "", errors.New("is not base64")
 	}
 	return string(decoded), nil
+}
+
+// atoi is an error where the text is no whole number; sprig's gives 0.
+func atoi(text string) (int, error) {
+	number, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return 0, errors.New("is not a whole number")
+	}
+	return number, nil
+}
+
+// summed adds the numbers behind the first to it, each times sign. Its results are what
+// cidrhost takes.
+func summed(sign int, numbers []any) (int, error) {
+	sum := 0
+	for i, number := range numbers {
+		value := reflect.ValueOf(number)
+		if !value.IsValid() || !value.CanInt() {
+			return 0, errors.New("wants whole numbers: make them of texts by atoi")
+		}
+		if i == 0 {
+			sum = int(value.Int())
+			continue
+		}
+		sum += sign * int(value.Int())
+	}
+	return sum, nil
 }
 
 // getValue finds a key in pairs such as "ds=nocloud;i=1234". It returns "" where the

@@ -16,6 +16,8 @@ import (
 // calls has one call, or some, of each function and what it gives.
 func calls() map[string][][2]string {
 	return map[string][][2]string{
+		"add":                 {{`{{ add 1 2 3 }} {{ add 1 .Resources.CPU }} {{ add .Resources.MemoryMiB -1 }}`, "6 5 8191"}},
+		"atoi":                {{`{{ atoi "2001" }} {{ atoi " -7\n" }}`, "2001 -7"}},
 		"b64dec":              {{`{{ b64dec "aGVsbG8=" }}`, "hello"}},
 		"b64enc":              {{`{{ b64enc "hello" }}`, "aGVsbG8="}},
 		"bootstrapKubeconfig": {{`{{ bootstrapKubeconfig .Kubernetes | contains "token: abcdef.0123456789abcdef" }}`, "true"}},
@@ -62,15 +64,19 @@ func calls() map[string][][2]string {
 		"replace":         {{`{{ "a b c" | replace " " "-" }}`, "a-b-c"}},
 		"sha256sum":       {{`{{ sha256sum "" }}`, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}},
 		"split":           {{`{{ "a,b" | split "," }}`, "[a b]"}, {`{{ index (split "," "a,b") 1 }}`, "b"}},
-		"ternary":         {{`{{ true | ternary "yes" "no" }}`, "yes"}},
-		"toJson":          {{`{{ toJson (list "a\nb" 1) }}`, `["a\nb",1]`}},
-		"toPrettyJson":    {{`{{ toPrettyJson (list 1) }}`, "[\n  1\n]"}},
-		"toPrettyYaml":    {{`{{ dict "a" (dict "b" 1) | toPrettyYaml }}`, "a:\n    b: 1"}},
-		"toYaml":          {{`{{ dict "a" (dict "b" "yes: no") | toYaml }}`, "a:\n  b: 'yes: no'"}},
-		"trim":            {{`{{ trim "  a " }}`, "a"}},
-		"trimPrefix":      {{`{{ "abc" | trimPrefix "a" }}`, "bc"}},
-		"trimSuffix":      {{`{{ "abc" | trimSuffix "c" }}`, "ab"}},
-		"upper":           {{`{{ upper "abc" }}`, "ABC"}},
+		"sub": {
+			{`{{ sub 7 2 1 }} {{ sub 1 2 }}`, "4 -1"},
+			{`{{ sub (atoi .Metadata.InstanceID) 1900 | cidrhost "192.168.1.0/24" }}`, "192.168.1.101"},
+		},
+		"ternary":      {{`{{ true | ternary "yes" "no" }}`, "yes"}},
+		"toJson":       {{`{{ toJson (list "a\nb" 1) }}`, `["a\nb",1]`}},
+		"toPrettyJson": {{`{{ toPrettyJson (list 1) }}`, "[\n  1\n]"}},
+		"toPrettyYaml": {{`{{ dict "a" (dict "b" 1) | toPrettyYaml }}`, "a:\n    b: 1"}},
+		"toYaml":       {{`{{ dict "a" (dict "b" "yes: no") | toYaml }}`, "a:\n  b: 'yes: no'"}},
+		"trim":         {{`{{ trim "  a " }}`, "a"}},
+		"trimPrefix":   {{`{{ "abc" | trimPrefix "a" }}`, "bc"}},
+		"trimSuffix":   {{`{{ "abc" | trimSuffix "c" }}`, "ab"}},
+		"upper":        {{`{{ upper "abc" }}`, "ABC"}},
 	}
 }
 
@@ -119,7 +125,7 @@ func TestFunctionsAreThese(t *testing.T) {
 func TestBadCalls(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{
-		`b64dec "geheim!"`, `cidrhost "geheim"`, `cidrhost "10.0.0.0/24" 256`, `cidrhost "10.0.0.0/24" -257`, `cidrhost "10.0.0.0/24" 1 2`,
+		`atoi "geheim"`, `atoi ""`, `add "geheim" 1`, `sub 1 nil`, `b64dec "geheim!"`, `cidrhost "geheim"`, `cidrhost "10.0.0.0/24" 256`, `cidrhost "10.0.0.0/24" -257`, `cidrhost "10.0.0.0/24" 1 2`,
 		`cidrslaac "geheim" "fd00::/64"`, `cidrslaac "0:0:0:0:0:geheim" "fd00::/64"`, `cidrslaac "00:1a:2b:3c:4d:5e" "10.0.0.0/8"`,
 		`hasTag "geheim" "geheim"`, `regexFind "geheim(" ""`, `regexFindString "geheim(" "" 0`, `kubeletFlags (split " " "--a=\"geheim")`,
 		`index (list "geheim") 2`,

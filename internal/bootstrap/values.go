@@ -43,7 +43,8 @@ type Metadata struct {
 }
 
 // Network is how the guest shall set up its network. Without interfaces it asks for
-// addresses by DHCP on all that it has.
+// addresses by DHCP on all that it has. numaform gives out no addresses, so ValuesOf
+// leaves it empty; it is there for templates that ask for it.
 type Network struct {
 	Interfaces []Interface
 	DNSServers []string

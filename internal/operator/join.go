@@ -31,7 +31,9 @@ func (w *workshop) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 	regions := map[topology.RegionName]seed.Region{}
 	for i := range w.config.Clusters {
 		cluster := &w.config.Clusters[i]
-		regions[cluster.Region] = seed.Region{Proxmox: w.clients[cluster.Region], Stop: cluster.Timeouts.Stop, Upload: cluster.Timeouts.Upload}
+		regions[cluster.Region] = seed.Region{
+			Proxmox: w.clients[cluster.Region], VMIDs: fleet.VMIDRange(cluster.VMIDRange), Stop: cluster.Timeouts.Stop, Upload: cluster.Timeouts.Upload,
+		}
 	}
 	return seed.New(seed.Config{
 		ClusterID: w.config.ClusterID, Regions: regions, Snapshot: w.inventory.Snapshot, Types: w.types, Clock: w.clock,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,22 +56,51 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	if err != nil {
 		return err
 	}
-	vm := s.example(class)
-	token, err := jointoken.New(jointoken.Owner{VM: vm.Name, Key: vm.Key}, s.config.Clock.Now(), class.TTL())
+	for _, id := range s.exampleIDs(class) {
+		if err := s.try(materials, s.example(class, id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// try renders what a VM would get. Its error names the VMID, by which templates may
+// choose an address.
+func (s *Seeder) try(m *materials, vm fleet.VM) error {
+	token, err := jointoken.New(jointoken.Owner{VM: vm.Name, Key: vm.Key}, s.config.Clock.Now(), m.class.TTL())
 	if err != nil {
 		return err
 	}
-	if class.ByAgent() {
-		_, err = s.command(materials, &vm, &karpv1.NodeClaim{}, token)
-		return err
+	if m.class.ByAgent() {
+		_, err = s.command(m, &vm, &karpv1.NodeClaim{}, token)
+	} else {
+		_, err = s.render(m, &vm, &karpv1.NodeClaim{}, token)
 	}
-	_, err = s.render(materials, &vm, &karpv1.NodeClaim{}, token)
+	if problem := new(*MetadataError); errors.As(err, problem) {
+		(*problem).Err = fmt.Errorf("for VMID %d: %w", vm.VMID, (*problem).Err)
+	}
 	return err
 }
 
+// exampleIDs are the first and the last VMID that a VM of a class may get in each
+// region.
+func (s *Seeder) exampleIDs(class *v1alpha1.ProxmoxNodeClass) []fleet.VMID {
+	var ids []fleet.VMID
+	for name, region := range s.config.Regions {
+		if class.Spec.Region == "" || class.Spec.Region == string(name) {
+			ids = append(ids, region.VMIDs.Lower, region.VMIDs.Upper)
+		}
+	}
+	if len(ids) == 0 { // of a region that is not configured there are no hosts either
+		ids = []fleet.VMID{fleet.MinVMID}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
 // example is a VM of a class.
-func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass) fleet.VM {
-	vm := fleet.VM{Key: "0123456789abcdef0123456789abcdef", VMID: fleet.MinVMID, Name: "example-100"}
+func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass, id fleet.VMID) fleet.VM {
+	vm := fleet.VM{Key: "0123456789abcdef0123456789abcdef", VMID: id, Name: fleet.NodeName("example", id)}
 	vm.NodeClass, vm.VCPUs, vm.MemoryMiB, vm.Tags = class.Name, 2, 4096, class.Spec.Tags
 	vm.Host = topology.HostID{Region: "region", Host: "host"}
 	if len(s.config.Types) > 0 {

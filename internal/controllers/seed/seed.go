@@ -78,6 +78,8 @@ var _ Proxmox = (*proxmox.Client)(nil)
 // Region is a Proxmox cluster.
 type Region struct {
 	Proxmox Proxmox
+	// VMIDs are those that VMs may get.
+	VMIDs fleet.VMIDRange
 	// Stop is how long a guest may take to shut down, and Upload how long a seed may
 	// take to its storage; 0 means 2 minutes and 1 minute.
 	Stop, Upload time.Duration

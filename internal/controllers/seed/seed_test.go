@@ -256,6 +256,8 @@ func TestCheck(t *testing.T) {
 	plain := newWorld(t)
 	for name, data := range map[string]map[string]string{
 		"check-broken":  {"user-data": "#cloud-config\nx: {{ .Nothing }}\n"},
+		"check-address": {"network-config": "version: 2\nethernets: {e: {addresses: [{{ cidrhost \"10.0.0.0/24\" (sub (atoi .Metadata.InstanceID) 1999) }}/24]}}\n"},
+		"check-room":    {"network-config": "version: 2\nethernets: {e: {addresses: [{{ cidrhost \"10.0.0.0/22\" (sub (atoi .Metadata.InstanceID) 1999) }}/22]}}\n"},
 		"check-unknown": {"userdata": "#cloud-config\n"},
 		"check-fine":    {"user-data": "#cloud-config\nname: {{ .Metadata.Hostname }}\n"},
 	} {
@@ -288,6 +290,8 @@ func TestCheck(t *testing.T) {
 			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-absent"}
 		}, reason: v1alpha1.ReasonSecretNotFound, text: "spec.metadata.valuesRef"},
 		{name: "a name that there is not", class: templates("check-broken"), reason: v1alpha1.ReasonTemplatesInvalid, text: "secret check-broken of spec.metadata.templatesRef: rendering user-data, line 2"},
+		{name: "an address for each VMID", class: templates("check-room")},
+		{name: "no address for some", class: templates("check-address"), reason: v1alpha1.ReasonTemplatesInvalid, text: "for VMID 2999: secret check-address of spec.metadata.templatesRef: rendering network-config, line 2"},
 		{name: "a document that there is not", class: templates("check-unknown"), reason: v1alpha1.ReasonTemplatesInvalid, text: `key "userdata"`},
 		{name: "a Secret that may not be read", class: templates("check-fine"), config: func(c *seed.Config) {
 			c.Cluster.Live = plain.as("nobody")
@@ -320,7 +324,7 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
-	if got := plain.writes(); len(got) > 0 || len(plain.tokens(fleet.VM{Name: "example-100"})) > 0 {
+	if got := plain.writes(); len(got) > 0 || len(plain.tokens(fleet.VM{Name: "example-2000"})) > 0 {
 		t.Errorf("checking wrote %v", got)
 	}
 }

@@ -148,7 +148,7 @@ func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
 			Client: w.client, Live: w.client, REST: w.cluster.Config, Namespace: namespace,
 			Version: func() (string, error) { return version, nil },
 		},
-		Regions:  map[topology.RegionName]seed.Region{testenv.Region: {Proxmox: w.api, Stop: time.Second, Upload: time.Minute}},
+		Regions:  map[topology.RegionName]seed.Region{testenv.Region: {Proxmox: w.api, VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}, Stop: time.Second, Upload: time.Minute}},
 		VMs:      w.fleet,
 		Snapshot: w.api.Snapshot,
 		Types:    scheduling.DefaultInstanceTypes(),
