@@ -144,6 +144,23 @@ func TestFilesLieBesideTheConfig(t *testing.T) {
 	}
 }
 
+// TestNodePools is about what stands beside the spec of a NodePool.
+func TestNodePools(t *testing.T) {
+	t.Parallel()
+	pool := ofKind(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}), "NodePool")[0]
+	want := map[string]string{"numaform.dev/scale-up": "auto", "numaform.dev/scale-down": "manual"}
+	if diff := cmp.Diff(want, pool.GetAnnotations()); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	if labels := pool.GetLabels(); labels["team"] != "blue" || labels["app.kubernetes.io/name"] != "numaform" {
+		t.Errorf("labels %v", labels)
+	}
+	spec, _, err := unstructured.NestedMap(pool.Object, "spec")
+	if got := slices.Sorted(maps.Keys(spec)); err != nil || !slices.Equal(got, []string{"limits", "template"}) {
+		t.Errorf("spec has %v, %v", got, err)
+	}
+}
+
 // TestNetworkPolicyReachesProxmox is about ports, which are those of the URLs.
 func TestNetworkPolicyReachesProxmox(t *testing.T) {
 	t.Parallel()
