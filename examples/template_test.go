@@ -36,7 +36,7 @@ func newHost(t *testing.T) host {
 	h.log = filepath.Join(h.dir, "log")
 	for name, body := range tools() {
 		script := "#!/bin/sh\n[ \"$1\" = config ] || echo \"" + name + " $*\" >>\"$LOG\"\n" + body + "\n"
-		if err := os.WriteFile(filepath.Join(h.dir, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
+		if err := os.WriteFile(filepath.Join(h.dir, name), []byte(script), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
