@@ -72,6 +72,8 @@ const (
 	ReasonHostUnavailable = "HostUnavailable"
 	// ReasonStorageNotFound: the storage of the boot device is not on the hosts.
 	ReasonStorageNotFound = "StorageNotFound"
+	// ReasonStorageFull: the storage of the boot device has no room for a node's disk.
+	ReasonStorageFull = "StorageFull"
 	// ReasonPoolNotFound: the region has no such resource pool.
 	ReasonPoolNotFound = "PoolNotFound"
 	// ReasonNoHost: each host lacks something, and none has it all.

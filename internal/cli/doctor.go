@@ -86,6 +86,9 @@ func (o *doctorOptions) examine(ctx context.Context, process Process) doctor.Con
 		patient.ClassesBroken = err
 	}
 	config, err := loadConfig(process, o.config)
+	if err == nil {
+		patient.Types, err = config.InstanceTypes()
+	}
 	if err != nil {
 		patient.Broken = err
 		return patient

@@ -14,6 +14,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
@@ -55,6 +56,8 @@ type Config struct {
 	Classes       []v1alpha1.ProxmoxNodeClass
 	ClassesBroken error
 	Named         bool
+	// Types are the instance types; nil means the default ones.
+	Types []scheduling.InstanceType
 	// Fleet reads what is wanted, and Locks who holds the fleet or a state.
 	Fleet func(ctx context.Context) (fleet.Fleet, error)
 	Locks func(ctx context.Context) ([]Lock, error)

@@ -101,8 +101,8 @@ func (e *examination) classes() {
 
 func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
 	name := "class " + class.Name
-	report := scheduling.Judge(class, snapshot, e.config.ClusterID)
-	faults := scheduling.Faults(class, snapshot, e.config.ClusterID)
+	report := scheduling.Judge(class, snapshot, e.config.ClusterID, e.config.Types)
+	faults := scheduling.Faults(class, snapshot, e.config.ClusterID, e.config.Types)
 	status := Warn
 	if len(report.Hosts) == 0 {
 		status = Fail
@@ -137,7 +137,7 @@ func checkOf(reason string) string {
 	switch reason {
 	case v1alpha1.ReasonTemplateNotFound, v1alpha1.ReasonTemplateAmbiguous, v1alpha1.ReasonTemplateUnusable:
 		return "template"
-	case v1alpha1.ReasonStorageNotFound, v1alpha1.ReasonSeedStorageNotFound:
+	case v1alpha1.ReasonStorageNotFound, v1alpha1.ReasonStorageFull, v1alpha1.ReasonSeedStorageNotFound:
 		return "storage"
 	case v1alpha1.ReasonPoolNotFound:
 		return "pool"

@@ -24,8 +24,9 @@ type class struct {
 	// clusterID is the numaform's whose class it is.
 	clusterID string
 	base      fleet.Spec
-	// diskGiB is the size that the class asks for, leastGiB that of its templates.
-	diskGiB, leastGiB int64
+	// diskGiB is the size that the class asks for, leastGiB that of its templates, and
+	// smallestGiB that of the smallest node, whatever the template.
+	diskGiB, leastGiB, smallestGiB int64
 	// hosts may take VMs of the class; arch is the architecture of each, templates
 	// what it clones from, or would if a host agent lived there.
 	hosts     []topology.HostID
@@ -43,8 +44,9 @@ type template struct {
 	namesakes bool
 }
 
-// newClass resolves a NodeClass of the cluster of that id on the hosts of a snapshot.
-func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string) *class {
+// newClass resolves a NodeClass of the cluster of that id, with the types that it
+// offers, on the hosts of a snapshot.
+func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, offered []InstanceType) *class {
 	c := &class{
 		name: nc.Name, fields: &nc.Spec, clusterID: clusterID,
 		arch: map[topology.HostID]string{}, templates: map[topology.HostID]template{},
@@ -58,6 +60,7 @@ func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, cluste
 	c.base = baseSpec(nc)
 	// Validate has seen it, so it parses.
 	c.diskGiB, _ = nc.Spec.BootDevice.SizeGiB()
+	c.smallestGiB = c.smallest(offered)
 	c.findHosts(nc, snapshot)
 	return c
 }
@@ -168,6 +171,18 @@ const mostHosts = 8
 // disk returns the size of the boot disk of a VM of that type.
 func (c *class) disk(t *InstanceType) int64 {
 	return max(cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB), c.leastGiB)
+}
+
+// smallest returns the size of the smallest boot disk that a VM of one of the types has.
+func (c *class) smallest(offered []InstanceType) int64 {
+	if len(offered) == 0 {
+		return c.disk(&InstanceType{})
+	}
+	sizes := make([]int64, len(offered))
+	for i := range offered {
+		sizes[i] = c.disk(&offered[i])
+	}
+	return slices.Min(sizes)
 }
 
 // spec returns a VM of the class with that type, for that pool, on those hosts. It

@@ -20,8 +20,8 @@ type Fault struct {
 
 // Faults returns what the hosts that a class allows lack for it, sorted by host. It
 // looks as Judge does; a class that cannot be read has none.
-func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string) []Fault {
-	c := newClass(nc, snapshot, clusterID)
+func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, types []InstanceType) []Fault {
+	c := newClass(nc, snapshot, clusterID, OfferedBy(nc, types))
 	if c.invalid() {
 		return nil
 	}
@@ -53,7 +53,7 @@ type Needs struct {
 // NeedsOf returns what VMs of a class need on a host, and false if it cannot take any,
 // a host agent aside.
 func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host topology.HostID) (Needs, bool) {
-	c := newClass(nc, snapshot, "")
+	c := newClass(nc, snapshot, "", nil)
 	from, ok := c.templates[host]
 	if !ok {
 		return Needs{}, false

@@ -35,10 +35,10 @@ func TestFaults(t *testing.T) {
 		fault(ryzen, v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound,
 			`has no storage "fast"`, "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"),
 	}
-	if diff := cmp.Diff(want, scheduling.Faults(class, snapshot, "test")); diff != "" {
+	if diff := cmp.Diff(want, scheduling.Faults(class, snapshot, "test", nil)); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
-	if faults := scheduling.Faults(nodeClass(t, `{template: {}}`), snapshot, "test"); faults != nil {
+	if faults := scheduling.Faults(nodeClass(t, `{template: {}}`), snapshot, "test", nil); faults != nil {
 		t.Errorf("a class that cannot be read has faults %v", faults)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -39,7 +38,7 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 		}
 	}
 	sizes, where := sizesOf(request), newLocator(request.Snapshot)
-	plan := planner.New(request.Snapshot, request.Kept)
+	plan := newSite(request.Snapshot, request.Kept, p)
 	offers := makeOfferings(p, plan, newClosedOffers(request.Closed), where.running(live))
 	for i := range live {
 		offers.addLive(p.class, &live[i], sizes, request.Snapshot)

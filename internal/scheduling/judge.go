@@ -38,9 +38,10 @@ type Finding struct{ Condition, Reason, Message string }
 
 // Judge says which hosts can take nodes of a class and what is wrong with it. It
 // looks at what a snapshot shows: not at Secrets, nor at what numaform's login may
-// do. The id is that of the numaform whose class it is: host agents know for whom they pin.
-func Judge(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string) ClassReport {
-	c := newClass(nc, snapshot, clusterID)
+// do. The id is that of the numaform whose class it is: host agents know for whom they
+// pin. The types are those that there are, and none means that any will do.
+func Judge(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, types []InstanceType) ClassReport {
+	c := newClass(nc, snapshot, clusterID, OfferedBy(nc, types))
 	report := ClassReport{
 		Hosts: c.hosts, Excluded: c.excluded, Findings: c.findings,
 		Templates: map[topology.HostID]topology.Template{},
@@ -101,7 +102,10 @@ func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (temp
 	add(v1alpha1.ConditionTemplateReady, reason, message)
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPoolNotFound, c.poolProblem(host.Region, snapshot))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, storageProblem(host, c.base.Storage, "images", "disk images"))
-	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, c.roomProblem(host, &from))
+	if text := c.roomProblem(host, &from); text != "" {
+		full := Finding{v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageFull, text}
+		faults = append(faults, fault{Finding: full, host: host.ID(), mend: fullAdvice})
+	}
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPlacementImpossible, c.policyProblem(host))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHugePagesMissing, c.pagesProblem(host))
 	add(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSeedStorageNotFound, c.seedProblem(host))

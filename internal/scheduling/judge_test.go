@@ -197,7 +197,7 @@ func TestJudge(t *testing.T) {
 			if test.change != nil {
 				test.change(snapshot)
 			}
-			report := scheduling.Judge(nodeClass(t, test.spec), snapshot, "test")
+			report := scheduling.Judge(nodeClass(t, test.spec), snapshot, "test", nil)
 			if diff := cmp.Diff(test.want, report.Findings); diff != "" {
 				t.Errorf("findings differ:\n%s", diff)
 			}
@@ -219,7 +219,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestJudgeInvalid(t *testing.T) {
-	report := scheduling.Judge(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated}}`), lab(), "test")
+	report := scheduling.Judge(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated}}`), lab(), "test", nil)
 	if len(report.Hosts) != 0 || len(report.Findings) != 1 || report.Findings[0].Condition != v1alpha1.ConditionValid ||
 		report.Findings[0].Reason != v1alpha1.ReasonInvalid || !strings.Contains(report.Findings[0].Message, "spec.placement.pinWith") {
 		t.Errorf("report is %+v", report)

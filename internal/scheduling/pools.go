@@ -49,7 +49,8 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	sizes := map[string][]InstanceType{}
 	for i := range nodeClasses.Items {
 		nc := &nodeClasses.Items[i]
-		classes[nc.Name], sizes[nc.Name] = newClass(nc, request.Snapshot, request.ClusterID), OfferedBy(nc, types)
+		sizes[nc.Name] = OfferedBy(nc, types)
+		classes[nc.Name] = newClass(nc, request.Snapshot, request.ClusterID, sizes[nc.Name])
 		if len(sizes[nc.Name]) == 0 {
 			classes[nc.Name].problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, noTypes(&nc.Spec))
 		}

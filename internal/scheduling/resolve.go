@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -124,7 +123,7 @@ func (r *resolver) specs(request Request) ([]fleet.Spec, error) {
 		return nil, &NoRoomError{r.claim.Name, fmt.Sprintf("no instance type on any host of NodePool %q is large enough for %s and meets %s",
 			r.pool.Name, describe(r.claim.Spec.Resources.Requests, r.claim.Spec.Resources.Requests), r.wants)}
 	}
-	plan := planner.New(request.Snapshot, request.Kept)
+	plan := newSite(request.Snapshot, request.Kept, r.pool)
 	closed := newClosedOffers(request.Closed)
 	var specs []fleet.Spec
 	reason := ""

@@ -3,29 +3,260 @@ package scheduling
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
 // linkedMiB is what a linked clone needs at least to begin with.
 const linkedMiB = 1024
 
-// roomProblem says that the storage which takes the disks of clones is full. What a
-// storage does not tell is no problem.
+// needMiB is what the disk of a clone takes of its storage.
+func needMiB(kind fleet.CloneKind, diskGiB int64) int64 {
+	if kind == fleet.CloneFull {
+		return max(linkedMiB, 1024*diskGiB)
+	}
+	return linkedMiB
+}
+
+// fullProblem says that a storage is full, and by how much.
+func fullProblem(name string, free, need int64, beside string) string {
+	return fmt.Sprintf("has %d MiB free on storage %q%s, and a node's disk needs %d: %d are missing", free, name, beside, need, need-free)
+}
+
+// fullAdvice is how that is mended.
+const fullAdvice = "make room there, or change spec.bootDevice"
+
+// roomProblem says that the storage which takes the disks of clones is full even for
+// the smallest node. What a storage does not tell is no problem.
 func (c *class) roomProblem(host *topology.Host, from *template) string {
 	name := cmp.Or(c.base.Storage, from.Storage)
 	i := slices.IndexFunc(host.Storages, func(s topology.Storage) bool { return s.Name == name })
 	if i < 0 || from.Name == "" || host.Storages[i].TotalMiB == 0 {
 		return ""
 	}
-	need, free := int64(linkedMiB), host.Storages[i].FreeMiB
-	if c.base.Clone == fleet.CloneFull {
-		need = max(need, 1024*max(c.base.DiskGiB, from.DiskGiB))
-	}
+	need, free := needMiB(c.base.Clone, max(c.smallestGiB, from.DiskGiB)), host.Storages[i].FreeMiB
 	if free >= need {
 		return ""
 	}
-	return fmt.Sprintf("has %d MiB free on storage %q, and a node's disk needs %d: make room there", free, name, need)
+	return fullProblem(name, free, need, "")
+}
+
+// volume is a storage with room of its own: one of a host, or, without a host, one that
+// hosts share.
+type volume struct {
+	region topology.RegionName
+	host   topology.HostName
+	name   string
+}
+
+// site places VMs where CPUs and memory have room, as the planner says, and the
+// storage has room for their disks beside all those that are yet to be made.
+type site struct {
+	*planner.Planner
+	hosts   []topology.HostID
+	classes map[string]*class
+	// free is what is left of the storages that tell it, in MiB.
+	free map[volume]int64
+}
+
+// newSite returns the site of a snapshot with all our VMs, for NodePools.
+func newSite(snapshot *topology.Snapshot, kept []fleet.VM, pools ...*pool) *site {
+	s := &site{Planner: planner.New(snapshot, kept), classes: map[string]*class{}, free: map[volume]int64{}}
+	for _, p := range pools {
+		if p.class != nil {
+			s.classes[p.class.name] = p.class
+		}
+	}
+	made := map[guestID]bool{}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		s.hosts = append(s.hosts, host.ID())
+		for j := range host.Storages {
+			s.count(host, &host.Storages[j])
+		}
+		for _, guest := range host.Guests {
+			if guest.Lock != "clone" && guest.Lock != "create" {
+				made[guestID{region: host.Region, vmid: fleet.VMID(guest.VMID)}] = true
+			}
+		}
+	}
+	for i := range kept {
+		vm := &kept[i]
+		if v, known := s.volume(vm.Host, cmp.Or(vm.Storage, vm.Source.Storage)); known && !made[guestID{region: vm.Host.Region, vmid: vm.VMID}] {
+			s.free[v] -= needMiB(vm.Clone, max(vm.DiskGiB, vm.Source.DiskGiB))
+		}
+	}
+	return s
+}
+
+func (s *site) count(host *topology.Host, storage *topology.Storage) {
+	if storage.TotalMiB == 0 {
+		return
+	}
+	v := volume{host.Region, host.Name, storage.Name}
+	if storage.Shared {
+		v.host = ""
+	}
+	if free, known := s.free[v]; !known || storage.FreeMiB < free {
+		s.free[v] = storage.FreeMiB
+	}
+}
+
+// volume finds a storage of a host, and reports whether it tells what it has left.
+func (s *site) volume(host topology.HostID, name string) (volume, bool) {
+	for _, v := range []volume{{host.Region, host.Host, name}, {host.Region, "", name}} {
+		if _, known := s.free[v]; known {
+			return v, true
+		}
+	}
+	return volume{}, false
+}
+
+// disk returns where a VM's disk would be on a host, and what it takes there: nothing
+// if the storage does not tell what it has.
+func (s *site) disk(spec *fleet.Spec, host topology.HostID) (volume, int64) {
+	name := spec.Storage
+	if class := s.classes[spec.NodeClass]; name == "" && class != nil {
+		name = class.templates[host].Storage
+	}
+	v, known := s.volume(host, name)
+	if !known {
+		return volume{}, 0
+	}
+	return v, needMiB(spec.Clone, spec.DiskGiB)
+}
+
+// full says why a host's storage has no room for the disk of a VM, or nothing.
+func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
+	v, need := s.disk(spec, host)
+	if free := s.free[v]; free < need {
+		return fmt.Sprintf("%s %s: %s", host, fullProblem(v.name, max(free, 0), need, " beside the disks that are yet to be made"), fullAdvice)
+	}
+	return ""
+}
+
+// Fits reports whether the host has room for the VM now.
+func (s *site) Fits(spec fleet.Spec, host topology.HostID) bool {
+	return s.full(&spec, host) == "" && s.Planner.Fits(spec, host)
+}
+
+// Clone returns a site that stands where s stands and goes its own way.
+func (s *site) Clone() *site {
+	c := *s
+	c.Planner, c.free = s.Planner.Clone(), maps.Clone(s.free)
+	return &c
+}
+
+// Remove gives back what VMs take that Place placed.
+func (s *site) Remove(vms ...fleet.VM) {
+	s.Planner.Remove(vms...)
+	for i := range vms {
+		v, need := s.disk(&vms[i].Spec, vms[i].Host)
+		s.take(v, -need)
+	}
+}
+
+func (s *site) take(v volume, need int64) {
+	if need != 0 {
+		s.free[v] -= need
+	}
+}
+
+// Place finds a place for every spec, as the planner does. Those that it puts where
+// others take the last room for disks are placed once more, elsewhere.
+func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
+	var placed []planner.Placed
+	var unplaced []planner.Unplaced
+	open := make([]int, len(specs))
+	for i := range specs {
+		open[i] = i
+	}
+	for again := true; again; {
+		batch, at, refused := s.narrow(specs, open)
+		unplaced = append(unplaced, refused...)
+		found, none := s.Planner.Place(batch)
+		open, again = nil, false
+		for _, p := range found {
+			spec := &specs[at[p.Index]]
+			v, need := s.disk(spec, p.Host)
+			if s.free[v] < need {
+				s.Planner.Remove(fleet.VM{Spec: batch[p.Index], Placement: p.Placement})
+				open, again = append(open, at[p.Index]), true
+				continue
+			}
+			s.take(v, need)
+			p.Index = at[p.Index]
+			placed = append(placed, p)
+		}
+		for _, u := range none {
+			if u.Index = at[u.Index]; again { // what was taken back may have been its room
+				open = append(open, u.Index)
+				continue
+			}
+			u.Reason = strings.Join(append([]string{u.Reason}, s.allFull(&specs[u.Index])...), "; ")
+			unplaced = append(unplaced, u)
+		}
+	}
+	slices.SortFunc(placed, func(a, b planner.Placed) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(unplaced, func(a, b planner.Unplaced) int { return cmp.Compare(a.Index, b.Index) })
+	return placed, unplaced
+}
+
+// narrow returns the specs that are open without the hosts whose storage is full, the
+// positions of each, and those that no host is left for.
+func (s *site) narrow(specs []fleet.Spec, open []int) (batch []fleet.Spec, at []int, refused []planner.Unplaced) {
+	slices.Sort(open)
+	known := map[clone]map[topology.HostID]bool{}
+	for _, i := range open {
+		spec := specs[i]
+		like := clone{spec.NodeClass, spec.Storage, spec.Clone, spec.DiskGiB}
+		full, asked := known[like]
+		if !asked {
+			full = s.fullHosts(&spec)
+			known[like] = full
+		}
+		isFull := func(host topology.HostID) bool { return full[host] }
+		if len(full) > 0 && slices.ContainsFunc(spec.Hosts, isFull) {
+			spec.Hosts = slices.DeleteFunc(slices.Clone(spec.Hosts), isFull)
+			if len(spec.Hosts) == 0 {
+				refused = append(refused, planner.Unplaced{Index: i, Reason: strings.Join(s.allFull(&specs[i]), "; ")})
+				continue
+			}
+		}
+		batch, at = append(batch, spec), append(at, i)
+	}
+	return batch, at, refused
+}
+
+// clone is what of a Spec decides what its disk takes, and where.
+type clone struct {
+	class, storage string
+	kind           fleet.CloneKind
+	diskGiB        int64
+}
+
+func (s *site) fullHosts(spec *fleet.Spec) map[topology.HostID]bool {
+	full := map[topology.HostID]bool{}
+	for _, host := range s.hosts {
+		if v, need := s.disk(spec, host); s.free[v] < need {
+			full[host] = true
+		}
+	}
+	return full
+}
+
+// allFull says of the first hosts whose storage is full that they are.
+func (s *site) allFull(spec *fleet.Spec) []string {
+	var texts []string
+	for _, host := range spec.Hosts {
+		if text := s.full(spec, host); text != "" && len(texts) < mostHosts {
+			texts = append(texts, text)
+		}
+	}
+	return texts
 }

@@ -16,7 +16,6 @@ import (
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -39,7 +38,7 @@ type session struct {
 	// added are the VMs that this decision makes so far.
 	added []*inflight
 	made  int
-	plan  *planner.Planner
+	plan  *site
 	// closed are the offers that are not made.
 	closed *closedOffers
 	// last is the solution that the decision is made of.
@@ -67,7 +66,7 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 	if s.world, err = newWorld(ctx, c, kept, now); err != nil {
 		return nil, err
 	}
-	s.plan = planner.New(request.Snapshot, slices.Concat(request.Kept, request.Occupied))
+	s.plan = newSite(request.Snapshot, slices.Concat(request.Kept, request.Occupied), s.pools...)
 	if err := s.readPods(ctx); err != nil {
 		return nil, err
 	}

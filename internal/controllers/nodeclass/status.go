@@ -109,7 +109,7 @@ func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) ma
 		}
 		return verdicts // the hosts of the last look stay
 	}
-	report := scheduling.Judge(nc, snapshot, c.config.ClusterID)
+	report := scheduling.Judge(nc, snapshot, c.config.ClusterID, c.config.Types)
 	setHosts(nc, report)
 	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.rootOnly(nc, report.Hosts)) {
 		if _, first := verdicts[finding.Condition]; !first {
