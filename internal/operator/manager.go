@@ -114,12 +114,10 @@ func addIndexes(ctx context.Context, m manager.Manager) error {
 
 // karpenterOptions returns what Karpenter's parts take from the context.
 func karpenterOptions(settings *ControllerSettings) (*options.Options, error) {
-	gates, err := options.ParseFeatureGates(settings.FeatureGates)
+	gates, err := featureGates(settings.FeatureGates)
 	if err != nil {
-		return nil, fmt.Errorf("feature gates %q: %w: write such as NodeRepair=true", settings.FeatureGates, err)
+		return nil, err
 	}
-	// A reserved offering needs an id and a count at a cloud; here it is a label.
-	gates.ReservedCapacity = false
 	o := &options.Options{
 		BatchMaxDuration: settings.BatchMax, BatchIdleDuration: settings.BatchIdle,
 		PreferencePolicy: options.PreferencePolicyRespect, MinValuesPolicy: options.MinValuesPolicyStrict,
@@ -148,7 +146,7 @@ type ControllerSettings struct {
 	BatchIdle, BatchMax          time.Duration
 	IgnorePreferences            bool
 	RelaxMinValues               bool
-	// FeatureGates are Karpenter's, such as NodeRepair=true.
+	// FeatureGates are those of Karpenter that CheckFeatureGates takes, such as NodeRepair=true.
 	FeatureGates string
 	// Kproximate serves kproximate's metrics too, under its names.
 	Kproximate bool

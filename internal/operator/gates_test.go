@@ -1,0 +1,32 @@
+package operator_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/operator"
+)
+
+func TestCheckFeatureGates(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                "",
+		"NodeRepair=true": "",
+		"NodeRepair=false, SpotToSpotConsolidation=true,": "",
+		"NodeRepairs=true":                     `"NodeRepairs" does nothing here: write some of NodeRepair and SpotToSpotConsolidation`,
+		"noderepair=true":                      `"noderepair" does nothing here`,
+		"NodeRepair=true,NodeOverlay=true":     `"NodeOverlay" does nothing here`,
+		"StaticCapacity=false":                 `"StaticCapacity" does nothing here`,
+		"ReservedCapacity=true":                `"ReservedCapacity" does nothing here`,
+		"CapacityBuffer=true":                  `"CapacityBuffer" does nothing here`,
+		"NodeRepair":                           `NodeRepair is "": write NodeRepair=true or NodeRepair=false`,
+		"NodeRepair=yes":                       `NodeRepair is "yes"`,
+		"=true":                                `"" does nothing here`,
+		"SpotToSpotConsolidation=true,Other=1": `"Other" does nothing here`,
+	} {
+		err := operator.CheckFeatureGates(text)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
