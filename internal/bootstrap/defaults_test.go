@@ -46,6 +46,23 @@ func TestDefaultsGolden(t *testing.T) {
 	}
 }
 
+// TestHugePages wants them reserved before kubelet looks, and at every boot.
+func TestHugePages(t *testing.T) {
+	t.Parallel()
+	values := someValues(t)
+	values.Resources.HugePages2Mi = 512
+	config := readUserData(t, render(t, bootstrap.Defaults(), values).UserData)
+	const path = "/etc/tmpfiles.d/kubernetes-hugepages.conf"
+	const want = "w /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages - - - - 512\nw /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages - - - - 0\n"
+	if got := config.file(t, path); got != want {
+		t.Errorf("%s is\n%swant\n%s", path, got, want)
+	}
+	text := fmt.Sprint(config.RunCmd)
+	if at := strings.Index(text, "systemd-tmpfiles --create "+path); at < 0 || at > strings.Index(text, "kubelet]") {
+		t.Errorf("the commands are %s", text)
+	}
+}
+
 // TestDefaultsAreWhatKubeadmLeaves reads the files as kubelet does.
 func TestDefaultsAreWhatKubeadmLeaves(t *testing.T) {
 	t.Parallel()

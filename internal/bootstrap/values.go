@@ -75,6 +75,9 @@ type Resources struct {
 	DiskGiB int64
 	// NUMANodes is how many NUMA nodes the guest sees, 1 at least.
 	NUMANodes int
+	// HugePages2Mi and HugePages1Gi are how many huge pages of a size the guest's kernel
+	// has to reserve before kubelet starts, for the Node is to have them.
+	HugePages2Mi, HugePages1Gi int64
 }
 
 // Kubernetes is the cluster to join.

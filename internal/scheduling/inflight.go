@@ -120,9 +120,14 @@ func (t InstanceType) resources(vm *fleet.VM) (capacity, allocatable corev1.Reso
 	return t.capacity(disk), t.allocatable(disk)
 }
 
-// allocatable returns what of it pods can have.
+// allocatable returns what of it pods can have: kubelet takes huge pages off the memory,
+// and so does Karpenter.
 func (t *InstanceType) allocatable(diskGiB int64) corev1.ResourceList {
-	return resources.Subtract(t.capacity(diskGiB), t.overhead(diskGiB).Total())
+	list := resources.Subtract(t.capacity(diskGiB), t.overhead(diskGiB).Total())
+	if pages := t.pages(); pages > 0 {
+		list[corev1.ResourceMemory] = quantity(max(0, list.Memory().Value()-pages))
+	}
+	return list
 }
 
 // compareInflight orders VMs by what pods see of them, small ones first: pods are

@@ -216,6 +216,9 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 	if err := t.readCapacity(f.Capacity); err != nil {
 		return InstanceType{}, err
 	}
+	if err := t.checkPages(); err != nil {
+		return InstanceType{}, err
+	}
 	if f.Overhead != nil {
 		t.Overhead = *f.Overhead
 	}

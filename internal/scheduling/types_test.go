@@ -5,7 +5,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
@@ -109,6 +112,9 @@ func TestParseInstanceTypesRefuses(t *testing.T) {
 		{"unknown resource", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi","gpu":"1"}}]`, "capacity.gpu is not known"},
 		{"unknown capacity type", `[{"name":"a","capacitytype":"cheap","capacity":{"cpu":"1","memory":"1Gi"}}]`, `"cheap" is none of`},
 		{"offerings", `[{"name":"a","offerings":[{}],"capacity":{"cpu":"1","memory":"1Gi"}}]`, "offerings are not read"},
+		{"part of a huge page", `[{"name":"a","capacity":{"cpu":"1","memory":"4Gi","hugepages-1Gi":"1536Mi"}}]`, `capacity.hugepages-1Gi "1536Mi" is no number of whole pages`},
+		{"unknown huge pages", `[{"name":"a","capacity":{"cpu":"1","memory":"4Gi","hugepages-64Ki":"64Ki"}}]`, "write hugepages-2Mi or hugepages-1Gi"},
+		{"too many huge pages", `[{"name":"a","capacity":{"cpu":"1","memory":"2Gi","hugepages-2Mi":"600Mi","hugepages-1Gi":"1Gi"}}]`, "leave less than 512Mi"},
 		{"twice", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi"}},{"name":"a","capacity":{"cpu":"2","memory":"1Gi"}}]`, "has the name of entry 0"},
 	}
 	for _, test := range tests {
@@ -119,6 +125,40 @@ func TestParseInstanceTypesRefuses(t *testing.T) {
 				t.Errorf("error is %v, want one with %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestGuestPages wants a VM whose type has huge pages to reserve them, and pods to have
+// the rest of its memory only, on its way as on its Node.
+func TestGuestPages(t *testing.T) {
+	types, err := scheduling.ParseInstanceTypes([]byte(`[{"name": "p.4", "capacity": {"cpu": "4", "memory": "8Gi", "hugepages-2Mi": "2Gi", "hugepages-1Gi": "3Gi"}}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm := keptVM(2000, "general", "shared", "epyc", fleet.PolicyShared)
+	vm.InstanceType = "p.4"
+	nc := nodeClass(t, `{template: {name: debian}}`)
+	if small, large := scheduling.GuestPages(nc, &vm, types); small != 1024 || large != 3 {
+		t.Errorf("%d and %d pages, want 1024 and 3", small, large)
+	}
+	status := scheduling.Launched(vm, types).Status
+	if pages := status.Allocatable["hugepages-1Gi"]; pages.Value() != 3<<30 {
+		t.Errorf("pods have %s of huge pages", pages.String())
+	}
+	c := load(t, classes, nodePool("general", "shared", ""))
+	offered, err := c.InstanceTypes(t.Context(), scheduling.Request{Snapshot: lab(), Types: types}, &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocatable := offered[0].Allocatable()
+	want, got := allocatable.Memory().Value(), status.Allocatable.Memory().Value()
+	if want != got || got > 3<<30 {
+		t.Errorf("pods have %d of its memory, and %d are offered: want less than 3 GiB", got, want)
+	}
+	small := deployment("pages", 3, "1", "600Mi", "")
+	small = strings.Replace(small, "memory: 600Mi}", "memory: 600Mi, hugepages-1Gi: 1Gi}, limits: {hugepages-1Gi: 1Gi}", 1)
+	if d, err := load(t, classes, nodePool("general", "shared", ""), small).Decide(t.Context(), scheduling.Request{Snapshot: lab(), Types: types}); err != nil || len(d.New) != 1 || len(d.Refused) > 0 {
+		t.Errorf("decision is %+v: %v, want one node", d, err)
 	}
 }
 

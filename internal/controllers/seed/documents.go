@@ -214,6 +214,7 @@ func (s *Seeder) command(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, to
 func (s *Seeder) values(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Values, error) {
 	values := bootstrap.ValuesOf(vm)
 	values.Values = m.values
+	values.Resources.HugePages2Mi, values.Resources.HugePages1Gi = scheduling.GuestPages(m.class, vm, s.config.Types)
 	values.Kubernetes.Version, values.Kubernetes.RootCA = m.cluster.version, m.cluster.ca
 	values.Kubernetes.APIServer, values.Kubernetes.BootstrapToken = m.cluster.apiServer, token.Reveal()
 	err := values.Configure(s.kubelet(m, vm, claim))

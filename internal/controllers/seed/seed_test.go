@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -21,6 +22,7 @@ import (
 	"github.com/numaform/numaform/internal/guestsim"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // The guest finds in its seed what it joins with: its own name and providerID, its
@@ -82,6 +84,7 @@ func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 			APIServer: "https://api.example:6443", CA: []byte("-----BEGIN CERTIFICATE-----\n"), CloudController: true,
 			ClusterDNS: []string{"10.96.0.10"}, ClusterDomain: "kube.example",
 		}
+		c.Types[slices.IndexFunc(c.Types, func(i scheduling.InstanceType) bool { return i.Name == "s1.2VCPU-8GB" })].Extra = corev1.ResourceList{"hugepages-2Mi": resource.MustParse("64Mi")}
 	})
 	own := class("own-kubelet")
 	yes, low := true, int32(40)
@@ -96,7 +99,8 @@ func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	for _, object := range []*corev1.Secret{
 		{ObjectMeta: metav1.ObjectMeta{Name: "own-templates", Namespace: namespace}, StringData: map[string]string{
 			"user-data": "#cloud-config\nkubelet: {{ .Kubernetes.KubeletConfiguration | toJson }}\nserver: {{ .Kubernetes.APIServer }}\n" +
-				"version: {{ .Kubernetes.Version }}\nflags: {{ .Kubernetes.KubeletArgs | toJson }}\nkey: {{ .Values.key }}\n",
+				"version: {{ .Kubernetes.Version }}\nflags: {{ .Kubernetes.KubeletArgs | toJson }}\nkey: {{ .Values.key }}\n" +
+				"pages: [{{ .Resources.HugePages2Mi }}, {{ .Resources.HugePages1Gi }}]\n",
 		}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "own-values", Namespace: namespace}, StringData: map[string]string{"key": "ssh-ed25519-AAAA"}},
 	} {
@@ -119,12 +123,16 @@ func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 		Kubelet              map[string]any
 		Server, Version, Key string
 		Flags                []string
+		Pages                []int
 	}
 	if err := yaml.Unmarshal(documents.UserData, &got); err != nil {
 		t.Fatal(err)
 	}
 	if got.Server != "https://api.example:6443" || got.Version != version || got.Key != "ssh-ed25519-AAAA" || !slices.Contains(got.Flags, "--cloud-provider=external") {
 		t.Errorf("server %s, version %s, key %s, flags %v", got.Server, got.Version, got.Key, got.Flags)
+	}
+	if !slices.Equal(got.Pages, []int{32, 0}) {
+		t.Errorf("huge pages are %v, want 32 of 2 MiB", got.Pages)
 	}
 	want := map[string]any{
 		"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node", "maxPods": 40.0, "failSwapOn": true,
