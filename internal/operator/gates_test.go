@@ -30,3 +30,17 @@ func TestCheckFeatureGates(t *testing.T) {
 		}
 	}
 }
+
+// TestNodeRepairGate wants nodes replaced only where the gate is open.
+func TestNodeRepairGate(t *testing.T) {
+	t.Parallel()
+	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health"} {
+		names, err := operator.Repairs(gates)
+		if got := strings.Join(names, " "); err != nil || got != want {
+			t.Errorf("%q: %q runs, want %q: %v", gates, got, want, err)
+		}
+	}
+	if _, err := operator.Repairs("NodeRepairs=true"); err == nil {
+		t.Error("a misspelled gate is taken")
+	}
+}
