@@ -8,6 +8,10 @@ const (
 	LabelNodeClass = Group + "/nodeclass"
 	// LabelPlacement is the placement policy of the node's ProxmoxNodeClass.
 	LabelPlacement = Group + "/placement"
+	// LabelCPUType is the CPU model that the node sees, as Proxmox names it.
+	LabelCPUType = Group + "/cpu-type"
+	// LabelTemplate is the name of the template that the node was cloned from.
+	LabelTemplate = Group + "/template"
 	// LabelNUMANodes is the number of NUMA nodes that the node sees.
 	LabelNUMANodes = Group + "/numa-nodes"
 )

@@ -288,9 +288,12 @@ func TestContractPodsMaySelectByOurLabels(t *testing.T) {
 	}
 	its := map[string][]*karpenter.InstanceType{"workers": types}
 	cluster := karpstate.NewCluster(clock.RealClock{}, w.client, w.CloudProvider)
-	for value, want := range map[string]int{"Shared": 1, "Dedicated": 0} {
+	for selects, want := range map[[2]string]int{
+		{v1alpha1.LabelPlacement, "Shared"}: 1, {v1alpha1.LabelPlacement, "Dedicated"}: 0,
+		{v1alpha1.LabelCPUType, "host"}: 1, {v1alpha1.LabelCPUType, "x86-64-v3"}: 0,
+	} {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default", UID: "a"}}
-		p.Spec.NodeSelector = map[string]string{v1alpha1.LabelPlacement: value}
+		p.Spec.NodeSelector = map[string]string{selects[0]: selects[1]}
 		topology, err := scheduling.NewTopology(ctx, w.client, cluster, nil, []*karpv1.NodePool{np}, its, []*corev1.Pod{p})
 		if err != nil {
 			t.Fatal(err)
@@ -298,7 +301,7 @@ func TestContractPodsMaySelectByOurLabels(t *testing.T) {
 		s := scheduling.NewScheduler(ctx, w.client, []*karpv1.NodePool{np}, cluster, nil, topology, its, nil, quiet{}, clock.RealClock{}, nil, nil)
 		results, err := s.Solve(ctx, []*corev1.Pod{p})
 		if err != nil || len(results.NewNodeClaims) != want {
-			t.Errorf("placement %s: %d nodes, %v; want %d", value, len(results.NewNodeClaims), err, want)
+			t.Errorf("%v: %d nodes, %v; want %d", selects, len(results.NewNodeClaims), err, want)
 		}
 	}
 }

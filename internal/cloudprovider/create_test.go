@@ -36,6 +36,7 @@ func TestCreateFindsTheVMOfItsClaim(t *testing.T) {
 			corev1.LabelTopologyRegion: "lab", corev1.LabelTopologyZone: "pve-1", corev1.LabelInstanceTypeStable: "c1.4VCPU-8GB",
 			karpv1.CapacityTypeLabelKey: "on-demand", karpv1.NodePoolLabelKey: "workers", "numaform.dev/proxmoxnodeclass": "shared",
 			v1alpha1.LabelInstanceFamily: "c1", v1alpha1.LabelNodeClass: "shared", v1alpha1.LabelPlacement: "Shared", v1alpha1.LabelNUMANodes: "1",
+			v1alpha1.LabelCPUType: "host", v1alpha1.LabelTemplate: "debian",
 		}
 		if diff := cmp.Diff(want, created.Labels); diff != "" {
 			t.Errorf("%s: labels differ:\n%s", phase, diff)

@@ -20,7 +20,7 @@ import (
 // that pods may select by. Karpenter's own simulations refuse such pods unless it
 // counts the labels among its well-known ones: add them before anything of it runs.
 func WellKnownLabels() []string {
-	return []string{v1alpha1.LabelInstanceFamily, v1alpha1.LabelNodeClass, v1alpha1.LabelPlacement}
+	return []string{v1alpha1.LabelInstanceFamily, v1alpha1.LabelNodeClass, v1alpha1.LabelPlacement, v1alpha1.LabelCPUType}
 }
 
 // NewNodeClaim returns the NodeClaim that stands for a placed VM, as Karpenter would

@@ -55,6 +55,7 @@ func TestNewNodeClaim(t *testing.T) {
 	before := pool.DeepCopy()
 	vm := keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared)
 	vm.Labels = map[string]string{"rack": "r2"}
+	vm.CPUType = "custom-" // no value of a label
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")},
 	}}}}}
@@ -81,6 +82,7 @@ func TestNewNodeClaim(t *testing.T) {
 		"topology.kubernetes.io/region": "lab", "topology.kubernetes.io/zone": "xeon",
 		"node.kubernetes.io/instance-type": "c1.4VCPU-8GB", "karpenter.sh/capacity-type": "on-demand",
 		"numaform.dev/instance-family": "c1", "numaform.dev/nodeclass": "shared", "numaform.dev/placement": "Shared", "numaform.dev/numa-nodes": "1",
+		"numaform.dev/template": "debian",
 	}
 	if diff := cmp.Diff(labels, claim.Labels); diff != "" {
 		t.Errorf("labels differ:\n%s", diff)

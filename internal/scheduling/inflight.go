@@ -92,6 +92,11 @@ func vmLabels(vm *fleet.VM) map[string]string {
 		v1alpha1.LabelPlacement:      string(vm.Policy),
 		v1alpha1.LabelNUMANodes:      strconv.Itoa(max(1, len(vm.Cells))),
 	})
+	for key, name := range map[string]string{v1alpha1.LabelCPUType: vm.CPUType, v1alpha1.LabelTemplate: vm.Template} {
+		if value := labelValue(name); value != "" {
+			labels[key] = value
+		}
+	}
 	return labels
 }
 

@@ -98,6 +98,9 @@ func karpenterType(c *class, t *InstanceType, open, known []topology.HostID) *cl
 		in(v1alpha1.LabelNodeClass, c.name),
 		scheduling.NewRequirement(corev1.LabelWindowsBuild, corev1.NodeSelectorOpDoesNotExist),
 	)
+	if value := labelValue(c.base.CPUType); value != "" {
+		it.Requirements.Add(in(v1alpha1.LabelCPUType, value))
+	}
 	return it
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -113,10 +114,23 @@ func findCondition(conditions []status.Condition, name string) *status.Condition
 
 // labels returns the labels that every node of the pool has by its class.
 func (p *pool) labels() map[string]string {
-	return map[string]string{
+	labels := map[string]string{
 		v1alpha1.LabelNodeClass: p.class.name,
 		v1alpha1.LabelPlacement: string(p.class.base.Policy),
 	}
+	if value := labelValue(p.class.base.CPUType); value != "" {
+		labels[v1alpha1.LabelCPUType] = value
+	}
+	return labels
+}
+
+// labelValue returns a name of Proxmox as the value of a label, or nothing if it cannot
+// be one: Proxmox takes more names than Kubernetes.
+func labelValue(name string) string {
+	if len(validation.IsValidLabelValue(name)) > 0 {
+		return ""
+	}
+	return name
 }
 
 // anyHost returns the NodePool as Karpenter shall see it, with the labels that
