@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,7 +163,17 @@ func (w *Workspace) fallen() string {
 }
 
 func (s *served) died() bool {
-	return slices.ContainsFunc(s.clients, (*plugin.Client).Exited)
+	if slices.ContainsFunc(s.clients, (*plugin.Client).Exited) {
+		return true
+	}
+	for _, config := range s.info { // that it ended may not be known yet
+		connection, err := net.DialTimeout(config.Addr.Network, config.Addr.String, startTimeout)
+		if err != nil {
+			return true
+		}
+		_ = connection.Close()
+	}
+	return false
 }
 
 // providerPackage is a provider that a directory has installed.
