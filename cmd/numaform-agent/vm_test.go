@@ -30,16 +30,44 @@ func TestHost(t *testing.T) {
 	if err := os.WriteFile(initrd, image(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	for range mostBoots {
+		out, err := boot(t.Context(), initrd)
+		switch {
+		case out == "" && err != nil:
+			t.Logf("the kernel did not come to its first program, QEMU ended with %v: booting anew", err)
+			continue
+		case err != nil || !strings.Contains(out, hostPassed):
+			t.Fatalf("QEMU ended with %v:\n%s", err, out)
+		}
+		t.Logf("%s", out)
+		return
+	}
+	t.Fatalf("of %d boots none came to the first program", mostBoots)
+}
+
+// Emulated CPUs of a busy machine hang now and then while the kernel brings them up.
+const (
+	mostBoots   = 3
+	bootTimeout = 3 * time.Minute
+)
+
+// boot runs the machine and returns what it says, from its first program on.
+func boot(ctx context.Context, initrd string) (out string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,vendor=GenuineIntel", "-m", "512",
 		"-smp", "6,sockets=1,cores=3,threads=2", "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 quiet panic=-1")
-	out, err := cmd.CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte(hostPassed)) {
-		t.Fatalf("QEMU ended with %v:\n%s", err, out)
-	}
-	t.Logf("%s", out)
+	var said journal
+	cmd.Stdout, cmd.Stderr = &said, &said
+	hung := time.AfterFunc(bootTimeout, func() {
+		if said.String() == "" {
+			cancel()
+		}
+	})
+	defer hung.Stop()
+	err = cmd.Run()
+	return said.String(), err
 }
 
 // image is a file system in the kernel's format for the first one: the test binary as
