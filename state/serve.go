@@ -162,16 +162,14 @@ func (w *Workspace) fallen() string {
 	return "the provider died" + said.panic()
 }
 
+// died reports whether a provider listens no more. Its exit may not have been noticed yet.
 func (s *served) died() bool {
-	if slices.ContainsFunc(s.clients, (*plugin.Client).Exited) {
-		return true
-	}
-	for _, config := range s.info { // that it ended may not be known yet
+	for _, config := range s.info {
 		connection, err := net.DialTimeout(config.Addr.Network, config.Addr.String, startTimeout)
 		if err != nil {
 			return true
 		}
-		_ = connection.Close()
+		_ = connection.Close() // it was only asked for
 	}
 	return false
 }
