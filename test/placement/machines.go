@@ -104,14 +104,11 @@ func (m *Machine) readNodes() {
 	m.Host.ReservedMemoryMiB = m.Host.MemoryMiB / reservedParts
 }
 
-// readCPUs lists the online CPUs. A host with one NUMA node owns those without a
-// node as well; elsewhere they are left out.
+// readCPUs lists the online CPUs that belong to a NUMA node. Of the others nobody knows
+// which memory is near them, so they are left out.
 func (m *Machine) readCPUs() {
 	for _, c := range m.Host.CPUs {
 		node := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == c.NUMANode })
-		if len(m.Nodes) == 1 {
-			node = 0
-		}
 		if !c.Online || node < 0 {
 			continue
 		}
@@ -120,10 +117,15 @@ func (m *Machine) readCPUs() {
 	}
 }
 
-// reserveCore reserves the core of the lowest CPU.
+// reserveCore reserves the core of the lowest CPU, and the CPUs that are left out.
 func (m *Machine) reserveCore() {
 	first := m.CPUs[0].Core
 	var reserved []int
+	for _, c := range m.Host.CPUs {
+		if m.CPU(c.ID) == nil {
+			reserved = append(reserved, c.ID)
+		}
+	}
 	for i := range m.CPUs {
 		c := &m.CPUs[i]
 		if c.Core == first {
