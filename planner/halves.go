@@ -9,7 +9,8 @@ import (
 
 // A Dedicated VM that finds whole cores nowhere may have threads of several broken ones,
 // unless it requires whole cores. That is a want of its own, which is only placed once
-// all else has been tried: see batch.placeHalves.
+// all else has been tried: see batch.placeHalves. On the host that is the best for it as
+// it is, it has them also where whole ones would cost it its NUMA node: see onOneNode.
 
 // halved returns the want that takes broken cores too, and whether it may.
 func (w want) halved() (want, bool) {
@@ -24,6 +25,29 @@ func (s *state) evaluateAll(w want) (plan, bool) {
 		return s.evaluate(h)
 	}
 	return p, ok
+}
+
+// onOneNode returns, for a plan that is not on one NUMA node, one that is and takes broken
+// cores there, if it may. Hosts are compared as before, so that one with whole cores on one
+// node is better.
+func (s *state) onOneNode(p plan, w want) plan {
+	h, may := w.halved()
+	if !may {
+		return p
+	}
+	best, found := plan{}, false
+	for n := range s.nodes {
+		if one, ok := s.pinnedTo(h, scope{only: n}); ok && (!found || one.cost.less(&best.cost)) {
+			best, found = one, true
+		}
+	}
+	if !found {
+		return p
+	}
+	own := best.cost
+	best.cost = p.cost
+	best.cost[costSkew], best.cost[costEfficiency] = 0, own[costEfficiency]
+	return best
 }
 
 // placeHalves puts a spec that found no place on broken cores, if it may.

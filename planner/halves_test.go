@@ -1,6 +1,7 @@
 package planner_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -58,6 +59,33 @@ func TestHalvesLast(t *testing.T) {
 	for _, p := range placed {
 		if strings.Contains(p.Reason, "as whole ones were not free") || len(unplaced) > 0 {
 			t.Errorf("placed on %s: %s", p.Host, p.Reason)
+		}
+	}
+}
+
+// TestHalvesOnOneNode checks that a VM has broken cores rather than two NUMA nodes, but
+// whole ones if it requires them, and on another host that has them on one node.
+func TestHalvesOnOneNode(t *testing.T) {
+	t.Parallel()
+	broken := host("pve-1", machine(shape{nodes: 2, cores: 3, smt: 2, memory: 8 * gib})) // siblings n, n+6
+	broken.Guests = []topology.Guest{{VMID: 1, Running: true, VCPUs: 4, MemoryMiB: gib, Pins: topology.CPUs(0, 1, 3, 4)}}
+	whole := host("pve-2", machine(shape{nodes: 1, cores: 2, smt: 2, memory: 8 * gib}))
+	for _, tt := range []struct {
+		require bool
+		hosts   []string
+		want    string
+	}{
+		{false, []string{"pve-1"}, "pve-1 2,6-8"},
+		{true, []string{"pve-1"}, "pve-1 2,5,8,11"},
+		{false, []string{"pve-1", "pve-2"}, "pve-2 0-3"},
+	} {
+		s := spec(fleet.PolicyDedicated, 4, gib, tt.hosts...)
+		s.WholeCores = tt.require
+		got := placeOne(t, snapshot(broken, whole), nil, s)
+		halves := tt.want == "pve-1 2,6-8"
+		if where := fmt.Sprintf("%s %s", got.Host.Host, got.CPUs); where != tt.want ||
+			halves != strings.Contains(got.Reason, "as whole ones were not free") || halves && len(got.Cells) != 1 {
+			t.Errorf("%+v: %s, %d cells: %s", tt, where, len(got.Cells), got.Reason)
 		}
 	}
 }

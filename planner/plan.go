@@ -160,11 +160,21 @@ func (s *state) bindSupplies(w want) []supply {
 	return all
 }
 
-// pinned finds CPUs for a VM that owns them, and memory beside them. Where no NUMA
+// pinned finds CPUs for a VM that owns them, and memory beside them: whole cores, but
+// broken ones rather than more than one NUMA node.
+func (s *state) pinned(w want) (plan, bool) {
+	p, ok := s.pinnedWhole(w)
+	if !ok || w.halves || len(p.parts) == 1 && p.memory == nil && !p.unbound {
+		return p, ok
+	}
+	return s.onOneNode(p, w), true
+}
+
+// pinnedWhole is pinned for one kind of want. Where no NUMA
 // nodes have both in the same ratio, or CPUs can stay together though memory cannot,
 // memory comes from several nodes in equal parts; else it comes from wherever cells
 // can have it, and at last from anywhere.
-func (s *state) pinned(w want) (plan, bool) {
+func (s *state) pinnedWhole(w want) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
 	}

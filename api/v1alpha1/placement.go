@@ -47,7 +47,7 @@ type Placement struct {
 
 	// WholeCores says whether a Dedicated VM may share cores with others. Prefer, the
 	// default, gives it free threads of several cores where no host has whole ones left,
-	// and says so; Require never does: then the VM waits.
+	// or none in one NUMA node, and says so; Require never does: then the VM waits.
 	// +optional
 	WholeCores WholeCores `json:"wholeCores,omitempty"`
 }
