@@ -32,10 +32,12 @@ const (
 	AnnotationEvacuated = Group + "/evacuated"
 )
 
-// Annotations of NodePools: auto, policy or manual, as docs/approval.md says.
+// Annotations of NodePools: the first two are auto, policy or manual, as docs/approval.md says.
 const (
 	AnnotationScaleUp   = Group + "/scale-up"
 	AnnotationScaleDown = Group + "/scale-down"
+	// AnnotationMinNodes is how many nodes of a NodePool consolidation leaves.
+	AnnotationMinNodes = Group + "/min-nodes"
 )
 
 // FinalizerNodeClass keeps a ProxmoxNodeClass while NodeClaims refer to it.

@@ -45,6 +45,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/controllers/nodepool"
 )
 
 // core is what Karpenter's controllers share.
@@ -95,13 +96,14 @@ func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Me
 	provisioner := provisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, virtualpods.NewVirtualPodCache(c.client))
 	evictions := terminator.NewQueue(c.client, c.recorder)
 	queue := disruption.NewQueue(c.client, c.recorder, c.state, c.clock, provisioner)
+	floored := nodepool.WithFloors(c.client, c.state)
 	methods := wrap(func() []disruption.Method {
-		return disruption.NewMethods(c.clock, c.state, c.client, provisioner, c.provider, c.recorder, queue)
+		return disruption.NewMethods(c.clock, c.state, floored, provisioner, c.provider, c.recorder, queue)
 	})
 	health := nodepoolhealth.NewState()
 	list := []controller.Controller{
 		evictions, queue,
-		disruption.NewController(c.clock, c.client, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...)),
+		disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...)),
 		poolhash.NewController(c.client, c.provider),
 		expiration.NewController(c.clock, c.client, c.provider),
 		termination.NewController(c.clock, c.client, c.provider, terminator.NewTerminator(c.clock, c.client, evictions, c.recorder), c.recorder),

@@ -18,6 +18,7 @@ func TestSchemaRefuses(t *testing.T) {
 		{"an unknown value below another", "metrics.serviceMonitor.intervall=1s", "intervall"},
 		{"an unknown key of numaform.yaml", "config.clusterId=prod", "clusterId"},
 		{"an approval mode", `nodePools.workers.annotations.numaform\.dev/scale-up=automatic`, "/nodePools/workers/annotations/numaform.dev~1scale-up"},
+		{"a least number of nodes", `nodePools.workers.annotations.numaform\.dev/min-nodes=some`, "/nodePools/workers/annotations/numaform.dev~1min-nodes"},
 		{"a label that is no text", "nodePools.workers.labels.a=1", "/nodePools/workers/labels/a"},
 		{"a secret in numaform.yaml", "config.clusters[0].token_secret=x", "token_secret"},
 		{"a clusterID with capitals", "config.clusterID=Prod", "/config/clusterID"},

@@ -1,5 +1,6 @@
 // Package nodepool tells people of NodePools that ask for what numaform does not do,
-// which nobody would tell them otherwise. It changes nothing. Start at New.
+// which nobody would tell them otherwise, and keeps their least number of nodes. It
+// changes nothing. Start at New and WithFloors.
 package nodepool
 
 import (
@@ -20,6 +21,10 @@ import (
 // ReasonFixedSize is the reason of the event on a NodePool with spec.replicas.
 const ReasonFixedSize = "FixedSizeNotSupported"
 
+// ReasonMinNodes is the reason of the event on a NodePool whose least number of nodes is
+// none.
+const ReasonMinNodes = "MinNodesInvalid"
+
 // again is how soon it is said again: the API server forgets events after an hour.
 const again = 30 * time.Minute
 
@@ -38,18 +43,27 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile publishes a warning if the NodePool is ours and of a fixed size: Karpenter
-// leaves such pools to controllers that numaform does not run.
+// Reconcile publishes a warning if the NodePool is ours and of a fixed size, for Karpenter
+// leaves such pools to controllers that numaform does not run, or if nobody understands
+// its least number of nodes.
 func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconcile.Result, error) {
 	ref := pool.Spec.Template.Spec.NodeClassRef
-	if pool.Spec.Replicas == nil || !pool.DeletionTimestamp.IsZero() ||
-		ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
+	if !pool.DeletionTimestamp.IsZero() || ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
 		return reconcile.Result{}, nil
 	}
-	c.recorder.Publish(events.Event{
-		InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: ReasonFixedSize,
-		Message:      "No nodes are made for it: " + scheduling.FixedSizeProblem,
-		DedupeValues: []string{string(pool.UID), ReasonFixedSize},
-	})
-	return reconcile.Result{RequeueAfter: again}, nil
+	var result reconcile.Result
+	warn := func(reason, message string) {
+		c.recorder.Publish(events.Event{
+			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
+			DedupeValues: []string{string(pool.UID), reason},
+		})
+		result.RequeueAfter = again
+	}
+	if pool.Spec.Replicas != nil {
+		warn(ReasonFixedSize, "No nodes are made for it: "+scheduling.FixedSizeProblem)
+	}
+	if _, err := MinNodes(pool); err != nil {
+		warn(ReasonMinNodes, err.Error())
+	}
+	return result, nil
 }

@@ -17,27 +17,30 @@ type recorder struct{ kept []events.Event }
 
 func (r *recorder) Publish(published ...events.Event) { r.kept = append(r.kept, published...) }
 
-func TestOnlyOurPoolsOfAFixedSizeAreTold(t *testing.T) {
+func TestOnlyOurPoolsAreTold(t *testing.T) {
 	three, now := int64(3), metav1.Now()
 	tests := []struct {
 		name   string
 		change func(*karpv1.NodePool)
-		told   bool
+		told   string
 	}{
-		{"of a fixed size", func(p *karpv1.NodePool) { p.Spec.Replicas = &three }, true},
-		{"scaled by pods", func(*karpv1.NodePool) {}, false},
+		{"of a fixed size", func(p *karpv1.NodePool) { p.Spec.Replicas = &three }, "make the NodePool anew without spec.replicas"},
+		{"scaled by pods", func(*karpv1.NodePool) {}, ""},
 		{"of another provider", func(p *karpv1.NodePool) {
 			p.Spec.Replicas = &three
 			p.Spec.Template.Spec.NodeClassRef.Group = "karpenter.k8s.aws"
-		}, false},
-		{"of no class", func(p *karpv1.NodePool) { p.Spec.Replicas, p.Spec.Template.Spec.NodeClassRef = &three, nil }, false},
-		{"on its way out", func(p *karpv1.NodePool) { p.Spec.Replicas, p.DeletionTimestamp = &three, &now }, false},
+			p.Annotations["numaform.dev/min-nodes"] = "some"
+		}, ""},
+		{"of no class", func(p *karpv1.NodePool) { p.Spec.Replicas, p.Spec.Template.Spec.NodeClassRef = &three, nil }, ""},
+		{"on its way out", func(p *karpv1.NodePool) { p.Spec.Replicas, p.DeletionTimestamp = &three, &now }, ""},
+		{"of some nodes at least", func(p *karpv1.NodePool) { p.Annotations["numaform.dev/min-nodes"] = "some" }, `"some" is no number of nodes`},
+		{"of two nodes at least", func(p *karpv1.NodePool) { p.Annotations["numaform.dev/min-nodes"] = "2" }, ""},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			pool := &karpv1.NodePool{}
-			pool.Name = "general"
+			pool.Name, pool.Annotations = "general", map[string]string{}
 			pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "numaform.dev", Kind: "ProxmoxNodeClass", Name: "c"}
 			test.change(pool)
 			r := &recorder{}
@@ -45,10 +48,10 @@ func TestOnlyOurPoolsOfAFixedSizeAreTold(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if (len(r.kept) > 0) != test.told || (result.RequeueAfter > 0) != test.told {
+			if (len(r.kept) > 0) != (test.told != "") || (result.RequeueAfter > 0) != (test.told != "") {
 				t.Fatalf("told %v, again in %s", r.kept, result.RequeueAfter)
 			}
-			if test.told && !strings.Contains(r.kept[0].Message, "make the NodePool anew without spec.replicas") {
+			if test.told != "" && !strings.Contains(r.kept[0].Message, test.told) {
 				t.Errorf("the event says %q", r.kept[0].Message)
 			}
 		})
