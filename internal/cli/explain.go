@@ -68,7 +68,7 @@ func runExplain(ctx context.Context, process Process, o *options, pod types.Name
 		return err
 	}
 	x, err := s.cluster.Explain(ctx, scheduling.Request{
-		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: sizes,
+		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: sizes, Overlays: true,
 	}, pod)
 	if err != nil {
 		return err

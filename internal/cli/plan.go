@@ -105,7 +105,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 		return nil, err
 	}
 	decision, err := s.cluster.Decide(ctx, scheduling.Request{
-		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: types,
+		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: types, Overlays: true,
 	})
 	if err != nil {
 		return nil, err

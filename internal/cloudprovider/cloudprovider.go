@@ -43,6 +43,8 @@ type Cluster interface {
 	Resolve(ctx context.Context, request scheduling.Request, claim *karpv1.NodeClaim) ([]fleet.Spec, error)
 	// InstanceTypes returns the types of a NodePool and where they have room.
 	InstanceTypes(ctx context.Context, request scheduling.Request, pool *karpv1.NodePool) ([]*karpenter.InstanceType, error)
+	// Extra returns the resources that a pool's node of those labels has by NodeOverlays.
+	Extra(ctx context.Context, pool string, labels map[string]string) (corev1.ResourceList, error)
 }
 
 // Config is what New needs.
@@ -56,6 +58,8 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
+	// Overlays has NodeOverlays count.
+	Overlays bool
 	// Closed are the offers that are not made for now; nil means none ever.
 	Closed *Closed
 	// Evacuated returns the hosts that are to be left; nil means none.
@@ -143,7 +147,7 @@ func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error)
 	}
 	return scheduling.Request{
 		ClusterID: c.config.ClusterID, Snapshot: snapshot, Kept: c.kept(),
-		Types: c.config.Types, Closed: closed, Now: c.config.Clock.Now(),
+		Types: c.config.Types, Overlays: c.config.Overlays, Closed: closed, Now: c.config.Clock.Now(),
 	}, nil
 }
 

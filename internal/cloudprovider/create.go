@@ -183,6 +183,9 @@ func (c *CloudProvider) launchedOf(ctx context.Context, claim *karpv1.NodeClaim,
 	}
 	created := scheduling.Launched(vm, c.types(&vm, class))
 	created.Labels[corev1.LabelArchStable] = scheduling.Arch(snapshot, vm.Host)
+	if err := c.addExtra(ctx, created, vm.Pool); err != nil {
+		return nil, err
+	}
 	created.CreationTimestamp = claim.CreationTimestamp
 	created.Spec = *claim.Spec.DeepCopy()
 	for key, value := range hashes(class) {

@@ -49,6 +49,7 @@ type workshop struct {
 	// cluster decides from the cache, liveCluster answers from the API server.
 	cluster, liveCluster *scheduling.Cluster
 	types                []scheduling.InstanceType
+	karpenter            *options.Options
 	closed               *cloudprovider.Closed
 	placing              sync.Mutex
 }
@@ -59,7 +60,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &workshop{Controller: c, closed: cloudprovider.NewClosed(c.clock)}
+	w := &workshop{Controller: c, closed: cloudprovider.NewClosed(c.clock), karpenter: karpenter}
 	ctx = options.ToContext(ctx, karpenter)
 	if w.manager, err = newManager(ctx, &c.settings, karpenter); err != nil {
 		return nil, err
@@ -108,11 +109,12 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 		Paused: w.control.Paused, Changed: w.inventory.Stale,
 	})
 	approvals.Watch(writer)
-	provider := providermetrics.Decorate(cloudprovider.New(cloudprovider.Config{
-		ClusterID: w.config.ClusterID, Client: w.manager.GetClient(), Fleet: writer, Cluster: w.cluster,
+	own := cloudprovider.New(cloudprovider.Config{
+		ClusterID: w.config.ClusterID, Overlays: w.gates().NodeOverlay, Client: w.manager.GetClient(), Fleet: writer, Cluster: w.cluster,
 		Snapshot: w.inventory.Snapshot, Types: w.types, Closed: w.closed, Evacuated: w.control.evacuated, Placing: &w.placing, Clock: w.clock,
-	}))
-	core := newCore(ctx, w, provider, w.recorder)
+	})
+	core := newCore(ctx, w, providermetrics.Decorate(own), w.recorder)
+	core.judged = own.Everywhere()
 	provisioner = provisioning.New(provisioning.Config{
 		Client: w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: w.recorder, Writer: writer, Approvals: approvals,
 		Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Request: w.request(),
@@ -235,10 +237,13 @@ func (w *workshop) offersClosed() []scheduling.Offer {
 	return closed
 }
 
+// gates are the feature gates of Karpenter.
+func (w *workshop) gates() options.FeatureGates { return w.karpenter.FeatureGates }
+
 // request is what is the same for each decision.
 func (w *workshop) request() scheduling.Request {
 	return scheduling.Request{
-		ClusterID: w.config.ClusterID, Types: w.types,
+		ClusterID: w.config.ClusterID, Types: w.types, Overlays: w.gates().NodeOverlay,
 		IgnorePreferences: w.settings.IgnorePreferences, RelaxMinValues: w.settings.RelaxMinValues,
 		Timed: w.timed,
 	}

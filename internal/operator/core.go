@@ -30,6 +30,7 @@ import (
 	claimhydration "sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/hydration"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/lifecycle"
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeclaim/podevents"
+	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	poolcounter "sigs.k8s.io/karpenter/pkg/controllers/nodepool/counter"
 	poolhash "sigs.k8s.io/karpenter/pkg/controllers/nodepool/hash"
 	poolreadiness "sigs.k8s.io/karpenter/pkg/controllers/nodepool/readiness"
@@ -57,6 +58,8 @@ type core struct {
 	state    *state.Cluster
 	recorder events.Recorder
 	cost     *cost.ClusterCost
+	// judged is the provider by whose types NodeOverlays are judged.
+	judged cloudprovider.CloudProvider
 }
 
 func newCore(ctx context.Context, w *workshop, provider cloudprovider.CloudProvider, recorder events.Recorder) *core {
@@ -120,6 +123,7 @@ func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Me
 		nodehydration.NewController(c.client, c.provider),
 	}
 	list = append(list, c.repairs(ctx)...)
+	list = append(list, c.overlays(ctx)...)
 	return append(list, c.observers()...)
 }
 
@@ -129,6 +133,15 @@ func (c *core) repairs(ctx context.Context) []controller.Controller {
 		return nil
 	}
 	return []controller.Controller{health.NewController(c.client, c.provider, c.clock, c.recorder)}
+}
+
+// overlays judges NodeOverlays, where the gate is open. The store that it keeps is nobody's:
+// each decision lays those over its types that were not found wrong.
+func (c *core) overlays(ctx context.Context) []controller.Controller {
+	if !options.FromContext(ctx).FeatureGates.NodeOverlay {
+		return nil
+	}
+	return []controller.Controller{nodeoverlay.NewController(c.clock, c.client, c.judged, nodeoverlay.NewInstanceTypeStore(), c.state)}
 }
 
 // observers serve Karpenter's metrics.

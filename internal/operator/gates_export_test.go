@@ -2,16 +2,18 @@ package operator
 
 import (
 	"context"
+	"slices"
 )
 
-// Repairs names the controllers that replace nodes with these feature gates.
-func Repairs(gates string) ([]string, error) {
+// Gated names the controllers that run with these feature gates alone.
+func Gated(gates string) ([]string, error) {
 	o, err := karpenterOptions(&ControllerSettings{FeatureGates: gates})
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	for _, controller := range new(core).repairs(o.ToContext(context.Background())) {
+	ctx := o.ToContext(context.Background())
+	for _, controller := range slices.Concat(new(core).repairs(ctx), new(core).overlays(ctx)) {
 		if named, ok := controller.(interface{ Name() string }); ok {
 			names = append(names, named.Name())
 		}

@@ -13,9 +13,9 @@ func TestCheckFeatureGates(t *testing.T) {
 		"":                "",
 		"NodeRepair=true": "",
 		"NodeRepair=false, SpotToSpotConsolidation=true,": "",
-		"NodeRepairs=true":                     `"NodeRepairs" does nothing here: write some of NodeRepair and SpotToSpotConsolidation`,
+		"NodeRepairs=true":                     `"NodeRepairs" does nothing here: write some of NodeOverlay, NodeRepair, SpotToSpotConsolidation`,
 		"noderepair=true":                      `"noderepair" does nothing here`,
-		"NodeRepair=true,NodeOverlay=true":     `"NodeOverlay" does nothing here`,
+		"NodeRepair=true,NodeOverlay=true":     "",
 		"StaticCapacity=false":                 `"StaticCapacity" does nothing here`,
 		"ReservedCapacity=true":                `"ReservedCapacity" does nothing here`,
 		"CapacityBuffer=true":                  `"CapacityBuffer" does nothing here`,
@@ -31,16 +31,17 @@ func TestCheckFeatureGates(t *testing.T) {
 	}
 }
 
-// TestNodeRepairGate wants nodes replaced only where the gate is open.
-func TestNodeRepairGate(t *testing.T) {
+// TestGatedControllers wants nodes replaced, and NodeOverlays judged, only where the gate
+// is open.
+func TestGatedControllers(t *testing.T) {
 	t.Parallel()
-	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health"} {
-		names, err := operator.Repairs(gates)
+	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller"} {
+		names, err := operator.Gated(gates)
 		if got := strings.Join(names, " "); err != nil || got != want {
 			t.Errorf("%q: %q runs, want %q: %v", gates, got, want, err)
 		}
 	}
-	if _, err := operator.Repairs("NodeRepairs=true"); err == nil {
+	if _, err := operator.Gated("NodeRepairs=true"); err == nil {
 		t.Error("a misspelled gate is taken")
 	}
 }

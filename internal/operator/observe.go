@@ -27,7 +27,7 @@ func (w *workshop) observe(ctx context.Context) (*parts, error) {
 	onlooker := &onlooker{scaler: fleetScaler, taken: w.liveCluster.VMIDs}
 	provider := cloudprovider.New(cloudprovider.Config{
 		ClusterID: w.config.ClusterID, Client: w.manager.GetClient(), Fleet: onlooker, Cluster: w.cluster,
-		Snapshot: w.inventory.Snapshot, Types: w.types, Placing: &w.placing, Clock: w.clock,
+		Snapshot: w.inventory.Snapshot, Types: w.types, Overlays: w.gates().NodeOverlay, Placing: &w.placing, Clock: w.clock,
 	})
 	core := newCore(ctx, w, provider, silence{})
 	provisioner := provisioning.New(provisioning.Config{

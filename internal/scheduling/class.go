@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
@@ -24,6 +26,8 @@ type class struct {
 	// clusterID is the numaform's whose class it is.
 	clusterID string
 	base      fleet.Spec
+	// overlaid are the resources that NodeOverlays add to nodes, whatever their size.
+	overlaid map[corev1.ResourceName]bool
 	// diskGiB is the size that the class asks for, leastGiB that of its templates, and
 	// smallestGiB that of the smallest node, whatever the template.
 	diskGiB, leastGiB, smallestGiB int64

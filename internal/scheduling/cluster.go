@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 )
@@ -103,7 +105,7 @@ func readAll(ctx context.Context, config *rest.Config) ([]client.Object, error) 
 		&corev1.PodList{}, &corev1.NodeList{}, &corev1.NamespaceList{},
 		&corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{},
 		&storagev1.StorageClassList{}, &storagev1.CSINodeList{}, &storagev1.VolumeAttachmentList{},
-		&appsv1.DaemonSetList{}, &policyv1.PodDisruptionBudgetList{},
+		&appsv1.DaemonSetList{}, &policyv1.PodDisruptionBudgetList{}, &karpv1alpha1.NodeOverlayList{},
 	} {
 		read, err := readList(ctx, c, list)
 		if err != nil {
@@ -116,7 +118,7 @@ func readAll(ctx context.Context, config *rest.Config) ([]client.Object, error) 
 
 func readList(ctx context.Context, c client.Client, list client.ObjectList) ([]client.Object, error) {
 	err := c.List(ctx, list)
-	if _, optional := list.(*karpv1.NodeClaimList); optional && apimeta.IsNoMatchError(err) {
+	if isOptional(list) && apimeta.IsNoMatchError(err) {
 		return nil, nil
 	}
 	if noMatch := (*apimeta.NoKindMatchError)(nil); errors.As(err, &noMatch) {
@@ -131,9 +133,29 @@ func readList(ctx context.Context, c client.Client, list client.ObjectList) ([]c
 	}
 	var objects []client.Object
 	for _, item := range items {
-		if object, ok := item.(client.Object); ok {
+		if object, ok := item.(client.Object); ok && counts(object) {
 			objects = append(objects, object)
 		}
 	}
 	return objects, nil
+}
+
+// isOptional tells the kinds that a cluster need not have.
+func isOptional(list client.ObjectList) bool {
+	switch list.(type) {
+	case *karpv1.NodeClaimList, *karpv1alpha1.NodeOverlayList:
+		return true
+	}
+	return false
+}
+
+// counts reports whether the controller of the cluster goes by an object: NodeOverlays
+// are for one whose gate is open, which then says that they are ready.
+func counts(object client.Object) bool {
+	o, ok := object.(*karpv1alpha1.NodeOverlay)
+	if !ok {
+		return true
+	}
+	ready := findCondition(o.Status.Conditions, status.ConditionReady)
+	return ready != nil && ready.IsTrue()
 }

@@ -2,11 +2,13 @@ package scheduling
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
@@ -111,7 +113,17 @@ func (c *class) shape(needed corev1.ResourceList) (InstanceType, bool) {
 		return !lacks(sized(b.MinVCPUs, memory(i)), corev1.ResourceMemory, corev1.ResourcePods)
 	})
 	t := sized(vcpus(v), memory(m))
-	return t, resources.Fits(needed, t.allocatable(c.disk(&t)))
+	return t, resources.Fits(c.ofSize(needed), t.allocatable(c.disk(&t)))
+}
+
+// ofSize returns what of the resources a node's size decides.
+func (c *class) ofSize(needed corev1.ResourceList) corev1.ResourceList {
+	if len(c.overlaid) == 0 {
+		return needed
+	}
+	needed = maps.Clone(needed)
+	maps.DeleteFunc(needed, func(name corev1.ResourceName, _ resource.Quantity) bool { return c.overlaid[name] })
+	return needed
 }
 
 // allows reports whether the pool's own requirements allow an instance type.

@@ -63,6 +63,7 @@ func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
 		claim.Spec.Taints = slices.Clone(template.Spec.Taints)
 		claim.Spec.StartupTaints = slices.Clone(template.Spec.StartupTaints)
 		claim.Labels = poolLabels(pools[i], claim.Labels)
+		size = size.with(pools[i].overlays.extra(claim.Labels))
 	} else {
 		// Karpenter deletes the nodes of a pool that is gone: nothing may go there.
 		claim.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint}

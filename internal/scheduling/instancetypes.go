@@ -38,13 +38,22 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 		}
 	}
 	sizes, where := sizesOf(request), newLocator(request.Snapshot)
-	plan := newSite(request.Snapshot, request.Kept, p)
+	var plan placer = anywhere{}
+	if !request.Everywhere {
+		plan = newSite(request.Snapshot, request.Kept, p)
+	}
 	offers := makeOfferings(p, plan, newClosedOffers(request.Closed), where.running(live))
 	for i := range live {
-		offers.addLive(p.class, &live[i], sizes, request.Snapshot)
+		offers.addLive(p, &live[i], sizes, request.Snapshot)
 	}
 	return offers.types, nil
 }
+
+// anywhere is a placer that has room for everything.
+type anywhere struct{ placer }
+
+// Fits is always true.
+func (anywhere) Fits(fleet.Spec, topology.HostID) bool { return true }
 
 // running returns the hosts of VMs that run, sorted: pods may be spread over these
 // though they are full.
@@ -60,12 +69,12 @@ func (l *locator) running(vms []fleet.VM) []topology.HostID {
 }
 
 // addLive adds what is missing of a live VM: its type, and its offering.
-func (o *offerings) addLive(c *class, vm *fleet.VM, sizes []InstanceType, snapshot *topology.Snapshot) {
-	size := sizeOf(vm, sizes).forClass(c.fields)
+func (o *offerings) addLive(p *pool, vm *fleet.VM, sizes []InstanceType, snapshot *topology.Snapshot) {
+	size := sizeOf(vm, sizes).forClass(p.class.fields)
 	i := slices.IndexFunc(o.types, func(it *cloudprovider.InstanceType) bool { return it.Name == vm.InstanceType })
 	if i < 0 {
 		i = len(o.types)
-		o.types = append(o.types, karpenterType(c, &size, nil, []topology.HostID{vm.Host}))
+		o.types = append(o.types, karpenterType(p.class, &size, nil, []topology.HostID{vm.Host}))
 	}
 	labels := vmLabels(vm)
 	labels[corev1.LabelArchStable] = Arch(snapshot, vm.Host)
@@ -74,6 +83,7 @@ func (o *offerings) addLive(c *class, vm *fleet.VM, sizes []InstanceType, snapsh
 		own.Add(scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, labels[key]))
 	}
 	offering := &cloudprovider.Offering{Requirements: own, Price: size.Price}
+	p.matching(o.types[i]).lay(offering)
 	switch of := o.types[i]; {
 	case isFlexible(vm.InstanceType):
 		// Karpenter takes the first that suits for what the node costs.

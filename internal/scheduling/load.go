@@ -25,6 +25,7 @@ import (
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -35,6 +36,9 @@ func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(karpenterVersion(), &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
 	metav1.AddToGroupVersion(scheme, karpenterVersion())
+	overlays := schema.GroupVersion{Group: karpenterVersion().Group, Version: "v1alpha1"}
+	scheme.AddKnownTypes(overlays, &karpv1alpha1.NodeOverlay{}, &karpv1alpha1.NodeOverlayList{})
+	metav1.AddToGroupVersion(scheme, overlays)
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, v1alpha1.AddToScheme,
 	} {
@@ -54,7 +58,7 @@ func readKinds() []string {
 	return []string{
 		"Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment",
 		"DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "PodDisruptionBudget",
-		"NodePool", "NodeClaim", v1alpha1.KindProxmoxNodeClass,
+		"NodePool", "NodeClaim", "NodeOverlay", v1alpha1.KindProxmoxNodeClass,
 	}
 }
 
@@ -246,6 +250,10 @@ func validate(object client.Object) error {
 	case *karpv1.NodeClaim:
 		if o.Spec.NodeClassRef == nil {
 			return fmt.Errorf("NodeClaim %q: spec.nodeClassRef is empty", o.Name)
+		}
+	case *karpv1alpha1.NodeOverlay:
+		if err := validateOverlay(context.Background(), o); err != nil {
+			return fmt.Errorf("NodeOverlay %q: %w", o.Name, err)
 		}
 	case *corev1.Pod:
 		if len(o.Spec.Containers) == 0 {

@@ -235,7 +235,7 @@ func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirement
 			continue
 		}
 		allowed++
-		if resources.Fits(requests, it.Allocatable()) {
+		if len(suiting(it, wants, requests)) > 0 {
 			fit = append(fit, &p.sizes[i])
 		} else if nearest == nil || lacks(requests, it.Allocatable()) < lacks(requests, nearest.Allocatable()) {
 			nearest = it
@@ -272,7 +272,7 @@ func (e *explainer) offered(p *pool, t *InstanceType, host topology.HostID) *clo
 		if host != (topology.HostID{}) {
 			hosts = []topology.HostID{host}
 		}
-		e.types[key] = karpenterType(p.class, t, hosts, nil)
+		e.types[key] = p.lay(karpenterType(p.class, t, hosts, nil))
 	}
 	return e.types[key]
 }

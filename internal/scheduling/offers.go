@@ -52,7 +52,7 @@ func makeOfferings(p *pool, plan placer, closed *closedOffers, known []topology.
 				made.room[host] += t.VCPUs
 			}
 		}
-		made.types = append(made.types, karpenterType(p.class, t, open, known))
+		made.types = append(made.types, p.lay(karpenterType(p.class, t, open, known)))
 	}
 	return made
 }

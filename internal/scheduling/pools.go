@@ -31,6 +31,8 @@ type pool struct {
 	class *class
 	// sizes are the instance types that the class offers, as its nodes have them.
 	sizes []InstanceType
+	// overlays are those of all pools.
+	overlays overlays
 	// problem says why the pool makes no nodes, or is empty.
 	problem string
 }
@@ -46,6 +48,10 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	if err := c.List(ctx, &nodeClasses); err != nil {
 		return nil, fmt.Errorf("listing nodeclasses: %w", err)
 	}
+	laid, err := readOverlays(ctx, c, request)
+	if err != nil {
+		return nil, err
+	}
 	classes := map[string]*class{}
 	sizes := map[string][]InstanceType{}
 	for i := range nodeClasses.Items {
@@ -58,6 +64,7 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 		if ready := findCondition(nc.Status.Conditions, status.ConditionReady); ready != nil && ready.IsFalse() {
 			classes[nc.Name].problem = fmt.Sprintf("%s %q is not ready: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, ready.Message)
 		}
+		classes[nc.Name].overlaid = laid.resources()
 	}
 	var pools []*pool
 	for i := range nodePools.Items {
@@ -66,7 +73,7 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 		if !isOurs(ref) {
 			continue
 		}
-		p := &pool{NodePool: np, class: classes[ref.Name], sizes: sizes[ref.Name]}
+		p := &pool{NodePool: np, class: classes[ref.Name], sizes: sizes[ref.Name], overlays: laid}
 		p.problem = p.findProblem(ref.Name)
 		pools = append(pools, p)
 	}

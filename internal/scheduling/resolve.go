@@ -9,8 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
-	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
@@ -107,8 +107,8 @@ func newResolver(p *pool, claim *karpv1.NodeClaim) *resolver {
 	return r
 }
 
-// candidate is a type that suits the claim on some hosts, whether or not they
-// have room.
+// candidate is a type that suits the claim on some hosts, where it costs the same, whether
+// or not they have room.
 type candidate struct {
 	size  *InstanceType
 	hosts []topology.HostID
@@ -151,21 +151,28 @@ func (r *resolver) candidates() []candidate {
 	sizes := r.sizes
 	var found []candidate
 	for i := range sizes {
-		it := karpenterType(r.pool.class, &sizes[i], r.pool.class.hosts, nil)
-		suits := it.Offerings.Compatible(r.wants)
-		if it.Requirements.Intersects(r.wants) != nil || len(suits) == 0 ||
-			!resources.Fits(r.claim.Spec.Resources.Requests, it.Allocatable()) {
+		it := r.pool.lay(karpenterType(r.pool.class, &sizes[i], r.pool.class.hosts, nil))
+		if it.Requirements.Intersects(r.wants) != nil {
 			continue
 		}
-		c := candidate{size: &sizes[i]}
-		for _, o := range suits {
-			c.hosts = append(c.hosts, hostOf(o.Requirements))
+		for _, alike := range byPrice(suiting(it, r.wants, r.claim.Spec.Resources.Requests)) {
+			found = append(found, newCandidate(&sizes[i], alike))
 		}
-		slices.SortFunc(c.hosts, topology.HostID.Compare)
-		found = append(found, c)
 	}
 	slices.SortFunc(found, func(a, b candidate) int { return compareSizes(a.size, b.size) })
 	return found
+}
+
+// newCandidate returns the type on the hosts of offerings, which have one price.
+func newCandidate(t *InstanceType, alike cloudprovider.Offerings) candidate {
+	size := *t
+	size.Price = alike[0].Price
+	c := candidate{size: &size}
+	for _, o := range alike {
+		c.hosts = append(c.hosts, hostOf(o.Requirements))
+	}
+	slices.SortFunc(c.hosts, topology.HostID.Compare)
+	return c
 }
 
 func (r *resolver) spec(c candidate) fleet.Spec {

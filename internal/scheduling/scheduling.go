@@ -40,6 +40,10 @@ type Request struct {
 	IgnorePreferences bool
 	// RelaxMinValues lets minValues be missed (Karpenter's MIN_VALUES_POLICY).
 	RelaxMinValues bool
+	// Overlays has NodeOverlays count (Karpenter's gate NodeOverlay).
+	Overlays bool
+	// Everywhere has InstanceTypes offer each type on each host of its class, full or not.
+	Everywhere bool
 	// Timed is told how long each part of the decision took, as often as it ran; nil
 	// means that nobody wants to know.
 	Timed func(part Part, took time.Duration)

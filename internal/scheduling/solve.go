@@ -177,31 +177,28 @@ func (s *session) read(results karpscheduling.Results, sol *solution) error {
 }
 
 // wanted makes a Spec of what Karpenter wants: the cheapest type that fits, on any
-// host that offers it and suits the pods.
+// host that offers it for that and suits the pods.
 func (s *session) wanted(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
 	i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Name == claim.NodePoolName })
 	if i < 0 {
 		return fleet.Spec{}, fmt.Errorf("NodePool %q is gone", claim.NodePoolName)
 	}
 	sizes := s.pools[i].sizes
-	var best *InstanceType
-	var hosts []topology.HostID
+	var best candidate
 	for _, it := range claim.InstanceTypeOptions {
 		at := slices.IndexFunc(sizes, func(t InstanceType) bool { return t.Name == it.Name })
-		suits := it.Offerings.Available().Compatible(claim.Requirements)
-		if at < 0 || len(suits) == 0 || best != nil && compareSizes(best, &sizes[at]) <= 0 {
+		suits := byPrice(suiting(it, claim.Requirements, resources.RequestsForPods(claim.Pods...)))
+		if at < 0 || len(suits) == 0 {
 			continue
 		}
-		best, hosts = &sizes[at], nil
-		for _, o := range suits {
-			hosts = append(hosts, hostOf(o.Requirements))
+		if next := newCandidate(&sizes[at], suits[0]); best.size == nil || compareSizes(best.size, next.size) > 0 {
+			best = next
 		}
 	}
-	if best == nil {
+	if best.size == nil {
 		return fleet.Spec{}, fmt.Errorf("NodePool %q: no host offers a type that fits any more", claim.NodePoolName)
 	}
-	slices.SortFunc(hosts, topology.HostID.Compare)
-	spec := s.pools[i].class.spec(s.pools[i].Name, best, slices.Compact(hosts))
+	spec := s.pools[i].class.spec(s.pools[i].Name, best.size, slices.Compact(best.hosts))
 	spec.Labels = chosenLabels(s.pools[i], claim.Requirements)
 	spec.Demand = demandOf(claim.Pods)
 	return spec, nil

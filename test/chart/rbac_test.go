@@ -169,6 +169,7 @@ func TestWhatTheControllerMay(t *testing.T) {
 		"update leases.coordination.k8s.io in numaform", "update configmaps/numaform-control in numaform",
 		"create pods/eviction in shop", "delete pods in shop", "patch nodes",
 		"create nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh/status", "update nodepools.karpenter.sh/finalizers",
+		"watch nodeoverlays.karpenter.sh", "patch nodeoverlays.karpenter.sh/status",
 		"create scaleplans.numaform.dev", "update scaleplans.numaform.dev/status",
 		"update certificatesigningrequests.certificates.k8s.io/approval",
 		"approve signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client-kubelet",
@@ -181,7 +182,7 @@ func TestWhatTheControllerMay(t *testing.T) {
 		"approve signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client",
 		"approve signers.certificates.k8s.io/kubernetes.io/kubelet-serving",
 		"sign signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client-kubelet",
-		"create certificatesigningrequests.certificates.k8s.io", "delete scaleplans.numaform.dev/status",
+		"create certificatesigningrequests.certificates.k8s.io", "delete scaleplans.numaform.dev/status", "patch nodeoverlays.karpenter.sh",
 	}
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, question := range slices.Concat(may, mayNot) {

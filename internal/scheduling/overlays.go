@@ -1,0 +1,226 @@
+package scheduling
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+)
+
+// nodeOverlay is a NodeOverlay: what it says of the nodes that meet its requirements.
+type nodeOverlay struct {
+	wants scheduling.Requirements
+	// price is the new price, or what is added to it, and may be empty.
+	price    string
+	capacity corev1.ResourceList
+}
+
+// overlays are the NodeOverlays that count, the ones that decide first. Karpenter keeps
+// what it makes of them for the types and offerings that it knew; hosts fill up here, and
+// Flexible sizes are made for pods, so they are laid over the types of each decision.
+type overlays []nodeOverlay
+
+// readOverlays returns the NodeOverlays, without the bad ones.
+func readOverlays(ctx context.Context, c client.Client, request *Request) (overlays, error) {
+	if !request.Overlays {
+		return nil, nil
+	}
+	var list karpv1alpha1.NodeOverlayList
+	if err := c.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("listing nodeoverlays: %w", err)
+	}
+	list.OrderByWeight()
+	var all overlays
+	for i := range list.Items {
+		o := &list.Items[i]
+		if !o.DeletionTimestamp.IsZero() || isRefused(o) || validateOverlay(ctx, o) != nil {
+			continue
+		}
+		all = append(all, newOverlay(o))
+	}
+	return all, nil
+}
+
+func newOverlay(o *karpv1alpha1.NodeOverlay) nodeOverlay {
+	made := nodeOverlay{wants: scheduling.NewRequirements(), capacity: o.Spec.Capacity}
+	for _, r := range o.Spec.Requirements {
+		made.wants.Add(scheduling.NewNodeSelectorRequirements(r.AsNodeSelectorRequirement()).Values()...)
+	}
+	for _, price := range []*string{o.Spec.PriceAdjustment, o.Spec.Price} {
+		if price != nil {
+			made.price = *price
+		}
+	}
+	return made
+}
+
+// isRefused reports whether Karpenter's controller found a NodeOverlay wrong, or in
+// conflict with another one.
+func isRefused(o *karpv1alpha1.NodeOverlay) bool {
+	ready := findCondition(o.Status.Conditions, status.ConditionReady)
+	return ready != nil && ready.IsFalse()
+}
+
+// validateOverlay says what is wrong with a NodeOverlay. A price that is no number would
+// make Karpenter panic.
+func validateOverlay(ctx context.Context, o *karpv1alpha1.NodeOverlay) error {
+	if err := o.RuntimeValidate(ctx); err != nil {
+		return err
+	}
+	for field, price := range map[string]*string{"price": o.Spec.Price, "priceAdjustment": o.Spec.PriceAdjustment} {
+		if price == nil {
+			continue
+		}
+		if _, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimLeft(*price, "+-"), "%"), 64); err != nil {
+			return fmt.Errorf("spec.%s %q is no number", field, *price)
+		}
+	}
+	return nil
+}
+
+// lay lays the NodeOverlays over a type of the pool. As to Karpenter, the first decides
+// of those that name a price, and the first of those that name a resource. Unlike there,
+// a resource that only some hosts have is offered on these alone.
+func (p *pool) lay(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
+	if len(p.overlays) == 0 {
+		return it
+	}
+	matching := p.matching(it)
+	extra := make([]corev1.ResourceList, len(it.Offerings))
+	for i, offering := range it.Offerings {
+		extra[i] = matching.lay(offering)
+	}
+	if len(extra) > 0 && !slices.ContainsFunc(extra, func(list corev1.ResourceList) bool { return !equality.Semantic.DeepEqual(list, extra[0]) }) {
+		if len(extra[0]) > 0 {
+			it.ApplyCapacityOverlay(extra[0])
+		}
+		return it
+	}
+	for i, offering := range it.Offerings {
+		offering.CapacityOverride = extra[i]
+	}
+	return it
+}
+
+// matching returns the NodeOverlays that some offering of a type may meet.
+func (p *pool) matching(it *cloudprovider.InstanceType) overlays {
+	known := scheduling.NewRequirements(scheduling.NewRequirement(karpv1.NodePoolLabelKey, corev1.NodeSelectorOpIn, p.Name))
+	known.Add(scheduling.NewLabelRequirements(p.Spec.Template.Labels).Values()...)
+	known.Add(it.Requirements.Values()...)
+	return slices.DeleteFunc(slices.Clone(p.overlays), func(o nodeOverlay) bool { return !known.IsCompatible(o.wants) })
+}
+
+// lay gives an offering its price, and returns the resources that its nodes have besides.
+func (all overlays) lay(offering *cloudprovider.Offering) corev1.ResourceList {
+	var extra corev1.ResourceList
+	for _, o := range all {
+		if !o.wants.IsCompatible(offering.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
+			continue
+		}
+		if o.price != "" && !offering.IsPriceOverlaid() {
+			offering.ApplyPriceOverlay(o.price)
+		}
+		extra = o.addTo(extra)
+	}
+	return extra
+}
+
+// extra returns the resources that a node of those labels has by NodeOverlays.
+func (all overlays) extra(labels map[string]string) corev1.ResourceList {
+	var extra corev1.ResourceList
+	node := scheduling.NewLabelRequirements(labels)
+	for _, o := range all {
+		if node.IsCompatible(o.wants) {
+			extra = o.addTo(extra)
+		}
+	}
+	return extra
+}
+
+// addTo adds the resources that the list does not have yet.
+func (o *nodeOverlay) addTo(list corev1.ResourceList) corev1.ResourceList {
+	for name, amount := range o.capacity {
+		if _, have := list[name]; have {
+			continue
+		}
+		if list == nil {
+			list = corev1.ResourceList{}
+		}
+		list[name] = amount.DeepCopy()
+	}
+	return list
+}
+
+// resources returns the names of those that NodeOverlays add.
+func (all overlays) resources() map[corev1.ResourceName]bool {
+	names := map[corev1.ResourceName]bool{}
+	for _, o := range all {
+		for name := range o.capacity {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// Extra returns the resources that the node of a pool's VM has by NodeOverlays, which
+// are found by the node's labels.
+func (c *Cluster) Extra(ctx context.Context, poolName string, labels map[string]string) (corev1.ResourceList, error) {
+	all, err := readOverlays(ctx, c.client, &Request{Overlays: true})
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	nodePool := &karpv1.NodePool{}
+	if err := c.client.Get(ctx, client.ObjectKey{Name: poolName}, nodePool); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading nodepool %s: %w", poolName, err)
+	}
+	return all.extra(poolLabels(&pool{NodePool: nodePool}, labels)), nil
+}
+
+// with returns the type with further resources of its nodes.
+func (t InstanceType) with(extra corev1.ResourceList) InstanceType {
+	if len(extra) == 0 {
+		return t
+	}
+	all := corev1.ResourceList{}
+	maps.Copy(all, t.Extra)
+	maps.Copy(all, extra)
+	t.Extra = all
+	return t
+}
+
+// suiting returns the offerings of a type that meet the requirements, and whose nodes
+// have what is requested.
+func suiting(it *cloudprovider.InstanceType, wants scheduling.Requirements, requests corev1.ResourceList) cloudprovider.Offerings {
+	var suits cloudprovider.Offerings
+	for _, group := range it.AllocatableOfferingsList() {
+		if resources.Fits(requests, group.Allocatable) {
+			suits = append(suits, group.Offerings.Compatible(wants)...)
+		}
+	}
+	return suits
+}
+
+// byPrice splits offerings by their price, the cheapest first.
+func byPrice(offerings cloudprovider.Offerings) []cloudprovider.Offerings {
+	prices := map[float64]cloudprovider.Offerings{}
+	for _, o := range offerings {
+		prices[o.Price] = append(prices[o.Price], o)
+	}
+	var split []cloudprovider.Offerings
+	for _, price := range slices.Sorted(maps.Keys(prices)) {
+		split = append(split, prices[price])
+	}
+	return split
+}
