@@ -206,17 +206,28 @@ func (w *world) readPods(ctx context.Context, c client.Client) error {
 	return nil
 }
 
+// without returns a copy of a NodeClaim less what pods take of it.
+func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
+	claim = claim.DeepCopy()
+	if len(pods) > 0 {
+		claim.Status.Allocatable = resources.Subtract(claim.Status.Allocatable, resources.RequestsForPods(pods...))
+	}
+	return claim
+}
+
 // stateNodes returns copies of the nodes, the VMs given included, with the pods
 // given, by provider id, on them. Those that are being deleted come apart.
 func (w *world) stateNodes(ctx context.Context, vms []*inflight, taken map[string][]*corev1.Pod) (active, deleting state.StateNodes, err error) {
 	nameClaims(vms)
-	for _, vm := range vms {
-		claim := vm.claim.DeepCopy()
-		if pods := taken[claim.Status.ProviderID]; len(pods) > 0 {
-			claim.Status.Allocatable = resources.Subtract(claim.Status.Allocatable, resources.RequestsForPods(pods...))
+	for _, node := range w.state.DeepCopyNodes() {
+		if pods := taken[node.ProviderID()]; node.Node == nil && len(pods) > 0 {
+			w.state.UpdateNodeClaim(without(node.NodeClaim, pods))
+			defer w.state.UpdateNodeClaim(node.NodeClaim)
 		}
-		w.state.UpdateNodeClaim(claim)
-		defer w.state.DeleteNodeClaim(claim.Name)
+	}
+	for _, vm := range vms {
+		w.state.UpdateNodeClaim(without(vm.claim, taken[vm.claim.Status.ProviderID]))
+		defer w.state.DeleteNodeClaim(vm.claim.Name)
 	}
 	for _, node := range w.state.DeepCopyNodes() {
 		if node.Node == nil {
