@@ -148,7 +148,7 @@ generate: $(CONTROLLER_GEN) ## write generated files anew
 	$(CONTROLLER_GEN) object crd paths=./api/... \
 		output:object:dir=$(OUT)/api/v1alpha1 output:crd:dir=$(OUT)/$(CRDS)
 	@karpenter=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/karpenter) && \
-	for crd in karpenter.sh_nodeclaims karpenter.sh_nodeoverlays karpenter.sh_nodepools; do \
+	for crd in autoscaling.x-k8s.io_capacitybuffers karpenter.sh_nodeclaims karpenter.sh_nodeoverlays karpenter.sh_nodepools; do \
 		{ go list -m -f '# Copied from {{.Path}} {{.Version}} (Apache License 2.0) by make generate. DO NOT EDIT.' sigs.k8s.io/karpenter && \
 			cat "$$karpenter/pkg/apis/crds/$$crd.yaml"; } >$(OUT)/$(CRDS)/$$crd.yaml || exit 1; \
 	done

@@ -88,7 +88,7 @@ func (o *controllerOptions) register(command *cobra.Command) {
 	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "how long to wait for further pods at all")
 	flags.StringVar(&o.preferences, "preference-policy", "Respect", "Respect or Ignore what pods only prefer")
 	flags.StringVar(&o.minValues, "min-values-policy", "Strict", "Strict, or BestEffort to let minValues be missed")
-	flags.StringVar(&s.FeatureGates, "feature-gates", "", "gates of Karpenter: NodeOverlay, NodeRepair and SpotToSpotConsolidation, such as NodeRepair=true")
+	flags.StringVar(&s.FeatureGates, "feature-gates", "", "gates of Karpenter: CapacityBuffer, NodeOverlay, NodeRepair and SpotToSpotConsolidation, such as NodeRepair=true")
 	flags.BoolVar(&s.Kproximate, "kproximate-metrics", false, "serve metrics under the names of kproximate too")
 	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "how often to compare all VMs with Proxmox by a full plan; 0 means never")
 	flags.DurationVar(&s.Grace, "grace", 39*time.Minute, "how long a change may take to end when the controller is to stop")

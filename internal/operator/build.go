@@ -116,13 +116,15 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 	core := newCore(ctx, w, providermetrics.Decorate(own), w.recorder)
 	core.judged = own.Everywhere()
 	provisioner = provisioning.New(provisioning.Config{
-		Client: w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: w.recorder, Writer: writer, Approvals: approvals,
+		Virtual: w.virtual(core),
+		Client:  w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: w.recorder, Writer: writer, Approvals: approvals,
 		Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Request: w.request(),
 		BatchIdle: w.settings.BatchIdle, BatchMax: w.settings.BatchMax, Begun: writer.Begun, EngineStart: time.Second,
 		Placing: &w.placing, Clock: w.clock,
 	})
 	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
 	list = append(list, provisioner, approvals, w.inPlace(writer))
+	list = append(list, core.buffers(ctx, provisioner.Trigger)...)
 	list = append(list, w.ours(seeder)...)
 	list = append(list, collector.Controllers()...)
 	runs := []manager.RunnableFunc{writer.Run}
@@ -239,6 +241,14 @@ func (w *workshop) offersClosed() []scheduling.Offer {
 
 // gates are the feature gates of Karpenter.
 func (w *workshop) gates() options.FeatureGates { return w.karpenter.FeatureGates }
+
+// virtual returns what tells the pods of CapacityBuffers, or nil if the gate is shut.
+func (w *workshop) virtual(c *core) func(context.Context) []*corev1.Pod {
+	if !w.gates().CapacityBuffer {
+		return nil
+	}
+	return c.virtual.GetAll
+}
 
 // request is what is the same for each decision.
 func (w *workshop) request() scheduling.Request {

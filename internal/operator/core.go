@@ -6,6 +6,7 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/controllers/capacitybuffer"
 	"sigs.k8s.io/karpenter/pkg/controllers/disruption"
 	"sigs.k8s.io/karpenter/pkg/controllers/dynamicresources/deviceallocation"
 	metricsnode "sigs.k8s.io/karpenter/pkg/controllers/metrics/node"
@@ -58,6 +60,8 @@ type core struct {
 	state    *state.Cluster
 	recorder events.Recorder
 	cost     *cost.ClusterCost
+	// virtual are the pods of CapacityBuffers.
+	virtual *virtualpods.Cache
 	// judged is the provider by whose types NodeOverlays are judged.
 	judged cloudprovider.CloudProvider
 }
@@ -67,7 +71,7 @@ func newCore(ctx context.Context, w *workshop, provider cloudprovider.CloudProvi
 	return &core{
 		clock: w.clock, events: w.events, client: api, provider: provider, recorder: recorder,
 		state: state.NewCluster(w.clock, api, provider),
-		cost:  cost.NewClusterCost(ctx, provider, api),
+		cost:  cost.NewClusterCost(ctx, provider, api), virtual: virtualpods.NewVirtualPodCache(api),
 	}
 }
 
@@ -96,7 +100,7 @@ func (c *core) watchers() []controller.Controller {
 // a cluster with fewer nodes would need. wrap may hold disruption back.
 func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
 	devices := deviceallocation.NewController(c.client)
-	provisioner := provisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, virtualpods.NewVirtualPodCache(c.client))
+	provisioner := provisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
 	evictions := terminator.NewQueue(c.client, c.recorder)
 	queue := disruption.NewQueue(c.client, c.recorder, c.state, c.clock, provisioner)
 	floored := nodepool.WithFloors(c.client, c.state)
@@ -143,6 +147,21 @@ func (c *core) overlays(ctx context.Context) []controller.Controller {
 	}
 	return []controller.Controller{nodeoverlay.NewController(c.clock, c.client, c.judged, nodeoverlay.NewInstanceTypeStore(), c.state)}
 }
+
+// buffers keeps the pods of CapacityBuffers, where the gate is open, and triggers
+// provisioning for them.
+func (c *core) buffers(ctx context.Context, trigger func()) []controller.Controller {
+	if !options.FromContext(ctx).FeatureGates.CapacityBuffer {
+		return nil
+	}
+	return []controller.Controller{capacitybuffer.NewController(c.client, triggers(trigger), c.virtual)}
+}
+
+// triggers is told of CapacityBuffers.
+type triggers func()
+
+// Trigger triggers, whatever it is told of.
+func (t triggers) Trigger(types.UID) { t() }
 
 // observers serve Karpenter's metrics.
 func (c *core) observers() []controller.Controller {

@@ -24,7 +24,8 @@ func featureGates(text string) (options.FeatureGates, error) {
 	// A reserved offering needs an id and a count at a cloud; here it is a label.
 	gates.ReservedCapacity = false
 	ours := map[string]*bool{
-		"NodeOverlay": &gates.NodeOverlay, "NodeRepair": &gates.NodeRepair, "SpotToSpotConsolidation": &gates.SpotToSpotConsolidation,
+		"CapacityBuffer": &gates.CapacityBuffer,
+		"NodeOverlay":    &gates.NodeOverlay, "NodeRepair": &gates.NodeRepair, "SpotToSpotConsolidation": &gates.SpotToSpotConsolidation,
 	}
 	var mistakes []error
 	for pair := range strings.SplitSeq(text, ",") {

@@ -13,7 +13,7 @@ func Gated(gates string) ([]string, error) {
 	}
 	var names []string
 	ctx := o.ToContext(context.Background())
-	for _, controller := range slices.Concat(new(core).repairs(ctx), new(core).overlays(ctx)) {
+	for _, controller := range slices.Concat(new(core).repairs(ctx), new(core).overlays(ctx), new(core).buffers(ctx, nil)) {
 		if named, ok := controller.(interface{ Name() string }); ok {
 			names = append(names, named.Name())
 		}

@@ -13,12 +13,12 @@ func TestCheckFeatureGates(t *testing.T) {
 		"":                "",
 		"NodeRepair=true": "",
 		"NodeRepair=false, SpotToSpotConsolidation=true,": "",
-		"NodeRepairs=true":                     `"NodeRepairs" does nothing here: write some of NodeOverlay, NodeRepair, SpotToSpotConsolidation`,
+		"NodeRepairs=true":                     `"NodeRepairs" does nothing here: write some of CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation`,
 		"noderepair=true":                      `"noderepair" does nothing here`,
 		"NodeRepair=true,NodeOverlay=true":     "",
 		"StaticCapacity=false":                 `"StaticCapacity" does nothing here`,
 		"ReservedCapacity=true":                `"ReservedCapacity" does nothing here`,
-		"CapacityBuffer=true":                  `"CapacityBuffer" does nothing here`,
+		"CapacityBuffer=true":                  "",
 		"NodeRepair":                           `NodeRepair is "": write NodeRepair=true or NodeRepair=false`,
 		"NodeRepair=yes":                       `NodeRepair is "yes"`,
 		"=true":                                `"" does nothing here`,
@@ -31,11 +31,11 @@ func TestCheckFeatureGates(t *testing.T) {
 	}
 }
 
-// TestGatedControllers wants nodes replaced, and NodeOverlays judged, only where the gate
+// TestGatedControllers wants nodes replaced, NodeOverlays judged and room left only where the gate
 // is open.
 func TestGatedControllers(t *testing.T) {
 	t.Parallel()
-	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller"} {
+	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller", "CapacityBuffer=false": "", "CapacityBuffer=true": "capacitybuffer"} {
 		names, err := operator.Gated(gates)
 		if got := strings.Join(names, " "); err != nil || got != want {
 			t.Errorf("%q: %q runs, want %q: %v", gates, got, want, err)

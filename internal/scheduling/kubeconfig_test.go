@@ -25,6 +25,7 @@ var kinds = map[string][]string{
 	"policy/v1":              {"PodDisruptionBudget poddisruptionbudgets"},
 	"storage.k8s.io/v1":      {"StorageClass storageclasses", "CSINode csinodes", "VolumeAttachment volumeattachments"},
 	"karpenter.sh/v1":        {"NodePool nodepools", "NodeClaim nodeclaims"},
+	"karpenter.sh/v1alpha1":  {"NodeOverlay nodeoverlays"},
 	"numaform.dev/v1alpha1":  {"ProxmoxNodeClass proxmoxnodeclasses"},
 	"example.com/v1":         {"Other others"},
 	"without.example.com/v1": nil,
@@ -131,6 +132,28 @@ func TestFromKubeconfig(t *testing.T) {
 	}
 	if err := c.Drained(t.Context(), "old"); err == nil || !strings.Contains(err.Error(), "1 in all, default/sits among them") {
 		t.Errorf("node old: %v", err)
+	}
+}
+
+// TestOverlaysOfACluster wants those only that a controller found right: where its gate is
+// shut, there are none such.
+func TestOverlaysOfACluster(t *testing.T) {
+	for ready, want := range map[string]string{"True": "t1.4VCPU-12GB", "False": "c1.4VCPU-8GB", "Unknown": "c1.4VCPU-8GB"} {
+		file := apiServer(t, "", map[string][]string{
+			"proxmoxnodeclasses": {`{"metadata": {"name": "shared"}, "spec": {"template": {"name": "debian"}}}`},
+			"nodepools":          {`{"metadata": {"name": "general"}, "spec": {"template": {"spec": {"nodeClassRef": {"group": "numaform.dev", "kind": "ProxmoxNodeClass", "name": "shared"}}}}}`},
+			"nodeoverlays": {fmt.Sprintf(`{"metadata": {"name": "dear"}, "spec": {"price": "9", "requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["c1.4VCPU-8GB"]}]},
+				"status": {"conditions": [{"type": "Ready", "status": %q}]}}`, ready)},
+			"pods": {`{"metadata": {"name": "a", "namespace": "default", "uid": "1"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]},
+				"status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}}`},
+		})
+		c, err := scheduling.FromKubeconfig(t.Context(), file, "lab")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := decideOverlaid(t, c); len(d.New) != 1 || d.New[0].Spec.InstanceType != want {
+			t.Errorf("ready %s: %+v, want a %s", ready, d.New, want)
+		}
 	}
 }
 

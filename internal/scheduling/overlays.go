@@ -2,6 +2,7 @@ package scheduling
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -79,13 +80,15 @@ func validateOverlay(ctx context.Context, o *karpv1alpha1.NodeOverlay) error {
 	if err := o.RuntimeValidate(ctx); err != nil {
 		return err
 	}
-	for field, price := range map[string]*string{"price": o.Spec.Price, "priceAdjustment": o.Spec.PriceAdjustment} {
-		if price == nil {
-			continue
-		}
-		if _, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimLeft(*price, "+-"), "%"), 64); err != nil {
-			return fmt.Errorf("spec.%s %q is no number", field, *price)
-		}
+	return errors.Join(validatePrice("price", o.Spec.Price), validatePrice("priceAdjustment", o.Spec.PriceAdjustment))
+}
+
+func validatePrice(field string, price *string) error {
+	if price == nil {
+		return nil
+	}
+	if _, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimLeft(*price, "+-"), "%"), 64); err != nil {
+		return fmt.Errorf("spec.%s %q is no number: write one such as 0.2, +0.1 or -15%%", field, *price)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -34,6 +35,9 @@ type Request struct {
 	Occupied []fleet.VM
 	// Types are the instance types; nil means DefaultInstanceTypes.
 	Types []InstanceType
+	// Virtual are pods that do not exist, for which room is to be left: they get what the
+	// others leave.
+	Virtual []*corev1.Pod
 	// Closed are offers that are not to be made for now.
 	Closed []Offer
 	// IgnorePreferences drops what pods only prefer (Karpenter's PREFERENCE_POLICY).

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,10 +86,13 @@ const (
 )
 
 // A decision is made in two phases. Pods that count one another over hosts need
-// room on certain hosts, so they choose before those that go anywhere.
+// room on certain hosts, so they choose before those that go anywhere. Two more are
+// those of the pods that do not exist: what they want is not taken from others.
 const (
 	choosy = iota
 	easy
+	virtualChoosy
+	virtualEasy
 	phases
 )
 
@@ -111,9 +115,28 @@ func (s *session) readPods(ctx context.Context) error {
 	slices.SortFunc(asking, func(a, b *corev1.Pod) int { return compareKeys(a, b) })
 	asking = slices.CompactFunc(asking, func(a, b *corev1.Pod) bool { return compareKeys(a, b) == 0 })
 
+	s.volumes = map[types.UID][]scheduling.Requirements{}
+	s.pods[choosy], s.pods[easy] = divide(s.valid(ctx, asking), s.volumes)
+	s.pods[virtualChoosy], s.pods[virtualEasy] = divide(s.valid(ctx, virtualPods(s.request.Virtual)), s.volumes)
+	return ctx.Err()
+}
+
+// virtualPods returns copies of pods that do not exist, in their order and of one age.
+func virtualPods(pods []*corev1.Pod) []*corev1.Pod {
+	copies := make([]*corev1.Pod, 0, len(pods))
+	for _, pod := range pods {
+		pod = pod.DeepCopy()
+		pod.CreationTimestamp = metav1.Unix(writtenAt, 0)
+		copies = append(copies, pod)
+	}
+	slices.SortFunc(copies, func(a, b *corev1.Pod) int { return compareKeys(a, b) })
+	return copies
+}
+
+// valid returns the pods that may get a place, and keeps the others with the reasons.
+func (s *session) valid(ctx context.Context, asking []*corev1.Pod) []*corev1.Pod {
 	var valid []*corev1.Pod
 	topologies := karpscheduling.NewVolumeTopology(s.client)
-	s.volumes = map[types.UID][]scheduling.Requirements{}
 	for _, pod := range asking {
 		requirements, err := judgePod(ctx, topologies, pod)
 		if err != nil {
@@ -125,14 +148,17 @@ func (s *session) readPods(ctx context.Context) error {
 		}
 		valid = append(valid, pod)
 	}
-	s.pods[choosy], s.pods[easy] = divide(valid, s.volumes)
-	return ctx.Err()
+	return valid
 }
 
 // run solves until no further VM is asked for or can be placed.
 func (s *session) run(ctx context.Context) (*Decision, error) {
 	var unmet [phases]int
-	reset := func() { unmet = [phases]int{s.asked() + 1, s.asked() + 1} }
+	reset := func() {
+		for phase := range unmet {
+			unmet[phase] = s.asked() + 1
+		}
+	}
 	reset()
 	for sweeps := 0; ; {
 		sol, err := s.solve(ctx)
@@ -172,7 +198,13 @@ func (s *session) finish(ctx context.Context, sol *solution) (*Decision, error) 
 }
 
 // asked returns the number of pods that may get a place.
-func (s *session) asked() int { return len(s.pods[choosy]) + len(s.pods[easy]) }
+func (s *session) asked() int {
+	all := 0
+	for _, pods := range s.pods {
+		all += len(pods)
+	}
+	return all
+}
 
 // idle returns the VMs added that no pod landed on, in the phases that were solved.
 func (s *session) idle(sol *solution) []*inflight {

@@ -79,7 +79,7 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 		instanceTypes[p.Name] = offers.types
 		anyHost := p.anyHost()
 		whole, split = append(whole, anyHost), append(split, anyHost)
-		if sol.phase == choosy {
+		if sol.phase == choosy || sol.phase == virtualChoosy {
 			split = append(split, s.perHost(p, anyHost, offers)...)
 		}
 	}
@@ -305,7 +305,10 @@ func (s *session) refusals(ctx context.Context, d *Decision) error {
 	if err != nil {
 		return err
 	}
-	alike := s.groupPods(s.pods[easy])
+	alike := map[types.UID]*group{}
+	for _, phase := range []int{easy, virtualEasy} {
+		maps.Copy(alike, s.groupPods(s.pods[phase]))
+	}
 	known := map[*group]string{}
 	for _, pod := range slices.Concat(s.pods[:]...) {
 		err, failed := s.last.failed[pod.UID]

@@ -183,6 +183,7 @@ func TestWhatTheControllerMay(t *testing.T) {
 		"approve signers.certificates.k8s.io/kubernetes.io/kubelet-serving",
 		"sign signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client-kubelet",
 		"create certificatesigningrequests.certificates.k8s.io", "delete scaleplans.numaform.dev/status", "patch nodeoverlays.karpenter.sh",
+		"list deployments.apps", "list capacitybuffers.autoscaling.x-k8s.io",
 	}
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, question := range slices.Concat(may, mayNot) {

@@ -57,7 +57,7 @@ func TestCRDsOfKarpenter(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, version, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	for _, name := range []string{"karpenter.sh_nodeclaims.yaml", "karpenter.sh_nodeoverlays.yaml", "karpenter.sh_nodepools.yaml"} {
+	for _, name := range []string{"autoscaling.x-k8s.io_capacitybuffers.yaml", "karpenter.sh_nodeclaims.yaml", "karpenter.sh_nodeoverlays.yaml", "karpenter.sh_nodepools.yaml"} {
 		want, err := os.ReadFile(filepath.Join(dir, "pkg", "apis", "crds", name))
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestCRDsOfThisRepository(t *testing.T) {
 		got[object.GetName()] = true
 	}
 	for _, want := range []string{
-		"nodeclaims.karpenter.sh", "nodeoverlays.karpenter.sh", "nodepools.karpenter.sh",
+		"capacitybuffers.autoscaling.x-k8s.io", "nodeclaims.karpenter.sh", "nodeoverlays.karpenter.sh", "nodepools.karpenter.sh",
 		"proxmoxnodeclasses.numaform.dev", "scaleplans.numaform.dev",
 	} {
 		if !got[want] {

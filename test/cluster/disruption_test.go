@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/pvesim"
@@ -378,10 +377,14 @@ func (w *world) usedBy(pool, app string, milliCPU int) {
 // TestConsolidation leaves ten nodes of 4 vCPUs at 40 %, two pods on each, when what
 // held the nodes apart has gone; five pods fit on one. A node of another NodePool is
 // left with a pod that a smaller and cheaper one would do for: not the smallest, which a
-// NodeOverlay makes dear. When no pods are left, a NodePool keeps its least number of nodes.
+// NodeOverlay makes dear. When no pods are left, a NodePool keeps its least number of nodes,
+// and more while a CapacityBuffer wants room.
 func TestConsolidation(t *testing.T) {
 	const nodes, pods, milliCPU = 10, 20, 770
-	w := newWorld(t, worldConfig{hosts: largeHosts(t), args: []string{"--feature-gates", "NodeOverlay=true"}})
+	w := newWorld(t, worldConfig{
+		hosts: largeHosts(t), args: []string{"--feature-gates", "CapacityBuffer=true,NodeOverlay=true"},
+		values: map[string]any{"featureGates": map[string]any{"CapacityBuffer": true}},
+	})
 	w.start()
 	w.dear("c1.1VCPU-2GB")
 	w.pool(poolConfig{
@@ -424,48 +427,7 @@ func TestConsolidation(t *testing.T) {
 		t.Errorf("%d VMs were made, want %d and a smaller one: pods that moved fit on nodes that were there", made, nodes+1)
 	}
 	w.keepsTwo("alike", "web")
-}
-
-// dear makes an instance type dear by a NodeOverlay, and waits until it is judged.
-func (w *world) dear(instanceType string) {
-	w.t.Helper()
-	w.manifest(fmt.Sprintf(`
-apiVersion: karpenter.sh/v1alpha1
-kind: NodeOverlay
-metadata: {name: dear}
-spec:
-  requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [%s]}]
-  price: "1"
-`, instanceType))
-	w.eventually(time.Minute, func(ctx context.Context) string {
-		overlay := &karpv1alpha1.NodeOverlay{}
-		if err := w.api.Get(ctx, client.ObjectKey{Name: "dear"}, overlay); err != nil {
-			return err.Error()
-		}
-		if !overlay.StatusConditions().Root().IsTrue() {
-			return fmt.Sprintf("the NodeOverlay is not ready: %v", overlay.Status.Conditions)
-		}
-		return ""
-	})
-}
-
-// keepsTwo wants two nodes of a NodePool left when its pods have gone, and no less.
-func (w *world) keepsTwo(pool, app string) {
-	w.t.Helper()
-	w.patch(&karpv1.NodePool{}, pool, `{"metadata": {"annotations": {"numaform.dev/min-nodes": "2"}}}`)
-	w.patch(&appsv1.Deployment{}, app, `{"spec": {"replicas": 0}}`)
-	w.eventually(5*time.Minute, func(context.Context) string {
-		if left := len(w.nodesIn(pool)); left != 2 {
-			return fmt.Sprintf("%d nodes are left without pods, want 2", left)
-		}
-		return ""
-	})
-	w.remains(15*time.Second, func(context.Context) string {
-		if left := len(w.nodesIn(pool)); left != 2 {
-			return fmt.Sprintf("%d nodes are left of at least 2", left)
-		}
-		return ""
-	})
+	w.buffers("alike", "web", 12, 3)
 }
 
 // TestDrift changes what replaces no node, the tags, and what replaces all, the size

@@ -67,6 +67,9 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Closed returns what must not be offered for now; nil means nothing.
 	Closed func() []scheduling.Offer
+	// Virtual returns pods that do not exist, for which room is left: those of
+	// CapacityBuffers. Nil means that there are none, and that CapacityBuffers are not read.
+	Virtual func(ctx context.Context) []*corev1.Pod
 	// Request holds what is the same for each decision.
 	Request scheduling.Request
 	// BatchIdle and BatchMax are how long to wait for the next pod, and for all.
@@ -220,7 +223,13 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	request.Snapshot, request.Closed = snapshot, c.config.Closed()
 	request.Kept, request.Occupied = c.config.Writer.Wanted(), c.config.Writer.Occupied()
 	request.Now = c.config.Clock.Now()
+	if c.config.Virtual != nil {
+		request.Virtual = c.config.Virtual(ctx)
+	}
 	decision, err := c.config.Cluster.Decide(ctx, request)
+	if err == nil {
+		c.leaveRoom(ctx, decision, request.Virtual)
+	}
 	if err != nil || decision.Asked == 0 && c.config.Approvals == nil {
 		return nil, err
 	}

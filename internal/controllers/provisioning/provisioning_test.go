@@ -18,6 +18,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -133,6 +134,8 @@ func (a approvals) Draft(context.Context) error { return nil }
 
 type world struct {
 	*provisioning.Controller
+	config   provisioning.Config
+	state    *state.Cluster
 	client   client.Client
 	writer   *writer
 	recorder *recorder
@@ -154,14 +157,15 @@ func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *w
 		t.Fatal(err)
 	}
 	w := &world{writer: &writer{}, recorder: &recorder{}}
-	w.client = fake.NewClientBuilder().WithScheme(clientgo.Scheme).WithObjects(objects...).
+	w.client = fake.NewClientBuilder().WithScheme(clientgo.Scheme).WithObjects(objects...).WithStatusSubresource(&autoscalingv1beta1.CapacityBuffer{}).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithIndex(&corev1.Node{}, "spec.providerID", func(o client.Object) []string { return []string{o.(*corev1.Node).Spec.ProviderID} }).
 		WithIndex(&karpv1.NodeClaim{}, "status.providerID", func(o client.Object) []string { return []string{o.(*karpv1.NodeClaim).Status.ProviderID} }).
 		Build()
 	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
-	w.Controller = provisioning.New(provisioning.Config{
-		Client: w.client, Cluster: scheduling.FromClient(w.client), State: state.NewCluster(clk, w.client, nil), Recorder: w.recorder,
+	w.state = state.NewCluster(clk, w.client, nil)
+	w.config = provisioning.Config{
+		Client: w.client, Cluster: scheduling.FromClient(w.client), State: w.state, Recorder: w.recorder,
 		Writer: w.writer, Approvals: pass, Clock: clk, Request: scheduling.Request{ClusterID: "test"}, Placing: &w.placing,
 		Begun: func(_ context.Context, keys ...fleet.Key) {
 			if w.begun != nil {
@@ -169,7 +173,8 @@ func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *w
 			}
 		},
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
-	})
+	}
+	w.Controller = provisioning.New(w.config)
 	return w
 }
 

@@ -97,10 +97,11 @@ func unplaced(pod *corev1.Pod, reason error) events.Event {
 	return event
 }
 
-// nominate keeps disruption off a node that pods are about to be bound to.
+// nominate keeps disruption off a node that pods are about to be bound to. Pods that do
+// not exist are not among those of the index: they never will be.
 func (c *Controller) nominate(ctx context.Context, landing scheduling.Landing, pods podIndex) *stateNode {
 	node := c.find(landing.Name)
-	if node == nil {
+	if node == nil || len(pods.of(landing.Pods)) == 0 {
 		return nil
 	}
 	c.config.State.NominateNodeForPod(ctx, node.ProviderID())

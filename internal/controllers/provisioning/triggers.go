@@ -10,7 +10,9 @@ import (
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 )
@@ -30,6 +32,20 @@ func (c *Controller) registerTriggers(_ context.Context, m manager.Manager) erro
 	}
 	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".nodes").For(&corev1.Node{}).WithOptions(many).
 		Complete(reconcile.AsReconciler(m.GetClient(), reconcile.ObjectReconciler[*corev1.Node](nodeTrigger{c})))
+	if err != nil {
+		return fmt.Errorf("registering %s: %w", c.Name(), err)
+	}
+	if c.config.Virtual == nil {
+		return nil
+	}
+	// Karpenter's controller triggers for those that are there; what one that is gone held
+	// is free, too.
+	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".buffers").For(&autoscalingv1beta1.CapacityBuffer{}).
+		WithEventFilter(predicate.GenerationChangedPredicate{}).
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			c.batch.trigger()
+			return reconcile.Result{}, nil
+		}))
 	if err != nil {
 		return fmt.Errorf("registering %s: %w", c.Name(), err)
 	}
