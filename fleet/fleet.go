@@ -212,9 +212,21 @@ type VM struct {
 	// Seed is the volume of the ISO image that the guest reads at its first boot, as
 	// SeedVolume names it; "" if it reads none.
 	Seed string `json:"seed,omitempty"`
+	// Timeouts are how long the provider waits for Proxmox.
+	Timeouts Timeouts `json:"timeouts,omitzero"`
 	// Module is the content hash of the module that the VM's file calls; empty
 	// means the one that this numaform carries.
 	Module string `json:"module"`
+}
+
+// Timeouts are the seconds that operations of Proxmox on a VM may take; 0 means what
+// the module says.
+type Timeouts struct {
+	// Create covers everything from the clone to a VM that runs, its start included.
+	Create int `json:"create,omitempty"`
+	Start  int `json:"start,omitempty"`
+	// Delete covers the stop and the removal of the disks.
+	Delete int `json:"delete,omitempty"`
 }
 
 // Source is what a VM takes over from its template.

@@ -103,6 +103,9 @@ func (c vmChecker) sizes() error {
 		return refusef("disk_gib", "%d: want from 0 to %d", vm.DiskGiB, math.MaxInt32)
 	case min(int64(vm.Demand.Pods), vm.Demand.CPUMilli, vm.Demand.MemoryMiB) < 0:
 		return refusef("demand", "%+v: want amounts of at least 0", vm.Demand)
+	case min(vm.Timeouts.Create, vm.Timeouts.Start, vm.Timeouts.Delete) < 0,
+		max(vm.Timeouts.Create, vm.Timeouts.Start, vm.Timeouts.Delete) > math.MaxInt32:
+		return refusef("timeouts", "%+v: want seconds from 0 to %d", vm.Timeouts, math.MaxInt32)
 	case len(vm.Hosts) > 0:
 		return refusef("hosts", "%v: a placed VM has one host; clear the candidates", vm.Hosts)
 	}

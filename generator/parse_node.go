@@ -211,7 +211,7 @@ func jsonProblem(err error) string {
 func (n *nodeFile) vm(hash string, c *call) (fleet.VM, error) {
 	host := hostOf(n.name)
 	vm := fleet.VM{
-		Key: c.Record.Key, VMID: c.VMID, Name: c.Name, Seed: c.Seed, Module: hash,
+		Key: c.Record.Key, VMID: c.VMID, Name: c.Name, Seed: c.Seed, Timeouts: c.Timeouts, Module: hash,
 		Spec: specOf(c),
 		Placement: fleet.Placement{
 			Host: topology.HostID{Region: host.Region, Host: c.Host}, CPUs: topology.CPUs(c.Record.VCPUPins...),

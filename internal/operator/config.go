@@ -4,6 +4,7 @@
 package operator
 
 import (
+	"math"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -65,9 +66,12 @@ type Cluster struct {
 
 // Timeouts are how long Proxmox may take over an operation.
 type Timeouts struct {
-	Clone  time.Duration `yaml:"clone,omitempty"`
-	Start  time.Duration `yaml:"start,omitempty"`
-	Stop   time.Duration `yaml:"stop,omitempty"`
+	Clone time.Duration `yaml:"clone,omitempty"`
+	Start time.Duration `yaml:"start,omitempty"`
+	// Stop is for the guest, which shuts down before its VM is deleted.
+	Stop time.Duration `yaml:"stop,omitempty"`
+	// Delete is for a VM that is stopped and destroyed, with its disks.
+	Delete time.Duration `yaml:"delete,omitempty"`
 	Upload time.Duration `yaml:"upload,omitempty"`
 }
 
@@ -164,14 +168,38 @@ func defaults() Config {
 	}
 }
 
+// How long the provider waits where the configuration does not say, as the module has
+// it too.
+const (
+	defaultClone  = 25 * time.Minute
+	defaultStart  = 5 * time.Minute
+	defaultDelete = 5 * time.Minute
+)
+
+// ofProvider returns what files of VMs say to the provider: nothing of what the module
+// says anyway, so that a file has only what somebody chose.
+func (t Timeouts) ofProvider() fleet.Timeouts {
+	seconds := func(chosen, fallback time.Duration) int {
+		if chosen == fallback {
+			return 0
+		}
+		return int(math.Ceil(chosen.Seconds()))
+	}
+	return fleet.Timeouts{
+		Create: seconds(t.Clone+t.Start, defaultClone+defaultStart),
+		Start:  seconds(t.Start, defaultStart), Delete: seconds(t.Delete, defaultDelete),
+	}
+}
+
 func (c *Cluster) setDefaults() {
 	for _, t := range []struct {
 		value    *time.Duration
 		fallback time.Duration
 	}{
-		{&c.Timeouts.Clone, 10 * time.Minute},
-		{&c.Timeouts.Start, 2 * time.Minute},
+		{&c.Timeouts.Clone, defaultClone},
+		{&c.Timeouts.Start, defaultStart},
 		{&c.Timeouts.Stop, 2 * time.Minute},
+		{&c.Timeouts.Delete, defaultDelete},
 		{&c.Timeouts.Upload, time.Minute},
 	} {
 		if *t.value == 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/topology"
 )
@@ -48,7 +49,9 @@ func TestLoadDefaults(t *testing.T) {
 		Clusters: []operator.Cluster{{
 			Region: "region-1", URL: "https://pve-1.example:8006/api2/json",
 			TokenID: "numaform@pve!scaler", TokenSecret: "s3cret", TokenSecretFile: filepath.Join(dir, "token"),
-			Timeouts:  operator.Timeouts{Clone: 10 * time.Minute, Start: 2 * time.Minute, Stop: 2 * time.Minute, Upload: time.Minute},
+			Timeouts: operator.Timeouts{
+				Clone: 25 * time.Minute, Start: 5 * time.Minute, Stop: 2 * time.Minute, Delete: 5 * time.Minute, Upload: time.Minute,
+			},
 			VMIDRange: operator.VMIDRange{Lower: 2000, Upper: 2999},
 		}},
 		Engine: operator.Engine{Version: ">= 1.8"},
@@ -59,6 +62,39 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	if got, want := got.Clusters[0].Endpoint(), "https://pve-1.example:8006/"; got != want {
 		t.Errorf("Endpoint = %q, want %q", got, want)
+	}
+}
+
+// TestTimeoutsOfNewVMs gives files of VMs only what somebody chose: where nobody did, they
+// are as they always were.
+func TestTimeoutsOfNewVMs(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, timeouts string
+		want           fleet.Timeouts
+		wait           time.Duration
+	}{
+		{"none", "", fleet.Timeouts{}, 35 * time.Minute},
+		{"those of others", "{stop: 9m, upload: 9m}", fleet.Timeouts{}, 35 * time.Minute},
+		{"as they are anyway", "{clone: 25m, start: 5m, delete: 5m}", fleet.Timeouts{}, 35 * time.Minute},
+		{"a slow clone", "{clone: 1h}", fleet.Timeouts{Create: 3900}, 65 * time.Minute},
+		{"a quick start", "{start: 1500ms}", fleet.Timeouts{Create: 1502, Start: 2}, 35 * time.Minute},
+		{"a slow delete", "{delete: 40m}", fleet.Timeouts{Delete: 2400}, 40 * time.Minute},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			text := minimal
+			if test.timeouts != "" {
+				text += "  timeouts: " + test.timeouts + "\n"
+			}
+			config, _, err := load(t, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := config.Regions()[0]; got.Timeouts != test.want || got.WaitDelay != test.wait {
+				t.Errorf("timeouts %+v, waits %s; want %+v, %s", got.Timeouts, got.WaitDelay, test.want, test.wait)
+			}
+		})
 	}
 }
 

@@ -101,7 +101,8 @@ func (c *Config) Regions() []scaler.Region {
 		regions[i] = scaler.Region{
 			Name: cluster.Region, Endpoint: cluster.providerEndpoint(), Insecure: cluster.Insecure,
 			CAFile: cluster.CAFile, VMIDs: fleet.VMIDRange(cluster.VMIDRange),
-			WaitDelay: max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start),
+			WaitDelay: max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start, cluster.Timeouts.Delete),
+			Timeouts:  cluster.Timeouts.ofProvider(),
 		}
 	}
 	return regions

@@ -251,6 +251,7 @@ func (s *Scaler) name(allocator *fleet.Allocator, snapshot *topology.Snapshot, r
 		vm.Key = request.Key
 	}
 	vm.Module = modules.HashOf(s.config.Release.Modules)
+	vm.Timeouts = s.region(vm.Host.Region).Timeouts
 	vm.Seed, err = seedOf(snapshot, s.config.ClusterID, &vm)
 	return vm, err
 }

@@ -49,6 +49,23 @@ func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	}
 }
 
+// TestProposeWithTimeouts gives them to new VMs only.
+func TestProposeWithTimeouts(t *testing.T) {
+	t.Parallel()
+	want := fleet.Timeouts{Create: 5400, Start: 600}
+	s := newScaler(t, func(c *scaler.Config) { c.Regions[0].Timeouts = want }, vm(pve1, 2005))
+	change := propose(t, s, snapshot(), request(pve1))
+	after, err := generator.Parse(change.AfterFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, vm := range after.VMs {
+		if (vm.VMID == 2005) != (vm.Timeouts == fleet.Timeouts{}) || (vm.VMID != 2005) != (vm.Timeouts == want) {
+			t.Errorf("vm %d has timeouts %+v", vm.VMID, vm.Timeouts)
+		}
+	}
+}
+
 func TestProposeIsTheSameTwice(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil)

@@ -81,6 +81,8 @@ type Region struct {
 	// WaitDelay is how long an apply that is being canceled may go on before it
 	// is killed: longer than Proxmox takes over one VM. 0 means state's default.
 	WaitDelay time.Duration
+	// Timeouts are those of new VMs.
+	Timeouts fleet.Timeouts
 	// Live is nil in a dry run on a recorded snapshot.
 	Live Proxmox
 }

@@ -27,12 +27,13 @@ resource "proxmox_virtual_environment_vm" "node" {
   # A VM that was moved by hand is followed to its host, not made anew.
   migrate = true
 
-  # Seconds. timeout_clone covers everything from the clone to the start.
-  timeout_clone       = 1800
+  # Seconds. timeout_clone covers the start too, and the longer one of
+  # timeout_shutdown_vm and timeout_stop_vm all of a delete.
+  timeout_clone       = var.timeouts.create
   timeout_migrate     = 1800
-  timeout_shutdown_vm = 300
-  timeout_start_vm    = 300
-  timeout_stop_vm     = 300
+  timeout_shutdown_vm = var.timeouts.delete
+  timeout_start_vm    = var.timeouts.start
+  timeout_stop_vm     = var.timeouts.delete
 
   bios          = var.hardware.bios
   boot_order    = local.boot_order

@@ -184,6 +184,17 @@ variable "seed" {
   nullable    = false
 }
 
+variable "timeouts" {
+  description = "Seconds that the provider waits: create for all from the clone to the end of the start, start for the start alone, delete for stop and removal."
+  type = object({
+    create = optional(number, 1800)
+    start  = optional(number, 300)
+    delete = optional(number, 300)
+  })
+  default  = {}
+  nullable = false
+}
+
 variable "hardware" {
   description = "What the VM takes over from its template and must be repeated here, so that importing the VM changes nothing."
   type = object({

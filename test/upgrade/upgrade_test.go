@@ -64,9 +64,9 @@ func olderRelease(t *testing.T) generator.Release {
 	older := generator.Current()
 	older.Modules = maps.Clone(older.Modules)
 	name := modules.NodeModule + "/main.tf"
-	content := bytes.Replace(older.Modules[name], []byte("timeout_clone       = 1800"), []byte("timeout_clone       = 900"), 1)
+	content := bytes.Replace(older.Modules[name], []byte("timeout_migrate     = 1800"), []byte("timeout_migrate     = 900"), 1)
 	if bytes.Equal(content, older.Modules[name]) {
-		t.Fatalf("%s has no timeout_clone to change", name)
+		t.Fatalf("%s has no timeout_migrate to change", name)
 	}
 	older.Modules[name] = content
 	return older

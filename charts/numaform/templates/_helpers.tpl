@@ -65,10 +65,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $grace := sub (int64 .Values.terminationGracePeriodSeconds) 60 -}}
 {{- range .Values.config.clusters -}}
 {{- $timeouts := .timeouts | default dict -}}
-{{- $end := toDate "2006-01-02" "2000-01-01" | mustDateModify ($timeouts.clone | default "10m") | mustDateModify ($timeouts.start | default "2m") -}}
-{{- $longest := max 2100 (sub ($end | unixEpoch | int64) (toDate "2006-01-02" "2000-01-01" | unixEpoch | int64)) -}}
+{{- $begin := toDate "2006-01-02" "2000-01-01" -}}
+{{- $made := $begin | mustDateModify ($timeouts.clone | default "25m") | mustDateModify ($timeouts.start | default "5m") | unixEpoch | int64 -}}
+{{- $deleted := $begin | mustDateModify ($timeouts.delete | default "5m") | unixEpoch | int64 -}}
+{{- $longest := max 2100 (sub $made ($begin | unixEpoch | int64)) (sub $deleted ($begin | unixEpoch | int64)) -}}
 {{- if le $grace $longest -}}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and what is being made in region %s may take %d seconds to end: set it at least 61 above that, or an engine is killed that saves nothing" (int64 $.Values.terminationGracePeriodSeconds) .region $longest) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and what is made or deleted in region %s may take %d seconds to end: set it at least 61 above that, or an engine is killed that saves nothing" (int64 $.Values.terminationGracePeriodSeconds) .region $longest) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -98,12 +98,30 @@ run "plain_vm" {
     error_message = "A template without scsihw has Proxmox' default, lsi."
   }
   assert {
+    condition     = proxmox_virtual_environment_vm.node.timeout_clone == 1800 && proxmox_virtual_environment_vm.node.timeout_start_vm == 300 && proxmox_virtual_environment_vm.node.timeout_stop_vm == 300
+    error_message = "Whose file names no timeouts waits as long as ever."
+  }
+  assert {
     condition     = proxmox_virtual_environment_vm.node.operating_system[0].type == "other"
     error_message = "A template without ostype has Proxmox' default, other."
   }
   assert {
     condition     = proxmox_virtual_environment_vm.node.smbios[0].serial == "workers-2001/2001" && proxmox_virtual_environment_vm.node.smbios[0].product == "m4x8"
     error_message = "The guest must be able to read who it is."
+  }
+}
+
+run "waits_as_long_as_it_is_told" {
+  variables {
+    timeouts = { create = 5400, delete = 900 }
+  }
+  assert {
+    condition     = proxmox_virtual_environment_vm.node.timeout_clone == 5400 && proxmox_virtual_environment_vm.node.timeout_start_vm == 300
+    error_message = "A slow clone must get its time, and the start what it has by default."
+  }
+  assert {
+    condition     = proxmox_virtual_environment_vm.node.timeout_stop_vm == 900 && proxmox_virtual_environment_vm.node.timeout_shutdown_vm == 900
+    error_message = "A slow removal must get its time."
   }
 }
 
