@@ -152,6 +152,8 @@ type Spec struct {
 	DiskGiB int64 `json:"disk_gib,omitempty"`
 	// Storage takes a full clone's disks; empty means the template's storage.
 	Storage string `json:"storage,omitempty"`
+	// DataDisks are those beside the boot disk.
+	DataDisks []DataDisk `json:"data_disks,omitempty"`
 	// SeedStorage keeps the ISO image that the guest reads at its first boot: a
 	// storage's name, AnySeedStorage, or "" for a guest that gets none.
 	SeedStorage string    `json:"seed_storage,omitempty"`

@@ -36,6 +36,12 @@ func TestAppliesWithoutDrift(t *testing.T) {
 		"devices": func(vm *fleet.VM) {
 			vm.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", PCIe: true, XVGA: true}, {Mapping: "vgpu", MDev: "nvidia-63"}}
 		},
+		"data disks": func(vm *fleet.VM) {
+			delete(vm.Source.Options, "boot")
+			vm.Source.DiskInterface, vm.DiskGiB = "virtio0", 25
+			vm.Source.Options["virtio0"] = "discard=on,iothread=1"
+			vm.DataDisks = []fleet.DataDisk{{Interface: "scsi0", SizeGiB: 100, Storage: "local-lvm"}, {Interface: "scsi2", SizeGiB: 7, Storage: "local-lvm"}}
+		},
 		"full": func(vm *fleet.VM) {
 			vm.Clone, vm.Storage, vm.DiskGiB = fleet.CloneFull, "local-lvm", 30
 			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000"}}
@@ -55,6 +61,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 				t.Errorf("running %v, waiting for a restart: %v", made.Running, made.Pending)
 			}
 			s.wantMarker(t, made)
+			s.wantDisks(t, made)
 			s.loseState(t)
 			s.applyAllowed(t, guard.Intent{Import: s.targets()})
 			if diff := cmp.Diff(made, s.guest(t)); diff != "" {
@@ -91,7 +98,10 @@ func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 
 // targets are the shard's VM for an intent.
 func (s *shard) targets() []guard.Target {
-	return []guard.Target{{Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host, PCIDevices: s.vm.PCIDevices}}
+	return []guard.Target{{
+		Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host,
+		BootDisk: s.vm.Source.DiskInterface, DataDisks: s.vm.DataDisks, PCIDevices: s.vm.PCIDevices,
+	}}
 }
 
 // applyAllowed plans, wants the guard to allow the plan, and applies it.
@@ -213,6 +223,23 @@ func (s *shard) guest(t *testing.T) pvesim.GuestState {
 	}
 	t.Fatalf("no VM %d on Proxmox", s.vm.VMID)
 	return pvesim.GuestState{}
+}
+
+// wantDisks wants the data disks to be there, with the options of the boot disk, and the
+// VM to start from the latter.
+func (s *shard) wantDisks(t *testing.T, guest pvesim.GuestState) {
+	t.Helper()
+	for _, d := range s.vm.DataDisks {
+		got := guest.Config[d.Interface]
+		for _, part := range []string{d.Storage + ":vm-2001-disk-", fmt.Sprintf("size=%dG", d.SizeGiB), "discard=on", "iothread=1"} {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s is %q, without %s", d.Interface, got, part)
+			}
+		}
+	}
+	if got, want := guest.Config["boot"], "order="+s.vm.Source.DiskInterface; len(s.vm.DataDisks) > 0 && got != want {
+		t.Errorf("it boots by %q, want %q", got, want)
+	}
 }
 
 func (s *shard) wantMarker(t *testing.T, guest pvesim.GuestState) {

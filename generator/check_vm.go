@@ -26,7 +26,7 @@ type vmChecker struct{ vm *fleet.VM }
 func checkVM(vm *fleet.VM) error {
 	c := vmChecker{vm}
 	return inVM(vm, first(
-		c.identity(), c.class(), c.sizes(), c.machine(), c.networks(),
+		c.identity(), c.class(), c.sizes(), c.machine(), c.disks(), c.networks(),
 		c.devices(), c.lists(), c.place(), c.cells(), c.source(),
 	))
 }

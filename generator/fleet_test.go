@@ -2,6 +2,7 @@ package generator_test
 
 import (
 	"fmt"
+	"strconv"
 
 	"pgregory.net/rapid"
 
@@ -146,6 +147,10 @@ func drawDevices(t *rapid.T, vm *fleet.VM) {
 	if rapid.Bool().Draw(t, "full") {
 		vm.Clone, vm.Storage = fleet.CloneFull, "fast"
 	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "data disks") {
+		slot := "scsi" + strconv.Itoa(30-9*i)
+		vm.DataDisks = append(vm.DataDisks, fleet.DataDisk{Interface: slot, SizeGiB: rapid.Int64Range(1, 1<<20).Draw(t, "size"), Storage: "fast"})
+	}
 	for range rapid.IntRange(0, 2).Draw(t, "pci devices") {
 		vm.PCIDevices = append(vm.PCIDevices, fleet.PCIDevice{
 			Mapping: rapid.SampledFrom([]string{"gpu", "for"}).Draw(t, "mapping"), MDev: rapid.SampledFrom([]string{"", "nvidia-63"}).Draw(t, "mdev"),
@@ -157,6 +162,6 @@ func drawDevices(t *rapid.T, vm *fleet.VM) {
 		seeded(vm)
 		vm.TemplateVMID = vm.Source.VMID
 		vm.Tags, vm.SecurityGroups, vm.ResourcePool = []string{"z", "a"}, []string{"k8s"}, "k8s/prod"
-		vm.Source.Options = map[string]string{"ostype": "l26", "serial0": "socket", "vga": "serial0,memory=4", "agent": "1", "smbios1": text().Draw(t, "option")}
+		vm.Source.Options = map[string]string{"ostype": "l26", "serial0": "socket", "vga": "serial0,memory=4", "agent": "1", "scsi0": "discard=on,iothread=0,ssd=1", "smbios1": text().Draw(t, "option")}
 	}
 }

@@ -62,6 +62,8 @@ func readHardware(vm *fleet.VM) (hardware, error) {
 	}
 	if order, ok := strings.CutPrefix(options["boot"], "order="); ok && order != "" {
 		h.BootOrder = strings.Split(order, ";")
+	} else if len(vm.DataDisks) > 0 { // or Proxmox starts from the first disk that it finds
+		h.BootOrder = []string{vm.Source.DiskInterface}
 	}
 	var err error
 	if h.VGA, err = readVGA(options["vga"]); err != nil {
@@ -137,8 +139,9 @@ func flag(text string) bool {
 	return slices.Contains([]string{"1", "on", "yes", "true"}, strings.ToLower(text))
 }
 
-// disk is a boot disk that must be larger than the template's. Its other fields
-// repeat the template's, since the provider resets what is left out.
+// disk is a boot disk that must be larger than the template's, or a data disk. Its other
+// fields repeat those of the template's boot disk, since the provider resets what is left
+// out.
 type disk struct {
 	Interface   string `json:"interface"`
 	DatastoreID string `json:"datastore_id"`
@@ -159,6 +162,16 @@ func diskOf(vm *fleet.VM) *disk {
 	if !grows(vm) {
 		return nil
 	}
+	d := &disk{Interface: vm.Source.DiskInterface, DatastoreID: vm.Source.Storage, SizeGiB: vm.DiskGiB}
+	d.takeOptions(vm)
+	if vm.Clone == fleet.CloneFull && vm.Storage != "" {
+		d.DatastoreID = vm.Storage
+	}
+	return d
+}
+
+// takeOptions gives a disk the options of the template's boot disk.
+func (d *disk) takeOptions(vm *fleet.VM) {
 	fields := properties(vm.Source.Options[vm.Source.DiskInterface], "volume")
 	optional := func(name string) *bool {
 		text, ok := fields[name]
@@ -168,13 +181,7 @@ func diskOf(vm *fleet.VM) *disk {
 		value := flag(text)
 		return &value
 	}
-	d := &disk{
-		Interface: vm.Source.DiskInterface, DatastoreID: vm.Source.Storage, SizeGiB: vm.DiskGiB,
-		AIO: fields["aio"], Backup: optional("backup"), Cache: fields["cache"], Discard: fields["discard"],
-		IOThread: optional("iothread"), Replicate: optional("replicate"), SSD: optional("ssd"),
-	}
-	if vm.Clone == fleet.CloneFull && vm.Storage != "" {
-		d.DatastoreID = vm.Storage
-	}
-	return d
+	d.AIO, d.Cache, d.Discard = fields["aio"], fields["cache"], fields["discard"]
+	d.Backup, d.Replicate = optional("backup"), optional("replicate")
+	d.IOThread, d.SSD = optional("iothread"), optional("ssd")
 }

@@ -34,6 +34,7 @@ type call struct {
 	HugePages     string            `json:"hugepages,omitempty"`
 	NUMA          []cell            `json:"numa,omitempty"`
 	Disk          *disk             `json:"disk,omitempty"`
+	DataDisks     []disk            `json:"data_disks,omitempty"`
 	Networks      []device          `json:"network_devices,omitempty"`
 	PCIDevices    []fleet.PCIDevice `json:"pci_devices,omitempty"`
 	Seed          string            `json:"seed,omitempty"`
@@ -176,7 +177,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		FormatVersion: FormatVersion, ClusterID: clusterID, Name: vm.Name, VMID: vm.VMID, Host: vm.Host.Host,
 		Description: describe(clusterID, vm), Tags: vm.Tags, ResourcePool: vm.ResourcePool, InstanceType: vm.InstanceType,
 		Clone: clone{VMID: vm.Source.VMID, Full: vm.Clone == fleet.CloneFull}, CPU: guestCPU(vm), MemoryMiB: vm.MemoryMiB, HugePages: hugePages(vm),
-		Disk: diskOf(vm), PCIDevices: vm.PCIDevices, Seed: vm.Seed, Timeouts: vm.Timeouts, Hardware: fromTemplate, Record: recordOf(vm),
+		Disk: diskOf(vm), DataDisks: dataDisks(vm), PCIDevices: vm.PCIDevices, Seed: vm.Seed, Timeouts: vm.Timeouts, Hardware: fromTemplate, Record: recordOf(vm),
 	}
 	if content.Clone.Full {
 		content.Clone.DatastoreID = vm.Storage

@@ -243,7 +243,7 @@ func specOf(c *call) fleet.Spec {
 		HugePages: hugePagesOf(c.HugePages), Spread: c.Record.Spread, WholeCores: c.Record.WholeCores,
 		Template: c.Record.Template, TemplateVMID: c.Record.TemplateVMID, Clone: fleet.CloneLinked, CPUType: c.CPU.Type,
 		DiskGiB: c.Record.DiskGiB, Storage: c.Record.Storage, SeedStorage: c.Record.SeedStorage, Tags: c.Tags,
-		ResourcePool: c.ResourcePool, Demand: c.Record.Demand, PCIDevices: c.PCIDevices,
+		ResourcePool: c.ResourcePool, Demand: c.Record.Demand, DataDisks: dataDisksOf(c.DataDisks), PCIDevices: c.PCIDevices,
 		Labels: labelMap(c.Record.Labels),
 	}
 	if c.Clone.Full {

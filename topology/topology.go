@@ -236,7 +236,9 @@ type Guest struct {
 	NUMA []NUMACell `json:"numa,omitempty"`
 	// PCIDevices are those that are passed through to it.
 	PCIDevices []PassedDevice `json:"pci_devices,omitempty"`
-	Tags       []string       `json:"tags,omitempty"`
+	// Disks are the slots of the disks of a VM with numaform's marker, sorted.
+	Disks []string `json:"disks,omitempty"`
+	Tags  []string `json:"tags,omitempty"`
 	// ClusterID and Key are read off numaform's marker, and empty without one.
 	ClusterID string `json:"cluster_id,omitempty"`
 	Key       string `json:"key,omitempty"`
@@ -286,8 +288,11 @@ type Template struct {
 	DiskInterface string `json:"disk_interface"`
 	DiskGiB       int64  `json:"disk_gib"`
 	Storage       string `json:"storage"`
+	// Drives are the slots of its other drives, sorted: a clone has them too.
+	Drives []string `json:"drives,omitempty"`
 	// Options are the template's own config keys that a clone inherits: scsihw,
-	// ostype, machine, bios, serial0, vga, agent, boot, cpu.
+	// ostype, machine, bios, serial0, vga, agent, boot, cpu, and under the key of the
+	// boot disk that disk's options without volume and size.
 	Options map[string]string `json:"options,omitempty"`
 	// Problem says why no node can be cloned from it (a hookscript or an
 	// affinity that a token cannot remove, say), or is empty.

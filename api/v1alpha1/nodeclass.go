@@ -73,6 +73,13 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	BootDevice *BootDevice `json:"bootDevice,omitempty"`
 
+	// DataDisks are empty disks that a node has beside the one that it starts from, on
+	// SCSI slots that the template leaves free. They are deleted with the node.
+	// +optional
+	// +kubebuilder:validation:MaxItems=6
+	// +listType=atomic
+	DataDisks []DataDisk `json:"dataDisks,omitempty"`
+
 	// CPUType is the CPU model that nodes see, as Proxmox names it.
 	// +optional
 	// +kubebuilder:default=host

@@ -22,6 +22,7 @@ func (in *ProxmoxNodeClass) Validate() error {
 	validateTemplate(&spec.Template, report)
 	validateHosts(spec, report)
 	validateDisk(spec, report)
+	validateDataDisks(spec.DataDisks, report)
 	validatePlacement(spec.Placement, report)
 	validateSize(spec, report)
 	validateNetworks(spec.Networks, report)
@@ -176,11 +177,15 @@ func (b *BootDevice) SizeGiB() (int64, error) {
 	if b == nil || b.Size == "" {
 		return 0, nil
 	}
-	digits := strings.TrimRight(b.Size, "GTi")
+	return sizeGiB(b.Size)
+}
+
+func sizeGiB(text string) (int64, error) {
+	digits := strings.TrimRight(text, "GTi")
 	size, err := strconv.ParseInt(digits, 10, 32)
-	factor, known := map[string]int64{"G": 1, "Gi": 1, "T": 1024, "Ti": 1024}[strings.TrimPrefix(b.Size, digits)]
+	factor, known := map[string]int64{"G": 1, "Gi": 1, "T": 1024, "Ti": 1024}[strings.TrimPrefix(text, digits)]
 	if err != nil || !known || size < 1 || digits[0] == '0' || len(digits) > 8 {
-		return 0, fmt.Errorf("%q is not a disk size: write one such as 40G or 1T", b.Size)
+		return 0, fmt.Errorf("%q is not a disk size: write one such as 40G or 1T", text)
 	}
 	return size * factor, nil
 }

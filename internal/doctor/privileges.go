@@ -198,7 +198,9 @@ func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snap
 		if !ok {
 			continue
 		}
-		u.disks[needs.Disk] = true
+		for _, storage := range needs.Disks {
+			u.disks[storage] = true
+		}
 		if storage, found := scaler.SeedStorage(host, needs.Seed); found {
 			u.seeds[storage] = true
 		}

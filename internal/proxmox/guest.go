@@ -78,7 +78,7 @@ func (f *guestsRead) add(host *topology.Host, listed resource, config values, er
 		f.addPublished(host, guest, config)
 	}
 	if guest.Template || isCapacity(guest) || isPublisher(guest, config) { // these never run
-		guest.VCPUs, guest.MemoryMiB, guest.HugePagesKiB, guest.Pins, guest.NUMA, guest.PCIDevices = 0, 0, 0, topology.CPUSet{}, nil, nil
+		guest.VCPUs, guest.MemoryMiB, guest.HugePagesKiB, guest.Pins, guest.NUMA, guest.PCIDevices, guest.Disks = 0, 0, 0, topology.CPUSet{}, nil, nil, nil
 	}
 	host.Guests = append(host.Guests, guest)
 }
@@ -141,6 +141,7 @@ func readVM(guest *topology.Guest, config values) error {
 	if marker, ok := fleet.ParseMarker(config["description"]); ok {
 		guest.ClusterID, guest.Key = marker.ClusterID, string(marker.Key)
 		guest.Pins = guest.Pins.Union(topology.CPUs(marker.Pins...))
+		guest.Disks = disks(config)
 	}
 	guest.PCIDevices = readDevices(config)
 	if guest.HugePagesKiB, err = hugePages(config["hugepages"]); err != nil || !config.is("numa") {

@@ -59,12 +59,16 @@ func readBootDisk(t *topology.Template, config values) error {
 	if t.DiskInterface == "" {
 		return fmt.Errorf("it has no boot disk: qm set %d --boot order=scsi0, say", t.VMID)
 	}
+	t.Drives = slices.DeleteFunc(drives(config), func(slot string) bool { return slot == t.DiskInterface })
 	volume, options, _ := strings.Cut(config[t.DiskInterface], ",")
 	storage, _, ok := strings.Cut(volume, ":")
 	if !ok {
 		return fmt.Errorf("its boot disk %s is on no storage: import it into one", t.DiskInterface)
 	}
 	t.Storage = storage
+	if kept := diskOptions(options); kept != "" {
+		t.Options[t.DiskInterface] = kept
+	}
 	for option := range strings.SplitSeq(options, ",") {
 		if size, ok := strings.CutPrefix(option, "size="); ok {
 			gib, err := sizeGiB(size)
@@ -75,34 +79,58 @@ func readBootDisk(t *topology.Template, config values) error {
 	return fmt.Errorf("the size of its boot disk %s is unknown: qm disk rescan --vmid %d", t.DiskInterface, t.VMID)
 }
 
+// diskOptions are the options of a disk that are not about its volume.
+func diskOptions(options string) string {
+	var kept []string
+	for option := range strings.SplitSeq(options, ",") {
+		if name, _, _ := strings.Cut(option, "="); name != "" && name != "size" && name != "format" {
+			kept = append(kept, option)
+		}
+	}
+	return strings.Join(kept, ",")
+}
+
+// drives returns the slots of all disks and CD drives, sorted.
+func drives(config values) []string {
+	var slots []string
+	for key := range config {
+		if diskPattern.MatchString(key) {
+			slots = append(slots, key)
+		}
+	}
+	slices.Sort(slots)
+	return slots
+}
+
+// isDisk reports whether an option is a disk that is there.
+func isDisk(config values, key string) bool {
+	value, ok := config[key]
+	return ok && diskPattern.MatchString(key) && !strings.Contains(value, "media=cdrom")
+}
+
+// disks returns the slots of all disks, sorted.
+func disks(config values) []string {
+	return slices.DeleteFunc(drives(config), func(slot string) bool { return !isDisk(config, slot) })
+}
+
 // bootDisk returns the first disk of the boot order, or of the older bootdisk.
 // It falls back to the only disk there is.
 func bootDisk(config values) string {
-	isDisk := func(key string) bool {
-		value, ok := config[key]
-		return ok && diskPattern.MatchString(key) && !strings.Contains(value, "media=cdrom")
-	}
 	if order, ok := strings.CutPrefix(config["boot"], "order="); ok {
 		for key := range strings.SplitSeq(order, ";") {
-			if isDisk(key) {
+			if isDisk(config, key) {
 				return key
 			}
 		}
 		return ""
 	}
-	if isDisk(config["bootdisk"]) {
+	if isDisk(config, config["bootdisk"]) {
 		return config["bootdisk"]
 	}
-	var disks []string
-	for key := range config {
-		if isDisk(key) {
-			disks = append(disks, key)
-		}
+	if there := disks(config); len(there) == 1 {
+		return there[0]
 	}
-	if len(disks) != 1 {
-		return ""
-	}
-	return disks[0]
+	return ""
 }
 
 // sizeGiB reads Proxmox' sizes such as 3584M, rounded up.

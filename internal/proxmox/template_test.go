@@ -19,9 +19,15 @@ func TestTemplates(t *testing.T) {
 	}
 	want := topology.Template{
 		VMID: 100, Name: "ubuntu", Tags: []string{"k8s"}, DiskInterface: "scsi0", DiskGiB: 4, Storage: "local-lvm",
+		Drives: []string{"ide2"},
 		Options: map[string]string{
-			"agent": "1", "boot": "order=ide2;net0;scsi0", "scsihw": "virtio-scsi-single", "ostype": "l26", "serial0": "socket",
+			"scsi0": "discard=on", "agent": "1", "boot": "order=ide2;net0;scsi0", "scsihw": "virtio-scsi-single", "ostype": "l26", "serial0": "socket",
 		},
+	}
+	bare := func(w *topology.Template) { delete(w.Options, "scsi0") }
+	noDisk := func(w *topology.Template) {
+		bare(w)
+		w.DiskInterface, w.Storage, w.DiskGiB, w.Drives = "", "", 0, nil
 	}
 	for _, test := range []struct {
 		name    string
@@ -35,7 +41,15 @@ func TestTemplates(t *testing.T) {
 			map[string]any{"boot": nil, "bootdisk": "virtio0", "scsi0": nil, "virtio0": "ceph:base-100-disk-0,size=2T"},
 			func(w *topology.Template) {
 				delete(w.Options, "boot")
+				delete(w.Options, "scsi0")
 				w.DiskInterface, w.Storage, w.DiskGiB = "virtio0", "ceph", 2048
+			}, "",
+		},
+		{
+			"more disks",
+			map[string]any{"scsi10": "x:y,size=1G", "scsi2": "x:y,size=1G", "scsihw": "pvscsi", "scsi0": "a:b,format=qcow2,ssd=1,size=4G,cache=none"},
+			func(w *topology.Template) {
+				w.Storage, w.Drives, w.Options["scsi0"], w.Options["scsihw"] = "a", []string{"ide2", "scsi10", "scsi2"}, "ssd=1,cache=none", "pvscsi"
 			}, "",
 		},
 		{"only disk", map[string]any{"boot": nil}, func(w *topology.Template) { delete(w.Options, "boot") }, ""},
@@ -51,15 +65,16 @@ func TestTemplates(t *testing.T) {
 		{"args", map[string]any{"args": "-s"}, func(*topology.Template) {}, "it has args"},
 		{"hugepages", map[string]any{"hugepages": "1024"}, func(*topology.Template) {}, "it has hugepages"},
 		{"boots from the network", map[string]any{"boot": "order=net0"}, func(w *topology.Template) {
-			w.Options["boot"], w.DiskInterface, w.Storage, w.DiskGiB = "order=net0", "", "", 0
+			noDisk(w)
+			w.Options["boot"] = "order=net0"
 		}, "no boot disk"},
 		{"two disks and no order", map[string]any{"boot": nil, "scsi1": "x:y,size=1G"}, func(w *topology.Template) {
+			noDisk(w)
 			delete(w.Options, "boot")
-			w.DiskInterface, w.Storage, w.DiskGiB = "", "", 0
 		}, "no boot disk"},
-		{"unknown size", map[string]any{"scsi0": "local-lvm:base-100-disk-0"}, func(w *topology.Template) { w.DiskGiB = 0 }, "qm disk rescan"},
-		{"odd size", map[string]any{"scsi0": "local-lvm:base-100-disk-0,size=-1G"}, func(w *topology.Template) { w.DiskGiB = 0 }, "cannot be read"},
-		{"passed-through disk", map[string]any{"scsi0": "/dev/sdb,size=1G"}, func(w *topology.Template) { w.DiskGiB, w.Storage = 0, "" }, "is on no storage"},
+		{"unknown size", map[string]any{"scsi0": "local-lvm:base-100-disk-0"}, func(w *topology.Template) { bare(w); w.DiskGiB = 0 }, "qm disk rescan"},
+		{"odd size", map[string]any{"scsi0": "local-lvm:base-100-disk-0,size=-1G"}, func(w *topology.Template) { bare(w); w.DiskGiB = 0 }, "cannot be read"},
+		{"passed-through disk", map[string]any{"scsi0": "/dev/sdb,size=1G"}, func(w *topology.Template) { bare(w); w.DiskGiB, w.Storage = 0, "" }, "is on no storage"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -47,9 +47,29 @@ func (c *cluster) addTemplate(h *host, t *topology.Template) error {
 	if len(t.Tags) > 0 {
 		conf["tags"] = uniqueTags(strings.Join(t.Tags, ";"))
 	}
+	onDisk := conf[disk]
 	maps.Copy(conf, t.Options)
+	if options := t.Options[disk]; options != "" && !strings.Contains(options, ":") {
+		conf[disk] = onDisk + "," + options
+	}
+	c.moreDrives(st, t, conf)
 	c.put(h, t.VMID, topology.GuestVM, conf)
 	return nil
+}
+
+// moreDrives gives a template its drives besides the boot disk: disks of 1 GiB on its
+// storage, and empty CD drives on IDE.
+func (c *cluster) moreDrives(st *storage, t *topology.Template, conf map[string]string) {
+	for i, slot := range t.Drives {
+		if strings.HasPrefix(slot, "ide") {
+			conf[slot] = "none,media=cdrom"
+			continue
+		}
+		v := c.addVolume(st, &volume{
+			id: st.volumeID(t.VMID, fmt.Sprintf("base-%d-disk-%d", t.VMID, i+1), "raw"), content: "images", format: "raw", size: 1 << 30, vmid: t.VMID,
+		})
+		conf[slot] = v.id + ",size=" + formatSize(v.size)
+	}
 }
 
 // addForeign makes a guest that was there before, with no disk.

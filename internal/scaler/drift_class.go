@@ -75,6 +75,7 @@ func (l *looker) at(vm fleet.VM) VMDrift {
 	case l.is(guest, vm):
 		l.ours(&found, guest)
 		found.devices(guest)
+		found.disks(guest)
 	default:
 		l.foreign(&found, guest)
 	}

@@ -2,7 +2,6 @@ package scaler
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
@@ -11,13 +10,7 @@ import (
 // devices tells of PCI devices that a VM lacks: somebody took them off, or its making was
 // cut off. No plan shows it, for a template's own devices are left alone.
 func (d *VMDrift) devices(guest located) {
-	lacking := lackingDevices(d.VM.PCIDevices, guest.PCIDevices)
-	if len(lacking) == 0 || d.Class != DriftNone && d.Class != DriftRepairable && d.Class != DriftReplace {
-		return
-	}
-	d.Differences = append(d.Differences, DriftDifference{Attribute: "hostpci", File: strings.Join(lacking, ", "), Proxmox: "nothing"})
-	d.Repairable = false
-	d.replace(guest)
+	d.lacks("hostpci", lackingDevices(d.VM.PCIDevices, guest.PCIDevices), guest)
 }
 
 // lackingDevices names the mappings of wanted devices that are not there.

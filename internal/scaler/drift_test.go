@@ -119,6 +119,36 @@ func TestDriftOfDevices(t *testing.T) {
 	}
 }
 
+// TestDriftOfDisks compares the slots of VMs with the data disks of their files, as no plan
+// does.
+func TestDriftOfDisks(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		there []string
+		class scaler.DriftClass
+		file  string
+	}{
+		{"as wanted", []string{"scsi0", "scsi1", "scsi2"}, scaler.DriftNone, ""},
+		{"not told", nil, scaler.DriftNone, ""},
+		{"one more", []string{"scsi0", "scsi1", "scsi2", "scsi3"}, scaler.DriftNone, ""},
+		{"taken off", []string{"scsi0", "scsi2"}, scaler.DriftReplace, "scsi1 of 100 GiB on fast"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			one := vm(pve1, 2001)
+			one.DataDisks = []fleet.DataDisk{{Interface: "scsi1", SizeGiB: 100, Storage: "fast"}, {Interface: "scsi2", SizeGiB: 1, Storage: "fast"}}
+			guest := guestOf(one)
+			guest.Disks = tt.there
+			plan := &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{keep(one)}}
+			got := still(t, snapshot(guest), one).Compare(pve1, plan)[2001]
+			if got.Class != tt.class || got.Repairable || tt.file != "" && (len(got.Differences) != 1 || got.Differences[0].File != tt.file) {
+				t.Errorf("got %+v, want %s of %q", got, tt.class, tt.file)
+			}
+		})
+	}
+}
+
 // TestDriftGone has the refresh find no VM that was listed a moment ago.
 func TestDriftGone(t *testing.T) {
 	t.Parallel()

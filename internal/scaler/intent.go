@@ -272,7 +272,10 @@ func (w *wanted) targets() []string {
 }
 
 func (w *wanted) target(vm fleet.VM) guard.Target {
-	return guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool, PCIDevices: vm.PCIDevices}
+	return guard.Target{
+		Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
+		BootDisk: vm.Source.DiskInterface, DataDisks: vm.DataDisks, PCIDevices: vm.PCIDevices,
+	}
 }
 
 // leaving is the target of a VM that is to be deleted.

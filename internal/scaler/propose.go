@@ -239,11 +239,17 @@ func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Sn
 
 // name makes a VM of a request.
 func (s *Scaler) name(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {
-	source, err := templateOf(snapshot, request)
+	template, err := templateOf(snapshot, request)
 	if err != nil {
 		return fleet.VM{}, err
 	}
-	vm, err := allocator.Name(s.config.ClusterID, request.Spec, request.Placement, source)
+	if request.Spec.DataDisks, err = dataDisks(template, request); err != nil {
+		return fleet.VM{}, err
+	}
+	vm, err := allocator.Name(s.config.ClusterID, request.Spec, request.Placement, fleet.Source{
+		VMID: fleet.VMID(template.VMID), DiskInterface: template.DiskInterface,
+		DiskGiB: template.DiskGiB, Storage: template.Storage, Options: template.Options,
+	})
 	if err != nil {
 		return fleet.VM{}, err
 	}
@@ -279,21 +285,18 @@ func splitLost(clusterID string, vms []fleet.VM, snapshot *topology.Snapshot) (k
 }
 
 // templateOf finds the request's template on its host.
-func templateOf(snapshot *topology.Snapshot, request Request) (fleet.Source, error) {
+func templateOf(snapshot *topology.Snapshot, request Request) (*topology.Template, error) {
 	host := snapshot.Host(request.Placement.Host)
 	if host == nil {
-		return fleet.Source{}, fmt.Errorf("placing on %s: Proxmox has no such host any more: plan again", request.Placement.Host)
+		return nil, fmt.Errorf("placing on %s: Proxmox has no such host any more: plan again", request.Placement.Host)
 	}
 	numbered := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return fleet.VMID(t.VMID) == request.Spec.TemplateVMID })
-	for i, template := range host.Templates {
-		if template.Name == request.Spec.Template && (numbered < 0 || i == numbered) {
-			return fleet.Source{
-				VMID: fleet.VMID(template.VMID), DiskInterface: template.DiskInterface,
-				DiskGiB: template.DiskGiB, Storage: template.Storage, Options: template.Options,
-			}, nil
+	for i := range host.Templates {
+		if host.Templates[i].Name == request.Spec.Template && (numbered < 0 || i == numbered) {
+			return &host.Templates[i], nil
 		}
 	}
-	return fleet.Source{}, fmt.Errorf("placing on %s: it has no template %q: make one there or leave the host out of the ProxmoxNodeClass",
+	return nil, fmt.Errorf("placing on %s: it has no template %q: make one there or leave the host out of the ProxmoxNodeClass",
 		request.Placement.Host, request.Spec.Template)
 }
 

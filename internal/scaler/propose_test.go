@@ -1,6 +1,8 @@
 package scaler_test
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -46,6 +48,37 @@ func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	}
 	if files, err := s.Store().Files(); err != nil || cmp.Diff(change.BeforeFiles, files) != "" {
 		t.Errorf("proposing changed the files (%v)", err)
+	}
+}
+
+// TestProposeDataDisks puts them on slots that the template leaves free.
+func TestProposeDataDisks(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, nil)
+	world := snapshot()
+	world.Hosts[0].Templates[0].Drives = []string{"ide2", "scsi1", "scsi2"}
+	asked := request(pve1)
+	asked.Spec.DataDisks = []fleet.DataDisk{{SizeGiB: 100, Storage: "fast"}, {SizeGiB: 10}}
+	change := propose(t, s, world, asked, asked)
+	want := []fleet.DataDisk{{Interface: "scsi3", SizeGiB: 100, Storage: "fast"}, {Interface: "scsi4", SizeGiB: 10, Storage: "local-lvm"}}
+	after, err := generator.Parse(change.AfterFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, vm := range append(after.VMs, change.Added...) {
+		if diff := cmp.Diff(want, vm.DataDisks); diff != "" {
+			t.Errorf("disks of VM %d (-want +got):\n%s", vm.VMID, diff)
+		}
+	}
+	if asked.Spec.DataDisks[0].Interface != "" {
+		t.Error("the request was written into")
+	}
+	for i := range 30 {
+		world.Hosts[0].Templates[0].Drives = append(world.Hosts[0].Templates[0].Drives, fmt.Sprintf("scsi%d", i))
+	}
+	var full *scaler.NoSlotError
+	if _, err := s.Propose(t.Context(), world, []scaler.Request{asked}, nil); !errors.As(err, &full) || full.Free != 1 || full.Wanted != 2 {
+		t.Errorf("a template that leaves one slot: %v", err)
 	}
 }
 

@@ -103,6 +103,7 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 			Bridge: n.Bridge, Model: n.Model, VLAN: int(n.VLAN), MTU: int(n.MTU), Firewall: n.Firewall,
 		})
 	}
+	base.DataDisks = dataDisks(spec.DataDisks)
 	for _, d := range spec.PCIDevices {
 		base.PCIDevices = append(base.PCIDevices, fleet.PCIDevice{Mapping: d.Mapping, MDev: d.MDev, PCIe: d.PCIe, XVGA: d.XVGA})
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -42,8 +43,8 @@ func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterI
 // Needs is what the VMs of a class need of a host that can take them, beyond what a
 // snapshot shows.
 type Needs struct {
-	// Disk is the storage of their disks.
-	Disk string
+	// Disks are the storages of their disks, sorted.
+	Disks []string
 	// Seed is the storage of their seeds, or fleet.AnySeedStorage, or empty.
 	Seed string
 	// Template is the VMID of what they are cloned from.
@@ -58,7 +59,7 @@ func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host to
 	if !ok {
 		return Needs{}, false
 	}
-	return Needs{Disk: cmp.Or(c.base.Storage, from.Storage), Seed: c.base.SeedStorage, Template: from.VMID}, true
+	return Needs{Disks: slices.Sorted(maps.Keys(diskNeeds(&c.base, from.Storage, 0))), Seed: c.base.SeedStorage, Template: from.VMID}, true
 }
 
 // NodeClasses returns the cluster's ProxmoxNodeClasses, sorted by name.

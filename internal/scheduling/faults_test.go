@@ -1,6 +1,7 @@
 package scheduling_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,8 +51,12 @@ func TestNeedsOf(t *testing.T) {
 	snapshot.Hosts[2].Templates[0].Storage = "local"
 	class := nodeClass(t, `{template: {name: debian, tags: [old]}, metadata: {type: cdrom}}`)
 	got, ok := scheduling.NeedsOf(class, snapshot, snapshot.Hosts[2].ID())
-	if want := (scheduling.Needs{Disk: "local", Seed: fleet.AnySeedStorage, Template: 9020}); !ok || got != want {
-		t.Errorf("needs %+v, %t", got, ok)
+	if diff := cmp.Diff(scheduling.Needs{Disks: []string{"local"}, Seed: fleet.AnySeedStorage, Template: 9020}, got); !ok || diff != "" {
+		t.Errorf("needs, %t (-want +got):\n%s", ok, diff)
+	}
+	class.Spec.DataDisks = []v1alpha1.DataDisk{{Size: "1G"}, {Size: "1G", Storage: "fast"}}
+	if got, ok = scheduling.NeedsOf(class, snapshot, snapshot.Hosts[2].ID()); !ok || !slices.Equal(got.Disks, []string{"fast", "local"}) {
+		t.Errorf("with data disks, disks are on %q, %t", got.Disks, ok)
 	}
 	if _, ok := scheduling.NeedsOf(class, snapshot, topology.HostID{Region: "lab", Host: "gone"}); ok {
 		t.Error("a host that is not there takes nodes")

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 )
 
 // ClassHashVersion is the version of how ClassHash hashes. Hashes of two versions
@@ -30,6 +31,7 @@ type hashed struct {
 	SeedByCDROM bool                           `json:"seed_by_cdrom,omitempty"`
 	HugePages   v1alpha1.HugePages             `json:"huge_pages,omitempty"`
 	PCIDevices  []v1alpha1.PCIDevice           `json:"pci_devices,omitempty"`
+	DataDisks   []fleet.DataDisk               `json:"data_disks,omitempty"`
 }
 
 // ClassHash returns the hash of those fields of a class whose change replaces its
@@ -50,6 +52,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	if spec.BootDevice != nil {
 		h.Storage = spec.BootDevice.Storage
 	}
+	h.DataDisks = dataDisks(spec.DataDisks)
 	overcommit, _ := spec.Placement.OvercommitRatio()
 	h.Overcommit = strconv.FormatFloat(overcommit, 'g', -1, 64)
 	for i := range h.Networks {

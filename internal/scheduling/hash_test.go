@@ -85,6 +85,20 @@ func TestClassHash(t *testing.T) {
 			t.Errorf("devices %v do not change the hash", list)
 		}
 	}
+	disks := nodeClass(t, `{template: {name: t}, placement: {policy: NUMA}, dataDisks: []}`)
+	if scheduling.ClassHash(disks) != plain {
+		t.Error("an empty list of data disks changes the hash")
+	}
+	for _, list := range [][]v1alpha1.DataDisk{{{Size: "1G"}}, {{Size: "2G"}}, {{Size: "2G", Storage: "fast"}}, {{Size: "2G"}, {Size: "2G"}}, {{Size: "1T"}}} {
+		before := scheduling.ClassHash(disks)
+		if disks.Spec.DataDisks = list; scheduling.ClassHash(disks) == before {
+			t.Errorf("data disks %v do not change the hash", list)
+		}
+	}
+	before := scheduling.ClassHash(disks)
+	if disks.Spec.DataDisks = []v1alpha1.DataDisk{{Size: "1024Gi"}}; scheduling.ClassHash(disks) != before {
+		t.Error("another way to write a size changes the hash")
+	}
 	whole := nodeClass(t, `{template: {name: t}, placement: {policy: Dedicated, pinWith: HostAgent, wholeCores: Require}}`)
 	strict := scheduling.ClassHash(whole)
 	if whole.Spec.Placement.WholeCores = ""; scheduling.ClassHash(whole) != strict {

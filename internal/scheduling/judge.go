@@ -102,10 +102,7 @@ func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (temp
 	add(v1alpha1.ConditionTemplateReady, reason, message)
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPoolNotFound, c.poolProblem(host.Region, snapshot))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, storageProblem(host, c.base.Storage, "images", "disk images"))
-	if text := c.roomProblem(host, &from); text != "" {
-		full := Finding{v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageFull, text}
-		faults = append(faults, fault{Finding: full, host: host.ID(), mend: fullAdvice})
-	}
+	faults = append(faults, c.diskFaults(host, &from)...)
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPlacementImpossible, c.policyProblem(host))
 	add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHugePagesMissing, c.pagesProblem(host))
 	add(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSeedStorageNotFound, c.seedProblem(host))

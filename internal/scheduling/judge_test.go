@@ -119,6 +119,37 @@ func TestJudge(t *testing.T) {
 				"make the resource pool in Proxmox, or correct spec.pool"),
 		},
 		{
+			name: "data disks", spec: `{template: {tags: [new]}, dataDisks: [{size: 1G, storage: fast}, {size: 1G}]}`, hosts: all("epyc", "xeon"),
+			change:    func(s *topology.Snapshot) { s.Hosts[1].Storages = s.Hosts[1].Storages[1:] },
+			templates: map[string]int{"epyc": 9001, "xeon": 9021}, excluded: `has no storage "fast" (correct spec.dataDisks, or Datacenter > Storage in Proxmox)`,
+		},
+		{
+			name: "data disks on no storage for them", spec: `{template: {tags: [new]}, hosts: [epyc], dataDisks: [{size: 1G, storage: local}, {size: 2G, storage: local}]}`,
+			excluded: `has storage "local", but it takes no disk images (correct spec.dataDisks, or Datacenter > Storage in Proxmox)`,
+			want: finding("PlacementReady", "StorageNotFound", `lab/epyc has storage "local", but it takes no disk images: `+
+				"correct spec.dataDisks, or Datacenter > Storage in Proxmox"),
+		},
+		{
+			name: "data disks beside a full storage", spec: `{template: {tags: [new]}, hosts: [epyc], dataDisks: [{size: 1T, storage: fast}]}`,
+			change: func(s *topology.Snapshot) {
+				s.Hosts[0].Storages[0].TotalMiB, s.Hosts[0].Storages[0].FreeMiB = 1<<30, 1<<20-1
+			},
+			excluded: `has 1048575 MiB free on storage "fast", and a node's disk needs 1048576: 1 are missing (make room there, or change spec.bootDevice or spec.dataDisks)`,
+			want: finding("PlacementReady", "StorageFull", `lab/epyc has 1048575 MiB free on storage "fast", and a node's disk needs 1048576: 1 are missing: `+
+				"make room there, or change spec.bootDevice or spec.dataDisks"),
+		},
+		{
+			name: "data disks and no slots", spec: `{template: {tags: [new]}, hosts: [epyc], dataDisks: [{size: 1G}, {size: 1G}]}`,
+			change: func(s *topology.Snapshot) {
+				for i := range 30 {
+					s.Hosts[0].Templates[1].Drives = append(s.Hosts[0].Templates[1].Drives, fmt.Sprintf("scsi%d", i))
+				}
+			},
+			excluded: "has template with tags new, which leaves 1 SCSI slots for 2 data disks (remove drives from the template, or disks from spec.dataDisks)",
+			want: finding("TemplateReady", "TemplateUnusable", `lab/epyc has template with tags new, which leaves 1 SCSI slots for 2 data disks: `+
+				"remove drives from the template, or disks from spec.dataDisks"),
+		},
+		{
 			name: "isolation of unknown cores", spec: `{template: {tags: [new]}, hosts: [ryzen], placement: {policy: Isolated, pinWith: HostAgent}}`,
 			change: func(s *topology.Snapshot) {
 				for i := range s.Hosts[1].CPUs {

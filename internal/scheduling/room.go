@@ -28,24 +28,6 @@ func fullProblem(name string, free, need int64, beside string) string {
 	return fmt.Sprintf("has %d MiB free on storage %q%s, and a node's disk needs %d: %d are missing", free, name, beside, need, need-free)
 }
 
-// fullAdvice is how that is mended.
-const fullAdvice = "make room there, or change spec.bootDevice"
-
-// roomProblem says that the storage which takes the disks of clones is full even for
-// the smallest node. What a storage does not tell is no problem.
-func (c *class) roomProblem(host *topology.Host, from *template) string {
-	name := cmp.Or(c.base.Storage, from.Storage)
-	i := slices.IndexFunc(host.Storages, func(s topology.Storage) bool { return s.Name == name })
-	if i < 0 || from.Name == "" || host.Storages[i].TotalMiB == 0 {
-		return ""
-	}
-	need, free := needMiB(c.base.Clone, max(c.smallestGiB, from.DiskGiB)), host.Storages[i].FreeMiB
-	if free >= need {
-		return ""
-	}
-	return fullProblem(name, free, need, "")
-}
-
 // volume is a storage with room of its own: one of a host, or, without a host, one that
 // hosts share.
 type volume struct {
@@ -87,8 +69,8 @@ func newSite(snapshot *topology.Snapshot, kept []fleet.VM, pools ...*pool) *site
 	}
 	for i := range kept {
 		vm := &kept[i]
-		if v, known := s.volume(vm.Host, cmp.Or(vm.Storage, vm.Source.Storage)); known && !made[guestID{region: vm.Host.Region, vmid: vm.VMID}] {
-			s.free[v] -= needMiB(vm.Clone, max(vm.DiskGiB, vm.Source.DiskGiB))
+		if !made[guestID{region: vm.Host.Region, vmid: vm.VMID}] {
+			s.take(s.known(vm.Host, diskNeeds(&vm.Spec, vm.Source.Storage, max(vm.DiskGiB, vm.Source.DiskGiB))), 1)
 		}
 	}
 	return s
@@ -117,27 +99,50 @@ func (s *site) volume(host topology.HostID, name string) (volume, bool) {
 	return volume{}, false
 }
 
-// disk returns where a VM's disk would be on a host, and what it takes there: nothing
-// if the storage does not tell what it has.
-func (s *site) disk(spec *fleet.Spec, host topology.HostID) (volume, int64) {
-	name := spec.Storage
-	if class := s.classes[spec.NodeClass]; name == "" && class != nil {
-		name = class.templates[host].Storage
+// disks returns what a VM's disks would take of which volumes on a host. Storages that do
+// not tell what they have are left out.
+func (s *site) disks(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
+	ofTemplate := ""
+	if class := s.classes[spec.NodeClass]; class != nil {
+		ofTemplate = class.templates[host].Storage
 	}
-	v, known := s.volume(host, name)
-	if !known {
-		return volume{}, 0
-	}
-	return v, needMiB(spec.Clone, spec.DiskGiB)
+	return s.known(host, diskNeeds(spec, ofTemplate, spec.DiskGiB))
 }
 
-// full says why a host's storage has no room for the disk of a VM, or nothing.
-func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
-	v, need := s.disk(spec, host)
-	if free := s.free[v]; free < need {
-		return fmt.Sprintf("%s %s: %s", host, fullProblem(v.name, max(free, 0), need, " beside the disks that are yet to be made"), fullAdvice)
+// known returns the needs by volume, without those of storages that do not tell what they
+// have.
+func (s *site) known(host topology.HostID, needs map[string]int64) map[volume]int64 {
+	found := map[volume]int64{}
+	for name, need := range needs {
+		if v, known := s.volume(host, name); known {
+			found[v] = need
+		}
 	}
-	return ""
+	return found
+}
+
+// lacking returns the first volume, by name, that has no room for what is needed of it.
+func (s *site) lacking(needs map[volume]int64) (volume, bool) {
+	var lacking []volume
+	for v, need := range needs {
+		if s.free[v] < need {
+			lacking = append(lacking, v)
+		}
+	}
+	if len(lacking) == 0 {
+		return volume{}, false
+	}
+	return slices.MinFunc(lacking, func(a, b volume) int { return cmp.Compare(a.name, b.name) }), true
+}
+
+// full says why a host's storage has no room for the disks of a VM, or nothing.
+func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
+	needs := s.disks(spec, host)
+	v, lacks := s.lacking(needs)
+	if !lacks {
+		return ""
+	}
+	return fmt.Sprintf("%s %s: %s", host, fullProblem(v.name, max(s.free[v], 0), needs[v], " beside the disks that are yet to be made"), fullAdvice(spec))
 }
 
 // Fits reports whether the host has room for the VM now.
@@ -156,14 +161,14 @@ func (s *site) Clone() *site {
 func (s *site) Remove(vms ...fleet.VM) {
 	s.Planner.Remove(vms...)
 	for i := range vms {
-		v, need := s.disk(&vms[i].Spec, vms[i].Host)
-		s.take(v, -need)
+		s.take(s.disks(&vms[i].Spec, vms[i].Host), -1)
 	}
 }
 
-func (s *site) take(v volume, need int64) {
-	if need != 0 {
-		s.free[v] -= need
+// take takes so many times what is needed off the volumes.
+func (s *site) take(needs map[volume]int64, times int64) {
+	for v, need := range needs {
+		s.free[v] -= times * need
 	}
 }
 
@@ -183,13 +188,13 @@ func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) 
 		open, again = nil, false
 		for _, p := range found {
 			spec := &specs[at[p.Index]]
-			v, need := s.disk(spec, p.Host)
-			if s.free[v] < need {
+			needs := s.disks(spec, p.Host)
+			if _, lacks := s.lacking(needs); lacks {
 				s.Planner.Remove(fleet.VM{Spec: batch[p.Index], Placement: p.Placement})
 				open, again = append(open, at[p.Index]), true
 				continue
 			}
-			s.take(v, need)
+			s.take(needs, 1)
 			p.Index = at[p.Index]
 			placed = append(placed, p)
 		}
@@ -214,7 +219,7 @@ func (s *site) narrow(specs []fleet.Spec, open []int) (batch []fleet.Spec, at []
 	known := map[clone]map[topology.HostID]bool{}
 	for _, i := range open {
 		spec := specs[i]
-		like := clone{spec.NodeClass, spec.Storage, spec.Clone, spec.DiskGiB}
+		like := clone{spec.NodeClass, spec.Storage, fmt.Sprint(spec.DataDisks), spec.Clone, spec.DiskGiB}
 		full, asked := known[like]
 		if !asked {
 			full = s.fullHosts(&spec)
@@ -233,17 +238,17 @@ func (s *site) narrow(specs []fleet.Spec, open []int) (batch []fleet.Spec, at []
 	return batch, at, refused
 }
 
-// clone is what of a Spec decides what its disk takes, and where.
+// clone is what of a Spec decides what its disks take, and where.
 type clone struct {
-	class, storage string
-	kind           fleet.CloneKind
-	diskGiB        int64
+	class, storage, data string
+	kind                 fleet.CloneKind
+	diskGiB              int64
 }
 
 func (s *site) fullHosts(spec *fleet.Spec) map[topology.HostID]bool {
 	full := map[topology.HostID]bool{}
 	for _, host := range s.hosts {
-		if v, need := s.disk(spec, host); s.free[v] < need {
+		if _, lacks := s.lacking(s.disks(spec, host)); lacks {
 			full[host] = true
 		}
 	}

@@ -22,6 +22,18 @@ func storing(shared bool, freeGiB ...int64) *topology.Snapshot {
 	return s
 }
 
+// with adds another storage to each host; one of 0 GiB does not tell what it has.
+func with(s *topology.Snapshot, name string, freeGiB ...int64) *topology.Snapshot {
+	for i := range s.Hosts {
+		storage := topology.Storage{Name: name, Type: "lvm", Active: true}
+		if freeGiB[i] > 0 {
+			storage.TotalMiB, storage.FreeMiB = 1<<20, 1024*freeGiB[i]
+		}
+		s.Hosts[i].Storages = append(s.Hosts[i].Storages, storage)
+	}
+	return s
+}
+
 // diskClass has nodes of its own for each pod of big.
 const diskClass = `
 apiVersion: numaform.dev/v1alpha1
@@ -72,6 +84,18 @@ func TestDisksAddUp(t *testing.T) {
 		{"the next host", "", storing(false, 60, 31, 90), nil, 6, map[string]int{"epyc": 2, "ryzen": 1, "xeon": 3}, ""},
 		{"a storage that hosts share", "", storing(true, 100, 100, 100), nil, 5, map[string]int{"": 3}, "20480 are missing"},
 		{"linked clones", ", clone: linked", storing(false, 3, 2, 0), nil, 6, map[string]int{"epyc": 3, "ryzen": 2}, "1024 are missing"},
+		{
+			"with a data disk", ", dataDisks: [{size: 20Gi}]", storing(false, 120, 49, 40), nil, 4,
+			map[string]int{"epyc": 2},
+			`lab/epyc has 20480 MiB free on storage "local" beside the disks that are yet to be made, and a node's disk needs 51200: 30720 are missing: make room there, or change spec.bootDevice or spec.dataDisks`,
+		},
+		{"a data disk of linked clones", ", clone: linked, dataDisks: [{size: 10Gi}]", storing(false, 23, 10, 0), nil, 3, map[string]int{"epyc": 2}, ""},
+		{
+			"a data disk elsewhere", ", dataDisks: [{size: 20Gi, storage: fast}]", with(storing(false, 500, 500, 30), "fast", 45, 19, 200), nil, 4,
+			map[string]int{"epyc": 2, "xeon": 1},
+			`lab/epyc has 5120 MiB free on storage "fast" beside`,
+		},
+		{"a data disk on a storage that does not tell", ", dataDisks: [{size: 20Gi, storage: fast}]", with(storing(false, 500, 29, 29), "fast", 0, 0, 0), nil, 2, map[string]int{"epyc": 2}, ""},
 		{"a storage that does not tell", "", lab(), nil, 6, map[string]int{"": 6}, ""},
 	}
 	for _, test := range tests {

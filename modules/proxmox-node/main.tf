@@ -102,7 +102,7 @@ resource "proxmox_virtual_environment_vm" "node" {
   }
 
   dynamic "disk" {
-    for_each = var.disk == null ? [] : [var.disk]
+    for_each = concat(var.disk == null ? [] : [var.disk], var.data_disks)
 
     content {
       interface    = disk.value.interface

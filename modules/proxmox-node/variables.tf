@@ -152,6 +152,29 @@ variable "disk" {
   }
 }
 
+variable "data_disks" {
+  description = "Empty disks beside the boot disk, on SCSI slots that the template leaves free. They are deleted with the VM."
+  type = list(object({
+    interface    = string
+    datastore_id = string
+    size_gib     = number
+    aio          = optional(string)
+    backup       = optional(bool)
+    cache        = optional(string)
+    discard      = optional(string)
+    iothread     = optional(bool)
+    replicate    = optional(bool)
+    ssd          = optional(bool)
+  }))
+  default  = []
+  nullable = false
+
+  validation {
+    condition     = alltrue([for disk in var.data_disks : can(regex("^scsi[0-9]+$", disk.interface))]) && length(distinct(concat(var.data_disks[*].interface, var.disk[*].interface))) == length(var.data_disks) + length(var.disk[*])
+    error_message = "Each element of data_disks needs a SCSI slot of its own, such as scsi1, that is not the boot disk's."
+  }
+}
+
 variable "network_devices" {
   description = "Network devices, net0 first. Empty keeps the template's."
   type = list(object({

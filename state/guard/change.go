@@ -123,6 +123,7 @@ func (j *judge) create(rc *tfjson.ResourceChange) {
 	if clones := list(after["clone"]); len(clones) != 1 {
 		j.deny(RuleFixed, rc.Address, "the VM is not a clone of one template")
 	}
+	j.disks(rc.Address, after, w.Target)
 	j.devices(rc.Address, after, w.PCIDevices)
 	j.planned(rc, after)
 }

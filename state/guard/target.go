@@ -14,6 +14,10 @@ type Target struct {
 	Host    topology.HostName `json:"host"`
 	// Pool is the name of the VM's NodePool.
 	Pool string `json:"pool,omitempty"`
+	// BootDisk is the slot of the disk that the template brings along, such as scsi0.
+	BootDisk string `json:"boot_disk,omitempty"`
+	// DataDisks are those that the VM is to get beside it.
+	DataDisks []fleet.DataDisk `json:"data_disks,omitempty"`
 	// PCIDevices are those of the host that the VM is to get, hostpci0 first.
 	PCIDevices []fleet.PCIDevice `json:"pci_devices,omitempty"`
 	// Incomplete tells an import of a VM whose create was cut off before it ever
