@@ -284,4 +284,9 @@ func (s *shard) removeVM(t *testing.T) {
 			t.Errorf("VM %d is still there", s.vm.VMID)
 		}
 	}
+	for _, volume := range s.proxmox.Volumes(string(s.vm.Host.Host)) {
+		if strings.Contains(volume, fmt.Sprintf("vm-%d-", s.vm.VMID)) {
+			t.Errorf("volume %s of it is still there", volume)
+		}
+	}
 }
