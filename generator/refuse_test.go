@@ -94,11 +94,11 @@ func TestRefusesVM(t *testing.T) {
 		"cell without node": {func(v *fleet.VM) { split(v); v.Cells[0].HostNodes = topology.CPUs() }, "cells[0].host_nodes:"},
 		"cell policy":       {func(v *fleet.VM) { split(v); v.Cells[1].Policy = "strict" }, `cells[1].policy "strict"`},
 		"huge pages":        {func(v *fleet.VM) { split(v); v.HugePages = "4Mi" }, `huge_pages "4Mi": want one of`},
-		"slot twice":        {func(v *fleet.VM) { v.DataDisks = []fleet.DataDisk{{"scsi1", 1, "a"}, {"scsi1", 1, "a"}} }, `data_disks[1].interface "scsi1": want a SCSI slot of its own`},
-		"the boot disk's":   {func(v *fleet.VM) { v.DataDisks = []fleet.DataDisk{{"scsi0", 1, "a"}} }, `data_disks[0].interface "scsi0": want a SCSI slot`},
-		"no slot":           {func(v *fleet.VM) { v.DataDisks = []fleet.DataDisk{{"", 1, "a"}} }, "data_disks[0].interface: is empty"},
-		"data disk's size":  {func(v *fleet.VM) { v.DataDisks = []fleet.DataDisk{{"scsi1", 0, "a"}} }, "data_disks[0].size_gib: 0: want from 1"},
-		"its storage":       {func(v *fleet.VM) { v.DataDisks = []fleet.DataDisk{{"scsi1", 1, "a:b"}} }, `data_disks[0].storage "a:b"`},
+		"slot twice":        {func(v *fleet.VM) { dataDisk("scsi1", 1, "a")(v); dataDisk("scsi1", 1, "a")(v) }, `data_disks[1].interface "scsi1": want a SCSI slot of its own`},
+		"the boot disk's":   {dataDisk("scsi0", 1, "a"), `data_disks[0].interface "scsi0": want a SCSI slot`},
+		"no slot":           {dataDisk("", 1, "a"), "data_disks[0].interface: is empty"},
+		"data disk's size":  {dataDisk("scsi1", 0, "a"), "data_disks[0].size_gib: 0: want from 1"},
+		"its storage":       {dataDisk("scsi1", 1, "a:b"), `data_disks[0].storage "a:b"`},
 		"timeouts":          {func(v *fleet.VM) { v.Timeouts.Start = -1 }, "timeouts: {Create:0 Start:-1 Delete:0}: want seconds from 0"},
 		"mapping":           {func(v *fleet.VM) { v.PCIDevices = []fleet.PCIDevice{{Mapping: "0000:01:00.0"}} }, `pci_devices[0].mapping "0000:01:00.0": want the name of a resource mapping`},
 		"mediated device":   {func(v *fleet.VM) { v.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", MDev: "a,romfile=b"}} }, `pci_devices[0].mdev "a,romfile=b": want a type of mediated device`},
@@ -242,5 +242,12 @@ func TestRefusesClusterID(t *testing.T) {
 	f.ClusterID = "Prod"
 	if _, err := generator.Render(f); err == nil || !strings.Contains(err.Error(), `clusterID "Prod"`) {
 		t.Errorf("Render: %v", err)
+	}
+}
+
+// dataDisk gives a VM one more.
+func dataDisk(slot string, gib int64, storage string) func(*fleet.VM) {
+	return func(v *fleet.VM) {
+		v.DataDisks = append(v.DataDisks, fleet.DataDisk{Interface: slot, SizeGiB: gib, Storage: storage})
 	}
 }

@@ -13,25 +13,35 @@ func (j *judge) disks(address string, after map[string]any, want Target) {
 	for _, d := range want.DataDisks {
 		wanted[d.Interface] = d
 	}
-	boot := 1
+	boot := want.BootDisk
 	for _, block := range list(after["disk"]) {
 		got := attributes(block)
 		slot := text(got["interface"])
 		d, named := wanted[slot]
-		delete(wanted, slot)
-		size, sized := integer(got["size"])
 		switch {
-		case !zero(got["file_id"]), !zero(got["import_from"]), !zero(got["path_in_datastore"]):
+		case filled(got):
 			j.deny(RulePrivileged, address, fmt.Sprintf("disk %.40q would be of what lies on a storage: numaform makes empty ones only; use the module that it wrote", slot))
-		case named && (!sized || size != d.SizeGiB || text(got["datastore_id"]) != d.Storage):
+		case named && !isDisk(got, d):
 			j.deny(RulePrivileged, address, fmt.Sprintf("disk %s would not be of %d GiB on %s, as the VM's file says: plan again from fresh files", slot, d.SizeGiB, d.Storage))
-		case !named && (boot == 0 || want.BootDisk != "" && slot != want.BootDisk):
+		case !named && (slot == "" || slot != boot):
 			j.deny(RulePrivileged, address, fmt.Sprintf("disk %.40q is not among those of the VM's file: plan again from fresh files", slot))
 		case !named:
-			boot--
+			boot = ""
 		}
+		delete(wanted, slot)
 	}
 	if len(wanted) > 0 {
 		j.deny(RulePrivileged, address, fmt.Sprintf("the VM would get %d disks of its %d: plan again from fresh files", len(want.DataDisks)-len(wanted), len(want.DataDisks)))
 	}
+}
+
+// filled reports whether a disk would be made of what is there.
+func filled(disk map[string]any) bool {
+	return !zero(disk["file_id"]) || !zero(disk["import_from"]) || !zero(disk["path_in_datastore"])
+}
+
+// isDisk reports whether a disk of a plan has the size and the storage of one that is wanted.
+func isDisk(got map[string]any, want fleet.DataDisk) bool {
+	size, ok := integer(got["size"])
+	return ok && size == want.SizeGiB && text(got["datastore_id"]) == want.Storage
 }
