@@ -184,6 +184,8 @@ type Network struct {
 	VLAN     int    `json:"vlan,omitempty"`
 	MTU      int    `json:"mtu,omitempty"`
 	Firewall bool   `json:"firewall,omitempty"`
+	// MAC is the device's address, and in a Spec its first three octets.
+	MAC string `json:"mac,omitempty"`
 }
 
 // Placement is where a VM goes on which host.

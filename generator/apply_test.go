@@ -44,7 +44,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 		},
 		"full": func(vm *fleet.VM) {
 			vm.Clone, vm.Storage, vm.DiskGiB = fleet.CloneFull, "local-lvm", 30
-			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000"}}
+			vm.Networks = []fleet.Network{{Bridge: "vmbr0", VLAN: 12, Firewall: true}, {Bridge: "vmbr0", Model: "e1000", MAC: "BC:24:11:0A:FF:01"}}
 			vm.Tags, vm.ResourcePool = []string{"team-b", "team-a"}, "nodes"
 			vm.Pool, vm.Name = "10g", fleet.NodeName("10g", vm.VMID)
 			vm.SecurityGroups = []string{"web", "ssh"}
@@ -62,6 +62,9 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			}
 			s.wantMarker(t, made)
 			s.wantDisks(t, made)
+			if net1 := made.Config["net1"]; name == "full" && !strings.Contains(net1, "e1000=BC:24:11:0A:FF:01") {
+				t.Errorf("net1 is %q", net1)
+			}
 			s.loseState(t)
 			s.applyAllowed(t, guard.Intent{Import: s.targets()})
 			if diff := cmp.Diff(made, s.guest(t)); diff != "" {

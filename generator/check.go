@@ -64,6 +64,7 @@ var (
 	cpuType    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 	storage    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]*$`)
 	bridge     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	mac        = regexp.MustCompile(`^([0-9A-F][02468ACE](:[0-9A-F]{2}){5})?$`)
 	tag        = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]*$`)
 	pool       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,2}$`)
 	group      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,17}$`)

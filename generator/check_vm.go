@@ -135,6 +135,7 @@ func (c vmChecker) networks() error {
 		err := first(
 			checkMatch(name+"bridge", network.Bridge, bridge, "want the name of a bridge or vnet"),
 			oneOf(name+"model", network.Model, "", "virtio", "e1000", "e1000e", "rtl8139", "vmxnet3"),
+			checkMatch(name+"mac", network.MAC, mac, "want the address of one device, as in BC:24:11:00:00:01, or none"),
 		)
 		switch {
 		case err != nil:

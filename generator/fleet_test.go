@@ -142,6 +142,7 @@ func drawDevices(t *rapid.T, vm *fleet.VM) {
 		vm.Networks = append(vm.Networks, fleet.Network{
 			Bridge: "vmbr0", Model: rapid.SampledFrom([]string{"", "virtio", "e1000"}).Draw(t, "model"),
 			VLAN: rapid.IntRange(0, 4094).Draw(t, "vlan"), MTU: rapid.SampledFrom([]int{0, 1, 9000}).Draw(t, "mtu"), Firewall: true,
+			MAC: rapid.SampledFrom([]string{"", "BC:24:11:00:FF:01"}).Draw(t, "mac"),
 		})
 	}
 	if rapid.Bool().Draw(t, "full") {

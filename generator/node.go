@@ -69,6 +69,7 @@ type device struct {
 	Firewall bool   `json:"firewall,omitempty"`
 	MTU      int    `json:"mtu,omitempty"`
 	VLAN     int    `json:"vlan_id,omitempty"`
+	MAC      string `json:"mac_address,omitempty"`
 }
 
 // record is what the module's arguments do not say of a VM.
@@ -186,7 +187,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		content.NUMA = append(content.NUMA, cell{semicolons(c.GuestCPUs), semicolons(c.HostNodes), c.MemoryMiB, c.Policy})
 	}
 	for _, n := range vm.Networks {
-		content.Networks = append(content.Networks, device{n.Bridge, n.Model, n.Firewall, n.MTU, n.VLAN})
+		content.Networks = append(content.Networks, device{n.Bridge, n.Model, n.Firewall, n.MTU, n.VLAN, n.MAC})
 	}
 	if size := len(strings.Join(content.Description, "\n")); size > maxDescription {
 		return nil, refusef("description", "%d bytes, of which Proxmox takes %d: "+

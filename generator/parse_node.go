@@ -251,7 +251,7 @@ func specOf(c *call) fleet.Spec {
 	}
 	for _, d := range c.Networks {
 		spec.Networks = append(spec.Networks, fleet.Network{
-			Bridge: d.Bridge, Model: d.Model, Firewall: d.Firewall, MTU: d.MTU, VLAN: d.VLAN,
+			Bridge: d.Bridge, Model: d.Model, Firewall: d.Firewall, MTU: d.MTU, VLAN: d.VLAN, MAC: d.MAC,
 		})
 	}
 	return spec

@@ -94,6 +94,8 @@ func TestRefusesVM(t *testing.T) {
 		"cell without node": {func(v *fleet.VM) { split(v); v.Cells[0].HostNodes = topology.CPUs() }, "cells[0].host_nodes:"},
 		"cell policy":       {func(v *fleet.VM) { split(v); v.Cells[1].Policy = "strict" }, `cells[1].policy "strict"`},
 		"huge pages":        {func(v *fleet.VM) { split(v); v.HugePages = "4Mi" }, `huge_pages "4Mi": want one of`},
+		"half a MAC":        {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "a", MAC: "BC:24:11"}} }, `networks[0].mac "BC:24:11": want the address of one device`},
+		"MAC of a group":    {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "a", MAC: "01:24:11:00:00:01"}} }, `networks[0].mac "01:24:11:00:00:01"`},
 		"slot twice":        {func(v *fleet.VM) { dataDisk("scsi1", 1, "a")(v); dataDisk("scsi1", 1, "a")(v) }, `data_disks[1].interface "scsi1": want a SCSI slot of its own`},
 		"the boot disk's":   {dataDisk("scsi0", 1, "a"), `data_disks[0].interface "scsi0": want a SCSI slot`},
 		"no slot":           {dataDisk("", 1, "a"), "data_disks[0].interface: is empty"},

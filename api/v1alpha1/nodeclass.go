@@ -240,4 +240,10 @@ type Network struct {
 	// Firewall turns Proxmox' firewall on for the device.
 	// +optional
 	Firewall bool `json:"firewall,omitempty"`
+
+	// MACPrefix is the first half of the device's MAC address, such as BC:24:11; the
+	// other half follows from the node. Empty means that Proxmox makes one up.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){2})?$`
+	MACPrefix string `json:"macPrefix,omitempty"`
 }

@@ -278,6 +278,7 @@ func validateNetworks(networks []Network, report reporter) {
 		report("networks", "has %d devices: 6 are allowed", len(networks))
 	}
 	bridge := regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`)
+	prefix := regexp.MustCompile(`^[0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){2}$`)
 	models := []string{"", "virtio", "e1000", "e1000e", "rtl8139", "vmxnet3"}
 	for i, n := range networks {
 		field := fmt.Sprintf("networks[%d].", i)
@@ -286,6 +287,9 @@ func validateNetworks(networks []Network, report reporter) {
 		}
 		if !slices.Contains(models, n.Model) {
 			report(field+"model", "%q is not a model: write one of %s", n.Model, strings.Join(models[1:], ", "))
+		}
+		if n.MACPrefix != "" && !prefix.MatchString(n.MACPrefix) {
+			report(field+"macPrefix", "%q is not the first half of a MAC address of one device: write three octets such as BC:24:11, the first even", n.MACPrefix)
 		}
 		if n.VLAN < 0 || n.VLAN > 4094 {
 			report(field+"vlan", "%d is not a VLAN tag: write 1 to 4094", n.VLAN)

@@ -211,6 +211,7 @@ func (s *Scaler) nameIn(change *Change, region topology.RegionName, requests []R
 		if err != nil {
 			return err
 		}
+		fleet.GiveMACs(&vm, change.After.VMs)
 		change.Added = append(change.Added, vm)
 		change.After.VMs = append(change.After.VMs, vm)
 	}

@@ -100,7 +100,7 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	}
 	for _, n := range spec.Networks {
 		base.Networks = append(base.Networks, fleet.Network{
-			Bridge: n.Bridge, Model: n.Model, VLAN: int(n.VLAN), MTU: int(n.MTU), Firewall: n.Firewall,
+			Bridge: n.Bridge, Model: n.Model, VLAN: int(n.VLAN), MTU: int(n.MTU), Firewall: n.Firewall, MAC: strings.ToUpper(n.MACPrefix),
 		})
 	}
 	base.DataDisks = dataDisks(spec.DataDisks)

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -57,6 +58,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	h.Overcommit = strconv.FormatFloat(overcommit, 'g', -1, 64)
 	for i := range h.Networks {
 		h.Networks[i].Model = cmp.Or(h.Networks[i].Model, "virtio")
+		h.Networks[i].MACPrefix = strings.ToUpper(h.Networks[i].MACPrefix)
 	}
 	if k := h.Kubelet; k != nil {
 		k.AllowedUnsafeSysctls = sortedCopy(k.AllowedUnsafeSysctls)

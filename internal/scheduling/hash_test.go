@@ -85,6 +85,13 @@ func TestClassHash(t *testing.T) {
 			t.Errorf("devices %v do not change the hash", list)
 		}
 	}
+	macs := nodeClass(t, `{template: {name: t}, networks: [{bridge: a}]}`)
+	random := scheduling.ClassHash(macs)
+	macs.Spec.Networks[0].MACPrefix = "BC:24:11"
+	upper := scheduling.ClassHash(macs)
+	if macs.Spec.Networks[0].MACPrefix = "bc:24:11"; upper == random || scheduling.ClassHash(macs) != upper {
+		t.Error("a MAC prefix does not change the hash, or the way to write it does")
+	}
 	disks := nodeClass(t, `{template: {name: t}, placement: {policy: NUMA}, dataDisks: []}`)
 	if scheduling.ClassHash(disks) != plain {
 		t.Error("an empty list of data disks changes the hash")

@@ -48,7 +48,7 @@ resource "proxmox_virtual_environment_vm" "node" {
       disconnected = null
       enabled      = null
       firewall     = device.firewall
-      mac_address  = null
+      mac_address  = device.mac_address
       model        = device.model
       mtu          = device.mtu
       queues       = device.model == "virtio" ? min(local.vcpus, 64) : 0

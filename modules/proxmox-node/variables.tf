@@ -176,13 +176,14 @@ variable "data_disks" {
 }
 
 variable "network_devices" {
-  description = "Network devices, net0 first. Empty keeps the template's."
+  description = "Network devices, net0 first. Empty keeps the template's. Without mac_address Proxmox makes one up."
   type = list(object({
-    bridge   = string
-    model    = optional(string, "virtio")
-    firewall = optional(bool, false)
-    mtu      = optional(number, 0)
-    vlan_id  = optional(number, 0)
+    bridge      = string
+    model       = optional(string, "virtio")
+    firewall    = optional(bool, false)
+    mtu         = optional(number, 0)
+    vlan_id     = optional(number, 0)
+    mac_address = optional(string)
   }))
   default  = []
   nullable = false
