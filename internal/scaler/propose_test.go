@@ -82,6 +82,22 @@ func TestProposeDataDisks(t *testing.T) {
 	}
 }
 
+// TestProposeMACs gives each VM addresses of its own, which stand in its file.
+func TestProposeMACs(t *testing.T) {
+	t.Parallel()
+	asked := request(pve1)
+	asked.Spec.Networks = []fleet.Network{{Bridge: "vmbr0", MAC: "BC:24:11"}, {Bridge: "vmbr1"}}
+	change := propose(t, newScaler(t, nil), snapshot(), asked, asked)
+	after, err := generator.Parse(change.AfterFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := after.VMs[0].Networks, after.VMs[1].Networks
+	if len(one[0].MAC) != 17 || !strings.HasPrefix(one[0].MAC, "BC:24:11:") || one[0].MAC == two[0].MAC || one[1].MAC != "" {
+		t.Errorf("networks %+v and %+v", one, two)
+	}
+}
+
 // TestProposeWithTimeouts gives them to new VMs only.
 func TestProposeWithTimeouts(t *testing.T) {
 	t.Parallel()

@@ -173,7 +173,7 @@ run "network_queues_follow_the_vcpus" {
     cpu = { type = "host", sockets = 2, cores = 40 }
     network_devices = [
       { bridge = "vmbr0" },
-      { bridge = "vmbr1", model = "e1000", vlan_id = 12, mtu = 1, firewall = true },
+      { bridge = "vmbr1", model = "e1000", vlan_id = 12, mtu = 1, firewall = true, mac_address = "BC:24:11:00:00:01" },
     ]
   }
   assert {
@@ -183,6 +183,10 @@ run "network_queues_follow_the_vcpus" {
   assert {
     condition     = proxmox_virtual_environment_vm.node.network_device[1].vlan_id == 12 && proxmox_virtual_environment_vm.node.network_device[1].firewall
     error_message = "VLAN and firewall must reach the device."
+  }
+  assert {
+    condition     = proxmox_virtual_environment_vm.node.network_device[1].mac_address == "BC:24:11:00:00:01"
+    error_message = "A MAC address that is said must reach the device."
   }
 }
 
