@@ -184,14 +184,14 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		Items           []runtime.RawExtension `json:"items"`
 	}
 	if err := yaml.Unmarshal(document, &kind); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: want an object of Kubernetes, which begins with apiVersion and kind", plainly(err))
 	}
 	if kind.Kind == "" && kind.APIVersion == "" {
 		var content any
 		if err := yaml.Unmarshal(document, &content); err != nil || content == nil {
 			return nil, err
 		}
-		return nil, errors.New("has neither apiVersion nor kind")
+		return nil, errors.New("has neither apiVersion nor kind: want an object of Kubernetes, which begins with them")
 	}
 	if kind.Kind == "List" && kind.APIVersion == "v1" {
 		var objects []client.Object
@@ -218,9 +218,7 @@ func decodeObject(scheme *runtime.Scheme, kind metav1.TypeMeta, document []byte)
 		return nil, fmt.Errorf("%s %s is not read here: remove it; read are %s", kind.APIVersion, kind.Kind, strings.Join(readKinds(), ", "))
 	}
 	if err := yaml.UnmarshalStrict(document, object); err != nil {
-		// Both libraries say that they were decoding; the user knows.
-		text := strings.TrimPrefix(err.Error(), "error unmarshaling JSON: while decoding JSON: ")
-		return nil, fmt.Errorf("%s %q: %s: correct it or take it out", kind.Kind, object.GetName(), strings.TrimPrefix(text, "json: "))
+		return nil, fmt.Errorf("%s %q: %s: correct it or take it out", kind.Kind, object.GetName(), plainly(err))
 	}
 	if object.GetName() == "" && object.GetGenerateName() == "" {
 		return nil, fmt.Errorf("%s: metadata.name is empty", kind.Kind)
@@ -259,6 +257,12 @@ func validate(object client.Object) error {
 		if len(o.Spec.Containers) == 0 {
 			return fmt.Errorf("%s %q: spec.containers is empty", o.Kind, o.Name)
 		}
+		if err := amountsOf(&o.Spec); err != nil {
+			return fmt.Errorf("%s %q: spec.%w", o.Kind, o.Name, err)
+		}
+	}
+	if w, ok := asWorkload(object); ok {
+		return w.validate()
 	}
 	return nil
 }

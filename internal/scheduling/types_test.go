@@ -97,8 +97,9 @@ func TestParseInstanceTypes(t *testing.T) {
 
 func TestParseInstanceTypesRefuses(t *testing.T) {
 	tests := []struct{ name, text, want string }{
-		{"no json", `hello`, "parsing instance types"},
-		{"an object", `{}`, "parsing instance types"},
+		{"no json", `hello`, "parsing instance types: invalid character 'h' looking for beginning of value: want a list in JSON"},
+		{"an object", `{}`, "parsing instance types: unexpected object: want a list in JSON of name, capacity, capacitytype and overhead"},
+		{"a value in the wrong place", `[{"name":"a","capacity":7}]`, "parsing instance types: unexpected number in capacity: want a list"},
 		{"empty", `[]`, "list is empty"},
 		{"trailing", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi"}}] []`, "follows the list"},
 		{"unknown field", `[{"name":"a","price":1}]`, `unknown field "price"`},

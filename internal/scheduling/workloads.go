@@ -69,6 +69,21 @@ func asWorkload(object client.Object) (workload, bool) {
 	return workload{}, false
 }
 
+// mostPods is how many pods one workload may ask for: a Kubernetes cluster has no more.
+const mostPods = 150_000
+
+// validate refuses what would fill the memory, and what no API server takes.
+func (w *workload) validate() error {
+	kind := w.GetObjectKind().GroupVersionKind().Kind
+	if w.replicas > mostPods {
+		return fmt.Errorf("%s %q: asks for %d pods, and a cluster has at most %d: lower its number", kind, w.GetName(), w.replicas, mostPods)
+	}
+	if err := amountsOf(&w.template.Spec); err != nil {
+		return fmt.Errorf("%s %q: spec.template.spec.%w", kind, w.GetName(), err)
+	}
+	return nil
+}
+
 func orOne(n *int32) int32 {
 	if n == nil {
 		return 1
