@@ -130,6 +130,24 @@ func noArgs(command *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no argument %q", name, args[0])
 }
 
+// arguments wants so many of what Use names, such as NODE.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(command *cobra.Command, args []string) error {
+		path := strings.TrimPrefix(command.CommandPath(), command.Root().Name()+" ")
+		_, want, _ := strings.Cut(command.Use, " ")
+		switch {
+		case len(args) < least:
+			return fmt.Errorf("%s: something is not named: want numaform %s %s", path, path, want)
+		case most >= least && len(args) > most:
+			return fmt.Errorf("%s: %q is one too many: want numaform %s %s", path, args[most], path, want)
+		}
+		return nil
+	}
+}
+
+// anyNumber is the most of arguments that have no bound.
+const anyNumber = -1
+
 // flagsFromEnvironment sets each flag that was not given from its twin:
 // NUMAFORM_ and the flag's name in upper case, with _ for -. A flag that can be given
 // several times takes texts with commas between them.

@@ -113,6 +113,12 @@ func (o *controllerOptions) check() error {
 	if s.BatchIdle <= 0 || s.BatchMax < s.BatchIdle {
 		mistakes = append(mistakes, errors.New("--batch-max-duration must not be shorter than --batch-idle-duration, and both longer than 0"))
 	}
+	if s.DriftEvery < 0 || s.DriftEvery > 0 && s.DriftEvery < leastEvery {
+		mistakes = append(mistakes, fmt.Errorf("--drift-every %s: want at least %s, or 0 for never", s.DriftEvery, leastEvery))
+	}
+	if s.Grace <= 0 {
+		mistakes = append(mistakes, fmt.Errorf("--grace %s: want how long a change may take to end, such as 39m", s.Grace))
+	}
 	if err := operator.CheckFeatureGates(s.FeatureGates); err != nil {
 		mistakes = append(mistakes, err)
 	}

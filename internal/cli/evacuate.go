@@ -33,7 +33,7 @@ func newEvacuate(process Process) *cobra.Command {
 		Short: "Have the nodes of a Proxmox host replaced elsewhere, for maintenance",
 		Long: "Marks a Proxmox host as one to leave: it gets no new nodes, and numaform in the cluster replaces those that\n" +
 			"are there, within the disruption budgets of their NodePools and the PodDisruptionBudgets of their pods.",
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return explained(e.run(command.Context(), process, args[0]), controlRole+", and the ClusterRole numaform-viewer to see NodeClaims")
 		},

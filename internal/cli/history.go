@@ -25,7 +25,7 @@ func newHistory(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "history [NODE|CHANGE]",
 		Short: "Show what changed, why, by which plan, and who approved it",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return runHistory(command.Context(), process, &o, args, since)
 		},
@@ -42,6 +42,9 @@ func newHistory(process Process) *cobra.Command {
 func runHistory(ctx context.Context, process Process, o *options, args []string, since time.Duration) error {
 	if err := o.check(); err != nil {
 		return err
+	}
+	if since < 0 {
+		return usageError{fmt.Errorf("--since %s: want how long ago, such as 24h, or 0 for all", since)}
 	}
 	config, err := loadConfig(process, o.config)
 	if err != nil {

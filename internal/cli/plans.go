@@ -27,7 +27,7 @@ func newPlans(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "plans [NAME]",
 		Short: "Show the changes that wait for a person, or one of them with its whole diff",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			if output != "text" && output != "json" {
 				return usageError{fmt.Errorf("--output %q: want text or json", output)}
@@ -168,7 +168,7 @@ func newApprove(process Process) *cobra.Command {
 		Short: "Let a change pass that waits for a person",
 		Long: "Approves exactly the change of this plan. Its whole hash says which: give it with --hash, or look at the diff\n" +
 			"and answer at a terminal.",
-		Args: cobra.ExactArgs(1),
+		Args: arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return explained(d.approve(command.Context(), process, args[0]), approverRole)
 		},
@@ -183,7 +183,7 @@ func newReject(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "reject NAME",
 		Short: "Refuse a change that waits for a person",
-		Args:  cobra.ExactArgs(1),
+		Args:  arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return explained(d.reject(command.Context(), process, args[0]), approverRole)
 		},

@@ -29,7 +29,7 @@ func newPolicy(process Process) *cobra.Command {
 	test := &cobra.Command{
 		Use:   "test [--policy FILE]... DIR|FILE...",
 		Short: "Judge example plans and compare with what each case expects",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  arguments(1, anyNumber),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return testPolicy(process.Stdout, files, args)
 		},
@@ -136,7 +136,7 @@ func findCases(paths []string) ([]string, error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("finding cases: %w", err)
+			return nil, fmt.Errorf("finding cases: %w: name files of cases, or a directory of them", err)
 		}
 		if !info.IsDir() {
 			cases = append(cases, path)
@@ -161,11 +161,15 @@ func findCases(paths []string) ([]string, error) {
 func readCase(name string) (*policyCase, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, fmt.Errorf("reading case: %w", err)
+		return nil, fmt.Errorf("reading case: %w: name files of cases, or a directory of them", err)
 	}
 	c := &policyCase{Limits: guard.DefaultLimits()}
 	if err := yaml.UnmarshalStrict(text, c); err != nil {
-		return nil, fmt.Errorf("reading case %s: %w", name, err)
+		problem := err.Error()
+		for _, lead := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: "} {
+			problem = strings.TrimPrefix(problem, lead)
+		}
+		return nil, fmt.Errorf("reading case %s: %s: want what the cases of examples/policy have", name, problem)
 	}
 	switch {
 	case c.Plan == "":

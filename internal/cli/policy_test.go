@@ -92,14 +92,14 @@ func TestPolicyTestRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		"nothing":            {nil, cli.ExitUsage, "requires at least 1 arg"},
+		"nothing":            {nil, cli.ExitUsage, "something is not named: want numaform policy test"},
 		"an unknown flag":    {[]string{"--rules", "x", examples}, cli.ExitUsage, "unknown flag"},
 		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "testing nothing proves nothing"},
-		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "finding cases"},
+		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "nope: no such file or directory: name files of cases, or a directory of them"},
 		"no such policy":     {[]string{"--policy", filepath.Join(dir, "nope.yaml"), examples}, cli.ExitFailed, "reading policy"},
 		"the same twice":     {[]string{"--policy", "default", "--policy", "default", examples}, cli.ExitFailed, "stands in both"},
 		"a broken policy":    {[]string{"--policy", write(t, dir, "p.yaml", "rules: []\n"), examples}, cli.ExitFailed, "p.yaml:1: there are no rules"},
-		"an unknown key":     {[]string{write(t, dir, "a.yaml", "plans: x\n")}, cli.ExitFailed, `unknown field "plans"`},
+		"an unknown key":     {[]string{write(t, dir, "a.yaml", "plans: x\n")}, cli.ExitFailed, `a.yaml: unknown field "plans": want what the cases of examples/policy have`},
 		"no plan":            {[]string{write(t, dir, "b.yaml", "host: lab/pve-1\nexpect: {decision: allow}\n")}, cli.ExitFailed, "plan is missing"},
 		"no host":            {[]string{write(t, dir, "c.yaml", "plan: x\nexpect: {decision: allow}\n")}, cli.ExitFailed, "host is missing"},
 		"no expectation":     {[]string{write(t, dir, "d.yaml", "plan: x\nhost: lab/pve-1\n")}, cli.ExitFailed, "expect.decision is missing"},

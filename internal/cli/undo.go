@@ -18,7 +18,7 @@ func newUndo(process Process) *cobra.Command {
 		Short: "Take a change back: the reverse of it, through the same plan and guard",
 		Long: "Take a change back: the VMs that it made are removed, once their Nodes are drained, and such as it removed are made anew. " +
 			"Without a name it is the last change that made or removed VMs; numaform history shows the names.",
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			id := ""
 			if len(args) > 0 {
