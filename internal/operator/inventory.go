@@ -73,6 +73,7 @@ func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	}
 	merged, err := i.read(ctx)
 	if err != nil {
+		i.Stale() // what is known is no newer than it was
 		if ctx.Err() == nil {
 			i.failed, i.failedAt = err, i.clock.Now()
 		}
@@ -111,6 +112,10 @@ func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
 		wg.Go(func() { views[n], errs[n] = i.readRegion(ctx, region, old) })
 	}
 	wg.Wait()
+	if gaveUp := context.Cause(ctx); gaveUp != nil && errors.Join(errs...) != nil {
+		// Whoever asked has no more time, which says nothing about Proxmox.
+		return nil, fmt.Errorf("reading proxmox: %w", gaveUp)
+	}
 	merged := &topology.Snapshot{}
 	for n, seen := range views {
 		region := i.config.Clusters[n].Region

@@ -1,6 +1,8 @@
 package operator_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -124,5 +126,36 @@ func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 	// Those who waited meanwhile get the same answer, and wait for no region of their own.
 	if _, again := inventory.Snapshot(t.Context()); again != err { //nolint:errorlint // the very same
 		t.Errorf("a moment later, got %v", again)
+	}
+}
+
+// TestInventoryOfOneWhoGaveUp has somebody ask whose time ends while Proxmox is read:
+// that says nothing about Proxmox to those who ask next.
+func TestInventoryOfOneWhoGaveUp(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakePassiveClock(time.Now())
+	inventory, servers := twoRegions(t, clk)
+	had := guests(snapshot(t, inventory), "west")
+	impatient, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	servers["east"].AddFault(pvesim.Fault{Method: "GET", Path: "/cluster/resources$", Times: 1, Hit: func(ctx context.Context, _ pvesim.Call) {
+		giveUp()
+		<-ctx.Done()
+	}})
+	if err := servers["west"].PutGuest(pvesim.Foreign{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
+		t.Fatal(err)
+	}
+	inventory.Stale()
+	if _, err := inventory.Snapshot(impatient); !errors.Is(err, context.Canceled) {
+		t.Errorf("who gave up gets error %v", err)
+	}
+	after := snapshot(t, inventory)
+	for i := range after.Hosts {
+		if problem := after.Hosts[i].Problem; problem != "" {
+			t.Errorf("host %s: %s", after.Hosts[i].ID(), problem)
+		}
+	}
+	if got := guests(after, "west"); got != had+1 {
+		t.Errorf("%d guests after somebody gave up, want %d: what was stale still is", got, had+1)
 	}
 }
