@@ -77,7 +77,7 @@ var aboutResource = regexp.MustCompile(`(?m)^[\s│]*(with (module|provider|prox
 var aboutState = regexp.MustCompile(`Failed to save state|Error acquiring the state lock|Error releasing the state lock`)
 
 // advice matches where the engine begins to say what people may do at a prompt.
-var advice = regexp.MustCompile(`\s*(Failed to persist state to backend:|(OpenTofu|Terraform) acquires a (state )?lock)`)
+var advice = regexp.MustCompile(`\s*(Failed to persist state to backend:|(OpenTofu|Terraform) (acquires a (state )?lock|is trying to read))`)
 
 // unreachable returns the kind of backend of which the engine says that it does
 // not answer, or "".

@@ -185,10 +185,17 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	return failure
 }
 
+// mendState says what to do about a state that is no state. That nothing is lost with
+// it is so as VMs carry our marker.
+const mendState = "restore the state from a backup, or move it elsewhere (with files as the backend it is terraform.tfstate " +
+	"in the host's directory of the fleet): the next run imports the VMs that exist"
+
 // explain shortens what the engine said where we know better what it means.
 func (w *Workspace) explain(failure *CommandError) {
 	if mend, needed := w.needsProvider(failure.Text); needed && failure.Operation == "initializing" {
 		failure.Text = brief(failure.Text) + ": " + mend
+	} else if strings.Contains(failure.Text, "Unsupported state file format") {
+		failure.Text = brief(failure.Text) + ": " + mendState
 	} else if failure.Backend = w.unreachable(failure.Text); failure.Backend != "" {
 		failure.Text = brief(failure.Text)
 	}

@@ -395,6 +395,18 @@ func TestPlanningFails(t *testing.T) {
 	}
 }
 
+// TestStateCutOff has a state that was cut off: it says how to go on.
+func TestStateCutOff(t *testing.T) {
+	t.Parallel()
+	dir := root(t, localBackend)
+	write(t, dir, "terraform.tfstate", `{"version": 4`)
+	_, err := open(t, dir, nil).Plan(t.Context(), state.PlanOptions{})
+	if err == nil || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "try again") ||
+		!strings.Contains(err.Error(), "or move it elsewhere (with files as the backend it is terraform.tfstate in the host's directory") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestCancelledBeforeApply(t *testing.T) {
 	t.Parallel()
 	w := open(t, root(t, localBackend), nil)
