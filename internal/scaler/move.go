@@ -3,6 +3,7 @@ package scaler
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // move is a change that a writer makes, and whose VMs it is about.
@@ -41,18 +43,19 @@ func (w *Writer) next(ctx context.Context) (*move, error) {
 	if err != nil {
 		return nil, err
 	}
+	leaving, unseen := w.takeOver(from, snapshot, making)
+	known, err := w.askCluster(ctx, leaving, unseen)
+	if err != nil {
+		return nil, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.merge(from, snapshot)
-	w.holdBack(from, making)
 	change := w.scaler.changeFrom(from, snapshot)
 	change.lean = true
 	m := &move{change: change}
 	w.loseNumbers(m)
-	if err := w.loseVanished(ctx, m); err != nil {
-		return nil, err
-	}
-	w.ask(ctx, m)
+	w.loseVanished(m, known)
+	w.ask(m, known)
 	w.askInPlace(m)
 	w.scaler.config.Observe.Queued(w.queued())
 	if err := w.render(m); err != nil {
@@ -66,6 +69,51 @@ func (w *Writer) next(ctx context.Context) (*move, error) {
 	change.outside = slices.Clone(w.outside)
 	change.rotations = maps.Clone(w.rotations)
 	return m, nil
+}
+
+// takeOver takes over what others did to the fleet, and returns of which VMs the
+// cluster is to be asked: those that may go, and those that nobody has seen yet.
+func (w *Writer) takeOver(from *standing, snapshot *topology.Snapshot, making []fleet.Shard) (leaving, unseen []fleet.VM) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.merge(from, snapshot)
+	w.holdBack(from, making)
+	now := w.scaler.config.Clock.Now()
+	for _, state := range w.sorted() {
+		if e := w.members[state.VM.Key]; e.leaving && e.filed && e.free(from, now) {
+			leaving = append(leaving, e.VM)
+		}
+	}
+	for _, e := range w.absent(from, snapshot) {
+		if w.unseen(e) {
+			unseen = append(unseen, e.VM)
+		}
+	}
+	return leaving, unseen
+}
+
+// nodes is what the cluster said of VMs' Nodes.
+type nodes struct {
+	// undrained says why a VM that is to go must stay, or nil.
+	undrained map[fleet.Key]error
+	// joined tells whether a VM had become a Node.
+	joined map[fleet.Key]bool
+}
+
+// askCluster asks the cluster, which may take long: nobody else waits for that.
+func (w *Writer) askCluster(ctx context.Context, leaving, unseen []fleet.VM) (*nodes, error) {
+	known := &nodes{undrained: map[fleet.Key]error{}, joined: map[fleet.Key]bool{}}
+	for i := range leaving {
+		known.undrained[leaving[i].Key] = w.drained(ctx, leaving[i])
+	}
+	for i := range unseen {
+		made, err := w.config.Joined(ctx, unseen[i])
+		if err != nil {
+			return nil, fmt.Errorf("asking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
+		}
+		known.joined[unseen[i].Key] = made
+	}
+	return known, nil
 }
 
 // holdBack keeps the writer off shards that wait: those where an earlier run's clone
@@ -89,18 +137,18 @@ func (w *Writer) holdBack(from *standing, making []fleet.Shard) {
 }
 
 // ask puts what was asked for on free shards into the change.
-func (w *Writer) ask(ctx context.Context, m *move) {
+func (w *Writer) ask(m *move, known *nodes) {
 	now := w.scaler.config.Clock.Now()
 	m.change.leaving = map[fleet.Key]bool{}
 	for _, state := range w.sorted() {
 		e := w.members[state.VM.Key]
 		m.change.leaving[state.VM.Key] = e.leaving
-		if e.moving || e.retry.until.After(now) || m.change.from.busy[e.VM.Host] {
+		if !e.free(m.change.from, now) {
 			continue
 		}
 		switch {
 		case e.leaving && e.filed:
-			w.askToGo(ctx, m, e, now)
+			w.askToGo(m, e, known)
 		case e.Phase == PhaseReserved && !e.leaving:
 			w.askToCome(m, e)
 		}
@@ -111,12 +159,21 @@ func (w *Writer) ask(ctx context.Context, m *move) {
 	}
 }
 
-func (w *Writer) askToGo(ctx context.Context, m *move, e *member, now time.Time) {
-	if err := w.drained(ctx, e.VM); err != nil {
-		e.Err, e.retry = err, delay{until: now.Add(shortestDelay)}
-		return
+// free reports whether something may be done about a VM now.
+func (e *member) free(from *standing, now time.Time) bool {
+	return !e.moving && !e.retry.until.After(now) && !from.busy[e.VM.Host]
+}
+
+// askToGo asks for a VM to go whose Node is drained. One that was given back while the
+// cluster was asked is asked about next time, which is at once.
+func (w *Writer) askToGo(m *move, e *member, known *nodes) {
+	undrained, asked := known.undrained[e.VM.Key]
+	switch {
+	case asked && undrained == nil:
+		m.remove(e.VM.Key)
+	case asked:
+		e.Err, e.retry = undrained, delay{until: w.scaler.config.Clock.Now().Add(shortestDelay)}
 	}
-	m.remove(e.VM.Key)
 }
 
 func (w *Writer) askToCome(m *move, e *member) {

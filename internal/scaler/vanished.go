@@ -1,7 +1,6 @@
 package scaler
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -28,32 +27,40 @@ const vanishedAfter = 30 * time.Second
 // loseVanished gives up VMs that were made and that are in Proxmox no more. To make one
 // anew would be no help: its guest had joined as a Node, with a seed that is gone, and a
 // VM of that id would keep the dead Node for ever.
-func (w *Writer) loseVanished(ctx context.Context, m *move) error {
-	guests, alive := locate(m.change.Snapshot), aliveIn(m.change.Snapshot, w.scaler.config.ClusterID)
+func (w *Writer) loseVanished(m *move, known *nodes) {
 	now := w.scaler.config.Clock.Now()
-	for _, state := range w.sorted() {
-		vm, e := state.VM, w.members[state.VM.Key]
-		_, listed := guests[guestID{vm.Host.Region, vm.VMID}]
-		changing := e.moving || e.leaving || m.change.from.busy[vm.Host]
-		if listed || alive[vm.Key] || changing || !shows(m.change.Snapshot, vm.Host) {
-			continue
-		}
-		made, err := w.wasMade(ctx, e, now)
-		if err != nil {
-			return fmt.Errorf("asking whether %s, which is not in Proxmox, had joined: %w", vm.Name, err)
+	for _, e := range w.absent(m.change.from, m.change.Snapshot) {
+		made := e.Phase == PhaseMade && now.Sub(e.Since) > vanishedAfter
+		if w.unseen(e) {
+			joined, asked := known.joined[e.VM.Key]
+			if !asked {
+				continue
+			}
+			made = joined
 		}
 		w.loseIfMade(m, e, made)
 	}
-	return nil
 }
 
-// wasMade reports whether a VM that is not in Proxmox was made. A writer that starts has
-// never seen the VMs of its files; their Nodes tell.
-func (w *Writer) wasMade(ctx context.Context, e *member, now time.Time) (bool, error) {
-	if e.Phase == PhaseMaking && !e.Made && e.filed && w.config.Joined != nil {
-		return w.config.Joined(ctx, e.VM)
+// absent returns the VMs that are in Proxmox no more, as far as one can tell, sorted.
+func (w *Writer) absent(from *standing, snapshot *topology.Snapshot) []*member {
+	guests, alive := locate(snapshot), aliveIn(snapshot, w.scaler.config.ClusterID)
+	var absent []*member
+	for _, state := range w.sorted() {
+		vm, e := state.VM, w.members[state.VM.Key]
+		_, listed := guests[guestID{vm.Host.Region, vm.VMID}]
+		changing := e.moving || e.leaving || from.busy[vm.Host]
+		if !listed && !alive[vm.Key] && !changing && shows(snapshot, vm.Host) {
+			absent = append(absent, e)
+		}
 	}
-	return e.Phase == PhaseMade && now.Sub(e.Since) > vanishedAfter, nil
+	return absent
+}
+
+// unseen reports whether a VM may have been made before anybody looked: a writer that
+// starts has never seen the VMs of its files. Their Nodes tell.
+func (w *Writer) unseen(e *member) bool {
+	return e.Phase == PhaseMaking && !e.Made && e.filed && w.config.Joined != nil
 }
 
 // loseIfMade gives up a VM that was made, or that is given up already.
