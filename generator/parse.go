@@ -48,6 +48,7 @@ const (
 	mendRemove  = "move the file out of the fleet's directory"
 	mendEither  = "restore the file from version control if it is a node's, or else move it out of the fleet's directory"
 	mendModule  = "restore the directory from version control"
+	mendMerge   = "take one side as it is: git checkout --ours, or --theirs"
 )
 
 // Parse reads what Render wrote. It accepts nothing else: a file that Render
@@ -82,6 +83,9 @@ func (p *parser) hasFleet() bool {
 }
 
 func (p *parser) parse() error {
+	if err := p.unmerged(); err != nil {
+		return err
+	}
 	if err := p.parseIndex(); err != nil {
 		return err
 	}
@@ -111,6 +115,24 @@ func (p *parser) parse() error {
 	p.fleet.Hosts = p.fleet.Shards()
 	p.fleet.Sort()
 	return p.compare()
+}
+
+// conflict finds where a merge left both sides in a file. numaform begins no line so.
+var conflict = regexp.MustCompile(`(?m)^(<{7}|>{7})( |\r?$)`)
+
+// unmerged refuses a file that holds both sides of a merge.
+func (p *parser) unmerged() error {
+	for _, name := range sortedPaths(p.files) {
+		switch kindOf(name) {
+		case kindIndex, kindMain, kindNode:
+			content := p.files[name]
+			if at := conflict.FindIndex(content); at != nil {
+				line := 1 + bytes.Count(content[:at[0]], []byte("\n"))
+				return &ParseError{File: name, Line: line, Problem: "holds both sides of a merge that conflicted", Mend: mendMerge}
+			}
+		}
+	}
+	return nil
 }
 
 // checkStray refuses what the engine would plan along with a shard's files.

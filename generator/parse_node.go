@@ -203,7 +203,7 @@ func jsonOf(value cty.Value) ([]byte, error) {
 func jsonProblem(err error) string {
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {
-		return fmt.Sprintf("%s is no %s", kind.Value, kind.Type)
+		return fmt.Sprintf("%s is not what numaform writes there", kind.Value)
 	}
 	return strings.Replace(strings.TrimPrefix(err.Error(), "json: "), "unknown field", "unknown attribute", 1)
 }
