@@ -205,7 +205,7 @@ func (f *finder) version(ctx context.Context, path string) (*version.Version, er
 	cmd := exec.CommandContext(ctx, path, "version", "-json")
 	// A CLI configuration that is missing or unreadable warns on stdout, an empty one does not.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CHECKPOINT_DISABLE=1", "HOME=" + os.DevNull, "TF_CLI_CONFIG_FILE=" + os.DevNull}
-	cmd.Dir = os.TempDir()
+	cmd.Dir = string(filepath.Separator) // no configuration of anybody's lies there
 	out, err := cmd.Output()
 	if err != nil {
 		f.reject(path, "asking for its version: "+err.Error())

@@ -33,7 +33,7 @@ func New(purpose string) (*Dir, error) {
 	}
 	path, err := os.MkdirTemp("", prefix+purpose)
 	if err != nil {
-		return nil, fmt.Errorf("making a directory for temporary files: %w", err)
+		return nil, fmt.Errorf("making a directory for temporary files: %w: set TMPDIR to a directory that can be written", err)
 	}
 	hold, err := take(path)
 	if err != nil {

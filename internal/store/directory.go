@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
@@ -43,6 +44,20 @@ func NewDirectory(dir string) *Directory {
 // Path returns the directory's path.
 func (d *Directory) Path() string { return d.path }
 
+// failed says what failed, and how to mend it where that is known.
+func (d *Directory) failed(doing string, err error) error {
+	mend := ""
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		mend = ": let the user that runs numaform read and write the fleet's directory"
+	case errors.Is(err, syscall.ENOTDIR):
+		mend = ": name a directory, with fleet.dir in numaform.yaml or --out"
+	case errors.Is(err, syscall.ENOSPC):
+		mend = ": make room, then run the same command again"
+	}
+	return fmt.Errorf("%s fleet %s: %w%s", doing, d.path, err, mend)
+}
+
 // Files returns the fleet's files by their slash-separated path below the
 // directory, as they are once a write that was cut off is finished; there are none
 // if there is no fleet. Files beside them that are not the fleet's are left out,
@@ -74,13 +89,13 @@ func (d *Directory) scan() (generator.Files, error) {
 		return generator.Files{}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading fleet %s: %w", d.path, err)
+		return nil, d.failed("reading", err)
 	}
 	// First, so that a write that ends meanwhile is seen whole.
 	next, stagedErr := d.staged()
 	files, err := readAll(root.FS())
 	if err := errors.Join(err, root.Close()); err != nil {
-		return nil, fmt.Errorf("reading fleet %s: %w", d.path, err)
+		return nil, d.failed("reading", err)
 	}
 	if stagedErr != nil {
 		return nil, stagedErr
@@ -100,6 +115,9 @@ func readAll(root fs.FS) (generator.Files, error) {
 			return nil
 		}
 		content, err := fs.ReadFile(root, name)
+		if err != nil && entry.Type()&fs.ModeSymlink != 0 {
+			err = fmt.Errorf("%w: it is a link that leads to no file of the fleet's directory: put the file itself there", err)
+		}
 		if err != nil {
 			unread[name] = err
 		}

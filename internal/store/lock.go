@@ -30,20 +30,20 @@ const maxHolder = 256
 func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	private := filepath.Join(d.path, PrivateDir)
 	if err := os.MkdirAll(private, 0o755); err != nil {
-		return nil, fmt.Errorf("locking fleet %s: %w", d.path, err)
+		return nil, d.failed("locking", err)
 	}
 	file, err := os.OpenFile(filepath.Join(private, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return nil, fmt.Errorf("locking fleet %s: %w", d.path, err)
+		return nil, d.failed("locking", err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = lockedBy(file)
 		}
-		return nil, errors.Join(fmt.Errorf("locking fleet %s: %w", d.path, err), file.Close())
+		return nil, errors.Join(d.failed("locking", err), file.Close())
 	}
 	if err := sign(file); err != nil {
-		return nil, errors.Join(fmt.Errorf("locking fleet %s: %w", d.path, err), file.Close())
+		return nil, errors.Join(d.failed("locking", err), file.Close())
 	}
 	return func() error { return errors.Join(file.Truncate(0), file.Close()) }, nil
 }
@@ -85,7 +85,7 @@ func (d *Directory) shared(f func() error) error {
 			return errors.Join(flock(gate, unix.LOCK_SH, f), gate.Close())
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("reading fleet %s: %w", d.path, err)
+			return d.failed("reading", err)
 		}
 		err = f()
 		if _, statErr := os.Stat(d.gatePath()); statErr != nil {
@@ -97,11 +97,11 @@ func (d *Directory) shared(f func() error) error {
 // alone lets f write while no other process reads or writes.
 func (d *Directory) alone(f func() error) error {
 	if err := os.MkdirAll(d.private, 0o755); err != nil {
-		return fmt.Errorf("writing fleet %s: %w", d.path, err)
+		return d.failed("writing", err)
 	}
 	gate, err := os.OpenFile(d.gatePath(), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return fmt.Errorf("writing fleet %s: %w", d.path, err)
+		return d.failed("writing", err)
 	}
 	return errors.Join(flock(gate, unix.LOCK_EX, f), gate.Close())
 }

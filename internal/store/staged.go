@@ -90,13 +90,13 @@ func (d *Directory) stage(next staged) error {
 	}
 	content, err := json.Marshal(next)
 	if err != nil {
-		return fmt.Errorf("writing fleet %s: %w", d.path, err)
+		return d.failed("writing", err)
 	}
 	if err := d.interrupted(stagedFile); err != nil {
 		return err
 	}
 	if err := renameio.WriteFile(d.stagedPath(), content, 0o644); err != nil {
-		return fmt.Errorf("writing fleet %s: %w", d.path, err)
+		return d.failed("writing", err)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (d *Directory) clear() error {
 		return err
 	}
 	if err := os.Remove(d.stagedPath()); err != nil {
-		return fmt.Errorf("writing fleet %s: %w", d.path, err)
+		return d.failed("writing", err)
 	}
 	return nil
 }
