@@ -145,7 +145,11 @@ func newShard(t *testing.T, change func(*fleet.VM)) *shard {
 		},
 	}
 	change(&vm)
-	server := startProxmox(t, vm.Source)
+	var drives []string
+	if len(vm.DataDisks) > 0 {
+		drives = []string{"scsi1"}
+	}
+	server := startProxmox(t, vm.Source, drives...)
 	f := fleetOf(vm)
 	f.Backend = fleet.Backend{}
 	f.Regions[0].Endpoint, f.Regions[0].Insecure = server.URL(), true
@@ -165,8 +169,9 @@ func newShard(t *testing.T, change func(*fleet.VM)) *shard {
 	}
 }
 
-// startProxmox serves a Proxmox with one host of two NUMA nodes and a template.
-func startProxmox(t *testing.T, template fleet.Source) *pvesim.Server {
+// startProxmox serves a Proxmox with one host of two NUMA nodes and a template, which has
+// further drives.
+func startProxmox(t *testing.T, template fleet.Source, drives ...string) *pvesim.Server {
 	t.Helper()
 	host := topology.Host{Region: somewhere.Region, Name: somewhere.Host, Machine: topology.Machine{MemoryMiB: 65536}}
 	for node := range 2 {
@@ -178,7 +183,7 @@ func startProxmox(t *testing.T, template fleet.Source) *pvesim.Server {
 	host.PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0;0000:01:00.1"}, {Mapping: "vgpu", Path: "0000:02:00.0"}}
 	host.Templates = []topology.Template{{
 		VMID: int(template.VMID), Name: "debian", DiskInterface: template.DiskInterface, DiskGiB: template.DiskGiB,
-		Storage: template.Storage, Options: template.Options,
+		Storage: template.Storage, Options: template.Options, Drives: drives,
 	}}
 	server, err := pvesim.New(pvesim.Config{
 		Pools: []string{"nodes"}, Hosts: []topology.Host{host}, RootPassword: pvesim.DefaultRootPassword,
@@ -239,6 +244,9 @@ func (s *shard) wantDisks(t *testing.T, guest pvesim.GuestState) {
 				t.Errorf("%s is %q, without %s", d.Interface, got, part)
 			}
 		}
+	}
+	if got := guest.Config["scsi1"]; len(s.vm.DataDisks) > 0 && !strings.HasSuffix(got, ",size=1G") {
+		t.Errorf("the template's second disk is %q", got)
 	}
 	if got, want := guest.Config["boot"], "order="+s.vm.Source.DiskInterface; len(s.vm.DataDisks) > 0 && got != want {
 		t.Errorf("it boots by %q, want %q", got, want)
