@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/awslabs/operatorpkg/status"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -156,6 +155,6 @@ func counts(object client.Object) bool {
 	if !ok {
 		return true
 	}
-	ready := findCondition(o.Status.Conditions, status.ConditionReady)
+	ready := readyCondition(o.Status.Conditions)
 	return ready != nil && ready.IsTrue()
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,7 +69,7 @@ func newOverlay(o *karpv1alpha1.NodeOverlay) nodeOverlay {
 // isRefused reports whether Karpenter's controller found a NodeOverlay wrong, or in
 // conflict with another one.
 func isRefused(o *karpv1alpha1.NodeOverlay) bool {
-	ready := findCondition(o.Status.Conditions, status.ConditionReady)
+	ready := readyCondition(o.Status.Conditions)
 	return ready != nil && ready.IsFalse()
 }
 

@@ -61,7 +61,7 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 		if len(sizes[nc.Name]) == 0 {
 			classes[nc.Name].problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, noTypes(&nc.Spec))
 		}
-		if ready := findCondition(nc.Status.Conditions, status.ConditionReady); ready != nil && ready.IsFalse() {
+		if ready := readyCondition(nc.Status.Conditions); ready != nil && ready.IsFalse() {
 			classes[nc.Name].problem = fmt.Sprintf("%s %q is not ready: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, ready.Message)
 		}
 		classes[nc.Name].overlaid = laid.resources()
@@ -95,7 +95,7 @@ const FixedSizeProblem = "it has spec.replicas, and numaform makes no nodes for 
 	"make the NodePool anew without spec.replicas, then it is scaled by pods"
 
 func (p *pool) findProblem(className string) string {
-	ready := findCondition(p.Status.Conditions, status.ConditionReady)
+	ready := readyCondition(p.Status.Conditions)
 	switch {
 	case p.class == nil:
 		return fmt.Sprintf("its %s %q does not exist: create it", v1alpha1.KindProxmoxNodeClass, className)
@@ -111,8 +111,8 @@ func (p *pool) findProblem(className string) string {
 	return ""
 }
 
-func findCondition(conditions []status.Condition, name string) *status.Condition {
-	i := slices.IndexFunc(conditions, func(c status.Condition) bool { return c.Type == name })
+func readyCondition(conditions []status.Condition) *status.Condition {
+	i := slices.IndexFunc(conditions, func(c status.Condition) bool { return c.Type == status.ConditionReady })
 	if i < 0 {
 		return nil
 	}
