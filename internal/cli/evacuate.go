@@ -50,6 +50,9 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	if e.end && e.wait {
 		return usageError{fmt.Errorf("--end and --wait exclude each other: who ends an evacuation waits for nothing")}
 	}
+	if e.poll <= 0 { // asked before anything is begun
+		return usageError{fmt.Errorf("--poll %s: want more than nothing", e.poll)}
+	}
 	c, err := e.client()
 	if err != nil {
 		return err
@@ -112,9 +115,6 @@ func (e *evacuation) report(ctx context.Context, process Process, c client.Clien
 
 // follow waits until no node is left.
 func (e *evacuation) follow(ctx context.Context, process Process, c client.Client, host topology.HostID, left []string) error {
-	if e.poll <= 0 {
-		return usageError{fmt.Errorf("--poll %s: want more than nothing", e.poll)}
-	}
 	ticker := time.NewTicker(e.poll)
 	defer ticker.Stop()
 	var last []string
