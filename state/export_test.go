@@ -63,3 +63,10 @@ func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w
 func AddCalls(dir string, files map[string][]byte) bool {
 	return (&Workspace{config: Config{Dir: dir}}).addCalls(files)
 }
+
+// AwaitOrphans waits for what a killed engine left.
+func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.awaitOrphans(ctx)
+}

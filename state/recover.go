@@ -84,17 +84,11 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 	return w.saveErrored(ctx, recovery)
 }
 
-// AwaitOrphans waits until no process is left that an engine of this workspace
+// awaitOrphans waits until no process is left that an engine of this workspace
 // started: the provider of a killed engine finishes its call first, and only then
-// does Proxmox show what it made. One that does nothing any more is ended. It returns those that it waited for. It must not
-// run while another process works in the directory. On other systems than Linux
-// it finds none.
-func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.awaitOrphans(ctx)
-}
-
+// does Proxmox show what it made. One that does nothing any more is ended. It returns those that it
+// waited for. It must not run while another process works in the directory. On other
+// systems than Linux it finds none. The caller holds mu.
 func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	w.dismiss()
 	left := marked(w.mark())

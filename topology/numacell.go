@@ -6,26 +6,6 @@ import (
 	"strings"
 )
 
-// FormatNUMA returns a cell as the value of Proxmox' numaN, such as
-// "cpus=0-3;8-11,hostnodes=0-1,memory=4096,policy=bind". Keys without a value are
-// left out. A cell needs GuestCPUs: Proxmox refuses a numaN without cpus.
-func FormatNUMA(cell NUMACell) string {
-	parts := []string{"cpus=" + joinList(cell.GuestCPUs)}
-	if !cell.HostNodes.IsEmpty() {
-		parts = append(parts, "hostnodes="+joinList(cell.HostNodes))
-	}
-	if cell.MemoryMiB != 0 {
-		parts = append(parts, "memory="+strconv.FormatInt(cell.MemoryMiB, 10))
-	}
-	if cell.Policy != "" {
-		parts = append(parts, "policy="+string(cell.Policy))
-	}
-	return strings.Join(parts, ",")
-}
-
-// joinList is a set in numaN's list format: there a comma ends the value.
-func joinList(set CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }
-
 // ParseNUMA parses the value of Proxmox' numaN. Keys come in any order; all but
 // cpus may be missing.
 func ParseNUMA(text string) (NUMACell, error) {

@@ -21,8 +21,6 @@ type Server struct {
 	refused       []string
 	user          string
 	password      string
-	saving        chan struct{}
-	resume        chan struct{}
 }
 
 // New returns a server without states.
@@ -42,21 +40,6 @@ func (s *Server) Demand(user, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.user, s.password = user, password
-}
-
-// HoldSaves makes saves wait until release is called; saving receives a value for
-// each that waits.
-func (s *Server) HoldSaves() (saving <-chan struct{}, release func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.saving, s.resume = make(chan struct{}, 16), make(chan struct{})
-	resume := s.resume
-	return s.saving, sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.saving, s.resume = nil, nil
-		close(resume)
-	})
 }
 
 // States returns the states by their paths.
@@ -94,9 +77,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
-	}
-	if r.Method == http.MethodPost {
-		s.wait()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,16 +118,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte) {
 		s.unlock(w, path, body)
 	default:
 		w.WriteHeader(http.StatusMethodNotAllowed)
-	}
-}
-
-func (s *Server) wait() {
-	s.mu.Lock()
-	saving, resume := s.saving, s.resume
-	s.mu.Unlock()
-	if saving != nil {
-		saving <- struct{}{}
-		<-resume
 	}
 }
 
