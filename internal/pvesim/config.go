@@ -48,6 +48,9 @@ type Config struct {
 	// HostAgents are the hosts on which numaform-agent runs. None by default: a plain
 	// Proxmox has none.
 	HostAgents map[topology.HostName]HostAgent
+	// Images are what hosts find at URLs; any other is not found there. Nothing is ever
+	// fetched.
+	Images map[string]Image
 	// OnPower is told of each guest that started, stopped or went, after that
 	// happened and before its task ends, for one guest in order. It must not block.
 	OnPower func(PowerEvent)
@@ -55,6 +58,14 @@ type Config struct {
 	LockTimeout time.Duration
 	// Clock is the time of tasks and tickets; nil means the real one.
 	Clock clock.Clock
+}
+
+// Image is a file on a web server.
+type Image struct {
+	// Data is the file, of which sizes and checksums are taken.
+	Data []byte
+	// DiskMiB is the size of the disk in it; 0 means that of Data.
+	DiskMiB int64
 }
 
 // User is a user with a password.

@@ -190,7 +190,7 @@ func (r *request) markDrive(g *guest, ch *change, key string) (string, *apiError
 	if e := r.checkDrive(g.id, d); e != nil {
 		return "", e
 	}
-	stored, e := r.s.attach(g.host, g.id, d)
+	stored, e := r.s.attach(g.host, g.id, key, d)
 	if e != nil {
 		return "", e
 	}

@@ -137,6 +137,9 @@ func (r *request) readDrives(ch *change) *apiError {
 		if e != nil {
 			return e
 		}
+		if e := checkImport(key, d); e != nil {
+			return e
+		}
 		if contentOf(d["file"]) == "iso" && !d.cdrom() {
 			return oneParamError(key, "explicit 'media=cdrom' is required for iso images")
 		}
@@ -181,7 +184,11 @@ func (r *request) readKeys(ch *change) *apiError {
 // checkAccess checks the storages and bridges of what is set.
 func (r *request) checkAccess(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.drives) {
-		if e := r.checkVolume(ch.vmid, ch.drives[key]); e != nil {
+		d := ch.drives[key]
+		if e := firstError(
+			func() *apiError { return r.checkVolume(ch.vmid, d) },
+			func() *apiError { return r.checkSource(ch.vmid, key, d) },
+		); e != nil {
 			return e
 		}
 	}

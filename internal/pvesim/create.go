@@ -45,12 +45,22 @@ func (r *request) readCreate() (*change, *apiError) {
 	}
 	ch := &change{vmid: vmid, drives: map[string]drive{}}
 	ch.set = r.without("node vmid pool start storage unique force bwlimit live-restore import-working-storage ha-managed")
-	for _, step := range []func(*change) *apiError{r.readDrives, r.readNets, r.readKeys, r.checkKeys, r.checkDrives, r.checkAccess} {
+	for _, step := range []func(*change) *apiError{r.readDrives, r.readNets, r.readKeys, r.checkKeys, r.checkDevices, r.checkDrives, r.checkAccess} {
 		if e := step(ch); e != nil {
 			return nil, e
 		}
 	}
 	return ch, nil
+}
+
+// checkDevices wants the privileges to have such devices of the host.
+func (r *request) checkDevices(ch *change) *apiError {
+	for _, key := range sortedKeys(ch.set) {
+		if e := r.checkDevice(ch.vmid, "set", key, ch.set[key]); e != nil {
+			return e
+		}
+	}
+	return nil
 }
 
 // checkDrives wants the privileges to have such drives.
@@ -107,12 +117,8 @@ func (r *request) fillNew(ch *change) error {
 	}
 	conf := map[string]string{"meta": c.meta(), "smbios1": "uuid=" + c.uuid(g.id, "smbios"), "vmgenid": c.uuid(g.id, "vmgenid")}
 	maps.Copy(conf, ch.set)
-	for _, key := range sortedKeys(ch.drives) {
-		stored, e := r.s.attach(r.host, g.id, ch.drives[key])
-		if e != nil {
-			return e
-		}
-		conf[key] = stored
+	if e := r.attachAll(g, ch, conf); e != nil {
+		return e
 	}
 	if conf["boot"] == "" {
 		conf["boot"] = "order=" + strings.Join(bootDevices(conf), ";")
@@ -121,6 +127,9 @@ func (r *request) fillNew(ch *change) error {
 		conf["tags"] = uniqueTags(conf["tags"])
 	}
 	g.conf = conf
+	if g.isTemplate() {
+		r.toBase(g)
+	}
 	g.changed()
 	if r.p["pool"] != "" {
 		c.pools.move(g.id, r.p["pool"])
@@ -128,6 +137,28 @@ func (r *request) fillNew(ch *change) error {
 	}
 	if r.p.flag("start") {
 		c.run(g)
+	}
+	return nil
+}
+
+// attachAll makes the drives of a new guest, all of them or none.
+func (r *request) attachAll(g *guest, ch *change, conf map[string]string) *apiError {
+	var made []string
+	for _, key := range sortedKeys(ch.drives) {
+		d := ch.drives[key]
+		asked := d["file"]
+		stored, e := r.s.attach(r.host, g.id, key, d)
+		if e != nil {
+			for _, id := range made {
+				st, _ := r.s.state.findVolume(r.host, id)
+				r.s.state.freeVolume(st, id)
+			}
+			return e
+		}
+		if d["file"] != asked {
+			made = append(made, d["file"])
+		}
+		conf[key] = stored
 	}
 	return nil
 }

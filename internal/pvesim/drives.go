@@ -66,17 +66,17 @@ func (s *Server) isOption(key string) bool {
 // attach makes what a drive option asks for: a new image, a cloud-init drive or
 // an existing volume. It returns the option as it is stored. The caller holds
 // the lock.
-func (s *Server) attach(h *host, vmid int, d drive) (string, *apiError) {
+func (s *Server) attach(h *host, vmid int, key string, d drive) (string, *apiError) {
 	file := d["file"]
 	switch {
 	case d["import-from"] != "":
-		return "", &apiError{code: 501, message: "import-from is not implemented by pvesim, though Proxmox VE has it"}
+		return s.attachImport(h, vmid, d)
 	case file == "none" || file == "cdrom":
 		delete(d, "size")
 	case strings.HasSuffix(file, ":cloudinit"):
 		return s.attachCloudinit(h, vmid, d, strings.TrimSuffix(file, ":cloudinit"))
 	case newDiskText.MatchString(file) && !d.cdrom():
-		return s.attachNew(h, vmid, d)
+		return s.attachNew(h, vmid, key, d)
 	default:
 		return s.attachExisting(h, d)
 	}
@@ -103,24 +103,44 @@ func (s *Server) attachCloudinit(h *host, vmid int, d drive, name string) (strin
 	return d.String(), nil
 }
 
-func (s *Server) attachNew(h *host, vmid int, d drive) (string, *apiError) {
+func (s *Server) attachNew(h *host, vmid int, key string, d drive) (string, *apiError) {
 	m := newDiskText.FindStringSubmatch(d["file"])
-	if m[1] == "" {
-		return "", dief("no storage ID specified (and no default storage)")
-	}
-	st, e := s.state.needStorage(h, m[1])
+	st, e := s.imageStorage(h, m[1])
 	if e != nil {
 		return "", e
 	}
-	if !holds(st.Content, "images") {
-		return "", oneParamError("storage", "storage '%s' does not support vm images", st.Name)
-	}
-	gib, _ := strconv.ParseFloat(m[2], 64)
 	format := "raw"
-	if st.hasPath() && d["format"] != "" {
+	if d["format"] != "" {
 		format = d["format"]
 	}
+	if !st.takes(format) {
+		return "", dief("unsupported format '%s'", format)
+	}
+	gib, _ := strconv.ParseFloat(m[2], 64)
 	size := int64(math.Floor(gib * (1 << 30)))
+	if fixed := st.fixedSize(key, d); fixed != 0 {
+		size = fixed // whatever was asked for
+	}
+	return s.attachImage(st, vmid, d, format, size)
+}
+
+// imageStorage returns a storage that takes the disks of VMs.
+func (s *Server) imageStorage(h *host, name string) (*storage, *apiError) {
+	if name == "" {
+		return nil, dief("no storage ID specified (and no default storage)")
+	}
+	st, e := s.state.needStorage(h, name)
+	if e != nil {
+		return nil, e
+	}
+	if !holds(st.Content, "images") {
+		return nil, oneParamError("storage", "storage '%s' does not support vm images", st.Name)
+	}
+	return st, nil
+}
+
+// attachImage makes the image and returns the option that names it.
+func (s *Server) attachImage(st *storage, vmid int, d drive, format string, size int64) (string, *apiError) {
 	if !st.room(size) {
 		return "", dief("unable to create image: not enough free space on storage '%s'", st.Name)
 	}

@@ -51,7 +51,7 @@ func clusterHandlers() map[string]handler {
 func nodeHandlers() map[string]handler {
 	return map[string]handler{
 		"GET /nodes":                            listNodes,
-		"GET /nodes/{node}":                     subdirs("name", "qemu", "lxc", "status", "storage", "tasks", "report", "config", "network"),
+		"GET /nodes/{node}":                     subdirs("name", "qemu", "lxc", "status", "storage", "tasks", "report", "config", "network", "query-url-metadata"),
 		"GET /nodes/{node}/config":              nodeConfig,
 		"PUT /nodes/{node}/config":              putNodeConfig,
 		"GET /nodes/{node}/hardware":            subdirs("type", "pci", "usb"),
@@ -59,6 +59,7 @@ func nodeHandlers() map[string]handler {
 		"GET /nodes/{node}/hardware/usb":        subdirs("id"),
 		"GET /nodes/{node}/journal":             nodeJournal,
 		"GET /nodes/{node}/network":             listNetwork,
+		"GET /nodes/{node}/query-url-metadata":  queryURL,
 		"GET /nodes/{node}/report":              nodeReport,
 		"GET /nodes/{node}/status":              nodeStatus,
 		"GET /nodes/{node}/tasks":               nodeTasks,
@@ -121,11 +122,12 @@ func storageHandlers() map[string]handler {
 		"GET /storage":                       clusterStorage,
 		"GET /storage/{storage}":             getStorage,
 		"GET /nodes/{node}/storage":          listNodeStorage,
-		"GET " + st:                          subdirs("subdir", "content", "status", "upload"),
+		"GET " + st:                          subdirs("subdir", "content", "download-url", "status", "upload"),
 		"GET " + st + "/content":             listContent,
 		"GET " + st + "/content/{volume}":    getVolume,
 		"DELETE " + st + "/content/{volume}": deleteVolume,
 		"GET " + st + "/status":              getStorageStatus,
+		"POST " + st + "/download-url":       downloadURL,
 		"POST " + st + "/upload":             uploadFile,
 	}
 }

@@ -59,6 +59,7 @@ type storage struct {
 type volume struct {
 	id, content, format string
 	size                int64
+	virtual             int64 // of a file that can be imported: the disk in it, 0 means size
 	vmid                int
 	parent              string
 	data                []byte

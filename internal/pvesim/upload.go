@@ -33,21 +33,15 @@ func uploadFile(r *request) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	content := r.p["content"]
 	if !st.hasPath() {
 		return nil, dief("can't upload to storage type '%s'", st.Type)
 	}
-	pattern := map[string]*regexp.Regexp{"iso": isoFile, "vztmpl": vztmplFile, "import": importFile}[content]
-	name := notFileChars.ReplaceAllString(r.file.name, "_")
-	if !pattern.MatchString(name) {
-		return nil, oneParamError("filename", "wrong file extension")
+	v, e := r.fileVolume(st, r.file.name, r.file.data)
+	if e != nil {
+		return nil, e
 	}
-	if !holds(st.Content, content) {
-		return nil, dief("storage '%s' does not support '%s' content", st.Name, content)
-	}
-	v := &volume{id: st.Name + ":" + content + "/" + name, content: content, format: "iso", size: int64(len(r.file.data)), data: r.file.data}
-	if content != "iso" {
-		v.format = name[strings.LastIndex(name, ".")+1:]
+	if !holds(st.Content, v.content) {
+		return nil, dief("storage '%s' does not support '%s' content", st.Name, v.content)
 	}
 	return r.fork("imgcopy", "", func(ctx context.Context, t *task) error { return r.storeUpload(ctx, t, st, v) }), nil
 }
@@ -59,14 +53,8 @@ func (r *request) storeUpload(ctx context.Context, t *task, st *storage, v *volu
 	if err := t.injected(); err != nil {
 		return err
 	}
-	if r.p.has("checksum") {
-		sum := map[string]func() hash.Hash{
-			"md5": md5.New, "sha1": sha1.New, "sha224": sha256.New224, "sha256": sha256.New, "sha384": sha512.New384, "sha512": sha512.New,
-		}[r.p["checksum-algorithm"]]()
-		sum.Write(v.data)
-		if got := hex.EncodeToString(sum.Sum(nil)); !strings.EqualFold(got, r.p["checksum"]) {
-			return dief("checksum mismatch: got '%s' != expect '%s'", got, r.p["checksum"])
-		}
+	if e := r.checkSum(v.data); e != nil {
+		return e
 	}
 	c := r.s.state
 	c.mu.Lock()
@@ -78,6 +66,40 @@ func (r *request) storeUpload(ctx context.Context, t *task, st *storage, v *volu
 	c.addVolume(st, v)
 	r.s.tasks.say(t, "finished file import successfully")
 	return nil
+}
+
+// checkSum wants the data to have the checksum of the request, if that names one.
+func (r *request) checkSum(data []byte) *apiError {
+	if !r.p.has("checksum") {
+		return nil
+	}
+	sum := map[string]func() hash.Hash{
+		"md5": md5.New, "sha1": sha1.New, "sha224": sha256.New224, "sha256": sha256.New, "sha384": sha512.New384, "sha512": sha512.New,
+	}[r.p["checksum-algorithm"]]()
+	sum.Write(data)
+	if got := hex.EncodeToString(sum.Sum(nil)); !strings.EqualFold(got, r.p["checksum"]) {
+		return dief("checksum mismatch: got '%s' != expect '%s'", got, r.p["checksum"])
+	}
+	return nil
+}
+
+// fileVolume returns the volume that a file becomes on the storage, if its name fits
+// what it holds.
+func (r *request) fileVolume(st *storage, filename string, data []byte) (*volume, *apiError) {
+	content := r.p["content"]
+	pattern := map[string]*regexp.Regexp{"iso": isoFile, "vztmpl": vztmplFile, "import": importFile}[content]
+	name := notFileChars.ReplaceAllString(filename, "_")
+	if !pattern.MatchString(name) {
+		if content == "import" {
+			return nil, oneParamError("filename", "invalid filename or wrong extension")
+		}
+		return nil, oneParamError("filename", "wrong file extension")
+	}
+	v := &volume{id: st.Name + ":" + content + "/" + name, content: content, format: "iso", size: int64(len(data)), data: data}
+	if content != "iso" {
+		v.format = name[strings.LastIndex(name, ".")+1:]
+	}
+	return v, nil
 }
 
 // deleteVolume answers DELETE …/content/{volume}. With delay, it waits for the
