@@ -1,0 +1,76 @@
+variable "templates" {
+  description = "Templates by name: their image, and the VMID on each host. A new image is a new entry with new VMIDs, never a change of one that has nodes."
+  type = map(object({
+    image = object({
+      url                = string
+      checksum           = string
+      checksum_algorithm = optional(string, "sha256")
+      format             = optional(string, "qcow2")
+    })
+    vm_ids = map(number)
+    tags   = optional(list(string), [])
+  }))
+  nullable = false
+
+  validation {
+    condition     = length(flatten([for t in var.templates : values(t.vm_ids)])) == length(distinct(flatten([for t in var.templates : values(t.vm_ids)])))
+    error_message = "A VMID is given twice: Proxmox gives each once in a cluster, whatever the host."
+  }
+}
+
+variable "image_storage" {
+  description = "Storage of files with content import, which takes the images."
+  type        = string
+}
+
+variable "disk_storage" {
+  description = "Storage that takes the templates' disks, and those of linked clones."
+  type        = string
+}
+
+variable "disk_gib" {
+  description = "Size of the templates' disks. Nodes have that of their class, if it is larger."
+  type        = number
+}
+
+variable "machine" {
+  description = "pc or q35."
+  type        = string
+  default     = "q35"
+}
+
+variable "firmware" {
+  description = "bios seabios or ovmf; secure_boot with ovmf only."
+  type = object({
+    bios        = optional(string, "seabios")
+    secure_boot = optional(bool, false)
+  })
+  default = {}
+}
+
+variable "tpm_version" {
+  description = "v1.2 or v2.0, or empty for none."
+  type        = string
+  default     = ""
+}
+
+variable "vga" {
+  description = "Display."
+  type = object({
+    type   = optional(string, "serial0")
+    memory = optional(number)
+  })
+  default = {}
+}
+
+variable "network_devices" {
+  description = "Network devices of the templates, net0 first."
+  type = list(object({
+    bridge   = string
+    model    = optional(string, "virtio")
+    firewall = optional(bool, false)
+    mtu      = optional(number)
+    vlan_id  = optional(number)
+  }))
+  default = [{ bridge = "vmbr0" }]
+}
