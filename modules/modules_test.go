@@ -20,7 +20,7 @@ import (
 func TestModuleTests(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)
-	for _, module := range modules.Names() {
+	for _, module := range all(t) {
 		t.Run(module, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
@@ -41,13 +41,13 @@ func TestModuleTests(t *testing.T) {
 	}
 }
 
-// TestModulesAreFormatted keeps what is copied into fleets canonical.
+// TestModulesAreFormatted keeps what is copied into fleets and roots canonical.
 func TestModulesAreFormatted(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)
 	dir := t.TempDir()
-	for _, module := range modules.Names() {
-		if err := os.CopyFS(filepath.Join(dir, module), os.DirFS(module)); err != nil {
+	for _, module := range append(all(t), filepath.Join("..", "examples", "templates")) {
+		if err := os.CopyFS(filepath.Join(dir, filepath.Base(module)), os.DirFS(module)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,6 +99,19 @@ func TestHashNamesContent(t *testing.T) {
 	if modules.Hash() != modules.HashOf(modules.Files()) {
 		t.Error("Hash is not the hash of Files")
 	}
+}
+
+// all are the modules of node files and those for people's own roots.
+func all(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("*", "main.tf"))
+	if err != nil || len(files) <= len(modules.Names()) {
+		t.Fatalf("modules %v: %v", files, err)
+	}
+	for i, file := range files {
+		files[i] = filepath.Dir(file)
+	}
+	return files
 }
 
 func testFiles(t *testing.T, module string) []string {

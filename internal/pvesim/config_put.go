@@ -187,6 +187,7 @@ func (r *request) checkAccess(ch *change) *apiError {
 		d := ch.drives[key]
 		if e := firstError(
 			func() *apiError { return r.checkVolume(ch.vmid, d) },
+			func() *apiError { return r.checkTarget(d) },
 			func() *apiError { return r.checkSource(ch.vmid, key, d) },
 		); e != nil {
 			return e

@@ -59,6 +59,18 @@ func checkImport(key string, d drive) *apiError {
 	return nil
 }
 
+// checkTarget wants a storage that takes a new disk.
+func (r *request) checkTarget(d drive) *apiError {
+	m := newDiskText.FindStringSubmatch(d["file"])
+	if m == nil || d.cdrom() {
+		return nil
+	}
+	r.s.state.mu.RLock()
+	defer r.s.state.mu.RUnlock()
+	_, e := r.s.imageStorage(r.host, m[1])
+	return e
+}
+
 // checkSource wants access to what a drive is imported from, and that to be a disk.
 func (r *request) checkSource(vmid int, key string, d drive) *apiError {
 	source := d["import-from"]
@@ -72,9 +84,9 @@ func (r *request) checkSource(vmid int, key string, d drive) *apiError {
 		}
 		return dief("Only root can pass arbitrary filesystem paths.")
 	}
-	r.s.state.mu.Lock()
+	r.s.state.mu.RLock()
 	_, e := r.s.state.needStorage(r.host, name)
-	r.s.state.mu.Unlock()
+	r.s.state.mu.RUnlock()
 	if e != nil {
 		return e
 	}
