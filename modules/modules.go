@@ -1,6 +1,7 @@
 // Package modules carries the OpenTofu and Terraform modules that node files
-// call, so that a fleet can be written without a network. It decides nothing:
-// start at Files and Hash.
+// call, so that a fleet can be written without a network. proxmox-template, which
+// lies beside them, is for people's own roots and is not carried. It decides
+// nothing: start at Files and Hash.
 package modules
 
 import (

@@ -20,7 +20,7 @@ import (
 
 const (
 	templatesToken  = "templates@pve!tofu"
-	templatesSecret = "0d9a3e4c-6a0f-4b62-8f0e-3f6f0f1f9b11" //nolint:gosec // guards nothing
+	templatesSecret = "0d9a3e4c-6a0f-4b62-8f0e-3f6f0f1f9b11"
 	imageURL        = "https://images.example.com/debian-13-k8s-20261101.qcow2"
 	newTemplate     = "debian-13-k8s-20261101"
 )
@@ -215,9 +215,16 @@ func TestTemplatesRefused(t *testing.T) {
 		t.Errorf("a wrong image left VM %v and volumes %s", made, volumes)
 	}
 
-	// Another image under the same VMID says in the plan what it does.
+	// What was not finished is made anew, though the VMID is taken by then.
 	r.edit(strings.Repeat("0", 64), right)
+	r.stage.Sim.AddFault(pvesim.Fault{Method: "POST", Path: `/qemu/9101/template$`, Times: 1, TaskExit: "can't lock file"})
+	r.refused("can't lock file", "apply", "-auto-approve")
 	r.apply()
+	if guest, _ := r.stage.Sim.Guest(9101); guest.Config["template"] != "1" {
+		t.Errorf("no template after a second apply: %s", guest.Raw)
+	}
+
+	// Another image under the same VMID says in the plan what it does.
 	r.edit(right, strings.Repeat("1", 64))
 	if out := r.engine.Run(t, r.dir, "plan", "-input=false", "-no-color"); !strings.Contains(out, "vm.template must be replaced") &&
 		!strings.Contains(out, "vm.template will be replaced") {
