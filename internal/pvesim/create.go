@@ -197,7 +197,10 @@ func makeTemplate(r *request) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	return r.fork("qmtemplate", r.p["vmid"], func(context.Context, *task) error {
+	return r.fork("qmtemplate", r.p["vmid"], func(_ context.Context, t *task) error {
+		if err := t.injected(); err != nil {
+			return err
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		g, e := r.guest(topology.GuestVM)

@@ -224,10 +224,12 @@ func TestTemplatesRefused(t *testing.T) {
 		t.Errorf("no template after a second apply: %s", guest.Raw)
 	}
 
-	// Another image under the same VMID says in the plan what it does.
+	// Another image under the same VMID says in the plan what it does, and again as long
+	// as Proxmox keeps the template.
 	r.edit(right, strings.Repeat("1", 64))
-	if out := r.engine.Run(t, r.dir, "plan", "-input=false", "-no-color"); !strings.Contains(out, "vm.template must be replaced") &&
-		!strings.Contains(out, "vm.template will be replaced") {
+	r.stage.Sim.AddFault(pvesim.Fault{Method: "DELETE", Path: `/qemu/9101/?$`, Times: 1, TaskExit: "base volume is still in use by linked cloned"})
+	r.refused("base volume is still in use", "apply", "-auto-approve")
+	if out := r.engine.Run(t, r.dir, "plan", "-input=false", "-no-color"); !strings.Contains(out, "vm.template will be replaced") {
 		t.Errorf("another image does not replace the template:\n%s", out)
 	}
 }
