@@ -36,7 +36,7 @@ variable "disk_gib" {
 variable "machine" {
   description = "pc or q35."
   type        = string
-  default     = "q35"
+  default     = "pc"
 }
 
 variable "firmware" {

@@ -107,9 +107,9 @@ variable "disk" {
 }
 
 variable "machine" {
-  description = "Machine type: pc, or q35, which PCIe devices need."
+  description = "Machine type: pc, or q35, which PCIe devices need. The guest must find its seed on IDE: try q35 with it first."
   type        = string
-  default     = "q35"
+  default     = "pc"
   nullable    = false
 
   validation {

@@ -149,7 +149,7 @@ func (r *templatesRoot) has(vga string) {
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
-	r.edit("disk_gib      = 10", "disk_gib      = 10\nfirmware = { bios = \"ovmf\", secure_boot = true }\ntpm_version = \"v2.0\"")
+	r.edit("disk_gib      = 10", "disk_gib      = 10\nmachine = \"q35\"\nfirmware = { bios = \"ovmf\", secure_boot = true }\ntpm_version = \"v2.0\"")
 	r.apply()
 	r.has("memory=16,type=serial0")
 	r.clean()
@@ -223,6 +223,7 @@ func TestTemplatesRefused(t *testing.T) {
 	if guest, _ := r.stage.Sim.Guest(9101); guest.Config["template"] != "1" {
 		t.Errorf("no template after a second apply: %s", guest.Raw)
 	}
+	r.clean()
 
 	// Another image under the same VMID says in the plan what it does, and again as long
 	// as Proxmox keeps the template.

@@ -24,7 +24,7 @@ run "url_of_no_web_server" {
   command = plan
   variables {
     image = {
-      url                = "file:///tmp/debian-13.qcow2"
+      url                = "file:///root/debian-13.qcow2"
       checksum           = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
       checksum_algorithm = "sha256"
       datastore_id       = "local"
