@@ -254,15 +254,20 @@ func validate(object client.Object) error {
 			return fmt.Errorf("NodeOverlay %q: %w", o.Name, err)
 		}
 	case *corev1.Pod:
-		if len(o.Spec.Containers) == 0 {
-			return fmt.Errorf("%s %q: spec.containers is empty", o.Kind, o.Name)
-		}
-		if err := amountsOf(&o.Spec); err != nil {
-			return fmt.Errorf("%s %q: spec.%w", o.Kind, o.Name, err)
-		}
+		return validatePod(o)
 	}
 	if w, ok := asWorkload(object); ok {
 		return w.validate()
+	}
+	return nil
+}
+
+func validatePod(pod *corev1.Pod) error {
+	if len(pod.Spec.Containers) == 0 {
+		return fmt.Errorf("%s %q: spec.containers is empty", pod.Kind, pod.Name)
+	}
+	if err := amountsOf(&pod.Spec); err != nil {
+		return fmt.Errorf("%s %q: spec.%w", pod.Kind, pod.Name, err)
 	}
 	return nil
 }
