@@ -1,8 +1,10 @@
 package operator_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -62,6 +65,19 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	if got, want := got.Clusters[0].Endpoint(), "https://pve-1.example:8006/"; got != want {
 		t.Errorf("Endpoint = %q, want %q", got, want)
+	}
+}
+
+// TestTimeoutsOfTheModule ties the defaults of the configuration to those of the module:
+// a file says nothing of what both are thought to have.
+func TestTimeoutsOfTheModule(t *testing.T) {
+	t.Parallel()
+	variables := string(modules.Files()[modules.NodeModule+"/variables.tf"])
+	for name, want := range map[string]time.Duration{"create": 25*time.Minute + 5*time.Minute, "start": 5 * time.Minute, "delete": 5 * time.Minute} {
+		text := regexp.MustCompile(name + ` +=.*`).FindString(variables)
+		if !strings.HasSuffix(text, fmt.Sprintf("optional(number, %d)", int(want.Seconds()))) {
+			t.Errorf("the module has %q, want %s as the configuration has", text, want)
+		}
 	}
 }
 
