@@ -137,7 +137,8 @@ func (b *batch) commit(i, host int, p *plan) {
 	if !b.own[host] {
 		s = s.clone()
 	}
-	place := s.materialize(p, b.wants[i])
+	refined := s.refine(p, b.wants[i])
+	place := s.materialize(&refined, b.wants[i])
 	b.placed[i], b.costs[i] = &place, p.cost
 	b.claimAt[i] = len(s.claims)
 	s.occupy(s.claimOf(&b.specs[i], &place))

@@ -1,10 +1,5 @@
 package planner
 
-import (
-	"cmp"
-	"slices"
-)
-
 // The parts of a cost, the weightiest first. What is not placed at all weighs
 // more than any of them.
 const (
@@ -37,14 +32,6 @@ func (c *cost) less(other *cost) bool {
 		}
 	}
 	return false
-}
-
-// spares compares places for a VM that no NUMA node has room for: fewer L3 caches, then
-// less of other VMs' room, are better whatever else they cost.
-func (c *cost) spares(other *cost) bool {
-	return cmp.Or(
-		cmp.Compare(c[costCaches], other[costCaches]), cmp.Compare(c[costSlots], other[costSlots]), slices.Compare(c[:], other[:]),
-	) < 0
 }
 
 // million is the scale of shares in costs.

@@ -30,10 +30,10 @@ func (s *state) evaluateAll(w want) (plan, bool) {
 // onOneNode returns, for a plan that is not on one NUMA node, one that is and takes broken
 // cores there, if it may. Hosts are compared as before, so that one with whole cores on one
 // node is better.
-func (s *state) onOneNode(p plan, w want) plan {
+func (s *state) onOneNode(p *plan, w want) (plan, bool) {
 	h, may := w.halved()
 	if !may {
-		return p
+		return plan{}, false
 	}
 	best, found := plan{}, false
 	for n := range s.nodes {
@@ -42,12 +42,10 @@ func (s *state) onOneNode(p plan, w want) plan {
 		}
 	}
 	if !found {
-		return p
+		return plan{}, false
 	}
-	own := best.cost
-	best.cost = p.cost
-	best.cost[costSkew], best.cost[costEfficiency] = 0, own[costEfficiency]
-	return best
+	best.cost[costSpread] = p.cost[costSpread]
+	return best, true
 }
 
 // placeHalves puts a spec that found no place on broken cores, if it may.

@@ -8,10 +8,12 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seat is the host CPUs of one part, in vCPU order: siblings side by side.
+// seat is the host CPUs of one part that are in one cell, in vCPU order: siblings side by
+// side.
 type seat struct {
 	part
 	cpus []int // by position
+	laid bool  // these vCPUs are of the cell that is laid over several nodes
 }
 
 // isOdd reports whether some CPUs of the seat are not of whole cores.
@@ -32,23 +34,23 @@ func (s *state) materialize(p *plan, w want) fleet.Placement {
 	}
 	switch {
 	case s.flat && w.backing == ordinary || p.unbound:
-	case p.memory != nil:
-		place.Cells = []topology.NUMACell{s.wideCell(p.memory, w)}
 	default:
-		place.Cells = s.cells(seats, w)
+		place.Cells = s.cells(p, seats, w)
 	}
 	return place
 }
 
-// seats resolves a plan's parts to CPUs, in the order of NUMA nodes; a part with an
-// odd thread goes last, so that vCPUs 2i and 2i+1 are siblings in all the others.
+// seats resolves a plan's parts to CPUs, in the order of NUMA nodes, what is of the cell
+// over several nodes first; a part with an odd thread goes last, so that vCPUs 2i and 2i+1
+// are siblings in all the others.
 func (s *state) seats(p *plan, w want) []seat {
 	var seats []seat
 	for _, part := range p.parts {
-		seats = append(seats, seat{part: part, cpus: s.cpusOf(part, w.policy == fleet.PolicyIsolated)})
+		whole := seat{part: part, cpus: s.cpusOf(part, w.policy == fleet.PolicyIsolated)}
+		seats = append(seats, s.split(whole, p, w)...)
 	}
 	slices.SortStableFunc(seats, func(a, b seat) int {
-		return cmp.Or(cmp.Compare(b2i(a.isOdd()), b2i(b.isOdd())), cmp.Compare(a.node, b.node))
+		return cmp.Or(cmp.Compare(b2i(a.isOdd()), b2i(b.isOdd())), cmp.Compare(b2i(b.laid), b2i(a.laid)), cmp.Compare(a.node, b.node))
 	})
 	return seats
 }
@@ -123,21 +125,52 @@ func (s *state) caches(seats []seat) []int {
 	return ids
 }
 
-// cells makes numa0, numa1, … of the seats: consecutive guest CPUs, and memory that
-// is bound where the node's is known, preferred where it was assumed.
-func (s *state) cells(seats []seat, w want) []topology.NUMACell {
-	var cells []topology.NUMACell
-	first := 0
-	for _, seat := range seats {
-		ids := sequence(first + seat.vcpus)[first:]
-		first += seat.vcpus
-		cell := topology.NUMACell{
-			GuestCPUs: topology.CPUs(ids...),
-			HostNodes: topology.CPUs(s.nodes[seat.node].id),
-			MemoryMiB: seat.memory,
-			Policy:    topology.NUMABind,
+// split divides a seat between the cell that is laid over several nodes and one of its own,
+// in the ratio of their memory and by whole cores.
+func (s *state) split(whole seat, p *plan, w want) []seat {
+	if !slices.Contains(p.laid, whole.node) {
+		return []seat{whole}
+	}
+	laid, own := whole, whole
+	laid.laid, laid.memory, own.memory = true, p.eachMiB, whole.memory-p.eachMiB
+	if own.memory == 0 {
+		return []seat{laid}
+	}
+	core := 1
+	for _, k := range whole.picks {
+		if w.policy != fleet.PolicyIsolated {
+			core = max(core, s.groups[k.group].sizes[k.size])
 		}
-		if s.nodes[seat.node].assumed && w.backing == ordinary {
+	}
+	n := int(int64(whole.vcpus) * laid.memory / whole.memory)
+	n = min(max(n-n%core, core), whole.vcpus-1)
+	laid.vcpus, own.vcpus = n, whole.vcpus-n
+	laid.cpus, own.cpus = whole.cpus[:n:n], whole.cpus[n:]
+	laid.odd, laid.shards = none, nil // these come last
+	return []seat{laid, own}
+}
+
+// cells makes numa0, numa1, … of the seats: guest CPUs, and memory that is bound where the
+// node's is known, preferred where it was assumed. That of several nodes is interleaved:
+// bound pages would fill the nearest node first, whatever was planned beside them.
+func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
+	var cells []topology.NUMACell
+	laid, first := none, 0
+	for _, seat := range seats {
+		guest := topology.CPUs(sequence(first + seat.vcpus)[first:]...)
+		first += seat.vcpus
+		if seat.laid && laid != none {
+			cells[laid].GuestCPUs = cells[laid].GuestCPUs.Union(guest)
+			continue
+		}
+		cell := topology.NUMACell{
+			GuestCPUs: guest, HostNodes: s.nodeIDs(seat.node), MemoryMiB: seat.memory, Policy: topology.NUMABind,
+		}
+		switch {
+		case seat.laid:
+			laid = len(cells)
+			cell.HostNodes, cell.MemoryMiB, cell.Policy = s.nodeIDs(p.laid...), p.laidMemory(w), topology.NUMAInterleave
+		case s.nodes[seat.node].assumed && w.backing == ordinary:
 			cell.Policy = topology.NUMAPreferred
 		}
 		cells = append(cells, cell)
@@ -145,16 +178,27 @@ func (s *state) cells(seats []seat, w want) []topology.NUMACell {
 	return cells
 }
 
-// wideCell makes one cell of a VM whose memory comes from several nodes in equal parts:
-// bound pages would fill the nearest node first, whatever was planned beside them.
-func (s *state) wideCell(nodes []int, w want) topology.NUMACell {
-	cell := topology.NUMACell{
-		GuestCPUs: topology.CPUs(sequence(w.vcpus)...), MemoryMiB: w.memory, Policy: topology.NUMAInterleave,
+// laidMemory is how much memory the cell has that is laid over several nodes: what no cell
+// of one node has.
+func (p *plan) laidMemory(w want) int64 {
+	if p.laid == nil {
+		return 0
 	}
+	laid := w.memory
+	for _, part := range p.parts {
+		laid -= part.memory
+		if slices.Contains(p.laid, part.node) {
+			laid += p.eachMiB
+		}
+	}
+	return laid
+}
+
+// nodeIDs returns the ids of NUMA nodes.
+func (s *state) nodeIDs(nodes ...int) topology.CPUSet {
 	var ids []int
 	for _, n := range nodes {
 		ids = append(ids, s.nodes[n].id)
 	}
-	cell.HostNodes = topology.CPUs(ids...)
-	return cell
+	return topology.CPUs(ids...)
 }

@@ -68,9 +68,10 @@ func (w want) problem() string {
 type plan struct {
 	cost  cost
 	parts []part
-	// memory names the nodes that give equal parts of it where one cell is to span
-	// several.
-	memory []int
+	// laid names the nodes over which one cell is laid: eachMiB of each belong to it, and
+	// what a part has beyond that is a cell of its own.
+	laid    []int
+	eachMiB int64
 	// unbound plans bind memory to no NUMA node.
 	unbound bool
 }
@@ -79,7 +80,7 @@ type plan struct {
 type part struct {
 	node   int
 	vcpus  int
-	memory int64
+	memory int64 // with its share of a cell that is laid over several nodes
 	picks  []pick
 	// odd is the core of which only some threads are taken, or none.
 	odd, oddThreads int
@@ -160,28 +161,17 @@ func (s *state) bindSupplies(w want) []supply {
 	return all
 }
 
-// pinned finds CPUs for a VM that owns them, and memory beside them: whole cores, but
-// broken ones rather than more than one NUMA node.
+// pinned finds CPUs for a VM that owns them, and memory beside them. Where no NUMA nodes
+// have both in the same ratio, memory comes from several nodes in equal parts; else it
+// comes from wherever cells can have it, and at last from anywhere.
 func (s *state) pinned(w want) (plan, bool) {
-	p, ok := s.pinnedWhole(w)
-	if !ok || w.halves || len(p.parts) == 1 && p.memory == nil && !p.unbound {
-		return p, ok
-	}
-	return s.onOneNode(p, w), true
-}
-
-// pinnedWhole is pinned for one kind of want. Where no NUMA
-// nodes have both in the same ratio, or CPUs can stay together though memory cannot,
-// memory comes from several nodes in equal parts; else it comes from wherever cells
-// can have it, and at last from anywhere.
-func (s *state) pinnedWhole(w want) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
 	}
 	if p, ok := s.pinnedTo(w, scope{only: none, straight: !s.flat}); ok || s.flat {
-		return s.together(p, w), ok
+		return p, ok
 	}
-	if w.backing != ordinary { // see together
+	if w.backing != ordinary { // huge pages are of one node for each cell
 		return s.pinnedTo(w, scope{only: none})
 	}
 	unbound, ok := s.pinnedTo(w, scope{only: none, unbound: true})
@@ -195,35 +185,6 @@ func (s *state) pinnedWhole(w want) (plan, bool) {
 		return p, true
 	}
 	return unbound, true
-}
-
-// mostTogether is how many NUMA nodes may give memory to a VM whose CPUs stay on one of
-// them by choice. The docs directory's ADR 10 has the figures.
-const mostTogether = 3
-
-// together returns, for a plan that divides a VM which an empty NUMA node would hold,
-// one that leaves all its CPUs on one node and only takes memory of others: if that has
-// fewer L3 caches, or as many and leaves more room to usual VMs. It is a choice, no last
-// resort. Huge pages are of one node for each cell.
-func (s *state) together(p plan, w want) plan {
-	if len(p.parts) < 2 || w.backing != ordinary || !s.nodeHolds(w) {
-		return p
-	}
-	best := p
-	for wide := 2; wide <= mostTogether; wide++ {
-		for home := range s.nodes {
-			if near, ok := s.wideFrom(w, home, wide); ok && near.cost.spares(&best.cost) {
-				best = near
-			}
-		}
-	}
-	best.cost = p.cost
-	return best
-}
-
-// nodeHolds reports whether one of the NUMA nodes would hold the want if it were empty.
-func (s *state) nodeHolds(w want) bool {
-	return slices.ContainsFunc(s.nodes, func(n node) bool { return n.usable >= w.vcpus && n.memory[ordinary] >= w.memory })
 }
 
 // pinnedWide finds CPUs for a VM that has one cell, whose memory comes from as few
@@ -257,10 +218,10 @@ func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	if !ok {
 		return plan{}, false
 	}
-	p.memory = s.memoryNodes(&p, w, wide)
+	p.laid, p.eachMiB = s.memoryNodes(&p, w, wide), each
 	p.cost[costNodes] = int64(wide)
-	p.cost[costDistance] = s.span(p.memory) + s.reach(&w, p.memory)
-	for _, n := range p.memory {
+	p.cost[costDistance] = s.span(p.laid) + s.reach(&w, p.laid)
+	for _, n := range p.laid {
 		if !slices.ContainsFunc(p.parts, func(part part) bool { return part.node == n }) {
 			p.cost[costSlots] += s.lessRoom(n, each)
 		}

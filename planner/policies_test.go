@@ -1,6 +1,8 @@
 package planner_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -260,8 +262,8 @@ func TestCPUsTogether(t *testing.T) {
 		})
 	}
 	got := placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, 4, 8*gib))
-	if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != "0,2" || len(got.L3) != 1 {
-		t.Errorf("cells %+v, L3 %v, want one cell of nodes 0 and 2, and one cache: %s", got.Cells, got.L3, got.Reason)
+	if got.Cells[0].HostNodes.String() != "0,2" || len(got.L3) != 1 {
+		t.Errorf("cells %+v, L3 %v, want the first of nodes 0 and 2, and one cache: %s", got.Cells, got.L3, got.Reason)
 	}
 	if policy := got.Cells[0].Policy; policy != topology.NUMAInterleave { // else Linux fills one of them first
 		t.Errorf("the cell is of policy %s, want interleave", policy)
@@ -273,27 +275,100 @@ func TestCPUsTogether(t *testing.T) {
 	}
 }
 
-// TestTogetherSparesRoom checks that a VM which no NUMA node has room for takes what is
-// of little use to others, on three NUMA nodes if need be, but not on more.
-func TestTogetherSparesRoom(t *testing.T) {
+// TestCutSparesRoom checks that a VM which no NUMA node has room for takes what is of
+// little use to others, on many NUMA nodes if need be.
+func TestCutSparesRoom(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		left []int64 // of each node's 20 GiB
 		want string
 	}{
 		{[]int64{3 * gib, 3 * gib, 3 * gib, 7 * gib, 7 * gib}, "0-2"},
-		{[]int64{9 * gib / 4, 9 * gib / 4, 9 * gib / 4, 9 * gib / 4, 7 * gib, 7 * gib}, "4-5"},
+		{[]int64{9 * gib / 4, 9 * gib / 4, 9 * gib / 4, 9 * gib / 4, 7 * gib, 7 * gib}, "0-3"},
 	} {
 		h := host("pve-1", machine(shape{nodes: len(test.left), cores: 4, smt: 1, memory: 20 * gib}))
-		for i, left := range test.left {
-			used := 20*gib - left
-			h.Guests = append(h.Guests, topology.Guest{
-				VMID: i + 1, Running: true, MemoryMiB: used, NUMA: []topology.NUMACell{cell([]int{0}, i, used)},
-			})
-		}
+		leave(&h, test.left...)
 		got := placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, 4, 8*gib))
 		if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != test.want || len(got.L3) != 1 {
 			t.Errorf("%d MiB left: cells %+v, L3 %v, want one cell of nodes %s: %s", test.left, got.Cells, got.L3, test.want, got.Reason)
 		}
+	}
+}
+
+// leave gives each NUMA node of a host a guest that leaves it so many MiB.
+func leave(h *topology.Host, left ...int64) {
+	for i, mib := range left {
+		used := h.NUMANodes[i].MemoryMiB - mib
+		h.Guests = append(h.Guests, topology.Guest{
+			VMID: i + 1, Running: true, MemoryMiB: used, NUMA: []topology.NUMACell{cell([]int{0}, i, used)},
+		})
+	}
+}
+
+// TestCutInCells checks how a VM is cut: a cell beside the vCPUs of each node that gives
+// both, and one that is laid over those that give memory alone, with a vCPU in each cell
+// and the same memory of each node that it is laid over.
+func TestCutInCells(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name          string
+		left          []int64 // of each node's 20 GiB
+		vcpus, memory int
+		want          []string // guest CPUs, nodes and MiB of each cell
+	}{
+		{"own and laid", []int64{5 * gib, 2 * gib, 2 * gib}, 4, 8 * gib, []string{"0-1 on 0-2: 5114", "2-3 on 0: 3078"}},
+		{"one vCPU has one cell", []int64{gib, gib / 4, gib / 4, gib / 4, gib / 4, gib / 4, gib / 4, gib / 4}, 1, 2 * gib, []string{"0 on 0-7: 2048"}},
+		{"two nodes", []int64{6 * gib, 6 * gib}, 4, 8 * gib, []string{"0-1 on 0-1: 5456", "2-3 on 0: 2736"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			h := host("pve-1", machine(shape{nodes: len(test.left), cores: 4, smt: 2, memory: 20 * gib}))
+			leave(&h, test.left...)
+			got := placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, test.vcpus, int64(test.memory)))
+			var cells []string
+			for _, c := range got.Cells {
+				cells = append(cells, fmt.Sprintf("%s on %s: %d", c.GuestCPUs, c.HostNodes, c.MemoryMiB))
+			}
+			if diff := cmp.Diff(test.want, cells); diff != "" {
+				t.Errorf("cells (-want +got):\n%s%s", diff, got.Reason)
+			}
+		})
+	}
+}
+
+// TestCutKeepsCores checks what a VM that is cut has as if it were not: performance cores
+// first, both threads of a core side by side in one cell, and even cells if it is larger
+// than a NUMA node, counted in cores for an isolated one.
+func TestCutKeepsCores(t *testing.T) {
+	t.Parallel()
+	hybrid := host("pve-1", machine(shape{nodes: 3, cores: 8, smt: 1, memory: 20 * gib}))
+	for i := range hybrid.CPUs {
+		hybrid.CPUs[i].Kind = topology.KindPerformance
+		if hybrid.CPUs[i].Core%8 > 3 {
+			hybrid.CPUs[i].Kind = topology.KindEfficiency
+		}
+	}
+	leave(&hybrid, 4*gib, 4*gib, 4*gib)
+	if got := placeOne(t, snapshot(hybrid), nil, spec(fleet.PolicyDedicated, 4, 8*gib)); got.CPUs.String() != "0-3" || strings.Contains(got.Reason, "kinds") {
+		t.Errorf("CPUs %s, want the performance cores 0-3: %s", got.CPUs, got.Reason)
+	}
+
+	for _, vcpus := range []int{2, 4, 6} {
+		h := host("pve-1", machine(shape{nodes: 3, cores: 4, smt: 2, memory: 20 * gib}))
+		leave(&h, 5*gib, 3*gib, 3*gib)
+		got := placeOne(t, snapshot(h), nil, spec(fleet.PolicyDedicated, vcpus, 8*gib))
+		for i := 0; i < vcpus; i += 2 {
+			inOne := slices.ContainsFunc(got.Cells, func(c topology.NUMACell) bool { return c.GuestCPUs.Contains(i) && c.GuestCPUs.Contains(i+1) })
+			if got.VCPUPins[i]+12 != got.VCPUPins[i+1] || !inOne {
+				t.Errorf("%d vCPUs: pins %v, cells %+v, want vCPUs %d and %d on one core, in one cell", vcpus, got.VCPUPins, got.Cells, i, i+1)
+			}
+		}
+	}
+
+	large := host("pve-1", machine(shape{nodes: 4, cores: 8, smt: 2, memory: 64 * gib}))
+	leave(&large, 64*gib-1, 64*gib-1, 3*gib, 3*gib)
+	got := placeOne(t, snapshot(large), nil, spec(fleet.PolicyIsolated, 10, 40*gib))
+	if len(got.Cells) != 2 || got.Cells[0].MemoryMiB != 20*gib || got.Cells[0].GuestCPUs.Size() != 5 {
+		t.Errorf("cells %+v, want two of 5 vCPUs and 20 GiB", got.Cells)
 	}
 }

@@ -17,10 +17,10 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 		return fmt.Sprintf("shares %s with other guests; leaves room for %s, %s",
 			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
 	}
-	text := s.place(seats, w) + ": " + s.what(p, w)
+	text := s.place(p, seats, w) + ": " + s.what(p, w)
 	switch {
-	case p.memory != nil:
-		text += ", memory in equal parts of " + count(len(p.memory), "NUMA node") + " as none with the CPUs has room for all of it"
+	case p.laid != nil:
+		text += ", " + p.laidText(w)
 	case p.unbound:
 		text += ", memory bound to no NUMA node as none has room"
 	case !s.flat:
@@ -32,6 +32,15 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 		text += "; " + strings.Join(notes, ", ")
 	}
 	return text
+}
+
+// laidText says how much memory is laid over several nodes.
+func (p *plan) laidText(w want) string {
+	text, over := "memory", " in equal parts of "+count(len(p.laid), "NUMA node")
+	if laid := p.laidMemory(w); laid < w.memory {
+		text = gib(laid) + " of the memory"
+	}
+	return text + over + " as no NUMA node has room for the VM"
 }
 
 // beside says how many VMs of the pool are on the host where they are spread over hosts.
@@ -46,10 +55,10 @@ func beside(p *plan, w want) string {
 }
 
 // place names the NUMA nodes and L3 caches.
-func (s *state) place(seats []seat, w want) string {
+func (s *state) place(p *plan, seats []seat, w want) string {
 	var nodes []string
-	for _, seat := range seats {
-		nodes = append(nodes, strconv.Itoa(s.nodes[seat.node].id))
+	for _, part := range p.parts {
+		nodes = append(nodes, strconv.Itoa(s.nodes[part.node].id))
 	}
 	text := "NUMA " + strings.Join(nodes, "+")
 	if s.flat {
@@ -116,7 +125,7 @@ func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
 		cpus += s.nodeFree[part.node] - q.taken(part)
 		memory += s.nodeMemFree(part.node, w.backing) - part.memory
 	}
-	if p.unbound || p.memory != nil {
+	if p.unbound || p.laid != nil {
 		memory = s.left[ordinary] - w.memory
 	}
 	return cpus, memory

@@ -11,6 +11,9 @@ import (
 // found no place, and for a better one.
 const repairTries = 2000
 
+// cutTries is for how many tries one counts that cuts a VM, which takes longer.
+const cutTries = 20
+
 // repair makes room for specs that found none, and finds better places for those that
 // were cut up. Only new VMs move; those that stood before the batch never do.
 func (b *batch) repair() {
@@ -106,6 +109,7 @@ func (b *batch) exchange(i, j, host int) bool {
 		b.takeOut(i)
 	}
 	if p, ok := b.Planner.hosts[host].evaluate(b.wants[i]); ok {
+		b.tries -= cutTries * b2i(len(p.parts) > 1)
 		b.commit(i, host, &p)
 		to, q, ok := b.best(j)
 		after := b.scoreOf(i)

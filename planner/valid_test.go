@@ -213,23 +213,27 @@ func mustFollowPolicy(t tb, h *topology.Host, r resident) {
 	mustTellCaches(t, h, r)
 }
 
-// mustBind checks the cells' policies.
+// mustBind checks the cells' policies: at most one is laid over several NUMA nodes, of
+// which the reason tells.
 func mustBind(t tb, h *topology.Host, r resident) {
 	t.Helper()
+	laid := 0
 	for _, cell := range r.place.Cells {
 		want := topology.NUMABind
 		if r.spec.HugePages == "" && nodeByID(h, cell.HostNodes.List()[0]).MemoryMiB == topology.Unknown {
 			want = topology.NUMAPreferred
 		}
-		if strings.Contains(r.place.Reason, "memory in equal parts of") {
-			if cell.Policy != topology.NUMAInterleave || cell.HostNodes.Size() < 2 || len(r.place.Cells) != 1 {
-				t.Fatalf("cell %+v, want one that is laid over several NUMA nodes", cell)
-			}
+		if cell.Policy == topology.NUMAInterleave && cell.HostNodes.Size() > 1 {
+			laid++
 			continue
 		}
 		if cell.Policy != want || cell.HostNodes.Size() != 1 {
 			t.Fatalf("cell %+v, want policy %s on one NUMA node", cell, want)
 		}
+	}
+	all := !strings.Contains(r.place.Reason, "of the memory in equal parts of")
+	if told := strings.Contains(r.place.Reason, "memory in equal parts of"); laid > 1 || told != (laid == 1) || told && all != (len(r.place.Cells) == 1) {
+		t.Fatalf("%d cells over several NUMA nodes of %d, reason %q", laid, len(r.place.Cells), r.place.Reason)
 	}
 }
 

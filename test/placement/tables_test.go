@@ -54,8 +54,8 @@ func TestShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at, least := range []placement.Shares{
-		{placement.Prefix: 0.992, placement.NUMA: 0.983, placement.L3: 0.989, placement.CalmNUMA: 0.992, placement.CalmL3: 0.997},
-		{placement.Prefix: 0.988, placement.NUMA: 0.887, placement.L3: 0.924, placement.CalmNUMA: 0.944, placement.CalmL3: 0.985},
+		{placement.Prefix: 0.992, placement.NUMA: 0.985, placement.L3: 0.988, placement.CalmNUMA: 0.994, placement.CalmL3: 0.997},
+		{placement.Prefix: 0.988, placement.NUMA: 0.892, placement.L3: 0.928, placement.CalmNUMA: 0.955, placement.CalmL3: 0.986},
 	} {
 		mix := mixes(t)[at]
 		table := placement.Measure(mix, all, []placement.Kind{placement.Numaform(false)}, placement.Seeds(2, false))

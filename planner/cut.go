@@ -1,0 +1,414 @@
+package planner
+
+import (
+	"math"
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+)
+
+// A VM that pins, that an empty NUMA node would hold and that none has room for now, is
+// cut. Half of a free node costs the next VM its place, while what is left beside other
+// VMs is of no use to any: so it takes, over all nodes, the pieces that lose least room of
+// usual VMs. The docs directory's ADR 12 has the figures.
+
+// A VM is cut by 24ths of its memory and 8ths of its cores. A further NUMA node must save a
+// 48th of the room that the VM's own CPUs are worth, a further L3 cache a 6th.
+const (
+	cutPages = 24
+	cutCores = 8
+	cutRoom  = 48
+	cutNode  = 1
+	cutCache = 8
+	// cutTie is more than distances add up to: the nearer node settles ties alone.
+	cutTie = 1 << 13
+)
+
+// cutOver are the numbers of NUMA nodes over which a cell of all the memory could be laid:
+// their equal parts are those that are tried.
+var cutOver = []int{2, 3, 4, 6, 8, 12}
+
+// piece is what a VM that is cut may take of a node. The memory of those without cores is
+// of the one cell that is laid over several nodes in equal parts.
+type piece struct {
+	cores, pages int // in units of the cutter
+	cost         int64
+}
+
+// cutter looks for the pieces, at most one of each node, that hold a want and cost least.
+// It is a knapsack of two dimensions: dynamic programming over the nodes, by the units that
+// they gave so far.
+type cutter struct {
+	search
+	supplies     []supply // by node; without CPUs where there are none
+	threads      int      // CPUs of a core; those with fewer are rare
+	core         int      // vCPUs of a unit: of one core or some
+	page         int64    // MiB of a unit
+	cores, pages int      // of the VM; the last core may not be full, see short
+	pieces       [][]piece
+	// eachPages is the part of the laid cell.
+	eachPages int
+	// least is the least cost of what the first nodes gave, by their number and at.
+	least [][]int64
+}
+
+// What of the laid cell the nodes gave so far: it may not stay without a vCPU.
+const (
+	laidNothing = iota
+	laidMemoryOnly
+	laidAll
+	laidStates
+)
+
+// refine returns what a VM has on the host that was chosen for it, where it is not on one
+// NUMA node there. Hosts are compared by the plan that it replaces.
+func (s *state) refine(p *plan, w want) plan {
+	if !w.policy.Pinned() || w.halves || len(p.parts) == 1 && p.laid == nil && !p.unbound {
+		return *p
+	}
+	if one, ok := s.onOneNode(p, w); ok {
+		return one
+	}
+	if cut, ok := s.cut(p, w); ok {
+		return cut
+	}
+	return *p
+}
+
+// cut returns the plan that costs other VMs least, for one of a VM that an empty NUMA node
+// would hold. Huge pages have no cell over several nodes, and PCI devices want their own.
+func (s *state) cut(p *plan, w want) (plan, bool) {
+	if w.backing != ordinary || w.devices != "" || s.anyAssumed() || !s.nodeHolds(w) {
+		return plan{}, false
+	}
+	best, found := s.cheapestCut(w, p.cost[costResort])
+	best.cost[costSpread], best.cost[costSkew] = p.cost[costSpread], int64(b2i(best.isSkewed(w)))
+	return best, found
+}
+
+// cheapestCut cuts within the groups of each pass of the host, and returns the best of the
+// first resort that does, if none is worse than what the VM has already.
+func (s *state) cheapestCut(w want, worst int64) (best plan, found bool) {
+	for _, pass := range s.passes {
+		if pass.resort > worst || found && pass.resort != best.cost[costResort] {
+			break
+		}
+		if w.policy == fleet.PolicyIsolated && pass.resort&resortUnknown != 0 {
+			continue
+		}
+		cut, ok := s.cutWithin(w, pass.allowed, worst&resortShared != 0)
+		cut.cost[costResort] = pass.resort
+		if ok && (!found || cut.cost.less(&best.cost)) {
+			best, found = cut, true
+		}
+	}
+	return best, found
+}
+
+// cutWithin is cut within some groups. An odd VM has a core of its own while those are
+// plentiful, or unless it could have none anyway.
+func (s *state) cutWithin(w want, allowed []bool, shares bool) (plan, bool) {
+	c := cutter{search: search{state: s, want: w, allowed: allowed, loose: looseReserved, scope: scope{only: none}}}
+	own, ok := c.run()
+	if ok && s.strands(&own) || !ok && shares {
+		c.loose = looseShared
+		if shared, found := c.run(); found {
+			return shared, true
+		}
+	}
+	return own, ok
+}
+
+// nodeHolds reports whether one of the NUMA nodes would hold the want if all were empty.
+func (s *state) nodeHolds(w want) bool {
+	p, ok := newState(s.index).evaluate(w)
+	return ok && len(p.parts) == 1 && p.laid == nil && !p.unbound
+}
+
+// run tries each size of a part of the laid cell, and returns the best plan.
+func (c *cutter) run() (plan, bool) {
+	c.setUnits()
+	c.pieces = nil
+	for n := range c.nodes {
+		c.pieces = append(c.pieces, c.piecesOf(n))
+	}
+	best, found, size := plan{}, false, 0
+	try := func(pages int) {
+		if pages == c.eachPages {
+			return
+		}
+		c.eachPages = pages
+		if p, ok := c.cheapest(); ok && (!found || p.cost.less(&best.cost)) {
+			best, found, size = p, true, pages
+		}
+	}
+	for _, over := range cutOver {
+		try(max(1, c.pages/over))
+	}
+	for pages := c.pages / 2; !found && pages > 0; pages-- { // there is little left
+		try(pages)
+	}
+	if !found {
+		return plan{}, false
+	}
+	c.eachPages = size
+	return c.nearest(best), true
+}
+
+// nearest returns, of the plans that cost the same, one whose memory is nearest to a node
+// that gives CPUs.
+func (c *cutter) nearest(best plan) plan {
+	parts, all, found := best.parts, c.pieces, false
+	for _, home := range parts {
+		c.pieces = make([][]piece, len(all))
+		for n := range all {
+			for _, p := range all[n] {
+				p.cost = p.cost*cutTie + int64(p.pages)*c.distance[home.node][n]
+				c.pieces[n] = append(c.pieces[n], p)
+			}
+		}
+		if p, ok := c.cheapest(); ok && (!found || p.cost.less(&best.cost)) {
+			best, found = p, true
+		}
+	}
+	if found {
+		best.cost[costSlots] /= cutTie
+	}
+	return best
+}
+
+// setUnits chooses the units, and lists what each node has.
+func (c *cutter) setUnits() {
+	c.supplies, c.threads, c.core = make([]supply, len(c.nodes)), 1, 1
+	for _, s := range c.search.supplies() {
+		c.supplies[s.node] = s
+		for _, size := range s.sizes {
+			c.core = max(c.core, size.gives)
+		}
+		for _, g := range c.nodes[s.node].groups {
+			if c.allowed[g] {
+				c.threads = max(c.threads, slices.Max(c.groups[g].sizes))
+			}
+		}
+	}
+	for c.want.vcpus > cutCores*c.core {
+		c.core *= 2
+	}
+	c.cores = (c.want.vcpus + c.core - 1) / c.core
+	c.page = mulDivCeil(c.want.memory, 1, cutPages)
+	c.pages = int(mulDivCeil(c.want.memory, 1, c.page))
+}
+
+// short is how many vCPUs the last unit of cores is not full, and odd how many of them have
+// a part of a core.
+func (c *cutter) short() int { return c.cores*c.core - c.want.vcpus }
+
+func (c *cutter) odd() int {
+	if c.want.policy == fleet.PolicyIsolated {
+		return 0
+	}
+	return c.want.vcpus % c.threads
+}
+
+// holds counts the units that a node can give, one that is not full included.
+func (c *cutter) holds(s *supply) int {
+	units, rest := s.whole/c.core, s.whole%c.core
+	if odd := c.odd(); odd > 0 && s.loose >= odd {
+		rest += odd
+	}
+	if c.short() > 0 && rest >= c.core-c.short() {
+		units++
+	}
+	return min(units, c.cores)
+}
+
+// piecesOf lists what a node can give.
+func (c *cutter) piecesOf(n int) []piece {
+	if !c.nodes[n].bindable[ordinary] {
+		return nil
+	}
+	s, free, memory := &c.supplies[n], c.wholeOn(n), c.memFree[ordinary][n]
+	takes := c.core // CPUs of a unit: an isolated VM leaves the siblings idle
+	if c.want.policy == fleet.PolicyIsolated {
+		takes *= c.threads
+	}
+	caches, worth := c.cachesOf(n), roomFor(c.want.vcpus, math.MaxInt64)
+	var pieces []piece
+	for k := range c.holds(s) + 1 {
+		for m := 1; m <= c.pages && int64(m)*c.page <= memory; m++ {
+			loss := roomFor(free, memory) - roomFor(free-k*takes, memory-int64(m)*c.page)
+			cost := cutRoom*loss + worth*int64(cutNode+cutCache*cachesFor(caches, k*c.core))
+			pieces = append(pieces, piece{cores: k, pages: m, cost: cost})
+		}
+	}
+	return pieces
+}
+
+// cachesFor counts the L3 caches, largest first, that hold so many vCPUs.
+func cachesFor(holds []int, vcpus int) int {
+	n := 0
+	for ; n < len(holds) && vcpus > 0; n++ {
+		vcpus -= holds[n]
+	}
+	return n
+}
+
+// isLaid reports whether a piece gives a part of the laid cell. If it has more memory, the
+// rest is a cell of its own, and both need a core.
+func (c *cutter) isLaid(p piece) bool {
+	return p.pages == c.eachPages || p.pages > c.eachPages && p.cores*c.core-c.short() > c.threads
+}
+
+// with returns what the nodes gave of the laid cell with one more piece, and whether that
+// may be.
+func (c *cutter) with(laid int, p piece) (int, bool) {
+	switch {
+	case !c.isLaid(p):
+		return laid, p.cores > 0
+	case p.cores > 0:
+		return laidAll, true
+	}
+	return max(laid, laidMemoryOnly), true
+}
+
+// at is the position of what was given so far.
+func (c *cutter) at(laid, cores, pages int) int {
+	return (laid*(c.cores+1)+cores)*(c.pages+1) + pages
+}
+
+// fill works out the least costs, node by node.
+func (c *cutter) fill() {
+	first := make([]int64, laidStates*(c.cores+1)*(c.pages+1))
+	for i := range first {
+		first[i] = math.MaxInt64
+	}
+	first[c.at(laidNothing, 0, 0)] = 0
+	c.least = append(c.least[:0], first)
+	for n := range c.nodes {
+		next := slices.Clone(c.least[n])
+		for _, p := range c.pieces[n] {
+			c.add(next, c.least[n], p)
+		}
+		c.least = append(c.least, next)
+	}
+}
+
+// add gives one piece more, wherever that costs less than what is known.
+func (c *cutter) add(next, before []int64, p piece) {
+	for laid := range laidStates {
+		to, ok := c.with(laid, p)
+		if !ok {
+			continue
+		}
+		for cores := 0; cores+p.cores <= c.cores; cores++ {
+			from := before[c.at(laid, cores, 0):c.at(laid, cores, c.pages+1-p.pages)]
+			into := next[c.at(to, cores+p.cores, p.pages):]
+			for i, cost := range from {
+				if cost < math.MaxInt64 {
+					into[i] = min(into[i], cost+p.cost)
+				}
+			}
+		}
+	}
+}
+
+// cheapest returns the plan of the least cost.
+func (c *cutter) cheapest() (plan, bool) {
+	c.fill()
+	last, laid := c.least[len(c.nodes)], laidNothing
+	cost := last[c.at(laidNothing, c.cores, c.pages)]
+	if with := last[c.at(laidAll, c.cores, c.pages)]; with < cost {
+		laid, cost = laidAll, with
+	}
+	if cost == math.MaxInt64 {
+		return plan{}, false
+	}
+	p, ok := c.plan(laid)
+	p.cost[costSlots] = cost
+	return p, ok
+}
+
+// plan goes back from an end and makes a plan of the pieces that led there.
+func (c *cutter) plan(laid int) (plan, bool) {
+	p := plan{eachMiB: int64(c.eachPages) * c.page}
+	cores, pages := c.cores, c.pages
+	for n := len(c.nodes) - 1; n >= 0; n-- {
+		last, from, ok := c.lastOf(n, laid, cores, pages)
+		if !ok {
+			continue
+		}
+		laid, cores, pages = from, cores-last.cores, pages-last.pages
+		if c.isLaid(last) {
+			p.laid = append(p.laid, n)
+		}
+		if last.cores > 0 {
+			p.parts = append(p.parts, part{node: n, vcpus: last.cores * c.core, memory: int64(last.pages) * c.page, odd: none})
+		}
+	}
+	slices.Reverse(p.parts)
+	slices.Reverse(p.laid)
+	if len(p.laid) < 2 {
+		p.laid, p.eachMiB = nil, 0
+		p.parts[0].memory -= int64(c.pages)*c.page - c.want.memory // the last page may not be full
+	}
+	odd, used := c.shorten(&p), map[int]bool{}
+	for i := range p.parts {
+		if !c.choose(&p.parts[i], i == odd, used) {
+			return plan{}, false
+		}
+		c.priceCores(&p.cost, p.parts[i], used)
+	}
+	p.cost[costBroken] = 0
+	return p, len(p.parts)+b2i(p.laid != nil) <= maxCells && !c.overPins(&p)
+}
+
+// lastOf returns the piece of a node that led somewhere, and from where, unless the node
+// gave none.
+func (c *cutter) lastOf(n, laid, cores, pages int) (piece, int, bool) {
+	cost := c.least[n+1][c.at(laid, cores, pages)]
+	if c.least[n][c.at(laid, cores, pages)] == cost {
+		return piece{}, 0, false
+	}
+	for _, p := range c.pieces[n] {
+		if p.cores > cores || p.pages > pages {
+			continue
+		}
+		for from := range laidStates {
+			before := c.least[n][c.at(from, cores-p.cores, pages-p.pages)]
+			if to, ok := c.with(from, p); ok && to == laid && before < math.MaxInt64 && before+p.cost == cost {
+				return p, from, true
+			}
+		}
+	}
+	panic("planner: a cut VM has a piece that no node gave")
+}
+
+// shorten lowers one part by what the last unit of cores is not full: one that counts on
+// that, or else could have a broken core. It returns which has a part of a core, or none.
+func (c *cutter) shorten(p *plan) int {
+	best, odd := 0, c.odd()
+	for i := range p.parts {
+		s := &c.supplies[p.parts[i].node]
+		if p.parts[i].vcpus > s.whole {
+			best = i
+			break
+		}
+		if s.loose >= odd && c.supplies[p.parts[best].node].loose < odd {
+			best = i
+		}
+	}
+	p.parts[best].vcpus -= c.short()
+	if odd == 0 {
+		return none
+	}
+	return best
+}
+
+// isSkewed reports whether cells of one node each have memory out of the ratio of their
+// vCPUs, by more than a page of a cut.
+func (p *plan) isSkewed(w want) bool {
+	return p.laid == nil && slices.ContainsFunc(p.parts, func(part part) bool {
+		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)
+		return max(off, -off) > mulDivCeil(w.memory, int64(w.vcpus), cutPages)
+	})
+}
