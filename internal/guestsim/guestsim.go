@@ -135,8 +135,8 @@ func (g *Guests) Run(ctx context.Context) error {
 		cancel()
 	}()
 	g.running.Go(func() { g.pods.run(ctx) })
-	if err := g.pods.synced(ctx); err != nil {
-		return fmt.Errorf("watching pods for guests: %w", err)
+	if !g.pods.synced(ctx) {
+		return nil
 	}
 	g.mu.Lock()
 	g.ctx = ctx

@@ -213,6 +213,20 @@ func TestStolenToken(t *testing.T) {
 	}
 }
 
+// TestEndedAtOnce wants guests to end without an error however early they are ended.
+func TestEndedAtOnce(t *testing.T) {
+	t.Parallel()
+	guests, err := guestsim.New(guestsim.Config{Cluster: started(t).Config, Heartbeat: time.Second, Retry: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := guests.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRefusals wants what the cluster refuses to be a problem.
 func TestRefusals(t *testing.T) {
 	t.Parallel()

@@ -60,18 +60,18 @@ func (w *podWatch) run(ctx context.Context) {
 	w.informer.RunWithContext(ctx)
 }
 
-// synced waits until all pods are known.
-func (w *podWatch) synced(ctx context.Context) error {
+// synced waits until all pods are known, or tells that the context ended before.
+func (w *podWatch) synced(ctx context.Context) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !w.informer.HasSynced() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return ctx.Err()
+			return false
 		}
 	}
-	return nil
+	return true
 }
 
 func (w *podWatch) changed(node string) {
