@@ -128,7 +128,7 @@ func (s *state) nodeHolds(w want) bool {
 // run tries each size of a part of the laid cell, and returns the best plan.
 func (c *cutter) run() (plan, bool) {
 	c.setUnits()
-	c.pieces = nil
+	c.pieces, c.eachPages = nil, 0
 	for n := range c.nodes {
 		c.pieces = append(c.pieces, c.piecesOf(n))
 	}
@@ -199,10 +199,10 @@ func (c *cutter) setUnits() {
 	c.pages = int(mulDivCeil(c.want.memory, 1, c.page))
 }
 
-// short is how many vCPUs the last unit of cores is not full, and odd how many of them have
-// a part of a core.
+// short is by how many vCPUs the last unit of cores is not full.
 func (c *cutter) short() int { return c.cores*c.core - c.want.vcpus }
 
+// odd is how many vCPUs have but a part of a core.
 func (c *cutter) odd() int {
 	if c.want.policy == fleet.PolicyIsolated {
 		return 0
