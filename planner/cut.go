@@ -105,8 +105,8 @@ func (s *state) cheapestCut(w want, worst int64) (best plan, found bool) {
 	return best, found
 }
 
-// cutWithin is cut within some groups. An odd VM has a core of its own while those are
-// plentiful, or unless it could have none anyway.
+// cutWithin is cut within some groups. An odd VM shares a core where those of its own are
+// scarce, or where it finds none and would share one uncut as well.
 func (s *state) cutWithin(w want, allowed []bool, shares bool) (plan, bool) {
 	c := cutter{search: search{state: s, want: w, allowed: allowed, loose: looseReserved, scope: scope{only: none}}}
 	own, ok := c.run()
