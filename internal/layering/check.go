@@ -12,8 +12,8 @@ import (
 // Sizes beyond which a file or a function must be split. Generated files are
 // free of them.
 const (
-	MaxFileLines = 500
-	MaxTestLines = 800
+	MaxFileLines = 800
+	MaxTestLines = 1200
 	MaxNesting   = 4
 )
 

@@ -31,10 +31,13 @@ func Table() []Row { //nolint:funlen // it is data
 	return []Row{
 		{Package: "api/v1alpha1", Floor: 0},
 		{Package: "examples", Floor: 0, Support: true},
+		{Package: "internal/confine", Floor: 0},
 		{Package: "internal/enginetest", Floor: 0, Support: true},
 		{Package: "internal/logkey", Floor: 0, Pure: true},
+		{Package: "internal/plainyaml", Floor: 0, Pure: true},
 		{Package: "internal/scratch", Floor: 0},
 		{Package: "internal/statesim", Floor: 0, Support: true},
+		{Package: "internal/workdir", Floor: 0},
 		{Package: "modules", Floor: 0, Pure: true},
 		{Package: "topology", Floor: 0, Pure: true},
 
@@ -115,7 +118,7 @@ func pureImports() map[string]bool {
 		"encoding/csv", "encoding/hex", "encoding/json", "encoding/xml",
 		"errors", "fmt", "hash", "hash/crc32", "hash/fnv", "html",
 		"io", "io/fs", "iter", "maps", "math", "math/big", "math/bits",
-		"net/netip", "net/url", "path", "reflect", "regexp", "slices", "sort",
+		"net/netip", "net/url", "path", "reflect", "regexp", "regexp/syntax", "slices", "sort",
 		"strconv", "strings", "text/tabwriter", "text/template", "text/template/parse", "time", "unicode", "unicode/utf8",
 
 		"github.com/Masterminds/semver/v3",

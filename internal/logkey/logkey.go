@@ -37,8 +37,8 @@ const (
 	Message = "message"
 	// Volume is a volume of Proxmox.
 	Volume = "volume"
-	// Token is the public half of a bootstrap token.
-	Token = "bootstrap-token"
+	// Token is the jti of a join token, or the public half of a bootstrap token.
+	Token = "join-token"
 
 	// ScalePlan is the name of a change that waits for a person.
 	ScalePlan = "ScalePlan"

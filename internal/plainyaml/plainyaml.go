@@ -1,0 +1,111 @@
+// Package plainyaml bounds what reading a text of YAML may take. The library compares
+// each key of an object with each other and notes each pair that is equal, so 64 KiB of
+// one key take minutes and gigabytes. It reads nothing itself. Start at Check.
+package plainyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// MaxBytes is the size of a text; files that people write have some KiB.
+	MaxBytes = 1 << 20
+	// maxCompared is how often keys may be compared with each other.
+	maxCompared = 50_000_000
+	// maxValues is for how many values the text may stand, with its aliases followed.
+	maxValues = 1 << 20
+)
+
+// Check refuses a text that takes too much work to read: one that is too long, has a key
+// twice in an object, too many keys, or aliases that stand for too much. What is no YAML
+// at all passes: whoever reads it knows better what to say.
+func Check(text []byte) error {
+	if len(text) > MaxBytes {
+		return fmt.Errorf("it has %d bytes: at most %d are read: shorten it", len(text), MaxBytes)
+	}
+	c := &checker{values: map[*yaml.Node]int{}}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var document yaml.Node
+		if err := decoder.Decode(&document); err != nil {
+			return nil //nolint:nilerr // the reader says so
+		}
+		if _, err := c.size(&document); err != nil {
+			return err
+		}
+	}
+}
+
+// DuplicateKeyError says that an object has a key twice.
+type DuplicateKeyError struct {
+	Key         string
+	Line, First int
+}
+
+func (e *DuplicateKeyError) Error() string {
+	return fmt.Sprintf("line %d: key %.60s is already in line %d: remove one of them", e.Line, e.Key, e.First)
+}
+
+// checker sums up what a text takes.
+type checker struct {
+	compared int
+	// values is what nodes stand for; that of a node whose own values are counted is 0.
+	values map[*yaml.Node]int
+}
+
+var errSelf = errors.New("stands for itself: remove the alias")
+
+// size returns for how many values a node stands.
+func (c *checker) size(node *yaml.Node) (int, error) {
+	if known, ok := c.values[node]; ok {
+		if known == 0 {
+			return 0, fmt.Errorf("line %d: %w", node.Line, errSelf)
+		}
+		return known, nil
+	}
+	c.values[node] = 0
+	if node.Kind == yaml.MappingNode {
+		if err := c.keys(node); err != nil {
+			return 0, err
+		}
+	}
+	sum, inner := 1, node.Content
+	if node.Kind == yaml.AliasNode {
+		inner = []*yaml.Node{node.Alias}
+	}
+	for _, child := range inner {
+		size, err := c.size(child)
+		if err != nil {
+			return 0, err
+		}
+		if sum += size; sum > maxValues {
+			return 0, fmt.Errorf("line %d: with its aliases this stands for more than %d values: write fewer", node.Line, maxValues)
+		}
+	}
+	c.values[node] = sum
+	return sum, nil
+}
+
+// keys looks at the keys of an object.
+func (c *checker) keys(node *yaml.Node) error {
+	count := len(node.Content) / 2
+	lines := make(map[string]int, count)
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key := node.Content[i]
+		if key.Kind != yaml.ScalarNode {
+			continue
+		}
+		if line, twice := lines[key.Value]; twice {
+			return &DuplicateKeyError{Key: key.Value, Line: key.Line, First: line}
+		}
+		lines[key.Value] = key.Line
+	}
+	if c.compared += count * count; c.compared > maxCompared {
+		return fmt.Errorf("line %d: there are too many keys: write fewer", node.Line)
+	}
+	return nil
+}
