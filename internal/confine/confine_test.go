@@ -1,0 +1,104 @@
+package confine_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/confine"
+)
+
+// TestMain is also the helper.
+func TestMain(m *testing.M) {
+	if err := confine.Main(); err != nil {
+		_, _ = os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// run runs a script under rules and returns what it printed.
+func run(t *testing.T, rules confine.Rules, script string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-c", script)
+	name, value := rules.Env()
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CANARY=in-the-environment", name + "=" + value}
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// TestConfined tries what rules allow and what they do not. Where the kernel cannot
+// confine, everything works, and Helper says so.
+func TestConfined(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"read/file", "write/file", "other/file"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("canary"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../other/file", filepath.Join(dir, "read/link")); err != nil {
+		t.Fatal(err)
+	}
+	system := []string{"/bin", "/lib", "/lib64", "/usr", "/etc/ld.so.cache"}
+	rules := confine.Rules{
+		Program: "/bin/sh", Read: append(system, filepath.Join(dir, "read"), filepath.Join(dir, "missing")),
+		Write: []string{filepath.Join(dir, "write"), os.DevNull},
+	}
+	for name, tt := range map[string]struct {
+		script string
+		works  bool
+	}{
+		"read":                        {"cat read/file", true},
+		"read what may be written":    {"cat write/file", true},
+		"write":                       {"echo x > write/new && rm write/new", true},
+		"write into nothing":          {"echo x > /dev/null", true},
+		"read another":                {"cat other/file", false},
+		"read another, through a way": {"cat read/../other/file", false},
+		"read another, by a link":     {"cat read/link", false},
+		"link another":                {"ln other/file write/linked", false},
+		"write what is to be read":    {"echo x > read/file", false},
+		"empty what is to be read":    {"truncate -s 0 read/file", false},
+		"remove what is to be read":   {"rm read/link", false},
+		"list":                        {"ls other", false},
+		"environment of the parent":   {"cat /proc/$PPID/environ", false},
+		"environment of itself":       {"cat /proc/self/environ", false},
+		"run what is elsewhere":       {"cp /bin/true write/program; cd write; cp program ../other/program", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := run(t, rules, "cd "+dir+" && "+tt.script)
+			if works := err == nil; works != (tt.works || confine.Version() == 0) {
+				t.Errorf("works: %t, want %t: %s", works, tt.works, out)
+			}
+			open := rules
+			open.Open = true
+			if out, err := run(t, open, "cd "+dir+" && ls other && cat /proc/self/environ"); err != nil || strings.Contains(out, "NUMAFORM_CONFINE") {
+				t.Errorf("without rules: %s, %v", out, err)
+			}
+		})
+	}
+}
+
+// TestHelperOf says that this program, which is not numaform, is no helper.
+func TestHelperOf(t *testing.T) {
+	t.Parallel()
+	if helper := confine.Helper(); helper != "" {
+		t.Errorf("%s is taken for numaform", helper)
+	}
+}
+
+func TestBrokenRules(t *testing.T) {
+	t.Parallel()
+	for name, value := range map[string]string{"no JSON": "{", "no program": "{}", "a program that is not there": `{"program":"/nonexistent"}`} {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-c", "true")
+		cmd.Env = []string{"NUMAFORM_CONFINE=" + value}
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Errorf("%s: it ran: %s", name, out)
+		}
+	}
+}
