@@ -26,12 +26,30 @@ type Dir struct {
 
 // New makes a directory, with a purpose in its name, below that for temporary files.
 // Before, it removes those of processes that are gone.
-func New(purpose string) (*Dir, error) {
-	sweep(os.TempDir())
+func New(purpose string) (*Dir, error) { return in(os.TempDir(), purpose) }
+
+// NewShort makes such a directory for sockets, whose paths are limited: below the
+// directory for temporary files if its path has at most longest bytes, or else where
+// the system keeps such files.
+func NewShort(purpose string, longest int) (*Dir, error) {
+	for _, parent := range []string{os.TempDir(), os.Getenv("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp", "/dev/shm"} {
+		if parent == "" || len(parent) > longest {
+			continue
+		}
+		if dir, err := in(parent, purpose); err == nil {
+			return dir, nil
+		}
+	}
+	return nil, fmt.Errorf("making a directory for sockets: none of TMPDIR (%s), XDG_RUNTIME_DIR, /tmp, /var/tmp and /dev/shm has at most %d bytes and can be written: "+
+		"set TMPDIR to such a directory", os.TempDir(), longest)
+}
+
+func in(parent, purpose string) (*Dir, error) {
+	sweep(parent)
 	if purpose != "" {
 		purpose += "-"
 	}
-	path, err := os.MkdirTemp("", prefix+purpose)
+	path, err := os.MkdirTemp(parent, prefix+purpose)
 	if err != nil {
 		return nil, fmt.Errorf("making a directory for temporary files: %w: set TMPDIR to a directory that can be written", err)
 	}

@@ -1,0 +1,120 @@
+package workdir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// PrivateError says why a directory must not hold what only this program may write.
+type PrivateError struct {
+	Dir, Problem, Hint string
+}
+
+// Error says what is wrong and what to do.
+func (e *PrivateError) Error() string {
+	return fmt.Sprintf("state directory %s %s: %s", e.Dir, e.Problem, e.Hint)
+}
+
+// Private makes a directory that only this user can write, if it does not exist, and
+// refuses one that others can: a link, one in a git checkout or below a directory of
+// outside, and one of another user or with rights for others.
+func Private(dir string, outside ...string) error {
+	if !filepath.IsAbs(dir) {
+		return &PrivateError{dir, "is no absolute path", "set state_dir in numaform.yaml to one"}
+	}
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("looking at state directory %s: %w", dir, err)
+	case info.Mode()&fs.ModeSymlink != 0:
+		return &PrivateError{dir, "is a link", "set state_dir in numaform.yaml to the directory that it leads to"}
+	case !info.IsDir():
+		return &PrivateError{dir, "is no directory", "set state_dir in numaform.yaml to one, or remove the file"}
+	}
+	real, err := resolve(dir)
+	if err != nil {
+		return fmt.Errorf("looking at state directory %s: %w", dir, err)
+	}
+	if err := elsewhere(dir, real, outside); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making state directory %s: %w: set state_dir in numaform.yaml to a directory that numaform may write", dir, err)
+	}
+	return ours(dir)
+}
+
+// ours refuses a directory that another user can write.
+func ours(dir string) error {
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
+		return fmt.Errorf("looking at state directory %s: %w", dir, err)
+	}
+	if uid := os.Geteuid(); stat.Uid != uint32(uid) { //nolint:gosec // a user's number
+		return &PrivateError{
+			dir, fmt.Sprintf("belongs to user %d, and numaform runs as %d", stat.Uid, uid),
+			"run numaform as that user, or set state_dir in numaform.yaml to a directory of its own",
+		}
+	}
+	if mode := stat.Mode & 0o777; mode&0o022 != 0 {
+		return &PrivateError{
+			dir, fmt.Sprintf("can be written by others (mode %04o)", mode),
+			"chmod 700 it, or set state_dir in numaform.yaml to a directory below it",
+		}
+	}
+	return nil
+}
+
+// elsewhere refuses a directory that lies where others write.
+func elsewhere(dir, real string, outside []string) error {
+	for _, other := range outside {
+		other, err := resolve(other)
+		if err != nil {
+			return fmt.Errorf("looking at directory %s: %w", other, err)
+		}
+		if real == other || strings.HasPrefix(real, other+string(filepath.Separator)) {
+			return &PrivateError{
+				dir, "lies in the fleet's directory " + other,
+				"set state_dir in numaform.yaml to a directory outside of it, as whoever may change the fleet could write there",
+			}
+		}
+	}
+	for parent := real; ; parent = filepath.Dir(parent) {
+		if _, err := os.Lstat(filepath.Join(parent, ".git")); err == nil {
+			return &PrivateError{
+				dir, "lies in the git checkout " + parent,
+				"set state_dir in numaform.yaml to a directory outside of it, as whoever may push could write there",
+			}
+		}
+		if parent == filepath.Dir(parent) {
+			return nil
+		}
+	}
+}
+
+// resolve returns the path of a directory without links. As much of it as does not exist
+// is taken as it is.
+func resolve(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	missing := ""
+	for {
+		real, err := filepath.EvalSymlinks(dir)
+		if err == nil {
+			return filepath.Join(real, missing), nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			return "", err
+		}
+		dir, missing = filepath.Dir(dir), filepath.Join(filepath.Base(dir), missing)
+	}
+}

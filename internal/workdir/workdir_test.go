@@ -1,0 +1,289 @@
+package workdir_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/workdir"
+)
+
+// sample is a tree with an engine's own directory in it.
+func sample(root string) *workdir.Tree {
+	return &workdir.Tree{
+		Root: root,
+		Files: map[string][]byte{
+			"r/pve-1/main.tf": []byte("main"), "r/pve-1/node-a.tf": []byte("node"),
+			"modules/m/1/main.tf": []byte("module"), "modules/m/1/empty.tf": {},
+		},
+		Kept: func(name string) bool { return name == "r/pve-1/.terraform" || name == "r/pve-1/.terraform.lock.hcl" },
+	}
+}
+
+// contents returns what is below a directory, with the kind of what is no file.
+func contents(t *testing.T, root string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || name == root {
+			return err
+		}
+		path := filepath.ToSlash(strings.TrimPrefix(name, root+"/"))
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			found[path] = info.Mode().String()
+			return nil
+		}
+		content, err := os.ReadFile(name)
+		found[path] = info.Mode().String() + " " + string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// must fails the test on an error.
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRestore(t *testing.T) {
+	t.Parallel()
+	write := func(name, content string) func(t *testing.T, root string) {
+		return func(t *testing.T, root string) {
+			t.Helper()
+			must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o755), os.WriteFile(filepath.Join(root, name), []byte(content), 0o644))
+		}
+	}
+	remove := func(name string) func(t *testing.T, root string) {
+		return func(t *testing.T, root string) { t.Helper(); must(t, os.RemoveAll(filepath.Join(root, name))) }
+	}
+	// link puts a link in the place of what is there.
+	link := func(name string) func(t *testing.T, root string) {
+		return func(t *testing.T, root string) {
+			t.Helper()
+			evil := filepath.Join(filepath.Dir(root), "evil")
+			must(t, os.RemoveAll(evil))
+			if info, err := os.Stat(filepath.Join(root, name)); err == nil && info.IsDir() {
+				must(t, os.CopyFS(evil, os.DirFS(filepath.Join(root, name))))
+			} else {
+				must(t, os.WriteFile(evil, []byte("main"), 0o600))
+			}
+			must(t, os.RemoveAll(filepath.Join(root, name)), os.Symlink(evil, filepath.Join(root, name)))
+		}
+	}
+	cases := map[string]struct {
+		tamper func(t *testing.T, root string)
+		want   []string
+	}{
+		"nothing":                {func(*testing.T, string) {}, nil},
+		"a file of the engine's": {write("r/pve-1/.terraform.lock.hcl", "x"), nil},
+		"another host's":         {write("r/pve-2/zz.tf", "x"), nil},
+		"other modules":          {write("modules/m/2/main.tf", "x"), nil},
+		"a file more":            {write("r/pve-1/zz.tf", "x"), []string{"r/pve-1/zz.tf"}},
+		"an override":            {write("r/pve-1/main_override.tf", "x"), []string{"r/pve-1/main_override.tf"}},
+		"variables":              {write("r/pve-1/x.auto.tfvars", "x"), []string{"r/pve-1/x.auto.tfvars"}},
+		"a hidden file":          {write("r/pve-1/.terraformrc", "x"), []string{"r/pve-1/.terraformrc"}},
+		"OpenTofu's":             {write("r/pve-1/main.tofu", "x"), []string{"r/pve-1/main.tofu"}},
+		"a directory more":       {write("r/pve-1/sub/x.tf", "x"), []string{"r/pve-1/sub"}},
+		"a file in a module":     {write("modules/m/1/zz.tf", "x"), []string{"modules/m/1/zz.tf"}},
+		"below a module":         {write("modules/m/1/.terraform/x", "x"), []string{"modules/m/1/.terraform"}},
+		"a changed file":         {write("r/pve-1/main.tf", "mean"), []string{"r/pve-1/main.tf"}},
+		"a longer file":          {write("r/pve-1/main.tf", "main and more"), []string{"r/pve-1/main.tf"}},
+		"a changed module":       {write("modules/m/1/empty.tf", "x"), []string{"modules/m/1/empty.tf"}},
+		"a file less":            {remove("r/pve-1/node-a.tf"), []string{"r/pve-1/node-a.tf"}},
+		"an empty file less":     {remove("modules/m/1/empty.tf"), []string{"modules/m/1/empty.tf"}},
+		"a module less":          {remove("modules"), []string{"modules/m/1/empty.tf", "modules/m/1/main.tf"}},
+		"a linked file":          {link("r/pve-1/main.tf"), []string{"r/pve-1/main.tf"}},
+		"a linked root":          {link("r/pve-1"), []string{"r/pve-1", "r/pve-1/main.tf", "r/pve-1/node-a.tf"}},
+		"a linked region":        {link("r"), []string{"r", "r/pve-1/main.tf", "r/pve-1/node-a.tf"}},
+		"a linked module":        {link("modules/m/1"), []string{"modules/m/1", "modules/m/1/empty.tf", "modules/m/1/main.tf"}},
+		"linked modules":         {link("modules"), []string{"modules", "modules/m/1/empty.tf", "modules/m/1/main.tf"}},
+		"the engine's, linked":   {link("r/pve-1/.terraform"), []string{"r/pve-1/.terraform"}},
+		"a directory for a file": {
+			func(t *testing.T, root string) {
+				t.Helper()
+				remove("r/pve-1/main.tf")(t, root)
+				write("r/pve-1/main.tf/x.tf", "x")(t, root)
+			},
+			[]string{"r/pve-1/main.tf"},
+		},
+		"a file for a directory": {
+			func(t *testing.T, root string) {
+				t.Helper()
+				remove("modules/m")(t, root)
+				write("modules/m", "x")(t, root)
+			},
+			[]string{"modules/m", "modules/m/1/empty.tf", "modules/m/1/main.tf"},
+		},
+		"rights for others": {
+			func(t *testing.T, root string) { t.Helper(); must(t, os.Chmod(filepath.Join(root, "r/pve-1"), 0o777)) },
+			nil,
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			root := filepath.Join(t.TempDir(), "work")
+			must(t, os.Mkdir(root, 0o700))
+			tree := sample(root)
+			_, err := tree.Restore()
+			must(t, err)
+			before := contents(t, root)
+			c.tamper(t, root)
+			got, err := tree.Restore()
+			must(t, err)
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Errorf("restored (-want +got):\n%s", diff)
+			}
+			after := contents(t, root)
+			for name, content := range before {
+				if after[name] != content {
+					t.Errorf("%s: %q, before %q", name, after[name], content)
+				}
+			}
+			if again, err := tree.Restore(); len(again) != 0 || err != nil {
+				t.Errorf("restored again: %v, %v", again, err)
+			}
+		})
+	}
+}
+
+// TestRestoreAnEmptyDirectory has a root without files, which must stay so.
+func TestRestoreAnEmptyDirectory(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	tree := workdir.Tree{Root: root, Dirs: []string{"r/pve-1"}}
+	for range 2 {
+		_, err := tree.Restore()
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(root, "r/pve-1/zz.tf"), nil, 0o600))
+	}
+	got, err := tree.Restore()
+	if diff := cmp.Diff([]string{"r/pve-1/zz.tf"}, got); diff != "" || err != nil {
+		t.Errorf("restored (-want +got), %v:\n%s", err, diff)
+	}
+}
+
+func TestPrivate(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		make func(t *testing.T, base string) (dir string)
+		want string
+	}{
+		"one that is missing": {func(_ *testing.T, base string) string { return filepath.Join(base, "a", "b") }, ""},
+		"a private one": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.Mkdir(base+"/a", 0o700))
+				return base + "/a"
+			}, "",
+		},
+		"one that others may read": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.Mkdir(base+"/a", 0o700), os.Chmod(base+"/a", 0o755))
+				return base + "/a"
+			}, "",
+		},
+		"a relative one": {func(*testing.T, string) string { return "a" }, "is no absolute path"},
+		"a link": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.Mkdir(base+"/a", 0o700), os.Symlink(base+"/a", base+"/b"))
+				return base + "/b"
+			}, "/b is a link: set state_dir",
+		},
+		"a dangling link": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.Symlink(base+"/a", base+"/b"))
+				return base + "/b"
+			}, "is a link",
+		},
+		"a file": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.WriteFile(base+"/a", nil, 0o600))
+				return base + "/a"
+			}, "is no directory",
+		},
+		"in a checkout": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.MkdirAll(base+"/repo/.git", 0o700))
+				return base + "/repo/a/b/c"
+			}, "lies in the git checkout",
+		},
+		"a checkout": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.MkdirAll(base+"/a/.git", 0o700))
+				return base + "/a"
+			}, "lies in the git checkout",
+		},
+		"in a worktree": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.Mkdir(base+"/repo", 0o700), os.WriteFile(base+"/repo/.git", []byte("gitdir: x"), 0o600))
+				return base + "/repo/a"
+			}, "lies in the git checkout",
+		},
+		"in a checkout through a link": {
+			func(t *testing.T, base string) string {
+				t.Helper()
+				must(t, os.MkdirAll(base+"/repo/.git", 0o700), os.MkdirAll(base+"/repo/sub", 0o700), os.Symlink(base+"/repo/sub", base+"/here"))
+				return base + "/here/a"
+			}, "lies in the git checkout",
+		},
+		"the fleet's directory":      {func(_ *testing.T, base string) string { return base + "/fleet" }, "lies in the fleet's directory"},
+		"in the fleet's directory":   {func(_ *testing.T, base string) string { return base + "/fleet/.numaform/state" }, "lies in the fleet's directory"},
+		"beside one of a like name":  {func(_ *testing.T, base string) string { return base + "/fleet-state" }, ""},
+		"one that a group may write": {shared(0o770), "can be written by others (mode 0770): chmod 700"},
+		"one that all may write":     {shared(0o777), "can be written by others (mode 0777)"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			base := t.TempDir()
+			dir := c.make(t, base)
+			err := workdir.Private(dir, filepath.Join(base, "fleet"))
+			if c.want == "" {
+				must(t, err)
+				if info, err := os.Stat(dir); err != nil || info.Mode().Perm()&0o022 != 0 {
+					t.Errorf("%v, %v", info, err)
+				}
+				return
+			}
+			var refused *workdir.PrivateError
+			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || refused.Hint == "" {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "b")); err == nil {
+				t.Error("it was made")
+			}
+		})
+	}
+}
+
+// shared makes a directory with rights for others.
+func shared(mode fs.FileMode) func(t *testing.T, base string) string {
+	return func(t *testing.T, base string) string {
+		t.Helper()
+		must(t, os.Mkdir(base+"/a", 0o700), os.Chmod(base+"/a", mode))
+		return base + "/a"
+	}
+}
