@@ -1,7 +1,8 @@
 // Package modules carries the OpenTofu and Terraform modules that node files
-// call, so that a fleet can be written without a network. proxmox-template, which
+// call, so that a fleet can be written without a network, and every version of them
+// that was ever released: the engine gets no other. proxmox-template, which
 // lies beside them, is for people's own roots and is not carried. It decides
-// nothing: start at Files and Hash.
+// nothing: start at Files, Hash and Released.
 package modules
 
 import (
@@ -21,6 +22,15 @@ import (
 //go:embed proxmox-node/*.tf proxmox-security-groups/*.tf
 var embedded embed.FS
 
+// released holds each version that a node file may call, in a directory named by its
+// hash. Nothing in it ever changes or goes: make verify compares it with main.
+//
+//go:embed released
+var released embed.FS
+
+// releasedDir is the directory of released.
+const releasedDir = "released"
+
 // The names of the modules.
 const (
 	// NodeModule makes one node.
@@ -37,16 +47,41 @@ func Names() []string { return []string{NodeModule, GroupsModule} }
 
 // Files returns the files of all modules by their paths, such as
 // "proxmox-node/main.tf".
-func Files() map[string][]byte {
+func Files() map[string][]byte { return below(embedded, ".") }
+
+// Released returns the files of a version of the modules by its hash, with paths as
+// those of Files, and false if this numaform does not carry it.
+func Released(hash string) (map[string][]byte, bool) {
+	if !slices.Contains(Hashes(), hash) {
+		return nil, false
+	}
+	return below(released, path.Join(releasedDir, hash)), true
+}
+
+// Hashes returns the hashes of all released versions, sorted.
+func Hashes() []string {
+	entries, err := fs.ReadDir(released, releasedDir)
+	if err != nil {
+		panic(fmt.Sprintf("reading embedded modules: %v", err))
+	}
+	hashes := make([]string, len(entries))
+	for i, entry := range entries {
+		hashes[i] = entry.Name()
+	}
+	return hashes
+}
+
+// below returns the files of all modules in a directory of an embedded tree.
+func below(tree embed.FS, dir string) map[string][]byte {
 	files := map[string][]byte{}
 	for _, module := range Names() {
-		entries, err := fs.ReadDir(embedded, module)
+		entries, err := fs.ReadDir(tree, path.Join(dir, module))
 		if err != nil {
 			panic(fmt.Sprintf("reading embedded module %s: %v", module, err))
 		}
 		for _, entry := range entries {
 			name := path.Join(module, entry.Name())
-			if files[name], err = fs.ReadFile(embedded, name); err != nil {
+			if files[name], err = fs.ReadFile(tree, path.Join(dir, name)); err != nil {
 				panic(fmt.Sprintf("reading embedded module %s: %v", module, err))
 			}
 		}
