@@ -95,7 +95,7 @@ type agentFile struct {
 // ParseAgent finds what the agent says in a host's notes, and reads it as strictly as
 // ParsePublished. It reports false if nothing is there.
 func ParseAgent(notes string) (Agent, bool, error) {
-	text, found, err := findBlock(notes, agentBegin)
+	text, found, err := readBlock(notes, agentBegin)
 	if err != nil || !found {
 		return Agent{}, found, err
 	}

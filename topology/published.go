@@ -16,11 +16,14 @@ const (
 	publishedEnd   = "-->"
 )
 
+// maxNotes is the size of a host's notes that Proxmox keeps; a VM's description is shorter.
+const maxNotes = 64 << 10
+
 // ParsePublished finds the one topology that is published in a host's notes or a
 // VM's description, and reads it strictly: everybody who may write notes may write
 // this. It reports false if none is there. Its facts are marked as the agent's.
 func ParsePublished(notes string) (Machine, bool, error) {
-	text, found, err := findBlock(notes, publishedBegin)
+	text, found, err := readBlock(notes, publishedBegin)
 	if err != nil || !found {
 		return Machine{}, found, err
 	}
@@ -71,6 +74,14 @@ func putBlock(notes, begin string, block []byte) (string, error) {
 		out.Write(block)
 	}
 	return out.String(), nil
+}
+
+// readBlock is findBlock in what Proxmox has, and refuses what it cannot have.
+func readBlock(notes, begin string) (text string, found bool, err error) {
+	if len(notes) > maxNotes {
+		return "", true, fmt.Errorf("the text has %d bytes, and Proxmox keeps %d at most: it is not read", len(notes), maxNotes)
+	}
+	return findBlock(notes, begin)
 }
 
 // findBlock returns the text between the line begin and publishedEnd.

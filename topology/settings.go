@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -103,7 +102,7 @@ func ParseSettings(data []byte) (Settings, error) {
 		}
 	}
 	if len(faults) > 0 {
-		return Settings{}, fmt.Errorf("parsing settings: %w", errors.Join(faults...))
+		return Settings{}, fmt.Errorf("parsing settings: %w", joinFaults(faults))
 	}
 	return s, nil
 }
@@ -131,7 +130,7 @@ func (s Settings) CheckRegions(known ...RegionName) error {
 				s.lines[region], quote(string(region)), joined(known)))
 		}
 	}
-	return errors.Join(faults...)
+	return joinFaults(faults)
 }
 
 func joined(regions []RegionName) string {

@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,7 +27,7 @@ func (s Settings) Apply(host *Host) error {
 		faults = append(faults, entry.at.errorf(nil, "does not fit what is known of the host: %w", err))
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("applying settings to host %s: %w", host.ID(), errors.Join(faults...))
+		return fmt.Errorf("applying settings to host %s: %w", host.ID(), joinFaults(faults))
 	}
 	*host = changed
 	return nil

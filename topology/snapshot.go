@@ -95,7 +95,7 @@ func (s *Snapshot) Validate() error {
 		}
 		faults = append(faults, h.check(guests[h.Region])...)
 	}
-	return errors.Join(faults...)
+	return joinFaults(faults)
 }
 
 // check looks at one host; guests are those of its region's hosts seen so far.

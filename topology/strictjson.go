@@ -14,6 +14,14 @@ import (
 // maxFaults bounds how many faults of one file are told at once.
 const maxFaults = 20
 
+// joinFaults joins faults, and says of how many more there are.
+func joinFaults(faults []error) error {
+	if more := len(faults) - maxFaults; more > 0 {
+		faults = append(faults[:maxFaults:maxFaults], fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(faults...)
+}
+
 // strictJSON reads JSON into target and refuses what encoding/json lets pass:
 // unknown keys, keys that stand twice or differ in case, null. Each fault names
 // its line and path. It returns the tree, for faults that are found later.

@@ -9,15 +9,18 @@ import (
 
 // Validate says everything that is wrong with the machine: ids that are given
 // twice or refer to nothing, siblings that cannot be siblings, amounts that
-// cannot be. It returns nil if all is well, and one error for each fault.
+// cannot be. It returns nil if all is well, and one error for each fault, up to a number.
 func (m *Machine) Validate() error {
+	if len(m.CPUs) > MaxCPU+1 || len(m.NUMANodes) > MaxCPU+1 {
+		return fmt.Errorf("it has %d CPUs and %d NUMA nodes: at most %d of each are read", len(m.CPUs), len(m.NUMANodes), MaxCPU+1)
+	}
 	var faults []error
 	faults = append(faults, m.checkCPUs()...)
 	faults = append(faults, m.checkCores()...)
 	faults = append(faults, m.checkNUMANodes()...)
 	faults = append(faults, m.checkMemory()...)
 	faults = append(faults, m.checkSources()...)
-	return errors.Join(faults...)
+	return joinFaults(faults)
 }
 
 func (m *Machine) checkCPUs() []error {
