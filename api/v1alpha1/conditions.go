@@ -99,6 +99,14 @@ const (
 	ReasonSecretForbidden = "SecretForbidden"
 	// ReasonTemplatesInvalid: what is in the Secret does not render or parse.
 	ReasonTemplatesInvalid = "TemplatesInvalid"
+	// ReasonBootstrapTokenNeeded: the templates name .Kubernetes.BootstrapToken, and
+	// spec.metadata.token does not ask for one.
+	ReasonBootstrapTokenNeeded = "BootstrapTokenNeeded"
+	// ReasonBootstrapTokensOff: spec.metadata.token asks for a bootstrap token, and
+	// numaform was installed without the right to make them.
+	ReasonBootstrapTokensOff = "BootstrapTokensOff"
+	// ReasonServiceAccountNotFound: the ServiceAccount that nodes join as does not exist.
+	ReasonServiceAccountNotFound = "ServiceAccountNotFound"
 )
 
 // StatusConditions returns the class' conditions; Ready is their root.

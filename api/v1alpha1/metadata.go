@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"time"
 )
 
@@ -10,6 +11,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.templatesRef)",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".templatesRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.valuesRef)",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".valuesRef"
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="type agent needs it: a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.token) || self.token.size() == 0",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".token"
 type Metadata struct {
 	// Type is none, for templates that join by themselves; cdrom: each node gets
 	// an ISO image with user-data, meta-data and network-config, its seed, which is
@@ -36,7 +38,25 @@ type Metadata struct {
 	// ValuesRef names a Secret whose keys templates read as .Values.
 	// +optional
 	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
+
+	// Token is the form of the token that a node joins with: ServiceAccount, which
+	// kubelet takes, or Bootstrap, an ID.SECRET in kube-system, which kubeadm join,
+	// k3s and Talos need. Bootstrap works only if numaform was installed with
+	// rbac.bootstrapTokens. Empty means ServiceAccount.
+	// +optional
+	Token TokenForm `json:"token,omitempty"`
 }
+
+// TokenForm is the form of a token that a node joins with.
+//
+// +kubebuilder:validation:Enum="";ServiceAccount;Bootstrap
+type TokenForm string
+
+// The forms of tokens.
+const (
+	TokenServiceAccount TokenForm = "ServiceAccount"
+	TokenBootstrap      TokenForm = "Bootstrap"
+)
 
 // MetadataType says how a node gets what it joins with.
 //
@@ -66,11 +86,11 @@ type SecretReference struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// DefaultTokenTTL is how long a bootstrap token is good for where no class says
+// DefaultTokenTTL is how long a join token is good for where no class says
 // otherwise.
 const DefaultTokenTTL = 15 * time.Minute
 
-// TTL returns how long a node's bootstrap token is good for.
+// TTL returns how long a node's join token is good for.
 func (in *ProxmoxNodeClass) TTL() time.Duration {
 	if in.Spec.TokenTTL == nil || in.Spec.TokenTTL.Duration == 0 {
 		return DefaultTokenTTL
@@ -83,3 +103,8 @@ func (in *ProxmoxNodeClass) Seeded() bool { return in.Spec.Metadata.Type == Meta
 
 // ByAgent reports whether nodes of the class join by a command of their guest agents.
 func (in *ProxmoxNodeClass) ByAgent() bool { return in.Spec.Metadata.Type == MetadataAgent }
+
+// TokenForm returns the form of the tokens that nodes of the class join with.
+func (in *ProxmoxNodeClass) TokenForm() TokenForm {
+	return cmp.Or(in.Spec.Metadata.Token, TokenServiceAccount)
+}

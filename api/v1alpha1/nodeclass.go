@@ -150,7 +150,7 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
 
-	// TokenTTL is how long a node's bootstrap token is good for, from 5 minutes to
+	// TokenTTL is how long a node's join token is good for, from 5 minutes to
 	// a day. Unset means 15 minutes.
 	// +optional
 	// +kubebuilder:default="15m"

@@ -97,6 +97,7 @@ func validateMetadata(m *Metadata, report reporter) {
 		{"storage", m.Storage != "", seeded, "cdrom"},
 		{"templatesRef", m.TemplatesRef != nil, rendered, "cdrom or agent"},
 		{"valuesRef", m.ValuesRef != nil, rendered, "cdrom or agent"},
+		{"token", m.Token != "", rendered, "cdrom or agent"},
 	} {
 		if field.set && !field.use {
 			report("metadata."+field.name, "means nothing without a seed: remove it, or write type: %s", field.types)
@@ -104,6 +105,9 @@ func validateMetadata(m *Metadata, report reporter) {
 	}
 	if m.Type == MetadataAgent && m.TemplatesRef == nil {
 		report("metadata.templatesRef", "type agent needs it: a Secret whose key join-command is the script that the guest agent runs")
+	}
+	if !slices.Contains([]TokenForm{"", TokenServiceAccount, TokenBootstrap}, m.Token) {
+		report("metadata.token", "%q is not a form of tokens: write ServiceAccount or Bootstrap", m.Token)
 	}
 	if m.Storage != "" && !regexp.MustCompile(storagePattern).MatchString(m.Storage) {
 		report("metadata.storage", "%q is not a storage's name: pvesm status lists them", m.Storage)

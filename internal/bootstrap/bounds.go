@@ -1,31 +1,25 @@
 package bootstrap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"text/template"
-	"text/template/parse"
 )
 
-const (
-	// maxSteps is how often all loops and templates of a document may go round.
-	maxSteps = 10_000
-	// maxIndent is how far indent and nindent go in.
-	maxIndent = 256
-	// stepName is the function that counts; see count.
-	stepName = "numaformStep"
-)
+// maxIndent is how far indent and nindent go in.
+const maxIndent = 256
 
 var (
-	errTooManySteps = errors.New("too many steps")
-	errTooLarge     = errors.New("makes something that is too large")
-	errTooFar       = fmt.Errorf("indents by 0 to %d", maxIndent)
+	errTooLarge = errors.New("makes something that is too large")
+	errTooFar   = fmt.Errorf("indents by 0 to %d", maxIndent)
 )
 
 // bounded returns Functions such that no template keeps its worker: none makes
-// anything that is larger than a document may be.
-func bounded() template.FuncMap {
+// anything that is larger than a document may be, and each takes its work first.
+func bounded(left *work) template.FuncMap {
 	functions := Functions()
 	// Those of Go's templates that make texts.
 	functions["print"], functions["println"] = fmt.Sprint, fmt.Sprintln
@@ -36,26 +30,32 @@ func bounded() template.FuncMap {
 				if spaces < 0 || spaces > maxIndent {
 					return "", errTooFar
 				}
-				return theirs(spaces, text), nil
+				return grown(len(text)+spaces*(strings.Count(text, "\n")+1), false, func() string { return theirs(spaces, text) })
 			}
 		}
 	}
 	boundGrowing(functions)
+	rates := perByte()
 	for name, function := range functions {
-		functions[name] = shortly(function)
+		functions[name] = left.shortly(function, cmp.Or(rates[name], 2))
 	}
-	steps := 0
-	functions[stepName] = func() (string, error) {
-		if steps++; steps > maxSteps {
-			return "", errTooManySteps
-		}
-		return "", nil
+	// These know better what they do.
+	functions["regexFind"] = func(expression, text string) (string, error) {
+		groups, err := left.find(expression, text)
+		return nth(groups, 0), err
 	}
+	functions["regexFindString"] = func(expression, text string, group int) (string, error) {
+		groups, err := left.find(expression, text)
+		return nth(groups, group), err
+	}
+	functions["regexReplaceAll"] = left.shortly(left.replaceAll, 2)
+	functions[stepName] = left.step
 	return functions
 }
 
-// shortly returns a function whose results are not larger than a document may be.
-func shortly(function any) any {
+// shortly returns a function that takes its work first, so much for each byte of its
+// arguments, and whose results are not larger than a document may be.
+func (w *work) shortly(function any, rate int) any {
 	inner := reflect.ValueOf(function)
 	kind := inner.Type()
 	in := make([]reflect.Type, kind.NumIn())
@@ -65,6 +65,13 @@ func shortly(function any) any {
 	failure := reflect.TypeFor[error]()
 	out := []reflect.Type{kind.Out(0), failure}
 	return reflect.MakeFunc(reflect.FuncOf(in, out, kind.IsVariadic()), func(args []reflect.Value) []reflect.Value {
+		given := make([]any, len(args))
+		for i, arg := range args {
+			given[i] = arg.Interface()
+		}
+		if err := w.call(rate, given); err != nil {
+			return []reflect.Value{reflect.Zero(kind.Out(0)), reflect.ValueOf(&err).Elem()}
+		}
 		var results []reflect.Value
 		if kind.IsVariadic() {
 			results = inner.CallSlice(args)
@@ -100,47 +107,14 @@ func weigh(value any, left *int) {
 		for _, inner := range value {
 			weigh(inner, left)
 		}
+	case map[string]string:
+		for key, text := range value {
+			*left -= len(key) + len(text)
+		}
 	case map[string]any:
 		for key, inner := range value {
 			*left -= len(key)
 			weigh(inner, left)
-		}
-	}
-}
-
-// count makes each round of a loop, and each use of a template, a step.
-func count(parsed *template.Template, functions template.FuncMap) error {
-	step, err := template.New("").Funcs(functions).Parse("{{" + stepName + "}}")
-	if err != nil {
-		return err
-	}
-	node := step.Root.Nodes[0]
-	for _, one := range parsed.Templates() {
-		if one.Tree != nil && one.Root != nil {
-			countIn(one.Root, node)
-			one.Root.Nodes = append([]parse.Node{node}, one.Root.Nodes...)
-		}
-	}
-	return nil
-}
-
-// countIn puts a step into the loops of a list.
-func countIn(list *parse.ListNode, step parse.Node) {
-	if list == nil {
-		return
-	}
-	for _, node := range list.Nodes {
-		switch node := node.(type) {
-		case *parse.RangeNode:
-			countIn(node.List, step)
-			countIn(node.ElseList, step)
-			node.List.Nodes = append([]parse.Node{step}, node.List.Nodes...)
-		case *parse.IfNode:
-			countIn(node.List, step)
-			countIn(node.ElseList, step)
-		case *parse.WithNode:
-			countIn(node.List, step)
-			countIn(node.ElseList, step)
 		}
 	}
 }

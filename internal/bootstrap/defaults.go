@@ -35,7 +35,7 @@ func bootstrapKubeconfig(cluster kubernetesView) (string, error) {
 		"clusters": []any{map[string]any{"name": name, "cluster": map[string]any{
 			"server": cluster.APIServer, "certificate-authority-data": encodeBase64(cluster.RootCA),
 		}}},
-		"users":           []any{map[string]any{"name": user, "user": map[string]any{"token": cluster.BootstrapToken}}},
+		"users":           []any{map[string]any{"name": user, "user": map[string]any{"token": cluster.Token}}},
 		"contexts":        []any{map[string]any{"name": name, "context": map[string]any{"cluster": name, "user": user}}},
 		"current-context": name,
 	})

@@ -201,7 +201,7 @@ func TestNothingIsInjected(t *testing.T) {
 	for _, text := range worst() {
 		values := someValues(t)
 		values.Metadata.Hostname, values.Metadata.InstanceUUID = text, "i"+text
-		values.Kubernetes.RootCA, values.Kubernetes.APIServer, values.Kubernetes.BootstrapToken = text, text, text
+		values.Kubernetes.RootCA, values.Kubernetes.APIServer, values.Kubernetes.Token = text, text, text
 		values.Kubernetes.KubeletConfiguration["providerID"] = text
 		values.Values = map[string]string{"SSHAuthorizedKeys": "k" + text}
 		values.Network.DNSServers = []string{text}
@@ -214,7 +214,7 @@ func TestNothingIsInjected(t *testing.T) {
 		values.Metadata.InstanceUUID = "i" + hostile.Draw(r, "uuid")
 		values.Kubernetes.RootCA = hostile.Draw(r, "ca")
 		values.Kubernetes.APIServer = hostile.Draw(r, "server")
-		values.Kubernetes.BootstrapToken = hostile.Draw(r, "token")
+		values.Kubernetes.Token = hostile.Draw(r, "token")
 		values.Kubernetes.KubeletConfiguration["providerID"] = hostile.Draw(r, "provider")
 		values.Values = map[string]string{"SSHAuthorizedKeys": "k" + hostile.Draw(r, "key")}
 		values.Network.DNSServers = []string{hostile.Draw(r, "dns")}

@@ -66,6 +66,12 @@ func (e example) documents(t *testing.T, change ...func(*bootstrap.Kubelet)) boo
 		t.Fatal(err)
 	}
 	values := someValues(t, change...)
+	if uses := bootstrap.UsesBootstrapToken(read); (len(uses) > 0) != (e.class.TokenForm() == v1alpha1.TokenBootstrap) {
+		t.Errorf("class %s asks for a %s token, and bootstrap tokens are named by %v", e.class.Name, e.class.TokenForm(), uses)
+	}
+	if e.class.TokenForm() == v1alpha1.TokenBootstrap {
+		values.Kubernetes.BootstrapToken = values.Kubernetes.Token
+	}
 	if ref := e.class.Spec.Metadata.ValuesRef; ref != nil {
 		values.Values = e.secrets[ref.Name].StringData
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,15 +130,16 @@ func pairsOf(separator string, values map[string]any) string {
 // regexFindString returns the n-th group of the first match, 0 being the whole, or
 // "" if there is none.
 func regexFindString(pattern, text string, group int) (string, error) {
-	expression, err := regexp.Compile(pattern)
-	if err != nil {
-		return "", fmt.Errorf("has a pattern that is no regular expression: %w", err)
+	groups, err := newWork().find(pattern, text)
+	return nth(groups, group), err
+}
+
+// nth returns one of the groups of a match, or "" if there is none.
+func nth(groups []string, n int) string {
+	if n < 0 || n >= len(groups) {
+		return ""
 	}
-	groups := expression.FindStringSubmatch(text)
-	if group < 0 || group >= len(groups) {
-		return "", nil
-	}
-	return groups[group], nil
+	return groups[n]
 }
 
 // notInYAML are characters that JSON may hold as they are, and that YAML does not

@@ -12,6 +12,9 @@ import (
 // never too low, and at times too high.
 const maxGrown = 16 * maxDocument
 
+// maxWidth is what a verb of printf writes besides its argument, at most.
+const maxWidth = 999
+
 // wideVerb matches a verb of printf with a width or a precision of more than three
 // digits, or with one that an argument gives.
 var wideVerb = regexp.MustCompile(`%[^a-zA-Z%]*(\*|[0-9]{4})`)
@@ -26,16 +29,11 @@ func boundGrowing(functions template.FuncMap) {
 			weigh(arg, &left)
 			size += maxGrown - left
 		}
-		return grown(strings.Count(format, "%")*size, wideVerb.MatchString(format), func() string { return fmt.Sprintf(format, args...) })
+		return grown(len(format)+strings.Count(format, "%")*(size+maxWidth), wideVerb.MatchString(format), func() string { return fmt.Sprintf(format, args...) })
 	}
 	if theirs, ok := functions["replace"].(func(string, string, string) string); ok {
 		functions["replace"] = func(old, with, text string) (string, error) {
 			return grown(strings.Count(text, old)*len(with), false, func() string { return theirs(old, with, text) })
-		}
-	}
-	if theirs, ok := functions["regexReplaceAll"].(func(string, string, string) string); ok {
-		functions["regexReplaceAll"] = func(pattern, text, with string) (string, error) {
-			return grown(replaced(pattern, text, with), false, func() string { return theirs(pattern, text, with) })
 		}
 	}
 	if theirs, ok := functions["join"].(func(string, any) string); ok {
@@ -58,18 +56,4 @@ func grown(size int, tooWide bool, write func() string) (string, error) {
 		return "", errTooLarge
 	}
 	return write(), nil
-}
-
-// replaced returns how much regexReplaceAll puts in at most: a group is not longer than
-// its match.
-func replaced(pattern, text, with string) int {
-	expression, err := regexp.Compile(pattern)
-	if err != nil {
-		return 0 // it says so itself
-	}
-	size := 0
-	for _, match := range expression.FindAllStringIndex(text, -1) {
-		size += len(with) + strings.Count(with, "$")*(match[1]-match[0])
-	}
-	return size
 }

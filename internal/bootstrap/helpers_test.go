@@ -33,7 +33,7 @@ func someValues(t testing.TB, change ...func(*bootstrap.Kubelet)) bootstrap.Valu
 	values.Kubernetes.Version = "v1.36.3"
 	values.Kubernetes.RootCA = rootCA
 	values.Kubernetes.APIServer = "https://10.0.0.1:6443"
-	values.Kubernetes.BootstrapToken = "abcdef.0123456789abcdef"
+	values.Kubernetes.Token = "abcdef.0123456789abcdef"
 	kubelet := bootstrap.Kubelet{
 		Labels: map[string]string{
 			"karpenter.sh/nodepool": "workers", "node.kubernetes.io/instance-type": "c1.4VCPU-8GB",

@@ -76,7 +76,7 @@ func Render(templates Templates, values Values) (Documents, error) {
 		{NetworkConfig, templates.NetworkConfig, &documents.NetworkConfig, checkNetworkConfig},
 		{VendorData, templates.VendorData, &documents.VendorData, checkVendorData},
 	} {
-		text, err := execute(part.name, part.text, data)
+		text, err := execute(part.name, part.text, data, newWork())
 		if err != nil {
 			return Documents{}, err
 		}
@@ -94,7 +94,7 @@ const maxCommand = 64 << 10
 // RenderCommand puts values into the command that joins a guest by its agent. Its
 // errors are *DocumentError.
 func RenderCommand(templates Templates, values Values) (string, error) {
-	text, err := execute(JoinCommand, templates.JoinCommand, viewOf(&values))
+	text, err := execute(JoinCommand, templates.JoinCommand, viewOf(&values), newWork())
 	switch {
 	case err != nil:
 		return "", err
@@ -106,8 +106,12 @@ func RenderCommand(templates Templates, values Values) (string, error) {
 	return text, nil
 }
 
-func execute(name, text string, data view) (string, error) {
-	functions := bounded()
+// execute runs a template, which ends when there is no work left.
+func execute(name, text string, data view, left *work) (string, error) {
+	if len(text) > maxDocument {
+		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template has more than %d bytes: shorten it, or let it fetch the rest", maxDocument)}
+	}
+	functions := bounded(left)
 	parsed, err := template.New(name).Funcs(functions).Option("missingkey=error").Parse(text)
 	if err == nil {
 		err = count(parsed, functions)
@@ -122,6 +126,12 @@ func execute(name, text string, data view) (string, error) {
 	}
 	if errors.Is(err, errTooManySteps) {
 		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its loops go round more than %d times: shorten what they go through", maxSteps)}
+	}
+	if errors.Is(err, errTooMuchWork) {
+		at := &DocumentError{Document: name}
+		_ = errors.As(explain(name, err), &at)
+		at.Problem = "takes too much work up to here: give its functions, and its regular expressions above all, shorter texts, and call them less often"
+		return "", at
 	}
 	if err != nil {
 		return "", explain(name, err)

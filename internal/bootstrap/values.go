@@ -88,7 +88,11 @@ type Kubernetes struct {
 	RootCA string
 	// APIServer is its URL: https://HOST:PORT.
 	APIServer string
-	// BootstrapToken is ID.SECRET and good for this node alone.
+	// Token is what kubelet asks for its certificate with, good for this node alone, in
+	// the form that the class names.
+	Token string
+	// BootstrapToken is the same as ID.SECRET, or empty if the class asks for no
+	// bootstrap token; see UsesBootstrapToken.
 	BootstrapToken string
 	// KubeletConfiguration is a kubelet.config.k8s.io/v1beta1 object, made by Configure.
 	KubeletConfiguration map[string]any
