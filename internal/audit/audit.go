@@ -66,6 +66,11 @@ type Change struct {
 	// Outside are writes to a backend that no plan holds, such as a broken lock with
 	// the proof that its holder is gone.
 	Outside []string `json:"outside,omitempty"`
+	// MAC proves that an installation wrote the record, see Key. Records of versions
+	// without it have none.
+	MAC string `json:"mac,omitempty"`
+	// Digest is of the record as it was read or sealed.
+	Digest Digest `json:"-"`
 }
 
 // Shard is what was planned for one host, and who let it pass.
@@ -112,6 +117,10 @@ type Outcome struct {
 	Shards   []Ended       `json:"shards,omitempty"`
 	// Outside are writes to Proxmox that no plan holds, such as the upload of a seed.
 	Outside []string `json:"outside,omitempty"`
+	// MAC proves that the installation which wrote the change wrote its outcome too.
+	MAC string `json:"mac,omitempty"`
+	// Digest is of the record as it was read or sealed.
+	Digest Digest `json:"-"`
 }
 
 // Ended is how the apply of one host ended.
@@ -129,14 +138,27 @@ type Entry struct {
 	Outcome *Outcome `json:"outcome,omitempty"`
 	// Commit is the hash of the commit that holds the change, in a git store.
 	Commit string `json:"commit,omitempty"`
+	// Verified says that this installation wrote the record of the change, and
+	// OutcomeVerified that of the outcome. Without it a record is for people to read:
+	// nothing may be decided from it.
+	Verified        bool `json:"verified"`
+	OutcomeVerified bool `json:"outcome_verified,omitempty"`
+}
+
+// Result returns the outcome if it is verified, or nil.
+func (e *Entry) Result() *Outcome {
+	if !e.OutcomeVerified {
+		return nil
+	}
+	return e.Outcome
 }
 
 // Unfinished returns the shards that the next run must look at, and the VMs whose
 // removal has begun there: those that were open and did not end well.
 func (e *Entry) Unfinished() []Open {
 	ended := map[fleet.Shard]bool{}
-	if e.Outcome != nil {
-		for _, shard := range e.Outcome.Shards {
+	if result := e.Result(); result != nil {
+		for _, shard := range result.Shards {
 			ended[shard.Host] = shard.Error == ""
 		}
 	}

@@ -24,9 +24,13 @@ func TestUnfinished(t *testing.T) {
 		{"one failed", &audit.Outcome{Shards: []audit.Ended{{Host: one, Error: "no room"}, {Host: two}}}, open[:1]},
 		{"one was not reached", &audit.Outcome{Shards: []audit.Ended{{Host: one}}}, open[1:]},
 	} {
-		entry := audit.Entry{Change: audit.Change{Open: open}, Outcome: tt.outcome}
+		entry := audit.Entry{Change: audit.Change{Open: open}, Outcome: tt.outcome, OutcomeVerified: true}
 		if diff := cmp.Diff(tt.want, entry.Unfinished()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+		entry.OutcomeVerified = false
+		if diff := cmp.Diff(open, entry.Unfinished()); diff != "" {
+			t.Errorf("%s, in a record of somebody else (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }

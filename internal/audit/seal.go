@@ -1,0 +1,158 @@
+package audit
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// KeySize is the length of a Key in bytes.
+const KeySize = 32
+
+// Key is what an installation authenticates its records with. Whoever has it can write
+// records that the installation takes for its own.
+type Key [KeySize]byte
+
+// Digest is the SHA-256 of a record's content without its MAC. It covers every field,
+// known or not, whatever the white space and the order of the fields.
+type Digest [sha256.Size]byte
+
+// Tag names a record that the key's installation trusts without a MAC.
+type Tag [16]byte
+
+// The purposes of a MAC: one for each kind of record, so that none passes for another.
+const (
+	forChange         = "numaform history 1 change"
+	forOutcome        = "numaform history 1 outcome"
+	forAdopted        = "numaform history 1 adopted change"
+	forAdoptedOutcome = "numaform history 1 adopted outcome"
+)
+
+// SealChange adds the MAC to a change of a cluster.
+func (k *Key) SealChange(cluster string, change Change) (Change, error) {
+	change.Format, change.MAC = FormatVersion, ""
+	var err error
+	if change.Digest, err = digestOf(change); err != nil {
+		return change, fmt.Errorf("sealing change %s: %w", change.ID, err)
+	}
+	change.MAC = hex.EncodeToString(k.mac(forChange, cluster, change.ID, change.Digest[:]))
+	return change, nil
+}
+
+// SealOutcome adds the MAC to the outcome of the change whose record has the digest.
+func (k *Key) SealOutcome(cluster string, change Digest, outcome Outcome) (Outcome, error) {
+	outcome.Format, outcome.MAC = FormatVersion, ""
+	var err error
+	if outcome.Digest, err = digestOf(outcome); err != nil {
+		return outcome, fmt.Errorf("sealing the outcome of change %s: %w", outcome.ID, err)
+	}
+	outcome.MAC = hex.EncodeToString(k.mac(forOutcome, cluster, outcome.ID, change[:], outcome.Digest[:]))
+	return outcome, nil
+}
+
+// Verify sets Verified and OutcomeVerified of an entry: whether the key's installation
+// wrote the records for this cluster, or adopted them, and they have not changed since.
+func (k *Key) Verify(cluster string, adopted map[Tag]bool, e *Entry) {
+	e.Verified, e.OutcomeVerified = false, false
+	change := &e.Change
+	if change.ClusterID != cluster {
+		return
+	}
+	e.Verified = same(change.MAC, k.mac(forChange, cluster, change.ID, change.Digest[:])) ||
+		change.MAC == "" && adopted[k.changeTag(cluster, change)]
+	if e.Outcome == nil || !e.Verified || e.Outcome.ID != change.ID {
+		return
+	}
+	e.OutcomeVerified = same(e.Outcome.MAC, k.mac(forOutcome, cluster, change.ID, change.Digest[:], e.Outcome.Digest[:])) ||
+		e.Outcome.MAC == "" && adopted[k.outcomeTag(cluster, e)]
+}
+
+// Tags returns by what Verify knows the records of an entry once they are adopted.
+func (k *Key) Tags(cluster string, e *Entry) []Tag {
+	tags := []Tag{k.changeTag(cluster, &e.Change)}
+	if e.Outcome != nil {
+		tags = append(tags, k.outcomeTag(cluster, e))
+	}
+	return tags
+}
+
+func (k *Key) changeTag(cluster string, change *Change) Tag {
+	return Tag(k.mac(forAdopted, cluster, change.ID, change.Digest[:])[:len(Tag{})])
+}
+
+func (k *Key) outcomeTag(cluster string, e *Entry) Tag {
+	return Tag(k.mac(forAdoptedOutcome, cluster, e.Change.ID, e.Change.Digest[:], e.Outcome.Digest[:])[:len(Tag{})])
+}
+
+func (k *Key) mac(purpose, cluster, id string, digests ...[]byte) []byte {
+	h := hmac.New(sha256.New, k[:])
+	fmt.Fprintf(h, "%q %q %q %x", purpose, cluster, id, digests)
+	return h.Sum(nil)
+}
+
+func same(text string, mac []byte) bool {
+	given, err := hex.DecodeString(text)
+	return err == nil && hmac.Equal(given, mac)
+}
+
+// UnmarshalJSON reads a change and computes its Digest.
+func (c *Change) UnmarshalJSON(content []byte) error {
+	type plain Change
+	text, mac, err := canonical(content)
+	if err != nil {
+		return err
+	}
+	*c = Change{}
+	if err := json.Unmarshal(text, (*plain)(c)); err != nil {
+		return err
+	}
+	c.MAC, c.Digest = mac, sha256.Sum256(text)
+	return nil
+}
+
+// UnmarshalJSON reads an outcome and computes its Digest.
+func (o *Outcome) UnmarshalJSON(content []byte) error {
+	type plain Outcome
+	text, mac, err := canonical(content)
+	if err != nil {
+		return err
+	}
+	*o = Outcome{}
+	if err := json.Unmarshal(text, (*plain)(o)); err != nil {
+		return err
+	}
+	o.MAC, o.Digest = mac, sha256.Sum256(text)
+	return nil
+}
+
+func digestOf(record any) (Digest, error) {
+	content, err := json.Marshal(record)
+	if err != nil {
+		return Digest{}, err
+	}
+	text, _, err := canonical(content)
+	return sha256.Sum256(text), err
+}
+
+// canonical returns a record without its MAC in one form for each content: fields
+// sorted, a duplicate once, as its last occurrence. What is decoded is decoded from that,
+// so that nothing is read that the digest does not cover.
+func canonical(content []byte) (text []byte, mac string, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.UseNumber() // an int64 would lose digits as a float64
+	var fields map[string]any
+	if err := decoder.Decode(&fields); err != nil {
+		return nil, "", err
+	}
+	if fields == nil {
+		return nil, "", errors.New("it is null")
+	}
+	mac, _ = fields["mac"].(string)
+	delete(fields, "mac")
+	text, err = json.Marshal(fields)
+	return text, mac, err
+}
