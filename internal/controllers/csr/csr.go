@@ -1,5 +1,5 @@
 // Package csr approves the certificate requests of kubelets that come with one of
-// numaform's bootstrap tokens, and denies those that ask for more than their token
+// numaform's join tokens, and denies those that ask for more than their token
 // is for: another node's name, a second certificate, another use. It needs nothing
 // of Proxmox. Requests of other users, of other signers, and of nodes that renew
 // their certificate or want a serving one, are left to whoever else decides about
@@ -49,9 +49,12 @@ type Config struct {
 	// Client writes.
 	Client client.Client
 	// Live reads past every cache: what was true a moment ago lets nobody in.
-	Live   client.Reader
-	Events events.Recorder
-	Clock  clock.PassiveClock
+	Live client.Reader
+	// Account is the ServiceAccount that nodes join as. Its namespace has the records of
+	// tokens.
+	Account Account
+	Events  events.Recorder
+	Clock   clock.PassiveClock
 	// Paused reports whether numaform is to do nothing; nil means never.
 	Paused func(context.Context) (bool, error)
 }
@@ -79,8 +82,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		if !ok {
 			return false
 		}
-		_, ours := Concerns(request)
-		return ours || Bypassed(request)
+		return Concerns(request, c.config.Account) || Bypassed(request, c.config.Account)
 	})
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(c.Name()).
@@ -91,12 +93,11 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile decides about one request, or leaves it.
 func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (reconcile.Result, error) {
-	if Bypassed(request) {
+	if Bypassed(request, c.config.Account) {
 		c.warn(ctx, request)
 		return reconcile.Result{}, nil
 	}
-	id, ours := Concerns(request)
-	if !ours {
+	if !Concerns(request, c.config.Account) {
 		return reconcile.Result{}, nil
 	}
 	paused, err := c.config.Paused(ctx)
@@ -106,11 +107,11 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 	if paused {
 		return reconcile.Result{RequeueAfter: pausedDelay}, nil
 	}
-	err = c.decide(ctx, id, request)
+	err = c.decide(ctx, request)
 	switch {
-	case apierrors.IsConflict(err):
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
-	case apierrors.IsNotFound(err): // the request is gone, or its token: then it is judged again
+	case apierrors.IsNotFound(err): // the request is gone, or its record: then it is judged again
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("judging certificate request %s: %w", request.Name, err)
@@ -120,16 +121,14 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 
 // decide judges a request and writes the verdict. The use of a token is on record
 // before its request is approved: whoever comes second finds it.
-func (c *Controller) decide(ctx context.Context, id string, request *certificatesv1.CertificateSigningRequest) error {
-	facts, verdict, err := c.judge(ctx, id, request)
+func (c *Controller) decide(ctx context.Context, request *certificatesv1.CertificateSigningRequest) error {
+	facts, verdict, err := c.judge(ctx, request)
 	if err != nil || verdict.Action == Leave {
 		return err
 	}
-	if verdict.Action == Approve && !facts.Token.Used() {
-		token := *facts.Token
-		token.Use = jointoken.Use{Request: request.Name, PublicKey: verdict.PublicKey}
-		if err := c.config.Client.Update(ctx, token.Object()); err != nil {
-			return fmt.Errorf("recording the use of %s: %w", token, err)
+	if verdict.Action == Approve && !facts.Record.Used() {
+		if err := c.recordUse(ctx, *facts.Record, jointoken.Use{Request: request.Name, PublicKey: verdict.PublicKey}); err != nil {
+			return fmt.Errorf("recording the use of token %s: %w", facts.Grant.ID, err)
 		}
 	}
 	if err := c.write(ctx, request, verdict); err != nil {
@@ -139,33 +138,59 @@ func (c *Controller) decide(ctx context.Context, id string, request *certificate
 	return nil
 }
 
+// recordUse writes what the tokens of a claim are used for. Only one writer of those
+// that read the same record can do that.
+func (c *Controller) recordUse(ctx context.Context, record jointoken.Record, use jointoken.Use) error {
+	record.Use = use
+	if record.ResourceVersion == "" {
+		return c.config.Client.Create(ctx, record.Object())
+	}
+	return c.config.Client.Update(ctx, record.Object())
+}
+
 // judge gathers what is known of the token now and judges the request by it.
-func (c *Controller) judge(ctx context.Context, id string, request *certificatesv1.CertificateSigningRequest) (Facts, Verdict, error) {
-	secret := &corev1.Secret{}
-	err := c.config.Live.Get(ctx, client.ObjectKey{Namespace: jointoken.Namespace, Name: jointoken.SecretName(id)}, secret)
-	if apierrors.IsNotFound(err) {
-		return Facts{}, Judge(request, Facts{}), nil
-	}
+func (c *Controller) judge(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (Facts, Verdict, error) {
+	id, err := c.config.Account.credential(request)
 	if err != nil {
-		return Facts{}, Verdict{}, err
+		return Facts{}, deny(ReasonWrongLogin, "%s: kubelets log in with the token in their seed, and nothing else", err), nil
 	}
-	if secret.Labels[jointoken.Label] == "" {
-		return Facts{}, Verdict{}, nil // somebody else's token in our group
-	}
-	token, err := jointoken.Read(secret)
+	facts, err := c.facts(ctx, id, request)
 	var foreign *jointoken.ForeignError
 	if errors.As(err, &foreign) {
 		return Facts{}, deny(ReasonTokenChanged, "%s", foreign), nil
 	}
-	facts := Facts{Token: &token}
-	claim := &karpv1.NodeClaim{}
-	switch err := c.config.Live.Get(ctx, client.ObjectKey{Name: token.NodeClaim}, claim); {
-	case err == nil:
-		facts.Claim = claim
-	case !apierrors.IsNotFound(err):
+	if err != nil {
 		return Facts{}, Verdict{}, err
 	}
 	return facts, Judge(request, facts), nil
+}
+
+// facts reads the record that has a token, and its claim.
+func (c *Controller) facts(ctx context.Context, id string, request *certificatesv1.CertificateSigningRequest) (Facts, error) {
+	secrets := &corev1.SecretList{}
+	err := c.config.Live.List(ctx, secrets, client.InNamespace(c.config.Account.Namespace), client.HasLabels{jointoken.Label, jointoken.GrantLabel(id)})
+	switch {
+	case err != nil:
+		return Facts{}, fmt.Errorf("looking for the record of token %s: %w", id, err)
+	case len(secrets.Items) == 0:
+		return c.factsOfEarlier(ctx, id, request)
+	case len(secrets.Items) > 1:
+		return Facts{}, &jointoken.ForeignError{Namespace: c.config.Account.Namespace, Secret: secrets.Items[1].Name, Why: "it names a token of another record"}
+	}
+	record, err := jointoken.Read(&secrets.Items[0])
+	if err != nil {
+		return Facts{}, err
+	}
+	facts := Facts{Record: &record}
+	facts.Grant, _ = record.Grant(id)
+	claim := &karpv1.NodeClaim{}
+	switch err := c.config.Live.Get(ctx, client.ObjectKey{Name: record.NodeClaim}, claim); {
+	case err == nil:
+		facts.Claim = claim
+	case !apierrors.IsNotFound(err):
+		return Facts{}, err
+	}
+	return facts, nil
 }
 
 // write puts the verdict on the request.
@@ -190,8 +215,8 @@ func (c *Controller) write(ctx context.Context, request *certificatesv1.Certific
 // whatever the request was about.
 func (c *Controller) tell(ctx context.Context, request *certificatesv1.CertificateSigningRequest, facts Facts, verdict Verdict) {
 	logger := log.FromContext(ctx).WithValues(logkey.Request, klog.KObj(request), logkey.Reason, verdict.Reason)
-	if facts.Token != nil {
-		logger = logger.WithValues(logkey.NodeClaim, klog.KRef("", facts.Token.NodeClaim), logkey.VM, facts.Token.VM)
+	if facts.Record != nil {
+		logger = logger.WithValues(logkey.NodeClaim, klog.KRef("", facts.Record.NodeClaim), logkey.VM, facts.Record.VM, logkey.Token, facts.Grant.ID)
 	}
 	if verdict.Action == Approve {
 		logger.Info("approved certificate request")
@@ -209,11 +234,11 @@ func (c *Controller) tell(ctx context.Context, request *certificatesv1.Certifica
 	})
 }
 
-// warn tells that somebody else approves what comes with our tokens.
+// warn reports that someone else approves requests of our tokens.
 func (c *Controller) warn(ctx context.Context, request *certificatesv1.CertificateSigningRequest) {
-	const message = "somebody else approved this request of a bootstrap token of numaform's, so a token is good for any node's name: " +
-		"bind the ClusterRole system:certificates.k8s.io:certificatesigningrequests:nodeclient neither to the group system:bootstrappers nor to " +
-		jointoken.Group
+	const message = "another approver approved this request of a join token of numaform's, so a token is good for any node's name: " +
+		"bind the ClusterRole system:certificates.k8s.io:certificatesigningrequests:nodeclient neither to the ServiceAccount that nodes join as, " +
+		"nor to a group that has it, nor to system:bootstrappers or " + jointoken.Group
 	log.FromContext(ctx).Info("found certificate request approved by others", logkey.Request, klog.KObj(request), logkey.Reason, ReasonBypassed)
 	c.config.Events.Publish(events.Event{
 		InvolvedObject: request, Type: corev1.EventTypeWarning, Reason: ReasonBypassed, Message: message,

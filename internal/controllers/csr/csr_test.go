@@ -68,6 +68,9 @@ func (p *published) of(name string) []events.Event {
 	return found
 }
 
+// liveAccount is the ServiceAccount that nodes join as here.
+var liveAccount = csr.Account{Namespace: "default", Name: "numaform-bootstrap"}
+
 // world is a control plane with the controller at work in it.
 type world struct {
 	cluster *testenv.Cluster
@@ -124,13 +127,16 @@ func startWorld(crds []string) (w *world, err error) {
 		return nil, errors.Join(err, w.stop())
 	}
 	controller := csr.NewController(csr.Config{
-		Client: manager.GetClient(), Live: manager.GetAPIReader(), Events: &w.events, Clock: clock.RealClock{},
+		Client: manager.GetClient(), Live: manager.GetAPIReader(), Events: &w.events, Clock: clock.RealClock{}, Account: liveAccount,
 		Paused: func(context.Context) (bool, error) { return w.paused.Load(), nil },
 	})
 	if w.client, err = client.New(w.cluster.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		return nil, errors.Join(err, w.stop())
 	}
-	if err := errors.Join(controller.Register(context.Background(), manager), w.bind("system:node-bootstrapper")); err != nil {
+	object := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: liveAccount.Namespace, Name: liveAccount.Name}}
+	if err := errors.Join(
+		controller.Register(context.Background(), manager), w.client.Create(context.Background(), object), w.bind("system:node-bootstrapper"),
+	); err != nil {
 		return nil, errors.Join(err, w.stop())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -143,28 +149,31 @@ func startWorld(crds []string) (w *world, err error) {
 	return w, nil
 }
 
-// bind gives our tokens' group a role, as the chart does.
+// bind gives those who join a role, as the chart does.
 func (w *world) bind(role string) error {
 	return w.client.Create(context.Background(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "numaform-" + role},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: jointoken.Group}},
+		Subjects: []rbacv1.Subject{
+			{Kind: rbacv1.ServiceAccountKind, Namespace: liveAccount.Namespace, Name: liveAccount.Name},
+			{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: jointoken.Group},
+		},
 	})
 }
 
 // guest is a VM of a claim, with the token in its seed.
 type guest struct {
-	claim *karpv1.NodeClaim
-	token jointoken.Token
+	claim  *karpv1.NodeClaim
+	record *jointoken.Record
+	token  jointoken.Token
 	// kube logs in with the token.
 	kube kubernetes.Interface
 }
 
-// guest makes a claim with its token.
-func (w *world) guest(t *testing.T, name string) *guest {
+// claim makes the NodeClaim of a VM.
+func (w *world) claim(t *testing.T, name string, key fleet.Key) *karpv1.NodeClaim {
 	t.Helper()
-	key := fleet.Key(fmt.Sprintf("%032x", len(name)))
-	g := &guest{claim: &karpv1.NodeClaim{
+	made := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        "claim-of-" + name,
 			Annotations: map[string]string{v1alpha1.AnnotationVM: name, v1alpha1.AnnotationKey: string(key)},
@@ -173,23 +182,53 @@ func (w *world) guest(t *testing.T, name string) *guest {
 			NodeClassRef: &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: "ProxmoxNodeClass", Name: "default"},
 			Requirements: []karpv1.NodeSelectorRequirementWithMinValues{},
 		},
-	}}
-	if err := w.client.Create(t.Context(), g.claim); err != nil {
+	}
+	if err := w.client.Create(t.Context(), made); err != nil {
 		t.Fatal(err)
 	}
-	var err error
-	owner := jointoken.Owner{VM: name, Key: key, NodeClaim: g.claim.Name, UID: g.claim.UID}
-	if g.token, err = jointoken.New(owner, time.Now(), 15*time.Minute); err != nil {
+	return made
+}
+
+// guest makes a claim with its token.
+func (w *world) guest(t *testing.T, name string) *guest {
+	t.Helper()
+	key := fleet.Key(fmt.Sprintf("%032x", len(name)))
+	g := &guest{claim: w.claim(t, name, key)}
+	g.record = &jointoken.Record{
+		Namespace: liveAccount.Namespace, Owner: jointoken.Owner{VM: name, Key: key, NodeClaim: g.claim.Name, UID: g.claim.UID},
+	}
+	object := g.record.Object()
+	if err := w.client.Create(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.client.Create(t.Context(), g.token.Object()); err != nil {
-		t.Fatal(err)
-	}
+	g.record.Secret, g.record.ResourceVersion = object.UID, object.ResourceVersion
+	g.token = w.mint(t, g)
 	g.kube = w.login(t, g.token.Reveal())
 	return g
 }
 
-// login returns a client that has nothing but a bootstrap token.
+// mint makes another token for a guest.
+func (w *world) mint(t *testing.T, g *guest) jointoken.Token {
+	t.Helper()
+	answer := g.record.Request(15 * time.Minute)
+	object := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: liveAccount.Namespace, Name: liveAccount.Name}}
+	if err := w.client.SubResource("token").Create(t.Context(), object, answer); err != nil {
+		t.Fatal(err)
+	}
+	token, err := g.record.Minted(answer, time.Now(), 15*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.record.Add(token.Grant)
+	updated := g.record.Object()
+	if err := w.client.Update(t.Context(), updated); err != nil {
+		t.Fatal(err)
+	}
+	g.record.ResourceVersion = updated.ResourceVersion
+	return token
+}
+
+// login returns a client that has nothing but a token.
 func (w *world) login(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(&rest.Config{
@@ -277,12 +316,15 @@ func (w *world) certificate(t *testing.T, request string) *x509.Certificate {
 	return certificate
 }
 
+// secret returns the part of the token that must be in no message.
+func (g *guest) secret() string { return g.token.Reveal()[strings.LastIndex(g.token.Reveal(), ".")+1:] }
+
 func wantDenied(t *testing.T, got certificatesv1.CertificateSigningRequestCondition, reason string, g *guest) {
 	t.Helper()
 	if got.Type != certificatesv1.CertificateDenied || got.Reason != reason {
 		t.Errorf("decision %s %s (%s), want Denied %s", got.Type, got.Reason, got.Message, reason)
 	}
-	if _, secret, _ := strings.Cut(g.token.Reveal(), "."); strings.Contains(got.Message, secret) {
+	if strings.Contains(got.Message, g.secret()) {
 		t.Errorf("message %q holds the token's secret", got.Message)
 	}
 }
@@ -298,11 +340,11 @@ func TestGuestJoins(t *testing.T) {
 		t.Errorf("certificate for %s", name)
 	}
 	secret := &corev1.Secret{}
-	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(g.token.Object()), secret); err != nil {
+	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(g.record.Object()), secret); err != nil {
 		t.Fatal(err)
 	}
-	if token, err := jointoken.Read(secret); err != nil || token.Use.Request != "node-csr-joins" || len(token.Use.PublicKey) != 64 {
-		t.Errorf("the token is used by %+v (%v), want node-csr-joins and its key", token.Use, err)
+	if record, err := jointoken.Read(secret); err != nil || record.Use.Request != "node-csr-joins" || len(record.Use.PublicKey) != 64 {
+		t.Errorf("the token is used by %+v (%v), want node-csr-joins and its key", record.Use, err)
 	}
 }
 
@@ -322,9 +364,8 @@ func TestStolenTokenForAnotherNode(t *testing.T) {
 		}
 		return nil
 	})
-	_, secret, _ := strings.Cut(g.token.Reveal(), ".")
 	for _, event := range told {
-		if event.Type != corev1.EventTypeWarning || event.Reason != csr.ReasonWrongName || strings.Contains(event.Message, secret) {
+		if event.Type != corev1.EventTypeWarning || event.Reason != csr.ReasonWrongName || strings.Contains(event.Message, g.secret()) {
 			t.Errorf("event %s %s %q: want a warning without the secret", event.Type, event.Reason, event.Message)
 		}
 	}
@@ -388,40 +429,14 @@ func TestTokenOfRegisteredNode(t *testing.T) {
 func TestTokenOfClaimThatIsGone(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "gone-2006")
-	// The garbage collector would take the token away with its claim.
-	orphan := g.token.Object()
-	if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(orphan), orphan); err != nil {
-		t.Fatal(err)
-	}
+	// The garbage collector would take the record away with its claim.
+	orphan := g.record.Object()
 	orphan.OwnerReferences = nil
 	if err := errors.Join(w.client.Update(t.Context(), orphan), w.client.Delete(t.Context(), g.claim)); err != nil {
 		t.Fatal(err)
 	}
 	ask(t, g.kube, "node-csr-gone", "gone-2006", ecdsaKey(t, elliptic.P256()))
 	wantDenied(t, w.decision(t, "node-csr-gone"), csr.ReasonClaimGone, g)
-}
-
-// What is nobody's of ours is left to others, whatever it asks for.
-func TestOthersAreLeftAlone(t *testing.T) {
-	w := theWorld(t)
-	g := w.guest(t, "other-2007")
-	foreign := g.token.Object()
-	foreign.Labels = nil // somebody's own token in our group
-	foreign.Name, foreign.Data["token-id"] = "bootstrap-token-0ther0", []byte("0ther0")
-	if err := w.client.Create(t.Context(), foreign); err != nil {
-		t.Fatal(err)
-	}
-	_, secret, _ := strings.Cut(g.token.Reveal(), ".")
-	ask(t, w.login(t, "0ther0."+secret), "node-csr-other", "elsewhere", ecdsaKey(t, elliptic.P256()))
-	ask(t, g.kube, "node-csr-last", "other-2007", ecdsaKey(t, elliptic.P256()))
-	w.decision(t, "node-csr-last") // so the one before was looked at
-	left := &certificatesv1.CertificateSigningRequest{}
-	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "node-csr-other"}, left); err != nil {
-		t.Fatal(err)
-	}
-	if len(left.Status.Conditions) > 0 {
-		t.Errorf("a request of somebody else's token was decided: %+v", left.Status.Conditions)
-	}
 }
 
 // A cluster whose kube-controller-manager approves whatever a bootstrap token asks

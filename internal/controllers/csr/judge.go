@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -35,28 +36,35 @@ const (
 
 // The reasons of decisions, in conditions, events and logs.
 const (
-	ReasonApproved      = "NodeMayJoin"
-	ReasonTokenGone     = "TokenGone"
-	ReasonTokenChanged  = "TokenChanged"
-	ReasonTokenExpired  = "TokenExpired"
-	ReasonClaimGone     = "NodeClaimGone"
-	ReasonOtherVM       = "NodeClaimHasOtherVM"
-	ReasonAlreadyJoined = "AlreadyJoined"
-	ReasonMalformed     = "MalformedRequest"
-	ReasonWrongName     = "WrongNodeName"
-	ReasonWrongSubject  = "WrongSubject"
-	ReasonWrongUsages   = "WrongUsages"
-	ReasonWeakKey       = "WeakKey"
-	ReasonUsedTwice     = "TokenUsedTwice"
+	ReasonApproved = "NodeMayJoin"
+	// ReasonWrongLogin is about a login that is not exactly that of a join token.
+	ReasonWrongLogin   = "WrongLogin"
+	ReasonTokenGone    = "TokenGone"
+	ReasonTokenChanged = "TokenChanged"
+	ReasonTokenExpired = "TokenExpired"
+	// ReasonOlderThanToken is about a request that was made before its token was.
+	ReasonOlderThanToken = "OlderThanToken"
+	ReasonClaimGone      = "NodeClaimGone"
+	ReasonOtherVM        = "NodeClaimHasOtherVM"
+	ReasonAlreadyJoined  = "AlreadyJoined"
+	ReasonMalformed      = "MalformedRequest"
+	ReasonWrongName      = "WrongNodeName"
+	ReasonWrongSubject   = "WrongSubject"
+	ReasonWrongUsages    = "WrongUsages"
+	ReasonWeakKey        = "WeakKey"
+	ReasonTooLong        = "CertificateTooLong"
+	ReasonUsedTwice      = "TokenUsedTwice"
 	// ReasonBypassed is about a request that somebody else approved.
 	ReasonBypassed = "ApprovedByOthers"
 )
 
 // Facts are what the cluster says about the token that a request came with.
 type Facts struct {
-	// Token is nil if there is none of that id any more.
-	Token *jointoken.Token
-	// Claim is the NodeClaim that the token names, or nil if there is none.
+	// Record is nil if no NodeClaim has such a token any more, and Grant is the token in
+	// it.
+	Record *jointoken.Record
+	Grant  jointoken.Grant
+	// Claim is the NodeClaim that the record names, or nil if there is none.
 	Claim *karpv1.NodeClaim
 }
 
@@ -74,30 +82,18 @@ const (
 	nodesGroup = "system:nodes"
 )
 
-// Concerns returns the id of the bootstrap token of ours that a request came with.
-// It reports false for a request that is not ours to judge: one that is decided, of
-// another signer, or of somebody who did not log in with a token of our group.
-func Concerns(request *certificatesv1.CertificateSigningRequest) (id string, ours bool) {
-	id, ours = withOurToken(request)
-	return id, ours && len(request.Status.Certificate) == 0 && !decided(request, nil)
+// Concerns reports whether a request is for numaform to decide: not one that is
+// decided, of another signer, or of someone who did not log in as joining nodes do.
+func Concerns(request *certificatesv1.CertificateSigningRequest, account Account) bool {
+	return account.ours(request) && len(request.Status.Certificate) == 0 && !decided(request, nil)
 }
 
-// Bypassed reports whether somebody else approved a request that came with a token of
+// Bypassed reports whether someone else approved a request that came with a token of
 // ours. Then tokens are as good for any node's name as for that of their VM.
-func Bypassed(request *certificatesv1.CertificateSigningRequest) bool {
-	_, ours := withOurToken(request)
-	return ours && decided(request, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+func Bypassed(request *certificatesv1.CertificateSigningRequest, account Account) bool {
+	return account.ours(request) && decided(request, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 		return c.Type == certificatesv1.CertificateApproved && c.Reason != ReasonApproved
 	})
-}
-
-func withOurToken(request *certificatesv1.CertificateSigningRequest) (id string, ours bool) {
-	id, bootstrap := jointoken.IDOf(request.Spec.Username)
-	if !bootstrap || request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName ||
-		!slices.Contains(request.Spec.Groups, jointoken.Group) {
-		return "", false
-	}
-	return id, true
 }
 
 // decided reports whether a request has a decision of a kind; nil means any.
@@ -120,16 +116,16 @@ func Judge(request *certificatesv1.CertificateSigningRequest, facts Facts) Verdi
 		return deny(ReasonMalformed, "%s", err)
 	}
 	for _, judge := range []func() Verdict{
-		func() Verdict { return judgeSubject(asked, facts.Token) },
+		func() Verdict { return judgeSubject(asked, facts) },
 		func() Verdict { return judgeUsages(request.Spec.Usages) },
+		func() Verdict { return judgeLifetime(request.Spec.ExpirationSeconds) },
 		func() Verdict { return judgeKey(asked) },
 	} {
 		if verdict := judge(); verdict.Action == Deny {
 			return verdict
 		}
 	}
-	key := sha256.Sum256(asked.RawSubjectPublicKeyInfo)
-	return judgeUse(request.Name, hex.EncodeToString(key[:]), facts.Token)
+	return judgeUse(request.Name, keyOf(asked), facts)
 }
 
 // deny is a verdict with a message for whoever reads the request's conditions.
@@ -137,22 +133,42 @@ func deny(reason, format string, args ...any) Verdict {
 	return Verdict{Action: Deny, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// judgeToken denies a request whose token is no longer good for its claim.
+// keyOf returns the SHA-256 of the public key in a request.
+func keyOf(asked *x509.CertificateRequest) string {
+	sum := sha256.Sum256(asked.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
+}
+
+// judgeToken denies a request whose token is no longer good, or was not yet.
 func judgeToken(request *certificatesv1.CertificateSigningRequest, facts Facts) Verdict {
-	token, claim := facts.Token, facts.Claim
-	if token == nil {
-		return deny(ReasonTokenGone, "the bootstrap token of %s is gone: its node joined or was given up", request.Spec.Username)
+	if facts.Record == nil {
+		return deny(ReasonTokenGone, "no NodeClaim waits for the token of this request: its node joined, or was given up")
 	}
+	token := facts.Grant
+	// Of a token of an earlier release only the API server knows when it began and ends.
+	known := !token.Minted.IsZero()
 	switch {
-	case request.CreationTimestamp.After(token.Expires):
-		return deny(ReasonTokenExpired, "bootstrap token %s ended before this request was made", token.ID)
-	case claim == nil || claim.UID != token.UID || !claim.DeletionTimestamp.IsZero():
-		return deny(ReasonClaimGone, "NodeClaim %s, which bootstrap token %s is for, is gone or going", token.NodeClaim, token.ID)
-	case claim.Annotations[v1alpha1.AnnotationVM] != token.VM || claim.Annotations[v1alpha1.AnnotationKey] != string(token.Key):
-		return deny(ReasonOtherVM, "NodeClaim %s is not backed by VM %s, which bootstrap token %s is for", claim.Name, token.VM, token.ID)
+	case request.Spec.UID != string(token.Account):
+		return deny(ReasonWrongLogin, "it is of a user with UID %q, and token %s is of one with UID %q", request.Spec.UID, token.ID, token.Account)
+	case known && request.CreationTimestamp.Time.Before(token.Minted):
+		return deny(ReasonOlderThanToken, "this request was made before token %s was: a kubelet cannot have sent it", token.ID)
+	case known && token.Ended(request.CreationTimestamp.Time):
+		return deny(ReasonTokenExpired, "token %s ended before this request was made", token.ID)
+	}
+	return judgeClaim(facts)
+}
+
+// judgeClaim denies a request whose token's claim does not wait for a node.
+func judgeClaim(facts Facts) Verdict {
+	record, token, claim := facts.Record, facts.Grant, facts.Claim
+	switch {
+	case claim == nil || claim.UID != record.UID || !claim.DeletionTimestamp.IsZero():
+		return deny(ReasonClaimGone, "NodeClaim %s, which token %s is for, is gone or going", record.NodeClaim, token.ID)
+	case claim.Annotations[v1alpha1.AnnotationVM] != record.VM || claim.Annotations[v1alpha1.AnnotationKey] != string(record.Key):
+		return deny(ReasonOtherVM, "NodeClaim %s is not backed by VM %s, which token %s is for", claim.Name, record.VM, token.ID)
 	case claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue():
 		return deny(ReasonAlreadyJoined, "node %s joined already and renews its certificate with the one it has: "+
-			"delete NodeClaim %s if the node lost it", token.VM, claim.Name)
+			"delete NodeClaim %s if the node lost it", record.VM, claim.Name)
 	}
 	return Verdict{}
 }
@@ -174,13 +190,13 @@ func parse(text []byte) (*x509.CertificateRequest, error) {
 }
 
 // judgeSubject denies any name but that of the token's VM.
-func judgeSubject(asked *x509.CertificateRequest, token *jointoken.Token) Verdict {
-	want := nodePrefix + token.VM
+func judgeSubject(asked *x509.CertificateRequest, facts Facts) Verdict {
+	want := nodePrefix + facts.Record.VM
 	switch {
 	case asked.Subject.CommonName != want:
-		return deny(ReasonWrongName, "it asks for %q with bootstrap token %s, which is for %q only: "+
-			"if nobody tries that on purpose, somebody copied the seed of VM %s; delete NodeClaim %s to replace the VM",
-			asked.Subject.CommonName, token.ID, want, token.VM, token.NodeClaim)
+		return deny(ReasonWrongName, "it asks for %q with token %s, which is for %q only: "+
+			"unless this is a test, the seed of VM %s was copied; delete NodeClaim %s to replace the VM",
+			asked.Subject.CommonName, facts.Grant.ID, want, facts.Record.VM, facts.Record.NodeClaim)
 	case !slices.Equal(asked.Subject.Organization, []string{nodesGroup}) || len(asked.Subject.Names) != 2:
 		return deny(ReasonWrongSubject, "want exactly the organization %s beside the common name %s in the subject, got %q",
 			nodesGroup, want, asked.Subject.String())
@@ -202,6 +218,19 @@ func judgeUsages(usages []certificatesv1.KeyUsage) Verdict {
 		return Verdict{}
 	}
 	return deny(ReasonWrongUsages, "want the usages of a kubelet's client certificate, got %q", usages)
+}
+
+// maxLifetime is the longest life of a certificate that a request may ask for: the
+// default of kube-controller-manager. Kubelets ask for none.
+const maxLifetime = 365 * 24 * time.Hour
+
+// judgeLifetime denies a certificate that outlives those of kubelets: one that was
+// stolen cannot be revoked.
+func judgeLifetime(seconds *int32) Verdict {
+	if seconds == nil || time.Duration(*seconds)*time.Second <= maxLifetime {
+		return Verdict{}
+	}
+	return deny(ReasonTooLong, "it asks for a certificate of %d seconds: want a year at most, or no expirationSeconds, as kubelets do", *seconds)
 }
 
 // The least sizes of keys, in bits.
@@ -230,15 +259,16 @@ func judgeKey(asked *x509.CertificateRequest) Verdict {
 
 // judgeUse denies a second key. A kubelet that asks again with the key it had may
 // have its certificate, whatever the request's name.
-func judgeUse(request, key string, token *jointoken.Token) Verdict {
-	if token.Used() && token.Use.PublicKey != key {
-		return deny(ReasonUsedTwice, "bootstrap token %s was used by request %s with another key: "+
-			"whoever sent this one is not the guest that joined first; delete NodeClaim %s to replace VM %s if you do not know which of them it is",
-			token.ID, token.Use.Request, token.NodeClaim, token.VM)
+func judgeUse(request, key string, facts Facts) Verdict {
+	record, token := facts.Record, facts.Grant
+	if record.Used() && record.Use.PublicKey != key {
+		return deny(ReasonUsedTwice, "the token of VM %s was used by request %s with another key: "+
+			"whoever sent this one is not the guest that joined first; delete NodeClaim %s to replace the VM if you do not know which of them it is",
+			record.VM, record.Use.Request, record.NodeClaim)
 	}
 	return Verdict{
 		Action: Approve, Reason: ReasonApproved, PublicKey: key,
-		Message: fmt.Sprintf("request %s comes with bootstrap token %s of NodeClaim %s and asks for the name of its VM %s",
-			request, token.ID, token.NodeClaim, token.VM),
+		Message: fmt.Sprintf("request %s comes with token %s of NodeClaim %s and asks for the name of its VM %s",
+			request, token.ID, record.NodeClaim, record.VM),
 	}
 }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/proxmox"
 )
@@ -126,6 +127,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		logkey.NodeClaim, klog.KObj(claim), logkey.VM, claim.Annotations[v1alpha1.AnnotationVM],
 	))
 	if !claim.DeletionTimestamp.IsZero() {
+		// Its seed stays in the VM as long as there is the VM.
 		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
 	}
 	vms, known := c.seeder.config.VMs()
@@ -166,20 +168,6 @@ func (c *Controller) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool,
 	return ready(node), client.IgnoreNotFound(err)
 }
 
-// revoke deletes the tokens of a claim that goes: nobody shall join for it any more.
-// Its seed stays in the VM as long as there is the VM.
-func (s *Seeder) revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
-	own, err := s.tokensOf(ctx, claim.UID)
-	if err != nil || len(own) == 0 {
-		return err
-	}
-	if err := s.drop(ctx, own...); err != nil {
-		return err
-	}
-	log.FromContext(ctx).V(1).Info("deleted bootstrap tokens of a claim that goes")
-	return nil
-}
-
 // remove takes away the tokens of a node that has joined, the certificate request
 // that was approved with them, and its seed. What is done already is done again
 // without harm; the annotation comes last.
@@ -198,7 +186,7 @@ func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.
 	if err := region.Proxmox.DeleteSeed(ctx, vm.Host.Host, vm.Seed); err != nil {
 		return fmt.Errorf("taking the seed of node %s away: %w", vm.Name, err)
 	}
-	if err := s.annotate(ctx, claim, map[string]string{AnnotationSeed: Removed, AnnotationToken: ""}); err != nil {
+	if err := s.annotate(ctx, claim, map[string]string{AnnotationSeed: Removed, jointoken.AnnotationToken: ""}); err != nil {
 		return err
 	}
 	log.FromContext(ctx).Info("removed seed", logkey.Volume, vm.Seed, logkey.Host, vm.Host.String())
@@ -207,22 +195,19 @@ func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.
 	return nil
 }
 
-// forget deletes the tokens of a claim and the requests that were approved with them.
+// forget deletes the tokens of a claim and the request that was approved with them.
 func (s *Seeder) forget(ctx context.Context, claim *karpv1.NodeClaim) error {
-	own, err := s.tokensOf(ctx, claim.UID)
+	record, err := s.record(ctx, claim)
 	if err != nil {
 		return err
 	}
-	for _, token := range own {
-		if !token.Used() {
-			continue
-		}
-		request := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: token.Use.Request}}
+	if record != nil && record.Used() {
+		request := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: record.Use.Request}}
 		if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, request)); err != nil {
 			return fmt.Errorf("deleting certificate request %s: %w", request.Name, err)
 		}
 	}
-	return s.drop(ctx, own...)
+	return s.revoke(ctx, claim)
 }
 
 // renew makes a new token and a new seed for a VM that has not started before the
@@ -232,23 +217,36 @@ func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.V
 	if claim.Annotations[AnnotationSeed] != Attached {
 		return reconcile.Result{}, nil // not uploaded yet
 	}
-	token, err := s.token(ctx, claim)
+	record, err := s.record(ctx, claim)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if token != nil && token.Used() {
+	if record != nil && record.Used() {
 		return reconcile.Result{}, nil
 	}
-	if token != nil {
-		if left := token.Expires.Sub(s.config.Clock.Now()); left > renewBefore {
+	var left time.Duration
+	if record != nil {
+		if left = record.Expires().Sub(s.config.Clock.Now()); left > renewBefore {
 			return reconcile.Result{RequeueAfter: left - renewBefore}, nil
 		}
 	}
 	running, err := s.running(ctx, vm)
-	if err != nil || running {
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return s.seedAgain(ctx, claim, vm)
+	if !running {
+		return s.seedAgain(ctx, claim, vm)
+	}
+	return s.outlast(ctx, record, left)
+}
+
+// outlast ends the tokens of a guest that runs and has not joined once the last of
+// them has ended: the API server may have made them good for longer.
+func (s *Seeder) outlast(ctx context.Context, record *jointoken.Record, left time.Duration) (reconcile.Result, error) {
+	if record == nil || left > 0 {
+		return reconcile.Result{RequeueAfter: max(left, 0)}, nil
+	}
+	return reconcile.Result{}, s.drop(ctx, record)
 }
 
 // running reports whether a VM's guest runs. One with its number that is not ours, or

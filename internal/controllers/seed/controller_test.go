@@ -42,11 +42,7 @@ func (w *world) attached(number fleet.VMID, host string) (fleet.VM, *karpv1.Node
 	if err := w.client.Create(w.t.Context(), request); err != nil {
 		w.t.Fatal(err)
 	}
-	token := w.onlyToken(vm)
-	token.Use = jointoken.Use{Request: request.Name, PublicKey: "k"}
-	if err := w.client.Update(w.t.Context(), token.Object()); err != nil {
-		w.t.Fatal(err)
-	}
+	w.use(vm, request.Name)
 	w.proxmox.ResetCalls()
 	return vm, now(w, claim), request
 }
@@ -66,7 +62,7 @@ func TestJoinedNodeLosesItsSeed(t *testing.T) {
 		t.Errorf("drive %q, seed %d bytes, tokens %v, request gone %v", w.drive(vm), len(w.image(vm)), w.tokens(vm), w.gone(request))
 	}
 	annotations := now(w, claim).Annotations
-	if _, token := annotations[seed.AnnotationToken]; token || annotations[seed.AnnotationSeed] != seed.Removed {
+	if _, token := annotations[jointoken.AnnotationToken]; token || annotations[seed.AnnotationSeed] != seed.Removed {
 		t.Errorf("annotations %v", annotations)
 	}
 	want := []string{"detached local:iso/numaform-prod-2201-00000899.iso from vm workers-2201 (2201) and deleted it from host homelab/pve-1: its node has joined"}
@@ -182,7 +178,7 @@ func TestRenewal(t *testing.T) {
 	if after := w.mustReconcile(c, claim); after != 14*time.Minute {
 		t.Errorf("after a renewal: again after %s, want 14m", after)
 	}
-	second := w.onlyToken(vm)
+	second := w.tokens(vm)[1]
 	if second.ID == first.ID || !second.Expires.Equal(start.Add(29*time.Minute)) {
 		t.Errorf("%s until %s, want a new token", second, second.Expires)
 	}
@@ -190,7 +186,7 @@ func TestRenewal(t *testing.T) {
 	if len(w.recorded) != 1 || !strings.Contains(w.recorded[0], "its token ended before the vm was started") {
 		t.Errorf("recorded %q", w.recorded)
 	}
-	noSecret(t, []jointoken.Token{first, second}, w.recorded...)
+	noSecret(t, w.recorded...)
 
 	// While it is being cloned, the VM has the template's description.
 	err := w.proxmox.PutGuest(pvesim.Foreign{VMID: 2206, Host: "pve-1", Config: map[string]string{"name": vm.Name, "memory": "512"}})
@@ -204,8 +200,9 @@ func TestRenewal(t *testing.T) {
 		t.Error("no new token while the VM is being cloned")
 	}
 
-	// The token is gone: Kubernetes deletes those that have ended.
-	if err := w.client.Delete(t.Context(), third.Object()); err != nil {
+	// The record is gone, and the token with it.
+	record := w.records(vm)[0]
+	if err := w.client.Delete(t.Context(), record.Object()); err != nil {
 		t.Fatal(err)
 	}
 	w.boot(vm, false)
@@ -213,11 +210,18 @@ func TestRenewal(t *testing.T) {
 	fourth := w.onlyToken(vm)
 	w.wantSeed(vm, fourth)
 
-	// It runs: it has read what it had.
+	// It runs: it has read what it had, and when that has ended it is worth nothing.
 	w.boot(vm, true)
-	w.clock.Step(time.Hour)
 	w.proxmox.ResetCalls()
-	if after := w.mustReconcile(c, claim); after != 0 || len(w.writes()) > 0 || w.onlyToken(vm).ID != fourth.ID {
+	w.clock.Step(14*time.Minute + 30*time.Second)
+	if after := w.mustReconcile(c, claim); after != 30*time.Second || len(w.writes()) > 0 || w.onlyToken(vm).ID != fourth.ID {
+		t.Errorf("a guest that runs got another seed: %v; again after %s", w.writes(), after)
+	}
+	w.clock.Step(30 * time.Second)
+	if after := w.mustReconcile(c, claim); after != 0 || len(w.writes()) > 0 || len(w.records(vm)) > 0 {
+		t.Errorf("a token that has ended is still bound to %v; wrote %v", w.records(vm), w.writes())
+	}
+	if after := w.mustReconcile(c, claim); after != 0 || len(w.writes()) > 0 || len(w.records(vm)) > 0 {
 		t.Errorf("a guest that runs got another seed: %v", w.writes())
 	}
 }

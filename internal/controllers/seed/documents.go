@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,10 +68,8 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 // try renders what a VM would get. Its error names the VMID, by which templates may
 // choose an address.
 func (s *Seeder) try(m *materials, vm fleet.VM) error {
-	token, err := jointoken.New(jointoken.Owner{VM: vm.Name, Key: vm.Key}, s.config.Clock.Now(), m.class.TTL())
-	if err != nil {
-		return err
-	}
+	token := jointoken.Example(m.class.TokenForm())
+	var err error
 	if m.class.ByAgent() {
 		_, err = s.command(m, &vm, &karpv1.NodeClaim{}, token)
 	} else {
@@ -133,6 +132,9 @@ func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (
 	if found.templates, err = bootstrap.TemplatesOf(templates); err != nil {
 		return nil, metadataError(class, v1alpha1.ReasonTemplatesInvalid, err)
 	}
+	if err := s.formed(ctx, class, found.templates); err != nil {
+		return nil, err
+	}
 	values, err := s.secret(ctx, "spec.metadata.valuesRef", class.Spec.Metadata.ValuesRef)
 	if err != nil {
 		return nil, metadataError(class, secretReason(err), err)
@@ -141,6 +143,30 @@ func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (
 		found.values[key] = string(value)
 	}
 	return found, nil
+}
+
+// formed says why nodes of a class cannot be given a token in its form.
+func (s *Seeder) formed(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, templates bootstrap.Templates) error {
+	if class.TokenForm() == v1alpha1.TokenBootstrap {
+		if s.config.Cluster.BootstrapTokens {
+			return nil
+		}
+		return metadataError(class, v1alpha1.ReasonBootstrapTokensOff, errors.New(
+			"spec.metadata.token is Bootstrap, and numaform keeps no bootstrap tokens: set rbac.bootstrapTokens in the chart's values (--bootstrap-tokens), "+
+				"or use .Kubernetes.Token in the templates and remove spec.metadata.token",
+		))
+	}
+	if uses := bootstrap.UsesBootstrapToken(templates); len(uses) > 0 {
+		return metadataError(class, v1alpha1.ReasonBootstrapTokenNeeded, fmt.Errorf(
+			"%s names .Kubernetes.BootstrapToken, which nodes of this class do not get: write .Kubernetes.Token where kubelet takes it, "+
+				"or, for kubeadm join, k3s and Talos, set spec.metadata.token: Bootstrap", strings.Join(uses, ", "),
+		))
+	}
+	account := s.account()
+	if err := s.config.Cluster.Live.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
+		return metadataError(class, v1alpha1.ReasonServiceAccountNotFound, accountError(account, err))
+	}
+	return nil
 }
 
 // metadataError says what a person must mend. An API server that does not answer now
@@ -162,8 +188,8 @@ func (s *Seeder) secret(ctx context.Context, field string, ref *v1alpha1.SecretR
 	if key.Namespace == "" {
 		key.Namespace = s.config.Cluster.Namespace
 	}
-	if key.Namespace == jointoken.Namespace && key.Namespace != s.config.Cluster.Namespace {
-		// numaform can read it, for the sake of tokens; who writes classes shall not.
+	if key.Namespace == jointoken.BootstrapNamespace && key.Namespace != s.config.Cluster.Namespace {
+		// Whatever numaform may read there, who writes classes must not read it.
 		return nil, fmt.Errorf("%s: secret %s is not for nodes: keep what they get in namespace %s", field, key, s.config.Cluster.Namespace)
 	}
 	secret := &corev1.Secret{}
@@ -216,7 +242,10 @@ func (s *Seeder) values(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, tok
 	values.Values = m.values
 	values.Resources.HugePages2Mi, values.Resources.HugePages1Gi = scheduling.GuestPages(m.class, vm, s.config.Types)
 	values.Kubernetes.Version, values.Kubernetes.RootCA = m.cluster.version, m.cluster.ca
-	values.Kubernetes.APIServer, values.Kubernetes.BootstrapToken = m.cluster.apiServer, token.Reveal()
+	values.Kubernetes.APIServer, values.Kubernetes.Token = m.cluster.apiServer, token.Reveal()
+	if m.class.TokenForm() == v1alpha1.TokenBootstrap {
+		values.Kubernetes.BootstrapToken = token.Reveal()
+	}
 	err := values.Configure(s.kubelet(m, vm, claim))
 	return values, err
 }

@@ -89,7 +89,7 @@ func (g *Garbage) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 	// What may be garbage is listed before what is in use: whatever is made meanwhile
 	// is in the second list only.
-	tokens, err := s.tokens(ctx)
+	records, err := s.records(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -99,7 +99,7 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 		return false, errors.Join(listErr, fmt.Errorf("listing NodeClaims: %w", err))
 	}
 	vms, known := s.config.VMs()
-	errs := []error{listErr, s.sweepTokens(ctx, tokens, list.Items)}
+	errs := []error{listErr, s.sweepTokens(ctx, records, list.Items)}
 	if known {
 		errs = append(errs, s.sweepSeeds(ctx, seeds, inUse{claims: list.Items, vms: vms}))
 	}
@@ -107,21 +107,22 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 }
 
 // sweepTokens deletes the tokens of claims that are gone.
-func (s *Seeder) sweepTokens(ctx context.Context, tokens []jointoken.Token, claims []karpv1.NodeClaim) error {
+func (s *Seeder) sweepTokens(ctx context.Context, records []jointoken.Record, claims []karpv1.NodeClaim) error {
 	there := map[types.UID]bool{}
 	for i := range claims {
 		there[claims[i].UID] = true
 	}
 	var errs []error
-	for _, token := range tokens {
-		if there[token.UID] {
+	for i := range records {
+		record := &records[i]
+		if there[record.UID] {
 			continue
 		}
-		if err := s.drop(ctx, token); err != nil {
+		if err := s.drop(ctx, record); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		log.FromContext(ctx).Info("deleted bootstrap token of a claim that is gone", logkey.Token, token.ID, logkey.VM, token.VM)
+		log.FromContext(ctx).Info("deleted join tokens of a claim that is gone", logkey.NodeClaim, record.NodeClaim, logkey.VM, record.VM)
 	}
 	return errors.Join(errs...)
 }

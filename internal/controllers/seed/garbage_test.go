@@ -73,9 +73,9 @@ func TestSweep(t *testing.T) {
 	w.claim(joined, func(c *karpv1.NodeClaim) { c.Annotations[seed.AnnotationSeed] = seed.Removed })
 	w.put("pve-2", "numaform-prod-2303-000008ff.iso", "numaform-prod-2304-00000900.iso")
 	w.without(lost)
-	orphan, err := jointoken.New(jointoken.Owner{VM: lost.Name, Key: lost.Key, NodeClaim: "claim-gone", UID: "gone"}, start, time.Minute)
-	if err != nil {
-		t.Fatal(err)
+	orphan := jointoken.Record{
+		Namespace: namespace, Owner: jointoken.Owner{VM: lost.Name, Key: lost.Key, NodeClaim: "claim-gone", UID: "gone"},
+		Grants: []jointoken.Grant{{ID: "abcdef", Minted: start, Issued: start, Expires: start.Add(time.Minute)}},
 	}
 	if err := w.client.Create(t.Context(), orphan.Object()); err != nil {
 		t.Fatal(err)

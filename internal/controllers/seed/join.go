@@ -23,6 +23,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/proxmox"
 )
@@ -158,7 +159,7 @@ func (j *Joiner) finish(ctx context.Context, claim *karpv1.NodeClaim, at joining
 		return err
 	}
 	at.state = Joined
-	return j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String(), AnnotationToken: ""})
+	return j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String(), jointoken.AnnotationToken: ""})
 }
 
 // next returns how long to wait until the command may be run once more, or that it is
@@ -250,10 +251,7 @@ func (j *Joiner) run(ctx context.Context, w *wanted, class *v1alpha1.ProxmoxNode
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := s.annotate(ctx, w.claim, map[string]string{AnnotationJoin: at.String(), AnnotationToken: w.token.ID}); err != nil {
-		return reconcile.Result{}, err
-	}
-	if err := s.drop(ctx, w.stale...); err != nil {
+	if err := s.annotate(ctx, w.claim, map[string]string{AnnotationJoin: at.String()}); err != nil {
 		return reconcile.Result{}, err
 	}
 	failed := region.Proxmox.Exec(ctx, s.owned(ctx, w.vm), proxmox.Command{

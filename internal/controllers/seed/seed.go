@@ -1,5 +1,5 @@
 // Package seed gives new VMs what they join the cluster with, and takes it away
-// again: a bootstrap token for each NodeClaim, and a seed, the ISO image that the
+// again: a token for each NodeClaim, and a seed, the ISO image that the
 // guest reads at its first boot, with the token in it. It also ends guests in good
 // order before their VMs are destroyed. These are writes that no plan can hold; each
 // is reported for the record, and none holds a secret.
@@ -13,7 +13,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -28,14 +27,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Annotations of NodeClaims.
-const (
-	// AnnotationSeed says what became of the seed of the claim's VM: Attached or
-	// Removed.
-	AnnotationSeed = v1alpha1.Group + "/seed"
-	// AnnotationToken is the public half of the bootstrap token in that seed.
-	AnnotationToken = v1alpha1.Group + "/token"
-)
+// AnnotationSeed says what became of the seed of a NodeClaim's VM: Attached or
+// Removed.
+const AnnotationSeed = v1alpha1.Group + "/seed"
 
 // The values of AnnotationSeed.
 const (
@@ -110,9 +104,12 @@ type Cluster struct {
 	REST *rest.Config
 	// Version returns the API server's version, such as v1.35.1.
 	Version func() (string, error)
-	// Namespace is numaform's own.
-	Namespace string
-	Join      Join
+	// Namespace is numaform's own, and Account the ServiceAccount in it that nodes join
+	// as.
+	Namespace, Account string
+	// BootstrapTokens is set where numaform may keep bootstrap tokens in kube-system.
+	BootstrapTokens bool
+	Join            Join
 }
 
 // Config is what a Seeder works with.
@@ -146,8 +143,6 @@ const (
 // Seeder makes seeds and tokens. It may be used by several goroutines.
 type Seeder struct {
 	config Config
-	// issuing lets one token be made at a time: two for one claim help nobody.
-	issuing sync.Mutex
 }
 
 var _ scaler.Guests = (*Seeder)(nil)

@@ -43,11 +43,11 @@ func TestSeed(t *testing.T) {
 		t.Error(diff)
 	}
 	token := w.onlyToken(first)
-	if token.Owner != (jointoken.Owner{VM: first.Name, Key: first.Key, NodeClaim: claim.Name, UID: claim.UID}) ||
+	if owner := w.records(first)[0].Owner; owner != (jointoken.Owner{VM: first.Name, Key: first.Key, NodeClaim: claim.Name, UID: claim.UID}) ||
 		!token.Issued.Equal(start) || !token.Expires.Equal(start.Add(15*time.Minute)) {
-		t.Errorf("token of %+v from %s to %s", token.Owner, token.Issued, token.Expires)
+		t.Errorf("token of %+v from %s to %s", owner, token.Issued, token.Expires)
 	}
-	if got := now(w, claim).Annotations; got[seed.AnnotationSeed] != seed.Attached || got[seed.AnnotationToken] != token.ID {
+	if got := now(w, claim).Annotations; got[seed.AnnotationSeed] != seed.Attached {
 		t.Errorf("annotations %v", got)
 	}
 	if len(w.tokens(baked)) > 0 {
@@ -58,9 +58,9 @@ func TestSeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if join.NodeName != first.Name || join.Server != w.cluster.Config.Host || join.Token != token.Reveal() ||
+	if join.NodeName != first.Name || join.Server != w.cluster.Config.Host || idOf(t, join.Token) != token.ID ||
 		string(join.CA) != string(w.cluster.Config.CAData) {
-		t.Errorf("joins %s as %s, with its token: %v", join.Server, join.NodeName, join.Token == token.Reveal())
+		t.Errorf("joins %s as %s, with its token: %v", join.Server, join.NodeName, idOf(t, join.Token) == token.ID)
 	}
 	for _, text := range []string{
 		"providerID: proxmox://homelab/2001", "karpenter.sh/unregistered", "example.com/batch", "example.com/cni",
@@ -71,9 +71,9 @@ func TestSeed(t *testing.T) {
 		}
 	}
 	w.wantSeed(second, w.onlyToken(second))
-	noSecret(t, append(w.tokens(first), w.tokens(second)...), written...)
+	noSecret(t, written...)
 	if !strings.Contains(logs.String(), token.ID) {
-		t.Error("the log does not name the token by its public half")
+		t.Error("the log does not name the token by its jti")
 	}
 }
 
@@ -148,38 +148,67 @@ func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	}
 }
 
-// A token is used again while it is good for another start, and never after its use.
+// Each seed has a token of its own. Those before it stay good until they end, for the
+// guest may have read one; what was used is good no more.
 func TestSeedAgain(t *testing.T) {
 	w := newWorld(t)
 	seeder := w.seeder()
 	vm := w.vm(2005, "pve-1")
-	claim := w.claim(vm)
+	w.claim(vm)
 	w.seed(seeder, vm)
 	first := w.onlyToken(vm)
-	w.clock.Step(7 * time.Minute)
+	w.clock.Step(8 * time.Minute)
 	w.seed(seeder, vm)
-	if again := w.onlyToken(vm); again.ID != first.ID {
-		t.Errorf("a token with 8 of 15 minutes left was replaced")
+	both := w.tokens(vm)
+	if len(both) != 2 || both[0].ID != first.ID {
+		t.Fatalf("tokens %v, want the first and another one", both)
 	}
-	w.clock.Step(time.Minute)
+	w.wantSeed(vm, both[1])
+	w.clock.Step(8 * time.Minute)
 	w.seed(seeder, vm)
-	second := w.onlyToken(vm)
-	if second.ID == first.ID {
-		t.Error("a token with 7 of 15 minutes left was used again")
+	if third := w.tokens(vm); len(third) != 2 || third[0].ID != both[1].ID {
+		t.Errorf("tokens %v, want none that has ended", third)
 	}
-	w.wantSeed(vm, second)
-	second.Use = jointoken.Use{Request: "node-csr-1", PublicKey: "k"}
-	if err := w.client.Update(t.Context(), second.Object()); err != nil {
+	w.use(vm, "node-csr-1")
+	before := w.records(vm)[0].Secret
+	w.seed(seeder, vm)
+	w.wantSeed(vm, w.onlyToken(vm))
+	if after := w.records(vm)[0]; after.Secret == before || after.Used() {
+		t.Errorf("a record that was used is used again: %+v", after)
+	}
+}
+
+// A class that asks for bootstrap tokens gets them in kube-system, and they go with the
+// record.
+func TestSeedWithABootstrapToken(t *testing.T) {
+	w := newWorld(t, func(c *seed.Config) { c.Cluster.BootstrapTokens = true })
+	own := class("bootstrap-token")
+	own.Spec.Metadata.Token = v1alpha1.TokenBootstrap
+	if err := w.client.Create(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	w.seed(seeder, vm)
-	third := w.onlyToken(vm)
-	if third.ID == second.ID {
-		t.Error("a used token was used again")
+	vm := w.vm(2015, "pve-1")
+	vm.NodeClass = own.Name
+	w.vms[0] = vm
+	claim := w.claim(vm)
+	w.seed(w.seeder(), vm)
+	grant := w.onlyToken(vm)
+	id, secret, _ := strings.Cut(w.seeded(vm), ".")
+	object := now(w, jointoken.BootstrapSecret(id))
+	if grant.Form() != v1alpha1.TokenBootstrap || id != grant.ID || string(object.Data["token-secret"]) != secret || secret == "" {
+		t.Errorf("the seed has token %s, the record %+v", id, grant)
 	}
-	w.wantSeed(vm, third)
-	if id := now(w, claim).Annotations[seed.AnnotationToken]; id != third.ID {
-		t.Errorf("annotated with token %s, want %s", id, third.ID)
+	if !grant.Minted.Equal(object.CreationTimestamp.Time) {
+		t.Errorf("minted %s, and the API server says %s", grant.Minted, object.CreationTimestamp)
+	}
+	w.boot(vm, true)
+	w.set(now(w, claim), karpv1.ConditionTypeInitialized)
+	w.mustReconcile(w.controller(), claim)
+	if !w.gone(object) || len(w.records(vm)) > 0 {
+		t.Errorf("the token of a node that joined is there: %v", w.records(vm))
+	}
+	if strings.Contains(logs.String(), secret) {
+		t.Error("the log holds the token's secret")
 	}
 }
 
@@ -237,17 +266,13 @@ func TestSeedFails(t *testing.T) {
 	if err == nil || len(written) != 1 || !strings.Contains(err.Error(), broken.Name) || !strings.Contains(err.Error(), "no space left") {
 		t.Fatalf("wrote %v: %v, want one line and an error about %s", written, err, broken.Name)
 	}
-	noSecret(t, append(w.tokens(fine), w.tokens(broken)...), append(written, err.Error())...)
+	noSecret(t, append(written, err.Error())...)
 	if got := now(w, newClaim(broken)).Annotations[seed.AnnotationSeed]; got != "" {
 		t.Errorf("annotated as %s without a seed", got)
 	}
 	stop()
-	before := w.onlyToken(broken)
 	w.seed(seeder, fine, broken)
-	if w.onlyToken(broken).ID != before.ID {
-		t.Error("the token that reached no seed was replaced")
-	}
-	w.wantSeed(broken, before)
+	w.wantSeed(broken, w.tokens(broken)[1])
 	elsewhere := w.vm(2013, "pve-1")
 	elsewhere.Host.Region = "nowhere"
 	w.claim(elsewhere)
@@ -266,6 +291,7 @@ func TestCheck(t *testing.T) {
 		"check-broken":  {"user-data": "#cloud-config\nx: {{ .Nothing }}\n"},
 		"check-address": {"network-config": "version: 2\nethernets: {e: {addresses: [{{ cidrhost \"10.0.0.0/24\" (sub (atoi .Metadata.InstanceID) 1999) }}/24]}}\n"},
 		"check-room":    {"network-config": "version: 2\nethernets: {e: {addresses: [{{ cidrhost \"10.0.0.0/22\" (sub (atoi .Metadata.InstanceID) 1999) }}/22]}}\n"},
+		"check-token":   {"user-data": "#cloud-config\ntoken: {{ .Kubernetes.BootstrapToken }}\n"},
 		"check-unknown": {"userdata": "#cloud-config\n"},
 		"check-fine":    {"user-data": "#cloud-config\nname: {{ .Metadata.Hostname }}\n"},
 	} {
@@ -308,6 +334,16 @@ func TestCheck(t *testing.T) {
 		{name: "a Secret that numaform reads for tokens alone", class: func(c *v1alpha1.ProxmoxNodeClass) {
 			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-foreign", Namespace: metav1.NamespaceSystem}
 		}, reason: v1alpha1.ReasonSecretForbidden, text: "secret kube-system/check-foreign is not for nodes"},
+		{name: "a bootstrap token that the class does not ask for", class: templates("check-token"), reason: v1alpha1.ReasonBootstrapTokenNeeded, text: "user-data names .Kubernetes.BootstrapToken"},
+		{name: "a bootstrap token that the class asks for", class: func(c *v1alpha1.ProxmoxNodeClass) {
+			templates("check-token")(c)
+			c.Spec.Metadata.Token = v1alpha1.TokenBootstrap
+		}, config: func(c *seed.Config) { c.Cluster.BootstrapTokens = true }},
+		{name: "a bootstrap token that numaform may not make", class: func(c *v1alpha1.ProxmoxNodeClass) {
+			templates("check-token")(c)
+			c.Spec.Metadata.Token = v1alpha1.TokenBootstrap
+		}, reason: v1alpha1.ReasonBootstrapTokensOff, text: "set rbac.bootstrapTokens in the chart's values"},
+		{name: "no ServiceAccount to join as", config: func(c *seed.Config) { c.Cluster.Account = "absent" }, reason: v1alpha1.ReasonServiceAccountNotFound, text: "serviceaccount default/absent, which does not exist: install it with the chart"},
 		{name: "nobody says where the API server is", config: inPod, reason: seed.ReasonClusterUnknown, text: "set join.api_server in numaform.yaml"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -9,147 +9,233 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// tokenTries is how often a token is made until its id is free: there are 2^31.
+// tokenTries is how often a bootstrap token is made until its id is free: there are
+// 2^31.
 const tokenTries = 5
 
-// tokens returns our bootstrap tokens. Secrets with our label that cannot be relied
-// on are left to people.
-func (s *Seeder) tokens(ctx context.Context) ([]jointoken.Token, error) {
+// records returns the records of all claims. Secrets with our label that cannot be
+// relied on are left to people.
+func (s *Seeder) records(ctx context.Context) ([]jointoken.Record, error) {
 	secrets := &corev1.SecretList{}
 	err := s.config.Cluster.Live.List(ctx, secrets,
-		client.InNamespace(jointoken.Namespace), client.MatchingLabels{jointoken.Label: "true"})
+		client.InNamespace(s.config.Cluster.Namespace), client.MatchingLabels{jointoken.Label: "true"})
 	if err != nil {
-		return nil, fmt.Errorf("listing bootstrap tokens: %w", err)
+		return nil, fmt.Errorf("listing join tokens: %w", err)
 	}
-	var found []jointoken.Token
+	var found []jointoken.Record
 	for i := range secrets.Items {
-		token, err := jointoken.Read(&secrets.Items[i])
-		var foreign *jointoken.ForeignError
-		if errors.As(err, &foreign) {
-			log.FromContext(ctx).V(1).Info("skipped bootstrap token", logkey.Reason, foreign.Error())
+		record, err := jointoken.Read(&secrets.Items[i])
+		if err != nil {
+			log.FromContext(ctx).V(1).Info("skipped join tokens", logkey.Reason, err.Error())
 			continue
 		}
-		found = append(found, token)
+		found = append(found, record)
 	}
 	return found, nil
 }
 
-// tokensOf returns the tokens of a claim.
-func (s *Seeder) tokensOf(ctx context.Context, claim types.UID) ([]jointoken.Token, error) {
-	all, err := s.tokens(ctx)
-	return of(claim, all), err
-}
-
-// of returns the tokens of a claim among all.
-func of(claim types.UID, all []jointoken.Token) []jointoken.Token {
-	var own []jointoken.Token
-	for _, token := range all {
-		if token.UID == claim {
-			own = append(own, token)
-		}
-	}
-	return own
-}
-
-// token returns the token in the seed of a claim's VM, or nil if it is gone.
-func (s *Seeder) token(ctx context.Context, claim *karpv1.NodeClaim) (*jointoken.Token, error) {
-	id := claim.Annotations[AnnotationToken]
-	if id == "" {
-		return nil, nil
-	}
+// record returns the record of a claim, or nil if it has none.
+func (s *Seeder) record(ctx context.Context, claim *karpv1.NodeClaim) (*jointoken.Record, error) {
+	key := client.ObjectKey{Namespace: s.config.Cluster.Namespace, Name: jointoken.RecordName(claim.UID)}
 	secret := &corev1.Secret{}
-	err := s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: jointoken.Namespace, Name: jointoken.SecretName(id)}, secret)
+	err := s.config.Cluster.Live.Get(ctx, key, secret)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading bootstrap token %s: %w", id, err)
+		return nil, fmt.Errorf("reading the join tokens of NodeClaim %s: %w", claim.Name, err)
 	}
-	token, err := jointoken.Read(secret)
-	if err != nil || token.UID != claim.UID {
-		return nil, nil //nolint:nilerr // somebody else's token is none of this claim's
+	record, err := jointoken.Read(secret)
+	if err != nil {
+		return nil, fmt.Errorf("reading the join tokens of NodeClaim %s: %w: delete that Secret", claim.Name, err)
 	}
-	return &token, nil
+	return &record, nil
 }
 
-// wanted is a VM that shall get a token.
+// wanted is a VM that gets a token.
 type wanted struct {
 	vm    *fleet.VM
 	claim *karpv1.NodeClaim
 	class *materials
-	// token is what issue found or made, and stale are those it takes the place of:
-	// they are to be dropped once the token is in the VM's seed.
+	// token is what issue made.
 	token jointoken.Token
-	stale []jointoken.Token
 }
 
-// issue gives each VM a token that it can join with.
+// issue gives each VM a token that it can join with. Tokens in earlier seeds of the
+// same VM stay good until they end: its guest may have read one of them. Whichever of
+// them is used first is the only one.
 func (s *Seeder) issue(ctx context.Context, list []wanted) error {
-	s.issuing.Lock()
-	defer s.issuing.Unlock()
-	all, err := s.tokens(ctx)
-	if err != nil {
-		return err
-	}
 	var group errgroup.Group
 	group.SetLimit(uploads)
 	for i := range list {
-		group.Go(func() error { return s.choose(ctx, &list[i], of(list[i].claim.UID, all)) })
+		group.Go(func() error {
+			if err := s.mint(ctx, &list[i]); err != nil {
+				return fmt.Errorf("making a join token for vm %s: %w", list[i].vm.Name, err)
+			}
+			return nil
+		})
 	}
 	return group.Wait()
 }
 
-// choose takes a token that the claim has, or makes one.
-func (s *Seeder) choose(ctx context.Context, w *wanted, own []jointoken.Token) (err error) {
-	owner := jointoken.Owner{VM: w.vm.Name, Key: w.vm.Key, NodeClaim: w.claim.Name, UID: w.claim.UID}
-	for _, token := range own {
-		if w.token.ID == "" && token.Owner == owner && token.Fresh(s.config.Clock.Now()) {
-			w.token = token
-			continue
-		}
-		w.stale = append(w.stale, token)
+// mint makes a token for one VM and adds it to the claim's record.
+func (s *Seeder) mint(ctx context.Context, w *wanted) error {
+	record, err := s.recordFor(ctx, w)
+	if err != nil {
+		return err
 	}
-	if w.token.ID == "" {
-		w.token, err = s.create(ctx, owner, w.class.class.TTL())
+	if w.class.class.TokenForm() == v1alpha1.TokenBootstrap {
+		w.token, err = s.bootstrapToken(ctx, record, w.class.class.TTL())
+	} else {
+		w.token, err = s.accountToken(ctx, record, w.class.class.TTL())
+	}
+	if err != nil {
+		return err
+	}
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		record.Add(w.token.Grant)
+		err := s.config.Cluster.Client.Update(ctx, record.Object())
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		current, readErr := s.record(ctx, w.claim)
+		if readErr != nil || current == nil {
+			return errors.Join(readErr, err)
+		}
+		record = current
+		return err
+	})
+}
+
+// recordFor returns the record to which a VM's token is to be added. Tokens that were
+// used already are of a guest that is made again, and end here.
+func (s *Seeder) recordFor(ctx context.Context, w *wanted) (*jointoken.Record, error) {
+	owner := jointoken.Owner{VM: w.vm.Name, Key: w.vm.Key, NodeClaim: w.claim.Name, UID: w.claim.UID}
+	record, err := s.record(ctx, w.claim)
+	if err != nil {
+		return nil, err
+	}
+	if record != nil && (record.Used() || record.Owner != owner) {
+		if err := s.drop(ctx, record); err != nil {
+			return nil, err
+		}
+		record = nil
+	}
+	if record != nil {
+		return record, nil
+	}
+	record = &jointoken.Record{Namespace: s.config.Cluster.Namespace, Owner: owner}
+	object := record.Object()
+	err = s.config.Cluster.Client.Create(ctx, object)
+	if apierrors.IsAlreadyExists(err) { // csr made it a moment ago, or another Seed
+		return s.record(ctx, w.claim)
+	}
+	record.Secret, record.ResourceVersion = object.UID, object.ResourceVersion
+	return record, err
+}
+
+// accountToken asks the API server for a token that is bound to the record.
+func (s *Seeder) accountToken(ctx context.Context, record *jointoken.Record, ttl time.Duration) (jointoken.Token, error) {
+	account := s.account()
+	answer := record.Request(ttl)
+	if err := s.config.Cluster.Client.SubResource("token").Create(ctx, account, answer); err != nil {
+		return jointoken.Token{}, accountError(account, err)
+	}
+	return record.Minted(answer, s.config.Clock.Now(), ttl)
+}
+
+// account is the ServiceAccount that nodes join as.
+func (s *Seeder) account() *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.config.Cluster.Namespace, Name: s.config.Cluster.Account}}
+}
+
+// accountError says what to do about a ServiceAccount that nodes cannot join as.
+func accountError(account *corev1.ServiceAccount, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("nodes join as serviceaccount %s/%s, which does not exist: install it with the chart, or name another one by "+
+			"--bootstrap-service-account: %w", account.Namespace, account.Name, err)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("numaform may not use serviceaccount %s/%s, as which nodes join: grant it get, and create on its subresource token, as the chart does: %w",
+			account.Namespace, account.Name, err)
 	}
 	return err
 }
 
-// create makes a token and keeps it in the cluster.
-func (s *Seeder) create(ctx context.Context, owner jointoken.Owner, ttl time.Duration) (jointoken.Token, error) {
+// bootstrapToken makes a bootstrap token in kube-system.
+func (s *Seeder) bootstrapToken(ctx context.Context, record *jointoken.Record, ttl time.Duration) (jointoken.Token, error) {
 	var err error
 	for range tokenTries {
-		var token jointoken.Token
-		if token, err = jointoken.New(owner, s.config.Clock.Now(), ttl); err != nil {
-			return jointoken.Token{}, err
+		token, object, made := jointoken.NewBootstrap(record.Owner, s.config.Clock.Now(), ttl)
+		if made != nil {
+			return jointoken.Token{}, made
 		}
-		if err = s.config.Cluster.Client.Create(ctx, token.Object()); err == nil {
+		if err = s.config.Cluster.Client.Create(ctx, object); err == nil {
+			token.Minted = object.CreationTimestamp.UTC()
 			return token, nil
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			break
 		}
 	}
-	return jointoken.Token{}, fmt.Errorf("making a bootstrap token for vm %s: %w", owner.VM, err)
+	return jointoken.Token{}, err
 }
 
-// drop deletes tokens. One that is gone is fine.
-func (s *Seeder) drop(ctx context.Context, tokens ...jointoken.Token) error {
-	var errs []error
-	for _, token := range tokens {
-		if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, token.Object())); err != nil {
-			errs = append(errs, fmt.Errorf("deleting %s: %w", token, err))
+// drop ends the tokens of a record. What is gone is fine.
+func (s *Seeder) drop(ctx context.Context, record *jointoken.Record) error {
+	for _, grant := range record.Grants {
+		if grant.Form() == v1alpha1.TokenBootstrap {
+			if err := s.dropBootstrap(ctx, grant.ID); err != nil {
+				return err
+			}
 		}
 	}
-	return errors.Join(errs...)
+	// The record goes last: it says what else there is to delete.
+	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Name()}}
+	if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, object)); err != nil {
+		return fmt.Errorf("deleting the join tokens of vm %s: %w", record.VM, err)
+	}
+	return nil
+}
+
+// dropBootstrap deletes a bootstrap token. Without the right to, it is left to
+// Kubernetes, which deletes it when it ends, or with its NodeClaim.
+func (s *Seeder) dropBootstrap(ctx context.Context, id string) error {
+	if !s.config.Cluster.BootstrapTokens {
+		return nil
+	}
+	if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, jointoken.BootstrapSecret(id))); err != nil {
+		return fmt.Errorf("deleting bootstrap token %s: %w", id, err)
+	}
+	return nil
+}
+
+// revoke ends the tokens of a claim, also one that an earlier release made.
+func (s *Seeder) revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
+	if id := claim.Annotations[jointoken.AnnotationToken]; jointoken.KnownID(id) {
+		if err := s.dropBootstrap(ctx, id); err != nil {
+			return err
+		}
+	}
+	record, err := s.record(ctx, claim)
+	if err != nil || record == nil {
+		return err
+	}
+	if err := s.drop(ctx, record); err != nil {
+		return err
+	}
+	log.FromContext(ctx).V(1).Info("deleted join tokens")
+	return nil
 }

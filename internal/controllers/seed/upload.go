@@ -24,7 +24,7 @@ import (
 // for each cluster.
 const uploads = 8
 
-// Seed makes a bootstrap token for each VM that gets a seed, and uploads the seed
+// Seed makes a token for each VM that gets a seed, and uploads the seed
 // with it, over one that is there. Nothing is uploaded unless each of these VMs has a
 // NodeClaim and a class whose templates render. It returns a line for each upload.
 func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
@@ -67,7 +67,7 @@ func (s *Seeder) classes(ctx context.Context, vms []fleet.VM) (map[string]*mater
 		if err != nil {
 			return nil, err
 		}
-		if _, err := s.render(found, &vms[i], &karpv1.NodeClaim{}, jointoken.Token{}); err != nil {
+		if _, err := s.render(found, &vms[i], &karpv1.NodeClaim{}, jointoken.Example(found.class.TokenForm())); err != nil {
 			return nil, err
 		}
 		classes[name] = found
@@ -88,7 +88,7 @@ func (s *Seeder) class(ctx context.Context, name string) (*materials, error) {
 	return s.gather(ctx, class)
 }
 
-// upload uploads the seed of one VM, and drops the tokens that were in the one before.
+// upload uploads the seed of one VM.
 func (s *Seeder) upload(ctx context.Context, w *wanted) (string, error) {
 	vm := w.vm
 	region, err := s.region(vm.Host)
@@ -112,10 +112,7 @@ func (s *Seeder) upload(ctx context.Context, w *wanted) (string, error) {
 	line := fmt.Sprintf("uploaded %s for vm %s to host %s", vm.Seed, vm.Name, vm.Host)
 	log.FromContext(ctx).Info("uploaded seed", logkey.NodeClaim, klog.KObj(w.claim), logkey.VM, vm.Name,
 		logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed, logkey.Token, w.token.ID)
-	if err := s.annotate(ctx, w.claim, map[string]string{AnnotationSeed: Attached, AnnotationToken: w.token.ID}); err != nil {
-		return line, err
-	}
-	return line, s.drop(ctx, w.stale...)
+	return line, s.annotate(ctx, w.claim, map[string]string{AnnotationSeed: Attached})
 }
 
 // each does something for all of a list, at most limit at a time, and returns the

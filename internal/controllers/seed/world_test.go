@@ -2,10 +2,13 @@ package seed_test
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -39,7 +42,9 @@ const (
 	clusterID = "prod"
 	// namespace is numaform's own.
 	namespace = "default"
-	version   = "v1.35.1"
+	// account is the ServiceAccount that nodes join as.
+	account = "numaform-bootstrap"
+	version = "v1.35.1"
 )
 
 // start is when tests begin, in whole seconds as tokens have them.
@@ -102,7 +107,8 @@ func (s *shared) start(crds []string) error {
 	if s.client, err = client.New(s.cluster.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		return err
 	}
-	return s.client.Create(context.Background(), class("default"))
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}
+	return errors.Join(s.client.Create(context.Background(), account), s.client.Create(context.Background(), class("default")))
 }
 
 // class is one whose nodes get seeds.
@@ -145,7 +151,7 @@ func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
 	w.config = seed.Config{
 		ClusterID: clusterID,
 		Cluster: seed.Cluster{
-			Client: w.client, Live: w.client, REST: w.cluster.Config, Namespace: namespace,
+			Client: w.client, Live: w.client, REST: w.cluster.Config, Namespace: namespace, Account: account,
 			Version: func() (string, error) { return version, nil },
 		},
 		Regions:  map[topology.RegionName]seed.Region{testenv.Region: {Proxmox: w.api, VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}, Stop: time.Second, Upload: time.Minute}},
@@ -277,28 +283,38 @@ func (w *world) drive(vm fleet.VM) string {
 	return guest.Config["ide2"]
 }
 
-// tokens returns the tokens for a VM.
-func (w *world) tokens(vm fleet.VM) []jointoken.Token {
+// records returns the records for a VM: one at most.
+func (w *world) records(vm fleet.VM) []jointoken.Record {
 	w.t.Helper()
 	secrets := &corev1.SecretList{}
-	if err := w.client.List(w.t.Context(), secrets, client.InNamespace(jointoken.Namespace), client.HasLabels{jointoken.Label}); err != nil {
+	if err := w.client.List(w.t.Context(), secrets, client.InNamespace(namespace), client.HasLabels{jointoken.Label}); err != nil {
 		w.t.Fatal(err)
 	}
-	var tokens []jointoken.Token
+	var records []jointoken.Record
 	for i := range secrets.Items {
-		token, err := jointoken.Read(&secrets.Items[i])
+		record, err := jointoken.Read(&secrets.Items[i])
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if token.VM == vm.Name {
-			tokens = append(tokens, token)
+		if record.VM == vm.Name {
+			records = append(records, record)
 		}
+	}
+	return records
+}
+
+// tokens returns the tokens for a VM.
+func (w *world) tokens(vm fleet.VM) []jointoken.Grant {
+	w.t.Helper()
+	var tokens []jointoken.Grant
+	for _, record := range w.records(vm) {
+		tokens = append(tokens, record.Grants...)
 	}
 	return tokens
 }
 
 // onlyToken returns the one token for a VM.
-func (w *world) onlyToken(vm fleet.VM) jointoken.Token {
+func (w *world) onlyToken(vm fleet.VM) jointoken.Grant {
 	w.t.Helper()
 	tokens := w.tokens(vm)
 	if len(tokens) != 1 {
@@ -307,11 +323,52 @@ func (w *world) onlyToken(vm fleet.VM) jointoken.Token {
 	return tokens[0]
 }
 
-// wantSeed checks that a VM's seed holds exactly this token.
-func (w *world) wantSeed(vm fleet.VM, token jointoken.Token) {
+// use notes that a VM's token was used by a request.
+func (w *world) use(vm fleet.VM, request string) {
 	w.t.Helper()
-	if !strings.Contains(string(w.image(vm)), token.Reveal()) {
-		w.t.Errorf("the seed of vm %s lacks %s", vm.Name, token)
+	record := w.records(vm)[0]
+	record.Use = jointoken.Use{Request: request, PublicKey: "k"}
+	if err := w.client.Update(w.t.Context(), record.Object()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// jwt is what a service-account token looks like, and its claims.
+var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]+\.(eyJ[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+`)
+
+// seeded returns the token in a VM's seed.
+func (w *world) seeded(vm fleet.VM) string {
+	w.t.Helper()
+	join, err := guestsim.NewJoin(w.documents(vm))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return join.Token
+}
+
+// idOf returns the jti of a service-account token.
+func idOf(t *testing.T, token string) string {
+	t.Helper()
+	var claims struct{ JTI string }
+	found := jwt.FindStringSubmatch(token)
+	if found == nil {
+		t.Fatalf("%q is no service-account token", token)
+	}
+	text, err := base64.RawURLEncoding.DecodeString(found[1])
+	if err == nil {
+		err = json.Unmarshal(text, &claims)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claims.JTI
+}
+
+// wantSeed checks that a VM's seed holds exactly this token.
+func (w *world) wantSeed(vm fleet.VM, token jointoken.Grant) {
+	w.t.Helper()
+	if id := idOf(w.t, w.seeded(vm)); id != token.ID {
+		w.t.Errorf("the seed of vm %s has token %s, want %s", vm.Name, id, token.ID)
 	}
 }
 
@@ -385,16 +442,12 @@ func (w *world) as(user string) client.Client {
 	return c
 }
 
-// noSecret checks that no secret half of the VM's tokens is in texts or in the log.
-func noSecret(t *testing.T, tokens []jointoken.Token, texts ...string) {
+// noSecret checks that no token is in texts or in the log.
+func noSecret(t *testing.T, texts ...string) {
 	t.Helper()
-	texts = append(texts, logs.String())
-	for _, token := range tokens {
-		_, secret, _ := strings.Cut(token.Reveal(), ".")
-		for _, text := range texts {
-			if strings.Contains(text, secret) {
-				t.Errorf("%.2000q holds the secret of %s", text, token)
-			}
+	for _, text := range append(texts, logs.String()) {
+		if found := jwt.FindString(text); found != "" {
+			t.Errorf("%.2000q holds the token %s", text, found)
 		}
 	}
 }

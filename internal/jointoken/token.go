@@ -1,0 +1,179 @@
+package jointoken
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+const (
+	// BootstrapNamespace is where Kubernetes looks for bootstrap tokens.
+	BootstrapNamespace = metav1.NamespaceSystem
+	// Group is the group that our bootstrap tokens log in with beside
+	// system:bootstrappers. The right to ask for certificates hangs on it.
+	Group = "system:bootstrappers:numaform"
+
+	bootstrapLabel   = v1alpha1.Group + "/bootstrap-token"
+	annotationIssued = v1alpha1.Group + "/issued"
+
+	// minSeconds is the shortest life of a service-account token that the API server
+	// grants.
+	minSeconds = 600
+	// extendedSeconds is the life by which the API server knows tokens of old clients:
+	// it makes them good for a year.
+	extendedSeconds = 3607
+)
+
+// Token is a token with its secret: what a seed holds.
+type Token struct {
+	Grant
+	// VM is the name of the VM that it is for.
+	VM string
+
+	// secret is the whole token, which no one may see. No printer follows the pointer.
+	secret *string
+}
+
+// Reveal returns the whole token, as a kubelet sends it. Write it into a seed and
+// nowhere else.
+func (t Token) Reveal() string {
+	if t.secret == nil {
+		return ""
+	}
+	return *t.secret
+}
+
+// String names the token by its ID.
+func (t Token) String() string { return "token " + t.ID + " of vm " + t.VM }
+
+// GoString is String.
+func (t Token) GoString() string { return t.String() }
+
+// Example returns a token that is good for nothing, to try templates with.
+func Example(form v1alpha1.TokenForm) Token {
+	secret := "eyJhbGciOiJSUzI1NiJ9.eyJqdGkiOiJleGFtcGxlIn0." + strings.Repeat("x", 800)
+	if form == v1alpha1.TokenBootstrap {
+		secret = "abcdef.0123456789abcdef"
+	}
+	return Token{secret: &secret}
+}
+
+// Request returns what to ask the API server for: a token of the default audience
+// that is bound to the record's Secret, which must exist.
+func (r *Record) Request(ttl time.Duration) *authenticationv1.TokenRequest {
+	seconds := max(int64(ttl/time.Second), minSeconds)
+	if seconds == extendedSeconds {
+		seconds--
+	}
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: r.Name(), UID: r.Secret},
+	}}
+}
+
+// Minted reads a token that the API server made at Request's request. By numaform's
+// clock it ends after ttl, or before that if the API server said so.
+func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, ttl time.Duration) (Token, error) {
+	var claims struct {
+		JTI        string `json:"jti"`
+		IssuedAt   int64  `json:"iat"`
+		Expires    int64  `json:"exp"`
+		Kubernetes struct {
+			Secret         struct{ UID types.UID }
+			ServiceAccount struct{ UID types.UID }
+		} `json:"kubernetes.io"`
+	}
+	parts := strings.Split(answer.Status.Token, ".")
+	if len(parts) != 3 {
+		return Token{}, errors.New("reading the API server's token: it is no JWT")
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err == nil {
+		err = json.Unmarshal(payload, &claims)
+	}
+	switch {
+	case err != nil:
+		return Token{}, errors.New("reading the API server's token: its claims are malformed")
+	case !jtiPattern.MatchString(claims.JTI):
+		return Token{}, errors.New("reading the API server's token: it has no jti: turn the feature gate ServiceAccountTokenJTI of kube-apiserver on, " +
+			"or set spec.metadata.token: Bootstrap in the ProxmoxNodeClass")
+	case claims.Kubernetes.Secret.UID != r.Secret || r.Secret == "" || claims.Kubernetes.ServiceAccount.UID == "":
+		return Token{}, errors.New("reading the API server's token: it is not bound to secret " + r.Namespace + "/" + r.Name())
+	}
+	issued := now.UTC().Truncate(time.Second)
+	life := min(ttl, time.Duration(claims.Expires-claims.IssuedAt)*time.Second)
+	if life <= 0 {
+		return Token{}, errors.New("reading the API server's token: it ends before it begins")
+	}
+	return Token{VM: r.VM, secret: &answer.Status.Token, Grant: Grant{
+		ID: claims.JTI, Account: claims.Kubernetes.ServiceAccount.UID,
+		Minted: time.Unix(claims.IssuedAt, 0).UTC(), Issued: issued, Expires: issued.Add(life),
+	}}, nil
+}
+
+// NewBootstrap makes a bootstrap token with a random id and secret, and the Secret by
+// which Kubernetes knows it, which goes with the owner's NodeClaim. Minted is for the
+// caller to set, once the API server created the Secret.
+func NewBootstrap(owner Owner, now time.Time, ttl time.Duration) (Token, *corev1.Secret, error) {
+	random, err := bootstraputil.GenerateBootstrapToken()
+	if err != nil {
+		return Token{}, nil, fmt.Errorf("making a bootstrap token for vm %s: %w", owner.VM, err)
+	}
+	id, secret, _ := strings.Cut(random, ".")
+	issued := now.UTC().Truncate(time.Second)
+	token := Token{VM: owner.VM, secret: &random, Grant: Grant{ID: id, Issued: issued, Expires: issued.Add(ttl)}}
+	object := BootstrapSecret(id)
+	object.Labels = map[string]string{bootstrapLabel: "true"}
+	// Releases that knew no records read these.
+	object.Annotations = map[string]string{
+		annotationVM:        owner.VM,
+		annotationKey:       string(owner.Key),
+		annotationNodeClaim: owner.NodeClaim,
+		annotationClaimUID:  string(owner.UID),
+		annotationIssued:    issued.Format(time.RFC3339),
+	}
+	object.OwnerReferences = owner.owners()
+	object.Type = bootstrapapi.SecretTypeBootstrapToken
+	object.Data = map[string][]byte{
+		bootstrapapi.BootstrapTokenIDKey:               []byte(id),
+		bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
+		bootstrapapi.BootstrapTokenExpirationKey:       []byte(token.Expires.Format(time.RFC3339)),
+		bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
+		bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(Group),
+		bootstrapapi.BootstrapTokenDescriptionKey:      []byte("numaform: lets VM " + owner.VM + " join, once"),
+	}
+	return token, object, nil
+}
+
+// BootstrapSecret returns the name of the Secret of the bootstrap token with this id.
+func BootstrapSecret(id string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: BootstrapNamespace, Name: bootstraputil.BootstrapTokenSecretName(id)}}
+}
+
+// BootstrapID returns the id of the bootstrap token that a user logged in with. It
+// reports false for users who did not log in with one.
+func BootstrapID(user string) (string, bool) {
+	id, ok := strings.CutPrefix(user, bootstrapapi.BootstrapUserPrefix)
+	return id, ok && isBootstrapID(id)
+}
+
+// JTI returns the jti in the value of a credential-id, by which the API server names a
+// service-account token.
+func JTI(credential string) (string, bool) {
+	id, ok := strings.CutPrefix(credential, "JTI=")
+	return id, ok && jtiPattern.MatchString(id)
+}
+
+func isBootstrapID(id string) bool { return bootstraputil.IsValidBootstrapTokenID(id) }
