@@ -23,6 +23,9 @@ func (r VMIDRange) Check() error {
 	return nil
 }
 
+// Contains reports whether a VMID is in the range.
+func (r VMIDRange) Contains(id VMID) bool { return r.Lower <= id && id <= r.Upper }
+
 // RangeExhaustedError says that a region has no VMID left.
 type RangeExhaustedError struct {
 	Region topology.RegionName

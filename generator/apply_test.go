@@ -13,6 +13,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -54,7 +55,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			t.Parallel()
 			s := newShard(t, change)
 			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
-			s.applyAllowed(t, guard.Intent{Create: s.targets()})
+			s.applyAllowed(t, guard.Intent{Create: s.targets(t)})
 			s.wantNoChanges(t)
 			made := s.guest(t)
 			if !made.Running || len(made.Pending) > 0 {
@@ -66,7 +67,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 				t.Errorf("net1 is %q", net1)
 			}
 			s.loseState(t)
-			s.applyAllowed(t, guard.Intent{Import: s.targets()})
+			s.applyAllowed(t, guard.Intent{Import: s.targets(t)})
 			if diff := cmp.Diff(made, s.guest(t)); diff != "" {
 				t.Errorf("guest after import (-before +after):\n%s", diff)
 			}
@@ -92,7 +93,7 @@ func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 			}
 			restore()
 			s.writeImports(t)
-			s.applyAllowed(t, guard.Intent{Update: s.targets()})
+			s.applyAllowed(t, guard.Intent{Update: s.targets(t)})
 			s.wantNoChanges(t)
 			s.removeVM(t)
 		})
@@ -100,8 +101,14 @@ func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 }
 
 // targets are the shard's VM for an intent.
-func (s *shard) targets() []guard.Target {
+func (s *shard) targets(t *testing.T) []guard.Target {
+	t.Helper()
+	inputs, err := generator.Inputs("prod", &s.vm)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return []guard.Target{{
+		Module: modules.Hash(), Inputs: inputs,
 		Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host,
 		BootDisk: s.vm.Source.DiskInterface, DataDisks: s.vm.DataDisks, PCIDevices: s.vm.PCIDevices,
 	}}

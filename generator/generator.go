@@ -46,6 +46,29 @@ type Release struct {
 	Modules map[string][]byte
 	// Provider is the version of the provider that shards ask for.
 	Provider string
+	// Allowed are further modules that node files may call, by their hash: those of a
+	// build of one's own, which the operator named.
+	Allowed map[string]map[string][]byte
+}
+
+// Carried returns the files of the modules of a hash, by paths such as
+// "proxmox-node/main.tf", and false if node files must not call them.
+func (r Release) Carried(hash string) (map[string][]byte, bool) {
+	if files, ok := modules.Released(hash); ok {
+		return files, true
+	}
+	if files, ok := r.Allowed[hash]; ok {
+		return files, true
+	}
+	return r.Modules, hash == modules.HashOf(r.Modules)
+}
+
+// Carries returns the hashes of all modules that node files may call, sorted.
+func (r Release) Carries() []string {
+	hashes := append(modules.Hashes(), slices.Collect(maps.Keys(r.Allowed))...)
+	hashes = append(hashes, modules.HashOf(r.Modules))
+	slices.Sort(hashes)
+	return slices.Compact(hashes)
 }
 
 // Current returns what this numaform brings along.
@@ -66,7 +89,7 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	}
 	files, carried := Files{ignoreFile: []byte(ignored)}, modules.HashOf(r.Modules)
 	for name, content := range r.Modules {
-		files[path.Join(modulesDir, path.Dir(name), carried, path.Base(name))] = content
+		files[ModuleFile(carried, name)] = content
 	}
 	if err := renderFleet(files, &f); err != nil {
 		return nil, fmt.Errorf("rendering fleet: %w", err)
@@ -110,6 +133,11 @@ func ShardDir(host topology.HostID) string {
 // NodeFile returns the path of a VM's file.
 func NodeFile(vm *fleet.VM) string {
 	return path.Join(ShardDir(vm.Host), nodePrefix+vm.Name+hclSuffix)
+}
+
+// ModuleFile returns the path of a file of the modules of a hash.
+func ModuleFile(hash, name string) string {
+	return path.Join(modulesDir, path.Dir(name), hash, path.Base(name))
 }
 
 // Address returns the address of the resource that is the VM itself.

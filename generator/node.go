@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"encoding/json"
 	"fmt"
 	"path"
 	"slices"
@@ -103,6 +104,20 @@ type source struct {
 	DiskGiB       int64             `json:"disk_gib"`
 	Storage       string            `json:"storage"`
 	Options       map[string]string `json:"options,omitempty"`
+}
+
+// Inputs returns the arguments that Render gives a VM's modules, as JSON by the names of
+// their variables, without the record, which configures nothing.
+func Inputs(clusterID string, vm *fleet.VM) ([]byte, error) {
+	content, err := callOf(clusterID, vm)
+	if err != nil {
+		return nil, fmt.Errorf("listing the arguments of vm %s: %w", vm.Name, err)
+	}
+	return json.Marshal(struct {
+		*call
+		groupsCall
+		Record *struct{} `json:"record,omitempty"`
+	}{call: content, groupsCall: groupsCall{vm.SecurityGroups}})
 }
 
 // maxDescription is Proxmox' limit.

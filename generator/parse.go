@@ -2,12 +2,16 @@ package generator
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/modules"
@@ -35,8 +39,29 @@ func (e *ParseError) Error() string {
 	if e.Line > 0 {
 		where = fmt.Sprintf("%s:%d", e.File, e.Line)
 	}
-	return fmt.Sprintf("reading fleet file %s: %s: %s", where, e.Problem, e.Mend)
+	return fmt.Sprintf("reading fleet file %s: %s: %s", visible(where), visible(e.Problem), e.Mend)
 }
+
+// visible writes what a terminal would obey, or not show, as Go does in quotes: paths
+// and values of a fleet are anybody's text.
+func visible(text string) string {
+	if strings.IndexFunc(text, hidden) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if hidden(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// hidden reports whether a character is a control character or one that only changes how
+// others look.
+func hidden(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // Unwrap returns the cause.
 func (e *ParseError) Unwrap() error { return e.Err }
@@ -47,17 +72,21 @@ const (
 	mendUpgrade = "upgrade numaform"
 	mendRemove  = "move the file out of the fleet's directory"
 	mendEither  = "restore the file from version control if it is a node's, or else move it out of the fleet's directory"
-	mendModule  = "restore the directory from version control"
+	mendModule  = "restore the file from version control, or remove the directory: numaform has the modules itself"
 	mendMerge   = "take one side as it is: git checkout --ours, or --theirs"
 )
+
+// Parse reads a fleet as the current release does.
+func Parse(files Files) (fleet.Fleet, error) { return Current().Parse(files) }
 
 // Parse reads what Render wrote. It accepts nothing else: a file that Render
 // would write differently is an error that names its first such line. Only the
 // version of the provider may be that of another release: Render brings all shards
-// to its own. Files that the engine does not read, and modules of other versions,
-// are passed over. No files at all are an empty fleet.
-func Parse(files Files) (fleet.Fleet, error) {
-	p := &parser{files: files}
+// to its own. A node file may call the modules that the release carries; those in the
+// fleet's directory are there for people, and must equal them. Files that the engine
+// does not read are passed over. No files at all are an empty fleet.
+func (r Release) Parse(files Files) (fleet.Fleet, error) {
+	p := &parser{release: r, files: files, modules: map[string]map[string][]byte{}}
 	if !p.hasFleet() {
 		return fleet.Fleet{}, nil
 	}
@@ -68,8 +97,24 @@ func Parse(files Files) (fleet.Fleet, error) {
 }
 
 type parser struct {
-	files Files
-	fleet fleet.Fleet
+	release Release
+	files   Files
+	fleet   fleet.Fleet
+	// modules are those that were asked for, by hash; nil if the release has none such.
+	modules map[string]map[string][]byte
+}
+
+// carried returns the modules of a hash, or nil.
+func (p *parser) carried(hash string) map[string][]byte {
+	if files, known := p.modules[hash]; known {
+		return files
+	}
+	files, ok := p.release.Carried(hash)
+	if !ok {
+		files = nil
+	}
+	p.modules[hash] = files
+	return files
 }
 
 // hasFleet reports whether there is a file that only a fleet has.
@@ -83,7 +128,7 @@ func (p *parser) hasFleet() bool {
 }
 
 func (p *parser) parse() error {
-	if err := p.unmerged(); err != nil {
+	if err := cmp.Or(p.bounded(), p.unmerged()); err != nil {
 		return err
 	}
 	if err := p.parseIndex(); err != nil {
@@ -207,32 +252,49 @@ func firstDifference(got, want []byte) int {
 	return len(gotLines)
 }
 
-// checkModules makes sure that the content of modules is the one they are named
-// by, for all that are there.
+// checkModules compares the modules in the fleet's directory with those that the engine
+// is given. Of a version that nothing calls and that is not known here, the name must
+// be the content's.
 func (p *parser) checkModules() error {
-	found := map[string]map[string][]byte{}
-	for name, content := range p.files {
+	unknown := map[string]map[string][]byte{}
+	for _, name := range sortedPaths(p.files) {
 		parts := strings.SplitN(name, "/", 4)
 		if len(parts) < 4 || parts[0] != modulesDir || !slices.Contains(modules.Names(), parts[1]) {
 			continue
 		}
-		hash := parts[2]
-		if found[hash] == nil {
-			found[hash] = map[string][]byte{}
+		hash, file := parts[2], path.Join(parts[1], parts[3])
+		known := p.carried(hash)
+		if known == nil {
+			if unknown[hash] == nil {
+				unknown[hash] = map[string][]byte{}
+			}
+			unknown[hash][file] = p.files[name]
+			continue
 		}
-		found[hash][path.Join(parts[1], parts[3])] = content
-	}
-	var wrong []string
-	for hash, content := range found {
-		if modules.HashOf(content) != hash {
-			wrong = append(wrong, hash)
+		switch content, exists := known[file]; {
+		case !exists:
+			return &ParseError{File: name, Problem: "is no file of these modules", Mend: mendModule}
+		case !bytes.Equal(content, p.files[name]):
+			return &ParseError{File: name, Line: firstDifference(p.files[name], content), Problem: "was edited", Mend: mendModule}
 		}
 	}
-	if len(wrong) == 0 {
-		return nil
+	for _, hash := range slices.Sorted(maps.Keys(unknown)) {
+		if modules.HashOf(unknown[hash]) != hash {
+			return &ParseError{
+				File: path.Join(modulesDir, modules.NodeModule, hash), Mend: "remove the directory: nothing calls it",
+				Problem: "was edited, or is another module of that name",
+			}
+		}
 	}
+	return nil
+}
+
+// unknownModules says that a node file calls modules that the engine must not be given.
+func (p *parser) unknownModules(name string, line int, hash string) error {
 	return &ParseError{
-		File:    path.Join(modulesDir, modules.NodeModule, slices.Min(wrong)),
-		Problem: "was edited, or another module of that name: the content is not the one that the name stands for", Mend: mendModule,
+		File: name, Line: line,
+		Problem: fmt.Sprintf("calls modules %s, which this numaform does not carry; it has %s", hash, strings.Join(p.release.Carries(), ", ")),
+		Mend: "restore the file from version control; if another version of numaform wrote it, use one that carries both " + hash +
+			" and one of these until this node is replaced, or upgrade; allow modules of your own under modules.allow in numaform.yaml",
 	}
 }

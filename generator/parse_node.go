@@ -20,7 +20,10 @@ import (
 
 // parseNode reads one node file into the fleet.
 func (p *parser) parseNode(name string) error {
-	n := &nodeFile{name: name, content: p.files[name]}
+	n := &nodeFile{parser: p, name: name, content: p.files[name]}
+	if err := n.nested(); err != nil {
+		return err
+	}
 	vm, err := n.parse()
 	if err != nil {
 		return err
@@ -36,6 +39,7 @@ func (p *parser) parseNode(name string) error {
 const groupsArgument = "security_groups"
 
 type nodeFile struct {
+	parser  *parser
 	name    string
 	content []byte
 }
@@ -57,6 +61,9 @@ func (n *nodeFile) failDiagnostics(diagnostics hcl.Diagnostics) error {
 
 func (n *nodeFile) parse() (fleet.VM, error) {
 	attributes, groups, err := n.calls()
+	if err == nil {
+		err = errors.Join(n.constant(attributes), n.constant(groups))
+	}
 	if err != nil {
 		return fleet.VM{}, err
 	}
@@ -67,9 +74,13 @@ func (n *nodeFile) parse() (fleet.VM, error) {
 	if err != nil {
 		return fleet.VM{}, err
 	}
-	hash := path.Base(source)
+	hash, line := path.Base(source), attributes["source"].NameRange.Start.Line
 	if source != moduleSource(modules.NodeModule, hash) {
-		return fleet.VM{}, n.fail(attributes["source"].NameRange.Start.Line, "calls a module that is not numaform's")
+		return fleet.VM{}, n.fail(line, "calls a module that is not numaform's")
+	}
+	// Before the arguments, which those of another version may not know.
+	if n.parser.carried(hash) == nil {
+		return fleet.VM{}, n.parser.unknownModules(n.name, line, hash)
 	}
 	delete(attributes, "source")
 	var content call

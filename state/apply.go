@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -77,6 +78,7 @@ func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 		return result, err
 	}
 	err = w.locking(ctx, "applying", func(ctx context.Context) error { return w.apply(ctx, plan, file, result) })
+	err = errors.Join(err, w.secure())
 	if err == nil {
 		err = w.verify(ctx, left)
 	}
@@ -85,12 +87,18 @@ func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 
 func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *Result) error {
 	*result = Result{}
+	if err := w.restore(); err != nil {
+		return err
+	}
 	s := &stream{workspace: w, result: result}
 	o := &output{}
 	w.capture(o, false)
-	reattach := w.reattach(ctx)
+	reattach, err := w.reattach(ctx)
+	if err != nil {
+		return fmt.Errorf("applying %s: %w", w.config.Dir, err)
+	}
 	awaited := w.dismissWhenLost(ctx)
-	err := w.client.ApplyJSON(ctx, s, append(applyOptions(w.config, plan.JSON, file), reattach)...)
+	err = w.client.ApplyJSON(ctx, s, append(applyOptions(w.config, plan.JSON, file), reattach)...)
 	awaited()
 	w.client.SetStdout(io.Discard)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 type backend struct {
 	// kind is local if there is no backend block.
 	kind string
-	// settings are the names of those that stand in the block.
-	settings map[string]bool
+	// settings are those of the block; of one that is no constant text, the value is "".
+	settings map[string]string
 }
 
 // backendOf reads the backend block of a directory. What cannot be read names no
@@ -30,6 +30,11 @@ func backendOf(dir string) backend {
 	if err != nil {
 		return backend{}
 	}
+	return backendIn(files)
+}
+
+// backendIn reads the backend block of files.
+func backendIn(files map[string][]byte) backend {
 	found := backend{kind: "local"}
 	for name, content := range files {
 		if !strings.HasSuffix(name, ".tf") {
@@ -54,9 +59,9 @@ func (b *backend) read(terraform *hclsyntax.Body) {
 		if block.Type != "backend" || len(block.Labels) != 1 {
 			continue
 		}
-		b.kind, b.settings = block.Labels[0], map[string]bool{}
-		for name := range block.Body.Attributes {
-			b.settings[name] = true
+		b.kind, b.settings = block.Labels[0], map[string]string{}
+		for name, attribute := range block.Body.Attributes {
+			b.settings[name] = constant(attribute)[name]
 		}
 	}
 }

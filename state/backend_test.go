@@ -18,6 +18,8 @@ type backend struct {
 	lock  []byte
 	// failing makes saves of the state fail.
 	failing bool
+	// keeping makes releases of the lock fail.
+	keeping bool
 	// changed is made of each state that is saved, if it is set.
 	changed func([]byte) []byte
 	// saving receives a value for each save that begins, and waits for resume,
@@ -51,6 +53,12 @@ func (b *backend) fail(failing bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failing = failing
+}
+
+func (b *backend) keep(keeping bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.keeping = keeping
 }
 
 // change makes something else of the states that are saved from now on.
@@ -117,6 +125,10 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "LOCK":
 		b.take(w, body)
 	case "UNLOCK":
+		if b.keeping {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
 		b.release(w, body)
 	}
 }

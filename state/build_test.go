@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,20 +11,57 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-func TestEnvironment(t *testing.T) {
+// TestEnvironments divides what numaform holds: each process sees what it needs itself.
+func TestEnvironments(t *testing.T) {
 	t.Parallel()
 	own := []string{
-		"PATH=/bin", "HOME=/root", "https_proxy=http://p", "SSL_CERT_FILE=/c", "AWS_REGION=r", "TF_HTTP_USERNAME=u", "KUBECONFIG=/k", "PGHOST=h",
-		"TF_VAR_x=1", "TF_CLI_ARGS=-destroy", "TF_CLI_ARGS_plan=-destroy", "TF_CLI_CONFIG_FILE=/nonexistent", "TF_LOG=TRACE", "TF_WORKSPACE=w",
-		"TF_DATA_DIR=/d", "TF_REATTACH_PROVIDERS={}", "PROXMOX_VE_API_TOKEN=other", "GOGC=off", "SHELL=/bin/sh", "NUMAFORM_RUN=x",
+		"PATH=/bin", "HOME=/root", "https_proxy=http://p", "SSL_CERT_DIR=/c", "TF_ENCRYPTION=key",
+		"ARM_CLIENT_SECRET=s", "AWS_SECRET_ACCESS_KEY=s", "CONSUL_HTTP_TOKEN=s", "GOOGLE_CREDENTIALS=s", "KUBE_TOKEN=s", "KUBERNETES_SERVICE_HOST=h",
+		"PG_CONN_STR=s", "PGPASSWORD=s", "TF_HTTP_PASSWORD=s", "TF_TOKEN_example_com=s",
+		"KUBECONFIG=/k", "PGP_PASSPHRASE=s", "SSH_AUTH_SOCK=/a", "NUMAFORM_GIT_TOKEN=s", "COSIGN_PASSWORD=s", "PROXMOX_VE_API_TOKEN=other",
+		"TF_VAR_x=1", "TF_CLI_ARGS=-destroy", "TF_CLI_CONFIG_FILE=/nonexistent", "TF_LOG=TRACE", "TF_WORKSPACE=w",
+		"TF_DATA_DIR=/d", "TF_REATTACH_PROVIDERS={}", "GOGC=off", "SHELL=/bin/sh", "NUMAFORM_RUN=x", "NUMAFORM_CLUSTER=x",
 	}
-	got := state.Environment(own, map[string]string{"PROXMOX_VE_API_TOKEN": "ours", "PATH": "/opt"}, "mark")
-	want := map[string]string{
-		"PATH": "/opt", "HOME": "/root", "https_proxy": "http://p", "SSL_CERT_FILE": "/c", "AWS_REGION": "r", "TF_HTTP_USERNAME": "u", "KUBECONFIG": "/k", "PGHOST": "h",
-		"PROXMOX_VE_API_TOKEN": "ours", "GOGC": "400", "CHECKPOINT_DISABLE": "1", "NUMAFORM_RUN": "mark",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+	basics := []string{"CHECKPOINT_DISABLE=1", "GOGC=400", "HOME=/root", "NUMAFORM_RUN=mark", "PATH=/bin", "https_proxy=http://p"}
+	system := append(slices.Clone(basics), "SSL_CERT_DIR=/c")
+	region := []string{"PROXMOX_VE_API_TOKEN=ours", "SSL_CERT_DIR=/region"}
+	for backend, variables := range map[string][]string{
+		"local": nil, "azurerm": {"ARM_CLIENT_SECRET=s"}, "s3": {"AWS_SECRET_ACCESS_KEY=s"}, "consul": {"CONSUL_HTTP_TOKEN=s"},
+		"gcs": {"GOOGLE_CREDENTIALS=s"}, "kubernetes": {"KUBE_TOKEN=s", "KUBERNETES_SERVICE_HOST=h"},
+		"pg": {"PG_CONN_STR=s", "PGPASSWORD=s"}, "http": {"TF_HTTP_PASSWORD=s", "TF_HTTP_USERNAME=u"},
+	} {
+		for _, encrypted := range []bool{false, true} {
+			config := &state.Config{Encryption: encrypted, Env: map[string]string{
+				"PROXMOX_VE_API_TOKEN": "ours", "SSL_CERT_DIR": "/region", "TF_HTTP_USERNAME": "u", "TF_LOG": "TRACE",
+			}}
+			engine, provider, download := state.Environments(own, config, backend)
+			want := append(slices.Clone(system), "TF_CLI_CONFIG_FILE=/dev/null")
+			want = append(want, variables...)
+			if encrypted {
+				want = append(want, "TF_ENCRYPTION=key")
+			}
+			for name, tt := range map[string]struct {
+				got  map[string]string
+				want []string
+			}{
+				"engine": {engine, want}, "provider": {provider, append(slices.Clone(basics), region...)},
+				"download": {download, append(slices.Clone(system), "TF_TOKEN_example_com=s")},
+			} {
+				if len(tt.got["NUMAFORM_CLUSTER"]) != 64 {
+					t.Errorf("%s, %s: no hash of the cluster: %v", backend, name, tt.got)
+				}
+				delete(tt.got, "NUMAFORM_CLUSTER")
+				var lines []string
+				for key, value := range tt.got {
+					lines = append(lines, key+"="+value)
+				}
+				slices.Sort(lines)
+				slices.Sort(tt.want)
+				if diff := cmp.Diff(tt.want, lines); diff != "" {
+					t.Errorf("%s, %s, encrypted %t: %s", backend, name, encrypted, diff)
+				}
+			}
+		}
 	}
 }
 

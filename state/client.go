@@ -17,26 +17,38 @@ import (
 )
 
 const (
-	plansDir  = "plans"
-	stampFile = "init"
-	runFile   = "run.json"
-	lockFile  = "lock"
+	plansDir     = "plans"
+	temporaryDir = "tmp"
+	stampFile    = "init"
+	runFile      = "run.json"
+	lockFile     = "lock"
 )
 
 // open takes the directory for this process and clears away what a process that
 // died left in it. The caller holds mu.
 func (w *Workspace) open(ctx context.Context) error {
 	if w.client != nil {
-		return nil
+		return w.restore()
 	}
 	if err := w.occupy(); err != nil {
 		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
 	}
-	w.env = environment(os.Environ(), w.config.Env, w.mark())
+	// The files say which backend's variables the engine has.
+	if err := w.restore(); err != nil {
+		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
+	}
+	files, err := configFiles(w.config.Dir)
+	if err != nil {
+		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
+	}
+	w.env = environmentsOf(os.Environ(), &w.config, backendIn(files).kind, w.mark())
+	w.env.engine["TMPDIR"] = w.private(temporaryDir)
 	client, err := w.config.Engine.client(ctx, w.config.Dir, func(tf *tfexec.Terraform) error {
-		return errors.Join(tf.SetEnv(w.env), tf.SetWaitDelay(w.config.WaitDelay))
+		w.client = tf
+		return errors.Join(tf.SetEnv(w.env.engine), w.restrict(files), tf.SetWaitDelay(w.config.WaitDelay))
 	})
 	if err != nil {
+		w.client = nil
 		return w.failure(ctx, "starting the engine in", err)
 	}
 	w.client = client
@@ -48,6 +60,9 @@ func (w *Workspace) open(ctx context.Context) error {
 func (w *Workspace) occupy() error {
 	if w.lock != nil {
 		return nil
+	}
+	if err := w.makeDir(); err != nil {
+		return err
 	}
 	if _, err := os.Stat(w.config.Dir); err != nil {
 		return err
@@ -82,10 +97,12 @@ func (w *Workspace) sweep() error {
 	if err := removeFile(filepath.Join(w.config.Dir, generator.ImportFile)); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(w.private(plansDir)); err != nil {
-		return err
+	for _, dir := range []string{plansDir, temporaryDir} {
+		if err := errors.Join(os.RemoveAll(w.private(dir)), os.Mkdir(w.private(dir), 0o700)); err != nil {
+			return err
+		}
 	}
-	return os.Mkdir(w.private(plansDir), 0o700)
+	return nil
 }
 
 // removeFile removes a file if it is there.
@@ -113,9 +130,21 @@ func (w *Workspace) capture(o *output, logged bool) {
 	w.client.SetStdout(&o.stdout)
 }
 
+// provided runs a command that works with the provider.
+func (w *Workspace) provided(ctx context.Context, operation string, run func(*tfexec.Terraform, *tfexec.ReattachOption) error) (*output, error) {
+	at, err := w.reattach(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", operation, w.config.Dir, err)
+	}
+	return w.command(ctx, operation, false, func(tf *tfexec.Terraform) error { return run(tf, at) })
+}
+
 // command runs one command of the engine and turns its failure into ours.
 func (w *Workspace) command(ctx context.Context, operation string, logged bool, run func(*tfexec.Terraform) error) (*output, error) {
 	o := &output{}
+	if err := w.restore(); err != nil {
+		return o, err
+	}
 	w.capture(o, logged)
 	if err := run(w.client); err != nil {
 		return o, w.failure(ctx, operation, err, o.said(), w.fallen())

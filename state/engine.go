@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -31,6 +32,9 @@ type EngineConfig struct {
 	Version string
 	// Dirs are searched after PATH.
 	Dirs []string
+	// Helper is the program that confines engine and provider: see internal/confine.
+	// Without one they can read what this process can.
+	Helper string
 }
 
 // Engine is an OpenTofu or Terraform that was found.
@@ -39,6 +43,8 @@ type Engine struct {
 	Path string
 	// Version is such as "1.12.6".
 	Version string
+	// Helper confines the engine and the provider, if there is one.
+	Helper string
 
 	// idle are clients of directories in which nobody works now. Each has asked the
 	// engine for its version, which is a process.
@@ -70,7 +76,7 @@ func (e *Engine) client(ctx context.Context, dir string, set func(*tfexec.Terraf
 		client, _ := kept.(*tfexec.Terraform) // nothing else is in it
 		return client, set(client)
 	}
-	client, err := tfexec.NewTerraform(dir, e.Path)
+	client, err := tfexec.NewTerraform(dir, cmp.Or(e.Helper, e.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +132,11 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 	}
 	f := &finder{constraints: constraints, failure: EngineError{Constraint: cfg.Version}}
 	if strings.ContainsRune(cfg.Binary, filepath.Separator) {
-		return f.path(ctx, cfg.Binary)
+		engine, err := f.path(ctx, cfg.Binary)
+		if err == nil {
+			engine.Helper = cfg.Helper
+		}
+		return engine, err
 	}
 	names := []string{"tofu", "terraform"}
 	if cfg.Binary != "" {
@@ -135,6 +145,7 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 	f.failure.Searched = append(filepath.SplitList(os.Getenv("PATH")), cfg.Dirs...)
 	for _, name := range names {
 		if engine := f.search(ctx, name, cfg.Dirs); engine != nil {
+			engine.Helper = cfg.Helper
 			return engine, nil
 		}
 	}

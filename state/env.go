@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,27 +16,38 @@ import (
 // provider whose engine was killed is found by it.
 const runVariable = "NUMAFORM_RUN"
 
-// inherited are the variables of our own environment that the engine sees:
-// what programs need anywhere, and what logs backends in. Everything else of the
-// engine's behavior is said explicitly.
-var inherited = []string{
-	"HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "LANG", "LC_ALL", "PATH",
-	"SSL_CERT_DIR", "SSL_CERT_FILE", "TF_ENCRYPTION", "TMPDIR", "USER",
+// clusterVariable names, as a hash, the cluster whose states an engine can reach. The
+// provider has it too: it is what remains of an engine that was killed.
+const clusterVariable = "NUMAFORM_CLUSTER"
+
+// basics are the variables of our own environment that engine and provider both see:
+// what programs need anywhere. Everything else of their behavior is said explicitly.
+var basics = []string{
+	"HOME", "LANG", "LC_ALL", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "USER",
 	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
 }
 
-// inheritedPrefixes are those of the backends' own variables.
-var inheritedPrefixes = []string{
-	"ARM_", "AWS_", "CONSUL_", "GOOGLE_", "KUBE_", "PG", "TF_HTTP_", "TF_TOKEN_",
+// backendVariables are the beginnings of the names of each backend's own variables.
+// Those of PostgreSQL are written out: a name like PGP_PASSPHRASE is another program's.
+var backendVariables = map[string][]string{
+	"azurerm": {"ARM_"}, "consul": {"CONSUL_"}, "gcs": {"GOOGLE_"}, "http": {"TF_HTTP_"},
+	"kubernetes": {"KUBE_", "KUBERNETES_SERVICE_"}, "s3": {"AWS_"},
+	"cos": {"TENCENTCLOUD_"}, "oss": {"ALICLOUD_", "ALIBABA_CLOUD_"},
+	"pg": {
+		"PG_", "PGAPPNAME", "PGCHANNELBINDING", "PGCLIENTENCODING", "PGCONNECT_TIMEOUT", "PGDATABASE", "PGDATESTYLE", "PGGSS", "PGHOST", "PGKRB",
+		"PGOPTIONS", "PGPASS", "PGPORT", "PGREALM", "PGREQUIRE", "PGSERVICE", "PGSSL", "PGTARGETSESSIONATTRS", "PGTZ", "PGUSER",
+	},
 }
+
+// registryVariables log the engine in to registries, which only a download needs.
+const registryVariables = "TF_TOKEN_"
 
 // encryptionVariable holds OpenTofu's configuration of encryption, keys included.
 const encryptionVariable = "TF_ENCRYPTION"
 
 // checkEncryption makes sure that a state which is to be encrypted is, and that
 // none is by accident: it could not be read where the variable is not set.
-func checkEncryption(c *Config, env map[string]string) error {
-	given := env[encryptionVariable] != ""
+func checkEncryption(c *Config, given bool) error {
 	switch {
 	case c.Encryption && !strings.Contains(c.Engine.Name(), "tofu"):
 		return fmt.Errorf("encryption of states is OpenTofu's, and the engine is %s: set engine.binary to tofu, or take encryption out of fleet.backend", c.Engine)
@@ -49,24 +61,82 @@ func checkEncryption(c *Config, env map[string]string) error {
 	return nil
 }
 
-// environment returns what the engine sees, from our own environment, the
-// caller's additions and the workspace's mark.
-func environment(own []string, additions map[string]string, mark string) map[string]string {
-	env := map[string]string{}
-	for _, entry := range own {
-		name, value, _ := strings.Cut(entry, "=")
-		prefixed := slices.ContainsFunc(inheritedPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
-		if prefixed || slices.Contains(inherited, name) {
-			env[name] = value
+// environments are what the processes of a workspace see. None has what only another
+// needs.
+type environments struct {
+	engine, provider, download map[string]string
+	// cluster are the variables, as name=value, that say which cluster keeps a state.
+	cluster []string
+}
+
+// environmentsOf divides our own environment and the caller's additions: the engine has
+// its own backend's variables, the provider the rest of the additions, which log it in
+// to Proxmox, and a download of the provider what registries ask for.
+func environmentsOf(own []string, c *Config, backend, mark string) environments {
+	all := variablesOf(own)
+	plain := map[string]string{
+		// Engine and provider live for seconds: collecting garbage costs more than it saves.
+		"GOGC": "400", "CHECKPOINT_DISABLE": "1", runVariable: mark,
+	}
+	for _, name := range basics {
+		if value, ok := all[name]; ok {
+			plain[name] = value
 		}
 	}
-	// Engine and provider live for seconds: collecting garbage costs more than it
-	// saves.
-	env["GOGC"] = "400"
-	env["CHECKPOINT_DISABLE"] = "1"
-	maps.Copy(env, additions)
-	env[runVariable] = mark
-	return env
+	maps.Copy(all, c.Env)
+	cluster := clusterOf(all)
+	plain[clusterVariable] = hashLines(cluster)
+	e := environments{cluster: cluster, engine: maps.Clone(plain), provider: maps.Clone(plain), download: maps.Clone(plain)}
+	// A person's settings are for downloads; of those, the engine needs none.
+	e.engine["TF_CLI_CONFIG_FILE"] = os.DevNull
+	copyIf(e.engine, all, func(name string) bool {
+		kind := backendOfVariable(name)
+		return kind != "" && kind == backend || name == encryptionVariable && c.Encryption
+	})
+	copyIf(e.download, all, func(name string) bool { return strings.HasPrefix(name, registryVariables) })
+	copyIf(e.provider, c.Env, func(name string) bool { return backendOfVariable(name) == "" && !strings.HasPrefix(name, "TF_") })
+	return e
+}
+
+// copyIf copies the variables whose names are wanted.
+func copyIf(to, from map[string]string, wanted func(name string) bool) {
+	for name, value := range from {
+		if wanted(name) {
+			to[name] = value
+		}
+	}
+}
+
+// variablesOf returns variables by their names.
+func variablesOf(environ []string) map[string]string {
+	all := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		all[name] = value
+	}
+	return all
+}
+
+// backendOfVariable returns the backend that a variable configures, or "".
+func backendOfVariable(name string) string {
+	for kind, prefixes := range backendVariables {
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			return kind
+		}
+	}
+	return ""
+}
+
+// clusterOf returns the variables that say which cluster keeps a state.
+func clusterOf(all map[string]string) []string {
+	var lines []string
+	for name, value := range all {
+		if strings.HasPrefix(name, "KUBE_") {
+			lines = append(lines, name+"="+value)
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // secretName matches names of variables whose values must not be shown.
@@ -77,6 +147,18 @@ const redacted = "[redacted]"
 
 // redactor takes secrets out of what the engine says.
 type redactor struct{ replacer *strings.Replacer }
+
+// redactorOf hides every secret that a process of a workspace may be given.
+func redactorOf(own []string, c *Config) redactor {
+	secrets := map[string]string{}
+	for name, value := range variablesOf(own) {
+		if backendOfVariable(name) != "" || name == encryptionVariable || strings.HasPrefix(name, registryVariables) {
+			secrets[name] = value
+		}
+	}
+	maps.Copy(secrets, c.Env)
+	return newRedactor(secrets)
+}
 
 // newRedactor hides the values of secret variables, and of "name=secret" the
 // secret on its own.

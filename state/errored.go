@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -25,7 +26,7 @@ type header struct {
 
 // saveErrored pushes a state that could not be saved, or sets it aside.
 func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
-	name := filepath.Join(w.config.Dir, erroredState)
+	name := w.errored()
 	content, local, err := w.readErrored(ctx, name)
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func (w *Workspace) weigh(content []byte, local header, pulled string, recovery 
 // put away before.
 func (w *Workspace) setAside(name string, local header, recovery *Recovery) error {
 	serial := strconv.FormatUint(local.Serial, 10)
-	aside := w.private("superseded-" + serial + ".tfstate")
+	aside := w.superseded("superseded-" + serial + ".tfstate")
 	for n := 2; ; n++ {
 		_, err := os.Lstat(aside)
 		if errors.Is(err, os.ErrNotExist) {
@@ -97,13 +98,22 @@ func (w *Workspace) setAside(name string, local header, recovery *Recovery) erro
 		if err != nil {
 			return fmt.Errorf("setting %s aside: %w", name, err)
 		}
-		aside = w.private("superseded-" + serial + "-" + strconv.Itoa(n) + ".tfstate")
+		aside = w.superseded("superseded-" + serial + "-" + strconv.Itoa(n) + ".tfstate")
 	}
 	if err := os.Rename(name, aside); err != nil {
 		return fmt.Errorf("setting %s aside: %w", name, err)
 	}
 	recovery.SetAside = aside
 	return nil
+}
+
+// superseded returns the path of a state that the backend has outgrown: where states are
+// kept, or in the private part of a directory that is the caller's own.
+func (w *Workspace) superseded(name string) string {
+	if w.config.Errored != "" {
+		return filepath.Join(filepath.Dir(w.config.Errored), name)
+	}
+	return w.private(name)
 }
 
 // difference returns the resources that only the state knows which was not saved,
@@ -196,11 +206,11 @@ func (w *Workspace) decrypt(ctx context.Context, content []byte) (plain []byte, 
 	if err := os.WriteFile(filepath.Join(dir, "terraform.tfstate"), content, 0o600); err != nil {
 		return nil, err
 	}
-	client, err := tfexec.NewTerraform(dir, w.config.Engine.Path)
+	client, err := tfexec.NewTerraform(dir, cmp.Or(w.config.Engine.Helper, w.config.Engine.Path))
 	if err != nil {
 		return nil, err
 	}
-	if err := client.SetEnv(w.env); err != nil {
+	if err := client.SetEnv(w.env.engine); err != nil {
 		return nil, err
 	}
 	out, err := client.StatePull(ctx)

@@ -59,7 +59,7 @@ func (e *CommandError) done() string {
 	if _, err := os.Stat(kept); err == nil {
 		return "what was done is kept in " + kept + " and saved first by the next run"
 	}
-	reads := []string{"initializing", "planning", "reading plan of", "reading the state of", "starting the engine in", "taking the lock of"}
+	reads := []string{"initializing", downloading, "planning", "reading plan of", "reading the state of", "starting the engine in", "taking the lock of"}
 	if slices.Contains(reads, e.Operation) || strings.Contains(e.Text, "acquiring the state lock") {
 		return "nothing was changed"
 	}
@@ -192,8 +192,8 @@ const mendState = "restore the state from a backup, or move it elsewhere (with f
 
 // explain shortens what the engine said where we know better what it means.
 func (w *Workspace) explain(failure *CommandError) {
-	if mend, needed := w.needsProvider(failure.Text); needed && failure.Operation == "initializing" {
-		failure.Text = brief(failure.Text) + ": " + mend
+	if fix, needed := w.needsProvider(failure.Text); needed && failure.Operation == downloading {
+		failure.Text = brief(failure.Text) + ": " + fix
 	} else if strings.Contains(failure.Text, "Unsupported state file format") {
 		failure.Text = brief(failure.Text) + ": " + mendState
 	} else if failure.Backend = w.unreachable(failure.Text); failure.Backend != "" {

@@ -2,15 +2,15 @@ package state
 
 import (
 	"context"
+	"net"
 	"time"
 )
 
 // What tests look into because no engine can be made to show it.
 var (
-	Environment = environment
-	Moved       = moved
-	ParseLock   = parseLock
-	ParseState  = parseState
+	Required   = required
+	ParseLock  = parseLock
+	ParseState = parseState
 )
 
 // Fence is what stands before a PostgreSQL server.
@@ -18,9 +18,29 @@ type Fence struct{ *fence }
 
 // OpenFence opens a fence before the server of a connection string.
 func OpenFence(text string) (Fence, error) {
+	return OpenFenceOn(text, func(l net.Listener) net.Listener { return l })
+}
+
+// OpenFenceOn opens a fence with another listener.
+func OpenFenceOn(text string, listener func(net.Listener) net.Listener) (Fence, error) {
 	c, _ := parseConn(text, nil)
-	f, err := newFence(c.target())
+	f, err := listen(c.target())
+	if err == nil {
+		f.listener = listener(f.listener)
+		f.open.Go(f.accept)
+	}
 	return Fence{f}, err
+}
+
+// Admitted waits until the fence has admitted so many connections.
+func (f Fence) Admitted(count int) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for admitted := 0; admitted < count; <-tick.C {
+		f.mu.Lock()
+		admitted = len(f.conns)
+		f.mu.Unlock()
+	}
 }
 
 // Address is where it listens.
@@ -38,6 +58,15 @@ func Led(text string, env map[string]string) (network, address, elsewhere string
 	}
 	return c.target().network, c.target().address, c.at("127.0.0.1", "99")
 }
+
+// Environments returns what engine, provider and a download see.
+func Environments(own []string, c *Config, backend string) (engine, provider, download map[string]string) {
+	e := environmentsOf(own, c, backend, "mark")
+	return e.engine, e.provider, e.download
+}
+
+// Cluster returns what marks the processes of a workspace with the cluster of its state.
+func (w *Workspace) Cluster() string { return clusterVariable + "=" + w.env.engine[clusterVariable] }
 
 // Mark returns what marks the processes of a workspace.
 func (w *Workspace) Mark() string { return runVariable + "=" + w.mark() }
@@ -69,4 +98,10 @@ func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.awaitOrphans(ctx)
+}
+
+// Sees returns what an engine sees, or why it is not confined.
+func Sees(c *Config, env map[string]string, files map[string][]byte) (paths []string, open string) {
+	s := engineRules(c, env, files)
+	return append(s.rules.Read, s.rules.Write...), s.open
 }

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/numaform/numaform/internal/scratch"
 )
 
 // A fence keeps an engine from writing a state whose lock it has lost. The lock of
@@ -21,10 +22,12 @@ import (
 type fence struct {
 	upstream target
 	listener net.Listener
-	dir      string
-	// closing ends everything that waits.
-	closing chan struct{}
-	open    sync.WaitGroup
+	// dir holds the socket of a fence that is one.
+	dir *scratch.Dir
+	// ctx ends everything that waits, dials too.
+	ctx  context.Context //nolint:containedctx // it is the fence's own end
+	end  context.CancelFunc
+	open sync.WaitGroup
 
 	// mu guards everything below. ending counts connections of which it is not
 	// yet known which side ended them.
@@ -44,41 +47,65 @@ const farewell = 200 * time.Millisecond
 
 // newFence opens a fence before a server.
 func newFence(upstream target) (*fence, error) {
-	f := &fence{upstream: upstream, closing: make(chan struct{}), conns: map[net.Conn]struct{}{}}
+	f, err := listen(upstream)
+	if err == nil {
+		f.open.Go(f.accept)
+	}
+	return f, err
+}
+
+// listen returns a fence that does not accept yet.
+func listen(upstream target) (*fence, error) {
+	f := &fence{upstream: upstream, conns: map[net.Conn]struct{}{}}
+	f.ctx, f.end = context.WithCancel(context.Background())
 	f.idle = sync.NewCond(&f.mu)
 	address := "127.0.0.1:0"
 	if upstream.network == "unix" {
 		var err error
 		// Whoever may connect is taken for us by the server.
-		if f.dir, err = os.MkdirTemp("", "numaform-"); err != nil {
+		if f.dir, err = scratch.NewShort("fence", 107-socketRoom); err != nil {
 			return nil, err
 		}
-		address = filepath.Join(f.dir, socketName("5432"))
+		address = filepath.Join(f.dir.Path(), socketName("5432"))
 	}
 	var err error
 	if f.listener, err = (&net.ListenConfig{}).Listen(context.Background(), upstream.network, address); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(f.dir))
+		f.end()
+		return nil, errors.Join(err, f.remove())
 	}
-	f.open.Go(f.accept)
 	return f, nil
 }
 
 // address returns host and port of the fence as PostgreSQL's clients want them.
 func (f *fence) address() (host, port string) {
-	if f.dir != "" {
-		return f.dir, "5432"
+	if f.dir != nil {
+		return f.dir.Path(), "5432"
 	}
 	host, port, _ = net.SplitHostPort(f.listener.Addr().String()) // a listener's address has both
 	return host, port
 }
 
+// breather is how long the fence waits after a connection that it could not accept,
+// as of a process with too many open files.
+const breather = 10 * time.Millisecond
+
+// accept takes connections until the fence is closed.
 func (f *fence) accept() {
 	for {
 		client, err := f.listener.Accept()
-		if err != nil {
+		switch {
+		case err == nil:
+			f.open.Go(func() { f.serve(client) })
+		case errors.Is(err, net.ErrClosed):
 			return
+		default:
+			timer := time.NewTimer(breather)
+			select {
+			case <-f.ctx.Done():
+			case <-timer.C:
+			}
+			timer.Stop()
 		}
-		f.open.Go(func() { f.serve(client) })
 	}
 }
 
@@ -88,7 +115,7 @@ func (f *fence) serve(client net.Conn) {
 	if !f.admit(client) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	ctx, cancel := context.WithTimeout(f.ctx, dialTimeout)
 	defer cancel()
 	server, err := (&net.Dialer{}).DialContext(ctx, f.upstream.network, f.upstream.address)
 	if err != nil {
@@ -121,7 +148,7 @@ func (f *fence) judge(left <-chan struct{}) {
 	defer timer.Stop()
 	select {
 	case <-left:
-	case <-f.closing:
+	case <-f.ctx.Done():
 	case <-timer.C:
 		f.breakUp(errors.New("PostgreSQL ended a connection, and the lock of the state with it"))
 	}
@@ -170,11 +197,19 @@ func (f *fence) close() (broken, err error) {
 	f.mu.Lock()
 	broken = f.broken
 	f.mu.Unlock()
-	close(f.closing)
+	f.end()
 	err = f.listener.Close()
 	f.breakUp(net.ErrClosed)
 	f.open.Wait()
-	return broken, errors.Join(err, os.RemoveAll(f.dir))
+	return broken, errors.Join(err, f.remove())
+}
+
+// remove removes the directory of the fence's socket.
+func (f *fence) remove() error {
+	if f.dir == nil {
+		return nil
+	}
+	return f.dir.Remove()
 }
 
 // halfClose tells the server that the engine has nothing more to say.

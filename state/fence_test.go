@@ -6,8 +6,13 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/numaform/numaform/state"
 )
@@ -165,6 +170,105 @@ func TestFenceBeforeNobody(t *testing.T) {
 	}
 	if broken, err := fence.Close(); broken == nil || err != nil {
 		t.Errorf("got %v, %v, want what went wrong", broken, err)
+	}
+}
+
+// deaf is a server that takes no connection: a dial waits for it.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
+	for range 4 { // more than it queues
+		conn, err := (&net.Dialer{Timeout: 200 * time.Millisecond}).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	t.Fatal("it takes connections")
+	return ""
+}
+
+// TestFenceBeforeADeafServer closes a fence that waits for its server: the workspace is
+// locked as long as that takes.
+func TestFenceBeforeADeafServer(t *testing.T) {
+	t.Parallel()
+	fence, err := state.OpenFence("postgres://" + deaf(t) + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(fence.Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	fence.Admitted(1)
+	closed := make(chan error, 1)
+	go func() {
+		broken, err := fence.Close()
+		closed <- errors.Join(broken, err)
+	}()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Errorf("got %v, want no trouble", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it waits for the dial")
+		<-closed
+	}
+}
+
+// faulty is a listener whose Accept fails at first.
+type faulty struct {
+	net.Listener
+	failures atomic.Int32
+}
+
+func (f *faulty) Accept() (net.Conn, error) {
+	if f.failures.Add(-1) >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return f.Listener.Accept()
+}
+
+// TestFenceWithoutFiles lets through what comes after the process ran out of files.
+func TestFenceWithoutFiles(t *testing.T) {
+	t.Parallel()
+	server := newEcho(t, "tcp", "127.0.0.1:0")
+	fence, err := state.OpenFenceOn("postgres://"+server.Addr().String()+"/", func(l net.Listener) net.Listener {
+		listener := &faulty{Listener: l}
+		listener.failures.Store(3)
+		return listener
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(fence.Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "hello\n")
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "hello\n" {
+		t.Errorf("got %q, %v, want an answer", line, err)
+	}
+	_ = conn.Close()
+	if broken, err := fence.Close(); broken != nil || err != nil {
+		t.Errorf("got %v, %v, want no trouble", broken, err)
 	}
 }
 

@@ -3,9 +3,7 @@ package state
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"time"
 )
@@ -29,18 +27,9 @@ func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	return gone
 }
 
-// clusterVariables say which cluster keeps a state.
-const clusterVariables = "KUBE_"
-
-// alone reports whether no engine of another numaform works on this host, as far as it
-// may be on the same state.
+// alone reports whether no engine or provider of another numaform works on this host, as
+// far as it may be on the same state.
 func (w *Workspace) alone() bool {
-	var same []string
-	for _, name := range slices.Sorted(maps.Keys(w.env)) {
-		if strings.HasPrefix(name, clusterVariables) {
-			same = append(same, name+"="+w.env[name])
-		}
-	}
-	others, known := strangers(same)
+	others, known := strangers(w.env.engine[clusterVariable], w.env.cluster)
 	return known && len(others) == 0
 }

@@ -44,7 +44,7 @@ func TestGone(t *testing.T) {
 		t.Error("want what is known of the host, or nothing if none is named")
 	}
 	engine := exec.CommandContext(t.Context(), "sleep", "60")
-	engine.Env = []string{w.Mark(), "KUBE_NAMESPACE=" + t.Name()}
+	engine.Env = []string{w.Mark(), w.Cluster()}
 	stranger := exec.CommandContext(t.Context(), "sh", "-c", "exec setsid -f sleep 60")
 	stranger.Env = append(slices.Clone(engine.Env), "PATH="+os.Getenv("PATH"))
 	if err := engine.Start(); err != nil {

@@ -13,9 +13,12 @@ import (
 	"strings"
 
 	"github.com/google/renameio/v2"
+	"github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/terraform-exec/tfexec"
+
+	"github.com/numaform/numaform/state/guard"
 )
 
 // Init prepares the directory for the engine: backend, providers, modules. A
@@ -36,25 +39,27 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
-	now := w.fingerprint(files)
-	stamp, err := os.ReadFile(w.private(stampFile))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	w.version, err = required(files)
+	if err == nil {
+		err = w.restrict(files)
+	}
+	if err != nil {
 		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
-	switch done := parseFingerprint(stamp); {
+	now := w.fingerprint(files)
+	done, err := readFingerprint(w.private(stampFile))
+	if err != nil {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	}
+	switch {
 	case done == now:
 		return nil
 	case done.rest == now.rest && w.addCalls(files):
 		// More or fewer calls of modules that are there already need no init.
 	default:
-		if err := w.init(ctx, files); err != nil {
+		if err := w.init(ctx); err != nil {
 			return err
 		}
-		// Init may have written the lock file of the providers.
-		if files, err = configFiles(w.config.Dir); err != nil {
-			return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
-		}
-		now = w.fingerprint(files)
 	}
 	if err := renameio.WriteFile(w.private(stampFile), []byte(now.String()), 0o600); err != nil {
 		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
@@ -62,24 +67,37 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	return nil
 }
 
-// init runs the engine's init.
-func (w *Workspace) init(ctx context.Context, files map[string][]byte) error {
+// init runs the engine's init. The engine is given no provider: it neither finds one in
+// the directory, nor is there a place from which it would install one.
+func (w *Workspace) init(ctx context.Context) error {
 	if err := w.follow(); err != nil {
 		return err
 	}
-	_, err := w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
-		return tf.Init(ctx, initOptions(w.config, moved(files))...)
+	nothing := w.private("no-providers")
+	err := errors.Join(os.RemoveAll(filepath.Join(w.config.Dir, ".terraform", "providers")), os.RemoveAll(nothing),
+		removeFile(filepath.Join(w.config.Dir, providerLock)))
+	if err == nil {
+		err = os.Mkdir(nothing, 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	}
+	_, err = w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
+		return tf.Init(ctx, initOptions(w.config, nothing, w.version)...)
 	})
 	return err
 }
 
 // initOptions are the options of init. A changed backend is never reconfigured:
 // the states would stay behind in the old one, so the engine refuses and says so.
-// A provider is taken as the lock file has it, unless the files moved to another.
-func initOptions(c Config, upgrade bool) []tfexec.InitOption {
-	options := []tfexec.InitOption{tfexec.Upgrade(upgrade)}
-	if c.PluginDir != "" {
-		options = append(options, tfexec.PluginDir(c.PluginDir))
+func initOptions(c Config, plugins, version string) []tfexec.InitOption {
+	options := []tfexec.InitOption{tfexec.Upgrade(false), tfexec.PluginDir(plugins)}
+	if version != "" {
+		// Init does not call a provider that it is told to run already.
+		options = append(options, tfexec.Reattach(tfexec.ReattachInfo{guard.Provider: {
+			Protocol: string(plugin.ProtocolGRPC), ProtocolVersion: 6, Pid: os.Getpid(), Test: true,
+			Addr: tfexec.ReattachConfigAddr{Network: "unix", String: os.DevNull},
+		}}))
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.BackendConfig)) {
 		options = append(options, tfexec.BackendConfig(key+"="+c.BackendConfig[key]))
@@ -94,17 +112,21 @@ type fingerprint struct{ whole, rest string }
 // String is what stands in the stamp.
 func (f fingerprint) String() string { return f.whole + " " + f.rest }
 
-// parseFingerprint reads a stamp; what is none equals no fingerprint.
-func parseFingerprint(stamp []byte) fingerprint {
+// readFingerprint reads a stamp; what is none equals no fingerprint.
+func readFingerprint(name string) (fingerprint, error) {
+	stamp, err := os.ReadFile(name)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fingerprint{}, err
+	}
 	whole, rest, _ := strings.Cut(string(stamp), " ")
-	return fingerprint{whole, rest}
+	return fingerprint{whole, rest}, nil
 }
 
 // fingerprint hashes what init depends on.
 func (w *Workspace) fingerprint(files map[string][]byte) fingerprint {
 	lines := []string{
 		"engine " + w.config.Engine.Path + " " + w.config.Engine.Version,
-		"plugins " + w.config.PluginDir,
+		"providers none",
 	}
 	for key, value := range w.config.BackendConfig {
 		lines = append(lines, "backend "+key+"="+value)
@@ -128,10 +150,11 @@ func hashLines(lines []string) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// providerLock is the file that holds the providers' versions and hashes.
+// providerLock is the engine's file of providers' versions and hashes. It is removed:
+// what may run, Providers says.
 const providerLock = ".terraform.lock.hcl"
 
-// configFiles reads the .tf files of a directory and its provider lock file.
+// configFiles reads the .tf files of a directory.
 func configFiles(dir string) (map[string][]byte, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -140,8 +163,7 @@ func configFiles(dir string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for _, entry := range entries {
 		name := entry.Name()
-		if !strings.HasSuffix(name, ".tf") && !strings.HasSuffix(name, ".tf.json") &&
-			!strings.HasSuffix(name, ".tofu") && name != providerLock {
+		if !strings.HasSuffix(name, ".tf") && !strings.HasSuffix(name, ".tf.json") && !strings.HasSuffix(name, ".tofu") {
 			continue
 		}
 		if files[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {

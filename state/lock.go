@@ -47,7 +47,7 @@ func (w *Workspace) fenced(ctx context.Context, command func(context.Context) er
 	if err != nil {
 		return fmt.Errorf("opening a way from the engine to PostgreSQL: %w", err)
 	}
-	env := maps.Clone(w.env)
+	env := maps.Clone(w.env.engine)
 	env[connVariable] = conn.at(f.address())
 	if err = w.client.SetEnv(env); err == nil {
 		err = command(ctx)
@@ -57,22 +57,22 @@ func (w *Workspace) fenced(ctx context.Context, command func(context.Context) er
 	if errors.As(err, &failed) && broken != nil && ctx.Err() == nil {
 		failed.Backend, failed.Text = "pg", brief(failed.Text)+": "+w.hidden.hide(broken.Error())
 	}
-	return errors.Join(err, closeErr, w.client.SetEnv(w.env))
+	return errors.Join(err, closeErr, w.client.SetEnv(w.env.engine))
 }
 
 // connString returns how to reach the server of the pg backend, if it can be
 // reached through a fence.
 func (w *Workspace) connString() (connString, bool) {
 	backend := backendOf(w.config.Dir)
-	if backend.kind != "pg" || backend.settings["conn_str"] || w.config.BackendConfig["conn_str"] != "" {
+	if _, given := backend.settings["conn_str"]; backend.kind != "pg" || given || w.config.BackendConfig["conn_str"] != "" {
 		return connString{}, false
 	}
-	passwords := orElse(w.env["PGPASSFILE"], filepath.Join(w.env["HOME"], ".pgpass"))
+	passwords := orElse(w.env.engine["PGPASSFILE"], filepath.Join(w.env.engine["HOME"], ".pgpass"))
 	if _, err := os.Stat(passwords); err == nil {
 		// Passwords of a file are found by the server's own name.
 		return connString{}, false
 	}
-	return parseConn(w.env[connVariable], w.env)
+	return parseConn(w.env.engine[connVariable], w.env.engine)
 }
 
 func (w *Workspace) breakLock(ctx context.Context, locked *LockedError) error {

@@ -84,13 +84,34 @@ func TestForgottenIsNotLost(t *testing.T) {
 	}
 }
 
+// TestPlanThatForgets takes a resource out of the state and leaves it where it is: it is
+// not lost.
+func TestPlanThatForgets(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, engine *state.Engine) {
+		dir := root(t, httpBackend(newBackend(t)))
+		w := open(t, dir, with(engine))
+		mustApply(t, w, mustPlan(t, w, state.PlanOptions{}))
+		write(t, dir, "b.tf", "removed {\n  from = terraform_data.b\n  lifecycle {\n    destroy = false\n  }\n}\n")
+		mustApply(t, w, mustPlan(t, w, state.PlanOptions{}))
+		if plan := mustPlan(t, w, state.PlanOptions{}); len(plan.Lost) > 0 || plan.Changes {
+			t.Errorf("lost %v, changes %t, want neither", plan.Lost, plan.Changes)
+		}
+	})
+}
+
 // TestRecoverKeepsWhatOthersWrote finds a state that could not be saved whose
 // serial is newer than the backend's, in which someone else has a resource.
 func TestRecoverKeepsWhatOthersWrote(t *testing.T) {
 	t.Parallel()
-	b, w, file := failedSave(t)
+	eachEngine(t, recoverKeepsWhatOthersWrote)
+}
+
+func recoverKeepsWhatOthersWrote(t *testing.T, engine *state.Engine) {
+	t.Helper()
+	b, w, file := failedSave(t, engine)
 	content := mustRead(t, file)
-	others := strings.ReplaceAll(string(header(t, dropping(t, content, "b"), "", 1)), `"name":"a"`, `"name":"theirs"`)
+	others := strings.ReplaceAll(string(header(t, dropping(t, content, "b"), "", serial(t, file)-1)), `"name":"a"`, `"name":"theirs"`)
 	b.setState([]byte(others))
 	recovery, err := w.Recover(t.Context())
 	if err != nil || recovery.Pushed || recovery.SetAside == "" || !cmp.Equal(recovery.Lost, both) {

@@ -13,14 +13,16 @@ const enginesDie = true
 
 // strangers returns the processes on this host that an engine of a numaform is or has
 // started, other than this process and those below it, sorted, if their environment
-// has the entries too. Processes of other users cannot be read. It reports false
-// where nobody can tell.
-func strangers(entries []string) (pids []int, known bool) {
+// names the cluster. Processes of other users cannot be read. It reports false where
+// nobody can tell.
+func strangers(cluster string, entries []string) (pids []int, known bool) {
 	found := marking(func(environ [][]byte) bool {
 		has := func(prefix string) bool {
 			return slices.ContainsFunc(environ, func(e []byte) bool { return bytes.HasPrefix(e, []byte(prefix)) })
 		}
-		return has(runVariable+"=") && !slices.ContainsFunc(entries, func(entry string) bool { return !has(entry) })
+		// An older numaform did not name the cluster, and gave every process these entries.
+		older := !has(clusterVariable+"=") && !slices.ContainsFunc(entries, func(entry string) bool { return !has(entry) })
+		return has(runVariable+"=") && (older || has(clusterVariable+"="+cluster))
 	})
 	return slices.DeleteFunc(found, func(pid int) bool { return descends(pid, os.Getpid()) }), true
 }

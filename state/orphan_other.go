@@ -9,7 +9,7 @@ const enginesDie = false
 func marked(string) []int { return nil }
 
 // strangers reports false: nobody can tell here.
-func strangers([]string) (pids []int, known bool) { return nil, false }
+func strangers(string, []string) (pids []int, known bool) { return nil, false }
 
 // doneBy tells nothing.
 func doneBy(int) string { return "" }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,6 +57,8 @@ type Plan struct {
 	Serial  int64
 	// Changes reports whether there is anything to apply.
 	Changes bool
+	// Provider made the plan; nil if it needs none.
+	Provider *Provider
 	// Lost are resources that this workspace left in the state and that are not
 	// there any more: import those that exist.
 	Lost []string
@@ -74,12 +78,14 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (*Plan, error
 	changes := false
 	err := w.importing(options.Imports, func() error {
 		return w.locking(ctx, "planning", func(ctx context.Context) error {
-			out, err := w.command(ctx, "planning", false, func(tf *tfexec.Terraform) error {
+			out, err := w.provided(ctx, "planning", func(tf *tfexec.Terraform, at *tfexec.ReattachOption) error {
 				var err error
-				changes, err = tf.Plan(ctx, append(planOptions(w.config, options, file), w.reattach(ctx))...)
+				changes, err = tf.Plan(ctx, append(planOptions(w.config, options, file), at)...)
 				return err
 			})
-			text = out.stdout.String()
+			if err == nil {
+				text = out.stdout.String()
+			}
 			return err
 		})
 	})
@@ -90,7 +96,7 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (*Plan, error
 	if err != nil {
 		return nil, withCleanup(err, file)
 	}
-	plan.Text, plan.Changes = w.hidden.hide(planText(text)), changes
+	plan.Text, plan.Changes, plan.Provider = w.hidden.hide(planText(text)), changes, w.served.provider
 	if plan.Lost, err = w.compare(plan.JSON, len(options.Targets) == 0 && !changes); err != nil {
 		return nil, withCleanup(err, file)
 	}
@@ -127,8 +133,8 @@ func (w *Workspace) read(ctx context.Context, file string) (*Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
 	}
-	out, err := w.command(ctx, "reading plan of", false, func(tf *tfexec.Terraform) error {
-		_, err := tf.ShowPlanFile(ctx, file, w.reattach(ctx))
+	out, err := w.provided(ctx, "reading plan of", func(tf *tfexec.Terraform, at *tfexec.ReattachOption) error {
+		_, err := tf.ShowPlanFile(ctx, file, at)
 		return err
 	})
 	if err != nil {
@@ -160,9 +166,39 @@ func fileSum(name string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// digestOf hashes what a plan changes and the values that it starts from.
+// changed is what a digest says of one resource that a plan changes.
+type changed struct {
+	Address         string
+	PreviousAddress string
+	DeposedKey      string
+	Provider        string
+	Actions         tfjson.Actions
+	Importing       *tfjson.Importing
+	Before, After   any
+	Unknown         any
+}
+
+// digestOf hashes what a plan changes, and the values that it starts from. What stays as
+// it is does not count, so that a plan of some VMs of a host has the digest of a plan of
+// all of them, nor does the engine by which it was made.
 func digestOf(plan *tfjson.Plan) (string, error) {
-	content, err := json.Marshal([]any{plan.ResourceChanges, plan.ResourceDrift, plan.OutputChanges, plan.Variables})
+	var changes []changed
+	for _, rc := range plan.ResourceChanges {
+		if rc == nil || rc.Change == nil {
+			continue // the guard denies it
+		}
+		moved := rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address
+		if c := rc.Change; !c.Actions.NoOp() || c.Importing != nil || moved || rc.DeposedKey != "" {
+			changes = append(changes, changed{
+				Address: rc.Address, PreviousAddress: rc.PreviousAddress, DeposedKey: rc.DeposedKey, Provider: rc.ProviderName,
+				Actions: c.Actions, Importing: c.Importing, Before: c.Before, After: c.After, Unknown: c.AfterUnknown,
+			})
+		}
+	}
+	slices.SortFunc(changes, func(a, b changed) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.DeposedKey, b.DeposedKey))
+	})
+	content, err := json.Marshal([]any{changes, plan.OutputChanges, plan.Variables})
 	if err != nil {
 		return "", err
 	}
@@ -188,6 +224,8 @@ func (w *Workspace) importing(imports []generator.Import, plan func() error) err
 	if err != nil {
 		return err
 	}
+	w.imports = content
+	defer func() { w.imports = nil }()
 	name := filepath.Join(w.config.Dir, generator.ImportFile)
 	if err := renameio.WriteFile(name, content, 0o600); err != nil {
 		return fmt.Errorf("writing import blocks %s: %w", name, err)

@@ -1,56 +1,68 @@
 package state
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/state/guard"
 )
 
 // exactVersion is a constraint that only one version meets.
 var exactVersion = regexp.MustCompile(`^=? *([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*)$`)
 
-// moved reports whether a directory's files ask for another version of a provider
-// than its lock file holds. Init then refuses unless it is told to upgrade. Told so
-// always, it would ask the registry for newer versions each time.
-func moved(files map[string][]byte) bool {
-	locked := map[string]string{}
-	for _, block := range blocks(providerLock, files[providerLock], "provider") {
-		if len(block.Labels) == 1 {
-			locked[block.Labels[0]] = constant(block.Body.Attributes["version"])["version"]
-		}
-	}
-	for name, content := range files {
+// required returns the exact version of the Proxmox provider that a directory's files
+// ask for, or "" if they ask for no provider. It refuses every other provider: the
+// engine is given none to start.
+func required(files map[string][]byte) (string, error) {
+	version := ""
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if !strings.HasSuffix(name, ".tf") {
 			continue
 		}
-		for _, terraform := range blocks(name, content, "terraform") {
-			if asksForAnother(terraform.Body, locked) {
-				return true
+		for _, terraform := range blocks(name, files[name], "terraform") {
+			for _, block := range terraform.Body.Blocks {
+				if block.Type != "required_providers" {
+					continue
+				}
+				found, err := requiredBy(name, block.Body)
+				if err != nil {
+					return "", err
+				}
+				version = cmp.Or(found, version)
 			}
 		}
 	}
-	return false
+	return version, nil
 }
 
-// asksForAnother reports whether a terraform block names a provider exactly, in
-// another version than the locked one.
-func asksForAnother(terraform *hclsyntax.Body, locked map[string]string) bool {
-	for _, block := range terraform.Blocks {
-		if block.Type != "required_providers" {
+// requiredBy reads one block of required_providers.
+func requiredBy(name string, block *hclsyntax.Body) (version string, err error) {
+	for _, local := range slices.Sorted(maps.Keys(block.Attributes)) {
+		wanted := constant(block.Attributes[local])
+		if strings.HasPrefix(wanted["source"], "terraform.io/builtin/") {
 			continue
 		}
-		for _, attribute := range block.Body.Attributes {
-			required := constant(attribute)
-			exact := exactVersion.FindStringSubmatch(required["version"])
-			if version := locked[required["source"]]; version != "" && exact != nil && exact[1] != version {
-				return true
-			}
+		if wanted["source"] != guard.Provider {
+			return "", fmt.Errorf("%s requires the provider %s: numaform runs %s only: remove the other from required_providers",
+				name, cmp.Or(wanted["source"], local), guard.Provider)
 		}
+		exact := exactVersion.FindStringSubmatch(wanted["version"])
+		if exact == nil {
+			return "", fmt.Errorf("%s requires %s in version %q: numaform runs an exact version: write it like %q",
+				name, guard.Provider, wanted["version"], generator.ProviderVersion)
+		}
+		version = exact[1]
 	}
-	return false
+	return version, nil
 }
 
 // constant returns the texts of an attribute's value: those of an object by their
@@ -71,24 +83,6 @@ func constant(attribute *hclsyntax.Attribute) map[string]string {
 	for name, field := range fields {
 		if field.Type() == cty.String && !field.IsNull() {
 			texts[name] = field.AsString()
-		}
-	}
-	return texts
-}
-
-// constants returns the texts of an attribute's list.
-func constants(attribute *hclsyntax.Attribute) []string {
-	if attribute == nil {
-		return nil
-	}
-	value, diagnostics := attribute.Expr.Value(nil)
-	if diagnostics.HasErrors() || !value.CanIterateElements() {
-		return nil
-	}
-	var texts []string
-	for _, element := range value.AsValueSlice() {
-		if element.Type() == cty.String && !element.IsNull() {
-			texts = append(texts, element.AsString())
 		}
 	}
 	return texts

@@ -2,45 +2,41 @@ package state_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/state"
 )
 
-// TestMoved tells files that ask for another provider than the locked one.
-func TestMoved(t *testing.T) {
+// TestRequired reads which provider files ask for; every other is refused.
+func TestRequired(t *testing.T) {
 	t.Parallel()
-	lock := func(version string) string {
-		return fmt.Sprintf("provider \"example.com/a/b\" {\n  version = %q\n  constraints = %q\n  hashes = [\"h1:x\"]\n}\n", version, version)
-	}
+	const ours = "registry.opentofu.org/bpg/proxmox"
 	asks := func(source, version string) string {
 		return fmt.Sprintf("terraform {\n  required_providers {\n    b = {\n      source = %q\n      version = %q\n    }\n  }\n}\n", source, version)
 	}
-	tests := map[string]struct {
-		main, lock string
-		want       bool
-	}{
-		"the same":            {asks("example.com/a/b", "1.2.3"), lock("1.2.3"), false},
-		"newer":               {asks("example.com/a/b", "1.2.4"), lock("1.2.3"), true},
-		"older":               {asks("example.com/a/b", "= 1.2.2"), lock("1.2.3"), true},
-		"a candidate":         {asks("example.com/a/b", "1.2.3-rc1"), lock("1.2.3"), true},
-		"a range":             {asks("example.com/a/b", ">= 1.2.4"), lock("1.2.3"), false},
-		"another provider":    {asks("example.com/a/c", "1.2.4"), lock("1.2.3"), false},
-		"no lock":             {asks("example.com/a/b", "1.2.4"), "", false},
-		"no terraform block":  {"module \"a\" {\n}\n", lock("1.2.3"), false},
-		"no version":          {"terraform {\n  required_providers {\n    b = { source = \"example.com/a/b\" }\n  }\n}\n", lock("1.2.3"), false},
-		"only a version":      {"terraform {\n  required_providers {\n    b = \"1.2.4\"\n  }\n}\n", lock("1.2.3"), false},
-		"not constant":        {"terraform {\n  required_providers {\n    b = local.b\n  }\n}\n", lock("1.2.3"), false},
-		"null":                {"terraform {\n  required_providers {\n    b = null\n  }\n}\n", lock("1.2.3"), false},
-		"a file that is none": {"terraform {", lock("1.2.3"), false},
-		"a lock that is none": {asks("example.com/a/b", "1.2.4"), "provider {", false},
+	tests := map[string]struct{ main, want, refused string }{
+		"exact":               {asks(ours, "1.2.3"), "1.2.3", ""},
+		"exact, with a sign":  {asks(ours, "= 1.2.2"), "1.2.2", ""},
+		"a candidate":         {asks(ours, "1.2.3-rc1"), "1.2.3-rc1", ""},
+		"built in":            {asks("terraform.io/builtin/terraform", ""), "", ""},
+		"no terraform block":  {"module \"a\" {\n}\n", "", ""},
+		"a file that is none": {"terraform {", "", ""},
+		"a range":             {asks(ours, ">= 1.2.4"), "", "an exact version"},
+		"a path for version":  {asks(ours, "1.2.3/../x"), "", "an exact version"},
+		"another provider":    {asks("registry.opentofu.org/hashicorp/http", "1.2.4"), "", "hashicorp/http: numaform runs"},
+		"another registry":    {asks("example.com/bpg/proxmox", "1.2.4"), "", "example.com/bpg/proxmox: numaform runs"},
+		"only a version":      {"terraform {\n  required_providers {\n    http = \"1.2.4\"\n  }\n}\n", "", "provider http: numaform runs"},
+		"not constant":        {"terraform {\n  required_providers {\n    b = local.b\n  }\n}\n", "", "provider b: numaform runs"},
+		"null":                {"terraform {\n  required_providers {\n    b = null\n  }\n}\n", "", "provider b: numaform runs"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			files := map[string][]byte{"main.tf": []byte(tt.main), ".terraform.lock.hcl": []byte(tt.lock), "x.tf.json": []byte("{}")}
-			if got := state.Moved(files); got != tt.want {
-				t.Errorf("got %t, want %t", got, tt.want)
+			files := map[string][]byte{"main.tf": []byte(tt.main), "x.tf.json": []byte("{}")}
+			got, err := state.Required(files)
+			if got != tt.want || (err == nil) != (tt.refused == "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.refused)
 			}
 		})
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -75,7 +74,10 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 	if err := w.settle(ctx); err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(w.config.Dir, erroredState)); errors.Is(err, os.ErrNotExist) {
+	if err := w.secure(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(w.errored()); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err := w.prepare(ctx); err != nil {
@@ -91,7 +93,7 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 // systems than Linux it finds none. The caller holds mu.
 func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	w.dismiss()
-	left := marked(w.mark())
+	left := w.left()
 	found := left
 	if len(left) == 0 {
 		return nil, nil
@@ -108,7 +110,7 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 		case <-ctx.Done():
 			return found, fmt.Errorf("waiting in %s for processes %v of an engine that was killed: %w", w.config.Dir, left, context.Cause(ctx))
 		case <-ticker.C():
-			left = marked(w.mark())
+			left = w.left()
 		}
 	}
 	return found, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/numaform/numaform/internal/confine"
 	"github.com/numaform/numaform/state"
 )
 
@@ -25,9 +28,18 @@ import (
 // nothing else.
 const childVariable = "NUMAFORM_TEST_APPLY_IN"
 
+// planVariable makes it plan there, and wait to be killed.
+const planVariable = "NUMAFORM_TEST_PLAN_IN"
+
 func TestMain(m *testing.M) {
+	if err := confine.Main(); err != nil { // this is the helper of its tests
+		panic(err)
+	}
 	if dir := os.Getenv(childVariable); dir != "" {
 		os.Exit(applyIn(dir))
+	}
+	if dir := os.Getenv(planVariable); dir != "" {
+		os.Exit(planIn(dir))
 	}
 	os.Exit(m.Run())
 }
@@ -75,11 +87,11 @@ func engines(t testing.TB, w *state.Workspace) []int {
 }
 
 // failedSave makes an apply whose state could not be saved.
-func failedSave(t *testing.T) (*backend, *state.Workspace, string) {
+func failedSave(t *testing.T, engine *state.Engine) (*backend, *state.Workspace, string) {
 	t.Helper()
 	b := newBackend(t)
 	dir := root(t, httpBackend(b))
-	w := open(t, dir, nil)
+	w := open(t, dir, with(engine))
 	plan := mustPlan(t, w, state.PlanOptions{})
 	b.fail(true)
 	result, err := w.Apply(t.Context(), plan)
@@ -95,7 +107,13 @@ func failedSave(t *testing.T) (*backend, *state.Workspace, string) {
 
 func TestRecoverPushesTheState(t *testing.T) {
 	t.Parallel()
-	b, w, file := failedSave(t)
+	eachEngine(t, recoverPushesTheState)
+}
+
+func recoverPushesTheState(t *testing.T, engine *state.Engine) {
+	t.Helper()
+	b, w, file := failedSave(t, engine)
+	want := fmt.Sprintf("had not taken: serial %d over 0, lineage ", serial(t, file))
 	if len(b.saved()) > 0 {
 		t.Fatal("the state was saved after all")
 	}
@@ -103,7 +121,7 @@ func TestRecoverPushesTheState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !recovery.Pushed || len(recovery.Outside) != 1 || !strings.Contains(recovery.Outside[0], "had not taken: serial 2 over 0, lineage ") {
+	if !recovery.Pushed || len(recovery.Outside) != 1 || !strings.Contains(recovery.Outside[0], want) {
 		t.Errorf("recovery is %+v", recovery)
 	}
 	if diff := cmp.Diff(both, addresses(t, w)); diff != "" {
@@ -118,6 +136,16 @@ func TestRecoverPushesTheState(t *testing.T) {
 	if plan := mustPlan(t, w, state.PlanOptions{}); plan.Changes {
 		t.Errorf("the plan would make it again:\n%s", plan.Text)
 	}
+}
+
+// serial returns that of a state.
+func serial(t testing.TB, file string) int {
+	t.Helper()
+	var doc struct{ Serial int }
+	if err := json.Unmarshal(mustRead(t, file), &doc); err != nil || doc.Serial < 1 {
+		t.Fatalf("serial %d, %v, want a state that was written", doc.Serial, err)
+	}
+	return doc.Serial
 }
 
 // header edits a state's lineage and serial.
@@ -140,7 +168,7 @@ func header(t testing.TB, content []byte, lineage string, serial int) []byte {
 
 func TestRecoverRefusesAnotherLineage(t *testing.T) {
 	t.Parallel()
-	b, w, file := failedSave(t)
+	b, w, file := failedSave(t, engine(t))
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +186,7 @@ func TestRecoverRefusesAnotherLineage(t *testing.T) {
 
 func TestRecoverSetsAnOldStateAside(t *testing.T) {
 	t.Parallel()
-	b, w, file := failedSave(t)
+	b, w, file := failedSave(t, engine(t))
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -250,8 +278,13 @@ func TestCancelSavesAndUnlocks(t *testing.T) {
 
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
+	eachEngine(t, engineKilled)
+}
+
+func engineKilled(t *testing.T, engine *state.Engine) {
+	t.Helper()
 	b := newBackend(t)
-	w := open(t, root(t, httpBackend(b)), nil)
+	w := open(t, root(t, httpBackend(b)), with(engine))
 	plan := mustPlan(t, w, state.PlanOptions{})
 	saving, release := b.hold()
 	defer release()
@@ -270,13 +303,13 @@ func TestEngineKilled(t *testing.T) {
 	if err := <-done; !errors.As(err, &failed) {
 		t.Errorf("got %v, want a CommandError", err)
 	}
-	stuck(t, b, w)
+	stuck(t, b, w, engine)
 }
 
 // stuck checks what a dead engine's lock does to the next run. OpenTofu passes on
 // what the http backend says of the holder: the lock is proved to be dead and
 // broken. Terraform does not: the lock is broken on purpose only.
-func stuck(t *testing.T, b *backend, w *state.Workspace) {
+func stuck(t *testing.T, b *backend, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	if !b.locked() {
 		t.Fatal("a dead engine released its lock")
@@ -285,7 +318,7 @@ func stuck(t *testing.T, b *backend, w *state.Workspace) {
 	if !recovery.Crashed {
 		t.Errorf("got %+v, want a crash found", recovery)
 	}
-	if engine(t).Name() == "terraform" {
+	if engine.Name() == "terraform" {
 		var locked *state.LockedError
 		if !errors.As(err, &locked) || locked.Holder != state.HolderUnknown {
 			t.Fatalf("got %v, want a lock of an unknown holder", err)
@@ -296,9 +329,45 @@ func stuck(t *testing.T, b *backend, w *state.Workspace) {
 	} else if err != nil || len(recovery.Outside) != 1 || !strings.Contains(recovery.Outside[0], "no process that it started is left") {
 		t.Fatalf("got %+v, %v, want a broken lock and the proof", recovery, err)
 	}
+	// The crash is known, here and to the next process, until an operation did well.
+	crashed(t, w, true)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	crashed(t, w, true)
 	if plan := mustPlan(t, w, state.PlanOptions{}); !plan.Changes {
 		t.Error("the plan changes nothing, though nothing was saved")
 	}
+	crashed(t, w, false)
+}
+
+func crashed(t *testing.T, w *state.Workspace, want bool) {
+	t.Helper()
+	if recovery, err := w.Recover(t.Context()); err != nil || recovery.Crashed != want {
+		t.Errorf("got %+v, %v, want a crash: %t", recovery, err, want)
+	}
+}
+
+// TestBackendThatFailed keeps the lock, or so it seems: what its engine did is found out
+// as after a crash.
+func TestBackendThatFailed(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, engine *state.Engine) {
+		b := newBackend(t)
+		w := open(t, root(t, httpBackend(b)), with(engine))
+		plan := mustPlan(t, w, state.PlanOptions{})
+		b.keep(true)
+		_, err := w.Apply(t.Context(), plan)
+		b.keep(false)
+		var failed *state.CommandError
+		if !errors.As(err, &failed) || failed.Backend != "http" || !b.locked() {
+			t.Fatalf("got %v, locked %t, want a failure of the backend", err, b.locked())
+		}
+		recovery, err := w.Recover(t.Context())
+		if !recovery.Crashed {
+			t.Errorf("got %+v, %v, want a crash found", recovery, err)
+		}
+	})
 }
 
 func TestProcessKilled(t *testing.T) {
@@ -320,7 +389,7 @@ func TestProcessKilled(t *testing.T) {
 	if err := child.Wait(); err == nil {
 		t.Error("the child ended well")
 	}
-	stuck(t, b, w)
+	stuck(t, b, w, engine(t))
 	if left := engines(t, w); len(left) > 0 {
 		t.Errorf("processes %v are left after recovery", left)
 	}
@@ -409,6 +478,70 @@ func TestIdleOrphansAreEnded(t *testing.T) {
 	}
 	if err := errors.Join(read.Close(), hold.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// counting is a clock that counts how often it is asked.
+type counting struct {
+	*clocktesting.FakeClock
+	asked atomic.Int32
+}
+
+func (c *counting) Now() time.Time {
+	defer c.asked.Add(1)
+	return c.FakeClock.Now()
+}
+
+// A provider whose engine died finishes its call, however long that takes.
+func TestWorkingOrphansAreAwaited(t *testing.T) {
+	t.Parallel()
+	passing := &counting{FakeClock: clocktesting.NewFakeClock(time.Now())}
+	w := open(t, root(t, localBackend), func(c *state.Config) { c.Clock = passing })
+	orphan := exec.CommandContext(t.Context(), "cat")
+	orphan.Env = []string{w.Mark()}
+	in, err := orphan.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := orphan.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaited := make(chan error, 1)
+	go func() {
+		_, err := w.AwaitOrphans(t.Context())
+		awaited <- err
+	}()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for range 12 { // of 10 s each
+		_, writeErr := in.Write([]byte("x"))
+		if _, err := io.ReadFull(out, make([]byte, 1)); err != nil || writeErr != nil {
+			t.Fatalf("it ended while it worked: %v, %v", writeErr, err)
+		}
+		before := passing.asked.Load()
+		passing.Step(10 * time.Second)
+		for passing.asked.Load() == before {
+			<-tick.C
+			passing.Step(0) // a tick may have come before it was waited for
+		}
+	}
+	if err := errors.Join(in.Close(), orphan.Wait()); err != nil {
+		t.Errorf("it ended with %v, want it to end by itself", err)
+	}
+	for waiting := true; waiting; {
+		select {
+		case err := <-awaited:
+			if err != nil {
+				t.Error(err)
+			}
+			waiting = false
+		case <-tick.C:
+			passing.Step(time.Second)
+		}
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
 
 // needsProvider says how to get the provider, if the lack of it is why the engine
-// failed.
-func (w *Workspace) needsProvider(text string) (mend string, needed bool) {
+// failed to download it.
+func (w *Workspace) needsProvider(text string) (fix string, needed bool) {
 	if !noProvider.MatchString(text) {
 		return "", false
 	}

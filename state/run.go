@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 )
 
 // run is the record of an operation that takes the state's lock. It stands in the
@@ -26,6 +28,8 @@ type run struct {
 	// Dir is the workspace's. The record in a copy of it proves nothing: the lock of
 	// the directory, and the mark of its processes, are the original's.
 	Dir string `json:"dir"`
+	// Former is where it ran, if the record was taken over from another directory.
+	Former string `json:"former,omitempty"`
 	// seen reports that this process saw the engines of the whole time end.
 	seen bool
 }
@@ -34,9 +38,59 @@ type run struct {
 const lockSlack = time.Minute
 
 // mark returns what distinguishes this workspace's processes from all others.
-func (w *Workspace) mark() string {
-	sum := sha256.Sum256([]byte(w.config.Dir))
+func (w *Workspace) mark() string { return markOf(w.config.Dir) }
+
+func markOf(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:16])
+}
+
+// left returns the processes that an engine of this workspace left behind, or one of the
+// directory that a record was taken over from.
+func (w *Workspace) left() []int {
+	found := marked(w.mark())
+	if w.crashed != nil && w.crashed.Former != "" {
+		found = append(found, marked(markOf(w.crashed.Former))...)
+	}
+	return found
+}
+
+// TakeOver makes the record of a run that ended badly in one directory known in another,
+// where the same root is worked on from now on. It returns ErrBusy if somebody works in
+// the former still, and does nothing if the latter has a record.
+func TakeOver(record []byte, former, dir string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("taking over the record of a run in %s: %w", former, err)
+		}
+	}()
+	var r run
+	if err := json.Unmarshal(record, &r); err != nil || r.Dir != former {
+		return nil // as a record that is read in place, it proves nothing
+	}
+	lock, err := os.OpenFile(filepath.Join(former, ".terraform", "numaform", lockFile), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err == nil {
+		defer func() { err = errors.Join(err, lock.Close()) }()
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return ErrBusy
+		}
+	}
+	name := filepath.Join(dir, ".terraform", "numaform", runFile)
+	if _, err := os.Lstat(name); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	r.Dir, r.Former = dir, former
+	content, err := json.Marshal(r)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(name), 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	return renameio.WriteFile(name, content, 0o600)
 }
 
 // beginRun records that a locking operation begins. While the lock of an earlier
@@ -50,7 +104,7 @@ func (w *Workspace) beginRun(operation string) (*run, error) {
 	w.begun = now
 	record := &run{Operation: operation, Host: host, Dir: w.config.Dir, PID: os.Getpid(), Began: now, Until: now.Add(w.config.LockTimeout + lockSlack), seen: true}
 	if w.crashed.in(w.config.Dir) {
-		record.Began, record.seen = w.crashed.Began, w.crashed.seen
+		record.Began, record.seen, record.Former = w.crashed.Began, w.crashed.seen, w.crashed.Former
 	}
 	return record, w.writeRun(record)
 }

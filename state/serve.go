@@ -2,16 +2,15 @@ package state
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,15 +19,17 @@ import (
 	"github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/terraform-exec/tfexec"
 	"golang.org/x/mod/sumdb/dirhash"
+	"golang.org/x/sys/unix"
 
 	"github.com/numaform/numaform/internal/scratch"
 )
 
 // A command of the engine starts its provider up to three times, and a change runs
-// three commands. So a provider is started once here, as the engine would start it,
-// and the commands are told where it listens. It ends with the workspace, with the
-// first command that fails, and with this process. The engine's variable for it,
-// TF_REATTACH_PROVIDERS, is meant for providers under a debugger.
+// three commands. So the provider is started once here, by its hash and with an
+// environment of its own, and the commands are told where it listens. The engine has
+// none that it could start. It ends with the workspace, with the first command that
+// fails, and with this process. The engine's variable for it, TF_REATTACH_PROVIDERS, is
+// meant for providers under a debugger.
 
 // startTimeout is how long a provider may take until it listens.
 const startTimeout = time.Minute
@@ -37,53 +38,64 @@ const startTimeout = time.Minute
 // the directory for temporary files.
 const socketRoom = 60
 
-// served are the providers that run for a workspace.
+// served is the provider that runs for a workspace, or none.
 type served struct {
-	// key says which they are.
-	key     string
-	clients []*plugin.Client
-	info    tfexec.ReattachInfo
-	said    *tail
-	// sockets is where they listen.
+	version string
+	// provider is nil if the files require none.
+	provider *Provider
+	clients  []*plugin.Client
+	info     tfexec.ReattachInfo
+	said     *tail
+	// sockets is where it listens, and its directory.
 	sockets *scratch.Dir
 }
 
-// reattach returns where the engine finds the providers of this workspace, and starts
-// those that do not run. What cannot be served is started by the engine itself, for
-// each command, which then also says what is wrong with it.
-func (w *Workspace) reattach(ctx context.Context) *tfexec.ReattachOption {
-	packages := w.packages()
-	key := fmt.Sprint(packages)
-	if w.served == nil || w.served.key != key || w.served.died() {
+// reattach returns where the engine finds the provider of this workspace, and starts it
+// if it does not run.
+func (w *Workspace) reattach(ctx context.Context) (*tfexec.ReattachOption, error) {
+	if w.served == nil || w.served.version != w.version || w.served.died() {
 		w.dismiss()
-		w.served = &served{key: key, info: tfexec.ReattachInfo{}, said: &tail{}}
-		for _, p := range packages {
-			if err := w.start(ctx, p); err != nil {
-				fmt.Fprintf(w.config.Log, "provider %s is started for each command: %s\n", p.address, w.hidden.hide(err.Error()))
+		w.served = &served{version: w.version, info: tfexec.ReattachInfo{}, said: &tail{}}
+		if w.version != "" {
+			if err := w.start(ctx); err != nil {
+				w.dismiss()
+				return nil, err
 			}
 		}
 	}
-	return tfexec.Reattach(w.served.info)
+	return tfexec.Reattach(w.served.info), nil
 }
 
-// start starts a provider.
-func (w *Workspace) start(ctx context.Context, p providerPackage) error {
-	if len(os.TempDir()) > 107-socketRoom {
-		return fmt.Errorf("its socket's path would be too long: set TMPDIR to a directory with a shorter name than %s", os.TempDir())
+// Provide starts the provider that the files require, as a plan would.
+func (w *Workspace) Provide(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.prepare(ctx); err != nil {
+		return err
 	}
-	binary, err := w.config.Engine.verified(p)
+	_, err := w.reattach(ctx)
+	return err
+}
+
+// start starts the provider.
+func (w *Workspace) start(ctx context.Context) error {
+	binary, provider, err := w.program(ctx)
 	if err != nil {
 		return err
 	}
-	if w.served.sockets == nil {
-		if w.served.sockets, err = scratch.New(""); err != nil {
-			return err
-		}
+	if w.served.sockets, err = scratch.NewShort("provider", 107-socketRoom); err != nil {
+		return err
 	}
 	// It must outlive ctx: a canceled engine ends it in good order.
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), binary) //nolint:gosec // its hash is in the lock file
-	cmd.Dir, cmd.SysProcAttr = w.config.Dir, mortal()
-	for name, value := range w.env {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), cmp.Or(w.config.Engine.Helper, binary)) //nolint:gosec // its hash is trusted
+	sockets := w.served.sockets.Path()
+	cmd.Dir, cmd.SysProcAttr = sockets, mortal()
+	env := maps.Clone(w.env.provider)
+	env["TMPDIR"] = sockets
+	if w.config.Engine.Helper != "" {
+		env = confined(env, providerRules(binary, sockets, env))
+	}
+	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	// It would write traces that nobody reads.
@@ -94,16 +106,16 @@ func (w *Workspace) start(ctx context.Context, p providerPackage) error {
 		},
 		VersionedPlugins: map[int]plugin.PluginSet{5: {}, 6: {}},
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
-		Cmd:              cmd, SkipHostEnv: true, UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: w.served.sockets.Path()},
+		Cmd:              cmd, SkipHostEnv: true, UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: sockets},
 		StartTimeout: startTimeout, Stderr: w.served.said, Logger: hclog.NewNullLogger(),
 	})
 	address, err := client.Start()
 	if err != nil {
 		client.Kill()
-		return fmt.Errorf("starting %s: %w", binary, err)
+		return fmt.Errorf("starting provider %s: %s%s", binary, w.hidden.hide(err.Error()), w.hidden.hide(w.served.said.panic()))
 	}
-	w.served.clients = append(w.served.clients, client)
-	w.served.info[p.address] = tfexec.ReattachConfig{
+	w.served.clients, w.served.provider = append(w.served.clients, client), provider
+	w.served.info[provider.Address] = tfexec.ReattachConfig{
 		Protocol: string(plugin.ProtocolGRPC), ProtocolVersion: client.NegotiatedVersion(), Pid: cmd.Process.Pid,
 		// The engine leaves it running.
 		Test: true,
@@ -174,56 +186,6 @@ func (s *served) died() bool {
 	return false
 }
 
-// providerPackage is a provider that a directory has installed.
-type providerPackage struct {
-	address string
-	dir     string
-	// hashes are those of the lock file.
-	hashes []string
-}
-
-// packages returns the providers that the lock file names and init has installed.
-func (w *Workspace) packages() []providerPackage {
-	lock := filepath.Join(w.config.Dir, providerLock)
-	content, err := os.ReadFile(lock)
-	if err != nil {
-		return nil // the engine says what is wrong with it
-	}
-	var found []providerPackage
-	for _, block := range blocks(providerLock, content, "provider") {
-		version := constant(block.Body.Attributes["version"])["version"]
-		if len(block.Labels) != 1 || version == "" {
-			continue
-		}
-		found = append(found, providerPackage{
-			address: block.Labels[0], hashes: constants(block.Body.Attributes["hashes"]),
-			dir: filepath.Join(w.config.Dir, ".terraform", "providers", filepath.FromSlash(block.Labels[0]), version, runtime.GOOS+"_"+runtime.GOARCH),
-		})
-	}
-	return found
-}
-
-// verified returns the program of a provider whose files have a hash of the lock file.
-// The engine does not look at those of a provider that it does not start.
-func (e *Engine) verified(p providerPackage) (string, error) {
-	dir, err := filepath.EvalSymlinks(p.dir)
-	if err != nil {
-		return "", fmt.Errorf("looking for provider %s: %w", p.address, err)
-	}
-	programs, err := filepath.Glob(filepath.Join(dir, "terraform-provider-*"))
-	if err != nil || len(programs) != 1 {
-		return "", fmt.Errorf("looking for provider %s: %d programs in %s, want one", p.address, len(programs), dir)
-	}
-	sum, err := e.sum(dir)
-	if err != nil {
-		return "", fmt.Errorf("hashing provider %s: %w", p.address, err)
-	}
-	if !slices.Contains(p.hashes, sum) {
-		return "", fmt.Errorf("provider %s in %s has hash %s, which the lock file does not have", p.address, dir, sum)
-	}
-	return programs[0], nil
-}
-
 // sum returns the hash of a provider's files, as lock files have it. It is made anew
 // only if one of them changed.
 func (e *Engine) sum(dir string) (string, error) {
@@ -254,7 +216,13 @@ func fileStates(dir string) (string, error) {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&b, "%s %d %s %s\n", name, info.Size(), info.Mode(), info.ModTime().UTC().Format(time.RFC3339Nano))
+		var stat unix.Stat_t
+		if err := unix.Lstat(name, &stat); err != nil {
+			return err
+		}
+		// Its owner can set the time of the last change to the content back, not that of
+		// the last change at all.
+		fmt.Fprintf(&b, "%s %d %s %d %d %v %v\n", name, info.Size(), info.Mode(), stat.Dev, stat.Ino, stat.Mtim, stat.Ctim)
 		return nil
 	})
 	return b.String(), err

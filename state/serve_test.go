@@ -3,7 +3,6 @@ package state_test
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -85,39 +84,6 @@ func TestProviderThatDiedIsStartedAgain(t *testing.T) {
 	}
 }
 
-// The engine does not hash a provider that it does not start.
-func TestProviderOfAnotherHashIsNotServed(t *testing.T) {
-	t.Parallel()
-	w, _ := withProvider(t)
-	mustPlan(t, w, state.PlanOptions{})
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	// What init installed is a link into the mirror.
-	link, err := filepath.Glob(filepath.Join(w.Dir(), ".terraform/providers/*/bpg/proxmox/*", runtime.GOOS+"_"+runtime.GOARCH))
-	if err != nil || len(link) != 1 {
-		t.Fatal(link, err)
-	}
-	mirrored, err := filepath.EvalSymlinks(link[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.RemoveAll(link[0]); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(link[0], os.DirFS(mirrored)); err != nil {
-		t.Fatal(err)
-	}
-	write(t, link[0], "README.md", "tampered with")
-	_, err = w.Plan(t.Context(), state.PlanOptions{})
-	if err == nil || !strings.Contains(err.Error(), "checksum") && !strings.Contains(err.Error(), "locked") {
-		t.Errorf("got %v, want the engine to refuse the provider", err)
-	}
-	if left := engines(t, w); len(left) > 0 {
-		t.Errorf("%v runs", left)
-	}
-}
-
 func TestProviderOfADeepTMPDIR(t *testing.T) {
 	base := t.TempDir()
 	deep := filepath.Join(base, strings.Repeat("d", max(1, 80-len(base))))
@@ -125,11 +91,11 @@ func TestProviderOfADeepTMPDIR(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", deep)
-	w, said := withProvider(t)
+	w, _ := withProvider(t)
 	if plan := mustPlan(t, w, state.PlanOptions{}); !plan.Changes {
 		t.Error("the plan has no changes")
 	}
-	if said.count("set TMPDIR") == 0 || len(engines(t, w)) > 0 {
-		t.Errorf("runs %v, want none and advice about TMPDIR", engines(t, w))
+	if pids := engines(t, w); len(pids) != 1 {
+		t.Errorf("runs %v, want one provider", pids)
 	}
 }

@@ -5,6 +5,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
+	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
 )
 
@@ -31,12 +33,23 @@ type Config struct {
 	// Dir is the directory of one root, with its .tf files.
 	Dir    string
 	Engine *Engine
-	// Env holds what the engine needs besides the basics that are inherited, such
-	// as PROXMOX_VE_API_TOKEN. Values of names like *TOKEN* are never shown.
+	// Root and Files, if set, are all that the engine may read: Files by their
+	// slash-separated paths below Root, in which Dir lies too. What differs from them is
+	// replaced before each of its commands. Root exists; Dir need not.
+	Root  string
+	Files map[string][]byte
+	// Errored is where a state is kept that the backend did not take; it goes there as
+	// soon as it is found, as Dir may be lost. Empty means that it stays in Dir.
+	Errored string
+	// Env holds what the provider needs besides the basics that are inherited, such
+	// as PROXMOX_VE_API_TOKEN. Variables of the backend go to the engine instead.
+	// Values of names like *TOKEN* are never shown.
 	Env map[string]string
 	// PluginDir is a filesystem mirror of providers; empty means the registry or
 	// what the user's CLI configuration says.
 	PluginDir string
+	// Providers decides which providers may run; nil remembers none and keeps none.
+	Providers *Providers
 	// BackendConfig completes the backend block. It is stored in the directory in
 	// clear: credentials belong into Env.
 	BackendConfig map[string]string
@@ -85,17 +98,23 @@ type Workspace struct {
 	mu     sync.Mutex
 	lock   *os.File
 	client *tfexec.Terraform
-	// env is what the engine sees.
-	env   map[string]string
+	// env is what the engine, the provider and a download see.
+	env   environments
 	plans int
 	// begun is when the operation that takes the state's lock began.
 	begun time.Time
-	// served are the providers that run.
+	// unconfined is why the engine may see every file, or "".
+	unconfined string
+	// version is that of the provider which the files require, or "".
+	version string
+	// served is the provider that runs.
 	served *served
 	// crashed is what a process left here that died during an operation.
 	crashed *run
 	// outside are writes that no plan holds, until a Recovery tells them.
 	outside []string
+	// imports are the import blocks that are in the directory during a plan.
+	imports []byte
 }
 
 // New returns the workspace of a directory. It touches nothing.
@@ -126,12 +145,28 @@ func New(config Config) (*Workspace, error) {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
 	}
 	config.Dir = dir
-	config.BackendConfig = withoutDefault(&config)
-	env := environment(os.Environ(), config.Env, "")
-	if err := checkEncryption(&config, env); err != nil {
+	if err := config.setRoot(); err != nil {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
 	}
-	return &Workspace{config: config, hidden: newRedactor(env)}, nil
+	config.BackendConfig = withoutDefault(&config)
+	if err := checkEncryption(&config, cmp.Or(config.Env[encryptionVariable], os.Getenv(encryptionVariable)) != ""); err != nil {
+		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
+	}
+	return &Workspace{config: config, hidden: redactorOf(os.Environ(), &config)}, nil
+}
+
+// setRoot makes the root of the files absolute. The directory must lie in it.
+func (c *Config) setRoot() (err error) {
+	if c.Files == nil {
+		return nil
+	}
+	if c.Root, err = filepath.Abs(c.Root); err != nil {
+		return err
+	}
+	if below, err := filepath.Rel(c.Root, c.Dir); err != nil || !filepath.IsLocal(below) {
+		return fmt.Errorf("it does not lie in %s", c.Root)
+	}
+	return nil
 }
 
 // Dir returns the workspace's directory, absolute.
@@ -155,7 +190,9 @@ func (w *Workspace) Close() error {
 	if w.client != nil {
 		w.config.Engine.keep(w.config.Dir, w.client)
 	}
-	err := errors.Join(os.RemoveAll(w.private(plansDir)), w.lock.Close())
+	// A child of this process that was just forked may have the file open, too.
+	unlocked := unix.Flock(int(w.lock.Fd()), unix.LOCK_UN)
+	err := errors.Join(os.RemoveAll(w.private(plansDir)), unlocked, w.lock.Close())
 	w.lock, w.client = nil, nil
 	if err != nil {
 		return fmt.Errorf("closing workspace %s: %w", w.config.Dir, err)

@@ -3,17 +3,23 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/confine"
 )
 
 // version is set by the build.
 var version = "(devel)"
 
 func main() {
+	if err := confine.Main(); err != nil { // it was started as the helper of a numaform
+		fmt.Fprintln(os.Stderr, "numaform:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := cli.Run(ctx, cli.Process{
 		Version: version, Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,

@@ -48,6 +48,7 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", dir), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, ".state"))
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
 			env.Values[simulated{}] = &simulator{}

@@ -24,6 +24,7 @@ func TestNewcomer(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "newcomer"), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, ".state"))
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
 			// The host agents are as they were packaged: they pin for nobody.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/plainyaml"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -93,6 +94,9 @@ func readGuarded(name string) ([]byte, error) {
 // its line.
 func ParseSettings(data []byte) (Settings, error) {
 	settings := DefaultSettings()
+	if err := plainyaml.Check(data); err != nil {
+		return Settings{}, err
+	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&settings); err != nil && !errors.Is(err, io.EOF) {

@@ -70,6 +70,8 @@ type Config struct {
 	// Client reads NodePools and ScalePlans and writes ScalePlans. It must not read
 	// from a cache: an approval that was used must never look unused.
 	Client client.Client
+	// Namespace is numaform's own; the ledger of ScalePlans is there.
+	Namespace string
 	// Scaler makes the dry plans.
 	Scaler Scaler
 	// Fleet is asked how far VMs are; see also Watch.

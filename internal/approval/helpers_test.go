@@ -141,7 +141,7 @@ func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 	}
 	dir := filepath.Join(t.TempDir(), "fleet")
 	config := scaler.Config{
-		ClusterID: "test", Store: store.NewDirectory(dir), Dir: dir, Backend: fleet.Backend{Type: "local"},
+		ClusterID: "test", Store: store.NewSealed(store.NewDirectory(dir), store.FileVault(filepath.Join(t.TempDir(), "key")), "test"), Dir: dir, StateDir: dir + "-state", Backend: fleet.Backend{Type: "local"},
 		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: rules,
 		Regions: []scaler.Region{{Name: "lab", Endpoint: "https://pve-1.example:8006/", VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}}},
 	}
@@ -154,7 +154,7 @@ func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 // restart loses what is in memory.
 func (b *bench) restart() {
 	b.approvals = approval.New(approval.Config{
-		Client: b.client, Scaler: b.scaler, Clock: b.clock, Events: &b.events,
+		Client: b.client, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil },
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
 		Approved: func() { b.again = true },

@@ -30,13 +30,25 @@ const (
 // lists the keys of VMs that were there before, which are none of the plan's.
 const conditionBegun = "Begun"
 
-// readPlans returns all ScalePlans.
+// readPlans returns the ScalePlans that numaform proposed, with the status that the
+// ledger has.
 func (a *Approvals) readPlans(ctx context.Context) ([]v1alpha1.ScalePlan, error) {
 	var list v1alpha1.ScalePlanList
 	if err := a.config.Client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("reading scaleplans: %w", err)
 	}
-	return list.Items, nil
+	known, err := a.readLedger(ctx, list.Items)
+	if err != nil {
+		return nil, err
+	}
+	plans := slices.DeleteFunc(list.Items, func(plan v1alpha1.ScalePlan) bool {
+		_, ours := known[plan.UID]
+		return !ours
+	})
+	for i := range plans {
+		plans[i].Status = known[plans[i].UID]
+	}
+	return plans, nil
 }
 
 // pending reports whether a plan waits, for a person or to be begun.
@@ -139,7 +151,10 @@ func (a *Approvals) propose(ctx context.Context, d *draft) error {
 		plan.Status.Phase, plan.Status.FinishedAt = v1alpha1.ScalePlanFailed, &now
 		plan.Status.Result = "the guard denies it, and nobody can approve that: see spec.reasons"
 	}
-	if err := a.config.Client.Status().Update(ctx, plan); err != nil {
+	if err := a.enter(ctx, plan); err != nil {
+		return err
+	}
+	if err := a.config.Client.Status().Update(ctx, plan); err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("proposing scaleplan %s: %w", plan.Name, err)
 	}
 	log.FromContext(ctx).Info("proposed scaleplan", logkey.ScalePlan, plan.Name, logkey.NodePool, d.pools, logkey.Message, plan.Spec.Summary)
@@ -147,7 +162,8 @@ func (a *Approvals) propose(ctx context.Context, d *draft) error {
 	return nil
 }
 
-// clear deletes a plan that is over, and reports whether its name is free.
+// clear deletes a plan that is over, or that numaform did not propose, and reports
+// whether its name is free.
 func (a *Approvals) clear(ctx context.Context, name string) (bool, error) {
 	var old v1alpha1.ScalePlan
 	err := a.config.Client.Get(ctx, client.ObjectKey{Name: name}, &old)
@@ -157,12 +173,15 @@ func (a *Approvals) clear(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("reading scaleplan %s: %w", name, err)
 	}
-	if !old.Status.Phase.Over() {
+	known, err := a.readLedger(ctx, []v1alpha1.ScalePlan{old})
+	if err != nil {
+		return false, err
+	}
+	if status, ours := known[old.UID]; ours && !status.Phase.Over() {
 		return false, nil
 	}
-	err = a.config.Client.Delete(ctx, &old, client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("deleting scaleplan %s: %w", name, err)
+	if err := a.remove(ctx, &old); err != nil {
+		return false, err
 	}
 	return true, nil
 }
@@ -183,6 +202,9 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before 
 	})
 	if err := a.config.Client.Status().Update(ctx, plan); err != nil {
 		return fmt.Errorf("beginning scaleplan %s: %w", plan.Name, err)
+	}
+	if err := a.enter(ctx, plan); err != nil {
+		return err
 	}
 	log.FromContext(ctx).Info("began approved scaleplan", logkey.ScalePlan, plan.Name, logkey.Approver, plan.Status.Approver)
 	a.tell(plan, plan.Name, corev1.EventTypeNormal, ReasonDecided, "approved by "+plan.Status.Approver)
@@ -217,6 +239,9 @@ func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1a
 		return nil
 	case err != nil:
 		return fmt.Errorf("ending scaleplan %s: %w", plan.Name, err)
+	}
+	if err := a.enter(ctx, plan); err != nil {
+		return err
 	}
 	log.FromContext(ctx).Info("ended scaleplan", logkey.ScalePlan, plan.Name, logkey.Phase, string(phase), logkey.Message, result)
 	kind := corev1.EventTypeNormal

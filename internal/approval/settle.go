@@ -26,11 +26,11 @@ func (a *Approvals) Settle(ctx context.Context) error {
 	if !a.synced() {
 		return nil
 	}
+	errs := []error{a.restore(ctx)}
 	plans, err := a.readPlans(ctx)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	var errs []error
 	approved := false
 	for i := range plans {
 		errs = append(errs, a.settleOne(ctx, &plans[i]))

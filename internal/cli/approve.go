@@ -2,12 +2,14 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/mattn/go-isatty"
@@ -32,8 +34,20 @@ func (o *options) registerApproval(command *cobra.Command) {
 func digest(shards []scaler.ShardPlan) string {
 	sum := sha256.New()
 	for i := range shards {
-		if shard := &shards[i]; shard.Plan != nil && shard.Changes() {
-			fmt.Fprintf(sum, "%s %s\n", shard.Shard, shard.Plan.Digest)
+		shard := &shards[i]
+		if shard.Plan == nil || !shard.Changes() {
+			continue
+		}
+		fmt.Fprintf(sum, "%s %s\n", shard.Shard, shard.Plan.Digest)
+		for _, asked := range []struct {
+			to      string
+			targets []guard.Target
+		}{
+			{"create", shard.Intent.Create}, {"delete", shard.Intent.Delete}, {"import", shard.Intent.Import}, {"update", shard.Intent.Update},
+		} {
+			for _, t := range slices.SortedFunc(slices.Values(asked.targets), func(a, b guard.Target) int { return cmp.Compare(a.Address, b.Address) }) {
+				fmt.Fprintf(sum, "%s %s %d %s %s %s %v\n", asked.to, t.Address, t.VMID, t.Key, t.Host, t.Module, t.Incomplete)
+			}
 		}
 	}
 	return hex.EncodeToString(sum.Sum(nil))

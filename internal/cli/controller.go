@@ -80,6 +80,8 @@ func (o *controllerOptions) register(command *cobra.Command) {
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; in a pod, its own cluster is meant")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
 	flags.StringVar(&s.Namespace, "namespace", "numaform", "namespace of the controller: of its Lease, its Secrets and its switch")
+	flags.StringVar(&s.BootstrapAccount, "bootstrap-service-account", "numaform-bootstrap", "ServiceAccount in that namespace that new nodes join as")
+	flags.BoolVar(&s.BootstrapTokens, "bootstrap-tokens", false, "keep bootstrap tokens in kube-system for ProxmoxNodeClasses with spec.metadata.token: Bootstrap")
 	flags.StringVar(&o.mode, "mode", modeApply, "apply, or observe: decide and plan, and write nothing")
 	flags.BoolVar(&s.LeaderElect, "leader-elect", true, "let one of several controllers work")
 	flags.StringVar(&s.MetricsAddress, "metrics-bind-address", ":8080", "where to serve metrics; 0 means nowhere")
@@ -115,6 +117,9 @@ func (o *controllerOptions) check() error {
 	}
 	if s.DriftEvery < 0 || s.DriftEvery > 0 && s.DriftEvery < leastEvery {
 		mistakes = append(mistakes, fmt.Errorf("--drift-every %s: want at least %s, or 0 for never", s.DriftEvery, leastEvery))
+	}
+	if s.BootstrapAccount == "" {
+		mistakes = append(mistakes, errors.New("--bootstrap-service-account is empty: want the ServiceAccount that new nodes join as, such as numaform-bootstrap"))
 	}
 	if s.Grace <= 0 {
 		mistakes = append(mistakes, fmt.Errorf("--grace %s: want how long a change may take to end, such as 39m", s.Grace))

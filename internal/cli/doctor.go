@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/doctor"
 	"github.com/numaform/numaform/internal/operator"
@@ -23,8 +25,8 @@ import (
 // doctorOptions are the flags of doctor.
 type doctorOptions struct {
 	options
-	smoke bool
-	class string
+	smoke            bool
+	class, namespace string
 }
 
 func newDoctor(process Process) *cobra.Command {
@@ -47,6 +49,7 @@ func newDoctor(process Process) *cobra.Command {
 	flags.StringSliceVarP(&o.files, "filename", "f", nil, "manifests (files or directories) with the ProxmoxNodeClasses to look for")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that has them")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
+	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace that numaform runs in, which has the Secrets of classes that name none")
 	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
 	flags.BoolVar(&o.smoke, "smoke", false, "make and remove one small VM, if no check failed")
 	flags.StringVar(&o.class, "smoke-class", "", "ProxmoxNodeClass of that VM; empty means the first")
@@ -82,6 +85,9 @@ func (o *doctorOptions) examine(ctx context.Context, process Process) doctor.Con
 		cluster, err := o.cluster(ctx)
 		if err == nil {
 			patient.Classes, err = cluster.NodeClasses(ctx)
+			patient.Templates = func(ctx context.Context, ref v1alpha1.SecretReference) (map[string][]byte, error) {
+				return cluster.Secret(ctx, cmp.Or(ref.Namespace, o.namespace), ref.Name)
+			}
 		}
 		patient.ClassesBroken = err
 	}
@@ -137,6 +143,8 @@ type keeper struct {
 	config *scaler.Config
 	// shared is set where a controller may be at work on the fleet.
 	shared bool
+	// inGit is set where the fleet is in a git repository.
+	inGit bool
 }
 
 // scaler opens the fleet, also without an engine.
@@ -150,7 +158,11 @@ func (o *doctorOptions) scaler(ctx context.Context, process Process, config *ope
 		return nil, err
 	}
 	opened.Regions = regions
-	return &keeper{scaler: scaler.New(*opened), config: opened, shared: config.Fleet.ConfigMap != (operator.ConfigMap{})}, nil
+	return &keeper{
+		scaler: scaler.New(*opened), config: opened,
+		shared: config.Fleet.ConfigMap != (operator.ConfigMap{}),
+		inGit:  config.Fleet.Git.Enabled || config.Fleet.Git.Remote != "",
+	}, nil
 }
 
 // locks looks at the lock of the fleet and at those of the states.
@@ -176,7 +188,11 @@ func (k *keeper) fleetLock(ctx context.Context) doctor.Lock {
 		lock.What = "is the controller's to take, and was not tried"
 		return lock
 	}
-	if _, err := os.Stat(filepath.Join(k.config.Dir, store.PrivateDir)); errors.Is(err, os.ErrNotExist) {
+	place := filepath.Join(k.config.Dir, store.PrivateDir)
+	if k.inGit {
+		place = filepath.Join(k.config.StateDir, "git")
+	}
+	if _, err := os.Stat(place); errors.Is(err, os.ErrNotExist) {
 		lock.What = "is not there yet: the first apply makes it"
 		return lock
 	}

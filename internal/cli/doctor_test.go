@@ -64,7 +64,7 @@ func simulated(t *testing.T) string {
 		"ca.pem": string(server.CertPEM()), "token": pvesim.DefaultTokenSecret,
 		"numaform.yaml": "clusterID: test\nclusters:\n- {region: homelab, url: " + server.URL() +
 			", ca_file: ca.pem, token_id: numaform@pve!scaler, token_secret_file: token}\nengine: {binary: " +
-			testenv.Engine(t) + ", plugin_dir: " + testenv.PluginDir(t) + "}\n",
+			testenv.Engine(t) + ", plugin_dir: " + testenv.PluginDir(t) + "}\nstate_dir: state\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/operator"
-	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -58,9 +57,9 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 	if since > 0 {
 		from = time.Now().Add(-since)
 	}
-	entries, err := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept}).History(ctx, from)
-	if repository, ok := kept.(*store.Git); ok && err != nil {
-		entries, err = known(ctx, process, repository, from, err)
+	entries, err := kept.History(ctx, from)
+	if err != nil {
+		entries, err = known(ctx, process, kept, from, err)
 	}
 	if err != nil {
 		return err
@@ -72,17 +71,32 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 			return fmt.Errorf("the history holds neither a node nor a change %q: numaform history shows all", args[0])
 		}
 	}
+	if n := unverified(entries); n > 0 {
+		fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: this installation did not record them as they are now, by the key in %s; "+
+			"nothing is decided from them\n", n, kept.KeyPlace())
+	}
 	return printHistory(process, o.output, entries, len(args) > 0)
 }
 
-// known returns what the working copy knows of the history where the remote cannot be
+// unverified counts the changes of which a record is not this installation's.
+func unverified(entries []audit.Entry) int {
+	n := 0
+	for i := range entries {
+		if !entries[i].Verified || entries[i].Outcome != nil && !entries[i].OutcomeVerified {
+			n++
+		}
+	}
+	return n
+}
+
+// known returns what the clone knows of the history where the remote cannot be
 // reached, and says so.
-func known(ctx context.Context, process Process, repository *store.Git, from time.Time, failed error) ([]audit.Entry, error) {
-	entries, err := repository.Known(ctx, from)
+func known(ctx context.Context, process Process, kept *store.Sealed, from time.Time, failed error) ([]audit.Entry, error) {
+	entries, err := kept.Known(ctx, from)
 	if err != nil || len(entries) == 0 {
 		return nil, failed
 	}
-	fmt.Fprintf(process.Stderr, "numaform: this is what the working copy knows; others may have changed more since: %v\n", failed)
+	fmt.Fprintf(process.Stderr, "numaform: this is what the clone on this machine knows; others may have changed more since: %v\n", failed)
 	return entries, nil
 }
 
@@ -139,6 +153,18 @@ func verdictOf(change *audit.Change) guard.Decision {
 }
 
 func resultOf(entry *audit.Entry) string {
+	switch text := saidOf(entry); {
+	case !entry.Verified:
+		return "unverified: " + text
+	case entry.Outcome != nil && !entry.OutcomeVerified:
+		return "unverified outcome: " + text
+	default:
+		return text
+	}
+}
+
+// saidOf returns what the records say of how a change ended.
+func saidOf(entry *audit.Entry) string {
 	if entry.Outcome == nil {
 		return "unfinished"
 	}

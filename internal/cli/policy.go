@@ -196,7 +196,7 @@ func (c *policyCase) judge(dir string, policy *guard.Policy) (guard.Verdict, err
 	if err != nil {
 		return guard.Verdict{}, err
 	}
-	verdict := guard.Check(plan, c.Intent, guard.Rules{Limits: c.Limits, Policy: policy})
+	verdict := guard.CheckRecorded(plan, c.Intent, guard.Rules{Limits: c.Limits, Policy: policy})
 	part := guard.HostIntent{Host: c.Host, Intent: c.Intent}
 	return verdict.And(guard.CheckLimits([]guard.HostIntent{part}, c.Recent, c.Limits)), nil
 }

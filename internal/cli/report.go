@@ -2,10 +2,12 @@ package cli
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -16,6 +18,8 @@ type report struct {
 	Removed []string      `json:"removed,omitempty"`
 	Files   []fileReport  `json:"files"`
 	Shards  []shardReport `json:"shards,omitempty"`
+	// Providers made the plans.
+	Providers []state.Provider `json:"providers,omitempty"`
 	// Digest is what --approve wants, if the guard wants a person to approve.
 	Digest string `json:"digest,omitempty"`
 	// Warnings are what a person should look at.
@@ -94,11 +98,28 @@ func (p *proposal) report() report {
 	}
 	for i := range p.shards {
 		r.Shards = append(r.Shards, shardLine(&p.shards[i]))
+		if plan := p.shards[i].Plan; plan != nil && plan.Provider != nil {
+			r.addProvider(*plan.Provider)
+		}
 	}
 	if needsApproval(p.shards) {
 		r.Digest = digest(p.shards)
 	}
 	return r
+}
+
+// addProvider adds a provider once. Hosts are planned side by side, so one of them sees
+// its first use, and the others that it is known: the first use is what a person must read.
+func (r *report) addProvider(provider state.Provider) {
+	i := slices.IndexFunc(r.Providers, func(p state.Provider) bool {
+		return p.Address == provider.Address && p.Version == provider.Version && p.Hash == provider.Hash
+	})
+	switch {
+	case i < 0:
+		r.Providers = append(r.Providers, provider)
+	case provider.First:
+		r.Providers[i] = provider
+	}
 }
 
 func vmLine(vm *fleet.VM) vmReport {

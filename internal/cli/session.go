@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -160,6 +161,7 @@ func (s *session) scalerConfig(ctx context.Context, process Process, o *options)
 		return nil, err
 	}
 	config.Actor, config.Version, config.Progress = actor(), process.Version, progress(process)
+	config.Notice = func(message string) { fmt.Fprintf(process.Stderr, "numaform: %s\n", message) }
 	if !o.unnamed() {
 		config.Drained = s.cluster.Drained
 	}
@@ -264,7 +266,8 @@ func (s *session) notLost(ctx context.Context, current *fleet.Fleet) error {
 		return nil
 	}
 	// Files that went by a change, such as a revert of the first one, are a request.
-	if history, err := s.scaler.History(ctx, time.Time{}); err != nil || len(history) > 0 {
+	history, err := s.scaler.History(ctx, time.Time{})
+	if err != nil || slices.ContainsFunc(history, func(e audit.Entry) bool { return e.Verified }) {
 		return err
 	}
 	return fmt.Errorf("the fleet in %s is empty, and Proxmox runs %s of cluster %q, %s among them: nothing was changed: name the fleet's directory "+

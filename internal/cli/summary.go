@@ -42,6 +42,9 @@ func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
 	}
 	w.files(r.Files, o)
 	w.shards(r.Shards)
+	for i := range r.Providers {
+		w.printf("\nProvider %s\n", &r.Providers[i])
+	}
 	if r.Digest != "" {
 		w.printf("\nA person must approve: at a terminal, or by apply with --approve %s\n", r.Digest)
 	}

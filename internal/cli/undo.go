@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/scaler"
 )
 
 func newUndo(process Process) *cobra.Command {
@@ -63,16 +64,21 @@ func proposeUndo(ctx context.Context, process Process, o *options, id string, un
 	return &proposal{session: s, change: change}, nil
 }
 
-// choice finds a change by its name, or the last that changed VMs.
+// choice finds a change by its name, or the last that changed VMs. It must be one that
+// this installation recorded: another one says whatever its author likes.
 func choice(entries []audit.Entry, id string) (*audit.Change, error) {
 	for i := len(entries) - 1; i >= 0; i-- {
 		change := &entries[i].Change
-		if change.ID == id || (id == "" && len(change.Added)+len(change.Removed) > 0) {
+		switch {
+		case change.ID == id && !entries[i].Verified:
+			return nil, &scaler.UndoError{ID: id, Problem: "this installation did not record it as it is now, so what it did is not known: " +
+				"undo it where it was made, or remove its nodes by name with `numaform remove`"}
+		case entries[i].Verified && (change.ID == id || (id == "" && len(change.Added)+len(change.Removed) > 0)):
 			return change, nil
 		}
 	}
 	if id == "" {
-		return nil, errors.New("undoing the last change: the history holds none that made or removed VMs")
+		return nil, errors.New("undoing the last change: this installation recorded none that made or removed VMs: see numaform history")
 	}
 	return nil, fmt.Errorf("undoing %q: the history holds no such change: see numaform history", id)
 }

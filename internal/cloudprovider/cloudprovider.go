@@ -8,6 +8,7 @@ package cloudprovider
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,10 +28,9 @@ import (
 
 // Fleet is the writer of the fleet.
 type Fleet interface {
-	// Synced reports whether the fleet has been read: before that, VMs knows of none.
-	Synced() bool
-	// VMs returns all VMs that are wanted or still being removed, without I/O.
-	VMs() []scaler.VMState
+	// States returns all VMs that are desired or still being removed, or an error if the
+	// fleet is not known.
+	States(ctx context.Context) ([]scaler.VMState, error)
 	// Ensure reserves VMs, which are made afterwards.
 	Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error)
 	// Remove asks that VMs go.
@@ -130,8 +130,9 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 // request says how things stand.
 func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error) {
 	var none scheduling.Request
-	if !c.config.Fleet.Synced() {
-		return none, errNotSynced
+	states, err := c.config.Fleet.States(ctx)
+	if err != nil {
+		return none, err
 	}
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {
@@ -141,34 +142,27 @@ func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error)
 	if err != nil {
 		return none, fmt.Errorf("reading which hosts are evacuated: %w", err)
 	}
+	pods, rest := scaler.Places(states)
 	closed := c.config.Closed.List()
 	for _, host := range evacuated {
 		closed = append(closed, scheduling.Offer{Host: host})
 	}
 	return scheduling.Request{
-		ClusterID: c.config.ClusterID, Snapshot: snapshot, Kept: c.kept(),
+		ClusterID: c.config.ClusterID, Snapshot: snapshot, Kept: slices.Concat(pods, rest),
 		Types: c.config.Types, Overlays: c.config.Overlays, Closed: closed, Now: c.config.Clock.Now(),
 	}, nil
 }
 
-// kept returns the VMs that take room. What waits for a person is placed anew when
-// it is allowed, so its place is free until then.
-func (c *CloudProvider) kept() []fleet.VM {
-	var vms []fleet.VM
-	for _, state := range c.config.Fleet.VMs() {
-		if state.Phase != scaler.PhaseHeld {
-			vms = append(vms, state.VM)
-		}
-	}
-	return vms
-}
-
 // find returns the VM of a key.
-func (c *CloudProvider) find(key fleet.Key) (scaler.VMState, bool) {
-	for _, state := range c.config.Fleet.VMs() {
-		if state.VM.Key == key {
-			return state, true
+func (c *CloudProvider) find(ctx context.Context, key fleet.Key) (state scaler.VMState, found bool, err error) {
+	states, err := c.config.Fleet.States(ctx)
+	if err != nil {
+		return state, false, err
+	}
+	for i := range states {
+		if states[i].VM.Key == key {
+			return states[i], true, nil
 		}
 	}
-	return scaler.VMState{}, false
+	return state, false, nil
 }

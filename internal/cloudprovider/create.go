@@ -51,12 +51,11 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 }
 
 func (c *CloudProvider) create(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
-	if !c.config.Fleet.Synced() {
-		return nil, errNotSynced
-	}
 	name, named := claim.Annotations[v1alpha1.AnnotationVM]
-	state, found := c.find(keyOf(claim))
+	state, found, err := c.find(ctx, keyOf(claim))
 	switch {
+	case err != nil:
+		return nil, err
 	case found:
 		if reason := unusable(&state); reason != "" {
 			return nil, &unusableError{claim.Name, state.VM.Name, reason}

@@ -183,6 +183,22 @@ func TestCreateSaysWhyNothingFits(t *testing.T) {
 	}
 }
 
+// TestCreateCountsTheRoomOfFailedVMs has two hosts whose room a VM holds that failed: with
+// a file it is tried again there, without one its place is free.
+func TestCreateCountsTheRoomOfFailedVMs(t *testing.T) {
+	t.Parallel()
+	for _, filed := range []bool{true, false} {
+		w := newWorld(t, class, pool)
+		failed := []scaler.VMState{state(vm(pve1, 2000), scaler.PhaseFailed), state(vm(pve2, 2001), scaler.PhaseFailed)}
+		failed[0].Filed, failed[1].Filed = filed, filed
+		w.fleet.states = failed
+		_, err := w.Create(t.Context(), claim("x", in(corev1.LabelInstanceTypeStable, "c1.8VCPU-16GB")))
+		if full := karpenter.IsInsufficientCapacityError(err); full != filed || (!full && err != nil) {
+			t.Errorf("with files %t: %v", filed, err)
+		}
+	}
+}
+
 // A host that is full is passed over, and so is one whose offers are closed.
 func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 	t.Parallel()

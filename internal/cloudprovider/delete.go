@@ -22,12 +22,11 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) err
 }
 
 func (c *CloudProvider) remove(ctx context.Context, claim *karpv1.NodeClaim) error {
-	if !c.config.Fleet.Synced() {
-		return errNotSynced
-	}
 	key := keyOf(claim)
-	state, found := c.find(key)
+	state, found, err := c.find(ctx, key)
 	switch {
+	case err != nil:
+		return err
 	case found && state.Phase == scaler.PhaseRemoving:
 		return removalProblem(&state)
 	case found:

@@ -10,9 +10,6 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// errNotSynced says that an answer has to wait for the fleet.
-var errNotSynced = errors.New("the fleet's files are not read yet: this is tried again until they are")
-
 // ReasonClassUnknown is the reason on a NodeClaim whose class nobody has judged yet.
 const ReasonClassUnknown = "NodeClassReadinessUnknown"
 

@@ -29,7 +29,7 @@ func TestTranslate(t *testing.T) {
 		{&scheduling.ClassNotReadyError{NodePool: "p", Reason: "missing"}, class},
 		{cloudprovider.Unknown(), create},
 		{cloudprovider.Gone(), gone},
-		{cloudprovider.ErrNotSynced, retry},
+		{scaler.ErrNotRead, retry},
 		{&scaler.HostDownError{Host: pve1, Problem: "is down"}, retry},
 		{&scaler.HeldError{Shard: pve1}, retry},
 		{context.DeadlineExceeded, retry},

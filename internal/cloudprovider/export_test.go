@@ -1,10 +1,7 @@
 package cloudprovider
 
-// Translate and the errors that only this package makes, for their table.
-var (
-	Translate    = translate
-	ErrNotSynced = errNotSynced
-)
+// Translate is for its table.
+var Translate = translate
 
 // Unusable, Unknown and Gone are errors of this package.
 func Unusable() error { return &unusableError{"c", "v", "is gone"} }

@@ -101,9 +101,12 @@ type fakeFleet struct {
 	snapshot *topology.Snapshot
 }
 
-func (f *fakeFleet) Synced() bool { return !f.unread }
-
-func (f *fakeFleet) VMs() []scaler.VMState { return slices.Clone(f.states) }
+func (f *fakeFleet) States(context.Context) ([]scaler.VMState, error) {
+	if f.unread {
+		return nil, scaler.ErrNotRead
+	}
+	return slices.Clone(f.states), nil
+}
 
 func (f *fakeFleet) Ensure(_ context.Context, requests []scaler.Request) ([]fleet.VM, error) {
 	if f.err != nil {

@@ -62,11 +62,11 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 }
 
 func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *sight, error) {
-	if !c.config.Fleet.Synced() {
-		return nil, nil, errNotSynced
-	}
 	// The fleet first: a VM that is made meanwhile is then in both.
-	states := c.config.Fleet.VMs()
+	states, err := c.config.Fleet.States(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading Proxmox: %w", err)

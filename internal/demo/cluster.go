@@ -16,6 +16,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/jointoken"
 )
 
 // ClusterConfig says what RunCluster plays with. Sim and Change of the Config are not
@@ -300,7 +301,7 @@ func (w *world) gone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(w.Stdout, "\nNo node, no NodeClaim, no bootstrap token, and in Proxmox no VM of this fleet is left.")
+	fmt.Fprintln(w.Stdout, "\nNo node, no NodeClaim, no join token, and in Proxmox no VM of this fleet is left.")
 	return nil
 }
 
@@ -319,13 +320,11 @@ func (w *world) left(ctx context.Context) (left []string, err error) {
 		}
 	}
 	secrets := &corev1.SecretList{}
-	if err := w.api.List(ctx, secrets, client.InNamespace(metav1.NamespaceSystem)); err != nil {
+	if err := w.api.List(ctx, secrets, client.InNamespace(namespace), client.HasLabels{jointoken.Label}); err != nil {
 		return nil, err
 	}
 	for i := range secrets.Items {
-		if secrets.Items[i].Type == corev1.SecretTypeBootstrapToken {
-			left = append(left, "token "+secrets.Items[i].Name)
-		}
+		left = append(left, "token "+secrets.Items[i].Name)
 	}
 	for name := range w.ours() {
 		left = append(left, "VM "+name)

@@ -51,14 +51,17 @@ func Run(ctx context.Context, config Config) (err error) {
 			return err
 		}
 	}
-	s.say("The end. The fleet's files are in " + s.Fleet())
+	s.say("The end. The fleet's files are in " + s.remote())
 	return nil
 }
+
+// remote is the repository of the fleet.
+func (s *show) remote() string { return filepath.Join(s.Dir, "fleet.git") }
 
 // keepRemotely has the fleet kept in a git repository with a remote, and the states
 // at a server.
 func (s *show) keepRemotely(ctx context.Context, url string) error {
-	remote := filepath.Join(s.Dir, "fleet.git")
+	remote := s.remote()
 	if _, err := git(ctx, s.Dir, "init", "--quiet", "--bare", "--initial-branch", "main", remote); err != nil {
 		return err
 	}
@@ -170,7 +173,7 @@ func (s *Stage) pins(guest *pvesim.GuestState) (topology.Pins, error) {
 func (s *show) committed(ctx context.Context) error {
 	s.say("What is left of it: a commit, its outcome as a note, and a remote state for each host")
 	fmt.Fprintf(s.Stdout, "\n$ git log -1 --stat --notes=numaform\n")
-	out, err := git(ctx, s.Fleet(), "log", "-1", "--stat=100", "--notes=numaform")
+	out, err := git(ctx, s.remote(), "log", "-1", "--stat=100", "--notes=numaform", "main")
 	if err != nil {
 		return err
 	}
@@ -189,16 +192,12 @@ func (s *show) planAgain(ctx context.Context) error {
 
 // busy deletes the file of a node that runs pods, as a hurried person might.
 func (s *show) busy(ctx context.Context) error {
-	path, name, err := s.someNode("workers")
+	path, name, err := s.someNode(ctx, "workers")
 	if err != nil {
 		return err
 	}
-	s.say("Somebody deletes " + filepath.Base(path) + ", whose node still runs pods: the guard holds it")
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := os.Remove(path); err != nil {
+	s.say("Somebody deletes " + filepath.Base(path) + " and pushes, and its node still runs pods: the guard holds it")
+	if err := s.push(ctx, []string{"rm", "--quiet", path}, []string{"commit", "--quiet", "-m", "remove a node"}); err != nil {
 		return err
 	}
 	pod := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: web-0, namespace: default}\n"+
@@ -210,11 +209,25 @@ func (s *show) busy(ctx context.Context) error {
 	if err := s.numaform(ctx, cli.ExitFailed, "apply", "-f", running, "--auto-approve"); err != nil {
 		return err
 	}
-	return os.WriteFile(path, content, 0o644)
+	return s.push(ctx, []string{"revert", "--no-edit", "HEAD"})
+}
+
+// checkout is a person's copy of the repository.
+func (s *show) checkout() string { return filepath.Join(s.Dir, "checkout") }
+
+// push runs git as a person does, and pushes what came of it.
+func (s *show) push(ctx context.Context, commands ...[]string) error {
+	for _, args := range append(commands, []string{"push", "--quiet"}) {
+		args = append([]string{"-c", "user.name=ann", "-c", "user.email=ann@example.org"}, args...)
+		if _, err := git(ctx, s.checkout(), args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *show) remove(ctx context.Context) error {
-	_, name, err := s.someNode("pinned")
+	_, name, err := s.someNode(ctx, "pinned")
 	if err != nil {
 		return err
 	}
@@ -240,9 +253,17 @@ func (s *show) history(ctx context.Context) error {
 	return s.numaform(ctx, cli.ExitOK, "history")
 }
 
-// someNode returns the path of the pool's first node file, and its node.
-func (s *Stage) someNode(pool string) (path, name string, err error) {
-	paths, err := filepath.Glob(filepath.Join(s.Fleet(), "*", "*", "node-"+pool+"-*.tf"))
+// someNode brings the person's checkout up to date, and returns the path in it of the
+// pool's first node file, and its node.
+func (s *show) someNode(ctx context.Context, pool string) (path, name string, err error) {
+	dir, args := s.checkout(), []string{"pull", "--quiet"}
+	if _, err := os.Stat(dir); err != nil {
+		dir, args = s.Dir, []string{"clone", "--quiet", s.remote(), s.checkout()}
+	}
+	if _, err := git(ctx, dir, args...); err != nil {
+		return "", "", err
+	}
+	paths, err := filepath.Glob(filepath.Join(s.checkout(), "*", "*", "node-"+pool+"-*.tf"))
 	if err != nil || len(paths) == 0 {
 		return "", "", fmt.Errorf("the fleet has no node files of pool %s", pool)
 	}

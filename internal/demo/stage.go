@@ -68,7 +68,7 @@ func Open(config Config) (*Stage, error) {
 	}
 	s.env = slices.Concat(config.Environ, []string{
 		"NUMAFORM_CLUSTERS_0_URL=" + s.Sim.URL(), "NUMAFORM_ENGINE_PLUGIN_DIR=" + s.PluginDir,
-		"NUMAFORM_CONFIG=" + filepath.Join(s.Dir, "numaform.yaml"),
+		"NUMAFORM_CONFIG=" + filepath.Join(s.Dir, "numaform.yaml"), "NUMAFORM_STATE_DIR=" + s.StateDir(),
 	})
 	return s, nil
 }
@@ -108,6 +108,14 @@ func (s *Stage) Manifests() string { return filepath.Join(s.Dir, "manifests") }
 
 // Fleet is the directory of the fleet.
 func (s *Stage) Fleet() string { return filepath.Join(s.Dir, "fleet") }
+
+// StateDir is the directory of the engine's work and of local states.
+func (s *Stage) StateDir() string { return filepath.Join(s.Dir, "state") }
+
+// States returns the local states.
+func (s *Stage) States() ([]string, error) {
+	return filepath.Glob(filepath.Join(s.StateDir(), "states", "*", "*", "terraform.tfstate"))
+}
 
 // Numaform runs a command, shows what it prints, and returns its stdout and its
 // exit code.

@@ -56,6 +56,8 @@ type Config struct {
 	Classes       []v1alpha1.ProxmoxNodeClass
 	ClassesBroken error
 	Named         bool
+	// Templates reads the Secret of a class' templatesRef.
+	Templates func(ctx context.Context, ref v1alpha1.SecretReference) (map[string][]byte, error)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
 	// Fleet reads what is wanted, and Locks who holds the fleet or a state.
@@ -124,6 +126,7 @@ func Run(ctx context.Context, config Config) Report {
 		e.region(ctx, &config.Regions[i])
 	}
 	e.classes()
+	e.joins(ctx)
 	e.hostAgents(ctx)
 	e.firewalls(ctx)
 	e.locks(ctx)

@@ -59,6 +59,9 @@ func examine(t *testing.T, change func(*patient)) doctor.Report {
 	p.Config = doctor.Config{
 		File: "numaform.yaml", ClusterID: ourID, PluginDir: testenv.PluginDir(t), Engine: state.EngineConfig{Binary: testenv.Engine(t)},
 		Classes: []v1alpha1.ProxmoxNodeClass{class()}, Named: true,
+		Templates: func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
+			return map[string][]byte{"join-command": []byte("join {{ .Kubernetes.Token }}")}, nil
+		},
 		Fleet: func(context.Context) (fleet.Fleet, error) { return fleet.Fleet{}, nil },
 		Locks: func(context.Context) ([]doctor.Lock, error) {
 			return []doctor.Lock{{Where: "fleet", What: "is free"}}, nil
@@ -127,6 +130,28 @@ func TestFinds(t *testing.T) {
 	}{
 		{"no configuration", func(p *patient) { p.Broken = errors.New("one\ntwo") }, doctor.Fail, "config", []string{"numaform.yaml: two"}},
 		{"what depends on it", func(p *patient) { p.Broken = errors.New("one") }, doctor.Skip, "vmid", []string{"not looked at, as config failed"}},
+		{"nodes that join", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "join", []string{"tokens of numaform's ServiceAccount"}},
+		{"templates of a bootstrap token", func(p *patient) {
+			byAgent(p)
+			p.Templates = func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
+				return map[string][]byte{"join-command": []byte("kubeadm join --token {{ .Kubernetes.BootstrapToken }}")}, nil
+			}
+		}, doctor.Fail, "join", []string{"join-command of its templates names .Kubernetes.BootstrapToken", "spec.metadata.token: Bootstrap and rbac.bootstrapTokens: true"}},
+		{"templates that cannot be read", func(p *patient) {
+			byAgent(p)
+			p.Templates = func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
+				return nil, errors.New("forbidden")
+			}
+		}, doctor.Warn, "join", []string{"cannot be read", "forbidden"}},
+		{"a class with bootstrap tokens", func(p *patient) {
+			byAgent(p)
+			p.Classes[0].Spec.Metadata.Token = v1alpha1.TokenBootstrap
+		}, doctor.OK, "join", []string{"the chart needs rbac.bootstrapTokens: true"}},
+		{"a class whose bootstrap tokens are off", func(p *patient) {
+			byAgent(p)
+			p.Classes[0].Spec.Metadata.Token = v1alpha1.TokenBootstrap
+			p.Classes[0].StatusConditions().SetFalse(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonBootstrapTokensOff, "off")
+		}, doctor.Fail, "join", []string{"may not make", "set rbac.bootstrapTokens: true"}},
 		{"engine too old", func(p *patient) { p.Engine.Version = ">= 99" }, doctor.Fail, "engine", []string{"version >= 99", "not taken", "install OpenTofu"}},
 		{"no provider", func(p *patient) { p.PluginDir = t.TempDir() }, doctor.Fail, "provider", []string{"lacks registry.opentofu.org/bpg/proxmox 0.", "nothing of it is there", "make provider"}},
 		{"no client", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Fail, "credential", []string{"homelab: token_secret: is empty"}},

@@ -12,6 +12,8 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/confine"
+	"github.com/numaform/numaform/internal/scratch"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
@@ -28,6 +30,7 @@ func (e *examination) engine(ctx context.Context) {
 	} else {
 		e.ok("engine", "", engine.String())
 	}
+	e.confinement()
 	switch {
 	case e.config.PluginDir != "":
 		e.mirror(e.config.PluginDir)
@@ -36,6 +39,20 @@ func (e *examination) engine(ctx context.Context) {
 	default:
 		e.registry(ctx, engine)
 	}
+}
+
+// confinement says what keeps engine and provider from other files than their own.
+func (e *examination) confinement() {
+	if version := confine.Version(); version > 0 {
+		e.ok("confinement", "", fmt.Sprintf("the kernel has Landlock, version %d: engine and provider see their own files only", version))
+		return
+	}
+	e.add(Finding{
+		Check: "confinement", Status: Warn,
+		What: "the kernel has no Landlock: engine and provider can read what numaform's user can; " +
+			"they run what numaform rendered and trusts by its hash only, with the variables that they need",
+		Mend: "run numaform as a user of its own, on Linux 5.13 or newer with landlock among the kernel's lsm= modules",
+	})
 }
 
 // mirror looks for the provider in a filesystem mirror, unpacked or packed.
@@ -87,11 +104,12 @@ func (e *examination) registry(ctx context.Context, engine *state.Engine) {
 
 // fetch initializes a root without VMs in a directory of its own.
 func fetch(ctx context.Context, engine *state.Engine) (err error) {
-	dir, err := os.MkdirTemp("", "numaform-doctor-")
+	temporary, err := scratch.New("doctor")
 	if err != nil {
 		return fmt.Errorf("trying the provider: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	dir := filepath.Join(temporary.Path(), "fleet")
+	defer func() { _ = temporary.Remove() }()
 	shard := fleet.Shard{Region: "doctor", Host: "doctor"}
 	files, err := generator.Current().Render(fleet.Fleet{
 		ClusterID: "doctor", Backend: fleet.Backend{Type: "local"}, Hosts: []fleet.Shard{shard},
@@ -103,10 +121,13 @@ func fetch(ctx context.Context, engine *state.Engine) (err error) {
 	if err := store.NewDirectory(dir).Write(files); err != nil {
 		return err
 	}
-	workspace, err := state.New(state.Config{Dir: filepath.Join(dir, filepath.FromSlash(generator.ShardDir(shard))), Engine: engine})
+	workspace, err := state.New(state.Config{
+		Dir: filepath.Join(dir, filepath.FromSlash(generator.ShardDir(shard))), Engine: engine,
+		Providers: &state.Providers{Record: filepath.Join(dir, "providers.json"), Dir: filepath.Join(dir, "providers")},
+	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = workspace.Close() }()
-	return workspace.Init(ctx)
+	return workspace.Provide(ctx)
 }

@@ -21,7 +21,7 @@ func TestDefaultTemplates(t *testing.T) {
 	}
 	values := bootstrap.ValuesOf(&vm)
 	values.Kubernetes.APIServer, values.Kubernetes.RootCA = w.cluster.Config.Host, string(w.cluster.CA)
-	values.Kubernetes.BootstrapToken = w.token("render")
+	values.Kubernetes.Token = w.token("render")
 	values.Network.Interfaces = []bootstrap.Interface{{Name: "en*", Addresses: []string{"192.0.2.50/24"}, Gateway4: "192.0.2.1"}}
 	err := values.Configure(bootstrap.Kubelet{
 		Labels: map[string]string{"karpenter.sh/nodepool": "workers", "karpenter.sh/registered": "true"},

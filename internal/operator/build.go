@@ -100,7 +100,7 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 	config.Guests, config.Observe = seeder, observer
 	fleetScaler := scaler.New(*config)
 	approvals := approval.New(approval.Config{
-		Client: w.live, Scaler: fleetScaler, Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs,
+		Client: w.live, Namespace: w.settings.Namespace, Scaler: fleetScaler, Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs,
 		Paused: w.control.paused, Events: w.recorder, Clock: w.clock,
 		Approved: func() { provisioner.Trigger() },
 	})
@@ -166,7 +166,10 @@ func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
 			CanSetAffinity: w.canSetAffinity, CanSetHugePages: w.canSetHugePages, Clock: w.clock,
 		}),
 		nodepool.New(w.recorder),
-		csr.NewController(csr.Config{Client: cached, Live: w.live, Events: w.recorder, Clock: w.clock, Paused: w.control.paused}),
+		csr.NewController(csr.Config{
+			Client: cached, Live: w.live, Events: w.recorder, Clock: w.clock, Paused: w.control.paused,
+			Account: csr.Account{Namespace: w.settings.Namespace, Name: w.settings.BootstrapAccount},
+		}),
 		seed.NewController(seeder, w.control.paused),
 		seed.NewJoiner(seeder, w.control.paused, w.recorder),
 		seed.NewGarbage(seeder, w.control.paused),
@@ -268,7 +271,7 @@ func (w *workshop) timed(part scheduling.Part, took time.Duration) {
 
 // scalerConfig returns what the controller's scaler needs.
 func (w *workshop) scalerConfig(ctx context.Context) (*scaler.Config, error) {
-	config, err := w.config.ScalerConfig(ctx, w.settings.Environ, Kubeconfig{Rest: w.settings.Rest}, true)
+	config, err := w.config.ScalerConfig(ctx, w.settings.Environ, Kubeconfig{Rest: w.settings.Rest, Namespace: w.settings.Namespace}, true)
 	if err != nil {
 		return nil, err
 	}
@@ -279,6 +282,7 @@ func (w *workshop) scalerConfig(ctx context.Context) (*scaler.Config, error) {
 	config.Drained, config.HolderGone = w.liveCluster.Drained, holders{pods: w.live, namespace: w.settings.Namespace, host: os.Hostname}.gone
 	config.Actor, config.Version, config.Clock = w.actor(), w.settings.Version, w.clock
 	logger := log.FromContext(ctx)
+	config.Notice = func(message string) { logger.Info("read records that others wrote", logkey.Message, message) }
 	config.Progress = func(shard fleet.Shard, message string) { logger.V(1).Info(message, logkey.Host, shard.String()) }
 	return config, nil
 }

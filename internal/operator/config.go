@@ -17,12 +17,27 @@ type Config struct {
 	Clusters  []Cluster `yaml:"clusters"`
 	// TopologyFile is a nodes-settings.json; empty means none.
 	TopologyFile string `yaml:"topology_file"`
+	// StateDir holds what belongs to this machine and is part of no fleet: the engine's
+	// working directories, local states, the clone of a git fleet. It must lie outside of
+	// every checkout. Load fills in a directory per fleet below $XDG_STATE_HOME/numaform
+	// or $HOME/.local/state/numaform.
+	StateDir string `yaml:"state_dir"`
 	// InstanceTypesFile replaces the generated instance types; empty means none.
 	InstanceTypesFile string `yaml:"instance_types_file"`
 	Engine            Engine `yaml:"engine"`
-	Fleet             Fleet  `yaml:"fleet"`
-	Policy            Policy `yaml:"policy"`
-	Join              Join   `yaml:"join"`
+	// Modules says which modules node files may call besides the released ones.
+	Modules Modules `yaml:"modules"`
+	Fleet   Fleet   `yaml:"fleet"`
+	History History `yaml:"history"`
+	Policy  Policy  `yaml:"policy"`
+	Join    Join    `yaml:"join"`
+}
+
+// History says how the records of this installation are known from those of others.
+type History struct {
+	// KeyFile holds the key by which records are authenticated; machines that share it
+	// take each other's records for their own. Empty means a key of this installation.
+	KeyFile string `yaml:"key_file"`
 }
 
 // Join says what new nodes of the controller join with, where the cluster itself does
@@ -89,10 +104,20 @@ type Engine struct {
 	Version string `yaml:"version"`
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string `yaml:"plugin_dir"`
+	// ProviderHashes are those of the providers that may run, such as "h1:…"; empty
+	// means what the image carries, or else what is seen first.
+	ProviderHashes []string `yaml:"provider_hashes"`
+}
+
+// Modules allows modules of a build of one's own. A fleet's repository cannot.
+type Modules struct {
+	// Allow are directories with the modules, by the hash of their content: each has what
+	// modules/released/<hash> of the source would have.
+	Allow map[string]string `yaml:"allow"`
 }
 
 // Fleet says where the desired state and Terraform's states are kept. The files lie
-// in Dir, in the git working copy there if Git is set, or in ConfigMaps; of the
+// in Dir, in a git repository if Git is set, or in ConfigMaps; of the
 // last, Dir holds only what may be lost.
 type Fleet struct {
 	Dir       string    `yaml:"dir"`

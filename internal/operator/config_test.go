@@ -168,7 +168,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"an entry without value", minimal + "  hosts: [pve-1, ]\n  urls:\n  -\n", "", "clusters[0].urls[0] is empty: want a text"},
 		{"a list for pairs", minimal + "fleet: {backend: {config: [a]}}\n", "", "fleet.backend.config is a list: want pairs such as {name: text}"},
 		{"one key twice", minimal + "clusterID: b\n", "", "line 7: key clusterID stands in line 1 already"},
-		{"merges without end", minimal + "fleet: &f {<<: *f}\n", "", "nested too deep"},
+		{"merges without end", minimal + "fleet: &f {<<: *f}\n", "", "stands for itself"},
 		{"a backend misspelled", minimal + "fleet: {backend: {type: kubernets}}\n", "", `fleet.backend.type "kubernets": did you mean kubernetes?`},
 		{"a password in a url", strings.Replace(minimal, "https://", "https://root:s3cret@", 1), "", `url "https://…@pve-1.example:8006/api2/json": want https://HOST`},
 		{"no url at all", strings.Replace(minimal, "  url: https://pve-1.example:8006/api2/json\n", "", 1), "", `url "": want https://`},

@@ -14,11 +14,16 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/plainyaml"
 )
 
 // decode reads the text of numaform.yaml over what stands in config. All mistakes in
 // it are in the error, each with its line and key.
 func decode(text []byte, config *Config) error {
+	// Keys that are there twice the reader reports with all other mistakes.
+	if err := plainyaml.Check(text); err != nil && !errors.As(err, new(*plainyaml.DuplicateKeyError)) {
+		return err
+	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var document, second yaml.Node
 	switch err := decoder.Decode(&document); {

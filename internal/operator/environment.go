@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/numaform/numaform/internal/plainyaml"
 )
 
 // environmentPrefix begins every environment twin of a key.
@@ -168,6 +170,9 @@ func parseInto(field reflect.Value, text string) error {
 }
 
 func parseYAML(field reflect.Value, text string) error {
+	if err := plainyaml.Check([]byte(text)); err != nil {
+		return err
+	}
 	var document yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
 		return notYAML(err)

@@ -39,7 +39,7 @@ func (w *workshop) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 		ClusterID: w.config.ClusterID, Regions: regions, Snapshot: w.inventory.Snapshot, Types: w.types, Clock: w.clock,
 		Cluster: seed.Cluster{
 			Client: w.manager.GetClient(), Live: w.live, REST: w.settings.Rest, Version: w.kubernetesVersion,
-			Namespace: w.settings.Namespace, Join: join,
+			Namespace: w.settings.Namespace, Account: w.settings.BootstrapAccount, BootstrapTokens: w.settings.BootstrapTokens, Join: join,
 		},
 		VMs: func() ([]fleet.VM, bool) { return allVMs(writer()) },
 		Record: func(ctx context.Context, written []string) {

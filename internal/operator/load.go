@@ -25,6 +25,7 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 		return nil, err
 	}
 	config.resolvePaths(filepath.Dir(path))
+	config.setStateDir(environ)
 	for i := range config.Clusters {
 		config.Clusters[i].setDefaults()
 	}
@@ -36,7 +37,7 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 
 // resolvePaths makes the file names of the configuration relative to dir.
 func (c *Config) resolvePaths(dir string) {
-	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile}
+	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile}
 	for i := range c.Policy.Files {
 		paths = append(paths, &c.Policy.Files[i])
 	}
@@ -45,6 +46,9 @@ func (c *Config) resolvePaths(dir string) {
 		if !strings.Contains(c.Engine.Binary, "/") {
 			c.Engine.Binary = "./" + c.Engine.Binary // a bare name would be looked for in PATH
 		}
+	}
+	for hash, modules := range c.Modules.Allow {
+		c.Modules.Allow[hash] = resolve(dir, modules)
 	}
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]

@@ -138,6 +138,10 @@ type ControllerSettings struct {
 	Rest *rest.Config
 	// Namespace is numaform's own.
 	Namespace string
+	// BootstrapAccount is the ServiceAccount in that namespace that new nodes join as.
+	BootstrapAccount string
+	// BootstrapTokens lets classes ask for bootstrap tokens, which are in kube-system.
+	BootstrapTokens bool
 	// Observe decides and plans, and writes nothing.
 	Observe     bool
 	LeaderElect bool

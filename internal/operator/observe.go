@@ -61,25 +61,17 @@ type onlooker struct {
 // Synced is always true: the fleet is read each time.
 func (o *onlooker) Synced() bool { return true }
 
-// Wanted returns the fleet's VMs.
-func (o *onlooker) Wanted() []fleet.VM {
-	current, _, err := o.scaler.Fleet(context.Background())
+// States returns the fleet's VMs as made: which of them failed is not known here.
+func (o *onlooker) States(ctx context.Context) ([]scaler.VMState, error) {
+	current, _, err := o.scaler.Fleet(ctx)
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("reading the fleet's vms: %w", err)
 	}
-	return current.VMs
-}
-
-// Occupied returns nothing: what fails is not known here.
-func (o *onlooker) Occupied() []fleet.VM { return nil }
-
-// VMs returns the fleet's VMs as such that stand.
-func (o *onlooker) VMs() []scaler.VMState {
-	var states []scaler.VMState
-	for _, vm := range o.Wanted() {
-		states = append(states, scaler.VMState{VM: vm, Phase: scaler.PhaseMade})
+	states := make([]scaler.VMState, len(current.VMs))
+	for i, vm := range current.VMs {
+		states[i] = scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Filed: true}
 	}
-	return states
+	return states, nil
 }
 
 // Ensure is never reached, as nothing passes Up.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/confine"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -136,8 +138,22 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 		Encryption: c.Fleet.Backend.Encryption, PluginDir: c.Engine.PluginDir,
 	}
 	var err error
+	if c.StateDir != "" {
+		if config.StateDir, err = c.StatePath(); err != nil {
+			return nil, err
+		}
+	}
+	if !c.Fleet.Git.enabled() && c.Fleet.ConfigMap == (ConfigMap{}) {
+		if config.Place, err = filepath.Abs(c.FleetDir()); err != nil {
+			return nil, fmt.Errorf("finding the fleet %s: %w", c.FleetDir(), err)
+		}
+	}
+	if config.Release, err = c.release(); err != nil {
+		return nil, err
+	}
 	if engine {
-		if config.Engine, err = state.FindEngine(ctx, state.EngineConfig{Binary: c.Engine.Binary, Version: c.Engine.Version}); err != nil {
+		config.Providers = c.providers()
+		if config.Engine, err = state.FindEngine(ctx, state.EngineConfig{Binary: c.Engine.Binary, Version: c.Engine.Version, Helper: confine.Helper()}); err != nil {
 			return nil, err
 		}
 	}
@@ -145,5 +161,20 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 		return nil, err
 	}
 	config.Store, err = c.OpenStore(environ, cluster)
-	return config, err
+	if err != nil {
+		return nil, err
+	}
+	return config, nil
+}
+
+// imageProviders is where an image says which providers it carries: tools/image.
+const imageProviders = "/usr/share/numaform/providers.json"
+
+// providers decides which providers may run, and remembers it outside the fleet.
+func (c *Config) providers() *state.Providers {
+	trusted := &state.Providers{Image: imageProviders, Pinned: c.Engine.ProviderHashes}
+	if record, err := c.StatePath("providers.json"); err == nil { // else a provider that must be remembered is refused
+		trusted.Record, trusted.Dir = record, filepath.Join(filepath.Dir(record), "providers")
+	}
+	return trusted
 }

@@ -70,24 +70,27 @@ func TestFleetKeysThatContradict(t *testing.T) {
 
 func TestOpenStore(t *testing.T) {
 	t.Parallel()
-	config, _, err := load(t, minimal+"fleet: {dir: repo, git: {enabled: true, subdir: clusters/prod}}\n")
+	config, _, err := load(t, minimal+"fleet: {dir: repo, git: {enabled: true, subdir: clusters/prod}}\n", "HOME=/home/me")
 	if err != nil {
 		t.Fatal(err)
 	}
 	kept, err := config.OpenStore(nil, operator.Kubeconfig{})
-	if _, ok := kept.(*store.Git); !ok || err != nil {
-		t.Errorf("store %T, %v, want git", kept, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := kept.Unwrap().(*store.Git); !ok {
+		t.Errorf("store %T, want git", kept.Unwrap())
 	}
 	if got := config.FleetDir(); !strings.HasSuffix(got, filepath.Join("repo", "clusters", "prod")) {
 		t.Errorf("the fleet is in %s", got)
 	}
-	if config, _, err = load(t, minimal); err != nil {
+	if config, _, err = load(t, minimal, "HOME=/home/me"); err != nil {
 		t.Fatal(err)
 	}
 	if kept, err = config.OpenStore(nil, operator.Kubeconfig{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := kept.(*store.Directory); !ok {
-		t.Errorf("store %T, want a directory", kept)
+	if _, ok := kept.Unwrap().(*store.Directory); !ok {
+		t.Errorf("store %T, want a directory", kept.Unwrap())
 	}
 }

@@ -22,6 +22,8 @@ type Kubeconfig struct {
 	Path, Context string
 	// Rest, if set, says it all.
 	Rest *rest.Config
+	// Namespace is that of numaform's own objects; empty outside of a cluster.
+	Namespace string
 }
 
 // rest returns how to reach the cluster.
@@ -59,13 +61,67 @@ func (c *Config) FleetDir() string {
 	return filepath.Join(c.Fleet.Dir, filepath.FromSlash(c.Fleet.Git.Subdir))
 }
 
-// OpenStore returns where the fleet is kept. It calls nobody yet.
-func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (store.Store, error) {
+// OpenStore returns where the fleet is kept, with a history that is sealed by this
+// installation's key. It calls nobody yet.
+func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed, error) {
+	inner, err := c.openStore(environ, cluster)
+	if err != nil {
+		return nil, err
+	}
+	vault, err := c.vault(cluster)
+	if err != nil {
+		return nil, err
+	}
+	return store.NewSealed(inner, vault, c.ClusterID), nil
+}
+
+// historySecret is the Secret in numaform's namespace with the key of a history that is
+// not kept in ConfigMaps. The Secret of one that is has the name of the fleet before it.
+const historySecret = "numaform-history"
+
+// vault returns where the key of the history is: in the file that the configuration
+// names; else beside the fleet's ConfigMaps, for everyone who may read Secrets there; in
+// numaform's own namespace; or in the state directory of this machine.
+func (c *Config) vault(cluster Kubeconfig) (store.Vault, error) {
+	secret := store.SecretVault{Namespace: cluster.Namespace, Name: historySecret}
+	if at := c.Fleet.ConfigMap; at != (ConfigMap{}) {
+		secret.Namespace, secret.Name = at.Namespace, at.Name+"-history"
+	}
+	switch {
+	case c.History.KeyFile != "":
+		return store.FileVault(c.History.KeyFile), nil
+	case secret.Namespace == "":
+		path, err := c.StatePath("history", "key")
+		return store.FileVault(path), err
+	}
+	var err error
+	secret.Client, err = cluster.client()
+	return secret, err
+}
+
+// client returns a client of the cluster.
+func (k Kubeconfig) client() (kubernetes.Interface, error) {
+	config, err := k.rest()
+	if err != nil {
+		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: name the cluster with --kubeconfig", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	return client, nil
+}
+
+func (c *Config) openStore(environ []string, cluster Kubeconfig) (store.Store, error) {
 	git := &c.Fleet.Git
 	switch {
 	case git.enabled():
+		clone, err := c.StatePath("git")
+		if err != nil {
+			return nil, fmt.Errorf("opening the fleet's repository: %w", err)
+		}
 		config := store.GitConfig{
-			Dir: c.Fleet.Dir, Subdir: git.Subdir, Remote: git.Remote, Branch: git.Branch, Review: git.Review,
+			Clone: clone, Dir: c.Fleet.Dir, Subdir: git.Subdir, Remote: git.Remote, Branch: git.Branch, Review: git.Review,
 			Author: store.GitAuthor{Name: git.AuthorName, Email: git.AuthorEmail},
 			Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile},
 		}
@@ -82,16 +138,12 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (store.Store, e
 }
 
 func (c *Config) openConfigMaps(cluster Kubeconfig) (store.Store, error) {
-	config, err := cluster.rest()
+	client, err := cluster.client()
 	if err != nil {
-		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: name the cluster with --kubeconfig", err)
+		return nil, err
 	}
 	if err := os.MkdirAll(c.Fleet.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: set fleet.dir to a directory that numaform may write", err)
 	}
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w", err)
-	}
-	return store.NewConfigMap(clients, c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
+	return store.NewConfigMap(client, c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -95,7 +96,13 @@ func (s *seededShard) quiet(drive string) {
 func TestSeedComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newSeededShard(t)
-	target := []guard.Target{{Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host}}
+	inputs, err := generator.Inputs("prod", &s.vm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := []guard.Target{{
+		Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host, Module: modules.Hash(), Inputs: inputs,
+	}}
 	if err := s.client.UploadSeed(t.Context(), "pve-1", s.vm.Seed, documents()); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -103,7 +102,10 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	if err := s.unmoved(ctx, change.from); err != nil {
 		return nil, err
 	}
-	how := planning{work: filepath.Join(s.config.Dir, store.PrivateDir, "work")}
+	how := planning{}
+	if how.at, err = s.keptPlaces(); err != nil {
+		return nil, err
+	}
 	if change.Empty() && !change.lean {
 		// Nothing is asked for, so there is time to look at everything.
 		how.more = change.After.Hosts
@@ -173,7 +175,8 @@ func failed(results []Result) error {
 	return errors.Join(errs...)
 }
 
-// withModules adds the modules that older VMs call to the files after a change.
+// withModules adds the modules that older VMs call, as the fleet's files have them, to
+// the files after a change. They are for people: the engine gets them from Release.
 func withModules(change *Change) generator.Files {
 	files := generator.Files{}
 	for name, content := range change.BeforeFiles {
@@ -239,6 +242,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 		return nil, err
 	}
 	if err := w.stillUpdatable(plan.Intent.Update); err != nil {
+		return nil, err
+	}
+	if err := w.agree(plan.Plan.JSON, plan.Intent); err != nil {
 		return nil, err
 	}
 	if lost, _ := w.contested(plan.Intent.Create); len(lost.VMs) > 0 {

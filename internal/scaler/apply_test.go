@@ -162,7 +162,7 @@ func newWorldOn(t *testing.T, sim *pvesim.Server, change func(*scaler.Config)) *
 	w.client = testenv.Client(t, w.sim)
 	dir := filepath.Join(t.TempDir(), "fleet")
 	config := scaler.Config{
-		ClusterID: clusterID, Store: store.NewDirectory(dir), Dir: dir, Drained: allDrained, Actor: "test", Backend: fleet.Backend{Type: "local"},
+		ClusterID: clusterID, Store: sealed(t, dir), Dir: dir, StateDir: dir + "-state", Drained: allDrained, Actor: "test", Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{
 			Name: testenv.Region, Endpoint: w.sim.URL(), CAFile: testenv.CertFile(t, w.sim),
 			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2009}, Live: w.client,

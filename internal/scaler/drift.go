@@ -11,7 +11,6 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scratch"
-	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -101,11 +100,11 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 		return nil, fmt.Errorf("looking for drift: %w", err)
 	}
 	defer func() { err = errors.Join(err, temporary.Remove()) }()
-	work := temporary.Path()
-	if err := store.NewDirectory(work).Write(withModules(change)); err != nil {
-		return nil, err
+	at, err := dryPlaces(temporary.Path())
+	if err != nil {
+		return nil, fmt.Errorf("looking for drift: %w", err)
 	}
-	if err := s.writeCAs(work); err != nil {
+	if err := s.writeCAs(at.work); err != nil {
 		return nil, err
 	}
 	shards := driftShards(change)
@@ -114,7 +113,7 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 	group.SetLimit(maxParallelShards)
 	for i, shard := range shards {
 		group.Go(func() error {
-			found[i] = s.driftOf(ctx, change, work, shard)
+			found[i] = s.driftOf(ctx, change, at, shard)
 			return ctx.Err()
 		})
 	}
@@ -133,13 +132,13 @@ func driftShards(change *Change) []fleet.Shard {
 }
 
 // driftOf compares the VMs of one shard.
-func (s *Scaler) driftOf(ctx context.Context, change *Change, work string, shard fleet.Shard) ShardDrift {
+func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, shard fleet.Shard) ShardDrift {
 	found := ShardDrift{Shard: shard}
 	if host := change.Snapshot.Host(shard); host == nil || !host.Online || host.Problem != "" {
 		found.Err = &HostDownError{Host: shard, Problem: problem(host)}
 	}
 	look := newLooker(change)
-	found.Err = errors.Join(found.Err, s.compare(ctx, change, work, shard, look))
+	found.Err = errors.Join(found.Err, s.compare(ctx, change, at, shard, look))
 	for _, vm := range byAddress(change.After.VMs, shard) {
 		found.VMs = append(found.VMs, look.at(vm))
 	}

@@ -30,14 +30,14 @@ type evidence struct {
 // compare plans those VMs of a shard that are there and ours, with a full refresh,
 // and takes down what the plan says. One that the provider cannot read does not
 // stand in the others' way: they are planned again without it. The plan is only read.
-func (s *Scaler) compare(ctx context.Context, change *Change, work string, shard fleet.Shard, look *looker) (err error) {
+func (s *Scaler) compare(ctx context.Context, change *Change, at places, shard fleet.Shard, look *looker) (err error) {
 	vms := byAddress(change.After.VMs, shard)
 	maps.DeleteFunc(vms, func(_ string, vm fleet.VM) bool { return !look.readable(vm) })
 	if len(vms) == 0 {
 		return nil
 	}
 	s.config.Progress(shard, "looking for drift")
-	workspace, err := s.workspace(change, work, shard, true)
+	workspace, err := s.workspace(change, at, shard)
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,7 @@ func (l *looker) updates(vms map[string]fleet.VM) guard.Intent {
 	intent := guard.Intent{ClusterID: l.clusterID, Targeted: true}
 	for _, address := range slices.Sorted(maps.Keys(vms)) {
 		if vm := vms[address]; len(l.planned[vm.Key].differences) > 0 {
-			intent.Update = append(intent.Update, guard.Target{
-				Address: address, VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
-			})
+			intent.Update = append(intent.Update, targetOf(l.clusterID, &vm))
 		}
 	}
 	return intent

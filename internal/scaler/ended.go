@@ -23,7 +23,7 @@ func (w *Writer) begun(m *move, b *begun) {
 	for _, key := range m.coming {
 		if e := w.members[key]; e != nil {
 			w.scaler.config.Observe.QueueDone(e.VM.Host, b.started.Sub(e.Since))
-			e.filed, e.moving = true, true
+			e.Filed, e.moving = true, true
 			if !e.leaving {
 				w.set(e, PhaseMaking, nil)
 			}
@@ -43,7 +43,7 @@ func (w *Writer) begun(m *move, b *begun) {
 	for _, vm := range b.change.TakenIn {
 		underWay := b.change.open[vm.Host].Removed
 		leaving := slices.ContainsFunc(underWay, func(r fleet.VM) bool { return r.Key == vm.Key })
-		w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseMaking, Since: b.started}, filed: true, leaving: leaving}
+		w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseMaking, Since: b.started, Filed: true}, leaving: leaving}
 	}
 }
 
@@ -101,7 +101,7 @@ func (w *Writer) settle(e *member, m *move, err error, stands bool) {
 // settlePhase gives a VM of a shard that has ended its phase.
 func (w *Writer) settlePhase(e *member, m *move, err error, stands bool) {
 	leaving := slices.Contains(m.leaving, e.VM.Key)
-	unfinished := e.Phase == PhaseMaking || (e.Phase == PhaseFailed && e.filed)
+	unfinished := e.Phase == PhaseMaking || (e.Phase == PhaseFailed && e.Filed)
 	if part := leaving || slices.Contains(m.coming, e.VM.Key); !part && (err != nil || !unfinished) {
 		return // an earlier change's, and as it was
 	}
@@ -124,7 +124,7 @@ func (w *Writer) settleLeaving(e *member, err error) {
 		w.config.Changed()
 		return
 	}
-	e.filed = true // or so it seems: what is left is under way until a change ends well
+	e.Filed = true // or so it seems: what is left is under way until a change ends well
 	e.Err, e.retry = err, e.retry.grown(w.scaler.config.Clock.Now())
 }
 

@@ -9,6 +9,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
@@ -48,6 +49,11 @@ func (s *Scaler) Open(t *testing.T) map[fleet.Shard]audit.Open {
 // Record returns what would be recorded of a change.
 func (s *Scaler) Record(change *Change, plans []ShardPlan) audit.Change {
 	return s.record(change, plans, "")
+}
+
+// Outcome returns what would be recorded of the results.
+func (s *Scaler) Outcome(id string, started time.Time, results []Result) audit.Outcome {
+	return s.outcome(id, started, results)
 }
 
 // Begin begins a change of a shard and dies.
@@ -104,8 +110,27 @@ func (w *wanted) TakenOut(plan *tfjson.Plan) []fleet.VM { return w.takenOut(plan
 // StillFree checks an intent right before its apply.
 func (w *wanted) StillFree(intent guard.Intent) error { return w.stillFree(intent) }
 
+// Kept is a fleet in a directory with a sealed history.
+type Kept struct {
+	*store.Directory
+	sealed *store.Sealed
+}
+
+// Begin begins a change as this installation does.
+func (k Kept) Begin(ctx context.Context, base store.Revision, files generator.Files, change audit.Change) error {
+	return k.sealed.Begin(ctx, base, files, change)
+}
+
+// End records an outcome as this installation does.
+func (k Kept) End(ctx context.Context, outcome audit.Outcome) error {
+	return k.sealed.End(ctx, outcome)
+}
+
 // Store returns where the scaler's fleet is kept.
-func (s *Scaler) Store() *store.Directory { return s.config.Store.(*store.Directory) }
+func (s *Scaler) Store() Kept {
+	sealed := s.config.Store.(*store.Sealed)
+	return Kept{sealed.Unwrap().(*store.Directory), sealed}
+}
 
 // Begun makes a change find a shard under way.
 func (c *Change) Begun(shard fleet.Shard, removed ...fleet.VM) *Change {
@@ -138,3 +163,33 @@ func (w *wanted) Contested(intent guard.Intent) error {
 
 // Note adds a write that no plan holds.
 func (p *ShardPlan) Note(line string) { p.outside = append(p.outside, line) }
+
+// StillUpdatable checks targets right before they are changed in place.
+func (s *Scaler) StillUpdatable(ctx context.Context, change *Change, shard fleet.Shard, targets []guard.Target) error {
+	change.from = &standing{}
+	w, err := s.look(ctx, change, shard, false)
+	if err != nil {
+		return err
+	}
+	return w.stillUpdatable(targets)
+}
+
+// Next returns the VMs that a change would remove which can be begun now.
+func (w *Writer) Next(t *testing.T) []fleet.VM {
+	t.Helper()
+	m, err := w.next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m == nil {
+		return nil
+	}
+	return m.change.Removed
+}
+
+// Places makes the places where the engine works and where states are kept, with the
+// states of an older numaform.
+func (s *Scaler) Places() error {
+	_, err := s.keptPlaces()
+	return err
+}

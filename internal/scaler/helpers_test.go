@@ -89,7 +89,7 @@ func newScaler(t *testing.T, edit func(*scaler.Config), vms ...fleet.VM) *scaler
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "fleet")
 	config := scaler.Config{
-		ClusterID: clusterID, Store: store.NewDirectory(dir), Dir: dir, Backend: fleet.Backend{Type: "local"},
+		ClusterID: clusterID, Store: sealed(t, dir), Dir: dir, StateDir: dir + "-state", Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{Name: "lab", Endpoint: "https://pve-1.example:8006/", VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2009}}},
 	}
 	if edit != nil {
@@ -99,6 +99,12 @@ func newScaler(t *testing.T, edit func(*scaler.Config), vms ...fleet.VM) *scaler
 		writeFleet(t, config, vms...)
 	}
 	return scaler.New(config)
+}
+
+// sealed returns the fleet in a directory with the history of an installation of its own.
+func sealed(t *testing.T, dir string) *store.Sealed {
+	t.Helper()
+	return store.NewSealed(store.NewDirectory(dir), store.FileVault(filepath.Join(t.TempDir(), "key")), clusterID)
 }
 
 func writeFleet(t *testing.T, config scaler.Config, vms ...fleet.VM) {

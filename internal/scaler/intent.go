@@ -10,6 +10,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -271,17 +272,26 @@ func (w *wanted) targets() []string {
 	return targets
 }
 
-func (w *wanted) target(vm fleet.VM) guard.Target {
+func (w *wanted) target(vm fleet.VM) guard.Target { return targetOf(w.clusterID, &vm) }
+
+// targetOf returns the target of a VM of the files. Without inputs, which a VM has that
+// cannot be rendered, the guard denies everything but a delete.
+func targetOf(clusterID string, vm *fleet.VM) guard.Target {
+	inputs, err := generator.Inputs(clusterID, vm)
+	if err != nil {
+		inputs = nil
+	}
 	return guard.Target{
-		Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
+		Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
 		BootDisk: vm.Source.DiskInterface, DataDisks: vm.DataDisks, PCIDevices: vm.PCIDevices,
+		Module: cmp.Or(vm.Module, modules.Hash()), Inputs: inputs,
 	}
 }
 
 // leaving is the target of a VM that is to be deleted.
 func (w *wanted) leaving(address string, vm fleet.VM) guard.Target {
 	target := w.target(vm)
-	target.Address = address
+	target.Address, target.Inputs = address, nil
 	target.Blocked = w.blocked[address]
 	target.Drained = target.Blocked == ""
 	return target

@@ -190,5 +190,6 @@ func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, optio
 func (s *Scaler) check(plan *ShardPlan) guard.Verdict {
 	started := s.config.Clock.Now()
 	defer func() { s.config.Observe.GuardDone(s.config.Clock.Since(started)) }()
+	plan.Intent.VMIDs = s.region(plan.Shard.Region).VMIDs
 	return guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
 }

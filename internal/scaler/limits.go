@@ -34,7 +34,10 @@ func events(from *standing, now time.Time) []guard.Event {
 		entry := &from.recent[i]
 		failures := map[fleet.Shard]bool{}
 		for _, open := range entry.Unfinished() {
-			failures[open.Host] = entry.Outcome != nil || !from.goesOn(i, open.Host)
+			// An outcome that this installation did not write says nothing, neither does it
+			// say that the change died.
+			replaced := entry.Outcome != nil && entry.Result() == nil
+			failures[open.Host] = !replaced && (entry.Result() != nil || !from.goesOn(i, open.Host))
 		}
 		for _, shard := range entry.Change.Shards {
 			base := guard.Event{
@@ -50,11 +53,8 @@ func events(from *standing, now time.Time) []guard.Event {
 // goesOn reports whether a change without an outcome has not failed on a host: it is
 // applied there now, came to a good end, or died and was finished by a later one.
 func (n *standing) goesOn(i int, shard fleet.Shard) bool {
-	well := func(e audit.Ended) bool { return e.Host == shard && e.Error == "" }
 	return n.busy[shard] || n.done[endedShard{n.recent[i].Change.ID, shard}] ||
-		slices.ContainsFunc(n.recent[i+1:], func(later audit.Entry) bool {
-			return later.Outcome != nil && slices.ContainsFunc(later.Outcome.Shards, well)
-		})
+		slices.ContainsFunc(n.recent[i+1:], func(later audit.Entry) bool { return wellOn(&later, shard) })
 }
 
 // byPool parts what happened on a host by pool. What made and deleted nothing does

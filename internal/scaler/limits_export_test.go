@@ -1,10 +1,12 @@
 package scaler
 
 import (
+	"testing"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/state/guard"
 )
 
 // Failures returns the changes of a history that count as failed while shards are being
@@ -20,4 +22,14 @@ func Failures(entries []audit.Entry, busy ...fleet.Shard) (ids []string) {
 		}
 	}
 	return ids
+}
+
+// Events returns what the limits count of the fleet's history.
+func (s *Scaler) Events(t *testing.T) []guard.Event {
+	t.Helper()
+	now, err := s.stand(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return events(now, s.config.Clock.Now())
 }

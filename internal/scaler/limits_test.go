@@ -15,13 +15,13 @@ import (
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	begun := func(id string, creates int) audit.Entry {
-		return audit.Entry{Change: audit.Change{
+		return audit.Entry{Verified: true, Change: audit.Change{
 			ID: id, Time: time.Now(), Shards: []audit.Shard{{Host: pve1, Create: make([]guard.Target, creates)}}, Open: []audit.Open{{Host: pve1}},
 		}}
 	}
 	ended := func(id string, creates int, failure string) audit.Entry {
 		e := begun(id, creates)
-		e.Outcome = &audit.Outcome{ID: id, Shards: []audit.Ended{{Host: pve1, Error: failure}}}
+		e.Outcome, e.OutcomeVerified = &audit.Outcome{ID: id, Shards: []audit.Ended{{Host: pve1, Error: failure}}}, true
 		return e
 	}
 	failed := ended("failed", 1, "no room")
@@ -37,5 +37,15 @@ func TestFailures(t *testing.T) {
 	}
 	if got := scaler.Failures([]audit.Entry{begun("died", 1), ended("too", 0, "no room")}); !slices.Equal(got, []string{"died"}) {
 		t.Errorf("when what was to finish it failed: %v", got)
+	}
+	forged := ended("well", 1, "no room")
+	forged.OutcomeVerified = false
+	if got := scaler.Failures([]audit.Entry{forged}); len(got) > 0 {
+		t.Errorf("an outcome that somebody else wrote: %v", got)
+	}
+	finish := ended("finished it", 0, "")
+	finish.OutcomeVerified = false
+	if got := scaler.Failures([]audit.Entry{begun("died", 1), finish}); !slices.Equal(got, []string{"died"}) {
+		t.Errorf("a good end that somebody else wrote: %v", got)
 	}
 }

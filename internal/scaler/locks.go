@@ -19,7 +19,7 @@ type HostLock struct {
 	Err error
 }
 
-// LocalStates reports whether the states are files beside the fleet, whose locks end
+// LocalStates reports whether the states are files of this machine, whose locks end
 // with the process that takes them.
 func (s *Scaler) LocalStates() bool { return s.config.Backend.Type == "local" }
 
@@ -38,13 +38,16 @@ func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
 		return nil, fmt.Errorf("looking at the locks of states: %w", err)
 	}
 	defer func() { err = errors.Join(err, temporary.Remove()) }()
-	work := temporary.Path()
+	at, err := dryPlaces(temporary.Path())
+	if err != nil {
+		return nil, fmt.Errorf("looking at the locks of states: %w", err)
+	}
 	change := s.changeFrom(now, &topology.Snapshot{})
 	if err := s.render(change); err != nil {
 		return nil, err
 	}
 	hosts := now.fleet.Shards()
-	if err := s.writeWork(change, hosts, planning{work: work, dry: true}); err != nil {
+	if err := s.writeCAs(at.work); err != nil {
 		return nil, err
 	}
 	locks = make([]HostLock, len(hosts))
@@ -52,15 +55,15 @@ func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
 	group.SetLimit(maxParallelShards)
 	for i, host := range hosts {
 		group.Go(func() error {
-			locks[i] = HostLock{Host: host, Err: s.lockOf(ctx, change, work, host)}
+			locks[i] = HostLock{Host: host, Err: s.lockOf(ctx, change, at, host)}
 			return nil
 		})
 	}
 	return locks, group.Wait()
 }
 
-func (s *Scaler) lockOf(ctx context.Context, change *Change, work string, host fleet.Shard) error {
-	workspace, err := s.workspace(change, work, host, true)
+func (s *Scaler) lockOf(ctx context.Context, change *Change, at places, host fleet.Shard) error {
+	workspace, err := s.workspace(change, at, host)
 	if err != nil {
 		return err
 	}

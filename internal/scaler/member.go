@@ -37,10 +37,33 @@ type VMState struct {
 	Since time.Time
 	// Made tells a VM that was made, whatever became of it later.
 	Made bool
+	// Filed is true while the VM is in the fleet's files.
+	Filed bool
 	// Changing tells a VM that is to get other tags, another pool or other security
 	// groups and has not got them yet, and ChangeErr why that waits or failed.
 	Changing  bool
 	ChangeErr error
+}
+
+// Places returns the VMs that hold their places on their hosts: pods are those that
+// take or will take pods, and rest those that take none: they are being removed, or
+// failed and have files all the same. A VM that is in no file and failed, or that
+// waits for a person, has no place: it is placed again if it is ever made.
+func Places(states []VMState) (pods, rest []fleet.VM) {
+	for i := range states {
+		switch state := &states[i]; state.Phase {
+		case PhaseReserved, PhaseMaking, PhaseMade:
+			pods = append(pods, state.VM)
+		case PhaseRemoving:
+			rest = append(rest, state.VM)
+		case PhaseFailed:
+			if state.Filed {
+				rest = append(rest, state.VM)
+			}
+		case PhaseHeld:
+		}
+	}
+	return pods, rest
 }
 
 func compareStates(a, b VMState) int {
@@ -50,8 +73,6 @@ func compareStates(a, b VMState) int {
 // member is a VM as the writer knows it.
 type member struct {
 	VMState
-	// filed tells a VM that stands in the fleet's files.
-	filed bool
 	// leaving tells one that was asked to go, and moving one that is part of a change
 	// that is being applied.
 	leaving, moving bool

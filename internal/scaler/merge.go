@@ -17,7 +17,7 @@ func (w *Writer) merge(from *standing, snapshot *topology.Snapshot) {
 		w.takeLeaving(shard, filed, alive)
 	}
 	for key, e := range w.members {
-		if e.filed && !e.moving && !filed[key] {
+		if e.Filed && !e.moving && !filed[key] {
 			w.unfile(e, alive[key])
 		}
 	}
@@ -37,7 +37,7 @@ func (w *Writer) takeFiled(from *standing, alive map[fleet.Key]bool, open map[fl
 	for _, vm := range from.fleet.VMs {
 		filed[vm.Key] = true
 		if e := w.members[vm.Key]; e != nil {
-			if e.filed = true; !e.moving {
+			if e.Filed = true; !e.moving {
 				e.VM = inPlace(e.VM, &vm.Spec) // people revert what they do not like
 			}
 			if e.Phase == PhaseReserved {
@@ -46,7 +46,7 @@ func (w *Writer) takeFiled(from *standing, alive map[fleet.Key]bool, open map[fl
 			}
 			continue
 		}
-		e := &member{VMState: VMState{VM: vm, Since: w.scaler.config.Clock.Now()}, filed: true}
+		e := &member{VMState: VMState{VM: vm, Since: w.scaler.config.Clock.Now(), Filed: true}}
 		e.Changing = slices.Contains(open[vm.Host].Updated, vm.Key)
 		w.members[vm.Key] = e
 		if alive[vm.Key] && !cutOff(open, vm.Host) {
@@ -62,7 +62,7 @@ func (w *Writer) takeFiled(from *standing, alive map[fleet.Key]bool, open map[fl
 func (w *Writer) takeLeaving(open audit.Open, filed, alive map[fleet.Key]bool) {
 	for _, vm := range open.Removed {
 		if w.members[vm.Key] == nil && !filed[vm.Key] && alive[vm.Key] {
-			w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseRemoving, Since: w.scaler.config.Clock.Now(), Made: true}, leaving: true, filed: true}
+			w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseRemoving, Since: w.scaler.config.Clock.Now(), Made: true, Filed: true}, leaving: true}
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (w *Writer) loseNumbers(m *move) {
 		if !e.leaving {
 			w.set(e, PhaseFailed, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: "another guest", Host: vm.Host})
 		}
-		if e.filed {
+		if e.Filed {
 			m.remove(vm.Key)
 		}
 	}

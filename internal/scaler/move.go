@@ -80,7 +80,7 @@ func (w *Writer) takeOver(from *standing, snapshot *topology.Snapshot, making []
 	w.holdBack(from, making)
 	now := w.scaler.config.Clock.Now()
 	for _, state := range w.sorted() {
-		if e := w.members[state.VM.Key]; e.leaving && e.filed && e.free(from, now) {
+		if e := w.members[state.VM.Key]; e.leaving && e.Filed && e.free(from, now) {
 			leaving = append(leaving, e.VM)
 		}
 	}
@@ -147,7 +147,7 @@ func (w *Writer) ask(m *move, known *nodes) {
 			continue
 		}
 		switch {
-		case e.leaving && e.filed:
+		case e.leaving && e.Filed:
 			w.askToGo(m, e, known)
 		case e.Phase == PhaseReserved && !e.leaving:
 			w.askToCome(m, e)

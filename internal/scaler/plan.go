@@ -6,20 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scratch"
-	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -74,16 +70,18 @@ func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, e
 		return nil, fmt.Errorf("planning: %w", err)
 	}
 	defer func() { err = errors.Join(err, temporary.Remove()) }()
-	work := temporary.Path()
-	plans, err = s.plan(ctx, change, planning{work: work, dry: true, more: change.After.Hosts})
+	at, err := dryPlaces(temporary.Path())
+	if err != nil {
+		return nil, fmt.Errorf("planning: %w", err)
+	}
+	plans, err = s.plan(ctx, change, planning{at: at, more: change.After.Hosts})
 	return plans, errors.Join(err, closeAll(plans))
 }
 
-// planning says how to plan: in which directory, whether the state must stay as it
-// is, and which shards besides those that must be planned anyway.
+// planning says how to plan: in which directories, and which shards besides those that
+// must be planned anyway. In dry places, the states stay as they are.
 type planning struct {
-	work string
-	dry  bool
+	at   places
 	more []fleet.Shard
 	// again is set once files were restored.
 	again bool
@@ -106,7 +104,7 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	}
 	slices.SortFunc(shards, topology.HostID.Compare)
 	shards = slices.Compact(shards)
-	if err := s.writeWork(change, shards, how); err != nil {
+	if err := s.writeCAs(how.at.work); err != nil {
 		return nil, err
 	}
 	plans := make([]ShardPlan, len(shards))
@@ -114,8 +112,8 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	group.SetLimit(maxParallelShards)
 	for i, shard := range shards {
 		group.Go(func() error {
-			plans[i] = ShardPlan{Shard: shard, Touched: slices.Contains(touched, shard), InPlace: len(on(change.Updated, shard)) > 0, dry: how.dry}
-			s.planShard(groupCtx, change, &plans[i], how.work, slices.Contains(differing, shard) || change.cutOff(shard))
+			plans[i] = ShardPlan{Shard: shard, Touched: slices.Contains(touched, shard), InPlace: len(on(change.Updated, shard)) > 0, dry: how.at.dry}
+			s.planShard(groupCtx, change, &plans[i], how.at, slices.Contains(differing, shard) || change.cutOff(shard))
 			return groupCtx.Err()
 		})
 	}
@@ -130,44 +128,6 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	s.limit(change, plans)
 	return plans, nil
 }
-
-// writeWork writes what the engine works on.
-func (s *Scaler) writeWork(change *Change, shards []fleet.Shard, how planning) error {
-	if err := store.NewDirectory(how.work).Write(withModules(change)); err != nil {
-		return err
-	}
-	if err := s.writeCAs(how.work); err != nil {
-		return err
-	}
-	return s.keepFromBackend(change, shards, how)
-}
-
-// keepFromBackend lets a dry run plan hosts that had no VM yet without the backend:
-// some backends write an empty state as soon as one looks.
-func (s *Scaler) keepFromBackend(change *Change, shards []fleet.Shard, how planning) error {
-	if !how.dry || s.config.Backend.Type == "local" {
-		return nil
-	}
-	alone := change.After
-	alone.Backend = fleet.Backend{Type: "local"}
-	files, err := s.config.Release.Render(alone)
-	if err != nil {
-		return fmt.Errorf("planning without the backend: %w", err)
-	}
-	for _, shard := range shards {
-		if slices.Contains(change.Before.Hosts, shard) {
-			continue
-		}
-		name := path.Join(generator.ShardDir(shard), rootFile)
-		if err := os.WriteFile(filepath.Join(how.work, filepath.FromSlash(name)), files[name], 0o600); err != nil {
-			return fmt.Errorf("planning without the backend: %w", err)
-		}
-	}
-	return nil
-}
-
-// rootFile names the backend of a shard.
-const rootFile = "main.tf"
 
 // planAgain drops plans that are of files before some were restored.
 func (s *Scaler) planAgain(ctx context.Context, change *Change, how planning, old []ShardPlan, err error) ([]ShardPlan, error) {
@@ -249,8 +209,8 @@ func (s *Scaler) mayMake(vm *fleet.VM) error {
 }
 
 // planShard fills the plan of a shard, or its Err.
-func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan, work string, unfinished bool) {
-	plan.workspace, plan.Err = s.workspace(change, work, plan.Shard, plan.dry)
+func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan, at places, unfinished bool) {
+	plan.workspace, plan.Err = s.workspace(change, at, plan.Shard)
 	started := s.config.Clock.Now()
 	if plan.Err == nil {
 		plan.Err = s.judge(ctx, change, plan, unfinished)
@@ -310,15 +270,23 @@ func problem(host *topology.Host) string {
 	return "it is offline"
 }
 
-// workspace returns the workspace of a shard below work.
-func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard, dry bool) (*state.Workspace, error) {
-	env, err := s.environment(work, shard)
+// workspace returns the workspace of a shard.
+func (s *Scaler) workspace(change *Change, at places, shard fleet.Shard) (*state.Workspace, error) {
+	env, err := s.environment(at.work, shard)
+	if err != nil {
+		return nil, err
+	}
+	files, err := s.rendered(change, shard, at.dry)
+	if err != nil {
+		return nil, err
+	}
+	backend, err := s.states(change, at, shard)
 	if err != nil {
 		return nil, err
 	}
 	config := state.Config{
-		Dir:    filepath.Join(work, filepath.FromSlash(generator.ShardDir(shard))),
-		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir,
+		Dir: at.dir(shard), Root: at.work, Files: files, Errored: at.state(shard, erroredFile), BackendConfig: backend,
+		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir, Providers: s.config.Providers,
 		Encryption:  s.config.Encryption,
 		Parallelism: len(byAddress(change.Added, shard)) + len(byAddress(change.Removed, shard)),
 		WaitDelay:   s.region(shard.Region).WaitDelay,
@@ -329,7 +297,7 @@ func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard, dry b
 			}
 		},
 	}
-	if !dry {
+	if !at.dry {
 		// A dry run's directory is its own, and the lock that it meets may be that of an
 		// apply of this very process.
 		config.Gone = s.config.HolderGone
@@ -338,42 +306,8 @@ func (s *Scaler) workspace(change *Change, work string, shard fleet.Shard, dry b
 		// Nobody else works on this state who lives.
 		config.LockTimeout = 5 * time.Second
 	}
-	if s.config.Backend.Type == "local" {
-		if config.BackendConfig, err = s.localState(work, shard, dry); err != nil {
-			return nil, err
-		}
-	}
 	return state.New(config)
 }
-
-// localState says where a local state is: beside the fleet's files, wherever the
-// engine works. A dry run gets a copy, so that it can do as an apply would.
-func (s *Scaler) localState(work string, shard fleet.Shard, dry bool) (map[string]string, error) {
-	if s.config.Backend.Config["path"] != "" {
-		return nil, nil // its path is absolute
-	}
-	home, err := filepath.Abs(filepath.Join(s.config.Dir, filepath.FromSlash(generator.ShardDir(shard)), stateFile))
-	if err != nil {
-		return nil, fmt.Errorf("finding the state of %s: %w", shard, err)
-	}
-	if !dry {
-		return map[string]string{"path": home}, nil
-	}
-	content, err := os.ReadFile(home)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(work, filepath.FromSlash(generator.ShardDir(shard)), stateFile), content, 0o600)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("copying the state of %s: %w", shard, err)
-	}
-	return nil, nil
-}
-
-// stateFile is where the local backend keeps a state.
-const stateFile = "terraform.tfstate"
 
 // environment logs the provider in and lets it trust the region's CA besides the
 // system's.
@@ -397,33 +331,6 @@ func (s *Scaler) environment(work string, shard fleet.Shard) (map[string]string,
 		env["SSL_CERT_DIR"] = dir + ":/etc/ssl/certs:/etc/pki/tls/certs"
 	}
 	return env, nil
-}
-
-func caDir(work string, region Region) string {
-	return filepath.Join(work, store.PrivateDir, "ca", string(region.Name))
-}
-
-// writeCAs puts each region's CA into a directory of its own: a program that is
-// pointed at it by SSL_CERT_DIR still reads the system's bundle.
-func (s *Scaler) writeCAs(work string) error {
-	for _, region := range s.config.Regions {
-		if region.CAFile == "" {
-			continue
-		}
-		pem, err := os.ReadFile(region.CAFile)
-		if err != nil {
-			return fmt.Errorf("reading ca_file: %w: copy /etc/pve/pve-root-ca.pem from a host", err)
-		}
-		dir := caDir(work, region)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("writing the certificates of %s: %w", region.Name, err)
-		}
-		// A provider of another shard may be reading it.
-		if err := renameio.WriteFile(filepath.Join(dir, "ca.pem"), pem, 0o644); err != nil {
-			return fmt.Errorf("writing the certificates of %s: %w", region.Name, err)
-		}
-	}
-	return nil
 }
 
 func sameFiles(a, b generator.Files) bool {

@@ -1,11 +1,13 @@
 package scaler_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
@@ -48,5 +50,31 @@ func TestRecord(t *testing.T) {
 	}
 	if !before[0].Change.Time.Before(record.Time) || before[0].Change.ID >= record.ID {
 		t.Errorf("history %v: want one change before %s", before, record.ID)
+	}
+}
+
+// TestTimesOfRecords reads the clock, and keeps the order of records of clocks that
+// differ.
+func TestTimesOfRecords(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 22, 13, 0, 0, 123456789, time.FixedZone("CET", 3600))
+	clock := clocktesting.NewFakeClock(now)
+	s := newScaler(t, func(config *scaler.Config) { config.Clock = clock }, vm(pve1, 2000))
+	first := s.Record(propose(t, s, snapshot(), request(pve1)), nil)
+	if !first.Time.Equal(now) || first.Time.Location() != time.UTC || !strings.HasPrefix(first.ID, "20261122T120000Z-123456") {
+		t.Errorf("record %s is of %s, want %s in UTC", first.ID, first.Time, now)
+	}
+	begin(t, s, propose(t, s, snapshot(), request(pve1)), nil)
+	clock.SetTime(now.Add(-time.Hour)) // another machine of this installation
+	if next := s.Record(propose(t, s, snapshot()), nil); !next.Time.Equal(now.Add(time.Microsecond)) || next.ID <= first.ID {
+		t.Errorf("record %s is of %s, want right after %s", next.ID, next.Time, first.ID)
+	}
+	clock.SetTime(now.Add(3 * time.Minute))
+	got := s.Outcome(first.ID, now.Add(time.Minute), []scaler.Result{{Shard: pve1, Duration: time.Second}, {Shard: pve2, Duration: 2 * time.Second, Err: errors.New("no room")}})
+	want := audit.Outcome{ID: first.ID, Time: now.Add(3 * time.Minute).UTC(), Duration: 2 * time.Minute, Shards: []audit.Ended{
+		{Host: pve1, Duration: time.Second}, {Host: pve2, Duration: 2 * time.Second, Error: "no room"},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("outcome (-want +got):\n%s", diff)
 	}
 }

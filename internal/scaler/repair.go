@@ -83,7 +83,7 @@ func (s *Scaler) judgeRepair(ctx context.Context, plan *ShardPlan, w *wanted, re
 		}
 		plan.Repinned = append(plan.Repinned, r)
 	}
-	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	plan.Verdict = s.check(plan)
 	return nil
 }
 

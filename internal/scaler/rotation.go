@@ -67,7 +67,7 @@ func (s *Scaler) unmoved(ctx context.Context, from *standing) error {
 	if err != nil {
 		return err
 	}
-	if revision != from.revision || lastOf(recent) != lastOf(from.recent) {
+	if revision != from.revision || lastOf(recent) != from.last {
 		return ErrFleetChanged
 	}
 	return nil

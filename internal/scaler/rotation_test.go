@@ -112,14 +112,14 @@ func TestFirstChangeReverted(t *testing.T) {
 	if diff := cmp.Diff(before, change.AfterFiles); diff != "" {
 		t.Errorf("files that come back (-want +got):\n%s", diff)
 	}
-	// The modules of another version are not this one's to restore.
+	// Modules that this version does not carry are not given to the engine.
 	older := maps.Clone(before)
 	older[node] = []byte(strings.ReplaceAll(string(older[node]), modules.Hash(), "0123456789abcdef"))
 	if err := s.Store().Write(older); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.Propose(t.Context(), snapshot(), nil, nil)
-	if want := "restore the directories modules/*/0123456789abcdef from version control"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := node + ":9: calls modules 0123456789abcdef, which this numaform does not carry"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 }

@@ -7,6 +7,7 @@ package scaler
 import (
 	"context"
 	"io"
+	"sync"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -92,9 +93,14 @@ type Config struct {
 	ClusterID string
 	// Store keeps what is wanted and what was done.
 	Store store.Store
-	// Dir holds what is this machine's alone and may be lost: the engine's working
-	// directories. With the local backend, the states lie in it.
-	Dir     string
+	// Dir is the fleet's directory. Of it, only states of an older numaform are taken over.
+	Dir string
+	// StateDir holds what is this machine's alone: the engine's working directories, which
+	// may be lost, and local states. Only this user may write it.
+	StateDir string
+	// Place is where a fleet in a plain directory lies, absolute; empty for others. The
+	// state directory remembers it, so that a copy does not take it for its own.
+	Place   string
 	Backend fleet.Backend
 	// Encryption lets OpenTofu encrypt states as the variable TF_ENCRYPTION says.
 	Encryption bool
@@ -103,6 +109,8 @@ type Config struct {
 	Engine *state.Engine
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string
+	// Providers decides which providers may run.
+	Providers *state.Providers
 	Rules     guard.Rules
 	// Drained says by an error why a Node's VM must not be deleted yet. A Node that
 	// does not exist is drained. nil means that nothing is known of Nodes, and no VM
@@ -125,6 +133,8 @@ type Config struct {
 	Actor, Version string
 	// Progress receives a line for each step; nil drops them.
 	Progress func(shard fleet.Shard, message string)
+	// Notice receives what a person should know of the fleet, once each; nil drops it.
+	Notice func(message string)
 	// Log receives the engine's own words; nil drops them.
 	Log io.Writer
 	// Clock is the real one by default.
@@ -136,12 +146,20 @@ type Scaler struct {
 	config Config
 	// running is what goes on beside a change, in this process.
 	running *running
+
+	// mu guards noticed.
+	mu sync.Mutex
+	// noticed is the ID of the last change of others that Notice received.
+	noticed string
 }
 
 // New returns the scaler of a fleet. It touches nothing.
 func New(config Config) *Scaler {
 	if config.Progress == nil {
 		config.Progress = func(fleet.Shard, string) {}
+	}
+	if config.Notice == nil {
+		config.Notice = func(string) {}
 	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}

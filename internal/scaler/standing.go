@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
-	"github.com/numaform/numaform/modules"
 )
 
 // standing is a fleet as its store has it: what is wanted, and what has been done.
@@ -21,8 +19,13 @@ type standing struct {
 	fleet    fleet.Fleet
 	files    generator.Files
 	revision store.Revision
-	// recent are the latest changes, oldest first.
+	// recent are the latest changes that this installation recorded, oldest first, and
+	// last is the ID of the latest that anyone did.
 	recent []audit.Entry
+	last   string
+	// unverified tells that others recorded changes after the last one of recent: what
+	// they began on which host is not known.
+	unverified bool
 	// rotations are how far VMIDs were given out.
 	rotations rotations
 	// busy are the shards that this process applies a change to now.
@@ -46,9 +49,11 @@ func (s *Scaler) stand(ctx context.Context) (*standing, error) {
 	}
 	now := &standing{busy: busy, done: done, files: files, revision: revision, fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
 	since := max(recently, time.Duration(s.config.Rules.Limits.WindowSeconds)*time.Second)
-	if now.recent, err = s.config.Store.History(ctx, s.config.Clock.Now().Add(-since)); err != nil {
+	history, err := s.config.Store.History(ctx, s.config.Clock.Now().Add(-since))
+	if err != nil {
 		return nil, err
 	}
+	now.recent, now.last = verified(history), lastOf(history)
 	if len(files) > 0 {
 		if now.fleet, err = s.parse(files); err != nil {
 			return nil, fmt.Errorf("reading the fleet: %w", err)
@@ -59,6 +64,10 @@ func (s *Scaler) stand(ctx context.Context) (*standing, error) {
 			s.config.Dir, now.fleet.ClusterID, s.config.ClusterID)
 	}
 	s.configure(&now.fleet)
+	if others := s.later(history); len(others) > 0 {
+		now.unverified = true
+		s.noteOthers(others)
+	}
 	s.leaveOut(now)
 	now.rotations = s.rotations(&now.fleet, now.recent)
 	return now, nil
@@ -87,28 +96,27 @@ func (s *Scaler) parse(files generator.Files) (fleet.Fleet, error) {
 		return fleet.Fleet{}, err
 	}
 	maps.Copy(whole, files)
-	f, err := generator.Parse(whole)
-	if err != nil {
-		return fleet.Fleet{}, err
-	}
-	for i := range f.VMs {
-		if dir := path.Join("modules", modules.NodeModule, f.VMs[i].Module); whole[path.Join(dir, "main.tf")] == nil {
-			return fleet.Fleet{}, fmt.Errorf("vm %s calls %s, which is not there: restore the directories modules/*/%s from version control",
-				f.VMs[i].Name, dir, f.VMs[i].Module)
-		}
-	}
-	return f, nil
+	return s.config.Release.Parse(whole)
 }
 
-// open returns what is under way, by shard.
+// open returns what is in progress, by shard. Where others recorded changes that cannot
+// be verified, something may be on every host: each is planned in full, as after a crash.
 func (n *standing) open() map[fleet.Shard]audit.Open {
 	found := map[fleet.Shard]audit.Open{}
-	if len(n.recent) == 0 {
+	if len(n.recent) > 0 {
+		for _, open := range n.recent[len(n.recent)-1].Unfinished() {
+			if !n.ended(open) {
+				found[open.Host] = open
+			}
+		}
+	}
+	if !n.unverified {
 		return found
 	}
-	for _, open := range n.recent[len(n.recent)-1].Unfinished() {
-		if !n.ended(open) {
-			found[open.Host] = open
+	for _, shard := range n.fleet.Shards() {
+		configured := slices.ContainsFunc(n.fleet.Regions, func(r fleet.Region) bool { return r.Name == shard.Region })
+		if _, known := found[shard]; !known && configured {
+			found[shard] = audit.Open{Host: shard}
 		}
 	}
 	return found
@@ -122,10 +130,13 @@ func (n *standing) ended(open audit.Open) bool {
 		return true
 	}
 	i := slices.IndexFunc(n.recent, func(e audit.Entry) bool { return e.Change.ID == id })
-	if i < 0 || n.recent[i].Outcome == nil {
-		return false
-	}
-	return slices.ContainsFunc(n.recent[i].Outcome.Shards, func(e audit.Ended) bool { return e.Host == open.Host && e.Error == "" })
+	return i >= 0 && wellOn(&n.recent[i], open.Host)
+}
+
+// wellOn reports whether a change has come to a good end on a host.
+func wellOn(entry *audit.Entry, shard fleet.Shard) bool {
+	result := entry.Result()
+	return result != nil && slices.ContainsFunc(result.Shards, func(e audit.Ended) bool { return e.Host == shard && e.Error == "" })
 }
 
 // Fleet returns the desired state as its files say. A fleet that has no files
@@ -139,7 +150,7 @@ func (s *Scaler) Fleet(ctx context.Context) (fleet.Fleet, generator.Files, error
 }
 
 // History returns the changes of the fleet that began at or after since, oldest
-// first. The zero time means all.
+// first, whoever recorded them: see Verified of each. The zero time means all.
 func (s *Scaler) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	return s.config.Store.History(ctx, since)
 }

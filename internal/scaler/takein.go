@@ -3,7 +3,6 @@ package scaler
 import (
 	"context"
 	"slices"
-	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
 
@@ -39,7 +38,7 @@ func (s *Scaler) takeIn(ctx context.Context, change *Change, plans []ShardPlan) 
 	if len(strays) == 0 {
 		return false, nil
 	}
-	entries, err := s.config.Store.History(ctx, time.Time{})
+	entries, err := s.verifiedHistory(ctx)
 	if err != nil {
 		return false, err
 	}

@@ -69,7 +69,7 @@ func lose(t *testing.T, w *world, shard fleet.Shard) {
 	if err := w.Store().Write(files); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(w.Store().Path(), dir, "terraform.tfstate")); err != nil {
+	if err := os.Remove(filepath.Join(w.Store().Path()+"-state", "states", dir, "terraform.tfstate")); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -434,6 +434,7 @@ func (s *scene) plan(change *scaler.Change, imported []fleet.VM) *tfjson.Plan {
 				one.Change.Importing = &tfjson.Importing{ID: importIDs(vm)[address]}
 			default:
 				one.Change.Actions, one.Change.Before = tfjson.Actions{tfjson.ActionCreate}, nil
+				delete(one.Change.After.(map[string]any), "id")
 			}
 			plan.ResourceChanges = append(plan.ResourceChanges, one)
 		}
@@ -462,7 +463,7 @@ func resource(vm fleet.VM, address string) *tfjson.ResourceChange {
 	values := map[string]any{"vm_id": json.Number(fmt.Sprint(vm.VMID)), "node_name": string(vm.Host.Host)}
 	if parts[2] == guard.ResourceType {
 		values["name"], values["description"] = vm.Name, fleet.Marker{ClusterID: clusterID, Key: vm.Key}.String()
-		values["clone"] = []any{map[string]any{}}
+		values["clone"], values["id"] = []any{map[string]any{}}, fmt.Sprint(vm.VMID)
 	}
 	return &tfjson.ResourceChange{
 		Address: address, ModuleAddress: parts[0] + "." + parts[1], Mode: tfjson.ManagedResourceMode, Type: parts[2], Name: parts[3],

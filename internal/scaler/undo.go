@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
@@ -79,7 +78,7 @@ func (s *Scaler) removedSpecs(ctx context.Context, change *Change, undone *audit
 	if len(undone.Removed) == 0 {
 		return nil, nil, nil
 	}
-	entries, err := s.config.Store.History(ctx, time.Time{})
+	entries, err := s.verifiedHistory(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -83,7 +83,7 @@ func (w *Writer) askInPlace(m *move) {
 
 // mayChange reports whether a VM is to change in place and can.
 func (e *member) mayChange(now time.Time) bool {
-	return e.wish != nil && e.filed && !e.moving && !e.leaving && e.Phase == PhaseMade && !e.retry.until.After(now)
+	return e.wish != nil && e.Filed && !e.moving && !e.leaving && e.Phase == PhaseMade && !e.retry.until.After(now)
 }
 
 func (m *move) update(vm fleet.VM) {

@@ -60,7 +60,7 @@ func (w *Writer) absent(from *standing, snapshot *topology.Snapshot) []*member {
 // unseen reports whether a VM may have been made before anybody looked: a writer that
 // starts has never seen the VMs of its files. Their Nodes tell.
 func (w *Writer) unseen(e *member) bool {
-	return e.Phase == PhaseMaking && !e.Made && e.filed && w.config.Joined != nil
+	return e.Phase == PhaseMaking && !e.Made && e.Filed && w.config.Joined != nil
 }
 
 // loseIfMade gives up a VM that was made, or that is given up already.
@@ -69,7 +69,7 @@ func (w *Writer) loseIfMade(m *move, e *member, made bool) {
 		e.vanished = true
 		w.set(e, PhaseFailed, &VanishedError{VM: e.VM.Name, VMID: e.VM.VMID, Host: e.VM.Host})
 	}
-	if e.vanished && e.filed {
+	if e.vanished && e.Filed {
 		m.remove(e.VM.Key)
 	}
 }

@@ -201,7 +201,7 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 		e := w.members[key]
 		switch {
 		case e == nil || e.leaving:
-		case !e.filed && !e.moving:
+		case !e.Filed && !e.moving:
 			w.drop(key)
 		default:
 			e.leaving = true
@@ -242,30 +242,15 @@ func (w *Writer) VMs() []VMState {
 	return states
 }
 
-// Wanted returns the VMs that take or will take pods: neither failed, nor held, nor
-// being removed.
-func (w *Writer) Wanted() []fleet.VM {
-	var vms []fleet.VM
-	for _, state := range w.VMs() {
-		if state.Phase == PhaseReserved || state.Phase == PhaseMaking || state.Phase == PhaseMade {
-			vms = append(vms, state.VM)
-		}
-	}
-	return vms
-}
+// ErrNotRead is returned until the fleet's files have been read.
+var ErrNotRead = errors.New("the fleet's files are not read yet: this is tried again until they are")
 
-// Occupied returns the VMs that take no pods and hold their places all the same:
-// those that failed and whose files stand, and those being removed.
-func (w *Writer) Occupied() []fleet.VM {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var vms []fleet.VM
-	for _, state := range w.sorted() {
-		if m := w.members[state.VM.Key]; m.filed && (state.Phase == PhaseFailed || state.Phase == PhaseRemoving) {
-			vms = append(vms, state.VM)
-		}
+// States returns what VMs does, and ErrNotRead as long as no VM is known.
+func (w *Writer) States(context.Context) ([]VMState, error) {
+	if !w.Synced() {
+		return nil, ErrNotRead
 	}
-	return vms
+	return w.VMs(), nil
 }
 
 // Find returns the VM of a name.

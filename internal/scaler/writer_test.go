@@ -117,8 +117,8 @@ func TestWriterMakesAndRemoves(t *testing.T) {
 	if again := ensure(t, writer, named); again[0].Key != named.Key || again[0].VMID != vms[2].VMID {
 		t.Errorf("asked twice: %+v", again)
 	}
-	if got := len(writer.Wanted()); got != 3 {
-		t.Errorf("%d are wanted right after Ensure, want 3", got)
+	if pods, rest := scaler.Places(writer.VMs()); len(pods) != 3 || len(rest) != 0 {
+		t.Errorf("%v take pods and %v do not right after Ensure, want 3 that do", ids(pods), ids(rest))
 	}
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
 	w.exist(t, int(vms[0].VMID), int(vms[1].VMID), int(vms[2].VMID))
@@ -194,8 +194,9 @@ func TestWriterTellsOfFailures(t *testing.T) {
 		t.Errorf("failed with %v", states[0].Err)
 	}
 	w.exist(t, int(vms[1].VMID))
-	if wanted := writer.Wanted(); len(wanted) != 1 {
-		t.Errorf("wanted: %+v", wanted)
+	// The failed VM has a file, so it holds its place.
+	if pods, rest := scaler.Places(writer.VMs()); len(pods) != 1 || len(rest) != 1 {
+		t.Errorf("%v take pods and %v do not, want one of each", ids(pods), ids(rest))
 	}
 	writer.Remove(vms[0].Key)
 	w.sim.SetHostOnline("pve-1", true)

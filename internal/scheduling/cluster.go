@@ -25,6 +25,8 @@ import (
 // asked from several goroutines.
 type Cluster struct {
 	client client.Client
+	// config reaches the cluster that the objects were read from, or is nil.
+	config *rest.Config
 	// err is why the objects cannot be read; Decide returns it.
 	err error
 }
@@ -65,7 +67,9 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	if err != nil {
 		return nil, fmt.Errorf("reading the cluster at %s: %w%s", config.Host, err, mendCluster(err))
 	}
-	return FromObjects(objects), nil
+	read := FromObjects(objects)
+	read.config = config
+	return read, nil
 }
 
 // mendCluster says what to do where a cluster cannot be read, as the end of a sentence.

@@ -58,7 +58,7 @@ func readKinds() []string {
 	return []string{
 		"Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment",
 		"DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "PodDisruptionBudget",
-		"NodePool", "NodeClaim", "NodeOverlay", v1alpha1.KindProxmoxNodeClass,
+		"NodePool", "NodeClaim", "NodeOverlay", "Secret", v1alpha1.KindProxmoxNodeClass,
 	}
 }
 
@@ -80,7 +80,7 @@ func Load(paths []string) ([]client.Object, error) {
 	var errs []error
 	known := sources{}
 	for _, file := range once(files) {
-		data, err := os.ReadFile(file)
+		data, err := readManifest(file)
 		if err != nil {
 			return nil, fmt.Errorf("reading manifests: %w", err)
 		}
@@ -97,6 +97,22 @@ func Load(paths []string) ([]client.Object, error) {
 		setDefaults(object)
 	}
 	return objects, nil
+}
+
+// maxManifest is the size of one file of manifests: that of tens of thousands of pods.
+const maxManifest = 256 << 20
+
+func readManifest(name string) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	data, err := io.ReadAll(io.LimitReader(file, maxManifest+1))
+	if err == nil && len(data) > maxManifest {
+		err = fmt.Errorf("%s has more than %d bytes: split it", name, maxManifest)
+	}
+	return data, err
 }
 
 func findFiles(paths []string) ([]string, error) {

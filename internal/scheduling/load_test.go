@@ -127,7 +127,7 @@ spec: {parallelism: 4, completions: 2, template: {spec: {restartPolicy: Never, c
 func TestLoadRefuses(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"unknown field", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {kontainers: []}\n", `m.yaml: document 2: Pod "a": unknown field "kontainers"`},
-		{"unknown kind", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n", "v1 Secret is not read here"},
+		{"unknown kind", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "v1 ConfigMap is not read here"},
 		{"unknown group", "apiVersion: example.com/v1\nkind: Pod\nmetadata: {name: a}\n", "example.com/v1 Pod is not read here"},
 		{"no kind", "a: b\n", "document 1: has neither apiVersion nor kind"},
 		{"no yaml", "{", "document 1: line 1: did not find expected node content: want an object of Kubernetes"},
@@ -140,7 +140,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"more pods than a cluster has", deployment("a", 2147483647, "1", "1Gi", ""), `Deployment "a": asks for 2147483647 pods, and a cluster has at most 150000`},
 		{"no name", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c}]}\n", "metadata.name is empty"},
 		{"no containers", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n", "spec.containers is empty"},
-		{"in a list", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret}]\n", "item 0: v1 Secret is not read"},
+		{"in a list", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: ConfigMap}]\n", "item 0: v1 ConfigMap is not read"},
 		{"bad class", "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: {template: {name: t}, clone: half}\n", `ProxmoxNodeClass "c": spec.clone: "half"`},
 		{"pool without class", "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: p}\nspec: {template: {spec: {requirements: []}}}\n", `NodePool "p": spec.template.spec.nodeClassRef is empty`},
 		{"pool with a bad requirement", strings.Replace(nodePool("p", "c", ""), "requirements: []", "requirements: [{key: a, operator: Equals, values: [b]}]", 1), `NodePool "p"`},

@@ -163,6 +163,9 @@ type typeFile struct {
 	Offerings []json.RawMessage `json:"offerings"`
 }
 
+// maxFaults bounds how many faults of a file are reported at once.
+const maxFaults = 20
+
 // ParseInstanceTypes reads an instance types file of karpenter-provider-proxmox:
 // a JSON list of name, capacity, capacitytype and overhead.
 func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
@@ -188,7 +191,10 @@ func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 		}
 		names[entries[i].Name] = i
 		if err != nil {
-			errs = append(errs, fmt.Errorf("parsing instance types: entry %d (%q): %w", i, entries[i].Name, err))
+			errs = append(errs, fmt.Errorf("parsing instance types: entry %d (%.80q): %w", i, entries[i].Name, err))
+			if len(errs) == maxFaults {
+				break
+			}
 			continue
 		}
 		types = append(types, t)

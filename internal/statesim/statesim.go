@@ -49,6 +49,13 @@ func (s *Server) States() map[string][]byte {
 	return copyOf(s.states)
 }
 
+// Restore makes the states those that States returned before.
+func (s *Server) Restore(states map[string][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.states = copyOf(states)
+}
+
 // Locks returns the locks that are held, by their paths.
 func (s *Server) Locks() map[string][]byte {
 	s.mu.Lock()

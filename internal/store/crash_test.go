@@ -141,6 +141,12 @@ func TestStagedByNobody(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"cut off": `{"steps":[{"path":`, "outside": `{"steps":[{"path":"../x","after":"eA=="}]}`, "empty": "",
+		"a hook":    `{"steps":[{"path":".git/hooks/post-commit","after":"eA==","mode":"executable"}]}`,
+		"git's":     `{"steps":[{"path":".git/config","after":"eA=="}]}`,
+		"engine's":  `{"steps":[{"path":"r/pve-1/zz.tf","after":"eA=="}]}`,
+		"a mode":    `{"steps":[{"path":"fleet.json","after":"eA==","mode":"link"}]}`,
+		"a commit":  `{"steps":[],"commit":"x"}`,
+		"too large": `{"steps":[{"path":"fleet.json","after":"` + strings.Repeat("AAAA", 400_000) + `"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,6 +160,51 @@ func TestStagedByNobody(t *testing.T) {
 			}
 			if entries, err := filepath.Glob(filepath.Join(d.Path(), "*")); err != nil || slices.ContainsFunc(entries, isFile) {
 				t.Errorf("it wrote %v (%v)", entries, err)
+			}
+		})
+	}
+}
+
+// TestStagedThroughALink has links in the way of a write that was cut off.
+func TestStagedThroughALink(t *testing.T) {
+	t.Parallel()
+	elsewhere := t.TempDir()
+	for name, links := range map[string]map[string]string{
+		"directory":       {"r": elsewhere},
+		"inside":          {"r": ".git", ".git/pve-1/x": ""},
+		"file":            {"r/pve-1/main.tf": filepath.Join(elsewhere, "main.tf")},
+		"the write":       {".numaform/next.json": filepath.Join(elsewhere, "next.json")},
+		"dangling":        {"r/pve-1": filepath.Join(elsewhere, "absent")},
+		"out of the tree": {"r/pve-1": "../../../../.."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
+			put(t, d.Path(), store.PrivateDir+"/next.json", `{"steps":[{"path":"r/pve-1/main.tf","after":"eA=="}]}`)
+			for name, target := range links {
+				if target == "" {
+					put(t, d.Path(), name, "")
+					continue
+				}
+				if err := os.RemoveAll(filepath.Join(d.Path(), name)); err != nil {
+					t.Fatal(err)
+				}
+				link(t, d.Path(), name, target)
+			}
+			if name == "the write" {
+				put(t, elsewhere, "next.json", `{"steps":[]}`)
+			}
+			_, err := d.Files()
+			for _, err := range []error{err, d.Write(wanted())} {
+				if err == nil {
+					t.Error("it was written")
+				}
+			}
+			if found, err := filepath.Glob(filepath.Join(elsewhere, "*", "*")); err != nil || len(found) > 0 {
+				t.Errorf("it wrote %v (%v)", found, err)
+			}
+			if _, err := os.Lstat(filepath.Join(d.Path(), ".git", "pve-1", "main.tf")); err == nil {
+				t.Error("it wrote into .git")
 			}
 		})
 	}

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
-	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
@@ -27,11 +30,10 @@ type Directory struct {
 	// private is where the directory's own files are: those of its locks, and a
 	// write that is under way.
 	private string
-	// tree tells the whole of a git working copy: links are content, and a directory
-	// goes with its last file.
-	tree bool
 	// interrupt lets a test end a write before it touches a file; nil does not.
 	interrupt func(name string) error
+	// reading is called by a test while files are read.
+	reading func()
 }
 
 var _ Store = (*Directory)(nil)
@@ -60,9 +62,8 @@ func (d *Directory) failed(doing string, err error) error {
 
 // Files returns the fleet's files by their slash-separated path below the
 // directory, as they are once a write that was cut off is finished; there are none
-// if there is no fleet. Files beside them that are not the fleet's are left out,
-// unless an engine would read them along with it: generator.Parse refuses those.
-// A link that leads out of the directory is an error.
+// if there is no fleet. What the engine, numaform and forges leave beside them is left
+// out; anything else that is no part of a fleet is a RefusedError.
 func (d *Directory) Files() (files generator.Files, err error) {
 	err = d.shared(func() error {
 		have, err := d.scan()
@@ -93,8 +94,16 @@ func (d *Directory) scan() (generator.Files, error) {
 	}
 	// First, so that a write that ends meanwhile is seen whole.
 	next, stagedErr := d.staged()
-	files, err := readAll(root.FS())
-	if err := errors.Join(err, root.Close()); err != nil {
+	if d.reading != nil {
+		d.reading()
+	}
+	files, err := d.readAll(root.FS())
+	closed := root.Close()
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return nil, refused
+	}
+	if err := errors.Join(err, closed); err != nil {
 		return nil, d.failed("reading", err)
 	}
 	if stagedErr != nil {
@@ -103,49 +112,94 @@ func (d *Directory) scan() (generator.Files, error) {
 	return files, d.overlay(files, next)
 }
 
-func readAll(root fs.FS) (generator.Files, error) {
-	files, unread := generator.Files{}, map[string]error{}
+// readAll reads the fleet's files, and refuses all that is no part of a fleet before it
+// reads any.
+func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
+	var wanted []string
+	var seen census
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil || name == ".":
-			return err
-		case entry.IsDir() && passedOver(name):
-			return fs.SkipDir
-		case entry.IsDir() || !generator.Candidate(name):
+		if name == "." && err == nil {
 			return nil
 		}
-		content, err := fs.ReadFile(root, name)
-		if err != nil && entry.Type()&fs.ModeSymlink != 0 {
-			err = fmt.Errorf("%w: it is a link that leads to no file of the fleet's directory: put the file itself there", err)
+		if leftBehind(name) || beside(name) {
+			if entry != nil && entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
 		}
 		if err != nil {
-			unread[name] = err
+			return err
 		}
-		files[name] = content
+		what := roleOf(name, entry.IsDir())
+		switch {
+		case entry.Type()&fs.ModeSymlink != 0:
+			return d.refused(name, "is a symbolic link: a fleet's files are ordinary files", "put the file itself there")
+		case !entry.IsDir() && !entry.Type().IsRegular():
+			return d.refused(name, "is no ordinary file", d.removal(name))
+		case what == roleRefused:
+			return d.refused(name, "is no part of a fleet", d.removal(name))
+		case what == roleSkipped:
+			return nil
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if problem := seen.count(name, what, info.Size()); problem != "" {
+			return d.refused(name, problem, d.removal(name))
+		}
+		if what == roleFile {
+			wanted = append(wanted, name)
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return files, unreadable(files, unread)
-}
-
-// unreadable returns the first error of a file that matters: what cannot be read
-// is nobody's, unless it stands in a place of the fleet.
-func unreadable(files generator.Files, unread map[string]error) error {
-	selected := generator.Select(files)
-	for _, name := range slices.Sorted(maps.Keys(unread)) {
-		if _, matters := selected[name]; matters {
-			return unread[name]
+	files := generator.Files{}
+	for _, name := range wanted {
+		if files[name], err = readLimited(root, name, maxFile); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return files, nil
 }
 
-// passedOver tells directories that hold nothing of a fleet: hidden ones, and those
-// that lie too deep, as people may keep much beside a fleet.
-func passedOver(dir string) bool {
-	return strings.HasPrefix(path.Base(dir), ".") || strings.Count(dir, "/") >= 2 && !IsModule(dir)
+// readLimited reads a file of at most limit bytes, whatever its size was before.
+func readLimited(root fs.FS, name string, limit int64) (content []byte, err error) {
+	file, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	content, err = io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = fmt.Errorf("%s has more than %d bytes", shown(name), limit)
+	}
+	return content, errors.Join(err, file.Close())
+}
+
+func (d *Directory) refused(name, problem, fix string) error {
+	return &RefusedError{Where: d.path, Path: name, Problem: problem, Fix: fix}
+}
+
+// removal is the command that takes a file out of the directory.
+func (d *Directory) removal(name string) string {
+	return "move it out of the fleet's directory, such as with mv " + quoted(d.target(name)) + " ~"
+}
+
+// plain are words that mean nothing else to a shell.
+var plain = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_-]+$`)
+
+// quoted returns a word for a shell.
+func quoted(word string) string {
+	if plain.MatchString(word) {
+		return word
+	}
+	if strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		inner := strings.Trim(strconv.QuoteToASCII(word), `"`)
+		return "$'" + strings.ReplaceAll(inner, "'", `\'`) + "'"
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // Accepts reports, by an error, that the directory must not take the files as a
@@ -158,6 +212,15 @@ func (d *Directory) Accepts(files generator.Files) error {
 	if err != nil {
 		return fmt.Errorf("writing fleet into %s: %w", d.path, err)
 	}
+	cluster := generator.ClusterOf(files)
+	_, err = os.Lstat(filepath.Join(d.path, "fleet.json"))
+	isFleet := err == nil
+	for _, entry := range entries {
+		if !isFleet && !strings.HasPrefix(entry.Name(), ".") && !leftBehind(entry.Name()) {
+			return fmt.Errorf("writing fleet into %s: it holds %s and no fleet of cluster %q: nothing was written: "+
+				"name a directory that is empty or does not exist, or one with this cluster's fleet", d.path, shown(entry.Name()), cluster)
+		}
+	}
 	var have generator.Files
 	err = d.shared(func() (err error) {
 		have, err = d.scan()
@@ -169,13 +232,9 @@ func (d *Directory) Accepts(files generator.Files) error {
 	if err := d.refuse(have, files); err != nil {
 		return err
 	}
-	if cluster := generator.ClusterOf(files); cluster == "" || generator.ClusterOf(have) != cluster {
-		for _, entry := range entries {
-			if !strings.HasPrefix(entry.Name(), ".") {
-				return fmt.Errorf("writing fleet into %s: it holds %s and no fleet of cluster %q: nothing was written: "+
-					"name a directory that is empty or does not exist, or one with this cluster's fleet", d.path, entry.Name(), cluster)
-			}
-		}
+	if isFleet && (cluster == "" || generator.ClusterOf(have) != cluster) {
+		return fmt.Errorf("writing fleet into %s: it holds fleet.json and no fleet of cluster %q: nothing was written: "+
+			"name a directory that is empty or does not exist, or one with this cluster's fleet", d.path, cluster)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,30 +46,38 @@ func tree(t *testing.T, dir string) map[string]string {
 	return files
 }
 
+// TestWriteIntoARepository has a directory with someone else's files: all that is no
+// part of a fleet is refused, and nothing is written.
 func TestWriteIntoARepository(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	putAll(t, dir, infrastructure)
-	put(t, dir, ".gitignore", "*.swp")
 	want := tree(t, dir)
 	d := store.NewDirectory(dir)
-	if files := read(t, d); len(files) != 0 {
-		t.Errorf("it reads %v", files)
+	var refused *store.RefusedError
+	if _, err := d.Files(); !errors.As(err, &refused) {
+		t.Errorf("reading: %v", err)
 	}
+	if err := d.Write(wanted()); !errors.As(err, &refused) {
+		t.Errorf("writing: %v", err)
+	}
+	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
+		t.Errorf("files (-before +after):\n%s", diff)
+	}
+}
+
+func TestWriteMergesTheIgnoreFile(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	put(t, d.Path(), ".gitignore", "*.swp")
 	write(t, d, wanted())
 	write(t, d, render(map[fleet.VMID]string{2007: "pve-2"}))
-	got := tree(t, dir)
+	got := tree(t, d.Path())
 	if ignore := got[".gitignore"]; !strings.HasPrefix(ignore, "*.swp\n.numaform/\n") || strings.Count(ignore, ".terraform/") != 1 {
 		t.Errorf(".gitignore:\n%s", ignore)
 	}
 	if _, exists := got["r/pve-1/node-a-2000.tf"]; exists {
 		t.Error("a VM of the fleet is still there")
-	}
-	delete(want, ".gitignore")
-	for name, content := range want {
-		if diff := cmp.Diff(content, got[name]); diff != "" {
-			t.Errorf("%s:\n%s", name, diff)
-		}
 	}
 	if parsed, err := generator.Parse(read(t, d)); err != nil || len(parsed.VMs) != 1 {
 		t.Errorf("fleet %+v, %v", parsed, err)
@@ -79,8 +88,7 @@ func TestWriteRefusesWhatIsInItsWay(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"fleet.json": `{"vehicles": []}`, "r/pve-1/main.tf": "# mine",
-		"r/pve-1/node-a-2000.tf": "# mine", "r/pve-1/vpc.tf": "# mine", "r/pve-1/x.auto.tfvars": "x = 1",
-		"r/pve-1/x_override.tf.json": "{}", "r/pve-1/x.tofu": "",
+		"r/pve-1/node-a-2000.tf": "# mine",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,23 +121,6 @@ func TestWriteRefusesAnotherClustersFleet(t *testing.T) {
 	}
 }
 
-// TestReadKeepsStrays has files that an engine would read along with a shard.
-func TestReadKeepsStrays(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"r/pve-1/vpc.tf", "r/pve-1/x.tofu", "r/pve-1/terraform.tfvars", "r/pve-1/node-x.tf"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := store.NewDirectory(t.TempDir())
-			write(t, d, wanted())
-			put(t, d.Path(), name, "# mine")
-			_, err := generator.Parse(read(t, d))
-			if err == nil || !strings.Contains(err.Error(), name+": ") || !strings.Contains(err.Error(), "out of the fleet's directory") {
-				t.Errorf("got %v", err)
-			}
-		})
-	}
-}
-
 // TestReadKeepsWhatWasEdited has a fleet's files that are hardly to be known again.
 func TestReadKeepsWhatWasEdited(t *testing.T) {
 	t.Parallel()
@@ -156,7 +147,7 @@ func TestAccepts(t *testing.T) {
 		"git's own":      {has: []string{".git/config", ".gitignore"}},
 		"a repository":   {has: infrastructure, want: "it holds a and no fleet of cluster \"prod\": nothing was written: name a directory"},
 		"a lonely file":  {has: []string{"notes.txt"}, want: "it holds notes.txt and"},
-		"one in its way": {has: []string{"r/pve-1/main.tf"}, want: "r/pve-1/main.tf is not numaform's"},
+		"one in its way": {has: []string{"r/pve-1/main.tf"}, want: "it holds r and no fleet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,7 +164,7 @@ func TestAccepts(t *testing.T) {
 		t.Errorf("absent: %v", err)
 	}
 	write(t, d, wanted())
-	put(t, d.Path(), "notes.txt", "mine")
+	put(t, d.Path(), "README.md", "mine")
 	if err := d.Accepts(render(nil)); err != nil {
 		t.Errorf("the cluster's own: %v", err)
 	}

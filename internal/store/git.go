@@ -8,11 +8,12 @@ import (
 	"maps"
 	"net/url"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -25,12 +26,15 @@ const defaultBranch = "main"
 
 // GitConfig says where a fleet's repository is.
 type GitConfig struct {
-	// Dir is the working copy. It may be lost if there is a remote.
+	// Clone is where numaform keeps a bare clone of its own; nothing else writes there.
+	Clone string
+	// Dir is a checkout that a person may use, and that is never written. Without a
+	// remote and an origin, it is the repository itself, a bare one.
 	Dir string
-	// Subdir is the fleet's directory below Dir, with slashes; empty means Dir itself.
+	// Subdir is the fleet's directory in the repository, with slashes; empty means its root.
 	Subdir string
 	// Remote is the URL of the repository that others see, without a password, and for
-	// http without a user; empty means the working copy's origin, if it has one.
+	// http without a user; empty means the origin of Dir, if it has one.
 	Remote string
 	// Branch holds what is wanted; empty means main.
 	Branch string
@@ -57,11 +61,13 @@ type GitAuth struct {
 }
 
 // Git is a fleet in a git repository: one commit for each apply, its outcome a note
-// on it.
+// on it. It reads and writes objects in a bare clone, never a person's checkout.
 type Git struct {
 	config GitConfig
-	// fleet is the fleet's directory, root the whole working copy.
-	fleet, root *Directory
+	// locks holds the files of locks beside the clone's own.
+	locks *Directory
+	// interrupt lets a test end a write before one of its steps; nil does not.
+	interrupt func(name string) error
 }
 
 var _ Store = (*Git)(nil)
@@ -75,21 +81,23 @@ func NewGit(config GitConfig) (*Git, error) {
 		config.Author = GitAuthor{Name: "numaform", Email: "numaform@localhost"}
 	}
 	switch {
-	case config.Dir == "":
-		return nil, errors.New("the fleet's git store has no directory: name one for the working copy")
+	case config.Clone == "":
+		return nil, errors.New("the fleet's git store has no directory for its clone: set state_dir")
+	case config.Dir == "" && config.Remote == "":
+		return nil, errors.New("the fleet's git store has neither a remote nor a directory: set fleet.git.remote")
 	case config.Subdir != "" && !fs.ValidPath(config.Subdir):
-		return nil, fmt.Errorf("the fleet's git store: subdirectory %q lies outside of the working copy: name one below it, with slashes", config.Subdir)
+		return nil, fmt.Errorf("the fleet's git store: subdirectory %q lies outside of the repository: name one below it, with slashes", config.Subdir)
 	case plumbing.NewBranchReferenceName(config.Branch).Validate() != nil:
 		return nil, fmt.Errorf("the fleet's git store: %q is no name for a branch", config.Branch)
 	}
 	if holdsSecret(config.Remote) {
-		return nil, errors.New("the fleet's git store: the remote's URL holds a user or password, which would be written to .git/config: leave them out, " +
+		return nil, errors.New("the fleet's git store: the remote's URL holds a user or password, which messages and other programs would show: leave them out, " +
 			"name the user in fleet.git.username, and set the environment variable NUMAFORM_GIT_TOKEN")
 	}
-	fleet := NewDirectory(filepath.Join(config.Dir, filepath.FromSlash(config.Subdir)))
-	return &Git{config: config, fleet: fleet, root: &Directory{
-		path: config.Dir, private: filepath.Join(fleet.private, "git"), tree: true,
-	}}, nil
+	if config.Subdir == "." {
+		config.Subdir = ""
+	}
+	return &Git{config: config, locks: &Directory{path: config.Clone, private: filepath.Join(config.Clone, "numaform")}}, nil
 }
 
 // webUser matches a URL with a user; what cannot be parsed may be one, too.
@@ -109,22 +117,31 @@ func holdsSecret(remote string) bool {
 	return secret || parsed.Scheme == "http" || parsed.Scheme == "https"
 }
 
-// Path returns the path of the fleet's directory.
-func (g *Git) Path() string { return g.fleet.Path() }
+// Lock takes the fleet for one process of this machine. Between machines, the push
+// decides: whoever comes second gets ErrMoved.
+func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
+	if err := g.makeClone(); err != nil {
+		return nil, err
+	}
+	return g.locks.Lock(ctx)
+}
 
-// Lock takes the working copy for one process of this machine. Between machines,
-// the push decides: whoever comes second is told ErrMoved.
-func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) { return g.fleet.Lock(ctx) }
-
-// Read fetches, brings the working copy forward to the remote's branch, and returns
-// its files. What people changed in it and did not commit is part of what is
-// wanted. It fails if the remote cannot be reached, as nobody could write then.
+// Read fetches, and returns the fleet's files at the head of the remote's branch. It
+// fails if the remote cannot be reached, as no write could follow, and if a checkout
+// holds changes of the fleet that the branch does not.
 func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revision, err error) {
-	err = g.with(func(w *worktree) error {
-		if err := w.pull(ctx); err != nil {
+	err = g.with(func(r *repository) error {
+		if err := r.pull(ctx); err != nil {
 			return err
 		}
-		have, err := g.fleet.scan()
+		head, err := r.hash(r.branch)
+		if err != nil {
+			return err
+		}
+		if err := r.checkout.settled(r, head); err != nil {
+			return err
+		}
+		have, err := r.committed(head)
 		files = generator.Select(have)
 		revision = RevisionOf(files)
 		return err
@@ -135,29 +152,26 @@ func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revisio
 	return files, revision, nil
 }
 
-// Begin commits files and the change's record and pushes them; only then it touches
-// the working copy. A remote that others pushed to meanwhile is ErrMoved; one that
-// cannot be reached is an error, and nothing was changed.
+// Begin commits files and the change's record and pushes them. A remote that others
+// pushed to meanwhile is ErrMoved; one that cannot be reached is an error, and nothing
+// was changed.
 func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {
 		return err
 	}
-	if err := g.fleet.inside(files); err != nil {
+	if err := inside(g.where(), files); err != nil {
 		return err
 	}
-	return g.with(func(w *worktree) error {
-		next, changes, err := w.next(base, files, &change, record)
+	return g.with(func(r *repository) error {
+		next, changes, err := r.next(base, files, &change, record)
 		if err != nil {
 			return err
 		}
 		if g.config.Review && changes {
-			return w.propose(ctx, next.Commit, change.ID)
+			return r.propose(ctx, next, change.ID)
 		}
-		if err := w.publish(ctx, next.Commit); err != nil {
-			return err
-		}
-		return w.land(next)
+		return r.publish(ctx, next)
 	})
 }
 
@@ -171,8 +185,8 @@ func (g *Git) End(ctx context.Context, outcome audit.Outcome) error {
 	if err != nil {
 		return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
 	}
-	return g.with(func(w *worktree) error {
-		records, err := w.records(began)
+	return g.with(func(r *repository) error {
+		records, err := r.records(began)
 		if err != nil {
 			return err
 		}
@@ -180,38 +194,41 @@ func (g *Git) End(ctx context.Context, outcome audit.Outcome) error {
 		if !exists {
 			return fmt.Errorf("recording the outcome of change %s: no commit of branch %s holds it: %w", outcome.ID, g.config.Branch, fs.ErrNotExist)
 		}
-		return w.note(ctx, found.commit, record, outcome.Time)
+		return r.note(ctx, found.commit, record, outcome.Time)
 	})
 }
 
 // History fetches, and returns the changes of the branch. It reads them from the
 // commits that brought them, so nothing that people do to files takes them away. Those
-// that were made before the directory became a repository are among them.
+// that were made before a checkout's directory became a repository are among them.
 func (g *Git) History(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
-	return g.history(ctx, since, (*worktree).pull)
+	return g.history(ctx, since, (*repository).pull)
 }
 
-// Known returns the changes that the working copy knows, without asking the remote.
+// Known returns the changes that the clone knows, without asking the remote.
 func (g *Git) Known(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
-	return g.history(ctx, since, func(*worktree, context.Context) error { return nil })
+	return g.history(ctx, since, func(*repository, context.Context) error { return nil })
 }
 
-func (g *Git) history(ctx context.Context, since time.Time, pull func(*worktree, context.Context) error) (list []audit.Entry, err error) {
-	err = g.with(func(w *worktree) error {
-		if err := pull(w, ctx); err != nil {
+func (g *Git) history(ctx context.Context, since time.Time, pull func(*repository, context.Context) error) (list []audit.Entry, err error) {
+	err = g.with(func(r *repository) error {
+		if err := pull(r, ctx); err != nil {
 			return err
 		}
-		records, err := w.records(since)
+		records, err := r.records(since)
 		if err != nil {
 			return err
 		}
-		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) (audit.Entry, error) { return w.entry(id, records[id]) })
+		list, err = entries(slices.Collect(maps.Keys(records)), since, func(id string) (audit.Entry, error) { return r.entry(id, records[id]) })
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	before, err := g.fleet.History(ctx, since)
+	if g.config.Dir == "" {
+		return list, nil
+	}
+	before, err := NewDirectory(g.FleetDir()).History(ctx, since)
 	if err != nil || len(before) == 0 {
 		return list, err
 	}
@@ -225,29 +242,65 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*worktree,
 	return list, nil
 }
 
-// with opens the working copy, finishes what was cut off in it, and lets f work
-// with it while no other process does.
-func (g *Git) with(f func(*worktree) error) error {
-	return g.root.alone(func() error {
-		w, err := g.open()
+// with opens the clone and lets f work with it while no other process does.
+func (g *Git) with(f func(*repository) error) error {
+	if err := g.makeClone(); err != nil {
+		return err
+	}
+	return g.locks.alone(func() (err error) {
+		r, err := g.open()
 		if err != nil {
-			return g.scrub(fmt.Errorf("opening the working copy %s: %w", g.config.Dir, err))
-		}
-		if err := g.exclude(); err != nil {
-			return err
-		}
-		if err := g.fleet.resume(); err != nil {
-			return err
-		}
-		if err := w.resume(); err != nil {
 			return g.scrub(err)
 		}
-		return g.scrub(f(w))
+		defer func() { err = errors.Join(err, r.close()) }()
+		return g.scrub(f(r))
 	})
 }
 
-// inRepository returns the path below the working copy of a file of the fleet.
-func (g *Git) inRepository(name string) string { return path.Join(g.config.Subdir, name) }
+// makeClone makes the directory of the clone, which is for its owner alone.
+func (g *Git) makeClone() error {
+	if err := os.MkdirAll(g.config.Clone, 0o700); err != nil {
+		return fmt.Errorf("opening the clone of the fleet's repository: %w: set state_dir to a directory that numaform may write", err)
+	}
+	return nil
+}
+
+// where names the fleet in errors.
+func (g *Git) where() string {
+	at := g.config.Remote
+	if at == "" {
+		at = g.config.Dir
+	}
+	at = "branch " + g.config.Branch + " of " + userinfo.ReplaceAllString(at, "://")
+	if g.config.Subdir != "" {
+		at += ", directory " + g.config.Subdir
+	}
+	return at
+}
+
+func (g *Git) interrupted(name string) error {
+	if g.interrupt == nil {
+		return nil
+	}
+	return g.interrupt(name)
+}
+
+// inRepository returns the path in the repository of a file of the fleet.
+// It keeps a name that leads elsewhere as it is.
+func (g *Git) inRepository(name string) string {
+	if g.config.Subdir == "" {
+		return name
+	}
+	return g.config.Subdir + "/" + name
+}
+
+// belowFleet returns the path below the fleet's directory of a file in the repository.
+func (g *Git) belowFleet(name string) string {
+	if g.config.Subdir == "" {
+		return name
+	}
+	return strings.TrimPrefix(name, g.config.Subdir+"/")
+}
 
 var userinfo = regexp.MustCompile(`://[^/@\s]+@`)
 
@@ -260,7 +313,8 @@ type scrubbedError struct {
 func (e *scrubbedError) Error() string { return e.text }
 func (e *scrubbedError) Unwrap() error { return e.err }
 
-// scrub takes what could be a credential out of an error's text.
+// scrub takes out of an error's text what could be a credential, and what a terminal
+// could take for a command: a server writes part of it.
 func (g *Git) scrub(err error) error {
 	if err == nil {
 		return nil
@@ -269,30 +323,14 @@ func (g *Git) scrub(err error) error {
 	if secret := g.config.Auth.Token; secret != "" {
 		text = replaceAll(text, secret)
 	}
+	text = strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
 	if text == err.Error() {
 		return err
 	}
 	return &scrubbedError{text: text, err: err}
-}
-
-// empty reports whether nothing but numaform's private files is in the working copy.
-func (g *Git) empty() (bool, error) {
-	empty := true
-	err := filepath.WalkDir(g.config.Dir, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() && entry.Name() == PrivateDir {
-			return fs.SkipDir
-		}
-		if !entry.IsDir() {
-			empty = false
-			return fs.SkipAll
-		}
-		return nil
-	})
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, os.ErrNotExist) {
-		return true, nil
-	}
-	return empty, err
 }

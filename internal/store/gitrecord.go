@@ -38,22 +38,23 @@ type committedRecord struct {
 // records returns the records that the commits of the branch brought, by the ID of
 // their changes: those of since and later, some earlier ones, and the last one in
 // any case. What became of a record's file later is no matter.
-func (w *worktree) records(since time.Time) (map[string]committedRecord, error) {
-	head, err := w.hash(w.branch)
+func (r *repository) records(since time.Time) (map[string]committedRecord, error) {
+	head, err := r.hash(r.branch)
 	if err != nil || head.IsZero() {
 		return nil, err
 	}
-	commits, err := w.repo.Log(&git.LogOptions{From: head, Order: git.LogOrderCommitterTime})
+	commits, err := r.repo.Log(&git.LogOptions{From: head, Order: git.LogOrderCommitterTime})
 	if err != nil {
-		return nil, fmt.Errorf("reading the log of %s: %w", w.config.Branch, err)
+		return nil, fmt.Errorf("reading the log of %s: %w", r.config.Branch, err)
 	}
+	defer commits.Close()
 	records := map[string]committedRecord{}
 	last := ""
 	err = commits.ForEach(func(c *object.Commit) error {
 		if c.Committer.When.Before(horizon(since, last)) {
 			return storer.ErrStop
 		}
-		return w.brought(c, func(name string, entry object.TreeEntry) error {
+		return r.brought(c, func(name string, entry object.TreeEntry) error {
 			if id, is := strings.CutSuffix(path.Base(name), ".json"); is && changeID.MatchString(id) {
 				records[id] = committedRecord{commit: c.Hash, blob: entry.Hash, path: name}
 				last = max(last, id)
@@ -62,7 +63,7 @@ func (w *worktree) records(since time.Time) (map[string]committedRecord, error) 
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the log of %s: %w", w.config.Branch, err)
+		return nil, fmt.Errorf("reading the log of %s: %w", r.config.Branch, err)
 	}
 	return records, nil
 }
@@ -81,33 +82,39 @@ func horizon(since time.Time, last string) time.Time {
 
 // brought calls f for the files of the history that a commit has and none of its
 // parents.
-func (w *worktree) brought(c *object.Commit, f func(name string, entry object.TreeEntry) error) error {
+func (r *repository) brought(c *object.Commit, f func(name string, entry object.TreeEntry) error) error {
 	trees := make([]*object.Tree, 0, 1+len(c.ParentHashes))
 	for _, hash := range append([]plumbing.Hash{c.Hash}, c.ParentHashes...) {
-		tree, err := w.tree(hash)
+		tree, err := r.tree(hash)
 		if err != nil {
 			return err
 		}
-		if tree, err = w.subtree(tree, w.inRepository(HistoryDir)); err != nil {
+		if tree, err = r.subtree(tree, r.inRepository(HistoryDir)); err != nil {
 			return err
 		}
 		trees = append(trees, tree)
 	}
-	return w.added(w.inRepository(HistoryDir), trees[0], trees[1:], f)
+	return r.added(r.inRepository(HistoryDir), trees[0], trees[1:], f)
 }
 
 // added calls f for the files of tree that are not in others.
-func (w *worktree) added(prefix string, tree *object.Tree, others []*object.Tree, f func(name string, entry object.TreeEntry) error) error {
+func (r *repository) added(prefix string, tree *object.Tree, others []*object.Tree, f func(name string, entry object.TreeEntry) error) error {
 	if slices.ContainsFunc(others, func(other *object.Tree) bool { return other.Hash == tree.Hash }) {
 		return nil
 	}
+	known := map[string]bool{}
+	for _, other := range others {
+		for _, entry := range other.Entries {
+			known[entry.Name] = known[entry.Name] || entry.Mode.IsFile()
+		}
+	}
 	for _, entry := range tree.Entries {
 		name := path.Join(prefix, entry.Name)
+		if roleOf(r.belowFleet(name), isTree(entry)) == roleRefused {
+			continue // what is there now is refused elsewhere; what once was is no record
+		}
 		if entry.Mode.IsFile() {
-			known := func(other *object.Tree) bool {
-				return slices.ContainsFunc(other.Entries, func(e object.TreeEntry) bool { return e.Name == entry.Name })
-			}
-			if slices.ContainsFunc(others, known) {
+			if known[entry.Name] {
 				continue
 			}
 			if err := f(name, entry); err != nil {
@@ -117,13 +124,13 @@ func (w *worktree) added(prefix string, tree *object.Tree, others []*object.Tree
 		}
 		below := make([]*object.Tree, 0, 1+len(others))
 		for _, parent := range append([]*object.Tree{tree}, others...) {
-			child, err := w.subtree(parent, entry.Name)
+			child, err := r.subtree(parent, entry.Name)
 			if err != nil {
 				return err
 			}
 			below = append(below, child)
 		}
-		if err := w.added(name, below[0], below[1:], f); err != nil {
+		if err := r.added(name, below[0], below[1:], f); err != nil {
 			return err
 		}
 	}
@@ -131,9 +138,9 @@ func (w *worktree) added(prefix string, tree *object.Tree, others []*object.Tree
 }
 
 // entry reads a change and the note on its commit.
-func (w *worktree) entry(id string, at committedRecord) (audit.Entry, error) {
+func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	entry := audit.Entry{Commit: at.commit.String()}
-	content, err := w.content(at.blob)
+	content, err := r.content(at.blob)
 	if err != nil {
 		return entry, fmt.Errorf("reading %s of commit %s: %w", at.path, at.commit, err)
 	}
@@ -141,15 +148,15 @@ func (w *worktree) entry(id string, at committedRecord) (audit.Entry, error) {
 	if err := decode(where, "numaform did not write it so: see git show, and rewrite that commit", id, content, &entry.Change); err != nil {
 		return entry, err
 	}
-	notes, err := w.notes(notesRef)
+	notes, err := r.notesOf(r.notes)
 	if err != nil {
 		return entry, err
 	}
-	note, exists, err := w.noteOn(notes, at.commit)
+	note, exists, err := r.noteOn(notes, at.commit)
 	if err != nil || !exists {
 		return entry, err
 	}
-	if content, err = w.content(note); err != nil {
+	if content, err = r.content(note); err != nil {
 		return entry, fmt.Errorf("reading the note on commit %s: %w", at.commit, err)
 	}
 	entry.Outcome = &audit.Outcome{}
@@ -157,20 +164,20 @@ func (w *worktree) entry(id string, at committedRecord) (audit.Entry, error) {
 	return entry, decode(where, "mend it with git notes --ref=numaform edit", id, content, entry.Outcome)
 }
 
-// notes returns the tree of a reference of notes.
-func (w *worktree) notes(name plumbing.ReferenceName) (*object.Tree, error) {
-	head, err := w.hash(name)
+// notesOf returns the tree of a reference of notes.
+func (r *repository) notesOf(name plumbing.ReferenceName) (*object.Tree, error) {
+	head, err := r.hash(name)
 	if err != nil {
 		return nil, err
 	}
-	return w.tree(head)
+	return r.tree(head)
 }
 
 // noteOn finds the note on a commit, in any of the layouts that git knows.
-func (w *worktree) noteOn(notes *object.Tree, commit plumbing.Hash) (note plumbing.Hash, exists bool, err error) {
+func (r *repository) noteOn(notes *object.Tree, commit plumbing.Hash) (note plumbing.Hash, exists bool, err error) {
 	name := commit.String()
 	for depth := range 4 {
-		dir, err := w.subtree(notes, path.Join(pairs(name, depth)...))
+		dir, err := r.subtree(notes, path.Join(pairs(name, depth)...))
 		if err != nil {
 			return plumbing.ZeroHash, false, err
 		}
@@ -198,118 +205,118 @@ func noteName(commit string) string { return commit[:2] + "/" + commit[2:] }
 
 // note adds a note to a commit, once, and pushes it along with those that could not
 // be pushed before.
-func (w *worktree) note(ctx context.Context, commit plumbing.Hash, content []byte, at time.Time) error {
-	notes, err := w.notes(notesRef)
+func (r *repository) note(ctx context.Context, commit plumbing.Hash, content []byte, at time.Time) error {
+	notes, err := r.notesOf(r.notes)
 	if err != nil {
 		return err
 	}
-	_, exists, err := w.noteOn(notes, commit)
+	_, exists, err := r.noteOn(notes, commit)
 	if err == nil && exists {
 		err = fs.ErrExist
 	}
 	if err != nil {
 		return fmt.Errorf("adding a note to commit %s: nothing was written: %w", commit, err)
 	}
-	note, err := w.putBlob(content)
+	note, err := r.putBlob(content)
 	if err != nil {
 		return fmt.Errorf("adding a note to commit %s: %w", commit, err)
 	}
-	head, err := w.hash(notesRef)
+	head, err := r.hash(r.notes)
 	if err != nil {
 		return err
 	}
 	what := commitOf{message: "numaform: note the outcome of " + commit.String() + "\n", time: at, parents: parents(head)}
-	if err := w.setNotes(notes, map[string]blob{noteName(commit.String()): note}, what); err != nil {
+	if err := r.setNotes(notes, map[string]blob{noteName(commit.String()): note}, what); err != nil {
 		return err
 	}
-	return w.pushNotes(ctx)
+	return r.pushNotes(ctx)
 }
 
-func (w *worktree) setNotes(notes *object.Tree, edits map[string]blob, what commitOf) error {
-	hash, err := w.commit(notes, edits, what)
+func (r *repository) setNotes(notes *object.Tree, edits map[string]blob, what commitOf) error {
+	hash, err := r.commit(notes, edits, what)
 	if err != nil {
 		return err
 	}
-	return w.repo.Storer.SetReference(plumbing.NewHashReference(notesRef, plumbing.NewHash(hash)))
+	return r.repo.Storer.SetReference(plumbing.NewHashReference(r.notes, hash))
 }
 
 // pushNotes pushes the notes. Those that others pushed meanwhile are joined first.
-func (w *worktree) pushNotes(ctx context.Context) error {
-	if w.remote == nil {
+func (r *repository) pushNotes(ctx context.Context) error {
+	if r.remote == nil {
 		return nil
 	}
 	for attempt := 1; ; attempt++ {
-		done, err := w.pushNotesOnce(ctx)
+		done, err := r.pushNotesOnce(ctx)
 		if done || attempt == notesAttempts {
 			return err
 		}
-		if joined := w.joinNotes(); joined != nil {
-			return errors.Join(err, joined)
+		there, failed := r.hash(r.seenNotes)
+		if failed == nil {
+			failed = r.joinNotes(there)
+		}
+		if failed != nil {
+			return errors.Join(err, failed)
 		}
 	}
 }
 
 // pushNotesOnce pushes the notes, and reports whether it is no use to try again: it
 // went well, or nobody else was faster.
-func (w *worktree) pushNotesOnce(ctx context.Context) (done bool, err error) {
-	mine, err := w.hash(notesRef)
+func (r *repository) pushNotesOnce(ctx context.Context) (done bool, err error) {
+	mine, err := r.hash(r.notes)
 	if err != nil {
 		return true, err
 	}
-	seen, err := w.hash(seenNotes)
+	seen, err := r.hash(r.seenNotes)
 	if err != nil {
 		return true, err
 	}
-	pushed := w.push(ctx, mine, seen, notesRef)
+	pushed := r.push(ctx, localNotes, seen, mine)
 	if pushed == nil {
-		return true, w.repo.Storer.SetReference(plumbing.NewHashReference(seenNotes, mine))
+		return true, r.repo.Storer.SetReference(plumbing.NewHashReference(r.seenNotes, mine))
 	}
-	pushed = fmt.Errorf("pushing the outcome to %s: it is in %s and goes with the next one: %w", w.url(), w.config.Dir, pushed)
-	if w.fetch(ctx) != nil {
+	pushed = fmt.Errorf("pushing the outcome to %s: it is in %s and goes with the next one: %w", r.remote.url, r.config.Clone, pushed)
+	if r.fetch(ctx) != nil {
 		return true, pushed
 	}
-	there, err := w.hash(seenNotes)
+	there, err := r.hash(r.seenNotes)
 	if err != nil || there == mine {
 		return true, err
 	}
 	return there == seen, pushed
 }
 
-// joinNotes adds the notes of the remote to those here. Notes are only ever added,
-// so their union is right.
-func (w *worktree) joinNotes() error {
-	here, err := w.hash(notesRef)
+// joinNotes adds notes from elsewhere to those here. Notes are only ever added, so their
+// union is right.
+func (r *repository) joinNotes(there plumbing.Hash) error {
+	here, err := r.hash(r.notes)
 	if err != nil {
 		return err
 	}
-	there, err := w.hash(seenNotes)
-	if err != nil {
-		return err
-	}
-	switch order, err := w.compare(here, there); {
+	switch order, err := r.compare(here, there); {
 	case err != nil:
 		return err
 	case order == behind:
-		return w.repo.Storer.SetReference(plumbing.NewHashReference(notesRef, there))
+		return r.repo.Storer.SetReference(plumbing.NewHashReference(r.notes, there))
 	case order == apart:
-		return w.uniteNotes(here, there)
+		return r.uniteNotes(here, there)
 	}
 	return nil
 }
 
-func (w *worktree) uniteNotes(here, there plumbing.Hash) error {
-	mine, err := w.tree(here)
+func (r *repository) uniteNotes(here, there plumbing.Hash) error {
+	mine, err := r.tree(here)
 	if err != nil {
 		return err
 	}
-	theirs, err := w.tree(there)
+	theirs, err := r.tree(there)
 	if err != nil {
 		return err
 	}
 	missing := map[string]blob{}
-	err = w.walk(mine, "", func(string) bool { return true }, func(name string, entry object.TreeEntry) error {
+	err = r.walk(mine, "", func(name string, entry object.TreeEntry) error {
 		commit := strings.ReplaceAll(name, "/", "")
-		_, exists, err := w.noteOn(theirs, plumbing.NewHash(commit))
+		_, exists, err := r.noteOn(theirs, plumbing.NewHash(commit))
 		if len(commit) == len(plumbing.ZeroHash)*2 && !exists {
 			missing[noteName(commit)] = blob{mode: entry.Mode, hash: entry.Hash}
 		}
@@ -318,10 +325,10 @@ func (w *worktree) uniteNotes(here, there plumbing.Hash) error {
 	if err != nil {
 		return fmt.Errorf("joining notes: %w", err)
 	}
-	last, err := w.repo.CommitObject(here)
+	last, err := object.GetCommit(r.objects, here)
 	if err != nil {
 		return fmt.Errorf("joining notes: %w", err)
 	}
 	what := commitOf{message: "numaform: join the outcomes of two sides\n", time: last.Committer.When, parents: []plumbing.Hash{there, here}}
-	return w.setNotes(theirs, missing, what)
+	return r.setNotes(theirs, missing, what)
 }

@@ -4,147 +4,78 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	nethttp "net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/go-git/go-git/v5"
-	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 	"github.com/go-git/go-git/v5/plumbing/transport"
+	"github.com/go-git/go-git/v5/plumbing/transport/client"
 	"github.com/go-git/go-git/v5/plumbing/transport/http"
 	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
 )
 
-const (
-	remoteName = "origin"
-	// notesRef holds the outcomes, as git notes keeps them; seenNotes is the remote's
-	// as last fetched.
-	notesRef  plumbing.ReferenceName = "refs/notes/numaform"
-	seenNotes plumbing.ReferenceName = "refs/numaform/notes/numaform"
-)
-
-// networkTimeout bounds one exchange with the remote.
+// networkTimeout bounds how long the remote may be silent.
 const networkTimeout = 2 * time.Minute
 
-// worktree is an open working copy.
-type worktree struct {
-	*Git
-	repo   *git.Repository
-	remote *git.Remote // nil if there is none
-	branch plumbing.ReferenceName
-	// seen is the remote's branch as last fetched.
-	seen plumbing.ReferenceName
+// maxHaves bounds the commits that a fetch names as known: by one of them the remote
+// finds out what is new.
+const maxHaves = 256
+
+// remote is the repository that others see.
+type remote struct {
+	url       string
+	endpoint  *transport.Endpoint
+	transport transport.Transport
+	auth      transport.AuthMethod
+	// interrupted lets a test end a push.
+	interrupted func(name string) error
 }
 
-// open opens the working copy, or makes an empty one.
-func (g *Git) open() (*worktree, error) {
-	w := &worktree{
-		Git: g, branch: plumbing.NewBranchReferenceName(g.config.Branch),
-		seen: plumbing.NewRemoteReferenceName(remoteName, g.config.Branch),
-	}
-	var err error
-	w.repo, err = git.PlainOpenWithOptions(g.config.Dir, &git.PlainOpenOptions{EnableDotGitCommonDir: true})
-	if errors.Is(err, git.ErrRepositoryNotExists) {
-		err = w.create()
-	}
-	if err != nil {
+func newRemote(url string, secrets GitAuth, interrupted func(name string) error) (r *remote, err error) {
+	r = &remote{url: url, interrupted: interrupted}
+	if r.endpoint, err = transport.NewEndpoint(url); err != nil {
 		return nil, err
 	}
-	if err := w.onBranch(); err != nil {
+	if r.transport, err = client.NewClient(r.endpoint); err != nil {
 		return nil, err
 	}
-	w.remote, err = w.findRemote()
-	return w, err
+	if strings.HasPrefix(r.endpoint.Protocol, "http") {
+		r.transport = http.NewClient(&nethttp.Client{CheckRedirect: sameHost})
+	}
+	r.auth, err = r.login(secrets)
+	return r, err
 }
 
-// create makes a repository. Where it takes the content of a remote, there must be
-// nothing yet.
-func (w *worktree) create() (err error) {
-	if w.config.Remote != "" {
-		empty, err := w.empty()
-		if err != nil {
-			return err
-		}
-		if !empty {
-			return fmt.Errorf("it holds files and is no git repository: move them elsewhere, so that %s can be cloned there, "+
-				"or make it one with git init", w.config.Remote)
-		}
-	}
-	w.repo, err = git.PlainInitWithOptions(w.config.Dir, &git.PlainInitOptions{InitOptions: git.InitOptions{DefaultBranch: w.branch}})
-	return err
-}
-
-// onBranch refuses a working copy that a person uses for something else.
-func (w *worktree) onBranch() error {
-	head, err := w.repo.Reference(plumbing.HEAD, false)
-	if err != nil {
-		return err
-	}
-	if head.Type() != plumbing.SymbolicReference || head.Target() != w.branch {
-		at := head.Target().Short()
-		if at == "" {
-			at = "no branch"
-		}
-		return fmt.Errorf("it is on %s: check %s out, which holds the fleet, or name the branch in the configuration", at, w.config.Branch)
+// sameHost keeps the credential, and what is wanted, from a host that is not configured.
+func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
+	if first := via[0].URL; request.URL.Host != first.Host || request.URL.Scheme != first.Scheme {
+		return fmt.Errorf("it redirects to %s://%s, which is not configured: set fleet.git.remote to where the repository is", request.URL.Scheme, request.URL.Host)
 	}
 	return nil
 }
 
-// findRemote returns the remote of the configuration, which the working copy then
-// knows as origin too, or the origin that it has.
-func (w *worktree) findRemote() (*git.Remote, error) {
-	wanted := w.config.Remote
-	remote, err := w.repo.Remote(remoteName)
+// login returns what opens the remote, or nil for what the library does by itself.
+func (r *remote) login(secrets GitAuth) (transport.AuthMethod, error) {
 	switch {
-	case errors.Is(err, git.ErrRemoteNotFound) && wanted == "":
-		return nil, nil
-	case errors.Is(err, git.ErrRemoteNotFound):
-		return w.createRemote(wanted)
-	case err != nil:
-		return nil, err
-	}
-	if wanted != "" && !slices.Contains(remote.Config().URLs, wanted) {
-		return nil, fmt.Errorf("its origin is %s, not %s: name another directory, or change it with git remote set-url",
-			strings.Join(remote.Config().URLs, ", "), wanted)
-	}
-	return remote, nil
-}
-
-// createRemote notes the remote as git clone does, so that git pull works here.
-func (w *worktree) createRemote(url string) (*git.Remote, error) {
-	remote, err := w.repo.CreateRemote(&config.RemoteConfig{Name: remoteName, URLs: []string{url}})
-	if err != nil {
-		return nil, err
-	}
-	err = w.repo.CreateBranch(&config.Branch{Name: w.config.Branch, Remote: remoteName, Merge: w.branch})
-	if errors.Is(err, git.ErrBranchExists) {
-		err = nil
-	}
-	return remote, err
-}
-
-func (w *worktree) url() string { return w.remote.Config().URLs[0] }
-
-// auth returns what opens the remote, or nil for what git does by itself.
-func (w *worktree) auth() (transport.AuthMethod, error) {
-	endpoint, err := transport.NewEndpoint(w.url())
-	if err != nil {
-		return nil, err
-	}
-	secrets := w.config.Auth
-	switch {
-	case endpoint.Protocol == "ssh" && secrets.SSHKey != "":
-		user := endpoint.User
+	case r.endpoint.Protocol == "ssh" && secrets.SSHKey != "":
+		user := r.endpoint.User
 		if user == "" {
 			user = ssh.DefaultUsername
 		}
 		return ssh.NewPublicKeysFromFile(user, filepath.Clean(secrets.SSHKey), "")
-	case endpoint.Protocol == "http" && secrets.Token != "" && !loopback(endpoint.Host):
+	case r.endpoint.Protocol == "http" && secrets.Token != "" && !loopback(r.endpoint.Host):
 		return nil, errors.New("the token would cross the network in clear text: use https")
-	case strings.HasPrefix(endpoint.Protocol, "http") && secrets.Token != "":
+	case strings.HasPrefix(r.endpoint.Protocol, "http") && secrets.Token != "":
 		user := secrets.Username
 		if user == "" {
 			user = "numaform"
@@ -159,114 +90,425 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// fetch brings the remote's branch and notes as they are now.
-func (w *worktree) fetch(ctx context.Context) error {
-	notes := config.RefSpec("+" + notesRef.String() + "*:" + seenNotes.String() + "*")
-	branch := config.RefSpec("+" + w.branch.String() + ":" + w.seen.String())
-	err := w.fetchRefs(ctx, branch, notes)
-	if errors.Is(err, git.NoMatchingRefSpecError{}) {
-		if _, known := w.repo.Reference(w.seen, true); known == nil {
-			return fmt.Errorf("%s no longer has the branch %s: restore it, or name another one in the configuration", w.url(), w.config.Branch)
-		}
-		err = w.fetchRefs(ctx, notes)
-	}
-	if err != nil {
-		return fmt.Errorf("fetching from %s: nothing was changed: try again once it can be reached, since nobody can know "+
-			"what is wanted without it (git log --notes=numaform shows what this working copy has): %w", w.url(), err)
-	}
-	return nil
+// patience returns a context that ends once nothing was heard for networkTimeout.
+func patience(ctx context.Context) (_ context.Context, heard func(), cancel func()) {
+	ctx, stop := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(networkTimeout, func() { stop(fmt.Errorf("no answer for %s", networkTimeout)) })
+	return ctx, func() { timer.Reset(networkTimeout) }, func() { timer.Stop(); stop(nil) }
 }
 
-func (w *worktree) fetchRefs(ctx context.Context, specs ...config.RefSpec) error {
-	auth, err := w.auth()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
+// hearing calls heard with each part that it reads.
+type hearing struct {
+	io.Reader
+	heard func()
+}
+
+func (h hearing) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	h.heard()
+	return n, err
+}
+
+// fetch stores what the remote's references lead to and the clone lacks, and returns
+// where they are; zero where there is none.
+func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash, names ...plumbing.ReferenceName) (hashes []plumbing.Hash, err error) {
+	ctx, heard, cancel := patience(ctx)
 	defer cancel()
-	err = w.remote.FetchContext(ctx, &git.FetchOptions{RemoteName: remoteName, RefSpecs: specs, Auth: auth, Tags: git.NoTags})
-	if errors.Is(err, git.NoErrAlreadyUpToDate) || errors.Is(err, transport.ErrEmptyRemoteRepository) {
+	session, err := r.transport.NewUploadPackSession(r.endpoint, r.auth)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, ignoreClosed(session.Close())) }()
+	hashes = make([]plumbing.Hash, len(names))
+	advertised, err := session.AdvertisedReferencesContext(ctx)
+	if errors.Is(err, transport.ErrEmptyRemoteRepository) {
+		return hashes, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(advertised.Shallows) > 0 {
+		return nil, errors.New("it is shallow, and the fleet's history is in all of its commits: run git fetch --unshallow in it")
+	}
+	request := packp.NewUploadPackRequestFromCapabilities(advertised.Capabilities)
+	for i, name := range names {
+		hashes[i] = advertised.References[name.String()]
+		if !hashes[i].IsZero() && into.HasEncodedObject(hashes[i]) != nil && !slices.Contains(request.Wants, hashes[i]) {
+			request.Wants = append(request.Wants, hashes[i])
+		}
+	}
+	if len(request.Wants) == 0 {
+		return hashes, nil
+	}
+	request.Haves = haves
+	if advertised.Capabilities.Supports(capability.NoProgress) {
+		if err := request.Capabilities.Set(capability.NoProgress); err != nil {
+			return nil, err
+		}
+	}
+	if advertised.Capabilities.Supports(capability.Filter) {
+		// What is larger is no part of a fleet: it need not come at all.
+		if err := request.Capabilities.Set(capability.Filter); err != nil {
+			return nil, err
+		}
+		request.Filter = packp.FilterBlobLimit(maxRecord+1, packp.BlobLimitPrefixNone)
+	}
+	response, err := session.UploadPack(ctx, request)
+	if errors.Is(err, transport.ErrEmptyUploadPackRequest) {
+		return hashes, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	pack := hearing{Reader: demuxed(request.Capabilities, response), heard: heard}
+	err = packfile.WritePackfileToObjectStorage(into, pack)
+	if errors.Is(err, packfile.ErrEmptyPackfile) {
+		err = errors.New("it sent nothing")
+	}
+	return hashes, errors.Join(err, response.Close())
+}
+
+// ignoreClosed passes over that a session ended by itself.
+func ignoreClosed(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
 		return nil
 	}
 	return err
 }
 
-// push makes a reference of the remote commit, if it is still at seen; zero means
-// that there is none yet.
-func (w *worktree) push(ctx context.Context, commit, seen plumbing.Hash, name plumbing.ReferenceName) error {
-	auth, err := w.auth()
-	if err != nil {
-		return err
+// demuxed returns the pack in what a remote sends.
+func demuxed(capabilities *capability.List, from io.Reader) io.Reader {
+	switch {
+	case capabilities.Supports(capability.Sideband64k):
+		return sideband.NewDemuxer(sideband.Sideband64k, from)
+	case capabilities.Supports(capability.Sideband):
+		return sideband.NewDemuxer(sideband.Sideband, from)
 	}
-	options := &git.PushOptions{RemoteName: remoteName, Auth: auth, RefSpecs: []config.RefSpec{
-		config.RefSpec(commit.String() + ":" + name.String()),
-	}}
-	if !seen.IsZero() {
-		options.RequireRemoteRefs = []config.RefSpec{config.RefSpec(seen.String() + ":" + name.String())}
-	}
-	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
-	defer cancel()
-	if err := w.root.interrupted("push"); err != nil {
-		return err
-	}
-	err = w.remote.PushContext(ctx, options)
-	if errors.Is(err, git.NoErrAlreadyUpToDate) {
-		err = nil
-	}
-	return errors.Join(err, w.root.interrupted("pushed"))
+	return from
 }
 
-// publish makes commit the head of the remote's branch. Nothing is forced: if the
-// remote is no longer where it was fetched, the fleet has moved.
-func (w *worktree) publish(ctx context.Context, commit string) error {
-	if w.remote == nil {
-		return nil
+// push makes a reference of the remote the commit, if it is still at seen; zero means
+// that there is none yet. objects are what the remote does not have.
+func (r *remote) push(ctx context.Context, from *objects, name plumbing.ReferenceName, seen, commit plumbing.Hash, objects []plumbing.Hash) (err error) {
+	ctx, heard, cancel := patience(ctx)
+	defer cancel()
+	if err := r.interrupted("push"); err != nil {
+		return err
 	}
-	before, err := w.hash(w.seen)
+	session, err := r.transport.NewReceivePackSession(r.endpoint, r.auth)
 	if err != nil {
 		return err
 	}
-	pushed := w.push(ctx, plumbing.NewHash(commit), before, w.branch)
-	if pushed == nil {
-		return w.repo.Storer.SetReference(plumbing.NewHashReference(w.seen, plumbing.NewHash(commit)))
+	defer func() { err = errors.Join(err, ignoreClosed(session.Close())) }()
+	advertised, err := session.AdvertisedReferencesContext(ctx)
+	if err != nil {
+		return err
 	}
-	// The library tells reasons as text only; what the remote holds is certain.
-	pushed = fmt.Errorf("pushing to %s: nothing was applied: %w", w.url(), pushed)
-	if err := w.fetch(ctx); err != nil {
+	if at := advertised.References[name.String()]; at != seen {
+		return fmt.Errorf("%s is at %s, not at %s", name, at, seen)
+	}
+	request := packp.NewReferenceUpdateRequestFromCapabilities(advertised.Capabilities)
+	request.Commands = []*packp.Command{{Name: name, Old: seen, New: commit}}
+	reader, writer := io.Pipe()
+	request.Packfile = reader
+	encoded := make(chan error, 1)
+	go func() {
+		_, err := packfile.NewEncoder(writer, from, false).Encode(objects, 0)
+		encoded <- errors.Join(err, writer.CloseWithError(err))
+	}()
+	report, err := session.ReceivePack(ctx, request)
+	heard()
+	err = errors.Join(err, reader.Close())
+	if failed := <-encoded; err == nil && failed != nil {
+		err = failed
+	}
+	if err == nil && report != nil {
+		err = report.Error()
+	}
+	return errors.Join(err, r.interrupted("pushed"))
+}
+
+// fetch brings the remote's branch and notes as they are now.
+func (r *repository) fetch(ctx context.Context) error {
+	var haves []plumbing.Hash
+	for _, name := range []plumbing.ReferenceName{r.branch, r.seenNotes} {
+		at, err := r.hash(name)
+		if err != nil {
+			return err
+		}
+		known, err := r.recent(at, maxHaves)
+		if err != nil {
+			return err
+		}
+		haves = append(haves, known...)
+	}
+	branch := plumbing.NewBranchReferenceName(r.config.Branch)
+	at, err := r.remote.fetch(ctx, r.objects, haves, branch, localNotes)
+	if err != nil {
+		return fmt.Errorf("fetching from %s: nothing was changed: try again once it can be reached, since what is wanted is "+
+			"not known without it (numaform history shows what the clone has): %w", r.remote.url, err)
+	}
+	before, err := r.hash(r.branch)
+	if err != nil {
+		return err
+	}
+	if at[0].IsZero() && !before.IsZero() {
+		return fmt.Errorf("%s no longer has the branch %s: restore it, or name another one in the configuration", r.remote.url, r.config.Branch)
+	}
+	for i, name := range []plumbing.ReferenceName{r.branch, r.seenNotes} {
+		if at[i].IsZero() {
+			continue
+		}
+		if err := r.repo.Storer.SetReference(plumbing.NewHashReference(name, at[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pull fetches, and joins the outcomes of both sides.
+func (r *repository) pull(ctx context.Context) error {
+	if r.remote == nil {
+		return nil
+	}
+	if err := r.fetch(ctx); err != nil {
+		return err
+	}
+	there, err := r.hash(r.seenNotes)
+	if err != nil {
+		return err
+	}
+	if err := r.joinNotes(there); err != nil {
+		return err
+	}
+	return r.checkout.takeNotes(r)
+}
+
+// recent returns a commit and those before it, at most n of them.
+func (r *repository) recent(commit plumbing.Hash, n int) ([]plumbing.Hash, error) {
+	var list []plumbing.Hash
+	seen := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
+	for next := []plumbing.Hash{commit}; len(next) > 0 && len(list) < n; {
+		hash := next[0]
+		next = next[1:]
+		if seen[hash] {
+			continue
+		}
+		seen[hash] = true
+		found, err := object.GetCommit(r.objects, hash)
+		if err != nil {
+			return nil, fmt.Errorf("reading commit %s: %w", hash, err)
+		}
+		list = append(list, hash)
+		next = append(next, found.ParentHashes...)
+	}
+	return list, nil
+}
+
+// push makes a reference of the remote a commit, if it is still at seen.
+func (r *repository) push(ctx context.Context, name plumbing.ReferenceName, seen, commit plumbing.Hash) error {
+	known, err := r.hash(r.branch)
+	if err != nil {
+		return err
+	}
+	fresh, err := r.fresh(commit, known, seen)
+	if err != nil {
+		return err
+	}
+	return r.remote.push(ctx, r.objects, name, seen, commit, fresh)
+}
+
+// fresh returns the objects that a commit leads to and commits that are known do not.
+func (r *repository) fresh(commit plumbing.Hash, known ...plumbing.Hash) ([]plumbing.Hash, error) {
+	var list []plumbing.Hash
+	done := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
+	for _, hash := range known {
+		done[hash] = true
+	}
+	for next := []plumbing.Hash{commit}; len(next) > 0; {
+		hash := next[0]
+		next = next[1:]
+		if done[hash] {
+			continue
+		}
+		done[hash] = true
+		if hash != commit {
+			old, err := r.isAncestorOfAny(hash, known)
+			if err != nil {
+				return nil, err
+			}
+			if old {
+				continue
+			}
+		}
+		found, err := object.GetCommit(r.objects, hash)
+		if err != nil {
+			return nil, fmt.Errorf("reading commit %s: %w", hash, err)
+		}
+		list = append(list, hash)
+		var others []*object.Tree
+		for _, parent := range found.ParentHashes {
+			tree, err := r.tree(parent)
+			if err != nil {
+				return nil, err
+			}
+			others = append(others, tree)
+		}
+		tree, err := r.tree(hash)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.freshTree(tree, others, done, &list); err != nil {
+			return nil, err
+		}
+		next = append(next, found.ParentHashes...)
+	}
+	return list, nil
+}
+
+func (r *repository) isAncestorOfAny(commit plumbing.Hash, of []plumbing.Hash) (bool, error) {
+	for _, head := range of {
+		if head.IsZero() {
+			continue
+		}
+		if is, err := r.isAncestor(commit, head); is || err != nil {
+			return is, err
+		}
+	}
+	return false, nil
+}
+
+// freshTree adds a tree's objects that no other tree has in the same place.
+func (r *repository) freshTree(tree *object.Tree, others []*object.Tree, done map[plumbing.Hash]bool, list *[]plumbing.Hash) error {
+	same := func(other *object.Tree) bool { return other.Hash == tree.Hash }
+	if done[tree.Hash] || slices.ContainsFunc(others, same) {
+		return nil
+	}
+	done[tree.Hash] = true
+	*list = append(*list, tree.Hash)
+	there := make([]map[string]object.TreeEntry, len(others))
+	for i, other := range others {
+		there[i] = map[string]object.TreeEntry{}
+		for _, entry := range other.Entries {
+			there[i][entry.Name] = entry
+		}
+	}
+	for _, entry := range tree.Entries {
+		var below []*object.Tree
+		known := done[entry.Hash]
+		for _, other := range there {
+			before := other[entry.Name]
+			if before.Hash == entry.Hash {
+				known = true
+				break
+			}
+			if isTree(entry) && isTree(before) {
+				child, err := object.GetTree(r.objects, before.Hash)
+				if err != nil {
+					return err
+				}
+				below = append(below, child)
+			}
+		}
+		switch {
+		case known, isSubmodule(entry):
+		case isTree(entry):
+			child, err := object.GetTree(r.objects, entry.Hash)
+			if err != nil {
+				return err
+			}
+			if err := r.freshTree(child, below, done, list); err != nil {
+				return err
+			}
+		default:
+			done[entry.Hash] = true
+			*list = append(*list, entry.Hash)
+		}
+	}
+	return nil
+}
+
+// publish makes commit the head of the branch. Nothing is forced: if the branch is no
+// longer where it was read, the fleet has moved.
+func (r *repository) publish(ctx context.Context, commit plumbing.Hash) error {
+	before, err := r.hash(r.branch)
+	if err != nil {
+		return err
+	}
+	if r.remote == nil {
+		return r.moveBranch(before, commit)
+	}
+	pushed := r.push(ctx, plumbing.NewBranchReferenceName(r.config.Branch), before, commit)
+	if pushed == nil {
+		return r.follow(commit)
+	}
+	// A library and a server say why in text only; what the remote holds is certain.
+	pushed = fmt.Errorf("pushing to %s: nothing was applied: %w", r.remote.url, pushed)
+	if err := r.fetch(ctx); err != nil {
 		return pushed
 	}
-	after, err := w.hash(w.seen)
+	after, err := r.hash(r.branch)
 	switch {
 	case err != nil:
 		return errors.Join(pushed, err)
-	case after == plumbing.NewHash(commit):
-		return nil // it arrived, only the answer was lost
+	case after == commit:
+		return r.follow(commit) // it arrived, only the answer was lost
 	case after != before:
-		return fmt.Errorf("pushing to %s: %w", w.url(), ErrMoved)
+		return fmt.Errorf("pushing to %s: %w", r.remote.url, ErrMoved)
 	}
 	return pushed
 }
 
+// follow notes where the remote's branch is after a push.
+func (r *repository) follow(commit plumbing.Hash) error {
+	if err := r.interrupted("branch"); err != nil {
+		return err
+	}
+	return r.repo.Storer.SetReference(plumbing.NewHashReference(r.branch, commit))
+}
+
+// moveBranch sets the branch of a repository without a remote, if it is still at before.
+func (r *repository) moveBranch(before, commit plumbing.Hash) error {
+	if err := r.interrupted("branch"); err != nil {
+		return err
+	}
+	now, err := r.hash(r.branch)
+	if err != nil {
+		return err
+	}
+	if now != before {
+		return fmt.Errorf("writing %s: %w", r.where(), ErrMoved)
+	}
+	var old *plumbing.Reference
+	if !before.IsZero() {
+		old = plumbing.NewHashReference(r.branch, before)
+	}
+	if err := r.repo.Storer.CheckAndSetReference(plumbing.NewHashReference(r.branch, commit), old); err != nil {
+		return fmt.Errorf("writing %s: %w: %w", r.where(), ErrMoved, err)
+	}
+	return r.interrupted("moved")
+}
+
 // propose puts commit on a branch of its own.
-func (w *worktree) propose(ctx context.Context, commit, id string) error {
-	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit}
+func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id string) error {
+	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit.String()}
 	name := plumbing.NewBranchReferenceName(proposed.Branch)
-	if w.remote == nil {
-		if err := w.repo.Storer.SetReference(plumbing.NewHashReference(name, plumbing.NewHash(commit))); err != nil {
+	if r.remote == nil {
+		if err := r.repo.Storer.SetReference(plumbing.NewHashReference(name, commit)); err != nil {
 			return err
 		}
 		return proposed
 	}
-	proposed.Remote = userinfo.ReplaceAllString(w.url(), "://")
-	if err := w.push(ctx, plumbing.NewHash(commit), plumbing.ZeroHash, name); err != nil {
-		return fmt.Errorf("pushing %s to %s: nothing was proposed: %w", proposed.Branch, w.url(), err)
+	proposed.Remote = userinfo.ReplaceAllString(r.remote.url, "://")
+	if err := r.push(ctx, name, plumbing.ZeroHash, commit); err != nil {
+		return fmt.Errorf("pushing %s to %s: nothing was proposed: %w", proposed.Branch, r.remote.url, err)
 	}
 	return proposed
 }
 
 // hash returns what a reference points to; zero if it is not there.
-func (w *worktree) hash(name plumbing.ReferenceName) (plumbing.Hash, error) {
-	ref, err := w.repo.Reference(name, true)
+func (r *repository) hash(name plumbing.ReferenceName) (plumbing.Hash, error) {
+	ref, err := r.repo.Reference(name, true)
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {
 		return plumbing.ZeroHash, nil
 	}

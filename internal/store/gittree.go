@@ -4,17 +4,103 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 	"slices"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
 )
+
+// next makes the commit that a change shall be, and says whether the change is about
+// more than its record. References are as before.
+func (r *repository) next(base Revision, files generator.Files, change *audit.Change, record []byte) (commit plumbing.Hash, changes bool, err error) {
+	head, err := r.hash(r.branch)
+	if err != nil {
+		return commit, false, err
+	}
+	if err := r.checkout.settled(r, head); err != nil {
+		return commit, false, err
+	}
+	have, err := r.committed(head)
+	if err != nil {
+		return commit, false, err
+	}
+	if RevisionOf(generator.Select(have)) != base {
+		return commit, false, fmt.Errorf("writing fleet into %s: %w", r.where(), ErrMoved)
+	}
+	if err := errors.Join(refuse(r.where(), have, files), r.newRecord(change)); err != nil {
+		return commit, false, err
+	}
+	edits := map[string]blob{}
+	for _, s := range steps(have, files) {
+		edits[r.inRepository(s.Path)] = blob{}
+		if s.After == nil {
+			continue
+		}
+		if edits[r.inRepository(s.Path)], err = r.putBlob(s.After); err != nil {
+			return commit, false, err
+		}
+	}
+	changes = len(edits) > 0
+	if edits[r.inRepository(gitRecordName(change.ID))], err = r.putBlob(record); err != nil {
+		return commit, false, err
+	}
+	tree, err := r.tree(head)
+	if err != nil {
+		return commit, false, err
+	}
+	commit, err = r.commit(tree, edits, commitOf{message: message(change), time: change.Time, parents: parents(head)})
+	return commit, changes, err
+}
+
+// newRecord refuses to replace a record.
+func (r *repository) newRecord(change *audit.Change) error {
+	records, err := r.records(change.Time)
+	if err != nil {
+		return err
+	}
+	if known, exists := records[change.ID]; exists {
+		return fmt.Errorf("adding the record of change %s, which commit %s holds: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
+	}
+	return nil
+}
+
+func parents(head plumbing.Hash) []plumbing.Hash {
+	if head.IsZero() {
+		return nil
+	}
+	return []plumbing.Hash{head}
+}
+
+// commitOf is what a commit says.
+type commitOf struct {
+	message string
+	time    time.Time
+	parents []plumbing.Hash
+}
+
+// commit stores a commit of tree with edits and returns its hash.
+func (r *repository) commit(tree *object.Tree, edits map[string]blob, of commitOf) (plumbing.Hash, error) {
+	edited, err := r.edit(tree, edits)
+	if err != nil {
+		return edited, fmt.Errorf("writing a commit: %w", err)
+	}
+	who := object.Signature{Name: r.config.Author.Name, Email: r.config.Author.Email, When: of.time.UTC()}
+	commit := object.Commit{Author: who, Committer: who, Message: of.message, TreeHash: edited, ParentHashes: of.parents}
+	hash, err := r.put(plumbing.CommitObject, commit.Encode)
+	if err != nil {
+		return hash, fmt.Errorf("writing a commit: %w", err)
+	}
+	return hash, nil
+}
 
 // blob is a file in a tree; the zero value stands for none.
 type blob struct {
@@ -23,17 +109,17 @@ type blob struct {
 }
 
 // put stores an object and returns its hash.
-func (w *worktree) put(kind plumbing.ObjectType, encode func(plumbing.EncodedObject) error) (plumbing.Hash, error) {
-	stored := w.repo.Storer.NewEncodedObject()
+func (r *repository) put(kind plumbing.ObjectType, encode func(plumbing.EncodedObject) error) (plumbing.Hash, error) {
+	stored := r.repo.Storer.NewEncodedObject()
 	stored.SetType(kind)
 	if err := encode(stored); err != nil {
 		return plumbing.ZeroHash, err
 	}
-	return w.repo.Storer.SetEncodedObject(stored)
+	return r.repo.Storer.SetEncodedObject(stored)
 }
 
-func (w *worktree) putBlob(content []byte) (blob, error) {
-	hash, err := w.put(plumbing.BlobObject, func(o plumbing.EncodedObject) error {
+func (r *repository) putBlob(content []byte) (blob, error) {
+	hash, err := r.put(plumbing.BlobObject, func(o plumbing.EncodedObject) error {
 		writer, err := o.Writer()
 		if err != nil {
 			return err
@@ -44,37 +130,48 @@ func (w *worktree) putBlob(content []byte) (blob, error) {
 	return blob{mode: filemode.Regular, hash: hash}, err
 }
 
-func (w *worktree) content(hash plumbing.Hash) (content []byte, err error) {
-	stored, err := w.repo.BlobObject(hash)
+func (r *repository) content(hash plumbing.Hash) (content []byte, err error) {
+	stored, err := object.GetBlob(r.objects, hash)
 	if err != nil {
 		return nil, err
+	}
+	if r.read += stored.Size; r.read > maxBytes+maxHistory {
+		return nil, fmt.Errorf("what is asked for has more than %d bytes", maxBytes+maxHistory)
 	}
 	reader, err := stored.Reader()
 	if err != nil {
 		return nil, err
 	}
-	content, err = io.ReadAll(reader)
+	content, err = io.ReadAll(io.LimitReader(reader, stored.Size))
 	return present(content), errors.Join(err, reader.Close())
 }
 
 // tree returns the tree of a commit; an empty one of none.
-func (w *worktree) tree(commit plumbing.Hash) (*object.Tree, error) {
+func (r *repository) tree(commit plumbing.Hash) (*object.Tree, error) {
 	if commit.IsZero() {
 		return &object.Tree{}, nil
 	}
-	found, err := w.repo.CommitObject(commit)
+	found, err := object.GetCommit(r.objects, commit)
 	if err != nil {
 		return nil, fmt.Errorf("reading commit %s: %w", commit, err)
 	}
-	return w.repo.TreeObject(found.TreeHash)
+	return object.GetTree(r.objects, found.TreeHash)
 }
 
-// edit returns the hash of tree with files put or taken away.
-func (w *worktree) edit(tree *object.Tree, files map[string]blob) (plumbing.Hash, error) {
+func isTree(entry object.TreeEntry) bool { return entry.Mode == filemode.Dir }
+
+func isSubmodule(entry object.TreeEntry) bool { return entry.Mode == filemode.Submodule }
+
+// edit returns the hash of tree with files put or taken away. Entries that it does not
+// name stay, whatever they are.
+func (r *repository) edit(tree *object.Tree, files map[string]blob) (plumbing.Hash, error) {
 	below := map[string]map[string]blob{}
-	entries := map[string]object.TreeEntry{}
-	for _, entry := range tree.Entries {
-		entries[entry.Name] = entry
+	edited := object.Tree{Entries: slices.Clone(tree.Entries)}
+	set := func(name string, entry object.TreeEntry) {
+		edited.Entries = slices.DeleteFunc(edited.Entries, func(e object.TreeEntry) bool { return e.Name == name })
+		if !entry.Hash.IsZero() {
+			edited.Entries = append(edited.Entries, entry)
+		}
 	}
 	for name, file := range files {
 		first, rest, nested := strings.Cut(name, "/")
@@ -83,144 +180,277 @@ func (w *worktree) edit(tree *object.Tree, files map[string]blob) (plumbing.Hash
 			below[first] = map[string]blob{rest: file}
 		case nested:
 			below[first][rest] = file
-		case file == blob{}:
-			delete(entries, first)
 		default:
-			entries[first] = object.TreeEntry{Name: first, Mode: file.mode, Hash: file.hash}
+			set(first, object.TreeEntry{Name: first, Mode: file.mode, Hash: file.hash})
 		}
 	}
 	for name, files := range below {
-		hash, err := w.editBelow(entries[name], files)
+		child, err := r.subtree(tree, name)
 		if err != nil {
 			return plumbing.ZeroHash, err
 		}
-		entries[name] = object.TreeEntry{Name: name, Mode: filemode.Dir, Hash: hash}
-		if hash == emptyTree {
-			delete(entries, name)
+		hash, err := r.edit(child, files)
+		if err != nil {
+			return plumbing.ZeroHash, err
 		}
-	}
-	edited := object.Tree{}
-	for _, entry := range entries {
-		edited.Entries = append(edited.Entries, entry)
+		if hash == emptyTree {
+			hash = plumbing.ZeroHash
+		}
+		set(name, object.TreeEntry{Name: name, Mode: filemode.Dir, Hash: hash})
 	}
 	sort.Sort(object.TreeEntrySorter(edited.Entries))
-	return w.put(plumbing.TreeObject, edited.Encode)
+	return r.put(plumbing.TreeObject, edited.Encode)
 }
 
 // emptyTree is the hash that git gives a tree without entries.
 var emptyTree = plumbing.ComputeHash(plumbing.TreeObject, nil)
 
-func (w *worktree) editBelow(entry object.TreeEntry, files map[string]blob) (plumbing.Hash, error) {
-	tree := &object.Tree{}
-	if entry.Mode == filemode.Dir {
-		var err error
-		if tree, err = w.repo.TreeObject(entry.Hash); err != nil {
-			return plumbing.ZeroHash, err
-		}
-	}
-	return w.edit(tree, files)
-}
-
 // subtree returns the tree at a path; an empty one if there is none.
-func (w *worktree) subtree(tree *object.Tree, name string) (*object.Tree, error) {
+func (r *repository) subtree(tree *object.Tree, name string) (*object.Tree, error) {
 	if name == "" || name == "." {
 		return tree, nil
 	}
 	for part := range strings.SplitSeq(name, "/") {
-		i := slices.IndexFunc(tree.Entries, func(e object.TreeEntry) bool { return e.Name == part && e.Mode == filemode.Dir })
+		i := slices.IndexFunc(tree.Entries, func(e object.TreeEntry) bool { return e.Name == part && isTree(e) })
 		if i < 0 {
 			return &object.Tree{}, nil
 		}
 		var err error
-		if tree, err = w.repo.TreeObject(tree.Entries[i].Hash); err != nil {
+		if tree, err = object.GetTree(r.objects, tree.Entries[i].Hash); err != nil {
 			return nil, err
 		}
 	}
 	return tree, nil
 }
 
-// walk calls f for the files of a tree whose directories enter lets it into.
-func (w *worktree) walk(tree *object.Tree, prefix string, enter func(dir string) bool, f func(name string, entry object.TreeEntry) error) error {
+// isAncestor reports whether a commit is, or is before, another one of the clone.
+func (r *repository) isAncestor(commit, of plumbing.Hash) (bool, error) {
+	first, err := object.GetCommit(r.objects, commit)
+	if errors.Is(err, plumbing.ErrObjectNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading commit %s: %w", commit, err)
+	}
+	last, err := object.GetCommit(r.objects, of)
+	if err != nil {
+		return false, fmt.Errorf("reading commit %s: %w", of, err)
+	}
+	return first.IsAncestor(last)
+}
+
+// ancestors calls f for a commit and all before it.
+func (r *repository) ancestors(commit plumbing.Hash, f func(plumbing.Hash)) error {
+	seen := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
+	for next := []plumbing.Hash{commit}; len(next) > 0; {
+		hash := next[len(next)-1]
+		next = next[:len(next)-1]
+		if seen[hash] {
+			continue
+		}
+		seen[hash] = true
+		f(hash)
+		found, err := object.GetCommit(r.objects, hash)
+		if err != nil {
+			return fmt.Errorf("reading commit %s: %w", hash, err)
+		}
+		next = append(next, found.ParentHashes...)
+	}
+	return nil
+}
+
+// order is how one commit stands to another.
+type order int
+
+const (
+	level order = iota
+	behind
+	ahead
+	apart
+)
+
+func (r *repository) compare(here, there plumbing.Hash) (order, error) {
+	switch {
+	case here == there:
+		return level, nil
+	case here.IsZero():
+		return behind, nil
+	case there.IsZero():
+		return ahead, nil
+	}
+	if is, err := r.isAncestor(here, there); is || err != nil {
+		return behind, err
+	}
+	if is, err := r.isAncestor(there, here); is || err != nil {
+		return ahead, err
+	}
+	return apart, nil
+}
+
+// walk calls f for the files of a tree of notes.
+func (r *repository) walk(tree *object.Tree, prefix string, f func(name string, entry object.TreeEntry) error) error {
+	const maxDepth = 8
 	for _, entry := range tree.Entries {
 		name := path.Join(prefix, entry.Name)
-		if entry.Mode != filemode.Dir {
+		if !isTree(entry) {
 			if err := f(name, entry); err != nil {
 				return err
 			}
 			continue
 		}
-		if !enter(name) {
+		if strings.Count(name, "/") >= maxDepth {
 			continue
 		}
-		below, err := w.repo.TreeObject(entry.Hash)
+		below, err := object.GetTree(r.objects, entry.Hash)
 		if err != nil {
 			return err
 		}
-		if err := w.walk(below, name, enter, f); err != nil {
+		if err := r.walk(below, name, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// committed returns the files of the fleet in a commit's tree.
-func (w *worktree) committed(tree *object.Tree) (generator.Files, error) {
-	fleet, err := w.subtree(tree, w.config.Subdir)
+// committed returns the files of the fleet in a commit. It refuses what is no part of a
+// fleet, and what is too large, before it reads any of them.
+func (r *repository) committed(commit plumbing.Hash) (generator.Files, error) {
+	tree, err := r.tree(commit)
 	if err != nil {
+		return nil, err
+	}
+	if tree, err = r.fleetTree(tree); err != nil {
+		return nil, err
+	}
+	c := &reading{repository: r, blobs: map[string]plumbing.Hash{}}
+	if err := c.list(tree, ""); err != nil {
 		return nil, err
 	}
 	files := generator.Files{}
-	err = w.walk(fleet, "", func(dir string) bool { return !passedOver(dir) }, func(name string, entry object.TreeEntry) error {
-		if !generator.Candidate(name) || !entry.Mode.IsFile() {
-			return nil
+	for name, hash := range c.blobs {
+		if files[name], err = r.content(hash); err != nil {
+			return nil, fmt.Errorf("reading %s of %s: %w", shown(name), r.where(), err)
 		}
-		content, err := w.content(entry.Hash)
-		files[name] = content
-		return err
-	})
-	return generator.Select(files), err
+	}
+	return files, nil
 }
 
-// difference is a file that differs between two trees.
-type difference struct {
-	path          string
-	before, after blob
-}
-
-// differences returns the files that differ between two commits, without modules of
-// other repositories; those that go come first, so that they are out of the way.
-func (w *worktree) differences(from, to plumbing.Hash) ([]difference, error) {
-	before, err := w.tree(from)
-	if err != nil {
-		return nil, err
+// fleetTree returns the tree of the fleet's directory.
+func (r *repository) fleetTree(tree *object.Tree) (*object.Tree, error) {
+	if r.config.Subdir == "" {
+		return tree, nil
 	}
-	after, err := w.tree(to)
-	if err != nil {
-		return nil, err
-	}
-	changes, err := object.DiffTree(before, after)
-	if err != nil {
-		return nil, fmt.Errorf("comparing commits %s and %s: %w", from, to, err)
-	}
-	var gone, others []difference
-	for _, change := range changes {
-		if change.From.TreeEntry.Mode == filemode.Submodule || change.To.TreeEntry.Mode == filemode.Submodule {
-			continue
-		}
-		if change.From.Name != "" {
-			d := difference{path: change.From.Name, before: blob{change.From.TreeEntry.Mode, change.From.TreeEntry.Hash}}
-			if change.To.Name == "" {
-				gone = append(gone, d)
+	at := ""
+	for part := range strings.SplitSeq(r.config.Subdir, "/") {
+		at = path.Join(at, part)
+		n := 0
+		for _, entry := range tree.Entries {
+			if entry.Name != part {
 				continue
 			}
-			d.after = blob{change.To.TreeEntry.Mode, change.To.TreeEntry.Hash}
-			others = append(others, d)
+			if n++; n > 1 || !isTree(entry) {
+				return nil, r.refused(at, "is where the fleet is, and no directory")
+			}
+		}
+		var err error
+		if tree, err = r.subtree(tree, part); err != nil {
+			return nil, err
+		}
+	}
+	return tree, nil
+}
+
+func (r *repository) refused(name, problem string) error {
+	fix := "remove it in a checkout, git rm -r --cached " + quoted(name) + " && git commit && git push" +
+		", or keep the fleet in a directory of its own and name that in fleet.git.subdir"
+	if misleads(name) {
+		fix = "git itself makes no such tree: find out who pushed it, and reset the branch to the commit before it"
+	}
+	return &RefusedError{Where: r.where(), Path: name, Problem: problem, Fix: fix}
+}
+
+// misleads reports whether a path has a part that git takes for another place.
+func misleads(name string) bool {
+	return slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool {
+		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git")
+	})
+}
+
+// reading lists the files of a commit's fleet.
+type reading struct {
+	*repository
+	census census
+	blobs  map[string]plumbing.Hash
+}
+
+func (c *reading) list(tree *object.Tree, prefix string) error {
+	names := map[string]bool{}
+	for _, entry := range tree.Entries {
+		name := prefix + entry.Name
+		if c.config.Subdir == "" && prefix == "" && beside(entry.Name) {
 			continue
 		}
-		others = append(others, difference{path: change.To.Name, after: blob{change.To.TreeEntry.Mode, change.To.TreeEntry.Hash}})
+		what := roleOf(name, isTree(entry))
+		if names[entry.Name] {
+			return c.refused(c.inRepository(name), "is there twice")
+		}
+		names[entry.Name] = true
+		if problem := unfit(entry, what); problem != "" {
+			return c.refused(c.inRepository(name), problem)
+		}
+		if what == roleSkipped {
+			continue
+		}
+		if err := c.count(name, what, entry.Hash); err != nil {
+			return err
+		}
+		if what != roleDir {
+			continue
+		}
+		below, err := object.GetTree(c.objects, entry.Hash)
+		if err == nil {
+			err = c.list(below, name+"/")
+		}
+		if err != nil {
+			return err
+		}
 	}
-	byPath := func(a, b difference) int { return strings.Compare(a.path, b.path) }
-	slices.SortFunc(gone, byPath)
-	slices.SortFunc(others, byPath)
-	return append(gone, others...), nil
+	return nil
+}
+
+// unfit returns why an entry of a tree is no part of a fleet, or "".
+func unfit(entry object.TreeEntry, what role) string {
+	switch {
+	case entry.Mode == filemode.Symlink:
+		return "is a symbolic link: a fleet's files are ordinary files"
+	case isSubmodule(entry):
+		return "is a submodule: a fleet's files are ordinary files"
+	case what == roleRefused, strings.Contains(entry.Name, "/"):
+		return "is no part of a fleet"
+	case entry.Mode == filemode.Executable:
+		return "is executable: a fleet's files are ordinary files (git update-index --chmod=-x makes it one)"
+	case !isTree(entry) && entry.Mode != filemode.Regular && entry.Mode != filemode.Deprecated:
+		return fmt.Sprintf("has the mode %s: a fleet's files are ordinary files", entry.Mode)
+	}
+	return ""
+}
+
+// count counts an entry against the limits, and notes what is to be read.
+func (c *reading) count(name string, what role, hash plumbing.Hash) error {
+	size := int64(0)
+	if what == roleFile {
+		var err error
+		size, err = c.objects.size(hash)
+		if errors.Is(err, plumbing.ErrObjectNotFound) {
+			return c.refused(c.inRepository(name), fmt.Sprintf("was not sent by the remote, so it has more than %d bytes", maxRecord))
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s of %s: %w", shown(name), c.where(), err)
+		}
+		c.blobs[name] = hash
+	}
+	if problem := c.census.count(name, what, size); problem != "" {
+		return c.refused(c.inRepository(name), problem)
+	}
+	return nil
 }

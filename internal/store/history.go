@@ -29,7 +29,7 @@ func (d *Directory) End(_ context.Context, outcome audit.Outcome) error {
 		if err := d.absent(outcomeName(outcome.ID)); err != nil {
 			return err
 		}
-		if err := d.put(step{Path: outcomeName(outcome.ID), After: record}); err != nil {
+		if err := d.doAll(staged{Steps: []step{{Path: outcomeName(outcome.ID), After: record}}}); err != nil {
 			return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
 		}
 		return nil
@@ -106,7 +106,7 @@ func (d *Directory) record(records map[string][]byte, name, id string, record an
 	content := records[name]
 	if content == nil {
 		var err error
-		if content, err = os.ReadFile(d.target(name)); err != nil {
+		if content, err = readOrdinary(d.target(name), maxRecord); err != nil {
 			return fmt.Errorf("reading the history of fleet %s: %w", d.path, err)
 		}
 	}

@@ -49,15 +49,17 @@ func TestBrokenRecords(t *testing.T) {
 
 func TestHistoryOfOthers(t *testing.T) {
 	t.Parallel()
-	d := store.NewDirectory(t.TempDir())
-	begin(t, d, wanted(), changed(0))
-	for _, name := range []string{"README.md", "notes.json", "20261121T134501Z.json", ".x.json"} {
-		put(t, d.Path(), "history/"+name, "mine")
+	for _, name := range []string{"notes.json", "20261121T134501Z.json", ".x.json", "2026/x.json", "20261121T134501Z-1.outcome.outcome.json"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := store.NewDirectory(t.TempDir())
+			begin(t, d, wanted(), changed(0))
+			put(t, d.Path(), "history/"+name, "mine")
+			wantHistory(t, d, time.Time{}, open(changed(0)))
+			_, err := d.Files()
+			wantError(t, err, "history/"+name+" is no part of a fleet", "move it out")
+		})
 	}
-	wantHistory(t, d, time.Time{}, open(changed(0)))
-	wantFiles(t, d, wanted())
-	write(t, d, render(nil))
-	wantHistory(t, d, time.Time{}, open(changed(0)))
 }
 
 // TestCrashedRecord ends a Begin right after it was staged: the record is in the
@@ -112,31 +114,12 @@ func TestGate(t *testing.T) {
 		return nil
 	})
 	begin(t, d, wanted(), changed(0))
-	pipe := filepath.Join(d.Path(), "r", "pve-1", "node-a-2000.tf")
-	if err := errors.Join(os.Remove(pipe), unix.Mkfifo(pipe, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	read := make(chan error)
-	go func() { // it waits for someone to write into the pipe
-		_, err := d.Files()
-		read <- err
-	}()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !gated(t, d.Path(), unix.LOCK_EX) {
-		select {
-		case <-deadline:
-			t.Fatal("a writer may come while the files are read")
-		case <-tick.C:
+	d.Reading(func() {
+		if !gated(t, d.Path(), unix.LOCK_EX) {
+			t.Error("a writer may come while the files are read")
 		}
-	}
-	if err := os.WriteFile(pipe, wanted()["r/pve-1/node-a-2000.tf"], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-read; err != nil {
-		t.Error(err)
-	}
+	})
+	wantFiles(t, d, wanted())
 }
 
 // TestReadDuringWrites has readers beside a writer. They see whole fleets only, and

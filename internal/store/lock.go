@@ -28,11 +28,10 @@ const maxHolder = 256
 // Lock takes the fleet for one process until unlock is called, or returns
 // ErrLocked at once. The system frees it if the process dies.
 func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
-	private := filepath.Join(d.path, PrivateDir)
-	if err := os.MkdirAll(private, 0o755); err != nil {
+	if err := os.MkdirAll(d.private, 0o755); err != nil {
 		return nil, d.failed("locking", err)
 	}
-	file, err := os.OpenFile(filepath.Join(private, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
+	file, err := os.OpenFile(filepath.Join(d.private, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, d.failed("locking", err)
 	}

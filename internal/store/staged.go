@@ -5,13 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/numaform/numaform/generator"
 )
@@ -25,23 +29,14 @@ type step struct {
 	Path   string `json:"path"`
 	Before []byte `json:"before"`
 	After  []byte `json:"after"`
-	// Mode is that of a file in a git working copy that is not an ordinary one.
-	Mode string `json:"mode,omitempty"`
 }
 
-// The modes of steps.
-const (
-	modeExecutable = "executable"
-	modeLink       = "link"
-)
+// maxStaged bounds the file that holds a write, and so what it can cost to read.
+const maxStaged = 4 * maxBytes
 
 // staged is a write that was decided and is not done.
 type staged struct {
 	Steps []step `json:"steps"`
-	// From and Commit are, in a git working copy, the commits that the steps lead
-	// from and to.
-	From   string `json:"from,omitempty"`
-	Commit string `json:"commit,omitempty"`
 }
 
 // steps returns what turns the files of a directory into those that are wanted.
@@ -79,7 +74,7 @@ func present(content []byte) []byte { return append([]byte{}, content...) }
 
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
 
-func (s staged) empty() bool { return len(s.Steps) == 0 && s.Commit == "" }
+func (s staged) empty() bool { return len(s.Steps) == 0 }
 
 func (d *Directory) stagedPath() string { return filepath.Join(d.private, stagedFile) }
 
@@ -101,24 +96,54 @@ func (d *Directory) stage(next staged) error {
 	return nil
 }
 
-// staged returns a write that was cut off, or an empty one.
+// staged returns a write that was cut off, or an empty one. It accepts steps to the files
+// of a fleet only.
 func (d *Directory) staged() (next staged, err error) {
-	content, err := os.ReadFile(d.stagedPath())
+	content, err := readOrdinary(d.stagedPath(), maxStaged)
 	if errors.Is(err, fs.ErrNotExist) {
 		return staged{}, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(content, &next)
+		decoder := json.NewDecoder(bytes.NewReader(content))
+		decoder.DisallowUnknownFields()
+		err = decoder.Decode(&next)
 	}
+	var seen census
 	for _, s := range next.Steps {
-		if err == nil && !filepath.IsLocal(filepath.FromSlash(s.Path)) {
-			err = fmt.Errorf("%q lies outside of the fleet", s.Path)
+		what := roleOf(s.Path, false)
+		if err == nil && what != roleFile && what != roleRecord {
+			err = fmt.Errorf("%s is no file of a fleet", shown(s.Path))
+		}
+		if problem := seen.count(s.Path, what, int64(len(s.After))); err == nil && problem != "" {
+			err = fmt.Errorf("%s %s", shown(s.Path), problem)
 		}
 	}
 	if err != nil {
 		return staged{}, fmt.Errorf("reading %s, which holds a write that was cut off: %w: remove it to keep the files as they are", d.stagedPath(), err)
 	}
 	return next, nil
+}
+
+// readOrdinary reads an ordinary file of at most limit bytes.
+func readOrdinary(name string, limit int64) (content []byte, err error) {
+	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, errors.New("it is a symbolic link")
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = errors.New("it is no ordinary file")
+	case info.Size() > limit:
+		err = fmt.Errorf("it has %d bytes, and may have %d", info.Size(), limit)
+	default:
+		content, err = io.ReadAll(io.LimitReader(file, limit))
+	}
+	return content, errors.Join(err, file.Close())
 }
 
 // resume finishes a write that was cut off.
@@ -160,15 +185,23 @@ func (d *Directory) undisturbed(s step, current []byte) error {
 
 // finish does the steps that are not done yet, and forgets them.
 func (d *Directory) finish(next staged) error {
-	if err := d.doAll(next); err != nil || next.empty() {
+	if next.empty() {
+		return nil
+	}
+	if err := d.doAll(next); err != nil {
 		return err
 	}
 	return d.clear()
 }
 
-func (d *Directory) doAll(next staged) error {
+func (d *Directory) doAll(next staged) (err error) {
+	root, err := os.OpenRoot(d.path)
+	if err != nil {
+		return d.failed("writing", err)
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
 	for _, s := range next.Steps {
-		if err := d.do(s); err != nil {
+		if err := d.do(root, s); err != nil {
 			return fmt.Errorf("writing fleet file %s: %w", s.Path, err)
 		}
 	}
@@ -186,8 +219,8 @@ func (d *Directory) clear() error {
 	return nil
 }
 
-func (d *Directory) do(s step) error {
-	current, err := d.current(s.Path)
+func (d *Directory) do(root *os.Root, s step) error {
+	current, err := current(root, s.Path)
 	if err != nil {
 		return err
 	}
@@ -195,12 +228,35 @@ func (d *Directory) do(s step) error {
 		return err
 	}
 	switch {
-	case same(current, s.After) && s.Mode == "":
+	case same(current, s.After):
 		return nil
 	case s.After == nil:
-		return d.remove(s.Path)
+		if err := d.interrupted(s.Path); err != nil {
+			return err
+		}
+		return root.Remove(filepath.FromSlash(s.Path))
 	}
-	return d.put(s)
+	return d.put(root, s)
+}
+
+// current returns the content of an ordinary file that no link leads to, or nil.
+func current(root *os.Root, name string) ([]byte, error) {
+	for i, r := range name + "/" {
+		if r != '/' {
+			continue
+		}
+		info, err := root.Lstat(filepath.FromSlash(name[:i]))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case i < len(name) && !info.IsDir(), i == len(name) && !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is no ordinary file or directory: move it elsewhere", name[:i])
+		}
+	}
+	content, err := readLimited(root.FS(), name, maxRecord)
+	return present(content), err
 }
 
 func (d *Directory) target(name string) string {
@@ -208,29 +264,26 @@ func (d *Directory) target(name string) string {
 }
 
 // put writes one file atomically.
-func (d *Directory) put(s step) error {
+func (d *Directory) put(root *os.Root, s step) error {
 	if err := d.interrupted(s.Path); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(d.target(s.Path)), 0o755); err != nil {
+	name := filepath.FromSlash(s.Path)
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	switch s.Mode {
-	case modeLink:
-		return renameio.Symlink(string(s.After), d.target(s.Path))
-	case modeExecutable:
-		return renameio.WriteFile(d.target(s.Path), s.After, 0o755)
-	}
-	return renameio.WriteFile(d.target(s.Path), s.After, 0o644)
-}
-
-func (d *Directory) remove(name string) error {
-	if err := d.interrupted(name); err != nil {
+	other := filepath.Join(filepath.Dir(name), ".numaform-"+strconv.FormatUint(rand.Uint64(), 36)+".tmp") //nolint:gosec // no secret: O_EXCL refuses one that exists
+	file, err := root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
 		return err
 	}
-	err := os.Remove(d.target(name))
-	if err == nil && d.tree {
-		d.prune(name)
+	_, err = file.Write(s.After)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = root.Rename(other, name)
+	}
+	if err != nil {
+		err = errors.Join(err, root.Remove(other))
 	}
 	return err
 }

@@ -51,11 +51,13 @@ func wanted() generator.Files {
 	return render(map[fleet.VMID]string{2000: "pve-1", 2001: "pve-1"})
 }
 
-// strangers are files that the engine and people keep in a fleet's directory.
+// strangers are files that the engine, older numaforms, forges and people keep in a
+// fleet's directory.
 var strangers = []string{
-	"README.md", "nodes.txt", ".numaform/journal/r/pve-1.json", ".git/hooks/x.tf", ".hidden.tf",
-	"r/pve-1/.terraform.lock.hcl", "r/pve-1/.terraform/modules/m/main.tf", "r/pve-1/terraform.tfstate",
-	"r/pve-1/terraform.tfstate.backup", "r/pve-1/NOTES.md", "r/pve-1/" + generator.ImportFile,
+	"README.md", "LICENSE", "CODEOWNERS", ".github/workflows/x.yml", ".gitlab-ci.yml", ".gitattributes",
+	".numaform/journal/r/pve-1.json", ".git/hooks/x.tf", "lost+found/x", "r/pve-1/.main.tf123456789", "r/pve-1/.numaform-abc.tmp",
+	"r/pve-1/.terraform.lock.hcl", "r/pve-1/.terraform/modules/m/main.tf", "r/pve-1/terraform.tfstate", "r/pve-1/.terraform.tfstate.lock.info",
+	"r/pve-1/terraform.tfstate.backup", "r/pve-1/errored.tfstate", "r/pve-1/" + generator.ImportFile,
 }
 
 func put(t *testing.T, dir, name, content string) {
@@ -194,7 +196,7 @@ func TestReadRefusesLinksThatLeaveTheFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, err := store.NewDirectory(filepath.Join(dir, "fleet")).Files()
-	if err == nil || !strings.Contains(err.Error(), "node-a-1.tf") || !strings.Contains(err.Error(), "it is a link that leads to no file of the fleet's directory: put") {
+	if err == nil || !strings.Contains(err.Error(), "node-a-1.tf") || !strings.Contains(err.Error(), "is a symbolic link: a fleet's files are ordinary files: nothing was done: put") {
 		t.Errorf("got %v, %v", files, err)
 	}
 }

@@ -23,10 +23,32 @@ import (
 
 // Chart is a release of charts/numaform that is rendered, not installed by helm.
 type Chart struct {
+	// Dir is the chart's directory; empty means charts/numaform.
+	Dir string
 	// Release and Namespace are both numaform if empty.
 	Release, Namespace string
 	// Values are laid over values.yaml.
 	Values map[string]any
+	// Underived leaves out the addresses that helm cannot derive without a cluster: the
+	// chart then refuses most values.
+	Underived bool
+}
+
+// addresses are what a NetworkPolicy needs of a cluster that helm cannot ask.
+const addresses = `networkPolicy:
+  apiServerCIDRs: [192.0.2.1/32]
+  proxmoxCIDRs: [192.0.2.16/28]
+  gitCIDRs: [192.0.2.80/32]
+`
+
+// RefuseChart returns why helm does not render a release.
+func RefuseChart(t testing.TB, chart Chart) string {
+	t.Helper()
+	_, err := chart.render(enginetest.ModuleRoot(t), t.TempDir())
+	if err == nil {
+		t.Fatal("helm renders the chart")
+	}
+	return err.Error()
 }
 
 // RenderChart returns the objects of a release as helm renders them, in the order
@@ -49,9 +71,16 @@ func (c Chart) render(root, dir string) ([]*unstructured.Unstructured, error) {
 	if err := os.WriteFile(values, text, 0o600); err != nil {
 		return nil, fmt.Errorf("writing values of the chart: %w", err)
 	}
+	known, text := filepath.Join(dir, "addresses.yaml"), []byte(addresses)
+	if c.Underived || c.Dir != "" { // another version may not know these values
+		text = nil
+	}
+	if err := os.WriteFile(known, text, 0o600); err != nil {
+		return nil, fmt.Errorf("writing values of the chart: %w", err)
+	}
 	namespace := cmp.Or(c.Namespace, "numaform")
-	out, err := Helm(root, "template", cmp.Or(c.Release, "numaform"), "charts/numaform",
-		"--namespace", namespace, "--include-crds", "--values", values)
+	out, err := Helm(root, "template", cmp.Or(c.Release, "numaform"), cmp.Or(c.Dir, "charts/numaform"),
+		"--namespace", namespace, "--include-crds", "--values", known, "--values", values)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package guard_test
 import (
 	"fmt"
 	"maps"
+	"strconv"
 	"testing"
 
 	tfjson "github.com/hashicorp/terraform-json"
@@ -31,7 +32,11 @@ func hostOf(tb testing.TB, vms int, act func(i int) tfjson.Action) (*tfjson.Plan
 		name := fmt.Sprintf("workers-%d", target.VMID)
 		values := maps.Clone(model.Change.After.(map[string]any))
 		values["vm_id"], values["name"] = float64(target.VMID), name
+		values["smbios"] = []any{map[string]any{"product": "m.4", "serial": fmt.Sprintf("%s/%d", name, target.VMID)}}
 		values["description"] = fmt.Sprintf("numaform/1 cluster=prod key=%s pins=%d,%d\nwhy", target.Key, 2*i, 2*i+1)
+		if act(i) != tfjson.ActionCreate {
+			values["id"] = strconv.Itoa(int(target.VMID))
+		}
 		rc := *model
 		rc.Address, rc.ModuleAddress = target.Address, "module."+name
 		rc.Change = &tfjson.Change{Actions: tfjson.Actions{act(i)}, Before: values, After: values}
@@ -52,11 +57,23 @@ func hostOf(tb testing.TB, vms int, act func(i int) tfjson.Action) (*tfjson.Plan
 		}
 		if rc.Change.After != nil {
 			planned.ChildModules = append(planned.ChildModules, module)
-			plan.Config.RootModule.ModuleCalls[name] = call
+			plan.Config.RootModule.ModuleCalls[name] = callWith(call, map[string]any{
+				"name": name, "vm_id": values["vm_id"], "description": []any{values["description"]},
+			})
 		}
 		plan.ResourceChanges = append(plan.ResourceChanges, &rc)
 	}
 	return plan, asked
+}
+
+// callWith returns a module call with other constant arguments.
+func callWith(call *tfjson.ModuleCall, constants map[string]any) *tfjson.ModuleCall {
+	other := *call
+	other.Expressions = maps.Clone(call.Expressions)
+	for name, value := range constants {
+		other.Expressions[name] = &tfjson.Expression{ExpressionData: &tfjson.ExpressionData{ConstantValue: value}}
+	}
+	return &other
 }
 
 // large returns a plan that creates 20 VMs beside 20 that stay, and its intent.
@@ -84,13 +101,14 @@ func leaving(tb testing.TB, leave, stay int) (*tfjson.Plan, guard.Intent) {
 func TestCheckLargePlan(t *testing.T) {
 	t.Parallel()
 	plan, asked := large(t)
-	if v := guard.Check(plan, asked, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, asked, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("want allowed, got\n%s", v)
 	}
 }
 
 func BenchmarkCheck(b *testing.B) {
 	plan, asked := large(b)
+	asked = filled(plan, asked)
 	reader, err := guard.ParsePolicy("reads-the-plan.yaml", []byte("rules:\n- name: all\n  decision: allow\n  when: size(plan.resource_changes) > 0\n"))
 	if err != nil {
 		b.Fatal(err)

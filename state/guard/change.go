@@ -3,6 +3,7 @@ package guard
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	tfjson "github.com/hashicorp/terraform-json"
@@ -99,7 +100,7 @@ func (j *judge) surplus(rc *tfjson.ResourceChange, op operation) {
 // unchanged checks a VM of which only the security groups are to change.
 func (j *judge) unchanged(rc *tfjson.ResourceChange) {
 	if w := j.wanted[rc.Address]; w != nil && w.operation == opUpdate {
-		j.identity(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
+		j.existing(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
 	}
 }
 
@@ -114,6 +115,9 @@ func (j *judge) create(rc *tfjson.ResourceChange) {
 		j.deny(RuleAction, rc.Address, "a create of something that is already there: plan again")
 	}
 	j.identity(rc.Address, after, w.Target, "planned")
+	if !zero(after["id"]) {
+		j.deny(RuleIdentity, rc.Address, "a create of a VM that has an id already: plan again from fresh files")
+	}
 	if host := text(after["node_name"]); host != string(w.Host) {
 		j.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, asked for on %q", host, w.Host))
 	}
@@ -125,7 +129,7 @@ func (j *judge) create(rc *tfjson.ResourceChange) {
 	}
 	j.disks(rc.Address, after, w.Target)
 	j.devices(rc.Address, after, w.PCIDevices)
-	j.planned(rc, after)
+	j.planned(rc, after, w)
 }
 
 func (j *judge) remove(rc *tfjson.ResourceChange) {
@@ -134,9 +138,27 @@ func (j *judge) remove(rc *tfjson.ResourceChange) {
 		j.surplus(rc, opDelete)
 		return
 	}
-	j.identity(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
+	before := attributes(rc.Change.Before)
+	j.existing(rc.Address, before, w.Target, "in the state")
+	j.destroyed(rc.Address, before)
 	j.drained(w.Target)
 }
+
+// destroyed denies a delete whose settings in the state are not those that the modules
+// give: the provider takes them from there. One that is missing destroys less.
+func (j *judge) destroyed(address string, before map[string]any) {
+	for _, name := range []string{"delete_unreferenced_disks_on_destroy", "purge_on_destroy", "stop_on_destroy"} {
+		if before[name] != nil && before[name] != true {
+			j.deny(RuleExpected, address, name+" in the state is "+shown(before[name])+", expected true: "+mendState)
+		}
+	}
+	if !zero(before["template"]) {
+		j.deny(RuleFixed, address, "the VM in the state is a template: "+mendState)
+	}
+}
+
+// mendState says what to do about a state that was edited.
+const mendState = "the state was edited: restore it, or take the entry out by `state rm`; numaform imports the VM again by its marker"
 
 // drained denies the delete of a VM whose Node may still run pods.
 func (j *judge) drained(target Target) {
@@ -156,11 +178,11 @@ func (j *judge) update(rc *tfjson.ResourceChange) {
 		return
 	}
 	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
-	j.identity(rc.Address, before, w.Target, "in the state")
-	j.identity(rc.Address, after, w.Target, "planned")
+	j.existing(rc.Address, before, w.Target, "in the state")
+	j.existing(rc.Address, after, w.Target, "planned")
 	j.inPlace(rc)
 	j.repinned(rc)
-	j.planned(rc, after)
+	j.planned(rc, after, w)
 }
 
 // repinned denies pins of the host agent that a running VM cannot have: they change in
@@ -195,8 +217,8 @@ func (j *judge) inPlace(rc *tfjson.ResourceChange) {
 
 // imported judges the import of a VM that exists.
 func (j *judge) imported(rc *tfjson.ResourceChange) {
-	j.planned(rc, attributes(rc.Change.After))
 	w := j.take(opImport, rc.Address)
+	j.planned(rc, attributes(rc.Change.After), w)
 	if w == nil || !w.Incomplete {
 		j.imports(rc)
 	}
@@ -204,7 +226,8 @@ func (j *judge) imported(rc *tfjson.ResourceChange) {
 		j.ask(RuleImport, rc.Address, "nobody asked to import it: approve if this VM is to become ours")
 		return
 	}
-	j.identity(rc.Address, attributes(rc.Change.After), w.Target, "planned")
+	j.existing(rc.Address, attributes(rc.Change.After), w.Target, "planned")
+	j.numbered(rc.Address, attributes(rc.Change.Before), "in Proxmox")
 	if !j.same(attributes(rc.Change.Before), w.Target) || rc.Change.Importing.ID != w.ImportID() {
 		j.ask(RuleImport, rc.Address, fmt.Sprintf("the VM in Proxmox does not carry VMID %d and the marker of its file: approve if it is to become ours", w.VMID))
 	}
@@ -247,6 +270,28 @@ func (j *judge) identity(address string, values map[string]any, want Target, whe
 	}
 }
 
+// existing denies values of a VM that exists which are not those of its target, and an
+// id that is not its VMID: the provider writes to the guest of that id, whatever else
+// the state says.
+func (j *judge) existing(address string, values map[string]any, want Target, where string) {
+	j.identity(address, values, want, where)
+	j.numbered(address, values, where)
+	if name := text(values["name"]); name != nameOf(address) {
+		j.deny(RuleIdentity, address, "the VM's name "+where+" is not that of its module call")
+	}
+	if text(values["node_name"]) == "" {
+		j.deny(RuleIdentity, address, "the VM has no host "+where)
+	}
+}
+
+// numbered denies values of a VM whose id is not its VMID.
+func (j *judge) numbered(address string, values map[string]any, where string) {
+	if vmid, ok := integer(values["vm_id"]); !ok || text(values["id"]) != strconv.FormatInt(vmid, 10) {
+		j.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s and VMID %s, so a write would reach another guest: %s",
+			where, shown(values["id"]), shown(values["vm_id"]), mendState))
+	}
+}
+
 // drift judges what changed in Proxmox behind the state's back. What the plan
 // does about it is judged as any other change.
 func (j *judge) drift(changes []*tfjson.ResourceChange) {
@@ -272,7 +317,7 @@ func (j *judge) drift(changes []*tfjson.ResourceChange) {
 // is nothing left to do.
 func (j *judge) gone(rc *tfjson.ResourceChange) {
 	if w := j.take(opDelete, rc.Address); w != nil {
-		j.identity(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
+		j.existing(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
 		return
 	}
 	j.ask(RuleDrift, rc.Address, "the VM is gone from Proxmox: approve that the state forgets it")
@@ -282,7 +327,8 @@ func (j *judge) drifted(rc *tfjson.ResourceChange) {
 	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 	was, wasOK := fleet.ParseMarker(text(before["description"]))
 	is, isOK := fleet.ParseMarker(text(after["description"]))
-	if !wasOK || !isOK || was.Key != is.Key || was.ClusterID != is.ClusterID || !equal(before["vm_id"], after["vm_id"]) {
+	if !wasOK || !isOK || was.Key != is.Key || was.ClusterID != is.ClusterID ||
+		!equal(before["vm_id"], after["vm_id"]) || !equal(before["id"], after["id"]) {
 		j.deny(RuleDrift, rc.Address, "VMID or marker of the VM were changed in Proxmox: put its description back, or take the VM out of the state by hand")
 	}
 }

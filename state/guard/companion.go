@@ -52,6 +52,10 @@ func (j *judge) firewall(rc *tfjson.ResourceChange) {
 	case rc.Change.Importing != nil:
 		j.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the security groups: plan again from fresh files")
 	case actions.NoOp():
+		if w := j.wanted[VMOf(rc.Address)]; w != nil {
+			j.belongs(rc.Address, rc.Change.Before, *w)
+			j.belongs(rc.Address, rc.Change.After, *w)
+		}
 	case actions.Replace():
 		j.deny(RuleReplace, rc.Address, "the plan would take the security groups away and set them again: replace the node instead")
 	case actions.Create() || actions.Delete() || actions.Update():
@@ -74,6 +78,7 @@ func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
 		return
 	}
 	if action == tfjson.ActionUpdate {
+		j.belongs(rc.Address, rc.Change.Before, *w)
 		j.inPlace(rc)
 	}
 	j.rules(rc, *w)
@@ -125,13 +130,16 @@ func (j *judge) rules(rc *tfjson.ResourceChange, w wish) {
 			j.deny(RulePrivileged, rc.Address, "a firewall rule is not a security group: numaform writes no rules of its own")
 		}
 	}
+	if !j.recorded {
+		j.expect(rc, &w)
+	}
 	j.secrets(rc.Address, rc.Change.After)
 }
 
 // belongs denies security groups that are those of another guest.
 func (j *judge) belongs(address string, values any, w wish) {
 	vmid, ok := integer(attributes(values)["vm_id"])
-	if !ok || vmid != int64(w.VMID) || !zero(attributes(values)["container_id"]) {
-		j.deny(RuleIdentity, address, fmt.Sprintf("the security groups are not those of VM %d", w.VMID))
+	if !ok || vmid != int64(w.VMID) || text(attributes(values)["node_name"]) == "" || !zero(attributes(values)["container_id"]) {
+		j.deny(RuleIdentity, address, fmt.Sprintf("the security groups are not those of VM %d on a host: plan again; if their entry in the state says so, %s", w.VMID, mendState))
 	}
 }

@@ -1,6 +1,7 @@
 package guard_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ const (
 
 func TestCheckSecurityGroups(t *testing.T) {
 	t.Parallel()
-	if v := guard.Check(edited(t, "firewall", nil), mixed, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(edited(t, "firewall", nil), mixed, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("want security groups to go with their VMs, got\n%s", v)
 	}
 	tests := []struct {
@@ -67,7 +68,7 @@ func TestCheckSecurityGroups(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(edited(t, "firewall", tt.edits), tt.intent, guard.DefaultRules())
+			v := check(edited(t, "firewall", tt.edits), tt.intent, guard.DefaultRules())
 			if v.Decision != guard.Deny || !has(v, guard.Deny, tt.want, tt.part) {
 				t.Errorf("want denied by %s with %q, got\n%s", tt.want, tt.part, v)
 			}
@@ -81,39 +82,46 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })
 	for _, action := range []string{"create", "update", "delete"} {
 		plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{action}})
-		groups, node := plan.ResourceChanges[4].Change, plan.ResourceChanges[3].Change
+		groups, node := plan.ResourceChanges[4].Change, numbered(plan.ResourceChanges[3].Change)
 		groups.Before, groups.AfterUnknown = groups.After, nil
 		node.Actions, node.Before = []tfjson.Action{"update"}, node.After
 		node.AfterUnknown = nil
-		if v := guard.Check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
+		if v := check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
 			t.Errorf("%s: got\n%s", action, v)
 		}
 	}
 	plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{"update"}})
-	groups, alone := plan.ResourceChanges[4].Change, plan.ResourceChanges[3].Change
+	groups, alone := plan.ResourceChanges[4].Change, numbered(plan.ResourceChanges[3].Change)
 	groups.Before, groups.AfterUnknown = groups.After, nil
 	alone.Actions, alone.Before = []tfjson.Action{"no-op"}, alone.After
-	if v := guard.Check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, updating, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("groups alone: got\n%s", v)
 	}
 	other := updating
 	other.Update = []guard.Target{{Address: vm(2003).Address, VMID: 2003, Host: "pve-1", Key: vm(2001).Key}}
-	if v := guard.Check(plan, other, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIdentity, "marker in the state") {
+	if v := check(plan, other, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIdentity, "marker in the state") {
 		t.Errorf("groups of another VM: got\n%s", v)
 	}
 	importing := intent(func(i *guard.Intent) { i.Import = creating(2003).Create; i.Delete = mixed.Delete })
 	plan = edited(t, "firewall", nil)
-	node := plan.ResourceChanges[3].Change
+	node := numbered(plan.ResourceChanges[3].Change)
 	node.Actions, node.Before, node.Importing = []tfjson.Action{"no-op"}, node.After, &tfjson.Importing{ID: "pve-1/2003"}
 	node.AfterUnknown = nil
-	if v := guard.Check(plan, importing, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, importing, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("import: got\n%s", v)
 	}
 	node.Actions, node.Importing = []tfjson.Action{"delete"}, nil
 	leaving := intent(func(i *guard.Intent) { i.Delete = creating(2002, 2003).Create })
-	if v := guard.Check(plan, leaving, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleSurplus, "nobody asked to create security groups") {
+	if v := check(plan, leaving, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleSurplus, "nobody asked to create security groups") {
 		t.Errorf("groups for a VM that leaves: got\n%s", v)
 	}
+}
+
+// numbered gives the VM of a create the id that it has once it exists.
+func numbered(change *tfjson.Change) *tfjson.Change {
+	after := change.After.(map[string]any)
+	after["id"] = fmt.Sprint(after["vm_id"])
+	return change
 }
 
 // importedGroups is a plan that imports security groups of VM 2003, whose VM it
@@ -121,7 +129,7 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 func importedGroups(t *testing.T, action, vmImport string, edits edits) *tfjson.Plan {
 	t.Helper()
 	plan := edited(t, "firewall", edits)
-	groups, node := plan.ResourceChanges[4].Change, plan.ResourceChanges[3].Change
+	groups, node := plan.ResourceChanges[4].Change, numbered(plan.ResourceChanges[3].Change)
 	groups.Actions, groups.AfterUnknown = []tfjson.Action{tfjson.Action(action)}, nil
 	if groups.Before == nil {
 		groups.Before = groups.After
@@ -143,7 +151,9 @@ func TestCheckImportOfSecurityGroups(t *testing.T) {
 	rule := func(group, action string) []any {
 		return []any{map[string]any{"security_group": group, "action": action}}
 	}
-	before := func(vmid int, rules []any) map[string]any { return map[string]any{"vm_id": vmid, "rule": rules} }
+	before := func(vmid int, rules []any) map[string]any {
+		return map[string]any{"vm_id": vmid, "node_name": "pve-1", "rule": rules}
+	}
 	tests := []struct {
 		name, action, vmImport string
 		intent                 guard.Intent
@@ -167,7 +177,7 @@ func TestCheckImportOfSecurityGroups(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(importedGroups(t, tt.action, tt.vmImport, tt.edits), tt.intent, guard.DefaultRules())
+			v := check(importedGroups(t, tt.action, tt.vmImport, tt.edits), tt.intent, guard.DefaultRules())
 			if v.Decision != tt.decision || tt.part != "" && !has(v, tt.decision, findingRule(v, tt.part), tt.part) {
 				t.Errorf("want %s with %q, got\n%s", tt.decision, tt.part, v)
 			}
@@ -204,7 +214,7 @@ func TestCheckPoolOfDigits(t *testing.T) {
 		}
 		asked := mixed
 		asked.Create = []guard.Target{{Address: addresses[0], VMID: 2003, Key: creating(2003).Create[0].Key, Host: "pve-1"}}
-		v := guard.Check(plan, asked, guard.DefaultRules())
+		v := check(plan, asked, guard.DefaultRules())
 		if name == vm.Name && v.Decision != guard.Allow {
 			t.Errorf("got\n%s", v)
 		}

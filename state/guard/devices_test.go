@@ -43,7 +43,7 @@ func TestDevices(t *testing.T) {
 			t.Parallel()
 			asked := creating(2001, 2002)
 			asked.Create[0].PCIDevices = test.wanted
-			v := guard.Check(edited(t, "create", edits{after + "hostpci": test.blocks}), asked, guard.DefaultRules())
+			v := check(edited(t, "create", edits{after + "hostpci": test.blocks}), asked, guard.DefaultRules())
 			switch {
 			case test.says == "" && v.Decision != guard.Allow, test.says != "" && !has(v, guard.Deny, guard.RulePrivileged, test.says):
 				t.Errorf("want %q, got\n%s", test.says, v)

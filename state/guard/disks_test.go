@@ -48,7 +48,7 @@ func TestDisks(t *testing.T) {
 			t.Parallel()
 			asked := creating(2001, 2002)
 			asked.Create[0].BootDisk, asked.Create[0].DataDisks = "scsi0", test.wanted
-			v := guard.Check(edited(t, "create", edits{after + "disk": test.blocks}), asked, guard.DefaultRules())
+			v := check(edited(t, "create", edits{after + "disk": test.blocks}), asked, guard.DefaultRules())
 			switch {
 			case test.says == "" && v.Decision != guard.Allow, test.says != "" && !has(v, guard.Deny, guard.RulePrivileged, test.says):
 				t.Errorf("want %q, got\n%s", test.says, v)

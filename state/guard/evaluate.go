@@ -14,6 +14,9 @@ import (
 // maxMessage bounds what a rule's message expression may say, in bytes.
 const maxMessage = 500
 
+// errTooMuch is the error of rules that take too much work together.
+var errTooMuch = fmt.Errorf("all rules together took more than %d of CEL's units: write fewer, or let them look at less", maxTotal)
+
 // errNotSaid is the error of an expression that gives no answer.
 var errNotSaid = errors.New("it gives neither yes nor no")
 
@@ -40,13 +43,15 @@ type question struct {
 	changed []*tfjson.ResourceChange
 	// resources has the variables of each of changed, once a rule asked for them.
 	resources []map[string]any
+	// work is what is left of the work of all rules.
+	work uint64
 	// asked counts answers; allowed tells which changes a rule allows: "" is all.
 	asked   int
 	allowed map[string]bool
 }
 
 func (j *judge) question(plan *tfjson.Plan) *question {
-	q := &question{judge: j, allowed: map[string]bool{}}
+	q := &question{judge: j, allowed: map[string]bool{}, work: maxTotal}
 	for _, rc := range plan.ResourceChanges {
 		if rc != nil && rc.Change != nil && !idle(rc) {
 			q.changed = append(q.changed, rc)
@@ -92,7 +97,7 @@ func (q *question) ask(rule *policyRule) {
 
 // answer evaluates a rule once and notes what it says.
 func (q *question) answer(rule *policyRule, address string, facts cel.Activation) {
-	holds, err := evaluate[bool](rule.when, facts)
+	holds, err := evaluate[bool](q, rule.when, facts)
 	if err != nil {
 		q.broken(rule, address, err)
 		return
@@ -107,7 +112,7 @@ func (q *question) answer(rule *policyRule, address string, facts cel.Activation
 	}
 	message := rule.message
 	if rule.messageExpression != nil {
-		if message, err = evaluate[string](rule.messageExpression, facts); err != nil {
+		if message, err = evaluate[string](q, rule.messageExpression, facts); err != nil {
 			q.broken(rule, address, err)
 			return
 		}
@@ -157,9 +162,17 @@ func (h hierarchy) ResolveName(name string) (any, bool) {
 func (h hierarchy) Parent() cel.Activation { return h.outer }
 
 // evaluate returns what an expression says.
-func evaluate[T bool | string](program cel.Program, facts cel.Activation) (T, error) {
-	value, _, err := program.Eval(facts)
+func evaluate[T bool | string](q *question, program cel.Program, facts cel.Activation) (T, error) {
 	var none T
+	if q.work == 0 {
+		return none, errTooMuch
+	}
+	value, details, err := program.Eval(facts)
+	cost := uint64(maxCost) // what was stopped
+	if known := details.ActualCost(); err == nil && known != nil {
+		cost = *known
+	}
+	q.work -= min(q.work, cost)
 	if err != nil {
 		return none, err
 	}

@@ -53,7 +53,7 @@ func TestPolicyVariables(t *testing.T) {
 				i = mixed
 			}
 			rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+deny(tt.each, tt.when))}
-			v := guard.Check(edited(t, tt.plan, nil), i, rules)
+			v := check(edited(t, tt.plan, nil), i, rules)
 			if v.Decision != guard.Deny || !has(v, guard.Deny, guard.PolicyRule("no"), "not so") {
 				t.Errorf("want denied by the rule, got\n%s", v)
 			}
@@ -90,7 +90,7 @@ func TestPolicyDecides(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, tt.rules)}
-			v := guard.Check(edited(t, tt.plan, nil), intents()[tt.plan], rules)
+			v := check(edited(t, tt.plan, nil), intents()[tt.plan], rules)
 			if v.Decision != tt.want || len(v.Findings) != len(tt.findings) {
 				t.Fatalf("want %s with %d findings, got\n%s", tt.want, len(tt.findings), v)
 			}
@@ -108,11 +108,11 @@ func TestPolicyLiftsNoInvariant(t *testing.T) {
 	t.Parallel()
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+"- name: each\n  each: resource\n  when: \"true\"\n  decision: allow\n")}
 	for _, name := range []string{"tainted", "resize", "deposed", "data", "output", "target"} {
-		if v := guard.Check(edited(t, name, nil), update1, rules); v.Decision != guard.Deny {
+		if v := check(edited(t, name, nil), update1, rules); v.Decision != guard.Deny {
 			t.Errorf("%s: want denied, got\n%s", name, v)
 		}
 	}
-	if v := guard.Check(edited(t, "import", nil), nothing, rules); v.Decision != guard.NeedsApproval {
+	if v := check(edited(t, "import", nil), nothing, rules); v.Decision != guard.NeedsApproval {
 		t.Errorf("an import nobody asked for: got\n%s", v)
 	}
 }
@@ -135,7 +135,7 @@ func TestPolicyFailsClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+tt.rules)}
-			v := guard.Check(edited(t, "create", nil), both, rules)
+			v := check(edited(t, "create", nil), both, rules)
 			if v.Decision != guard.Deny || !has(v, guard.Deny, guard.PolicyRule("no"), tt.want) {
 				t.Errorf("want denied with %q, got\n%s", tt.want, v)
 			}
@@ -146,13 +146,13 @@ func TestPolicyFailsClosed(t *testing.T) {
 func TestPolicyWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, deny(false, "plan.nope == 1"))}
-	v := guard.Check(edited(t, "create", nil), both, rules)
+	v := check(edited(t, "create", nil), both, rules)
 	if !has(v, guard.Deny, guard.RulePolicy, "no rule of the policy was evaluated") {
 		t.Errorf("no rule answers: got\n%s", v)
 	}
 	rules.Policy = policyOf(t, "- name: each\n  each: resource\n  when: \"true\"\n  decision: allow\n")
 	unchanged := edited(t, "mixed", edits{"resource_changes.1.change.actions": []any{"no-op"}, "resource_changes.2": absent})
-	if v := guard.Check(unchanged, nothing, rules); v.Decision != guard.Allow {
+	if v := check(unchanged, nothing, rules); v.Decision != guard.Allow {
 		t.Errorf("nothing to decide: got\n%s", v)
 	}
 }
@@ -169,7 +169,7 @@ func TestPolicyMessagesAreHarmless(t *testing.T) {
 		strings.Repeat("ä", 400):     strings.Repeat("ä", 250) + " …",
 		"x" + strings.Repeat("ä", 9): "x" + strings.Repeat("ä", 9),
 	} {
-		v := guard.Check(edited(t, "create", edits{after + "tags.0": value}), both, rules)
+		v := check(edited(t, "create", edits{after + "tags.0": value}), both, rules)
 		found := false
 		for _, f := range v.Findings {
 			if f.Rule == guard.PolicyRule("tell") {
@@ -191,7 +191,7 @@ func TestShippedPolicy(t *testing.T) {
 		want        guard.Decision
 	}{{1, 0, guard.Allow}, {9, 0, guard.Allow}, {10, 10, guard.Allow}, {10, 9, guard.NeedsApproval}, {20, 0, guard.NeedsApproval}} {
 		plan, asked := leaving(t, tt.leave, tt.stay)
-		v := guard.Check(plan, asked, rules)
+		v := check(plan, asked, rules)
 		if v.Decision != tt.want {
 			t.Errorf("%d leave, %d stay: want %s, got\n%s", tt.leave, tt.stay, tt.want, v)
 		}

@@ -63,7 +63,7 @@ func FuzzCheck(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if guard.Check(plan, both, rules).Decision == guard.Allow {
+		if check(plan, both, rules).Decision == guard.Allow {
 			acceptable(t, raw)
 		}
 	})
@@ -91,7 +91,7 @@ func TestCheckOfHalfPlans(t *testing.T) {
 		if err != nil {
 			return
 		}
-		if guard.Check(plan, both, rules).Decision == guard.Allow {
+		if check(plan, both, rules).Decision == guard.Allow {
 			acceptable(t, broken)
 		}
 	})
@@ -155,11 +155,11 @@ func TestDecodeRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v := guard.Check(p, nothing, guard.DefaultRules()); v.Decision != guard.Deny {
+		if v := check(p, nothing, guard.DefaultRules()); v.Decision != guard.Deny {
 			t.Errorf("%s: got\n%s", plan, v)
 		}
 	}
-	if v := guard.Check(nil, nothing, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePlan, "no plan") {
+	if v := check(nil, nothing, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePlan, "no plan") {
 		t.Errorf("no plan: got\n%s", v)
 	}
 }

@@ -38,7 +38,17 @@ func DefaultRules() Rules {
 // Check judges the plan of one host. It allows only what it fully understands. How
 // much changes on all hosts together is for CheckLimits.
 func Check(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
-	j := &judge{intent: intent, wanted: map[string]*wish{}, harmless: map[string]bool{}}
+	return check(plan, intent, rules, false)
+}
+
+// CheckRecorded is Check without the files of the VMs, for tests of a policy on plans
+// that were recorded: nothing may be applied by its verdict.
+func CheckRecorded(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
+	return check(plan, intent, rules, true)
+}
+
+func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict {
+	j := &judge{intent: intent, recorded: recorded, wanted: map[string]*wish{}, harmless: map[string]bool{}}
 	if rules.Policy == nil {
 		j.deny(RuleRules, "", "the rules are empty: load them, or use the shipped ones")
 	}
@@ -71,6 +81,7 @@ const (
 type wish struct {
 	Target
 	operation operation
+	inputs    *inputs
 	done      bool
 	// served reports that the VM's security groups change, which is enough of an
 	// update.
@@ -79,7 +90,9 @@ type wish struct {
 
 // judge collects findings; its zero value without findings would allow.
 type judge struct {
-	intent   Intent
+	intent Intent
+	// recorded tells that there are no files to compare the plan with.
+	recorded bool
 	wanted   map[string]*wish
 	findings []Finding
 	// harmless are strings that look like no secret.

@@ -153,7 +153,8 @@ func TestCheckAllowsWhatWasAskedFor(t *testing.T) {
 	for name, intent := range intents() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(edited(t, name, nil), intent, guard.DefaultRules())
+			plan := edited(t, name, nil)
+			v := guard.Check(plan, filled(plan, intent), guard.DefaultRules())
 			if v.Decision != guard.Allow || len(v.Findings) > 0 {
 				t.Errorf("want allowed without findings, got\n%s", v)
 			}
@@ -164,7 +165,7 @@ func TestCheckAllowsWhatWasAskedFor(t *testing.T) {
 func TestCheckNothingChanges(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "mixed", edits{"resource_changes.1.change.actions": []any{"no-op"}, "resource_changes.2": absent})
-	if v := guard.Check(plan, nothing, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, nothing, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("want an empty change allowed, got\n%s", v)
 	}
 }
@@ -223,7 +224,7 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(edited(t, tt.plan, nil), tt.intent, guard.DefaultRules())
+			v := check(edited(t, tt.plan, nil), tt.intent, guard.DefaultRules())
 			if v.Decision != guard.Deny || !has(v, guard.Deny, tt.wantRule, tt.wantPart) {
 				t.Errorf("want denied by %s with %q, got\n%s", tt.wantRule, tt.wantPart, v)
 			}
@@ -234,12 +235,12 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 func TestCheckWithoutRules(t *testing.T) {
 	t.Parallel()
 	for _, rules := range []guard.Rules{{}, {Limits: guard.DefaultLimits()}} {
-		v := guard.Check(edited(t, "create", nil), both, rules)
+		v := check(edited(t, "create", nil), both, rules)
 		if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleRules, "empty") {
 			t.Errorf("empty rules: got\n%s", v)
 		}
 	}
-	v := guard.Check(edited(t, "create", nil), both, guard.Rules{Limits: guard.DefaultLimits(), Policy: &guard.Policy{}})
+	v := check(edited(t, "create", nil), both, guard.Rules{Limits: guard.DefaultLimits(), Policy: &guard.Policy{}})
 	if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePolicy, "has no rules") {
 		t.Errorf("empty policy: got\n%s", v)
 	}
@@ -255,7 +256,7 @@ func TestZeroVerdictDenies(t *testing.T) {
 
 func TestVerdictString(t *testing.T) {
 	t.Parallel()
-	v := guard.Check(edited(t, "create", edits{"resource_changes.0.change.after.template": true}), both, guard.DefaultRules())
+	v := check(edited(t, "create", edits{"resource_changes.0.change.after.template": true}), both, guard.DefaultRules())
 	limits := guard.DefaultLimits()
 	limits.PerChange.Creates = 1
 	v = v.And(guard.CheckLimits([]guard.HostIntent{{Host: pve1, Intent: both}}, nil, limits))

@@ -70,10 +70,29 @@ func (j *judge) want(op operation, target Target) {
 		j.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be told from others")
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
 		j.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not one of Proxmox'", target.VMID))
+	case j.intent.VMIDs != (fleet.VMIDRange{}) && !j.intent.VMIDs.Contains(target.VMID):
+		j.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside of vmid_range, %d to %d, so the VM is not written to: "+
+			"widen vmid_range in numaform.yaml if the VM is numaform's", target.VMID, j.intent.VMIDs.Lower, j.intent.VMIDs.Upper))
 	case label(target.Address) == "":
 		j.deny(RuleIntent, target.Address, "not an address of a numaform VM: want module.<name>."+ResourceType+".node")
 	}
-	j.wanted[target.Address] = &wish{Target: target, operation: op}
+	j.wanted[target.Address] = &wish{Target: target, operation: op, inputs: j.inputs(target, op)}
+}
+
+// inputs reads the arguments of a target's file. To delete a VM none are needed.
+func (j *judge) inputs(target Target, op operation) *inputs {
+	if j.recorded || op == opDelete || len(target.Inputs) == 0 {
+		return nil
+	}
+	in, err := readInputs(target.Inputs)
+	if err != nil {
+		j.deny(RuleIntent, target.Address, err.Error())
+		return nil
+	}
+	if in.VMID != int64(target.VMID) || in.Host != string(target.Host) || in.Name != nameOf(target.Address) || in.ClusterID != j.intent.ClusterID {
+		j.deny(RuleIntent, target.Address, "VMID, host, name and cluster of the VM's file are not those of the intent")
+	}
+	return in
 }
 
 // take returns the wish for op at an address and marks it as fulfilled, or nil.

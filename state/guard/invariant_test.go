@@ -173,7 +173,7 @@ func TestCheckInvariants(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(edited(t, tt.plan, tt.edits), intents()[tt.plan], guard.DefaultRules())
+			v := check(edited(t, tt.plan, tt.edits), intents()[tt.plan], guard.DefaultRules())
 			if v.Decision != guard.Deny || !has(v, guard.Deny, tt.want, tt.part) {
 				t.Errorf("want denied by %s with %q, got\n%s", tt.want, tt.part, v)
 			}
@@ -210,7 +210,7 @@ func TestCheckAsks(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(edited(t, tt.plan, tt.edits), tt.intent, guard.DefaultRules())
+			v := check(edited(t, tt.plan, tt.edits), tt.intent, guard.DefaultRules())
 			if v.Decision != guard.NeedsApproval || !has(v, guard.NeedsApproval, tt.want, tt.part) {
 				t.Errorf("want approval because of %s with %q, got\n%s", tt.want, tt.part, v)
 			}
@@ -221,7 +221,7 @@ func TestCheckAsks(t *testing.T) {
 func TestCheckImportMayChangeTags(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "import", edits{"resource_changes.1.change.before.tags": []any{"x"}})
-	if v := guard.Check(plan, import2, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, import2, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("got\n%s", v)
 	}
 }
@@ -229,7 +229,7 @@ func TestCheckImportMayChangeTags(t *testing.T) {
 func TestCheckAnAddressThatStays(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "create", edits{first + "previous_address": vm(2001).Address})
-	if v := guard.Check(plan, both, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, both, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("got\n%s", v)
 	}
 }
@@ -244,7 +244,7 @@ func TestCheckLetsHarmlessDriftPass(t *testing.T) {
 		"type": guard.ResourceType, "name": "node", "provider_name": guard.Provider,
 		"change": map[string]any{"actions": []any{"update"}, "before": values(""), "after": values("10.0.0.1")},
 	}})
-	if v := guard.Check(plan, both, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, both, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("want an address that appeared to pass, got\n%s", v)
 	}
 }
@@ -254,14 +254,14 @@ func TestCheckDeleteOfWhatIsGone(t *testing.T) {
 	plan := edited(t, "mixed", nil)
 	plan.ResourceDrift = append(plan.ResourceDrift, plan.ResourceChanges[1])
 	plan.ResourceChanges = append(plan.ResourceChanges[:1:1], plan.ResourceChanges[2])
-	if v := guard.Check(plan, mixed, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, mixed, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("want the delete of a VM that is gone allowed, got\n%s", v)
 	}
 	other := mixed
 	target := vm(2002)
 	target.Key = vm(2001).Key
 	other.Delete = []guard.Target{target}
-	if v := guard.Check(plan, other, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIdentity, "marker in the state") {
+	if v := check(plan, other, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIdentity, "marker in the state") {
 		t.Errorf("want the delete of another VM denied, got\n%s", v)
 	}
 }
@@ -276,11 +276,11 @@ func TestCheckRealPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, intent := range []guard.Intent{nothing, update1, mixed} {
-				if v := guard.Check(edited(t, name, nil), intent, guard.DefaultRules()); v.Decision != guard.Deny {
+				if v := check(edited(t, name, nil), intent, guard.DefaultRules()); v.Decision != guard.Deny {
 					t.Errorf("want denied, got\n%s", v)
 				}
 			}
-			if v := guard.Check(edited(t, name, nil), update1, guard.DefaultRules()); !has(v, guard.Deny, want, "") {
+			if v := check(edited(t, name, nil), update1, guard.DefaultRules()); !has(v, guard.Deny, want, "") {
 				t.Errorf("want denied by %s, got\n%s", want, v)
 			}
 		})
@@ -304,7 +304,7 @@ func TestSecretsAreNamedNotShown(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(edited(t, "create", edits{after + "tags.0": secret}), both, guard.DefaultRules())
+			v := check(edited(t, "create", edits{after + "tags.0": secret}), both, guard.DefaultRules())
 			if !has(v, guard.Deny, guard.RuleSecret, kind) {
 				t.Errorf("want a %s found, got\n%s", kind, v)
 			}
@@ -322,7 +322,7 @@ func TestHarmlessTextIsNoSecret(t *testing.T) {
 		"../modules/proxmox-node/0123456789abcdef", "12 pods want 8 cpu, 16 GiB", "https://pve-1.example:8006/",
 		"Size: type s1.8VCPU-32GB (on-demand), class vault-secret: 8 vCPUs, 32768 MiB, template debian.",
 	} {
-		v := guard.Check(edited(t, "create", edits{after + "tags.0": s}), both, guard.DefaultRules())
+		v := check(edited(t, "create", edits{after + "tags.0": s}), both, guard.DefaultRules())
 		if v.Decision != guard.Allow {
 			t.Errorf("%q: got\n%s", s, v)
 		}

@@ -68,7 +68,7 @@ func TestCheckPins(t *testing.T) {
 			t.Parallel()
 			i := intents()[tt.plan]
 			i.Claims = tt.claims
-			v := guard.Check(edited(t, tt.plan, tt.edits), i, guard.DefaultRules())
+			v := check(edited(t, tt.plan, tt.edits), i, guard.DefaultRules())
 			if tt.part == "" && v.Decision != guard.Allow {
 				t.Errorf("want allowed, got\n%s", v)
 			}
@@ -83,12 +83,12 @@ func TestCheckPinsOfAVMThatStays(t *testing.T) {
 	t.Parallel()
 	affinity := "resource_changes.2.change.after.cpu.0.affinity"
 	stays := edits{first + "change.after.cpu.0.affinity": "0-3", first + "change.before.cpu.0.affinity": "0-3", affinity: "3-6"}
-	v := guard.Check(edited(t, "mixed", stays), mixed, guard.DefaultRules())
+	v := check(edited(t, "mixed", stays), mixed, guard.DefaultRules())
 	if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, "CPUs 3 of host pve-1 are planned for "+vm(2001).Address) {
 		t.Errorf("want denied, got\n%s", v)
 	}
 	stays[first+"change.after.node_name"], stays[first+"change.before.node_name"] = "pve-2", "pve-2"
-	if v := guard.Check(edited(t, "mixed", stays), mixed, guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(edited(t, "mixed", stays), mixed, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("the other moved away: want allowed, got\n%s", v)
 	}
 }
@@ -112,7 +112,7 @@ func TestCheckDrained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v := guard.Check(edited(t, "mixed", nil), deleting(tt.edit), guard.DefaultRules())
+			v := check(edited(t, "mixed", nil), deleting(tt.edit), guard.DefaultRules())
 			if v.Decision != guard.Deny || len(v.Findings) != 1 || !has(v, guard.Deny, guard.RuleDrained, tt.part) {
 				t.Errorf("want denied because of %q only, got\n%s", tt.part, v)
 			}
@@ -125,7 +125,7 @@ func TestCheckDrained(t *testing.T) {
 	plan := edited(t, "mixed", nil)
 	plan.ResourceDrift = append(plan.ResourceDrift, plan.ResourceChanges[1])
 	plan.ResourceChanges = append(plan.ResourceChanges[:1:1], plan.ResourceChanges[2])
-	if v := guard.Check(plan, deleting(func(d *guard.Target) { d.Drained = false }), guard.DefaultRules()); v.Decision != guard.Allow {
+	if v := check(plan, deleting(func(d *guard.Target) { d.Drained = false }), guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("VM gone: got\n%s", v)
 	}
 }
@@ -145,18 +145,18 @@ func TestCheckUpdatesPerKind(t *testing.T) {
 		before[attribute] = []any{map[string]any{"security_group": "other"}}
 		groups.Before, groups.AfterUnknown = before, nil
 		node.Actions, node.Before, node.AfterUnknown = []tfjson.Action{"no-op"}, node.After, nil
-		v := guard.Check(plan, updating, guard.DefaultRules())
+		v := check(plan, updating, guard.DefaultRules())
 		if denied := has(v, guard.Deny, guard.RuleUpdate, attribute+" would change in place"); denied == allowed {
 			t.Errorf("%s: got\n%s", attribute, v)
 		}
 	}
 	for _, attribute := range []string{"description", "on_boot", "pool_id", "tags"} {
-		v := guard.Check(edited(t, "update", edits{first + "change.before." + attribute: "x"}), update1, guard.DefaultRules())
+		v := check(edited(t, "update", edits{first + "change.before." + attribute: "x"}), update1, guard.DefaultRules())
 		if has(v, guard.Deny, guard.RuleUpdate, "") {
 			t.Errorf("%s of a VM: got\n%s", attribute, v)
 		}
 	}
-	v := guard.Check(edited(t, "update", edits{after + "rule": "x"}), update1, guard.DefaultRules())
+	v := check(edited(t, "update", edits{after + "rule": "x"}), update1, guard.DefaultRules())
 	if !has(v, guard.Deny, guard.RuleUpdate, "rule would change") {
 		t.Errorf("a VM's rule: got\n%s", v)
 	}

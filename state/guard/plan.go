@@ -77,6 +77,7 @@ func (j *judge) values(plan *tfjson.Plan) {
 	if plan.PriorState != nil {
 		for _, r := range resources(plan.PriorState.Values) {
 			j.resource(r)
+			j.stored(r)
 		}
 	}
 	vmids := map[int64]string{}
@@ -113,6 +114,18 @@ func (j *judge) resource(r *tfjson.StateResource) {
 	if r.Mode != tfjson.ManagedResourceMode || r.ProviderName != Provider || !vm && !firewall {
 		j.deny(RuleAddress, r.Address, "the state holds something that numaform did not make: "+
 			"keep it in a directory and a state of its own")
+	}
+}
+
+// stored checks that an entry of the state names one guest, and not a host or all of
+// Proxmox: the provider chooses by id, and for a firewall by whichever number is set.
+func (j *judge) stored(r *tfjson.StateResource) {
+	switch {
+	case r == nil:
+	case r.Type == ResourceType:
+		j.numbered(r.Address, r.AttributeValues, "in the state")
+	case r.Type == FirewallType && (zero(r.AttributeValues["vm_id"]) || text(r.AttributeValues["node_name"]) == "" || !zero(r.AttributeValues["container_id"])):
+		j.deny(RuleIdentity, r.Address, "the security groups in the state are not those of a VM: "+mendState)
 	}
 }
 

@@ -38,8 +38,11 @@ func providerOnly(path string) bool {
 	return strings.HasPrefix(path, "timeout_")
 }
 
-// planned checks the values that a VM will have.
-func (j *judge) planned(rc *tfjson.ResourceChange, after map[string]any) {
+// planned checks the values that a VM will have. w is nil if nobody asked for the change.
+func (j *judge) planned(rc *tfjson.ResourceChange, after map[string]any, w *wish) {
+	if w != nil && !j.recorded {
+		j.expect(rc, w)
+	}
 	j.fixed(rc.Address, after)
 	j.privileged(rc.Address, after, attributes(rc.Change.AfterUnknown))
 	j.secrets(rc.Address, rc.Change.After)

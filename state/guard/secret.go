@@ -4,12 +4,15 @@ import (
 	"regexp"
 )
 
-// secretPatterns are what a secret looks like. They err on the side of refusing:
-// nothing that numaform writes comes near them.
-var secretPatterns = []struct {
+// secretPattern is what one kind of secret looks like.
+type secretPattern struct {
 	name    string
 	pattern *regexp.Regexp
-}{
+}
+
+// secretPatterns are what a secret looks like. They err on the side of refusing:
+// nothing that numaform writes comes near them.
+var secretPatterns = []secretPattern{
 	{"a Proxmox API token", regexp.MustCompile(`PVEAPIToken=|[^\s@!]+@[^\s@!]+![^\s=]+=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)},
 	{"a Proxmox ticket", regexp.MustCompile(`PVE:[^\s:]+:[0-9A-F]{8}::`)},
 	{"a k3s or RKE2 join token", regexp.MustCompile(`K10[0-9a-zA-Z]{8,}::`)},

@@ -20,6 +20,11 @@ type Target struct {
 	DataDisks []fleet.DataDisk `json:"data_disks,omitempty"`
 	// PCIDevices are those of the host that the VM is to get, hostpci0 first.
 	PCIDevices []fleet.PCIDevice `json:"pci_devices,omitempty"`
+	// Module is the hash of the modules that the VM's file calls.
+	Module string `json:"module,omitempty"`
+	// Inputs are the arguments of the VM's file, as generator.Inputs returns them. What a
+	// plan makes of the VM is compared with what its modules make of them.
+	Inputs []byte `json:"-"`
 	// Incomplete tells an import of a VM whose create was cut off before it ever
 	// ran: it may be given any attribute that its file says.
 	Incomplete bool `json:"incomplete,omitempty"`
@@ -45,6 +50,8 @@ type Intent struct {
 	// Targeted tells a plan that was restricted to the targets: it can change nothing
 	// else, so that it does not show the rest is no fault.
 	Targeted bool `json:"targeted,omitempty"`
+	// VMIDs are the numbers that are numaform's. No other VM is written to.
+	VMIDs fleet.VMIDRange `json:"-"`
 	// Claims are the CPUs that guests hold, from a fresh look at the host. A guest's
 	// own claims do not stand in its way.
 	Claims []Claim `json:"claims,omitempty"`

@@ -34,6 +34,8 @@ func integer(v any) (int64, bool) {
 		return i, err == nil
 	case int:
 		return int64(n), true
+	case int64:
+		return n, true
 	}
 	return 0, false
 }

@@ -50,6 +50,7 @@ const (
 	RuleSurplus    Rule = "surplus"    // nothing is changed that was not asked for
 	RuleMissing    Rule = "missing"    // everything that was asked for is changed
 	RuleIdentity   Rule = "identity"   // VMID, host, key and name are those of the intent
+	RuleExpected   Rule = "expected"   // every planned value is what the modules make of the VM's file
 	RuleFixed      Rule = "fixed"      // the attributes that keep foreign VMs safe
 	RulePrivileged Rule = "privileged" // nothing that gives a guest power over its host
 	RuleUpdate     Rule = "update"     // only attributes that a running VM takes without harm

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/confine"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/state"
 )
@@ -71,8 +72,16 @@ func (s *shared) open() (end func() error) {
 }
 
 func TestMain(m *testing.M) {
+	if err := confine.Main(); err != nil { // this is the helper of its tests
+		panic(err)
+	}
 	if child := os.Getenv(childVariable); child != "" {
 		os.Exit(applyAsChild(child))
+	}
+	for _, name := range []string{"NUMAFORM_GIT_TOKEN", "PGP_PASSPHRASE", "TF_TOKEN_example_com", "PROXMOX_VE_PASSWORD"} {
+		if err := os.Setenv(name, strange); err != nil {
+			panic(err)
+		}
 	}
 	if err := testenv.RunAtOnce("4"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

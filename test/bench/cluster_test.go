@@ -119,7 +119,7 @@ join: {api_server: %[8]q, ca_file: kube-ca.pem}
 `, testenv.Region, c.sim.URL(), testenv.CertFile(c.b, c.sim), pvesim.DefaultToken, c.engine(), testenv.PluginDir(c.b), namespace, c.plane.Config.Host))
 	command := exec.Command(binary, "controller", "--config", "numaform.yaml", "--kubeconfig", kubeconfig, "--namespace", namespace,
 		"--log-level", "debug", "--metrics-bind-address", c.metrics, "--health-probe-bind-address", "0")
-	command.Dir, command.Env = c.dir, append(testenv.CleanEnv(), "KUBE_CONFIG_PATH="+kubeconfig, "KUBECONFIG="+kubeconfig)
+	command.Dir, command.Env = c.dir, append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(c.dir, "state"), "KUBE_CONFIG_PATH="+kubeconfig, "KUBECONFIG="+kubeconfig)
 	command.Stdout, command.Stderr = c.log, c.log
 	if err := command.Start(); err != nil {
 		c.b.Fatal(err)

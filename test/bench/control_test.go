@@ -70,10 +70,11 @@ func commit(b *testing.B, before, after generator.Files, record audit.Change) ti
 	if out, err := exec.CommandContext(b.Context(), "git", "init", "--quiet", "--bare", remote).CombinedOutput(); err != nil {
 		b.Fatalf("%v: %s", err, out)
 	}
-	kept, err := store.NewGit(store.GitConfig{Dir: filepath.Join(b.TempDir(), "fleet"), Remote: remote})
+	repository, err := store.NewGit(store.GitConfig{Clone: filepath.Join(b.TempDir(), "git"), Remote: remote})
 	if err != nil {
 		b.Fatal(err)
 	}
+	kept := store.NewSealed(repository, store.FileVault(filepath.Join(b.TempDir(), "key")), record.ClusterID)
 	first := record
 	first.ID, first.Time = "20261121T134500Z-000000aa", record.Time.Add(-time.Second)
 	for i, one := range []struct {

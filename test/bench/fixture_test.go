@@ -103,7 +103,7 @@ func start(b *testing.B, hosts int, change ...func(*pvesim.Config)) *fixture {
 		b.Fatal(err)
 	}
 	f.scaler = scaler.New(scaler.Config{
-		ClusterID: "bench", Store: f.store, Dir: f.store.Path(), Backend: fleet.Backend{Type: "local"},
+		ClusterID: "bench", Store: store.NewSealed(f.store, store.FileVault(filepath.Join(b.TempDir(), "key")), "bench"), Dir: f.store.Path(), StateDir: f.stateDir(), Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{
 			Name: testenv.Region, Endpoint: f.sim.URL(), CAFile: testenv.CertFile(b, f.sim),
 			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 8999}, Live: f.client,
@@ -126,7 +126,14 @@ func wanted(vms int, host topology.HostID) []fleet.Spec {
 func (f *fixture) last() topology.HostID { return f.hosts[len(f.hosts)-1] }
 
 func (f *fixture) statePath(host topology.HostID) string {
-	return filepath.Join(f.store.Path(), filepath.FromSlash(generator.ShardDir(host)), "terraform.tfstate")
+	return filepath.Join(f.stateDir(), "states", filepath.FromSlash(generator.ShardDir(host)), "terraform.tfstate")
+}
+
+func (f *fixture) stateDir() string { return f.store.Path() + "-state" }
+
+// work is where the engine works on the last host.
+func (f *fixture) work() string {
+	return filepath.Join(f.stateDir(), "work", filepath.FromSlash(generator.ShardDir(f.last())))
 }
 
 func (f *fixture) read(b *testing.B) *topology.Snapshot {
@@ -162,6 +169,9 @@ func (f *fixture) write(b *testing.B, m *model, change *scaler.Change) {
 		if err != nil {
 			b.Fatal(err)
 		}
+		if err := os.MkdirAll(filepath.Dir(f.statePath(host)), 0o700); err != nil {
+			b.Fatal(err)
+		}
 		if err := os.WriteFile(f.statePath(host), content, 0o600); err != nil {
 			b.Fatal(err)
 		}
@@ -181,7 +191,7 @@ func (f *fixture) verify(b *testing.B) {
 	env := f.client.ProviderEnv()
 	env["SSL_CERT_FILE"] = testenv.CertFile(b, f.sim)
 	w, err := state.New(state.Config{
-		Dir:    filepath.Join(f.store.Path(), store.PrivateDir, "work", filepath.FromSlash(generator.ShardDir(f.last()))),
+		Dir:    f.work(),
 		Engine: f.engine, PluginDir: f.plugins, Env: env,
 		BackendConfig: map[string]string{"path": f.statePath(f.last())},
 	})
@@ -228,8 +238,7 @@ func (f *fixture) undo(b *testing.B) {
 		b.Fatal(err)
 	}
 	// The workspace must not take the VM for one that its state lost.
-	known := filepath.Join(f.store.Path(), store.PrivateDir, "work", filepath.FromSlash(generator.ShardDir(f.last())),
-		".terraform", "numaform", "known.json")
+	known := filepath.Join(f.work(), ".terraform", "numaform", "known.json")
 	if err := os.Remove(known); err != nil {
 		b.Fatal(err)
 	}

@@ -2,18 +2,33 @@ package cluster_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/csr"
 	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/jointoken"
 )
 
 // stolen is what a thief makes of a seed.
@@ -51,7 +66,7 @@ func (w *world) steal(before ...string) stolen {
 }
 
 // ask asks for the certificate of a node with what was stolen.
-func (w *world) ask(loot stolen, node string) error {
+func (w *world) ask(loot stolen, node string) (tls.Certificate, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -64,8 +79,50 @@ func (w *world) ask(loot stolen, node string) error {
 		return ""
 	})
 	defer request.Close()
-	_, err := request.Wait(ctx)
-	return err
+	return request.Wait(ctx)
+}
+
+// login returns a client that logs in with a token or a certificate alone.
+func (w *world) login(change func(*rest.Config)) kubernetes.Interface {
+	w.t.Helper()
+	config := rest.AnonymousClientConfig(w.plane.Config)
+	change(config)
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return kube
+}
+
+// forbidden checks what a stolen token, and numaform itself, may not read or do.
+func (w *world) forbidden(loot stolen) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	numaform, err := clientcmd.BuildConfigFromFlags("", w.kubeconfig)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	thief := w.login(func(c *rest.Config) { c.BearerToken = loot.join.Token })
+	own := w.login(func(c *rest.Config) { c.BearerToken = numaform.BearerToken })
+	got := map[string]error{}
+	for who, kube := range map[string]kubernetes.Interface{"the thief": thief, "numaform": own} {
+		_, got[who+" lists Secrets of kube-system"] = kube.CoreV1().Secrets("kube-system").List(ctx, metav1.ListOptions{})
+		_, got[who+" lists all Secrets"] = kube.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
+		_, got[who+" makes a Secret in kube-system"] = kube.CoreV1().Secrets("kube-system").Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{GenerateName: "x-"}}, metav1.CreateOptions{})
+		_, got[who+" makes a token of numaform"] = kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "numaform",
+			&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	}
+	_, got["the thief lists Secrets of numaform"] = thief.CoreV1().Secrets(namespace).List(ctx, metav1.ListOptions{})
+	_, got["the thief makes another token"] = thief.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "numaform-bootstrap",
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	_, got["the thief lists Nodes"] = thief.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	for what, err := range got {
+		if !apierrors.IsForbidden(err) {
+			w.t.Errorf("%s: %v, want it forbidden", what, err)
+		}
+	}
 }
 
 // TestStolenSeed lets a thief read the seed of a VM while that boots. No other node's
@@ -80,16 +137,20 @@ func TestStolenSeed(t *testing.T) {
 
 	loot := w.steal()
 	for _, name := range []string{"control-plane-1", "workers-2999"} {
-		if err := w.ask(loot, name); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonWrongName) {
+		if _, err := w.ask(loot, name); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonWrongName) {
 			t.Errorf("asking for %s: %v, want it denied as %s", name, err, csr.ReasonWrongName)
 		}
 	}
-	if err := w.ask(loot, loot.join.NodeName); err != nil {
+	w.forbidden(loot)
+	certificate, err := w.ask(loot, loot.join.NodeName)
+	if err != nil {
 		t.Errorf("asking for the VM's own name, before the VM did: %v, want a certificate: nobody can tell them apart", err)
 	}
-	if err := w.ask(loot, loot.join.NodeName); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonUsedTwice) {
+	if _, err := w.ask(loot, loot.join.NodeName); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonUsedTwice) {
 		t.Errorf("asking a second time: %v, want it denied as %s", err, csr.ReasonUsedTwice)
 	}
+
+	w.renews(loot.join.NodeName, certificate)
 
 	// The VM comes second: it does not join, and its claim says why.
 	var claim karpv1.NodeClaim
@@ -101,12 +162,109 @@ func TestStolenSeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.running("web", 1, 4*time.Minute)
+	thief := w.login(func(c *rest.Config) { c.BearerToken = loot.join.Token })
+	w.eventually(time.Minute, func(ctx context.Context) string { // the API server remembers logins for a while
+		if _, err := thief.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
+			return fmt.Sprintf("the token of a claim that is gone: %v, want it unauthorized", err)
+		}
+		return ""
+	})
 	w.eventually(time.Minute, func(context.Context) string { // the robbed VM may go last
 		if again := w.ours(); len(again) != 1 || again[loot.join.NodeName].VMID != 0 {
 			return fmt.Sprintf("VMs %v, want one, of another name than %s", again, loot.join.NodeName)
 		}
 		return ""
 	})
+}
+
+// renews checks that who has a node's certificate gets another one for the same name,
+// as kubelet does, and for no other: that is decided without numaform.
+func (w *world) renews(node string, certificate tls.Certificate) {
+	w.t.Helper()
+	key, err := keyutil.MarshalPrivateKeyToPEM(certificate.PrivateKey)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	kube := w.login(func(c *rest.Config) {
+		c.KeyData = key
+		for _, one := range certificate.Certificate {
+			c.CertData = append(c.CertData, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: one})...)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ask := func(name string) error {
+		text, err := certutil.MakeCSR(certificate.PrivateKey, &pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}, nil, nil)
+		if err != nil {
+			return err
+		}
+		_, err = kube.CertificatesV1().CertificateSigningRequests().Create(ctx, &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: "renewal-" + name},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: text, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+			},
+		}, metav1.CreateOptions{})
+		return err
+	}
+	if err := ask("control-plane-1"); !apierrors.IsForbidden(err) {
+		w.t.Errorf("node %s asks for another's name: %v, want NodeRestriction to forbid it", node, err)
+	}
+	if err := ask(node); err != nil {
+		w.t.Fatal(err)
+	}
+	w.eventually(time.Minute, func(ctx context.Context) string {
+		var request certificatesv1.CertificateSigningRequest
+		if err := w.api.Get(ctx, client.ObjectKey{Name: "renewal-" + node}, &request); err != nil {
+			return err.Error()
+		}
+		if len(request.Status.Conditions) == 0 {
+			return "the renewal of node " + node + " is not decided"
+		}
+		if got := request.Status.Conditions[0]; got.Type != certificatesv1.CertificateApproved || got.Reason == csr.ReasonApproved {
+			return fmt.Sprintf("the renewal of node %s: %s %s, want it approved by kube-controller-manager", node, got.Type, got.Reason)
+		}
+		return ""
+	})
+}
+
+// TestUpgradeDuringAJoin has a VM that began to join with a bootstrap token of an earlier
+// release, which kept it in kube-system and named it on the NodeClaim. The token is
+// good with the rights that the chart gives by default.
+func TestUpgradeDuringAJoin(t *testing.T) {
+	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test is its kubelet
+	w.start()
+	w.classAndPool("workers", "", "")
+	w.pods("web", 1, "500m", "512Mi")
+	loot := w.steal()
+	var claims karpv1.NodeClaimList
+	if err := w.api.List(context.Background(), &claims); err != nil || len(claims.Items) != 1 {
+		t.Fatalf("%d NodeClaims: %v", len(claims.Items), err)
+	}
+	claim := &claims.Items[0]
+	owner := jointoken.Owner{VM: loot.join.NodeName, Key: fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]), NodeClaim: claim.Name, UID: claim.UID}
+	token, object, err := jointoken.NewBootstrap(owner, time.Now(), 15*time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := claim.DeepCopy()
+	claim.Annotations[jointoken.AnnotationToken] = token.ID
+	if err := errors.Join(w.api.Create(context.Background(), object), w.api.Patch(context.Background(), claim, client.MergeFrom(before))); err != nil {
+		t.Fatal(err)
+	}
+	earlier := stolen{join: loot.join}
+	mine := loot.join.Token
+	earlier.join.Token = token.Reveal()
+	if _, err := w.ask(earlier, "control-plane-1"); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonWrongName) {
+		t.Errorf("asking for another name with the earlier token: %v, want it denied as %s", err, csr.ReasonWrongName)
+	}
+	if _, err := w.ask(earlier, loot.join.NodeName); err != nil {
+		t.Errorf("joining with the token of the earlier release: %v", err)
+	}
+	loot.join.Token = mine
+	if _, err := w.ask(loot, loot.join.NodeName); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonUsedTwice) {
+		t.Errorf("a second join, with the token of this release: %v, want it denied as %s", err, csr.ReasonUsedTwice)
+	}
 }
 
 // robbed waits for the event on the claim of a VM whose kubelet came second, and for

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
 )
@@ -218,15 +220,22 @@ func (w *world) nothingIsLeft(limit time.Duration) {
 func (w *world) leftInCluster(ctx context.Context) (left []string, err error) {
 	var nodes corev1.NodeList
 	var claims karpv1.NodeClaimList
-	var tokens corev1.SecretList
+	var tokens, records corev1.SecretList
 	var requests certificatesv1.CertificateSigningRequestList
 	for _, list := range []client.ObjectList{&nodes, &claims, &requests} {
 		if err := w.api.List(ctx, list); err != nil {
 			return nil, err
 		}
 	}
-	if err := w.api.List(ctx, &tokens, client.InNamespace(metav1.NamespaceSystem)); err != nil {
+	err = errors.Join(
+		w.api.List(ctx, &tokens, client.InNamespace(metav1.NamespaceSystem)),
+		w.api.List(ctx, &records, client.InNamespace(namespace), client.HasLabels{jointoken.Label}),
+	)
+	if err != nil {
 		return nil, err
+	}
+	for i := range records.Items {
+		left = append(left, "record of join tokens "+records.Items[i].Name)
 	}
 	for i := range nodes.Items {
 		left = append(left, "node "+nodes.Items[i].Name)

@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -48,8 +49,12 @@ type world struct {
 	dir        string
 	kubeconfig string
 	controller *process
+	// program is the controller's: this numaform, or the baseline.
+	program string
 	// args are further flags of the controller.
 	args []string
+	// granted are the roles and bindings of the chart that is installed.
+	granted []client.Object
 	// may are problems of guests that a test brings about.
 	may []string
 }
@@ -62,6 +67,8 @@ type worldConfig struct {
 	// values are laid over the chart's.
 	values map[string]any
 	args   []string
+	// chart is its directory, and program the controller's; empty means this numaform's.
+	chart, program string
 }
 
 // newWorld starts a cluster and a Proxmox. The controller is started by start.
@@ -69,7 +76,7 @@ func newWorld(t *testing.T, config worldConfig) *world {
 	t.Helper()
 	// Most of a test is waiting.
 	t.Parallel()
-	w := &world{t: t, dir: t.TempDir(), args: config.args}
+	w := &world{t: t, dir: t.TempDir(), args: config.args, program: cmp.Or(config.program, binary)}
 	w.plane = testenv.FullControlPlane(t)
 	var err error
 	if w.api, err = client.New(w.plane.Config, client.Options{Scheme: newScheme(t)}); err != nil {
@@ -91,7 +98,7 @@ func newWorld(t *testing.T, config worldConfig) *world {
 		*c = c.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{clusterID}}, Isolation: "enforce"})
 	})
 	w.reader = testenv.Client(t, w.proxmox)
-	w.install(config.values)
+	w.install(testenv.Chart{Dir: config.chart, Values: config.values})
 	w.configure()
 	return w
 }
@@ -127,9 +134,9 @@ func (w *world) runGuests() {
 
 // install makes what the chart brings along, but for the controller's pod, which a
 // process stands for.
-func (w *world) install(values map[string]any) {
+func (w *world) install(chart testenv.Chart) {
 	w.t.Helper()
-	objects := testenv.RenderChart(w.t, testenv.Chart{Values: values})
+	objects := testenv.RenderChart(w.t, chart)
 	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
 		return slices.Contains([]string{"Deployment", "ServiceMonitor", "NetworkPolicy", "PodDisruptionBudget"}, o.GetKind())
 	})
@@ -137,6 +144,12 @@ func (w *world) install(values map[string]any) {
 	defer cancel()
 	if err := w.plane.Install(ctx, objects); err != nil {
 		w.t.Fatal(err)
+	}
+	w.granted = nil
+	for _, object := range objects {
+		if strings.HasPrefix(object.GetAPIVersion(), "rbac.") {
+			w.granted = append(w.granted, object)
+		}
 	}
 	var err error
 	if _, w.kubeconfig, err = w.plane.ServiceAccount(ctx, namespace, "numaform"); err != nil {
@@ -224,9 +237,12 @@ func (w *world) startProcess() *process {
 		"controller", "--config", "numaform.yaml", "--kubeconfig", w.kubeconfig, "--namespace", namespace, "--log-level", "debug",
 		"--metrics-bind-address", "0", "--health-probe-bind-address", "0",
 	}, w.args...)
-	command := exec.Command(binary, args...)
+	command := exec.Command(w.program, args...)
 	command.Dir = w.dir
 	command.Env = append(testenv.CleanEnv(), "KUBE_CONFIG_PATH="+w.kubeconfig, "KUBECONFIG="+w.kubeconfig)
+	if w.program == binary { // the baseline has none
+		command.Env = append(command.Env, "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "state"))
+	}
 	p := &process{command: command, done: make(chan struct{}), log: &logBuffer{t: w.t}}
 	command.Stdout, command.Stderr = p.log, p.log
 	if err := command.Start(); err != nil {

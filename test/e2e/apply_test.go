@@ -36,7 +36,7 @@ func TestApplyMakesWhatWasPlanned(t *testing.T) {
 // then it checks all guests of each host together.
 func compare(t *testing.T, stage *demo.Stage) {
 	t.Helper()
-	desired, _ := readFleet(t, stage.Fleet())
+	desired, _ := readFleet(t, kept(t, stage))
 	guests := map[int]pvesim.GuestState{}
 	for _, guest := range stage.Sim.Guests() {
 		if guest.Config["template"] != "1" {

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestHTTPBackend keeps the states at a server, and loses the fleet's directory but
-// for its files in between.
+// TestHTTPBackend keeps the states at a server, and loses the state directory
+// in between.
 func TestHTTPBackend(t *testing.T) {
 	t.Parallel()
 	server := testenv.HTTPState(t)
@@ -19,7 +19,7 @@ func TestHTTPBackend(t *testing.T) {
 	edit(t, stage, "numaform.yaml", "backend: {type: local}", "backend: {type: http, config: {address: '"+server.URL+"/states'}}")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	compare(t, stage)
-	if err := os.RemoveAll(stage.Fleet() + "/.numaform"); err != nil {
+	if err := os.RemoveAll(stage.StateDir()); err != nil {
 		t.Fatal(err)
 	}
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")

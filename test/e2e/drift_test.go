@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,7 +17,7 @@ func TestStateLost(t *testing.T) {
 	stage := quickstart(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	before := stage.Sim.Guests()
-	states, err := filepath.Glob(filepath.Join(stage.Fleet(), "*", "*", "terraform.tfstate*"))
+	states, err := stage.States()
 	if err != nil || len(states) == 0 {
 		t.Fatalf("states %v, %v", states, err)
 	}
@@ -83,7 +82,7 @@ func TestStateLostAndNothingAsked(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
-	states, err := filepath.Glob(filepath.Join(stage.Fleet(), "*", "*", "terraform.tfstate"))
+	states, err := stage.States()
 	if err != nil || len(states) != 3 {
 		t.Fatalf("states %v, %v, want 3", states, err)
 	}

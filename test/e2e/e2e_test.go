@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -100,6 +101,23 @@ func readFleet(t *testing.T, dir string) (fleet.Fleet, generator.Files) {
 		t.Fatal(err)
 	}
 	return parsed, files
+}
+
+// kept returns a directory with the files of a stage's fleet: its own, or a new checkout
+// of its repository.
+func kept(t *testing.T, stage *demo.Stage) string {
+	t.Helper()
+	config, err := os.ReadFile(filepath.Join(stage.Dir, "numaform.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`remote: ([^}]+)}`).FindSubmatch(config)
+	if found == nil {
+		return stage.Fleet()
+	}
+	dir := t.TempDir()
+	git(t, "", "clone", "--quiet", string(found[1]), dir)
+	return dir
 }
 
 // edit replaces text in a file of the stage.

@@ -53,7 +53,7 @@ func TestStrangerTakesVMID(t *testing.T) {
 			if !ok || guest.Raw != raw() {
 				t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", guest.Raw, raw())
 			}
-			desired, _ := readFleet(t, stage.Fleet())
+			desired, _ := readFleet(t, kept(t, stage))
 			if slices.ContainsFunc(desired.VMs, func(vm fleet.VM) bool { return vm.VMID == 2000 }) {
 				t.Error("a vm of the fleet has the stranger's VMID")
 			}
@@ -74,7 +74,7 @@ func TestStrangerTakesVMID(t *testing.T) {
 // vmOf returns the fleet's VM of that VMID.
 func vmOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) fleet.VM {
 	t.Helper()
-	desired, _ := readFleet(t, stage.Fleet())
+	desired, _ := readFleet(t, kept(t, stage))
 	for _, vm := range desired.VMs {
 		if vm.VMID == vmid {
 			return vm
@@ -131,7 +131,7 @@ func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	if after, _ := stage.Sim.Guest(2000); after.Raw != before.Raw || !after.Running {
 		t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
 	}
-	desired, _ := readFleet(t, stage.Fleet())
+	desired, _ := readFleet(t, kept(t, stage))
 	if len(desired.VMs) != len(wanted.VMs) {
 		t.Errorf("%d VMs after one was lost, before %d", len(desired.VMs), len(wanted.VMs))
 	}

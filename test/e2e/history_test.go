@@ -103,7 +103,7 @@ func TestUndo(t *testing.T) {
 		t.Fatalf("VMs %v, before %v", again, made)
 	}
 	compare(t, stage)
-	desired, _ := readFleet(t, stage.Fleet())
+	desired, _ := readFleet(t, kept(t, stage))
 	pinned := desired.VMs[slices.IndexFunc(desired.VMs, func(vm fleet.VM) bool { return vm.Pool == "pinned" })]
 	run(t, stage, cli.ExitOK, "remove", pinned.Name, "-f", none, "--auto-approve")
 	entries := history(t, stage)

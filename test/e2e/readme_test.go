@@ -68,9 +68,10 @@ func prefixed(text, prefix string) string {
 	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix)
 }
 
-var planHash = regexp.MustCompile(` \(plan [0-9a-f]+\)`)
+var planHash = regexp.MustCompile(` \(plan [0-9a-f]+\)|(?m:^Provider .*\n)`)
 
-// hashless takes out the plans' hashes, which differ each time.
+// hashless takes out the plans' hashes, which differ each time, and the provider's, which
+// is that of a build on this machine.
 func hashless(text string) string {
 	return strings.TrimRight(planHash.ReplaceAllString(text, ""), "\n")
 }

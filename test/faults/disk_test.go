@@ -106,7 +106,7 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 	}
 	// Half a state proves nothing. A person moves it away, as it is told to.
 	w.mark()
-	for _, half := range append(w.kept(), filepath.Join(w.fleet(), "homelab", busyHost, "terraform.tfstate")) {
+	for _, half := range append(w.kept(), filepath.Join(w.dir, "state", "states", "homelab", busyHost, "terraform.tfstate")) {
 		if out := w.apply(cli.ExitFailed); !strings.Contains(out, filepath.Base(half)) && !strings.Contains(out, "state file could not be parsed") {
 			t.Errorf("it does not tell of %s:\n%s", half, out)
 		}
@@ -116,7 +116,7 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 		t.Errorf("it wrote without a state: %v", writes)
 	}
 	w.converge(scaledUp)
-	if _, err := os.Stat(filepath.Join(w.fleet(), "homelab", busyHost, "terraform.tfstate")); err != nil {
+	if _, err := os.Stat(filepath.Join(w.dir, "state", "states", "homelab", busyHost, "terraform.tfstate")); err != nil {
 		t.Error(err)
 	}
 }

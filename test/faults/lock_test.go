@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,7 +27,7 @@ func TestLockOfTheLiving(t *testing.T) {
 		t.Errorf("a second numaform on this machine is not told of the first:\n%s", out)
 	}
 	env := w.env
-	w.env = append(env[:len(env):len(env)], "NUMAFORM_FLEET_DIR="+filepath.Join(w.dir, "copy"))
+	w.env = append(env[:len(env):len(env)], "NUMAFORM_FLEET_DIR="+filepath.Join(w.dir, "copy"), "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "copy-state"))
 	out := w.numaform(cli.ExitFailed, w.applyArgs()...)
 	w.env = env
 	if !strings.Contains(out, "locked by") {
@@ -39,7 +40,7 @@ func TestLockOfTheLiving(t *testing.T) {
 	if code := first.wait(); code != cli.ExitOK {
 		t.Errorf("the first was disturbed: exit code %d\n%s", code, first.said())
 	}
-	w.must(os.RemoveAll(filepath.Join(w.dir, "copy")))
+	w.must(errors.Join(os.RemoveAll(filepath.Join(w.dir, "copy")), os.RemoveAll(filepath.Join(w.dir, "copy-state"))))
 	w.converge(scaledUp + 1)
 }
 

@@ -141,12 +141,12 @@ func (w *world) installShim() {
 	w.must(os.WriteFile(path+".json", config, 0o600))
 	env := slices.DeleteFunc(testenv.CleanEnv(), func(entry string) bool { return strings.HasPrefix(entry, "TMPDIR=") })
 	w.env = append(env, asNumaform+"=1",
-		"TMPDIR="+w.tmp, "NUMAFORM_CONFIG="+filepath.Join(w.dir, "numaform.yaml"),
+		"TMPDIR="+w.tmp, "NUMAFORM_CONFIG="+filepath.Join(w.dir, "numaform.yaml"), "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "state"),
 		"NUMAFORM_CLUSTERS_0_URL="+w.sim.URL(), "NUMAFORM_ENGINE_BINARY="+path,
 		"NUMAFORM_ENGINE_PLUGIN_DIR="+testenv.PluginDir(w.t))
 }
 
-// localState keeps the states in the fleet's directory.
+// localState keeps the states in files.
 func localState(w *world, _ *pvesim.Config) {
 	w.edit("numaform.yaml", "backend: {type: http, config: {address: '"+w.backend.url+"/states'}}", "backend: {type: local}")
 }

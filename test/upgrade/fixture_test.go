@@ -64,7 +64,7 @@ func start(t *testing.T, hosts int) *fixture {
 		t.Fatal(err)
 	}
 	f.config = scaler.Config{
-		ClusterID: "upgrade", Store: f.store, Dir: f.store.Path(), Backend: fleet.Backend{Type: "local"},
+		ClusterID: "upgrade", Store: store.NewSealed(f.store, store.FileVault(filepath.Join(t.TempDir(), "key")), "upgrade"), Dir: f.store.Path(), StateDir: f.store.Path() + "-state", Backend: fleet.Backend{Type: "local"},
 		Regions: []scaler.Region{{
 			Name: testenv.Region, Endpoint: f.sim.URL(), CAFile: testenv.CertFile(t, f.sim),
 			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 8999}, Live: f.client,

@@ -112,6 +112,46 @@ func tests() []test {
 	}
 }
 
+// TestCeilingIsIncluded pins exactly as much of a host as may be.
+func TestCeilingIsIncluded(t *testing.T) {
+	t.Parallel()
+	var cpus []topology.CPU
+	for id := range 10 {
+		cpus = append(cpus, topology.CPU{ID: id, Online: true, Core: id})
+	}
+	for count, want := range map[int]string{8: "1 2 3 4 5 6 7 8", 9: "floats ceiling"} {
+		list := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}[:count]
+		verdicts := claim.Judge(claim.NewHost(cpus), rules(), []claim.Guest{guest(1, nil, list...)})
+		if got := outcome(verdicts[0]); got != want {
+			t.Errorf("%d of 10 CPUs: %s, want %s", count, got, want)
+		}
+	}
+}
+
+// TestPinsAreEqual changes one thing of pins at a time.
+func TestPinsAreEqual(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(p *claim.Pins)
+		want   bool
+	}{
+		"nothing":  {func(*claim.Pins) {}, true},
+		"cluster":  {func(p *claim.Pins) { p.ClusterID = "stage" }, false},
+		"key":      {func(p *claim.Pins) { p.Key = key(2) }, false},
+		"emulator": {func(p *claim.Pins) { p.Emulator = fleet.EmulatorShared }, false},
+		"CPUs":     {func(p *claim.Pins) { p.CPUs = []int{9, 1} }, false},
+	} {
+		other := pins(1, 1, 9)
+		tt.change(other)
+		if got := pins(1, 1, 9).Equal(other); got != tt.want {
+			t.Errorf("%s changed: equal is %t", name, got)
+		}
+	}
+	if pins(1, 1).Equal(nil) || !(*claim.Pins)(nil).Equal(nil) {
+		t.Error("no pins are equal to no pins alone")
+	}
+}
+
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for _, tt := range tests() {

@@ -2,7 +2,6 @@ package garbage
 
 import (
 	"errors"
-	"regexp"
 	"sync"
 	"time"
 
@@ -87,7 +86,7 @@ func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 		return nil // the next try takes another number, or sees what is taken
 	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
 		return []scheduling.Offer{{Host: vm.Host}}
-	case errors.As(err, &pins), err != nil && isFull(err.Error()):
+	case errors.As(err, &pins), scaler.StorageFull(err):
 		var offers []scheduling.Offer
 		for _, pool := range v.poolsOf(vm.NodeClass) {
 			offers = append(offers, scheduling.Offer{NodePool: pool, Host: vm.Host})
@@ -96,11 +95,3 @@ func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 	}
 	return []scheduling.Offer{{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}}
 }
-
-// fullStorage matches what Proxmox, LVM, ZFS, Ceph and qemu-img say of a storage that
-// has no room for another disk.
-var fullStorage = regexp.MustCompile(`(?i)no space left|out of space|not enough (free )?space|insufficient (free )?(space|extents)|` +
-	`free space .*insufficient|disk quota exceeded|pool is full|storage .{0,80} is full|ENOSPC`)
-
-// isFull reports whether a failure is that of a full storage.
-func isFull(text string) bool { return fullStorage.MatchString(text) }

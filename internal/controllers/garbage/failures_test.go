@@ -178,9 +178,10 @@ func TestOffersByFailure(t *testing.T) {
 		{"backend", &state.CommandError{Backend: "pg"}, []scheduling.Offer{{Host: pve1()}}},
 		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.Offer{exact(vm)}},
 		{"affinity", &scaler.RootOnlyError{VM: vm.Name}, ofClass},
-		{"directory full", &state.CommandError{Text: "unable to create image: qemu-img: Could not resize: No space left on device"}, ofClass},
-		{"lvm full", errors.New("lvcreate: Volume group \"pve\" has insufficient free space (100 extents): 7680 required"), ofClass},
-		{"zfs full", errors.New("zfs error: cannot create 'tank/vm-1': out of space"), ofClass},
+		{"storage full", &state.CommandError{
+			Operation: "applying", Text: `VM clone: task "UPID:x" failed to complete with exit code: unable to create image: No space left on device`,
+		}, ofClass},
+		{"disk of this machine full", errors.New("write plan.json: no space left on device"), []scheduling.Offer{exact(vm)}},
 		{"number taken", &scaler.VMIDTakenError{VM: vm.Name}, nil},
 		{"cpus taken", &scaler.CPUsTakenError{VM: vm.Name}, nil},
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
@@ -112,13 +111,8 @@ func (i *inventory) collectClosed(out chan<- prometheus.Metric) {
 // collectHosts tells what is free as the planner counts it, VMs that are wanted and
 // do not exist yet included.
 func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topology.Snapshot, states []scaler.VMState) {
-	kept := make([]fleet.VM, 0, len(states))
-	for _, state := range states {
-		if state.Phase != scaler.PhaseHeld {
-			kept = append(kept, state.VM)
-		}
-	}
-	for _, room := range planner.New(snapshot, kept).Room() {
+	pods, rest := scaler.Places(states)
+	for _, room := range planner.New(snapshot, slices.Concat(pods, rest)).Room() {
 		region, host := string(room.Host.Region), string(room.Host.Host)
 		if room.Problem != "" {
 			gauge(out, i.up, 0, region, host)

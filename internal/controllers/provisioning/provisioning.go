@@ -41,8 +41,8 @@ import (
 // Writer is what is needed of the scaler's writer.
 type Writer interface {
 	Synced() bool
-	Wanted() []fleet.VM
-	Occupied() []fleet.VM
+	// States returns all VMs of the fleet, or an error if they are not known.
+	States(ctx context.Context) ([]scaler.VMState, error)
 	Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error)
 	Remove(keys ...fleet.Key)
 }
@@ -219,9 +219,13 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	if err != nil {
 		return nil, err
 	}
+	states, err := c.config.Writer.States(ctx)
+	if err != nil {
+		return nil, err
+	}
 	request := c.config.Request
 	request.Snapshot, request.Closed = snapshot, c.config.Closed()
-	request.Kept, request.Occupied = c.config.Writer.Wanted(), c.config.Writer.Occupied()
+	request.Kept, request.Occupied = scaler.Places(states)
 	request.Now = c.config.Clock.Now()
 	if c.config.Virtual != nil {
 		request.Virtual = c.config.Virtual(ctx)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -94,12 +93,20 @@ type writer struct {
 	wanted  []fleet.VM
 	removed []fleet.Key
 	err     error
+	// unread is why the VMs are not known.
+	unread error
 }
 
 func (w *writer) Synced() bool             { return true }
-func (w *writer) Wanted() []fleet.VM       { return slices.Clone(w.wanted) }
-func (w *writer) Occupied() []fleet.VM     { return nil }
 func (w *writer) Remove(keys ...fleet.Key) { w.removed = append(w.removed, keys...) }
+
+func (w *writer) States(context.Context) ([]scaler.VMState, error) {
+	var states []scaler.VMState
+	for _, vm := range w.wanted {
+		states = append(states, scaler.VMState{VM: vm, Phase: scaler.PhaseReserved})
+	}
+	return states, w.unread
+}
 
 func (w *writer) Ensure(_ context.Context, requests []scaler.Request) ([]fleet.VM, error) {
 	if w.err != nil {
@@ -296,6 +303,20 @@ func TestNameTaken(t *testing.T) {
 	}
 	if len(w.writer.removed) != 1 || w.claims(t)[0].Annotations[v1alpha1.AnnotationKey] != "another" {
 		t.Errorf("removed %v, claims %v", w.writer.removed, w.claims(t))
+	}
+}
+
+// TestUnknownFleetIsNotEmpty cannot read which VMs there are: nothing is reserved beside
+// them.
+func TestUnknownFleetIsNotEmpty(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))
+	w.writer.unread = errors.New("the disk is gone")
+	if _, err := w.Provision(t.Context()); !errors.Is(err, w.writer.unread) {
+		t.Errorf("got %v", err)
+	}
+	if len(w.writer.wanted)+len(w.claims(t)) != 0 {
+		t.Errorf("reserved %v", w.writer.wanted)
 	}
 }
 

@@ -1,0 +1,100 @@
+package generator_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestParseIsBounded gives node files and the index what a recursive parser, or an
+// evaluation, does not survive. Each was seen to end the process, or to take minutes.
+func TestParseIsBounded(t *testing.T) {
+	t.Parallel()
+	const value = `"debian"`
+	many := strings.Repeat("1, ", 99) + "1"
+	loops := "1"
+	for range 8 {
+		loops = "[for a in [" + many + "] : " + loops + "]"
+	}
+	deep := 80_000
+	cases := map[string]struct{ file, old, new, want string }{
+		"nested lists":       {nodeFile, value, strings.Repeat("[", deep) + strings.Repeat("]", deep), "nests deeper than"},
+		"never closed":       {nodeFile, value, strings.Repeat("[", deep), "nests deeper than"},
+		"nested calls":       {nodeFile, value, strings.Repeat("f(", deep) + strings.Repeat(")", deep), "nests deeper than"},
+		"nested objects":     {nodeFile, value, strings.Repeat("{a=", 60_000), "nests deeper than"},
+		"nested templates":   {nodeFile, value, strings.Repeat(`"${`, 60_000), "nests deeper than"},
+		"directives":         {nodeFile, value, `"` + strings.Repeat(`%{if true}`, 20_000) + `"`, "nests deeper than"},
+		"heredocs":           {nodeFile, value, strings.Repeat("<<A\n${", 30_000), "may have 4000"},
+		"nested blocks":      {nodeFile, "module \"", strings.Repeat("a {", deep) + "module \"", "nests deeper than"},
+		"negations":          {nodeFile, value, strings.Repeat("!", deep) + "true", "nests deeper than"},
+		"signs":              {nodeFile, value, strings.Repeat("- ", deep) + "1", "nests deeper than"},
+		"conditions":         {nodeFile, value, strings.Repeat("true?", 50_000) + "1", "nests deeper than"},
+		"loops in loops":     {nodeFile, value, loops, "Expression not allowed"},
+		"loops in the seal":  {nodeFile, "format_version = 1", "format_version = " + loops, "Expression not allowed"},
+		"loops in the call":  {nodeFile, `  source = "`, `  source = ` + loops + "\n" + `  x = "`, "Expression not allowed"},
+		"a sum":              {nodeFile, value, "1 + 1", "Expression not allowed"},
+		"a large file":       {nodeFile, "module \"", "#" + strings.Repeat("x", 300_000) + "\nmodule \"", "may have 262144"},
+		"many lines":         {nodeFile, "module \"", strings.Repeat("\n", 5000) + "module \"", nodeFile + ":4001: has 5"},
+		"a large main.tf":    {mainFile, "terraform {", strings.Repeat("\n", 300_000) + "terraform {", "may have 262144"},
+		"a large fleet.json": {"fleet.json", "{", "{" + strings.Repeat(" ", 300_000), "may have 262144"},
+		"a deep fleet.json":  {"fleet.json", `"namespace"`, `"a": ` + strings.Repeat("[", deep) + strings.Repeat("]", deep) + `, "namespace"`, "exceeded max depth"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			files, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := string(files[c.file])
+			if !strings.Contains(text, c.old) {
+				t.Fatalf("no %q in\n%s", c.old, text)
+			}
+			files[c.file] = []byte(strings.Replace(text, c.old, c.new, 1))
+			_, err = generator.Parse(files)
+			var where *generator.ParseError
+			if !errors.As(err, &where) || where.File != c.file || where.Mend == "" {
+				t.Fatalf("error without place and fix: %v", err)
+			}
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error:\n%.300s\nwant:\n%s", err, c.want)
+			}
+			if len(err.Error()) > 2000 {
+				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+// TestLargeVMsAreWithinBounds writes the largest VM that there may be and reads it again.
+func TestLargeVMsAreWithinBounds(t *testing.T) {
+	t.Parallel()
+	vm := vmAt(somewhere, 2001)
+	vm.VCPUs = 512
+	vm.Policy, vm.PinWith, vm.Overcommit = fleet.PolicyDedicated, fleet.PinWithHostAgent, 0
+	for i := range vm.VCPUs {
+		vm.VCPUPins = append(vm.VCPUPins, 2*i)
+	}
+	vm.CPUs = topology.CPUs(vm.VCPUPins...)
+	vm.Reason = strings.Repeat("r", 1024)
+	vm.Labels = map[string]string{}
+	for i := range 100 {
+		vm.Labels["example.com/"+strings.Repeat("l", 50)+string(rune('a'+i%26))+string(rune('a'+i/26))] = strings.Repeat("v", 63)
+	}
+	vm.Networks = nil
+	for range 32 {
+		vm.Networks = append(vm.Networks, fleet.Network{Bridge: "vmbr0", Model: "virtio"})
+	}
+	files, err := generator.Render(fleetOf(vm))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes", len(files[nodeFile]))
+	if _, err := generator.Parse(files); err != nil {
+		t.Error(err)
+	}
+}

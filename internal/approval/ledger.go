@@ -1,0 +1,137 @@
+package approval
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/logkey"
+)
+
+// LedgerName is the ConfigMap, in numaform's namespace, with the status of each
+// ScalePlan that numaform proposed. The status of the object itself is a copy for
+// people: others may have the right to write it, and nothing is decided from it.
+const LedgerName = "numaform-approvals"
+
+// strangerFor is how long a ScalePlan may be in no ledger until it goes: one that is
+// being proposed is entered right after it is made.
+const strangerFor = time.Minute
+
+// ledger is the status of numaform's plans by UID.
+type ledger map[types.UID]v1alpha1.ScalePlanStatus
+
+// readLedger reads the ledger. The first time, it takes over the plans that exist, as
+// versions without a ledger left them.
+func (a *Approvals) readLedger(ctx context.Context, plans []v1alpha1.ScalePlan) (ledger, error) {
+	var object corev1.ConfigMap
+	err := a.config.Client.Get(ctx, client.ObjectKey{Namespace: a.config.Namespace, Name: LedgerName}, &object)
+	if apierrors.IsNotFound(err) {
+		object = corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: a.config.Namespace, Name: LedgerName},
+			Data:       map[string]string{},
+		}
+		for i := range plans {
+			content, err := json.Marshal(plans[i].Status)
+			if err != nil {
+				return nil, fmt.Errorf("entering scaleplan %s into ConfigMap %s: %w", plans[i].Name, LedgerName, err)
+			}
+			object.Data[string(plans[i].UID)] = string(content)
+		}
+		err = a.config.Client.Create(ctx, &object)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", a.config.Namespace, LedgerName, err)
+	}
+	known := ledger{}
+	for uid, content := range object.Data {
+		var status v1alpha1.ScalePlanStatus
+		if err := json.Unmarshal([]byte(content), &status); err != nil {
+			return nil, fmt.Errorf("reading ConfigMap %s/%s: key %s: %w: remove the key, and the plan is proposed again",
+				a.config.Namespace, LedgerName, uid, err)
+		}
+		known[types.UID(uid)] = status
+	}
+	return known, nil
+}
+
+// enter writes what became of a plan into the ledger.
+func (a *Approvals) enter(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	content, err := json.Marshal(plan.Status)
+	if err != nil {
+		return fmt.Errorf("entering scaleplan %s into ConfigMap %s: %w", plan.Name, LedgerName, err)
+	}
+	return a.patchLedger(ctx, map[types.UID]any{plan.UID: string(content)})
+}
+
+func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) error {
+	patch, err := json.Marshal(map[string]any{"data": data})
+	if err == nil {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: a.config.Namespace, Name: LedgerName}}
+		err = a.config.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
+	}
+	if err != nil {
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", a.config.Namespace, LedgerName, err)
+	}
+	return nil
+}
+
+// restore makes the status of ScalePlans what the ledger says, deletes plans that
+// numaform did not propose, and forgets those that are gone.
+func (a *Approvals) restore(ctx context.Context) error {
+	var list v1alpha1.ScalePlanList
+	if err := a.config.Client.List(ctx, &list); err != nil {
+		return fmt.Errorf("reading scaleplans: %w", err)
+	}
+	known, err := a.readLedger(ctx, list.Items)
+	if err != nil {
+		return err
+	}
+	gone := map[types.UID]any{}
+	for uid := range known {
+		gone[uid] = nil
+	}
+	var errs []error
+	for i := range list.Items {
+		plan := &list.Items[i]
+		delete(gone, plan.UID)
+		status, ours := known[plan.UID]
+		switch {
+		case !ours && a.config.Clock.Since(plan.CreationTimestamp.Time) > strangerFor:
+			errs = append(errs, a.remove(ctx, plan))
+			log.FromContext(ctx).Info("deleted a scaleplan that numaform did not propose", logkey.ScalePlan, plan.Name)
+		case ours && !equality.Semantic.DeepEqual(status, plan.Status):
+			was := plan.Status.Phase
+			plan.Status = status
+			err := a.config.Client.Status().Update(ctx, plan)
+			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+				continue // at the next call
+			}
+			errs = append(errs, err)
+			log.FromContext(ctx).Info("restored the status of a scaleplan, which another client wrote", logkey.ScalePlan, plan.Name, logkey.Phase, string(was))
+		}
+	}
+	if len(gone) > 0 {
+		errs = append(errs, a.patchLedger(ctx, gone))
+	}
+	return errors.Join(errs...)
+}
+
+// remove deletes a plan as it was read.
+func (a *Approvals) remove(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	err := a.config.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID, ResourceVersion: &plan.ResourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting scaleplan %s: %w", plan.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package operator
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
+)
+
+// maxModuleFile bounds a file of modules that are allowed.
+const maxModuleFile = 1 << 20
+
+// release returns the modules that node files may call: those that numaform carries, and
+// those that the configuration allows.
+func (c *Config) release() (generator.Release, error) {
+	release := generator.Current()
+	if len(c.Modules.Allow) > 0 {
+		release.Allowed = map[string]map[string][]byte{}
+	}
+	for _, hash := range slices.Sorted(maps.Keys(c.Modules.Allow)) {
+		dir := c.Modules.Allow[hash]
+		files, err := readModules(dir)
+		if err != nil {
+			return generator.Release{}, fmt.Errorf("reading modules.allow.%s: %w", hash, err)
+		}
+		if got := modules.HashOf(files); got != hash {
+			return generator.Release{}, fmt.Errorf("reading modules.allow.%s: the content of %s has hash %s: check what changed there, then set that hash", hash, dir, got)
+		}
+		release.Allowed[hash] = files
+	}
+	return release, nil
+}
+
+// readModules reads the modules in a directory: the .tf files of each, and nothing else.
+func readModules(dir string) (files map[string][]byte, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	files = map[string][]byte{}
+	for _, module := range modules.Names() {
+		entries, err := fs.ReadDir(root.FS(), module)
+		if err != nil {
+			return nil, fmt.Errorf("%w: copy modules/%s of the source into %s", err, module, dir)
+		}
+		for _, entry := range entries {
+			name := path.Join(module, entry.Name())
+			if !entry.Type().IsRegular() || !strings.HasSuffix(name, ".tf") {
+				return nil, fmt.Errorf("%s/%s is no .tf file: remove it", dir, name)
+			}
+			if files[name], err = readModule(root, name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return files, nil
+}
+
+func readModule(root *os.Root, name string) (content []byte, err error) {
+	file, err := root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	content, err = io.ReadAll(io.LimitReader(file, maxModuleFile+1))
+	if err == nil && len(content) > maxModuleFile {
+		err = fmt.Errorf("%s is larger than %d bytes", name, maxModuleFile)
+	}
+	return content, err
+}

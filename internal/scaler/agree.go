@@ -1,0 +1,73 @@
+package scaler
+
+import (
+	"fmt"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// DisagreeError says that a guest is not in Proxmox what the state says of the VM that a
+// plan writes to.
+type DisagreeError struct {
+	VM   string
+	VMID fleet.VMID
+	Host topology.HostID
+	// Attribute is what differs, as it is in State and Live.
+	Attribute, State, Live string
+}
+
+func (e *DisagreeError) Error() string {
+	return fmt.Sprintf("vm %s: guest %d has %s %.80q in Proxmox, and %.80q in the state of %s: nothing was changed; "+
+		"set it back in Proxmox, or take the VM out of the state by `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
+}
+
+// agree refuses, right before an apply, to write to a VM of which state, plan and Proxmox
+// do not say the same. That state and plan agree with the intent is judged by the guard.
+func (w *wanted) agree(plan *tfjson.Plan, intent guard.Intent) error {
+	targets := map[string]guard.Target{}
+	for _, list := range [][]guard.Target{intent.Delete, intent.Import, intent.Update} {
+		for _, target := range list {
+			targets[target.Address] = target
+		}
+	}
+	for _, change := range plan.ResourceChanges {
+		target, asked := targets[change.Address]
+		if !asked || change.Type != guard.ResourceType {
+			continue
+		}
+		before, _ := change.Change.Before.(map[string]any)
+		if err := w.agreed(target, before); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agreed compares a guest with what the state says of it, or a read for an import.
+func (w *wanted) agreed(target guard.Target, before map[string]any) error {
+	guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
+	if !exists {
+		return nil // stillOurs and stillUpdatable say what that means
+	}
+	name, _ := before["name"].(string)
+	host, _ := before["node_name"].(string)
+	id, _ := before["id"].(string)
+	for _, one := range []struct{ attribute, state, live string }{
+		{"id", id, fmt.Sprint(guest.VMID)},
+		{"name", name, guest.Name},
+		{"host", host, string(guest.host.Host)},
+		{"cluster", w.clusterID, guest.ClusterID},
+		{"key", string(target.Key), guest.Key},
+	} {
+		if one.state != one.live {
+			return &DisagreeError{
+				VM: name, VMID: target.VMID, Host: w.shard, Attribute: one.attribute, State: one.state, Live: one.live,
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,297 @@
+package scaler
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/format/index"
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/workdir"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+// An older numaform worked in the fleet's directory, and kept there the local states and
+// those that no backend took. They are taken over once: who may push could put another
+// state there later.
+
+// migrationFile, beside the states, says that this is done.
+const migrationFile = "migrated.json"
+
+// oldWork is where an older numaform worked, below the fleet's directory.
+const oldWork = ".numaform/work"
+
+// migration is what migrationFile says.
+type migration struct {
+	Time time.Time `json:"time"`
+	From string    `json:"from"`
+	Took []string  `json:"took,omitempty"`
+}
+
+// migrated reports whether states were taken over, or there were none to take.
+func (p places) migrated() bool {
+	_, err := os.Lstat(filepath.Join(p.states, migrationFile))
+	return err == nil
+}
+
+// relic is a state in the fleet's directory.
+type relic struct {
+	// dir is the fleet's directory, and name the path below it.
+	dir, name string
+	shard     fleet.Shard
+	// to is the name that it has from now on; empty if it is a record of the engine's run.
+	to string
+}
+
+func (r *relic) path() string { return filepath.Join(r.dir, filepath.FromSlash(r.name)) }
+
+func (s *Scaler) oldState(shard fleet.Shard) relic {
+	return relic{dir: s.config.Dir, name: generator.ShardDir(shard) + "/" + stateFile, shard: shard, to: stateFile}
+}
+
+func (s *Scaler) oldErrored(shard fleet.Shard) relic {
+	return relic{dir: s.config.Dir, name: oldWork + "/" + generator.ShardDir(shard) + "/" + erroredFile, shard: shard, to: erroredFile}
+}
+
+// oldRun is the record of an operation of the engine that did not end.
+func (s *Scaler) oldRun(shard fleet.Shard) relic {
+	return relic{dir: s.config.Dir, name: oldWork + "/" + generator.ShardDir(shard) + "/.terraform/numaform/run.json", shard: shard}
+}
+
+// migrate takes over what an older numaform kept, unless that was done before. What is
+// cut off is done again; nothing that is at the new place is touched.
+func (s *Scaler) migrate(at places) error {
+	if at.migrated() {
+		return nil
+	}
+	relics, err := s.relics()
+	if err != nil {
+		return err
+	}
+	done := migration{Time: s.config.Clock.Now().UTC(), From: s.config.Dir}
+	for i := range relics {
+		took, err := s.take(at, &relics[i])
+		if err != nil {
+			return fmt.Errorf("taking over the state of %s: %w", relics[i].shard, err)
+		}
+		if took {
+			done.Took = append(done.Took, relics[i].name)
+		}
+	}
+	content, err := json.Marshal(done)
+	if err != nil {
+		return fmt.Errorf("recording that states were taken over: %w", err)
+	}
+	if err := renameio.WriteFile(filepath.Join(at.states, migrationFile), content, 0o600); err != nil {
+		return fmt.Errorf("recording that states were taken over: %w", err)
+	}
+	for i := range relics {
+		// An older numaform finds none, rather than one that is stale.
+		if slices.Contains(done.Took, relics[i].name) {
+			_ = os.Rename(relics[i].path(), relics[i].path()+".migrated")
+		}
+	}
+	return nil
+}
+
+// relics lists what an older numaform kept in the fleet's directory.
+func (s *Scaler) relics() ([]relic, error) {
+	var found []relic
+	for _, pattern := range []string{"*/*", oldWork + "/*/*"} {
+		dirs, err := filepath.Glob(filepath.Join(s.config.Dir, filepath.FromSlash(pattern)))
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range dirs {
+			host, region := filepath.Base(dir), filepath.Base(filepath.Dir(dir))
+			if strings.HasPrefix(host, ".") || strings.HasPrefix(region, ".") {
+				continue
+			}
+			shard := fleet.Shard{Region: topology.RegionName(region), Host: topology.HostName(host)}
+			kinds := []relic{s.oldErrored(shard), s.oldRun(shard)}
+			if pattern == "*/*" {
+				kinds = []relic{s.oldState(shard)}
+			}
+			for _, kind := range kinds {
+				if _, err := os.Lstat(kind.path()); err == nil && (kind.to != stateFile || s.keepsStates()) {
+					found = append(found, kind)
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// take copies a state to its new place, if there is none.
+func (s *Scaler) take(at places, old *relic) (bool, error) {
+	if old.to == "" {
+		return s.takeRun(at, old)
+	}
+	target := at.state(old.shard, old.to)
+	if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	content, err := old.read()
+	if err != nil {
+		return false, err
+	}
+	if err := workdir.Private(filepath.Dir(target)); err != nil {
+		return false, err
+	}
+	if err := renameio.WriteFile(target, content, 0o600); err != nil {
+		return false, err
+	}
+	s.config.Progress(old.shard, fmt.Sprintf("moved the state %s to %s", old.path(), target))
+	return true, nil
+}
+
+// takeRun makes a change known that an older numaform died in: where it worked, its lock
+// of the state is found to be left behind.
+func (s *Scaler) takeRun(at places, old *relic) (bool, error) {
+	content, err := old.read()
+	if err != nil {
+		return false, err
+	}
+	former, err := filepath.Abs(filepath.Dir(filepath.Dir(filepath.Dir(old.path()))))
+	if err != nil {
+		return false, err
+	}
+	return true, state.TakeOver(content, former, at.dir(old.shard))
+}
+
+// maxState bounds a state that is taken over.
+const maxState = 256 << 20
+
+// RelicError says why a state in the fleet's directory is not taken over.
+type RelicError struct{ Path, Problem, Hint string }
+
+// Error says which file and what to do.
+func (e *RelicError) Error() string { return fmt.Sprintf("state %s %s: %s", e.Path, e.Problem, e.Hint) }
+
+// read returns a state that an older numaform left: an ordinary file, in directories that
+// are no links, which no commit brought.
+func (r *relic) read() (content []byte, err error) {
+	root, err := os.OpenRoot(r.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	if err := r.ordinary(root); err != nil {
+		return nil, err
+	}
+	tracked, err := r.tracked()
+	if err != nil {
+		return nil, fmt.Errorf("looking whether %s is tracked by git: %w", r.path(), err)
+	}
+	if tracked {
+		return nil, &RelicError{
+			r.path(), "is tracked by git, so whoever may push can write it",
+			"git rm --cached it if you know it for your own, or else remove it: numaform then imports the VMs by their markers",
+		}
+	}
+	file, err := root.OpenFile(filepath.FromSlash(r.name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return io.ReadAll(io.LimitReader(file, maxState))
+}
+
+// ordinary refuses what is no file, or is reached through a link.
+func (r *relic) ordinary(root *os.Root) error {
+	const restore = "remove it, and numaform imports the VMs by their markers, or put the state itself into its place"
+	for at := ""; at != r.name; {
+		next, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.name, at), "/"), "/")
+		at = strings.TrimPrefix(at+"/"+next, "/")
+		info, err := root.Lstat(filepath.FromSlash(at))
+		switch {
+		case err != nil:
+			return err
+		case info.Mode()&fs.ModeSymlink != 0:
+			return &RelicError{r.path(), "is reached through a link, " + at, restore}
+		case at == r.name && !info.Mode().IsRegular():
+			return &RelicError{r.path(), "is no ordinary file", restore}
+		case at == r.name && info.Size() > maxState:
+			return &RelicError{r.path(), fmt.Sprintf("has %d bytes", info.Size()), restore}
+		}
+	}
+	return nil
+}
+
+// tracked reports whether the file is in the index of the checkout that it is in, if it
+// is in one.
+func (r *relic) tracked() (bool, error) {
+	dir, err := filepath.Abs(r.dir)
+	if err != nil {
+		return false, err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return false, err
+	}
+	name := r.name
+	for {
+		git, err := gitDir(dir)
+		if err != nil {
+			return false, err
+		}
+		if git != "" {
+			return inIndex(filepath.Join(git, "index"), name)
+		}
+		if dir == filepath.Dir(dir) {
+			return false, nil
+		}
+		name, dir = filepath.Base(dir)+"/"+name, filepath.Dir(dir)
+	}
+}
+
+// gitDir returns the directory with the index of a checkout, or "" if dir is none.
+func gitDir(dir string) (string, error) {
+	name := filepath.Join(dir, ".git")
+	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil || info.IsDir() {
+		return name, err
+	}
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	to, ok := strings.CutPrefix(strings.TrimSpace(string(content)), "gitdir: ")
+	if !ok {
+		return "", fmt.Errorf("%s names no directory", name)
+	}
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(dir, to)
+	}
+	return to, nil
+}
+
+func inIndex(name, path string) (found bool, err error) {
+	file, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	var content index.Index
+	if err := index.NewDecoder(io.LimitReader(file, maxState)).Decode(&content); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(content.Entries, func(e *index.Entry) bool { return e.Name == path }), nil
+}

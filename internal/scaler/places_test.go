@@ -1,0 +1,30 @@
+package scaler_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// TestPlaces has one VM of each phase, with and without a file.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	var states []scaler.VMState
+	for _, phase := range []scaler.Phase{
+		scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhaseHeld, scaler.PhaseRemoving,
+	} {
+		for _, filed := range []bool{false, true} {
+			states = append(states, scaler.VMState{VM: vm(pve1, fleet.VMID(2000+len(states))), Phase: phase, Filed: filed})
+		}
+	}
+	pods, rest := scaler.Places(states)
+	if diff := cmp.Diff([]fleet.VMID{2000, 2001, 2002, 2003, 2004, 2005}, ids(pods)); diff != "" {
+		t.Errorf("take pods (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]fleet.VMID{2007, 2010, 2011}, ids(rest)); diff != "" {
+		t.Errorf("hold their places only (-want +got):\n%s", diff)
+	}
+}

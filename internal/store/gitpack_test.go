@@ -1,0 +1,97 @@
+package store_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/internal/store"
+)
+
+// TestObjectSizes compares the sizes in headers with what git says, for objects in files
+// of their own and in packs with both kinds of differences.
+func TestObjectSizes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	run(t, dir, "init", "--quiet", "-b", "main")
+	random := rand.New(rand.NewPCG(1, 2))
+	var lines []string
+	for i := range 2000 {
+		lines = append(lines, fmt.Sprintf("line %d %x", i, random.Uint64()))
+	}
+	for i := range 20 {
+		lines[random.IntN(len(lines))] = "changed " + strconv.Itoa(i)
+		put(t, dir, "a/big.txt", strings.Join(lines, "\n"))
+		put(t, dir, "b/small.txt", strings.Join(lines[:20], "\n"))
+		put(t, dir, "empty", "")
+		run(t, dir, "add", "-A")
+		run(t, dir, "commit", "--quiet", "--allow-empty", "-m", "x")
+	}
+	list := strings.Split(run(t, dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objectsize)"), "\n")
+	if len(list) < 80 {
+		t.Fatalf("%d objects", len(list))
+	}
+	for _, repack := range [][]string{
+		nil,
+		{"-c", "repack.useDeltaBaseOffset=true", "repack", "-adfq"},
+		{"-c", "repack.useDeltaBaseOffset=false", "repack", "-adfq", "--depth=100"},
+	} {
+		if repack != nil {
+			run(t, dir, repack...)
+		}
+		for _, line := range list {
+			hash, want, _ := strings.Cut(line, " ")
+			if got, err := store.ObjectSize(filepath.Join(dir, ".git"), hash); err != nil || strconv.FormatInt(got, 10) != want {
+				t.Errorf("after git %v: object %s: %d, %v, git says %s", repack, hash, got, err, want)
+			}
+		}
+	}
+	if _, err := store.ObjectSize(filepath.Join(dir, ".git"), strings.Repeat("ab", 20)); err == nil {
+		t.Error("an object that is not there has a size")
+	}
+}
+
+// TestObjectWithALargeBase keeps a small file as a difference to one of 100 MiB.
+func TestObjectWithALargeBase(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	run(t, dir, "init", "--quiet", "-b", "main")
+	text := strings.Repeat("0123456789abcdef", 100<<16)
+	put(t, dir, "x", text)
+	run(t, dir, "add", "-A")
+	run(t, dir, "commit", "--quiet", "-m", "x")
+	put(t, dir, "x", text[:len(text)/2+5])
+	run(t, dir, "add", "-A")
+	run(t, dir, "commit", "--quiet", "-m", "x")
+	run(t, dir, "-c", "core.bigFileThreshold=1g", "repack", "-adfq")
+	hash := run(t, dir, "rev-parse", "HEAD:x")
+	if _, err := store.ObjectSize(filepath.Join(dir, ".git"), hash); err == nil || !strings.Contains(err.Error(), hash[:12]) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestGitWithoutTheProgram has only what a local remote needs of git on PATH: the library
+// indexes packs. Not parallel, as it sets PATH.
+func TestGitWithoutTheProgram(t *testing.T) {
+	remote := bare(t)
+	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
+	begin(t, g, wanted(), changed(0))
+	end(t, g, changed(0))
+	programs := t.TempDir()
+	for _, name := range []string{"git-upload-pack", "git-receive-pack"} {
+		if err := os.Symlink("/usr/bin/git", filepath.Join(programs, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", programs)
+	other := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
+	wantFiles(t, other, wanted())
+	begin(t, other, render(nil), changed(1))
+	wantFiles(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), render(nil))
+	wantHistory(t, other, time.Time{}, closed(changed(0)), open(changed(1)))
+}

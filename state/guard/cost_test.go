@@ -1,0 +1,50 @@
+package guard_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/state/guard"
+)
+
+// TestPolicyWork asks rules whose functions go through a long text of the plan, again and
+// again: CEL counts their calls, not what they go through.
+func TestPolicyWork(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 64<<10)
+	for name, when := range map[string]string{
+		"regular expression": "after.description.matches('(.{0,100}){9}y')",
+		"texts":              "[1,2,3,4,5,6,7,8,9].all(x, [1,2,3,4,5,6,7,8,9].all(y, [1,2,3,4,5,6,7,8,9].all(z, after.description.upperAscii().size() > z)))",
+		"splits":             "[1,2,3,4,5,6,7,8,9].all(x, [1,2,3,4,5,6,7,8,9].all(y, after.description.split('').size() > y))",
+		"formats":            "[1,2,3,4,5,6,7,8,9].all(x, [1,2,3,4,5,6,7,8,9].all(y, [1,2,3].all(z, '%s'.format([after.description]).size() > y)))",
+		"sets":               "sets.contains(after.description.split(''), after.description.split(''))",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			long := long
+			if name == "sets" {
+				long = long[:4000]
+			}
+			rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+deny(true, when))}
+			v := check(edited(t, "create", edits{after + "description": long}), both, rules)
+			if !has(v, guard.Deny, guard.PolicyRule("no"), "cost limit exceeded") {
+				t.Errorf("want denied for its work, got\n%.600s", v)
+			}
+		})
+	}
+}
+
+// TestPolicyWorkOfAllRules has rules that each are within their limit, and too many.
+func TestPolicyWorkOfAllRules(t *testing.T) {
+	t.Parallel()
+	text := allowAll
+	for i := range 200 {
+		text += strings.Replace(deny(true, "!after.description.matches('(.{0,2}){9}y') && false"), "name: no", fmt.Sprintf("name: no-%d", i), 1)
+	}
+	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, text)}
+	v := check(edited(t, "create", edits{after + "description": strings.Repeat("a", 64<<10)}), both, rules)
+	if !has(v, guard.Deny, guard.PolicyRule("no-199"), "all rules together took more than") || has(v, guard.Deny, guard.PolicyRule("no-0"), "") {
+		t.Errorf("want only the last rules denied, got\n%.600s", v)
+	}
+}

@@ -1,0 +1,153 @@
+package guard
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	tfjson "github.com/hashicorp/terraform-json"
+)
+
+// expect compares the values that a change plans with what the VM's modules make of its
+// inputs, attribute by attribute. A module that makes something else of them, or a newer
+// provider with attributes that numaform does not know, shows here.
+func (j *judge) expect(rc *tfjson.ResourceChange, w *wish) {
+	in := w.inputs
+	if in == nil {
+		j.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file: what is planned cannot be compared with them")
+		return
+	}
+	module, known := nodeModules()[w.Module]
+	if !known {
+		j.deny(RuleExpected, rc.Address, fmt.Sprintf("what modules %.40q make of their inputs is not known to this numaform: "+
+			"upgrade through the version that wrote the file, or replace the node by a new one", w.Module))
+		return
+	}
+	expected := module.node
+	if rc.Type == FirewallType {
+		expected = module.groups
+	}
+	c := comparison{judge: j, address: rc.Address, existing: rc.Change.Before != nil}
+	c.object("", expected(in), attributes(rc.Change.After), attributes(rc.Change.Before), rc.Change.AfterUnknown)
+}
+
+// comparison compares the planned values of one resource.
+type comparison struct {
+	*judge
+	address string
+	// existing tells a resource that is updated or imported, not made.
+	existing bool
+}
+
+// object compares the attributes of a resource or of one of its blocks.
+func (c *comparison) object(path string, expected, after, before values, unknown any) {
+	if unknown == true {
+		c.differs(path, "is not known before the apply", expected)
+		return
+	}
+	open := attributes(unknown)
+	names := slices.Collect(maps.Keys(expected))
+	for _, more := range []values{after, open} {
+		for name := range more {
+			if _, listed := expected[name]; !listed {
+				names = append(names, name)
+			}
+		}
+	}
+	for _, name := range names {
+		at := name
+		if path != "" {
+			at = path + "." + name
+		}
+		c.attribute(at, expected[name], after[name], before[name], open[name])
+	}
+}
+
+// attribute compares one attribute.
+func (c *comparison) attribute(path string, expected, after, before, unknown any) {
+	switch want := expected.(type) {
+	case computed:
+		if !zero(after) && (!c.existing || !equal(after, before)) {
+			c.differs(path, "is set", nil)
+		}
+		return
+	case ignored:
+		if c.existing {
+			if !zero(unknown) || !equal(after, before) {
+				c.differs(path, "would change", nil)
+			}
+			return
+		}
+		expected = want.made
+	}
+	if blocks, ok := expected.([]any); ok && len(blocks) > 0 {
+		c.blocks(path, blocks, list(after), list(before), unknown)
+		return
+	}
+	if !zero(unknown) {
+		c.differs(path, "is not known before the apply", expected)
+		return
+	}
+	if !equal(expected, after) {
+		c.differs(path, "is "+shown(after), expected)
+	}
+}
+
+// blocks compares a list.
+func (c *comparison) blocks(path string, expected, after, before []any, unknown any) {
+	open := list(unknown)
+	switch {
+	case unknown == true || len(open) > len(expected):
+		c.differs(path, "is not known before the apply", nil)
+		return
+	case len(after) != len(expected):
+		c.differs(path, fmt.Sprintf("has %d elements", len(after)), len(expected))
+		return
+	}
+	for i, want := range expected {
+		at := path + "[" + strconv.Itoa(i) + "]"
+		var was, hidden any
+		if i < len(before) {
+			was = before[i]
+		}
+		if i < len(open) {
+			hidden = open[i]
+		}
+		if inner, ok := want.(values); ok {
+			c.object(at, inner, attributes(after[i]), attributes(was), hidden)
+			continue
+		}
+		c.attribute(at, want, after[i], was, hidden)
+	}
+}
+
+// differs denies an attribute. The planned value may hold anything, a credential too.
+func (c *comparison) differs(path, how string, expected any) {
+	message := path + " " + how
+	switch expected := expected.(type) {
+	case nil:
+	case string, bool, int, int64:
+		message += ", expected " + shown(expected)
+	}
+	c.deny(RuleExpected, c.address, message+": the VM's modules do not make this of its file; plan again from fresh files")
+}
+
+// maxShown bounds a text that is shown, far below the length of a token.
+const maxShown = 16
+
+// shown returns a value for a message: what may be a credential is only described.
+func shown(v any) string {
+	switch t := v.(type) {
+	case nil:
+		return "empty"
+	case string:
+		if len(t) > maxShown || slices.ContainsFunc(secretPatterns, func(p secretPattern) bool { return p.pattern.MatchString(t) }) {
+			return fmt.Sprintf("a text of %d bytes", len(t))
+		}
+		return strconv.Quote(t)
+	case []any, map[string]any:
+		return "not empty"
+	}
+	return fmt.Sprint(v) // a number, or true or false
+}

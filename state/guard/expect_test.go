@@ -1,0 +1,148 @@
+package guard_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// The VMs of testdata's plans: the second change, and the first VM of the state.
+const (
+	second = "resource_changes.1.change."
+	state1 = "prior_state.values.root_module.child_modules.0.resources.0.values."
+)
+
+// TestCheckIdentity edits what a plan says of the guest that a write would reach: the
+// provider writes to the guest of the id, whatever else the state says of the VM.
+func TestCheckIdentity(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, plan string
+		edits      edits
+		part       string
+	}{
+		{"delete by another id", "mixed", edits{second + "before.id": "150"}, `id in the state is "150" and VMID 2002`},
+		{"delete without an id", "mixed", edits{second + "before.id": nil}, "id in the state is empty"},
+		{"delete by a path", "mixed", edits{second + "before.id": "2002/../150"}, "id in the state"},
+		{"delete of a number", "mixed", edits{second + "before.id": 2002}, "id in the state is 2002"},
+		{"delete under another name", "mixed", edits{second + "before.name": "accounting"}, "name in the state"},
+		{"delete on no host", "mixed", edits{second + "before.node_name": ""}, "no host in the state"},
+		{"update of another id", "update", edits{first + "change.before.id": "150", after + "id": "150"}, `id in the state is "150"`},
+		{"update to another id", "update", edits{after + "id": "150"}, `id planned is "150"`},
+		{"update under another name", "update", edits{first + "change.before.name": "accounting"}, "name in the state"},
+		{"import of another id", "imported", edits{first + "change.before.id": "150"}, `id in Proxmox is "150"`},
+		{"create with an id", "create", edits{after + "id": "150"}, "has an id already"},
+		{"a VM that stays", "mixed", edits{state1 + "id": "150"}, `id in the state is "150"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			plan := edited(t, tt.plan, tt.edits)
+			v := guard.Check(plan, filled(plan, intents()[tt.plan]), guard.DefaultRules())
+			if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleIdentity, tt.part) {
+				t.Errorf("want denied by identity with %q, got\n%s", tt.part, v)
+			}
+		})
+	}
+}
+
+// TestCheckExpected edits what a module made of a VM's file.
+func TestCheckExpected(t *testing.T) {
+	t.Parallel()
+	const canary = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
+	for _, tt := range []struct {
+		name, plan string
+		edits      edits
+		part       string
+	}{
+		{"a credential in the description", "create", edits{after + "description": "numaform/1 cluster=prod key=5f1d00000000000000000000000007d1\n" + canary}, "description is a text of 97 bytes"},
+		{"a tag more", "create", edits{after + "tags.+": canary}, "tags has 4 elements, expected 3"},
+		{"more memory", "create", edits{after + "memory.0.dedicated": 8193}, "memory[0].dedicated is 8193, expected 8192"},
+		{"a shorter timeout", "create", edits{after + "timeout_stop_vm": 1}, "timeout_stop_vm is 1, expected 300"},
+		{"another template", "create", edits{after + "clone.0.vm_id": 100}, "clone[0].vm_id is 100, expected 9000"},
+		{"started later", "create", edits{after + "started": false}, "started is false, expected true"},
+		{"a drive", "create", edits{after + "cdrom.+": map[string]any{"file_id": "local:iso/x.iso"}}, "cdrom is not empty"},
+		{"an attribute of a newer provider", "create", edits{after + "power": "full"}, `power is "full"`},
+		{"one that is empty", "create", edits{after + "power": ""}, ""},
+		{"one that is unknown", "create", edits{unknown + "power": true}, "power is not known"},
+		{"an unknown name", "create", edits{unknown + "name": true}, "name is not known"},
+		{"an unknown block", "create", edits{unknown + "cpu": true}, "cpu is not known"},
+		{"what the provider sets", "create", edits{after + "hotplug": "disk"}, "hotplug is set"},
+		{"an update of more", "update", edits{first + "change.before.tags": []any{"x"}, after + "tags": []any{"y"}}, "tags has 1 elements"},
+		{"an update of what is ignored", "update", edits{after + "clone.0.full": true}, "clone would change"},
+		{"a delete that keeps its disks", "mixed", edits{second + "before.delete_unreferenced_disks_on_destroy": false}, "delete_unreferenced_disks_on_destroy in the state is false"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			plan := edited(t, tt.plan, tt.edits)
+			v := guard.Check(plan, filled(plan, intents()[tt.plan]), guard.DefaultRules())
+			if tt.part == "" {
+				if v.Decision != guard.Allow {
+					t.Errorf("want allowed, got\n%s", v)
+				}
+				return
+			}
+			if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleExpected, tt.part) {
+				t.Errorf("want denied by expected with %q, got\n%s", tt.part, v)
+			}
+			if strings.Contains(v.String(), canary) {
+				t.Errorf("the verdict shows a planned value:\n%s", v)
+			}
+		})
+	}
+}
+
+// TestCheckNeedsInputs judges plans by an intent without the VMs' files, with other
+// files, and with files for modules that are not known.
+func TestCheckNeedsInputs(t *testing.T) {
+	t.Parallel()
+	plan := edited(t, "create", nil)
+	for _, tt := range []struct {
+		name string
+		edit func(*guard.Target)
+		rule guard.Rule
+		part string
+	}{
+		{"none", func(t *guard.Target) { t.Inputs = nil }, guard.RuleExpected, "lacks the arguments"},
+		{"unreadable", func(t *guard.Target) { t.Inputs = []byte("{") }, guard.RuleIntent, "reading the arguments"},
+		{"an argument more", func(t *guard.Target) { t.Inputs = []byte(`{"hook":"x"}`) }, guard.RuleIntent, "hook"},
+		{"another VM's", func(t *guard.Target) { t.Inputs = argumentsOf(plan, vm(2002).Address) }, guard.RuleIntent, "not those of the intent"},
+		{"other modules", func(t *guard.Target) { t.Module = "0123456789abcdef" }, guard.RuleExpected, "0123456789abcdef"},
+	} {
+		asked := filled(plan, both)
+		tt.edit(&asked.Create[0])
+		if v := guard.Check(plan, asked, guard.DefaultRules()); !has(v, guard.Deny, tt.rule, tt.part) {
+			t.Errorf("%s: want denied by %s with %q, got\n%s", tt.name, tt.rule, tt.part, v)
+		}
+	}
+}
+
+// TestCheckRange judges writes to VMs outside of the range that is numaform's.
+func TestCheckRange(t *testing.T) {
+	t.Parallel()
+	for name, asked := range intents() {
+		plan := edited(t, name, nil)
+		asked = filled(plan, asked)
+		asked.VMIDs = fleet.VMIDRange{Lower: 2001, Upper: 2003}
+		if v := guard.Check(plan, asked, guard.DefaultRules()); v.Decision != guard.Allow {
+			t.Errorf("%s inside: got\n%s", name, v)
+		}
+		asked.VMIDs = fleet.VMIDRange{Lower: 3000, Upper: 3999}
+		if v := guard.Check(plan, asked, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIntent, "outside of vmid_range, 3000 to 3999") {
+			t.Errorf("%s outside: got\n%s", name, v)
+		}
+	}
+}
+
+// TestKnowsModules wants an expectation for all modules that numaform carries: a change
+// of the modules needs an entry, which the tests of generator compare with the engine.
+func TestKnowsModules(t *testing.T) {
+	t.Parallel()
+	for _, hash := range append(modules.Hashes(), modules.Hash()) {
+		if !guard.Knows(hash) {
+			t.Errorf("the guard does not know what modules %s make of their inputs: add them to nodeModules", hash)
+		}
+	}
+}

@@ -1,0 +1,326 @@
+package guard
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+)
+
+// inputs are the arguments of a node file, by the names of the node module's variables,
+// with the module's defaults where the file names none.
+type inputs struct {
+	FormatVersion  int               `json:"format_version"`
+	ClusterID      string            `json:"cluster_id"`
+	Name           string            `json:"name"`
+	VMID           int64             `json:"vm_id"`
+	Host           string            `json:"node_name"`
+	Description    []string          `json:"description"`
+	Tags           []string          `json:"tags"`
+	ResourcePool   string            `json:"pool_id"`
+	InstanceType   string            `json:"instance_type"`
+	Clone          cloneInputs       `json:"clone"`
+	CPU            cpuInputs         `json:"cpu"`
+	MemoryMiB      int64             `json:"memory_mib"`
+	HugePages      string            `json:"hugepages"`
+	NUMA           []cellInputs      `json:"numa"`
+	Disk           *diskInputs       `json:"disk"`
+	DataDisks      []diskInputs      `json:"data_disks"`
+	Networks       []networkInputs   `json:"network_devices"`
+	PCIDevices     []fleet.PCIDevice `json:"pci_devices"`
+	Seed           string            `json:"seed"`
+	Timeouts       timeoutInputs     `json:"timeouts"`
+	Hardware       hardwareInputs    `json:"hardware"`
+	Record         json.RawMessage   `json:"record"`
+	SecurityGroups []string          `json:"security_groups"`
+}
+
+type cloneInputs struct {
+	VMID        int64  `json:"vm_id"`
+	Full        bool   `json:"full"`
+	DatastoreID string `json:"datastore_id"`
+}
+
+type cpuInputs struct {
+	Type     string `json:"type"`
+	Sockets  int64  `json:"sockets"`
+	Cores    int64  `json:"cores"`
+	Affinity string `json:"affinity"`
+}
+
+type cellInputs struct {
+	CPUs      string `json:"cpus"`
+	HostNodes string `json:"hostnodes"`
+	MemoryMiB int64  `json:"memory_mib"`
+	Policy    string `json:"policy"`
+}
+
+type diskInputs struct {
+	Interface   string  `json:"interface"`
+	DatastoreID string  `json:"datastore_id"`
+	SizeGiB     int64   `json:"size_gib"`
+	AIO         *string `json:"aio"`
+	Backup      *bool   `json:"backup"`
+	Cache       *string `json:"cache"`
+	Discard     *string `json:"discard"`
+	IOThread    *bool   `json:"iothread"`
+	Replicate   *bool   `json:"replicate"`
+	SSD         *bool   `json:"ssd"`
+}
+
+type networkInputs struct {
+	Bridge   string  `json:"bridge"`
+	Model    string  `json:"model"`
+	Firewall bool    `json:"firewall"`
+	MTU      int64   `json:"mtu"`
+	VLAN     int64   `json:"vlan_id"`
+	MAC      *string `json:"mac_address"`
+}
+
+type timeoutInputs struct {
+	Create int64 `json:"create"`
+	Start  int64 `json:"start"`
+	Delete int64 `json:"delete"`
+}
+
+type hardwareInputs struct {
+	Agent struct {
+		Enabled bool   `json:"enabled"`
+		Trim    bool   `json:"trim"`
+		Type    string `json:"type"`
+	} `json:"agent"`
+	BIOS          string     `json:"bios"`
+	BootOrder     []string   `json:"boot_order"`
+	Machine       string     `json:"machine"`
+	OSType        string     `json:"os_type"`
+	SCSIHardware  string     `json:"scsi_hardware"`
+	SerialDevices []string   `json:"serial_devices"`
+	VGA           *vgaInputs `json:"vga"`
+}
+
+type vgaInputs struct {
+	Type      string `json:"type"`
+	Memory    int64  `json:"memory"`
+	Clipboard string `json:"clipboard"`
+}
+
+// readInputs reads the arguments of a node file. An argument that the modules do not
+// have is refused.
+func readInputs(text []byte) (*inputs, error) {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	in := &inputs{}
+	if err := decoder.Decode(in); err != nil {
+		return nil, fmt.Errorf("reading the arguments of a node file: %w", err)
+	}
+	return in, nil
+}
+
+// The defaults of the provider and of the module's variables, in seconds.
+const (
+	waitLong  = 1800
+	waitShort = 300
+)
+
+// nodeModule is what a release of the node module makes of its inputs, besides what all
+// of them make.
+type nodeModule struct {
+	// migrate is timeout_migrate, in seconds.
+	migrate int64
+}
+
+// nodeModules are the releases of the modules by their hash. A release that makes
+// something else of its inputs gets an entry with a field that says what.
+func nodeModules() map[string]nodeModule {
+	return map[string]nodeModule{
+		"53eb0066f3e67bbd": {migrate: 900},
+		"c62bcf5233d88919": {migrate: waitLong},
+	}
+}
+
+// Knows reports whether the guard knows what the modules of a hash make of their inputs.
+func Knows(hash string) bool {
+	_, known := nodeModules()[hash]
+	return known
+}
+
+// object and blocks are the values of a resource and of its blocks, as a plan has them.
+type (
+	values = map[string]any
+	blocks = []any
+)
+
+// computed is the expected value of an attribute that the provider sets: unknown before
+// an apply, and as it was in an update.
+type computed struct{}
+
+// ignored is the expected value of an attribute whose changes the module ignores: once
+// made is what a new VM gets, and afterwards it stays as it is.
+type ignored struct{ made any }
+
+// node returns the expected values of a VM. What is not listed is empty.
+func (m nodeModule) node(in *inputs) values {
+	create, remove := cmp.Or(in.Timeouts.Create, waitLong), cmp.Or(in.Timeouts.Delete, waitShort)
+	hardware := &in.Hardware
+	expected := values{
+		"name": in.Name, "vm_id": in.VMID, "description": strings.Join(in.Description, "\n"),
+		"tags": tags(in), "pool_id": in.ResourcePool,
+		"on_boot": true, "started": true, "reboot": false, "reboot_after_update": false, "stop_on_destroy": true, "migrate": true,
+		"timeout_clone": create, "timeout_migrate": m.migrate, "timeout_shutdown_vm": remove,
+		"timeout_start_vm": cmp.Or(in.Timeouts.Start, waitShort), "timeout_stop_vm": remove,
+		"bios": cmp.Or(hardware.BIOS, "seabios"), "machine": hardware.Machine, "scsi_hardware": cmp.Or(hardware.SCSIHardware, "lsi"),
+		"boot_order": bootOrder(in), "network_device": networks(in),
+		"agent": blocks{values{
+			"enabled": hardware.Agent.Enabled, "timeout": "10s", "trim": hardware.Agent.Trim, "type": cmp.Or(hardware.Agent.Type, "virtio"),
+			"wait_for_ip": blocks{values{"disabled": true}},
+		}},
+		"cpu": blocks{values{
+			"affinity": in.CPU.Affinity, "cores": in.CPU.Cores, "numa": len(in.NUMA) > 0, "sockets": in.CPU.Sockets, "type": in.CPU.Type,
+			"units": computed{},
+		}},
+		"memory": blocks{values{
+			"dedicated": in.MemoryMiB, "hugepages": in.HugePages, "keep_hugepages": in.HugePages != "",
+		}},
+		"operating_system": blocks{values{"type": cmp.Or(hardware.OSType, "other")}},
+		"smbios":           blocks{values{"product": in.InstanceType, "serial": in.Name + "/" + strconv.FormatInt(in.VMID, 10), "uuid": computed{}}},
+		"vga":              vga(hardware.VGA),
+
+		// Defaults of the provider.
+		"delete_unreferenced_disks_on_destroy": true, "purge_on_destroy": true,
+		"timeout_create": int64(waitLong), "timeout_move_disk": int64(waitLong), "timeout_reboot": int64(waitLong),
+
+		"id": computed{}, "hotplug": computed{}, "ipv4_addresses": computed{}, "ipv6_addresses": computed{},
+		"mac_addresses": computed{}, "network_interface_names": computed{},
+
+		"node_name": ignored{in.Host}, "clone": ignored{blocks{values{
+			"vm_id": in.Clone.VMID, "node_name": in.Host, "full": in.Clone.Full, "datastore_id": in.Clone.DatastoreID, "retries": int64(1),
+		}}},
+		"disk": ignored{disks(in)}, "hostpci": ignored{pciDevices(in)},
+		"acpi": ignored{true}, "keyboard_layout": ignored{"en-us"}, "tablet_device": ignored{true},
+		"cdrom": ignored{},
+	}
+	for _, name := range []string{
+		"amd_sev", "audio_device", "efi_disk", "hook_script_file_id", "initialization", "kvm_arguments", "rng", "startup", "tpm_state",
+		"usb", "virtiofs", "watchdog",
+	} {
+		expected[name] = ignored{}
+	}
+	if in.Seed != "" {
+		expected["cdrom"] = ignored{blocks{values{"file_id": in.Seed, "interface": "ide2"}}}
+	}
+	var numa, serial blocks
+	for i, cell := range in.NUMA {
+		numa = append(numa, values{
+			"device": "numa" + strconv.Itoa(i), "cpus": cell.CPUs, "hostnodes": cell.HostNodes, "memory": cell.MemoryMiB, "policy": cell.Policy,
+		})
+	}
+	for _, device := range hardware.SerialDevices {
+		serial = append(serial, values{"device": device})
+	}
+	expected["numa"], expected["serial_device"] = numa, serial
+	return expected
+}
+
+func tags(in *inputs) blocks {
+	all := append([]string{"numaform", "numaform-" + in.ClusterID}, in.Tags...)
+	slices.Sort(all)
+	return texts(slices.Compact(all))
+}
+
+func texts(list []string) blocks {
+	all := blocks{}
+	for _, text := range list {
+		all = append(all, text)
+	}
+	return all
+}
+
+// bootOrder is the template's, with the drive of the seed.
+func bootOrder(in *inputs) any {
+	order := in.Hardware.BootOrder
+	if order == nil {
+		return computed{}
+	}
+	if in.Seed != "" && !slices.Contains(order, "ide2") {
+		order = append(slices.Clone(order), "ide2")
+	}
+	return texts(order)
+}
+
+// networks are the devices of the file, or those of the template.
+func networks(in *inputs) any {
+	if len(in.Networks) == 0 {
+		return computed{}
+	}
+	devices := blocks{}
+	for _, n := range in.Networks {
+		model := cmp.Or(n.Model, "virtio")
+		device := values{
+			"bridge": n.Bridge, "enabled": true, "firewall": n.Firewall, "mac_address": computed{}, "model": model, "mtu": n.MTU, "vlan_id": n.VLAN,
+		}
+		if n.MAC != nil {
+			device["mac_address"] = *n.MAC
+		}
+		if model == "virtio" {
+			device["queues"] = min(in.CPU.Sockets*in.CPU.Cores, 64)
+		}
+		devices = append(devices, device)
+	}
+	return devices
+}
+
+func vga(in *vgaInputs) any {
+	if in == nil {
+		return computed{}
+	}
+	return blocks{values{"type": cmp.Or(in.Type, "std"), "memory": cmp.Or(in.Memory, 16), "clipboard": in.Clipboard}}
+}
+
+func disks(in *inputs) blocks {
+	all := blocks{}
+	given := in.DataDisks
+	if in.Disk != nil {
+		given = append([]diskInputs{*in.Disk}, given...)
+	}
+	for _, d := range given {
+		all = append(all, values{
+			"interface": d.Interface, "datastore_id": d.DatastoreID, "size": d.SizeGiB,
+			"aio": or(d.AIO, "io_uring"), "backup": or(d.Backup, true), "cache": or(d.Cache, "none"), "discard": or(d.Discard, "ignore"),
+			"iothread": or(d.IOThread, false), "replicate": or(d.Replicate, true), "ssd": or(d.SSD, false),
+			"file_format": computed{}, "path_in_datastore": computed{},
+		})
+	}
+	return all
+}
+
+// or returns what a variable holds, or the provider's default of its attribute.
+func or[T any](value *T, otherwise T) T {
+	if value == nil {
+		return otherwise
+	}
+	return *value
+}
+
+func pciDevices(in *inputs) blocks {
+	all := blocks{}
+	for i, d := range in.PCIDevices {
+		all = append(all, values{
+			"device": "hostpci" + strconv.Itoa(i), "mapping": d.Mapping, "mdev": d.MDev, "pcie": d.PCIe, "xvga": d.XVGA,
+		})
+	}
+	return all
+}
+
+// groups returns the expected values of a VM's security groups.
+func (m nodeModule) groups(in *inputs) values {
+	rules := blocks{}
+	for _, group := range in.SecurityGroups {
+		rules = append(rules, values{"security_group": group, "comment": "numaform", "enabled": true, "pos": computed{}})
+	}
+	return values{"id": computed{}, "vm_id": in.VMID, "node_name": ignored{in.Host}, "rule": rules}
+}

@@ -1,0 +1,183 @@
+package state
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/numaform/numaform/internal/confine"
+)
+
+// Where the kernel has Landlock, engine and provider see only the files that they need:
+// not /proc, where other processes' environments are, not what else holds credentials,
+// not the working directories of other roots. EngineConfig.Helper starts them so.
+
+// systemFiles are what programs need of the system: themselves, certificates, names.
+var systemFiles = []string{
+	"/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/opt", "/sbin", "/snap", "/usr",
+	"/dev/random", "/dev/urandom", "/dev/zero", "/sys/kernel/mm/transparent_hugepage",
+	"/etc/alternatives", "/etc/ca-certificates", "/etc/gai.conf", "/etc/group", "/etc/host.conf", "/etc/hosts", "/etc/ld.so.cache", "/etc/ld.so.conf",
+	"/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki", "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl",
+}
+
+// credentialFiles are where a backend's client looks for a credential by itself, below
+// the user's home unless absolute; the clients keep tokens there, too.
+var credentialFiles = map[string][]string{
+	"azurerm":    {".azure"},
+	"gcs":        {".config/gcloud"},
+	"kubernetes": {".kube", "/var/run/secrets/kubernetes.io/serviceaccount"},
+	"pg":         {".pgpass", ".postgresql", ".pg_service.conf"},
+	"s3":         {".aws", "/var/run/secrets/eks.amazonaws.com/serviceaccount"},
+}
+
+// otherProgram matches files by which a client of a backend asks another program for
+// the credential. What that needs, nobody here knows.
+var otherProgram = regexp.MustCompile(`(?m)^\s*(?:-\s+)?"?(?:exec"?:|credential_process\s*=)`)
+
+// referred matches the files that a kubeconfig names.
+var referred = regexp.MustCompile(`(?m)^\s*"?(?:certificate-authority|client-certificate|client-key|tokenFile)"?:\s*"?([^\s"]+)`)
+
+// sandbox are the rules of the engine, or why it runs without any.
+type sandbox struct {
+	rules confine.Rules
+	open  string
+}
+
+// engineRules returns what the engine may see, of a directory with these files.
+func engineRules(c *Config, env map[string]string, files map[string][]byte) sandbox {
+	s := sandbox{rules: confine.Rules{Program: c.Engine.Path, Read: slices.Clone(systemFiles), Write: []string{c.Dir, os.DevNull}}}
+	if !binary(c.Engine.Path) {
+		s.open = "the engine is a script, and what it needs is not known"
+		return s
+	}
+	s.rules.Read = append(s.rules.Read, certificates(env)...)
+	calls, _ := localCalls(files)
+	for _, source := range slices.Sorted(maps.Values(calls)) {
+		s.rules.Read = append(s.rules.Read, filepath.Join(c.Dir, filepath.FromSlash(source)))
+	}
+	where := backendIn(files)
+	settings := map[string]string{}
+	maps.Copy(settings, where.settings)
+	maps.Copy(settings, c.BackendConfig)
+	if where.kind == "local" {
+		dir := filepath.Dir(inDir(c.Dir, settings["path"]))
+		_ = os.MkdirAll(dir, 0o700) // the engine says what is wrong with it
+		s.rules.Write = append(s.rules.Write, dir)
+		return s
+	}
+	for name, value := range env {
+		if backendOfVariable(name) == where.kind {
+			settings[name] = value
+		}
+	}
+	s.credentials(where.kind, settings, env["HOME"])
+	slices.Sort(s.rules.Read)
+	return s
+}
+
+// credentials adds what a backend's client reads: by itself, and where its settings say
+// so.
+func (s *sandbox) credentials(kind string, settings map[string]string, home string) {
+	at := func(name string) string { return inDir(home, strings.TrimPrefix(name, "~/")) }
+	for _, name := range credentialFiles[kind] {
+		s.rules.Write = append(s.rules.Write, at(name))
+	}
+	for _, value := range settings {
+		for _, name := range filepath.SplitList(value) {
+			if strings.HasPrefix(name, "/") || strings.HasPrefix(name, "~/") {
+				s.name(at(name))
+			}
+		}
+	}
+	for _, name := range []string{".kube/config", ".aws/config", ".aws/credentials"} {
+		if slices.ContainsFunc(credentialFiles[kind], func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+			s.name(at(name))
+		}
+	}
+}
+
+// name adds a file that a backend's configuration names, and those that it names itself.
+func (s *sandbox) name(file string) {
+	info, err := os.Stat(file)
+	if err != nil || info.IsDir() && file == "/" {
+		return
+	}
+	s.rules.Read = append(s.rules.Read, file)
+	if !info.Mode().IsRegular() || info.Size() > 1<<20 {
+		return
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return // its reader says what is wrong with it
+	}
+	if otherProgram.Match(content) {
+		s.open = fmt.Sprintf("%s asks another program for the credential, and what that needs is not known", file)
+	}
+	for _, match := range referred.FindAllSubmatch(content, -1) {
+		s.rules.Read = append(s.rules.Read, inDir(filepath.Dir(file), string(match[1])))
+	}
+}
+
+// inDir returns a path as it is seen from a directory.
+func inDir(dir, name string) string {
+	if filepath.IsAbs(name) {
+		return filepath.Clean(name)
+	}
+	return filepath.Join(dir, name)
+}
+
+// providerRules returns what the provider may see.
+func providerRules(program, sockets string, env map[string]string) confine.Rules {
+	return confine.Rules{
+		Program: program, Read: append(slices.Clone(systemFiles), certificates(env)...), Write: []string{sockets, os.DevNull},
+	}
+}
+
+// certificates returns where the variables say that certificates are.
+func certificates(env map[string]string) []string {
+	return append(filepath.SplitList(env["SSL_CERT_DIR"]), filepath.SplitList(env["SSL_CERT_FILE"])...)
+}
+
+// binary reports whether a file is a program of the machine's, not a script.
+func binary(name string) bool {
+	file, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	magic := make([]byte, 4)
+	_, err = io.ReadFull(file, magic)
+	return err == nil && bytes.Equal(magic, []byte("\x7fELF"))
+}
+
+// confined adds what makes the helper run a program by the rules.
+func confined(env map[string]string, rules confine.Rules) map[string]string {
+	env = maps.Clone(env)
+	name, value := rules.Env()
+	env[name] = value
+	// It cannot read how much of the machine is its own any more.
+	env["GOMAXPROCS"] = strconv.Itoa(runtime.GOMAXPROCS(0))
+	return env
+}
+
+// restrict gives the engine the rules for the directory's files.
+func (w *Workspace) restrict(files map[string][]byte) error {
+	if w.config.Engine.Helper == "" {
+		return nil
+	}
+	s := engineRules(&w.config, w.env.engine, files)
+	if s.rules.Open = s.open != ""; s.rules.Open && w.unconfined != s.open {
+		fmt.Fprintf(w.config.Log, "the engine in %s is not confined: %s\n", w.config.Dir, s.open)
+	}
+	w.unconfined = s.open
+	w.env.engine = confined(w.env.engine, s.rules)
+	return w.client.SetEnv(w.env.engine)
+}

@@ -1,0 +1,159 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// slowBoot leaves time to upgrade while a VM boots.
+const slowBoot = 40 * time.Second
+
+// TestMatrixOfTheController upgrades the baseline's controller, with its chart, while a
+// VM is in the middle of its join and a change waits for a person, and goes back: nodes
+// stay, no VM is replaced, and what waits is not lost.
+func TestMatrixOfTheController(t *testing.T) {
+	baseline := testenv.Baseline(t)
+	w := newWorld(t, worldConfig{
+		chart: filepath.Join(baseline, "charts", "numaform"), program: filepath.Join(baseline, "numaform"),
+		guests: func(c *guestsim.Config) { c.Boot = slowBoot },
+	})
+	w.start()
+	w.steadyClass("plain", soundClass())
+	w.steadyPool("workers", "plain", anyType, "")
+	w.pods("web", 1, "500m", "1Gi", in("workers"))
+	w.running("web", 1, 3*time.Minute)
+	w.approvals("held")
+	w.pods("asked", 1, "500m", "1Gi", in("held"))
+	plan := w.pending(v1alpha1.ScaleUp, time.Minute)
+
+	w.pods("late", 1, "3", "1Gi", in("workers"))
+	w.eventually(2*time.Minute, func(context.Context) string {
+		if boots := w.booting(); boots != 1 {
+			return fmt.Sprintf("%d VMs boot, want one", boots)
+		}
+		return ""
+	})
+	before := w.vmids()
+	w.upgrade(testenv.Chart{}, binary)
+	w.running("late", 1, 3*time.Minute)
+	w.initialized(time.Minute)
+	if problem := w.same(before)(context.Background()); problem != "" {
+		t.Error(problem)
+	}
+
+	alice := w.as("alice", "numaform-approver")
+	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(plan), plan); err != nil {
+		// The plan of another format is made again, for the same pods.
+		if !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+	}
+	plan = w.pending(v1alpha1.ScaleUp, 2*time.Minute)
+	if err := approve(alice, plan, "alice", plan.Spec.PlanHash); err != nil {
+		t.Fatal(err)
+	}
+	w.running("asked", 1, 3*time.Minute)
+	after := w.vmids()
+	for name, vmid := range before {
+		if after[name] != vmid {
+			t.Errorf("VM %s was %d, and is %d", name, vmid, after[name])
+		}
+	}
+	if len(after) != len(before)+1 || w.everMade() != len(after) {
+		t.Errorf("VMs %v after %v, and %d were ever made", after, before, w.everMade())
+	}
+
+	// And back: the older controller leaves all as it is, or does not start.
+	w.upgrade(testenv.Chart{Dir: filepath.Join(baseline, "charts", "numaform")}, filepath.Join(baseline, "numaform"))
+	w.remains(20*time.Second, w.same(after))
+	w.allReady(len(after))
+	w.upgrade(testenv.Chart{}, binary)
+	w.remains(10*time.Second, w.same(after))
+	w.allReady(len(after))
+}
+
+// in lets a pod run on nodes of a pool only.
+func in(pool string) func(*corev1.Pod) {
+	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: pool} }
+}
+
+// approvals makes a NodePool whose nodes a person approves.
+func (w *world) approvals(name string) {
+	w.t.Helper()
+	w.steadyPool(name, "plain", anyType, "")
+	w.patch(&karpv1.NodePool{}, name, fmt.Sprintf(`{"metadata":{"annotations":{%q:"manual",%q:"manual"}}}`,
+		v1alpha1.AnnotationScaleUp, v1alpha1.AnnotationScaleDown))
+}
+
+// booting counts VMs that run and are no Nodes yet.
+func (w *world) booting() int {
+	w.t.Helper()
+	count := 0
+	for _, guest := range w.proxmox.Guests() {
+		if !guest.Running || guest.VMID < 2000 || guest.VMID > 2999 {
+			continue
+		}
+		err := w.api.Get(context.Background(), client.ObjectKey{Name: guest.Config["name"]}, &corev1.Node{})
+		if apierrors.IsNotFound(err) {
+			count++
+		} else if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return count
+}
+
+// upgrade installs a chart in place of the one that is installed, as helm does, and lets
+// a program take over.
+func (w *world) upgrade(chart testenv.Chart, program string) {
+	w.t.Helper()
+	w.stop(syscall.SIGTERM)
+	w.uninstall()
+	w.install(chart)
+	w.program = program
+	w.controller = w.startProcess()
+}
+
+// uninstall removes what a chart grants: helm removes what the next chart does not have.
+func (w *world) uninstall() {
+	w.t.Helper()
+	for _, object := range w.granted {
+		err := w.api.Delete(context.Background(), object)
+		if err != nil && !apierrors.IsNotFound(err) {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// allReady wants so many Nodes, all ready.
+func (w *world) allReady(want int) {
+	w.t.Helper()
+	var nodes corev1.NodeList
+	if err := w.api.List(context.Background(), &nodes); err != nil {
+		w.t.Fatal(err)
+	}
+	ready := 0
+	for i := range nodes.Items {
+		for _, condition := range nodes.Items[i].Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+				ready++
+			}
+		}
+	}
+	if ready != want {
+		w.t.Errorf("%d of %d Nodes are ready, want %d", ready, len(nodes.Items), want)
+	}
+}

@@ -1,0 +1,61 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/demo"
+)
+
+// TestApproveByDigest applies by the digest that plan printed, on hosts without VMs and
+// on hosts that have some, where plan covers the host and apply what is asked for.
+func TestApproveByDigest(t *testing.T) {
+	t.Parallel()
+	stage := quickstart(t)
+	edit(t, stage, "numaform.yaml", "fleet:\n", "policy: {limits: {per_change: {creates: 1}}}\nfleet:\n")
+	digest := func() string {
+		t.Helper()
+		var report struct{ Digest string }
+		if err := json.Unmarshal([]byte(run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "-o", "json")), &report); err != nil {
+			t.Fatal(err)
+		}
+		if text := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests()); report.Digest == "" || !strings.Contains(text, "--approve "+report.Digest) {
+			t.Fatalf("plan -o json prints digest %q, plan:\n%s", report.Digest, text)
+		}
+		return report.Digest
+	}
+	empty := digest()
+	run(t, stage, cli.ExitFailed, "apply", "-f", stage.Manifests(), "--approve", strings.Repeat("0", 64))
+	if guests := running(stage); guests > 0 {
+		t.Fatalf("another digest was taken: %d guests run", guests)
+	}
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--approve", empty)
+	before := running(stage)
+
+	edit(t, stage, "manifests/pods.yaml", "replicas: 15", "replicas: 40")
+	filled := digest()
+	if filled == empty {
+		t.Error("another change has the same digest")
+	}
+	run(t, stage, cli.ExitFailed, "apply", "-f", stage.Manifests(), "--approve", empty)
+	if got := running(stage); got != before {
+		t.Fatalf("the digest of another change was taken: %d guests run, before %d", got, before)
+	}
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--approve", filled)
+	if got := running(stage); got <= before {
+		t.Errorf("%d guests run, before %d", got, before)
+	}
+}
+
+// running counts the guests that run.
+func running(stage *demo.Stage) int {
+	count := 0
+	for _, guest := range stage.Sim.Guests() {
+		if guest.Running {
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,254 @@
+package upgrade_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// TestMatrix makes fleets by the baseline, each in another place with another backend,
+// and goes on with this numaform: no VM is replaced, a second plan is empty, and VMs
+// come and go as before. Then the baseline meets what this numaform left.
+func TestMatrix(t *testing.T) {
+	t.Parallel()
+	for _, at := range []struct{ store, backend string }{
+		{inGit, backendLocal},
+		{inGit, backendHTTP},
+		{inGitAlone, backendLocal},
+		{inDirectory, backendLocal},
+		{inDirectory, backendPG},
+		{inDirectory, backendKube},
+		{inConfigMaps, backendKube},
+		{inConfigMaps, backendPG},
+	} {
+		t.Run(at.store+" "+at.backend, func(t *testing.T) {
+			t.Parallel()
+			w := newMatrixWorld(t, at.store, at.backend)
+			w.apply(w.baseline, "two.yaml")
+			w.upgrade()
+			before := w.guests()
+			if len(before) != 2 {
+				t.Fatalf("the baseline made %d VMs, want 2", len(before))
+			}
+			w.goesOn(before)
+			w.rollback()
+		})
+	}
+}
+
+// goesOn wants this numaform to leave guests alone, and to make and remove others.
+func (w *matrixWorld) goesOn(before map[int]string) {
+	w.t.Helper()
+	w.nothingToDo(w.current)
+	w.apply(w.current, "nothing.yaml")
+	w.same(before, 0)
+	w.run(0, w.current, "drift", "--detailed-exitcode")
+	w.apply(w.current, "three.yaml")
+	w.same(before, 1)
+	w.nothingToDo(w.current)
+	w.remove(w.current, before)
+	w.same(before, 0)
+	w.nothingToDo(w.current)
+}
+
+// remove removes the VM that is not among those before.
+func (w *matrixWorld) remove(program string, before map[int]string) {
+	w.t.Helper()
+	for _, guest := range w.sim.Guests() {
+		if _, existed := before[guest.VMID]; guest.VMID >= 2000 && guest.VMID <= 2999 && !existed {
+			w.run(0, program, "remove", guest.Config["name"], "-f", "nothing.yaml", "--auto-approve")
+			return
+		}
+	}
+	w.t.Fatal("there is no VM to remove")
+}
+
+// rollback runs the baseline on what this numaform left: it works, or refuses before any
+// write.
+func (w *matrixWorld) rollback() {
+	w.t.Helper()
+	before := w.guests()
+	calls := len(w.sim.Calls())
+	files := w.tree()
+	code, said := w.try(w.baseline, "apply", "-f", "three.yaml", "--auto-approve")
+	if code != 0 {
+		w.t.Logf("the baseline refuses the newer format:\n%s", said)
+		w.same(before, 0)
+		for _, call := range w.sim.Calls()[calls:] {
+			if call.Method != "GET" && !strings.HasPrefix(call.Path, "/access/") {
+				w.t.Errorf("the baseline refused, and wrote %s %s before", call.Method, call.Path)
+			}
+		}
+		if after := w.tree(); after != files {
+			w.t.Errorf("the baseline refused, and the repository is at %s, was at %s", after, files)
+		}
+		w.nothingToDo(w.current)
+		return
+	}
+	// It finds no state where this numaform does not keep them, and imports its VMs again.
+	w.apply(w.baseline, "nothing.yaml")
+	w.same(before, 1)
+	w.nothingToDo(w.baseline)
+	// And forth again.
+	w.apply(w.current, "nothing.yaml")
+	w.same(before, 1)
+	w.nothingToDo(w.current)
+	w.remove(w.current, before)
+	w.same(before, 0)
+	w.nothingToDo(w.current)
+}
+
+// tree returns the commit of the repository, if there is one.
+func (w *matrixWorld) tree() string {
+	if w.store != inGit {
+		return ""
+	}
+	return w.git(w.path("remote.git"), "rev-parse", "main")
+}
+
+// bareClone finds the command that an operator is to run who has a repository without a
+// remote.
+var bareClone = regexp.MustCompile(`git clone --bare [^\n;,]*`)
+
+// upgrade does what this numaform asks of an operator, and nothing else.
+func (w *matrixWorld) upgrade() {
+	w.t.Helper()
+	if w.store != inGitAlone {
+		return
+	}
+	code, said := w.try(w.current, "plan", "-f", "nothing.yaml")
+	command := bareClone.FindString(said)
+	if code == 0 || command == "" {
+		return
+	}
+	w.t.Logf("the operator runs: %s", command)
+	words := strings.Fields(command)
+	w.git(w.dir, words[1:]...)
+	bare := words[len(words)-1]
+	if !filepath.IsAbs(bare) {
+		bare = w.path(bare)
+	}
+	content, err := os.ReadFile(w.path("numaform.yaml"))
+	w.must(err)
+	w.must(os.WriteFile(w.path("numaform.yaml"), []byte(strings.Replace(string(content), "git: {enabled: true}", "git: {remote: '"+bare+"'}", 1)), 0o600))
+}
+
+// TestMatrixCrashed takes over from a baseline that was killed in the middle of an apply.
+func TestMatrixCrashed(t *testing.T) {
+	t.Parallel()
+	for _, at := range []struct{ store, backend string }{{inGit, backendLocal}, {inDirectory, backendLocal}, {inDirectory, backendHTTP}} {
+		t.Run(at.store+" "+at.backend, func(t *testing.T) {
+			t.Parallel()
+			w := newMatrixWorld(t, at.store, at.backend)
+			w.apply(w.baseline, "two.yaml")
+			before := w.guests()
+			w.killAt(pvesim.Fault{Method: "POST", Path: `/clone$`, Times: 1, After: true}, "three.yaml")
+			w.apply(w.current, "nothing.yaml")
+			w.same(before, 1)
+			w.nothingToDo(w.current)
+		})
+	}
+}
+
+// killAt kills the baseline at a call of its apply to Proxmox.
+func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
+	w.t.Helper()
+	reached, release := make(chan struct{}, 1), make(chan struct{})
+	fault.Hit = func(ctx context.Context, _ pvesim.Call) {
+		reached <- struct{}{}
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+	}
+	remove := w.sim.AddFault(fault)
+	defer remove()
+	cmd, said := w.start(context.Background(), w.baseline, "apply", "-f", manifests, "--auto-approve")
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // it was killed
+		close(ended)
+	}()
+	select {
+	case <-reached:
+	case <-ended:
+		close(release)
+		w.t.Fatalf("the baseline ended before it was killed\n%s", said)
+	}
+	w.must(cmd.Process.Kill())
+	<-ended
+	close(release)
+	w.settle()
+}
+
+// TestMatrixErrored takes over from a baseline that could not save a state.
+func TestMatrixErrored(t *testing.T) {
+	t.Parallel()
+	for _, store := range []string{inGit, inDirectory} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			w := newMatrixWorld(t, store, backendHTTP)
+			w.apply(w.baseline, "two.yaml")
+			before := w.guests()
+			w.states.Refuse("POST")
+			w.run(1, w.baseline, "apply", "-f", "three.yaml", "--auto-approve")
+			w.states.Refuse()
+			if kept := w.errored(); len(kept) == 0 {
+				t.Fatal("the baseline kept no state that it could not save")
+			}
+			w.apply(w.current, "nothing.yaml")
+			w.same(before, 1)
+			w.nothingToDo(w.current)
+			if kept := w.errored(); len(kept) > 0 {
+				t.Errorf("states are still kept: %v", kept)
+			}
+		})
+	}
+}
+
+// errored returns the states that are kept because they could not be saved.
+func (w *matrixWorld) errored() []string {
+	var kept []string
+	w.must(filepath.WalkDir(w.dir, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && entry.Name() == "errored.tfstate" {
+			kept = append(kept, path)
+		}
+		return err
+	}))
+	return kept
+}
+
+// TestMatrixReview merges a branch that the baseline pushed, after the upgrade.
+func TestMatrixReview(t *testing.T) {
+	t.Parallel()
+	w := newMatrixWorld(t, inGit, backendHTTP)
+	w.apply(w.baseline, "one.yaml")
+	before := w.guests()
+	w.configure("review: true, ")
+	if said := w.apply(w.baseline, "three.yaml"); !strings.Contains(said, "waits for review on branch numaform/") {
+		t.Fatalf("nothing waits for review:\n%s", said)
+	}
+	w.same(before, 0)
+	w.apply(w.current, "nothing.yaml")
+	w.same(before, 0)
+	person := filepath.Join(t.TempDir(), "person")
+	w.git(w.dir, "clone", "--quiet", w.path("remote.git"), person)
+	branches := strings.Fields(w.git(person, "for-each-ref", "--format=%(refname)", "refs/remotes/origin/numaform/"))
+	if len(branches) != 1 {
+		t.Fatalf("branches %v, want one", branches)
+	}
+	w.git(person, "merge", "--quiet", "--no-edit", branches[0])
+	w.git(person, "push", "--quiet", "origin", "main")
+	w.apply(w.current, "nothing.yaml")
+	w.same(before, 2)
+	w.nothingToDo(w.current)
+	if list := slices.Collect(strings.Lines(w.run(0, w.current, "history"))); len(list) == 0 {
+		t.Error("there is no history")
+	}
+}
