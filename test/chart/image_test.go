@@ -21,6 +21,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/sumdb/dirhash"
 )
 
 // packer builds the program that packs the image, once.
@@ -243,7 +244,7 @@ func checkPlatform(t *testing.T, files map[string][]byte, digest, arch string) {
 		"etc": dir, "etc/group": plain, "etc/numaform": dir, "etc/passwd": plain, "etc/ssl": dir, "etc/ssl/certs": dir,
 		"etc/ssl/certs/ca-certificates.crt": plain, "tmp": {Mode: 0o1777},
 		"usr": dir, "usr/local": dir, "usr/local/bin": dir, "usr/local/bin/numaform": program, "usr/local/bin/tofu": program,
-		"usr/share": dir, "usr/share/licenses": dir, "usr/share/licenses/opentofu": dir, "usr/share/licenses/opentofu/LICENSE": plain,
+		"usr/share": dir, "usr/share/numaform": dir, "usr/share/numaform/providers.json": plain, "usr/share/licenses": dir, "usr/share/licenses/opentofu": dir, "usr/share/licenses/opentofu/LICENSE": plain,
 		"usr/share/terraform": dir, "usr/share/terraform/plugins": dir, "usr/share/terraform/plugins/registry.opentofu.org": dir,
 		"usr/share/terraform/plugins/registry.opentofu.org/bpg": dir, mirror: dir, mirror + "/" + someVersion: dir,
 		mirror + "/" + someVersion + "/linux_" + arch:                                                 dir,
@@ -253,8 +254,30 @@ func checkPlatform(t *testing.T, files map[string][]byte, digest, arch string) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(entry{})); diff != "" {
 		t.Errorf("%s: files (-want +got):\n%s", arch, diff)
 	}
+	carriesProvider(t, tree, mirror, arch)
 	if pool := x509.NewCertPool(); !pool.AppendCertsFromPEM(tree["etc/ssl/certs/ca-certificates.crt"].content) {
 		t.Errorf("%s: no certificate authorities", arch)
+	}
+}
+
+// carriesProvider wants the image to say which provider it carries, by the hash of its
+// files that the engines have in their lock files.
+func carriesProvider(t *testing.T, tree map[string]entry, mirror, arch string) {
+	t.Helper()
+	name := "terraform-provider-proxmox_v" + someVersion
+	hash, err := dirhash.Hash1([]string{name}, func(name string) (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(tree[mirror+"/"+someVersion+"/linux_"+arch+"/"+name].content)), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var carried struct{ Providers []map[string]string }
+	if err := json.Unmarshal(tree["usr/share/numaform/providers.json"].content, &carried); err != nil {
+		t.Fatal(err)
+	}
+	want := []map[string]string{{"address": "registry.opentofu.org/bpg/proxmox", "version": someVersion, "platform": "linux_" + arch, "hash": hash}}
+	if diff := cmp.Diff(want, carried.Providers); diff != "" {
+		t.Errorf("%s: it says that it carries (-want +got):\n%s", arch, diff)
 	}
 }
 

@@ -87,6 +87,14 @@ type release struct {
 	values map[string]any
 }
 
+// objects returns the name of the release's objects.
+func (r release) objects() string {
+	if name, ok := r.values["fullnameOverride"].(string); ok {
+		return name
+	}
+	return "numaform"
+}
+
 func releases(t *testing.T) []release {
 	t.Helper()
 	return []release{

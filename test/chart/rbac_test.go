@@ -84,6 +84,9 @@ func TestNoSecretsOfTheCluster(t *testing.T) {
 	for _, release := range releases(t) {
 		for _, g := range grants(t, testenv.RenderChart(t, testenv.Chart{Values: release.values})) {
 			for _, resource := range g.rule.Resources {
+				if resource == "serviceaccounts/token" && !slices.Equal(g.rule.ResourceNames, []string{release.objects() + "-bootstrap"}) {
+					t.Errorf("%s: %s grants tokens of %v", release.name, g.role, g.rule.ResourceNames)
+				}
 				if g.namespace == "" && (resource == "secrets" || resource == "serviceaccounts/token" || resource == "nodes/proxy" || strings.HasPrefix(resource, "pods/exec")) {
 					t.Errorf("%s: %s grants %s in all namespaces", release.name, g.role, resource)
 				}
@@ -164,8 +167,9 @@ func TestWhatTheControllerMay(t *testing.T) {
 	installed(t)
 	may := []string{
 		"create secrets in numaform", "delete secrets in numaform", "list secrets in numaform",
-		"create secrets in kube-system", "delete secrets in kube-system", "get services/kube-dns in kube-system",
+		"get services/kube-dns in kube-system",
 		"get configmaps/cluster-info in kube-public",
+		"create serviceaccounts/numaform-bootstrap/token in numaform", "get serviceaccounts/numaform-bootstrap in numaform",
 		"update leases.coordination.k8s.io in numaform", "update configmaps/numaform-control in numaform",
 		"create pods/eviction in shop", "delete pods in shop", "patch nodes",
 		"create nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh/status", "update nodepools.karpenter.sh/finalizers",
@@ -176,9 +180,11 @@ func TestWhatTheControllerMay(t *testing.T) {
 	}
 	mayNot := []string{
 		"get secrets in shop", "list secrets", "watch secrets in kube-system", "get secrets in kube-public",
+		"get secrets in kube-system", "list secrets in kube-system", "create secrets in kube-system", "delete secrets in kube-system",
 		"get configmaps in kube-system", "update configmaps/cluster-info in kube-public",
 		"approve scaleplans.numaform.dev", "create nodes", "create pods in shop", "create pods/exec in shop",
-		"create serviceaccounts/token in numaform", "update clusterroles.rbac.authorization.k8s.io",
+		"create serviceaccounts/token in numaform", "create serviceaccounts/numaform/token in numaform", "get serviceaccounts/numaform in numaform",
+		"create serviceaccounts/numaform-bootstrap/token in kube-system", "update clusterroles.rbac.authorization.k8s.io",
 		"approve signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client",
 		"approve signers.certificates.k8s.io/kubernetes.io/kubelet-serving",
 		"sign signers.certificates.k8s.io/kubernetes.io/kube-apiserver-client-kubelet",
@@ -195,7 +201,7 @@ func TestWhatTheControllerMay(t *testing.T) {
 	}
 }
 
-// allowed asks whether a user may do VERB RESOURCE[.GROUP][/SUBRESOURCE or NAME] [in NAMESPACE].
+// allowed asks whether a user may do VERB RESOURCE[.GROUP][/NAME][/SUBRESOURCE] [in NAMESPACE].
 func allowed(t *testing.T, user, question string) bool {
 	t.Helper()
 	clients, err := kubernetes.NewForConfig(cluster.Config)
@@ -207,8 +213,10 @@ func allowed(t *testing.T, user, question string) bool {
 	what, below, _ := strings.Cut(what, "/")
 	resource, group, _ := strings.Cut(what, ".")
 	attributes := &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: namespace}
-	subresources := []string{"eviction", "exec", "token", "status", "approval", "finalizers"}
-	if slices.Contains(subresources, below) {
+	subresources := []string{"eviction", "exec", "token", "status", "approval", "finalizers", "nodeclient"}
+	if name, subresource, found := strings.Cut(below, "/"); found && slices.Contains(subresources, subresource) {
+		attributes.Name, attributes.Subresource = name, subresource
+	} else if slices.Contains(subresources, below) {
 		attributes.Subresource = below
 	} else {
 		attributes.Name = below
@@ -221,14 +229,68 @@ func allowed(t *testing.T, user, question string) bool {
 	return review.Status.Allowed
 }
 
-// TestStatesElsewhereNeedNoSecrets is about a fleet whose states are not Secrets.
-func TestStatesElsewhereNeedNoSecrets(t *testing.T) {
+// TestSecretsOfOtherNamespaces holds the chart to what docs/install.md says: no verb on
+// Secrets outside its namespace, but where a value asks for it.
+func TestSecretsOfOtherNamespaces(t *testing.T) {
 	t.Parallel()
-	for _, g := range grants(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)})) {
-		if g.namespace == "numaform" && slices.Contains(g.rule.Resources, "secrets") {
-			if diff := cmp.Diff([]string{"get"}, g.rule.Verbs); diff != "" {
-				t.Errorf("%s: verbs of secrets (-want +got):\n%s", g.role, diff)
+	tokens := leastValues()
+	tokens["rbac"] = map[string]any{"bootstrapTokens": true}
+	for _, test := range []struct {
+		release
+		want map[string][]string
+	}{
+		{release{"default values", nil}, map[string][]string{}},
+		{release{"least values", leastValues()}, map[string][]string{}},
+		{release{"bootstrap tokens", tokens}, map[string][]string{"kube-system": {"create", "delete"}}},
+		{release{"full values", fullValues(t)}, map[string][]string{"kube-system": {"create", "delete"}, "node-templates": {"get"}}},
+	} {
+		got := map[string][]string{}
+		for _, g := range grants(t, testenv.RenderChart(t, testenv.Chart{Values: test.values})) {
+			if slices.Contains(g.rule.Resources, "secrets") && g.namespace != "numaform" {
+				got[g.namespace] = append(got[g.namespace], g.rule.Verbs...)
 			}
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s: verbs of Secrets by namespace (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// TestWhoMayAskForCertificates holds for every way to install: the ServiceAccount that
+// nodes join as, and no group of service accounts.
+func TestWhoMayAskForCertificates(t *testing.T) {
+	t.Parallel()
+	for _, release := range releases(t) {
+		want := []rbacv1.Subject{
+			{Kind: "ServiceAccount", Namespace: "numaform", Name: release.objects() + "-bootstrap"},
+			{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "system:bootstrappers:numaform"},
+		}
+		var got []rbacv1.Subject
+		for _, object := range ofKind(t, testenv.RenderChart(t, testenv.Chart{Values: release.values}), "ClusterRoleBinding") {
+			var binding rbacv1.ClusterRoleBinding
+			convert(t, object, &binding)
+			if binding.RoleRef.Name == "system:node-bootstrapper" {
+				got = append(got, binding.Subjects...)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: subjects of system:node-bootstrapper (-want +got):\n%s", release.name, diff)
+		}
+	}
+}
+
+// TestWhatJoiningNodesMay asks the authorizer what a stolen join token is good for.
+func TestWhatJoiningNodesMay(t *testing.T) {
+	t.Parallel()
+	installed(t)
+	for question, want := range map[string]bool{
+		"create certificatesigningrequests.certificates.k8s.io": true, "get certificatesigningrequests.certificates.k8s.io": true,
+		"create certificatesigningrequests.certificates.k8s.io/nodeclient": false, "update certificatesigningrequests.certificates.k8s.io/approval": false,
+		"get secrets in kube-system": false, "list secrets in numaform": false, "get nodes": false, "list pods in shop": false,
+		"create serviceaccounts/numaform-bootstrap/token in numaform": false,
+	} {
+		if got := allowed(t, account+"-bootstrap", question); got != want {
+			t.Errorf("%s: %v, want %v", question, got, want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package chart_test
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -10,9 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/numaform/numaform/internal/testenv"
 )
@@ -161,21 +166,135 @@ func TestNodePools(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicyReachesProxmox is about ports, which are those of the URLs.
-func TestNetworkPolicyReachesProxmox(t *testing.T) {
-	t.Parallel()
+// egress returns what the NetworkPolicy of a release allows, as "protocol port peer".
+func egress(t *testing.T, chart testenv.Chart) []string {
+	t.Helper()
 	var policy networkingv1.NetworkPolicy
-	convert(t, ofKind(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}), "NetworkPolicy")[0], &policy)
-	ports := map[string]bool{}
+	convert(t, ofKind(t, testenv.RenderChart(t, chart), "NetworkPolicy")[0], &policy)
+	allowed := map[string]bool{}
 	for _, rule := range policy.Spec.Egress {
+		if len(rule.Ports) == 0 || len(rule.To) == 0 {
+			t.Errorf("a rule allows every port or address: %+v", rule)
+		}
 		for _, port := range rule.Ports {
-			ports[fmt.Sprintf("%s %s", *port.Protocol, port.Port)] = true
+			for _, peer := range rule.To {
+				to := "kube-dns"
+				if peer.IPBlock != nil {
+					to = peer.IPBlock.CIDR
+				}
+				allowed[fmt.Sprintf("%s %s %s", *port.Protocol, port.Port, to)] = true
+			}
 		}
 	}
-	want := []string{"TCP 443", "TCP 53", "TCP 5432", "TCP 6443", "TCP 8006", "UDP 53"}
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(ports))); diff != "" {
-		t.Errorf("egress (-want +got):\n%s", diff)
+	return slices.Sorted(maps.Keys(allowed))
+}
+
+// TestEgress allows addresses that numaform uses, and no others.
+func TestEgress(t *testing.T) {
+	t.Parallel()
+	cluster := func(url string, more ...any) map[string]any {
+		return map[string]any{"region": "r", "url": url, "urls": append([]any{}, more...)}
 	}
+	for _, tt := range []struct {
+		name   string
+		values map[string]any
+		want   []string
+	}{
+		{"full", fullValues(t), []string{
+			"TCP 443 192.0.2.16/28", "TCP 443 192.0.2.80/32", "TCP 53 169.254.20.10/32", "TCP 5432 192.0.2.54/32",
+			"TCP 6443 192.0.2.1/32", "TCP 6443 2001:db8::1/128", "TCP 8006 192.0.2.16/28", "UDP 53 169.254.20.10/32",
+		}},
+		{"addresses", map[string]any{
+			"config": map[string]any{
+				"clusterID": "prod", "clusters": []any{cluster("https://10.0.0.5:8006/api2/json", "https://[2001:db8::5]:443/"), cluster("https://10.0.1.5/")},
+				"fleet": map[string]any{"configmap": nil, "git": map[string]any{"remote": "ssh://git@10.0.2.1:2222/fleet.git"}},
+			},
+			"networkPolicy": map[string]any{"apiServerCIDRs": []any{"10.96.0.1/32"}},
+		}, []string{
+			"TCP 2222 10.0.2.1/32", "TCP 443 10.0.1.5/32", "TCP 443 10.96.0.1/32", "TCP 443 2001:db8::5/128", "TCP 53 kube-dns",
+			"TCP 6443 10.96.0.1/32", "TCP 8006 10.0.0.5/32", "UDP 53 kube-dns",
+		}},
+		{"git as scp writes it", map[string]any{
+			"config":        map[string]any{"fleet": map[string]any{"configmap": nil, "git": map[string]any{"remote": "git@git.example:infra/fleet.git"}}},
+			"networkPolicy": map[string]any{"gitCIDRs": []any{"10.0.2.0/24"}},
+		}, []string{"TCP 22 10.0.2.0/24", "TCP 53 kube-dns", "UDP 53 kube-dns"}},
+		{"nothing configured", nil, []string{"TCP 53 kube-dns", "UDP 53 kube-dns"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tt.want, egress(t, testenv.Chart{Values: tt.values, Underived: true})); diff != "" {
+				t.Errorf("egress (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestEgressOfACluster asks the cluster that helm installs into for the API server.
+func TestEgressOfACluster(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"c": {Server: cluster.Config.Host, CertificateAuthorityData: cluster.Config.CAData}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"c": {
+			Token: cluster.Config.BearerToken, ClientCertificateData: cluster.Config.CertData, ClientKeyData: cluster.Config.KeyData,
+		}},
+		Contexts: map[string]*clientcmdapi.Context{"c": {Cluster: "c", AuthInfo: "c"}}, CurrentContext: "c",
+	}, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An API server on a loopback address, as here, does not publish it.
+	clients := cluster.Client(t)
+	_, err = clients.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := clients.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := testenv.Helm(root, "template", "numaform", "charts/numaform", "--dry-run=server", "--kubeconfig", path,
+		"--show-only", "templates/networkpolicy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"192.0.2.7", service.Spec.ClusterIP} {
+		if !strings.Contains(string(out), address+"/32") {
+			t.Errorf("%s is not allowed:\n%s", address, out)
+		}
+	}
+}
+
+// TestEgressThatCannotBeDerived is refused, and the message names the value.
+func TestEgressThatCannotBeDerived(t *testing.T) {
+	t.Parallel()
+	known := []any{"192.0.2.1/32"}
+	with := func(policy, fleet map[string]any) map[string]any {
+		values := leastValues()
+		values["networkPolicy"] = policy
+		if fleet != nil {
+			values["config"].(map[string]any)["fleet"] = fleet
+		}
+		return values
+	}
+	for want, values := range map[string]map[string]any{
+		"networkPolicy.apiServerCIDRs is empty": with(map[string]any{"proxmoxCIDRs": known}, nil),
+		"config.clusters[0] is reached by the name pve-1.example:8006, and a NetworkPolicy knows addresses only: set networkPolicy.proxmoxCIDRs": with(map[string]any{"apiServerCIDRs": known}, nil),
+		"config.fleet.git.remote is reached by the name git.example": with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known},
+			map[string]any{"configmap": nil, "git": map[string]any{"remote": "https://git.example/fleet.git"}}),
+		"config.fleet.backend.type is s3": with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known},
+			map[string]any{"backend": map[string]any{"type": "s3"}}),
+		"networkPolicy/proxmoxCIDRs/0": with(map[string]any{"proxmoxCIDRs": []any{"pve-1.example"}}, nil),
+	} {
+		if got := testenv.RefuseChart(t, testenv.Chart{Values: values, Underived: true}); !strings.Contains(got, want) {
+			t.Errorf("%s\nwant %q", got, want)
+		}
+	}
+	off := with(map[string]any{"enabled": false}, nil)
+	testenv.RenderChart(t, testenv.Chart{Values: off, Underived: true})
 }
 
 // TestSecretsStayOutOfConfigMaps looks for the secrets of the full values.

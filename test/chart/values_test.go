@@ -39,7 +39,7 @@ func TestSchemaRefuses(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			args := []string{"template", "numaform", "charts/numaform"}
+			args := []string{"template", "numaform", "charts/numaform", "--set", "networkPolicy.enabled=false"}
 			if strings.Contains(tt.set, "clusters[0]") {
 				args = append(args, "--set", "config.clusters[0].region=a", "--set", "config.clusters[0].url=https://pve:8006")
 			}

@@ -7,6 +7,11 @@
 {{- .Values.serviceAccount.name | default (include "numaform.name" .) -}}
 {{- end -}}
 
+{{/* The ServiceAccount that new nodes join as. */}}
+{{- define "numaform.bootstrapAccount" -}}
+{{ include "numaform.name" . }}-bootstrap
+{{- end -}}
+
 {{/* What tells the pods of this release from all others. It never changes. */}}
 {{- define "numaform.selector" -}}
 app.kubernetes.io/name: numaform
@@ -73,4 +78,74 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail (printf "terminationGracePeriodSeconds is %d, and what is made or deleted in region %s may take %d seconds to end: set it at least 61 above that, or an engine is killed that saves nothing" (int64 $.Values.terminationGracePeriodSeconds) .region $longest) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The addresses of the API server as a JSON list: those of the values, or else those of the cluster that helm installs into. */}}
+{{- define "numaform.apiServerCIDRs" -}}
+{{- $cidrs := .Values.networkPolicy.apiServerCIDRs -}}
+{{- if not $cidrs -}}
+{{- $cidrs = list -}}
+{{- range (lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes").endpoints -}}
+{{- range .addresses -}}
+{{- $cidrs = append $cidrs (include "numaform.cidr" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if $cidrs -}}
+{{- range ((lookup "v1" "Service" "default" "kubernetes").spec).clusterIPs -}}
+{{- $cidrs = append $cidrs (include "numaform.cidr" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not $cidrs) (include "numaform.configured" .) -}}
+{{- fail "networkPolicy.apiServerCIDRs is empty, and there is no cluster to ask for the addresses of the API server: set it to those that `kubectl get endpointslice,service kubernetes -n default` lists, each with /32, or set networkPolicy.enabled: false" -}}
+{{- end -}}
+{{- end -}}
+{{- $cidrs | uniq | toJson -}}
+{{- end -}}
+
+{{/* An address as a CIDR, or nothing for a name. */}}
+{{- define "numaform.cidr" -}}
+{{- if regexMatch "^[0-9]+([.][0-9]+){3}$" . -}}
+{{ . }}/32
+{{- else if contains ":" . -}}
+{{ . }}/128
+{{- end -}}
+{{- end -}}
+
+{{/* What the NetworkPolicy allows besides names and the API server, as a JSON list of objects with what, port and cidrs. A NetworkPolicy knows addresses only: a name without its CIDRs is refused. */}}
+{{- define "numaform.endpoints" -}}
+{{- $policy := .Values.networkPolicy -}}
+{{- $found := list -}}
+{{- range $i, $cluster := .Values.config.clusters -}}
+{{- range concat (list $cluster.url) ($cluster.urls | default list) | compact -}}
+{{- $host := (urlParse .).host -}}
+{{- $port := int (regexFind ":[0-9]+$" $host | trimPrefix ":" | default "443") -}}
+{{- $cidrs := $policy.proxmoxCIDRs | default (compact (list (include "numaform.cidr" (regexReplaceAll ":[0-9]+$" $host "" | trimPrefix "[" | trimSuffix "]")))) -}}
+{{- if not $cidrs -}}
+{{- fail (printf "config.clusters[%d] is reached by the name %s, and a NetworkPolicy knows addresses only: set networkPolicy.proxmoxCIDRs to those of the Proxmox hosts, such as 192.0.2.0/28" $i $host) -}}
+{{- end -}}
+{{- $found = append $found (dict "what" "Proxmox." "port" $port "cidrs" $cidrs) -}}
+{{- end -}}
+{{- end -}}
+{{- with (.Values.config.fleet.git).remote -}}
+{{- $host := "" -}}
+{{- $port := 22 -}}
+{{- if contains "://" . -}}
+{{- $url := urlParse . -}}
+{{- $host = regexReplaceAll ":[0-9]+$" $url.host "" | trimPrefix "[" | trimSuffix "]" -}}
+{{- $port = int (regexFind ":[0-9]+$" $url.host | trimPrefix ":" | default (get (dict "https" "443" "http" "80" "ssh" "22") $url.scheme | default "22")) -}}
+{{- else -}}
+{{- $host = regexFind "^[^/:]+:" . | trimSuffix ":" | regexFind "[^@]+$" -}}
+{{- end -}}
+{{- $cidrs := $policy.gitCIDRs | default (compact (list (include "numaform.cidr" $host))) -}}
+{{- if and $host (not $cidrs) -}}
+{{- fail (printf "config.fleet.git.remote is reached by the name %s, and a NetworkPolicy knows addresses only: set networkPolicy.gitCIDRs to those of the git server" $host) -}}
+{{- end -}}
+{{- if $host -}}
+{{- $found = append $found (dict "what" "The fleet's repository." "port" $port "cidrs" $cidrs) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (include "numaform.configured" .) (not (has .Values.config.fleet.backend.type (list "kubernetes" "local"))) (not $policy.extraEgress) -}}
+{{- fail (printf "config.fleet.backend.type is %s, and the values do not say where it is: set networkPolicy.extraEgress to a rule with its addresses and port" .Values.config.fleet.backend.type) -}}
+{{- end -}}
+{{- $found | uniq | toJson -}}
 {{- end -}}
