@@ -68,15 +68,26 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kuberne
 	$(DEMO_CLUSTER)
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) postgres qemu ## run all tests, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run all tests, with the real engines, provider and backends
 	@# The longest first, and one more at once than there are cores, as tests wait. What vet says, verify says; without symbols a binary is linked in half the time.
 	go test -p 3 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),./test/cluster) $(PKG)
+
+# What starts goroutines of its own; the others only start programs, or compute.
+RACE_PKG ?= ./fleet ./generator ./internal/... ./planner ./state/... ./topology
+
+.PHONY: race
+race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every package with goroutines under the race detector; it wants a C compiler
+	CGO_ENABLED=1 go test -race -p 2 -timeout $(TEST_TIMEOUT) -vet=off $(TESTFLAGS) $$(go list $(RACE_PKG) | grep -v '/internal/demo$$$$')
 
 .PHONY: test-faults
 test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
 	go test -timeout 120m -v ./test/faults -faults.rounds=10
 	go test -timeout 60m ./test/e2e -run TestTwoClustersOnOneProxmox -runs 20
 	go test -timeout 60m -v ./test/cluster -run 'TestKillController|TestTwoReplicas|TestAPIServerLost|TestBurstDuringSlowClone' -cluster.kills 25
+
+.PHONY: upgrade-matrix
+upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## fleets of the baseline go on with this numaform, and the baseline works on its fleets or refuses
+	go test -p 1 -timeout 60m -v ./test/upgrade ./test/cluster -run TestMatrix
 
 .PHONY: build
 build: ## build the programs into bin/
@@ -154,12 +165,27 @@ generate: $(CONTROLLER_GEN) ## write generated files anew
 	done
 
 .PHONY: verify
-verify: verify-modules verify-format verify-generated verify-layers vet lint ## check all that is not a test: modules, format, generated files, floors, linters
+verify: verify-modules verify-released verify-format verify-generated verify-layers vet lint ## check all that is not a test: modules, format, generated files, floors, linters
 
 .PHONY: verify-modules
 verify-modules:
 	go mod verify
 	go mod tidy -diff
+
+# Node files call released modules for as long as their VMs live, so nothing in there may
+# change: compared with where this branch left main, or on main itself with its last change.
+.PHONY: verify-released
+verify-released:
+	@main=$$(git rev-parse -q --verify origin/main || git rev-parse -q --verify main || true); \
+	base=$$(test -z "$$main" || git merge-base HEAD "$$main"); \
+	test "$$base" != "$$(git rev-parse HEAD)" || base=$$(git rev-parse -q --verify 'HEAD^' || true); \
+	test -n "$$base" || { echo "verify-released: this clone has no main to compare with"; exit 0; }; \
+	changed=$$(git diff --no-renames --name-status --diff-filter=a "$$base" -- modules/released); \
+	test -z "$$changed" || { echo "$$changed"; echo "modules/released is append-only: restore these files with git checkout $$base -- modules/released" >&2; exit 1; }
+
+.PHONY: release-modules
+release-modules: ## add the modules as they are now to modules/released
+	go test ./modules -run TestCurrentIsReleased -update
 
 .PHONY: verify-format
 verify-format: $(FUMPT)
@@ -185,7 +211,7 @@ vet:
 	cd tools/image && GOWORK=off go vet ./...
 
 .PHONY: bench
-bench: $(PROVIDER) engine ## run the benchmarks, BENCH=regexp to choose
+bench: $(PROVIDER) engine baseline ## run the benchmarks, BENCH=regexp to choose
 	go test -p 1 -timeout 90m -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
 
 # Minimizing an input that is merely new would take the whole time of large packages.
@@ -220,6 +246,11 @@ engine:
 .PHONY: postgres
 postgres:
 	@sh tools/postgres.sh
+
+# baseline builds the numaform of the commit in tools/baseline/commit.
+.PHONY: baseline
+baseline:
+	@sh tools/baseline.sh $(TOOLS)/baseline
 
 # qemu finds QEMU and the kernel that the tests of the host agent run in it, or gets them.
 .PHONY: qemu

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io/fs"
@@ -69,8 +72,28 @@ func (c *config) files(arch string) ([]file, error) {
 		}
 		files = append(files, file{path: p.path, mode: 0o755, layer: p.layer, source: source})
 	}
+	carried, err := c.provider(arch)
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, file{path: "usr/share/numaform/providers.json", mode: 0o644, layer: layerEngine, content: carried})
 	texts, err := c.licenseFiles()
 	return append(files, texts...), err
+}
+
+// provider says which provider the image carries, as numaform reads it: by the hash of
+// its files that the engines' lock files have, too. Its directory holds the program only.
+func (c *config) provider(arch string) ([]byte, error) {
+	name := "terraform-provider-proxmox"
+	content, err := os.ReadFile(filepath.Join(c.dir, arch, name))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%x  %s\n", sha256.Sum256(content), name+"_v"+c.providerVersion))
+	return json.MarshalIndent(map[string]any{"providers": []map[string]string{{
+		"address": "registry.opentofu.org/bpg/proxmox", "version": c.providerVersion, "platform": "linux_" + arch,
+		"hash": "h1:" + base64.StdEncoding.EncodeToString(sum[:]),
+	}}}, "", "  ")
 }
 
 // licenseFiles returns the license of each program.
