@@ -1,0 +1,70 @@
+package hostile_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write testdata/baseline.txt as the baseline now does")
+
+// outcomes are how far an attack gets by one command, the farthest first.
+func outcome(saw *seen) string {
+	program := func(note string) bool { return !strings.HasPrefix(note, "engine ") && note != "provider" }
+	switch {
+	case len(leaked(saw.asked)) > 0 || len(leaked([]byte(saw.said))) > 0:
+		return "credentials left"
+	case slices.ContainsFunc(saw.started, program):
+		return "program ran"
+	case saw.connections > 0:
+		return "listener reached"
+	case len(saw.started) > 0:
+		return "engine started"
+	case saw.memoryMiB > maxMemoryMiB:
+		return "memory taken"
+	case saw.code == 0:
+		return "passed over"
+	}
+	return "refused"
+}
+
+// TestBaselineGenerated is the control of the generated attacks: how far a plan of the
+// baseline takes each is in testdata/baseline.txt. Those that it refuses before an engine
+// starts, or passes over, show only that this numaform still does.
+func TestBaselineGenerated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, baseline(t), inGit, engines(t)["tofu"])
+	var lines []string
+	counts := map[string]int{}
+	for _, a := range generated() {
+		if a.more {
+			continue
+		}
+		w.launch(a)
+		got := outcome(w.watch(planNothing()...))
+		counts[got]++
+		lines = append(lines, fmt.Sprintf("%-16s  %s\n", got, a.name))
+	}
+	slices.Sort(lines)
+	got := strings.Join(lines, "")
+	golden := filepath.Join("testdata", "baseline.txt")
+	if *update {
+		w.must(os.MkdirAll("testdata", 0o755))
+		w.must(os.WriteFile(golden, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	w.must(err)
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("the baseline takes attacks (-want +got):\n%s", diff)
+	}
+	if len(lines) < 40 {
+		t.Errorf("%d attacks, want at least 40", len(lines))
+	}
+	t.Logf("%d attacks: %v", len(lines), counts)
+}

@@ -1,0 +1,75 @@
+// Package hostile_test attacks numaform by what others may write: the files of a fleet,
+// in git, in a directory and in ConfigMaps. Each attack is run against this numaform,
+// where nothing of it may happen, and against the baseline, where it succeeds: an attack
+// that never worked shows nothing.
+//
+// What happened is judged by what others saw: a listener that the attack points at, the
+// engine and the provider, which note each start, Proxmox, the states, and a search for
+// credentials in all that was written. What numaform says of it counts last.
+package hostile_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+// binary is this numaform.
+var binary string
+
+func TestMain(m *testing.M) {
+	if report := os.Getenv(launchVariable); report != "" {
+		os.Exit(launch(report))
+	}
+	if err := testenv.RunAtOnce("4"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "numaform-hostile-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	binary = filepath.Join(dir, "numaform")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", binary, "github.com/numaform/numaform/cmd/numaform")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building numaform: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// launchVariable makes this test binary run its arguments as a program, and write into
+// the file that it names how much memory that took. Asked by the test itself, the kernel
+// counts in what the test had when it started the program.
+const launchVariable = "NUMAFORM_TEST_LAUNCH"
+
+func launch(report string) int {
+	if err := os.Unsetenv(launchVariable); err != nil {
+		return 99
+	}
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	_ = cmd.Run() // its exit code is passed on
+	if cmd.ProcessState == nil {
+		return 99
+	}
+	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		if err := os.WriteFile(report, []byte(strconv.FormatInt(usage.Maxrss>>10, 10)), 0o600); err != nil {
+			return 99
+		}
+	}
+	return cmd.ProcessState.ExitCode()
+}

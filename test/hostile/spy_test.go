@@ -1,0 +1,153 @@
+package hostile_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	endian "encoding/binary"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// The credentials of every world. Each is to be found nowhere outside of where the
+// world put it.
+const (
+	tokenCanary   = "c0ffee00-0000-4000-8000-proxmoxtoken"
+	gitCanary     = "canary-of-the-git-token-0123456789"
+	backendCanary = "canary-of-the-backend-0123456789ab"
+)
+
+func canaries() []string { return []string{tokenCanary, gitCanary, backendCanary} }
+
+// leaked returns the credentials that are in some bytes, as they are, in base64, or in
+// what a URL makes of either.
+func leaked(content []byte) []string {
+	var found []string
+	for _, canary := range canaries() {
+		if slices.ContainsFunc(forms(canary), func(form string) bool { return bytes.Contains(content, []byte(form)) }) {
+			found = append(found, canary)
+		}
+	}
+	return found
+}
+
+// forms returns a text as it may be written: in base64 it looks in three ways, by where
+// it begins, and its ends depend on what is around it.
+func forms(text string) []string {
+	found := []string{text, url.QueryEscape(text)}
+	for shift := range 3 {
+		encoded := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + text))
+		inner := encoded[4 : len(encoded)-4]
+		found = append(found, inner, url.QueryEscape(inner))
+	}
+	return found
+}
+
+// listener is where attacks send what they find.
+type listener struct {
+	server *httptest.Server
+	// mu guards what follows.
+	mu sync.Mutex
+	// connections counts them, whether or not anything was asked.
+	connections int
+	asked       bytes.Buffer
+}
+
+func newListener(t *testing.T) *listener {
+	t.Helper()
+	l := &listener{}
+	l.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var request bytes.Buffer
+		_ = r.Write(&request) // what was not sent cannot be seen
+		user, password, _ := r.BasicAuth()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.asked.Write(request.Bytes())
+		l.asked.WriteString("\n" + user + " " + password + "\n")
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	l.server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state != http.StateNew {
+			return
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.connections++
+	}
+	l.server.Start()
+	t.Cleanup(l.server.Close)
+	return l
+}
+
+// seen returns how many connections there were, and what was said on them, and forgets.
+func (l *listener) seen() (connections int, asked []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	connections, asked = l.connections, bytes.Clone(l.asked.Bytes())
+	l.connections = 0
+	l.asked.Reset()
+	return connections, asked
+}
+
+// TestLeakedIsFound hides credentials as attacks do.
+func TestLeakedIsFound(t *testing.T) {
+	t.Parallel()
+	for _, canary := range canaries() {
+		for shift := range 4 {
+			environ := strings.Repeat("y", shift) + "NAME=" + canary + "\x00OTHER=1"
+			for _, hidden := range []string{
+				environ, url.QueryEscape(environ), base64.StdEncoding.EncodeToString([]byte(environ)),
+				url.QueryEscape(base64.StdEncoding.EncodeToString([]byte(environ))),
+			} {
+				if got := leaked([]byte("before " + hidden + " after")); !slices.Equal(got, []string{canary}) {
+					t.Errorf("in %q %v was found, want %s", hidden, got, canary)
+				}
+			}
+		}
+	}
+	if got := leaked([]byte("nothing of this kind")); len(got) > 0 {
+		t.Errorf("found %v in nothing", got)
+	}
+}
+
+// opened notices that files are opened.
+type opened struct{ fd int }
+
+func newOpened(t *testing.T) *opened {
+	t.Helper()
+	fd, err := syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	return &opened{fd: fd}
+}
+
+// watch adds a file. One that is watched already stays so.
+func (o *opened) watch(name string) error {
+	_, err := syscall.InotifyAddWatch(o.fd, name, syscall.IN_OPEN)
+	return err
+}
+
+// any reports whether a file was opened since it was last asked.
+func (o *opened) any() bool {
+	found := false
+	events := make([]byte, 64<<10)
+	for {
+		n, err := syscall.Read(o.fd, events)
+		if err != nil || n <= 0 {
+			return found
+		}
+		for at := 0; at+syscall.SizeofInotifyEvent <= n; {
+			mask := endian.NativeEndian.Uint32(events[at+4:])
+			found = found || mask&(syscall.IN_OPEN|syscall.IN_Q_OVERFLOW) != 0
+			at += syscall.SizeofInotifyEvent + int(endian.NativeEndian.Uint32(events[at+12:]))
+		}
+	}
+}

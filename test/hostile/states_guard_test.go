@@ -1,0 +1,262 @@
+package hostile_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state/guard"
+)
+
+var updateStates = flag.Bool("update-states", false, "record the plans of states by the real engine again")
+
+// recordedPlan is a plan of the real engine with what was asked for.
+type recordedPlan struct {
+	Plan    json.RawMessage
+	Intent  guard.Intent
+	Inputs  map[string][]byte // by address
+	Created map[string]bool   `json:",omitempty"`
+}
+
+// TestStatesRecord records plans of 20 VMs: one that removes half of them, and one that
+// changes the tags of all of them back.
+func TestStatesRecord(t *testing.T) {
+	t.Parallel()
+	if !*updateStates {
+		return
+	}
+	w := newStateWorld(t)
+	var names []string
+	for _, vm := range w.fleet.VMs[:stateVMs/2] { // more would need approval
+		names = append(names, vm.Name)
+	}
+	removal, err := w.scaler.ProposeRemoval(t.Context(), w.snapshot(), names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.record(removal, "delete")
+	for _, vm := range w.fleet.VMs {
+		if _, err := w.sim.Shell(fmt.Sprintf("qm set %d --tags by-hand", vm.VMID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drift, err := w.scaler.Drift(t.Context(), w.snapshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	repair, held, err := w.scaler.ProposeRepair(t.Context(), w.snapshot(), drift)
+	if err != nil || held != nil {
+		t.Fatal(err, held)
+	}
+	w.record(repair, "update")
+}
+
+func (w *stateWorld) record(change *scaler.Change, name string) {
+	w.t.Helper()
+	plans, err := w.scaler.Plan(w.t.Context(), change)
+	if err != nil || len(plans) != 1 || plans[0].Err != nil {
+		w.t.Fatal(err, plans)
+	}
+	if plans[0].Verdict.Decision != guard.Allow {
+		w.t.Fatal(plans[0].Verdict)
+	}
+	recorded := recordedPlan{Plan: plans[0].Plan.Raw, Intent: plans[0].Intent, Inputs: map[string][]byte{}}
+	for i := range w.fleet.VMs {
+		vm := &w.fleet.VMs[i]
+		if recorded.Inputs[generator.Address(vm)], err = generator.Inputs(w.fleet.ClusterID, vm); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	if err := json.NewEncoder(zip).Encode(recorded); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	path := filepath.Join("testdata", "states-"+name+".json.gz")
+	if err := os.MkdirAll("testdata", 0o750); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, out.Bytes(), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// recorded reads a recorded plan.
+func recorded(t *testing.T, name string) (raw []byte, intent guard.Intent) {
+	t.Helper()
+	file, err := os.Open(filepath.Join("testdata", "states-"+name+".json.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close() //nolint:errcheck // it is only read
+	zip, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(zip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var plan recordedPlan
+	if err := json.Unmarshal(text, &plan); err != nil {
+		t.Fatal(err)
+	}
+	for _, targets := range [][]guard.Target{plan.Intent.Delete, plan.Intent.Update} {
+		for i := range targets {
+			targets[i].Inputs = plan.Inputs[targets[i].Address]
+		}
+	}
+	plan.Intent.VMIDs = fleet.VMIDRange{Lower: 2000, Upper: 2999}
+	return plan.Plan, plan.Intent
+}
+
+// TestStatesGuard edits each value that a recorded plan says of a VM, of every VM, and
+// 2,000 by seed, and asks the guard. What it allows writes to the VMs that were asked for,
+// and nothing but what was planned.
+func TestStatesGuard(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"delete", "update"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			raw, intent := recorded(t, name)
+			plan := decode(t, raw)
+			if v := guard.Check(plan, intent, guard.DefaultRules()); v.Decision != guard.Allow {
+				t.Fatalf("the recorded plan: %s", v)
+			}
+			// The invariants are asked, not the policy, which only adds to what they deny.
+			policy, err := guard.ParsePolicy("all.yaml", []byte("rules:\n- {name: all, when: 'true', decision: allow}\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policy}
+			var edits []planEdit
+			for i, rc := range plan.ResourceChanges {
+				for side, values := range map[string]any{"before": rc.Change.Before, "after": rc.Change.After} {
+					for _, path := range pathsOf(values, nil) {
+						edits = append(edits, planEdit{i, side, path, hostileValue(valueAt(values, path))})
+					}
+				}
+			}
+			slices.SortFunc(edits, func(a, b planEdit) int { return strings.Compare(a.String(), b.String()) })
+			each := len(edits)
+			random := rand.New(rand.NewPCG(15, 2026))
+			for range 1000 {
+				edit := edits[random.IntN(each)]
+				edit.value = hostileValues[random.IntN(len(hostileValues))]
+				edits = append(edits, edit)
+			}
+			allowed := 0
+			for _, edit := range edits {
+				if same(plan, edit) {
+					continue
+				}
+				undo := edit.do(plan)
+				if v := guard.Check(plan, intent, rules); v.Decision != guard.Deny {
+					allowed++
+					if wrong := harms(plan, intent, edit); wrong != "" {
+						t.Errorf("%s: %s, and the guard says %s", edit, wrong, v)
+					}
+				}
+				undo()
+			}
+			t.Logf("%d edits, %d of them by seed: %d allowed, harmless", len(edits), len(edits)-each, allowed)
+		})
+	}
+}
+
+func decode(t *testing.T, raw []byte) *tfjson.Plan {
+	t.Helper()
+	plan, err := guard.Decode(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+// planEdit changes one value before or after a change of a plan.
+type planEdit struct {
+	change int
+	side   string
+	path   []string
+	value  any
+}
+
+func (e planEdit) String() string {
+	return fmt.Sprintf("change %d, %s.%s=%v", e.change, e.side, strings.Join(e.path, "."), e.value)
+}
+
+// do edits a plan, and returns what takes the edit back.
+func (e planEdit) do(plan *tfjson.Plan) (undo func()) {
+	values := plan.ResourceChanges[e.change].Change.Before
+	if e.side == "after" {
+		values = plan.ResourceChanges[e.change].Change.After
+	}
+	was := valueAt(values, e.path)
+	put(values, e.path, e.value)
+	return func() { put(values, e.path, was) }
+}
+
+// harms says what an edited plan would do that was not asked for: write to another guest,
+// or other values.
+func harms(plan *tfjson.Plan, intent guard.Intent, edit planEdit) string {
+	rc := plan.ResourceChanges[edit.change]
+	address := rc.Address
+	if vm := guard.VMOf(address); vm != "" {
+		address = vm
+	}
+	for _, target := range slices.Concat(intent.Delete, intent.Update) {
+		if target.Address != address {
+			continue
+		}
+		for _, side := range []any{rc.Change.Before, rc.Change.After} {
+			values, _ := side.(map[string]any)
+			switch {
+			case values == nil:
+			case fmt.Sprint(values["vm_id"]) != fmt.Sprint(target.VMID):
+				return "another VMID"
+			case rc.Type == guard.FirewallType:
+				if node, _ := values["node_name"].(string); node == "" {
+					return "the firewall of all hosts"
+				}
+			case values["id"] != fmt.Sprint(target.VMID):
+				return "another id"
+			case !strings.Contains(fmt.Sprint(values["description"]), string(target.Key)) && side != nil:
+				return "another key"
+			}
+		}
+	}
+	if edit.side == "after" && !rc.Change.Actions.NoOp() && !rc.Change.Actions.Delete() && !empty(edit.value) {
+		return "another value would be written"
+	}
+	return ""
+}
+
+// empty reports whether a value says nothing, as null does.
+func empty(v any) bool {
+	return slices.Contains([]string{"", "0", "false", "[]", "map[]", "<nil>"}, fmt.Sprint(v))
+}
+
+// same reports whether an edit changes nothing.
+func same(plan *tfjson.Plan, edit planEdit) bool {
+	change := plan.ResourceChanges[edit.change].Change
+	values := map[string]any{"before": change.Before, "after": change.After}[edit.side]
+	was := valueAt(values, edit.path)
+	return fmt.Sprint(was) == fmt.Sprint(edit.value) || empty(was) && empty(edit.value)
+}

@@ -1,0 +1,352 @@
+package hostile_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+const (
+	// stateVMs is how many VMs a state that is attacked holds.
+	stateVMs = 20
+	// Guests of somebody else: one outside of vmid_range, one inside, and a container.
+	strangerOutside, strangerInside, strangerContainer = 150, 2900, 151
+)
+
+// stateWorld is a host with VMs of numaform and of somebody else, whose state is edited
+// by an attacker again and again.
+type stateWorld struct {
+	t      *testing.T
+	sim    *pvesim.Server
+	client *proxmox.Client
+	scaler *scaler.Scaler
+	// dir has the fleet and the state directory, and kept a copy of it before any attack.
+	dir, kept string
+	host      topology.HostID
+	fleet     fleet.Fleet
+	// guests are those before any attack, by VMID.
+	guests map[int]pvesim.GuestState
+}
+
+// newStateWorld makes the VMs with the real engine.
+func newStateWorld(t *testing.T) *stateWorld {
+	t.Helper()
+	w := &stateWorld{t: t, dir: filepath.Join(t.TempDir(), "numaform"), kept: t.TempDir(), guests: map[int]pvesim.GuestState{}}
+	machine := testenv.Host(t, "pve-1", "xeon-6230-2s-snc2", 9001)
+	w.host = machine.ID()
+	w.sim = testenv.Proxmox(t, func(c *pvesim.Config) { c.Hosts = []topology.Host{machine} })
+	for vmid, kind := range map[int]topology.GuestKind{strangerOutside: topology.GuestVM, strangerInside: topology.GuestVM, strangerContainer: topology.GuestContainer} {
+		config := map[string]string{"name": "accounting", "cores": "1", "memory": "512", "description": "do not touch"}
+		if kind == topology.GuestContainer {
+			config = map[string]string{"hostname": "accounting", "cores": "1", "memory": "512", "description": "do not touch"}
+		}
+		if err := w.sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: "pve-1", Kind: kind, Running: true, Config: config}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	w.client, err = proxmox.New(proxmox.Config{
+		Region: testenv.Region, URL: w.sim.URL(), CA: w.sim.CertPEM(), Machines: map[topology.HostName]topology.Machine{"pve-1": machine.Machine},
+		TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := filepath.Join(w.dir, "fleet")
+	w.scaler = scaler.New(scaler.Config{
+		ClusterID: "hostile", Store: store.NewSealed(store.NewDirectory(files), store.FileVault(filepath.Join(t.TempDir(), "key")), "hostile"),
+		Dir: files, StateDir: filepath.Join(w.dir, "state"), Backend: fleet.Backend{Type: "local"},
+		Regions: []scaler.Region{{
+			Name: testenv.Region, Endpoint: w.sim.URL(), CAFile: testenv.CertFile(t, w.sim),
+			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}, Live: w.client,
+		}},
+		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: guard.DefaultRules(),
+		Drained: func(context.Context, string) error { return nil },
+	})
+	w.grow()
+	if out, err := exec.Command("cp", "-a", w.dir+"/.", w.kept).CombinedOutput(); err != nil {
+		t.Fatalf("keeping the fleet: %v\n%s", err, out)
+	}
+	for _, guest := range w.sim.Guests() {
+		w.guests[guest.VMID] = guest
+	}
+	return w
+}
+
+// grow makes all VMs at once, every other with security groups.
+func (w *stateWorld) grow() {
+	w.t.Helper()
+	snapshot := w.snapshot()
+	p := planner.New(snapshot, nil)
+	var requests []scaler.Request
+	for i := range stateVMs {
+		spec := fleet.Spec{
+			Pool: "workers", NodeClass: "shared", InstanceType: "s1.1VCPU-1GB", CapacityType: "on-demand", VCPUs: 1, MemoryMiB: 1024,
+			Policy: fleet.PolicyShared, Overcommit: 4, Hosts: []topology.HostID{w.host}, Template: testenv.Template, Clone: fleet.CloneLinked, CPUType: "host",
+			Networks: []fleet.Network{{Bridge: "vmbr0", Firewall: true}},
+		}
+		if i%2 == 0 {
+			spec.SecurityGroups = []string{"web", "ssh"}
+		}
+		placed, unplaced := p.Place([]fleet.Spec{spec})
+		if len(unplaced) > 0 {
+			w.t.Fatalf("placing: %v", unplaced)
+		}
+		requests = append(requests, scaler.Request{Spec: spec, Placement: placed[0].Placement})
+	}
+	change, err := w.scaler.Propose(w.t.Context(), snapshot, requests, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := w.scaler.Apply(w.t.Context(), change, approveAll); err != nil {
+		w.t.Fatal(err)
+	}
+	w.fleet = change.After
+}
+
+func approveAll([]scaler.ShardPlan) (string, error) { return "a test", nil }
+
+func (w *stateWorld) snapshot() *topology.Snapshot {
+	w.t.Helper()
+	snapshot, err := w.client.Snapshot(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return snapshot
+}
+
+// statePath is where the state of the host is, below the world's directory or its copy.
+func (w *stateWorld) statePath(dir string) string {
+	return filepath.Join(dir, "state", "states", filepath.FromSlash(generator.ShardDir(w.host)), "terraform.tfstate")
+}
+
+// restore puts everything back as it was before any attack.
+func (w *stateWorld) restore() {
+	w.t.Helper()
+	if err := os.RemoveAll(w.dir); err != nil {
+		w.t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-a", w.kept, w.dir).CombinedOutput(); err != nil {
+		w.t.Fatalf("restoring the fleet: %v\n%s", err, out)
+	}
+	now := map[int]pvesim.GuestState{}
+	for _, guest := range w.sim.Guests() {
+		now[guest.VMID] = guest
+	}
+	for vmid, guest := range w.guests {
+		if is, exists := now[vmid]; exists && is.Raw == guest.Raw && is.Running == guest.Running {
+			continue
+		}
+		if err := w.sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: guest.Host, Kind: guest.Kind, Config: maps.Clone(guest.Config), Running: guest.Running}); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.sim.ResetCalls()
+}
+
+// stateDoc is a state as JSON.
+type stateDoc map[string]any
+
+// read returns the state as it is.
+func (w *stateWorld) read() stateDoc {
+	w.t.Helper()
+	raw, err := os.ReadFile(w.statePath(w.kept))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	doc := stateDoc{}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		w.t.Fatal(err)
+	}
+	return doc
+}
+
+// attack edits the state and removes all VMs. What numaform refuses and names is put
+// back, and the removal is tried again, as an operator would. It returns the edits that
+// were not refused.
+func (w *stateWorld) attack(edits []stateEdit) []stateEdit {
+	w.t.Helper()
+	for len(edits) > 0 {
+		w.restore()
+		doc := w.read()
+		for _, edit := range edits {
+			edit.do(w.t, doc)
+		}
+		raw, err := json.Marshal(doc)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if err := os.WriteFile(w.statePath(w.dir), raw, 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+		err = w.remove(edits)
+		w.unharmed(edits)
+		if err == nil {
+			return edits
+		}
+		left := slices.DeleteFunc(slices.Clone(edits), func(edit stateEdit) bool { return strings.Contains(err.Error(), edit.vm) })
+		if len(left) == len(edits) {
+			if len(edits) == 1 {
+				return nil
+			}
+			// It is not said which: each half on its own.
+			half := len(edits) / 2
+			return append(w.attack(edits[:half]), w.attack(edits[half:])...)
+		}
+		edits = left
+	}
+	return nil
+}
+
+// remove removes the VMs of which the state was edited.
+func (w *stateWorld) remove(edits []stateEdit) error {
+	w.t.Helper()
+	var names []string
+	for _, edit := range edits {
+		names = append(names, edit.vm)
+	}
+	change, err := w.scaler.ProposeRemoval(w.t.Context(), w.snapshot(), slices.Compact(slices.Sorted(slices.Values(names))))
+	if err != nil {
+		return err
+	}
+	_, err = w.scaler.Apply(w.t.Context(), change, approveAll)
+	return err
+}
+
+var guestPath = regexp.MustCompile(`^/nodes/[^/]+/(?:qemu|lxc)/(\d+)(?:/|$)`)
+
+// unharmed wants no write to anything but the VMs that were to be removed.
+func (w *stateWorld) unharmed(edits []stateEdit) {
+	w.t.Helper()
+	ours := map[string]bool{}
+	for _, vm := range w.fleet.VMs {
+		if slices.ContainsFunc(edits, func(e stateEdit) bool { return e.vm == vm.Name }) {
+			ours[strconv.Itoa(int(vm.VMID))] = true
+		}
+	}
+	for _, call := range w.sim.Calls() {
+		if call.Method == "GET" {
+			continue
+		}
+		if match := guestPath.FindStringSubmatch(call.Path); match == nil || !ours[match[1]] {
+			w.t.Errorf("after %v: %s %s", edits, call.Method, call.Path)
+		}
+	}
+	for vmid, before := range w.guests {
+		if ours[strconv.Itoa(vmid)] {
+			continue
+		}
+		if now, exists := w.sim.Guest(vmid); !exists || now.Raw != before.Raw || now.Running != before.Running {
+			w.t.Errorf("after %v guest %d is %v, running %v:\n%s", edits, vmid, exists, now.Running, now.Raw)
+		}
+	}
+}
+
+// stateEdit changes one value of a state.
+type stateEdit struct {
+	// vm is the name of the VM, resource the type of its resource, path the way to the
+	// value within the resource.
+	vm, resource string
+	path         []string
+	value        any
+}
+
+func (e stateEdit) String() string {
+	return fmt.Sprintf("%s %s %s=%v", e.vm, e.resource, strings.Join(e.path, "."), e.value)
+}
+
+func (e stateEdit) do(t *testing.T, doc stateDoc) {
+	t.Helper()
+	for _, r := range doc["resources"].([]any) {
+		resource := r.(map[string]any)
+		name, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprint(resource["module"]), "module."), "_")
+		if name == e.vm && resource["type"] == e.resource {
+			put(resource, e.path, e.value)
+			return
+		}
+	}
+	// An edit before this one made another resource of it.
+}
+
+// put sets a value below an object or a list. What is not there is left.
+func put(doc any, path []string, value any) {
+	switch d := doc.(type) {
+	case map[string]any:
+		if len(path) == 1 {
+			d[path[0]] = value
+			return
+		}
+		put(d[path[0]], path[1:], value)
+	case []any:
+		i, err := strconv.Atoi(path[0])
+		if err != nil || i >= len(d) {
+			return
+		}
+		if len(path) == 1 {
+			d[i] = value
+			return
+		}
+		put(d[i], path[1:], value)
+	}
+}
+
+// pathsOf returns the ways to all values below one, in order.
+func pathsOf(doc any, prefix []string) [][]string {
+	var paths [][]string
+	switch d := doc.(type) {
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(d)) {
+			paths = append(paths, pathsOf(d[name], append(slices.Clone(prefix), name))...)
+		}
+	case []any:
+		for i := range d {
+			paths = append(paths, pathsOf(d[i], append(slices.Clone(prefix), strconv.Itoa(i)))...)
+		}
+	}
+	if len(prefix) > 0 {
+		paths = append(paths, prefix)
+	}
+	return paths
+}
+
+// valueAt returns the value at a path.
+func valueAt(doc any, path []string) any {
+	for _, step := range path {
+		switch d := doc.(type) {
+		case map[string]any:
+			doc = d[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i >= len(d) {
+				return nil
+			}
+			doc = d[i]
+		}
+	}
+	return doc
+}

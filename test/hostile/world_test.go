@@ -1,0 +1,502 @@
+package hostile_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/numaform/numaform/examples"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/testenv"
+)
+
+const (
+	region = "homelab"
+	host   = "pve-2"
+	// shard is the directory of the host in the fleet.
+	shard = region + "/" + host
+	// foreignVMID is a guest of somebody else, outside of the fleet's range.
+	foreignVMID = 150
+)
+
+// place is where a fleet is kept.
+type place string
+
+const (
+	inGit       place = "git"
+	inDirectory place = "directory"
+)
+
+// program is a numaform.
+type program struct {
+	name, path string
+}
+
+func baseline(t *testing.T) program {
+	t.Helper()
+	return program{name: "baseline", path: filepath.Join(testenv.Baseline(t), "numaform")}
+}
+
+func current() program { return program{name: "current", path: binary} }
+
+// engines returns the engines to test with by their names: OpenTofu as make builds it,
+// and the Terraform on PATH, which cannot be built from modules.
+func engines(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{"tofu": testenv.Engine(t)}
+	if terraform, err := exec.LookPath("terraform"); err == nil {
+		found["terraform"] = terraform
+	} else {
+		t.Log("no terraform on PATH: only OpenTofu is tested")
+	}
+	return found
+}
+
+// world is a fleet with two VMs, and a third that was removed, which a numaform made on a
+// simulated Proxmox.
+type world struct {
+	t        *testing.T
+	numaform program
+	place    place
+	// dir has all files: the configuration, home, the fleet or its working copy, and
+	// its repository.
+	dir, tmp string
+	env      []string
+	sim      *pvesim.Server
+	states   *testenv.StateServer
+	listener *listener
+	// removed is the node file of the VM that was removed, and its content.
+	removed        string
+	removedContent []byte
+	// kept are the files of the world before an attack, in another directory, and
+	// guests and statesBefore what else there was.
+	kept         string
+	guests       map[int]string
+	statesBefore map[string][]byte
+	calls        int
+	// providers are the programs of the provider that this world has.
+	providers *opened
+	// measures tells run to measure memory.
+	measures bool
+}
+
+const manifests = `apiVersion: numaform.dev/v1alpha1
+kind: ProxmoxNodeClass
+metadata: {name: shared}
+spec:
+  region: homelab
+  template: {name: debian-13-k8s}
+  clone: linked
+  placement: {policy: Shared, overcommit: "2"}
+---
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: workers}
+spec:
+  limits: {cpu: "64", memory: 256Gi}
+  template:
+    spec:
+      nodeClassRef: {group: numaform.dev, kind: ProxmoxNodeClass, name: shared}
+      requirements:
+      - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: default}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      nodeSelector: {topology.kubernetes.io/zone: pve-2}
+      affinity:
+        podAntiAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+          - topologyKey: kubernetes.io/hostname
+            labelSelector: {matchLabels: {app: web}}
+      containers:
+      - {name: web, image: registry.example/web:1, resources: {requests: {cpu: 500m, memory: 512Mi}}}
+`
+
+// nothing is a cluster whose Node is none of the fleet's, and in which no pod waits.
+const nothing = `apiVersion: v1
+kind: Node
+metadata: {name: control-plane}
+spec: {unschedulable: true}
+`
+
+// newWorld makes a fleet with a numaform, in a place, by an engine.
+func newWorld(t *testing.T, numaform program, where place, engine string) *world {
+	t.Helper()
+	w := &world{
+		t: t, numaform: numaform, place: where, dir: t.TempDir(), kept: filepath.Join(t.TempDir(), "kept"),
+		states: testenv.HTTPState(t), listener: newListener(t),
+	}
+	w.states.Demand("numaform", backendCanary)
+	// Paths of sockets are short, and a test's own directory is deep.
+	var err error
+	w.tmp, err = os.MkdirTemp("", "nf")
+	w.must(err)
+	t.Cleanup(func() { w.must(os.RemoveAll(w.tmp)) })
+	w.simulate()
+	w.configure(engine)
+	w.must(os.WriteFile(w.path("pods.yaml"), []byte(manifests), 0o600))
+	w.must(os.WriteFile(w.path("nothing.yaml"), []byte(nothing), 0o600))
+	if where == inGit {
+		w.git(w.dir, nil, "init", "--quiet", "--bare", "--initial-branch=main", w.path("remote.git"))
+	}
+	w.grow()
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) path(elements ...string) string {
+	return filepath.Join(append([]string{w.dir}, elements...)...)
+}
+
+func (w *world) simulate() {
+	for _, name := range []string{"hosts/" + host + ".json"} {
+		content, err := fs.ReadFile(examples.Quickstart(), name)
+		w.must(err)
+		w.must(os.MkdirAll(filepath.Dir(w.path(name)), 0o755))
+		w.must(os.WriteFile(w.path(name), content, 0o600))
+	}
+	settings, err := fs.ReadFile(examples.Quickstart(), "nodes-settings.json")
+	w.must(err)
+	w.must(os.WriteFile(w.path("nodes-settings.json"), settings, 0o600))
+	hosts, err := pvesim.LoadHosts(w.path("hosts"), testenv.Region, testenv.Template)
+	w.must(err)
+	w.sim = testenv.Proxmox(w.t, func(c *pvesim.Config) {
+		c.Hosts = hosts
+		*c = c.WithToken(pvesim.DefaultToken, tokenCanary)
+	})
+	w.must(w.sim.PutGuest(pvesim.Foreign{VMID: foreignVMID, Host: host, Running: true, Config: map[string]string{
+		"name": "accounting", "cores": "2", "memory": "4096", "description": "do not touch",
+		"scsi0": fmt.Sprintf("local-lvm:vm-%d-disk-0,size=32G", foreignVMID),
+	}}))
+}
+
+func (w *world) configure(engine string) {
+	store := "dir: fleet\n  backend: {type: local}"
+	if w.place == inGit {
+		store = fmt.Sprintf("dir: fleet\n  git: {remote: %q}\n  backend: {type: http, config: {address: %q}}", w.path("remote.git"), w.states.URL+"/states")
+	}
+	w.must(os.WriteFile(w.path("numaform.yaml"), fmt.Appendf(nil, `clusterID: hostile
+clusters:
+- region: %s
+  url: %s
+  ca_file: pve-root-ca.pem
+  token_id: %s
+  token_secret_file: token
+  vmid_range: {lower: 2000, upper: 2999}
+  machines: {%s: hosts/%s.json}
+topology_file: nodes-settings.json
+engine: {version: ">= 1.8", binary: %q, plugin_dir: %q}
+fleet:
+  %s
+`, region, w.sim.URL(), pvesim.DefaultToken, host, host, w.path("bin", filepath.Base(engine)), w.path("mirror"), store), 0o600))
+	w.must(os.WriteFile(w.path("pve-root-ca.pem"), w.sim.CertPEM(), 0o600))
+	w.must(os.WriteFile(w.path("token"), []byte(tokenCanary), 0o600))
+	for _, dir := range []string{"bin", "home", "notes"} {
+		w.must(os.Mkdir(w.path(dir), 0o755))
+	}
+	// The engine may be asked for its version before anything of the fleet is read.
+	w.script(w.path("bin", filepath.Base(engine)), fmt.Sprintf("test \"$1\" = version || echo \"engine $* in $PWD\" >>%q\nexec %q \"$@\"\n", w.notes(), engine))
+	packages := filepath.Join(filepath.FromSlash(generator.ProviderSource), generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
+	name := "terraform-provider-proxmox_v" + generator.ProviderVersion
+	// The provider is confined and can note nothing, so its file is watched instead: a
+	// copy, which no other test opens.
+	w.must(os.MkdirAll(w.path("mirror", packages), 0o755))
+	w.copyTree(filepath.Join(testenv.PluginDir(w.t), packages, name), w.path("mirror", packages, name))
+	w.providers = newOpened(w.t)
+	env := slices.DeleteFunc(testenv.CleanEnv(), func(entry string) bool {
+		return strings.HasPrefix(entry, "TMPDIR=") || strings.HasPrefix(entry, "HOME=") || strings.HasPrefix(entry, "XDG_")
+	})
+	w.env = append(env, "HOME="+w.path("home"), "TMPDIR="+w.tmp, "NUMAFORM_GIT_TOKEN="+gitCanary,
+		"TF_HTTP_USERNAME=numaform", "TF_HTTP_PASSWORD="+backendCanary, "GIT_CONFIG_NOSYSTEM=1")
+}
+
+// script writes an executable of the shell.
+func (w *world) script(path, text string) {
+	w.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	w.must(os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
+}
+
+// notes is where programs note that they were started.
+func (w *world) notes() string { return w.path("notes", "started") }
+
+// started returns the notes of programs that were started, and forgets them. A provider
+// whose file was opened may have been.
+func (w *world) started() []string {
+	var notes []string
+	if w.providers.any() {
+		notes = append(notes, "provider")
+	}
+	content, err := os.ReadFile(w.notes())
+	if os.IsNotExist(err) {
+		return notes
+	}
+	w.must(err)
+	w.must(os.Remove(w.notes()))
+	return append(notes, strings.Split(strings.TrimSpace(string(content)), "\n")...)
+}
+
+// result is how a numaform ended.
+type result struct {
+	code int
+	// said is what it printed, stderr what it printed there.
+	said, stderr string
+	// memoryMiB is the most that it took, if that was measured.
+	memoryMiB int64
+}
+
+// commandTimeout is how long a numaform may take.
+const commandTimeout = 3 * time.Minute
+
+// run runs a command to its end.
+func (w *world) run(args ...string) result {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, w.numaform.path, args...)
+	report := filepath.Join(w.t.TempDir(), "memory")
+	env := w.env
+	if w.measures {
+		self, err := os.Executable()
+		w.must(err)
+		cmd = exec.CommandContext(ctx, self, slices.Concat([]string{w.numaform.path}, args)...)
+		env = append(slices.Clone(env), launchVariable+"="+report)
+	}
+	var out, stderr bytes.Buffer
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = w.dir, env, &out, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		w.t.Fatal(err)
+	}
+	if ctx.Err() != nil {
+		w.t.Fatalf("numaform %s does not end\n%s", strings.Join(args, " "), stderr.String())
+	}
+	r := result{code: cmd.ProcessState.ExitCode(), said: out.String() + stderr.String(), stderr: stderr.String()}
+	if w.measures {
+		text, err := os.ReadFile(report)
+		w.must(err)
+		r.memoryMiB, err = strconv.ParseInt(string(text), 10, 64)
+		w.must(err)
+	}
+	return r
+}
+
+// grow makes three VMs, removes one, and notes how everything is.
+func (w *world) grow() {
+	w.t.Helper()
+	w.watchProviders()
+	if r := w.run("apply", "-f", "pods.yaml", "--auto-approve"); r.code != 0 {
+		w.t.Fatalf("growing: exit code %d\n%s", r.code, r.said)
+	}
+	before := w.files()
+	nodes := before.nodes()
+	if len(nodes) != 3 {
+		w.t.Fatalf("node files %v, want 3", nodes)
+	}
+	w.removed = nodes[2]
+	w.removedContent = before[w.removed].content
+	if r := w.run("remove", nodeOf(w.removed), "-f", "nothing.yaml", "--auto-approve"); r.code != 0 {
+		w.t.Fatalf("removing: exit code %d\n%s", r.code, r.said)
+	}
+	if notes := w.started(); !slices.Contains(notes, "provider") {
+		w.t.Fatalf("a provider that is started leaves no note: %v", notes)
+	}
+	w.snapshot()
+}
+
+// nodeOf returns the name of the VM of a node file.
+func nodeOf(file string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "node-"), ".tf")
+}
+
+// mutable are the files of the world that an attack or numaform may change.
+func mutable() []string { return []string{"home", "fleet", "remote.git"} }
+
+// snapshot notes how everything is, for restore.
+func (w *world) snapshot() {
+	w.t.Helper()
+	w.must(os.RemoveAll(w.kept))
+	w.must(os.Mkdir(w.kept, 0o755))
+	for _, name := range mutable() {
+		if _, err := os.Lstat(w.path(name)); err == nil {
+			w.copyTree(w.path(name), filepath.Join(w.kept, name))
+		}
+	}
+	w.guests = w.found()
+	w.statesBefore = w.states.States()
+	w.listener.seen()
+	w.started()
+	w.calls = len(w.sim.Calls())
+}
+
+// restore brings the files back that snapshot noted.
+func (w *world) restore() {
+	w.t.Helper()
+	for _, name := range mutable() {
+		w.must(os.RemoveAll(w.path(name)))
+		if _, err := os.Lstat(filepath.Join(w.kept, name)); err == nil {
+			w.copyTree(filepath.Join(w.kept, name), w.path(name))
+		}
+	}
+	w.watchProviders()
+}
+
+// watchProviders watches the providers that there are: the mirror's, and those that
+// numaform keeps.
+func (w *world) watchProviders() {
+	w.t.Helper()
+	for _, root := range []string{"mirror", "home", "fleet"} {
+		err := filepath.WalkDir(w.path(root), func(name string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Type().IsRegular() && strings.HasPrefix(entry.Name(), "terraform-provider-") {
+				err = w.providers.watch(name)
+			}
+			return err
+		})
+		if !os.IsNotExist(err) {
+			w.must(err)
+		}
+	}
+	w.providers.any()
+}
+
+// copyTree copies a directory with its links and modes.
+func (w *world) copyTree(from, to string) {
+	w.t.Helper()
+	if out, err := exec.CommandContext(w.t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
+		w.t.Fatalf("copying %s: %v\n%s", from, err, out)
+	}
+}
+
+// found returns the guests of Proxmox as they are.
+func (w *world) found() map[int]string {
+	guests := map[int]string{}
+	for _, guest := range w.sim.Guests() {
+		guests[guest.VMID] = fmt.Sprintf("%s running=%v\n%s", guest.Host, guest.Running, guest.Raw)
+	}
+	return guests
+}
+
+// writes returns the calls since snapshot that change something in Proxmox.
+func (w *world) writes() []string {
+	var writes []string
+	calls := w.sim.Calls()
+	for _, call := range calls[w.calls:] {
+		if call.Method != "GET" && !strings.HasPrefix(call.Path, "/access/") {
+			writes = append(writes, call.Method+" "+call.Path)
+		}
+	}
+	w.calls = len(calls)
+	return writes
+}
+
+// git runs git as the attacker, or an operator, does.
+func (w *world) git(dir string, stdin []byte, args ...string) string {
+	w.t.Helper()
+	command := exec.CommandContext(w.t.Context(), "git", args...)
+	command.Dir, command.Stdin = dir, bytes.NewReader(stdin)
+	command.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + w.tmp, "GIT_CONFIG_NOSYSTEM=1", "LC_ALL=C",
+		"GIT_AUTHOR_NAME=Eve", "GIT_AUTHOR_EMAIL=eve@example.org", "GIT_COMMITTER_NAME=Eve", "GIT_COMMITTER_EMAIL=eve@example.org",
+	}
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		w.t.Fatalf("git %s: %v\n%s%s", strings.Join(args, " "), err, out, stderr.Bytes())
+	}
+	return string(out)
+}
+
+// exposed returns where credentials were written: files, git objects, states, guests.
+func (w *world) exposed() []string {
+	w.t.Helper()
+	var found []string
+	search := func(where string, content []byte) {
+		if canaries := leaked(content); len(canaries) > 0 {
+			found = append(found, fmt.Sprintf("%s holds %v", where, canaries))
+		}
+	}
+	for _, root := range []string{w.dir, w.tmp} {
+		w.must(filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() || name == w.path("token") || strings.HasPrefix(name, w.path("mirror")) {
+				return err
+			}
+			info, err := entry.Info()
+			if err != nil || info.Size() > 16<<20 {
+				return err
+			}
+			content, err := os.ReadFile(name)
+			search(name, content)
+			return err
+		}))
+	}
+	if w.place == inGit {
+		search("an object of the repository", []byte(w.git(w.path("remote.git"), nil, "cat-file", "--batch-all-objects", "--batch", "--buffer")))
+	}
+	for name, content := range w.states.States() {
+		search("state "+name, content)
+	}
+	for vmid, raw := range w.found() {
+		search(fmt.Sprintf("guest %d", vmid), []byte(raw))
+	}
+	slices.Sort(found)
+	return found
+}
+
+// sameGuests reports how the guests of Proxmox differ from those of the snapshot.
+func (w *world) sameGuests() []string {
+	var differences []string
+	now := w.found()
+	for _, vmid := range slices.Sorted(maps.Keys(w.guests)) {
+		if now[vmid] != w.guests[vmid] {
+			differences = append(differences, fmt.Sprintf("guest %d was changed:\n%s\nbefore:\n%s", vmid, now[vmid], w.guests[vmid]))
+		}
+	}
+	for _, vmid := range slices.Sorted(maps.Keys(now)) {
+		if _, existed := w.guests[vmid]; !existed {
+			differences = append(differences, fmt.Sprintf("guest %d was made:\n%s", vmid, now[vmid]))
+		}
+	}
+	return differences
+}
+
+// statesChanged reports which states are not as at the snapshot.
+func (w *world) statesChanged() []string {
+	var changed []string
+	now := w.states.States()
+	for name, content := range now {
+		if !bytes.Equal(content, w.statesBefore[name]) {
+			changed = append(changed, "state "+name+" was changed")
+		}
+	}
+	if len(now) < len(w.statesBefore) {
+		changed = append(changed, "a state was removed")
+	}
+	return changed
+}
