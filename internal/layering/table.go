@@ -27,7 +27,7 @@ type Row struct {
 const Programs = 10
 
 // Table returns the floors of numaform's packages, lowest first.
-func Table() []Row { //nolint:funlen // it is data
+func Table() []Row {
 	return []Row{
 		{Package: "api/v1alpha1", Floor: 0},
 		{Package: "examples", Floor: 0, Support: true},
