@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/jointoken"
@@ -259,8 +260,28 @@ func TestBootstrapToken(t *testing.T) {
 	if refs := object.OwnerReferences; len(refs) != 1 || refs[0].Kind != "NodeClaim" || refs[0].UID != "uid-1" {
 		t.Errorf("owners %+v, want the NodeClaim", refs)
 	}
+	// An older release decides by these about a VM in the middle of its join.
+	of := owner()
+	want := map[string]string{
+		"numaform.dev/vm": of.VM, "numaform.dev/key": string(of.Key), "numaform.dev/nodeclaim": of.NodeClaim,
+		"numaform.dev/nodeclaim-uid": string(of.UID), "numaform.dev/issued": "2026-03-01T12:00:00Z",
+	}
+	if diff := cmp.Diff(want, object.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
 	if token.Form() != v1alpha1.TokenBootstrap || !jointoken.KnownID(token.ID) {
 		t.Errorf("%s of form %s", token, token.Form())
+	}
+}
+
+// Templates are tried with a token of the form, as long as a true one.
+func TestExample(t *testing.T) {
+	t.Parallel()
+	if token := jointoken.Example(v1alpha1.TokenBootstrap).Reveal(); !bootstraputil.IsValidBootstrapToken(token) {
+		t.Errorf("%q is no bootstrap token", token)
+	}
+	if token := jointoken.Example(v1alpha1.TokenServiceAccount).Reveal(); strings.Count(token, ".") != 2 || len(token) < 800 {
+		t.Errorf("%q is no JWT", token)
 	}
 }
 
