@@ -137,6 +137,30 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
+// TestReadAgain reads a record into a variable that held another: nothing of that one
+// is left, as the digest does not cover it.
+func TestReadAgain(t *testing.T) {
+	t.Parallel()
+	change, outcome := record(t, ours)
+	used := audit.Entry{
+		Change:  audit.Change{Format: 9, Undoes: "x", Outside: []string{"x"}},
+		Outcome: &audit.Outcome{Format: 9, Outside: []string{"x"}},
+	}
+	if err := json.Unmarshal([]byte(change), &used.Change); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal([]byte(outcome), used.Outcome); err != nil {
+		t.Fatal(err)
+	}
+	ours.Verify(prod, nil, &used)
+	if diff := cmp.Diff(read(t, change, outcome), used); diff != "" {
+		t.Errorf("a verified record differs (-read once +read again):\n%s", diff)
+	}
+	if used.Change.Format != audit.FormatVersion || used.Outcome.Format != audit.FormatVersion {
+		t.Errorf("formats %d and %d, want %d", used.Change.Format, used.Outcome.Format, audit.FormatVersion)
+	}
+}
+
 // TestAdopted trusts records without a MAC that were adopted, as they were then.
 func TestAdopted(t *testing.T) {
 	t.Parallel()
