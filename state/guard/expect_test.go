@@ -1,6 +1,7 @@
 package guard_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -11,8 +12,9 @@ import (
 
 // The VMs of testdata's plans: the second change, and the first VM of the state.
 const (
-	second = "resource_changes.1.change."
-	state1 = "prior_state.values.root_module.child_modules.0.resources.0.values."
+	second    = "resource_changes.1.change."
+	arguments = "configuration.root_module.module_calls.workers-2001.expressions."
+	state1    = "prior_state.values.root_module.child_modules.0.resources.0.values."
 )
 
 // TestCheckIdentity edits what a plan says of the guest that a write would reach: the
@@ -59,6 +61,9 @@ func TestCheckExpected(t *testing.T) {
 	}{
 		{"a credential in the description", "create", edits{after + "description": "numaform/1 cluster=prod key=5f1d00000000000000000000000007d1\n" + canary}, "description is a text of 97 bytes"},
 		{"a tag more", "create", edits{after + "tags.+": canary}, "tags has 4 elements, expected 3"},
+		{"tags of the file in another order, and one twice", "create", edits{
+			arguments + "tags.constant_value": []any{"workers", "able", "numaform"}, after + "tags": []any{"able", "numaform", "numaform-prod", "workers"},
+		}, ""},
 		{"more memory", "create", edits{after + "memory.0.dedicated": 8193}, "memory[0].dedicated is 8193, expected 8192"},
 		{"a shorter timeout", "create", edits{after + "timeout_stop_vm": 1}, "timeout_stop_vm is 1, expected 300"},
 		{"another template", "create", edits{after + "clone.0.vm_id": 100}, "clone[0].vm_id is 100, expected 9000"},
@@ -89,6 +94,45 @@ func TestCheckExpected(t *testing.T) {
 			}
 			if strings.Contains(v.String(), canary) {
 				t.Errorf("the verdict shows a planned value:\n%s", v)
+			}
+		})
+	}
+}
+
+// TestCheckExpectedDisk edits what a module made of a VM's disk. An argument that the file
+// does not name has the provider's default.
+func TestCheckExpectedDisk(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		argument, planned edits
+		part              string
+	}{
+		"by default":           {nil, nil, ""},
+		"as the file says":     {edits{"aio": "native", "backup": false}, edits{"aio": "native", "backup": false}, ""},
+		"not as the file says": {edits{"aio": "native"}, nil, `disk[0].aio is "io_uring", expected "native"`},
+		"no default":           {nil, edits{"cache": "unsafe"}, `disk[0].cache is "unsafe", expected "none"`},
+		"larger":               {nil, edits{"size": 41}, "disk[0].size is 41, expected 40"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			argument := edits{"interface": "scsi0", "datastore_id": "local", "size_gib": 40}
+			planned := edits{
+				"interface": "scsi0", "datastore_id": "local", "size": 40, "aio": "io_uring", "backup": true, "cache": "none",
+				"discard": "ignore", "iothread": false, "replicate": true, "ssd": false,
+			}
+			maps.Copy(argument, tt.argument)
+			maps.Copy(planned, tt.planned)
+			plan := edited(t, "create", edits{
+				arguments + "disk.constant_value": map[string]any(argument), after + "disk": []any{map[string]any(planned)},
+			})
+			asked := creating(2001, 2002)
+			asked.Create[0].BootDisk = "scsi0"
+			v := guard.Check(plan, filled(plan, asked), guard.DefaultRules())
+			if tt.part == "" && v.Decision != guard.Allow {
+				t.Errorf("want allowed, got\n%s", v)
+			}
+			if tt.part != "" && !has(v, guard.Deny, guard.RuleExpected, tt.part) {
+				t.Errorf("want denied by expected with %q, got\n%s", tt.part, v)
 			}
 		})
 	}

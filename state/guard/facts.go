@@ -143,9 +143,6 @@ func idle(rc *tfjson.ResourceChange) bool { return actionOf(rc) == string(tfjson
 // object returns a copy of an object that CEL can calculate with.
 func object(v any) map[string]any {
 	m, _ := plainly(v).(map[string]any)
-	if m == nil {
-		return map[string]any{}
-	}
 	return m
 }
 

@@ -55,6 +55,10 @@ func TestCheckPins(t *testing.T) {
 		{"an update to free ones", "update", update, []guard.Claim{claim(2001, "pve-1", "2,3")}, ""},
 		{"an update to held ones", "update", update, []guard.Claim{claim(100, "pve-1", "4")}, "CPUs 4 of host pve-1 are held by guest 100"},
 		{"an update to fewer", "update", edits{after + "description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5"}, nil, "it would run with pins for 2 vCPUs and has another number: replace the node instead"},
+		{"an update to none", "update", edits{
+			first + "change.before.description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5,6,7",
+			after + "description":               "numaform/1 cluster=prod key=" + string(vm(2001).Key),
+		}, nil, ""},
 		{"an update beside an affinity", "update", edits{
 			after + "description":    "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5,6,7",
 			after + "cpu.0.affinity": "4-7", first + "change.before.cpu.0.affinity": "4-7",

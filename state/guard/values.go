@@ -32,8 +32,6 @@ func integer(v any) (int64, bool) {
 	case json.Number:
 		i, err := n.Int64()
 		return i, err == nil
-	case int:
-		return int64(n), true
 	case int64:
 		return n, true
 	}
