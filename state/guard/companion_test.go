@@ -56,6 +56,9 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"from a source", mixed, edits{groupsCome + "change.after.rule.0.source": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
 		{"to a destination", mixed, edits{groupsCome + "change.after.rule.0.dest": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
 		{"of a VM in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.type": guard.ResourceType}, guard.RuleAddress, "the state holds"},
+		{"of a container, in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.values.container_id": 100}, guard.RuleIdentity, "not those of a VM"},
+		{"of a host, in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.values.vm_id": nil}, guard.RuleIdentity, "not those of a VM"},
+		{"of no host, in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.values.node_name": ""}, guard.RuleIdentity, "not those of a VM"},
 		{"VMID unknown", mixed, edits{groupsCome + "change.after.vm_id": nil}, guard.RuleIdentity, "not those of VM 2003"},
 		{"of the cluster, in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.address": "proxmox_virtual_environment_firewall_rules.all"}, guard.RuleAddress, "the state holds"},
 		{"in the VM's own call", mixed, edits{

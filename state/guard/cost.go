@@ -26,9 +26,6 @@ func (costs) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint6
 	steps := uint64(perUnit)
 	switch function {
 	case "matches":
-		if len(args) != 2 {
-			return nil
-		}
 		steps += (length(args[0]) + 1) * instructions(args[1])
 	case "replace", "split", "join", "reverse", "format", "indexOf", "lastIndexOf", "lowerAscii", "upperAscii", "trim", "charAt", "substring",
 		"strings.quote":

@@ -143,11 +143,24 @@ func TestPolicyFailsClosed(t *testing.T) {
 	}
 }
 
+// TestPolicySeesWhatBlocks: a VM that something blocks is drained to no rule.
+func TestPolicySeesWhatBlocks(t *testing.T) {
+	t.Parallel()
+	asked := mixed
+	target := vm(2002)
+	target.Blocked = "pod web-0 is kept by budget web"
+	asked.Delete = []guard.Target{target}
+	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+deny(false, "intent.delete.exists(t, t.drained)"))}
+	if v := check(edited(t, "mixed", nil), asked, rules); has(v, guard.Deny, guard.PolicyRule("no"), "") {
+		t.Errorf("the rule takes it for drained:\n%s", v)
+	}
+}
+
 func TestPolicyWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, deny(false, "plan.nope == 1"))}
 	v := check(edited(t, "create", nil), both, rules)
-	if !has(v, guard.Deny, guard.RulePolicy, "no rule of the policy was evaluated") {
+	if !has(v, guard.Deny, guard.RulePolicy, "no rule of the policy was evaluated") || has(v, guard.NeedsApproval, guard.RulePolicy, "") {
 		t.Errorf("no rule answers: got\n%s", v)
 	}
 	rules.Policy = policyOf(t, "- name: each\n  each: resource\n  when: \"true\"\n  decision: allow\n")

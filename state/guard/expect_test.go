@@ -74,6 +74,14 @@ func TestCheckExpected(t *testing.T) {
 		{"one that is unknown", "create", edits{unknown + "power": true}, "power is not known"},
 		{"an unknown name", "create", edits{unknown + "name": true}, "name is not known"},
 		{"an unknown block", "create", edits{unknown + "cpu": true}, "cpu is not known"},
+		{"no NUMA node", "create", edits{
+			arguments + "numa.constant_value": []any{}, after + "numa": []any{}, after + "cpu.0.numa": false,
+		}, ""},
+		{"NUMA without a node", "create", edits{
+			arguments + "numa.constant_value": []any{}, after + "numa": []any{},
+		}, "cpu[0].numa is true, expected false"},
+		{"an argument that is null", "create", edits{arguments + "seed": nil}, ""},
+		{"an unknown element", "create", edits{unknown + "cpu": []any{true}}, "cpu[0] is not known"},
 		{"what the provider sets", "create", edits{after + "hotplug": "disk"}, "hotplug is set"},
 		{"an update of more", "update", edits{first + "change.before.tags": []any{"x"}, after + "tags": []any{"y"}}, "tags has 1 elements"},
 		{"an update of what is ignored", "update", edits{after + "clone.0.full": true}, "clone would change"},
@@ -99,34 +107,57 @@ func TestCheckExpected(t *testing.T) {
 	}
 }
 
-// TestCheckExpectedDisk edits what a module made of a VM's disk. An argument that the file
-// does not name has the provider's default.
-func TestCheckExpectedDisk(t *testing.T) {
+// TestCheckExpectedHardware edits what a module made of a VM's disk, devices and seed.
+// What the file does not name of a disk has the provider's default.
+func TestCheckExpectedHardware(t *testing.T) {
 	t.Parallel()
+	const seed = "local:iso/numaform-seed.iso"
+	disk := func(attribute string, value any) []any {
+		planned := map[string]any{
+			"interface": "scsi0", "datastore_id": "local", "size": 40, "aio": "native", "backup": true, "cache": "none",
+			"discard": "ignore", "iothread": false, "replicate": true, "ssd": false,
+		}
+		planned[attribute] = value
+		return []any{planned}
+	}
+	device := func(mapping string) []any {
+		return []any{map[string]any{"device": "hostpci0", "mapping": mapping, "pcie": true}}
+	}
+	network := func(bridge string) []any {
+		return []any{map[string]any{"bridge": bridge, "enabled": true, "firewall": true, "model": "virtio", "mtu": 1500, "vlan_id": 7, "queues": 4}}
+	}
+	drive := func(file string) []any { return []any{map[string]any{"file_id": file, "interface": "ide2"}} }
 	for name, tt := range map[string]struct {
-		argument, planned edits
-		part              string
+		edits edits
+		part  string
 	}{
-		"by default":           {nil, nil, ""},
-		"as the file says":     {edits{"aio": "native", "backup": false}, edits{"aio": "native", "backup": false}, ""},
-		"not as the file says": {edits{"aio": "native"}, nil, `disk[0].aio is "io_uring", expected "native"`},
-		"no default":           {nil, edits{"cache": "unsafe"}, `disk[0].cache is "unsafe", expected "none"`},
-		"larger":               {nil, edits{"size": 41}, "disk[0].size is 41, expected 40"},
+		"as the file says":           {nil, ""},
+		"another disk":               {edits{after + "disk": disk("size", 41)}, "disk[0].size is 41, expected 40"},
+		"a disk not as the file":     {edits{after + "disk": disk("aio", "io_uring")}, `disk[0].aio is "io_uring", expected "native"`},
+		"a disk without the default": {edits{after + "disk": disk("cache", "unsafe")}, `disk[0].cache is "unsafe", expected "none"`},
+		"another device":             {edits{after + "hostpci": device("nic")}, `hostpci[0].mapping is "nic", expected "gpu"`},
+		"no device":                  {edits{after + "hostpci": []any{}}, "hostpci has 0 elements, expected 1"},
+		"another bridge":             {edits{after + "network_device": network("vmbr0")}, `network_device[0].bridge is "vmbr0", expected "vmbr1"`},
+		"another seed":               {edits{after + "cdrom": drive("local:iso/x.iso")}, `cdrom[0].file_id is "local:iso/x.iso"`},
+		"a seed that is not read":    {edits{after + "boot_order": []any{"scsi0"}}, "boot_order has 1 elements, expected 2"},
+		"another order":              {edits{after + "boot_order": []any{"scsi0", "net0"}}, `boot_order[1] is "net0", expected "ide2"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			argument := edits{"interface": "scsi0", "datastore_id": "local", "size_gib": 40}
-			planned := edits{
-				"interface": "scsi0", "datastore_id": "local", "size": 40, "aio": "io_uring", "backup": true, "cache": "none",
-				"discard": "ignore", "iothread": false, "replicate": true, "ssd": false,
+			all := edits{
+				arguments + "disk.constant_value":            map[string]any{"interface": "scsi0", "datastore_id": "local", "size_gib": 40, "aio": "native"},
+				arguments + "pci_devices.constant_value":     []any{map[string]any{"mapping": "gpu", "pcie": true}},
+				arguments + "network_devices.constant_value": []any{map[string]any{"bridge": "vmbr1", "firewall": true, "mtu": 1500, "vlan_id": 7}},
+				after + "network_device":                     network("vmbr1"), unknown + "network_device": absent,
+				arguments + "seed.constant_value":                seed,
+				arguments + "hardware.constant_value.boot_order": []any{"scsi0"},
+				after + "disk": disk("ssd", false), after + "hostpci": device("gpu"), after + "cdrom": drive(seed),
+				after + "boot_order": []any{"scsi0", "ide2"}, unknown + "boot_order": absent,
 			}
-			maps.Copy(argument, tt.argument)
-			maps.Copy(planned, tt.planned)
-			plan := edited(t, "create", edits{
-				arguments + "disk.constant_value": map[string]any(argument), after + "disk": []any{map[string]any(planned)},
-			})
+			maps.Copy(all, tt.edits)
+			plan := edited(t, "create", all)
 			asked := creating(2001, 2002)
-			asked.Create[0].BootDisk = "scsi0"
+			asked.Create[0].BootDisk, asked.Create[0].PCIDevices = "scsi0", []fleet.PCIDevice{{Mapping: "gpu", PCIe: true}}
 			v := guard.Check(plan, filled(plan, asked), guard.DefaultRules())
 			if tt.part == "" && v.Decision != guard.Allow {
 				t.Errorf("want allowed, got\n%s", v)
@@ -159,6 +190,17 @@ func TestCheckNeedsInputs(t *testing.T) {
 		tt.edit(&asked.Create[0])
 		if v := guard.Check(plan, asked, guard.DefaultRules()); !has(v, guard.Deny, tt.rule, tt.part) {
 			t.Errorf("%s: want denied by %s with %q, got\n%s", tt.name, tt.rule, tt.part, v)
+		}
+	}
+}
+
+// TestCheckVMIDs judges VMIDs at the ends of what Proxmox has.
+func TestCheckVMIDs(t *testing.T) {
+	t.Parallel()
+	for vmid, ours := range map[fleet.VMID]bool{fleet.MinVMID - 1: false, fleet.MinVMID: true, fleet.MaxVMID: true, fleet.MaxVMID + 1: false} {
+		v := check(edited(t, "create", nil), creating(2001, vmid), guard.DefaultRules())
+		if denied := has(v, guard.Deny, guard.RuleIntent, "is not one of Proxmox'"); denied == ours {
+			t.Errorf("VMID %d: got\n%s", vmid, v)
 		}
 	}
 }

@@ -134,10 +134,12 @@ func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, want string }{
 		"errored":        {`{"format_version":"1.2","errored":true}`, "planning failed halfway"},
+		"errored, maybe": {`{"format_version":"1.2","errored":"no"}`, "reading plan"},
 		"not JSON":       {`{`, "reading plan"},
 		"null":           {`null`, "plan is nil"},
 		"no format":      {`{}`, "format version is missing"},
 		"future format":  {`{"format_version":"2.0"}`, "unsupported plan format"},
+		"another kind":   {`{"format_version":"1.2","resource_changes":{}}`, "cannot unmarshal object"},
 		"two documents":  {`{"format_version":"1.2"}{}`, "reading plan"},
 		"not an object":  {`[]`, "reading plan"},
 		"broken version": {`{"format_version":"x"}`, "invalid format version"},

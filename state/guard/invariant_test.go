@@ -218,6 +218,14 @@ func TestCheckAsks(t *testing.T) {
 	}
 }
 
+func TestCheckImportOfAnotherVMID(t *testing.T) {
+	t.Parallel()
+	plan := edited(t, "import", edits{"resource_changes.1.change.before.vm_id": 150, "resource_changes.1.change.before.id": "150"})
+	if v := check(plan, import2, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.NeedsApproval, guard.RuleImport, "does not carry VMID 2002") {
+		t.Errorf("got\n%s", v)
+	}
+}
+
 func TestCheckImportMayChangeTags(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "import", edits{"resource_changes.1.change.before.tags": []any{"x"}})
@@ -284,6 +292,13 @@ func TestCheckRealPlans(t *testing.T) {
 				t.Errorf("want denied by %s, got\n%s", want, v)
 			}
 		})
+	}
+	// What mends a replacement depends on its reason.
+	for name, edits := range map[string]edits{"tainted": nil, "update": {first + "change.actions": []any{"delete", "create"}}} {
+		v, tainted := check(edited(t, name, edits), nothing, guard.DefaultRules()), name == "tainted"
+		if has(v, guard.Deny, guard.RuleReplace, "it is tainted") != tainted || has(v, guard.Deny, guard.RuleReplace, "undo the change") == tainted {
+			t.Errorf("%s: got\n%s", name, v)
+		}
 	}
 }
 

@@ -190,7 +190,7 @@ func TestDefaultLimitsLetScalingPass(t *testing.T) {
 	if v := guard.CheckLimits([]guard.HostIntent{part(1, 1000, 0, "a")}, nil, guard.DefaultLimits()); v.Decision != guard.NeedsApproval {
 		t.Errorf("1000 VMs: want approval, got\n%s", v)
 	}
-	if v := guard.CheckLimits(fifty, nil, guard.Limits{}); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleRules, "limits are empty") {
+	if v := guard.CheckLimits(fifty, nil, guard.Limits{}); v.Decision != guard.Deny || len(v.Findings) != 1 || !has(v, guard.Deny, guard.RuleRules, "limits are empty") {
 		t.Errorf("empty limits: want denied, got\n%s", v)
 	}
 }

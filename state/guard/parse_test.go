@@ -46,6 +46,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 		{"CEL that does not parse", "rules:\n- name: a\n  when: change.creates >\n  decision: allow\n", "rules.yaml:3: rule a: when: Syntax error"},
 		{"CEL in the third line", "rules:\n- name: a\n  when: |\n    true &&\n    change.nope > 1\n  decision: allow\n", "rules.yaml:5: rule a: when: undefined field 'nope'"},
 		{"an unknown variable", "rules:\n- name: a\n  when: changes.creates > 1\n  decision: allow\n", "undeclared reference to 'changes'"},
+		{"a regular expression that is none", "rules:\n- name: a\n  when: \"'a'.matches('(')\"\n  decision: allow\n", "missing closing )"},
 		{"a resource of a plan", "rules:\n- name: a\n  when: resource.kind == 'vm'\n  decision: allow\n", "undeclared reference to 'resource'"},
 		{"a condition that is a number", "rules:\n- name: a\n  when: change.creates\n  decision: allow\n", "rules.yaml:3: rule a: when: it is int, want bool"},
 		{"a message that is a number", "rules:\n- name: a\n  when: \"true\"\n  decision: deny\n  messageExpression: change.creates\n", "rules.yaml:5: rule a: messageExpression: it is int, want string"},

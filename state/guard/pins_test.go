@@ -150,7 +150,8 @@ func TestCheckUpdatesPerKind(t *testing.T) {
 		groups.Before, groups.AfterUnknown = before, nil
 		node.Actions, node.Before, node.AfterUnknown = []tfjson.Action{"no-op"}, node.After, nil
 		v := check(plan, updating, guard.DefaultRules())
-		if denied := has(v, guard.Deny, guard.RuleUpdate, attribute+" would change in place"); denied == allowed {
+		denied := has(v, guard.Deny, guard.RuleUpdate, attribute+" would change in place")
+		if denied == allowed || allowed && has(v, guard.Deny, guard.RuleUpdate, "") {
 			t.Errorf("%s: got\n%s", attribute, v)
 		}
 	}

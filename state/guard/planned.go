@@ -17,8 +17,7 @@ var updatable = map[string][]string{
 
 // mayUpdate reports whether the attribute at path may change in place.
 func mayUpdate(resourceType, path string) bool {
-	allowed := updatable[resourceType]
-	return slices.Contains(allowed, path) || slices.Contains(allowed, topLevel(path))
+	return slices.Contains(updatable[resourceType], topLevel(path))
 }
 
 // deepAttributes are what a VM is made of: if they differ it is another VM.

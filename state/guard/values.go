@@ -82,8 +82,8 @@ func equal(a, b any) bool {
 func equalScalars(a, b any) bool {
 	m, aNumber := integer(a)
 	n, bNumber := integer(b)
-	if aNumber || bNumber {
-		return aNumber && bNumber && m == n
+	if aNumber && bNumber {
+		return m == n
 	}
 	switch b.(type) {
 	case map[string]any, []any:
