@@ -5,6 +5,8 @@ import (
 	"crypto/elliptic"
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -212,4 +216,66 @@ func TestTokenOfNoClaim(t *testing.T) {
 	}
 	ask(t, kube, "node-csr-lost", "lost-2017", ecdsaKey(t, elliptic.P256()))
 	wantDenied(t, w.decision(t, "node-csr-lost"), csr.ReasonTokenGone, &guest{token: jointoken.Example("")})
+}
+
+var errBroken = errors.New("the connection broke")
+
+// breaking is a transport that fails requests of one method for one path.
+type breaking struct {
+	http.RoundTripper
+	method, path string
+}
+
+func (b breaking) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == b.method && strings.Contains(request.URL.Path, b.path) {
+		return nil, errBroken
+	}
+	return b.RoundTripper.RoundTrip(request)
+}
+
+// A request is not decided by half of what is known, and not forgotten: when a call
+// fails, it is judged again.
+func TestCallsThatFail(t *testing.T) {
+	w := theWorld(t)
+	w.paused.Store(true)
+	defer w.paused.Store(false)
+	g := w.guest(t, "broken-2018")
+	_, kube := w.earlier(t, "broken-2019")
+	ask(t, g.kube, "node-csr-broken", "broken-2018", ecdsaKey(t, elliptic.P256()))
+	ask(t, kube, "node-csr-broken-earlier", "broken-2019", ecdsaKey(t, elliptic.P256()))
+	for _, tt := range []struct{ request, method, path string }{
+		{"node-csr-broken", http.MethodGet, "/secrets"},
+		{"node-csr-broken", http.MethodGet, "/nodeclaims/"},
+		{"node-csr-broken", http.MethodPut, "/secrets/"},
+		{"node-csr-broken", http.MethodPut, "/approval"},
+		{"node-csr-broken-earlier", http.MethodGet, "/nodeclaims"},
+		{"node-csr-broken-earlier", http.MethodGet, "/secrets/"},
+		{"node-csr-broken-earlier", http.MethodGet, "/certificatesigningrequests"},
+		{"node-csr-broken-earlier", http.MethodPost, "/secrets"},
+		{"node-csr-broken-earlier", http.MethodPut, "/approval"},
+		{"node-csr-broken", "", ""},
+		{"node-csr-broken-earlier", "", ""},
+	} {
+		config := rest.CopyConfig(w.cluster.Config)
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return breaking{next, tt.method, tt.path} })
+		through, err := client.New(config, client.Options{Scheme: scheme.Scheme})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := &certificatesv1.CertificateSigningRequest{}
+		if err := w.client.Get(t.Context(), client.ObjectKey{Name: tt.request}, request); err != nil {
+			t.Fatal(err)
+		}
+		controller := csr.NewController(csr.Config{Client: through, Live: through, Events: &w.events, Clock: clock.RealClock{}, Account: liveAccount})
+		_, err = controller.Reconcile(t.Context(), request)
+		if breaks := tt.method != ""; errors.Is(err, errBroken) != breaks {
+			t.Errorf("%s, %s of %s fails: %v", tt.request, tt.method, tt.path, err)
+		}
+		if err := w.client.Get(t.Context(), client.ObjectKey{Name: tt.request}, request); err != nil {
+			t.Fatal(err)
+		}
+		if decided := len(request.Status.Conditions) > 0; decided != (tt.method == "") {
+			t.Errorf("%s, %s of %s fails: decided %+v", tt.request, tt.method, tt.path, request.Status.Conditions)
+		}
+	}
 }
