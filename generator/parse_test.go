@@ -3,6 +3,7 @@ package generator_test
 import (
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -190,6 +191,17 @@ func TestAnotherRelease(t *testing.T) {
 	}
 	if !strings.Contains(string(after[mainFile]), `version = "`+generator.ProviderVersion+`"`) {
 		t.Errorf("the provider stays behind:\n%s", after[mainFile])
+	}
+}
+
+// TestCarries names each of the modules that node files may call once, in order.
+func TestCarries(t *testing.T) {
+	t.Parallel()
+	ours := generator.Current()
+	ours.Allowed = map[string]map[string][]byte{"0000000000000000": nil, modules.Hash(): nil}
+	want := slices.Compact(slices.Sorted(slices.Values(append(modules.Hashes(), modules.Hash(), "0000000000000000"))))
+	if diff := cmp.Diff(want, ours.Carries()); diff != "" {
+		t.Errorf("modules (-want +got):\n%s", diff)
 	}
 }
 

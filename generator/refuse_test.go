@@ -99,6 +99,7 @@ func TestRefusesVM(t *testing.T) {
 		"slot twice":        {func(v *fleet.VM) { dataDisk("scsi1", 1, "a")(v); dataDisk("scsi1", 1, "a")(v) }, `data_disks[1].interface "scsi1": want a SCSI slot of its own`},
 		"the boot disk's":   {dataDisk("scsi0", 1, "a"), `data_disks[0].interface "scsi0": want a SCSI slot`},
 		"no slot":           {dataDisk("", 1, "a"), "data_disks[0].interface: is empty"},
+		"a second's":        {func(v *fleet.VM) { dataDisk("scsi1", 1, "a")(v); dataDisk("", 1, "a")(v) }, "data_disks[1].interface: is empty"},
 		"data disk's size":  {dataDisk("scsi1", 0, "a"), "data_disks[0].size_gib: 0: want from 1"},
 		"its storage":       {dataDisk("scsi1", 1, "a:b"), `data_disks[0].storage "a:b"`},
 		"timeouts":          {func(v *fleet.VM) { v.Timeouts.Start = -1 }, "timeouts: {Create:0 Start:-1 Delete:0}: want seconds from 0"},
@@ -120,6 +121,8 @@ func TestRefusesVM(t *testing.T) {
 		"many cells":          {func(v *fleet.VM) { v.Cells = make([]topology.NUMACell, 9) }, "cells: 9 of them"},
 		"template":            {func(v *fleet.VM) { v.Source.VMID = 0 }, "source.vmid: 0: want the VMID of template debian on host region-1/pve-1"},
 		"template number":     {func(v *fleet.VM) { v.TemplateVMID = -1 }, "template_vmid: -1: want the VMID of a template"},
+		"template below":      {func(v *fleet.VM) { v.Source.VMID = fleet.MinVMID - 1 }, "source.vmid: 99"},
+		"template above":      {func(v *fleet.VM) { v.Source.VMID = fleet.MaxVMID + 1 }, "source.vmid: 1000000000"},
 		"template is itself":  {func(v *fleet.VM) { v.Source.VMID = v.VMID }, "source.vmid: 2001"},
 		"template's disk":     {func(v *fleet.VM) { v.Source.DiskGiB = -1 }, "source.disk_gib: -1"},
 		"growing nothing":     {func(v *fleet.VM) { v.DiskGiB, v.Source.DiskInterface = 40, "" }, "source.disk_interface: is empty: the disk must grow"},
@@ -147,6 +150,18 @@ func TestRefusesVM(t *testing.T) {
 			c.change(&vm)
 			checkRefused(t, fleetOf(vm), c.want)
 		})
+	}
+}
+
+// TestTemplateVMIDs renders VMs of templates at the ends of what Proxmox has.
+func TestTemplateVMIDs(t *testing.T) {
+	t.Parallel()
+	for _, vmid := range []fleet.VMID{fleet.MinVMID, fleet.MaxVMID} {
+		vm := vmAt(somewhere, 2001)
+		vm.Source.VMID = vmid
+		if _, err := generator.Render(fleetOf(vm)); err != nil {
+			t.Errorf("template %d: %v", vmid, err)
+		}
 	}
 }
 
