@@ -74,12 +74,16 @@ func (x *index) backingOfGuest(g *topology.Guest) backing {
 	return pages2Mi
 }
 
+// lastPaged is the last NUMA node whose huge pages Proxmox can give to a guest: it takes
+// an id of two digits for several nodes (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629).
+const lastPaged = 9
+
 // readHugePages reads what is reserved on each node, and whether a source told it.
 func (x *index) readHugePages(host *topology.Host) {
 	x.pagesKnown = host.TellsHugePages()
 	for _, n := range host.NUMANodes {
 		at, ok := x.nodeAt[n.ID]
-		if !ok {
+		if !ok || n.ID > lastPaged {
 			continue
 		}
 		for b := pages2Mi; b < backings; b++ {

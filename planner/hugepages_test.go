@@ -172,15 +172,21 @@ func TestRefusalsOfHugePages(t *testing.T) {
 	none.Sources = map[topology.Fact]topology.Source{topology.FactMemory: topology.SourceAgent}
 	told := twoNodes()
 	told.Sources = map[topology.Fact]topology.Source{topology.FactMemory: topology.SourceReport}
+	two := paged(512, 16)
+	two.NUMANodes[1].ID = 10
+	for i := range two.CPUs {
+		two.CPUs[i].NUMANode *= 10
+	}
 	tests := []struct {
 		name string
 		host topology.Host
 		spec fleet.Spec
 		want string
 	}{
+		{"on a node of two digits", two, inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages1Gi), "2 NUMA vCPUs, 2 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 		{"unknown", told, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has its huge pages unknown: collect the topology (numaform topology collect), or run numaform-agent on it"},
-		{"none reserved", none, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them when hosts boot, or lower memory in the NodePool"},
-		{"too few", paged(512, 16), inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "2 NUMA vCPUs, 2 GiB in huge pages of 2 MiB: r1/pve-1 has 1 GiB free in huge pages of 2 MiB: reserve more of them when hosts boot, or lower memory in the NodePool"},
+		{"none reserved", none, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
+		{"too few", paged(512, 16), inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "2 NUMA vCPUs, 2 GiB in huge pages of 2 MiB: r1/pve-1 has 1 GiB free in huge pages of 2 MiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA 1 has 8 free with 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},
 		{"no multiple", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib+512), fleet.HugePages1Gi), "its memory of 1536 MiB is no multiple of 1024 MiB, the size of its huge pages: choose another size in the NodePool, or other huge pages in the ProxmoxNodeClass"},
 		{"shared", paged(512, 16), inPages(spec(fleet.PolicyShared, 2, gib), fleet.HugePages1Gi), "huge pages are of one NUMA node each: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"},

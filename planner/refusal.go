@@ -212,7 +212,7 @@ func (w *want) mendMemory() string {
 	if w.backing == ordinary {
 		return "add a host or lower memory in the NodePool"
 	}
-	return "reserve more of them when hosts boot, or lower memory in the NodePool"
+	return "reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"
 }
 
 // supplyFor lists what the nodes could give to a want with the most liberal pass.
