@@ -112,7 +112,8 @@ func checkNUMA(host *topology.Host, g *Guest) []error {
 	return faults
 }
 
-// checkCell checks one numaN against the host.
+// checkCell checks one numaN against the host. A node needs no CPUs: Proxmox only looks
+// for its directory (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:151).
 func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
 	var faults []error
 	if cell.MemoryMiB < 1 {
@@ -125,8 +126,6 @@ func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
 			faults = append(faults, fmt.Errorf("host NUMA node%d doesn't exist", id))
 		case host.NUMANodes[at].MemoryMiB == 0:
 			faults = append(faults, fmt.Errorf("numa%d: host NUMA node%d has no memory", n, id))
-		case nodeCPUs(host, topology.CPUs(id)).IsEmpty():
-			faults = append(faults, fmt.Errorf("numa%d: host NUMA node%d has no CPUs", n, id))
 		}
 		if cell.Policy == "" {
 			faults = append(faults, fmt.Errorf("you need to define a policy for hostnode %d", id))
@@ -135,7 +134,8 @@ func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
 	return faults
 }
 
-// checkHugePages applies what Proxmox asks of a guest whose memory is huge pages.
+// checkHugePages applies what Proxmox asks of a guest whose memory is huge pages. It takes
+// a host node of two digits for several (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629).
 func checkHugePages(g *Guest) []error {
 	switch {
 	case g.HugePagesMiB == 0:
@@ -149,7 +149,7 @@ func checkHugePages(g *Guest) []error {
 		switch {
 		case cell.HostNodes.IsEmpty():
 			faults = append(faults, errUnbound)
-		case cell.HostNodes.Size() > 1:
+		case cell.HostNodes.Size() > 1 || cell.HostNodes.List()[0] > 9:
 			faults = append(faults, errWide)
 		case cell.MemoryMiB%g.HugePagesMiB != 0:
 			faults = append(faults, fmt.Errorf("Memory size %d is not a multiple of the requested hugepages size %d", //nolint:staticcheck // Proxmox' text
