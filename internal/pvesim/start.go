@@ -121,7 +121,7 @@ func (n numaNode) check(machine *topology.Machine, huge bool) error {
 		return nil
 	}
 	wanted, _ := topology.ParseCPUSet(n.hostNodes)
-	for _, id := range wanted.List() {
+	for _, id := range wanted.List() { // of which it looks for the directory only: Memory.pm:151
 		if !hasNUMANode(machine, id) {
 			return fmt.Errorf("host NUMA node%d doesn't exist", id)
 		}
@@ -129,21 +129,22 @@ func (n numaNode) check(machine *topology.Machine, huge bool) error {
 	if n.policy == "" {
 		return fmt.Errorf("you need to define a policy for hostnode %s", n.hostNodes)
 	}
-	if huge && wanted.Size() > 1 {
-		return errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
-	}
 	return nil
 }
 
-// checkHugePages wants enough reserved pages of the asked size on the nodes of
-// the host; Linux is not simulated to find more.
+// checkHugePages is PVE::QemuServer::Memory's hugepages_topology, whose pattern of a
+// host node is one digit (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629). How many
+// pages Linux has or finds is not simulated.
 func checkHugePages(g *guest, nodes []numaNode, huge bool) error {
-	if !huge || g.conf["hugepages"] == "any" {
+	if !huge {
 		return nil
 	}
 	size := numberOf(g.conf, "hugepages", 2)
 	for _, n := range nodes {
-		if n.memory%int64(size) != 0 {
+		if len(n.hostNodes) != 1 {
+			return errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
+		}
+		if g.conf["hugepages"] != "any" && n.memory%int64(size) != 0 {
 			return fmt.Errorf("Memory size %d is not a multiple of the requested hugepages size %d", n.memory, size) //nolint:staticcheck // Proxmox' text
 		}
 	}

@@ -3,6 +3,7 @@ package pvesim_test
 import (
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,6 +35,9 @@ func TestStartChecks(t *testing.T) {
 		{"memory hotplug", numa("hotplug", "memory", "numa0", "cpus=0-3,memory=4096"), "cannot enable memory hotplugging with custom NUMA topology", ""},
 		{"hugepages without numa", map[string]string{"hugepages": "2"}, "numa needs to be enabled to use hugepages", ""},
 		{"hugepages over two nodes", numa("hugepages", "2", "numa0", "cpus=0-3,hostnodes=0-1,memory=4096,policy=bind"), "more than 1 hostnode value in numa node is not supported when hugepages are enabled", ""},
+		{"memory of a node without CPUs", numa("numa0", "cpus=0-3,hostnodes=0;12,memory=4096,policy=interleave"), "OK", "TASK OK"},
+		{"hugepages of a node of two digits", numa("hugepages", "2", "numa0", "cpus=0-3,hostnodes=12,memory=4096,policy=bind"), "more than 1 hostnode value in numa node is not supported when hugepages are enabled", ""},
+		{"sum of memory in hugepages", numa("hugepages", "2", "numa0", "cpus=0-3,hostnodes=12,memory=2048,policy=bind"), "total memory for NUMA nodes must be equal to vm static memory", ""},
 		{"too many vcpus", map[string]string{"sockets": "2", "cores": "9"}, "MAX 16 vcpus allowed per VM on this node", ""},
 		{"cpu index", numa("numa0", "cpus=0-4,hostnodes=0,memory=4096,policy=bind"), qemu, "CPU index (4) should be smaller than maxcpus (4)"},
 		{"cpu twice", numa("numa0", "cpus=0-2,memory=2048", "numa1", "cpus=2-3,memory=2048"), qemu, "CPU 2 is already assigned"},
@@ -47,7 +51,10 @@ func TestStartChecks(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			c := start(t, cluster())
+			cfg := cluster()
+			host := &cfg.Hosts[0]
+			host.NUMANodes = append(slices.Clone(host.NUMANodes), topology.NUMANode{ID: 12, MemoryMiB: 8192})
+			c := start(t, cfg)
 			if err := c.server.PutGuest(pvesim.Foreign{VMID: 500, Host: "pve-1", Config: tt.conf}); err != nil {
 				t.Fatal(err)
 			}
