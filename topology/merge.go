@@ -72,7 +72,7 @@ func (m *Machine) mergeCPUs(machines []Machine) []string {
 	m.Sources[FactCPUs] = source.Sources[FactCPUs]
 	for i := range m.CPUs {
 		cpu := &m.CPUs[i]
-		cpu.NUMANode, cpu.Core, cpu.L3, cpu.Kind = Unknown, Unknown, Unknown, ""
+		cpu.NUMANode, cpu.Core, cpu.L3, cpu.CacheLevel, cpu.Kind = Unknown, Unknown, Unknown, 0, ""
 	}
 	var warnings []string
 	for _, live := range byRank(machines, FactCPUs) {
@@ -211,7 +211,7 @@ func (m *Machine) copyFact(fact Fact, source *Machine) {
 		case fact == FactNUMA:
 			cpu.NUMANode = from.NUMANode
 		case fact == FactCaches:
-			cpu.L3 = from.L3
+			cpu.L3, cpu.CacheLevel = from.L3, from.CacheLevel
 		case fact == FactSiblings:
 			cpu.Core, cpu.Socket, cpu.Kind = from.Core, from.Socket, from.Kind
 		}

@@ -182,8 +182,10 @@ type CPU struct {
 	Core int `json:"core"`
 	// L3 is equal for CPUs that share a last-level cache, unique on the host,
 	// and Unknown where caches are not known.
-	L3   int  `json:"l3"`
-	Kind Kind `json:"kind,omitempty"`
+	L3 int `json:"l3"`
+	// CacheLevel is 2 where that cache is of level 2, as on cores without an L3; 0 means 3.
+	CacheLevel int  `json:"cache_level,omitempty"`
+	Kind       Kind `json:"kind,omitempty"`
 }
 
 // Kind tells apart the cores of a hybrid machine. It is empty where all are alike.
@@ -193,6 +195,8 @@ type Kind string
 const (
 	KindPerformance Kind = "performance"
 	KindEfficiency  Kind = "efficiency"
+	// KindLowPower cores are slower than both: Intel's LP-E cores, the least of three kinds of Arm.
+	KindLowPower Kind = "low-power"
 )
 
 // NUMANode is a NUMA node of a host. It may have no CPUs or no memory.

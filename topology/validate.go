@@ -71,9 +71,12 @@ func (c *CPU) check() []error {
 				c.ID, field.name, field.id, Unknown))
 		}
 	}
-	if c.Kind != "" && c.Kind != KindPerformance && c.Kind != KindEfficiency {
-		faults = append(faults, fmt.Errorf("cpu %d: kind is %s: want %s, %s, or none where all cores are alike",
-			c.ID, quote(string(c.Kind)), KindPerformance, KindEfficiency))
+	if c.CacheLevel != 0 && c.CacheLevel != 2 {
+		faults = append(faults, fmt.Errorf("cpu %d: cache_level is %d: want 2 where l3 is a cache of level 2, or leave it out", c.ID, c.CacheLevel))
+	}
+	if !slices.Contains([]Kind{"", KindPerformance, KindEfficiency, KindLowPower}, c.Kind) {
+		faults = append(faults, fmt.Errorf("cpu %d: kind is %s: want %s, %s, %s, or none where all cores are alike",
+			c.ID, quote(string(c.Kind)), KindPerformance, KindEfficiency, KindLowPower))
 	}
 	return faults
 }

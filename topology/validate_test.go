@@ -42,6 +42,10 @@ func TestValidate(t *testing.T) {
 		{"no nodes", func(m *topology.Machine) { m.NUMANodes, m.MemoryMiB = nil, 0 }, "numa_nodes is empty"},
 		{"negative core", func(m *topology.Machine) { m.CPUs[0].Core = -2 }, "cpu 0: core is -2: want 0 or more, or -1 for unknown"},
 		{"kind", func(m *topology.Machine) { m.CPUs[0].Kind = "big" }, `cpu 0: kind is "big": want performance, efficiency`},
+		{"three kinds are real", func(m *topology.Machine) {
+			m.CPUs[0].Kind, m.CPUs[2].Kind, m.CPUs[1].Kind, m.CPUs[3].Kind = topology.KindLowPower, topology.KindLowPower, topology.KindEfficiency, topology.KindEfficiency
+		}, ""},
+		{"cache level", func(m *topology.Machine) { m.CPUs[0].CacheLevel = 3 }, "cpu 0: cache_level is 3: want 2 where l3 is a cache of level 2, or leave it out"},
 		{"cpu id", func(m *topology.Machine) { m.CPUs[3].ID = 65536 }, "cpu 65536: want an id from 0 to 65535"},
 		{"siblings on two nodes", func(m *topology.Machine) { m.CPUs[2].NUMANode = 1 }, "cpu 0 and cpu 2 are siblings of core 0 but have different NUMA nodes"},
 		{"siblings on two caches", func(m *topology.Machine) { m.CPUs[2].L3 = 1 }, "siblings of core 0 but have different L3 caches"},

@@ -29,6 +29,7 @@ facts() {
 		echo "$dir/exists:"
 	done
 	grep -s . $nodes/node[0-9]*/cpulist $nodes/node[0-9]*/distance $nodes/node[0-9]*/hugepages/*/nr_hugepages /dev/null
+	grep -s . $cpus/cpu[0-9]*/cpu_capacity /dev/null
 	grep -s . $cpus/cpu[0-9]*/topology/physical_package_id /dev/null
 	grep -s . $cpus/cpu[0-9]*/topology/core_cpus_list /dev/null
 	grep -s . $cpus/cpu[0-9]*/topology/thread_siblings_list /dev/null
@@ -82,6 +83,26 @@ function trimmed(text) {
 	gsub(/^[ \t]+|[ \t]+$/, "", text)
 	return text
 }
+function setKind(list, name,   set, id) {
+	split("", set); expand(list, set)
+	for (id in set) kind[id] = name
+}
+# byCapacity sorts CPUs into kinds: a capacity below four fifths of the largest of a kind
+# begins another one. The slowest of three or more are low-power, all between efficient.
+function byCapacity(   id, values, order, n, i, tops, top) {
+	for (id in online) {
+		if (capacity[id] + 0 <= 0) return
+		values[capacity[id] + 0] = 1
+	}
+	n = sorted(values, order, 0)
+	for (i = n; i >= 1; i--)
+		if (tops == 0 || order[i] * 5 < top[tops] * 4) top[++tops] = order[i]
+	for (id in online) {
+		kind[id] = "efficiency"
+		if (tops > 2 && capacity[id] + 0 <= top[tops]) kind[id] = "low-power"
+		if (capacity[id] * 5 >= top[1] * 4) kind[id] = "performance"
+	}
+}
 # mib reads what follows MemTotal: in a line such as "Node 0 MemTotal:  1024 kB".
 function mib(text) {
 	sub(/^.*:[ \t]*/, "", text)
@@ -106,8 +127,9 @@ path == "proc/cpuinfo" {
 	gsub(/[^ -~]/, "", model)
 	model = trimmed(model)
 }
-dir[3] == "cpu_core" { expand(text, large); isLarge = 1 }
-dir[3] == "cpu_atom" || dir[3] == "cpu_lowpower" { expand(text, small); isSmall = 1 }
+dir[3] == "cpu_core" { setKind(text, "performance") }
+dir[3] == "cpu_atom" { setKind(text, "efficiency") }
+dir[3] == "cpu_lowpower" { setKind(text, "low-power") }
 dir[4] == "node" {
 	id = substr(dir[5], 5)
 	if (id !~ /^[0-9]+$/) next
@@ -121,6 +143,7 @@ dir[4] == "node" {
 		pages[id] = pages[id] " " kib "=" text
 	}
 }
+name == "cpu_capacity" && text ~ /^[0-9]+$/ { capacity[substr(dir[5], 4)] = text }
 dir[4] == "cpu" && parts > 6 {
 	id = substr(dir[5], 4)
 	if (id !~ /^[0-9]+$/) next
@@ -176,6 +199,9 @@ END {
 		print "    " object(pairs, m, "    ") (i < n ? "," : "")
 	}
 	print "  ],\n  \"cpus\": ["
+	none = 1; for (id in kind) none = 0
+	if (none) byCapacity()
+	for (id in kind) { if (first != "" && kind[id] != first) several = 1; first = kind[id] }
 	n = sorted(all, cpu, 0)
 	for (i = 1; i <= n; i++) {
 		id = cpu[i]; up = id in online
@@ -183,13 +209,10 @@ END {
 		l3 = group(up ? shared[id] : "", caches, "l3")
 		socket = up && package[id] ~ /^[0-9]+$/ ? package[id] + 0 : -1
 		where = up && (id in nodeOf) ? nodeOf[id] : -1
-		kind = ""
-		if (up && isLarge && isSmall) {
-			if (id in large) kind = ", \"kind\": \"performance\""
-			if (id in small) kind = ", \"kind\": \"efficiency\""
-		}
+		more = l3 >= 0 && best[id] < 3 ? ", \"cache_level\": " best[id] : ""
+		if (up && several && (id in kind)) more = more ", \"kind\": \"" kind[id] "\""
 		printf "    {\"id\": %d, \"online\": %s, \"numa_node\": %d, \"socket\": %d, \"core\": %d, \"l3\": %d%s}%s\n", \
-			id, up ? "true" : "false", where, socket, core, l3, kind, i < n ? "," : ""
+			id, up ? "true" : "false", where, socket, core, l3, more, i < n ? "," : ""
 	}
 	print "  ]\n}"
 }'

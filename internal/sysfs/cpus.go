@@ -2,13 +2,15 @@ package sysfs
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 
 	"github.com/numaform/numaform/topology"
 )
 
 // cpus reads all CPUs. Of one that is offline Linux tells nothing.
 func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
-	nodes, kinds := c.nodeOfCPU(online), c.kinds()
+	nodes, kinds := c.nodeOfCPU(online), c.kinds(online)
 	cores, caches := groups{}, groups{}
 	var cpus []topology.CPU
 	for _, id := range all.List() {
@@ -22,7 +24,11 @@ func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
 				cpu.NUMANode = node
 			}
 			cpu.Socket, cpu.Kind = c.number(dir+"/topology/physical_package_id"), kinds[id]
-			cpu.Core, cpu.L3 = cores.of(c.siblings(dir+"/topology")), caches.of(c.lastLevel(dir+"/cache"))
+			shared, level := c.lastLevel(dir + "/cache")
+			cpu.Core, cpu.L3 = cores.of(c.siblings(dir+"/topology")), caches.of(shared)
+			if cpu.L3 != topology.Unknown && level < 3 {
+				cpu.CacheLevel = level
+			}
 		}
 		cpus = append(cpus, cpu)
 	}
@@ -51,17 +57,17 @@ func (c *collector) siblings(dir string) string {
 	return cmp.Or(c.list(dir+"/core_cpus_list").String(), c.list(dir+"/thread_siblings_list").String())
 }
 
-// lastLevel reads the CPUs that share a CPU's last-level cache: level 3, or level 2
+// lastLevel reads the CPUs that share a CPU's last-level cache, and its level: 3, or 2
 // where there is none.
-func (c *collector) lastLevel(dir string) string {
-	best, shared := 1, ""
+func (c *collector) lastLevel(dir string) (shared string, best int) {
+	best = 1
 	for _, index := range c.subdirs(dir, "index") {
 		at := join(dir, "index", index)
 		if level := c.number(at + "/level"); level > best && level <= 3 {
 			best, shared = level, c.list(at+"/shared_cpu_list").String()
 		}
 	}
-	return shared
+	return shared, best
 }
 
 // groups numbers sets in the order in which they are met.
@@ -77,20 +83,58 @@ func (g groups) of(set string) int {
 	return g[set]
 }
 
-// kinds reads which cores an Intel hybrid has: each kind has performance counters of
-// its own. Elsewhere nothing tells.
-func (c *collector) kinds() map[int]topology.Kind {
+// kinds reads which kinds of core the machine has, if several. On an Intel hybrid each has
+// performance counters of its own; elsewhere Linux tells the capacity of each CPU
+// (cpu_capacity in its Documentation/ABI/testing/sysfs-devices-system-cpu).
+func (c *collector) kinds(online topology.CPUSet) map[int]topology.Kind {
 	kinds := map[int]topology.Kind{}
-	large := c.list("sys/devices/cpu_core/cpus")
-	small := c.list("sys/devices/cpu_atom/cpus").Union(c.list("sys/devices/cpu_lowpower/cpus"))
-	if large.IsEmpty() || small.IsEmpty() {
-		return kinds
+	for unit, kind := range map[string]topology.Kind{
+		"cpu_core": topology.KindPerformance, "cpu_atom": topology.KindEfficiency, "cpu_lowpower": topology.KindLowPower,
+	} {
+		for _, id := range c.list("sys/devices/" + unit + "/cpus").List() {
+			kinds[id] = kind
+		}
 	}
-	for _, id := range large.List() {
-		kinds[id] = topology.KindPerformance
+	if len(kinds) == 0 {
+		kinds = c.kindsByCapacity(online)
 	}
-	for _, id := range small.List() {
-		kinds[id] = topology.KindEfficiency
+	seen := map[topology.Kind]bool{}
+	for _, kind := range kinds {
+		seen[kind] = true
+	}
+	if len(seen) < 2 {
+		return nil
+	}
+	return kinds
+}
+
+// kindsByCapacity sorts CPUs into kinds: a capacity below four fifths of the largest of a
+// kind begins another one, as the same cores may differ by their clock. The slowest of three
+// or more are low-power, all between efficient.
+func (c *collector) kindsByCapacity(online topology.CPUSet) map[int]topology.Kind {
+	capacity := map[int]int{}
+	for _, id := range online.List() {
+		capacity[id] = c.number(join(cpuDir, "cpu", id) + "/cpu_capacity")
+		if capacity[id] <= 0 {
+			return nil
+		}
+	}
+	var tops []int // the largest capacity of each kind
+	for _, value := range slices.Backward(slices.Sorted(maps.Values(capacity))) {
+		if len(tops) == 0 || value*5 < tops[len(tops)-1]*4 {
+			tops = append(tops, value)
+		}
+	}
+	kinds := map[int]topology.Kind{}
+	for id, value := range capacity {
+		switch {
+		case value*5 >= tops[0]*4:
+			kinds[id] = topology.KindPerformance
+		case len(tops) > 2 && value <= tops[len(tops)-1]:
+			kinds[id] = topology.KindLowPower
+		default:
+			kinds[id] = topology.KindEfficiency
+		}
 	}
 	return kinds
 }

@@ -51,9 +51,18 @@ func linux(m *topology.Machine) tree {
 		kinds[cpu.Kind] = append(kinds[cpu.Kind], cpu.ID)
 	}
 	t[cpuDir+"present"] = topology.CPUs(present...).String()
-	if kinds[topology.KindEfficiency] != nil {
-		t["sys/devices/cpu_core/cpus"] = topology.CPUs(kinds[topology.KindPerformance]...).String()
-		t["sys/devices/cpu_atom/cpus"] = topology.CPUs(kinds[topology.KindEfficiency]...).String()
+	capacities := map[topology.Kind]int{"": 1024, topology.KindPerformance: 1024, topology.KindEfficiency: 414, topology.KindLowPower: 120}
+	for kind, cpus := range kinds {
+		switch unit := map[topology.Kind]string{
+			topology.KindPerformance: "cpu_core", topology.KindEfficiency: "cpu_atom", topology.KindLowPower: "cpu_lowpower",
+		}[kind]; {
+		case m.Arch == "arm64":
+			for _, id := range cpus {
+				t[fmt.Sprintf("%scpu%d/cpu_capacity", cpuDir, id)] = fmt.Sprint(capacities[kind])
+			}
+		case unit != "":
+			t["sys/devices/"+unit+"/cpus"] = topology.CPUs(cpus...).String()
+		}
 	}
 	for _, cpu := range m.CPUs {
 		if cpu.Online {
@@ -71,7 +80,11 @@ func (t tree) addCPU(cpu topology.CPU, siblings, cache string) {
 		t[dir+"topology/core_cpus_list"], t[dir+"topology/thread_siblings_list"] = siblings, siblings
 	}
 	t[dir+"cache/index0/level"], t[dir+"cache/index0/shared_cpu_list"] = "1", siblings
-	if cpu.L3 != topology.Unknown {
+	switch {
+	case cpu.L3 == topology.Unknown:
+	case cpu.CacheLevel == 2:
+		t[dir+"cache/index2/level"], t[dir+"cache/index2/shared_cpu_list"] = "2", cache
+	default:
 		t[dir+"cache/index10/level"], t[dir+"cache/index10/shared_cpu_list"] = "3", cache
 		t[dir+"cache/index2/level"], t[dir+"cache/index2/shared_cpu_list"] = "2", siblings
 	}
@@ -162,7 +175,7 @@ func TestThisMachine(t *testing.T) {
 // TestMachines lays each recorded machine out as Linux does, and reads it back.
 func TestMachines(t *testing.T) {
 	t.Parallel()
-	for _, name := range machines.Names() {
+	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m, err := machines.Load(name)
@@ -238,6 +251,22 @@ func odd(t testing.TB) map[string]tree {
 			files[cpuDir+"cpu0/cache/index11/level"] = "4"
 			files[cpuDir+"cpu0/cache/index11/shared_cpu_list"] = "0"
 		}),
+		"three clusters": change(func(files tree) {
+			drop("_list")(files)
+			for id, capacity := range []string{"250", "250", "251", "620", "600", "1024", "900", "1000"} {
+				files[fmt.Sprintf("%scpu%d/cpu_capacity", cpuDir, id)] = capacity
+			}
+		}),
+		"four clusters": change(func(files tree) {
+			drop("_list")(files)
+			for id, capacity := range []string{"100", "100", "300", "300", "500", "500", "1024", "1024"} {
+				files[fmt.Sprintf("%scpu%d/cpu_capacity", cpuDir, id)] = capacity
+			}
+		}),
+		"a capacity missing": change(func(files tree) {
+			files[cpuDir+"cpu1/cpu_capacity"] = "1024"
+			files[cpuDir+"cpu0/cpu_capacity"] = "512"
+		}),
 		"a second socket's list": change(func(files tree) { files["proc/cpuinfo"] += "\nmodel name\t: another" }),
 	}
 }
@@ -278,7 +307,16 @@ func TestWhatIsRead(t *testing.T) {
 	}{
 		{"no NUMA nodes", func(m *topology.Machine) bool { return len(m.NUMANodes) == 1 && m.CPUs[7].NUMANode == 0 }},
 		{"no caches", func(m *topology.Machine) bool { return m.CPUs[0].L3 == topology.Unknown && m.SiblingsKnown() }},
-		{"no level 3", func(m *topology.Machine) bool { return m.CPUs[0].L3 == 0 && m.CPUs[1].L3 == 1 }},
+		{"no level 3", func(m *topology.Machine) bool {
+			return m.CPUs[0].L3 == 0 && m.CPUs[1].L3 == 1 && m.CPUs[0].CacheLevel == 2
+		}},
+		{"three clusters", func(m *topology.Machine) bool {
+			return m.CPUs[2].Kind == topology.KindLowPower && m.CPUs[4].Kind == topology.KindEfficiency && m.CPUs[6].Kind == topology.KindPerformance
+		}},
+		{"four clusters", func(m *topology.Machine) bool {
+			return m.CPUs[0].Kind == topology.KindLowPower && m.CPUs[2].Kind == topology.KindEfficiency && m.CPUs[4].Kind == topology.KindEfficiency
+		}},
+		{"a capacity missing", func(m *topology.Machine) bool { return m.CPUs[0].Kind == "" && m.CPUs[1].Kind == "" }},
 		{"no siblings", func(m *topology.Machine) bool { return !m.SiblingsKnown() }},
 		{"old names", func(m *topology.Machine) bool { return m.SiblingsKnown() && len(m.Cores()) == 4 }},
 		{"nothing but CPUs", func(m *topology.Machine) bool { return len(m.CPUs) == 2 && m.MemoryMiB == 0 }},

@@ -1,6 +1,7 @@
 // Package machines holds the topologies of real machines, as collected files, for
 // tests, examples and the simulator. They were derived from public test data of
-// other projects, which each file names; only facts were taken. Start at Load.
+// other projects, which each file names; only facts were taken. Of kinds of which
+// there is no such data, it holds constructed ones. Start at Load.
 package machines
 
 import (
@@ -12,18 +13,25 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-//go:embed *.json
+//go:embed *.json constructed/*.json
 var files embed.FS
 
-// Names returns the machines' names, sorted.
-func Names() []string {
-	entries, err := files.ReadDir(".")
+// Names returns the names of the real machines, sorted.
+func Names() []string { return namesIn(".") }
+
+// Constructed returns the names of the machines that are made up, sorted.
+func Constructed() []string { return namesIn("constructed") }
+
+func namesIn(dir string) []string {
+	entries, err := files.ReadDir(dir)
 	if err != nil {
 		return nil
 	}
-	names := make([]string, len(entries))
-	for i, entry := range entries {
-		names[i] = strings.TrimSuffix(entry.Name(), path.Ext(entry.Name()))
+	var names []string
+	for _, entry := range entries {
+		if !entry.IsDir() {
+			names = append(names, path.Join(dir, strings.TrimSuffix(entry.Name(), path.Ext(entry.Name()))))
+		}
 	}
 	return names
 }
