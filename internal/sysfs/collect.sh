@@ -191,10 +191,11 @@ END {
 		split("", row)
 		if (split(distance[id], row, " ") == n) {
 			split("", far); split("", keys); split("", inner)
-			for (j = 1; j <= n; j++) far[node[j]] = row[j]
+			for (j = 1; j <= n; j++)
+				if (row[j] ~ /^[0-9]+$/ && row[j] + 0 >= 1 && row[j] + 0 <= 255) far[node[j]] = row[j] + 0
 			k = sorted(far, keys, 1)
 			for (j = 1; j <= k; j++) inner[j] = "\"" keys[j] "\": " far[keys[j]]
-			pairs[++m] = "\"distances\": " object(inner, k, "      ")
+			if (k > 0) pairs[++m] = "\"distances\": " object(inner, k, "      ")
 		}
 		print "    " object(pairs, m, "    ") (i < n ? "," : "")
 	}

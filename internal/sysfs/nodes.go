@@ -49,8 +49,9 @@ func (c *collector) hugePages(dir string) map[int]int64 {
 	return pages
 }
 
-// distances reads a row of the table. Linux has a column for each NUMA node that is
-// online; with another number of them nobody can say which is which.
+// distances reads a row of the table, and leaves out what is no distance. Linux has a
+// column for each NUMA node that is online; with another number of them nobody can say
+// which is which.
 func distances(line string, ids []int) map[int]int {
 	fields := strings.Fields(line)
 	if len(fields) != len(ids) {
@@ -58,11 +59,12 @@ func distances(line string, ids []int) map[int]int {
 	}
 	row := map[int]int{}
 	for i, field := range fields {
-		distance, err := strconv.Atoi(field)
-		if err != nil {
-			return nil
+		if distance, err := strconv.Atoi(field); err == nil && distance >= 1 && distance <= 255 {
+			row[ids[i]] = distance
 		}
-		row[ids[i]] = distance
+	}
+	if len(row) == 0 {
+		return nil
 	}
 	return row
 }

@@ -267,6 +267,9 @@ func odd(t testing.TB) map[string]tree {
 			files[cpuDir+"cpu1/cpu_capacity"] = "1024"
 			files[cpuDir+"cpu0/cpu_capacity"] = "512"
 		}),
+		"distances that are none": change(func(files tree) {
+			files[nodeDir+"node3/cpulist"], files[nodeDir+"node0/distance"], files[nodeDir+"node3/distance"] = "", "10 0", "256 x"
+		}),
 		"a second socket's list": change(func(files tree) { files["proc/cpuinfo"] += "\nmodel name\t: another" }),
 	}
 }
@@ -317,6 +320,9 @@ func TestWhatIsRead(t *testing.T) {
 			return m.CPUs[0].Kind == topology.KindLowPower && m.CPUs[2].Kind == topology.KindEfficiency && m.CPUs[4].Kind == topology.KindEfficiency
 		}},
 		{"a capacity missing", func(m *topology.Machine) bool { return m.CPUs[0].Kind == "" && m.CPUs[1].Kind == "" }},
+		{"distances that are none", func(m *topology.Machine) bool {
+			return cmp.Equal(m.NUMANode(0).Distances, map[int]int{0: 10}) && m.NUMANode(3).Distances == nil
+		}},
 		{"no siblings", func(m *topology.Machine) bool { return !m.SiblingsKnown() }},
 		{"old names", func(m *topology.Machine) bool { return m.SiblingsKnown() && len(m.Cores()) == 4 }},
 		{"nothing but CPUs", func(m *topology.Machine) bool { return len(m.CPUs) == 2 && m.MemoryMiB == 0 }},
