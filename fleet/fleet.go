@@ -198,7 +198,7 @@ type Placement struct {
 	VCPUPins []int `json:"vcpu_pins,omitempty"`
 	// Cells are numa0, numa1, …; empty if the policy binds no memory.
 	Cells []topology.NUMACell `json:"cells,omitempty"`
-	// L3 are the last-level caches that CPUs lie in, ascending; nil if unknown.
+	// L3 are the L3 caches that CPUs lie in, ascending; nil if one is unknown or has none.
 	L3 []int `json:"l3,omitempty"`
 	// Reason says why this place, in one line for a reviewer.
 	Reason string `json:"reason"`

@@ -76,7 +76,7 @@ func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool)
 		if whole == 0 {
 			continue
 		}
-		rank := [5]int{1, b2i(isEfficient(&q.groups[g])), -whole, b2i(!used[q.groups[g].l3]), g}
+		rank := [5]int{1, int(slowness(&q.groups[g])), -whole, b2i(!used[q.groups[g].l3]), g}
 		if whole == need || odd && q.holdsOdd(g, need-whole, free-whole) {
 			rank[0], rank[2] = 0, free
 			if used[q.groups[g].l3] {
@@ -98,8 +98,16 @@ func b2i(b bool) int {
 	return 0
 }
 
-// isEfficient reports whether a group's cores are of the slower kind.
-func isEfficient(g *group) bool { return g.kind == topology.KindEfficiency }
+// slowness is what a vCPU on the cores of a group costs more than on the fastest kind.
+func slowness(g *group) int64 {
+	switch g.kind {
+	case topology.KindEfficiency:
+		return 1
+	case topology.KindLowPower:
+		return 2
+	}
+	return 0
+}
 
 // groupFree counts the vCPUs that the group's whole cores hold.
 func (q *search) groupFree(g int) int {

@@ -11,7 +11,7 @@ const (
 	costOverload          // floating vCPUs at home on a node beyond its CPUs
 	costCaches            // L3 caches
 	costUneven            // difference between the guest's largest and least cell
-	costEfficiency        // vCPUs on efficiency cores
+	costEfficiency        // vCPUs on efficiency cores, and twice those on low-power ones
 	costBroken            // cores newly broken
 	costSlots             // loss of room for VMs of usual sizes
 	costLeftMin           // what is left of the touched nodes: of CPUs or memory,

@@ -138,7 +138,7 @@ func (s *state) slotOf(i int) slot {
 		}
 		for unit, whole := range s.wholeOf(g) {
 			cache[unit] += whole
-			sum.rooms[unit].add(whole, cache[unit], !isEfficient(group))
+			sum.rooms[unit].add(whole, cache[unit], slowness(group) == 0)
 		}
 	}
 	sum.odd = max(0, min(few[int16](s.nodeFree[i]-int(sum.rooms[inCPUs].whole)), sum.most-1))

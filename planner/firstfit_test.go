@@ -150,7 +150,7 @@ func (r *room) cpus(h *topology.Host, s fleet.Spec, node *int) int {
 		}
 		total[k] += len(cpus)
 	}
-	best := max(total[""], total[topology.KindPerformance], total[topology.KindEfficiency])
+	best := max(total[""], total[topology.KindPerformance], total[topology.KindEfficiency], total[topology.KindLowPower])
 	if s.Policy == fleet.PolicyIsolated {
 		return min(best, r.afloat(h)/widest) // idle siblings squeeze whoever floats
 	}

@@ -12,7 +12,7 @@ import (
 
 // drawMachine draws a machine of any odd kind that exists: interleaved or shuffled
 // CPU ids, L3 caches across NUMA nodes, nodes without CPUs or memory, offline CPUs,
-// 1, 2 or 4 threads per core, two kinds of core, unknown siblings.
+// 1, 2 or 4 threads per core, two or three kinds of core, unknown siblings.
 func drawMachine(t *rapid.T) topology.Machine {
 	nodes := rapid.SampledFrom([]int{1, 1, 2, 2, 3, 4, 4, 8, 10, 16}).Draw(t, "nodes")
 	cores := rapid.IntRange(1, 6).Draw(t, "cores per node")
@@ -33,6 +33,9 @@ func drawMachine(t *rapid.T) topology.Machine {
 				proto.Kind = topology.KindPerformance
 				if c%2 == 1 {
 					proto.Kind, threads = topology.KindEfficiency, 1
+					if c%4 == 3 {
+						proto.Kind, proto.L3, proto.CacheLevel = topology.KindLowPower, 1000+n, 2
+					}
 				}
 			}
 			if unknown {

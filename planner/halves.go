@@ -137,7 +137,7 @@ func (q *search) nextHalved(node, need int, used, done map[int]bool) int {
 		if !q.allowed[g] || done[g] || free == 0 {
 			continue
 		}
-		rank := [5]int{b2i(free < need), b2i(!used[q.groups[g].l3]), b2i(isEfficient(&q.groups[g])), free, g}
+		rank := [5]int{b2i(free < need), b2i(!used[q.groups[g].l3]), int(slowness(&q.groups[g])), free, g}
 		if free < need {
 			rank[3] = -free
 		}

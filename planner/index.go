@@ -43,6 +43,7 @@ type index struct {
 
 	cores    []core
 	groups   []group
+	level2   map[int]bool // last-level caches that are no L3, by id
 	nodes    []node
 	nodeAt   map[int]int // NUMA node id to position
 	distance [][]int64
@@ -189,6 +190,12 @@ func (x *index) readCPUs(host *topology.Host, cpus []topology.CPU) {
 	x.online = len(cpus)
 	x.ids, x.reserved, x.nodeOf = make([]int, x.online), make([]bool, x.online), make([]int, x.online)
 	for i, c := range cpus {
+		if c.CacheLevel == 2 {
+			if x.level2 == nil {
+				x.level2 = map[int]bool{}
+			}
+			x.level2[c.L3] = true
+		}
 		at, ok := x.nodeAt[c.NUMANode]
 		if x.flat {
 			at, ok = 0, true

@@ -3,7 +3,10 @@ package planner_test
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 	"github.com/numaform/numaform/topology/machines"
 )
@@ -118,6 +121,49 @@ func TestNearestNodes(t *testing.T) {
 						name, a, b, nodeByID(h, a).Distances[b], n.ID, other, d)
 				}
 			}
+		}
+	}
+}
+
+// TestConstructedMachines places one VM after the other on machines with cores or caches of
+// several kinds.
+func TestConstructedMachines(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		machine string
+		vcpus   []int
+		want    []string // CPUs, and how the reason begins
+	}{
+		{"core-ultra-6p8e2lp", []int{4, 4, 2, 4, 2}, []string{
+			"0-3 the only NUMA node, L3 0: 4 whole cores; leaves 12 CPUs, 30.6 GiB",
+			"6-9 the only NUMA node, L3 0: 4 whole cores; leaves 8 CPUs, 30.1 GiB; efficiency cores",
+			"4-5 the only NUMA node, L3 0: 2 whole cores; leaves 6 CPUs, 29.6 GiB",
+			"10-13 the only NUMA node, L3 0: 4 whole cores; leaves 2 CPUs, 29.1 GiB; efficiency cores",
+			"14-15 the only NUMA node, L2 1: 2 whole cores; leaves 0 CPUs, 28.6 GiB; low-power cores",
+		}},
+		{"core-ultra-6p8e2lp", []int{15}, []string{
+			"0-14 the only NUMA node, L3 0, L2 1: 15 whole cores; leaves 1 CPU, 30.6 GiB; mixes kinds of core",
+		}},
+		{"rk3588-4big4little", []int{2, 4, 2}, []string{
+			"4-5 the only NUMA node, L3 0: 2 whole cores; leaves 6 CPUs, 15 GiB",
+			"0-3 the only NUMA node, L3 0: 4 whole cores; leaves 2 CPUs, 14.5 GiB; efficiency cores",
+			"6-7 the only NUMA node, L3 0: 2 whole cores; leaves 0 CPUs, 14 GiB",
+		}},
+		{"bcm2711-no-l3", []int{2}, []string{"0-1 the only NUMA node, L2 0: 2 whole cores; leaves 2 CPUs, 7.1 GiB"}},
+	} {
+		p := planner.New(snapshot(host("pve-1", known(t, "constructed/"+tt.machine))), nil)
+		var got []string
+		for _, vcpus := range tt.vcpus {
+			placed, unplaced := p.Place([]fleet.Spec{spec(fleet.PolicyDedicated, vcpus, 512)})
+			for _, u := range unplaced {
+				got = append(got, u.Reason)
+			}
+			for _, one := range placed {
+				got = append(got, one.CPUs.String()+" "+one.Reason)
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s, %v vCPUs (-want +got):\n%s", tt.machine, tt.vcpus, diff)
 		}
 	}
 }

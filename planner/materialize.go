@@ -109,8 +109,17 @@ func (s *state) freeThreads(c int) []int {
 	return threads
 }
 
-// caches lists the L3 caches of the seats, ascending, or nil if one is unknown.
+// caches lists the L3 caches of the seats, ascending, or nil if one is unknown or none.
 func (s *state) caches(seats []seat) []int {
+	ids := s.lastLevels(seats)
+	if slices.ContainsFunc(ids, func(id int) bool { return s.level2[id] }) {
+		return nil
+	}
+	return ids
+}
+
+// lastLevels lists the last-level caches of the seats, ascending, or nil if one is unknown.
+func (s *state) lastLevels(seats []seat) []int {
 	var ids []int
 	for _, seat := range seats {
 		for _, cpu := range seat.cpus {

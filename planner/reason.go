@@ -67,14 +67,36 @@ func (s *state) place(p *plan, seats []seat, w want) string {
 	if !w.policy.Pinned() {
 		return text
 	}
-	var caches []string
-	for _, id := range s.caches(seats) {
-		caches = append(caches, strconv.Itoa(id))
+	var l3, l2 []string
+	for _, id := range s.lastLevels(seats) {
+		if s.level2[id] {
+			l2 = append(l2, strconv.Itoa(id))
+		} else {
+			l3 = append(l3, strconv.Itoa(id))
+		}
 	}
-	if len(caches) == 0 {
+	if len(l3)+len(l2) == 0 {
 		return text + ", L3 unknown"
 	}
-	return text + ", L3 " + strings.Join(caches, "+")
+	if len(l3) > 0 {
+		text += ", L3 " + strings.Join(l3, "+")
+	}
+	if len(l2) > 0 {
+		text += ", L2 " + strings.Join(l2, "+")
+	}
+	return text
+}
+
+// kindOf returns the kind of a plan's cores, which are all of one.
+func (s *state) kindOf(p *plan) topology.Kind {
+	part := &p.parts[0]
+	switch {
+	case len(part.picks) > 0:
+		return s.groups[part.picks[0].group].kind
+	case part.odd != none:
+		return s.groups[s.cores[part.odd].group].kind
+	}
+	return s.groups[s.cores[part.shards[0].core].group].kind
 }
 
 // what says what a plan takes.
@@ -138,7 +160,7 @@ func (s *state) notes(p *plan) []string {
 	if c[costResort]&resortMixed != 0 {
 		notes = append(notes, "mixes kinds of core")
 	} else if c[costEfficiency] > 0 {
-		notes = append(notes, "efficiency cores")
+		notes = append(notes, string(s.kindOf(p))+" cores")
 	}
 	if text := s.halves(p); text != "" {
 		notes = append(notes, text)

@@ -227,23 +227,17 @@ func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
 	for _, k := range p.picks {
 		g := &q.groups[k.group]
 		caches[g.l3] = true
-		if isEfficient(g) {
-			c[costEfficiency] += int64(k.count * q.gives(k.group, k.size))
-		}
+		c[costEfficiency] += slowness(g) * int64(k.count*q.gives(k.group, k.size))
 	}
 	for _, s := range p.shards {
 		g := &q.groups[q.cores[s.core].group]
 		caches[g.l3] = true
-		if isEfficient(g) {
-			c[costEfficiency] += int64(s.threads)
-		}
+		c[costEfficiency] += slowness(g) * int64(s.threads)
 	}
 	if p.odd != none {
 		g := &q.groups[q.cores[p.odd].group]
 		caches[g.l3] = true
-		if isEfficient(g) {
-			c[costEfficiency] += int64(p.oddThreads)
-		}
+		c[costEfficiency] += slowness(g) * int64(p.oddThreads)
 		if q.isWhole(p.odd) {
 			c[costBroken]++
 		}

@@ -242,7 +242,11 @@ func mustTellCaches(t tb, h *topology.Host, r resident) {
 	t.Helper()
 	var ids []int
 	for _, c := range h.CPUs {
-		if r.place.CPUs.Contains(c.ID) {
+		switch {
+		case !r.place.CPUs.Contains(c.ID):
+		case c.CacheLevel == 2:
+			ids = append(ids, topology.Unknown)
+		default:
 			ids = append(ids, c.L3)
 		}
 	}
