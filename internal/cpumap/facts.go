@@ -12,10 +12,10 @@ import (
 
 // shape says what the machine consists of.
 func (l *layout) shape() string {
-	caches := map[int]bool{}
-	for _, cpu := range l.host.CPUs {
-		if cpu.Online && cpu.L3 != topology.Unknown {
-			caches[cpu.L3] = true
+	caches := map[string]map[int]bool{"L3": {}, "L2": {}}
+	for i := range l.host.CPUs {
+		if cpu := &l.host.CPUs[i]; cpu.Online && cpu.L3 != topology.Unknown {
+			caches[level(cpu)][cpu.L3] = true
 		}
 	}
 	parts := []string{plural(l.host.OnlineCPUs().Size(), "CPU")}
@@ -24,11 +24,22 @@ func (l *layout) shape() string {
 	} else {
 		parts = append(parts, "siblings unknown")
 	}
-	if len(caches) > 0 {
-		parts = append(parts, plural(len(caches), "L3 cache"))
+	switch count := len(caches["L3"]); {
+	case count > 0:
+		parts = append(parts, plural(count, "L3 cache"))
+	case len(caches["L2"]) > 0:
+		parts = append(parts, plural(len(caches["L2"]), "L2 cache")+" and no L3")
 	}
 	parts = append(parts, plural(len(l.host.NUMANodes), "NUMA node"))
 	return strings.Join(parts, ", ")
+}
+
+// level names the level of a CPU's last-level cache.
+func level(cpu *topology.CPU) string {
+	if cpu.CacheLevel == 2 {
+		return "L2"
+	}
+	return "L3"
 }
 
 // origin says which facts come from where, and which are assumed.

@@ -191,7 +191,7 @@ func (l *layout) boxes(groups []topology.Group) []groupBox {
 func (l *layout) groupLabel(group topology.Group) string {
 	label := "L3 unknown"
 	if group.L3 != topology.Unknown {
-		label = fmt.Sprintf("L3 %d", group.L3)
+		label = fmt.Sprintf("%s %d", level(l.host.CPU(group.CPUs.List()[0])), group.L3)
 		var others []int
 		for _, cpu := range l.host.CPUs {
 			if cpu.Online && cpu.L3 == group.L3 && cpu.NUMANode != group.NUMANode && cpu.NUMANode != topology.Unknown {

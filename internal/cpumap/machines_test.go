@@ -1,6 +1,8 @@
 package cpumap_test
 
 import (
+	"path"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,10 +44,11 @@ func busy(t testing.TB, name string) drawing {
 // terminal, and as a picture.
 func TestMachines(t *testing.T) {
 	t.Parallel()
-	for _, name := range machines.Names() {
+	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {
 		d := busy(t, name)
 		wide := cpumap.Text(&d.host, d.owners, cpumap.Options{Width: 120})
 		thin := cpumap.Text(&d.host, d.owners, cpumap.Options{Width: 48})
+		name = path.Base(name)
 		golden(t, "machines/"+name+".txt", []byte("width 120\n\n"+wide+"\nwidth 48\n\n"+thin))
 		svg := cpumap.SVG([]topology.Host{d.host}, map[topology.HostID]cpumap.Ownership{d.host.ID(): d.owners})
 		wellFormed(t, svg)

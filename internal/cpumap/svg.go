@@ -193,8 +193,8 @@ func (p *picture) cpu(l *layout, id int, at box) {
 	if m := l.byCPU[id]; m != nil {
 		class, sign, owner = m.class(), m.sign, m.owner
 	}
-	where := fmt.Sprintf("CPU %d: %s\nNUMA node %s, core %s, L3 %s", id, owner,
-		known(cpu.NUMANode), known(cpu.Core), known(cpu.L3))
+	where := fmt.Sprintf("CPU %d: %s\nNUMA node %s, core %s, %s %s", id, owner,
+		known(cpu.NUMANode), known(cpu.Core), level(cpu), known(cpu.L3))
 	p.printf(`<g class="%s"><title>%s</title>`, class, escape(where))
 	p.rect("cpu", at, 4)
 	p.text("id", at.x+at.width/2, at.y+12, fmt.Sprint(id))
