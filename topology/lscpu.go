@@ -19,9 +19,10 @@ import (
 //     sockets is the number of CPUs online, as with SMT switched off. The product is
 //     needed: old versions divide, and call a hybrid machine of 20 CPUs and 14 cores
 //     unthreaded.
-//   - Caches are known where there is one, which all CPUs share, or as many as
-//     CPUs. As many caches as NUMA nodes proves nothing: there are machines with
-//     two caches over four nodes, and others with two in each.
+//   - Caches are known where there are as many as CPUs, or one and several threads on
+//     each core: then no core is of a kind that has no part of it, as Intel's LP-E
+//     cores have not. As many caches as NUMA nodes proves nothing: there are machines
+//     with two caches over four nodes, and others with two in each.
 func ParseLscpu(text string) (Machine, error) {
 	block, err := findLscpu(text)
 	if err != nil {
@@ -205,7 +206,7 @@ func (b lscpuBlock) setCaches(m *Machine, online int) {
 		cpu := &m.CPUs[i]
 		switch {
 		case !cpu.Online:
-		case count == "1":
+		case count == "1" && m.Threads.Even:
 			cpu.L3 = 0
 		case count == strconv.Itoa(online):
 			cpu.L3 = cpu.ID

@@ -128,7 +128,7 @@ func cpusOfNode(m *topology.Machine, node int) topology.CPUSet {
 func countL3(m *topology.Machine) int {
 	var ids []int
 	for _, c := range m.CPUs {
-		if c.Online && c.L3 != topology.Unknown && !slices.Contains(ids, c.L3) {
+		if c.Online && c.CacheLevel != 2 && c.L3 != topology.Unknown && !slices.Contains(ids, c.L3) {
 			ids = append(ids, c.L3)
 		}
 	}
