@@ -135,14 +135,14 @@ func TestConstructedMachines(t *testing.T) {
 		want    []string // CPUs, and how the reason begins
 	}{
 		{"core-ultra-6p8e2lp", []int{4, 4, 2, 4, 2}, []string{
-			"0-3 the only NUMA node, L3 0: 4 whole cores; leaves 12 CPUs, 30.6 GiB",
-			"6-9 the only NUMA node, L3 0: 4 whole cores; leaves 8 CPUs, 30.1 GiB; efficiency cores",
-			"4-5 the only NUMA node, L3 0: 2 whole cores; leaves 6 CPUs, 29.6 GiB",
-			"10-13 the only NUMA node, L3 0: 4 whole cores; leaves 2 CPUs, 29.1 GiB; efficiency cores",
-			"14-15 the only NUMA node, L2 1: 2 whole cores; leaves 0 CPUs, 28.6 GiB; low-power cores",
+			"0-3 the only NUMA node, L3 0: 4 whole cores; leaves 12 CPUs, 30.5 GiB",
+			"6-9 the only NUMA node, L3 0: 4 whole cores; leaves 8 CPUs, 30 GiB; efficiency cores",
+			"4-5 the only NUMA node, L3 0: 2 whole cores; leaves 6 CPUs, 29.5 GiB",
+			"10-13 the only NUMA node, L3 0: 4 whole cores; leaves 2 CPUs, 29 GiB; efficiency cores",
+			"14-15 the only NUMA node, L2 1: 2 whole cores; leaves 0 CPUs, 28.5 GiB; low-power cores",
 		}},
 		{"core-ultra-6p8e2lp", []int{15}, []string{
-			"0-14 the only NUMA node, L3 0, L2 1: 15 whole cores; leaves 1 CPU, 30.6 GiB; mixes kinds of core",
+			"0-14 the only NUMA node, L3 0, L2 1: 15 whole cores; leaves 1 CPU, 30.5 GiB; mixes kinds of core",
 		}},
 		{"rk3588-4big4little", []int{2, 4, 2}, []string{
 			"4-5 the only NUMA node, L3 0: 2 whole cores; leaves 6 CPUs, 15 GiB",

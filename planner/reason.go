@@ -217,12 +217,12 @@ func count(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// gib returns an amount of memory with one digit behind the point at most.
+// gib returns an amount of memory with one digit behind the point at most, rounded down.
 func gib(mib int64) string {
 	if mib < 1024 {
 		return strconv.FormatInt(mib, 10) + " MiB"
 	}
-	text := strconv.FormatFloat(float64(mib/102)/10, 'f', 1, 64)
+	text := strconv.FormatFloat(float64(mib*10/1024)/10, 'f', 1, 64)
 	if mib%1024 == 0 {
 		text = strconv.FormatInt(mib/1024, 10)
 	}

@@ -150,7 +150,7 @@ func (s *state) gap(w want) gap {
 	case lackThreads:
 		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
 	case lackMemory:
-		g.has, g.mend = "has "+gib(s.left[w.backing])+" free"+w.backing.in(), w.mendMemory()
+		g.has, g.mend = "has "+w.of(s.left[w.backing])+" free"+w.backing.in(), w.mendMemory()
 	case lackShare:
 		g.has = fmt.Sprintf("has room for %s beside %d", count(s.shareLeft(w), "vCPU"), s.floating)
 		g.mend = "add a host or raise overcommit in the ProxmoxNodeClass"
@@ -185,9 +185,9 @@ func (s *state) gapOfNodes(g *gap, w want) {
 		cpus += n.whole
 		memory += n.memory
 	}
-	g.has = fmt.Sprintf("NUMA %d has %d free with %s%s", s.nodes[best.node].id, best.whole, gib(best.memory), w.backing.in())
+	g.has = fmt.Sprintf("NUMA %d has %d free with %s%s", s.nodes[best.node].id, best.whole, w.of(best.memory), w.backing.in())
 	if len(all) > 1 {
-		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, gib(memory))
+		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, w.of(memory))
 	}
 	if s.fitsHalved(w) {
 		g.mend = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
@@ -195,6 +195,15 @@ func (s *state) gapOfNodes(g *gap, w want) {
 	if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
 		g.mend = w.mendMemory()
 	}
+}
+
+// of returns an amount of memory that a want finds, exactly where it is too little and would
+// read as what the want asks for.
+func (w *want) of(mib int64) string {
+	if mib < w.memory && gib(mib) == gib(w.memory) {
+		return fmt.Sprintf("%d of %d MiB", mib, w.memory)
+	}
+	return gib(mib)
 }
 
 // fitsHalved reports whether a want that requires whole cores would fit if it did not.
