@@ -51,7 +51,7 @@ func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume 
 	if err != nil {
 		return fmt.Errorf("uploading seed %s: %w", volume, err)
 	}
-	if err := c.await(ctx, host, upid); err != nil {
+	if err := c.await(ctx, upid); err != nil {
 		return fmt.Errorf("uploading seed %s: %w", volume, err)
 	}
 	return nil
@@ -170,7 +170,7 @@ func (c *Client) DeleteSeed(ctx context.Context, host topology.HostName, volume 
 	if upid == "" { // it was done at once
 		return nil
 	}
-	if err := c.await(ctx, host, upid); err != nil {
+	if err := c.await(ctx, upid); err != nil {
 		return fmt.Errorf("deleting seed %s: %w", volume, err)
 	}
 	return nil

@@ -81,7 +81,7 @@ func (c *Client) ShutDown(ctx context.Context, vm Owned, timeout time.Duration) 
 	if err := c.send(ctx, http.MethodPost, vm.path()+"/status/shutdown", params, &upid); err != nil {
 		return Shutdown{}, fmt.Errorf("shutting down vm %d: %w", vm.VMID, err)
 	}
-	err = c.await(ctx, vm.Host, upid)
+	err = c.await(ctx, upid)
 	var failed *TaskError
 	if errors.As(err, &failed) {
 		return c.afterShutdown(ctx, vm, failed)

@@ -108,8 +108,14 @@ const (
 	maxTaskPause = time.Second
 )
 
-// await waits until a task has ended and returns a *TaskError if it failed.
-func (c *Client) await(ctx context.Context, host topology.HostName, upid string) error {
+// await waits until a task has ended and returns a *TaskError if it failed. The task
+// runs on the host that its UPID names, which for an upload is the host that answered.
+func (c *Client) await(ctx context.Context, upid string) error {
+	parts := strings.Split(upid, ":")
+	if len(parts) < 2 || parts[0] != "UPID" {
+		return fmt.Errorf("waiting for a task of region %s: the answer %q is not a task: check that url is a Proxmox host", c.cfg.Region, upid)
+	}
+	host := topology.HostName(parts[1])
 	path := fmt.Sprintf("/nodes/%s/tasks/%s/status", host, url.PathEscape(upid))
 	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
 		var status struct {

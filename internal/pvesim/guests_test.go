@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"mime/multipart"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -229,7 +230,7 @@ func TestAgent(t *testing.T) {
 func TestUpload(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())
-	send := func(storage, content, name string, extra ...string) answer {
+	sendTo := func(host, storage, content, name string, extra ...string) answer {
 		var body bytes.Buffer
 		form := multipart.NewWriter(&body)
 		_ = form.WriteField("content", content)
@@ -242,7 +243,10 @@ func TestUpload(t *testing.T) {
 		}
 		_, _ = part.Write([]byte("seed"))
 		_ = form.Close()
-		return c.send("POST", c.server.URL()+"/api2/json/nodes/pve-1/storage/"+storage+"/upload", form.FormDataContentType(), &body)
+		return c.send("POST", c.server.URL()+"/api2/json/nodes/"+host+"/storage/"+storage+"/upload", form.FormDataContentType(), &body)
+	}
+	send := func(storage, content, name string, extra ...string) answer {
+		return sendTo("pve-1", storage, content, name, extra...)
 	}
 	for _, tt := range []struct {
 		name string
@@ -272,7 +276,28 @@ func TestUpload(t *testing.T) {
 	if got := c.call("DELETE", "/nodes/pve-1/storage/local/content/iso/b.iso", "delay", "5"); got.status != 200 || got.data != nil {
 		t.Errorf("delete that waits: %d %v", got.status, got.data)
 	}
+	// The host that answers copies the file to another one, and the task is its own.
+	upid := sendTo("pve-2", "local", "iso", "far.iso").data.(string)
+	if exit := c.await(upid); exit != "OK" || !strings.HasPrefix(upid, "UPID:pve-1:") {
+		t.Errorf("to another host: task %s ended with %s", upid, exit)
+	}
+	if _, ok := c.server.VolumeData("pve-2", "local:iso/far.iso"); !ok {
+		t.Errorf("pve-1 has %v, pve-2 %v", c.server.Volumes("pve-1"), c.server.Volumes("pve-2"))
+	}
+	got := c.call("GET", "/nodes/pve-2/tasks/"+url.PathEscape(upid)+"/status")
+	if diff := cmp.Diff(map[string]string{"upid": "no such task"}, got.errors); got.status != 400 || diff != "" {
+		t.Errorf("the task at the host that got the file: %d (-want +got):\n%s", got.status, diff)
+	}
+	c.server.SetHostOnline("pve-1", false)
+	if upid := sendTo("pve-2", "local", "iso", "near.iso").data.(string); !strings.HasPrefix(upid, "UPID:pve-2:") {
+		t.Errorf("by the next host: task %s", upid)
+	}
+	if got := sendTo("pve-1", "local", "iso", "far.iso"); got.status != 500 || !strings.HasPrefix(got.reason, "can't activate storage 'local' on node 'pve-1'") {
+		t.Errorf("to a host that is down: %d %s", got.status, got.reason)
+	}
+	c.server.SetHostOnline("pve-1", true)
 	check(t, c, []step{
+		{"no file", "POST", "/nodes/pve-1/storage/local/upload", []string{"content", "iso", "filename", "x.iso"}, 500, "missing temporary file name"},
 		{"gone", "GET", "/nodes/pve-1/storage/local/content/local:iso/b.iso", nil, 500, "volume_size_info on 'local:iso/b.iso' failed - no format"},
 		{"of another storage", "GET", "/nodes/pve-1/storage/local/content/other:iso/b.iso", nil, 400, "Parameter verification failed."},
 		{"no such storage", "GET", "/nodes/pve-1/storage/tank/status", nil, 500, "storage 'tank' does not exist"},

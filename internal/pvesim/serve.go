@@ -18,6 +18,7 @@ type request struct {
 	p      params
 	file   *upload
 	host   *host  // the node that the path names, or nil
+	at     *host  // the node that runs the method
 	fault  *Fault // what the task of this request shall suffer, or nil
 }
 
@@ -122,7 +123,7 @@ func (s *Server) dispatch(req *request, given map[string]value) (any, *apiError)
 	if failed := s.access.permit(e, req.who, given); failed != nil {
 		return nil, failed
 	}
-	if failed := s.reach(req, values); failed != nil {
+	if failed := s.reach(req, e, values); failed != nil {
 		return nil, failed
 	}
 	if req.p, failed = e.validate(given); failed != nil {
@@ -139,14 +140,17 @@ func (s *Server) dispatch(req *request, given map[string]value) (any, *apiError)
 	return nil, dief("%s", err)
 }
 
-// reach finds the host that the path names, which must be there and up.
-func (s *Server) reach(req *request, values map[string]string) *apiError {
+// reach finds the host that the path names, which must exist, and the host that runs
+// the method: the named one, which must be up, if the method is proxied, otherwise the
+// host that the client is connected to (pve-manager 9.2.11, PVE/HTTPServer.pm:176-189).
+func (s *Server) reach(req *request, e *endpoint, values map[string]string) *apiError {
+	req.at = s.state.entry()
 	name, ok := values["node"]
 	if !ok {
 		return nil
 	}
 	if name == "localhost" {
-		name = s.state.order[0]
+		name = req.at.name
 	}
 	if err := verifyNodeName(name); err != nil {
 		return oneParamError("node", "invalid format - %s\n", err)
@@ -156,6 +160,10 @@ func (s *Server) reach(req *request, values map[string]string) *apiError {
 		return dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
 	}
 	req.host = h
+	if e.proxyTo == "" {
+		return nil
+	}
+	req.at = h
 	if reason, down := s.state.down(h); down {
 		return &apiError{code: 595, message: reason, bare: true}
 	}

@@ -158,6 +158,16 @@ func (c *cluster) down(h *host) (string, bool) {
 	return h.offline, h.offline != ""
 }
 
+// entry returns the host that clients are connected to: the first that is up.
+func (c *cluster) entry() *host {
+	for _, name := range c.order {
+		if _, down := c.down(c.hosts[name]); !down {
+			return c.hosts[name]
+		}
+	}
+	return c.hosts[c.order[0]]
+}
+
 // SetHostOnline takes a host off the network, so that its paths answer 595, or
 // brings it back. It panics on a host that is not there.
 func (s *Server) SetHostOnline(name string, online bool) {

@@ -48,9 +48,9 @@ type work func(ctx context.Context, t *task) error
 // errLeftBehind ends a task by the fault's text, as if the worker was killed.
 var errLeftBehind = errors.New("worker was killed")
 
-// fork starts a worker on the request's host and returns its UPID.
+// fork starts a worker on the host that runs the method and returns its UPID.
 func (r *request) fork(kind, id string, do work) string {
-	return r.s.tasks.start(&task{node: r.host.name, kind: kind, id: id, user: r.who, fault: r.fault}, do)
+	return r.s.tasks.start(&task{node: r.at.name, kind: kind, id: id, user: r.who, fault: r.fault}, do)
 }
 
 func (l *taskList) start(t *task, do work) string {

@@ -21,11 +21,10 @@ var (
 	notFileChars = regexp.MustCompile(`[^-a-zA-Z0-9_.]`)
 )
 
-// uploadFile answers POST …/storage/{storage}/upload.
+// uploadFile answers POST …/storage/{storage}/upload. It is not proxied: the host that
+// answers runs the task, and copies the file to the named host by ssh (pve-storage 9.1.7,
+// PVE/API2/Storage/Status.pm:518-735).
 func uploadFile(r *request) (any, error) {
-	if r.file == nil {
-		return nil, oneParamError("tmpfilename", "missing temporary upload file")
-	}
 	c := r.s.state
 	c.mu.Lock()
 	st, e := c.needStorage(r.host, r.p["storage"])
@@ -36,12 +35,18 @@ func uploadFile(r *request) (any, error) {
 	if !st.hasPath() {
 		return nil, dief("can't upload to storage type '%s'", st.Type)
 	}
+	if r.file == nil {
+		return nil, dief("missing temporary file name")
+	}
 	v, e := r.fileVolume(st, r.file.name, r.file.data)
 	if e != nil {
 		return nil, e
 	}
 	if !holds(st.Content, v.content) {
 		return nil, dief("storage '%s' does not support '%s' content", st.Name, v.content)
+	}
+	if _, down := c.down(r.host); down {
+		return nil, dief("can't activate storage '%s' on node '%s': command '/usr/bin/ssh' failed: exit code 255", st.Name, r.host.name)
 	}
 	return r.fork("imgcopy", "", func(ctx context.Context, t *task) error { return r.storeUpload(ctx, t, st, v) }), nil
 }
