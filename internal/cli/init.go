@@ -22,7 +22,7 @@ type initOptions struct {
 	caFile, tokenID, secretFile    string
 	insecure                       bool
 	vmids, pool                    string
-	disks, seeds                   []string
+	disks, seeds, models           []string
 }
 
 func newInit(process Process) *cobra.Command {
@@ -47,6 +47,7 @@ func newInit(process Process) *cobra.Command {
 	flags.StringVar(&o.pool, "pool", "", "resource pool that numaform's VMs and templates are kept in; empty lets it change any VM")
 	flags.StringSliceVar(&o.seeds, "seed-storage", nil, "storage of the seeds by which nodes join; empty if templates bring all that they need")
 	flags.StringSliceVar(&o.disks, "disk-storage", nil, "storage of the VMs' disks; empty is any")
+	flags.StringSliceVar(&o.models, "cpu-model", nil, "custom CPU model that VMs get: NAME of cpuType: custom-NAME")
 	flags.StringVar(&o.caFile, "ca-file", "pve-root-ca.pem", "copy of /etc/pve/pve-root-ca.pem; empty trusts the system's authorities")
 	flags.BoolVar(&o.insecure, "insecure", false, "check no certificate")
 	flags.StringVar(&o.tokenID, "token-id", "numaform@pve!scaler", "API token to make")
@@ -80,7 +81,7 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	if err := o.write(text); err != nil {
 		return err
 	}
-	reach := proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds}
+	reach := proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds, CPUModels: o.models}
 	w := &printer{w: process.Stdout}
 	w.printf("# To be run as root on one host of the Proxmox cluster; the same for Proxmox VE 8 and 9.\n")
 	for _, line := range reach.Pveum(o.tokenID) {
@@ -126,6 +127,7 @@ func (o *initOptions) check() error {
 		{"pool", []string{o.pool}, "the name of a resource pool", func(s string) bool { return s == "" || proxmox.IsPool(s) }},
 		{"seed-storage", o.seeds, "the name of a storage", proxmox.IsStorage},
 		{"disk-storage", o.disks, "the name of a storage", proxmox.IsStorage},
+		{"cpu-model", o.models, "the name of a custom CPU model", proxmox.IsCPUModel},
 		{"token-id", []string{o.tokenID}, "user@realm!name", proxmox.IsTokenID},
 	} {
 		for _, value := range given.values {

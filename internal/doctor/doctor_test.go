@@ -93,7 +93,10 @@ func examine(t *testing.T, change func(*patient)) doctor.Report {
 func TestWell(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.0"} {
-		for _, finding := range examine(t, func(p *patient) { p.sim.Version = version }) {
+		for _, finding := range examine(t, func(p *patient) {
+			p.sim.Version = version
+			p.sim.CPUModels, p.Classes[0].Spec.CPUType = []string{"tuned"}, "custom-tuned" // no privilege of its own before 9.2
+		}) {
 			if finding.Status != doctor.OK {
 				t.Errorf("Proxmox VE %s: %s %s %s", version, finding.Status, finding.Check, finding.Line())
 			}
@@ -270,6 +273,24 @@ func TestFindsOnHosts(t *testing.T) {
 			}
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
 		}, doctor.OK, "privilege", []string{"/mapping/pci/gpu: Mapping.Use"}},
+		{"a CPU model that is none", func(p *patient) { p.Classes[0].Spec.CPUType = "x86-64-v9" }, doctor.Fail, "cpu", []string{
+			"class workers in homelab: there is no CPU model x86-64-v9: correct spec.cpuType",
+		}},
+		{"a custom CPU model that is none", func(p *patient) { p.Classes[0].Spec.CPUType = "custom-tuned" }, doctor.Fail, "cpu", []string{
+			"there is no CPU model custom-tuned: add it to /etc/pve/virtual-guest/cpu-models.conf",
+		}},
+		{"a CPU model", func(p *patient) {
+			p.sim.CPUModels, p.Classes[0].Spec.CPUType = []string{"tuned"}, "custom-tuned"
+		}, doctor.OK, "cpu", []string{"custom-tuned exists"}},
+		{"a CPU model without a privilege", func(p *patient) {
+			p.sim.CPUModels, p.Classes[0].Spec.CPUType = []string{"tuned"}, "custom-tuned"
+		}, doctor.Fail, "privilege", []string{
+			"homelab /mapping/cpu/tuned: missing for giving VMs the CPU model custom-tuned: Mapping.Use: " +
+				`pveum role add NumaformCPU --privs "Mapping.Use" && pveum acl modify /mapping/cpu/tuned --users numaform@pve --roles NumaformCPU`,
+		}},
+		{"a template's CPU model without a privilege", func(p *patient) {
+			p.sim.CPUModels, p.sim.Hosts[0].Templates[0].Options["cpu"] = []string{"tuned"}, "cputype=custom-tuned,flags=+aes"
+		}, doctor.Fail, "privilege", []string{"/mapping/cpu/tuned: missing for giving VMs"}},
 		{"affinity by token", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithAffinity}
 		}, doctor.Fail, "pin", []string{"not API token", "pinWith: HostAgent"}},

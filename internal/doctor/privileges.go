@@ -158,13 +158,15 @@ type use struct {
 	hosts        []string
 	pools        map[string]bool // "" stands for no pool
 	disks, seeds map[string]bool
+	// models are custom CPU models that take a privilege, without "custom-".
+	models map[string]bool
 	// templates are VMIDs, by the pool whose class clones them.
 	templates map[string][]string
 }
 
 // uses gathers what the classes use; without classes, all templates' storages.
 func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
-	u := &use{pools: map[string]bool{}, disks: map[string]bool{}, seeds: map[string]bool{}, templates: map[string][]string{}}
+	u := &use{pools: map[string]bool{}, disks: map[string]bool{}, seeds: map[string]bool{}, models: map[string]bool{}, templates: map[string][]string{}}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		if host.Region != r.Name {
@@ -194,6 +196,7 @@ func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snap
 			continue
 		}
 		u.pools[class.Spec.Pool] = true
+		u.model(class.Spec.CPUType, snapshot)
 		needs, ok := scheduling.NeedsOf(class, snapshot, host.ID())
 		if !ok {
 			continue
@@ -204,7 +207,20 @@ func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snap
 		if storage, found := scaler.SeedStorage(host, needs.Seed); found {
 			u.seeds[storage] = true
 		}
+		// Whoever clones a VM needs what setting its CPU model takes.
+		template := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })
+		u.model(strings.TrimPrefix(host.Templates[template].Options["cpu"], "cputype="), snapshot)
 		u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(needs.Template))
+	}
+}
+
+// model adds the CPU model of an option such as custom-a or custom-a,flags=+aes, if
+// giving it to a VM takes a privilege.
+func (u *use) model(option string, snapshot *topology.Snapshot) {
+	model, _, _ := strings.Cut(option, ",")
+	name, custom := strings.CutPrefix(model, "custom-")
+	if custom && slices.ContainsFunc(snapshot.Regions, func(r topology.Region) bool { return proxmox.MapsCPUModels(r.Version) }) {
+		u.models[name] = true
 	}
 }
 
@@ -214,6 +230,7 @@ func (u *use) reaches() []proxmox.Reach {
 	for _, pool := range slices.Sorted(maps.Keys(u.pools)) {
 		reaches = append(reaches, proxmox.Reach{
 			Pool: pool, Disks: slices.Sorted(maps.Keys(u.disks)), Seeds: slices.Sorted(maps.Keys(u.seeds)),
+			CPUModels: slices.Sorted(maps.Keys(u.models)),
 		})
 	}
 	return reaches

@@ -40,6 +40,7 @@ func (e *examination) region(ctx context.Context, r *Region) {
 		return
 	}
 	e.privileges(ctx, r, snapshot)
+	e.cpuModels(ctx, r, snapshot)
 	e.hosts(r, snapshot)
 	if len(e.config.Classes) == 0 {
 		e.templates(r, snapshot)

@@ -22,6 +22,7 @@ const (
 	RolePool  = "NumaformPool"
 	RoleHost  = "NumaformHost"
 	RoleAudit = "NumaformAudit"
+	RoleCPU   = "NumaformCPU"
 )
 
 // Roles returns the least that numaform needs of a Proxmox VE, 8 or 9. What these
@@ -43,6 +44,7 @@ func Roles() []Role {
 		{RolePool, []string{"Pool.Audit"}},
 		{RoleHost, []string{"Sys.Audit"}},
 		{RoleAudit, []string{"VM.Audit"}},
+		{RoleCPU, []string{"Mapping.Use"}},
 	}
 }
 
@@ -66,6 +68,8 @@ type Reach struct {
 	Disks []string
 	// Seeds are the storages of the seeds that nodes join with.
 	Seeds []string
+	// CPUModels are the custom CPU models that VMs get, without "custom-".
+	CPUModels []string
 }
 
 // Grant is a role that numaform's user needs on a path.
@@ -103,6 +107,9 @@ func (r Reach) Grants() []Grant {
 		for _, path := range storagePaths(r.Seeds) {
 			grants = append(grants, Grant{Role: role(RoleSeed), Path: path, For: "seeds"})
 		}
+	}
+	for _, model := range r.CPUModels {
+		grants = append(grants, Grant{Role: role(RoleCPU), Path: "/mapping/cpu/" + model, For: "giving VMs the CPU model custom-" + model})
 	}
 	return append(grants, Grant{Role: role(RoleNet), Path: "/sdn/zones", For: "bridges"})
 }
@@ -172,6 +179,7 @@ func (g Grant) Mend(user string, missing []string, known map[string][]string) []
 
 var (
 	poolPattern    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_./-]*$`)
+	modelPattern   = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 	storagePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]$`)
 )
 
@@ -180,6 +188,9 @@ func IsPool(text string) bool { return poolPattern.MatchString(text) }
 
 // IsStorage reports whether the text can be the name of a storage.
 func IsStorage(text string) bool { return storagePattern.MatchString(text) }
+
+// IsCPUModel reports whether the text can be the name of a custom CPU model.
+func IsCPUModel(text string) bool { return modelPattern.MatchString(text) }
 
 // IsTokenID reports whether the text can be the id of an API token, and stand in a
 // line of a shell as it is.

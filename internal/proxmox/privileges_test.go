@@ -83,7 +83,7 @@ func TestPveum(t *testing.T) {
 			"pveum acl modify /sdn/zones --users numaform@pve --roles NumaformNet",
 			"pveum user token add numaform@pve scaler --privsep 0",
 		}},
-		{"a pool, two storages, one for seeds", proxmox.Reach{Pool: "k8s", Disks: []string{"tank", "local"}, Seeds: []string{"local"}}, []string{
+		{"a pool, two storages, one for seeds, a CPU model", proxmox.Reach{Pool: "k8s", Disks: []string{"tank", "local"}, Seeds: []string{"local"}, CPUModels: []string{"tuned"}}, []string{
 			"pveum pool add k8s",
 			vm,
 			`pveum role add NumaformDisk --privs "Datastore.AllocateSpace Datastore.Audit"`,
@@ -92,6 +92,7 @@ func TestPveum(t *testing.T) {
 			`pveum role add NumaformPool --privs "Pool.Audit"`,
 			`pveum role add NumaformHost --privs "Sys.Audit"`,
 			`pveum role add NumaformAudit --privs "VM.Audit"`,
+			`pveum role add NumaformCPU --privs "Mapping.Use"`,
 			"pveum user add numaform@pve",
 			"pveum acl modify / --users numaform@pve --roles NumaformHost --propagate 0",
 			"pveum acl modify /nodes --users numaform@pve --roles NumaformHost",
@@ -100,6 +101,7 @@ func TestPveum(t *testing.T) {
 			"pveum acl modify /pool/k8s --users numaform@pve --roles NumaformPool",
 			"pveum acl modify /storage/tank --users numaform@pve --roles NumaformDisk",
 			"pveum acl modify /storage/local --users numaform@pve --roles NumaformSeed",
+			"pveum acl modify /mapping/cpu/tuned --users numaform@pve --roles NumaformCPU",
 			"pveum acl modify /sdn/zones --users numaform@pve --roles NumaformNet",
 			"pveum user token add numaform@pve scaler --privsep 0",
 		}},

@@ -44,3 +44,28 @@ func (c *Client) checkVersion(text string) error {
 	}
 	return nil
 }
+
+// MapsCPUModels reports whether a Proxmox VE of that version asks for Mapping.Use on
+// /mapping/cpu/NAME where a VM gets the custom CPU model NAME. That came with qemu-server
+// 9.1.13, and with Proxmox VE 9.2.
+func MapsCPUModels(version string) bool {
+	var major, minor int
+	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return major > 9 || major == 9 && minor >= 2
+}
+
+// CPUModels returns the CPU models of a Proxmox cluster, as the host that answers has
+// them: of custom ones, which have the prefix custom-, those that the credential may see.
+func (c *Client) CPUModels(ctx context.Context, host topology.HostName) ([]string, error) {
+	var models []struct {
+		Name string `json:"name"`
+	}
+	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/capabilities/qemu/cpu", host), &models); err != nil {
+		return nil, fmt.Errorf("reading the CPU models of region %s: %w", c.cfg.Region, err)
+	}
+	names := make([]string, len(models))
+	for i, model := range models {
+		names[i] = model.Name
+	}
+	return names, nil
+}

@@ -119,7 +119,7 @@ func TestHostEndpoints(t *testing.T) {
 	holdsAll(t, c.call("GET", "/nodes/pve-1/config"), `"description":"topology"`)
 	holdsAll(t, c.call("GET", "/nodes/pve-1/status"), `"cores":8`, `"cpus":16`, `"sockets":2`, fmt.Sprintf(`"total":%d`, 64<<30))
 	holdsAll(t, root.call("GET", "/nodes/pve-1/journal"), "SRAT: Node 1", "Early memory node ranges")
-	holdsAll(t, c.call("GET", "/version"), `"release":"9.0"`)
+	holdsAll(t, c.call("GET", "/version"), `"release":"9.2"`)
 	holdsAll(t, c.call("GET", "/nodes/pve-1/network", "type", "bridge"), `"vmbr0"`)
 	holdsAll(t, c.call("GET", "/nodes/pve-1/storage", "content", "images"), `"nas"`, `"local-lvm"`)
 	holdsAll(t, c.call("GET", "/storage"), `"nas"`, `"nodes":"pve-1"`)

@@ -136,6 +136,11 @@ func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
 	if e := r.checkBridges(g.conf); e != nil {
 		return e
 	}
+	if r.s.cfg.mapsCPUs() {
+		if e := r.mayUseCPU(g.conf["cpu"], ""); e != nil {
+			return e
+		}
+	}
 	if job.to != r.host && !shared {
 		return dief("can't clone VM to node '%s' (VM uses local storage)", job.to.name)
 	}

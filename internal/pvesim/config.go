@@ -22,8 +22,8 @@ const (
 type Config struct {
 	// Name is the Proxmox cluster's name; empty means the hosts' region.
 	Name string
-	// Version is the Proxmox VE version, such as "9.0" (the default) or "8.4". It
-	// decides the names of privileges.
+	// Version is the Proxmox VE version, such as "9.2" (the default) or "8.4". It
+	// decides which privileges there are, and what they are for.
 	Version string
 	// Hosts are the Proxmox nodes. A host without storages gets "local" and
 	// "local-lvm". Hosts are online whatever Host.Online says, unless Problem is set.
@@ -48,6 +48,8 @@ type Config struct {
 	// HostAgents are the hosts on which numaform-agent runs. None by default: a plain
 	// Proxmox has none.
 	HostAgents map[topology.HostName]HostAgent
+	// CPUModels are the names of custom CPU models, without "custom-".
+	CPUModels []string
 	// Images are what hosts find at URLs; any other is not found there. Nothing is ever
 	// fetched.
 	Images map[string]Image
@@ -118,7 +120,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Name = string(c.Hosts[0].Region)
 	}
 	if c.Version == "" {
-		c.Version = "9.0"
+		c.Version = "9.2"
 	}
 	if c.major() != 8 && c.major() != 9 {
 		return c, fmt.Errorf("reading config: version %q: want 8.x or 9.x", c.Version)

@@ -162,12 +162,15 @@ func (r *request) readNets(ch *change) *apiError {
 	return nil
 }
 
-// readKeys refuses ssh keys that are none, and makes a generation id.
+// readKeys refuses CPU models and ssh keys that are none, and makes a generation id.
 func (r *request) readKeys(ch *change) *apiError {
 	if ch.set["vmgenid"] == "1" {
 		r.s.state.mu.Lock()
 		ch.set["vmgenid"] = r.s.state.uuid(ch.vmid, "vmgenid")
 		r.s.state.mu.Unlock()
+	}
+	if e := r.checkCPUType(ch.set["cpu"]); e != nil {
+		return e
 	}
 	keys, err := url.PathUnescape(ch.set["sshkeys"])
 	if err != nil {
@@ -218,6 +221,9 @@ func (r *request) checkLocked(ch *change) *apiError {
 	}
 	if r.p.has("digest") && r.p["digest"] != g.sum() {
 		return dief("checksum mismatch (file change by other user?)")
+	}
+	if e := r.mayUseCPU(ch.set["cpu"], g.conf["cpu"]); e != nil {
+		return e
 	}
 	if !r.p.flag("skiplock") {
 		if e := g.checkLock(); e != nil {

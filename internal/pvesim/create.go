@@ -50,6 +50,9 @@ func (r *request) readCreate() (*change, *apiError) {
 			return nil, e
 		}
 	}
+	if e := r.mayUseCPU(ch.set["cpu"], ""); e != nil {
+		return nil, e
+	}
 	return ch, nil
 }
 

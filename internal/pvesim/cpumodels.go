@@ -1,0 +1,100 @@
+package pvesim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// builtinCPUModels are the CPU models that every Proxmox VE has, by architecture, but for
+// "host" (qemu-server 9.2.6, PVE/QemuServer/CPUConfig.pm:65-86, 117-245).
+var builtinCPUModels = map[string][]string{
+	"x86_64": strings.Fields(`x86-64-v2 x86-64-v2-AES x86-64-v3 x86-64-v4 kvm32 kvm64 qemu32 qemu64 max
+		486 pentium pentium2 pentium3 coreduo core2duo Conroe Penryn Nehalem Nehalem-IBRS Westmere Westmere-IBRS
+		SandyBridge SandyBridge-IBRS IvyBridge IvyBridge-IBRS Haswell Haswell-IBRS Haswell-noTSX Haswell-noTSX-IBRS
+		Broadwell Broadwell-IBRS Broadwell-noTSX Broadwell-noTSX-IBRS Skylake-Client Skylake-Client-IBRS
+		Skylake-Client-noTSX-IBRS Skylake-Client-v4 Skylake-Server Skylake-Server-IBRS Skylake-Server-noTSX-IBRS
+		Skylake-Server-v4 Skylake-Server-v5 Cascadelake-Server Cascadelake-Server-v2 Cascadelake-Server-noTSX
+		Cascadelake-Server-v4 Cascadelake-Server-v5 Cooperlake Cooperlake-v2 KnightsMill Icelake-Client
+		Icelake-Client-noTSX Icelake-Server Icelake-Server-noTSX Icelake-Server-v3 Icelake-Server-v4 Icelake-Server-v5
+		Icelake-Server-v6 Icelake-Server-v7 SapphireRapids SapphireRapids-v2 SapphireRapids-v3 SapphireRapids-v4
+		GraniteRapids GraniteRapids-v2 GraniteRapids-v3 SierraForest SierraForest-v2 SierraForest-v3 ClearwaterForest
+		athlon phenom Opteron_G1 Opteron_G2 Opteron_G3 Opteron_G4 Opteron_G5 EPYC EPYC-IBPB EPYC-v3 EPYC-v4 EPYC-v5
+		EPYC-Rome EPYC-Rome-v2 EPYC-Rome-v3 EPYC-Rome-v4 EPYC-Rome-v5 EPYC-Milan EPYC-Milan-v2 EPYC-Milan-v3
+		EPYC-Genoa EPYC-Genoa-v2 EPYC-Turin`),
+	"aarch64": strings.Fields(`max a64fx cortex-a35 cortex-a53 cortex-a55 cortex-a57 cortex-a710 cortex-a72 cortex-a76
+		neoverse-n1 neoverse-n2 neoverse-v1`),
+}
+
+// listCPUModels answers GET …/capabilities/qemu/cpu: a custom model is listed for who may
+// read it or all hosts (qemu-server 9.2.6, PVE/API2/Qemu/CPU.pm:58-84).
+func listCPUModels(r *request) (any, error) {
+	own := "x86_64"
+	if r.at.machine.Arch == "arm64" {
+		own = "aarch64"
+	}
+	arch := r.p["arch"]
+	if arch == "" {
+		arch = own
+	}
+	result := []any{}
+	for _, name := range builtinCPUModels[arch] {
+		result = append(result, map[string]any{"name": name, "custom": 0, "vendor": "default"})
+	}
+	if arch == own {
+		result = append(result, map[string]any{"name": "host", "custom": 0, "vendor": "default"})
+	}
+	for _, name := range r.s.cfg.CPUModels {
+		if r.s.access.check(r.who, "/nodes", "Sys.Audit") == nil ||
+			r.s.access.checkAny(r.who, "/mapping/cpu/"+name, "Mapping.Audit", "Mapping.Use", "Mapping.Modify") == nil {
+			result = append(result, map[string]any{"name": "custom-" + name, "custom": 1, "vendor": "default"})
+		}
+	}
+	return result, nil
+}
+
+// checkCPUType refuses a CPU model that does not exist (CPUConfig.pm:476-503).
+func (r *request) checkCPUType(text string) *apiError {
+	model := cpuModel(text)
+	name, custom := strings.CutPrefix(model, "custom-")
+	switch {
+	case custom && !slices.Contains(r.s.cfg.CPUModels, name):
+		return oneParamError("cpu", "invalid format - Custom cputype '%s' not found\n", name)
+	case custom, model == "", model == "host":
+		return nil
+	}
+	for _, models := range builtinCPUModels {
+		if slices.Contains(models, model) {
+			return nil
+		}
+	}
+	return oneParamError("cpu", "invalid format - Built-in cputype '%s' is not defined (missing 'custom-' prefix?)\n", model)
+}
+
+// mayUseCPU wants the privilege to give a guest a custom CPU model that it lacks so far.
+// It is Mapping.Use since qemu-server 9.1.13, and for clones since 9.1.15; before, it was
+// Sys.Audit on /nodes (PVE/API2/Qemu.pm:738-757, 1365, 2214, 4496; debian/changelog).
+func (r *request) mayUseCPU(text, old string) *apiError {
+	name, custom := strings.CutPrefix(cpuModel(text), "custom-")
+	if !custom || cpuModel(text) == cpuModel(old) {
+		return nil
+	}
+	if r.s.cfg.mapsCPUs() {
+		return r.s.access.check(r.who, "/mapping/cpu/"+name, "Mapping.Use")
+	}
+	return r.s.access.check(r.who, "/nodes", "Sys.Audit")
+}
+
+// cpuModel returns the model of a guest's option cpu.
+func cpuModel(text string) string {
+	props, _ := parsePropertyString(propertyFormats()["pve-vm-cpu-conf"], text)
+	return props["cputype"]
+}
+
+// mapsCPUs reports whether custom CPU models have privileges of their own: qemu-server
+// 9.1.13 came with Proxmox VE 9.2.
+func (c Config) mapsCPUs() bool {
+	minor := 0
+	_, _ = fmt.Sscanf(c.Version, "9.%d", &minor)
+	return minor >= 2
+}
