@@ -291,6 +291,35 @@ func TestFindsOnHosts(t *testing.T) {
 		{"a template's CPU model without a privilege", func(p *patient) {
 			p.sim.CPUModels, p.sim.Hosts[0].Templates[0].Options["cpu"] = []string{"tuned"}, "cputype=custom-tuned,flags=+aes"
 		}, doctor.Fail, "privilege", []string{"/mapping/cpu/tuned: missing for giving VMs"}},
+		{"tags", func(p *patient) {
+			p.Classes[0].Spec.Tags, p.sim.Hosts[0].Templates[0].Tags = []string{"gold"}, []string{"gold"}
+			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "numaform-test", "gold"}}
+		}, doctor.OK, "tags", []string{"VMs may have the tags of their classes"}},
+		{"tags that are not listed", func(p *patient) {
+			p.Classes[0].Spec.Tags, p.sim.Hosts[0].Templates[0].Tags = []string{"gold"}, []string{"base"}
+			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "prod"}}
+		}, doctor.Fail, "tags", []string{
+			"homelab: numaform's user may not set or take off: base, gold, numaform-test.",
+			"pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=numaform;prod;base;gold;numaform-test'",
+		}},
+		{"no tags at all", func(p *patient) { p.sim.Tags.Allow = "none" }, doctor.Fail, "tags", []string{
+			"numaform, numaform-test", "--user-tag-access 'user-allow=list,user-allow-list=numaform;numaform-test'",
+		}},
+		{"tags that nobody has yet", func(p *patient) { p.sim.Tags.Allow = "existing" }, doctor.Fail, "tags", []string{
+			"numaform, numaform-test", "--user-tag-access 'user-allow=existing,user-allow-list=numaform;numaform-test'",
+		}},
+		{"a registered tag", func(p *patient) { p.sim.Tags.Registered = []string{"numaform"} }, doctor.Fail, "tags", []string{
+			"take off: numaform. Without", "pvesh set /cluster/options --delete registered-tags",
+		}},
+		{"registered tags, and a list", func(p *patient) {
+			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "numaform-test"}, Registered: []string{"prod", "numaform"}}
+		}, doctor.Fail, "tags", []string{
+			"pvesh set /cluster/options --registered-tags 'prod' && pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=numaform-test;numaform'",
+		}},
+		{"no tags, but for root", func(p *patient) {
+			p.sim.Tags.Allow = "none"
+			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
+		}, doctor.OK, "tags", []string{"VMs may have"}},
 		{"affinity by token", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithAffinity}
 		}, doctor.Fail, "pin", []string{"not API token", "pinWith: HostAgent"}},

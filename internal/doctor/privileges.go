@@ -59,6 +59,7 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	e.pools(r, snapshot, have)
 	e.bridges(ctx, r, all, roles)
 	e.devices(ctx, r, roles)
+	e.tags(ctx, r, e.uses(r, snapshot))
 	if !e.joinsByAgent(r, have, roles) {
 		e.agents(r, have["/vms"])
 	}
@@ -160,13 +161,15 @@ type use struct {
 	disks, seeds map[string]bool
 	// models are custom CPU models that take a privilege, without "custom-".
 	models map[string]bool
+	// tags are those that VMs get, or lose as clones.
+	tags map[string]bool
 	// templates are VMIDs, by the pool whose class clones them.
 	templates map[string][]string
 }
 
 // uses gathers what the classes use; without classes, all templates' storages.
 func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
-	u := &use{pools: map[string]bool{}, disks: map[string]bool{}, seeds: map[string]bool{}, models: map[string]bool{}, templates: map[string][]string{}}
+	u := &use{pools: map[string]bool{}, disks: map[string]bool{}, seeds: map[string]bool{}, models: map[string]bool{}, tags: map[string]bool{}, templates: map[string][]string{}}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		if host.Region != r.Name {
@@ -184,6 +187,9 @@ func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 	}
 	if len(u.pools) == 0 {
 		u.pools[""] = true
+	}
+	if len(u.tags) == 0 {
+		u.tag(e.ownTags(nil), nil)
 	}
 	return u
 }
@@ -208,8 +214,9 @@ func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snap
 			u.seeds[storage] = true
 		}
 		// Whoever clones a VM needs what setting its CPU model takes.
-		template := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })
-		u.model(strings.TrimPrefix(host.Templates[template].Options["cpu"], "cputype="), snapshot)
+		template := &host.Templates[slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })]
+		u.model(strings.TrimPrefix(template.Options["cpu"], "cputype="), snapshot)
+		u.tag(e.ownTags(class.Spec.Tags), template.Tags)
 		u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(needs.Template))
 	}
 }
@@ -221,6 +228,20 @@ func (u *use) model(option string, snapshot *topology.Snapshot) {
 	name, custom := strings.CutPrefix(model, "custom-")
 	if custom && slices.ContainsFunc(snapshot.Regions, func(r topology.Region) bool { return proxmox.MapsCPUModels(r.Version) }) {
 		u.models[name] = true
+	}
+}
+
+// ownTags are the tags that numaform sets, with those of a class.
+func (e *examination) ownTags(tags []string) []string {
+	return append([]string{"numaform", "numaform-" + e.config.ClusterID}, tags...)
+}
+
+// tag adds the tags that a clone gets, and those of its template that it loses.
+func (u *use) tag(own, template []string) {
+	for _, tag := range slices.Concat(own, template) {
+		if slices.Contains(own, tag) != slices.Contains(template, tag) {
+			u.tags[tag] = true
+		}
 	}
 }
 

@@ -48,6 +48,8 @@ type Config struct {
 	// HostAgents are the hosts on which numaform-agent runs. None by default: a plain
 	// Proxmox has none.
 	HostAgents map[topology.HostName]HostAgent
+	// Tags are the datacenter's options for tags.
+	Tags TagAccess
 	// CPUModels are the names of custom CPU models, without "custom-".
 	CPUModels []string
 	// Images are what hosts find at URLs; any other is not found there. Nothing is ever

@@ -91,18 +91,18 @@ func (r *request) mayDelete(g *guest, key, text string) *apiError {
 		return r.checkDrive(g.id, d)
 	case netName.MatchString(key):
 		return r.checkBridges(map[string]string{key: text})
+	case key == "tags":
+		return r.checkTags(g.id, text, "")
 	}
 	return r.checkDevice(g.id, "delete", key, text)
 }
 
-// checkDevice guards passed-through devices and tags.
+// checkDevice guards passed-through devices.
 func (r *request) checkDevice(vmid int, verb, key, text string) *apiError {
 	if r.who.isRoot() {
 		return nil
 	}
 	switch {
-	case key == "tags":
-		return r.checkVM(vmid, "VM.Config.Options")
 	case serialName.MatchString(key):
 		if text == "socket" {
 			return r.checkVM(vmid, "VM.Config.HWType")
@@ -149,7 +149,7 @@ func (r *request) markSet(g *guest, ch *change, key string) *apiError {
 	case netName.MatchString(key) && had:
 		e = r.checkBridges(map[string]string{key: old})
 	case key == "tags":
-		e = r.checkDevice(g.id, "modify", key, text)
+		e = r.checkTags(g.id, old, text)
 		text = uniqueTags(text)
 	case key == "boot":
 		e = r.checkBoot(g, ch, text)

@@ -127,6 +127,9 @@ func (r *request) fillNew(ch *change) error {
 		conf["boot"] = "order=" + strings.Join(bootDevices(conf), ";")
 	}
 	if conf["tags"] != "" {
+		if e := r.checkTags(g.id, "", conf["tags"]); e != nil {
+			return e
+		}
 		conf["tags"] = uniqueTags(conf["tags"])
 	}
 	g.conf = conf

@@ -200,8 +200,3 @@ func clusterStatus(r *request) (any, error) {
 	}
 	return result, nil
 }
-
-// clusterOptions answers GET /cluster/options.
-func clusterOptions(*request) (any, error) {
-	return map[string]any{"keyboard": "en-us", "mac_prefix": "BC:24:11"}, nil
-}
