@@ -40,30 +40,42 @@ func (w *wanted) agree(plan *tfjson.Plan, intent guard.Intent) error {
 			continue
 		}
 		before, _ := change.Change.Before.(map[string]any)
-		if err := w.agreed(target, before); err != nil {
+		if err := w.agreed(target, before, func(string) bool { return true }); err != nil {
+			return err
+		}
+		after, _ := change.Change.After.(map[string]any)
+		given := func(attribute string) bool { return attribute != "name" && after[attribute] != nil }
+		if err := w.agreed(target, after, given); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// agreed compares a guest with what the state says of it, or a read for an import.
-func (w *wanted) agreed(target guard.Target, before map[string]any) error {
+// agreed compares a guest with those values that counts names: of the state, of a read for
+// an import, or of the plan, where what is not known yet counts for nothing.
+func (w *wanted) agreed(target guard.Target, values map[string]any, counts func(attribute string) bool) error {
 	guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
 	if !exists {
 		return nil // stillOurs and stillUpdatable say what that means
 	}
-	name, _ := before["name"].(string)
-	host, _ := before["node_name"].(string)
-	id, _ := before["id"].(string)
-	for _, one := range []struct{ attribute, state, live string }{
-		{"id", id, fmt.Sprint(guest.VMID)},
-		{"name", name, guest.Name},
-		{"host", host, string(guest.host.Host)},
-		{"cluster", w.clusterID, guest.ClusterID},
-		{"key", string(target.Key), guest.Key},
+	name, _ := values["name"].(string)
+	host, _ := values["node_name"].(string)
+	id, _ := values["id"].(string)
+	description, _ := values["description"].(string)
+	marker, _ := fleet.ParseMarker(description)
+	live := fmt.Sprint(guest.VMID)
+	for _, one := range []struct{ of, attribute, state, live string }{
+		{"id", "id", id, live},
+		{"vm_id", "vm_id", fmt.Sprint(vmidOf(values)), live},
+		{"name", "name", name, guest.Name},
+		{"node_name", "host", host, string(guest.host.Host)},
+		{"description", "marker", w.clusterID, guest.ClusterID},
+		{"description", "marker", marker.ClusterID, guest.ClusterID},
+		{"description", "key", string(target.Key), guest.Key},
+		{"description", "key", string(marker.Key), guest.Key},
 	} {
-		if one.state != one.live {
+		if counts(one.of) && one.state != one.live {
 			return &DisagreeError{
 				VM: name, VMID: target.VMID, Host: w.shard, Attribute: one.attribute, State: one.state, Live: one.live,
 			}

@@ -174,6 +174,16 @@ func (s *Scaler) StillUpdatable(ctx context.Context, change *Change, shard fleet
 	return w.stillUpdatable(targets)
 }
 
+// Agree compares a plan with what is live right before its apply.
+func (s *Scaler) Agree(ctx context.Context, change *Change, shard fleet.Shard, plan *tfjson.Plan, intent guard.Intent) error {
+	change.from = &standing{}
+	w, err := s.look(ctx, change, shard, false)
+	if err != nil {
+		return err
+	}
+	return w.agree(plan, intent)
+}
+
 // Next returns the VMs that a change would remove which can be begun now.
 func (w *Writer) Next(t *testing.T) []fleet.VM {
 	t.Helper()
