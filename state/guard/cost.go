@@ -2,9 +2,14 @@ package guard
 
 import (
 	"regexp/syntax"
+	"strings"
 
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/functions"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
+	"github.com/google/cel-go/ext"
 )
 
 const (
@@ -14,6 +19,8 @@ const (
 	maxTotal = 50_000_000
 	// perUnit is how many bytes, or steps of a regular expression, are a unit.
 	perUnit = 10
+	// maxText bounds a text that a function makes: a longer one would cost more than maxCost.
+	maxText = maxCost * perUnit
 )
 
 // costs charges calls by what they go through. CEL itself takes one unit for a function
@@ -65,4 +72,105 @@ func instructions(pattern ref.Val) uint64 {
 		return 1
 	}
 	return uint64(len(program.Inst))
+}
+
+// boundedTexts declares the functions again whose result may be far longer than what they
+// are given: CEL charges for it only once it is made, so they fail before.
+func boundedTexts() ([]cel.EnvOption, error) {
+	env, err := cel.NewEnv(ext.Strings())
+	if err != nil {
+		return nil, err
+	}
+	var options []cel.EnvOption
+	for name, size := range map[string]func(args []ref.Val) int{"replace": replacedSize, "join": joinedSize, "format": textSize} {
+		declared := env.Functions()[name]
+		bindings, err := declared.Bindings()
+		if err != nil {
+			return nil, err
+		}
+		byID := map[string]*functions.Overload{}
+		for _, binding := range bindings {
+			byID[binding.Operator] = binding
+		}
+		for _, overload := range declared.OverloadDecls() {
+			call := byID[overload.ID()]
+			bounded := func(args ...ref.Val) ref.Val {
+				if size(args) > maxText {
+					return types.NewErr("%s would make a text of more than %d bytes", name, maxText)
+				}
+				switch {
+				case call.Unary != nil && len(args) == 1:
+					return call.Unary(args[0])
+				case call.Binary != nil && len(args) == 2:
+					return call.Binary(args[0], args[1])
+				}
+				return call.Function(args...)
+			}
+			binding := cel.FunctionBinding(bounded)
+			switch len(overload.ArgTypes()) {
+			case 1:
+				binding = cel.UnaryBinding(func(arg ref.Val) ref.Val { return bounded(arg) })
+			case 2:
+				binding = cel.BinaryBinding(func(a, b ref.Val) ref.Val { return bounded(a, b) })
+			}
+			options = append(options, cel.Function(name, cel.MemberOverload(overload.ID(), overload.ArgTypes(), overload.ResultType(), binding)))
+		}
+	}
+	return options, nil
+}
+
+// replacedSize returns the size of what replace makes of a text, another in it, what comes
+// in its place, and how often.
+func replacedSize(args []ref.Val) int {
+	var texts [3]string
+	for i := range texts {
+		if i < len(args) {
+			text, _ := args[i].(types.String)
+			texts[i] = string(text)
+		}
+	}
+	count := strings.Count(texts[0], texts[1])
+	if len(args) > 3 {
+		if most, is := args[3].(types.Int); is && most >= 0 {
+			count = min(count, int(most))
+		}
+	}
+	return len(texts[0]) + count*(len(texts[2])-len(texts[1]))
+}
+
+// joinedSize returns the size of what join makes of a list and what comes between.
+func joinedSize(args []ref.Val) int {
+	size := textSize(args)
+	if len(args) > 1 {
+		size += int(length(args[0])) * int(length(args[1])) //nolint:gosec // both are sizes in memory
+	}
+	return size
+}
+
+// textSize returns the size of all texts in values, or a little more than maxText if they
+// have more.
+func textSize(values []ref.Val) int {
+	size := 0
+	for _, value := range values {
+		switch value := value.(type) {
+		case types.String:
+			size += len(value)
+		case types.Bytes:
+			size += len(value)
+		case traits.Mapper:
+			for i := value.Iterator(); i.HasNext() == types.True && size <= maxText; {
+				key := i.Next()
+				size += textSize([]ref.Val{key, value.Get(key)})
+			}
+		case traits.Lister:
+			for i := value.Iterator(); i.HasNext() == types.True && size <= maxText; {
+				size += textSize([]ref.Val{i.Next()})
+			}
+		}
+		size++
+		if size > maxText {
+			break
+		}
+	}
+	return size
 }

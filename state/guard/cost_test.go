@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -46,5 +47,39 @@ func TestPolicyWorkOfAllRules(t *testing.T) {
 	v := check(edited(t, "create", edits{after + "description": strings.Repeat("a", 64<<10)}), both, rules)
 	if !has(v, guard.Deny, guard.PolicyRule("no-199"), "all rules together took more than") || has(v, guard.Deny, guard.PolicyRule("no-0"), "") {
 		t.Errorf("want only the last rules denied, got\n%.600s", v)
+	}
+}
+
+// TestPolicyMemory has rules whose functions would make far longer texts than they are
+// given: they are stopped before.
+func TestPolicyMemory(t *testing.T) { //nolint:paralleltest // it measures memory
+	const most = 64 << 20
+	for name, when := range map[string]string{
+		"replace":         "after.description.replace('', after.description).size() > 0",
+		"replace some":    "after.description.replace('a', after.description, 16000).size() > 0",
+		"join":            "after.description.split('').map(x, after.description).join().size() > 0",
+		"join with":       "after.description.split('').join(after.description).size() > 0",
+		"format of lists": "'%s'.format([after.description.split('').map(x, after.description)]).size() > 0",
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+deny(true, when))}
+			plan := edited(t, "create", edits{after + "description": strings.Repeat("a", 16<<10)})
+			var before, now runtime.MemStats
+			runtime.ReadMemStats(&before)
+			v := check(plan, both, rules)
+			runtime.ReadMemStats(&now)
+			if !has(v, guard.Deny, guard.PolicyRule("no"), "would make a text of more than 10000000 bytes") {
+				t.Errorf("want denied for its size, got\n%.600s", v)
+			}
+			if took := now.TotalAlloc - before.TotalAlloc; took > most {
+				t.Errorf("it took %d MiB", took>>20)
+			}
+		})
+	}
+	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+deny(true,
+		"'abc'.replace('b', '--') != 'a--c' || 'abc'.replace('', '-', 2) != '-a-bc' || 'aa'.replace('a', 'b', -1) != 'bb' || "+
+			"['a', 'b'].join('-') != 'a-b' || ['a', 'b'].join() != 'ab' || '%s %d %s'.format(['a', 7, ['b']]) != 'a 7 [b]'"))}
+	if v := check(edited(t, "create", edits{}), both, rules); has(v, guard.Deny, guard.PolicyRule("no"), "") {
+		t.Errorf("functions within the limit are not as they were: %.600s", v)
 	}
 }

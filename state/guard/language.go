@@ -17,18 +17,22 @@ type language struct {
 
 // newLanguage declares the variables of rules.
 func newLanguage() (*language, error) {
+	bounds, err := boundedTexts()
+	if err != nil {
+		return nil, err
+	}
 	facts := []any{
 		reflect.TypeFor[intentFacts](), reflect.TypeFor[targetFacts](),
 		reflect.TypeFor[changeFacts](), reflect.TypeFor[resourceFacts](), ext.ParseStructTags(true),
 	}
-	plan, err := cel.NewEnv(
+	plan, err := cel.NewEnv(append([]cel.EnvOption{
 		ext.NativeTypes(facts...), ext.Strings(), ext.Sets(), ext.Math(),
 		cel.CrossTypeNumericComparisons(true),
 		cel.Variable("plan", cel.MapType(cel.StringType, cel.DynType)),
 		cel.Variable("intent", cel.ObjectType("guard.intentFacts")),
 		cel.Variable("change", cel.ObjectType("guard.changeFacts")),
 		cel.Variable("pools", cel.ListType(cel.StringType)),
-	)
+	}, bounds...)...)
 	if err != nil {
 		return nil, err
 	}
