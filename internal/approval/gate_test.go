@@ -1,6 +1,7 @@
 package approval_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,12 @@ func TestTheGateOpensByMode(t *testing.T) {
 	stranger := b.held(0, placed("quick", pve1, 4096))
 	stranger.Verdict.Findings[0].Address = "module.other-2000.proxmox_virtual_environment_vm.node"
 	b.asked("", stranger)
+	address := stranger.Verdict.Findings[0].Address
+	if !slices.ContainsFunc(b.plans(v1alpha1.ScalePlanPending), func(plan v1alpha1.ScalePlan) bool {
+		return strings.HasPrefix(plan.Spec.Verdict.Rules[0].Message, address+": ")
+	}) {
+		t.Errorf("no plan names %s", address)
+	}
 }
 
 func TestTheGateOpensByAPlan(t *testing.T) {
@@ -89,6 +96,37 @@ func TestTheGateOpensByAPlan(t *testing.T) {
 	worse := b.held(0, placed("free", pve1, 4096, "a"))
 	worse.Verdict.Findings = append(worse.Verdict.Findings, guard.Finding{Rule: guard.RuleForget, Decision: guard.NeedsApproval})
 	b.asked("", worse)
+}
+
+// A part of what the guard held is another plan, and only one waits for a host.
+func TestTheGateOpensForAllThatItHeld(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("free", "", "")
+	b.asked("", b.held(0, placed("free", pve1, 4096, "a"), placed("free", pve1, 4096, "b")))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
+	b.asked("", b.held(0, placed("free", pve1, 8192, "a")))
+	if open := b.undecided(); len(open) != 1 || !strings.Contains(open[0].Spec.Diff, "= 8192") {
+		t.Errorf("%d plans wait, want that of the last", len(open))
+	}
+}
+
+// The name of a seed holds the VMID and the key, which differ each time it is planned.
+func TestTheGateOpensForAVMWithASeed(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("free", "", "")
+	seeded := func(taken fleet.VMID) *scaler.ShardPlan {
+		plan := b.held(taken, placed("free", pve1, 4096, "a"))
+		made := plan.Intent.Create[0]
+		for _, change := range plan.Plan.JSON.ResourceChanges {
+			after := change.Change.After.(map[string]any)
+			after["cdrom"] = []any{map[string]any{"file_id": fleet.SeedVolume("local", "prod", made.VMID, made.Key)}}
+		}
+		return plan
+	}
+	b.asked("", seeded(0))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.asked("alice", seeded(2000))
 }
 
 func TestTheGateOpensOnceAPersonSaysSo(t *testing.T) {

@@ -284,7 +284,7 @@ func (b *bench) want(want int, placed ...scheduling.Placed) {
 
 func (b *bench) settle() {
 	b.Helper()
-	if err := b.approvals.Settle(b.Context()); err != nil {
+	if _, err := b.approvals.Reconcile(b.Context()); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -297,6 +297,12 @@ func (b *bench) plans(phase v1alpha1.ScalePlanPhase) []v1alpha1.ScalePlan {
 		b.Fatal(err)
 	}
 	return slices.DeleteFunc(list.Items, func(plan v1alpha1.ScalePlan) bool { return phase != "" && plan.Status.Phase != phase })
+}
+
+// undecided returns the ScalePlans that wait for a person.
+func (b *bench) undecided() []v1alpha1.ScalePlan {
+	b.Helper()
+	return slices.DeleteFunc(b.plans(v1alpha1.ScalePlanPending), func(plan v1alpha1.ScalePlan) bool { return plan.Spec.Approve != "" })
 }
 
 // plan returns the only ScalePlan of a phase.

@@ -197,6 +197,9 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 	if got := s.compute(s.held, 9, all[:1]...); len(got) != 0 {
 		t.Errorf("%q go of two that were approved", got)
 	}
+	if s.heldInner.asked != 2 {
+		t.Error("Karpenter was asked about one of two that were approved: that uses the budget of others")
+	}
 	if got := s.compute(s.held, 1, all...); len(got) != 0 {
 		t.Errorf("%q go beyond the budget", got)
 	}
@@ -251,6 +254,12 @@ func TestAnApprovedRemovalOfOthers(t *testing.T) {
 	if got := s.compute(s.held, 9, s.candidate(slow, again), s.candidate(slow, two)); len(got) != 0 {
 		t.Errorf("%q go", got)
 	}
+	// Until the first is there again, others are asked about.
+	s.later(2 * time.Minute)
+	s.compute(s.held, 9, s.candidate(slow, two))
+	if open := s.undecided(); len(open) != 1 || open[0].Spec.VMs[0].Key != string(two.Key) {
+		t.Errorf("%d plans wait, want that of %s", len(open), two.Name)
+	}
 	s.later(25 * time.Hour)
 	if got := s.compute(s.held, 9, s.candidate(slow, one)); len(got) != 0 {
 		t.Errorf("%q go after the plan expired", got)
@@ -269,6 +278,29 @@ func TestARemovalThatIsNotWantedAnyMore(t *testing.T) {
 	s.later(4 * time.Minute)
 	s.settle()
 	s.plan(v1alpha1.ScalePlanSuperseded)
+}
+
+// What was approved and does not leave is given up after an hour, unless it is just being
+// removed.
+func TestARemovalThatDoesNotEnd(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	one := worker("slow", 2000)
+	s.stock(one)
+	s.compute(s.held, 9, s.candidate(slow, one))
+	s.approve(s.plan(v1alpha1.ScalePlanPending))
+	if got := s.compute(s.held, 9, s.candidate(slow, one)); len(got) != 1 {
+		t.Fatalf("%q go", got)
+	}
+	s.later(2 * time.Hour)
+	s.vms[0].Phase = scaler.PhaseRemoving
+	s.settle()
+	s.plan(v1alpha1.ScalePlanApproved)
+	s.vms[0].Phase = scaler.PhaseMade
+	s.settle()
+	if plan := s.plan(v1alpha1.ScalePlanFailed); !strings.Contains(plan.Status.Result, "1 VMs did not leave within 1h") {
+		t.Errorf("result %q", plan.Status.Result)
+	}
 }
 
 func TestReplacementsOfManualPoolsWait(t *testing.T) {
