@@ -2,6 +2,7 @@ package store
 
 import (
 	"errors"
+	"net/http"
 	"path/filepath"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -22,6 +23,22 @@ func (c *ConfigMap) Interrupt(f func(name string) error) { c.interrupt = f }
 
 // SetClock replaces the clock of locks.
 func (c *ConfigMap) SetClock(clock clock.WithTicker) { c.clock = clock }
+
+// SameHost returns the error of a redirection from a URL to another.
+func SameHost(to, from string) error {
+	next, err := http.NewRequest(http.MethodGet, to, nil)
+	if err != nil {
+		return err
+	}
+	first, err := http.NewRequest(http.MethodGet, from, nil)
+	if err != nil {
+		return err
+	}
+	return sameHost(next, []*http.Request{first})
+}
+
+// Some lists names for a person.
+func Some(names []string) string { return some(names) }
 
 // ObjectSize returns the size of an object of a bare repository, from its header alone.
 func ObjectSize(path, hash string) (int64, error) {

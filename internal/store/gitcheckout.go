@@ -40,6 +40,16 @@ func (g *Git) openCheckout() (*checkout, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
 	}
+	gitDir := filepath.Join(dir, ".git")
+	if !info.IsDir() {
+		if gitDir, err = linkedGitDir(dir); err != nil {
+			return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
+		}
+	}
+	// go-git opens no partial clone that says so as an extension, and cannot say what to do.
+	if err := whole(dir, gitDir); err != nil {
+		return nil, err
+	}
 	c := &checkout{dir: dir}
 	if c.repo, err = git.PlainOpenWithOptions(dir, &git.PlainOpenOptions{EnableDotGitCommonDir: true}); err != nil {
 		return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
@@ -51,16 +61,7 @@ func (g *Git) openCheckout() (*checkout, error) {
 	case !errors.Is(err, git.ErrRemoteNotFound):
 		return nil, fmt.Errorf("reading the origin of the checkout %s: %w", dir, err)
 	}
-	gitDir := filepath.Join(dir, ".git")
-	if !info.IsDir() {
-		if gitDir, err = linkedGitDir(dir); err != nil {
-			return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
-		}
-	}
 	c.objects = openObjects(gitDir)
-	if err := whole(dir, gitDir); err != nil {
-		return nil, errors.Join(err, c.objects.Close())
-	}
 	return c, nil
 }
 

@@ -197,6 +197,10 @@ func TestGitPlacesItRefuses(t *testing.T) {
 			run(t, dir, "clone", "-q", "--filter=blob:none", "file://"+remote, ".")
 			run(t, dir, "remote", "set-url", "origin", remote)
 		}, false, "fetch --refetch"},
+		"partial, as git marked it at first": {func(t *testing.T, dir, remote string) {
+			run(t, dir, "clone", "-q", remote, ".")
+			run(t, dir, "config", "extensions.partialClone", "origin")
+		}, false, "fetch --refetch"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -216,6 +220,17 @@ func TestGitPlacesItRefuses(t *testing.T) {
 				t.Errorf("the directory (-before +after):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestSome(t *testing.T) {
+	t.Parallel()
+	for want, names := range map[string][]string{
+		"a, b": {"a", "b"}, "a, b, c, d, e": strings.Split("abcde", ""), "a, b, c, d, e and 2 more": strings.Split("abcdefg", ""),
+	} {
+		if got := store.Some(names); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 
