@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -137,6 +138,33 @@ func TestPausedHolder(t *testing.T) {
 	wantFiles(t, paused, render(nil))
 	wantHistory(t, paused, time.Time{}, open(changed(0)), open(changed(1)), open(changed(3)))
 	if err := unlockNext(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeaseSaysHowLongItLasts respects a lock as long as its holder said that it lasts.
+func TestLeaseSaysHowLongItLasts(t *testing.T) {
+	t.Parallel()
+	kube, name := client(t), fleetName()
+	holder, seconds, renewed := "another", int32(60), metav1.NewMicroTime(time.Now())
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &renewed},
+	}
+	if _, err := kube.CoordinationV1().Leases(namespace).Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s := openConfigMap(t, kube, name)
+	s.SetClock(clocktesting.NewFakeClock(renewed.Add(50 * time.Second)))
+	if _, err := s.Lock(t.Context()); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("after 50 of 60 seconds: %v, want ErrLocked", err)
+	}
+	s.SetClock(clocktesting.NewFakeClock(renewed.Add(61 * time.Second)))
+	unlock, err := s.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unlock(); err != nil {
 		t.Error(err)
 	}
 }

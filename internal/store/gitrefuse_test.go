@@ -344,6 +344,34 @@ func TestGitLimitOfAFile(t *testing.T) {
 	wantRefused(t, g, "r/pve-1/node-a-2000.tf has 2097152 bytes: a file of the fleet has at most 1048576")
 }
 
+// TestGitLimitOfACommit has a commit that could well be read, and is larger than any of a
+// fleet.
+func TestGitLimitOfACommit(t *testing.T) {
+	t.Parallel()
+	g, ann, _ := pushed(t, "")
+	message := filepath.Join(t.TempDir(), "message")
+	if err := os.WriteFile(message, []byte(strings.Repeat("x", 2<<20)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, ann, "commit", "-q", "--allow-empty", "-F", message)
+	run(t, ann, "push", "-q")
+	_, _, err := g.Read(t.Context())
+	wantError(t, err, "and may have 1048576", "from the branch's history")
+}
+
+// TestGitRedirects keeps the credential from what is not configured.
+func TestGitRedirects(t *testing.T) {
+	t.Parallel()
+	for to, allowed := range map[string]bool{
+		"https://git.example.org/fleet/": true, "https://git.example.org:8443/fleet": false, "https://evil.example.org/fleet": false,
+		"http://git.example.org/fleet": false,
+	} {
+		if err := store.SameHost(to, "https://git.example.org/fleet"); (err == nil) != allowed {
+			t.Errorf("to %s: %v, want it allowed: %t", to, err, allowed)
+		}
+	}
+}
+
 // TestGitTellsNoEscape has texts of a pusher that a terminal would act on.
 func TestGitTellsNoEscape(t *testing.T) {
 	t.Parallel()

@@ -68,6 +68,7 @@ func TestSealed(t *testing.T) {
 		wantTold(t, s, second.Time, told{second.ID, true, false})
 		other, _ := installation(t, p.open(t))
 		wantTold(t, other, time.Time{}, told{first.ID, false, false}, told{second.ID, false, false})
+		wantTold(t, other, second.Time.Add(time.Hour), told{second.ID, false, false})
 		elsewhere := store.NewSealed(p.open(t), store.FileVault(key), "test")
 		wantTold(t, elsewhere, time.Time{}, told{first.ID, false, false}, told{second.ID, false, false})
 		// Somebody adds a record, and the outcome of the second change.
