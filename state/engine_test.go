@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -117,5 +118,37 @@ func TestEngineRuns(t *testing.T) {
 	}
 	if count["version"] != 1 || count["init"] != 1 || count["plan"] != 2 {
 		t.Errorf("runs %v, want the version asked and the directory initialized once, and two plans", count)
+	}
+}
+
+// TestEngineArguments looks at what the engine is run with, and at what is told of one
+// that fails.
+func TestEngineArguments(t *testing.T) {
+	t.Parallel()
+	tools, dir := t.TempDir(), root(t, localBackend)
+	runs := filepath.Join(tools, "runs")
+	e := &state.Engine{Version: "1.12.6", Path: executable(t, tools, "tofu", fmt.Sprintf(
+		"#!/bin/sh\n[ \"$1\" != apply ] || { echo boom >&2; exit 1; }\necho \"$*\" >> %q\nexec %q \"$@\"\n", runs, engine(t).Path,
+	))}
+	w := open(t, dir, func(c *state.Config) { c.Engine = e })
+	for _, tt := range []struct {
+		options state.PlanOptions
+		want    string
+	}{
+		{state.PlanOptions{}, "-refresh=false"}, {state.PlanOptions{Refresh: true}, "-refresh=true"}, {state.PlanOptions{RefreshOnly: true}, "-refresh=true"},
+	} {
+		mustPlan(t, w, tt.options)
+		lines := strings.Split(string(mustRead(t, runs)), "\n")
+		last := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "plan ") })
+		if last < 0 || !strings.Contains(lines[last]+" ", " "+tt.want+" ") || strings.Contains(lines[last], "-refresh-only") != tt.options.RefreshOnly {
+			t.Errorf("%+v: %q, want %s", tt.options, lines, tt.want)
+		}
+		if err := os.Remove(runs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := w.Apply(t.Context(), mustPlan(t, w, state.PlanOptions{}))
+	if want := "applying " + dir + ": boom"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -100,6 +100,26 @@ func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
 	return w.awaitOrphans(ctx)
 }
 
+// NeedsProvider says how to get the provider that an engine lacks.
+func NeedsProvider(pluginDir, text string) (fix string, needed bool) {
+	return (&Workspace{config: Config{PluginDir: pluginDir, Engine: &Engine{Path: "/opt/tofu"}}}).needsProvider(text)
+}
+
+// Sum returns the hash of a provider's files.
+func (e *Engine) Sum(dir string) (string, error) { return e.sum(dir) }
+
+// Guarded reports whether only root and this user can replace a file.
+func Guarded(path string) bool { return guarded(path) }
+
+// Died returns what is told of a provider that wrote the texts and died.
+func Died(texts ...string) string {
+	t := &tail{}
+	for _, text := range texts {
+		_, _ = t.Write([]byte(text)) // it never fails
+	}
+	return t.panic()
+}
+
 // Sees returns what an engine sees, or why it is not confined.
 func Sees(c *Config, env map[string]string, files map[string][]byte) (paths []string, open string) {
 	s := engineRules(c, env, files)

@@ -1,7 +1,11 @@
 package state_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -39,5 +43,94 @@ func TestRequired(t *testing.T) {
 				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.refused)
 			}
 		})
+	}
+}
+
+// TestSumOfChangedFiles replaces a provider by one of the same length and age.
+func TestSumOfChangedFiles(t *testing.T) {
+	t.Parallel()
+	dir, engine := t.TempDir(), &state.Engine{}
+	write(t, dir, "terraform-provider-proxmox", "one")
+	name := filepath.Join(dir, "terraform-provider-proxmox")
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := func() string {
+		t.Helper()
+		sum, err := engine.Sum(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	first := sum()
+	if again := sum(); again != first {
+		t.Errorf("the same files have hashes %s and %s", first, again)
+	}
+	write(t, dir, "terraform-provider-proxmox", "two")
+	if err := os.Chtimes(name, info.ModTime(), info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	if changed := sum(); changed == first {
+		t.Error("a provider that was replaced has the hash of the first")
+	}
+}
+
+// TestGuarded asks who else could put another provider in place of one.
+func TestGuarded(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		mode fs.FileMode
+		want bool
+	}{
+		"own": {0o755, true}, "of a group": {0o775, false}, "of everyone": {0o777, false}, "of everyone, and sticky": {0o777 | fs.ModeSticky, true},
+	} {
+		dir := filepath.Join(t.TempDir(), "providers")
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, tt.mode)); err != nil {
+			t.Fatal(err)
+		}
+		write(t, dir, "provider", "")
+		link := filepath.Join(dir, "link")
+		if err := os.Symlink(filepath.Join(dir, "provider"), link); err != nil {
+			t.Fatal(err)
+		}
+		if got := state.Guarded(filepath.Join(dir, "provider")); got != tt.want {
+			t.Errorf("a directory %s: %t, want %t", name, got, tt.want)
+		}
+		if state.Guarded(link) || state.Guarded(filepath.Join(dir, "none")) {
+			t.Errorf("a directory %s: a link, or a file that is not there, is guarded", name)
+		}
+	}
+}
+
+func TestDiedOf(t *testing.T) {
+	t.Parallel()
+	for want, texts := range map[string][]string{
+		": panic: boom":          {"starting\n", "pan", "ic: boom\n\ngoroutine 1 [running]:\n"},
+		": fatal error: no room": {strings.Repeat("x", 70<<10) + "\n", "fatal error: no room\n"},
+		"":                       {"no panic\n"},
+	} {
+		if got := state.Died(texts...); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestNeedsProvider(t *testing.T) {
+	t.Parallel()
+	const text = "Error: Failed to query available provider packages"
+	for _, tt := range []struct {
+		dir, text, want string
+		needed          bool
+	}{
+		{"", text, "set engine.plugin_dir in numaform.yaml to a directory that `tofu providers mirror DIR` filled", true},
+		{"/mirror", text, "engine.plugin_dir /mirror does not hold the provider", true},
+		{"", "Error: no such host", "", false},
+	} {
+		fix, needed := state.NeedsProvider(tt.dir, tt.text)
+		if needed != tt.needed || !strings.Contains(fix, tt.want) || !needed && fix != "" {
+			t.Errorf("%q in %q: %t, %q", tt.text, tt.dir, needed, fix)
+		}
 	}
 }
