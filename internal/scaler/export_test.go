@@ -164,6 +164,16 @@ func (w *wanted) Contested(intent guard.Intent) error {
 // Note adds a write that no plan holds.
 func (p *ShardPlan) Note(line string) { p.outside = append(p.outside, line) }
 
+// Writes reports whether a change without a plan, beside which the lines were written, is
+// to be recorded.
+func (c *Change) Writes(outside ...string) bool {
+	c.outside = outside
+	return c.writes(nil)
+}
+
+// Notes reports whether lines have waited long enough for a change to stand in.
+func (w *Writer) Notes() bool { return w.notes() }
+
 // StillUpdatable checks targets right before they are changed in place.
 func (s *Scaler) StillUpdatable(ctx context.Context, change *Change, shard fleet.Shard, targets []guard.Target) error {
 	change.from = &standing{}

@@ -53,6 +53,29 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestWritesOutsideAPlan records what no plan holds, soon and though nothing else changes:
+// who dies before forgets it.
+func TestWritesOutsideAPlan(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakeClock(time.Now())
+	s := newScaler(t, func(config *scaler.Config) { config.Clock = clock }, vm(pve2, 2000))
+	change := propose(t, s, snapshot())
+	if change.Writes() {
+		t.Error("a change of nothing is recorded")
+	}
+	if !change.Writes("uploaded a seed") {
+		t.Error("a write that no plan holds is not recorded")
+	}
+	writer := scaler.NewWriter(s, scaler.WriterConfig{})
+	for i, want := range []bool{false, false, true} {
+		if got := writer.Notes(); got != want {
+			t.Errorf("after %d seconds: %t, want %t", i, got, want)
+		}
+		writer.Record([]string{"uploaded a seed"})
+		clock.Step(time.Second)
+	}
+}
+
 // TestTimesOfRecords reads the clock, and keeps the order of records of clocks that
 // differ.
 func TestTimesOfRecords(t *testing.T) {
