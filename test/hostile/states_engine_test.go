@@ -2,12 +2,14 @@ package hostile_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -18,67 +20,175 @@ func TestStatesID(t *testing.T) {
 	w := newStateWorld(t)
 	name := w.fleet.VMs[0].Name
 	for _, id := range []any{"150", "2900", "2001", "2001/../../qemu/150", ""} {
-		if passed := w.attack([]stateEdit{{name, guard.ResourceType, []string{"instances", "0", "attributes", "id"}, id}}); len(passed) > 0 {
+		if passed := w.attack(w.removal(), []stateEdit{{name, guard.ResourceType, []string{"instances", "0", "attributes", "id"}, id}}); len(passed) > 0 {
 			t.Errorf("a state with the id %q was not refused", id)
 		}
 	}
 }
 
 // TestStatesEngine edits each value of a VM and of its security groups in a state once,
-// and 200 by seed, and removes the VMs with the real engine. Edits that the engine can
-// read are made on one VM each, many at a time.
+// and 200 by seed, and removes the VMs with the real engine.
 func TestStatesEngine(t *testing.T) {
 	t.Parallel()
 	w := newStateWorld(t)
-	var edits []stateEdit
-	values := map[string]any{}
+	values := w.values()
+	edits := values.each(w.fleet.VMs[0].Name)
+	edits = append(edits, values.random(edits, 200)...)
+	passed := values.attack(w, w.removal(), edits)
+	t.Logf("%d edits of %d values: %d did not keep the VM from being removed", len(edits), len(values), passed)
+	if passed == 0 || passed == len(edits) {
+		t.Errorf("%d of %d edits passed, so the test shows nothing", passed, len(edits))
+	}
+}
+
+// TestStatesActions edits values of a state by seed, and those that say whose VM an entry
+// is, and changes the VMs in place, applies the fleet's files, and makes one more VM.
+func TestStatesActions(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"update", "apply", "create"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newStateWorld(t)
+			w.lookForDrift()
+			act := map[string]action{"update": w.update(), "apply": w.settling(), "create": w.creation()}[name]
+			if passed := w.attack(act, []stateEdit{{vm: w.fleet.VMs[0].Name, path: []string{"serial"}, value: w.read()["serial"]}}); len(passed) != 1 {
+				t.Fatalf("%s is refused with a state as it was", name)
+			}
+			values := w.values()
+			each := values.each(w.fleet.VMs[0].Name)
+			edits := slices.DeleteFunc(slices.Clone(each), func(e stateEdit) bool {
+				return !slices.Contains([]string{"id", "vm_id", "name", "node_name", "description"}, e.path[len(e.path)-1]) || !values.readable(e)
+			})
+			edits = append(edits, values.random(each, 40)...)
+			passed := values.attack(w, act, edits)
+			for _, edit := range w.entryEdits() {
+				edits = append(edits, edit)
+				passed += len(w.attack(act, []stateEdit{edit}))
+			}
+			t.Logf("%d edits: %d were not refused", len(edits), passed)
+			if passed == 0 {
+				t.Error("no edit passed, so the test shows nothing")
+			}
+		})
+	}
+}
+
+// TestStatesHead edits what a state says of itself, and its outputs.
+func TestStatesHead(t *testing.T) {
+	t.Parallel()
+	w := newStateWorld(t)
+	w.lookForDrift()
+	output := func(value any) map[string]any {
+		return map[string]any{"value": value, "type": "string"}
+	}
+	for _, edit := range []stateEdit{
+		{path: []string{"lineage"}, value: "5f9d6a0e-0000-4000-8000-000000000150"},
+		{path: []string{"lineage"}, value: ""},
+		{path: []string{"lineage"}, value: nil},
+		{path: []string{"lineage"}, value: 150.0},
+		{path: []string{"serial"}, value: 0.0},
+		{path: []string{"serial"}, value: 1e9},
+		{path: []string{"serial"}, value: -1.0},
+		{path: []string{"serial"}, value: nil},
+		{path: []string{"version"}, value: 3.0},
+		{path: []string{"outputs"}, value: map[string]any{"vm_id": output("150")}},
+		{path: []string{"outputs"}, value: map[string]any{"id": output("qemu/150"), "other": output("pve-1")}},
+		{path: []string{"outputs"}, value: []any{"150"}},
+		{path: []string{"outputs"}, value: nil},
+	} {
+		edit.vm = w.fleet.VMs[0].Name
+		for _, act := range []action{w.removal(), w.update(), w.settling(), w.creation()} {
+			w.attack(act, []stateEdit{edit})
+		}
+	}
+}
+
+// entryEdits gives the entry of a VM to another one, or to one that is yet to come, or to
+// none, or twice.
+func (w *stateWorld) entryEdits() []stateEdit {
+	name := w.fleet.VMs[0].Name
+	next := fleet.NodeName("workers", w.fleet.VMs[len(w.fleet.VMs)-1].VMID+1)
+	edits := []stateEdit{
+		{name, guard.ResourceType, []string{"module"}, "module." + next},
+		{name, guard.ResourceType, []string{"module"}, "module." + w.fleet.VMs[1].Name},
+		{name, guard.ResourceType, []string{"module"}, "module.accounting"},
+		{name, guard.ResourceType, []string{"instances"}, []any{}},
+	}
+	for _, r := range w.read()["resources"].([]any) {
+		if resource := r.(map[string]any); resource["module"] == "module."+name && resource["type"] == guard.ResourceType {
+			// The VM of another is in the state under a deposed key.
+			instance := maps.Clone(valueAt(resource, []string{"instances", "0"}).(map[string]any))
+			instance["deposed"] = "00000150"
+			edits = append(edits, stateEdit{name, guard.ResourceType, []string{"instances"}, []any{instance}})
+		}
+	}
+	return edits
+}
+
+// stateValues are values of a state by the type of the resource and their path.
+type stateValues map[string]stateEdit
+
+// values returns what the state says of the first VM and its security groups.
+func (w *stateWorld) values() stateValues {
+	values := stateValues{}
 	for _, r := range w.read()["resources"].([]any) {
 		resource := r.(map[string]any)
 		name := w.fleet.VMs[0].Name
 		if kind := fmt.Sprint(resource["type"]); resource["module"] == "module."+name || resource["module"] == "module."+name+"_security_groups" {
 			for _, path := range pathsOf(resource, nil) {
-				was := valueAt(resource, path)
-				edits = append(edits, stateEdit{name, kind, path, hostileValue(was)})
-				values[kind+strings.Join(path, ".")] = was
+				values[kind+strings.Join(path, ".")] = stateEdit{name, kind, path, valueAt(resource, path)}
 			}
 		}
 	}
-	each := len(edits)
+	return values
+}
+
+// each returns an edit of each value.
+func (v stateValues) each(name string) []stateEdit {
+	var edits []stateEdit
+	for _, key := range slices.Sorted(maps.Keys(v)) {
+		edits = append(edits, stateEdit{name, v[key].resource, v[key].path, hostileValue(v[key].value)})
+	}
+	return edits
+}
+
+// random returns edits by seed.
+func (v stateValues) random(each []stateEdit, count int) []stateEdit {
+	var edits []stateEdit
 	random := rand.New(rand.NewPCG(15, 2026))
-	for range 200 {
-		edit := edits[random.IntN(each)]
+	for range count {
+		edit := each[random.IntN(len(each))]
 		edit.value = hostileValues[random.IntN(len(hostileValues))]
 		// What the engine cannot read it refuses, and such an edit is made alone: a few do.
-		for i := random.IntN(20); i > 0 && !readable(edit, values); {
-			edit = edits[random.IntN(each)]
+		for i := random.IntN(20); i > 0 && !v.readable(edit); {
+			edit = each[random.IntN(len(each))]
 		}
 		edits = append(edits, edit)
 	}
-	var alone, vms, groups []stateEdit
+	return edits
+}
+
+// attack makes edits that the engine can read on one VM each, many at a time, and each
+// of the others alone. It returns how many were not refused.
+func (v stateValues) attack(w *stateWorld, act action, edits []stateEdit) (passed int) {
+	var vms, groups []stateEdit
 	for _, edit := range edits {
 		switch {
-		case !readable(edit, values):
-			alone = append(alone, edit)
+		case !v.readable(edit):
+			passed += len(w.attack(act, []stateEdit{edit}))
 		case edit.resource == guard.FirewallType:
 			groups = append(groups, edit)
 		default:
 			vms = append(vms, edit)
 		}
 	}
-	passed := 0
-	for i := range alone {
-		passed += len(w.attack(alone[i : i+1]))
-	}
 	for batch := range slices.Chunk(vms, stateVMs) {
-		passed += len(w.attack(spread(w, batch, 1)))
+		passed += len(w.attack(act, spread(w, batch, 1)))
 	}
 	for batch := range slices.Chunk(groups, stateVMs/2) {
-		passed += len(w.attack(spread(w, batch, 2))) // every other VM has groups
+		passed += len(w.attack(act, spread(w, batch, 2))) // every other VM has groups
 	}
-	t.Logf("%d edits of %d values, %d of them alone: %d did not keep the VM from being removed", len(edits), each, len(alone), passed)
-	if passed == 0 || passed == len(edits) {
-		t.Errorf("%d of %d edits passed, so the test shows nothing", passed, len(edits))
-	}
+	return passed
 }
 
 // spread gives each of the edits a VM of its own.
@@ -91,9 +201,9 @@ func spread(w *stateWorld, edits []stateEdit, step int) []stateEdit {
 }
 
 // readable reports whether an edit leaves a state that the engine can read: an attribute
-// gets a value of its kind. values are those before the edits.
-func readable(edit stateEdit, values map[string]any) bool {
-	was := values[edit.resource+strings.Join(edit.path, ".")]
+// gets a value of its kind.
+func (v stateValues) readable(edit stateEdit) bool {
+	was := v[edit.resource+strings.Join(edit.path, ".")].value
 	_, isMap := was.(map[string]any)
 	return slices.Contains(edit.path, "attributes") && was != nil && !isMap && reflect.TypeOf(was) == reflect.TypeOf(edit.value)
 }

@@ -3,6 +3,7 @@ package hostile_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -47,6 +48,8 @@ type stateWorld struct {
 	fleet     fleet.Fleet
 	// guests are those before any attack, by VMID.
 	guests map[int]pvesim.GuestState
+	// drift is what was found when the tags of all VMs had been changed by hand.
+	drift []scaler.ShardDrift
 }
 
 // newStateWorld makes the VMs with the real engine.
@@ -101,10 +104,20 @@ func newStateWorld(t *testing.T) *stateWorld {
 // grow makes all VMs at once, every other with security groups.
 func (w *stateWorld) grow() {
 	w.t.Helper()
+	change, err := w.add(nil, stateVMs)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.fleet = change.After
+}
+
+// add makes VMs beside others.
+func (w *stateWorld) add(others []fleet.VM, count int) (*scaler.Change, error) {
+	w.t.Helper()
 	snapshot := w.snapshot()
-	p := planner.New(snapshot, nil)
+	p := planner.New(snapshot, others)
 	var requests []scaler.Request
-	for i := range stateVMs {
+	for i := range count {
 		spec := fleet.Spec{
 			Pool: "workers", NodeClass: "shared", InstanceType: "s1.1VCPU-1GB", CapacityType: "on-demand", VCPUs: 1, MemoryMiB: 1024,
 			Policy: fleet.PolicyShared, Overcommit: 4, Hosts: []topology.HostID{w.host}, Template: testenv.Template, Clone: fleet.CloneLinked, CPUType: "host",
@@ -121,12 +134,10 @@ func (w *stateWorld) grow() {
 	}
 	change, err := w.scaler.Propose(w.t.Context(), snapshot, requests, nil)
 	if err != nil {
-		w.t.Fatal(err)
+		return nil, err
 	}
-	if _, err := w.scaler.Apply(w.t.Context(), change, approveAll); err != nil {
-		w.t.Fatal(err)
-	}
-	w.fleet = change.After
+	_, err = w.scaler.Apply(w.t.Context(), change, approveAll)
+	return change, err
 }
 
 func approveAll([]scaler.ShardPlan) (string, error) { return "a test", nil }
@@ -158,6 +169,11 @@ func (w *stateWorld) restore() {
 	for _, guest := range w.sim.Guests() {
 		now[guest.VMID] = guest
 	}
+	for vmid := range now {
+		if _, before := w.guests[vmid]; !before {
+			w.sim.RemoveGuest(vmid)
+		}
+	}
 	for vmid, guest := range w.guests {
 		if is, exists := now[vmid]; exists && is.Raw == guest.Raw && is.Running == guest.Running {
 			continue
@@ -186,10 +202,19 @@ func (w *stateWorld) read() stateDoc {
 	return doc
 }
 
-// attack edits the state and removes all VMs. What numaform refuses and names is put
-// back, and the removal is tried again, as an operator would. It returns the edits that
-// were not refused.
-func (w *stateWorld) attack(edits []stateEdit) []stateEdit {
+// action is what numaform is asked to do with an edited state.
+type action struct {
+	name string
+	// do is given the names of the VMs of which the state was edited.
+	do func(names []string) error
+	// all is set if it may write to all VMs of the fleet, and make new ones.
+	all bool
+}
+
+// attack edits the state and acts on the VMs. What numaform refuses and names is put
+// back, and it is tried again, as an operator would. It returns the edits that were not
+// refused.
+func (w *stateWorld) attack(act action, edits []stateEdit) []stateEdit {
 	w.t.Helper()
 	for len(edits) > 0 {
 		w.restore()
@@ -204,8 +229,14 @@ func (w *stateWorld) attack(edits []stateEdit) []stateEdit {
 		if err := os.WriteFile(w.statePath(w.dir), raw, 0o600); err != nil {
 			w.t.Fatal(err)
 		}
-		err = w.remove(edits)
-		w.unharmed(edits)
+		names := []string{}
+		for _, edit := range edits {
+			names = append(names, edit.vm)
+		}
+		slices.Sort(names)
+		names = slices.Compact(names)
+		err = act.do(names)
+		w.unharmed(act, names, edits)
 		if err == nil {
 			return edits
 		}
@@ -216,36 +247,98 @@ func (w *stateWorld) attack(edits []stateEdit) []stateEdit {
 			}
 			// It is not said which: each half on its own.
 			half := len(edits) / 2
-			return append(w.attack(edits[:half]), w.attack(edits[half:])...)
+			return append(w.attack(act, edits[:half]), w.attack(act, edits[half:])...)
 		}
 		edits = left
 	}
 	return nil
 }
 
-// remove removes the VMs of which the state was edited.
-func (w *stateWorld) remove(edits []stateEdit) error {
-	w.t.Helper()
-	var names []string
-	for _, edit := range edits {
-		names = append(names, edit.vm)
-	}
-	change, err := w.scaler.ProposeRemoval(w.t.Context(), w.snapshot(), slices.Compact(slices.Sorted(slices.Values(names))))
-	if err != nil {
+// removal removes the VMs of which the state was edited.
+func (w *stateWorld) removal() action {
+	return action{name: "remove", do: func(names []string) error {
+		change, err := w.scaler.ProposeRemoval(w.t.Context(), w.snapshot(), names)
+		if err != nil {
+			return err
+		}
+		_, err = w.scaler.Apply(w.t.Context(), change, approveAll)
 		return err
-	}
-	_, err = w.scaler.Apply(w.t.Context(), change, approveAll)
-	return err
+	}}
 }
 
-var guestPath = regexp.MustCompile(`^/nodes/[^/]+/(?:qemu|lxc)/(\d+)(?:/|$)`)
+// update takes the tags of the VMs back, which were changed by hand.
+func (w *stateWorld) update() action {
+	return action{name: "update", do: func(names []string) error {
+		w.retag(names)
+		drift := slices.Clone(w.drift)
+		for i := range drift {
+			drift[i].VMs = slices.DeleteFunc(slices.Clone(drift[i].VMs), func(d scaler.VMDrift) bool { return !slices.Contains(names, d.VM.Name) })
+		}
+		change, held, err := w.scaler.ProposeRepair(w.t.Context(), w.snapshot(), drift)
+		if err != nil || held != nil {
+			return errors.Join(err, held)
+		}
+		if len(change.Repaired) != len(names) {
+			w.t.Fatalf("%d VMs are repaired, want %v", len(change.Repaired), names)
+		}
+		_, err = w.scaler.Apply(w.t.Context(), change, approveAll)
+		return err
+	}}
+}
 
-// unharmed wants no write to anything but the VMs that were to be removed.
-func (w *stateWorld) unharmed(edits []stateEdit) {
+// retag changes the tags of VMs by hand.
+func (w *stateWorld) retag(names []string) {
+	w.t.Helper()
+	for _, vm := range w.fleet.VMs {
+		if !slices.Contains(names, vm.Name) {
+			continue
+		}
+		if _, err := w.sim.Shell(fmt.Sprintf("qm set %d --tags by-hand", vm.VMID)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.sim.ResetCalls()
+}
+
+// lookForDrift notes the drift of all VMs for update.
+func (w *stateWorld) lookForDrift() {
+	w.t.Helper()
+	var names []string
+	for _, vm := range w.fleet.VMs {
+		names = append(names, vm.Name)
+	}
+	w.retag(names)
+	var err error
+	if w.drift, err = w.scaler.Drift(w.t.Context(), w.snapshot()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// settling makes everything as the files say, which imports or creates what the state
+// does not have.
+func (w *stateWorld) settling() action {
+	return action{name: "apply", all: true, do: func([]string) error {
+		_, err := w.add(w.fleet.VMs, 0)
+		return err
+	}}
+}
+
+// creation makes one more VM.
+func (w *stateWorld) creation() action {
+	return action{name: "create", all: true, do: func([]string) error {
+		_, err := w.add(w.fleet.VMs, 1)
+		return err
+	}}
+}
+
+var guestPath = regexp.MustCompile(`^/nodes/[^/]+/(?:qemu|lxc)/(\d+)(?:/(\w+))?`)
+
+// unharmed wants no write to anything but the VMs of ours that the action is about.
+func (w *stateWorld) unharmed(act action, names []string, edits []stateEdit) {
 	w.t.Helper()
 	ours := map[string]bool{}
 	for _, vm := range w.fleet.VMs {
-		if slices.ContainsFunc(edits, func(e stateEdit) bool { return e.vm == vm.Name }) {
+		if act.all || slices.Contains(names, vm.Name) {
 			ours[strconv.Itoa(int(vm.VMID))] = true
 		}
 	}
@@ -253,8 +346,13 @@ func (w *stateWorld) unharmed(edits []stateEdit) {
 		if call.Method == "GET" {
 			continue
 		}
-		if match := guestPath.FindStringSubmatch(call.Path); match == nil || !ours[match[1]] {
-			w.t.Errorf("after %v: %s %s", edits, call.Method, call.Path)
+		match := guestPath.FindStringSubmatch(call.Path)
+		if act.all && match != nil && match[2] == "clone" && w.free(call.Params["newid"]) {
+			ours[call.Params["newid"]] = true
+			continue
+		}
+		if match == nil || !ours[match[1]] {
+			w.t.Errorf("%s after %v: %s %s", act.name, edits, call.Method, call.Path)
 		}
 	}
 	for vmid, before := range w.guests {
@@ -262,15 +360,22 @@ func (w *stateWorld) unharmed(edits []stateEdit) {
 			continue
 		}
 		if now, exists := w.sim.Guest(vmid); !exists || now.Raw != before.Raw || now.Running != before.Running {
-			w.t.Errorf("after %v guest %d is %v, running %v:\n%s", edits, vmid, exists, now.Running, now.Raw)
+			w.t.Errorf("%s after %v: guest %d is %v, running %v:\n%s", act.name, edits, vmid, exists, now.Running, now.Raw)
 		}
 	}
+}
+
+// free reports whether a VMID is of the fleet's range and was nobody's.
+func (w *stateWorld) free(newid string) bool {
+	vmid, err := strconv.Atoi(newid)
+	_, taken := w.guests[vmid]
+	return err == nil && !taken && vmid >= 2000 && vmid <= 2999
 }
 
 // stateEdit changes one value of a state.
 type stateEdit struct {
 	// vm is the name of the VM, resource the type of its resource, path the way to the
-	// value within the resource.
+	// value within the resource; without a type, within the state.
 	vm, resource string
 	path         []string
 	value        any
@@ -282,6 +387,10 @@ func (e stateEdit) String() string {
 
 func (e stateEdit) do(t *testing.T, doc stateDoc) {
 	t.Helper()
+	if e.resource == "" {
+		put(map[string]any(doc), e.path, e.value)
+		return
+	}
 	for _, r := range doc["resources"].([]any) {
 		resource := r.(map[string]any)
 		name, _, _ := strings.Cut(strings.TrimPrefix(fmt.Sprint(resource["module"]), "module."), "_")
