@@ -100,6 +100,9 @@ func (o *doctorOptions) examine(ctx context.Context, process Process) doctor.Con
 		return patient
 	}
 	patient.ClusterID, patient.PluginDir = config.ClusterID, config.Engine.PluginDir
+	if config.StateDir != "" {
+		patient.StateDir, patient.Broken = config.StatePath()
+	}
 	patient.Engine = state.EngineConfig{Binary: config.Engine.Binary, Version: config.Engine.Version}
 	regions := config.Regions()
 	for i := range config.Clusters {

@@ -50,7 +50,9 @@ type Config struct {
 	ClusterID string
 	Engine    state.EngineConfig
 	PluginDir string
-	Regions   []Region
+	// StateDir is what belongs to this machine and is part of no fleet.
+	StateDir string
+	Regions  []Region
 	// Classes are those of the manifests or cluster that were named, ClassesBroken why
 	// these cannot be read. Named is false if none were named.
 	Classes       []v1alpha1.ProxmoxNodeClass
@@ -118,9 +120,10 @@ func Run(ctx context.Context, config Config) Report {
 	}
 	e.engine(ctx)
 	if config.Broken != nil {
-		e.skip("config", "reach", "privilege", "host", "topology", "template", "storage", "vmid", "marker", "lock")
+		e.skip("config", "state", "reach", "privilege", "host", "topology", "template", "storage", "vmid", "marker", "lock")
 		return e.report
 	}
+	e.stateDir()
 	e.classesRead()
 	for i := range config.Regions {
 		e.region(ctx, &config.Regions[i])

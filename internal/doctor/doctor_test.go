@@ -58,7 +58,8 @@ func examine(t *testing.T, change func(*patient)) doctor.Report {
 	p.client = proxmox.Config{Region: testenv.Region, TokenID: pvesim.DefaultToken, TokenSecret: pvesim.DefaultTokenSecret}
 	p.Config = doctor.Config{
 		File: "numaform.yaml", ClusterID: ourID, PluginDir: testenv.PluginDir(t), Engine: state.EngineConfig{Binary: testenv.Engine(t)},
-		Classes: []v1alpha1.ProxmoxNodeClass{class()}, Named: true,
+		StateDir: filepath.Join(t.TempDir(), "state"),
+		Classes:  []v1alpha1.ProxmoxNodeClass{class()}, Named: true,
 		Templates: func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
 			return map[string][]byte{"join-command": []byte("join {{ .Kubernetes.Token }}")}, nil
 		},

@@ -1,0 +1,60 @@
+package doctor_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/numaform/numaform/internal/doctor"
+)
+
+// TestStateDir looks at state directories that are not for numaform alone, or not there.
+func TestStateDir(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		make   func(dir string) error
+		status doctor.Status
+		want   []string
+	}{
+		{"private", func(dir string) error { return os.Mkdir(dir, 0o700) }, doctor.OK, []string{"is this user's alone", "MiB are free"}},
+		{"not there", func(string) error { return nil }, doctor.OK, []string{"is not there yet: the first apply makes it"}},
+		{"for all to read", func(dir string) error { return os.Mkdir(dir, 0o755) }, doctor.Warn, []string{"can be read by others (mode 0755)", "chmod 700 it"}},
+		{"for all to write", func(dir string) error { return writable(dir) }, doctor.Fail, []string{"can be written by others (mode 0777)", "chmod 700 it"}},
+		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, doctor.Fail, []string{"is no directory", "remove the file"}},
+		{"a link", func(dir string) error { return os.Symlink(os.TempDir(), dir) }, doctor.Fail, []string{"is a link"}},
+		{"in a checkout", func(dir string) error { return os.MkdirAll(filepath.Join(dir, ".git"), 0o700) }, doctor.Fail, []string{"lies in the git checkout"}},
+		{"of another", func(dir string) error { return others(dir) }, doctor.Fail, []string{"belongs to user 12345", "set state_dir"}},
+		{"below a file", func(dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, doctor.Fail, []string{"state"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "parent", "state")
+			if tt.name != "below a file" {
+				if err := os.Mkdir(filepath.Dir(dir), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tt.make(dir); err != nil {
+				t.Skip(err) // only root may give a directory away
+			}
+			report := examine(t, func(p *patient) { p.StateDir = dir })
+			wants(t, report, tt.status, "state", append(tt.want, dir)...)
+		})
+	}
+	wants(t, examine(t, func(p *patient) { p.StateDir = "" }), doctor.Fail, "state", "there is no state directory", "set state_dir")
+}
+
+func writable(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o777) //nolint:gosec // that is what is to be found
+}
+
+func others(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Chown(dir, 12345, 12345)
+}
