@@ -43,6 +43,26 @@ func newPolicy(process Process) *cobra.Command {
 	return command
 }
 
+// The limits of what a policy is tried on. A plan of a host with 100 VMs has some 2 MB.
+const (
+	maxPolicyFile = 1 << 20
+	maxPlanFile   = 256 << 20
+)
+
+// readBounded reads a file that may be anybody's, such as one of a pull request.
+func readBounded(name string, most int64) ([]byte, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // it is only read
+	content, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(content)) > most {
+		return nil, fmt.Errorf("%s has more than %d bytes", name, most)
+	}
+	return content, err
+}
+
 // loadPolicy reads policies and returns all of their rules as one.
 func loadPolicy(files []string) (*guard.Policy, error) {
 	var all *guard.Policy
@@ -50,7 +70,7 @@ func loadPolicy(files []string) (*guard.Policy, error) {
 		text := guard.DefaultPolicy()
 		if name != shippedPolicy {
 			var err error
-			if text, err = os.ReadFile(name); err != nil {
+			if text, err = readBounded(name, maxPolicyFile); err != nil {
 				return nil, fmt.Errorf("reading policy: %w", err)
 			}
 		}
@@ -159,7 +179,7 @@ func findCases(paths []string) ([]string, error) {
 }
 
 func readCase(name string) (*policyCase, error) {
-	text, err := os.ReadFile(name)
+	text, err := readBounded(name, maxPolicyFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading case: %w: name files of cases, or a directory of them", err)
 	}
@@ -188,7 +208,7 @@ func (c *policyCase) judge(dir string, policy *guard.Policy) (guard.Verdict, err
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := readBounded(path, maxPlanFile)
 	if err != nil {
 		return guard.Verdict{}, err
 	}

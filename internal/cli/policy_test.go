@@ -166,3 +166,28 @@ func TestPolicyShow(t *testing.T) {
 		t.Errorf("an unknown command: exit code %d, %s", code, errs)
 	}
 }
+
+// TestPolicyTestOfLargeFiles names files that are larger than any policy, case or plan.
+func TestPolicyTestOfLargeFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	large := func(name string, size int64) string {
+		t.Helper()
+		path := write(t, dir, name, "")
+		if err := os.Truncate(path, size); err != nil { // it takes no room on the disk
+			t.Fatal(err)
+		}
+		return path
+	}
+	tooLarge, plan := large("large.yaml", 1<<20+1), large("plan.json", 256<<20+1)
+	ofPlan := write(t, dir, "case.yaml", "plan: plan.json\nhost: lab/pve-1\nexpect: {decision: allow}\n")
+	for want, args := range map[string][]string{
+		"reading case: " + tooLarge + " has more than 1048576 bytes":   {"test", tooLarge},
+		"reading policy: " + tooLarge + " has more than 1048576 bytes": {"test", "--policy", tooLarge, examples},
+		plan + " has more than 268435456 bytes":                        {"test", ofPlan},
+	} {
+		if code, _, errs := policy(t, args...); code != cli.ExitFailed || !strings.Contains(errs, want) {
+			t.Errorf("exit code %d, %q, want %q", code, errs, want)
+		}
+	}
+}
