@@ -1,6 +1,7 @@
 package scaler
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,18 +91,20 @@ func (s *Scaler) migrate(at places) error {
 			done.Took = append(done.Took, relics[i].name)
 		}
 	}
+	for i := range relics {
+		// An older numaform finds none, rather than one that is stale.
+		if old := relics[i].path(); slices.Contains(done.Took, relics[i].name) {
+			if err := os.Rename(old, old+".migrated"); err != nil {
+				return fmt.Errorf("taking over the state of %s: an older numaform would still use %s: %w: move it away, then try again", relics[i].shard, old, err)
+			}
+		}
+	}
 	content, err := json.Marshal(done)
 	if err != nil {
 		return fmt.Errorf("recording that states were taken over: %w", err)
 	}
 	if err := renameio.WriteFile(filepath.Join(at.states, migrationFile), content, 0o600); err != nil {
 		return fmt.Errorf("recording that states were taken over: %w", err)
-	}
-	for i := range relics {
-		// An older numaform finds none, rather than one that is stale.
-		if slices.Contains(done.Took, relics[i].name) {
-			_ = os.Rename(relics[i].path(), relics[i].path()+".migrated")
-		}
 	}
 	return nil
 }
@@ -134,16 +137,23 @@ func (s *Scaler) relics() ([]relic, error) {
 	return found, nil
 }
 
-// take copies a state to its new place, if there is none.
+// take copies a state to its new place, if there is none, and reports whether the new one
+// is a copy of the old one.
 func (s *Scaler) take(at places, old *relic) (bool, error) {
 	if old.to == "" {
 		return s.takeRun(at, old)
 	}
 	target := at.state(old.shard, old.to)
-	if _, err := os.Lstat(target); !errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Lstat(target)
+	exists := !errors.Is(err, fs.ErrNotExist)
+	if exists && err != nil {
 		return false, err
 	}
 	content, err := old.read()
+	if exists {
+		current, failed := os.ReadFile(target)
+		return err == nil && bytes.Equal(current, content), failed
+	}
 	if err != nil {
 		return false, err
 	}

@@ -378,3 +378,25 @@ func TestRunIsTakenOver(t *testing.T) {
 		t.Errorf("tracked: %v", err)
 	}
 }
+
+// TestOldStateStays has a state that was taken over and cannot be moved away: an older
+// numaform would use it. Nothing is done until it is gone.
+func TestOldStateStays(t *testing.T) {
+	t.Parallel()
+	o := newOldFleet(t)
+	o.put("lab/pve-1/terraform.tfstate", aState)
+	inTheWay := filepath.Join(o.dir, "lab/pve-1/terraform.tfstate.migrated")
+	must(t, os.MkdirAll(filepath.Join(inTheWay, "x"), 0o755))
+	for range 2 {
+		if err := o.scaler().Places(); err == nil || !strings.Contains(err.Error(), "an older numaform would still use "+o.dir+"/lab/pve-1/terraform.tfstate") {
+			t.Fatalf("got %v", err)
+		}
+	}
+	must(t, os.RemoveAll(inTheWay), o.scaler().Places())
+	if _, err := os.Stat(filepath.Join(o.dir, "lab/pve-1/terraform.tfstate")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the old state is still there: %v", err)
+	}
+	if diff := cmp.Diff(map[string]string{"lab/pve-1/terraform.tfstate": aState}, o.states()); diff != "" {
+		t.Errorf("states (-want +got):\n%s", diff)
+	}
+}
