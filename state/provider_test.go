@@ -224,6 +224,9 @@ func TestOtherProviders(t *testing.T) {
 		"implied":  {"x.tf": "data \"http\" \"x\" {\n  url = \"http://127.0.0.1:1\"\n}\n"},
 		"module":   {"x.tf": "module \"x\" {\n  source = \"./x\"\n}\n", "x/x.tf": http},
 		"provider": {"x.tf": "provider \"http\" {\n}\n"},
+		"state": {"terraform.tfstate": `{"version":4,"terraform_version":"1.9.0","serial":1,"lineage":"a","outputs":{},"resources":[
+			{"mode":"managed","type":"http_x","name":"x","provider":"provider[\"registry.opentofu.org/hashicorp/http\"]",
+			 "instances":[{"schema_version":0,"attributes":{"id":"1"}}]}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
