@@ -143,6 +143,9 @@ type Entry struct {
 	// nothing may be decided from it.
 	Verified        bool `json:"verified"`
 	OutcomeVerified bool `json:"outcome_verified,omitempty"`
+	// Unreadable says why the record of the change or that of the outcome is none that this
+	// numaform can read. The record is then empty, but for the ID and the time of a change.
+	Unreadable string `json:"unreadable,omitempty"`
 }
 
 // Result returns the outcome if it is verified, or nil.

@@ -99,31 +99,54 @@ func same(text string, mac []byte) bool {
 	return err == nil && hmac.Equal(given, mac)
 }
 
-// UnmarshalJSON reads a change and computes its Digest.
+// UnmarshalJSON reads a change and computes its Digest. Of a newer format it reads only
+// whose it is, so that Verify can tell who wrote it.
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
 	text, mac, err := canonical(content)
 	if err != nil {
 		return err
 	}
-	*c = Change{}
-	if err := json.Unmarshal(text, (*plain)(c)); err != nil {
+	var head struct {
+		Format    int    `json:"format"`
+		ID        string `json:"id"`
+		ClusterID string `json:"cluster_id"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
 		return err
+	}
+	*c = Change{Format: head.Format, ID: head.ID, ClusterID: head.ClusterID}
+	if c.Format <= FormatVersion {
+		if err := json.Unmarshal(text, (*plain)(c)); err != nil {
+			*c = Change{}
+			return err
+		}
 	}
 	c.MAC, c.Digest = mac, sha256.Sum256(text)
 	return nil
 }
 
-// UnmarshalJSON reads an outcome and computes its Digest.
+// UnmarshalJSON reads an outcome and computes its Digest. Of a newer format it reads only
+// whose it is.
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
 	text, mac, err := canonical(content)
 	if err != nil {
 		return err
 	}
-	*o = Outcome{}
-	if err := json.Unmarshal(text, (*plain)(o)); err != nil {
+	var head struct {
+		Format int    `json:"format"`
+		ID     string `json:"id"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
 		return err
+	}
+	*o = Outcome{Format: head.Format, ID: head.ID}
+	if o.Format <= FormatVersion {
+		if err := json.Unmarshal(text, (*plain)(o)); err != nil {
+			*o = Outcome{}
+			return err
+		}
 	}
 	o.MAC, o.Digest = mac, sha256.Sum256(text)
 	return nil

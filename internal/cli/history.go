@@ -82,7 +82,7 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 func unverified(entries []audit.Entry) int {
 	n := 0
 	for i := range entries {
-		if !entries[i].Verified || entries[i].Outcome != nil && !entries[i].OutcomeVerified {
+		if e := &entries[i]; !e.Verified || e.Unreadable != "" || e.Outcome != nil && !e.OutcomeVerified {
 			n++
 		}
 	}
@@ -156,7 +156,7 @@ func resultOf(entry *audit.Entry) string {
 	switch text := saidOf(entry); {
 	case !entry.Verified:
 		return "unverified: " + text
-	case entry.Outcome != nil && !entry.OutcomeVerified:
+	case entry.Unreadable != "" || entry.Outcome != nil && !entry.OutcomeVerified:
 		return "unverified outcome: " + text
 	default:
 		return text
@@ -165,7 +165,10 @@ func resultOf(entry *audit.Entry) string {
 
 // saidOf returns what the records say of how a change ended.
 func saidOf(entry *audit.Entry) string {
-	if entry.Outcome == nil {
+	switch {
+	case entry.Unreadable != "":
+		return "unreadable"
+	case entry.Outcome == nil:
 		return "unfinished"
 	}
 	failed := 0
@@ -200,6 +203,9 @@ func (w *printer) entry(entry *audit.Entry) {
 	w.heading(change.ID + ": " + string(change.Kind))
 	w.printf("  why      %s\n  when     %s\n  by       %s, numaform %s\n  result   %s\n",
 		change.Why, change.Time.Format(time.RFC3339), by(change), change.Version, resultOf(entry))
+	if entry.Unreadable != "" {
+		w.printf("  problem  %s\n", entry.Unreadable)
+	}
 	if change.Undoes != "" {
 		w.printf("  undoes   %s\n", change.Undoes)
 	}

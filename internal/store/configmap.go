@@ -280,12 +280,16 @@ func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry
 	}
 	list := map[string]audit.Entry{}
 	for id, before := head, c.name; id != ""; {
-		entry, previous, err := c.entry(ctx, records, id, before)
+		var previous string
+		entry, err := readable(id, func(id string) (entry audit.Entry, err error) {
+			entry, previous, err = c.entry(ctx, records, id, before)
+			return entry, err
+		})
 		if err != nil {
 			return nil, err
 		}
 		list[id] = entry
-		if entry.Change.Time.Before(since.Add(-time.Minute)) {
+		if entry.Unreadable == "" && entry.Change.Time.Before(since.Add(-time.Minute)) {
 			break
 		}
 		if _, seen := list[previous]; seen {
@@ -304,15 +308,13 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 	}
 	where := "ConfigMap " + c.namespace + "/" + c.changeName(id)
 	if m == nil {
-		return entry, "", &RecordError{
-			Where: where, Err: fs.ErrNotExist,
-			Mend: "restore it from a backup or, if it is lost, name the change before it in the annotation of ConfigMap " + from + " that names this one",
-		}
-	}
-	if err := decode(where, mendRecord, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {
-		return entry, "", err
+		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup or, if it is lost, name the change before it in the annotation "+
+			"of ConfigMap %s that names this one", where, fs.ErrNotExist, from)
 	}
 	previous = m.Annotations[previousAnnotation]
+	if err := decode(where, mendRecord, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {
+		return entry, previous, err
+	}
 	if m, err = c.find(ctx, records, c.outcomeName(id)); m == nil || err != nil {
 		return entry, previous, err
 	}

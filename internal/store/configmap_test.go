@@ -11,6 +11,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -330,6 +331,48 @@ func TestConfigMapHistoryOverDays(t *testing.T) {
 	wantHistory(t, c, all[2].Change.Time, all[2:]...)
 	wantHistory(t, c, all[2].Change.Time.Add(time.Second), all[3:]...)
 	wantHistory(t, c, all[3].Change.Time.Add(9000*time.Hour), all[3:]...)
+}
+
+// TestConfigMapRecordsOfOthers has somebody else write over records: the changes before
+// and after them are found.
+func TestConfigMapRecordsOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, suffix := range []string{"", "-outcome"} {
+		for _, content := range []string{"", "null", "looks good", `{"format": 1, "id": "another"}`} {
+			t.Run(suffix+content, func(t *testing.T) {
+				t.Parallel()
+				name := fleetName()
+				c := openConfigMap(t, client(t), name)
+				for i := range 3 {
+					begin(t, c, wanted(), changed(i))
+					end(t, c, changed(i))
+				}
+				maps := client(t).CoreV1().ConfigMaps(namespace)
+				record, err := maps.Get(t.Context(), name+"-"+strings.ToLower(changed(1).ID)+suffix, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				// A record is immutable: it is replaced.
+				replaced := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: record.Name, Labels: record.Labels, Annotations: record.Annotations}}
+				for key := range record.Data {
+					replaced.Data = map[string]string{key: content}
+				}
+				if err := maps.Delete(t.Context(), record.Name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := maps.Create(t.Context(), replaced, metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				for _, since := range []time.Time{{}, changed(0).Time} {
+					list := historyOf(t, c, since)
+					if len(list) != 3 || list[0].Outcome == nil || list[2].Outcome == nil || list[1].Outcome != nil || list[1].Change.ID != changed(1).ID ||
+						!strings.Contains(list[1].Unreadable, record.Name) {
+						t.Errorf("history since %s: %+v", since, list)
+					}
+				}
+			})
+		}
+	}
 }
 
 func TestConfigMapRecordThatWasDeleted(t *testing.T) {

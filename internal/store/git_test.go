@@ -234,13 +234,67 @@ func TestGitNotesOfTwo(t *testing.T) {
 	}
 }
 
-func TestGitNoteOfAPerson(t *testing.T) {
+// TestGitNotesOfOthers has somebody else note something on the commit of a change, in a
+// remote that sends what is too large, and in one that does not. The outcome counts as none,
+// and the changes after it go on.
+func TestGitNotesOfOthers(t *testing.T) {
 	t.Parallel()
-	g, _, remote := working(t)
-	begin(t, g, wanted(), changed(0))
-	run(t, remote, "notes", "--ref=numaform", "add", "-m", "looks good", "main")
-	_, err := g.History(t.Context(), time.Time{})
-	wantError(t, err, "in the note on commit "+run(t, remote, "rev-parse", "--short=12", "main"), "git notes --ref=numaform edit")
+	first, second := changed(0), changed(1)
+	for name, tt := range map[string]struct{ note, want string }{
+		"of a person": {"looks good", "git notes --ref=numaform edit"},
+		"another's":   {`{"format": 1, "id": "` + second.ID + `"}`, "it is the record of"},
+		"enormous":    {strings.Repeat("x", 8<<20+1), "8388608"},
+		"a newer":     {`{"format": 2, "id": "` + first.ID + `", "shards": 7}`, "a newer numaform wrote it"},
+	} {
+		for _, filters := range []string{"true", "false"} {
+			t.Run(name+", a remote that filters: "+filters, func(t *testing.T) {
+				t.Parallel()
+				g, _, remote := working(t)
+				run(t, remote, "config", "uploadpack.allowFilter", filters)
+				begin(t, g, wanted(), first)
+				at := run(t, remote, "rev-parse", "--short=12", "main")
+				put(t, remote, "note", tt.note)
+				run(t, remote, "notes", "--ref=numaform", "add", "-F", filepath.Join(remote, "note"), "main")
+				want := open(first)
+				if name == "a newer" {
+					want.Outcome = &audit.Outcome{Format: 2, ID: first.ID}
+				}
+				wantUnreadable(t, g, want, "in the note on commit "+at)
+				wantUnreadable(t, g, want, tt.want)
+				begin(t, g, wanted(), second)
+				end(t, g, second)
+				wantUnreadable(t, g, want, tt.want, closed(second))
+				wantUnreadable(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), want, tt.want, closed(second))
+			})
+		}
+	}
+}
+
+// TestGitNotesThatAreNone has the reference of the notes be something else.
+func TestGitNotesThatAreNone(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"a file", "a tree", "another branch"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, _, remote := working(t)
+			begin(t, g, wanted(), changed(0))
+			end(t, g, changed(0))
+			put(t, remote, "note", "looks good")
+			object := map[string]string{"a tree": "main^{tree}", "another branch": "main"}[name]
+			if object == "" {
+				object = run(t, remote, "hash-object", "-w", filepath.Join(remote, "note"))
+			}
+			run(t, remote, "update-ref", "refs/notes/numaform", run(t, remote, "rev-parse", object))
+			wantHistory(t, g, time.Time{}, closed(changed(0)))
+			begin(t, g, wanted(), changed(1))
+			wantHistory(t, g, time.Time{}, closed(changed(0)), open(changed(1)))
+			fresh := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
+			wantFiles(t, fresh, wanted())
+			if list := historyOf(t, fresh, time.Time{}); len(list) != 2 {
+				t.Errorf("another machine finds %+v", list)
+			}
+		})
+	}
 }
 
 // TestGitReview has a person merge what numaform proposes.

@@ -140,28 +140,43 @@ func (r *repository) added(prefix string, tree *object.Tree, others []*object.Tr
 // entry reads a change and the note on its commit.
 func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	entry := audit.Entry{Commit: at.commit.String()}
+	where, fix := fmt.Sprintf("%s of commit %.12s", at.path, at.commit), "numaform did not write it so: see git show, and rewrite that commit"
 	content, err := r.content(at.blob)
 	if err != nil {
-		return entry, fmt.Errorf("reading %s of commit %s: %w", at.path, at.commit, err)
+		return entry, unsent(where, fix, err)
 	}
-	where := fmt.Sprintf("%s of commit %.12s", at.path, at.commit)
-	if err := decode(where, "numaform did not write it so: see git show, and rewrite that commit", id, content, &entry.Change); err != nil {
+	if err := decode(where, fix, id, content, &entry.Change); err != nil {
 		return entry, err
 	}
+	where, fix = fmt.Sprintf("in the note on commit %.12s", at.commit), "restore it with git notes --ref=numaform edit"
 	notes, err := r.notesOf(r.notes)
 	if err != nil {
-		return entry, err
+		return entry, unsent(where, fix, err)
 	}
 	note, exists, err := r.noteOn(notes, at.commit)
-	if err != nil || !exists {
-		return entry, err
+	if err == nil && exists {
+		content, err = r.content(note)
 	}
-	if content, err = r.content(note); err != nil {
-		return entry, fmt.Errorf("reading the note on commit %s: %w", at.commit, err)
+	if err != nil || !exists {
+		return entry, unsent(where, fix, err)
 	}
 	entry.Outcome = &audit.Outcome{}
-	where = fmt.Sprintf("in the note on commit %.12s", at.commit)
-	return entry, decode(where, "mend it with git notes --ref=numaform edit", id, content, entry.Outcome)
+	return entry, decode(where, fix, id, content, entry.Outcome)
+}
+
+// unsent returns why a record could not be read: one that is too large is none of ours,
+// and a remote does not even send it.
+func unsent(where, fix string, err error) error {
+	_, large := errors.AsType[*tooLargeError](err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, plumbing.ErrObjectNotFound):
+		err = fmt.Errorf("the remote did not send it, so it has more than %d bytes: %w", maxRecord, err)
+	case !large:
+		return fmt.Errorf("reading the record %s: %w", where, err)
+	}
+	return &RecordError{Where: where, Mend: fix, Err: err}
 }
 
 // notesOf returns the tree of a reference of notes.

@@ -259,6 +259,9 @@ func (r *repository) fetch(ctx context.Context) error {
 		if at[i].IsZero() {
 			continue
 		}
+		if _, err := object.GetCommit(r.objects, at[i]); name == r.seenNotes && err != nil {
+			continue // others put something there that is no notes: those seen last stay
+		}
 		if err := r.repo.Storer.SetReference(plumbing.NewHashReference(name, at[i])); err != nil {
 			return err
 		}

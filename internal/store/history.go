@@ -106,8 +106,12 @@ func (d *Directory) record(records map[string][]byte, name, id string, record an
 	content := records[name]
 	if content == nil {
 		var err error
-		if content, err = readOrdinary(d.target(name), maxRecord); err != nil {
+		content, err = readOrdinary(d.target(name), maxRecord)
+		if _, failed := errors.AsType[*fs.PathError](err); failed {
 			return fmt.Errorf("reading the history of fleet %s: %w", d.path, err)
+		}
+		if err != nil {
+			return &RecordError{Where: d.target(name), Mend: mendRecord, Err: err}
 		}
 	}
 	return decode(d.target(name), mendRecord, id, content, record)

@@ -1,7 +1,12 @@
 package store_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,11 +23,46 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestBrokenRecords has records that numaform did not write so.
+// wantUnreadable wants a history of a change that cannot be read, or whose outcome cannot,
+// before others.
+func wantUnreadable(t *testing.T, s store.Store, unreadable audit.Entry, why string, others ...audit.Entry) {
+	t.Helper()
+	list := historyOf(t, s, time.Time{})
+	if len(list) == 0 || !strings.Contains(list[0].Unreadable, why) || why == "" {
+		t.Fatalf("got %+v, want the first unreadable: %s", list, why)
+	}
+	got := list[0]
+	got.Unreadable, got.Commit = "", ""
+	if diff := cmp.Diff(unreadable, got, cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".Digest" }, cmp.Ignore())); diff != "" {
+		t.Errorf("the unreadable change (-want +got):\n%s", diff)
+	}
+	for i, other := range others {
+		if i+1 >= len(list) || list[i+1].Unreadable != "" || list[i+1].Change.ID != other.Change.ID || (list[i+1].Outcome != nil) != (other.Outcome != nil) {
+			t.Errorf("the others are %+v", list[1:])
+		}
+	}
+}
+
+// nothingOf is a change of which nothing but the ID can be read.
+func nothingOf(change audit.Change) audit.Entry {
+	return audit.Entry{Change: audit.Change{ID: change.ID, Time: change.Time}}
+}
+
+// TestBrokenRecords has records that numaform did not write so. None keeps it from reading
+// the others.
 func TestBrokenRecords(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)
+	newer := nothingOf(first)
+	newer.Change.Format = 2
 	for name, tt := range map[string]struct{ file, content, want string }{
+		"empty":        {first.ID + ".json", ``, "restore it from a backup"},
+		"null":         {first.ID + ".json", `null`, "restore it from a backup"},
+		"a list":       {first.ID + ".json", `[]`, "restore it from a backup"},
+		"deep":         {first.ID + ".json", strings.Repeat(`[`, 1<<20), "restore it from a backup"},
+		"no UTF-8":     {first.ID + ".json", "{\"format\": 1, \"\xff\"", "restore it from a backup"},
+		"enormous":     {first.ID + ".json", strings.Repeat(" ", 8<<20+1), "it has 8388609 bytes"},
+		"negative":     {first.ID + ".json", `{"format": -1, "id": "` + first.ID + `"}`, "it names no format"},
 		"cut off":      {first.ID + ".json", `{"format": 1, "id": "` + first.ID, "restore it from a backup"},
 		"newer":        {first.ID + ".json", `{"format": 2, "id": "` + first.ID + `"}`, "a newer numaform wrote it (format 2, this one knows 1): use that numaform"},
 		"no format":    {first.ID + ".json", `{"id": "` + first.ID + `"}`, "it names no format"},
@@ -36,15 +76,76 @@ func TestBrokenRecords(t *testing.T) {
 			begin(t, d, wanted(), first)
 			begin(t, d, wanted(), second)
 			put(t, d.Path(), "history/"+tt.file, tt.content)
-			_, err := d.History(t.Context(), time.Time{})
-			wantError(t, err, filepath.Join(d.Path(), "history", tt.file), tt.want)
-			var broken *store.RecordError
-			if !errors.As(err, &broken) {
-				t.Errorf("got %T, want a RecordError", err)
+			want := nothingOf(first)
+			switch name {
+			case "newer":
+				want = newer
+			case "outcome":
+				want = open(first)
 			}
+			wantUnreadable(t, d, want, tt.want, open(second))
+			wantUnreadable(t, d, want, filepath.Join(d.Path(), "history", tt.file), open(second))
 			wantHistory(t, d, second.Time, open(second)) // what is not asked for is not opened
 		})
 	}
+	t.Run("a link", func(t *testing.T) {
+		t.Parallel()
+		d := store.NewDirectory(t.TempDir())
+		begin(t, d, wanted(), first)
+		begin(t, d, wanted(), second)
+		name := filepath.Join(d.Path(), "history", first.ID+".json")
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+		link(t, d.Path(), "history/"+first.ID+".json", "/etc/passwd")
+		wantUnreadable(t, d, nothingOf(first), "it is a symbolic link", open(second))
+	})
+}
+
+// TestRecordOfANewerNumaform has records of a newer format: one of this installation
+// cannot be passed over, and what anybody else can write is not read.
+func TestRecordOfANewerNumaform(t *testing.T) {
+	t.Parallel()
+	d := store.NewDirectory(t.TempDir())
+	s, keyFile := installation(t, d)
+	first, second := changed(0, 2000), changed(1)
+	begin(t, s, wanted(), first)
+	record := map[string]any{"format": 2, "id": second.ID, "cluster_id": "prod", "added": "in another way"}
+	write := func() {
+		t.Helper()
+		content, err := json.Marshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, d.Path(), "history/"+second.ID+".json", string(content))
+	}
+	for _, mac := range []string{"", strings.Repeat("00", 32)} {
+		record["mac"] = mac
+		write()
+		list := historyOf(t, s, time.Time{})
+		if len(list) != 2 || !list[0].Verified || list[1].Verified || !strings.Contains(list[1].Unreadable, "a newer numaform wrote it (format 2") {
+			t.Errorf("with the MAC %q: %+v", mac, list)
+		}
+	}
+	content, err := os.ReadFile(keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key struct{ Key []byte }
+	if err := json.Unmarshal(content, &key); err != nil || len(key.Key) != audit.KeySize {
+		t.Fatal(err, len(key.Key))
+	}
+	delete(record, "mac")
+	sealed, err := json.Marshal(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, mac := sha256.Sum256(sealed), hmac.New(sha256.New, key.Key)
+	fmt.Fprintf(mac, "%q %q %q %x", "numaform history 1 change", "prod", second.ID, [][]byte{digest[:]})
+	record["mac"] = hex.EncodeToString(mac.Sum(nil))
+	write()
+	_, err = s.History(t.Context(), time.Time{})
+	wantError(t, err, second.ID+".json", "a newer numaform wrote it (format 2, this one knows 1): use that numaform")
 }
 
 func TestHistoryOfOthers(t *testing.T) {

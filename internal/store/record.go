@@ -49,7 +49,8 @@ func encode(id string, record any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// RecordError says which record of the history numaform does not understand.
+// RecordError says which record of the history numaform does not understand. It stops
+// nothing, unless this installation wrote the record.
 type RecordError struct {
 	// Where is the file, the commit or the object that holds it.
 	Where string
@@ -78,7 +79,8 @@ func decode(where, mend, id string, content []byte, record any) error {
 	err := json.Unmarshal(content, &head)
 	switch {
 	case err != nil:
-	case head.Format > audit.FormatVersion:
+	case head.Format > audit.FormatVersion && head.ID == id:
+		_ = json.Unmarshal(content, record) // what can be read of it tells whether it is ours
 		return &RecordError{
 			Where: where, Mend: "use that numaform",
 			Err: fmt.Errorf("a newer numaform wrote it (format %d, this one knows %d)", head.Format, audit.FormatVersion),
@@ -109,12 +111,31 @@ func recent(ids []string, since time.Time) []string {
 	return ids[min(first, len(ids)-1):]
 }
 
+// readable loads a change. One of which a record cannot be read says so: whoever may
+// write to the store could stop numaform by it otherwise.
+func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry, error) {
+	entry, err := load(id)
+	broken, is := errors.AsType[*RecordError](err)
+	if !is {
+		return entry, err
+	}
+	entry.Unreadable = broken.Error()
+	if !understood(entry.Change.Format) {
+		entry.Change.ID = id
+		entry.Change.Time, _ = time.Parse(idTime, id[:len(idTime)]) // without one it is as old as can be
+	}
+	if entry.Outcome != nil && entry.Outcome.Format < 1 {
+		entry.Outcome = nil
+	}
+	return entry, nil
+}
+
 // entries loads the recent ones of the changes.
 func entries(ids []string, since time.Time, load func(id string) (audit.Entry, error)) ([]audit.Entry, error) {
 	var list []audit.Entry
 	ids = recent(ids, since)
 	for i, id := range ids {
-		entry, err := load(id)
+		entry, err := readable(id, load)
 		if err != nil {
 			return nil, err
 		}

@@ -140,23 +140,32 @@ func (s *Sealed) history(
 	if err != nil {
 		return nil, err
 	}
-	if !s.verify(keys, list) && !first.IsZero() {
+	some, err := s.verify(keys, list)
+	if err == nil && !some && !first.IsZero() {
 		// Records that others added may hide the last verified one.
 		if list, err = read(ctx, time.Time{}); err != nil {
 			return nil, err
 		}
-		s.verify(keys, list)
+		_, err = s.verify(keys, list)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return recentOf(list, since), nil
 }
 
-// verify says which entries are verified, and whether any is.
-func (s *Sealed) verify(keys *keyring, list []audit.Entry) bool {
+// verify says which entries are verified, and whether any is. It fails if a newer numaform
+// of this installation wrote one: what it says cannot be passed over.
+func (s *Sealed) verify(keys *keyring, list []audit.Entry) (some bool, err error) {
 	var newest time.Time
 	for i := range list {
-		keys.key.Verify(s.cluster, keys.adopted, &list[i])
-		if list[i].Verified {
-			newest = list[i].Change.Time
+		e := &list[i]
+		keys.key.Verify(s.cluster, keys.adopted, e)
+		if e.Verified && !understood(e.Change.Format) || e.OutcomeVerified && !understood(e.Outcome.Format) {
+			return false, errors.New(e.Unreadable)
+		}
+		if e.Verified {
+			newest = e.Change.Time
 		}
 	}
 	s.mu.Lock()
@@ -164,8 +173,11 @@ func (s *Sealed) verify(keys *keyring, list []audit.Entry) bool {
 	if newest.After(s.newest) {
 		s.newest = newest
 	}
-	return !newest.IsZero()
+	return !newest.IsZero(), nil
 }
+
+// understood reports whether this numaform reads records of a format.
+func understood(format int) bool { return format >= 1 && format <= audit.FormatVersion }
 
 // recentOf returns the entries that began at or after since, and at least the last
 // verified one and the last of all.
@@ -196,14 +208,14 @@ func (s *Sealed) trust(list []audit.Entry) {
 	}
 	for i := range list {
 		list[i].Verified = s.plausible(&list[i].Change)
-		list[i].OutcomeVerified = list[i].Verified && list[i].Outcome != nil
+		list[i].OutcomeVerified = list[i].Verified && list[i].Outcome != nil && understood(list[i].Outcome.Format)
 	}
 }
 
 // plausible reports whether a version without MACs may have written a change.
 func (s *Sealed) plausible(change *audit.Change) bool {
 	began, err := time.Parse(idTime, change.ID[:min(len(change.ID), len(idTime))])
-	return err == nil && change.ClusterID == s.cluster && began.Equal(change.Time.Truncate(time.Second)) &&
+	return err == nil && understood(change.Format) && change.ClusterID == s.cluster && began.Equal(change.Time.Truncate(time.Second)) &&
 		began.Year() >= firstYear && began.Before(s.clock.Now().Add(skew))
 }
 
