@@ -129,7 +129,7 @@ func TestSeedComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestSeedThatIsMissing fails the start, which is why it is uploaded first.
+// TestSeedThatIsMissing fails the apply, which is why it is uploaded first.
 func TestSeedThatIsMissing(t *testing.T) {
 	t.Parallel()
 	s := newSeededShard(t)

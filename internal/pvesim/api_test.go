@@ -79,7 +79,7 @@ func TestPools(t *testing.T) {
 	})
 	holdsAll(t, c.call("GET", "/pools", "poolid", "nodes"), `"poolid":"nodes"`, `"vmid":100`)
 	holdsAll(t, c.call("GET", "/pools/nodes"), `"qemu/100"`)
-	holdsAll(t, c.call("GET", "/cluster/resources"), `"pool":"nodes"`, `"type":"pool"`, `"node/pve-2"`, `"storage/pve-1/local"`, `"sdn/pve-1/localnetwork"`)
+	holdsAll(t, c.call("GET", "/cluster/resources"), `"pool":"nodes"`, `"type":"pool"`, `"node/pve-2"`, `"storage/pve-1/local"`, `"network/pve-1/zone/localnetwork"`)
 }
 
 func TestAccessEndpoints(t *testing.T) {
@@ -124,13 +124,13 @@ func TestHostEndpoints(t *testing.T) {
 	holdsAll(t, c.call("GET", "/nodes/pve-1/storage", "content", "images"), `"nas"`, `"local-lvm"`)
 	holdsAll(t, c.call("GET", "/storage"), `"nas"`, `"nodes":"pve-1"`)
 	holdsAll(t, c.call("GET", "/nodes/pve-1/storage/local/status"), `"type":"dir"`, `"shared":0`)
-	holdsAll(t, c.call("GET", "/nodes/pve-1/storage/local-lvm/content", "vmid", "9000"), "base-9000-disk-0", `"vmid":9000`)
+	holdsAll(t, c.call("GET", "/nodes/pve-1/storage/local-lvm/content", "vmid", "9000"), "base-9000-disk-0", `"vmid":9000`, `"ctime":"`)
 	holdsAll(t, c.call("GET", vm9000+"/feature", "feature", "clone"), `"hasFeature":1`)
 	holdsAll(t, c.call("GET", vm100+"/snapshot"), "You are here!")
 	holdsAll(t, c.call("GET", "/nodes/pve-1/lxc/200/config"), `"hostname":"dns"`, `"memory":512`)
 	holdsAll(t, c.call("GET", "/nodes/pve-1/qemu", "full", "1"), `"qmpstatus":"running"`)
 	check(t, c, []step{
-		{"shared storage elsewhere", "GET", "/nodes/pve-2/storage/nas/status", nil, 500, "storage 'nas' is not available on node 'pve-2'"},
+		{"shared storage elsewhere", "GET", "/nodes/pve-2/storage/nas/status", nil, 400, "Parameter verification failed."},
 		{"ha of a vm", "GET", "/cluster/ha/resources/vm:100", nil, 500, "no such resource 'vm:100'"},
 	})
 }

@@ -229,3 +229,11 @@ func withAgents(cfg pvesim.Config) pvesim.Config {
 	cfg.ACL = append(cfg.ACL, pvesim.ACL{Path: "/vms", Subject: user, Role: "Agents"})
 	return cfg
 }
+
+// snippet puts the script local:snippets/x.sh on pve-1.
+func (c *client) snippet() {
+	c.t.Helper()
+	if err := c.server.PutSnippet("pve-1", "local", "x.sh"); err != nil {
+		c.t.Fatal(err)
+	}
+}

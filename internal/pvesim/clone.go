@@ -25,12 +25,19 @@ type cloneJob struct {
 
 // cloneVM answers POST …/clone.
 func cloneVM(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	g := c.guests[r.p.number("vmid")]
+	c.mu.RUnlock()
+	if g == nil || g.host != r.host || g.kind != topology.GuestVM {
+		// It is looked for a process first (qemu-server 9.2.6, PVE/API2/Qemu.pm:4446, PVE/QemuConfig.pm:36-47).
+		return nil, dief("unable to find configuration file for VM %s on node '%s'", r.p["vmid"], r.host.name)
+	}
 	job := &cloneJob{source: r.p.number("vmid"), target: r.p.number("newid"), to: r.host, storage: r.p["storage"]}
 	if e := r.checkClone(job); e != nil {
 		return nil, e
 	}
 	return r.fork("qmclone", r.p["vmid"], func(ctx context.Context, t *task) error {
-		c := r.s.state
 		source, err := c.lockGuest(ctx, job.source, true, cloneTimeout)
 		if err != nil {
 			return err

@@ -72,7 +72,7 @@ func (r *request) readChange() (*change, *apiError) {
 		}
 		ch.set["ide2"] = text
 	}
-	for _, step := range []func(*change) *apiError{r.readRevert, r.readDelete, r.readDrives, r.readNets, r.readKeys, r.checkKeys, r.checkAccess} {
+	for _, step := range []func(*change) *apiError{r.readRevert, r.readDelete, r.readDrives, r.readNets, r.readKeys, r.checkHookscript, r.checkKeys, r.checkAccess} {
 		if e := step(ch); e != nil {
 			return nil, e
 		}
@@ -180,6 +180,28 @@ func (r *request) readKeys(ch *change) *apiError {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") && len(strings.Fields(line)) < 2 {
 			return dief("SSH public key validation error")
 		}
+	}
+	return nil
+}
+
+// checkHookscript wants the script to exist, whoever asks (qemu-server 9.2.6,
+// PVE/API2/Qemu.pm:2190-2193; pve-guest-common 6.0.2, PVE/GuestHelpers.pm:99-115).
+func (r *request) checkHookscript(ch *change) *apiError {
+	script, ok := ch.set["hookscript"]
+	if !ok {
+		return nil
+	}
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	name, _, _ := strings.Cut(script, ":")
+	switch _, v := c.findVolume(r.host, script); {
+	case c.anyStorage(name) == nil:
+		return oneParamError("hookscript", "storage '%s' does not exist\n", name)
+	case contentOf(script) != "snippets":
+		return oneParamError("hookscript", "'%s' is not in the snippets directory\n", script)
+	case v == nil:
+		return oneParamError("hookscript", "script '%s' does not exist\n", script)
 	}
 	return nil
 }

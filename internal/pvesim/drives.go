@@ -152,20 +152,27 @@ func (s *Server) attachImage(st *storage, vmid int, d drive, format string, size
 	return d.String(), nil
 }
 
-// attachExisting takes the size from the volume. A volume that is not there is
-// found out when the guest starts.
+// attachExisting takes the size from the volume, which must exist (qemu-server 9.2.6,
+// PVE/API2/Qemu.pm:711-715; pve-storage 9.1.7, PVE/Storage/Plugin.pm:2049-2060,
+// LvmThinPlugin.pm:242-247).
 func (s *Server) attachExisting(h *host, d drive) (string, *apiError) {
 	name, _, ok := strings.Cut(d["file"], ":")
 	if !ok {
 		return d.String(), nil
 	}
-	if _, e := s.state.needStorage(h, name); e != nil {
+	st, e := s.state.needStorage(h, name)
+	if e != nil {
 		return "", e
 	}
-	delete(d, "format")
-	if _, v := s.state.findVolume(h, d["file"]); v != nil {
-		d["size"] = formatSize(v.size)
+	v := st.volumes[d["file"]]
+	switch {
+	case v == nil && st.Type == "lvmthin":
+		return "", dief("no such logical volume pve/%s", strings.TrimPrefix(d["file"], name+":"))
+	case v == nil:
+		return "", dief("volume '%s' does not exist", d["file"])
 	}
+	delete(d, "format")
+	d["size"] = formatSize(v.size)
 	return d.String(), nil
 }
 

@@ -47,6 +47,7 @@ func TestRootOnlyOptions(t *testing.T) {
 	cfg := cluster()
 	cfg.Tokens = []pvesim.Token{{ID: "root@pam!full", Secret: "s", FullPrivileges: true}}
 	c := start(t, cfg).token("root@pam!full=s")
+	c.snippet()
 	for key, text := range map[string]string{
 		"affinity": "0-3", "hugepages": "2", "keephugepages": "1", "args": "-foo", "hookscript": "local:snippets/x.sh", "arch": "x86_64", "lock": "backup",
 	} {
@@ -90,6 +91,15 @@ func TestAnswersOfFacts(t *testing.T) {
 		{"digest of another version", "PUT", vm100 + "/config", []string{"name", "x", "digest", "00"}, 500, "checksum mismatch (file change by other user?)"},
 		{"skiplock by token", "PUT", vm100 + "/config", []string{"name", "x", "skiplock", "1"}, 400, "Parameter verification failed."},
 		{"unknown option to delete", "PUT", vm100 + "/config", []string{"delete", "nonsense"}, 400, "Parameter verification failed."},
+		{"clone of a missing vm", "POST", "/nodes/pve-1/qemu/4711/clone", []string{"newid", "101"}, 500, "unable to find configuration file for VM 4711 on node 'pve-1'"},
+		{"clone of another host's vm", "POST", "/nodes/pve-2/qemu/9000/clone", []string{"newid", "101"}, 500, "unable to find configuration file for VM 9000 on node 'pve-2'"},
+		{"an iso that does not exist", "PUT", vm100 + "/config", []string{"ide2", "local:iso/x.iso,media=cdrom"}, 500, "volume 'local:iso/x.iso' does not exist"},
+		{"a disk that does not exist", "PUT", vm100 + "/config", []string{"scsi3", "local-lvm:vm-100-disk-7"}, 500, "no such logical volume pve/vm-100-disk-7"},
+		{"a bad node name", "GET", "/nodes/a_b/status", nil, 500, "hostname lookup 'a_b' failed - failed to get address info for: a_b: Name or service not known"},
+		{"delete of what is no volume", "DELETE", "/nodes/pve-1/storage/local/content/iso/x.txt", nil, 500, "unable to parse directory volume name 'iso/x.txt'"},
+		{"delete of what is no logical volume", "DELETE", "/nodes/pve-1/storage/local-lvm/content/iso/x.iso", nil, 500, "unable to parse lvm volume name 'iso/x.iso'"},
+		{"delete of an image that does not exist", "DELETE", "/nodes/pve-1/storage/local/content/100/vm-100-disk-0.raw", []string{"delay", "5"}, 500, "no such volume 'local:100/vm-100-disk-0.raw'"},
+		{"download without a privilege", "POST", "/nodes/pve-1/storage/local-lvm/download-url", nil, 403, "Permission check failed (/storage/local-lvm, Datastore.AllocateTemplate)"},
 		{"unknown node", "GET", "/nodes/pve-9/status", nil, 500, "hostname lookup 'pve-9' failed - failed to get address info for: pve-9: Name or service not known"},
 		{"snippets cannot be uploaded", "POST", "/nodes/pve-1/storage/local/upload", []string{"content", "snippets", "filename", "x"}, 400, "Parameter verification failed."},
 		{"migrate running without online", "POST", vm100 + "/migrate", []string{"target", "pve-2"}, 403, "Permission check failed (/vms/100, VM.Migrate)"},
@@ -203,6 +213,7 @@ func TestConfigTypesAndTags(t *testing.T) {
 func TestCloneKeepsRootOptions(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())
+	c.snippet()
 	root := c.root()
 	for key, text := range map[string]string{"affinity": "4-7", "hookscript": "local:snippets/x.sh"} {
 		if got := root.call("PUT", vm9000+"/config", key, text); got.status != 200 {

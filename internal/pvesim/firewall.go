@@ -135,7 +135,11 @@ func addFirewallRule(r *request) (any, error) {
 		if r.p.has("pos") {
 			pos = min(r.p.number("pos"), len(f.rules))
 		}
-		f.rules = slices.Insert(f.rules, pos, r.ruleParams())
+		rule := r.ruleParams()
+		if e := verifyRule(rule); e != nil {
+			return nil, e
+		}
+		f.rules = slices.Insert(f.rules, pos, rule)
 		return nil, nil
 	})
 }
@@ -152,12 +156,36 @@ func putFirewallRule(r *request) (any, error) {
 			f.rules = slices.Insert(f.rules, min(r.p.number("moveto"), len(f.rules)), rule)
 			return nil, nil
 		}
+		changed := maps.Clone(rule)
+		maps.Copy(changed, r.ruleParams())
 		for _, key := range splitList(r.p["delete"]) {
-			delete(rule, key)
+			delete(changed, key)
 		}
-		maps.Copy(rule, r.ruleParams())
+		if e := verifyRule(changed); e != nil {
+			return nil, e
+		}
+		f.rules[pos] = changed
 		return nil, nil
 	})
+}
+
+// verifyRule checks type and action of a VM's rule (pve-firewall 6.0.4,
+// PVE/Firewall.pm:1731-1738, 1807-1833). A security group need not exist.
+func verifyRule(rule map[string]string) *apiError {
+	kind, action := rule["type"], rule["action"]
+	switch {
+	case kind == "":
+		return oneParamError("type", "missing property")
+	case action == "":
+		return oneParamError("action", "missing property")
+	case kind == "group":
+		return nil
+	case kind != "in" && kind != "out":
+		return oneParamError("type", "invalid rule type '%s' for rule_env 'vm'", kind)
+	case !holds([]string{"ACCEPT", "DROP", "REJECT"}, action):
+		return oneParamError("action", "unknown action '%s'", action)
+	}
+	return nil
 }
 
 func deleteFirewallRule(r *request) (any, error) {

@@ -28,10 +28,19 @@ var (
 	privText      = regexp.MustCompile(`^[A-Z][A-Za-z]+(\.[A-Za-z]+)+$`)
 )
 
-// checkFormat checks the named format or the property string.
-func (s *schema) checkFormat(text string) error {
-	if s.Properties != nil {
-		_, err := parsePropertyString(s.Properties, text)
+// checkFormat checks the named format or the property string. Errors inside a property
+// string name the parameter, too (pve-common 9.2.1, PVE/JSONSchema.pm:1141-1145).
+func (s *schema) checkFormat(path, text string) error {
+	keys := s.Properties
+	if keys == nil {
+		keys = propertyFormats()[s.Format]
+	}
+	if keys != nil {
+		_, err := parsePropertyString(keys, text)
+		var inside *formatError
+		if errors.As(err, &inside) {
+			inside.path = path + "."
+		}
 		return err
 	}
 	if s.Format == "" {
@@ -48,10 +57,6 @@ func (s *schema) checkFormat(text string) error {
 	if check := simpleFormats()[s.Format]; check != nil {
 		return check(text)
 	}
-	if keys := propertyFormats()[s.Format]; keys != nil {
-		_, err := parsePropertyString(keys, text)
-		return err
-	}
 	return nil
 }
 
@@ -66,8 +71,8 @@ func unchecked(name string) bool {
 	switch name {
 	case "pve-acme-alias", "pve-acme-domain", "pve-acme-domain-list", "pve-node-location",
 		"pve-fw-addr-spec", "pve-fw-dport-spec", "pve-fw-icmp-type-spec", "pve-fw-protocol-spec", "pve-fw-sport-spec",
-		"pve-hotplug-features", "pve-qemu-sev-fmt", "pve-qemu-tdx-fmt", "pve-qm-rng",
-		"pve-qm-watchdog", "pve-realm", "pve-task-status-type-list", "storage-pair-list", "string-list":
+		"pve-qemu-sev-fmt", "pve-qemu-tdx-fmt", "pve-qm-rng",
+		"pve-realm", "pve-task-status-type-list", "storage-pair-list", "string-list":
 		return true
 	}
 	return false
@@ -126,7 +131,22 @@ var simpleFormatTable = map[string]func(string) error{
 	"pve-startup-order": matching(regexp.MustCompile(`^((order=)?\d+|up=\d+|down=\d+)(,((order=)?\d+|up=\d+|down=\d+))*$`),
 		"unable to parse startup options"),
 	"pve-ha-resource-or-vm-id": matching(regexp.MustCompile(`^((ct|vm):)?\d+$`), "invalid HA resource ID"),
+	"pve-hotplug-features":     verifyHotplug,
 	"pve-qm-bootdisk":          matching(regexp.MustCompile(`^(ide|scsi|virtio|sata|efidisk|tpmstate)\d+$`), "invalid boot disk '%s'"),
+}
+
+// verifyHotplug checks what can be plugged in while a VM runs (qemu-server 9.2.6,
+// PVE/QemuServer.pm:1136-1165).
+func verifyHotplug(text string) error {
+	if text == "0" || text == "1" {
+		return nil
+	}
+	for _, feature := range splitList(text) {
+		if !holds([]string{"network", "disk", "cpu", "memory", "usb", "cloudinit"}, feature) {
+			return fmt.Errorf("invalid hotplug feature '%s'", feature)
+		}
+	}
+	return nil
 }
 
 // verifyCPUSet checks an affinity; there is no upper bound.

@@ -24,6 +24,11 @@ var propertyFormats = sync.OnceValue(func() map[string]map[string]*schema {
 			"phys-bits":       matches(`\d+|host`),
 			"guest-phys-bits": {Type: "integer", Optional: true},
 		},
+		// qemu-server 9.2.6, PVE/QemuServer.pm:145-161
+		"pve-qm-watchdog": {
+			"model":  first(&schema{Type: "string", Enum: []string{"i6300esb", "ib700"}, Optional: true}),
+			"action": {Type: "string", Enum: []string{"reset", "shutdown", "poweroff", "pause", "debug", "none"}, Optional: true},
+		},
 		"pve-qm-boot": {
 			"legacy": first(matches(`[acdn]{1,4}`)),
 			"order":  matches(`[a-z]+\d+(;[a-z]+\d+)*`),

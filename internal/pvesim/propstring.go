@@ -106,17 +106,21 @@ func checkProperties(keys map[string]*schema, result map[string]string) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return &formatError{found}
+	return &formatError{found: found}
 }
 
 // formatError is a property string whose values are wrong.
-type formatError struct{ found problems }
+type formatError struct {
+	found problems
+	// path precedes the keys.
+	path string
+}
 
 // Error renders like the exception of PVE::JSONSchema, one line per key.
 func (e *formatError) Error() string {
 	lines := []string{"format error"}
 	for _, name := range sortedKeys(e.found) {
-		lines = append(lines, name+": "+strings.TrimSuffix(e.found[name], "\n"))
+		lines = append(lines, e.path+name+": "+strings.TrimSuffix(e.found[name], "\n"))
 	}
 	return strings.Join(lines, "\n")
 }

@@ -102,6 +102,16 @@ func (r *request) otherResources(want func(string) bool) []any {
 		if want("storage") {
 			entries = append(entries, r.storageResources(h)...)
 		}
+		// Proxmox VE 9 has networks, which no filter names (pve-manager 9.2.11, PVE/API2/Cluster.pm:690-704).
+		if r.s.cfg.major() == 9 {
+			if r.p["type"] == "" && r.s.access.check(r.who, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
+				entries = append(entries, map[string]any{
+					"id": "network/" + name + "/zone/localnetwork", "type": "network", "network-type": "zone", "network": "localnetwork",
+					"node": name, "status": "ok",
+				})
+			}
+			continue
+		}
 		if want("sdn") && r.s.access.checkAny(r.who, "/sdn/zones/localnetwork", "SDN.Audit", "SDN.Allocate") == nil {
 			entries = append(entries, map[string]any{"id": "sdn/" + name + "/localnetwork", "type": "sdn", "sdn": "localnetwork", "node": name, "status": "ok"})
 		}

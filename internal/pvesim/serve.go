@@ -152,7 +152,7 @@ func (s *Server) reach(req *request, e *endpoint, values map[string]string) *api
 	if name == "localhost" {
 		name = req.at.name
 	}
-	if err := verifyNodeName(name); err != nil {
+	if err := verifyNodeName(name); err != nil && e.proxyTo == "" { // else it is looked up before it is checked
 		return oneParamError("node", "invalid format - %s\n", err)
 	}
 	h := s.state.hosts[name]

@@ -141,12 +141,20 @@ func (c *cluster) needStorage(h *host, name string) (*storage, *apiError) {
 		}
 		return st, nil
 	}
-	for _, other := range c.order {
-		if c.storage(c.hosts[other], name) != nil {
-			return nil, dief("storage '%s' is not available on node '%s'", name, h.name)
-		}
+	if c.anyStorage(name) != nil {
+		return nil, dief("storage '%s' is not available on node '%s'", name, h.name)
 	}
 	return nil, dief("storage '%s' does not exist", name)
+}
+
+// anyStorage returns the storage of that name of the first host that has it, or nil.
+func (c *cluster) anyStorage(name string) *storage {
+	for _, host := range c.order {
+		if st := c.storage(c.hosts[host], name); st != nil {
+			return st
+		}
+	}
+	return nil
 }
 
 const defaultOffline = "No route to host"

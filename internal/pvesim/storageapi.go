@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -57,8 +58,8 @@ func getStorageStatus(r *request) (any, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	st, e := c.needStorage(r.host, r.p["storage"])
-	if e != nil {
-		return nil, e
+	if e != nil { // pve-storage 9.1.7, PVE/API2/Storage/Status.pm:400-405
+		return nil, oneParamError("storage", "No such storage.")
 	}
 	return storageStatus(st), nil
 }
@@ -110,10 +111,8 @@ func getStorage(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for _, host := range c.order {
-		if st := c.storage(c.hosts[host], r.p["storage"]); st != nil {
-			return c.storageEntry(st), nil
-		}
+	if st := c.anyStorage(r.p["storage"]); st != nil {
+		return c.storageEntry(st), nil
 	}
 	return nil, dief("storage '%s' does not exist", r.p["storage"])
 }
@@ -137,6 +136,9 @@ func listContent(r *request) (any, error) {
 			continue
 		}
 		entry := map[string]any{"volid": id, "content": v.content, "format": v.format, "size": v.size, "ctime": v.created.Unix()}
+		if strings.HasPrefix(st.Type, "lvm") { // as lvs prints it (pve-storage 9.1.7, PVE/Storage/LVMPlugin.pm:238-264)
+			entry["ctime"] = strconv.FormatInt(v.created.Unix(), 10)
+		}
 		if v.vmid != 0 {
 			entry["vmid"] = v.vmid
 		}
@@ -219,16 +221,25 @@ func (s *Server) Volumes(host string) []string {
 
 // PutISO puts an ISO on a host's storage outside the API.
 func (s *Server) PutISO(host, storage, name string, data []byte) error {
+	return s.putFile(host, storage, "iso", name, data)
+}
+
+// PutSnippet puts an executable script on a host's storage.
+func (s *Server) PutSnippet(host, storage, name string) error {
+	return s.putFile(host, storage, "snippets", name, []byte("#!/bin/sh\n"))
+}
+
+func (s *Server) putFile(host, storage, content, name string, data []byte) error {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	h := s.state.hosts[host]
 	if h == nil {
-		return fmt.Errorf("putting iso %s: no host %q", name, host)
+		return fmt.Errorf("putting %s %s: no host %q", content, name, host)
 	}
 	st := s.state.storage(h, storage)
 	if st == nil {
-		return fmt.Errorf("putting iso %s: no storage %q on %s", name, storage, host)
+		return fmt.Errorf("putting %s %s: no storage %q on %s", content, name, storage, host)
 	}
-	s.state.addVolume(st, &volume{id: storage + ":iso/" + name, content: "iso", format: "iso", size: int64(len(data)), data: data})
+	s.state.addVolume(st, &volume{id: storage + ":" + content + "/" + name, content: content, format: content, size: int64(len(data)), data: data})
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -132,11 +133,12 @@ func taskEntry(t *task) map[string]any {
 	return entry
 }
 
-// findTask returns the task that the request names, if it may be seen: one's
-// own, or with Sys.Audit on the node.
-func (r *request) findTask() (*task, *apiError) {
-	parts := strings.Split(r.p["upid"], ":")
-	if len(parts) != 9 || parts[0] != "UPID" {
+var upidText = regexp.MustCompile(`^UPID:[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8,9}:[0-9A-Fa-f]{8}:[^:\s/]+:[^:\s/]*:[^:\s/]+:$`)
+
+// findTask returns the task that the request names, if it is one's own or the privilege
+// on the node is there (pve-manager 9.2.11, PVE/API2/Tasks.pm; pve-common 9.2.1, PVE/UPID.pm).
+func (r *request) findTask(privilege string) (*task, *apiError) {
+	if !upidText.MatchString(r.p["upid"]) {
 		return nil, oneParamError("upid", "unable to parse worker upid")
 	}
 	l := r.s.tasks
@@ -147,7 +149,7 @@ func (r *request) findTask() (*task, *apiError) {
 		return nil, oneParamError("upid", "no such task")
 	}
 	if r.who != t.user && r.who != identity(t.user.user()) {
-		if e := r.s.access.check(r.who, "/nodes/"+r.host.name, "Sys.Audit"); e != nil {
+		if e := r.s.access.check(r.who, "/nodes/"+r.host.name, privilege); e != nil {
 			return nil, e
 		}
 	}
@@ -155,7 +157,7 @@ func (r *request) findTask() (*task, *apiError) {
 }
 
 func taskStatus(r *request) (any, error) {
-	t, e := r.findTask()
+	t, e := r.findTask("Sys.Audit")
 	if e != nil {
 		return nil, e
 	}
@@ -170,7 +172,7 @@ func taskStatus(r *request) (any, error) {
 }
 
 func taskLog(r *request) (any, error) {
-	t, e := r.findTask()
+	t, e := r.findTask("Sys.Audit")
 	if e != nil {
 		return nil, e
 	}
@@ -194,16 +196,14 @@ func taskLog(r *request) (any, error) {
 	return withMeta{data: result, meta: map[string]any{"total": max(len(lines), 1)}}, nil
 }
 
-func taskIndex(r *request) (any, error) {
-	if _, e := r.findTask(); e != nil {
-		return nil, e
-	}
+// taskIndex answers GET of a task, which need not exist.
+func taskIndex(*request) (any, error) {
 	return []any{map[string]any{"name": "log"}, map[string]any{"name": "status"}}, nil
 }
 
 // stopTask answers DELETE of a task; workers here end by themselves.
 func stopTask(r *request) (any, error) {
-	if _, e := r.findTask(); e != nil {
+	if _, e := r.findTask("Sys.Modify"); e != nil {
 		return nil, e
 	}
 	return nil, nil
@@ -221,8 +221,14 @@ func nodeTasks(r *request) (any, error) {
 	})
 	start := min(r.p.number("start"), len(all))
 	page := all[start:]
-	if limit > 0 && len(page) > limit {
-		page = page[:limit]
+	page = page[:min(limit, len(page))]
+	for _, entry := range page {
+		if entry := entry.(map[string]any); entry["status"] == nil {
+			entry["status"] = "RUNNING"
+		}
+	}
+	if len(all) == 0 { // a total of 0 is left out (pve-manager 9.2.11, PVE/HTTPServer.pm:208-210)
+		return page, nil
 	}
 	return withMeta{data: page, meta: map[string]any{"total": len(all)}}, nil
 }

@@ -34,6 +34,14 @@ func TestUPIDAndStatus(t *testing.T) {
 	if got := c.call("GET", "/nodes/pve-2/tasks/"+url.PathEscape(upid)+"/status"); got.status != 400 {
 		t.Errorf("the task of another node: %d", got.status)
 	}
+	if got := c.call("DELETE", "/nodes/pve-2/tasks/"+url.PathEscape(upid)); got.status != 400 {
+		t.Errorf("stopping the task of another node: %d", got.status)
+	}
+	for query, total := range map[string]bool{"source=active": false, "source=all": true, "limit=0": true} {
+		if body := c.call("GET", "/nodes/pve-1/tasks?"+query).body; strings.Contains(body, `"total":`) != total || strings.Contains(body, "qmclone") != (query == "source=all") {
+			t.Errorf("%s: %s", query, body)
+		}
+	}
 	list := c.call("GET", "/nodes/pve-1/tasks", "typefilter", "qmclone").data.([]any)
 	if len(list) != 1 || list[0].(map[string]any)["status"] != "OK" {
 		t.Errorf("list %v", list)

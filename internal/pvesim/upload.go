@@ -114,25 +114,34 @@ func deleteVolume(r *request) (any, error) {
 	if e != nil {
 		return nil, e
 	}
-	name, _, _ := strings.Cut(id, ":")
+	name, file, _ := strings.Cut(id, ":")
+	c := r.s.state
+	c.mu.RLock()
+	st := c.anyStorage(name)
+	_, unusable := c.needStorage(r.host, name)
+	c.mu.RUnlock()
+	if st == nil {
+		return nil, unusable
+	}
+	// The name is looked at before the privilege (pve-storage 9.1.7, PVE/API2/Storage/Content.pm:489-500).
+	if e := st.parseName(file); e != nil {
+		return nil, e
+	}
 	if e := r.s.access.check(r.who, "/storage/"+name, "Datastore.Allocate"); e != nil {
 		return nil, e
 	}
-	c := r.s.state
-	c.mu.RLock()
-	_, e = c.needStorage(r.host, name)
-	c.mu.RUnlock()
-	if e != nil {
-		return nil, e
+	if unusable != nil {
+		return nil, unusable
 	}
 	label := name
 	if owner := ownerOf(id); owner != 0 {
 		label = strconv.Itoa(owner) + "@" + name
 	}
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	upid := r.fork("imgdel", label, func(_ context.Context, t *task) error {
-		defer close(done)
-		return r.removeVolume(t, id)
+		err := r.removeVolume(t, id)
+		done <- err
+		return err
 	})
 	if !r.p.has("delay") {
 		return upid, nil
@@ -140,12 +149,32 @@ func deleteVolume(r *request) (any, error) {
 	timer := r.s.cfg.Clock.NewTimer(time.Duration(r.p.number("delay")) * time.Second)
 	defer timer.Stop()
 	select {
-	case <-done:
-		return nil, nil
+	case err := <-done:
+		return nil, err
 	case <-timer.C():
 	case <-r.ctx.Done():
 	}
 	return upid, nil
+}
+
+// parseName refuses what cannot be the name of a volume on the storage (pve-storage 9.1.7,
+// PVE/Storage/Plugin.pm:799-837, LVMPlugin.pm:533, ZFSPoolPlugin.pm:150, RBDPlugin.pm:516).
+func (st *storage) parseName(name string) *apiError {
+	dir, file, _ := strings.Cut(name, "/")
+	isImage := contentOf(st.Name+":"+name) == "images"
+	if !st.hasPath() {
+		if isImage {
+			return nil
+		}
+		kind := strings.TrimSuffix(strings.TrimSuffix(st.Type, "thin"), "pool")
+		return dief("unable to parse %s volume name '%s'", kind, name)
+	}
+	pattern := map[string]*regexp.Regexp{"iso": isoFile, "vztmpl": vztmplFile, "import": importFile}[dir]
+	switch {
+	case pattern != nil && pattern.MatchString(file), isImage && number(dir) > 0, holds([]string{"backup", "snippets"}, dir) && file != "":
+		return nil
+	}
+	return dief("unable to parse directory volume name '%s'", name)
 }
 
 func (r *request) removeVolume(t *task, id string) error {

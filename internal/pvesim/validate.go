@@ -106,7 +106,7 @@ func (s *schema) check(path, text string, found problems) {
 		found.add(path, fmt.Sprintf("type check ('%s') failed - got '%s'", s.Type, text))
 		return
 	}
-	if err := s.checkFormat(text); err != nil {
+	if err := s.checkFormat(path, text); err != nil {
 		found.add(path, "invalid format - "+err.Error()+"\n")
 		return
 	}
