@@ -150,6 +150,8 @@ func (c *Client) mendStatus(e *Error) string {
 			path, privilege = found[1], found[2]
 		}
 		return c.grant(path, privilege)
+	case statusTimeout:
+		return "the host took longer than pveproxy waits, and may go on with what was asked: look at its load, and at pvedaemon on it"
 	case http.StatusNotFound:
 		return "check that url is a Proxmox host"
 	}

@@ -107,7 +107,7 @@ func TestRetries(t *testing.T) {
 			if got := server.asked("/nodes/pve-1/status"); got != test.tries {
 				t.Errorf("asked %d times, want %d", got, test.tries)
 			}
-			if !strings.Contains(host.Problem, test.reason) {
+			if slow := strings.Contains(host.Problem, "takes longer to answer than pveproxy waits (596 "); slow != (test.status == 596) || !strings.Contains(host.Problem, test.reason) {
 				t.Errorf("problem is %q", host.Problem)
 			}
 		})

@@ -70,7 +70,12 @@ func (c *Client) readHardware(ctx context.Context, host *topology.Host, node res
 	if statusErr != nil {
 		return hardware{}, statusErr
 	}
-	if err != nil {
+	switch {
+	case refused != nil && refused.Status == statusTimeout:
+		warn(host, "its report takes longer than pveproxy waits ("+refused.reason()+"), so NUMA nodes are known from files only: "+
+			"see on it how long `pvereport` takes and where it hangs, or run `numaform topology collect` on it and name the file under machines in numaform.yaml")
+		return status, nil
+	case err != nil:
 		warn(host, "its report cannot be read, so NUMA nodes are known from files only: "+short(err))
 		return status, nil
 	}
@@ -98,6 +103,10 @@ func failHost(host *topology.Host, err error) {
 	var refused *Error
 	if errors.As(err, &refused) && refused.noAnswer() {
 		host.Online = false
+		if refused.Status == statusTimeout {
+			addProblem(host, fmt.Sprintf("takes longer to answer than pveproxy waits (%s): look at its load, and at pvedaemon and pvestatd on it", refused.reason()))
+			return
+		}
 		addProblem(host, fmt.Sprintf("cannot be reached (%s): start it, or look at pveproxy and pvestatd on it", refused.reason()))
 		return
 	}
