@@ -294,6 +294,8 @@ type Template struct {
 	Storage       string `json:"storage"`
 	// Drives are the slots of its other drives, sorted: a clone has them too.
 	Drives []string `json:"drives,omitempty"`
+	// CloudInit is whether one of these is a cloud-init drive.
+	CloudInit bool `json:"cloud_init,omitempty"`
 	// Options are the template's own config keys that a clone inherits: scsihw,
 	// ostype, machine, bios, serial0, vga, agent, boot, cpu, and under the key of the
 	// boot disk that disk's options without volume and size.

@@ -120,7 +120,7 @@ func byAgent(p *patient) {
 	p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataAgent, TemplatesRef: &v1alpha1.SecretReference{Name: "join", Namespace: "numaform"}}
 }
 
-const allOfVM = "VM.Allocate VM.Audit VM.Clone VM.Config.CDROM VM.Config.CPU VM.Config.Cloudinit VM.Config.Disk VM.Config.HWType " +
+const allOfVM = "VM.Allocate VM.Audit VM.Clone VM.Config.CDROM VM.Config.CPU VM.Config.Disk VM.Config.HWType " +
 	"VM.Config.Memory VM.Config.Network VM.Config.Options VM.PowerMgmt"
 
 func TestFinds(t *testing.T) {
@@ -321,6 +321,15 @@ func TestFindsOnHosts(t *testing.T) {
 			p.sim.Tags.Allow = "none"
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
 		}, doctor.OK, "tags", []string{"VMs may have"}},
+		{"a cloud-init drive that a seed replaces", func(p *patient) {
+			p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM
+			p.sim.Hosts[0].Templates[0].Drives, p.sim.Hosts[0].Templates[0].CloudInit = []string{"ide2"}, true
+		}, doctor.Fail, "privilege", []string{
+			"/vms: missing for making and removing VMs: VM.Config.Cloudinit", `pveum role modify NumaformVM --privs "VM.Config.Cloudinit" --append 1`,
+		}},
+		{"a cloud-init drive that stays", func(p *patient) {
+			p.sim.Hosts[0].Templates[0].Drives, p.sim.Hosts[0].Templates[0].CloudInit = []string{"ide2"}, true
+		}, doctor.OK, "privilege", []string{"homelab /vms: VM.Allocate"}},
 		{"affinity by token", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithAffinity}
 		}, doctor.Fail, "pin", []string{"not API token", "pinWith: HostAgent"}},

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -161,6 +162,8 @@ type use struct {
 	disks, seeds map[string]bool
 	// models are custom CPU models that take a privilege, without "custom-".
 	models map[string]bool
+	// cloudInit is whether a seed takes the place of a template's cloud-init drive.
+	cloudInit bool
 	// tags are those that VMs get, or lose as clones.
 	tags map[string]bool
 	// templates are VMIDs, by the pool whose class clones them.
@@ -216,6 +219,7 @@ func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snap
 		// Whoever clones a VM needs what setting its CPU model takes.
 		template := &host.Templates[slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })]
 		u.model(strings.TrimPrefix(template.Options["cpu"], "cputype="), snapshot)
+		u.cloudInit = u.cloudInit || template.CloudInit && class.Spec.Metadata.Type == v1alpha1.MetadataCDROM
 		u.tag(e.ownTags(class.Spec.Tags), template.Tags)
 		u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(needs.Template))
 	}
@@ -259,6 +263,9 @@ func (u *use) reaches() []proxmox.Reach {
 
 // want returns what a grant comes to.
 func (u *use) want(grant proxmox.Grant) []want {
+	if grant.Role.Name == proxmox.RoleVM && u.cloudInit {
+		grant.Role.Privileges = append(slices.Clone(grant.Role.Privileges), "VM.Config.Cloudinit")
+	}
 	privileges := grant.Role.Privileges
 	switch {
 	case grant.Path == "/nodes":

@@ -32,7 +32,7 @@ func Roles() []Role {
 	disk := []string{"Datastore.AllocateSpace", "Datastore.Audit"}
 	return []Role{
 		{RoleVM, []string{
-			"VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit",
+			"VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU",
 			"VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options",
 			"VM.PowerMgmt",
 		}},

@@ -63,7 +63,7 @@ func TestDocumentsSayTheSame(t *testing.T) {
 
 func TestPveum(t *testing.T) {
 	t.Parallel()
-	const vm = `pveum role add NumaformVM --privs "VM.Allocate VM.Audit VM.Clone VM.Config.CDROM VM.Config.CPU VM.Config.Cloudinit ` +
+	const vm = `pveum role add NumaformVM --privs "VM.Allocate VM.Audit VM.Clone VM.Config.CDROM VM.Config.CPU ` +
 		`VM.Config.Disk VM.Config.HWType VM.Config.Memory VM.Config.Network VM.Config.Options VM.PowerMgmt"`
 	for _, test := range []struct {
 		name  string

@@ -21,6 +21,10 @@ var rootOnly = []string{"affinity", "args", "hookscript", "hugepages", "keephuge
 
 var diskPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 
+// cloudInitDrive matches a drive that Proxmox makes itself (qemu-server,
+// PVE/QemuServer/Drive.pm: drive_is_cloudinit).
+var cloudInitDrive = regexp.MustCompile(`^[^,]*[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?(?:,|$)`)
+
 // readTemplate reads a template, and says in its Problem why none can be cloned.
 func readTemplate(guest topology.Guest, config values) topology.Template {
 	t := topology.Template{VMID: guest.VMID, Name: guest.Name, Tags: guest.Tags, Options: map[string]string{}}
@@ -61,6 +65,7 @@ func readBootDisk(t *topology.Template, config values) error {
 	}
 	t.Drives = slices.DeleteFunc(drives(config), func(slot string) bool { return slot == t.DiskInterface })
 	volume, options, _ := strings.Cut(config[t.DiskInterface], ",")
+	t.CloudInit = slices.ContainsFunc(t.Drives, func(slot string) bool { return cloudInitDrive.MatchString(config[slot]) })
 	storage, _, ok := strings.Cut(volume, ":")
 	if !ok {
 		return fmt.Errorf("its boot disk %s is on no storage: import it into one", t.DiskInterface)

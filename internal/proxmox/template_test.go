@@ -19,7 +19,7 @@ func TestTemplates(t *testing.T) {
 	}
 	want := topology.Template{
 		VMID: 100, Name: "ubuntu", Tags: []string{"k8s"}, DiskInterface: "scsi0", DiskGiB: 4, Storage: "local-lvm",
-		Drives: []string{"ide2"},
+		Drives: []string{"ide2"}, CloudInit: true,
 		Options: map[string]string{
 			"scsi0": "discard=on", "agent": "1", "boot": "order=ide2;net0;scsi0", "scsihw": "virtio-scsi-single", "ostype": "l26", "serial0": "socket",
 		},
@@ -27,7 +27,7 @@ func TestTemplates(t *testing.T) {
 	bare := func(w *topology.Template) { delete(w.Options, "scsi0") }
 	noDisk := func(w *topology.Template) {
 		bare(w)
-		w.DiskInterface, w.Storage, w.DiskGiB, w.Drives = "", "", 0, nil
+		w.DiskInterface, w.Storage, w.DiskGiB, w.Drives, w.CloudInit = "", "", 0, nil, false
 	}
 	for _, test := range []struct {
 		name    string
@@ -52,6 +52,7 @@ func TestTemplates(t *testing.T) {
 				w.Storage, w.Drives, w.Options["scsi0"], w.Options["scsihw"] = "a", []string{"ide2", "scsi10", "scsi2"}, "ssd=1,cache=none", "pvscsi"
 			}, "",
 		},
+		{"an ISO", map[string]any{"ide2": "local:iso/cloudinit-tools.iso,media=cdrom"}, func(w *topology.Template) { w.CloudInit = false }, ""},
 		{"only disk", map[string]any{"boot": nil}, func(w *topology.Template) { delete(w.Options, "boot") }, ""},
 		{
 			"agent with options",

@@ -58,11 +58,16 @@ func (c *cluster) addTemplate(h *host, t *topology.Template) error {
 }
 
 // moreDrives gives a template its drives besides the boot disk: disks of 1 GiB on its
-// storage, and empty CD drives on IDE.
+// storage, and CD drives on IDE, empty but for a cloud-init drive.
 func (c *cluster) moreDrives(st *storage, t *topology.Template, conf map[string]string) {
 	for i, slot := range t.Drives {
 		if strings.HasPrefix(slot, "ide") {
 			conf[slot] = "none,media=cdrom"
+			if t.CloudInit && slot == "ide2" {
+				id := st.volumeID(t.VMID, fmt.Sprintf("vm-%d-cloudinit", t.VMID), "qcow2")
+				c.addVolume(st, &volume{id: id, content: "images", format: "raw", size: cloudinitSize, vmid: t.VMID})
+				conf[slot] = id + ",media=cdrom,size=4M"
+			}
 			continue
 		}
 		v := c.addVolume(st, &volume{

@@ -230,7 +230,7 @@ func (c Config) isoStorages() []string {
 // it, the provider waits 15 minutes for the agent of each running VM it imports.
 func LeastPrivilege() []Role {
 	vm := []string{
-		"VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU", "VM.Config.Cloudinit",
+		"VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU",
 		"VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options",
 		"VM.PowerMgmt",
 	}

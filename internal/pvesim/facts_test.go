@@ -169,7 +169,7 @@ func TestErrorBody(t *testing.T) {
 
 func TestConfigTypesAndTags(t *testing.T) {
 	t.Parallel()
-	c := start(t, cluster())
+	c := start(t, cluster()).root()
 	c.clone(101)
 	got := c.call("PUT", "/nodes/pve-1/qemu/101/config",
 		"numa", "1", "onboot", "1", "acpi", "1", "cores", "2", "sockets", "2", "cpuunits", "200", "cpulimit", "1.5", "memory", "2048", "balloon", "1024",

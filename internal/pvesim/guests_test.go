@@ -39,7 +39,11 @@ func (c *client) picked(vmid int, keys ...string) map[string]string {
 
 func TestDrives(t *testing.T) {
 	t.Parallel()
-	c := start(t, cluster())
+	// The cloud-init drive takes a privilege that the default token lacks.
+	cfg := cluster()
+	cfg = cfg.WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)
+	cfg.ACL = append(cfg.ACL, pvesim.ACL{Path: "/vms", Subject: "numaform@pve", Role: "PVEVMUser"})
+	c := start(t, cfg)
 	c.clone(101)
 	if err := c.server.PutISO("pve-1", "local", "x.iso", make([]byte, 2048)); err != nil {
 		t.Fatal(err)

@@ -48,6 +48,8 @@ func TestPrivileges(t *testing.T) {
 		{"memory", []string{"/vms", "VM.Config.CPU"}, "PUT", vm100 + "/config", []string{"memory", "2048"}, "(/vms/100, VM.Config.Memory)"},
 		{"no config privilege", nil, "PUT", vm100 + "/config", []string{"cores", "2"}, "(/vms/100, VM.Config.Disk|VM.Config.CDROM|VM.Config.CPU|VM.Config.Memory|VM.Config.Network|VM.Config.HWType|VM.Config.Options|VM.Config.Cloudinit)"},
 		{"cdrom", []string{"/vms", "VM.Config.CPU"}, "PUT", vm100 + "/config", []string{"ide2", "none,media=cdrom"}, "(/vms/100, VM.Config.CDROM)"},
+		{"an ISO for a cloud-init drive", []string{"/vms", "VM.Config.CDROM"}, "PUT", "/nodes/pve-2/qemu/9001/config", []string{"ide2", "none,media=cdrom"}, "(/vms/9001, VM.Config.Cloudinit)"},
+		{"removing a cloud-init drive", []string{"/vms", "VM.Config.CDROM"}, "PUT", "/nodes/pve-2/qemu/9001/config", []string{"delete", "ide2"}, "(/vms/9001, VM.Config.Cloudinit)"},
 		{"tags", []string{"/vms", "VM.Config.CPU"}, "PUT", vm100 + "/config", []string{"tags", "a"}, "(/vms/100, VM.Config.Options)"},
 		{"start", nil, "POST", vm100 + "/status/start", nil, "(/vms/100, VM.PowerMgmt)"},
 		{"delete", nil, "DELETE", vm100, nil, "(/vms/100, VM.Allocate)"},
@@ -58,7 +60,9 @@ func TestPrivileges(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			got := limited(t, cluster(), tt.grants...).call(tt.method, tt.path, tt.params...)
+			cfg := cluster()
+			cfg.Hosts[1].Templates[0].Drives, cfg.Hosts[1].Templates[0].CloudInit = []string{"ide2"}, true
+			got := limited(t, cfg, tt.grants...).call(tt.method, tt.path, tt.params...)
 			status, reason := 403, "Permission check failed "+tt.want
 			switch {
 			case tt.name == "clone allocates":
