@@ -109,6 +109,7 @@ func number(t *rapid.T, m *topology.Machine) {
 func finishMemory(t *rapid.T, m *topology.Machine, nextID int) {
 	if len(m.NUMANodes) > 1 && rapid.IntRange(0, 4).Draw(t, "extra node if 0") == 0 {
 		m.NUMANodes = append(m.NUMANodes, topology.NUMANode{ID: nextID, MemoryMiB: 16 * gib})
+		m.Arch = rapid.SampledFrom([]string{"", "", "arm64"}).Draw(t, "arch")
 	}
 	for _, n := range m.NUMANodes {
 		m.MemoryMiB += n.MemoryMiB
@@ -184,7 +185,7 @@ func drawGuests(t *rapid.T, h *topology.Host) {
 func drawPages(t *rapid.T, h *topology.Host, g *topology.Guest) {
 	for _, n := range h.NUMANodes {
 		cpus := slices.ContainsFunc(h.CPUs, func(c topology.CPU) bool { return c.Online && c.NUMANode == n.ID })
-		if n.MemoryMiB < 8*gib || n.HugePages[1<<20] == 32 || !cpus {
+		if n.ID > 9 || n.MemoryMiB < 8*gib || n.HugePages[1<<20] == 32 || !cpus {
 			continue
 		}
 		ids := make([]int, g.VCPUs)
