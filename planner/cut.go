@@ -224,7 +224,7 @@ func (c *cutter) holds(s *supply) int {
 
 // piecesOf lists what a node can give.
 func (c *cutter) piecesOf(n int) []piece {
-	if !c.nodes[n].bindable[ordinary] {
+	if !c.nodes[n].bindable[ordinary] && !c.nodes[n].lends {
 		return nil
 	}
 	s, free, memory := &c.supplies[n], c.wholeOn(n), c.memFree[ordinary][n]

@@ -16,6 +16,7 @@ type digest struct {
 	resort    int64
 	// alone is true if no foreign guest floats.
 	alone, flat bool
+	lends       bool            // memory of nodes without CPUs
 	memory      [backings]int64 // free, of the host
 	slots       [backings][]slot
 	// largest and second are the most free CPUs of its NUMA nodes.
@@ -88,7 +89,7 @@ func (s *state) sumUp() {
 	d := &s.digest
 	*d = digest{
 		online: s.online, pins: s.pinRoom(math.Inf(1)), resort: s.index.resort,
-		alone: s.foreign == 0, flat: s.flat, memory: s.left, slots: d.slots,
+		alone: s.foreign == 0, flat: s.flat, lends: s.lends, memory: s.left, slots: d.slots,
 	}
 	if s.problem != "" {
 		d.online = 0

@@ -187,7 +187,7 @@ func (s *state) floorOver(q *query, least *packed) bool {
 	case ok && bound <= q.vcpus:
 		c[costNodes] = int64(bound)
 		c[costDistance] = int64(bound*(bound-1)/2) * s.nearest
-	case q.pinned && q.backing == ordinary:
+	case (q.pinned || s.digest.lends) && q.backing == ordinary:
 		c[costResort] = resortUnbound
 	default:
 		return false

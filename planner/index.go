@@ -41,11 +41,15 @@ type index struct {
 	coreOf   []int       // by CPU
 	nodeOf   []int       // by CPU; none where it has no NUMA node
 
-	cores    []core
-	groups   []group
-	level2   map[int]bool // last-level caches that are no L3, by id
-	nodes    []node
-	nodeAt   map[int]int // NUMA node id to position
+	cores  []core
+	groups []group
+	level2 map[int]bool // last-level caches that are no L3, by id
+	nodes  []node
+	nodeAt map[int]int // NUMA node id to position
+	// lends is set if some node does; unlent are the ids of those that have memory without
+	// CPUs and may not.
+	lends    bool
+	unlent   []int
 	distance [][]int64
 	nearest  int64 // the least distance between two nodes, or 0
 	passes   []pass
@@ -92,7 +96,9 @@ type node struct {
 	assumed bool
 	// bindable nodes have CPUs and memory of the kind: hostnodes may name them.
 	bindable [backings]bool
-	groups   []int
+	// lends is set where there are no CPUs and VMs may have the memory, beside that of others.
+	lends  bool
+	groups []int
 	// threads is how many the cores of the groups have.
 	threads struct{ least, most int }
 	// chipped cores are broken by the host's reservation.

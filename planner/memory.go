@@ -7,7 +7,9 @@ import "github.com/numaform/numaform/topology"
 // the host is taken from each node by its size.
 func (x *index) readMemory(host *topology.Host) {
 	raw := x.nodeMemory(host)
-	total, huge, all := host.MemoryMiB, int64(0), sum(raw)
+	total, huge := host.MemoryMiB, int64(0)
+	total -= x.readLenders(host, raw)
+	all := sum(raw)
 	if total == 0 && !x.anyAssumed() {
 		total = all
 	}
@@ -33,6 +35,29 @@ func (x *index) readMemory(host *topology.Host) {
 			n.bindable[b] = n.usable > 0 && n.memory[b] > 0
 		}
 	}
+}
+
+// readLenders notes which nodes without CPUs lend their memory. That of the others is no
+// memory for VMs: it is taken out of raw, and returned in sum if it is part of the host's.
+func (x *index) readLenders(host *topology.Host, raw []int64) (unlent int64) {
+	hasCPU := make([]bool, len(x.nodes))
+	for _, at := range x.nodeOf {
+		if at != none {
+			hasCPU[at] = true
+		}
+	}
+	for i := range x.nodes {
+		switch n := &x.nodes[i]; {
+		case hasCPU[i] || raw[i] == 0 || len(x.ids) == 0:
+		case host.LendsMemory(n.id):
+			n.lends, x.lends = true, true
+		default:
+			x.unlent = append(x.unlent, n.id)
+			unlent += raw[i]
+			raw[i] = 0
+		}
+	}
+	return min(unlent, host.MemoryMiB)
 }
 
 // nodeMemory returns each node's memory. Where no source told it, what is left of

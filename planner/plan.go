@@ -144,8 +144,11 @@ func (s *state) priceShared(c *cost, w *want) {
 // bindOnly finds NUMA nodes for the memory of a VM whose vCPUs float. Each node
 // must have as many CPUs, at the VM's ratio, as the VM has vCPUs at home there.
 func (s *state) bindOnly(w want) (plan, bool) {
-	q := search{state: s, want: w}
-	return q.run(s.bindSupplies(w))
+	q := search{state: s, want: w, scope: scope{only: none}}
+	if p, ok := q.run(s.bindSupplies(w)); ok || !s.lends || w.backing != ordinary {
+		return p, ok
+	}
+	return s.laidOver(w)
 }
 
 // bindSupplies lists what the nodes can give to a VM whose vCPUs float.
@@ -178,7 +181,7 @@ func (s *state) pinned(w want) (plan, bool) {
 	if !ok { // then it is CPUs that are short
 		return plan{}, false
 	}
-	if p, ok := s.pinnedWide(w); ok {
+	if p, ok := s.laidOver(w); ok {
 		return p, true
 	}
 	if p, ok := s.pinnedTo(w, scope{only: none}); ok {
@@ -187,9 +190,9 @@ func (s *state) pinned(w want) (plan, bool) {
 	return unbound, true
 }
 
-// pinnedWide finds CPUs for a VM that has one cell, whose memory comes from as few
-// nodes as can give equal parts of it: CPUs of one node, or else of several.
-func (s *state) pinnedWide(w want) (plan, bool) {
+// laidOver finds CPUs for a VM that has one cell, whose memory comes from as few nodes as can
+// give equal parts of it: CPUs of one node, or else of several.
+func (s *state) laidOver(w want) (plan, bool) {
 	for wide := 2; wide <= maxCells; wide++ {
 		var best plan
 		found := false
@@ -214,7 +217,7 @@ func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	if s.haveMemory(each) < wide {
 		return plan{}, false
 	}
-	p, ok := s.pinnedTo(w, scope{only: home, wide: wide})
+	p, ok := s.wideCPUs(w, scope{only: home, wide: wide})
 	if !ok {
 		return plan{}, false
 	}
@@ -229,6 +232,22 @@ func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	return p, true
 }
 
+// wideCPUs finds the CPUs of wideFrom: a VM that floats is at home on them.
+func (s *state) wideCPUs(w want, in scope) (plan, bool) {
+	if w.policy.Pinned() {
+		return s.pinnedTo(w, in)
+	}
+	q := search{state: s, want: w, scope: in, resort: resortUnbound}
+	var all []supply
+	for _, supply := range s.bindSupplies(w) {
+		supply.memory = q.memoryOn(supply.node)
+		if supply.memory > 0 && (in.only == none || in.only == supply.node) {
+			all = append(all, supply)
+		}
+	}
+	return q.run(all)
+}
+
 // haveMemory counts the nodes of which memory can be bound and so much is free.
 func (s *state) haveMemory(memory int64) int {
 	count := 0
@@ -241,7 +260,8 @@ func (s *state) haveMemory(memory int64) int {
 // hasMemory reports whether so much can be bound on a node. What is only assumed to be
 // there cannot: several nodes are bound or nothing, they cannot be preferred.
 func (s *state) hasMemory(node int, memory int64) bool {
-	return s.nodes[node].bindable[ordinary] && !s.nodes[node].assumed && s.memFree[ordinary][node] >= memory
+	n := &s.nodes[node]
+	return (n.bindable[ordinary] || n.lends) && !n.assumed && s.memFree[ordinary][node] >= memory
 }
 
 // memoryNodes lists the nodes that give equal parts of a plan's memory: those of its
@@ -259,6 +279,7 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	home, each := nodes[0], mulDivCeil(w.memory, 1, int64(wide))
 	slices.SortStableFunc(others, func(a, b int) int {
 		return cmp.Or(
+			cmp.Compare(b2i(s.nodes[a].lends), b2i(s.nodes[b].lends)), // it is slower
 			cmp.Compare(s.lessRoom(a, each), s.lessRoom(b, each)), cmp.Compare(s.distance[home][a], s.distance[home][b]),
 			cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]),
 		)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // gap says what a host has for a want that does not fit it, and what would help.
@@ -161,6 +162,9 @@ func (s *state) gap(w want) gap {
 		g.mend = "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool"
 	default:
 		s.gapOfNodes(&g, w)
+	}
+	if w.backing == ordinary && g.mend == w.mendMemory() && s.unlent != nil {
+		g.mend += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes in its settings"
 	}
 	return g
 }

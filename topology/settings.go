@@ -34,6 +34,9 @@ type hostSettings struct {
 	ReservedCPUs []int `json:"reservedcpus,omitempty"`
 	// ReservedMemory is in bytes.
 	ReservedMemory int64 `json:"reservedmemory,omitempty"`
+	// MemoryNodes are the NUMA nodes without CPUs whose memory VMs may have; it is numaform's
+	// own field. Here an empty list is not the same as none.
+	MemoryNodes []int `json:"memorynodes,omitzero"`
 
 	at position
 }
@@ -181,6 +184,11 @@ func (h *hostSettings) check() []error {
 	} {
 		if field.value < 0 {
 			faults = append(faults, h.at.errorf([]string{field.name}, "%d is negative: leave it out if it is unknown", field.value))
+		}
+	}
+	for _, id := range h.MemoryNodes {
+		if id < 0 || id > MaxCPU {
+			faults = append(faults, h.at.errorf([]string{"memorynodes"}, "%d: want an id from 0 to %d", id, MaxCPU))
 		}
 	}
 	owner := map[int]int{}

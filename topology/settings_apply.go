@@ -23,6 +23,7 @@ func (s Settings) Apply(host *Host) error {
 	faults = append(faults, entry.applyThreads(&changed)...)
 	entry.applySharing(&changed)
 	faults = append(faults, entry.applyReserved(&changed)...)
+	faults = append(faults, entry.applyMemoryNodes(&changed)...)
 	if err := changed.Machine.Validate(); len(faults) == 0 && err != nil {
 		faults = append(faults, entry.at.errorf(nil, "does not fit what is known of the host: %w", err))
 	}
@@ -170,6 +171,31 @@ func (h *hostSettings) applySharing(host *Host) {
 			host.Sources[FactCaches] = SourceSettings
 		}
 	}
+}
+
+// applyMemoryNodes says whose memory VMs may have, of the NUMA nodes without CPUs.
+func (h *hostSettings) applyMemoryNodes(host *Host) []error {
+	if h.MemoryNodes == nil {
+		return nil
+	}
+	var faults []error
+	for _, id := range h.MemoryNodes {
+		if !host.told(FactNUMA) {
+			break
+		}
+		withCPUs := slices.ContainsFunc(host.CPUs, func(c CPU) bool { return c.Online && c.NUMANode == id })
+		switch {
+		case host.NUMANode(id) == nil:
+			faults = append(faults, h.at.errorf([]string{"memorynodes"}, "the host has no NUMA node %d, only %s: remove it", id, host.nodeIDs()))
+		case withCPUs:
+			faults = append(faults, h.at.errorf([]string{"memorynodes"}, "NUMA node %d has CPUs: list those without, or none", id))
+		}
+	}
+	if len(faults) == 0 {
+		nodes := CPUs(h.MemoryNodes...)
+		host.MemoryNodes = &nodes
+	}
+	return faults
 }
 
 func (h *hostSettings) applyReserved(host *Host) []error {

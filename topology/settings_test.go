@@ -123,6 +123,42 @@ func TestSettingsReplaceGuessedCPUs(t *testing.T) {
 	}
 }
 
+// TestMemoryNodes checks whose memory VMs may have, of NUMA nodes without CPUs.
+func TestMemoryNodes(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		arch, entry string
+		want        bool
+	}{
+		{"", `{}`, true},
+		{"arm64", `{}`, false},
+		{"", `{"memorynodes": []}`, false},
+		{"", `{"memorynodes": [3]}`, false},
+		{"arm64", `{"memorynodes": [2, 3]}`, true},
+	} {
+		settings, err := topology.ParseSettings([]byte(`{"r": {"*": ` + test.entry + `}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := settings.Print()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := topology.ParseSettings(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []topology.Settings{settings, again} {
+			h := host("r", "h", sound())
+			h.Arch = test.arch
+			h.NUMANodes = append(h.NUMANodes, topology.NUMANode{ID: 2}, topology.NUMANode{ID: 3})
+			if err := s.Apply(&h); err != nil || h.LendsMemory(2) != test.want {
+				t.Errorf("%s, %q: node 2 lends %v, want %v; error %v", test.entry, test.arch, h.LendsMemory(2), test.want, err)
+			}
+		}
+	}
+}
+
 func TestSettingsThatTheHostContradicts(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, entry, err string }{
@@ -131,6 +167,8 @@ func TestSettingsThatTheHostContradicts(t *testing.T) {
 		{"split siblings", `{"nodes": {"0": {"cpus": "0-1"}, "1": {"cpus": "2-3"}}}`, "cpu 0 and cpu 2 are siblings of core 0 but have different NUMA nodes"},
 		{"other threads", `{"threads": 1}`, "r.h.threads: 1, but cores have up to 2 threads by"},
 		{"absent reserved CPU", `{"reservedcpus": [9]}`, "r.h.reservedcpus: the host has no CPUs 9, only 0-3"},
+		{"absent memory node", `{"memorynodes": [2]}`, "r.h.memorynodes: the host has no NUMA node 2, only 0-1: remove it"},
+		{"memory node with CPUs", `{"memorynodes": [1]}`, "r.h.memorynodes: NUMA node 1 has CPUs: list those without, or none"},
 		{"all memory reserved", `{"reservedmemory": 99999999999}`, "r.h.reservedmemory: 99999999999 bytes, but the host has 2147483648: lower it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -151,7 +189,7 @@ func TestSettingsThatTheHostContradicts(t *testing.T) {
 func TestParseSettingsRefuses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, text, err string }{
-		{"unknown key", "{\"r\": {\n\"h\": {\n\"reservedcpu\": [0]}}}", "line 3: r.h.reservedcpu: key is unknown: want one of cores, nodes, reservedcpus,"},
+		{"unknown key", "{\"r\": {\n\"h\": {\n\"reservedcpu\": [0]}}}", "line 3: r.h.reservedcpu: key is unknown: want one of cores, memorynodes, nodes, reservedcpus,"},
 		{"host twice", "{\"r\": {\"h\": {},\n\"h\": {}}}", "line 2: r.h: stands twice"},
 		{"bad range", "{\"r\": {\"h\": {\"nodes\": {\n\"0\": {\"cpus\": \"3-1\"}}}}}", "line 2: r.h.nodes.0.cpus: parsing cpu list \"3-1\": range 3-1 runs backwards"},
 		{"overlap", "{\"r\": {\"h\": {\"nodes\": {\"0\": {\"cpus\": \"0-3\"},\n\"1\": {\"cpus\": \"3-7\"}}}}}", "line 2: r.h.nodes.1.cpus: cpu 3 is on node 0 too: remove it from one"},
@@ -161,6 +199,7 @@ func TestParseSettingsRefuses(t *testing.T) {
 		{"two memories", `{"r": {"h": {"nodes": {"0": {"cpus": "0", "memory": 1, "memsize": 2}}}}}`, "memory and memsize mean the same but differ"},
 		{"negative memory", `{"r": {"h": {"nodes": {"0": {"cpus": "0", "memory": -1}}}}}`, "memory is negative"},
 		{"negative count", `{"r": {"h": {"threads": -1}}}`, "r.h.threads: -1 is negative"},
+		{"memory of no node", `{"r": {"h": {"memorynodes": [-1]}}}`, "r.h.memorynodes: -1: want an id from 0"},
 		{"reserved twice", `{"r": {"h": {"reservedcpus": [1, 1]}}}`, "r.h.reservedcpus: cpu 1 stands twice"},
 		{"reserved out of bounds", `{"r": {"h": {"reservedcpus": [-1]}}}`, "r.h.reservedcpus: -1: want an id"},
 		{"reserved on no node", `{"r": {"h": {"nodes": {"0": {"cpus": "0-3"}}, "reservedcpus": [4]}}}`, "cpu 4 is on no node of nodes"},

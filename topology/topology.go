@@ -100,6 +100,9 @@ type Host struct {
 
 	ReservedCPUs      CPUSet `json:"reserved_cpus,omitzero"`
 	ReservedMemoryMiB int64  `json:"reserved_memory_mib,omitempty"`
+	// MemoryNodes are the NUMA nodes without CPUs whose memory VMs may have; nil leaves that
+	// to LendsMemory.
+	MemoryNodes *CPUSet `json:"memory_nodes,omitempty"`
 
 	// PCIDevices are those that resource mappings name, by mapping, and of one mapping in
 	// the order in which Proxmox takes them.
@@ -312,6 +315,16 @@ func (s *Snapshot) Host(id HostID) *Host {
 		return nil
 	}
 	return &s.Hosts[i]
+}
+
+// LendsMemory reports whether VMs may have the memory of a NUMA node without CPUs, such as
+// persistent or CXL memory. Unless the settings say so, it may be a GPU's on any architecture
+// but amd64, as on Grace Hopper and POWER9, and is lent to nobody.
+func (h *Host) LendsMemory(node int) bool {
+	if h.MemoryNodes != nil {
+		return h.MemoryNodes.Contains(node)
+	}
+	return h.Arch == ""
 }
 
 // OnlineCPUs returns the CPUs that are online, reserved ones included.

@@ -21,7 +21,7 @@ func sound() topology.Machine {
 			{ID: 2, Online: true, NUMANode: 0, Core: 0, L3: 0},
 			{ID: 3, Online: true, NUMANode: 1, Core: 1, L3: 0},
 		},
-		Sources: map[topology.Fact]topology.Source{topology.FactCPUs: topology.SourceAgent},
+		Sources: map[topology.Fact]topology.Source{topology.FactCPUs: topology.SourceAgent, topology.FactNUMA: topology.SourceAgent},
 	}
 }
 

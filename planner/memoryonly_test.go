@@ -1,0 +1,94 @@
+package planner_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/topology"
+)
+
+// withMemoryOnly has one NUMA node with 16 CPUs and 124 GiB, and one with 250 GiB and no CPUs.
+func withMemoryOnly() topology.Host {
+	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 2, memory: 124 * gib}))
+	h.NUMANodes = append(h.NUMANodes, topology.NUMANode{ID: 1, MemoryMiB: 250 * gib})
+	h.MemoryMiB += 250 * gib
+	return h
+}
+
+// TestMemoryOnlyNodes checks who has memory of a NUMA node without CPUs: VMs for which those
+// with CPUs have too little, unless it may be a GPU's or the settings say otherwise.
+func TestMemoryOnlyNodes(t *testing.T) {
+	t.Parallel()
+	const refused = "r1/pve-1 has 124 GiB free: add a host or lower memory in the NodePool, or list NUMA nodes 1 under memorynodes in its settings"
+	none, some := topology.CPUs(), topology.CPUs(1)
+	for _, tt := range []struct {
+		name   string
+		change func(*topology.Host)
+		spec   fleet.Spec
+		want   string // cells as node:MiB, or how it is refused
+	}{
+		{"near memory first", nil, spec(fleet.PolicyDedicated, 8, 100*gib), "0:102400"},
+		{"floating, near memory first", nil, spec(fleet.PolicyNUMA, 8, 100*gib), "0:102400"},
+		{"dedicated", nil, spec(fleet.PolicyDedicated, 8, 130*gib), "0-1:133120"},
+		{"isolated", nil, spec(fleet.PolicyIsolated, 8, 130*gib), "0-1:133120"},
+		{"floating", nil, spec(fleet.PolicyNUMA, 8, 130*gib), "0-1:133120"},
+		{"one vCPU", nil, spec(fleet.PolicyNUMA, 1, 130*gib), "0-1:133120"},
+		{"another architecture", func(h *topology.Host) { h.Arch = "arm64" }, spec(fleet.PolicyDedicated, 8, 130*gib), refused},
+		{"another architecture, shared", func(h *topology.Host) { h.Arch = "arm64" }, spec(fleet.PolicyShared, 8, 130*gib), refused},
+		{"another architecture, listed", func(h *topology.Host) { h.Arch, h.MemoryNodes = "arm64", &some }, spec(fleet.PolicyNUMA, 8, 130*gib), "0-1:133120"},
+		{"listed as none", func(h *topology.Host) { h.MemoryNodes = &none }, spec(fleet.PolicyNUMA, 8, 130*gib), refused},
+		{"huge pages", func(h *topology.Host) {
+			h.NUMANodes[0].HugePages, h.NUMANodes[1].HugePages = map[int]int64{1 << 20: 8}, map[int]int64{1 << 20: 200}
+		}, inPages(spec(fleet.PolicyNUMA, 8, 16*gib), fleet.HugePages1Gi), "r1/pve-1 NUMA 0 has 16 free with 8 GiB in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := withMemoryOnly()
+			if tt.change != nil {
+				tt.change(&h)
+			}
+			placed, unplaced := place(t, snapshot(h), nil, tt.spec)
+			got := ""
+			for _, p := range placed {
+				got = cellsOf(p)
+			}
+			for _, u := range unplaced {
+				got = u.Reason[strings.Index(u.Reason, "r1/"):]
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestMemoryOnlyMachine places VMs one after the other on a machine with two such nodes.
+func TestMemoryOnlyMachine(t *testing.T) {
+	t.Parallel()
+	p := planner.New(snapshot(host("pve-1", known(t, "constructed/xeon-2s-memory-only"))), nil)
+	var got []string
+	for _, s := range []fleet.Spec{
+		spec(fleet.PolicyDedicated, 8, 64*gib), spec(fleet.PolicyDedicated, 8, 130*gib), spec(fleet.PolicyDedicated, 8, 64*gib),
+		spec(fleet.PolicyNUMA, 4, 40*gib),
+	} {
+		placed, unplaced := p.Place([]fleet.Spec{s})
+		for _, u := range unplaced {
+			got = append(got, u.Reason)
+		}
+		for _, one := range placed {
+			got = append(got, one.CPUs.String()+" "+cellsOf(one)+" "+one.Reason)
+		}
+	}
+	if diff := cmp.Diff([]string{
+		"0-3,32-35 0:65536 NUMA 0, L3 0: 4 whole cores, 1 node is the least possible; leaves 24 CPUs, 32 GiB",
+		"16-19,48-51 1,3:133120 NUMA 1, L3 1: 4 whole cores, memory in equal parts of 2 NUMA nodes as no NUMA node has room for the VM; leaves 24 CPUs, 510 GiB",
+		"20-23,52-55 1-3:65536 NUMA 1, L3 1: 4 whole cores, memory in equal parts of 3 NUMA nodes as no NUMA node has room for the VM; leaves 16 CPUs, 446 GiB",
+		" 0:31061 1:9899 NUMA 0+1: memory bound, 4 vCPUs floating, 2 nodes, 1 would do if the host were empty; leaves 40 CPUs, 1.6 GiB; memory per node not in the ratio of the CPUs",
+	}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
