@@ -15,6 +15,7 @@ var (
 	heldOut = flag.Bool("heldout", false, "use the seeds that placers are never tuned with")
 	every   = flag.Bool("every", false, "use every machine, not two")
 	ours    = flag.Bool("ours", false, "measure numaform alone, by machine")
+	machine = flag.String("machine", "", "use this one only, such as constructed/xeon-2s-memory-only")
 	update  = flag.Bool("update", false, "write the tables into docs/placement.md")
 )
 
@@ -72,10 +73,13 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// chosen returns two machines, of which one has little memory on every other NUMA node
+// chosen returns the one that is asked for, or two machines, of which one has little memory on every other NUMA node
 // and the other four nodes whose CPUs alternate, or every one.
 func chosen(t *testing.T) []*placement.Machine {
 	t.Helper()
+	if *machine != "" {
+		return []*placement.Machine{known(t, *machine)}
+	}
 	all, err := placement.Machines()
 	if err != nil {
 		t.Fatal(err)

@@ -91,7 +91,7 @@ func (c *checker) pins(g *Guest) {
 }
 
 // cells checks numa0, numa1, …: the guest CPUs are each in one, the memory adds up,
-// host nodes exist and have CPUs and memory, and pins lie inside them.
+// host nodes exist and have memory, and pins lie inside them.
 func (c *checker) cells(g *Guest) {
 	if g.Cells == nil {
 		return
@@ -130,7 +130,7 @@ func (c *checker) cell(g *Guest, cell *Cell) {
 	}
 	for i, n := range cell.Nodes {
 		if !c.machine.binds(n) {
-			c.add(FaultCannotStart, g.ID, "VM %d: no CPUs or no memory on node %d", g.ID, n)
+			c.add(FaultCannotStart, g.ID, "VM %d: no memory on node %d", g.ID, n)
 			return
 		}
 		c.bound[n] += part(cell, i)
@@ -145,9 +145,10 @@ func (c *checker) cell(g *Guest, cell *Cell) {
 	}
 }
 
-// binds reports whether memory can be bound on a node: it exists, with CPUs and memory.
+// binds reports whether memory can be bound on a node: it exists and has some. Proxmox only
+// looks for its directory (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:151).
 func (m *Machine) binds(n int) bool {
-	return n >= 0 && n < len(m.Nodes) && m.Nodes[n].MemoryMiB > 0 && len(m.Nodes[n].CPUs) > 0
+	return n >= 0 && n < len(m.Nodes) && m.Nodes[n].MemoryMiB > 0
 }
 
 // part is how much of a cell's memory its i-th node gives.

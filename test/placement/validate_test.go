@@ -60,6 +60,22 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A node without CPUs gives memory, one without memory does not.
+func TestCheckMemoryOnly(t *testing.T) {
+	t.Parallel()
+	m := known(t, "constructed/xeon-2s-memory-only") // nodes 2 and 3 have no CPUs
+	g := placement.Guest{VM: placement.VM{ID: 1, VCPUs: 2, MemoryMiB: 160 * gib}, Place: placement.Place{
+		CPUs: []int{1, 33}, Cells: []placement.Cell{{GuestCPUs: []int{0, 1}, Nodes: []int{0, 2}, MemoryMiB: 160 * gib}},
+	}}
+	if faults := placement.Check(m, []placement.Guest{g}); len(faults) > 0 {
+		t.Errorf("found %v", faults)
+	}
+	m.Nodes[2].MemoryMiB = 0
+	if faults := placement.Check(m, []placement.Guest{g}); len(faults) == 0 || faults[0].Kind != placement.FaultCannotStart {
+		t.Errorf("on a node without memory, found %v", faults)
+	}
+}
+
 // A Dedicated VM may have a part of one core, not of two.
 func TestCheckDedicated(t *testing.T) {
 	t.Parallel()
