@@ -25,6 +25,9 @@ var (
 	newDiskText   = regexp.MustCompile(`^(?:([^/:\s]+):)?(\d+(\.\d+)?)$`)
 	sizeText      = regexp.MustCompile(`^(\d+(\.\d+)?)([KMGT])?$`)
 	cpusetPart    = regexp.MustCompile(`^\s*(\d+)(?:-(\d+))?\s*$`)
+	userText      = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+$`)
+	roleText      = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+	tokenText     = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]+$`)
 	privText      = regexp.MustCompile(`^[A-Z][A-Za-z]+(\.[A-Za-z]+)+$`)
 )
 
@@ -111,6 +114,9 @@ var simpleFormatTable = map[string]func(string) error{
 	"pve-tag":        matching(tagText, "invalid characters in tag"),
 	"pve-iface":      matching(ifaceText, "invalid network interface name '%s'"),
 	"pve-priv":       matching(privText, "invalid privilege '%s'"),
+	"pve-userid":     matching(userText, "value '%s' does not look like a valid user name"),
+	"pve-roleid":     matching(roleText, "role name '%s' contains invalid characters"),
+	"pve-tokenid":    matching(tokenText, "value '%s' does not look like a valid token ID"),
 	"mac-addr":       matching(macText, "value does not look like a valid unicast MAC address"),
 	"dns-name":       matching(dnsNameText, "value does not look like a valid DNS name"),
 	"urlencoded":     matching(urlencText, "invalid urlencoded string: %s"),

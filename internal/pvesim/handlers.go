@@ -23,13 +23,22 @@ func accessHandlers() map[string]handler {
 		"GET /access/ticket":      func(*request) (any, error) { return nil, nil },
 		"POST /access/ticket":     login,
 		"GET /access/users":       listUsers,
-		"GET /pools":              listPools,
-		"POST /pools":             createPool,
-		"PUT /pools":              updatePool,
-		"DELETE /pools":           deletePool,
-		"GET /pools/{poolid}":     getPool,
-		"PUT /pools/{poolid}":     updatePool,
-		"DELETE /pools/{poolid}":  deletePool,
+
+		"POST /access/users":                            createUser,
+		"DELETE /access/users/{userid}":                 deleteUser,
+		"POST /access/users/{userid}/token/{tokenid}":   createToken,
+		"DELETE /access/users/{userid}/token/{tokenid}": deleteToken,
+		"POST /access/roles":                            createRole,
+		"DELETE /access/roles/{roleid}":                 deleteRole,
+		"PUT /access/acl":                               putACL,
+
+		"GET /pools":             listPools,
+		"POST /pools":            createPool,
+		"PUT /pools":             updatePool,
+		"DELETE /pools":          deletePool,
+		"GET /pools/{poolid}":    getPool,
+		"PUT /pools/{poolid}":    updatePool,
+		"DELETE /pools/{poolid}": deletePool,
 	}
 }
 

@@ -41,8 +41,39 @@ func (a *access) evaluate(check []any, who identity, given map[string]value) *ap
 		return permissionError("")
 	case "perm":
 		return a.evaluatePerm(check, who, given)
+	case "perm-modify":
+		return a.checkModify(who, normalizePath(given["path"].text))
+	case "userid-param":
+		user, privilege := given["userid"].text, check[1].(string)
+		if privilege == "self" {
+			if string(who) == user {
+				return nil
+			}
+			return permissionError("")
+		}
+		return a.check(who, "/access/realm/"+user[strings.LastIndex(user, "@")+1:], privilege)
+	case "userid-group": // no user is in a group here
+		privileges := a.ofVersion(check[1].([]any))
+		if a.checkAny(who, "/access/groups", privileges...) == nil {
+			return nil
+		}
+		if len(check) > 2 {
+			return permissionError("/access/groups, " + strings.Join(privileges, "|"))
+		}
+		return permissionError("")
 	}
-	return permissionError(operator)
+	return permissionError("")
+}
+
+// checkModify is Proxmox' check_perm_modify: who may give away rights on a path.
+func (a *access) checkModify(who identity, path string) *apiError {
+	privileges := []string{"Permissions.Modify"}
+	for prefix, privilege := range map[string]string{"/storage/": "Datastore.Allocate", "/vms/": "VM.Allocate", "/pool/": "Pool.Allocate"} {
+		if strings.HasPrefix(path, prefix) {
+			privileges = append(privileges, privilege)
+		}
+	}
+	return a.checkAny(who, path, privileges...)
 }
 
 // evaluatePerm runs ["perm", path, privileges, option, value, …].
