@@ -10,6 +10,8 @@ import (
 type access struct {
 	secret []byte
 	major  int
+	// hidesReason is set where a refused credential gets one text for all reasons.
+	hidesReason bool
 	// pools returns the pool of a path such as /vms/100, or "".
 	pools func(path string) string
 
@@ -30,7 +32,7 @@ type grants map[string]bool
 
 func newAccess(cfg Config) (*access, error) {
 	a := &access{
-		secret: newSecret(), major: cfg.major(), roles: predefinedRoles(cfg.major()),
+		secret: newSecret(), major: cfg.major(), hidesReason: cfg.major() == 9 && cfg.minor() >= 2, roles: predefinedRoles(cfg.major()),
 		users: map[string]string{rootUser: cfg.RootPassword}, tokens: map[string]Token{},
 		acl: map[string]map[string]grants{}, cache: map[string]grants{},
 	}

@@ -72,7 +72,7 @@ func TestPools(t *testing.T) {
 		{"add again", "PUT", "/pools/new", []string{"vms", "100"}, 500, "update pools failed: VM 100 is already a pool member"},
 		{"steal", "PUT", "/pools/nodes", []string{"vms", "100"}, 500, "update pools failed: VM 100 belongs already to pool 'new' and 'allow-move' is not set"},
 		{"move", "PUT", "/pools/nodes", []string{"vms", "100", "allow-move", "1"}, 200, "OK"},
-		{"not empty", "DELETE", "/pools/new", nil, 500, "delete pool failed: pool 'new' is not empty"},
+		{"not empty", "DELETE", "/pools/new", nil, 500, "delete pool failed: pool 'new' is not empty (contains VM 200)"},
 		{"take out", "PUT", "/pools", []string{"poolid", "new", "vms", "200", "storage", "local", "delete", "1"}, 200, "OK"},
 		{"delete", "DELETE", "/pools", []string{"poolid", "new"}, 200, "OK"},
 		{"missing", "GET", "/pools", []string{"poolid", "new"}, 500, "pool 'new' does not exist"},

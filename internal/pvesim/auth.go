@@ -44,13 +44,34 @@ func newSecret() []byte {
 
 // authenticate finds who made the request by token or ticket. Writes by ticket
 // need the ticket's CSRF token.
+//
+// Since pve-manager 9.1.5 the answer does not say why a credential is refused:
+// PVE/HTTPServer.pm:87-104 of 9.2.11.
 func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiError) {
+	who, failed := a.whoAsks(r, now)
+	if failed != nil && failed.code == http.StatusUnauthorized && a.hidesReason && failed.message != noTicket {
+		failed.message = "Authentication failed!"
+	}
+	if failed != nil {
+		return "", failed
+	}
+	if !who.isToken() && r.Method != http.MethodGet && !a.csrfFits(who.user(), r.Header.Get("CSRFPreventionToken"), now) {
+		return "", unauthorized("Permission denied - invalid csrf token")
+	}
+	return who, nil
+}
+
+// noTicket is what a request without any credential is told.
+const noTicket = "No ticket"
+
+// whoAsks finds the owner of the token or ticket.
+func (a *access) whoAsks(r *http.Request, now time.Time) (identity, *apiError) {
 	if header := r.Header.Get("Authorization"); strings.HasPrefix(header, "PVEAPIToken") {
 		return a.byToken(strings.TrimLeft(strings.TrimPrefix(header, "PVEAPIToken"), " ="), now)
 	}
 	cookie, err := r.Cookie("PVEAuthCookie")
 	if err != nil {
-		return "", unauthorized("No ticket")
+		return "", unauthorized(noTicket)
 	}
 	ticket, err := url.PathUnescape(cookie.Value)
 	if err != nil {
@@ -59,9 +80,6 @@ func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiErr
 	user, ok := a.verify("PVE", ticket, now)
 	if !ok {
 		return "", unauthorized("permission denied - invalid PVE ticket")
-	}
-	if r.Method != http.MethodGet && !a.csrfFits(user, r.Header.Get("CSRFPreventionToken"), now) {
-		return "", unauthorized("Permission denied - invalid csrf token")
 	}
 	return identity(user), nil
 }

@@ -174,6 +174,13 @@ func (c Config) major() int {
 	return 0
 }
 
+// minor returns the second part of the version, or 0.
+func (c Config) minor() int {
+	_, rest, _ := strings.Cut(c.Version, ".")
+	text, _, _ := strings.Cut(rest, ".")
+	return number(text)
+}
+
 func (d Delays) withDefaults() Delays {
 	for _, p := range []*time.Duration{&d.Clone, &d.Start, &d.Stop, &d.Resize, &d.Destroy, &d.Upload} {
 		if *p == 0 {

@@ -109,7 +109,7 @@ func (r *request) checkVolume(vmid int, d drive) *apiError {
 	}
 	name, _, ok := strings.Cut(file, ":")
 	if !ok {
-		return dief("Only root can pass arbitrary filesystem paths.")
+		return dief("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651.")
 	}
 	return r.readable(vmid, name, file)
 }

@@ -115,7 +115,7 @@ func TestImportFrom(t *testing.T) {
 	check(t, c, []step{
 		{"with a size", "POST", qemu, create("files:3" + from), 400, "Parameter verification failed."},
 		{"of an iso", "POST", qemu, create("files:0,import-from=local:iso/x.iso"), 400, "Parameter verification failed."},
-		{"of a path", "POST", qemu, create("files:0,import-from=/root/x.qcow2"), 500, "Only root can pass arbitrary filesystem paths."},
+		{"of a path", "POST", qemu, create("files:0,import-from=/root/x.qcow2"), 500, "Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651."},
 		{"of no storage", "POST", qemu, create("files:0,import-from=nas:import/x.qcow2"), 500, "storage 'nas' does not exist"},
 		{"to a storage of no disks", "POST", qemu, create("local:0" + from), 400, "Parameter verification failed."},
 		{"a serial port of the host", "POST", qemu, create("files:0"+from, "serial0", "/dev/ttyS0"), 500, "only root can set 'serial0' config for real devices"},

@@ -110,7 +110,7 @@ var simpleFormatTable = map[string]func(string) error{
 	"pve-bridge-id":  matching(bridgeText, "invalid bridge ID '%s'"),
 	"pve-vmid":       matching(vmidText, "value does not look like a valid VM ID"),
 	"pve-node":       verifyNodeName,
-	"pve-poolid":     matching(poolText, "pool name '%s' contains invalid characters"),
+	"pve-poolid":     verifyPool,
 	"pve-tag":        matching(tagText, "invalid characters in tag"),
 	"pve-iface":      matching(ifaceText, "invalid network interface name '%s'"),
 	"pve-priv":       matching(privText, "invalid privilege '%s'"),
@@ -155,19 +155,28 @@ func verifyHotplug(text string) error {
 	return nil
 }
 
-// verifyCPUSet checks an affinity; there is no upper bound.
+// verifyCPUSet checks an affinity; there is no upper bound. What is wrong is not told:
+// qemu-server 9.2.6 src/PVE/QemuServer.pm:885-896.
 func verifyCPUSet(text string) error {
 	for part := range strings.SplitSeq(text, ",") {
 		m := cpusetPart.FindStringSubmatch(part)
 		if m == nil {
-			return fmt.Errorf("CPU definition contains invalid data: %s", text)
+			return errors.New("unable to parse cpuset option")
 		}
 		low, _ := strconv.Atoi(m[1])
 		if high, err := strconv.Atoi(m[2]); err == nil && high < low {
-			return fmt.Errorf("CPU range must go from lower to higher value, got %s", strings.TrimSpace(part))
+			return errors.New("unable to parse cpuset option")
 		}
 	}
 	return nil
+}
+
+// verifyPool is verify_poolname of pve-access-control 9.1.1 src/PVE/AccessControl.pm:1353.
+func verifyPool(text string) error {
+	if strings.Count(text, "/") > 2 {
+		return fmt.Errorf("pool name '%s' nested too deeply (max levels = 3)", text)
+	}
+	return matching(poolText, "pool name '%s' contains invalid characters")(text)
 }
 
 func verifyIPv4(text string) error {

@@ -77,7 +77,7 @@ func TestDrives(t *testing.T) {
 		{"no such storage", "PUT", vm101 + "/config", []string{"scsi1", "tank:1"}, 500, "storage 'tank' does not exist"},
 		{"a storage without images", "PUT", vm101 + "/config", []string{"scsi1", "local:1"}, 400, "Parameter verification failed."},
 		{"the disk of another", "PUT", vm101 + "/config", []string{"scsi1", "local-lvm:base-9000-disk-0"}, 200, "OK"},
-		{"a path", "PUT", vm101 + "/config", []string{"scsi1", "/dev/sda"}, 500, "Only root can pass arbitrary filesystem paths."},
+		{"a path", "PUT", vm101 + "/config", []string{"scsi1", "/dev/sda"}, 500, "Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651."},
 	})
 }
 

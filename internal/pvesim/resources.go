@@ -132,7 +132,7 @@ func (r *request) poolResources() []any {
 func (r *request) storageResources(h *host) []any {
 	var entries []any
 	for _, name := range h.storages {
-		if r.s.access.checkAny(r.who, "/storage/"+name, "Datastore.Audit", "Datastore.AllocateSpace") != nil {
+		if r.s.access.check(r.who, "/storage/"+name, "Datastore.Audit") != nil {
 			continue
 		}
 		st := r.s.state.storage(h, name)
