@@ -66,6 +66,7 @@ func Table() []Row {
 		{Package: "internal/pvesim", Floor: 3, Support: true},
 		{Package: "state", Floor: 3},
 
+		{Package: "internal/conformance", Floor: 4},
 		{Package: "internal/guestsim", Floor: 4, Support: true},
 		{Package: "internal/scheduling", Floor: 4},
 		{Package: "internal/store", Floor: 4},

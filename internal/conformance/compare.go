@@ -1,0 +1,180 @@
+package conformance
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// differences returns what is different in an answer, one line each.
+func (w *Want) differences(got *answer) []string {
+	var found []string
+	differ := func(what, got, want string) {
+		found = append(found, fmt.Sprintf("%s: got %s, want %s", what, shown(got), shown(want)))
+	}
+	if status := w.Status; got.status != max(status, 200) && (status != 0 || got.status >= 400) {
+		differ("status", fmt.Sprint(got.status, " ", got.reason), strings.TrimSpace(fmt.Sprint(max(status, 200), " ", w.Text)))
+		if len(got.errors) > 0 {
+			differ("errors", fmt.Sprint(got.errors), fmt.Sprint(w.Errors))
+		}
+		return found // the rest follows from it
+	}
+	if w.Text != "" && !matches(w.Text, got.reason) {
+		differ("text", got.reason, w.Text)
+	}
+	if w.Errors != nil {
+		for _, name := range slices.Sorted(maps.Keys(w.Errors)) {
+			if text := strings.TrimRight(got.errors[name], "\n"); !matches(w.Errors[name], text) {
+				differ("error of "+name, text, w.Errors[name])
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(got.errors)) {
+			if _, ok := w.Errors[name]; !ok {
+				differ("error of "+name, got.errors[name], "none")
+			}
+		}
+	}
+	if text := textOf(got.data); w.Data != "" && !matches(w.Data, text) {
+		differ("data", text, w.Data)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Meta)) {
+		if text := textOf(got.meta[name]); !matches(w.Meta[name], text) {
+			differ(name+" beside data", text, w.Meta[name])
+		}
+	}
+	return append(found, w.objects(got.data)...)
+}
+
+// objects compares what is wanted of objects.
+func (w *Want) objects(data any) []string {
+	list, isList := data.([]any)
+	if !isList {
+		list = []any{data}
+	}
+	if w.Item != nil {
+		all := list
+		list = nil
+		for _, element := range all {
+			if has(element, w.Item) {
+				list = append(list, element)
+			}
+		}
+		if len(list) == 0 {
+			return []string{fmt.Sprintf("list: got %d elements, none with %v", len(all), w.Item)}
+		}
+	}
+	var found []string
+	if w.NoItem != nil {
+		for _, element := range list {
+			if has(element, w.NoItem) {
+				found = append(found, fmt.Sprintf("list: got an element with %v", w.NoItem))
+			}
+		}
+	}
+	if w.Shape == nil && w.Has == nil && w.Lacks == nil {
+		return found
+	}
+	for _, element := range list {
+		object, ok := element.(map[string]any)
+		if !ok {
+			return append(found, "got "+shown(textOf(element))+", want an object")
+		}
+		found = append(found, w.members(object)...)
+	}
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// members compares the members of one object.
+func (w *Want) members(object map[string]any) []string {
+	var found []string
+	for _, written := range slices.Sorted(maps.Keys(w.Shape)) {
+		key, optional := strings.CutSuffix(written, "?")
+		value, ok := object[key]
+		switch {
+		case !ok && !optional:
+			found = append(found, "member "+key+": is missing")
+		case ok && !slices.Contains(strings.Split(w.Shape[written], "|"), kindOf(value)) &&
+			(kindOf(value) != "integer" || !strings.Contains(w.Shape[written], "number")):
+			found = append(found, fmt.Sprintf("member %s: got %s, want %s", key, kindOf(value), w.Shape[written]))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(w.Has)) {
+		value, ok := object[key]
+		if !ok {
+			found = append(found, "member "+key+": is missing")
+		} else if text := textOf(value); !matches(w.Has[key], text) {
+			found = append(found, fmt.Sprintf("member %s: got %s, want %s", key, shown(text), shown(w.Has[key])))
+		}
+	}
+	for _, key := range w.Lacks {
+		if value, ok := object[key]; ok {
+			found = append(found, fmt.Sprintf("member %s: got %s, want none", key, shown(textOf(value))))
+		}
+	}
+	return found
+}
+
+func has(element any, want map[string]string) bool {
+	object, ok := element.(map[string]any)
+	for key, text := range want {
+		value, there := object[key]
+		if !there || !matches(text, textOf(value)) {
+			return false
+		}
+	}
+	return ok
+}
+
+// matches compares a text exactly, or with a regular expression that begins with "~".
+func matches(want, got string) bool {
+	pattern, ok := strings.CutPrefix(want, "~")
+	if !ok {
+		return want == got
+	}
+	re, err := regexp.Compile(`^(?s:` + pattern + `)$`)
+	return err == nil && re.MatchString(got)
+}
+
+// textOf is a JSON value as text: a string as it is, all else as JSON.
+func textOf(value any) string {
+	if text, ok := value.(string); ok {
+		return text
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(text)
+}
+
+func kindOf(value any) string {
+	switch value := value.(type) {
+	case nil:
+		return "null"
+	case string:
+		return "string"
+	case bool:
+		return "boolean"
+	case json.Number:
+		if strings.ContainsAny(value.String(), ".eE") {
+			return "number"
+		}
+		return "integer"
+	case []any:
+		return "array"
+	}
+	return "object"
+}
+
+// shown quotes a text and cuts a long one.
+func shown(text string) string {
+	const most = 400
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return fmt.Sprintf("%q", text)
+}

@@ -1,0 +1,389 @@
+// Package conformance holds what numaform believes about the API of Proxmox VE, as
+// cases in plain YAML, and compares a Proxmox with them: a request, the state before it,
+// and the answer, each with its source in Proxmox' own code. It knows no simulator and
+// uses no client of numaform's. Start at Cases and Run.
+package conformance
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+//go:embed cases/*.yaml
+var caseFiles embed.FS
+
+// Case is one belief: after what is given, the request gets that answer.
+type Case struct {
+	// Family is the name of the case's file.
+	Family string `yaml:"-"`
+	Name   string `yaml:"name"`
+	// Source is Proxmox' repository, version, file and line, or a recorded report.
+	Source string `yaml:"source"`
+	// Needs lists what the run must have: see needNames.
+	Needs []string `yaml:"needs"`
+	// Version bounds the Proxmox VE version: ">=9.1", "<9" or both with a blank.
+	Version string `yaml:"version"`
+	// Given is the state before: see givenNames.
+	Given []string `yaml:"given"`
+	// Before are requests that must succeed first.
+	Before []Step `yaml:"before"`
+	Step   `yaml:",inline"`
+	// Then are requests that show the side effect.
+	Then []Step `yaml:"then"`
+	// Each repeats the case with other values of its own placeholders.
+	Each []map[string]string `yaml:"each"`
+}
+
+// Step is a request and its answer.
+type Step struct {
+	// As is the credential: "configured" (the default), "keeper" (root, else the
+	// configured one), "root" (root@pam by ticket) or "none".
+	As string `yaml:"as"`
+	// Privileges makes a user with these privileges, in a list, by path, and nothing
+	// else, and sends the request with a token of the user.
+	Privileges map[string]string `yaml:"privileges"`
+	// Request is "METHOD /path" below /api2/json.
+	Request string            `yaml:"request"`
+	Params  map[string]string `yaml:"params"`
+	Header  map[string]string `yaml:"header"`
+	File    *File             `yaml:"file"`
+	Want    Want              `yaml:"want"`
+}
+
+// File is uploaded as the part "filename".
+type File struct {
+	Name string `yaml:"name"`
+	Text string `yaml:"text"`
+}
+
+// Want is an answer. Texts are compared exactly; one that begins with "~" is a regular
+// expression for the whole text.
+type Want struct {
+	Status int `yaml:"status"`
+	// Text is the reason in the status line.
+	Text string `yaml:"text"`
+	// Errors are all errors by parameter, without the line break at the end.
+	Errors map[string]string `yaml:"errors"`
+	// Data is the text of the whole result: a string, a number or JSON.
+	Data string `yaml:"data"`
+	// Shape, Has and Lacks describe an object, or in an array every element, or the
+	// one that Item selects.
+	Shape map[string]string `yaml:"shape"`
+	Has   map[string]string `yaml:"has"`
+	Lacks []string          `yaml:"lacks"`
+	// Item selects the elements of an array with these values; there must be some.
+	Item map[string]string `yaml:"item"`
+	// NoItem is an element that must not be there.
+	NoItem map[string]string `yaml:"no-item"`
+	// Meta are members of the answer beside data, with their texts.
+	Meta map[string]string `yaml:"meta"`
+	Task *Task             `yaml:"task"`
+}
+
+// Task is how the task of the answer's UPID ends.
+type Task struct {
+	Exit string `yaml:"exit"`
+	// Host is the UPID's host, Type its kind of task.
+	Host string `yaml:"host"`
+	Type string `yaml:"type"`
+}
+
+// needNames are the words of Case.Needs.
+func needNames() map[string]string {
+	return map[string]string{
+		"hosts":       "two hosts or more",
+		"root":        "the password of root@pam (--root-password-file)",
+		"token":       "an API token in numaform.yaml, not root@pam",
+		"iso":         "a storage that takes ISO files and a credential that may upload there",
+		"lvmthin":     "a storage of type lvmthin",
+		"local-disk":  "a storage for disks that is not shared",
+		"ha":          "an HA manager",
+		"destructive": "--destructive",
+		"slow":        "--slow",
+	}
+}
+
+// givenNames are the words of Case.Given.
+func givenNames() map[string]string {
+	return map[string]string{
+		"vm":       "a stopped VM that cases share: it must not be changed",
+		"own-vm":   "a stopped VM with a disk of 1 GiB on scsi0, made for this case",
+		"running":  "own-vm, started",
+		"template": "own-vm, made a template",
+		"iso":      "an ISO file on the storage for ISO files",
+		"pool":     "a pool below the run's pool, empty",
+	}
+}
+
+// placeholders are what a run fills in.
+var placeholders = []string{
+	"host", "other-host", "asked-host", "remote-host", "storage", "iso-storage", "bridge", "pool", "own-pool", "template", "vm", "free-vmid",
+	"token-id", "token-user", "token-name", "user", "missing-host", "missing-vmid", "missing-storage", "missing-pool", "iso", "upid", "upid-host", "missing-upid",
+}
+
+var placeholder = regexp.MustCompile(`\{([a-z][a-z0-9-]*)\}`)
+
+// Cases returns all cases, with tables written out.
+func Cases() ([]Case, error) {
+	names, err := fs.Glob(caseFiles, "cases/*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("listing the cases: %w", err)
+	}
+	var cases []Case
+	for _, name := range names {
+		text, err := caseFiles.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("reading cases: %w", err)
+		}
+		family, err := Parse(strings.TrimSuffix(path.Base(name), ".yaml"), text)
+		if err != nil {
+			return nil, err
+		}
+		cases = append(cases, family...)
+	}
+	return cases, nil
+}
+
+// Parse reads the cases of one family. Unknown keys are errors, and so is every case
+// that cannot be run as it is.
+func Parse(family string, text []byte) ([]Case, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	var written []Case
+	if err := decoder.Decode(&written); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("reading cases of %s: %w", family, err)
+	}
+	var cases []Case
+	seen := map[string]bool{}
+	var mistakes []error
+	for i := range written {
+		for _, c := range written[i].rows() {
+			c.Family = family
+			if err := c.check(); err != nil {
+				mistakes = append(mistakes, fmt.Errorf("case %q of %s: %w", c.Name, family, err))
+			}
+			if seen[c.Name] {
+				mistakes = append(mistakes, fmt.Errorf("case %q of %s: the name is used twice", c.Name, family))
+			}
+			seen[c.Name] = true
+			cases = append(cases, c)
+		}
+	}
+	return cases, errors.Join(mistakes...)
+}
+
+// rows writes a table out.
+func (c Case) rows() []Case {
+	if len(c.Each) == 0 {
+		return []Case{c}
+	}
+	var cases []Case
+	for _, values := range c.Each {
+		row := c.filled(func(name string) (string, bool) {
+			text, ok := values[name]
+			return text, ok
+		})
+		row.Each = nil
+		if row.Name == c.Name {
+			var parts []string
+			for _, key := range slices.Sorted(maps.Keys(values)) {
+				parts = append(parts, values[key])
+			}
+			row.Name += ": " + strings.Join(parts, " ")
+		}
+		cases = append(cases, row)
+	}
+	return cases
+}
+
+// filled replaces placeholders, but for those that fill does not know.
+func (c Case) filled(fill func(string) (string, bool)) Case {
+	c.Name, c.Source = replace(c.Name, fill), replace(c.Source, fill)
+	c.Step = c.Step.filled(fill)
+	c.Before, c.Then = slices.Clone(c.Before), slices.Clone(c.Then)
+	for _, steps := range [][]Step{c.Before, c.Then} {
+		for i := range steps {
+			steps[i] = steps[i].filled(fill)
+		}
+	}
+	return c
+}
+
+func (s Step) filled(fill func(string) (string, bool)) Step {
+	s.As, s.Request = replace(s.As, fill), replace(s.Request, fill)
+	s.Params, s.Header, s.Privileges = replaceAll(s.Params, fill), replaceAll(s.Header, fill), replaceAll(s.Privileges, fill)
+	if s.File != nil {
+		s.File = &File{Name: replace(s.File.Name, fill), Text: replace(s.File.Text, fill)}
+	}
+	w := &s.Want
+	w.Text, w.Data = replace(w.Text, fill), replace(w.Data, fill)
+	w.Errors, w.Shape, w.Has = replaceAll(w.Errors, fill), replaceAll(w.Shape, fill), replaceAll(w.Has, fill)
+	w.Item, w.NoItem, w.Meta = replaceAll(w.Item, fill), replaceAll(w.NoItem, fill), replaceAll(w.Meta, fill)
+	if w.Task != nil {
+		w.Task = &Task{Exit: replace(w.Task.Exit, fill), Host: replace(w.Task.Host, fill), Type: replace(w.Task.Type, fill)}
+	}
+	return s
+}
+
+// replace fills in placeholders; in a regular expression they stand for themselves.
+func replace(text string, fill func(string) (string, bool)) string {
+	return placeholder.ReplaceAllStringFunc(text, func(found string) string {
+		value, ok := fill(found[1 : len(found)-1])
+		switch {
+		case !ok:
+			return found
+		case strings.HasPrefix(text, "~") && text != found:
+			return regexp.QuoteMeta(value)
+		}
+		return value
+	})
+}
+
+func replaceAll(texts map[string]string, fill func(string) (string, bool)) map[string]string {
+	if texts == nil {
+		return nil
+	}
+	filled := make(map[string]string, len(texts))
+	for key, text := range texts {
+		if replaced := replace(key, fill); replaced != key {
+			filled[replaced] = replace(text, fill) // wins over one that is written out
+		} else if _, known := filled[key]; !known {
+			filled[key] = replace(text, fill)
+		}
+	}
+	return filled
+}
+
+var (
+	requestForm = regexp.MustCompile(`^(GET|POST|PUT|DELETE) /\S*$`)
+	versionForm = regexp.MustCompile(`^(<|>=)(\d+)(?:\.(\d+))?(?:\.(\d+))?$`)
+	sourceForm  = regexp.MustCompile(`^(pve-|qemu-|report )\S.*`)
+)
+
+// check returns why the case cannot be run.
+func (c *Case) check() error {
+	var mistakes []error
+	bad := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
+	if c.Name == "" {
+		bad("has no name")
+	}
+	if !sourceForm.MatchString(c.Source) {
+		bad("source %q: name a repository of Proxmox with version, file and line, or a report", c.Source)
+	}
+	for _, need := range c.Needs {
+		if needNames()[need] == "" {
+			bad("needs: unknown word %q", need)
+		}
+	}
+	for _, given := range c.Given {
+		if givenNames()[given] == "" {
+			bad("given: unknown word %q", given)
+		}
+	}
+	for bound := range strings.FieldsSeq(c.Version) {
+		if !versionForm.MatchString(bound) {
+			bad("version: %q is not of the form <9 or >=9.1", bound)
+		}
+	}
+	for _, step := range slices.Concat(c.Before, []Step{c.Step}, c.Then) {
+		if err := step.check(); err != nil {
+			mistakes = append(mistakes, err)
+		}
+	}
+	return errors.Join(mistakes...)
+}
+
+func (s *Step) check() error {
+	if !requestForm.MatchString(s.Request) {
+		return fmt.Errorf("request %q: not METHOD /path", s.Request)
+	}
+	if !slices.Contains([]string{"", "configured", "keeper", "root", "none"}, s.As) {
+		return fmt.Errorf("as: unknown word %q", s.As)
+	}
+	if s.Want.Status >= 400 && s.Want.Text == "" {
+		return fmt.Errorf("%s: an error needs its text", s.Request)
+	}
+	if s.Want.Status != 0 && s.Want.Status < 200 {
+		return fmt.Errorf("%s: want.status %d is none", s.Request, s.Want.Status)
+	}
+	var unknown error
+	s.filled(func(name string) (string, bool) {
+		if !slices.Contains(placeholders, name) {
+			unknown = fmt.Errorf("%s: unknown placeholder {%s}", s.Request, name)
+		}
+		return "", false
+	})
+	return errors.Join(unknown, s.Want.compile())
+}
+
+// compile reports regular expressions and types that are none.
+func (w *Want) compile() error {
+	texts := []string{w.Text, w.Data}
+	for _, m := range []map[string]string{w.Errors, w.Has, w.Item, w.NoItem, w.Meta} {
+		texts = append(texts, slices.Collect(maps.Values(m))...)
+	}
+	if w.Task != nil {
+		texts = append(texts, w.Task.Exit, w.Task.Host, w.Task.Type)
+	}
+	for _, text := range texts {
+		if pattern, ok := strings.CutPrefix(text, "~"); ok {
+			if _, err := regexp.Compile(placeholder.ReplaceAllString(pattern, "x")); err != nil {
+				return fmt.Errorf("want: %w", err)
+			}
+		}
+	}
+	for key, types := range w.Shape {
+		for kind := range strings.SplitSeq(types, "|") {
+			if !slices.Contains([]string{"string", "integer", "number", "boolean", "array", "object", "null"}, kind) {
+				return fmt.Errorf("want.shape.%s: unknown type %q", key, kind)
+			}
+		}
+	}
+	return nil
+}
+
+// fits reports whether a Proxmox VE version is within the bounds of a case.
+func fits(bounds, version string) bool {
+	for bound := range strings.FieldsSeq(bounds) {
+		m := versionForm.FindStringSubmatch(bound)
+		want := m[2] + "." + m[3] + "." + m[4]
+		if below := compareVersions(version, want) < 0; below != (m[1] == "<") {
+			return false
+		}
+	}
+	return true
+}
+
+func compareVersions(a, b string) int {
+	left, right := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range 3 {
+		if d := versionPart(left, i) - versionPart(right, i); d != 0 {
+			return d
+		}
+	}
+	return 0
+}
+
+func versionPart(parts []string, i int) int {
+	if i >= len(parts) {
+		return 0
+	}
+	digits := parts[i]
+	if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
+		digits = digits[:end]
+	}
+	n, _ := strconv.Atoi(digits) // no digits are 0
+	return n
+}

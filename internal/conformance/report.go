@@ -1,0 +1,147 @@
+package conformance
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Report is the outcome of a run, without anything that names the cluster.
+type Report struct {
+	// Version is that of Proxmox VE, and Hosts the number of those that are online.
+	Version string
+	Hosts   string
+	// AsRoot is set if cases ran that need root@pam.
+	AsRoot  bool
+	Results []Result
+}
+
+// Count returns how many cases have an outcome.
+func (r *Report) Count(outcome string) int {
+	n := 0
+	for i := range r.Results {
+		if r.Results[i].Outcome == outcome {
+			n++
+		}
+	}
+	return n
+}
+
+var (
+	ipAddress   = regexp.MustCompile(`\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){4,7}\b`)
+	macAddress  = regexp.MustCompile(`\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}\b`)
+	uuidText    = regexp.MustCompile(`\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`)
+	fingerprint = regexp.MustCompile(`\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){15,}\b`)
+)
+
+// redact replaces what names the cluster: hosts, storages, pool, users, addresses.
+func (r *Report) redact(from *run) {
+	clean := from.redactor()
+	for i := range r.Results {
+		for j, line := range r.Results[i].Detail {
+			r.Results[i].Detail[j] = clean(line)
+		}
+	}
+}
+
+// Redact returns what replaces secrets and names of the configuration in a text.
+func (c *Config) redact() map[string]string {
+	named := map[string]string{c.Pool: "{pool}", c.Host: "{host}", c.Storage: "{storage}", c.ISOStorage: "{iso-storage}"}
+	_, rest, _ := strings.Cut(c.URL, "://")
+	address, _, _ := strings.Cut(rest, "/")
+	name, _, _ := strings.Cut(address, ":")
+	named[address], named[name] = "{address}", "{address}"
+	for _, login := range []*Login{&c.Login, c.Root} {
+		if login != nil {
+			named[login.TokenSecret], named[login.Password], named[login.TokenID] = "{secret}", "{secret}", "{token-id}"
+			user, _, _ := strings.Cut(login.TokenID, "!")
+			if user != "root@pam" {
+				named[user] = "{user}"
+			}
+			if login.Username != "root@pam" {
+				named[login.Username] = "{user}"
+			}
+		}
+	}
+	return named
+}
+
+// redactor returns a function that takes out of a text what names the cluster.
+func (r *run) redactor() func(string) string {
+	named := r.cfg.redact()
+	for _, name := range []string{"storage", "iso-storage"} {
+		named[r.values[name]] = "{" + name + "}"
+	}
+	for name := range strings.FieldsSeq(r.values["names"]) {
+		named[name] = "{host}"
+	}
+	for _, name := range []string{"host", "other-host"} {
+		named[r.values[name]] = "{" + name + "}"
+	}
+	delete(named, "")
+	var words []string
+	for word := range named {
+		words = append(words, word)
+	}
+	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	return func(text string) string {
+		for _, word := range words {
+			text = replaceWord(text, word, named[word])
+		}
+		text = fingerprint.ReplaceAllString(text, "{fingerprint}")
+		text = macAddress.ReplaceAllString(text, "{mac}")
+		text = uuidText.ReplaceAllString(text, "{uuid}")
+		return ipAddress.ReplaceAllString(text, "{address}")
+	}
+}
+
+// replaceWord replaces a word where no letter or digit touches it.
+func replaceWord(text, word, by string) string {
+	re := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(word) + `($|[^A-Za-z0-9])`)
+	for re.MatchString(text) {
+		replaced := re.ReplaceAllString(text, "${1}"+strings.ReplaceAll(by, "$", "$$")+"${2}")
+		if replaced == text {
+			break
+		}
+		text = replaced
+	}
+	return text
+}
+
+// Markdown writes the report as it is attached to an issue.
+func (r *Report) Markdown(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Conformance of a Proxmox VE %s\n\n", r.Version)
+	fmt.Fprintf(&b, "%d equal, %d different, %d failed, %d skipped; %s host(s) online, %s.\n",
+		r.Count(Equal), r.Count(Different), r.Count(Failed), r.Count(Skipped), r.Hosts, map[bool]string{true: "with root@pam", false: "without root@pam"}[r.AsRoot])
+	for _, outcome := range []string{Different, Failed} {
+		if r.Count(outcome) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "\n## %s\n", map[string]string{Different: "Different", Failed: "Failed"}[outcome])
+		for _, result := range r.Results {
+			if result.Outcome != outcome {
+				continue
+			}
+			fmt.Fprintf(&b, "\n- **%s/%s** (%s)\n", result.Family, result.Name, result.Source)
+			for _, line := range result.Detail {
+				fmt.Fprintf(&b, "  - `%s`\n", strings.ReplaceAll(line, "`", "'"))
+			}
+		}
+	}
+	b.WriteString("\n## All cases\n\n| family | case | outcome |\n| --- | --- | --- |\n")
+	for _, result := range r.Results {
+		outcome := result.Outcome
+		if outcome == Skipped {
+			outcome += ": " + strings.Join(result.Detail, "; ")
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", result.Family, strings.ReplaceAll(result.Name, "|", "\\|"), outcome)
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,343 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Config says which Proxmox is compared, and within which bounds.
+type Config struct {
+	// URL is that of the API, with /api2/json; Client sends the requests, without HTTP/2
+	// and without following redirects.
+	URL    string
+	Client *http.Client
+	// Login is the configured credential. Root is root@pam with its password, or nil:
+	// cases that need it are skipped then.
+	Login Login
+	Root  *Login
+	// Pool and the VMIDs from Lower to Upper bound what is made and changed.
+	Pool         string
+	Lower, Upper int
+	// Template is a VM template on Host that is cloned and never changed.
+	Template int
+	// Host is where VMs are made; empty means the template's.
+	Host string
+	// Storage and ISOStorage are for disks and files; empty means the first that fits.
+	Storage, ISOStorage string
+	Bridge              string
+	// Only selects cases by "family/name"; nil means all.
+	Only              *regexp.Regexp
+	Destructive, Slow bool
+	// RemoveLeftovers removes VMs of a run that was killed.
+	RemoveLeftovers bool
+	// Progress is called with each result; nil drops them.
+	Progress func(Result)
+}
+
+// The outcomes of a case.
+const (
+	Equal     = "equal"
+	Different = "different"
+	Skipped   = "skipped"
+	// Failed is a case whose state before could not be made.
+	Failed = "failed"
+)
+
+// Result is the outcome of one case.
+type Result struct {
+	Family, Name, Source string
+	Outcome              string
+	// Detail says what is different, or why the case was skipped.
+	Detail []string
+	Took   time.Duration
+}
+
+// BoundsError says that the run may not work within the bounds it was given.
+type BoundsError struct{ text string }
+
+func (e *BoundsError) Error() string { return e.text }
+
+// fewestVMIDs are what cases need at once, besides one that stays free.
+const fewestVMIDs = 6
+
+// cleanupTime bounds the removal of what a run made.
+const cleanupTime = 5 * time.Minute
+
+// run is one comparison.
+type run struct {
+	cfg Config
+	url string
+	// values are the placeholders.
+	values     map[string]string
+	configured http.Header
+	root       http.Header // or nil
+	version    string
+	have       map[string]bool // words of Case.Needs
+	tokens     map[string]http.Header
+	shared     bool // the shared VM exists
+
+	// What the run made and has to remove.
+	vms     map[int]string // VMID to its host
+	volumes []string       // paths of their DELETE
+	cleanup []Step         // users, tokens, roles and pools, the last first
+}
+
+// Run compares a Proxmox with the cases and removes what it made, also when ctx ends or
+// a case fails. The report is there beside an error, which is about what could not be
+// done or removed.
+func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
+	r := &run{
+		cfg: cfg, url: strings.TrimRight(cfg.URL, "/"), values: map[string]string{}, have: map[string]bool{},
+		tokens: map[string]http.Header{}, vms: map[int]string{},
+	}
+	report := Report{}
+	err := r.prepare(ctx)
+	if err == nil {
+		for i := range cases {
+			if cfg.Only != nil && !cfg.Only.MatchString(cases[i].Family+"/"+cases[i].Name) {
+				continue
+			}
+			if ctx.Err() != nil {
+				err = fmt.Errorf("comparing: %w", context.Cause(ctx))
+				break
+			}
+			result := r.compare(ctx, &cases[i])
+			if ctx.Err() != nil && result.Outcome != Equal {
+				continue // interrupted: says nothing about Proxmox
+			}
+			report.Results = append(report.Results, result)
+			if cfg.Progress != nil {
+				cfg.Progress(result)
+			}
+		}
+	}
+	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	err = errors.Join(err, r.removeAll(tidy))
+	report.Version, report.Hosts, report.AsRoot = r.version, r.values["hosts"], r.root != nil
+	report.redact(r)
+	return report, err
+}
+
+// compare runs one case.
+func (r *run) compare(ctx context.Context, c *Case) Result {
+	result := Result{Family: c.Family, Name: c.Name, Source: c.Source, Outcome: Skipped}
+	if why := r.skips(c); why != "" {
+		result.Detail = []string{why}
+		return result
+	}
+	begun := time.Now()
+	made := len(r.cleanup)
+	before := slices.Collect(maps.Keys(r.vms))
+	detail, err := r.try(ctx, c)
+	// What the case made goes before the next begins, also when it was interrupted.
+	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	if tidyErr := r.removeSince(tidy, before, made); tidyErr != nil {
+		err = errors.Join(err, tidyErr)
+	}
+	result.Took = time.Since(begun)
+	switch {
+	case err != nil:
+		result.Outcome, result.Detail = Failed, strings.Split(err.Error(), "\n")
+	case len(detail) > 0:
+		result.Outcome, result.Detail = Different, detail
+	default:
+		result.Outcome = Equal
+	}
+	return result
+}
+
+// skips returns why a case is not run, or "".
+func (r *run) skips(c *Case) string {
+	if !fits(c.Version, r.version) {
+		return "is about Proxmox VE " + c.Version
+	}
+	needs := slices.Clone(c.Needs)
+	for _, step := range slices.Concat(c.Before, []Step{c.Step}, c.Then) {
+		if step.Privileges != nil || step.As == "root" {
+			needs = append(needs, "root")
+		}
+	}
+	if slices.Contains(c.Given, "iso") {
+		needs = append(needs, "iso")
+	}
+	for _, need := range needs {
+		if !r.have[need] {
+			return "needs " + needNames()[need]
+		}
+	}
+	return ""
+}
+
+// try makes the state before, and sends the requests of a case. Its error is about the
+// state before, or about a request that got no answer.
+func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
+	if err := r.given(ctx, c.Given); err != nil {
+		return nil, fmt.Errorf("making the state before: %w", err)
+	}
+	for i := range c.Before {
+		found, err := r.step(ctx, &c.Before[i])
+		if err != nil || len(found) > 0 {
+			return nil, errors.Join(fmt.Errorf("making the state before: %s: %s", c.Before[i].Request, strings.Join(found, "; ")), err)
+		}
+	}
+	detail, err := r.step(ctx, &c.Step)
+	for i := range c.Then {
+		if err != nil || len(detail) > 0 {
+			break
+		}
+		var found []string
+		found, err = r.step(ctx, &c.Then[i])
+		for _, line := range found {
+			detail = append(detail, "then "+c.Then[i].Request+": "+line)
+		}
+	}
+	return detail, err
+}
+
+// step sends one request and compares its answer.
+func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
+	s := written.filled(func(name string) (string, bool) {
+		value, ok := r.values[name]
+		return value, ok
+	})
+	as, err := r.credential(ctx, &s)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.within(&s); err != nil {
+		return nil, err
+	}
+	got, err := r.send(ctx, &s, as)
+	if err != nil {
+		return nil, err
+	}
+	upid, _ := got.data.(string)
+	if upidPart(upid, 1) == "" {
+		upid = ""
+	}
+	r.made(&s, got, upid)
+	found := s.Want.differences(got)
+	if upid == "" {
+		if s.Want.Task != nil && len(found) == 0 {
+			found = append(found, "data: got no UPID")
+		}
+		return found, nil
+	}
+	r.values["upid"], r.values["upid-host"] = upid, upidPart(upid, 1)
+	exit, err := r.await(ctx, upid, as)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		return append(found, "task: "+err.Error()), nil
+	}
+	want := s.Want.Task
+	if want == nil {
+		want = &Task{Exit: "OK"}
+	}
+	for _, part := range []struct{ name, got, want string }{
+		{"task's exit status", exit, want.Exit},
+		{"host of the task", upidPart(upid, 1), want.Host},
+		{"type of the task", upidPart(upid, 5), want.Type},
+	} {
+		if part.want != "" && !matches(part.want, part.got) {
+			found = append(found, fmt.Sprintf("%s: got %s, want %s", part.name, shown(part.got), shown(part.want)))
+		}
+	}
+	return found, nil
+}
+
+// made notes what a request made, from the moment that Proxmox took it.
+func (r *run) made(s *Step, got *answer, upid string) {
+	method, path, _ := strings.Cut(s.Request, " ")
+	if got.status != http.StatusOK {
+		return
+	}
+	parts := strings.Split(path, "/")
+	switch {
+	case method == http.MethodPost && strings.HasSuffix(path, "/qemu"):
+		r.note(s.Params["vmid"], parts[2])
+	case method == http.MethodPost && strings.HasSuffix(path, "/clone"):
+		host := parts[2]
+		if target := s.Params["target"]; target != "" {
+			host = target
+		}
+		r.note(s.Params["newid"], host)
+	case method == http.MethodPost && (strings.HasSuffix(path, "/upload") || strings.HasSuffix(path, "/download-url")) && upid != "":
+		name := s.Params["filename"]
+		if s.File != nil {
+			name = s.File.Name
+		}
+		storage := parts[4]
+		r.volumes = append(r.volumes, fmt.Sprintf("/nodes/%s/storage/%s/content/%s:%s/%s", parts[2], storage, storage, s.Params["content"], name))
+	case method == http.MethodPost && path == "/pools":
+		r.undo("DELETE /pools", map[string]string{"poolid": s.Params["poolid"]})
+	case method == http.MethodPost && path == "/access/users":
+		r.undo("DELETE "+path+"/"+s.Params["userid"], nil)
+	case method == http.MethodPost && path == "/access/roles":
+		r.undo("DELETE "+path+"/"+s.Params["roleid"], nil)
+	case method == http.MethodPost && strings.HasPrefix(path, "/access/users/"):
+		r.undo("DELETE "+path, nil)
+	}
+}
+
+func (r *run) note(vmid, host string) {
+	if id, err := strconv.Atoi(vmid); err == nil && r.inRange(id) {
+		r.vms[id] = host
+	}
+}
+
+func (r *run) undo(request string, params map[string]string) {
+	r.cleanup = append(r.cleanup, Step{Request: request, Params: params})
+}
+
+func (r *run) inRange(vmid int) bool { return vmid >= r.cfg.Lower && vmid <= r.cfg.Upper }
+
+// keeper is who makes and removes what cases need.
+func (r *run) keeper() http.Header {
+	if r.root != nil {
+		return r.root
+	}
+	return r.configured
+}
+
+// want sends a request of the run itself, as the keeper, and waits for its task.
+func (r *run) want(ctx context.Context, request string, params map[string]string) (*answer, error) {
+	s := &Step{Request: request, Params: params}
+	if err := r.within(s); err != nil {
+		return nil, err
+	}
+	got, err := r.send(ctx, s, r.keeper())
+	if err != nil {
+		return nil, err
+	}
+	if got.status != http.StatusOK {
+		return got, fmt.Errorf("%s: %d %s %v", request, got.status, got.reason, got.errors)
+	}
+	upid, _ := got.data.(string)
+	if upidPart(upid, 1) == "" {
+		upid = ""
+	}
+	r.made(s, got, upid)
+	if upid == "" {
+		return got, nil
+	}
+	exit, err := r.await(ctx, upid, r.keeper())
+	if err == nil && exit != "OK" && !strings.HasPrefix(exit, "WARNINGS") {
+		err = errors.New("its task ended with " + shown(exit))
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", request, err)
+	}
+	return got, err
+}

@@ -1,0 +1,261 @@
+package conformance_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/numaform/numaform/internal/conformance"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// TestBounds refuses ranges and pools that hold what is not the run's own, and changes
+// nothing then.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*conformance.Config)
+		want   string
+	}{
+		"taken":       {func(c *conformance.Config) { c.Lower, c.Upper = 95, 110 }, "VMID 100 is taken by a guest that is not ours"},
+		"small":       {func(c *conformance.Config) { c.Upper = c.Lower + 3 }, "7 are needed"},
+		"pool":        {func(c *conformance.Config) { c.Pool = "none" }, "pool 'none' does not exist"},
+		"host":        {func(c *conformance.Config) { c.Host = "pve-9" }, "host pve-9 is not online"},
+		"no template": {func(c *conformance.Config) { c.Template = 4711 }, "template 4711 is not there"},
+		"storage":     {func(c *conformance.Config) { c.Storage = "tank" }, "no storage tank"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := simulate(t, "9.2")
+			cfg := config(t, server)
+			cfg.Lower, cfg.Upper = 9000, 9019
+			tt.change(&cfg)
+			if name == "taken" {
+				cfg.Lower = 100
+			}
+			_, err := conformance.Run(t.Context(), cfg, cases(t))
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+			if writes := writesOf(server); len(writes) > 0 {
+				t.Errorf("changed something: %v", writes)
+			}
+		})
+	}
+}
+
+func writesOf(server *pvesim.Server) []string {
+	var writes []string
+	for _, call := range server.Calls() {
+		if call.Method != "GET" && call.Path != "/access/ticket" {
+			writes = append(writes, call.Method+" "+call.Path)
+		}
+	}
+	return writes
+}
+
+// TestOutside sends nothing that could change what is not the run's own, whatever a case
+// says.
+func TestOutside(t *testing.T) {
+	t.Parallel()
+	server := simulate(t, "9.2")
+	for _, request := range []string{
+		"DELETE /nodes/pve-2/qemu/100", "PUT /nodes/pve-2/qemu/100/config", "POST /nodes/pve-2/qemu/8000/status/start", "POST /nodes/pve-2/status",
+		"DELETE /pools/conformance", "PUT /cluster/options", "DELETE /nodes/pve-1/storage/local/content/local:iso/debian.iso",
+		"DELETE /access/users/root@pam", "PUT /nodes/pve-1/config", "DELETE /nodes/pve-2/storage/local-lvm/content/local-lvm:vm-8000-disk-0",
+	} {
+		outside, err := conformance.Parse("outside", []byte("- {name: x, source: report x, as: root, request: "+request+", params: {description: x}}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := conformance.Run(t.Context(), config(t, server), outside)
+		if err != nil || report.Results[0].Outcome != conformance.Failed || !strings.Contains(report.Results[0].Detail[0], "not sent") {
+			t.Errorf("%s: %v %v", request, report.Results, err)
+		}
+	}
+	if writes := writesOf(server); len(writes) > 0 {
+		t.Errorf("changed something: %v", writes)
+	}
+}
+
+// TestInterrupt ends a run in each of its cases and finds nothing left.
+func TestInterrupt(t *testing.T) {
+	t.Parallel()
+	for _, after := range []int{1, 20, 60, 120} {
+		server := simulate(t, "9.2")
+		users, roles := len(accessOf(t, server, "/access/users")), len(accessOf(t, server, "/access/roles"))
+		volumes := server.Volumes("pve-2")
+		ctx, cancel := context.WithCancel(t.Context())
+		seen := 0
+		cfg := config(t, server)
+		cfg.Only = regexp.MustCompile("^(qemu-clone|qemu-delete|pools|storage|tasks)/")
+		cfg.Progress = func(conformance.Result) {
+			if seen++; seen == after {
+				cancel()
+			}
+		}
+		_, err := conformance.Run(ctx, cfg, cases(t))
+		cancel()
+		if seen > after || seen == after && after < 60 && !errors.Is(err, context.Canceled) {
+			t.Errorf("after %d of %d: %v", seen, after, err)
+		}
+		for vmid := cfg.Lower; vmid <= cfg.Upper; vmid++ {
+			if _, left := server.Guest(vmid); left {
+				t.Errorf("after %d: VM %d is left", after, vmid)
+			}
+		}
+		if got := server.Volumes("pve-2"); !slices.Equal(got, volumes) {
+			t.Errorf("after %d: volumes are left: %v, had %v", after, got, volumes)
+		}
+		if u, r := len(accessOf(t, server, "/access/users")), len(accessOf(t, server, "/access/roles")); u != users || r != roles {
+			t.Errorf("after %d: %d users and %d roles, had %d and %d", after, u, r, users, roles)
+		}
+	}
+}
+
+var listed = regexp.MustCompile(`"(?:userid|roleid)":"[^"]*"`)
+
+func accessOf(t *testing.T, server *pvesim.Server, path string) [][]byte {
+	t.Helper()
+	up := client(t, server.CertPEM())
+	req, err := newRequest(t, server.URL()+"/api2/json"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(req.Header, rootHeader(t, server.URL(), up))
+	response, err := up.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	var text bytes.Buffer
+	_, _ = text.ReadFrom(response.Body)
+	return listed.FindAll(text.Bytes(), -1)
+}
+
+// TestLeftovers refuses VMs of a killed run, and removes them when told to.
+func TestLeftovers(t *testing.T) {
+	t.Parallel()
+	server := simulate(t, "9.2")
+	cfg := config(t, server)
+	cfg.Only = regexp.MustCompile("^qemu-delete/a VM goes")
+	up := client(t, server.CertPEM())
+	response, err := postAsRoot(t, server, up, "/nodes/pve-2/qemu", map[string][]string{"vmid": {"9003"}, "name": {"numaform-kit-9003"}, "pool": {pool}})
+	if err != nil || response != 200 {
+		t.Fatal(response, err)
+	}
+	waitFor(t, func() bool { guest, ok := server.Guest(9003); return ok && guest.Config["name"] != "" })
+	var bounds *conformance.BoundsError
+	if _, err := conformance.Run(t.Context(), cfg, cases(t)); !errors.As(err, &bounds) || !strings.Contains(err.Error(), "--remove-leftovers") {
+		t.Errorf("got %v", err)
+	}
+	cfg.RemoveLeftovers = true
+	if report, err := conformance.Run(t.Context(), cfg, cases(t)); err != nil || report.Count(conformance.Equal) != 1 {
+		t.Errorf("got %v %v", report, err)
+	}
+}
+
+// TestReport has no secret, address or name of the cluster, and says how many differ.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	server := simulate(t, "9.2")
+	cfg := config(t, server)
+	wrong, err := conformance.Parse("wrong", []byte(`
+- {name: status, source: report x, request: "GET /nodes/{host}/status", want: {status: 500, text: x}}
+- {name: members, source: report x, request: "GET /cluster/status", want: {data: x}}
+- {name: config, source: report x, given: [vm], request: "GET /nodes/{host}/qemu/{vm}/config", want: {data: x}}
+- {name: permissions, source: report x, request: "GET /access/permissions", want: {data: x}}
+- {name: task, source: report x, given: [own-vm], request: "POST /nodes/{host}/qemu/{vm}/status/stop", want: {task: {host: x, exit: x}}}
+- {name: users, source: report x, request: "GET /access/users", want: {data: x}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := conformance.Run(t.Context(), cfg, wrong)
+	if err != nil || report.Count(conformance.Different) != len(wrong) {
+		t.Fatalf("%+v %v", report, err)
+	}
+	var text strings.Builder
+	if err := report.Markdown(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{
+		pvesim.DefaultToken, pvesim.DefaultTokenSecret, "numaform@pve", "pve-1", "pve-2", "192.0.2.", "127.0.0.1", "local-lvm", "conformance,", `"` + pool + `"`, ":" + server.URL()[len("https://127.0.0.1:"):],
+	} {
+		if strings.Contains(text.String(), secret) {
+			t.Errorf("the report holds %q:\n%s", secret, text.String())
+		}
+	}
+	if !strings.Contains(text.String(), "0 equal, 6 different, 0 failed, 0 skipped; 3 host(s) online") {
+		t.Error(text.String())
+	}
+}
+
+// TestWithoutRoot skips what needs root@pam and says so.
+func TestWithoutRoot(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, simulate(t, "9.2"))
+	cfg.Root, cfg.Slow, cfg.Destructive = nil, false, false
+	report, err := conformance.Run(t.Context(), cfg, cases(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	why := map[string]int{}
+	for _, result := range report.Results {
+		switch _, known := differs[result.Family+"/"+result.Name]; {
+		case result.Outcome == conformance.Skipped:
+			why[result.Detail[0]]++
+		case result.Outcome != conformance.Equal && !known:
+			t.Errorf("%s/%s %s: %s", result.Family, result.Name, result.Outcome, result.Detail)
+		}
+	}
+	if why["needs the password of root@pam (--root-password-file)"] < 50 || why["needs --slow"] == 0 || why["needs --destructive"] == 0 {
+		t.Errorf("skipped: %v", why)
+	}
+	t.Logf("%d equal, skipped %v", report.Count(conformance.Equal), why)
+}
+
+// TestOneHost runs what one host can show.
+func TestOneHost(t *testing.T) {
+	t.Parallel()
+	server := simulate(t, "9.2", func(cfg *pvesim.Config) { cfg.Hosts = cfg.Hosts[1:2] })
+	report, err := conformance.Run(t.Context(), config(t, server), cases(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, result := range report.Results {
+		if _, known := differs[result.Family+"/"+result.Name]; !known && (result.Outcome == conformance.Different || result.Outcome == conformance.Failed) {
+			t.Errorf("%s/%s %s: %s", result.Family, result.Name, result.Outcome, result.Detail)
+		}
+	}
+}
+
+// TestParse refuses cases that cannot be run as they are written.
+func TestParse(t *testing.T) {
+	t.Parallel()
+	const head = "- name: x\n  source: report x\n"
+	for text, want := range map[string]string{
+		head + "  request: GET /x\n  wnt: {}":                                     "field wnt not found",
+		head + "  request: PATCH /x":                                              "not METHOD /path",
+		head + "  request: GET /{nothing}":                                        "unknown placeholder {nothing}",
+		head + "  request: GET /x\n  want: {status: 500}":                         "an error needs its text",
+		head + "  request: GET /x\n  needs: [luck]":                               `unknown word "luck"`,
+		head + "  request: GET /x\n  given: [luck]":                               `unknown word "luck"`,
+		head + "  request: GET /x\n  as: me":                                      `unknown word "me"`,
+		head + "  request: GET /x\n  version: 9":                                  "not of the form",
+		head + "  request: GET /x\n  want: {data: '~('}":                          "missing closing",
+		head + "  request: GET /x\n  want: {shape: {a: text}}":                    `unknown type "text"`,
+		"- name: x\n  request: GET /x":                                            "name a repository",
+		head + "  request: GET /x\n" + head + "  request: GET /y":                 "used twice",
+		head + "  request: 'GET /{a}'\n  each:\n  - {a: '1'}\n  - {a: '{host2}'}": "unknown placeholder {host2}",
+	} {
+		if _, err := conformance.Parse("test", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\ngot %v, want %q", text, err, want)
+		}
+	}
+}
