@@ -166,20 +166,21 @@ func TestDifferences(t *testing.T) {
 			"cpu":         []any{map[string]any{"cores": json.Number("2"), "flags": nil}},
 			"numa":        []any{map[string]any{"device": "numa0"}, map[string]any{"device": "numa1"}},
 			"description": "numaform/1 cluster=test key=00000000000000000000000000000001 pins=1,2\nhunter2",
-			"tags":        []any{"b"}, "on_boot": false, "machine": "", "mac": "AA", "cipassword": "x", "note": "old",
+			"tags":        []any{"b"}, "on_boot": false, "machine": "", "mac": "AA", "cipassword": "x", "apiToken": "x", "note": "old",
 			"long": strings.Repeat("x", 100),
 		},
 		After: map[string]any{
 			"cpu":         []any{map[string]any{"cores": json.Number("4"), "flags": []any{}}},
 			"numa":        []any{map[string]any{"device": "numa0"}},
 			"description": "numaform/1 cluster=test key=00000000000000000000000000000001 pins=1,3",
-			"tags":        []any{"a", "b"}, "on_boot": true, "machine": nil, "cipassword": "y", "note": "new", "long": "",
+			"tags":        []any{"a", "b"}, "on_boot": true, "machine": nil, "cipassword": "y", "apiToken": "y", "note": "new", "long": "",
 		},
 		AfterUnknown:    map[string]any{"mac": true, "tags": []any{false, false}, "cpu": []any{map[string]any{}}},
 		BeforeSensitive: map[string]any{"tags": []any{false}, "note": true},
 		AfterSensitive:  false,
 	}
 	want := []scaler.DriftDifference{
+		{Attribute: "apiToken", File: "(not shown)", Proxmox: "(not shown)"},
 		{Attribute: "cipassword", File: "(not shown)", Proxmox: "(not shown)"},
 		{Attribute: "cpu.cores", File: "4", Proxmox: "2"},
 		{Attribute: "description", File: "pins 1,3", Proxmox: "pins 1,2"},
@@ -229,7 +230,10 @@ func TestDriftMoved(t *testing.T) {
 	}
 	host.NUMANodes = []topology.NUMANode{{ID: 0, MemoryMiB: 1024}}
 	host.ReservedCPUs = topology.CPUs(6)
-	got := still(t, s, one, coming).Compare(pve1, &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{keep(one)}})[2001]
+	compare := func() scaler.VMDrift {
+		return still(t, s, one, coming).Compare(pve1, &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{keep(one)}})[2001]
+	}
+	got := compare()
 	want := []string{
 		"its Node's label topology.kubernetes.io/zone says pve-1",
 		"its CPUs 6-7 were chosen on pve-1 and are other CPUs on pve-2",
@@ -242,6 +246,10 @@ func TestDriftMoved(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got.Notes); diff != "" || got.Class != scaler.DriftMoved || got.Host != pve2 {
 		t.Errorf("%s on %s, notes (-want +got):\n%s", got.Class, got.Host, diff)
+	}
+	host.NUMANodes = append(host.NUMANodes, topology.NUMANode{ID: 1, MemoryMiB: 1024})
+	if diff := cmp.Diff(want[:len(want)-1], compare().Notes); diff != "" {
+		t.Errorf("with the NUMA node, notes (-want +got):\n%s", diff)
 	}
 }
 
