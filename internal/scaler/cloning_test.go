@@ -40,6 +40,31 @@ func (c cloner) Refresh(context.Context, *topology.Snapshot, []topology.HostName
 	return c.after, nil
 }
 
+// mute is a Proxmox that does not answer, or only says that nothing is being cloned.
+type mute struct {
+	live
+	busy error
+}
+
+func (m mute) Busy(context.Context, topology.HostName) (bool, error) { return false, m.busy }
+
+func (mute) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*topology.Snapshot, error) {
+	return nil, errors.New("no answer")
+}
+
+// TestProposeWithoutAnAnswer does not take what cannot be read for a clone that failed.
+func TestProposeWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []error{nil, errors.New("no answer")} {
+		before := snapshot(topology.Guest{VMID: 2000, Kind: topology.GuestVM, Lock: "clone"})
+		s := newScaler(t, func(c *scaler.Config) { c.Regions[0].Live = mute{live: live{before}, busy: busy} }, vm(pve1, 2000))
+		_, err := s.Propose(t.Context(), before, nil, nil)
+		if err == nil || !strings.Contains(err.Error(), "waiting for clones on lab/pve-1: no answer") {
+			t.Errorf("busy %v: got %v", busy, err)
+		}
+	}
+}
+
 // TestProposeAwaitsClones finds a guest in the making under the number of a VM.
 func TestProposeAwaitsClones(t *testing.T) {
 	t.Parallel()
