@@ -293,3 +293,19 @@ func TestWarnsOfGuestsThatNoFileWants(t *testing.T) {
 		t.Errorf("warnings %q of a VM whose removal is under way", warnings)
 	}
 }
+
+// TestEmpty has changes of one kind, and of two whose numbers are equal.
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	one := []fleet.VM{vm(pve1, 2000)}
+	for _, change := range []*scaler.Change{
+		{Added: one}, {Removed: one}, {Repaired: one}, {Added: one, Repaired: one}, {Removed: one, Repaired: one}, {Added: one, Removed: one},
+	} {
+		if change.Empty() {
+			t.Errorf("%+v is empty", change)
+		}
+	}
+	if change := (&scaler.Change{}); !change.Empty() {
+		t.Error("a change of nothing is not empty")
+	}
+}
