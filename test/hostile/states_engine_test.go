@@ -45,12 +45,12 @@ func TestStatesEngine(t *testing.T) {
 // is, and changes the VMs in place, applies the fleet's files, and makes one more VM.
 func TestStatesActions(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"update", "apply", "create"} {
+	for _, name := range []string{"update", "retag", "apply", "create"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newStateWorld(t)
 			w.lookForDrift()
-			act := map[string]action{"update": w.update(), "apply": w.settling(), "create": w.creation()}[name]
+			act := map[string]action{"update": w.update(), "retag": w.retagging(), "apply": w.settling(), "create": w.creation()}[name]
 			if passed := w.attack(act, []stateEdit{{vm: w.fleet.VMs[0].Name, path: []string{"serial"}, value: w.read()["serial"]}}); len(passed) != 1 {
 				t.Fatalf("%s is refused with a state as it was", name)
 			}

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
@@ -283,6 +284,47 @@ func (w *stateWorld) update() action {
 		}
 		_, err = w.scaler.Apply(w.t.Context(), change, approveAll)
 		return err
+	}}
+}
+
+// retagging has a writer give the VMs other tags, as the controller does: the plan is not
+// refreshed, so the provider writes to the guest that the state names.
+func (w *stateWorld) retagging() action {
+	return action{name: "retag", do: func(names []string) error {
+		writer := scaler.NewWriter(w.scaler, scaler.WriterConfig{
+			Snapshot: func(ctx context.Context) (*topology.Snapshot, error) { return w.client.Snapshot(ctx) },
+		})
+		ctx, stop := context.WithCancel(w.t.Context())
+		defer stop()
+		ended := make(chan error, 1)
+		go func() { ended <- writer.Run(ctx) }()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		asked := false
+		for settled := false; !settled; {
+			select {
+			case <-tick.C:
+			case err := <-ended:
+				return errors.Join(err, errors.New("the writer ended"))
+			}
+			if states := writer.VMs(); !asked && len(states) > 0 {
+				for _, state := range states {
+					if slices.Contains(names, state.VM.Name) {
+						state.VM.Tags = []string{"blue"}
+						writer.Update(state.VM)
+					}
+				}
+				asked = true
+				continue
+			}
+			settled = asked && !slices.ContainsFunc(writer.VMs(), func(s scaler.VMState) bool { return s.Changing && s.ChangeErr == nil })
+		}
+		var errs []error
+		for _, state := range writer.VMs() {
+			errs = append(errs, state.ChangeErr)
+		}
+		stop()
+		return errors.Join(append(errs, <-ended)...)
 	}}
 }
 
