@@ -226,6 +226,18 @@ func TestTextHasEachCPUOnce(t *testing.T) {
 	}
 }
 
+// TestMemoryOnlyNodes says whose memory VMs may have, of the NUMA nodes without CPUs.
+func TestMemoryOnlyNodes(t *testing.T) {
+	t.Parallel()
+	h := load(t, "constructed/xeon-2s-memory-only")
+	some := topology.CPUs(3)
+	h.MemoryNodes = &some
+	text := cpumap.Text(&h, cpumap.Ownership{}, cpumap.Options{})
+	if strings.Count(text, "\n  no CPUs, memory for VMs\n") != 1 || strings.Count(text, "\n  no CPUs, memory not for VMs\n") != 1 {
+		t.Errorf("got\n%s", text)
+	}
+}
+
 func TestManyOwners(t *testing.T) {
 	t.Parallel()
 	h := load(t, "kunpeng920-2s-4node")

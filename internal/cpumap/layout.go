@@ -32,7 +32,9 @@ type nodeBox struct {
 	// near names the NUMA nodes that are nearer than others, or is empty.
 	near string
 	// huge says how much of the memory are huge pages, or is empty.
-	huge   string
+	huge string
+	// empty says that there are no CPUs, and who may have the memory.
+	empty  string
 	groups []groupBox
 }
 
@@ -117,7 +119,14 @@ func (l *layout) addNode(node *topology.NUMANode, groups []topology.Group) {
 		box.memory = gib(bound) + " of " + gib(node.MemoryMiB) + " bound"
 		box.boundShare = float64(bound) / float64(node.MemoryMiB)
 	}
-	box.near, box.huge = nearest(node), huge(node)
+	box.near, box.huge, box.empty = nearest(node), huge(node), "no CPUs"
+	switch {
+	case node.MemoryMiB <= 0:
+	case l.host.LendsMemory(node.ID):
+		box.empty += ", memory for VMs"
+	default:
+		box.empty += ", memory not for VMs"
+	}
 	l.nodes = append(l.nodes, box)
 }
 

@@ -157,7 +157,7 @@ func (p *picture) node(l *layout, row *nodeRow, node nodeBox, at box) {
 		p.bar(box{at.x + padding, noteY + 8, at.width - 2*padding, 5}, 1000, part)
 	}
 	if len(node.groups) == 0 {
-		p.text("note", at.x+padding, at.y+row.header+14, "no CPUs")
+		p.text("note", at.x+padding, at.y+row.header+14, fit(node.empty, at.width-2*padding, 6))
 	}
 	for _, group := range row.flow(node.groups) {
 		x, y := at.x+padding+group.at.x, at.y+row.header+group.at.y

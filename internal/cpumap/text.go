@@ -131,7 +131,7 @@ func (w *writer) nodes() {
 		}
 		w.wrap(2, "   ", words...)
 		if len(node.groups) == 0 {
-			w.wrap(2, "", "  no CPUs")
+			w.wrap(2, "", "  "+node.empty)
 		}
 		for _, group := range node.groups {
 			w.group(group, labels)
