@@ -158,6 +158,10 @@ func (c *Client) mendStatus(e *Error) string {
 	return ""
 }
 
+// oneReason is the text of every refused token since pve-manager 9.1.5, also of one that
+// expired; 9.1.4 and older say why.
+const oneReason = "Authentication failed!"
+
 // mendLogin says what to do about a credential that Proxmox does not take.
 func (c *Client) mendLogin(text string) string {
 	login := c.credential()
@@ -167,6 +171,8 @@ func (c *Client) mendLogin(text string) string {
 		return fmt.Sprintf("check username and password of %s", login.Username)
 	case strings.HasSuffix(text, "access expired"):
 		return fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
+	case text == oneReason:
+		return fmt.Sprintf("check token_id and token_secret of API token %s, and that the token has not expired, with `pveum user token list %s`", login.TokenID, user)
 	}
 	return fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
 }

@@ -25,6 +25,10 @@ func TestErrors(t *testing.T) {
 			"wrong token", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 401, "invalid token value!") }, 401,
 			[]string{"reading /cluster/resources of region r1", "401 invalid token value!", "check token_id and token_secret of API token numaform@pve!scaler"},
 		},
+		{
+			"token refused for a reason that is not told", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 401, "Authentication failed!") }, 401,
+			[]string{"401 Authentication failed!", "check token_id and token_secret of API token numaform@pve!scaler, and that the token has not expired"},
+		},
 		{"missing privilege", func(c *canned, _ *proxmox.Config) {
 			c.cluster([]any{node("pve-1", 1), node("pve-2", 1)})
 			c.refuse("/cluster/status", 403, "Permission check failed (/, Sys.Audit)")
