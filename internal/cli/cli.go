@@ -69,6 +69,9 @@ func Run(ctx context.Context, process Process) int {
 
 // afterInterrupt says how things stand once a command was interrupted.
 func afterInterrupt(command *cobra.Command) string {
+	if command.Name() == "conformance" {
+		return "what the run made was removed, unless the next line names something that was not"
+	}
 	if flag := command.Flags().Lookup("auto-approve"); flag == nil {
 		return "this command changes nothing"
 	}
@@ -94,6 +97,7 @@ func newRoot(process Process) *cobra.Command {
 		newInit(process), newDoctor(process), newPlan(process), newApply(process), newRemove(process), newDrift(process), newUndo(process),
 		newExplain(process), newHistory(process), newPolicy(process), newTopology(process), newController(process), newVersion(process),
 		newPlans(process), newApprove(process), newReject(process), newPause(process), newResume(process), newEvacuate(process),
+		newConformance(process),
 	)
 	withExamples(root, examples())
 	asUsage(root)

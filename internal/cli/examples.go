@@ -11,6 +11,8 @@ func examples() map[string]string {
 		"approve": `  numaform approve workers-7f3a1c --hash HASH        # numaform plans shows name and hash
   numaform approve workers-7f3a1c                    # at a terminal: shows the diff and asks`,
 		"collect": `  numaform topology collect >pve-1.json              # on the host itself; then name the file under machines`,
+		"conformance": `  numaform conformance --pool kit --vmids 9000-9019 --template 100 --report report.md
+  numaform conformance --list                        # the cases, with their sources`,
 		"controller": `  numaform controller --config /etc/numaform/numaform.yaml
   numaform controller --mode observe --kubeconfig ~/.kube/config   # decide and plan, and write nothing`,
 		"doctor": `  numaform doctor                                    # what is missing, and the line that mends it

@@ -12,11 +12,11 @@ import (
 // Report is the outcome of a run, without anything that names the cluster.
 type Report struct {
 	// Version is that of Proxmox VE, and Hosts the number of those that are online.
-	Version string
-	Hosts   string
+	Version string `json:"version"`
+	Hosts   string `json:"hosts"`
 	// AsRoot is set if cases ran that need root@pam.
-	AsRoot  bool
-	Results []Result
+	AsRoot  bool     `json:"asRoot"`
+	Results []Result `json:"results"`
 }
 
 // Count returns how many cases have an outcome.

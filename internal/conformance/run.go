@@ -53,11 +53,13 @@ const (
 
 // Result is the outcome of one case.
 type Result struct {
-	Family, Name, Source string
-	Outcome              string
+	Family  string `json:"family"`
+	Name    string `json:"name"`
+	Source  string `json:"source"`
+	Outcome string `json:"outcome"`
 	// Detail says what is different, or why the case was skipped.
-	Detail []string
-	Took   time.Duration
+	Detail []string      `json:"detail,omitempty"`
+	Took   time.Duration `json:"-"`
 }
 
 // BoundsError says that the run may not work within the bounds it was given.

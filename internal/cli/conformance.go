@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numaform/numaform/internal/conformance"
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/topology"
+)
+
+// requestTime bounds one request of conformance: a host's report may take long.
+const requestTime = 2 * time.Minute
+
+// conformanceOptions are the flags of conformance.
+type conformanceOptions struct {
+	config, region, vmids, only, report, rootPasswordFile string
+	list                                                  bool
+	run                                                   conformance.Config
+}
+
+func newConformance(process Process) *cobra.Command {
+	var o conformanceOptions
+	command := &cobra.Command{
+		Use:   "conformance",
+		Short: "Compare a Proxmox VE with what numaform believes about it",
+		Long: "Send requests to a Proxmox VE and compare its answers with the cases that numaform's simulator and\n" +
+			"tests are built on. VMs are made in one pool and one range of VMIDs, and removed again, also on\n" +
+			"interrupt. Users, tokens and roles are made only with the password of root@pam; their names begin with\n" +
+			"numaform-kit. The report has no secrets, addresses or names of the cluster. It exits 0 if all cases that\n" +
+			"ran are equal, 1 if one differs, 2 on wrong usage.",
+		RunE: func(command *cobra.Command, _ []string) error { return o.compare(command.Context(), process) },
+	}
+	flags := command.Flags()
+	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
+	flags.StringVar(&o.region, "region", "", "region of the configuration; needed if it has several")
+	flags.StringVar(&o.run.Pool, "pool", "", "existing resource pool in which VMs are made (required)")
+	flags.StringVar(&o.vmids, "vmids", "", "free range of VMIDs such as 9000-9019, 7 or more (required)")
+	flags.IntVar(&o.run.Template, "template", 0, "VMID of a template to clone, which is not changed (required)")
+	flags.StringVar(&o.run.Storage, "storage", "", "storage for disks; empty means the first that takes them")
+	flags.StringVar(&o.run.ISOStorage, "iso-storage", "", "storage for small ISO files; empty means the first that takes them")
+	flags.StringVar(&o.run.Bridge, "bridge", "vmbr0", "bridge of the VMs' network cards")
+	flags.StringVar(&o.rootPasswordFile, "root-password-file", "", "file with the password of root@pam: also run the cases that make tokens, locks and pools")
+	flags.StringVar(&o.only, "only", "", "regular expression for family/name of the cases to run")
+	flags.BoolVar(&o.run.Destructive, "destructive", false, "also run cases that remove volumes of their own VMs")
+	flags.BoolVar(&o.run.Slow, "slow", false, "also run cases that start VMs or read a host's report")
+	flags.BoolVar(&o.run.RemoveLeftovers, "remove-leftovers", false, "first remove VMs of an earlier run that was killed")
+	flags.StringVar(&o.report, "report", "", "file to write the report to: Markdown, or JSON if it ends in .json")
+	flags.BoolVar(&o.list, "list", false, "list the cases with their sources, and run none")
+	return command
+}
+
+func (o *conformanceOptions) compare(ctx context.Context, process Process) error {
+	cases, err := conformance.Cases()
+	if err != nil {
+		return err
+	}
+	if o.only != "" {
+		if o.run.Only, err = regexp.Compile(o.only); err != nil {
+			return usageError{fmt.Errorf("--only: %w", err)}
+		}
+	}
+	if o.list {
+		for i := range cases {
+			if name := cases[i].Family + "/" + cases[i].Name; o.run.Only == nil || o.run.Only.MatchString(name) {
+				fmt.Fprintf(process.Stdout, "%s\t%s\n", name, cases[i].Source)
+			}
+		}
+		return nil
+	}
+	config, err := loadConfig(process, o.config)
+	if err != nil {
+		return err
+	}
+	if err := o.target(config); err != nil {
+		return err
+	}
+	o.run.Progress = func(result conformance.Result) {
+		if result.Outcome == conformance.Different || result.Outcome == conformance.Failed {
+			fmt.Fprintf(process.Stderr, "%s: %s/%s\n", result.Outcome, result.Family, result.Name)
+		}
+	}
+	report, err := conformance.Run(ctx, o.run, cases)
+	if bounds := (*conformance.BoundsError)(nil); errors.As(err, &bounds) {
+		return usageError{bounds}
+	}
+	err = errors.Join(err, printConformance(process.Stdout, &report))
+	if o.report != "" {
+		err = errors.Join(err, writeConformance(o.report, &report))
+	}
+	if err == nil && report.Count(conformance.Different)+report.Count(conformance.Failed) > 0 {
+		return exitError{ExitFailed}
+	}
+	return err
+}
+
+// target fills in what the flags and the configuration say of the Proxmox.
+func (o *conformanceOptions) target(config *operator.Config) error {
+	for name, missing := range map[string]bool{"--pool": o.run.Pool == "", "--vmids": o.vmids == "", "--template": o.run.Template == 0} {
+		if missing {
+			return usageError{fmt.Errorf("%s is required: see numaform conformance --help", name)}
+		}
+	}
+	lower, upper, found := strings.Cut(o.vmids, "-")
+	var errLower, errUpper error
+	o.run.Lower, errLower = strconv.Atoi(lower)
+	o.run.Upper, errUpper = strconv.Atoi(upper)
+	if err := errors.Join(errLower, errUpper); err != nil || !found || o.run.Lower < 100 {
+		return usageError{fmt.Errorf("--vmids %q: must be a range such as 9000-9019", o.vmids)}
+	}
+	at := slices.IndexFunc(config.Clusters, func(c operator.Cluster) bool {
+		return c.Region == topology.RegionName(o.region) || o.region == "" && len(config.Clusters) == 1
+	})
+	if at < 0 {
+		return usageError{fmt.Errorf("--region %q: must be a region of %s", o.region, o.config)}
+	}
+	if err := config.ReadSecrets(); err != nil {
+		return err
+	}
+	cluster := &config.Clusters[at]
+	if own := cluster.VMIDRange; own.Upper != 0 && o.run.Lower <= int(own.Upper) && o.run.Upper >= int(own.Lower) {
+		return usageError{fmt.Errorf("--vmids %s: overlaps the vmid_range %d-%d of region %s, whose VMs are numaform's nodes", o.vmids, own.Lower, own.Upper, cluster.Region)}
+	}
+	o.run.Login = conformance.Login{
+		TokenID: cluster.TokenID, TokenSecret: cluster.TokenSecret, Username: cluster.Username, Password: cluster.Password,
+	}
+	if o.run.Login.Username == "root@pam" {
+		o.run.Root = &o.run.Login
+	}
+	if o.rootPasswordFile != "" {
+		password, err := os.ReadFile(o.rootPasswordFile)
+		if err != nil {
+			return fmt.Errorf("reading the password of root@pam: %w", err)
+		}
+		o.run.Root = &conformance.Login{Username: "root@pam", Password: strings.TrimSpace(string(password))}
+	}
+	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cluster.Insecure} //nolint:gosec // the user's choice
+	if cluster.CAFile != "" {
+		pem, err := os.ReadFile(cluster.CAFile)
+		if err != nil {
+			return fmt.Errorf("reading ca_file: %w", err)
+		}
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("reading ca_file %s: holds no certificate in PEM", cluster.CAFile)
+		}
+	}
+	o.run.Client = &http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Timeout:       requestTime,
+	}
+	url := cluster.URL
+	if url == "" && len(cluster.URLs) > 0 {
+		url = cluster.URLs[0]
+	}
+	o.run.URL = strings.TrimSuffix(strings.TrimRight(url, "/"), "/api2/json") + "/api2/json"
+	return nil
+}
+
+// printConformance prints a line for each family, and what differs.
+func printConformance(w io.Writer, report *conformance.Report) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "FAMILY\tEQUAL\tDIFFERENT\tFAILED\tSKIPPED")
+	families := map[string]*conformance.Report{}
+	var names []string
+	for _, result := range report.Results {
+		if families[result.Family] == nil {
+			families[result.Family] = &conformance.Report{}
+			names = append(names, result.Family)
+		}
+		families[result.Family].Results = append(families[result.Family].Results, result)
+	}
+	families["all"] = report
+	for _, name := range append(names, "all") {
+		f := families[name]
+		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\n", name,
+			f.Count(conformance.Equal), f.Count(conformance.Different), f.Count(conformance.Failed), f.Count(conformance.Skipped))
+	}
+	err := table.Flush()
+	for _, result := range report.Results {
+		if result.Outcome == conformance.Different || result.Outcome == conformance.Failed {
+			_, printErr := fmt.Fprintf(w, "\n%s %s/%s (%s)\n  %s\n", result.Outcome, result.Family, result.Name, result.Source, strings.Join(result.Detail, "\n  "))
+			err = cmp.Or(err, printErr)
+		}
+	}
+	return err
+}
+
+func writeConformance(path string, report *conformance.Report) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	if strings.HasSuffix(path, ".json") {
+		encoder := json.NewEncoder(file)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(report)
+	} else {
+		err = report.Markdown(file)
+	}
+	return errors.Join(err, file.Close())
+}
