@@ -82,7 +82,7 @@ func (r *request) checkSource(vmid int, key string, d drive) *apiError {
 		if r.who.isRoot() {
 			return &apiError{code: 501, message: "importing a file of the host is not implemented by pvesim, though Proxmox VE has it"}
 		}
-		return dief("Only root can pass arbitrary filesystem paths.")
+		return dief("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651.")
 	}
 	r.s.state.mu.RLock()
 	_, e := r.s.state.needStorage(r.host, name)

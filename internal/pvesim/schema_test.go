@@ -36,7 +36,7 @@ func TestParameterErrors(t *testing.T) {
 		{"name", "PUT", conf, []string{"name", "a_b"}, "name", "invalid format - value does not look like a valid DNS name\n"},
 		{"tag", "PUT", conf, []string{"tags", "a;b c;ä"}, "tags", "invalid format - invalid characters in tag\n"},
 		{"affinity", "PUT", conf, []string{"affinity", "0-x"}, "affinity", "invalid format - unable to parse cpuset option\n"},
-		{"affinity range", "PUT", conf, []string{"affinity", "4-2"}, "affinity", "invalid format - CPU range must go from lower to higher value, got 4-2\n"},
+		{"affinity range", "PUT", conf, []string{"affinity", "4-2"}, "affinity", "invalid format - unable to parse cpuset option\n"},
 		{"numa without cpus", "PUT", conf, []string{"numa0", "memory=10"}, "numa0", "invalid format - format error\nnuma0.cpus: " + missing + "\n"},
 		{"numa with a comma list", "PUT", conf, []string{"numa0", "cpus=0,2"}, "numa0", "invalid format - value without key, but schema does not define a default key\n"},
 		{"numa policy", "PUT", conf, []string{"numa0", "cpus=0,policy=strict"}, "numa0", "invalid format - format error\nnuma0.policy: value 'strict' does not have a value in the enumeration 'preferred, bind, interleave'\n"},
