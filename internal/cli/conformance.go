@@ -150,21 +150,9 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 		}
 		o.run.Root = &conformance.Login{Username: "root@pam", Password: strings.TrimSpace(string(password))}
 	}
-	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cluster.Insecure} //nolint:gosec // the user's choice
-	if cluster.CAFile != "" {
-		pem, err := os.ReadFile(cluster.CAFile)
-		if err != nil {
-			return fmt.Errorf("reading ca_file: %w", err)
-		}
-		settings.RootCAs = x509.NewCertPool()
-		if !settings.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("reading ca_file %s: holds no certificate in PEM", cluster.CAFile)
-		}
-	}
-	o.run.Client = &http.Client{
-		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Timeout:       requestTime,
+	var err error
+	if o.run.Client, err = apiClient(cluster); err != nil {
+		return err
 	}
 	url := cluster.URL
 	if url == "" && len(cluster.URLs) > 0 {
@@ -172,6 +160,27 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 	}
 	o.run.URL = strings.TrimSuffix(strings.TrimRight(url, "/"), "/api2/json") + "/api2/json"
 	return nil
+}
+
+// apiClient returns a client that trusts what the configuration says, with HTTP/1.1:
+// HTTP/2 has no status line, and Proxmox' errors are in it.
+func apiClient(cluster *operator.Cluster) (*http.Client, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cluster.Insecure} //nolint:gosec // the user's choice
+	if cluster.CAFile != "" {
+		pem, err := os.ReadFile(cluster.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading ca_file: %w", err)
+		}
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("reading ca_file %s: holds no certificate in PEM", cluster.CAFile)
+		}
+	}
+	return &http.Client{
+		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Timeout:       requestTime,
+	}, nil
 }
 
 // printConformance prints a line for each family, and what differs.

@@ -102,7 +102,7 @@ type Task struct {
 
 // needNames are the words of Case.Needs.
 func needNames() map[string]string {
-	return map[string]string{
+	return map[string]string{ //nolint:gosec // words, no credentials
 		"hosts":       "two hosts or more",
 		"root":        "the password of root@pam (--root-password-file)",
 		"token":       "an API token in numaform.yaml, not root@pam",
