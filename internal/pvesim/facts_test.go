@@ -107,9 +107,12 @@ func TestAnswersOfFacts(t *testing.T) {
 	})
 }
 
+// TestAuthentication asks a Proxmox before 9.1.5, which says why a credential is refused.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	c := start(t, cluster())
+	config := cluster()
+	config.Version = "9.0"
+	c := start(t, config)
 	bare := *c
 	bare.header = http.Header{}
 	root := c.root()
