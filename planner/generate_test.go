@@ -29,14 +29,14 @@ func drawMachine(t *rapid.T) topology.Machine {
 		for c := range cores {
 			proto := topology.CPU{Online: true, NUMANode: n * stride, Core: n*cores + c, L3: drawL3(l3, n, c, cores)}
 			threads := smt
-			if hybrid {
+			switch {
+			case hybrid && c%4 == 3:
+				proto.Kind, threads = topology.KindLowPower, 1
+				proto.L3, proto.CacheLevel = 1000+n, 2
+			case hybrid && c%2 == 1:
+				proto.Kind, threads = topology.KindEfficiency, 1
+			case hybrid:
 				proto.Kind = topology.KindPerformance
-				if c%2 == 1 {
-					proto.Kind, threads = topology.KindEfficiency, 1
-					if c%4 == 3 {
-						proto.Kind, proto.L3, proto.CacheLevel = topology.KindLowPower, 1000+n, 2
-					}
-				}
 			}
 			if unknown {
 				proto.Core = topology.Unknown
