@@ -323,7 +323,7 @@ func (r *request) copyDisk(clone *guest, job *cloneJob, key, text string) (strin
 	name := st.freeName(clone.id)
 	if job.full {
 		if !st.room(v.size) {
-			return "", fmt.Errorf("unable to create image: not enough free space on storage '%s'", st.Name)
+			return "", errors.New(st.noRoom(v.size))
 		}
 		if r.p["format"] != "" {
 			v.format = r.p["format"]

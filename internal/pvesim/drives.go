@@ -142,7 +142,7 @@ func (s *Server) imageStorage(h *host, name string) (*storage, *apiError) {
 // attachImage makes the image and returns the option that names it.
 func (s *Server) attachImage(st *storage, vmid int, d drive, format string, size int64) (string, *apiError) {
 	if !st.room(size) {
-		return "", dief("unable to create image: not enough free space on storage '%s'", st.Name)
+		return "", dief("%s", st.noRoom(size))
 	}
 	v := s.state.addVolume(st, &volume{
 		id: st.volumeID(vmid, st.freeName(vmid), format), content: "images", format: format, size: size, vmid: vmid,

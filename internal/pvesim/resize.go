@@ -84,7 +84,7 @@ func (r *request) growDisk(g *guest, key string, d drive) *apiError {
 	case size == v.size:
 		return nil
 	case !st.room(size - v.size):
-		return dief("unable to resize '%s': not enough free space on storage '%s'", v.id, st.Name)
+		return dief("%s", st.noRoom(size-v.size))
 	}
 	st.used += size - v.size
 	v.size = size

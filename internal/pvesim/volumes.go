@@ -103,6 +103,22 @@ func (st *storage) room(size int64) bool {
 	return st.TotalMiB == 0 || st.available() >= size
 }
 
+// noRoom is what a storage says that has no room for a disk, by its type: programs that
+// Proxmox runs say so, as their output is in the error (pve-storage 9.1.7,
+// src/PVE/Storage/LVMPlugin.pm:615-640, LvmThinPlugin.pm:116-127, ZFSPoolPlugin.pm:367-384).
+func (st *storage) noRoom(size int64) string {
+	const extent = 4 << 20
+	switch st.Type {
+	case "lvm":
+		return fmt.Sprintf("lvcreate error:   Volume group %q has insufficient free space (%d extents): %d required.", st.Name, st.available()/extent, (size+extent-1)/extent)
+	case "lvmthin":
+		return fmt.Sprintf("lvcreate error:   Cannot create new thin volume, free space in thin pool pve/%s reached threshold.", st.Name)
+	case "zfspool":
+		return fmt.Sprintf("zfs error: cannot create '%s': out of space", st.Name)
+	}
+	return "No space left on device"
+}
+
 func (st *storage) available() int64 { return max(st.FreeMiB<<20-st.used, 0) }
 
 // ownerOf returns the VMID in an image's name, or 0.

@@ -20,10 +20,10 @@ var (
 	// noRoom matches the end of a line in which Proxmox or its storage says that there is
 	// no room. Proxmox has no code for that, only these sentences: in order those of the C
 	// library (directories, NFS, Ceph; Go's own, of a disk of this machine, begin with small
-	// letters), of Proxmox, of ZFS, of LVM's lvcreate and lvextend, and of its thin pools.
+	// letters), of Proxmox (pve-storage 9.1.7, LVMPlugin.pm:713), of ZFS, of LVM's lvcreate and lvextend, and of its thin pools.
 	noRoom = regexp.MustCompile(`(?m)(?:\bNo space left on device` +
 		`|\bDisk quota exceeded` +
-		`|\bnot enough free space on storage '[^'\n]*'` +
+		`|\bnot enough free space \([0-9]+ < [0-9]+\)` +
 		`|\bcannot (?:create|receive|set property for|extend) [^\n]*: out of space` +
 		`|\bVolume group "[^"\n]*" has insufficient free space \([0-9]+ extents\): [0-9]+ required` +
 		`|\bInsufficient free space: [0-9]+ extents needed, but only [0-9]+ available` +

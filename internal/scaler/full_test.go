@@ -73,7 +73,7 @@ func TestStorageFull(t *testing.T) {
 		"lvm thin":         {task(`clone failed: lvcreate 'pve/vm-1' error:   Cannot create new thin volume, free space in thin pool pve/data reached threshold.`), true},
 		"zfs":              {task("clone failed: zfs error: cannot create 'tank/vm-1-disk-0': out of space"), true},
 		"ceph":             {task("clone failed: rbd create 'vm-1' error: rbd: create error: (28) No space left on device"), true},
-		"refused request":  {applying("received an HTTP 500 response - Reason: unable to create image: not enough free space on storage 'tank'"), true},
+		"refused request":  {applying("received an HTTP 500 response - Reason: not enough free space (1048576 < 4194304)"), true},
 		"seed":             {fmt.Errorf("seeding x: %w", &proxmox.TaskError{Exit: "No space left on device"}), true},
 		"seed of another":  {&proxmox.TaskError{Exit: "command 'cp' failed: exit code 1"}, false},
 		"engine's disk":    {applying("Error: Failed to save state: write terraform.tfstate: no space left on device"), false},
