@@ -172,7 +172,7 @@ func (c *Client) mendLogin(text string) string {
 	case strings.HasSuffix(text, "access expired"):
 		return fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
 	case text == oneReason:
-		return fmt.Sprintf("check token_id and token_secret of API token %s, and that the token has not expired, with `pveum user token list %s`", login.TokenID, user)
+		return fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
 	}
 	return fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
 }

@@ -27,7 +27,7 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			"token refused for a reason that is not told", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 401, "Authentication failed!") }, 401,
-			[]string{"401 Authentication failed!", "check token_id and token_secret of API token numaform@pve!scaler, and that the token has not expired"},
+			[]string{"401 Authentication failed!", "check token_id and token_secret of API token numaform@pve!scaler; if the token has expired, extend it: pveum user token modify numaform@pve scaler --expire 0"},
 		},
 		{"missing privilege", func(c *canned, _ *proxmox.Config) {
 			c.cluster([]any{node("pve-1", 1), node("pve-2", 1)})

@@ -20,7 +20,8 @@ import (
 // Proxmox' own rules, gives its default token.
 func TestRolesAreTheSimulators(t *testing.T) {
 	t.Parallel()
-	want := map[string][]string{proxmox.RoleAudit: {"VM.Audit"}} // only with a pool
+	// These come with a pool, and with a custom CPU model.
+	want := map[string][]string{proxmox.RoleAudit: {"VM.Audit"}, proxmox.RoleCPU: {"Mapping.Use"}}
 	for _, role := range pvesim.LeastPrivilege() {
 		want[role.Name] = role.Privileges
 	}

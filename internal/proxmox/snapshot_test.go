@@ -32,7 +32,7 @@ func TestRegion(t *testing.T) {
 		map[string]any{"type": "sdn", "node": "pve-1"},
 	)
 	snapshot := server.read(t)
-	want := []topology.Region{{Name: "r1", Version: "9.2.3", Quorate: true, Pools: []string{"a", "b"}}}
+	want := []topology.Region{{Name: "r1", Version: "9.0.3", Quorate: true, Pools: []string{"a", "b"}}}
 	if diff := cmp.Diff(want, snapshot.Regions); diff != "" {
 		t.Errorf("regions (-want +got):\n%s", diff)
 	}
