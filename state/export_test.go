@@ -106,7 +106,7 @@ func NeedsProvider(pluginDir, text string) (fix string, needed bool) {
 }
 
 // Sum returns the hash of a provider's files.
-func (e *Engine) Sum(dir string) (string, error) { return e.sum(dir) }
+func (e *Engine) Sum(dir, file string, now time.Time) (string, error) { return e.sum(dir, file, now) }
 
 // Guarded reports whether only root and this user can replace a file.
 func Guarded(path string) bool { return guarded(path) }

@@ -272,7 +272,7 @@ func (p *Providers) keep(e *Engine, version, dir string) (string, error) {
 	if err := os.CopyFS(temporary, os.DirFS(dir)); err != nil {
 		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
 	}
-	hash, err := e.sum(temporary)
+	hash, err := e.sum(temporary, "", time.Time{})
 	if err != nil {
 		return "", fmt.Errorf("hashing provider %s: %w", guard.Provider, err)
 	}
@@ -281,6 +281,14 @@ func (p *Providers) keep(e *Engine, version, dir string) (string, error) {
 		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
 	}
 	return target, nil
+}
+
+// sums returns the file that keeps the last hash, or "".
+func (p *Providers) sums() string {
+	if p == nil || p.Record == "" {
+		return ""
+	}
+	return p.Record + ".sum"
 }
 
 // program returns the program of the provider that the files require. It lies where
@@ -302,11 +310,12 @@ func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 			return "", nil, err
 		}
 	}
-	sum, err := w.config.Engine.sum(dir)
+	now := w.config.Clock.Now()
+	sum, err := w.config.Engine.sum(dir, w.config.Providers.sums(), now)
 	if err != nil {
 		return "", nil, fmt.Errorf("hashing provider %s: %w", guard.Provider, err)
 	}
-	provider, err := w.config.Providers.trust(w.version, dir, sum, w.config.Clock.Now())
+	provider, err := w.config.Providers.trust(w.version, dir, sum, now)
 	return filepath.Join(dir, filepath.Base(programs[0])), provider, err
 }
 

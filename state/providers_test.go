@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/numaform/numaform/state"
 )
@@ -46,34 +47,56 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// TestSumOfChangedFiles replaces a provider by one of the same length and age.
+// TestSumOfChangedFiles replaces a provider by one of the same length and age, within
+// one process and between two.
 func TestSumOfChangedFiles(t *testing.T) {
 	t.Parallel()
-	dir, engine := t.TempDir(), &state.Engine{}
-	write(t, dir, "terraform-provider-proxmox", "one")
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "sum")
 	name := filepath.Join(dir, "terraform-provider-proxmox")
-	info, err := os.Stat(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := func() string {
+	now := time.Now()
+	sum := func(engine *state.Engine) string {
 		t.Helper()
-		sum, err := engine.Sum(dir)
+		sum, err := engine.Sum(dir, file, now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return sum
 	}
-	first := sum()
-	if again := sum(); again != first {
+	write(t, dir, "terraform-provider-proxmox", "one")
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var engine state.Engine
+	first := sum(&engine)
+	if again := sum(&engine); again != first {
 		t.Errorf("the same files have hashes %s and %s", first, again)
 	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("the hash of a file that was just written is kept: it may change within the same tick of the clock")
+	}
+
+	now = now.Add(3 * time.Second)
+	if later := sum(new(state.Engine)); later != first {
+		t.Errorf("the same files have hashes %s and %s", first, later)
+	}
+	kept, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(kept), first) {
+		t.Fatalf("the hash that is kept between processes: %s, %v; want %s", kept, err, first)
+	}
+	write(t, filepath.Dir(file), filepath.Base(file), strings.ReplaceAll(string(kept), first, "h1:kept"))
+	if again := sum(new(state.Engine)); again != "h1:kept" {
+		t.Errorf("the next process computes the hash again: %s", again)
+	}
+
 	write(t, dir, "terraform-provider-proxmox", "two")
 	if err := os.Chtimes(name, info.ModTime(), info.ModTime()); err != nil {
 		t.Fatal(err)
 	}
-	if changed := sum(); changed == first {
-		t.Error("a provider that was replaced has the hash of the first")
+	for process, engine := range map[string]*state.Engine{"the same": &engine, "another": new(state.Engine)} {
+		if changed := sum(engine); changed == first || changed == "h1:kept" {
+			t.Errorf("%s process gives a provider that was replaced the hash %s of the first", process, changed)
+		}
 	}
 }
 
