@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -50,8 +51,11 @@ func newController(process Process) *cobra.Command {
 			}
 			collectLazily(process.Environ)
 			o.settings.Version, o.settings.Environ = process.Version, process.Environ
-			level := zap.UseDevMode(o.logLevel == "debug")
-			o.settings.Logger = zap.New(zap.WriteTo(process.Stderr), level)
+			level, err := zapcore.ParseLevel(o.logLevel)
+			if err != nil {
+				return usageError{err}
+			}
+			o.settings.Logger = zap.New(zap.WriteTo(process.Stderr), zap.Level(level))
 			log.SetLogger(o.settings.Logger)
 			klog.SetLogger(o.settings.Logger)
 			controller, err := operator.NewController(config, o.settings)
@@ -86,6 +90,7 @@ func (o *controllerOptions) register(command *cobra.Command) {
 	flags.BoolVar(&s.LeaderElect, "leader-elect", true, "let one of several controllers work")
 	flags.StringVar(&s.MetricsAddress, "metrics-bind-address", ":8080", "where to serve metrics; 0 means nowhere")
 	flags.StringVar(&s.ProbeAddress, "health-probe-bind-address", ":8081", "where to answer probes; 0 means nowhere")
+	flags.StringVar(&s.ProfileAddress, "pprof-bind-address", "0", "where to serve Go profiles below /debug/pprof/, such as 127.0.0.1:6060; 0 means nowhere")
 	flags.DurationVar(&s.BatchIdle, "batch-idle-duration", time.Second, "how long to wait for a further pod")
 	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "how long to wait for further pods at all")
 	flags.StringVar(&o.preferences, "preference-policy", "Respect", "Respect or Ignore what pods only prefer")
@@ -94,7 +99,7 @@ func (o *controllerOptions) register(command *cobra.Command) {
 	flags.BoolVar(&s.Kproximate, "kproximate-metrics", false, "serve metrics under the names of kproximate too")
 	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "how often to compare all VMs with Proxmox by a full plan; 0 means never")
 	flags.DurationVar(&s.Grace, "grace", 39*time.Minute, "how long a change may take to end when the controller is to stop")
-	flags.StringVar(&o.logLevel, "log-level", "info", "info or debug")
+	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
 }
 
 func (o *controllerOptions) check() error {
@@ -110,7 +115,7 @@ func (o *controllerOptions) check() error {
 	choose("mode", o.mode, modeApply, modeObserve)
 	choose("preference-policy", o.preferences, "Respect", "Ignore")
 	choose("min-values-policy", o.minValues, "Strict", "BestEffort")
-	choose("log-level", o.logLevel, "info", "debug")
+	choose("log-level", o.logLevel, "debug", "info", "error")
 	s := &o.settings
 	if s.BatchIdle <= 0 || s.BatchMax < s.BatchIdle {
 		mistakes = append(mistakes, errors.New("--batch-max-duration must not be shorter than --batch-idle-duration, and both longer than 0"))

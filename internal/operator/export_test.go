@@ -1,8 +1,19 @@
 package operator
 
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
 // Decode reads the text of a numaform.yaml alone: no environment, paths or defaults.
 func Decode(text []byte) (Config, error) {
 	var config Config
 	err := decode(text, &config)
 	return config, err
+}
+
+// Serve answers probes and serves metrics and profiles until ctx ends.
+func Serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
+	return serve(ctx, settings, registry, ready)
 }

@@ -145,11 +145,12 @@ type ControllerSettings struct {
 	// Observe decides and plans, and writes nothing.
 	Observe     bool
 	LeaderElect bool
-	// MetricsAddress and ProbeAddress are where to listen; "0" means nowhere.
-	MetricsAddress, ProbeAddress string
-	BatchIdle, BatchMax          time.Duration
-	IgnorePreferences            bool
-	RelaxMinValues               bool
+	// MetricsAddress, ProbeAddress and ProfileAddress are where to listen; "0" means
+	// nowhere.
+	MetricsAddress, ProbeAddress, ProfileAddress string
+	BatchIdle, BatchMax                          time.Duration
+	IgnorePreferences                            bool
+	RelaxMinValues                               bool
 	// FeatureGates are those of Karpenter that CheckFeatureGates takes, such as NodeRepair=true.
 	FeatureGates string
 	// Kproximate serves kproximate's metrics too, under its names.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// serve answers probes and serves metrics until ctx ends. It does so while numaform
-// is paused or no leader, too.
+// serve answers probes and serves metrics and profiles until ctx ends, also while
+// numaform is paused or not the leader.
 func serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
 	probes := http.NewServeMux()
 	probes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -27,12 +28,26 @@ func serve(ctx context.Context, settings *ControllerSettings, registry prometheu
 	})
 	metrics := http.NewServeMux()
 	metrics.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	profiles := http.NewServeMux()
+	profiles.HandleFunc("GET /debug/pprof/", pprof.Index)
+	profiles.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	profiles.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	profiles.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	profiles.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+
 	group, ctx := errgroup.WithContext(ctx)
-	for address, handler := range map[string]http.Handler{settings.ProbeAddress: probes, settings.MetricsAddress: metrics} {
-		if address == "0" || address == "" {
+	for _, server := range []struct {
+		address string
+		handler http.Handler
+	}{
+		{address: settings.ProbeAddress, handler: probes},
+		{address: settings.MetricsAddress, handler: metrics},
+		{address: settings.ProfileAddress, handler: profiles},
+	} {
+		if server.address == "0" || server.address == "" {
 			continue
 		}
-		group.Go(func() error { return listen(ctx, address, handler) })
+		group.Go(func() error { return listen(ctx, server.address, server.handler) })
 	}
 	return group.Wait()
 }
