@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
+	"strconv"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 func TestBadInput(t *testing.T) {
 	runScripts(t, "badinput", map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "same": same, "replace": replace, "simulate": simulate(t), "garbage": garbage, "seven": seven(t),
-		"hold": hold, "held": held, "release": release, "shell": shell,
+		"hold": hold, "held": held, "release": release, "shell": shell, "fault": fault,
 	})
 }
 
@@ -105,6 +106,13 @@ func held(ts *testscript.TestScript, _ bool, _ []string) {
 	case <-time.After(time.Minute):
 		ts.Fatalf("the request was not made")
 	}
+}
+
+// fault answers such requests with an error from now on: fault METHOD PATH STATUS REASON.
+func fault(ts *testscript.TestScript, _ bool, args []string) {
+	status, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	proxmoxOf(ts).AddFault(pvesim.Fault{Method: args[0], Path: args[1], Status: status, Reason: args[3]})
 }
 
 // garbage starts a host that answers every request with a text: garbage TEXT.

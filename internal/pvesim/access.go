@@ -32,7 +32,7 @@ type grants map[string]bool
 
 func newAccess(cfg Config) (*access, error) {
 	a := &access{
-		secret: newSecret(), major: cfg.major(), hidesReason: cfg.major() == 9 && cfg.minor() >= 2, roles: predefinedRoles(cfg.major()),
+		secret: newSecret(), major: cfg.major(), hidesReason: cfg.from92(), roles: predefinedRoles(cfg.major()),
 		users: map[string]string{rootUser: cfg.RootPassword}, tokens: map[string]Token{},
 		acl: map[string]map[string]grants{}, cache: map[string]grants{},
 	}

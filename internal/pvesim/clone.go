@@ -143,7 +143,7 @@ func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
 	if e := r.checkBridges(g.conf); e != nil {
 		return e
 	}
-	if r.s.cfg.mapsCPUs() {
+	if r.s.cfg.from92() {
 		if e := r.mayUseCPU(g.conf["cpu"], ""); e != nil {
 			return e
 		}

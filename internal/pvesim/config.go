@@ -174,11 +174,11 @@ func (c Config) major() int {
 	return 0
 }
 
-// minor returns the second part of the version, or 0.
-func (c Config) minor() int {
+// from92 reports whether the version is 9.2 or a later one.
+func (c Config) from92() bool {
 	_, rest, _ := strings.Cut(c.Version, ".")
-	text, _, _ := strings.Cut(rest, ".")
-	return number(text)
+	minor, _, _ := strings.Cut(rest, ".")
+	return c.major() == 9 && number(minor) >= 2
 }
 
 func (d Delays) withDefaults() Delays {

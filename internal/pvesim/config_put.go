@@ -104,6 +104,9 @@ func (r *request) readRevert(ch *change) *apiError {
 		if !r.s.isOption(key) {
 			return oneParamError("revert", "unknown option '%s'", key)
 		}
+		if _, both := ch.set[key]; both { // qemu-server 9.2.6, PVE/API2/Qemu.pm:2124-2126: reported of delete
+			return oneParamError("delete", "you can't use '-%s' and -revert %s' at the same time", key, key)
+		}
 		ch.revert[key] = true
 	}
 	return nil

@@ -1,7 +1,6 @@
 package pvesim
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -79,7 +78,7 @@ func (r *request) mayUseCPU(text, old string) *apiError {
 	if !custom || cpuModel(text) == cpuModel(old) {
 		return nil
 	}
-	if r.s.cfg.mapsCPUs() {
+	if r.s.cfg.from92() { // custom CPU models have privileges of their own since qemu-server 9.1.13
 		return r.s.access.check(r.who, "/mapping/cpu/"+name, "Mapping.Use")
 	}
 	return r.s.access.check(r.who, "/nodes", "Sys.Audit")
@@ -89,12 +88,4 @@ func (r *request) mayUseCPU(text, old string) *apiError {
 func cpuModel(text string) string {
 	props, _ := parsePropertyString(propertyFormats()["pve-vm-cpu-conf"], text)
 	return props["cputype"]
-}
-
-// mapsCPUs reports whether custom CPU models have privileges of their own: qemu-server
-// 9.1.13 came with Proxmox VE 9.2.
-func (c Config) mapsCPUs() bool {
-	minor := 0
-	_, _ = fmt.Sscanf(c.Version, "9.%d", &minor)
-	return minor >= 2
 }

@@ -39,6 +39,12 @@ func (r *request) readCreate() (*change, *apiError) {
 	if pool != "" && !r.s.state.pools.exists(pool) {
 		return nil, permissionError("pool '" + pool + "' does not exist")
 	}
+	// Proxmox VE 9.2 checks it before the VM is made (qemu-server 9.2.6, PVE/API2/Qemu.pm:1302-1306).
+	if r.p.flag("start") && r.s.cfg.from92() {
+		if e := r.checkVM(vmid, "VM.PowerMgmt"); e != nil {
+			return nil, e
+		}
+	}
 	if r.s.access.check(r.who, vmPath(vmid), "VM.Allocate") != nil &&
 		(pool == "" || r.s.access.check(r.who, "/pool/"+pool, "VM.Allocate") != nil) {
 		return nil, permissionError("")

@@ -21,7 +21,7 @@ func clusterResources(r *request) (any, error) {
 	if want("vm") {
 		for _, id := range c.vmids() {
 			if r.s.access.check(r.who, vmPath(id), "VM.Audit") == nil {
-				out = append(c.appendResource(out, c.guests[id]), ',')
+				out = append(r.appendResource(out, c.guests[id]), ',')
 			}
 		}
 	}
@@ -35,11 +35,14 @@ func clusterResources(r *request) (any, error) {
 	return preRendered(append(bytes.TrimSuffix(out, []byte{','}), ']')), nil
 }
 
-// appendResource appends the guest's entry, from its cache if nothing changed.
-func (c *cluster) appendResource(out []byte, g *guest) []byte {
+// appendResource appends the guest's entry, from its cache if nothing changed. Its pool
+// needs Pool.Audit (pve-manager 9.2.11, PVE/API2/Cluster.pm:598-603).
+func (r *request) appendResource(out []byte, g *guest) []byte {
+	c := r.s.state
 	if g.resource == nil {
 		entry := c.resourceMap(g)
 		delete(entry, "uptime")
+		delete(entry, "pool")
 		text, _ := json.Marshal(entry)
 		g.resource = text[:len(text)-1]
 	}
@@ -47,7 +50,11 @@ func (c *cluster) appendResource(out []byte, g *guest) []byte {
 	if g.running && g.host.offline == "" {
 		uptime = c.uptime(g.started)
 	}
-	out = append(append(out, g.resource...), `,"uptime":`...)
+	out = append(out, g.resource...)
+	if pool := c.pools.of(g.id); pool != "" && r.s.access.check(r.who, "/pool/"+pool, "Pool.Audit") == nil {
+		out = append(append(append(out, `,"pool":"`...), pool...), '"') // a pool's name needs no quoting
+	}
+	out = append(out, `,"uptime":`...)
 	return append(strconv.AppendInt(out, uptime, 10), '}')
 }
 

@@ -3,7 +3,6 @@ package pvesim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 )
@@ -112,11 +111,8 @@ func (s *Server) dispatch(req *request, given map[string]value) (any, *apiError)
 		return nil, failed
 	}
 	for name, text := range values {
-		if v, twice := given[name]; twice && v.text != text {
-			return nil, &apiError{
-				code:    http.StatusBadRequest,
-				message: fmt.Sprintf("Parameter verification failed - duplicate parameter '%s' with conflicting values", name),
-			}
+		if v, twice := given[name]; twice && v.text != text { // pve-manager 9.2.11, PVE/HTTPServer.pm:160-166
+			return nil, oneParamError(name, "duplicate parameter (already defined in URI) with conflicting values!")
 		}
 		given[name] = value{text: text}
 	}

@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -155,6 +156,19 @@ func (c *cluster) anyStorage(name string) *storage {
 		}
 	}
 	return nil
+}
+
+// storageNames returns the storages of all hosts, each once.
+func (c *cluster) storageNames() []string {
+	var names []string
+	for _, host := range c.order {
+		for _, name := range c.hosts[host].storages {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 const defaultOffline = "No route to host"

@@ -1,7 +1,9 @@
 package pvesim
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -21,35 +23,39 @@ func storageStatus(st *storage) map[string]any {
 	return entry
 }
 
-// listNodeStorage answers GET /nodes/{node}/storage.
+// listNodeStorage answers GET /nodes/{node}/storage. Without a filter for content it has
+// the storages of other hosts too, which are not enabled here; a list of contents asks for
+// any of them (pve-storage 9.1.7, PVE/Storage.pm:1440-1528, PVE/API2/Storage/Status.pm:232-262).
 func listNodeStorage(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	known := r.p["storage"] == ""
 	result := []any{}
-	for _, name := range r.host.storages {
-		st := c.storage(r.host, name)
-		if !r.mayUse(name) || (r.p.has("storage") && r.p["storage"] != name) || !offers(st, r.p["content"]) || (r.p.flag("enabled") && !st.Active) {
+	for _, name := range c.storageNames() {
+		here := c.storage(r.host, name)
+		if r.p.has("content") && (here == nil || !here.Active || !slices.ContainsFunc(splitList(r.p["content"]), func(kind string) bool { return holds(here.Content, kind) })) {
 			continue
 		}
-		entry := storageStatus(st)
-		entry["storage"] = name
-		if st.TotalMiB > 0 {
-			entry["used_fraction"] = 1 - float64(st.available())/float64(st.TotalMiB<<20)
+		known = known || r.p["storage"] == name
+		if !r.mayUse(name) || (r.p["storage"] != "" && r.p["storage"] != name) || (r.p.flag("enabled") && here != nil && !here.Active) {
+			continue
 		}
+		entry := storageStatus(cmp.Or(here, c.anyStorage(name)))
+		if here == nil || !here.Active {
+			for _, key := range []string{"active", "enabled", "total", "avail", "used"} {
+				entry[key] = 0
+			}
+		} else if here.TotalMiB > 0 {
+			entry["used_fraction"] = 1 - float64(here.available())/float64(here.TotalMiB<<20)
+		}
+		entry["storage"] = name
 		result = append(result, entry)
 	}
-	return result, nil
-}
-
-// offers reports whether the storage has all of the listed content types.
-func offers(st *storage, list string) bool {
-	for _, content := range splitList(list) {
-		if !holds(st.Content, content) {
-			return false
-		}
+	if !known {
+		return nil, oneParamError("storage", "No such storage.")
 	}
-	return true
+	return result, nil
 }
 
 // getStorageStatus answers GET …/storage/{storage}/status.
@@ -69,15 +75,10 @@ func clusterStorage(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	seen := map[string]bool{}
 	result := []any{}
-	for _, host := range c.order {
-		for _, name := range c.hosts[host].storages {
-			st := c.storage(c.hosts[host], name)
-			if seen[name] || !r.mayUse(name) || (r.p.has("type") && r.p["type"] != st.Type) {
-				continue
-			}
-			seen[name] = true
+	for _, name := range c.storageNames() {
+		st := c.anyStorage(name)
+		if r.mayUse(name) && (!r.p.has("type") || r.p["type"] == st.Type) {
 			result = append(result, c.storageEntry(st))
 		}
 	}

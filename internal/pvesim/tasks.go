@@ -215,8 +215,10 @@ func nodeTasks(r *request) (any, error) {
 	if r.p.has("limit") {
 		limit = r.p.number("limit")
 	}
-	all := r.visibleTasks(func(t *task) bool {
-		return t.node == r.host.name && (!r.p.has("vmid") || t.id == r.p["vmid"]) &&
+	auditor := r.s.access.check(r.who, "/nodes/"+r.host.name, "Sys.Audit") == nil
+	all := r.tasks(func(t *task) bool {
+		mine := r.who == t.user || r.who == identity(t.user.user())
+		return t.node == r.host.name && (auditor || mine) && (!r.p.has("vmid") || t.id == r.p["vmid"]) &&
 			(!r.p.has("typefilter") || t.kind == r.p["typefilter"]) && t.selected(r.p["source"], r.p.flag("errors"))
 	})
 	start := min(r.p.number("start"), len(all))
@@ -233,8 +235,12 @@ func nodeTasks(r *request) (any, error) {
 	return withMeta{data: page, meta: map[string]any{"total": len(all)}}, nil
 }
 
+// clusterTasks answers GET /cluster/tasks. A token's name is split off its tasks before
+// they are compared with who asks, so a token does not see its own (pve-manager 9.2.11,
+// PVE/API2/Cluster.pm:755-765).
 func clusterTasks(r *request) (any, error) {
-	all := r.visibleTasks(func(*task) bool { return true })
+	auditor := r.s.access.check(r.who, "/", "Sys.Audit") == nil
+	all := r.tasks(func(t *task) bool { return auditor || r.who == identity(t.user.user()) })
 	return all[:min(len(all), 25)], nil
 }
 
@@ -254,17 +260,14 @@ func (t *task) selected(source string, onlyErrors bool) bool {
 	return !onlyErrors || (t.exit != "" && t.exit != "OK")
 }
 
-func (r *request) visibleTasks(want func(*task) bool) []any {
+// tasks returns the chosen tasks, the newest first.
+func (r *request) tasks(chosen func(*task) bool) []any {
 	l := r.s.tasks
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	result := []any{}
 	for _, t := range slices.Backward(l.order) {
-		if !want(t) {
-			continue
-		}
-		mine := r.who == t.user || r.who == identity(t.user.user())
-		if !mine && r.s.access.check(r.who, "/nodes/"+t.node, "Sys.Audit") != nil {
+		if !chosen(t) {
 			continue
 		}
 		entry := taskEntry(t)
