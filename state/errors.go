@@ -107,12 +107,24 @@ func (e *LockedError) Error() string {
 		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait for it; the lock ends with the connection of whoever holds it",
 			e.Dir, e.Who, since, e.Operation)
 	}
+	if e.Operation == initOperation {
+		return fmt.Sprintf("state of %s: locked by %s since %s for init: wait for it; if it is surely dead, run "+
+			"`kubectl delete lease lock-tfstate-default-%s` in the namespace of the states", e.Dir, e.Who, since, backendOf(e.Dir).settings["secret_suffix"])
+	}
 	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
 		"if it is surely dead, run `force-unlock %s` there", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
 }
 
+// initOperation is what the first init locks a state in Kubernetes for. The engine cannot
+// break this lock: its force-unlock reads the state first, and so takes it, too.
+const initOperation = "init"
+
 // lockField matches a line of the engine's account of a lock.
 var lockField = regexp.MustCompile(`(?m)^[\s│|]*(ID|Path|Operation|Who|Created):[ \t]+(.*?)\s*$`)
+
+// lockAccount matches what precedes the engine's account of a lock; the latter is how
+// init in Kubernetes says it.
+var lockAccount = regexp.MustCompile(`acquiring the state lock|already locked by another`)
 
 // heldID matches the holder's ID where the account is that of the asker.
 var heldID = regexp.MustCompile(`already locked: ID=(\S+)`)
@@ -123,10 +135,11 @@ const lockTime = "2006-01-02 15:04:05.999999999 -0700 MST"
 // parseLock reads the engine's account of who holds the lock, or returns nil if
 // that is not why it failed.
 func parseLock(text string) *LockedError {
-	_, account, ok := strings.Cut(text, "acquiring the state lock")
-	if !ok {
+	at := lockAccount.FindStringIndex(text)
+	if at == nil {
 		return nil
 	}
+	account := text[at[1]:]
 	e := &LockedError{Holder: HolderUnknown, Who: "someone", Operation: "an operation"}
 	for _, field := range lockField.FindAllStringSubmatch(account, -1) {
 		switch field[1] {

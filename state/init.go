@@ -9,8 +9,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-plugin"
@@ -82,11 +84,35 @@ func (w *Workspace) init(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
-	_, err = w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
-		return tf.Init(ctx, initOptions(w.config, nothing, w.version)...)
-	})
+	for range firstUses {
+		w.begun = w.config.Clock.Now()
+		_, err = w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
+			return tf.Init(ctx, initOptions(w.config, nothing, w.version)...)
+		})
+		var locked *LockedError
+		if err == nil || !errors.As(err, &locked) && !clashed.MatchString(strings.Join(strings.Fields(err.Error()), " ")) {
+			return err
+		}
+		select {
+		case <-w.config.Clock.After(firstUse):
+		case <-ctx.Done():
+			return err
+		}
+	}
 	return err
 }
+
+// clashed matches how init fails on a backend that another client uses for the first
+// time at the same moment. CREATE ... IF NOT EXISTS of PostgreSQL is not safe against
+// itself. In Kubernetes, init creates the state, with a lock that it does not wait for.
+var clashed = regexp.MustCompile(`pq: (duplicate key value violates unique constraint "pg_|(schema|relation|type) \S+ already exists)|` +
+	`(secrets|leases\.coordination\.k8s\.io) \S+ already exists|the object has been modified`)
+
+// firstUse is how long to wait for that client, and firstUses how often to try.
+const (
+	firstUse  = 500 * time.Millisecond
+	firstUses = 10
+)
 
 // initOptions are the options of init. A changed backend is never reconfigured:
 // the states would stay behind in the old one, so the engine refuses and says so.

@@ -174,9 +174,14 @@ func (d *Database) ready(ctx context.Context) error {
 	return exec.CommandContext(ctx, filepath.Join(d.bin, "pg_isready"), "-q", "-h", host, "-p", port).Run() //nolint:gosec // found above
 }
 
-// Query runs a statement as the superuser and returns what psql prints, unaligned.
-func (d *Database) Query(ctx context.Context, statement string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, "psql"), "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", d.URL(), "-c", statement) //nolint:gosec // a test's
+// Query runs statements or commands of psql as the superuser, in one session, and
+// returns what psql prints, unaligned.
+func (d *Database) Query(ctx context.Context, statements ...string) (string, error) {
+	args := []string{"-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", d.URL()}
+	for _, statement := range statements {
+		args = append(args, "-c", statement)
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, "psql"), args...) //nolint:gosec // a test's
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("asking PostgreSQL: %w: %s", err, out)

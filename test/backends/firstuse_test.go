@@ -1,0 +1,130 @@
+package backends_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+// TestFirstUse initializes three hosts, each from two checkouts, at once on a backend
+// that was never used.
+func TestFirstUse(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, kind string, engine *state.Engine) {
+		r := newRoot(t, newSite(t, kind, false), engine, 0)
+		r.fleet.Hosts = nil
+		for i := range 3 {
+			r.fleet.Hosts = append(r.fleet.Hosts, topology.HostID{Region: testenv.Region, Host: topology.HostName(fmt.Sprintf("pve-%d", i+1))})
+		}
+		r.render(t)
+		var group errgroup.Group
+		for _, checkout := range []*root{r, r.beside(t, engine)} {
+			for _, host := range r.fleet.Hosts {
+				w := checkout.open(t, host)
+				group.Go(func() error { return w.Init(t.Context()) })
+			}
+		}
+		must(t, group.Wait())
+	})
+}
+
+// untilBlocking ends a transaction once another session waits for it.
+const untilBlocking = `DO $$ BEGIN
+	WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))) LOOP
+		PERFORM pg_sleep(0.02);
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$`
+
+// TestFirstUseOfADatabase has another client create what init is about to create.
+func TestFirstUseOfADatabase(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.Name(), func(t *testing.T) {
+			t.Parallel()
+			database := testenv.Postgres(t)
+			query := func(statement string) string {
+				found, err := database.Query(t.Context(), statement)
+				must(t, err)
+				return strings.TrimSpace(found)
+			}
+			sequence := "CREATE SEQUENCE IF NOT EXISTS public.global_states_id_seq AS bigint"
+			schema := "CREATE SCHEMA NAME"
+			table := "CREATE TABLE NAME.states (id bigint NOT NULL DEFAULT nextval('public.global_states_id_seq') PRIMARY KEY, name text UNIQUE, data text)"
+			index := "CREATE UNIQUE INDEX states_by_name ON NAME.states (name)"
+			// The sequence is the database's, all else the root's: there it is made once.
+			for _, statements := range [][]string{{sequence}, {schema}, {schema, table}, {schema, table, index}} {
+				s := &site{Backend: fleet.Backend{Type: "pg"}, env: map[string]string{"PG_CONN_STR": database.URL()}}
+				r := newRoot(t, s, engine, 0)
+				for i := range statements {
+					statements[i] = strings.ReplaceAll(statements[i], "NAME", `"`+generator.StateName(r.fleet.ClusterID, here)+`"`)
+				}
+				last := len(statements) - 1
+				for _, statement := range statements[:last] {
+					query(statement)
+				}
+				ended := make(chan error, 1)
+				go func() {
+					_, err := database.Query(t.Context(), statements[last]+"; "+untilBlocking)
+					ended <- err
+				}()
+				await(t, "the other client's transaction", func() bool {
+					return query("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == "1"
+				})
+				if err := r.open(t, here).Init(t.Context()); err != nil {
+					t.Errorf("while another client did %s: %v", statements[last], err)
+				}
+				must(t, <-ended)
+			}
+		})
+	}
+}
+
+// TestLockOfFirstUse finds the lock of an init that was killed, and does what the error
+// says.
+func TestLockOfFirstUse(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.Name(), func(t *testing.T) {
+			t.Parallel()
+			r := newRoot(t, newSite(t, "kubernetes", false), engine, 0)
+			cluster, err := servers.cluster()
+			must(t, err)
+			client, err := kubernetes.NewForConfig(cluster.Config)
+			must(t, err)
+			holder := "1b3d2bd8-5b8e-4b7b-9a3c-0a5f5f0c2d11"
+			_, err = client.CoordinationV1().Leases(r.Config["namespace"]).Create(t.Context(), &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: "lock-tfstate-default-" + generator.StateName(r.fleet.ClusterID, here),
+					Annotations: map[string]string{"app.terraform.io/lock-info": fmt.Sprintf(
+						`{"ID":%q,"Operation":"init","Who":"anna@laptop","Created":"2026-01-02T03:04:05Z"}`, holder,
+					)},
+				},
+				Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
+			}, metav1.CreateOptions{})
+			must(t, err)
+			w := r.open(t, here)
+			err = w.Init(t.Context())
+			var locked *state.LockedError
+			if !errors.As(err, &locked) || locked.ID != holder || locked.Who != "anna@laptop" {
+				t.Fatalf("got %v, want the lock of anna@laptop", err)
+			}
+			_, lease, _ := strings.Cut(err.Error(), "kubectl delete lease ")
+			lease, _, _ = strings.Cut(lease, "`")
+			must(t, client.CoordinationV1().Leases(r.Config["namespace"]).Delete(t.Context(), lease, metav1.DeleteOptions{}))
+			must(t, w.Init(t.Context()))
+		})
+	}
+}
