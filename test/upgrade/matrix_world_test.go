@@ -229,7 +229,8 @@ func (w *matrixWorld) database() {
 	database, err := servers.database()
 	w.must(err)
 	name := "x" + strings.ToLower(rand.Text()[:10])
-	_, err = database.Query(w.t.Context(), "CREATE DATABASE "+name)
+	// The baseline fails if two hosts create the sequence at once.
+	_, err = database.Query(w.t.Context(), "CREATE DATABASE "+name, `\connect `+name, "CREATE SEQUENCE public.global_states_id_seq AS bigint")
 	w.must(err)
 	w.env = append(w.env, "PG_CONN_STR="+strings.Replace(database.URL(), "/postgres?", "/"+name+"?", 1))
 }
