@@ -14,6 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // Wanted is what may happen to one shard.
@@ -213,3 +214,47 @@ func (s *Scaler) Places() error {
 	_, err := s.keptPlaces()
 	return err
 }
+
+// Move is a change that a writer makes.
+type Move = move
+
+// NextMove returns the change that can be begun now, or nil.
+func (w *Writer) NextMove(t *testing.T) *Move {
+	t.Helper()
+	m, err := w.next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// Keys returns the VMs that a change asks for; nil asks for none.
+func (m *move) Keys() (coming, leaving, changing []fleet.Key) {
+	if m == nil {
+		return nil, nil, nil
+	}
+	return m.coming, m.leaving, m.changing
+}
+
+// Start takes a change for begun.
+func (w *Writer) Start(m *Move) {
+	w.begun(m, &begun{change: m.change, started: w.scaler.config.Clock.Now()})
+}
+
+// Finish takes a shard of a change for ended.
+func (w *Writer) Finish(ctx context.Context, m *Move, shard fleet.Shard, err error) {
+	w.ended(ctx, m, "", Result{Shard: shard, Err: err})
+}
+
+// Yield takes back VMs that another writer is in the way of.
+func (s *Scaler) Yield(ctx context.Context, old *topology.Snapshot, lost ...fleet.VM) error {
+	return s.yield(ctx, old, lost)
+}
+
+// ReadAgain reads the hosts of VMs again.
+func (s *Scaler) ReadAgain(ctx context.Context, old *topology.Snapshot, vms ...fleet.VM) (*topology.Snapshot, error) {
+	return s.readAgain(ctx, old, vms)
+}
+
+// DriftShards returns the hosts that are compared.
+func DriftShards(change *Change) []fleet.Shard { return driftShards(change) }

@@ -1,0 +1,151 @@
+package scaler_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
+)
+
+// resting returns a writer of a fleet with workers-2000, which does not run, and its clock.
+func resting(t *testing.T, guest func(fleet.VM) topology.Guest) (*scaler.Writer, fleet.VM, *clocktesting.FakeClock) {
+	t.Helper()
+	now := clocktesting.NewFakeClock(time.Now())
+	made := vm(pve1, 2000)
+	s := newScaler(t, func(c *scaler.Config) { c.Clock = now }, made)
+	there := snapshot(guest(made))
+	writer := scaler.NewWriter(s, scaler.WriterConfig{Snapshot: func(context.Context) (*topology.Snapshot, error) { return there, nil }})
+	writer.NextMove(t)
+	return writer, made, now
+}
+
+// TestWhatMovesIsLeftAlone asks for a VM that comes, goes or changes while just that is
+// being applied: it is asked for again only after that failed.
+func TestWhatMovesIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	coming := func(m *scaler.Move) []fleet.Key { keys, _, _ := m.Keys(); return keys }
+	leaving := func(m *scaler.Move) []fleet.Key { _, keys, _ := m.Keys(); return keys }
+	changing := func(m *scaler.Move) []fleet.Key { _, _, keys := m.Keys(); return keys }
+	for _, test := range []struct {
+		name string
+		ask  func(*scaler.Writer, fleet.VM)
+		keys func(*scaler.Move) []fleet.Key
+	}{
+		{"goes", func(w *scaler.Writer, vm fleet.VM) { w.Remove(vm.Key) }, leaving},
+		{"changes", func(w *scaler.Writer, vm fleet.VM) { vm.Tags = []string{"new"}; w.Update(vm) }, changing},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			writer, made, now := resting(t, guestOf)
+			for range 2 {
+				test.ask(writer, made)
+				m := writer.NextMove(t)
+				if diff := cmp.Diff([]fleet.Key{made.Key}, test.keys(m)); diff != "" {
+					t.Fatalf("asked for (-want +got):\n%s", diff)
+				}
+				writer.Start(m)
+				if again := test.keys(writer.NextMove(t)); len(again) > 0 {
+					t.Errorf("asked for %v while it moves", again)
+				}
+				writer.Finish(t.Context(), m, pve1, errors.New("the host went down"))
+				now.Step(time.Hour)
+				writer.NextMove(t) // reads the files, which are as they were
+			}
+		})
+	}
+	t.Run("comes", func(t *testing.T) {
+		t.Parallel()
+		writer, _, _ := resting(t, guestOf)
+		fresh := ensure(t, writer, request(pve2))[0]
+		m := writer.NextMove(t)
+		if diff := cmp.Diff([]fleet.Key{fresh.Key}, coming(m)); diff != "" {
+			t.Fatalf("asked for (-want +got):\n%s", diff)
+		}
+		writer.Start(m)
+		// Its file is not seen yet, and it is given up meanwhile.
+		writer.Remove(fresh.Key)
+		writer.NextMove(t)
+		if state, known := writer.Find(fresh.Name); !known || state.Phase != scaler.PhaseRemoving {
+			t.Errorf("known %v, %+v: want it to go once it is there", known, state)
+		}
+		writer.Finish(t.Context(), m, pve2, nil)
+		writer.NextMove(t)
+		if state, known := writer.Find(fresh.Name); known {
+			t.Errorf("%+v: it has neither file nor guest", state)
+		}
+	})
+}
+
+// TestGoesOnce removes a VM whose number became another guest's: both ask for that.
+func TestGoesOnce(t *testing.T) {
+	t.Parallel()
+	writer, made, _ := resting(t, func(vm fleet.VM) topology.Guest { return stranger(vm.VMID) })
+	writer.Remove(made.Key)
+	if _, leaving, _ := writer.NextMove(t).Keys(); len(leaving) != 1 {
+		t.Errorf("%v leave, want one", leaving)
+	}
+}
+
+// silent is a Proxmox that does not answer for one host.
+type silent struct {
+	live
+	down  topology.HostName
+	asked *[][]topology.HostName
+}
+
+var errSilent = errors.New("no answer from pve-2")
+
+func (s silent) Refresh(_ context.Context, old *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error) {
+	*s.asked = append(*s.asked, hosts)
+	for _, host := range hosts {
+		if host == s.down {
+			return nil, errSilent
+		}
+	}
+	return old, nil
+}
+
+// TestYieldsOnlyByWhatProxmoxSays takes VMs back that another writer is in the way of:
+// never by what was known before.
+func TestYieldsOnlyByWhatProxmoxSays(t *testing.T) {
+	t.Parallel()
+	vms := []fleet.VM{vm(pve2, 2001), vm(pve1, 2000), vm(pve2, 2002)}
+	var asked [][]topology.HostName
+	now := silent{asked: &asked}
+	s := newScaler(t, func(c *scaler.Config) { c.Regions[0].Live = &now }, vms...)
+	before := snapshot(guestOf(vms[1]))
+	if read, err := s.ReadAgain(t.Context(), before, vms...); err != nil || read != before {
+		t.Errorf("read %p, want what Proxmox said (%v)", read, err)
+	}
+	if diff := cmp.Diff([][]topology.HostName{{"pve-1", "pve-2"}}, asked); diff != "" {
+		t.Errorf("hosts that were asked (-want +got):\n%s", diff)
+	}
+	now.down = "pve-2"
+	if read, err := s.ReadAgain(t.Context(), before, vms...); !errors.Is(err, errSilent) || read != nil {
+		t.Errorf("read %v, %v", read, err)
+	}
+	if err := s.Yield(t.Context(), before, vms...); !errors.Is(err, errSilent) {
+		t.Errorf("got %v, want why Proxmox does not answer", err)
+	}
+	if history, err := s.History(t.Context(), time.Time{}); err != nil || len(history) > 0 {
+		t.Errorf("a change was begun: %+v (%v)", history, err)
+	}
+}
+
+// TestDriftLooksAtEachHostOnce has a VM without a file on a host that has others.
+func TestDriftLooksAtEachHostOnce(t *testing.T) {
+	t.Parallel()
+	first, second, stray := vm(pve1, 2000), vm(pve2, 2001), vm(pve1, 2002)
+	s := newScaler(t, nil, first, second)
+	change := propose(t, s, snapshot(guestOf(first), guestOf(stray)))
+	if diff := cmp.Diff([]fleet.Shard{pve1, pve2}, scaler.DriftShards(change)); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
+}
