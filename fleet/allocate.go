@@ -15,7 +15,7 @@ type VMIDRange struct {
 	Lower, Upper VMID
 }
 
-// Check says what is wrong with the range.
+// Check returns an error if the range is invalid.
 func (r VMIDRange) Check() error {
 	if r.Lower < MinVMID || r.Upper > MaxVMID || r.Lower > r.Upper {
 		return fmt.Errorf("vmid_range %d to %d: want %d <= lower <= upper <= %d", r.Lower, r.Upper, MinVMID, MaxVMID)
@@ -26,7 +26,7 @@ func (r VMIDRange) Check() error {
 // Contains reports whether a VMID is in the range.
 func (r VMIDRange) Contains(id VMID) bool { return r.Lower <= id && id <= r.Upper }
 
-// RangeExhaustedError says that a region has no VMID left.
+// RangeExhaustedError reports that a region has no free VMID left.
 type RangeExhaustedError struct {
 	Region topology.RegionName
 	Range  VMIDRange
@@ -37,20 +37,22 @@ func (e *RangeExhaustedError) Error() string {
 		e.Region, e.Range.Lower, e.Range.Upper)
 }
 
-// Rotation is how far VMIDs of a region were given out: upwards through the range,
-// and from its start again in the next round. It only ever goes on, whatever
-// becomes of the VMs, so it is kept with the fleet's history and not in its files.
+// Rotation is the last VMID allocated in a region and the round it belongs to. VMIDs are
+// allocated upwards through the range and wrap around into the next round. A Rotation
+// only ever advances, even when VMs are removed, so it is stored with the fleet's history
+// and not in its files.
 type Rotation struct {
 	Last  VMID `json:"last"`
 	Round int  `json:"round"`
 }
 
-// Compare says which of two rotations is further on.
+// Compare orders rotations: it returns a negative number if r is behind other, 0 if they
+// are equal, and a positive number if r is ahead.
 func (r Rotation) Compare(other Rotation) int {
 	return cmp.Or(cmp.Compare(r.Round, other.Round), cmp.Compare(r.Last, other.Last))
 }
 
-// Past returns the rotation with these VMIDs given out in its round.
+// Past returns the rotation advanced past ids, all allocated in its round.
 func (r Rotation) Past(ids ...VMID) Rotation {
 	for _, id := range ids {
 		r.Last = max(r.Last, id)
@@ -58,8 +60,8 @@ func (r Rotation) Past(ids ...VMID) Rotation {
 	return r
 }
 
-// Allocator gives out the VMIDs of one region, upwards through the range and
-// then from its start again, so that a number comes back as late as possible.
+// Allocator allocates the VMIDs of one region, upwards through the range and then from
+// its start again, so that a VMID is reused as late as possible.
 type Allocator struct {
 	region topology.RegionName
 	bounds VMIDRange
@@ -67,15 +69,15 @@ type Allocator struct {
 	now    Rotation
 }
 
-// NewAllocator returns an allocator for region that goes on after last. VMIDs in
-// used are never given out: those of any guest in the Proxmox cluster, of the
-// fleet's VMs, and of Nodes or claims that still name one.
+// NewAllocator returns an allocator for region that continues after last. It never
+// allocates a VMID in used, which holds the VMIDs of every guest in the Proxmox cluster,
+// of the fleet's VMs, and of Nodes and claims that still refer to one.
 func NewAllocator(region topology.RegionName, bounds VMIDRange, last Rotation, used []VMID) *Allocator {
 	a := &Allocator{region: region, bounds: bounds, now: last, used: make(map[VMID]bool, len(used))}
 	for _, id := range used {
 		a.used[id] = true
 	}
-	// A range that was moved is begun at its start, and never goes back in a round.
+	// If the range has moved, start at its beginning; never go back to an earlier round.
 	if a.now.Last > bounds.Upper {
 		a.now = Rotation{Last: bounds.Lower - 1, Round: a.now.Round + 1}
 	}
@@ -100,12 +102,13 @@ func (a *Allocator) Next() (VMID, error) {
 	return 0, &RangeExhaustedError{Region: a.region, Range: a.bounds}
 }
 
-// Rotation returns how far the allocator came, to be kept with the fleet's history.
+// Rotation returns the allocator's current rotation, to be stored with the fleet's
+// history.
 func (a *Allocator) Rotation() Rotation { return a.now }
 
-// Name makes a VM of a placed spec: it reserves a VMID and derives name and key.
-// The key depends on all that is reserved and on the rotation, so that the same
-// decision has the same key and no other has.
+// Name turns a placed spec into a VM: it reserves a VMID and derives the name and the
+// key. The key is a hash of everything reserved and of the rotation, so the same decision
+// always has the same key and no two decisions share one.
 func (a *Allocator) Name(clusterID string, spec Spec, placement Placement, source Source) (VM, error) {
 	id, err := a.Next()
 	if err != nil {

@@ -1,13 +1,13 @@
 package fleet
 
-// PCIDevice is a device of its host that a VM gets, by the name of the resource mapping
-// that Proxmox finds it under. Which one of several it is, Proxmox decides at the start.
+// PCIDevice is a host device passed through to a VM, named by its Proxmox resource
+// mapping. If the mapping names several devices, Proxmox picks one when the VM starts.
 type PCIDevice struct {
 	Mapping string `json:"mapping"`
-	// MDev is the type of the mediated device that is made of it; empty means that the VM
-	// has the device for itself.
+	// MDev is the type of the mediated device created on it; empty passes the whole
+	// device through.
 	MDev string `json:"mdev,omitempty"`
-	// PCIe puts it on a PCI Express port, which only machine type q35 has.
+	// PCIe attaches it to a PCI Express port, which only machine type q35 has.
 	PCIe bool `json:"pcie,omitempty"`
 	// XVGA makes it the VM's primary graphics card.
 	XVGA bool `json:"xvga,omitempty"`

@@ -5,20 +5,21 @@ import (
 	"strconv"
 )
 
-// DataDisk is an empty disk that a VM has beside the one that it starts from. It is made
-// with the VM and goes with it.
+// DataDisk is an empty disk in addition to the boot disk. It is created and deleted with
+// the VM.
 type DataDisk struct {
-	// Interface is the slot, such as scsi1; a Spec names none, as the template decides.
+	// Interface is the slot, such as scsi1; empty in a Spec, because the free slots
+	// depend on the template.
 	Interface string `json:"interface,omitempty"`
 	SizeGiB   int64  `json:"size_gib"`
-	// Storage takes it; a Spec names none where it is that of the boot disk.
+	// Storage is the disk's storage; empty in a Spec means the boot disk's storage.
 	Storage string `json:"storage,omitempty"`
 }
 
-// scsiSlots is how many SCSI disks Proxmox knows.
+// scsiSlots is the number of SCSI slots in Proxmox.
 const scsiSlots = 31
 
-// FreeSlots returns the first SCSI slots besides those taken, at most so many.
+// FreeSlots returns the first SCSI slots that are not in taken, up to most.
 func FreeSlots(taken []string, most int) []string {
 	var free []string
 	for i := range scsiSlots {

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// macPrefix is how long the prefix of a MAC address is: three octets of it.
+// macPrefix is the length of a MAC address prefix: three octets.
 const macPrefix = len("BC:24:11")
 
-// GiveMACs completes the MAC addresses of a VM's network devices, where they have a
-// prefix: by its key, and none that another VM has.
+// GiveMACs completes the MAC addresses of vm's network devices that have only a prefix.
+// The addresses derive from vm's key and differ from those in others.
 func GiveMACs(vm *VM, others []VM) {
 	used := map[string]bool{}
 	for i := range others {

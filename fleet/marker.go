@@ -10,41 +10,43 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// markerPrefix begins the marker's line; the number is the marker's format.
+// markerPrefix starts the marker line; the number is the marker's format version.
 const markerPrefix = "numaform/1 "
 
 var (
-	// markerPattern is strict because the host agent acts as root on what it says:
-	// numbers have one spelling, and fields one order.
+	// markerPattern is strict because the host agent acts on the marker as root: each
+	// number has one spelling, and the fields have one order.
 	markerPattern = regexp.MustCompile(
 		`^numaform/1 cluster=([a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?) key=([0-9a-f]{32})` +
 			`(?: pins=((?:0|[1-9][0-9]{0,4})(?:,(?:0|[1-9][0-9]{0,4}))*)(?: emulator=(guest|shared))?)?$`,
 	)
-	// anyMarker is a line that some version of numaform would read.
+	// anyMarker matches a marker line of any format version.
 	anyMarker = regexp.MustCompile(`^numaform/[0-9]`)
 )
 
-// Emulator says where the host agent puts the threads of a VM that are no vCPUs:
-// the emulator's own, those of its disks, and helpers.
+// Emulator selects the CPUs for a VM's threads that are not vCPUs: the emulator, I/O
+// threads and workers.
 type Emulator string
 
-// The places of a VM's other threads.
+// The Emulator settings.
 const (
-	// EmulatorGuest is the CPUs that the VM is pinned to.
+	// EmulatorGuest uses the CPUs that the VM is pinned to.
 	EmulatorGuest Emulator = "guest"
-	// EmulatorShared is the CPUs that no VM is pinned to.
+	// EmulatorShared uses the CPUs that no VM is pinned to.
 	EmulatorShared Emulator = "shared"
 )
 
-// Marker is the line of a VM's description that says whose it is. It looks like
+// Marker is the line in a VM's description that identifies its owner, for example
 //
 //	numaform/1 cluster=prod key=5f1d… pins=4,36,5,37 emulator=shared
 type Marker struct {
 	ClusterID string
 	Key       Key
-	// Pins is the host CPU of vCPU 0, 1, 2, … if the host agent is to pin, or nil.
+	// Pins lists the host CPUs of vCPU 0, 1, 2, …; nil if the host agent does not pin the
+	// VM.
 	Pins []int
-	// Emulator is empty where the host's administrator decides, and without Pins.
+	// Emulator is empty if the host's administrator decides. It is set only together with
+	// Pins.
 	Emulator Emulator
 }
 
@@ -65,17 +67,16 @@ func (m Marker) String() string {
 	return line
 }
 
-// ParseMarker finds the marker in a VM's description. It reports false if there
-// is none, if there are several, or if the one there is malformed: then the VM
-// counts as someone else's.
+// ParseMarker returns the marker in a VM's description. It reports false if there is
+// none, if there are several, or if it is malformed: the VM is then treated as unmanaged.
 func ParseMarker(description string) (Marker, bool) {
 	marker, found, err := FindMarker(description)
 	return marker, found && err == nil
 }
 
-// FindMarker finds the marker in a VM's description, and reports false if there is
-// none. Several, and one that is malformed or of another format, are an error: the
-// VM is numaform's, and nobody can tell what is wanted of it.
+// FindMarker returns the marker in a VM's description, and false if there is none. It
+// returns an error for several markers, and for one that is malformed or of another
+// format: the VM is numaform's, but its declaration is unclear.
 func FindMarker(description string) (Marker, bool, error) {
 	var marker Marker
 	found := false
@@ -121,7 +122,7 @@ func parseMarkerLine(line string) (Marker, error) {
 	return marker, nil
 }
 
-// short quotes foreign text for an error, and shortens it.
+// short quotes untrusted text for an error message and shortens it.
 func short(text string) string {
 	const most = 120
 	if len(text) > most {

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// MaxPoolName is how long a NodePool's name may be: with its VMID behind it, it
-// names a VM and a Node, which are DNS labels of at most 63 characters.
+// MaxPoolName is the maximum length of a NodePool's name. Together with the VMID it forms
+// the name of a VM and a Node, which is a DNS label of at most 63 characters.
 const MaxPoolName = 63 - len("-999999999")
 
 // MaxVMID is the largest VMID that Proxmox accepts.
@@ -24,8 +24,8 @@ var (
 	clusterID = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 )
 
-// CheckClusterID says what is wrong with a clusterID. It stands in tags, state
-// names and markers, so it is a short DNS label.
+// CheckClusterID returns an error if a cluster ID is invalid. The ID is part of tags,
+// state names and markers, so it must be a short DNS label.
 func CheckClusterID(id string) error {
 	if clusterID.MatchString(id) {
 		return nil
@@ -33,7 +33,7 @@ func CheckClusterID(id string) error {
 	return fmt.Errorf("clusterID %q: want 1 to 32 of a-z, 0-9 and -, beginning and ending with a letter or digit", id)
 }
 
-// CheckPool says what is wrong with a NodePool's name as the head of VM names.
+// CheckPool returns an error if a NodePool's name cannot be the prefix of VM names.
 func CheckPool(pool string) error {
 	if len(pool) <= MaxPoolName && dnsLabel.MatchString(pool) {
 		return nil
@@ -47,15 +47,15 @@ func NodeName(pool string, vmid VMID) string {
 	return pool + "-" + strconv.Itoa(int(vmid))
 }
 
-// providerIDScheme is the one the Proxmox cloud controller manager writes.
+// providerIDScheme is the scheme that the Proxmox cloud controller manager uses.
 const providerIDScheme = "proxmox://"
 
-// ProviderID returns a VM's id as Kubernetes knows it: proxmox://<region>/<vmid>.
+// ProviderID returns a VM's Kubernetes provider ID: proxmox://<region>/<vmid>.
 func ProviderID(region topology.RegionName, vmid VMID) string {
 	return fmt.Sprintf("%s%s/%d", providerIDScheme, region, vmid)
 }
 
-// ParseProviderID is the reverse of ProviderID.
+// ParseProviderID is the inverse of ProviderID.
 func ParseProviderID(id string) (topology.RegionName, VMID, error) {
 	rest, ok := strings.CutPrefix(id, providerIDScheme)
 	region, number, cut := strings.Cut(rest, "/")

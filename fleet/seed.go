@@ -6,21 +6,22 @@ import (
 	"strconv"
 )
 
-// AnySeedStorage as a Spec's SeedStorage is the first active storage of the VM's
-// host that takes ISO images.
+// AnySeedStorage selects, as a Spec's SeedStorage, the first active storage for ISO
+// images on the VM's host.
 const AnySeedStorage = "*"
 
-// generationLength is how much of a VM's key tells its seed from that of another
-// VM of the same number.
+// generationLength is the number of key characters in a seed's name. They distinguish it
+// from the seed of another VM that had the same VMID.
 const generationLength = 8
 
-// seedPattern is strict because what it matches is written over and deleted.
+// seedPattern is strict because numaform overwrites and deletes the volumes that it
+// matches.
 var seedPattern = regexp.MustCompile(
 	`^([A-Za-z][A-Za-z0-9_.-]*):iso/numaform-([a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?)-([1-9][0-9]{2,8})-([0-9a-f]{8})\.iso$`,
 )
 
-// SeedVolume returns the volume of a VM's seed, the ISO image that its guest reads
-// at its first boot. It returns "" without a storage.
+// SeedVolume returns the volume ID of a VM's seed, the ISO image that its guest reads at
+// its first boot. It returns "" if storage is empty.
 func SeedVolume(storage, clusterID string, vmid VMID, key Key) string {
 	if storage == "" {
 		return ""
@@ -30,19 +31,19 @@ func SeedVolume(storage, clusterID string, vmid VMID, key Key) string {
 
 func generation(key Key) string { return string(key[:min(len(key), generationLength)]) }
 
-// Seed is what the name of a seed's volume says.
+// Seed is a parsed seed volume ID.
 type Seed struct {
-	// Volume is the whole name, as Proxmox knows it.
+	// Volume is the complete volume ID, as Proxmox knows it.
 	Volume    string
 	Storage   string
 	ClusterID string
 	VMID      VMID
-	// Generation is the beginning of the VM's key.
+	// Generation is the prefix of the VM's key.
 	Generation string
 }
 
-// ParseSeed is the reverse of SeedVolume. It reports false for a volume that is no
-// seed of any numaform.
+// ParseSeed is the inverse of SeedVolume. It reports false if the volume is not the seed
+// of any numaform installation.
 func ParseSeed(volume string) (Seed, bool) {
 	fields := seedPattern.FindStringSubmatch(volume)
 	if fields == nil {
@@ -55,7 +56,7 @@ func ParseSeed(volume string) (Seed, bool) {
 	return Seed{Volume: volume, Storage: fields[1], ClusterID: fields[2], VMID: VMID(vmid), Generation: fields[4]}, true
 }
 
-// Of reports whether the seed is the VM's with this number and key.
+// Of reports whether the seed belongs to the VM with this VMID and key.
 func (s Seed) Of(vmid VMID, key Key) bool {
 	return s.VMID == vmid && s.Generation == generation(key)
 }
