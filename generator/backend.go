@@ -13,19 +13,18 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// maxStateName is the length of a label value in Kubernetes, and of a schema
-// name in PostgreSQL.
+// maxStateName is the maximum length of a Kubernetes label value and of a PostgreSQL
+// schema name.
 const maxStateName = 63
 
-// statePlaceholder stands for a shard's state name in a backend's setting.
+// statePlaceholder is replaced by the root's state name in a backend setting.
 const statePlaceholder = "{state}"
 
 var notSlug = regexp.MustCompile(`[^a-z0-9]+`)
 
-// StateName names the state of a host's shard. It is readable, differs for each
-// cluster, region and host, has at most 63 characters, begins and ends with a
-// letter (Terraform refuses a kubernetes secret_suffix that ends in "-1") and is
-// a valid label value.
+// StateName returns the name of a host's state. It is readable, unique for each cluster,
+// region and host, has at most 63 characters, begins and ends with a letter (Terraform
+// refuses a kubernetes secret_suffix that ends in "-1") and is a valid label value.
 func StateName(clusterID string, host topology.HostID) string {
 	sum := sha256.Sum256([]byte(clusterID + "\x00" + string(host.Region) + "\x00" + string(host.Host)))
 	suffix := make([]byte, 0, 12)
@@ -39,8 +38,8 @@ func StateName(clusterID string, host topology.HostID) string {
 
 type setting struct{ name, value string }
 
-// perShard says which settings of a backend tell one state from another, and how
-// they are made of what the user wrote for them and the state's name.
+// perShard maps each backend type to a function that sets the settings that distinguish
+// one state from another, from the user's value and the state's name.
 var perShard = map[string]func(config map[string]string, state string){
 	"azurerm": func(c map[string]string, state string) { c["key"] = join(c["key"], state, ".tfstate") },
 	"consul":  func(c map[string]string, state string) { c["path"] = join(c["path"], state, "") },
@@ -63,11 +62,12 @@ var perShard = map[string]func(config map[string]string, state string){
 	},
 }
 
-// madePerShard are the settings that hold a state's name and nothing else.
+// madePerShard lists the settings that contain a state's name and nothing else, by
+// backend type.
 var madePerShard = map[string]string{"kubernetes": "secret_suffix", "pg": "schema_name"}
 
-// httpPerShard locks at the state's own address unless told otherwise: without
-// a lock_address the http backend does not lock at all.
+// httpPerShard locks at the state's own address unless configured otherwise: without a
+// lock_address the http backend does not lock at all.
 func httpPerShard(c map[string]string, state string) {
 	c["address"] = join(c["address"], state, "")
 	for _, name := range []string{"lock_address", "unlock_address"} {
@@ -79,7 +79,8 @@ func httpPerShard(c map[string]string, state string) {
 	}
 }
 
-// join puts the state's name where the placeholder is, or else at the end.
+// join replaces the placeholder in base with the state's name, or appends the name if
+// there is no placeholder.
 func join(base, state, suffix string) string {
 	switch {
 	case strings.Contains(base, statePlaceholder):
@@ -107,8 +108,8 @@ func backendSettings(backend fleet.Backend, state string) []setting {
 	return settings
 }
 
-// credentials lists the settings that must come from the environment, because
-// files of a fleet stand in git, each with its variable.
+// credentials lists the settings that must come from the environment, because a fleet's
+// files are kept in git, each with its variable.
 const credentials = `
 azurerm.access_key ARM_ACCESS_KEY
 azurerm.sas_token ARM_SAS_TOKEN
@@ -136,8 +137,7 @@ s3.token AWS_SESSION_TOKEN
 s3.sse_customer_key AWS_SSE_CUSTOMER_KEY
 `
 
-// variableFor returns the environment variable for a setting that is a
-// credential, or nothing.
+// variableFor returns the environment variable for a credential setting, or "".
 func variableFor(backend, name string) string {
 	for line := range strings.Lines(credentials) {
 		if variable, ok := strings.CutPrefix(line, backend+"."+name+" "); ok {
@@ -147,10 +147,12 @@ func variableFor(backend, name string) string {
 	return ""
 }
 
-// looksSecret finds settings of backends that are not listed above.
+// looksSecret matches names of settings that are probably credentials, for backends not
+// listed above.
 var looksSecret = regexp.MustCompile(`password|passwd|secret|token|credential|private_key|access_key|conn_str`)
 
-// notSecret are settings of the listed backends that look secret and are not.
+// notSecret lists the settings of the listed backends that match looksSecret but are not
+// credentials.
 var notSecret = map[string]bool{
 	"token_endpoint": true, "oidc_token_file_path": true,
 	"web_identity_token_file": true, "skip_credentials_validation": true,
@@ -197,7 +199,7 @@ func checkSetting(backend, name, value string) error {
 	return checkText(field, value)
 }
 
-// hasUserinfo reports whether value is a URL that names a user.
+// hasUserinfo reports whether value is a URL that contains a user name.
 func hasUserinfo(value string) bool {
 	parsed, err := url.Parse(value)
 	if err != nil {
@@ -207,7 +209,7 @@ func hasUserinfo(value string) bool {
 	return parsed.Host != "" && parsed.User != nil
 }
 
-// checkPerShard makes sure that no two shards share a state.
+// checkPerShard checks that no two roots share a state.
 func checkPerShard(backend fleet.Backend) error {
 	if backend.Type == "http" && backend.Config["address"] == "" {
 		return refuse("fleet.backend.config.address", "", "write the URL below which each shard has its state")

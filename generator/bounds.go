@@ -8,17 +8,18 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// What a file may be before it is parsed: several times the largest that Render writes.
-// The parser of HCL is recursive, and a stack that overflows ends the process.
+// Limits of a file before it is parsed, several times the largest file that Render
+// writes. The HCL parser is recursive, and a stack overflow ends the process.
 const (
 	maxFileBytes = 256 << 10
 	maxFileLines = 4000
 	maxNesting   = 24
-	// maxOperators bounds signs, negations, conditions and directives: each may nest the next one.
+	// maxOperators limits signs, negations, conditions and directives, because each can
+	// nest the next.
 	maxOperators = 64
 )
 
-// bounded refuses files that Render cannot have written by their size alone.
+// bounded refuses files too large for Render to have written.
 func (p *parser) bounded() error {
 	for _, name := range sortedPaths(p.files) {
 		switch kindOf(name) {
@@ -37,8 +38,8 @@ func (p *parser) bounded() error {
 	return nil
 }
 
-// nested refuses a file whose expressions nest deeper than those of Render. The lexer
-// is not recursive; what it finds wrong, the parser says.
+// nested refuses a file whose expressions nest deeper than Render's. It uses the lexer,
+// which is not recursive, and leaves syntax errors to the parser.
 func (n *nodeFile) nested() error {
 	tokens, _ := hclsyntax.LexConfig(n.content, n.name, hcl.InitialPos)
 	depth, operators := 0, 0
@@ -48,7 +49,7 @@ func (n *nodeFile) nested() error {
 			depth++
 		case hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
 			depth++
-			operators++ // an if or for nests until its end, which is another directive
+			operators++ // an if or for nests until its end directive
 		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc,
 			hclsyntax.TokenTemplateSeqEnd:
 			depth--
@@ -62,8 +63,8 @@ func (n *nodeFile) nested() error {
 	return nil
 }
 
-// constant refuses expressions that compute: each for, in each other, multiplies the
-// time that a value takes.
+// constant refuses expressions that compute, because each nested for multiplies the time
+// of the evaluation.
 func (n *nodeFile) constant(attributes hclsyntax.Attributes) error {
 	for _, attribute := range sortedAttributes(attributes) {
 		diagnostics := hclsyntax.VisitAll(attribute.Expr, func(node hclsyntax.Node) hcl.Diagnostics {

@@ -15,20 +15,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FieldError says which value of a fleet cannot be written, and what it should
-// be instead.
+// FieldError reports a value of a fleet that cannot be written, and what is valid
+// instead.
 type FieldError struct {
 	// VM is the name of the VM that the value belongs to, or empty.
 	VM string
-	// Field is the value's place, such as "tags[1]".
+	// Field is the path of the value, such as "tags[1]".
 	Field string
-	// Value is what stands there, or empty where it must not be repeated.
+	// Value is the invalid value, or empty if it must not be repeated.
 	Value string
-	// Problem says what is wrong and how to mend it.
+	// Problem says what is wrong and how to fix it.
 	Problem string
 }
 
-// Error returns the field, its value and the mend in one line.
+// Error returns the field, its value and the problem in one line.
 func (e *FieldError) Error() string {
 	field := e.Field
 	if e.VM != "" {
@@ -56,7 +56,7 @@ func inVM(vm *fleet.VM, err error) error {
 	return err
 }
 
-// The patterns of names that go into paths, HCL and Proxmox.
+// The patterns of names in paths, HCL and Proxmox.
 var (
 	placeName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
 	keyName    = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -74,7 +74,7 @@ var (
 // maxText bounds free text, which ends up in Proxmox' 8 KiB description.
 const maxText = 1024
 
-// checkText accepts one line of text that comes back from HCL as it was.
+// checkText accepts one line of text that survives a round trip through HCL unchanged.
 func checkText(field, value string) error {
 	switch {
 	case !utf8.ValidString(value):
@@ -91,7 +91,7 @@ func checkText(field, value string) error {
 	return nil
 }
 
-// unprintable finds what would break a comment line or hide in a diff.
+// unprintable reports whether r would break a comment line or be invisible in a diff.
 func unprintable(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r)
 }
@@ -159,9 +159,8 @@ func checkHost(name topology.HostName) error {
 	return checkMatch("host", string(name), placeName, placeProblem)
 }
 
-// checkEndpoint accepts a URL as the provider wants it, or none, where the
-// environment of the engine names one of several. The value of one with a
-// password is not repeated.
+// checkEndpoint accepts a URL in the provider's form, or "" if the engine's environment
+// names one of several endpoints. It does not repeat a value that contains a password.
 func checkEndpoint(field, value string) error {
 	if value == "" {
 		return nil
@@ -178,7 +177,7 @@ func checkEndpoint(field, value string) error {
 	return checkText(field, value)
 }
 
-// checkVMs looks at each VM and at what no two may share.
+// checkVMs checks each VM, and that VMs do not share what must be unique.
 func checkVMs(f *fleet.Fleet) error {
 	owners := map[string]string{}
 	for i := range f.VMs {

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// What Proxmox and the provider accept.
+// The values that Proxmox and the provider accept.
 const (
 	maxCells     = 8
 	maxNetworks  = 32
@@ -31,12 +31,13 @@ func checkVM(vm *fleet.VM) error {
 	))
 }
 
-// refusef is for values that are no text.
+// refusef returns an error about a value that is not text.
 func refusef(field, format string, args ...any) error {
 	return &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
-// oneOf accepts an empty value only if "" is among the accepted.
+// oneOf checks that the value is one of accepted. The empty value is valid only if
+// accepted lists it.
 func oneOf(name, value string, accepted ...string) error {
 	if slices.Contains(accepted, value) {
 		return nil
@@ -175,7 +176,7 @@ func (c vmChecker) lists() error {
 	return checkMatch("resource_pool", vm.ResourcePool, pool, "want a pool's name, at most three joined by '/'")
 }
 
-// checkEmulator checks where the host agent is to put the emulator, if it pins at all.
+// checkEmulator checks the emulator setting, which requires pinning by the host agent.
 func checkEmulator(vm *fleet.VM) error {
 	if vm.Emulator != "" && (!vm.Policy.Pinned() || vm.PinWith != fleet.PinWithHostAgent) {
 		return refuse("emulator", string(vm.Emulator), "only VMs that the host agent pins have it")
@@ -183,8 +184,8 @@ func checkEmulator(vm *fleet.VM) error {
 	return oneOf("emulator", string(vm.Emulator), "", string(fleet.EmulatorGuest), string(fleet.EmulatorShared))
 }
 
-// place checks the pins. Whether they are the host's to give is the planner's
-// business, and checked again by internal/startcheck.
+// place checks the pins. The planner decides whether the host has these CPUs to give, and
+// internal/startcheck checks it again.
 func (c vmChecker) place() error {
 	vm := c.vm
 	if slices.ContainsFunc(vm.L3, func(id int) bool { return id < 0 }) {
@@ -208,7 +209,7 @@ func (c vmChecker) place() error {
 	return nil
 }
 
-// cells checks what Proxmox and QEMU check when the VM starts.
+// cells makes the checks that Proxmox and QEMU make when the VM starts.
 func (c vmChecker) cells() error {
 	vm := c.vm
 	switch {
@@ -239,8 +240,8 @@ func (c vmChecker) cells() error {
 	return nil
 }
 
-// checkSeed accepts only the volume that is named after this very VM: what the name
-// says is what is written over and deleted later.
+// checkSeed accepts only the volume that is named after this VM: the named volume is
+// overwritten and deleted later.
 func checkSeed(clusterID string, vm *fleet.VM) error {
 	if vm.SeedStorage == "" && vm.Seed == "" {
 		return nil
@@ -279,7 +280,7 @@ func upTo(n int) []int {
 	return all
 }
 
-// checkPages checks what Proxmox asks of the cells of a VM in huge pages.
+// checkPages checks Proxmox' requirements for cells backed by huge pages.
 func checkPages(name string, cell topology.NUMACell, pages fleet.HugePages) error {
 	switch size := pages.MiB(); {
 	case size == 0:

@@ -8,16 +8,16 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// What Proxmox takes in hostpciN.
+// The values that Proxmox accepts in hostpciN.
 var (
 	mappingName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
 	mdevType    = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_-]*)?$`)
 )
 
-// maxPCIDevices is how many hostpciN Proxmox knows.
+// maxPCIDevices is the number of hostpciN options in Proxmox.
 const maxPCIDevices = 16
 
-// devices checks the PCI devices that are passed through.
+// devices checks the passed-through PCI devices.
 func (c vmChecker) devices() error {
 	if len(c.vm.PCIDevices) > maxPCIDevices {
 		return refusef("pci_devices", "%d of them: Proxmox knows at most %d", len(c.vm.PCIDevices), maxPCIDevices)
@@ -34,7 +34,7 @@ func (c vmChecker) devices() error {
 	return nil
 }
 
-// mappings names the mappings of devices.
+// mappings returns the names of the devices' mappings.
 func mappings(devices []fleet.PCIDevice) string {
 	names := make([]string, len(devices))
 	for i, device := range devices {

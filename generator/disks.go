@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// dataDisks returns a VM's data disks as the module wants them: with the options of the
+// dataDisks returns a VM's data disks as arguments of the module, with the options of the
 // boot disk.
 func dataDisks(vm *fleet.VM) []disk {
 	var disks []disk
@@ -20,7 +20,8 @@ func dataDisks(vm *fleet.VM) []disk {
 	return disks
 }
 
-// dataDisksOf is the reverse of dataDisks. The options are read from the template's.
+// dataDisksOf is the inverse of dataDisks. It drops the options, which follow from the
+// template.
 func dataDisksOf(disks []disk) []fleet.DataDisk {
 	var list []fleet.DataDisk
 	for _, d := range disks {

@@ -1,6 +1,6 @@
-// Package generator writes a fleet as OpenTofu and Terraform files and reads it
-// back from them: the desired set of VMs is what the files say. It knows neither
-// a disk nor an engine; it maps values to bytes. Start at Render and Parse.
+// Package generator writes a fleet as OpenTofu and Terraform files and reads it back from
+// them: the files are the desired set of VMs. It accesses neither the disk nor an engine;
+// it maps values to bytes. Start at Render and Parse.
 package generator
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FormatVersion is the format of the files that Render writes. Parse refuses
-// files of a newer one.
+// FormatVersion is the format version of the files that Render writes. Parse refuses
+// newer versions.
 const FormatVersion = 1
 
-// ImportFile is the name of the file in a shard's directory that holds import
-// blocks for as long as an import takes. It belongs to whoever runs the engine:
-// Render does not write it and Parse passes it over.
+// ImportFile is the name of the file in a root's directory that holds import blocks
+// during an import. The caller that runs the engine owns it: Render does not write it,
+// and Parse ignores it.
 const ImportFile = "numaform-import.tf"
 
-// The names of files and directories of a fleet.
+// The names of a fleet's files and directories.
 const (
 	fleetFile    = "fleet.json"
 	ignoreFile   = ".gitignore"
@@ -35,23 +35,21 @@ const (
 	hclSuffix    = ".tf"
 )
 
-// Files are the files of a fleet by their slash-separated paths below its
-// directory.
+// Files are a fleet's files by slash-separated path relative to the fleet's directory.
 type Files map[string][]byte
 
-// Release is what a version of numaform brings along for the fleets that it
-// writes.
+// Release is what a version of numaform supplies to the fleets that it writes.
 type Release struct {
 	// Modules are the modules that new VMs call, by the paths of their files.
 	Modules map[string][]byte
-	// Provider is the version of the provider that shards ask for.
+	// Provider is the version of the provider that the roots require.
 	Provider string
-	// Allowed are further modules that node files may call, by their hash: those of a
-	// build of one's own, which the operator named.
+	// Allowed are further modules that node files may call, by hash: custom modules that
+	// the operator has named.
 	Allowed map[string]map[string][]byte
 }
 
-// Carried returns the files of the modules of a hash, by paths such as
+// Carried returns the files of the modules with a hash, by paths such as
 // "proxmox-node/main.tf", and false if node files must not call them.
 func (r Release) Carried(hash string) (map[string][]byte, bool) {
 	if files, ok := modules.Released(hash); ok {
@@ -71,16 +69,16 @@ func (r Release) Carries() []string {
 	return slices.Compact(hashes)
 }
 
-// Current returns what this numaform brings along.
+// Current returns the release of this numaform.
 func Current() Release { return Release{Modules: modules.Files(), Provider: ProviderVersion} }
 
-// Render writes the fleet as the current release does.
+// Render renders the fleet with the current release.
 func Render(f fleet.Fleet) (Files, error) { return Current().Render(f) }
 
-// Render writes the fleet. The same fleet gives the same bytes. Of modules, only
-// those of the release are written, which VMs call that name none: a fleet keeps
-// the others, which older VMs still call. All shards ask for the provider of the
-// release, as nobody can say how long an older one is to be had.
+// Render renders the fleet. The same fleet always gives the same bytes. Of the modules,
+// it writes only the release's own, which VMs without a module hash call; the fleet's
+// directory keeps the others, which older VMs still call. All roots require the release's
+// provider version, because an older one may no longer be available for download.
 func (r Release) Render(f fleet.Fleet) (Files, error) {
 	f.Regions, f.Hosts, f.VMs = slices.Clone(f.Regions), f.Shards(), slices.Clone(f.VMs)
 	f.Sort()
@@ -114,10 +112,10 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	return files, nil
 }
 
-// Ignored returns what a fleet's .gitignore holds, if nobody else writes in it.
+// Ignored returns the content of a fleet's .gitignore if no other .gitignore exists.
 func Ignored() []byte { return []byte(ignored) }
 
-// ignored keeps what numaform and the engine leave beside the files out of git.
+// ignored keeps the working files of numaform and the engine out of git.
 const ignored = `.numaform/
 .terraform/
 *.tfstate
@@ -125,7 +123,7 @@ const ignored = `.numaform/
 *.tfplan
 ` + ImportFile + "\n"
 
-// ShardDir returns the directory of a host's shard.
+// ShardDir returns the directory of a host's root.
 func ShardDir(host topology.HostID) string {
 	return path.Join(string(host.Region), string(host.Host))
 }
@@ -135,18 +133,18 @@ func NodeFile(vm *fleet.VM) string {
 	return path.Join(ShardDir(vm.Host), nodePrefix+vm.Name+hclSuffix)
 }
 
-// ModuleFile returns the path of a file of the modules of a hash.
+// ModuleFile returns the path of a file of the modules with a hash.
 func ModuleFile(hash, name string) string {
 	return path.Join(modulesDir, path.Dir(name), hash, path.Base(name))
 }
 
-// Address returns the address of the resource that is the VM itself.
+// Address returns the resource address of the VM.
 func Address(vm *fleet.VM) string {
 	return "module." + label(vm.Name) + ".proxmox_virtual_environment_vm.node"
 }
 
-// Calls returns the addresses of the module calls in a VM's file, the one that
-// makes the VM first.
+// Calls returns the addresses of the module calls in a VM's file; the call that creates
+// the VM comes first.
 func Calls(vm *fleet.VM) []string {
 	calls := []string{"module." + label(vm.Name)}
 	if len(vm.SecurityGroups) > 0 {
@@ -155,8 +153,8 @@ func Calls(vm *fleet.VM) []string {
 	return calls
 }
 
-// Addresses returns the addresses of all resources that a VM's file makes, the
-// VM's own first.
+// Addresses returns the addresses of all resources that a VM's file creates; the VM comes
+// first.
 func Addresses(vm *fleet.VM) []string {
 	var addresses []string
 	for _, i := range Imports(vm) {
@@ -165,12 +163,13 @@ func Addresses(vm *fleet.VM) []string {
 	return addresses
 }
 
-// groupsLabel returns the label of the call that gives a VM its security groups.
-// No VM's name has an underscore, so it is no other's.
+// groupsLabel returns the label of the call that sets a VM's security groups. It is
+// unique because VM names contain no underscore.
 func groupsLabel(name string) string { return label(name) + "_security_groups" }
 
-// label returns the module call's label for a VM. An identifier cannot begin
-// with a digit as a VM's name can, and no VM's name begins with an underscore.
+// label returns the module call's label for a VM. Unlike a VM's name, an identifier
+// cannot begin with a digit; a leading underscore is unambiguous because no VM's name has
+// one.
 func label(name string) string {
 	if strings.IndexFunc(name, func(r rune) bool { return r >= '0' && r <= '9' }) == 0 {
 		return "_" + name
@@ -178,5 +177,5 @@ func label(name string) string {
 	return name
 }
 
-// sortedPaths returns the paths of files in a stable order.
+// sortedPaths returns the paths of files, sorted.
 func sortedPaths(files Files) []string { return slices.Sorted(maps.Keys(files)) }

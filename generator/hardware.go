@@ -13,8 +13,8 @@ import (
 
 var diskInterface = regexp.MustCompile(`^(scsi|virtio|sata|ide)[0-9]+$`)
 
-// hardware is what a VM takes over from its template and the module repeats.
-// A missing field is Proxmox' default.
+// hardware is the hardware that a VM inherits from its template and that the module
+// repeats. A missing field means Proxmox' default.
 type hardware struct {
 	Agent         *agent   `json:"agent,omitempty"`
 	BIOS          string   `json:"bios,omitempty"`
@@ -38,11 +38,11 @@ type vga struct {
 	Clipboard string `json:"clipboard,omitempty"`
 }
 
-// maxSerial is the number of serial ports that Proxmox knows.
+// maxSerial is the number of serial ports that Proxmox supports.
 const maxSerial = 4
 
-// readHardware reads the options of a template, and refuses those that a clone
-// cannot have.
+// readHardware reads the options of a template, and refuses options that a clone cannot
+// have.
 func readHardware(vm *fleet.VM) (hardware, error) {
 	options := vm.Source.Options
 	for _, name := range slices.Sorted(maps.Keys(options)) {
@@ -62,7 +62,7 @@ func readHardware(vm *fleet.VM) (hardware, error) {
 	}
 	if order, ok := strings.CutPrefix(options["boot"], "order="); ok && order != "" {
 		h.BootOrder = strings.Split(order, ";")
-	} else if len(vm.DataDisks) > 0 { // or Proxmox starts from the first disk that it finds
+	} else if len(vm.DataDisks) > 0 { // otherwise Proxmox boots from the first disk that it finds
 		h.BootOrder = []string{vm.Source.DiskInterface}
 	}
 	var err error
@@ -120,8 +120,8 @@ func readSerial(options map[string]string) ([]string, error) {
 	return devices, nil
 }
 
-// properties reads Proxmox' property strings: "1,type=virtio" with enabled as
-// the name of the first value that has none.
+// properties parses a Proxmox property string such as "1,type=virtio"; unnamed is the key
+// of a first value without one.
 func properties(text, unnamed string) map[string]string {
 	fields := map[string]string{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -134,14 +134,14 @@ func properties(text, unnamed string) map[string]string {
 	return fields
 }
 
-// flag reads a boolean as Proxmox writes them.
+// flag parses a Proxmox boolean.
 func flag(text string) bool {
 	return slices.Contains([]string{"1", "on", "yes", "true"}, strings.ToLower(text))
 }
 
-// disk is a boot disk that must be larger than the template's, or a data disk. Its other
-// fields repeat those of the template's boot disk, since the provider resets what is left
-// out.
+// disk is a data disk, or a boot disk that must be larger than the template's. The other
+// fields repeat the template's boot disk, because the provider resets fields that are
+// left out.
 type disk struct {
 	Interface   string `json:"interface"`
 	DatastoreID string `json:"datastore_id"`
@@ -155,7 +155,7 @@ type disk struct {
 	SSD         *bool  `json:"ssd,omitempty"`
 }
 
-// grows reports whether a VM's disk must be resized after the clone.
+// grows reports whether a VM's boot disk must be resized after the clone.
 func grows(vm *fleet.VM) bool { return vm.DiskGiB > vm.Source.DiskGiB }
 
 func diskOf(vm *fleet.VM) *disk {
@@ -170,7 +170,7 @@ func diskOf(vm *fleet.VM) *disk {
 	return d
 }
 
-// takeOptions gives a disk the options of the template's boot disk.
+// takeOptions sets the options of the template's boot disk on d.
 func (d *disk) takeOptions(vm *fleet.VM) {
 	fields := properties(vm.Source.Options[vm.Source.DiskInterface], "volume")
 	optional := func(name string) *bool {

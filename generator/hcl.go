@@ -19,9 +19,9 @@ type argument struct {
 	value hclwrite.Tokens
 }
 
-// arguments turns a struct with JSON tags into attributes, in the order of its
-// fields. Names are the tags, so no value can become one; map keys are checked
-// by checkOptions and checkBackend.
+// arguments turns a struct with JSON tags into attributes, in field order. Attribute
+// names are the tags, so no value can become one; checkOptions and checkBackend check map
+// keys.
 func arguments(value any) ([]argument, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -70,8 +70,8 @@ func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	}
 }
 
-// number returns a number as cty prints it. Without an exponent that is how
-// encoding/json prints it too, at a hundredth of the cost.
+// number returns a number as cty prints it. Without an exponent, encoding/json prints it
+// the same way at a hundredth of the cost.
 func number(value json.Number) (hclwrite.Tokens, error) {
 	if !strings.ContainsAny(value.String(), "eE") {
 		return hclwrite.Tokens{{Type: hclsyntax.TokenNumberLit, Bytes: []byte(value)}}, nil
@@ -80,8 +80,8 @@ func number(value json.Number) (hclwrite.Tokens, error) {
 	return hclwrite.TokensForValue(exact), err
 }
 
-// object writes one attribute on each line. hclwrite.TokensForObject does so too,
-// but formats what it holds anew at each depth, which is most of the cost of a file.
+// object writes each attribute on its own line. hclwrite.TokensForObject does too, but
+// reformats the content at each depth, which is most of the cost of a file.
 func object(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	tokens := hclwrite.Tokens{{Type: hclsyntax.TokenOBrace, Bytes: []byte{'{'}}}
 	for decoder.More() {
@@ -108,11 +108,11 @@ func newline() *hclwrite.Token {
 	return &hclwrite.Token{Type: hclsyntax.TokenNewline, Bytes: []byte{'\n'}}
 }
 
-// maxLine is how long the elements of a list may be together to stand on one line.
+// maxLine is the maximum total length of list elements on a single line.
 const maxLine = 60
 
-// tuple puts a short list on one line, and the elements of others on lines of
-// their own, so that a diff shows which one changed.
+// tuple puts a short list on one line, and each element of a longer one on its own line,
+// so that a diff shows which element changed.
 func tuple(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	var elements []hclwrite.Tokens
 	short, length := true, 0
@@ -132,7 +132,7 @@ func tuple(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	return lines(elements), err
 }
 
-// lines returns a tuple with each element on a line of its own.
+// lines returns a tuple with each element on its own line.
 func lines(elements []hclwrite.Tokens) hclwrite.Tokens {
 	tokens := hclwrite.Tokens{{Type: hclsyntax.TokenOBrack, Bytes: []byte{'['}}, newline()}
 	for _, element := range elements {
@@ -157,8 +157,8 @@ func setText(body *hclwrite.Body, name, value string) {
 	body.SetAttributeValue(name, cty.StringVal(value))
 }
 
-// sortedAttributes returns attributes in the order of their names, so that the
-// same mistake is found each time.
+// sortedAttributes returns attributes sorted by name, so that the same error is found
+// every time.
 func sortedAttributes(attributes hclsyntax.Attributes) []*hclsyntax.Attribute {
 	var list []*hclsyntax.Attribute
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {

@@ -11,13 +11,13 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Import names a resource that exists on Proxmox, for an import block.
+// Import identifies an existing Proxmox resource for an import block.
 type Import struct{ Address, ID string }
 
-// Imports returns what must be imported to take a VM back into a state that was
-// lost, the VM itself first. An engine passes over what its state has already. The
-// security groups are imported even where none is set yet: the provider sets no
-// groups where there are any, but brings imported ones to what the file says.
+// Imports returns the imports that restore a VM to a lost state, the VM itself first. The
+// engine skips resources that are already in its state. Security groups are imported even
+// if none is set yet: the provider does not create groups where some exist, but updates
+// imported ones to match the file.
 func Imports(vm *fleet.VM) []Import {
 	place := fmt.Sprintf("%s/%d", vm.Host.Host, vm.VMID)
 	imports := []Import{{Address(vm), place}}
@@ -29,7 +29,7 @@ func Imports(vm *fleet.VM) []Import {
 	return imports
 }
 
-// ImportBlocks returns the content of ImportFile. It fails if an address is none.
+// ImportBlocks returns the content of ImportFile. It fails if an address is invalid.
 func ImportBlocks(imports []Import) ([]byte, error) {
 	file := hclwrite.NewEmptyFile()
 	for _, i := range imports {

@@ -8,7 +8,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// index is fleet.json: what the files of single shards and VMs do not say.
+// index is the content of fleet.json: what the files of single roots and VMs do not
+// contain.
 type index struct {
 	FormatVersion int           `json:"format_version"`
 	ClusterID     string        `json:"cluster_id"`

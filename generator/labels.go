@@ -10,14 +10,14 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// A label as Kubernetes accepts it.
+// The patterns of a Kubernetes label.
 var (
 	labelKey   = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
 )
 
-// labelList returns labels as key=value, sorted: a key may be a word of HCL, which
-// could not stand as an attribute.
+// labelList returns labels as sorted key=value strings, because a key may be an HCL
+// keyword, which is not valid as an attribute.
 func labelList(labels map[string]string) []string {
 	var list []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -26,7 +26,7 @@ func labelList(labels map[string]string) []string {
 	return list
 }
 
-// labelMap is the reverse of labelList.
+// labelMap is the inverse of labelList.
 func labelMap(list []string) map[string]string {
 	if len(list) == 0 {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// call is the first module call of a node file, which makes the VM: its arguments
-// in their order. What the module needs comes first, what only numaform needs is
-// the record.
+// call is the first module call of a node file, which creates the VM, with its arguments
+// in order. The module's own arguments come first; the record holds what only numaform
+// needs.
 type call struct {
 	FormatVersion int               `json:"format_version"`
 	ClusterID     string            `json:"cluster_id"`
@@ -73,7 +73,7 @@ type device struct {
 	MAC      string `json:"mac_address,omitempty"`
 }
 
-// record is what the module's arguments do not say of a VM.
+// record is what the module's arguments do not say about a VM.
 type record struct {
 	Key          fleet.Key      `json:"key"`
 	Pool         string         `json:"pool"`
@@ -98,7 +98,7 @@ type record struct {
 	Source       source         `json:"source"`
 }
 
-// source is fleet.Source without the VMID, which stands in clone.
+// source is fleet.Source without the VMID, which is in clone.
 type source struct {
 	DiskInterface string            `json:"disk_interface"`
 	DiskGiB       int64             `json:"disk_gib"`
@@ -106,8 +106,8 @@ type source struct {
 	Options       map[string]string `json:"options,omitempty"`
 }
 
-// Inputs returns the arguments that Render gives a VM's modules, as JSON by the names of
-// their variables, without the record, which configures nothing.
+// Inputs returns the arguments that Render passes to a VM's modules, as JSON keyed by
+// variable name. It leaves out the record, which configures nothing.
 func Inputs(clusterID string, vm *fleet.VM) ([]byte, error) {
 	content, err := callOf(clusterID, vm)
 	if err != nil {
@@ -120,10 +120,10 @@ func Inputs(clusterID string, vm *fleet.VM) ([]byte, error) {
 	}{call: content, groupsCall: groupsCall{vm.SecurityGroups}})
 }
 
-// maxDescription is Proxmox' limit.
+// maxDescription is Proxmox' limit for a VM's description, in bytes.
 const maxDescription = 8192
 
-// renderNode writes a VM's file.
+// renderNode renders a VM's file.
 func renderNode(clusterID string, vm *fleet.VM) ([]byte, error) {
 	content, err := callOf(clusterID, vm)
 	if err != nil {
@@ -150,14 +150,15 @@ func renderNode(clusterID string, vm *fleet.VM) ([]byte, error) {
 	return file.Bytes(), nil
 }
 
-// groupsCall is what numaform reads back of the second module call of a node file,
-// which gives the VM its security groups.
+// groupsCall holds the arguments that numaform reads back from the second module call of
+// a node file, which sets the VM's security groups.
 type groupsCall struct {
 	SecurityGroups []string `json:"security_groups"`
 }
 
-// appendGroups writes the call for a VM's security groups, if it has any. It takes
-// host and VMID from the VM's own call, so that the VM comes first and goes last.
+// appendGroups appends the call for a VM's security groups, if it has any. The call
+// refers to the VM's own call for host and VMID, so that the VM is created first and
+// deleted last.
 func appendGroups(body *hclwrite.Body, vm *fleet.VM) error {
 	if len(vm.SecurityGroups) == 0 {
 		return nil
@@ -181,7 +182,7 @@ func appendGroups(body *hclwrite.Body, vm *fleet.VM) error {
 	return nil
 }
 
-// moduleSource returns the path of a module from a shard's directory.
+// moduleSource returns the path of a module relative to a root's directory.
 func moduleSource(module, hash string) string { return path.Join("../..", modulesDir, module, hash) }
 
 func callOf(clusterID string, vm *fleet.VM) (*call, error) {
@@ -221,8 +222,8 @@ func recordOf(vm *fleet.VM) record {
 	}
 }
 
-// guestCPU chooses the topology that the guest sees. Cells of equal size, one
-// after the other, become its sockets, so that no socket spans two NUMA nodes.
+// guestCPU chooses the CPU topology that the guest sees. Contiguous cells of equal size
+// become its sockets, so that no socket spans two NUMA nodes.
 func guestCPU(vm *fleet.VM) cpu {
 	shape := cpu{Type: vm.CPUType, Sockets: 1, Cores: vm.VCPUs, Affinity: affinity(vm)}
 	cells := len(vm.Cells)
@@ -240,8 +241,8 @@ func guestCPU(vm *fleet.VM) cpu {
 	return shape
 }
 
-// affinity returns the host CPUs that Proxmox itself is to pin a VM to. They are
-// empty where the host agent pins.
+// affinity returns the host CPUs that Proxmox itself pins a VM to. It is empty if the
+// host agent pins the VM.
 func affinity(vm *fleet.VM) string {
 	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithAffinity {
 		return vm.CPUs.String()
@@ -249,7 +250,8 @@ func affinity(vm *fleet.VM) string {
 	return ""
 }
 
-// hugePages returns the size of a VM's huge pages as Proxmox has it, in MiB.
+// hugePages returns the size of a VM's huge pages in MiB, as in Proxmox' hugepages
+// option.
 func hugePages(vm *fleet.VM) string {
 	if vm.HugePages == "" {
 		return ""
@@ -257,8 +259,8 @@ func hugePages(vm *fleet.VM) string {
 	return strconv.FormatInt(vm.HugePages.MiB(), 10)
 }
 
-// hugePagesOf is the reverse of hugePages. What is none that Render writes, it leaves
-// as it is, to be refused.
+// hugePagesOf is the inverse of hugePages. It returns other text unchanged, so that the
+// check refuses it.
 func hugePagesOf(text string) fleet.HugePages {
 	for _, size := range []fleet.HugePages{fleet.HugePages2Mi, fleet.HugePages1Gi} {
 		if text == strconv.FormatInt(size.MiB(), 10) {
@@ -268,10 +270,10 @@ func hugePagesOf(text string) fleet.HugePages {
 	return fleet.HugePages(text)
 }
 
-// semicolons prints a set as it stands within numaN, where commas part fields.
+// semicolons formats a set for numaN, where commas separate fields.
 func semicolons(set topology.CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }
 
-// describe returns the lines of a VM's description.
+// describe returns the lines of a VM's Proxmox description.
 func describe(clusterID string, vm *fleet.VM) []string {
 	marker := fleet.Marker{ClusterID: clusterID, Key: vm.Key}
 	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent {
@@ -280,7 +282,7 @@ func describe(clusterID string, vm *fleet.VM) []string {
 	return append([]string{marker.String()}, explain(vm)...)
 }
 
-// explain says in a few lines why a VM exists and where it stands.
+// explain says in a few lines why a VM exists and why it has this placement.
 func explain(vm *fleet.VM) []string {
 	asked := fmt.Sprintf("Asked: pool %s", vm.Pool)
 	if vm.Demand != (fleet.Demand{}) {

@@ -18,22 +18,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ParseError says which file of a fleet numaform does not understand, where, and
-// how to mend it.
+// ParseError reports a file of a fleet that numaform does not understand: which file,
+// which line, and how to fix it.
 type ParseError struct {
-	// File is the path below the fleet's directory.
+	// File is the path relative to the fleet's directory.
 	File string
-	// Line counts from 1; 0 means the file as a whole.
+	// Line counts from 1; 0 means the whole file.
 	Line int
 	// Problem says what is wrong.
 	Problem string
-	// Mend says what to do.
+	// Mend says how to fix it.
 	Mend string
 	// Err is the cause, or nil.
 	Err error
 }
 
-// Error returns "file:line: problem: mend".
+// Error returns "file:line: problem: fix".
 func (e *ParseError) Error() string {
 	where := e.File
 	if e.Line > 0 {
@@ -42,8 +42,8 @@ func (e *ParseError) Error() string {
 	return fmt.Sprintf("reading fleet file %s: %s: %s", visible(where), visible(e.Problem), e.Mend)
 }
 
-// visible writes what a terminal would obey, or not show, as Go does in quotes: paths
-// and values of a fleet are anybody's text.
+// visible escapes characters that a terminal would interpret or not show, as Go does in
+// quoted strings: a fleet's paths and values are untrusted text.
 func visible(text string) string {
 	if strings.IndexFunc(text, hidden) < 0 {
 		return text
@@ -59,14 +59,14 @@ func visible(text string) string {
 	return b.String()
 }
 
-// hidden reports whether a character is a control character or one that only changes how
-// others look.
+// hidden reports whether a character is a control character or only changes the display
+// of others.
 func hidden(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // Unwrap returns the cause.
 func (e *ParseError) Unwrap() error { return e.Err }
 
-// How to mend a file.
+// The hints for fixing a file.
 const (
 	mendRestore = "restore the file from version control; to change a node, change its NodePool or ProxmoxNodeClass"
 	mendUpgrade = "upgrade numaform"
@@ -76,15 +76,15 @@ const (
 	mendMerge   = "take one side as it is: git checkout --ours, or --theirs"
 )
 
-// Parse reads a fleet as the current release does.
+// Parse parses a fleet with the current release.
 func Parse(files Files) (fleet.Fleet, error) { return Current().Parse(files) }
 
-// Parse reads what Render wrote. It accepts nothing else: a file that Render
-// would write differently is an error that names its first such line. Only the
-// version of the provider may be that of another release: Render brings all shards
-// to its own. A node file may call the modules that the release carries; those in the
-// fleet's directory are there for people, and must equal them. Files that the engine
-// does not read are passed over. No files at all are an empty fleet.
+// Parse parses what Render wrote and accepts nothing else: if Render would write a file
+// differently, it returns an error with the first different line. Only the provider
+// version may be another release's, because Render upgrades all roots to its own. A node
+// file may call only modules that the release carries; the copies in the fleet's
+// directory are for people and must be equal to them. Parse ignores files that the engine
+// does not read. No files at all are an empty fleet.
 func (r Release) Parse(files Files) (fleet.Fleet, error) {
 	p := &parser{release: r, files: files, modules: map[string]map[string][]byte{}}
 	if !p.hasFleet() {
@@ -100,11 +100,12 @@ type parser struct {
 	release Release
 	files   Files
 	fleet   fleet.Fleet
-	// modules are those that were asked for, by hash; nil if the release has none such.
+	// modules caches the requested modules by hash; nil if the release has no such
+	// modules.
 	modules map[string]map[string][]byte
 }
 
-// carried returns the modules of a hash, or nil.
+// carried returns the modules with a hash, or nil.
 func (p *parser) carried(hash string) map[string][]byte {
 	if files, known := p.modules[hash]; known {
 		return files
@@ -162,10 +163,10 @@ func (p *parser) parse() error {
 	return p.compare()
 }
 
-// conflict finds where a merge left both sides in a file. numaform begins no line so.
+// conflict matches a merge conflict marker. Render never begins a line like this.
 var conflict = regexp.MustCompile(`(?m)^(<{7}|>{7})( |\r?$)`)
 
-// unmerged refuses a file that holds both sides of a merge.
+// unmerged refuses a file with unresolved merge conflicts.
 func (p *parser) unmerged() error {
 	for _, name := range sortedPaths(p.files) {
 		switch kindOf(name) {
@@ -180,7 +181,7 @@ func (p *parser) unmerged() error {
 	return nil
 }
 
-// checkStray refuses what the engine would plan along with a shard's files.
+// checkStray refuses files that the engine would plan along with a root's own.
 func (p *parser) checkStray(name string) error {
 	switch kind := kindOf(name); {
 	case kind == kindStray:
@@ -191,7 +192,8 @@ func (p *parser) checkStray(name string) error {
 	return nil
 }
 
-// compare renders what was read and finds the first difference to the files.
+// compare renders the parsed fleet and returns an error for the first difference from the
+// files.
 func (p *parser) compare() error {
 	if err := p.checkModules(); err != nil {
 		return err
@@ -222,11 +224,11 @@ func (p *parser) compare() error {
 	return nil
 }
 
-// providerPin finds the version of the provider in a shard's main.tf.
+// providerPin matches the provider version in a root's main.tf.
 var providerPin = regexp.MustCompile(`(?m)^(      version = )"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*"$`)
 
-// blame names the file that a value came from that Render refused: a VM's own
-// file if the error is about a VM, or else the index.
+// blame returns a ParseError for a value that Render refused. It names the VM's file if
+// the error is about a VM, and the index otherwise.
 func (p *parser) blame(err error) error {
 	var field *FieldError
 	if !errors.As(err, &field) {
@@ -252,9 +254,8 @@ func firstDifference(got, want []byte) int {
 	return len(gotLines)
 }
 
-// checkModules compares the modules in the fleet's directory with those that the engine
-// is given. Of a version that nothing calls and that is not known here, the name must
-// be the content's.
+// checkModules compares the modules in the fleet's directory with the release's. The name
+// of an unknown version that no VM calls must match its content.
 func (p *parser) checkModules() error {
 	unknown := map[string]map[string][]byte{}
 	for _, name := range sortedPaths(p.files) {
@@ -289,7 +290,8 @@ func (p *parser) checkModules() error {
 	return nil
 }
 
-// unknownModules says that a node file calls modules that the engine must not be given.
+// unknownModules returns the error for a node file that calls modules that the release
+// does not carry.
 func (p *parser) unknownModules(name string, line int, hash string) error {
 	return &ParseError{
 		File: name, Line: line,

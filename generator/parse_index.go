@@ -23,7 +23,7 @@ func (p *parser) parseIndex() error {
 	return nil
 }
 
-// readJSON reads one file, its format first, then every field.
+// readJSON reads one file: first its format version, then every field.
 func (p *parser) readJSON(name string, into any, format func() int) error {
 	content, ok := p.files[name]
 	if !ok {
@@ -44,7 +44,7 @@ func (p *parser) readJSON(name string, into any, format func() int) error {
 	return &ParseError{File: name, Line: errorLine(err, content), Problem: err.Error(), Mend: mendRestore, Err: err}
 }
 
-// errorLine returns the line of a JSON error, or 0 if the error does not say.
+// errorLine returns the line of a JSON error, or 0 if the error has none.
 func errorLine(err error, content []byte) int {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

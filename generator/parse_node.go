@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// parseNode reads one node file into the fleet.
+// parseNode parses one node file and adds its VM to the fleet.
 func (p *parser) parseNode(name string) error {
 	n := &nodeFile{parser: p, name: name, content: p.files[name]}
 	if err := n.nested(); err != nil {
@@ -78,7 +78,8 @@ func (n *nodeFile) parse() (fleet.VM, error) {
 	if source != moduleSource(modules.NodeModule, hash) {
 		return fleet.VM{}, n.fail(line, "calls a module that is not numaform's")
 	}
-	// Before the arguments, which those of another version may not know.
+	// This check comes before the arguments, because a module of another version may have
+	// others.
 	if n.parser.carried(hash) == nil {
 		return fleet.VM{}, n.parser.unknownModules(n.name, line, hash)
 	}
@@ -96,9 +97,9 @@ func (n *nodeFile) parse() (fleet.VM, error) {
 	return vm, err
 }
 
-// calls returns the arguments of the file's module calls: those of the VM, and of
-// its security groups, if it has any, only the groups. What else stands there, the
-// comparison with what Render writes tells.
+// calls returns the arguments of the file's module calls: the call of the VM and, if the
+// VM has security groups, the groups argument of the second call. Anything else in the
+// file is found by the comparison with Render's output.
 func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 	parsed, diagnostics := hclsyntax.ParseConfig(n.content, n.name, hcl.InitialPos)
 	if diagnostics.HasErrors() {
@@ -127,8 +128,8 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 	return body.Blocks[0].Body.Attributes, hclsyntax.Attributes{groupsArgument: attribute}, nil
 }
 
-// checkFormat comes before all else, so that a newer file is called newer and
-// not wrong.
+// checkFormat runs before all other checks, so that a newer file is reported as newer and
+// not as invalid.
 func (n *nodeFile) checkFormat(attributes hclsyntax.Attributes) error {
 	attribute, ok := attributes["format_version"]
 	if !ok {
@@ -164,7 +165,7 @@ func (n *nodeFile) text(attributes hclsyntax.Attributes, name string) (string, e
 	return value.AsString(), nil
 }
 
-// decode fills into from the attributes, one by one so that an error names the
+// decode decodes the attributes into into, one by one so that an error has the
 // attribute's line.
 func (n *nodeFile) decode(attributes hclsyntax.Attributes, into any) error {
 	for _, attribute := range sortedAttributes(attributes) {
@@ -188,8 +189,8 @@ func (n *nodeFile) decode(attributes hclsyntax.Attributes, into any) error {
 	return nil
 }
 
-// maxExponent bounds numbers to those that a float64 holds. Beyond, HCL takes a
-// few characters for a number whose digits fill the memory.
+// maxExponent limits numbers to the range of a float64. Beyond that, a few characters of
+// HCL make a number whose digits fill the memory.
 const maxExponent = 1100
 
 var errHugeNumber = errors.New("number out of range")
@@ -210,7 +211,7 @@ func jsonOf(value cty.Value) ([]byte, error) {
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// jsonProblem says what encoding/json found, in terms of HCL.
+// jsonProblem translates an error of encoding/json into HCL terms.
 func jsonProblem(err error) string {
 	var kind *json.UnmarshalTypeError
 	if errors.As(err, &kind) {

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The provider and the engines that shards ask for. The provider's address is
-// written in full, so that OpenTofu and Terraform share states and lock files.
+// The provider and the engines that the roots require. The provider's address is fully
+// qualified, so that OpenTofu and Terraform share states and lock files.
 const (
 	providerName    = "proxmox"
 	ProviderSource  = "registry.opentofu.org/bpg/proxmox"
@@ -19,7 +19,7 @@ const (
 	engineVersions  = ">= 1.8"
 )
 
-// renderShard writes a shard's main.tf, which asks for a version of the provider.
+// renderShard renders a root's main.tf, which requires a version of the provider.
 func renderShard(f *fleet.Fleet, host topology.HostID, provider string) ([]byte, error) {
 	region, ok := findRegion(f, host.Region)
 	if !ok {
@@ -45,7 +45,7 @@ func renderShard(f *fleet.Fleet, host topology.HostID, provider string) ([]byte,
 	}
 	body.AppendNewline()
 	settings := body.AppendNewBlock("provider", []string{providerName}).Body()
-	// One of several endpoints comes from the environment: that which answers.
+	// With several endpoints, the environment names one that responds.
 	if region.Endpoint != "" {
 		setText(settings, "endpoint", region.Endpoint)
 	}
