@@ -13,49 +13,51 @@ import (
 	"time"
 )
 
-// The line that begins what the host agent says of itself in a host's notes, and the
-// version of its format.
+// The line that begins the host agent's section in a host's notes, and its format
+// version.
 const (
 	agentBegin  = "<!-- numaform-agent"
 	agentFormat = 1
 )
 
-// Bounds of what is read there: whoever may write notes may write this.
+// The limits on what is read from the notes, which are untrusted: anyone with permission
+// to edit notes can write to them.
 const (
 	maxAgentGuests   = 10000
 	maxAgentClusters = 256
 	maxAgentText     = 1024
 	maxVMID          = 999999999
-	// MaxPCINodes is of how many devices an agent tells the NUMA node.
+	// MaxPCINodes is the maximum number of devices whose NUMA node an agent reports.
 	MaxPCINodes = 256
 )
 
-// Agent is what numaform-agent said of itself when it last published: it alone knows
-// whose VMs it pins, and which it does.
+// Agent is what numaform-agent last published about itself: only the agent knows which
+// clusters' VMs it pins, and which VMs have pins.
 type Agent struct {
 	Version string `json:"version"`
-	// At is when it said so, by the host's clock.
+	// At is the time of publication, by the host's clock.
 	At time.Time `json:"at"`
-	// Isolation is off, report or enforce.
+	// Isolation is "off", "report" or "enforce".
 	Isolation string `json:"isolation"`
-	// Clusters are the ids of the clusters whose VMs it pins.
+	// Clusters are the IDs of the clusters whose VMs it pins.
 	Clusters         []string `json:"clusters,omitempty"`
 	MaxPinnedPercent int      `json:"max_pinned_percent"`
-	// ReservedCPUs are those that it pins nobody to.
+	// ReservedCPUs are the CPUs to which it never pins a VM.
 	ReservedCPUs CPUSet `json:"reserved_cpus,omitzero"`
-	// Problem says what went wrong when it last looked at its host, or is empty.
+	// Problem is the error of its last inspection of the host, or empty.
 	Problem string `json:"problem,omitempty"`
-	// Pinned are the VMs that have pins now, by VMID.
+	// Pinned are the VMs that currently have pins, by VMID.
 	Pinned map[int]Pins `json:"pinned,omitempty"`
-	// Refused are those whose declaration does not take effect, by VMID, and why: the
-	// words of the agent's documentation, such as "overlap". They may have other pins.
+	// Refused maps the VMID of each VM whose declared pins are not applied to the reason,
+	// a keyword from the agent's documentation such as "overlap". Such a VM may have
+	// other pins.
 	Refused map[int]string `json:"refused,omitempty"`
 	// PCINodes are the NUMA nodes of the host's devices that resource mappings name, by
-	// address.
+	// PCI address.
 	PCINodes map[string]int `json:"pci_nodes,omitempty"`
 }
 
-// Pins are the host CPUs of vCPU 0, 1, 2, … Their text form is "4,36,5,37".
+// Pins lists the host CPUs of vCPU 0, 1, 2, …. Its text form is "4,36,5,37".
 type Pins []int
 
 // String returns the CPUs in the order of the vCPUs.
@@ -67,10 +69,10 @@ func (p Pins) String() string {
 	return strings.Join(parts, ",")
 }
 
-// MarshalText returns the CPUs in the order of the vCPUs.
+// MarshalText returns the same text as String.
 func (p Pins) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText parses CPUs in the order of the vCPUs, each once.
+// UnmarshalText parses a comma-separated list of CPUs in vCPU order, without duplicates.
 func (p *Pins) UnmarshalText(text []byte) error {
 	pins := Pins{}
 	seen := map[int]bool{}
@@ -86,14 +88,14 @@ func (p *Pins) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// agentFile is what stands in the notes.
+// agentFile is the JSON document in the notes.
 type agentFile struct {
 	Format int `json:"format"`
 	Agent
 }
 
-// ParseAgent finds what the agent says in a host's notes, and reads it as strictly as
-// ParsePublished. It reports false if nothing is there.
+// ParseAgent parses the agent's section in a host's notes, as strictly as ParsePublished.
+// It reports false if there is none.
 func ParseAgent(notes string) (Agent, bool, error) {
 	text, found, err := readBlock(notes, agentBegin)
 	if err != nil || !found {
@@ -114,8 +116,8 @@ func ParseAgent(notes string) (Agent, bool, error) {
 	return file.Agent, true, nil
 }
 
-// PublishIn returns notes in which this stands in place of what an agent said there
-// before, or at their end. All else stays as it is.
+// PublishIn returns notes with the agent's section replaced, or appended if there is
+// none. It leaves the rest unchanged.
 func (a Agent) PublishIn(notes string) (string, error) {
 	a.At = a.At.UTC()
 	if err := a.check(); err != nil {
@@ -140,8 +142,8 @@ var (
 	agentCluster = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$`)
 )
 
-// check says what is wrong with what an agent says. Its words are shown to people, so
-// they may hold nothing that a terminal obeys.
+// check returns an error if the agent's data is invalid. Its text is shown to people, so
+// it must not contain terminal control characters.
 func (a *Agent) check() error {
 	switch {
 	case !printable(a.Version, 1, 64):
@@ -179,13 +181,13 @@ func (a *Agent) checkGuests() error {
 	return nil
 }
 
-// printable reports whether a text has from least to most bytes, and a terminal shows it
-// as it is, in one line.
+// printable reports whether text has between least and most bytes and is a single line
+// that a terminal displays unchanged.
 func printable(text string, least, most int) bool {
 	return len(text) >= least && len(text) <= most && !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
-// checkAgent says what is wrong with what is known of a host's agent.
+// checkAgent returns an error if the host's agent data is invalid.
 func (h *Host) checkAgent() error {
 	switch {
 	case h.Agent == nil:

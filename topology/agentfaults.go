@@ -8,42 +8,44 @@ import (
 	"time"
 )
 
-// AgentAge is how long a host agent counts as living after it last said something. It
-// does so every five minutes.
+// AgentAge is how long after its last publication a host agent is considered alive. It
+// publishes every five minutes.
 const AgentAge = 15 * time.Minute
 
-// AgentState is how it stands with a host's agent.
+// AgentState is the state of a host's agent.
 type AgentState string
 
 // The states of a host's agent.
 const (
 	AgentLiving AgentState = "living"
-	// AgentUnread is one that cannot be judged, as the notes cannot be read.
+	// AgentUnread means that the state is unknown because the notes cannot be read.
 	AgentUnread AgentState = "unread"
-	// AgentAbsent is none, or one that never said that it lives.
+	// AgentAbsent means that no agent has published its state.
 	AgentAbsent AgentState = "absent"
-	// AgentOld is one that has said nothing for longer than AgentAge.
+	// AgentOld means that the last publication is older than AgentAge.
 	AgentOld AgentState = "old"
-	// AgentClockDiffers is one that speaks from the future.
+	// AgentClockDiffers means that the last publication is dated in the future.
 	AgentClockDiffers AgentState = "clock differs"
-	// AgentFailing is one whose last look at its host failed.
+	// AgentFailing means that the agent's last inspection of its host failed.
 	AgentFailing AgentState = "failing"
-	// AgentDisagrees is one that lives, and takes something else to be so than numaform.
+	// AgentDisagrees means that the agent is alive but its configuration or topology
+	// differs from numaform's.
 	AgentDisagrees AgentState = "disagrees"
 )
 
-// AgentFault is what is wrong with a host's agent.
+// AgentFault is a problem with a host's agent.
 type AgentFault struct {
 	State AgentState
-	// What goes on after the host's name, Mend says what to do about it.
+	// What completes a sentence that begins with the host's name; Mend says how to fix
+	// it.
 	What, Mend string
-	// Blocks is set if VMs that are planned on the host now would not be pinned.
+	// Blocks is set if VMs placed on the host now would not be pinned.
 	Blocks bool
-	// VMID is that of the one VM that it is about, or 0.
+	// VMID is the affected VM, or 0 if the fault is not about a single VM.
 	VMID int
 }
 
-// AgentState returns how it stands with the agent for VMs of that cluster, at that time.
+// AgentState returns the state of the agent at time now, for VMs of the given cluster.
 func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 	if faults := h.AgentFaults(clusterID, now); len(faults) > 0 {
 		return faults[0].State
@@ -51,9 +53,9 @@ func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 	return AgentLiving
 }
 
-// AgentFaults returns all that is wrong with the agent for VMs of that cluster, at that
-// time: the host's ReadAt, mostly. What blocks comes first. Where no cluster is named,
-// any will do.
+// AgentFaults returns all problems with the agent at time now, usually the host's ReadAt,
+// for VMs of the given cluster. Faults that block come first. An empty clusterID matches
+// any cluster.
 func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	if fault := h.silence(now); fault != nil {
 		return []AgentFault{*fault}
@@ -82,7 +84,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	return append(faults, h.refusals(clusterID)...)
 }
 
-// silence says why nothing that the agent says counts, or nil.
+// silence returns why the agent's data cannot be used, or nil.
 func (h *Host) silence(now time.Time) *AgentFault {
 	const look = "systemctl status numaform-agent numaform-agent-publish.timer on the host tells why"
 	switch {
@@ -107,7 +109,8 @@ func (h *Host) silence(now time.Time) *AgentFault {
 	return nil
 }
 
-// refusals are the running VMs of the cluster that the agent does not pin as they declare.
+// refusals returns a fault for each running VM of the cluster whose declared pins the
+// agent does not apply.
 func (h *Host) refusals(clusterID string) []AgentFault {
 	var faults []AgentFault
 	for _, vmid := range slices.Sorted(maps.Keys(h.Agent.Refused)) {
@@ -125,7 +128,7 @@ func (h *Host) refusals(clusterID string) []AgentFault {
 	return faults
 }
 
-// refusalMend says what to do about a VM that is refused for that reason.
+// refusalMend returns how to fix a VM that the agent refuses for the reason.
 func refusalMend(reason string) string {
 	switch reason {
 	case "foreign_cluster":
@@ -153,7 +156,7 @@ func clusters(ids []string) string {
 	}
 }
 
-// Age writes a duration for a person: 20s, 47m, 3h, 2d.
+// Age formats a duration for people: 20s, 47m, 3h, 2d.
 func Age(age time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

@@ -2,11 +2,11 @@ package topology
 
 import "fmt"
 
-// FromCapacity reads the host that a stopped VM named node-capacity describes, as
-// karpenter-provider-proxmox' host daemon writes it: affinity lists the host's
-// CPUs, in an order that matters; each cell's GuestCPUs are positions in that
-// list, its HostNodes the one NUMA node that these CPUs and the memory belong to.
-// It tells nothing of siblings and caches.
+// FromCapacity returns the machine described by a stopped VM named node-capacity, as the
+// host daemon of karpenter-provider-proxmox writes it: affinity lists the host's CPUs,
+// and their order matters; each cell's GuestCPUs are positions in that list, and its
+// HostNodes are the one NUMA node of these CPUs and the memory. It contains no siblings
+// or caches.
 func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
 	spans, err := parseSpans(affinity, ",")
 	if err != nil {
@@ -38,7 +38,7 @@ func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
 	return m, nil
 }
 
-// addCapacityCell relies on CPUs standing in the order of the affinity.
+// addCapacityCell requires m.CPUs in the order of the affinity.
 func (m *Machine) addCapacityCell(cell NUMACell) error {
 	if cell.HostNodes.Size() != 1 {
 		return fmt.Errorf("hostnodes is %q: want one NUMA node; give each its own numaN", cell.HostNodes)

@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// CollectedFormat is the version of the format of a collected file.
+// CollectedFormat is the format version of a collected file.
 const CollectedFormat = 1
 
-// CollectedFile is a machine as `numaform topology collect` prints it, with what
-// a person may add. Sources are not in the file: whoever reads it knows.
+// CollectedFile is a machine as `numaform topology collect` prints it, with optional
+// annotations. It does not contain Sources; the reader sets them.
 type CollectedFile struct {
 	Format int `json:"format"`
-	// Title names the machine for a reader.
+	// Title is the machine's name for people.
 	Title string `json:"title,omitempty"`
-	// Note is for a reader too.
+	// Note is a comment for people.
 	Note string `json:"note,omitempty"`
-	// Source says where the facts were taken from, if not from the machine itself.
+	// Source is where the facts come from, if not from the machine itself.
 	Source *Attribution `json:"source,omitempty"`
 
 	Model     string     `json:"model,omitempty"`
@@ -26,7 +26,7 @@ type CollectedFile struct {
 	CPUs      []CPU      `json:"cpus"`
 }
 
-// Attribution names the public work that a machine's facts were taken from.
+// Attribution names the public work from which a machine's facts were taken.
 type Attribution struct {
 	Repo    string `json:"repo"`
 	Commit  string `json:"commit,omitempty"`

@@ -1,21 +1,22 @@
 package topology
 
-// Confidence says how well a machine is known.
+// Confidence says how completely a machine is known.
 type Confidence string
 
 // The levels of confidence, the best first.
 const (
-	// ConfidenceExact is siblings, caches, NUMA nodes and their memory.
+	// ConfidenceExact means that siblings, caches, NUMA nodes and their memory are known.
 	ConfidenceExact Confidence = "exact"
-	// ConfidencePartial is NUMA nodes, but not all the rest.
+	// ConfidencePartial means that the NUMA nodes are known, but not all of the rest.
 	ConfidencePartial Confidence = "partial"
-	// ConfidenceCounts is no more than how many CPUs there are.
+	// ConfidenceCounts means that only the number of CPUs is known.
 	ConfidenceCounts Confidence = "counts only"
-	// ConfidenceNone is nothing.
+	// ConfidenceNone means that nothing is known.
 	ConfidenceNone Confidence = "none"
 )
 
-// Confidence returns how well the machine is known. Missing says what it lacks.
+// Confidence returns how completely the machine is known. Missing returns what is
+// unknown.
 func (m *Machine) Confidence() Confidence {
 	switch missing := m.Missing(); {
 	case len(m.CPUs) == 0:
@@ -29,8 +30,8 @@ func (m *Machine) Confidence() Confidence {
 	}
 }
 
-// Missing returns the facts that are not known of every online CPU or NUMA node, or
-// are assumed, in a fixed order.
+// Missing returns the facts that are assumed, or unknown for some online CPU or NUMA
+// node, in a fixed order.
 func (m *Machine) Missing() []Fact {
 	var missing []Fact
 	for _, fact := range allFacts() {
@@ -41,7 +42,7 @@ func (m *Machine) Missing() []Fact {
 	return missing
 }
 
-// told reports whether a source told the fact, of some CPUs at least.
+// told reports whether a source provides the fact for at least some CPUs.
 func (m *Machine) told(fact Fact) bool {
 	source, told := m.Sources[fact]
 	return told && source != SourceAssumed

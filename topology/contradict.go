@@ -6,17 +6,16 @@ import (
 	"strings"
 )
 
-// Published is how warnings call a topology of SourceAgent. Whoever read it knows where
-// it stood.
+// Published is how warnings refer to a topology with SourceAgent. The caller knows where
+// in Proxmox it is published.
 const Published = "the topology that is published in Proxmox"
 
-// again is how a source that does not fit is mended.
+// again is the hint for a source that does not match the host.
 const again = "run `numaform topology collect` on the host again"
 
-// dropForeign leaves out sources that the live host contradicts: those of another
-// machine, and those of this one before its hardware or firmware changed. Their
-// siblings and caches would be wrong, and a wrong sibling gives a core away twice. It
-// returns a warning for each.
+// dropForeign removes sources that contradict the live host: they describe another
+// machine, or this one before a change of hardware or firmware. Their siblings and caches
+// would be wrong, and wrong siblings assign a core twice. It returns a warning for each.
 func dropForeign(machines []Machine) ([]Machine, []string) {
 	report, status := living(machines)
 	var kept []Machine
@@ -37,7 +36,7 @@ func dropForeign(machines []Machine) ([]Machine, []string) {
 	return kept, warnings
 }
 
-// living returns the machines that tell of the host as it is now, or nil.
+// living returns the machines read from the live host, or nil.
 func living(machines []Machine) (report, status *Machine) {
 	for i := range machines {
 		switch machines[i].Sources[FactCPUs] {
@@ -50,8 +49,8 @@ func living(machines []Machine) (report, status *Machine) {
 	return report, status
 }
 
-// Contradiction says how the machine is not the one that live sources, a report and
-// counts, tell of; Merge leaves it out for that. It is empty if it may be.
+// Contradiction returns how the machine contradicts the live sources, a report and
+// counts, or "" if it does not. Merge leaves out a machine that does.
 func (m *Machine) Contradiction(live ...Machine) string { return m.contradicts(living(live)) }
 
 func (m *Machine) contradicts(report, status *Machine) string {
@@ -65,12 +64,12 @@ func (m *Machine) contradicts(report, status *Machine) string {
 	}
 }
 
-// contradictsReport says how what is listed differs from the live CPUs. A CPU that
-// went offline since changes nothing, while one that came online may be a sibling that
-// nobody has told of.
+// contradictsReport returns how the listed CPUs contradict the live ones. A CPU that has
+// gone offline is no contradiction, but one that has come online is: it may be an
+// unlisted sibling.
 func (m *Machine) contradictsReport(live *Machine) string {
 	listed, has := m.cpuIDs(), live.cpuIDs()
-	partial := m.Sources[FactCPUs] == SourceCapacity // has the online CPUs alone, and tells no siblings
+	partial := m.Sources[FactCPUs] == SourceCapacity // lists only online CPUs, without siblings
 	switch added := live.OnlineCPUs().Difference(m.OnlineCPUs()); {
 	case !listed.IsSubsetOf(has), !partial && !listed.Equal(has):
 		return fmt.Sprintf("it lists CPUs %s, but the host has %s", listed, has)
@@ -85,8 +84,8 @@ func (m *Machine) contradictsReport(live *Machine) string {
 	}
 }
 
-// contradictsThreads says how the cores that are listed differ from what the host
-// counts. Who says that each CPU is a core of its own would have siblings given to two.
+// contradictsThreads returns how the listed cores contradict the host's counts. A source
+// that lists each CPU as its own core would assign siblings to two VMs.
 func (m *Machine) contradictsThreads(live Threads) string {
 	if live.PerCore == 0 {
 		return ""
@@ -105,7 +104,7 @@ func (m *Machine) contradictsThreads(live Threads) string {
 	return ""
 }
 
-// contradictsCounts is for hosts whose report cannot be read.
+// contradictsCounts compares with counts, for hosts whose report cannot be read.
 func (m *Machine) contradictsCounts(live *Machine) string {
 	listed, has := m.OnlineCPUs().Size(), live.OnlineCPUs().Size()
 	if listed == has {
@@ -114,7 +113,7 @@ func (m *Machine) contradictsCounts(live *Machine) string {
 	return fmt.Sprintf("it lists %d CPUs, but Proxmox counts %d", listed, has)
 }
 
-// name is the source in a sentence for a user: where it is, so that it can be mended.
+// name returns the source's name for a message: where it is, so that a user can fix it.
 func (s Source) name() string {
 	switch s {
 	case SourceAgent:

@@ -10,8 +10,8 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// MaxCPU is the largest id of a CPU or NUMA node that is parsed. Proxmox knows no
-// bound: without one, a short text could ask for any amount of memory.
+// MaxCPU is the largest CPU or NUMA node ID that is parsed. Proxmox has no limit; without
+// one, a short text could request any amount of memory.
 const MaxCPU = 65535
 
 // CPUSet is a set of CPU or NUMA node ids. Its text form is Linux' list format,
@@ -21,12 +21,12 @@ type CPUSet struct{ set cpuset.CPUSet }
 // CPUs returns the set of the given ids.
 func CPUs(ids ...int) CPUSet { return CPUSet{cpuset.New(ids...)} }
 
-// ParseCPUSet parses Linux' list format. It accepts what Proxmox accepts as an
-// affinity: ids in any order and more than once, blanks around them, commas at
-// the end. The empty string is the empty set; ids above MaxCPU are refused.
+// ParseCPUSet parses Linux' list format. It accepts what Proxmox accepts as an affinity:
+// IDs in any order, duplicates, surrounding spaces and trailing commas. The empty string
+// is the empty set; IDs above MaxCPU are errors.
 func ParseCPUSet(text string) (CPUSet, error) { return parseList(text, ",") }
 
-// span is a range of ids, both ends included.
+// span is an inclusive range of IDs.
 type span struct{ from, to int }
 
 func parseList(text, separator string) (CPUSet, error) {
@@ -37,7 +37,7 @@ func parseList(text, separator string) (CPUSet, error) {
 	return CPUs(expand(merge(spans))...), nil
 }
 
-// parseSpans returns the ranges of a list in the order in which they stand.
+// parseSpans returns the ranges of a list in their original order.
 func parseSpans(text, separator string) ([]span, error) {
 	text = strings.TrimRight(strings.TrimSpace(text), separator)
 	if text == "" {
@@ -76,8 +76,8 @@ func parseID(text string) (int, error) {
 	return id, nil
 }
 
-// merge sorts spans and joins those that touch, so that expanding them costs no
-// more than the largest id.
+// merge sorts spans and joins adjacent ones, so that the cost of expanding them is
+// bounded by the largest ID.
 func merge(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	var merged []span
@@ -101,7 +101,7 @@ func expand(spans []span) []int {
 	return ids
 }
 
-// quote quotes foreign text for an error, and shortens it.
+// quote quotes untrusted text for an error message and shortens it.
 func quote(text string) string {
 	const most = 64
 	if len(text) > most {
@@ -122,15 +122,14 @@ func (s CPUSet) Size() int { return s.set.Size() }
 // IsEmpty reports whether the set has no ids.
 func (s CPUSet) IsEmpty() bool { return s.set.IsEmpty() }
 
-// IsZero reports whether the set has no ids; encoding/json's omitzero asks it.
+// IsZero reports whether the set has no IDs. It implements encoding/json's omitzero.
 func (s CPUSet) IsZero() bool { return s.set.IsEmpty() }
 
 // Contains reports whether the id is in the set.
 func (s CPUSet) Contains(id int) bool { return s.set.Contains(id) }
 
-// Equal reports whether both sets have the same ids.
-//
-// A zero set and an emptied one are equal, which cpuset.Equals denies.
+// Equal reports whether both sets have the same IDs.
+// Unlike cpuset.Equals, it treats a zero set and an emptied one as equal.
 func (s CPUSet) Equal(other CPUSet) bool {
 	return s.set.Size() == other.set.Size() && s.set.IsSubsetOf(other.set)
 }

@@ -9,27 +9,27 @@ import (
 	"strings"
 )
 
-// PCIDevice is a device of a host that a resource mapping of Proxmox names. A device that
-// several mappings name is there once for each.
+// PCIDevice is a host device in a Proxmox resource mapping. A device in several mappings
+// is listed once for each.
 type PCIDevice struct {
 	Mapping string `json:"mapping"`
 	// Path is the device's address, such as 0000:01:00.0, or 0000:01:00 for all of its
-	// functions; several devices that go together are joined by ";".
+	// functions; the addresses of devices that belong together are joined by ";".
 	Path string `json:"path"`
-	// NUMANode is the id of the NUMA node that it is attached to, or Unknown.
+	// NUMANode is the ID of the device's NUMA node, or Unknown.
 	NUMANode int `json:"numa_node"`
 }
 
-// PassedDevice is a PCI device that a guest has: by a mapping, or by its address.
+// PassedDevice is a PCI device passed through to a guest, by mapping or by address.
 type PassedDevice struct {
 	Mapping string `json:"mapping,omitempty"`
 	Address string `json:"address,omitempty"`
-	// MDev is the type of the mediated device that is made of it, which leaves room for
-	// others; empty means that the guest has all of it.
+	// MDev is the type of the mediated device created on it, which leaves capacity for
+	// other guests; empty means that the guest has the whole device.
 	MDev string `json:"mdev,omitempty"`
 }
 
-// UnmarshalJSON reads a device; a NUMA node that it does not tell is unknown, not zero.
+// UnmarshalJSON sets a missing NUMA node to Unknown instead of zero.
 func (d *PCIDevice) UnmarshalJSON(data []byte) error {
 	type plain PCIDevice
 	device := plain{NUMANode: Unknown}
@@ -47,7 +47,7 @@ var (
 )
 
 // ParsePCIMap parses an element of a resource mapping, such as
-// "node=pve-1,path=0000:01:00.0,id=10de:2204", and returns the host that it is about.
+// "node=pve-1,path=0000:01:00.0,id=10de:2204", and returns its host and device.
 func ParsePCIMap(mapping, text string) (HostName, PCIDevice, error) {
 	device := PCIDevice{Mapping: mapping, NUMANode: Unknown}
 	var host HostName
@@ -68,7 +68,7 @@ func ParsePCIMap(mapping, text string) (HostName, PCIDevice, error) {
 	return host, device, nil
 }
 
-// checkPCINodes says what is wrong with what an agent says of devices.
+// checkPCINodes returns an error if the agent's device data is invalid.
 func (a *Agent) checkPCINodes() error {
 	if len(a.PCINodes) > MaxPCINodes {
 		return fmt.Errorf("pci_nodes names %d devices: want at most %d", len(a.PCINodes), MaxPCINodes)
@@ -81,7 +81,7 @@ func (a *Agent) checkPCINodes() error {
 	return nil
 }
 
-// LocatedDevices returns the host's devices with the NUMA nodes that its agent tells.
+// LocatedDevices returns the host's devices with the NUMA nodes that its agent reports.
 func (h *Host) LocatedDevices() []PCIDevice {
 	located := slices.Clone(h.PCIDevices)
 	if h.Agent == nil {
@@ -103,11 +103,11 @@ func (d *PCIDevice) check() error {
 	return nil
 }
 
-// Functions are the addresses that the device consists of.
+// Functions returns the addresses that the device consists of.
 func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
 
-// Overlaps reports whether a device and the one at an address, such as 01:00.0 or
-// 0000:01:00, have something in common.
+// Overlaps reports whether the device shares a function with the address, such as 01:00.0
+// or 0000:01:00.
 func (d *PCIDevice) Overlaps(address string) bool {
 	return slices.ContainsFunc(strings.Split(address, ";"), func(other string) bool {
 		if strings.Count(other, ":") == 1 {
@@ -119,7 +119,7 @@ func (d *PCIDevice) Overlaps(address string) bool {
 	})
 }
 
-// ParseHostPCI parses hostpciN of a VM.
+// ParseHostPCI parses the value of a VM's hostpciN option.
 func ParseHostPCI(text string) (PassedDevice, error) {
 	var d PassedDevice
 	for part := range strings.SplitSeq(text, ",") {

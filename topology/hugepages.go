@@ -2,8 +2,8 @@ package topology
 
 import "slices"
 
-// TellsHugePages reports whether a source told which huge pages are reserved. One that
-// reads the host itself and tells of none means that there are none.
+// TellsHugePages reports whether a source provides the reserved huge pages. A source that
+// reads the host itself and lists none means that there are none.
 func (m *Machine) TellsHugePages() bool {
 	source := m.Sources[FactMemory]
 	return source == SourceAgent || source == SourceCollected ||

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// jsonNode is a JSON value that remembers the line on which it stands.
+// jsonNode is a JSON value with its line number.
 type jsonNode struct {
 	kind jsonKind
 	line int
-	// text is the text of a string, unquoted, or of another scalar as written.
+	// text is the unquoted text of a string, or the literal text of another scalar.
 	text string
-	// keys are an object's, in their order; items are its values or an array's.
+	// keys are an object's keys in order; items are the values of an object or array.
 	keys  []string
 	items []*jsonNode
 }
@@ -31,10 +31,10 @@ const (
 	jsonNull   jsonKind = "null"
 )
 
-// maxJSONDepth is far deeper than any of our formats.
+// maxJSONDepth far exceeds the depth of all our formats.
 const maxJSONDepth = 16
 
-// field returns an object's value of that key, or nil.
+// field returns the value of an object's key, or nil.
 func (n *jsonNode) field(key string) *jsonNode {
 	if n == nil {
 		return nil
@@ -47,8 +47,8 @@ func (n *jsonNode) field(key string) *jsonNode {
 	return nil
 }
 
-// lineOf returns the line of the value at the path of keys, or of the innermost
-// value around it that exists.
+// lineOf returns the line of the value at the path of keys, or of its innermost existing
+// ancestor.
 func (n *jsonNode) lineOf(path ...string) int {
 	for _, key := range path {
 		inner := n.field(key)
@@ -63,12 +63,12 @@ func (n *jsonNode) lineOf(path ...string) int {
 type jsonReader struct {
 	data    []byte
 	decoder *json.Decoder
-	// line is the line of the offset that was counted last.
+	// line is the line of the last counted offset.
 	line   int
 	offset int64
 }
 
-// parseTree parses one JSON value that fills data.
+// parseTree parses data, which must be exactly one JSON value.
 func parseTree(data []byte) (*jsonNode, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
@@ -125,7 +125,7 @@ func (r *jsonReader) value(depth int) (*jsonNode, error) {
 	return node, nil
 }
 
-// composite reads an object or array whose opening bracket is read.
+// composite parses the rest of an object or array after its opening bracket.
 func (r *jsonReader) composite(node *jsonNode, open json.Delim, depth int) error {
 	node.kind = jsonArray
 	if open == '{' {
@@ -149,11 +149,11 @@ func (r *jsonReader) composite(node *jsonNode, open json.Delim, depth int) error
 	return err
 }
 
-// maxLine is the width up to which an object or array stands on one line.
+// maxLine is the maximum width of an object or array on one line.
 const maxLine = 160
 
-// printJSON prints a value as JSON: small objects and arrays on one line each, so
-// that a file with a hundred CPUs stays readable and diffs by line.
+// printJSON prints a value as JSON: small objects and arrays on one line each, so that a
+// file with a hundred CPUs stays readable and diffs line by line.
 func printJSON(value any) ([]byte, error) {
 	var compact bytes.Buffer
 	encoder := json.NewEncoder(&compact)
@@ -171,8 +171,8 @@ func printJSON(value any) ([]byte, error) {
 	return []byte(out.String()), nil
 }
 
-// print writes the node; the outermost one is always broken into lines, and so is
-// an array of objects.
+// print prints the node. It always breaks the outermost value and an array of objects
+// into lines.
 func (n *jsonNode) print(out *strings.Builder, indent string, breaks bool) {
 	if len(n.items) == 0 || (!breaks && !n.holdsObjects()) {
 		line := n.oneLine()

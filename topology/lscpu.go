@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// ParseLscpu reads the machine out of lscpu's output, or out of the text of
-// /nodes/{n}/report, of which it is a part. Of a report, everything else is
-// dropped unread, and no error quotes it: it holds the configs of VMs.
+// ParseLscpu parses the output of lscpu, or the text of /nodes/{n}/report, which contains
+// it. It drops the rest of a report unread and never quotes it in errors, because it
+// contains the configs of VMs.
 //
-// lscpu gives the CPUs of each NUMA node, but neither siblings nor memory, and of
-// caches only their number. What that leaves open stays Unknown:
+// lscpu lists the CPUs of each NUMA node, but not siblings or memory, and only the number
+// of caches. Other facts stay Unknown:
 //
-//   - Siblings are known where lscpu says one thread per core, and cores times
+//   - Siblings are known if lscpu says one thread per core, and cores times
 //     sockets is the number of CPUs online, as with SMT switched off. The product is
 //     needed: old versions divide, and call a hybrid machine of 20 CPUs and 14 cores
 //     unthreaded.
-//   - Caches are known where there are as many as CPUs, or one and several threads on
-//     each core: then no core is of a kind that has no part of it, as Intel's LP-E
-//     cores have not. As many caches as NUMA nodes proves nothing: there are machines
-//     with two caches over four nodes, and others with two in each.
+//   - Caches are known if there are as many as CPUs, or one and several threads on
+//     each core: then every core is part of it, unlike Intel's LP-E cores. As many
+//     caches as NUMA nodes prove nothing: some machines have two caches over four
+//     nodes, others two in each.
 func ParseLscpu(text string) (Machine, error) {
 	block, err := findLscpu(text)
 	if err != nil {
@@ -35,15 +35,15 @@ func ParseLscpu(text string) (Machine, error) {
 	return m, nil
 }
 
-// lscpuFirstKey begins lscpu's output in every version.
+// lscpuFirstKey is the first key in lscpu's output in every version.
 const lscpuFirstKey = "Architecture"
 
-// lscpuBlock is lscpu's output: its values by key, in the order of their lines. A
-// machine with several kinds of core has some keys several times.
+// lscpuBlock is lscpu's output: its values by key, in line order. A machine with several
+// kinds of cores repeats some keys.
 type lscpuBlock map[string][]string
 
-// findLscpu takes lscpu's output alone or the first section "# lscpu" of a report:
-// what guests' configs say further down is never looked at.
+// findLscpu finds lscpu's output: the whole text, or the first section "# lscpu" of a
+// report. It never reads guests' configs, which follow later.
 func findLscpu(text string) (lscpuBlock, error) {
 	header := ""
 	block := lscpuBlock{}
@@ -66,14 +66,14 @@ func findLscpu(text string) (lscpuBlock, error) {
 	return block, nil
 }
 
-// endsLscpu reports whether a line of a report is not lscpu's any more.
+// endsLscpu reports whether a line of a report is no longer part of lscpu's output.
 func endsLscpu(line string) bool {
 	return line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "=")
 }
 
 func (b lscpuBlock) add(line string) {
 	if key, value, ok := strings.Cut(line, ":"); ok {
-		// What is not UTF-8 would not come back as it is from any file of ours.
+		// Invalid UTF-8 would not survive a round trip through our files.
 		b[key] = append(b[key], strings.TrimSpace(strings.ToValidUTF8(value, "?")))
 	}
 }
@@ -118,7 +118,8 @@ func (b lscpuBlock) first(key string) string {
 	return ""
 }
 
-// number returns a key's only value; with none or several different ones, 0.
+// number returns a key's only value, or 0 if there is none or there are several different
+// ones.
 func (b lscpuBlock) number(key string) int {
 	values := slices.Compact(slices.Sorted(slices.Values(b[key])))
 	if len(values) != 1 {
@@ -144,8 +145,8 @@ func (b lscpuBlock) model() string {
 	return strings.Join(slices.Compact(models), " + ")
 }
 
-// arch translates the kernel's name of an architecture into Kubernetes'; amd64 is
-// left empty, as Machine.Arch has it.
+// arch translates the kernel's name of an architecture into Kubernetes' name. It returns
+// "" for amd64, as Machine.Arch does.
 func (b lscpuBlock) arch() string {
 	switch name := b.first(lscpuFirstKey); name {
 	case "x86_64":
@@ -157,8 +158,8 @@ func (b lscpuBlock) arch() string {
 	}
 }
 
-// numaNodes returns the CPUs of each NUMA node by its id. lscpu tells how many
-// nodes there are: a text that lost some of them is refused.
+// numaNodes returns the CPUs of each NUMA node by its ID. It refuses a text whose node
+// list is shorter than lscpu's node count.
 func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 	nodes := map[int]CPUSet{}
 	for key := range b {
@@ -184,7 +185,7 @@ func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 func (b lscpuBlock) setCores(m *Machine, online int) {
 	sockets := b.number("Socket(s)")
 	threads, cores := b.number("Thread(s) per core"), b.number("Core(s) per socket")
-	if threads > 1 { // 1 may be what a division left
+	if threads > 1 { // 1 may be the result of a division
 		m.Threads = Threads{PerCore: threads, Even: threads*cores*sockets == online}
 	}
 	for i := range m.CPUs {
@@ -214,7 +215,7 @@ func (b lscpuBlock) setCaches(m *Machine, online int) {
 	}
 }
 
-// setNUMANodes gives the machine these NUMA nodes, their memory unknown.
+// setNUMANodes sets the machine's NUMA nodes, with unknown memory.
 func (m *Machine) setNUMANodes(nodes map[int]CPUSet) {
 	for id, cpus := range nodes {
 		m.NUMANodes = append(m.NUMANodes, NUMANode{ID: id, MemoryMiB: Unknown})
@@ -227,7 +228,7 @@ func (m *Machine) setNUMANodes(nodes map[int]CPUSet) {
 	m.sort()
 }
 
-// assumeNUMANode puts all CPUs into NUMA node 0 for want of a source.
+// assumeNUMANode puts all CPUs into NUMA node 0, because no source provides the nodes.
 func (m *Machine) assumeNUMANode() {
 	m.NUMANodes = []NUMANode{{ID: 0, MemoryMiB: Unknown}}
 	for i := range m.CPUs {

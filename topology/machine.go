@@ -18,9 +18,9 @@ type Core struct {
 	Kind     Kind
 }
 
-// Group is the unit of placement: the CPUs that share NUMA node, last-level cache
-// and core kind. Neither of the first two contains the other: there are machines
-// with several caches in a NUMA node and machines with a cache over two.
+// Group is the unit of placement: the CPUs that share a NUMA node, last-level cache and
+// core kind. Caches and NUMA nodes do not nest: some machines have several caches in a
+// NUMA node, others have a cache that spans two.
 type Group struct {
 	NUMANode int
 	L3       int
@@ -29,11 +29,11 @@ type Group struct {
 	CPUs CPUSet
 }
 
-// FromCounts returns what the counts of /nodes/{n}/status tell: sockets, cores
-// over all sockets, online threads, and the host's memory. The ids of the CPUs
-// are taken as 0, 1, 2, …, and the one NUMA node is assumed. Siblings are known
-// only where there are as many cores as threads, so that no core has two. What
-// /cluster/resources does not count, sockets and cores, is 0.
+// FromCounts returns the machine described by the counts of /nodes/{n}/status: sockets,
+// cores over all sockets, online threads, and the host's memory in MiB. It assumes CPU
+// IDs 0, 1, 2, … and a single NUMA node. Siblings are known only if there are as many
+// cores as threads, so that no core has two. Pass 0 for sockets and cores if the source
+// is /cluster/resources, which does not count them.
 func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine {
 	m := Machine{Model: model, MemoryMiB: memoryMiB}
 	for id := range min(cpus, MaxCPU+1) {
@@ -58,9 +58,9 @@ func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine
 	return m
 }
 
-// WithSource returns the machine with every fact that is known marked as read
-// from source. What is read in one piece, by ParseCollected say, may have come
-// from a file or from the host agent: only the reader knows.
+// WithSource returns the machine with every known fact marked as read from source. Data
+// read in one piece, such as by ParseCollected, may come from a file or from the host
+// agent; only the caller knows.
 func (m Machine) WithSource(source Source) Machine {
 	m.Sources = map[Fact]Source{}
 	for _, cpu := range m.CPUs {
@@ -83,7 +83,7 @@ func (m Machine) WithSource(source Source) Machine {
 	return m
 }
 
-// CPU returns the CPU of that id, or nil.
+// CPU returns the CPU with the ID, or nil.
 func (m *Machine) CPU(id int) *CPU {
 	i, ok := slices.BinarySearchFunc(m.CPUs, id, func(c CPU, id int) int { return cmp.Compare(c.ID, id) })
 	if !ok {
@@ -92,7 +92,7 @@ func (m *Machine) CPU(id int) *CPU {
 	return &m.CPUs[i]
 }
 
-// NUMANode returns the NUMA node of that id, or nil.
+// NUMANode returns the NUMA node with the ID, or nil.
 func (m *Machine) NUMANode(id int) *NUMANode {
 	i, ok := slices.BinarySearchFunc(m.NUMANodes, id, func(n NUMANode, id int) int { return cmp.Compare(n.ID, id) })
 	if !ok {
@@ -116,8 +116,8 @@ func (m *Machine) SiblingsKnown() bool {
 	return online > 0
 }
 
-// Cores returns the cores that have online CPUs, sorted by id. CPUs whose core is
-// unknown are in none.
+// Cores returns the cores that have online CPUs, sorted by ID. It omits CPUs whose core
+// is unknown.
 func (m *Machine) Cores() []Core {
 	threads := map[int][]int{}
 	cores := map[int]Core{}
@@ -137,8 +137,8 @@ func (m *Machine) Cores() []Core {
 	return sorted
 }
 
-// Groups returns the groups of the online CPUs, sorted by NUMA node, cache and
-// kind. NUMANode and L3 of a group may be Unknown.
+// Groups returns the groups of the online CPUs, sorted by NUMA node, cache and kind. A
+// group's NUMANode and L3 may be Unknown.
 func (m *Machine) Groups() []Group {
 	type key struct {
 		numaNode, l3 int
@@ -162,7 +162,7 @@ func (m *Machine) Groups() []Group {
 	return groups
 }
 
-// UnmarshalJSON reads a CPU; what it does not tell is unknown, not zero.
+// UnmarshalJSON sets missing fields to Unknown instead of zero.
 func (c *CPU) UnmarshalJSON(data []byte) error {
 	type plain CPU
 	cpu := plain{ID: Unknown, Online: true, NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown}
@@ -173,7 +173,7 @@ func (c *CPU) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads a NUMA node; what it does not tell is unknown, not zero.
+// UnmarshalJSON sets missing fields to Unknown instead of zero.
 func (n *NUMANode) UnmarshalJSON(data []byte) error {
 	type plain NUMANode
 	node := plain{ID: Unknown, MemoryMiB: Unknown}

@@ -7,11 +7,10 @@ import (
 	"slices"
 )
 
-// Merge joins what several sources tell of one host: each fact from the best
-// source that knows it, in the order in which the Sources are declared. It also
-// returns warnings for a reader where sources contradict each other: a file that the
-// live host contradicts is left out, and what is else in doubt is unknown in the
-// result, so that nothing is pinned to it.
+// Merge joins the facts that several sources report about one host: each fact comes from
+// the best source that has it, in the order of the Source constants. It also returns
+// warnings where sources contradict each other: it leaves out a file that contradicts the
+// live host, and makes other doubtful facts unknown, so that no VM is pinned to them.
 func Merge(machines ...Machine) (Machine, []string) {
 	var merged Machine
 	machines, warnings := dropForeign(machines)
@@ -38,8 +37,8 @@ func Merge(machines ...Machine) (Machine, []string) {
 	return merged, warnings
 }
 
-// byRank sorts machines by the source of the fact, the best first; those that do
-// not know the fact come last.
+// byRank sorts machines by the fact's source, best first, and machines without the fact
+// last.
 func byRank(machines []Machine, fact Fact) []Machine {
 	rank := func(m Machine) int {
 		if r := m.Sources[fact].rank(); r >= 0 {
@@ -61,8 +60,8 @@ func best(machines []Machine, fact Fact) *Machine {
 	return &sorted[0]
 }
 
-// mergeCPUs takes the CPUs of the best source. A report is live while files and
-// notes age: CPUs that the report does not list as online are taken as offline.
+// mergeCPUs takes the CPUs of the best source. A report is live while files and notes
+// age: CPUs that the report does not list as online become offline.
 func (m *Machine) mergeCPUs(machines []Machine) []string {
 	source := best(machines, FactCPUs)
 	if source == nil {
@@ -108,8 +107,9 @@ func (m *Machine) compareCounts(status *Machine) []string {
 	return []string{fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: %s", m.Sources[FactCPUs].name(), ours, theirs, again)}
 }
 
-// mergeNUMANodes takes the nodes, and which CPU is on which, of the best source
-// for that, and the memory, huge pages and distances of each from whoever knows.
+// mergeNUMANodes takes the nodes, and the node of each CPU, from the best source for
+// them, and the memory, huge pages and distances of each node from the best source that
+// has them.
 func (m *Machine) mergeNUMANodes(machines []Machine) {
 	source := best(machines, FactNUMA)
 	if source == nil {
@@ -131,15 +131,15 @@ func (m *Machine) mergeNUMANodes(machines []Machine) {
 	}
 }
 
-// noteMemory notes the first, and so the best, source of a NUMA node's memory.
+// noteMemory records the first, and so the best, source of a NUMA node's memory.
 func (m *Machine) noteMemory(node NUMANode, source *Machine) {
 	if _, noted := m.Sources[FactMemory]; !noted && node.MemoryMiB != Unknown {
 		m.Sources[FactMemory] = source.Sources[FactMemory]
 	}
 }
 
-// doubtNUMANodes takes a CPU's NUMA node as unknown if the report, which is live,
-// has the CPU on another one: the firmware's setting was changed since.
+// doubtNUMANodes makes a CPU's NUMA node unknown if the live report lists another one,
+// because a firmware setting has changed since.
 func (m *Machine) doubtNUMANodes(machines []Machine) []string {
 	var moved []int
 	for _, live := range machines {
@@ -161,8 +161,8 @@ func (m *Machine) doubtNUMANodes(machines []Machine) []string {
 		CPUs(moved...), m.Sources[FactNUMA].name(), again)}
 }
 
-// doubtMemory forgets the NUMA nodes' memory if together they have clearly more
-// than the host has now. A little more comes from rounding.
+// doubtMemory makes the NUMA nodes' memory unknown if the sum clearly exceeds the host's
+// memory. A small excess comes from rounding.
 func (m *Machine) doubtMemory() []string {
 	sum := m.nodeMemoryMiB()
 	if m.MemoryMiB == 0 || sum <= m.MemoryMiB {
@@ -181,7 +181,7 @@ func (m *Machine) doubtMemory() []string {
 	return []string{warning}
 }
 
-// add fills in what is not known yet.
+// add fills in what is unknown.
 func (n *NUMANode) add(other NUMANode) {
 	if n.MemoryMiB == Unknown {
 		n.MemoryMiB = other.MemoryMiB
@@ -199,8 +199,8 @@ func (n *NUMANode) dropDistances(m *Machine) {
 	maps.DeleteFunc(n.Distances, func(id, _ int) bool { return m.NUMANode(id) == nil })
 }
 
-// copyFact takes one fact of each CPU from source; CPUs that it does not list
-// stay unknown. A core's socket and kind come with its siblings.
+// copyFact copies one fact of each CPU from source; it stays unknown for CPUs that source
+// does not list. A core's socket and kind come with its siblings.
 func (m *Machine) copyFact(fact Fact, source *Machine) {
 	m.Sources[fact] = source.Sources[fact]
 	for i := range m.CPUs {
@@ -218,8 +218,8 @@ func (m *Machine) copyFact(fact Fact, source *Machine) {
 	}
 }
 
-// doubtSiblings forgets the siblings if another source tells other ones: a wrong sibling
-// gives a core away twice, and some sources may be written by many.
+// doubtSiblings makes the siblings unknown if another source has different ones: wrong
+// siblings assign a core twice, and several people can write some of the sources.
 func (m *Machine) doubtSiblings(machines []Machine) []string {
 	for _, other := range byRank(machines, FactSiblings) {
 		if !m.told(FactSiblings) || !other.told(FactSiblings) || m.sameCores(&other) {
@@ -236,8 +236,8 @@ func (m *Machine) doubtSiblings(machines []Machine) []string {
 	return nil
 }
 
-// sameCores reports whether the online CPUs whose core both machines know are divided
-// into the same cores.
+// sameCores reports whether both machines group the online CPUs into the same cores,
+// considering only CPUs whose core both know.
 func (m *Machine) sameCores(other *Machine) bool {
 	theirs, ours := map[int]int{}, map[int]int{}
 	for _, cpu := range m.CPUs {
@@ -255,8 +255,8 @@ func (m *Machine) sameCores(other *Machine) bool {
 	return true
 }
 
-// dropImpossibleCores forgets the siblings of cores that would lie on two NUMA
-// nodes or caches: two sources that contradict each other cannot both be right.
+// dropImpossibleCores makes siblings unknown for cores that would span two NUMA nodes or
+// caches, because then two sources contradict each other.
 func (m *Machine) dropImpossibleCores() []string {
 	faults := m.checkCores()
 	if len(faults) == 0 {
@@ -271,7 +271,7 @@ func (m *Machine) dropImpossibleCores() []string {
 	return []string{warning}
 }
 
-// fillOnlyNode gives all memory to the only NUMA node, if it was not assumed.
+// fillOnlyNode assigns all memory to the only NUMA node, unless that node is assumed.
 func (m *Machine) fillOnlyNode() {
 	if len(m.NUMANodes) != 1 || m.NUMANodes[0].MemoryMiB != Unknown || m.MemoryMiB == 0 ||
 		m.Sources[FactNUMA] == SourceAssumed {

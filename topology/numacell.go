@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// ParseNUMA parses the value of Proxmox' numaN. Keys come in any order; all but
-// cpus may be missing.
+// ParseNUMA parses the value of Proxmox' numaN option. Keys may come in any order; only
+// cpus is required.
 func ParseNUMA(text string) (NUMACell, error) {
 	var cell NUMACell
 	seen := map[string]bool{}

@@ -8,20 +8,21 @@ import (
 	"strings"
 )
 
-// The lines between which a host's topology is published in Proxmox: in the host's
-// notes, or in the description of a VM. They make it a comment of Markdown, so that
-// Proxmox does not show it.
+// The lines that enclose a host's topology published in Proxmox, in the host's notes or
+// in a VM's description. They form a Markdown comment, so that Proxmox does not display
+// it.
 const (
 	publishedBegin = "<!-- numaform-topology"
 	publishedEnd   = "-->"
 )
 
-// maxNotes is the size of a host's notes that Proxmox keeps; a VM's description is shorter.
+// maxNotes is Proxmox' limit for a host's notes, in bytes; the limit for a VM's
+// description is lower.
 const maxNotes = 64 << 10
 
-// ParsePublished finds the one topology that is published in a host's notes or a
-// VM's description, and reads it strictly: everybody who may write notes may write
-// this. It reports false if none is there. Its facts are marked as the agent's.
+// ParsePublished finds the topology published in a host's notes or a VM's description,
+// and parses it strictly, because anyone with permission to edit notes can write it. It
+// reports false if there is none. It marks the facts as the agent's.
 func ParsePublished(notes string) (Machine, bool, error) {
 	text, found, err := readBlock(notes, publishedBegin)
 	if err != nil || !found {
@@ -34,8 +35,8 @@ func ParsePublished(notes string) (Machine, bool, error) {
 	return file.machine().WithSource(SourceAgent), true, nil
 }
 
-// PublishIn returns notes in which the file stands in place of the topology that is
-// published there, or at their end. All else stays as it is.
+// PublishIn returns notes with the published topology replaced by the file, or with the
+// file appended. It leaves the rest unchanged.
 func (f CollectedFile) PublishIn(notes string) (string, error) {
 	block, err := f.Published()
 	if err != nil {
@@ -48,8 +49,8 @@ func (f CollectedFile) PublishIn(notes string) (string, error) {
 	return text, nil
 }
 
-// putBlock returns notes in which block stands in place of the one that begins with that
-// line, or at their end.
+// putBlock returns notes with the block that starts with line begin replaced by block, or
+// with block appended.
 func putBlock(notes, begin string, block []byte) (string, error) {
 	if _, _, err := findBlock(notes, begin); err != nil {
 		return "", err
@@ -76,7 +77,8 @@ func putBlock(notes, begin string, block []byte) (string, error) {
 	return out.String(), nil
 }
 
-// readBlock is findBlock in what Proxmox has, and refuses what it cannot have.
+// readBlock is findBlock for text from Proxmox; it refuses text that Proxmox cannot
+// contain.
 func readBlock(notes, begin string) (text string, found bool, err error) {
 	if len(notes) > maxNotes {
 		return "", true, fmt.Errorf("the text has %d bytes, and Proxmox keeps %d at most: it is not read", len(notes), maxNotes)
@@ -84,7 +86,7 @@ func readBlock(notes, begin string) (text string, found bool, err error) {
 	return findBlock(notes, begin)
 }
 
-// findBlock returns the text between the line begin and publishedEnd.
+// findBlock returns the text between the lines begin and publishedEnd.
 func findBlock(notes, begin string) (text string, found bool, err error) {
 	within := false
 	var out strings.Builder
@@ -106,7 +108,7 @@ func findBlock(notes, begin string) (text string, found bool, err error) {
 	return out.String(), found, nil
 }
 
-// Published returns the file as it is published: in one line, as Proxmox bounds
+// Published returns the file in its published form: on one line, because Proxmox limits
 // notes to 64 KiB and a VM's description to 8 KiB. It ends with a line break.
 func (f CollectedFile) Published() ([]byte, error) {
 	if f.NUMANodes == nil || f.CPUs == nil {
@@ -114,7 +116,7 @@ func (f CollectedFile) Published() ([]byte, error) {
 	}
 	var out bytes.Buffer
 	out.WriteString(publishedBegin + "\n")
-	// The encoder writes < and > as escapes, so no name can end the comment.
+	// The encoder escapes < and >, so no name can end the comment.
 	if err := json.NewEncoder(&out).Encode(f); err != nil {
 		return nil, fmt.Errorf("publishing topology: %w", err)
 	}

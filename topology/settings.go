@@ -8,41 +8,41 @@ import (
 	"strings"
 )
 
-// anyHost is the name that stands for the hosts of a region that are not named.
+// anyHost is the entry for hosts of a region without an entry of their own.
 const anyHost = "*"
 
-// Settings is a nodes-settings.json: what an administrator says of hosts, in the
-// format of karpenter-provider-proxmox. It overrides every other source.
+// Settings is a nodes-settings.json: an administrator's facts about hosts, in the format
+// of karpenter-provider-proxmox. It overrides every other source.
 type Settings struct {
 	hosts map[RegionName]map[HostName]hostSettings
-	// lines are where the regions stand.
+	// lines are the line numbers of the regions.
 	lines map[RegionName]int
 }
 
-// hostSettings is one host's entry. Zero and absent mean the same: not told.
+// hostSettings is one host's entry. Zero and absent both mean not set.
 type hostSettings struct {
-	// Cores is accepted because others write it; it decides nothing here.
+	// Cores is accepted because other tools write it; numaform ignores it.
 	Cores int `json:"cores,omitempty"`
-	// Sockets, Threads and UncoreCaches are counts: CPU sockets, threads of a core,
-	// and last-level caches of the host.
+	// Sockets, Threads and UncoreCaches are counts: the host's CPU sockets, threads per
+	// core, and the host's last-level caches.
 	Sockets      int `json:"sockets,omitempty"`
 	Threads      int `json:"threads,omitempty"`
 	UncoreCaches int `json:"uncorecaches,omitempty"`
-	// Nodes are the NUMA nodes by id.
+	// Nodes are the NUMA nodes by ID.
 	Nodes map[int]nodeSettings `json:"nodes,omitempty"`
 
 	ReservedCPUs []int `json:"reservedcpus,omitempty"`
 	// ReservedMemory is in bytes.
 	ReservedMemory int64 `json:"reservedmemory,omitempty"`
-	// MemoryNodes are the NUMA nodes without CPUs whose memory VMs may have; it is numaform's
-	// own field. Here an empty list is not the same as none.
+	// MemoryNodes are the NUMA nodes without CPUs whose memory VMs may use. This field is
+	// numaform's own. An empty list differs from an absent one.
 	MemoryNodes []int `json:"memorynodes,omitzero"`
 
 	at position
 }
 
-// nodeSettings is a NUMA node. Its memory in bytes goes by two names: that of the
-// other project's documentation, and that of its code.
+// nodeSettings is a NUMA node. Its memory in bytes has two names: the one in the other
+// project's documentation, and the one in its code.
 type nodeSettings struct {
 	CPUs    CPUSet `json:"cpus,omitzero"`
 	Memory  int64  `json:"memory,omitempty"`
@@ -51,7 +51,7 @@ type nodeSettings struct {
 
 func (n nodeSettings) memoryMiB() int64 { return max(n.Memory, n.MemSize) >> 20 }
 
-// fault says what is wrong with the node by itself, or is empty.
+// fault returns what is wrong with the node by itself, or "".
 func (n nodeSettings) fault() string {
 	switch {
 	case n.Memory < 0 || n.MemSize < 0:
@@ -65,14 +65,13 @@ func (n nodeSettings) fault() string {
 	}
 }
 
-// position finds the line of a field of one host's entry.
+// position finds the line of a field in one host's entry.
 type position struct {
 	root *jsonNode
 	path []string
 }
 
-// errorf returns an error about the field, which is named by its path below the
-// host's entry.
+// errorf returns an error about the field at a path relative to the host's entry.
 func (p position) errorf(field []string, format string, args ...any) error {
 	path := append(slices.Clone(p.path), field...)
 	name := ""
@@ -85,9 +84,8 @@ func (p position) errorf(field []string, format string, args ...any) error {
 	return fmt.Errorf("line %d: %s: %w", p.root.lineOf(path...), name, fmt.Errorf(format, args...))
 }
 
-// ParseSettings parses a nodes-settings.json. Unknown keys, keys that stand twice,
-// bad ranges and CPUs that are on two NUMA nodes are errors that name the line and
-// the field.
+// ParseSettings parses a nodes-settings.json. Unknown and duplicate keys, invalid ranges
+// and CPUs on two NUMA nodes are errors that name the line and the field.
 func ParseSettings(data []byte) (Settings, error) {
 	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}, lines: map[RegionName]int{}}
 	root, err := strictJSON(data, &s.hosts)
@@ -123,8 +121,8 @@ func (s Settings) Print() ([]byte, error) {
 	return text, nil
 }
 
-// CheckRegions returns an error for each region that is not among the known ones:
-// nothing that is said of it would ever be used.
+// CheckRegions returns an error for each region that is not known, because its settings
+// would never be used.
 func (s Settings) CheckRegions(known ...RegionName) error {
 	var faults []error
 	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
@@ -144,8 +142,8 @@ func joined(regions []RegionName) string {
 	return strings.Join(texts, ", ")
 }
 
-// Named returns the hosts that have an entry of their own, sorted. One that does
-// not exist is probably misspelled.
+// Named returns the hosts with an entry of their own, sorted. A name that does not exist
+// is probably misspelled.
 func (s Settings) Named() []HostID {
 	var ids []HostID
 	for region, hosts := range s.hosts {
@@ -159,7 +157,7 @@ func (s Settings) Named() []HostID {
 	return ids
 }
 
-// of returns the entry that holds for the host: its own, else its region's "*".
+// of returns the entry for the host: its own, or else its region's "*".
 func (s Settings) of(id HostID) (hostSettings, bool) {
 	hosts := s.hosts[id.Region]
 	if own, ok := hosts[id.Host]; ok {
@@ -169,7 +167,7 @@ func (s Settings) of(id HostID) (hostSettings, bool) {
 	return entry, ok
 }
 
-// check finds what is wrong with the entry by itself.
+// check returns what is wrong with the entry by itself.
 func (h *hostSettings) check() []error {
 	var faults []error
 	for _, field := range []struct {
@@ -198,7 +196,7 @@ func (h *hostSettings) check() []error {
 	return append(faults, h.checkReserved(owner)...)
 }
 
-// checkNode also notes in owner which NUMA node each CPU is on.
+// checkNode also records in owner the NUMA node of each CPU.
 func (h *hostSettings) checkNode(id int, owner map[int]int) []error {
 	var faults []error
 	node, field := h.Nodes[id], []string{"nodes", strconv.Itoa(id)}

@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// Apply puts what the settings say of a host over what is known of it, field by
-// field. What they leave out stays. Settings that the machine contradicts are
-// errors, and then the host is left as it was.
+// Apply overrides what is known about a host with the settings, field by field. Fields
+// that are not set stay unchanged. If the machine contradicts the settings, Apply returns
+// an error and leaves the host unchanged.
 func (s Settings) Apply(host *Host) error {
 	entry, ok := s.of(host.ID())
 	if !ok {
@@ -34,8 +34,8 @@ func (s Settings) Apply(host *Host) error {
 	return nil
 }
 
-// applyNodes replaces the NUMA nodes. On a host whose CPUs are not known, those of
-// the nodes are its CPUs; else CPUs that stand on no node are on an unknown one.
+// applyNodes replaces the NUMA nodes. If the host's CPUs are unknown, the nodes' CPUs
+// become its CPUs; otherwise the NUMA node of CPUs that no node lists becomes unknown.
 func (h *hostSettings) applyNodes(host *Host) []error {
 	if len(h.Nodes) == 0 {
 		return nil
@@ -61,8 +61,8 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 	return faults
 }
 
-// replaceGuessedCPUs forgets CPUs whose ids were only counted up from 0, if the
-// settings tell other ids and no more of them.
+// replaceGuessedCPUs drops CPUs whose IDs were only assumed to count up from 0, if the
+// settings list other IDs and no more CPUs.
 func (h *hostSettings) replaceGuessedCPUs(host *Host) {
 	var told CPUSet
 	for _, node := range h.Nodes {
@@ -74,7 +74,7 @@ func (h *hostSettings) replaceGuessedCPUs(host *Host) {
 	}
 }
 
-// applyNode adds a NUMA node; before is what was known of it, or nil.
+// applyNode adds a NUMA node; before is the node's previous state, or nil.
 func (h *hostSettings) applyNode(host *Host, id int, before *NUMANode) {
 	told := h.Nodes[id]
 	node := NUMANode{ID: id, MemoryMiB: Unknown}
@@ -124,7 +124,7 @@ func (h *hostSettings) checkAgainst(host *Host) []error {
 	return faults
 }
 
-// nodeIDs are the ids of the NUMA nodes.
+// nodeIDs returns the IDs of the NUMA nodes.
 func (m *Machine) nodeIDs() CPUSet {
 	ids := make([]int, len(m.NUMANodes))
 	for i, node := range m.NUMANodes {
@@ -133,9 +133,9 @@ func (m *Machine) nodeIDs() CPUSet {
 	return CPUs(ids...)
 }
 
-// applyThreads uses the number of threads of a core: one means that no core has
-// siblings. From two on it does not say which CPUs are siblings, so it is only
-// compared with what is known.
+// applyThreads applies the number of threads per core: one means that no core has
+// siblings. A larger number does not say which CPUs are siblings, so it is only compared
+// with the known cores.
 func (h *hostSettings) applyThreads(host *Host) []error {
 	if h.Threads == 0 {
 		return nil
@@ -158,8 +158,8 @@ func (h *hostSettings) applyThreads(host *Host) []error {
 	return nil
 }
 
-// applySharing uses counts of one, which say that all CPUs share a socket or a
-// cache. Larger counts do not tell which CPUs do.
+// applySharing applies counts of one, which mean that all CPUs share a socket or a cache.
+// Larger counts do not say which CPUs share one.
 func (h *hostSettings) applySharing(host *Host) {
 	cachesKnown := slices.ContainsFunc(host.CPUs, func(c CPU) bool { return c.L3 != Unknown })
 	for i := range host.CPUs {
@@ -173,7 +173,7 @@ func (h *hostSettings) applySharing(host *Host) {
 	}
 }
 
-// applyMemoryNodes says whose memory VMs may have, of the NUMA nodes without CPUs.
+// applyMemoryNodes sets the NUMA nodes without CPUs whose memory VMs may use.
 func (h *hostSettings) applyMemoryNodes(host *Host) []error {
 	if h.MemoryNodes == nil {
 		return nil
@@ -208,7 +208,7 @@ func (h *hostSettings) applyReserved(host *Host) []error {
 		host.ReservedCPUs = reserved
 	}
 	if h.ReservedMemory > 0 {
-		// Rounded up: what is reserved is never less than what was asked for.
+		// Round up, so that no less is reserved than requested.
 		host.ReservedMemoryMiB = (h.ReservedMemory + 1<<20 - 1) >> 20
 	}
 	if host.MemoryMiB > 0 && host.ReservedMemoryMiB > host.MemoryMiB {

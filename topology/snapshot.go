@@ -7,18 +7,18 @@ import (
 	"slices"
 )
 
-// snapshotFormat is the version of the format of a recorded snapshot.
+// snapshotFormat is the format version of a recorded snapshot.
 const snapshotFormat = 1
 
-// snapshotFile is a snapshot as it is recorded.
+// snapshotFile is the JSON form of a recorded snapshot.
 type snapshotFile struct {
 	Format  int      `json:"format"`
 	Regions []Region `json:"regions"`
 	Hosts   []Host   `json:"hosts"`
 }
 
-// ParseSnapshot parses what Print printed. Unknown keys, hosts of no region, ids
-// that are given twice and machines that cannot be are errors.
+// ParseSnapshot parses the output of Print. Unknown keys, hosts without a region,
+// duplicate IDs and impossible machines are errors.
 func ParseSnapshot(data []byte) (*Snapshot, error) {
 	var file snapshotFile
 	if _, err := strictJSON(data, &file); err != nil {
@@ -47,7 +47,7 @@ func (s *Snapshot) Print() ([]byte, error) {
 	return text, nil
 }
 
-// clone copies the slices that sort orders; their elements are shared.
+// clone copies the slices that sort reorders; their elements are shared.
 func (s *Snapshot) clone() *Snapshot {
 	c := &Snapshot{Regions: append([]Region{}, s.Regions...), Hosts: append([]Host{}, s.Hosts...)}
 	for i := range c.Hosts {
@@ -72,7 +72,7 @@ func (s *Snapshot) sort() {
 	}
 }
 
-// Validate says everything that is wrong with the snapshot, or nil.
+// Validate returns an error that lists everything wrong with the snapshot, or nil.
 func (s *Snapshot) Validate() error {
 	var faults []error
 	regions := map[RegionName]bool{}
@@ -98,7 +98,7 @@ func (s *Snapshot) Validate() error {
 	return joinFaults(faults)
 }
 
-// check looks at one host; guests are those of its region's hosts seen so far.
+// check checks one host; guests maps the VMIDs seen so far in its region to their hosts.
 func (h *Host) check(guests map[int]HostName) []error {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -144,7 +144,7 @@ func (g *Guest) check() error {
 	}
 }
 
-// cpuIDs are the ids of all CPUs, offline ones included.
+// cpuIDs returns the IDs of all CPUs, including offline ones.
 func (m *Machine) cpuIDs() CPUSet {
 	ids := make([]int, len(m.CPUs))
 	for i, cpu := range m.CPUs {

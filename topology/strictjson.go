@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// maxFaults bounds how many faults of one file are told at once.
+// maxFaults limits how many faults of one file are reported at once.
 const maxFaults = 20
 
-// joinFaults joins faults, and says of how many more there are.
+// joinFaults joins faults, and says how many more there are beyond the limit.
 func joinFaults(faults []error) error {
 	if more := len(faults) - maxFaults; more > 0 {
 		faults = append(faults[:maxFaults:maxFaults], fmt.Errorf("and %d more", more))
@@ -22,9 +22,9 @@ func joinFaults(faults []error) error {
 	return errors.Join(faults...)
 }
 
-// strictJSON reads JSON into target and refuses what encoding/json lets pass:
-// unknown keys, keys that stand twice or differ in case, null. Each fault names
-// its line and path. It returns the tree, for faults that are found later.
+// strictJSON reads JSON into target and refuses what encoding/json accepts: unknown keys,
+// duplicate keys, keys that differ in case, and null. Each fault has a line and a path.
+// It returns the tree, so that later checks can report lines.
 func strictJSON(data []byte, target any) (*jsonNode, error) {
 	tree, err := parseTree(data)
 	if err != nil {
@@ -41,7 +41,7 @@ func strictJSON(data []byte, target any) (*jsonNode, error) {
 	return tree, nil
 }
 
-// jsonChecker compares a tree of JSON with the Go type that it is to fill.
+// jsonChecker compares a JSON tree with the Go type that it decodes into.
 type jsonChecker struct{ faults []error }
 
 func (c *jsonChecker) fault(node *jsonNode, path, format string, args ...any) {
@@ -121,7 +121,7 @@ func (c *jsonChecker) checkNumber(node *jsonNode, typ reflect.Type, path string)
 	}
 }
 
-// jsonKindOf is what a value of the type looks like in JSON.
+// jsonKindOf returns the JSON kind of a Go type.
 func jsonKindOf(typ reflect.Type) jsonKind {
 	if isText(typ) {
 		return jsonString
@@ -152,7 +152,7 @@ func unmarshalText(typ reflect.Type, text string) error {
 	return target.UnmarshalText([]byte(text))
 }
 
-// jsonFields are the keys of a struct, those of embedded structs included.
+// jsonFields returns the keys of a struct, including embedded structs' keys.
 func jsonFields(typ reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	if typ.Kind() != reflect.Struct {

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Validate says everything that is wrong with the machine: ids that are given
-// twice or refer to nothing, siblings that cannot be siblings, amounts that
-// cannot be. It returns nil if all is well, and one error for each fault, up to a number.
+// Validate returns everything that is wrong with the machine: duplicate or dangling IDs,
+// impossible siblings and impossible amounts. It joins one error for each fault, up to a
+// limit, and returns nil for a valid machine.
 func (m *Machine) Validate() error {
 	if len(m.CPUs) > MaxCPU+1 || len(m.NUMANodes) > MaxCPU+1 {
 		return fmt.Errorf("it has %d CPUs and %d NUMA nodes: at most %d of each are read", len(m.CPUs), len(m.NUMANodes), MaxCPU+1)
@@ -45,7 +45,7 @@ func (m *Machine) checkCPUs() []error {
 	return faults
 }
 
-// checkOrder compares a CPU's id with that of the one before it.
+// checkOrder compares a CPU's ID with the previous one.
 func checkOrder(before, id int) []error {
 	switch {
 	case id == before:
@@ -81,7 +81,7 @@ func (c *CPU) check() []error {
 	return faults
 }
 
-// checkCores compares each CPU with the first one of its core.
+// checkCores compares each CPU with the first CPU of its core.
 func (m *Machine) checkCores() []error {
 	var faults []error
 	first := map[int]CPU{}
@@ -187,7 +187,7 @@ func (m *Machine) checkMemory() []error {
 	return nil
 }
 
-// nodeMemoryMiB is the sum over the NUMA nodes whose memory is known.
+// nodeMemoryMiB returns the sum over the NUMA nodes whose memory is known.
 func (m *Machine) nodeMemoryMiB() int64 {
 	var sum int64
 	for _, node := range m.NUMANodes {
@@ -214,12 +214,12 @@ func allFacts() []Fact {
 	return []Fact{FactCPUs, FactSiblings, FactCaches, FactNUMA, FactMemory}
 }
 
-// allSources are the sources, the best first.
+// allSources returns the sources, best first.
 func allSources() []Source {
 	return []Source{
 		SourceSettings, SourceAgent, SourceCollected, SourceCapacity, SourceReport, SourceStatus, SourceAssumed,
 	}
 }
 
-// rank is the source's place in the order of precedence, 0 being the best, or -1.
+// rank returns the source's position in the order of precedence, 0 being the best, or -1.
 func (s Source) rank() int { return slices.Index(allSources(), s) }

@@ -1,7 +1,7 @@
-// Package machines holds the topologies of real machines, as collected files, for
-// tests, examples and the simulator. They were derived from public test data of
-// other projects, which each file names; only facts were taken. Of kinds of which
-// there is no such data, it holds constructed ones. Start at Load.
+// Package machines holds the topologies of real machines, as collected files, for tests,
+// examples and the simulator. They are derived from public test data of other projects,
+// which each file names; only facts were taken. For kinds of machines without such data,
+// it holds constructed ones. Start at Load.
 package machines
 
 import (
@@ -19,7 +19,7 @@ var files embed.FS
 // Names returns the names of the real machines, sorted.
 func Names() []string { return namesIn(".") }
 
-// Constructed returns the names of the machines that are made up, sorted.
+// Constructed returns the names of the constructed machines, sorted.
 func Constructed() []string { return namesIn("constructed") }
 
 func namesIn(dir string) []string {
@@ -36,7 +36,7 @@ func namesIn(dir string) []string {
 	return names
 }
 
-// JSON returns the machine's collected file as it is.
+// JSON returns the machine's collected file unparsed.
 func JSON(name string) ([]byte, error) {
 	data, err := files.ReadFile(name + ".json")
 	if err != nil {
@@ -45,7 +45,7 @@ func JSON(name string) ([]byte, error) {
 	return data, nil
 }
 
-// File returns the machine's collected file, with its title and where it is from.
+// File returns the machine's collected file, with its title and attribution.
 func File(name string) (topology.CollectedFile, error) {
 	data, err := JSON(name)
 	if err != nil {
