@@ -1,8 +1,7 @@
-// Package modules carries the OpenTofu and Terraform modules that node files
-// call, so that a fleet can be written without a network, and every version of them
-// that was ever released: the engine gets no other. proxmox-template, which
-// lies beside them, is for people's own roots and is not carried. It decides
-// nothing: start at Files, Hash and Released.
+// Package modules embeds the OpenTofu and Terraform modules that node files call, so that
+// a fleet can be written offline, and every version of them ever released: the engine
+// uses no others. The module proxmox-template, in the same directory, is for users' own
+// roots and is not embedded. Start at Files, Hash and Released.
 package modules
 
 import (
@@ -28,18 +27,18 @@ var embedded embed.FS
 //go:embed released
 var released embed.FS
 
-// releasedDir is the directory of released.
+// releasedDir is the directory embedded in released.
 const releasedDir = "released"
 
 // The names of the modules.
 const (
-	// NodeModule makes one node.
+	// NodeModule creates one node.
 	NodeModule = "proxmox-node"
-	// GroupsModule gives a node its firewall security groups.
+	// GroupsModule sets a node's firewall security groups.
 	GroupsModule = "proxmox-security-groups"
 )
 
-// hashBytes is how much of a SHA-256 names the modules.
+// hashBytes is the number of bytes of the SHA-256 in a version's name.
 const hashBytes = 8
 
 // Names returns the names of all modules, sorted.
@@ -49,8 +48,8 @@ func Names() []string { return []string{NodeModule, GroupsModule} }
 // "proxmox-node/main.tf".
 func Files() map[string][]byte { return below(embedded, ".") }
 
-// Released returns the files of a version of the modules by its hash, with paths as
-// those of Files, and false if this numaform does not carry it.
+// Released returns the files of a version of the modules by its hash, with paths as in
+// Files, and false if this numaform does not embed that version.
 func Released(hash string) (map[string][]byte, bool) {
 	if !slices.Contains(Hashes(), hash) {
 		return nil, false
@@ -71,7 +70,8 @@ func Hashes() []string {
 	return hashes
 }
 
-// below returns the files of all modules in a directory of an embedded tree.
+// below returns the files of all modules in a directory of an embedded tree, by path
+// relative to that directory.
 func below(tree embed.FS, dir string) map[string][]byte {
 	files := map[string][]byte{}
 	for _, module := range Names() {
@@ -89,12 +89,12 @@ func below(tree embed.FS, dir string) map[string][]byte {
 	return files
 }
 
-// Hash returns the name of the modules that are carried. One name is for all of
-// them, so that it says of a VM which modules its file calls.
+// Hash returns the version of the embedded modules. One hash covers all of them, so that
+// it identifies the modules that a VM's file calls.
 func Hash() string { return HashOf(Files()) }
 
-// HashOf returns the name of modules by their files: it changes with each byte of
-// a path or a content, and with nothing else.
+// HashOf returns the hash of modules. It depends on the paths and contents of their files
+// and on nothing else.
 func HashOf(files map[string][]byte) string {
 	sum := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {
