@@ -13,10 +13,10 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// EventKind says what happened.
+// EventKind is the kind of an Event.
 type EventKind string
 
-// The kinds of events; those of resources are the engine's own words.
+// The kinds of events; for resources they are the engine's own terms.
 const (
 	EventStart    EventKind = "apply_start"
 	EventProgress EventKind = "apply_progress"
@@ -29,7 +29,7 @@ const (
 // Event is one step of an apply.
 type Event struct {
 	Kind EventKind
-	// Address and Action are those of the resource, if it is about one.
+	// Address and Action are the resource's, if the event is about one.
 	Address string
 	Action  string
 	Elapsed time.Duration
@@ -37,22 +37,22 @@ type Event struct {
 	Message string
 }
 
-// Result is what an apply did. It is filled as far as it came, also when the
-// apply failed or was canceled.
+// Result is what an apply did. If the apply failed or was canceled, it covers the part up
+// to then.
 type Result struct {
 	// Done are the addresses whose change is complete, in the order of completion.
 	Done []string
 	// Failed are the addresses whose change failed.
 	Failed []string
-	// Add, Change, Import and Remove are the engine's own counts; 0 if it failed.
+	// Add, Change, Import and Remove are the engine's counts; 0 if it failed.
 	Add, Change, Import, Remove int
 }
 
-// Apply applies exactly the saved plan, and removes it. A plan can be applied
-// once. When ctx ends the engine is interrupted: it finishes what Proxmox is
-// doing, saves the state, releases the lock, and Apply returns the context's
-// error; what was interrupted is tainted. If ErrHostLost is the cause, Proxmox
-// finishes nothing, and the state lacks what was interrupted.
+// Apply applies exactly the saved plan, and removes it. A plan can be applied once. When
+// ctx ends, Apply interrupts the engine, which waits for running Proxmox tasks, saves the
+// state and releases the lock; Apply then returns the context's error, and interrupted
+// resources are tainted. If the context's cause is ErrHostLost, running tasks are not
+// awaited, and interrupted resources are missing from the state.
 func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,8 +107,8 @@ func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *
 	return nil
 }
 
-// applyOptions are the options of apply: all creates at once, since each of them
-// only waits for Proxmox.
+// applyOptions returns the options of apply. All creates run at once, because each only
+// waits for Proxmox.
 func applyOptions(c Config, plan *tfjson.Plan, file string) []tfexec.ApplyOption {
 	return []tfexec.ApplyOption{
 		tfexec.DirOrPlan(file), tfexec.LockTimeout(c.LockTimeout.String()),
@@ -126,8 +126,8 @@ func creates(plan *tfjson.Plan) int {
 	return n
 }
 
-// message is a line of the engine's machine-readable output. tfjson knows the
-// envelope only.
+// message is one line of the engine's machine-readable output. tfjson defines only the
+// envelope.
 type message struct {
 	Level   string `json:"@level"`
 	Message string `json:"@message"`
@@ -153,7 +153,7 @@ type message struct {
 	} `json:"diagnostic"`
 }
 
-// stream takes the lines of an apply, one for each Write.
+// stream receives the output of an apply, one line per Write.
 type stream struct {
 	workspace *Workspace
 	result    *Result
@@ -197,7 +197,7 @@ func (s *stream) take(m message) {
 	s.workspace.config.Progress(event)
 }
 
-// diagnosis returns an error of the engine in one paragraph.
+// diagnosis returns an error of the engine as one paragraph.
 func diagnosis(m message) string {
 	text := m.Diagnostic.Summary
 	if m.Diagnostic.Address != "" {

@@ -15,16 +15,17 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// backend is what the files of a directory say of its backend.
+// backend is the backend configured by the files of a directory.
 type backend struct {
 	// kind is local if there is no backend block.
 	kind string
-	// settings are those of the block; of one that is no constant text, the value is "".
+	// settings are the arguments of the block; the value is "" if it is not a constant
+	// string.
 	settings map[string]string
 }
 
-// backendOf reads the backend block of a directory. What cannot be read names no
-// backend: the engine says why.
+// backendOf reads the backend block of a directory. If the files cannot be read it
+// returns no backend, because the engine reports the error.
 func backendOf(dir string) backend {
 	files, err := configFiles(dir)
 	if err != nil {
@@ -66,26 +67,26 @@ func (b *backend) read(terraform *hclsyntax.Body) {
 	}
 }
 
-// troubled matches what the engine says of a server that does not answer, or not
-// as it must.
+// troubled matches the engine's errors about a server that does not respond, or responds
+// incorrectly.
 var troubled = regexp.MustCompile(`connection refused|connection reset|no such host|no route to host|network is unreachable|` +
 	`i/o timeout|TLS handshake timeout|deadline exceeded|Client\.Timeout|giving up after|bad connection|broken pipe|: EOF\b|` +
 	`response code:? [45]\d\d|StatusCode: [45]\d\d|is (starting up|shutting down)|failed to verify certificate|` +
 	`authentication failed|Unauthorized|[Ff]orbidden|AccessDenied|ServiceUnavailable`)
 
-// aboutResource matches what the engine adds to an error that is not the
-// backend's: the place in the configuration, or the resource.
+// aboutResource matches what the engine adds to an error that is not the backend's: the
+// place in the configuration, or the resource.
 var aboutResource = regexp.MustCompile(`(?m)^[\s│]*(with (module|provider|proxmox|data)[.\[_]|on \S+ line \d+)|^(module\.|[a-z_]+\.)\S+: |provider packages?`)
 
-// aboutState matches where the engine begins to say that it could not keep, lock or
-// release a state.
+// aboutState matches the start of the engine's error about a state that it could not
+// save, lock or release.
 var aboutState = regexp.MustCompile(`Failed to save state|Error acquiring the state lock|Error releasing the state lock`)
 
-// advice matches where the engine begins to say what people may do at a prompt.
+// advice matches the start of the engine's advice for interactive use.
 var advice = regexp.MustCompile(`\s*(Failed to persist state to backend:|(OpenTofu|Terraform) (acquires a (state )?lock|is trying to read))`)
 
-// unreachable returns the kind of backend of which the engine says that it does
-// not answer, or "".
+// unreachable returns the kind of backend that, by the engine's text, does not respond,
+// or "".
 func (w *Workspace) unreachable(text string) string {
 	said, _, _ := strings.Cut(text, "\n\nError:")
 	if at := aboutState.FindStringIndex(text); at != nil {
@@ -102,7 +103,7 @@ func (w *Workspace) unreachable(text string) string {
 	return ""
 }
 
-// brief returns what the engine says of a backend in one line, without its advice.
+// brief returns the engine's text about a backend as one line, without its advice.
 func brief(text string) string {
 	if at := advice.FindStringIndex(text); at != nil {
 		text = text[:at[0]]
@@ -110,9 +111,9 @@ func brief(text string) string {
 	return strings.TrimPrefix(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("│╷╵", r) }), " "), "Error: ")
 }
 
-// withoutDefault returns the configuration of a backend without the path at which
-// the engine keeps a local state anyway. Told that path in a directory that it has
-// not seen, the engine takes the file for a state that moves there, and empties it.
+// withoutDefault returns a backend's configuration without a path that equals the
+// engine's default for a local state. If the engine is given that path in a new
+// directory, it treats the file as a state to migrate, and empties it.
 func withoutDefault(c *Config) map[string]string {
 	if path := c.BackendConfig["path"]; path == "" || filepath.Clean(path) != filepath.Join(c.Dir, "terraform.tfstate") {
 		return c.BackendConfig
@@ -122,23 +123,23 @@ func withoutDefault(c *Config) map[string]string {
 	return config
 }
 
-// engineData is where the engine keeps which backend a directory uses.
+// engineData returns the file in which the engine records the backend of a directory.
 func engineData(dir string) string { return filepath.Join(dir, ".terraform", "terraform.tfstate") }
 
-// MovedStateError says that a local state is expected elsewhere than it was, and
-// that the old one is still there.
+// MovedStateError reports that the configured path of a local state has changed while the
+// old file still exists.
 type MovedStateError struct{ Dir, Was, Wanted string }
 
-// Error says where the two are and what to do.
+// Error returns both paths and how to fix it.
 func (e *MovedStateError) Error() string {
 	return fmt.Sprintf("state of %s: it was at %s and is expected at %s, and the old file is still there: if the fleet was copied, "+
 		"work with one of the copies only and remove the other; if the state was meant to move, move the file", e.Dir, e.Was, e.Wanted)
 }
 
-// follow lets the engine find a local state at the path of the backend's
-// configuration though it was at another before: a fleet that was moved with its
-// states in it. The engine would refuse, as for any backend that changed. Nothing
-// is left behind where there is no file any more.
+// follow drops the engine's record of a local state's path if the configured path
+// differs, because the fleet and its states were moved: the engine would refuse, as it
+// does for any changed backend. If another file remains at the old path, follow returns a
+// *MovedStateError.
 func (w *Workspace) follow() error {
 	wanted := w.config.BackendConfig["path"]
 	was, err := w.localPath()
@@ -159,8 +160,8 @@ func (w *Workspace) follow() error {
 	return nil
 }
 
-// localPath returns where the engine found a local state at its last init, or "".
-// Of data that cannot be read, the engine says what is wrong.
+// localPath returns the path at which the engine found a local state at its last init, or
+// "". It ignores unreadable data, which the engine reports.
 func (w *Workspace) localPath() (string, error) {
 	content, err := os.ReadFile(engineData(w.config.Dir))
 	if errors.Is(err, os.ErrNotExist) {

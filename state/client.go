@@ -24,8 +24,8 @@ const (
 	lockFile     = "lock"
 )
 
-// open takes the directory for this process and clears away what a process that
-// died left in it. The caller holds mu.
+// open locks the directory for this process and cleans up after a process that died in
+// it. The caller holds mu.
 func (w *Workspace) open(ctx context.Context) error {
 	if w.client != nil {
 		return w.restore()
@@ -33,7 +33,7 @@ func (w *Workspace) open(ctx context.Context) error {
 	if err := w.occupy(); err != nil {
 		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
 	}
-	// The files say which backend's variables the engine has.
+	// The files determine which backend's variables the engine gets.
 	if err := w.restore(); err != nil {
 		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
 	}
@@ -55,8 +55,7 @@ func (w *Workspace) open(ctx context.Context) error {
 	return nil
 }
 
-// occupy makes the private directory, locks it against other processes, and
-// sweeps it.
+// occupy creates the private directory, locks it against other processes, and sweeps it.
 func (w *Workspace) occupy() error {
 	if w.lock != nil {
 		return nil
@@ -87,7 +86,7 @@ func (w *Workspace) occupy() error {
 	return nil
 }
 
-// sweep removes what a process that died left behind, and remembers its run.
+// sweep removes what a dead process left behind, and remembers its run.
 func (w *Workspace) sweep() error {
 	crashed, err := readRun(w.private(runFile))
 	if err != nil {
@@ -105,7 +104,7 @@ func (w *Workspace) sweep() error {
 	return nil
 }
 
-// removeFile removes a file if it is there.
+// removeFile removes a file if it exists.
 func removeFile(name string) error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -113,13 +112,13 @@ func removeFile(name string) error {
 	return nil
 }
 
-// output is what a command printed.
+// output is the output of a command.
 type output struct{ stdout, stderr bytes.Buffer }
 
-// said returns both, the errors last.
+// said returns the trimmed stderr.
 func (o *output) said() string { return strings.TrimSpace(o.stderr.String()) }
 
-// capture makes the next command print to o and to the log.
+// capture sends the output of the next command to o, and to the log if logged is set.
 func (w *Workspace) capture(o *output, logged bool) {
 	log := redactingWriter{w.hidden, w.config.Log}
 	w.client.SetStderr(io.MultiWriter(&o.stderr, log))
@@ -130,7 +129,7 @@ func (w *Workspace) capture(o *output, logged bool) {
 	w.client.SetStdout(&o.stdout)
 }
 
-// provided runs a command that works with the provider.
+// provided runs a command that needs the provider.
 func (w *Workspace) provided(ctx context.Context, operation string, run func(*tfexec.Terraform, *tfexec.ReattachOption) error) (*output, error) {
 	at, err := w.reattach(ctx)
 	if err != nil {
@@ -139,7 +138,7 @@ func (w *Workspace) provided(ctx context.Context, operation string, run func(*tf
 	return w.command(ctx, operation, false, func(tf *tfexec.Terraform) error { return run(tf, at) })
 }
 
-// command runs one command of the engine and turns its failure into ours.
+// command runs one command of the engine and converts its error.
 func (w *Workspace) command(ctx context.Context, operation string, logged bool, run func(*tfexec.Terraform) error) (*output, error) {
 	o := &output{}
 	if err := w.restore(); err != nil {

@@ -18,43 +18,45 @@ import (
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
-// DefaultVersion is the constraint on the engine if none is configured.
+// DefaultVersion is the default constraint on the engine's version.
 const DefaultVersion = ">= 1.8"
 
-// engineTimeout is how long one binary may take to say its version.
+// engineTimeout limits how long a binary may take to print its version.
 const engineTimeout = 30 * time.Second
 
-// EngineConfig says which engine to use.
+// EngineConfig selects the engine.
 type EngineConfig struct {
-	// Binary is tofu, terraform or a path. Empty means tofu, or else terraform.
+	// Binary is tofu, terraform or a path. Empty means tofu if it is found, or else
+	// terraform.
 	Binary string
 	// Version is a constraint such as ">= 1.8"; empty means DefaultVersion.
 	Version string
 	// Dirs are searched after PATH.
 	Dirs []string
-	// Helper is the program that confines engine and provider: see internal/confine.
-	// Without one they can read what this process can.
+	// Helper is the program that confines the engine and the provider: see
+	// internal/confine. Without it, they can read everything that this process can.
 	Helper string
 }
 
-// Engine is an OpenTofu or Terraform that was found.
+// Engine is an installed OpenTofu or Terraform.
 type Engine struct {
 	// Path is absolute.
 	Path string
 	// Version is such as "1.12.6".
 	Version string
-	// Helper confines the engine and the provider, if there is one.
+	// Helper is the program that confines the engine and the provider, or empty.
 	Helper string
 
-	// idle are clients of directories in which nobody works now. Each has asked the
-	// engine for its version, which is a process.
+	// idle holds the clients of directories that are not in use. Each client has already
+	// run the engine for its version, which costs a process.
 	idle sync.Map
-	// sums are the hashes of providers' files, by what tells whether they changed.
+	// sums holds the hashes of providers' files, together with the file states that they
+	// were computed for.
 	sums sync.Map
 }
 
-// keep keeps a client until somebody works in its directory again, and forgets those
-// of directories that are gone.
+// keep stores a client for the next use of its directory, and drops the clients of
+// deleted directories.
 func (e *Engine) keep(dir string, client *tfexec.Terraform) {
 	e.idle.Range(func(key, _ any) bool {
 		if name, _ := key.(string); !exists(name) {
@@ -70,10 +72,10 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// client returns a client for a directory. Nobody else works there.
+// client returns a client for a directory that is not in use.
 func (e *Engine) client(ctx context.Context, dir string, set func(*tfexec.Terraform) error) (*tfexec.Terraform, error) {
 	if kept, ok := e.idle.LoadAndDelete(dir); ok {
-		client, _ := kept.(*tfexec.Terraform) // nothing else is in it
+		client, _ := kept.(*tfexec.Terraform) // idle contains nothing else
 		return client, set(client)
 	}
 	client, err := tfexec.NewTerraform(dir, cmp.Or(e.Helper, e.Path))
@@ -83,8 +85,8 @@ func (e *Engine) client(ctx context.Context, dir string, set func(*tfexec.Terraf
 	if err := set(client); err != nil {
 		return nil, err
 	}
-	// Asked now, because terraform-exec would mix the answer into the output of
-	// the first command that wants to know.
+	// Run it now: terraform-exec would mix the output into that of the first command that
+	// needs the version.
 	_, _, err = client.Version(ctx, false)
 	return client, err
 }
@@ -95,18 +97,18 @@ func (e *Engine) Name() string { return filepath.Base(e.Path) }
 // String returns the engine's command, version and path.
 func (e *Engine) String() string { return fmt.Sprintf("%s %s (%s)", e.Name(), e.Version, e.Path) }
 
-// EngineError says that no engine was found that may be used.
+// EngineError reports that no usable engine was found.
 type EngineError struct {
-	// Wanted are the commands or the path that were looked for.
+	// Wanted are the commands or the path that were searched for.
 	Wanted     []string
 	Constraint string
 	// Searched are the directories, in order.
 	Searched []string
-	// Rejected says of each binary that was found why it was not taken.
+	// Rejected maps each binary that was found to the reason for rejecting it.
 	Rejected []string
 }
 
-// Error says what was looked for, where, and how to mend it.
+// Error says what was searched for, where, and how to fix it.
 func (e *EngineError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "no engine: looked for %s, version %s", strings.Join(e.Wanted, " or "), e.Constraint)
@@ -120,8 +122,8 @@ func (e *EngineError) Error() string {
 	return b.String()
 }
 
-// FindEngine finds the engine: the given path, or the first that fits on PATH and
-// then in cfg.Dirs, OpenTofu before Terraform.
+// FindEngine finds the engine: the given path, or the first suitable one on PATH and then
+// in cfg.Dirs. It prefers OpenTofu to Terraform.
 func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 	if cfg.Version == "" {
 		cfg.Version = DefaultVersion
@@ -156,14 +158,14 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 	return nil, &f.failure
 }
 
-// finder remembers why binaries were not taken.
+// finder remembers why binaries were rejected.
 type finder struct {
 	constraints version.Constraints
 	failure     EngineError
 	versions    map[string]*version.Version
 }
 
-// path takes a binary that the user named.
+// path checks a binary that the user named.
 func (f *finder) path(ctx context.Context, path string) (*Engine, error) {
 	f.failure.Wanted = []string{path}
 	absolute, err := filepath.Abs(path)
@@ -208,15 +210,17 @@ func (f *finder) search(ctx context.Context, name string, dirs []string) *Engine
 	return &Engine{Path: path, Version: found.String()}
 }
 
-// version asks a binary for its version. It sees a clean environment and only
-// stdout counts: any warning of the user's CLI configuration would break it.
+// version runs a binary to get its version. It uses a clean environment and reads only
+// stdout, because any warning about the user's CLI configuration would corrupt the
+// output.
 func (f *finder) version(ctx context.Context, path string) (*version.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "version", "-json")
-	// A CLI configuration that is missing or unreadable warns on stdout, an empty one does not.
+	// A missing or unreadable CLI configuration causes a warning on stdout, an empty one
+	// does not.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CHECKPOINT_DISABLE=1", "HOME=" + os.DevNull, "TF_CLI_CONFIG_FILE=" + os.DevNull}
-	cmd.Dir = string(filepath.Separator) // no configuration of anybody's lies there
+	cmd.Dir = string(filepath.Separator) // a directory without a configuration
 	out, err := cmd.Output()
 	if err != nil {
 		f.reject(path, "asking for its version: "+err.Error())

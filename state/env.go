@@ -12,23 +12,23 @@ import (
 	"strings"
 )
 
-// runVariable marks the engine and its providers as started for a workspace: a
-// provider whose engine was killed is found by it.
+// runVariable marks the engine and its providers as started by a workspace, so that a
+// provider can be found after its engine was killed.
 const runVariable = "NUMAFORM_RUN"
 
-// clusterVariable names, as a hash, the cluster whose states an engine can reach. The
-// provider has it too: it is what remains of an engine that was killed.
+// clusterVariable identifies, by a hash, the cluster whose states an engine can reach.
+// The provider gets it too, because it outlives a killed engine.
 const clusterVariable = "NUMAFORM_CLUSTER"
 
-// basics are the variables of our own environment that engine and provider both see:
-// what programs need anywhere. Everything else of their behavior is said explicitly.
+// basics are the variables that the engine and the provider inherit from this process:
+// what any program needs. All other settings are explicit.
 var basics = []string{
 	"HOME", "LANG", "LC_ALL", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "USER",
 	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
 }
 
-// backendVariables are the beginnings of the names of each backend's own variables.
-// Those of PostgreSQL are written out: a name like PGP_PASSPHRASE is another program's.
+// backendVariables maps each backend to the prefixes of its own variables. PostgreSQL's
+// names are complete: a name like PGP_PASSPHRASE belongs to another program.
 var backendVariables = map[string][]string{
 	"azurerm": {"ARM_"}, "consul": {"CONSUL_"}, "gcs": {"GOOGLE_"}, "http": {"TF_HTTP_"},
 	"kubernetes": {"KUBE_", "KUBERNETES_SERVICE_"}, "s3": {"AWS_"},
@@ -39,14 +39,15 @@ var backendVariables = map[string][]string{
 	},
 }
 
-// registryVariables log the engine in to registries, which only a download needs.
+// registryVariables is the prefix of the variables that log the engine in to registries.
+// Only a download needs them.
 const registryVariables = "TF_TOKEN_"
 
-// encryptionVariable holds OpenTofu's configuration of encryption, keys included.
+// encryptionVariable contains OpenTofu's encryption configuration, including keys.
 const encryptionVariable = "TF_ENCRYPTION"
 
-// checkEncryption makes sure that a state which is to be encrypted is, and that
-// none is by accident: it could not be read where the variable is not set.
+// checkEncryption checks that a state is encrypted if and only if it should be: an
+// accidentally encrypted state would be unreadable where the variable is not set.
 func checkEncryption(c *Config, given bool) error {
 	switch {
 	case c.Encryption && !strings.Contains(c.Engine.Name(), "tofu"):
@@ -61,21 +62,23 @@ func checkEncryption(c *Config, given bool) error {
 	return nil
 }
 
-// environments are what the processes of a workspace see. None has what only another
-// needs.
+// environments are the environments of a workspace's processes. No process gets a
+// variable that only another one needs.
 type environments struct {
 	engine, provider, download map[string]string
-	// cluster are the variables, as name=value, that say which cluster keeps a state.
+	// cluster are the variables, as name=value, that identify the cluster that stores a
+	// state.
 	cluster []string
 }
 
-// environmentsOf divides our own environment and the caller's additions: the engine has
-// its own backend's variables, the provider the rest of the additions, which log it in
-// to Proxmox, and a download of the provider what registries ask for.
+// environmentsOf divides this process's environment and the caller's additions: the
+// engine gets its backend's variables, the provider gets the other additions, which log
+// it in to Proxmox, and a download of the provider gets the variables for registries.
 func environmentsOf(own []string, c *Config, backend, mark string) environments {
 	all := variablesOf(own)
 	plain := map[string]string{
-		// Engine and provider live for seconds: collecting garbage costs more than it saves.
+		// The engine and the provider live for seconds: collecting garbage costs more
+		// than it saves.
 		"GOGC": "400", "CHECKPOINT_DISABLE": "1", runVariable: mark,
 	}
 	for _, name := range basics {
@@ -87,7 +90,7 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 	cluster := clusterOf(all)
 	plain[clusterVariable] = hashLines(cluster)
 	e := environments{cluster: cluster, engine: maps.Clone(plain), provider: maps.Clone(plain), download: maps.Clone(plain)}
-	// A person's settings are for downloads; of those, the engine needs none.
+	// A user's CLI configuration is for downloads, and the engine downloads nothing.
 	e.engine["TF_CLI_CONFIG_FILE"] = os.DevNull
 	copyIf(e.engine, all, func(name string) bool {
 		kind := backendOfVariable(name)
@@ -98,7 +101,7 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 	return e
 }
 
-// copyIf copies the variables whose names are wanted.
+// copyIf copies the variables whose names satisfy wanted.
 func copyIf(to, from map[string]string, wanted func(name string) bool) {
 	for name, value := range from {
 		if wanted(name) {
@@ -107,7 +110,7 @@ func copyIf(to, from map[string]string, wanted func(name string) bool) {
 	}
 }
 
-// variablesOf returns variables by their names.
+// variablesOf returns an environment as a map.
 func variablesOf(environ []string) map[string]string {
 	all := map[string]string{}
 	for _, entry := range environ {
@@ -127,7 +130,7 @@ func backendOfVariable(name string) string {
 	return ""
 }
 
-// clusterOf returns the variables that say which cluster keeps a state.
+// clusterOf returns the variables that identify the cluster that stores a state.
 func clusterOf(all map[string]string) []string {
 	var lines []string
 	for name, value := range all {
@@ -139,16 +142,17 @@ func clusterOf(all map[string]string) []string {
 	return lines
 }
 
-// secretName matches names of variables whose values must not be shown.
+// secretName matches the names of variables whose values must not be shown.
 var secretName = regexp.MustCompile(`(?i)TOKEN|PASSWORD|PASSWD|SECRET|TICKET|PRIVATE|ACCESS_KEY|CONN_STR|CREDENTIALS|ENCRYPTION`)
 
-// redacted stands where a secret was.
+// redacted replaces a secret.
 const redacted = "[redacted]"
 
-// redactor takes secrets out of what the engine says.
+// redactor removes secrets from the engine's output.
 type redactor struct{ replacer *strings.Replacer }
 
-// redactorOf hides every secret that a process of a workspace may be given.
+// redactorOf returns a redactor for every secret that a process of the workspace may
+// receive.
 func redactorOf(own []string, c *Config) redactor {
 	secrets := map[string]string{}
 	for name, value := range variablesOf(own) {
@@ -160,8 +164,8 @@ func redactorOf(own []string, c *Config) redactor {
 	return newRedactor(secrets)
 }
 
-// newRedactor hides the values of secret variables, and of "name=secret" the
-// secret on its own.
+// newRedactor returns a redactor for the values of secret variables; for a value of the
+// form "name=secret" it also hides the secret alone.
 func newRedactor(env map[string]string) redactor {
 	var secrets []string
 	for name, value := range env {
@@ -186,7 +190,7 @@ func newRedactor(env map[string]string) redactor {
 // passwordIn matches the password of a connection string.
 var passwordIn = regexp.MustCompile(`://[^/@\s]*?:([^@\s]+)@|password\s*=\s*'?((?:[^'\\\s]|\\.)+)`)
 
-// passwords returns those that a connection string holds.
+// passwords returns the passwords in a connection string.
 func passwords(value string) []string {
 	var found []string
 	for _, match := range passwordIn.FindAllStringSubmatch(value, -1) {
@@ -197,8 +201,7 @@ func passwords(value string) []string {
 
 func (r redactor) hide(s string) string { return r.replacer.Replace(s) }
 
-// redactingWriter hides secrets of whole lines, which is how the engine's output
-// arrives.
+// redactingWriter removes secrets from the engine's output, which arrives in whole lines.
 type redactingWriter struct {
 	redactor
 	to io.Writer

@@ -15,12 +15,12 @@ import (
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
-// header is what tells states apart.
+// header identifies a state and its version.
 type header struct {
 	Version int    `json:"version"`
 	Lineage string `json:"lineage"`
 	Serial  uint64 `json:"serial"`
-	// Encrypted is what OpenTofu writes instead of version and resources.
+	// Encrypted replaces version and resources in a state that OpenTofu encrypted.
 	Encrypted string `json:"encrypted_data"`
 }
 
@@ -58,8 +58,8 @@ func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 	return nil
 }
 
-// weigh compares a state that was not saved with the backend's. It reports whether
-// the backend has outgrown it, and what it alone knows then.
+// weigh compares an unsaved state with the backend's. It reports whether the backend's
+// state is newer, and then which resources only the unsaved one has.
 func (w *Workspace) weigh(content []byte, local header, pulled string, recovery *Recovery) (remote header, outgrown bool, err error) {
 	if pulled == "" {
 		return remote, false, nil
@@ -67,7 +67,7 @@ func (w *Workspace) weigh(content []byte, local header, pulled string, recovery 
 	if err := json.Unmarshal([]byte(pulled), &remote); err != nil {
 		return remote, false, fmt.Errorf("reading state of %s: %w", w.config.Dir, err)
 	}
-	if remote.Lineage == "" { // OpenTofu says so of no state at all
+	if remote.Lineage == "" { // OpenTofu prints this if there is no state at all
 		return remote, false, nil
 	}
 	if local.Lineage != "" && remote.Lineage != local.Lineage {
@@ -77,7 +77,7 @@ func (w *Workspace) weigh(content []byte, local header, pulled string, recovery 
 	if err != nil {
 		return remote, false, fmt.Errorf("reading state of %s: %w", w.config.Dir, err)
 	}
-	// The first state of all has no lineage if not even reading worked any more.
+	// The very first state has no lineage if even reading the backend failed.
 	if local.Lineage != "" && remote.Serial < local.Serial && len(foreign) == 0 {
 		return remote, false, nil
 	}
@@ -85,8 +85,7 @@ func (w *Workspace) weigh(content []byte, local header, pulled string, recovery 
 	return remote, true, nil
 }
 
-// setAside puts a state away that the backend has outgrown, beside those that were
-// put away before.
+// setAside moves a state that is older than the backend's to the superseded states.
 func (w *Workspace) setAside(name string, local header, recovery *Recovery) error {
 	serial := strconv.FormatUint(local.Serial, 10)
 	aside := w.superseded("superseded-" + serial + ".tfstate")
@@ -107,8 +106,8 @@ func (w *Workspace) setAside(name string, local header, recovery *Recovery) erro
 	return nil
 }
 
-// superseded returns the path of a state that the backend has outgrown: where states are
-// kept, or in the private part of a directory that is the caller's own.
+// superseded returns the path for a state that is older than the backend's: the directory
+// for errored states, or the private part of a directory that the caller owns.
 func (w *Workspace) superseded(name string) string {
 	if w.config.Errored != "" {
 		return filepath.Join(filepath.Dir(w.config.Errored), name)
@@ -116,9 +115,9 @@ func (w *Workspace) superseded(name string) string {
 	return w.private(name)
 }
 
-// difference returns the resources that only the state knows which was not saved,
-// and those of the backend's that this workspace neither made nor was to remove:
-// someone else did meanwhile, and they would be lost.
+// difference returns the resources that only the unsaved state has, and the backend's
+// resources that this workspace neither created nor was going to delete: another client
+// created them meanwhile, and pushing would lose them.
 func (w *Workspace) difference(errored, remote []byte) (made, foreign []string, err error) {
 	ours, err := w.recall()
 	if err != nil {
@@ -138,7 +137,7 @@ func (w *Workspace) difference(errored, remote []byte) (made, foreign []string, 
 	return without(local, others), without(without(others, ours.Addresses), ours.Deleting), nil
 }
 
-// push saves a state in the backend.
+// push saves a state to the backend.
 func (w *Workspace) push(ctx context.Context, content []byte, local header) (err error) {
 	if local.Lineage == "" {
 		if content, err = withLineage(content); err != nil {
@@ -156,7 +155,7 @@ func (w *Workspace) push(ctx context.Context, content []byte, local header) (err
 	})
 }
 
-// withLineage gives a state that has none a lineage of its own.
+// withLineage adds a lineage to a state that has none.
 func withLineage(content []byte) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(content, &fields); err != nil {
@@ -170,7 +169,7 @@ func withLineage(content []byte) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// readErrored reads a state that was not saved, decrypted.
+// readErrored reads an unsaved state and decrypts it.
 func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, header, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -195,8 +194,8 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 	return content, h, nil
 }
 
-// decrypt lets OpenTofu read an encrypted state, which it does of a backend only,
-// not of a file that is to be pushed.
+// decrypt decrypts a state with OpenTofu, which decrypts states in a backend, but not in
+// a file to be pushed.
 func (w *Workspace) decrypt(ctx context.Context, content []byte) (plain []byte, err error) {
 	dir, err := os.MkdirTemp(w.private(), "decrypt-")
 	if err != nil {

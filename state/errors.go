@@ -14,28 +14,29 @@ import (
 	"time"
 )
 
-// ErrStalePlan says that the state changed after the plan was made.
+// ErrStalePlan reports that the state has changed since the plan was made.
 var ErrStalePlan = errors.New("the saved plan is stale, the state changed since: plan again")
 
-// ErrHostLost is among the causes of a context that was canceled because the host went
-// down: its providers are ended, not awaited.
+// ErrHostLost is the cause of a context canceled because the host went down: its
+// providers are ended without waiting for them.
 var ErrHostLost = errors.New("the host is lost")
 
-// ErrBusy says that another numaform works in the directory.
+// ErrBusy reports that another numaform works in the directory.
 var ErrBusy = errors.New("another numaform works in this directory: wait for it, or end it")
 
-// CommandError says that the engine failed. Text is what it said, without secrets.
+// CommandError reports that the engine failed. Text is the engine's output, without
+// secrets.
 type CommandError struct {
 	// Operation is a gerund such as "planning".
 	Operation string
 	Dir       string
 	Text      string
-	// Backend is the kind of the state's backend, if the backend did not answer as
-	// it must; otherwise empty.
+	// Backend is the kind of the state's backend if the backend did not respond
+	// correctly, or else empty.
 	Backend string
 	cause   error
-	// killed reports that the engine ended by a signal that it cannot catch: then
-	// it left the lock behind.
+	// killed is set if the engine was killed by a signal that it cannot catch, so that
+	// its lock remains.
 	killed bool
 }
 
@@ -52,8 +53,8 @@ func (e *CommandError) Error() string {
 		"and that its address and the credential in the environment are right; then run numaform again", e.Operation, e.Dir, e.Backend, reason, e.done())
 }
 
-// done says what is known of what a command did whose backend did not answer. One
-// that had the lock may have done all it was to do, and failed to release it only.
+// done says what a command may have done although its backend did not respond. A command
+// that held the lock may have completed and failed only to release it.
 func (e *CommandError) done() string {
 	kept := filepath.Join(e.Dir, erroredState)
 	if _, err := os.Stat(kept); err == nil {
@@ -70,34 +71,35 @@ func (e *CommandError) done() string {
 // ErrStalePlan, or nil.
 func (e *CommandError) Unwrap() error { return e.cause }
 
-// Holder says what is known of who holds a lock.
+// Holder says what is known about a lock's holder.
 type Holder string
 
 // The states of a lock's holder.
 const (
-	// HolderUnknown: it may live. Only a person may break the lock.
+	// HolderUnknown means that the holder may be alive. Only a person may break the lock.
 	HolderUnknown Holder = "unknown"
-	// HolderGone: by host and time, an engine that this workspace started, and that died.
+	// HolderGone means that, by host and time, the holder is an engine that this
+	// workspace started and that has died.
 	HolderGone Holder = "gone"
 )
 
-// LockedError says that someone else holds the state's lock.
+// LockedError reports that another client holds the state's lock.
 type LockedError struct {
-	// ID is what Unlock wants. It is empty if the lock ends with its holder's
-	// connection, and nobody can break it.
+	// ID is the argument of Unlock. It is empty if the lock belongs to a connection: it
+	// ends with the connection and cannot be broken.
 	ID        string
 	Path      string
 	Operation string
-	// Who is the holder as user@host.
+	// Who is the holder, as user@host.
 	Who     string
 	Created time.Time
 	Holder  Holder
-	// Proof says why the holder counts as gone, and what of that is not known.
+	// Proof says why the holder is considered gone, and what remains uncertain.
 	Proof string
 	Dir   string
 }
 
-// Error says who holds which lock since when, and what to do.
+// Error says who holds which lock since when, and how to fix it.
 func (e *LockedError) Error() string {
 	since := "a time that the backend does not tell"
 	if !e.Created.IsZero() {
@@ -119,21 +121,21 @@ func (e *LockedError) Error() string {
 // break this lock: its force-unlock reads the state first, and so takes it, too.
 const initOperation = "init"
 
-// lockField matches a line of the engine's account of a lock.
+// lockField matches a line of the engine's description of a lock.
 var lockField = regexp.MustCompile(`(?m)^[\s│|]*(ID|Path|Operation|Who|Created):[ \t]+(.*?)\s*$`)
 
 // lockAccount matches what precedes the engine's account of a lock; the latter is how
 // init in Kubernetes says it.
 var lockAccount = regexp.MustCompile(`acquiring the state lock|already locked by another`)
 
-// heldID matches the holder's ID where the account is that of the asker.
+// heldID matches the holder's ID in a description that is otherwise about the requester.
 var heldID = regexp.MustCompile(`already locked: ID=(\S+)`)
 
-// lockTime is how the engine prints times: Go's Time.String.
+// lockTime is the engine's time format: Go's Time.String.
 const lockTime = "2006-01-02 15:04:05.999999999 -0700 MST"
 
-// parseLock reads the engine's account of who holds the lock, or returns nil if
-// that is not why it failed.
+// parseLock parses the engine's description of the lock's holder. It returns nil if the
+// engine failed for another reason.
 func parseLock(text string) *LockedError {
 	at := lockAccount.FindStringIndex(text)
 	if at == nil {
@@ -160,15 +162,15 @@ func parseLock(text string) *LockedError {
 	if id := heldID.FindStringSubmatch(account); id != nil {
 		e.ID = id[1]
 	}
-	// Without an account of a holder the backend could not be reached.
+	// Without a description of a holder, the backend could not be reached.
 	if e.ID == "" {
 		return nil
 	}
 	return e
 }
 
-// failure turns an error of terraform-exec and what the engine said into ours.
-// The engine's error is not passed on: it holds text that may hold secrets.
+// failure converts an error of terraform-exec and the engine's output. It does not wrap
+// the engine's error, whose text may contain secrets.
 func (w *Workspace) failure(ctx context.Context, operation string, err error, said ...string) error {
 	said = slices.DeleteFunc(said, func(s string) bool { return s == "" })
 	text := w.hidden.hide(strings.TrimSpace(strings.Join(said, "\n")))
@@ -198,12 +200,12 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	return failure
 }
 
-// mendState says what to do about a state that is no state. That nothing is lost with
-// it is so as VMs carry our marker.
+// mendState is the hint for an invalid state. Losing the state loses nothing else,
+// because VMs carry our marker.
 const mendState = "restore the state from a backup, or move it elsewhere (with files as the backend it is terraform.tfstate " +
 	"in the host's directory of the fleet): the next run imports the VMs that exist"
 
-// explain shortens what the engine said where we know better what it means.
+// explain replaces the engine's text where a clearer explanation exists.
 func (w *Workspace) explain(failure *CommandError) {
 	if fix, needed := w.needsProvider(failure.Text); needed && failure.Operation == downloading {
 		failure.Text = brief(failure.Text) + ": " + fix

@@ -13,24 +13,23 @@ import (
 	"github.com/numaform/numaform/internal/scratch"
 )
 
-// A fence keeps an engine from writing a state whose lock it has lost. The lock of
-// the pg backend lives as long as its connection, and an engine that lost the
-// connection opens another and writes on, over what others wrote meanwhile. So the
-// engine connects to the fence, which passes everything on until the server ends a
-// connection: from then on it lets nothing through. The engine then keeps what it
-// made in errored.tfstate.
+// fence prevents an engine from writing a state whose lock it has lost. The lock of the
+// pg backend lasts as long as its connection, and an engine that loses the connection
+// opens another one and continues, overwriting what others wrote meanwhile. So the engine
+// connects to the fence, a proxy that forwards all connections until the server ends one;
+// from then on it blocks them. The engine then saves its state to errored.tfstate.
 type fence struct {
 	upstream target
 	listener net.Listener
-	// dir holds the socket of a fence that is one.
+	// dir holds the fence's Unix socket, if it uses one.
 	dir *scratch.Dir
 	// ctx ends everything that waits, dials too.
-	ctx  context.Context //nolint:containedctx // it is the fence's own end
+	ctx  context.Context //nolint:containedctx // it ends with the fence
 	end  context.CancelFunc
 	open sync.WaitGroup
 
-	// mu guards everything below. ending counts connections of which it is not
-	// yet known which side ended them.
+	// mu guards everything below. ending counts ended connections for which the side that
+	// ended them is still unknown.
 	mu     sync.Mutex
 	idle   *sync.Cond
 	ending int
@@ -38,14 +37,14 @@ type fence struct {
 	conns  map[net.Conn]struct{}
 }
 
-// dialTimeout is how long the server may take to accept a connection.
+// dialTimeout limits how long the server may take to accept a connection.
 const dialTimeout = 10 * time.Second
 
-// farewell is how long after the server's end of a connection the engine's may
-// follow, for the engine to have ended it.
+// farewell is the maximum delay between the server's end of a connection and the
+// engine's, if it was the engine that ended it.
 const farewell = 200 * time.Millisecond
 
-// newFence opens a fence before a server.
+// newFence opens a fence in front of a server.
 func newFence(upstream target) (*fence, error) {
 	f, err := listen(upstream)
 	if err == nil {
@@ -54,7 +53,7 @@ func newFence(upstream target) (*fence, error) {
 	return f, err
 }
 
-// listen returns a fence that does not accept yet.
+// listen returns a fence that does not accept connections yet.
 func listen(upstream target) (*fence, error) {
 	f := &fence{upstream: upstream, conns: map[net.Conn]struct{}{}}
 	f.ctx, f.end = context.WithCancel(context.Background())
@@ -62,7 +61,8 @@ func listen(upstream target) (*fence, error) {
 	address := "127.0.0.1:0"
 	if upstream.network == "unix" {
 		var err error
-		// Whoever may connect is taken for us by the server.
+		// The server treats every client of the socket as this process, so access must be
+		// restricted.
 		if f.dir, err = scratch.NewShort("fence", 107-socketRoom); err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func listen(upstream target) (*fence, error) {
 	return f, nil
 }
 
-// address returns host and port of the fence as PostgreSQL's clients want them.
+// address returns the fence's host and port in the form that PostgreSQL clients expect.
 func (f *fence) address() (host, port string) {
 	if f.dir != nil {
 		return f.dir.Path(), "5432"
@@ -85,11 +85,11 @@ func (f *fence) address() (host, port string) {
 	return host, port
 }
 
-// breather is how long the fence waits after a connection that it could not accept,
-// as of a process with too many open files.
+// breather is the delay after a failed accept, for example because the process has too
+// many open files.
 const breather = 10 * time.Millisecond
 
-// accept takes connections until the fence is closed.
+// accept accepts connections until the fence is closed.
 func (f *fence) accept() {
 	for {
 		client, err := f.listener.Accept()
@@ -109,7 +109,7 @@ func (f *fence) accept() {
 	}
 }
 
-// serve passes one connection on.
+// serve forwards one connection.
 func (f *fence) serve(client net.Conn) {
 	defer f.forget(client)
 	if !f.admit(client) {
@@ -128,7 +128,7 @@ func (f *fence) serve(client net.Conn) {
 	}
 	left := make(chan struct{})
 	f.open.Go(func() {
-		// What cannot be passed on any more is no goodbye: the server reset the connection.
+		// A failed write is no orderly end: the server reset the connection.
 		if _, err := io.Copy(server, client); err == nil {
 			close(left)
 		}
@@ -138,7 +138,7 @@ func (f *fence) serve(client net.Conn) {
 	f.judge(left)
 }
 
-// judge finds out who ended a connection: an engine that says goodbye is gone
+// judge determines which side ended a connection: an engine that ends it disconnects
 // within a moment.
 func (f *fence) judge(left <-chan struct{}) {
 	f.mu.Lock()
@@ -158,8 +158,8 @@ func (f *fence) judge(left <-chan struct{}) {
 	f.idle.Broadcast()
 }
 
-// admit takes a connection in, unless the fence is broken. It waits for connections
-// of which it is not known who ended them.
+// admit registers a connection, unless the fence is broken. It first waits until it is
+// clear which side ended the previous connections.
 func (f *fence) admit(conn net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +172,7 @@ func (f *fence) admit(conn net.Conn) bool {
 	return f.broken == nil
 }
 
-// breakUp ends all connections, and lets none in any more.
+// breakUp ends all connections and rejects new ones.
 func (f *fence) breakUp(reason error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,7 +180,7 @@ func (f *fence) breakUp(reason error) {
 		f.broken = reason
 	}
 	for conn := range f.conns {
-		_ = conn.Close() // its copiers see it
+		_ = conn.Close() // its copiers notice
 	}
 	f.idle.Broadcast()
 }
@@ -189,10 +189,10 @@ func (f *fence) forget(conn net.Conn) {
 	f.mu.Lock()
 	delete(f.conns, conn)
 	f.mu.Unlock()
-	_ = conn.Close() // it may be closed
+	_ = conn.Close() // it may already be closed
 }
 
-// close ends the fence, and returns why it let nothing through, if so.
+// close ends the fence. broken is the reason why it blocked connections, if it did.
 func (f *fence) close() (broken, err error) {
 	f.mu.Lock()
 	broken = f.broken
@@ -212,9 +212,9 @@ func (f *fence) remove() error {
 	return f.dir.Remove()
 }
 
-// halfClose tells the server that the engine has nothing more to say.
+// halfClose signals to the server that the engine sends nothing more.
 func halfClose(conn net.Conn) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // it may be closed
+		_ = half.CloseWrite() // it may already be closed
 	}
 }

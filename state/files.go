@@ -17,15 +17,16 @@ import (
 	"github.com/numaform/numaform/internal/workdir"
 )
 
-// own are the names in a directory that belong to the engine, and to this package.
+// own are the names in a directory that belong to the engine and to this package.
 var own = []string{".terraform", erroredState}
 
-// tree is what the engine may read, or nil if the directory is the caller's own.
+// tree returns the tree that the engine may read, or nil if the caller owns the
+// directory.
 func (w *Workspace) tree() *workdir.Tree {
 	if w.config.Files == nil {
 		return nil
 	}
-	below, _ := filepath.Rel(w.config.Root, w.config.Dir) // New made sure that it lies there
+	below, _ := filepath.Rel(w.config.Root, w.config.Dir) // New has checked that it is below Root
 	dir := filepath.ToSlash(below)
 	tree := &workdir.Tree{Root: w.config.Root, Files: w.config.Files, Dirs: []string{dir}}
 	tree.Kept = func(name string) bool { return path.Dir(name) == dir && slices.Contains(own, path.Base(name)) }
@@ -36,7 +37,8 @@ func (w *Workspace) tree() *workdir.Tree {
 	return tree
 }
 
-// makeDir makes the directory, so that it can be locked. Nobody else's is touched.
+// makeDir creates the directory, so that it can be locked. It leaves a directory that the
+// caller owns alone.
 func (w *Workspace) makeDir() error {
 	tree := w.tree()
 	if tree == nil {
@@ -47,8 +49,8 @@ func (w *Workspace) makeDir() error {
 	return err
 }
 
-// restore makes the directory, and those of the modules, hold what they must and nothing
-// else. The caller holds mu and the directory's lock.
+// restore makes the directory, and the directories of the modules, contain exactly the
+// configured files. The caller holds mu and the directory's lock.
 func (w *Workspace) restore() error {
 	tree := w.tree()
 	if tree == nil {
@@ -72,8 +74,8 @@ func (w *Workspace) restore() error {
 	return nil
 }
 
-// callsRendered reports whether the engine's list of modules leads to directories of the
-// tree only, each by its source. Without a list there is no other.
+// callsRendered reports whether the engine's module list refers only to directories of
+// the tree, each by its source. Without a list there are no other calls.
 func (w *Workspace) callsRendered() bool {
 	content, err := os.ReadFile(w.manifestFile())
 	if errors.Is(err, os.ErrNotExist) {
@@ -94,7 +96,7 @@ func (w *Workspace) callsRendered() bool {
 	return true
 }
 
-// errored returns where a state is kept that the backend did not take.
+// errored returns the path for a state that the backend did not accept.
 func (w *Workspace) errored() string {
 	if w.config.Errored != "" {
 		return w.config.Errored
@@ -102,7 +104,7 @@ func (w *Workspace) errored() string {
 	return filepath.Join(w.config.Dir, erroredState)
 }
 
-// secure moves a state that the engine could not save to where it is kept.
+// secure moves a state that the engine could not save to its permanent place.
 func (w *Workspace) secure() error {
 	name := filepath.Join(w.config.Dir, erroredState)
 	info, err := os.Lstat(name)
@@ -121,7 +123,7 @@ func (w *Workspace) secure() error {
 	return nil
 }
 
-// move moves a state that was not saved. It is in one of both places at any time.
+// move moves an unsaved state. At any time the state is in at least one of both places.
 func (w *Workspace) move(name string) error {
 	content, err := os.ReadFile(name)
 	if err != nil {

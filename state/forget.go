@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
-// Forget takes resources out of the state and leaves what they name in Proxmox
-// alone. It is for entries that name nothing of ours: a create that was cut off,
-// or a VMID that is someone else's by now.
+// Forget removes resources from the state and leaves them alone in Proxmox. It is for
+// entries that do not refer to our VMs: an interrupted create, or a VMID that now belongs
+// to an unmanaged guest.
 func (w *Workspace) Forget(ctx context.Context, addresses ...string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// gone reports whether the holder of a lock is dead: by the record of a run in this
-// directory, or by what else is known of the machine that it works on.
+// gone reports whether a lock's holder is dead, by the record of a run in this directory
+// or by what else is known about the holder's machine.
 func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	if lock.Holder == HolderGone || w.config.Gone == nil {
 		return lock.Holder == HolderGone
@@ -27,8 +27,8 @@ func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	return gone
 }
 
-// alone reports whether no engine or provider of another numaform works on this host, as
-// far as it may be on the same state.
+// alone reports whether this host runs no engine or provider of another numaform that may
+// use the same state.
 func (w *Workspace) alone() bool {
 	others, known := strangers(w.env.engine[clusterVariable], w.env.cluster)
 	return known && len(others) == 0

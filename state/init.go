@@ -23,9 +23,9 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Init prepares the directory for the engine: backend, providers, modules. A
-// directory in which none of them changed since is left alone, so it costs
-// nothing to call it before each plan; Plan and Recover do so themselves.
+// Init initializes the directory for the engine: backend, providers, modules. It does
+// nothing if none of them has changed, so it is cheap to call before each plan; Plan and
+// Recover call it themselves.
 func (w *Workspace) Init(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +57,7 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	case done == now:
 		return nil
 	case done.rest == now.rest && w.addCalls(files):
-		// More or fewer calls of modules that are there already need no init.
+		// A changed number of calls to modules that are already listed needs no init.
 	default:
 		if err := w.init(ctx); err != nil {
 			return err
@@ -69,8 +69,8 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	return nil
 }
 
-// init runs the engine's init. The engine is given no provider: it neither finds one in
-// the directory, nor is there a place from which it would install one.
+// init runs the engine's init. The engine gets no provider: it finds none in the
+// directory and has no source to install one from.
 func (w *Workspace) init(ctx context.Context) error {
 	if err := w.follow(); err != nil {
 		return err
@@ -114,12 +114,12 @@ const (
 	firstUses = 10
 )
 
-// initOptions are the options of init. A changed backend is never reconfigured:
-// the states would stay behind in the old one, so the engine refuses and says so.
+// initOptions returns the options of init. A changed backend is never reconfigured,
+// because the states would remain in the old one: the engine refuses and reports it.
 func initOptions(c Config, plugins, version string) []tfexec.InitOption {
 	options := []tfexec.InitOption{tfexec.Upgrade(false), tfexec.PluginDir(plugins)}
 	if version != "" {
-		// Init does not call a provider that it is told to run already.
+		// Init does not call a provider that is already running.
 		options = append(options, tfexec.Reattach(tfexec.ReattachInfo{guard.Provider: {
 			Protocol: string(plugin.ProtocolGRPC), ProtocolVersion: 6, Pid: os.Getpid(), Test: true,
 			Addr: tfexec.ReattachConfigAddr{Network: "unix", String: os.DevNull},
@@ -131,14 +131,14 @@ func initOptions(c Config, plugins, version string) []tfexec.InitOption {
 	return options
 }
 
-// fingerprint is the hash of everything that init depends on, and of all of it but
-// the calls of modules.
+// fingerprint is the hash of everything that init depends on, and the hash of all of it
+// except module calls.
 type fingerprint struct{ whole, rest string }
 
-// String is what stands in the stamp.
+// String returns the content of the stamp file.
 func (f fingerprint) String() string { return f.whole + " " + f.rest }
 
-// readFingerprint reads a stamp; what is none equals no fingerprint.
+// readFingerprint reads a stamp. An invalid stamp equals no fingerprint.
 func readFingerprint(name string) (fingerprint, error) {
 	stamp, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -165,7 +165,7 @@ func (w *Workspace) fingerprint(files map[string][]byte) fingerprint {
 	return fingerprint{whole, hashLines(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, callPrefix) }))}
 }
 
-// callPrefix begins the lines that tell of module calls.
+// callPrefix starts the dependency lines about module calls.
 const callPrefix = "module "
 
 func hashLines(lines []string) string {
@@ -176,8 +176,8 @@ func hashLines(lines []string) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// providerLock is the engine's file of providers' versions and hashes. It is removed:
-// what may run, Providers says.
+// providerLock is the engine's file of provider versions and hashes. It is removed:
+// Providers decides which provider may run.
 const providerLock = ".terraform.lock.hcl"
 
 // configFiles reads the .tf files of a directory.
@@ -199,9 +199,9 @@ func configFiles(dir string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// dependencies returns what init must know of a file: its terraform blocks, and
-// of each module call label, source and version. A file that is not plain HCL
-// counts as a whole.
+// dependencies returns the parts of a file on which init depends: its terraform blocks,
+// and the label, source and version of each module call. If a file is not plain HCL, the
+// whole file counts.
 func dependencies(name string, content []byte) []string {
 	whole := []string{"file " + name + " " + string(content)}
 	if !strings.HasSuffix(name, ".tf") {
@@ -224,7 +224,7 @@ func dependencies(name string, content []byte) []string {
 			found = append(found, callPrefix+strings.Join(block.Labels, ".")+" "+
 				attributeText(block, "source", content)+" "+attributeText(block, "version", content))
 		case "resource", "data", "ephemeral":
-			// The type names the provider.
+			// The type identifies the provider.
 			found = append(found, block.Type+" "+strings.Join(block.Labels, "."))
 		}
 	}

@@ -13,28 +13,28 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// knownFile is where a workspace remembers what it left in the state.
+// knownFile is the file in which a workspace records what it left in the state.
 const knownFile = "known.json"
 
-// known is what the state held when this workspace last wrote it, together with
-// what a plan that began to be applied adds.
+// known is the content of the state after this workspace's last write, plus what a
+// started apply adds.
 type known struct {
 	Addresses []string `json:"addresses"`
-	// Deleting are those that a plan which began to be applied removes.
+	// Deleting are the addresses that a started apply removes.
 	Deleting []string `json:"deleting,omitempty"`
 }
 
-// LostResourcesError says that the backend's state is not what an apply left,
-// though the apply went well: someone else wrote it meanwhile.
+// LostResourcesError reports that the backend's state differs from what a successful
+// apply left: another client wrote it meanwhile.
 type LostResourcesError struct {
 	Dir string
-	// Lost exist, and the state knows nothing of them: import them.
+	// Lost are resources that exist but are missing from the state: import them.
 	Lost []string
-	// Regained were destroyed, and the state holds them again: forget them.
+	// Regained are resources that were destroyed but are in the state again: forget them.
 	Regained []string
 }
 
-// Error says what is wrong in which state, and what mends it.
+// Error says what is wrong with which state, and how to fix it.
 func (e *LostResourcesError) Error() string {
 	var parts []string
 	if len(e.Lost) > 0 {
@@ -47,7 +47,7 @@ func (e *LostResourcesError) Error() string {
 		"what does not, and see that no other numaform, tofu or terraform works on this state", e.Dir, strings.Join(parts, ", and "))
 }
 
-// knownOf returns what the state holds before a plan, after it, and what the plan
+// knownOf returns the state's content before a plan and after it, and what the plan
 // removes, all by address.
 func knownOf(plan *tfjson.Plan) (before []string, after known) {
 	before = managed(plan.PriorState)
@@ -72,7 +72,7 @@ func knownOf(plan *tfjson.Plan) (before []string, after known) {
 	return before, after
 }
 
-// managed lists the resources of a state, without data and what is deposed.
+// managed lists a state's resources, without data sources and deposed objects.
 func managed(s *tfjson.State) []string {
 	if s == nil || s.Values == nil || s.Values.RootModule == nil {
 		return nil
@@ -94,18 +94,18 @@ func managed(s *tfjson.State) []string {
 	return addresses
 }
 
-// without returns what of a is not in b.
+// without returns the elements of a that are not in b.
 func without(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
 }
 
-// both returns what is in a and in b.
+// both returns the elements that are in a and in b.
 func both(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return !slices.Contains(b, s) })
 }
 
-// compare returns what this workspace left in the state and a plan did not find
-// there. What a whole plan finds in order is remembered.
+// compare returns what this workspace left in the state and a plan did not find there. It
+// records the state if a complete plan finds nothing missing.
 func (w *Workspace) compare(plan *tfjson.Plan, settled bool) ([]string, error) {
 	k, err := w.recall()
 	if err != nil {
@@ -123,7 +123,7 @@ func (w *Workspace) compare(plan *tfjson.Plan, settled bool) ([]string, error) {
 	return without(k.Addresses, before), nil
 }
 
-// verify looks whether the backend's state is what an apply left.
+// verify checks that the backend's state is what an apply left.
 func (w *Workspace) verify(ctx context.Context, left known) error {
 	if backendOf(w.config.Dir).kind != "local" {
 		pulled, err := w.pull(ctx)
@@ -142,7 +142,7 @@ func (w *Workspace) verify(ctx context.Context, left known) error {
 	return w.remember(known{Addresses: left.Addresses})
 }
 
-// addressesOf lists the managed resources of a state; an empty one has none.
+// addressesOf lists the managed resources of a state. Empty content has none.
 func addressesOf(content []byte) ([]string, error) {
 	if len(content) == 0 {
 		return nil, nil
@@ -169,12 +169,11 @@ func (w *Workspace) remember(k known) error {
 	return nil
 }
 
-// recall returns what was remembered, or nil. A file that cannot be read says
-// nothing.
+// recall returns the record, or nil. It ignores a file that cannot be read.
 func (w *Workspace) recall() (*known, error) {
 	content, err := os.ReadFile(w.private(knownFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil //nolint:nilnil // nothing is remembered in a new directory
+		return nil, nil //nolint:nilnil // a new directory has no record
 	}
 	if err != nil {
 		return nil, fmt.Errorf("recalling the state of %s: %w", w.config.Dir, err)

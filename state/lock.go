@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
-// locking runs a command that takes the state's lock. If an engine of ours that
-// died holds it, what is left of that engine is awaited, the lock is broken, and
-// the command run once more.
+// locking runs a command that takes the state's lock. If a dead engine of this workspace
+// holds the lock, locking waits for that engine's remaining processes, breaks the lock,
+// and runs the command again.
 func (w *Workspace) locking(ctx context.Context, operation string, command func(context.Context) error) error {
 	record, err := w.beginRun(operation)
 	if err != nil {
@@ -29,15 +29,15 @@ func (w *Workspace) locking(ctx context.Context, operation string, command func(
 	}
 	var failed *CommandError
 	if errors.As(err, &failed) && (failed.killed || failed.Backend != "") {
-		// The lock may be held still, by an engine that is gone.
+		// A dead engine may still hold the lock.
 		w.crashed = record
 		return err
 	}
 	return errors.Join(err, w.endRun(err == nil))
 }
 
-// fenced runs a command of the engine behind a fence, if the lock of its backend
-// ends with a connection.
+// fenced runs a command of the engine behind a fence, if the backend's lock ends with a
+// connection.
 func (w *Workspace) fenced(ctx context.Context, command func(context.Context) error) error {
 	conn, ok := w.connString()
 	if !ok {
@@ -60,8 +60,8 @@ func (w *Workspace) fenced(ctx context.Context, command func(context.Context) er
 	return errors.Join(err, closeErr, w.client.SetEnv(w.env.engine))
 }
 
-// connString returns how to reach the server of the pg backend, if it can be
-// reached through a fence.
+// connString returns the connection string of the pg backend's server, if the server can
+// be reached through a fence.
 func (w *Workspace) connString() (connString, bool) {
 	backend := backendOf(w.config.Dir)
 	if _, given := backend.settings["conn_str"]; backend.kind != "pg" || given || w.config.BackendConfig["conn_str"] != "" {
@@ -69,7 +69,7 @@ func (w *Workspace) connString() (connString, bool) {
 	}
 	passwords := orElse(w.env.engine["PGPASSFILE"], filepath.Join(w.env.engine["HOME"], ".pgpass"))
 	if _, err := os.Stat(passwords); err == nil {
-		// Passwords of a file are found by the server's own name.
+		// A password file lists passwords by the server's own name.
 		return connString{}, false
 	}
 	return parseConn(w.env.engine[connVariable], w.env.engine)
@@ -88,12 +88,12 @@ func (w *Workspace) breakLock(ctx context.Context, locked *LockedError) error {
 	return nil
 }
 
-// nowhere is an address that no state holds.
+// nowhere is an address that no state contains.
 const nowhere = "terraform_data.numaform_lock"
 
-// settle takes the state's lock and lets it go again, so that a lock which a run
-// that died left behind is broken now, or found to be someone else's. What died
-// stays known until an operation did well.
+// settle acquires and releases the state's lock, so that a lock left behind by a dead run
+// is broken now, or found to be another client's. The dead run stays recorded until an
+// operation succeeds.
 func (w *Workspace) settle(ctx context.Context) error {
 	if w.crashed == nil {
 		return nil
@@ -102,7 +102,7 @@ func (w *Workspace) settle(ctx context.Context) error {
 		return err
 	}
 	crashed := w.crashed
-	// A lock that is provably left behind need not be waited for.
+	// There is no need to wait for a lock that was provably left behind.
 	err := w.tryLock(ctx, min(soon, w.config.LockTimeout))
 	if locked := (*LockedError)(nil); errors.As(err, &locked) {
 		err = w.tryLock(ctx, w.config.LockTimeout)
@@ -114,10 +114,11 @@ func (w *Workspace) settle(ctx context.Context) error {
 	return w.writeRun(crashed)
 }
 
-// soon is how long to wait for a lock that is probably our own dead run's.
+// soon is how long to wait for a lock that probably belongs to this workspace's own dead
+// run.
 const soon = time.Second
 
-// tryLock takes the state's lock and lets it go again.
+// tryLock acquires and releases the state's lock.
 func (w *Workspace) tryLock(ctx context.Context, timeout time.Duration) error {
 	return w.locking(ctx, "taking the lock of", func(ctx context.Context) error {
 		_, err := w.command(ctx, "taking the lock of", true, func(tf *tfexec.Terraform) error {
@@ -127,8 +128,8 @@ func (w *Workspace) tryLock(ctx context.Context, timeout time.Duration) error {
 	})
 }
 
-// Unlock breaks a lock, by the ID of a LockedError. Do it only when its holder is
-// surely dead: two applies at once lose what one of them made.
+// Unlock breaks a lock, by the ID of a LockedError. Call it only if the holder is
+// certainly dead: with two concurrent applies, one loses its changes.
 func (w *Workspace) Unlock(ctx context.Context, id string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,7 +144,7 @@ func (w *Workspace) unlock(ctx context.Context, id string) error {
 	return err
 }
 
-// proof says why a lock is taken for that of an engine that is gone, for the record.
+// proof returns the reason for considering a lock's holder dead, for the record.
 func (r *run) proof(lock *LockedError) string {
 	gone := "whoever had this directory has let go of it, so it is gone, and its engine with it"
 	if r.seen {

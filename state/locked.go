@@ -2,9 +2,9 @@ package state
 
 import "context"
 
-// Locked takes the state's lock and lets it go again: it returns a *LockedError if
-// somebody holds it, and nil if it is free. Nothing is planned and no lock is broken,
-// but for one that an engine of this very directory left behind.
+// Locked acquires and releases the state's lock: it returns a *LockedError if another
+// client holds it, and nil if it is free. It plans nothing and breaks no lock except one
+// left behind by an engine of this directory.
 func (w *Workspace) Locked(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

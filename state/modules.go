@@ -10,8 +10,8 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// manifest is the engine's list of the modules that a directory calls. The calls of
-// modules within modules are in it, too.
+// manifest is the engine's list of the modules that a directory calls, including calls
+// within modules.
 type manifest struct {
 	Modules []moduleCall
 }
@@ -24,14 +24,14 @@ type moduleCall struct {
 	Dir     string
 }
 
-// manifestFile is where the engine looks for it.
+// manifestFile returns the path where the engine expects it.
 func (w *Workspace) manifestFile() string {
 	return filepath.Join(w.config.Dir, ".terraform", "modules", "modules.json")
 }
 
-// addCalls writes the calls of the files into the engine's list, and reports whether
-// it could: each must be of a directory that the list has already, and whose own calls
-// and providers are therefore known. That is all that init would do.
+// addCalls writes the files' module calls to the engine's list, and reports whether it
+// could: each must call a directory that is already in the list, so that its own calls
+// and providers are known. Init would do no more.
 func (w *Workspace) addCalls(files map[string][]byte) bool {
 	calls, plain := localCalls(files)
 	content, err := os.ReadFile(w.manifestFile())
@@ -52,8 +52,8 @@ func (w *Workspace) addCalls(files map[string][]byte) bool {
 	return renameio.WriteFile(w.manifestFile(), content, 0o644) == nil
 }
 
-// localCalls returns the source of each module call, and false if one is not that of
-// a directory.
+// localCalls returns the source of each module call, and false if a source is not a
+// directory.
 func localCalls(files map[string][]byte) (calls map[string]string, plain bool) {
 	calls = map[string]string{}
 	for name, content := range files {
@@ -72,8 +72,8 @@ func localCalls(files map[string][]byte) (calls map[string]string, plain bool) {
 	return calls, true
 }
 
-// with returns the list with these calls and no others, and false if one calls what
-// is not in the list.
+// with returns the list with exactly these calls, and false if one calls a module that is
+// not in the list.
 func (m manifest) with(calls map[string]string) (manifest, bool) {
 	var listed manifest
 	models := map[string][]moduleCall{}
@@ -98,7 +98,7 @@ func (m manifest) with(calls map[string]string) (manifest, bool) {
 	return listed, true
 }
 
-// below returns a call and those of the module that it calls, itself first.
+// below returns a call, followed by the calls of the module that it calls.
 func (m manifest) below(key string) []moduleCall {
 	var itself, inner []moduleCall
 	for _, call := range m.Modules {

@@ -8,33 +8,34 @@ import (
 	"strconv"
 )
 
-// enginesDie is true where the kernel kills an engine when its parent dies.
+// enginesDie is true because the kernel kills an engine when its parent dies.
 const enginesDie = true
 
-// strangers returns the processes on this host that an engine of a numaform is or has
-// started, other than this process and those below it, sorted, if their environment
-// names the cluster. Processes of other users cannot be read. It reports false where
-// nobody can tell.
+// strangers returns the processes on this host that belong to another numaform's engines,
+// sorted, if their environment names the cluster. It excludes this process and its
+// descendants, and cannot read other users' processes. It reports false if the answer is
+// unknown.
 func strangers(cluster string, entries []string) (pids []int, known bool) {
 	found := marking(func(environ [][]byte) bool {
 		has := func(prefix string) bool {
 			return slices.ContainsFunc(environ, func(e []byte) bool { return bytes.HasPrefix(e, []byte(prefix)) })
 		}
-		// An older numaform did not name the cluster, and gave every process these entries.
+		// An older numaform did not set the cluster, and set these entries for every
+		// process.
 		older := !has(clusterVariable+"=") && !slices.ContainsFunc(entries, func(entry string) bool { return !has(entry) })
 		return has(runVariable+"=") && (older || has(clusterVariable+"="+cluster))
 	})
 	return slices.DeleteFunc(found, func(pid int) bool { return descends(pid, os.Getpid()) }), true
 }
 
-// descends reports whether a process is another, or was started below it.
+// descends reports whether a process is from, or a descendant of it.
 func descends(pid, from int) bool {
 	for pid > 1 && pid != from {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil {
 			return false
 		}
-		// pid (name) state parent …, where name may hold anything
+		// The format is "pid (name) state parent …", and name may contain anything.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if pid, err = strconv.Atoi(string(fields[1])); err != nil {
 			return false
@@ -43,8 +44,8 @@ func descends(pid, from int) bool {
 	return pid == from
 }
 
-// marked returns the processes that carry a mark in their environment, sorted.
-// Processes of other users cannot be read and are not ours.
+// marked returns the processes with a mark in their environment, sorted. It cannot read
+// other users' processes, which are never ours.
 func marked(mark string) []int {
 	want := []byte(runVariable + "=" + mark)
 	return marking(func(environ [][]byte) bool {
@@ -52,7 +53,7 @@ func marked(mark string) []int {
 	})
 }
 
-// doneBy tells how much a process has read and written.
+// doneBy returns a text that changes when a process reads or writes.
 func doneBy(pid int) string {
 	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
 	if err != nil {
@@ -61,7 +62,8 @@ func doneBy(pid int) string {
 	return string(content)
 }
 
-// marking returns the processes, but for this one, with such an environment, sorted.
+// marking returns the processes whose environment satisfies such, without this one,
+// sorted.
 func marking(such func(environ [][]byte) bool) []int {
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {

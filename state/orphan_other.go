@@ -2,14 +2,14 @@
 
 package state
 
-// enginesDie is false where an engine may outlive its parent.
+// enginesDie is false because an engine may outlive its parent.
 const enginesDie = false
 
-// marked finds nothing: processes of others cannot be looked into here.
+// marked returns nothing: this system does not expose other processes' environments.
 func marked(string) []int { return nil }
 
-// strangers reports false: nobody can tell here.
+// strangers reports false: the answer is unknown on this system.
 func strangers(string, []string) (pids []int, known bool) { return nil, false }
 
-// doneBy tells nothing.
+// doneBy returns nothing on this system.
 func doneBy(int) string { return "" }

@@ -21,52 +21,52 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// PlanOptions are the choices of one plan. The zero value is the fast path:
-// everything, without asking Proxmox what is there.
+// PlanOptions are the options of one plan. The zero value is the fast path: plan
+// everything, without refreshing from Proxmox.
 type PlanOptions struct {
-	// Refresh reads every VM of the state first and reports drift.
+	// Refresh first reads every VM in the state from Proxmox and reports drift.
 	Refresh bool
-	// RefreshOnly plans to write into the state what Proxmox has, and nothing else.
+	// RefreshOnly plans only to update the state from Proxmox.
 	RefreshOnly bool
-	// Unlocked plans without the state's lock: for a plan that is only read.
+	// Unlocked plans without the state's lock, for a plan that will not be applied.
 	Unlocked bool
-	// Targets are addresses to restrict the plan to, for rescue only.
+	// Targets restricts the plan to these addresses. It is for recovery only.
 	Targets []string
-	// Imports are VMs that exist and are missing in the state. The provider waits
-	// up to 15 minutes for the guest agent of an imported VM that runs and has one
-	// enabled, whatever its file says: give ctx a deadline, and retry.
+	// Imports are existing VMs that are missing from the state. For a running VM with the
+	// guest agent enabled, whatever its file says, the provider waits up to 15 minutes
+	// for the agent: give ctx a deadline, and retry.
 	Imports []generator.Import
 }
 
-// Plan is a saved plan. It holds the state in clear: keep JSON in memory.
+// Plan is a saved plan. It contains the state in clear text: keep JSON in memory.
 type Plan struct {
-	// JSON is the plan as the guard judges it.
+	// JSON is the plan as the guard checks it.
 	JSON *tfjson.Plan
 	// Raw is JSON as the engine printed it.
 	Raw []byte
-	// Text is the engine's account for people, without secrets.
+	// Text is the engine's description for people, without secrets.
 	Text string
-	// SHA256 is the hash of the saved plan: it names exactly this plan.
+	// SHA256 is the hash of the saved plan and identifies it.
 	SHA256 string
-	// Digest is the hash of what the plan changes. A plan made again from the same
-	// files and state has the same Digest, so an approval can be carried over.
+	// Digest is the hash of the plan's changes. Planning again from the same files and
+	// state gives the same Digest, so an approval carries over.
 	Digest string
-	// Lineage and Serial name the state that the plan was made from; both are empty if
-	// there was none, and if the plan is encrypted.
+	// Lineage and Serial identify the state that the plan was made from; both are zero if
+	// there was none, or if the plan is encrypted.
 	Lineage string
 	Serial  int64
 	// Changes reports whether there is anything to apply.
 	Changes bool
-	// Provider made the plan; nil if it needs none.
+	// Provider is the provider that made the plan; nil if it needs none.
 	Provider *Provider
-	// Lost are resources that this workspace left in the state and that are not
-	// there any more: import those that exist.
+	// Lost are resources that this workspace left in the state but that are no longer
+	// there: import them if they exist.
 	Lost []string
 
 	file string
 }
 
-// Plan initializes the directory if need be, plans, and saves the plan.
+// Plan initializes the directory if necessary, plans, and saves the plan.
 func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (*Plan, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +115,7 @@ func (w *Workspace) nextPlanFile() string {
 	return w.private(plansDir, strconv.Itoa(w.plans)+".tfplan")
 }
 
-// planOptions are the options of plan.
+// planOptions returns the options of plan.
 func planOptions(c Config, o PlanOptions, file string) []tfexec.PlanOption {
 	options := []tfexec.PlanOption{
 		tfexec.Out(file), tfexec.Refresh(o.Refresh || o.RefreshOnly), tfexec.RefreshOnly(o.RefreshOnly), tfexec.Parallelism(c.Parallelism),
@@ -166,7 +166,7 @@ func fileSum(name string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// changed is what a digest says of one resource that a plan changes.
+// changed is the part of a digest about one changed resource.
 type changed struct {
 	Address         string
 	PreviousAddress string
@@ -178,9 +178,9 @@ type changed struct {
 	Unknown         any
 }
 
-// digestOf hashes what a plan changes, and the values that it starts from. What stays as
-// it is does not count, so that a plan of some VMs of a host has the digest of a plan of
-// all of them, nor does the engine by which it was made.
+// digestOf hashes the plan's changes and the values that they start from. Unchanged
+// resources and the engine do not count, so a plan of some of a host's VMs has the same
+// digest as a plan of all of them.
 func digestOf(plan *tfjson.Plan) (string, error) {
 	var changes []changed
 	for _, rc := range plan.ResourceChanges {
@@ -206,7 +206,7 @@ func digestOf(plan *tfjson.Plan) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// planText cuts off the advice after the plan that is for people at a prompt.
+// planText removes the engine's advice for interactive use, which follows the plan.
 func planText(text string) string {
 	if i := strings.Index(text, "\n─────"); i >= 0 {
 		text = text[:i]
@@ -214,8 +214,8 @@ func planText(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// importing runs a plan while import blocks stand in the directory. The saved
-// plan holds the configuration, so they are not needed afterwards.
+// importing runs plan while import blocks are in the directory. The saved plan contains
+// the configuration, so they are not needed afterwards.
 func (w *Workspace) importing(imports []generator.Import, plan func() error) error {
 	if len(imports) == 0 {
 		return plan()

@@ -8,11 +8,11 @@ import (
 	"io/fs"
 )
 
-// stateInPlan is the member of a saved plan that holds the state it was made from.
+// stateInPlan is the member of a saved plan that contains the state it was made from.
 const stateInPlan = "tfstate"
 
-// madeFrom returns lineage and serial of the state that a saved plan was made from.
-// They are empty if there was no state, or if the plan is encrypted.
+// madeFrom returns lineage and serial of the state that a saved plan was made from. Both
+// are zero if there was no state, or if the plan is encrypted.
 func madeFrom(file string) (lineage string, serial int64, err error) {
 	archive, err := zip.OpenReader(file)
 	if errors.Is(err, zip.ErrFormat) {

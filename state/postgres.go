@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// connVariable says where the pg backend's server is, and how to log in.
+// connVariable is the variable with the connection string of the pg backend, including
+// credentials.
 const connVariable = "PG_CONN_STR"
 
-// target is where a PostgreSQL server listens.
+// target is the address of a PostgreSQL server.
 type target struct{ network, address string }
 
 // socketName is the file name of a PostgreSQL server's socket.
 func socketName(port string) string { return ".s.PGSQL." + port }
 
-// connString is a connection string of PostgreSQL, a URL or a list of name=value.
+// connString is a PostgreSQL connection string, a URL or a list of name=value.
 type connString struct {
 	text       string
 	location   *url.URL
@@ -27,9 +28,9 @@ type connString struct {
 // settingOf matches one name=value of a connection string.
 var settingOf = regexp.MustCompile(`([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s']\S*)`)
 
-// parseConn reads a connection string and the variables that complete it. It
-// returns false for those that must reach the server under its own name, or in
-// another way than over one address: they cannot be led through a fence.
+// parseConn parses a connection string and the variables that complete it. It returns
+// false if the client must use the server's own name, or anything other than a single
+// address: such a connection cannot go through a fence.
 func parseConn(text string, env map[string]string) (connString, bool) {
 	c := connString{text: text}
 	settings := map[string]string{
@@ -46,7 +47,7 @@ func parseConn(text string, env map[string]string) (connString, bool) {
 	return c, ok && !named && !elsewhere
 }
 
-// settings returns what stands in the connection string itself.
+// settings returns the settings in the connection string itself.
 func (c *connString) settings() (map[string]string, bool) {
 	settings := map[string]string{}
 	if !strings.HasPrefix(c.text, "postgres://") && !strings.HasPrefix(c.text, "postgresql://") {
@@ -77,7 +78,7 @@ func orElse(value, otherwise string) string {
 	return value
 }
 
-// target returns where the server listens.
+// target returns the server's address.
 func (c *connString) target() target {
 	if strings.HasPrefix(c.host, "/") {
 		return target{"unix", filepath.Join(c.host, socketName(c.port))}
@@ -85,7 +86,7 @@ func (c *connString) target() target {
 	return target{"tcp", net.JoinHostPort(c.host, c.port)}
 }
 
-// at returns the connection string for another address of the same server.
+// at returns the connection string with another address for the same server.
 func (c *connString) at(host, port string) string {
 	if c.location == nil {
 		return c.text + " host='" + host + "' port=" + port

@@ -20,49 +20,49 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Providers decides which provider programs may run, by the hashes of their files. With
-// Pinned hashes, only those may. Otherwise only what the image carries may, and where
-// the image carries none, the first one that is seen: it is remembered in Record, and
-// another one of the same version is refused from then on.
+// Providers decides which provider programs may run, by the hashes of their files. If
+// Pinned is set, only those hashes may run. Otherwise only the image's provider may run
+// or, if the image has none, the first one used: Record stores its hash, and another one
+// of the same version is refused from then on.
 type Providers struct {
-	// Record is the file of the hashes that were seen, outside any fleet. Without one,
-	// nothing runs on first use.
+	// Record is the file that stores the hashes of providers in use, outside any fleet.
+	// Without it, no provider may run on first use.
 	Record string
-	// Dir keeps copies of providers that were downloaded, or that others may replace
-	// where they are.
+	// Dir stores copies of providers that were downloaded, or that others can replace in
+	// their original place.
 	Dir string
-	// Image is the file in which an image says what it carries; it may be missing.
+	// Image is the file that lists an image's providers; it may be missing.
 	Image string
 	// Pinned are the hashes that the operator allows.
 	Pinned []string
 }
 
-// Provider is a provider that runs.
+// Provider is a provider that may run.
 type Provider struct {
 	Address string `json:"address"`
 	Version string `json:"version"`
-	// Hash is that of its files, as the engine's lock files have it.
+	// Hash is the hash of its files, as in the engine's lock files.
 	Hash string `json:"hash"`
 	// Trust says why it may run.
 	Trust string `json:"trust"`
-	// First is true if nothing but this first use speaks for it.
+	// First is set if it is trusted only because this is its first use.
 	First bool `json:"-"`
 }
 
-// String says which provider it is, and why it may run.
+// String returns the provider, and why it may run.
 func (p *Provider) String() string {
 	return fmt.Sprintf("%s %s %s (%s)", p.Address, p.Version, p.Hash, p.Trust)
 }
 
-// ProviderError says that a provider may not run.
+// ProviderError reports that a provider may not run.
 type ProviderError struct {
 	Address, Version, Dir, Hash string
-	// Trusted are the hashes that may run, By says who allows them.
+	// Trusted are the hashes that may run; By says who allows them.
 	Trusted []string
 	By      string
 }
 
-// Error says which provider was refused, and what to do.
+// Error says which provider was refused, and how to fix it.
 func (e *ProviderError) Error() string {
 	return fmt.Sprintf("provider %s %s in %s has hash %s, and %s %s: it was not started; "+
 		"find out who replaced it, or, if you did, add the hash to engine.provider_hashes in numaform.yaml",
@@ -94,7 +94,7 @@ func (r *record) find(version string) *seen {
 
 func platform() string { return runtime.GOOS + "_" + runtime.GOARCH }
 
-// readRecord reads a record; a file that is missing is an empty one.
+// readRecord reads a record. A missing file is an empty record.
 func readRecord(name string) (record, error) {
 	content, err := os.ReadFile(name)
 	if name == "" || errors.Is(err, fs.ErrNotExist) {
@@ -110,8 +110,8 @@ func readRecord(name string) (record, error) {
 	return r, nil
 }
 
-// trust says why the provider in a directory may run, and remembers it if it is the
-// first; else it returns a *ProviderError.
+// trust returns the provider in a directory with the reason why it may run, and records
+// it on first use; otherwise it returns a *ProviderError.
 func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, error) {
 	provider := &Provider{Address: guard.Provider, Version: version, Hash: hash}
 	if p == nil {
@@ -128,7 +128,8 @@ func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, 
 	return provider, nil
 }
 
-// verdict writes into a provider why it may run, or returns who allows which others.
+// verdict sets the reason why a provider may run, or returns which other hashes are
+// allowed, and by whom.
 func (p *Providers) verdict(provider *Provider, now time.Time) (by string, trusted []string, err error) {
 	pinned := len(p.Pinned) > 0
 	if pinned && !slices.Contains(p.Pinned, provider.Hash) {
@@ -149,8 +150,8 @@ func (p *Providers) verdict(provider *Provider, now time.Time) (by string, trust
 	return p.firstUse(provider, now)
 }
 
-// firstUse compares a provider with the first of its version that was seen. What is
-// pinned by now is the first.
+// firstUse compares a provider with the first one used of its version. A pinned hash
+// replaces the first.
 func (p *Providers) firstUse(provider *Provider, now time.Time) (by string, trusted []string, err error) {
 	first, err := p.remember(provider, now)
 	if err != nil {
@@ -171,8 +172,8 @@ func (p *Providers) firstUse(provider *Provider, now time.Time) (by string, trus
 	return "", nil, nil
 }
 
-// remember returns the record of a provider's version, and makes it if there is none.
-// What the operator pinned replaces it.
+// remember returns the record of a provider's version, and creates it if there is none.
+// The operator's pinned hash replaces it.
 func (p *Providers) remember(provider *Provider, now time.Time) (seen, error) {
 	if p.Record == "" && len(p.Pinned) > 0 {
 		return seen{}, nil
@@ -184,7 +185,7 @@ func (p *Providers) remember(provider *Provider, now time.Time) (seen, error) {
 	if err != nil {
 		return seen{}, err
 	}
-	defer lock.Close() //nolint:errcheck // it holds a lock only
+	defer lock.Close() //nolint:errcheck // it only holds a lock
 	r, err := readRecord(p.Record)
 	if err != nil {
 		return seen{}, err
@@ -213,7 +214,7 @@ func (p *Providers) write(r record) error {
 	return nil
 }
 
-// lock keeps other processes from the record.
+// lock locks the record against other processes.
 func (p *Providers) lock() (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(p.Record), 0o700); err != nil {
 		return nil, fmt.Errorf("locking the trusted providers: %w", err)
@@ -251,12 +252,12 @@ func (p *Providers) kept(version string) (string, error) {
 	return "", nil
 }
 
-// copyOf is where a copy with a hash is kept.
+// copyOf returns the path of the copy with a hash.
 func (p *Providers) copyOf(version, hash string) string {
 	return filepath.Join(p.Dir, "proxmox_"+version+"_"+platform()+"_"+strings.NewReplacer("/", "_", ":", "_", "+", "-").Replace(hash))
 }
 
-// keep copies the files of a provider to where only this user can change them.
+// keep copies a provider's files to a directory that only this user can change.
 func (p *Providers) keep(e *Engine, version, dir string) (string, error) {
 	if p == nil || p.Dir == "" {
 		return "", fmt.Errorf("provider %s in %s may be replaced by others, and there is no directory of our own to copy it to: set state_dir in numaform.yaml", guard.Provider, dir)
@@ -268,7 +269,7 @@ func (p *Providers) keep(e *Engine, version, dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
 	}
-	defer os.RemoveAll(temporary) //nolint:errcheck // it may be renamed
+	defer os.RemoveAll(temporary) //nolint:errcheck // it may have been renamed
 	if err := os.CopyFS(temporary, os.DirFS(dir)); err != nil {
 		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
 	}
@@ -283,7 +284,7 @@ func (p *Providers) keep(e *Engine, version, dir string) (string, error) {
 	return target, nil
 }
 
-// sums returns the file that keeps the last hash, or "".
+// sums returns the file that stores the last hash, or "".
 func (p *Providers) sums() string {
 	if p == nil || p.Record == "" {
 		return ""
@@ -291,8 +292,8 @@ func (p *Providers) sums() string {
 	return p.Record + ".sum"
 }
 
-// program returns the program of the provider that the files require. It lies where
-// only root and this user can change it, and was hashed there.
+// program returns the program of the provider that the files require. Only root and this
+// user can change it, and its hash was computed in that place.
 func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 	dir, err := w.installed(ctx)
 	if err != nil {
@@ -320,7 +321,7 @@ func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 }
 
 // installed returns the directory of the provider's files: in the mirror, among the
-// copies, or downloaded to there.
+// copies, or downloaded.
 func (w *Workspace) installed(ctx context.Context) (string, error) {
 	if w.config.PluginDir != "" {
 		mirrored := filepath.Join(w.config.PluginDir, filepath.FromSlash(guard.Provider), w.version, platform())
@@ -337,8 +338,8 @@ func (w *Workspace) installed(ctx context.Context) (string, error) {
 // downloading is the operation of a download, for errors.
 const downloading = "downloading the provider for"
 
-// download has the engine install the provider in a directory of its own, from the
-// registry, or from a mirror of packed providers, and copies it.
+// download makes the engine install the provider in a temporary directory, from the
+// registry or a mirror of packed providers, and copies it.
 func (w *Workspace) download(ctx context.Context) (kept string, err error) {
 	dir, err := os.MkdirTemp(w.private(), "download-")
 	if err != nil {
@@ -369,15 +370,15 @@ func (w *Workspace) download(ctx context.Context) (kept string, err error) {
 		filepath.Join(dir, ".terraform", "providers", filepath.FromSlash(guard.Provider), w.version, platform()))
 }
 
-// guarded reports whether only root and this user can change a file or directory, or
-// put another one in its place.
+// guarded reports whether only root and this user can change or replace a file or
+// directory.
 func guarded(path string) bool {
 	for {
 		var stat unix.Stat_t
 		if unix.Lstat(path, &stat) != nil {
 			return false
 		}
-		own := stat.Uid == 0 || stat.Uid == uint32(os.Getuid()) //nolint:gosec // a user's number
+		own := stat.Uid == 0 || stat.Uid == uint32(os.Getuid()) //nolint:gosec // a user ID
 		shared := stat.Mode&0o022 != 0 && stat.Mode&unix.S_ISVTX == 0
 		if !own || shared || stat.Mode&unix.S_IFMT == unix.S_IFLNK {
 			return false

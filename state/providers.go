@@ -16,12 +16,12 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// exactVersion is a constraint that only one version meets.
+// exactVersion matches a constraint that exactly one version meets.
 var exactVersion = regexp.MustCompile(`^=? *([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*)$`)
 
 // required returns the exact version of the Proxmox provider that a directory's files
-// ask for, or "" if they ask for no provider. It refuses every other provider: the
-// engine is given none to start.
+// require, or "" if they require no provider. It refuses any other provider, because the
+// engine cannot start one.
 func required(files map[string][]byte) (string, error) {
 	version := ""
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -44,7 +44,7 @@ func required(files map[string][]byte) (string, error) {
 	return version, nil
 }
 
-// requiredBy reads one block of required_providers.
+// requiredBy reads one required_providers block.
 func requiredBy(name string, block *hclsyntax.Body) (version string, err error) {
 	for _, local := range slices.Sorted(maps.Keys(block.Attributes)) {
 		wanted := constant(block.Attributes[local])
@@ -65,8 +65,8 @@ func requiredBy(name string, block *hclsyntax.Body) (version string, err error) 
 	return version, nil
 }
 
-// constant returns the texts of an attribute's value: those of an object by their
-// names, or a single one by the attribute's own.
+// constant returns the strings in an attribute's value: an object's by key, or a single
+// one by the attribute's own name.
 func constant(attribute *hclsyntax.Attribute) map[string]string {
 	texts := map[string]string{}
 	if attribute == nil {
@@ -88,8 +88,8 @@ func constant(attribute *hclsyntax.Attribute) map[string]string {
 	return texts
 }
 
-// blocks returns a file's blocks of a type, or none if it is not plain HCL: the
-// engine says what is wrong with it.
+// blocks returns a file's blocks of a type. It returns none if the file is not plain HCL,
+// because the engine reports the error.
 func blocks(name string, content []byte, kind string) []*hclsyntax.Block {
 	file, diagnostics := hclsyntax.ParseConfig(content, name, hcl.InitialPos)
 	body, ok := file.Body.(*hclsyntax.Body)

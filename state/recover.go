@@ -9,49 +9,50 @@ import (
 	"time"
 )
 
-// erroredState is what the engine writes when the backend does not take the state.
+// erroredState is the file that the engine writes if the backend does not accept the
+// state.
 const erroredState = "errored.tfstate"
 
-// orphanPoll is how often leftover processes are looked for.
+// orphanPoll is the interval between searches for leftover processes.
 const orphanPoll = 250 * time.Millisecond
 
-// orphanIdle is how long a leftover provider may neither read nor write: Proxmox gives
-// up what it was asked within 30 seconds. After that it waits for an engine that is
-// dead, and is ended.
+// orphanIdle is how long a leftover provider may neither read nor write. Proxmox requests
+// time out within 30 seconds; after that the provider only waits for its dead engine, and
+// is ended.
 const orphanIdle = 45 * time.Second
 
 // Recovery is what Recover found and did.
 type Recovery struct {
-	// Crashed reports that a process died here during an operation. Then VMs may
-	// exist that the state does not know: look for them before planning.
+	// Crashed reports that a process died here during an operation. VMs may then exist
+	// that are not in the state: look for them before planning.
 	Crashed bool
-	// Orphans are processes of a killed engine that were awaited.
+	// Orphans are the processes of a killed engine that Recover waited for.
 	Orphans []int
-	// Pushed reports that a state that could not be saved was saved now.
+	// Pushed reports that a previously unsaved state has been saved.
 	Pushed bool
-	// SetAside is where a state was put that the backend has outgrown, or empty.
-	// What it alone knows must be imported.
+	// SetAside is the path of an unsaved state that is older than the backend's, or
+	// empty. Resources that only it contains must be imported.
 	SetAside string
-	// Lost are the resources that only the state knows which was set aside.
+	// Lost are the resources that only the state at SetAside contains.
 	Lost []string
-	// Outside are the writes to the backend that no plan holds, a line each: a
-	// broken lock with the proof that its holder is gone, a state that was saved.
-	// They include those of earlier operations of this workspace.
+	// Outside are the writes to the backend that no plan contains, one line each: a
+	// broken lock with the proof that its holder is gone, or a saved state. They include
+	// writes by earlier operations of this workspace.
 	Outside []string
 }
 
-// LineageError says that a state that was to be saved belongs to another one.
+// LineageError reports that a state to be saved has another lineage than the backend's.
 type LineageError struct{ File, Local, Remote string }
 
-// Error says which file is wrong and what to do.
+// Error says which file is wrong and how to fix it.
 func (e *LineageError) Error() string {
 	return fmt.Sprintf("state %s has lineage %s, the backend's has %s: it belongs to another backend or directory; "+
 		"look at the backend's configuration, and remove the file if it is not wanted", e.File, e.Local, e.Remote)
 }
 
-// Recover repairs what a crash left behind: it waits for leftover processes,
-// removes leftover files, and saves a state that could not be saved. Call it
-// before the first plan, and after an apply that failed.
+// Recover cleans up after a crash: it waits for leftover processes, removes leftover
+// files, and saves an unsaved state. Call it before the first plan, and after a failed
+// apply.
 func (w *Workspace) Recover(ctx context.Context) (*Recovery, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,11 +87,11 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 	return w.saveErrored(ctx, recovery)
 }
 
-// awaitOrphans waits until no process is left that an engine of this workspace
-// started: the provider of a killed engine finishes its call first, and only then
-// does Proxmox show what it made. One that does nothing any more is ended. It returns those that it
-// waited for. It must not run while another process works in the directory. On other
-// systems than Linux it finds none. The caller holds mu.
+// awaitOrphans waits until all processes started by this workspace's engines have ended,
+// and returns the ones it waited for. The provider of a killed engine first finishes its
+// call, and only then does Proxmox show what it created. A process that has become idle
+// is ended. No other process may work in the directory meanwhile. On systems other than
+// Linux it finds no processes. The caller holds mu.
 func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	w.dismiss()
 	left := w.left()
@@ -116,13 +117,13 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	return found, nil
 }
 
-// activity is what a process has read and written, and since when that is all.
+// activity is how much a process has read and written, and since when it has not changed.
 type activity struct {
 	done  string
 	since time.Time
 }
 
-// endIdle ends those of the leftover processes that have done nothing for a while.
+// endIdle ends leftover processes that have been idle for orphanIdle.
 func (w *Workspace) endIdle(left []int, watched map[int]activity) error {
 	now := w.config.Clock.Now()
 	for _, pid := range left {

@@ -5,11 +5,11 @@ import (
 	"regexp"
 )
 
-// noProvider matches what the engine says where it cannot get a provider.
+// noProvider matches the engine's errors about a provider that it cannot get.
 var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
 
-// needsProvider says how to get the provider, if the lack of it is why the engine
-// failed to download it.
+// needsProvider returns how to get the provider, if the engine's download failed because
+// it is missing.
 func (w *Workspace) needsProvider(text string) (fix string, needed bool) {
 	if !noProvider.MatchString(text) {
 		return "", false

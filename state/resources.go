@@ -11,10 +11,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Resource is what the state says of one resource.
+// Resource is a resource in the state.
 type Resource struct {
 	Address string
-	// Tainted resources would be replaced by the next plan: see Forget.
+	// Tainted is set if the next plan would replace the resource: see Forget.
 	Tainted bool
 	// VMID, Host and Description are zero if the resource has none.
 	VMID        fleet.VMID
@@ -42,7 +42,7 @@ type stored struct {
 	} `json:"resources"`
 }
 
-// Resources lists what the backend's state holds, sorted by address. It takes no
+// Resources returns the resources in the backend's state, sorted by address. It takes no
 // lock.
 func (w *Workspace) Resources(ctx context.Context) ([]Resource, error) {
 	w.mu.Lock()
@@ -94,7 +94,7 @@ func parseState(content []byte) ([]Resource, error) {
 	return resources, nil
 }
 
-// index returns an instance key as it stands in an address.
+// index formats an instance key as in an address.
 func index(key any) string {
 	switch k := key.(type) {
 	case float64:

@@ -15,26 +15,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// run is the record of an operation that takes the state's lock. It stands in the
-// directory while the operation lasts; whoever finds it knows that its process
-// died, since the directory's own lock is gone with it.
+// run is the record of an operation that takes the state's lock. It exists in the
+// directory while the operation runs. Finding one means that its process died, because
+// the directory's own lock is gone.
 type run struct {
 	Operation string    `json:"operation"`
 	Host      string    `json:"host"`
 	PID       int       `json:"pid"`
 	Began     time.Time `json:"began"`
-	// Until is the last moment at which its engine can have taken the lock.
+	// Until is the latest time at which its engine can have acquired the lock.
 	Until time.Time `json:"until"`
-	// Dir is the workspace's. The record in a copy of it proves nothing: the lock of
-	// the directory, and the mark of its processes, are the original's.
+	// Dir is the workspace's directory. The record in a copy of the directory proves
+	// nothing: the directory's lock, and the mark of its processes, belong to the
+	// original.
 	Dir string `json:"dir"`
-	// Former is where it ran, if the record was taken over from another directory.
+	// Former is the directory in which the operation ran, if the record was moved from
+	// another directory.
 	Former string `json:"former,omitempty"`
-	// seen reports that this process saw the engines of the whole time end.
+	// seen is set if this process saw every engine of the whole period end.
 	seen bool
 }
 
-// lockSlack is how long an engine may take until it asks for the lock.
+// lockSlack is how long an engine may take until it requests the lock.
 const lockSlack = time.Minute
 
 // mark returns what distinguishes this workspace's processes from all others.
@@ -45,8 +47,8 @@ func markOf(dir string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// left returns the processes that an engine of this workspace left behind, or one of the
-// directory that a record was taken over from.
+// left returns the leftover processes of this workspace's engines, and of the directory
+// that a record was moved from.
 func (w *Workspace) left() []int {
 	found := marked(w.mark())
 	if w.crashed != nil && w.crashed.Former != "" {
@@ -55,9 +57,9 @@ func (w *Workspace) left() []int {
 	return found
 }
 
-// TakeOver makes the record of a run that ended badly in one directory known in another,
-// where the same root is worked on from now on. It returns ErrBusy if somebody works in
-// the former still, and does nothing if the latter has a record.
+// TakeOver copies the record of a failed run from one directory to another that is used
+// for the same root from now on. It returns ErrBusy if the former directory is still in
+// use, and does nothing if the other one already has a record.
 func TakeOver(record []byte, former, dir string) (err error) {
 	defer func() {
 		if err != nil {
@@ -66,7 +68,7 @@ func TakeOver(record []byte, former, dir string) (err error) {
 	}()
 	var r run
 	if err := json.Unmarshal(record, &r); err != nil || r.Dir != former {
-		return nil // as a record that is read in place, it proves nothing
+		return nil // like a record read in place, it proves nothing
 	}
 	lock, err := os.OpenFile(filepath.Join(former, ".terraform", "numaform", lockFile), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -93,8 +95,8 @@ func TakeOver(record []byte, former, dir string) (err error) {
 	return renameio.WriteFile(name, content, 0o600)
 }
 
-// beginRun records that a locking operation begins. While the lock of an earlier
-// run may still be there, the record reaches back to that.
+// beginRun records the start of a locking operation. While the lock of an earlier run may
+// still exist, the record extends back to that run.
 func (w *Workspace) beginRun(operation string) (*run, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -120,8 +122,8 @@ func (w *Workspace) writeRun(record *run) error {
 	return nil
 }
 
-// endRun records that the operation ended. A run that died before is forgotten
-// once an operation had the lock and did well.
+// endRun records the end of an operation. It drops the record of an earlier dead run once
+// an operation acquired the lock and succeeded.
 func (w *Workspace) endRun(well bool) error {
 	if w.crashed != nil && !well {
 		return w.writeRun(w.crashed)
@@ -149,15 +151,15 @@ func readRun(name string) (*run, error) {
 	return &r, nil
 }
 
-// judge completes what the engine said of a lock. Some backends (http, pg) cannot
-// tell who holds it, and the engine then describes its own attempt: such an account
-// is younger than the operation, and is dropped.
+// judge completes the engine's description of a lock. Some backends (http, pg) do not
+// know the holder, and the engine then describes its own attempt: such a description is
+// more recent than the start of the operation, and is dropped.
 func (w *Workspace) judge(lock *LockedError) {
 	lock.Dir = w.config.Dir
 	if lock.Created.IsZero() || !lock.Created.Before(w.begun) {
 		lock.Who, lock.Operation, lock.Created = "someone", "an operation", time.Time{}
 		if backendOf(w.config.Dir).kind == "pg" {
-			lock.ID = "" // that of the attempt
+			lock.ID = "" // it is the attempt's
 		}
 		return
 	}
@@ -167,20 +169,20 @@ func (w *Workspace) judge(lock *LockedError) {
 	}
 }
 
-// in reports whether the run was one of the workspace in a directory.
+// in reports whether the run belongs to the workspace in a directory.
 func (r *run) in(dir string) bool { return r != nil && r.Dir == dir }
 
-// proves reports whether the record shows, in a directory on a host, that the lock
-// was left behind.
+// proves reports whether the record shows, for a directory on a host, that the lock was
+// left behind.
 func (r *run) proves(lock *LockedError, host, dir string) bool {
 	return r.in(dir) && r.held(lock, host)
 }
 
-// held reports whether a lock is taken for that of a run that died: taken on its
-// host, in the time in which its engine can have taken it. An engine dies with its
-// parent, so its lock has no holder. No backend tells the process that took a lock:
-// another one on that host, with another working copy of the same state, would have
-// to take it within that very time.
+// held reports whether a lock is considered a dead run's: acquired on its host, in the
+// period in which its engine can have acquired it. An engine dies with its parent, so the
+// lock has no holder. No backend identifies the process that acquired a lock. For a false
+// match, another process on that host, with another working copy of the same state, would
+// have to acquire it within that same period.
 func (r *run) held(lock *LockedError, host string) bool {
 	_, where, _ := strings.Cut(lock.Who, "@")
 	return r != nil && where == host && r.Host == host &&

@@ -16,11 +16,13 @@ import (
 	"github.com/numaform/numaform/internal/confine"
 )
 
-// Where the kernel has Landlock, engine and provider see only the files that they need:
-// not /proc, where other processes' environments are, not what else holds credentials,
-// not the working directories of other roots. EngineConfig.Helper starts them so.
+// If the kernel has Landlock, the engine and the provider can access only the files that
+// they need: not /proc with other processes' environments, no other files with
+// credentials, and no other roots' working directories. EngineConfig.Helper starts them
+// with these restrictions.
 
-// systemFiles are what programs need of the system: themselves, certificates, names.
+// systemFiles are the system files that programs need: the programs themselves,
+// certificates, name resolution.
 var systemFiles = []string{
 	"/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/opt", "/sbin", "/snap", "/usr",
 	"/dev/random", "/dev/urandom", "/dev/zero", "/sys/kernel/mm/transparent_hugepage",
@@ -28,8 +30,9 @@ var systemFiles = []string{
 	"/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/passwd", "/etc/pki", "/etc/protocols", "/etc/resolv.conf", "/etc/services", "/etc/ssl",
 }
 
-// credentialFiles are where a backend's client looks for a credential by itself, below
-// the user's home unless absolute; the clients keep tokens there, too.
+// credentialFiles are the files in which a backend's client looks for credentials by
+// default, relative to the user's home unless absolute; the clients also store tokens
+// there.
 var credentialFiles = map[string][]string{
 	"azurerm":    {".azure"},
 	"gcs":        {".config/gcloud"},
@@ -38,20 +41,20 @@ var credentialFiles = map[string][]string{
 	"s3":         {".aws", "/var/run/secrets/eks.amazonaws.com/serviceaccount"},
 }
 
-// otherProgram matches files by which a client of a backend asks another program for
-// the credential. What that needs, nobody here knows.
+// otherProgram matches files that make a backend's client run another program for the
+// credential. The files which that program needs are unknown.
 var otherProgram = regexp.MustCompile(`(?m)^\s*(?:-\s+)?"?(?:exec"?:|credential_process\s*=)`)
 
 // referred matches the files that a kubeconfig names.
 var referred = regexp.MustCompile(`(?m)^\s*"?(?:certificate-authority|client-certificate|client-key|tokenFile)"?:\s*"?([^\s"]+)`)
 
-// sandbox are the rules of the engine, or why it runs without any.
+// sandbox holds the engine's access rules, or why it runs without any.
 type sandbox struct {
 	rules confine.Rules
 	open  string
 }
 
-// engineRules returns what the engine may see, of a directory with these files.
+// engineRules returns the engine's access rules for a directory with these files.
 func engineRules(c *Config, env map[string]string, files map[string][]byte) sandbox {
 	s := sandbox{rules: confine.Rules{Program: c.Engine.Path, Read: slices.Clone(systemFiles), Write: []string{c.Dir, os.DevNull}}}
 	if !binary(c.Engine.Path) {
@@ -69,7 +72,7 @@ func engineRules(c *Config, env map[string]string, files map[string][]byte) sand
 	maps.Copy(settings, c.BackendConfig)
 	if where.kind == "local" {
 		dir := filepath.Dir(inDir(c.Dir, settings["path"]))
-		_ = os.MkdirAll(dir, 0o700) // the engine says what is wrong with it
+		_ = os.MkdirAll(dir, 0o700) // the engine reports the error
 		s.rules.Write = append(s.rules.Write, dir)
 		return s
 	}
@@ -83,8 +86,8 @@ func engineRules(c *Config, env map[string]string, files map[string][]byte) sand
 	return s
 }
 
-// credentials adds what a backend's client reads: by itself, and where its settings say
-// so.
+// credentials adds the files that a backend's client reads: by default, and because of
+// its settings.
 func (s *sandbox) credentials(kind string, settings map[string]string, home string) {
 	at := func(name string) string { return inDir(home, strings.TrimPrefix(name, "~/")) }
 	for _, name := range credentialFiles[kind] {
@@ -104,7 +107,7 @@ func (s *sandbox) credentials(kind string, settings map[string]string, home stri
 	}
 }
 
-// name adds a file that a backend's configuration names, and those that it names itself.
+// name adds a file that a backend's configuration names, and the files named in it.
 func (s *sandbox) name(file string) {
 	info, err := os.Stat(file)
 	if err != nil || info.IsDir() && file == "/" {
@@ -116,7 +119,7 @@ func (s *sandbox) name(file string) {
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return // its reader says what is wrong with it
+		return // its reader reports the error
 	}
 	if otherProgram.Match(content) {
 		s.open = fmt.Sprintf("%s asks another program for the credential, and what that needs is not known", file)
@@ -126,7 +129,7 @@ func (s *sandbox) name(file string) {
 	}
 }
 
-// inDir returns a path as it is seen from a directory.
+// inDir resolves a path relative to a directory.
 func inDir(dir, name string) string {
 	if filepath.IsAbs(name) {
 		return filepath.Clean(name)
@@ -134,19 +137,19 @@ func inDir(dir, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// providerRules returns what the provider may see.
+// providerRules returns the provider's access rules.
 func providerRules(program, sockets string, env map[string]string) confine.Rules {
 	return confine.Rules{
 		Program: program, Read: append(slices.Clone(systemFiles), certificates(env)...), Write: []string{sockets, os.DevNull},
 	}
 }
 
-// certificates returns where the variables say that certificates are.
+// certificates returns the certificate paths in the environment.
 func certificates(env map[string]string) []string {
 	return append(filepath.SplitList(env["SSL_CERT_DIR"]), filepath.SplitList(env["SSL_CERT_FILE"])...)
 }
 
-// binary reports whether a file is a program of the machine's, not a script.
+// binary reports whether a file is an executable binary rather than a script.
 func binary(name string) bool {
 	file, err := os.Open(name)
 	if err != nil {
@@ -158,17 +161,17 @@ func binary(name string) bool {
 	return err == nil && bytes.Equal(magic, []byte("\x7fELF"))
 }
 
-// confined adds what makes the helper run a program by the rules.
+// confined adds the variables that make the helper run a program with the rules.
 func confined(env map[string]string, rules confine.Rules) map[string]string {
 	env = maps.Clone(env)
 	name, value := rules.Env()
 	env[name] = value
-	// It cannot read how much of the machine is its own any more.
+	// The confined program can no longer read its CPU limit.
 	env["GOMAXPROCS"] = strconv.Itoa(runtime.GOMAXPROCS(0))
 	return env
 }
 
-// restrict gives the engine the rules for the directory's files.
+// restrict sets the engine's access rules for the directory's files.
 func (w *Workspace) restrict(files map[string][]byte) error {
 	if w.config.Engine.Helper == "" {
 		return nil

@@ -27,21 +27,21 @@ import (
 	"github.com/numaform/numaform/internal/scratch"
 )
 
-// A command of the engine starts its provider up to three times, and a change runs
-// three commands. So the provider is started once here, by its hash and with an
-// environment of its own, and the commands are told where it listens. The engine has
-// none that it could start. It ends with the workspace, with the first command that
-// fails, and with this process. The engine's variable for it, TF_REATTACH_PROVIDERS, is
-// meant for providers under a debugger.
+// An engine command starts its provider up to three times, and a change runs three
+// commands. So this package starts the provider once, by its hash and with an environment
+// of its own, and passes its address to the commands. The engine has no provider that it
+// could start itself. The provider ends with the workspace, with the first command that
+// fails, and with this process. The engine's variable for this, TF_REATTACH_PROVIDERS, is
+// intended for providers under a debugger.
 
-// startTimeout is how long a provider may take until it listens.
+// startTimeout limits how long a provider may take until it listens.
 const startTimeout = time.Minute
 
-// socketRoom is how much of a socket's path, of at most 107 bytes, is what is added to
-// the directory for temporary files.
+// socketRoom is the part of a socket path, at most 107 bytes long, that is reserved for
+// what follows the directory for temporary files.
 const socketRoom = 60
 
-// served is the provider that runs for a workspace, or none.
+// served is a workspace's running provider, or none.
 type served struct {
 	version string
 	// provider is nil if the files require none.
@@ -49,12 +49,12 @@ type served struct {
 	clients  []*plugin.Client
 	info     tfexec.ReattachInfo
 	said     *tail
-	// sockets is where it listens, and its directory.
+	// sockets is the directory of its socket.
 	sockets *scratch.Dir
 }
 
-// reattach returns where the engine finds the provider of this workspace, and starts it
-// if it does not run.
+// reattach returns the address of this workspace's provider for the engine, and starts
+// the provider if it is not running.
 func (w *Workspace) reattach(ctx context.Context) (*tfexec.ReattachOption, error) {
 	if w.served == nil || w.served.version != w.version || w.served.died() {
 		w.dismiss()
@@ -89,7 +89,7 @@ func (w *Workspace) start(ctx context.Context) error {
 	if w.served.sockets, err = scratch.NewShort("provider", 107-socketRoom); err != nil {
 		return err
 	}
-	// It must outlive ctx: a canceled engine ends it in good order.
+	// It must outlive ctx: a canceled engine shuts the provider down in an orderly way.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), cmp.Or(w.config.Engine.Helper, binary)) //nolint:gosec // its hash is trusted
 	sockets := w.served.sockets.Path()
 	cmd.Dir, cmd.SysProcAttr = sockets, mortal()
@@ -101,7 +101,7 @@ func (w *Workspace) start(ctx context.Context) error {
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
-	// It would write traces that nobody reads.
+	// It would write traces that are never read.
 	cmd.Env = append(cmd.Env, "TF_LOG_SDK=off", "TF_LOG_SDK_PROTO=off", "TF_LOG_PROVIDER_PROXMOX=off")
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: plugin.HandshakeConfig{
@@ -120,14 +120,14 @@ func (w *Workspace) start(ctx context.Context) error {
 	w.served.clients, w.served.provider = append(w.served.clients, client), provider
 	w.served.info[provider.Address] = tfexec.ReattachConfig{
 		Protocol: string(plugin.ProtocolGRPC), ProtocolVersion: client.NegotiatedVersion(), Pid: cmd.Process.Pid,
-		// The engine leaves it running.
+		// This makes the engine leave the provider running.
 		Test: true,
 		Addr: tfexec.ReattachConfigAddr{Network: address.Network(), String: address.String()},
 	}
 	return nil
 }
 
-// dismiss ends the providers. A provider in the middle of a call is given two seconds.
+// dismiss ends the providers. A provider that is handling a call gets two seconds.
 func (w *Workspace) dismiss() {
 	if w.served == nil {
 		return
@@ -136,14 +136,14 @@ func (w *Workspace) dismiss() {
 		client.Kill()
 	}
 	if w.served.sockets != nil {
-		_ = w.served.sockets.Remove() // the next process that needs one does
+		_ = w.served.sockets.Remove() // the next process that needs one removes it
 	}
 	w.served = nil
 }
 
-// dismissWhenLost ends the providers as soon as ctx is canceled for ErrHostLost: they do
-// not heed an engine that asks them to stop, and wait for the host. The engine takes
-// what they were at for failed, and ends in good order. Call stop when it has ended.
+// dismissWhenLost ends the providers as soon as ctx is canceled with cause ErrHostLost:
+// they ignore the engine's request to stop, and wait for the host. The engine treats
+// their calls as failed and ends in an orderly way. Call stop when it has ended.
 func (w *Workspace) dismissWhenLost(ctx context.Context) (stop func()) {
 	clients, done := w.served.clients, make(chan struct{})
 	unheard := context.AfterFunc(ctx, func() {
@@ -163,8 +163,8 @@ func (w *Workspace) dismissWhenLost(ctx context.Context) (stop func()) {
 	}
 }
 
-// fallen ends the providers after a command that failed, and returns why one of them
-// died, if one did.
+// fallen ends the providers after a failed command, and returns why one of them died, if
+// one did.
 func (w *Workspace) fallen() string {
 	if w.served == nil {
 		return ""
@@ -177,28 +177,29 @@ func (w *Workspace) fallen() string {
 	return "the provider died" + said.panic()
 }
 
-// died reports whether a provider listens no more. Its exit may not have been noticed yet.
+// died reports whether a provider has stopped listening. Its exit may not have been
+// noticed yet.
 func (s *served) died() bool {
 	for _, config := range s.info {
 		connection, err := net.DialTimeout(config.Addr.Network, config.Addr.String, startTimeout)
 		if err != nil {
 			return true
 		}
-		_ = connection.Close() // it was only asked for
+		_ = connection.Close() // it was only a probe
 	}
 	return false
 }
 
-// sum returns the hash of a provider's files, as lock files have it. It is computed again
-// only if one of them changed. File keeps the last hash between processes, since a plan
-// spends 2 % of its CPU time on it; without one, none is kept.
+// sum returns the hash of a provider's files, as in lock files. It recomputes the hash
+// only if a file has changed. file stores the last hash between processes, because
+// computing it takes 2 % of a plan's CPU time; with "", it is not stored.
 func (e *Engine) sum(dir, file string, now time.Time) (string, error) {
 	state, newest, err := fileStates(dir)
 	if err != nil {
 		return "", err
 	}
 	if sum, ok := e.sums.Load(state); ok {
-		text, _ := sum.(string) // nothing else is in it
+		text, _ := sum.(string) // sums contains nothing else
 		return text, nil
 	}
 	var kept keptSum
@@ -213,22 +214,23 @@ func (e *Engine) sum(dir, file string, now time.Time) (string, error) {
 	}
 	e.sums.Store(state, sum)
 
-	// A file that was just written may change once more without another time.
+	// A recently written file may change again without a new modification time.
 	if file != "" && now.Sub(newest) > 2*time.Second {
 		if content, err = json.Marshal(keptSum{Files: state, Hash: sum}); err == nil {
-			_ = renameio.WriteFile(file, content, 0o600) // the next process computes it again
+			_ = renameio.WriteFile(file, content, 0o600) // the next process recomputes it
 		}
 	}
 	return sum, nil
 }
 
-// keptSum is the hash of a provider's files, and what tells whether they changed.
+// keptSum is the hash of a provider's files, with the file states that it was computed
+// for.
 type keptSum struct {
 	Files string `json:"files"`
 	Hash  string `json:"hash"`
 }
 
-// fileStates returns a text that differs if a file was changed, and the time of the last
+// fileStates returns a text that changes if a file changes, and the time of the last
 // change.
 func fileStates(dir string) (text string, newest time.Time, err error) {
 	var b strings.Builder
@@ -244,8 +246,7 @@ func fileStates(dir string) (text string, newest time.Time, err error) {
 		if err := unix.Lstat(name, &stat); err != nil {
 			return err
 		}
-		// Its owner can set the time of the last change to the content back, not that of
-		// the last change at all.
+		// The owner can reset a file's mtime, but not its ctime.
 		fmt.Fprintf(&b, "%s %d %s %d %d %v %v\n", name, info.Size(), info.Mode(), stat.Dev, stat.Ino, stat.Mtim, stat.Ctim)
 		if changed := time.Unix(stat.Ctim.Unix()); changed.After(newest) {
 			newest = changed
@@ -255,13 +256,13 @@ func fileStates(dir string) (text string, newest time.Time, err error) {
 	return b.String(), newest, err
 }
 
-// tail keeps the end of what a provider writes to stderr.
+// tail keeps the last part of a provider's stderr.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// tailSize is how much is kept.
+// tailSize is the number of bytes kept.
 const tailSize = 64 << 10
 
 // Write implements io.Writer.
@@ -273,8 +274,8 @@ func (t *tail) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// panic returns what a Go program says first when it dies, if it does, to be added to a
-// sentence.
+// panic returns the first line of a Go program's panic, in a form to append to a
+// sentence, or "".
 func (t *tail) panic() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -4,5 +4,5 @@ package state
 
 import "syscall"
 
-// mortal keeps signals of the terminal from a process.
+// mortal shields a process from the terminal's signals.
 func mortal() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

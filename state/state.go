@@ -1,7 +1,7 @@
-// Package state runs OpenTofu or Terraform on the root of one Proxmox host: it
-// finds the engine, initializes a directory, saves plans, applies exactly the
-// saved plan, and recovers after crashes. It judges nothing, see state/guard, and
-// writes no fleet files. Start at FindEngine and New.
+// Package state runs OpenTofu or Terraform in the root of one Proxmox host: it finds the
+// engine, initializes a directory, saves plans, applies exactly the saved plan, and
+// recovers from crashes. It does not evaluate plans (see state/guard) and writes no fleet
+// files. Start at FindEngine and New.
 package state
 
 import (
@@ -20,58 +20,59 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The defaults of a Config. DefaultWaitDelay is above the provider's longest
-// create: an engine that is killed before saves nothing.
+// The defaults of a Config. DefaultWaitDelay exceeds the provider's longest create: an
+// engine that is killed earlier does not save the state.
 const (
 	DefaultParallelism = 16
 	DefaultWaitDelay   = 35 * time.Minute
 	DefaultLockTimeout = 30 * time.Second
 )
 
-// Config says what a workspace works with. Dir and Engine are required.
+// Config configures a workspace. Dir and Engine are required.
 type Config struct {
 	// Dir is the directory of one root, with its .tf files.
 	Dir    string
 	Engine *Engine
 	// Root and Files, if set, are all that the engine may read: Files by their
-	// slash-separated paths below Root, in which Dir lies too. What differs from them is
-	// replaced before each of its commands. Root exists; Dir need not.
+	// slash-separated paths relative to Root, which must contain Dir. Before each
+	// command, anything that differs is replaced. Root must exist; Dir need not.
 	Root  string
 	Files map[string][]byte
-	// Errored is where a state is kept that the backend did not take; it goes there as
-	// soon as it is found, as Dir may be lost. Empty means that it stays in Dir.
+	// Errored is the file for a state that the backend did not accept. The state moves
+	// there as soon as it is found, because Dir may be lost. Empty leaves it in Dir.
 	Errored string
-	// Env holds what the provider needs besides the basics that are inherited, such
-	// as PROXMOX_VE_API_TOKEN. Variables of the backend go to the engine instead.
-	// Values of names like *TOKEN* are never shown.
+	// Env holds the provider's variables in addition to the inherited basics, such as
+	// PROXMOX_VE_API_TOKEN. The backend's variables go to the engine instead. Values of
+	// names like *TOKEN are never shown.
 	Env map[string]string
-	// PluginDir is a filesystem mirror of providers; empty means the registry or
-	// what the user's CLI configuration says.
+	// PluginDir is a filesystem mirror of providers; empty means the registry, or the
+	// user's CLI configuration.
 	PluginDir string
-	// Providers decides which providers may run; nil remembers none and keeps none.
+	// Providers decides which providers may run; nil neither records nor copies any.
 	Providers *Providers
-	// BackendConfig completes the backend block. It is stored in the directory in
-	// clear: credentials belong into Env.
+	// BackendConfig completes the backend block. It is stored in the directory in clear
+	// text: credentials belong in Env.
 	BackendConfig map[string]string
-	// Encryption lets OpenTofu encrypt states as the variable TF_ENCRYPTION says.
+	// Encryption makes OpenTofu encrypt states as configured in the variable
+	// TF_ENCRYPTION.
 	Encryption bool
-	// Parallelism is the least number of resources worked on at once; an apply
-	// takes at least the number of its creates.
+	// Parallelism is the minimum number of concurrent resource operations; an apply uses
+	// at least its number of creates.
 	Parallelism int
-	// WaitDelay is how long a canceled engine may go on before it is killed.
+	// WaitDelay is how long a canceled engine may continue before it is killed.
 	WaitDelay time.Duration
 	// LockTimeout is how long to wait for the state's lock.
 	LockTimeout time.Duration
-	// Gone reports whether every engine that worked on a state on a host, as a lock
-	// names it, is dead, and by which proof; nil means that nobody knows. It is asked
-	// about locks that no run of this directory left behind; about this host only if
-	// no other numaform's engine was found on it.
+	// Gone reports whether every engine that used a state on a host, as named in a lock,
+	// is dead, and by which proof; nil means unknown. It is called for locks that no run
+	// of this directory left behind, and for this host only if no other numaform's engine
+	// was found on it.
 	Gone func(ctx context.Context, host string) (proof string, gone bool)
-	// Progress receives what happens during an apply, from one goroutine.
+	// Progress receives the events of an apply, from one goroutine.
 	Progress func(Event)
-	// Log receives the engine's own words, without secrets.
+	// Log receives the engine's output, without secrets.
 	Log io.Writer
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.WithTicker
 }
 
@@ -88,36 +89,37 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Workspace is the directory and the state of one Proxmox host. One process works
-// in it at a time, and in it one operation; further calls wait. Close it.
+// Workspace is the directory and the state of one Proxmox host. Only one process can use
+// it at a time, and only one operation runs at a time; further calls wait. Close it after
+// use.
 type Workspace struct {
 	config Config
 	hidden redactor
 
-	// mu makes operations follow each other; it guards everything below.
+	// mu serializes operations; it guards everything below.
 	mu     sync.Mutex
 	lock   *os.File
 	client *tfexec.Terraform
-	// env is what the engine, the provider and a download see.
+	// env holds the environments of the engine, the provider and a download.
 	env   environments
 	plans int
 	// begun is when the operation that takes the state's lock began.
 	begun time.Time
-	// unconfined is why the engine may see every file, or "".
+	// unconfined is why the engine can read every file, or "".
 	unconfined string
-	// version is that of the provider which the files require, or "".
+	// version is the version of the provider that the files require, or "".
 	version string
-	// served is the provider that runs.
+	// served is the running provider.
 	served *served
-	// crashed is what a process left here that died during an operation.
+	// crashed is the record of a process that died here during an operation.
 	crashed *run
-	// outside are writes that no plan holds, until a Recovery tells them.
+	// outside are writes that no plan contains, until a Recovery returns them.
 	outside []string
-	// imports are the import blocks that are in the directory during a plan.
+	// imports are the import blocks in the directory during a plan.
 	imports []byte
 }
 
-// New returns the workspace of a directory. It touches nothing.
+// New returns the workspace of a directory. It does no I/O.
 func New(config Config) (*Workspace, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
@@ -155,7 +157,7 @@ func New(config Config) (*Workspace, error) {
 	return &Workspace{config: config, hidden: redactorOf(os.Environ(), &config)}, nil
 }
 
-// setRoot makes the root of the files absolute. The directory must lie in it.
+// setRoot makes Root absolute. It must contain Dir.
 func (c *Config) setRoot() (err error) {
 	if c.Files == nil {
 		return nil
@@ -172,14 +174,14 @@ func (c *Config) setRoot() (err error) {
 // Dir returns the workspace's directory, absolute.
 func (w *Workspace) Dir() string { return w.config.Dir }
 
-// private returns a path in the part of the directory that only this package
-// uses. It lies where every .gitignore of Terraform keeps things out of git.
+// private returns a path in the part of the directory that only this package uses. Every
+// .gitignore for Terraform excludes that part.
 func (w *Workspace) private(elements ...string) string {
 	return filepath.Join(append([]string{w.config.Dir, ".terraform", "numaform"}, elements...)...)
 }
 
-// Close removes saved plans, which hold the state in clear, and lets others work
-// in the directory. Plans of this workspace cannot be applied afterwards.
+// Close removes saved plans, which contain the state in clear text, and unlocks the
+// directory. Plans of this workspace cannot be applied afterwards.
 func (w *Workspace) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,7 +192,7 @@ func (w *Workspace) Close() error {
 	if w.client != nil {
 		w.config.Engine.keep(w.config.Dir, w.client)
 	}
-	// A child of this process that was just forked may have the file open, too.
+	// A child process that was just forked may also have the file open.
 	unlocked := unix.Flock(int(w.lock.Fd()), unix.LOCK_UN)
 	err := errors.Join(os.RemoveAll(w.private(plansDir)), unlocked, w.lock.Close())
 	w.lock, w.client = nil, nil

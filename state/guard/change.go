@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// change judges what a plan does to one resource.
+// change checks what a plan does to one resource.
 func (j *judge) change(rc *tfjson.ResourceChange) {
 	if rc == nil || rc.Change == nil {
 		j.deny(RulePlan, "", "a change of the plan is null: plan again")
@@ -39,15 +39,15 @@ func (j *judge) change(rc *tfjson.ResourceChange) {
 	j.action(rc)
 }
 
-// ours reports whether a change is about one of our addresses, in every way that
-// the plan says it.
+// ours reports whether a change is about one of our addresses, in every field that names
+// it.
 func ours(rc *tfjson.ResourceChange) bool {
 	name := label(rc.Address)
 	return name != "" && rc.ModuleAddress == "module."+name && rc.Mode == tfjson.ManagedResourceMode &&
 		rc.Type == ResourceType && rc.Name == "node" && rc.Index == nil && rc.ProviderName == Provider
 }
 
-// action sends a change to the check of its action.
+// action dispatches a change to the check for its action.
 func (j *judge) action(rc *tfjson.ResourceChange) {
 	actions := rc.Change.Actions
 	importing := rc.Change.Importing != nil
@@ -88,7 +88,7 @@ func replaceMessage(rc *tfjson.ResourceChange) string {
 	return "the plan destroys the VM and makes it again: undo the change in its file, or replace the node by a new one with its own VMID"
 }
 
-// surplus denies a change that was not asked for.
+// surplus denies a change that was not requested.
 func (j *judge) surplus(rc *tfjson.ResourceChange, op operation) {
 	mend := "the files, the state and the request disagree; plan again from fresh files"
 	if op == opDelete {
@@ -97,7 +97,7 @@ func (j *judge) surplus(rc *tfjson.ResourceChange, op operation) {
 	j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s it: %s", op, mend))
 }
 
-// unchanged checks a VM of which only the security groups are to change.
+// unchanged checks a VM whose security groups alone should change.
 func (j *judge) unchanged(rc *tfjson.ResourceChange) {
 	if w := j.wanted[rc.Address]; w != nil && w.operation == opUpdate {
 		j.existing(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
@@ -144,8 +144,8 @@ func (j *judge) remove(rc *tfjson.ResourceChange) {
 	j.drained(w.Target)
 }
 
-// destroyed denies a delete whose settings in the state are not those that the modules
-// give: the provider takes them from there. One that is missing destroys less.
+// destroyed denies a delete if settings in the state differ from the module's, because
+// the provider deletes with the settings in the state. A missing setting destroys less.
 func (j *judge) destroyed(address string, before map[string]any) {
 	for _, name := range []string{"delete_unreferenced_disks_on_destroy", "purge_on_destroy", "stop_on_destroy"} {
 		if before[name] != nil && before[name] != true {
@@ -157,10 +157,10 @@ func (j *judge) destroyed(address string, before map[string]any) {
 	}
 }
 
-// mendState says what to do about a state that was edited.
+// mendState is the hint for an edited state.
 const mendState = "the state was edited: restore it, or take the entry out by `state rm`; numaform imports the VM again by its marker"
 
-// drained denies the delete of a VM whose Node may still run pods.
+// drained denies the deletion of a VM whose Node may still run pods.
 func (j *judge) drained(target Target) {
 	switch {
 	case target.Blocked != "":
@@ -185,9 +185,10 @@ func (j *judge) update(rc *tfjson.ResourceChange) {
 	j.planned(rc, after, w)
 }
 
-// repinned denies pins of the host agent that a running VM cannot have: they change in
-// place, for they stand in its description, but a VM that Proxmox pins keeps none beside
-// these, and each vCPU has one. That nobody else has the CPUs is judged for all VMs.
+// repinned denies host agent pins that a running VM cannot have. They change in place
+// because they are part of the description, but a VM that Proxmox pins has none in
+// addition, and each vCPU has exactly one. The check for CPUs used by others covers all
+// VMs.
 func (j *judge) repinned(rc *tfjson.ResourceChange) {
 	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 	was, _ := fleet.ParseMarker(text(before["description"]))
@@ -206,7 +207,7 @@ func (j *judge) repinned(rc *tfjson.ResourceChange) {
 	}
 }
 
-// inPlace denies an update of what must not change on a running VM.
+// inPlace denies updates of attributes that must not change on a running VM.
 func (j *judge) inPlace(rc *tfjson.ResourceChange) {
 	for _, path := range changed(attributes(rc.Change.Before), attributes(rc.Change.After), rc.Change.AfterUnknown) {
 		if !mayUpdate(rc.Type, path) {
@@ -215,7 +216,7 @@ func (j *judge) inPlace(rc *tfjson.ResourceChange) {
 	}
 }
 
-// imported judges the import of a VM that exists.
+// imported checks the import of an existing VM.
 func (j *judge) imported(rc *tfjson.ResourceChange) {
 	w := j.take(opImport, rc.Address)
 	j.planned(rc, attributes(rc.Change.After), w)
@@ -233,7 +234,7 @@ func (j *judge) imported(rc *tfjson.ResourceChange) {
 	}
 }
 
-// imports judges what an import changes of the VM.
+// imports checks what an import changes on the VM.
 func (j *judge) imports(rc *tfjson.ResourceChange) {
 	for _, path := range changed(attributes(rc.Change.Before), attributes(rc.Change.After), rc.Change.AfterUnknown) {
 		switch {
@@ -246,14 +247,14 @@ func (j *judge) imports(rc *tfjson.ResourceChange) {
 	}
 }
 
-// same reports whether values are those of a target: VMID, cluster and key.
+// same reports whether values match the target's VMID, cluster and key.
 func (j *judge) same(values map[string]any, want Target) bool {
 	vmid, numbered := integer(values["vm_id"])
 	marker, ok := fleet.ParseMarker(text(values["description"]))
 	return numbered && vmid == int64(want.VMID) && ok && marker.Key == want.Key && marker.ClusterID == j.intent.ClusterID
 }
 
-// identity denies values of a VM that are not those of its target.
+// identity denies values of a VM that differ from its target's.
 func (j *judge) identity(address string, values map[string]any, want Target, where string) {
 	vmid, ok := integer(values["vm_id"])
 	if !ok || vmid != int64(want.VMID) {
@@ -270,9 +271,9 @@ func (j *judge) identity(address string, values map[string]any, want Target, whe
 	}
 }
 
-// existing denies values of a VM that exists which are not those of its target, and an
-// id that is not its VMID: the provider writes to the guest of that id, whatever else
-// the state says.
+// existing denies values of an existing VM that differ from its target's, and an ID that
+// is not its VMID: the provider writes to the guest with that ID, whatever else is in the
+// state.
 func (j *judge) existing(address string, values map[string]any, want Target, where string) {
 	j.identity(address, values, want, where)
 	j.numbered(address, values, where)
@@ -284,7 +285,7 @@ func (j *judge) existing(address string, values map[string]any, want Target, whe
 	}
 }
 
-// numbered denies values of a VM whose id is not its VMID.
+// numbered denies values of a VM whose ID is not its VMID.
 func (j *judge) numbered(address string, values map[string]any, where string) {
 	if vmid, ok := integer(values["vm_id"]); !ok || text(values["id"]) != strconv.FormatInt(vmid, 10) {
 		j.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s and VMID %s, so a write would reach another guest: %s",
@@ -292,15 +293,15 @@ func (j *judge) numbered(address string, values map[string]any, where string) {
 	}
 }
 
-// drift judges what changed in Proxmox behind the state's back. What the plan
-// does about it is judged as any other change.
+// drift checks changes made in Proxmox outside the state. What the plan does about them
+// is checked like any other change.
 func (j *judge) drift(changes []*tfjson.ResourceChange) {
 	for _, rc := range changes {
 		switch {
 		case rc == nil || rc.Change == nil:
 			j.deny(RulePlan, "", "a drift of the plan is null: plan again")
 		case isFirewall(rc):
-			// What the plan does about it is judged as a change.
+			// What the plan does about it is checked as a change.
 		case !ours(rc):
 			j.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
 		case rc.Change.Actions.Update():
@@ -313,8 +314,8 @@ func (j *judge) drift(changes []*tfjson.ResourceChange) {
 	}
 }
 
-// gone judges a VM that a refresh did not find. If it was to be deleted, there
-// is nothing left to do.
+// gone checks a VM that a refresh did not find. If the VM was to be deleted, there is
+// nothing left to do.
 func (j *judge) gone(rc *tfjson.ResourceChange) {
 	if w := j.take(opDelete, rc.Address); w != nil {
 		j.existing(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")

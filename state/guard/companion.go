@@ -8,16 +8,17 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// FirewallType is the one resource type that may stand beside a VM, in a module
-// call of its own: the VM's security groups. It comes, changes and goes with its VM.
+// FirewallType is the only resource type allowed in addition to a VM: the VM's security
+// groups, in a module call of their own. They are created, changed and deleted with their
+// VM.
 const FirewallType = "proxmox_virtual_environment_firewall_rules"
 
-// firewallPattern matches the addresses of security groups; its group is the
-// label of their VM's module call.
+// firewallPattern matches the addresses of security groups; its group is the module label
+// of their VM.
 var firewallPattern = regexp.MustCompile(`^module\.` + labelPattern + `_security_groups\.proxmox_virtual_environment_firewall_rules\.security_groups$`)
 
-// VMOf returns the address of the VM whose security groups stand at address,
-// or "".
+// VMOf returns the address of the VM to which the security groups at address belong, or
+// "".
 func VMOf(address string) string {
 	match := firewallPattern.FindStringSubmatch(address)
 	if match == nil {
@@ -26,15 +27,14 @@ func VMOf(address string) string {
 	return "module." + match[1] + "." + ResourceType + ".node"
 }
 
-// isFirewall reports whether a change is about security groups of one of our VMs.
+// isFirewall reports whether a change is about the security groups of one of our VMs.
 func isFirewall(rc *tfjson.ResourceChange) bool {
 	vm := VMOf(rc.Address)
 	return vm != "" && rc.Index == nil && rc.ModuleAddress == "module."+label(vm)+"_security_groups" && rc.Mode == tfjson.ManagedResourceMode &&
 		rc.Type == FirewallType && rc.Name == "security_groups" && rc.ProviderName == Provider
 }
 
-// firewallActions says for which change of a VM its security groups may change in
-// which way.
+// firewallActions maps each change of a VM to the allowed changes of its security groups.
 var firewallActions = map[operation][]tfjson.Action{
 	opCreate: {tfjson.ActionCreate},
 	opImport: {tfjson.ActionCreate},
@@ -42,8 +42,8 @@ var firewallActions = map[operation][]tfjson.Action{
 	opDelete: {tfjson.ActionDelete},
 }
 
-// firewall judges a change of security groups: it must serve the change that was
-// asked for of their VM.
+// firewall checks a change of security groups: it must belong to a requested change of
+// their VM.
 func (j *judge) firewall(rc *tfjson.ResourceChange) {
 	actions := rc.Change.Actions
 	switch {
@@ -65,7 +65,7 @@ func (j *judge) firewall(rc *tfjson.ResourceChange) {
 	}
 }
 
-// serve judges whether a change of security groups serves that of their VM.
+// serve checks whether a change of security groups belongs to their VM's change.
 func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
 	w := j.wanted[VMOf(rc.Address)]
 	if w == nil || !slices.Contains(firewallActions[w.operation], action) {
@@ -84,10 +84,10 @@ func (j *judge) serve(rc *tfjson.ResourceChange, action tfjson.Action) {
 	j.rules(rc, *w)
 }
 
-// importedGroups judges the import of a VM's security groups: with the VM's own,
-// or for a VM that the state knows without them, as its create was cut off in
-// between. The provider does not set groups where any are; it imports what is there,
-// which may be nothing, and brings that to what the file says.
+// importedGroups checks the import of a VM's security groups: together with the VM, or
+// for a VM that is in the state without them because its create was interrupted. The
+// provider does not create groups where some exist; it imports the existing ones,
+// possibly none, and updates them to match the file.
 func (j *judge) importedGroups(rc *tfjson.ResourceChange) {
 	w := j.wanted[VMOf(rc.Address)]
 	if w == nil || w.operation != opImport && w.operation != opUpdate {
@@ -105,8 +105,8 @@ func (j *judge) importedGroups(rc *tfjson.ResourceChange) {
 	}
 }
 
-// groupNames are the security groups among firewall rules; a rule that is none has
-// an empty name.
+// groupNames are the security groups in firewall rules; another kind of rule has an empty
+// name.
 type groupNames []string
 
 func groups(values any) groupNames {
@@ -136,7 +136,7 @@ func (j *judge) rules(rc *tfjson.ResourceChange, w wish) {
 	j.secrets(rc.Address, rc.Change.After)
 }
 
-// belongs denies security groups that are those of another guest.
+// belongs denies security groups of another guest.
 func (j *judge) belongs(address string, values any, w wish) {
 	vmid, ok := integer(attributes(values)["vm_id"])
 	if !ok || vmid != int64(w.VMID) || text(attributes(values)["node_name"]) == "" || !zero(attributes(values)["container_id"]) {

@@ -8,8 +8,8 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// providerSettings are the only arguments a provider block may have:
-// credentials come from the environment.
+// providerSettings are the only arguments allowed in a provider block: credentials come
+// from the environment.
 var providerSettings = []string{"endpoint", "insecure", "min_tls"}
 
 // config checks the configuration that the plan was made from.
@@ -49,7 +49,7 @@ func (j *judge) provider(key string, provider *tfjson.ProviderConfig) {
 	j.expressions(key, provider.Expressions)
 }
 
-// module checks a module call of a fleet directory and the module it calls.
+// module checks a module call of a fleet's root, and the called module.
 func (j *judge) module(address string, call *tfjson.ModuleCall) {
 	if call == nil || call.Module == nil {
 		j.deny(RulePlan, address, "the plan does not hold the module's configuration: plan again")
@@ -97,7 +97,7 @@ func (j *judge) variables(module string, variables map[string]*tfjson.ConfigVari
 	}
 }
 
-// expressions looks for secrets among the constants of a block.
+// expressions searches the constants of a block for secrets.
 func (j *judge) expressions(address string, expressions map[string]*tfjson.Expression) {
 	for _, name := range slices.Sorted(maps.Keys(expressions)) {
 		e := expressions[name]

@@ -13,22 +13,23 @@ import (
 )
 
 const (
-	// maxCost bounds the work of one expression, in CEL's units: some ten milliseconds.
+	// maxCost limits the cost of one expression, in CEL's units: about ten milliseconds.
 	maxCost = 1_000_000
-	// maxTotal bounds the work of all rules about one plan.
+	// maxTotal limits the cost of all rules for one plan.
 	maxTotal = 50_000_000
-	// perUnit is how many bytes, or steps of a regular expression, are a unit.
+	// perUnit is the number of bytes, or of regular expression steps, per unit.
 	perUnit = 10
-	// maxText bounds a text that a function makes: a longer one would cost more than maxCost.
+	// maxText limits the length of a string that a function returns: a longer one would
+	// cost more than maxCost.
 	maxText = maxCost * perUnit
 )
 
-// costs charges calls by what they go through. CEL itself takes one unit for a function
-// of texts, however long they are, and the length of a regular expression for its size.
-// The functions of sets it charges by the sizes of both.
+// costs charges calls for the data that they process. CEL itself charges one unit for a
+// string function of any length, and takes a regular expression's length for its size. It
+// charges set functions by the sizes of both sets.
 type costs struct{}
 
-// CallCost returns the work of a call, or nil where CEL knows it.
+// CallCost returns the cost of a call, or nil if CEL's own estimate applies.
 func (costs) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
 	steps := uint64(perUnit)
 	switch function {
@@ -47,7 +48,7 @@ func (costs) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint6
 	return &units
 }
 
-// length returns the size of a text, or how many values a list has.
+// length returns the size of a string in bytes, or the number of elements in a list.
 func length(value ref.Val) uint64 {
 	switch value := value.(type) {
 	case types.String:
@@ -74,8 +75,9 @@ func instructions(pattern ref.Val) uint64 {
 	return uint64(len(program.Inst))
 }
 
-// boundedTexts declares the functions again whose result may be far longer than what they
-// are given: CEL charges for it only once it is made, so they fail before.
+// boundedTexts redeclares the functions whose result can be much longer than their
+// arguments: CEL charges only for the finished result, so these fail before they build
+// it.
 func boundedTexts() ([]cel.EnvOption, error) {
 	env, err := cel.NewEnv(ext.Strings())
 	if err != nil {
@@ -119,8 +121,8 @@ func boundedTexts() ([]cel.EnvOption, error) {
 	return options, nil
 }
 
-// replacedSize returns the size of what replace makes of a text, another in it, what comes
-// in its place, and how often.
+// replacedSize returns the size of the result of replace, given the string, the old and
+// new substrings, and the maximum number of replacements.
 func replacedSize(args []ref.Val) int {
 	var texts [3]string
 	for i := range texts {
@@ -138,7 +140,7 @@ func replacedSize(args []ref.Val) int {
 	return len(texts[0]) + count*(len(texts[2])-len(texts[1]))
 }
 
-// joinedSize returns the size of what join makes of a list and what comes between.
+// joinedSize returns the size of the result of join, given the list and the separator.
 func joinedSize(args []ref.Val) int {
 	size := textSize(args)
 	if len(args) > 1 {
@@ -147,8 +149,7 @@ func joinedSize(args []ref.Val) int {
 	return size
 }
 
-// textSize returns the size of all texts in values, or a little more than maxText if they
-// have more.
+// textSize returns the total size of all strings in values, but stops just above maxText.
 func textSize(values []ref.Val) int {
 	size := 0
 	for _, value := range values {

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// devices denies a new VM that would get other PCI devices of its host than it is to
-// have. One that is named by its address privileged denies too.
+// devices denies a new VM with other PCI devices of its host than requested. A device
+// named by its address is also denied by privileged.
 func (j *judge) devices(address string, after map[string]any, wanted []fleet.PCIDevice) {
 	blocks := list(after["hostpci"])
 	if len(blocks) != len(wanted) {

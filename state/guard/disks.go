@@ -6,8 +6,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// disks denies a new VM that would get other disks than it is to have: those that are
-// named, each empty, and the template's boot disk, which may grow.
+// disks denies a new VM with other disks than requested: the named ones, each empty, and
+// the template's boot disk, which may grow.
 func (j *judge) disks(address string, after map[string]any, want Target) {
 	wanted := map[string]fleet.DataDisk{}
 	for _, d := range want.DataDisks {
@@ -35,12 +35,12 @@ func (j *judge) disks(address string, after map[string]any, want Target) {
 	}
 }
 
-// filled reports whether a disk would be made of what is there.
+// filled reports whether a disk would be created with existing content.
 func filled(disk map[string]any) bool {
 	return !zero(disk["file_id"]) || !zero(disk["import_from"]) || !zero(disk["path_in_datastore"])
 }
 
-// isDisk reports whether a disk of a plan has the size and the storage of one that is wanted.
+// isDisk reports whether a planned disk has the requested disk's size and storage.
 func isDisk(got map[string]any, want fleet.DataDisk) bool {
 	size, ok := integer(got["size"])
 	return ok && size == want.SizeGiB && text(got["datastore_id"]) == want.Storage

@@ -11,19 +11,19 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// maxMessage bounds what a rule's message expression may say, in bytes.
+// maxMessage limits the result of a rule's message expression, in bytes.
 const maxMessage = 500
 
-// errTooMuch is the error of rules that take too much work together.
+// errTooMuch reports that the rules together exceed maxTotal.
 var errTooMuch = fmt.Errorf("all rules together took more than %d of CEL's units: write fewer, or let them look at less", maxTotal)
 
-// errNotSaid is the error of an expression that gives no answer.
+// errNotSaid reports that an expression has no boolean result.
 var errNotSaid = errors.New("it gives neither yes nor no")
 
-// policy asks the rules of the policy about a plan.
+// policy evaluates the policy's rules for a plan.
 func (j *judge) policy(plan *tfjson.Plan, policy *Policy) {
 	if policy == nil {
-		return // denied already
+		return // already denied
 	}
 	if len(policy.rules) == 0 {
 		j.deny(RulePolicy, "", "the policy has no rules: load one that has, or use the shipped one")
@@ -36,16 +36,18 @@ func (j *judge) policy(plan *tfjson.Plan, policy *Policy) {
 	q.close()
 }
 
-// question is what the rules of a policy are asked.
+// question is one evaluation of a policy.
 type question struct {
 	*judge
 	facts   cel.Activation
 	changed []*tfjson.ResourceChange
-	// resources has the variables of each of changed, once a rule asked for them.
+	// resources holds the variables of each element of changed, filled when a rule first
+	// needs them.
 	resources []map[string]any
-	// work is what is left of the work of all rules.
+	// work is the remaining cost budget of all rules.
 	work uint64
-	// asked counts answers; allowed tells which changes a rule allows: "" is all.
+	// asked counts evaluations; allowed holds the addresses of the changes that a rule
+	// allows: "" means all.
 	asked   int
 	allowed map[string]bool
 }
@@ -95,7 +97,7 @@ func (q *question) ask(rule *policyRule) {
 	}
 }
 
-// answer evaluates a rule once and notes what it says.
+// answer evaluates a rule once and records the result.
 func (q *question) answer(rule *policyRule, address string, facts cel.Activation) {
 	holds, err := evaluate[bool](q, rule.when, facts)
 	if err != nil {
@@ -123,12 +125,12 @@ func (q *question) answer(rule *policyRule, address string, facts cel.Activation
 	})
 }
 
-// broken denies a plan that a rule cannot be evaluated for.
+// broken denies a plan for which a rule cannot be evaluated.
 func (q *question) broken(rule *policyRule, address string, err error) {
 	q.deny(PolicyRule(rule.name), address, fmt.Sprintf("the rule cannot be evaluated, so it denies: %s: mend it, and try it with `numaform policy test`", harmless(err.Error())))
 }
 
-// close judges what no rule spoke about.
+// close adds findings for what no rule decided.
 func (q *question) close() {
 	if len(q.changed) == 0 {
 		return
@@ -144,7 +146,8 @@ func (q *question) close() {
 	}
 }
 
-// hierarchy resolves names among the variables of a resource, then among the plan's.
+// hierarchy resolves names first among the variables of a resource, then among the
+// plan's.
 type hierarchy struct {
 	inner map[string]any
 	outer cel.Activation
@@ -158,17 +161,17 @@ func (h hierarchy) ResolveName(name string) (any, bool) {
 	return h.outer.ResolveName(name)
 }
 
-// Parent returns the variables that are no resource's.
+// Parent returns the variables that belong to no resource.
 func (h hierarchy) Parent() cel.Activation { return h.outer }
 
-// evaluate returns what an expression says.
+// evaluate returns the result of an expression.
 func evaluate[T bool | string](q *question, program cel.Program, facts cel.Activation) (T, error) {
 	var none T
 	if q.work == 0 {
 		return none, errTooMuch
 	}
 	value, details, err := program.Eval(facts)
-	cost := uint64(maxCost) // what was stopped
+	cost := uint64(maxCost) // the cost if evaluation was stopped
 	if known := details.ActualCost(); err == nil && known != nil {
 		cost = *known
 	}
@@ -183,8 +186,7 @@ func evaluate[T bool | string](q *question, program cel.Program, facts cel.Activ
 	return said, nil
 }
 
-// harmless returns a text that was made from a plan as one short line that shows no
-// secret.
+// harmless returns a text derived from a plan as one short line without secrets.
 func harmless(text string) string {
 	for _, p := range secretPatterns {
 		if p.pattern.MatchString(text) {

@@ -9,9 +9,9 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// expect compares the values that a change plans with what the VM's modules make of its
-// inputs, attribute by attribute. A module that makes something else of them, or a newer
-// provider with attributes that numaform does not know, shows here.
+// expect compares the values that a change plans with the values that the VM's modules
+// derive from its inputs, attribute by attribute. It detects a module that derives other
+// values, and a newer provider with attributes unknown to numaform.
 func (j *judge) expect(rc *tfjson.ResourceChange, w *wish) {
 	in := w.inputs
 	if in == nil {
@@ -36,7 +36,7 @@ func (j *judge) expect(rc *tfjson.ResourceChange, w *wish) {
 type comparison struct {
 	*judge
 	address string
-	// existing tells a resource that is updated or imported, not made.
+	// existing is set for a resource that is updated or imported rather than created.
 	existing bool
 }
 
@@ -94,7 +94,7 @@ func (c *comparison) attribute(path string, expected, after, before, unknown any
 	}
 }
 
-// blocks compares a list.
+// blocks compares two lists of blocks.
 func (c *comparison) blocks(path string, expected, after, before []any, unknown any) {
 	open := list(unknown)
 	switch {
@@ -122,7 +122,8 @@ func (c *comparison) blocks(path string, expected, after, before []any, unknown 
 	}
 }
 
-// differs denies an attribute. The planned value may hold anything, a credential too.
+// differs denies an attribute. It does not show the planned value, which may contain a
+// credential.
 func (c *comparison) differs(path, how string, expected any) {
 	message := path + " " + how
 	switch expected := expected.(type) {
@@ -133,10 +134,11 @@ func (c *comparison) differs(path, how string, expected any) {
 	c.deny(RuleExpected, c.address, message+": the VM's modules do not make this of its file; plan again from fresh files")
 }
 
-// maxShown bounds a text that is shown, far below the length of a token.
+// maxShown limits the length of a shown text, to far less than the length of a token.
 const maxShown = 16
 
-// shown returns a value for a message: what may be a credential is only described.
+// shown returns a value for a message; it only describes a value that may be a
+// credential.
 func shown(v any) string {
 	switch t := v.(type) {
 	case nil:
@@ -149,5 +151,5 @@ func shown(v any) string {
 	case []any, map[string]any:
 		return "not empty"
 	}
-	return fmt.Sprint(v) // a number, or true or false
+	return fmt.Sprint(v) // a number or boolean
 }

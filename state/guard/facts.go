@@ -8,18 +8,17 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// The facts are what the variables of a policy hold. Their tags are the names by
-// which rules know them.
+// The facts are the variables of a policy. Their tags are the names used in rules.
 
-// changeFacts count what the plan of a host does.
+// changeFacts are the counts of what the plan of a host does.
 type changeFacts struct {
 	Creates int64 `cel:"creates"`
 	Deletes int64 `cel:"deletes"`
 	Imports int64 `cel:"imports"`
 	Updates int64 `cel:"updates"`
-	// Nodes are the host's VMs before the change.
+	// Nodes is the number of the host's VMs before the change.
 	Nodes int64 `cel:"nodes"`
-	// Hosts is how many hosts the targets stand on.
+	// Hosts is the number of hosts of the targets.
 	Hosts int64 `cel:"hosts"`
 }
 
@@ -41,13 +40,13 @@ type targetFacts struct {
 	Drained bool   `cel:"drained"`
 }
 
-// resourceFacts are a resource that a plan changes.
+// resourceFacts describe a resource that a plan changes.
 type resourceFacts struct {
 	Address string `cel:"address"`
-	// Kind is "vm" or "firewall"; anything else is denied as it is.
+	// Kind is "vm" or "firewall"; any other resource is denied before.
 	Kind string `cel:"kind"`
-	// Action is what is done: create, delete, update, import, replace, forget, move, or
-	// what the plan calls it.
+	// Action is create, delete, update, import, replace, forget, move, or the plan's own
+	// term.
 	Action string `cel:"action"`
 	Name   string `cel:"name"`
 	Host   string `cel:"host"`
@@ -94,7 +93,7 @@ func targetsOf(targets []Target) []targetFacts {
 	return facts
 }
 
-// pools returns the names of the pools that the intent is about, sorted.
+// pools returns the names of the pools in the intent, sorted.
 func (j *judge) pools() []string {
 	pools := []string{}
 	for _, w := range j.wanted {
@@ -106,7 +105,7 @@ func (j *judge) pools() []string {
 	return slices.Compact(pools)
 }
 
-// resourceFacts tells of a change; what it does not know of the VM is empty.
+// resourceFacts returns the facts about a change. Unknown facts about the VM are empty.
 func (j *judge) resourceFacts(rc *tfjson.ResourceChange) resourceFacts {
 	facts := resourceFacts{Address: rc.Address, Kind: rc.Type, Action: actionOf(rc)}
 	vm := rc.Address
@@ -123,7 +122,7 @@ func (j *judge) resourceFacts(rc *tfjson.ResourceChange) resourceFacts {
 	return facts
 }
 
-// actionOf returns the word for what a change does.
+// actionOf returns the term for what a change does.
 func actionOf(rc *tfjson.ResourceChange) string {
 	actions := rc.Change.Actions
 	switch {
@@ -137,16 +136,16 @@ func actionOf(rc *tfjson.ResourceChange) string {
 	return join(actions)
 }
 
-// idle reports whether a plan leaves a resource as and where it is.
+// idle reports whether a plan leaves a resource and its address unchanged.
 func idle(rc *tfjson.ResourceChange) bool { return actionOf(rc) == string(tfjson.ActionNoop) }
 
-// object returns a copy of an object that CEL can calculate with.
+// object returns a copy of an object for use in CEL.
 func object(v any) map[string]any {
 	m, _ := plainly(v).(map[string]any)
 	return m
 }
 
-// plainly copies a value of a plan, with whole numbers as such.
+// plainly copies a value of a plan, converting whole numbers to integers.
 func plainly(v any) any {
 	switch t := v.(type) {
 	case map[string]any:
@@ -175,8 +174,8 @@ func plainly(v any) any {
 	return v
 }
 
-// planFacts returns a plan as it stands in its JSON. It costs more than all other
-// facts together, so only rules that read it pay.
+// planFacts returns a plan as its JSON object. It costs more than all other facts
+// together, so it is computed only for rules that use it.
 func planFacts(plan *tfjson.Plan) (map[string]any, error) {
 	raw, err := json.Marshal(plan)
 	if err != nil {

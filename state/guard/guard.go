@@ -1,48 +1,47 @@
-// Package guard judges Terraform plans against the change that was asked for. Its
-// invariants no configuration turns off: only our VMs, exactly the wanted creates,
-// deletes, imports and updates, no replacement, no foreign VM, no CPU twice, no
-// secret. Then come limits and the operator's policy. It does no I/O and does not
-// plan or apply: start at Check for one plan, at CheckLimits for a whole change.
+// Package guard checks Terraform plans against the requested change. No configuration can
+// disable its invariants: only our VMs, exactly the requested creates, deletes, imports
+// and updates, no replacement, no unmanaged VM, no CPU assigned twice, no secret. Then it
+// applies limits and the operator's policy. It does no I/O and does not plan or apply:
+// start at Check for one plan, at CheckLimits for a whole change.
 package guard
 
 import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// ResourceType and Provider are those of a VM. A plan contains nothing besides
-// but the VMs' security groups, FirewallType.
+// ResourceType and Provider are the VM's. A plan contains no other resources except the
+// VMs' security groups, FirewallType.
 const (
 	ResourceType = "proxmox_virtual_environment_vm"
 	Provider     = "registry.opentofu.org/bpg/proxmox"
 )
 
-// Rules are what a person may set. The zero value counts as rules that could not
-// be loaded and denies everything.
+// Rules are the configurable part of the checks. The zero value means that the rules
+// could not be loaded, and denies everything.
 type Rules struct {
-	// Limits are for CheckLimits, which judges all plans of a change together.
+	// Limits are for CheckLimits, which checks all plans of a change together.
 	Limits Limits
-	// Policy are the operator's rules about each plan.
+	// Policy holds the operator's rules for each plan.
 	Policy *Policy
 }
 
-// DefaultRules lets ordinary scaling pass. It compiles the shipped policy, so call
-// it once.
+// DefaultRules allows ordinary scaling. It compiles the default policy, so call it once.
 func DefaultRules() Rules {
 	policy, err := ParsePolicy(defaultPolicyName, DefaultPolicy())
 	if err != nil {
-		return Rules{} // denies; a test keeps it from happening
+		return Rules{} // denies everything; a test ensures that this does not happen
 	}
 	return Rules{Limits: DefaultLimits(), Policy: policy}
 }
 
-// Check judges the plan of one host. It allows only what it fully understands. How
-// much changes on all hosts together is for CheckLimits.
+// Check checks the plan of one host. It allows only what it fully understands.
+// CheckLimits covers the size of a change across all hosts.
 func Check(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
 	return check(plan, intent, rules, false)
 }
 
-// CheckRecorded is Check without the files of the VMs, for tests of a policy on plans
-// that were recorded: nothing may be applied by its verdict.
+// CheckRecorded is Check without the VMs' files, for tests of a policy on recorded plans.
+// Never apply a plan because of its verdict.
 func CheckRecorded(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
 	return check(plan, intent, rules, true)
 }
@@ -67,7 +66,7 @@ func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict
 	return verdict(Allow, j.findings)
 }
 
-// operation is what an intent wants of a VM.
+// operation is what an intent requests for a VM.
 type operation string
 
 const (
@@ -77,25 +76,25 @@ const (
 	opUpdate operation = "update"
 )
 
-// wish is one target of the intent and whether the plan fulfills it.
+// wish is one target of the intent, and whether the plan fulfills it.
 type wish struct {
 	Target
 	operation operation
 	inputs    *inputs
 	done      bool
-	// served reports that the VM's security groups change, which is enough of an
+	// served is set if the VM's security groups change, which is sufficient for an
 	// update.
 	served bool
 }
 
-// judge collects findings; its zero value without findings would allow.
+// judge collects findings. Without findings, its zero value would allow a plan.
 type judge struct {
 	intent Intent
-	// recorded tells that there are no files to compare the plan with.
+	// recorded is set if there are no files to compare the plan with.
 	recorded bool
 	wanted   map[string]*wish
 	findings []Finding
-	// harmless are strings that look like no secret.
+	// harmless caches strings that do not look like secrets.
 	harmless map[string]bool
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// inputs are the arguments of a node file, by the names of the node module's variables,
-// with the module's defaults where the file names none.
+// inputs are the arguments of a node file by the names of the node module's variables,
+// with the module's defaults for missing ones.
 type inputs struct {
 	FormatVersion  int               `json:"format_version"`
 	ClusterID      string            `json:"cluster_id"`
@@ -109,8 +109,8 @@ type vgaInputs struct {
 	Clipboard string `json:"clipboard"`
 }
 
-// readInputs reads the arguments of a node file. An argument that the modules do not
-// have is refused.
+// readInputs parses the arguments of a node file. It refuses arguments that the modules
+// do not have.
 func readInputs(text []byte) (*inputs, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -127,15 +127,15 @@ const (
 	waitShort = 300
 )
 
-// nodeModule is what a release of the node module makes of its inputs, besides what all
-// of them make.
+// nodeModule describes how a release of the node module differs in what it derives from
+// its inputs.
 type nodeModule struct {
 	// migrate is timeout_migrate, in seconds.
 	migrate int64
 }
 
-// nodeModules are the releases of the modules by their hash. A release that makes
-// something else of its inputs gets an entry with a field that says what.
+// nodeModules maps hashes to releases of the modules. A release that derives different
+// values from its inputs gets an entry, with a field for the difference.
 func nodeModules() map[string]nodeModule {
 	return map[string]nodeModule{
 		"53eb0066f3e67bbd": {migrate: 900},
@@ -143,27 +143,29 @@ func nodeModules() map[string]nodeModule {
 	}
 }
 
-// Knows reports whether the guard knows what the modules of a hash make of their inputs.
+// Knows reports whether the guard knows what the modules with a hash derive from their
+// inputs.
 func Knows(hash string) bool {
 	_, known := nodeModules()[hash]
 	return known
 }
 
-// object and blocks are the values of a resource and of its blocks, as a plan has them.
+// values are the attributes of a resource or of one block, as in a plan; blocks is a list
+// of blocks.
 type (
 	values = map[string]any
 	blocks = []any
 )
 
 // computed is the expected value of an attribute that the provider sets: unknown before
-// an apply, and as it was in an update.
+// an apply, and unchanged by an update.
 type computed struct{}
 
-// ignored is the expected value of an attribute whose changes the module ignores: once
-// made is what a new VM gets, and afterwards it stays as it is.
+// ignored is the expected value of an attribute whose changes the module ignores: a new
+// VM gets made, and later changes have no effect.
 type ignored struct{ made any }
 
-// node returns the expected values of a VM. What is not listed is empty.
+// node returns the expected values of a VM. Attributes that are not listed are empty.
 func (m nodeModule) node(in *inputs) values {
 	create, remove := cmp.Or(in.Timeouts.Create, waitLong), cmp.Or(in.Timeouts.Delete, waitShort)
 	hardware := &in.Hardware
@@ -190,7 +192,7 @@ func (m nodeModule) node(in *inputs) values {
 		"smbios":           blocks{values{"product": in.InstanceType, "serial": in.Name + "/" + strconv.FormatInt(in.VMID, 10), "uuid": computed{}}},
 		"vga":              vga(hardware.VGA),
 
-		// Defaults of the provider.
+		// The provider's defaults.
 		"delete_unreferenced_disks_on_destroy": true, "purge_on_destroy": true,
 		"timeout_create": int64(waitLong), "timeout_move_disk": int64(waitLong), "timeout_reboot": int64(waitLong),
 
@@ -240,7 +242,7 @@ func texts(list []string) blocks {
 	return all
 }
 
-// bootOrder is the template's, with the drive of the seed.
+// bootOrder returns the template's boot order, with the drive of the seed.
 func bootOrder(in *inputs) any {
 	order := in.Hardware.BootOrder
 	if order == nil {
@@ -252,7 +254,7 @@ func bootOrder(in *inputs) any {
 	return texts(order)
 }
 
-// networks are the devices of the file, or those of the template.
+// networks returns the file's network devices, or else the template's.
 func networks(in *inputs) any {
 	if len(in.Networks) == 0 {
 		return computed{}
@@ -298,7 +300,7 @@ func disks(in *inputs) blocks {
 	return all
 }
 
-// or returns what a variable holds, or the provider's default of its attribute.
+// or returns the value of a variable, or the provider's default for the attribute.
 func or[T any](value *T, otherwise T) T {
 	if value == nil {
 		return otherwise

@@ -12,8 +12,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// labelPattern matches a module's label, which is the VM's name. One that begins
-// with a digit has an underscore before it, as no identifier of HCL does.
+// labelPattern matches a module's label, which is the VM's name. If the name begins with
+// a digit, the label has a leading underscore, because HCL identifiers do not begin with
+// a digit.
 const labelPattern = `((?:_[0-9]|[a-z])(?:[a-z0-9-]*[a-z0-9])?)`
 
 // addressPattern matches our addresses; its group is the module's label.
@@ -35,7 +36,7 @@ func importID(host topology.HostName, vmid fleet.VMID) string {
 	return string(host) + "/" + strconv.Itoa(int(vmid))
 }
 
-// readIntent fills wanted.
+// readIntent fills wanted from the intent.
 func (j *judge) readIntent() {
 	for _, list := range []struct {
 		operation operation
@@ -79,7 +80,7 @@ func (j *judge) want(op operation, target Target) {
 	j.wanted[target.Address] = &wish{Target: target, operation: op, inputs: j.inputs(target, op)}
 }
 
-// inputs reads the arguments of a target's file. To delete a VM none are needed.
+// inputs parses the arguments of a target's file. The deletion of a VM needs none.
 func (j *judge) inputs(target Target, op operation) *inputs {
 	if j.recorded || op == opDelete || len(target.Inputs) == 0 {
 		return nil
@@ -95,7 +96,7 @@ func (j *judge) inputs(target Target, op operation) *inputs {
 	return in
 }
 
-// take returns the wish for op at an address and marks it as fulfilled, or nil.
+// take returns the wish for op at an address and marks it as fulfilled, or returns nil.
 func (j *judge) take(op operation, address string) *wish {
 	w := j.wanted[address]
 	if w == nil || w.operation != op || w.done {
@@ -105,7 +106,7 @@ func (j *judge) take(op operation, address string) *wish {
 	return w
 }
 
-// missing denies a plan that leaves out a part of the intent.
+// missing denies a plan that lacks a part of the intent.
 func (j *judge) missing() {
 	for _, address := range slices.Sorted(maps.Keys(j.wanted)) {
 		w := j.wanted[address]

@@ -11,7 +11,7 @@ import (
 
 // language is the CEL that policies are written in.
 type language struct {
-	// plan has the variables of rules about a plan, resource three more.
+	// plan has the variables for rules about a plan; resource has three more.
 	plan, resource *cel.Env
 }
 
@@ -47,13 +47,13 @@ func newLanguage() (*language, error) {
 	return &language{plan: plan, resource: resource}, nil
 }
 
-// celProblem is what is wrong with an expression, and in which of its lines.
+// celProblem is an error in an expression, with the line within the expression.
 type celProblem struct {
 	line    int
 	message string
 }
 
-// compile compiles an expression that must have a type.
+// compile compiles an expression that must have the type want.
 func (l *language) compile(text string, each bool, want *cel.Type) (cel.Program, *celProblem) {
 	env := l.plan
 	if each {

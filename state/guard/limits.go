@@ -10,38 +10,37 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Limits say how much passes without a person. What is beyond them needs
-// approval.
+// Limits define how much may change without approval.
 type Limits struct {
-	// WindowSeconds is how far back past changes count.
+	// WindowSeconds is the length of the window in which past changes count.
 	WindowSeconds int64 `json:"window_seconds"`
-	// PerChange is for one change; the others are for the window and the change
-	// together.
+	// PerChange applies to one change; the other amounts apply to the window including
+	// the change.
 	PerChange Amount `json:"per_change"`
 	PerWindow Amount `json:"per_window"`
 	PerHost   Amount `json:"per_host"`
 	PerPool   Amount `json:"per_pool"`
-	// MaxUpdates and MaxImports are for one change.
+	// MaxUpdates and MaxImports apply to one change.
 	MaxUpdates int `json:"max_updates"`
 	MaxImports int `json:"max_imports"`
-	// BreakAfter is the circuit breaker: after so many failed applies in a row
-	// within the window nothing is created on that host, and after so many changes
-	// in a row of which nothing worked nothing is created anywhere.
+	// BreakAfter is the threshold of the circuit breaker. After that many consecutive
+	// failed applies on a host within the window, creates on that host need approval;
+	// after that many consecutive changes that failed entirely, all creates do.
 	BreakAfter int `json:"break_after"`
 }
 
-// Amount is how many VMs come and go.
+// Amount is a number of VMs to create and to delete.
 type Amount struct {
 	Creates int `json:"creates"`
 	Deletes int `json:"deletes"`
 }
 
-// DefaultLimits lets ordinary scaling pass and stops what looks like a bomb or a
-// loop. Forty pods are about 12 VMs, and fifty nodes at once over ten hosts are
-// ordinary. One host holds 20 to 30 VMs, so 64 creates within an hour are all of
-// them twice over; a host that needs more makes VMs that do not stay. Twice what
-// one change may do is a burst and its echo. Deletes are half of that, since a
-// needless node costs less than a missing one.
+// DefaultLimits allows ordinary scaling and stops what looks like a runaway or a loop.
+// Forty pods are about 12 VMs, and fifty nodes at once over ten hosts are ordinary. One
+// host runs 20 to 30 VMs, so 64 creates within an hour are twice its capacity; a host
+// that needs more creates VMs that do not last. The window allows twice the amount of one
+// change: a burst and its echo. The limits for deletes are half as large, because an
+// unneeded node costs less than a missing one.
 func DefaultLimits() Limits {
 	return Limits{
 		WindowSeconds: 3600,
@@ -55,13 +54,13 @@ func DefaultLimits() Limits {
 	}
 }
 
-// HostIntent is the part of a change that is about one host.
+// HostIntent is the part of a change that affects one host.
 type HostIntent struct {
 	Host   fleet.Shard
 	Intent Intent
 }
 
-// Event is what an earlier change did, or tried, on one host for one pool.
+// Event is what an earlier change did, or tried to do, on one host for one pool.
 type Event struct {
 	// Change identifies the change that the event was part of.
 	Change string `json:"change"`
@@ -70,14 +69,13 @@ type Event struct {
 	Host       fleet.Shard `json:"host"`
 	Pool       string      `json:"pool"`
 	Amount
-	// Failed tells that the apply on the host did not end well, or did not end.
+	// Failed is set if the apply on the host failed or did not finish.
 	Failed bool `json:"failed,omitempty"`
 }
 
-// CheckLimits judges how much a change does on all hosts together, after what was
-// done before. Events older than the window do not count; their order does not
-// matter. A part that creates and deletes nothing is held by nothing but the limits
-// of updates and imports.
+// CheckLimits checks how much a change does on all hosts together, including recent
+// changes. It ignores events older than the window; their order does not matter. Only the
+// limits for updates and imports apply to a part without creates and deletes.
 func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
 	t := &tally{limits: limits, perHost: map[fleet.Shard]Amount{}, perPool: map[string]Amount{}}
 	if limits == (Limits{}) {
@@ -105,8 +103,8 @@ func (a Amount) plus(b Amount) Amount {
 	return Amount{Creates: a.Creates + b.Creates, Deletes: a.Deletes + b.Deletes}
 }
 
-// within returns the part of an amount that past events count for: they hold back
-// only more of the same.
+// within returns the part of an amount to which past events apply: they restrict only
+// more changes of the same kind.
 func (a Amount) within(change Amount) Amount {
 	if change.Creates == 0 {
 		a.Creates = 0
@@ -145,14 +143,14 @@ func (t *tally) add(part HostIntent) {
 	t.imports += len(part.Intent.Import)
 }
 
-// change judges the change alone.
+// change checks the change alone.
 func (t *tally) change() {
 	t.amount("in one change", fleet.Shard{}, t.total, t.limits.PerChange)
 	t.limit("updates in one change", fleet.Shard{}, t.updates, t.limits.MaxUpdates)
 	t.limit("imports in one change", fleet.Shard{}, t.imports, t.limits.MaxImports)
 }
 
-// window judges the change together with the events of the window.
+// window checks the change together with the events of the window.
 func (t *tally) window() {
 	within := fmt.Sprintf("within %s", duration(t.limits.WindowSeconds))
 	var before Amount
@@ -174,8 +172,8 @@ func (t *tally) window() {
 	}
 }
 
-// breaker holds creates after failures in a row. Only changes that were to create
-// something count: that VMs can be deleted says nothing about making them.
+// breaker requires approval for creates after consecutive failures. Only changes with
+// creates count, because a successful delete does not show that creates work.
 func (t *tally) breaker() {
 	if t.total.Creates == 0 || t.limits.BreakAfter <= 0 {
 		return
@@ -201,8 +199,8 @@ func (t *tally) broken(where string, host fleet.Shard, failures int) {
 	})
 }
 
-// run returns how many of the newest changes among events failed, one after the
-// other. A change of which a part worked did not fail.
+// run returns the number of consecutive failures among the newest changes in events. A
+// change that succeeded in part did not fail.
 func run(events []Event) int {
 	type outcome struct {
 		age    int64

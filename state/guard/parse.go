@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxPolicyBytes and maxPolicyRules are far beyond what a person writes.
+// maxPolicyBytes and maxPolicyRules far exceed any policy written by hand.
 const (
 	maxPolicyBytes = 1 << 20
 	maxPolicyRules = 1000
@@ -25,8 +25,8 @@ var policyName = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
 // ruleKeys are the keys that a rule may have.
 var ruleKeys = []string{"name", "description", "each", "when", "decision", "message", "messageExpression"}
 
-// ParsePolicy compiles a policy. name is the file's, for errors: each names file,
-// line and rule. A policy without rules is refused.
+// ParsePolicy compiles a policy. name is the file name for errors: each names file, line
+// and rule. A policy without rules is an error.
 func ParsePolicy(name string, text []byte) (*Policy, error) {
 	p := &policyParser{file: name}
 	policy := p.parse(text)
@@ -36,14 +36,14 @@ func ParsePolicy(name string, text []byte) (*Policy, error) {
 	return policy, nil
 }
 
-// policyParser reads one file and collects what is wrong with it.
+// policyParser parses one file and collects its errors.
 type policyParser struct {
 	file   string
 	faults []error
 	lang   *language
 }
 
-// fault notes what is wrong at a line, of a rule if one is named.
+// fault records an error at a line, about a rule if rule is not empty.
 func (p *policyParser) fault(line int, rule, format string, args ...any) {
 	where := p.file
 	if line > 0 {
@@ -91,7 +91,7 @@ func (p *policyParser) parse(text []byte) *Policy {
 	return policy
 }
 
-// document returns the one document of the text.
+// document returns the only document of the text.
 func (p *policyParser) document(text []byte) *yaml.Node {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
@@ -114,7 +114,7 @@ func (p *policyParser) document(text []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// fields returns the values of an object by their keys, all of which must be known.
+// fields returns the values of an object by key. Unknown keys are errors.
 func (p *policyParser) fields(node *yaml.Node, rule string, known []string) map[string]*yaml.Node {
 	if node.Kind != yaml.MappingNode {
 		p.fault(node.Line, rule, "want an object with the keys %s", strings.Join(known, ", "))
@@ -135,7 +135,7 @@ func (p *policyParser) fields(node *yaml.Node, rule string, known []string) map[
 	return fields
 }
 
-// rule reads the rule number i.
+// rule parses rule number i.
 func (p *policyParser) rule(node *yaml.Node, i int) policyRule {
 	number := fmt.Sprintf("number %d", i+1)
 	name := ruleName(node)
@@ -160,7 +160,7 @@ func (p *policyParser) rule(node *yaml.Node, i int) policyRule {
 	return rule
 }
 
-// ruleName returns the name of a rule, whatever else is wrong with it.
+// ruleName returns the name of a rule, even if the rule is otherwise invalid.
 func ruleName(node *yaml.Node) string {
 	for i := 0; node.Kind == yaml.MappingNode && i+1 < len(node.Content); i += 2 {
 		if value := node.Content[i+1]; node.Content[i].Value == "name" && value.Kind == yaml.ScalarNode {
@@ -211,7 +211,7 @@ func (s *ruleScanner) each() bool {
 	return text != ""
 }
 
-// messages checks that a rule which holds a plan back says why, once.
+// messages checks that a rule that does not allow has exactly one kind of message.
 func (s *ruleScanner) messages(rule policyRule) {
 	message, expression := s.fields["message"], s.fields["messageExpression"]
 	switch {

@@ -19,9 +19,9 @@ type pinned struct {
 	cpus    topology.CPUSet
 }
 
-// pins denies a VM whose CPUs another guest holds, or another VM of the plan. It
-// judges what the plan creates and updates; that two VMs share a CPU already is no
-// reason to keep a third from being deleted.
+// pins denies a VM whose CPUs belong to another guest, or to another VM of the plan. It
+// checks only what the plan creates and updates: an existing overlap of two VMs must not
+// prevent the deletion of a third.
 func (j *judge) pins(plan *tfjson.Plan) {
 	vms := j.allPinned(plan)
 	for _, address := range slices.Sorted(maps.Keys(vms)) {
@@ -38,7 +38,7 @@ func (j *judge) changes(address string) bool {
 	return w != nil && (w.operation == opCreate || w.operation == opUpdate)
 }
 
-// claimed denies a VM whose CPUs another guest holds.
+// claimed denies a VM whose CPUs belong to another guest.
 func (j *judge) claimed(vm pinned) {
 	for _, claim := range j.intent.Claims {
 		if taken := claim.CPUs.Intersection(vm.cpus); claim.Host == vm.host && claim.VMID != vm.vmid && !taken.IsEmpty() {
@@ -48,7 +48,7 @@ func (j *judge) claimed(vm pinned) {
 	}
 }
 
-// shared denies a VM whose CPUs another VM of the plan has too.
+// shared denies a VM whose CPUs also belong to another VM of the plan.
 func (j *judge) shared(vm pinned, vms map[string]pinned) {
 	for _, address := range slices.Sorted(maps.Keys(vms)) {
 		other := vms[address]
@@ -58,8 +58,8 @@ func (j *judge) shared(vm pinned, vms map[string]pinned) {
 	}
 }
 
-// allPinned returns the VMs that own CPUs once the plan is applied, by address. It
-// denies those that do not say which.
+// allPinned returns the VMs that own CPUs once the plan is applied, by address. It denies
+// VMs that do not declare their CPUs.
 func (j *judge) allPinned(plan *tfjson.Plan) map[string]pinned {
 	vms := map[string]pinned{}
 	for _, r := range resources(plan.PlannedValues) {
@@ -67,7 +67,7 @@ func (j *judge) allPinned(plan *tfjson.Plan) map[string]pinned {
 			j.pinsOf(vms, r.Address, r.AttributeValues)
 		}
 	}
-	// The changes say it again, and what they say is what is done.
+	// The changes repeat the values, and the changes are what gets applied.
 	for _, rc := range plan.ResourceChanges {
 		if rc == nil || rc.Change == nil || rc.Type != ResourceType || attributes(rc.Change.After) == nil {
 			continue

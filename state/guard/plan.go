@@ -11,11 +11,11 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// ErrErrored is the reason of Decode to refuse a plan whose making failed.
+// ErrErrored reports a plan that failed while it was made.
 var ErrErrored = errors.New("planning failed halfway: mend the errors that the engine printed and plan again")
 
-// Decode reads what `show -json` prints of a saved plan. It refuses a plan that
-// is marked as errored, which tfjson.Plan does not tell.
+// Decode parses the output of `show -json` for a saved plan. It returns ErrErrored for a
+// plan marked as errored, which tfjson.Plan does not expose.
 func Decode(raw []byte) (*tfjson.Plan, error) {
 	var marks struct {
 		Errored bool `json:"errored"`
@@ -36,8 +36,8 @@ func Decode(raw []byte) (*tfjson.Plan, error) {
 	return plan, nil
 }
 
-// plan checks everything of a plan that is not about one resource. It reports
-// whether the rest can be judged at all.
+// plan checks everything in a plan that is not about one resource. It reports whether the
+// rest can be checked at all.
 func (j *judge) plan(plan *tfjson.Plan) bool {
 	if plan == nil {
 		j.deny(RulePlan, "", "there is no plan: plan again")
@@ -47,7 +47,8 @@ func (j *judge) plan(plan *tfjson.Plan) bool {
 		j.deny(RulePlan, "", fmt.Sprintf("plan format %.20q is unknown: use an engine that this numaform supports", plan.FormatVersion))
 		return false
 	}
-	// OpenTofu does not tell; there the missing part of the intent gives it away.
+	// OpenTofu does not set it; there, the missing part of the intent reveals an
+	// incomplete plan.
 	if plan.Complete != nil && !*plan.Complete && !j.intent.Targeted {
 		j.deny(RulePlan, "", "the plan is incomplete: plan again without -target")
 	}
@@ -72,7 +73,7 @@ func (j *judge) checks(checks []tfjson.CheckResultStatic) {
 	}
 }
 
-// values checks the states before and after: only our VMs, no VMID twice.
+// values checks the states before and after: only our VMs, no duplicate VMID.
 func (j *judge) values(plan *tfjson.Plan) {
 	if plan.PriorState != nil {
 		for _, r := range resources(plan.PriorState.Values) {
@@ -117,8 +118,8 @@ func (j *judge) resource(r *tfjson.StateResource) {
 	}
 }
 
-// stored checks that an entry of the state names one guest, and not a host or all of
-// Proxmox: the provider chooses by id, and for a firewall by whichever number is set.
+// stored checks that a state entry refers to one guest, and not to a host or all of
+// Proxmox: the provider chooses by ID, and for a firewall by whichever ID is set.
 func (j *judge) stored(r *tfjson.StateResource) {
 	switch {
 	case r == nil:
@@ -129,7 +130,7 @@ func (j *judge) stored(r *tfjson.StateResource) {
 	}
 }
 
-// resources returns all resources of a state, in the order of its modules.
+// resources returns all resources of a state, in module order.
 func resources(values *tfjson.StateValues) []*tfjson.StateResource {
 	if values == nil || values.RootModule == nil {
 		return nil

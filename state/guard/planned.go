@@ -8,8 +8,8 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// updatable lists, for each type of resource, what Proxmox changes on a running VM
-// without harm. An update of anything else is denied.
+// updatable lists, for each resource type, the attributes that Proxmox can safely change
+// on a running VM. Updates of other attributes are denied.
 var updatable = map[string][]string{
 	ResourceType: {"description", "on_boot", "pool_id", "tags"},
 	FirewallType: {"rule"},
@@ -20,14 +20,14 @@ func mayUpdate(resourceType, path string) bool {
 	return slices.Contains(updatable[resourceType], topLevel(path))
 }
 
-// deepAttributes are what a VM is made of: if they differ it is another VM.
+// deepAttributes are the attributes that make up a VM: if they differ, it is another VM.
 var deepAttributes = []string{
 	"bios", "clone", "cpu", "disk", "efi_disk", "hook_script_file_id", "hostpci", "initialization", "kvm_arguments",
 	"machine", "memory", "name", "node_name", "numa", "template", "tpm_state", "usb", "virtiofs", "vm_id",
 }
 
-// providerOnly reports whether an attribute is only the provider's own setting,
-// which Proxmox does not store: after an import they are all new.
+// providerOnly reports whether an attribute is only the provider's own setting, which
+// Proxmox does not store: after an import, all of these are new.
 func providerOnly(path string) bool {
 	switch path {
 	case "agent.timeout", "agent.wait_for_ip", "delete_unreferenced_disks_on_destroy", "migrate",
@@ -37,7 +37,8 @@ func providerOnly(path string) bool {
 	return strings.HasPrefix(path, "timeout_")
 }
 
-// planned checks the values that a VM will have. w is nil if nobody asked for the change.
+// planned checks the values that a VM will have. w is nil if the change was not
+// requested.
 func (j *judge) planned(rc *tfjson.ResourceChange, after map[string]any, w *wish) {
 	if w != nil && !j.recorded {
 		j.expect(rc, w)
@@ -50,8 +51,8 @@ func (j *judge) planned(rc *tfjson.ResourceChange, after map[string]any, w *wish
 	}
 }
 
-// fixed checks the attributes that keep the provider from touching foreign VMs
-// and from restarting ours.
+// fixed checks the attributes that prevent the provider from touching unmanaged VMs and
+// from restarting ours.
 func (j *judge) fixed(address string, after map[string]any) {
 	for _, clone := range list(after["clone"]) {
 		if retries, ok := integer(attributes(clone)["retries"]); !ok || retries != 1 {
@@ -69,7 +70,7 @@ func (j *judge) fixed(address string, after map[string]any) {
 	}
 }
 
-// privileged denies what gives a guest or its maker power over the host.
+// privileged denies attributes that give a guest, or its creator, power over the host.
 func (j *judge) privileged(address string, after, unknown map[string]any) {
 	for _, name := range []string{"hook_script_file_id", "kvm_arguments"} {
 		if !zero(after[name]) || !zero(unknown[name]) {

@@ -11,17 +11,17 @@ import (
 //go:embed default-policy.yaml
 var defaultPolicy []byte
 
-// defaultPolicyName is what errors and docs call the shipped policy.
+// defaultPolicyName is the name of the default policy in errors and docs.
 const defaultPolicyName = "default-policy.yaml"
 
-// DefaultPolicy returns the text of the shipped policy.
+// DefaultPolicy returns the text of the default policy.
 func DefaultPolicy() []byte { return slices.Clone(defaultPolicy) }
 
-// Policy is a list of compiled rules, which an operator writes. A rule is asked
-// about each plan, or about each resource that a plan changes. The strictest
-// decision of the rules that hold counts. A change that no rule allows needs
-// approval, and one that no rule was asked about is denied. Whatever the rules say,
-// the invariants stand. A Policy may be used by several goroutines.
+// Policy is an operator's list of compiled rules. A rule is evaluated for each plan, or
+// for each resource that a plan changes. The strictest decision of the matching rules
+// applies. A change that no rule allows needs approval, and a change for which no rule
+// was evaluated is denied. The invariants apply whatever the rules decide. A Policy is
+// safe for concurrent use.
 type Policy struct {
 	rules []policyRule
 }
@@ -30,10 +30,10 @@ type Policy struct {
 type policyRule struct {
 	name     string
 	decision Decision
-	// each tells a rule that is asked about every changed resource.
+	// each is set if the rule is evaluated for every changed resource.
 	each bool
 	when cel.Program
-	// message is the reason, unless messageExpression makes it.
+	// message is the reason, unless messageExpression is set.
 	message           string
 	messageExpression cel.Program
 }
@@ -47,7 +47,7 @@ func (p *Policy) Names() []string {
 	return names
 }
 
-// And returns a policy with the rules of both. Names must differ.
+// And returns a policy with the rules of both. Their names must differ.
 func (p *Policy) And(more *Policy) (*Policy, error) {
 	known := p.Names()
 	for _, name := range more.Names() {

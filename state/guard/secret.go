@@ -4,14 +4,14 @@ import (
 	"regexp"
 )
 
-// secretPattern is what one kind of secret looks like.
+// secretPattern matches one kind of secret.
 type secretPattern struct {
 	name    string
 	pattern *regexp.Regexp
 }
 
-// secretPatterns are what a secret looks like. They err on the side of refusing:
-// nothing that numaform writes comes near them.
+// secretPatterns match anything that looks like a secret. They err on the side of
+// refusing: nothing that numaform writes comes close to matching.
 var secretPatterns = []secretPattern{
 	{"a Proxmox API token", regexp.MustCompile(`PVEAPIToken=|[^\s@!]+@[^\s@!]+![^\s=]+=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)},
 	{"a Proxmox ticket", regexp.MustCompile(`PVE:[^\s:]+:[0-9A-F]{8}::`)},
@@ -23,15 +23,16 @@ var secretPatterns = []secretPattern{
 	{"a cloud access key", regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`)},
 	{"a password hash", regexp.MustCompile(`\$(?:1|5|6|2[aby]|y|7|argon2id?)\$[^\s$]+\$`)},
 	{"a cloud-init document", regexp.MustCompile(`(?m:^#cloud-config\b)`)},
-	// Four characters at least: a class of that name is followed by its vCPUs.
+	// Require four characters, because a class with such a name is followed by its number
+	// of vCPUs.
 	{"a password or token", regexp.MustCompile(`(?i)\b(?:password|passwd|passphrase|secret|token|api[_-]?key)["']?\s*[:=]\s*\S{4,}`)},
 }
 
 // shortestSecret is the length of the shortest string that any pattern matches.
 const shortestSecret = len("$1$x$")
 
-// secrets denies strings that look like a secret, anywhere in v, keys included.
-// The message names the kind, never the value.
+// secrets denies strings that look like a secret, anywhere in v, including keys. The
+// message names the kind of secret, never the value.
 func (j *judge) secrets(address string, v any) {
 	switch t := v.(type) {
 	case string:
@@ -41,7 +42,7 @@ func (j *judge) secrets(address string, v any) {
 			j.secrets(address, e)
 		}
 	case map[string]any:
-		// In any order, since the verdict sorts.
+		// The order does not matter, because the verdict sorts.
 		for name, e := range t {
 			j.secret(address, name)
 			j.secrets(address, e)
@@ -49,8 +50,8 @@ func (j *judge) secrets(address string, v any) {
 	}
 }
 
-// secret looks at one string. The VMs of a plan are much alike, so it remembers
-// what it found harmless.
+// secret checks one string. It caches harmless strings, because the VMs of a plan are
+// much alike.
 func (j *judge) secret(address, s string) {
 	if len(s) < shortestSecret || j.harmless[s] {
 		return

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// attributes returns v as an object; anything else is an empty one.
+// attributes returns v as an object; it returns an empty one if v is of another type.
 func attributes(v any) map[string]any {
 	m, _ := v.(map[string]any)
 	return m
@@ -24,7 +24,7 @@ func text(v any) string {
 	return s
 }
 
-// integer returns v as a whole number, however the plan was decoded.
+// integer returns v as an integer, for every way in which the plan may have been decoded.
 func integer(v any) (int64, bool) {
 	switch n := v.(type) {
 	case float64:
@@ -38,8 +38,8 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// zero reports whether v says nothing. The provider's SDK keeps null apart from
-// zero values at random, so a plan changes one into the other.
+// zero reports whether v is null or a zero value. The provider's SDK does not reliably
+// distinguish the two, so a plan may change one into the other.
 func zero(v any) bool {
 	switch t := v.(type) {
 	case nil:
@@ -62,7 +62,7 @@ func zero(v any) bool {
 	return ok && n == 0
 }
 
-// equal compares two values and takes everything that says nothing for the same.
+// equal compares two values, treating null and all zero values as equal.
 func equal(a, b any) bool {
 	if zero(a) && zero(b) {
 		return true
@@ -78,7 +78,7 @@ func equal(a, b any) bool {
 	return equalScalars(a, b)
 }
 
-// equalScalars compares values of which the first is no list and no object.
+// equalScalars compares values of which the first is neither a list nor an object.
 func equalScalars(a, b any) bool {
 	m, aNumber := integer(a)
 	n, bNumber := integer(b)
@@ -105,8 +105,8 @@ func differing(a, b map[string]any) []string {
 	return slices.Sorted(maps.Keys(keys))
 }
 
-// changed returns the paths of attributes that a change alters or leaves
-// unknown, sorted. In a block that occurs once the path goes one level down.
+// changed returns the paths of attributes that a change alters or leaves unknown, sorted.
+// For a block that occurs once, the path includes the block's attribute.
 func changed(before, after map[string]any, unknown any) []string {
 	var paths []string
 	open := attributes(unknown)
@@ -145,8 +145,8 @@ func topLevel(path string) string {
 	return name
 }
 
-// sensitive reports whether a value that is marked as sensitive says something.
-// Marks have the shape of the value, with true where it is sensitive.
+// sensitive reports whether a value marked as sensitive is not empty. Marks have the
+// shape of the value, with true where it is sensitive.
 func sensitive(v, marks any) bool {
 	if marks == true {
 		return !zero(v)

@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Decision says what may be done with a plan. The zero value denies.
+// Decision says whether a plan may be applied. The zero value denies.
 type Decision int
 
 // The decisions, strictest first.
@@ -31,45 +31,45 @@ func (d Decision) String() string {
 	}
 }
 
-// Rule names what a finding is about.
+// Rule names the check that a finding comes from.
 type Rule string
 
-// PolicyRule returns the rule of findings by the policy's rule of that name.
+// PolicyRule returns the Rule for findings by the policy's rule with that name.
 func PolicyRule(name string) Rule { return RulePolicy + "/" + Rule(name) }
 
-// The rules. All of them are invariants but RuleLimit, RuleBreaker, RuleMoved and
-// RuleForget, which a person may approve, and those of the policy.
+// The rules. All are invariants except RuleLimit, RuleBreaker, RuleMoved and RuleForget,
+// which a person can approve, and the policy's own rules.
 const (
-	RulePlan       Rule = "plan"       // the plan is whole and of a known format
+	RulePlan       Rule = "plan"       // the plan is complete and of a known format
 	RuleRules      Rule = "rules"      // there are rules
 	RuleIntent     Rule = "intent"     // the intent does not contradict itself
-	RuleConfig     Rule = "config"     // the configuration holds our modules and nothing else
+	RuleConfig     Rule = "config"     // the configuration contains our modules and nothing else
 	RuleAddress    Rule = "address"    // only our addresses, resource type and provider
 	RuleAction     Rule = "action"     // only known actions
 	RuleReplace    Rule = "replace"    // no VM is replaced
-	RuleSurplus    Rule = "surplus"    // nothing is changed that was not asked for
-	RuleMissing    Rule = "missing"    // everything that was asked for is changed
-	RuleIdentity   Rule = "identity"   // VMID, host, key and name are those of the intent
-	RuleExpected   Rule = "expected"   // every planned value is what the modules make of the VM's file
-	RuleFixed      Rule = "fixed"      // the attributes that keep foreign VMs safe
+	RuleSurplus    Rule = "surplus"    // nothing changes that was not requested
+	RuleMissing    Rule = "missing"    // everything requested changes
+	RuleIdentity   Rule = "identity"   // VMID, host, key and name match the intent
+	RuleExpected   Rule = "expected"   // every planned value is what the modules derive from the VM's file
+	RuleFixed      Rule = "fixed"      // the attributes that protect unmanaged VMs
 	RulePrivileged Rule = "privileged" // nothing that gives a guest power over its host
-	RuleUpdate     Rule = "update"     // only attributes that a running VM takes without harm
-	RuleSecret     Rule = "secret"     // no secret in what is planned
-	RuleDrift      Rule = "drift"      // VMs are still the ones that were made
+	RuleUpdate     Rule = "update"     // only attributes that are safe to change on a running VM
+	RuleSecret     Rule = "secret"     // no secret in the plan
+	RuleDrift      Rule = "drift"      // VMs are still the ones that were created
 	RuleImport     Rule = "import"     // imports of VMs that carry our marker
 	RuleMoved      Rule = "moved"      // addresses that change
 	RuleForget     Rule = "forget"     // VMs that leave the state and stay in Proxmox
 	RuleDrained    Rule = "drained"    // only VMs whose Node is drained are deleted
-	RulePins       Rule = "pins"       // no CPU is given to two guests
+	RulePins       Rule = "pins"       // no CPU is assigned to two guests
 	RuleLimit      Rule = "limit"      // how much may change at once and within the window
-	RuleBreaker    Rule = "breaker"    // nothing is created after failure upon failure
-	// RulePolicy is about the policy as a whole; a finding of one of its rules has
-	// PolicyRule of that rule's name.
+	RuleBreaker    Rule = "breaker"    // nothing is created after repeated failures
+	// RulePolicy is about the policy as a whole; a finding by one of its rules has that
+	// rule's PolicyRule.
 	RulePolicy Rule = "policy"
 )
 
-// Finding is one reason against a plan. Message says what is wrong and how to
-// mend it, and never repeats a value that might be secret.
+// Finding is one reason against a plan. Message says what is wrong and how to fix it, and
+// never repeats a value that might be secret.
 type Finding struct {
 	Rule     Rule     `json:"rule"`
 	Decision Decision `json:"decision"`
@@ -108,12 +108,12 @@ func (v Verdict) String() string {
 // MarshalText returns the decision in words.
 func (d Decision) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// decisionWords are the words for decisions in policies.
+// decisionWords returns the decisions by their names in policies.
 func decisionWords() map[string]Decision {
 	return map[string]Decision{"allow": Allow, "approve": NeedsApproval, "deny": Deny}
 }
 
-// UnmarshalText reads what MarshalText wrote, and the words of policies.
+// UnmarshalText parses the output of MarshalText and the words used in policies.
 func (d *Decision) UnmarshalText(text []byte) error {
 	if known, ok := decisionWords()[string(text)]; ok {
 		*d = known
@@ -133,8 +133,8 @@ func (v Verdict) And(other Verdict) Verdict {
 	return verdict(min(v.Decision, other.Decision), slices.Concat(v.Findings, other.Findings))
 }
 
-// On returns the part of a verdict on a whole change that holds for one host: the
-// findings about that host and those about no host.
+// On returns the part of a whole change's verdict that applies to one host: the findings
+// about that host, and the findings about no particular host.
 func (v Verdict) On(host fleet.Shard) Verdict {
 	var findings []Finding
 	for _, f := range v.Findings {
@@ -148,7 +148,7 @@ func (v Verdict) On(host fleet.Shard) Verdict {
 	return verdict(Allow, findings)
 }
 
-// verdict is as strict as the decision and the strictest finding.
+// verdict returns a verdict as strict as the decision and the strictest finding.
 func verdict(decision Decision, findings []Finding) Verdict {
 	for _, f := range findings {
 		decision = min(decision, f.Decision)
