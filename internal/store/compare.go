@@ -12,20 +12,20 @@ import (
 	"github.com/numaform/numaform/generator"
 )
 
-// IsModule reports whether a path below the fleet is a module's.
+// IsModule reports whether a path relative to the fleet belongs to a module.
 func IsModule(name string) bool { return strings.HasPrefix(name, "modules/") }
 
-// Difference is how one file differs between two versions of a fleet.
+// Difference is the difference of one file between two versions of a fleet.
 type Difference struct {
 	Path string
-	// Added and Removed tell a new and a deleted file; neither, a changed one.
+	// Added and Removed mark a new and a deleted file; a changed file has neither.
 	Added, Removed bool
-	// Unified is the difference in the unified format.
+	// Unified is the difference in unified diff format.
 	Unified []byte
 }
 
-// Compare returns the files that differ, sorted by path. Modules are not shown
-// line by line: their directory's name is their content's hash.
+// Compare returns the files that differ, sorted by path. It shows no line differences for
+// modules, because their directory's name is their content's hash.
 func Compare(before, after generator.Files) []Difference {
 	names := maps.Clone(before)
 	maps.Copy(names, after)

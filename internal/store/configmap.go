@@ -25,27 +25,26 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// ConfigMap is a fleet in ConfigMaps: one for each host, one for each module, one
-// with the rest, the root, and two for each change of the history.
+// ConfigMap is a fleet in ConfigMaps: one for each host, one for each module, one for the
+// rest (the root), and two for each change in the history.
 type ConfigMap struct {
 	client    kubernetes.Interface
 	namespace string
 	name      string
 	clock     clock.WithTicker
-	// interrupt lets a test end a write before one of its steps; nil does not.
+	// interrupt lets a test end a write before one of its steps; nil in production.
 	interrupt func(name string) error
 
 	// mu guards fence.
 	mu sync.Mutex
-	// fence is the number of the lock that this store holds; 0 means none. It grows
-	// with each that anybody takes.
+	// fence is the number of the lock that this store holds; 0 means none. Each new lock
+	// has a higher number.
 	fence int64
 }
 
 var _ Store = (*ConfigMap)(nil)
 
-// NewConfigMap returns the fleet of that name in a namespace. It neither reads nor
-// writes yet.
+// NewConfigMap returns the fleet with that name in a namespace. It does no I/O.
 func NewConfigMap(client kubernetes.Interface, namespace, name string) (*ConfigMap, error) {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return nil, fmt.Errorf("the fleet's ConfigMaps cannot be named %q: %s", name, problems[0])
@@ -53,8 +52,7 @@ func NewConfigMap(client kubernetes.Interface, namespace, name string) (*ConfigM
 	return &ConfigMap{client: client, namespace: namespace, name: name, clock: clock.RealClock{}}, nil
 }
 
-// Read returns the fleet's files, as they are once a write that was cut off is
-// finished.
+// Read returns the fleet's files, after completing an interrupted write.
 func (c *ConfigMap) Read(ctx context.Context) (generator.Files, Revision, error) {
 	found, err := c.load(ctx)
 	if err != nil {
@@ -64,9 +62,9 @@ func (c *ConfigMap) Read(ctx context.Context) (generator.Files, Revision, error)
 	return files, RevisionOf(files), nil
 }
 
-// Begin makes files what is wanted, together with the change's record. The update of
-// the root decides, and only if nobody else updated it: a holder of the lock that
-// was paused and lost it cannot write.
+// Begin makes files the desired state, together with the change's record. The update of
+// the root is decisive and succeeds only if the root is unchanged since it was read: a
+// holder that was paused and lost the lock cannot write.
 func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {
@@ -96,7 +94,7 @@ func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Fi
 	return c.commit(ctx, found, parts, change.ID)
 }
 
-// commit makes a change, whose record is there, what is wanted.
+// commit makes a change, whose record already exists, the desired state.
 func (c *ConfigMap) commit(ctx context.Context, found *stored, parts []string, id string) error {
 	root := found.part(c, "")
 	root.Annotations[headAnnotation] = id
@@ -119,8 +117,8 @@ func (c *ConfigMap) commit(ctx context.Context, found *stored, parts []string, i
 	return err
 }
 
-// lost is called when the root was updated by somebody. That may have been this
-// very change, whose answer did not arrive.
+// lost handles a conflicting update of the root. The update may have been this change
+// itself, if its response was lost.
 func (c *ConfigMap) lost(ctx context.Context, id string) error {
 	found, err := c.load(ctx)
 	if err != nil {
@@ -130,7 +128,7 @@ func (c *ConfigMap) lost(ctx context.Context, id string) error {
 		_, err := c.settled(ctx)
 		return err
 	}
-	// The record is on no chain: nobody finds it, whether or not it goes.
+	// No chain leads to the record, so it does not matter if it cannot be deleted.
 	err = c.maps().Delete(ctx, c.changeName(id), metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
@@ -138,10 +136,11 @@ func (c *ConfigMap) lost(ctx context.Context, id string) error {
 	return errors.Join(fmt.Errorf("writing fleet %s: %w", c.where(), ErrMoved), err)
 }
 
-// settleAttempts is how often a write is finished that somebody else is about too.
+// settleAttempts limits how often to complete a write that another process is completing
+// too.
 const settleAttempts = 10
 
-// settled loads the fleet and finishes a write that was cut off.
+// settled loads the fleet and completes an interrupted write.
 func (c *ConfigMap) settled(ctx context.Context) (*stored, error) {
 	for attempt := 1; ; attempt++ {
 		found, err := c.load(ctx)
@@ -156,8 +155,8 @@ func (c *ConfigMap) settled(ctx context.Context) (*stored, error) {
 	}
 }
 
-// settle writes what is staged into its ConfigMaps. None is ever deleted, so that one
-// who comes late with an old write finds that it is not as he saw it.
+// settle writes the staged files to their ConfigMaps. It never deletes a ConfigMap, so
+// that a delayed, outdated write always fails with a conflict.
 func (c *ConfigMap) settle(ctx context.Context, found *stored) error {
 	for _, dir := range found.touched(*found.stage) {
 		if dir == "" {
@@ -172,7 +171,7 @@ func (c *ConfigMap) settle(ctx context.Context, found *stored) error {
 	return c.save(ctx, "root, again", root)
 }
 
-// save creates or updates a ConfigMap, if it is as it was read.
+// save creates or updates a ConfigMap, if it is unchanged since it was read.
 func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) (err error) {
 	if err := c.interrupted(step); err != nil {
 		return err
@@ -185,8 +184,8 @@ func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) 
 	return err
 }
 
-// addChange adds the record of a change, with what it changes. It is part of the
-// history once the root names it.
+// addChange adds the record of a change, with the files that it changes. It becomes part
+// of the history once the root refers to it.
 func (c *ConfigMap) addChange(ctx context.Context, found *stored, next staged, id string, record []byte) error {
 	text, err := json.Marshal(next)
 	if err != nil {
@@ -221,7 +220,7 @@ func (c *ConfigMap) End(ctx context.Context, outcome audit.Outcome) error {
 	return c.add(ctx, "outcome", m, outcome.ID)
 }
 
-// add creates a record, which must not be there yet and never changes.
+// add creates a record, which must not exist yet and never changes.
 func (c *ConfigMap) add(ctx context.Context, step string, m *corev1.ConfigMap, id string) error {
 	if err := checkSize(m); err != nil {
 		return fmt.Errorf("recording change %s: %w", id, err)
@@ -246,7 +245,7 @@ func (c *ConfigMap) interrupted(step string) error {
 	return c.interrupt(step)
 }
 
-// pack compresses.
+// pack compresses content.
 func pack(content []byte) ([]byte, error) {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -255,7 +254,7 @@ func pack(content []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// maxStage bounds what a staged write may hold once it is unpacked.
+// maxStage limits the unpacked size of a staged write.
 const maxStage = 64 << 20
 
 func unpack(packed []byte) ([]byte, error) {
@@ -266,8 +265,8 @@ func unpack(packed []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, maxStage))
 }
 
-// History returns the changes that the root knows: each record names the one before
-// it. Those of a time are asked for at once, by their day.
+// History returns the changes reachable from the root: each record refers to the previous
+// one. It fetches all records of the period at once, by their days.
 func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	root, err := c.root(ctx)
 	if err != nil || root == nil {
@@ -300,7 +299,7 @@ func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry
 	return entries(slices.Collect(maps.Keys(list)), since, func(id string) (audit.Entry, error) { return list[id], nil })
 }
 
-// entry reads a change and its outcome, and returns which came before it.
+// entry reads a change and its outcome, and returns the ID of the previous change.
 func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.ConfigMap, id, from string) (entry audit.Entry, previous string, err error) {
 	m, err := c.find(ctx, records, c.changeName(id))
 	if err != nil {

@@ -30,13 +30,13 @@ const (
 
 	// directoryAnnotation is the directory of the files in a ConfigMap.
 	directoryAnnotation = "numaform.dev/directory"
-	// headAnnotation, of the root, names the last change, stageAnnotation one whose
-	// files are not all in their ConfigMaps yet, and fenceAnnotation the lock under
-	// which it was written.
+	// On the root, headAnnotation is the last change, stageAnnotation a change whose
+	// files are not all in their ConfigMaps yet, and fenceAnnotation the number of the
+	// lock under which the root was written.
 	headAnnotation  = "numaform.dev/head"
 	stageAnnotation = "numaform.dev/stage"
 	fenceAnnotation = "numaform.dev/fence"
-	// previousAnnotation, of a record, names the change before it.
+	// previousAnnotation is the change before a record's.
 	previousAnnotation = "numaform.dev/previous"
 )
 
@@ -53,13 +53,13 @@ const (
 	stageKey  = "files.json.gz"
 )
 
-// maxConfigMap is how much Kubernetes lets a ConfigMap hold.
+// maxConfigMap is Kubernetes' limit for a ConfigMap's data, in bytes.
 const maxConfigMap = 1 << 20
 
-// pageSize is how many records are asked for at once.
+// pageSize is the number of records fetched per request.
 const pageSize = 500
 
-// maxDays bounds a question for records by their days.
+// maxDays is the maximum number of days in a label selector for records.
 const maxDays = 31
 
 func (c *ConfigMap) maps() v1.ConfigMapInterface { return c.client.CoreV1().ConfigMaps(c.namespace) }
@@ -70,7 +70,7 @@ func (c *ConfigMap) changeName(id string) string { return c.name + "-" + strings
 
 func (c *ConfigMap) outcomeName(id string) string { return c.changeName(id) + "-outcome" }
 
-// partName names the ConfigMap of a directory: readable, and by a hash its own.
+// partName returns the name of a directory's ConfigMap: readable, and unique by a hash.
 func (c *ConfigMap) partName(dir string) string {
 	if dir == "" {
 		return c.name
@@ -85,8 +85,8 @@ func (c *ConfigMap) partName(dir string) string {
 	return c.name + "-" + strings.Trim(slug[:min(len(slug), 40)], "-") + "-" + hex.EncodeToString(hash[:4])
 }
 
-// partOf returns the directory whose ConfigMap holds a file: a host's, a module's,
-// or that of the fleet.
+// partOf returns the directory whose ConfigMap contains a file: a host's, a module's, or
+// the fleet's.
 func partOf(name string) string {
 	if IsModule(name) || strings.Count(name, "/") == 2 {
 		return path.Dir(name)
@@ -94,19 +94,19 @@ func partOf(name string) string {
 	return ""
 }
 
-// key returns the key of a file in the ConfigMap of its directory. A key has no
+// key returns the key of a file in the ConfigMap of its directory. Keys must not contain
 // slashes.
 func key(dir, name string) string {
 	return strings.ReplaceAll(strings.TrimPrefix(name, dir+"/"), "/", "..")
 }
 
-// nameOf returns the file that a key stands for.
+// nameOf returns the file of a key.
 func nameOf(dir, key string) string { return path.Join(dir, strings.ReplaceAll(key, "..", "/")) }
 
-// stored is a fleet as its ConfigMaps hold it.
+// stored is a fleet as stored in its ConfigMaps.
 type stored struct {
 	parts map[string]*corev1.ConfigMap // by directory; the root's is ""
-	// files are as they are once stage is done; stage is nil if nothing is to do.
+	// files are the files after stage is applied; stage is nil if nothing is staged.
 	files generator.Files
 	stage *staged
 }
@@ -130,7 +130,7 @@ func (c *ConfigMap) root(ctx context.Context) (*corev1.ConfigMap, error) {
 	return root, nil
 }
 
-// load reads the fleet, all of it as it was at one moment.
+// load reads a consistent version of the whole fleet.
 func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 	list, err := c.maps().List(ctx, metav1.ListOptions{LabelSelector: fleetLabel + "=" + c.name + "," + partLabel + "=" + partFiles})
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 	return found, c.overlay(ctx, found)
 }
 
-// overlay does a write that was cut off to the files that were read.
+// overlay applies an interrupted write to the files that were read.
 func (c *ConfigMap) overlay(ctx context.Context, found *stored) error {
 	root := found.parts[""]
 	if root == nil || root.Annotations[stageAnnotation] == "" {
@@ -200,7 +200,7 @@ func (s *stored) touched(next staged) []string {
 	return slices.Compact(dirs)
 }
 
-// part returns the ConfigMap of a directory as its files want it.
+// part returns the ConfigMap of a directory with its current files.
 func (s *stored) part(c *ConfigMap, dir string) *corev1.ConfigMap {
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: c.partName(dir), Namespace: c.namespace}}
 	if old := s.parts[dir]; old != nil {
@@ -227,8 +227,8 @@ func (s *stored) part(c *ConfigMap, dir string) *corev1.ConfigMap {
 	return m
 }
 
-// fit does a write to the files that were read, refuses it if Kubernetes cannot hold
-// it, and returns which directories besides the root it touches.
+// fit applies a write to the files that were read. It refuses a write too large for
+// Kubernetes, and returns the directories, without the root, that the write changes.
 func (c *ConfigMap) fit(found *stored, next staged) ([]string, error) {
 	found.files = maps.Clone(found.files)
 	for _, s := range next.Steps {
@@ -265,7 +265,7 @@ func checkSize(m *corev1.ConfigMap) error {
 	return nil
 }
 
-// record returns a ConfigMap of the history, which never changes.
+// record returns a ConfigMap of the history, which is immutable.
 func (c *ConfigMap) record(name, part, id string) *corev1.ConfigMap {
 	immutable := true
 	return &corev1.ConfigMap{
@@ -277,8 +277,8 @@ func (c *ConfigMap) record(name, part, id string) *corev1.ConfigMap {
 	}
 }
 
-// recordsOf asks for the records of the days from since to the last change; for all
-// if these are many.
+// recordsOf fetches the records of the days from since to the last change, or all records
+// if these are too many days.
 func (c *ConfigMap) recordsOf(ctx context.Context, since time.Time, head string) (map[string]*corev1.ConfigMap, error) {
 	selector := fleetLabel + "=" + c.name + "," + partLabel + " in (" + partChange + "," + partOutcome + ")"
 	if days := daysTo(since, head); len(days) > 0 {
@@ -300,8 +300,8 @@ func (c *ConfigMap) recordsOf(ctx context.Context, since time.Time, head string)
 	}
 }
 
-// daysTo returns the days from a minute before since to that of a change; none if
-// there are too many to name.
+// daysTo returns the days from one minute before since to the day of a change; none if
+// there are more than maxDays.
 func daysTo(since time.Time, id string) []string {
 	last, err := time.Parse(idTime, id[:min(len(id), len(idTime))])
 	if err != nil || since.IsZero() {
@@ -320,14 +320,14 @@ func daysTo(since time.Time, id string) []string {
 	return days
 }
 
-// find returns a record, or nil. One that was not among those of its days is asked
-// for by itself.
+// find returns a record, or nil. It fetches a record that is not among the records of the
+// requested days.
 func (c *ConfigMap) find(ctx context.Context, records map[string]*corev1.ConfigMap, name string) (*corev1.ConfigMap, error) {
 	if m := records[name]; m != nil {
 		return m, nil
 	}
 	if strings.HasSuffix(name, "-outcome") && records[strings.TrimSuffix(name, "-outcome")] != nil {
-		return nil, nil // its day was asked for
+		return nil, nil // its day was fetched
 	}
 	m, err := c.maps().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -20,19 +20,18 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// PrivateDir holds, below the fleet's directory, what is this machine's alone and
-// no part of the desired state.
+// PrivateDir is the subdirectory of the fleet's directory for data that belongs to this
+// machine and not to the desired state.
 const PrivateDir = ".numaform"
 
-// Directory is a fleet in a directory: a volume or a laptop's disk.
+// Directory is a fleet in a directory, on a volume or a local disk.
 type Directory struct {
 	path string
-	// private is where the directory's own files are: those of its locks, and a
-	// write that is under way.
+	// private is the directory of the lock files and of a write in progress.
 	private string
-	// interrupt lets a test end a write before it touches a file; nil does not.
+	// interrupt lets a test end a write before it changes a file; nil in production.
 	interrupt func(name string) error
-	// reading is called by a test while files are read.
+	// reading lets a test intervene while files are read.
 	reading func()
 }
 
@@ -46,7 +45,7 @@ func NewDirectory(dir string) *Directory {
 // Path returns the directory's path.
 func (d *Directory) Path() string { return d.path }
 
-// failed says what failed, and how to mend it where that is known.
+// failed returns the error, with a hint for fixing it if one is known.
 func (d *Directory) failed(doing string, err error) error {
 	mend := ""
 	switch {
@@ -60,10 +59,10 @@ func (d *Directory) failed(doing string, err error) error {
 	return fmt.Errorf("%s fleet %s: %w%s", doing, d.path, err, mend)
 }
 
-// Files returns the fleet's files by their slash-separated path below the
-// directory, as they are once a write that was cut off is finished; there are none
-// if there is no fleet. What the engine, numaform and forges leave beside them is left
-// out; anything else that is no part of a fleet is a RefusedError.
+// Files returns the fleet's files by slash-separated path relative to the directory,
+// after completing an interrupted write; none if there is no fleet. It leaves out files
+// of the engine, of numaform and of forges; any other file that is not part of a fleet is
+// a RefusedError.
 func (d *Directory) Files() (files generator.Files, err error) {
 	err = d.shared(func() error {
 		have, err := d.scan()
@@ -82,8 +81,8 @@ func (d *Directory) Read(context.Context) (generator.Files, Revision, error) {
 	return files, RevisionOf(files), nil
 }
 
-// scan reads all files that may be the fleet's by their paths. Whose they are,
-// their content tells.
+// scan reads all files that may be the fleet's by their paths. Their content decides
+// whether they are.
 func (d *Directory) scan() (generator.Files, error) {
 	root, err := os.OpenRoot(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +91,8 @@ func (d *Directory) scan() (generator.Files, error) {
 	if err != nil {
 		return nil, d.failed("reading", err)
 	}
-	// First, so that a write that ends meanwhile is seen whole.
+	// Read the staged write first, so that a write that ends meanwhile is seen
+	// completely.
 	next, stagedErr := d.staged()
 	if d.reading != nil {
 		d.reading()
@@ -112,8 +112,8 @@ func (d *Directory) scan() (generator.Files, error) {
 	return files, d.overlay(files, next)
 }
 
-// readAll reads the fleet's files, and refuses all that is no part of a fleet before it
-// reads any.
+// readAll reads the fleet's files. It refuses all files that are not part of a fleet
+// before it reads any.
 func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
 	var wanted []string
 	var seen census
@@ -165,7 +165,7 @@ func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
 	return files, nil
 }
 
-// readLimited reads a file of at most limit bytes, whatever its size was before.
+// readLimited reads a file of at most limit bytes, even if the file grows.
 func readLimited(root fs.FS, name string, limit int64) (content []byte, err error) {
 	file, err := root.Open(name)
 	if err != nil {
@@ -182,15 +182,15 @@ func (d *Directory) refused(name, problem, fix string) error {
 	return &RefusedError{Where: d.path, Path: name, Problem: problem, Fix: fix}
 }
 
-// removal is the command that takes a file out of the directory.
+// removal returns the shell command that moves a file out of the directory.
 func (d *Directory) removal(name string) string {
 	return "move it out of the fleet's directory, such as with mv " + quoted(d.target(name)) + " ~"
 }
 
-// plain are words that mean nothing else to a shell.
+// plain matches words that need no quoting in a shell.
 var plain = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_-]+$`)
 
-// quoted returns a word for a shell.
+// quoted returns a word quoted for a shell.
 func quoted(word string) string {
 	if plain.MatchString(word) {
 		return word
@@ -202,8 +202,8 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// Accepts reports, by an error, that the directory must not take the files as a
-// fleet's: it holds something, and not the same cluster's fleet.
+// Accepts returns an error if the directory contains something other than the same
+// cluster's fleet, so that it must not become the directory of files.
 func (d *Directory) Accepts(files generator.Files) error {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -239,15 +239,15 @@ func (d *Directory) Accepts(files generator.Files) error {
 	return nil
 }
 
-// Write makes the directory hold exactly files, besides what is not the fleet's
-// and the modules, which older VMs may still call. It refuses to touch a file that
-// numaform did not write. A write that is cut off is finished by the next one, and
-// Read sees it finished.
+// Write makes the directory contain exactly files, leaving alone what is not the fleet's
+// and the modules, which older VMs may still call. It refuses to change a file that
+// numaform did not write. The next write completes an interrupted one, and Read returns
+// it as completed.
 func (d *Directory) Write(files generator.Files) error {
 	return d.write(files, func(generator.Files) ([]step, error) { return nil, nil })
 }
 
-// Begin makes files what is wanted, together with the change's record.
+// Begin makes files the desired state, together with the change's record.
 func (d *Directory) Begin(_ context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {
@@ -264,7 +264,7 @@ func (d *Directory) Begin(_ context.Context, base Revision, files generator.File
 	})
 }
 
-// write writes files, and what more asks for when it sees those that exist.
+// write writes files, and the steps that more returns for the existing files.
 func (d *Directory) write(files generator.Files, more func(have generator.Files) ([]step, error)) error {
 	if err := d.inside(files); err != nil {
 		return err
@@ -292,8 +292,8 @@ func (d *Directory) write(files generator.Files, more func(have generator.Files)
 	})
 }
 
-// refuse keeps a fleet from replacing, or being planned along with, what is not
-// its own.
+// refuse returns an error if writing files would replace files that are not numaform's,
+// or if such files would be planned along with them.
 func (d *Directory) refuse(have, files generator.Files) error { return refuse(d.path, have, files) }
 
 func refuse(where string, have, files generator.Files) error {
@@ -309,7 +309,7 @@ func refuse(where string, have, files generator.Files) error {
 	return nil
 }
 
-// inside refuses files that would lie elsewhere.
+// inside refuses paths outside of the directory.
 func (d *Directory) inside(files generator.Files) error { return inside(d.path, files) }
 
 func inside(where string, files generator.Files) error {

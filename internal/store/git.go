@@ -21,58 +21,60 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// defaultBranch is the branch of a GitConfig that names none.
+// defaultBranch is the branch if GitConfig has none.
 const defaultBranch = "main"
 
-// GitConfig says where a fleet's repository is.
+// GitConfig configures a fleet's repository.
 type GitConfig struct {
-	// Clone is where numaform keeps a bare clone of its own; nothing else writes there.
+	// Clone is the directory of numaform's own bare clone; nothing else writes there.
 	Clone string
-	// Dir is a checkout that a person may use, and that is never written. Without a
-	// remote and an origin, it is the repository itself, a bare one.
+	// Dir is a checkout for people, which numaform never writes to. Without a Remote and
+	// an origin, it is the repository itself, a bare one.
 	Dir string
-	// Subdir is the fleet's directory in the repository, with slashes; empty means its root.
+	// Subdir is the fleet's directory in the repository, with slashes; empty means the
+	// top.
 	Subdir string
-	// Remote is the URL of the repository that others see, without a password, and for
-	// http without a user; empty means the origin of Dir, if it has one.
+	// Remote is the URL of the shared repository, without a password, and for http
+	// without a user; empty means the origin of Dir, if it has one.
 	Remote string
-	// Branch holds what is wanted; empty means main.
+	// Branch is the branch with the desired state; empty means main.
 	Branch string
-	// Author makes the commits; empty means numaform.
+	// Author is the author of the commits; empty means numaform.
 	Author GitAuthor
 	Auth   GitAuth
-	// Review has changes of files pushed to a branch of their own for a person to
-	// merge, rather than made.
+	// Review pushes changes of files to a separate branch for a person to merge, instead
+	// of applying them.
 	Review bool
 }
 
-// GitAuthor is who makes commits.
+// GitAuthor is the author of commits.
 type GitAuthor struct{ Name, Email string }
 
-// GitAuth is what opens the remote. Nothing of it is ever written anywhere.
+// GitAuth is the credential for the remote. It is never written anywhere.
 type GitAuth struct {
-	// Username goes with Token; empty means numaform.
+	// Username is the user for Token; empty means numaform.
 	Username string
 	// Token is the password for https.
 	Token string
-	// SSHKey is the path of a private key for ssh, without a passphrase; empty means
-	// the ssh agent.
+	// SSHKey is the path of a private key for ssh, without a passphrase; empty means the
+	// ssh agent.
 	SSHKey string
 }
 
-// Git is a fleet in a git repository: one commit for each apply, its outcome a note
-// on it. It reads and writes objects in a bare clone, never a person's checkout.
+// Git is a fleet in a git repository: each apply is a commit, and its outcome is a note
+// on the commit. It reads and writes objects in a bare clone and never writes to a
+// person's checkout.
 type Git struct {
 	config GitConfig
-	// locks holds the files of locks beside the clone's own.
+	// locks holds the lock files, next to the clone.
 	locks *Directory
-	// interrupt lets a test end a write before one of its steps; nil does not.
+	// interrupt lets a test end a write before one of its steps; nil in production.
 	interrupt func(name string) error
 }
 
 var _ Store = (*Git)(nil)
 
-// NewGit returns the fleet in a git repository. It neither reads nor writes yet.
+// NewGit returns the fleet in a git repository. It does no I/O.
 func NewGit(config GitConfig) (*Git, error) {
 	if config.Branch == "" {
 		config.Branch = defaultBranch
@@ -100,11 +102,11 @@ func NewGit(config GitConfig) (*Git, error) {
 	return &Git{config: config, locks: &Directory{path: config.Clone, private: filepath.Join(config.Clone, "numaform")}}, nil
 }
 
-// webUser matches a URL with a user; what cannot be parsed may be one, too.
+// webUser matches a URL with a user, including URLs that cannot be parsed.
 var webUser = regexp.MustCompile(`(?i)^\s*https?:.*@`)
 
-// holdsSecret reports whether a URL may hold a credential: many servers take a token
-// in place of the user, so for http only a URL without user holds none for sure.
+// holdsSecret reports whether a URL may contain a credential. Many servers accept a token
+// as the user, so only an http URL without a user is certain to contain none.
 func holdsSecret(remote string) bool {
 	parsed, err := url.Parse(remote)
 	if err != nil {
@@ -117,8 +119,8 @@ func holdsSecret(remote string) bool {
 	return secret || parsed.Scheme == "http" || parsed.Scheme == "https"
 }
 
-// Lock takes the fleet for one process of this machine. Between machines, the push
-// decides: whoever comes second gets ErrMoved.
+// Lock locks the fleet against other processes on this machine. Between machines the push
+// decides: the second one gets ErrMoved.
 func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
 	if err := g.makeClone(); err != nil {
 		return nil, err
@@ -127,8 +129,8 @@ func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
 }
 
 // Read fetches, and returns the fleet's files at the head of the remote's branch. It
-// fails if the remote cannot be reached, as no write could follow, and if a checkout
-// holds changes of the fleet that the branch does not.
+// fails if the remote is unreachable, because no write could follow, and if a checkout
+// has changes of the fleet that are not on the branch.
 func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revision, err error) {
 	err = g.with(func(r *repository) error {
 		if err := r.pull(ctx); err != nil {
@@ -152,9 +154,9 @@ func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revisio
 	return files, revision, nil
 }
 
-// Begin commits files and the change's record and pushes them. A remote that others
-// pushed to meanwhile is ErrMoved; one that cannot be reached is an error, and nothing
-// was changed.
+// Begin commits files and the change's record, and pushes them. It returns ErrMoved if
+// others pushed to the remote meanwhile. If the remote is unreachable it returns an
+// error, and nothing has changed.
 func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {
@@ -175,7 +177,7 @@ func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, c
 	})
 }
 
-// End notes the outcome on the change's commit and pushes the note.
+// End adds the outcome as a note to the change's commit, and pushes the note.
 func (g *Git) End(ctx context.Context, outcome audit.Outcome) error {
 	record, err := encodeOutcome(outcome)
 	if err != nil {
@@ -198,14 +200,14 @@ func (g *Git) End(ctx context.Context, outcome audit.Outcome) error {
 	})
 }
 
-// History fetches, and returns the changes of the branch. It reads them from the
-// commits that brought them, so nothing that people do to files takes them away. Those
-// that were made before a checkout's directory became a repository are among them.
+// History fetches, and returns the changes of the branch. It reads records from the
+// commits that added them, so later edits of the files cannot remove them. It includes
+// changes made before a checkout's directory became a repository.
 func (g *Git) History(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
 	return g.history(ctx, since, (*repository).pull)
 }
 
-// Known returns the changes that the clone knows, without asking the remote.
+// Known returns the changes in the clone, without contacting the remote.
 func (g *Git) Known(ctx context.Context, since time.Time) (list []audit.Entry, err error) {
 	return g.history(ctx, since, func(*repository, context.Context) error { return nil })
 }
@@ -242,7 +244,7 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 	return list, nil
 }
 
-// with opens the clone and lets f work with it while no other process does.
+// with opens the clone and calls f while no other process uses the clone.
 func (g *Git) with(f func(*repository) error) error {
 	if err := g.makeClone(); err != nil {
 		return err
@@ -257,7 +259,7 @@ func (g *Git) with(f func(*repository) error) error {
 	})
 }
 
-// makeClone makes the directory of the clone, which is for its owner alone.
+// makeClone creates the clone's directory, accessible only to its owner.
 func (g *Git) makeClone() error {
 	if err := os.MkdirAll(g.config.Clone, 0o700); err != nil {
 		return fmt.Errorf("opening the clone of the fleet's repository: %w: set state_dir to a directory that numaform may write", err)
@@ -265,7 +267,7 @@ func (g *Git) makeClone() error {
 	return nil
 }
 
-// where names the fleet in errors.
+// where describes the fleet's place for errors.
 func (g *Git) where() string {
 	at := g.config.Remote
 	if at == "" {
@@ -285,8 +287,8 @@ func (g *Git) interrupted(name string) error {
 	return g.interrupt(name)
 }
 
-// inRepository returns the path in the repository of a file of the fleet.
-// It keeps a name that leads elsewhere as it is.
+// inRepository returns the path in the repository of a file of the fleet. It returns a
+// name that leads out of the fleet unchanged.
 func (g *Git) inRepository(name string) string {
 	if g.config.Subdir == "" {
 		return name
@@ -294,7 +296,8 @@ func (g *Git) inRepository(name string) string {
 	return g.config.Subdir + "/" + name
 }
 
-// belowFleet returns the path below the fleet's directory of a file in the repository.
+// belowFleet returns the path, relative to the fleet's directory, of a file in the
+// repository.
 func (g *Git) belowFleet(name string) string {
 	if g.config.Subdir == "" {
 		return name
@@ -304,7 +307,7 @@ func (g *Git) belowFleet(name string) string {
 
 var userinfo = regexp.MustCompile(`://[^/@\s]+@`)
 
-// scrubbedError is an error of a library without the secrets in its text.
+// scrubbedError is a library's error without the secrets in its text.
 type scrubbedError struct {
 	text string
 	err  error
@@ -313,8 +316,8 @@ type scrubbedError struct {
 func (e *scrubbedError) Error() string { return e.text }
 func (e *scrubbedError) Unwrap() error { return e.err }
 
-// scrub takes out of an error's text what could be a credential, and what a terminal
-// could take for a command: a server writes part of it.
+// scrub removes from an error's text anything that could be a credential or a terminal
+// control sequence, because a server writes part of the text.
 func (g *Git) scrub(err error) error {
 	if err == nil {
 		return nil

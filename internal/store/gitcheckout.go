@@ -18,11 +18,11 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 )
 
-// maxListed bounds how many names an error lists.
+// maxListed limits the number of names in an error.
 const maxListed = 5
 
-// checkout is a person's working copy of the fleet's repository. It is only read: what
-// is wanted and is in it alone is an error, since nothing there is ever applied.
+// checkout is a person's working copy of the fleet's repository. It is only read: changes
+// that exist only there are an error, because they would never be applied.
 type checkout struct {
 	dir     string
 	origins []string
@@ -46,7 +46,8 @@ func (g *Git) openCheckout() (*checkout, error) {
 			return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
 		}
 	}
-	// go-git opens no partial clone that says so as an extension, and cannot say what to do.
+	// go-git cannot open a partial clone with its extension set, and its error gives no
+	// hint.
 	if err := whole(dir, gitDir); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (g *Git) openCheckout() (*checkout, error) {
 	return c, nil
 }
 
-// linkedGitDir returns the directory of the repository that a linked checkout is of.
+// linkedGitDir returns the directory of a linked checkout's repository.
 func linkedGitDir(dir string) (string, error) {
 	content, err := readOrdinary(filepath.Join(dir, ".git"), maxFile)
 	if err != nil {
@@ -88,7 +89,8 @@ func linkedGitDir(dir string) (string, error) {
 	return filepath.Join(at, strings.TrimSpace(string(common))), nil
 }
 
-// settled refuses a checkout with changes of the fleet that the branch at head lacks.
+// settled refuses a checkout with changes of the fleet that are not on the branch at
+// head.
 func (c *checkout) settled(r *repository, head plumbing.Hash) error {
 	if c == nil {
 		return nil
@@ -110,8 +112,8 @@ func (c *checkout) settled(r *repository, head plumbing.Hash) error {
 	return c.unpushed(r, tips, head)
 }
 
-// unpushed refuses commits of the checkout that change the fleet and that the branch
-// does not hold.
+// unpushed refuses commits of the checkout that change the fleet and are not on the
+// branch.
 func (c *checkout) unpushed(r *repository, tips []plumbing.Hash, head plumbing.Hash) error {
 	pushed := map[plumbing.Hash]bool{}
 	var list []string
@@ -155,7 +157,7 @@ func (c *checkout) unpushed(r *repository, tips []plumbing.Hash, head plumbing.H
 		c.dir, r.where(), some(list), quoted(c.dir), r.config.Branch, quoted(c.dir), r.config.Branch)
 }
 
-// changesFleet reports whether a commit holds another fleet than each of its parents.
+// changesFleet reports whether a commit's fleet differs from each parent's.
 func (c *checkout) changesFleet(r *repository, commit *object.Commit) (bool, error) {
 	mine, err := fleetHash(c.objects, commit.TreeHash, r.config.Subdir)
 	if err != nil {
@@ -174,7 +176,7 @@ func (c *checkout) changesFleet(r *repository, commit *object.Commit) (bool, err
 	return !mine.IsZero() || len(commit.ParentHashes) > 0, nil
 }
 
-// fleetHash returns the hash of the fleet's tree in a commit's, or zero.
+// fleetHash returns the hash of the fleet's tree in a commit's tree, or zero.
 func fleetHash(from *objects, tree plumbing.Hash, subdir string) (plumbing.Hash, error) {
 	if subdir == "" {
 		return tree, nil
@@ -193,8 +195,8 @@ func fleetHash(from *objects, tree plumbing.Hash, subdir string) (plumbing.Hash,
 	return tree, nil
 }
 
-// uncommitted refuses a checkout whose files of the fleet differ from its commit:
-// what was edited and not committed is neither applied nor passed over.
+// uncommitted refuses a checkout whose fleet files differ from its commit: uncommitted
+// edits are neither applied nor ignored.
 func (c *checkout) uncommitted(r *repository, head plumbing.Hash) error {
 	committed := map[string]plumbing.Hash{}
 	if !head.IsZero() {
@@ -227,7 +229,7 @@ func (c *checkout) uncommitted(r *repository, head plumbing.Hash) error {
 		c.dir, some(edited), quoted(c.dir), quoted(cmp.Or(r.config.Subdir, ".")))
 }
 
-// wantedBlobs adds the files of a tree that say what is wanted.
+// wantedBlobs adds the files of a tree that belong to the desired state.
 func wantedBlobs(from *objects, tree plumbing.Hash, prefix string, blobs map[string]plumbing.Hash) error {
 	found, err := object.GetTree(from, tree)
 	if err != nil {
@@ -252,9 +254,9 @@ func wantedBlobs(from *objects, tree plumbing.Hash, prefix string, blobs map[str
 	return nil
 }
 
-// edited returns the paths of the fleet's files that differ from those committed, in the
-// index or in the directory. It compares hashes of content, so that neither a filter nor
-// a hook of the repository runs, and follows no link.
+// edited returns the paths of the fleet's files that differ from the committed ones, in
+// the index or in the directory. It compares content hashes, so no filter or hook of the
+// repository runs, and it follows no links.
 func (c *checkout) edited(r *repository, committed map[string]plumbing.Hash) ([]string, error) {
 	found := map[string]bool{}
 	index, err := c.repo.Storer.Index()
@@ -292,8 +294,8 @@ func (c *checkout) edited(r *repository, committed map[string]plumbing.Hash) ([]
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// compareFiles adds to found the files in the directory that differ from those
-// committed, and returns all that are there.
+// compareFiles adds to found the files in the directory that differ from the committed
+// ones, and returns all existing files.
 func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Hash, found map[string]bool) (present map[string]bool, err error) {
 	present = map[string]bool{}
 	root, err := os.OpenRoot(filepath.Join(c.dir, filepath.FromSlash(r.config.Subdir)))
@@ -331,7 +333,7 @@ func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Has
 		if err != nil {
 			return err
 		}
-		// A checkout on another system may have its line ends.
+		// A checkout on another system may have that system's line endings.
 		unix := bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n"))
 		if plumbing.ComputeHash(plumbing.BlobObject, content) != committed[name] && plumbing.ComputeHash(plumbing.BlobObject, unix) != committed[name] {
 			found[name] = true
@@ -341,7 +343,7 @@ func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Has
 	return present, err
 }
 
-// some lists names for a person.
+// some lists names for a person, up to maxListed.
 func some(names []string) string {
 	var list []string
 	for _, name := range names[:min(len(names), maxListed)] {
@@ -354,8 +356,8 @@ func some(names []string) string {
 	return text
 }
 
-// takeNotes takes over the outcomes that an older numaform noted in the checkout and
-// could not push. The checkout's notes that were seen are remembered.
+// takeNotes copies the outcomes that an older numaform recorded in the checkout and could
+// not push. It remembers the checkout's notes that it has seen.
 func (c *checkout) takeNotes(r *repository) error {
 	if c == nil {
 		return nil
@@ -381,8 +383,8 @@ func (c *checkout) takeNotes(r *repository) error {
 	return r.repo.Storer.SetReference(plumbing.NewHashReference(taken, ref.Hash()))
 }
 
-// copyCommits copies a commit with all that it leads to into the clone. What was cut off
-// is copied again, as no commit is stored before its parents are.
+// copyCommits copies a commit and everything reachable from it to the clone. It stores no
+// commit before its parents, so it can repeat an interrupted copy.
 func (c *checkout) copyCommits(r *repository, tip plumbing.Hash) error {
 	var missing []plumbing.Hash
 	seen := map[plumbing.Hash]bool{}
@@ -412,7 +414,7 @@ func (c *checkout) copyCommits(r *repository, tip plumbing.Hash) error {
 }
 
 func (c *checkout) copyTree(r *repository, hash plumbing.Hash, depth int) error {
-	const maxDepth = 8 // of the trees of notes
+	const maxDepth = 8 // of notes trees
 	if depth > maxDepth {
 		return errors.New("its trees are too deep for notes")
 	}

@@ -18,24 +18,24 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
-// The limits of objects of a repository. Nothing above them is inflated, whoever asks
-// for it: a push of a megabyte can hold an object of gigabytes.
+// The limits for objects of a repository. Larger objects are never inflated, because a
+// push of a megabyte can contain an object of gigabytes.
 const (
 	maxCommit = 1 << 20
 	maxTree   = 16 << 20
-	// maxBase bounds the objects that one is kept as a difference to.
+	// maxBase limits the size of objects that serve as delta bases.
 	maxBase = 64 << 20
-	// maxChain bounds how many of those there are; git itself makes 4,095 at most.
+	// maxChain limits the length of delta chains; git itself creates at most 4,095.
 	maxChain = 4096
 )
 
-// objectCache bounds what is remembered of objects.
+// objectCache limits the size of the object cache.
 const objectCache = 32 * cache.MiByte
 
-// objects is a repository's object store, with limits on what is read.
+// objects is a repository's object store, with limits on what it reads.
 type objects struct {
 	*filesystem.Storage
-	// path is the repository's, which a program that indexes packs writes into.
+	// path is the repository's directory, to which the program that indexes packs writes.
 	path    string
 	headers headers
 }
@@ -45,7 +45,7 @@ func openObjects(path string) *objects {
 		filesystem.Options{KeepDescriptors: true})}
 }
 
-// tooLargeError says which object is too large to be read.
+// tooLargeError reports an object that is too large to read.
 type tooLargeError struct {
 	hash        plumbing.Hash
 	size, limit int64
@@ -55,7 +55,7 @@ func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("object %s has %d bytes, and may have %d: remove what holds it from the branch's history", e.hash, e.size, e.limit)
 }
 
-// EncodedObject reads an object, if it is not too large for what it is.
+// EncodedObject reads an object, if it does not exceed the limit for its type.
 func (o *objects) EncodedObject(kind plumbing.ObjectType, hash plumbing.Hash) (plumbing.EncodedObject, error) {
 	limit := int64(maxTree)
 	switch kind {
@@ -68,11 +68,11 @@ func (o *objects) EncodedObject(kind plumbing.ObjectType, hash plumbing.Hash) (p
 	if err != nil && !errors.Is(err, plumbing.ErrObjectNotFound) {
 		return nil, err
 	}
-	// One that is not found may be in a repository that this one borrows objects from.
+	// A missing object may be in an alternate repository.
 	return o.Storage.EncodedObject(kind, hash)
 }
 
-// size returns the size of a file, whatever it is.
+// size returns the size of a file, without a limit.
 func (o *objects) size(hash plumbing.Hash) (int64, error) {
 	size, err := o.headers.bounded(hash, math.MaxInt64)
 	var large *tooLargeError
@@ -85,16 +85,17 @@ func (o *objects) size(hash plumbing.Hash) (int64, error) {
 // Close closes the files of packs.
 func (o *objects) Close() error { return errors.Join(o.headers.close(), o.Storage.Close()) }
 
-// PackfileWriter returns what stores a pack. The git program indexes one several times
-// faster than the library, on all processors; it gets bytes, and neither the network nor
-// a credential. Where there is none, the library does it.
+// PackfileWriter returns a writer that stores a pack. It prefers the git program, which
+// indexes a pack several times faster than the library, on all processors; the program
+// gets neither the network nor a credential. If git is not installed, the library stores
+// the pack.
 func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 	program, err := exec.LookPath("git")
 	if err != nil {
 		w, err := o.Storage.PackfileWriter()
 		return &packWriter{WriteCloser: w, objects: o}, err
 	}
-	command := exec.Command(program, "-c", "core.hooksPath=/dev/null", "-c", "core.bigFileThreshold=1m", "index-pack", "--stdin") //nolint:gosec // our own words
+	command := exec.Command(program, "-c", "core.hooksPath=/dev/null", "-c", "core.bigFileThreshold=1m", "index-pack", "--stdin") //nolint:gosec // a constant command
 	command.Dir = o.path
 	command.Env = []string{
 		"GIT_DIR=" + o.path, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
@@ -108,7 +109,7 @@ func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 	return w, command.Start()
 }
 
-// packWriter is the library's.
+// packWriter is the library's writer.
 type packWriter struct {
 	io.WriteCloser
 	objects *objects
@@ -118,7 +119,7 @@ func (w *packWriter) Close() error {
 	return errors.Join(w.WriteCloser.Close(), w.objects.headers.close())
 }
 
-// packIndexer is a git program that reads a pack.
+// packIndexer is a running git program that indexes a pack.
 type packIndexer struct {
 	io.WriteCloser
 	objects *objects
@@ -136,26 +137,27 @@ func (w *packIndexer) Close() error {
 	return errors.Join(err, w.objects.headers.close())
 }
 
-// repository is an open clone, or a bare repository that has no other.
+// repository is an open clone, or the bare repository itself if there is no clone.
 type repository struct {
 	*Git
 	objects *objects
 	repo    *git.Repository
 	remote  *remote // nil if there is none
-	// checkout is a person's; nil if there is none.
+	// checkout is a person's working copy; nil if there is none.
 	checkout *checkout
-	// branch and notes hold what is wanted and the outcomes. With a remote, branch and
-	// seenNotes are the remote's as last fetched, and notes has those besides that are
-	// not pushed yet.
+	// branch and notes are the references of the desired state and of the outcomes. With
+	// a remote, branch and seenNotes are the remote's as last fetched, and notes also
+	// contains the notes that are not pushed yet.
 	branch, notes, seenNotes plumbing.ReferenceName
-	// read counts the bytes of files and records that were read.
+	// read is the number of bytes of files and records that were read.
 	read int64
 }
 
-// localNotes are the notes of a repository without a remote, and those on remotes.
+// localNotes is the reference of the notes in a repository without a remote, and on
+// remotes.
 const localNotes plumbing.ReferenceName = "refs/notes/numaform"
 
-// open finds the repository and opens, or makes, the clone.
+// open locates the repository, and opens or creates the clone.
 func (g *Git) open() (r *repository, err error) {
 	url, copied, err := g.locate()
 	if err != nil {
@@ -168,7 +170,7 @@ func (g *Git) open() (r *repository, err error) {
 	if r.remote, err = newRemote(url, g.config.Auth, g.interrupted); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening %s: %w", url, err), r.close())
 	}
-	// Another remote or branch has references of its own in the same clone.
+	// Each remote and branch has its own references in the clone.
 	prefix := "refs/numaform/" + plumbing.ComputeHash(plumbing.BlobObject, []byte(url+"\n"+g.config.Branch)).String()
 	r.branch, r.notes, r.seenNotes = plumbing.ReferenceName(prefix+"/branch"), plumbing.ReferenceName(prefix+"/notes"), plumbing.ReferenceName(prefix+"/seen-notes")
 	_, err = git.PlainOpen(g.config.Clone)
@@ -184,7 +186,7 @@ func (g *Git) open() (r *repository, err error) {
 	return r, nil
 }
 
-// openBare opens the repository in fleet.dir that has no other.
+// openBare opens the bare repository in fleet.dir.
 func (g *Git) openBare() (*repository, error) {
 	r := &repository{Git: g, branch: plumbing.NewBranchReferenceName(g.config.Branch), notes: localNotes}
 	if err := r.openAt(g.config.Dir); err != nil {
@@ -214,8 +216,8 @@ func (r *repository) close() error {
 	return errors.Join(errs...)
 }
 
-// locate returns the URL of the repository, empty for the bare one in fleet.dir, and the
-// checkout in fleet.dir if there is one.
+// locate returns the URL of the repository, which is empty for a bare one in fleet.dir,
+// and the checkout in fleet.dir if there is one.
 func (g *Git) locate() (url string, found *checkout, err error) {
 	dir, wanted := g.config.Dir, g.config.Remote
 	if dir == "" {
@@ -257,7 +259,7 @@ func (g *Git) locate() (url string, found *checkout, err error) {
 		"make a bare repository of it, git clone --bare %s %s, and set fleet.git.remote to %s", dir, quoted(dir), quoted(bare), bare)
 }
 
-// locateBare looks at a fleet.dir that is no checkout.
+// locateBare checks a fleet.dir that is not a checkout.
 func (g *Git) locateBare() (url string, err error) {
 	dir, wanted := g.config.Dir, g.config.Remote
 	if wanted != "" {
@@ -291,7 +293,7 @@ func (g *Git) locateBare() (url string, err error) {
 	return "", nil
 }
 
-// FleetDir is the fleet's directory in the checkout.
+// FleetDir returns the fleet's directory in the checkout.
 func (g *Git) FleetDir() string {
 	return filepath.Join(g.config.Dir, filepath.FromSlash(g.config.Subdir))
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// The widths of a commit's message.
+// The maximum widths in a commit message.
 const (
 	subjectWidth = 72
 	bodyWidth    = 72
 )
 
-// message returns what the commit of a change says: what in the subject, why in the
-// body, and in the trailers what a program looks for.
+// message returns a change's commit message: what in the subject, why in the body, and
+// machine-readable data in the trailers.
 func message(change *audit.Change) string {
 	var b strings.Builder
 	b.WriteString(subject(change) + "\n\n")
@@ -69,8 +69,8 @@ func trailers(change *audit.Change) [][2]string {
 	return list
 }
 
-// subject says what a change does in at most subjectWidth characters: with names if
-// they fit, else with numbers.
+// subject says what a change does in at most subjectWidth characters: with names if they
+// fit, or else with counts.
 func subject(change *audit.Change) string {
 	for _, short := range []func([]fleet.VM) string{namesOf, countsOf, plainOf} {
 		var parts []string
@@ -142,12 +142,12 @@ func hostsOf(vms []fleet.VM) []string {
 	return slices.Compact(hosts)
 }
 
-// line makes a text one line, so that nothing in it is taken for a trailer.
+// line turns a text into one line, so that no part of it can be parsed as a trailer.
 func line(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
-// wrap breaks a line at bodyWidth; what follows the first is indented.
+// wrap breaks a line at bodyWidth and indents continuation lines.
 func wrap(text, indent string) string {
 	var lines []string
 	current := ""

@@ -17,30 +17,31 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
-// headers tells the sizes of a repository's objects from their headers alone. The
-// library inflates a difference to learn the size of its object, and a base to apply it.
+// headers reads the sizes of a repository's objects from their headers alone. The library
+// inflates a delta to get its object's size, and a base to apply it.
 type headers struct {
-	// dir is the directory of objects.
+	// dir is the objects directory.
 	dir string
-	// packs are the packs that are there; nil until they are looked for.
+	// packs are the existing packs; nil until they are listed.
 	packs []*packFile
 }
 
-// packFile is a pack with its index, as gitformat-pack(5) describes version 2 of both.
+// packFile is a pack with its index, both in version 2 of the formats in
+// gitformat-pack(5).
 type packFile struct {
 	data, index *os.File
 	fanout      [256]uint32
 }
 
-// The layout of an index: a header, a fan-out table, then by object a hash, a checksum
-// and an offset, and offsets of eight bytes for those that need them.
+// The layout of an index: a header, a fan-out table, then for each object a hash, a
+// checksum and an offset, and 8-byte offsets for the objects that need them.
 const (
 	indexMagic   = "\xfftOc\x00\x00\x00\x02"
 	fanoutOffset = 8
 	hashesOffset = fanoutOffset + 256*4
 )
 
-// The types of entries that are kept as differences.
+// The types of delta entries.
 const (
 	entryOffsetDelta = 6
 	entryHashDelta   = 7
@@ -49,11 +50,11 @@ const (
 // entry is the header of an object in a pack.
 type entry struct {
 	pack *packFile
-	// length is that of the content, or of the difference.
+	// length is the inflated length of the entry: the content or the delta.
 	length int64
-	// size is the object's own.
+	// size is the size of the object itself.
 	size int64
-	// delta tells a difference to the object at base or named hash.
+	// delta is set for a delta to the object at offset base, or with hash named.
 	delta bool
 	base  int64
 	hash  plumbing.Hash
@@ -68,7 +69,7 @@ func (h *headers) close() error {
 	return errors.Join(errs...)
 }
 
-// open opens the packs that are there.
+// open opens the existing packs.
 func (h *headers) open() error {
 	if h.packs != nil {
 		return nil
@@ -81,7 +82,7 @@ func (h *headers) open() error {
 	for _, name := range names {
 		p, err := openPack(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // a repack took it away meanwhile
+			continue // removed by a concurrent repack
 		}
 		if err != nil {
 			return fmt.Errorf("opening %s: %w", name, err)
@@ -113,7 +114,7 @@ func openPack(name string) (p *packFile, err error) {
 	return p, nil
 }
 
-// find returns where in a pack an object is.
+// find returns the offset of an object in a pack.
 func (p *packFile) find(hash plumbing.Hash) (offset int64, exists bool, err error) {
 	first, last := 0, int(p.fanout[hash[0]])
 	if hash[0] > 0 {
@@ -192,7 +193,7 @@ func (p *packFile) at(offset int64) (e entry, err error) {
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return e, fmt.Errorf("reading the pack %s at %d: %w", p.data.Name(), offset, err)
 	}
-	_, m := binary.Uvarint(sizes[:n]) // of the base, which has a header itself
+	_, m := binary.Uvarint(sizes[:n]) // the first is the base's size, the second the object's
 	size, k := binary.Uvarint(sizes[max(m, 0):n])
 	if m <= 0 || k <= 0 || size > 1<<62 {
 		return e, fmt.Errorf("reading the pack %s at %d: it is damaged", p.data.Name(), offset)
@@ -201,7 +202,7 @@ func (p *packFile) at(offset int64) (e entry, err error) {
 	return e, inflated.Close()
 }
 
-// readOffset reads how far back a base is.
+// readOffset reads the distance back to a base.
 func readOffset(reader io.ByteReader) (int64, error) {
 	b, err := reader.ReadByte()
 	back := int64(b & 0x7f)
@@ -230,7 +231,7 @@ func (h *headers) locate(hash plumbing.Hash) (e entry, exists bool, err error) {
 	return e, false, nil
 }
 
-// loose returns the size of an object in a file of its own.
+// loose returns the size of a loose object.
 func (h *headers) loose(hash plumbing.Hash) (size int64, exists bool, err error) {
 	name := hash.String()
 	file, err := os.Open(filepath.Join(h.dir, name[:2], name[2:]))
@@ -260,8 +261,8 @@ func (h *headers) loose(hash plumbing.Hash) (size int64, exists bool, err error)
 	return size, true, nil
 }
 
-// bounded refuses an object above limit, and one that is kept as a difference to
-// objects above maxBase, which would be inflated first. It returns the object's size.
+// bounded refuses an object larger than limit, and a delta with bases larger than
+// maxBase, which would be inflated first. It returns the object's size.
 func (h *headers) bounded(hash plumbing.Hash, limit int64) (size int64, err error) {
 	size, exists, err := h.loose(hash)
 	if err != nil {

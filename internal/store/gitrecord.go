@@ -18,26 +18,27 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// skew is how far the clocks of those who commit may be apart for a look at the
-// recent history to be exact.
+// skew is the maximum difference between committers' clocks for which a search of the
+// recent history is exact.
 const skew = 24 * time.Hour
 
-// notesAttempts is how often a note is pushed before somebody else's.
+// notesAttempts limits how often to retry pushing a note when others push first.
 const notesAttempts = 5
 
-// gitRecordName is the path of a change's record below the fleet's directory: by
-// month, so that the trees that git keeps for each commit stay small.
+// gitRecordName returns the path of a change's record relative to the fleet's directory.
+// Records are grouped by month, so that the trees that git stores for each commit stay
+// small.
 func gitRecordName(id string) string { return path.Join(HistoryDir, id[:4], id[4:6], id+".json") }
 
-// committedRecord is a record and the first commit that holds it.
+// committedRecord is a record and the first commit that contains it.
 type committedRecord struct {
 	commit, blob plumbing.Hash
 	path         string
 }
 
-// records returns the records that the commits of the branch brought, by the ID of
-// their changes: those of since and later, some earlier ones, and the last one in
-// any case. What became of a record's file later is no matter.
+// records returns the records added by the commits of the branch, by change ID: the
+// records from since on, possibly some earlier ones, and always the last one. Later
+// changes to a record's file do not matter.
 func (r *repository) records(since time.Time) (map[string]committedRecord, error) {
 	head, err := r.hash(r.branch)
 	if err != nil || head.IsZero() {
@@ -68,8 +69,8 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 	return records, nil
 }
 
-// horizon returns the time before which no commit matters: none that it brings is
-// asked for, nor can it have brought the last change first.
+// horizon returns the time before which commits can be skipped: they added neither a
+// requested record nor the last one.
 func horizon(since time.Time, last string) time.Time {
 	if since.IsZero() || last == "" {
 		return time.Time{}
@@ -80,8 +81,7 @@ func horizon(since time.Time, last string) time.Time {
 	return since.Add(-skew)
 }
 
-// brought calls f for the files of the history that a commit has and none of its
-// parents.
+// brought calls f for the history files that are in a commit but in none of its parents.
 func (r *repository) brought(c *object.Commit, f func(name string, entry object.TreeEntry) error) error {
 	trees := make([]*object.Tree, 0, 1+len(c.ParentHashes))
 	for _, hash := range append([]plumbing.Hash{c.Hash}, c.ParentHashes...) {
@@ -111,7 +111,7 @@ func (r *repository) added(prefix string, tree *object.Tree, others []*object.Tr
 	for _, entry := range tree.Entries {
 		name := path.Join(prefix, entry.Name)
 		if roleOf(r.belowFleet(name), isTree(entry)) == roleRefused {
-			continue // what is there now is refused elsewhere; what once was is no record
+			continue // not a record; if it still exists, it is refused elsewhere
 		}
 		if entry.Mode.IsFile() {
 			if known[entry.Name] {
@@ -164,7 +164,7 @@ func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	return entry, decode(where, fix, id, content, entry.Outcome)
 }
 
-// unsent returns why a record could not be read: one that is too large is none of ours,
+// unsent explains why a record could not be read. A record that is too large is not ours,
 // and a remote does not even send it.
 func unsent(where, fix string, err error) error {
 	_, large := errors.AsType[*tooLargeError](err)
@@ -179,7 +179,7 @@ func unsent(where, fix string, err error) error {
 	return &RecordError{Where: where, Mend: fix, Err: err}
 }
 
-// notesOf returns the tree of a reference of notes.
+// notesOf returns the tree of a notes reference.
 func (r *repository) notesOf(name plumbing.ReferenceName) (*object.Tree, error) {
 	head, err := r.hash(name)
 	if err != nil {
@@ -188,7 +188,7 @@ func (r *repository) notesOf(name plumbing.ReferenceName) (*object.Tree, error) 
 	return r.tree(head)
 }
 
-// noteOn finds the note on a commit, in any of the layouts that git knows.
+// noteOn finds the note on a commit, in any layout that git supports.
 func (r *repository) noteOn(notes *object.Tree, commit plumbing.Hash) (note plumbing.Hash, exists bool, err error) {
 	name := commit.String()
 	for depth := range 4 {
@@ -214,12 +214,12 @@ func pairs(hash string, n int) []string {
 	return list
 }
 
-// noteName is the path of the note on a commit, given its hash: 256 directories
-// keep what git stores anew for each note small.
+// noteName returns the path of the note on a commit, given its hash: 256 directories keep
+// the trees that git stores for each note small.
 func noteName(commit string) string { return commit[:2] + "/" + commit[2:] }
 
-// note adds a note to a commit, once, and pushes it along with those that could not
-// be pushed before.
+// note adds a note to a commit that has none, and pushes it together with notes that
+// could not be pushed before.
 func (r *repository) note(ctx context.Context, commit plumbing.Hash, content []byte, at time.Time) error {
 	notes, err := r.notesOf(r.notes)
 	if err != nil {
@@ -255,7 +255,7 @@ func (r *repository) setNotes(notes *object.Tree, edits map[string]blob, what co
 	return r.repo.Storer.SetReference(plumbing.NewHashReference(r.notes, hash))
 }
 
-// pushNotes pushes the notes. Those that others pushed meanwhile are joined first.
+// pushNotes pushes the notes, after merging notes that others pushed meanwhile.
 func (r *repository) pushNotes(ctx context.Context) error {
 	if r.remote == nil {
 		return nil
@@ -275,8 +275,8 @@ func (r *repository) pushNotes(ctx context.Context) error {
 	}
 }
 
-// pushNotesOnce pushes the notes, and reports whether it is no use to try again: it
-// went well, or nobody else was faster.
+// pushNotesOnce pushes the notes. It reports done if the push succeeded, or failed for a
+// reason other than a concurrent push.
 func (r *repository) pushNotesOnce(ctx context.Context) (done bool, err error) {
 	mine, err := r.hash(r.notes)
 	if err != nil {
@@ -301,8 +301,8 @@ func (r *repository) pushNotesOnce(ctx context.Context) (done bool, err error) {
 	return there == seen, pushed
 }
 
-// joinNotes adds notes from elsewhere to those here. Notes are only ever added, so their
-// union is right.
+// joinNotes adds notes from elsewhere to the local ones. Notes are never removed, so the
+// union is correct.
 func (r *repository) joinNotes(there plumbing.Hash) error {
 	here, err := r.hash(r.notes)
 	if err != nil {

@@ -24,14 +24,14 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
 )
 
-// networkTimeout bounds how long the remote may be silent.
+// networkTimeout limits how long the remote may be silent.
 const networkTimeout = 2 * time.Minute
 
-// maxHaves bounds the commits that a fetch names as known: by one of them the remote
-// finds out what is new.
+// maxHaves limits the commits that a fetch reports as known; one of them tells the remote
+// what is new.
 const maxHaves = 256
 
-// remote is the repository that others see.
+// remote is the shared repository.
 type remote struct {
 	url       string
 	endpoint  *transport.Endpoint
@@ -56,7 +56,8 @@ func newRemote(url string, secrets GitAuth, interrupted func(name string) error)
 	return r, err
 }
 
-// sameHost keeps the credential, and what is wanted, from a host that is not configured.
+// sameHost prevents redirects from sending the credential and the fleet to a host that is
+// not configured.
 func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 	if first := via[0].URL; request.URL.Host != first.Host || request.URL.Scheme != first.Scheme {
 		return fmt.Errorf("it redirects to %s://%s, which is not configured: set fleet.git.remote to where the repository is", request.URL.Scheme, request.URL.Host)
@@ -64,7 +65,7 @@ func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 	return nil
 }
 
-// login returns what opens the remote, or nil for what the library does by itself.
+// login returns the credential for the remote, or nil for the library's default.
 func (r *remote) login(secrets GitAuth) (transport.AuthMethod, error) {
 	switch {
 	case r.endpoint.Protocol == "ssh" && secrets.SSHKey != "":
@@ -90,14 +91,14 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// patience returns a context that ends once nothing was heard for networkTimeout.
+// patience returns a context that ends after networkTimeout without a call of heard.
 func patience(ctx context.Context) (_ context.Context, heard func(), cancel func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(networkTimeout, func() { stop(fmt.Errorf("no answer for %s", networkTimeout)) })
 	return ctx, func() { timer.Reset(networkTimeout) }, func() { timer.Stop(); stop(nil) }
 }
 
-// hearing calls heard with each part that it reads.
+// hearing calls heard after each read.
 type hearing struct {
 	io.Reader
 	heard func()
@@ -109,8 +110,8 @@ func (h hearing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fetch stores what the remote's references lead to and the clone lacks, and returns
-// where they are; zero where there is none.
+// fetch stores the objects that the remote's references lead to and the clone lacks. It
+// returns the references' hashes, zero for a missing one.
 func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash, names ...plumbing.ReferenceName) (hashes []plumbing.Hash, err error) {
 	ctx, heard, cancel := patience(ctx)
 	defer cancel()
@@ -147,7 +148,7 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 		}
 	}
 	if advertised.Capabilities.Supports(capability.Filter) {
-		// What is larger is no part of a fleet: it need not come at all.
+		// Larger objects are not part of a fleet, so do not transfer them.
 		if err := request.Capabilities.Set(capability.Filter); err != nil {
 			return nil, err
 		}
@@ -168,7 +169,7 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 	return hashes, errors.Join(err, response.Close())
 }
 
-// ignoreClosed passes over that a session ended by itself.
+// ignoreClosed ignores the error of a session that is already closed.
 func ignoreClosed(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
 		return nil
@@ -176,7 +177,7 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// demuxed returns the pack in what a remote sends.
+// demuxed returns the pack in the remote's response.
 func demuxed(capabilities *capability.List, from io.Reader) io.Reader {
 	switch {
 	case capabilities.Supports(capability.Sideband64k):
@@ -187,8 +188,8 @@ func demuxed(capabilities *capability.List, from io.Reader) io.Reader {
 	return from
 }
 
-// push makes a reference of the remote the commit, if it is still at seen; zero means
-// that there is none yet. objects are what the remote does not have.
+// push sets a reference of the remote to commit, if it is still at seen; zero means that
+// it does not exist. objects are the objects that the remote lacks.
 func (r *remote) push(ctx context.Context, from *objects, name plumbing.ReferenceName, seen, commit plumbing.Hash, objects []plumbing.Hash) (err error) {
 	ctx, heard, cancel := patience(ctx)
 	defer cancel()
@@ -228,7 +229,7 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 	return errors.Join(err, r.interrupted("pushed"))
 }
 
-// fetch brings the remote's branch and notes as they are now.
+// fetch updates the clone to the remote's current branch and notes.
 func (r *repository) fetch(ctx context.Context) error {
 	var haves []plumbing.Hash
 	for _, name := range []plumbing.ReferenceName{r.branch, r.seenNotes} {
@@ -260,7 +261,7 @@ func (r *repository) fetch(ctx context.Context) error {
 			continue
 		}
 		if _, err := object.GetCommit(r.objects, at[i]); name == r.seenNotes && err != nil {
-			continue // others put something there that is no notes: those seen last stay
+			continue // others replaced it with something that is not notes: keep the last ones
 		}
 		if err := r.repo.Storer.SetReference(plumbing.NewHashReference(name, at[i])); err != nil {
 			return err
@@ -269,7 +270,7 @@ func (r *repository) fetch(ctx context.Context) error {
 	return nil
 }
 
-// pull fetches, and joins the outcomes of both sides.
+// pull fetches, and merges the outcomes of both sides.
 func (r *repository) pull(ctx context.Context) error {
 	if r.remote == nil {
 		return nil
@@ -287,7 +288,7 @@ func (r *repository) pull(ctx context.Context) error {
 	return r.checkout.takeNotes(r)
 }
 
-// recent returns a commit and those before it, at most n of them.
+// recent returns a commit and its ancestors, at most n commits.
 func (r *repository) recent(commit plumbing.Hash, n int) ([]plumbing.Hash, error) {
 	var list []plumbing.Hash
 	seen := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
@@ -308,7 +309,7 @@ func (r *repository) recent(commit plumbing.Hash, n int) ([]plumbing.Hash, error
 	return list, nil
 }
 
-// push makes a reference of the remote a commit, if it is still at seen.
+// push sets a reference of the remote to a commit, if it is still at seen.
 func (r *repository) push(ctx context.Context, name plumbing.ReferenceName, seen, commit plumbing.Hash) error {
 	known, err := r.hash(r.branch)
 	if err != nil {
@@ -321,7 +322,7 @@ func (r *repository) push(ctx context.Context, name plumbing.ReferenceName, seen
 	return r.remote.push(ctx, r.objects, name, seen, commit, fresh)
 }
 
-// fresh returns the objects that a commit leads to and commits that are known do not.
+// fresh returns the objects reachable from a commit but not from known commits.
 func (r *repository) fresh(commit plumbing.Hash, known ...plumbing.Hash) ([]plumbing.Hash, error) {
 	var list []plumbing.Hash
 	done := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
@@ -381,7 +382,7 @@ func (r *repository) isAncestorOfAny(commit plumbing.Hash, of []plumbing.Hash) (
 	return false, nil
 }
 
-// freshTree adds a tree's objects that no other tree has in the same place.
+// freshTree adds a tree's objects that none of others has at the same path.
 func (r *repository) freshTree(tree *object.Tree, others []*object.Tree, done map[plumbing.Hash]bool, list *[]plumbing.Hash) error {
 	same := func(other *object.Tree) bool { return other.Hash == tree.Hash }
 	if done[tree.Hash] || slices.ContainsFunc(others, same) {
@@ -431,8 +432,8 @@ func (r *repository) freshTree(tree *object.Tree, others []*object.Tree, done ma
 	return nil
 }
 
-// publish makes commit the head of the branch. Nothing is forced: if the branch is no
-// longer where it was read, the fleet has moved.
+// publish makes commit the head of the branch. It never forces: if the branch has moved
+// since it was read, it returns ErrMoved.
 func (r *repository) publish(ctx context.Context, commit plumbing.Hash) error {
 	before, err := r.hash(r.branch)
 	if err != nil {
@@ -445,7 +446,8 @@ func (r *repository) publish(ctx context.Context, commit plumbing.Hash) error {
 	if pushed == nil {
 		return r.follow(commit)
 	}
-	// A library and a server say why in text only; what the remote holds is certain.
+	// Libraries and servers explain the failure only as text, so check what the remote
+	// contains.
 	pushed = fmt.Errorf("pushing to %s: nothing was applied: %w", r.remote.url, pushed)
 	if err := r.fetch(ctx); err != nil {
 		return pushed
@@ -455,14 +457,14 @@ func (r *repository) publish(ctx context.Context, commit plumbing.Hash) error {
 	case err != nil:
 		return errors.Join(pushed, err)
 	case after == commit:
-		return r.follow(commit) // it arrived, only the answer was lost
+		return r.follow(commit) // the push succeeded and only the response was lost
 	case after != before:
 		return fmt.Errorf("pushing to %s: %w", r.remote.url, ErrMoved)
 	}
 	return pushed
 }
 
-// follow notes where the remote's branch is after a push.
+// follow records the position of the remote's branch after a push.
 func (r *repository) follow(commit plumbing.Hash) error {
 	if err := r.interrupted("branch"); err != nil {
 		return err
@@ -492,7 +494,7 @@ func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 	return r.interrupted("moved")
 }
 
-// propose puts commit on a branch of its own.
+// propose pushes commit to a branch of its own.
 func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id string) error {
 	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit.String()}
 	name := plumbing.NewBranchReferenceName(proposed.Branch)
@@ -509,7 +511,7 @@ func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id strin
 	return proposed
 }
 
-// hash returns what a reference points to; zero if it is not there.
+// hash returns the target of a reference; zero if it does not exist.
 func (r *repository) hash(name plumbing.ReferenceName) (plumbing.Hash, error) {
 	ref, err := r.repo.Reference(name, true)
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {

@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// next makes the commit that a change shall be, and says whether the change is about
-// more than its record. References are as before.
+// next creates the commit of a change, and reports whether the change covers more than
+// its record. It does not update references.
 func (r *repository) next(base Revision, files generator.Files, change *audit.Change, record []byte) (commit plumbing.Hash, changes bool, err error) {
 	head, err := r.hash(r.branch)
 	if err != nil {
@@ -61,7 +61,7 @@ func (r *repository) next(base Revision, files generator.Files, change *audit.Ch
 	return commit, changes, err
 }
 
-// newRecord refuses to replace a record.
+// newRecord returns an error if the change's record already exists.
 func (r *repository) newRecord(change *audit.Change) error {
 	records, err := r.records(change.Time)
 	if err != nil {
@@ -80,7 +80,7 @@ func parents(head plumbing.Hash) []plumbing.Hash {
 	return []plumbing.Hash{head}
 }
 
-// commitOf is what a commit says.
+// commitOf is the metadata of a commit.
 type commitOf struct {
 	message string
 	time    time.Time
@@ -102,7 +102,7 @@ func (r *repository) commit(tree *object.Tree, edits map[string]blob, of commitO
 	return hash, nil
 }
 
-// blob is a file in a tree; the zero value stands for none.
+// blob is a file in a tree; the zero value means no file.
 type blob struct {
 	mode filemode.FileMode
 	hash plumbing.Hash
@@ -146,7 +146,7 @@ func (r *repository) content(hash plumbing.Hash) (content []byte, err error) {
 	return present(content), errors.Join(err, reader.Close())
 }
 
-// tree returns the tree of a commit; an empty one of none.
+// tree returns the tree of a commit; an empty tree for the zero hash.
 func (r *repository) tree(commit plumbing.Hash) (*object.Tree, error) {
 	if commit.IsZero() {
 		return &object.Tree{}, nil
@@ -162,8 +162,8 @@ func isTree(entry object.TreeEntry) bool { return entry.Mode == filemode.Dir }
 
 func isSubmodule(entry object.TreeEntry) bool { return entry.Mode == filemode.Submodule }
 
-// edit returns the hash of tree with files put or taken away. Entries that it does not
-// name stay, whatever they are.
+// edit returns the hash of tree with files added, replaced or removed. Other entries stay
+// unchanged.
 func (r *repository) edit(tree *object.Tree, files map[string]blob) (plumbing.Hash, error) {
 	below := map[string]map[string]blob{}
 	edited := object.Tree{Entries: slices.Clone(tree.Entries)}
@@ -202,10 +202,10 @@ func (r *repository) edit(tree *object.Tree, files map[string]blob) (plumbing.Ha
 	return r.put(plumbing.TreeObject, edited.Encode)
 }
 
-// emptyTree is the hash that git gives a tree without entries.
+// emptyTree is git's hash of a tree without entries.
 var emptyTree = plumbing.ComputeHash(plumbing.TreeObject, nil)
 
-// subtree returns the tree at a path; an empty one if there is none.
+// subtree returns the tree at a path; an empty tree if there is none.
 func (r *repository) subtree(tree *object.Tree, name string) (*object.Tree, error) {
 	if name == "" || name == "." {
 		return tree, nil
@@ -223,7 +223,7 @@ func (r *repository) subtree(tree *object.Tree, name string) (*object.Tree, erro
 	return tree, nil
 }
 
-// isAncestor reports whether a commit is, or is before, another one of the clone.
+// isAncestor reports whether a commit in the clone is another commit or its ancestor.
 func (r *repository) isAncestor(commit, of plumbing.Hash) (bool, error) {
 	first, err := object.GetCommit(r.objects, commit)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
@@ -239,7 +239,7 @@ func (r *repository) isAncestor(commit, of plumbing.Hash) (bool, error) {
 	return first.IsAncestor(last)
 }
 
-// ancestors calls f for a commit and all before it.
+// ancestors calls f for a commit and all its ancestors.
 func (r *repository) ancestors(commit plumbing.Hash, f func(plumbing.Hash)) error {
 	seen := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
 	for next := []plumbing.Hash{commit}; len(next) > 0; {
@@ -259,7 +259,7 @@ func (r *repository) ancestors(commit plumbing.Hash, f func(plumbing.Hash)) erro
 	return nil
 }
 
-// order is how one commit stands to another.
+// order is the position of one commit relative to another.
 type order int
 
 const (
@@ -287,7 +287,7 @@ func (r *repository) compare(here, there plumbing.Hash) (order, error) {
 	return apart, nil
 }
 
-// walk calls f for the files of a tree of notes.
+// walk calls f for the files of a notes tree.
 func (r *repository) walk(tree *object.Tree, prefix string, f func(name string, entry object.TreeEntry) error) error {
 	const maxDepth = 8
 	for _, entry := range tree.Entries {
@@ -312,8 +312,8 @@ func (r *repository) walk(tree *object.Tree, prefix string, f func(name string, 
 	return nil
 }
 
-// committed returns the files of the fleet in a commit. It refuses what is no part of a
-// fleet, and what is too large, before it reads any of them.
+// committed returns the files of the fleet in a commit. It refuses files that are not
+// part of a fleet, or too large, before it reads any of them.
 func (r *repository) committed(commit plumbing.Hash) (generator.Files, error) {
 	tree, err := r.tree(commit)
 	if err != nil {
@@ -369,7 +369,7 @@ func (r *repository) refused(name, problem string) error {
 	return &RefusedError{Where: r.where(), Path: name, Problem: problem, Fix: fix}
 }
 
-// misleads reports whether a path has a part that git takes for another place.
+// misleads reports whether git interprets a part of the path as another place.
 func misleads(name string) bool {
 	return slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool {
 		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git")
@@ -418,7 +418,7 @@ func (c *reading) list(tree *object.Tree, prefix string) error {
 	return nil
 }
 
-// unfit returns why an entry of a tree is no part of a fleet, or "".
+// unfit returns why a tree entry is not part of a fleet, or "".
 func unfit(entry object.TreeEntry, what role) string {
 	switch {
 	case entry.Mode == filemode.Symlink:
@@ -435,7 +435,7 @@ func unfit(entry object.TreeEntry, what role) string {
 	return ""
 }
 
-// count counts an entry against the limits, and notes what is to be read.
+// count counts an entry against the limits, and adds it to the files to read.
 func (c *reading) count(name string, what role, hash plumbing.Hash) error {
 	size := int64(0)
 	if what == roleFile {

@@ -14,28 +14,28 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// The limits of a fleet, checked before any content is read. A fleet of some thousand
+// The limits of a fleet, checked before any content is read. A fleet of several thousand
 // VMs with years of history stays far below each.
 const (
-	// maxFile bounds one file of the fleet, maxRecord one record of its history.
+	// maxFile limits one file of the fleet, maxRecord one record of its history.
 	maxFile   = 1 << 20
 	maxRecord = 8 << 20
-	// maxFiles and maxBytes bound all files but records, which are read when they are
-	// asked for; maxRecords bounds the number of those, maxHistory what is read at once.
+	// maxFiles and maxBytes limit all files except records, which are read on demand;
+	// maxRecords limits the number of records, maxHistory the bytes read at once.
 	maxFiles   = 100_000
 	maxBytes   = 256 << 20
 	maxRecords = 2_000_000
 	maxHistory = 512 << 20
 )
 
-// RefusedError says which file below a fleet's directory is no part of a fleet, and
-// how to remove it. Nothing of it was used.
+// RefusedError reports a file below a fleet's directory that is not part of a fleet, and
+// how to remove it. The fleet was not used.
 type RefusedError struct {
 	// Where is the directory, or the repository and its branch.
 	Where string
-	// Path is below the repository or the directory.
+	// Path is relative to the repository or the directory.
 	Path string
-	// Problem says why it is refused, Fix how to remove it.
+	// Problem says why the file is refused, Fix how to remove it.
 	Problem, Fix string
 }
 
@@ -43,8 +43,8 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("reading fleet %s: %s %s: nothing was done: %s", e.Where, shown(e.Path), e.Problem, e.Fix)
 }
 
-// shown returns a name as it can be printed: quoted, if a terminal could take part of
-// it for a command, and cut off if it is long.
+// shown returns a name in printable form: quoted if a terminal could interpret part of
+// it, and truncated if it is long.
 func shown(name string) string {
 	const most = 200
 	more := ""
@@ -57,17 +57,17 @@ func shown(name string) string {
 	return name + more
 }
 
-// role is what a path below a fleet's directory is to the fleet.
+// role is what a path below a fleet's directory means to the fleet.
 type role int
 
 const (
-	// roleRefused is no part of a fleet.
+	// roleRefused is not part of a fleet.
 	roleRefused role = iota
-	// roleSkipped is not numaform's to read.
+	// roleSkipped does not belong to numaform, which ignores it.
 	roleSkipped
-	// roleDir is a directory with parts of the fleet.
+	// roleDir is a directory with files of the fleet.
 	roleDir
-	// roleFile is a file that says what is wanted.
+	// roleFile is a file of the desired state.
 	roleFile
 	// roleRecord is a record of the history.
 	roleRecord
@@ -83,13 +83,14 @@ var (
 	monthDir   = regexp.MustCompile(`^[0-9]{2}$`)
 	forgeFile  = regexp.MustCompile(`^(CODEOWNERS|README.*|LICENSE.*|\.gitattributes|\.gitlab-ci\.yml|\.github|\.gitea|\.forgejo)$`)
 	stateFile  = regexp.MustCompile(`^(errored\.tfstate|.*\.tfstate|.*\.tfstate\..*|.*\.tfplan|\.terraform)$`)
-	// temporary is a file that a write which was cut off left, of this numaform and of older ones.
+	// temporary matches files left by an interrupted write, of this version and older
+	// ones.
 	temporary = regexp.MustCompile(`^\.(numaform-[0-9a-z]+\.tmp|.*\.(tf|json|gitignore)[0-9]+)$`)
 )
 
 const modulesRoot = "modules"
 
-// roleOf returns what the path below a fleet's directory is.
+// roleOf returns the role of a path relative to the fleet's directory.
 func roleOf(name string, dir bool) role {
 	parts := strings.Split(name, "/")
 	switch {
@@ -149,12 +150,10 @@ func roleInHistory(parts []string, dir bool) role {
 	return roleRefused
 }
 
-// beside reports whether the path is one that forges and people keep beside a fleet at a
-// repository's root.
+// beside reports whether forges and people commonly keep the path at a repository's root.
 func beside(name string) bool { return forgeFile.MatchString(name) }
 
-// leftBehind reports whether the engine or numaform left the path in a directory, or the
-// file system did.
+// leftBehind reports whether the engine, numaform or the file system created the path.
 func leftBehind(name string) bool {
 	base := path.Base(name)
 	switch name {
@@ -164,12 +163,12 @@ func leftBehind(name string) bool {
 	return stateFile.MatchString(base) || temporary.MatchString(base) || base == generator.ImportFile || base == ".terraform.lock.hcl"
 }
 
-// census counts the parts of a fleet against its limits.
+// census counts the files of a fleet against its limits.
 type census struct {
 	files, records int
 	bytes          int64
-	// folded holds the paths in lower case: two that differ in nothing else are one
-	// on some file systems.
+	// folded maps the lower-case form of each path to the path: two that differ only in
+	// case are the same file on some file systems.
 	folded map[string]string
 }
 

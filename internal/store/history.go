@@ -36,7 +36,7 @@ func (d *Directory) End(_ context.Context, outcome audit.Outcome) error {
 	})
 }
 
-// absent refuses to replace a record.
+// absent returns an error if a record already exists.
 func (d *Directory) absent(name string) error {
 	_, err := os.Lstat(d.target(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -48,8 +48,8 @@ func (d *Directory) absent(name string) error {
 	return fmt.Errorf("adding the record %s: nothing was written: %w", d.target(name), err)
 }
 
-// History returns the changes that began at or after since. It opens only the
-// records that it returns: the names of the files tell the time.
+// History returns the changes that began at or after since. It opens only the records
+// that it returns, because the file names contain the time.
 func (d *Directory) History(_ context.Context, since time.Time) (list []audit.Entry, err error) {
 	err = d.shared(func() error {
 		records, err := d.records()
@@ -68,8 +68,8 @@ func (d *Directory) History(_ context.Context, since time.Time) (list []audit.En
 	return list, err
 }
 
-// records returns the names of all records; those that a write which was cut off
-// left to do, with their content.
+// records returns the names of all records. Records of an interrupted write come with
+// their content.
 func (d *Directory) records() (map[string][]byte, error) {
 	next, err := d.staged()
 	if err != nil {

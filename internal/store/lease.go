@@ -19,21 +19,21 @@ import (
 const (
 	// leaseDuration is how long a lock lasts without being renewed.
 	leaseDuration = 30 * time.Second
-	// leaseRenewal is how often it is renewed.
+	// leaseRenewal is the interval between renewals.
 	leaseRenewal = leaseDuration / 3
 )
 
-// ErrLeaseLost is returned by the unlock of a ConfigMap's lock that another took
-// over, as it was not renewed in time.
+// ErrLeaseLost is returned by a ConfigMap's unlock if another process took the lock
+// because it was not renewed in time.
 var ErrLeaseLost = errors.New("the fleet's lock was lost before it was given back: another numaform may have changed the fleet meanwhile")
 
-// lease is a lock that is held.
+// lease is an acquired lock.
 type lease struct {
 	fleet *ConfigMap
 
 	// mu guards held.
 	mu sync.Mutex
-	// held is the lease as last written; nil once it is lost.
+	// held is the Lease as last written; nil once it is lost.
 	held *coordinationv1.Lease
 }
 
@@ -41,10 +41,10 @@ func (c *ConfigMap) leases() v1.LeaseInterface {
 	return c.client.CoordinationV1().Leases(c.namespace)
 }
 
-// Lock takes the fleet's Lease until unlock is called, or returns ErrLocked at once.
-// It is renewed meanwhile; one whose holder died is free again after leaseDuration.
-// The holder's own clock decides that, so a lock may be lost: Begin of a holder that
-// lost it to one who wrote is ErrMoved.
+// Lock acquires the fleet's Lease until unlock is called, or returns ErrLocked at once.
+// It renews the Lease meanwhile; after its holder dies, the Lease is free again after
+// leaseDuration. Because this depends on clocks, a lock can be lost: Begin then returns
+// ErrMoved if another holder has written.
 func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 	held, err := c.acquire(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
-// acquire writes the lease, if it is free.
+// acquire writes the Lease, if it is free.
 func (c *ConfigMap) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	root, err := c.root(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *ConfigMap) acquire(ctx context.Context) (*coordinationv1.Lease, error) 
 	return found, nil
 }
 
-// holder says who holds a lease that has not expired, and since when.
+// holder returns who holds an unexpired Lease, and since when.
 func (c *ConfigMap) holder(found *coordinationv1.Lease) (string, bool) {
 	spec := found.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.RenewTime == nil {
@@ -124,10 +124,10 @@ func (c *ConfigMap) holder(found *coordinationv1.Lease) (string, bool) {
 	return *spec.HolderIdentity + since, true
 }
 
-// claim writes this process into a lease. The number of the lock is higher than that
-// of any before it, even if the lease was deleted meanwhile.
+// claim makes this process the holder of a Lease. The lock's number is higher than any
+// before it, even if the Lease was deleted meanwhile.
 func (c *ConfigMap) claim(l *coordinationv1.Lease, fence int64) {
-	number := int32(fence) + 1 //nolint:gosec // a fence was a number of a lease
+	number := int32(fence) + 1 //nolint:gosec // the fence was a Lease's number
 	if last := l.Spec.LeaseTransitions; last != nil {
 		number = max(number, *last+1)
 	}
@@ -137,7 +137,7 @@ func (c *ConfigMap) claim(l *coordinationv1.Lease, fence int64) {
 	l.Spec.AcquireTime, l.Spec.RenewTime = &now, &now
 }
 
-// renew renews the lease at each tick until ctx ends or it is lost.
+// renew renews the Lease at each tick until ctx ends or it is lost.
 func (l *lease) renew(ctx context.Context, tick <-chan time.Time) {
 	for {
 		select {
@@ -151,8 +151,8 @@ func (l *lease) renew(ctx context.Context, tick <-chan time.Time) {
 	}
 }
 
-// once renews the lease, and reports whether it may still be ours. What cannot be
-// reached now may be so the next time.
+// once renews the Lease once, and reports whether this process may still hold it. If the
+// API server is unreachable, the next renewal may succeed.
 func (l *lease) once(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,8 +169,8 @@ func (l *lease) once(ctx context.Context) bool {
 	return true
 }
 
-// again looks whose the lease is that somebody wrote. It may have been this process,
-// whose answer did not arrive.
+// again checks who holds a Lease that has changed. It may have been this process, if the
+// response was lost.
 func (l *lease) again(ctx context.Context) bool {
 	found, err := l.fleet.leases().Get(ctx, l.held.Name, metav1.GetOptions{})
 	switch {
@@ -184,7 +184,7 @@ func (l *lease) again(ctx context.Context) bool {
 	return true
 }
 
-// release gives the lease back.
+// release releases the Lease.
 func (l *lease) release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,15 +219,15 @@ func fenceOf(root *corev1.ConfigMap) int64 {
 	return fence
 }
 
-// mayWrite reports whether nobody wrote under a later lock than the one that this
-// store holds.
+// mayWrite reports whether no other process has written under a later lock than this
+// store's.
 func (c *ConfigMap) mayWrite(found *stored) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.fence == 0 || c.fence >= fenceOf(found.parts[""])
 }
 
-// signFence writes the number of the lock that this store holds into the root.
+// signFence writes the number of this store's lock into the root.
 func (c *ConfigMap) signFence(root *corev1.ConfigMap) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// lockFile, in PrivateDir, is held by the process that changes the fleet, from
-	// its plan to the end of its apply. It says who that is.
+	// lockFile, in PrivateDir, is locked by the process that changes the fleet, from its
+	// plan to the end of its apply. It contains the holder's name.
 	lockFile = "lock"
-	// gateFile, in PrivateDir, is held while files are written, and shared while they
-	// are read: one who only looks sees a write as a whole.
+	// gateFile, in PrivateDir, is locked exclusively while files are written and shared
+	// while they are read, so that a reader sees a write completely or not at all.
 	gateFile = "gate"
 )
 
-// maxHolder bounds what is read of a lock file.
+// maxHolder limits how much of a lock file is read.
 const maxHolder = 256
 
-// Lock takes the fleet for one process until unlock is called, or returns
-// ErrLocked at once. The system frees it if the process dies.
+// Lock locks the fleet for one process until unlock is called, or returns ErrLocked at
+// once. The operating system releases the lock if the process dies.
 func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	if err := os.MkdirAll(d.private, 0o755); err != nil {
 		return nil, d.failed("locking", err)
@@ -47,7 +47,7 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	return func() error { return errors.Join(file.Truncate(0), file.Close()) }, nil
 }
 
-// sign writes into a lock file who holds it.
+// sign writes the holder's name into a lock file.
 func sign(file *os.File) error {
 	if err := file.Truncate(0); err != nil {
 		return err
@@ -56,7 +56,7 @@ func sign(file *os.File) error {
 	return err
 }
 
-// self names this process to a person.
+// self describes this process to a person.
 func self() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -65,7 +65,7 @@ func self() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), host)
 }
 
-// lockedBy returns ErrLocked with what the holder wrote into the lock file.
+// lockedBy returns ErrLocked with the holder's name from the lock file.
 func lockedBy(file *os.File) error {
 	holder, err := io.ReadAll(io.LimitReader(file, maxHolder))
 	if text := strings.TrimSpace(string(holder)); err == nil && text != "" {
@@ -76,7 +76,7 @@ func lockedBy(file *os.File) error {
 
 func (d *Directory) gatePath() string { return filepath.Join(d.private, gateFile) }
 
-// shared lets f read while no process writes. Reading needs no right to write.
+// shared calls f while no process writes. It needs no write permission.
 func (d *Directory) shared(f func() error) error {
 	for {
 		gate, err := os.Open(d.gatePath())
@@ -88,12 +88,12 @@ func (d *Directory) shared(f func() error) error {
 		}
 		err = f()
 		if _, statErr := os.Stat(d.gatePath()); statErr != nil {
-			return err // nobody wrote meanwhile
+			return err // no write happened meanwhile
 		}
 	}
 }
 
-// alone lets f write while no other process reads or writes.
+// alone calls f while no other process reads or writes.
 func (d *Directory) alone(f func() error) error {
 	if err := os.MkdirAll(d.private, 0o755); err != nil {
 		return d.failed("writing", err)
@@ -105,7 +105,7 @@ func (d *Directory) alone(f func() error) error {
 	return errors.Join(flock(gate, unix.LOCK_EX, f), gate.Close())
 }
 
-// flock runs f with the gate held.
+// flock calls f while holding the gate.
 func flock(gate *os.File, how int, f func() error) error {
 	for {
 		err := unix.Flock(int(gate.Fd()), how)

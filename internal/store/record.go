@@ -11,19 +11,19 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// HistoryDir holds, below the fleet's directory, the records of its changes.
+// HistoryDir is the subdirectory of the fleet's directory for the records of its changes.
 const HistoryDir = "history"
 
-// idTime is the layout of the time that a change's ID begins with.
+// idTime is the layout of the time at the start of a change's ID.
 const idTime = "20060102T150405Z"
 
 var changeID = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}Z-[0-9a-z]+$`)
 
-// recordName and outcomeName are the paths of a change's two records.
+// recordName and outcomeName return the paths of a change's two records.
 func recordName(id string) string  { return HistoryDir + "/" + id + ".json" }
 func outcomeName(id string) string { return HistoryDir + "/" + id + ".outcome.json" }
 
-// encodeChange returns the record of a change in the format of this numaform.
+// encodeChange returns the record of a change in the current format.
 func encodeChange(change audit.Change) ([]byte, error) {
 	if !changeID.MatchString(change.ID) {
 		return nil, fmt.Errorf("recording change %q: its ID is none: it must look like 20261121T134501Z-1f2e3d4c", change.ID)
@@ -32,7 +32,7 @@ func encodeChange(change audit.Change) ([]byte, error) {
 	return encode(change.ID, change)
 }
 
-// encodeOutcome returns the record of an outcome in the format of this numaform.
+// encodeOutcome returns the record of an outcome in the current format.
 func encodeOutcome(outcome audit.Outcome) ([]byte, error) {
 	if !changeID.MatchString(outcome.ID) {
 		return nil, fmt.Errorf("recording the outcome of %q: that is no ID of a change", outcome.ID)
@@ -49,17 +49,17 @@ func encode(id string, record any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// RecordError says which record of the history numaform does not understand. It stops
-// nothing, unless this installation wrote the record.
+// RecordError reports a record of the history that numaform does not understand. It is an
+// obstacle only if this installation wrote the record.
 type RecordError struct {
-	// Where is the file, the commit or the object that holds it.
+	// Where is the file, the commit or the object that contains it.
 	Where string
-	// Mend says what to do.
+	// Mend says how to fix it.
 	Mend string
 	Err  error
 }
 
-// Error returns "where: problem: mend".
+// Error returns "where: problem: fix".
 func (e *RecordError) Error() string {
 	return fmt.Sprintf("reading the record %s: %v: %s", e.Where, e.Err, e.Mend)
 }
@@ -67,10 +67,10 @@ func (e *RecordError) Error() string {
 // Unwrap returns the cause.
 func (e *RecordError) Unwrap() error { return e.Err }
 
-// mendRecord says what to do about a broken record, where version control does not do it.
+// mendRecord is the hint for a broken record where version control cannot restore it.
 const mendRecord = "restore it from a backup, or move it elsewhere if it is lost: its change is then no part of the history"
 
-// decode reads a record that claims to be of the change id.
+// decode decodes a record, which must have the change's ID.
 func decode(where, mend, id string, content []byte, record any) error {
 	var head struct {
 		Format int    `json:"format"`
@@ -80,7 +80,7 @@ func decode(where, mend, id string, content []byte, record any) error {
 	switch {
 	case err != nil:
 	case head.Format > audit.FormatVersion && head.ID == id:
-		_ = json.Unmarshal(content, record) // what can be read of it tells whether it is ours
+		_ = json.Unmarshal(content, record) // the readable part shows whether it is ours
 		return &RecordError{
 			Where: where, Mend: "use that numaform",
 			Err: fmt.Errorf("a newer numaform wrote it (format %d, this one knows %d)", head.Format, audit.FormatVersion),
@@ -98,8 +98,8 @@ func decode(where, mend, id string, content []byte, record any) error {
 	return nil
 }
 
-// recent returns which of the changes began in the second of since or later, oldest
-// first, and at least the last one.
+// recent returns the changes that began in the second of since or later, oldest first,
+// and at least the last one.
 func recent(ids []string, since time.Time) []string {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)
@@ -111,8 +111,8 @@ func recent(ids []string, since time.Time) []string {
 	return ids[min(first, len(ids)-1):]
 }
 
-// readable loads a change. One of which a record cannot be read says so: whoever may
-// write to the store could stop numaform by it otherwise.
+// readable loads a change. If a record cannot be read, the entry says so instead of
+// failing, because otherwise anyone with write access to the store could stop numaform.
 func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry, error) {
 	entry, err := load(id)
 	broken, is := errors.AsType[*RecordError](err)
@@ -122,7 +122,7 @@ func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry
 	entry.Unreadable = broken.Error()
 	if !understood(entry.Change.Format) {
 		entry.Change.ID = id
-		entry.Change.Time, _ = time.Parse(idTime, id[:len(idTime)]) // without one it is as old as can be
+		entry.Change.Time, _ = time.Parse(idTime, id[:len(idTime)]) // without a time it counts as oldest
 	}
 	if entry.Outcome != nil && entry.Outcome.Format < 1 {
 		entry.Outcome = nil
@@ -130,7 +130,7 @@ func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry
 	return entry, nil
 }
 
-// entries loads the recent ones of the changes.
+// entries loads the recent ones among the changes.
 func entries(ids []string, since time.Time, load func(id string) (audit.Entry, error)) ([]audit.Entry, error) {
 	var list []audit.Entry
 	ids = recent(ids, since)

@@ -14,9 +14,9 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// Sealed is a store whose records carry a MAC of this installation's key. Whoever may
-// write to the store may still add, change and remove records; History says which are
-// as this installation wrote them. Its first write makes the key.
+// Sealed is a store whose records carry a MAC with this installation's key. Anyone with
+// write access to the store can still add, change and remove records; History reports
+// which of them are as this installation wrote them. The first write creates the key.
 type Sealed struct {
 	inner   Store
 	vault   Vault
@@ -28,33 +28,33 @@ type Sealed struct {
 	keys *keyring
 	// begun are the digests of changes without an outcome, by ID.
 	begun map[string]audit.Digest
-	// newest is when the last verified change began, as far as History has seen.
+	// newest is when the last verified change began, as far as History has read.
 	newest time.Time
 }
 
 var _ Store = (*Sealed)(nil)
 
-// NewSealed returns a cluster's store with records that are sealed by the key in vault.
-// It neither reads nor writes yet.
+// NewSealed returns a cluster's store with records sealed by the key in vault. It does no
+// I/O.
 func NewSealed(inner Store, vault Vault, cluster string) *Sealed {
 	return &Sealed{inner: inner, vault: vault, cluster: cluster, clock: clock.RealClock{}, begun: map[string]audit.Digest{}}
 }
 
-// Unwrap returns the store within.
+// Unwrap returns the inner store.
 func (s *Sealed) Unwrap() Store { return s.inner }
 
-// KeyPlace says where the key is.
+// KeyPlace returns where the key is stored.
 func (s *Sealed) KeyPlace() string { return s.vault.String() }
 
-// Read returns the files of the store within.
+// Read calls the inner store's Read.
 func (s *Sealed) Read(ctx context.Context) (generator.Files, Revision, error) {
 	return s.inner.Read(ctx)
 }
 
-// Lock locks the store within.
+// Lock calls the inner store's Lock.
 func (s *Sealed) Lock(ctx context.Context) (unlock func() error, err error) { return s.inner.Lock(ctx) }
 
-// Begin is the inner store's, with the change sealed.
+// Begin seals the change and calls the inner store's Begin.
 func (s *Sealed) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	keys, err := s.make(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Sealed) Begin(ctx context.Context, base Revision, files generator.Files
 	return nil
 }
 
-// End is the inner store's, with the outcome sealed to the change that Begin wrote.
+// End seals the outcome to the change that Begin wrote and calls the inner store's End.
 func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 	s.mu.Lock()
 	change, known := s.begun[outcome.ID]
@@ -95,14 +95,14 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 	return nil
 }
 
-// History returns what the store within does, with Verified and OutcomeVerified set, and
-// always at least the last verified change, if there is any. Where the key may not be
-// read, nothing is verified.
+// History returns the inner store's history with Verified and OutcomeVerified set, and
+// always at least the last verified change, if there is any. If the key is not readable,
+// no entry is verified.
 func (s *Sealed) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	return s.history(ctx, since, s.inner.History)
 }
 
-// Known is History without asking a git store's remote.
+// Known is like History but does not contact a git store's remote.
 func (s *Sealed) Known(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	local, ok := s.inner.(interface {
 		Known(ctx context.Context, since time.Time) ([]audit.Entry, error)
@@ -133,7 +133,7 @@ func (s *Sealed) history(
 	s.mu.Lock()
 	first := since
 	if s.newest.Before(since) && !s.newest.IsZero() {
-		first = s.newest // the last verified change is asked for, whatever follows it
+		first = s.newest // the last verified change is included, whatever follows it
 	}
 	s.mu.Unlock()
 	list, err := read(ctx, first)
@@ -142,7 +142,7 @@ func (s *Sealed) history(
 	}
 	some, err := s.verify(keys, list)
 	if err == nil && !some && !first.IsZero() {
-		// Records that others added may hide the last verified one.
+		// Records added by others may hide the last verified one.
 		if list, err = read(ctx, time.Time{}); err != nil {
 			return nil, err
 		}
@@ -154,8 +154,8 @@ func (s *Sealed) history(
 	return recentOf(list, since), nil
 }
 
-// verify says which entries are verified, and whether any is. It fails if a newer numaform
-// of this installation wrote one: what it says cannot be passed over.
+// verify sets which entries are verified, and reports whether any is. It fails if a newer
+// numaform of this installation wrote one, because its content must not be ignored.
 func (s *Sealed) verify(keys *keyring, list []audit.Entry) (some bool, err error) {
 	var newest time.Time
 	for i := range list {
@@ -176,11 +176,11 @@ func (s *Sealed) verify(keys *keyring, list []audit.Entry) (some bool, err error
 	return !newest.IsZero(), nil
 }
 
-// understood reports whether this numaform reads records of a format.
+// understood reports whether this numaform supports records of a format.
 func understood(format int) bool { return format >= 1 && format <= audit.FormatVersion }
 
 // recentOf returns the entries that began at or after since, and at least the last
-// verified one and the last of all.
+// verified one and the last one.
 func recentOf(list []audit.Entry, since time.Time) []audit.Entry {
 	verified := -1
 	for i := range list {
@@ -197,9 +197,9 @@ func recentOf(list []audit.Entry, since time.Time) []audit.Entry {
 	return found
 }
 
-// trust marks the entries that are adopted when the key is made: those of a version
-// without MACs. Once a record has a MAC, the fleet has an installation with a key: this
-// one's was lost, or it is another one.
+// trust marks the entries to adopt when the key is created: entries of versions without
+// MACs. If a record has a MAC, some installation already has a key: this one's was lost,
+// or it is another installation's.
 func (s *Sealed) trust(list []audit.Entry) {
 	if slices.ContainsFunc(list, func(e audit.Entry) bool {
 		return e.Change.MAC != "" || e.Outcome != nil && e.Outcome.MAC != ""
@@ -219,7 +219,7 @@ func (s *Sealed) plausible(change *audit.Change) bool {
 		began.Year() >= firstYear && began.Before(s.clock.Now().Add(skew))
 }
 
-// firstYear is when no numaform wrote records yet.
+// firstYear is earlier than any record written by numaform.
 const firstYear = 2020
 
 // load returns the key, or nil if there is none yet.
@@ -237,7 +237,7 @@ func (s *Sealed) load(ctx context.Context) (*keyring, error) {
 	return s.use(content)
 }
 
-// use keeps the key in memory.
+// use caches the key.
 func (s *Sealed) use(content []byte) (*keyring, error) {
 	keys, err := parseKeyring(content)
 	if err != nil {
@@ -250,8 +250,8 @@ func (s *Sealed) use(content []byte) (*keyring, error) {
 	return keys, nil
 }
 
-// make returns the key. The first time, it makes one and adopts the records that older
-// versions wrote: key and adopted records are one write, which happens once.
+// make returns the key. The first call creates it and adopts the records that older
+// versions wrote: key and adopted records are a single write that happens once.
 func (s *Sealed) make(ctx context.Context) (*keyring, error) {
 	keys, err := s.load(ctx)
 	if err != nil || keys != nil {

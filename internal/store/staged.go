@@ -20,28 +20,27 @@ import (
 	"github.com/numaform/numaform/generator"
 )
 
-// stagedFile is the name, in PrivateDir, of the file that holds a write as a whole
-// before it begins. It appears at once and goes when the write is done.
+// stagedFile is the file in PrivateDir with the complete write before it begins. It is
+// created atomically and removed when the write is complete.
 const stagedFile = "next.json"
 
-// step is the change of one file; nil stands for no file.
+// step is the change of one file; nil means no file.
 type step struct {
 	Path   string `json:"path"`
 	Before []byte `json:"before"`
 	After  []byte `json:"after"`
 }
 
-// maxStaged bounds the file that holds a write, and so what it can cost to read.
+// maxStaged limits the size of the file with a write, and so the cost of reading it.
 const maxStaged = 4 * maxBytes
 
-// staged is a write that was decided and is not done.
+// staged is a write that is decided but not complete.
 type staged struct {
 	Steps []step `json:"steps"`
 }
 
-// steps returns what turns the files of a directory into those that are wanted.
-// Modules come first, so that no node file calls one that is not there, and
-// deletions last.
+// steps returns the steps from the existing files of a directory to the desired ones.
+// Modules come first, so that no node file calls a missing one, and deletions come last.
 func steps(have, want generator.Files) []step {
 	var modules, others []step
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -69,7 +68,7 @@ func steps(have, want generator.Files) []step {
 	return append(modules, others...)
 }
 
-// present returns the content of a file that exists, which may be empty.
+// present returns the content of an existing file, which may be empty but is not nil.
 func present(content []byte) []byte { return append([]byte{}, content...) }
 
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
@@ -78,7 +77,7 @@ func (s staged) empty() bool { return len(s.Steps) == 0 }
 
 func (d *Directory) stagedPath() string { return filepath.Join(d.private, stagedFile) }
 
-// stage writes the steps down before any of them is done.
+// stage records the steps before executing any of them.
 func (d *Directory) stage(next staged) error {
 	if next.empty() {
 		return nil
@@ -96,8 +95,8 @@ func (d *Directory) stage(next staged) error {
 	return nil
 }
 
-// staged returns a write that was cut off, or an empty one. It accepts steps to the files
-// of a fleet only.
+// staged returns an interrupted write, or an empty one. It accepts only steps that change
+// files of a fleet.
 func (d *Directory) staged() (next staged, err error) {
 	content, err := readOrdinary(d.stagedPath(), maxStaged)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -124,7 +123,7 @@ func (d *Directory) staged() (next staged, err error) {
 	return next, nil
 }
 
-// readOrdinary reads an ordinary file of at most limit bytes.
+// readOrdinary reads a regular file of at most limit bytes.
 func readOrdinary(name string, limit int64) (content []byte, err error) {
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
@@ -146,7 +145,7 @@ func readOrdinary(name string, limit int64) (content []byte, err error) {
 	return content, errors.Join(err, file.Close())
 }
 
-// resume finishes a write that was cut off.
+// resume completes an interrupted write.
 func (d *Directory) resume() error {
 	next, err := d.staged()
 	if err != nil {
@@ -155,7 +154,7 @@ func (d *Directory) resume() error {
 	return d.finish(next)
 }
 
-// overlay does the steps to files that were read.
+// overlay applies the steps to files that were read.
 func (d *Directory) overlay(files generator.Files, next staged) error {
 	for _, s := range next.Steps {
 		var current []byte
@@ -173,7 +172,7 @@ func (d *Directory) overlay(files generator.Files, next staged) error {
 	return nil
 }
 
-// undisturbed makes sure that nobody else changed a file since its step was
+// undisturbed returns an error if another program changed a file since its step was
 // staged.
 func (d *Directory) undisturbed(s step, current []byte) error {
 	if same(current, s.Before) || same(current, s.After) {
@@ -183,7 +182,7 @@ func (d *Directory) undisturbed(s step, current []byte) error {
 		"or restore this one from version control", s.Path, d.stagedPath())
 }
 
-// finish does the steps that are not done yet, and forgets them.
+// finish executes the remaining steps and removes the record of the write.
 func (d *Directory) finish(next staged) error {
 	if next.empty() {
 		return nil
@@ -208,7 +207,7 @@ func (d *Directory) doAll(next staged) (err error) {
 	return nil
 }
 
-// clear forgets the write that is done.
+// clear removes the record of a complete write.
 func (d *Directory) clear() error {
 	if err := d.interrupted(stagedFile); err != nil {
 		return err
@@ -239,7 +238,7 @@ func (d *Directory) do(root *os.Root, s step) error {
 	return d.put(root, s)
 }
 
-// current returns the content of an ordinary file that no link leads to, or nil.
+// current returns the content of a regular file, or nil. It follows no links.
 func current(root *os.Root, name string) ([]byte, error) {
 	for i, r := range name + "/" {
 		if r != '/' {
@@ -272,7 +271,7 @@ func (d *Directory) put(root *os.Root, s step) error {
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	other := filepath.Join(filepath.Dir(name), ".numaform-"+strconv.FormatUint(rand.Uint64(), 36)+".tmp") //nolint:gosec // no secret: O_EXCL refuses one that exists
+	other := filepath.Join(filepath.Dir(name), ".numaform-"+strconv.FormatUint(rand.Uint64(), 36)+".tmp") //nolint:gosec // not a secret: O_EXCL refuses an existing file
 	file, err := root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err

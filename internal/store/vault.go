@@ -19,37 +19,37 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// Vault keeps an installation's key where only the installation reads and writes: not
-// in the fleet's store.
+// Vault stores an installation's key where only the installation can read and write it,
+// and not in the fleet's store.
 type Vault interface {
 	// Load returns the key's content, or nil if there is none.
 	Load(ctx context.Context) ([]byte, error)
-	// Create keeps content. If there is some already, it returns that instead.
+	// Create stores content. If the vault already has content, it returns that instead.
 	Create(ctx context.Context, content []byte) ([]byte, error)
-	// String says where the key is.
+	// String returns the key's place.
 	String() string
 }
 
 // errKeyHidden is returned by Load if this user may not read the key.
 var errKeyHidden = errors.New("give this user the right to read it")
 
-// maxKeyring bounds the content of a vault: a Secret holds 1 MiB, a third more once it
-// is encoded.
+// maxKeyring limits the content of a vault: a Secret holds 1 MiB, and encoding adds a
+// third.
 const maxKeyring = 700 << 10
 
-// maxAdopted bounds how many records are adopted, the latest ones.
+// maxAdopted limits the number of adopted records; the latest ones are adopted.
 const maxAdopted = 20_000
 
-// keyring is a key and the records that were adopted when it was made.
+// keyring is a key and the records that were adopted when it was created.
 type keyring struct {
 	key     audit.Key
 	adopted map[audit.Tag]bool
 }
 
-// storedKeyring is the form of a keyring in a vault.
+// storedKeyring is the JSON form of a keyring in a vault.
 type storedKeyring struct {
 	Format int `json:"format"`
-	// Key has audit.KeySize bytes, and Adopted are Tags, one after the other.
+	// Key has audit.KeySize bytes; Adopted is the concatenation of the Tags.
 	Key     []byte `json:"key"`
 	Adopted []byte `json:"adopted,omitempty"`
 }
@@ -92,7 +92,7 @@ func parseKeyring(content []byte) (*keyring, error) {
 	return keys, nil
 }
 
-// FileVault keeps a key in a file that only its owner reads.
+// FileVault stores a key in a file that only its owner can read.
 type FileVault string
 
 var _ Vault = FileVault("")
@@ -100,7 +100,7 @@ var _ Vault = FileVault("")
 // String returns the file's path.
 func (v FileVault) String() string { return "file " + string(v) }
 
-// Load reads the file. It refuses one that others may write.
+// Load reads the file. It refuses a file that others can write.
 func (v FileVault) Load(context.Context) ([]byte, error) {
 	file, err := os.Open(string(v))
 	switch {
@@ -111,7 +111,7 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // it was read
+	defer file.Close() //nolint:errcheck // only read
 	info, err := file.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
@@ -129,7 +129,7 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 	return content, nil
 }
 
-// Create writes the file whole or not at all, and never over another one.
+// Create writes the file completely or not at all, and never replaces an existing one.
 func (v FileVault) Create(ctx context.Context, content []byte) (kept []byte, err error) {
 	dir := filepath.Dir(string(v))
 	defer func() {
@@ -140,7 +140,7 @@ func (v FileVault) Create(ctx context.Context, content []byte) (kept []byte, err
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	file, err := os.CreateTemp(dir, ".key-") // of mode 0600
+	file, err := os.CreateTemp(dir, ".key-") // with mode 0600
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (v FileVault) Create(ctx context.Context, content []byte) (kept []byte, err
 	return content, errors.Join(parent.Sync(), parent.Close())
 }
 
-// SecretVault keeps a key in a Secret.
+// SecretVault stores a key in a Secret.
 type SecretVault struct {
 	Client          kubernetes.Interface
 	Namespace, Name string
@@ -171,10 +171,10 @@ type SecretVault struct {
 
 var _ Vault = SecretVault{}
 
-// secretKey is the key of the Secret that holds the content.
+// secretKey is the key within the Secret's data.
 const secretKey = "key"
 
-// String names the Secret.
+// String returns the Secret's name.
 func (v SecretVault) String() string { return "Secret " + v.Namespace + "/" + v.Name }
 
 // Load reads the Secret.
@@ -193,7 +193,7 @@ func (v SecretVault) Load(ctx context.Context) ([]byte, error) {
 	return secret.Data[secretKey], nil
 }
 
-// Create creates the Secret, which never changes.
+// Create creates the Secret, which is immutable.
 func (v SecretVault) Create(ctx context.Context, content []byte) ([]byte, error) {
 	immutable := true
 	_, err := v.Client.CoreV1().Secrets(v.Namespace).Create(ctx, &corev1.Secret{
