@@ -1,7 +1,7 @@
-// Package audit holds the nouns of a fleet's history: a Change is written before
-// an apply and says what shall happen and why, an Outcome is written after it and
-// says what did. Records are only ever added. It does no I/O, see internal/store:
-// start at Entry.
+// Package audit holds the nouns of a fleet's history: a Change is recorded before an
+// apply and says what is planned and why; an Outcome is recorded after it and says what
+// happened. Records are only ever added. The package does no I/O (see internal/store).
+// Start at Entry.
 package audit
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FormatVersion is the format of the records.
+// FormatVersion is the format version of the records.
 const FormatVersion = 1
 
-// Kind says what made a change.
+// Kind is the cause of a change.
 type Kind string
 
 // The kinds of changes.
@@ -25,17 +25,18 @@ const (
 	KindScaleUp   Kind = "scale-up"
 	KindScaleDown Kind = "scale-down"
 	KindUndo      Kind = "undo"
-	// KindByHand: people edited the fleet's files, or reverted a commit.
+	// KindByHand means that people edited the fleet's files or reverted a commit.
 	KindByHand Kind = "by-hand"
-	// KindRecovery: what an earlier change left unfinished.
+	// KindRecovery means the completion of an unfinished earlier change.
 	KindRecovery Kind = "recovery"
-	// KindUpdate: tags, pool, security groups or emulator of VMs follow their class, in place.
+	// KindUpdate means in-place updates of VMs to their class: tags, pool, security
+	// groups or emulator.
 	KindUpdate Kind = "update"
-	// KindRepair: drift is taken back.
+	// KindRepair means that drift is reverted.
 	KindRepair Kind = "repair"
 )
 
-// Change is what shall happen. It is complete before anything happens.
+// Change is a planned change. It is complete before anything happens.
 type Change struct {
 	Format int `json:"format"`
 	// ID sorts by time: 20261121T134501Z-2504811f2e.
@@ -47,36 +48,37 @@ type Change struct {
 	Actor string `json:"actor"`
 	// Version is numaform's own.
 	Version string `json:"version,omitempty"`
-	// Why is the request in one line.
+	// Why is the reason for the change, in one line.
 	Why string `json:"why"`
-	// Undoes is the change that this one takes back.
+	// Undoes is the ID of the change that this one reverts.
 	Undoes string `json:"undoes,omitempty"`
-	// Added, Removed and Renumbered are the VMs, each with the reason of its place.
+	// Added, Removed and Renumbered are the affected VMs, each with the reason for its
+	// placement.
 	Added      []fleet.VM `json:"added,omitempty"`
 	Removed    []fleet.VM `json:"removed,omitempty"`
 	Renumbered []fleet.VM `json:"renumbered,omitempty"`
 	// Shards are the hosts that are planned to change, sorted.
 	Shards []Shard `json:"shards,omitempty"`
-	// Rotations are how far VMIDs are given out with this change. They are carried
-	// over from change to change, so that the newest one says it for all regions.
+	// Rotations are the VMID rotations after this change. Each change carries them over,
+	// so that the newest one has all regions.
 	Rotations map[topology.RegionName]fleet.Rotation `json:"rotations,omitempty"`
-	// Open is what this and earlier changes have begun and not finished, by shard;
-	// with the Outcome it says where the next run must look.
+	// Open lists what this and earlier changes have begun and not finished, by host.
+	// Together with the Outcome it says what the next run must check.
 	Open []Open `json:"open,omitempty"`
-	// Outside are writes to a backend that no plan holds, such as a broken lock with
-	// the proof that its holder is gone.
+	// Outside are the writes to a backend that no plan contains, such as a broken lock
+	// with the proof that its holder is gone.
 	Outside []string `json:"outside,omitempty"`
-	// MAC proves that an installation wrote the record, see Key. Records of versions
-	// without it have none.
+	// MAC proves that an installation wrote the record: see Key. Records of versions
+	// without MACs have none.
 	MAC string `json:"mac,omitempty"`
-	// Digest is of the record as it was read or sealed.
+	// Digest is the digest of the record as it was read or sealed.
 	Digest Digest `json:"-"`
 }
 
-// Shard is what was planned for one host, and who let it pass.
+// Shard is the plan for one host, and who allowed it.
 type Shard struct {
 	Host fleet.Shard `json:"host"`
-	// PlanSHA256 names exactly the plan, PlanDigest what it changes.
+	// PlanSHA256 identifies the plan, PlanDigest its changes.
 	PlanSHA256 string         `json:"plan_sha256,omitempty"`
 	PlanDigest string         `json:"plan_digest,omitempty"`
 	Create     []guard.Target `json:"create,omitempty"`
@@ -84,30 +86,29 @@ type Shard struct {
 	Import     []guard.Target `json:"import,omitempty"`
 	Update     []guard.Target `json:"update,omitempty"`
 	Verdict    guard.Verdict  `json:"verdict"`
-	// Approver is who allowed what the guard did not allow alone, or empty.
+	// Approver is who approved what the guard did not allow by itself, or empty.
 	Approver string `json:"approver,omitempty"`
-	// Error is why the shard was not planned.
+	// Error is why the host was not planned.
 	Error string `json:"error,omitempty"`
 }
 
-// Open is a shard with something unfinished.
+// Open is a host with unfinished changes.
 type Open struct {
 	Host fleet.Shard `json:"host"`
-	// Removed are the VMs whose files were taken out on purpose and that may
-	// still exist.
+	// Removed are the VMs whose files were removed on purpose and that may still exist.
 	Removed []fleet.VM `json:"removed,omitempty"`
-	// Made are new VMs of which nobody has looked yet whether another writer gave the
-	// same CPUs away.
+	// Made are new VMs that have not yet been checked for CPUs assigned by another writer
+	// too.
 	Made []guard.Target `json:"made,omitempty"`
-	// Updated are VMs whose files say other tags, another pool or other security groups
-	// than they may have by now.
+	// Updated are VMs whose files may have other tags, another pool or other security
+	// groups than the VMs.
 	Updated []fleet.Key `json:"updated,omitempty"`
-	// Change is the id of the change that is under way there, if it is an earlier one
-	// that goes on beside this.
+	// Change is the ID of the change in progress on the host, if it is an earlier one
+	// that continues concurrently.
 	Change string `json:"change,omitempty"`
 }
 
-// Outcome is what happened.
+// Outcome is the result of a change.
 type Outcome struct {
 	Format int `json:"format"`
 	// ID is the change's.
@@ -115,11 +116,12 @@ type Outcome struct {
 	Time     time.Time     `json:"time"`
 	Duration time.Duration `json:"duration_ns"`
 	Shards   []Ended       `json:"shards,omitempty"`
-	// Outside are writes to Proxmox that no plan holds, such as the upload of a seed.
+	// Outside are the writes to Proxmox that no plan contains, such as the upload of a
+	// seed.
 	Outside []string `json:"outside,omitempty"`
-	// MAC proves that the installation which wrote the change wrote its outcome too.
+	// MAC proves that the installation that wrote the change also wrote its outcome.
 	MAC string `json:"mac,omitempty"`
-	// Digest is of the record as it was read or sealed.
+	// Digest is the digest of the record as it was read or sealed.
 	Digest Digest `json:"-"`
 }
 
@@ -127,24 +129,24 @@ type Outcome struct {
 type Ended struct {
 	Host     fleet.Shard   `json:"host"`
 	Duration time.Duration `json:"duration_ns"`
-	// Error is empty if the host has all that was planned.
+	// Error is empty if the host has everything that was planned.
 	Error string `json:"error,omitempty"`
 }
 
-// Entry is one change of a fleet's history.
+// Entry is one change in a fleet's history.
 type Entry struct {
 	Change Change `json:"change"`
-	// Outcome is nil while the change is under way, or if numaform died in it.
+	// Outcome is nil while the change is in progress, or if numaform died during it.
 	Outcome *Outcome `json:"outcome,omitempty"`
-	// Commit is the hash of the commit that holds the change, in a git store.
+	// Commit is the hash of the commit that contains the change, in a git store.
 	Commit string `json:"commit,omitempty"`
-	// Verified says that this installation wrote the record of the change, and
-	// OutcomeVerified that of the outcome. Without it a record is for people to read:
-	// nothing may be decided from it.
+	// Verified reports that this installation wrote the change's record, and
+	// OutcomeVerified that it wrote the outcome's. An unverified record is for people to
+	// read: no decision may depend on it.
 	Verified        bool `json:"verified"`
 	OutcomeVerified bool `json:"outcome_verified,omitempty"`
-	// Unreadable says why the record of the change or that of the outcome is none that this
-	// numaform can read. The record is then empty, but for the ID and the time of a change.
+	// Unreadable says why this numaform cannot read the record of the change or of the
+	// outcome. The record is then empty, except for a change's ID and time.
 	Unreadable string `json:"unreadable,omitempty"`
 }
 
@@ -156,8 +158,8 @@ func (e *Entry) Result() *Outcome {
 	return e.Outcome
 }
 
-// Unfinished returns the shards that the next run must look at, and the VMs whose
-// removal has begun there: those that were open and did not end well.
+// Unfinished returns the hosts that the next run must check, and the VMs whose removal
+// has begun there: the ones that were open and did not end successfully.
 func (e *Entry) Unfinished() []Open {
 	ended := map[fleet.Shard]bool{}
 	if result := e.Result(); result != nil {
@@ -174,7 +176,7 @@ func (e *Entry) Unfinished() []Open {
 	return left
 }
 
-// Names returns whether the change is about the VM of a name.
+// Names reports whether the change affects the VM with that name.
 func (c *Change) Names(vm string) bool {
 	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered} {
 		if slices.ContainsFunc(list, func(one fleet.VM) bool { return one.Name == vm }) {

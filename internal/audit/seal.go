@@ -13,18 +13,18 @@ import (
 // KeySize is the length of a Key in bytes.
 const KeySize = 32
 
-// Key is what an installation authenticates its records with. Whoever has it can write
-// records that the installation takes for its own.
+// Key is the key that authenticates an installation's records. Anyone who has it can
+// forge the installation's records.
 type Key [KeySize]byte
 
 // Digest is the SHA-256 of a record's content without its MAC. It covers every field,
-// known or not, whatever the white space and the order of the fields.
+// known or unknown, and is independent of white space and field order.
 type Digest [sha256.Size]byte
 
-// Tag names a record that the key's installation trusts without a MAC.
+// Tag identifies a record that the key's installation trusts without a MAC.
 type Tag [16]byte
 
-// The purposes of a MAC: one for each kind of record, so that none passes for another.
+// The purposes of a MAC: one for each kind of record, so that none is valid as another.
 const (
 	forChange         = "numaform history 1 change"
 	forOutcome        = "numaform history 1 outcome"
@@ -54,7 +54,7 @@ func (k *Key) SealOutcome(cluster string, change Digest, outcome Outcome) (Outco
 	return outcome, nil
 }
 
-// Verify sets Verified and OutcomeVerified of an entry: whether the key's installation
+// Verify sets an entry's Verified and OutcomeVerified: whether the key's installation
 // wrote the records for this cluster, or adopted them, and they have not changed since.
 func (k *Key) Verify(cluster string, adopted map[Tag]bool, e *Entry) {
 	e.Verified, e.OutcomeVerified = false, false
@@ -71,7 +71,8 @@ func (k *Key) Verify(cluster string, adopted map[Tag]bool, e *Entry) {
 		e.Outcome.MAC == "" && adopted[k.outcomeTag(cluster, e)]
 }
 
-// Tags returns by what Verify knows the records of an entry once they are adopted.
+// Tags returns the Tags by which Verify recognizes an entry's records once they are
+// adopted.
 func (k *Key) Tags(cluster string, e *Entry) []Tag {
 	tags := []Tag{k.changeTag(cluster, &e.Change)}
 	if e.Outcome != nil {
@@ -99,8 +100,8 @@ func same(text string, mac []byte) bool {
 	return err == nil && hmac.Equal(given, mac)
 }
 
-// UnmarshalJSON reads a change and computes its Digest. Of a newer format it reads only
-// whose it is, so that Verify can tell who wrote it.
+// UnmarshalJSON decodes a change and computes its Digest. Of a newer format it decodes
+// only the fields that identify the writer, so that Verify works.
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
 	text, mac, err := canonical(content)
@@ -126,8 +127,8 @@ func (c *Change) UnmarshalJSON(content []byte) error {
 	return nil
 }
 
-// UnmarshalJSON reads an outcome and computes its Digest. Of a newer format it reads only
-// whose it is.
+// UnmarshalJSON decodes an outcome and computes its Digest. Of a newer format it decodes
+// only the fields that identify the writer.
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
 	text, mac, err := canonical(content)
@@ -161,9 +162,9 @@ func digestOf(record any) (Digest, error) {
 	return sha256.Sum256(text), err
 }
 
-// canonical returns a record without its MAC in one form for each content: fields
-// sorted, a duplicate once, as its last occurrence. What is decoded is decoded from that,
-// so that nothing is read that the digest does not cover.
+// canonical returns a record without its MAC in a form that is unique for its content:
+// sorted fields, and the last occurrence of duplicates. Records are decoded from this
+// form, so that the digest covers everything that is read.
 func canonical(content []byte) (text []byte, mac string, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.UseNumber() // an int64 would lose digits as a float64
