@@ -11,19 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PrivateError says why a directory must not hold what only this program may write.
+// PrivateError says why a directory is unsuitable for files that only this program may
+// write.
 type PrivateError struct {
 	Dir, Problem, Hint string
 }
 
-// Error says what is wrong and what to do.
+// Error says what is wrong and how to fix it.
 func (e *PrivateError) Error() string {
 	return fmt.Sprintf("state directory %s %s: %s", e.Dir, e.Problem, e.Hint)
 }
 
-// Private makes a directory that only this user can write, if it does not exist, and
-// refuses one that others can: a link, one in a git checkout or below a directory of
-// outside, and one of another user or with rights for others.
+// Private creates a directory that only this user can write, if it does not exist. It
+// refuses an unsafe one: a link, a directory in a git checkout or below one of outside,
+// and a directory that belongs to another user or grants others rights.
 func Private(dir string, outside ...string) error {
 	if !filepath.IsAbs(dir) {
 		return &PrivateError{dir, "is no absolute path", "set state_dir in numaform.yaml to one"}
@@ -51,13 +52,13 @@ func Private(dir string, outside ...string) error {
 	return ours(dir)
 }
 
-// ours refuses a directory that another user can write.
+// ours refuses a directory that another user can write to.
 func ours(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
 		return fmt.Errorf("looking at state directory %s: %w", dir, err)
 	}
-	if uid := os.Geteuid(); stat.Uid != uint32(uid) { //nolint:gosec // a user's number
+	if uid := os.Geteuid(); stat.Uid != uint32(uid) { //nolint:gosec // a user ID
 		return &PrivateError{
 			dir, fmt.Sprintf("belongs to user %d, and numaform runs as %d", stat.Uid, uid),
 			"run numaform as that user, or set state_dir in numaform.yaml to a directory of its own",
@@ -72,7 +73,7 @@ func ours(dir string) error {
 	return nil
 }
 
-// elsewhere refuses a directory that lies where others write.
+// elsewhere refuses a directory in a place where others write.
 func elsewhere(dir, real string, outside []string) error {
 	for _, other := range outside {
 		other, err := resolve(other)
@@ -99,8 +100,8 @@ func elsewhere(dir, real string, outside []string) error {
 	}
 }
 
-// resolve returns the path of a directory without links. As much of it as does not exist
-// is taken as it is.
+// resolve returns the path of a directory without links. It leaves the part that does not
+// exist unchanged.
 func resolve(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package workdir keeps a directory as this process rendered it: what differs, and what
-// is there besides, is replaced before a program reads it. It knows nothing of what the
-// files mean, and syncs nothing to disk, as a directory that is lost is made again.
-// Start at Tree.Restore; Private checks a directory that may hold such trees.
+// Package workdir keeps a directory exactly as this process rendered it: it replaces what
+// differs and removes what is extra before a program reads the directory. It does not
+// interpret the files, and does not sync them to disk, because a lost directory is simply
+// rendered again. Start at Tree.Restore; Private checks a directory that may contain such
+// trees.
 package workdir
 
 import (
@@ -17,23 +18,23 @@ import (
 	"time"
 )
 
-// Tree is what a directory must hold.
+// Tree is the required content of a directory.
 type Tree struct {
-	// Root is the directory. It exists.
+	// Root is the directory. It must exist.
 	Root string
-	// Files are by their slash-separated paths below Root. A directory that holds one of
-	// them holds nothing else, and no directory on the way to one is a link.
+	// Files are the files by slash-separated path relative to Root. A directory with one
+	// of them contains nothing else, and no directory on the way to one is a link.
 	Files map[string][]byte
-	// Dirs are directories that hold nothing but Files, though they may have none.
+	// Dirs are directories that contain nothing but Files, possibly nothing at all.
 	Dirs []string
-	// Kept reports whether an entry of such a directory, by its path below Root, belongs
-	// to another program. A link never does.
+	// Kept reports whether an entry of such a directory, by its path relative to Root,
+	// belongs to another program. A link never does.
 	Kept func(name string) bool
 }
 
-// Restore makes the directory hold the tree, and returns the paths of what was not as it
-// must be, sorted. What is of another kind than it must be, such as a link in the place
-// of a file, is removed and never followed.
+// Restore makes the directory match the tree, and returns the sorted paths of what
+// differed. An entry of the wrong kind, such as a link in place of a file, is removed and
+// never followed.
 func (t *Tree) Restore() (restored []string, err error) {
 	dirs := t.dirs()
 	for _, dir := range dirs {
@@ -58,7 +59,7 @@ func (t *Tree) Restore() (restored []string, err error) {
 
 func (t *Tree) path(name string) string { return filepath.Join(t.Root, filepath.FromSlash(name)) }
 
-// dirs returns all directories of the tree, each behind the one that it is in.
+// dirs returns all directories of the tree, parents first.
 func (t *Tree) dirs() []string {
 	found := map[string]bool{}
 	add := func(dir string) {
@@ -80,7 +81,7 @@ func (t *Tree) dirs() []string {
 	return dirs
 }
 
-// exact reports whether a directory holds nothing but the tree's.
+// exact reports whether a directory may contain only the tree's entries.
 func (t *Tree) exact(dir string) bool {
 	if slices.Contains(t.Dirs, dir) {
 		return true
@@ -93,7 +94,7 @@ func (t *Tree) exact(dir string) bool {
 	return false
 }
 
-// restoreDir makes a directory one of ours alone, and removes what must not be in it.
+// restoreDir makes a directory ours and removes what must not be in it.
 func (t *Tree) restoreDir(dir string) (removed []string, err error) {
 	name := t.path(dir)
 	info, err := os.Lstat(name)
@@ -122,7 +123,7 @@ func (t *Tree) restoreDir(dir string) (removed []string, err error) {
 	return t.clear(dir)
 }
 
-// clear removes from a directory what must not be in it.
+// clear removes what must not be in a directory.
 func (t *Tree) clear(dir string) (removed []string, err error) {
 	entries, err := os.ReadDir(t.path(dir))
 	if err != nil {
@@ -141,8 +142,7 @@ func (t *Tree) clear(dir string) (removed []string, err error) {
 	return removed, nil
 }
 
-// holds reports whether an entry may stay. Whether a file is as it must be, restoreFile
-// looks.
+// holds reports whether an entry may stay. restoreFile checks the content of files.
 func (t *Tree) holds(name string, entry fs.DirEntry) bool {
 	if _, ours := t.Files[name]; ours {
 		return true
@@ -153,7 +153,7 @@ func (t *Tree) holds(name string, entry fs.DirEntry) bool {
 	return entry.Type()&fs.ModeSymlink == 0 && t.Kept != nil && t.Kept(name)
 }
 
-// restoreFile writes a file unless it is there as it must be.
+// restoreFile writes a file unless it already has the required content and mode.
 func (t *Tree) restoreFile(name string, content []byte) (written bool, err error) {
 	target := t.path(name)
 	info, err := os.Lstat(target)
@@ -177,11 +177,11 @@ func (t *Tree) restoreFile(name string, content []byte) (written bool, err error
 	return true, t.write(target, content)
 }
 
-// temporary begins the names of files that are being written. They lie in Root, as in
-// the directory itself another process would take them for a stranger's.
+// temporary is the prefix of files being written. They are created in Root, because in
+// the file's own directory another process would treat them as extra.
 const temporary = ".new-"
 
-// abandoned is how old the file of a write is that was cut off.
+// abandoned is the age from which a temporary file belongs to an interrupted write.
 const abandoned = time.Hour
 
 func (t *Tree) write(target string, content []byte) (err error) {
@@ -204,7 +204,7 @@ func (t *Tree) write(target string, content []byte) (err error) {
 	return os.Rename(file.Name(), target)
 }
 
-// sweep removes what writes left that were cut off.
+// sweep removes the files of interrupted writes.
 func (t *Tree) sweep() {
 	entries, err := os.ReadDir(t.Root)
 	if err != nil {
@@ -215,7 +215,7 @@ func (t *Tree) sweep() {
 			continue
 		}
 		if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > abandoned {
-			_ = os.Remove(filepath.Join(t.Root, entry.Name())) // it is in nobody's way
+			_ = os.Remove(filepath.Join(t.Root, entry.Name())) // it does no harm if it stays
 		}
 	}
 }
