@@ -1,5 +1,6 @@
-// Package scratch makes directories for temporary files that do not pile up: what a
-// process left that was killed goes when another makes one. Start at New.
+// Package scratch creates directories for temporary files that do not pile up: the
+// directory of a killed process is removed when another process creates one. Start at
+// New.
 package scratch
 
 import (
@@ -24,13 +25,13 @@ type Dir struct {
 	hold *os.File
 }
 
-// New makes a directory, with a purpose in its name, below that for temporary files.
-// Before, it removes those of processes that are gone.
+// New creates a directory, with a purpose in its name, below the directory for temporary
+// files. It first removes the directories of dead processes.
 func New(purpose string) (*Dir, error) { return in(os.TempDir(), purpose) }
 
-// NewShort makes such a directory for sockets, whose paths are limited: below the
-// directory for temporary files if its path has at most longest bytes, or else where
-// the system keeps such files.
+// NewShort creates such a directory for sockets, whose paths are limited: below the
+// directory for temporary files if its path has at most longest bytes, or else in the
+// system's default place for them.
 func NewShort(purpose string, longest int) (*Dir, error) {
 	for _, parent := range []string{os.TempDir(), os.Getenv("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp", "/dev/shm"} {
 		if parent == "" || len(parent) > longest {
@@ -60,7 +61,7 @@ func in(parent, purpose string) (*Dir, error) {
 	return &Dir{path: path, hold: hold}, nil
 }
 
-// take makes the mark of a directory. Who looks for such sees it locked from the first.
+// take creates the mark of a directory. Other processes see it locked from the start.
 func take(path string) (*os.File, error) {
 	hold, err := os.OpenFile(filepath.Join(path, "new"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -79,13 +80,12 @@ func take(path string) (*os.File, error) {
 // Path returns the directory's path.
 func (d *Dir) Path() string { return d.path }
 
-// Remove removes the directory and all in it.
+// Remove removes the directory and its content.
 func (d *Dir) Remove() error {
 	return errors.Join(os.RemoveAll(d.path), d.hold.Close())
 }
 
-// sweep removes the directories of processes that are gone. What cannot be removed
-// stops nobody.
+// sweep removes the directories of dead processes. It ignores errors.
 func sweep(dir string) {
 	marks, err := filepath.Glob(filepath.Join(dir, prefix+"*", holdFile))
 	if err != nil {
@@ -98,18 +98,18 @@ func sweep(dir string) {
 	}
 }
 
-// ours reports whether nobody else can have made a directory, or put anything into it:
-// that for temporary files is everybody's.
+// ours reports whether no other user can have created a directory or put anything into
+// it, because the directory for temporary files is shared.
 func ours(dir string) bool {
 	info, err := os.Lstat(dir)
 	if err != nil || !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
 		return false
 	}
 	var stat unix.Stat_t
-	return unix.Lstat(dir, &stat) == nil && stat.Uid == uint32(os.Getuid()) //nolint:gosec // a user's number
+	return unix.Lstat(dir, &stat) == nil && stat.Uid == uint32(os.Getuid()) //nolint:gosec // a user ID
 }
 
-// discard removes the directory of a mark that nobody holds.
+// discard removes the directory of a mark that no process has locked.
 func discard(mark string) error {
 	hold, err := os.OpenFile(mark, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
