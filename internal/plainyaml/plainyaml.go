@@ -1,6 +1,6 @@
-// Package plainyaml bounds what reading a text of YAML may take. The library compares
-// each key of an object with each other and notes each pair that is equal, so 64 KiB of
-// one key take minutes and gigabytes. It reads nothing itself. Start at Check.
+// Package plainyaml limits the cost of parsing YAML. The library compares each key of an
+// object with every other and records each equal pair, so 64 KiB of one repeated key take
+// minutes and gigabytes. The package itself parses nothing. Start at Check.
 package plainyaml
 
 import (
@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// MaxBytes is the size of a text; files that people write have some KiB.
+	// MaxBytes is the maximum size of a text; files written by people have a few KiB.
 	MaxBytes = 1 << 20
-	// maxCompared is how often keys may be compared with each other.
+	// maxCompared limits the number of key comparisons.
 	maxCompared = 50_000_000
-	// maxValues is for how many values the text may stand, with its aliases followed.
+	// maxValues limits the number of values in the text, with aliases expanded.
 	maxValues = 1 << 20
 )
 
-// Check refuses a text that takes too much work to read: one that is too long, has a key
-// twice in an object, too many keys, or aliases that stand for too much. What is no YAML
-// at all passes: whoever reads it knows better what to say.
+// Check refuses a text that is expensive to parse: one that is too long, has duplicate
+// keys in an object, too many keys, or aliases that expand to too much. Invalid YAML
+// passes, because the caller's parser reports it better.
 func Check(text []byte) error {
 	if len(text) > MaxBytes {
 		return fmt.Errorf("it has %d bytes: at most %d are read: shorten it", len(text), MaxBytes)
@@ -32,7 +32,7 @@ func Check(text []byte) error {
 	for {
 		var document yaml.Node
 		if err := decoder.Decode(&document); err != nil {
-			return nil //nolint:nilerr // the reader says so
+			return nil //nolint:nilerr // the parser reports it
 		}
 		if _, err := c.size(&document); err != nil {
 			return err
@@ -40,7 +40,7 @@ func Check(text []byte) error {
 	}
 }
 
-// DuplicateKeyError says that an object has a key twice.
+// DuplicateKeyError reports a duplicate key in an object.
 type DuplicateKeyError struct {
 	Key         string
 	Line, First int
@@ -50,16 +50,17 @@ func (e *DuplicateKeyError) Error() string {
 	return fmt.Sprintf("line %d: key %.60s is already in line %d: remove one of them", e.Line, e.Key, e.First)
 }
 
-// checker sums up what a text takes.
+// checker adds up the cost of a text.
 type checker struct {
 	compared int
-	// values is what nodes stand for; that of a node whose own values are counted is 0.
+	// values caches the number of values that nodes expand to; it is 0 for a node still
+	// being counted.
 	values map[*yaml.Node]int
 }
 
 var errSelf = errors.New("stands for itself: remove the alias")
 
-// size returns for how many values a node stands.
+// size returns the number of values that a node expands to.
 func (c *checker) size(node *yaml.Node) (int, error) {
 	if known, ok := c.values[node]; ok {
 		if known == 0 {
@@ -90,7 +91,7 @@ func (c *checker) size(node *yaml.Node) (int, error) {
 	return sum, nil
 }
 
-// keys looks at the keys of an object.
+// keys checks the keys of an object.
 func (c *checker) keys(node *yaml.Node) error {
 	count := len(node.Content) / 2
 	lines := make(map[string]int, count)
