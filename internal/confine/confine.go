@@ -1,7 +1,7 @@
-// Package confine keeps a child process from files that it has no business with, by
-// Landlock where the kernel has it. A program that is its own helper calls Main first;
-// who starts a child starts the helper instead, with the variable of Rules.Env. It is
-// no container: the child sees the same processes, users and network. Start at Rules.
+// Package confine restricts a child process to the files that it needs, with Landlock if
+// the kernel has it. A program that is its own helper calls Main first; a parent starts
+// the helper instead of the child, with the variable from Rules.Env. It is not a
+// container: the child sees the same processes, users and network. Start at Rules.
 package confine
 
 import (
@@ -13,36 +13,37 @@ import (
 	"strings"
 )
 
-// variable tells the helper what to run, and with which rules.
+// variable contains what the helper runs, and with which rules.
 const variable = "NUMAFORM_CONFINE"
 
 // program is the main package that calls Main.
 const program = "github.com/numaform/numaform/cmd/numaform"
 
-// Rules are what a child may do with files: what they do not name is hidden. Paths that
-// do not exist are left out.
+// Rules define which files a child may access: others are hidden. Paths that do not exist
+// are skipped.
 type Rules struct {
-	// Program is what the helper becomes.
+	// Program is the program that the helper executes.
 	Program string `json:"program"`
-	// Read are files, and directories with all below them, to read and to run.
+	// Read lists files, and directories with everything below them, that the child may
+	// read and execute.
 	Read []string `json:"read,omitempty"`
-	// Write are those to change as well.
+	// Write lists files and directories that the child may also change.
 	Write []string `json:"write,omitempty"`
-	// Open starts the program without any rule.
+	// Open starts the program without any restriction.
 	Open bool `json:"open,omitempty"`
 }
 
-// Env returns the variable that makes the helper run the program by the rules.
+// Env returns the variable that makes the helper run the program with the rules.
 func (r Rules) Env() (name, value string) {
 	content, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // strings have a JSON form
+		panic(err) // strings always have a JSON form
 	}
 	return variable, string(content)
 }
 
-// Helper returns the path of the helper: of this very program, if it is numaform and the
-// kernel can confine; else "".
+// Helper returns the path of the helper: this program, if it is numaform and the kernel
+// supports Landlock; otherwise "".
 func Helper() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Path != program || Version() == 0 {
@@ -60,13 +61,13 @@ func Helper() string {
 // (The Go Programming Language Specification, Program initialization).
 func init() { //nolint:gochecknoinits // later, each command of the engine costs 20 ms of CPU
 	if _, helper := os.LookupEnv(variable); helper {
-		_ = Main() // it returns only if it cannot; main calls it again, and reports why
+		_ = Main() // it returns only if it fails; main calls it again and reports why
 	}
 }
 
-// Main becomes the program of the rules if this process was started as a helper. It
-// returns only if it was not, or with the reason why it cannot. Files that this process
-// was started with, besides the standard ones, are not passed on to any child.
+// Main executes the program of the rules if this process was started as a helper. It
+// returns only if it was not, or with the reason for a failure. No child inherits files
+// with which this process was started, except the standard ones.
 func Main() error {
 	keepFiles()
 	text, ok := os.LookupEnv(variable)

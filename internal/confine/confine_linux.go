@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What may be done with a file, and with a directory that is only read.
+// The rights on a file, and on a read-only directory.
 const (
 	ofFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_READ_FILE |
 		unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 	reading = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 )
 
-// first are the rights that the first version knows.
+// first are the rights of the first Landlock version.
 const first = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1
 
 // Version returns the kernel's version of Landlock, or 0 if it has none.
@@ -31,8 +31,8 @@ func Version() int {
 	return int(version)
 }
 
-// handled returns the rights that a version knows; they are denied where no rule gives
-// them.
+// handled returns the rights that a version supports; they are denied unless a rule
+// grants them.
 func handled(version int) uint64 {
 	rights := uint64(first)
 	if version >= 2 {
@@ -47,11 +47,11 @@ func handled(version int) uint64 {
 	return rights
 }
 
-// keepFiles lets no child inherit a file that is open now.
+// keepFiles prevents children from inheriting files that are open now.
 func keepFiles() {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return // a helper that started this process did so
+		return // it was started by a helper that did this already
 	}
 	for _, entry := range entries {
 		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
@@ -60,9 +60,9 @@ func keepFiles() {
 	}
 }
 
-// become confines this process and becomes the program.
+// become confines this process and executes the program.
 func (r Rules) become(args, env []string) error {
-	// Landlock confines a thread; the program starts in the one that asks for it.
+	// Landlock restricts a thread, and the program runs in the thread that executes it.
 	runtime.LockOSThread()
 	if !r.Open && Version() > 0 {
 		if err := r.enforce(); err != nil {
@@ -78,14 +78,14 @@ func (r Rules) become(args, env []string) error {
 func (r Rules) enforce() error {
 	rights := handled(Version())
 	attribute := unix.LandlockRulesetAttr{Access_fs: rights}
-	// Versions differ in the attribute's size: the file rights alone are all of the first.
+	// The attribute's size differs between versions: the first has only the file rights.
 	ruleset, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET,
 		uintptr(unsafe.Pointer(&attribute)), unsafe.Sizeof(attribute.Access_fs), 0) //nolint:gosec // the kernel reads it during the call
 	if errno != 0 {
 		return errno
 	}
 	fd := int(ruleset)
-	defer unix.Close(fd) //nolint:errcheck // exec closes it too
+	defer unix.Close(fd) //nolint:errcheck // exec closes it as well
 	for _, path := range append(append([]string{r.Program}, r.Read...), r.Write...) {
 		if err := allow(fd, path, reading); err != nil {
 			return err
@@ -114,7 +114,7 @@ func allow(ruleset int, path string, rights uint64) error {
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", path, err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // it was only a name
+	defer unix.Close(fd) //nolint:errcheck // the descriptor is only a reference to the path
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return fmt.Errorf("looking at %s: %w", path, err)
@@ -122,7 +122,7 @@ func allow(ruleset int, path string, rights uint64) error {
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		rights &= ofFiles
 	}
-	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)} //nolint:gosec // it is a file descriptor
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)} //nolint:gosec // a file descriptor
 	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset), unix.LANDLOCK_RULE_PATH_BENEATH,
 		uintptr(unsafe.Pointer(&rule)), 0, 0, 0) //nolint:gosec // the kernel reads it during the call
 	if errno != 0 {

@@ -7,10 +7,10 @@ import "errors"
 // Version returns 0: only Linux has Landlock.
 func Version() int { return 0 }
 
-// keepFiles does nothing: what Go opens is not passed on anyway.
+// keepFiles does nothing: children do not inherit files that Go opens.
 func keepFiles() {}
 
-// become refuses: nobody asks for it here.
+// become refuses: it is never called on this system.
 func (r Rules) become(_, _ []string) error {
 	return errors.New("confining " + r.Program + ": only Linux can")
 }
