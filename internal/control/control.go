@@ -1,6 +1,6 @@
-// Package control is the switch that people and numaform's controllers share: the
-// ConfigMap numaform-control says whether numaform is paused and which hosts are
-// being evacuated. It decides nothing and moves nothing. Start at Switch.
+// Package control is the switch shared by people and numaform's controllers: the
+// ConfigMap numaform-control says whether numaform is paused and which hosts are being
+// evacuated. It makes no decisions and moves no nodes. Start at Switch.
 package control
 
 import (
@@ -27,7 +27,7 @@ import (
 // ConfigMapName is the name of the ConfigMap in numaform's namespace.
 const ConfigMapName = "numaform-control"
 
-// The keys of the ConfigMap. Others are left alone.
+// The keys of the ConfigMap. Other keys are left alone.
 const (
 	keyPaused      = "paused"
 	keyPausedBy    = "paused-by"
@@ -35,20 +35,20 @@ const (
 	keyEvacuatedBy = "evacuated-by"
 )
 
-// State is what people asked for.
+// State is what people requested.
 type State struct {
-	// Paused stops numaform from starting anything.
+	// Paused stops numaform from starting new changes.
 	Paused bool
 	// By is who paused it, or empty.
 	By string
-	// Evacuated are the hosts that nodes are to leave and that get no new ones, sorted.
+	// Evacuated are the hosts from which nodes are moved away and which get no new ones,
+	// sorted.
 	Evacuated []topology.HostID
-	// EvacuatedBy is who asked for it last, or empty.
+	// EvacuatedBy is who requested it last, or empty.
 	EvacuatedBy string
 }
 
-// MalformedError says that somebody wrote into the ConfigMap what nobody
-// understands.
+// MalformedError reports invalid content of the ConfigMap.
 type MalformedError struct {
 	Namespace, Key, Value, Want string
 }
@@ -61,13 +61,13 @@ func (e *MalformedError) Error() string {
 // Switch reads and writes the ConfigMap.
 type Switch struct{ configMaps v1.ConfigMapInterface }
 
-// New returns the switch in numaform's namespace. It touches nothing.
+// New returns the switch in numaform's namespace. It does no I/O.
 func New(client kubernetes.Interface, namespace string) *Switch {
 	return &Switch{configMaps: client.CoreV1().ConfigMaps(namespace)}
 }
 
-// Read returns what people asked for. Without a ConfigMap that is nothing. With a
-// MalformedError comes a state that is paused: what is not understood may have been
+// Read returns what people requested; without a ConfigMap, nothing. If it returns a
+// MalformedError, the returned State is paused, because the invalid content may have been
 // meant to stop numaform.
 func (s *Switch) Read(ctx context.Context) (State, error) {
 	configMap, err := s.configMaps.Get(ctx, ConfigMapName, metav1.GetOptions{})
@@ -108,7 +108,7 @@ func parse(configMap *corev1.ConfigMap) (State, error) {
 	return state, errors.Join(mistakes...)
 }
 
-// Pause stops numaform from starting anything. By is who does it.
+// Pause stops numaform from starting new changes. by is who requested it.
 func (s *Switch) Pause(ctx context.Context, by string) error {
 	return s.change(ctx, "pausing", func(data map[string]string) {
 		if data[keyPaused] != "true" {
@@ -117,7 +117,7 @@ func (s *Switch) Pause(ctx context.Context, by string) error {
 	})
 }
 
-// Resume lets numaform go on.
+// Resume allows changes again.
 func (s *Switch) Resume(ctx context.Context) error {
 	return s.change(ctx, "resuming", func(data map[string]string) {
 		delete(data, keyPaused)
@@ -125,8 +125,8 @@ func (s *Switch) Resume(ctx context.Context) error {
 	})
 }
 
-// Evacuate asks that nodes leave a host and that no new ones come. By is who does
-// it.
+// Evacuate requests that nodes leave a host and that it gets no new ones. by is who
+// requested it.
 func (s *Switch) Evacuate(ctx context.Context, host topology.HostID, by string) error {
 	return s.change(ctx, "evacuating "+host.String(), func(data map[string]string) {
 		data[keyEvacuatedBy] = by
@@ -134,14 +134,14 @@ func (s *Switch) Evacuate(ctx context.Context, host topology.HostID, by string) 
 	})
 }
 
-// EndEvacuation lets nodes come to a host again.
+// EndEvacuation allows nodes on a host again.
 func (s *Switch) EndEvacuation(ctx context.Context, host topology.HostID) error {
 	return s.change(ctx, "ending the evacuation of "+host.String(), func(data map[string]string) {
 		setHosts(data, func(hosts map[string]bool) { delete(hosts, host.String()) })
 	})
 }
 
-// setHosts changes the list of hosts. What is in it and not understood stays.
+// setHosts changes the list of hosts. Invalid elements in it stay.
 func setHosts(data map[string]string, change func(hosts map[string]bool)) {
 	hosts := map[string]bool{}
 	for name := range strings.SplitSeq(data[keyEvacuate], ",") {
@@ -158,10 +158,10 @@ func setHosts(data map[string]string, change func(hosts map[string]bool)) {
 	data[keyEvacuate] = strings.Join(slices.Sorted(maps.Keys(hosts)), ",")
 }
 
-// change writes the ConfigMap, again if somebody else was faster.
+// change writes the ConfigMap, and retries on conflict.
 func (s *Switch) change(ctx context.Context, doing string, change func(data map[string]string)) error {
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
-	// OnError takes the end of ctx for a last attempt and forgets the error.
+	// OnError treats the end of ctx as a last attempt and drops the error.
 	var last error
 	err := retry.OnError(backoff(), again, func() error {
 		last = s.write(ctx, change)
@@ -173,12 +173,12 @@ func (s *Switch) change(ctx context.Context, doing string, change func(data map[
 	return nil
 }
 
-// backoff is how people and controllers who write at once get out of each other's way.
+// backoff spreads the retries of people and controllers that write at the same time.
 func backoff() wait.Backoff {
 	return wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1}
 }
 
-// write changes the ConfigMap once, and makes it if there is none.
+// write changes the ConfigMap once, and creates it if it does not exist.
 func (s *Switch) write(ctx context.Context, change func(data map[string]string)) error {
 	configMap, err := s.configMaps.Get(ctx, ConfigMapName, metav1.GetOptions{})
 	missing := apierrors.IsNotFound(err)
