@@ -24,13 +24,13 @@ const (
 	exitUsage
 )
 
-// usageError is a mistake on the command line.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
-// errUnhealthy makes status fail after it printed all that is to be said.
+// errUnhealthy makes status fail after it has printed its report.
 var errUnhealthy = errors.New("the agent does not run, or its last look at the host failed")
 
-// program is what the process was given.
+// program is the environment of the process.
 type program struct {
 	environ        func(string) (string, bool)
 	stdout, stderr io.Writer
@@ -114,7 +114,7 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// fromEnvironment gives flags that were not set the values of their twins.
+// fromEnvironment sets flags that were not given from their environment variables.
 func (p *program) fromEnvironment(cmd *cobra.Command) error {
 	var mistakes []error
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
@@ -130,7 +130,7 @@ func (p *program) fromEnvironment(cmd *cobra.Command) error {
 	return errors.Join(mistakes...)
 }
 
-// agent makes the agent that the flags and the file describe.
+// agent returns the agent configured by the flags and the file.
 func (p *program) agent() (*agent.Agent, error) {
 	settings, err := agent.ReadSettings(p.config)
 	if err != nil {
@@ -151,7 +151,7 @@ func (p *program) agent() (*agent.Agent, error) {
 	})
 }
 
-// log writes lines for the journal, which has a clock of its own.
+// log returns a logger for the journal, which adds its own timestamps.
 func (p *program) log() *slog.Logger {
 	level := slog.LevelInfo
 	if p.verbose {

@@ -1,4 +1,4 @@
-// Command numaform-agent keeps the CPU pins of VMs on the Proxmox host that it runs on.
+// Command numaform-agent applies the CPU pins of VMs on the Proxmox host that it runs on.
 package main
 
 import (

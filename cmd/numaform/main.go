@@ -16,7 +16,7 @@ import (
 var version = "(devel)"
 
 func main() {
-	if err := confine.Main(); err != nil { // it was started as the helper of a numaform
+	if err := confine.Main(); err != nil { // started as the helper of a numaform
 		fmt.Fprintln(os.Stderr, "numaform:", err)
 		os.Exit(1)
 	}
