@@ -10,13 +10,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// DisagreeError says that a guest is not in Proxmox what the state says of the VM that a
-// plan writes to.
+// DisagreeError reports that a guest in Proxmox differs from what the state says about
+// the VM that a plan writes to.
 type DisagreeError struct {
 	VM   string
 	VMID fleet.VMID
 	Host topology.HostID
-	// Attribute is what differs, as it is in State and Live.
+	// Attribute is the attribute that differs, with its values in State and Live.
 	Attribute, State, Live string
 }
 
@@ -25,8 +25,8 @@ func (e *DisagreeError) Error() string {
 		"set it back in Proxmox, or take the VM out of the state by `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
 }
 
-// agree refuses, right before an apply, to write to a VM of which state, plan and Proxmox
-// do not say the same. That state and plan agree with the intent is judged by the guard.
+// agree refuses, right before an apply, to write to a VM for which state, plan and
+// Proxmox disagree. The guard has checked that state and plan agree with the intent.
 func (w *wanted) agree(plan *tfjson.Plan, intent guard.Intent) error {
 	targets := map[string]guard.Target{}
 	for _, list := range [][]guard.Target{intent.Delete, intent.Import, intent.Update} {
@@ -52,12 +52,12 @@ func (w *wanted) agree(plan *tfjson.Plan, intent guard.Intent) error {
 	return nil
 }
 
-// agreed compares a guest with those values that counts names: of the state, of a read for
-// an import, or of the plan, where what is not known yet counts for nothing.
+// agreed compares a guest with the values that counts selects: values in the state, read
+// for an import, or in the plan, where unknown values are ignored.
 func (w *wanted) agreed(target guard.Target, values map[string]any, counts func(attribute string) bool) error {
 	guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
 	if !exists {
-		return nil // stillOurs and stillUpdatable say what that means
+		return nil // stillOurs and stillUpdatable report a missing guest
 	}
 	name, _ := values["name"].(string)
 	host, _ := values["node_name"].(string)

@@ -16,11 +16,11 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// ErrFleetChanged is returned by Apply if the files are not those that the change
-// was made from.
+// ErrFleetChanged is returned by Apply if the files have changed since the change was
+// proposed.
 var ErrFleetChanged = errors.New("the fleet's files changed since this was planned: plan again")
 
-// DeniedError says that the guard refused the plan of a shard.
+// DeniedError reports that the guard refused a host's plan.
 type DeniedError struct {
 	Shard   fleet.Shard
 	Verdict guard.Verdict
@@ -28,14 +28,14 @@ type DeniedError struct {
 
 func (e *DeniedError) Error() string { return fmt.Sprintf("shard %s: %s", e.Shard, e.Verdict) }
 
-// Result is how the apply of one shard ended.
+// Result is how the apply on one host ended.
 type Result struct {
 	Shard    fleet.Shard
 	Created  []guard.Target
 	Imported []guard.Target
 	Deleted  []guard.Target
 	Updated  []guard.Target
-	// Outside are writes to Proxmox that no plan holds.
+	// Outside are the writes to Proxmox that no plan contains.
 	Outside  []string
 	Duration time.Duration
 	Err      error
@@ -53,15 +53,15 @@ func (r Result) String() string {
 	return text + " in " + r.Duration.Round(time.Millisecond).String()
 }
 
-// Approve judges the plans of a change: an error stops all of them. It returns who
-// approved what the guard does not allow alone, if somebody did.
+// Approve evaluates the plans of a change; an error stops all of them. It returns who
+// approved what the guard does not allow by itself, if anyone did.
 type Approve func([]ShardPlan) (approver string, err error)
 
-// Apply plans every touched shard, asks approve, makes the change what is wanted and
-// records it, and applies exactly the plans that approve saw, hosts side by side. A
-// shard that cannot be planned or applied does not stop the others, unless approve
-// does; all failures are in the error, and the next run looks at those shards again.
-// A store that only proposes ends it with a store.ProposedError.
+// Apply plans every touched host, calls approve, makes the change the desired state and
+// records it, and applies exactly the plans that approve received, with several hosts
+// concurrently. A host that cannot be planned or applied does not stop the others, unless
+// approve does; the error joins all failures, and the next run checks those hosts again.
+// If the store only proposes changes, Apply ends with a store.ProposedError.
 func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
 	unlock, err := s.config.Store.Lock(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (re
 	return results, err
 }
 
-// apply is Apply under the fleet's lock.
+// apply is Apply with the fleet's lock held by the caller.
 func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
 	begun, err := s.begin(ctx, change, approve)
 	if err != nil {
@@ -87,16 +87,16 @@ func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (re
 	return s.finish(ctx, begun, func(Result) {})
 }
 
-// begun is a change that is what is wanted, with the plans that make it so.
+// begun is a change that has become the desired state, with the plans to apply.
 type begun struct {
 	change  *Change
 	plans   []ShardPlan
 	started time.Time
-	// id is the record's, or empty if there was nothing to record.
+	// id is the ID of the change's record, or empty if there was nothing to record.
 	id string
 }
 
-// begin plans a change, asks approve, and makes it what is wanted.
+// begin plans a change, calls approve, and makes the change the desired state.
 func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b *begun, err error) {
 	b = &begun{change: change, started: s.config.Clock.Now()}
 	if err := s.unmoved(ctx, change.from); err != nil {
@@ -107,7 +107,7 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 		return nil, err
 	}
 	if change.Empty() && !change.lean {
-		// Nothing is asked for, so there is time to look at everything.
+		// The request is empty, so there is time to check everything.
 		how.more = change.After.Hosts
 	}
 	defer func() {
@@ -135,19 +135,19 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	return b, err
 }
 
-// finish applies what was begun, tells ended of each shard, and records the outcome.
+// finish applies a begun change, calls ended for each host, and records the outcome.
 func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (results []Result, err error) {
 	defer func() { err = errors.Join(err, closeAll(b.plans)) }()
 	results = s.applyAll(ctx, b.change, b.plans, ended)
 	if b.id == "" {
 		return results, failed(results)
 	}
-	// What was done is recorded even if the caller gave up meanwhile.
+	// Record what was done even if the caller has given up meanwhile.
 	outcome := s.outcome(b.id, b.started, results)
 	return results, errors.Join(failed(results), s.config.Store.End(context.WithoutCancel(ctx), outcome))
 }
 
-// note records what planning had to do to a backend for a change that is not made.
+// note records writes to a backend during planning for a change that is not made.
 func (s *Scaler) note(ctx context.Context, change *Change, plans []ShardPlan) error {
 	asIs := &Change{Kind: audit.KindRecovery, Why: "before a change that was not made", from: change.from, open: change.open, rotations: change.rotations}
 	record := s.record(asIs, nil, "")
@@ -164,7 +164,7 @@ func (s *Scaler) note(ctx context.Context, change *Change, plans []ShardPlan) er
 	return s.config.Store.End(ctx, s.outcome(record.ID, record.Time, nil))
 }
 
-// failed joins what went wrong.
+// failed joins the errors of the results.
 func failed(results []Result) error {
 	var errs []error
 	for _, result := range results {
@@ -175,8 +175,8 @@ func failed(results []Result) error {
 	return errors.Join(errs...)
 }
 
-// withModules adds the modules that older VMs call, as the fleet's files have them, to
-// the files after a change. They are for people: the engine gets them from Release.
+// withModules adds the modules that older VMs call, from the fleet's files, to the files
+// after a change. These copies are for people: the engine gets the modules from Release.
 func withModules(change *Change) generator.Files {
 	files := generator.Files{}
 	for name, content := range change.BeforeFiles {
@@ -198,14 +198,15 @@ func (s *Scaler) applyAll(ctx context.Context, change *Change, plans []ShardPlan
 		group.Go(func() error {
 			results[i] = s.applyShard(ctx, change, &plans[i])
 			if plans[i].workspace != nil {
-				// Others of the change may go on for long, and the next one may need it.
+				// Other hosts of the change may take long, and the next change may need
+				// this workspace.
 				results[i].Err = errors.Join(results[i].Err, plans[i].workspace.Close())
 			}
 			ended(results[i])
 			return nil
 		})
 	}
-	_ = group.Wait() // the results have what went wrong
+	_ = group.Wait() // the results contain the errors
 	return results
 }
 
@@ -225,8 +226,8 @@ func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan
 	return result
 }
 
-// applyPlan reads the host again and applies the saved plan if nothing speaks
-// against it. It returns what was written to Proxmox besides.
+// applyPlan reads the host again and applies the saved plan if it is still valid. It
+// returns additional writes to Proxmox.
 func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan) (outside []string, err error) {
 	if plan.Verdict.Decision == guard.Deny {
 		return nil, &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
@@ -264,9 +265,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	return outside, s.uncontended(ctx, change, plan)
 }
 
-// prepareGuests uploads what new VMs join with, and ends those that are destroyed in
-// good order. A half-made VM that is to go is only recovered to be destroyed next: it
-// joins nothing, and nobody would give it anything to join with.
+// prepareGuests uploads the seeds of new VMs, and shuts down the VMs to be destroyed. A
+// half-created VM to be removed is recovered only to be destroyed next, so it gets no
+// seed.
 func (s *Scaler) prepareGuests(ctx context.Context, w *wanted, intent guard.Intent, doomed map[fleet.Key]bool) (written []string, err error) {
 	if s.config.Guests == nil {
 		return nil, nil
@@ -301,7 +302,8 @@ func vmsAt(vms map[string]fleet.VM, targets []guard.Target) []fleet.VM {
 	return found
 }
 
-// stillDrained refuses to delete a VM whose Node got pods since the plan was made.
+// stillDrained refuses to delete a VM whose Node has received pods since the plan was
+// made.
 func (s *Scaler) stillDrained(ctx context.Context, w *wanted, intent guard.Intent) error {
 	if len(intent.Delete) == 0 {
 		return nil

@@ -14,23 +14,23 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// clonePoll is how often it is asked whether clones have ended.
+// clonePoll is the interval between checks whether clones have ended.
 const clonePoll = 500 * time.Millisecond
 
-// inTheMaking reports whether a guest may still be made: a clone has neither name
-// nor marker before it is complete, so that nobody can say whose it is.
+// inTheMaking reports whether a guest may still be being created: a clone has no name or
+// marker until it is complete, so its owner is unknown.
 func (l located) inTheMaking() bool {
 	return l.Key == "" && !l.unread && (l.Lock == "clone" || l.Lock == "create")
 }
 
-// underWay reports whether a guest is being made or destroyed: what it will be is
-// only known when that has ended.
+// underWay reports whether a guest is being created or destroyed: its final form is known
+// only when that has ended.
 func (l located) underWay() bool {
 	return l.inTheMaking() || (!l.unread && l.Lock == "destroyed")
 }
 
-// CloneStuckError says that a guest under a number of the fleet is still being made or
-// destroyed, longer than an apply may take over it.
+// CloneStuckError reports that the creation or destruction of a guest with one of the
+// fleet's VMIDs takes longer than an apply may take.
 type CloneStuckError struct {
 	VMID   int
 	Host   topology.HostID
@@ -43,10 +43,11 @@ func (e *CloneStuckError) Error() string {
 		"if nothing is done to the guest any more: qm unlock %d; then run again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
 }
 
-// awaitClones returns the snapshot once the clones, and what destroys guests, have
-// ended that hold VMIDs of the fleet: an earlier run may have died and left them. A clone that is locked
-// though its host clones nothing has failed, and is as anybody's guest. It waits as
-// long as an apply may take over one VM, and returns a CloneStuckError then.
+// awaitClones waits until all clones and destroys of guests with VMIDs of the fleet have
+// ended, and returns the snapshot from then. An earlier run may have died and left them.
+// A clone that is locked on a host without clone tasks has failed, and counts as
+// unmanaged. awaitClones waits as long as an apply may take for one VM, and then returns
+// a CloneStuckError.
 func (s *Scaler) awaitClones(ctx context.Context, from *standing, snapshot *topology.Snapshot) (*topology.Snapshot, error) {
 	told := map[guestID]bool{}
 	for began := s.config.Clock.Now(); ; {
@@ -74,8 +75,8 @@ func (s *Scaler) awaitClones(ctx context.Context, from *standing, snapshot *topo
 	}
 }
 
-// lookAtClones reads the hosts of guests in the making again, and returns those of
-// them that still clone.
+// lookAtClones reads the hosts of guests in creation again, and returns the ones that are
+// still cloning.
 func (s *Scaler) lookAtClones(
 	ctx context.Context, making []located, snapshot *topology.Snapshot,
 ) (busy []fleet.Shard, now *topology.Snapshot, err error) {
@@ -102,8 +103,8 @@ func (s *Scaler) lookAtClones(
 	return busy, snapshot, nil
 }
 
-// stuck returns an error for each guest of the busy hosts that was waited for as
-// long as its region allows.
+// stuck returns an error for each guest on the busy hosts that has exceeded its region's
+// timeout.
 func (s *Scaler) stuck(busy []fleet.Shard, making []located, waited time.Duration) error {
 	var errs []error
 	for _, guest := range making {
@@ -115,8 +116,8 @@ func (s *Scaler) stuck(busy []fleet.Shard, making []located, waited time.Duratio
 	return errors.Join(errs...)
 }
 
-// failedClones tells of clones that were left locked, and whose VMs got other
-// numbers.
+// failedClones returns warnings about clones that remained locked and whose VMs got other
+// VMIDs.
 func (c *Change) failedClones() []string {
 	guests := locate(c.Snapshot)
 	var warnings []string
@@ -129,7 +130,8 @@ func (c *Change) failedClones() []string {
 	return warnings
 }
 
-// cloning returns the guests under way that have a VMID of the fleet, sorted by host.
+// cloning returns the guests with a VMID of the fleet that are being created or
+// destroyed, sorted by host.
 func cloning(from *standing, snapshot *topology.Snapshot) []located {
 	guests := locate(snapshot)
 	vms := slices.Clone(from.fleet.VMs)
@@ -148,7 +150,7 @@ func cloning(from *standing, snapshot *topology.Snapshot) []located {
 	})
 }
 
-// wait waits, or returns why it must not.
+// wait waits for d, or returns the context's error.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

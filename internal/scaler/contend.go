@@ -14,22 +14,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Proxmox knows no reservation of CPUs or memory, so two writers of one Proxmox can
-// give the same away at the same time: each read the host before the other's VM
-// stood there. Each looks once more after its VMs stand; whoever stands second then
-// sees the other. Of two that see each other, the one whose cluster's id sorts later
-// takes its VMs back and decides anew; the other waits for that, and takes its own
-// back only if nothing happens. A VM that was made a moment ago runs no pods.
+// Proxmox has no reservations of CPUs or memory, so two writers on one Proxmox cluster
+// can assign the same resources at the same time: each reads the host before the other's
+// VM exists. Each therefore checks again after its VMs exist; the second one to do so
+// then sees the other's. If both see each other, the one whose cluster ID sorts later
+// removes its VMs and places them again; the other waits for that, and removes its own
+// only if nothing happens. A VM that has just been created runs no pods.
 
-// patience is how long to wait for another writer to take its VMs back, and
-// lookAgain how often to look.
+// patience is how long to wait for another writer to remove its VMs, and lookAgain the
+// interval between checks.
 const (
 	patience  = time.Minute
 	lookAgain = time.Second
 )
 
-// ContendedError says that another guest was pinned to new VMs' CPUs while they were
-// made, and that these VMs are taken back.
+// ContendedError reports that another guest was pinned to new VMs' CPUs while they were
+// created, and that these VMs are removed again.
 type ContendedError struct {
 	VMs   []fleet.VM
 	Cause error
@@ -42,8 +42,8 @@ func (e *ContendedError) Error() string {
 // Unwrap returns the cause.
 func (e *ContendedError) Unwrap() error { return e.Cause }
 
-// uncontended looks at a host after its VMs were made, by this change or by one that
-// did not come to it.
+// uncontended checks a host after its VMs were created, by this change or by one that did
+// not get to check.
 func (s *Scaler) uncontended(ctx context.Context, change *Change, plan *ShardPlan) error {
 	made := plan.unlooked(change.open[plan.Shard].Made)
 	if len(made) == 0 || s.region(plan.Shard.Region).Live == nil {
@@ -72,14 +72,13 @@ func (s *Scaler) uncontended(ctx context.Context, change *Change, plan *ShardPla
 	}
 }
 
-// contested returns those of the targets that another guest is in the way of, and
-// these guests.
+// contested returns the targets that conflict with other guests, and these guests.
 func (w *wanted) contested(targets []guard.Target) (lost *ContendedError, rivals []located) {
 	lost = &ContendedError{}
 	for _, target := range targets {
 		vm, wanted := w.vms[target.Address]
 		if !wanted || vm.Key != target.Key {
-			continue // an earlier change's, and gone
+			continue // removed by an earlier change
 		}
 		err := w.pinsFree(vm)
 		if err == nil {
@@ -94,8 +93,8 @@ func (w *wanted) contested(targets []guard.Target) (lost *ContendedError, rivals
 	return lost, rivals
 }
 
-// rivals are the guests that are in a VM's way: those that share its CPUs, or, where
-// memory is short, those of other numaforms.
+// rivals returns the guests that conflict with a VM: the ones that share its CPUs or, if
+// memory is short, the ones of other numaform installations.
 func (w *wanted) rivals(vm fleet.VM, cause error) []located {
 	var taken *CPUsTakenError
 	short := !errors.As(cause, &taken)
@@ -111,19 +110,19 @@ func (w *wanted) rivals(vm fleet.VM, cause error) []located {
 	return rivals
 }
 
-// outranks reports whether all rivals are of numaforms that give way.
+// outranks reports whether all rivals belong to installations that give way.
 func (w *wanted) outranks(rivals []located) bool {
 	return len(rivals) > 0 && !slices.ContainsFunc(rivals, func(g located) bool { return g.ClusterID <= w.clusterID })
 }
 
-// keeps reports whether all rivals give way and certainly will look: they do not run
-// yet, and a writer looks after its VMs run.
+// keeps reports whether all rivals give way and are certain to check: they do not run
+// yet, and a writer checks once its VMs run.
 func (w *wanted) keeps(rivals []located) bool {
 	return w.outranks(rivals) && !slices.ContainsFunc(rivals, func(g located) bool { return g.Running })
 }
 
-// memoryFits refuses a VM if the guests that run on its host hold more memory than
-// the host has, or than a NUMA node has that the VM is bound to.
+// memoryFits returns an error if the guests running on a VM's host use more memory than
+// the host has, or than a NUMA node has to which the VM is bound.
 func (w *wanted) memoryFits(vm fleet.VM) error {
 	if w.host == nil {
 		return nil
@@ -142,8 +141,8 @@ func (w *wanted) memoryFits(vm fleet.VM) error {
 	return nil
 }
 
-// memoryUsed sums up the memory of the guests that run on the host, and what of it
-// is bound to each NUMA node alone.
+// memoryUsed returns the memory of the guests running on the host, and the part bound to
+// each single NUMA node, in MiB.
 func (w *wanted) memoryUsed() (used int64, bound map[int]int64) {
 	bound = map[int]int64{}
 	for _, guest := range w.guests {
@@ -160,7 +159,7 @@ func (w *wanted) memoryUsed() (used int64, bound map[int]int64) {
 	return used, bound
 }
 
-// contended returns the VMs that have to be taken back.
+// contended returns the VMs that must be removed again.
 func contended(results []Result) []fleet.VM {
 	var lost []fleet.VM
 	for _, result := range results {
@@ -172,8 +171,8 @@ func contended(results []Result) []fleet.VM {
 	return lost
 }
 
-// yield takes VMs back that were made at the same time as another writer's, as a
-// change of its own, through plan and guard.
+// yield removes VMs that were created at the same time as another writer's. It is a
+// change of its own, with plan and guard.
 func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
 	defer func() {
 		if err != nil {

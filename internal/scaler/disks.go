@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// NoSlotError says that a template leaves no SCSI slot for a VM's data disks.
+// NoSlotError reports that a template has no free SCSI slot for a VM's data disks.
 type NoSlotError struct {
 	Host         topology.HostID
 	Template     int
@@ -22,8 +22,8 @@ func (e *NoSlotError) Error() string {
 		e.Host, e.Template, e.Free, e.Wanted)
 }
 
-// dataDisks gives a request's data disks the slots that the template leaves free, and
-// their storage.
+// dataDisks assigns a request's data disks to the template's free slots, and to their
+// storage.
 func dataDisks(template *topology.Template, request Request) ([]fleet.DataDisk, error) {
 	disks := slices.Clone(request.Spec.DataDisks)
 	slots := fleet.FreeSlots(append(slices.Clone(template.Drives), template.DiskInterface), len(disks))
@@ -37,8 +37,8 @@ func dataDisks(template *topology.Template, request Request) ([]fleet.DataDisk, 
 	return disks, nil
 }
 
-// disks tells of data disks that a VM lacks: somebody took them off, or its making was cut
-// off. No plan shows it, for disks are left alone once they are made.
+// disks reports data disks that a VM lacks, because they were detached or its creation
+// was interrupted. No plan shows this, because disks are ignored once they are created.
 func (d *VMDrift) disks(guest located) {
 	var lacking []string
 	for _, disk := range d.VM.DataDisks {
@@ -49,7 +49,7 @@ func (d *VMDrift) disks(guest located) {
 	d.lacks("disk", lacking, guest)
 }
 
-// lacks tells of what a VM was made with and has no more.
+// lacks reports what a VM was created with and no longer has.
 func (d *VMDrift) lacks(attribute string, lacking []string, guest located) {
 	if len(lacking) == 0 || d.Class != DriftNone && d.Class != DriftRepairable && d.Class != DriftReplace {
 		return

@@ -14,34 +14,35 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// DriftClass says how a VM differs from its file, and so what can be done about it.
+// DriftClass says how a VM differs from its file, and so which remedy applies.
 type DriftClass string
 
-// The classes of drift. Nothing of any of them is ever mended unasked.
+// The classes of drift. None of them is ever fixed without a request.
 const (
-	// DriftNone: the VM is as its file says.
+	// DriftNone means that the VM matches its file.
 	DriftNone DriftClass = "in sync"
-	// DriftRepairable: an update in place, which the running VM does not notice,
-	// makes it what its file says.
+	// DriftRepairable means that an update in place, without effect on the running VM,
+	// makes it match its file.
 	DriftRepairable DriftClass = "repairable"
-	// DriftReplace: what the VM is made of differs. It is never replaced unasked.
+	// DriftReplace means that the VM itself differs. It is never replaced without a
+	// request.
 	DriftReplace DriftClass = "needs replacement"
-	// DriftForeign: someone took the VM over, or the line by which it is known.
+	// DriftForeign means that another client took over the VM or removed its marker.
 	DriftForeign DriftClass = "foreign edit"
-	// DriftVanished: the file wants the VM, and Proxmox does not have it.
+	// DriftVanished means that the VM has a file but does not exist in Proxmox.
 	DriftVanished DriftClass = "vanished"
-	// DriftMoved: the VM runs on another host than its file says.
+	// DriftMoved means that the VM runs on another host than its file says.
 	DriftMoved DriftClass = "moved"
-	// DriftOutside: the VM exists and the state does not hold it as it should.
+	// DriftOutside means that the VM exists but is missing or incorrect in the state.
 	DriftOutside DriftClass = "not in the state"
-	// DriftStray: a guest carries the fleet's marker and no file wants it.
+	// DriftStray means that a guest carries the fleet's marker but has no file.
 	DriftStray DriftClass = "stray"
-	// DriftUnknown: nobody can tell now.
+	// DriftUnknown means that the drift cannot be determined now.
 	DriftUnknown DriftClass = "unknown"
 )
 
-// DriftDifference is one attribute that is not as the file says. Neither value is
-// ever a secret.
+// DriftDifference is one attribute that differs from the file. Neither value is ever a
+// secret.
 type DriftDifference struct {
 	Attribute string `json:"attribute"`
 	File      string `json:"file"`
@@ -50,40 +51,40 @@ type DriftDifference struct {
 
 // VMDrift is how one VM differs from its file.
 type VMDrift struct {
-	// VM is as its file says. Of a stray only name, VMID, key and host are known.
+	// VM is the VM in the file. For a stray, only name, VMID, key and host are set.
 	VM    fleet.VM
 	Class DriftClass
-	// Host is where the VM is now; the zero value if it is nowhere.
+	// Host is the VM's current host; the zero value if it has none.
 	Host        topology.HostID
 	Differences []DriftDifference
-	// Repairable tells a VM of which an update in place takes all differences back;
-	// one that moved may be.
+	// Repairable is set if an update in place fixes all differences. This can be true for
+	// a moved VM.
 	Repairable bool
-	// Notes are what else a person should know.
+	// Notes are additional information for a person.
 	Notes []string
-	// Advice says what to do; empty if there is nothing to do.
+	// Advice says what to do; empty if nothing is needed.
 	Advice string
 }
 
 // ShardDrift is the drift of one host's VMs.
 type ShardDrift struct {
 	Shard fleet.Shard
-	// VMs are all of the shard's, in the order of their VMIDs.
+	// VMs are the host's VMs, sorted by VMID.
 	VMs []VMDrift
-	// Err is why the shard could not be planned; then only what Proxmox lists is
-	// known of its VMs.
+	// Err is why the host could not be planned; VMs then contains only what Proxmox
+	// lists.
 	Err error
 }
 
-// Clean reports whether nothing of the shard needs to be looked at.
+// Clean reports whether nothing on the host needs attention.
 func (d *ShardDrift) Clean() bool {
 	return d.Err == nil && !slices.ContainsFunc(d.VMs, func(vm VMDrift) bool { return vm.Class != DriftNone })
 }
 
-// Drift compares every VM of the fleet with Proxmox: it plans each host with a full
-// refresh, in a directory of its own and without the state's lock, and changes
-// neither the fleet nor a state nor Proxmox. A shard that cannot be planned has an
-// Err; the error is for what stops all of them.
+// Drift compares every VM of the fleet with Proxmox. It plans each host with a full
+// refresh, in a separate directory and without the state's lock, and changes neither the
+// fleet nor a state nor Proxmox. If a host cannot be planned, its ShardDrift has an Err;
+// Drift returns only errors that affect all hosts.
 func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found []ShardDrift, err error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
@@ -120,8 +121,8 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 	return found, group.Wait()
 }
 
-// driftShards returns the hosts that have VMs of the fleet, by its files or by
-// Proxmox, sorted.
+// driftShards returns the hosts that have VMs of the fleet in files or in Proxmox,
+// sorted.
 func driftShards(change *Change) []fleet.Shard {
 	shards := change.After.Shards()
 	for _, guest := range change.unwanted() {
@@ -131,7 +132,7 @@ func driftShards(change *Change) []fleet.Shard {
 	return slices.Compact(shards)
 }
 
-// driftOf compares the VMs of one shard.
+// driftOf compares the VMs of one host.
 func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, shard fleet.Shard) ShardDrift {
 	found := ShardDrift{Shard: shard}
 	if host := change.Snapshot.Host(shard); host == nil || !host.Online || host.Problem != "" {
@@ -151,7 +152,7 @@ func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, shard f
 	return found
 }
 
-// stray tells of a guest that carries the fleet's marker and that no file wants.
+// stray returns the drift of a guest that carries the fleet's marker but has no file.
 func stray(guest located) VMDrift {
 	return VMDrift{
 		VM: fleet.VM{

@@ -14,14 +14,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// looker compares VMs of one shard with Proxmox.
+// looker compares VMs of one host with Proxmox.
 type looker struct {
 	clusterID string
 	snapshot  *topology.Snapshot
 	guests    map[guestID]located
-	// vms are those of the whole fleet.
+	// vms are the VMs of the whole fleet.
 	vms []fleet.VM
-	// planned is what a refreshed plan says.
+	// planned is the evidence from a refreshed plan.
 	planned map[fleet.Key]*evidence
 }
 
@@ -37,15 +37,15 @@ func (l *looker) is(guest located, vm fleet.VM) bool {
 	return guest.ClusterID == l.clusterID && fleet.Key(guest.Key) == vm.Key
 }
 
-// readable reports whether the VM is there and ours, on a host that answers.
+// readable reports whether the VM exists and is ours, on a reachable host.
 func (l *looker) readable(vm fleet.VM) bool {
 	guest, exists := l.guests[guestID{vm.Host.Region, vm.VMID}]
 	host := l.snapshot.Host(guest.host)
 	return exists && l.is(guest, vm) && host != nil && host.Online && host.Problem == ""
 }
 
-// resourceDifferences returns how a resource differs. Of the firewall rules of a VM
-// only the rules count: their positions and their host follow.
+// resourceDifferences returns how a resource differs. For a VM's firewall rules, only the
+// rules are compared: their positions and host follow from them.
 func resourceDifferences(change *tfjson.ResourceChange) []DriftDifference {
 	found := differences(change.Change)
 	if change.Type == guard.ResourceType {
@@ -84,7 +84,7 @@ func (l *looker) at(vm fleet.VM) VMDrift {
 
 func (d *VMDrift) unknown(advice string) { d.Class, d.Advice = DriftUnknown, advice }
 
-// foreign tells of a guest that has a VM's number and not its key.
+// foreign records a guest with a VM's VMID but not its key.
 func (l *looker) foreign(found *VMDrift, guest located) {
 	vm := found.VM
 	found.Class = DriftForeign
@@ -105,15 +105,15 @@ func (l *looker) foreign(found *VMDrift, guest located) {
 	slices.Sort(found.Notes)
 }
 
-// handmade are attributes that only a person changes, with the command that puts
-// them back: neither an update in place nor a new VM is the answer to them.
+// handmade lists attributes that only people change, with the command that restores them:
+// neither an update in place nor a new VM is the right fix.
 var handmade = []struct{ attribute, why, back string }{
 	{"name", "somebody renamed it", "qm set VMID --name NAME"},
 	{"protection", "somebody protects it: nobody can remove it, numaform neither", "qm set VMID --protection 0"},
 	{"started", "somebody stopped it", "qm start VMID"},
 }
 
-// ours classifies a VM that is there and carries its marker.
+// ours classifies an existing VM that carries its marker.
 func (l *looker) ours(found *VMDrift, guest located) {
 	l.moved(found, guest)
 	switch planned := l.planned[found.VM.Key]; {
@@ -133,7 +133,7 @@ func (l *looker) ours(found *VMDrift, guest located) {
 	}
 }
 
-// judge decides what can be done about a VM's differences.
+// judge chooses the class and advice for a VM's differences.
 func (d *VMDrift) judge(planned *evidence, guest located) {
 	deep := func(f guard.Finding) bool { return f.Rule == guard.RuleUpdate || f.Rule == guard.RuleReplace }
 	switch other := planned.refusedFor(func(f guard.Finding) bool { return !deep(f) }); {
@@ -153,7 +153,7 @@ func (d *VMDrift) judge(planned *evidence, guest located) {
 	}
 }
 
-// byHand reports whether only a person can put back what differs, and says how.
+// byHand reports whether only a person can restore what differs, and sets the advice.
 func (d *VMDrift) byHand() bool {
 	for _, edit := range handmade {
 		if !slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return diff.Attribute == edit.attribute }) {
@@ -167,7 +167,7 @@ func (d *VMDrift) byHand() bool {
 	return false
 }
 
-// replace tells of a VM that is made of something else than its file says.
+// replace records a VM that itself differs from its file.
 func (d *VMDrift) replace(guest located) {
 	d.Class = DriftReplace
 	d.Advice = fmt.Sprintf("it is never replaced unasked: put it back in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one", d.VM.Name)
@@ -176,7 +176,7 @@ func (d *VMDrift) replace(guest located) {
 	}
 }
 
-// only reports whether nothing but those attributes differs.
+// only reports whether no other than the given attributes differ.
 func (d *VMDrift) only(attributes ...string) bool {
 	return !slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return !slices.Contains(attributes, diff.Attribute) })
 }

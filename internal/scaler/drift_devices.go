@@ -7,13 +7,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// devices tells of PCI devices that a VM lacks: somebody took them off, or its making was
-// cut off. No plan shows it, for a template's own devices are left alone.
+// devices reports PCI devices that a VM lacks, because they were detached or its creation
+// was interrupted. No plan shows this, because a template's own devices are ignored.
 func (d *VMDrift) devices(guest located) {
 	d.lacks("hostpci", lackingDevices(d.VM.PCIDevices, guest.PCIDevices), guest)
 }
 
-// lackingDevices names the mappings of wanted devices that are not there.
+// lackingDevices returns the mappings of requested devices that are missing.
 func lackingDevices(wanted []fleet.PCIDevice, there []topology.PassedDevice) []string {
 	rest := slices.Clone(there)
 	var lacking []string

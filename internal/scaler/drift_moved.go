@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// moved tells of a VM that is on another host than its file says, and of what its
-// pins mean there.
+// moved records a VM that is on another host than its file says, and the effect of its
+// pins there.
 func (l *looker) moved(found *VMDrift, guest located) {
 	vm := found.VM
 	if guest.host == vm.Host {
@@ -29,7 +29,7 @@ func (l *looker) moved(found *VMDrift, guest located) {
 		vm.Host.Host, vm.Name)
 }
 
-// pinsThere says what a VM's CPUs and NUMA nodes are on the host that it is on now.
+// pinsThere describes a VM's CPUs and NUMA nodes on its current host.
 func (l *looker) pinsThere(vm fleet.VM, guest located) []string {
 	var notes []string
 	host := l.snapshot.Host(guest.host)
@@ -54,7 +54,7 @@ func (l *looker) pinsThere(vm fleet.VM, guest located) []string {
 	return notes
 }
 
-// pinConflicts says whose CPUs a VM's pins are on the host that it is on now.
+// pinConflicts lists the guests that own the CPUs of a VM's pins on its current host.
 func (l *looker) pinConflicts(pins topology.CPUSet, vm fleet.VM, guest located, host *topology.Host) []string {
 	var notes []string
 	if absent := pins.Difference(cpusOf(host)); len(host.CPUs) > 0 && !absent.IsEmpty() {
@@ -71,8 +71,7 @@ func (l *looker) pinConflicts(pins topology.CPUSet, vm fleet.VM, guest located, 
 	return append(notes, l.pinsToCome(pins, vm, host.ID())...)
 }
 
-// pinsToCome says which of the pins belong to VMs that are wanted on a host and do
-// not exist yet.
+// pinsToCome lists the pins that belong to VMs of the host that do not exist yet.
 func (l *looker) pinsToCome(pins topology.CPUSet, vm fleet.VM, host topology.HostID) []string {
 	var notes []string
 	for i := range l.vms {
@@ -101,12 +100,12 @@ func numaNodes(host *topology.Host) topology.CPUSet {
 	return topology.CPUs(ids...)
 }
 
-// follow lets the state know where VMs that are to be removed are by now, and reports
-// whether it had to. The engine destroys what has no file any more as the state had it
-// before the plan, however fresh the plan is, and the provider would look for such a
-// VM where it is not. So this is a plan of its own, which changes nothing but the
-// state. Security groups go with their VM; their entries name the old host, which need
-// not even be there.
+// follow updates the state to the current hosts of VMs to be removed, and reports whether
+// that was necessary. The engine destroys a resource without a file as the state recorded
+// it before the plan, even if the plan refreshes, and the provider would look for the VM
+// on its old host. So this is a separate plan that changes only the state. Security
+// groups are deleted with their VM; their entries name the old host, which may no longer
+// exist.
 func (s *Scaler) follow(ctx context.Context, plan *ShardPlan, w *wanted) (followed bool, err error) {
 	moved := w.movedAway()
 	if len(moved) == 0 || plan.dry {
@@ -130,8 +129,8 @@ func (s *Scaler) follow(ctx context.Context, plan *ShardPlan, w *wanted) (follow
 	return len(targets)+len(groups) > 0, err
 }
 
-// behind returns the module calls of moved VMs of which the state does not know where
-// they are, and the addresses of moved VMs' security groups.
+// behind returns the module calls of moved VMs whose host is outdated in the state, and
+// the addresses of moved VMs' security groups.
 func (w *wanted) behind(resources []state.Resource, moved []fleet.VM) (targets, groups []string) {
 	for _, resource := range resources {
 		for _, vm := range moved {
@@ -147,7 +146,7 @@ func (w *wanted) behind(resources []state.Resource, moved []fleet.VM) (targets, 
 	return targets, groups
 }
 
-// refreshState writes into the state what Proxmox has of the targets.
+// refreshState updates the targets in the state from Proxmox.
 func (s *Scaler) refreshState(ctx context.Context, plan *ShardPlan, w *wanted, targets []string) error {
 	refresh, err := s.planWith(ctx, plan.workspace, state.PlanOptions{RefreshOnly: true, Targets: targets})
 	if err != nil {
@@ -163,8 +162,7 @@ func (s *Scaler) refreshState(ctx context.Context, plan *ShardPlan, w *wanted, t
 	return err
 }
 
-// movedAway returns the VMs that are to be removed and are on another host by now,
-// sorted.
+// movedAway returns the VMs to be removed that are now on another host, sorted.
 func (w *wanted) movedAway() []fleet.VM {
 	var moved []fleet.VM
 	for _, vm := range w.removed {
@@ -177,9 +175,8 @@ func (w *wanted) movedAway() []fleet.VM {
 	return moved
 }
 
-// elsewhere reports whether all that a change asks of a shard is the removal of VMs
-// that are on other hosts by now, all of which can be used. Then it does not matter
-// that the shard's own host is down.
+// elsewhere reports whether a change only removes VMs of a host that are now on other
+// hosts, all of which are usable. It then does not matter if the host itself is down.
 func (c *Change) elsewhere(shard fleet.Shard) bool {
 	removed := byAddress(c.Removed, shard)
 	if len(removed) == 0 || len(byAddress(c.Added, shard)) > 0 {
@@ -198,8 +195,8 @@ func (c *Change) elsewhere(shard fleet.Shard) bool {
 	return true
 }
 
-// hostsOf returns the hosts whose guests must be read before a shard is changed: its
-// own, and those that VMs of it have moved to.
+// hostsOf returns the hosts whose guests must be read before a host is changed: the host
+// itself, and the hosts to which its VMs have moved.
 func (c *Change) hostsOf(shard fleet.Shard) []topology.HostName {
 	hosts := []topology.HostName{shard.Host}
 	guests := locate(c.Snapshot)

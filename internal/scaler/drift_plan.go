@@ -15,21 +15,21 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// evidence is what a refreshed plan says of one VM.
+// evidence is what a refreshed plan says about one VM.
 type evidence struct {
 	vm *tfjson.ResourceChange
-	// gone tells that the refresh did not find the VM.
+	// gone is set if the refresh did not find the VM.
 	gone        bool
 	differences []DriftDifference
-	// refused is why the guard would not let the differences be taken back in place.
+	// refused are the guard's reasons against reverting the differences in place.
 	refused []guard.Finding
 	// failed is why the provider could not read the VM.
 	failed string
 }
 
-// compare plans those VMs of a shard that are there and ours, with a full refresh,
-// and takes down what the plan says. One that the provider cannot read does not
-// stand in the others' way: they are planned again without it. The plan is only read.
+// compare plans the VMs of a host that exist and are ours, with a full refresh, and
+// records the result. If the provider cannot read a VM, compare plans the others again
+// without it. The plan is never applied.
 func (s *Scaler) compare(ctx context.Context, change *Change, at places, shard fleet.Shard, look *looker) (err error) {
 	vms := byAddress(change.After.VMs, shard)
 	maps.DeleteFunc(vms, func(_ string, vm fleet.VM) bool { return !look.readable(vm) })
@@ -55,9 +55,8 @@ func (s *Scaler) compare(ctx context.Context, change *Change, at places, shard f
 	return nil
 }
 
-// compared returns the addresses of the VMs' module calls that a refresh reads,
-// sorted. The security groups of a VM that moved are not among them: they would be
-// looked for on its old host.
+// compared returns the addresses of the VMs' module calls to refresh, sorted. It omits
+// the security groups of a moved VM, which the provider would look for on the old host.
 func compared(vms map[string]fleet.VM, guests map[guestID]located) []string {
 	var calls []string
 	for _, vm := range vms {
@@ -71,8 +70,8 @@ func compared(vms map[string]fleet.VM, guests map[guestID]located) []string {
 	return calls
 }
 
-// leaveOut takes the VMs that an error of the engine names out of those to be
-// planned, and reports whether there were any.
+// leaveOut removes the VMs that an error of the engine names from the VMs to plan, and
+// reports whether there were any.
 func (l *looker) leaveOut(err error, vms map[string]fleet.VM) bool {
 	var failed *state.CommandError
 	if !errors.As(err, &failed) {
@@ -90,8 +89,8 @@ func (l *looker) leaveOut(err error, vms map[string]fleet.VM) bool {
 	return named
 }
 
-// read takes the evidence out of a refreshed plan of the VMs. The guard says what
-// may be changed in place.
+// read extracts the evidence from a refreshed plan of the VMs. The guard decides what may
+// change in place.
 func (l *looker) read(plan *tfjson.Plan, vms map[string]fleet.VM, rules guard.Rules) {
 	byAddress := map[string]*evidence{}
 	for _, vm := range vms {
@@ -117,7 +116,7 @@ func (l *looker) read(plan *tfjson.Plan, vms map[string]fleet.VM, rules guard.Ru
 	}
 }
 
-// refuse takes what the guard denies of an address, and of the plan as a whole.
+// refuse records the guard's denials about an address, and about the plan as a whole.
 func (e *evidence) refuse(address string, findings []guard.Finding) {
 	for _, finding := range findings {
 		if finding.Decision == guard.Deny && (finding.Address == address || finding.Address == "") {
@@ -126,7 +125,7 @@ func (e *evidence) refuse(address string, findings []guard.Finding) {
 	}
 }
 
-// updates asks for all differences to be taken back in place.
+// updates returns the intent to revert all differences in place.
 func (l *looker) updates(vms map[string]fleet.VM) guard.Intent {
 	intent := guard.Intent{ClusterID: l.clusterID, Targeted: true}
 	for _, address := range slices.Sorted(maps.Keys(vms)) {
@@ -137,7 +136,7 @@ func (l *looker) updates(vms map[string]fleet.VM) guard.Intent {
 	return intent
 }
 
-// add takes what a plan says of one of the VM's resources.
+// add records what a plan says about one of the VM's resources.
 func (e *evidence) add(change *tfjson.ResourceChange) {
 	isVM := change.Type == guard.ResourceType
 	if isVM {
@@ -149,12 +148,12 @@ func (e *evidence) add(change *tfjson.ResourceChange) {
 	}
 }
 
-// outside reports whether the state does not hold the VM as it should.
+// outside reports whether the VM is missing or incorrect in the state.
 func (e *evidence) outside() bool {
 	return e.vm == nil || e.gone || e.vm.Change.Actions.Create() || e.vm.ActionReason == tfjson.ActionReasonReplaceBecauseTainted
 }
 
-// refusedFor returns the first refusal of that kind, or nil.
+// refusedFor returns the first refusal that satisfies is, or nil.
 func (e *evidence) refusedFor(is func(guard.Finding) bool) *guard.Finding {
 	if i := slices.IndexFunc(e.refused, is); i >= 0 {
 		return &e.refused[i]

@@ -14,14 +14,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hidden stands for a value that must not be shown.
+// hidden replaces a value that must not be shown.
 const hidden = "(not shown)"
 
-// shownLength is how much of a value is shown.
+// shownLength limits how much of a value is shown.
 const shownLength = 60
 
-// differences returns what a change would alter of what Proxmox has: the values
-// before are Proxmox', those after are the file's.
+// differences returns what a change would alter in Proxmox: the values before are
+// Proxmox', the values after are the file's.
 func differences(change *tfjson.Change) []DriftDifference {
 	proxmox, file := leaves{}, leaves{}
 	proxmox.add("", change.Before)
@@ -57,7 +57,7 @@ func difference(path, file, proxmox string, secret bool) DriftDifference {
 	return DriftDifference{Attribute: path, File: shown(file, proxmox), Proxmox: shown(proxmox, file)}
 }
 
-// describe compares two descriptions. What a person wrote there is not repeated.
+// describe compares two descriptions without repeating text written by people.
 func describe(file, proxmox string) DriftDifference {
 	d := DriftDifference{Attribute: "description", File: "the text of its file", Proxmox: "another text"}
 	was, wanted := fleet.ParseMarker(text(file))
@@ -68,7 +68,7 @@ func describe(file, proxmox string) DriftDifference {
 	return d
 }
 
-// declared says what a marker asks of the host agent.
+// declared describes what a marker requests from the host agent.
 func declared(m fleet.Marker) string {
 	if len(m.Pins) == 0 {
 		return "no pins"
@@ -80,7 +80,7 @@ func declared(m fleet.Marker) string {
 	return text
 }
 
-// text is a string as it was before it became a leaf.
+// text returns the original string of a leaf.
 func text(leaf string) string {
 	var s string
 	if json.Unmarshal([]byte(leaf), &s) != nil {
@@ -89,7 +89,8 @@ func text(leaf string) string {
 	return s
 }
 
-// secretName tells attributes whose values are secrets, whatever the provider says.
+// secretName reports whether an attribute's value is a secret, even if the provider does
+// not mark it.
 func secretName(path string) bool {
 	path = strings.ToLower(path)
 	return slices.ContainsFunc([]string{"password", "secret", "token", "private_key"}, func(word string) bool {
@@ -97,7 +98,8 @@ func secretName(path string) bool {
 	})
 }
 
-// shown is a value for the reader. One that says nothing is named after the other.
+// shown returns a value for display. An empty one is shown as the zero value of the
+// other's type.
 func shown(leaf, other string) string {
 	letters := []rune(leaf)
 	switch _, err := strconv.ParseFloat(other, 64); {
@@ -113,11 +115,11 @@ func shown(leaf, other string) string {
 	return leaf
 }
 
-// leaves are the values of a resource by path. Those that say nothing are left
-// out, since the provider's SDK does not keep null apart from zero.
+// leaves are the values of a resource by path. Empty values are omitted, because the
+// provider's SDK does not distinguish null from zero.
 type leaves map[string]string
 
-// add adds a value and what is in it.
+// add adds a value and its elements.
 func (l leaves) add(path string, value any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -138,7 +140,8 @@ func (l leaves) add(path string, value any) {
 	}
 }
 
-// addList adds a list of blocks one by one, and one of plain values as a whole.
+// addList adds the elements of a list of blocks one by one, and a list of scalars as a
+// whole.
 func (l leaves) addList(path string, values []any) {
 	for i, value := range values {
 		switch value.(type) {
@@ -153,8 +156,8 @@ func (l leaves) addList(path string, values []any) {
 	}
 }
 
-// marks are the paths that a plan marks as sensitive or as unknown. Marks have the
-// shape of the value, with true where it is so.
+// marks are the paths that a plan marks as sensitive or as unknown. In the plan, marks
+// have the shape of the value, with true at marked places.
 type marks map[string]bool
 
 func (m marks) add(path string, mark any) {
@@ -174,7 +177,7 @@ func (m marks) add(path string, mark any) {
 	}
 }
 
-// covers reports whether a path, or one above it, is marked.
+// covers reports whether a path, or a parent of it, is marked.
 func (m marks) covers(path string) bool {
 	for above := range m {
 		if path == above || above == "" || strings.HasPrefix(path, above+".") || strings.HasPrefix(path, above+"[") {
@@ -184,8 +187,8 @@ func (m marks) covers(path string) bool {
 	return false
 }
 
-// indexed returns the path of a list's element. A block that occurs once has no
-// index, and plain values count as one.
+// indexed returns the path of a list element. A block that occurs once has no index, and
+// a list of scalars counts as one.
 func indexed(path string, i int, element any, length int) string {
 	switch element.(type) {
 	case map[string]any, []any:

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// begun takes over that a change is what is wanted.
+// begun updates the writer after a change has become the desired state.
 func (w *Writer) begun(m *move, b *begun) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,14 +47,15 @@ func (w *Writer) begun(m *move, b *begun) {
 	}
 }
 
-// ended takes over how a shard ended.
+// ended updates the writer after the apply on a host has ended.
 func (w *Writer) ended(ctx context.Context, m *move, id string, result Result) {
 	standing := map[fleet.Key]bool{}
 	if result.Err != nil {
 		standing = w.look(ctx, m.change.Snapshot, result.Shard)
 		log.FromContext(ctx).Info("applied a shard not wholly", logkey.Host, result.Shard.String(), logkey.Reason, result.Err.Error())
 	}
-	// Until all of this is known the shard is busy, or what failed is begun again at once.
+	// Until all this is recorded the host is busy, or a failed change would begin again
+	// at once.
 	defer w.nudge()
 	defer w.scaler.running.end(id, result.Shard, result.Err == nil)
 	w.mu.Lock()
@@ -71,7 +72,8 @@ func (w *Writer) ended(ctx context.Context, m *move, id string, result Result) {
 	}
 }
 
-// remember puts off what failed, and what needed nothing: it may look the same again.
+// remember delays the next attempt after a failure, and after an apply that found nothing
+// to do, because the situation may be unchanged.
 func (w *Writer) remember(result *Result) {
 	now, shard := w.scaler.config.Clock.Now(), result.Shard
 	if result.Err != nil {
@@ -86,24 +88,24 @@ func (w *Writer) remember(result *Result) {
 	w.quiet[shard] = w.quiet[shard].grown(now)
 }
 
-// settle takes over how a VM of a shard that has ended is.
+// settle updates a VM of a host whose apply has ended.
 func (w *Writer) settle(e *member, m *move, err error, stands bool) {
 	if slices.Contains(m.changing, e.VM.Key) {
 		w.settleInPlace(e, err)
 		return
 	}
 	if err == nil && e.wish == nil {
-		e.Changing, e.ChangeErr = false, nil // what an earlier change left is done, too
+		e.Changing, e.ChangeErr = false, nil // completes an earlier change, too
 	}
 	w.settlePhase(e, m, err, stands)
 }
 
-// settlePhase gives a VM of a shard that has ended its phase.
+// settlePhase sets the phase of a VM of a host whose apply has ended.
 func (w *Writer) settlePhase(e *member, m *move, err error, stands bool) {
 	leaving := slices.Contains(m.leaving, e.VM.Key)
 	unfinished := e.Phase == PhaseMaking || (e.Phase == PhaseFailed && e.Filed)
 	if part := leaving || slices.Contains(m.coming, e.VM.Key); !part && (err != nil || !unfinished) {
-		return // an earlier change's, and as it was
+		return // part of an earlier change, and unchanged
 	}
 	e.moving = false
 	switch {
@@ -117,14 +119,14 @@ func (w *Writer) settlePhase(e *member, m *move, err error, stands bool) {
 	}
 }
 
-// settleLeaving forgets a VM that is gone, or tries again later.
+// settleLeaving drops a VM that is gone, or retries its removal later.
 func (w *Writer) settleLeaving(e *member, err error) {
 	if err == nil {
 		w.drop(e.VM.Key)
 		w.config.Changed()
 		return
 	}
-	e.Filed = true // or so it seems: what is left is under way until a change ends well
+	e.Filed = true // assume so: the removal is in progress until a change succeeds
 	e.Err, e.retry = err, e.retry.grown(w.scaler.config.Clock.Now())
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// VMIDTakenError says that a guest without the VM's key holds its VMID.
+// VMIDTakenError reports that a guest without the VM's key has its VMID.
 type VMIDTakenError struct {
 	VM    string
 	VMID  fleet.VMID
@@ -21,7 +21,8 @@ func (e *VMIDTakenError) Error() string {
 		"plan again, and the VM gets another number", e.VM, e.VMID, e.Guest, e.Host)
 }
 
-// GuestGoneError says that the VM that a plan would delete is someone else's now.
+// GuestGoneError reports that the VM that a plan would delete now belongs to someone
+// else.
 type GuestGoneError struct {
 	Address string
 	VMID    fleet.VMID
@@ -33,8 +34,8 @@ func (e *GuestGoneError) Error() string {
 		"run `numaform apply` again, which takes the address out of the state", e.Address, e.VMID, e.Guest)
 }
 
-// MarkerLostError says that a guest looks like a VM of the fleet but does not say
-// so any more: it is neither touched nor replaced.
+// MarkerLostError reports that a guest looks like a VM of the fleet but has lost its
+// marker: it is neither changed nor replaced.
 type MarkerLostError struct {
 	VM     string
 	VMID   fleet.VMID
@@ -47,7 +48,8 @@ func (e *MarkerLostError) Error() string {
 		e.VM, e.VMID, e.Host, e.Marker)
 }
 
-// CPUsTakenError says that another guest was pinned to a VM's CPUs since it was placed.
+// CPUsTakenError reports that another guest was pinned to a VM's CPUs since it was
+// placed.
 type CPUsTakenError struct {
 	VM    string
 	CPUs  topology.CPUSet
@@ -60,7 +62,7 @@ func (e *CPUsTakenError) Error() string {
 	return fmt.Sprintf("vm %s: CPUs %s of %s were given to guest %d (%s) since it was placed: plan again", e.VM, e.CPUs, e.Host, e.VMID, e.Guest)
 }
 
-// OutsideStateError says that VMs to be removed exist and are not in the state.
+// OutsideStateError reports that VMs to be removed exist but are not in the state.
 type OutsideStateError struct{ Names []string }
 
 func (e *OutsideStateError) Error() string {
@@ -68,7 +70,7 @@ func (e *OutsideStateError) Error() string {
 		strings.Join(e.Names, ", "))
 }
 
-// HostDownError says that nothing can be done on a host now.
+// HostDownError reports that a host is currently unusable.
 type HostDownError struct {
 	Host    topology.HostID
 	Problem string
@@ -78,8 +80,8 @@ func (e *HostDownError) Error() string {
 	return fmt.Sprintf("host %s cannot be used: %s: nothing of it was changed; run again when it is back", e.Host, e.Problem)
 }
 
-// StaleStateError says that the state holds VMs that are not there, and that a
-// dry run leaves it so.
+// StaleStateError reports that the state contains VMs that do not exist, which a dry run
+// does not correct.
 type StaleStateError struct{ Addresses []string }
 
 func (e *StaleStateError) Error() string {
@@ -87,10 +89,11 @@ func (e *StaleStateError) Error() string {
 		"apply takes such entries out of the state first; nothing in Proxmox is touched by that", strings.Join(e.Addresses, ", "))
 }
 
-// RootOnlyError says that a credential may not write what a VM wants.
+// RootOnlyError reports that the credential may not set what a VM needs.
 type RootOnlyError struct {
 	VM string
-	// Field is the ProxmoxNodeClass' with its value, and Instead what needs no root.
+	// Field is the field of the ProxmoxNodeClass with its value, and Instead an
+	// alternative that does not need root.
 	Field, Instead string
 	Reason         string
 }
@@ -100,15 +103,15 @@ func (e *RootOnlyError) Error() string {
 		"log in as root@pam with a password, or %s", e.VM, e.Field, e.Reason, e.Instead)
 }
 
-// NotDrainedError says that a Node must not lose its VM yet.
+// NotDrainedError reports that a Node must not lose its VM yet.
 type NotDrainedError struct{ VM, Reason string }
 
 func (e *NotDrainedError) Error() string {
 	return fmt.Sprintf("vm %s is not deleted: %s; then apply again", e.VM, e.Reason)
 }
 
-// PlanError says that a host could not be planned: nothing is known against the VMs
-// that were to be made there.
+// PlanError reports that a host could not be planned. It says nothing about the VMs to be
+// created there.
 type PlanError struct {
 	Shard fleet.Shard
 	Err   error

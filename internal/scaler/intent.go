@@ -15,29 +15,30 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// wanted is what may happen to one shard.
+// wanted is what may happen on one host.
 type wanted struct {
 	clusterID string
 	shard     fleet.Shard
 	host      *topology.Host
-	vms       map[string]fleet.VM // by address, as the files say
-	added     map[string]fleet.VM // asked for by this change
-	removed   map[string]fleet.VM // taken out by this change or an earlier one
+	vms       map[string]fleet.VM // by address, from the files
+	added     map[string]fleet.VM // requested by this change
+	removed   map[string]fleet.VM // removed by this change or an earlier one
 	updated   map[string]fleet.VM // to change in place, by this change or an earlier one
-	// calls are the module calls of those, whether or not their files have them.
+	// calls are the module calls of updated, whether or not their files contain them.
 	calls []string
 	// lagging is set if VMs of an earlier change are among updated.
 	lagging bool
 	guests  map[guestID]located
-	// complete is set if all guests are known: then what is not listed is not there.
+	// complete is set if all guests are known: a guest that is not listed then does not
+	// exist.
 	complete bool
-	// interrupted is set if a create may have been cut off.
+	// interrupted is set if a create may have been interrupted.
 	interrupted bool
-	// blocked says why VMs of removed must stay for now, by address.
+	// blocked says why VMs in removed must stay for now, by address.
 	blocked map[string]string
 }
 
-// guestID names a guest: VMIDs are unique within a region.
+// guestID identifies a guest: VMIDs are unique within a region.
 type guestID struct {
 	region topology.RegionName
 	vmid   fleet.VMID
@@ -47,13 +48,13 @@ type guestID struct {
 type located struct {
 	topology.Guest
 	host topology.HostID
-	// unread tells a guest of which only the number is known, as its host is down:
-	// nobody can say whose it is.
+	// unread is set for a guest of which only the VMID is known, because its host is
+	// down: its owner is unknown.
 	unread bool
 }
 
-// looksLike reports whether a guest without a marker may be the VM of that name all
-// the same: people edit descriptions.
+// looksLike reports whether a guest without a marker may still be the VM with that name,
+// because people edit descriptions.
 func (l located) looksLike(name, clusterID string) bool {
 	return l.Key == "" && (l.Name == name || slices.Contains(l.Tags, "numaform-"+clusterID))
 }
@@ -81,10 +82,10 @@ func byAddress(vms []fleet.VM, shard fleet.Shard) map[string]fleet.VM {
 	return found
 }
 
-// stale returns the addresses of entries that name nothing of ours: their create
-// was cut off, their VMID is someone else's, or their VM is provably gone. What
-// cannot be told is not stale: the guard judges it. Security groups leave with the
-// entry of their VM, or they would count as set for the VM that comes next.
+// stale returns the addresses of state entries that do not refer to our VMs: their create
+// was interrupted, their VMID belongs to someone else, or their VM provably does not
+// exist. A doubtful entry is not stale: the guard checks it. Security groups are
+// forgotten with the entry of their VM, or the next VM would appear to have them.
 func (w *wanted) stale(plan *tfjson.Plan) []string {
 	var addresses []string
 	staying := map[string]bool{}
@@ -126,8 +127,8 @@ func (w *wanted) staleChange(change *tfjson.ResourceChange) bool {
 	return false
 }
 
-// cutOff reports whether a VM of the files is there and was never finished: what was
-// begun to finish it was cut off, too. Imported anew, it may be finished.
+// cutOff reports whether a VM in the files exists but was never completed, because the
+// attempt to complete it was interrupted as well. After a new import it can be completed.
 func (w *wanted) cutOff(address string) bool {
 	vm, ours := w.vms[address]
 	guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
@@ -135,16 +136,16 @@ func (w *wanted) cutOff(address string) bool {
 	return w.interrupted && ours && !made && exists && w.is(guest, vm) && !guest.Running
 }
 
-// gone reports whether the VM of a resource's values provably does not exist. The
-// provider can neither delete nor change what is not there.
+// gone reports whether the VM in a resource's values provably does not exist. The
+// provider can neither delete nor change a VM that does not exist.
 func (w *wanted) gone(attributes map[string]any) bool {
 	vmid := vmidOf(attributes)
 	_, exists := w.guests[guestID{w.shard.Region, vmid}]
 	return w.complete && vmid != 0 && !exists
 }
 
-// strangers reports whether the VMID of a resource's values belongs to a guest
-// that is provably someone else's.
+// strangers reports whether the VMID in a resource's values provably belongs to an
+// unmanaged guest.
 func (w *wanted) strangers(attributes map[string]any) bool {
 	description, _ := attributes["description"].(string)
 	name, _ := attributes["name"].(string)
@@ -156,7 +157,7 @@ func (w *wanted) strangers(attributes map[string]any) bool {
 	return guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key
 }
 
-// vmidOf returns the VMID among a resource's values, or 0.
+// vmidOf returns the VMID in a resource's values, or 0.
 func vmidOf(attributes map[string]any) fleet.VMID {
 	switch vmid := attributes["vm_id"].(type) {
 	case float64:
@@ -171,8 +172,8 @@ func vmidOf(attributes map[string]any) fleet.VMID {
 	return 0
 }
 
-// imports returns the VMs that the plan would create and that exist with our
-// marker and key, and refuses if one's VMID is a stranger's.
+// imports returns the VMs that the plan would create and that already exist with our
+// marker and key. It returns an error if a VMID belongs to an unmanaged guest.
 func (w *wanted) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 	var existing []fleet.VM
 	for _, change := range plan.ResourceChanges {
@@ -196,8 +197,8 @@ func (w *wanted) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 	return existing, nil
 }
 
-// partial returns the VMs in the state whose firewall rules are not: their create
-// was cut off in between.
+// partial returns the VMs that are in the state without their firewall rules: their
+// create was interrupted.
 func (w *wanted) partial(plan *tfjson.Plan) []fleet.VM {
 	creates := map[string]bool{}
 	for _, change := range plan.ResourceChanges {
@@ -217,18 +218,18 @@ func (w *wanted) partial(plan *tfjson.Plan) []fleet.VM {
 	return partial
 }
 
-// unknown says that a guest may be the VM and cannot be read now.
+// unknown returns the error for a guest that may be the VM and cannot be read now.
 func (w *wanted) unknown(guest located) error {
 	return &HostDownError{Host: guest.host, Problem: fmt.Sprintf("guest %d on it cannot be read", guest.VMID)}
 }
 
-// is reports whether a guest is the VM: its number may be a stranger's, its key not.
+// is reports whether a guest is the VM, by its key: the VMID may have been reused.
 func (w *wanted) is(guest located, vm fleet.VM) bool {
 	return guest.ClusterID == w.clusterID && fleet.Key(guest.Key) == vm.Key
 }
 
-// intent says what the plan has to do: create what this change adds and what the
-// files wanted earlier, import what exists, delete what was taken out.
+// intent returns what the plan has to do: create what this change adds and what earlier
+// changes added to the files, import what exists, delete what was removed.
 func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	intent := guard.Intent{ClusterID: w.clusterID, Claims: w.claims()}
 	importing := map[string]bool{}
@@ -250,7 +251,7 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 			intent.Delete = append(intent.Delete, w.leaving(change.Address, vm))
 		}
 	}
-	// What this change adds must be in the plan, or the guard says so.
+	// The plan must contain what this change adds; otherwise the guard reports it.
 	for address, vm := range w.added {
 		if !listed[address] {
 			intent.Create = append(intent.Create, w.target(vm))
@@ -260,7 +261,7 @@ func (w *wanted) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	return intent
 }
 
-// targets are the module calls that the change is about.
+// targets are the module calls affected by the change.
 func (w *wanted) targets() []string {
 	targets := slices.Clone(w.calls)
 	for _, vms := range []map[string]fleet.VM{w.added, w.removed} {
@@ -274,8 +275,8 @@ func (w *wanted) targets() []string {
 
 func (w *wanted) target(vm fleet.VM) guard.Target { return targetOf(w.clusterID, &vm) }
 
-// targetOf returns the target of a VM of the files. Without inputs, which a VM has that
-// cannot be rendered, the guard denies everything but a delete.
+// targetOf returns the target of a VM in the files. A VM that cannot be rendered has no
+// inputs, and the guard then denies everything but a delete.
 func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 	inputs, err := generator.Inputs(clusterID, vm)
 	if err != nil {
@@ -288,7 +289,7 @@ func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 	}
 }
 
-// leaving is the target of a VM that is to be deleted.
+// leaving returns the target of a VM to be deleted.
 func (w *wanted) leaving(address string, vm fleet.VM) guard.Target {
 	target := w.target(vm)
 	target.Address, target.Inputs = address, nil
@@ -297,9 +298,9 @@ func (w *wanted) leaving(address string, vm fleet.VM) guard.Target {
 	return target
 }
 
-// takenOut finds the VMs that a person took out of the fleet by deleting their
-// files: the state has them, and in Proxmox they are still ours. They are removed
-// as if numaform had been asked to.
+// takenOut returns the VMs that a person removed from the fleet by deleting their files:
+// they are in the state, and in Proxmox they are still ours. They are removed as if by a
+// request.
 func (w *wanted) takenOut(plan *tfjson.Plan) []fleet.VM {
 	var vms []fleet.VM
 	for _, change := range plan.ResourceChanges {
@@ -316,7 +317,7 @@ func (w *wanted) takenOut(plan *tfjson.Plan) []fleet.VM {
 	return vms
 }
 
-// claims are the CPUs of the host that guests hold, by VMID.
+// claims are the host CPUs that belong to guests, by VMID.
 func (w *wanted) claims() []guard.Claim {
 	var claims []guard.Claim
 	for _, guest := range w.guests {
@@ -328,7 +329,7 @@ func (w *wanted) claims() []guard.Claim {
 	return claims
 }
 
-// made returns the VMs that a plan creates and that the change did not ask for.
+// made returns the VMs that a plan creates and that the change did not request.
 func (w *wanted) made(intent guard.Intent) []fleet.VM {
 	var vms []fleet.VM
 	for _, target := range intent.Create {
@@ -339,8 +340,8 @@ func (w *wanted) made(intent guard.Intent) []fleet.VM {
 	return vms
 }
 
-// stillFree checks, right before an apply, that what the plan creates does not
-// exist and that what it deletes is still ours.
+// stillFree checks, right before an apply, that what the plan creates does not exist and
+// that what it deletes is still ours.
 func (w *wanted) stillFree(intent guard.Intent) error {
 	for _, target := range intent.Create {
 		if guest, taken := w.guests[guestID{w.shard.Region, target.VMID}]; taken {
@@ -355,7 +356,7 @@ func (w *wanted) stillFree(intent guard.Intent) error {
 	return nil
 }
 
-// stillOurs refuses to delete a guest that is not the target, or not known to be.
+// stillOurs refuses to delete a guest that is not, or may not be, the target.
 func (w *wanted) stillOurs(target guard.Target) error {
 	vm := w.removed[target.Address]
 	guest, exists := w.guests[guestID{w.shard.Region, target.VMID}]
@@ -370,7 +371,8 @@ func (w *wanted) stillOurs(target guard.Target) error {
 	return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
 }
 
-// pinsFree refuses a VM whose CPUs another guest was pinned to since it was placed.
+// pinsFree returns an error if another guest was pinned to a VM's CPUs since the VM was
+// placed.
 func (w *wanted) pinsFree(vm fleet.VM) error {
 	for _, guest := range w.guests {
 		if shared := guest.Pins.Intersection(vm.CPUs); guest.host == w.shard && guest.Key != string(vm.Key) && !shared.IsEmpty() {
@@ -380,8 +382,8 @@ func (w *wanted) pinsFree(vm fleet.VM) error {
 	return nil
 }
 
-// outside returns the VMs that are to be removed and exist, but not in the state: a
-// plan would not touch them.
+// outside returns the VMs to be removed that exist but are not in the state: a plan would
+// not delete them.
 func (w *wanted) outside(plan *tfjson.Plan) []string {
 	listed := map[string]bool{}
 	for _, change := range plan.ResourceChanges {
@@ -402,7 +404,7 @@ func (w *wanted) markerLost(vm fleet.VM, guest located) error {
 	return &MarkerLostError{VM: vm.Name, VMID: vm.VMID, Host: guest.host, Marker: markerOf(w.clusterID, vm)}
 }
 
-// markerOf returns the line by which the VM is known.
+// markerOf returns the marker line that identifies the VM.
 func markerOf(clusterID string, vm fleet.VM) string {
 	marker := fleet.Marker{ClusterID: clusterID, Key: vm.Key}
 	if vm.PinWith == fleet.PinWithHostAgent {

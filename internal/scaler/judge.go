@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// judge plans a shard and asks the guard. A change of a shard that nothing else is
-// known of takes the fast path; whatever that does not allow is planned in full.
+// judge plans a host and runs the guard. A change on a host without unfinished work takes
+// the fast path; if the guard does not allow that plan, the whole host is planned.
 func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) error {
 	s.config.Progress(plan.Shard, "planning")
 	w, unfinished, err := s.gather(ctx, change, plan, unfinished)
@@ -31,8 +31,8 @@ func (s *Scaler) judge(ctx context.Context, change *Change, plan *ShardPlan, unf
 	return s.judgeAll(ctx, plan, w)
 }
 
-// gather repairs what a crash left in the working directory and the backend, and
-// reads the host if more than the change may have to be done.
+// gather recovers the working directory and the backend after a crash, and reads the host
+// again if more than the change may be necessary.
 func (s *Scaler) gather(ctx context.Context, change *Change, plan *ShardPlan, unfinished bool) (*wanted, bool, error) {
 	recovery, err := plan.workspace.Recover(ctx)
 	if recovery != nil {
@@ -52,15 +52,15 @@ func (s *Scaler) gather(ctx context.Context, change *Change, plan *ShardPlan, un
 	return w, unfinished, err
 }
 
-// quick reports whether nothing but the change needs to be planned.
+// quick reports whether it is enough to plan the change alone.
 func (p *ShardPlan) quick(change *Change) bool {
 	return p.Touched && !p.dry && len(byAddress(change.Renumbered, p.Shard)) == 0
 }
 
-// judgeTargets plans only what the change is about, which costs a fraction of a
-// plan of all VMs, and reports whether the guard allows it.
+// judgeTargets plans only the VMs of the change, which costs a fraction of a complete
+// plan, and reports whether the guard allows it.
 func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (allowed bool, err error) {
-	// Where a change in place failed, the state says that it was done.
+	// After a failed change in place, the state wrongly says that it was done.
 	options := state.PlanOptions{Targets: w.targets(), Refresh: w.lagging}
 	if plan.Plan, err = s.planWith(ctx, plan.workspace, options); err != nil {
 		return false, err
@@ -79,8 +79,8 @@ func (s *Scaler) judgeTargets(ctx context.Context, plan *ShardPlan, w *wanted) (
 	return plan.Verdict.Decision == guard.Allow, nil
 }
 
-// judgeAll plans all of a shard, again if entries of the state are stale or VMs are
-// to be imported.
+// judgeAll plans a whole host, and plans again after forgetting stale entries or with
+// imports.
 func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) error {
 	todo, err := s.settle(ctx, plan, w)
 	if err != nil {
@@ -98,8 +98,8 @@ func (s *Scaler) judgeAll(ctx context.Context, plan *ShardPlan, w *wanted) error
 	return nil
 }
 
-// settle plans until files, state and Proxmox have come to terms, and returns what
-// the last plan imports.
+// settle plans until files, state and Proxmox are consistent, and returns what the last
+// plan imports.
 func (s *Scaler) settle(ctx context.Context, plan *ShardPlan, w *wanted) (todo step, err error) {
 	if plan.Plan, err = s.planWith(ctx, plan.workspace, plan.options()); err != nil {
 		return step{}, err
@@ -134,7 +134,7 @@ func (s *Scaler) settle(ctx context.Context, plan *ShardPlan, w *wanted) (todo s
 	return todo, err
 }
 
-// askNodes learns why VMs that are to be deleted must stay for now.
+// askNodes finds out why VMs to be deleted must stay for now.
 func (s *Scaler) askNodes(ctx context.Context, w *wanted) {
 	w.blocked = map[string]string{}
 	for address, vm := range w.removed {
@@ -148,7 +148,7 @@ func (s *Scaler) askNodes(ctx context.Context, w *wanted) {
 	}
 }
 
-// doubtNodes keeps VMs that only a deleted file speaks against, where nobody can say
+// doubtNodes keeps VMs whose only reason for removal is a deleted file, if it is unknown
 // whether their Nodes are drained.
 func (s *Scaler) doubtNodes(w *wanted, takenOut []fleet.VM) {
 	for i := range takenOut {
@@ -158,8 +158,8 @@ func (s *Scaler) doubtNodes(w *wanted, takenOut []fleet.VM) {
 	}
 }
 
-// forget takes stale entries out of the state and plans again: what is wanted and
-// exists is then imported, and what does not exist is created.
+// forget removes stale entries from the state and plans again: desired VMs that exist are
+// then imported, and missing ones are created.
 func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (err error) {
 	copied := s.config.Backend.Type == "local" && s.config.Backend.Config["path"] == ""
 	if plan.dry && !copied {
@@ -175,8 +175,8 @@ func (s *Scaler) forget(ctx context.Context, plan *ShardPlan, stale []string) (e
 	return err
 }
 
-// options are those of a plan of all of a shard. A dry one takes no lock: it changes
-// nothing, and would keep an apply out that comes meanwhile.
+// options returns the options for planning a whole host. A dry run takes no lock: it
+// changes nothing, and the lock would block a concurrent apply.
 func (p *ShardPlan) options() state.PlanOptions { return state.PlanOptions{Unlocked: p.dry} }
 
 func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, options state.PlanOptions) (*state.Plan, error) {
@@ -186,7 +186,7 @@ func (s *Scaler) planWith(ctx context.Context, workspace *state.Workspace, optio
 	return workspace.Plan(ctx, options)
 }
 
-// check asks the guard.
+// check runs the guard.
 func (s *Scaler) check(plan *ShardPlan) guard.Verdict {
 	started := s.config.Clock.Now()
 	defer func() { s.config.Observe.GuardDone(s.config.Clock.Since(started)) }()

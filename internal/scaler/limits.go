@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// limit lets the guard judge all plans of a change together, with what was done of
-// late.
+// limit runs the guard's limits on all plans of a change together, with the recent
+// changes.
 func (s *Scaler) limit(change *Change, plans []ShardPlan) {
 	var parts []guard.HostIntent
 	for i := range plans {
@@ -27,15 +27,15 @@ func (s *Scaler) limit(change *Change, plans []ShardPlan) {
 	}
 }
 
-// events returns what the guard counts of earlier changes.
+// events returns the earlier changes in the guard's form.
 func events(from *standing, now time.Time) []guard.Event {
 	var found []guard.Event
 	for i := range from.recent {
 		entry := &from.recent[i]
 		failures := map[fleet.Shard]bool{}
 		for _, open := range entry.Unfinished() {
-			// An outcome that this installation did not write says nothing, neither does it
-			// say that the change died.
+			// An outcome that this installation did not write proves nothing, not even
+			// that the change died.
 			replaced := entry.Outcome != nil && entry.Result() == nil
 			failures[open.Host] = !replaced && (entry.Result() != nil || !from.goesOn(i, open.Host))
 		}
@@ -51,14 +51,14 @@ func events(from *standing, now time.Time) []guard.Event {
 }
 
 // goesOn reports whether a change without an outcome has not failed on a host: it is
-// applied there now, came to a good end, or died and was finished by a later one.
+// being applied now, ended successfully, or died and was completed by a later change.
 func (n *standing) goesOn(i int, shard fleet.Shard) bool {
 	return n.busy[shard] || n.done[endedShard{n.recent[i].Change.ID, shard}] ||
 		slices.ContainsFunc(n.recent[i+1:], func(later audit.Entry) bool { return wellOn(&later, shard) })
 }
 
-// byPool parts what happened on a host by pool. What made and deleted nothing does
-// not count, however it ended.
+// byPool splits what happened on a host by pool. It omits events without creates and
+// deletes, however they ended.
 func byPool(base guard.Event, shard audit.Shard) []guard.Event {
 	pools := map[string]guard.Amount{}
 	for _, target := range shard.Create {

@@ -12,19 +12,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// HostLock is what is found of the lock of one host's state.
+// HostLock is the lock of one host's state.
 type HostLock struct {
 	Host fleet.Shard
-	// Err is a *state.LockedError if somebody holds it, or why nobody knows.
+	// Err is a *state.LockedError if another client holds the lock, or the reason why its
+	// state is unknown.
 	Err error
 }
 
-// LocalStates reports whether the states are files of this machine, whose locks end
-// with the process that takes them.
+// LocalStates reports whether the states are files of this machine, whose locks end with
+// the process that acquired them.
 func (s *Scaler) LocalStates() bool { return s.config.Backend.Type == "local" }
 
-// Locks asks the backend of each host's state for its lock. States in files have none
-// to ask for.
+// Locks returns the lock of each host's state, from the backend. Local states have no
+// such locks.
 func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
 	now, err := s.stand(ctx)
 	if err != nil || s.LocalStates() || len(now.fleet.Shards()) == 0 {

@@ -11,44 +11,44 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Phase says how far a VM of a Writer is.
+// Phase is a VM's progress in a Writer.
 type Phase string
 
-// The phases. Made says that the apply ended well, not that a Node has joined.
+// The phases. Made means that the apply succeeded, not that a Node has joined.
 const (
 	PhaseReserved Phase = "reserved"
 	PhaseMaking   Phase = "making"
 	PhaseMade     Phase = "made"
-	// PhaseFailed: it was not made, VMState.Err says why. If its file stands, that is
-	// retried until it is removed.
+	// PhaseFailed means that it was not created; VMState.Err says why. If it has a file,
+	// the creation is retried until the VM is removed.
 	PhaseFailed Phase = "failed"
-	// PhaseHeld: a person has to allow it first; it stands in no file.
+	// PhaseHeld means that it is pending approval and has no file.
 	PhaseHeld     Phase = "held"
 	PhaseRemoving Phase = "removing"
 )
 
-// VMState is how far a VM is.
+// VMState is the state of a VM in a Writer.
 type VMState struct {
 	VM    fleet.VM
 	Phase Phase
-	// Err is why the VM failed or is held, or why its removal waits.
+	// Err is why the VM failed or is pending approval, or why its removal waits.
 	Err error
 	// Since is when the phase began.
 	Since time.Time
-	// Made tells a VM that was made, whatever became of it later.
+	// Made is set if the VM was created, whatever happened to it later.
 	Made bool
 	// Filed is true while the VM is in the fleet's files.
 	Filed bool
-	// Changing tells a VM that is to get other tags, another pool or other security
-	// groups and has not got them yet, and ChangeErr why that waits or failed.
+	// Changing is set if the VM has a pending change of tags, pool or security groups,
+	// and ChangeErr is why that waits or failed.
 	Changing  bool
 	ChangeErr error
 }
 
-// Places returns the VMs that hold their places on their hosts: pods are those that
-// take or will take pods, and rest those that take none: they are being removed, or
-// failed and have files all the same. A VM that is in no file and failed, or that
-// waits for a person, has no place: it is placed again if it is ever made.
+// Places returns the VMs that use resources of their hosts: pods are the VMs that run or
+// will run pods, and rest the VMs that do not: they are being removed, or have failed but
+// have files. A VM without a file that has failed or is pending approval uses no
+// resources: it is placed again before it is created.
 func Places(states []VMState) (pods, rest []fleet.VM) {
 	for i := range states {
 		switch state := &states[i]; state.Phase {
@@ -70,20 +70,20 @@ func compareStates(a, b VMState) int {
 	return cmp.Or(cmp.Compare(a.VM.Host.Region, b.VM.Host.Region), cmp.Compare(a.VM.VMID, b.VM.VMID), cmp.Compare(a.VM.Key, b.VM.Key))
 }
 
-// member is a VM as the writer knows it.
+// member is the writer's record of a VM.
 type member struct {
 	VMState
-	// leaving tells one that was asked to go, and moving one that is part of a change
-	// that is being applied.
+	// leaving is set if removal was requested, and moving if the VM is part of a change
+	// in progress.
 	leaving, moving bool
-	// vanished tells one that was made and that somebody else removed.
+	// vanished is set if the VM was created and then removed by another client.
 	vanished bool
-	// wish is how the VM shall be, if it is to change in place; nil if it shall not.
+	// wish is the desired Spec of an update in place, or nil.
 	wish  *fleet.Spec
 	retry delay
 }
 
-// delay puts something off, longer each time.
+// delay postpones something, longer each time.
 type delay struct {
 	until time.Time
 	tries int
@@ -95,7 +95,7 @@ const (
 	longestDelay  = 2 * time.Minute
 )
 
-// grown returns the next delay.
+// grown returns the next, longer delay.
 func (d delay) grown(now time.Time) delay {
 	wait := longestDelay
 	if d.tries < 5 {
@@ -110,13 +110,13 @@ func (w *Writer) drop(key fleet.Key) {
 	w.tell()
 }
 
-// tell lets those know who wait for phases of VMs.
+// tell notifies the goroutines that wait for phases of VMs.
 func (w *Writer) tell() {
 	close(w.told)
 	w.told = make(chan struct{})
 }
 
-// Begun waits until none of these VMs is only reserved: each is being made, or was
+// Begun waits until no VM with these keys is in PhaseReserved: each is being created, was
 // refused, or was removed. It returns early when ctx ends.
 func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {
 	for {
@@ -138,7 +138,8 @@ func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {
 	}
 }
 
-// HeldError says that a person has to allow what the guard does not allow alone.
+// HeldError reports that a change needs approval because the guard does not allow it by
+// itself.
 type HeldError struct {
 	Shard   fleet.Shard
 	Verdict guard.Verdict
@@ -148,7 +149,7 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("shard %s waits for a person: %s", e.Shard, e.Verdict)
 }
 
-// excludedError says that a change has to be made without some shards.
+// excludedError reports that a change has to continue without some hosts.
 type excludedError struct{ shards map[fleet.Shard]error }
 
 func (e *excludedError) Error() string {

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// merge takes over what others did to the fleet's files.
+// merge applies others' changes of the fleet's files to the writer's members.
 func (w *Writer) merge(from *standing, snapshot *topology.Snapshot) {
 	alive := aliveIn(snapshot, w.scaler.config.ClusterID)
 	open := from.open()
@@ -31,17 +31,18 @@ func (w *Writer) merge(from *standing, snapshot *topology.Snapshot) {
 	}
 }
 
-// takeFiled knows the VMs of the fleet's files, and returns their keys.
+// takeFiled adds or updates the members for the VMs in the fleet's files, and returns
+// their keys.
 func (w *Writer) takeFiled(from *standing, alive map[fleet.Key]bool, open map[fleet.Shard]audit.Open) map[fleet.Key]bool {
 	filed := map[fleet.Key]bool{}
 	for _, vm := range from.fleet.VMs {
 		filed[vm.Key] = true
 		if e := w.members[vm.Key]; e != nil {
 			if e.Filed = true; !e.moving {
-				e.VM = inPlace(e.VM, &vm.Spec) // people revert what they do not like
+				e.VM = inPlace(e.VM, &vm.Spec) // people may have reverted it
 			}
 			if e.Phase == PhaseReserved {
-				// Its change was written, and the answer to that was lost.
+				// Its change was written, but the response was lost.
 				w.set(e, PhaseMaking, nil)
 			}
 			continue
@@ -58,7 +59,7 @@ func (w *Writer) takeFiled(from *standing, alive map[fleet.Key]bool, open map[fl
 	return filed
 }
 
-// takeLeaving knows the VMs whose removal an earlier run began.
+// takeLeaving adds members for VMs whose removal an earlier run began.
 func (w *Writer) takeLeaving(open audit.Open, filed, alive map[fleet.Key]bool) {
 	for _, vm := range open.Removed {
 		if w.members[vm.Key] == nil && !filed[vm.Key] && alive[vm.Key] {
@@ -67,7 +68,7 @@ func (w *Writer) takeLeaving(open audit.Open, filed, alive map[fleet.Key]bool) {
 	}
 }
 
-// unfile takes over that a VM's file is gone.
+// unfile handles the deletion of a VM's file.
 func (w *Writer) unfile(e *member, alive bool) {
 	if !alive {
 		w.drop(e.VM.Key)
@@ -88,8 +89,8 @@ func aliveIn(snapshot *topology.Snapshot, clusterID string) map[fleet.Key]bool {
 	return alive
 }
 
-// loseNumbers gives up VMs that were never made and whose number is somebody else's
-// now: a NodeClaim cannot change the VM that it stands for.
+// loseNumbers gives up VMs that were never created and whose VMID now belongs to another
+// guest: a NodeClaim cannot change its VM.
 func (w *Writer) loseNumbers(m *move) {
 	_, lost := splitLost(w.scaler.config.ClusterID, w.fleet(), m.change.Snapshot)
 	for _, vm := range lost {

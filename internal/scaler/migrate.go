@@ -24,24 +24,25 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// An older numaform worked in the fleet's directory, and kept there the local states and
-// those that no backend took. They are taken over once: who may push could put another
-// state there later.
+// Older versions worked in the fleet's directory, and kept local states and unsaved
+// states there. They are moved once: later, anyone who can push could place another state
+// there.
 
-// migrationFile, beside the states, says that this is done.
+// migrationFile, next to the states, records that the migration is done.
 const migrationFile = "migrated.json"
 
-// oldWork is where an older numaform worked, below the fleet's directory.
+// oldWork is the older versions' working directory, relative to the fleet's directory.
 const oldWork = ".numaform/work"
 
-// migration is what migrationFile says.
+// migration is the content of migrationFile.
 type migration struct {
 	Time time.Time `json:"time"`
 	From string    `json:"from"`
 	Took []string  `json:"took,omitempty"`
 }
 
-// migrated reports whether states were taken over, or there were none to take.
+// migrated reports whether the migration is done, including when there was nothing to
+// migrate.
 func (p places) migrated() bool {
 	_, err := os.Lstat(filepath.Join(p.states, migrationFile))
 	return err == nil
@@ -49,10 +50,10 @@ func (p places) migrated() bool {
 
 // relic is a state in the fleet's directory.
 type relic struct {
-	// dir is the fleet's directory, and name the path below it.
+	// dir is the fleet's directory, and name the path relative to it.
 	dir, name string
 	shard     fleet.Shard
-	// to is the name that it has from now on; empty if it is a record of the engine's run.
+	// to is its new name; empty if it is the record of an engine's run.
 	to string
 }
 
@@ -66,13 +67,13 @@ func (s *Scaler) oldErrored(shard fleet.Shard) relic {
 	return relic{dir: s.config.Dir, name: oldWork + "/" + generator.ShardDir(shard) + "/" + erroredFile, shard: shard, to: erroredFile}
 }
 
-// oldRun is the record of an operation of the engine that did not end.
+// oldRun returns the record of an engine's unfinished operation.
 func (s *Scaler) oldRun(shard fleet.Shard) relic {
 	return relic{dir: s.config.Dir, name: oldWork + "/" + generator.ShardDir(shard) + "/.terraform/numaform/run.json", shard: shard}
 }
 
-// migrate takes over what an older numaform kept, unless that was done before. What is
-// cut off is done again; nothing that is at the new place is touched.
+// migrate moves the states of an older version, unless that is done already. It repeats
+// an interrupted migration, and never changes files at the new place.
 func (s *Scaler) migrate(at places) error {
 	if at.migrated() {
 		return nil
@@ -92,7 +93,7 @@ func (s *Scaler) migrate(at places) error {
 		}
 	}
 	for i := range relics {
-		// An older numaform finds none, rather than one that is stale.
+		// An older version then finds no state, rather than a stale one.
 		if old := relics[i].path(); slices.Contains(done.Took, relics[i].name) {
 			if err := os.Rename(old, old+".migrated"); err != nil {
 				return fmt.Errorf("taking over the state of %s: an older numaform would still use %s: %w: move it away, then try again", relics[i].shard, old, err)
@@ -109,7 +110,7 @@ func (s *Scaler) migrate(at places) error {
 	return nil
 }
 
-// relics lists what an older numaform kept in the fleet's directory.
+// relics lists the states of an older version in the fleet's directory.
 func (s *Scaler) relics() ([]relic, error) {
 	var found []relic
 	for _, pattern := range []string{"*/*", oldWork + "/*/*"} {
@@ -137,7 +138,7 @@ func (s *Scaler) relics() ([]relic, error) {
 	return found, nil
 }
 
-// take copies a state to its new place, if there is none, and reports whether the new one
+// take copies a state to its new place, if that is free, and reports whether the new file
 // is a copy of the old one.
 func (s *Scaler) take(at places, old *relic) (bool, error) {
 	if old.to == "" {
@@ -167,8 +168,8 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 	return true, nil
 }
 
-// takeRun makes a change known that an older numaform died in: where it worked, its lock
-// of the state is found to be left behind.
+// takeRun copies the record of a change during which an older version died, so that its
+// lock on the state is recognized as left behind.
 func (s *Scaler) takeRun(at places, old *relic) (bool, error) {
 	content, err := old.read()
 	if err != nil {
@@ -181,17 +182,17 @@ func (s *Scaler) takeRun(at places, old *relic) (bool, error) {
 	return true, state.TakeOver(content, former, at.dir(old.shard))
 }
 
-// maxState bounds a state that is taken over.
+// maxState limits the size of a migrated state.
 const maxState = 256 << 20
 
-// RelicError says why a state in the fleet's directory is not taken over.
+// RelicError says why a state in the fleet's directory cannot be migrated.
 type RelicError struct{ Path, Problem, Hint string }
 
-// Error says which file and what to do.
+// Error says which file it is and how to fix it.
 func (e *RelicError) Error() string { return fmt.Sprintf("state %s %s: %s", e.Path, e.Problem, e.Hint) }
 
-// read returns a state that an older numaform left: an ordinary file, in directories that
-// are no links, which no commit brought.
+// read returns the content of an older version's state: it must be a regular file, in
+// directories that are not links, and not committed.
 func (r *relic) read() (content []byte, err error) {
 	root, err := os.OpenRoot(r.dir)
 	if err != nil {
@@ -219,7 +220,7 @@ func (r *relic) read() (content []byte, err error) {
 	return io.ReadAll(io.LimitReader(file, maxState))
 }
 
-// ordinary refuses what is no file, or is reached through a link.
+// ordinary returns an error if it is not a regular file or is reached through a link.
 func (r *relic) ordinary(root *os.Root) error {
 	const restore = "remove it, and numaform imports the VMs by their markers, or put the state itself into its place"
 	for at := ""; at != r.name; {
@@ -240,8 +241,7 @@ func (r *relic) ordinary(root *os.Root) error {
 	return nil
 }
 
-// tracked reports whether the file is in the index of the checkout that it is in, if it
-// is in one.
+// tracked reports whether the file is in the index of its git checkout, if it is in one.
 func (r *relic) tracked() (bool, error) {
 	dir, err := filepath.Abs(r.dir)
 	if err != nil {
@@ -266,7 +266,8 @@ func (r *relic) tracked() (bool, error) {
 	}
 }
 
-// gitDir returns the directory with the index of a checkout, or "" if dir is none.
+// gitDir returns the directory with the index of a checkout, or "" if dir is not a
+// checkout.
 func gitDir(dir string) (string, error) {
 	name := filepath.Join(dir, ".git")
 	info, err := os.Stat(name)

@@ -18,17 +18,18 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// move is a change that a writer makes, and whose VMs it is about.
+// move is a change by a writer, with the affected VMs.
 type move struct {
 	change *Change
-	// coming, leaving and changing are the keys of the VMs that the change asks for.
+	// coming, leaving and changing are the keys of the VMs that the change creates,
+	// removes and updates.
 	coming, leaving, changing []fleet.Key
 }
 
-// next reads the fleet, takes over what others did to it, and returns what can be
-// begun now, or nil.
+// next reads the fleet, merges others' changes, and returns the next change to begin, or
+// nil.
 func (w *Writer) next(ctx context.Context) (*move, error) {
-	// A shard that ends while Proxmox is read may have VMs that were not seen yet.
+	// An apply that ends while Proxmox is read may have VMs that are not in the snapshot.
 	changing, _ := w.scaler.running.now()
 	snapshot, err := w.config.Snapshot(ctx)
 	if err != nil {
@@ -71,8 +72,8 @@ func (w *Writer) next(ctx context.Context) (*move, error) {
 	return m, nil
 }
 
-// takeOver takes over what others did to the fleet, and returns of which VMs the
-// cluster is to be asked: those that may go, and those that nobody has seen yet.
+// takeOver merges others' changes of the fleet, and returns the VMs to look up in the
+// cluster: VMs that may be removed, and VMs that this writer has not seen yet.
 func (w *Writer) takeOver(from *standing, snapshot *topology.Snapshot, making []fleet.Shard) (leaving, unseen []fleet.VM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,15 +93,15 @@ func (w *Writer) takeOver(from *standing, snapshot *topology.Snapshot, making []
 	return leaving, unseen
 }
 
-// nodes is what the cluster said of VMs' Nodes.
+// nodes is the cluster's information about VMs' Nodes.
 type nodes struct {
-	// undrained says why a VM that is to go must stay, or nil.
+	// undrained says why a VM to be removed must stay, or nil if it may be removed.
 	undrained map[fleet.Key]error
-	// joined tells whether a VM had become a Node.
+	// joined reports whether a VM had become a Node.
 	joined map[fleet.Key]bool
 }
 
-// askCluster asks the cluster, which may take long: nobody else waits for that.
+// askCluster reads the cluster. It may take long, so it does not block other callers.
 func (w *Writer) askCluster(ctx context.Context, leaving, unseen []fleet.VM) (*nodes, error) {
 	known := &nodes{undrained: map[fleet.Key]error{}, joined: map[fleet.Key]bool{}}
 	for i := range leaving {
@@ -116,9 +117,9 @@ func (w *Writer) askCluster(ctx context.Context, leaving, unseen []fleet.VM) (*n
 	return known, nil
 }
 
-// holdBack keeps the writer off shards that wait: those where an earlier run's clone
-// goes on, and those that failed a moment ago. Where files and Proxmox differ and a
-// plan found nothing to do a moment ago, only what is asked for is looked at.
+// holdBack excludes hosts that must wait: hosts where an earlier run's clone is in
+// progress, and hosts that failed recently. On hosts where files and Proxmox differ but a
+// recent plan found nothing to do, only requested changes are planned.
 func (w *Writer) holdBack(from *standing, making []fleet.Shard) {
 	w.awaiting = len(making) > 0
 	for _, shard := range making {
@@ -136,7 +137,7 @@ func (w *Writer) holdBack(from *standing, making []fleet.Shard) {
 	}
 }
 
-// ask puts what was asked for on free shards into the change.
+// ask adds the requests for free hosts to the change.
 func (w *Writer) ask(m *move, known *nodes) {
 	now := w.scaler.config.Clock.Now()
 	m.change.leaving = map[fleet.Key]bool{}
@@ -159,13 +160,13 @@ func (w *Writer) ask(m *move, known *nodes) {
 	}
 }
 
-// free reports whether something may be done about a VM now.
+// free reports whether the VM can be part of a change now.
 func (e *member) free(from *standing, now time.Time) bool {
 	return !e.moving && !e.retry.until.After(now) && !from.busy[e.VM.Host]
 }
 
-// askToGo asks for a VM to go whose Node is drained. One that was given back while the
-// cluster was asked is asked about next time, which is at once.
+// askToGo adds the removal of a VM whose Node is drained. If the removal was requested
+// while the cluster was being read, the next step handles it at once.
 func (w *Writer) askToGo(m *move, e *member, known *nodes) {
 	undrained, asked := known.undrained[e.VM.Key]
 	switch {
@@ -186,7 +187,7 @@ func (w *Writer) askToCome(m *move, e *member) {
 
 func (w *Writer) drained(ctx context.Context, vm fleet.VM) error {
 	if w.scaler.config.Drained == nil {
-		return nil // the guard says so, with all that it knows
+		return nil // the guard reports it, with more context
 	}
 	return w.scaler.config.Drained(ctx, vm.Name)
 }
@@ -225,8 +226,8 @@ func (m *move) remove(key fleet.Key) {
 	m.change.remove(func(vm fleet.VM) bool { return vm.Key == key })
 }
 
-// judge decides, shard by shard, whether the plans may be applied. What a shard that
-// may not be applied was asked for is taken out of the change.
+// judge decides for each host whether its plan may be applied. It removes the requests
+// for the other hosts from the change.
 func (w *Writer) judge(ctx context.Context, m *move, plans []ShardPlan) (approver string, err error) {
 	excluded := map[fleet.Shard]error{}
 	var approvers []string
@@ -239,7 +240,7 @@ func (w *Writer) judge(ctx context.Context, m *move, plans []ShardPlan) (approve
 		case err != nil && plan.Touched:
 			excluded[plan.Shard] = err
 		case err != nil:
-			plan.Err = err // nothing is asked for there now
+			plan.Err = err // nothing is requested there now
 		}
 	}
 	if len(excluded) == 0 {
@@ -257,15 +258,15 @@ func (w *Writer) judge(ctx context.Context, m *move, plans []ShardPlan) (approve
 	return strings.Join(approvers, ", "), nil
 }
 
-// givenUp reports whether a VM was given back while its change was planned.
+// givenUp reports whether a VM's removal was requested while its change was planned.
 func (w *Writer) givenUp(m *move) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(m.coming, func(key fleet.Key) bool { return w.members[key] == nil })
 }
 
-// stuck puts shards off where something is unfinished and nothing can be done, if the
-// change is about nothing else: else each try would stand in the history.
+// stuck excludes hosts with unfinished work where nothing can be done, if the change has
+// no other content: otherwise each attempt would appear in the history.
 func (w *Writer) stuck(ctx context.Context, m *move, plans []ShardPlan) map[fleet.Shard]error {
 	if c := m.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return nil
@@ -289,8 +290,8 @@ func (w *Writer) stuck(ctx context.Context, m *move, plans []ShardPlan) map[flee
 	return found
 }
 
-// allow returns why a plan may not be applied, or who allowed it if the guard alone
-// does not.
+// allow returns why a plan may not be applied, or who approved it if the guard does not
+// allow it by itself.
 func (w *Writer) allow(ctx context.Context, plan *ShardPlan) (approver string, err error) {
 	switch {
 	case plan.Err != nil:
@@ -309,8 +310,8 @@ func (w *Writer) allow(ctx context.Context, plan *ShardPlan) (approver string, e
 	return "", &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
 }
 
-// exclude takes back what was asked for on shards that cannot take part: VMs to come
-// fail or wait for a person, those to go are tried again later.
+// exclude removes the requests for hosts that cannot take part: VMs to be created fail or
+// wait for approval, removals are retried later.
 func (w *Writer) exclude(m *move, shards map[fleet.Shard]error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -335,7 +336,7 @@ func (w *Writer) exclude(m *move, shards map[fleet.Shard]error) {
 	}
 }
 
-// putOff tries a change that could not begin again later.
+// putOff schedules a retry for a change that could not begin.
 func (w *Writer) putOff(m *move, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,22 +11,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// A provider that waits for a clone to be unlocked takes each error for one that
-// passes: for a host that went down it waits as long as a clone may take, and does not
-// stop when the engine asks it to. So the cluster is asked meanwhile whether it still
-// has the host.
+// While it waits for a clone to be unlocked, the provider treats each error as temporary:
+// if the host went down, it waits as long as a clone may take, and does not stop when the
+// engine asks it to. So the scaler checks meanwhile whether the cluster still reaches the
+// host.
 const (
-	// onlinePoll is how often it is asked, and offlineReadings how often in a row it
-	// must say no: a host whose cluster network fails for a moment is back before.
+	// onlinePoll is the interval between checks, and offlineReadings how many must fail
+	// in a row: a brief failure of a host's cluster network is shorter.
 	onlinePoll      = 10 * time.Second
 	offlineReadings = 3
 )
 
-// HostLostError says that a host went offline while a plan was applied to it, and
-// that the apply was canceled.
+// HostLostError reports that a host went offline while a plan was applied to it, and that
+// the apply was canceled.
 type HostLostError struct {
 	Host topology.HostID
-	// Offline is for how long at least the cluster did not reach it.
+	// Offline is the minimum time for which the cluster has not reached the host.
 	Offline time.Duration
 }
 
@@ -36,19 +36,20 @@ func (e *HostLostError) Error() string {
 		e.Host, e.Offline)
 }
 
-// Unwrap lets providers that wait for the host be ended.
+// Unwrap returns state.ErrHostLost, which makes providers end without waiting for the
+// host.
 func (e *HostLostError) Unwrap() error { return state.ErrHostLost }
 
-// applyWatched applies a shard's plan, and cancels that in good order if its host is
-// lost: the engine saves the state and releases its lock.
+// applyWatched applies a host's plan, and cancels the apply in an orderly way if the host
+// is lost: the engine saves the state and releases its lock.
 func (s *Scaler) applyWatched(ctx context.Context, plan *ShardPlan) error {
 	ctx, stop := s.watch(ctx, plan.Shard)
 	_, err := plan.workspace.Apply(ctx, plan.Plan)
 	return stop(err)
 }
 
-// watch returns a context that ends when a host is lost. stop ends the watch, and
-// adds to what failed under it that this was the reason.
+// watch returns a context that ends when a host is lost. stop ends the watch, and adds
+// that reason to an error.
 func (s *Scaler) watch(ctx context.Context, shard fleet.Shard) (watched context.Context, stop func(error) error) {
 	live := s.region(shard.Region).Live
 	if live == nil {
@@ -74,8 +75,8 @@ func (s *Scaler) watch(ctx context.Context, shard fleet.Shard) (watched context.
 	}
 }
 
-// awaitLoss returns once a host is lost, or nil when ctx ends. No answer, or one that
-// is an error, says nothing of the host.
+// awaitLoss returns a HostLostError once a host is lost, or nil when ctx ends. A missing
+// response, or an error, says nothing about the host.
 func (s *Scaler) awaitLoss(ctx context.Context, live Proxmox, shard fleet.Shard) error {
 	ticker := s.config.Clock.NewTicker(onlinePoll)
 	defer ticker.Stop()

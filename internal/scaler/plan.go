@@ -21,38 +21,38 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// maxParallelShards bounds how many hosts are planned or applied at once: each
-// costs about a CPU second and the memory of an engine and its provider.
+// maxParallelShards limits how many hosts are planned or applied at once: each costs
+// about a CPU second and the memory of an engine and its provider.
 const maxParallelShards = 8
 
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
 var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu or Terraform, or set engine.binary")
 
-// ShardPlan is what would happen to one host.
+// ShardPlan is the plan for one host.
 type ShardPlan struct {
 	Shard fleet.Shard
-	// Touched tells a shard that the change is about from one that an earlier
-	// change left unfinished.
+	// Touched is set if the change is about the host, and not set if an earlier change
+	// left it unfinished.
 	Touched bool
-	// InPlace tells a plan that was asked to change VMs while they run.
+	// InPlace is set for a plan that should change VMs while they run.
 	InPlace bool
 	Plan    *state.Plan
 	Intent  guard.Intent
 	Verdict guard.Verdict
-	// TakenOut are VMs to be deleted because a person deleted their files, and Made
-	// are VMs to be created that an earlier change, or a person, put into the files.
+	// TakenOut are VMs to be deleted because a person deleted their files, and Made are
+	// VMs to be created that an earlier change, or a person, added to the files.
 	TakenOut, Made []fleet.VM
-	// Repinned are VMs that the host agent is to keep elsewhere, while they run.
+	// Repinned are running VMs that the host agent is to pin to other CPUs.
 	Repinned []Repin
-	// Err is why the shard could not be planned.
+	// Err is why the host could not be planned.
 	Err error
 
 	workspace *state.Workspace
-	// outside are writes that no plan holds, for the record.
+	// outside are writes that no plan contains, for the record.
 	outside []string
-	// strays are guests with our marker that neither files nor state know.
+	// strays are guests with our marker that are in neither files nor state.
 	strays []located
-	// dry tells a plan that must not change the state.
+	// dry is set for a plan that must not change the state.
 	dry bool
 }
 
@@ -62,8 +62,8 @@ func (p *ShardPlan) Changes() bool {
 		(p.Plan != nil && p.Plan.Changes)
 }
 
-// Plan plans all shards of the fleet in a directory of its own, and changes
-// neither the fleet nor a state.
+// Plan plans all hosts of the fleet in a separate directory, and changes neither the
+// fleet nor a state.
 func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, err error) {
 	temporary, err := scratch.New("plan")
 	if err != nil {
@@ -78,8 +78,8 @@ func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, e
 	return plans, errors.Join(err, closeAll(plans))
 }
 
-// planning says how to plan: in which directories, and which shards besides those that
-// must be planned anyway. In dry places, the states stay as they are.
+// planning says how to plan: in which directories, and which hosts in addition to the
+// necessary ones. In dry places, the states stay unchanged.
 type planning struct {
 	at   places
 	more []fleet.Shard
@@ -87,8 +87,8 @@ type planning struct {
 	again bool
 }
 
-// plan plans the shards that the change touches, those that an earlier change
-// left unfinished, and more, side by side.
+// plan plans the hosts that the change touches, the hosts that an earlier change left
+// unfinished, and more, concurrently.
 func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]ShardPlan, error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
@@ -129,7 +129,7 @@ func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]Shar
 	return plans, nil
 }
 
-// planAgain drops plans that are of files before some were restored.
+// planAgain discards plans made before some files were restored, and plans again.
 func (s *Scaler) planAgain(ctx context.Context, change *Change, how planning, old []ShardPlan, err error) ([]ShardPlan, error) {
 	if err := errors.Join(err, closeAll(old)); err != nil {
 		return nil, err
@@ -146,12 +146,12 @@ func (s *Scaler) planAgain(ctx context.Context, change *Change, how planning, ol
 	return plans, err
 }
 
-// Unfinished reports whether there is something to do besides the change: what an
-// earlier one began, or what people changed in files or in Proxmox.
+// Unfinished reports whether there is work besides the change: something that an earlier
+// one began, or that people changed in files or in Proxmox.
 func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 
-// unfinished returns the shards with a change under way, and those where what is
-// wanted and what is differ.
+// unfinished returns the hosts with a change in progress, and the hosts whose desired and
+// actual state differ.
 func (c *Change) unfinished() []fleet.Shard {
 	shards := c.differing()
 	for shard := range c.open {
@@ -160,7 +160,7 @@ func (c *Change) unfinished() []fleet.Shard {
 	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.busy[shard] })
 }
 
-// cutOff reports whether more is under way on a shard than changes in place.
+// cutOff reports whether a host has unfinished work other than updates in place.
 func (c *Change) cutOff(shard fleet.Shard) bool { return cutOff(c.open, shard) }
 
 func cutOff(under map[fleet.Shard]audit.Open, shard fleet.Shard) bool {
@@ -168,7 +168,7 @@ func cutOff(under map[fleet.Shard]audit.Open, shard fleet.Shard) bool {
 	return underWay && (len(open.Updated) == 0 || len(open.Removed)+len(open.Made) > 0)
 }
 
-// differing returns the shards where what is wanted and what is differ.
+// differing returns the hosts whose desired and actual state differ.
 func (c *Change) differing() []fleet.Shard {
 	var shards []fleet.Shard
 	guests := locate(c.Snapshot)
@@ -183,8 +183,8 @@ func (c *Change) differing() []fleet.Shard {
 	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.quiet[shard] || c.from.busy[shard] })
 }
 
-// checkRootOnly refuses a new VM that wants what the credential may not write: Proxmox
-// would refuse it only after the clone.
+// checkRootOnly refuses a new VM that needs settings which the credential may not write:
+// Proxmox would refuse them only after the clone.
 func (s *Scaler) checkRootOnly(change *Change) error {
 	for i := range change.Added {
 		if err := s.mayMake(&change.Added[i]); err != nil {
@@ -208,7 +208,7 @@ func (s *Scaler) mayMake(vm *fleet.VM) error {
 	return nil
 }
 
-// planShard fills the plan of a shard, or its Err.
+// planShard fills the plan of a host, or its Err.
 func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan, at places, unfinished bool) {
 	plan.workspace, plan.Err = s.workspace(change, at, plan.Shard)
 	started := s.config.Clock.Now()
@@ -218,7 +218,8 @@ func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan,
 	s.config.Observe.PlanDone(plan.Shard, s.config.Clock.Since(started), plan.Err)
 }
 
-// look gathers what may happen to a shard, with its guests read again if fresh.
+// look gathers what may happen on a host. If fresh is set, it reads the host's guests
+// again.
 func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fresh bool) (*wanted, error) {
 	snapshot := change.Snapshot
 	if live := s.region(shard.Region).Live; fresh && live != nil {
@@ -270,7 +271,7 @@ func problem(host *topology.Host) string {
 	return "it is offline"
 }
 
-// workspace returns the workspace of a shard.
+// workspace returns the workspace of a host.
 func (s *Scaler) workspace(change *Change, at places, shard fleet.Shard) (*state.Workspace, error) {
 	env, err := s.environment(at.work, shard)
 	if err != nil {
@@ -298,26 +299,26 @@ func (s *Scaler) workspace(change *Change, at places, shard fleet.Shard) (*state
 		},
 	}
 	if !at.dry {
-		// A dry run's directory is its own, and the lock that it meets may be that of an
-		// apply of this very process.
+		// A dry run has a directory of its own, and the lock that it meets may belong to
+		// an apply of this very process.
 		config.Gone = s.config.HolderGone
 	}
 	if config.Gone != nil {
-		// Nobody else works on this state who lives.
+		// No other live process works on this state.
 		config.LockTimeout = 5 * time.Second
 	}
 	return state.New(config)
 }
 
-// environment logs the provider in and lets it trust the region's CA besides the
-// system's.
+// environment returns the variables that log the provider in and make it trust the
+// region's CA in addition to the system's.
 func (s *Scaler) environment(work string, shard fleet.Shard) (map[string]string, error) {
 	region := s.region(shard.Region)
 	env := map[string]string{}
 	if region.Live != nil {
 		maps.Copy(env, region.Live.ProviderEnv())
 	} else {
-		// A dry run makes no call, but the provider wants a credential.
+		// A dry run makes no requests, but the provider requires a credential.
 		env["PROXMOX_VE_API_TOKEN"] = "numaform@pve!none=00000000-0000-0000-0000-000000000000"
 		if region.Endpoint == "" {
 			env["PROXMOX_VE_ENDPOINT"] = "https://proxmox.invalid:8006/"

@@ -17,58 +17,58 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Request is a spec with the place that the planner found for it.
+// Request is a spec with its placement from the planner.
 type Request struct {
 	Spec      fleet.Spec
 	Placement fleet.Placement
-	// Key is the VM's, where the caller must find it again; empty lets the scaler
-	// choose one.
+	// Key is the VM's key, if the caller must recognize it; if empty, the scaler chooses
+	// one.
 	Key fleet.Key
 }
 
-// Change is a step from the fleet that is to the fleet that shall be. It is only
-// a proposal: nothing is written until Apply.
+// Change is a step from the current fleet to a new one. It is only a proposal: nothing is
+// written until Apply.
 type Change struct {
 	Before, After           fleet.Fleet
 	BeforeFiles, AfterFiles generator.Files
-	// Added and Removed are what the change asks for.
+	// Added and Removed are the requested changes.
 	Added, Removed []fleet.VM
-	// Renumbered are VMs that were wanted, do not exist, and whose VMID someone
-	// else took meanwhile: their successors are among Added.
+	// Renumbered are desired VMs that do not exist and whose VMID another guest has
+	// taken: Added contains their successors.
 	Renumbered []fleet.VM
-	// Repaired are VMs whose drift is taken back in place.
+	// Repaired are VMs whose drift is reverted in place.
 	Repaired []fleet.VM
-	// Updated are VMs that get other tags, another pool or other security groups while
-	// they run, as they shall be.
+	// Updated are VMs, in their new form, that get other tags, another pool or other
+	// security groups while they run.
 	Updated []fleet.VM
-	// TakenIn are VMs whose files were lost and that exist: their files come back.
+	// TakenIn are existing VMs whose files were lost and are restored.
 	TakenIn []fleet.VM
-	// Snapshot is what the change was decided on.
+	// Snapshot is the basis of the change.
 	Snapshot *topology.Snapshot
 
-	// Kind, Why and Undoes are for the fleet's history. Why may be completed.
+	// Kind, Why and Undoes are for the fleet's history. The caller may extend Why.
 	Kind   audit.Kind
 	Why    string
 	Undoes string
 
-	// from is what the change was made from.
+	// from is the fleet that the change was made from.
 	from *standing
-	// narrow plans only the shards that the change touches.
+	// narrow limits planning to the hosts that the change touches.
 	narrow bool
-	// lean plans only the shards that the change touches and those where something is
-	// unfinished, also if nothing is asked for.
+	// lean limits planning to the hosts that the change touches and the hosts with
+	// unfinished work, even if nothing is requested.
 	lean bool
-	// leaving are VMs that are to go, be it by this change or by a later one.
+	// leaving are the VMs to be removed, by this change or by a later one.
 	leaving map[fleet.Key]bool
-	// outside are writes to Proxmox since the last change that no plan holds.
+	// outside are the writes to Proxmox since the last change that no plan contains.
 	outside []string
 	// open is what earlier changes have begun and not finished.
 	open map[fleet.Shard]audit.Open
-	// rotations are how far VMIDs are given out with the change.
+	// rotations are the VMID rotations after the change.
 	rotations rotations
 }
 
-// newChange returns a change that asks for nothing yet.
+// newChange returns a change without requests.
 func (s *Scaler) newChange(ctx context.Context, snapshot *topology.Snapshot) (*Change, error) {
 	from, err := s.stand(ctx)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Scaler) newChange(ctx context.Context, snapshot *topology.Snapshot) (*C
 	return s.changeFrom(from, snapshot), nil
 }
 
-// changeFrom returns a change of a fleet as it stands, that asks for nothing yet.
+// changeFrom returns a change of the given fleet, without requests.
 func (s *Scaler) changeFrom(from *standing, snapshot *topology.Snapshot) *Change {
 	return &Change{
 		Before: from.fleet, After: copyFleet(from.fleet), BeforeFiles: from.files, Snapshot: snapshot,
@@ -88,8 +88,8 @@ func (s *Scaler) changeFrom(from *standing, snapshot *topology.Snapshot) *Change
 	}
 }
 
-// Warnings tells of guests that a person should look at: VMs of the fleet whose
-// description lost the marker, and VMs with our marker that no file wants.
+// Warnings describes guests that need a person's attention: VMs of the fleet whose
+// description lost the marker, and VMs with our marker that have no file.
 func (c *Change) Warnings() []string {
 	var warnings []string
 	guests := locate(c.Snapshot)
@@ -109,8 +109,8 @@ func (c *Change) Warnings() []string {
 	return warnings
 }
 
-// unwanted returns the guests with our marker that no file wants and that this
-// change, or one that is under way, does not remove.
+// unwanted returns the guests with our marker that have no file and that neither this
+// change, nor one in progress, removes.
 func (c *Change) unwanted() []located {
 	wanted := map[fleet.Key]bool{}
 	for _, vm := range slices.Concat(c.After.VMs, c.Removed) {
@@ -130,15 +130,15 @@ func (c *Change) unwanted() []located {
 	return unwanted
 }
 
-// Differences are the files that the change touches.
+// Differences returns the differences of the files that the change touches.
 func (c *Change) Differences() []store.Difference {
 	return store.Compare(c.BeforeFiles, c.AfterFiles)
 }
 
-// Empty reports whether the change asks for nothing.
+// Empty reports whether the change contains no request.
 func (c *Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated) == 0 }
 
-// Narrow lets only those hosts be planned that the change touches.
+// Narrow limits planning to the hosts that the change touches.
 func (c *Change) Narrow() { c.narrow = true }
 
 // Shards returns the hosts that the change touches, sorted.
@@ -147,8 +147,8 @@ func (c *Change) Shards() []fleet.Shard {
 	return touched.Shards()
 }
 
-// Propose gives each request a VMID, a name and a key, and renders the fleet with
-// them. VMIDs in taken are not given out; nor are those of guests in the snapshot.
+// Propose assigns each request a VMID, a name and a key, and renders the fleet with them.
+// It does not assign VMIDs that are in taken or that guests in the snapshot have.
 func (s *Scaler) Propose(
 	ctx context.Context, snapshot *topology.Snapshot, requests []Request, taken map[topology.RegionName][]fleet.VMID,
 ) (*Change, error) {
@@ -163,7 +163,7 @@ func (s *Scaler) Propose(
 	return change, s.render(change)
 }
 
-// add names the requests, and those VMs anew whose number someone else took.
+// add names the requests, and renames VMs whose VMID another guest has taken.
 func (s *Scaler) add(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
 	kept, lost := splitLost(s.config.ClusterID, change.After.VMs, change.Snapshot)
 	change.After.VMs, change.Renumbered = kept, lost
@@ -171,7 +171,7 @@ func (s *Scaler) add(change *Change, requests []Request, taken map[topology.Regi
 	for _, vm := range lost {
 		requests = append(requests, Request{Spec: vm.Spec, Placement: vm.Placement})
 	}
-	// Numbers follow the order of hosts, so that the same decision reads the same.
+	// VMIDs follow the order of hosts, so that the same decision always reads the same.
 	slices.SortStableFunc(requests, func(a, b Request) int {
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
@@ -186,7 +186,7 @@ func (s *Scaler) add(change *Change, requests []Request, taken map[topology.Regi
 	return nil
 }
 
-// unknownRegions returns those of the requests that are not configured, sorted.
+// unknownRegions returns the requests' regions that are not configured, sorted.
 func (s *Scaler) unknownRegions(requests []Request) []topology.RegionName {
 	var unknown []topology.RegionName
 	for _, request := range requests {
@@ -219,8 +219,8 @@ func (s *Scaler) nameIn(change *Change, region topology.RegionName, requests []R
 	return nil
 }
 
-// usedVMIDs returns the VMIDs of a region that must not be given out: those of VMs,
-// of guests, and others that are taken.
+// usedVMIDs returns the VMIDs of a region that must not be assigned: the ones of VMs and
+// guests, and the ones in taken.
 func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Snapshot, taken []fleet.VMID) []fleet.VMID {
 	used := slices.Clone(taken)
 	for _, vm := range vms {
@@ -238,7 +238,7 @@ func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Sn
 	return used
 }
 
-// name makes a VM of a request.
+// name turns a request into a VM.
 func (s *Scaler) name(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {
 	template, err := templateOf(snapshot, request)
 	if err != nil {
@@ -263,9 +263,9 @@ func (s *Scaler) name(allocator *fleet.Allocator, snapshot *topology.Snapshot, r
 	return vm, err
 }
 
-// splitLost tells the VMs that hold their VMID from those that were never made
-// and whose VMID is now a guest's without their key. A guest on a host that is
-// down may be the VM, and so may one that only lacks the marker.
+// splitLost separates the VMs that still have their VMID from the ones that were never
+// created and whose VMID now belongs to a guest without their key. A guest on a host that
+// is down may be the VM, and so may one that only lacks the marker.
 func splitLost(clusterID string, vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.VM) {
 	guests := locate(snapshot)
 	alive := map[fleet.Key]bool{}
@@ -301,7 +301,7 @@ func templateOf(snapshot *topology.Snapshot, request Request) (*topology.Templat
 		request.Placement.Host, request.Spec.Template)
 }
 
-// UnknownVMError says that a name to be removed is not in the fleet.
+// UnknownVMError reports names to be removed that are not in the fleet.
 type UnknownVMError struct{ Names []string }
 
 func (e *UnknownVMError) Error() string {
@@ -328,7 +328,7 @@ func (s *Scaler) ProposeRemoval(ctx context.Context, snapshot *topology.Snapshot
 	return change, s.render(change)
 }
 
-// remove takes VMs out of the fleet.
+// remove removes VMs from the fleet.
 func (c *Change) remove(which func(fleet.VM) bool) {
 	var kept []fleet.VM
 	for _, vm := range c.After.VMs {
@@ -342,7 +342,7 @@ func (c *Change) remove(which func(fleet.VM) bool) {
 }
 
 func (s *Scaler) render(change *Change) (err error) {
-	// A host whose files a person deleted has its root again, so that it can be planned.
+	// Restore the root of a host whose files a person deleted, so that it can be planned.
 	change.After.Hosts = slices.Concat(change.After.Hosts, change.unfinished())
 	change.After.Hosts = change.After.Shards()
 	change.After.Sort()
@@ -356,7 +356,7 @@ func (s *Scaler) render(change *Change) (err error) {
 	return nil
 }
 
-// ignoreFile is the one file of the fleet that people may write in.
+// ignoreFile is the only file of the fleet that people may edit freely.
 const ignoreFile = ".gitignore"
 
 func copyFleet(f fleet.Fleet) fleet.Fleet {

@@ -16,15 +16,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// writes reports whether there is anything to record: files, a plan that changes
-// something, or something under way, which this run may have found finished.
+// writes reports whether there is anything to record: files, a plan with changes, or
+// unfinished work, which this run may have found complete.
 func (c *Change) writes(plans []ShardPlan) bool {
 	noted := slices.ContainsFunc(plans, func(p ShardPlan) bool { return len(p.outside) > 0 })
 	return noted || len(c.outside) > 0 || !c.Empty() || c.looksAtOpen() || !sameFiles(c.BeforeFiles, withModules(c)) ||
 		slices.ContainsFunc(plans, func(p ShardPlan) bool { return p.Changes() })
 }
 
-// looksAtOpen reports whether anything is under way that nobody works at now.
+// looksAtOpen reports whether there is unfinished work that is not in progress now.
 func (c *Change) looksAtOpen() bool {
 	for shard := range c.open {
 		if !c.from.busy[shard] {
@@ -34,9 +34,9 @@ func (c *Change) looksAtOpen() bool {
 	return false
 }
 
-// record says, before anything happens, what shall happen and why.
+// record describes, before anything happens, the planned changes and their reason.
 func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audit.Change {
-	// Records sort by time, whatever the clocks of two machines say.
+	// Records sort by time, even if the clocks of two machines differ.
 	now := s.config.Clock.Now().UTC()
 	if recent := change.from.recent; len(recent) > 0 && !now.After(recent[len(recent)-1].Change.Time) {
 		now = recent[len(recent)-1].Change.Time.Add(time.Microsecond)
@@ -65,7 +65,7 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 	return record
 }
 
-// kind tells what a person did to the files from what was left unfinished.
+// kind distinguishes people's edits of the files from unfinished work.
 func (c *Change) kind(plans []ShardPlan) audit.Kind {
 	byHand, repaired := false, false
 	for i := range plans {
@@ -84,7 +84,8 @@ func (c *Change) kind(plans []ShardPlan) audit.Kind {
 	return audit.KindRecovery
 }
 
-// changeID sorts by time, to the microsecond, and differs for each change.
+// changeID returns an ID that sorts by time, to the microsecond, and is unique for each
+// change.
 func changeID(now time.Time, change *Change, actor string) string {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%s\n%d\n%s\n", change.from.revision, now.UnixNano(), actor)
@@ -107,8 +108,8 @@ func (p *ShardPlan) record(approver string) audit.Shard {
 	return shard
 }
 
-// opens returns what is under way once the change has begun: what was before, and
-// each shard that is to change or could not be planned.
+// opens returns the unfinished work once the change has begun: the earlier work, and each
+// host that is to change or could not be planned.
 func (c *Change) opens(id string, plans []ShardPlan) []audit.Open {
 	open := maps.Clone(c.open)
 	for i := range plans {
@@ -126,8 +127,8 @@ func (c *Change) opens(id string, plans []ShardPlan) []audit.Open {
 	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
 }
 
-// unlooked returns the VMs that have to be looked at once they stand: those of an
-// earlier change, and those that the plan makes or finishes.
+// unlooked returns the VMs to check once they exist: the ones of an earlier change, and
+// the ones that the plan creates or completes.
 func (p *ShardPlan) unlooked(earlier []guard.Target) []guard.Target {
 	made := slices.Clone(earlier)
 	for i, target := range slices.Concat(p.Intent.Create, p.Intent.Import) {
@@ -139,12 +140,12 @@ func (p *ShardPlan) unlooked(earlier []guard.Target) []guard.Target {
 	return made
 }
 
-// on returns the VMs of a shard.
+// on returns the VMs of a host.
 func on(vms []fleet.VM, shard fleet.Shard) []fleet.VM {
 	return slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Host != shard })
 }
 
-// why sums a change up in a line.
+// why summarizes a change in one line.
 func why(record *audit.Change) string {
 	switch record.Kind {
 	case audit.KindScaleUp:
@@ -186,7 +187,7 @@ func names(vms []fleet.VM) string {
 	return strings.Join(list, ", ")
 }
 
-// outcome says what happened.
+// outcome returns the record of what happened.
 func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.Outcome {
 	now := s.config.Clock.Now()
 	outcome := audit.Outcome{ID: id, Time: now.UTC(), Duration: now.Sub(started)}

@@ -6,8 +6,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// render renders a change. VMs that cannot be rendered fail, or stay as they are, and
-// the others go on without them.
+// render renders a change. VMs that cannot be rendered fail, or stay unchanged, and the
+// others continue without them.
 func (w *Writer) render(m *move) error {
 	err := w.scaler.render(m.change)
 	if err == nil {
@@ -33,7 +33,7 @@ func (w *Writer) render(m *move) error {
 	return w.scaler.render(m.change)
 }
 
-// renderable says why a VM cannot be rendered, all others of its fleet aside.
+// renderable returns why a VM cannot be rendered, independent of the fleet's other VMs.
 func (s *Scaler) renderable(change *Change, vm fleet.VM) error {
 	alone := change.After
 	alone.VMs, alone.Hosts = []fleet.VM{vm}, []fleet.Shard{vm.Host}
@@ -41,7 +41,7 @@ func (s *Scaler) renderable(change *Change, vm fleet.VM) error {
 	return err
 }
 
-// drop takes a VM out of what a change asks for: it is as it was before.
+// drop removes a VM from the requests of a change, so that the VM stays unchanged.
 func (m *move) drop(key fleet.Key) {
 	c := m.change
 	is := func(vm fleet.VM) bool { return vm.Key == key }

@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// UnfinishedError says that a host's VMs are not repaired, as an earlier change did
-// not end there: the good end of a repair would read as that change's.
+// UnfinishedError reports that a host's VMs are not repaired because an earlier change is
+// unfinished there: the success of a repair would look like that change's.
 type UnfinishedError struct{ Host topology.HostID }
 
 func (e *UnfinishedError) Error() string {
@@ -26,10 +26,10 @@ func (e *UnfinishedError) Error() string {
 		"run `numaform apply` first, which finishes it, then repair again", e.Host)
 }
 
-// ProposeRepair returns the change that takes drift back where an update in place
-// can: no file changes, and nothing of Proxmox but those VMs. It is empty if there
-// is nothing to repair. What needs more than that is left alone, and so are hosts
-// where something is unfinished: held has an UnfinishedError for each.
+// ProposeRepair returns the change that reverts drift where an update in place can. It
+// changes no files, and only the drifted VMs in Proxmox. It is empty if there is nothing
+// to repair. It leaves other drift alone, and hosts with unfinished work: held contains
+// an UnfinishedError for each.
 func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []ShardDrift) (change *Change, held, err error) {
 	change, err = s.newChange(ctx, snapshot)
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot,
 	return change, held, s.render(change)
 }
 
-// repairable returns the VMs of the fleet whose drift an update in place takes back,
-// in the order of the drift.
+// repairable returns the VMs of the fleet whose drift an update in place reverts, in the
+// order of the drift.
 func (c *Change) repairable(drift []ShardDrift) []fleet.VM {
 	var vms []fleet.VM
 	for _, shard := range drift {
@@ -65,9 +65,9 @@ func (c *Change) repairable(drift []ShardDrift) []fleet.VM {
 	return vms
 }
 
-// judgeRepair plans the VMs of a shard whose drift is to be taken back, and nothing
-// else of it, so that other drift is neither changed nor in the way. It refuses to
-// if something is unfinished there, such as an engine that died.
+// judgeRepair plans only the VMs of a host whose drift is to be reverted, so that other
+// drift is neither changed nor an obstacle. It refuses if there is unfinished work, such
+// as an engine that died.
 func (s *Scaler) judgeRepair(ctx context.Context, plan *ShardPlan, w *wanted, repaired map[string]fleet.VM) (err error) {
 	if err := w.repairable(repaired); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *Scaler) judgeRepair(ctx context.Context, plan *ShardPlan, w *wanted, re
 	return nil
 }
 
-// repairs says what a plan has to do: update those of the VMs that still differ.
+// repairs returns what a plan has to do: update the VMs that still differ.
 func (w *wanted) repairs(plan *tfjson.Plan, repaired map[string]fleet.VM) guard.Intent {
 	differ := map[string]bool{}
 	for _, change := range plan.ResourceChanges {
@@ -103,7 +103,7 @@ func (w *wanted) repairs(plan *tfjson.Plan, repaired map[string]fleet.VM) guard.
 	return intent
 }
 
-// repairable refuses VMs that must not be repaired now.
+// repairable returns an error if a VM must not be repaired now.
 func (w *wanted) repairable(repaired map[string]fleet.VM) error {
 	if w.interrupted {
 		return &UnfinishedError{Host: w.shard}
@@ -116,7 +116,7 @@ func (w *wanted) repairable(repaired map[string]fleet.VM) error {
 	return nil
 }
 
-// stillThere refuses a VM that is gone, or not provably ours, by now.
+// stillThere returns an error if a VM no longer exists or is no longer provably ours.
 func (w *wanted) stillThere(vm fleet.VM) error {
 	guest, exists := w.guests[guestID{w.shard.Region, vm.VMID}]
 	switch {

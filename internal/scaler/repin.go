@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// PinsError says that a VM cannot be pinned as its file says while it runs.
+// PinsError reports that a VM cannot be pinned as its file says while it runs.
 type PinsError struct {
 	VM      string
 	Host    topology.HostID
@@ -26,22 +26,21 @@ func (e *PinsError) Error() string {
 		e.VM, e.Pins, e.Host, e.Problem)
 }
 
-// Repin is what changes in where the host agent keeps the threads of a VM that runs.
+// Repin is a change of the CPUs on which the host agent runs the threads of a running VM.
 type Repin struct {
 	VM      fleet.VM
 	Was, Is fleet.Marker
 }
 
-// String says it for a person: "workers-2001: pins 4,36 → 6,38".
+// String returns the change in the form "workers-2001: pins 4,36 → 6,38".
 func (r Repin) String() string {
 	was, is := declared(r.Was), declared(r.Is)
 	return fmt.Sprintf("%s: %s → %s", r.VM.Name, was, strings.TrimPrefix(is, "pins "))
 }
 
-// repinned finds the VMs whose files declare other pins, or another place of the
-// emulator, than the state and Proxmox have. The host agent obeys that while they run, so
-// it is an update of the description. What else such a plan would change is the guard's
-// to judge.
+// repinned returns the VMs whose files declare other pins, or another emulator setting,
+// than the state and Proxmox have. The host agent applies them while the VMs run, so this
+// is an update of the description. The guard checks what else such a plan would change.
 func (w *wanted) repinned(plan *tfjson.Plan) []Repin {
 	var found []Repin
 	for _, change := range plan.ResourceChanges {
@@ -59,13 +58,13 @@ func (w *wanted) repinned(plan *tfjson.Plan) []Repin {
 	return found
 }
 
-// ofFile reports whether the VM gets what its file declares, and does not have it.
+// ofFile reports whether the VM gets what its file declares and does not have it yet.
 func (r *Repin) ofFile() bool {
 	same := slices.Equal(r.Was.Pins, r.Is.Pins) && r.Was.Emulator == r.Is.Emulator
 	return !same && r.Was.Key == r.VM.Key && r.Is.Key == r.VM.Key && slices.Equal(r.Is.Pins, r.VM.VCPUPins)
 }
 
-// markerIn returns the marker among a resource's values, or the zero one.
+// markerIn returns the marker in a resource's values, or the zero marker.
 func markerIn(values any) fleet.Marker {
 	attributes, _ := values.(map[string]any)
 	description, _ := attributes["description"].(string)
@@ -73,8 +72,8 @@ func markerIn(values any) fleet.Marker {
 	return marker
 }
 
-// pinsFit refuses pins of a running VM that its host cannot have given it: its memory
-// stays where it is.
+// pinsFit refuses pins of a running VM that its host could not have assigned: the VM's
+// memory stays where it is.
 func (w *wanted) pinsFit(vm fleet.VM) error {
 	refuse := func(format string, args ...any) error {
 		return &PinsError{VM: vm.Name, Host: w.shard, Pins: vm.VCPUPins, Problem: fmt.Sprintf(format, args...)}
@@ -99,8 +98,8 @@ func (w *wanted) pinsFit(vm fleet.VM) error {
 	return nil
 }
 
-// repin notes the VMs that a plan pins anew, of which each must have room for that, and
-// lets it update them: a person who edits files asks for no more than that.
+// repin records the VMs that a plan pins to other CPUs, checks each of them, and allows
+// the plan to update them: a person who edits files need not request it.
 func (w *wanted) repin(plan *ShardPlan) error {
 	plan.Repinned = w.repinned(plan.Plan.JSON)
 	var vms []fleet.VM

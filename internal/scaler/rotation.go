@@ -10,11 +10,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// rotations are how far VMIDs were given out, by region.
+// rotations are the VMID rotations by region.
 type rotations map[topology.RegionName]fleet.Rotation
 
-// rotations returns how far VMIDs were given out: as the history says, and up to
-// those of the fleet's VMs in a region that it does not know.
+// rotations returns the VMID rotations: from the history, and from the fleet's VMs in
+// regions that it does not contain.
 func (s *Scaler) rotations(f *fleet.Fleet, recent []audit.Entry) rotations {
 	found := rotations{}
 	for i := range recent {
@@ -32,7 +32,7 @@ func (s *Scaler) rotations(f *fleet.Fleet, recent []audit.Entry) rotations {
 	return found
 }
 
-// past counts the VMIDs of VMs as given out.
+// past advances the rotations past the VMIDs of VMs.
 func (s *Scaler) past(r rotations, vms []fleet.VM) {
 	for _, vm := range vms {
 		name := vm.Host.Region
@@ -42,8 +42,8 @@ func (s *Scaler) past(r rotations, vms []fleet.VM) {
 	}
 }
 
-// rotated returns how far VMIDs are given out once the change has begun: VMs that
-// somebody else put into the files count too.
+// rotated returns the rotations once the change has begun, including VMs that others
+// added to the files.
 func (s *Scaler) rotated(change *Change, plans []ShardPlan) rotations {
 	after := maps.Clone(change.rotations)
 	if after == nil {
@@ -55,9 +55,9 @@ func (s *Scaler) rotated(change *Change, plans []ShardPlan) rotations {
 	return after
 }
 
-// unmoved returns ErrFleetChanged if the fleet is no longer the one that a change
-// was made from. That its files are the same does not say so: VMIDs may have been
-// given out and taken back meanwhile.
+// unmoved returns ErrFleetChanged if the fleet is no longer the one that a change was
+// made from. Equal files are not sufficient: VMIDs may have been assigned and released
+// meanwhile.
 func (s *Scaler) unmoved(ctx context.Context, from *standing) error {
 	_, revision, err := s.config.Store.Read(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (s *Scaler) unmoved(ctx context.Context, from *standing) error {
 	return nil
 }
 
-// lastOf returns the id of the newest change, or "".
+// lastOf returns the ID of the newest change, or "".
 func lastOf(entries []audit.Entry) string {
 	if len(entries) == 0 {
 		return ""

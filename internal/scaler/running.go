@@ -7,19 +7,19 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// running is what a process does to shards at this moment. Another process is kept
-// out by the store's lock; within one, changes of different shards go on side by
-// side, and each must not take the others for what a crash left.
+// running is what this process currently does to hosts. The store's lock excludes other
+// processes; within one process, changes of different hosts run concurrently, and must
+// not treat each other as leftovers of a crash.
 type running struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu sync.Mutex
-	// busy counts the changes that are applied to a shard: one, or none.
+	// busy counts the changes being applied on a host: one, or none.
 	busy map[fleet.Shard]bool
-	// done are the shards that ended well in changes that have no outcome yet.
+	// done are the hosts that ended successfully in changes without an outcome yet.
 	done map[endedShard]bool
 }
 
-// endedShard is a shard's part in a change.
+// endedShard is a host's part in a change.
 type endedShard struct {
 	change string
 	shard  fleet.Shard
@@ -29,14 +29,15 @@ func newRunning() *running {
 	return &running{busy: map[fleet.Shard]bool{}, done: map[endedShard]bool{}}
 }
 
-// now returns what runs, and what has ended well in changes that still run.
+// now returns the hosts in progress, and the hosts that ended successfully in changes
+// that are still in progress.
 func (r *running) now() (busy map[fleet.Shard]bool, done map[endedShard]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.busy), maps.Clone(r.done)
 }
 
-// begin marks shards as being applied.
+// begin marks hosts as being applied.
 func (r *running) begin(shards []fleet.Shard) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,7 +46,7 @@ func (r *running) begin(shards []fleet.Shard) {
 	}
 }
 
-// end marks a shard as free again.
+// end marks a host as free again.
 func (r *running) end(change string, shard fleet.Shard, well bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package scaler is the single writer of a fleet: it turns requests into a
-// change of the fleet's files, has each touched shard planned and judged, and
-// applies exactly what was planned. It chooses no places: planner did. Start at
-// New, Propose, Plan and Apply.
+// Package scaler is the single writer of a fleet: it turns requests into a change of the
+// fleet's files, has each affected host planned and checked, and applies exactly what was
+// planned. It does not choose placements; package planner does. Start at New, Propose,
+// Plan and Apply.
 package scaler
 
 import (
@@ -22,47 +22,49 @@ import (
 
 // Proxmox is what the scaler needs of a live Proxmox cluster.
 type Proxmox interface {
-	// Refresh reads the guests of the given hosts, and which VMIDs exist, again.
+	// Refresh reads the guests of the given hosts again, and which VMIDs exist.
 	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error)
 	Hosts
 	// CanSetAffinity reports whether the credential may write a VM's affinity.
 	CanSetAffinity() (bool, string)
-	// CanSetHugePages reports whether it may back a VM's memory with huge pages.
+	// CanSetHugePages reports whether the credential may back a VM's memory with huge
+	// pages.
 	CanSetHugePages() (bool, string)
 	// ProviderEnv is the environment that logs the provider in.
 	ProviderEnv() map[string]string
 }
 
-// Hosts tells how hosts of a Proxmox cluster are now.
+// Hosts returns the current state of hosts of a Proxmox cluster.
 type Hosts interface {
-	// Busy reports whether a host clones or destroys a guest.
+	// Busy reports whether a host is cloning or destroying a guest.
 	Busy(ctx context.Context, host topology.HostName) (bool, error)
-	// Online reports whether the cluster reaches a host. It is an error if nobody can
-	// tell.
+	// Online reports whether the cluster reaches a host. It returns an error if that is
+	// unknown.
 	Online(ctx context.Context, host topology.HostName) (bool, error)
 }
 
-// Guests does for VMs what no plan can. Each write is a line for the record.
+// Guests performs operations on VMs that no plan can. Each returned string is a line for
+// the record.
 type Guests interface {
-	// Seed uploads what new VMs join with, right before they are made.
+	// Seed uploads the seeds of new VMs, right before the VMs are created.
 	Seed(ctx context.Context, vms []fleet.VM) (written []string, err error)
-	// ShutDown ends guests in good order before their VMs are destroyed. A guest that
-	// does not obey is no error.
+	// ShutDown shuts guests down before their VMs are destroyed. A guest that does not
+	// shut down is not an error.
 	ShutDown(ctx context.Context, vms []fleet.VM) (written []string, err error)
 }
 
-// Observer is told how long things take.
+// Observer receives how long operations take.
 type Observer interface {
 	PlanDone(shard fleet.Shard, took time.Duration, err error)
 	GuardDone(took time.Duration)
 	ApplyDone(shard fleet.Shard, took time.Duration, err error)
-	// Queued is told how many VMs wait to be made or removed, and QueueDone how long one
-	// did.
+	// Queued receives how many VMs wait to be created or removed, and QueueDone how long
+	// one has waited.
 	Queued(vms int)
 	QueueDone(shard fleet.Shard, waited time.Duration)
 }
 
-// unobserved drops what it is told.
+// unobserved discards everything.
 type unobserved struct{}
 
 func (unobserved) PlanDone(fleet.Shard, time.Duration, error)  {}
@@ -71,89 +73,93 @@ func (unobserved) ApplyDone(fleet.Shard, time.Duration, error) {}
 func (unobserved) Queued(int)                                  {}
 func (unobserved) QueueDone(fleet.Shard, time.Duration)        {}
 
-// Region is what the scaler knows of a Proxmox cluster from the configuration.
+// Region is the configuration of a Proxmox cluster.
 type Region struct {
 	Name     topology.RegionName
 	Endpoint string
 	Insecure bool
-	// CAFile holds the certificates to trust; empty means the system's.
+	// CAFile contains the certificates to trust; empty means the system's.
 	CAFile string
 	VMIDs  fleet.VMIDRange
-	// WaitDelay is how long an apply that is being canceled may go on before it
-	// is killed: longer than Proxmox takes over one VM. 0 means state's default.
+	// WaitDelay is how long a canceled apply may continue before it is killed: longer
+	// than Proxmox takes for one VM. 0 means package state's default.
 	WaitDelay time.Duration
-	// Timeouts are those of new VMs.
+	// Timeouts are the timeouts of new VMs.
 	Timeouts fleet.Timeouts
 	// Live is nil in a dry run on a recorded snapshot.
 	Live Proxmox
 }
 
-// Config is what New needs.
+// Config configures a Scaler.
 type Config struct {
 	ClusterID string
-	// Store keeps what is wanted and what was done.
+	// Store holds the desired state and the history.
 	Store store.Store
-	// Dir is the fleet's directory. Of it, only states of an older numaform are taken over.
+	// Dir is the fleet's directory. The scaler uses it only to migrate states of an older
+	// version.
 	Dir string
-	// StateDir holds what is this machine's alone: the engine's working directories, which
-	// may be lost, and local states. Only this user may write it.
+	// StateDir is for data that belongs to this machine: the engine's working
+	// directories, which may be lost, and local states. Only this user may have write
+	// access.
 	StateDir string
-	// Place is where a fleet in a plain directory lies, absolute; empty for others. The
-	// state directory remembers it, so that a copy does not take it for its own.
+	// Place is the absolute path of a fleet in a plain directory; empty for others. The
+	// state directory records it, so that a copy of the fleet does not use the same
+	// states.
 	Place   string
 	Backend fleet.Backend
-	// Encryption lets OpenTofu encrypt states as the variable TF_ENCRYPTION says.
+	// Encryption makes OpenTofu encrypt states as configured in the variable
+	// TF_ENCRYPTION.
 	Encryption bool
 	Regions    []Region
-	// Engine runs the plans; nil makes Plan and Apply fail.
+	// Engine runs the plans; without it, Plan and Apply fail.
 	Engine *state.Engine
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string
 	// Providers decides which providers may run.
 	Providers *state.Providers
 	Rules     guard.Rules
-	// Drained says by an error why a Node's VM must not be deleted yet. A Node that
-	// does not exist is drained. nil means that nothing is known of Nodes, and no VM
-	// is deleted.
+	// Drained returns an error that says why a Node's VM must not be deleted yet. A Node
+	// that does not exist is drained. If Drained is nil, nothing is known about Nodes,
+	// and no VM is deleted.
 	Drained func(ctx context.Context, node string) error
-	// HolderGone proves that no engine that ran on a host, which a lock names, lives;
-	// nil means that nobody can.
+	// HolderGone returns the proof that no engine on a host, as named in a lock, is
+	// alive; nil means that there is no such proof.
 	HolderGone func(ctx context.Context, host string) (proof string, gone bool)
-	// Blind says why a Node that Drained does not know may be there all the same, or
-	// is empty. Then files that people deleted delete nothing.
+	// Blind says why a Node that Drained does not find may still exist, or is empty. If
+	// it is set, files that people deleted do not delete VMs.
 	Blind string
-	// Guests does for VMs what no plan can; nil does nothing.
+	// Guests performs operations on VMs that no plan can; nil does nothing.
 	Guests Guests
-	// Observe is told how long things take; nil drops it.
+	// Observe receives how long operations take; nil discards it.
 	Observe Observer
-	// Release is what is written into fleets; the zero value is what this numaform
-	// brings along.
+	// Release is what this version writes to fleets; the zero value means
+	// generator.Current.
 	Release generator.Release
 	// Actor is who runs numaform, such as user@host, and Version numaform's own.
 	Actor, Version string
-	// Progress receives a line for each step; nil drops them.
+	// Progress receives a line for each step; nil discards them.
 	Progress func(shard fleet.Shard, message string)
-	// Notice receives what a person should know of the fleet, once each; nil drops it.
+	// Notice receives each message about the fleet once; nil discards them.
 	Notice func(message string)
-	// Log receives the engine's own words; nil drops them.
+	// Log receives the engine's output; nil discards it.
 	Log io.Writer
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.WithTicker
 }
 
 // Scaler is the single writer of one fleet.
 type Scaler struct {
 	config Config
-	// running is what goes on beside a change, in this process.
+	// running is what this process does concurrently with a change.
 	running *running
 
 	// mu guards noticed.
 	mu sync.Mutex
-	// noticed is the ID of the last change of others that Notice received.
+	// noticed is the ID of others' latest change that Notice received.
 	noticed string
 }
 
-// New returns the scaler of a fleet. It touches nothing.
+// New returns the scaler of a fleet. It does no I/O.
 func New(config Config) *Scaler {
 	if config.Progress == nil {
 		config.Progress = func(fleet.Shard, string) {}

@@ -9,13 +9,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// isoContent is what Proxmox calls a storage's readiness for ISO images.
+// isoContent is Proxmox' content type for ISO images.
 const isoContent = "iso"
 
-// NoSeedStorageError says that a host has no storage for the seed of a VM.
+// NoSeedStorageError reports that a host has no storage for the seed of a VM.
 type NoSeedStorageError struct {
 	Host topology.HostID
-	// Storage is the one that was asked for, or fleet.AnySeedStorage.
+	// Storage is the requested storage, or fleet.AnySeedStorage.
 	Storage string
 }
 
@@ -28,7 +28,7 @@ func (e *NoSeedStorageError) Error() string {
 		"make it available there, or change spec.metadata.storage of the ProxmoxNodeClass", e.Host, e.Storage)
 }
 
-// seedOf returns the volume of a VM's seed, or "" if it gets none.
+// seedOf returns the volume of a VM's seed, or "" if it has none.
 func seedOf(snapshot *topology.Snapshot, clusterID string, vm *fleet.VM) (string, error) {
 	if vm.SeedStorage == "" {
 		return "", nil
@@ -40,8 +40,8 @@ func seedOf(snapshot *topology.Snapshot, clusterID string, vm *fleet.VM) (string
 	return fleet.SeedVolume(storage, clusterID, vm.VMID, vm.Key), nil
 }
 
-// SeedStorage returns the storage of a host that takes seeds: the one that is wanted,
-// or the first that can where that is fleet.AnySeedStorage.
+// SeedStorage returns the storage of a host for seeds: the requested one, or the first
+// suitable one if wanted is fleet.AnySeedStorage.
 func SeedStorage(host *topology.Host, wanted string) (string, bool) {
 	if host == nil || wanted == "" {
 		return "", false

@@ -14,21 +14,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// step is what must be done before a plan can be judged. Entries are forgotten
-// first; then it is planned again, and there is another step.
+// step is what must be done before a plan can be checked. Entries are forgotten first;
+// then planning again gives the next step.
 type step struct {
-	// forget are addresses of the state that name nothing of ours.
+	// forget are addresses in the state that do not refer to our VMs.
 	forget []string
-	// imports exist and are not in the state, and partial are there without their
+	// imports exist but are not in the state; partial are in the state without their
 	// security groups.
 	imports, partial []fleet.VM
 }
 
-// empty reports whether the plan can be judged as it is.
+// empty reports whether the plan can be checked as it is.
 func (s step) empty() bool { return len(s.forget)+len(s.imports)+len(s.partial) == 0 }
 
-// next compares files, state and Proxmox by the table of state/DESIGN.md. Its error
-// says that nothing may be done: neither to a VM nor to an entry of the state.
+// next compares files, state and Proxmox by the table in state/DESIGN.md. An error means
+// that neither a VM nor a state entry may be changed.
 func (w *wanted) next(plan *tfjson.Plan) (step, error) {
 	if err := w.doubtful(plan); err != nil {
 		return step{}, err
@@ -43,8 +43,7 @@ func (w *wanted) next(plan *tfjson.Plan) (step, error) {
 	return step{imports: existing, partial: w.partial(plan)}, err
 }
 
-// doubtful refuses a plan that would do something about a guest of which nobody can
-// say whose it is, and a removal of one.
+// doubtful refuses a plan that would change or remove a guest whose owner is unknown.
 func (w *wanted) doubtful(plan *tfjson.Plan) error {
 	entries := w.entries(plan)
 	for _, address := range slices.Sorted(maps.Keys(entries)) {
@@ -64,7 +63,7 @@ func (w *wanted) doubtful(plan *tfjson.Plan) error {
 	return nil
 }
 
-// doubt says why nobody knows whose the guest of an entry is, if so.
+// doubt returns why the owner of an entry's guest is unknown, or nil.
 func (w *wanted) doubt(e *entry) error {
 	guest, exists := w.guests[guestID{w.shard.Region, e.vm.VMID}]
 	switch {
@@ -82,8 +81,8 @@ func (w *wanted) doubt(e *entry) error {
 	return nil
 }
 
-// reachable refuses to import or change a VM that is not on its host: the provider
-// looks for it there. One that only leaves is followed.
+// reachable refuses to import or change a VM that is not on its host, where the provider
+// would look for it. A VM that is only removed is followed to its host.
 func (w *wanted) reachable(e *entry, guest located) error {
 	_, wanted := w.vms[generator.Address(&e.vm)]
 	if guest.host == w.shard || (e.held && !wanted) {
@@ -92,15 +91,15 @@ func (w *wanted) reachable(e *entry, guest located) error {
 	return &MovedError{VM: e.vm.Name, Host: w.shard, Now: guest.host}
 }
 
-// entry is a VM that a plan is about.
+// entry is a VM in a plan.
 type entry struct {
 	vm fleet.VM
-	// held tells that the state has the VM; idle that the plan leaves it and its
-	// security groups as they are.
+	// held is set if the state has the VM, and idle if the plan leaves it and its
+	// security groups unchanged.
 	held, idle bool
 }
 
-// entries gathers what a plan says of each VM, by the VM's address.
+// entries returns what a plan says about each VM, by address.
 func (w *wanted) entries(plan *tfjson.Plan) map[string]*entry {
 	found := map[string]*entry{}
 	for _, change := range plan.ResourceChanges {
@@ -124,8 +123,8 @@ func (w *wanted) entries(plan *tfjson.Plan) map[string]*entry {
 	return found
 }
 
-// ofState returns the VM of an entry that no file speaks of, as far as the state
-// says, and whether the state says that it is ours.
+// ofState returns the VM of an entry that is in no file, as the state describes it, and
+// whether the state says that it is ours.
 func (w *wanted) ofState(change *tfjson.ResourceChange) (fleet.VM, bool) {
 	attributes, _ := change.Change.Before.(map[string]any)
 	description, _ := attributes["description"].(string)
@@ -139,8 +138,8 @@ func (w *wanted) ofState(change *tfjson.ResourceChange) (fleet.VM, bool) {
 	return vm, marked && marker.ClusterID == w.clusterID
 }
 
-// MovedError says that a VM cannot be imported or changed, as it is on another host
-// than its file says.
+// MovedError reports that a VM cannot be imported or changed because it is on another
+// host than its file says.
 type MovedError struct {
 	VM        string
 	Host, Now topology.HostID
@@ -150,8 +149,8 @@ func (e *MovedError) Error() string {
 	return fmt.Sprintf("vm %s: %s would be asked for it, and it is on %s by now: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
 }
 
-// HiddenError says that the state has a VM that Proxmox does not list, which proves
-// nothing, as the credential may not see all guests.
+// HiddenError reports that the state has a VM that Proxmox does not list. This proves
+// nothing, because the credential may not see all guests.
 type HiddenError struct {
 	VM     string
 	VMID   fleet.VMID

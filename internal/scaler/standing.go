@@ -14,34 +14,35 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// standing is a fleet as its store has it: what is wanted, and what has been done.
+// standing is a fleet as its store has it: the desired state, and the history.
 type standing struct {
 	fleet    fleet.Fleet
 	files    generator.Files
 	revision store.Revision
 	// recent are the latest changes that this installation recorded, oldest first, and
-	// last is the ID of the latest that anyone did.
+	// last is the ID of the latest change by anyone.
 	recent []audit.Entry
 	last   string
-	// unverified tells that others recorded changes after the last one of recent: what
-	// they began on which host is not known.
+	// unverified is set if others recorded changes after the last one in recent: what
+	// they began, and on which host, is unknown.
 	unverified bool
-	// rotations are how far VMIDs were given out.
+	// rotations are the VMID rotations.
 	rotations rotations
-	// busy are the shards that this process applies a change to now.
+	// busy are the hosts to which this process is applying a change.
 	busy map[fleet.Shard]bool
-	// quiet are shards that look unfinished, and where there was nothing to do.
+	// quiet are hosts that look unfinished, but where there was nothing to do.
 	quiet map[fleet.Shard]bool
-	// done are shards that ended well in changes whose other shards go on.
+	// done are hosts that ended successfully in changes that continue on other hosts.
 	done map[endedShard]bool
 }
 
-// recently is how far back the history is read for a change, at least.
+// recently is the minimum period for which the history is read for a change.
 const recently = 24 * time.Hour
 
 // stand reads the fleet and its recent history.
 func (s *Scaler) stand(ctx context.Context) (*standing, error) {
-	// What runs is asked first: what ends while the history is read counts as running.
+	// Read the running changes first: one that ends while the history is read then counts
+	// as running.
 	busy, done := s.running.now()
 	files, revision, err := s.config.Store.Read(ctx)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *Scaler) stand(ctx context.Context) (*standing, error) {
 	return now, nil
 }
 
-// leaveOut drops hosts without VMs whose region left the configuration, unless
-// something is under way there: nothing can be done on them any more.
+// leaveOut drops hosts without VMs whose region was removed from the configuration,
+// because nothing can be done on them any more. It keeps hosts with unfinished work.
 func (s *Scaler) leaveOut(now *standing) {
 	open := now.open()
 	now.fleet.Hosts = slices.DeleteFunc(now.fleet.Hosts, func(host fleet.Shard) bool {
@@ -85,9 +86,9 @@ func (s *Scaler) leaveOut(now *standing) {
 	})
 }
 
-// parse reads the fleet's files. People who revert the change that made the first
-// VM of all take the file with it that says whose the others are: then it is as
-// the configuration says.
+// parse parses the fleet's files. If people revert the change that created the very first
+// VM, the revert deletes the file with the cluster ID; the configuration then provides
+// it.
 func (s *Scaler) parse(files generator.Files) (fleet.Fleet, error) {
 	ours := fleet.Fleet{ClusterID: s.config.ClusterID}
 	s.configure(&ours)
@@ -99,8 +100,8 @@ func (s *Scaler) parse(files generator.Files) (fleet.Fleet, error) {
 	return s.config.Release.Parse(whole)
 }
 
-// open returns what is in progress, by shard. Where others recorded changes that cannot
-// be verified, something may be on every host: each is planned in full, as after a crash.
+// open returns the unfinished work by host. If others recorded changes that cannot be
+// verified, every host may have some: each is planned completely, as after a crash.
 func (n *standing) open() map[fleet.Shard]audit.Open {
 	found := map[fleet.Shard]audit.Open{}
 	if len(n.recent) > 0 {
@@ -122,8 +123,8 @@ func (n *standing) open() map[fleet.Shard]audit.Open {
 	return found
 }
 
-// ended reports whether an earlier change that was under way on a host beside the
-// newest one has come to a good end there.
+// ended reports whether an earlier change that ran on a host concurrently with the newest
+// one has ended there successfully.
 func (n *standing) ended(open audit.Open) bool {
 	id := cmp.Or(open.Change, n.recent[len(n.recent)-1].Change.ID)
 	if n.done[endedShard{id, open.Host}] {
@@ -133,14 +134,14 @@ func (n *standing) ended(open audit.Open) bool {
 	return i >= 0 && wellOn(&n.recent[i], open.Host)
 }
 
-// wellOn reports whether a change has come to a good end on a host.
+// wellOn reports whether a change has ended successfully on a host.
 func wellOn(entry *audit.Entry, shard fleet.Shard) bool {
 	result := entry.Result()
 	return result != nil && slices.ContainsFunc(result.Shards, func(e audit.Ended) bool { return e.Host == shard && e.Error == "" })
 }
 
-// Fleet returns the desired state as its files say. A fleet that has no files
-// yet is empty and has the regions of the configuration.
+// Fleet returns the desired state from the files. A fleet without files is empty and has
+// the regions of the configuration.
 func (s *Scaler) Fleet(ctx context.Context) (fleet.Fleet, generator.Files, error) {
 	now, err := s.stand(ctx)
 	if err != nil {
@@ -149,13 +150,13 @@ func (s *Scaler) Fleet(ctx context.Context) (fleet.Fleet, generator.Files, error
 	return now.fleet, now.files, nil
 }
 
-// History returns the changes of the fleet that began at or after since, oldest
-// first, whoever recorded them: see Verified of each. The zero time means all.
+// History returns the changes of the fleet that began at or after since, oldest first,
+// including unverified ones: see Verified of each. The zero time means all.
 func (s *Scaler) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	return s.config.Store.History(ctx, since)
 }
 
-// configure lets the configuration decide about backend, regions and endpoints.
+// configure sets backend, regions and endpoints from the configuration.
 func (s *Scaler) configure(f *fleet.Fleet) {
 	f.Backend, f.Regions = s.config.Backend, nil
 	for _, region := range s.config.Regions {

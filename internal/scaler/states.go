@@ -15,11 +15,11 @@ import (
 	"github.com/numaform/numaform/internal/workdir"
 )
 
-// The files of a shard's states.
+// The files of a host's states.
 const (
-	// stateFile is where the local backend keeps a state.
+	// stateFile is the local backend's file for a state.
 	stateFile = "terraform.tfstate"
-	// erroredFile is a state that a backend did not take.
+	// erroredFile is a state that a backend did not accept.
 	erroredFile = "errored.tfstate"
 )
 
@@ -28,9 +28,9 @@ func (s *Scaler) keepsStates() bool {
 	return s.config.Backend.Type == "local" && s.config.Backend.Config["path"] == ""
 }
 
-// states makes the directory of a shard's states, and returns what the backend must be
-// configured with. A dry run gets a copy of a local state, so that it can do as an apply
-// would.
+// states creates the directory of a host's states, and returns the backend's
+// configuration. A dry run gets a copy of a local state, so that it behaves like an
+// apply.
 func (s *Scaler) states(change *Change, at places, shard fleet.Shard) (map[string]string, error) {
 	home := at.state(shard, stateFile)
 	if err := workdir.Private(filepath.Dir(home)); err != nil {
@@ -50,8 +50,8 @@ func (s *Scaler) states(change *Change, at places, shard fleet.Shard) (map[strin
 	return map[string]string{"path": home}, nil
 }
 
-// copyState copies the state of a shard from where it is kept, or from where an older
-// numaform kept it.
+// copyState copies the state of a host from its place, or from the place that an older
+// version used.
 func (s *Scaler) copyState(to string, shard fleet.Shard) error {
 	kept, err := s.readPlaces()
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *Scaler) copyState(to string, shard fleet.Shard) error {
 	return os.WriteFile(to, content, 0o600)
 }
 
-// reportLost says that VMs of the fleet exist and that there is no state that knows them:
-// they are imported by their markers and keys, not made again.
+// reportLost reports that VMs of the fleet exist but no state contains them: they are
+// imported by their markers and keys, not created again.
 func (s *Scaler) reportLost(change *Change, at places, shard fleet.Shard) {
 	guests := locate(change.Snapshot)
 	alive := 0
@@ -93,28 +93,28 @@ func (s *Scaler) reportLost(change *Change, at places, shard fleet.Shard) {
 		"if their state lies elsewhere, because the fleet or state_dir was moved, end this and move the state there", home, alive))
 }
 
-// belongs is what a state directory says of the fleet whose states it has.
+// belongs identifies the fleet whose states are in a state directory.
 type belongs struct {
 	ClusterID string `json:"cluster_id"`
 	// Fleet is the directory of the fleet.
 	Fleet string `json:"fleet"`
 }
 
-// belongsFile holds it.
+// belongsFile is the file that contains it.
 const belongsFile = "fleet.json"
 
-// MovedFleetError says that a state directory belongs to another copy of the fleet.
+// MovedFleetError reports that a state directory belongs to another copy of the fleet.
 type MovedFleetError struct{ StateDir, Fleet, Other string }
 
-// Error says where the copies are and what to do.
+// Error says where the copies are and how to fix it.
 func (e *MovedFleetError) Error() string {
 	return fmt.Sprintf("states in %s: they belong to the fleet in %s, which still exists, and this one is in %s: if the fleet was copied, work with one of "+
 		"the copies only and remove the other; if they are two fleets, give each a clusterID and a state_dir of its own", e.StateDir, e.Other, e.Fleet)
 }
 
-// former finds the state directory of a fleet that was moved: the default one is named
-// by the fleet's place. It returns the directory that has the states, or "" if they are
-// where they belong.
+// former finds the state directory of a fleet that was moved, because the default
+// directory is named after the fleet's place. It returns the directory with the states,
+// or "" if they are where they belong.
 func (s *Scaler) former() (string, error) {
 	if s.config.Place == "" || !s.keepsStates() {
 		return "", nil
@@ -140,7 +140,7 @@ func (s *Scaler) former() (string, error) {
 	return found[0], nil
 }
 
-// unlessCopied refuses a state directory that belongs to another fleet which exists.
+// unlessCopied returns an error if a state directory belongs to another existing fleet.
 func (s *Scaler) unlessCopied(said *belongs) error {
 	if said.Fleet == s.config.Place || !s.isFleet(said.Fleet) {
 		return nil
@@ -149,7 +149,7 @@ func (s *Scaler) unlessCopied(said *belongs) error {
 }
 
 // abandoned returns the default state directories with states of this cluster whose fleet
-// is gone. One whose fleet exists is that of a copy.
+// no longer exists. If the fleet exists, this one is a copy.
 func (s *Scaler) abandoned() (found []string, err error) {
 	others, err := filepath.Glob(filepath.Join(filepath.Dir(s.config.StateDir), s.config.ClusterID+"-*", belongsFile))
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *Scaler) abandoned() (found []string, err error) {
 	return found, nil
 }
 
-// isFleet reports whether there still is another fleet in a directory.
+// isFleet reports whether a directory still contains another fleet.
 func (s *Scaler) isFleet(dir string) bool {
 	here, err := os.Stat(s.config.Place)
 	if err != nil {
@@ -192,7 +192,7 @@ func readBelongs(dir string) (*belongs, error) {
 	name := filepath.Join(dir, belongsFile)
 	content, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // a new directory says nothing
+		return nil, nil //nolint:nilnil // a new directory has no record
 	}
 	var said belongs
 	if err == nil {
@@ -204,7 +204,7 @@ func readBelongs(dir string) (*belongs, error) {
 	return &said, nil
 }
 
-// readPlaces returns where states are kept, for one who only reads.
+// readPlaces returns the places of the states for reading.
 func (s *Scaler) readPlaces() (places, error) {
 	dir, err := s.former()
 	if dir == "" {
@@ -213,8 +213,8 @@ func (s *Scaler) readPlaces() (places, error) {
 	return places{states: filepath.Join(dir, statesDir)}, err
 }
 
-// settleIn takes over the states of a fleet that was moved, and writes down whose the
-// state directory is.
+// settleIn moves the states of a moved fleet, and records the owner of the state
+// directory.
 func (s *Scaler) settleIn(at places) error {
 	from, err := s.former()
 	if err != nil || s.config.Place == "" || !s.keepsStates() {

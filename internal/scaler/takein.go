@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// strays are the guests of the host that carry our marker and that neither files
-// nor state know.
+// strays returns the guests of the host that carry our marker and are in neither files
+// nor state.
 func (w *wanted) strays(plan *tfjson.Plan) []located {
 	known := map[fleet.Key]bool{}
 	for _, entry := range w.entries(plan) {
@@ -28,8 +28,8 @@ func (w *wanted) strays(plan *tfjson.Plan) []located {
 	return strays
 }
 
-// takeIn restores the files of VMs that exist and that only the history knows, and
-// reports whether there are any: planned again, they are imported.
+// takeIn restores the files of existing VMs that are only in the history, and reports
+// whether there are any: the next plan imports them.
 func (s *Scaler) takeIn(ctx context.Context, change *Change, plans []ShardPlan) (bool, error) {
 	var strays []located
 	for i := range plans {
@@ -59,15 +59,15 @@ func (s *Scaler) takeIn(ctx context.Context, change *Change, plans []ShardPlan) 
 	return true, s.render(change)
 }
 
-// holds reports whether files before or after the change have the VM, or another of
-// its number.
+// holds reports whether the files before or after the change contain the VM, or another
+// with its VMID.
 func (c *Change) holds(vm fleet.VM) bool {
 	return slices.ContainsFunc(slices.Concat(c.Before.VMs, c.After.VMs), func(other fleet.VM) bool {
 		return other.Key == vm.Key || (other.VMID == vm.VMID && other.Host.Region == vm.Host.Region)
 	})
 }
 
-// finishRemovals removes the VMs that a change took in and whose removal had begun.
+// finishRemovals removes the VMs that a change adopted although their removal had begun.
 func (s *Scaler) finishRemovals(ctx context.Context, change *Change, approve Approve) error {
 	var leaving []string
 	for _, vm := range change.TakenIn {

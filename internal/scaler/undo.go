@@ -11,14 +11,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// UndoError says why a change cannot be taken back.
+// UndoError reports why a change cannot be reverted.
 type UndoError struct{ ID, Problem string }
 
 func (e *UndoError) Error() string { return fmt.Sprintf("undoing %s: %s", e.ID, e.Problem) }
 
-// ProposeUndo renders the reverse of a change: the VMs that it made go, and such as
-// it removed are made anew, on their hosts if there is room, with numbers and keys
-// of their own.
+// ProposeUndo renders the reverse of a change: it removes the VMs that the change
+// created, and re-creates the VMs that it removed, on their hosts if there is room, with
+// new VMIDs and keys.
 func (s *Scaler) ProposeUndo(
 	ctx context.Context, snapshot *topology.Snapshot, undone *audit.Change, taken map[topology.RegionName][]fleet.VMID,
 ) (*Change, error) {
@@ -72,8 +72,8 @@ func (s *Scaler) again(ctx context.Context, change *Change, undone *audit.Change
 	return requests, nil
 }
 
-// removedSpecs returns what the VMs were that a change removed, and on which hosts.
-// Of a VM whose file a person deleted, only the change that made it knows that.
+// removedSpecs returns the specs of the VMs that a change removed, and their hosts. For a
+// VM whose file a person deleted, only the change that created it contains them.
 func (s *Scaler) removedSpecs(ctx context.Context, change *Change, undone *audit.Change) (specs []fleet.Spec, homes []topology.HostID, err error) {
 	if len(undone.Removed) == 0 {
 		return nil, nil, nil
@@ -102,7 +102,7 @@ func (s *Scaler) removedSpecs(ctx context.Context, change *Change, undone *audit
 }
 
 // alreadyBack returns the VMs of the fleet that an earlier undo of the same change
-// made.
+// created.
 func alreadyBack(entries []audit.Entry, change *Change, undone string) []fleet.VM {
 	var back []fleet.VM
 	for i := range entries {
@@ -131,7 +131,7 @@ func withTemplate(snapshot *topology.Snapshot, region topology.RegionName, templ
 	return hosts
 }
 
-// everMade returns all VMs that the history knows, by key.
+// everMade returns all VMs in the history, by key.
 func everMade(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	made := map[fleet.Key]fleet.VM{}
 	for i := range entries {

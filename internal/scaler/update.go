@@ -18,10 +18,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Update asks that VMs get the tags, the pool, the security groups and the emulator that
-// they have here, while they run; nothing else of them counts. Ask as often as you like: a VM
-// that is so already is left alone. VMs that are not known, or that go, are ignored,
-// and one that is not made yet changes when it is.
+// Update requests that VMs get the tags, the pool, the security groups and the emulator
+// given here, while they run; it ignores their other fields. It is idempotent: a VM that
+// already matches is left alone. It ignores unknown VMs and VMs that are being removed,
+// and changes a VM that is not created yet once it exists.
 func (w *Writer) Update(vms ...fleet.VM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -32,7 +32,7 @@ func (w *Writer) Update(vms ...fleet.VM) {
 	}
 }
 
-// wish notes how a VM shall be, and reports whether that is news.
+// wish records the desired form of a VM, and reports whether it is new.
 func (w *Writer) wish(e *member, spec *fleet.Spec) bool {
 	switch {
 	case e.leaving || alike(&e.VM.Spec, spec):
@@ -47,20 +47,20 @@ func (w *Writer) wish(e *member, spec *fleet.Spec) bool {
 	return true
 }
 
-// alike reports whether two VMs have all in common that changes in place.
+// alike reports whether two VMs are equal in everything that changes in place.
 func alike(a, b *fleet.Spec) bool {
 	return a.ResourcePool == b.ResourcePool && a.Emulator == b.Emulator && slices.Equal(a.Tags, b.Tags) && slices.Equal(a.SecurityGroups, b.SecurityGroups)
 }
 
-// inPlace returns a VM with what of a Spec changes in place.
+// inPlace returns a VM with the fields of spec that change in place.
 func inPlace(vm fleet.VM, spec *fleet.Spec) fleet.VM {
 	vm.Tags, vm.ResourcePool, vm.SecurityGroups = slices.Clone(spec.Tags), spec.ResourcePool, slices.Clone(spec.SecurityGroups)
 	vm.Emulator = spec.Emulator
 	return vm
 }
 
-// askInPlace puts the VMs into a change that is about nothing else which are to change
-// while they run: whoever comes or goes does not wait for that.
+// askInPlace adds the VMs to update while they run to a change that contains nothing
+// else, so that creates and deletes do not wait for them.
 func (w *Writer) askInPlace(m *move) {
 	if !m.change.Empty() {
 		return
@@ -68,7 +68,8 @@ func (w *Writer) askInPlace(m *move) {
 	now, guests := w.scaler.config.Clock.Now(), locate(m.change.Snapshot)
 	for _, state := range w.sorted() {
 		vm, e := state.VM, w.members[state.VM.Key]
-		// What is not there now waits: a plan that cannot be made is no help to the others.
+		// A VM that does not exist now waits: a plan that cannot be made would not help
+		// the others.
 		guest := guests[guestID{vm.Host.Region, vm.VMID}]
 		there := guest.ClusterID == w.scaler.config.ClusterID && fleet.Key(guest.Key) == vm.Key && guest.host == vm.Host
 		if there && e.mayChange(now) && !m.change.from.busy[vm.Host] {
@@ -81,7 +82,7 @@ func (w *Writer) askInPlace(m *move) {
 	}
 }
 
-// mayChange reports whether a VM is to change in place and can.
+// mayChange reports whether a VM has a pending update in place that is possible now.
 func (e *member) mayChange(now time.Time) bool {
 	return e.wish != nil && e.Filed && !e.moving && !e.leaving && e.Phase == PhaseMade && !e.retry.until.After(now)
 }
@@ -96,8 +97,8 @@ func (m *move) update(vm fleet.VM) {
 	m.change.Updated = append(m.change.Updated, vm)
 }
 
-// allowInPlace asks about changes of VMs that run, which are a NodePool's to allow even
-// if the guard does.
+// allowInPlace requests approval for updates of running VMs if the NodePool requires it,
+// even if the guard allows them.
 func (w *Writer) allowInPlace(ctx context.Context, plan *ShardPlan) (approver string, err error) {
 	if !plan.InPlace || w.config.Gate == nil {
 		return "", nil
@@ -113,8 +114,8 @@ func (w *Writer) allowInPlace(ctx context.Context, plan *ShardPlan) (approver st
 	return approver, err
 }
 
-// settleInPlace takes over how the change of a VM that runs ended. If it failed, its
-// file says what it shall be, and what is unfinished is tried again.
+// settleInPlace records how the update of a running VM ended. If it failed, its file has
+// the desired values, and the unfinished work is retried.
 func (w *Writer) settleInPlace(e *member, err error) {
 	e.moving, e.ChangeErr = false, err
 	if e.wish != nil && alike(&e.VM.Spec, e.wish) {
@@ -123,7 +124,7 @@ func (w *Writer) settleInPlace(e *member, err error) {
 	e.Changing = e.wish != nil || err != nil
 }
 
-// logInPlace tells of changes that have to wait.
+// logInPlace logs updates that have to wait.
 func logInPlace(ctx context.Context, m *move, excluded map[fleet.Shard]error) {
 	for _, shard := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
 		if vms := on(m.change.Updated, shard); len(vms) > 0 {
@@ -133,8 +134,8 @@ func logInPlace(ctx context.Context, m *move, excluded map[fleet.Shard]error) {
 	}
 }
 
-// updating finds the VMs of a shard that are to change in place: those of the change,
-// and those of an earlier one that has not ended well.
+// updating finds the VMs of a host to update in place: the ones of the change, and the
+// ones of an earlier change that has not succeeded yet.
 func (w *wanted) updating(change *Change) {
 	w.updated = byAddress(change.Updated, w.shard)
 	for address, vm := range w.vms {
@@ -143,14 +144,13 @@ func (w *wanted) updating(change *Change) {
 		}
 	}
 	for _, vm := range w.updated {
-		// Groups that its file has no more are planned, too.
+		// Groups that were removed from its file are planned, too.
 		vm.SecurityGroups = []string{"any"}
 		w.calls = append(w.calls, generator.Calls(&vm)...)
 	}
 }
 
-// updates returns those of the VMs that are to change in place, and that a plan changes
-// in no other way.
+// updates returns the VMs to update in place that a plan changes in no other way.
 func (w *wanted) updates(plan *tfjson.Plan, intent guard.Intent) []guard.Target {
 	otherwise := map[string]bool{}
 	for _, target := range slices.Concat(intent.Create, intent.Delete, intent.Import) {
@@ -173,7 +173,7 @@ func (w *wanted) updates(plan *tfjson.Plan, intent guard.Intent) []guard.Target 
 	return targets
 }
 
-// alsoUpdate adds VMs to targets that do not have them yet.
+// alsoUpdate adds VMs to targets that are not in it yet.
 func (w *wanted) alsoUpdate(targets []guard.Target, vms []fleet.VM) []guard.Target {
 	for _, vm := range vms {
 		target := w.target(vm)
@@ -184,7 +184,7 @@ func (w *wanted) alsoUpdate(targets []guard.Target, vms []fleet.VM) []guard.Targ
 	return targets
 }
 
-// stillUpdatable refuses, right before an apply, to change what is not our VM any more.
+// stillUpdatable refuses, right before an apply, to change a VM that is no longer ours.
 func (w *wanted) stillUpdatable(targets []guard.Target) error {
 	for _, target := range targets {
 		vm, known := w.vms[target.Address]
@@ -205,7 +205,7 @@ func (w *wanted) stillUpdatable(targets []guard.Target) error {
 	return nil
 }
 
-// updatedOn adds the keys of VMs that a change changes in place on a shard to those of
+// updatedOn adds the keys of VMs that a change updates in place on a host to the ones of
 // earlier changes.
 func (c *Change) updatedOn(shard fleet.Shard, earlier []fleet.Key) []fleet.Key {
 	keys := slices.Clone(earlier)

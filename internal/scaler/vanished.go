@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// VanishedError says that somebody else removed a VM that was made.
+// VanishedError reports that another client removed a VM after it was created.
 type VanishedError struct {
 	VM   string
 	VMID fleet.VMID
@@ -20,13 +20,13 @@ func (e *VanishedError) Error() string {
 		e.VM, e.VMID, e.Host)
 }
 
-// vanishedAfter is how long a VM must have been made before its absence means that it
-// was removed: what is known of Proxmox is a little old.
+// vanishedAfter is the minimum age from which a VM's absence means that it was removed,
+// because the snapshot of Proxmox is slightly outdated.
 const vanishedAfter = 30 * time.Second
 
-// loseVanished gives up VMs that were made and that are in Proxmox no more. To make one
-// anew would be no help: its guest had joined as a Node, with a seed that is gone, and a
-// VM of that id would keep the dead Node for ever.
+// loseVanished gives up VMs that were created and no longer exist in Proxmox. Creating
+// such a VM again would not help: its guest had joined as a Node, with a seed that no
+// longer exists, and a VM with that ID would keep the dead Node forever.
 func (w *Writer) loseVanished(m *move, known *nodes) {
 	now := w.scaler.config.Clock.Now()
 	for _, e := range w.absent(m.change.from, m.change.Snapshot) {
@@ -42,7 +42,7 @@ func (w *Writer) loseVanished(m *move, known *nodes) {
 	}
 }
 
-// absent returns the VMs that are in Proxmox no more, as far as one can tell, sorted.
+// absent returns the VMs that are known to be missing from Proxmox, sorted.
 func (w *Writer) absent(from *standing, snapshot *topology.Snapshot) []*member {
 	guests, alive := locate(snapshot), aliveIn(snapshot, w.scaler.config.ClusterID)
 	var absent []*member
@@ -57,13 +57,14 @@ func (w *Writer) absent(from *standing, snapshot *topology.Snapshot) []*member {
 	return absent
 }
 
-// unseen reports whether a VM may have been made before anybody looked: a writer that
-// starts has never seen the VMs of its files. Their Nodes tell.
+// unseen reports whether a VM may have been created before this writer first read
+// Proxmox: after a start, the writer has never seen the VMs in its files. Their Nodes
+// answer that.
 func (w *Writer) unseen(e *member) bool {
 	return e.Phase == PhaseMaking && !e.Made && e.Filed && w.config.Joined != nil
 }
 
-// loseIfMade gives up a VM that was made, or that is given up already.
+// loseIfMade gives up a VM that was created or has already been given up.
 func (w *Writer) loseIfMade(m *move, e *member, made bool) {
 	if made {
 		e.vanished = true

@@ -9,10 +9,10 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// Records are evidence only if this installation wrote them: whoever may write to the
-// fleet's store can add and change others. What cannot be verified decides nothing. All
-// that it could say of is found in the fleet's files, the states and Proxmox, at the
-// price of a plan of every host.
+// Records are evidence only if this installation wrote them, because anyone with write
+// access to the fleet's store can add and change records. Records that cannot be verified
+// decide nothing. Everything that they could describe can be found in the fleet's files,
+// the states and Proxmox, at the cost of a plan of every host.
 
 // verified returns the entries that this installation recorded.
 func verified(entries []audit.Entry) []audit.Entry {
@@ -25,12 +25,12 @@ func (s *Scaler) verifiedHistory(ctx context.Context) ([]audit.Entry, error) {
 	return verified(entries), err
 }
 
-// clockSkew is how far the clocks of two machines may be apart for the order of their
-// records to be right.
+// clockSkew is the maximum difference between two machines' clocks for which the order of
+// their records is correct.
 const clockSkew = 5 * time.Minute
 
-// later returns the changes that others recorded after this installation's last one. A
-// record from the future is none of them: it would be the latest for ever.
+// later returns the changes that others recorded after this installation's last one. It
+// ignores records from the future, because one would remain the latest forever.
 func (s *Scaler) later(history []audit.Entry) []audit.Entry {
 	var last time.Time
 	for i := range history {
@@ -44,7 +44,7 @@ func (s *Scaler) later(history []audit.Entry) []audit.Entry {
 	})
 }
 
-// noteOthers says, once for the latest of them, that others recorded changes.
+// noteOthers reports once, for the latest of them, that others recorded changes.
 func (s *Scaler) noteOthers(others []audit.Entry) {
 	latest := lastOf(others)
 	s.mu.Lock()

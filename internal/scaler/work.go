@@ -13,11 +13,11 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// places are where the engine works: work has a directory for each host, and the
-// modules; states has the local states, and those that no backend took.
+// places are the engine's directories: work contains a directory for each host, and the
+// modules; states contains the local states, and the states that no backend accepted.
 type places struct {
 	work, states string
-	// dry tells of places that are lost afterwards: states are copied there.
+	// dry is set for temporary places: states are copied to them.
 	dry bool
 }
 
@@ -27,7 +27,8 @@ const (
 	statesDir = "states"
 )
 
-// keptPlaces returns those below the state directory, which nobody else may write.
+// keptPlaces returns the places below the state directory, to which no other user may
+// have write access.
 func (s *Scaler) keptPlaces() (places, error) {
 	if s.config.StateDir == "" {
 		return places{}, errors.New("there is no state directory: set state_dir in numaform.yaml, or the variable HOME")
@@ -45,7 +46,7 @@ func (s *Scaler) keptPlaces() (places, error) {
 	return at, err
 }
 
-// dryPlaces returns places of which nothing is kept, below a directory for temporary files.
+// dryPlaces returns temporary places, below a directory for temporary files.
 func dryPlaces(temporary string) (places, error) { return makePlaces(temporary, true) }
 
 func makePlaces(dir string, dry bool) (places, error) {
@@ -58,19 +59,19 @@ func makePlaces(dir string, dry bool) (places, error) {
 	return at, nil
 }
 
-// dir returns where the engine works on a shard.
+// dir returns the engine's working directory for a host.
 func (p places) dir(shard fleet.Shard) string {
 	return filepath.Join(p.work, filepath.FromSlash(generator.ShardDir(shard)))
 }
 
-// state returns where a file of a shard's states is.
+// state returns the path of a file of a host's states.
 func (p places) state(shard fleet.Shard, name string) string {
 	return filepath.Join(p.states, filepath.FromSlash(generator.ShardDir(shard)), name)
 }
 
-// rendered returns all that the engine may read of a shard, by paths below the directory
-// with all shards: what the fleet after a change renders as, and the modules that it
-// calls as numaform carries them. Nothing of it is a file of the fleet's directory.
+// rendered returns everything that the engine may read for a host, by path relative to
+// the directory with all hosts: the rendered fleet after a change, and the modules that
+// it calls, from numaform itself. It never uses files from the fleet's directory.
 func (s *Scaler) rendered(change *Change, shard fleet.Shard, dry bool) (map[string][]byte, error) {
 	files, dir := map[string][]byte{}, generator.ShardDir(shard)
 	for name, content := range change.AfterFiles {
@@ -96,7 +97,7 @@ func (s *Scaler) rendered(change *Change, shard fleet.Shard, dry bool) (map[stri
 	return files, nil
 }
 
-// UnknownModulesError says that a VM calls modules that the engine must not be given.
+// UnknownModulesError reports that a VM calls modules that this numaform does not carry.
 type UnknownModulesError struct{ VM, Hash string }
 
 func (e *UnknownModulesError) Error() string {
@@ -104,8 +105,8 @@ func (e *UnknownModulesError) Error() string {
 		"or allow them under modules.allow in numaform.yaml", e.VM, e.Hash, modules.Hash())
 }
 
-// keepFromBackend lets a dry run plan a host that had no VM yet without the backend:
-// some backends write an empty state as soon as one looks.
+// keepFromBackend makes a dry run plan a host that has had no VM yet without the backend:
+// some backends write an empty state as soon as they are read.
 func (s *Scaler) keepFromBackend(change *Change, shard fleet.Shard, files map[string][]byte) error {
 	for _, host := range change.Before.Hosts {
 		if host == shard {
@@ -126,19 +127,21 @@ func (s *Scaler) keepFromBackend(change *Change, shard fleet.Shard, files map[st
 	return nil
 }
 
-// rootFile names the backend of a shard.
+// rootFile contains the backend configuration of a host's root.
 const rootFile = "main.tf"
 
-// caDir holds the certificates of a region. No region's name begins with a dot.
+// caDir returns the directory with the certificates of a region. No region's name begins
+// with a dot.
 func caDir(work string, region Region) string {
 	return filepath.Join(work, certificates, string(region.Name))
 }
 
-// certificates is the directory, below that with all shards, of the regions' CAs.
+// certificates is the directory of the regions' CAs, relative to the directory with all
+// hosts.
 const certificates = ".ca"
 
-// writeCAs puts each region's CA into a directory of its own: a program that is
-// pointed at it by SSL_CERT_DIR still reads the system's bundle.
+// writeCAs writes each region's CA to a directory of its own: a program that gets it as
+// SSL_CERT_DIR still reads the system's bundle.
 func (s *Scaler) writeCAs(work string) error {
 	tree := workdir.Tree{Root: work, Files: map[string][]byte{}}
 	for _, region := range s.config.Regions {

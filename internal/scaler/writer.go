@@ -16,38 +16,38 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Gate is asked about plans that the guard does not allow alone.
+// Gate decides about plans that the guard does not allow by itself.
 type Gate interface {
-	// Approver returns who lets the plan of a shard pass, or "" if it has to wait.
+	// Approver returns who approved the plan of a host, or "" if it is pending approval.
 	Approver(ctx context.Context, plan *ShardPlan) (approver string, err error)
-	// Asks reports whether a plan that changes VMs in place, and that the guard allows,
-	// waits for a person all the same.
+	// Asks reports whether a plan with updates in place needs approval even though the
+	// guard allows it.
 	Asks(ctx context.Context, plan *ShardPlan) (bool, error)
 }
 
-// WriterConfig is what a Writer needs besides its scaler.
+// WriterConfig configures a Writer.
 type WriterConfig struct {
-	// Snapshot returns Proxmox as it was a moment ago.
+	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Taken returns the VMIDs that Nodes and NodeClaims still name; nil means none.
+	// Taken returns the VMIDs that Nodes and NodeClaims still refer to; nil means none.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
-	// Joined reports whether a VM had become a Node: then it is not made anew if it
-	// vanished while nobody looked. nil makes all VMs anew.
+	// Joined reports whether a VM had become a Node. If it had and then vanished
+	// unobserved, it is not re-created. If Joined is nil, all VMs are re-created.
 	Joined func(ctx context.Context, vm fleet.VM) (bool, error)
-	// Gate may be nil: then nothing passes that the guard does not allow alone.
+	// Gate decides about approval; nil approves nothing.
 	Gate Gate
-	// Paused is asked before anything is begun; nil means never.
+	// Paused is checked before anything is begun; nil means never paused.
 	Paused func() bool
-	// Changed is called when the phase of a VM changed; nil drops it.
+	// Changed is called when the phase of a VM has changed; may be nil.
 	Changed func()
-	// Poll is how often the fleet is read for what others did to it; 0 means a minute.
+	// Poll is how often the fleet is read for others' changes; 0 means a minute.
 	Poll time.Duration
 }
 
-// Writer takes requests for VMs to come and go at any time, and has them made in the
-// background: all that is asked for shards that are free goes into one change, and a
-// shard that is being applied takes what came meanwhile when it is free again. There
-// is one Writer for a fleet: start it with Run, on the leader only.
+// Writer accepts requests to create and remove VMs at any time, and applies them in the
+// background. All requests for free hosts go into one change; requests for a host that is
+// being applied wait until it is free again. There is one Writer for a fleet: start it
+// with Run, on the leader only.
 type Writer struct {
 	scaler *Scaler
 	config WriterConfig
@@ -56,23 +56,23 @@ type Writer struct {
 	loaded chan struct{}
 	group  sync.WaitGroup
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu        sync.Mutex
 	members   map[fleet.Key]*member
 	rotations rotations
 	backoff   map[fleet.Shard]delay
-	// quiet are shards that look unfinished, and where a plan found nothing to do.
+	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet    map[fleet.Shard]delay
 	applying int
-	// told is closed when the phase of a VM changes, and made anew.
+	// told is closed and replaced when the phase of a VM changes.
 	told chan struct{}
-	// awaiting is set while clones of an earlier run go on.
+	// awaiting is set while clones of an earlier run are in progress.
 	awaiting bool
 	// outside are writes to Proxmox that no change has recorded yet.
 	outside []string
-	// outsideSince is when the first of them was written.
+	// outsideSince is the time of the first of these writes.
 	outsideSince time.Time
-	// unlock gives the store's lock back; it is held while anything is applied.
+	// unlock releases the store's lock, which is held while anything is applied.
 	unlock func() error
 }
 
@@ -97,11 +97,11 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 	}
 }
 
-// soon is when the writer looks again after something stopped it.
+// soon is the delay before the next attempt after a failure.
 const soon = 2 * time.Second
 
-// Run makes and removes VMs until ctx ends; what is being applied then is canceled
-// and awaited.
+// Run creates and removes VMs until ctx ends. It then cancels the applies in progress and
+// waits for them.
 func (w *Writer) Run(ctx context.Context) error {
 	defer w.group.Wait()
 	for {
@@ -130,9 +130,9 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
-// Ensure reserves a name, a VMID and a key for each request, and returns the VMs in
-// the order of the requests; they are made afterwards. A request with the key of a VM
-// that is wanted returns that VM.
+// Ensure reserves a name, a VMID and a key for each request, and returns the VMs in the
+// order of the requests; they are created afterwards. For a request with the key of a
+// desired VM, it returns that VM.
 func (w *Writer) Ensure(ctx context.Context, requests []Request) ([]fleet.VM, error) {
 	select {
 	case <-w.loaded:
@@ -157,7 +157,7 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) ([]fleet.VM, er
 	return vms, nil
 }
 
-// reserve names the requests; all of them or none.
+// reserve names all of the requests, or none.
 func (w *Writer) reserve(snapshot *topology.Snapshot, requests []Request, taken map[topology.RegionName][]fleet.VMID) ([]fleet.VM, error) {
 	if unknown := w.scaler.unknownRegions(requests); len(unknown) > 0 {
 		return nil, fmt.Errorf("regions %q are not configured: add them under clusters in numaform.yaml", unknown)
@@ -192,8 +192,8 @@ func (w *Writer) reserve(snapshot *topology.Snapshot, requests []Request, taken 
 	return vms, nil
 }
 
-// Remove asks that VMs go. Keys that are not known are ignored; a VM that stands in
-// no file yet is dropped at once.
+// Remove requests deletion of the VMs with these keys. Unknown keys are ignored. A VM not
+// yet written to a file is dropped immediately.
 func (w *Writer) Remove(keys ...fleet.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -211,8 +211,8 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 	w.nudge()
 }
 
-// Record keeps lines about writes to Proxmox that no plan holds: they stand in the
-// record of the next change.
+// Record stores lines about writes to Proxmox that no plan contains, for the record of
+// the next change.
 func (w *Writer) Record(written []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -224,13 +224,13 @@ func (w *Writer) Record(written []string) {
 }
 
 // notes reports whether lines about writes to Proxmox have waited for a change long
-// enough: who dies forgets them.
+// enough: they are lost if the process dies.
 func (w *Writer) notes() bool {
 	return len(w.outside) > 0 && w.scaler.config.Clock.Since(w.outsideSince) >= soon
 }
 
-// VMs returns all VMs that are wanted, or that are still being removed, sorted by
-// region and VMID.
+// VMs returns all desired VMs and all VMs that are still being removed, sorted by region
+// and VMID.
 func (w *Writer) VMs() []VMState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -245,7 +245,7 @@ func (w *Writer) VMs() []VMState {
 // ErrNotRead is returned until the fleet's files have been read.
 var ErrNotRead = errors.New("the fleet's files are not read yet: this is tried again until they are")
 
-// States returns what VMs does, and ErrNotRead as long as no VM is known.
+// States returns the same as VMs, and ErrNotRead as long as no VM is known.
 func (w *Writer) States(context.Context) ([]VMState, error) {
 	if !w.Synced() {
 		return nil, ErrNotRead
@@ -253,7 +253,7 @@ func (w *Writer) States(context.Context) ([]VMState, error) {
 	return w.VMs(), nil
 }
 
-// Find returns the VM of a name.
+// Find returns the VM with that name.
 func (w *Writer) Find(name string) (VMState, bool) {
 	for _, state := range w.VMs() {
 		if state.VM.Name == name {
@@ -263,7 +263,7 @@ func (w *Writer) Find(name string) (VMState, bool) {
 	return VMState{}, false
 }
 
-// Synced reports whether the fleet has been read: before that, VMs knows of none.
+// Synced reports whether the fleet has been read: before that, VMs returns none.
 func (w *Writer) Synced() bool {
 	select {
 	case <-w.loaded:
@@ -282,7 +282,7 @@ func (w *Writer) fleet() []fleet.VM {
 	return vms
 }
 
-// nudge lets Run look at what is to be done.
+// nudge wakes up Run.
 func (w *Writer) nudge() {
 	select {
 	case w.wake <- struct{}{}:
@@ -301,7 +301,7 @@ func (w *Writer) set(e *member, phase Phase, err error) {
 	w.config.Changed()
 }
 
-// lock takes the fleet for this process.
+// lock locks the fleet for this process.
 func (w *Writer) lock(ctx context.Context) error {
 	if w.unlock != nil {
 		return nil
@@ -311,7 +311,7 @@ func (w *Writer) lock(ctx context.Context) error {
 	return err
 }
 
-// release gives the fleet's lock back if nothing is being applied.
+// release releases the fleet's lock if nothing is being applied.
 func (w *Writer) release() error {
 	w.mu.Lock()
 	applying := w.applying
@@ -324,7 +324,7 @@ func (w *Writer) release() error {
 	return unlock()
 }
 
-// step does what can be begun now, and says when there may be more.
+// step begins what can be done now, and returns when to try again.
 func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 	if w.config.Paused() {
 		return soon, nil
@@ -350,10 +350,10 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 	return soon, nil
 }
 
-// attemptsPerStep bounds how often a change is made smaller, or anew, at once.
+// attemptsPerStep limits how often a change is reduced, or made again, in one step.
 const attemptsPerStep = 8
 
-// make begins a change, and leaves it to the background.
+// make begins a change and continues it in the background.
 func (w *Writer) make(ctx context.Context, m *move) error {
 	b, err := w.scaler.begin(ctx, m.change, func(plans []ShardPlan) (string, error) { return w.judge(ctx, m, plans) })
 	if err != nil {
@@ -379,7 +379,7 @@ func (w *Writer) make(ctx context.Context, m *move) error {
 	return nil
 }
 
-// due returns how long until something that was put off is to be tried again.
+// due returns the time until the next postponed attempt.
 func (w *Writer) due() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
