@@ -1,9 +1,9 @@
-// Package approval lets people decide on changes before anything is begun: what a
-// NodePool's mode, or the guard, does not let pass becomes a ScalePlan that waits
-// for the whole hash of its diff. It decides on no place and changes no fleet:
-// scaler plans dry for it, and what is approved goes the usual road. Start at New,
-// Approvals.Up, Approvals.Approver and Approvals.Methods; docs/approval.md is what
-// people read.
+// Package approval makes changes wait for people before anything is begun: a change that
+// a NodePool's mode, or the guard, does not allow becomes a ScalePlan, which is pending
+// until it is approved by the complete hash of its diff. The package chooses no
+// placements and changes no fleet: scaler makes dry plans for it, and applies what is
+// approved in the usual way. Start at New, Approvals.Up, Approvals.Approver and
+// Approvals.Methods; docs/approval.md is the user's documentation.
 package approval
 
 import (
@@ -22,34 +22,32 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Times of a ScalePlan's life.
+// The periods in a ScalePlan's life.
 const (
 	// DefaultExpiry is how long a ScalePlan can be approved and begun.
 	DefaultExpiry = 24 * time.Hour
 	// rejectedFor is how long a rejected plan is not proposed again.
 	rejectedFor = 24 * time.Hour
-	// keptFor is how long a plan stays once it is decided and done.
+	// keptFor is how long a finished plan is kept.
 	keptFor = 7 * 24 * time.Hour
-	// planFresh is how long a dry plan of the same VMs need not be made again.
+	// planFresh is how long a dry plan of the same VMs can be reused.
 	planFresh = 10 * time.Minute
-	// draftGood is how long what was planned dry stands for a plan of the same VMs that
-	// would be made now.
+	// draftGood is how long a dry plan can replace a new plan of the same VMs.
 	draftGood = 30 * time.Second
-	// unwantedFor is how long pods may not ask for what a plan holds until it goes.
+	// unwantedFor is how long a plan remains after pods stopped requesting its VMs.
 	unwantedFor = 2 * time.Minute
-	// askEvery is how often Karpenter's methods are asked about pools whose nodes
-	// may not go unasked.
+	// askEvery is the interval between calls of Karpenter's methods for pools whose nodes
+	// must not be removed without approval.
 	askEvery = time.Minute
-	// beginWithin is how long what was approved may take until it shows.
+	// beginWithin is the maximum time until an approved plan shows a result.
 	beginWithin = 15 * time.Minute
-	// proposeWithin is how long to wait for clones of an earlier run before a plan is made.
+	// proposeWithin is how long to wait for clones of an earlier run before planning.
 	proposeWithin = 20 * time.Second
-	// drainWithin is how long approved nodes may take to leave after they could.
+	// drainWithin is the maximum time for approved nodes to leave once they can.
 	drainWithin = time.Hour
 )
 
-// Scaler proposes changes and plans them without changing anything; *scaler.Scaler
-// is one.
+// Scaler proposes changes and makes dry plans; *scaler.Scaler implements it.
 type Scaler interface {
 	Propose(
 		ctx context.Context, snapshot *topology.Snapshot, requests []scaler.Request, taken map[topology.RegionName][]fleet.VMID,
@@ -58,57 +56,57 @@ type Scaler interface {
 	Plan(ctx context.Context, change *scaler.Change) ([]scaler.ShardPlan, error)
 }
 
-// Fleet tells how far VMs are; *scaler.Writer is one.
+// Fleet reports the progress of VMs; *scaler.Writer implements it.
 type Fleet interface {
-	// Synced reports whether the fleet has been read: before that, VMs knows of none.
+	// Synced reports whether the fleet has been read: before that, VMs returns none.
 	Synced() bool
 	VMs() []scaler.VMState
 }
 
-// Config is what New needs.
+// Config configures Approvals.
 type Config struct {
-	// Client reads NodePools and ScalePlans and writes ScalePlans. It must not read
-	// from a cache: an approval that was used must never look unused.
+	// Client reads NodePools and ScalePlans and writes ScalePlans. It must not read from
+	// a cache, because a used approval must never look unused.
 	Client client.Client
-	// Namespace is numaform's own; the ledger of ScalePlans is there.
+	// Namespace is numaform's own; it contains the ledger of ScalePlans.
 	Namespace string
 	// Scaler makes the dry plans.
 	Scaler Scaler
-	// Fleet is asked how far VMs are; see also Watch.
+	// Fleet reports the progress of VMs; see also Watch.
 	Fleet Fleet
-	// Snapshot returns Proxmox as it was a moment ago.
+	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Taken returns the VMIDs that must not be given out; nil means none.
+	// Taken returns the VMIDs that must not be assigned; nil means none.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
 	// Paused reports whether nothing may be begun; nil means never.
 	Paused func(ctx context.Context) (bool, error)
-	// Approved is called when a plan that waits was approved and can be begun: whoever
-	// wants it should ask again. nil drops it.
+	// Approved is called when a pending plan was approved and can be begun, so that its
+	// requester asks again. It may be nil.
 	Approved func()
-	// Events takes what people should know; nil drops it.
+	// Events receives events for people; nil discards them.
 	Events events.Recorder
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 	// Expiry is how long a ScalePlan can be approved; 0 means DefaultExpiry.
 	Expiry time.Duration
 }
 
-// Approvals knows which changes wait for people. Run it on the leader only.
+// Approvals manages the changes that are pending approval. Run it on the leader only.
 type Approvals struct {
 	config  Config
 	started time.Time
 
-	// planning makes dry plans follow each other: each costs a processor for a while.
+	// planning serializes dry plans, because each uses a processor for a while.
 	planning sync.Mutex
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu    sync.Mutex
 	fleet Fleet
 	// planned is the last dry plan of each NodePool's new VMs.
 	planned map[string]planned
-	// due are new VMs that have to be planned before anybody can say more of them.
+	// due are new VMs that must be planned before a decision about them is possible.
 	due []*group
-	// wanted is when pods last asked for VMs of each NodePool.
+	// wanted is when pods last requested VMs of each NodePool.
 	wanted map[string]time.Time
 	// seen is when Karpenter last offered a VM to each kind of disruption.
 	seen map[offered]time.Time
@@ -116,7 +114,7 @@ type Approvals struct {
 
 var _ scaler.Gate = (*Approvals)(nil)
 
-// New returns the approvals of one numaform. It touches nothing.
+// New returns the approvals of one numaform installation. It does no I/O.
 func New(config Config) *Approvals {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -139,22 +137,21 @@ func New(config Config) *Approvals {
 	}
 }
 
-// Watch sets whom to ask how far VMs are, where the Writer can only be made with the
-// gate in hand.
+// Watch sets the Fleet after New, because the Writer needs the gate to be created.
 func (a *Approvals) Watch(fleet Fleet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fleet = fleet
 }
 
-// synced reports whether it is known how far VMs are.
+// synced reports whether the progress of VMs is known.
 func (a *Approvals) synced() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.fleet == nil || a.fleet.Synced()
 }
 
-// vms returns the VMs that are wanted or being removed.
+// vms returns the VMs that are desired or being removed.
 func (a *Approvals) vms() []scaler.VMState {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,11 +18,11 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// hashFormat tells hashes of this way to count from those of another.
+// hashFormat distinguishes the hashes of this algorithm from others.
 const hashFormat = "numaform scaleplan 1"
 
-// what is a part of a ScalePlan's hash: what is done to one VM. New VMs are known by
-// what they are, whatever number they get; others by their key.
+// what is a part of a ScalePlan's hash: the change of one VM. New VMs are identified by
+// their properties, whatever VMID they get; existing ones by their key.
 type what struct {
 	Action   string `json:"action"`
 	Host     string `json:"host"`
@@ -31,9 +31,9 @@ type what struct {
 	Change   string `json:"change,omitempty"`
 }
 
-// hashOf returns the hash of a plan. It is the same as long as the plan does the
-// same to the same fleet, whoever asks for it and whenever: pods, reasons, names,
-// VMIDs and keys of VMs to be created, and the judgement of the guard do not count.
+// hashOf returns the hash of a plan. It stays the same as long as the plan makes the same
+// change to the same fleet, whoever requests it and whenever: pods, reasons, the guard's
+// verdict, and names, VMIDs and keys of VMs to be created do not count.
 func hashOf(direction v1alpha1.ScaleDirection, vms []v1alpha1.ScalePlanVM) (string, error) {
 	list := make([]what, len(vms))
 	for i := range vms {
@@ -59,14 +59,14 @@ func digest(value any) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// targetOf returns the target of a VM that is to be made.
+// targetOf returns the target of a VM to be created.
 func targetOf(vm *fleet.VM) guard.Target {
 	return guard.Target{Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool}
 }
 
-// changeOf returns the hash of what a plan does to a VM and to what belongs to it,
-// but for its name, number and key and for who asked. It is "" if the plan does
-// nothing to it.
+// changeOf returns the hash of what a plan does to a VM and its other resources, without
+// the VM's name, VMID and key and without the requester. It is "" if the plan does
+// nothing to them.
 func changeOf(plan *tfjson.Plan, target guard.Target) (string, error) {
 	var changes []any
 	for _, change := range plan.ResourceChanges {
@@ -88,7 +88,7 @@ func changeOf(plan *tfjson.Plan, target guard.Target) (string, error) {
 	return digest(changes)
 }
 
-// typeOf returns the instance type of a VM that a plan makes, or "".
+// typeOf returns the instance type of a VM that a plan creates, or "".
 func typeOf(plan *tfjson.Plan, address string) string {
 	for _, change := range plan.ResourceChanges {
 		if change.Address != address || change.Change == nil {
@@ -106,7 +106,7 @@ func typeOf(plan *tfjson.Plan, address string) string {
 	return ""
 }
 
-// neutral returns a change without what differs each time it is planned.
+// neutral returns a change without the parts that differ each time it is planned.
 func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 	content, err := json.Marshal(change)
 	if err != nil {
@@ -121,7 +121,7 @@ func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 	return neutralizer(target).value("", value), nil
 }
 
-// anonymous stands for a name, a number and a key.
+// anonymous replaces a name, a VMID and a key by placeholders.
 type anonymous struct {
 	vmid    string
 	strings *strings.Replacer
@@ -132,7 +132,7 @@ func neutralizer(target guard.Target) anonymous {
 	vmid, key := fmt.Sprint(int(target.VMID)), string(target.Key)
 	pairs := []string{}
 	if seed := fleet.SeedVolume("s", "c", target.VMID, target.Key); seed != "" {
-		// What follows the cluster's id in the name of the seed.
+		// The rest follows the cluster ID in the seed's name.
 		pairs = append(pairs, strings.TrimPrefix(seed, "s:iso/numaform-c"), "-*.iso")
 	}
 	pairs = append(pairs, name+"/"+vmid, "*/*", name, "*")
@@ -142,13 +142,13 @@ func neutralizer(target guard.Target) anonymous {
 	return anonymous{vmid: vmid, strings: strings.NewReplacer(pairs...)}
 }
 
-// nameAt returns the name of the VM at an address of ours.
+// nameAt returns the name of the VM at one of our addresses.
 func nameAt(address string) string {
 	label, _, _ := strings.Cut(strings.TrimPrefix(address, "module."), ".")
 	return strings.TrimPrefix(label, "_")
 }
 
-// value walks a value; field is the name of the attribute that it stands in.
+// value replaces recursively; field is the name of the attribute that contains value.
 func (a anonymous) value(field string, value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -172,8 +172,8 @@ func (a anonymous) value(field string, value any) any {
 	return value
 }
 
-// withoutReasons drops the lines of a VM's description that say who asked for it
-// and why it stands where it stands.
+// withoutReasons removes the lines of a VM's description that say who requested it and
+// why it was placed there.
 func withoutReasons(description string) string {
 	var kept []string
 	for line := range strings.Lines(description) {

@@ -13,23 +13,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// seenFor is how long a VM is remembered that Karpenter offered for removal.
+// seenFor is how long to remember a VM that Karpenter offered for removal.
 const seenFor = time.Hour
 
-// Name is the controller's.
+// Name returns the controller's name.
 func (a *Approvals) Name() string { return "approval" }
 
-// Register has the manager call Settle every SettleEvery, on the leader.
+// Register makes the manager call Settle every SettleEvery, on the leader.
 func (a *Approvals) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(a.Name()).
-		// Else it would wait for up to a quarter of an hour once the API server is back.
+		// The default would wait for up to 15 minutes after the API server is back.
 		WithOptions(controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 3*SettleEvery)}).
 		WatchesRawSource(singleton.Source()).
 		Complete(singleton.AsReconciler(a))
 }
 
-// Reconcile is Settle for controller-runtime.
+// Reconcile calls Settle for controller-runtime.
 func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err := a.Settle(ctx); err != nil {
 		return reconciler.Result{}, err
@@ -38,7 +38,7 @@ func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return reconciler.Result{RequeueAfter: SettleEvery}, nil
 }
 
-// forget drops VMs that have not been offered for long.
+// forget drops VMs that have not been offered for seenFor.
 func (a *Approvals) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

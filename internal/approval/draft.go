@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// What a ScalePlan holds at most of lists that may grow.
+// The maximum lengths of a ScalePlan's lists.
 const (
 	maxVMs     = 512
 	maxPods    = 32
@@ -22,7 +22,7 @@ const (
 	maxReasons = 64
 )
 
-// draft is a ScalePlan to be.
+// draft is a ScalePlan before it is written.
 type draft struct {
 	direction   v1alpha1.ScaleDirection
 	pools       []string
@@ -31,7 +31,7 @@ type draft struct {
 	vms         []v1alpha1.ScalePlanVM
 	shards      []v1alpha1.ScalePlanShard
 	verdict     guard.Verdict
-	// reasons say why a person has to look, besides the guard's findings.
+	// reasons say why approval is needed, in addition to the guard's findings.
 	reasons []string
 	diff    string
 	hash    string
@@ -61,7 +61,7 @@ func (d *draft) made(change *scaler.Change, plans []scaler.ShardPlan, placed []s
 	return d.planned(plans)
 }
 
-// planned adds the dry plans that the change is about, and hashes the draft.
+// planned adds the dry plans that the change affects, and computes the draft's hash.
 func (d *draft) planned(plans []scaler.ShardPlan) (err error) {
 	var diff strings.Builder
 	d.verdict = guard.Verdict{Decision: guard.Allow}
@@ -102,7 +102,7 @@ func shardOf(plan *scaler.ShardPlan) v1alpha1.ScalePlanShard {
 	}
 }
 
-// likeness tells VMs apart that were placed together, whatever they are called.
+// likeness distinguishes VMs that were placed together, independent of their names.
 func likeness(spec *fleet.Spec, placement *fleet.Placement) string {
 	return fmt.Sprint(spec.Pool, spec.InstanceType, placement.Host, placement.CPUs, placement.Cells, spec.Labels)
 }
@@ -123,7 +123,7 @@ func podsOf(placed []scheduling.Placed) map[string][]string {
 	return pods
 }
 
-// few returns what a ScalePlan takes of a list of pods.
+// few truncates a list of pods to what a ScalePlan shows.
 func few(pods []string) []string {
 	if len(pods) <= maxPods {
 		return pods
@@ -131,7 +131,7 @@ func few(pods []string) []string {
 	return append(slices.Clone(pods[:maxPods-1]), fmt.Sprintf("and %d more", len(pods)-maxPods+1))
 }
 
-// summary says the change in one line.
+// summary returns the change in one line.
 func (d *draft) summary() string {
 	counts, hosts := map[v1alpha1.ScalePlanAction]int{}, []string{}
 	for i := range d.vms {
@@ -162,7 +162,7 @@ func (d *draft) summary() string {
 	return clip(text, 256)
 }
 
-// decisionOf returns a decision of the guard in the API's words.
+// decisionOf converts a decision of the guard to the API's type.
 func decisionOf(decision guard.Decision) v1alpha1.VerdictDecision {
 	switch decision {
 	case guard.Allow:
@@ -188,7 +188,7 @@ func verdictOf(verdict guard.Verdict) v1alpha1.ScalePlanVerdict {
 	return v
 }
 
-// clip cuts a text off that is longer than a field takes.
+// clip truncates a text that is longer than its field allows.
 func clip(text string, most int) string {
 	text = strings.ToValidUTF8(text, "?")
 	if utf8.RuneCountInString(text) <= most {

@@ -12,20 +12,20 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// RequestedByGuard is who asks about a change that was begun and that the guard does
-// not let pass alone.
+// RequestedByGuard is the requester of approval for a change that has begun and that the
+// guard does not allow by itself.
 const RequestedByGuard = "guard"
 
-// RequestedByClass is who asks about changes of VMs that run.
+// RequestedByClass is the requester of approval for changes of running VMs.
 const RequestedByClass = "nodeclass"
 
-// heldByWriter reports whether a ScalePlan is about a change that the writer holds.
+// heldByWriter reports whether a ScalePlan is about a change that the writer made wait.
 func heldByWriter(plan *v1alpha1.ScalePlan) bool {
 	return plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByClass
 }
 
-// Asks reports whether a plan that changes VMs in place, and that the guard allows,
-// waits for a person: changes count as scale-up, and that of one of its NodePools is
+// Asks reports whether a plan that changes VMs in place needs approval although the guard
+// allows it: such changes count as scale-up, and the mode of one of its NodePools is
 // manual.
 func (a *Approvals) Asks(ctx context.Context, plan *scaler.ShardPlan) (bool, error) {
 	known, err := a.readPools(ctx)
@@ -37,9 +37,9 @@ func (a *Approvals) Asks(ctx context.Context, plan *scaler.ShardPlan) (bool, err
 	}), nil
 }
 
-// Approver returns who lets a plan pass that the guard does not allow alone: the auto
-// mode of its NodePools, or the person who approved a ScalePlan that has all of it.
-// Else it is "", and a ScalePlan waits for a person.
+// Approver returns who allows a plan that the guard does not allow by itself: the auto
+// mode of its NodePools, or the person who approved a ScalePlan that covers it. If it
+// returns "", a ScalePlan is pending.
 func (a *Approvals) Approver(ctx context.Context, plan *scaler.ShardPlan) (string, error) {
 	if plan.Plan == nil || plan.Verdict.Decision == guard.Deny {
 		return "", nil
@@ -70,16 +70,15 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.ShardPlan) (strin
 	return "", a.offer(ctx, heldOn(plans, plan.Shard.String()), d)
 }
 
-// others returns those of the keys that a draft does not name: what the guard holds is
-// reserved already.
+// others returns the keys that are not in a draft: the VMs in it are already reserved.
 func others(keys []string, d *draft) []string {
 	return slices.DeleteFunc(keys, func(key string) bool {
 		return slices.ContainsFunc(d.vms, func(vm v1alpha1.ScalePlanVM) bool { return vm.Key == key })
 	})
 }
 
-// heldOn returns the plans that the guard holds on a host. What was approved is not
-// among them: it may be asked for again.
+// heldOn returns the plans that the guard made wait on a host, without the approved ones,
+// which may be requested again.
 func heldOn(plans []v1alpha1.ScalePlan, host string) []v1alpha1.ScalePlan {
 	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
 		if !heldByWriter(&plan) || (pending(&plan) && plan.Spec.Approve != "") {
@@ -89,7 +88,7 @@ func heldOn(plans []v1alpha1.ScalePlan, host string) []v1alpha1.ScalePlan {
 	})
 }
 
-// auto returns whose auto mode lets a plan pass, or "".
+// auto returns the NodePools whose auto mode allows a plan, or "".
 func (a *Approvals) auto(known pools, plan *scaler.ShardPlan) string {
 	names, ours := map[string]bool{}, map[string]bool{}
 	for _, t := range targets(plan.Intent) {
@@ -99,7 +98,7 @@ func (a *Approvals) auto(known pools, plan *scaler.ShardPlan) string {
 		names[t.Pool], ours[t.Address] = true, true
 	}
 	for _, finding := range plan.Verdict.Findings {
-		// Nobody speaks for what no NodePool asked for.
+		// No NodePool can approve what none requested.
 		if address := finding.Address; address != "" && !ours[address] && !ours[guard.VMOf(address)] {
 			return ""
 		}
@@ -110,7 +109,7 @@ func (a *Approvals) auto(known pools, plan *scaler.ShardPlan) string {
 	return "auto mode of NodePool " + strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
-// target is a VM of an intent and what is done to it.
+// target is a VM of an intent, with the change to it.
 type target struct {
 	guard.Target
 	action    v1alpha1.ScalePlanAction
@@ -131,7 +130,7 @@ func targets(intent guard.Intent) []target {
 	return list
 }
 
-// draftHeld makes a draft of a plan that the guard holds.
+// draftHeld returns a draft of a plan that the guard does not allow by itself.
 func draftHeld(plan *scaler.ShardPlan) (*draft, error) {
 	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard does not let this pass alone"}
 	if plan.InPlace {
@@ -165,8 +164,8 @@ func draftHeld(plan *scaler.ShardPlan) (*draft, error) {
 	return d, d.planned([]scaler.ShardPlan{held})
 }
 
-// covers reports whether a person approved all that a held plan does: its deletes by
-// their keys, what it makes by what it is, and the guard asks about nothing else.
+// covers reports whether a person approved everything that a waiting plan does: deletes
+// by their keys, creates by their properties, and no further findings of the guard.
 func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 	if !a.said(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.shards) != "" || len(d.vms) == 0 {
 		return false
@@ -175,12 +174,12 @@ func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 		return false
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved && plan.Spec.Direction == v1alpha1.ScaleUp && len(a.made(plan)) > creates(plan) {
-		return false // all that was approved is under way, and this is more of the same
+		return false // everything approved is already in progress, and this is more of the same
 	}
 	return within(d.vms, plan.Spec.VMs)
 }
 
-// within reports whether each of the VMs is among those of a plan, each one once.
+// within reports whether each of the VMs matches a different VM of a plan.
 func within(vms, planned []v1alpha1.ScalePlanVM) bool {
 	left := slices.Clone(planned)
 	for i := range vms {
@@ -193,7 +192,7 @@ func within(vms, planned []v1alpha1.ScalePlanVM) bool {
 	return true
 }
 
-// sameVM reports whether two lines are of the same change of a VM.
+// sameVM reports whether two entries are about the same change of a VM.
 func sameVM(a, b *v1alpha1.ScalePlanVM) bool {
 	if a.Action != b.Action || a.Host != b.Host || a.NodePool != b.NodePool || a.Change != b.Change {
 		return false

@@ -19,20 +19,20 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// LedgerName is the ConfigMap, in numaform's namespace, with the status of each
-// ScalePlan that numaform proposed. The status of the object itself is a copy for
-// people: others may have the right to write it, and nothing is decided from it.
+// LedgerName is the ConfigMap, in numaform's namespace, with the status of each ScalePlan
+// that numaform proposed. The status in the object itself is a copy for people: others
+// may have permission to write it, so no decision depends on it.
 const LedgerName = "numaform-approvals"
 
-// strangerFor is how long a ScalePlan may be in no ledger until it goes: one that is
-// being proposed is entered right after it is made.
+// strangerFor is the minimum age of a ScalePlan outside the ledger before it is deleted:
+// a new plan is entered right after it was created.
 const strangerFor = time.Minute
 
-// ledger is the status of numaform's plans by UID.
+// ledger maps the UIDs of numaform's plans to their status.
 type ledger map[types.UID]v1alpha1.ScalePlanStatus
 
-// readLedger reads the ledger. The first time, it takes over the plans that exist, as
-// versions without a ledger left them.
+// readLedger reads the ledger. The first time, it enters the existing plans, which
+// versions without a ledger left.
 func (a *Approvals) readLedger(ctx context.Context, plans []v1alpha1.ScalePlan) (ledger, error) {
 	var object corev1.ConfigMap
 	err := a.config.Client.Get(ctx, client.ObjectKey{Namespace: a.config.Namespace, Name: LedgerName}, &object)
@@ -65,7 +65,7 @@ func (a *Approvals) readLedger(ctx context.Context, plans []v1alpha1.ScalePlan) 
 	return known, nil
 }
 
-// enter writes what became of a plan into the ledger.
+// enter writes a plan's status to the ledger.
 func (a *Approvals) enter(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	content, err := json.Marshal(plan.Status)
 	if err != nil {
@@ -86,8 +86,8 @@ func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) err
 	return nil
 }
 
-// restore makes the status of ScalePlans what the ledger says, deletes plans that
-// numaform did not propose, and forgets those that are gone.
+// restore resets the status of ScalePlans to the ledger's, deletes plans that numaform
+// did not propose, and drops deleted plans from the ledger.
 func (a *Approvals) restore(ctx context.Context) error {
 	var list v1alpha1.ScalePlanList
 	if err := a.config.Client.List(ctx, &list); err != nil {
@@ -115,7 +115,7 @@ func (a *Approvals) restore(ctx context.Context) error {
 			plan.Status = status
 			err := a.config.Client.Status().Update(ctx, plan)
 			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-				continue // at the next call
+				continue // retry at the next call
 			}
 			errs = append(errs, err)
 			log.FromContext(ctx).Info("restored the status of a scaleplan, which another client wrote", logkey.ScalePlan, plan.Name, logkey.Phase, string(was))
@@ -127,7 +127,7 @@ func (a *Approvals) restore(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// remove deletes a plan as it was read.
+// remove deletes a plan, if it is unchanged since it was read.
 func (a *Approvals) remove(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	err := a.config.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID, ResourceVersion: &plan.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) {

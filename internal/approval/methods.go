@@ -19,11 +19,11 @@ import (
 // offered is a VM that a kind of disruption could remove.
 type offered struct{ by, key string }
 
-// Methods returns Karpenter's disruption methods with people in between: a command
-// that needs approval is not started, so no node is tainted, until somebody approved
-// the same command. Build is called twice, since a method remembers that it found
-// nothing to do: one set sees the NodePools that need no approval, the other, less
-// often, those that do, so that what waits hides nothing else.
+// Methods wraps Karpenter's disruption methods with approval: a command that needs
+// approval is not started, so no node is tainted, until the same command has been
+// approved. It calls build twice, because a method remembers that it found nothing to do:
+// one set handles the NodePools that need no approval, the other, less often, the
+// NodePools that do, so that a pending command does not hide others.
 func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Method {
 	var methods []disruption.Method
 	for _, held := range []bool{false, true} {
@@ -38,25 +38,25 @@ func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Metho
 type method struct {
 	disruption.Method
 	approvals *Approvals
-	// held is set if it sees the NodePools whose nodes may not come or go unasked.
+	// held is set if it handles the NodePools that need approval.
 	held bool
 
 	// mu guards asked.
 	mu sync.Mutex
-	// asked is when the inner method was last asked about NodePools that are held.
+	// asked is when the inner method was last called for NodePools that need approval.
 	asked time.Time
 }
 
 var _ disruption.NodePoolTotalsSetter = (*method)(nil)
 
-// SetNodePoolTotals hands the totals on.
+// SetNodePoolTotals passes the totals to the inner method.
 func (m *method) SetNodePoolTotals(totals map[string]disruption.NodePoolTotals) {
 	if setter, ok := m.Method.(disruption.NodePoolTotalsSetter); ok {
 		setter.SetNodePoolTotals(totals)
 	}
 }
 
-// requestedBy names the method in ScalePlans.
+// requestedBy returns the method's name in ScalePlans.
 func (m *method) requestedBy() string {
 	parts := []string{"disruption", string(m.Reason())}
 	if kind := m.ConsolidationType(); kind != "" {
@@ -65,12 +65,13 @@ func (m *method) requestedBy() string {
 	return strings.ToLower(strings.Join(parts, "/"))
 }
 
-// ShouldDisrupt lets candidates of the method's part of the NodePools through.
+// ShouldDisrupt reports whether the candidate is in the method's part of the NodePools
+// and the inner method accepts it.
 func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candidate) bool {
 	a := m.approvals
 	manual := a.modeOf(candidate.NodePool, v1alpha1.ScaleDown) == ModeManual || a.modeOf(candidate.NodePool, v1alpha1.ScaleUp) == ModeManual
-	// Static NodePools reserve replacements as soon as a command is computed, so there
-	// is nothing that could wait.
+	// Static NodePools reserve replacements as soon as a command is computed, so their
+	// commands cannot wait.
 	if manual != m.held || (m.held && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
 		return false
 	}
@@ -96,8 +97,8 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, ca
 	}
 	plans = slices.DeleteFunc(plans, func(plan v1alpha1.ScalePlan) bool { return plan.Spec.RequestedBy != m.requestedBy() })
 	for i := range plans {
-		// What was approved is computed again from just its nodes: budgets, PDBs and the
-		// simulation of where pods go hold as of now.
+		// Compute approved commands again from just their nodes, with the current
+		// budgets, PDBs and simulated scheduling.
 		if !m.approvals.said(&plans[i], plans[i].Spec.PlanHash) {
 			continue
 		}
@@ -113,7 +114,7 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, ca
 	return m.ask(ctx, budgets, plans, m.undecided(candidates, plans))
 }
 
-// due reports whether it is time to look for something to propose.
+// due reports whether it is time to look for new proposals.
 func (m *method) due() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -125,7 +126,7 @@ func (m *method) due() bool {
 	return true
 }
 
-// undecided returns the candidates of which no approved plan speaks.
+// undecided returns the candidates that are in no approved plan.
 func (m *method) undecided(candidates []*disruption.Candidate, plans []v1alpha1.ScalePlan) []*disruption.Candidate {
 	decided := map[string]bool{}
 	for i := range plans {
@@ -138,7 +139,7 @@ func (m *method) undecided(candidates []*disruption.Candidate, plans []v1alpha1.
 	return slices.DeleteFunc(slices.Clone(candidates), func(c *disruption.Candidate) bool { return decided[keyOf(c)] })
 }
 
-// only returns the candidates of the given keys, or none if one is missing.
+// only returns the candidates with the given keys, or none if one is missing.
 func only(candidates []*disruption.Candidate, keys map[string]bool) []*disruption.Candidate {
 	found := slices.DeleteFunc(slices.Clone(candidates), func(c *disruption.Candidate) bool { return !keys[keyOf(c)] })
 	if len(found) != len(keys) {
@@ -147,7 +148,7 @@ func only(candidates []*disruption.Candidate, keys map[string]bool) []*disruptio
 	return found
 }
 
-// ask asks the inner method, and returns those of its commands that may start.
+// ask calls the inner method, and returns the commands that may start.
 func (m *method) ask(
 	ctx context.Context, budgets map[string]int, plans []v1alpha1.ScalePlan, candidates []*disruption.Candidate,
 ) ([]disruption.Command, error) {
@@ -172,7 +173,8 @@ func (m *method) ask(
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		// What waits must not stop what may go: Karpenter drops all if one errs.
+		// A failed proposal must not stop allowed commands: after an error Karpenter
+		// drops all of them.
 		log.FromContext(ctx).Error(err, "proposing a disruption was put off", logkey.Reason, m.requestedBy())
 	}
 	return may, nil
@@ -199,7 +201,7 @@ func (m *method) start(ctx context.Context, known pools, plans []v1alpha1.ScaleP
 		return false, err
 	}
 	if plan := current(plans, d.hash); plan != nil {
-		// The guard judges again what is left to be done once the nodes are drained.
+		// The guard checks the rest again once the nodes are drained.
 		return a.mayBegin(ctx, plan, d)
 	}
 	if a.refused(plans, d.hash) || a.partly(plans, d) {
@@ -213,8 +215,8 @@ func (m *method) start(ctx context.Context, known pools, plans []v1alpha1.ScaleP
 	return false, a.offer(ctx, m.rivals(plans, d), d)
 }
 
-// partly reports whether a draft is about VMs that a person has approved the removal
-// of, in another way: what was approved waits until it can be done as a whole.
+// partly reports whether a draft contains VMs whose removal was approved as part of
+// another plan: that plan waits until it can be carried out as a whole.
 func (a *Approvals) partly(plans []v1alpha1.ScalePlan, d *draft) bool {
 	wanted := deletes(d.vms)
 	return slices.ContainsFunc(plans, func(plan v1alpha1.ScalePlan) bool {
@@ -230,7 +232,7 @@ func (a *Approvals) partly(plans []v1alpha1.ScalePlan, d *draft) bool {
 	})
 }
 
-// rivals are the plans of this method that a draft takes the place of: those of its
+// rivals returns the plans of this method that a draft replaces: the ones of its
 // NodePools.
 func (m *method) rivals(plans []v1alpha1.ScalePlan, d *draft) []v1alpha1.ScalePlan {
 	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
@@ -240,7 +242,7 @@ func (m *method) rivals(plans []v1alpha1.ScalePlan, d *draft) []v1alpha1.ScalePl
 	})
 }
 
-// asks returns why a command has to wait for a person: nothing, if it may start.
+// asks returns why a command needs approval, or none if it may start.
 func (m *method) asks(known pools, command *disruption.Command) []string {
 	a := m.approvals
 	var reasons []string

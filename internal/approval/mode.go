@@ -9,23 +9,23 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// Mode says what of a NodePool's changes waits for a person.
+// Mode says which of a NodePool's changes need approval.
 type Mode string
 
 // The modes of a NodePool, for each direction.
 const (
-	// ModeAuto lets pass what the guard allows and what it wants approved.
+	// ModeAuto allows what the guard allows and what it would want approved.
 	ModeAuto Mode = "auto"
-	// ModePolicy lets pass what the guard allows; what it wants approved waits.
+	// ModePolicy allows what the guard allows; anything that needs approval waits.
 	ModePolicy Mode = "policy"
-	// ModeManual makes every change wait.
+	// ModeManual makes every change wait for approval.
 	ModeManual Mode = "manual"
 )
 
-// ReasonUnknownMode is the reason of the event on a NodePool whose mode is none.
+// ReasonUnknownMode is the reason of the event on a NodePool with an invalid mode.
 const ReasonUnknownMode = "UnknownApprovalMode"
 
-// ModeError says that a NodePool's annotation names no mode.
+// ModeError reports an invalid mode in a NodePool's annotation.
 type ModeError struct{ NodePool, Annotation, Value string }
 
 func (e *ModeError) Error() string {
@@ -34,7 +34,7 @@ func (e *ModeError) Error() string {
 }
 
 // ModeOf returns a NodePool's mode in a direction: policy without an annotation, and
-// manual, with a ModeError, if the annotation says what nobody understands.
+// manual with a ModeError if the annotation is invalid.
 func ModeOf(pool *karpv1.NodePool, direction v1alpha1.ScaleDirection) (Mode, error) {
 	annotation := v1alpha1.AnnotationScaleUp
 	if direction == v1alpha1.ScaleDown {
@@ -66,8 +66,8 @@ func (a *Approvals) readPools(ctx context.Context) (pools, error) {
 	return found, nil
 }
 
-// mode returns the mode of a pool. One that does not exist any more is manual:
-// nobody can say how its VMs were to be treated.
+// mode returns the mode of a pool. A pool that no longer exists is manual, because its
+// mode is unknown.
 func (a *Approvals) mode(known pools, name string, direction v1alpha1.ScaleDirection) Mode {
 	pool, ok := known[name]
 	if !ok {

@@ -26,12 +26,12 @@ const (
 	ReasonFinished = "ScalePlanFinished"
 )
 
-// conditionBegun is true once what was approved is being carried out. Its message
-// lists the keys of VMs that were there before, which are none of the plan's.
+// conditionBegun is true once an approved plan is being carried out. Its message lists
+// the keys of similar VMs that existed before, which are not the plan's.
 const conditionBegun = "Begun"
 
-// readPlans returns the ScalePlans that numaform proposed, with the status that the
-// ledger has.
+// readPlans returns the ScalePlans that numaform proposed, with their status from the
+// ledger.
 func (a *Approvals) readPlans(ctx context.Context) ([]v1alpha1.ScalePlan, error) {
 	var list v1alpha1.ScalePlanList
 	if err := a.config.Client.List(ctx, &list); err != nil {
@@ -51,26 +51,26 @@ func (a *Approvals) readPlans(ctx context.Context) ([]v1alpha1.ScalePlan, error)
 	return plans, nil
 }
 
-// pending reports whether a plan waits, for a person or to be begun.
+// pending reports whether a plan is waiting for approval, or to be begun.
 func pending(plan *v1alpha1.ScalePlan) bool {
 	return plan.Status.Phase == "" || plan.Status.Phase == v1alpha1.ScalePlanPending
 }
 
-// expired reports whether an approval of the plan comes too late.
+// expired reports whether it is too late to approve the plan.
 func (a *Approvals) expired(plan *v1alpha1.ScalePlan) bool {
 	return !a.config.Clock.Now().Before(plan.Spec.ExpiresAt.Time)
 }
 
-// said reports whether a person approved a plan by the whole hash, which is also
-// that of what would be done now, in time.
+// said reports whether a person approved a plan in time, by its complete hash, and hash,
+// which is that of the current change, equals it.
 func (a *Approvals) said(plan *v1alpha1.ScalePlan, hash string) bool {
 	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
 	return len(hash) == 64 && same(plan.Spec.Approve, hash) && same(plan.Spec.PlanHash, hash) &&
 		plan.Spec.Reject == "" && !plan.Status.Phase.Over() && !a.expired(plan)
 }
 
-// unforeseen returns why the guard's verdict on a plan made now asks for more than
-// the verdict that a person saw, or "".
+// unforeseen returns why the guard's verdict on a new plan requires more than the verdict
+// that was approved, or "".
 func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
 	known := map[string]bool{}
 	for _, rule := range plan.Spec.Verdict.Rules {
@@ -87,8 +87,8 @@ func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
 	return ""
 }
 
-// otherState returns why a plan is of another Terraform state than the one that a
-// person saw, or "". The state may have gone on, but not back.
+// otherState returns why a plan is based on another Terraform state than the approved
+// one, or "". The state may have advanced, but not gone back.
 func otherState(plan *v1alpha1.ScalePlan, shards []v1alpha1.ScalePlanShard) string {
 	for _, was := range plan.Spec.Shards {
 		for _, is := range shards {
@@ -104,7 +104,7 @@ func otherState(plan *v1alpha1.ScalePlan, shards []v1alpha1.ScalePlanShard) stri
 	return ""
 }
 
-// object makes a ScalePlan of a draft.
+// object returns the ScalePlan of a draft.
 func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 	diff, sum := v1alpha1.CutDiff(d.diff)
 	reasons := slices.Clone(d.reasons)
@@ -125,8 +125,8 @@ func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 	}
 }
 
-// propose makes a draft a ScalePlan that waits, unless there is one already. One that
-// is over makes way for it.
+// propose creates the ScalePlan of a draft, unless it already exists. It replaces a
+// finished one.
 func (a *Approvals) propose(ctx context.Context, d *draft) error {
 	if len(d.vms) > maxVMs {
 		return fmt.Errorf("proposing a change of %d vms: a ScalePlan holds %d: lower the NodePool's limits", len(d.vms), maxVMs)
@@ -162,7 +162,7 @@ func (a *Approvals) propose(ctx context.Context, d *draft) error {
 	return nil
 }
 
-// clear deletes a plan that is over, or that numaform did not propose, and reports
+// clear deletes a plan that is finished, or that numaform did not propose, and reports
 // whether its name is free.
 func (a *Approvals) clear(ctx context.Context, name string) (bool, error) {
 	var old v1alpha1.ScalePlan
@@ -186,9 +186,9 @@ func (a *Approvals) clear(ctx context.Context, name string) (bool, error) {
 	return true, nil
 }
 
-// begin notes that an approved plan is being carried out. It must succeed before
-// anything is: one approval is good for one change. Before lists keys of VMs that
-// are none of the plan's.
+// begin records that an approved plan is being carried out. It must succeed before
+// anything else is done, because an approval is valid for one change. before lists keys
+// of VMs that are not the plan's.
 func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before []string) error {
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
 		return nil
@@ -211,7 +211,7 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before 
 	return nil
 }
 
-// beforeOf returns the keys that begin noted.
+// beforeOf returns the keys recorded by begin.
 func beforeOf(plan *v1alpha1.ScalePlan) map[string]bool {
 	keys := map[string]bool{}
 	for _, condition := range plan.Status.Conditions {
@@ -225,8 +225,8 @@ func beforeOf(plan *v1alpha1.ScalePlan) map[string]bool {
 	return keys
 }
 
-// end moves a plan to a phase in which nothing more comes of it. A plan that
-// somebody changed meanwhile is looked at again later.
+// end moves a plan to a final phase. If the plan was changed meanwhile, the next call
+// retries.
 func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1alpha1.ScalePlanPhase, result string) error {
 	now := metav1.NewTime(a.config.Clock.Now())
 	if plan.Status.DecidedAt == nil {
@@ -252,7 +252,7 @@ func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1a
 	return nil
 }
 
-// supersede ends the plans that wait and that which picks, but for those of a hash.
+// supersede ends the pending plans that which selects, except those with the given hash.
 func (a *Approvals) supersede(ctx context.Context, plans []v1alpha1.ScalePlan, hash, why string, which func(*v1alpha1.ScalePlan) bool) error {
 	var errs []error
 	for i := range plans {

@@ -24,7 +24,7 @@ func keyOf(candidate *disruption.Candidate) string {
 	return candidate.NodeClaim.Annotations[v1alpha1.AnnotationKey]
 }
 
-// nameOf returns the name of a candidate's VM, which is its Node's.
+// nameOf returns the name of a candidate's VM, which is also its Node's.
 func nameOf(candidate *disruption.Candidate) string {
 	name := ""
 	if candidate.NodeClaim != nil {
@@ -33,7 +33,7 @@ func nameOf(candidate *disruption.Candidate) string {
 	return cmp.Or(name, candidate.Name())
 }
 
-// draft makes a draft of a command, without the dry plan.
+// draft returns a draft of a command, without the dry plan.
 func (m *method) draft(command *disruption.Command, reasons []string) (*draft, error) {
 	d := &draft{
 		direction: v1alpha1.ScaleDown, requestedBy: m.requestedBy(), reasons: reasons,
@@ -72,7 +72,7 @@ func (m *method) draft(command *disruption.Command, reasons []string) (*draft, e
 	return d, err
 }
 
-// planRemoval completes a draft by the dry plan of removing its VMs, and by the pods
+// planRemoval completes a draft with the dry plan of removing its VMs, and with the pods
 // that have to move.
 func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disruption.Command) error {
 	snapshot, err := a.config.Snapshot(ctx)
@@ -93,7 +93,7 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 		return err
 	}
 	for i := range change.Removed {
-		// A node of that name may be another VM by now.
+		// A node with that name may now be another VM.
 		if vm := &change.Removed[i]; !deletes(d.vms)[string(vm.Key)] {
 			return fmt.Errorf("vm %s has the key %s, which is not its NodeClaim's", vm.Name, vm.Key)
 		}
@@ -106,8 +106,8 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 	return d.planned(drained(plans))
 }
 
-// drained returns plans with verdicts as they are once the nodes are drained: they are
-// not yet, as nothing is begun, and the guard looks again before anything is deleted.
+// drained returns plans with the verdicts that they will have once the nodes are drained:
+// nothing is begun yet, and the guard checks again before anything is deleted.
 func drained(plans []scaler.ShardPlan) []scaler.ShardPlan {
 	plans = slices.Clone(plans)
 	for i := range plans {
@@ -116,7 +116,7 @@ func drained(plans []scaler.ShardPlan) []scaler.ShardPlan {
 	return plans
 }
 
-// pods notes the pods of a candidate that have to move.
+// pods records the pods of a candidate that have to move.
 func (a *Approvals) pods(ctx context.Context, d *draft, candidate *disruption.Candidate) error {
 	pods, err := candidate.Pods(ctx, a.config.Client)
 	if err != nil {

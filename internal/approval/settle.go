@@ -15,13 +15,13 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// SettleEvery is how often Settle is to be called.
+// SettleEvery is the interval between calls of Settle.
 const SettleEvery = 10 * time.Second
 
-// Settle brings ScalePlans up to date: it ends those that were rejected, that expired
-// and that were carried out, and deletes old ones. Call it every SettleEvery on the
-// leader. It does nothing before the fleet is read: no VM is known then, and all that
-// was to be removed would look gone.
+// Settle updates ScalePlans: it ends the rejected, expired and completed ones, and
+// deletes old ones. Call it every SettleEvery on the leader. It does nothing before the
+// fleet has been read, because then no VM is known and every VM to be removed would look
+// gone.
 func (a *Approvals) Settle(ctx context.Context) error {
 	if !a.synced() {
 		return nil
@@ -75,8 +75,8 @@ func (a *Approvals) settle(ctx context.Context, plan *v1alpha1.ScalePlan) error 
 	return nil
 }
 
-// prune deletes a plan that has been over for long: the fleet's history has what
-// became of it.
+// prune deletes a plan that has been finished for keptFor: the fleet's history has its
+// result.
 func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	over := plan.CreationTimestamp.Time
 	if plan.Status.FinishedAt != nil {
@@ -92,7 +92,7 @@ func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	return nil
 }
 
-// settleMade ends a plan by what became of its new VMs.
+// settleMade ends a plan according to the phases of its new VMs.
 func (a *Approvals) settleMade(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	wanted, states := creates(plan), a.made(plan)
 	made, failures := outcomes(states)
@@ -110,21 +110,20 @@ func (a *Approvals) settleMade(ctx context.Context, plan *v1alpha1.ScalePlan) er
 	return nil
 }
 
-// unchanging reports whether none of the VMs that a plan changes in place is to change
-// any more.
+// unchanging reports whether no VM that a plan updates in place has a pending update.
 func (a *Approvals) unchanging(plan *v1alpha1.ScalePlan) bool {
 	return !slices.ContainsFunc(a.vms(), func(state scaler.VMState) bool { return state.Changing && updates(plan, state) })
 }
 
-// updates reports whether a plan changes a VM.
+// updates reports whether a plan updates a VM.
 func updates(plan *v1alpha1.ScalePlan, state scaler.VMState) bool {
 	return slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
 		return line.Action == v1alpha1.ScalePlanUpdate && line.Key == string(state.VM.Key)
 	})
 }
 
-// settleChanged ends a plan of changes in place that are made, or that are needed no
-// more. Right after a start, whoever wants changes may not have asked yet.
+// settleChanged ends a plan of updates in place that are done or no longer needed. Right
+// after a start, the requester of updates may not have asked yet.
 func (a *Approvals) settleChanged(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
 		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were changed", len(plan.Spec.VMs)))
@@ -132,8 +131,8 @@ func (a *Approvals) settleChanged(ctx context.Context, plan *v1alpha1.ScalePlan)
 	return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes says otherwise now, or they are gone")
 }
 
-// outcomes returns how many VMs were made, whatever became of them later, and why others
-// were not.
+// outcomes returns how many VMs were created, whatever happened to them later, and why
+// others were not.
 func outcomes(states []scaler.VMState) (made int, failures []string) {
 	for i := range states {
 		switch state := &states[i]; {
@@ -148,7 +147,7 @@ func outcomes(states []scaler.VMState) (made int, failures []string) {
 	return made, failures
 }
 
-// creates returns how many VMs a plan makes.
+// creates returns how many VMs a plan creates.
 func creates(plan *v1alpha1.ScalePlan) int {
 	n := 0
 	for i := range plan.Spec.VMs {
@@ -159,7 +158,7 @@ func creates(plan *v1alpha1.ScalePlan) int {
 	return n
 }
 
-// settleGone ends a plan by what became of the VMs that it removes.
+// settleGone ends a plan according to the phases of the VMs that it removes.
 func (a *Approvals) settleGone(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	left := a.leaving(plan)
 	removing := slices.ContainsFunc(left, func(state scaler.VMState) bool { return state.Phase == scaler.PhaseRemoving })
@@ -173,13 +172,13 @@ func (a *Approvals) settleGone(ctx context.Context, plan *v1alpha1.ScalePlan) er
 	return nil
 }
 
-// leaving returns the VMs that a plan removes and that are there.
+// leaving returns the existing VMs that a plan removes.
 func (a *Approvals) leaving(plan *v1alpha1.ScalePlan) []scaler.VMState {
 	keys := deletes(plan.Spec.VMs)
 	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool { return !keys[string(state.VM.Key)] })
 }
 
-// deletes returns the keys of the VMs that are removed.
+// deletes returns the keys of the removed VMs.
 func deletes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	keys := map[string]bool{}
 	for i := range vms {
@@ -190,8 +189,8 @@ func deletes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	return keys
 }
 
-// outdated reports whether nodes that wait to be removed are gone, or have not been
-// offered for removal for a while: pods came back.
+// outdated reports whether nodes waiting for removal are gone, or have not been offered
+// for removal for a while because pods came back.
 func (a *Approvals) outdated(plan *v1alpha1.ScalePlan) bool {
 	if len(a.leaving(plan)) == 0 {
 		return true
@@ -213,5 +212,5 @@ func (a *Approvals) outdated(plan *v1alpha1.ScalePlan) bool {
 	return false
 }
 
-// offeredFor is how long Karpenter may not offer a node until its plan goes.
+// offeredFor is how long a plan remains after Karpenter stopped offering its node.
 const offeredFor = 5 * time.Minute

@@ -16,22 +16,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// RequestedByProvisioning is who asks for VMs that pods need.
+// RequestedByProvisioning is the requester of VMs for pods.
 const RequestedByProvisioning = "provisioning"
 
-// planned is a dry plan of a NodePool's new VMs, and what it was made of.
+// planned is a dry plan of a NodePool's new VMs, and its inputs.
 type planned struct {
 	of    string
 	at    time.Time
 	draft *draft
-	// decided tells a plan that was made after a person had approved it.
+	// decided is set for a plan made after its approval.
 	decided bool
 }
 
-// Up returns those of a decision's new VMs that may be made now. The others wait as
-// ScalePlans, one for each NodePool, which Draft makes. It must be called with each
-// decision, an empty one too: that pods ask for nothing ends plans. VMs are returned
-// even with an error, which is about others.
+// Up returns the new VMs of a decision that may be created now. The others wait as
+// ScalePlans, one for each NodePool, which Draft creates. Call it with each decision,
+// including an empty one, because plans end when no pod requests their VMs. It returns
+// VMs even with an error, which is about other VMs.
 func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
 	if paused, err := a.config.Paused(ctx); paused || err != nil {
 		return nil, err
@@ -65,8 +65,8 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 	return approved, errors.Join(append(errs, a.unwanted(ctx, plans, groups))...)
 }
 
-// ofPool returns the plans by which a NodePool grows. Its VMs that change while they run
-// are nothing to pods that wait.
+// ofPool returns the plans by which a NodePool grows. It omits plans for updates of
+// running VMs, which do not matter to pending pods.
 func ofPool(plans []v1alpha1.ScalePlan, pool string) []v1alpha1.ScalePlan {
 	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
 		return plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy == RequestedByClass || !slices.Contains(plan.Spec.NodePools, pool)
@@ -80,19 +80,19 @@ type group struct {
 	placed   []scheduling.Placed
 	snapshot *topology.Snapshot
 	plans    []v1alpha1.ScalePlan
-	// of tells whether the same VMs are placed as before.
+	// of is a fingerprint that shows whether the same VMs are placed as before.
 	of string
 }
 
-// free reports whether the VMs need no ScalePlan: by the mode, unless the guard has
-// held VMs of this NodePool, which would only come and go again.
+// free reports whether the VMs need no ScalePlan: by the mode, unless the guard already
+// made VMs of this NodePool wait, because new ones would only come and go again.
 func (g *group) free() bool {
 	return g.mode == ModeAuto || (g.mode == ModePolicy && !slices.ContainsFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
 		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow
 	}))
 }
 
-// group returns the VMs of a NodePool that may be made now.
+// group returns the VMs of a NodePool that may be created now.
 func (a *Approvals) group(ctx context.Context, g *group) ([]scheduling.Placed, error) {
 	a.mu.Lock()
 	a.wanted[g.pool] = a.config.Clock.Now()
@@ -126,8 +126,8 @@ func (a *Approvals) group(ctx context.Context, g *group) ([]scheduling.Placed, e
 	return nil, nil
 }
 
-// decided reports whether VMs that were planned before may be made, and whether that is
-// known without another plan.
+// decided reports whether previously planned VMs may be created, and whether that is
+// known without a new plan.
 func (a *Approvals) decided(ctx context.Context, g *group, last *planned) (ok, known bool, err error) {
 	age := a.config.Clock.Since(last.at)
 	if age < planFresh && (a.refused(g.plans, last.draft.hash) || a.waits(g.plans, last.draft.hash)) {
@@ -141,9 +141,9 @@ func (a *Approvals) decided(ctx context.Context, g *group, last *planned) (ok, k
 	return ok, ok, err
 }
 
-// Draft plans what the last Up could not answer without a plan, and lets it wait as
-// ScalePlans. What a person has approved already may be made at the next Up. It takes
-// long, and nothing must be kept waiting for it.
+// Draft plans what the last Up could not answer without a plan, and creates the
+// ScalePlans. The next Up may return VMs that are already approved. Draft takes long, so
+// nothing should wait for it.
 func (a *Approvals) Draft(ctx context.Context) error {
 	a.mu.Lock()
 	due := a.due
@@ -181,7 +181,7 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 	return a.offer(ctx, g.plans, d)
 }
 
-// current returns the plan of a hash that is not over.
+// current returns the unfinished plan with a hash, or nil.
 func current(plans []v1alpha1.ScalePlan, hash string) *v1alpha1.ScalePlan {
 	for i := range plans {
 		if plans[i].Spec.PlanHash == hash && !plans[i].Status.Phase.Over() {
@@ -191,8 +191,8 @@ func current(plans []v1alpha1.ScalePlan, hash string) *v1alpha1.ScalePlan {
 	return nil
 }
 
-// mayBegin reports whether a person approved what a draft says, and notes that it is
-// begun. What has become something else since a person looked ends.
+// mayBegin reports whether a draft's change was approved, and records that it is begun.
+// It ends a plan whose content has changed since the approval.
 func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *draft) (bool, error) {
 	if !a.said(plan, d.hash) {
 		return false, nil
@@ -203,14 +203,14 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 		}
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
-		// It was begun. If nothing came of it, numaform died in between.
+		// It was already begun. If there is no result, numaform died in between.
 		return d.direction == v1alpha1.ScaleDown || len(a.made(plan)) == 0, nil
 	}
 	return true, a.begin(ctx, plan, keysLike(a.vms(), plan))
 }
 
-// offer makes a draft a ScalePlan instead of those that wait, unless people said
-// lately that they do not want it.
+// offer creates a draft's ScalePlan and supersedes pending ones, unless the same plan was
+// rejected recently.
 func (a *Approvals) offer(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
 	err := a.supersede(ctx, plans, d.hash, "something else is needed now", func(plan *v1alpha1.ScalePlan) bool {
 		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning && plan.Spec.RequestedBy == RequestedByGuard)
@@ -221,8 +221,8 @@ func (a *Approvals) offer(ctx context.Context, plans []v1alpha1.ScalePlan, d *dr
 	return a.propose(ctx, d)
 }
 
-// refused reports whether a person, or the guard, refused a plan of that hash so
-// lately that it is not proposed again.
+// refused reports whether a plan with that hash was rejected, by a person or the guard,
+// too recently to propose it again.
 func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
 	return slices.ContainsFunc(plans, func(plan v1alpha1.ScalePlan) bool {
 		if plan.Spec.PlanHash != hash {
@@ -243,13 +243,13 @@ func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
 	})
 }
 
-// waits reports whether a plan of that hash waits and nobody has said a word to it.
+// waits reports whether a plan with that hash is pending without a decision.
 func (a *Approvals) waits(plans []v1alpha1.ScalePlan, hash string) bool {
 	plan := current(plans, hash)
 	return plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
 }
 
-// fingerprint tells whether the same VMs are placed as before.
+// fingerprint changes if the VMs or their placements change.
 func (g *group) fingerprint() (string, error) {
 	type place struct {
 		Spec      fleet.Spec
@@ -263,7 +263,7 @@ func (g *group) fingerprint() (string, error) {
 	return digest(places)
 }
 
-// draftUp makes a draft of a NodePool's new VMs.
+// draftUp returns a draft of a NodePool's new VMs.
 func (a *Approvals) draftUp(ctx context.Context, g *group) (*draft, error) {
 	requests := make([]scaler.Request, len(g.placed))
 	pods := 0
@@ -282,7 +282,7 @@ func (a *Approvals) draftUp(ctx context.Context, g *group) (*draft, error) {
 		return nil, err
 	}
 	change.Narrow()
-	// VMs whose number someone else took get another; they are none of this.
+	// VMs whose VMID another guest took are renumbered; they are not part of this.
 	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
 		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {
 			return likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
@@ -302,7 +302,7 @@ func (a *Approvals) draftUp(ctx context.Context, g *group) (*draft, error) {
 	return d, d.made(change, plans, g.placed)
 }
 
-// unwanted ends plans of VMs that no pod has asked for any more for a while.
+// unwanted ends plans of VMs that no pod has requested for unwantedFor.
 func (a *Approvals) unwanted(ctx context.Context, plans []v1alpha1.ScalePlan, groups map[string][]scheduling.Placed) error {
 	return a.supersede(ctx, plans, "", "no pods need it any more", func(plan *v1alpha1.ScalePlan) bool {
 		if plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy != RequestedByProvisioning || len(plan.Spec.NodePools) == 0 {
@@ -322,7 +322,7 @@ func (a *Approvals) unwanted(ctx context.Context, plans []v1alpha1.ScalePlan, gr
 	})
 }
 
-// keysLike returns the keys of VMs that look like those that a plan makes.
+// keysLike returns the keys of VMs that look like the ones that a plan creates.
 func keysLike(states []scaler.VMState, plan *v1alpha1.ScalePlan) []string {
 	var keys []string
 	for i := range states {
@@ -333,14 +333,14 @@ func keysLike(states []scaler.VMState, plan *v1alpha1.ScalePlan) []string {
 	return keys
 }
 
-// isLike reports whether a VM may be one that a plan makes.
+// isLike reports whether a VM may be one that a plan creates.
 func isLike(vm *fleet.VM, plan *v1alpha1.ScalePlan) bool {
 	return slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
 		return line.Action == v1alpha1.ScalePlanCreate && line.NodePool == vm.Pool && line.Host == vm.Host.String() && line.InstanceType == vm.InstanceType
 	})
 }
 
-// made returns the VMs that came of a plan that was begun.
+// made returns the VMs created by a plan that was begun.
 func (a *Approvals) made(plan *v1alpha1.ScalePlan) []scaler.VMState {
 	before := beforeOf(plan)
 	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool {
