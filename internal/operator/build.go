@@ -38,15 +38,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// workshop is what the parts of a controller are made of.
+// workshop holds the dependencies of a controller's parts.
 type workshop struct {
 	*Controller
 	manager  manager.Manager
 	events   record.EventRecorder
 	recorder events.Recorder
-	// live reads and writes past the cache.
+	// live is a client that bypasses the cache.
 	live client.Client
-	// cluster decides from the cache, liveCluster answers from the API server.
+	// cluster reads from the cache, liveCluster from the API server.
 	cluster, liveCluster *scheduling.Cluster
 	types                []scheduling.InstanceType
 	karpenter            *options.Options
@@ -54,7 +54,7 @@ type workshop struct {
 	placing              sync.Mutex
 }
 
-// build makes all parts anew. Nothing runs before the manager starts.
+// build creates all parts. Nothing runs before the manager starts.
 func (c *Controller) build(ctx context.Context) (*parts, error) {
 	karpenter, err := karpenterOptions(&c.settings)
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	return w.apply(ctx)
 }
 
-// apply makes the parts of a controller that changes things.
+// apply creates the parts of a controller that makes changes.
 func (w *workshop) apply(ctx context.Context) (*parts, error) {
 	var writer *scaler.Writer
 	var provisioner *provisioning.Controller
@@ -134,7 +134,7 @@ func (w *workshop) apply(ctx context.Context) (*parts, error) {
 	return w.assemble(ctx, writer, list, runs)
 }
 
-// assemble gives the manager what it is to run.
+// assemble adds everything that the manager runs.
 func (w *workshop) assemble(ctx context.Context, writer *scaler.Writer, list []controller.Controller, runs []manager.RunnableFunc) (*parts, error) {
 	for _, one := range list {
 		if err := one.Register(ctx, w.manager); err != nil {
@@ -142,7 +142,7 @@ func (w *workshop) assemble(ctx context.Context, writer *scaler.Writer, list []c
 		}
 	}
 	all := &parts{manager: w.manager, writer: writer}
-	// Runnables of this kind wait for the lease.
+	// Runnables of this kind wait for the leader election.
 	for _, run := range runs {
 		err := w.manager.Add(manager.RunnableFunc(func(running context.Context) error {
 			all.runs.Add(1)
@@ -156,7 +156,7 @@ func (w *workshop) assemble(ctx context.Context, writer *scaler.Writer, list []c
 	return all, nil
 }
 
-// ours are those of numaform's controllers that need no writer.
+// ours returns numaform's controllers that need no writer.
 func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
 	cached := w.manager.GetClient()
 	return []controller.Controller{
@@ -177,14 +177,14 @@ func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
 	}
 }
 
-// inPlace lets VMs follow their classes in what changes while they run.
+// inPlace returns the controller that updates running VMs when their classes change.
 func (w *workshop) inPlace(writer *scaler.Writer) controller.Controller {
 	return nodeclass.NewInPlace(nodeclass.InPlaceConfig{
 		Client: w.manager.GetClient(), Recorder: w.recorder, Fleet: writer, MayMove: w.mayMove,
 	})
 }
 
-// collector ends what nothing else ends.
+// collector returns the garbage collector, for what no other controller removes.
 func (w *workshop) collector(writer func() *scaler.Writer) *garbage.Collector {
 	return garbage.New(garbage.Config{
 		Client: w.manager.GetClient(), Live: w.live, Recorder: w.recorder, Writer: lateWriter{writer}, Closer: w.closed,
@@ -194,7 +194,7 @@ func (w *workshop) collector(writer func() *scaler.Writer) *garbage.Collector {
 	})
 }
 
-// lateWriter is a writer that is made after those who ask it.
+// lateWriter is a writer that is created after its users.
 type lateWriter struct{ writer func() *scaler.Writer }
 
 // Synced reports whether the fleet has been read.
@@ -203,10 +203,10 @@ func (l lateWriter) Synced() bool { return l.writer().Synced() }
 // VMs returns the fleet's VMs.
 func (l lateWriter) VMs() []scaler.VMState { return l.writer().VMs() }
 
-// Remove asks that VMs go.
+// Remove requests deletion of VMs.
 func (l lateWriter) Remove(keys ...fleet.Key) { l.writer().Remove(keys...) }
 
-// metrics registers numaform's own, anew for each manager.
+// metrics registers numaform's metrics, for each new manager.
 func (w *workshop) metrics(vms func() []scaler.VMState, collector *garbage.Collector) (*metrics.Observer, error) {
 	registry := prometheus.NewRegistry()
 	observer, err := metrics.Register(registry, metrics.Config{
@@ -231,8 +231,8 @@ func (w *workshop) canSetHugePages(region topology.RegionName) (bool, string) {
 	return w.clients[region].CanSetHugePages()
 }
 
-// offersClosed returns what must not be offered for now: where VMs failed a moment
-// ago, and hosts that nodes are to leave.
+// offersClosed returns the offerings that are currently unavailable: where VMs failed
+// recently, and on hosts being evacuated.
 func (w *workshop) offersClosed() []scheduling.Offer {
 	closed := w.closed.List()
 	hosts, _ := w.control.evacuated(context.Background())
@@ -242,10 +242,11 @@ func (w *workshop) offersClosed() []scheduling.Offer {
 	return closed
 }
 
-// gates are the feature gates of Karpenter.
+// gates returns Karpenter's feature gates.
 func (w *workshop) gates() options.FeatureGates { return w.karpenter.FeatureGates }
 
-// virtual returns what tells the pods of CapacityBuffers, or nil if the gate is shut.
+// virtual returns a function that lists the pods of CapacityBuffers, or nil if the
+// feature gate is disabled.
 func (w *workshop) virtual(c *core) func(context.Context) []*corev1.Pod {
 	if !w.gates().CapacityBuffer {
 		return nil
@@ -253,7 +254,7 @@ func (w *workshop) virtual(c *core) func(context.Context) []*corev1.Pod {
 	return c.virtual.GetAll
 }
 
-// request is what is the same for each decision.
+// request returns the part of the request that is the same for each decision.
 func (w *workshop) request() scheduling.Request {
 	return scheduling.Request{
 		ClusterID: w.config.ClusterID, Types: w.types, Overlays: w.gates().NodeOverlay,
@@ -262,14 +263,14 @@ func (w *workshop) request() scheduling.Request {
 	}
 }
 
-// timed tells how long a part of a decision took.
+// timed records how long a part of a decision took.
 func (w *workshop) timed(part scheduling.Part, took time.Duration) {
 	if observer := w.observer.Load(); observer != nil {
 		observer.DecisionTimed(part, took)
 	}
 }
 
-// scalerConfig returns what the controller's scaler needs.
+// scalerConfig returns the configuration of the controller's scaler.
 func (w *workshop) scalerConfig(ctx context.Context) (*scaler.Config, error) {
 	config, err := w.config.ScalerConfig(ctx, w.settings.Environ, Kubeconfig{Rest: w.settings.Rest, Namespace: w.settings.Namespace}, true)
 	if err != nil {

@@ -30,7 +30,7 @@ func (c *Config) check() error {
 	return errors.Join(mistakes...)
 }
 
-// clash returns what a cluster has in common with one before it, and must not.
+// clash returns errors for what a cluster wrongly shares with an earlier one.
 func (c *Config) clash(i int) []error {
 	var mistakes []error
 	cluster := &c.Clusters[i]
@@ -76,7 +76,7 @@ func (c *Cluster) check() []error {
 	return mistakes
 }
 
-// shown returns an address without the password that may stand in it.
+// shown returns an address without its password, if it contains one.
 func shown(address string) string {
 	if before, after, ok := strings.Cut(address, "@"); ok {
 		scheme, _, _ := strings.Cut(before, "//")
@@ -85,8 +85,7 @@ func shown(address string) string {
 	return address
 }
 
-// addresses returns the URLs of the cluster's hosts in the order in which they are
-// asked.
+// addresses returns the URLs of the cluster's hosts in the order in which they are tried.
 func (c *Cluster) addresses() []string {
 	if c.URL == "" {
 		return c.URLs
@@ -94,8 +93,8 @@ func (c *Cluster) addresses() []string {
 	return append([]string{c.URL}, c.URLs...)
 }
 
-// endpointOf returns a URL without a path, as the provider wants it, or "" if it is
-// none of a Proxmox host.
+// endpointOf returns a URL without a path, in the provider's form, or "" if it is not the
+// URL of a Proxmox host.
 func endpointOf(address string) string {
 	endpoint, err := url.Parse(address)
 	if err != nil || endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil {
@@ -104,14 +103,14 @@ func endpointOf(address string) string {
 	return endpoint.Scheme + "://" + endpoint.Host + "/"
 }
 
-// Endpoint returns the URL that is asked first, without a path.
+// Endpoint returns the URL that is tried first, without a path.
 func (c *Cluster) Endpoint() string {
 	address := slices.Concat(c.addresses(), []string{""})[0]
 	return cmp.Or(endpointOf(address), address)
 }
 
-// providerEndpoint is what stands in the fleet's files: nothing where there is a
-// choice, for then the engine is told which host answers.
+// providerEndpoint returns the endpoint for the fleet's files. It is empty if there are
+// several URLs; the engine's environment then contains the one that responds.
 func (c *Cluster) providerEndpoint() string {
 	if len(c.addresses()) > 1 {
 		return ""
@@ -119,7 +118,7 @@ func (c *Cluster) providerEndpoint() string {
 	return c.Endpoint()
 }
 
-// check refuses a backend that no engine has.
+// check refuses a backend that engines do not support.
 func (b *Backend) check() []error {
 	known := []string{"local", "kubernetes", "pg", "s3", "http", "gcs", "azurerm", "consul", "cos", "oss"}
 	if slices.Contains(known, b.Type) {

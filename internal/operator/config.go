@@ -1,6 +1,6 @@
-// Package operator builds numaform from its configuration: it reads
-// numaform.yaml and wires clients, engine, fleet and scaler together. It decides
-// nothing about nodes. Start at Load.
+// Package operator builds numaform from its configuration: it reads numaform.yaml and
+// wires clients, engine, fleet and scaler together. It makes no decisions about nodes.
+// Start at Load.
 package operator
 
 import (
@@ -17,15 +17,16 @@ type Config struct {
 	Clusters  []Cluster `yaml:"clusters"`
 	// TopologyFile is a nodes-settings.json; empty means none.
 	TopologyFile string `yaml:"topology_file"`
-	// StateDir holds what belongs to this machine and is part of no fleet: the engine's
-	// working directories, local states, the clone of a git fleet. It must lie outside of
-	// every checkout. Load fills in a directory per fleet below $XDG_STATE_HOME/numaform
-	// or $HOME/.local/state/numaform.
+	// StateDir is for data that belongs to this machine and to no fleet: the engine's
+	// working directories, local states, the clone of a git fleet. It must be outside of
+	// every checkout. By default, Load sets a directory per fleet below
+	// $XDG_STATE_HOME/numaform or $HOME/.local/state/numaform.
 	StateDir string `yaml:"state_dir"`
 	// InstanceTypesFile replaces the generated instance types; empty means none.
 	InstanceTypesFile string `yaml:"instance_types_file"`
 	Engine            Engine `yaml:"engine"`
-	// Modules says which modules node files may call besides the released ones.
+	// Modules lists the modules that node files may call in addition to the released
+	// ones.
 	Modules Modules `yaml:"modules"`
 	Fleet   Fleet   `yaml:"fleet"`
 	History History `yaml:"history"`
@@ -33,34 +34,34 @@ type Config struct {
 	Join    Join    `yaml:"join"`
 }
 
-// History says how the records of this installation are known from those of others.
+// History configures how records of this installation are distinguished from others.
 type History struct {
-	// KeyFile holds the key by which records are authenticated; machines that share it
-	// take each other's records for their own. Empty means a key of this installation.
+	// KeyFile contains the key that authenticates records; machines with the same key
+	// accept each other's records. Empty means a key of this installation.
 	KeyFile string `yaml:"key_file"`
 }
 
-// Join says what new nodes of the controller join with, where the cluster itself does
-// not tell it right.
+// Join overrides what new nodes of the controller join with, if the cluster's own
+// information is missing or wrong.
 type Join struct {
 	// APIServer is the URL by which nodes reach the API server; empty means the one in
-	// ConfigMap kube-public/cluster-info, or else the one that the controller uses.
+	// ConfigMap kube-public/cluster-info, or else the controller's own.
 	APIServer string `yaml:"api_server"`
-	// CAFile holds the certificates that nodes trust it by, in PEM.
+	// CAFile contains the certificates by which nodes trust it, in PEM.
 	CAFile string `yaml:"ca_file"`
-	// ExternalCloudProvider is set where a cloud controller manager writes providerIDs.
+	// ExternalCloudProvider is set if a cloud controller manager sets providerIDs.
 	ExternalCloudProvider bool     `yaml:"external_cloud_provider"`
 	ClusterDNS            []string `yaml:"cluster_dns"`
 	ClusterDomain         string   `yaml:"cluster_domain"`
 }
 
-// Cluster is one Proxmox cluster and how to reach it. Of a secret, either the
-// value or the file that holds it is set.
+// Cluster is one Proxmox cluster and how to reach it. Each secret is set either by value
+// or by file.
 type Cluster struct {
 	Region topology.RegionName `yaml:"region"`
 	URL    string              `yaml:"url"`
-	// URLs are those of further hosts of the cluster, which are asked if it does not
-	// answer.
+	// URLs are further hosts of the cluster, which are tried if the first does not
+	// respond.
 	URLs            []string  `yaml:"urls"`
 	Insecure        bool      `yaml:"insecure"`
 	CAFile          string    `yaml:"ca_file"`
@@ -79,24 +80,24 @@ type Cluster struct {
 	Machines map[topology.HostName]string `yaml:"machines"`
 }
 
-// Timeouts are how long Proxmox may take over an operation.
+// Timeouts limit Proxmox operations.
 type Timeouts struct {
 	Clone time.Duration `yaml:"clone,omitempty"`
 	Start time.Duration `yaml:"start,omitempty"`
-	// Stop is for the guest, which shuts down before its VM is deleted.
+	// Stop is for the guest's shutdown before its VM is deleted.
 	Stop time.Duration `yaml:"stop,omitempty"`
-	// Delete is for a VM that is stopped and destroyed, with its disks.
+	// Delete is for stopping and destroying a VM with its disks.
 	Delete time.Duration `yaml:"delete,omitempty"`
 	Upload time.Duration `yaml:"upload,omitempty"`
 }
 
-// VMIDRange is the range of VMIDs that is reserved for numaform.
+// VMIDRange is the range of VMIDs reserved for numaform.
 type VMIDRange struct {
 	Lower fleet.VMID `yaml:"lower,omitempty"`
 	Upper fleet.VMID `yaml:"upper,omitempty"`
 }
 
-// Engine says which OpenTofu or Terraform to run.
+// Engine selects the OpenTofu or Terraform to run.
 type Engine struct {
 	// Binary is tofu, terraform or a path; empty means tofu, then terraform.
 	Binary string `yaml:"binary"`
@@ -104,21 +105,21 @@ type Engine struct {
 	Version string `yaml:"version"`
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string `yaml:"plugin_dir"`
-	// ProviderHashes are those of the providers that may run, such as "h1:…"; empty
-	// means what the image carries, or else what is seen first.
+	// ProviderHashes are the hashes of the providers that may run, such as "h1:…"; empty
+	// means the image's providers, or else the first one used.
 	ProviderHashes []string `yaml:"provider_hashes"`
 }
 
-// Modules allows modules of a build of one's own. A fleet's repository cannot.
+// Modules allows custom modules. A fleet's repository cannot allow any.
 type Modules struct {
-	// Allow are directories with the modules, by the hash of their content: each has what
-	// modules/released/<hash> of the source would have.
+	// Allow maps the hash of each version to the directory with its modules, which has
+	// the same content as modules/released/<hash> in the source.
 	Allow map[string]string `yaml:"allow"`
 }
 
-// Fleet says where the desired state and Terraform's states are kept. The files lie
-// in Dir, in a git repository if Git is set, or in ConfigMaps; of the
-// last, Dir holds only what may be lost.
+// Fleet configures where the desired state and Terraform's states are stored. The files
+// are in Dir, in a git repository if Git is set, or in ConfigMaps; Dir then contains only
+// data that may be lost.
 type Fleet struct {
 	Dir       string    `yaml:"dir"`
 	Git       Git       `yaml:"git"`
@@ -126,17 +127,16 @@ type Fleet struct {
 	Backend   Backend   `yaml:"backend"`
 }
 
-// Git makes each change a commit. NUMAFORM_GIT_TOKEN is the password of an https
-// remote.
+// Git makes each change a commit. NUMAFORM_GIT_TOKEN is the password of an https remote.
 type Git struct {
-	// Enabled turns it on where Remote is empty: a repository without a remote.
+	// Enabled is needed only if Remote is empty, for a repository without a remote.
 	Enabled bool `yaml:"enabled"`
 	// Remote is a URL or path, without user or password for https.
 	Remote string `yaml:"remote"`
 	Branch string `yaml:"branch"`
 	// Subdir is the fleet's directory in the repository.
 	Subdir string `yaml:"subdir"`
-	// Review pushes each change to a branch of its own and applies nothing.
+	// Review pushes each change to a separate branch and applies nothing.
 	Review      bool   `yaml:"review"`
 	AuthorName  string `yaml:"author_name"`
 	AuthorEmail string `yaml:"author_email"`
@@ -144,23 +144,23 @@ type Git struct {
 	SSHKeyFile  string `yaml:"ssh_key_file"`
 }
 
-// ConfigMap keeps the fleet in the cluster, a ConfigMap for each host.
+// ConfigMap stores the fleet in the cluster, in one ConfigMap for each host.
 type ConfigMap struct {
 	Namespace string `yaml:"namespace"`
 	Name      string `yaml:"name"`
 }
 
-// Policy says what passes without a person. What is not set is as shipped.
+// Policy configures what is allowed without approval. Unset fields have their defaults.
 type Policy struct {
-	// Files hold rules in CEL that are added to the shipped ones.
+	// Files contain rules in CEL, in addition to the default ones.
 	Files []string `yaml:"files"`
-	// ReplaceDefault leaves the shipped rules out. The invariants stay.
+	// ReplaceDefault drops the default rules. The invariants remain.
 	ReplaceDefault bool   `yaml:"replace_default"`
 	Limits         Limits `yaml:"limits"`
 }
 
-// Limits are how much passes. What is not set is as shipped; 0 lets nothing pass
-// without a person, and turns the circuit breaker off.
+// Limits configure how much may change. Unset fields have their defaults; 0 allows
+// nothing without approval, and disables the circuit breaker.
 type Limits struct {
 	Window     time.Duration `yaml:"window,omitempty"`
 	PerChange  Amount        `yaml:"per_change"`
@@ -172,7 +172,7 @@ type Limits struct {
 	BreakAfter *int          `yaml:"break_after"`
 }
 
-// Amount is how many VMs come and go.
+// Amount is a number of VMs to create and to delete.
 type Amount struct {
 	Creates *int `yaml:"creates"`
 	Deletes *int `yaml:"deletes"`
@@ -182,7 +182,8 @@ type Amount struct {
 type Backend struct {
 	Type   string            `yaml:"type"`
 	Config map[string]string `yaml:"config"`
-	// Encryption lets OpenTofu encrypt states as the variable TF_ENCRYPTION says.
+	// Encryption makes OpenTofu encrypt states as configured in the variable
+	// TF_ENCRYPTION.
 	Encryption bool `yaml:"encryption"`
 }
 
@@ -193,16 +194,15 @@ func defaults() Config {
 	}
 }
 
-// How long the provider waits where the configuration does not say, as the module has
-// it too.
+// The provider's timeouts if the configuration has none, the same as the module's.
 const (
 	defaultClone  = 25 * time.Minute
 	defaultStart  = 5 * time.Minute
 	defaultDelete = 5 * time.Minute
 )
 
-// ofProvider returns what files of VMs say to the provider: nothing of what the module
-// says anyway, so that a file has only what somebody chose.
+// ofProvider returns the timeouts for the VMs' files, without the module's defaults, so
+// that a file contains only values that were configured.
 func (t Timeouts) ofProvider() fleet.Timeouts {
 	seconds := func(chosen, fallback time.Duration) int {
 		if chosen == fallback {

@@ -33,16 +33,16 @@ type Controller struct {
 	control   *switchboard
 	kube      kubernetes.Interface
 	clock     clock.WithTicker
-	// running is the manager that runs now; nil while numaform is paused.
+	// running is the current manager; nil while numaform is paused.
 	running atomic.Pointer[manager.Manager]
-	// observer is told what happens, and numbers are its metrics; nil before anything
-	// ran.
+	// observer receives what happens, and numbers are its metrics; nil before anything
+	// has run.
 	observer atomic.Pointer[metrics.Observer]
 	numbers  atomic.Pointer[prometheus.Registry]
 }
 
-// NewController returns the controller of a configuration. It reads secrets and calls
-// nobody.
+// NewController returns the controller of a configuration. It reads secrets but makes no
+// requests.
 func NewController(config *Config, settings ControllerSettings) (*Controller, error) {
 	if config.Fleet.Git.Review && !settings.Observe {
 		return nil, errors.New("fleet.git.review: the controller applies what it begins, and would push a branch at each try: leave the key out, " +
@@ -62,7 +62,7 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	return c, nil
 }
 
-// observe returns what a region's client tells of its requests.
+// observe returns the observer of a region's requests.
 func (c *Controller) observe(region topology.RegionName) proxmox.Observe {
 	return func(method, path string, code int, took time.Duration) {
 		if observer := c.observer.Load(); observer != nil {
@@ -71,7 +71,7 @@ func (c *Controller) observe(region topology.RegionName) proxmox.Observe {
 	}
 }
 
-// gather collects Karpenter's metrics and ours.
+// gather collects Karpenter's and numaform's metrics.
 func (c *Controller) gather() ([]*dto.MetricFamily, error) {
 	all := prometheus.Gatherers{crmetrics.Registry}
 	if numbers := c.numbers.Load(); numbers != nil {
@@ -80,8 +80,8 @@ func (c *Controller) gather() ([]*dto.MetricFamily, error) {
 	return all.Gather()
 }
 
-// Run works until ctx ends or the lease is lost. While numaform is paused, none of
-// its parts runs and it is no leader; it still answers probes.
+// Run works until ctx ends or the lease is lost. While numaform is paused, none of its
+// parts runs and it is not the leader, but it still answers probes.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx = log.IntoContext(ctx, c.settings.Logger)
 	if err := register(); err != nil {
@@ -110,10 +110,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// errDone ends what serves once the work has ended.
+// errDone ends the server once the work has ended.
 var errDone = errors.New("done")
 
-// ready says why the controller does not work yet.
+// ready returns why the controller does not work yet, or nil.
 func (c *Controller) ready(ctx context.Context) error {
 	m := c.running.Load()
 	switch {
@@ -127,7 +127,7 @@ func (c *Controller) ready(ctx context.Context) error {
 	return nil
 }
 
-// whilePaused waits until numaform may go on.
+// whilePaused waits until numaform is no longer paused.
 func (c *Controller) whilePaused(ctx context.Context) error {
 	ticker := c.clock.NewTicker(askSwitch)
 	defer ticker.Stop()
@@ -141,8 +141,8 @@ func (c *Controller) whilePaused(ctx context.Context) error {
 	return nil
 }
 
-// untilPaused runs all parts until somebody pauses numaform: then nothing new is
-// begun, and what is being applied comes to its end.
+// untilPaused runs all parts until numaform is paused: then it begins nothing new, and
+// waits for applies in progress.
 func (c *Controller) untilPaused(ctx context.Context) error {
 	if c.control.Paused() {
 		return nil
@@ -171,8 +171,8 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	err = parts.manager.Start(ctx)
 	cancel()
 	watching.Wait()
-	// A manager that lost the lease waits for nobody, and an engine that dies with this
-	// process saves nothing.
+	// A manager that has lost its lease does not wait, and an engine that dies with this
+	// process does not save the state.
 	parts.runs.Wait()
 	if err != nil {
 		return fmt.Errorf("running the controllers: %w", err)
@@ -180,17 +180,17 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	return nil
 }
 
-// parts is what runs together.
+// parts are the components that run together.
 type parts struct {
 	manager manager.Manager
-	// writer is nil where nothing is written.
+	// writer is nil in observe mode.
 	writer *scaler.Writer
-	// runs are the writer and what else goes on by itself.
+	// runs counts the writer and other goroutines.
 	runs sync.WaitGroup
 }
 
 // busy reports whether a change is being applied.
 func (p *parts) busy() bool { return p.writer != nil && p.writer.Busy() }
 
-// actor names the controller in the fleet's history.
+// actor returns the controller's name in the fleet's history.
 func (c *Controller) actor() string { return "controller/" + c.settings.Namespace }

@@ -51,7 +51,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/nodepool"
 )
 
-// core is what Karpenter's controllers share.
+// core is the shared state of Karpenter's controllers.
 type core struct {
 	clock    clock.Clock
 	events   record.EventRecorder
@@ -62,7 +62,7 @@ type core struct {
 	cost     *cost.ClusterCost
 	// virtual are the pods of CapacityBuffers.
 	virtual *virtualpods.Cache
-	// judged is the provider by whose types NodeOverlays are judged.
+	// judged is the provider whose instance types validate NodeOverlays.
 	judged cloudprovider.CloudProvider
 }
 
@@ -75,7 +75,7 @@ func newCore(ctx context.Context, w *workshop, provider cloudprovider.CloudProvi
 	}
 }
 
-// newEvents returns what publishes events in numaform's name until ctx ends.
+// newEvents returns a recorder that publishes events in numaform's name until ctx ends.
 func newEvents(ctx context.Context, kube kubernetes.Interface) record.EventRecorder {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
@@ -83,7 +83,8 @@ func newEvents(ctx context.Context, kube kubernetes.Interface) record.EventRecor
 	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 }
 
-// watchers keep Karpenter's state of the cluster. They write nothing.
+// watchers returns the controllers that maintain Karpenter's cluster state. They write
+// nothing.
 func (c *core) watchers() []controller.Controller {
 	return []controller.Controller{
 		informer.NewDaemonSetController(c.client, c.state),
@@ -95,9 +96,10 @@ func (c *core) watchers() []controller.Controller {
 	}
 }
 
-// controllers are those of Karpenter v1.14.1 but its provisioner and what triggers
-// it, which are ours. Its provisioner is made all the same: disruption asks it what
-// a cluster with fewer nodes would need. wrap may hold disruption back.
+// controllers returns the controllers of Karpenter v1.14.1 except its provisioner and the
+// provisioner's triggers, which numaform replaces. The provisioner is still created,
+// because disruption uses it to simulate a cluster with fewer nodes. wrap may hold
+// disruption back.
 func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
 	devices := deviceallocation.NewController(c.client)
 	provisioner := provisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
@@ -131,7 +133,8 @@ func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Me
 	return append(list, c.observers()...)
 }
 
-// repairs replaces nodes that do not answer, where the gate is open.
+// repairs returns the controller that replaces unhealthy nodes, if the feature gate is
+// enabled.
 func (c *core) repairs(ctx context.Context) []controller.Controller {
 	if !options.FromContext(ctx).FeatureGates.NodeRepair {
 		return nil
@@ -139,8 +142,9 @@ func (c *core) repairs(ctx context.Context) []controller.Controller {
 	return []controller.Controller{health.NewController(c.client, c.provider, c.clock, c.recorder)}
 }
 
-// overlays judges NodeOverlays, where the gate is open. The store that it keeps is nobody's:
-// each decision lays those over its types that were not found wrong.
+// overlays returns the controller that validates NodeOverlays, if the feature gate is
+// enabled. Its store is unused: each decision applies the valid overlays to its own
+// instance types.
 func (c *core) overlays(ctx context.Context) []controller.Controller {
 	if !options.FromContext(ctx).FeatureGates.NodeOverlay {
 		return nil
@@ -148,8 +152,8 @@ func (c *core) overlays(ctx context.Context) []controller.Controller {
 	return []controller.Controller{nodeoverlay.NewController(c.clock, c.client, c.judged, nodeoverlay.NewInstanceTypeStore(), c.state)}
 }
 
-// buffers keeps the pods of CapacityBuffers, where the gate is open, and triggers
-// provisioning for them.
+// buffers returns the controllers that maintain the pods of CapacityBuffers and trigger
+// provisioning for them, if the feature gate is enabled.
 func (c *core) buffers(ctx context.Context, trigger func()) []controller.Controller {
 	if !options.FromContext(ctx).FeatureGates.CapacityBuffer {
 		return nil
@@ -157,13 +161,13 @@ func (c *core) buffers(ctx context.Context, trigger func()) []controller.Control
 	return []controller.Controller{capacitybuffer.NewController(c.client, triggers(trigger), c.virtual)}
 }
 
-// triggers is told of CapacityBuffers.
+// triggers is called for CapacityBuffers.
 type triggers func()
 
-// Trigger triggers, whatever it is told of.
+// Trigger calls t; it ignores its argument.
 func (t triggers) Trigger(types.UID) { t() }
 
-// observers serve Karpenter's metrics.
+// observers returns the controllers that serve Karpenter's metrics.
 func (c *core) observers() []controller.Controller {
 	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
 	return []controller.Controller{
@@ -176,5 +180,5 @@ func (c *core) observers() []controller.Controller {
 	}
 }
 
-// eventSource names numaform in the events that it publishes.
+// eventSource is the source of the events that numaform publishes.
 const eventSource = "numaform"

@@ -17,10 +17,10 @@ import (
 	"github.com/numaform/numaform/internal/plainyaml"
 )
 
-// decode reads the text of numaform.yaml over what stands in config. All mistakes in
-// it are in the error, each with its line and key.
+// decode decodes numaform.yaml into config, over the values already set. The error
+// contains all mistakes, each with its line and key.
 func decode(text []byte, config *Config) error {
-	// Keys that are there twice the reader reports with all other mistakes.
+	// The decoder reports duplicate keys together with all other mistakes.
 	if err := plainyaml.Check(text); err != nil && !errors.As(err, new(*plainyaml.DuplicateKeyError)) {
 		return err
 	}
@@ -51,7 +51,7 @@ func decode(text []byte, config *Config) error {
 
 var yamlPrefix = regexp.MustCompile(`^yaml: (unmarshal errors:\s*)?`)
 
-// notYAML says what may be wrong with a text that is no YAML.
+// notYAML returns what may be wrong with a text that is not valid YAML.
 func notYAML(err error) error {
 	return fmt.Errorf("%s: this is no YAML: indent by spaces alike, and quote a value that begins with one of > @ ` %% * & ! { [ or holds \": \"",
 		yamlPrefix.ReplaceAllString(err.Error(), ""))

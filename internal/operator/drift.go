@@ -16,18 +16,18 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// reasonDrifted is the event of VMs that are not as their files say.
+// reasonDrifted is the event reason for VMs that differ from their files.
 const reasonDrifted = "VMDrifted"
 
-// driftWatch compares all VMs with Proxmox now and then, by a full plan of each host,
-// and tells what it found. It mends nothing.
+// driftWatch periodically compares all VMs with Proxmox, by a full plan of each host, and
+// reports the differences. It fixes nothing.
 type driftWatch struct {
 	*workshop
 	scaler   *scaler.Scaler
 	observer *metrics.Observer
 }
 
-// run looks until ctx ends.
+// run checks until ctx ends.
 func (d *driftWatch) run(ctx context.Context) error {
 	ticker := time.NewTicker(d.settings.DriftEvery)
 	defer ticker.Stop()
@@ -63,7 +63,7 @@ func (d *driftWatch) look(ctx context.Context) error {
 	return nil
 }
 
-// tell publishes what a person should know of a VM.
+// tell publishes events about a VM for people.
 func (d *driftWatch) tell(ctx context.Context, vm *scaler.VMDrift) {
 	text := fmt.Sprintf("vm %s on %s: %s", vm.VM.Name, vm.Host, vm.Class)
 	if vm.Advice != "" {

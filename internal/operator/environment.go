@@ -16,24 +16,24 @@ import (
 	"github.com/numaform/numaform/internal/plainyaml"
 )
 
-// environmentPrefix begins every environment twin of a key.
+// environmentPrefix begins the environment variable of every key.
 const environmentPrefix = "NUMAFORM_"
 
-// environment are the variables of the prefix, without it.
+// environment holds the variables with the prefix, by name without it.
 type environment struct {
 	values map[string]string
-	// twins are those that name a key of the configuration as it is.
+	// twins are the variables that directly correspond to a key of the configuration.
 	twins map[string]bool
 }
 
-// serviceVariable matches what Kubernetes sets for Services whose name begins with
-// numaform.
+// serviceVariable matches the variables that Kubernetes sets for Services whose name
+// begins with numaform.
 var serviceVariable = regexp.MustCompile(`^(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// applyEnvironment sets each key from its environment twin: the key's path in upper
+// applyEnvironment sets each key from its environment variable: the key's path in upper
 // case, joined by _, with list positions from 0, such as
-// NUMAFORM_CLUSTERS_0_TOKEN_SECRET. One that names no key is an error, unless it is
-// among others or Kubernetes' own.
+// NUMAFORM_CLUSTERS_0_TOKEN_SECRET. A variable that corresponds to no key is an error,
+// unless it is in others or set by Kubernetes.
 func applyEnvironment(config *Config, environ, others []string) error {
 	e := &environment{values: map[string]string{}, twins: map[string]bool{}}
 	for _, entry := range environ {
@@ -52,12 +52,12 @@ func applyEnvironment(config *Config, environ, others []string) error {
 	return errors.Join(mistakes...)
 }
 
-// runMark is what numaform leaves in the environment of the engines that it starts.
+// runMark is the variable that numaform sets for the engines that it starts.
 const runMark = environmentPrefix + "RUN"
 
 var clusterTwin = regexp.MustCompile(`^CLUSTERS_(\d+)_`)
 
-// meant says which variable was meant.
+// meant returns a hint about the variable that was probably meant.
 func (e *environment) meant(name string, config *Config, others []string) string {
 	if found := clusterTwin.FindStringSubmatch(name); found != nil {
 		if n, err := strconv.Atoi(found[1]); err == nil && n >= len(config.Clusters) {
@@ -68,7 +68,7 @@ func (e *environment) meant(name string, config *Config, others []string) string
 	for _, twin := range slices.Sorted(maps.Keys(e.twins)) {
 		words = append(words, environmentPrefix+twin)
 	}
-	// The prefix says nothing of what was meant.
+	// The prefix is no indication of what was meant.
 	if word := nearest(name, trimmed(words)); word != "" {
 		return "did you mean " + environmentPrefix + word + "? Else unset it"
 	}
@@ -83,7 +83,7 @@ func trimmed(words []string) []string {
 	return short
 }
 
-// section sets the keys of a section whose twins are there.
+// section sets the keys of a section that have environment variables.
 func (e *environment) section(target reflect.Value, path string) (mistakes []error) {
 	for i := range target.NumField() {
 		name := path + strings.ToUpper(keyOf(target.Type().Field(i)))
@@ -95,8 +95,8 @@ func (e *environment) section(target reflect.Value, path string) (mistakes []err
 	return mistakes
 }
 
-// replaced reports whether the environment gives a value in place of the file with it,
-// or a file in place of the value.
+// replaced reports whether the environment sets a value that replaces its file, or a file
+// that replaces the value.
 func (e *environment) replaced(name string) bool {
 	other, isFile := strings.CutSuffix(name, fileSuffix)
 	if !isFile {
@@ -131,8 +131,8 @@ func (e *environment) key(field reflect.Value, name string) (mistakes []error) {
 	return nil
 }
 
-// parseInto sets a key from text: a list from texts with commas between them or from
-// YAML, pairs from YAML.
+// parseInto sets a key from text: a list from comma-separated values or YAML, a map from
+// YAML.
 func parseInto(field reflect.Value, text string) error {
 	if field.Kind() == reflect.Pointer {
 		field.Set(reflect.New(field.Type().Elem()))

@@ -22,29 +22,29 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// evacuation marks the NodeClaims on hosts that are to be left. Karpenter asks whether
-// a node is drifted when its NodeClaim changes, and else every five minutes only: the
-// mark has it ask at once, when an evacuation begins and when it ends.
+// evacuation marks the NodeClaims on hosts being evacuated. Karpenter checks whether a
+// node has drifted when its NodeClaim changes, and otherwise only every five minutes: the
+// mark makes it check at once, when an evacuation begins and when it ends.
 type evacuation struct {
 	client client.Client
 	hosts  func(ctx context.Context) ([]topology.HostID, error)
 }
 
-// longestEvacuationWait is how long to wait at most after an error.
+// longestEvacuationWait is the maximum delay after an error.
 const longestEvacuationWait = 15 * time.Second
 
-// Name is the controller's.
+// Name returns the controller's name.
 func (e *evacuation) Name() string { return "nodeclaim.evacuation" }
 
 // Register adds the controller to a manager.
 func (e *evacuation) Register(_ context.Context, m manager.Manager) error {
-	// Else it would wait for up to a quarter of an hour once the API server is back.
+	// The default would wait for up to 15 minutes after the API server is back.
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestEvacuationWait)
 	return controllerruntime.NewControllerManagedBy(m).Named(e.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(e))
 }
 
-// Reconcile marks what is to be left, and takes the mark off the rest.
+// Reconcile marks the NodeClaims on evacuated hosts, and unmarks the others.
 func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	hosts, err := e.hosts(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	var errs []error
 	for i := range claims.Items {
-		// Another Karpenter of this cluster may call its hosts the same.
+		// Another Karpenter in this cluster may use the same host names.
 		if ref := claims.Items[i].Spec.NodeClassRef; ref != nil && ref.Group == v1alpha1.Group {
 			errs = append(errs, e.mark(ctx, &claims.Items[i], hosts))
 		}
@@ -64,7 +64,7 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return reconciler.Result{RequeueAfter: askSwitch}, errors.Join(errs...)
 }
 
-// mark writes to a NodeClaim whether its host is to be left, if it does not say so.
+// mark sets or removes the mark of a NodeClaim, if necessary.
 func (e *evacuation) mark(ctx context.Context, claim *karpv1.NodeClaim, hosts []topology.HostID) error {
 	home := topology.HostID{
 		Region: topology.RegionName(claim.Labels[corev1.LabelTopologyRegion]),

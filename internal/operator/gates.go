@@ -11,17 +11,17 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 )
 
-// CheckFeatureGates says what is wrong with the text of --feature-gates.
+// CheckFeatureGates returns an error if the value of --feature-gates is invalid.
 func CheckFeatureGates(text string) error {
 	_, err := featureGates(text)
 	return err
 }
 
-// featureGates reads KEY=BOOL,… of the gates that do something here. Karpenter itself
-// passes over what it does not know, and opens gates whose controllers do not run here.
+// featureGates parses KEY=BOOL,… for the gates that have an effect here. Karpenter itself
+// ignores unknown gates, and accepts gates whose controllers do not run here.
 func featureGates(text string) (options.FeatureGates, error) {
 	gates := options.DefaultFeatureGates()
-	// A reserved offering needs an id and a count at a cloud; here it is a label.
+	// A reserved offering requires an ID and a count from a cloud; here it is a label.
 	gates.ReservedCapacity = false
 	ours := map[string]*bool{
 		"CapacityBuffer": &gates.CapacityBuffer,

@@ -10,21 +10,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// holders tells whether those are dead who hold locks of states. A controller may ask
-// only while it holds the fleet's Lease: who changes states without it has lost it, by
-// death or by a pause, and the question is which of them.
+// holders determines whether the holders of state locks are dead. A controller may ask
+// only while it holds the fleet's Lease: a previous writer has lost the Lease, by death
+// or by a pause, and the question is which.
 type holders struct {
 	pods      client.Reader
 	namespace string
-	// host names this machine.
+	// host returns the name of this machine.
 	host func() (string, error)
 }
 
-// podName is that of a Deployment's pod.
+// podName matches the name of a Deployment's pod.
 var podName = regexp.MustCompile(`^(.+)-[0-9a-z]{6,10}-[0-9a-z]{5}$`)
 
-// gone proves that no engine lives that ran on a host: that is this one, where the
-// asker has looked and found none, or its host was a pod of the controller's own Deployment that has ended.
+// gone returns the proof that no engine on a host is alive: the host is this machine,
+// where the caller has found none, or the host was a pod of the controller's own
+// Deployment that has ended.
 func (h holders) gone(ctx context.Context, host string) (proof string, gone bool) {
 	self, err := h.host()
 	if err != nil {

@@ -16,22 +16,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Inventory keeps what live Proxmox clusters look like. Guests are read again when
-// somebody asks and what is known is old; hardware changes rarely and is read anew
-// now and then. A region that does not answer keeps its hosts, as such that cannot
-// be used.
+// Inventory caches snapshots of live Proxmox clusters. Guests are read again when a
+// caller needs them and the snapshot is old; hardware rarely changes and is read again at
+// longer intervals. If a region does not respond, its hosts remain, marked as unusable.
 type Inventory struct {
 	config  *Config
 	clients map[topology.RegionName]*proxmox.Client
 	clock   clock.PassiveClock
 
-	// mu guards what follows; it is held while Proxmox is read, so that all who ask
-	// at once get one answer.
+	// mu guards the fields below; it is held while Proxmox is read, so that concurrent
+	// callers share one result.
 	mu      sync.Mutex
 	regions map[topology.RegionName]*view
 	whole   *topology.Snapshot
 	readAt  time.Time
-	// failed is why no region answered, which holds for those who asked meanwhile.
+	// failed is why no region responded; callers that waited meanwhile share it.
 	failed   error
 	failedAt time.Time
 
@@ -40,28 +39,28 @@ type Inventory struct {
 	stale   bool
 }
 
-// view is what is known of one region.
+// view is the snapshot of one region.
 type view struct {
 	snapshot *topology.Snapshot
-	// hardwareAt is when all of it was read.
+	// hardwareAt is when the hardware was read.
 	hardwareAt time.Time
 }
 
-// How old an answer may be: guests, and hardware.
+// The maximum ages of guests and hardware in a snapshot.
 const (
 	guestsAge   = 10 * time.Second
 	hardwareAge = 10 * time.Minute
-	// failureAge is how long nobody asks again where no region has ever answered.
+	// failureAge is the delay before the next attempt if no region has ever responded.
 	failureAge = 2 * time.Second
 )
 
-// NewInventory returns an inventory that has read nothing yet.
+// NewInventory returns an empty inventory.
 func NewInventory(config *Config, clients map[topology.RegionName]*proxmox.Client, clk clock.PassiveClock) *Inventory {
 	return &Inventory{config: config, clients: clients, clock: clk, regions: map[topology.RegionName]*view{}}
 }
 
-// Snapshot returns all regions as they were at most ten seconds ago. It must not be
-// changed. It is an error if no region has ever answered.
+// Snapshot returns a snapshot of all regions that is at most ten seconds old. Do not
+// modify it. It returns an error if no region has ever responded.
 func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -73,7 +72,7 @@ func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	}
 	merged, err := i.read(ctx)
 	if err != nil {
-		i.Stale() // what is known is no newer than it was
+		i.Stale() // the snapshot has not become newer
 		if ctx.Err() == nil {
 			i.failed, i.failedAt = err, i.clock.Now()
 		}
@@ -102,7 +101,7 @@ func (i *Inventory) takeStale() bool {
 	return stale
 }
 
-// read reads all regions side by side.
+// read reads all regions concurrently.
 func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
 	views, errs := make([]*view, len(i.config.Clusters)), make([]error, len(i.config.Clusters))
 	var wg sync.WaitGroup
@@ -113,7 +112,7 @@ func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
 	}
 	wg.Wait()
 	if gaveUp := context.Cause(ctx); gaveUp != nil && errors.Join(errs...) != nil {
-		// Whoever asked has no more time, which says nothing about Proxmox.
+		// The caller's context ended, which says nothing about Proxmox.
 		return nil, fmt.Errorf("reading proxmox: %w", gaveUp)
 	}
 	merged := &topology.Snapshot{}
@@ -137,7 +136,7 @@ func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
 	return merged, nil
 }
 
-// readRegion reads a region's guests, and its hardware if that is old.
+// readRegion reads a region's guests, and its hardware if the snapshot is old.
 func (i *Inventory) readRegion(ctx context.Context, region topology.RegionName, old *view) (*view, error) {
 	client := i.clients[region]
 	if old == nil || i.clock.Since(old.hardwareAt) >= hardwareAge {
@@ -152,7 +151,7 @@ func (i *Inventory) readRegion(ctx context.Context, region topology.RegionName, 
 	return &view{snapshot: snapshot, hardwareAt: old.hardwareAt}, err
 }
 
-// unreadable returns a region as it was, with hosts that nothing can be done on.
+// unreadable returns a region's last snapshot with all hosts marked as unusable.
 func unreadable(old *view, err error) *view {
 	if old == nil {
 		return nil
@@ -160,7 +159,7 @@ func unreadable(old *view, err error) *view {
 	snapshot := *old.snapshot
 	snapshot.Regions, snapshot.Hosts = slices.Clone(snapshot.Regions), slices.Clone(snapshot.Hosts)
 	for n := range snapshot.Regions {
-		// There may be guests by now that this does not list.
+		// There may be new guests that the snapshot does not list.
 		snapshot.Regions[n].HidesGuests = true
 	}
 	for n := range snapshot.Hosts {

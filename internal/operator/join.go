@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seeder makes what new VMs join with. writer may be set later: until it is, no VM is
-// known, and nothing is deleted for want of one.
+// seeder returns the seeder of new VMs. writer may be set later: until then no VM is
+// known, and no seed is deleted because its VM is missing.
 func (w *workshop) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 	join := seed.Join{
 		APIServer: w.config.Join.APIServer, CloudController: w.config.Join.ExternalCloudProvider,
@@ -51,8 +51,8 @@ func (w *workshop) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 	}), nil
 }
 
-// allVMs returns the VMs that are wanted or still being removed, if the fleet has
-// been read.
+// allVMs returns the VMs that are desired or still being removed, if the fleet has been
+// read.
 func allVMs(writer *scaler.Writer) (vms []fleet.VM, known bool) {
 	if writer == nil || !writer.Synced() {
 		return nil, false
@@ -63,7 +63,7 @@ func allVMs(writer *scaler.Writer) (vms []fleet.VM, known bool) {
 	return vms, true
 }
 
-// kubernetesVersion asks the API server.
+// kubernetesVersion returns the API server's version.
 func (w *workshop) kubernetesVersion() (string, error) {
 	version, err := w.kube.Discovery().ServerVersion()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// joined reports whether a VM had become a Node: its NodeClaim was registered, or there
-// is a Node with its providerID.
+// joined reports whether a VM had become a Node: its NodeClaim was registered, or a Node
+// has its providerID.
 func joined(live client.Reader) func(ctx context.Context, vm fleet.VM) (bool, error) {
 	return func(ctx context.Context, vm fleet.VM) (bool, error) {
 		var claims karpv1.NodeClaimList

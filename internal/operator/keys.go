@@ -11,13 +11,13 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Key is a key of numaform.yaml that has a value, and no keys below it.
+// Key is a key of numaform.yaml that has a value and no keys below it.
 type Key struct {
-	// Path is such as clusters[].token_secret.
+	// Path is the key's path, such as clusters[].token_secret.
 	Path string
-	// Twin is the environment variable that wins over it, with N for a position.
+	// Twin is the environment variable that overrides it, with N for a position.
 	Twin string
-	// Want is what it takes, in words.
+	// Want describes the valid values.
 	Want string
 }
 
@@ -47,7 +47,7 @@ func keyOf(field reflect.StructField) string {
 	return name
 }
 
-// keysBelow returns the keys right below a section.
+// keysBelow returns the keys directly below a section.
 func keysBelow(section reflect.Type) []string {
 	keys := make([]string, section.NumField())
 	for i := range keys {
@@ -56,12 +56,12 @@ func keysBelow(section reflect.Type) []string {
 	return keys
 }
 
-// isSections reports whether a key holds a list of sections.
+// isSections reports whether a key contains a list of sections.
 func isSections(t reflect.Type) bool {
 	return t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct
 }
 
-// wanted says what a key takes.
+// wanted describes the values that a key accepts.
 func wanted(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
@@ -99,7 +99,7 @@ func nearest(name string, words []string) string {
 	return best
 }
 
-// distance counts the letters to insert, drop, change or swap with a neighbor.
+// distance counts the letters to insert, delete, replace or swap with a neighbor.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
@@ -124,7 +124,7 @@ func distance(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// elsewhere returns the paths at which a key of that name stands.
+// elsewhere returns the paths of other keys with that name.
 func elsewhere(name string) []string {
 	var paths []string
 	for _, key := range Keys() {
@@ -141,7 +141,7 @@ func elsewhere(name string) []string {
 	return slices.Compact(paths)
 }
 
-// didYouMean names what was likely meant, or all that could be.
+// didYouMean returns a hint with the most likely word, or with all possible ones.
 func didYouMean(name string, words []string) string {
 	if word := nearest(name, words); word != "" {
 		return "did you mean " + word + "?"

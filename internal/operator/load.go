@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Load reads numaform.yaml at path and the NUMAFORM_… variables of environ
-// (KEY=value, as os.Environ gives them), which win over the file, and fills in
-// defaults. Every mistake in the file is in the error. Variables of that prefix
-// which name no key are one too, but for others, such as the twins of flags. It
-// reads no secret: a dry run on a recorded snapshot needs none.
+// Load reads numaform.yaml at path and the NUMAFORM_… variables of environ (KEY=value, as
+// from os.Environ), which override the file, and sets defaults. The error contains every
+// mistake in the file. A variable with that prefix that corresponds to no key is an
+// error, unless others lists it, such as the variables of flags. Load reads no secrets: a
+// dry run on a recorded snapshot needs none.
 func Load(path string, environ []string, others ...string) (*Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -35,7 +35,7 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 	return &config, nil
 }
 
-// resolvePaths makes the file names of the configuration relative to dir.
+// resolvePaths resolves the configuration's file names relative to dir.
 func (c *Config) resolvePaths(dir string) {
 	paths := []*string{&c.TopologyFile, &c.InstanceTypesFile, &c.StateDir, &c.History.KeyFile, &c.Fleet.Dir, &c.Fleet.Git.SSHKeyFile, &c.Engine.PluginDir, &c.Join.CAFile}
 	for i := range c.Policy.Files {
@@ -44,7 +44,7 @@ func (c *Config) resolvePaths(dir string) {
 	if strings.Contains(c.Engine.Binary, "/") {
 		c.Engine.Binary = resolve(dir, c.Engine.Binary)
 		if !strings.Contains(c.Engine.Binary, "/") {
-			c.Engine.Binary = "./" + c.Engine.Binary // a bare name would be looked for in PATH
+			c.Engine.Binary = "./" + c.Engine.Binary // a bare name would be searched for in PATH
 		}
 	}
 	for hash, modules := range c.Modules.Allow {

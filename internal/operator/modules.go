@@ -15,11 +15,11 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// maxModuleFile bounds a file of modules that are allowed.
+// maxModuleFile limits the size of a file of custom modules.
 const maxModuleFile = 1 << 20
 
-// release returns the modules that node files may call: those that numaform carries, and
-// those that the configuration allows.
+// release returns the modules that node files may call: numaform's own, and the ones that
+// the configuration allows.
 func (c *Config) release() (generator.Release, error) {
 	release := generator.Current()
 	if len(c.Modules.Allow) > 0 {
@@ -39,7 +39,7 @@ func (c *Config) release() (generator.Release, error) {
 	return release, nil
 }
 
-// readModules reads the modules in a directory: the .tf files of each, and nothing else.
+// readModules reads the .tf files of the modules in a directory.
 func readModules(dir string) (files map[string][]byte, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// observe makes the parts of a controller that only looks: it decides and plans as
-// the other does, tells what it would do in its log, and writes nothing.
+// observe creates the parts of a controller that only observes: it decides and plans as
+// usual, logs what it would do, and writes nothing.
 func (w *workshop) observe(ctx context.Context) (*parts, error) {
 	config, err := w.scalerConfig(ctx)
 	if err != nil {
@@ -43,25 +43,24 @@ func (w *workshop) observe(ctx context.Context) (*parts, error) {
 	return &parts{manager: w.manager}, nil
 }
 
-// silence takes events: publishing one is a write.
+// silence discards events, because publishing one is a write.
 type silence struct{}
 
-// Publish drops the events.
+// Publish discards the events.
 func (silence) Publish(...events.Event) {}
 
-// onlooker stands where the writer and the approvals of a controller are that
-// changes things: no VM is ever let pass.
+// onlooker replaces the writer and the approvals in observe mode: it allows no VM.
 type onlooker struct {
 	scaler *scaler.Scaler
 	taken  func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
-	// told is the digest of what was told last, so that it is told once.
+	// told is the digest of the last report, to avoid repeating it.
 	told string
 }
 
 // Synced is always true: the fleet is read each time.
 func (o *onlooker) Synced() bool { return true }
 
-// States returns the fleet's VMs as made: which of them failed is not known here.
+// States returns the fleet's VMs as created: failures are unknown in observe mode.
 func (o *onlooker) States(ctx context.Context) ([]scaler.VMState, error) {
 	current, _, err := o.scaler.Fleet(ctx)
 	if err != nil {
@@ -74,7 +73,7 @@ func (o *onlooker) States(ctx context.Context) ([]scaler.VMState, error) {
 	return states, nil
 }
 
-// Ensure is never reached, as nothing passes Up.
+// Ensure is never called, because Up allows nothing.
 func (o *onlooker) Ensure(context.Context, []scaler.Request) ([]fleet.VM, error) {
 	return nil, fmt.Errorf("reserving vms: this controller only observes")
 }
@@ -82,7 +81,7 @@ func (o *onlooker) Ensure(context.Context, []scaler.Request) ([]fleet.VM, error)
 // Remove does nothing.
 func (o *onlooker) Remove(...fleet.Key) {}
 
-// Up plans what would be made and tells it.
+// Up plans what would be created, and reports it.
 func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
 	if len(placed) == 0 {
 		return nil, nil
@@ -116,10 +115,10 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 	return nil, nil
 }
 
-// Draft does nothing: nobody waits while Up plans.
+// Draft does nothing: in observe mode, Up can take as long as a plan.
 func (o *onlooker) Draft(context.Context) error { return nil }
 
-// news reports whether the plans are others than those told last.
+// news reports whether the plans differ from the last reported ones.
 func (o *onlooker) news(plans []scaler.ShardPlan) bool {
 	digest := ""
 	for i := range plans {
@@ -132,7 +131,7 @@ func (o *onlooker) news(plans []scaler.ShardPlan) bool {
 	return !known
 }
 
-// tell says what would happen to a host.
+// tell logs what would happen to a host.
 func tell(ctx context.Context, plan *scaler.ShardPlan) {
 	if plan.Err != nil {
 		log.FromContext(ctx).Info("could not plan a host", logkey.Host, plan.Shard.String(), logkey.Reason, plan.Err.Error())

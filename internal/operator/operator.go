@@ -16,13 +16,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Connect returns a client for each Proxmox cluster of the configuration. It
-// reads secrets, CA and collected topologies, and calls nobody.
+// Connect returns a client for each Proxmox cluster of the configuration. It reads
+// secrets, CAs and collected topologies, but makes no requests.
 func (c *Config) Connect() (map[topology.RegionName]*proxmox.Client, error) {
 	return c.ConnectObserved(func(topology.RegionName) proxmox.Observe { return nil })
 }
 
-// ConnectObserved is Connect with somebody who is told of each region's requests.
+// ConnectObserved is like Connect, with an observer for each region's requests.
 func (c *Config) ConnectObserved(observe func(topology.RegionName) proxmox.Observe) (map[topology.RegionName]*proxmox.Client, error) {
 	if err := c.ReadSecrets(); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	return proxmox.New(config)
 }
 
-// Snapshot reads the clusters that there is a client of and lays the settings file over what they tell.
+// Snapshot reads the clusters that have a client and applies the settings file.
 func (c *Config) Snapshot(ctx context.Context, clients map[topology.RegionName]*proxmox.Client) (*topology.Snapshot, error) {
 	list := make([]*proxmox.Client, 0, len(clients))
 	for i := range c.Clusters {
@@ -80,9 +80,9 @@ func (c *Config) Snapshot(ctx context.Context, clients map[topology.RegionName]*
 	return snapshot, c.applySettings(snapshot)
 }
 
-// RecordedSnapshot reads a snapshot that `numaform topology -o json` printed; it takes
-// nothing from the configuration, which may be nil. The
-// settings file was laid over it when it was recorded.
+// RecordedSnapshot reads a snapshot printed by `numaform topology -o json`. It uses
+// nothing from the configuration, which may be nil: the settings file was applied when
+// the snapshot was recorded.
 func (c *Config) RecordedSnapshot(path string) (*topology.Snapshot, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *Config) RecordedSnapshot(path string) (*topology.Snapshot, error) {
 	return snapshot, nil
 }
 
-// Regions returns what the scaler must know of each cluster.
+// Regions returns the scaler's configuration of each cluster.
 func (c *Config) Regions() []scaler.Region {
 	regions := make([]scaler.Region, len(c.Clusters))
 	for i := range c.Clusters {
@@ -110,8 +110,7 @@ func (c *Config) Regions() []scaler.Region {
 	return regions
 }
 
-// InstanceTypes reads the instance types of the configuration; nil means the
-// generated ones.
+// InstanceTypes reads the configured instance types; nil means the generated ones.
 func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 	path := c.InstanceTypesFile
 	if path == "" {
@@ -128,9 +127,9 @@ func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 	return types, nil
 }
 
-// ScalerConfig returns what the scaler of the configuration's fleet needs, but for
-// what only its caller knows: Nodes, and who is told what. Without an engine nothing
-// can be planned. It calls nobody.
+// ScalerConfig returns the configuration of the fleet's scaler, without what only the
+// caller knows: Nodes and receivers of messages. Without an engine nothing can be
+// planned. It makes no requests.
 func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kubeconfig, engine bool) (*scaler.Config, error) {
 	config := &scaler.Config{
 		ClusterID: c.ClusterID, Dir: c.FleetDir(),
@@ -167,13 +166,13 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 	return config, nil
 }
 
-// imageProviders is where an image says which providers it carries: tools/image.
+// imageProviders is the file in which an image lists its providers: tools/image.
 const imageProviders = "/usr/share/numaform/providers.json"
 
-// providers decides which providers may run, and remembers it outside the fleet.
+// providers returns the configuration of trusted providers, recorded outside the fleet.
 func (c *Config) providers() *state.Providers {
 	trusted := &state.Providers{Image: imageProviders, Pinned: c.Engine.ProviderHashes}
-	if record, err := c.StatePath("providers.json"); err == nil { // else a provider that must be remembered is refused
+	if record, err := c.StatePath("providers.json"); err == nil { // otherwise a provider that must be recorded is refused
 		trusted.Record, trusted.Dir = record, filepath.Join(filepath.Dir(record), "providers")
 	}
 	return trusted

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Rules returns what the guard works with: the shipped rules and limits, and what
-// the configuration says otherwise. Rules that cannot be loaded are an error.
+// Rules returns the guard's rules: the defaults with the configuration's changes. Rules
+// that cannot be loaded are an error.
 func (c *Config) Rules() (guard.Rules, error) {
 	rules := guard.DefaultRules()
 	c.Policy.Limits.over(&rules.Limits)
@@ -41,7 +41,7 @@ func (c *Config) Rules() (guard.Rules, error) {
 	return rules, nil
 }
 
-// over writes what is set over the shipped limits.
+// over overrides limits with the values that are set.
 func (l *Limits) over(limits *guard.Limits) {
 	if l.Window > 0 {
 		limits.WindowSeconds = int64(l.Window / time.Second)
@@ -66,7 +66,7 @@ func set(target, value *int) {
 	}
 }
 
-// check refuses limits that mean nothing.
+// check refuses limits that make no sense.
 func (l *Limits) check() []error {
 	var mistakes []error
 	values := map[string]*int{

@@ -9,11 +9,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// poolPrivilege is what Proxmox asks of who changes the members of a pool.
+// poolPrivilege is the Proxmox privilege for changing the members of a pool.
 const poolPrivilege = "Pool.Allocate"
 
-// mayMove says why VMs of a region cannot change between two Proxmox pools, either of
-// which may be empty.
+// mayMove returns an error if VMs of a region cannot move between two Proxmox pools,
+// either of which may be empty.
 func (w *workshop) mayMove(ctx context.Context, region topology.RegionName, from, to string) error {
 	client := w.clients[region]
 	if client == nil {
@@ -41,7 +41,8 @@ func (w *workshop) mayMove(ctx context.Context, region topology.RegionName, from
 	return w.hasPool(ctx, region, to)
 }
 
-// hasPool says that a region has no pool of that name: whoever may change one sees it.
+// hasPool returns an error if a region has no pool with that name. Whoever may change a
+// pool can see it.
 func (w *workshop) hasPool(ctx context.Context, name topology.RegionName, pool string) error {
 	snapshot, err := w.inventory.Snapshot(ctx)
 	if err != nil || pool == "" {

@@ -10,16 +10,16 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Unread is a region that did not answer, and why.
+// Unread is a region that did not respond, and why.
 type Unread struct {
 	Region topology.RegionName
 	Err    error
 }
 
-// Reachable reads the clusters as Snapshot does, but goes on without those that do not
-// answer, as long as one does. They are in the snapshot as regions in which nothing may
-// be decided, without hosts. What a person must mend, such as a wrong password, is an
-// error all the same.
+// Reachable reads the clusters like Snapshot, but continues without clusters that do not
+// respond, as long as one does. Their regions are in the snapshot without hosts, and
+// nothing can be placed in them. Errors that a person must fix, such as a wrong password,
+// are still returned.
 func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]*proxmox.Client) (*topology.Snapshot, []Unread, error) {
 	parts, errs := make([]*topology.Snapshot, len(c.Clusters)), make([]error, len(c.Clusters))
 	var wg sync.WaitGroup
@@ -49,7 +49,7 @@ func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]
 	return merged, unread, c.applySettings(merged)
 }
 
-// only reports whether all errors are those of regions that did not answer.
+// only reports whether all errors are about regions that did not respond.
 func only(errs []error, unread []Unread) bool {
 	failed := 0
 	for _, err := range errs {

@@ -7,20 +7,20 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// replacing is a registry in which a collector takes the place of an older one of the
-// same metrics. Some of Karpenter's controllers register theirs when they are made, and
-// they are made anew whenever numaform goes on after a pause.
+// replacing is a registry in which a collector replaces an older one of the same metrics.
+// Some of Karpenter's controllers register metrics when they are created, and they are
+// created again after each pause.
 type replacing struct{ crmetrics.RegistererGatherer }
 
-// replaceCollectors makes controller-runtime's registry one that replaces. Call it
-// before any controller is made.
+// replaceCollectors makes controller-runtime's registry a replacing one. Call it before
+// creating any controller.
 func replaceCollectors() {
 	if _, done := crmetrics.Registry.(replacing); !done {
 		crmetrics.Registry = replacing{crmetrics.Registry}
 	}
 }
 
-// Register adds a collector, in the place of one of the same metrics if there is one.
+// Register adds a collector, replacing one of the same metrics if there is one.
 func (r replacing) Register(c prometheus.Collector) error {
 	err := r.RegistererGatherer.Register(c)
 	var already prometheus.AlreadyRegisteredError
@@ -31,7 +31,7 @@ func (r replacing) Register(c prometheus.Collector) error {
 	return r.RegistererGatherer.Register(c)
 }
 
-// MustRegister is Register for what cannot fail but by a programmer's mistake.
+// MustRegister is like Register but panics on an error.
 func (r replacing) MustRegister(collectors ...prometheus.Collector) {
 	for _, c := range collectors {
 		if err := r.Register(c); err != nil {

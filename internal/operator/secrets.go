@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// ReadSecrets fills the secrets that stand in files.
+// ReadSecrets reads the secrets that are configured as files.
 func (c *Config) ReadSecrets() error {
 	var mistakes []error
 	for i := range c.Clusters {
@@ -20,7 +20,7 @@ func (c *Config) ReadSecrets() error {
 	return errors.Join(mistakes...)
 }
 
-// secret is a value that may stand in a file instead.
+// secret is a value that may be configured as a file instead.
 type secret struct {
 	key   string
 	value *string
@@ -63,8 +63,8 @@ func (s *secret) read() (string, error) {
 	return value, nil
 }
 
-// reread returns what reads the cluster's credential again, for files may be changed
-// while numaform runs; nil if it stands in none.
+// reread returns a function that reads the cluster's credential again, because files may
+// change while numaform runs; nil if it is not in a file.
 func (c *Cluster) reread() func() (proxmox.Credential, error) {
 	if c.TokenIDFile == "" && c.TokenSecretFile == "" && c.PasswordFile == "" {
 		return nil

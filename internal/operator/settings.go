@@ -8,14 +8,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// defaultReservedMiB is kept for a host itself where the settings file says
-// nothing, as karpenter-provider-proxmox does.
+// defaultReservedMiB is the memory reserved for a host itself if the settings file does
+// not set it, the same as in karpenter-provider-proxmox.
 const defaultReservedMiB = 1024
 
-// applySettings lays the settings file over what was read. What it says of a host
-// and the host contradicts is an error, and so is a region that is no cluster's; a
-// host that its cluster does not have is added to the snapshot, with that as its
-// Problem.
+// applySettings applies the settings file to a snapshot. It returns an error for settings
+// that contradict their host, and for unknown regions. A host that its cluster does not
+// have is added to the snapshot, with that as its Problem.
 func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 	for i := range snapshot.Hosts {
 		snapshot.Hosts[i].ReservedMemoryMiB = defaultReservedMiB
@@ -60,8 +59,8 @@ func (c *Config) settings() (topology.Settings, error) {
 	return settings, nil
 }
 
-// addAbsent adds the hosts that the settings name and their region does not have. A
-// region that was not read may have them.
+// addAbsent adds the hosts that are in the settings but not in their region. It skips
+// regions that were not read, which may have them.
 func (c *Config) addAbsent(snapshot *topology.Snapshot, settings topology.Settings) {
 	members := map[topology.RegionName][]topology.HostName{}
 	for i := range snapshot.Hosts {

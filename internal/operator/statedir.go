@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// setStateDir chooses the state directory where the configuration names none: one per
-// fleet below the user's state directory, as the XDG Base Directory Specification has it.
-// Without a home directory it stays empty, and StatePath says so.
+// setStateDir sets the default state directory: one per fleet below the user's state
+// directory, as in the XDG Base Directory Specification. Without a home directory it
+// stays empty, and StatePath returns an error.
 func (c *Config) setStateDir(environ []string) {
 	if c.StateDir != "" {
 		return

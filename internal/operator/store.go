@@ -14,19 +14,20 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// gitToken is the environment variable that holds the password of a git remote.
+// gitToken is the environment variable with the password of a git remote.
 const gitToken = environmentPrefix + "GIT_TOKEN"
 
-// Kubeconfig names a cluster and how to reach it; empty fields mean the usual ones.
+// Kubeconfig says which Kubernetes cluster to use and how to reach it; empty fields mean
+// the defaults.
 type Kubeconfig struct {
 	Path, Context string
-	// Rest, if set, says it all.
+	// Rest, if set, overrides all other fields.
 	Rest *rest.Config
-	// Namespace is that of numaform's own objects; empty outside of a cluster.
+	// Namespace is the namespace of numaform's own objects; empty outside of a cluster.
 	Namespace string
 }
 
-// rest returns how to reach the cluster.
+// rest returns the client configuration for the cluster.
 func (k Kubeconfig) rest() (*rest.Config, error) {
 	if k.Rest != nil {
 		return k.Rest, nil
@@ -56,13 +57,13 @@ func (f *Fleet) check() []error {
 	return append(mistakes, f.Backend.check()...)
 }
 
-// FleetDir is the fleet's directory, and where the engine works.
+// FleetDir returns the fleet's directory.
 func (c *Config) FleetDir() string {
 	return filepath.Join(c.Fleet.Dir, filepath.FromSlash(c.Fleet.Git.Subdir))
 }
 
-// OpenStore returns where the fleet is kept, with a history that is sealed by this
-// installation's key. It calls nobody yet.
+// OpenStore returns the fleet's store, with a history sealed by this installation's key.
+// It makes no requests.
 func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed, error) {
 	inner, err := c.openStore(environ, cluster)
 	if err != nil {
@@ -75,13 +76,13 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 	return store.NewSealed(inner, vault, c.ClusterID), nil
 }
 
-// historySecret is the Secret in numaform's namespace with the key of a history that is
-// not kept in ConfigMaps. The Secret of one that is has the name of the fleet before it.
+// historySecret is the Secret in numaform's namespace with the key of a history, unless
+// the history is in ConfigMaps. The Secret is then prefixed with the fleet's name.
 const historySecret = "numaform-history"
 
-// vault returns where the key of the history is: in the file that the configuration
-// names; else beside the fleet's ConfigMaps, for everyone who may read Secrets there; in
-// numaform's own namespace; or in the state directory of this machine.
+// vault returns where the key of the history is: in the configured file; or in the
+// namespace of the fleet's ConfigMaps, readable by everyone who may read Secrets there;
+// or in numaform's own namespace; or in this machine's state directory.
 func (c *Config) vault(cluster Kubeconfig) (store.Vault, error) {
 	secret := store.SecretVault{Namespace: cluster.Namespace, Name: historySecret}
 	if at := c.Fleet.ConfigMap; at != (ConfigMap{}) {

@@ -15,30 +15,30 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// switchboard remembers what people asked of all controllers: to pause, and which
-// hosts to leave.
+// switchboard caches what people requested from all controllers: to pause, and which
+// hosts to evacuate.
 type switchboard struct {
 	source *control.Switch
 	now    func() time.Time
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu    sync.Mutex
 	state control.State
-	// told is what was wrong with the switch the last time, and failing since when it
+	// told is the last reported problem with the switch, and failing is since when it
 	// cannot be read.
 	told    string
 	failing time.Time
 }
 
 const (
-	// askSwitch is how often the switch is read.
+	// askSwitch is the interval between readings of the switch.
 	askSwitch = 2 * time.Second
-	// tellSwitch is how long it may be unreadable until people should know.
+	// tellSwitch is how long the switch may be unreadable before that is reported.
 	tellSwitch = time.Minute
 )
 
-// read reads the switch. While the API server does not answer, what was asked before
-// counts; what nobody understands counts as a pause.
+// read reads the switch. While the API server does not respond, the previous requests
+// apply; invalid content counts as a pause.
 func (s *switchboard) read(ctx context.Context) error {
 	state, err := s.source.Read(ctx)
 	var malformed *control.MalformedError
@@ -59,15 +59,15 @@ func (s *switchboard) read(ctx context.Context) error {
 	return nil
 }
 
-// news reports whether something else is wrong than was told last.
+// news reports whether the problem differs from the last reported one.
 func (s *switchboard) news(err error) bool {
 	known := s.told == err.Error()
 	s.told = err.Error()
 	return !known
 }
 
-// unread tells once of a switch that nobody lets numaform read, or that cannot be read
-// for long: what was asked before counts until then.
+// unread reports once that numaform may not read the switch, or has not been able to read
+// it for a while. The previous requests apply meanwhile.
 func (s *switchboard) unread(ctx context.Context, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *switchboard) run(ctx context.Context) {
 	}
 }
 
-// ask reads the switch, and keeps what was asked before if that fails.
+// ask reads the switch, and keeps the previous requests on failure.
 func (s *switchboard) ask(ctx context.Context) {
 	if err := s.read(ctx); err != nil && ctx.Err() == nil {
 		s.unread(ctx, err)
@@ -109,10 +109,10 @@ func (s *switchboard) Paused() bool {
 	return s.state.Paused
 }
 
-// paused is Paused for those who ask with a context.
+// paused is Paused for callers with a context.
 func (s *switchboard) paused(context.Context) (bool, error) { return s.Paused(), nil }
 
-// evacuated returns the hosts that nodes are to leave.
+// evacuated returns the hosts being evacuated.
 func (s *switchboard) evacuated(context.Context) ([]topology.HostID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
