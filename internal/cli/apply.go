@@ -49,10 +49,10 @@ func newRemove(process Process) *cobra.Command {
 	return command
 }
 
-// proposeRemoval renders the fleet without the named nodes, of which none may
-// run pods any more.
+// proposeRemoval renders the fleet without the named nodes, none of which may still run
+// pods.
 func proposeRemoval(ctx context.Context, process Process, o *options, names []string) (*proposal, error) {
-	// What can be told without Proxmox is told without it.
+	// Do the checks that need no Proxmox first.
 	cluster, err := o.cluster(ctx)
 	if err != nil {
 		return nil, err
@@ -80,12 +80,11 @@ func proposeRemoval(ctx context.Context, process Process, o *options, names []st
 // proposer decides on a change.
 type proposer func(ctx context.Context, process Process, o *options) (*proposal, error)
 
-// attempts is how often a change is decided anew because the fleet or the hosts
+// attempts limits how often a change is decided again because the fleet or the hosts
 // changed meanwhile.
 const attempts = 5
 
-// change decides, plans, asks and applies; it decides anew if somebody else was
-// faster.
+// change decides, plans, asks and applies; it decides again if another writer was faster.
 func change(ctx context.Context, process Process, o *options, decide proposer) error {
 	if err := o.checkLive(); err != nil {
 		return err
@@ -111,7 +110,7 @@ func change(ctx context.Context, process Process, o *options, decide proposer) e
 	}
 }
 
-// dryRun decides, plans, judges and prints, and changes nothing.
+// dryRun decides, plans, checks and prints, and changes nothing.
 func dryRun(ctx context.Context, process Process, o *options, decide proposer) error {
 	p, err := decide(ctx, process, o)
 	if err == nil {
@@ -130,15 +129,15 @@ func dryRun(ctx context.Context, process Process, o *options, decide proposer) e
 	return p.failure(false)
 }
 
-// retry reports whether a change that failed is worth deciding anew, and does what
-// must be done before; if it is not, it returns what is left of the error.
+// retry reports whether a failed change should be decided again, and makes the necessary
+// preparations; otherwise it returns the remaining error.
 func (p *proposal) retry(ctx context.Context, process Process, o *options, attempt int, err error) (bool, error) {
 	var contended *scaler.ContendedError
 	var outside *scaler.OutsideStateError
 	var proposed *store.ProposedError
 	switch {
 	case errors.As(err, &contended) && errors.As(err, &proposed):
-		return false, err // what has to be taken back waits for a review
+		return false, err // the revert waits for a review
 	case errors.As(err, &proposed):
 		fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
 		return false, nil
@@ -154,8 +153,8 @@ func (p *proposal) retry(ctx context.Context, process Process, o *options, attem
 	return err == nil, err
 }
 
-// finishReviewed applies what was merged, where changes are reviewed: else it would
-// wait behind the next proposal.
+// finishReviewed applies merged changes in review mode; otherwise they would wait behind
+// the next proposal.
 func finishReviewed(ctx context.Context, process Process, o *options) error {
 	config, err := loadConfig(process, o.config)
 	if err != nil || !config.Fleet.Git.Review {
@@ -172,9 +171,9 @@ func finishReviewed(ctx context.Context, process Process, o *options) error {
 	return (&proposal{session: s, change: change}).apply(ctx, process, o)
 }
 
-// wait lets two that got into each other's way come back at different times.
+// wait waits for a random time, so that conflicting processes retry at different times.
 func wait(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(rand.N(time.Duration(attempt) * 2 * time.Second)) //nolint:gosec // no secret hangs on it
+	timer := time.NewTimer(rand.N(time.Duration(attempt) * 2 * time.Second)) //nolint:gosec // not security-relevant
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -184,8 +183,7 @@ func wait(ctx context.Context, attempt int) error {
 	}
 }
 
-// takeIn applies a change that asks for nothing, by which VMs that exist come into
-// the state.
+// takeIn applies a change without requests, which imports existing VMs into the state.
 func (p *proposal) takeIn(ctx context.Context, process Process, o *options) error {
 	change, err := p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil)
 	if err != nil {

@@ -22,15 +22,15 @@ import (
 // errDeclined is returned when a person does not approve a change.
 var errDeclined = errors.New("not approved: nothing in Proxmox was changed")
 
-// registerApproval adds the flags by which a change passes without a terminal.
+// registerApproval adds the flags that approve a change without a terminal.
 func (o *options) registerApproval(command *cobra.Command) {
 	flags := command.Flags()
 	flags.BoolVar(&o.autoApprove, "auto-approve", false, "do not ask; what the guard denies or wants approved is still refused")
 	flags.StringVar(&o.approve, "approve", "", "approve exactly the change of this digest, which plan prints, if the guard wants a person to")
 }
 
-// digest names what the plans of a change do: planned again from the same fleet and
-// the same hosts, it stays the same. Plans that change nothing do not count.
+// digest identifies what the plans of a change do: it stays the same if they are made
+// again from the same fleet and hosts. Plans without changes do not count.
 func digest(shards []scaler.ShardPlan) string {
 	sum := sha256.New()
 	for i := range shards {
@@ -53,7 +53,7 @@ func digest(shards []scaler.ShardPlan) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// needsApproval reports whether the guard wants a person to approve.
+// needsApproval reports whether the guard requires approval.
 func needsApproval(shards []scaler.ShardPlan) bool {
 	for i := range shards {
 		if shards[i].Err == nil && shards[i].Verdict.Decision == guard.NeedsApproval {
@@ -63,8 +63,8 @@ func needsApproval(shards []scaler.ShardPlan) bool {
 	return false
 }
 
-// confirm asks the person at the terminal, and fails where there is none. It
-// returns who approved.
+// confirm asks the person at the terminal, and fails without a terminal. It returns who
+// approved.
 func (o *options) confirm(ctx context.Context, process Process, shards []scaler.ShardPlan) (string, error) {
 	held := needsApproval(shards)
 	if o.approve != "" {
@@ -96,8 +96,8 @@ func (o *options) confirm(ctx context.Context, process Process, shards []scaler.
 	return actor(), nil
 }
 
-// readLine reads a line, or returns when ctx ends: reading cannot be interrupted,
-// so it is left behind then, and ends with the process.
+// readLine reads a line, or returns when ctx ends: the read cannot be interrupted, so it
+// then continues until the process ends.
 func readLine(ctx context.Context, from io.Reader) (string, error) {
 	type read struct {
 		line string

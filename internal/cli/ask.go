@@ -15,7 +15,7 @@ type asker struct {
 	out io.Writer
 }
 
-// newAsker returns an asker, and whether there is a terminal to ask at.
+// newAsker returns an asker, and whether there is a terminal.
 func newAsker(process Process) (*asker, bool) {
 	file, ok := process.Stdin.(interface{ Fd() uintptr })
 	if !ok || !isatty.IsTerminal(file.Fd()) {
@@ -24,7 +24,7 @@ func newAsker(process Process) (*asker, bool) {
 	return &asker{in: bufio.NewReader(process.Stdin), out: process.Stderr}, true
 }
 
-// ask returns the answer, or what is proposed for an empty one.
+// ask returns the answer, or proposed if the answer is empty.
 func (a *asker) ask(question, proposed string) (string, error) {
 	if proposed != "" {
 		question += " [" + proposed + "]"

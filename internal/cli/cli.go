@@ -1,6 +1,6 @@
-// Package cli is numaform's command line: it parses flags, runs the road from
-// pods to apply once, and prints what happened. Results go to stdout, talk to
-// stderr. Start at Run.
+// Package cli is numaform's command line: it parses flags, runs one change from pods to
+// apply, and prints what happened. Results go to stdout, messages to stderr. Start at
+// Run.
 package cli
 
 import (
@@ -23,9 +23,9 @@ const (
 	ExitChanges = 2
 )
 
-// Process is what a command takes from the process it runs in.
+// Process is the environment of a command.
 type Process struct {
-	// Version is the program's own.
+	// Version is the program's version.
 	Version        string
 	Args           []string
 	Environ        []string
@@ -33,7 +33,7 @@ type Process struct {
 	Stdout, Stderr io.Writer
 }
 
-// usageError is a mistake on the command line.
+// usageError is an error in the command line.
 type usageError struct{ error }
 
 // exitError carries an exit code that is not a failure.
@@ -67,7 +67,7 @@ func Run(ctx context.Context, process Process) int {
 	return ExitFailed
 }
 
-// afterInterrupt says how things stand once a command was interrupted.
+// afterInterrupt returns a hint about the state after a command was interrupted.
 func afterInterrupt(command *cobra.Command) string {
 	if command.Name() == "conformance" {
 		return "what the run made was removed, unless the next line names something that was not"
@@ -122,7 +122,7 @@ func asUsage(command *cobra.Command) {
 	}
 }
 
-// noArgs refuses arguments, and says where manifests go.
+// noArgs refuses arguments, with a hint about manifests.
 func noArgs(command *cobra.Command, args []string) error {
 	if len(args) == 0 || command.HasSubCommands() {
 		return cobra.NoArgs(command, args)
@@ -134,7 +134,7 @@ func noArgs(command *cobra.Command, args []string) error {
 	return fmt.Errorf("%s takes no argument %q", name, args[0])
 }
 
-// arguments wants so many of what Use names, such as NODE.
+// arguments requires between least and most of the arguments in Use, such as NODE.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		path := strings.TrimPrefix(command.CommandPath(), command.Root().Name()+" ")
@@ -149,12 +149,12 @@ func arguments(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// anyNumber is the most of arguments that have no bound.
+// anyNumber as most means no limit.
 const anyNumber = -1
 
-// flagsFromEnvironment sets each flag that was not given from its twin:
-// NUMAFORM_ and the flag's name in upper case, with _ for -. A flag that can be given
-// several times takes texts with commas between them.
+// flagsFromEnvironment sets each flag that was not given from its environment variable:
+// NUMAFORM_ and the flag's name in upper case, with _ for -. The variable of a repeatable
+// flag contains comma-separated values.
 func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
 	values := map[string]string{}
 	for _, entry := range environ {

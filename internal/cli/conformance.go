@@ -25,7 +25,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// requestTime bounds one request of conformance: a host's report may take long.
+// requestTime limits one request of conformance, because a host's report may take long.
 const requestTime = 2 * time.Minute
 
 // conformanceOptions are the flags of conformance.
@@ -110,7 +110,7 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 	return err
 }
 
-// target fills in what the flags and the configuration say of the Proxmox.
+// target sets the Proxmox address and credential from the flags and the configuration.
 func (o *conformanceOptions) target(config *operator.Config) error {
 	for name, missing := range map[string]bool{"--pool": o.run.Pool == "", "--vmids": o.vmids == "", "--template": o.run.Template == 0} {
 		if missing {
@@ -162,8 +162,8 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 	return nil
 }
 
-// apiClient returns a client that trusts what the configuration says, with HTTP/1.1:
-// HTTP/2 has no status line, and Proxmox' errors are in it.
+// apiClient returns a client with the configured trust, for HTTP/1.1: HTTP/2 has no
+// reason phrase, which contains Proxmox' errors.
 func apiClient(cluster *operator.Cluster) (*http.Client, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cluster.Insecure} //nolint:gosec // the user's choice
 	if cluster.CAFile != "" {
@@ -183,7 +183,7 @@ func apiClient(cluster *operator.Cluster) (*http.Client, error) {
 	}, nil
 }
 
-// printConformance prints a line for each family, and what differs.
+// printConformance prints a line for each family, and the differences.
 func printConformance(w io.Writer, report *conformance.Report) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, "FAMILY\tEQUAL\tDIFFERENT\tFAILED\tSKIPPED")

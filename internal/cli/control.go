@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/control"
 )
 
-// clusterOptions are the flags of commands that talk to a numaform in a cluster.
+// clusterOptions are the flags of commands that talk to numaform in a cluster.
 type clusterOptions struct {
 	kubeconfig  string
 	kubeContext string
@@ -59,7 +59,7 @@ func (o *clusterOptions) kubernetes() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// client returns a client that knows ScalePlans.
+// client returns a client with the ScalePlan types.
 func (o *clusterOptions) client() (client.Client, error) {
 	config, err := o.rest()
 	if err != nil {
@@ -74,7 +74,7 @@ func (o *clusterOptions) client() (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// explained adds to an error of the API server what to do about it.
+// explained adds a hint to an error of the API server.
 func explained(err error, role string) error {
 	switch {
 	case err == nil:
@@ -91,10 +91,10 @@ func explained(err error, role string) error {
 	return err
 }
 
-// controlRole is who may use the switch.
+// controlRole is the role needed to use the switch.
 const controlRole = "the Role numaform-switch in numaform's namespace (get and update of the ConfigMap numaform-control; see --namespace)"
 
-// whoami asks the cluster for the user's name.
+// whoami returns the user's name from the API server.
 func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
@@ -103,7 +103,7 @@ func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// toggle makes a command that throws the switch.
+// toggle returns a command that changes the switch.
 func toggle(process Process, use, short, done string, throw func(context.Context, *control.Switch, string) error) *cobra.Command {
 	var o clusterOptions
 	command := &cobra.Command{

@@ -78,7 +78,7 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 	return nil
 }
 
-// examine gathers what there is to look at. What cannot be read is part of it.
+// examine collects everything for the checks. Errors of reading are part of the result.
 func (o *doctorOptions) examine(ctx context.Context, process Process) doctor.Config {
 	patient := doctor.Config{File: o.config, Named: !o.unnamed()}
 	if patient.Named {
@@ -125,7 +125,8 @@ func (o *doctorOptions) examine(ctx context.Context, process Process) doctor.Con
 	return patient
 }
 
-// connect returns one region, with a client of its own: another's mistake is not its.
+// connect returns one region with a client of its own, so that errors in another region
+// do not affect it.
 func connect(config *operator.Config, i int, region *scaler.Region) doctor.Region {
 	one := *config
 	one.Clusters = slices.Clone(config.Clusters[i : i+1])
@@ -140,17 +141,17 @@ func connect(config *operator.Config, i int, region *scaler.Region) doctor.Regio
 	return found
 }
 
-// keeper is who keeps the fleet.
+// keeper accesses the fleet.
 type keeper struct {
 	scaler *scaler.Scaler
 	config *scaler.Config
-	// shared is set where a controller may be at work on the fleet.
+	// shared is set if a controller may be working on the fleet.
 	shared bool
-	// inGit is set where the fleet is in a git repository.
+	// inGit is set if the fleet is in a git repository.
 	inGit bool
 }
 
-// scaler opens the fleet, also without an engine.
+// scaler opens the fleet, even without an engine.
 func (o *doctorOptions) scaler(ctx context.Context, process Process, config *operator.Config, regions []scaler.Region) (*keeper, error) {
 	cluster := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}
 	opened, err := config.ScalerConfig(ctx, process.Environ, cluster, true)
@@ -168,7 +169,7 @@ func (o *doctorOptions) scaler(ctx context.Context, process Process, config *ope
 	}, nil
 }
 
-// locks looks at the lock of the fleet and at those of the states.
+// locks checks the fleet's lock and the states' locks.
 func (k *keeper) locks(ctx context.Context) ([]doctor.Lock, error) {
 	found := []doctor.Lock{k.fleetLock(ctx)}
 	if k.scaler.LocalStates() {
@@ -184,7 +185,7 @@ func (k *keeper) locks(ctx context.Context) ([]doctor.Lock, error) {
 	return found, err
 }
 
-// fleetLock takes the fleet's lock and lets it go again, where no controller needs it.
+// fleetLock acquires and releases the fleet's lock, if no controller needs it.
 func (k *keeper) fleetLock(ctx context.Context) doctor.Lock {
 	lock := doctor.Lock{Where: "fleet", What: "is free"}
 	if k.shared {
@@ -207,7 +208,7 @@ func (k *keeper) fleetLock(ctx context.Context) doctor.Lock {
 	return lock
 }
 
-// doctorReport is what doctor -o json prints.
+// doctorReport is the output of doctor -o json.
 type doctorReport struct {
 	Findings doctor.Report `json:"findings"`
 	OK       int           `json:"ok"`

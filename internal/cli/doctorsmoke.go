@@ -20,10 +20,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// smokePool is the NodePool of the VM that --smoke makes.
+// smokePool is the NodePool of the VM that --smoke creates.
 const smokePool = "numaform-smoke"
 
-// smokeDemand is a pod that only that pool takes, and the pool. The class is in front.
+// smokeDemand is a pod that only that pool accepts, and the pool. The class precedes it.
 const smokeDemand = `
 ---
 apiVersion: karpenter.sh/v1
@@ -46,7 +46,7 @@ spec:
     resources: {requests: {cpu: 100m, memory: 64Mi}}
 `
 
-// smokeTest makes one small VM and removes it again, by the whole road.
+// smokeTest creates a small VM and removes it again, through all stages of a change.
 func (o *doctorOptions) smokeTest(ctx context.Context, process Process, classes []v1alpha1.ProxmoxNodeClass, failed int) doctor.Finding {
 	finding := doctor.Finding{Check: "smoke"}
 	if o.class != "" {
@@ -71,7 +71,8 @@ func (o *doctorOptions) smokeTest(ctx context.Context, process Process, classes 
 	return finding
 }
 
-// smokeRoad says what it made, or why not. What an earlier one left behind goes, too.
+// smokeRoad returns what was created, or why it failed. It also removes the VMs of an
+// earlier smoke test.
 func (o *doctorOptions) smokeRoad(ctx context.Context, process Process, class *v1alpha1.ProxmoxNodeClass) (what string, err error) {
 	dir, err := os.MkdirTemp("", "numaform-smoke-")
 	if err != nil {
@@ -104,7 +105,7 @@ func (o *doctorOptions) smokeRoad(ctx context.Context, process Process, class *v
 	return road.there(ctx, quiet)
 }
 
-// there goes the road there and back. A VM that was not made well is removed, too.
+// there creates a VM and removes it again, even if the creation failed.
 func (o *options) there(ctx context.Context, process Process) (string, error) {
 	started := time.Now()
 	made := change(ctx, process, o, proposeSmoke)
@@ -121,8 +122,8 @@ func (o *options) there(ctx context.Context, process Process) (string, error) {
 		took.Round(100*time.Millisecond), time.Since(started).Round(100*time.Millisecond)), nil
 }
 
-// smokeObjects are what a decision is made of: the class under the pool's name, without
-// a seed, since nothing shall join.
+// smokeObjects are the inputs of the decision: the class under the pool's name, without a
+// seed, because the VM should not join.
 func smokeObjects(class *v1alpha1.ProxmoxNodeClass) ([]byte, error) {
 	own := v1alpha1.ProxmoxNodeClass{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.Group + "/v1alpha1", Kind: v1alpha1.KindProxmoxNodeClass},
@@ -134,8 +135,8 @@ func smokeObjects(class *v1alpha1.ProxmoxNodeClass) ([]byte, error) {
 	return append(text, smokeDemand...), err
 }
 
-// proposeSmoke is propose, but a pod that gets no place is a failure, and so is what
-// others have left unfinished: nobody is asked before it would be applied.
+// proposeSmoke is like propose, but fails if a pod is not placed, and if there is
+// unfinished work by others, because the change is applied without confirmation.
 func proposeSmoke(ctx context.Context, process Process, o *options) (*proposal, error) {
 	p, err := propose(ctx, process, o)
 	if err != nil {
@@ -151,7 +152,7 @@ func proposeSmoke(ctx context.Context, process Process, o *options) (*proposal, 
 	return p, nil
 }
 
-// smokeVMs returns the fleet's VMs that a smoke test made.
+// smokeVMs returns the fleet's VMs that smoke tests created.
 func (o *options) smokeVMs(ctx context.Context, process Process) ([]fleet.VM, error) {
 	s, err := open(ctx, process, o)
 	if err != nil {
@@ -161,7 +162,7 @@ func (o *options) smokeVMs(ctx context.Context, process Process) ([]fleet.VM, er
 	return slices.DeleteFunc(current.VMs, func(vm fleet.VM) bool { return vm.Pool != smokePool }), err
 }
 
-// removeSmoke removes the VMs and looks whether they are gone.
+// removeSmoke removes the VMs and checks that they are gone.
 func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.VM) error {
 	if len(vms) == 0 {
 		return nil

@@ -56,7 +56,7 @@ type driftOptions struct {
 	detailed bool
 }
 
-// leastEvery is how often at most Proxmox is read in full.
+// leastEvery is the minimum interval between complete readings of Proxmox.
 const leastEvery = 10 * time.Second
 
 func (o *driftOptions) check() error {
@@ -71,10 +71,10 @@ func (o *driftOptions) check() error {
 	return o.checkLive()
 }
 
-// repeated looks for drift until ctx ends, which is no failure: what failed has been
+// repeated checks for drift until ctx ends, which is not a failure: failures have been
 // reported.
 func repeated(ctx context.Context, process Process, o *driftOptions) error {
-	process.Stdin = strings.NewReader("") // nobody is there to answer
+	process.Stdin = strings.NewReader("") // no one is present to answer
 	last := repeat(ctx, process.Stderr, o.every, func(ctx context.Context) (bool, error) { return runDrift(ctx, process, o) })
 	switch {
 	case o.detailed && last.err != nil:
@@ -85,15 +85,15 @@ func repeated(ctx context.Context, process Process, o *driftOptions) error {
 	return nil
 }
 
-// looked is how one look for drift ended.
+// looked is the result of one check for drift.
 type looked struct {
 	left bool
 	err  error
 }
 
-// repeat looks at once, and then at each tick until ctx ends; a look that takes
-// longer than that is followed by the next. What fails is reported. It returns how
-// the last look ended that was not interrupted, unless there is none.
+// repeat checks at once, and then at each tick until ctx ends; if a check takes longer
+// than that, the next one follows directly. It reports failures, and returns the result
+// of the last complete check, if there is one.
 func repeat(ctx context.Context, stderr io.Writer, every time.Duration, look func(context.Context) (bool, error)) looked {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -116,7 +116,7 @@ func repeat(ctx context.Context, stderr io.Writer, every time.Duration, look fun
 	}
 }
 
-// runDrift reports whether drift is left in the end.
+// runDrift reports whether drift remains.
 func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool, err error) {
 	s, err := open(ctx, process, &o.options)
 	if err != nil {
@@ -137,18 +137,17 @@ func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool,
 	return d.left(), d.failure()
 }
 
-// drifted is the drift of a fleet and what is done about it.
+// drifted is the drift of a fleet, with its repair.
 type drifted struct {
 	session *session
 	shards  []scaler.ShardDrift
-	// plans take drift back; nil if none is to be.
+	// plans revert drift; nil without a repair.
 	plans []scaler.ShardPlan
-	// repaired are the VMs whose drift was taken back.
+	// repaired are the VMs whose drift was reverted.
 	repaired map[fleet.Key]bool
 }
 
-// repair takes back what an update in place can, except on hosts where something is
-// unfinished.
+// repair reverts what an update in place can, except on hosts with unfinished work.
 func (d *drifted) repair(ctx context.Context, process Process, o *options) error {
 	change, held, err := d.session.scaler.ProposeRepair(ctx, d.session.snapshot, d.shards)
 	if err != nil {
@@ -184,8 +183,8 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 	return nil
 }
 
-// approve judges the plans of a repair. A host where something turns out to be
-// unfinished stops no other: its error is in the result.
+// approve evaluates the plans of a repair. A host with unfinished work does not stop the
+// others: its error is in the result.
 func (d *drifted) approve(ctx context.Context, process Process, o *options, change *scaler.Change) (string, error) {
 	able := slices.DeleteFunc(slices.Clone(d.plans), func(plan scaler.ShardPlan) bool {
 		var unfinished *scaler.UnfinishedError
@@ -201,7 +200,7 @@ func (d *drifted) approve(ctx context.Context, process Process, o *options, chan
 	return o.confirm(ctx, process, able)
 }
 
-// left reports whether drift is left. A VM that moved stays so, whatever else of it
+// left reports whether drift remains. A moved VM remains drifted, even if its other drift
 // was repaired.
 func (d *drifted) left() bool {
 	for i := range d.shards {
@@ -215,8 +214,8 @@ func (d *drifted) left() bool {
 	return false
 }
 
-// failure returns why hosts could not be compared, or nil. One that is down is told
-// of, and stops nothing.
+// failure returns why hosts could not be compared, or nil. A host that is down is
+// reported, and is not a failure.
 func (d *drifted) failure() error {
 	var failures []error
 	for i := range d.shards {
@@ -228,14 +227,14 @@ func (d *drifted) failure() error {
 	return errors.Join(failures...)
 }
 
-// driftReport is what drift prints, and with -o json the whole of it.
+// driftReport is the output of drift, complete with -o json.
 type driftReport struct {
-	// Classes counts the VMs of each class.
+	// Classes counts the VMs in each class.
 	Classes map[scaler.DriftClass]int `json:"classes"`
 	VMs     []vmDriftReport           `json:"vms"`
 	// Errors are the hosts that could not be compared.
 	Errors []shardReport `json:"errors,omitempty"`
-	// Repair is what takes drift back.
+	// Repair is the plan that reverts drift.
 	Repair []shardReport `json:"repair,omitempty"`
 }
 
@@ -290,7 +289,7 @@ func (d *drifted) print(process Process, o *options) error {
 	return w.err
 }
 
-// summary counts the VMs of each class.
+// summary returns the number of VMs in each class.
 func (r *driftReport) summary() string {
 	if len(r.VMs) == 0 {
 		return "the fleet has no VMs"
@@ -304,7 +303,7 @@ func (r *driftReport) summary() string {
 	return strings.Join(counts, ", ")
 }
 
-// drift prints a line for each VM, and below it what is to be said of it.
+// drift prints a line for each VM, with its details below.
 func (w *printer) drift(vms []vmDriftReport) {
 	var lines strings.Builder
 	table := tabwriter.NewWriter(&lines, 2, 8, 2, ' ', 0)

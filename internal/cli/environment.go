@@ -9,20 +9,20 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// loadConfig reads numaform.yaml and what the environment says otherwise.
+// loadConfig reads numaform.yaml and overrides from the environment.
 func loadConfig(process Process, path string) (*operator.Config, error) {
 	return operator.Load(path, process.Environ, flagTwins(newRoot(Process{}))...)
 }
 
-// twinOf returns the environment variable that stands for a flag.
+// twinOf returns the environment variable of a flag.
 func twinOf(flag *pflag.Flag) string {
 	return "NUMAFORM_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
 }
 
-// hasTwin reports whether a flag may come from the environment.
+// hasTwin reports whether a flag has an environment variable.
 func hasTwin(flag *pflag.Flag) bool { return flag.Name != "help" && flag.Name != "version" }
 
-// setFlag sets a flag from its twin.
+// setFlag sets a flag from its environment variable.
 func setFlag(flags *pflag.FlagSet, flag *pflag.Flag, value string) error {
 	if flag.Value.Type() != "stringArray" {
 		return flags.Set(flag.Name, value)
@@ -35,7 +35,8 @@ func setFlag(flags *pflag.FlagSet, flag *pflag.Flag, value string) error {
 	return nil
 }
 
-// flagTwins returns the twins of all flags of a command and those below it.
+// flagTwins returns the environment variables of all flags of a command and its
+// subcommands.
 func flagTwins(command *cobra.Command) []string {
 	var twins []string
 	command.Flags().VisitAll(func(flag *pflag.Flag) {

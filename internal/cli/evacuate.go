@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// evacuation is what evacuate works with.
+// evacuation holds the options of evacuate.
 type evacuation struct {
 	clusterOptions
 
@@ -50,7 +50,7 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	if e.end && e.wait {
 		return usageError{fmt.Errorf("--end and --wait exclude each other: who ends an evacuation waits for nothing")}
 	}
-	if e.poll <= 0 { // asked before anything is begun
+	if e.poll <= 0 { // checked before anything is begun
 		return usageError{fmt.Errorf("--poll %s: want more than nothing", e.poll)}
 	}
 	c, err := e.client()
@@ -78,8 +78,8 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	return e.report(ctx, process, c, host)
 }
 
-// open ends an evacuation. The host has no Nodes by now that would tell its region, so
-// it is looked for among those that are evacuated first.
+// open ends an evacuation. The host may have no Nodes left that show its region, so it
+// first looks among the evacuated hosts.
 func (e *evacuation) open(ctx context.Context, process Process, c client.Client, s *control.Switch, name string) error {
 	state, err := s.Read(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (e *evacuation) open(ctx context.Context, process Process, c client.Client,
 	return err
 }
 
-// report says how many nodes are left, and follows them if it is to.
+// report prints how many nodes are left, and waits for them if requested.
 func (e *evacuation) report(ctx context.Context, process Process, c client.Client, host topology.HostID) error {
 	left, err := nodesOn(ctx, c, host)
 	if err != nil {

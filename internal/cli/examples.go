@@ -2,7 +2,7 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// examples returns what to type, by command, most usual first.
+// examples returns example invocations by command, the most common first.
 func examples() map[string]string {
 	return map[string]string{
 		"apply": `  numaform apply --kubeconfig ~/.kube/config         # for the pending pods of a cluster; asks first
@@ -52,7 +52,7 @@ func examples() map[string]string {
 	}
 }
 
-// withExamples gives a command, and those below it, what to type.
+// withExamples adds the examples to a command and its subcommands.
 func withExamples(command *cobra.Command, all map[string]string) {
 	if command.Example == "" {
 		command.Example = all[command.Name()]

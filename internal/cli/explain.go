@@ -35,7 +35,7 @@ func newExplain(process Process) *cobra.Command {
 	return command
 }
 
-// podArgument reads "pod NAMESPACE/NAME", as kubectl takes it also "pod/NAME".
+// podArgument parses "pod NAMESPACE/NAME" or, as in kubectl, "pod/NAME".
 func podArgument(args []string) (types.NamespacedName, error) {
 	var pod types.NamespacedName
 	if len(args) == 1 {
@@ -83,7 +83,7 @@ func runExplain(ctx context.Context, process Process, o *options, pod types.Name
 	return w.err
 }
 
-// explanation prints the cause first, then what each NodePool and host has to say.
+// explanation prints the cause first, then the reasons for each NodePool and host.
 func (w *printer) explanation(x *scheduling.Explanation) {
 	w.printf("Pod %s %s: %s.\n", x.Pod, stateWords(x.State), x.Summary)
 	for i := range x.Pools {
@@ -108,7 +108,7 @@ func stateWords(state scheduling.PodState) string {
 	return "asks for no place"
 }
 
-// hostReasons prints the hosts, and the NUMA nodes of those that were looked at.
+// hostReasons prints the hosts, with the NUMA nodes of the hosts that were checked.
 func (w *printer) hostReasons(hosts []scheduling.HostReason) {
 	for i := range hosts {
 		h := &hosts[i]
@@ -126,7 +126,7 @@ func (w *printer) hostReasons(hosts []scheduling.HostReason) {
 	}
 }
 
-// view prints what a host and its NUMA nodes have for a VM.
+// view prints a host's and its NUMA nodes' capacity for a VM.
 func (w *printer) view(v *planner.View) {
 	var lines strings.Builder
 	table := tabwriter.NewWriter(&lines, 2, 8, 2, ' ', 0)

@@ -78,7 +78,7 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 	return printHistory(process, o.output, entries, len(args) > 0)
 }
 
-// unverified counts the changes of which a record is not this installation's.
+// unverified counts the changes with a record that is not this installation's.
 func unverified(entries []audit.Entry) int {
 	n := 0
 	for i := range entries {
@@ -89,8 +89,8 @@ func unverified(entries []audit.Entry) int {
 	return n
 }
 
-// known returns what the clone knows of the history where the remote cannot be
-// reached, and says so.
+// known returns the history in the clone if the remote is unreachable, and prints a
+// warning.
 func known(ctx context.Context, process Process, kept *store.Sealed, from time.Time, failed error) ([]audit.Entry, error) {
 	entries, err := kept.Known(ctx, from)
 	if err != nil || len(entries) == 0 {
@@ -100,7 +100,7 @@ func known(ctx context.Context, process Process, kept *store.Sealed, from time.T
 	return entries, nil
 }
 
-// about returns the changes of a node, or one change.
+// about returns the changes of a node, or the change with an ID.
 func about(entries []audit.Entry, name string) []audit.Entry {
 	var found []audit.Entry
 	for _, entry := range entries {
@@ -163,7 +163,7 @@ func resultOf(entry *audit.Entry) string {
 	}
 }
 
-// saidOf returns what the records say of how a change ended.
+// saidOf returns how a change ended, according to its records.
 func saidOf(entry *audit.Entry) string {
 	switch {
 	case entry.Unreadable != "":
@@ -183,7 +183,7 @@ func saidOf(entry *audit.Entry) string {
 	return "done in " + entry.Outcome.Duration.Round(100*time.Millisecond).String()
 }
 
-// by names who ran a change, and who approved it if somebody had to.
+// by returns who ran a change, and who approved it if approval was needed.
 func by(change *audit.Change) string {
 	var approvers []string
 	for _, shard := range change.Shards {
@@ -197,7 +197,7 @@ func by(change *audit.Change) string {
 	return change.Actor + ", approved by " + strings.Join(approvers, ", ")
 }
 
-// entry prints all that is known of a change.
+// entry prints everything known about a change.
 func (w *printer) entry(entry *audit.Entry) {
 	change := &entry.Change
 	w.heading(change.ID + ": " + string(change.Kind))

@@ -56,7 +56,7 @@ func newInit(process Process) *cobra.Command {
 	return command
 }
 
-// questions are the flags that are asked for at a terminal.
+// questions are the flags asked for at a terminal.
 func questions() []struct{ flag, text string } {
 	return []struct{ flag, text string }{
 		{"url", "API of any host of your Proxmox cluster (https://HOST:8006)"},
@@ -94,7 +94,7 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	return w.err
 }
 
-// ask asks for what no flag says, where there is a terminal.
+// ask asks for values without a flag, if there is a terminal.
 func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
 	asker, terminal := newAsker(process)
 	for _, question := range questions() {
@@ -116,7 +116,8 @@ func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
 	return o.check()
 }
 
-// check refuses what Load would not, and what has no place in a line of a shell.
+// check refuses values that Load would refuse, and values that are unsafe in a shell
+// command.
 func (o *initOptions) check() error {
 	for _, given := range []struct {
 		flag   string
@@ -142,7 +143,7 @@ func (o *initOptions) check() error {
 	return nil
 }
 
-// render returns the file, which Load has read.
+// render returns the file, after checking that Load accepts it.
 func (o *initOptions) render() ([]byte, error) {
 	lower, upper, ok := strings.Cut(o.vmids, "-")
 	first, lowErr := strconv.Atoi(lower)
@@ -168,7 +169,7 @@ func (o *initOptions) render() ([]byte, error) {
 	return []byte(text), loads([]byte(text))
 }
 
-// loads reads the text as numaform.yaml. What is wrong with it was an answer.
+// loads reads the text as numaform.yaml. Any error in it comes from an answer.
 func loads(text []byte) error {
 	dir, err := os.MkdirTemp("", "numaform-init-")
 	if err != nil {
@@ -185,7 +186,7 @@ func loads(text []byte) error {
 	return nil
 }
 
-// scalar writes a text as YAML reads it back.
+// scalar returns a text as a YAML scalar.
 func scalar(text string) string {
 	out, err := yaml.Marshal(text)
 	if err != nil {
@@ -194,7 +195,7 @@ func scalar(text string) string {
 	return strings.TrimRight(string(out), "\n")
 }
 
-// write makes the file, unless it came to be meanwhile.
+// write creates the file. It fails if the file exists.
 func (o *initOptions) write(text []byte) (err error) {
 	file, err := os.OpenFile(o.config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -205,7 +206,7 @@ func (o *initOptions) write(text []byte) (err error) {
 	return err
 }
 
-// next says what is left to be done.
+// next prints the next steps.
 func (o *initOptions) next(w *printer) {
 	w.printf("\nWrote %s. Then:\n", o.config)
 	w.printf("  1. run the lines above on a host; the last one prints the token's secret, once\n")

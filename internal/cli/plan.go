@@ -62,8 +62,8 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 	return p.changes(), p.failure(true)
 }
 
-// writeOut writes the files that were planned, into a directory that holds nothing
-// else or into the fleet's own.
+// writeOut writes the planned files to a directory that contains nothing else, or to the
+// fleet's own.
 func writeOut(ctx context.Context, dir string, files generator.Files) (err error) {
 	out := store.NewDirectory(dir)
 	if err := out.Accepts(files); err != nil {
@@ -77,7 +77,7 @@ func writeOut(ctx context.Context, dir string, files generator.Files) (err error
 	return out.Write(files)
 }
 
-// proposal is a change and what led to it, for print.
+// proposal is a change and its causes, for print.
 type proposal struct {
 	session  *session
 	decision *scheduling.Decision // nil for a removal
@@ -138,10 +138,9 @@ func (p *proposal) changes() bool {
 	return false
 }
 
-// failure returns why the shards cannot be applied as they are, or nil: those that
-// the change is about, or all of them. A host that is down and that the change is
-// not about stops nothing; nor does a file that was deleted by hand and must stay
-// for now, unless it is all there is to do.
+// failure returns why hosts cannot be applied, or nil: the hosts of the change, or all of
+// them. It ignores a host that is down if the change does not affect it, and a VM whose
+// file was deleted by hand and that must stay for now, unless nothing else is to be done.
 func (p *proposal) failure(all bool) error {
 	var failures []error
 	for i := range p.shards {

@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// approverRole is who may decide on ScalePlans.
+// approverRole is the role needed to decide on ScalePlans.
 const approverRole = "the ClusterRole numaform-approver (get, list and patch of scaleplans.numaform.dev, and the verb approve)"
 
 func newPlans(process Process) *cobra.Command {
@@ -87,7 +87,7 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 	return table.Flush()
 }
 
-// phaseOf returns where a plan stands; one that nobody has looked at yet waits.
+// phaseOf returns a plan's phase; a new plan without one is pending.
 func phaseOf(plan *v1alpha1.ScalePlan) v1alpha1.ScalePlanPhase {
 	return cmp.Or(plan.Status.Phase, v1alpha1.ScalePlanPending)
 }
@@ -108,7 +108,7 @@ func printPlan(ctx context.Context, process Process, c client.Client, name, outp
 	return w.err
 }
 
-// scalePlan prints all that a person has to know to decide.
+// scalePlan prints everything that a person needs for a decision.
 func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 	spec := &plan.Spec
 	w.printf("%s: %s\n", plan.Name, spec.Summary)
@@ -154,7 +154,7 @@ func on(host string) string {
 	return "on " + host
 }
 
-// decision is what approve and reject work with.
+// decision holds the options of approve and reject.
 type decision struct {
 	clusterOptions
 
@@ -193,7 +193,7 @@ func newReject(process Process) *cobra.Command {
 	return command
 }
 
-// open reads a plan on which one can still decide, and who decides.
+// open reads a plan that can still be decided on, and returns who decides.
 func (d *decision) open(ctx context.Context, name string) (client.Client, *v1alpha1.ScalePlan, string, error) {
 	c, err := d.client()
 	if err != nil {
@@ -214,7 +214,7 @@ func (d *decision) open(ctx context.Context, name string) (client.Client, *v1alp
 	return c, plan, who, err
 }
 
-// undecided returns why nobody can decide on a plan any more, or nil.
+// undecided returns why a plan can no longer be decided on, or nil.
 func undecided(plan *v1alpha1.ScalePlan) error {
 	switch {
 	case phaseOf(plan) != v1alpha1.ScalePlanPending:
@@ -256,8 +256,8 @@ func (d *decision) approve(ctx context.Context, process Process, name string) er
 	return err
 }
 
-// askApproval shows the plan at a terminal and asks. It returns the hash of what was
-// shown.
+// askApproval shows the plan at a terminal and asks. It returns the hash of the shown
+// plan.
 func askApproval(ctx context.Context, process Process, plan *v1alpha1.ScalePlan) (string, error) {
 	file, ok := process.Stdin.(interface{ Fd() uintptr })
 	if !ok || !isatty.IsTerminal(file.Fd()) {

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// shippedPolicy names the policy that numaform ships, where a file may be named.
+// shippedPolicy refers to the default policy in place of a file.
 const shippedPolicy = "default"
 
 func newPolicy(process Process) *cobra.Command {
@@ -43,13 +43,13 @@ func newPolicy(process Process) *cobra.Command {
 	return command
 }
 
-// The limits of what a policy is tried on. A plan of a host with 100 VMs has some 2 MB.
+// The limits on inputs of policy tests. A plan of a host with 100 VMs has about 2 MB.
 const (
 	maxPolicyFile = 1 << 20
 	maxPlanFile   = 256 << 20
 )
 
-// readBounded reads a file that may be anybody's, such as one of a pull request.
+// readBounded reads an untrusted file, such as one of a pull request.
 func readBounded(name string, most int64) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -63,7 +63,7 @@ func readBounded(name string, most int64) ([]byte, error) {
 	return content, err
 }
 
-// loadPolicy reads policies and returns all of their rules as one.
+// loadPolicy reads policies and returns their rules as one policy.
 func loadPolicy(files []string) (*guard.Policy, error) {
 	var all *guard.Policy
 	for _, name := range files {
@@ -90,26 +90,26 @@ func loadPolicy(files []string) (*guard.Policy, error) {
 	return all, nil
 }
 
-// policyCase is a plan, what was asked for, and how it has to be judged.
+// policyCase is a plan, the requested change, and the expected verdict.
 type policyCase struct {
 	Description string `json:"description"`
-	// Plan is the file of a plan as `show -json` prints it, relative to the case.
+	// Plan is the file of a plan in the form of `show -json`, relative to the case.
 	Plan   string       `json:"plan"`
 	Host   fleet.Shard  `json:"host"`
 	Intent guard.Intent `json:"intent"`
-	// Recent is what was done before; Limits are the shipped ones but for what stands
-	// here.
+	// Recent are earlier changes; Limits override the default limits.
 	Recent []guard.Event `json:"recent"`
 	Limits guard.Limits  `json:"limits"`
 	Expect struct {
 		Decision *guard.Decision `json:"decision"`
-		// Rules and Addresses are those of all findings. Addresses need not be given.
+		// Rules and Addresses are the expected values of all findings. Addresses is
+		// optional.
 		Rules     []string `json:"rules"`
 		Addresses []string `json:"addresses"`
 	} `json:"expect"`
 }
 
-// testPolicy judges all cases below the paths and reports each.
+// testPolicy runs all cases below the paths and reports each.
 func testPolicy(out io.Writer, files, paths []string) error {
 	policy, err := loadPolicy(files)
 	if err != nil {
@@ -150,7 +150,7 @@ func testPolicy(out io.Writer, files, paths []string) error {
 	return nil
 }
 
-// findCases returns the paths of cases: files, and those right in a directory.
+// findCases returns the paths of cases: files, and files directly in a directory.
 func findCases(paths []string) ([]string, error) {
 	var cases []string
 	for _, path := range paths {
@@ -202,7 +202,7 @@ func readCase(name string) (*policyCase, error) {
 	return c, nil
 }
 
-// judge returns the verdict on the case's plan, as on the only host of a change.
+// judge returns the verdict on the case's plan, for a change with only that host.
 func (c *policyCase) judge(dir string, policy *guard.Policy) (guard.Verdict, error) {
 	path := filepath.FromSlash(c.Plan)
 	if !filepath.IsAbs(path) {
@@ -221,7 +221,7 @@ func (c *policyCase) judge(dir string, policy *guard.Policy) (guard.Verdict, err
 	return verdict.And(guard.CheckLimits([]guard.HostIntent{part}, c.Recent, c.Limits)), nil
 }
 
-// compare says where a verdict is not what the case expects.
+// compare returns where a verdict differs from the case's expectation.
 func (c *policyCase) compare(verdict guard.Verdict) []string {
 	var differences []string
 	if verdict.Decision != *c.Expect.Decision {
@@ -242,7 +242,7 @@ func (c *policyCase) compare(verdict guard.Verdict) []string {
 	return differences
 }
 
-// distinct returns the texts that are not empty, sorted, each once.
+// distinct returns the non-empty texts, sorted, without duplicates.
 func distinct(texts []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(texts), func(s string) bool { return s == "" })
 	slices.Sort(kept)

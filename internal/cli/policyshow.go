@@ -41,8 +41,8 @@ func newPolicyShow(process Process) *cobra.Command {
 	return command
 }
 
-// showPolicy prints the rules in force, as files that can be edited, with the limits
-// as a comment; without a configuration those that are shipped.
+// showPolicy prints the effective rules, as files that can be edited, with the limits as
+// a comment; without a configuration it prints the defaults.
 func showPolicy(out io.Writer, config *operator.Config) error {
 	limits, text := guard.DefaultLimits(), string(guard.DefaultPolicy())
 	if config != nil {
@@ -64,7 +64,7 @@ func showPolicy(out io.Writer, config *operator.Config) error {
 	return err
 }
 
-// policyTexts returns the files of the policy in force, one after the other.
+// policyTexts returns the concatenated files of the effective policy.
 func policyTexts(config *operator.Config) (string, error) {
 	var parts []string
 	if !config.Policy.ReplaceDefault {

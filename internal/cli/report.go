@@ -11,18 +11,18 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// report is what plan and apply print, and with -o json the whole of it.
+// report is the output of plan and apply, complete with -o json.
 type report struct {
 	Pods    *podsReport   `json:"pods,omitempty"`
 	VMs     []vmReport    `json:"vms"`
 	Removed []string      `json:"removed,omitempty"`
 	Files   []fileReport  `json:"files"`
 	Shards  []shardReport `json:"shards,omitempty"`
-	// Providers made the plans.
+	// Providers are the providers that made the plans.
 	Providers []state.Provider `json:"providers,omitempty"`
-	// Digest is what --approve wants, if the guard wants a person to approve.
+	// Digest is the argument of --approve, if the guard requires approval.
 	Digest string `json:"digest,omitempty"`
-	// Warnings are what a person should look at.
+	// Warnings need a person's attention.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -64,7 +64,7 @@ type shardReport struct {
 	Summary string          `json:"summary,omitempty"`
 	SHA256  string          `json:"plan_sha256,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
-	// Repinned are VMs that the host agent is to keep elsewhere, while they run.
+	// Repinned are running VMs that the host agent is to pin to other CPUs.
 	Repinned []string `json:"repinned,omitempty"`
 	Error    string   `json:"error,omitempty"`
 }
@@ -108,8 +108,8 @@ func (p *proposal) report() report {
 	return r
 }
 
-// addProvider adds a provider once. Hosts are planned side by side, so one of them sees
-// its first use, and the others that it is known: the first use is what a person must read.
+// addProvider adds a provider once. Hosts are planned concurrently, so one of them sees
+// its first use, and the others see it as known: the report shows the first use.
 func (r *report) addProvider(provider state.Provider) {
 	i := slices.IndexFunc(r.Providers, func(p state.Provider) bool {
 		return p.Address == provider.Address && p.Version == provider.Version && p.Hash == provider.Hash
@@ -162,7 +162,7 @@ func shardLine(shard *scaler.ShardPlan) shardReport {
 	return line
 }
 
-// engineSummary returns the line in which the engine sums its plan up.
+// engineSummary returns the summary line of the engine's plan.
 func engineSummary(text string) string {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

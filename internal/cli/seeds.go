@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// UnjoinedError says that a VM would never join, as its class has the controller bring
-// what it joins with.
+// UnjoinedError reports that a VM would never join, because its class relies on the
+// controller for joining.
 type UnjoinedError struct {
 	VM, Class string
 	Metadata  v1alpha1.MetadataType
@@ -18,7 +18,7 @@ type UnjoinedError struct {
 
 func (e *UnjoinedError) Error() string { return e.reason() + "; nothing was changed" }
 
-// reason is the error without what became of the change.
+// reason returns the error without its effect on the change.
 func (e *UnjoinedError) reason() string {
 	needs := "such seeds are made"
 	if e.Metadata == v1alpha1.MetadataAgent {
@@ -29,8 +29,8 @@ func (e *UnjoinedError) reason() string {
 		e.VM, e.Class, e.Metadata, needs)
 }
 
-// checkJoins refuses new VMs that would start and never join: those with a seed, and
-// those of classes whose nodes join by their guest agents.
+// checkJoins refuses new VMs that would start and never join: VMs with a seed, and VMs
+// whose class joins nodes by their guest agents.
 func (p *proposal) checkJoins(ctx context.Context) error {
 	for i := range p.change.Added {
 		if vm := &p.change.Added[i]; vm.Seed != "" {

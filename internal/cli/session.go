@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// options are the flags that plan, apply and remove share.
+// options are the flags shared by plan, apply and remove.
 type options struct {
 	config      string
 	files       []string
@@ -29,15 +29,16 @@ type options struct {
 	out         string
 	output      string
 	noEngine    bool
-	// diff shows node files, verbose all there is to say.
+	// diff shows node files, verbose everything.
 	diff, verbose bool
-	// dryRun stops before anything is changed.
+	// dryRun stops before any change.
 	dryRun      bool
 	autoApprove bool
 	approve     string
-	// clusterless commands work without a Kubernetes cluster where none is named.
+	// clusterless allows commands to run without a Kubernetes cluster if none is
+	// configured.
 	clusterless bool
-	// own, if set, is the cluster: that of a smoke test.
+	// own, if set, returns the cluster of a smoke test.
 	own func() (*scheduling.Cluster, error)
 }
 
@@ -51,18 +52,18 @@ func (o *options) register(command *cobra.Command) {
 	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as numaform topology -o json prints it, instead of a live one")
 }
 
-// registerReport has the flags that say how much of a change is printed.
+// registerReport adds the flags that select how much of a change is printed.
 func (o *options) registerReport(command *cobra.Command) {
 	flags := command.Flags()
 	flags.BoolVar(&o.diff, "diff", false, "show what is in the node files")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show all: the node files, why each VM stands where it does, and who owns which CPU before and after")
 }
 
-// registerChange has the flags of a command that changes something.
+// registerChange adds the flags of a command that makes changes.
 func (o *options) registerChange(command *cobra.Command) {
 	o.register(command)
 	o.registerApproval(command)
-	// It is refused with its reason; help need not offer it.
+	// The command refuses it with a reason; hide it from help.
 	if err := command.Flags().MarkHidden("snapshot"); err != nil {
 		panic(err)
 	}
@@ -79,7 +80,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// checkLive refuses what a recorded Proxmox cannot answer.
+// checkLive refuses options that do not work with a recorded snapshot.
 func (o *options) checkLive() error {
 	if o.snapshot != "" {
 		return usageError{errors.New("--snapshot is for plan: a change is made of what Proxmox holds now, so leave it out")}
@@ -87,13 +88,13 @@ func (o *options) checkLive() error {
 	return o.check()
 }
 
-// unnamed reports whether the command does without a cluster. Then nothing is known
-// of Nodes, and no VM is deleted.
+// unnamed reports whether the command runs without a cluster. Then nothing is known about
+// Nodes, and no VM is deleted.
 func (o *options) unnamed() bool {
 	return o.clusterless && len(o.files) == 0 && o.kubeconfig == "" && o.kubeContext == ""
 }
 
-// cluster reads the Kubernetes side.
+// cluster reads the Kubernetes cluster.
 func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
 	if o.own != nil {
 		return o.own()
@@ -111,17 +112,17 @@ func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
 	return scheduling.FromObjects(objects), nil
 }
 
-// session is what one command works with.
+// session holds the dependencies of one command.
 type session struct {
 	config   *operator.Config
 	cluster  *scheduling.Cluster
 	snapshot *topology.Snapshot
 	scaler   *scaler.Scaler
-	// unread are the regions that did not answer.
+	// unread are the regions that did not respond.
 	unread []operator.Unread
 }
 
-// open reads configuration, cluster and Proxmox and makes the scaler. It writes
+// open reads configuration, cluster and Proxmox and creates the scaler. It writes
 // nothing.
 func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if err := o.check(); err != nil {
@@ -153,7 +154,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	return s, s.standIn(ctx)
 }
 
-// scalerConfig returns what the scaler needs, but for the regions.
+// scalerConfig returns the scaler's configuration, without the regions.
 func (s *session) scalerConfig(ctx context.Context, process Process, o *options) (*scaler.Config, error) {
 	cluster := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}
 	config, err := s.config.ScalerConfig(ctx, process.Environ, cluster, !o.noEngine)
@@ -173,7 +174,7 @@ func (s *session) scalerConfig(ctx context.Context, process Process, o *options)
 	return config, err
 }
 
-// actor names who runs numaform, for the fleet's history.
+// actor returns who runs numaform, for the fleet's history.
 func actor() string {
 	name := "unknown"
 	if person, err := user.Current(); err == nil {
@@ -186,8 +187,8 @@ func actor() string {
 	return name + "@" + host
 }
 
-// live reads the clusters and puts their clients into regions. A region that does not
-// answer is told of, and stops no other: its hosts are as such that cannot be read.
+// live reads the clusters and sets their clients in regions. A region that does not
+// respond is reported and does not stop the others: its hosts count as unreadable.
 func live(ctx context.Context, process Process, config *operator.Config, regions []scaler.Region) (*topology.Snapshot, []operator.Unread, error) {
 	clients, err := config.Connect()
 	if err != nil {
@@ -209,9 +210,9 @@ func live(ctx context.Context, process Process, config *operator.Config, regions
 	return snapshot, unread, nil
 }
 
-// standIn puts the hosts of the fleet's VMs that could not be read into the snapshot,
-// with these VMs. They are not known to be down: what Kubernetes says of their Nodes
-// holds, and those without a Node are on their way.
+// standIn adds the unreadable hosts of the fleet's VMs to the snapshot, with these VMs.
+// The hosts are not known to be down: what Kubernetes says about their Nodes applies, and
+// VMs without a Node count as joining.
 func (s *session) standIn(ctx context.Context) error {
 	if len(s.unread) == 0 {
 		return nil
@@ -241,15 +242,15 @@ func (s *session) standIn(ctx context.Context) error {
 	return nil
 }
 
-// progress prints a line for each step of a shard to stderr.
+// progress returns a function that prints a line to stderr for each step on a host.
 func progress(process Process) func(fleet.Shard, string) {
 	return func(shard fleet.Shard, message string) {
 		fmt.Fprintf(process.Stderr, "%s: %s\n", shard, message)
 	}
 }
 
-// notLost refuses a fleet that is empty while VMs of it run: it is another directory's,
-// or its files are lost, and the same VMs would be made once more beside them.
+// notLost refuses an empty fleet while VMs of it run: the directory is wrong, or its
+// files are lost, and the same VMs would be created again.
 func (s *session) notLost(ctx context.Context, current *fleet.Fleet) error {
 	if len(current.VMs)+len(current.Hosts) > 0 {
 		return nil
@@ -265,7 +266,7 @@ func (s *session) notLost(ctx context.Context, current *fleet.Fleet) error {
 	if len(names) == 0 {
 		return nil
 	}
-	// Files that went by a change, such as a revert of the first one, are a request.
+	// Files removed by a change, such as a revert of the first one, are a request.
 	history, err := s.scaler.History(ctx, time.Time{})
 	if err != nil || slices.ContainsFunc(history, func(e audit.Entry) bool { return e.Verified }) {
 		return err

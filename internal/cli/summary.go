@@ -13,7 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// printer remembers the first error, so that a report can be written straight down.
+// printer keeps the first error, so that a report can be written without checking each
+// call.
 type printer struct {
 	w   io.Writer
 	err error
@@ -29,7 +30,7 @@ func (w *printer) heading(text string) {
 	w.printf("\n%s\n%s\n", text, strings.Repeat("─", len([]rune(text))))
 }
 
-// summary prints what a change is, as short as can be read, and more if asked.
+// summary prints a change as briefly as possible, and more on request.
 func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
 	w.pods(r.Pods)
 	w.vms(r.VMs, o.verbose)
@@ -64,13 +65,13 @@ func (w *printer) pods(pods *podsReport) {
 	}
 }
 
-// refusedFor are pods that are refused for one reason.
+// refusedFor are pods refused for the same reason.
 type refusedFor struct {
 	reason string
 	pods   []string
 }
 
-// grouped puts refusals together that say the same, in the order of their first pods.
+// grouped groups equal refusals, in the order of their first pods.
 func grouped(refusals []refusalReport) []refusedFor {
 	var groups []refusedFor
 	at := map[string]int{}
@@ -86,10 +87,10 @@ func grouped(refusals []refusalReport) []refusedFor {
 	return groups
 }
 
-// mostNames is how many names stand in a line.
+// mostNames is the maximum number of names in a line.
 const mostNames = 3
 
-// namesOf names one pod, or some and how many there are.
+// namesOf returns the name of a single pod, or some names and the total.
 func namesOf(pods []string) string {
 	switch n := len(pods); {
 	case n == 1:
@@ -131,7 +132,7 @@ func (w *printer) vms(vms []vmReport, reasons bool) {
 	}
 }
 
-// total sums up VMs.
+// total returns the sum over VMs.
 func total(vms []vmReport) string {
 	hosts, cpus, memory := map[topology.HostID]bool{}, 0, int64(0)
 	for i := range vms {
@@ -141,7 +142,7 @@ func total(vms []vmReport) string {
 	return fmt.Sprintf("%s on %s: together %d vCPUs, %s", counted(len(vms), "VM"), counted(len(hosts), "host"), cpus, gib(memory))
 }
 
-// counted writes a number of things.
+// counted returns a count with its noun.
 func counted(n int, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -149,7 +150,7 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// placeOf says where on its host a VM stands.
+// placeOf returns a VM's place on its host.
 func placeOf(vm *vmReport) string {
 	place := "shares what is not pinned"
 	if !vm.CPUs.IsEmpty() {
@@ -161,7 +162,7 @@ func placeOf(vm *vmReport) string {
 	return place
 }
 
-// gib writes memory in GiB, or in MiB where that is not even.
+// gib formats memory in GiB, or in MiB if it is not a multiple.
 func gib(mib int64) string {
 	if mib%1024 == 0 {
 		return fmt.Sprintf("%d GiB", mib/1024)
@@ -169,8 +170,8 @@ func gib(mib int64) string {
 	return fmt.Sprintf("%d MiB", mib)
 }
 
-// maps draws the touched hosts before and after the change, where it changes who
-// owns a CPU.
+// maps draws the affected hosts before and after the change, if it changes who owns a
+// CPU.
 func (w *printer) maps(p *proposal, columns int) {
 	for _, shard := range p.change.Shards() {
 		host := p.session.snapshot.Host(shard)
@@ -191,7 +192,7 @@ func (w *printer) maps(p *proposal, columns int) {
 	}
 }
 
-// withoutGuests returns the host as it will be once the VMs are gone.
+// withoutGuests returns the host as it will be after the VMs are removed.
 func withoutGuests(host *topology.Host, removed []fleet.VM) *topology.Host {
 	left := *host
 	left.Guests = slices.DeleteFunc(slices.Clone(host.Guests), func(guest topology.Guest) bool {
@@ -202,7 +203,7 @@ func withoutGuests(host *topology.Host, removed []fleet.VM) *topology.Host {
 	return &left
 }
 
-// mostFiles is how many files are listed unless all are asked for.
+// mostFiles is how many files are listed by default.
 const mostFiles = 20
 
 func (w *printer) files(files []fileReport, o *options) {

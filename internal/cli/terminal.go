@@ -2,10 +2,10 @@ package cli
 
 import "golang.org/x/term"
 
-// pipeWidth is how wide maps are where there is no terminal.
+// pipeWidth is the width of maps without a terminal.
 const pipeWidth = 100
 
-// width returns the columns of the terminal at stdout.
+// width returns the number of columns of the terminal at stdout.
 func width(process Process) int {
 	file, ok := process.Stdout.(interface{ Fd() uintptr })
 	if !ok {

@@ -20,7 +20,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// fleetPatience is how long a map waits for the fleet, which it can do without.
+// fleetPatience is how long a map waits for the fleet, which is optional.
 const fleetPatience = 20 * time.Second
 
 func newTopology(process Process) *cobra.Command {
@@ -58,7 +58,7 @@ func newTopology(process Process) *cobra.Command {
 // mapOptions are the flags of topology alone.
 type mapOptions struct {
 	host string
-	// configGiven is set if the configuration was named, and so must be there.
+	// configGiven is set if a configuration was named, and so must exist.
 	configGiven bool
 }
 
@@ -100,12 +100,12 @@ func runTopology(ctx context.Context, process Process, o *options, more mapOptio
 	return write(process, draw(process, snapshot.Hosts, owners, clusterID), nil)
 }
 
-// mapConfig reads the configuration. A record alone is enough to be drawn: without a
-// configuration that was named, it is nil then.
+// mapConfig reads the configuration. A recorded snapshot is enough for a map: without a
+// named configuration, it then returns nil.
 func mapConfig(process Process, o *options, more mapOptions) (*operator.Config, error) {
 	config, err := loadConfig(process, o.config)
 	if o.snapshot != "" && !more.configGiven && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // nil is how readSnapshot and planned are told that there is none
+		return nil, nil //nolint:nilnil // nil tells readSnapshot and planned that there is none
 	}
 	return config, err
 }
@@ -136,9 +136,9 @@ func choose(hosts []topology.Host, only string) ([]topology.Host, error) {
 	return chosen, nil
 }
 
-// planned returns the fleet, for the VMs that do not run yet and for the names of the
-// others. Without it the map is still true of what runs, so a fleet that cannot be
-// read is told and no failure.
+// planned returns the fleet, for VMs that do not run yet and for the names of the others.
+// The map is correct without it, so a fleet that cannot be read is reported and is not a
+// failure.
 func planned(ctx context.Context, process Process, config *operator.Config, o *options) *fleet.Fleet {
 	if config == nil {
 		return &fleet.Fleet{}
@@ -157,7 +157,7 @@ func planned(ctx context.Context, process Process, config *operator.Config, o *o
 	return &fleet.Fleet{}
 }
 
-// draw returns the map of the hosts, and below each what is to say of its agent.
+// draw returns the map of the hosts, with information about the agent below each.
 func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
 	var text []byte
 	for i := range hosts {
@@ -168,7 +168,7 @@ func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpu
 	return text
 }
 
-// mapWidth is the terminal's width, or what COLUMNS says where there is no terminal.
+// mapWidth returns the terminal's width, or the value of COLUMNS without a terminal.
 func mapWidth(process Process) int {
 	columns := width(process)
 	if columns != pipeWidth {
@@ -193,7 +193,7 @@ func write(process Process, text []byte, err error) error {
 	return nil
 }
 
-// hostName is this machine's, as its administrator knows it.
+// hostName returns this machine's name without its domain.
 func hostName() topology.HostName {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

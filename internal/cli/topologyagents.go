@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentLines say how it stands with a host's agent, for VMs of that cluster: below the
-// host's map, in lines of at most so many characters.
+// agentLines describes the state of a host's agent for VMs of the cluster, in lines of at
+// most columns characters.
 func agentLines(host *topology.Host, clusterID string, columns int) []byte {
 	if host.ReadAt.IsZero() || host.Problem != "" {
 		return nil
@@ -28,7 +28,7 @@ func agentLines(host *topology.Host, clusterID string, columns int) []byte {
 	return out.Bytes()
 }
 
-// fold writes a sentence in lines of at most so many characters, where words allow.
+// fold wraps a sentence into lines of at most columns characters, if the words allow it.
 func fold(out *bytes.Buffer, columns int, sentence string) {
 	room := 0
 	for i, word := range strings.Fields(sentence) {
@@ -47,8 +47,8 @@ func fold(out *bytes.Buffer, columns int, sentence string) {
 	out.WriteByte('\n')
 }
 
-// agentFaults are what is wrong with a host's agent, each with its mend. That there is none is
-// no fault by itself.
+// agentFaults returns what is wrong with a host's agent, each with its fix. A missing
+// agent is not in itself a fault.
 func agentFaults(host *topology.Host, clusterID string) []string {
 	var lines []string
 	for _, fault := range host.AgentFaults(clusterID, host.ReadAt) {
@@ -59,10 +59,10 @@ func agentFaults(host *topology.Host, clusterID string) []string {
 	return lines
 }
 
-// heard is how long before the host was read its agent said something.
+// heard returns the age of the agent's last publication when the host was read.
 func heard(host *topology.Host) string { return topology.Age(max(host.ReadAt.Sub(host.Agent.At), 0)) }
 
-// hostTable is one line for each host, and below what is wrong with their agents.
+// hostTable returns one line for each host, with the faults of their agents below.
 func hostTable(hosts []topology.Host, clusterID string, wide bool) []byte {
 	var out bytes.Buffer
 	table := tabwriter.NewWriter(&out, 2, 8, 2, ' ', 0)

@@ -25,7 +25,8 @@ func newUndo(process Process) *cobra.Command {
 			if len(args) > 0 {
 				id = args[0]
 			}
-			// Chosen once: decided anew, the last change is another one.
+			// Choose once: when the change is decided again, the last change is another
+			// one.
 			var undone *audit.Change
 			return change(command.Context(), process, &o, func(ctx context.Context, process Process, o *options) (*proposal, error) {
 				return proposeUndo(ctx, process, o, id, &undone)
@@ -64,8 +65,8 @@ func proposeUndo(ctx context.Context, process Process, o *options, id string, un
 	return &proposal{session: s, change: change}, nil
 }
 
-// choice finds a change by its name, or the last that changed VMs. It must be one that
-// this installation recorded: another one says whatever its author likes.
+// choice finds a change by its ID, or the last one that changed VMs. It must be a change
+// that this installation recorded, because the content of others is not trustworthy.
 func choice(entries []audit.Entry, id string) (*audit.Change, error) {
 	for i := len(entries) - 1; i >= 0; i-- {
 		change := &entries[i].Change
