@@ -12,30 +12,30 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// ClosedOffer is an offer that is not made for now.
+// ClosedOffer is an offering that is temporarily unavailable.
 type ClosedOffer struct {
 	scheduling.Offer
 	Until time.Time
 	Why   string
 }
 
-// Closed are the offers that are not made for now, because VMs could not be made
-// there a moment ago. It may be used from several goroutines.
+// Closed is the set of temporarily unavailable offerings, where creating VMs failed
+// recently. It is safe for concurrent use.
 type Closed struct {
 	clock clock.PassiveClock
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu     sync.Mutex
 	offers map[scheduling.Offer]ClosedOffer
 }
 
-// NewClosed returns a set in which nothing is closed.
+// NewClosed returns an empty set.
 func NewClosed(passive clock.PassiveClock) *Closed {
 	return &Closed{clock: passive, offers: map[scheduling.Offer]ClosedOffer{}}
 }
 
-// Close keeps an offer from being made until then, or longer if that was said
-// before. Its empty fields stand for any.
+// Close makes an offering unavailable until the given time, or longer if a previous call
+// said so. Empty fields of offer match any value.
 func (c *Closed) Close(offer scheduling.Offer, until time.Time, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +45,7 @@ func (c *Closed) Close(offer scheduling.Offer, until time.Time, why string) {
 	c.offers[offer] = ClosedOffer{Offer: offer, Until: until, Why: why}
 }
 
-// Entries returns what is closed now, sorted by pool, host and type.
+// Entries returns the unavailable offerings, sorted by pool, host and type.
 func (c *Closed) Entries() []ClosedOffer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *Closed) Entries() []ClosedOffer {
 	})
 }
 
-// List returns the offers that are closed now, in the order of Entries.
+// List returns the unavailable offerings, in the order of Entries.
 func (c *Closed) List() []scheduling.Offer {
 	var offers []scheduling.Offer
 	for _, entry := range c.Entries() {

@@ -1,8 +1,7 @@
-// Package cloudprovider is numaform as Karpenter's engine sees it: NodeClaims find
-// their VMs, which the fleet's writer reserves, makes and removes. It does no work
-// of its own in Proxmox, and it decides on no VM but those of NodeClaims that
-// Karpenter made. Start at New; DESIGN.md beside this file says which answer is
-// given when.
+// Package cloudprovider implements Karpenter's CloudProvider for numaform: it maps
+// NodeClaims to VMs, which the fleet's writer reserves, creates and removes. It does not
+// talk to Proxmox itself, and chooses VMs only for NodeClaims that Karpenter created.
+// Start at New; DESIGN.md in this directory describes the result of each method.
 package cloudprovider
 
 import (
@@ -31,52 +30,54 @@ type Fleet interface {
 	// States returns all VMs that are desired or still being removed, or an error if the
 	// fleet is not known.
 	States(ctx context.Context) ([]scaler.VMState, error)
-	// Ensure reserves VMs, which are made afterwards.
+	// Ensure reserves VMs, which are created afterwards.
 	Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error)
-	// Remove asks that VMs go.
+	// Remove requests deletion of VMs.
 	Remove(keys ...fleet.Key)
 }
 
-// Cluster knows what NodePools want, and which of that has room.
+// Cluster resolves the requirements of NodePools against the available capacity.
 type Cluster interface {
-	// Resolve returns the VMs that suit a NodeClaim, the cheapest first.
+	// Resolve returns the VMs that satisfy a NodeClaim, the cheapest first.
 	Resolve(ctx context.Context, request scheduling.Request, claim *karpv1.NodeClaim) ([]fleet.Spec, error)
-	// InstanceTypes returns the types of a NodePool and where they have room.
+	// InstanceTypes returns the types of a NodePool with their offerings.
 	InstanceTypes(ctx context.Context, request scheduling.Request, pool *karpv1.NodePool) ([]*karpenter.InstanceType, error)
-	// Extra returns the resources that a pool's node of those labels has by NodeOverlays.
+	// Extra returns the resources that NodeOverlays add to a pool's node with those
+	// labels.
 	Extra(ctx context.Context, pool string, labels map[string]string) (corev1.ResourceList, error)
 }
 
-// Config is what New needs.
+// Config configures a CloudProvider.
 type Config struct {
 	ClusterID string
 	// Client reads NodeClasses.
 	Client  client.Reader
 	Fleet   Fleet
 	Cluster Cluster
-	// Snapshot returns Proxmox as it was a moment ago. It is cheap.
+	// Snapshot returns a recent snapshot of Proxmox. It is cheap.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
-	// Overlays has NodeOverlays count.
+	// Overlays enables NodeOverlays.
 	Overlays bool
-	// Closed are the offers that are not made for now; nil means none ever.
+	// Closed are the temporarily unavailable offerings; nil means none.
 	Closed *Closed
-	// Evacuated returns the hosts that are to be left; nil means none.
+	// Evacuated returns the hosts being evacuated; nil means none.
 	Evacuated func(ctx context.Context) ([]topology.HostID, error)
-	// Placing is held from looking at what stands until a place is reserved. Whoever
-	// else reserves places holds the same; nil means that nobody does.
+	// Placing is locked from reading the current VMs until a placement is reserved. Every
+	// other component that reserves placements must use the same lock; nil means that
+	// there is none.
 	Placing sync.Locker
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
-// CloudProvider answers Karpenter's questions about VMs.
+// CloudProvider implements Karpenter's CloudProvider.
 type CloudProvider struct{ config Config }
 
 var _ karpenter.CloudProvider = (*CloudProvider)(nil)
 
-// New returns the cloud provider of a fleet. It does nothing by itself.
+// New returns the cloud provider of a fleet. It does no I/O.
 func New(config Config) *CloudProvider {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -93,19 +94,19 @@ func New(config Config) *CloudProvider {
 	return &CloudProvider{config: config}
 }
 
-// Name is the name of the provider, in Karpenter's metrics.
+// Name returns the name of the provider in Karpenter's metrics.
 func (c *CloudProvider) Name() string { return "numaform" }
 
-// GetSupportedNodeClasses returns the one kind of NodeClass that is ours.
+// GetSupportedNodeClasses returns the only supported kind of NodeClass.
 func (c *CloudProvider) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ProxmoxNodeClass{}}
 }
 
-// unhealthyAfter is how long a Node may be silent before it is replaced, if that is
-// switched on in Karpenter.
+// unhealthyAfter is how long a Node may be unresponsive before it is replaced, if node
+// repair is enabled in Karpenter.
 const unhealthyAfter = 15 * time.Minute
 
-// RepairPolicies says when a Node is beyond help.
+// RepairPolicies returns the conditions under which a Node is replaced.
 func (c *CloudProvider) RepairPolicies() []karpenter.RepairPolicy {
 	return []karpenter.RepairPolicy{
 		{ConditionType: corev1.NodeReady, ConditionStatus: corev1.ConditionFalse, TolerationDuration: unhealthyAfter},
@@ -113,8 +114,8 @@ func (c *CloudProvider) RepairPolicies() []karpenter.RepairPolicy {
 	}
 }
 
-// GetInstanceTypes returns the types of a NodePool with the hosts that have room for
-// them.
+// GetInstanceTypes returns the types of a NodePool with an offering for each host that
+// has room.
 func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodePool) ([]*karpenter.InstanceType, error) {
 	if pool == nil {
 		return nil, fmt.Errorf("finding instance types: there is no NodePool to find them for")
@@ -127,7 +128,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	return types, translate(err)
 }
 
-// request says how things stand.
+// request returns a scheduling request with the current state.
 func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error) {
 	var none scheduling.Request
 	states, err := c.config.Fleet.States(ctx)
@@ -153,7 +154,7 @@ func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error)
 	}, nil
 }
 
-// find returns the VM of a key.
+// find returns the VM with a key.
 func (c *CloudProvider) find(ctx context.Context, key fleet.Key) (state scaler.VMState, found bool, err error) {
 	states, err := c.config.Fleet.States(ctx)
 	if err != nil {

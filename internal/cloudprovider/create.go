@@ -24,8 +24,8 @@ import (
 	"github.com/numaform/numaform/planner"
 )
 
-// KeyOf returns the key of the VM of a NodeClaim that Karpenter made: however often
-// its VM is asked for, it is the same.
+// KeyOf returns the key of the VM for a NodeClaim that Karpenter created. It is the same
+// for repeated requests.
 func KeyOf(claim types.UID) fleet.Key {
 	sum := sha256.Sum256([]byte("nodeclaim " + claim))
 	return fleet.Key(hex.EncodeToString(sum[:16]))
@@ -39,9 +39,9 @@ func keyOf(claim *karpv1.NodeClaim) fleet.Key {
 	return KeyOf(claim.UID)
 }
 
-// Create returns the NodeClaim of a VM that is reserved: it does not wait until the
-// VM is made. NodeClaims of ours name their VM; for those that Karpenter made, one is
-// placed and reserved.
+// Create returns the NodeClaim with a reserved VM: it does not wait until the VM is
+// created. A NodeClaim created by numaform names its VM; for one created by Karpenter,
+// Create places and reserves a VM.
 func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	created, err := c.create(ctx, claim)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *CloudProvider) create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 	return c.reserve(ctx, claim)
 }
 
-// unusable says why a VM will not become a Node, or is empty.
+// unusable returns why a VM will not become a Node, or "".
 func unusable(state *scaler.VMState) string {
 	switch state.Phase {
 	case scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseMade:
@@ -80,7 +80,7 @@ func unusable(state *scaler.VMState) string {
 	return fmt.Sprintf("could not be made: %s", state.Err)
 }
 
-// reserve finds a place for a NodeClaim that Karpenter made.
+// reserve places and reserves a VM for a NodeClaim that Karpenter created.
 func (c *CloudProvider) reserve(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
 	class, err := c.readyClass(ctx, claim)
 	if err != nil {
@@ -94,8 +94,8 @@ func (c *CloudProvider) reserve(ctx context.Context, claim *karpv1.NodeClaim) (*
 	return c.launchedOf(ctx, claim, vm, class)
 }
 
-// place reserves the cheapest VM that suits the NodeClaim and has room. Nobody else
-// takes a place meanwhile.
+// place reserves the cheapest VM that satisfies the NodeClaim and has room. It excludes
+// concurrent placements.
 func (c *CloudProvider) place(ctx context.Context, claim *karpv1.NodeClaim) (fleet.VM, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
@@ -137,7 +137,7 @@ func (c *CloudProvider) class(ctx context.Context, claim *karpv1.NodeClaim) (*v1
 	return class, nil
 }
 
-// readyClass returns a NodeClaim's class if nodes can be made of it.
+// readyClass returns a NodeClaim's class if nodes can be created from it.
 func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim) (*v1alpha1.ProxmoxNodeClass, error) {
 	class, err := c.class(ctx, claim)
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	return class, nil
 }
 
-// launched returns the NodeClaim of a VM that stands.
+// launched returns the NodeClaim of an existing VM.
 func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, vm fleet.VM) (*karpv1.NodeClaim, error) {
 	class, err := c.class(ctx, claim)
 	if err != nil {
@@ -174,7 +174,8 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 	return c.launchedOf(ctx, claim, vm, class)
 }
 
-// launchedOf returns the NodeClaim of a VM of a class, which may be nil if it is gone.
+// launchedOf returns the NodeClaim of a VM with its class, which may be nil if it no
+// longer exists.
 func (c *CloudProvider) launchedOf(ctx context.Context, claim *karpv1.NodeClaim, vm fleet.VM, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClaim, error) {
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {
@@ -188,13 +189,15 @@ func (c *CloudProvider) launchedOf(ctx context.Context, claim *karpv1.NodeClaim,
 	created.CreationTimestamp = claim.CreationTimestamp
 	created.Spec = *claim.Spec.DeepCopy()
 	for key, value := range hashes(class) {
-		// What provisioning wrote is of the class that the VM was made of.
+		// Annotations set by provisioning describe the class from which the VM was
+		// created.
 		created.Annotations[key] = cmp.Or(claim.Annotations[key], value)
 	}
 	return created, nil
 }
 
-// types returns a VM's type as nodes of its class have it, or all types if that is gone.
+// types returns the VM's type as its class defines it, or all types if the class no
+// longer exists.
 func (c *CloudProvider) types(vm *fleet.VM, class *v1alpha1.ProxmoxNodeClass) []scheduling.InstanceType {
 	if class == nil {
 		return c.config.Types

@@ -13,10 +13,10 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// Delete asks that a NodeClaim's VM goes, and returns a NodeClaimNotFoundError once
-// it is gone. The VM is known by its key alone: a number may be another's by now. A
-// guest of that key that no file wants is left to whoever looks after such, and keeps
-// the NodeClaim until then.
+// Delete requests removal of a NodeClaim's VM, and returns a NodeClaimNotFoundError once
+// the VM no longer exists. It identifies the VM only by its key, because the VMID may
+// have been reused. A guest with that key but without a file is left to the garbage
+// collector, and the NodeClaim remains until then.
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) error {
 	return translate(c.remove(ctx, claim))
 }
@@ -50,8 +50,8 @@ func (c *CloudProvider) remove(ctx context.Context, claim *karpv1.NodeClaim) err
 	return &goneError{name}
 }
 
-// removalProblem says why a removal does not come to its end. One that a person has
-// to allow is not a failure.
+// removalProblem returns why a removal does not complete. Pending approval is not a
+// failure.
 func removalProblem(state *scaler.VMState) error {
 	var held *scaler.HeldError
 	if state.Err == nil || errors.As(state.Err, &held) {

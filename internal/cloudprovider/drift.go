@@ -17,22 +17,23 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The reasons for which a Node is replaced under its pool's budgets.
+// The reasons for replacing a Node within its pool's budgets.
 const (
-	// DriftClass: the ProxmoxNodeClass changed in what its nodes are made of.
+	// DriftClass means that the ProxmoxNodeClass changed in a field that defines its
+	// nodes.
 	DriftClass karpenter.DriftReason = "NodeClassDrift"
-	// DriftImage: the template on the VM's host is another.
+	// DriftImage means that the template on the VM's host was replaced.
 	DriftImage karpenter.DriftReason = "ImageDrift"
-	// DriftHost: the VM runs on another host than its Node's zone says.
+	// DriftHost means that the VM runs on another host than its Node's zone says.
 	DriftHost karpenter.DriftReason = "HostMoved"
-	// DriftNotAllowed: the ProxmoxNodeClass does not allow the VM's host any more.
+	// DriftNotAllowed means that the ProxmoxNodeClass no longer allows the VM's host.
 	DriftNotAllowed karpenter.DriftReason = "HostNotAllowed"
-	// DriftEvacuated: the VM's host is to be left.
+	// DriftEvacuated means that the VM's host is being evacuated.
 	DriftEvacuated karpenter.DriftReason = "HostEvacuated"
 )
 
-// IsDrifted says why a NodeClaim's node has to be replaced, or nothing. What is not
-// known, such as the template of a host that is down, is no reason.
+// IsDrifted returns why a NodeClaim's node has to be replaced, or "". Missing
+// information, such as the template of a host that is down, is not a reason.
 func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) (karpenter.DriftReason, error) {
 	reason, err := c.drift(ctx, claim)
 	if err != nil {
@@ -72,7 +73,7 @@ func (c *CloudProvider) drift(ctx context.Context, claim *karpv1.NodeClaim) (kar
 	return "", nil
 }
 
-// classDrift compares a VM with what its class would make now.
+// classDrift compares a VM with what its class would create now.
 func (c *CloudProvider) classDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) karpenter.DriftReason {
 	switch {
 	case otherClass(claim, class):
@@ -83,7 +84,7 @@ func (c *CloudProvider) classDrift(claim *karpv1.NodeClaim, class *v1alpha1.Prox
 	return ""
 }
 
-// homeOf returns the host that a NodeClaim's VM was made on.
+// homeOf returns the host on which a NodeClaim's VM was created.
 func homeOf(claim *karpv1.NodeClaim) topology.HostID {
 	return topology.HostID{
 		Region: topology.RegionName(claim.Labels[corev1.LabelTopologyRegion]),
@@ -91,7 +92,7 @@ func homeOf(claim *karpv1.NodeClaim) topology.HostID {
 	}
 }
 
-// hashes returns the annotations that say of what class a VM was made.
+// hashes returns the annotations that record the class from which a VM was created.
 func hashes(class *v1alpha1.ProxmoxNodeClass) map[string]string {
 	if class == nil {
 		return nil
@@ -102,8 +103,8 @@ func hashes(class *v1alpha1.ProxmoxNodeClass) map[string]string {
 	}
 }
 
-// otherClass reports whether the class changed in what its nodes are made of. A hash
-// of another version of numaform says nothing: no upgrade replaces nodes.
+// otherClass reports whether the class changed in a field that defines its nodes. It
+// ignores hashes by another version of numaform, so that no upgrade replaces nodes.
 func otherClass(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool {
 	now := hashes(class)
 	was := claim.Annotations[v1alpha1.AnnotationClassHash]
@@ -111,8 +112,7 @@ func otherClass(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool 
 		was != now[v1alpha1.AnnotationClassHash]
 }
 
-// otherImage reports whether the host that a VM was made on would clone another
-// template by now.
+// otherImage reports whether the host of a VM would now clone another template.
 func (c *CloudProvider) otherImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) bool {
 	host, vmid, ok := parseImage(claim.Status.ImageID)
 	if !ok {
@@ -122,7 +122,7 @@ func (c *CloudProvider) otherImage(claim *karpv1.NodeClaim, class *v1alpha1.Prox
 	return known && fleet.VMID(template.VMID) != vmid
 }
 
-// parseImage is the reverse of scheduling.ImageID.
+// parseImage is the inverse of scheduling.ImageID.
 func parseImage(id string) (topology.HostID, fleet.VMID, bool) {
 	var host topology.HostID
 	i := strings.LastIndex(id, "/")

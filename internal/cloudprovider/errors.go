@@ -10,33 +10,33 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// ReasonClassUnknown is the reason on a NodeClaim whose class nobody has judged yet.
+// ReasonClassUnknown is the reason on a NodeClaim whose class has not been validated yet.
 const ReasonClassUnknown = "NodeClassReadinessUnknown"
 
-// unusableError says why a NodeClaim's VM will not be its node.
+// unusableError reports why a NodeClaim's VM will not become its node.
 type unusableError struct{ nodeClaim, vm, reason string }
 
 func (e *unusableError) Error() string {
 	return fmt.Sprintf("NodeClaim %q: its VM %s %s: its pods get another", e.nodeClaim, e.vm, e.reason)
 }
 
-// classUnknownError says that it is not known whether a class is ready.
+// classUnknownError reports that it is unknown whether a class is ready.
 type classUnknownError struct{ class string }
 
 func (e *classUnknownError) Error() string {
 	return fmt.Sprintf("ProxmoxNodeClass %q has not been judged yet: look at its conditions if this stays", e.class)
 }
 
-// goneError says that a VM certainly does not exist.
+// goneError reports that a VM certainly does not exist.
 type goneError struct{ vm string }
 
 func (e *goneError) Error() string {
 	return fmt.Sprintf("vm %s: neither the fleet nor Proxmox has it", e.vm)
 }
 
-// translate gives an error the type that Karpenter acts upon: what cannot be made
-// has its NodeClaim deleted and its pods scheduled anew, what is gone ends a
-// deletion, and everything else is tried again.
+// translate converts an error to the type on which Karpenter acts: for a VM that cannot
+// be created, Karpenter deletes the NodeClaim and reschedules its pods; a missing VM
+// completes a deletion; everything else is retried.
 func translate(err error) error {
 	var room *scheduling.NoRoomError
 	var unusable *unusableError

@@ -18,12 +18,12 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// settled is how long a VM must have been made before its guest's absence means that
-// it was deleted: the view of Proxmox is a little old.
+// settled is the minimum age from which a VM's absence means that it was deleted, because
+// the snapshot of Proxmox is slightly outdated.
 const settled = 2 * time.Minute
 
-// Get returns the NodeClaim of a provider id, and a NodeClaimNotFoundError only if
-// its VM certainly does not exist.
+// Get returns the NodeClaim with a provider ID. It returns a NodeClaimNotFoundError only
+// if the VM certainly does not exist.
 func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
 	claim, err := c.get(ctx, providerID)
 	if err != nil {
@@ -50,9 +50,8 @@ func (c *CloudProvider) get(ctx context.Context, providerID string) (*karpv1.Nod
 	return nil, &goneError{providerID}
 }
 
-// List returns the NodeClaims of all VMs: those that the fleet wants, made or not,
-// those that are being removed, and those that exist though no file wants them. A VM
-// whose host cannot be read is there.
+// List returns the NodeClaims of all VMs: desired VMs, created or not, VMs being removed,
+// and existing VMs without a file. A VM whose host cannot be read counts as existing.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	claims, _, err := c.all(ctx)
 	if err != nil {
@@ -62,7 +61,7 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 }
 
 func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *sight, error) {
-	// The fleet first: a VM that is made meanwhile is then in both.
+	// Read the fleet first, so that a VM created meanwhile is in both.
 	states, err := c.config.Fleet.States(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -96,12 +95,12 @@ func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *sight, e
 	return claims, sight, nil
 }
 
-// vanished reports whether a VM was made and then deleted by somebody else.
+// vanished reports whether a VM was created and then deleted by another client.
 func (c *CloudProvider) vanished(state *scaler.VMState, sight *sight) bool {
 	return state.Phase == scaler.PhaseMade && c.config.Clock.Since(state.Since) > settled && sight.gone(&state.VM)
 }
 
-// stray returns the NodeClaim of a guest of ours that no file wants.
+// stray returns the NodeClaim of a guest of ours that has no file.
 func stray(key fleet.Key, guest seen) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
 	claim.Name = guest.name

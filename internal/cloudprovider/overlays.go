@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// addExtra adds what NodeOverlays give a node to what is promised of it, or the pods that
-// need it would ask for another node until this one has joined.
+// addExtra adds a node's resources from NodeOverlays to the NodeClaim; otherwise pods
+// that need them would request another node until this one has joined.
 func (c *CloudProvider) addExtra(ctx context.Context, created *karpv1.NodeClaim, pool string) error {
 	if !c.config.Overlays {
 		return nil
@@ -27,14 +27,14 @@ func (c *CloudProvider) addExtra(ctx context.Context, created *karpv1.NodeClaim,
 	return nil
 }
 
-// Everywhere returns the provider as NodeOverlays are judged by: it offers each type on
-// each host, full or not, for what it costs without them.
+// Everywhere returns a provider for validating NodeOverlays: it offers each type on each
+// host, with or without room, at its price without overlays.
 func (c *CloudProvider) Everywhere() karpenter.CloudProvider { return everywhere{c} }
 
 type everywhere struct{ *CloudProvider }
 
-// GetInstanceTypes returns all that a NodePool may ever offer, and nothing of a NodePool
-// that is not ours.
+// GetInstanceTypes returns all possible instance types of a NodePool, and none for a
+// NodePool of another provider.
 func (e everywhere) GetInstanceTypes(ctx context.Context, pool *karpv1.NodePool) ([]*karpenter.InstanceType, error) {
 	if ref := pool.Spec.Template.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
 		return nil, nil

@@ -8,34 +8,34 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// sight is what a snapshot shows of one numaform's guests, and what it cannot show.
+// sight is what a snapshot shows about an installation's guests, and what it cannot show.
 type sight struct {
-	// own are the guests with the numaform's marker, by their keys: two of one key
-	// while a guest is moved.
+	// own are the guests with the installation's marker, by key: two with the same key
+	// while a guest is migrated.
 	own map[fleet.Key][]seen
-	// dark are guests of hosts that could not be read: each may be anybody's.
+	// dark are guests of hosts that could not be read: their owner is unknown.
 	dark map[number]bool
 	// plain are the names of guests that could be read and have no marker.
 	plain map[number]string
-	// quorate are the regions whose list of guests is to be believed; those of hidden
-	// show the guests only that the credential may see.
+	// quorate are the regions whose guest list is reliable; for regions in hidden, the
+	// list contains only guests that the credential may see.
 	quorate, hidden map[topology.RegionName]bool
 	// runs are the hosts that could be read.
 	runs map[topology.HostID]bool
 }
 
-// number is a guest's number in its region.
+// number is a guest's VMID with its region.
 type number struct {
 	region topology.RegionName
 	vmid   fleet.VMID
 }
 
-// seen is a guest and where it was seen.
+// seen is a guest with the host where it was seen.
 type seen struct {
 	number
 	host topology.HostID
 	name string
-	// moving is true while the guest is moved to another host.
+	// moving is set while the guest is migrated to another host.
 	moving bool
 }
 
@@ -73,15 +73,15 @@ func (s *sight) add(guest *topology.Guest, host topology.HostID, runs bool, clus
 	}
 }
 
-// gone reports whether a VM that was made certainly does not exist any more. What
-// looks like it but has lost its marker counts as it.
+// gone reports whether a VM that was created certainly no longer exists. A guest that
+// looks like the VM but has lost its marker counts as the VM.
 func (s *sight) gone(vm *fleet.VM) bool {
 	region := vm.Host.Region
 	at := number{region, vm.VMID}
 	return len(s.own[vm.Key]) == 0 && s.doubt(at) == "" && s.plain[at] != vm.Name && !s.hidden[region] && s.runs[vm.Host]
 }
 
-// doubt says why a guest of that number may exist though it is not seen, or is empty.
+// doubt returns why a guest with that VMID may exist although it is not visible, or "".
 func (s *sight) doubt(at number) string {
 	quorate, known := s.quorate[at.region]
 	switch {
@@ -95,8 +95,8 @@ func (s *sight) doubt(at number) string {
 	return ""
 }
 
-// left reports whether a VM was seen on another host than its own, and is not just
-// being moved.
+// left reports whether a VM was seen on another host than its own and is not being
+// migrated.
 func (s *sight) left(key fleet.Key, home topology.HostID) bool {
 	places := s.own[key]
 	return len(places) > 0 && !slices.ContainsFunc(places, func(p seen) bool { return p.host == home || p.moving })
