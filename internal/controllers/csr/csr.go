@@ -1,9 +1,8 @@
-// Package csr approves the certificate requests of kubelets that come with one of
-// numaform's join tokens, and denies those that ask for more than their token
-// is for: another node's name, a second certificate, another use. It needs nothing
-// of Proxmox. Requests of other users, of other signers, and of nodes that renew
-// their certificate or want a serving one, are left to whoever else decides about
-// them. Start at NewController; Judge is the decision alone.
+// Package csr approves the certificate requests of kubelets that use one of numaform's
+// join tokens, and denies requests that exceed the token's purpose: another node's name,
+// a second certificate, another usage. It does not need Proxmox. It leaves requests by
+// other users, for other signers, and by nodes that renew a certificate or want a serving
+// certificate to other approvers. Start at NewController; Judge is the decision alone.
 package csr
 
 import (
@@ -35,27 +34,28 @@ import (
 )
 
 const (
-	// workers decide about requests at once: many nodes may join together.
+	// workers is the number of concurrent decisions, because many nodes may join
+	// together.
 	workers = 10
-	// conflictDelay passes before a request is judged again because somebody else
-	// wrote what it depends on.
+	// conflictDelay is the delay before a request is checked again after a conflicting
+	// write.
 	conflictDelay = 100 * time.Millisecond
-	// pausedDelay passes before a paused controller looks again.
+	// pausedDelay is how often a paused controller checks again.
 	pausedDelay = 5 * time.Second
 )
 
-// Config is what a Controller works with.
+// Config configures a Controller.
 type Config struct {
-	// Client writes.
+	// Client is for writes.
 	Client client.Client
-	// Live reads past every cache: what was true a moment ago lets nobody in.
+	// Live bypasses every cache, because outdated information must not admit a node.
 	Live client.Reader
-	// Account is the ServiceAccount that nodes join as. Its namespace has the records of
-	// tokens.
+	// Account is the ServiceAccount that nodes join as. Its namespace contains the
+	// records of tokens.
 	Account Account
 	Events  events.Recorder
 	Clock   clock.PassiveClock
-	// Paused reports whether numaform is to do nothing; nil means never.
+	// Paused reports whether numaform must do nothing; nil means never.
 	Paused func(context.Context) (bool, error)
 }
 
@@ -91,7 +91,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile decides about one request, or leaves it.
+// Reconcile decides on one request, or leaves it to others.
 func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (reconcile.Result, error) {
 	if Bypassed(request, c.config.Account) {
 		c.warn(ctx, request)
@@ -119,8 +119,8 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 	return reconcile.Result{}, nil
 }
 
-// decide judges a request and writes the verdict. The use of a token is on record
-// before its request is approved: whoever comes second finds it.
+// decide decides on a request and writes the verdict. It records the use of a token
+// before it approves the request, so that a second request finds the record.
 func (c *Controller) decide(ctx context.Context, request *certificatesv1.CertificateSigningRequest) error {
 	facts, verdict, err := c.judge(ctx, request)
 	if err != nil || verdict.Action == Leave {
@@ -138,8 +138,8 @@ func (c *Controller) decide(ctx context.Context, request *certificatesv1.Certifi
 	return nil
 }
 
-// recordUse writes what the tokens of a claim are used for. Only one writer of those
-// that read the same record can do that.
+// recordUse records what the tokens of a claim are used for. Of several writers that have
+// read the same record, only one succeeds.
 func (c *Controller) recordUse(ctx context.Context, record jointoken.Record, use jointoken.Use) error {
 	record.Use = use
 	if record.ResourceVersion == "" {
@@ -148,7 +148,7 @@ func (c *Controller) recordUse(ctx context.Context, record jointoken.Record, use
 	return c.config.Client.Update(ctx, record.Object())
 }
 
-// judge gathers what is known of the token now and judges the request by it.
+// judge reads the current facts about the token and evaluates the request.
 func (c *Controller) judge(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (Facts, Verdict, error) {
 	id, err := c.config.Account.credential(request)
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *Controller) judge(ctx context.Context, request *certificatesv1.Certific
 	return facts, Judge(request, facts), nil
 }
 
-// facts reads the record that has a token, and its claim.
+// facts reads the record that contains a token, and its claim.
 func (c *Controller) facts(ctx context.Context, id string, request *certificatesv1.CertificateSigningRequest) (Facts, error) {
 	secrets := &corev1.SecretList{}
 	err := c.config.Live.List(ctx, secrets, client.InNamespace(c.config.Account.Namespace), client.HasLabels{jointoken.Label, jointoken.GrantLabel(id)})
@@ -193,7 +193,7 @@ func (c *Controller) facts(ctx context.Context, id string, request *certificates
 	return facts, nil
 }
 
-// write puts the verdict on the request.
+// write writes the verdict to the request.
 func (c *Controller) write(ctx context.Context, request *certificatesv1.CertificateSigningRequest, verdict Verdict) error {
 	kind := certificatesv1.CertificateDenied
 	if verdict.Action == Approve {
@@ -211,8 +211,8 @@ func (c *Controller) write(ctx context.Context, request *certificatesv1.Certific
 	return nil
 }
 
-// tell writes the decision to the log and, if it needs a person, as an event on
-// whatever the request was about.
+// tell logs the decision and, if it needs a person's attention, publishes an event on the
+// object of the request.
 func (c *Controller) tell(ctx context.Context, request *certificatesv1.CertificateSigningRequest, facts Facts, verdict Verdict) {
 	logger := log.FromContext(ctx).WithValues(logkey.Request, klog.KObj(request), logkey.Reason, verdict.Reason)
 	if facts.Record != nil {
@@ -234,7 +234,7 @@ func (c *Controller) tell(ctx context.Context, request *certificatesv1.Certifica
 	})
 }
 
-// warn reports that someone else approves requests of our tokens.
+// warn reports that another client approved a request with one of our tokens.
 func (c *Controller) warn(ctx context.Context, request *certificatesv1.CertificateSigningRequest) {
 	const message = "another approver approved this request of a join token of numaform's, so a token is good for any node's name: " +
 		"bind the ClusterRole system:certificates.k8s.io:certificatesigningrequests:nodeclient neither to the ServiceAccount that nodes join as, " +

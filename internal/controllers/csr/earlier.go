@@ -15,11 +15,10 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 )
 
-// factsOfEarlier returns what is known of a bootstrap token that an earlier release
-// made: a VM may be in the middle of its join during an upgrade. Its Secret is in
-// kube-system, which this release cannot read and need not: that the token exists and
-// has not ended, the API server checked at the login; which VM it is for, the NodeClaim
-// says that has its id.
+// factsOfEarlier returns the facts about a bootstrap token of an earlier release, for a
+// VM that joins during an upgrade. The token's Secret is in kube-system, which this
+// release cannot read and does not need: the API server checked at login that the token
+// exists and has not expired, and the NodeClaim with the token's ID identifies the VM.
 func (c *Controller) factsOfEarlier(ctx context.Context, id string, request *certificatesv1.CertificateSigningRequest) (Facts, error) {
 	if _, bootstrap := jointoken.BootstrapID(request.Spec.Username); !bootstrap {
 		return Facts{}, nil
@@ -68,8 +67,8 @@ func (c *Controller) recordOf(ctx context.Context, claim *karpv1.NodeClaim) (*jo
 	return &record, err
 }
 
-// usedBefore returns what an earlier release approved for the token of a request: it
-// noted that in kube-system.
+// usedBefore returns what an earlier release approved for the token of a request, which
+// it recorded in kube-system.
 func (c *Controller) usedBefore(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (jointoken.Use, error) {
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	if err := c.config.Live.List(ctx, requests); err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// credentialKey is the extra attribute by which the API server says with which token
-	// a service account logged in.
+	// credentialKey is the extra attribute in which the API server records a service
+	// account's token.
 	credentialKey = "authentication.kubernetes.io/credential-id"
 
 	accountPrefix = "system:serviceaccount:"
@@ -26,10 +26,10 @@ type Account struct {
 	Namespace, Name string
 }
 
-// user returns the name by which the API server knows the account.
+// user returns the account's user name in the API server.
 func (a Account) user() string { return accountPrefix + a.Namespace + ":" + a.Name }
 
-// ours reports whether a request is of someone who logged in as joining nodes do.
+// ours reports whether a request's user logged in the way joining nodes do.
 func (a Account) ours(request *certificatesv1.CertificateSigningRequest) bool {
 	if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return false
@@ -38,9 +38,9 @@ func (a Account) ours(request *certificatesv1.CertificateSigningRequest) bool {
 	return request.Spec.Username == a.user() || bootstrap && slices.Contains(request.Spec.Groups, jointoken.Group)
 }
 
-// credential returns the ID of the token that a request of ours came with. It returns
-// an error for a login that is not exactly what one of numaform's tokens gives: that of
-// a pod, of an older kind of token, or of someone who impersonates.
+// credential returns the ID of the token used for a request. It returns an error for a
+// login that does not exactly match one of numaform's tokens: a pod's token, an older
+// kind of token, or impersonation.
 func (a Account) credential(request *certificatesv1.CertificateSigningRequest) (string, error) {
 	groups := []string{accountsGroup, accountsGroup + ":" + a.Namespace, everyone}
 	keys := []string{credentialKey}

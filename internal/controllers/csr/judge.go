@@ -24,25 +24,25 @@ import (
 // Action is what to do with a certificate request.
 type Action int
 
-// The actions. The zero value touches nothing.
+// The actions. The zero value changes nothing.
 const (
 	// Leave leaves the request to others.
 	Leave Action = iota
-	// Deny denies it for good, so that nobody else approves it.
+	// Deny denies it permanently, so that no other approver can approve it.
 	Deny
-	// Approve lets the kubelet have its certificate.
+	// Approve approves the kubelet's certificate.
 	Approve
 )
 
 // The reasons of decisions, in conditions, events and logs.
 const (
 	ReasonApproved = "NodeMayJoin"
-	// ReasonWrongLogin is about a login that is not exactly that of a join token.
+	// ReasonWrongLogin is about a login that does not exactly match a join token's.
 	ReasonWrongLogin   = "WrongLogin"
 	ReasonTokenGone    = "TokenGone"
 	ReasonTokenChanged = "TokenChanged"
 	ReasonTokenExpired = "TokenExpired"
-	// ReasonOlderThanToken is about a request that was made before its token was.
+	// ReasonOlderThanToken is about a request that was created before its token.
 	ReasonOlderThanToken = "OlderThanToken"
 	ReasonClaimGone      = "NodeClaimGone"
 	ReasonOtherVM        = "NodeClaimHasOtherVM"
@@ -54,17 +54,16 @@ const (
 	ReasonWeakKey        = "WeakKey"
 	ReasonTooLong        = "CertificateTooLong"
 	ReasonUsedTwice      = "TokenUsedTwice"
-	// ReasonBypassed is about a request that somebody else approved.
+	// ReasonBypassed is about a request that another client approved.
 	ReasonBypassed = "ApprovedByOthers"
 )
 
-// Facts are what the cluster says about the token that a request came with.
+// Facts are what the cluster says about a request's token.
 type Facts struct {
-	// Record is nil if no NodeClaim has such a token any more, and Grant is the token in
-	// it.
+	// Record is nil if no NodeClaim has the token any more; Grant is the token in it.
 	Record *jointoken.Record
 	Grant  jointoken.Grant
-	// Claim is the NodeClaim that the record names, or nil if there is none.
+	// Claim is the record's NodeClaim, or nil if it does not exist.
 	Claim *karpv1.NodeClaim
 }
 
@@ -73,7 +72,7 @@ type Verdict struct {
 	Action  Action
 	Reason  string
 	Message string
-	// PublicKey is the SHA-256 of the key in a request that is approved.
+	// PublicKey is the SHA-256 of the key in an approved request.
 	PublicKey string
 }
 
@@ -82,21 +81,22 @@ const (
 	nodesGroup = "system:nodes"
 )
 
-// Concerns reports whether a request is for numaform to decide: not one that is
-// decided, of another signer, or of someone who did not log in as joining nodes do.
+// Concerns reports whether numaform must decide on a request. It must not if the request
+// is already decided, is for another signer, or is by a user who did not log in the way
+// joining nodes do.
 func Concerns(request *certificatesv1.CertificateSigningRequest, account Account) bool {
 	return account.ours(request) && len(request.Status.Certificate) == 0 && !decided(request, nil)
 }
 
-// Bypassed reports whether someone else approved a request that came with a token of
-// ours. Then tokens are as good for any node's name as for that of their VM.
+// Bypassed reports whether another client approved a request with one of our tokens. Then
+// a token is valid for any node's name, not only its VM's.
 func Bypassed(request *certificatesv1.CertificateSigningRequest, account Account) bool {
 	return account.ours(request) && decided(request, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 		return c.Type == certificatesv1.CertificateApproved && c.Reason != ReasonApproved
 	})
 }
 
-// decided reports whether a request has a decision of a kind; nil means any.
+// decided reports whether a request has a condition that kind selects; nil selects any.
 func decided(request *certificatesv1.CertificateSigningRequest, kind func(certificatesv1.CertificateSigningRequestCondition) bool) bool {
 	return slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
 		decision := c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
@@ -104,9 +104,8 @@ func decided(request *certificatesv1.CertificateSigningRequest, kind func(certif
 	})
 }
 
-// Judge decides about a request that came with a token of ours: only the kubelet of
-// the VM that the token was made for gets a certificate, for that VM's name, and
-// only one key does. Ask Concerns first.
+// Judge evaluates a request with one of our tokens: only the kubelet of the token's VM
+// gets a certificate, for that VM's name, and for a single key. Call Concerns first.
 func Judge(request *certificatesv1.CertificateSigningRequest, facts Facts) Verdict {
 	if verdict := judgeToken(request, facts); verdict.Action == Deny {
 		return verdict
@@ -128,7 +127,7 @@ func Judge(request *certificatesv1.CertificateSigningRequest, facts Facts) Verdi
 	return judgeUse(request.Name, keyOf(asked), facts)
 }
 
-// deny is a verdict with a message for whoever reads the request's conditions.
+// deny returns a verdict with a message for the request's conditions.
 func deny(reason, format string, args ...any) Verdict {
 	return Verdict{Action: Deny, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
@@ -139,13 +138,13 @@ func keyOf(asked *x509.CertificateRequest) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// judgeToken denies a request whose token is no longer good, or was not yet.
+// judgeToken denies a request whose token is no longer valid, or was not valid yet.
 func judgeToken(request *certificatesv1.CertificateSigningRequest, facts Facts) Verdict {
 	if facts.Record == nil {
 		return deny(ReasonTokenGone, "no NodeClaim waits for the token of this request: its node joined, or was given up")
 	}
 	token := facts.Grant
-	// Of a token of an earlier release only the API server knows when it began and ends.
+	// For tokens of an earlier release, only the API server knows the validity period.
 	known := !token.Minted.IsZero()
 	switch {
 	case request.Spec.UID != string(token.Account):
@@ -158,7 +157,7 @@ func judgeToken(request *certificatesv1.CertificateSigningRequest, facts Facts) 
 	return judgeClaim(facts)
 }
 
-// judgeClaim denies a request whose token's claim does not wait for a node.
+// judgeClaim denies a request whose token's claim is not waiting for a node.
 func judgeClaim(facts Facts) Verdict {
 	record, token, claim := facts.Record, facts.Grant, facts.Claim
 	switch {
@@ -173,7 +172,8 @@ func judgeClaim(facts Facts) Verdict {
 	return Verdict{}
 }
 
-// parse reads exactly one certificate request whose sender holds the key in it.
+// parse parses exactly one certificate request and verifies that its sender has the key
+// in it.
 func parse(text []byte) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
@@ -189,7 +189,7 @@ func parse(text []byte) (*x509.CertificateRequest, error) {
 	return asked, nil
 }
 
-// judgeSubject denies any name but that of the token's VM.
+// judgeSubject denies any other name than the VM's.
 func judgeSubject(asked *x509.CertificateRequest, facts Facts) Verdict {
 	want := nodePrefix + facts.Record.VM
 	switch {
@@ -206,8 +206,8 @@ func judgeSubject(asked *x509.CertificateRequest, facts Facts) Verdict {
 	return Verdict{}
 }
 
-// judgeUsages denies anything but what kubelets ask for: with RSA keys, old ones
-// want to encipher keys too.
+// judgeUsages denies usages that kubelets do not request: with RSA keys, old kubelets
+// also request key encipherment.
 func judgeUsages(usages []certificatesv1.KeyUsage) Verdict {
 	got := slices.Compact(slices.Sorted(slices.Values(usages)))
 	if len(got) == len(usages) &&
@@ -220,12 +220,12 @@ func judgeUsages(usages []certificatesv1.KeyUsage) Verdict {
 	return deny(ReasonWrongUsages, "want the usages of a kubelet's client certificate, got %q", usages)
 }
 
-// maxLifetime is the longest life of a certificate that a request may ask for: the
-// default of kube-controller-manager. Kubelets ask for none.
+// maxLifetime is the maximum lifetime that a request may ask for: the default of
+// kube-controller-manager. Kubelets do not ask for one.
 const maxLifetime = 365 * 24 * time.Hour
 
-// judgeLifetime denies a certificate that outlives those of kubelets: one that was
-// stolen cannot be revoked.
+// judgeLifetime denies a certificate with a longer lifetime than kubelets' own, because a
+// stolen one cannot be revoked.
 func judgeLifetime(seconds *int32) Verdict {
 	if seconds == nil || time.Duration(*seconds)*time.Second <= maxLifetime {
 		return Verdict{}
@@ -233,7 +233,7 @@ func judgeLifetime(seconds *int32) Verdict {
 	return deny(ReasonTooLong, "it asks for a certificate of %d seconds: want a year at most, or no expirationSeconds, as kubelets do", *seconds)
 }
 
-// The least sizes of keys, in bits.
+// The minimum key sizes, in bits.
 const (
 	minRSA   = 2048
 	minECDSA = 256
@@ -257,8 +257,8 @@ func judgeKey(asked *x509.CertificateRequest) Verdict {
 		minECDSA, minRSA, asked.PublicKeyAlgorithm, bits)
 }
 
-// judgeUse denies a second key. A kubelet that asks again with the key it had may
-// have its certificate, whatever the request's name.
+// judgeUse denies a second key. A kubelet may request a certificate for the same key
+// again, whatever the request's name.
 func judgeUse(request, key string, facts Facts) Verdict {
 	record, token := facts.Record, facts.Grant
 	if record.Used() && record.Use.PublicKey != key {

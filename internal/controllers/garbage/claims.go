@@ -15,16 +15,16 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// claims looks after NodeClaims that stand for nothing any more, where Karpenter
-// waits for 15 minutes, or for ever: one that has not registered and whose VM is
-// gone, and one whose Node was deleted past its finalizer. A registered claim whose
-// VM is gone is Karpenter's.
+// claims deletes NodeClaims without a VM or Node for which Karpenter waits 15 minutes, or
+// forever: an unregistered claim whose VM no longer exists, and a claim whose Node was
+// deleted past its finalizer. Karpenter handles a registered claim whose VM no longer
+// exists.
 type claims struct {
 	config   Config
 	vmless   since[types.UID]
 	nodeless since[types.UID]
-	// left are those of vmless that an earlier numaform left, and begun is when this
-	// one looked first.
+	// left are the claims in vmless that an earlier process left behind, and begun is the
+	// time of this process's first pass.
 	left  since[types.UID]
 	begun time.Time
 }
@@ -58,8 +58,8 @@ func (c *claims) run(ctx context.Context, v *view) error {
 	return errors.Join(errs...)
 }
 
-// lasting returns the claims without a VM, and those without a Node, that have been so
-// for long enough.
+// lasting returns the claims without a VM, and the claims without a Node, that have been
+// so for long enough.
 func (c *claims) lasting(v *view, snapshot *topology.Snapshot) (noVM, noNode map[types.UID]bool) {
 	if c.begun.IsZero() {
 		c.begun = v.now
@@ -78,12 +78,13 @@ func (c *claims) lasting(v *view, snapshot *topology.Snapshot) (noVM, noNode map
 		}
 	}
 	noVM, noNode = c.vmless.lasting(vmless, v.now, grace), c.nodeless.lasting(nodeless, v.now, nodeGrace)
-	// Whoever made these died before their VMs were begun, and their pods wait.
+	// The process that created these died before it began their VMs, and their pods are
+	// waiting.
 	maps.Copy(noVM, c.left.lasting(left, v.now, period))
 	return noVM, noNode
 }
 
-// end tells of a claim and deletes it.
+// end publishes an event about a claim and deletes it.
 func (c *claims) end(ctx context.Context, v *view, claim *karpv1.NodeClaim, reason, message string) error {
 	c.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, reason, "NodeClaim "+claim.Name+": "+message)
 	if v.paused {
@@ -96,9 +97,9 @@ func isRegistered(claim *karpv1.NodeClaim) bool {
 	return claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue()
 }
 
-// isVMless reports whether no VM backs the claim, or will. A VM that the fleet wants
-// and that is not made yet will; one that was made and that Proxmox does not have was
-// deleted by hand.
+// isVMless reports whether the claim has no VM and will not get one. A desired VM that is
+// not created yet still counts; one that was created and is not in Proxmox was deleted by
+// hand.
 func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bool {
 	key := keyOf(claim)
 	if key == "" {
@@ -113,7 +114,7 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 	}
 	region, vmid, known := where(claim)
 	if !known {
-		return !wanted // nothing was ever made for it
+		return !wanted // no VM was ever created for it
 	}
 	return seesAll(snapshot, region) && !isTaken(snapshot, region, vmid, key)
 }
@@ -124,8 +125,8 @@ func where(claim *karpv1.NodeClaim) (topology.RegionName, fleet.VMID, bool) {
 	return region, vmid, err == nil
 }
 
-// isTaken reports whether a guest of that VMID may be the one with the key: its own
-// key may not have been read.
+// isTaken reports whether a guest with that VMID may be the VM with the key, because the
+// guest's own key may not have been read.
 func isTaken(snapshot *topology.Snapshot, region topology.RegionName, vmid fleet.VMID, key fleet.Key) bool {
 	for i := range snapshot.Hosts {
 		for _, g := range snapshot.Hosts[i].Guests {
@@ -137,7 +138,7 @@ func isTaken(snapshot *topology.Snapshot, region topology.RegionName, vmid fleet
 	return false
 }
 
-// isNodeless reports whether the claim's Node is not there.
+// isNodeless reports whether the claim's Node does not exist.
 func (v *view) isNodeless(claim *karpv1.NodeClaim) bool {
 	return claim.Status.NodeName != "" && v.nodes[claim.Status.NodeName] == nil && v.nodeBy(claim.Status.ProviderID) == nil
 }

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// firstClosing is how long an offer stays closed after the first failure of a
-	// class, and longestClosing after many; forgetAfter is how long a class has to do
-	// well until its next failure counts as the first again.
+	// firstClosing is how long an offering stays unavailable after the first failure of a
+	// class, and longestClosing the maximum after repeated failures; forgetAfter is how
+	// long a class must have no failure before the next one counts as the first again.
 	firstClosing   = time.Minute
 	longestClosing = 30 * time.Minute
 	forgetAfter    = time.Hour
 )
 
-// closing closes offers, for longer each time that a class fails again.
+// closing makes offerings unavailable, for longer after each further failure of a class.
 type closing struct {
 	closer Closer
 
@@ -29,7 +29,7 @@ type closing struct {
 	classes map[string]failing
 }
 
-// failing is how a class has been doing.
+// failing is the failure state of a class.
 type failing struct {
 	until time.Time
 	long  time.Duration
@@ -39,9 +39,9 @@ func newClosing(closer Closer) *closing {
 	return &closing{closer: closer, classes: map[string]failing{}}
 }
 
-// until returns when offers of a class may be made again after it failed now.
-// Failures that happen while offers are closed come of the same fault, so they make
-// it no longer.
+// until returns when offerings of a class may become available after a failure now.
+// Failures while offerings are unavailable have the same cause, so they do not extend the
+// time.
 func (c *closing) until(class string, now time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,7 +59,7 @@ func (c *closing) until(class string, now time.Time) time.Time {
 	return f.until
 }
 
-// close closes offers of a class.
+// close makes offerings of a class unavailable.
 func (c *closing) close(class string, offers []scheduling.Offer, now time.Time, why string) time.Time {
 	until := c.until(class, now)
 	for _, offer := range offers {
@@ -68,8 +68,8 @@ func (c *closing) close(class string, offers []scheduling.Offer, now time.Time, 
 	return until
 }
 
-// offersOf returns the offers that a failure speaks against. None of them is what is
-// left of the cluster: pods find another place, and if there is none, they wait.
+// offersOf returns the offerings that a failure makes doubtful. It never returns all of
+// the cluster: pods find another place, and if there is none, they wait.
 func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 	var (
 		down   *scaler.HostDownError
@@ -83,7 +83,7 @@ func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 	)
 	switch {
 	case errors.As(err, &number), errors.As(err, &cpus):
-		return nil // the next try takes another number, or sees what is taken
+		return nil // the next attempt takes another VMID, or sees what is in use
 	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
 		return []scheduling.Offer{{Host: vm.Host}}
 	case errors.As(err, &pins), scaler.StorageFull(err):

@@ -12,30 +12,30 @@ import (
 
 // The reasons of events.
 const (
-	// ReasonFailed: a VM could not be made.
+	// ReasonFailed means that a VM could not be created.
 	ReasonFailed = "VMFailed"
-	// ReasonHeld: a VM waits until a person allows it.
+	// ReasonHeld means that a VM is pending approval.
 	ReasonHeld = "VMHeld"
-	// ReasonRemovalWaits: a VM that is to go cannot be removed yet.
+	// ReasonRemovalWaits means that a VM cannot be removed yet.
 	ReasonRemovalWaits = "VMRemovalWaits"
-	// ReasonNeverJoined: a VM was made, and its Node did not join in time.
+	// ReasonNeverJoined means that a VM was created, but its Node did not join in time.
 	ReasonNeverJoined = "NodeNeverJoined"
-	// ReasonVMGone: a NodeClaim's VM is not in Proxmox any more.
+	// ReasonVMGone means that a NodeClaim's VM is no longer in Proxmox.
 	ReasonVMGone = "VMGone"
-	// ReasonNodeGone: a NodeClaim's Node was deleted past its finalizer.
+	// ReasonNodeGone means that a NodeClaim's Node was deleted past its finalizer.
 	ReasonNodeGone = "NodeGone"
-	// ReasonClaimRestored: the NodeClaim of a running Node was made again.
+	// ReasonClaimRestored means that the NodeClaim of a running Node was re-created.
 	ReasonClaimRestored = "NodeClaimRestored"
-	// ReasonPoolGone: a Node has neither a NodeClaim nor a NodePool.
+	// ReasonPoolGone means that a Node has neither a NodeClaim nor a NodePool.
 	ReasonPoolGone = "NodePoolGone"
-	// ReasonOrphan: a guest has our marker, and nobody wants it.
+	// ReasonOrphan means that a guest carries our marker but is not desired.
 	ReasonOrphan = "OrphanedVM"
 )
 
-// maxMessage is how much of a message the API server takes, with some to spare.
+// maxMessage is the API server's limit for a message in bytes, with a margin.
 const maxMessage = 900
 
-// publish tells of a VM, to whom looks at its claim and to whom looks at its pool.
+// publish publishes an event about a VM on its claim and on its pool.
 func (c *Config) publish(v *view, pool string, claim *karpv1.NodeClaim, reason, message string) {
 	if claim != nil {
 		c.Recorder.Publish(warning(claim, claim.Name, reason, message))
@@ -53,7 +53,7 @@ func warning(object runtime.Object, name, reason, message string) events.Event {
 	}
 }
 
-// brief returns an error in one line that leaves room for more.
+// brief returns an error as one short line.
 func brief(err error) string {
 	if err == nil {
 		return "for a reason that nobody recorded"
@@ -61,7 +61,7 @@ func brief(err error) string {
 	return cut(strings.Join(strings.Fields(err.Error()), " "), 600)
 }
 
-// cut shortens a text to so many bytes.
+// cut truncates a text to most bytes.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

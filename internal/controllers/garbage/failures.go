@@ -15,16 +15,16 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// failures gives up VMs that could not be made: it says why, keeps the same from
-// being tried at once, and lets pods look for another place.
+// failures gives up VMs that could not be created: it reports why, prevents an immediate
+// identical attempt, and makes pods look for another place.
 type failures struct {
 	config  Config
 	closing *closing
-	// told are the failures that were told of, by when they began.
+	// told are the reported failures, by the time of their start.
 	told map[fleet.Key]time.Time
-	// claimless are VMs that failed and have no claim.
+	// claimless are failed VMs without a claim.
 	claimless since[fleet.Key]
-	// waits is why removals wait, as it was told last.
+	// waits are the last reported reasons for which removals wait.
 	waits map[fleet.Key]string
 }
 
@@ -65,8 +65,8 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	return errors.Join(errs...)
 }
 
-// tellWaiting says why VMs that are to go are still there. Their removal is tried
-// again by itself.
+// tellWaiting reports why VMs to be removed still exist. Their removal is retried
+// automatically.
 func (f *failures) tellWaiting(v *view) {
 	waits := map[fleet.Key]string{}
 	for _, state := range v.states {
@@ -84,8 +84,8 @@ func (f *failures) tellWaiting(v *view) {
 	f.waits = waits
 }
 
-// gaveUp reports whether the writer has given a VM up. What was canceled, the next
-// leader finishes.
+// gaveUp reports whether the writer has given up a VM. The next leader completes what was
+// canceled.
 func gaveUp(state scaler.VMState) bool {
 	if state.Phase == scaler.PhaseHeld {
 		return true
@@ -93,9 +93,9 @@ func gaveUp(state scaler.VMState) bool {
 	return state.Phase == scaler.PhaseFailed && !errors.Is(state.Err, context.Canceled)
 }
 
-// tell says why a VM was given up, and closes what the failure speaks against. A VM
-// that waits for a person failed at nothing: what is approved later must be solved
-// the same way again.
+// tell reports why a VM was given up, and makes the affected offerings unavailable. A VM
+// that is pending approval has not failed: after approval, the same solution must be
+// possible again.
 func (f *failures) tell(ctx context.Context, v *view, state scaler.VMState) {
 	vm := state.VM
 	if state.Phase == scaler.PhaseHeld {
@@ -120,8 +120,8 @@ func (f *failures) tell(ctx context.Context, v *view, state scaler.VMState) {
 		logkey.NodePool, vm.Pool, logkey.Reason, brief(state.Err))
 }
 
-// giveUp deletes the claim of a VM that was given up. Karpenter then has the VM
-// removed, after its Node was drained if it has one.
+// giveUp deletes the claim of a VM that was given up. Karpenter then removes the VM,
+// after draining its Node if it has one.
 func (f *failures) giveUp(ctx context.Context, v *view, state scaler.VMState, claim *karpv1.NodeClaim) error {
 	if v.paused || !claim.DeletionTimestamp.IsZero() {
 		return nil
@@ -129,7 +129,7 @@ func (f *failures) giveUp(ctx context.Context, v *view, state scaler.VMState, cl
 	if err := f.config.deleteClaim(ctx, claim); err != nil {
 		return err
 	}
-	// A claim that was never launched is not asked about its VM when it goes.
+	// Karpenter does not remove the VM of a claim that was never launched.
 	if claim.Status.ProviderID == "" && v.nodeOf(state.VM) == nil {
 		f.config.Writer.Remove(state.VM.Key)
 	}

@@ -1,8 +1,8 @@
-// Package garbage ends what nothing else ends: VMs that could not be made, VMs whose
-// NodeClaim vanished, NodeClaims whose VM or Node did, nodes that never joined. It
-// tells people of guests that carry our marker and that nobody wants, and never
-// removes one. What Karpenter's own garbage collection and liveness do, it leaves to
-// them. DESIGN.md beside this file says who does what. Start at New.
+// Package garbage cleans up what no other controller does: VMs that could not be created,
+// VMs whose NodeClaim vanished, NodeClaims whose VM or Node vanished, nodes that never
+// joined. It reports guests that carry our marker but are not desired, and never removes
+// them. It does not repeat Karpenter's own garbage collection and liveness checks.
+// DESIGN.md in this directory lists who does what. Start at New.
 package garbage
 
 import (
@@ -31,55 +31,55 @@ import (
 )
 
 const (
-	// grace is how long something has to be amiss before anything is done: what is
-	// read of the API server, of Proxmox and of the writer are not of one moment.
+	// grace is how long a problem must last before anything is done, because the API
+	// server, Proxmox and the writer are read at different times.
 	grace = time.Minute
-	// nodeGrace is the same for a Node that is gone while its VM runs.
+	// nodeGrace is the grace period for a Node that is missing while its VM runs.
 	nodeGrace = 5 * time.Minute
-	// period is how often is looked.
+	// period is the interval between passes.
 	period = 10 * time.Second
-	// eager is the same for VMs that failed, for pods wait for another place.
+	// eager is the interval for failed VMs, because their pods wait for another place.
 	eager = 2 * time.Second
 )
 
-// Writer is what is needed of the fleet's writer.
+// Writer is the part of the fleet's writer that this package uses.
 type Writer interface {
-	// Synced reports whether the fleet has been read; before that, VMs knows of none.
+	// Synced reports whether the fleet has been read; before that, VMs returns none.
 	Synced() bool
 	VMs() []scaler.VMState
 	Remove(keys ...fleet.Key)
 }
 
-// Closer keeps offers from being made for a while.
+// Closer makes offerings unavailable for a while.
 type Closer interface {
 	Close(offer scheduling.Offer, until time.Time, why string)
 }
 
-// Config is what New needs.
+// Config configures a Collector.
 type Config struct {
 	// Client reads and writes the cluster; it may read from a cache.
 	Client client.Client
-	// Live reads from the API server itself. It is asked before a VM is removed.
+	// Live reads from the API server directly. It is used before a VM is removed.
 	Live     client.Reader
 	Recorder events.Recorder
 	Writer   Writer
 	Closer   Closer
-	// Snapshot returns what Proxmox is like now. It is only read.
+	// Snapshot returns the current snapshot of Proxmox. Do not modify it.
 	Snapshot  func(ctx context.Context) (*topology.Snapshot, error)
 	ClusterID string
-	// NewNodeClaim makes the claim that stands for a VM, without creating it.
+	// NewNodeClaim returns the claim for a VM, without creating it in the API server.
 	NewNodeClaim func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim
-	// Paused reports whether nothing may be removed or created now: numaform is
-	// paused, or only observes. nil means never.
+	// Paused reports whether nothing may be removed or created now, because numaform is
+	// paused or only observes; nil means never.
 	Paused func(ctx context.Context) (bool, error)
-	// Self is what events are attached to that are about no object of the cluster,
-	// such as numaform's Deployment; nil drops those.
+	// Self is the object for events that are about no object of the cluster, such as
+	// numaform's Deployment; nil discards those.
 	Self runtime.Object
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
-// Collector holds the controllers of this package, which share a backoff.
+// Collector contains the controllers of this package, which share a backoff.
 type Collector struct {
 	config  Config
 	orphans *orphans
@@ -88,15 +88,15 @@ type Collector struct {
 
 // pass is one of the controllers.
 type pass interface {
-	// name is the controller's in logs and metrics.
+	// name returns the controller's name in logs and metrics.
 	name() string
-	// every is how often to look.
+	// every returns the interval between passes.
 	every() time.Duration
-	// run looks once. It does nothing but tell if paused.
+	// run makes one pass. If paused, it only reports.
 	run(ctx context.Context, v *view) error
 }
 
-// New returns the controllers. It touches nothing.
+// New returns the collector. It does no I/O.
 func New(config Config) *Collector {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -120,30 +120,30 @@ func (c *Collector) Controllers() []controller.Controller {
 	return controllers
 }
 
-// Orphans returns how many guests with our marker nobody wants, by host, as it was
-// when last looked.
+// Orphans returns the number of undesired guests with our marker, by host, as of the last
+// pass.
 func (c *Collector) Orphans() map[topology.HostID]int { return c.orphans.counts() }
 
-// Controller looks for one kind of garbage, again and again.
+// Controller periodically looks for one kind of garbage.
 type Controller struct {
 	config Config
 	pass   pass
 }
 
-// Name is the controller's in logs and metrics.
+// Name returns the controller's name in logs and metrics.
 func (c *Controller) Name() string { return "garbage." + c.pass.name() }
 
 // Register adds the controller to a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(c.Name()).
-		// Else it would wait for up to a quarter of an hour once Proxmox is back.
+		// The default would wait for up to 15 minutes after Proxmox is back.
 		WithOptions(manage.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 3*period)}).
 		WatchesRawSource(singleton.Source()).
 		Complete(singleton.AsReconciler(c))
 }
 
-// Reconcile looks once.
+// Reconcile makes one pass.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	again := reconciler.Result{RequeueAfter: c.pass.every()}

@@ -18,16 +18,16 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// registrationTimeout is after which Karpenter deletes a claim whose Node has not
-// registered: sigs.k8s.io/karpenter v1.14.1, lifecycle/liveness.go.
+// registrationTimeout is the time after which Karpenter deletes a claim whose Node has
+// not registered: sigs.k8s.io/karpenter v1.14.1, lifecycle/liveness.go.
 const registrationTimeout = 15 * time.Minute
 
-// joins says why a Node never joined, and keeps its class from being tried again at
-// once. Karpenter deletes the claim.
+// joins reports why a Node never joined, and prevents an immediate retry with its class.
+// Karpenter deletes the claim.
 type joins struct {
 	config  Config
 	closing *closing
-	// waiting are claims that have launched and not registered, as last seen.
+	// waiting are launched but unregistered claims, as last seen.
 	waiting map[types.UID]*karpv1.NodeClaim
 	told    map[types.UID]bool
 }
@@ -59,7 +59,7 @@ func (j *joins) run(ctx context.Context, v *view) error {
 	return nil
 }
 
-// late returns the claims that timed out and were not told of, sorted by name.
+// late returns the claims that timed out and were not reported yet, sorted by name.
 func (j *joins) late(now time.Time) []*karpv1.NodeClaim {
 	var late []*karpv1.NodeClaim
 	for uid, claim := range j.waiting {
@@ -71,8 +71,8 @@ func (j *joins) late(now time.Time) []*karpv1.NodeClaim {
 	return late
 }
 
-// timedOut reports whether the claim had its time when it was deleted, or has had it
-// now.
+// timedOut reports whether the claim reached its timeout, by now or before it was
+// deleted.
 func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 	from := claim.CreationTimestamp.Time
 	if registered := claim.StatusConditions().Get(karpv1.ConditionTypeRegistered); registered != nil {
@@ -99,7 +99,7 @@ func (j *joins) tell(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	log.FromContext(ctx).Info("node never joined", logkey.NodeClaim, claim.Name, logkey.NodeClass, class, logkey.Reason, why)
 }
 
-// diagnose says why a Node did not join, as far as can be seen from outside of it.
+// diagnose returns why a Node did not join, as seen from outside of it.
 func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) string {
 	state, known := v.vms[keyOf(claim)]
 	switch {
@@ -124,7 +124,7 @@ func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) 
 	return v.diagnoseNode(claim, state, host)
 }
 
-// diagnoseNode says why the Node of a VM that runs did not join.
+// diagnoseNode returns why the Node of a running VM did not join.
 func (v *view) diagnoseNode(claim *karpv1.NodeClaim, state scaler.VMState, host topology.HostID) string {
 	node := v.nodes[state.VM.Name]
 	switch {

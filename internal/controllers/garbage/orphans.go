@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// orphans tells of guests that carry our marker and that nobody wants. They are not
-// removed: whatever lost their files may come back, and a number proves nothing.
+// orphans reports guests that carry our marker but are not desired. It does not remove
+// them: their files may come back, and a VMID proves nothing.
 type orphans struct {
 	config Config
 	lost   since[fleet.Key]
@@ -34,7 +34,7 @@ func (*orphans) name() string { return "orphans" }
 
 func (*orphans) every() time.Duration { return 3 * period }
 
-// orphan is a guest that nobody wants.
+// orphan is an undesired guest.
 type orphan struct {
 	topology.Guest
 	host topology.HostID
@@ -73,14 +73,14 @@ func (o *orphans) run(ctx context.Context, v *view) error {
 	return nil
 }
 
-// counts returns how many orphans there are by host.
+// counts returns the number of orphans by host.
 func (o *orphans) counts() map[topology.HostID]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return maps.Clone(o.byHost)
 }
 
-// tell says once what a person can do about an orphan.
+// tell reports once what a person can do about an orphan.
 func (o *orphans) tell(ctx context.Context, v *view, g orphan) {
 	if o.told[fleet.Key(g.Key)] {
 		return

@@ -17,9 +17,8 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// reservations looks after VMs whose NodeClaim vanished. Karpenter does not ask for
-// a VM to be deleted whose claim was never launched, or whose claim lost its
-// finalizer.
+// reservations handles VMs whose NodeClaim vanished. Karpenter does not request deletion
+// of a VM if its claim was never launched or lost its finalizer.
 type reservations struct {
 	config  Config
 	without since[fleet.Key]
@@ -54,21 +53,21 @@ func isWanted(phase scaler.Phase) bool {
 	return phase == scaler.PhaseReserved || phase == scaler.PhaseMaking || phase == scaler.PhaseMade
 }
 
-// settle removes the VM, or gives its Node a claim again.
+// settle removes the VM, or restores its Node's claim.
 func (r *reservations) settle(ctx context.Context, v *view, state scaler.VMState) error {
 	node := v.nodeOf(state.VM)
 	switch {
 	case node == nil:
 		return r.config.release(ctx, v, state)
 	case !node.DeletionTimestamp.IsZero():
-		return nil // it is being drained; when it is gone, so is the VM
+		return nil // it is being drained; the VM is removed with it
 	}
 	return r.adopt(ctx, v, state.VM, node)
 }
 
-// adopt makes the claim of a running Node again: the fleet says what is wanted, and
-// claims only use it. So no pod is moved because a claim was lost, and Karpenter
-// drains the Node when it is not needed.
+// adopt re-creates the claim of a running Node: the fleet defines what is desired, and
+// claims only use it. So a lost claim moves no pods, and Karpenter drains the Node when
+// it is no longer needed.
 func (r *reservations) adopt(ctx context.Context, v *view, vm fleet.VM, node *corev1.Node) error {
 	pool := v.pools[vm.Pool]
 	if pool == nil {
@@ -99,8 +98,8 @@ func (r *reservations) adopt(ctx context.Context, v *view, vm fleet.VM, node *co
 	return nil
 }
 
-// release removes a VM that has neither claim nor Node, if the API server says so
-// too.
+// release removes a VM that has neither claim nor Node, after checking with the API
+// server.
 func (c *Config) release(ctx context.Context, v *view, state scaler.VMState) error {
 	vm := state.VM
 	if v.paused || v.nodeOf(vm) != nil {

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// since remembers from when on something has been so.
+// since records since when a condition has held, by key.
 type since[K comparable] map[K]time.Time
 
-// lasting takes what is so now, and returns what has been so for that long.
+// lasting updates s with the keys for which the condition holds now, and returns the keys
+// for which it has held for at least long.
 func (s since[K]) lasting(current []K, now time.Time, long time.Duration) map[K]bool {
 	is := make(map[K]bool, len(current))
 	for _, k := range current {

@@ -16,22 +16,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// view is what one look goes by.
+// view is the input of one pass.
 type view struct {
 	now    time.Time
 	paused bool
 	// states are the writer's VMs, sorted; vms are the same by key.
 	states []scaler.VMState
 	vms    map[fleet.Key]scaler.VMState
-	// claims are those of our class, and byKey those that name a VM.
+	// claims are the claims of our class, and byKey the ones that name a VM.
 	claims []*karpv1.NodeClaim
 	byKey  map[fleet.Key]*karpv1.NodeClaim
 	nodes  map[string]*corev1.Node
 	pools  map[string]*karpv1.NodePool
 }
 
-// look reads the cluster and the writer. The writer is read first: a claim is made
-// after its VM was reserved, so that a VM without a claim is seen, never the reverse.
+// look reads the writer and then the cluster: a claim is created after its VM was
+// reserved, so this order may show a VM without a claim, but never the reverse.
 func look(ctx context.Context, config Config) (*view, error) {
 	v := &view{
 		now: config.Clock.Now(), states: config.Writer.VMs(), vms: map[fleet.Key]scaler.VMState{},
@@ -87,12 +87,12 @@ func isOurs(ref *karpv1.NodeClassReference) bool {
 	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.KindProxmoxNodeClass
 }
 
-// keyOf returns the key of the VM that backs the claim, or "" if it has none yet.
+// keyOf returns the key of the claim's VM, or "" if it has none yet.
 func keyOf(claim *karpv1.NodeClaim) fleet.Key {
 	return fleet.Key(claim.Annotations[v1alpha1.AnnotationKey])
 }
 
-// poolsOf returns the names of the pools whose nodes are of the class, sorted.
+// poolsOf returns the names of the pools that use the class, sorted.
 func (v *view) poolsOf(class string) []string {
 	var names []string
 	for name, pool := range v.pools {
@@ -104,8 +104,8 @@ func (v *view) poolsOf(class string) []string {
 	return names
 }
 
-// nodeOf returns the Node of a VM: by its name, or by its providerID if something
-// else gave it another.
+// nodeOf returns a VM's Node: by its name, or by its providerID if the Node has another
+// name.
 func (v *view) nodeOf(vm fleet.VM) *corev1.Node {
 	if node := v.nodes[vm.Name]; node != nil {
 		return node
@@ -122,7 +122,7 @@ func (v *view) nodeBy(providerID string) *corev1.Node {
 	return nil
 }
 
-// guest returns the guest that has the key, and where it is.
+// guest returns the guest with the key, and its host.
 func guest(snapshot *topology.Snapshot, key fleet.Key) (*topology.Guest, topology.HostID) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -135,7 +135,8 @@ func guest(snapshot *topology.Snapshot, key fleet.Key) (*topology.Guest, topolog
 	return nil, topology.HostID{}
 }
 
-// seesAll reports whether a guest of the region that is not listed is not there.
+// seesAll reports whether the region's guest list is complete, so that a guest not in it
+// does not exist.
 func seesAll(snapshot *topology.Snapshot, region topology.RegionName) bool {
 	known := false
 	for i := range snapshot.Regions {

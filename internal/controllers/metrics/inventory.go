@@ -14,13 +14,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// patience is how long a scrape waits for Proxmox, where nothing is remembered.
+// patience is how long a scrape waits for Proxmox if nothing is cached.
 const patience = 5 * time.Second
 
-// mebibyte is what the planner counts memory in.
+// mebibyte is the planner's unit of memory, in bytes.
 const mebibyte = 1 << 20
 
-// inventory tells what is there when it is asked.
+// inventory collects the current state at each scrape.
 type inventory struct {
 	config Config
 
@@ -75,7 +75,7 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	i.collectHosts(out, snapshot, states)
 }
 
-// vmsAt is how many VMs of a host are in a phase.
+// vmsAt is a label combination: VMs of a host in a phase.
 type vmsAt struct {
 	host  topology.HostID
 	phase scaler.Phase
@@ -91,8 +91,8 @@ func (i *inventory) collectVMs(out chan<- prometheus.Metric, states []scaler.VMS
 	}
 }
 
-// closedAt is what closed offers are counted by. Instance types are left out: there
-// may be hundreds.
+// closedAt is the label combination of unavailable offerings. It omits instance types, of
+// which there may be hundreds.
 type closedAt struct {
 	pool string
 	host topology.HostID
@@ -108,8 +108,8 @@ func (i *inventory) collectClosed(out chan<- prometheus.Metric) {
 	}
 }
 
-// collectHosts tells what is free as the planner counts it, VMs that are wanted and
-// do not exist yet included.
+// collectHosts sends what is free by the planner's count, which includes desired VMs that
+// do not exist yet.
 func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topology.Snapshot, states []scaler.VMState) {
 	pods, rest := scaler.Places(states)
 	for _, room := range planner.New(snapshot, slices.Concat(pods, rest)).Room() {

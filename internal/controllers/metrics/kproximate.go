@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// kproximate tells what jedrw/kproximate told, under its names and in its units:
-// cores, and bytes.
+// kproximate provides the metrics of jedrw/kproximate, with its names and units: cores,
+// and bytes.
 type kproximate struct {
 	config Config
 
@@ -44,8 +44,8 @@ func (k *kproximate) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the values of all metrics; where the API server's answer is needed
-// for one and does not come, it is left out.
+// Collect sends the values of all metrics. It omits values for which the API server does
+// not respond.
 func (k *kproximate) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -81,7 +81,7 @@ func (k *kproximate) Collect(out chan<- prometheus.Metric) {
 
 func cores(list corev1.ResourceList) float64 { return float64(list.Cpu().MilliValue()) / 1000 }
 
-// ready returns the Nodes of the fleet's VMs that are ready, by name.
+// ready returns the ready Nodes of the fleet's VMs, by name.
 func (k *kproximate) ready(ctx context.Context, states []scaler.VMState) (map[string]*corev1.Node, error) {
 	ours := map[string]bool{}
 	for _, state := range states {
@@ -103,7 +103,7 @@ func (k *kproximate) ready(ctx context.Context, states []scaler.VMState) (map[st
 	return ready, nil
 }
 
-// collectRequests sends what pods on those Nodes ask for.
+// collectRequests sends the resource requests of the pods on those Nodes.
 func (k *kproximate) collectRequests(ctx context.Context, out chan<- prometheus.Metric, ready map[string]*corev1.Node) {
 	var pods corev1.PodList
 	if err := k.config.Client.List(ctx, &pods); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// locks tells how old the locks are that numaform waits for: those that it was told
-// of, and those that VMs are waiting for.
+// locks provides the age of the locks for which numaform waits: locks that it was
+// notified of, and locks for which VMs wait.
 type locks struct {
 	config Config
 	age    *prometheus.Desc
@@ -31,7 +31,7 @@ func newLocks(config Config) *locks {
 	}
 }
 
-// note remembers what the end of an apply says of the lock.
+// note records the lock in the result of an apply.
 func (l *locks) note(shard fleet.Shard, err error) {
 	var locked *state.LockedError
 	if errors.As(err, &locked) {
@@ -41,8 +41,8 @@ func (l *locks) note(shard fleet.Shard, err error) {
 	}
 }
 
-// set remembers since when a lock is held; the zero time means that it is not, or
-// that nobody knows since when.
+// set records since when a lock is held; the zero time means that it is not held, or that
+// the time is unknown.
 func (l *locks) set(shard fleet.Shard, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

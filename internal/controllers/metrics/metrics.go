@@ -1,7 +1,7 @@
-// Package metrics tells Prometheus what numaform knows and does: VMs by host and
-// phase, what is free of each NUMA node, how long plans and applies take, how Proxmox
-// answers. Karpenter's own metrics stand beside them. It decides nothing. Start at
-// Register; docs/metrics.md lists every metric.
+// Package metrics exports what numaform knows and does to Prometheus: VMs by host and
+// phase, what is free on each NUMA node, how long plans and applies take, how Proxmox
+// responds. Karpenter's own metrics are exported next to them. It makes no decisions.
+// Start at Register; docs/metrics.md lists every metric.
 package metrics
 
 import (
@@ -18,11 +18,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// namespace begins the names of numaform's metrics.
+// namespace is the prefix of numaform's metrics.
 const namespace = "numaform"
 
-// Labels of metrics. Nothing that grows with the number of VMs, pods or changes is
-// one.
+// Labels of metrics. No label grows with the number of VMs, pods or changes.
 const (
 	labelRegion   = "region"
 	labelHost     = "host"
@@ -37,25 +36,25 @@ const (
 	labelResult   = "result"
 )
 
-// Config is what Register needs.
+// Config configures Register.
 type Config struct {
 	// VMs returns the VMs of the fleet's writer, from memory.
 	VMs func() []scaler.VMState
-	// Snapshot returns what Proxmox is like now, from memory if it can.
+	// Snapshot returns the current snapshot of Proxmox, from memory if possible.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Closed returns the offers that are not made for now.
+	// Closed returns the unavailable offerings.
 	Closed func() []scheduling.Offer
-	// Orphans returns how many guests with our marker nobody wants, by host.
+	// Orphans returns the number of undesired guests with our marker, by host.
 	Orphans func() map[topology.HostID]int
-	// Kproximate adds kproximate's metrics under their own names, for dashboards that
-	// were made for it. Nodes are read from Client then.
+	// Kproximate adds kproximate's metrics under their own names, for dashboards made for
+	// it. It reads Nodes from Client.
 	Kproximate bool
 	Client     client.Reader
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
-// Register adds all metrics to a registry, and returns what to tell of events.
+// Register adds all metrics to a registry, and returns the observer that receives events.
 func Register(registry prometheus.Registerer, config Config) (*Observer, error) {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -81,7 +80,7 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 	return observer, nil
 }
 
-// describe makes the description of a metric that is read when it is asked for.
+// describe returns the description of a metric that is collected at each scrape.
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Observer is told what happens. Its methods may be called by several goroutines.
+// Observer receives events and updates metrics. It is safe for concurrent use.
 type Observer struct {
 	plans, applies, waits *prometheus.HistogramVec
 	guards                prometheus.Histogram
@@ -27,17 +27,17 @@ type Observer struct {
 
 var _ scaler.Observer = (*Observer)(nil)
 
-// engineBuckets reach from what a plan of a few VMs takes to the clone of a large disk.
+// engineBuckets range from a plan of a few VMs to the clone of a large disk.
 func engineBuckets() []float64 {
 	return []float64{0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800}
 }
 
-// callBuckets reach from a quick answer of Proxmox to the time after which it gives up.
+// callBuckets range from a fast response of Proxmox to its timeout.
 func callBuckets() []float64 {
 	return []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
 }
 
-// guardBuckets are those of pure computing.
+// guardBuckets are for pure computation.
 func guardBuckets() []float64 {
 	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
 }
@@ -76,13 +76,13 @@ func (o *Observer) collectors() []prometheus.Collector {
 	return []prometheus.Collector{o.plans, o.applies, o.waits, o.guards, o.decisions, o.queued, o.drifted, o.requests, o.answers, o.locks}
 }
 
-// PlanDone says that a host was planned, or why it could not be.
+// PlanDone records that a host was planned, or why it could not be.
 func (o *Observer) PlanDone(shard fleet.Shard, took time.Duration, err error) {
 	o.locks.note(shard, err)
 	o.plans.WithLabelValues(string(shard.Region)).Observe(took.Seconds())
 }
 
-// ApplyDone says that a plan was applied to a host, or how that failed.
+// ApplyDone records that a plan was applied to a host, or how that failed.
 func (o *Observer) ApplyDone(shard fleet.Shard, took time.Duration, err error) {
 	result := "success"
 	if err != nil {
@@ -92,23 +92,23 @@ func (o *Observer) ApplyDone(shard fleet.Shard, took time.Duration, err error) {
 	o.applies.WithLabelValues(string(shard.Region), result).Observe(took.Seconds())
 }
 
-// QueueDone says that a change has taken a request.
+// QueueDone records that a request has become part of a change.
 func (o *Observer) QueueDone(shard fleet.Shard, waited time.Duration) {
 	o.waits.WithLabelValues(string(shard.Region)).Observe(waited.Seconds())
 }
 
-// Queued says how many VMs wait to come or go.
+// Queued records how many VMs wait to be created or removed.
 func (o *Observer) Queued(vms int) { o.queued.Set(float64(vms)) }
 
-// GuardDone says that the guard has judged a change.
+// GuardDone records that the guard has checked a change.
 func (o *Observer) GuardDone(took time.Duration) { o.guards.Observe(took.Seconds()) }
 
-// DecisionTimed says how long a part of a decision took.
+// DecisionTimed records how long a part of a decision took.
 func (o *Observer) DecisionTimed(part scheduling.Part, took time.Duration) {
 	o.decisions.WithLabelValues(string(part)).Observe(took.Seconds())
 }
 
-// Drifted says what was found when the fleet was last compared with Proxmox.
+// Drifted records the result of the last comparison of the fleet with Proxmox.
 func (o *Observer) Drifted(found []scaler.ShardDrift) {
 	counts := map[scaler.DriftClass]int{}
 	for _, shard := range found {
@@ -123,7 +123,7 @@ func (o *Observer) Drifted(found []scaler.ShardDrift) {
 	}
 }
 
-// Request returns what the client of a region is to call with each request.
+// Request returns the callback for each request of a region's client.
 func (o *Observer) Request(region topology.RegionName) func(method, path string, code int, took time.Duration) {
 	return func(method, path string, code int, took time.Duration) {
 		o.requests.WithLabelValues(string(region), method, path).Observe(took.Seconds())

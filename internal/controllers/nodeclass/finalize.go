@@ -19,14 +19,14 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// ReasonWaitingOnNodeClaims is the event of a class that is to be deleted and that
-// NodeClaims refer to.
+// ReasonWaitingOnNodeClaims is the event reason of a class that cannot be deleted because
+// NodeClaims refer to it.
 const ReasonWaitingOnNodeClaims = "WaitingOnNodeClaims"
 
-// maxNamed is how many NodeClaims an event names.
+// maxNamed is the maximum number of NodeClaims named in an event.
 const maxNamed = 5
 
-// finalize lets a class go when no NodeClaim refers to it.
+// finalize removes the finalizer of a class when no NodeClaim refers to it.
 func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(nc, v1alpha1.FinalizerNodeClass) {
 		return reconcile.Result{}, nil
@@ -41,7 +41,8 @@ func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass
 	}
 	stored := nc.DeepCopy()
 	controllerutil.RemoveFinalizer(nc, v1alpha1.FinalizerNodeClass)
-	// The list of finalizers is replaced as a whole: nobody else's may get lost.
+	// The patch replaces the whole list of finalizers, so it must not overwrite
+	// concurrent changes.
 	patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
 	if err := c.config.Client.Patch(ctx, nc, patch); err != nil {
 		return reconcile.Result{}, fmt.Errorf("removing the finalizer of %s %s: %w", v1alpha1.KindProxmoxNodeClass, nc.Name, err)
@@ -69,7 +70,7 @@ func waiting(nc *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) events.Ev
 	}
 }
 
-// terminatingClass returns the class of a NodeClaim if it waits for NodeClaims to go.
+// terminatingClass returns the class of a NodeClaim if its deletion waits for NodeClaims.
 func (c *Controller) terminatingClass(ctx context.Context, object client.Object) []reconcile.Request {
 	claim, ok := object.(*karpv1.NodeClaim)
 	if !ok || claim.Spec.NodeClassRef == nil || !refersTo(claim, claim.Spec.NodeClassRef.Name) {

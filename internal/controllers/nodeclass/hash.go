@@ -14,12 +14,12 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// mark writes the class' hash and finalizer.
+// mark writes the class's hash and finalizer.
 func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error {
 	stored := nc.DeepCopy()
 	hash := scheduling.ClassHash(nc)
 	if nc.Annotations[v1alpha1.AnnotationClassHashVersion] != scheduling.ClassHashVersion {
-		// The claims come first: should this end half way, it is done again.
+		// Update the claims first: if this is interrupted, it is repeated.
 		if err := c.rehash(ctx, nc.Name, hash); err != nil {
 			return err
 		}
@@ -36,10 +36,10 @@ func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) er
 	return nil
 }
 
-// rehash gives the claims of a class its hash as this version makes it. Another
-// version made theirs of other things, so that the two cannot be compared: without
-// this, an upgrade would replace every node. A claim that had drifted keeps its
-// hash, and so stays drifted, for nobody can tell any more whether it would not be.
+// rehash sets the hash of this version on the claims of a class. Another version computed
+// theirs from other fields, so the two cannot be compared: without this, an upgrade would
+// replace every node. A claim that had drifted keeps its hash, and so remains drifted,
+// because it is no longer possible to tell whether it would be.
 func (c *Controller) rehash(ctx context.Context, class, hash string) error {
 	claims, err := c.claims(ctx, class)
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Controller) rehash(ctx context.Context, class, hash string) error {
 	return errors.Join(errs...)
 }
 
-// annotate writes a hash and the version that made it.
+// annotate writes a hash and the version of its algorithm.
 func annotate(object client.Object, hash string) {
 	annotations := object.GetAnnotations()
 	if annotations == nil {

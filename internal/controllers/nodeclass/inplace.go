@@ -25,28 +25,28 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ReasonPoolKept is the event of a class whose VMs stay in the pool that they are in.
+// ReasonPoolKept is the event reason of a class whose VMs remain in their Proxmox pool.
 const ReasonPoolKept = "PoolKept"
 
-// Fleet is what has VMs changed while they run; *scaler.Writer is one.
+// Fleet updates VMs while they run; *scaler.Writer implements it.
 type Fleet interface {
 	Synced() bool
 	VMs() []scaler.VMState
 	Update(vms ...fleet.VM)
 }
 
-// InPlaceConfig is what NewInPlace needs.
+// InPlaceConfig configures InPlace.
 type InPlaceConfig struct {
 	Client   client.Client
 	Recorder events.Recorder
 	Fleet    Fleet
-	// MayMove says why a VM of a region cannot change between two pools, either of
-	// which may be empty; nil means that all can.
+	// MayMove returns an error if a VM of a region cannot move between two pools, either
+	// of which may be empty; nil means that every VM can.
 	MayMove func(ctx context.Context, region topology.RegionName, from, to string) error
 }
 
-// InPlace asks that the VMs of each class have its tags, pool, security groups and
-// emulator: those change while a VM runs, and replace no node.
+// InPlace requests that the VMs of each class have its tags, pool, security groups and
+// emulator setting: these change while a VM runs, and replace no node.
 type InPlace struct{ config InPlaceConfig }
 
 // NewInPlace returns a controller. It does nothing before its manager starts it.
@@ -57,10 +57,10 @@ func NewInPlace(config InPlaceConfig) *InPlace {
 	return &InPlace{config: config}
 }
 
-// inPlaceEvery is how often classes and VMs are compared.
+// inPlaceEvery is the interval between comparisons of classes and VMs.
 const inPlaceEvery = 5 * time.Second
 
-// Name is the controller's.
+// Name returns the controller's name.
 func (c *InPlace) Name() string { return "nodeclass.inplace" }
 
 // Register adds the controller to a manager.
@@ -89,8 +89,8 @@ func (c *InPlace) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return reconciler.Result{RequeueAfter: inPlaceEvery}, nil
 }
 
-// settled reports whether what a class says now was looked at and holds: a pool that
-// there is not must not be asked for.
+// settled reports whether the class's current generation was validated and is valid, so
+// that no missing pool is requested.
 func settled(nc *v1alpha1.ProxmoxNodeClass) bool {
 	if !nc.DeletionTimestamp.IsZero() {
 		return false
@@ -104,13 +104,13 @@ func settled(nc *v1alpha1.ProxmoxNodeClass) bool {
 	return true
 }
 
-// move is a change of VMs between two pools, either of which may be empty.
+// move is a move of VMs between two pools, either of which may be empty.
 type move struct {
 	region   topology.RegionName
 	from, to string
 }
 
-// wanted returns the VMs of a class as they shall be.
+// wanted returns the VMs of a class in their desired form.
 func (c *InPlace) wanted(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, states []scaler.VMState) []fleet.VM {
 	var vms []fleet.VM
 	kept := map[move]error{}
@@ -123,7 +123,7 @@ func (c *InPlace) wanted(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 		scheduling.InPlace(nc, &vm.Spec)
 		if vm.ResourcePool != from {
 			m := move{vm.Host.Region, from, vm.ResourcePool}
-			// Proxmox is asked once for all VMs of a pool.
+			// Query Proxmox once for all VMs of a pool.
 			if _, asked := kept[m]; !asked {
 				kept[m] = c.config.MayMove(ctx, m.region, m.from, m.to)
 			}
@@ -137,7 +137,7 @@ func (c *InPlace) wanted(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 	return vms
 }
 
-// tell tells of VMs that stay in their pools.
+// tell reports VMs that remain in their pools.
 func (c *InPlace) tell(nc *v1alpha1.ProxmoxNodeClass, kept map[move]error) {
 	var messages []string
 	for m, err := range kept {

@@ -11,10 +11,11 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// ReasonSecretUnread says that the API server did not answer, so nothing is known.
+// ReasonSecretUnread means that the API server did not respond, so the Secret's state is
+// unknown.
 const ReasonSecretUnread = "SecretUnread"
 
-// metadata says what is wrong with what nodes of the class join with, or nil.
+// metadata returns what is wrong with the class's join metadata, or nil.
 func (c *Controller) metadata(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) *verdict {
 	err := c.config.Metadata(ctx, nc)
 	if err == nil {
@@ -29,7 +30,7 @@ func (c *Controller) metadata(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass
 	}}
 }
 
-// metadataReason returns the reason that an error speaks of.
+// metadataReason returns the condition reason in an error.
 func metadataReason(err error) string {
 	var reasoned interface{ ConditionReason() string }
 	switch {
@@ -43,8 +44,8 @@ func metadataReason(err error) string {
 	return v1alpha1.ReasonTemplatesInvalid
 }
 
-// transient reports whether asking again may give another answer though nobody
-// mends anything: the API server did not answer, or not to the question.
+// transient reports whether a retry may succeed without a fix by a person: the API server
+// did not respond, or not properly.
 func transient(err error) bool {
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return false

@@ -1,7 +1,7 @@
-// Package nodeclass keeps the status of ProxmoxNodeClasses: whether nodes can be
-// made of one, on which hosts, and if not, what a person has to do. It also keeps
-// their hash, by which drifted nodes are found, and holds a class back from being
-// deleted while NodeClaims refer to it. It makes no nodes. Start at New.
+// Package nodeclass maintains the status of ProxmoxNodeClasses: whether nodes can be
+// created from a class, on which hosts, and if not, how a person can fix it. It also
+// maintains the hash by which drifted nodes are found, and prevents the deletion of a
+// class while NodeClaims refer to it. It creates no nodes. Start at New.
 package nodeclass
 
 import (
@@ -27,42 +27,41 @@ import (
 )
 
 const (
-	// period is how often a class is looked at without a change in the cluster:
-	// templates, storages and hosts come and go in Proxmox.
+	// period is the interval between checks of a class without a change in the cluster,
+	// because templates, storages and hosts change in Proxmox.
 	period = time.Minute
-	// impatience is the same for a class that is not ready, for somebody may be
-	// mending it right now.
+	// impatience is the interval for a class that is not ready, because someone may be
+	// fixing it.
 	impatience = 15 * time.Second
-	// again is how soon a write is tried again that somebody else was faster than.
+	// again is the delay before a conflicting write is retried.
 	again = time.Second
 )
 
-// Config is what New needs.
+// Config configures a Controller.
 type Config struct {
 	Client   client.Client
 	Recorder events.Recorder
-	// Snapshot returns what Proxmox is like now. It is only read.
+	// Snapshot returns the current snapshot of Proxmox. Do not modify it.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// ClusterID is this numaform's, for which host agents pin.
+	// ClusterID is the cluster ID of this installation, for which host agents pin.
 	ClusterID string
-	// Metadata says what is wrong with what nodes of the class join with. nil means
-	// that nobody needs to ask.
+	// Metadata returns what is wrong with a class's join metadata; nil skips the check.
 	Metadata func(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error
-	// CanSetAffinity reports whether the credential of a region may set the affinity
-	// of VMs, and why not. nil means that all may.
+	// CanSetAffinity reports whether the credential of a region may set the affinity of
+	// VMs, and why not; nil means that it may.
 	CanSetAffinity func(region topology.RegionName) (allowed bool, why string)
-	// CanSetHugePages reports the same of huge pages.
+	// CanSetHugePages reports the same for huge pages.
 	CanSetHugePages func(region topology.RegionName) (allowed bool, why string)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.Clock
 }
 
 // Controller reconciles ProxmoxNodeClasses.
 type Controller struct{ config Config }
 
-// New returns the controller. It touches nothing.
+// New returns the controller. It does no I/O.
 func New(config Config) *Controller {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -82,12 +81,12 @@ func New(config Config) *Controller {
 	return &Controller{config: config}
 }
 
-// Name is the controller's in logs and metrics.
+// Name returns the controller's name in logs and metrics.
 func (c *Controller) Name() string { return "nodeclass" }
 
-// Register adds the controller to a manager. It follows classes, and NodeClaims as
-// they go, for a class may be waiting for that. Secrets are not followed, as that
-// takes the right to list them; they are read again with each look at the class.
+// Register adds the controller to a manager. It watches classes, and deletions of
+// NodeClaims for which a class may be waiting. It does not watch Secrets, which would
+// require the right to list them; each check of a class reads them again.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(c.Name()).
@@ -97,7 +96,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile looks at one class.
+// Reconcile checks one class.
 func (c *Controller) Reconcile(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	if !nc.DeletionTimestamp.IsZero() {
@@ -109,7 +108,7 @@ func (c *Controller) Reconcile(ctx context.Context, nc *v1alpha1.ProxmoxNodeClas
 	return c.settled(c.judge(ctx, nc))
 }
 
-// settled turns the errors that a second try mends into that try.
+// settled converts errors that a retry fixes into a delayed retry.
 func (c *Controller) settled(result reconcile.Result, err error) (reconcile.Result, error) {
 	switch {
 	case errors.IsConflict(err):

@@ -19,10 +19,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ReasonReady is the event of a class that has become ready.
+// ReasonReady is the event reason of a class that has become ready.
 const ReasonReady = "Ready"
 
-// conditions are what makes a class Ready, in the order in which they are judged.
+// conditions returns the conditions that make up Ready, in the order in which they are
+// checked.
 func conditions() []string {
 	return []string{
 		v1alpha1.ConditionValid, v1alpha1.ConditionTemplateReady,
@@ -30,14 +31,14 @@ func conditions() []string {
 	}
 }
 
-// verdict says why a condition is not true.
+// verdict is the reason why a condition is not true.
 type verdict struct {
 	scheduling.Finding
-	// unknown: it may be true, and nobody can tell now.
+	// unknown is set if the condition may be true, but that cannot be determined now.
 	unknown bool
 }
 
-// judge writes the class' status and tells of what changed.
+// judge writes the class's status and reports changes.
 func (c *Controller) judge(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	stored := nc.DeepCopy()
 	verdicts := c.look(ctx, nc)
@@ -56,7 +57,8 @@ func (c *Controller) judge(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (
 	}
 	explainReady(nc)
 	if !equality.Semantic.DeepEqual(stored.Status, nc.Status) {
-		// A list of conditions is replaced as a whole: nobody else's may get lost.
+		// The patch replaces the whole list of conditions, so it must not overwrite
+		// concurrent changes.
 		patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
 		if err := c.config.Client.Status().Patch(ctx, nc, patch); err != nil {
 			return reconcile.Result{}, fmt.Errorf("writing the status of %s %s: %w", v1alpha1.KindProxmoxNodeClass, nc.Name, err)
@@ -69,8 +71,9 @@ func (c *Controller) judge(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (
 	return reconcile.Result{RequeueAfter: impatience}, nil
 }
 
-// explainReady lets Ready repeat what is wrong: a table shows no other condition, and
-// NodePools and pods are told what it says. By itself it has only the conditions' names.
+// explainReady copies the problem to the Ready condition: kubectl's table shows no other
+// condition, and NodePools and pods receive its message. By default it contains only the
+// conditions' names.
 func explainReady(nc *v1alpha1.ProxmoxNodeClass) {
 	var said []string
 	for _, condition := range nc.Status.Conditions {
@@ -85,8 +88,8 @@ func explainReady(nc *v1alpha1.ProxmoxNodeClass) {
 	}
 }
 
-// look sets the hosts of the status, and returns for each condition that is not true
-// why not.
+// look sets the status's hosts, and returns the verdict of each condition that is not
+// true.
 func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) map[string]verdict {
 	verdicts := map[string]verdict{}
 	if err := nc.Validate(); err != nil {
@@ -107,7 +110,7 @@ func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) ma
 		for _, condition := range []string{v1alpha1.ConditionTemplateReady, v1alpha1.ConditionPlacementReady} {
 			verdicts[condition] = unknown(condition, v1alpha1.ReasonProxmoxUnread, err.Error())
 		}
-		return verdicts // the hosts of the last look stay
+		return verdicts // keep the hosts of the last check
 	}
 	report := scheduling.Judge(nc, snapshot, c.config.ClusterID, c.config.Types)
 	setHosts(nc, report)
@@ -137,7 +140,7 @@ func unknown(condition, reason, message string) verdict {
 	return verdict{Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, unknown: true}
 }
 
-// families finds a class that leaves no instance type.
+// families returns a finding if the class has no instance type.
 func (c *Controller) families(nc *v1alpha1.ProxmoxNodeClass) []scheduling.Finding {
 	if len(scheduling.OfferedBy(nc, c.config.Types)) > 0 {
 		return nil
@@ -154,8 +157,9 @@ func (c *Controller) families(nc *v1alpha1.ProxmoxNodeClass) []scheduling.Findin
 	return []scheduling.Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonFamilyUnknown, Message: message}}
 }
 
-// rootOnly finds regions whose credential may not pin, or take huge pages, as the class
-// wants. One is enough: a VM that is placed there could not be made.
+// rootOnly returns findings for regions whose credential may not set the pins or huge
+// pages of the class. One such region is enough, because a VM placed there could not be
+// created.
 func (c *Controller) rootOnly(nc *v1alpha1.ProxmoxNodeClass, hosts []topology.HostID) []scheduling.Finding {
 	var checks []func(topology.RegionName) (bool, string)
 	if nc.Spec.Placement.PinWith == v1alpha1.PinWithAffinity {
@@ -181,8 +185,8 @@ func (c *Controller) rootOnly(nc *v1alpha1.ProxmoxNodeClass, hosts []topology.Ho
 	return nil
 }
 
-// changes tells of the conditions that are not true and were not so before, for the
-// same reason, and of the class having become ready.
+// changes returns events for conditions that have become untrue or have a new reason, and
+// for a class that has become ready.
 func changes(before, after *v1alpha1.ProxmoxNodeClass) []events.Event {
 	was := map[string]status.Condition{}
 	for _, condition := range before.GetConditions() {

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// MinNodesError says that a NodePool's annotation is no number of nodes.
+// MinNodesError reports an invalid minimum number of nodes in a NodePool's annotation.
 type MinNodesError struct{ NodePool, Value string }
 
 func (e *MinNodesError) Error() string {
@@ -20,8 +20,8 @@ func (e *MinNodesError) Error() string {
 		e.NodePool, v1alpha1.AnnotationMinNodes, e.Value)
 }
 
-// MinNodes returns how many nodes of a NodePool consolidation leaves: none without an
-// annotation, and a MinNodesError if nobody understands it.
+// MinNodes returns how many nodes of a NodePool consolidation must leave: 0 without an
+// annotation, and a MinNodesError if the annotation is invalid.
 func MinNodes(pool *karpv1.NodePool) (int, error) {
 	value, set := pool.Annotations[v1alpha1.AnnotationMinNodes]
 	if !set {
@@ -34,8 +34,9 @@ func MinNodes(pool *karpv1.NodePool) (int, error) {
 	return int(least), nil
 }
 
-// WithFloors returns a client for Karpenter's disruption, which asks it for the budgets of
-// NodePools: those with a least number of nodes have one more, of the nodes above it.
+// WithFloors returns a client for Karpenter's disruption, which reads the budgets of
+// NodePools from it: NodePools with a minimum number of nodes have an additional budget,
+// the number of nodes above the minimum.
 func WithFloors(api client.Client, cluster *state.Cluster) client.Client {
 	return &floors{Client: api, cluster: cluster}
 }
@@ -45,7 +46,7 @@ type floors struct {
 	cluster *state.Cluster
 }
 
-// List lists as ever, but for the budgets.
+// List lists objects, and adds the budgets to NodePools.
 func (f *floors) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if err := f.Client.List(ctx, list, opts...); err != nil {
 		return err
@@ -68,8 +69,8 @@ func (f *floors) List(ctx context.Context, list client.ObjectList, opts ...clien
 	return nil
 }
 
-// budget returns how many of a NodePool's nodes consolidation may take. Karpenter takes
-// off those that are leaving or not ready.
+// budget returns how many of a NodePool's nodes consolidation may remove. Karpenter
+// subtracts nodes that are being deleted or not ready.
 func budget(pool *karpv1.NodePool, nodes int) karpv1.Budget {
 	spare := 0
 	if least, err := MinNodes(pool); err == nil {
@@ -81,8 +82,9 @@ func budget(pool *karpv1.NodePool, nodes int) karpv1.Budget {
 	}
 }
 
-// count returns the number of nodes of each NodePool, as BuildDisruptionBudgetMapping of
-// Karpenter v1.14.1 counts them: without those that are still starting, or gone already.
+// count returns the number of nodes of each NodePool, counted as in
+// BuildDisruptionBudgetMapping of Karpenter v1.14.1: without nodes that are still
+// starting or already gone.
 func (f *floors) count() map[string]int {
 	nodes := map[string]int{}
 	for _, node := range f.cluster.DeepCopyNodes() {

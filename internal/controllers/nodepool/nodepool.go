@@ -1,6 +1,6 @@
-// Package nodepool tells people of NodePools that ask for what numaform does not do,
-// which nobody would tell them otherwise, and keeps their least number of nodes. It
-// changes nothing. Start at New and WithFloors.
+// Package nodepool reports NodePools that request what numaform does not support, which
+// would otherwise go unnoticed, and enforces their minimum number of nodes. It changes
+// nothing. Start at New and WithFloors.
 package nodepool
 
 import (
@@ -21,20 +21,21 @@ import (
 // ReasonFixedSize is the reason of the event on a NodePool with spec.replicas.
 const ReasonFixedSize = "FixedSizeNotSupported"
 
-// ReasonMinNodes is the reason of the event on a NodePool whose least number of nodes is
-// none.
+// ReasonMinNodes is the reason of the event on a NodePool with an invalid minimum number
+// of nodes.
 const ReasonMinNodes = "MinNodesInvalid"
 
-// again is how soon it is said again: the API server forgets events after an hour.
+// again is the interval between repeated events, because the API server deletes events
+// after an hour.
 const again = 30 * time.Minute
 
-// Controller looks at NodePools.
+// Controller checks NodePools.
 type Controller struct{ recorder events.Recorder }
 
-// New returns a controller that publishes events by the recorder.
+// New returns a controller that publishes events with the recorder.
 func New(recorder events.Recorder) *Controller { return &Controller{recorder: recorder} }
 
-// Name is the controller's in logs and metrics.
+// Name returns the controller's name in logs and metrics.
 func (c *Controller) Name() string { return "nodepool" }
 
 // Register adds the controller to a manager.
@@ -43,9 +44,9 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile publishes a warning if the NodePool is ours and of a fixed size, for Karpenter
-// leaves such pools to controllers that numaform does not run, or if nobody understands
-// its least number of nodes.
+// Reconcile publishes a warning if the NodePool is ours and of a fixed size, because
+// Karpenter leaves such pools to controllers that numaform does not run, or if its
+// minimum number of nodes is invalid.
 func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconcile.Result, error) {
 	ref := pool.Spec.Template.Spec.NodeClassRef
 	if !pool.DeletionTimestamp.IsZero() || ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {

@@ -7,7 +7,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// batch waits until no further pod asks: a burst makes one decision, not many.
+// batch waits until no further pod triggers it, so that a burst of pods leads to one
+// decision.
 type batch struct {
 	clock     clock.Clock
 	idle, max time.Duration
@@ -18,7 +19,7 @@ func newBatch(clk clock.Clock, idle, longest time.Duration) *batch {
 	return &batch{clock: clk, idle: idle, max: longest, triggered: make(chan struct{}, 1)}
 }
 
-// trigger begins a batch, or makes the one that is open wait for more.
+// trigger begins a batch, or extends the current one.
 func (b *batch) trigger() {
 	select {
 	case b.triggered <- struct{}{}:
@@ -26,7 +27,7 @@ func (b *batch) trigger() {
 	}
 }
 
-// wait returns true once a batch is complete, and false if ctx ended.
+// wait returns true when a batch is complete, and false if ctx ended.
 func (b *batch) wait(ctx context.Context) bool {
 	select {
 	case <-b.triggered:

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// The reasons of the condition Provisioning of a CapacityBuffer, which are Karpenter's.
+// The reasons of a CapacityBuffer's Provisioning condition, which are Karpenter's.
 const (
 	reasonNotReady = "NotReadyForProvisioning"
 	reasonEmpty    = "BufferEmpty"
@@ -25,15 +25,15 @@ const (
 	reasonRequires = "RequiresNewCapacity"
 )
 
-// buffered is what became of a CapacityBuffer's pods.
+// buffered is the result for a CapacityBuffer's pods.
 type buffered struct {
 	standing, made, refused int
-	// reason is why the first that was refused was.
+	// reason is the reason of the first refused pod.
 	reason string
 }
 
-// leaveRoom tells what became of the pods of CapacityBuffers: Karpenter's disruption, for
-// a node that holds room for some is not empty, and the CapacityBuffers.
+// leaveRoom reports the result for CapacityBuffers' pods: to Karpenter's disruption,
+// because a node with room for such pods is not empty, and to the CapacityBuffers.
 func (c *Controller) leaveRoom(ctx context.Context, d *scheduling.Decision, virtual []*corev1.Pod) {
 	if c.config.Virtual == nil {
 		return
@@ -53,12 +53,12 @@ func (c *Controller) leaveRoom(ctx context.Context, d *scheduling.Decision, virt
 	}
 	c.config.State.UpdateBufferPodCounts(on)
 	if err := c.tellBuffers(ctx, count(d, buffers)); err != nil {
-		// Room is left all the same; the next decision tells again.
+		// The room is still reserved; the next decision reports it again.
 		log.FromContext(ctx).Error(err, "telling capacitybuffers was put off")
 	}
 }
 
-// virtualOf returns the CapacityBuffers of those pods that are of one.
+// virtualOf returns the CapacityBuffers of the pods that belong to one.
 func virtualOf(pods []types.NamespacedName, buffers map[types.NamespacedName]types.NamespacedName) []types.NamespacedName {
 	var of []types.NamespacedName
 	for _, pod := range pods {
@@ -69,7 +69,7 @@ func virtualOf(pods []types.NamespacedName, buffers map[types.NamespacedName]typ
 	return of
 }
 
-// count returns what became of the pods of each CapacityBuffer.
+// count returns the result for the pods of each CapacityBuffer.
 func count(d *scheduling.Decision, buffers map[types.NamespacedName]types.NamespacedName) map[types.NamespacedName]*buffered {
 	counts := map[types.NamespacedName]*buffered{}
 	for _, buffer := range buffers {
@@ -95,7 +95,7 @@ func count(d *scheduling.Decision, buffers map[types.NamespacedName]types.Namesp
 	return counts
 }
 
-// tellBuffers sets the condition Provisioning of the CapacityBuffers.
+// tellBuffers sets the Provisioning condition of the CapacityBuffers.
 func (c *Controller) tellBuffers(ctx context.Context, counts map[types.NamespacedName]*buffered) error {
 	var list autoscalingv1beta1.CapacityBufferList
 	if err := c.config.Client.List(ctx, &list); err != nil {
@@ -121,7 +121,8 @@ func (c *Controller) tellBuffers(ctx context.Context, counts map[types.Namespace
 	return nil
 }
 
-// standing says how a CapacityBuffer stands, or nothing if the decision was not about it.
+// standing returns the Provisioning condition of a CapacityBuffer, or nil if the decision
+// did not cover it.
 func standing(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) *metav1.Condition {
 	switch {
 	case !apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition):

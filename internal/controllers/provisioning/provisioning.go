@@ -1,7 +1,6 @@
-// Package provisioning makes NodeClaims for pods that found no room: it decides on
-// VMs for a batch of them, has the VMs reserved, and only then creates the claims,
-// each of which names its VM. It launches nothing: the Writer has the VMs made.
-// Start at New.
+// Package provisioning creates NodeClaims for pending pods: it decides on VMs for a batch
+// of pods, reserves the VMs, and only then creates the claims, each of which names its
+// VM. It does not create VMs; the Writer does. Start at New.
 package provisioning
 
 import (
@@ -38,7 +37,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Writer is what is needed of the scaler's writer.
+// Writer is the part of the scaler's Writer that this package uses.
 type Writer interface {
 	Synced() bool
 	// States returns all VMs of the fleet, or an error if they are not known.
@@ -47,39 +46,40 @@ type Writer interface {
 	Remove(keys ...fleet.Key)
 }
 
-// Approvals lets those VMs pass that need nobody, or that somebody approved.
+// Approvals selects the VMs that need no approval or are approved.
 type Approvals interface {
 	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
-	// Draft plans what Up could not answer without; it is called while others may place.
+	// Draft plans what Up could not answer without a plan; other placements may run
+	// meanwhile.
 	Draft(ctx context.Context) error
 }
 
-// Config is what New needs.
+// Config configures a Controller.
 type Config struct {
 	Client   client.Client
 	Cluster  *scheduling.Cluster
 	State    *state.Cluster
 	Recorder events.Recorder
 	Writer   Writer
-	// Approvals may be nil: then everything passes.
+	// Approvals may be nil: then all VMs are allowed.
 	Approvals Approvals
-	// Snapshot returns Proxmox as it was a moment ago.
+	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Closed returns what must not be offered for now; nil means nothing.
+	// Closed returns the unavailable offerings; nil means none.
 	Closed func() []scheduling.Offer
-	// Virtual returns pods that do not exist, for which room is left: those of
-	// CapacityBuffers. Nil means that there are none, and that CapacityBuffers are not read.
+	// Virtual returns the pods of CapacityBuffers, which do not exist, but for which room
+	// is reserved. Nil means that there are none, and that CapacityBuffers are not read.
 	Virtual func(ctx context.Context) []*corev1.Pod
-	// Request holds what is the same for each decision.
+	// Request is the part of the request that is the same for each decision.
 	Request scheduling.Request
 	// BatchIdle and BatchMax are how long to wait for the next pod, and for all.
 	BatchIdle, BatchMax time.Duration
-	// Begun waits until the changes that make VMs are written. Without it NodeClaims
+	// Begun waits until the changes that create VMs are written. Without it, NodeClaims
 	// do not wait for them.
 	Begun func(ctx context.Context, keys ...fleet.Key)
-	// EngineStart is about what an apply takes until it asks for its first clone.
+	// EngineStart is the approximate time from the start of an apply to its first clone.
 	EngineStart time.Duration
-	// Placing is held while VMs are placed and reserved.
+	// Placing is locked while VMs are placed and reserved.
 	Placing sync.Locker
 	Clock   clock.Clock
 }
@@ -101,12 +101,12 @@ func New(config Config) *Controller {
 	return &Controller{config: config, batch: newBatch(config.Clock, config.BatchIdle, config.BatchMax)}
 }
 
-// Name is the controller's.
+// Name returns the controller's name.
 func (c *Controller) Name() string { return "provisioning" }
 
-// Register adds the controller, and what triggers it, to a manager.
+// Register adds the controller and its triggers to a manager.
 func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
-	// Else it would wait for up to a quarter of an hour once Proxmox is back.
+	// The default would wait for up to 15 minutes after Proxmox is back.
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestWait)
 	err := controllerruntime.NewControllerManagedBy(m).Named(c.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(c))
@@ -117,9 +117,9 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 }
 
 const (
-	// waitForSync is how often it is asked whether the caches are complete.
+	// waitForSync is the interval between checks whether the caches are synced.
 	waitForSync = time.Second
-	// longestWait is how long to wait at most after an error.
+	// longestWait is the maximum delay after an error.
 	longestWait = 15 * time.Second
 )
 
@@ -140,7 +140,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}, nil
 }
 
-// Provision decides on VMs for all pods that ask, and returns the NodeClaims that it
+// Provision decides on VMs for all pending pods, and returns the NodeClaims that it
 // created.
 func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	claims, err := c.provision(ctx)
@@ -152,7 +152,7 @@ func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 	return claims, err
 }
 
-// provision decides, reserves, and claims what was reserved.
+// provision decides, reserves VMs, and creates their claims.
 func (c *Controller) provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	reserved, err := c.reserve(ctx)
 	c.awaitEngines(ctx, reserved)
@@ -173,14 +173,14 @@ func (c *Controller) provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 	return claims, err
 }
 
-// longestPlan is how long a NodeClaim waits at most for the change that makes its VM.
-// A host that is being changed takes the next change after that one.
+// longestPlan is the maximum time for which a NodeClaim waits for the change that creates
+// its VM. A host that is being changed takes the next change after that one.
 const longestPlan = 3 * time.Second
 
-// awaitEngines waits a little until the VMs' changes are planned and being applied. A
-// claim has Karpenter and its controllers write a dozen times to the API server: they
-// do that while Proxmox clones, and not while engines work. Seeds are made for claims,
-// so a VM that gets one is claimed at once.
+// awaitEngines waits briefly until the VMs' changes are planned and being applied. Each
+// claim causes a dozen writes by Karpenter and its controllers, which should happen while
+// Proxmox clones and not while engines use the CPU. Seeds require claims, so a VM with a
+// seed gets its claim at once.
 func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
 	seeded := slices.ContainsFunc(vms, func(r reserved) bool { return r.vm.Seed != "" })
 	if len(vms) == 0 || seeded || c.config.Begun == nil {
@@ -204,14 +204,14 @@ func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
 	}
 }
 
-// reserved is a VM that has no NodeClaim yet.
+// reserved is a VM without a NodeClaim yet.
 type reserved struct {
 	vm     fleet.VM
 	placed *scheduling.Placed
 	pods   []*corev1.Pod
 }
 
-// reserve decides on VMs and has them reserved. It may return some and an error.
+// reserve decides on VMs and reserves them. It may return some VMs and an error.
 func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
@@ -244,15 +244,15 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	c.publish(ctx, decision, pods)
 	placed := decision.New
 	if c.config.Approvals != nil {
-		// Pools that cannot be asked about do not stop the others; and that nothing is
-		// needed any more is told, too.
+		// Pools whose approval is unknown do not stop the others. Call it even if no VM
+		// is needed any more.
 		placed, err = c.config.Approvals.Up(ctx, snapshot, placed)
 	}
 	vms, failed := c.ensure(ctx, placed, pods)
 	return vms, errors.Join(err, failed)
 }
 
-// ensure has VMs reserved: all or none.
+// ensure reserves all of the VMs, or none.
 func (c *Controller) ensure(ctx context.Context, placed []scheduling.Placed, pods podIndex) ([]reserved, error) {
 	if len(placed) == 0 {
 		return nil, nil
@@ -272,7 +272,7 @@ func (c *Controller) ensure(ctx context.Context, placed []scheduling.Placed, pod
 	return list, nil
 }
 
-// create creates a claim, unless the same stands already.
+// create creates a claim, unless an equal one exists.
 func (c *Controller) create(ctx context.Context, claim *karpv1.NodeClaim) error {
 	err := c.config.Client.Create(ctx, claim)
 	if !apierrors.IsAlreadyExists(err) {
@@ -301,7 +301,7 @@ func (c *Controller) claim(ctx context.Context, r reserved) (*karpv1.NodeClaim, 
 	if err := c.create(ctx, claim); err != nil {
 		return nil, err
 	}
-	// The cache is behind; the next decision must not be.
+	// The cache is outdated; the next decision must know the claim.
 	c.config.State.UpdateNodeClaim(claim)
 	c.config.State.UpdatePodToNodeClaimMapping(map[string][]*corev1.Pod{claim.Name: r.pods})
 	metrics.NodeClaimsCreatedTotal.Inc(map[string]string{

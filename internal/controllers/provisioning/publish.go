@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// podIndex finds the pods of a decision.
+// podIndex finds pods by name.
 type podIndex map[types.NamespacedName]*corev1.Pod
 
 func (p podIndex) of(names []types.NamespacedName) []*corev1.Pod {
@@ -32,7 +32,7 @@ func (p podIndex) of(names []types.NamespacedName) []*corev1.Pod {
 	return pods
 }
 
-// podsOf reads the pods that a decision is about; those that are gone are left out.
+// podsOf reads the pods of a decision, omitting deleted ones.
 func (c *Controller) podsOf(ctx context.Context, d *scheduling.Decision) (podIndex, error) {
 	var names []types.NamespacedName
 	for i := range d.New {
@@ -58,7 +58,7 @@ func (c *Controller) podsOf(ctx context.Context, d *scheduling.Decision) (podInd
 	return pods, nil
 }
 
-// publish tells pods and Karpenter's cluster state what was decided.
+// publish reports the decision to pods and to Karpenter's cluster state.
 func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods podIndex) {
 	failed := map[*corev1.Pod]error{}
 	for _, refusal := range d.Refused {
@@ -89,16 +89,17 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 	c.config.State.MarkPodSchedulingDecisions(ctx, failed, byPool, byClaim)
 }
 
-// unplaced is Karpenter's event for a pod without a place. Another reason is told at
-// once, too: the first may only have been that a class was not looked at yet.
+// unplaced returns Karpenter's event for a pod without a place. A different reason is
+// published immediately, because the first may only have been a class that was not
+// validated yet.
 func unplaced(pod *corev1.Pod, reason error) events.Event {
 	event := karpscheduling.PodFailedToScheduleEvent(pod, reason)
 	event.DedupeValues = append(event.DedupeValues, event.Message)
 	return event
 }
 
-// nominate keeps disruption off a node that pods are about to be bound to. Pods that do
-// not exist are not among those of the index: they never will be.
+// nominate protects a node from disruption if pods are about to be bound to it. Virtual
+// pods are not in the index, because they are never bound.
 func (c *Controller) nominate(ctx context.Context, landing scheduling.Landing, pods podIndex) *stateNode {
 	node := c.find(landing.Name)
 	if node == nil || len(pods.of(landing.Pods)) == 0 {
@@ -111,15 +112,15 @@ func (c *Controller) nominate(ctx context.Context, landing scheduling.Landing, p
 	return node
 }
 
-// nominated is Karpenter's event for a pod that will be bound to a node.
+// nominated returns Karpenter's event for a pod that will be bound to a node.
 func nominated(pod *corev1.Pod, node *corev1.Node, claim *karpv1.NodeClaim) events.Event {
 	return karpscheduling.NominatePodEvent(pod, node, claim)
 }
 
-// stateNode is a node as Karpenter's cluster state has it.
+// stateNode is a node in Karpenter's cluster state.
 type stateNode = state.StateNode
 
-// find returns the node of a name, or the NodeClaim that will be it.
+// find returns the node with a name, or the NodeClaim that will become it.
 func (c *Controller) find(name string) *stateNode {
 	for node := range c.config.State.Nodes() {
 		named := node.Node != nil && node.Node.Name == name

@@ -17,12 +17,12 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 )
 
-// askAgain is how often a pod that still has no room asks again: nodes that come up
-// and hosts that get room change the answer.
+// askAgain is how often a pod without room triggers again, because new nodes and hosts
+// with free room change the answer.
 const askAgain = 10 * time.Second
 
-// registerTriggers watches what asks for VMs: pods without room, and nodes that are
-// being emptied, whose pods will need some.
+// registerTriggers watches what triggers a decision: pods without room, and nodes being
+// drained, whose pods will need room.
 func (c *Controller) registerTriggers(_ context.Context, m manager.Manager) error {
 	many := controller.Options{MaxConcurrentReconciles: 10}
 	err := controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".pods").For(&corev1.Pod{}).WithOptions(many).
@@ -38,8 +38,8 @@ func (c *Controller) registerTriggers(_ context.Context, m manager.Manager) erro
 	if c.config.Virtual == nil {
 		return nil
 	}
-	// Karpenter's controller triggers for those that are there; what one that is gone held
-	// is free, too.
+	// Karpenter's controller triggers for existing buffers; this one triggers for deleted
+	// ones, whose room is free.
 	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".buffers").For(&autoscalingv1beta1.CapacityBuffer{}).
 		WithEventFilter(predicate.GenerationChangedPredicate{}).
 		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
@@ -52,10 +52,10 @@ func (c *Controller) registerTriggers(_ context.Context, m manager.Manager) erro
 	return nil
 }
 
-// podTrigger opens a batch for pods that found no room.
+// podTrigger triggers a batch for pods without room.
 type podTrigger struct{ c *Controller }
 
-// Reconcile looks at one pod.
+// Reconcile checks one pod.
 func (t podTrigger) Reconcile(_ context.Context, pod *corev1.Pod) (reconcile.Result, error) {
 	if !podutils.IsProvisionable(pod) {
 		return reconcile.Result{}, nil
@@ -65,10 +65,10 @@ func (t podTrigger) Reconcile(_ context.Context, pod *corev1.Pod) (reconcile.Res
 	return reconcile.Result{RequeueAfter: askAgain}, nil
 }
 
-// nodeTrigger opens a batch for the pods of nodes that are being emptied.
+// nodeTrigger triggers a batch for the pods of nodes being drained.
 type nodeTrigger struct{ c *Controller }
 
-// Reconcile looks at one node.
+// Reconcile checks one node.
 func (t nodeTrigger) Reconcile(_ context.Context, node *corev1.Node) (reconcile.Result, error) {
 	leaving := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.MatchTaint(&karpv1.DisruptedNoScheduleTaint)
@@ -80,5 +80,5 @@ func (t nodeTrigger) Reconcile(_ context.Context, node *corev1.Node) (reconcile.
 	return reconcile.Result{RequeueAfter: askAgain}, nil
 }
 
-// Trigger asks for a decision, as a pod does.
+// Trigger requests a decision, as a pod does.
 func (c *Controller) Trigger() { c.batch.trigger() }

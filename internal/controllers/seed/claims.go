@@ -15,16 +15,16 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// claimPoll is how often a claim that is not there yet is looked for.
+// claimPoll is the interval between checks for a missing claim.
 const claimPoll = 250 * time.Millisecond
 
-// UnclaimedError says that VMs have no NodeClaim, or one that is going: no kubelet
-// could join from them, so none of the VMs that came with them was given a seed.
+// UnclaimedError reports VMs whose NodeClaim is missing or being deleted: no kubelet
+// could join from them, so no VM of the batch got a seed.
 type UnclaimedError struct {
 	VMs []fleet.VM
 }
 
-// Error names the VMs.
+// Error lists the VMs.
 func (e *UnclaimedError) Error() string {
 	names := make([]string, len(e.VMs))
 	for i := range e.VMs {
@@ -34,8 +34,8 @@ func (e *UnclaimedError) Error() string {
 		"the VMs are not made", strings.Join(names, ", "))
 }
 
-// claims returns the NodeClaim of each VM, by the VM's key. It waits a little for
-// those that are being created, and returns an *UnclaimedError if some do not come.
+// claims returns the NodeClaim of each VM, by the VM's key. It waits briefly for claims
+// being created, and returns an *UnclaimedError if some remain missing.
 func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
 	deadline := s.config.Clock.Now().Add(s.config.ClaimWait)
 	for {
@@ -61,7 +61,7 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 	}
 }
 
-// findClaims returns the claims of VMs that are there.
+// findClaims returns the existing claims of VMs.
 func (s *Seeder) findClaims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
 	list := &karpv1.NodeClaimList{}
 	if err := s.config.Cluster.Client.List(ctx, list); err != nil {
@@ -79,10 +79,10 @@ func (s *Seeder) findClaims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]
 	return found, nil
 }
 
-// alive reports whether a claim is there and to stay.
+// alive reports whether a claim exists and is not being deleted.
 func alive(claim *karpv1.NodeClaim) bool { return claim != nil && claim.DeletionTimestamp.IsZero() }
 
-// backs reports whether a claim's VM is this one.
+// backs reports whether the claim's VM is vm.
 func backs(vm *fleet.VM, claim *karpv1.NodeClaim) bool {
 	return claim.Annotations[v1alpha1.AnnotationVM] == vm.Name && claim.Annotations[v1alpha1.AnnotationKey] == string(vm.Key)
 }
@@ -92,7 +92,7 @@ func ours(claim *karpv1.NodeClaim) bool {
 	return claim.Spec.NodeClassRef != nil && claim.Spec.NodeClassRef.Group == v1alpha1.Group
 }
 
-// annotate writes annotations of a claim; an empty value takes one away.
+// annotate sets annotations of a claim; an empty value removes one.
 func (s *Seeder) annotate(ctx context.Context, claim *karpv1.NodeClaim, values map[string]string) error {
 	changed := claim.DeepCopy()
 	if changed.Annotations == nil {

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// rootCA is the ConfigMap that Kubernetes keeps its CA in, in each namespace.
+	// rootCA is the ConfigMap in each namespace in which Kubernetes publishes its CA.
 	rootCA, rootCAKey = "kube-root-ca.crt", "ca.crt"
-	// dnsService is the name of the cluster's DNS, whatever serves it.
+	// dnsService is the name of the cluster's DNS Service, whatever implements it.
 	dnsService = "kube-dns"
-	// podToken is where the token of a Pod's service account lies.
+	// podToken is the path of the token of a Pod's service account.
 	podToken = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // a path
 )
 
-// facts are what a node must know of the cluster that it joins.
+// facts are what a node must know about the cluster to join it.
 type facts struct {
 	apiServer, ca, version string
 	dns                    []string
 }
 
-// facts asks the cluster for what the operator does not say.
+// facts reads from the cluster what the operator did not configure.
 func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	join := s.config.Cluster.Join
 	known := facts{apiServer: join.APIServer, ca: string(join.CA), dns: join.ClusterDNS}
@@ -56,8 +56,8 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	return known, nil
 }
 
-// address returns how nodes reach the API server and trust it: as the cluster tells
-// everybody, or as numaform itself does.
+// address returns how nodes reach and trust the API server: as published in the cluster,
+// or as numaform itself does.
 func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 	published := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: metav1.NamespacePublic, Name: bootstrapapi.ConfigMapClusterInfo}
@@ -71,7 +71,7 @@ func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 	return s.ownAddress(ctx)
 }
 
-// readClusterInfo reads the ConfigMap that kubeadm publishes.
+// readClusterInfo parses the ConfigMap that kubeadm publishes.
 func readClusterInfo(published *corev1.ConfigMap) (server, ca string, err error) {
 	config, err := clientcmd.Load([]byte(published.Data[bootstrapapi.KubeConfigKey]))
 	if err != nil {
@@ -86,8 +86,8 @@ func readClusterInfo(published *corev1.ConfigMap) (server, ca string, err error)
 		"set join.api_server and join.ca_file in numaform.yaml", published.Namespace, published.Name)
 }
 
-// ownAddress returns how numaform itself reaches the API server. In a Pod that is
-// the address of a Service, which nothing reaches that has not joined.
+// ownAddress returns how numaform itself reaches the API server. It fails in a Pod, where
+// that is a Service address, which nodes cannot reach before they have joined.
 func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) {
 	config := s.config.Cluster.REST
 	if s.config.Cluster.Join.APIServer == "" {
@@ -118,8 +118,8 @@ func (s *Seeder) ownCA(ctx context.Context, config *rest.Config) (string, error)
 	return published.Data[rootCAKey], nil
 }
 
-// dns returns the addresses of the cluster's DNS, or none if it has no Service of
-// the usual name.
+// dns returns the addresses of the cluster's DNS, or none if there is no Service with the
+// usual name.
 func (s *Seeder) dns(ctx context.Context) ([]string, error) {
 	service := &corev1.Service{}
 	err := s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: dnsService}, service)

@@ -32,25 +32,25 @@ import (
 )
 
 const (
-	// workers is how many claims are looked at together.
+	// workers is the number of claims handled concurrently.
 	workers = 10
-	// pausedDelay passes before a paused controller looks again.
+	// pausedDelay is how often a paused controller checks again.
 	pausedDelay = 5 * time.Second
-	// unknownDelay passes until the fleet may have been read.
+	// unknownDelay is how often to check whether the fleet has been read.
 	unknownDelay = 2 * time.Second
-	// renewBefore is how long before its end a token is of no use to a guest that has
-	// not started yet.
+	// renewBefore is the remaining lifetime below which a token is useless to a guest
+	// that has not started yet.
 	renewBefore = time.Minute
 )
 
-// Paused reports whether numaform is to write nothing.
+// Paused reports whether numaform must not write.
 type Paused func(ctx context.Context) (bool, error)
 
-// never is Paused where nobody can pause.
+// never is a Paused that always returns false.
 func never(context.Context) (bool, error) { return false, nil }
 
-// Controller takes seeds away from nodes that have joined, takes tokens away from
-// NodeClaims that go, and makes both anew for VMs that took too long to start.
+// Controller removes seeds of nodes that have joined, removes tokens of NodeClaims being
+// deleted, and replaces both for VMs that took too long to start.
 type Controller struct {
 	seeder *Seeder
 	paused Paused
@@ -81,8 +81,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// becameReady lets through Nodes that are ready now and were not before: heartbeats
-// are many.
+// becameReady selects Nodes that have just become ready, because there are many
+// heartbeats.
 func becameReady() predicate.Funcs {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return ready(e.Object) },
@@ -114,7 +114,7 @@ func (c *Controller) claimsOf(ctx context.Context, node client.Object) []reconci
 	return requests
 }
 
-// Reconcile does what the seed and the token of one claim need now.
+// Reconcile updates the seed and the token of one claim.
 func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || claim.Annotations[AnnotationSeed] == Removed {
 		return reconcile.Result{}, nil
@@ -127,7 +127,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		logkey.NodeClaim, klog.KObj(claim), logkey.VM, claim.Annotations[v1alpha1.AnnotationVM],
 	))
 	if !claim.DeletionTimestamp.IsZero() {
-		// Its seed stays in the VM as long as there is the VM.
+		// Its seed stays in the VM as long as the VM exists.
 		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
 	}
 	vms, known := c.seeder.config.VMs()
@@ -136,13 +136,13 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	at := slices.IndexFunc(vms, func(vm fleet.VM) bool { return backs(&vm, claim) })
 	if at < 0 || vms[at].Seed == "" {
-		return reconcile.Result{}, nil // gone or going, or made without a seed
+		return reconcile.Result{}, nil // gone or being removed, or created without a seed
 	}
 	return c.settle(ctx, claim, &vms[at])
 }
 
-// settle takes the seed of a node that has joined away, or sees that it is good for
-// one that has not.
+// settle removes the seed of a node that has joined, or keeps it valid for one that has
+// not.
 func (c *Controller) settle(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
 	joined, err := c.joined(ctx, claim)
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *Controller) settle(ctx context.Context, claim *karpv1.NodeClaim, vm *fl
 	return c.seeder.renew(ctx, claim, vm)
 }
 
-// joined reports whether a claim's node has its own certificate and works.
+// joined reports whether a claim's node has its own certificate and is ready.
 func (c *Controller) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	conditions := claim.StatusConditions()
 	if conditions.Get(karpv1.ConditionTypeInitialized).IsTrue() {
@@ -168,9 +168,8 @@ func (c *Controller) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool,
 	return ready(node), client.IgnoreNotFound(err)
 }
 
-// remove takes away the tokens of a node that has joined, the certificate request
-// that was approved with them, and its seed. What is done already is done again
-// without harm; the annotation comes last.
+// remove removes the tokens of a node that has joined, the certificate request approved
+// with them, and its seed. It is idempotent; the annotation comes last.
 func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) error {
 	region, err := s.region(vm.Host)
 	if err != nil {
@@ -195,7 +194,7 @@ func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.
 	return nil
 }
 
-// forget deletes the tokens of a claim and the request that was approved with them.
+// forget deletes the tokens of a claim and the request approved with them.
 func (s *Seeder) forget(ctx context.Context, claim *karpv1.NodeClaim) error {
 	record, err := s.record(ctx, claim)
 	if err != nil {
@@ -210,9 +209,9 @@ func (s *Seeder) forget(ctx context.Context, claim *karpv1.NodeClaim) error {
 	return s.revoke(ctx, claim)
 }
 
-// renew makes a new token and a new seed for a VM that has not started before the
-// token's end. A guest that runs has read the seed it had: if it does not join with
-// that, it does not join, and Karpenter gives it up.
+// renew replaces the token and the seed of a VM that has not started before the token's
+// expiry. A running guest has already read its seed: if it does not join with that one,
+// it never will, and Karpenter gives it up.
 func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
 	if claim.Annotations[AnnotationSeed] != Attached {
 		return reconcile.Result{}, nil // not uploaded yet
@@ -240,8 +239,8 @@ func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.V
 	return s.outlast(ctx, record, left)
 }
 
-// outlast ends the tokens of a guest that runs and has not joined once the last of
-// them has ended: the API server may have made them good for longer.
+// outlast deletes the tokens of a running guest that has not joined once the last of them
+// has expired: the API server may have extended their validity.
 func (s *Seeder) outlast(ctx context.Context, record *jointoken.Record, left time.Duration) (reconcile.Result, error) {
 	if record == nil || left > 0 {
 		return reconcile.Result{RequeueAfter: max(left, 0)}, nil
@@ -249,7 +248,7 @@ func (s *Seeder) outlast(ctx context.Context, record *jointoken.Record, left tim
 	return reconcile.Result{}, s.drop(ctx, record)
 }
 
-// running reports whether a VM's guest runs. One with its number that is not ours, or
+// running reports whether a VM's guest runs. A guest with its VMID that is not ours, or
 // not yet because it is being cloned, does not read our seed.
 func (s *Seeder) running(ctx context.Context, vm *fleet.VM) (bool, error) {
 	region, err := s.region(vm.Host)
@@ -263,7 +262,7 @@ func (s *Seeder) running(ctx context.Context, vm *fleet.VM) (bool, error) {
 	return running, err
 }
 
-// seedAgain uploads a new seed over the old one.
+// seedAgain overwrites the seed with a new one.
 func (s *Seeder) seedAgain(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
 	class, err := s.class(ctx, vm.NodeClass)
 	if err != nil {

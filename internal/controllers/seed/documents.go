@@ -24,19 +24,19 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ReasonClusterUnknown is the reason of a class' condition where the cluster does
-// not say how nodes reach it.
+// ReasonClusterUnknown is the reason of a class's condition if the cluster does not
+// publish how nodes reach it.
 const ReasonClusterUnknown = "ClusterUnknown"
 
-// MetadataError says why nodes of a class cannot be given what they join with.
+// MetadataError reports why no join metadata can be generated for nodes of a class.
 type MetadataError struct {
 	Class string
-	// Reason is one for the class' condition MetadataReady.
+	// Reason is the reason for the class's MetadataReady condition.
 	Reason string
 	Err    error
 }
 
-// Error names the class.
+// Error names the class and the cause.
 func (e *MetadataError) Error() string {
 	return fmt.Sprintf("making the seed of ProxmoxNodeClass %s: %v", e.Class, e.Err)
 }
@@ -44,11 +44,11 @@ func (e *MetadataError) Error() string {
 // Unwrap returns the cause.
 func (e *MetadataError) Unwrap() error { return e.Err }
 
-// ConditionReason returns the reason of the class' condition.
+// ConditionReason returns the reason of the class's condition.
 func (e *MetadataError) ConditionReason() string { return e.Reason }
 
-// Check says, by a *MetadataError, why nodes of a class could not be given what they
-// join with. It renders the class' templates for a node that there is not.
+// Check returns a *MetadataError if no join metadata can be generated for nodes of a
+// class. It renders the class's templates for an example node.
 func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	if !class.Seeded() && !class.ByAgent() {
 		return nil
@@ -65,7 +65,7 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	return nil
 }
 
-// try renders what a VM would get. Its error names the VMID, by which templates may
+// try renders the documents of a VM. Its error names the VMID, which templates may use to
 // choose an address.
 func (s *Seeder) try(m *materials, vm fleet.VM) error {
 	token := jointoken.Example(m.class.TokenForm())
@@ -81,7 +81,7 @@ func (s *Seeder) try(m *materials, vm fleet.VM) error {
 	return err
 }
 
-// exampleIDs are the first and the last VMID that a VM of a class may get in each
+// exampleIDs returns the first and the last possible VMID for a VM of a class in each
 // region.
 func (s *Seeder) exampleIDs(class *v1alpha1.ProxmoxNodeClass) []fleet.VMID {
 	var ids []fleet.VMID
@@ -90,14 +90,14 @@ func (s *Seeder) exampleIDs(class *v1alpha1.ProxmoxNodeClass) []fleet.VMID {
 			ids = append(ids, region.VMIDs.Lower, region.VMIDs.Upper)
 		}
 	}
-	if len(ids) == 0 { // of a region that is not configured there are no hosts either
+	if len(ids) == 0 { // a region that is not configured has no hosts either
 		ids = []fleet.VMID{fleet.MinVMID}
 	}
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-// example is a VM of a class.
+// example returns an example VM of a class.
 func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass, id fleet.VMID) fleet.VM {
 	vm := fleet.VM{Key: "0123456789abcdef0123456789abcdef", VMID: id, Name: fleet.NodeName("example", id)}
 	vm.NodeClass, vm.VCPUs, vm.MemoryMiB, vm.Tags = class.Name, 2, 4096, class.Spec.Tags
@@ -109,7 +109,7 @@ func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass, id fleet.VMID) fleet.
 	return vm
 }
 
-// materials are what all seeds of a class are made of.
+// materials are the inputs common to all seeds of a class.
 type materials struct {
 	class     *v1alpha1.ProxmoxNodeClass
 	cluster   facts
@@ -117,8 +117,8 @@ type materials struct {
 	values    map[string]string
 }
 
-// gather reads what the seeds of a class are made of. Its errors are *MetadataError
-// where a person must mend something.
+// gather reads the inputs for the seeds of a class. It returns a *MetadataError if a
+// person must fix something.
 func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (*materials, error) {
 	found := &materials{class: class, values: map[string]string{}}
 	var err error
@@ -145,7 +145,7 @@ func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (
 	return found, nil
 }
 
-// formed says why nodes of a class cannot be given a token in its form.
+// formed returns why a class's token form cannot be used for its nodes, or nil.
 func (s *Seeder) formed(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, templates bootstrap.Templates) error {
 	if class.TokenForm() == v1alpha1.TokenBootstrap {
 		if s.config.Cluster.BootstrapTokens {
@@ -169,8 +169,8 @@ func (s *Seeder) formed(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, t
 	return nil
 }
 
-// metadataError says what a person must mend. An API server that does not answer now
-// is none of that.
+// metadataError returns a *MetadataError for a problem that a person must fix. An API
+// server that does not respond is not such a problem.
 func metadataError(class *v1alpha1.ProxmoxNodeClass, reason string, err error) error {
 	answered := !errors.As(err, new(apierrors.APIStatus)) || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
 	if answered && !errors.As(err, new(net.Error)) {
@@ -179,7 +179,7 @@ func metadataError(class *v1alpha1.ProxmoxNodeClass, reason string, err error) e
 	return fmt.Errorf("making the seed of ProxmoxNodeClass %s: %w", class.Name, err)
 }
 
-// secret reads a Secret that a class names, or nothing if it names none.
+// secret reads a Secret named in a class, or returns nil if none is named.
 func (s *Seeder) secret(ctx context.Context, field string, ref *v1alpha1.SecretReference) (map[string][]byte, error) {
 	if ref == nil {
 		return nil, nil
@@ -189,7 +189,8 @@ func (s *Seeder) secret(ctx context.Context, field string, ref *v1alpha1.SecretR
 		key.Namespace = s.config.Cluster.Namespace
 	}
 	if key.Namespace == jointoken.BootstrapNamespace && key.Namespace != s.config.Cluster.Namespace {
-		// Whatever numaform may read there, who writes classes must not read it.
+		// Authors of classes must not be able to read every Secret that numaform can
+		// read.
 		return nil, fmt.Errorf("%s: secret %s is not for nodes: keep what they get in namespace %s", field, key, s.config.Cluster.Namespace)
 	}
 	secret := &corev1.Secret{}
@@ -213,8 +214,8 @@ func secretReason(err error) string {
 	return v1alpha1.ReasonSecretForbidden
 }
 
-// render makes the documents of a VM. Its errors are *MetadataError and hold nothing
-// of what is in the documents.
+// render renders the documents of a VM. It returns a *MetadataError without any content
+// of the documents.
 func (s *Seeder) render(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Documents, error) {
 	return rendered(m, func() (documents bootstrap.Documents, err error) {
 		values, err := s.values(m, vm, claim, token)
@@ -225,7 +226,7 @@ func (s *Seeder) render(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, tok
 	})
 }
 
-// command makes the command by which the agent of a VM's guest joins; see render.
+// command renders the command by which a VM joins through its guest agent; see render.
 func (s *Seeder) command(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (string, error) {
 	return rendered(m, func() (string, error) {
 		values, err := s.values(m, vm, claim, token)
@@ -236,7 +237,7 @@ func (s *Seeder) command(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, to
 	})
 }
 
-// values are what templates of a class may name for a VM.
+// values returns the values that a class's templates may use for a VM.
 func (s *Seeder) values(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Values, error) {
 	values := bootstrap.ValuesOf(vm)
 	values.Values = m.values
@@ -250,7 +251,7 @@ func (s *Seeder) values(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, tok
 	return values, err
 }
 
-// rendered says of an error which class and Secret it is about.
+// rendered adds the class and the Secret to an error of render.
 func rendered[T any](m *materials, render func() (T, error)) (T, error) {
 	made, err := render()
 	if err == nil {
@@ -263,11 +264,11 @@ func rendered[T any](m *materials, render func() (T, error)) (T, error) {
 	return none, &MetadataError{Class: m.class.Name, Reason: v1alpha1.ReasonTemplatesInvalid, Err: err}
 }
 
-// kubelet returns how kubelet shall run on a VM: as its class says, with as much
-// reserved as the scheduler was told.
+// kubelet returns the kubelet configuration for a VM: the class's, with the same
+// reservations that the scheduler uses.
 func (s *Seeder) kubelet(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim) bootstrap.Kubelet {
 	reserved := scheduling.ReservedFor(m.class, vm, s.config.Types)
-	join, pods := s.config.Cluster.Join, int32(min(reserved.MaxPods, math.MaxInt32)) //nolint:gosec // it is bounded
+	join, pods := s.config.Cluster.Join, int32(min(reserved.MaxPods, math.MaxInt32)) //nolint:gosec // it is limited
 	kubelet := bootstrap.Kubelet{
 		ExternalCloudProvider: join.CloudController,
 		Labels:                claim.Labels,
@@ -300,7 +301,7 @@ func (s *Seeder) kubelet(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim) bo
 	return kubelet
 }
 
-// taints are those that the Node has from its first moment.
+// taints returns the taints that the Node has from the start.
 func taints(claim *karpv1.NodeClaim) []bootstrap.Taint {
 	var list []bootstrap.Taint
 	for _, from := range [][]corev1.Taint{claim.Spec.Taints, claim.Spec.StartupTaints} {

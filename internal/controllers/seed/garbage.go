@@ -25,14 +25,15 @@ import (
 )
 
 const (
-	// sweepEvery is how often what nobody uses is looked for.
+	// sweepEvery is the interval between regular sweeps.
 	sweepEvery = 10 * time.Minute
-	// sweepDelay passes after a NodeClaim vanished, so that one sweep does for many.
+	// sweepDelay is the delay after a NodeClaim's deletion, so that one sweep covers
+	// many.
 	sweepDelay = 2 * time.Second
 )
 
-// Garbage deletes tokens whose NodeClaim is gone, and seeds that no VM of the fleet
-// and no NodeClaim can need: after every NodeClaim that vanished, and now and then.
+// Garbage deletes tokens whose NodeClaim no longer exists, and seeds that no VM of the
+// fleet and no NodeClaim can need: after each deletion of a NodeClaim, and periodically.
 type Garbage struct {
 	seeder *Seeder
 	paused Paused
@@ -68,7 +69,7 @@ func (g *Garbage) Register(_ context.Context, m manager.Manager) error {
 		Complete(g)
 }
 
-// Reconcile sweeps once.
+// Reconcile makes one sweep.
 func (g *Garbage) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	paused, err := g.paused(ctx)
 	if err != nil || paused {
@@ -84,11 +85,11 @@ func (g *Garbage) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 	return reconcile.Result{RequeueAfter: sweepEvery}, nil
 }
 
-// Sweep deletes tokens and seeds that nobody needs. It reports false if seeds could
-// not be judged because the fleet is not read yet.
+// Sweep deletes unused tokens and seeds. It reports false if it could not decide about
+// seeds because the fleet has not been read yet.
 func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
-	// What may be garbage is listed before what is in use: whatever is made meanwhile
-	// is in the second list only.
+	// List candidates before users, so that anything created meanwhile is only in the
+	// second list.
 	records, err := s.records(ctx)
 	if err != nil {
 		return false, err
@@ -106,7 +107,7 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 	return known, errors.Join(errs...)
 }
 
-// sweepTokens deletes the tokens of claims that are gone.
+// sweepTokens deletes the tokens of claims that no longer exist.
 func (s *Seeder) sweepTokens(ctx context.Context, records []jointoken.Record, claims []karpv1.NodeClaim) error {
 	there := map[types.UID]bool{}
 	for i := range claims {
@@ -133,7 +134,7 @@ type stored struct {
 	host topology.HostID
 }
 
-// seeds returns this cluster's seeds on all hosts that answer.
+// seeds returns this cluster's seeds on all responding hosts.
 func (s *Seeder) seeds(ctx context.Context) ([]stored, error) {
 	snapshot, err := s.config.Snapshot(ctx)
 	if err != nil {
@@ -161,14 +162,14 @@ func (s *Seeder) seeds(ctx context.Context) ([]stored, error) {
 	return found, errors.Join(errs...)
 }
 
-// inUse are VMs and claims that may need a seed.
+// inUse holds the VMs and claims that may need a seed.
 type inUse struct {
 	claims []karpv1.NodeClaim
 	vms    []fleet.VM
 }
 
-// needs reports whether a guest may still read the seed. A shared storage shows it on
-// hosts that its VM is not on.
+// needs reports whether a guest may still read the seed. A shared storage lists it on
+// every host, not only the VM's.
 func (u inUse) needs(seed stored) bool {
 	joined := map[string]bool{}
 	for i := range u.claims {
@@ -191,7 +192,7 @@ func (u inUse) needs(seed stored) bool {
 	return false
 }
 
-// sweepSeeds deletes the seeds that nobody needs.
+// sweepSeeds deletes unused seeds.
 func (s *Seeder) sweepSeeds(ctx context.Context, seeds []stored, used inUse) error {
 	var errs []error
 	done := map[string]bool{}
@@ -203,7 +204,7 @@ func (s *Seeder) sweepSeeds(ctx context.Context, seeds []stored, used inUse) err
 			errs = append(errs, fmt.Errorf("deleting a seed that no vm needs from host %s: %w", seed.host, err))
 			continue
 		}
-		done[string(seed.host.Region)+"/"+seed.Volume] = true // a shared storage shows it on each host
+		done[string(seed.host.Region)+"/"+seed.Volume] = true // a shared storage lists it on each host
 		log.FromContext(ctx).Info("deleted seed that no vm needs", logkey.Volume, seed.Volume, logkey.Host, seed.host.String())
 		s.config.Record(ctx, []string{fmt.Sprintf("deleted %s from host %s: no vm needs it", seed.Volume, seed.host)})
 	}

@@ -28,20 +28,20 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// AnnotationJoin says how far the join command of the claim's VM is: a state, which
-// try it is, and when that began.
+// AnnotationJoin is the progress of the join command of the claim's VM: a state, the
+// number of the attempt, and the time when it began.
 const AnnotationJoin = v1alpha1.Group + "/join"
 
 // The states in AnnotationJoin.
 const (
-	// JoinRunning is a command that was given to the guest agent and has not ended, or
-	// of which nobody knows how it ended.
+	// JoinRunning means that a command was passed to the guest agent and has not ended,
+	// or that its result is unknown.
 	JoinRunning = "running"
-	// JoinFailed is a command that ended with an error.
+	// JoinFailed means that the command failed.
 	JoinFailed = "failed"
-	// JoinDone is a command that ended well.
+	// JoinDone means that the command succeeded.
 	JoinDone = "done"
-	// Joined is a node that has joined; its token is gone.
+	// Joined means that the node has joined; its token is deleted.
 	Joined = "joined"
 )
 
@@ -53,23 +53,23 @@ const (
 )
 
 const (
-	// joinTries is how often a command is run that fails.
+	// joinTries is the maximum number of attempts.
 	joinTries = 3
-	// joinTimeout is how long it may run.
+	// joinTimeout limits how long the command may run.
 	joinTimeout = 5 * time.Minute
-	// joinPoll is how often a guest that does not answer yet is asked again, and
-	// joinAgain how soon a command is run again that failed.
+	// joinPoll is the interval between checks of a guest that does not respond yet, and
+	// joinAgain the delay before a failed command is run again.
 	joinPoll, joinAgain = 5 * time.Second, 15 * time.Second
-	// joinPatience is how long after its NodeClaim a guest agent may be silent until
-	// people are told.
+	// joinPatience is how long after its NodeClaim's creation a guest agent may be silent
+	// before a warning.
 	joinPatience = 2 * time.Minute
-	// joiners is how many commands run together.
+	// joiners is the number of commands that run concurrently.
 	joiners = 16
 )
 
-// Joiner lets nodes join by a command of their guest agents, for classes whose
-// metadata is of type agent. A command is run once the guest's agent answers; one that
-// fails is run again a few times.
+// Joiner joins nodes with a command run by their guest agents, for classes whose metadata
+// is of type agent. It runs the command once the guest's agent responds, and retries a
+// failed command a few times.
 type Joiner struct {
 	seeder *Seeder
 	paused Paused
@@ -105,7 +105,7 @@ func (j *Joiner) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), j))
 }
 
-// joining is how far the join command of a claim's VM is.
+// joining is the progress of the join command of a claim's VM.
 type joining struct {
 	state string
 	try   int
@@ -116,7 +116,7 @@ func (s joining) String() string {
 	return fmt.Sprintf("%s %d %s", s.state, s.try, s.since.UTC().Format(time.RFC3339))
 }
 
-// joiningOf reads what AnnotationJoin says; what nobody understands was never begun.
+// joiningOf parses AnnotationJoin; an invalid value counts as not begun.
 func joiningOf(claim *karpv1.NodeClaim) joining {
 	var s joining
 	var since string
@@ -127,7 +127,7 @@ func joiningOf(claim *karpv1.NodeClaim) joining {
 	return s
 }
 
-// Reconcile does what the join of one claim needs now.
+// Reconcile performs the next step for one claim.
 func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
 	at := joiningOf(claim)
 	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || !claim.DeletionTimestamp.IsZero() || at.state == Joined {
@@ -150,7 +150,7 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	return j.advance(ctx, claim, at)
 }
 
-// finish deletes what a node has joined with.
+// finish deletes what a node used to join.
 func (j *Joiner) finish(ctx context.Context, claim *karpv1.NodeClaim, at joining) error {
 	if at.state == "" {
 		return nil // it joined in another way
@@ -162,18 +162,18 @@ func (j *Joiner) finish(ctx context.Context, claim *karpv1.NodeClaim, at joining
 	return j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String(), jointoken.AnnotationToken: ""})
 }
 
-// next returns how long to wait until the command may be run once more, or that it is
-// not to be.
+// next returns how long to wait before the command may run again, or false if it must
+// not.
 func (s joining) next(now time.Time) (wait time.Duration, again bool) {
 	switch s.state {
 	case JoinRunning:
-		// Somebody died while it ran; it may still run, and end well.
+		// numaform died while it ran; it may still be running, and succeed.
 		wait = s.since.Add(joinTimeout).Sub(now)
 	case JoinFailed:
 		wait = s.since.Add(joinAgain).Sub(now)
 	}
 	if s.state == JoinDone || (s.try >= joinTries && (s.state != JoinRunning || wait <= 0)) {
-		return 0, false // Karpenter gives a node up that does not come
+		return 0, false // Karpenter gives up a node that never joins
 	}
 	return max(wait, 0), true
 }
@@ -200,7 +200,7 @@ func (j *Joiner) advance(ctx context.Context, claim *karpv1.NodeClaim, at joinin
 	return j.run(ctx, &wanted{vm: vm, claim: claim}, class, joining{JoinRunning, at.try + 1, now})
 }
 
-// answers reports whether the VM runs and its guest agent answers.
+// answers reports whether the VM runs and its guest agent responds.
 func (j *Joiner) answers(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM, now time.Time) (bool, error) {
 	running, err := j.seeder.running(ctx, vm)
 	if err != nil || !running {
@@ -217,7 +217,7 @@ func (j *Joiner) answers(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet
 	return silent == nil, nil
 }
 
-// vm returns the VM of a claim, or when to look for it again; 0 means never.
+// vm returns the VM of a claim, or the delay before the next check; 0 means never.
 func (j *Joiner) vm(claim *karpv1.NodeClaim) (*fleet.VM, time.Duration) {
 	vms, known := j.seeder.config.VMs()
 	if !known {
@@ -230,8 +230,8 @@ func (j *Joiner) vm(claim *karpv1.NodeClaim) (*fleet.VM, time.Duration) {
 	return &vms[at], 0
 }
 
-// run makes a token and runs the command with it. That it runs is noted before: a
-// command whose end nobody saw is not begun again at once.
+// run creates a token and runs the command with it. It first records that the command
+// runs, so that a command with an unknown result is not started again at once.
 func (j *Joiner) run(ctx context.Context, w *wanted, class *v1alpha1.ProxmoxNodeClass, at joining) (reconcile.Result, error) {
 	s := j.seeder
 	var err error
@@ -255,20 +255,21 @@ func (j *Joiner) run(ctx context.Context, w *wanted, class *v1alpha1.ProxmoxNode
 		return reconcile.Result{}, err
 	}
 	failed := region.Proxmox.Exec(ctx, s.owned(ctx, w.vm), proxmox.Command{
-		// The token is among what it reads: users of the guest see the arguments.
+		// The script contains the token: users of the guest can see arguments, but not
+		// stdin.
 		Args: joinShell(), Input: script, Timeout: joinTimeout,
 	})
 	return j.ended(ctx, w, at, failed)
 }
 
-// joinShell reads a script to its end before it runs any of it: a command in the script
-// that reads its input would else swallow the lines behind it.
+// joinShell reads a script completely before running it: otherwise a command that reads
+// its stdin would consume the following lines of the script.
 func joinShell() []string {
 	return []string{"/bin/sh", "-c", `script=$(cat) && eval "$script" </dev/null`}
 }
 
-// ended notes how a command ended. If numaform had to end first, it may still run: the
-// note that it runs stands.
+// ended records how a command ended. If numaform had to stop first, the command may still
+// be running, and stays recorded as such.
 func (j *Joiner) ended(ctx context.Context, w *wanted, at joining, failed error) (reconcile.Result, error) {
 	unseen := failed != nil && ctx.Err() != nil
 	ctx = context.WithoutCancel(ctx)
@@ -287,7 +288,7 @@ func (j *Joiner) ended(ctx context.Context, w *wanted, at joining, failed error)
 	} else {
 		j.events.Publish(about(w.claim, corev1.EventTypeNormal, ReasonJoinDone, "the join command ended well; the Node is to come"))
 	}
-	// The claim changed meanwhile, at least by the note that the command runs.
+	// The claim has changed meanwhile, at least by the record that the command runs.
 	claim := &karpv1.NodeClaim{}
 	if err := j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKeyFromObject(w.claim), claim); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -301,7 +302,7 @@ func (j *Joiner) ended(ctx context.Context, w *wanted, at joining, failed error)
 	return reconcile.Result{RequeueAfter: joinAgain}, nil
 }
 
-// warn tells of what keeps a node from joining.
+// warn publishes what prevents a node from joining.
 func (j *Joiner) warn(claim *karpv1.NodeClaim, reason, message string) {
 	j.events.Publish(about(claim, corev1.EventTypeWarning, reason, message))
 }

@@ -1,12 +1,12 @@
-// Package seed gives new VMs what they join the cluster with, and takes it away
-// again: a token for each NodeClaim, and a seed, the ISO image that the
-// guest reads at its first boot, with the token in it. It also ends guests in good
-// order before their VMs are destroyed. These are writes that no plan can hold; each
-// is reported for the record, and none holds a secret.
+// Package seed provides new VMs with what they need to join the cluster, and removes it
+// again: a token for each NodeClaim, and a seed, the ISO image with the token that the
+// guest reads at its first boot. It also shuts guests down before their VMs are
+// destroyed. No plan can contain these writes; each is reported for the record, without
+// secrets.
 //
-// It does not approve certificate requests, which is internal/controllers/csr, and
-// does not know what is in a seed, which is internal/bootstrap. Start at Seeder.Seed
-// and Controller.Reconcile; DESIGN.md has the life of a seed.
+// It does not approve certificate requests (see internal/controllers/csr), and does not
+// define the content of a seed (see internal/bootstrap). Start at Seeder.Seed and
+// Controller.Reconcile; DESIGN.md describes the life of a seed.
 package seed
 
 import (
@@ -27,19 +27,18 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// AnnotationSeed says what became of the seed of a NodeClaim's VM: Attached or
-// Removed.
+// AnnotationSeed is the state of the seed of a NodeClaim's VM: Attached or Removed.
 const AnnotationSeed = v1alpha1.Group + "/seed"
 
 // The values of AnnotationSeed.
 const (
-	// Attached is a seed that was uploaded and that the VM's guest may read.
+	// Attached means that the seed was uploaded and the VM's guest may read it.
 	Attached = "attached"
-	// Removed is a seed that is detached and deleted, with its token.
+	// Removed means that the seed is detached and deleted, with its token.
 	Removed = "removed"
 )
 
-// Volumes keeps seeds on the hosts of a Proxmox cluster.
+// Volumes manages seeds on the hosts of a Proxmox cluster.
 type Volumes interface {
 	UploadSeed(ctx context.Context, host topology.HostName, volume string, files map[string][]byte) error
 	AttachSeed(ctx context.Context, vm proxmox.Owned, volume string) error
@@ -48,19 +47,19 @@ type Volumes interface {
 	Seeds(ctx context.Context, host topology.HostName) ([]fleet.Seed, error)
 }
 
-// Power is what is asked of guests.
+// Power controls and queries guests.
 type Power interface {
 	Running(ctx context.Context, vm proxmox.Owned) (bool, error)
 	ShutDown(ctx context.Context, vm proxmox.Owned, timeout time.Duration) (proxmox.Shutdown, error)
 }
 
-// Agents asks and uses the agents of guests.
+// Agents uses the guest agents.
 type Agents interface {
 	Ping(ctx context.Context, vm proxmox.Owned) error
 	Exec(ctx context.Context, vm proxmox.Owned, command proxmox.Command) error
 }
 
-// Proxmox is what is needed of a Proxmox cluster.
+// Proxmox is the part of a Proxmox client that this package uses.
 type Proxmox interface {
 	Volumes
 	Power
@@ -72,21 +71,21 @@ var _ Proxmox = (*proxmox.Client)(nil)
 // Region is a Proxmox cluster.
 type Region struct {
 	Proxmox Proxmox
-	// VMIDs are those that VMs may get.
+	// VMIDs is the range of the VMs' VMIDs.
 	VMIDs fleet.VMIDRange
-	// Stop is how long a guest may take to shut down, and Upload how long a seed may
-	// take to its storage; 0 means 2 minutes and 1 minute.
+	// Stop limits a guest's shutdown, and Upload the upload of a seed; 0 means 2 minutes
+	// and 1 minute.
 	Stop, Upload time.Duration
 }
 
-// Join is what the operator says about joining. What is empty is asked of the
+// Join is the operator's configuration for joining. Empty fields are read from the
 // cluster.
 type Join struct {
 	// APIServer is the URL by which nodes reach the API server.
 	APIServer string
-	// CA holds the certificates that they trust it by, in PEM.
+	// CA contains the certificates by which nodes trust it, in PEM.
 	CA []byte
-	// CloudController is set where a cloud controller manager writes providerIDs.
+	// CloudController is set if a cloud controller manager sets providerIDs.
 	CloudController bool
 	// ClusterDNS are the addresses of the cluster's DNS, and ClusterDomain is its
 	// domain.
@@ -94,60 +93,60 @@ type Join struct {
 	ClusterDomain string
 }
 
-// Cluster is how the Kubernetes cluster is reached.
+// Cluster is the connection to the Kubernetes cluster.
 type Cluster struct {
-	// Client reads NodeClaims, Nodes and classes, from a cache or not, and writes.
+	// Client reads NodeClaims, Nodes and classes, cached or not, and writes.
 	Client client.Client
-	// Live reads past every cache: Secrets are never cached.
+	// Live bypasses every cache: Secrets are never cached.
 	Live client.Reader
-	// REST is what numaform itself logs in with.
+	// REST is numaform's own client configuration.
 	REST *rest.Config
 	// Version returns the API server's version, such as v1.35.1.
 	Version func() (string, error)
 	// Namespace is numaform's own, and Account the ServiceAccount in it that nodes join
 	// as.
 	Namespace, Account string
-	// BootstrapTokens is set where numaform may keep bootstrap tokens in kube-system.
+	// BootstrapTokens is set if numaform may create bootstrap tokens in kube-system.
 	BootstrapTokens bool
 	Join            Join
 }
 
-// Config is what a Seeder works with.
+// Config configures a Seeder.
 type Config struct {
 	ClusterID string
 	Cluster   Cluster
 	Regions   map[topology.RegionName]Region
-	// VMs returns the VMs that are wanted or still being removed. It reports false
-	// until the fleet was read: then nothing is deleted for want of a VM.
+	// VMs returns the VMs that are desired or still being removed. It reports false until
+	// the fleet has been read: no seed is then deleted because its VM is missing.
 	VMs func() (vms []fleet.VM, known bool)
-	// Snapshot returns Proxmox as it was a moment ago.
+	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Types are the instance types that nodes are made of.
+	// Types are the instance types of nodes.
 	Types []scheduling.InstanceType
-	// ClaimWait is how long Seed waits for the NodeClaim of a VM that was placed a
-	// moment ago; 0 means 20 s.
+	// ClaimWait is how long Seed waits for the NodeClaim of a recently placed VM; 0 means
+	// 20 s.
 	ClaimWait time.Duration
-	// Record keeps lines about writes that no change of the fleet holds; nil leaves
-	// them to the log.
+	// Record stores lines about writes that no change of the fleet contains; nil only
+	// logs them.
 	Record func(ctx context.Context, written []string)
 	Clock  clock.Clock
 }
 
 const (
-	// defaultClaimWait is long: the claim is made right after the VM got its place.
+	// defaultClaimWait is generous: the claim is created right after the VM is placed.
 	defaultClaimWait = 20 * time.Second
 	defaultStop      = 2 * time.Minute
 	defaultUpload    = time.Minute
 )
 
-// Seeder makes seeds and tokens. It may be used by several goroutines.
+// Seeder creates seeds and tokens. It is safe for concurrent use.
 type Seeder struct {
 	config Config
 }
 
 var _ scaler.Guests = (*Seeder)(nil)
 
-// New returns a seeder. It reaches nothing.
+// New returns a seeder. It does no I/O.
 func New(config Config) *Seeder {
 	if config.ClaimWait == 0 {
 		config.ClaimWait = defaultClaimWait
@@ -161,7 +160,7 @@ func New(config Config) *Seeder {
 	return &Seeder{config: config}
 }
 
-// region returns the Proxmox cluster that a host is of.
+// region returns a host's Proxmox cluster.
 func (s *Seeder) region(host topology.HostID) (Region, error) {
 	region, ok := s.config.Regions[host.Region]
 	if !ok {
@@ -171,12 +170,12 @@ func (s *Seeder) region(host topology.HostID) (Region, error) {
 	return region, nil
 }
 
-// owned says by what a VM is known where it is now: people move VMs.
+// owned returns what identifies a VM on its current host, because people migrate VMs.
 func (s *Seeder) owned(ctx context.Context, vm *fleet.VM) proxmox.Owned {
 	owned := proxmox.OwnedBy(s.config.ClusterID, vm)
 	snapshot, err := s.config.Snapshot(ctx)
 	if err != nil {
-		return owned // it is looked for where it was made
+		return owned // look for it where it was created
 	}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]

@@ -13,16 +13,16 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// shutdownSlack is how much longer than the guest's own time all of it may take.
+// shutdownSlack is the time allowed in addition to the guest's own.
 const shutdownSlack = time.Minute
 
-// shutdowns is how many guests shut down at once: that is mostly waiting.
+// shutdowns is the number of guests shut down concurrently, because they mostly wait.
 const shutdowns = 64
 
-// ShutDown asks guests to shut down and gives them the time that their region's
-// configuration says. Guests that do not obey, or that cannot be asked, are left to
-// the destroy. Only a VMID that another guest has now is an error: then nothing may
-// be destroyed. It returns a line for each guest that was asked.
+// ShutDown asks guests to shut down and waits for their region's configured time. Guests
+// that do not shut down, or cannot be asked, are destroyed while running. It returns an
+// error only for a VMID that another guest now has: then nothing may be destroyed. It
+// returns a line for each guest that was asked.
 func (s *Seeder) ShutDown(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	return each(vms, shutdowns, func(vm *fleet.VM) (string, error) { return s.shutDown(ctx, vm) })
 }
@@ -56,5 +56,5 @@ func (s *Seeder) shutDown(ctx context.Context, vm *fleet.VM) (string, error) {
 		return fmt.Sprintf("asked the guest of vm %s (%d) on host %s to shut down; it did not within %s",
 			vm.Name, vm.VMID, vm.Host, region.Stop), nil
 	}
-	return "", nil // it did not run
+	return "", nil // it was not running
 }

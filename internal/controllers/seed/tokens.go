@@ -21,12 +21,11 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// tokenTries is how often a bootstrap token is made until its id is free: there are
-// 2^31.
+// tokenTries limits the attempts to find a free bootstrap token ID: there are 2^31.
 const tokenTries = 5
 
-// records returns the records of all claims. Secrets with our label that cannot be
-// relied on are left to people.
+// records returns the records of all claims. It skips Secrets with our label that are not
+// trustworthy, and leaves them to people.
 func (s *Seeder) records(ctx context.Context) ([]jointoken.Record, error) {
 	secrets := &corev1.SecretList{}
 	err := s.config.Cluster.Live.List(ctx, secrets,
@@ -64,18 +63,18 @@ func (s *Seeder) record(ctx context.Context, claim *karpv1.NodeClaim) (*jointoke
 	return &record, nil
 }
 
-// wanted is a VM that gets a token.
+// wanted is a VM that needs a token.
 type wanted struct {
 	vm    *fleet.VM
 	claim *karpv1.NodeClaim
 	class *materials
-	// token is what issue made.
+	// token is set by issue.
 	token jointoken.Token
 }
 
-// issue gives each VM a token that it can join with. Tokens in earlier seeds of the
-// same VM stay good until they end: its guest may have read one of them. Whichever of
-// them is used first is the only one.
+// issue creates a token for each VM to join with. Tokens in earlier seeds of the same VM
+// stay valid until they expire, because its guest may have read one of them. Only the
+// first of them that is used is accepted.
 func (s *Seeder) issue(ctx context.Context, list []wanted) error {
 	var group errgroup.Group
 	group.SetLimit(uploads)
@@ -90,7 +89,7 @@ func (s *Seeder) issue(ctx context.Context, list []wanted) error {
 	return group.Wait()
 }
 
-// mint makes a token for one VM and adds it to the claim's record.
+// mint creates a token for one VM and adds it to the claim's record.
 func (s *Seeder) mint(ctx context.Context, w *wanted) error {
 	record, err := s.recordFor(ctx, w)
 	if err != nil {
@@ -119,8 +118,8 @@ func (s *Seeder) mint(ctx context.Context, w *wanted) error {
 	})
 }
 
-// recordFor returns the record to which a VM's token is to be added. Tokens that were
-// used already are of a guest that is made again, and end here.
+// recordFor returns the record for a VM's new token. If earlier tokens were used, the
+// guest is being re-created, and recordFor deletes them.
 func (s *Seeder) recordFor(ctx context.Context, w *wanted) (*jointoken.Record, error) {
 	owner := jointoken.Owner{VM: w.vm.Name, Key: w.vm.Key, NodeClaim: w.claim.Name, UID: w.claim.UID}
 	record, err := s.record(ctx, w.claim)
@@ -139,14 +138,14 @@ func (s *Seeder) recordFor(ctx context.Context, w *wanted) (*jointoken.Record, e
 	record = &jointoken.Record{Namespace: s.config.Cluster.Namespace, Owner: owner}
 	object := record.Object()
 	err = s.config.Cluster.Client.Create(ctx, object)
-	if apierrors.IsAlreadyExists(err) { // csr made it a moment ago, or another Seed
+	if apierrors.IsAlreadyExists(err) { // csr, or another Seed, has just created it
 		return s.record(ctx, w.claim)
 	}
 	record.Secret, record.ResourceVersion = object.UID, object.ResourceVersion
 	return record, err
 }
 
-// accountToken asks the API server for a token that is bound to the record.
+// accountToken requests a token bound to the record from the API server.
 func (s *Seeder) accountToken(ctx context.Context, record *jointoken.Record, ttl time.Duration) (jointoken.Token, error) {
 	account := s.account()
 	answer := record.Request(ttl)
@@ -156,12 +155,13 @@ func (s *Seeder) accountToken(ctx context.Context, record *jointoken.Record, ttl
 	return record.Minted(answer, s.config.Clock.Now(), ttl)
 }
 
-// account is the ServiceAccount that nodes join as.
+// account returns the ServiceAccount that nodes join as.
 func (s *Seeder) account() *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.config.Cluster.Namespace, Name: s.config.Cluster.Account}}
 }
 
-// accountError says what to do about a ServiceAccount that nodes cannot join as.
+// accountError returns an error with a hint about a ServiceAccount that nodes cannot join
+// as.
 func accountError(account *corev1.ServiceAccount, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
@@ -174,7 +174,7 @@ func accountError(account *corev1.ServiceAccount, err error) error {
 	return err
 }
 
-// bootstrapToken makes a bootstrap token in kube-system.
+// bootstrapToken creates a bootstrap token in kube-system.
 func (s *Seeder) bootstrapToken(ctx context.Context, record *jointoken.Record, ttl time.Duration) (jointoken.Token, error) {
 	var err error
 	for range tokenTries {
@@ -193,7 +193,7 @@ func (s *Seeder) bootstrapToken(ctx context.Context, record *jointoken.Record, t
 	return jointoken.Token{}, err
 }
 
-// drop ends the tokens of a record. What is gone is fine.
+// drop deletes the tokens of a record. Missing ones are not an error.
 func (s *Seeder) drop(ctx context.Context, record *jointoken.Record) error {
 	for _, grant := range record.Grants {
 		if grant.Form() == v1alpha1.TokenBootstrap {
@@ -202,7 +202,7 @@ func (s *Seeder) drop(ctx context.Context, record *jointoken.Record) error {
 			}
 		}
 	}
-	// The record goes last: it says what else there is to delete.
+	// Delete the record last, because it lists the other objects to delete.
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Name()}}
 	if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, object)); err != nil {
 		return fmt.Errorf("deleting the join tokens of vm %s: %w", record.VM, err)
@@ -210,8 +210,8 @@ func (s *Seeder) drop(ctx context.Context, record *jointoken.Record) error {
 	return nil
 }
 
-// dropBootstrap deletes a bootstrap token. Without the right to, it is left to
-// Kubernetes, which deletes it when it ends, or with its NodeClaim.
+// dropBootstrap deletes a bootstrap token. Without permission, it leaves the token to
+// Kubernetes, which deletes it when it expires, or with its NodeClaim.
 func (s *Seeder) dropBootstrap(ctx context.Context, id string) error {
 	if !s.config.Cluster.BootstrapTokens {
 		return nil
@@ -222,7 +222,7 @@ func (s *Seeder) dropBootstrap(ctx context.Context, id string) error {
 	return nil
 }
 
-// revoke ends the tokens of a claim, also one that an earlier release made.
+// revoke deletes the tokens of a claim, including one created by an earlier release.
 func (s *Seeder) revoke(ctx context.Context, claim *karpv1.NodeClaim) error {
 	if id := claim.Annotations[jointoken.AnnotationToken]; jointoken.KnownID(id) {
 		if err := s.dropBootstrap(ctx, id); err != nil {

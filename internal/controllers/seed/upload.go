@@ -20,12 +20,12 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// uploads is how many seeds are made at once; internal/proxmox has a limit of its own
+// uploads is the number of seeds created concurrently; internal/proxmox has its own limit
 // for each cluster.
 const uploads = 8
 
-// Seed makes a token for each VM that gets a seed, and uploads the seed
-// with it, over one that is there. Nothing is uploaded unless each of these VMs has a
+// Seed creates a token for each VM with a seed, and uploads the seed with the token,
+// overwriting an existing one. It uploads nothing unless each of these VMs has a
 // NodeClaim and a class whose templates render. It returns a line for each upload.
 func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	vms = slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" })
@@ -47,7 +47,7 @@ func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	return s.give(ctx, list)
 }
 
-// give makes tokens and uploads seeds with them.
+// give creates tokens and uploads seeds with them.
 func (s *Seeder) give(ctx context.Context, list []wanted) ([]string, error) {
 	if err := s.issue(ctx, list); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (s *Seeder) give(ctx context.Context, list []wanted) ([]string, error) {
 	return each(list, uploads, func(w *wanted) (string, error) { return s.upload(ctx, w) })
 }
 
-// classes reads what the seeds of the VMs' classes are made of.
+// classes reads the inputs for the seeds of the VMs' classes.
 func (s *Seeder) classes(ctx context.Context, vms []fleet.VM) (map[string]*materials, error) {
 	classes := map[string]*materials{}
 	for i := range vms {
@@ -75,7 +75,7 @@ func (s *Seeder) classes(ctx context.Context, vms []fleet.VM) (map[string]*mater
 	return classes, nil
 }
 
-// class reads what the seeds of a class are made of.
+// class reads the inputs for the seeds of a class.
 func (s *Seeder) class(ctx context.Context, name string) (*materials, error) {
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := s.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: name}, class)
@@ -115,8 +115,8 @@ func (s *Seeder) upload(ctx context.Context, w *wanted) (string, error) {
 	return line, s.annotate(ctx, w.claim, map[string]string{AnnotationSeed: Attached})
 }
 
-// each does something for all of a list, at most limit at a time, and returns the
-// lines in the order of the list and all errors.
+// each calls do for every element of list, with at most limit concurrent calls, and
+// returns the lines in the order of the list and all errors.
 func each[T any](list []T, limit int, do func(*T) (string, error)) ([]string, error) {
 	lines, errs := make([]string, len(list)), make([]error, len(list))
 	var group errgroup.Group
@@ -127,6 +127,6 @@ func each[T any](list []T, limit int, do func(*T) (string, error)) ([]string, er
 			return nil
 		})
 	}
-	_ = group.Wait() // errs has what went wrong
+	_ = group.Wait() // errs contains the errors
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "" }), errors.Join(errs...)
 }
