@@ -1,11 +1,11 @@
-// Package jointoken is the form of what new nodes join with: the tokens, and the
-// Records by which numaform knows whom each token is for and who used it.
+// Package jointoken defines what new nodes join with: the tokens, and the Records that
+// say for which VM each token is and how it was used.
 //
-// A Record is a Secret in numaform's own namespace, one for each NodeClaim. It holds
-// nothing secret. Service-account tokens are bound to it: deleting it makes them
-// invalid. Package jointoken makes and reads these objects;
-// internal/controllers/seed keeps them in the cluster, and internal/controllers/csr
-// decides about requests by them. It reaches nothing. Start at Record.
+// A Record is a Secret in numaform's own namespace, one for each NodeClaim. It contains
+// nothing secret. Service-account tokens are bound to it: deleting it invalidates them.
+// This package converts these objects; internal/controllers/seed stores them in the
+// cluster, and internal/controllers/csr uses them to decide on requests. It does no I/O.
+// Start at Record.
 package jointoken
 
 import (
@@ -28,11 +28,11 @@ import (
 const (
 	// Label is set on the Secrets of Records, with the value "true".
 	Label = v1alpha1.Group + "/join"
-	// AnnotationToken is set on NodeClaims by releases that knew no Records: the public
-	// half of the bootstrap token in the seed of the claim's VM.
+	// AnnotationToken is set on NodeClaims by releases without Records: the public half
+	// of the bootstrap token in the seed of the claim's VM.
 	AnnotationToken = v1alpha1.Group + "/token"
 
-	// grantPrefix begins the label of each token of a Record, by which it is found.
+	// grantPrefix begins the label by which a Record is found from one of its tokens.
 	grantPrefix = "token." + v1alpha1.Group + "/"
 	namePrefix  = "numaform-join-"
 
@@ -44,24 +44,25 @@ const (
 	annotationUsedBy    = v1alpha1.Group + "/used-by"
 	annotationUsedKey   = v1alpha1.Group + "/used-key"
 
-	// maxGrants is how many tokens of a claim are good at the same time. Each try of an
-	// apply makes one.
+	// maxGrants is the maximum number of a claim's tokens that are valid at the same
+	// time. Each attempt of an apply creates one.
 	maxGrants = 8
 )
 
-// Owner says whom tokens are for.
+// Owner identifies the VM and the NodeClaim for which tokens are issued.
 type Owner struct {
-	// VM is the name of the VM, and so the only name that a Node may take with them.
+	// VM is the name of the VM, and so the only name that a Node with these tokens may
+	// have.
 	VM string
-	// Key is the VM's.
+	// Key is the VM's key.
 	Key fleet.Key
-	// NodeClaim is the name of the claim that the VM backs, and UID the claim's.
+	// NodeClaim and UID identify the claim of the VM.
 	NodeClaim string
 	UID       types.UID
 }
 
-// Use says what the tokens of a claim were used for: the certificate request that was
-// approved first, and the SHA-256 of the public key in it.
+// Use records the use of a claim's tokens: the first approved certificate request, and
+// the SHA-256 of its public key.
 type Use struct {
 	Request, PublicKey string
 }
@@ -70,11 +71,11 @@ type Use struct {
 type Grant struct {
 	// ID is the jti of a service-account token, or the public half of a bootstrap token.
 	ID string `json:"id"`
-	// Account is the UID of the ServiceAccount; a bootstrap token has none.
+	// Account is the UID of the ServiceAccount; empty for a bootstrap token.
 	Account types.UID `json:"account,omitempty"`
-	// Minted is when the API server made it, by the API server's clock.
+	// Minted is when the API server created it, by the API server's clock.
 	Minted time.Time `json:"minted"`
-	// Issued and Expires are when it begins and ends, by numaform's clock.
+	// Issued and Expires are its validity period, by numaform's clock.
 	Issued  time.Time `json:"issued"`
 	Expires time.Time `json:"expires"`
 }
@@ -87,19 +88,19 @@ func (g Grant) Form() v1alpha1.TokenForm {
 	return v1alpha1.TokenServiceAccount
 }
 
-// Ended reports whether the token had ended at a time of the API server's clock.
+// Ended reports whether the token had expired at a time of the API server's clock.
 func (g Grant) Ended(at time.Time) bool { return at.After(g.Minted.Add(g.Expires.Sub(g.Issued))) }
 
-// Record is what numaform knows of the tokens of one NodeClaim.
+// Record lists the tokens of one NodeClaim.
 type Record struct {
 	// Namespace is numaform's own.
 	Namespace string
 	Owner
 	// Grants are the tokens, oldest first.
 	Grants []Grant
-	// Use is zero while no request with any of the tokens was approved.
+	// Use is zero until a request with any of the tokens is approved.
 	Use Use
-	// Secret is the UID of the record's Secret. It and ResourceVersion are empty
+	// Secret is the UID of the record's Secret. Secret and ResourceVersion are empty
 	// before the Secret is created.
 	Secret          types.UID
 	ResourceVersion string
@@ -111,13 +112,13 @@ func (r *Record) Name() string { return RecordName(r.UID) }
 // RecordName returns the name of the Secret of a claim's Record.
 func RecordName(claim types.UID) string { return namePrefix + string(claim) }
 
-// GrantLabel returns the label that a Record has for one of its tokens.
+// GrantLabel returns a Record's label for one of its tokens.
 func GrantLabel(id string) string { return grantPrefix + id }
 
 // Used reports whether a request with one of the tokens was approved.
 func (r *Record) Used() bool { return r.Use != Use{} }
 
-// Grant returns the token with this ID.
+// Grant returns the token with the ID.
 func (r *Record) Grant(id string) (Grant, bool) {
 	at := slices.IndexFunc(r.Grants, func(g Grant) bool { return g.ID == id })
 	if at < 0 {
@@ -126,7 +127,7 @@ func (r *Record) Grant(id string) (Grant, bool) {
 	return r.Grants[at], true
 }
 
-// Expires returns when the last of the tokens ends, or the zero time without any.
+// Expires returns when the last token expires, or the zero time without tokens.
 func (r *Record) Expires() time.Time {
 	var last time.Time
 	for _, grant := range r.Grants {
@@ -137,14 +138,14 @@ func (r *Record) Expires() time.Time {
 	return last
 }
 
-// Add adds a token and forgets those that have ended, and the oldest of too many.
+// Add adds a token, and drops expired tokens and the oldest ones above maxGrants.
 func (r *Record) Add(grant Grant) {
 	r.Grants = slices.DeleteFunc(slices.Clone(r.Grants), func(g Grant) bool { return g.Expires.Before(grant.Issued) })
 	r.Grants = append(r.Grants, grant)
 	r.Grants = r.Grants[max(0, len(r.Grants)-maxGrants):]
 }
 
-// Object returns the record as Kubernetes keeps it. It goes with its NodeClaim.
+// Object returns the record as a Secret. It is garbage-collected with its NodeClaim.
 func (r *Record) Object() *corev1.Secret {
 	annotations := map[string]string{
 		annotationVM:        r.VM,
@@ -175,30 +176,31 @@ func (r *Record) Object() *corev1.Secret {
 	}
 }
 
-// owners names the NodeClaim: what is left of its join goes with it.
+// owners returns an owner reference to the NodeClaim, so that leftovers of its join are
+// deleted with it.
 func (o *Owner) owners() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: o.NodeClaim, UID: o.UID}}
 }
 
-// ForeignError says why a Secret is no record of ours. Such a Secret is left alone.
+// ForeignError says why a Secret is not one of our records. Such a Secret is left alone.
 type ForeignError struct {
 	Namespace, Secret, Why string
 }
 
-// Error names the Secret.
+// Error names the Secret and the problem.
 func (e *ForeignError) Error() string {
 	return fmt.Sprintf("secret %s/%s is no record of numaform's join tokens: %s", e.Namespace, e.Secret, e.Why)
 }
 
 var (
-	// keyPattern is what a VM's key looks like.
+	// keyPattern matches a VM's key.
 	keyPattern = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	// jtiPattern is what the API server's jti look like: UUIDs.
+	// jtiPattern matches the API server's jti values: UUIDs.
 	jtiPattern = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// Read reads a record. It returns a *ForeignError for a Secret that is not ours, or
-// that was changed so that it cannot be relied on.
+// Read parses a record. It returns a *ForeignError for a Secret that is not ours, or that
+// was modified so that it is not trustworthy.
 func Read(object *corev1.Secret) (Record, error) {
 	r := Record{
 		Namespace: object.Namespace,
@@ -226,8 +228,7 @@ func (r *Record) foreign(object *corev1.Secret, why string) error {
 	return &ForeignError{Namespace: object.Namespace, Secret: object.Name, Why: why}
 }
 
-// distrust says why the Secret that the record was read from cannot be relied on, or
-// nothing.
+// distrust returns why the Secret of the record is not trustworthy, or "".
 func (r *Record) distrust(object *corev1.Secret) string {
 	switch {
 	case object.Labels[Label] != "true":
@@ -250,7 +251,7 @@ func (g Grant) malformed() bool {
 	return !KnownID(g.ID) || g.Minted.IsZero() || g.Issued.IsZero() || !g.Expires.After(g.Issued)
 }
 
-// labeled reports whether the labels of a Secret name the record's tokens and no more.
+// labeled reports whether a Secret's labels match the record's tokens exactly.
 func (r *Record) labeled(object *corev1.Secret) bool {
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, grant := range r.Grants {
@@ -264,5 +265,5 @@ func (r *Record) labeled(object *corev1.Secret) bool {
 	return maps.Equal(want, got)
 }
 
-// KnownID reports whether a text can be the ID of a token of ours.
+// KnownID reports whether a text has the form of a token ID.
 func KnownID(id string) bool { return jtiPattern.MatchString(id) || isBootstrapID(id) }

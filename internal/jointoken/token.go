@@ -19,35 +19,36 @@ import (
 )
 
 const (
-	// BootstrapNamespace is where Kubernetes looks for bootstrap tokens.
+	// BootstrapNamespace is the namespace in which Kubernetes looks for bootstrap tokens.
 	BootstrapNamespace = metav1.NamespaceSystem
-	// Group is the group that our bootstrap tokens log in with beside
-	// system:bootstrappers. The right to ask for certificates hangs on it.
+	// Group is the group of our bootstrap tokens, in addition to system:bootstrappers. It
+	// grants permission to create certificate requests.
 	Group = "system:bootstrappers:numaform"
 
 	bootstrapLabel   = v1alpha1.Group + "/bootstrap-token"
 	annotationIssued = v1alpha1.Group + "/issued"
 
-	// minSeconds is the shortest life of a service-account token that the API server
+	// minSeconds is the minimum lifetime of a service-account token that the API server
 	// grants.
 	minSeconds = 600
-	// extendedSeconds is the life by which the API server knows tokens of old clients:
-	// it makes them good for a year.
+	// extendedSeconds is the lifetime by which the API server recognizes tokens of old
+	// clients, which it extends to a year.
 	extendedSeconds = 3607
 )
 
-// Token is a token with its secret: what a seed holds.
+// Token is a token with its secret, for a seed.
 type Token struct {
 	Grant
-	// VM is the name of the VM that it is for.
+	// VM is the name of its VM.
 	VM string
 
-	// secret is the whole token, which no one may see. No printer follows the pointer.
+	// secret points to the whole token, which must not be printed. Printing functions do
+	// not follow the pointer.
 	secret *string
 }
 
-// Reveal returns the whole token, as a kubelet sends it. Write it into a seed and
-// nowhere else.
+// Reveal returns the whole token in a kubelet's format. Write it to a seed and nowhere
+// else.
 func (t Token) Reveal() string {
 	if t.secret == nil {
 		return ""
@@ -55,13 +56,13 @@ func (t Token) Reveal() string {
 	return *t.secret
 }
 
-// String names the token by its ID.
+// String identifies the token by its ID.
 func (t Token) String() string { return "token " + t.ID + " of vm " + t.VM }
 
-// GoString is String.
+// GoString returns String.
 func (t Token) GoString() string { return t.String() }
 
-// Example returns a token that is good for nothing, to try templates with.
+// Example returns an invalid token for trying templates.
 func Example(form v1alpha1.TokenForm) Token {
 	secret := "eyJhbGciOiJSUzI1NiJ9.eyJqdGkiOiJleGFtcGxlIn0." + strings.Repeat("x", 800)
 	if form == v1alpha1.TokenBootstrap {
@@ -70,8 +71,8 @@ func Example(form v1alpha1.TokenForm) Token {
 	return Token{secret: &secret}
 }
 
-// Request returns what to ask the API server for: a token of the default audience
-// that is bound to the record's Secret, which must exist.
+// Request returns the request for a token of the default audience, bound to the record's
+// Secret, which must exist.
 func (r *Record) Request(ttl time.Duration) *authenticationv1.TokenRequest {
 	seconds := max(int64(ttl/time.Second), minSeconds)
 	if seconds == extendedSeconds {
@@ -83,8 +84,8 @@ func (r *Record) Request(ttl time.Duration) *authenticationv1.TokenRequest {
 	}}
 }
 
-// Minted reads a token that the API server made at Request's request. By numaform's
-// clock it ends after ttl, or before that if the API server said so.
+// Minted returns the token in the API server's answer to Request. By numaform's clock it
+// expires after ttl, or earlier if the API server said so.
 func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, ttl time.Duration) (Token, error) {
 	var claims struct {
 		JTI        string `json:"jti"`
@@ -123,9 +124,9 @@ func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, tt
 	}}, nil
 }
 
-// NewBootstrap makes a bootstrap token with a random id and secret, and the Secret by
-// which Kubernetes knows it, which goes with the owner's NodeClaim. Minted is for the
-// caller to set, once the API server created the Secret.
+// NewBootstrap returns a bootstrap token with a random ID and secret, and its Secret for
+// Kubernetes, which is garbage-collected with the owner's NodeClaim. The caller sets
+// Minted after the API server has created the Secret.
 func NewBootstrap(owner Owner, now time.Time, ttl time.Duration) (Token, *corev1.Secret, error) {
 	random, err := bootstraputil.GenerateBootstrapToken()
 	if err != nil {
@@ -136,7 +137,7 @@ func NewBootstrap(owner Owner, now time.Time, ttl time.Duration) (Token, *corev1
 	token := Token{VM: owner.VM, secret: &random, Grant: Grant{ID: id, Issued: issued, Expires: issued.Add(ttl)}}
 	object := BootstrapSecret(id)
 	object.Labels = map[string]string{bootstrapLabel: "true"}
-	// Releases that knew no records read these.
+	// Releases without Records read these.
 	object.Annotations = map[string]string{
 		annotationVM:        owner.VM,
 		annotationKey:       string(owner.Key),
@@ -157,20 +158,20 @@ func NewBootstrap(owner Owner, now time.Time, ttl time.Duration) (Token, *corev1
 	return token, object, nil
 }
 
-// BootstrapSecret returns the name of the Secret of the bootstrap token with this id.
+// BootstrapSecret returns the name of the Secret of the bootstrap token with this ID.
 func BootstrapSecret(id string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: BootstrapNamespace, Name: bootstraputil.BootstrapTokenSecretName(id)}}
 }
 
-// BootstrapID returns the id of the bootstrap token that a user logged in with. It
-// reports false for users who did not log in with one.
+// BootstrapID returns the ID of the bootstrap token with which a user logged in, and
+// false for other users.
 func BootstrapID(user string) (string, bool) {
 	id, ok := strings.CutPrefix(user, bootstrapapi.BootstrapUserPrefix)
 	return id, ok && isBootstrapID(id)
 }
 
-// JTI returns the jti in the value of a credential-id, by which the API server names a
-// service-account token.
+// JTI returns the jti in a credential-id, which identifies a service-account token in the
+// API server.
 func JTI(credential string) (string, bool) {
 	id, ok := strings.CutPrefix(credential, "JTI=")
 	return id, ok && jtiPattern.MatchString(id)
