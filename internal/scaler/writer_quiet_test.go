@@ -91,13 +91,20 @@ func TestWriterLeavesOrphansAlone(t *testing.T) {
 func TestWriterGoesOnBesideASlowShard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.sim.AddFault(pvesim.Fault{Method: "POST", Path: "^/nodes/pve-2/.*/clone$", Delay: 20 * time.Second, Hit: func(context.Context, pvesim.Call) {}})
+	release := make(chan struct{})
+	w.sim.AddFault(pvesim.Fault{Method: "POST", Path: "^/nodes/pve-2/.*/clone$", Hit: func(ctx context.Context, _ pvesim.Call) {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+	}})
 	writer := w.run(t, nil)
 	ensure(t, writer, on(first), on(second))
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseMaking)
 	ensure(t, writer, on(first))
-	states := phases(t, writer, scaler.PhaseMade, scaler.PhaseMaking, scaler.PhaseMade)
-	for _, state := range states {
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMaking, scaler.PhaseMade)
+	close(release)
+	for _, state := range phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade) {
 		if state.Err != nil {
 			t.Errorf("%s: %v", state.VM.Name, state.Err)
 		}
