@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -242,9 +243,13 @@ func (s *session) standIn(ctx context.Context) error {
 	return nil
 }
 
-// progress returns a function that prints a line to stderr for each step on a host.
+// progress returns a function that prints a line to stderr for each step on a host. Hosts
+// call it at the same time.
 func progress(process Process) func(fleet.Shard, string) {
+	var mu sync.Mutex
 	return func(shard fleet.Shard, message string) {
+		mu.Lock()
+		defer mu.Unlock()
 		fmt.Fprintf(process.Stderr, "%s: %s\n", shard, message)
 	}
 }

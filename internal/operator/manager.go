@@ -54,10 +54,11 @@ func newManager(ctx context.Context, settings *ControllerSettings, karpenter *op
 		LeaderElectionNamespace: settings.Namespace,
 		// A lease that is given back before everything has ended would let two write.
 		LeaderElectionReleaseOnCancel: false,
-		LeaderElectionConfig:          rest.CopyConfig(settings.Rest),
-		Metrics:                       server.Options{BindAddress: "0"},
-		HealthProbeBindAddress:        "0",
-		GracefulShutdownTimeout:       &everything,
+		// No LeaderElectionConfig: with one, the manager writes to the scheme that the other
+		// clients of this process read at the same time.
+		Metrics:                 server.Options{BindAddress: "0"},
+		HealthProbeBindAddress:  "0",
+		GracefulShutdownTimeout: &everything,
 		BaseContext: func() context.Context {
 			return options.ToContext(log.IntoContext(context.Background(), logger), karpenter)
 		},
