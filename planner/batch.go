@@ -20,7 +20,7 @@ type batch struct {
 	costs   []cost
 	order   []int // hardest first
 	tries   int
-	// lists are the positions of the specs' hosts in the finder.
+	// lists numbers the specs' hosts: specs with the same hosts have the same number.
 	lists []int
 	// own marks the states that no other planner has seen: they may be changed.
 	own []bool
@@ -33,17 +33,22 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 		placed: make([]*fleet.Placement, len(specs)), claimAt: make([]int, len(specs)), tries: repairTries,
 		lists: make([]int, len(specs)), costs: make([]cost, len(specs)), own: make([]bool, len(p.hosts)),
 	}
-	p.finder.begin()
+	var lists [][]int
 	same := map[hostList]int{} // specs of one pool share their slice of hosts
 	for i := range specs {
 		b.wants[i] = wantOf(&specs[i])
 		key := listOf(specs[i].Hosts)
 		list, ok := same[key]
 		if !ok {
-			list = p.finder.listOf(p.positions(specs[i].Hosts))
+			hosts := p.positions(specs[i].Hosts)
+			list = slices.IndexFunc(lists, func(other []int) bool { return slices.Equal(hosts, other) })
+			if list < 0 {
+				list = len(lists)
+				lists = append(lists, hosts)
+			}
 			same[key] = list
 		}
-		b.lists[i], b.hosts[i] = list, p.finder.lists[list]
+		b.lists[i], b.hosts[i] = list, lists[list]
 	}
 	b.order = b.sorted()
 	return b
@@ -63,31 +68,15 @@ func listOf(hosts []topology.HostID) hostList {
 	return hostList{&hosts[0], len(hosts)}
 }
 
-// nearby is how many hosts further on an id is looked for before it is looked up.
-const nearby = 8
-
 // positions resolves hosts to their positions, ascending and without doubles.
 func (p *Planner) positions(ids []topology.HostID) []int {
-	if slices.Equal(ids, p.ids) {
-		return p.every
-	}
 	at := make([]int, 0, len(ids))
-	next := 0 // where the ids go on if they are sorted as the hosts are
 	for _, id := range ids {
-		skip := slices.Index(p.ids[next:min(next+nearby, len(p.ids))], id)
-		if skip < 0 {
-			i, ok := p.at[id]
-			if !ok {
-				continue
-			}
-			next, skip = i, 0
+		if i, ok := p.at[id]; ok {
+			at = append(at, i)
 		}
-		next += skip + 1
-		at = append(at, next-1)
 	}
-	if !slices.IsSorted(at) {
-		slices.Sort(at)
-	}
+	slices.Sort(at)
 	return slices.Compact(at)
 }
 
@@ -124,11 +113,35 @@ func (b *batch) place(i int) {
 }
 
 // best returns the allowed host that costs least for a spec, and the plan there.
-func (b *batch) best(i int) (host int, p plan, ok bool) {
-	if b.look != nil {
-		return b.look(b, i)
+// Of hosts where it costs the same, that is the first.
+func (b *batch) best(i int) (host int, best plan, ok bool) {
+	w := b.wants[i]
+	verdicts := b.verdicts[w]
+	if verdicts == nil {
+		if (len(b.verdicts)+1)*len(b.versions) > maxVerdicts {
+			clear(b.verdicts)
+		}
+		verdicts = make([]*verdict, len(b.versions))
+		b.verdicts[w] = verdicts
 	}
-	return b.Planner.best(b.wants[i], b.lists[i])
+
+	host = none
+	for _, h := range b.hosts[i] {
+		v := verdicts[h]
+		if v == nil || v.version != b.versions[h] {
+			v = &verdict{version: b.versions[h]}
+			v.plan, v.fits = b.Planner.hosts[h].evaluate(w)
+			verdicts[h] = v
+		}
+		if v.fits && (host == none || v.plan.cost.less(&verdicts[host].plan.cost)) {
+			host = h
+		}
+	}
+
+	if host == none {
+		return none, plan{}, false
+	}
+	return host, verdicts[host].plan, true
 }
 
 // commit takes a place.

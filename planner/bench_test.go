@@ -7,63 +7,53 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
-// BenchmarkPlace places ten VMs per host in one batch on a half-full datacenter: with
-// the index, by comparing remembered verdicts of all hosts, and by evaluating all
-// hosts; then one VM more, of a kind that was asked for before and of one that was not,
-// on the planner as it was built and as the batch left it.
+// BenchmarkPlace places ten VMs per host in one batch on a half-full datacenter; then one
+// VM more, of a kind that was asked for before and of one that was not, on the planner as
+// it was built and as the batch left it.
 // Run it with -benchtime 1x; DESIGN.md says what the figures mean.
 func BenchmarkPlace(b *testing.B) {
 	for b.Loop() {
-		small, large := newContestants(b, 100), newContestants(b, 1000)
-		few, _, _ := timed(small.indexed.Clone, small.specs, 50)
-		many, placed, after := timed(large.indexed.Clone, large.specs, 5)
-		memo, same, _ := timed(large.indexed.Remembering, large.specs, 1)
-		scan, scanned, _ := timed(large.indexed.Scanning, large.specs, 1)
-		if diff := cmp.Diff(placed, scanned) + cmp.Diff(placed, same); diff != "" {
-			b.Fatalf("index and scan differ:\n%s", diff)
-		}
+		small, large := newContestant(b, 100), newContestant(b, 1000)
+		few, _, _ := timed(small.planner, small.specs, 50)
+		many, placed, after := timed(large.planner, large.specs, 5)
 		perVM := float64(many) / float64(len(large.specs))
 		b.ReportMetric(perVM/1e3, "us/vm")
 		b.ReportMetric(float64(len(placed))/float64(len(large.specs)), "placed")
-		b.ReportMetric(float64(scan)/float64(many), "scan/index")
-		b.ReportMetric(float64(memo)/float64(many), "remembering/index")
 		b.ReportMetric(perVM/float64(few)*float64(len(small.specs)), "vm1000/vm100")
-		b.ReportMetric(float64(many)/float64(large.new(large.indexed)), "batch/new")
-		b.ReportMetric(float64(many)/float64(large.some().new(large.indexed)), "batch/new-some")
-		b.ReportMetric(float64(many)/float64(large.known(large.indexed)), "batch/known")
+		b.ReportMetric(float64(many)/float64(large.new(large.planner)), "batch/new")
+		b.ReportMetric(float64(many)/float64(large.some().new(large.planner)), "batch/new-some")
+		b.ReportMetric(float64(many)/float64(large.known(large.planner)), "batch/known")
 		b.ReportMetric(float64(many)/float64(large.new(after)), "batch/new-later")
 		b.ReportMetric(float64(many)/float64(large.known(after)), "batch/known-later")
 		b.ReportMetric(float64(large.built.Milliseconds()), "ms/New")
 	}
 }
 
-// contestants are planners of one datacenter.
-type contestants struct {
-	indexed *planner.Planner
+// contestant is the planner of a datacenter, and what it is to place.
+type contestant struct {
+	planner *planner.Planner
 	specs   []fleet.Spec
 	built   time.Duration
 }
 
-func newContestants(b *testing.B, hosts int) contestants {
+func newContestant(b *testing.B, hosts int) contestant {
 	b.Helper()
 	snap, kept, specs := datacenter(b, hosts, 10*hosts)
 	began := cpuTime()
 	p := planner.New(snap, kept)
-	return contestants{indexed: p, built: cpuTime() - began, specs: specs}
+	return contestant{planner: p, built: cpuTime() - began, specs: specs}
 }
 
 // singles is how many VMs are placed alone: their mean counts.
 const singles = 1000
 
 // new is how long one VM takes of which the planner was never asked for the like.
-func (c *contestants) new(p *planner.Planner) time.Duration {
+func (c *contestant) new(p *planner.Planner) time.Duration {
 	runtime.GC() // what went before does not count
 	var sum time.Duration
 	for i := range singles {
@@ -75,9 +65,9 @@ func (c *contestants) new(p *planner.Planner) time.Duration {
 	return sum / singles
 }
 
-// some returns the contestants with only two hosts of three allowed.
-func (c *contestants) some() *contestants {
-	left := contestants{specs: slices.Clone(c.specs)}
+// some returns the contestant with only two hosts of three allowed.
+func (c *contestant) some() *contestant {
+	left := contestant{specs: slices.Clone(c.specs)}
 	var hosts []topology.HostID
 	for i, h := range c.specs[0].Hosts {
 		if i%3 > 0 {
@@ -91,7 +81,7 @@ func (c *contestants) some() *contestants {
 }
 
 // known is how long one VM takes after others of all kinds.
-func (c *contestants) known(p *planner.Planner) time.Duration {
+func (c *contestant) known(p *planner.Planner) time.Duration {
 	q := p.Clone()
 	q.Place(c.specs[:singles])
 	runtime.GC()
@@ -106,13 +96,13 @@ func (c *contestants) known(p *planner.Planner) time.Duration {
 
 // timed places a batch several times, each from the same state, and returns the mean
 // of the times that it took, and the last planner.
-func timed(p func() *planner.Planner, specs []fleet.Spec, times int) (time.Duration, []planner.Placed, *planner.Planner) {
+func timed(p *planner.Planner, specs []fleet.Spec, times int) (time.Duration, []planner.Placed, *planner.Planner) {
 	var sum time.Duration
 	var placed []planner.Placed
 	var q *planner.Planner
 	runtime.GC()
 	for range times {
-		q = p()
+		q = p.Clone()
 		began := cpuTime()
 		placed, _ = q.Place(specs)
 		sum += cpuTime() - began

@@ -48,8 +48,5 @@ func share(part, whole int64) int64 {
 // setLeft prices what is left of the touched nodes in two dimensions: one that
 // runs out while the other lies idle is waste.
 func (c *cost) setLeft(cpus, memory int64) {
-	c[costLeftMin], c[costLeftSum] = leftOf(cpus, memory)
+	c[costLeftMin], c[costLeftSum] = min(cpus, memory), cpus+memory
 }
-
-// leftOf is what setLeft sets.
-func leftOf(cpus, memory int64) (least, sum int64) { return min(cpus, memory), cpus + memory }

@@ -63,21 +63,6 @@ func (b *batch) placeHalves(i int) {
 	b.wants[i] = whole
 }
 
-// floorHalves is the floor of a query that takes broken cores.
-func (s *state) floorHalves(q *query, least *packed) bool {
-	var some [maxCells]int
-	free := some[:0]
-	for i := range s.digest.slots[q.backing] {
-		if n := &s.digest.slots[q.backing][i]; n.free > 0 {
-			free = append(free, int(n.free))
-		}
-	}
-	few, ok := fewest(free, q.vcpus)
-	c := cost{costResort: resortHalves, costSpread: s.crowd(q.group), costNodes: int64(few)}
-	bound := c.pack()
-	return ok && bound.lower(least)
-}
-
 // shard is some threads of a broken core.
 type shard struct{ core, threads int }
 

@@ -51,10 +51,8 @@ type index struct {
 	lends    bool
 	unlent   []int
 	distance [][]int64
-	nearest  int64 // the least distance between two nodes, or 0
 	passes   []pass
 	pci      *pciIndex // nil where there are none
-	resort   int64     // the least resort that any plan here comes to
 }
 
 // none stands for "no such position".
@@ -99,10 +97,6 @@ type node struct {
 	// lends is set where there are no CPUs and VMs may have the memory, beside that of others.
 	lends  bool
 	groups []int
-	// threads is how many the cores of the groups have.
-	threads struct{ least, most int }
-	// chipped cores are broken by the host's reservation.
-	chipped []int
 }
 
 // pass is one way to choose among a host's groups. Passes are tried in order of
@@ -133,7 +127,6 @@ func newIndex(host *topology.Host, quorate bool) *index {
 	x.readAgent(host.Agent)
 	x.pci = newPCIIndex(x, host)
 	x.passes = x.newPasses()
-	x.readLimits()
 	x.problem = hostProblem(x, host, quorate)
 	return x
 }

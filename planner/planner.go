@@ -20,14 +20,23 @@ type Planner struct {
 	// hosts are sorted by id. No state changes once it stands here, so that clones
 	// share it: a batch copies what it changes.
 	hosts []*state
-	ids   []topology.HostID
-	every []int // position
 	at    map[topology.HostID]int
-	// finder is for Place alone.
-	finder *finder
-	// look finds the best host of a spec, if not by the index; for tests only.
-	look func(b *batch, i int) (host int, p plan, ok bool)
+	// versions count, by host, how often its state changed.
+	versions []int
+	// verdicts remembers, for Place, what evaluate said of a want on each host.
+	verdicts map[want][]*verdict
 }
+
+// verdict is the best plan for a want on one host, if there is one, at some version of the
+// host.
+type verdict struct {
+	version int
+	fits    bool
+	plan    plan
+}
+
+// maxVerdicts is how many a Planner remembers, before it forgets them all: some 12 MiB.
+const maxVerdicts = 1 << 15
 
 // Placed is where one of the specs goes.
 type Placed struct {
@@ -48,7 +57,7 @@ type Unplaced struct {
 // in the making and those on hosts that are down included; they stay where they
 // are. Guests of the snapshot that are not kept are counted as foreign.
 func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
-	p := &Planner{at: map[topology.HostID]int{}}
+	p := &Planner{at: map[topology.HostID]int{}, verdicts: map[want][]*verdict{}}
 	quorate := map[topology.RegionName]bool{}
 	for i := range snapshot.Regions {
 		quorate[snapshot.Regions[i].Name] = snapshot.Regions[i].Quorate
@@ -61,37 +70,23 @@ func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
 	for i := range snapshot.Hosts {
 		hosts[snapshot.Hosts[i].ID()] = &snapshot.Hosts[i]
 	}
-	p.ids = slices.SortedFunc(maps.Keys(hosts), topology.HostID.Compare)
-	states := make([]state, len(p.ids))
-	for i, id := range p.ids {
-		s := newIndex(hosts[id], quorate[id.Region]).newState(&states[i])
+	for _, id := range slices.SortedFunc(maps.Keys(hosts), topology.HostID.Compare) {
+		s := newState(newIndex(hosts[id], quorate[id.Region]))
 		for _, c := range occupants(s.index, hosts[id], byHost[id]) {
 			s.occupy(c)
 		}
 		p.at[id] = len(p.hosts)
 		p.hosts = append(p.hosts, s)
 	}
-	p.gather()
-	p.every, p.finder = sequence(len(p.hosts)), newFinder(len(p.hosts))
+	p.versions = make([]int, len(p.hosts))
 	return p
-}
-
-// gather puts the slots of all hosts side by side.
-func (p *Planner) gather() {
-	var all []slot
-	for _, s := range p.hosts {
-		all = append(all, s.digest.slots[ordinary]...)
-	}
-	for _, s := range p.hosts {
-		n := len(s.digest.slots[ordinary])
-		s.digest.slots[ordinary], all = all[:n:n], all[n:]
-	}
 }
 
 // Clone returns a planner that stands where p stands and goes its own way.
 func (p *Planner) Clone() *Planner {
 	c := *p
-	c.hosts, c.finder = slices.Clone(p.hosts), newFinder(len(p.hosts))
+	c.hosts, c.versions = slices.Clone(p.hosts), slices.Clone(p.versions)
+	c.verdicts = map[want][]*verdict{}
 	return &c
 }
 

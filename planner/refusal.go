@@ -121,18 +121,12 @@ func (s *state) lacksRoom(w want) (what lack, has int64) {
 
 // nodesHave is how much of a want the NUMA nodes have together, below a million.
 func (s *state) nodesHave(w want) int64 {
-	if w.policy == fleet.PolicyIsolated && s.resort&resortUnknown != 0 {
-		return 0
+	var cpus, memory int64
+	for _, n := range s.supplyFor(w) {
+		cpus += int64(n.whole)
+		memory += n.memory
 	}
-	q, cpus, memory := w.query(), 0, int64(0)
-	for i := range s.digest.slots[w.backing] {
-		n := &s.digest.slots[w.backing][i]
-		if s.most(n, &q) > 0 && n.memory > 0 {
-			cpus += s.most(n, &q) - n.oddFor(&q)
-			memory += n.memory
-		}
-	}
-	return min(share(int64(cpus), int64(w.vcpus)), share(memory, w.memory), million-1)
+	return min(share(cpus, int64(w.vcpus)), share(memory, w.memory), million-1)
 }
 
 // shareLeft is how many vCPUs more may float on the host.

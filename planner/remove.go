@@ -26,7 +26,7 @@ func (p *Planner) Remove(vms ...fleet.VM) {
 // publish gives a host another state, which must not change from then on.
 func (p *Planner) publish(host int, s *state) {
 	p.hosts[host] = s
-	p.finder.note(host)
+	p.versions[host]++
 }
 
 // claimBy returns the position of a VM's claim, or none. Those that Place made have

@@ -17,6 +17,10 @@ const cutTries = 20
 // repair makes room for specs that found none, and finds better places for those that
 // were cut up. Only new VMs move; those that stood before the batch never do.
 func (b *batch) repair() {
+	type question struct {
+		want
+		list int
+	}
 	missed := map[question]bool{}
 	for _, i := range b.order {
 		q := question{b.wants[i], b.lists[i]}

@@ -7,7 +7,6 @@ import (
 
 // state is what is taken of one host. Only occupy changes it.
 type state struct {
-	digest digest
 	floats
 	claims []*claim
 	*index
@@ -50,11 +49,8 @@ type floats struct {
 }
 
 // newState returns a host without guests.
-func newState(x *index) *state { return x.newState(new(state)) }
-
-// newState makes one where it is to stand.
-func (x *index) newState(s *state) *state {
-	*s = state{
+func newState(x *index) *state {
+	s := &state{
 		index: x, floats: floats{allFree: x.usable, ratio: math.Inf(1)},
 		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)), byAgent: make([]bool, len(x.cores)),
 		passed: x.pci.newUse(),
@@ -78,7 +74,6 @@ func (x *index) newState(s *state) *state {
 		}
 	}
 	s.settle()
-	s.sumUp()
 	return s
 }
 
@@ -98,7 +93,6 @@ func (s *state) clone() *state {
 	for b := range s.bound {
 		c.bound[b] = slices.Clone(s.bound[b])
 		c.memFree[b] = slices.Clone(s.memFree[b])
-		c.digest.slots[b] = slices.Clone(s.digest.slots[b])
 	}
 	return &c
 }
@@ -133,7 +127,6 @@ func (s *state) occupy(c *claim) {
 	s.settle()
 	s.claims = append(s.claims, c)
 	s.count(c.group)
-	s.sumUp()
 }
 
 // count adds a VM of a pool.

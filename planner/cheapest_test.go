@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,21 +17,92 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// TestIndexIsScan checks that the index of candidate hosts finds what evaluating
-// every host for every VM finds, batch after batch.
-func TestIndexIsScan(t *testing.T) {
+// TestCheapest checks that a VM goes to the first of the hosts where it costs least,
+// whatever the planner remembers of them.
+func TestCheapest(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		snap := drawSnapshot(t, true)
+		twin := snap.Hosts[0] // costs the same, and comes last
+		twin.Name = "pve-9"
+		snap.Hosts = append(snap.Hosts, twin)
+		p := planner.New(snap, nil)
+		for range 2 {
+			p.Place(drawOften(t, snap))
+		}
+		for _, s := range drawOften(t, snap) {
+			var got topology.HostID
+			want := p.Cheapest(s)
+			if placed, _ := p.Place([]fleet.Spec{s}); len(placed) > 0 {
+				got = placed[0].Host
+			}
+			if got != want {
+				t.Fatalf("placed on %q, cheapest is %q: %+v", got, want, s)
+			}
+		}
+	})
+}
+
+// TestRemembered checks, batch after batch, that whatever the planner remembers is what it
+// would find again.
+func TestRemembered(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		snap := drawSnapshot(t, true)
 		p := planner.New(snap, nil)
-		scan, memo := p.Scanning(), p.Remembering()
-		for range 2 {
+		for range 3 {
 			specs := drawOften(t, snap)
-			mustAgree(t, p, scan, specs)
-			memo.Place(specs)
+			placed, _ := p.Place(specs)
+			if rapid.Bool().Draw(t, "remove") {
+				p.Remove(keep(1000, specs, placed)...)
+			}
+			mustRemember(t, p)
 		}
-		mustAgree(t, p, memo, drawOften(t, snap))
 	})
+}
+
+// mustRemember expects the planner to remember nothing that is no longer so.
+func mustRemember(t tb, p *planner.Planner) {
+	t.Helper()
+	if outdated := p.Outdated(); len(outdated) > 0 {
+		t.Fatalf("outdated:\n%s", strings.Join(outdated, "\n"))
+	}
+}
+
+// TestRememberingChangesNothing compares a batch with one that evaluates every host for
+// every VM, on a half-full datacenter of all real machines.
+func TestRememberingChangesNothing(t *testing.T) {
+	t.Parallel()
+	snap, kept, specs := datacenter(t, 42, 420)
+	p := planner.New(snap, kept)
+	want, wantNot := p.Clone().PlaceForgetting(specs)
+	placed, unplaced := p.Place(specs)
+	if diff := cmp.Diff(want, placed) + cmp.Diff(wantNot, unplaced); diff != "" {
+		t.Fatalf("(-every host evaluated +remembered):\n%s", diff)
+	}
+	mustRemember(t, p)
+	mustBeValid(t, snap, kept, specs, placed)
+}
+
+// TestForgets checks that a planner that is asked for ever more kinds of VMs on many hosts
+// remembers only some of them.
+func TestForgets(t *testing.T) {
+	t.Parallel()
+	snap := snapshot()
+	var ids []topology.HostID
+	for i := range 1000 {
+		snap.Hosts = append(snap.Hosts, host(fmt.Sprintf("pve-%04d", i), machine(shape{nodes: 1, cores: 1, smt: 1, memory: gib})))
+		ids = append(ids, snap.Hosts[i].ID())
+	}
+	p := planner.New(snap, nil)
+	for mib := range int64(100) {
+		s := spec(fleet.PolicyShared, 1, 1+mib)
+		s.Hosts = ids
+		p.Place([]fleet.Spec{s})
+		if n := p.Verdicts(); n > 1<<15 || n == 0 {
+			t.Fatalf("%d verdicts remembered after %d kinds of VMs", n, mib+1)
+		}
+	}
 }
 
 // drawOften draws a batch in which some specs may be wanted more often than others.
@@ -40,25 +112,6 @@ func drawOften(t *rapid.T, snap *topology.Snapshot) []fleet.Spec {
 		specs = append(specs, specs[len(specs)/2])
 	}
 	return specs
-}
-
-// TestIndexIsScanFarAway checks that the index finds what a scan finds where parts of
-// costs are too large to be told apart by bounds.
-func TestIndexIsScanFarAway(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		snap := drawSnapshot(t, true)
-		far := rapid.SampledFrom([]int{1 << 19, 1 << 21, 1 << 30}).Draw(t, "far")
-		for i := range snap.Hosts {
-			for _, n := range snap.Hosts[i].NUMANodes {
-				for to := range n.Distances {
-					n.Distances[to] *= far
-				}
-			}
-		}
-		p := planner.New(snap, nil)
-		mustAgree(t, p, p.Scanning(), drawOften(t, snap))
-	})
 }
 
 // TestHostsInAnyOrder checks that the order of a spec's hosts, doubles, and hosts that
@@ -83,42 +136,10 @@ func TestHostsInAnyOrder(t *testing.T) {
 			one[i].Hosts, other[i].Hosts = way.sorted, way.any
 		}
 		placed, _ := want.Place(one)
-		if diff := cmp.Diff(placed, mustAgree(t, got, p.Scanning(), other)); diff != "" || len(placed) == 0 {
+		if diff := cmp.Diff(placed, mustAgree(t, got, p.Clone(), other)); diff != "" || len(placed) == 0 {
 			t.Errorf("%s (-sorted +in any order):\n%s", way.name, diff)
 		}
 	}
-}
-
-// TestPacked checks that packed costs compare as costs do.
-func TestPacked(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		a, b := drawCost(t), drawCost(t)
-		copy(b[:rapid.IntRange(0, len(b)).Draw(t, "the same")], a)
-		packedA, blurredA := planner.Packed(a)
-		packedB, blurredB := planner.Packed(b)
-		costs, packs := slices.Compare(a, b), slices.Compare(packedA, packedB)
-		if packs != 0 && packs != costs {
-			t.Fatalf("%v and %v compare as %d, packed as %d", a, b, costs, packs)
-		}
-		if packs == 0 && costs != 0 && (!blurredA || !blurredB) {
-			t.Fatalf("%v and %v are packed alike, and not blurred", a, b)
-		}
-		if next := planner.Next(packedA); slices.Compare(packedA, next) >= 0 || packs < 0 && slices.Compare(packedB, next) < 0 {
-			t.Fatalf("%x does not come after %x", next, packedA)
-		}
-	})
-}
-
-// drawCost draws the parts of a cost, some of them large: all but the first, which is a
-// set of few flags.
-func drawCost(t *rapid.T) []int64 {
-	c := make([]int64, planner.CostParts)
-	c[0] = rapid.Int64Range(0, 31).Draw(t, "resort")
-	for i := 1; i < len(c); i++ {
-		c[i] = rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, 1<<20), rapid.Int64Range(0, 1<<40)).Draw(t, "part")
-	}
-	return c
 }
 
 // mustAgree places a batch with both planners and expects the same answers.
@@ -130,56 +151,6 @@ func mustAgree(t tb, p, q *planner.Planner, specs []fleet.Spec) []planner.Placed
 		t.Fatalf("the planners differ:\n%s", diff)
 	}
 	return got
-}
-
-// TestFloor checks that no plan is cheaper than the bound of its cost says.
-func TestFloor(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		snap := drawSnapshot(t, true)
-		p := planner.New(snap, nil)
-		p.Place(drawSpecs(t, snap))
-		for _, s := range drawSpecs(t, snap) {
-			for i := range snap.Hosts {
-				if holds, _ := p.Floor(s, snap.Hosts[i].ID()); !holds {
-					t.Fatalf("%s: %+v costs less than its bound, or fits nevertheless", snap.Hosts[i].ID(), s)
-				}
-			}
-		}
-	})
-}
-
-// TestFloorIsExact checks that the bound is the cost for nearly all VMs and hosts of
-// a busy datacenter: else the index would evaluate them all.
-func TestFloorIsExact(t *testing.T) {
-	t.Parallel()
-	snap, kept, specs := datacenter(t, 42, 300)
-	p := planner.New(snap, kept)
-	exact, total := 0, 0
-	for _, s := range specs[:100] {
-		for _, id := range s.Hosts {
-			holds, same := p.Floor(s, id)
-			if !holds {
-				t.Fatalf("%s: %+v costs less than its bound, or fits nevertheless", id, s)
-			}
-			exact += b2i(same)
-			total++
-		}
-	}
-	if exact*100 < total*90 {
-		t.Errorf("%d of %d bounds are exact, want 90 %%", exact, total)
-	}
-	t.Logf("%d of %d bounds are exact", exact, total)
-}
-
-// TestIndexIsScanAtLarge compares the index with a scan on a half-full datacenter of
-// all real machines.
-func TestIndexIsScanAtLarge(t *testing.T) {
-	t.Parallel()
-	snap, kept, specs := datacenter(t, 42, 420)
-	p := planner.New(snap, kept)
-	placed := mustAgree(t, p, p.Scanning(), specs)
-	mustBeValid(t, snap, kept, specs, placed)
 }
 
 // datacenter has hosts of all real machines in turn, VMs at random places of it that
