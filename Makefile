@@ -228,6 +228,10 @@ bench-placement: ## compute the tables of docs/placement.md: placers compared on
 	go test ./test/placement -v -count=1 -timeout 60m -run TestTables -every -seeds 10 -update
 	go test ./test/placement -v -count=1 -timeout 60m -run TestTables -every -seeds 10 -heldout -update
 
+.PHONY: measure
+measure: ## count lines, functions, callers and imports of each package of the product
+	@go run ./tools/measure
+
 .PHONY: provider
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/
 

@@ -92,6 +92,7 @@ func Table() []Row {
 		{Package: "examples/*", Floor: Programs},
 		{Package: "examples/*/*", Floor: Programs},
 		{Package: "test/*", Floor: Programs},
+		{Package: "tools/*", Floor: Programs},
 	}
 }
 
