@@ -148,8 +148,10 @@ func (r *request) storageResources(h *host) []any {
 			"content": joinContent(st.Content), "shared": flag(st.Shared), "status": "available",
 			"disk": st.TotalMiB<<20 - st.available(), "maxdisk": st.TotalMiB << 20,
 		}
-		if h.offline != "" {
+		if h.offline != "" || !st.Active { // without figures of pvestatd (pve-manager 9.2.11, PVE/API2Tools.pm:126-142)
 			entry["status"] = "unknown"
+			delete(entry, "disk")
+			delete(entry, "maxdisk")
 		}
 		entries = append(entries, entry)
 	}

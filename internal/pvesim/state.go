@@ -137,8 +137,8 @@ func (c *cluster) storage(h *host, name string) *storage {
 // needStorage returns the storage or Proxmox' error.
 func (c *cluster) needStorage(h *host, name string) (*storage, *apiError) {
 	if st := c.storage(h, name); st != nil {
-		if !st.Active {
-			return nil, dief("storage '%s' is disabled", name)
+		if !st.Active { // pve-storage 9.1.7, PVE/Storage/Plugin.pm:1958-1963
+			return nil, dief("unable to activate storage '%s' - directory '/mnt/pve/%s' does not exist or is unreachable", name, name)
 		}
 		return st, nil
 	}

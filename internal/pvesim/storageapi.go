@@ -16,11 +16,13 @@ func (r *request) mayUse(name string) bool {
 // storageStatus is a storage as its host sees it.
 func storageStatus(st *storage) map[string]any {
 	total, avail := st.TotalMiB<<20, st.available()
-	entry := map[string]any{
+	if !st.Active {
+		total, avail = 0, 0
+	}
+	return map[string]any{
 		"type": st.Type, "content": joinContent(st.Content), "active": flag(st.Active), "enabled": 1, "shared": flag(st.Shared),
 		"total": total, "avail": avail, "used": total - avail,
 	}
-	return entry
 }
 
 // listNodeStorage answers GET /nodes/{node}/storage. Without a filter for content it has
@@ -34,19 +36,20 @@ func listNodeStorage(r *request) (any, error) {
 	result := []any{}
 	for _, name := range c.storageNames() {
 		here := c.storage(r.host, name)
-		if r.p.has("content") && (here == nil || !here.Active || !slices.ContainsFunc(splitList(r.p["content"]), func(kind string) bool { return holds(here.Content, kind) })) {
+		if r.p.has("content") && (here == nil || !slices.ContainsFunc(splitList(r.p["content"]), func(kind string) bool { return holds(here.Content, kind) })) {
 			continue
 		}
 		known = known || r.p["storage"] == name
-		if !r.mayUse(name) || (r.p["storage"] != "" && r.p["storage"] != name) || (r.p.flag("enabled") && here != nil && !here.Active) {
+		if !r.mayUse(name) || (r.p["storage"] != "" && r.p["storage"] != name) {
 			continue
 		}
 		entry := storageStatus(cmp.Or(here, c.anyStorage(name)))
-		if here == nil || !here.Active {
+		switch {
+		case here == nil:
 			for _, key := range []string{"active", "enabled", "total", "avail", "used"} {
 				entry[key] = 0
 			}
-		} else if here.TotalMiB > 0 {
+		case here.Active && here.TotalMiB > 0:
 			entry["used_fraction"] = 1 - float64(here.available())/float64(here.TotalMiB<<20)
 		}
 		entry["storage"] = name
@@ -63,8 +66,8 @@ func getStorageStatus(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	st, e := c.needStorage(r.host, r.p["storage"])
-	if e != nil { // pve-storage 9.1.7, PVE/API2/Storage/Status.pm:400-405
+	st := c.storage(r.host, r.p["storage"])
+	if st == nil { // pve-storage 9.1.7, PVE/API2/Storage/Status.pm:400-405
 		return nil, oneParamError("storage", "No such storage.")
 	}
 	return storageStatus(st), nil
