@@ -383,6 +383,27 @@ func TestFindsOnHosts(t *testing.T) {
 		{"no class", func(p *patient) { p.Classes = nil }, doctor.Warn, "classes", []string{"there is no ProxmoxNodeClass"}},
 		{"classes unread", func(p *patient) { p.Classes, p.ClassesBroken = nil, errors.New("reading kubeconfig") }, doctor.Fail, "classes", []string{"reading kubeconfig"}},
 		{"in general", func(p *patient) { p.Classes, p.Named = nil, false }, doctor.OK, "storage", []string{"disks on local-lvm; seeds on local"}},
+		{"a class' storages", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "storage", []string{
+			"homelab/pve-1: disks on local-lvm; seeds on local, where the host that gets the upload copies them by ssh",
+		}},
+		{"a storage that does not exist", func(p *patient) { p.Classes[0].Spec.BootDevice = &v1alpha1.BootDevice{Storage: "nowhere"} }, doctor.Warn, "storage", []string{
+			"pve-1: storage \"nowhere\" does not exist, or numaform's user may not see it", "grant Datastore.Audit on /storage/nowhere",
+		}},
+		{"a storage of another host", func(p *patient) {
+			p.Classes[0].Spec.DataDisks = []v1alpha1.DataDisk{{Size: "1G", Storage: "fast"}}
+			p.sim.Hosts[1].Storages = append(storages(1<<19), topology.Storage{Name: "fast", Type: "dir", Active: true, Content: []string{"images"}})
+		}, doctor.Warn, "storage", []string{"homelab/pve-1: storage \"fast\" exists, but is disabled or not for this host", "add pve-1 to its nodes"}},
+		{"a storage that does not answer", func(p *patient) {
+			p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataCDROM, Storage: "nas"}
+			p.sim.Hosts[1].Storages = append(storages(1<<19), topology.Storage{Name: "nas", Type: "nfs", Shared: true, Content: []string{"iso"}})
+		}, doctor.Warn, "storage", []string{"homelab/pve-2: storage \"nas\" cannot be used now, though it is enabled: run `pvesm status --storage nas` on the host"}},
+		{"a report that takes long", func(p *patient) {
+			now := clocktesting.NewFakePassiveClock(time.Now())
+			p.client.Now = now.Now
+			p.ready = func(s *pvesim.Server) {
+				s.AddFault(pvesim.Fault{Path: "/report$", Hit: func(context.Context, pvesim.Call) { now.SetTime(now.Now().Add(25 * time.Second)) }})
+			}
+		}, doctor.Warn, "topology", []string{"its report takes more than 20s, and pveproxy gives up after 30: see on it how long `pvereport` takes"}},
 		{"in general, a hookscript", func(p *patient) {
 			p.Classes, p.Named = nil, false
 			p.sim.Hosts[0].Templates[0].Options["hookscript"] = "local:snippets/x"

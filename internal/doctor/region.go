@@ -46,6 +46,7 @@ func (e *examination) region(ctx context.Context, r *Region) {
 		e.templates(r, snapshot)
 		e.storages(snapshot)
 	}
+	e.classStorages(ctx, r, snapshot)
 	e.vmids(ctx, r, snapshot)
 	e.seen.Regions = append(e.seen.Regions, snapshot.Regions...)
 	e.seen.Hosts = append(e.seen.Hosts, snapshot.Hosts...)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http/httptrace"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/numaform/numaform/topology"
 )
@@ -57,7 +59,10 @@ type hardware struct {
 // the resources, so its status is only read if the report cannot be read, or if
 // the entry has no counts because pvestatd does not run.
 func (c *Client) readHardware(ctx context.Context, host *topology.Host, node resource) (hardware, error) {
-	found, err := c.readReport(ctx, host.Name)
+	found, slow, err := c.readReport(ctx, host.Name)
+	if slow {
+		warn(host, fmt.Sprintf("its report takes more than %s, and pveproxy gives up after 30: see on it how long `pvereport` takes and where it hangs", slowReport))
+	}
 	if err == nil && node.MaxCPU > 0 && node.MaxMem > 0 {
 		found.counts = topology.FromCounts("", 0, 0, int(node.MaxCPU), node.MaxMem.mib())
 		return found, nil
@@ -115,15 +120,24 @@ func failHost(host *topology.Host, err error) {
 
 // readReport reads the lscpu block of a host's report, which is the one place
 // where Proxmox tells NUMA nodes, and the version of Proxmox VE. Everything else
-// in it is none of our business: it lists the configuration of every guest.
-func (c *Client) readReport(ctx context.Context, host topology.HostName) (hardware, error) {
+// in it is none of our business: it lists the configuration of every guest. It reports
+// whether that took long, its time in the queue not counted.
+func (c *Client) readReport(ctx context.Context, host topology.HostName) (found hardware, slow bool, err error) {
+	began := c.now()
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { began = c.now() }})
 	var report string
 	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/report", host), &report); err != nil {
-		return hardware{}, err
+		return hardware{}, false, err
 	}
-	machine, err := topology.ParseLscpu(report)
-	return hardware{report: machine, version: reportVersion(report)}, err
+	slow = c.now().Sub(began) > slowReport
+	found.version = reportVersion(report)
+	found.report, err = topology.ParseLscpu(report)
+	return found, slow, err
 }
+
+// slowReport is worth a warning: pveproxy waits 30 s for the daemon that makes the report, and
+// then answers 596 (pve-http-server 6.0.5, PVE/APIServer/AnyEvent.pm:835).
+const slowReport = 20 * time.Second
 
 // runningVersion finds the version in "pve-manager: 9.0.3 (running version: 9.0.3/5bd5b0ff1e5c2a4b)".
 var runningVersion = regexp.MustCompile(`(?m)^pve-manager: \S+ \(running version: (\d[0-9A-Za-z.~+-]{0,30})/`)
