@@ -1,8 +1,12 @@
 package state_test
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -170,5 +174,21 @@ func TestForget(t *testing.T) {
 	}
 	if diff := cmp.Diff(both[:1], addresses(t, w)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestForgetWithoutMemory has a workspace that does not know what it left in the state.
+func TestForgetWithoutMemory(t *testing.T) {
+	t.Parallel()
+	dir := root(t, localBackend)
+	w := open(t, dir, nil)
+	if err := w.Forget(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, ".terraform", "numaform", "known.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Forget(t.Context()); !errors.Is(err, syscall.EISDIR) {
+		t.Errorf("got %v, want that it cannot be read", err)
 	}
 }

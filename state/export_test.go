@@ -125,3 +125,11 @@ func Sees(c *Config, env map[string]string, files map[string][]byte) (paths []st
 	s := engineRules(c, env, files)
 	return append(s.rules.Read, s.rules.Write...), s.open
 }
+
+// BehindFence reports whether an engine of the directory reaches PostgreSQL through a
+// fence.
+func BehindFence(config Config, env map[string]string) bool {
+	w := &Workspace{config: config, env: environments{engine: env}}
+	_, ok := w.connString()
+	return ok
+}

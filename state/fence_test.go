@@ -302,3 +302,35 @@ func TestConnectionStrings(t *testing.T) {
 		})
 	}
 }
+
+// TestBehindFence asks where the engine takes the address from: only what stands in its
+// environment can be led through a fence.
+func TestBehindFence(t *testing.T) {
+	t.Parallel()
+	server := "postgres://db.example/states"
+	for _, test := range []struct {
+		name, backend string
+		config        map[string]string
+		passwords     bool
+		want          bool
+	}{
+		{name: "environment", backend: `backend "pg" {}`, want: true},
+		{name: "backend block", backend: `backend "pg" { conn_str = "postgres://other.example/states" }`},
+		{name: "configuration", backend: `backend "pg" {}`, config: map[string]string{"conn_str": "postgres://other.example/states"}},
+		{name: "password file", backend: `backend "pg" {}`, passwords: true},
+		{name: "another backend", backend: `backend "local" {}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			dir, home := t.TempDir(), t.TempDir()
+			write(t, dir, "main.tf", "terraform {\n  "+test.backend+"\n}\n")
+			if test.passwords {
+				write(t, home, ".pgpass", "")
+			}
+			got := state.BehindFence(state.Config{Dir: dir, BackendConfig: test.config}, map[string]string{"PG_CONN_STR": server, "HOME": home})
+			if got != test.want {
+				t.Errorf("behind a fence: %v, want %v", got, test.want)
+			}
+		})
+	}
+}

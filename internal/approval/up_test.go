@@ -1,6 +1,7 @@
 package approval_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -316,4 +318,44 @@ func TestAModeThatBecomesFree(t *testing.T) {
 	}
 	b.want(1, placed("slow", pve1, 4096, "a"))
 	b.plan(v1alpha1.ScalePlanSuperseded)
+}
+
+// unwritable is a cluster in which no status can be written.
+type unwritable struct{ client.Client }
+
+func (unwritable) Status() client.SubResourceWriter { return failing{} }
+
+type failing struct{ client.SubResourceWriter }
+
+var errUnwritable = errors.New("etcd is read-only")
+
+func (failing) Update(context.Context, client.Object, ...client.SubResourceUpdateOption) error {
+	return errUnwritable
+}
+
+// TestWhatCannotBeBegunWaits has a cluster that cannot note that an approved plan was
+// begun: its VMs are not made, or a restart would make them twice.
+func TestWhatCannotBeBegunWaits(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	works := b.client
+	b.client = unwritable{works}
+	b.restart()
+	for range 2 { // the first has to plan again
+		may, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{placed("slow", pve1, 4096, "a")})
+		if len(may) > 0 || b.again && !errors.Is(err, errUnwritable) {
+			t.Errorf("%d VMs may be made (%v)", len(may), err)
+		}
+		if err := b.approvals.Draft(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !b.again {
+		t.Error("it was never to be begun")
+	}
+	b.client = works
+	b.restart()
+	b.want(1, placed("slow", pve1, 4096, "a"))
 }

@@ -316,6 +316,36 @@ func TestConfigMapLimits(t *testing.T) {
 	}
 }
 
+// TestConfigMapOfExactSize fills a ConfigMap to the last byte that Kubernetes takes.
+func TestConfigMapOfExactSize(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	for _, test := range []struct {
+		text, binary int
+		want         bool
+	}{
+		{text: limit, want: true},
+		{text: limit + 1},
+		{text: limit - 100, binary: 100, want: true},
+		{text: limit - 100, binary: 101},
+	} {
+		if got := store.Fits(test.text, test.binary); got != test.want {
+			t.Errorf("%d bytes of text and %d others fit: %v, want %v", test.text, test.binary, got, test.want)
+		}
+	}
+}
+
+// TestFenceByHand reads the number of a lock as a person may write it: one that no lock
+// can have counts as none, or nobody could write any more.
+func TestFenceByHand(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int64{"7": 7, "2147483647": 2147483647, "2147483648": 0, "9223372036854775807": 0, "seven": 0, "": 0} {
+		if got := store.FenceOf(text); got != want {
+			t.Errorf("%q is %d, want %d", text, got, want)
+		}
+	}
+}
+
 func TestConfigMapHistoryOverDays(t *testing.T) {
 	t.Parallel()
 	c := openConfigMap(t, client(t), fleetName())

@@ -1,11 +1,16 @@
 package store
 
 import (
+	"context"
 	"errors"
+	"io"
 	"net/http"
 	"path/filepath"
+	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 )
 
@@ -45,4 +50,24 @@ func ObjectSize(path, hash string) (int64, error) {
 	h := headers{dir: filepath.Join(path, "objects")}
 	size, err := h.bounded(plumbing.NewHash(hash), maxBase)
 	return size, errors.Join(err, h.close())
+}
+
+// Patience returns a context that ends once nothing was read for long.
+func Patience(ctx context.Context, from io.Reader) (_ context.Context, reader io.Reader, cancel func()) {
+	ctx, heard, cancel := patience(ctx)
+	return ctx, hearing{from, heard}, cancel
+}
+
+// FenceOf returns the number of the lock under which a root says that it was written.
+func FenceOf(text string) int64 {
+	return fenceOf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fenceAnnotation: text}}})
+}
+
+// Fits reports whether a ConfigMap of so many bytes, keys included, is accepted.
+func Fits(text, binary int) bool {
+	m := &corev1.ConfigMap{Data: map[string]string{"text": strings.Repeat("x", text-4)}}
+	if binary > 0 {
+		m.BinaryData = map[string][]byte{"binary": make([]byte, binary-6)}
+	}
+	return checkSize(m) == nil
 }

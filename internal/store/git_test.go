@@ -1,12 +1,14 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -399,6 +401,52 @@ func TestGitNotesThatCannotBeRead(t *testing.T) {
 	if err := g.End(t.Context(), ended(change)); err == nil || errors.Is(err, fs.ErrExist) {
 		t.Errorf("got %v, want an error that claims nothing", err)
 	}
+}
+
+// TestGitNotesWithoutACommit loses the commit of the notes, or has one that is damaged:
+// outcomes are not known then, and none is taken for missing.
+func TestGitNotesWithoutACommit(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "fleet")
+	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: dir})
+	change := changed(0)
+	begin(t, g, wanted(), change)
+	end(t, g, change)
+	notes := run(t, dir, "rev-parse", "refs/notes/numaform")
+	object := filepath.Join(dir, "objects", notes[:2], notes[2:])
+	if err := os.Remove(object); err != nil {
+		t.Fatal(err)
+	}
+	wantUnreadable(t, g, open(change), "in the note on commit")
+	if err := os.WriteFile(object, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := g.History(t.Context(), time.Time{}); err == nil || !strings.Contains(err.Error(), "reading the record in the note on commit") {
+		t.Errorf("got %+v, %v, want why the record cannot be read", list, err)
+	}
+}
+
+// TestGitPatience hears from a remote now and then, and then no more.
+func TestGitPatience(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, reader, cancel := store.Patience(t.Context(), strings.NewReader("pack"))
+		defer cancel()
+		for range 3 {
+			<-time.After(100 * time.Second)
+			if _, err := reader.Read(make([]byte, 1)); err != nil || ctx.Err() != nil {
+				t.Fatalf("given up though it answers: %v, %v", err, context.Cause(ctx))
+			}
+		}
+		<-time.After(119 * time.Second)
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Errorf("given up early: %v", context.Cause(ctx))
+		}
+		<-time.After(2 * time.Second)
+		synctest.Wait()
+		wantError(t, context.Cause(ctx), "no answer for 2m0s")
+	})
 }
 
 // TestGitTellsNoSecret has a remote that does not answer, and secrets for it.
