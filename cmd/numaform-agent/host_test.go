@@ -292,7 +292,7 @@ func inHostHotplug(t *testing.T) {
 	s.on(topology.CPUs(0, 1, 2, 3, 4), 101)
 	online("1")
 	s.pinned(101, 4, 5)
-	if set, err := qemu.Affinity(0); err != nil || !set.Equal(six()) {
+	if set, err := (qemu.Kernel{}).Affinity(0); err != nil || !set.Equal(six()) {
 		t.Errorf("this process is on %s, %v", set, err)
 	}
 }

@@ -200,7 +200,7 @@ func tids(t *testing.T, pid int) map[int]bool {
 
 func affinity(t *testing.T, tid int) topology.CPUSet {
 	t.Helper()
-	set, err := qemu.Affinity(tid)
+	set, err := qemu.Kernel{}.Affinity(tid)
 	if err != nil {
 		t.Fatal(err)
 	}

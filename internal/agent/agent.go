@@ -40,6 +40,8 @@ type Options struct {
 	// Now is the wall clock, for the eyes of those who read the metrics: nothing is
 	// decided by it.
 	Now func() time.Time
+	// Affinities is the kernel; nil means this machine's.
+	Affinities qemu.Affinities
 }
 
 // Agent keeps the pins of one host.
@@ -94,6 +96,9 @@ func New(options Options) (*Agent, error) {
 	}
 	if err := options.Settings.check(); err != nil {
 		return nil, fmt.Errorf("making the agent: %w", err)
+	}
+	if options.Affinities == nil {
+		options.Affinities = qemu.Kernel{}
 	}
 	return &Agent{
 		Options: options, reader: qemu.Reader{Root: options.Root},

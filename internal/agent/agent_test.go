@@ -46,7 +46,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	free, err := qemu.Affinity(0)
+	free, err := qemu.Kernel{}.Affinity(0)
 	if err != nil || free.Size() < 2 {
 		t.Fatalf("two CPUs are needed: %s, %v", free, err)
 	}

@@ -146,7 +146,7 @@ func (a *Agent) intruders(r *round) []Intruder {
 	}
 	for _, vm := range r.vms {
 		if r.pins[vm.VMID] == nil {
-			cpus, err := qemu.Affinity(vm.PID)
+			cpus, err := a.Affinities.Affinity(vm.PID)
 			add(vm, cgroup.VM(vm.VMID), cpus, err)
 		}
 	}

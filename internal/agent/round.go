@@ -137,7 +137,7 @@ func (a *Agent) place(r *round) {
 	for _, vm := range r.unpinned {
 		threads, err := a.reader.Threads(vm.Run)
 		if err == nil {
-			_, err = qemu.Place(threads, qemu.Wanted{Others: vm.Config.Affinity})
+			_, err = qemu.Place(a.Affinities, threads, qemu.Wanted{Others: vm.Config.Affinity})
 		}
 		if err != nil && a.reader.Alive(vm.Run) {
 			a.Log.Error("threads not released", logkey.VMID, vm.VMID, logkey.Message, err.Error())
@@ -158,7 +158,7 @@ func (a *Agent) pin(r *round, guest *Guest) {
 	if guest.Pins.Emulator == fleet.EmulatorShared {
 		wanted.Others = a.state.Shared
 	}
-	moved, err := qemu.Place(r.threads[guest.VMID], wanted)
+	moved, err := qemu.Place(a.Affinities, r.threads[guest.VMID], wanted)
 	if err != nil {
 		delete(a.placed, guest.Run)
 		if a.reader.Alive(guest.Run) {

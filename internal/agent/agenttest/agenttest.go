@@ -171,7 +171,7 @@ func (h *Host) Threads(vmid int) (vcpus, others []topology.CPUSet) {
 		return nil, nil
 	}
 	for _, thread := range threads {
-		set, err := qemu.Affinity(thread.TID)
+		set, err := qemu.Kernel{}.Affinity(thread.TID)
 		switch {
 		case err != nil:
 		case thread.VCPU == qemu.Other:

@@ -1,7 +1,6 @@
 package qemu
 
 import (
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -12,11 +11,11 @@ import (
 // kernelCPUs is how many CPUs a unix.CPUSet has room for.
 const kernelCPUs = 1024
 
-// Affinity returns the CPUs that a thread may run on, its control group considered.
-func Affinity(tid int) (topology.CPUSet, error) {
+// Affinity asks sched_getaffinity(2).
+func (Kernel) Affinity(tid int) (topology.CPUSet, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(tid, &set); err != nil {
-		return topology.CPUSet{}, gone(err)
+		return topology.CPUSet{}, err
 	}
 	var ids []int
 	for cpu := range kernelCPUs {
@@ -27,8 +26,8 @@ func Affinity(tid int) (topology.CPUSet, error) {
 	return topology.CPUs(ids...), nil
 }
 
-// setAffinity lets a thread run on a set of CPUs, or anywhere if it is empty.
-func setAffinity(tid int, cpus topology.CPUSet) error {
+// SetAffinity calls sched_setaffinity(2).
+func (Kernel) SetAffinity(tid int, cpus topology.CPUSet) error {
 	var set unix.CPUSet
 	if cpus.IsEmpty() {
 		set.Fill()
@@ -39,12 +38,5 @@ func setAffinity(tid int, cpus topology.CPUSet) error {
 		}
 		set.Set(cpu)
 	}
-	return gone(unix.SchedSetaffinity(tid, &set))
-}
-
-func gone(err error) error {
-	if errors.Is(err, unix.ESRCH) {
-		return errGone
-	}
-	return err
+	return unix.SchedSetaffinity(tid, &set)
 }

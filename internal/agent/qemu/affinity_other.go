@@ -8,7 +8,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Affinity returns the CPUs that a thread may run on, its control group considered.
-func Affinity(int) (topology.CPUSet, error) { return topology.CPUSet{}, errors.ErrUnsupported }
+// Affinity has an answer on Linux alone.
+func (Kernel) Affinity(int) (topology.CPUSet, error) { return topology.CPUSet{}, errors.ErrUnsupported }
 
-func setAffinity(int, topology.CPUSet) error { return errors.ErrUnsupported }
+// SetAffinity works on Linux alone.
+func (Kernel) SetAffinity(int, topology.CPUSet) error { return errors.ErrUnsupported }

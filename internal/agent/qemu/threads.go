@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/numaform/numaform/topology"
 )
@@ -105,38 +106,47 @@ func (w Wanted) of(thread Thread) topology.CPUSet {
 	return w.Others
 }
 
-// errGone says that a thread ended, which is nobody's fault.
-var errGone = errors.New("the thread is gone")
+// Affinities reads and sets the CPUs that threads may run on. A thread that ended is
+// syscall.ESRCH.
+type Affinities interface {
+	// Affinity considers the thread's control group.
+	Affinity(tid int) (topology.CPUSet, error)
+	// SetAffinity allows a set of CPUs, or all if it is empty.
+	SetAffinity(tid int, cpus topology.CPUSet) error
+}
+
+// Kernel is the Affinities of this machine.
+type Kernel struct{}
 
 // Place puts each thread of a VM where it is wanted, and returns how many vCPUs were
 // elsewhere. It goes on after an error, and returns the first.
-func Place(threads []Thread, wanted Wanted) (int, error) {
+func Place(affinities Affinities, threads []Thread, wanted Wanted) (int, error) {
 	moved := 0
 	var first error
 	for _, thread := range threads {
-		did, err := place(thread.TID, wanted.of(thread))
+		did, err := place(affinities, thread.TID, wanted.of(thread))
 		if did && thread.VCPU != Other {
 			moved++
 		}
-		if err != nil && !errors.Is(err, errGone) && first == nil {
+		if err != nil && !errors.Is(err, syscall.ESRCH) && first == nil {
 			first = fmt.Errorf("moving thread %d: %w", thread.TID, err)
 		}
 	}
 	return moved, first
 }
 
-func place(tid int, set topology.CPUSet) (bool, error) {
+func place(affinities Affinities, tid int, set topology.CPUSet) (bool, error) {
 	if set.IsEmpty() {
-		return true, setAffinity(tid, set)
+		return true, affinities.SetAffinity(tid, set)
 	}
-	now, err := Affinity(tid)
+	now, err := affinities.Affinity(tid)
 	if err != nil || now.Equal(set) {
 		return false, err
 	}
-	if err := setAffinity(tid, set); err != nil {
+	if err := affinities.SetAffinity(tid, set); err != nil {
 		return false, fmt.Errorf("to CPUs %s: %w", set, err)
 	}
-	if now, err = Affinity(tid); err == nil && !now.Equal(set) {
+	if now, err = affinities.Affinity(tid); err == nil && !now.Equal(set) {
 		err = fmt.Errorf("to CPUs %s: its control group leaves it %s", set, now)
 	}
 	return err == nil, err
