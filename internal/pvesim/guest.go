@@ -253,7 +253,7 @@ func confPath(host string, kind topology.GuestKind, id int) string {
 }
 
 // raw renders the configuration file: the description as a comment, the options
-// sorted, then what is pending.
+// sorted, then what is pending (qemu-server 9.2.6, src/PVE/QemuServer.pm:2153-2181).
 func (g *guest) raw() string {
 	var b strings.Builder
 	writeSection(&b, g.conf)
@@ -271,7 +271,7 @@ func (g *guest) raw() string {
 func writeSection(b *strings.Builder, conf map[string]string) {
 	if text, ok := conf["description"]; ok {
 		for line := range strings.SplitSeq(text, "\n") {
-			fmt.Fprintf(b, "#%s\n", line)
+			fmt.Fprintf(b, "#%s\n", encodeText(line))
 		}
 	}
 	for _, key := range sortedKeys(conf) {
@@ -279,6 +279,20 @@ func writeSection(b *strings.Builder, conf map[string]string) {
 			fmt.Fprintf(b, "%s: %s\n", key, conf[key])
 		}
 	}
+}
+
+// encodeText encodes control characters, those above ASCII, ":" and "%" as in a URL
+// (pve-common 9.2.1, src/PVE/ParseUtils.pm:60).
+func encodeText(text string) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c < ' ' || c > '~' || c == ':' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
 }
 
 // sum returns the digest of the configuration file.

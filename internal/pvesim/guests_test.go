@@ -330,3 +330,17 @@ func TestPutGuestAndRemove(t *testing.T) {
 		t.Error("the guest is left")
 	}
 }
+
+// TestDescriptionInTheFile wants the description encoded as Proxmox does, so that whoever
+// reads the file gets it back.
+func TestDescriptionInTheFile(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster())
+	if err := c.server.PutGuest(pvesim.Foreign{VMID: 500, Host: "pve-1", Config: map[string]string{"cores": "2", "description": "100 %: é\tx\nsecond~"}}); err != nil {
+		t.Fatal(err)
+	}
+	guest, _ := c.server.Guest(500)
+	if want := "#100 %25%3A %C3%A9%09x\n#second~\ncores: 2\n"; guest.Raw != want {
+		t.Errorf("configuration %q, want %q", guest.Raw, want)
+	}
+}
