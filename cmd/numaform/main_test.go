@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -75,7 +76,7 @@ func recordedHosts(t *testing.T) []topology.Host {
 
 // withAgents returns the config with host agents for the cluster of testdata/fixture.
 func withAgents(config pvesim.Config) pvesim.Config {
-	return config.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{"test"}}, Isolation: "enforce", Version: "1.2.3"})
+	return hostagent.On(config, hostagent.Agent{Rules: claim.Rules{Clusters: []string{"test"}}, Isolation: "enforce", Version: "1.2.3"})
 }
 
 // withDevices gives the second host two cards of the mapping gpu, on NUMA nodes 3 and 2,

@@ -11,6 +11,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -29,7 +30,7 @@ func TestNewcomer(t *testing.T) {
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
 			// The host agents are as they were packaged: they pin for nobody.
 			config := pvesim.Config{Hosts: unprepared(t), Tokens: []pvesim.Token{{ID: "somebody@pve!else", Secret: "s"}}}
-			server, err := pvesim.New(config.WithHostAgents(pvesim.HostAgent{}))
+			server, err := pvesim.New(hostagent.On(config, hostagent.Agent{}))
 			if err != nil {
 				return err
 			}
@@ -132,7 +133,7 @@ func follow(ts *testscript.TestScript, _ bool, args []string) {
 // pinsFor lets the agents of all hosts pin for a cluster: pinsfor CLUSTERID.
 func pinsFor(ts *testscript.TestScript, _ bool, args []string) {
 	for _, host := range []string{"pve-1", "pve-2", "pve-3"} {
-		ts.Check(proxmoxOf(ts).SetHostAgent(host, pvesim.HostAgent{Rules: claim.Rules{Clusters: args}}))
+		ts.Check(hostagent.Set(proxmoxOf(ts), host, hostagent.Agent{Rules: claim.Rules{Clusters: args}}))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/topology"
 )
@@ -111,7 +112,7 @@ func (o *options) config() (pvesim.Config, error) {
 		cfg = cfg.WithToken(id, secret)
 	}
 	if len(o.agents) > 0 {
-		cfg = cfg.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: o.agents}, Isolation: "enforce"})
+		cfg = hostagent.On(cfg, hostagent.Agent{Rules: claim.Rules{Clusters: o.agents}, Isolation: "enforce"})
 	}
 	return cfg, nil
 }

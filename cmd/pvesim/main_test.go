@@ -119,7 +119,7 @@ func TestRefuses(t *testing.T) {
 		{"empty directory", []string{"--hosts", t.TempDir()}, "no *.json file there: put one per host"},
 		{"broken file", []string{"--hosts", broken}, "pve-a.json"},
 		{"token without secret", []string{"--hosts", hosts, "--token", "me@pve!x"}, "want user@realm!id=secret"},
-		{"agents of no cluster", []string{"--hosts", hosts, "--agents", "No Cluster"}, "clusters of a host agent"},
+		{"agents of no cluster", []string{"--hosts", hosts, "--agents", "No Cluster"}, `clusterID "No Cluster"`},
 		{"unknown version", []string{"--hosts", hosts, "--version", "7.4"}, "want 8.x or 9.x"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/statesim"
 	"github.com/numaform/numaform/topology"
@@ -163,7 +164,7 @@ func (s *Stage) pinned() error {
 // are in effect.
 func (s *Stage) pins(guest *pvesim.GuestState) (topology.Pins, error) {
 	marker, _ := fleet.ParseMarker(guest.Config["description"])
-	threads, _ := s.Sim.Threads(guest.VMID)
+	threads, _ := hostagent.Threads(s.Sim, guest.VMID)
 	if len(marker.Pins) > 0 && !slices.Equal(marker.Pins, threads.Pins()) {
 		return nil, fmt.Errorf("vm %s declares the CPUs %v and its vCPUs run on %v", guest.Config["name"], marker.Pins, threads.VCPUs)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/topology"
 )
@@ -83,7 +84,7 @@ func (s *Stage) simulate() error {
 		Clone: 300 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Destroy: 50 * time.Millisecond,
 	}}
 	if len(s.Clusters) > 0 {
-		simulated = simulated.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: s.Clusters}, Isolation: "enforce"})
+		simulated = hostagent.On(simulated, hostagent.Agent{Rules: claim.Rules{Clusters: s.Clusters}, Isolation: "enforce"})
 	}
 	if s.Change != nil {
 		s.Change(&simulated)

@@ -10,6 +10,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -22,7 +23,7 @@ func byHostAgent(p *patient) {
 
 // agents puts an agent on each host, for these clusters.
 func agents(p *patient, clusters ...string) {
-	p.sim = p.sim.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: clusters}, Isolation: "enforce", Version: "1.2.3"})
+	p.sim = hostagent.On(p.sim, hostagent.Agent{Rules: claim.Rules{Clusters: clusters}, Isolation: "enforce", Version: "1.2.3"})
 }
 
 const pinnedKey = "0123456789abcdef0123456789abcdef"
@@ -35,7 +36,7 @@ func pinned(t *testing.T, p *patient, described string, filed ...int) {
 			"name": "web-2001", "cores": "2", "memory": "1024", "description": "numaform/1 cluster=" + ourID + " key=" + pinnedKey + " pins=" + described,
 		}})
 		if err == nil {
-			err = s.PublishHostAgent("pve-1")
+			err = hostagent.Publish(s, "pve-1")
 		}
 		if err != nil {
 			t.Error(err)
@@ -62,7 +63,7 @@ func TestHostAgents(t *testing.T) {
 			byHostAgent(p)
 			agents(p, ourID)
 			p.ready = func(s *pvesim.Server) {
-				if err := s.StopHostAgent("pve-2", 3*time.Hour); err != nil {
+				if err := hostagent.Stop(s, "pve-2", 3*time.Hour); err != nil {
 					t.Error(err)
 				}
 			}
@@ -77,9 +78,9 @@ func TestHostAgents(t *testing.T) {
 			p.sim.Hosts[0].Guests = []topology.Guest{{VMID: 2001, Name: "web-2001", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024, ClusterID: ourID, Key: pinnedKey}}
 		}, doctor.Warn, "agent", []string{"pve-1: has no numaform-agent that says it lives: install"}},
 		{"not said yet", func(p *patient) {
-			agents(p, "prod")
 			pinned(t, p, "2,3", 2, 3)
-			p.sim.HostAgents["pve-1"] = pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{ourID}}}
+			other := hostagent.Agent{Rules: claim.Rules{Clusters: []string{"prod"}}}
+			p.sim = hostagent.Each(p.sim, map[topology.HostName]hostagent.Agent{"pve-1": {Rules: claim.Rules{Clusters: []string{ourID}}}, "pve-2": other})
 			p.ready = func(*pvesim.Server) {}
 			p.sim.Hosts[0].Guests = []topology.Guest{{VMID: 2001, Name: "web-2001", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024, ClusterID: ourID, Key: pinnedKey}}
 		}, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 2,3, and the agent has not said that it is pinned: the agent tells every five minutes"}},

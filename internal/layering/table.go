@@ -68,6 +68,7 @@ func Table() []Row {
 
 		{Package: "internal/conformance", Floor: 4},
 		{Package: "internal/guestsim", Floor: 4, Support: true},
+		{Package: "internal/hostagent", Floor: 4, Support: true},
 		{Package: "internal/scheduling", Floor: 4},
 		{Package: "internal/store", Floor: 4},
 

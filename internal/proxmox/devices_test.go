@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/topology"
 	"github.com/numaform/numaform/topology/machines"
@@ -48,18 +49,17 @@ func TestReadsDevices(t *testing.T) {
 			for _, part := range pvesim.LeastPrivilege() {
 				role.Privileges = append(role.Privileges, part.Privileges...)
 			}
-			sim := pvesim.Config{
-				Hosts:      []topology.Host{given, other},
-				HostAgents: map[topology.HostName]pvesim.HostAgent{"pve-1": {Rules: claim.Rules{Clusters: []string{"prod"}}}},
-				Tokens:     []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}},
-				Roles:      []pvesim.Role{role, {Name: "Devices", Privileges: []string{"Mapping.Use"}}},
-				ACL:        []pvesim.ACL{{Path: "/", Subject: "numaform@pve", Role: "Least"}},
-			}
+			sim := hostagent.Each(pvesim.Config{
+				Hosts:  []topology.Host{given, other},
+				Tokens: []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}},
+				Roles:  []pvesim.Role{role, {Name: "Devices", Privileges: []string{"Mapping.Use"}}},
+				ACL:    []pvesim.ACL{{Path: "/", Subject: "numaform@pve", Role: "Least"}},
+			}, map[topology.HostName]hostagent.Agent{"pve-1": {Rules: claim.Rules{Clusters: []string{"prod"}}}})
 			if tt.path != "" {
 				sim.ACL = append(sim.ACL, pvesim.ACL{Path: tt.path, Subject: "numaform@pve", Role: "Devices"})
 			}
 			server, cfg := simulate(t, sim)
-			if err := server.PublishHostAgent("pve-1"); err != nil {
+			if err := hostagent.Publish(server, "pve-1"); err != nil {
 				t.Fatal(err)
 			}
 			server.ResetCalls()

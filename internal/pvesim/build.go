@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -118,7 +117,7 @@ func foreignPins(conf map[string]string, from *topology.Guest) {
 		conf["affinity"] = from.Pins.String()
 	}
 	if from.ClusterID != "" {
-		conf["description"] = fleet.Marker{ClusterID: from.ClusterID, Key: fleet.Key(from.Key)}.String()
+		conf["description"] = fmt.Sprintf("numaform/1 cluster=%s key=%s", from.ClusterID, from.Key)
 	}
 	for i, cell := range from.NUMA {
 		conf["numa"] = "1"

@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -45,9 +46,9 @@ type Config struct {
 	// GuestAgents makes running VMs answer through their guest agent; see
 	// Server.SetGuestAgents.
 	GuestAgents bool
-	// HostAgents are the hosts on which numaform-agent runs. None by default: a plain
-	// Proxmox has none.
-	HostAgents map[topology.HostName]HostAgent
+	// Attach starts what runs on the simulated hosts and is no part of Proxmox, as the
+	// last step of New. It is closed before the server. Nil means nothing.
+	Attach func(*Server) (io.Closer, error)
 	// Tags are the datacenter's options for tags.
 	Tags TagAccess
 	// CPUModels are the names of custom CPU models, without "custom-".

@@ -118,7 +118,7 @@ func (s *Server) putForeign(f Foreign) (event *PowerEvent, err error) {
 	}
 	if old := c.guests[f.VMID]; old != nil {
 		delete(old.host.guests, f.VMID)
-		old.host.look()
+		old.host.show(f.VMID)
 	}
 	if f.Kind == "" {
 		f.Kind = topology.GuestVM
@@ -168,7 +168,7 @@ func (c *cluster) remove(id int) {
 		delete(c.guests, id)
 		c.sorted.Store(nil)
 		c.pools.move(id, "")
-		g.host.look()
+		g.host.show(id)
 	}
 }
 
@@ -177,14 +177,15 @@ func (c *cluster) run(g *guest) {
 	g.running = true
 	g.started = c.cfg.Clock.Now()
 	g.live = maps.Clone(g.conf)
-	g.pid = c.newPID()
+	g.pid = c.newPID(g)
 	g.changed()
 }
 
-// newPID returns the id of a process that starts.
-func (c *cluster) newPID() int {
-	c.lastPID++
-	return 1000 + c.lastPID
+// newPID returns the id of a guest's process that starts; its threads have the next ones.
+func (c *cluster) newPID(g *guest) int {
+	pid := firstPID + c.processes
+	c.processes += otherThreads + vcpus(g.live)
+	return pid
 }
 
 // halt ends the guest's process.
@@ -221,11 +222,10 @@ func (h *host) vmids(kind topology.GuestKind) []int {
 	return ids
 }
 
-// changed drops what was rendered of the guest, and its host's agent looks. Call it
-// after each change.
+// changed drops what was rendered of the guest, and exports it. Call it after each change.
 func (g *guest) changed() {
 	g.resource, g.digest = nil, ""
-	g.host.look()
+	g.host.show(g.id)
 }
 
 // isTemplate reports whether the guest is a template.

@@ -97,11 +97,11 @@ func (r *request) migrateWork(ctx context.Context, t *task) error {
 		return e
 	}
 	delete(g.host.guests, g.id)
-	g.host.look()
+	g.host.show(g.id)
 	g.host = to
 	to.guests[g.id] = g
 	if g.running {
-		g.pid = c.newPID()
+		g.pid = c.newPID(g)
 	}
 	g.changed()
 	return nil

@@ -123,9 +123,8 @@ func cpuInfo(m *topology.Machine) map[string]any {
 // nodeConfig answers GET /nodes/{node}/config.
 func nodeConfig(r *request) (any, error) {
 	c := r.s.state
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.publishAgain(r.host)
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	config := map[string]any{"digest": notesDigest(r.host.notes)}
 	if r.host.notes != "" {
 		config["description"] = r.host.notes
@@ -149,7 +148,6 @@ func putNodeConfig(r *request) (any, error) {
 	if e := c.writable(); e != nil {
 		return nil, e
 	}
-	c.publishAgain(r.host)
 	if r.p.has("digest") && r.p["digest"] != notesDigest(r.host.notes) {
 		return nil, dief("detected modified configuration - file changed by other user? Try again.")
 	}

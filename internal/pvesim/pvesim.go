@@ -34,6 +34,8 @@ type Server struct {
 	faults *faultList
 	calls  *callLog
 	cert   certificate
+	// attached is what Config.Attach started, or nil.
+	attached io.Closer
 	// delaysNow are those that were set since the start; nil means none.
 	delaysNow atomic.Pointer[Delays]
 
@@ -67,8 +69,16 @@ func New(cfg Config) (*Server, error) {
 	if s.routes, err = buildRoutes(api, handlers()); err != nil {
 		return nil, fmt.Errorf("building simulated proxmox: %w", err)
 	}
+	if cfg.Attach != nil {
+		if s.attached, err = cfg.Attach(s); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	return s, nil
 }
+
+// Attached returns what Config.Attach started, or nil.
+func (s *Server) Attached() io.Closer { return s.attached }
 
 // Start serves on addr ("127.0.0.1:0" picks a free port) until Close.
 func (s *Server) Start(addr string) error {
@@ -101,12 +111,16 @@ func (s *Server) CertPEM() []byte { return s.cert.pem }
 
 // Close stops serving, ends all tasks, and waits for both.
 func (s *Server) Close() error {
-	s.cancel()
 	var err error
+	if s.attached != nil {
+		err = s.attached.Close()
+	}
+	s.cancel()
 	if s.http != nil {
-		if err = s.http.Close(); err != nil {
-			err = fmt.Errorf("closing simulated proxmox: %w", err)
-		}
+		err = errors.Join(err, s.http.Close())
+	}
+	if err != nil {
+		err = fmt.Errorf("closing simulated proxmox: %w", err)
 	}
 	s.serving.Wait()
 	s.tasks.wait()

@@ -2,8 +2,11 @@ package pvesim
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -154,11 +157,46 @@ func (s *Server) asRoot(c shellCommand, method string, target func(arg string) (
 	for name, text := range more {
 		given[name] = value{text: text}
 	}
-	req := &request{s: s, ctx: context.Background(), method: method, path: path, who: rootUser}
-	if _, failed := s.dispatch(req, given); failed != nil {
+	if _, failed := s.dispatch(s.rootRequest(method, path), given); failed != nil {
 		return failed
 	}
 	return nil
+}
+
+// rootRequest is a request of a program that root runs on a host.
+func (s *Server) rootRequest(method, path string) *request {
+	return &request{s: s, ctx: context.Background(), method: method, path: path, who: rootUser}
+}
+
+// Pvesh runs `pvesh get PATH` or `pvesh set PATH` as root on a host, and returns the data
+// as JSON.
+func (s *Server) Pvesh(args ...string) ([]byte, error) {
+	fail := func(err error) ([]byte, error) {
+		return nil, fmt.Errorf("running pvesh %s: %w", strings.Join(args[:min(len(args), 2)], " "), err)
+	}
+	c, err := parseCommand(slices.Concat([]string{"pvesh"}, args))
+	if err != nil {
+		return fail(err)
+	}
+	verb, path, _ := strings.Cut(strings.TrimPrefix(c.name, "pvesh "), " ")
+	method := map[string]string{"get": http.MethodGet, "set": http.MethodPut}[verb]
+	if method == "" || len(c.args) > 0 {
+		return fail(errors.New("no such command"))
+	}
+	given := map[string]value{}
+	for name, text := range c.options {
+		if name != "output-format" {
+			given[name] = value{text: text}
+		}
+	}
+	data, failed := s.dispatch(s.rootRequest(method, path), given)
+	if failed != nil {
+		return fail(failed)
+	}
+	if raw, ok := data.(preRendered); ok {
+		return raw, nil
+	}
+	return json.Marshal(data)
 }
 
 // administer changes users, tokens, roles or entries of the access control list.

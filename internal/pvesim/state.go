@@ -27,7 +27,7 @@ type cluster struct {
 	commands   commands
 	deaf       map[int]bool // VMIDs of guests that do not shut down when asked
 	generation int          // counts changes of guests, for their MAC addresses
-	lastPID    int
+	processes  int          // how many process ids are used
 	locks      map[int]*guestLock
 
 	pools *poolSet // has a lock of its own, for it is asked with and without mu
@@ -46,7 +46,7 @@ type host struct {
 	devices []topology.PCIDevice
 	notes   string
 	guests  map[int]*guest
-	agent   *hostAgent // nil where none is installed
+	files   *hostFiles // nil while it is not exported
 }
 
 // storage is a storage of one host, or of all that share it.
@@ -72,9 +72,6 @@ func newCluster(cfg Config) (*cluster, error) {
 		cfg: cfg, started: cfg.Clock.Now(), quorate: true, agents: cfg.GuestAgents, deaf: map[int]bool{},
 		hosts: map[string]*host{}, guests: map[int]*guest{},
 		storages: map[string]*storage{}, locks: map[int]*guestLock{}, pools: newPoolSet(cfg.Pools),
-	}
-	if err := cfg.checkHostAgents(); err != nil {
-		return nil, err
 	}
 	for i := range cfg.Hosts {
 		if err := c.addHost(i+1, &cfg.Hosts[i]); err != nil {
@@ -113,7 +110,7 @@ func (c *cluster) addHost(id int, from *topology.Host) error {
 			}
 		}
 	}
-	return c.startAgent(h)
+	return nil
 }
 
 func storageKey(host, name string, shared bool) string {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -73,7 +74,7 @@ func newCluster(b *testing.B, hosts int) *cluster {
 	})
 	c.sim = testenv.Proxmox(b, func(config *pvesim.Config) {
 		config.Hosts, config.OnPower, config.GuestAgents = c.hosts, guests.Power, true
-		*config = config.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{"bench"}}})
+		*config = hostagent.On(*config, hostagent.Agent{Rules: claim.Rules{Clusters: []string{"bench"}}})
 	})
 	c.start(c.install())
 	return c

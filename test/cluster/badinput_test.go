@@ -19,6 +19,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 )
@@ -96,7 +97,7 @@ func TestBadClasses(t *testing.T) {
 	if err := w.proxmox.PutGuest(pvesim.Foreign{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.proxmox.StopHostAgent("pve-2", 20*time.Minute); err != nil {
+	if err := hostagent.Stop(w.proxmox, "pve-2", 20*time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	w.start()

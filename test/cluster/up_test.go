@@ -19,6 +19,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -193,7 +194,7 @@ func (w *world) pinsAreInEffect() {
 		if !ok || marker.ClusterID != clusterID {
 			continue
 		}
-		if threads, _ := w.proxmox.Threads(guest.VMID); !slices.Equal(threads.Pins(), marker.Pins) {
+		if threads, _ := hostagent.Threads(w.proxmox, guest.VMID); !slices.Equal(threads.Pins(), marker.Pins) {
 			w.t.Errorf("VM %d declares %v, and its vCPUs run on %v: %+v", guest.VMID, marker.Pins, threads.VCPUs, threads.Refused)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/guestsim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
@@ -95,7 +96,7 @@ func newWorld(t *testing.T, config worldConfig) *world {
 		if config.hosts != nil {
 			c.Hosts = config.hosts
 		}
-		*c = c.WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{clusterID}}, Isolation: "enforce"})
+		*c = hostagent.On(*c, hostagent.Agent{Rules: claim.Rules{Clusters: []string{clusterID}}, Isolation: "enforce"})
 	})
 	w.reader = testenv.Client(t, w.proxmox)
 	w.install(testenv.Chart{Dir: config.chart, Values: config.values})

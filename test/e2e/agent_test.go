@@ -14,6 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/topology"
 )
@@ -30,19 +31,19 @@ func hostAgents(t *testing.T, stage *demo.Stage) {
 	pinned := pinnedVMs(t, stage)
 	asPlanned(t, stage, pinned)
 	one := pinned[0]
-	before, _ := stage.Sim.Threads(int(one.VMID))
+	before, _ := hostagent.Threads(stage.Sim, int(one.VMID))
 	repin(t, stage, one)
 	if vm := drift(t, stage, cli.ExitChanges)[int(one.VMID)]; !vm.Repairable || !slices.Equal(vm.attributes(), []string{"description"}) {
 		t.Errorf("pins that somebody changed: %+v", vm)
 	}
 	run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests(), "--repair", "--auto-approve")
 	asPlanned(t, stage, pinned)
-	if after, _ := stage.Sim.Threads(int(one.VMID)); after.PID != before.PID || !after.Started.Equal(before.Started) {
+	if after, _ := hostagent.Threads(stage.Sim, int(one.VMID)); after.PID != before.PID || !after.Started.Equal(before.Started) {
 		t.Errorf("vm %s was restarted: process %d of %s, before %d of %s", one.Name, after.PID, after.Started, before.PID, before.Started)
 	}
 	refused(t, stage, one)
 	run(t, stage, cli.ExitOK, "remove", one.Name, "-f", stage.Manifests(), "--auto-approve")
-	if _, exists := stage.Sim.Threads(int(one.VMID)); exists {
+	if _, exists := hostagent.Threads(stage.Sim, int(one.VMID)); exists {
 		t.Errorf("vm %s runs after its removal", one.Name)
 	}
 	asPlanned(t, stage, pinned[1:])
@@ -59,7 +60,7 @@ func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 		t.Run(fmt.Sprint(percent), func(t *testing.T) {
 			t.Parallel()
 			rules := claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: percent, Reserved: topology.CPUs(0)}
-			stage := quickstart(t, func(config *pvesim.Config) { *config = config.WithHostAgents(pvesim.HostAgent{Rules: rules}) })
+			stage := quickstart(t, func(config *pvesim.Config) { *config = hostagent.On(*config, hostagent.Agent{Rules: rules}) })
 			edit(t, stage, "manifests/nodepools.yaml", `policy: Shared, overcommit: "2"`, "policy: Dedicated, pinWith: HostAgent")
 			out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--no-engine", "--out", stage.Fleet())
 			if bounded := strings.Contains(out, "numaform-agent"); bounded != (percent == 20) {
@@ -74,7 +75,7 @@ func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 				}
 			}
 			for _, vm := range pinned {
-				if threads, _ := stage.Sim.Threads(int(vm.VMID)); !slices.Equal(threads.Pins(), vm.VCPUPins) {
+				if threads, _ := hostagent.Threads(stage.Sim, int(vm.VMID)); !slices.Equal(threads.Pins(), vm.VCPUPins) {
 					t.Errorf("vm %s on %s: vCPUs run on %v, want %v; refused: %+v", vm.Name, vm.Host, threads.VCPUs, vm.VCPUPins, threads.Refused)
 				}
 			}
@@ -105,7 +106,7 @@ func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
 		wanted[int(vm.VMID)] = vm.VCPUPins
 	}
 	for _, guest := range stage.Sim.Guests() {
-		threads, runs := stage.Sim.Threads(guest.VMID)
+		threads, runs := hostagent.Threads(stage.Sim, guest.VMID)
 		if affinity := guest.Config["affinity"]; affinity != "" {
 			t.Errorf("guest %d has the affinity %s, which takes root", guest.VMID, affinity)
 		}
@@ -121,7 +122,7 @@ func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
 func takenOn(stage *demo.Stage, host topology.HostName) topology.CPUSet {
 	taken := topology.CPUSet{}
 	for _, guest := range stage.Sim.Guests() {
-		if threads, runs := stage.Sim.Threads(guest.VMID); runs && guest.Host == string(host) {
+		if threads, runs := hostagent.Threads(stage.Sim, guest.VMID); runs && guest.Host == string(host) {
 			taken = taken.Union(topology.CPUs(threads.Pins()...))
 		}
 	}
@@ -141,7 +142,7 @@ func repin(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	turned.Pins = slices.Clone(marker.Pins)
 	slices.Reverse(turned.Pins)
 	describe(t, stage, guest, strings.Replace(guest.Config["description"], marker.String(), turned.String(), 1))
-	if threads, _ := stage.Sim.Threads(guest.VMID); !slices.Equal(threads.Pins(), turned.Pins) {
+	if threads, _ := hostagent.Threads(stage.Sim, guest.VMID); !slices.Equal(threads.Pins(), turned.Pins) {
 		t.Errorf("vm %s declares %v, and its vCPUs run on %v", vm.Name, turned.Pins, threads.VCPUs)
 	}
 }
@@ -174,12 +175,12 @@ func describe(t *testing.T, stage *demo.Stage, guest pvesim.GuestState, text str
 // back: pins are in effect again.
 func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	t.Helper()
-	agent := pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: 1}, Isolation: "enforce"}
+	agent := hostagent.Agent{Rules: claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: 1}, Isolation: "enforce"}
 	host := string(vm.Host.Host)
-	if err := stage.Sim.SetHostAgent(host, agent); err != nil {
+	if err := hostagent.Set(stage.Sim, host, agent); err != nil {
 		t.Fatal(err)
 	}
-	threads, _ := stage.Sim.Threads(int(vm.VMID))
+	threads, _ := hostagent.Threads(stage.Sim, int(vm.VMID))
 	if threads.Pins() != nil || threads.Refused == nil || threads.Refused.Reason != claim.ReasonCeiling {
 		t.Errorf("vm %s is over the ceiling and runs on %v: %+v", vm.Name, threads.VCPUs, threads.Refused)
 	}
@@ -191,7 +192,7 @@ func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 		}
 	}
 	agent.MaxPercent = 90
-	if err := stage.Sim.SetHostAgent(host, agent); err != nil {
+	if err := hostagent.Set(stage.Sim, host, agent); err != nil {
 		t.Fatal(err)
 	}
 }

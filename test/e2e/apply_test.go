@@ -10,6 +10,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/startcheck"
 	"github.com/numaform/numaform/topology"
@@ -51,8 +52,8 @@ func compare(t *testing.T, stage *demo.Stage) {
 			continue
 		}
 		delete(guests, int(vm.VMID))
-		threads, _ := stage.Sim.Threads(int(vm.VMID))
-		compareVM(t, vm, guest, threads)
+		threads, _ := hostagent.Threads(stage.Sim, int(vm.VMID))
+		compareVM(t, vm, guest, threads.Threads)
 		if vm.Policy.Pinned() {
 			pinned++
 		}

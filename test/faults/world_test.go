@@ -14,6 +14,7 @@ import (
 
 	"github.com/numaform/numaform/examples"
 	"github.com/numaform/numaform/internal/agent/claim"
+	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -70,9 +71,9 @@ func newWorld(t *testing.T, settings ...setting) *world {
 	t.Cleanup(func() { w.must(os.RemoveAll(w.tmp)) })
 	w.hosts, err = pvesim.LoadHosts(filepath.Join(w.dir, "hosts"), testenv.Region, testenv.Template)
 	w.must(err)
-	config := pvesim.Config{Hosts: w.hosts, RootPassword: passwordCanary, Delays: pvesim.Delays{
+	config := hostagent.On(pvesim.Config{Hosts: w.hosts, RootPassword: passwordCanary, Delays: pvesim.Delays{
 		Clone: 300 * time.Millisecond, Start: 100 * time.Millisecond, Stop: 100 * time.Millisecond, Destroy: 100 * time.Millisecond,
-	}}.WithToken(pvesim.DefaultToken, tokenCanary).WithHostAgents(pvesim.HostAgent{Rules: claim.Rules{Clusters: []string{clusterID}}})
+	}}.WithToken(pvesim.DefaultToken, tokenCanary), hostagent.Agent{Rules: claim.Rules{Clusters: []string{clusterID}}})
 	w.edit("numaform.yaml", "backend: {type: local}", "backend: {type: http, config: {address: '"+w.backend.url+"/states'}}")
 	for _, set := range settings {
 		set(w, &config)
