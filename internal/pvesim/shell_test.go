@@ -64,3 +64,26 @@ func TestShell(t *testing.T) {
 	holdsAll(t, c.root().call("GET", "/pools/shelf"), `"qemu/100"`)
 	holdsAll(t, c.root().call("GET", "/access/acl"), `"ugid":"new@pve"`)
 }
+
+// TestPvesh writes a host's notes and reads them, as a program of root's on the host.
+func TestPvesh(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster())
+	for _, tt := range []struct{ args, want string }{
+		{"set /nodes/pve-1/config --description it's", "null"},
+		{"get /nodes/pve-1/config --output-format json --property description", `{"description":"it's"}`},
+		{"set /nodes/pve-1/config --description x --digest 00", "detected modified configuration"},
+		{"get /nodes/pve-9/config", "hostname lookup 'pve-9' failed"},
+		{"get /nodes/pve-1/config more", "no such command"},
+		{"create /pools --poolid x", "no such command"},
+		{"get", "no such command"},
+	} {
+		out, err := c.server.Pvesh(strings.Fields(tt.args)...)
+		if got := string(out); err == nil && got != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("pvesh %s: %s, %v, want %s", tt.args, got, err, tt.want)
+		}
+	}
+	for _, call := range c.server.Calls() {
+		t.Errorf("recorded as a call of the API: %+v", call)
+	}
+}
