@@ -36,6 +36,7 @@ func Table() []Row {
 		{Package: "internal/logkey", Floor: 0, Pure: true},
 		{Package: "internal/plainyaml", Floor: 0, Pure: true},
 		{Package: "internal/scratch", Floor: 0},
+		{Package: "internal/simprogram", Floor: 0, Support: true},
 		{Package: "internal/statesim", Floor: 0, Support: true},
 		{Package: "internal/workdir", Floor: 0},
 		{Package: "modules", Floor: 0, Pure: true},
