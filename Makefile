@@ -13,6 +13,9 @@ FUZZTIME ?= 60s
 TESTFLAGS ?=
 TEST_TIMEOUT ?= 40m
 
+# The simulators are a module of their own: nothing of numaform is in them, nor they in it.
+IN_SIM := cd test/sim && GOWORK=off
+
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 HOST := $(shell go env GOHOSTOS)_$(shell go env GOHOSTARCH)
 
@@ -71,6 +74,7 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kuberne
 test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run all tests, with the real engines, provider and backends
 	@# The longest first, and one more at once than there are cores, as tests wait. What vet says, verify says; without symbols a binary is linked in half the time.
 	go test -p 3 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),./test/cluster) $(PKG)
+	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
 
 # What starts goroutines of its own; the others only start programs, or compute.
 RACE_PKG ?= ./fleet ./generator ./internal/... ./planner ./state/... ./topology
@@ -79,6 +83,7 @@ RACE_PKG ?= ./fleet ./generator ./internal/... ./planner ./state/... ./topology
 race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every package with goroutines under the race detector; it wants a C compiler
 	@# In TestRunCluster the controller is no process of its own: it sets the logger of client-go while other clients of the test use it.
 	CGO_ENABLED=1 go test -race -p 2 -timeout $(TEST_TIMEOUT) -vet=off -skip '^TestRunCluster$$' $(TESTFLAGS) $(RACE_PKG)
+	$(IN_SIM) CGO_ENABLED=1 go test -race -vet=off $(TESTFLAGS) ./...
 
 .PHONY: test-faults
 test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
@@ -93,6 +98,7 @@ upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## fleets
 .PHONY: build
 build: ## build the programs into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/...
+	$(IN_SIM) CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(CURDIR)/bin/ ./cmd/pvesim
 
 IMAGE := $(TOOLS)/image
 IMAGE_ARCHS ?= amd64 arm64
@@ -143,6 +149,7 @@ chart: $(HELM) ## lint the chart, render examples/manifests and pack dist/numafo
 .PHONY: lint
 lint: $(LINT) ## run the linters of .golangci.yml
 	$(LINT) run $(PKG)
+	$(IN_SIM) $(CURDIR)/$(LINT) run ./...
 
 .PHONY: fmt
 fmt: $(FUMPT) ## format the Go files
@@ -172,6 +179,8 @@ verify: verify-modules verify-released verify-format verify-generated verify-lay
 verify-modules:
 	go mod verify
 	go mod tidy -diff
+	$(IN_SIM) go mod verify
+	$(IN_SIM) go mod tidy -diff
 
 # Node files call released modules for as long as their VMs live, so nothing in there may
 # change: compared with where this branch left main, or on main itself with its last change.
@@ -210,6 +219,7 @@ verify-layers:
 vet:
 	go vet $(PKG)
 	cd tools/image && GOWORK=off go vet ./...
+	$(IN_SIM) go vet ./...
 
 .PHONY: bench
 bench: $(PROVIDER) engine baseline ## run the benchmarks, BENCH=regexp to choose
@@ -220,7 +230,7 @@ bench: $(PROVIDER) engine baseline ## run the benchmarks, BENCH=regexp to choose
 fuzz: ## fuzz every parser, one after another, FUZZTIME each
 	@git grep -oE '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's|/[^/]*:func | |' | while read -r dir name; do \
 		echo "$$name ($$dir)"; \
-		go test -vet=off -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x "./$$dir" || exit 1; \
+		go test -C "$$dir" -vet=off -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x . || exit 1; \
 	done
 
 .PHONY: bench-placement

@@ -1,10 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"regexp"
 	"strconv"
@@ -131,17 +137,22 @@ func seven(t *testing.T) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, _ []string) {
 		behind, err := pvesim.New(pvesim.Config{Hosts: testenv.Hosts(t)})
 		ts.Check(err)
-		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			answer := httptest.NewRecorder()
-			behind.ServeHTTP(answer, r)
-			for name, values := range answer.Header() {
-				if name != "Content-Length" {
-					w.Header()[name] = values
-				}
-			}
-			w.WriteHeader(answer.Code)
-			_, _ = w.Write([]byte(running.ReplaceAllString(answer.Body.String(), "running version: 7.4-3/")))
-		}))
+		ts.Check(behind.Start("127.0.0.1:0"))
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(behind.CertPEM())
+		at, err := url.Parse(behind.URL())
+		ts.Check(err)
+		server := httptest.NewTLSServer(&httputil.ReverseProxy{
+			Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(at) },
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, DisableKeepAlives: true},
+			ModifyResponse: func(r *http.Response) error {
+				body, err := io.ReadAll(r.Body)
+				body = running.ReplaceAll(body, []byte("running version: 7.4-3/"))
+				r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+				r.Header.Del("Content-Length")
+				return err
+			},
+		})
 		ts.Defer(func() {
 			server.Close()
 			ts.Check(behind.Close())

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,11 +37,13 @@ func Run(ctx context.Context, config Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("preparing the demo: %w", err)
 	}
-	s := &show{Stage: stage, states: statesim.New()}
+	s := &show{Stage: stage}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	server := httptest.NewServer(s.states)
-	defer server.Close()
-	if err := s.keepRemotely(ctx, server.URL); err != nil {
+	if s.states, err = statesim.New(); err != nil {
+		return fmt.Errorf("preparing the demo: %w", err)
+	}
+	defer func() { err = errors.Join(err, s.states.End()) }()
+	if err := s.keepRemotely(ctx, s.states.URL); err != nil {
 		return fmt.Errorf("preparing the demo: %w", err)
 	}
 	for _, scene := range []func(context.Context) error{

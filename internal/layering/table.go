@@ -37,12 +37,12 @@ func Table() []Row {
 		{Package: "internal/plainyaml", Floor: 0, Pure: true},
 		{Package: "internal/scratch", Floor: 0},
 		{Package: "internal/simprogram", Floor: 0, Support: true},
-		{Package: "internal/statesim", Floor: 0, Support: true},
 		{Package: "internal/workdir", Floor: 0},
 		{Package: "modules", Floor: 0, Pure: true},
 		{Package: "topology", Floor: 0, Pure: true},
 
 		{Package: "fleet", Floor: 1, Pure: true},
+		{Package: "internal/statesim", Floor: 1, Support: true},
 		{Package: "internal/sysfs", Floor: 1},
 		{Package: "topology/machines", Floor: 1, Support: true},
 
@@ -90,11 +90,25 @@ func Table() []Row {
 
 		{Package: "cmd/numaform", Floor: Programs},
 		{Package: "cmd/numaform-agent", Floor: Programs, Without: agentWithout()},
-		{Package: "cmd/pvesim", Floor: Programs},
 		{Package: "examples/*", Floor: Programs},
 		{Package: "examples/*/*", Floor: Programs},
 		{Package: "test/*", Floor: Programs},
 		{Package: "tools/*", Floor: Programs},
+	}
+}
+
+// Simulators is the directory of the module of the simulators, which shares no code with
+// numaform.
+const Simulators = "test/sim"
+
+// SimulatorTable returns the floors of the simulators' packages.
+func SimulatorTable() []Row {
+	return []Row{
+		{Package: "control", Floor: 0},
+		{Package: "pvesim", Floor: 1},
+		{Package: "statesim", Floor: 1},
+		{Package: "guestsim", Floor: 2},
+		{Package: "cmd/*", Floor: Programs},
 	}
 }
 

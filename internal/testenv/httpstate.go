@@ -1,29 +1,22 @@
 package testenv
 
 import (
-	"net/http/httptest"
 	"testing"
 
 	"github.com/numaform/numaform/internal/statesim"
 )
 
-// StateServer keeps states and locks for the http backend, below its URL.
-type StateServer struct {
-	*statesim.Server
-	URL string
-
-	server *httptest.Server
-}
-
 // HTTPState starts a state server that ends with the test.
-func HTTPState(t testing.TB) *StateServer {
+func HTTPState(t testing.TB) *statesim.Server {
 	t.Helper()
-	s := &StateServer{Server: statesim.New()}
-	s.server = httptest.NewServer(s.Server)
-	s.URL = s.server.URL
-	t.Cleanup(s.Close)
+	s, err := statesim.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.End(); err != nil {
+			t.Error(err)
+		}
+	})
 	return s
 }
-
-// Close ends the server: nothing answers at its address any more.
-func (s *StateServer) Close() { s.server.Close() }

@@ -69,7 +69,7 @@ func TestKillController(t *testing.T) {
 	s := newScene(t, worldConfig{
 		args:   []string{"--leader-elect=false"},
 		delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond, Stop: 200 * time.Millisecond, Destroy: 500 * time.Millisecond},
-		guests: func(c *guestsim.Config) { c.PodStop = func(*corev1.Pod) time.Duration { return 2 * time.Second } },
+		guests: func(c *guestsim.Config) { c.PodStop = 2 * time.Second },
 	})
 	s.run()
 	t.Cleanup(func() { s.stop(syscall.SIGTERM) })

@@ -39,7 +39,7 @@ func TestKillControllerAtRandom(t *testing.T) {
 	s := newScene(t, worldConfig{
 		args:   []string{"--leader-elect=false"},
 		delays: pvesim.Delays{Clone: 2 * time.Second, Start: 300 * time.Millisecond, Stop: 300 * time.Millisecond, Destroy: time.Second},
-		guests: func(c *guestsim.Config) { c.PodStop = func(*corev1.Pod) time.Duration { return time.Second } },
+		guests: func(c *guestsim.Config) { c.PodStop = time.Second },
 	})
 	s.run()
 	t.Cleanup(func() { s.stop(syscall.SIGTERM) })

@@ -20,6 +20,7 @@ import (
 	"github.com/numaform/numaform/examples"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/statesim"
 	"github.com/numaform/numaform/internal/testenv"
 )
 
@@ -76,7 +77,7 @@ type world struct {
 	dir, tmp string
 	env      []string
 	sim      *pvesim.Server
-	states   *testenv.StateServer
+	states   *statesim.Server
 	listener *listener
 	// removed is the node file of the VM that was removed, and its content.
 	removed        string

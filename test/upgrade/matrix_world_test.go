@@ -22,6 +22,7 @@ import (
 
 	"github.com/numaform/numaform/examples"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/statesim"
 	"github.com/numaform/numaform/internal/testenv"
 )
 
@@ -44,7 +45,7 @@ type matrixWorld struct {
 	dir    string
 	env    []string
 	sim    *pvesim.Server
-	states *testenv.StateServer
+	states *statesim.Server
 	// store and backend are how the configuration names them.
 	store, backend string
 	// space is a namespace of its own, if it has one.

@@ -1,0 +1,351 @@
+// Package pvesim runs a simulated Proxmox VE cluster, which is a program of the module
+// test/sim: numaform and the simulator share no code. Its API is reached at URL as any
+// Proxmox VE; all else that a test does to it, or asks of it, is a method of Server.
+// Start at New.
+package pvesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/numaform/numaform/internal/simprogram"
+	"github.com/numaform/numaform/topology"
+)
+
+// Server is a simulated Proxmox VE cluster. Make one with New.
+type Server struct {
+	program *simprogram.Program
+	address struct{ URL, Certificate string }
+	// attached is what Config.Attach started, or nil.
+	attached io.Closer
+}
+
+// New starts a cluster from its description. It opens no port for the API.
+func New(cfg Config) (*Server, error) {
+	program, err := simprogram.Start("pvesim", []string{"--stdin"}, cfg.json)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{program: program}
+	if cfg.Attach != nil {
+		if s.attached, err = cfg.Attach(s); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
+}
+
+// Attached returns what Config.Attach started, or nil.
+func (s *Server) Attached() io.Closer { return s.attached }
+
+// Start serves the API on addr ("127.0.0.1:0" picks a free port) until Close.
+func (s *Server) Start(addr string) error {
+	return s.program.Call(context.Background(), "PUT", "/address", addr, &s.address)
+}
+
+// URL returns the cluster's endpoint without a path, as the provider wants it.
+func (s *Server) URL() string { return s.address.URL }
+
+// CertPEM returns the certificate that clients must trust, PEM encoded.
+func (s *Server) CertPEM() []byte { return []byte(s.address.Certificate) }
+
+// Close ends the cluster with all its tasks. Nothing can be asked of it afterwards.
+func (s *Server) Close() error {
+	var err error
+	if s.attached != nil {
+		err = s.attached.Close()
+		s.attached = nil
+	}
+	return errors.Join(err, s.program.Close())
+}
+
+// Call is a request as it came. Calls are kept in the order of their arrival.
+type Call struct {
+	Method string
+	// Path is what follows /api2/json.
+	Path string
+	// Params are those of body and query, unchecked; passwords are blanked.
+	Params map[string]string
+	// Host is the Proxmox node that the path names, or empty.
+	Host string
+	// User is the user or token, or empty if none was recognized.
+	User string
+	// Agent is the client's User-Agent.
+	Agent string
+	Time  time.Time
+	// Status is the answer's; 0 means that there was none (yet).
+	Status int
+}
+
+// Calls returns all requests so far.
+func (s *Server) Calls() (calls []Call) {
+	s.program.Must("GET", "/calls", nil, &calls)
+	return calls
+}
+
+// ResetCalls forgets all requests so far.
+func (s *Server) ResetCalls() { s.program.Must("DELETE", "/calls", nil, nil) }
+
+// MaxInFlight returns the largest number of requests that were open at a time.
+func (s *Server) MaxInFlight() (most int) {
+	s.program.Must("GET", "/calls/in-flight", nil, &most)
+	return most
+}
+
+// Fault makes requests fail. The zero value matches every request and does
+// nothing; give at least one of the effects.
+type Fault struct {
+	// Method and Path select requests: Path is a regular expression for the path
+	// after /api2/json. Empty means any.
+	Method string
+	Path   string
+	// Skip lets that many matching requests pass first.
+	Skip int
+	// Times is how many requests fail; 0 means all.
+	Times int
+
+	// After lets Proxmox do what was asked before the answer is replaced by
+	// Status, Hang or Disconnect: the client does not learn that it was done.
+	After bool
+	// Delay is waited before anything else.
+	Delay time.Duration
+	// Hit is called once for each request that fails, after Delay or, with After,
+	// once Proxmox did what was asked. The request waits until it returns, which
+	// must be when ctx ends, as it does when the client or the server is gone.
+	Hit func(ctx context.Context, call Call) `json:"-"`
+	// Status and Reason are answered. A status of 595 to 599 has no body.
+	Status int
+	Reason string
+	// Hang keeps the connection open without an answer.
+	Hang bool
+	// Disconnect closes the connection without an answer.
+	Disconnect bool
+	// TaskExit makes the task that the request starts end with this text.
+	TaskExit string
+	// LeaveLock makes that task die without cleaning up: its lock stays.
+	LeaveLock bool
+}
+
+// AddFault makes matching requests fail from now on, and returns how to stop it.
+// It panics if Path is no regular expression.
+func (s *Server) AddFault(f Fault) (remove func()) {
+	hooked := struct {
+		Fault
+		HitURL string
+	}{Fault: f}
+	if f.Hit != nil {
+		hooked.HitURL = s.program.Hook(simprogram.Ask(func(ctx context.Context, call Call) any {
+			f.Hit(ctx, call)
+			return nil
+		}))
+	}
+	var id int
+	s.program.Must("POST", "/faults", hooked, &id)
+	return func() {
+		// A fault that is removed twice, or after the cluster, is gone either way.
+		_ = s.program.Call(context.Background(), "DELETE", fmt.Sprintf("/faults/%d", id), nil, nil)
+	}
+}
+
+// SetDelays changes how long tasks take that begin from now on.
+func (s *Server) SetDelays(delays Delays) { s.program.Must("PUT", "/delays", delays, nil) }
+
+// SetHostOnline takes a host off the network, so that its paths answer 595, or
+// brings it back. It panics on a host that does not exist.
+func (s *Server) SetHostOnline(name string, online bool) {
+	s.program.Must("PUT", "/hosts/"+name+"/online", online, nil)
+}
+
+// SetQuorate takes the cluster's quorum away: nothing can be written. Or gives it back.
+func (s *Server) SetQuorate(quorate bool) { s.program.Must("PUT", "/quorate", quorate, nil) }
+
+// SetGuestAgents makes running VMs whose agent option is enabled answer through their
+// guest agent, or not.
+func (s *Server) SetGuestAgents(answer bool) { s.program.Must("PUT", "/guest-agents", answer, nil) }
+
+// CommandResult is how a command in a guest ended.
+type CommandResult struct {
+	ExitCode       int
+	Stdout, Stderr string
+	// Looks is how often the command is still running when it is looked at.
+	Looks int
+}
+
+// AgentExec runs a command that a guest's agent was given.
+type AgentExec func(vmid int, args []string, input string) CommandResult
+
+// SetAgentExec makes guest agents run commands by a function, which must not ask the
+// Server anything. Without one, every command ends at once and well.
+func (s *Server) SetAgentExec(exec AgentExec) {
+	type question struct {
+		VMID  int
+		Args  []string
+		Input string
+	}
+	url := ""
+	if exec != nil {
+		url = s.program.Hook(simprogram.Ask(func(_ context.Context, q question) any { return exec(q.VMID, q.Args, q.Input) }))
+	}
+	s.program.Must("PUT", "/guest-agents/exec", url, nil)
+}
+
+// Shell runs what an administrator types on a host as root, such as `pveum pool add`. It
+// returns what the command prints that matters: the secret of a new token.
+func (s *Server) Shell(line string) (out string, err error) {
+	err = s.program.Call(context.Background(), "POST", "/shell", line, &out)
+	return out, err
+}
+
+// Pvesh runs `pvesh get PATH` or `pvesh set PATH` as root on a host, and returns the data
+// as JSON.
+func (s *Server) Pvesh(args ...string) (data []byte, err error) {
+	err = s.program.Call(context.Background(), "POST", "/pvesh", args, &data)
+	return data, err
+}
+
+// ExportHost writes the file system of a host into a directory, as far as a program needs
+// it that runs on the host and looks after guests. The directory follows all changes of
+// guests, and Threads reads what the program changes there. An empty directory ends the
+// export, and returns what could not be written.
+func (s *Server) ExportHost(name, dir string) error {
+	return s.program.Call(context.Background(), "PUT", "/hosts/"+name+"/export", dir, nil)
+}
+
+// Threads says where the threads of a running guest may run.
+type Threads struct {
+	// PID and Started are the process': who restarts a guest changes them.
+	PID     int
+	Started time.Time
+	// VCPUs are the CPUs of vCPU 0, 1, 2, …
+	VCPUs []topology.CPUSet
+	// Others are those of all other threads.
+	Others topology.CPUSet
+}
+
+// Pins returns the CPU of vCPU 0, 1, 2, … if each is held to one, or nil.
+func (t Threads) Pins() []int {
+	var pins []int
+	for _, cpus := range t.VCPUs {
+		if cpus.Size() != 1 {
+			return nil
+		}
+		pins = append(pins, cpus.List()...)
+	}
+	return pins
+}
+
+// Threads returns those of a guest, and reports false if it does not run.
+func (s *Server) Threads(vmid int) (Threads, bool) {
+	var threads *Threads
+	s.program.Must("GET", guestPath(vmid)+"/threads", nil, &threads)
+	if threads == nil {
+		return Threads{}, false
+	}
+	return *threads, true
+}
+
+// PutISO puts an ISO on a host's storage outside the API.
+func (s *Server) PutISO(host, storage, name string, data []byte) error {
+	return s.program.Call(context.Background(), "PUT", "/hosts/"+host+"/storages/"+storage+"/iso/"+name, data, nil)
+}
+
+// PutSnippet puts an executable script on a host's storage.
+func (s *Server) PutSnippet(host, storage, name string) error {
+	return s.program.Call(context.Background(), "PUT", "/hosts/"+host+"/storages/"+storage+"/snippets/"+name, nil, nil)
+}
+
+// Volumes returns the ids of all volumes of a host's storages, sorted.
+func (s *Server) Volumes(host string) (ids []string) {
+	s.program.Must("GET", "/hosts/"+host+"/volumes", nil, &ids)
+	return ids
+}
+
+// VolumeData returns the bytes of a file that was uploaded to a host's storage.
+func (s *Server) VolumeData(host, volid string) (data []byte, found bool) {
+	s.program.Must("GET", "/hosts/"+host+"/volumes/"+volid, nil, &data)
+	return data, data != nil
+}
+
+// GuestState is what the simulated cluster holds of a guest.
+type GuestState struct {
+	VMID int
+	Host string
+	Kind topology.GuestKind
+	// Config is the configuration file's, Pending what waits for a restart, and
+	// Delete the options whose removal waits.
+	Config  map[string]string
+	Pending map[string]string
+	Delete  []string
+	Running bool
+	// Runtime is what the running process has; nil if it is stopped.
+	Runtime map[string]string
+	Pool    string
+	HA      bool
+	// Raw is the configuration file.
+	Raw string
+}
+
+// Guests returns all guests, ordered by VMID.
+func (s *Server) Guests() (guests []GuestState) {
+	s.program.Must("GET", "/guests", nil, &guests)
+	return guests
+}
+
+// Guest returns one guest.
+func (s *Server) Guest(vmid int) (GuestState, bool) {
+	var guest *GuestState
+	s.program.Must("GET", guestPath(vmid), nil, &guest)
+	if guest == nil {
+		return GuestState{}, false
+	}
+	return *guest, true
+}
+
+func guestPath(vmid int) string { return fmt.Sprintf("/guests/%d", vmid) }
+
+// Foreign is a guest that another client made.
+type Foreign struct {
+	VMID    int
+	Host    string
+	Kind    topology.GuestKind // empty means a VM
+	Config  map[string]string
+	Running bool
+	HA      bool
+	Pool    string
+}
+
+// PutGuest makes or replaces a guest outside the API, as another user would.
+func (s *Server) PutGuest(f Foreign) error {
+	return s.program.Call(context.Background(), "PUT", guestPath(f.VMID), f, nil)
+}
+
+// RemoveGuest removes a guest outside the API.
+func (s *Server) RemoveGuest(vmid int) { s.program.Must("DELETE", guestPath(vmid), nil, nil) }
+
+// SetDeaf makes a guest not shut down when it is asked to, or obey again.
+func (s *Server) SetDeaf(vmid int, deaf bool) {
+	s.program.Must("PUT", guestPath(vmid)+"/deaf", deaf, nil)
+}
+
+// PowerKind says what became of a guest's process.
+type PowerKind string
+
+// The kinds of PowerEvent.
+const (
+	PoweredOn  PowerKind = "on"
+	PoweredOff PowerKind = "off"
+	Destroyed  PowerKind = "destroyed"
+)
+
+// PowerEvent is that a guest started, stopped or went.
+type PowerEvent struct {
+	Kind PowerKind
+	// Guest is the guest as it is then; one that is destroyed, as it was before.
+	Guest GuestState
+	// Discs are the contents of the CD-ROM drives that hold a file, by drive. They
+	// are only there when a guest starts, and must not be changed.
+	Discs map[string][]byte
+}

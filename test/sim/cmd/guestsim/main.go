@@ -1,0 +1,52 @@
+// Command guestsim is what runs inside the VMs of pvesim. It reads a configuration from
+// its standard input, prints where its control port is, and ends with the input. With an
+// argument it does one step of a guest's life: seed reads a disc, join reads documents,
+// and certificate NODE requests a certificate with them.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/numaform/numaform/test/sim/guestsim"
+)
+
+func main() {
+	if err := run(context.Background(), os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 0:
+		return guestsim.Run(ctx, os.Stdin, os.Stdout)
+	case args[0] == "seed" && len(args) == 1:
+		disc, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return fmt.Errorf("reading disc: %w", err)
+		}
+		return printed(guestsim.ReadSeed(disc))
+	case args[0] == "join" && len(args) == 1:
+		var documents guestsim.Documents
+		if err := json.NewDecoder(os.Stdin).Decode(&documents); err != nil {
+			return fmt.Errorf("reading documents: %w", err)
+		}
+		return printed(guestsim.NewJoin(documents))
+	case args[0] == "certificate" && len(args) == 2:
+		return guestsim.RequestFor(ctx, args[1], os.Stdin, os.Stdout)
+	}
+	return errors.New("usage: guestsim [seed | join | certificate NODE]")
+}
+
+func printed[T any](result T, err error) error {
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(result)
+}

@@ -1,0 +1,131 @@
+// Command pvesim serves a simulated Proxmox VE cluster until it is interrupted.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/numaform/numaform/test/sim/control"
+	"github.com/numaform/numaform/test/sim/pvesim"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := newCommand().ExecuteContext(ctx); err != nil {
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	listen, hosts, name, template, password, certOut, version string
+	tokens                                                    []string
+	cloneDelay, startDelay                                    time.Duration
+	guestAgents, stdin                                        bool
+	control                                                   string
+}
+
+func newCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:          "pvesim --hosts DIR",
+		Short:        "Serve a simulated Proxmox VE cluster",
+		Long:         "Serve the API of a simulated Proxmox VE cluster over TLS. DIR holds one JSON file per host.",
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.stdin {
+				return pvesim.Run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+			}
+			return o.run(cmd.Context(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 picks a free one")
+	flags.StringVar(&o.hosts, "hosts", "", "directory with one JSON file per host")
+	flags.StringVar(&o.name, "name", "lab", "name of the Proxmox cluster")
+	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template that hosts of bare machines get")
+	flags.StringArrayVar(&o.tokens, "token", nil, "API token as user@realm!id=secret, with the privileges that numaform needs (repeatable)")
+	flags.StringVar(&o.password, "root-password", pvesim.DefaultRootPassword, "password of root@pam")
+	flags.StringVar(&o.certOut, "cert-out", "", "file that the server's certificate is written to")
+	flags.StringVar(&o.version, "version", "9.0", "Proxmox VE version, 8.x or 9.x")
+	flags.DurationVar(&o.cloneDelay, "clone-delay", 0, "how long a clone takes")
+	flags.DurationVar(&o.startDelay, "start-delay", 0, "how long a start takes")
+	flags.StringVar(&o.control, "control", "", "address to serve control requests on: faults, delays, guests that others make")
+	flags.BoolVar(&o.stdin, "stdin", false, "read the cluster from standard input, print the address of the control port, and end with the input")
+	flags.BoolVar(&o.guestAgents, "guest-agents", false, "running VMs answer through their guest agent")
+	cmd.MarkFlagsOneRequired("hosts", "stdin")
+	cmd.MarkFlagsMutuallyExclusive("hosts", "stdin")
+	return cmd
+}
+
+// run serves until ctx ends.
+func (o *options) run(ctx context.Context, talk io.Writer) error {
+	cfg, err := o.config()
+	if err != nil {
+		return err
+	}
+	server, err := pvesim.New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := server.Start(o.listen); err != nil {
+		return err
+	}
+	defer func() { _ = server.Close() }()
+	if o.certOut != "" {
+		if err := os.WriteFile(o.certOut, server.CertPEM(), 0o644); err != nil {
+			return fmt.Errorf("writing certificate: %w", err)
+		}
+	}
+	_, _ = fmt.Fprintf(talk, "url:         %s/\n", server.URL())
+	for _, t := range o.shownTokens() {
+		_, _ = fmt.Fprintf(talk, "token:       %s\n", t)
+	}
+	if o.certOut != "" {
+		_, _ = fmt.Fprintf(talk, "certificate: %s\n", o.certOut)
+	}
+	if o.control == "" {
+		<-ctx.Done()
+		return nil
+	}
+	return control.Serve(ctx, o.control, server.Control(), func(url string) {
+		_, _ = fmt.Fprintf(talk, "control:     %s/\n", url)
+	})
+}
+
+func (o *options) config() (pvesim.Config, error) {
+	hosts, err := pvesim.LoadHosts(o.hosts, o.name, o.template)
+	if err != nil {
+		return pvesim.Config{}, err
+	}
+	cfg := pvesim.Config{
+		Name: o.name, Version: o.version, Hosts: hosts, RootPassword: o.password, GuestAgents: o.guestAgents,
+		Delays: pvesim.Delays{Clone: o.cloneDelay, Start: o.startDelay},
+	}
+	for _, text := range o.tokens {
+		id, secret, ok := strings.Cut(text, "=")
+		if !ok || secret == "" {
+			return pvesim.Config{}, fmt.Errorf("reading token %q: want user@realm!id=secret", id)
+		}
+		cfg = cfg.WithToken(id, secret)
+	}
+	return cfg, nil
+}
+
+// shownTokens are the tokens that a user can copy: this cluster guards nothing.
+func (o *options) shownTokens() []string {
+	if len(o.tokens) > 0 {
+		return o.tokens
+	}
+	return []string{pvesim.DefaultToken + "=" + pvesim.DefaultTokenSecret}
+}

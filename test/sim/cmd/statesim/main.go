@@ -1,0 +1,18 @@
+// Command statesim is a server for the http backend of OpenTofu and Terraform. It reads
+// {} from its standard input, prints where its control port is, and ends with the input.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/numaform/numaform/test/sim/statesim"
+)
+
+func main() {
+	if err := statesim.Run(context.Background(), os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,47 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// Hello is the line that a simulator prints when it is ready: where its control port is,
+// or why there is none.
+type Hello struct {
+	Control string `json:"control,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+// Run runs a simulator for the process that holds the other ends of its standard input
+// and output: it reads a configuration, makes the handler of control requests from it,
+// prints a Hello, and ends with the input. So it never outlives who started it.
+func Run[Config any](ctx context.Context, in io.Reader, out io.Writer, start func(context.Context, Config) (http.Handler, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	handler, err := configured(ctx, in, start)
+	if err == nil {
+		err = Serve(ctx, "127.0.0.1:0", handler, func(url string) {
+			_ = json.NewEncoder(out).Encode(Hello{Control: url}) // whoever is gone ends the input, too
+			go func() {
+				defer cancel()
+				_, _ = io.Copy(io.Discard, in)
+			}()
+		})
+	}
+	if err != nil {
+		return errors.Join(err, json.NewEncoder(out).Encode(Hello{Error: err.Error()}))
+	}
+	return nil
+}
+
+func configured[Config any](ctx context.Context, in io.Reader, start func(context.Context, Config) (http.Handler, error)) (http.Handler, error) {
+	var config Config
+	if err := json.NewDecoder(in).Decode(&config); err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	return start(ctx, config)
+}

@@ -1,0 +1,202 @@
+package guestsim
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/numaform/numaform/test/sim/control"
+	"github.com/numaform/numaform/test/sim/pvesim"
+)
+
+// HookedConfig is a Config in JSON.
+type HookedConfig struct {
+	Cluster Login
+	// BakedInURL and CloudProviderURL are hooks that are asked in the place of
+	// Config.BakedIn, which may answer null, and of Config.CloudProviderID.
+	BakedInURL, CloudProviderURL            string
+	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
+	// PodStop is how long every deleted pod takes to end; 0 means Config.PodStop's default.
+	PodStop time.Duration
+}
+
+// Login is how to log in to a cluster: by a certificate or a token. CA, Certificate and
+// Key are PEM encoded.
+type Login struct {
+	Server               string
+	CA, Certificate, Key []byte
+	Token, Impersonate   string
+	QPS                  float32
+	Burst                int
+}
+
+func (l *Login) config() *rest.Config {
+	return &rest.Config{
+		Host: l.Server, BearerToken: l.Token, QPS: l.QPS, Burst: l.Burst, Impersonate: rest.ImpersonationConfig{UserName: l.Impersonate},
+		TLSClientConfig: rest.TLSClientConfig{CAData: l.CA, CertData: l.Certificate, KeyData: l.Key},
+	}
+}
+
+func (c *HookedConfig) config(ctx context.Context) Config {
+	cfg := Config{
+		Cluster: c.Cluster.config(), Boot: c.Boot, Ready: c.Ready, PodStart: c.PodStart, Retry: c.Retry, Heartbeat: c.Heartbeat,
+	}
+	if c.BakedInURL != "" {
+		cfg.BakedIn = func(vm pvesim.GuestState) (Documents, bool) {
+			var documents *Documents
+			if err := control.Ask(ctx, c.BakedInURL, vm, &documents); err != nil || documents == nil {
+				return Documents{}, false
+			}
+			return *documents, true
+		}
+	}
+	if c.CloudProviderURL != "" {
+		cfg.CloudProviderID = func(vm pvesim.GuestState) string {
+			var id string
+			_ = control.Ask(ctx, c.CloudProviderURL, vm, &id) // without one, the node stays uninitialized
+			return id
+		}
+	}
+	if c.PodStop != 0 {
+		cfg.PodStop = func(*corev1.Pod) time.Duration { return c.PodStop }
+	}
+	return cfg
+}
+
+// Run runs guests for who started the program: see control.Run.
+func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
+	life := &life{}
+	defer func() { err = errors.Join(err, life.end()) }()
+	return control.Run(ctx, in, out, func(ctx context.Context, cfg HookedConfig) (http.Handler, error) {
+		guests, err := New(cfg.config(ctx))
+		if err != nil {
+			return nil, err
+		}
+		life.ctx, life.guests = ctx, guests
+		return life.handler(), nil
+	})
+}
+
+// life is that of guests between two control requests.
+type life struct {
+	ctx    context.Context //nolint:containedctx // the program's
+	guests *Guests
+	cancel context.CancelFunc
+	done   chan error
+}
+
+func (l *life) handler() http.Handler {
+	g := l.guests
+	mux := http.NewServeMux()
+	mux.Handle("POST /start", control.Set(func(*http.Request, struct{}) error { return l.begin() }))
+	mux.Handle("POST /stop", control.Set(func(*http.Request, struct{}) error { return l.end() }))
+	mux.Handle("POST /power", control.Set(func(_ *http.Request, event pvesim.PowerEvent) error { g.Power(event); return nil }))
+	mux.Handle("GET /problems", control.Get(func(*http.Request) []ToldProblem { return told(g.Problems()) }))
+	mux.Handle("PUT /vms/{vm}/fault", control.Set(func(r *http.Request, fault Fault) error { g.SetFault(r.PathValue("vm"), fault); return nil }))
+	mux.Handle("PUT /vms/{vm}/kubelet", control.Set(func(r *http.Request, runs bool) error {
+		if runs {
+			return g.StartKubelet(r.PathValue("vm"))
+		}
+		return g.StopKubelet(r.PathValue("vm"))
+	}))
+	return mux
+}
+
+func (l *life) begin() error {
+	if l.done != nil {
+		return errors.New("the guests were started before")
+	}
+	ctx, cancel := context.WithCancel(l.ctx)
+	l.cancel, l.done = cancel, make(chan error, 1)
+	go func() { l.done <- l.guests.Run(ctx) }()
+	return nil
+}
+
+// end waits until all guests have ended.
+func (l *life) end() error {
+	if l.done == nil {
+		return nil
+	}
+	l.cancel()
+	err := <-l.done
+	l.done <- nil
+	return err
+}
+
+// ToldProblem is a Problem in JSON.
+type ToldProblem struct {
+	VM   string
+	VMID int
+	Step Step
+	Text string
+}
+
+func told(problems []Problem) []ToldProblem {
+	all := []ToldProblem{}
+	for _, p := range problems {
+		all = append(all, ToldProblem{VM: p.VM, VMID: p.VMID, Step: p.Step, Text: p.Err.Error()})
+	}
+	return all
+}
+
+// Issued is what RequestFor prints of a certificate: first the request's name, then the
+// chain with its key.
+type Issued struct {
+	Name  string   `json:"name,omitempty"`
+	Chain [][]byte `json:"chain,omitempty"`
+	// Key is in PKCS 8.
+	Key []byte `json:"key,omitempty"`
+	// Denied is set if the error is ErrDenied.
+	Denied bool   `json:"denied,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+// RequestFor reads Documents, requests the certificate of a node with them, and prints an
+// Issued when the request is made and one when it is answered.
+func RequestFor(ctx context.Context, node string, in io.Reader, out io.Writer) error {
+	var documents Documents
+	if err := json.NewDecoder(in).Decode(&documents); err != nil {
+		return fmt.Errorf("reading documents: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		_, _ = io.Copy(io.Discard, in) // who does not wait closes it
+	}()
+	printed := json.NewEncoder(out)
+	issued, err := requestFor(ctx, node, documents, func(name string) error { return printed.Encode(Issued{Name: name}) })
+	if err != nil {
+		issued = Issued{Error: err.Error(), Denied: errors.Is(err, ErrDenied)}
+	}
+	return printed.Encode(issued)
+}
+
+func requestFor(ctx context.Context, node string, documents Documents, made func(name string) error) (Issued, error) {
+	join, err := NewJoin(documents)
+	if err != nil {
+		return Issued{}, err
+	}
+	request, err := join.RequestCertificate(ctx, node)
+	if err != nil {
+		return Issued{}, err
+	}
+	defer request.Close()
+	if err := made(request.Name); err != nil {
+		return Issued{}, err
+	}
+	certificate, err := request.Wait(ctx)
+	if err != nil {
+		return Issued{}, err
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(certificate.PrivateKey)
+	return Issued{Chain: certificate.Certificate, Key: key}, err
+}

@@ -1,0 +1,336 @@
+package pvesim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// cloneTimeout is how long a clone waits for the lock files of both guests.
+const cloneTimeout = time.Second
+
+// cloneJob is a checked request for a clone.
+type cloneJob struct {
+	source, target int
+	to             *host
+	full           bool
+	storage        string
+}
+
+// cloneVM answers POST …/clone.
+func cloneVM(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	g := c.guests[r.p.number("vmid")]
+	c.mu.RUnlock()
+	if g == nil || g.host != r.host || g.kind != GuestVM {
+		// It is looked for a process first (qemu-server 9.2.6, PVE/API2/Qemu.pm:4446, PVE/QemuConfig.pm:36-47).
+		return nil, dief("unable to find configuration file for VM %s on node '%s'", r.p["vmid"], r.host.name)
+	}
+	job := &cloneJob{source: r.p.number("vmid"), target: r.p.number("newid"), to: r.host, storage: r.p["storage"]}
+	if e := r.checkClone(job); e != nil {
+		return nil, e
+	}
+	return r.fork("qmclone", r.p["vmid"], func(ctx context.Context, t *task) error {
+		source, err := c.lockGuest(ctx, job.source, true, cloneTimeout)
+		if err != nil {
+			return err
+		}
+		defer source()
+		target, err := c.lockGuest(ctx, job.target, false, cloneTimeout)
+		if err != nil {
+			return err
+		}
+		defer target()
+		return r.runClone(ctx, t, job)
+	}), nil
+}
+
+// checkClone is done twice: before the task is started, and in it.
+func (r *request) checkClone(job *cloneJob) *apiError {
+	c := r.s.state
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if pool := r.p["pool"]; pool != "" && !c.pools.exists(pool) {
+		return permissionError("pool '" + pool + "' does not exist")
+	}
+	if e := firstError(func() *apiError { return r.cloneTarget(job) }, c.writable); e != nil {
+		return e
+	}
+	g, e := r.guest(GuestVM)
+	if e != nil {
+		return e
+	}
+	return firstError(
+		g.checkLock,
+		func() *apiError { return r.cloneMode(g, job) },
+		func() *apiError { return r.cloneDisks(g, job) },
+		func() *apiError {
+			if old := c.guests[job.target]; old != nil && old.host == r.host && old.kind == GuestVM {
+				return dief("unable to create VM %d: config file already exists", job.target)
+			}
+			return nil
+		},
+	)
+}
+
+// cloneMode decides between a full and a linked clone.
+func (r *request) cloneMode(g *guest, job *cloneJob) *apiError {
+	if r.p.has("snapname") {
+		return dief("snapshot '%s' does not exist", r.p["snapname"])
+	}
+	job.full = !g.isTemplate()
+	if r.p.has("full") {
+		job.full = r.p.flag("full")
+	}
+	for _, name := range []string{"storage", "format"} {
+		if r.p.has(name) && !job.full {
+			return dief("parameter '%s' not allowed for linked clones", name)
+		}
+	}
+	return nil
+}
+
+// cloneTarget checks the node and storage that the clone shall go to.
+func (r *request) cloneTarget(job *cloneJob) *apiError {
+	c := r.s.state
+	if name := r.p["target"]; name != "" {
+		if job.to = c.hosts[name]; job.to == nil {
+			return dief("no such cluster node '%s'", name)
+		}
+	}
+	if job.storage == "" {
+		return nil
+	}
+	st, e := c.needStorage(r.host, job.storage)
+	if e != nil {
+		return e
+	}
+	if !holds(st.Content, "images") {
+		return oneParamError("storage", "storage '%s' does not support vm images", st.Name)
+	}
+	if job.to == r.host {
+		return nil
+	}
+	if _, e := c.needStorage(job.to, job.storage); e != nil {
+		return e
+	}
+	if !st.Shared {
+		return dief("can't clone to non-shared storage '%s'", st.Name)
+	}
+	return nil
+}
+
+// cloneDisks checks that the disks can be cloned that way, and the bridges.
+func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
+	shared := true
+	for _, key := range sortedKeys(g.conf) {
+		if !driveName.MatchString(key) {
+			continue
+		}
+		isShared, e := r.cloneDisk(job, key, g.conf[key])
+		if e != nil {
+			return e
+		}
+		shared = shared && isShared
+	}
+	if e := r.checkBridges(g.conf); e != nil {
+		return e
+	}
+	if r.s.cfg.from92() {
+		if e := r.mayUseCPU(g.conf["cpu"], ""); e != nil {
+			return e
+		}
+	}
+	if job.to != r.host && !shared {
+		return dief("can't clone VM to node '%s' (VM uses local storage)", job.to.name)
+	}
+	return nil
+}
+
+// checkBridges wants the bridges of all network cards among the options.
+func (r *request) checkBridges(conf map[string]string) *apiError {
+	for _, key := range sortedKeys(conf) {
+		if !netName.MatchString(key) {
+			continue
+		}
+		props, _ := parsePropertyString(r.s.options()[key].Properties, conf[key])
+		if e := r.s.access.checkBridge(r.who, props); e != nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// cloneDisk checks one drive, and reports whether its storage is shared.
+func (r *request) cloneDisk(job *cloneJob, key, text string) (bool, *apiError) {
+	d, e := r.s.parseDrive(key, text)
+	if e != nil {
+		return false, dief("unable to parse drive options for '%s'", key)
+	}
+	name, _, ok := strings.Cut(d["file"], ":")
+	if !ok {
+		return true, nil
+	}
+	st, e := r.s.state.needStorage(r.host, name)
+	if e != nil || d.cdrom() {
+		return e == nil && st.Shared, e
+	}
+	if job.storage != "" {
+		name = job.storage
+	}
+	if e := r.s.access.check(r.who, "/storage/"+name, "Datastore.AllocateSpace"); e != nil {
+		return false, e
+	}
+	base := strings.Contains(d["file"], "base-")
+	if !job.full && (!base || !st.canLink()) {
+		return false, dief("Linked clone feature is not supported for '%s' (%s)", d["file"], key)
+	}
+	return st.Shared, nil
+}
+
+// runClone makes the target's configuration, locked, waits, and fills it.
+func (r *request) runClone(ctx context.Context, t *task, job *cloneJob) error {
+	if e := r.checkClone(job); e != nil {
+		return e
+	}
+	c := r.s.state
+	c.mu.Lock()
+	if c.guests[job.target] != nil {
+		c.mu.Unlock()
+		return fmt.Errorf("close (rename) atomic file '/etc/pve/%s' failed: File exists", confPath(r.host.name, GuestVM, job.target))
+	}
+	clone := c.put(r.host, job.target, GuestVM, map[string]string{"lock": "clone"})
+	c.mu.Unlock()
+	r.s.tasks.say(t, "create %s clone of VM %d", cloneWord(job.full), job.source)
+	err := r.s.tasks.sleep(ctx, r.s.delays().Clone)
+	if err == nil {
+		err = t.injected()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		err = r.fillClone(clone, job)
+	}
+	if err == nil || errors.Is(err, errLeftBehind) {
+		return err
+	}
+	c.remove(job.target)
+	return fmt.Errorf("clone failed: %w", err)
+}
+
+func cloneWord(full bool) string {
+	if full {
+		return "full"
+	}
+	return "linked"
+}
+
+// fillClone copies everything of the source but its identity and disks. Options
+// that only root may set are copied too, and so is its firewall.
+func (r *request) fillClone(clone *guest, job *cloneJob) error {
+	c := r.s.state
+	source := c.guests[job.source]
+	if source == nil {
+		return dief("Configuration file '%s' does not exist", confPath(r.host.name, GuestVM, job.source))
+	}
+	conf := maps.Clone(source.conf)
+	for _, key := range sortedKeys(source.conf) {
+		switch {
+		case unusedName.MatchString(key), holds([]string{"parent", "vmstate", "snaptime", "template"}, key):
+			delete(conf, key)
+		case netName.MatchString(key):
+			props, _ := parsePropertyString(r.s.options()[key].Properties, conf[key])
+			props["macaddr"] = c.mac(clone.id, key)
+			conf[key] = printNet(props)
+		case driveName.MatchString(key):
+			text, err := r.copyDisk(clone, job, key, conf[key])
+			if err != nil {
+				return err
+			}
+			conf[key] = text
+		}
+	}
+	r.identify(conf, job)
+	clone.conf, clone.fw = conf, source.fw.copied()
+	clone.host = job.to
+	delete(r.host.guests, clone.id)
+	job.to.guests[clone.id] = clone
+	clone.changed()
+	if pool := r.p["pool"]; pool != "" {
+		c.pools.move(clone.id, pool)
+		r.s.access.forget()
+	}
+	return nil
+}
+
+// identify gives a clone its name and new unique ids.
+func (r *request) identify(conf map[string]string, job *cloneJob) {
+	c := r.s.state
+	old := conf["name"]
+	if old == "" {
+		old = strconv.Itoa(job.source)
+	}
+	conf["name"] = "Copy-of-VM-" + old
+	if r.p["name"] != "" {
+		conf["name"] = r.p["name"]
+	}
+	if r.p["description"] != "" {
+		conf["description"] = r.p["description"]
+	}
+	smbios, _ := parsePropertyString(propertyFormats()["pve-qm-smbios1"], conf["smbios1"])
+	if smbios == nil {
+		smbios = map[string]string{}
+	}
+	smbios["uuid"] = c.uuid(job.target, "smbios")
+	conf["smbios1"] = printPropertyString(smbios, "")
+	if conf["vmgenid"] != "" {
+		conf["vmgenid"] = c.uuid(job.target, "vmgenid")
+	}
+}
+
+// copyDisk makes the clone's volume of a disk; a CD-ROM is kept as it is, but a
+// cloud-init drive is made anew.
+func (r *request) copyDisk(clone *guest, job *cloneJob, key, text string) (string, error) {
+	d, e := r.s.parseDrive(key, text)
+	if e != nil {
+		return "", e
+	}
+	c := r.s.state
+	st, from := c.findVolume(r.host, d.volume())
+	switch {
+	case d.cloudinit():
+		name, _, _ := strings.Cut(d["file"], ":")
+		made, e := r.s.attachCloudinit(r.host, clone.id, d, name)
+		if e != nil {
+			return "", e
+		}
+		return made, nil
+	case d.cdrom():
+		return text, nil
+	case from == nil:
+		return "", fmt.Errorf("no such volume '%s'", d["file"])
+	case job.storage != "":
+		st = c.storage(r.host, job.storage)
+	}
+	v := &volume{content: "images", format: from.format, size: from.size, vmid: clone.id}
+	name := st.freeName(clone.id)
+	if job.full {
+		if !st.room(v.size) {
+			return "", errors.New(st.noRoom(v.size))
+		}
+		if r.p["format"] != "" {
+			v.format = r.p["format"]
+		}
+		v.id = st.volumeID(clone.id, name, v.format)
+	} else {
+		v.id, v.parent = st.linkedID(from, clone.id, name), from.id
+	}
+	c.addVolume(st, v)
+	d["file"], d["size"] = v.id, formatSize(v.size)
+	return d.String(), nil
+}

@@ -1,0 +1,80 @@
+package pvesim
+
+import (
+	"strconv"
+	"strings"
+)
+
+// vmFeature answers GET …/feature.
+func vmFeature(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	g, e := r.guest(GuestVM)
+	if e != nil {
+		return nil, e
+	}
+	shared, has := true, true
+	for _, id := range r.disks(g) {
+		if st, v := c.findVolume(r.host, id); v != nil {
+			shared = shared && st.Shared
+			has = has && (r.p["feature"] != "clone" || (strings.Contains(id, "base-") && st.canLink()))
+		}
+	}
+	nodes := []string{r.host.name}
+	if shared {
+		nodes = c.order
+	}
+	return map[string]any{"hasFeature": flag(has), "nodes": nodes}, nil
+}
+
+// listSnapshots answers GET …/snapshot; there are none but the present.
+func listSnapshots(r *request) (any, error) {
+	c := r.s.state
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, e := r.guest(GuestVM)
+	if e != nil {
+		return nil, e
+	}
+	return []any{map[string]any{"name": "current", "digest": g.sum(), "running": flag(g.running), "description": "You are here!"}}, nil
+}
+
+// haEntry is a guest as the HA manager knows it.
+func haEntry(g *guest) map[string]any {
+	prefix := "vm:"
+	if g.kind == GuestContainer {
+		prefix = "ct:"
+	}
+	sid := prefix + strconv.Itoa(g.id)
+	return map[string]any{"sid": sid, "type": strings.TrimSuffix(prefix, ":"), "state": "started", "digest": notesDigest(sid)}
+}
+
+// listHA answers GET /cluster/ha/resources.
+func listHA(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	result := []any{}
+	for _, id := range c.vmids() {
+		if g := c.guests[id]; g.ha {
+			result = append(result, haEntry(g))
+		}
+	}
+	return result, nil
+}
+
+// getHA answers GET /cluster/ha/resources/{sid}.
+func getHA(r *request) (any, error) {
+	c := r.s.state
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	_, id, typed := strings.Cut(r.p["sid"], ":")
+	if !typed {
+		id = r.p["sid"]
+	}
+	if g := c.guests[number(id)]; g != nil && g.ha {
+		return haEntry(g), nil
+	}
+	return nil, dief("no such resource '%s'", r.p["sid"])
+}

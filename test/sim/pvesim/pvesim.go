@@ -1,0 +1,114 @@
+// Package pvesim simulates the HTTP API of a Proxmox VE cluster over TLS, so
+// closely that the bpg/proxmox provider and go-proxmox cannot tell it from the
+// real one: requests are checked against Proxmox' own parameter schemas and
+// privileges, errors stand in the HTTP status line, long operations are tasks,
+// and guests are locked, cloned, started and destroyed by Proxmox' rules.
+//
+// It keeps no disks and runs no guests. A request that Proxmox does not know is
+// answered 501; one that only the simulator does not know says so in its 501.
+// Tests start a Server from a Config, look at what it holds by Guests and Calls,
+// and make it fail by AddFault, SetHostOnline and SetQuorate.
+package pvesim
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Server is a simulated Proxmox VE cluster. Make one with New.
+type Server struct {
+	cfg    Config
+	routes *routeNode
+	access *access
+	state  *cluster
+	tasks  *taskList
+	faults *faultList
+	calls  *callLog
+	cert   certificate
+	// delaysNow are those that were set since the start; nil means none.
+	delaysNow atomic.Pointer[Delays]
+
+	http     *http.Server
+	listener net.Listener
+	serving  sync.WaitGroup
+	ctx      context.Context //nolint:containedctx // the server's life: requests and tasks end with it
+	cancel   context.CancelFunc
+}
+
+// New builds a cluster from its description. It opens no port.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("building simulated proxmox: %w", err)
+	}
+	api, err := apiSchema()
+	if err != nil {
+		return nil, fmt.Errorf("building simulated proxmox: %w", err)
+	}
+	s := &Server{cfg: cfg, calls: newCallLog(cfg.Clock), faults: &faultList{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if s.access, err = newAccess(cfg); err != nil {
+		return nil, fmt.Errorf("building simulated proxmox: %w", err)
+	}
+	if s.state, err = newCluster(cfg); err != nil {
+		return nil, fmt.Errorf("building simulated proxmox: %w", err)
+	}
+	s.access.pools = s.state.pools.ofPath
+	s.tasks = newTaskList(s.ctx, cfg.Clock)
+	if s.routes, err = buildRoutes(api, handlers()); err != nil {
+		return nil, fmt.Errorf("building simulated proxmox: %w", err)
+	}
+	return s, nil
+}
+
+// Start serves on addr ("127.0.0.1:0" picks a free port) until Close.
+func (s *Server) Start(addr string) error {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("starting simulated proxmox on %s: %w", addr, err)
+	}
+	if s.cert, err = newCertificate(s.cfg, listener.Addr()); err != nil {
+		return errors.Join(fmt.Errorf("starting simulated proxmox on %s: %w", addr, err), listener.Close())
+	}
+	s.listener = listener
+	s.http = &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 30 * time.Second,
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.cert.pair}},
+		// Proxmox speaks HTTP/1.1 only, and answers are written by hand.
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
+		BaseContext:  func(net.Listener) context.Context { return s.ctx },
+		ErrorLog:     log.New(io.Discard, "", 0),
+	}
+	s.serving.Go(func() { _ = s.http.ServeTLS(listener, "", "") })
+	return nil
+}
+
+// URL returns the cluster's endpoint without a path, as the provider wants it.
+func (s *Server) URL() string { return "https://" + s.listener.Addr().String() }
+
+// CertPEM returns the certificate that clients must trust, PEM encoded.
+func (s *Server) CertPEM() []byte { return s.cert.pem }
+
+// Close stops serving, ends all tasks, and waits for both.
+func (s *Server) Close() error {
+	s.cancel()
+	var err error
+	if s.http != nil {
+		if err = s.http.Close(); err != nil {
+			err = fmt.Errorf("closing simulated proxmox: %w", err)
+		}
+	}
+	s.serving.Wait()
+	s.tasks.wait()
+	return err
+}
