@@ -320,8 +320,8 @@ func (r *request) copyDisk(clone *guest, job *cloneJob, key, text string) (strin
 	v := &volume{content: "images", format: from.format, size: from.size, vmid: clone.id}
 	name := st.freeName(clone.id)
 	if job.full {
-		if !st.room(v.size) {
-			return "", errors.New(st.noRoom(v.size))
+		if !st.room(v.size, false) { // as if the template's disk was full of data
+			return "", errors.New(st.noRoom(name, v.size))
 		}
 		if r.p["format"] != "" {
 			v.format = r.p["format"]

@@ -71,7 +71,7 @@ func (r *request) download(ctx context.Context, t *task, st *storage, v *volume,
 	c := r.s.state
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !st.room(v.size) {
+	if !st.room(v.size, false) {
 		return dief("unable to store '%s': No space left on device", v.id)
 	}
 	c.addVolume(st, v)

@@ -121,7 +121,7 @@ func (s *Server) attachNew(h *host, vmid int, key string, d drive) (string, *api
 	if fixed := st.fixedSize(key, d); fixed != 0 {
 		size = fixed // whatever was asked for
 	}
-	return s.attachImage(st, vmid, d, format, size)
+	return s.attachImage(st, vmid, d, &volume{format: format, size: size, blank: true})
 }
 
 // imageStorage returns a storage that takes the disks of VMs.
@@ -140,15 +140,15 @@ func (s *Server) imageStorage(h *host, name string) (*storage, *apiError) {
 }
 
 // attachImage makes the image and returns the option that names it.
-func (s *Server) attachImage(st *storage, vmid int, d drive, format string, size int64) (string, *apiError) {
-	if !st.room(size) {
-		return "", dief("%s", st.noRoom(size))
+func (s *Server) attachImage(st *storage, vmid int, d drive, v *volume) (string, *apiError) {
+	name := st.freeName(vmid)
+	if !st.room(v.size, v.blank) {
+		return "", dief("%s", st.noRoom(name, v.size))
 	}
-	v := s.state.addVolume(st, &volume{
-		id: st.volumeID(vmid, st.freeName(vmid), format), content: "images", format: format, size: size, vmid: vmid,
-	})
+	v.id, v.content, v.vmid = st.volumeID(vmid, name, v.format), "images", vmid
+	s.state.addVolume(st, v)
 	delete(d, "format")
-	d["file"], d["size"] = v.id, formatSize(size)
+	d["file"], d["size"] = v.id, formatSize(v.size)
 	return d.String(), nil
 }
 

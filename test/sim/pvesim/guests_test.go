@@ -138,8 +138,8 @@ func TestCreateAndTemplate(t *testing.T) {
 	if diff := cmp.Diff(want, c.picked(101, "boot", "scsi0", "tags", "ide2", "lock")); diff != "" {
 		t.Errorf("config (-want +got):\n%s", diff)
 	}
-	if exit := c.run("POST", "/nodes/pve-1/qemu", "vmid", "102", "scsi0", "local-lvm:99999999"); !strings.HasPrefix(exit, "unable to create VM 102 - ") {
-		t.Errorf("a disk that does not fit: %s", exit)
+	if exit := c.run("POST", "/nodes/pve-1/qemu", "vmid", "102", "scsi0", "local-lvm:4,format=qcow2"); !strings.HasPrefix(exit, "unable to create VM 102 - ") {
+		t.Errorf("a disk of another format: %s", exit)
 	}
 	if _, left := c.server.Guest(102); left {
 		t.Error("a failed VM is left")

@@ -127,5 +127,5 @@ func (s *Server) attachImport(h *host, vmid int, d drive) (string, *apiError) {
 		format = "raw"
 	}
 	delete(d, "import-from")
-	return s.attachImage(st, vmid, d, format, size)
+	return s.attachImage(st, vmid, d, &volume{format: format, size: size})
 }

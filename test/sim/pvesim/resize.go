@@ -81,10 +81,12 @@ func (r *request) growDisk(g *guest, key string, d drive) *apiError {
 		return dief("shrinking disks is not supported")
 	case size == v.size:
 		return nil
-	case !st.room(size - v.size):
-		return dief("%s", st.noRoom(size-v.size))
+	case !st.room(size-v.size, true):
+		return dief("%s", st.noGrowth(v.id, size-v.size))
+	case st.thick():
+		v.taken += size - v.size
+		st.used += size - v.size
 	}
-	st.used += size - v.size
 	v.size = size
 	d["size"] = formatSize(size)
 	g.conf[key] = d.String()

@@ -60,6 +60,8 @@ type volume struct {
 	size                int64
 	virtual             int64 // of a file that can be imported: the disk in it, 0 means size
 	vmid                int
+	blank               bool  // no data was written to it
+	taken               int64 // what it takes of its storage
 	parent              string
 	data                []byte
 	created             time.Time

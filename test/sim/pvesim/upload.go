@@ -65,7 +65,7 @@ func (r *request) storeUpload(ctx context.Context, t *task, st *storage, v *volu
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.freeVolume(st, v.id)
-	if !st.room(v.size) {
+	if !st.room(v.size, false) {
 		return dief("unable to store '%s': No space left on device", v.id)
 	}
 	c.addVolume(st, v)

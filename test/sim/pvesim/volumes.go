@@ -59,18 +59,18 @@ func (st *storage) freeName(vmid int) string {
 func (c *cluster) addVolume(st *storage, v *volume) *volume {
 	v.created = c.cfg.Clock.Now()
 	st.volumes[v.id] = v
-	if v.parent == "" {
-		st.used += v.size
+	if v.parent == "" && (st.thick() || !v.blank) {
+		v.taken = v.size
 	}
+	st.used += v.taken
 	return v
 }
 
 // freeVolume removes a volume.
 func (c *cluster) freeVolume(st *storage, id string) {
 	if v := st.volumes[id]; v != nil {
-		if v.parent == "" {
-			st.used -= v.size
-		}
+		st.used -= v.taken
+		v.taken = 0
 		delete(st.volumes, id)
 	}
 }
@@ -98,23 +98,50 @@ func (st *storage) inUse(id string) bool {
 	return false
 }
 
-// room reports whether size more bytes fit; an unknown total has no end.
-func (st *storage) room(size int64) bool {
-	return st.TotalMiB == 0 || st.available() >= size
+// extent is what volume groups are made of.
+const extent = 4 << 20
+
+// thick reports whether an image takes its size of the storage when it is made. Thin pools,
+// Ceph and files take what is written, and refuse no size (pve-storage 9.1.7,
+// src/PVE/Storage/LvmThinPlugin.pm:102-117; ZFS: zfs_create_zvol of ZFSPoolPlugin.pm:367-384,
+// without the option sparse).
+func (st *storage) thick() bool { return st.Type == "lvm" || st.Type == "zfspool" }
+
+// room reports whether size more bytes fit, none of which are written if blank; an unknown
+// total has no end.
+func (st *storage) room(size int64, blank bool) bool {
+	thin := blank && !st.thick() && st.available() > 0
+	return st.TotalMiB == 0 || thin || st.available() >= size
 }
 
-// noRoom is what a storage says that has no room for a disk, by its type: programs that
-// Proxmox runs say so, as their output is in the error (pve-storage 9.1.7,
-// src/PVE/Storage/LVMPlugin.pm:615-640, LvmThinPlugin.pm:116-127, ZFSPoolPlugin.pm:367-384).
-func (st *storage) noRoom(size int64) string {
-	const extent = 4 << 20
+// noRoom is what a storage says that has no room for a new image, by its type: programs that
+// Proxmox runs say so, as their output is in the error. Of a volume group Proxmox compares
+// free bytes with KiB first (pve-storage 9.1.7, src/PVE/Storage/LVMPlugin.pm:615-640,710-713,
+// LvmThinPlugin.pm:116, ZFSPoolPlugin.pm:242).
+func (st *storage) noRoom(name string, size int64) string {
+	switch free := st.available(); st.Type {
+	case "lvm":
+		if free < size>>10 {
+			return fmt.Sprintf("not enough free space (%d < %d)", free, size>>10)
+		}
+		return fmt.Sprintf("lvcreate '%s/%s' error:   Volume group %q has insufficient free space (%d extents): %d required.", st.Name, name, st.Name, free/extent, (size+extent-1)/extent)
+	case "lvmthin":
+		return fmt.Sprintf("lvcreate 'pve/%s' error:   Cannot create new thin volume, free space in thin pool pve/%s reached threshold.", name, st.Name)
+	case "zfspool":
+		return fmt.Sprintf("zfs error: cannot create '%s/%s': out of space", st.Name, name)
+	}
+	return "No space left on device"
+}
+
+// noGrowth is what a storage says that has no room for so much more of an image
+// (pve-storage 9.1.7, src/PVE/Storage/LVMPlugin.pm:1078, ZFSPoolPlugin.pm:242,796).
+func (st *storage) noGrowth(id string, more int64) string {
+	_, name, _ := strings.Cut(id, ":")
 	switch st.Type {
 	case "lvm":
-		return fmt.Sprintf("lvcreate error:   Volume group %q has insufficient free space (%d extents): %d required.", st.Name, st.available()/extent, (size+extent-1)/extent)
-	case "lvmthin":
-		return fmt.Sprintf("lvcreate error:   Cannot create new thin volume, free space in thin pool pve/%s reached threshold.", st.Name)
+		return fmt.Sprintf("error resizing volume '/dev/%s/%s':   Insufficient free space: %d extents needed, but only %d available", st.Name, name, (more+extent-1)/extent, st.available()/extent)
 	case "zfspool":
-		return fmt.Sprintf("zfs error: cannot create '%s': out of space", st.Name)
+		return fmt.Sprintf("zfs error: cannot set property for '%s/%s': out of space", st.Name, name)
 	}
 	return "No space left on device"
 }
