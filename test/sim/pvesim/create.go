@@ -37,7 +37,12 @@ func (r *request) readCreate() (*change, *apiError) {
 	if pool != "" && !r.s.state.pools.exists(pool) {
 		return nil, permissionError("pool '" + pool + "' does not exist")
 	}
-	// Proxmox VE 9.2 checks it before the VM is made (qemu-server 9.2.6, PVE/API2/Qemu.pm:1302-1306).
+	// Proxmox VE 9.2 checks these before the VM is made (qemu-server 9.2.6, PVE/API2/Qemu.pm:1301-1307).
+	if r.p.flag("ha-managed") && r.s.cfg.from92() {
+		if e := r.s.access.check(r.who, "/", "Sys.Console"); e != nil {
+			return nil, e
+		}
+	}
 	if r.p.flag("start") && r.s.cfg.from92() {
 		if e := r.checkVM(vmid, "VM.PowerMgmt"); e != nil {
 			return nil, e
@@ -136,7 +141,7 @@ func (r *request) fillNew(ch *change) error {
 		}
 		conf["tags"] = uniqueTags(conf["tags"])
 	}
-	g.conf = conf
+	g.conf, g.ha = conf, r.p.flag("ha-managed")
 	if g.isTemplate() {
 		r.toBase(g)
 	}

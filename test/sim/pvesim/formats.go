@@ -136,7 +136,7 @@ var simpleFormatTable = map[string]func(string) error{
 	"pve-volume-id-or-absolute-path": verifyVolumeOrPath,
 	"pve-startup-order": matching(regexp.MustCompile(`^((order=)?\d+|up=\d+|down=\d+)(,((order=)?\d+|up=\d+|down=\d+))*$`),
 		"unable to parse startup options"),
-	"pve-ha-resource-or-vm-id": matching(regexp.MustCompile(`^((ct|vm):)?\d+$`), "invalid HA resource ID"),
+	"pve-ha-resource-or-vm-id": matching(regexp.MustCompile(`^([a-z]+:\S+|\d+)$`), "value does not look like a valid ha resource id"),
 	"pve-hotplug-features":     verifyHotplug,
 	"pve-qm-bootdisk":          matching(regexp.MustCompile(`^(ide|scsi|virtio|sata|efidisk|tpmstate)\d+$`), "invalid boot disk '%s'"),
 }

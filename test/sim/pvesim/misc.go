@@ -69,12 +69,17 @@ func getHA(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	_, id, typed := strings.Cut(r.p["sid"], ":")
-	if !typed {
-		id = r.p["sid"]
+	sid := r.p["sid"]
+	_, id, typed := strings.Cut(sid, ":")
+	g := c.guests[number(id)]
+	if !typed { // pve-ha-manager 5.2.0, PVE/HA/Config.pm:194-204
+		if g = c.guests[number(sid)]; g == nil {
+			return nil, dief("unable to detect SID from VMID - VM/CT %s does not exist", sid)
+		}
+		sid = haEntry(g)["sid"].(string)
 	}
-	if g := c.guests[number(id)]; g != nil && g.ha {
-		return haEntry(g), nil
+	if g == nil || !g.ha || haEntry(g)["sid"] != sid {
+		return nil, dief("no such resource '%s'", sid)
 	}
-	return nil, dief("no such resource '%s'", r.p["sid"])
+	return haEntry(g), nil
 }
