@@ -104,11 +104,12 @@ func (t *Table) ahead(s section) string {
 			if !isAhead(lead) {
 				continue
 			}
-			machine, most := t.mostAhead(t.Runs[i], t.Runs[last], c)
-			others := float64(len(t.Machines()))
-			elsewhere := (lead*others - most) / (others - 1)
-			fmt.Fprintf(&b, "- %s, %s: by %.4f ± %.4f (standard error), most on %s (by %.4f there, %+.4f on the others). Behind in %s.\n",
-				name, c, lead, deviation, machine, most, elsewhere, t.behind(i, s))
+			fmt.Fprintf(&b, "- %s, %s: by %.4f ± %.4f (standard error)", name, c, lead, deviation)
+			if all := float64(len(t.Machines())); all > 1 {
+				machine, most := t.mostAhead(t.Runs[i], t.Runs[last], c)
+				fmt.Fprintf(&b, ", most on %s (by %.4f there, %+.4f on the others)", machine, most, (lead*all-most)/(all-1))
+			}
+			fmt.Fprintf(&b, ". Behind in %s.\n", t.behind(i, s))
 		}
 	}
 	return b.String()
