@@ -91,6 +91,10 @@ test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/fau
 	go test -timeout 60m ./test/e2e -run TestTwoClustersOnOneProxmox -runs 20
 	go test -timeout 60m -v ./test/cluster -run 'TestKillController|TestTwoReplicas|TestAPIServerLost|TestBurstDuringSlowClone' -cluster.kills 25
 
+.PHONY: test-hostile
+test-hostile: $(PROVIDER) $(TOFU) baseline ## make every attack of test/hostile in every place, and more of them by each command
+	go test -timeout 60m -v ./test/hostile -hostile.full
+
 .PHONY: upgrade-matrix
 upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## fleets of the baseline go on with this numaform, and the baseline works on its fleets or refuses
 	go test -p 1 -timeout 60m -v ./test/upgrade ./test/cluster -run TestMatrix

@@ -41,11 +41,12 @@ func TestBaselineGenerated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, baseline(t), inGit, engines(t)["tofu"])
 	var lines []string
-	counts := map[string]int{}
-	for _, a := range generated() {
-		if a.more {
+	counts, tried := map[string]int{}, map[string]bool{}
+	for i, a := range generated() {
+		if a.more || !*full && !*update && i%2 == 1 {
 			continue
 		}
+		tried[a.name] = true
 		w.launch(a)
 		got := outcome(w.watch(planNothing()...))
 		counts[got]++
@@ -58,9 +59,15 @@ func TestBaselineGenerated(t *testing.T) {
 		w.must(os.MkdirAll("testdata", 0o755))
 		w.must(os.WriteFile(golden, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(golden)
+	content, err := os.ReadFile(golden)
 	w.must(err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	var want strings.Builder
+	for line := range strings.Lines(string(content)) {
+		if _, name, _ := strings.Cut(line, "  "); tried[strings.TrimSpace(name)] {
+			want.WriteString(line)
+		}
+	}
+	if diff := cmp.Diff(want.String(), got); diff != "" {
 		t.Errorf("the baseline takes attacks (-want +got):\n%s", diff)
 	}
 	if len(lines) < 40 {

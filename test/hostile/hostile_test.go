@@ -9,6 +9,7 @@
 package hostile_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,10 @@ import (
 
 	"github.com/numaform/numaform/internal/testenv"
 )
+
+// full makes every attack in every place. Without it, each is made in one place at least,
+// and fewer meet all commands and actions.
+var full = flag.Bool("hostile.full", false, "make every attack in every place, and more of them by each command and action")
 
 // binary is this numaform.
 var binary string
