@@ -47,7 +47,7 @@ func (q *search) takeLargest(p *part, used map[int]bool) bool {
 	for _, g := range q.nodes[p.node].groups {
 		for size, count := range q.whole[g] {
 			if q.allowed[g] && count > 0 {
-				all = append(all, pick{g, size, count})
+				all = append(all, pick{group: g, size: size, count: count})
 			}
 		}
 	}
@@ -77,7 +77,7 @@ func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool)
 			continue
 		}
 		rank := [5]int{1, int(slowness(&q.groups[g])), -whole, b2i(!used[q.groups[g].l3]), g}
-		if whole == need || odd && q.holdsOdd(g, need-whole, free-whole) {
+		if whole == need || odd && (free >= need || q.looseIn(g) >= need-whole) {
 			rank[0], rank[2] = 0, free
 			if used[q.groups[g].l3] {
 				rank[0] = -1
@@ -129,11 +129,6 @@ func (q *search) groupExact(g, most int) int {
 	return got
 }
 
-// holdsOdd reports whether the group has an odd remainder besides its whole cores.
-func (q *search) holdsOdd(g, rest, wholeLeft int) bool {
-	return wholeLeft >= rest || q.looseIn(g) >= rest
-}
-
 // takeFrom takes whole cores of a group and returns how many vCPUs they hold.
 // Isolated VMs take the smallest cores, as they leave the siblings idle.
 func (q *search) takeFrom(p *part, g, need int) int {
@@ -164,7 +159,7 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 		left := q.leftBySize(p, g)
 		for _, c := range q.groups[g].cores {
 			spare := q.isWhole(c) && left[q.cores[c].size] > 0
-			if !q.givesOdd(p, c, rest, spare) {
+			if q.free[c] < rest || !spare && !q.isLoose(c) || p.hasShard(c) {
 				continue
 			}
 			rank := [4]int{b2i(!used[q.groups[g].l3]), b2i(spare), q.free[c], c}
@@ -177,11 +172,6 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 		used[q.groups[q.cores[p.odd].group].l3] = true
 	}
 	return p.odd != none
-}
-
-// givesOdd reports whether a core can give the remainder.
-func (q *search) givesOdd(p *part, core, rest int, spare bool) bool {
-	return q.free[core] >= rest && (spare || q.isLoose(core)) && !p.hasShard(core)
 }
 
 // leftBySize counts the whole cores of a group that the part does not take.

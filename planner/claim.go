@@ -58,7 +58,7 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	c := x.newClaim()
 	c.foreign, c.devices = true, ownDevices(g.PCIDevices)
-	switch alive := g.Running || g.Key != "" || inMaking(g.Lock); {
+	switch alive := g.Running || g.Key != "" || slices.Contains([]string{"clone", "create", "migrate"}, g.Lock); {
 	case g.Template || isCapacityRecord(g):
 		return nil, false
 	case !alive && g.Pins.IsEmpty():
@@ -75,9 +75,6 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	x.claimMemory(c, x.backingOfGuest(g), g.MemoryMiB, g.NUMA)
 	return c, true
 }
-
-// inMaking reports whether a lock says that a stopped guest is about to be used.
-func inMaking(lock string) bool { return lock == "clone" || lock == "create" || lock == "migrate" }
 
 // isCapacityRecord reports whether the guest only describes its host: the VM that
 // karpenter-provider-proxmox' daemon writes, whose affinity is the whole machine.

@@ -63,7 +63,7 @@ const (
 // refine returns what a VM has on the host that was chosen for it, where it is not on one
 // NUMA node there. Hosts are compared by the plan that it replaces.
 func (s *state) refine(p *plan, w want) plan {
-	if !w.policy.Pinned() || w.halves || len(p.parts) == 1 && p.laid == nil && !p.unbound {
+	if !w.policy.Pinned() || w.halves || p.isLocal() {
 		return *p
 	}
 	if one, ok := s.onOneNode(p, w); ok {
@@ -75,20 +75,21 @@ func (s *state) refine(p *plan, w want) plan {
 	return *p
 }
 
-// cut returns the plan that costs other VMs least, for one of a VM that an empty NUMA node
-// would hold. Huge pages have no cell over several nodes, and PCI devices want their own.
-func (s *state) cut(p *plan, w want) (plan, bool) {
-	if w.backing != ordinary || w.devices != "" || s.anyAssumed() || !s.nodeHolds(w) {
+// isLocal reports whether the plan has CPUs and memory of one NUMA node.
+func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.laid == nil && !p.unbound }
+
+// cut returns the plan that costs other VMs least, if an empty NUMA node would hold the VM.
+// It tries the passes as far as p's resort, and ends with the first resort that has a plan.
+// Huge pages back no cell over several nodes, and PCI devices are near one node only.
+func (s *state) cut(p *plan, w want) (best plan, found bool) {
+	if w.backing != ordinary || w.devices != "" || s.anyAssumed() {
 		return plan{}, false
 	}
-	best, found := s.cheapestCut(w, p.cost[costResort])
-	best.cost[costSpread], best.cost[costSkew] = p.cost[costSpread], int64(b2i(best.isSkewed(w)))
-	return best, found
-}
+	if empty, ok := newState(s.index).evaluate(w); !ok || !empty.isLocal() {
+		return plan{}, false
+	}
 
-// cheapestCut cuts within the groups of each pass of the host, and returns the best of the
-// first resort that does, if none is worse than what the VM has already.
-func (s *state) cheapestCut(w want, worst int64) (best plan, found bool) {
+	worst := p.cost[costResort]
 	for _, pass := range s.passes {
 		if pass.resort > worst || found && pass.resort != best.cost[costResort] {
 			break
@@ -102,6 +103,8 @@ func (s *state) cheapestCut(w want, worst int64) (best plan, found bool) {
 			best, found = cut, true
 		}
 	}
+	best.cost[costSpread] = p.cost[costSpread]
+	best.cost[costSkew] = int64(b2i(best.isSkewed(w)))
 	return best, found
 }
 
@@ -117,12 +120,6 @@ func (s *state) cutWithin(w want, allowed []bool, shares bool) (plan, bool) {
 		}
 	}
 	return own, ok
-}
-
-// nodeHolds reports whether one of the NUMA nodes would hold the want if all were empty.
-func (s *state) nodeHolds(w want) bool {
-	p, ok := newState(s.index).evaluate(w)
-	return ok && len(p.parts) == 1 && p.laid == nil && !p.unbound
 }
 
 // run tries each size of a part of the laid cell, and returns the best plan.

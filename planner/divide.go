@@ -114,7 +114,11 @@ func (q *search) cachesOf(node int) []int {
 func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd int, ok bool) {
 	shares = make([]int, len(sub))
 	need := vcpus
-	order := byRoom(sub, caps)
+	order := sequence(len(sub)) // by what the nodes can give, most first
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(min(caps[b], sub[b].whole), min(caps[a], sub[a].whole))
+	})
+
 	if even {
 		for i := range sub {
 			shares[i] = exact(sub[i].sizes, min(caps[i], vcpus/len(sub)))
@@ -122,8 +126,10 @@ func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd i
 		}
 	}
 	for at, i := range order {
-		// Whoever comes later must keep at least one vCPU.
-		most := need - waiting(shares, order[at+1:])
+		most := need
+		for _, later := range order[at+1:] { // which keep at least one vCPU
+			most -= b2i(shares[later] == 0)
+		}
 		grown := exact(sub[i].sizes, min(caps[i], shares[i]+max(0, most)))
 		if grown > shares[i] {
 			need -= grown - shares[i]
@@ -138,26 +144,6 @@ func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd i
 		shares[odd] += need
 	}
 	return shares, odd, !slices.Contains(shares, 0)
-}
-
-// byRoom orders nodes by what they can give, most first.
-func byRoom(sub []supply, caps []int) []int {
-	order := sequence(len(sub))
-	slices.SortStableFunc(order, func(a, b int) int {
-		return cmp.Compare(min(caps[b], sub[b].whole), min(caps[a], sub[a].whole))
-	})
-	return order
-}
-
-// waiting counts the nodes that have no share yet.
-func waiting(shares, nodes []int) int {
-	n := 0
-	for _, i := range nodes {
-		if shares[i] == 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // oddNode returns the node that takes the remainder: one without a share, else one

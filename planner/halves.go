@@ -75,16 +75,6 @@ func (p *part) threadsIn() int {
 	return total
 }
 
-// addShards adds the free threads of a group's broken cores to a supply.
-func (q *search) addShards(s *supply, g int) {
-	for _, c := range q.groups[g].cores {
-		if q.isLoose(c) {
-			s.whole += q.free[c]
-			s.sizes = addSize(s.sizes, 1, q.free[c])
-		}
-	}
-}
-
 // chooseHalves picks the cores of a part: of the smallest group that holds what is
 // needed, else of the largest and so on, the whole ones before the broken ones.
 func (q *search) chooseHalves(p *part, odd bool, used map[int]bool) bool {
@@ -150,7 +140,7 @@ func (q *search) takeShards(p *part, g, most int) int {
 	got := 0
 	for _, c := range loose {
 		if n := min(q.free[c], need-got); n > 0 {
-			p.shards = append(p.shards, shard{c, n})
+			p.shards = append(p.shards, shard{core: c, threads: n})
 			got += n
 		}
 	}

@@ -121,10 +121,13 @@ func newIndex(host *topology.Host, quorate bool) *index {
 	x := &index{id: host.ID(), at: make(map[int]int, len(cpus)), nodeAt: map[int]int{}}
 	x.readNodes(host)
 	x.readCPUs(host, cpus)
+	x.pinnable = x.online
+	if host.Agent != nil { // which always leaves a core
+		x.pinnable = min(x.online*host.Agent.MaxPinnedPercent/100, x.online-1)
+	}
 	x.readGroups(x.readCores(cpus))
 	x.readMemory(host)
 	x.readDistances(host)
-	x.readAgent(host.Agent)
 	x.pci = newPCIIndex(x, host)
 	x.passes = x.newPasses()
 	x.problem = hostProblem(x, host, quorate)
@@ -260,14 +263,6 @@ func (x *index) fillCores(n int) {
 func compareKeys(a, b groupKey) int {
 	return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.l3, b.l3),
 		cmp.Compare(a.kind, b.kind), cmp.Compare(b2i(a.known), b2i(b.known)))
-}
-
-// readAgent reads how much of the host its agent lets be pinned. It always leaves a core.
-func (x *index) readAgent(agent *topology.Agent) {
-	x.pinnable = x.online
-	if agent != nil {
-		x.pinnable = min(x.online*agent.MaxPinnedPercent/100, x.online-1)
-	}
 }
 
 // readGroups makes the groups out of each core's key.

@@ -14,7 +14,11 @@ func (x *index) readMemory(host *topology.Host) {
 		total = all
 	}
 	for _, n := range host.NUMANodes {
-		pages := hugePagesMiB(n)
+		var kib int64
+		for size, count := range n.HugePages {
+			kib += int64(size) * count
+		}
+		pages := kib / 1024
 		huge += pages
 		if at, ok := x.nodeAt[n.ID]; ok {
 			raw[at] = max(0, raw[at]-pages)
@@ -100,15 +104,6 @@ func (x *index) anyAssumed() bool {
 	return false
 }
 
-// hugePagesMiB returns what a node's reserved huge pages hold.
-func hugePagesMiB(n topology.NUMANode) int64 {
-	var kib int64
-	for size, count := range n.HugePages {
-		kib += int64(size) * count
-	}
-	return kib / 1024
-}
-
 // mulDivCeil returns a*b/c rounded up.
 func mulDivCeil(a, b, c int64) int64 { return (a*b + c - 1) / c }
 
@@ -132,15 +127,8 @@ func spread(nodes []node, of backing, bound []int64, unbound int64) []int64 {
 		free[i] -= take
 		left -= take
 	}
-	return spill(free, left)
-}
 
-// spill takes what is left out of the nodes by the room that they have.
-func spill(free []int64, left int64) []int64 {
-	var room int64
-	for _, f := range free {
-		room += f
-	}
+	room := sum(free)
 	if left <= 0 || room == 0 {
 		return free
 	}

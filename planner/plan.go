@@ -102,20 +102,24 @@ func (s *state) evaluate(w want) (plan, bool) {
 	case w.policy.Pinned():
 		p, ok = s.pinned(w)
 	case s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
-	case w.binds(s.flat):
-		p, ok = s.bindOnly(w)
+	case w.policy == fleet.PolicyNUMA && (!s.flat || w.backing != ordinary):
+		// The only NUMA node is not named, but for huge pages.
+		q := search{state: s, want: w, scope: scope{only: none}}
+		p, ok = q.run(s.bindSupplies(w))
+		if !ok && s.lends && w.backing == ordinary {
+			p, ok = s.laidOver(w)
+		}
 	default:
-		s.priceShared(&p.cost, &w)
+		limit := int64(s.floatRoom(w.ratio, s.allFree))
+		p.cost[costCrowd] = int64(len(s.claims))
+		p.cost.setLeft(
+			share(limit-int64(s.floating+w.vcpus), limit),
+			share(s.left[ordinary]-w.memory, s.memory[ordinary]),
+		)
 		ok = true
 	}
 	p.cost[costSpread] = s.crowd(w.group)
 	return p, ok
-}
-
-// binds reports whether the want floats and binds its memory. The only NUMA node need not
-// be named, but for huge pages.
-func (w *want) binds(flat bool) bool {
-	return w.policy == fleet.PolicyNUMA && (!flat || w.backing != ordinary)
 }
 
 // crowd counts the VMs of a pool on the host.
@@ -131,34 +135,15 @@ func (s *state) crowd(group string) int64 {
 	return 0
 }
 
-// priceShared prices a VM that floats with its memory anywhere.
-func (s *state) priceShared(c *cost, w *want) {
-	limit := int64(s.floatRoom(w.ratio, s.allFree))
-	*c = cost{costCrowd: int64(len(s.claims))}
-	c.setLeft(
-		share(limit-int64(s.floating+w.vcpus), limit),
-		share(s.left[ordinary]-w.memory, s.memory[ordinary]),
-	)
-}
-
-// bindOnly finds NUMA nodes for the memory of a VM whose vCPUs float. Each node
-// must have as many CPUs, at the VM's ratio, as the VM has vCPUs at home there.
-func (s *state) bindOnly(w want) (plan, bool) {
-	q := search{state: s, want: w, scope: scope{only: none}}
-	if p, ok := q.run(s.bindSupplies(w)); ok || !s.lends || w.backing != ordinary {
-		return p, ok
-	}
-	return s.laidOver(w)
-}
-
-// bindSupplies lists what the nodes can give to a VM whose vCPUs float.
+// bindSupplies lists what the nodes can give to a VM whose vCPUs float and whose memory is
+// bound: each must have as many CPUs, at the VM's ratio, as the VM has vCPUs at home there.
 func (s *state) bindSupplies(w want) []supply {
 	var all []supply
 	for i := range s.nodes {
 		cpus := s.floatRoom(w.ratio, s.nodeFree[i])
 		memory := s.nodeMemFree(i, w.backing)
 		if s.nodes[i].bindable[w.backing] && cpus > 0 && memory > 0 {
-			all = append(all, supply{node: i, whole: cpus, sizes: []sizeCount{{1, cpus}}, memory: memory})
+			all = append(all, supply{node: i, whole: cpus, sizes: []sizeCount{{gives: 1, count: cpus}}, memory: memory})
 		}
 	}
 	return all
@@ -214,9 +199,14 @@ func (s *state) laidOver(w want) (plan, bool) {
 // wideFrom finds CPUs on one NUMA node, or with none on any, and memory on so many.
 func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	each := mulDivCeil(w.memory, 1, int64(wide))
-	if s.haveMemory(each) < wide {
+	have := 0
+	for i := range s.nodes {
+		have += b2i(s.hasMemory(i, each))
+	}
+	if have < wide {
 		return plan{}, false
 	}
+
 	p, ok := s.wideCPUs(w, scope{only: home, wide: wide})
 	if !ok {
 		return plan{}, false
@@ -246,15 +236,6 @@ func (s *state) wideCPUs(w want, in scope) (plan, bool) {
 		}
 	}
 	return q.run(all)
-}
-
-// haveMemory counts the nodes of which memory can be bound and so much is free.
-func (s *state) haveMemory(memory int64) int {
-	count := 0
-	for i := range s.nodes {
-		count += b2i(s.hasMemory(i, memory))
-	}
-	return count
 }
 
 // hasMemory reports whether so much can be bound on a node. What is only assumed to be

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
@@ -92,21 +93,14 @@ func first(texts []string, n int) string {
 // lacks tells what the host lacks for a want that does not fit it, and how much of
 // it there is, in parts per million: the host that has most is the best one.
 func (s *state) lacks(w want) (what lack, has int64) {
+	vcpus := int64(w.vcpus)
 	switch {
 	case w.backing != ordinary && !s.pagesKnown:
 		return lackTold, 0
 	case w.vcpus > s.online:
-		return lackThreads, share(int64(s.online), int64(w.vcpus))
+		return lackThreads, share(int64(s.online), vcpus)
 	case !s.hasDevices(&w):
 		return lackDevices, 0
-	}
-	return s.lacksRoom(w)
-}
-
-// lacksRoom is lacks of a host that has all of the kind that is wanted.
-func (s *state) lacksRoom(w want) (what lack, has int64) {
-	vcpus := int64(w.vcpus)
-	switch {
 	case w.memory > s.left[w.backing]:
 		return lackMemory, share(s.left[w.backing], w.memory)
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
@@ -116,17 +110,13 @@ func (s *state) lacksRoom(w want) (what lack, has int64) {
 	case w.agent && w.vcpus > s.agentRoom():
 		return lackAgent, share(int64(s.agentRoom()), vcpus)
 	}
-	return lackNodes, s.nodesHave(w)
-}
 
-// nodesHave is how much of a want the NUMA nodes have together, below a million.
-func (s *state) nodesHave(w want) int64 {
 	var cpus, memory int64
 	for _, n := range s.supplyFor(w) {
 		cpus += int64(n.whole)
 		memory += n.memory
 	}
-	return min(share(cpus, int64(w.vcpus)), share(memory, w.memory), million-1)
+	return lackNodes, min(share(cpus, vcpus), share(memory, w.memory), million-1)
 }
 
 // shareLeft is how many vCPUs more may float on the host.
@@ -168,7 +158,8 @@ func (s *state) gapOfNodes(g *gap, w want) {
 	all := s.supplyFor(w)
 	if len(all) == 0 {
 		g.has = "has no free whole core"
-		if w.policy == fleet.PolicyIsolated && s.siblingsUnknown() {
+		siblingsKnown := slices.ContainsFunc(s.groups, func(g group) bool { return g.known })
+		if w.policy == fleet.PolicyIsolated && !siblingsKnown {
 			g.has = "does not tell which CPUs are siblings"
 			g.mend = "run numaform-agent on it, or add a collected topology file"
 		}
@@ -187,8 +178,12 @@ func (s *state) gapOfNodes(g *gap, w want) {
 	if len(all) > 1 {
 		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, w.of(memory))
 	}
-	if s.fitsHalved(w) {
-		g.mend = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
+	if w.wholeOnly {
+		prefers := w
+		prefers.wholeOnly = false
+		if _, fits := s.evaluateAll(prefers); fits {
+			g.mend = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
+		}
 	}
 	if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
 		g.mend = w.mendMemory()
@@ -202,16 +197,6 @@ func (w *want) of(mib int64) string {
 		return fmt.Sprintf("%d of %d MiB", mib, w.memory)
 	}
 	return gib(mib)
-}
-
-// fitsHalved reports whether a want that requires whole cores would fit if it did not.
-func (s *state) fitsHalved(w want) bool {
-	if !w.wholeOnly {
-		return false
-	}
-	w.wholeOnly = false
-	_, ok := s.evaluateAll(w)
-	return ok
 }
 
 // mendMemory says what helps where memory is short.
@@ -237,14 +222,4 @@ func (s *state) supplyFor(w want) []supply {
 		return nil
 	}
 	return q.supplies()
-}
-
-// siblingsUnknown reports whether no group's siblings are known.
-func (s *state) siblingsUnknown() bool {
-	for _, g := range s.groups {
-		if g.known {
-			return false
-		}
-	}
-	return true
 }

@@ -29,19 +29,16 @@ func (p *Planner) publish(host int, s *state) {
 	p.versions[host]++
 }
 
-// claimBy returns the position of a VM's claim, or none. Those that Place made have
-// no name yet: any that takes the same will do.
+// claimBy returns the position of a VM's claim, or none. A claim that Place made has no
+// owner yet: any that takes the same will do.
 func (s *state) claimBy(vm *fleet.VM) int {
 	owner := ownerOf(vm)
 	if i := slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == owner }); i >= 0 {
 		return i
 	}
 	same := s.claimOf(&vm.Spec, &vm.Placement)
-	return slices.IndexFunc(s.claims, func(c *claim) bool { return c.own() && c.equal(same) })
+	return slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == guestKey{} && !c.foreign && c.equal(same) })
 }
-
-// own reports whether Place made the claim.
-func (c *claim) own() bool { return c.owner == guestKey{} && !c.foreign }
 
 // equal compares what two claims take.
 func (c *claim) equal(o *claim) bool {

@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/numaform/numaform/fleet"
+import (
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+)
 
 // What one host may have at most to be packed anew, how many steps that may take, and
 // how many tries of repair it counts for.
@@ -54,22 +58,18 @@ func (b *batch) repackHost(host int, specs []int) {
 	for _, i := range specs {
 		b.takeOut(i)
 	}
-	nodes := b.Planner.hosts[host].pack(b.wantsOf(specs))
+
+	wants := make([]want, len(specs))
+	for at, i := range specs {
+		wants[at] = b.wants[i]
+	}
+	nodes := b.Planner.hosts[host].pack(wants)
 	if nodes != nil && b.putBack(host, specs, nodes) {
 		if after := b.scoreOf(specs...); after.less(before) {
 			return
 		}
 	}
 	b.restore(saved)
-}
-
-// wantsOf lists the wants of specs.
-func (b *batch) wantsOf(specs []int) []want {
-	wants := make([]want, len(specs))
-	for at, i := range specs {
-		wants[at] = b.wants[i]
-	}
-	return wants
 }
 
 // putBack places the specs on their NUMA nodes, and then those that got none.
@@ -175,7 +175,7 @@ func (p *packing) search(i, cut int) {
 	}
 	vm := p.vms[i]
 	for n, free := range p.free {
-		if !free.holds(vm) || p.seen(n) {
+		if !free.holds(vm) || slices.Contains(p.free[:n], free) {
 			continue
 		}
 		p.at[i] = n
@@ -199,14 +199,4 @@ func (p *packing) surplus(i int) int {
 		largest = max(largest, vm.cpus)
 	}
 	return (max(0, left) + largest - 1) / largest
-}
-
-// seen reports whether an earlier node has the same left.
-func (p *packing) seen(n int) bool {
-	for _, earlier := range p.free[:n] {
-		if earlier == p.free[n] {
-			return true
-		}
-	}
-	return false
 }

@@ -157,7 +157,7 @@ type placedSpec struct {
 func (b *batch) save(specs ...int) saved {
 	s := saved{hosts: map[int]*state{}, claimAt: slices.Clone(b.claimAt)}
 	for _, i := range specs {
-		s.placed = append(s.placed, placedSpec{i, b.placed[i], b.costs[i]})
+		s.placed = append(s.placed, placedSpec{spec: i, place: b.placed[i], cost: b.costs[i]})
 		if b.placed[i] != nil {
 			host := b.at[b.placed[i].Host]
 			s.hosts[host] = b.Planner.hosts[host]

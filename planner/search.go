@@ -147,7 +147,11 @@ func (q *search) overPins(p *plan) bool {
 	if q.allowed == nil {
 		return false
 	}
-	return q.takes(p) > q.pinRoom(q.want.ratio) || q.want.agent && q.opens(p) > q.agentRoom()
+	taken := 0
+	for _, part := range p.parts {
+		taken += q.taken(part)
+	}
+	return taken > q.pinRoom(q.want.ratio) || q.want.agent && q.opens(p) > q.agentRoom()
 }
 
 // opens counts the CPUs of the cores that have pins of the host agent's only after the
@@ -167,15 +171,6 @@ func (q *search) opens(p *plan) int {
 		for _, shard := range part.shards {
 			open(shard.core)
 		}
-	}
-	return total
-}
-
-// takes counts the CPUs that nobody else can use after the plan.
-func (q *search) takes(p *plan) int {
-	total := 0
-	for _, part := range p.parts {
-		total += q.taken(part)
 	}
 	return total
 }

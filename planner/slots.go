@@ -46,23 +46,16 @@ func countSlots(cpus int) int64 {
 // priceSlots prices what the plan takes of the slots of the nodes that it touches.
 func (q *search) priceSlots(p *plan) {
 	for _, part := range p.parts {
-		free, takes := q.slotCPUs(part)
+		free, takes := q.wholeOn(part.node), q.wholeCPUs(part) // broken cores have no room for VMs that pin
+		switch {
+		case q.allowed == nil:
+			free, takes = q.floatRoom(q.want.ratio, q.nodeFree[part.node])-q.homed[part.node], part.vcpus
+		case part.odd != none && q.isWhole(part.odd):
+			takes += len(q.cores[part.odd].cpus)
+		}
 		memory := q.nodeMemFree(part.node, q.want.backing)
 		p.cost[costSlots] += roomFor(free, memory) - roomFor(free-takes, memory-part.memory)
 	}
-}
-
-// slotCPUs returns the CPUs of a part's node that VMs of the policy can have, those of
-// broken cores left out, and how many of them the part takes.
-func (q *search) slotCPUs(p part) (free, takes int) {
-	if q.allowed == nil {
-		return q.floatRoom(q.want.ratio, q.nodeFree[p.node]) - q.homed[p.node], p.vcpus
-	}
-	free, takes = q.wholeOn(p.node), q.wholeCPUs(p)
-	if p.odd != none && q.isWhole(p.odd) {
-		takes += len(q.cores[p.odd].cpus)
-	}
-	return free, takes
 }
 
 // wholeOn counts the CPUs of a node's whole free cores.

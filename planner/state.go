@@ -126,19 +126,16 @@ func (s *state) occupy(c *claim) {
 	s.takeDevices(c.devices)
 	s.settle()
 	s.claims = append(s.claims, c)
-	s.count(c.group)
-}
 
-// count adds a VM of a pool.
-func (s *state) count(group string) {
-	i := slices.IndexFunc(s.pools, func(p pool) bool { return p.name == group })
-	switch {
-	case group == "":
-	case i < 0:
-		s.pools = append(s.pools, pool{group, 1})
-	default:
-		s.pools[i].vms++
+	if c.group == "" {
+		return
 	}
+	i := slices.IndexFunc(s.pools, func(p pool) bool { return p.name == c.group })
+	if i < 0 {
+		i = len(s.pools)
+		s.pools = append(s.pools, pool{name: c.group})
+	}
+	s.pools[i].vms++
 }
 
 // pin takes a CPU that a guest is pinned to.

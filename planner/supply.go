@@ -69,7 +69,12 @@ func (q *search) addGroup(s *supply, g int) {
 	}
 	switch {
 	case q.want.halves:
-		q.addShards(s, g)
+		for _, c := range q.groups[g].cores {
+			if q.isLoose(c) {
+				s.whole += q.free[c]
+				s.sizes = addSize(s.sizes, 1, q.free[c])
+			}
+		}
 	case q.want.policy == fleet.PolicyDedicated:
 		s.loose = max(s.loose, q.looseIn(g))
 	}
@@ -87,7 +92,7 @@ func addSize(sizes []sizeCount, gives, count int) []sizeCount {
 	}
 	sizes = append(sizes, sizeCount{})
 	copy(sizes[i+1:], sizes[i:])
-	sizes[i] = sizeCount{gives, count}
+	sizes[i] = sizeCount{gives: gives, count: count}
 	return sizes
 }
 
