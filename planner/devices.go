@@ -67,14 +67,6 @@ func (p *pciIndex) mapping(name string) int {
 	return slices.Index(p.names, name)
 }
 
-// newUse returns what is taken of a host without guests.
-func (p *pciIndex) newUse() pciUse {
-	if p == nil {
-		return pciUse{}
-	}
-	return pciUse{blocked: make([]int, len(p.all)), uses: make([]int, len(p.names))}
-}
-
 func (u *pciUse) clone() pciUse { return pciUse{slices.Clone(u.blocked), slices.Clone(u.uses)} }
 
 // takeDevices takes those that a guest has for itself.

@@ -53,10 +53,12 @@ func newState(x *index) *state {
 	s := &state{
 		index: x, floats: floats{allFree: x.usable, ratio: math.Inf(1)},
 		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)), byAgent: make([]bool, len(x.cores)),
-		passed: x.pci.newUse(),
-		whole:  make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), homed: make([]int, len(x.nodes)),
+		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), homed: make([]int, len(x.nodes)),
 	}
 	s.bound[ordinary] = make([]int64, len(x.nodes))
+	if x.pci != nil {
+		s.passed = pciUse{blocked: make([]int, len(x.pci.all)), uses: make([]int, len(x.pci.names))}
+	}
 	for g := range x.groups {
 		s.whole[g] = make([]int, len(x.groups[g].sizes))
 	}
