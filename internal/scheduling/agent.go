@@ -8,8 +8,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentFaults say why the host agent would not pin a new VM of the class there. Those
-// that are there stay: what an agent pinned holds while it is gone.
+// agentFaults returns why the host agent would not pin a new VM of the class. Existing
+// VMs stay, because their pins remain while the agent is gone.
 func (c *class) agentFaults(host *topology.Host) []fault {
 	if !c.base.Policy.Pinned() || c.base.PinWith != fleet.PinWithHostAgent {
 		return nil
@@ -23,7 +23,7 @@ func (c *class) agentFaults(host *topology.Host) []fault {
 	return nil
 }
 
-// lacksAgentOnly reports whether all that a host lacks is a host agent.
+// lacksAgentOnly reports whether a working host agent is all that a host lacks.
 func lacksAgentOnly(faults []fault) bool {
 	return len(faults) > 0 && !slices.ContainsFunc(faults, func(f fault) bool { return f.Reason != v1alpha1.ReasonHostAgentNotReady })
 }

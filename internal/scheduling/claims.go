@@ -16,27 +16,26 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// WellKnownLabels returns the labels of numaform that an instance type decides and
-// that pods may select by. Karpenter's own simulations refuse such pods unless it
-// counts the labels among its well-known ones: add them before anything of it runs.
+// WellKnownLabels returns numaform's labels that an instance type determines and that
+// pods may select by. Karpenter's own simulations reject such pods unless the labels are
+// among its well-known ones: add them before running any part of Karpenter.
 func WellKnownLabels() []string {
 	return []string{v1alpha1.LabelInstanceFamily, v1alpha1.LabelNodeClass, v1alpha1.LabelPlacement, v1alpha1.LabelCPUType}
 }
 
-// NewNodeClaim returns the NodeClaim that stands for a placed VM, as Karpenter would
-// create it for the pool, narrowed to what was placed and without a status. The
-// pods are those that go there, DaemonSets' ones included. It has the VM's name, so
-// that an API server takes only one for each VM; the VM is found by its annotations
-// all the same.
+// NewNodeClaim returns the NodeClaim for a placed VM, as Karpenter would create it for
+// the pool, narrowed to the placement and without a status. pods are the pods for that
+// node, including DaemonSets' pods. The claim has the VM's name, so that an API server
+// accepts only one for each VM; the VM is identified by the annotations.
 func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karpv1.NodeClaim {
 	template := karpscheduling.NewNodeClaimTemplate(pool)
-	// Karpenter would add types and capacity types that it chose itself.
+	// Karpenter would add instance types and capacity types of its own choice.
 	template.IsStaticNodeClaim = true
 	template.Labels = maps.Clone(template.Labels)
 	labels := vmLabels(&vm)
 	for key, requirement := range template.Requirements {
-		// Karpenter draws a label by lot where the pool allows several values. A pool
-		// that changed since has the VM replaced, if its nodes now miss a label.
+		// Karpenter chooses a label at random if the pool allows several values. If the
+		// pool has changed since and its nodes now lack a label, the VM is replaced.
 		if _, known := labels[key]; !known && requirement.Len() != 1 && !karpv1.WellKnownLabels.Has(key) {
 			delete(template.Requirements, key)
 		}
@@ -56,13 +55,13 @@ func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karp
 	return claim
 }
 
-// identity returns the annotations by which a NodeClaim's VM is found.
+// identity returns the annotations that identify a NodeClaim's VM.
 func identity(vm *fleet.VM) map[string]string {
 	return map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)}
 }
 
-// namedBy returns the provider id of a NodeClaim's VM. A claim that has not been
-// launched names its VM, whose name is what the claim itself is called.
+// namedBy returns the provider ID of a NodeClaim's VM. A claim that has not been launched
+// identifies its VM by its own name.
 func namedBy(claim *karpv1.NodeClaim) string {
 	if claim.Status.ProviderID != "" {
 		return claim.Status.ProviderID
@@ -71,9 +70,9 @@ func namedBy(claim *karpv1.NodeClaim) string {
 	return fmt.Sprintf("proxmox://%s/%s", region, name[strings.LastIndex(name, "-")+1:])
 }
 
-// Launched returns what is known of a VM's node from its reservation on: name,
-// labels, provider id, image, capacity and what of it pods can have. The host's
-// architecture is not known here.
+// Launched returns what is known about a VM's node from its reservation on: name, labels,
+// provider ID, image, capacity and allocatable resources. The host's architecture is not
+// known here.
 func Launched(vm fleet.VM, types []InstanceType) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
 	claim.Name = vm.Name
@@ -88,8 +87,8 @@ func Launched(vm fleet.VM, types []InstanceType) *karpv1.NodeClaim {
 	return claim
 }
 
-// ImageID names the template that a VM is cloned from, region/host/vmid, or is
-// empty if that is not known.
+// ImageID identifies the template from which a VM is cloned, as region/host/vmid; it is
+// empty if the template is unknown.
 func ImageID(vm *fleet.VM) string {
 	if vm.Source.VMID == 0 {
 		return ""

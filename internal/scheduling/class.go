@@ -14,29 +14,29 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// class is a NodeClass made ready: where its VMs may go, and all of their Spec
-// that neither size nor pool nor host decides.
+// class is a resolved NodeClass: where its VMs may be placed, and the part of their Spec
+// that does not depend on size, pool or host.
 type class struct {
 	name string
-	// hash is of what of the class decides how its nodes are.
+	// hash is the hash of the fields that define the class's nodes.
 	hash string
-	// problem says why no node can be made of the class at all, or is empty.
+	// problem says why no node can be created from the class, or is empty.
 	problem string
 	fields  *v1alpha1.ProxmoxNodeClassSpec
-	// clusterID is the numaform's whose class it is.
+	// clusterID is the cluster ID of the class's numaform installation.
 	clusterID string
 	base      fleet.Spec
-	// overlaid are the resources that NodeOverlays add to nodes, whatever their size.
+	// overlaid are the resources that NodeOverlays add to nodes of any size.
 	overlaid map[corev1.ResourceName]bool
-	// diskGiB is the size that the class asks for, leastGiB that of its templates, and
-	// smallestGiB that of the smallest node, whatever the template.
+	// diskGiB is the class's disk size, leastGiB the templates' smallest one, and
+	// smallestGiB the smallest node's, whatever the template.
 	diskGiB, leastGiB, smallestGiB int64
-	// hosts may take VMs of the class; arch is the architecture of each, templates
-	// what it clones from, or would if a host agent lived there.
+	// hosts can take VMs of the class; arch maps each to its architecture, and templates
+	// to the template that it clones, or would clone if it had a working host agent.
 	hosts     []topology.HostID
 	arch      map[topology.HostID]string
 	templates map[topology.HostID]template
-	// excluded are the hosts that the class allows but that cannot take its VMs.
+	// excluded are hosts that the class allows but that cannot take its VMs.
 	excluded []Exclusion
 	findings []Finding
 }
@@ -44,12 +44,12 @@ type class struct {
 // template is a VM template on a host.
 type template struct {
 	topology.Template
-	// namesakes is true if others on the host have its name.
+	// namesakes is set if other templates on the host have the same name.
 	namesakes bool
 }
 
-// newClass resolves a NodeClass of the cluster of that id, with the types that it
-// offers, on the hosts of a snapshot.
+// newClass resolves a NodeClass of the cluster with that ID, with the types that it
+// offers, against the hosts of a snapshot.
 func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, offered []InstanceType) *class {
 	c := &class{
 		name: nc.Name, fields: &nc.Spec, clusterID: clusterID,
@@ -62,18 +62,18 @@ func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, cluste
 	}
 	c.hash = ClassHash(nc)
 	c.base = baseSpec(nc)
-	// Validate has seen it, so it parses.
+	// Validate has checked that it parses.
 	c.diskGiB, _ = nc.Spec.BootDevice.SizeGiB()
 	c.smallestGiB = c.smallest(offered)
 	c.findHosts(nc, snapshot)
 	return c
 }
 
-// invalid reports whether the class cannot even be read. One that is only not
-// ready still says of what its nodes are.
+// invalid reports whether the class cannot be parsed. A class that is only not ready
+// still defines its nodes.
 func (c *class) invalid() bool { return c.base.NodeClass == "" }
 
-// baseSpec returns what all VMs of a valid class have in common.
+// baseSpec returns the common part of all VMs of a valid class.
 func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	spec := &nc.Spec
 	base := fleet.Spec{
@@ -112,8 +112,8 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 
 func sortedCopy(list []string) []string { return slices.Sorted(slices.Values(list)) }
 
-// findHosts sorts the hosts that the class allows into those that can take its VMs
-// and those that cannot.
+// findHosts divides the hosts that the class allows into the ones that can take its VMs
+// and the ones that cannot.
 func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
 	var faults []fault
 	for i := range snapshot.Hosts {
@@ -144,7 +144,7 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 	c.findings = c.judge(faults)
 }
 
-// nowhere says why a class allows no host at all.
+// nowhere returns why a class allows no host at all.
 func nowhere(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) string {
 	regions := map[string]bool{}
 	for _, region := range snapshot.Regions {
@@ -170,15 +170,15 @@ func nowhere(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) s
 	return text + fmt.Sprintf("spec.hosts is %s: want some of %s", strings.Join(spec.Hosts, ", "), strings.Join(hosts, ", "))
 }
 
-// mostHosts is how many hosts a message names.
+// mostHosts is the maximum number of hosts named in a message.
 const mostHosts = 8
 
-// disk returns the size of the boot disk of a VM of that type.
+// disk returns the boot disk size of a VM with that type, in GiB.
 func (c *class) disk(t *InstanceType) int64 {
 	return max(cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB), c.leastGiB)
 }
 
-// smallest returns the size of the smallest boot disk that a VM of one of the types has.
+// smallest returns the smallest boot disk size of a VM with one of the types, in GiB.
 func (c *class) smallest(offered []InstanceType) int64 {
 	if len(offered) == 0 {
 		return c.disk(&InstanceType{})
@@ -190,8 +190,8 @@ func (c *class) smallest(offered []InstanceType) int64 {
 	return slices.Min(sizes)
 }
 
-// spec returns a VM of the class with that type, for that pool, on those hosts. It
-// is the only place where a Spec is made. Its template is that of the first host.
+// spec returns a VM of the class with that type, for that pool, on those hosts. This is
+// the only place that creates a Spec. Its template is the first host's.
 func (c *class) spec(pool string, t *InstanceType, hosts []topology.HostID) fleet.Spec {
 	spec := c.base
 	spec.Pool = pool
@@ -207,7 +207,7 @@ func (c *class) spec(pool string, t *InstanceType, hosts []topology.HostID) flee
 	return spec
 }
 
-// settle names the template that a VM is cloned from on its host.
+// settle sets the template from which a VM is cloned on its host.
 func (c *class) settle(spec *fleet.Spec, host topology.HostID) {
 	from, known := c.templates[host]
 	if !known {
@@ -219,8 +219,8 @@ func (c *class) settle(spec *fleet.Spec, host topology.HostID) {
 	}
 }
 
-// split returns the spec once for each template that its hosts have, in the order
-// of the hosts: a Spec whose place is still open names one template.
+// split returns one copy of the spec for each template that its hosts have, in the order
+// of the hosts, because a Spec without a placement names only one template.
 func (c *class) split(spec fleet.Spec) []fleet.Spec {
 	var specs []fleet.Spec
 	for _, host := range spec.Hosts {

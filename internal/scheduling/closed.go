@@ -6,27 +6,28 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Offer is an instance type of a NodePool on a host. An empty field stands for
-// any: Offer{Host: h} is everything on that host. A Flexible node's type stands for
-// all sizes of such nodes, for the next one need not be of the same.
+// Offer is an offering: an instance type of a NodePool on a host. An empty field matches
+// anything: Offer{Host: h} is every offering on that host. A Flexible node's type matches
+// all sizes of Flexible nodes, because the next one may have another size.
 type Offer struct {
 	NodePool     string
 	InstanceType string
 	Host         topology.HostID
 }
 
-// matches reports whether the offer, whose fields may be empty, is about that one.
+// matches reports whether the offering, whose fields may be empty, matches one.
 func (o Offer) matches(one offer) bool {
 	return (o.NodePool == "" || o.NodePool == one.pool) &&
 		(o.InstanceType == "" || o.InstanceType == one.instanceType || isFlexible(o.InstanceType) && isFlexible(one.instanceType)) &&
 		(o.Host == topology.HostID{} || o.Host == one.host)
 }
 
-// closedOffers are offers that a decision must not make.
+// closedOffers are offerings that are unavailable to a decision.
 type closedOffers struct {
-	// asked are those that the request closes.
+	// asked are the request's unavailable offerings.
 	asked []Offer
-	// proved are those that the planner or the scheduler proved wrong about.
+	// proved are the offerings on which the planner and the scheduler turned out to
+	// disagree.
 	proved map[offer]bool
 }
 

@@ -21,18 +21,18 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// Cluster is a Kubernetes cluster to decide for. It is only read, and may be
-// asked from several goroutines.
+// Cluster is a Kubernetes cluster to decide for. It is read-only and safe for concurrent
+// use.
 type Cluster struct {
 	client client.Client
-	// config reaches the cluster that the objects were read from, or is nil.
+	// config is the connection to the cluster from which the objects were read, or nil.
 	config *rest.Config
 	// err is why the objects cannot be read; Decide returns it.
 	err error
 }
 
-// FromObjects returns a cluster of those objects, as Load read them. The objects
-// belong to the cluster afterwards.
+// FromObjects returns a cluster with those objects, as returned by Load. It takes
+// ownership of the objects.
 func FromObjects(objects []client.Object) *Cluster {
 	scheme, err := newScheme()
 	if err != nil {
@@ -45,14 +45,13 @@ func FromObjects(objects []client.Object) *Cluster {
 	return &Cluster{client: c}
 }
 
-// FromClient returns the cluster that a client reads. The client needs the field
-// indexes spec.nodeName of Pods, spec.providerID of Nodes and status.providerID
-// of NodeClaims, and Karpenter's and numaform's kinds in its scheme.
+// FromClient returns the cluster that a client reads. The client needs the field indexes
+// spec.nodeName of Pods, spec.providerID of Nodes and status.providerID of NodeClaims,
+// and Karpenter's and numaform's kinds in its scheme.
 func FromClient(c client.Client) *Cluster { return &Cluster{client: c} }
 
-// FromKubeconfig reads a cluster once. The path may be empty, then the usual
-// rules find the file; so may the context. Nothing is written, and later changes
-// of the cluster are not seen.
+// FromKubeconfig reads a cluster once. If the path or the context is empty, the usual
+// defaults apply. It writes nothing, and does not see later changes of the cluster.
 func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = path
@@ -72,7 +71,8 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	return read, nil
 }
 
-// mendCluster says what to do where a cluster cannot be read, as the end of a sentence.
+// mendCluster returns a hint about a cluster that cannot be read, as the end of a
+// sentence.
 func mendCluster(err error) string {
 	var network net.Error
 	switch {
@@ -143,7 +143,7 @@ func readList(ctx context.Context, c client.Client, list client.ObjectList) ([]c
 	return objects, nil
 }
 
-// isOptional tells the kinds that a cluster need not have.
+// isOptional reports whether a cluster may lack the kind.
 func isOptional(list client.ObjectList) bool {
 	switch list.(type) {
 	case *karpv1.NodeClaimList, *karpv1alpha1.NodeOverlayList:
@@ -152,8 +152,8 @@ func isOptional(list client.ObjectList) bool {
 	return false
 }
 
-// counts reports whether the controller of the cluster goes by an object: NodeOverlays
-// are for one whose gate is open, which then says that they are ready.
+// counts reports whether the cluster's controller uses an object: NodeOverlays are used
+// only if the feature gate is enabled, which shows in their Ready condition.
 func counts(object client.Object) bool {
 	o, ok := object.(*karpv1alpha1.NodeOverlay)
 	if !ok {

@@ -10,20 +10,19 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
-// constraint is a rule of some pod that counts other pods in a topology domain.
+// constraint is a pod's rule that counts other pods in a topology domain.
 type constraint struct {
 	namespaces []string // nil means all
 	selector   labels.Selector
 }
 
-// divide tells apart the pods that must choose first: those that may go to some
-// hosts only, and those that count others in domains larger than a node or are so
-// counted. If there are any, all that count others on their node, or use its
-// ports, come with them, for these are counted in one phase only. The other pods
-// are easy. Of the choosy, those that count over more than nodes accept only new
-// VMs whose host is fixed from the start: Karpenter would choose among equal hosts
-// at random, and take a VM with several possible hosts for one that is on all of
-// them.
+// divide separates the pods that must be scheduled first: pods that are restricted to
+// some hosts, and pods that count others, or are counted, in domains larger than a node.
+// If there are any, all pods that count others on their node, or use its ports, are
+// added, because these are counted in one phase only. The other pods are easy. Choosy
+// pods that count in domains larger than a node accept only new VMs whose host is fixed
+// from the start: Karpenter would choose among equal hosts at random, and treat a VM with
+// several possible hosts as being on all of them.
 func divide(pods []*corev1.Pod, volumes map[types.UID][]scheduling.Requirements) (choosy, easy []*corev1.Pod) {
 	wide, narrow := findConstraints(pods)
 	bound := func(pod *corev1.Pod) bool { return isBound(pod, volumes[pod.UID]) }
@@ -44,7 +43,7 @@ func divide(pods []*corev1.Pod, volumes map[types.UID][]scheduling.Requirements)
 	return choosy, easy
 }
 
-// isBound reports whether the pod or its volumes may be on some hosts only.
+// isBound reports whether the pod or its volumes are restricted to some hosts.
 func isBound(pod *corev1.Pod, volumes []scheduling.Requirements) bool {
 	for _, requirements := range append([]scheduling.Requirements{scheduling.NewStrictPodRequirements(pod)}, volumes...) {
 		for _, key := range []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelHostname, corev1.LabelArchStable} {
@@ -64,8 +63,8 @@ func (c *constraint) selects(pod *corev1.Pod) bool {
 	return (c.namespaces == nil || slices.Contains(c.namespaces, pod.Namespace)) && c.selector.Matches(labels.Set(pod.Labels))
 }
 
-// findConstraints returns the pods' rules that count over more than nodes, and
-// those that count on single nodes.
+// findConstraints returns the pods' rules that count in domains larger than a node, and
+// the rules that count on single nodes.
 func findConstraints(pods []*corev1.Pod) (wide, narrow []constraint) {
 	seen := map[string]bool{}
 	add := func(namespaces []string, key string, selector *metav1.LabelSelector) {
@@ -113,7 +112,7 @@ func constraintID(namespaces []string, selector labels.Selector) string {
 	return id
 }
 
-// podTerms returns the terms, required and preferred, that are about other pods.
+// podTerms returns the terms, required and preferred, about other pods.
 func podTerms(affinity *corev1.Affinity) []corev1.PodAffinityTerm {
 	if affinity == nil {
 		return nil
@@ -134,7 +133,7 @@ func podTerms(affinity *corev1.Affinity) []corev1.PodAffinityTerm {
 	return terms
 }
 
-// refuseAnyHost returns a copy of the pod that no VM of an undecided host suits.
+// refuseAnyHost returns a copy of the pod that does not fit a VM without a fixed host.
 func refuseAnyHost(pod *corev1.Pod) *corev1.Pod {
 	pod = pod.DeepCopy()
 	if pod.Spec.Affinity == nil {

@@ -26,14 +26,14 @@ func (s *session) daemonPods(ctx context.Context) ([]*corev1.Pod, error) {
 			pods = append(pods, daemonset.PodForDaemonSet(&sets.Items[i]))
 			continue
 		}
-		// The controller has replaced the required node affinity by the node's name.
+		// The controller replaces the required node affinity by the node's name.
 		pod.Spec.Affinity = sets.Items[i].Spec.Template.Spec.Affinity.DeepCopy()
 		pods = append(pods, pod)
 	}
 	return pods, nil
 }
 
-// daemonRequests returns what DaemonSets take of each node of the pool.
+// daemonRequests returns the resources that DaemonSets use on each node of the pool.
 func (p *pool) daemonRequests(daemons []*corev1.Pod) corev1.ResourceList {
 	template := p.anyHost().Spec.Template
 	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
@@ -43,14 +43,14 @@ func (p *pool) daemonRequests(daemons []*corev1.Pod) corev1.ResourceList {
 	})
 }
 
-// requestsOn returns what DaemonSets take of the node of a claim.
+// requestsOn returns the resources that DaemonSets use on a claim's node.
 func requestsOn(claim *karpv1.NodeClaim, daemons []*corev1.Pod) corev1.ResourceList {
 	labels := scheduling.NewLabelRequirements(claim.Labels)
 	return requestsOf(daemons, claim.Spec.Taints, func(wanted scheduling.Requirements) bool { return labels.IsCompatible(wanted) })
 }
 
-// requestsOf returns what those of the pods ask for that tolerate the taints, and
-// whose requirements are met in one of their ways.
+// requestsOf returns the requests of the pods that tolerate the taints and for which met
+// returns true in at least one of their ways.
 func requestsOf(pods []*corev1.Pod, taints []corev1.Taint, met func(scheduling.Requirements) bool) corev1.ResourceList {
 	var on []*corev1.Pod
 	for _, pod := range pods {
@@ -65,8 +65,8 @@ func requestsOf(pods []*corev1.Pod, taints []corev1.Taint, met func(scheduling.R
 	return resources.RequestsForPods(on...)
 }
 
-// waysOf returns what a pod requires of a node, once for each of its terms of node
-// affinity: any one of them suffices.
+// waysOf returns a pod's requirements for a node, one for each of its node affinity
+// terms: any one of them is sufficient.
 func waysOf(pod *corev1.Pod) []scheduling.Requirements {
 	affinity := pod.Spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

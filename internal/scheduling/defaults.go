@@ -16,13 +16,13 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// writtenAt is the age of objects that have none, 2020-01-01. It is fixed, for
-// Karpenter schedules pods of one size by age.
+// writtenAt is the creation time of objects without one, 2020-01-01. It is fixed because
+// Karpenter schedules pods of the same size by age.
 const writtenAt = 1577836800
 
-// setDefaults sets what an API server and Karpenter's controllers would have set.
-// A UID is made of the object's name, so pods of one size and age are scheduled
-// in the order of their names.
+// setDefaults sets the fields that an API server and Karpenter's controllers would have
+// set. UIDs derive from the objects' names, so pods of the same size and age are
+// scheduled in the order of their names.
 func setDefaults(object client.Object) {
 	kind := object.GetObjectKind().GroupVersionKind().Kind
 	if slices.Contains(clusterKinds(), kind) {
@@ -50,7 +50,8 @@ func defaultByKind(object client.Object) {
 		defaultNode(o)
 	case *corev1.PersistentVolumeClaim:
 		if o.Spec.VolumeName != "" && o.Status.Phase == "" {
-			// Karpenter looks for what the volume controller writes on binding.
+			// Karpenter looks for the annotation that the volume controller sets when
+			// binding.
 			metav1.SetMetaDataAnnotation(&o.ObjectMeta, "pv.kubernetes.io/bind-completed", "yes")
 			o.Status.Phase = corev1.ClaimBound
 		}
@@ -69,7 +70,7 @@ func clusterKinds() []string {
 	}
 }
 
-// setTrue sets the conditions that nobody has judged.
+// setTrue sets unknown conditions to true.
 func setTrue(conditions status.ConditionSet, names ...string) {
 	for _, name := range names {
 		if c := conditions.Get(name); c == nil || c.IsUnknown() {
@@ -99,7 +100,7 @@ func defaultPod(pod *corev1.Pod) {
 	})
 }
 
-// withLimits returns the requests; what has a limit only requests its limit.
+// withLimits returns the requests; a resource with only a limit requests its limit.
 func withLimits(resources corev1.ResourceRequirements) corev1.ResourceList {
 	if len(resources.Limits) == 0 {
 		return resources.Requests
@@ -109,8 +110,8 @@ func withLimits(resources corev1.ResourceRequirements) corev1.ResourceList {
 	return requests
 }
 
-// defaultNode lets a node be written with its capacity alone, and gives it the
-// labels that kubelet sets.
+// defaultNode completes a node with only a capacity, and sets the labels that kubelet
+// sets.
 func defaultNode(node *corev1.Node) {
 	if len(node.Status.Capacity) == 0 {
 		node.Status.Capacity = node.Status.Allocatable

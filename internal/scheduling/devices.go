@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// deviceFaults say why the host cannot pass the class' PCI devices through.
+// deviceFaults returns why the host cannot pass the class's PCI devices through.
 func (c *class) deviceFaults(host *topology.Host, snapshot *topology.Snapshot, from *template) []fault {
 	var faults []fault
 	add := func(condition, reason, message, mend string) {
@@ -33,7 +33,7 @@ func (c *class) deviceFaults(host *topology.Host, snapshot *topology.Snapshot, f
 	return faults
 }
 
-// mappings are the names of the mappings that the class' devices are of, each once.
+// mappings returns the names of the class's device mappings, without duplicates.
 func (c *class) mappings() []string {
 	var names []string
 	for _, d := range c.base.PCIDevices {
@@ -44,12 +44,12 @@ func (c *class) mappings() []string {
 	return names
 }
 
-// has reports whether a mapping names a device of the host.
+// has reports whether a mapping contains a device of the host.
 func has(host *topology.Host, mapping string) bool {
 	return slices.ContainsFunc(host.PCIDevices, func(d topology.PCIDevice) bool { return d.Mapping == mapping })
 }
 
-// missing says why the host has no device of a mapping, and what to do about it.
+// missing returns why the host has no device of a mapping, and how to fix it.
 func missing(mapping string, host *topology.Host, snapshot *topology.Snapshot) (what, mend string) {
 	for i := range snapshot.Hosts {
 		other := &snapshot.Hosts[i]

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// dataDisks returns a class' data disks, as a Spec has them. Those of a class that
-// Validate refuses are of no use.
+// dataDisks returns a class's data disks in the form of a Spec. The result is meaningless
+// for a class that Validate refuses.
 func dataDisks(disks []v1alpha1.DataDisk) []fleet.DataDisk {
 	var list []fleet.DataDisk
 	for i := range disks {
@@ -22,8 +22,8 @@ func dataDisks(disks []v1alpha1.DataDisk) []fleet.DataDisk {
 	return list
 }
 
-// diskNeeds returns what the disks of a VM take of each storage, in MiB. The template's
-// storage is where they are that name none.
+// diskNeeds returns what the disks of a VM use on each storage, in MiB. Disks without a
+// storage are on the template's.
 func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]int64 {
 	boot := cmp.Or(spec.Storage, ofTemplate)
 	needs := map[string]int64{boot: needMiB(spec.Clone, bootGiB)}
@@ -33,7 +33,7 @@ func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]in
 	return needs
 }
 
-// diskFaults say why the host cannot hold the disks of the class' nodes.
+// diskFaults returns why the host has no room for the disks of the class's nodes.
 func (c *class) diskFaults(host *topology.Host, from *template) []fault {
 	var faults []fault
 	add := func(condition, reason, message, mend string) {
@@ -62,8 +62,8 @@ func (c *class) diskFaults(host *topology.Host, from *template) []fault {
 	return faults
 }
 
-// roomProblem says that a storage which takes disks of nodes is full even for the
-// smallest of them. What a storage does not tell is no problem.
+// roomProblem returns a problem if a storage for nodes' disks has no room for even the
+// smallest. It ignores storages of unknown size.
 func (c *class) roomProblem(host *topology.Host, from *template) string {
 	if from.Name == "" {
 		return ""
@@ -81,7 +81,7 @@ func (c *class) roomProblem(host *topology.Host, from *template) string {
 	return ""
 }
 
-// fullAdvice is how a storage that is full is mended.
+// fullAdvice returns the hint for a storage that is full.
 func fullAdvice(spec *fleet.Spec) string {
 	if len(spec.DataDisks) > 0 {
 		return "make room there, or change spec.bootDevice or spec.dataDisks"

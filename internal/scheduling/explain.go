@@ -17,57 +17,57 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Explanation says why a pod is where it is.
+// Explanation explains a pod's scheduling state.
 type Explanation struct {
 	Pod   string   `json:"pod"`
 	State PodState `json:"state"`
-	// Summary is one sentence, the cause first.
+	// Summary is one sentence that starts with the cause.
 	Summary string `json:"summary"`
-	// Pools say for each NodePool why it has no node for the pod, the one that is
-	// nearest to have one first. Only pods that are refused have them.
+	// Pools explain why each NodePool has no node for the pod, the closest one first.
+	// They are set only for refused pods.
 	Pools []PoolReason `json:"node_pools,omitempty"`
 }
 
-// PodState says how a pod stands.
+// PodState is a pod's scheduling state.
 type PodState string
 
 // The states of pods.
 const (
-	// PodRefused pods get no place.
+	// PodRefused pods cannot be placed.
 	PodRefused PodState = "Refused"
-	// PodNeedsVM pods get a VM that is not wanted yet.
+	// PodNeedsVM pods need a VM that has not been requested yet.
 	PodNeedsVM PodState = "NeedsVM"
-	// PodWaits pods have room on a node, or on a VM that is on its way to be one.
+	// PodWaits pods have room on a node, or on a VM that will become a node.
 	PodWaits PodState = "Waits"
 	// PodHasNode pods are on a node.
 	PodHasNode PodState = "HasNode"
-	// PodIgnored pods ask for no place.
+	// PodIgnored pods do not need to be placed.
 	PodIgnored PodState = "Ignored"
 )
 
-// PoolReason says why a NodePool has no node for a pod.
+// PoolReason explains why a NodePool has no node for a pod.
 type PoolReason struct {
 	NodePool string   `json:"node_pool"`
 	Obstacle Obstacle `json:"obstacle"`
 	Reason   string   `json:"reason"`
-	// Hosts are those of Proxmox, where it comes to them.
+	// Hosts are the Proxmox hosts, if they matter.
 	Hosts []HostReason `json:"hosts,omitempty"`
 }
 
-// HostReason says why a host takes no VM for a pod.
+// HostReason explains why a host cannot take a VM for a pod.
 type HostReason struct {
 	Host topology.HostID `json:"host"`
-	// InstanceType is the smallest that the pod fits, if the host may have it.
+	// InstanceType is the smallest one that the pod fits, if the host is allowed.
 	InstanceType string `json:"instance_type,omitempty"`
 	// Reason is empty if the host has room.
 	Reason string `json:"reason,omitempty"`
-	// View is what the host has for a VM of the type.
+	// View is the host's capacity for a VM of the type.
 	View *planner.View `json:"room,omitempty"`
-	// suited hosts are those that pool and pod may use.
+	// suited is set for hosts that the pool and the pod allow.
 	suited bool
 }
 
-// Explain says how a pod stands, by the same decision that Decide makes.
+// Explain explains a pod's scheduling state, using the same decision as Decide.
 func (c *Cluster) Explain(ctx context.Context, request Request, name types.NamespacedName) (*Explanation, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -101,7 +101,7 @@ func (s *session) explainRefused(ctx context.Context, x *Explanation, pod *corev
 	asking := slices.Concat(s.pods[:]...)
 	i := slices.IndexFunc(asking, func(p *corev1.Pod) bool { return client.ObjectKeyFromObject(p) == client.ObjectKeyFromObject(pod) })
 	if i < 0 {
-		return nil // it could not even be looked at
+		return nil // it is invalid
 	}
 	e, err := newExplainer(ctx, s)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *session) explainRefused(ctx context.Context, x *Explanation, pod *corev
 	return nil
 }
 
-// landing says where the decision puts a pod, or nothing if it does not.
+// landing returns where the decision places a pod, or "".
 func (d *Decision) landing(pod types.NamespacedName) (PodState, string) {
 	for i := range d.New {
 		n := &d.New[i]
@@ -147,7 +147,7 @@ func (d *Decision) nodeFor(pod types.NamespacedName) string {
 	return ""
 }
 
-// explainWaiting says of a node that has room what still keeps pods off it.
+// explainWaiting explains what still keeps the pod off a node that has room.
 func (c *Cluster) explainWaiting(ctx context.Context, x *Explanation, pod *corev1.Pod, name string) error {
 	if name == "" {
 		return nil
@@ -173,7 +173,7 @@ func (c *Cluster) explainWaiting(ctx context.Context, x *Explanation, pod *corev
 	return nil
 }
 
-// ignored says why a pod asks for no place.
+// ignored returns why a pod does not need to be placed.
 func ignored(pod *corev1.Pod) (PodState, string) {
 	var gates []string
 	for _, gate := range pod.Spec.SchedulingGates {

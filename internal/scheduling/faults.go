@@ -14,16 +14,16 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Fault is what one host lacks for a class: Message goes on after the host's name,
-// Mend says what to do about it.
+// Fault is what one host lacks for a class: Message completes a sentence that begins with
+// the host's name, Mend says how to fix it.
 type Fault struct {
 	Host topology.HostID
 	Finding
 	Mend string
 }
 
-// Faults returns what the hosts that a class allows lack for it, sorted by host. It
-// looks as Judge does; a class that cannot be read has none.
+// Faults returns what the class's allowed hosts lack for it, sorted by host. It makes the
+// same checks as Judge, and returns none for an invalid class.
 func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, types []InstanceType) []Fault {
 	c := newClass(nc, snapshot, clusterID, OfferedBy(nc, types))
 	if c.invalid() {
@@ -43,19 +43,18 @@ func Faults(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterI
 	return faults
 }
 
-// Needs is what the VMs of a class need of a host that can take them, beyond what a
-// snapshot shows.
+// Needs is what the VMs of a class need on a suitable host, beyond what a snapshot shows.
 type Needs struct {
 	// Disks are the storages of their disks, sorted.
 	Disks []string
 	// Seed is the storage of their seeds, or fleet.AnySeedStorage, or empty.
 	Seed string
-	// Template is the VMID of what they are cloned from.
+	// Template is the VMID of their template.
 	Template int
 }
 
-// NeedsOf returns what VMs of a class need on a host, and false if it cannot take any,
-// a host agent aside.
+// NeedsOf returns what VMs of a class need on a host, and false if the host cannot take
+// any for a reason other than its host agent.
 func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host topology.HostID) (Needs, bool) {
 	c := newClass(nc, snapshot, "", nil)
 	from, ok := c.templates[host]
@@ -65,7 +64,7 @@ func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host to
 	return Needs{Disks: slices.Sorted(maps.Keys(diskNeeds(&c.base, from.Storage, 0))), Seed: c.base.SeedStorage, Template: from.VMID}, true
 }
 
-// Secret returns the content of a Secret. None is read before it is asked for.
+// Secret returns the content of a Secret. Secrets are read only on request.
 func (c *Cluster) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -84,7 +83,7 @@ func (c *Cluster) Secret(ctx context.Context, namespace, name string) (map[strin
 	}
 	data := map[string][]byte{}
 	maps.Copy(data, secret.Data)
-	for key, text := range secret.StringData { // of a manifest
+	for key, text := range secret.StringData { // from a manifest
 		data[key] = []byte(text)
 	}
 	return data, nil

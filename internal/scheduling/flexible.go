@@ -16,42 +16,43 @@ import (
 )
 
 const (
-	// flexibleFamily is the family of nodes that are sized for their pods. No
-	// instance type of a file is of it.
+	// flexibleFamily is the family of nodes sized for their pods. No instance type in a
+	// file may use it.
 	flexibleFamily = "flex"
 
-	// flexibleKept is the part of its price that a Flexible node counts with while it
-	// lives: it is replaced where that saves a quarter, not for the next step.
+	// flexibleKept is the factor for the price of an existing Flexible node: it is
+	// replaced if that saves a quarter, not for the next smaller step.
 	flexibleKept = 0.75
 
-	// Ladders have so many rungs where the number of vCPUs, and the memory, doubles,
-	// with so much memory for each vCPU, the outermost ones aside. Finer rungs, or ones
-	// of less memory, leave pods no room to move between rounds: on the average of 40
-	// random workloads, nodes had more vCPUs by 2 to 6 %.
+	// Ladders have this many rungs for each doubling of vCPUs and of memory, with at
+	// least this much memory per vCPU, except at the ends. With finer rungs, or rungs of
+	// less memory, pods have no room to move between rounds: over 40 random workloads,
+	// nodes had 2 to 6 % more vCPUs on average.
 	vcpuRungs    = 4
 	memoryRungs  = 1
 	leastRungMiB = 2 << 10
 	mostRungMiB  = 32 << 10
 
-	// exactSizes is how many sizes a decision offers that are made for one pod.
+	// exactSizes is the maximum number of sizes in a decision that are made for a single
+	// pod.
 	exactSizes = 16
 )
 
-// flexibleType returns the size as the type of a Flexible node. Its name tells its
-// size, and nothing else decides what it is.
+// flexibleType returns the type of a Flexible node with that size. Its name contains its
+// size, which determines everything else.
 func flexibleType(vcpus int, memoryMiB int64) InstanceType {
 	gib := strconv.FormatFloat(float64(memoryMiB)/1024, 'f', -1, 64)
 	return newType(fmt.Sprintf("%s.%dVCPU-%sGB", flexibleFamily, vcpus, gib), vcpus, memoryMiB)
 }
 
-// isFlexible reports whether a type is that of a Flexible node.
+// isFlexible reports whether a type belongs to a Flexible node.
 func isFlexible(instanceType string) bool {
 	return (&InstanceType{Name: instanceType}).Family() == flexibleFamily
 }
 
-// ladder returns sizes within the bounds, of which one is at least as large as
-// any size within them. Pods are packed on these, and what they come to is made
-// smaller afterwards.
+// ladder returns sizes within the bounds such that every size within them is covered by a
+// returned one. Pods are packed onto these sizes, and the resulting VMs are shrunk
+// afterwards.
 func ladder(b v1alpha1.FlexibleBounds) []InstanceType {
 	var types []InstanceType
 	vcpus := rungs(int64(b.MinVCPUs), int64(b.MaxVCPUs), int64(b.StepVCPUs), vcpuRungs)
@@ -66,10 +67,11 @@ func ladder(b v1alpha1.FlexibleBounds) []InstanceType {
 	return types
 }
 
-// rungs returns the least, the most, and so many for each doubling between them.
+// rungs returns sizes from least to most: up to each of them per doubling, at least step
+// apart.
 func rungs(least, most, step, each int64) []int64 {
 	var all []int64
-	power := int64(1) // the largest that at holds
+	power := int64(1) // the largest power of two that is at most at
 	for at := least; at < most; {
 		all = append(all, at)
 		for 2*power <= at {
@@ -80,14 +82,14 @@ func rungs(least, most, step, each int64) []int64 {
 	return append(all, most)
 }
 
-// flexible reports whether nodes of the class are sized for their pods.
+// flexible reports whether the class's nodes are sized for their pods.
 func (c *class) flexible() bool {
 	_, flexible := c.fields.Flexible()
 	return flexible
 }
 
-// shape returns the smallest size of a Flexible class whose nodes have what is
-// needed for pods, those of DaemonSets included, and false if none has.
+// shape returns the smallest size of a Flexible class with the resources needed for pods,
+// including DaemonSets' pods, and false if there is none.
 func (c *class) shape(needed corev1.ResourceList) (InstanceType, bool) {
 	b, flexible := c.fields.Flexible()
 	if !flexible {
@@ -105,7 +107,7 @@ func (c *class) shape(needed corev1.ResourceList) (InstanceType, bool) {
 	}
 	vcpus := func(i int) int { return b.MinVCPUs + i*b.StepVCPUs }
 	memory := func(i int) int64 { return b.MinMemoryMiB + int64(i)*b.StepMemoryMiB }
-	// What is reserved of one does not depend on the other.
+	// The reservations of CPU and memory are independent.
 	v := sort.Search((b.MaxVCPUs-b.MinVCPUs)/b.StepVCPUs, func(i int) bool {
 		return !lacks(sized(vcpus(i), b.MinMemoryMiB), corev1.ResourceCPU)
 	})
@@ -116,7 +118,7 @@ func (c *class) shape(needed corev1.ResourceList) (InstanceType, bool) {
 	return t, resources.Fits(c.ofSize(needed), t.allocatable(c.disk(&t)))
 }
 
-// ofSize returns what of the resources a node's size decides.
+// ofSize returns the resources that depend on a node's size.
 func (c *class) ofSize(needed corev1.ResourceList) corev1.ResourceList {
 	if len(c.overlaid) == 0 {
 		return needed
@@ -132,8 +134,8 @@ func (p *pool) allows(instanceType string) bool {
 	return own.Get(corev1.LabelInstanceTypeStable).Has(instanceType)
 }
 
-// offerExact adds to a Flexible pool's sizes those that are made for one of the pods,
-// the largest of them, and for all: what fits on a host only so shall not be refused.
+// offerExact adds exact sizes for the largest of the pods, and for all of them together,
+// to a Flexible pool: pods that fit a host only this way should not be refused.
 func (p *pool) offerExact(pods, daemons []*corev1.Pod) {
 	if p.problem != "" || !p.class.flexible() {
 		return

@@ -17,22 +17,22 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
-// group is pods of which a scheduler can tell no one from another.
+// group is a set of pods that a scheduler cannot distinguish.
 type group struct {
-	// like is one of them; data is what Karpenter reads of it.
+	// like is one of the pods; data is what Karpenter reads from it.
 	like *corev1.Pod
 	data *karpscheduling.PodData
-	// full are the nodes and claims that cannot take one more of them. They never
-	// can again: nodes only fill, and claims only narrow.
+	// full are the nodes and claims that cannot take another pod of the group. This never
+	// changes: nodes only fill up, and claims only narrow.
 	fullNodes  int
 	fullClaims map[*karpscheduling.NodeClaim]bool
-	// failed are those that got no place. Once one fails, so do all that come later.
+	// failed are the pods that were not placed. Once one fails, so do all later ones.
 	failed []*corev1.Pod
 }
 
-// groupPods finds the pods that are alike, by pod. It returns nil if there are none,
-// or if a place may open for some pod of the phase while others are taken: then pods
-// have to be tried one by one.
+// groupPods groups equal pods, and returns the group of each pod. It returns nil if there
+// are none, or if placing one pod of the phase may make room for another: then pods must
+// be tried one by one.
 func (s *session) groupPods(pods []*corev1.Pod) map[types.UID]*group {
 	if wide, narrow := findConstraints(pods); len(wide)+len(narrow) > 0 || s.request.ungrouped || s.labelsOpen(pods) {
 		return nil
@@ -62,9 +62,10 @@ func (s *session) groupPods(pods []*corev1.Pod) map[types.UID]*group {
 	return groups
 }
 
-// labelsOpen reports whether labels that the pods choose nodes by may open a place, or
-// need the names of claims. Karpenter lets no pod that wants a label on a node without
-// it, but does so once the node has a pod that shuns values of the label.
+// labelsOpen reports whether the labels by which the pods select nodes may make room for
+// other pods, or need the names of claims. Karpenter does not place a pod that requires a
+// label on a node without it, but does so once the node has a pod that excludes values of
+// the label.
 func (s *session) labelsOpen(pods []*corev1.Pod) bool {
 	wanted, shunned := map[string]bool{}, map[string]bool{}
 	note := func(key string, operator corev1.NodeSelectorOperator) {
@@ -101,7 +102,7 @@ func keysOf(labels map[string]string) map[string]bool {
 	return keys
 }
 
-// expressionsOf returns what the terms about nodes, required and preferred, ask.
+// expressionsOf returns the expressions of the terms about nodes, required and preferred.
 func expressionsOf(affinity *corev1.Affinity) []corev1.NodeSelectorRequirement {
 	if affinity == nil || affinity.NodeAffinity == nil {
 		return nil
@@ -118,9 +119,9 @@ func expressionsOf(affinity *corev1.Affinity) []corev1.NodeSelectorRequirement {
 	return all
 }
 
-// isPlain reports whether all that decides a pod's place is what it requests,
-// tolerates and requires of a node: none of it may be relaxed, and none of it is used
-// up by other pods in any other way.
+// isPlain reports whether only its requests, tolerations and node requirements determine
+// a pod's placement: none of these can be relaxed, and other pods do not affect them in
+// any other way.
 func (s *session) isPlain(pod *corev1.Pod) bool {
 	usesClaims := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
@@ -145,7 +146,7 @@ func newGroup(pod *corev1.Pod, requests corev1.ResourceList) *group {
 	}
 }
 
-// has reports whether the plain pod is one of the group.
+// has reports whether the plain pod belongs to the group.
 func (g *group) has(pod *corev1.Pod, requests corev1.ResourceList) bool {
 	a, b := &g.like.Spec, &pod.Spec
 	return apiequality.Semantic.DeepEqual(g.data.Requests, requests) &&
@@ -154,7 +155,7 @@ func (g *group) has(pod *corev1.Pod, requests corev1.ResourceList) bool {
 		apiequality.Semantic.DeepEqual(a.Tolerations, b.Tolerations)
 }
 
-// times returns the data of so many pods as if they were one.
+// times returns the data of n pods as if they were one.
 func (g *group) times(n int) *karpscheduling.PodData {
 	data := *g.data
 	data.Requests = corev1.ResourceList{}
@@ -166,25 +167,25 @@ func (g *group) times(n int) *karpscheduling.PodData {
 	return &data
 }
 
-// atMost returns how many of the group fit, up to a limit. What takes some of them
-// takes any fewer.
+// atMost returns how many pods of the group fit, up to a limit. A place that fits some of
+// them fits any smaller number.
 func atMost(limit int, fits func(n int) bool) int {
 	return sort.Search(limit, func(n int) bool { return !fits(n + 1) })
 }
 
-// grouped runs Karpenter's scheduler with pods that are alike taken together. It
-// ends as Scheduler.Solve does for all the pods at once: pods come in the same order,
-// and each goes where that would put it. One of a kind is solved whenever it needs
-// a new claim; its like are added where Karpenter would find that they fit.
+// grouped runs Karpenter's scheduler with equal pods handled together. The result is the
+// same as Scheduler.Solve's for all pods at once: pods come in the same order, and each
+// is placed where Solve would place it. One pod of a group is solved whenever it needs a
+// new claim; equal pods are added where Karpenter would find that they fit.
 type grouped struct {
 	scheduler *karpscheduling.Scheduler
 	groups    map[types.UID]*group
 	nodes     []*karpscheduling.ExistingNode
-	// claims is the scheduler's own list, so the order in which it left them, which
-	// decides between equals, is that in which they are tried.
+	// claims is the scheduler's own list, in the order in which the scheduler left it,
+	// because that order decides between equal claims.
 	claims []*karpscheduling.NodeClaim
 	errors map[*corev1.Pod]error
-	// failed are the pods that got no place, one of each group, in their order.
+	// failed are the pods that were not placed, one of each group, in order.
 	failed []*corev1.Pod
 }
 
@@ -203,7 +204,7 @@ func solveGrouped(ctx context.Context, scheduler *karpscheduling.Scheduler, pods
 			data[pod.UID] = &karpscheduling.PodData{Requests: resources.RequestsForPods(pod)}
 		}
 	}
-	// It sorts what it is given; the order is that of Solve.
+	// NewQueue sorts its argument; the order is Solve's.
 	queue := karpscheduling.NewQueue(slices.Clone(pods), data).List()
 	for len(queue) > 0 {
 		run := 1
@@ -227,7 +228,7 @@ func solveGrouped(ctx context.Context, scheduler *karpscheduling.Scheduler, pods
 	return karpscheduling.Results{NewNodeClaims: g.claims, ExistingNodes: g.nodes, PodErrors: g.errors}, nil
 }
 
-// place finds places for pods of a group: on nodes, then on claims, then on new ones.
+// place places pods of a group: on nodes, then on claims, then on new claims.
 func (g *grouped) place(ctx context.Context, group *group, pods []*corev1.Pod) error {
 	pods = pods[g.onNodes(ctx, group, pods):]
 	for len(pods) > 0 && len(group.failed) == 0 {
@@ -248,8 +249,8 @@ func (g *grouped) place(ctx context.Context, group *group, pods []*corev1.Pod) e
 	return nil
 }
 
-// retry tries once more what got no place, as Solve does: hardly any can get one now,
-// but the reasons are those of the end.
+// retry tries pods that were not placed once more, as Solve does: few can be placed now,
+// but the reasons are the final ones.
 func (g *grouped) retry(ctx context.Context, data map[types.UID]*karpscheduling.PodData) error {
 	for _, pod := range slices.Clone(g.failed) {
 		placed, err := g.solve(ctx, pod, data[pod.UID])
@@ -271,7 +272,7 @@ func (g *grouped) retry(ctx context.Context, data map[types.UID]*karpscheduling.
 	return nil
 }
 
-// onNodes adds pods to the nodes in their order and returns how many.
+// onNodes adds pods to the nodes in order and returns how many.
 func (g *grouped) onNodes(ctx context.Context, group *group, pods []*corev1.Pod) int {
 	added := 0
 	for ; group.fullNodes < len(g.nodes); group.fullNodes++ {
@@ -294,7 +295,8 @@ func (g *grouped) onNodes(ctx context.Context, group *group, pods []*corev1.Pod)
 	return added
 }
 
-// onClaims adds pods to claims, each to that of the fewest pods, and returns how many.
+// onClaims adds each pod to the claim with the fewest pods, and returns how many it
+// added.
 func (g *grouped) onClaims(ctx context.Context, group *group, pods []*corev1.Pod) int {
 	room, taken := map[*karpscheduling.NodeClaim]int{}, map[*karpscheduling.NodeClaim][]*corev1.Pod{}
 	added := 0
@@ -319,8 +321,8 @@ func (g *grouped) onClaims(ctx context.Context, group *group, pods []*corev1.Pod
 	return added
 }
 
-// next returns the claim that the next pod goes to, or nil. Room is how many more of
-// the group a claim takes, where that is known.
+// next returns the claim for the next pod, or nil. room is how many more pods of the
+// group a claim can take, where that is known.
 func (g *grouped) next(ctx context.Context, group *group, room map[*karpscheduling.NodeClaim]int, limit int) *karpscheduling.NodeClaim {
 	sort.Slice(g.claims, func(a, b int) bool { return len(g.claims[a].Pods) < len(g.claims[b].Pods) })
 	for _, claim := range g.claims {
@@ -341,10 +343,10 @@ func (g *grouped) next(ctx context.Context, group *group, room map[*karpscheduli
 	return nil
 }
 
-// solve gives one pod to Karpenter's scheduler, and reports whether it has a place.
-// Solve ends with changes to all claims that are meant to come once, at the very end:
-// what they need beside pods is taken back. The name that a claim also loses matters
-// only to pods that count others on their node.
+// solve passes one pod to Karpenter's scheduler, and reports whether it was placed. Solve
+// ends with changes to all claims that should happen only once, at the very end: solve
+// reverts the resources that these add. The name that a claim also loses matters only to
+// pods that count others on their node.
 func (g *grouped) solve(ctx context.Context, pod *corev1.Pod, data *karpscheduling.PodData) (placed bool, err error) {
 	before, pods := map[*karpscheduling.NodeClaim]corev1.ResourceList{}, map[*karpscheduling.NodeClaim]int{}
 	for _, claim := range g.claims {

@@ -13,17 +13,17 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// The huge pages that a type may have in its guests, which have nothing to do with
-// those of the host.
+// The huge pages that a type may have in its guests, independent of the host's huge
+// pages.
 const (
 	guestPages2Mi = corev1.ResourceHugePagesPrefix + "2Mi"
 	guestPages1Gi = corev1.ResourceHugePagesPrefix + "1Gi"
 )
 
-// leastMemory is what huge pages leave of a guest's memory at least.
+// leastMemory is the minimum of a guest's memory outside of huge pages.
 const leastMemory = 512 * mebibyte
 
-// checkPages says what is wrong with the huge pages of a type.
+// checkPages returns an error if a type's huge pages are invalid.
 func (t *InstanceType) checkPages() error {
 	left := t.MemoryMiB * mebibyte
 	for _, name := range slices.Sorted(maps.Keys(t.Extra)) {
@@ -43,7 +43,7 @@ func (t *InstanceType) checkPages() error {
 	return nil
 }
 
-// pages returns how much of a guest's memory the type keeps in huge pages.
+// pages returns how much of a guest's memory is in huge pages, in bytes.
 func (t *InstanceType) pages() int64 {
 	sum := int64(0)
 	for name, amount := range t.Extra {
@@ -54,8 +54,8 @@ func (t *InstanceType) pages() int64 {
 	return sum
 }
 
-// GuestPages returns how many huge pages of 2 MiB and of 1 GiB the guest of a VM of the
-// class must reserve, so that its Node has what was predicted. Types nil means
+// GuestPages returns how many huge pages of 2 MiB and of 1 GiB the guest of a class's VM
+// must reserve, so that its Node has the predicted resources. If types is nil, it uses
 // DefaultInstanceTypes.
 func GuestPages(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) (of2Mi, of1Gi int64) {
 	t := TypeOf(nc, vm, types)

@@ -12,13 +12,13 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// ClassHashVersion is the version of how ClassHash hashes. Hashes of two versions
-// say nothing about each other.
+// ClassHashVersion is the version of ClassHash's algorithm. Hashes of different versions
+// cannot be compared.
 const ClassHashVersion = "v1"
 
-// hashed are the fields of a class whose change replaces nodes, each as it takes
-// effect: what is left out counts as its default. A field that is added here later
-// is omitted while empty, so that the hashes of classes without it stay.
+// hashed are the fields of a class whose change replaces nodes, with defaults applied.
+// Fields added later must be omitted when empty, so that hashes of classes without them
+// do not change.
 type hashed struct {
 	Clone       v1alpha1.CloneKind             `json:"clone"`
 	DiskGiB     int64                          `json:"disk_gib,omitempty"`
@@ -35,11 +35,11 @@ type hashed struct {
 	DataDisks   []fleet.DataDisk               `json:"data_disks,omitempty"`
 }
 
-// ClassHash returns the hash of those fields of a class whose change replaces its
-// nodes. Where nodes may go and how they are spread, what they are grouped by, and what only new nodes read
-// is not among them: region, hosts, sizing, tags, pool, security groups, seeds,
-// token and memory overhead. Nor is the template: a node is compared with what its
-// host would clone now, however that is found.
+// ClassHash returns the hash of the class's fields whose change replaces its nodes. It
+// excludes where nodes may be placed and how they are spread, what they are grouped by,
+// and what only new nodes read: region, hosts, sizing, tags, pool, security groups,
+// seeds, token and memory overhead. It also excludes the template: a node is compared
+// with what its host would clone now, however that template is selected.
 func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	spec := nc.Spec.DeepCopy()
 	h := hashed{
@@ -48,7 +48,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 		Networks: spec.Networks, Kubelet: spec.Kubelet,
 		SeedByCDROM: nc.Seeded(), HugePages: spec.Placement.HugePages, PCIDevices: spec.PCIDevices,
 	}
-	// A class that Validate refuses has no VMs; its hash is of no use.
+	// A class that Validate refuses has no VMs, so its hash is not used.
 	h.DiskGiB, _ = spec.BootDevice.SizeGiB()
 	if spec.BootDevice != nil {
 		h.Storage = spec.BootDevice.Storage

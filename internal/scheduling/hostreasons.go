@@ -12,9 +12,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hosts says of every host why it takes no VM of those types, the smallest first;
-// d.pod are the wants of pool and pod together. Without wants it names the hosts that
-// the class does not use.
+// hosts returns for every host why it cannot take a VM of those types, the smallest
+// first; wants are the combined requirements of pool and pod. If there are none, it
+// returns the hosts that the class does not use.
 func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 	if p.class == nil {
 		return nil
@@ -31,7 +31,7 @@ func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 		case !slices.Contains(p.class.hosts, id):
 			r.Reason = fmt.Sprintf("is not in spec.region and spec.hosts of %s %q", v1alpha1.KindProxmoxNodeClass, p.class.name)
 		case d.pod == nil:
-			continue // nothing was asked of it
+			continue // no requirement concerns it
 		default:
 			r = e.host(p, d, fit, id)
 		}
@@ -41,7 +41,7 @@ func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 	return reasons
 }
 
-// host says why a host that the class uses takes none of the types.
+// host returns why a host that the class uses cannot take any of the types.
 func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.HostID) HostReason {
 	r := HostReason{Host: id}
 	for _, t := range fit {
@@ -67,7 +67,7 @@ func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.Hos
 	return r
 }
 
-// unsuited says which want a host does not meet.
+// unsuited returns which requirement a host does not meet.
 func unsuited(p *pool, d demand, id topology.HostID) string {
 	for _, is := range [][2]string{
 		{corev1.LabelTopologyRegion, string(id.Region)}, {corev1.LabelTopologyZone, string(id.Host)}, {corev1.LabelArchStable, p.class.arch[id]},
@@ -83,7 +83,7 @@ func unsuited(p *pool, d demand, id topology.HostID) string {
 	return "has none of the instance types that pool and pod want"
 }
 
-// noHost sums up what the hosts lack, or says nothing if one has room.
+// noHost summarizes what the hosts lack, or returns "" if one has room.
 func noHost(hosts []HostReason) string {
 	var parts []string
 	for _, h := range hosts {
@@ -108,7 +108,7 @@ func describeHosts(excluded []Exclusion) string {
 	return strings.Join(parts, ", ")
 }
 
-// ask returns what the planner says against the type on the host, or nothing.
+// ask returns why the planner refuses the type on the host, or "".
 func (e *explainer) ask(p *pool, t *InstanceType, host topology.HostID) string {
 	key := offer{p.Name, t.Name, host}
 	if said, known := e.full[key]; known {

@@ -6,7 +6,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pagesProblem says why the host has no huge pages for the class.
+// pagesProblem returns why the host lacks huge pages for the class.
 func (c *class) pagesProblem(host *topology.Host) string {
 	size := c.base.HugePages
 	if size == "" || len(host.CPUs) == 0 {

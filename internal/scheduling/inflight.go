@@ -18,28 +18,28 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// newVMIDs is where the numbers of VMs begin that a decision makes: they only
-// keep them apart until the fleet gives them real ones.
+// newVMIDs is the first temporary VMID of a decision's new VMs: these VMIDs only
+// distinguish them until the fleet assigns real ones.
 const newVMIDs = 1_000_000_000
 
-// inflight is a VM that has no Node yet, or one that is not ready.
+// inflight is a VM that has no Node yet, or whose Node is not ready.
 type inflight struct {
 	fleet.VM
 	claim *karpv1.NodeClaim
-	// phase is the one that asked for the VM, if this decision makes it.
+	// phase is the phase that requested the VM, if this decision adds it.
 	phase int
-	// lost is true if the host that the VM is on does not run: no pod goes there.
+	// lost is set if the VM's host is not running: no pod is placed there.
 	lost bool
-	// absent is true if the VM certainly does not exist: then it will be made.
+	// absent is set if the VM certainly does not exist: it will be created.
 	absent bool
 	// online is set if its host is up, usable or not.
 	online bool
 }
 
-// providerID returns the id by which Karpenter finds the VM.
+// providerID returns the ID by which Karpenter finds the VM.
 func providerID(vm *fleet.VM) string { return fleet.ProviderID(vm.Host.Region, vm.VMID) }
 
-// newInflight returns the VM with the NodeClaim that Karpenter shall see of it.
+// newInflight returns the VM with the NodeClaim that Karpenter sees for it.
 func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
 	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -65,14 +65,15 @@ func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
 		claim.Labels = poolLabels(pools[i], claim.Labels)
 		size = size.with(pools[i].overlays.extra(claim.Labels))
 	} else {
-		// Karpenter deletes the nodes of a pool that is gone: nothing may go there.
+		// Karpenter deletes the nodes of a pool that no longer exists: place nothing
+		// there.
 		claim.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint}
 	}
 	claim.Status.Capacity, claim.Status.Allocatable = size.resources(&vm)
 	return &inflight{VM: vm, claim: claim}
 }
 
-// vmLabels returns the labels that a node has by its VM.
+// vmLabels returns a node's labels that derive from its VM.
 func vmLabels(vm *fleet.VM) map[string]string {
 	labels := maps.Clone(vm.Labels)
 	if labels == nil {
@@ -101,8 +102,8 @@ func vmLabels(vm *fleet.VM) map[string]string {
 	return labels
 }
 
-// poolLabels adds what the pool gives all of its nodes: its labels, and those
-// requirements that leave one value.
+// poolLabels adds the labels that the pool gives all of its nodes: its labels, and its
+// requirements with a single value.
 func poolLabels(p *pool, labels map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, r := range p.Spec.Template.Spec.Requirements {
@@ -115,18 +116,19 @@ func poolLabels(p *pool, labels map[string]string) map[string]string {
 	return all
 }
 
-// vmResources returns what a VM's node reports as capacity and as allocatable.
+// vmResources returns the capacity and the allocatable resources of a VM's node.
 func vmResources(vm *fleet.VM, sizes []InstanceType) (capacity, allocatable corev1.ResourceList) {
 	return typeOf(vm, sizes).resources(vm)
 }
 
-// resources returns what a VM's node of that type reports.
+// resources returns the capacity and the allocatable resources of a VM's node with that
+// type.
 func (t InstanceType) resources(vm *fleet.VM) (capacity, allocatable corev1.ResourceList) {
 	disk := cmp.Or(vm.DiskGiB, vm.Source.DiskGiB, defaultDiskGiB)
 	return t.capacity(disk), t.allocatable(disk)
 }
 
-// allocatable returns what of it pods can have: kubelet takes huge pages off the memory,
+// allocatable returns what pods can use: kubelet subtracts huge pages from the memory,
 // and so does Karpenter.
 func (t *InstanceType) allocatable(diskGiB int64) corev1.ResourceList {
 	list := resources.Subtract(t.capacity(diskGiB), t.overhead(diskGiB).Total())
@@ -136,10 +138,10 @@ func (t *InstanceType) allocatable(diskGiB int64) corev1.ResourceList {
 	return list
 }
 
-// compareInflight orders VMs by what pods see of them, small ones first: pods are
-// tried the largest first, so each ends on the smallest VM that has room, and Flexible
-// ones last. VMs that compare equal are alike to every pod, so the order, and with it the whole
-// decision, is the same when new VMs have become kept ones.
+// compareInflight orders VMs by what pods see of them, small ones first: pods are tried
+// largest first, so each ends on the smallest VM that has room. Flexible VMs come last.
+// Equal VMs are alike to every pod, so the order, and the whole decision, stays the same
+// when new VMs have become kept ones.
 func compareInflight(a, b *inflight) int {
 	return cmp.Or(
 		compareFlexible(a, b), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Pool, b.Pool),
@@ -150,8 +152,8 @@ func compareInflight(a, b *inflight) int {
 	)
 }
 
-// compareFlexible orders Flexible VMs after all others, large ones first: the last is
-// the one that has room left, and made smaller it stays the last.
+// compareFlexible orders Flexible VMs after all others, large ones first: the last VM is
+// the one that has room left, and it remains the last after it is shrunk.
 func compareFlexible(a, b *inflight) int {
 	flexible := isFlexible(a.InstanceType)
 	switch {
@@ -174,8 +176,8 @@ func sortedPairs(labels map[string]string) []string {
 	return pairs
 }
 
-// nameClaims gives the NodeClaims names in the order of the VMs, for Karpenter
-// fills nodes in the order of their names.
+// nameClaims names the NodeClaims in the order of the VMs, because Karpenter fills nodes
+// in the order of their names.
 func nameClaims(vms []*inflight) {
 	slices.SortFunc(vms, compareInflight)
 	for i, vm := range vms {

@@ -7,9 +7,9 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// InPlace gives a Spec what of a class VMs take over while they run: tags, pool,
-// security groups, and where the host agent puts the emulator of those that it pins.
-// None of it is in ClassHash.
+// InPlace sets the fields of a Spec that a class changes while VMs run: tags, pool,
+// security groups, and the emulator setting of VMs that the host agent pins. None of them
+// is in ClassHash.
 func InPlace(nc *v1alpha1.ProxmoxNodeClass, spec *fleet.Spec) {
 	spec.Tags, spec.ResourcePool = sortedCopy(nc.Spec.Tags), nc.Spec.Pool
 	spec.SecurityGroups = slices.Clone(nc.Spec.SecurityGroups)

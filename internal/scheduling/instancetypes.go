@@ -14,12 +14,12 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// InstanceTypes returns the types of a NodePool as Karpenter reads them: offered
-// where a VM of that size finds room now. A type of which a VM of the pool lives is
-// among them in any case, with an offering on the VM's host, which is unavailable
-// if nothing more fits: without it, Karpenter replaces the node as drifted, or does
-// not know its price. A Flexible one has a low price there, so that it is not replaced
-// for a little less. It returns a *ClassNotReadyError if the class is missing or wrong.
+// InstanceTypes returns the types of a NodePool in Karpenter's form, with an offering
+// where a VM of that size has room now. It always includes the type of a live VM of the
+// pool, with an offering on the VM's host that is unavailable if nothing more fits:
+// without it, Karpenter replaces the node as drifted, or does not know its price. The
+// price of a live Flexible type is reduced there, so that the node is not replaced for a
+// small saving. It returns a *ClassNotReadyError if the class is missing or invalid.
 func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *karpv1.NodePool) ([]*cloudprovider.InstanceType, error) {
 	p, err := c.findPool(ctx, request, nodePool.Name)
 	if err != nil {
@@ -49,14 +49,14 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 	return offers.types, nil
 }
 
-// anywhere is a placer that has room for everything.
+// anywhere is a placer with unlimited room.
 type anywhere struct{ placer }
 
-// Fits is always true.
+// Fits always returns true.
 func (anywhere) Fits(fleet.Spec, topology.HostID) bool { return true }
 
-// running returns the hosts of VMs that run, sorted: pods may be spread over these
-// though they are full.
+// running returns the hosts of running VMs, sorted: pods may spread over these hosts even
+// if they are full.
 func (l *locator) running(vms []fleet.VM) []topology.HostID {
 	var hosts []topology.HostID
 	for i := range vms {
@@ -68,7 +68,7 @@ func (l *locator) running(vms []fleet.VM) []topology.HostID {
 	return slices.Compact(hosts)
 }
 
-// addLive adds what is missing of a live VM: its type, and its offering.
+// addLive adds a live VM's type and offering, if they are missing.
 func (o *offerings) addLive(p *pool, vm *fleet.VM, sizes []InstanceType, snapshot *topology.Snapshot) {
 	size := sizeOf(vm, sizes).forClass(p.class.fields)
 	i := slices.IndexFunc(o.types, func(it *cloudprovider.InstanceType) bool { return it.Name == vm.InstanceType })
@@ -86,7 +86,7 @@ func (o *offerings) addLive(p *pool, vm *fleet.VM, sizes []InstanceType, snapsho
 	p.matching(o.types[i]).lay(offering)
 	switch of := o.types[i]; {
 	case isFlexible(vm.InstanceType):
-		// Karpenter takes the first that suits for what the node costs.
+		// Karpenter uses the first matching offering as the node's price.
 		offering.Price *= flexibleKept
 		of.Offerings = slices.Insert(of.Offerings, 0, offering)
 	case !of.Offerings.HasCompatible(own):
@@ -94,8 +94,8 @@ func (o *offerings) addLive(p *pool, vm *fleet.VM, sizes []InstanceType, snapsho
 	}
 }
 
-// sizeOf returns a VM's type as it is sold now, or one made of the VM's size if that
-// type is no more.
+// sizeOf returns a VM's current type, or one with the VM's size if the type no longer
+// exists.
 func sizeOf(vm *fleet.VM, sizes []InstanceType) InstanceType {
 	t := typeOf(vm, sizes)
 	if t.Name != vm.InstanceType || t.CapacityType != vm.CapacityType {

@@ -11,35 +11,37 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ClassReport says what a class comes to on the hosts of a snapshot.
+// ClassReport is the result of evaluating a class on the hosts of a snapshot.
 type ClassReport struct {
 	// Hosts can take nodes of the class, sorted.
 	Hosts []topology.HostID
-	// Excluded are the hosts that the class allows but that cannot, sorted.
+	// Excluded are the hosts that the class allows but that cannot take its nodes,
+	// sorted.
 	Excluded []Exclusion
-	// Templates are what nodes are cloned from on each of Hosts, and on those that lack
-	// no more than a host agent: for what runs there it changes nothing.
+	// Templates are the templates on each of Hosts, and on hosts that lack only a working
+	// host agent, which makes no difference to the VMs on them.
 	Templates map[topology.HostID]topology.Template
-	// Findings are what is wrong, at most one for each condition. A condition
-	// without one is met as far as hosts tell.
+	// Findings are the problems, at most one for each condition. A condition without a
+	// finding is met, to the extent that hosts determine it.
 	Findings []Finding
 }
 
-// Exclusion says why a host is not used.
+// Exclusion explains why a host is not used.
 type Exclusion struct {
 	Host topology.HostID
-	// Reason goes on after the host's name: "is offline".
+	// Reason completes a sentence that begins with the host's name: "is offline".
 	Reason string
 }
 
-// Finding says why a condition of a class is not met: Reason and Message are the
+// Finding explains why a condition of a class is not met: Reason and Message are the
 // condition's.
 type Finding struct{ Condition, Reason, Message string }
 
-// Judge says which hosts can take nodes of a class and what is wrong with it. It
-// looks at what a snapshot shows: not at Secrets, nor at what numaform's login may
-// do. The id is that of the numaform whose class it is: host agents know for whom they
-// pin. The types are those that there are, and none means that any will do.
+// Judge returns which hosts can take nodes of a class and what is wrong with it. It
+// checks only what a snapshot shows: neither Secrets nor the permissions of numaform's
+// login. clusterID identifies the class's numaform installation, because host agents pin
+// for certain clusters. types are the existing instance types; if there are none, any
+// type is accepted.
 func Judge(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, types []InstanceType) ClassReport {
 	c := newClass(nc, snapshot, clusterID, OfferedBy(nc, types))
 	report := ClassReport{
@@ -52,8 +54,8 @@ func Judge(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID
 	return report
 }
 
-// Allows reports whether the class' spec.region and spec.hosts let nodes be on the
-// host, whether or not the host can take any.
+// Allows reports whether the class's spec.region and spec.hosts allow the host, whether
+// or not it has room.
 func Allows(nc *v1alpha1.ProxmoxNodeClass, host topology.HostID) bool {
 	spec := &nc.Spec
 	if spec.Region != "" && spec.Region != string(host.Region) {
@@ -66,7 +68,7 @@ func Allows(nc *v1alpha1.ProxmoxNodeClass, host topology.HostID) bool {
 type fault struct {
 	Finding
 	host topology.HostID
-	// mend is what to do about it where that differs from host to host, or empty.
+	// mend says how to fix it if that differs between hosts, or is empty.
 	mend string
 }
 
@@ -84,7 +86,7 @@ func describeFaults(faults []fault) string {
 	return strings.Join(slices.Compact(parts), " and ")
 }
 
-// faultsOf returns the class' template on the host, and why the host is of no use.
+// faultsOf returns the class's template on the host, and why the host is not usable.
 func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (template, []fault) {
 	var faults []fault
 	add := func(condition, reason, message string) {
@@ -110,7 +112,7 @@ func (c *class) faultsOf(host *topology.Host, snapshot *topology.Snapshot) (temp
 	return from, append(faults, c.agentFaults(host)...)
 }
 
-// judged are the conditions that depend on hosts.
+// judged returns the conditions that depend on hosts.
 func (c *class) judged() []string {
 	conditions := []string{v1alpha1.ConditionTemplateReady, v1alpha1.ConditionPlacementReady}
 	if c.base.SeedStorage != "" {
@@ -134,8 +136,8 @@ func unavailable(host *topology.Host, snapshot *topology.Snapshot) string {
 	return ""
 }
 
-// findTemplate returns the one template on the host that meets the reference, or
-// why there is none.
+// findTemplate returns the only template on the host that matches the reference, or why
+// there is none.
 func (c *class) findTemplate(host *topology.Host) (found template, reason, message string) {
 	ref := &c.fields.Template
 	var fit []template
@@ -160,7 +162,7 @@ func (c *class) findTemplate(host *topology.Host) (found template, reason, messa
 	return fit[0], "", ""
 }
 
-// notYet tells of a VM that meets the reference but for being no template.
+// notYet returns a VM that would match the reference if it were a template.
 func notYet(host *topology.Host, ref *v1alpha1.TemplateReference) string {
 	i := slices.IndexFunc(host.Guests, func(g topology.Guest) bool {
 		return g.Kind == topology.GuestVM && !g.Template && (ref.VMID != 0 && int(ref.VMID) == g.VMID || ref.VMID == 0 && ref.Name != "" && ref.Name == g.Name)
@@ -194,8 +196,8 @@ func (c *class) poolProblem(name topology.RegionName, snapshot *topology.Snapsho
 	return fmt.Sprintf("is in region %s, which has no resource pool %q", name, pool)
 }
 
-// storageProblem says why a storage of the host does not take that content, which
-// a person calls as described. No storage is no problem.
+// storageProblem returns why a storage of the host does not accept the content, which
+// described names for people. An empty name is no problem.
 func storageProblem(host *topology.Host, name, content, described string) string {
 	i := slices.IndexFunc(host.Storages, func(s topology.Storage) bool { return s.Name == name })
 	switch {
@@ -211,7 +213,7 @@ func storageProblem(host *topology.Host, name, content, described string) string
 	return ""
 }
 
-// takes reports whether a storage keeps that content, or does not say.
+// takes reports whether a storage accepts the content, or its content types are unknown.
 func takes(s topology.Storage, content string) bool {
 	return len(s.Content) == 0 || slices.Contains(s.Content, content)
 }
@@ -226,7 +228,8 @@ func (c *class) seedProblem(host *topology.Host) string {
 	return "has no active storage that takes ISO images"
 }
 
-// policyProblem says what the policy needs to know of the host and nobody told.
+// policyProblem returns the facts about the host that the policy needs and that are
+// unknown.
 func (c *class) policyProblem(host *topology.Host) string {
 	if c.base.Policy != fleet.PolicyIsolated || len(host.CPUs) == 0 {
 		return ""
@@ -237,8 +240,8 @@ func (c *class) policyProblem(host *topology.Host) string {
 	return "does not tell which CPUs share a core"
 }
 
-// judge makes a finding of every condition that no host meets, and one more if
-// each is met somewhere but all of them nowhere.
+// judge returns a finding for every condition that no host meets, and one more if each is
+// met somewhere but no host meets all of them.
 func (c *class) judge(faults []fault) []Finding {
 	if len(c.hosts) > 0 {
 		return nil
@@ -262,8 +265,8 @@ func (c *class) judge(faults []fault) []Finding {
 	return findings
 }
 
-// commonReason returns the reason of most faults; hosts that are only not available
-// count last.
+// commonReason returns the most common reason; hosts that are merely unavailable count
+// last.
 func commonReason(faults []fault) string {
 	count := map[string]int{}
 	for _, f := range faults {
@@ -279,7 +282,7 @@ func commonReason(faults []fault) string {
 	return best
 }
 
-// describeAll says what each host lacks, and how the first of the commonest lacks is mended.
+// describeAll lists what each host lacks, and how to fix the most common fault.
 func describeAll(faults []fault) string {
 	var parts []string
 	for _, f := range faults {

@@ -31,7 +31,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// newScheme returns a scheme of the kinds that a scheduling decision reads.
+// newScheme returns a scheme of the kinds that a decision reads.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypes(karpenterVersion(), &karpv1.NodePool{}, &karpv1.NodePoolList{}, &karpv1.NodeClaim{}, &karpv1.NodeClaimList{})
@@ -53,7 +53,7 @@ func karpenterVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: "karpenter.sh", Version: "v1"}
 }
 
-// readKinds are the kinds that a manifest may hold.
+// readKinds returns the kinds that a manifest may contain.
 func readKinds() []string {
 	return []string{
 		"Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment",
@@ -63,10 +63,10 @@ func readKinds() []string {
 }
 
 // Load reads manifests from files, and from the .yaml, .yml and .json files in
-// directories. It is strict: kinds and fields that are not known are errors that
-// name the file and the document in it, and so is an object that is there twice. It
-// sets what an API server, Karpenter's controllers and a scheduler that found no room
-// would have set, and replaces workloads by the pods that they still lack.
+// directories. It is strict: unknown kinds, unknown fields and duplicate objects are
+// errors that name the file and the document in it. It sets the fields that an API
+// server, Karpenter's controllers and a scheduler that found no room would have set, and
+// replaces workloads by the pods that they still lack.
 func Load(paths []string) ([]client.Object, error) {
 	files, err := findFiles(paths)
 	if err != nil {
@@ -99,7 +99,7 @@ func Load(paths []string) ([]client.Object, error) {
 	return objects, nil
 }
 
-// maxManifest is the size of one file of manifests: that of tens of thousands of pods.
+// maxManifest limits the size of one manifest file, enough for tens of thousands of pods.
 const maxManifest = 256 << 20
 
 func readManifest(name string) ([]byte, error) {
@@ -138,15 +138,15 @@ func findFiles(paths []string) ([]string, error) {
 	return files, nil
 }
 
-// filesBelow returns the manifests in a directory and those below it.
+// filesBelow returns the manifests in a directory and its subdirectories.
 func filesBelow(dir string) (files []string, err error) {
-	// A walk does not enter the directory that a link stands for.
+	// WalkDir does not follow a symbolic link to the directory.
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, err
 	}
 	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
-		// Kubernetes keeps the files of a mounted ConfigMap in hidden directories, too.
+		// The files of a mounted ConfigMap are also in hidden directories.
 		hidden := name != root && strings.HasPrefix(entry.Name(), ".")
 		switch {
 		case err != nil:
@@ -193,7 +193,7 @@ func decodeAll(scheme *runtime.Scheme, file string, data []byte) ([]client.Objec
 	}
 }
 
-// decode reads one document, which may be a List of objects.
+// decode decodes one document, which may be a List of objects.
 func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 	var kind struct {
 		metav1.TypeMeta `json:",inline"`
@@ -248,8 +248,8 @@ func decodeObject(scheme *runtime.Scheme, kind metav1.TypeMeta, document []byte)
 	return object, nil
 }
 
-// validate judges what an API server would have judged and what would else make
-// Karpenter panic or stay silent.
+// validate makes the checks that an API server would have made, and checks for what would
+// make Karpenter panic or fail silently.
 func validate(object client.Object) error {
 	switch o := object.(type) {
 	case *v1alpha1.ProxmoxNodeClass:

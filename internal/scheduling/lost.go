@@ -12,13 +12,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// joiningGrace is how long after its creation a Node may lack what it needs to
-// run pods and still be waited for. A Node has no memory of having been ready, so
-// its age must tell a start from a failure.
+// joiningGrace is how long after its creation a Node that cannot run pods counts as
+// joining. A Node does not record whether it has ever been ready, so its age must
+// distinguish a start from a failure.
 const joiningGrace = 10 * time.Minute
 
-// guestID is what a VM and the guest that it is share, wherever it runs. VMIDs
-// come back, keys do not.
+// guestID is what a VM and its guest have in common, on any host. VMIDs are reused, keys
+// are not.
 type guestID struct {
 	region topology.RegionName
 	vmid   fleet.VMID
@@ -27,11 +27,11 @@ type guestID struct {
 
 // locator knows which hosts run and where guests are.
 type locator struct {
-	// runs tells hosts that can be used from those that are only online.
+	// runs are the usable hosts, online all hosts that are up.
 	runs, online map[topology.HostID]bool
 	at           map[guestID][]topology.HostID
-	// unclear are the guests without a key, whose names may say whose they are, by
-	// region and VMID. A guest of a host that cannot be read has no name.
+	// unclear are the names of guests without a key, which may show whose they are, by
+	// region and VMID. A guest on a host that cannot be read has no name.
 	unclear map[guestID]string
 }
 
@@ -57,9 +57,9 @@ func newLocator(snapshot *topology.Snapshot) *locator {
 	return l
 }
 
-// find returns the host that a VM is on, and whether that host runs. A guest that
-// is seen nowhere may not be made yet: it is where it shall be. While it is moved
-// it may be seen twice: then it is where it can run, at its own place if it can.
+// find returns a VM's host, and whether that host runs. A guest that is not found may not
+// be created yet: its host is the planned one. During a migration a guest may appear
+// twice: its host is then one where it can run, preferably its own.
 func (l *locator) find(vm *fleet.VM) (topology.HostID, bool) {
 	seen := l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}]
 	if len(seen) == 0 || slices.Contains(seen, vm.Host) && l.runs[vm.Host] {
@@ -71,14 +71,14 @@ func (l *locator) find(vm *fleet.VM) (topology.HostID, bool) {
 	return seen[0], false
 }
 
-// absent reports whether a VM certainly does not exist: then it is made, or made
-// anew, and comes, under another number if somebody else's guest has its own.
+// absent reports whether a VM certainly does not exist: it will be created or re-created,
+// with another VMID if an unmanaged guest has taken its own.
 func (l *locator) absent(vm *fleet.VM) bool {
 	name, unclear := l.unclear[guestID{region: vm.Host.Region, vmid: vm.VMID}]
 	return l.runs[vm.Host] && len(l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}]) == 0 && (!unclear || name != "" && name != vm.Name)
 }
 
-// newKept returns a VM that is desired already, on the host where it is.
+// newKept returns a VM that is already desired, on its current host.
 func newKept(vm fleet.VM, s *session, l *locator) *inflight {
 	host, runs := l.find(&vm)
 	absent := l.absent(&vm)
@@ -86,8 +86,8 @@ func newKept(vm fleet.VM, s *session, l *locator) *inflight {
 	kept := newInflight(vm, s.pools, s.sizes)
 	kept.absent = absent
 	kept.online = l.online[host]
-	// Of a host, or a whole region, that cannot be read for a while, nobody knows that it
-	// is down: a VM that was seen there is on its way as before.
+	// A host or region that is temporarily unreadable is not known to be down: a VM that
+	// was seen there still counts as joining.
 	seen := slices.Contains(l.at[guestID{vm.Host.Region, vm.VMID, vm.Key}], host)
 	if !runs && (!kept.online || !seen) {
 		kept.lost = true
@@ -96,15 +96,15 @@ func newKept(vm fleet.VM, s *session, l *locator) *inflight {
 	return kept
 }
 
-// closeClaim keeps every pod off a VM, also those that tolerate any taint: nothing
-// is left to fit on. The capacity stays, for it counts against the pool's limits.
+// closeClaim keeps every pod off a VM, including pods that tolerate all taints: nothing
+// is allocatable. The capacity remains, because it counts against the pool's limits.
 func closeClaim(claim *karpv1.NodeClaim) {
 	claim.Spec.Taints = append(claim.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
 	claim.Status.Allocatable = nil
 }
 
-// judgeNode tells Karpenter what to take a VM's node for: a lost one, which takes
-// nothing, one that is joining, whose taints will go, or one that is as it says.
+// judgeNode determines how Karpenter sees a VM's node: as lost, which takes no pods; as
+// joining, whose taints will be removed; or as it reports itself.
 func (w *world) judgeNode(node *corev1.Node, vm *inflight, claimed bool) {
 	switch {
 	case vm.lost && (!vm.online || !isReady(node)):
@@ -115,22 +115,22 @@ func (w *world) judgeNode(node *corev1.Node, vm *inflight, claimed bool) {
 	}
 }
 
-// isReady reports whether kubelet answers: then the node can take pods, whatever
-// keeps its host from taking more VMs.
+// isReady reports whether kubelet responds: then the node can run pods, even if its host
+// cannot take more VMs.
 func isReady(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 
-// mayJoin reports whether a node that cannot take pods is worth waiting for. One
-// whose VM does not exist is what was left of it, and its VM is made anew.
+// mayJoin reports whether a node that cannot run pods may still join. If its VM does not
+// exist, the node is a leftover, and its VM is re-created.
 func (w *world) mayJoin(node *corev1.Node, vm *inflight) bool {
 	return !node.Spec.Unschedulable && (vm.absent || w.now.Sub(node.CreationTimestamp.Time) < joiningGrace)
 }
 
-// settle lets Karpenter believe what the node says of its taints and its size. A
-// node that has not said its size counts with that of its VM.
+// settle makes Karpenter use the node's own taints and size. A node that has not reported
+// its size counts with its VM's.
 func settle(node *corev1.Node, vm *inflight) {
 	node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
 	node.Labels[karpv1.NodeInitializedLabelKey] = "true"
@@ -144,8 +144,8 @@ func settle(node *corev1.Node, vm *inflight) {
 	}
 }
 
-// addNodeTaints adds the taints that Kubernetes' node controller derives from a
-// node's state, which it may not have written yet, and nobody has in a manifest.
+// addNodeTaints adds the taints that Kubernetes' node controller derives from a node's
+// state: it may not have set them yet, and manifests lack them.
 func addNodeTaints(node *corev1.Node) {
 	add := func(key string) {
 		taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}

@@ -21,14 +21,14 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// memory is a client that reads objects which never change. It answers each
-// read with copies in the order of their names, without the detour over JSON
-// that the fake client makes; that one takes the writes, which nobody reads.
+// memory is a client for objects that never change. It answers reads with copies in name
+// order, without the fake client's conversion through JSON; the fake client receives the
+// writes, which are never read.
 type memory struct {
 	client.Client
 	scheme *runtime.Scheme
 	byKind map[schema.GroupVersionKind][]client.Object
-	// bound are the pods of each node, for Karpenter asks for them one by one.
+	// bound are the pods of each node, because Karpenter lists them node by node.
 	bound map[string][]client.Object
 }
 
@@ -66,14 +66,14 @@ func compareKeys(a, b client.Object) int {
 	return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// Get copies the object of that name into object.
+// Get copies the object with that name to object.
 func (m *memory) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	gvk, err := apiutil.GVKForObject(object, m.scheme)
 	if err != nil {
 		return fmt.Errorf("getting %s: %w", key, err)
 	}
 	if slices.Contains(clusterKinds(), gvk.Kind) {
-		key.Namespace = "" // Karpenter asks for volumes by the namespace of their pod
+		key.Namespace = "" // Karpenter gets volumes with the namespace of their pod
 	}
 	all := m.byKind[gvk]
 	i, found := slices.BinarySearchFunc(all, key, func(o client.Object, key client.ObjectKey) int {
@@ -86,7 +86,7 @@ func (m *memory) Get(_ context.Context, key client.ObjectKey, object client.Obje
 	return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, key.String())
 }
 
-// List puts copies of all objects of the list's kind that the options select into it.
+// List copies all objects of the list's kind that match the options to the list.
 func (m *memory) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	gvk, err := apiutil.GVKForObject(list, m.scheme)
 	if err != nil {
@@ -112,8 +112,8 @@ func (m *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 	return apimeta.SetList(list, selected)
 }
 
-// candidates returns the objects that the field selector selects. It knows the
-// fields that Karpenter v1.14.1 indexes, and refuses others.
+// candidates returns the objects that the field selector selects. It supports the fields
+// that Karpenter v1.14.1 indexes, and refuses others.
 func (m *memory) candidates(gvk schema.GroupVersionKind, options *client.ListOptions) ([]client.Object, error) {
 	all := m.byKind[gvk]
 	if options.FieldSelector == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// VMIDs returns the VMIDs that Nodes and NodeClaims still name, by region: none
-// of them may be given out again.
+// VMIDs returns the VMIDs that Nodes and NodeClaims still refer to, by region: they must
+// not be assigned again.
 func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -39,7 +39,7 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 	}
 	named := map[topology.RegionName][]fleet.VMID{}
 	for _, id := range ids {
-		// Nodes of other providers are none of our business.
+		// Ignore nodes of other providers.
 		if region, vmid, err := fleet.ParseProviderID(id); err == nil {
 			named[region] = append(named[region], vmid)
 		}
@@ -47,9 +47,9 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 	return named, nil
 }
 
-// podsOn returns the pods that a drain would have to move off a node, as
-// namespace/name, sorted: not those of DaemonSets, mirrors, or ended ones. Of a node
-// that Karpenter drains, only the pods count that it waits for.
+// podsOn returns the pods that a drain would have to move off a node, as namespace/name,
+// sorted: without DaemonSets' pods, mirror pods, and completed ones. If Karpenter drains
+// the node, it returns only the pods for which Karpenter waits.
 func (c *Cluster) podsOn(ctx context.Context, node string, disrupted bool) ([]string, error) {
 	var pods corev1.PodList
 	if err := c.client.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
@@ -70,7 +70,7 @@ func (c *Cluster) podsOn(ctx context.Context, node string, disrupted bool) ([]st
 	return names, nil
 }
 
-// HasNodes reports whether there is any Node. A cluster has some; manifests need not.
+// HasNodes reports whether there is any Node. A cluster has some; manifests may not.
 func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 	if c.err != nil {
 		return false, c.err
@@ -82,9 +82,9 @@ func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 	return len(nodes.Items) > 0, nil
 }
 
-// Drained says why a node must not be removed yet: it runs pods, or may still get
-// some. A Node that the cluster does not have never joined. One that Karpenter drains
-// is drained when none is left of the pods that Karpenter's drain waits for.
+// Drained returns why a node must not be removed yet: it runs pods, or may still get
+// some. A Node that does not exist never joined. A node that Karpenter drains is drained
+// when no pods are left for which Karpenter waits.
 func (c *Cluster) Drained(ctx context.Context, name string) error {
 	if c.err != nil {
 		return c.err

@@ -19,43 +19,42 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Obstacle is the first thing on a pod's way to a node of a NodePool that keeps it
-// from there.
+// Obstacle is the first reason that keeps a pod off a NodePool's nodes.
 type Obstacle string
 
-// The obstacles, in the order in which they are met.
+// The obstacles, in the order of the checks.
 const (
 	// ObstacleTaint is a taint that the pod does not tolerate.
 	ObstacleTaint Obstacle = "Taint"
-	// ObstacleRequirement is something that the pod wants of a node and none has.
+	// ObstacleRequirement is a pod's requirement that no node meets.
 	ObstacleRequirement Obstacle = "Requirement"
-	// ObstacleSize is that the pod is larger than any instance type.
+	// ObstacleSize means that the pod is larger than any instance type.
 	ObstacleSize Obstacle = "Size"
-	// ObstacleNodePool is a NodePool or class that makes no nodes.
+	// ObstacleNodePool means that a NodePool or class creates no nodes.
 	ObstacleNodePool Obstacle = "NodePool"
 	// ObstacleLimit is a limit of the NodePool.
 	ObstacleLimit Obstacle = "Limit"
-	// ObstacleHost is that no host has room.
+	// ObstacleHost means that no host has room.
 	ObstacleHost Obstacle = "Host"
-	// ObstacleScheduler is what only Karpenter's scheduler can tell: other pods that
-	// the pod counts, above all.
+	// ObstacleScheduler is a reason that only Karpenter's scheduler knows, above all
+	// other pods that the pod counts.
 	ObstacleScheduler Obstacle = "Scheduler"
 )
 
-// rank is how far a pod came.
+// rank returns how many checks a pod passed.
 func (o Obstacle) rank() int {
 	return slices.Index([]Obstacle{
 		ObstacleTaint, ObstacleRequirement, ObstacleSize, ObstacleNodePool, ObstacleLimit, ObstacleHost, ObstacleScheduler,
 	}, o)
 }
 
-// explainer says why pods got no place, as of the end of a decision.
+// explainer explains why pods were not placed, as of the end of a decision.
 type explainer struct {
 	*session
-	// views has hosts looked at closely, too.
+	// views adds the planner's view of hosts.
 	views bool
-	// full is what the planner said about an offer, types what Karpenter reads of it;
-	// without a host it is of all that the class uses.
+	// full caches the planner's reasons about an offering, and types Karpenter's form of
+	// it; without a host, it is about all hosts that the class uses.
 	full  map[offer]string
 	types map[offer]*cloudprovider.InstanceType
 	used  map[string]corev1.ResourceList
@@ -74,7 +73,7 @@ func newExplainer(ctx context.Context, s *session) (*explainer, error) {
 	return e, nil
 }
 
-// explain names, for each NodePool, what keeps the pod from its nodes, the nearest
+// explain returns, for each NodePool, what keeps the pod off its nodes, the closest
 // NodePool first.
 func (e *explainer) explain(pod *corev1.Pod, err error) string {
 	if len(e.pools) == 0 {
@@ -97,9 +96,9 @@ func (e *explainer) explain(pod *corev1.Pod, err error) string {
 	return strings.Join(reasons, "; ")
 }
 
-// refuse says of each NodePool why it has no node for the pod. The NodePool on whose
-// way the pod came farthest is the one that it is meant for, so it comes first. What
-// cannot be named is left to Karpenter's words.
+// refuse returns for each NodePool why it has no node for the pod. The NodePool for which
+// the pod passed the most checks is probably the intended one, so it comes first. If no
+// obstacle is found, Karpenter's error is used.
 func (e *explainer) refuse(pod *corev1.Pod, err error) []PoolReason {
 	var reasons []PoolReason
 	for _, p := range e.wantedPools(pod) {
@@ -114,7 +113,7 @@ func (e *explainer) refuse(pod *corev1.Pod, err error) []PoolReason {
 	return reasons
 }
 
-// wantedPools returns the pools that the pod selects by name; all, if there is none.
+// wantedPools returns the pools that the pod selects by name, or all if it selects none.
 func (e *explainer) wantedPools(pod *corev1.Pod) []*pool {
 	selects := scheduling.NewStrictPodRequirements(pod).Get(karpv1.NodePoolLabelKey)
 	wanted := slices.DeleteFunc(slices.Clone(e.pools), func(p *pool) bool { return !selects.Has(p.Name) })
@@ -150,15 +149,15 @@ func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
 	return taint.Effect == corev1.TaintEffectPreferNoSchedule || scheduling.Taints([]corev1.Taint{taint}).ToleratesPod(pod) == nil
 }
 
-// demand is what a pod asks of a node in one of the ways in which it may be met.
+// demand is one way to satisfy a pod's requirements for a node.
 type demand struct {
 	requests corev1.ResourceList
-	// pod and volumes are what each of them requires.
+	// pod and volumes are the requirements of the pod and of its volumes.
 	pod, volumes scheduling.Requirements
 }
 
-// demands returns the ways to meet a pod: any one of its terms of node affinity, and
-// of its volumes' places, suffices.
+// demands returns the ways to satisfy a pod: any one of its node affinity terms, and any
+// one of its volumes' places, is sufficient.
 func (e *explainer) demands(pod *corev1.Pod) []demand {
 	volumes := e.volumes[pod.UID]
 	if len(volumes) == 0 {
@@ -194,8 +193,8 @@ func (e *explainer) explainDemand(p *pool, d demand) PoolReason {
 	return PoolReason{Obstacle: ObstacleScheduler, Reason: e.tooFewValues(p, wants, fit), Hosts: hosts}
 }
 
-// requirements joins what the pool and the pod want of a node, or says which of
-// the pod's wants the pool excludes.
+// requirements combines the requirements of the pool and the pod, or returns which of the
+// pod's the pool excludes.
 func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 	template := p.anyHost().Spec.Template
 	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
@@ -221,8 +220,8 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 	return offered, ""
 }
 
-// fittingTypes returns the types that the requirements allow on some host of the
-// class, whatever is free there, and that are large enough for the pod.
+// fittingTypes returns the types that the requirements allow on some host of the class,
+// whatever is free there, and that are large enough for the pod.
 func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirements) ([]*InstanceType, PoolReason) {
 	daemons := p.daemonRequests(e.daemons)
 	requests := resources.Merge(d.requests, daemons)
@@ -256,7 +255,7 @@ func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirement
 	return fit, PoolReason{}
 }
 
-// growing says how nodes of the pool may become larger.
+// growing returns how the pool's nodes can become larger.
 func (p *pool) growing() string {
 	if p.class.flexible() {
 		return fmt.Sprintf("raise spec.sizing of %s %q", v1alpha1.KindProxmoxNodeClass, p.class.name)
@@ -264,7 +263,7 @@ func (p *pool) growing() string {
 	return "let the pool use larger types or hosts"
 }
 
-// offered returns a type as it is offered on a host, or on all hosts of the class.
+// offered returns a type with its offering on a host, or on all hosts of the class.
 func (e *explainer) offered(p *pool, t *InstanceType, host topology.HostID) *cloudprovider.InstanceType {
 	key := offer{p.Name, t.Name, host}
 	if e.types[key] == nil {
@@ -277,7 +276,7 @@ func (e *explainer) offered(p *pool, t *InstanceType, host topology.HostID) *clo
 	return e.types[key]
 }
 
-// noType says which of the wants no type on any usable host meets.
+// noType returns which of the requirements no type on any usable host meets.
 func (e *explainer) noType(p *pool, d demand, wants scheduling.Requirements) string {
 	if len(p.class.hosts) == 0 {
 		return "no host can take its nodes: " + describeHosts(p.class.excluded)
@@ -310,14 +309,14 @@ func (e *explainer) noType(p *pool, d demand, wants scheduling.Requirements) str
 
 // someOf lists the first of many names.
 func someOf(names []string) string {
-	const some = 24 // more than there are default types
+	const some = 24 // more than the number of default types
 	if more := len(names) - some; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:some], ", "), more)
 	}
 	return strings.Join(names, ", ")
 }
 
-// overLimit says which of the pool's limits leaves no room for the smallest type.
+// overLimit returns which of the pool's limits leaves no room for the smallest type.
 func (e *explainer) overLimit(p *pool, fit []*InstanceType) string {
 	var reason string
 	for _, t := range fit {
@@ -340,7 +339,7 @@ func (e *explainer) overLimit(p *pool, fit []*InstanceType) string {
 	return reason
 }
 
-// tooFewValues says which of the pool's minValues the types that are left miss.
+// tooFewValues returns which of the pool's minValues the remaining types do not satisfy.
 func (e *explainer) tooFewValues(p *pool, wants scheduling.Requirements, fit []*InstanceType) string {
 	if !wants.HasMinValues() || e.request.RelaxMinValues {
 		return ""

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// placer is what a decision needs of a planner.
+// placer is the part of a planner that a decision uses.
 type placer interface {
 	Place(specs []fleet.Spec) (placed []planner.Placed, unplaced []planner.Unplaced)
 	Fits(spec fleet.Spec, host topology.HostID) bool
@@ -28,17 +28,17 @@ type offer struct {
 	host               topology.HostID
 }
 
-// offerings are the instance types of one pool as Karpenter reads them.
+// offerings are the instance types of one pool in Karpenter's form.
 type offerings struct {
 	types []*cloudprovider.InstanceType
-	// room is, for each host that takes anything, the sum of the vCPUs of the
-	// types that it takes: a measure of how much is free.
+	// room measures how much is free on each host with room: the sum of the vCPUs of the
+	// types that fit.
 	room map[topology.HostID]int
 }
 
-// makeOfferings offers every type on every host of the pool that the planner can
-// still place it on and that is not closed. The zones of VMs that are on their
-// way count as known: pods may spread over them.
+// makeOfferings returns an offering for every type on every host of the pool where the
+// planner can still place it and that is not unavailable. The zones of VMs that are
+// joining are known zones, over which pods may spread.
 func makeOfferings(p *pool, plan placer, closed *closedOffers, known []topology.HostID) offerings {
 	made := offerings{room: map[topology.HostID]int{}}
 	for i := range p.sizes {
@@ -70,8 +70,8 @@ func karpenterType(c *class, t *InstanceType, open, known []topology.HostID) *cl
 		Capacity: t.capacity(c.disk(t)),
 		Overhead: t.overhead(c.disk(t)),
 	}
-	// Karpenter checks a limit of nodes before a round only; as part of the
-	// capacity it counts within one too.
+	// Karpenter checks a limit of nodes only before a round; as part of the capacity it
+	// is also checked within one.
 	it.Capacity[resources.Node] = *resource.NewQuantity(1, resource.DecimalSI)
 	for _, host := range open {
 		archs = append(archs, c.arch[host])
@@ -104,8 +104,8 @@ func karpenterType(c *class, t *InstanceType, open, known []topology.HostID) *cl
 	return it
 }
 
-// overhead returns what pods cannot have. Kubelet evicts pods when a tenth of
-// the disk is left, unless told otherwise, so that tenth is not theirs.
+// overhead returns what pods cannot use. By default, kubelet evicts pods when a tenth of
+// the disk is left, so pods cannot use that tenth.
 func (t *InstanceType) overhead(diskGiB int64) *cloudprovider.InstanceTypeOverhead {
 	eviction := t.Overhead.EvictionThreshold.DeepCopy()
 	if eviction == nil {

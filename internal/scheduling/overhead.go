@@ -13,28 +13,28 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Kubelet's own defaults for disks, which it forgets once a threshold is set.
+// Kubelet's defaults for disks, which no longer apply once any threshold is set.
 const (
 	nodefsPercent  = 10
 	imagefsPercent = 15
 	inodesPercent  = 5
 )
 
-// The eviction signals whose threshold pods cannot have.
+// The eviction signals whose thresholds pods cannot use.
 const (
 	signalMemory = "memory.available"
 	signalNodefs = "nodefs.available"
 )
 
-// Reserved is what the kubelet of a node must be told so that pods can have what
-// was predicted, in the words of its configuration.
+// Reserved is a node's kubelet configuration for which pods have the predicted resources,
+// in the terms of that configuration.
 type Reserved struct {
 	KubeReserved, SystemReserved, EvictionHard map[string]string
 	MaxPods                                    int64
 }
 
-// ReservedFor returns what the kubelet of a VM of the class must be told. Types nil
-// means DefaultInstanceTypes.
+// ReservedFor returns the kubelet reservations for a VM of the class. If types is nil, it
+// uses DefaultInstanceTypes.
 func ReservedFor(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) Reserved {
 	t := TypeOf(nc, vm, types)
 	r := Reserved{
@@ -51,15 +51,15 @@ func ReservedFor(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceTy
 		}
 	}
 	if k := nc.Spec.Kubelet; k != nil {
-		overlay(r.KubeReserved, k.KubeReserved) // pid too, which no pod asks for
+		overlay(r.KubeReserved, k.KubeReserved) // including pid, which no pod requests
 		overlay(r.SystemReserved, k.SystemReserved)
 		overlay(r.EvictionHard, k.EvictionHard)
 	}
 	return r
 }
 
-// ForClass returns the instance types as nodes of the class have them: with its
-// kubelet's reservations and its memory overhead. Families are not looked at.
+// ForClass returns the instance types as nodes of the class have them: with its kubelet
+// reservations and its memory overhead. It ignores families.
 func ForClass(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceType {
 	made := make([]InstanceType, len(types))
 	for i := range types {
@@ -68,9 +68,9 @@ func ForClass(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceTyp
 	return made
 }
 
-// OfferedBy returns the instance types that the class offers, as its nodes have
-// them: none if spec.sizing.families names no family that there is, see offeredBy. Of a class whose
-// nodes are Flexible, these are sizes on which pods are packed.
+// OfferedBy returns the instance types that the class offers, as its nodes have them:
+// none if spec.sizing.families contains no existing family, see offeredBy. For a Flexible
+// class, these are the sizes onto which pods are packed.
 func OfferedBy(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceType {
 	if bounds, flexible := nc.Spec.Flexible(); flexible {
 		return ForClass(nc, ladder(bounds))
@@ -95,8 +95,8 @@ func (t InstanceType) forClass(fields *v1alpha1.ProxmoxNodeClassSpec) InstanceTy
 	return t
 }
 
-// replace returns the list with the quantities of resources that nodes have taken
-// from the other. Validate has seen these, so they parse.
+// replace returns the list with quantities replaced by the ones in by. Validate has
+// checked that they parse.
 func replace(list corev1.ResourceList, by map[string]v1alpha1.ReservedQuantity) corev1.ResourceList {
 	replaced := list.DeepCopy()
 	for name, text := range by {
@@ -112,8 +112,7 @@ func replace(list corev1.ResourceList, by map[string]v1alpha1.ReservedQuantity) 
 	return replaced
 }
 
-// replaceThresholds does the same for eviction thresholds, of which some are parts
-// of what the node has.
+// replaceThresholds does the same for eviction thresholds, some of which are percentages.
 func replaceThresholds(list corev1.ResourceList, by map[string]v1alpha1.ReservedQuantity) (corev1.ResourceList, map[corev1.ResourceName]float64) {
 	amounts, percents := map[string]v1alpha1.ReservedQuantity{}, map[corev1.ResourceName]float64{}
 	for name, signal := range evictionSignals() {
@@ -131,7 +130,7 @@ func replaceThresholds(list corev1.ResourceList, by map[string]v1alpha1.Reserved
 	return list, percents
 }
 
-// evictionSignals are the signals of the resources that pods ask for.
+// evictionSignals returns the signals of the resources that pods request.
 func evictionSignals() map[corev1.ResourceName]string {
 	return map[corev1.ResourceName]string{corev1.ResourceMemory: signalMemory, corev1.ResourceEphemeralStorage: signalNodefs}
 }
@@ -152,7 +151,7 @@ func overlay(m map[string]string, by map[string]v1alpha1.ReservedQuantity) {
 
 func percent(n int) string { return strconv.Itoa(n) + "%" }
 
-// TypeOf returns a VM's type as nodes of the class have it. Types nil means
+// TypeOf returns a VM's type as nodes of the class have it. If types is nil, it uses
 // DefaultInstanceTypes.
 func TypeOf(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) InstanceType {
 	if types == nil {
@@ -162,7 +161,7 @@ func TypeOf(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) I
 	return t.forClass(&nc.Spec)
 }
 
-// typeOf returns a VM's type, or one made of its size if that type is no more.
+// typeOf returns a VM's type, or one with its size if the type no longer exists.
 func typeOf(vm *fleet.VM, types []InstanceType) InstanceType {
 	i := slices.IndexFunc(types, func(t InstanceType) bool {
 		return t.Name == vm.InstanceType && t.VCPUs == vm.VCPUs && t.MemoryMiB == vm.MemoryMiB

@@ -19,20 +19,20 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
-// nodeOverlay is a NodeOverlay: what it says of the nodes that meet its requirements.
+// nodeOverlay is a NodeOverlay: changes to the nodes that meet its requirements.
 type nodeOverlay struct {
 	wants scheduling.Requirements
-	// price is the new price, or what is added to it, and may be empty.
+	// price is the new price, or an adjustment of it, and may be empty.
 	price    string
 	capacity corev1.ResourceList
 }
 
-// overlays are the NodeOverlays that count, the ones that decide first. Karpenter keeps
-// what it makes of them for the types and offerings that it knew; hosts fill up here, and
-// Flexible sizes are made for pods, so they are laid over the types of each decision.
+// overlays are the valid NodeOverlays in order of precedence. Karpenter caches the result
+// for the types and offerings that it has seen; here hosts fill up, and Flexible sizes
+// are made for pods, so the overlays are applied to the types of each decision.
 type overlays []nodeOverlay
 
-// readOverlays returns the NodeOverlays, without the bad ones.
+// readOverlays returns the valid NodeOverlays.
 func readOverlays(ctx context.Context, c client.Client, request *Request) (overlays, error) {
 	if !request.Overlays {
 		return nil, nil
@@ -66,15 +66,15 @@ func newOverlay(o *karpv1alpha1.NodeOverlay) nodeOverlay {
 	return made
 }
 
-// isRefused reports whether Karpenter's controller found a NodeOverlay wrong, or in
-// conflict with another one.
+// isRefused reports whether Karpenter's controller found a NodeOverlay to be invalid, or
+// in conflict with another one.
 func isRefused(o *karpv1alpha1.NodeOverlay) bool {
 	ready := readyCondition(o.Status.Conditions)
 	return ready != nil && ready.IsFalse()
 }
 
-// validateOverlay says what is wrong with a NodeOverlay. A price that is no number would
-// make Karpenter panic.
+// validateOverlay returns an error if a NodeOverlay is invalid. A price that is not a
+// number would make Karpenter panic.
 func validateOverlay(ctx context.Context, o *karpv1alpha1.NodeOverlay) error {
 	if err := o.RuntimeValidate(ctx); err != nil {
 		return err
@@ -92,9 +92,10 @@ func validatePrice(field string, price *string) error {
 	return nil
 }
 
-// lay lays the NodeOverlays over a type of the pool. As to Karpenter, the first decides
-// of those that name a price, and the first of those that name a resource. Unlike there,
-// a resource that only some hosts have is offered on these alone.
+// lay applies the NodeOverlays to a type of the pool. As in Karpenter, the first one with
+// a price determines the price, and the first one with a resource determines the
+// resource. Unlike in Karpenter, a resource that only some hosts have is offered only on
+// these.
 func (p *pool) lay(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 	if len(p.overlays) == 0 {
 		return it
@@ -116,7 +117,7 @@ func (p *pool) lay(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 	return it
 }
 
-// matching returns the NodeOverlays that some offering of a type may meet.
+// matching returns the NodeOverlays that match some offering of a type.
 func (p *pool) matching(it *cloudprovider.InstanceType) overlays {
 	known := scheduling.NewRequirements(scheduling.NewRequirement(karpv1.NodePoolLabelKey, corev1.NodeSelectorOpIn, p.Name))
 	known.Add(scheduling.NewLabelRequirements(p.Spec.Template.Labels).Values()...)
@@ -124,7 +125,8 @@ func (p *pool) matching(it *cloudprovider.InstanceType) overlays {
 	return slices.DeleteFunc(slices.Clone(p.overlays), func(o nodeOverlay) bool { return !known.IsCompatible(o.wants) })
 }
 
-// lay gives an offering its price, and returns the resources that its nodes have besides.
+// lay sets an offering's price, and returns the resources that the overlays add to its
+// nodes.
 func (all overlays) lay(offering *cloudprovider.Offering) corev1.ResourceList {
 	var extra corev1.ResourceList
 	for _, o := range all {
@@ -139,7 +141,7 @@ func (all overlays) lay(offering *cloudprovider.Offering) corev1.ResourceList {
 	return extra
 }
 
-// extra returns the resources that a node of those labels has by NodeOverlays.
+// extra returns the resources that NodeOverlays add to a node with those labels.
 func (all overlays) extra(labels map[string]string) corev1.ResourceList {
 	var extra corev1.ResourceList
 	node := scheduling.NewLabelRequirements(labels)
@@ -151,7 +153,7 @@ func (all overlays) extra(labels map[string]string) corev1.ResourceList {
 	return extra
 }
 
-// addTo adds the resources that the list does not have yet.
+// addTo adds the resources that the list does not contain yet.
 func (o *nodeOverlay) addTo(list corev1.ResourceList) corev1.ResourceList {
 	for name, amount := range o.capacity {
 		if _, have := list[name]; have {
@@ -165,7 +167,7 @@ func (o *nodeOverlay) addTo(list corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// resources returns the names of those that NodeOverlays add.
+// resources returns the names of all resources that NodeOverlays add.
 func (all overlays) resources() map[corev1.ResourceName]bool {
 	names := map[corev1.ResourceName]bool{}
 	for _, o := range all {
@@ -176,8 +178,8 @@ func (all overlays) resources() map[corev1.ResourceName]bool {
 	return names
 }
 
-// Extra returns the resources that the node of a pool's VM has by NodeOverlays, which
-// are found by the node's labels.
+// Extra returns the resources that NodeOverlays add to the node of a pool's VM, which
+// they match by the node's labels.
 func (c *Cluster) Extra(ctx context.Context, poolName string, labels map[string]string) (corev1.ResourceList, error) {
 	all, err := readOverlays(ctx, c.client, &Request{Overlays: true})
 	if err != nil || len(all) == 0 {
@@ -190,7 +192,7 @@ func (c *Cluster) Extra(ctx context.Context, poolName string, labels map[string]
 	return all.extra(poolLabels(&pool{NodePool: nodePool}, labels)), nil
 }
 
-// with returns the type with further resources of its nodes.
+// with returns the type with further resources.
 func (t InstanceType) with(extra corev1.ResourceList) InstanceType {
 	if len(extra) == 0 {
 		return t
@@ -203,7 +205,7 @@ func (t InstanceType) with(extra corev1.ResourceList) InstanceType {
 }
 
 // suiting returns the offerings of a type that meet the requirements, and whose nodes
-// have what is requested.
+// have the requested resources.
 func suiting(it *cloudprovider.InstanceType, wants scheduling.Requirements, requests corev1.ResourceList) cloudprovider.Offerings {
 	var suits cloudprovider.Offerings
 	for _, group := range it.AllocatableOfferingsList() {
@@ -214,7 +216,7 @@ func suiting(it *cloudprovider.InstanceType, wants scheduling.Requirements, requ
 	return suits
 }
 
-// byPrice splits offerings by their price, the cheapest first.
+// byPrice groups offerings by price, the cheapest first.
 func byPrice(offerings cloudprovider.Offerings) []cloudprovider.Offerings {
 	prices := map[float64]cloudprovider.Offerings{}
 	for _, o := range offerings {

@@ -10,14 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// wrongType finds what encoding/json says of a value in the wrong place: what was
-// there, and the path of a field, if it is in one.
+// wrongType matches encoding/json's error about a value of the wrong type: what the value
+// was, and the path of the field, if any.
 var wrongType = regexp.MustCompile(`cannot unmarshal ([a-z]+)(?: \S+)? into Go (?:struct field \w+\.(\S+) of type .*|value of type .*)$`)
 
-// plainly says what is wrong with a text without the names of a program's types.
+// plainly returns an error text without the names of Go types.
 func plainly(err error) string {
 	text := err.Error()
-	// The libraries say that they were decoding; the user knows.
+	// The libraries say that they were decoding, which the user knows.
 	for _, lead := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "yaml: "} {
 		text = strings.TrimPrefix(text, lead)
 	}
@@ -33,8 +33,8 @@ func plainly(err error) string {
 	return text
 }
 
-// amountsOf refuses amounts below 0, as an API server does: a pod that asks for less
-// than nothing would make room for others.
+// amountsOf refuses negative amounts, as an API server does: a pod with negative requests
+// would make room for others.
 func amountsOf(spec *corev1.PodSpec) error {
 	for i := range spec.InitContainers {
 		if err := amountsIn(&spec.InitContainers[i].Resources); err != nil {
@@ -59,7 +59,7 @@ func amountsIn(resources *corev1.ResourceRequirements) error {
 	return nil
 }
 
-// belowZero returns the first resource of which there is less than nothing.
+// belowZero returns the first resource with a negative amount.
 func belowZero(list corev1.ResourceList) (corev1.ResourceName, bool) {
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		if amount := list[name]; amount.Sign() < 0 {

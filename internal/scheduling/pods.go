@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
-// judgePod returns what the pod's volumes ask of its node, or why Karpenter would
-// not look at the pod. Karpenter's own check is a method of its Provisioner, which
+// judgePod returns the requirements of the pod's volumes for its node, or why Karpenter
+// would ignore the pod. Karpenter's own check is a method of its Provisioner, which
 // starts goroutines that never end.
 func judgePod(ctx context.Context, topologies *karpscheduling.VolumeTopology, pod *corev1.Pod) ([]scheduling.Requirements, error) {
 	for _, requirement := range scheduling.NewPodRequirements(pod) {
@@ -41,8 +41,9 @@ func judgePod(ctx context.Context, topologies *karpscheduling.VolumeTopology, po
 	return requirements, nil
 }
 
-// requiredTerms returns what the pod requires of nodes, its node selector
-// included. Any one of the terms suffices, beside the first if there is a selector.
+// requiredTerms returns the pod's requirements for nodes: one term for each key of its
+// node selector, all of which are required, then its node affinity terms, any one of
+// which is sufficient.
 func requiredTerms(pod *corev1.Pod) []corev1.NodeSelectorTerm {
 	var terms []corev1.NodeSelectorTerm
 	var keys []string

@@ -16,29 +16,29 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// labelHostChoice is a requirement within a decision, never a label of a node:
-// a new VM's host is either left to the planner (any), or fixed from the start
-// (one) because its pods have constraints that count hosts.
+// labelHostChoice is a requirement within a decision, never a label of a node: a new VM's
+// host is either chosen by the planner (any), or fixed from the start (one) because its
+// pods have constraints that count hosts.
 const (
 	labelHostChoice = "scheduling." + v1alpha1.Group + "/host-choice"
 	hostChoiceAny   = "any"
 	hostChoiceOne   = "one"
 )
 
-// pool is a NodePool of ours with its class.
+// pool is a NodePool of numaform with its class.
 type pool struct {
 	*karpv1.NodePool
 	class *class
 	// sizes are the instance types that the class offers, as its nodes have them.
 	sizes []InstanceType
-	// overlays are those of all pools.
+	// overlays are the overlays for all pools.
 	overlays overlays
-	// problem says why the pool makes no nodes, or is empty.
+	// problem says why the pool creates no nodes, or is empty.
 	problem string
 }
 
-// readPools returns our NodePools in the order in which Karpenter tries them, with
-// those of the types that they offer.
+// readPools returns our NodePools in the order in which Karpenter tries them, each with
+// the types that it offers.
 func readPools(ctx context.Context, c client.Client, request *Request, types []InstanceType) ([]*pool, error) {
 	var nodePools karpv1.NodePoolList
 	if err := c.List(ctx, &nodePools); err != nil {
@@ -90,7 +90,7 @@ func weight(p *pool) int32 {
 	return *p.Spec.Weight
 }
 
-// FixedSizeProblem says why a NodePool with spec.replicas makes no nodes.
+// FixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
 const FixedSizeProblem = "it has spec.replicas, and numaform makes no nodes for a number: " +
 	"make the NodePool anew without spec.replicas, then it is scaled by pods"
 
@@ -119,7 +119,7 @@ func readyCondition(conditions []status.Condition) *status.Condition {
 	return &conditions[i]
 }
 
-// labels returns the labels that every node of the pool has by its class.
+// labels returns the labels that every node of the pool has because of its class.
 func (p *pool) labels() map[string]string {
 	labels := map[string]string{
 		v1alpha1.LabelNodeClass: p.class.name,
@@ -131,8 +131,8 @@ func (p *pool) labels() map[string]string {
 	return labels
 }
 
-// labelValue returns a name of Proxmox as the value of a label, or nothing if it cannot
-// be one: Proxmox takes more names than Kubernetes.
+// labelValue returns a Proxmox name as the value of a label, or "" if it is not valid as
+// one: Proxmox allows more names than Kubernetes.
 func labelValue(name string) string {
 	if len(validation.IsValidLabelValue(name)) > 0 {
 		return ""
@@ -140,8 +140,8 @@ func labelValue(name string) string {
 	return name
 }
 
-// anyHost returns the NodePool as Karpenter shall see it, with the labels that
-// our nodes get, so that pods can select by them.
+// anyHost returns the NodePool as Karpenter sees it, with the labels that our nodes get,
+// so that pods can select by them.
 func (p *pool) anyHost() *karpv1.NodePool {
 	np := p.DeepCopy()
 	if np.Spec.Template.Labels == nil {
@@ -160,7 +160,7 @@ func (p *pool) anyHost() *karpv1.NodePool {
 	return np
 }
 
-// oneHost returns the NodePool narrowed to one host and capacity type.
+// oneHost returns the NodePool restricted to one host and capacity type.
 func (p *pool) oneHost(anyHost *karpv1.NodePool, host topology.HostID, capacityType string) *karpv1.NodePool {
 	np := anyHost.DeepCopy()
 	requirements := np.Spec.Template.Spec.Requirements

@@ -16,24 +16,24 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ClassNotReadyError says that a NodePool's ProxmoxNodeClass makes no nodes.
+// ClassNotReadyError reports that a NodePool's ProxmoxNodeClass creates no nodes.
 type ClassNotReadyError struct{ NodePool, Reason string }
 
 func (e *ClassNotReadyError) Error() string {
 	return fmt.Sprintf("NodePool %q: %s", e.NodePool, e.Reason)
 }
 
-// NoRoomError says why no VM can be made for a NodeClaim now.
+// NoRoomError reports why no VM can be created for a NodeClaim now.
 type NoRoomError struct{ NodeClaim, Reason string }
 
 func (e *NoRoomError) Error() string {
 	return fmt.Sprintf("NodeClaim %q: %s", e.NodeClaim, e.Reason)
 }
 
-// Resolve returns the VMs that suit a NodeClaim that Karpenter made, such as the
-// replacement of a node, the cheapest first. Each has the hosts that have room for
-// it now; the caller places the first that it can. It returns a *NoRoomError if
-// there is none, and a *ClassNotReadyError if that is the class' fault.
+// Resolve returns the VMs that satisfy a NodeClaim created by Karpenter, such as a node's
+// replacement, the cheapest first. Each has the hosts with room for it now; the caller
+// places the first one possible. It returns a *NoRoomError if there is none, and a
+// *ClassNotReadyError if that is because of the class.
 func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.NodeClaim) ([]fleet.Spec, error) {
 	name := claim.Labels[karpv1.NodePoolLabelKey]
 	p, err := c.findPool(ctx, request, name)
@@ -50,8 +50,8 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 	return newResolver(p, claim).specs(request)
 }
 
-// mayMake says why the pool gets no node for a NodeClaim. Unlike for a decision, a
-// pool of a fixed size gets some.
+// mayMake returns why the pool cannot create a node for a NodeClaim. Unlike in a
+// decision, a pool of a fixed size is allowed.
 func (p *pool) mayMake(claim string) error {
 	switch {
 	case p.class == nil:
@@ -64,7 +64,7 @@ func (p *pool) mayMake(claim string) error {
 	return nil
 }
 
-// findPool returns a NodePool of ours, or nil if there is none of that name.
+// findPool returns our NodePool with that name, or nil.
 func (c *Cluster) findPool(ctx context.Context, request Request, name string) (*pool, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -88,12 +88,13 @@ type resolver struct {
 	pool  *pool
 	claim *karpv1.NodeClaim
 	wants scheduling.Requirements
-	// sizes are those that are looked at.
+	// sizes are the candidate sizes.
 	sizes []InstanceType
 }
 
-// newResolver narrows a Flexible pool to the one size that the claim needs, which is
-// not larger than those that Karpenter names. It names one only where that must be it.
+// newResolver restricts a Flexible pool to the one size that the claim needs, which is
+// not larger than the sizes that Karpenter lists. Karpenter lists a single size only if
+// it must be that one.
 func newResolver(p *pool, claim *karpv1.NodeClaim) *resolver {
 	r := &resolver{
 		pool: p, claim: claim, sizes: p.sizes,
@@ -107,7 +108,7 @@ func newResolver(p *pool, claim *karpv1.NodeClaim) *resolver {
 	return r
 }
 
-// candidate is a type that suits the claim on some hosts, where it costs the same, whether
+// candidate is a type that satisfies the claim on some hosts, at the same price, whether
 // or not they have room.
 type candidate struct {
 	size  *InstanceType
@@ -145,8 +146,8 @@ func (r *resolver) specs(request Request) ([]fleet.Spec, error) {
 	return specs, nil
 }
 
-// candidates returns the types that meet the claim's requirements on some host and
-// are large enough, the cheapest first.
+// candidates returns the types that satisfy the claim's requirements on some host and are
+// large enough, the cheapest first.
 func (r *resolver) candidates() []candidate {
 	sizes := r.sizes
 	var found []candidate
@@ -163,7 +164,7 @@ func (r *resolver) candidates() []candidate {
 	return found
 }
 
-// newCandidate returns the type on the hosts of offerings, which have one price.
+// newCandidate returns the type on the hosts of offerings with the same price.
 func newCandidate(t *InstanceType, alike cloudprovider.Offerings) candidate {
 	size := *t
 	size.Price = alike[0].Price
@@ -179,7 +180,7 @@ func (r *resolver) spec(c candidate) fleet.Spec {
 	spec := r.pool.class.spec(r.pool.Name, c.size, c.hosts)
 	spec.Labels = chosenLabels(r.pool, r.wants)
 	for key := range spec.Labels {
-		// Karpenter has chosen already, and its choice stands on the claim.
+		// Karpenter has already chosen, and its choice is on the claim.
 		spec.Labels[key] = cmp.Or(r.claim.Labels[key], spec.Labels[key])
 	}
 	requests := r.claim.Spec.Resources.Requests

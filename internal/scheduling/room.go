@@ -12,10 +12,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// linkedMiB is what a linked clone needs at least to begin with.
+// linkedMiB is the minimum space that a linked clone needs.
 const linkedMiB = 1024
 
-// needMiB is what the disk of a clone takes of its storage.
+// needMiB returns the space that a clone's disk uses on its storage.
 func needMiB(kind fleet.CloneKind, diskGiB int64) int64 {
 	if kind == fleet.CloneFull {
 		return max(linkedMiB, 1024*diskGiB)
@@ -23,26 +23,25 @@ func needMiB(kind fleet.CloneKind, diskGiB int64) int64 {
 	return linkedMiB
 }
 
-// fullProblem says that a storage is full, and by how much.
+// fullProblem returns the message that a storage is full, with the amounts.
 func fullProblem(name string, free, need int64, beside string) string {
 	return fmt.Sprintf("has %d MiB free on storage %q%s, and a node's disk needs %d: %d are missing", free, name, beside, need, need-free)
 }
 
-// volume is a storage with room of its own: one of a host, or, without a host, one that
-// hosts share.
+// volume is a storage with its own free space: a host's or, without a host, a shared one.
 type volume struct {
 	region topology.RegionName
 	host   topology.HostName
 	name   string
 }
 
-// site places VMs where CPUs and memory have room, as the planner says, and the
-// storage has room for their disks beside all those that are yet to be made.
+// site places VMs where the planner finds CPUs and memory, and the storage has room for
+// their disks in addition to the disks of all VMs to be created.
 type site struct {
 	*planner.Planner
 	hosts   []topology.HostID
 	classes map[string]*class
-	// free is what is left of the storages that tell it, in MiB.
+	// free is the remaining space of storages with known size, in MiB.
 	free map[volume]int64
 }
 
@@ -89,7 +88,7 @@ func (s *site) count(host *topology.Host, storage *topology.Storage) {
 	}
 }
 
-// volume finds a storage of a host, and reports whether it tells what it has left.
+// volume finds a storage of a host, and reports whether its free space is known.
 func (s *site) volume(host topology.HostID, name string) (volume, bool) {
 	for _, v := range []volume{{host.Region, host.Host, name}, {host.Region, "", name}} {
 		if _, known := s.free[v]; known {
@@ -99,8 +98,8 @@ func (s *site) volume(host topology.HostID, name string) (volume, bool) {
 	return volume{}, false
 }
 
-// disks returns what a VM's disks would take of which volumes on a host. Storages that do
-// not tell what they have are left out.
+// disks returns the space that a VM's disks would use on each volume of a host. It omits
+// storages of unknown size.
 func (s *site) disks(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
 	ofTemplate := ""
 	if class := s.classes[spec.NodeClass]; class != nil {
@@ -109,8 +108,7 @@ func (s *site) disks(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
 	return s.known(host, diskNeeds(spec, ofTemplate, spec.DiskGiB))
 }
 
-// known returns the needs by volume, without those of storages that do not tell what they
-// have.
+// known returns the needs by volume, without storages of unknown size.
 func (s *site) known(host topology.HostID, needs map[string]int64) map[volume]int64 {
 	found := map[volume]int64{}
 	for name, need := range needs {
@@ -121,7 +119,7 @@ func (s *site) known(host topology.HostID, needs map[string]int64) map[volume]in
 	return found
 }
 
-// lacking returns the first volume, by name, that has no room for what is needed of it.
+// lacking returns the first volume, by name, without room for the needs.
 func (s *site) lacking(needs map[volume]int64) (volume, bool) {
 	var lacking []volume
 	for v, need := range needs {
@@ -135,7 +133,7 @@ func (s *site) lacking(needs map[volume]int64) (volume, bool) {
 	return slices.MinFunc(lacking, func(a, b volume) int { return cmp.Compare(a.name, b.name) }), true
 }
 
-// full says why a host's storage has no room for the disks of a VM, or nothing.
+// full returns why a host's storage has no room for the disks of a VM, or "".
 func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
 	needs := s.disks(spec, host)
 	v, lacks := s.lacking(needs)
@@ -150,14 +148,14 @@ func (s *site) Fits(spec fleet.Spec, host topology.HostID) bool {
 	return s.full(&spec, host) == "" && s.Planner.Fits(spec, host)
 }
 
-// Clone returns a site that stands where s stands and goes its own way.
+// Clone returns an independent copy of the site.
 func (s *site) Clone() *site {
 	c := *s
 	c.Planner, c.free = s.Planner.Clone(), maps.Clone(s.free)
 	return &c
 }
 
-// Remove gives back what VMs take that Place placed.
+// Remove releases the resources of VMs that Place placed.
 func (s *site) Remove(vms ...fleet.VM) {
 	s.Planner.Remove(vms...)
 	for i := range vms {
@@ -165,15 +163,15 @@ func (s *site) Remove(vms ...fleet.VM) {
 	}
 }
 
-// take takes so many times what is needed off the volumes.
+// take subtracts the needs, multiplied by times, from the volumes.
 func (s *site) take(needs map[volume]int64, times int64) {
 	for v, need := range needs {
 		s.free[v] -= times * need
 	}
 }
 
-// Place finds a place for every spec, as the planner does. Those that it puts where
-// others take the last room for disks are placed once more, elsewhere.
+// Place places every spec, like the planner. If a placement turns out to have no room for
+// its disks because of others, the spec is placed again elsewhere.
 func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
 	var placed []planner.Placed
 	var unplaced []planner.Unplaced
@@ -199,7 +197,7 @@ func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) 
 			placed = append(placed, p)
 		}
 		for _, u := range none {
-			if u.Index = at[u.Index]; again { // what was taken back may have been its room
+			if u.Index = at[u.Index]; again { // a removed placement may have used its room
 				open = append(open, u.Index)
 				continue
 			}
@@ -212,8 +210,8 @@ func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) 
 	return placed, unplaced
 }
 
-// narrow returns the specs that are open without the hosts whose storage is full, the
-// positions of each, and those that no host is left for.
+// narrow returns the open specs without hosts whose storage is full, the position of
+// each, and the specs that have no host left.
 func (s *site) narrow(specs []fleet.Spec, open []int) (batch []fleet.Spec, at []int, refused []planner.Unplaced) {
 	slices.Sort(open)
 	known := map[clone]map[topology.HostID]bool{}
@@ -238,7 +236,7 @@ func (s *site) narrow(specs []fleet.Spec, open []int) (batch []fleet.Spec, at []
 	return batch, at, refused
 }
 
-// clone is what of a Spec decides what its disks take, and where.
+// clone is the part of a Spec that determines what its disks use, and where.
 type clone struct {
 	class, storage, data string
 	kind                 fleet.CloneKind
@@ -255,7 +253,7 @@ func (s *site) fullHosts(spec *fleet.Spec) map[topology.HostID]bool {
 	return full
 }
 
-// allFull says of the first hosts whose storage is full that they are.
+// allFull returns messages about the first hosts whose storage is full.
 func (s *site) allFull(spec *fleet.Spec) []string {
 	var texts []string
 	for _, host := range spec.Hosts {

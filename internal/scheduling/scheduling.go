@@ -1,9 +1,9 @@
-// Package scheduling decides which VMs pending pods need. It runs Karpenter's
-// scheduler as a library over a cluster that is read from manifests or from an
-// API server, and asks the planner what hosts can still take, until both agree.
-// It writes nothing and keeps nothing between decisions. Start at Load or
-// FromKubeconfig, then Cluster.Decide. DESIGN.md beside this file says what is
-// relied on in Karpenter and how a decision is made the same twice.
+// Package scheduling decides which VMs pending pods need. It runs Karpenter's scheduler
+// as a library over a cluster read from manifests or an API server, and asks the planner
+// what hosts can still take, until both agree. It writes nothing and keeps no state
+// between decisions. Start at Load or FromKubeconfig, then Cluster.Decide. DESIGN.md in
+// this directory describes the dependencies on Karpenter and how decisions are
+// reproducible.
 package scheduling
 
 import (
@@ -23,98 +23,99 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Request is what a decision starts from.
+// Request is the input of a decision.
 type Request struct {
-	// ClusterID is the numaform's whose VMs Kept are.
+	// ClusterID is the cluster ID of the installation that owns Kept.
 	ClusterID string
 	Snapshot  *topology.Snapshot
-	// Kept are the VMs that are desired already, whether or not they run.
+	// Kept are the VMs that are already desired, whether or not they run.
 	Kept []fleet.VM
-	// Occupied are further VMs that hold their places and take no pods: those that
-	// failed, or are being removed.
+	// Occupied are further VMs that use resources but take no pods: they have failed, or
+	// are being removed.
 	Occupied []fleet.VM
 	// Types are the instance types; nil means DefaultInstanceTypes.
 	Types []InstanceType
-	// Virtual are pods that do not exist, for which room is to be left: they get what the
-	// others leave.
+	// Virtual are pods that do not exist but for which room is reserved: they get what
+	// the others leave.
 	Virtual []*corev1.Pod
-	// Closed are offers that are not to be made for now.
+	// Closed are the unavailable offerings.
 	Closed []Offer
-	// IgnorePreferences drops what pods only prefer (Karpenter's PREFERENCE_POLICY).
+	// IgnorePreferences ignores preferences of pods (Karpenter's PREFERENCE_POLICY).
 	IgnorePreferences bool
-	// RelaxMinValues lets minValues be missed (Karpenter's MIN_VALUES_POLICY).
+	// RelaxMinValues relaxes minValues (Karpenter's MIN_VALUES_POLICY).
 	RelaxMinValues bool
-	// Overlays has NodeOverlays count (Karpenter's gate NodeOverlay).
+	// Overlays enables NodeOverlays (Karpenter's gate NodeOverlay).
 	Overlays bool
-	// Everywhere has InstanceTypes offer each type on each host of its class, full or not.
+	// Everywhere makes InstanceTypes offer each type on each host of its class, with or
+	// without room.
 	Everywhere bool
-	// Timed is told how long each part of the decision took, as often as it ran; nil
-	// means that nobody wants to know.
+	// Timed receives how long each part of the decision took, each time it ran; it may be
+	// nil.
 	Timed func(part Part, took time.Duration)
-	// ungrouped has Karpenter look at every pod, also where one of a kind will do.
+	// ungrouped makes Karpenter check every pod, even equal ones.
 	ungrouped bool
-	// Now is when the decision is made, the zero value being the real time: a Node
-	// that is not ready is waited for only while it is young.
+	// Now is the time of the decision, by default the real time: a Node that is not ready
+	// counts as joining only while it is young.
 	Now time.Time
 }
 
 // Part is a part of a decision.
 type Part string
 
-// The parts: Karpenter's scheduler, which finds what nodes pods want, and the planner,
-// which finds their places.
+// The parts: Karpenter's scheduler, which finds the nodes that pods need, and the
+// planner, which places them.
 const (
 	PartSolve Part = "solve"
 	PartPlace Part = "place"
 )
 
-// timed tells how long a part took that began then. Call it deferred.
+// timed reports how long a part took that began at began. Call it in a defer statement.
 func (r *Request) timed(part Part, began time.Time) {
 	if r.Timed != nil {
 		r.Timed(part, time.Since(began))
 	}
 }
 
-// Decision says what happens to every pod that asked for a place.
+// Decision is the result for every pending pod.
 type Decision struct {
-	// New are the VMs to make, sorted by pool, host and type.
+	// New are the VMs to create, sorted by pool, host and type.
 	New []Placed
 	// InFlight are kept VMs that will take pods once they have joined.
 	InFlight []Landing
 	// Existing are nodes that have room for pods.
 	Existing []Landing
-	// Refused are the pods that get no place, sorted by name.
+	// Refused are the pods that cannot be placed, sorted by name.
 	Refused []Refusal
-	// Asked is the number of pods that asked; Placed of them get a place.
+	// Asked is the number of pending pods; Placed is how many of them were placed.
 	Asked, Placed int
 }
 
-// Placed is a VM to make, with its place and the pods that need it.
+// Placed is a VM to create, with its placement and the pods that need it.
 type Placed struct {
 	Spec      fleet.Spec
 	Placement fleet.Placement
 	NodePool  string
-	// ClassHash is that of the class as it was for this decision.
+	// ClassHash is the hash of the class in this decision.
 	ClassHash string
 	Pods      []types.NamespacedName
 }
 
-// Landing is a node, or a VM on its way to be one, that takes pods.
+// Landing is a node, or a VM that will become one, with the pods placed on it.
 type Landing struct {
-	// Name is the node's, which is the VM's.
+	// Name is the node's name, which is also the VM's.
 	Name string
 	Pods []types.NamespacedName
 }
 
-// Refusal says why a pod gets no place.
+// Refusal explains why a pod cannot be placed.
 type Refusal struct {
 	Pod    types.NamespacedName
 	Reason string
 }
 
-// Decide finds the VMs that the cluster's pending pods need beside the nodes and
-// kept VMs that there are. The same request gives the same decision, and a request
-// with the decision's VMs among the kept ones makes no further VM.
+// Decide returns the VMs that the cluster's pending pods need in addition to the existing
+// nodes and kept VMs. The same request gives the same decision, and a request with the
+// decision's VMs among the kept ones adds no further VM.
 func (c *Cluster) Decide(ctx context.Context, request Request) (*Decision, error) {
 	_, decision, err := c.decide(ctx, request)
 	if err != nil {
@@ -123,7 +124,7 @@ func (c *Cluster) Decide(ctx context.Context, request Request) (*Decision, error
 	return decision, nil
 }
 
-// decide decides, and returns what the decision was made of.
+// decide decides, and also returns the session for explanations.
 func (c *Cluster) decide(ctx context.Context, request Request) (*session, *Decision, error) {
 	if c.err != nil {
 		return nil, nil, c.err
@@ -147,8 +148,8 @@ func (c *Cluster) decide(ctx context.Context, request Request) (*session, *Decis
 	return s, decision, nil
 }
 
-// withKarpenter puts what Karpenter takes from the context there: its options,
-// and a logger that keeps silent unless the caller has one.
+// withKarpenter adds what Karpenter reads from the context: its options, and a silent
+// logger unless the caller has set one.
 func withKarpenter(ctx context.Context, request Request) context.Context {
 	if _, err := logr.FromContext(ctx); err != nil {
 		ctx = log.IntoContext(ctx, logr.Discard())
@@ -159,7 +160,7 @@ func withKarpenter(ctx context.Context, request Request) context.Context {
 		IgnoreDRARequests: true,
 		FeatureGates:      options.DefaultFeatureGates(),
 	}
-	// A reserved offering needs an id and a count at a cloud; here it is a label.
+	// A reserved offering requires an ID and a count from a cloud; here it is a label.
 	o.FeatureGates.ReservedCapacity = false
 	if request.IgnorePreferences {
 		o.PreferencePolicy = options.PreferencePolicyIgnore
@@ -170,9 +171,9 @@ func withKarpenter(ctx context.Context, request Request) context.Context {
 	return options.ToContext(ctx, o)
 }
 
-// silence takes the events that Karpenter publishes: what they say stands in the
-// Decision.
+// silence discards the events that Karpenter publishes: the Decision contains their
+// information.
 type silence struct{}
 
-// Publish drops the events.
+// Publish discards the events.
 func (silence) Publish(...events.Event) {}

@@ -20,29 +20,29 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// session is one decision in the making.
+// session is one decision in progress.
 type session struct {
 	client  client.Client
 	request Request
 	sizes   []InstanceType
 	pools   []*pool
 	world   *world
-	// pods ask for a place and may get one; invalid ones cannot.
-	// Those that count one another over hosts come first, then the others, who
-	// take any room that is left: see phases.
+	// pods are the pending pods that can be placed; invalid ones cannot. Pods that count
+	// one another over hosts come first, then the others, which take any remaining room:
+	// see phases.
 	pods    [phases][]*corev1.Pod
 	invalid []Refusal
 	volumes map[types.UID][]scheduling.Requirements
-	// daemons are the DaemonSets' pods. Karpenter gets copies, for it changes them.
+	// daemons are the DaemonSets' pods. Karpenter gets copies, because it modifies them.
 	daemons []*corev1.Pod
 
-	// added are the VMs that this decision makes so far.
+	// added are the VMs that this decision has added so far.
 	added []*inflight
 	made  int
 	plan  *site
-	// closed are the offers that are not made.
+	// closed are the unavailable offerings.
 	closed *closedOffers
-	// last is the solution that the decision is made of.
+	// last is the solution on which the decision is based.
 	last *solution
 }
 
@@ -81,13 +81,14 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 }
 
 const (
-	// patience is how often VMs may turn out idle before their like is closed.
+	// patience is how often VMs may turn out idle before offerings like theirs become
+	// unavailable.
 	patience = 3
 )
 
-// A decision is made in two phases. Pods that count one another over hosts need
-// room on certain hosts, so they choose before those that go anywhere. Two more are
-// those of the pods that do not exist: what they want is not taken from others.
+// A decision is made in two phases. Pods that count one another over hosts need room on
+// certain hosts, so they are scheduled before pods that can go anywhere. Two more phases
+// are for virtual pods, so that they do not take room from real ones.
 const (
 	choosy = iota
 	easy
@@ -96,8 +97,8 @@ const (
 	phases
 )
 
-// readPods finds the pods that ask: those that the scheduler found no room for,
-// and those on nodes that are being deleted.
+// readPods finds the pending pods: the ones for which the scheduler found no room, and
+// the ones on nodes being deleted.
 func (s *session) readPods(ctx context.Context) error {
 	pending, err := nodeutils.GetProvisionablePods(ctx, s.client)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *session) readPods(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// virtualPods returns copies of pods that do not exist, in their order and of one age.
+// virtualPods returns copies of virtual pods, in order and with the same age.
 func virtualPods(pods []*corev1.Pod) []*corev1.Pod {
 	copies := make([]*corev1.Pod, 0, len(pods))
 	for _, pod := range pods {
@@ -133,7 +134,7 @@ func virtualPods(pods []*corev1.Pod) []*corev1.Pod {
 	return copies
 }
 
-// valid returns the pods that may get a place, and keeps the others with the reasons.
+// valid returns the pods that can be placed, and records the others with the reasons.
 func (s *session) valid(ctx context.Context, asking []*corev1.Pod) []*corev1.Pod {
 	var valid []*corev1.Pod
 	topologies := karpscheduling.NewVolumeTopology(s.client)
@@ -151,7 +152,7 @@ func (s *session) valid(ctx context.Context, asking []*corev1.Pod) []*corev1.Pod
 	return valid
 }
 
-// run solves until no further VM is asked for or can be placed.
+// run solves until no further VM is needed or can be placed.
 func (s *session) run(ctx context.Context) (*Decision, error) {
 	var unmet [phases]int
 	reset := func() {
@@ -165,8 +166,9 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 		if err != nil {
 			return nil, err
 		}
-		// A round that made VMs must have met some need, or the VMs are not what the
-		// scheduler took them for: then they go, and in the end are not offered again.
+		// A round that added VMs must have reduced the unmet pods; otherwise the
+		// scheduler was wrong about the VMs: remove them, and eventually make their
+		// offerings unavailable.
 		useless := sol.unmet >= unmet[sol.phase]
 		unmet[sol.phase] = sol.unmet
 		if idle := s.idle(sol); len(idle) > 0 && (useless || len(sol.claims) == 0) {
@@ -184,8 +186,8 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 	}
 }
 
-// finish makes a decision of the last solution: with fewer new VMs, and smaller ones,
-// where these suffice.
+// finish turns the last solution into a decision, with fewer and smaller new VMs if these
+// are sufficient.
 func (s *session) finish(ctx context.Context, sol *solution) (*Decision, error) {
 	sol, err := s.trim(ctx, sol)
 	if err != nil {
@@ -197,7 +199,7 @@ func (s *session) finish(ctx context.Context, sol *solution) (*Decision, error) 
 	return s.decision(ctx, sol)
 }
 
-// asked returns the number of pods that may get a place.
+// asked returns the number of pods that can be placed.
 func (s *session) asked() int {
 	all := 0
 	for _, pods := range s.pods {
@@ -206,7 +208,7 @@ func (s *session) asked() int {
 	return all
 }
 
-// idle returns the VMs added that no pod landed on, in the phases that were solved.
+// idle returns the added VMs that got no pods in the solved phases.
 func (s *session) idle(sol *solution) []*inflight {
 	var idle []*inflight
 	for _, vm := range s.added {
@@ -217,7 +219,7 @@ func (s *session) idle(sol *solution) []*inflight {
 	return idle
 }
 
-// shut closes the offers that idle VMs came of, on every host if they were useless.
+// shut makes the offerings of idle VMs unavailable, on every host if they were useless.
 func (s *session) shut(idle []*inflight, useless bool) {
 	for _, vm := range idle {
 		s.closed.add(offer{vm.Pool, vm.InstanceType, vm.Host})
@@ -229,7 +231,7 @@ func (s *session) shut(idle []*inflight, useless bool) {
 	}
 }
 
-// drop takes back VMs that this decision made.
+// drop removes VMs that this decision added.
 func (s *session) drop(idle []*inflight) {
 	s.added = slices.DeleteFunc(s.added, func(vm *inflight) bool { return slices.Contains(idle, vm) })
 	for _, vm := range idle {
@@ -237,7 +239,7 @@ func (s *session) drop(idle []*inflight) {
 	}
 }
 
-// place gives the wanted VMs to the planner, all at once, and adds what it placed.
+// place passes the wanted VMs to the planner, all at once, and adds the placed ones.
 func (s *session) place(sol *solution) {
 	defer s.request.timed(PartPlace, time.Now())
 	specs := sol.claims
@@ -264,15 +266,14 @@ func (s *session) place(sol *solution) {
 	}
 }
 
-// settle names what a VM's Spec can only name once its host is known.
+// settle sets what a VM's Spec can only contain once its host is known.
 func (s *session) settle(vm *fleet.VM) {
 	if i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Name == vm.Pool }); i >= 0 {
 		s.pools[i].class.settle(&vm.Spec, vm.Host)
 	}
 }
 
-// standing returns the VMs that Karpenter is told of: those kept without a Node,
-// and those added.
+// standing returns the VMs that Karpenter sees: kept ones without a Node, and added ones.
 func (s *session) standing() []*inflight { return slices.Concat(s.world.waiting, s.added) }
 
 func comparePlaced(a, b Placed) int {
@@ -284,7 +285,7 @@ func comparePlaced(a, b Placed) int {
 	)
 }
 
-// hostOf returns the host that an offering is on.
+// hostOf returns the host of an offering.
 func hostOf(requirements scheduling.Requirements) topology.HostID {
 	return topology.HostID{
 		Region: topology.RegionName(requirements.Get(corev1.LabelTopologyRegion).Any()),

@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// shape makes the new VMs of Flexible classes as small as the pods that landed on
-// them allow, but keeps their order: then each pod finds the same VM as before. If
-// Karpenter's scheduler does not say so, too, all stay as they are.
+// shape shrinks the new VMs of Flexible classes as far as their pods allow, but keeps
+// their order, so that each pod goes to the same VM as before. If Karpenter's scheduler
+// does not confirm that, all VMs stay as they are.
 func (s *session) shape(ctx context.Context, sol *solution) (*solution, error) {
 	before, plan := slices.Clone(s.added), s.plan.Clone()
 	large, specs := s.shapes(sol)
@@ -36,11 +36,11 @@ func (s *session) shape(ctx context.Context, sol *solution) (*solution, error) {
 	return sol, nil
 }
 
-// shapes returns the VMs that can be smaller, and what they need be.
+// shapes returns the VMs that can shrink, and their new specs.
 func (s *session) shapes(sol *solution) (large []*inflight, specs []fleet.Spec) {
 	added := slices.Clone(s.added)
 	slices.SortFunc(added, func(a, b *inflight) int { return compareInflight(b, a) })
-	var next InstanceType // the size of the VM that comes after, in the order in which they are filled
+	var next InstanceType // the size of the next VM in filling order
 	for _, vm := range added {
 		i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Name == vm.Pool })
 		if i < 0 || !isFlexible(vm.InstanceType) {
@@ -65,8 +65,8 @@ func (s *session) shapes(sol *solution) (large []*inflight, specs []fleet.Spec) 
 	return large, specs
 }
 
-// notAfter returns the size, or a larger one with which the VM still is filled before
-// one of the next size.
+// notAfter returns the size, or a larger one if otherwise the VM would no longer be
+// filled before one of size next.
 func (c *class) notAfter(t, next InstanceType, vm *inflight) InstanceType {
 	b, _ := c.fields.Flexible()
 	vcpus, memory := max(t.VCPUs, (next.VCPUs+b.StepVCPUs-1)/b.StepVCPUs*b.StepVCPUs), t.MemoryMiB
@@ -78,7 +78,7 @@ func (c *class) notAfter(t, next InstanceType, vm *inflight) InstanceType {
 	return flexibleType(vcpus, memory).forClass(c.fields)
 }
 
-// reshaped returns a new VM made smaller, which may still be on the same hosts.
+// reshaped returns a new VM with a smaller size, which may still be on the same hosts.
 func (s *session) reshaped(vm *inflight, spec fleet.Spec, placement fleet.Placement) *inflight {
 	spec.Hosts = vm.Hosts
 	made := newInflight(fleet.VM{Key: vm.Key, VMID: vm.VMID, Name: vm.Name, Spec: spec, Placement: placement}, s.pools, s.sizes)

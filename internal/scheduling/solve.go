@@ -25,22 +25,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// solution is what the scheduler came to, up to a phase.
+// solution is the scheduler's result, up to a phase.
 type solution struct {
 	phase int
-	// claims are the VMs that it wants beside those that stand.
+	// claims are the further VMs that it needs.
 	claims []fleet.Spec
-	// landed are the pods on nodes and standing VMs, by provider id; names are
-	// the names of those nodes.
+	// landed are the pods on nodes and existing VMs, by provider ID; names are the names
+	// of those nodes.
 	landed map[string][]*corev1.Pod
 	names  map[string]string
 	failed map[types.UID]error
-	// unmet is the number of pods that got no place on what stands.
+	// unmet is the number of pods that found no room on what exists.
 	unmet int
 }
 
-// solve finds places for the pods of each phase on what stands. It ends with the
-// phase that wants further VMs.
+// solve schedules the pods of each phase on what exists. It ends with the phase that
+// needs further VMs.
 func (s *session) solve(ctx context.Context) (*solution, error) {
 	sol := &solution{landed: map[string][]*corev1.Pod{}, names: map[string]string{}, failed: map[types.UID]error{}}
 	for sol.phase = choosy; ; sol.phase++ {
@@ -59,8 +59,8 @@ func (s *session) solve(ctx context.Context) (*solution, error) {
 	}
 }
 
-// runKarpenter runs Karpenter's scheduler over the pods of a phase, against all
-// that stands less what earlier phases took.
+// runKarpenter runs Karpenter's scheduler for the pods of a phase, on everything that
+// exists, minus what earlier phases used.
 func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduling.Results, error) {
 	defer s.request.timed(PartSolve, time.Now())
 	var none karpscheduling.Results
@@ -102,7 +102,7 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	return results.TruncateInstanceTypes(ctx, karpscheduling.MaxInstanceTypes), nil
 }
 
-// solveAll runs the scheduler over the pods, those that are alike together.
+// solveAll runs the scheduler for the pods, handling equal pods together.
 func (s *session) solveAll(ctx context.Context, scheduler *karpscheduling.Scheduler, pods []*corev1.Pod) (karpscheduling.Results, error) {
 	if groups := s.groupPods(pods); groups != nil {
 		return solveGrouped(ctx, scheduler, pods, groups)
@@ -134,8 +134,8 @@ func (s *session) perHost(p *pool, anyHost *karpv1.NodePool, o offerings) []*kar
 
 func karpenterOptions(ctx context.Context) []karpscheduling.Options {
 	o := options.FromContext(ctx)
-	// One worker tries nodes in their order: with more, the same input could
-	// end differently.
+	// One worker tries nodes in order: with more, the same input could give different
+	// results.
 	opts := []karpscheduling.Options{karpscheduling.NumConcurrentReconciles(1), karpscheduling.MinValuesPolicy(o.MinValuesPolicy)}
 	if o.PreferencePolicy == options.PreferencePolicyIgnore {
 		opts = append(opts, karpscheduling.IgnorePreferences)
@@ -143,7 +143,7 @@ func karpenterOptions(ctx context.Context) []karpscheduling.Options {
 	return opts
 }
 
-// read takes from a phase's results what is needed and checks that no pod is missing.
+// read extracts the needed parts of a phase's results and checks that no pod is missing.
 func (s *session) read(results karpscheduling.Results, sol *solution) error {
 	asked, landed, unmet := len(s.pods[sol.phase]), 0, len(results.PodErrors)
 	for _, node := range results.ExistingNodes {
@@ -176,8 +176,8 @@ func (s *session) read(results karpscheduling.Results, sol *solution) error {
 	return nil
 }
 
-// wanted makes a Spec of what Karpenter wants: the cheapest type that fits, on any
-// host that offers it for that and suits the pods.
+// wanted returns the Spec of the VM that Karpenter needs: the cheapest type that fits, on
+// any host that offers it at that price and satisfies the pods.
 func (s *session) wanted(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
 	i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Name == claim.NodePoolName })
 	if i < 0 {
@@ -208,8 +208,8 @@ func compareSizes(a, b *InstanceType) int {
 	return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Name, b.Name))
 }
 
-// chosenLabels returns the labels for which the pool allows several values and the
-// pods left some: the first of these, or the first number where any value will do.
+// chosenLabels returns the labels for which the pool allows several values and the pods
+// left a choice: the first of these values, or the first number if any value is allowed.
 func chosenLabels(p *pool, requirements scheduling.Requirements) map[string]string {
 	var labels map[string]string
 	for _, r := range p.Spec.Template.Spec.Requirements {
@@ -260,7 +260,7 @@ func compareNames(a, b types.NamespacedName) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// decision turns the last solution into the answer.
+// decision returns the decision of the last solution.
 func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error) {
 	s.last = sol
 	d := &Decision{Refused: slices.Clone(s.invalid), Asked: s.asked() + len(s.invalid)}
@@ -295,8 +295,8 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 	return d, nil
 }
 
-// refusals adds the pods that got no place, with the reasons. Pods that are alike have
-// the same one.
+// refusals adds the pods that were not placed, with the reasons. Equal pods have the same
+// reason.
 func (s *session) refusals(ctx context.Context, d *Decision) error {
 	if len(s.last.failed) == 0 {
 		return nil

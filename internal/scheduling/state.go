@@ -22,22 +22,21 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// world is what stands before a decision: Karpenter's view of nodes and claims,
-// and those of our VMs that Karpenter cannot see by itself.
+// world is the state before a decision: Karpenter's view of nodes and claims, and our VMs
+// that Karpenter cannot see by itself.
 type world struct {
 	state *state.Cluster
-	// kept are all VMs by provider id, waiting those of them without a Node and
-	// without a NodeClaim of their own.
+	// kept are all VMs by provider ID; waiting are the ones without a Node and without a
+	// NodeClaim.
 	kept    map[string]*inflight
 	waiting []*inflight
 	// repelling are the rules by which bound pods keep others away.
 	repelling []constraint
-	// now tells nodes that are joining from those that failed.
+	// now distinguishes nodes that are joining from failed ones.
 	now time.Time
 }
 
-// newWorld fills Karpenter's cluster state from the client and the kept VMs, as
-// they stand at that time.
+// newWorld fills Karpenter's cluster state from the client and the kept VMs, as of now.
 func newWorld(ctx context.Context, c client.Client, vms []*inflight, now time.Time) (*world, error) {
 	w := &world{state: state.NewCluster(clock.RealClock{}, c, nil), kept: map[string]*inflight{}, now: now}
 	claimed, err := w.readClaims(ctx, c, vms)
@@ -72,7 +71,7 @@ func newWorld(ctx context.Context, c client.Client, vms []*inflight, now time.Ti
 	return w, w.readPods(ctx, c)
 }
 
-// readClaims tells Karpenter of our NodeClaims and returns their provider ids.
+// readClaims adds our NodeClaims to Karpenter's state and returns their provider IDs.
 func (w *world) readClaims(ctx context.Context, c client.Client, vms []*inflight) (map[string]bool, error) {
 	var claims karpv1.NodeClaimList
 	if err := c.List(ctx, &claims); err != nil {
@@ -95,8 +94,8 @@ func isOurs(ref *karpv1.NodeClassReference) bool {
 	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.KindProxmoxNodeClass
 }
 
-// adoptVM gives a NodeClaim that names its VM, but does not know it yet, the VM's
-// provider id and size. It closes the NodeClaim of a VM that is lost.
+// adoptVM sets the provider ID and size of the VM on a NodeClaim that names its VM but
+// does not have them yet. It closes the NodeClaim of a lost VM.
 func adoptVM(claim *karpv1.NodeClaim, vms []*inflight) {
 	id, name := claim.Status.ProviderID, claim.Annotations[v1alpha1.AnnotationVM]
 	i := slices.IndexFunc(vms, func(vm *inflight) bool {
@@ -116,8 +115,8 @@ func adoptVM(claim *karpv1.NodeClaim, vms []*inflight) {
 	}
 }
 
-// readNodes returns the nodes, those of our VMs with the VM's provider id. A node
-// that has no NodeClaim, because no controller runs, is seen as Karpenter's.
+// readNodes returns the nodes, setting the provider ID on the nodes of our VMs. A node
+// without a NodeClaim, because no controller runs, is treated as Karpenter's.
 func (w *world) readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed map[string]bool) ([]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := c.List(ctx, &list); err != nil {
@@ -153,8 +152,8 @@ func vmOf(node *corev1.Node, vms []*inflight) *inflight {
 	return nil
 }
 
-// adoptNode gives a node the labels that it has by its VM; one with a NodeClaim
-// has them by that.
+// adoptNode sets the labels that a node has because of its VM; a node with a NodeClaim
+// gets them from that.
 func adoptNode(node *corev1.Node, vm *inflight, claimed bool) {
 	labels := map[string]string{}
 	if !claimed {
@@ -164,7 +163,7 @@ func adoptNode(node *corev1.Node, vm *inflight, claimed bool) {
 	node.Labels = labels
 }
 
-// isSettled reports whether a node is ready and has shed the taints of its start.
+// isSettled reports whether a node is ready and no longer has its startup taints.
 func isSettled(node *corev1.Node, claim *karpv1.NodeClaim) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -177,7 +176,7 @@ func isSettled(node *corev1.Node, claim *karpv1.NodeClaim) bool {
 	})
 }
 
-// readPods tells Karpenter of bound pods that keep others away, and of DaemonSets.
+// readPods adds bound pods that keep others away, and DaemonSets, to Karpenter's state.
 func (w *world) readPods(ctx context.Context, c client.Client) error {
 	var pods corev1.PodList
 	if err := c.List(ctx, &pods); err != nil {
@@ -206,7 +205,7 @@ func (w *world) readPods(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// without returns a copy of a NodeClaim less what pods take of it.
+// without returns a copy of a NodeClaim with the pods' resources subtracted.
 func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
 	claim = claim.DeepCopy()
 	if len(pods) > 0 {
@@ -215,8 +214,8 @@ func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
 	return claim
 }
 
-// stateNodes returns copies of the nodes, the VMs given included, with the pods
-// given, by provider id, on them. Those that are being deleted come apart.
+// stateNodes returns copies of the nodes, including those of vms, with the pods in taken,
+// by provider ID, on them. Nodes being deleted are returned separately.
 func (w *world) stateNodes(ctx context.Context, vms []*inflight, taken map[string][]*corev1.Pod) (active, deleting state.StateNodes, err error) {
 	nameClaims(vms)
 	for _, node := range w.state.DeepCopyNodes() {

@@ -9,15 +9,15 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
-// Pods that move between rounds leave VMs behind that few still use. trim tries so
-// many of those that are used to less than trimBelow.
+// Pods that move between rounds leave behind VMs with few pods. trim tries up to this
+// many of the VMs whose usage is below trimBelow.
 const (
 	trimTries = 10
 	trimBelow = 0.6
 )
 
-// trim takes away new VMs whose pods fit on the others, the least used first. It
-// returns the solution without them, which like the given one wants no further VM.
+// trim removes new VMs whose pods fit on the others, the least used first. It returns the
+// solution without them, which like the given one needs no further VM.
 func (s *session) trim(ctx context.Context, sol *solution) (*solution, error) {
 	tried := map[*inflight]bool{}
 	for range trimTries {
@@ -41,7 +41,7 @@ func (s *session) trim(ctx context.Context, sol *solution) (*solution, error) {
 	return sol, nil
 }
 
-// littleUsed returns the new VMs of which pods use little, the least used first.
+// littleUsed returns the new VMs with low usage, the least used first.
 func (s *session) littleUsed(sol *solution) []*inflight {
 	share := map[*inflight]float64{}
 	var candidates []*inflight
@@ -57,7 +57,7 @@ func (s *session) littleUsed(sol *solution) []*inflight {
 	return candidates
 }
 
-// usedShare returns how much of its scarcest resource the pods take of a node.
+// usedShare returns the pods' share of the node's scarcest resource, from 0 to 1.
 func usedShare(pods []*corev1.Pod, allocatable corev1.ResourceList) float64 {
 	used := 0.0
 	requests := resources.RequestsForPods(pods...)

@@ -10,14 +10,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// once leaves out files that are named again, by themselves or by their directory.
+// once removes files that are named repeatedly, by themselves or by their directory.
 func once(files []string) []string {
 	var kept []string
 	seen := map[string]bool{}
 	for _, file := range files {
 		same, err := filepath.EvalSymlinks(file)
 		if err != nil {
-			same = file // reading it says what is wrong
+			same = file // reading it reports the error
 		}
 		if !seen[same] {
 			kept = append(kept, file)
@@ -27,10 +27,10 @@ func once(files []string) []string {
 	return kept
 }
 
-// sources knows in which file each object is.
+// sources maps each object to its file.
 type sources map[[3]string]string
 
-// add refuses an object that is there already: nobody knows which of them is meant.
+// add refuses a duplicate object, because it is unclear which one is meant.
 func (s sources) add(file string, objects []client.Object) error {
 	var errs []error
 	for _, object := range objects {

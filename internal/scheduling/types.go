@@ -18,7 +18,7 @@ const (
 	mebibyte = 1 << 20
 	gibibyte = 1 << 30
 
-	// defaultDiskGiB is a node's disk where neither class, type nor template say more.
+	// defaultDiskGiB is a node's disk size if neither class, type nor template sets one.
 	defaultDiskGiB = 30
 )
 
@@ -30,9 +30,9 @@ type InstanceType struct {
 	CapacityType string
 	VCPUs        int
 	MemoryMiB    int64
-	// ReportedMiB is what of it the Node has; 0 means an estimate.
+	// ReportedMiB is the part of it that the Node reports; 0 means an estimate.
 	ReportedMiB int64
-	// DiskGiB is the least disk of a node; 0 leaves it to the NodeClass.
+	// DiskGiB is the minimum disk size of a node; 0 means the NodeClass's.
 	DiskGiB int64
 	Pods    int64
 	// Extra are further resources of a node, such as hugepages-2Mi or nvidia.com/gpu.
@@ -41,12 +41,12 @@ type InstanceType struct {
 	Price    float64
 }
 
-// Overhead is what pods cannot have of a node; kubelet must be told the same.
+// Overhead is what pods cannot use of a node; kubelet must be configured the same.
 type Overhead struct {
 	KubeReserved      corev1.ResourceList
 	SystemReserved    corev1.ResourceList
 	EvictionThreshold corev1.ResourceList
-	// EvictionPercent are thresholds that are a part of what the node has.
+	// EvictionPercent are thresholds as a percentage of the node's resource.
 	EvictionPercent map[corev1.ResourceName]float64 `json:"-"`
 }
 
@@ -56,8 +56,8 @@ func (t *InstanceType) Family() string {
 	return family
 }
 
-// DefaultInstanceTypes returns the types that are offered where no file says
-// otherwise: 1 to 16 vCPUs with 2 (c1), 3 (t1), 4 (s1) or 8 (m1) GiB for each.
+// DefaultInstanceTypes returns the types if no file defines others: 1 to 16 vCPUs with 2
+// (c1), 3 (t1), 4 (s1) or 8 (m1) GiB for each.
 func DefaultInstanceTypes() []InstanceType {
 	var types []InstanceType
 	for _, vcpus := range []int{1, 2, 4, 8, 16} {
@@ -72,7 +72,7 @@ func DefaultInstanceTypes() []InstanceType {
 	return types
 }
 
-// newType returns a type with what its size calls for.
+// newType returns a type with the defaults for its size.
 func newType(name string, vcpus int, memoryMiB int64) InstanceType {
 	return InstanceType{
 		Name: name, CapacityType: karpv1.CapacityTypeOnDemand, VCPUs: vcpus, MemoryMiB: memoryMiB,
@@ -121,7 +121,8 @@ func resourceList(milliCPU, memoryMiB int64) corev1.ResourceList {
 
 func quantity(bytes int64) resource.Quantity { return *resource.NewQuantity(bytes, resource.BinarySI) }
 
-// price makes a vCPU 25 times as dear as a GiB of memory, and spot half as dear.
+// price makes a vCPU 25 times as expensive as a GiB of memory, and spot half as
+// expensive.
 func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 	full := 0.025*float64(vcpus) + 0.001*float64(memoryMiB)/1024
 	if capacityType == karpv1.CapacityTypeSpot {
@@ -130,16 +131,17 @@ func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 	return full
 }
 
-// guestMemoryMiB is what a guest's kernel reports as its total memory: it keeps
-// its image and 64 bytes for each page. Rather too little is promised to pods
-// than too much, for a pod that does not fit its new node asks for another.
+// guestMemoryMiB returns the total memory that a guest's kernel reports, without its
+// image and 64 bytes for each page. It underestimates rather than overestimates, because
+// a pod that does not fit its new node requests another one.
 func guestMemoryMiB(memoryMiB int64) int64 { return memoryMiB - memoryMiB/50 - 96 }
 
-// guestDiskMiB is what a guest's root file system holds: partitions for the firmware
-// and the journal go off the disk, and ext4's inodes, 256 bytes for each 16 KiB.
+// guestDiskMiB returns the size of a guest's root file system: the disk without the
+// partitions for firmware and journal, and without ext4's inodes, 256 bytes for each 16
+// KiB.
 func guestDiskMiB(diskGiB int64) int64 { return diskGiB*1024 - diskGiB*1024/64 - 192 }
 
-// capacity returns what the Node of such a VM reports as its capacity.
+// capacity returns the capacity of the Node of such a VM.
 func (t *InstanceType) capacity(diskGiB int64) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:              *resource.NewQuantity(int64(t.VCPUs), resource.DecimalSI),
@@ -159,15 +161,15 @@ type typeFile struct {
 	Capacity     corev1.ResourceList `json:"capacity"`
 	CapacityType string              `json:"capacitytype"`
 	Overhead     *Overhead           `json:"overhead"`
-	// Offerings stand in generated files as null: hosts are known by the topology.
+	// Offerings are null in generated files: the topology provides the hosts.
 	Offerings []json.RawMessage `json:"offerings"`
 }
 
-// maxFaults bounds how many faults of a file are reported at once.
+// maxFaults limits how many faults of a file are reported at once.
 const maxFaults = 20
 
-// ParseInstanceTypes reads an instance types file of karpenter-provider-proxmox:
-// a JSON list of name, capacity, capacitytype and overhead.
+// ParseInstanceTypes parses an instance types file of karpenter-provider-proxmox: a JSON
+// list of name, capacity, capacitytype and overhead.
 func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 	decoder := json.NewDecoder(strings.NewReader(string(data)))
 	decoder.DisallowUnknownFields()

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// lacks says how far what is there falls short of the requests: 1 for each of
-// which nothing is there.
+// lacks returns how far the available resources fall short of the requests: 1 for each
+// resource of which nothing is available.
 func lacks(requests, available corev1.ResourceList) float64 {
 	lack := 0.0
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
@@ -43,8 +43,8 @@ func readable(name corev1.ResourceName, amount resource.Quantity) string {
 	return amount.String()
 }
 
-// plainWords makes one line of Karpenter's errors. It joins one for each way to
-// make a node; those about our own host choice, and repetitions, say nothing.
+// plainWords turns Karpenter's errors into one line. Karpenter joins an error for each
+// way to create a node; repetitions, and errors about our own host choice, are dropped.
 func plainWords(err error) string {
 	if err == nil {
 		return "Karpenter's scheduler gave no reason"

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// workload is what Deployments, ReplicaSets, StatefulSets and Jobs have in common.
+// workload is the common part of Deployments, ReplicaSets, StatefulSets and Jobs.
 type workload struct {
 	client.Object
 	kind     string
@@ -23,8 +23,8 @@ type workload struct {
 	claims   []corev1.PersistentVolumeClaim
 }
 
-// expandWorkloads replaces workloads by the pods that they would make, less those
-// of their pods that are among the objects.
+// expandWorkloads replaces workloads by the pods that they would create, minus their pods
+// that are among the objects.
 func expandWorkloads(objects []client.Object) ([]client.Object, error) {
 	var kept []client.Object
 	var workloads []workload
@@ -69,10 +69,11 @@ func asWorkload(object client.Object) (workload, bool) {
 	return workload{}, false
 }
 
-// mostPods is how many pods one workload may ask for: a Kubernetes cluster has no more.
+// mostPods is the maximum number of pods of a workload: a Kubernetes cluster has no more.
 const mostPods = 150_000
 
-// validate refuses what would fill the memory, and what no API server takes.
+// validate refuses values that would fill the memory, and values that no API server
+// accepts.
 func (w *workload) validate() error {
 	kind := w.GetObjectKind().GroupVersionKind().Kind
 	if w.replicas > mostPods {
