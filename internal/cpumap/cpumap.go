@@ -1,6 +1,6 @@
-// Package cpumap draws who owns which CPU of a host: as text for a terminal or a
-// pipe, and as a picture for a document. It decides nothing and reads nothing:
-// Owners takes the owners from a host and the fleet, Text and SVG draw them.
+// Package cpumap draws who owns which CPU of a host: as text for a terminal or a pipe,
+// and as an image for a document. It does no I/O: Owners returns the owners from a host
+// and the fleet, Text and SVG draw them.
 package cpumap
 
 import (
@@ -12,30 +12,30 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Reserved is the owner of the CPUs that are kept for the host itself.
+// Reserved is the owner of the CPUs reserved for the host itself.
 const Reserved = "reserved"
 
-// Ownership says who has what of one host.
+// Ownership holds the owners of one host's resources.
 type Ownership struct {
-	// CPUs is the owner of each CPU that has one. A CPU that several claim has
-	// all of them, joined by " + ", and is in Disputed.
+	// CPUs is the owner of each CPU that has one. A CPU with several claims has all of
+	// the owners, joined by " + ", and is in Disputed.
 	CPUs     map[int]string
 	Disputed topology.CPUSet
-	// BoundMiB is the memory that guests have bound on each NUMA node by its id.
+	// BoundMiB is the memory that guests have bound on each NUMA node, by its ID.
 	BoundMiB map[int]int64
-	// Floating are those who have no CPUs of their own, by VMID.
+	// Floating are the guests without CPUs of their own, by VMID.
 	Floating []Floater
 }
 
-// Floater is a guest that runs, or is to run, on whatever CPUs Linux gives it.
+// Floater is a guest that runs, or will run, on any CPUs that Linux chooses.
 type Floater struct {
 	Name  string
 	VCPUs int
 }
 
-// Owners returns who owns the host's CPUs: the host itself what is reserved, the
-// running guests what they are pinned to, and VMs of the fleet that do not run yet
-// what they will be pinned to. VMs on other hosts are left out.
+// Owners returns the owners of the host's CPUs: the host owns the reserved ones, running
+// guests the ones that they are pinned to, and VMs of the fleet that do not run yet the
+// ones that they will be pinned to. It ignores VMs on other hosts.
 func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	claims := &claims{cpus: map[int][]string{}, boundMiB: map[int]int64{}}
 	claims.pin(host.ReservedCPUs, Reserved)
@@ -72,7 +72,7 @@ func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	return owners
 }
 
-// label names a guest: by the fleet's name of it, else by its own with its VMID.
+// label returns a guest's name in the fleet, or else its own name with its VMID.
 func label(guest topology.Guest, fleetName string) string {
 	vmid := strconv.Itoa(guest.VMID)
 	switch {
@@ -87,7 +87,7 @@ func label(guest topology.Guest, fleetName string) string {
 	}
 }
 
-// claims gathers the owners of each CPU before it is known which are disputed.
+// claims collects the owners of each CPU, before disputed CPUs are known.
 type claims struct {
 	cpus     map[int][]string
 	boundMiB map[int]int64
@@ -99,7 +99,7 @@ func (c *claims) pin(cpus topology.CPUSet, owner string) {
 	}
 }
 
-// bind spreads a cell's memory evenly where several NUMA nodes back it.
+// bind distributes a cell's memory evenly if several NUMA nodes back it.
 func (c *claims) bind(cells []topology.NUMACell) {
 	for _, cell := range cells {
 		nodes := cell.HostNodes.List()

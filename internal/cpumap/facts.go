@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// shape says what the machine consists of.
+// shape describes the parts of the machine.
 func (l *layout) shape() string {
 	caches := map[string]map[int]bool{"L3": {}, "L2": {}}
 	for i := range l.host.CPUs {
@@ -34,7 +34,7 @@ func (l *layout) shape() string {
 	return strings.Join(parts, ", ")
 }
 
-// level names the level of a CPU's last-level cache.
+// level returns the level of a CPU's last-level cache.
 func level(cpu *topology.CPU) string {
 	if cpu.CacheLevel == 2 {
 		return "L2"
@@ -42,7 +42,7 @@ func level(cpu *topology.CPU) string {
 	return "L3"
 }
 
-// origin says which facts come from where, and which are assumed.
+// origin says where the facts come from, and which are assumed.
 func (l *layout) origin() string {
 	bySource := map[topology.Source][]string{}
 	for fact, source := range l.host.Sources {
@@ -65,7 +65,7 @@ func (l *layout) origin() string {
 	return "topology " + strings.Join(parts, "; ")
 }
 
-// confidence says how well the host is known, and what to do about what is not.
+// confidence says how completely the host is known, and how to complete it.
 func (l *layout) confidence() string {
 	level, missing := l.host.Confidence(), l.host.Missing()
 	if len(missing) == 0 {
@@ -82,8 +82,8 @@ func (l *layout) confidence() string {
 	return text
 }
 
-// warnings are about sources that contradict each other or could not be read, and
-// about a host that takes no guests for now.
+// warnings returns warnings about sources that contradict each other or could not be
+// read, and about a host that currently takes no guests.
 func (l *layout) warnings() []string {
 	var texts []string
 	if l.host.Maintenance {
@@ -95,7 +95,7 @@ func (l *layout) warnings() []string {
 	return texts
 }
 
-// floating names who has no CPUs of their own, or is empty.
+// floating lists the guests without CPUs of their own, or returns "".
 func (l *layout) floating() string {
 	if len(l.owners.Floating) == 0 {
 		return ""
@@ -114,7 +114,8 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// printable replaces what would disturb a terminal: names come from Proxmox.
+// printable replaces characters that would disturb a terminal, because names come from
+// Proxmox.
 func printable(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {

@@ -10,42 +10,42 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// layout is what both drawings have in common: the order of everything.
+// layout is the common part of both drawings: the order of everything.
 type layout struct {
 	host    *topology.Host
 	owners  Ownership
 	nodes   []nodeBox
 	offline topology.CPUSet
-	// marks are the owners' short signs, in the order in which they are met.
+	// marks are the owners' signs, in order of appearance.
 	marks []mark
 	byCPU map[int]*mark
 	free  int
 }
 
-// nodeBox is a NUMA node, or the CPUs that are on none.
+// nodeBox is a NUMA node, or the CPUs without one.
 type nodeBox struct {
 	id     int
 	title  string
 	memory string
-	// boundShare is how much of the node's memory is bound, 1 being all, or -1.
+	// boundShare is the bound share of the node's memory, from 0 to 1, or -1 if unknown.
 	boundShare float64
-	// near names the NUMA nodes that are nearer than others, or is empty.
+	// near lists the nearest NUMA nodes, or is empty.
 	near string
-	// huge says how much of the memory are huge pages, or is empty.
+	// huge says how much of the memory is in huge pages, or is empty.
 	huge string
-	// empty says that there are no CPUs, and who may have the memory.
+	// empty says that there are no CPUs, and who may use the memory.
 	empty  string
 	groups []groupBox
 }
 
-// groupBox is the CPUs that share NUMA node, last-level cache and kind.
+// groupBox is the CPUs that share a NUMA node, last-level cache and kind.
 type groupBox struct {
 	label string
 	cpus  topology.CPUSet
 	cores []coreBox
 }
 
-// coreBox is a core's threads, ascending; without known siblings, one CPU.
+// coreBox is a core's threads, ascending; if siblings are unknown, one CPU.
 type coreBox struct {
 	cpus    []int
 	sibling bool
@@ -56,7 +56,7 @@ type mark struct {
 	sign  string
 	owner string
 	kind  markKind
-	// color counts the owners that are neither the host nor disputed.
+	// color is the number of the owner's color; the host and disputed CPUs have none.
 	color int
 	cpus  topology.CPUSet
 }
@@ -69,7 +69,7 @@ const (
 	markDisputed
 )
 
-// The signs that no owner gets.
+// The signs that are not assigned to owners.
 const (
 	signFree     = "."
 	signReserved = "#"
@@ -77,7 +77,7 @@ const (
 	signOther    = "+"
 )
 
-// ownerSigns are given out in this order; owners beyond them share signOther.
+// ownerSigns are assigned in this order; further owners share signOther.
 const ownerSigns = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 func newLayout(host *topology.Host, owners Ownership) *layout {
@@ -146,7 +146,7 @@ func huge(node *topology.NUMANode) string {
 	return strings.Join(parts, ", ")
 }
 
-// gib prints MiB as GiB with one digit where it matters.
+// gib formats MiB as GiB with one decimal if necessary.
 func gib(mib int64) string {
 	if mib%1024 == 0 {
 		return fmt.Sprintf("%d GiB", mib/1024)
@@ -154,7 +154,7 @@ func gib(mib int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(mib)/1024)
 }
 
-// nearest names the NUMA nodes at the least distance, unless all are at the same.
+// nearest lists the NUMA nodes at the smallest distance, unless all are at the same.
 func nearest(node *topology.NUMANode) string {
 	others := maps.Clone(node.Distances)
 	delete(others, node.ID)
@@ -217,7 +217,7 @@ func (l *layout) groupLabel(group topology.Group) string {
 	return label
 }
 
-// inOrder returns the CPUs as they are drawn.
+// inOrder returns the CPUs in drawing order.
 func (l *layout) inOrder() []int {
 	var ids []int
 	for _, node := range l.nodes {
@@ -230,7 +230,7 @@ func (l *layout) inOrder() []int {
 	return ids
 }
 
-// giveMarks gives out signs in the order in which owners are drawn.
+// giveMarks assigns signs in the drawing order of the owners.
 func (l *layout) giveMarks() {
 	cpus := map[string][]int{}
 	var order []string

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The measures of the picture, in its own units, which are pixels at full size.
+// The dimensions of the image, in its own units, which are pixels at full size.
 const (
 	pictureWidth = 1000
 	margin       = 20
@@ -22,19 +22,19 @@ const (
 	labelHeight  = 18
 	nodeHeader   = 44
 	noteHeight   = 18
-	// twoLines is the width below which a NUMA node's note gets a line of its own.
+	// twoLines is the width below which a NUMA node's note gets its own line.
 	twoLines   = 360
 	hostHeader = 92
 	legendRow  = 24
-	// titleLetter and noteLetter are how wide a character of a NUMA node's title, and
-	// of the note behind it, is at most.
+	// titleLetter and noteLetter are the maximum widths of a character in a NUMA node's
+	// title and in the note after it.
 	titleLetter = 9
 	noteLetter  = 7
 )
 
-// SVG draws hosts below each other as one picture that needs nothing else: light
-// or dark as the reader's system is, with a tooltip on each CPU. The same hosts
-// give the same bytes. Owners of hosts that are not drawn are ignored.
+// SVG draws hosts below each other as one self-contained image: light or dark like the
+// reader's system, with a tooltip on each CPU. The same hosts give the same bytes. It
+// ignores owners of other hosts.
 func SVG(hosts []topology.Host, owners map[topology.HostID]Ownership) []byte {
 	p := &picture{}
 	y := margin
@@ -61,7 +61,7 @@ func (p *picture) text(class string, x, y int, text string) {
 	p.printf(`<text class="%s" x="%d" y="%d">%s</text>`, class, x, y, escape(text))
 }
 
-// bar draws parts of a whole side by side. Parts too small to see are not drawn.
+// bar draws parts of a whole side by side, except parts too small to see.
 func (p *picture) bar(at box, whole int64, parts ...barPart) {
 	p.rect("track", at, 2)
 	x := at.x
@@ -120,7 +120,7 @@ func (p *picture) header(l *layout, y int) {
 	p.bar(box{x, y + 64, right - x, 8}, int64(l.host.OnlineCPUs().Size()), l.barParts()...)
 }
 
-// barParts are the owners' shares of the CPUs, in the order of the legend.
+// barParts returns the owners' shares of the CPUs, in the order of the legend.
 func (l *layout) barParts() []barPart {
 	parts := make([]barPart, len(l.marks))
 	for i := range l.marks {
@@ -129,7 +129,7 @@ func (l *layout) barParts() []barPart {
 	return parts
 }
 
-// box is a place in the picture.
+// box is a rectangle in the image.
 type box struct{ x, y, width, height int }
 
 func (p *picture) node(l *layout, row *nodeRow, node nodeBox, at box) {
@@ -177,7 +177,7 @@ func (p *picture) group(l *layout, group placedGroup, at box) {
 	}
 }
 
-// core draws a core's threads side by side; at is the place of the first.
+// core draws a core's threads side by side; at is the position of the first.
 func (p *picture) core(l *layout, core coreBox, at box) {
 	for i, id := range core.cpus {
 		p.cpu(l, id, box{at.x + i*at.width, at.y, at.width, at.height})
@@ -211,7 +211,7 @@ func known(id int) string {
 	return fmt.Sprint(id)
 }
 
-// escape makes text fit for XML; characters that XML does not know are replaced.
+// escape escapes text for XML, and replaces characters that XML does not allow.
 func escape(text string) string {
 	var out strings.Builder
 	if err := xml.EscapeText(&out, []byte(text)); err != nil {
@@ -220,7 +220,7 @@ func escape(text string) string {
 	return out.String()
 }
 
-// fit shortens text to about a width, given that of a character.
+// fit truncates text to a width, given the width of a character.
 func fit(text string, width, character int) string {
 	runes := []rune(text)
 	if most := max(1, width/character); len(runes) > most {

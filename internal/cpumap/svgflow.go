@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// nodeRow is a row of NUMA nodes side by side, all of one size.
+// nodeRow is a row of NUMA nodes of the same size, side by side.
 type nodeRow struct {
 	nodes         []nodeBox
 	width, height int
@@ -14,8 +14,8 @@ type nodeRow struct {
 	cell, header int
 }
 
-// arrange puts NUMA nodes into rows. The fewer there are, the wider each is drawn.
-// Cells grow as far as that makes the picture no higher.
+// arrange arranges NUMA nodes in rows. The fewer there are, the wider each is drawn.
+// Cells grow as long as that does not make the image higher.
 func arrange(nodes []nodeBox) []nodeRow {
 	rows := arrangeWith(nodes, minCell)
 	for cell := maxCell; cell > minCell; cell-- {
@@ -65,15 +65,15 @@ func (r *nodeRow) nodeHeight(node nodeBox) int {
 	return r.header + height + padding
 }
 
-// placedGroup is a group with its place within its NUMA node.
+// placedGroup is a group with its position within its NUMA node.
 type placedGroup struct {
 	groupBox
-	// columns is how many cores stand side by side.
+	// columns is the number of cores side by side.
 	columns, coreWidth, cell int
 	at                       box
 }
 
-// flow sets groups like words of a text: side by side while there is room.
+// flow arranges groups like the words of a text: side by side while there is room.
 func (r *nodeRow) flow(groups []groupBox) []placedGroup {
 	width := r.width - 2*padding
 	placed := make([]placedGroup, len(groups))
@@ -91,8 +91,8 @@ func (r *nodeRow) flow(groups []groupBox) []placedGroup {
 	return placed
 }
 
-// measure finds a group's size. Rows are as even as the width allows: ten cores of
-// which eight would fit stand five and five.
+// measure returns a group's size. Rows are as even as the width allows: ten cores with
+// room for eight per row are drawn as five and five.
 func measure(group groupBox, width, cell int) placedGroup {
 	threads := 1
 	for _, core := range group.cores {
@@ -107,13 +107,13 @@ func measure(group groupBox, width, cell int) placedGroup {
 	return p
 }
 
-// legendItem is one entry of the legend, at its place below the NUMA nodes.
+// legendItem is one entry of the legend, positioned below the NUMA nodes.
 type legendItem struct {
 	class, sign, text string
 	x, row            int
 }
 
-// legendOf sets the legend's entries like words of a text.
+// legendOf arranges the legend's entries like the words of a text.
 func legendOf(l *layout) []legendItem {
 	if len(l.host.CPUs) == 0 {
 		return nil
@@ -150,7 +150,7 @@ func legendOf(l *layout) []legendItem {
 	return items
 }
 
-// linesOf breaks a sentence into lines of so many characters.
+// linesOf wraps a sentence into lines of up to most characters.
 func linesOf(sentence string, most int) []string {
 	var lines []string
 	for _, word := range strings.Fields(sentence) {
@@ -188,7 +188,7 @@ func (p *picture) legend(items []legendItem, y int) {
 	}
 }
 
-// class is the style of a mark's cells.
+// class returns the CSS class of a mark's cells.
 func (m *mark) class() string {
 	switch m.kind {
 	case markReserved:

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// hatch fills what is reserved.
+// hatch is the fill pattern for reserved CPUs.
 const hatch = `<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">` +
 	`<rect class="hatch0" width="6" height="6"/><rect class="hatch1" width="2.4" height="6"/></pattern></defs>` + "\n"
 
-// hues are the owners' colors in degrees, neighbors far apart.
+// hues are the owners' colors in degrees; consecutive ones are far apart.
 func hues() []float64 { return []float64{212, 32, 152, 276, 350, 188, 84, 316, 54, 240, 14, 130} }
 
 const fontRules = `text{font-family:ui-sans-serif,system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
@@ -39,7 +39,7 @@ type theme struct {
 	clashFill, clashEdge, offline, keep string
 }
 
-// tone is a color but for its hue: saturation and lightness from 0 to 1.
+// tone is a color without its hue: saturation and lightness from 0 to 1.
 type tone struct{ saturation, lightness float64 }
 
 func light() theme {
@@ -98,7 +98,8 @@ func (t theme) rules() string {
 	return out.String()
 }
 
-// hex returns the color of that hue in the notation that every viewer knows.
+// hex returns the color with that hue in the hexadecimal notation, which every viewer
+// supports.
 func (t tone) hex(hue float64) string {
 	channel := func(n float64) int {
 		k := math.Mod(n+hue/30, 12)

@@ -7,21 +7,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Options are how Text draws.
+// Options are the options of Text.
 type Options struct {
-	// Width is how many characters a line may have; 0 means 100.
+	// Width is the maximum number of characters in a line; 0 means 100.
 	Width int
 }
 
 const (
 	defaultWidth = 100
-	// narrow is the width below which cells stand under their group's name.
+	// narrow is the width below which cells are drawn below their group's name.
 	narrow = 60
 )
 
-// Text draws a host without color: one letter for each CPU, siblings side by side
-// in brackets, one line for each group of CPUs that share a cache, and a legend.
-// Only a name that is longer than a line makes one longer than Options.Width.
+// Text draws a host without color: one letter for each CPU, siblings side by side in
+// brackets, one line for each group of CPUs that share a cache, and a legend. Lines
+// exceed Options.Width only for longer names.
 func Text(host *topology.Host, owners Ownership, opts Options) string {
 	w := &writer{layout: newLayout(host, owners), width: opts.Width}
 	if w.width <= 0 {
@@ -39,7 +39,7 @@ type writer struct {
 	out   strings.Builder
 }
 
-// wrap writes words joined by a separator; lines after the first are indented.
+// wrap writes words joined by a separator, and indents lines after the first.
 func (w *writer) wrap(indent int, separator string, words ...string) {
 	var pieces []string
 	for _, word := range words {
@@ -59,8 +59,8 @@ func (w *writer) wrap(indent int, separator string, words ...string) {
 	w.out.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// breakList breaks a word that is longer than room behind commas, as a long list
-// of CPUs has them.
+// breakList breaks a word that is longer than room after commas, such as a long list of
+// CPUs.
 func breakList(word string, room int) []string {
 	var pieces []string
 	piece := ""
@@ -74,7 +74,7 @@ func breakList(word string, room int) []string {
 	return append(pieces, piece)
 }
 
-// name writes the host's name and model, on one line where they fit.
+// name writes the host's name and model, on one line if they fit.
 func (w *writer) name() {
 	id, model := w.host.ID().String(), printable(w.host.Model)
 	switch {
@@ -105,7 +105,7 @@ func (w *writer) header() {
 	w.prose(w.warnings()...)
 }
 
-// prose writes sentences, each indented and from a line of its own.
+// prose writes sentences, each indented on a new line.
 func (w *writer) prose(sentences ...string) {
 	for _, sentence := range sentences {
 		if sentence != "" {
@@ -145,8 +145,8 @@ func (w *writer) nodes() {
 
 func groupTitle(group groupBox) string { return group.label + "  " + group.cpus.String() }
 
-// group writes the cells behind the group's name, or below it where either the
-// line is narrow or names are so long that little would be left of it.
+// group writes the cells after the group's name, or below it if the line is narrow or the
+// names are so long that little room would be left.
 func (w *writer) group(group groupBox, labels int) {
 	cells := make([]string, len(group.cores))
 	for i, core := range group.cores {
