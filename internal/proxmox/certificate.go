@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Certificate is what a Proxmox host shows of itself, trusted or not.
+// Certificate is a Proxmox host's certificate, trusted or not.
 type Certificate struct {
 	// Fingerprint is the SHA-256 of the certificate, as `pvenode cert info` prints it.
 	Fingerprint string
@@ -19,8 +19,8 @@ type Certificate struct {
 	Expires     time.Time
 }
 
-// Certificate returns the certificate of the host that the client asks, without
-// trusting it. It sends nothing.
+// Certificate returns the certificate of the client's host, without trusting it. It sends
+// no request.
 func (c *Client) Certificate(ctx context.Context) (Certificate, error) {
 	endpoint, err := url.Parse(c.endpoints.host())
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// apiPath is where Proxmox serves its API.
+// apiPath is the path of Proxmox' API.
 const apiPath = "/api2/json"
 
 var (
@@ -75,8 +75,8 @@ func (cfg *Config) checkUser() error {
 	return nil
 }
 
-// apiURL adds the API's path. Its errors do not repeat the URL where that may
-// hold a password.
+// apiURL appends the API's path. Its errors do not repeat a URL that may contain a
+// password.
 func apiURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {

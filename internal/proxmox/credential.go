@@ -4,17 +4,17 @@ import (
 	pve "github.com/luthermonson/go-proxmox"
 )
 
-// Credential is what a client logs in with: a token, or a user with password.
+// Credential is what a client logs in with: a token, or a user and a password.
 type Credential struct {
 	TokenID, TokenSecret string
 	Username, Password   string
 }
 
-// credential returns what the client logs in with, as last read.
+// credential returns the last read credential.
 func (c *Client) credential() Credential { return *c.credentials.Load() }
 
-// reread looks whether the credential was changed, and reports whether it was. One
-// that cannot be read, or that is none, changes nothing: it may be half written.
+// reread reads the credential again, and reports whether it has changed. It ignores an
+// unreadable or invalid one, which may be only partly written.
 func (c *Client) reread() bool {
 	if c.cfg.Reread == nil {
 		return false
@@ -33,7 +33,8 @@ func (c *Client) reread() bool {
 	return true
 }
 
-// renew makes the client log in anew if its credential was changed. c.mu is held.
+// renew makes the client log in again if its credential has changed. The caller holds
+// c.mu.
 func (c *Client) renew() {
 	if c.reread() {
 		c.api = nil

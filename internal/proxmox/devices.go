@@ -10,11 +10,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The resource mappings of PCI devices, of which Proxmox lists those that the credential
+// The resource mappings of PCI devices. Proxmox lists only mappings that the credential
 // may see.
 const pciMappingsPath = "/cluster/mapping/pci"
 
-// maxHostPCI is how many hostpciN Proxmox knows.
+// maxHostPCI is the number of hostpciN options in Proxmox.
 const maxHostPCI = 16
 
 // pciMapping is a resource mapping of PCI devices.
@@ -23,8 +23,8 @@ type pciMapping struct {
 	Map []string `json:"map"`
 }
 
-// readMappings gives the hosts the devices that resource mappings name. Where that fails,
-// no class can have devices, and all else goes on.
+// readMappings sets the hosts' devices from the resource mappings. If that fails, no
+// class can have devices, and everything else continues.
 func (c *Client) readMappings(ctx context.Context, region *regionRead, hosts []topology.Host) {
 	if !region.maps {
 		return
@@ -50,8 +50,8 @@ func (c *Client) readMappings(ctx context.Context, region *regionRead, hosts []t
 	}
 }
 
-// readDevices reads the PCI devices that are passed through to a VM. One that cannot be
-// read is none that a mapping names.
+// readDevices reads the PCI devices passed through to a VM. It skips a device that cannot
+// be parsed, because no mapping can contain it.
 func readDevices(config values) []topology.PassedDevice {
 	var devices []topology.PassedDevice
 	for i := range maxHostPCI {
@@ -66,13 +66,13 @@ func readDevices(config values) []topology.PassedDevice {
 	return devices
 }
 
-// locate tells the NUMA nodes of the hosts' devices, as far as agents say them.
+// locate sets the NUMA nodes of the hosts' devices, if agents report them.
 func locate(hosts []topology.Host) {
 	for i := range hosts {
 		hosts[i].PCIDevices = hosts[i].LocatedDevices()
 	}
 }
 
-// DeviceRole is what numaform's user needs on each resource mapping that a class names, to
-// see it and to give its devices to VMs.
+// DeviceRole is the role that numaform's user needs on each resource mapping named in a
+// class, to see it and to give its devices to VMs.
 func DeviceRole() Role { return Role{Name: "NumaformDevice", Privileges: []string{"Mapping.Use"}} }

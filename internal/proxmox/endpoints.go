@@ -14,18 +14,19 @@ import (
 	"time"
 )
 
-// dialTimeout is how long a host may take to be reached where another can be asked.
+// dialTimeout limits the connection to a host if another one can be tried.
 const dialTimeout = 5 * time.Second
 
-// endpoints are the hosts of one cluster that can be asked, each for all of it.
+// endpoints are the hosts of one cluster that accept requests, each for the whole
+// cluster.
 type endpoints struct {
-	// bases end in /api2/json. Requests are made out to the first.
+	// bases end in /api2/json. Requests are created for the first.
 	bases []string
-	// now is which of them answered last.
+	// now is the index of the endpoint that responded last.
 	now atomic.Int32
 }
 
-// newEndpoints returns the endpoints of the configuration, each once.
+// newEndpoints returns the endpoints of the configuration, without duplicates.
 func newEndpoints(cfg *Config) (*endpoints, error) {
 	e := &endpoints{}
 	var mistakes []error
@@ -40,13 +41,13 @@ func newEndpoints(cfg *Config) (*endpoints, error) {
 	return e, errors.Join(mistakes...)
 }
 
-// host returns scheme, host and port of the endpoint that answered last.
+// host returns scheme, host and port of the endpoint that responded last.
 func (e *endpoints) host() string { return strings.TrimSuffix(e.bases[e.now.Load()], apiPath) }
 
-// several reports whether there is a choice.
+// several reports whether there is more than one endpoint.
 func (e *endpoints) several() bool { return len(e.bases) > 1 }
 
-// at makes out a request to one of the endpoints. The request's body is read anew.
+// at returns a copy of a request for endpoint n, with a fresh body.
 func (e *endpoints) at(ctx context.Context, req *http.Request, n int) (*http.Request, error) {
 	if n == 0 && !e.several() {
 		return req.WithContext(ctx), nil
@@ -63,7 +64,7 @@ func (e *endpoints) at(ctx context.Context, req *http.Request, n int) (*http.Req
 	return again, err
 }
 
-// unreachedError says that no endpoint answered, and why each did not.
+// unreachedError reports that no endpoint responded, and why.
 type unreachedError struct {
 	bases []string
 	errs  []error
@@ -77,11 +78,11 @@ func (e *unreachedError) Error() string {
 	return fmt.Sprintf("none of %d addresses answers: %s", len(e.errs), strings.Join(reasons, "; "))
 }
 
-// Unwrap returns why each endpoint did not answer.
+// Unwrap returns the error of each endpoint.
 func (e *unreachedError) Unwrap() []error { return e.errs }
 
-// inTurn sends a request to the endpoint that answered last, and to the others as
-// long as none answers and nothing can have been changed.
+// inTurn sends a request to the endpoint that responded last, and then to the others
+// until one responds, as long as nothing can have been changed.
 func (t *transport) inTurn(req *http.Request) (*http.Response, error) {
 	if !t.endpoints.several() {
 		return t.exchange(req, 0)
@@ -92,7 +93,7 @@ func (t *transport) inTurn(req *http.Request) (*http.Response, error) {
 		n := (first + i) % len(t.endpoints.bases)
 		res, err := t.exchange(req, n)
 		if answers(err) {
-			t.endpoints.now.Store(int32(n)) //nolint:gosec // a position in a list
+			t.endpoints.now.Store(int32(n)) //nolint:gosec // an index of a list
 		}
 		if !another(req, err) {
 			return res, err
@@ -102,15 +103,15 @@ func (t *transport) inTurn(req *http.Request) (*http.Response, error) {
 	return nil, failed
 }
 
-// answers reports whether the host answered, be it with a refusal.
+// answers reports whether the host responded, even if with an error.
 func answers(err error) bool {
 	var answered *statusError
 	return err == nil || errors.As(err, &answered)
 }
 
-// another reports whether a request may be sent to another host: what only reads, and
-// a login, unless the host answered or its certificate is wrong, and else what never
-// left.
+// another reports whether a request may be sent to another host. A read or a login may,
+// unless the host responded or its certificate is wrong; other requests may only if they
+// were never sent.
 func another(req *http.Request, err error) bool {
 	var verification *tls.CertificateVerificationError
 	if answers(err) || req.Context().Err() != nil || errors.As(err, &verification) || req.Body != nil && req.GetBody == nil {

@@ -18,26 +18,26 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Error is a request that Proxmox refused or that did not reach it. It holds no
-// secret.
+// Error is a request that Proxmox refused or that did not reach it. It contains no
+// secrets.
 type Error struct {
 	Region   topology.RegionName
 	Endpoint string // scheme, host and port
-	Path     string // below /api2/json
-	// Status is the HTTP status, or 0 if no answer came.
+	Path     string // relative to /api2/json
+	// Status is the HTTP status, or 0 without a response.
 	Status int
-	// Text is what Proxmox said, or why no answer came.
+	// Text is Proxmox' message, or why there was no response.
 	Text string
-	// Mend says what to do about it, or is empty.
+	// Mend says how to fix it, or is empty.
 	Mend string
-	// broken is set when the connection broke or was not made.
+	// broken is set if the connection failed or broke.
 	broken bool
-	// writing is set when the request was to change something.
+	// writing is set if the request was a write.
 	writing bool
 	cause   error
 }
 
-// Error says what was read or written, where, what went wrong, and how to mend it.
+// Error says what was read or written, where, what went wrong, and how to fix it.
 func (e *Error) Error() string {
 	doing := "reading"
 	if e.writing {
@@ -50,10 +50,10 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Unwrap returns the cause if no answer came that can be understood.
+// Unwrap returns the cause if there was no valid response.
 func (e *Error) Unwrap() error { return e.cause }
 
-// reason is the error in short, for a host's Problem.
+// reason returns a short form of the error, for a host's Problem.
 func (e *Error) reason() string {
 	if e.Status == 0 || e.Status == http.StatusOK {
 		return e.Text
@@ -61,7 +61,7 @@ func (e *Error) reason() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.Status, e.Text))
 }
 
-// advice is the reason and how to mend it.
+// advice returns the reason and how to fix it.
 func (e *Error) advice() string {
 	if e.Mend == "" {
 		return e.reason()
@@ -69,32 +69,32 @@ func (e *Error) advice() string {
 	return e.reason() + ": " + e.Mend
 }
 
-// Statuses that pveproxy has of its own.
+// The statuses that are specific to pveproxy.
 const (
 	statusUnreachable = 595
 	statusTimeout     = 596
 )
 
-// noAnswer reports whether the host, or the way to it, is down or too slow.
+// noAnswer reports whether the host, or the connection to it, is down or too slow.
 func (e *Error) noAnswer() bool {
 	return e.Status == 0 || e.Status == statusUnreachable || e.Status == statusTimeout
 }
 
-// Unreachable reports whether no host of the region answered: what was asked may be
-// right, and the region is down, or the way to it. A certificate that is wrong, or an
-// answer that is none of Proxmox', is not that.
+// Unreachable reports whether no host of the region responded: the request may be
+// correct, but the region, or the connection to it, is down. A wrong certificate, or a
+// response that is not from Proxmox, does not count.
 func (e *Error) Unreachable() bool {
 	var verification *tls.CertificateVerificationError
 	return e.noAnswer() && !errors.As(e.cause, &verification) && !errors.Is(e.cause, context.Canceled)
 }
 
-// gone reports whether the guest that was asked for does not exist (any more).
+// gone reports whether the requested guest does not exist, or no longer exists.
 func (e *Error) gone() bool {
 	return e.Status == http.StatusInternalServerError && strings.Contains(e.Text, "does not exist")
 }
 
-// retryable reports whether the same request may succeed a moment later. A
-// timeout is not: the host had its time.
+// retryable reports whether the same request may succeed a moment later. A timeout is not
+// retryable, because the host has had its time.
 func (e *Error) retryable() bool {
 	switch e.Status {
 	case 0:
@@ -105,7 +105,7 @@ func (e *Error) retryable() bool {
 	return e.Status >= http.StatusInternalServerError && !e.gone()
 }
 
-// explain makes an *Error of whatever a request of path returned.
+// explain converts the error of a request for path to an *Error.
 func (c *Client) explain(path string, err error) *Error {
 	e := &Error{Region: c.cfg.Region, Endpoint: c.endpoints.host(), Path: path}
 	var status *statusError
@@ -125,7 +125,7 @@ func (c *Client) explain(path string, err error) *Error {
 	return e
 }
 
-// garbled says what is wrong with an answer, without the program's own types.
+// garbled describes what is wrong with a response, without names of Go types.
 func garbled(err error) string {
 	var unexpected *json.UnmarshalTypeError
 	if !errors.As(err, &unexpected) {
@@ -137,7 +137,7 @@ func garbled(err error) string {
 	return "unexpected " + unexpected.Value + " in " + unexpected.Field
 }
 
-// permission finds path and privilege in Proxmox' words.
+// permission matches path and privilege in Proxmox' error.
 var permission = regexp.MustCompile(`^Permission check failed \((/[^,]*), ([^)]+)\)`)
 
 func (c *Client) mendStatus(e *Error) string {
@@ -158,11 +158,11 @@ func (c *Client) mendStatus(e *Error) string {
 	return ""
 }
 
-// oneReason is the text of every refused token since pve-manager 9.1.5, also of one that
-// expired; 9.1.4 and older say why.
+// oneReason is Proxmox' message for every refused token since pve-manager 9.1.5,
+// including expired ones; 9.1.4 and older say why.
 const oneReason = "Authentication failed!"
 
-// mendLogin says what to do about a credential that Proxmox does not take.
+// mendLogin returns the hint for a credential that Proxmox refuses.
 func (c *Client) mendLogin(text string) string {
 	login := c.credential()
 	user, name, _ := strings.Cut(login.TokenID, "!")
@@ -177,13 +177,14 @@ func (c *Client) mendLogin(text string) string {
 	return fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
 }
 
-// grant says how to give the client's credential a privilege to read.
+// grant returns how to grant the client's credential a read privilege.
 func (c *Client) grant(path, privilege string) string {
 	return fmt.Sprintf("grant %s on %s: %s", privilege, path, c.entry(path, privilege, "PVEAuditor"))
 }
 
-// entry is the line that gives the client's credential a role of numaform's that has
-// the privilege, or another one. A token without privileges of its own has its user's.
+// entry returns the command that grants the client's credential a role with the
+// privilege: one of numaform's, or otherwise. A token without privilege separation has
+// its user's privileges.
 func (c *Client) entry(path, privilege, otherwise string) string {
 	for _, role := range Roles() {
 		if slices.Contains(role.Privileges, privilege) {
@@ -202,7 +203,7 @@ func (c *Client) entry(path, privilege, otherwise string) string {
 	return line
 }
 
-// explainConnection says what to do about an error that is no answer of Proxmox.
+// explainConnection adds a hint to an error without a response of Proxmox.
 func (c *Client) explainConnection(e *Error) {
 	var (
 		verification *tls.CertificateVerificationError

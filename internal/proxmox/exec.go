@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// Command is run in a guest by its agent.
+// Command is a command to run in a guest with its agent.
 type Command struct {
-	// Args are the program and its arguments; all users of the guest can read them.
+	// Args are the program and its arguments, which all users of the guest can read.
 	Args []string
-	// Input is what the program reads; secrets belong here.
+	// Input is the program's stdin; secrets belong here.
 	Input string
-	// Timeout is how long it may run; 0 means 2 minutes.
+	// Timeout limits how long it runs; 0 means 2 minutes.
 	Timeout time.Duration
 }
 
 const defaultCommandTimeout = 2 * time.Minute
 
-// ExecError says that a command in a guest failed. What the command printed is left
-// out, for it may hold what the command was given.
+// ExecError reports that a command in a guest failed. It omits the command's output,
+// which may contain its input.
 type ExecError struct {
 	VM       Owned
 	ExitCode int
-	// Signal is the signal that ended the command, or 0.
+	// Signal is the signal that killed the command, or 0.
 	Signal int
 }
 
@@ -37,7 +37,7 @@ func (e *ExecError) Error() string {
 	return fmt.Sprintf("command in vm %d on host %s ended with %s: run it in the guest to see what it prints", e.VM.VMID, e.VM.Host, end)
 }
 
-// Ping asks whether a guest's agent answers; its error says why not.
+// Ping returns an error if a guest's agent does not respond.
 func (c *Client) Ping(ctx context.Context, vm Owned) error {
 	config, err := c.configOf(ctx, vm)
 	if err == nil && config == nil {
@@ -52,8 +52,8 @@ func (c *Client) Ping(ctx context.Context, vm Owned) error {
 	return nil
 }
 
-// Exec runs a command in a guest through its agent and waits for its end. A command
-// whose exit code is not 0 is an *ExecError.
+// Exec runs a command in a guest with its agent and waits for its end. It returns an
+// *ExecError if the exit code is not 0.
 func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
 	config, err := c.configOf(ctx, vm)
 	if err == nil && config == nil {
@@ -80,8 +80,8 @@ func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
 	return c.awaitCommand(ctx, vm, int(started.PID))
 }
 
-// awaitCommand waits for the end of a command. While Proxmox or the agent does not
-// answer, the command may go on: it is asked again until the time is over.
+// awaitCommand waits for the end of a command. If Proxmox or the agent does not respond,
+// the command may still be running, so it asks again until the timeout.
 func (c *Client) awaitCommand(ctx context.Context, vm Owned, pid int) error {
 	path := fmt.Sprintf("%s/agent/exec-status?pid=%d", vm.path(), pid)
 	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {

@@ -12,18 +12,18 @@ import (
 
 var devicePattern = regexp.MustCompile(`^net\d+$`)
 
-// Firewall is what clones inherit of a VM's firewall.
+// Firewall is the part of a VM's firewall that clones inherit.
 type Firewall struct {
-	// On is whether it filters, for those network devices that go through it.
+	// On reports whether it is enabled, for network devices with the firewall option.
 	On bool
-	// Device is whether one of the VM's network devices does.
+	// Device reports whether one of the VM's network devices has the firewall option.
 	Device bool
-	// Rules is how many there are.
+	// Rules is the number of rules.
 	Rules int
 }
 
-// FirewallOn reports whether the firewall of the datacenter is on. Without it, that of
-// no guest filters.
+// FirewallOn reports whether the datacenter's firewall is enabled. Otherwise no guest's
+// firewall has an effect.
 func (c *Client) FirewallOn(ctx context.Context) (bool, error) {
 	var options values
 	if err := c.get(ctx, "/cluster/firewall/options", &options); err != nil {

@@ -16,22 +16,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// defaultMemoryMiB is what Proxmox gives a guest that says nothing.
+// defaultMemoryMiB is the memory of a guest without a memory option.
 const defaultMemoryMiB = 512
 
-// guestsRead is what reading a host's guests gave beside the guests.
+// guestsRead is what was read of a host's guests, except the guests themselves.
 type guestsRead struct {
-	// gone are those that do not exist there any more.
+	// gone are guests that are no longer on the host.
 	gone []resource
-	// capacity is the host as a node-capacity VM describes it.
+	// capacity is the host's machine as described by a node-capacity VM.
 	capacity topology.Machine
-	// published are the VMs in whose description the host's topology is published,
-	// and what stands there.
+	// published are the VMs in whose description the host's topology is published, with
+	// that topology.
 	published map[int]topology.Machine
 }
 
-// readGuests adds the guests' running values to the host, and a Problem if some
-// cannot be read: then nobody knows which CPUs they are pinned to.
+// readGuests sets the running values of the host's guests. It sets a Problem if some
+// cannot be read, because their pins are then unknown.
 func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource) guestsRead {
 	guests = slices.SortedFunc(slices.Values(guests), func(a, b resource) int { return cmp.Compare(a.VMID, b.VMID) })
 	configs := make([]values, len(guests))
@@ -44,7 +44,7 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 			return nil
 		})
 	}
-	_ = group.Wait() // errs has what went wrong
+	_ = group.Wait() // errs contains the errors
 	var found guestsRead
 	for i, listed := range guests {
 		var refused *Error
@@ -61,7 +61,7 @@ func guestPath(host topology.HostName, r resource) string {
 	return fmt.Sprintf("/nodes/%s/%s/%d/config?current=1", host, r.Type, int(r.VMID))
 }
 
-// add adds what was read of one guest, or why it could not be read.
+// add adds what was read about one guest, or its error.
 func (f *guestsRead) add(host *topology.Host, listed resource, config values, err error) {
 	guest := listedGuest(listed)
 	if err == nil {
@@ -77,13 +77,13 @@ func (f *guestsRead) add(host *topology.Host, listed resource, config values, er
 	case isPublisher(guest, config):
 		f.addPublished(host, guest, config)
 	}
-	if guest.Template || isCapacity(guest) || isPublisher(guest, config) { // these never run
+	if guest.Template || isCapacity(guest) || isPublisher(guest, config) { // they never run
 		guest.VCPUs, guest.MemoryMiB, guest.HugePagesKiB, guest.Pins, guest.NUMA, guest.PCIDevices, guest.Disks = 0, 0, 0, topology.CPUSet{}, nil, nil, nil
 	}
 	host.Guests = append(host.Guests, guest)
 }
 
-// listedGuest is a guest as /cluster/resources knows it.
+// listedGuest returns a guest with the data in /cluster/resources.
 func listedGuest(r resource) topology.Guest {
 	return topology.Guest{
 		VMID:      int(r.VMID),
@@ -98,7 +98,7 @@ func listedGuest(r resource) topology.Guest {
 	}
 }
 
-// listed are guests of a host that is not asked.
+// listed returns the guests of a host that is not queried.
 func listed(resources []resource) []topology.Guest {
 	var guests []topology.Guest
 	for _, r := range resources {
@@ -107,8 +107,8 @@ func listed(resources []resource) []topology.Guest {
 	return guests
 }
 
-// readConfig takes over a guest's running configuration. Of its description it
-// keeps numaform's marker only.
+// readConfig sets a guest's fields from its running configuration. From the description
+// it keeps only numaform's marker.
 func readConfig(guest *topology.Guest, config values) error {
 	guest.Name = cmp.Or(config["name"], config["hostname"], guest.Name)
 	guest.Lock = config["lock"]
@@ -151,7 +151,7 @@ func readVM(guest *topology.Guest, config values) error {
 	return err
 }
 
-// hugePages reads the size of a VM's huge pages, which Proxmox has in MiB.
+// hugePages parses the size of a VM's huge pages, which Proxmox stores in MiB.
 func hugePages(text string) (kib int, err error) {
 	switch text {
 	case "":
@@ -166,7 +166,7 @@ func hugePages(text string) (kib int, err error) {
 	return mib << 10, nil
 }
 
-// maxCells is how many numaN Proxmox knows.
+// maxCells is the number of numaN options in Proxmox.
 const maxCells = 8
 
 func readCells(config values) ([]topology.NUMACell, error) {
@@ -186,8 +186,8 @@ func readCells(config values) ([]topology.NUMACell, error) {
 	return cells, nil
 }
 
-// readContainer reads a core limit, and the CPU set that an administrator may
-// have written into the container's file.
+// readContainer reads a container's core limit, and a CPU set that an administrator may
+// have added to its config file.
 func readContainer(guest *topology.Guest, config values) error {
 	var err error
 	if guest.VCPUs, err = config.count("cores", 0); err != nil {
@@ -208,7 +208,7 @@ func readContainer(guest *topology.Guest, config values) error {
 	return nil
 }
 
-// memoryMiB reads "2048", and "current=2048" as Proxmox 8 and newer allow.
+// memoryMiB parses "2048", and "current=2048" as in Proxmox 8 and newer.
 func memoryMiB(text string) (int64, error) {
 	if text == "" {
 		return defaultMemoryMiB, nil
@@ -225,7 +225,7 @@ func memoryMiB(text string) (int64, error) {
 	return 0, errors.New("memory: want a number of MiB")
 }
 
-// short is an error in the words for a host's Problem or Warnings.
+// short formats an error for a host's Problem or Warnings.
 func short(err error) string {
 	var refused *Error
 	if errors.As(err, &refused) {

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// readHost reads hardware and guests of a host that has no Problem yet. The report
-// goes first: a host that cannot be reached is not asked for each guest.
+// readHost reads the hardware and guests of a host without a Problem. It reads the report
+// first, so that it does not query each guest of an unreachable host.
 func (c *Client) readHost(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
 	if host.Problem != "" {
 		host.Guests = listed(listing.guests)
@@ -32,7 +32,7 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 	return hostRead{gone: guests.gone, version: found.version}
 }
 
-// readGuestsOf reads a host's guests alone, after asking whether it is there.
+// readGuestsOf reads only a host's guests, after checking that the host responds.
 func (c *Client) readGuestsOf(ctx context.Context, host *topology.Host, guests []resource) hostRead {
 	if host.Problem == "" {
 		found, err := c.readStatus(ctx, host.Name)
@@ -46,18 +46,18 @@ func (c *Client) readGuestsOf(ctx context.Context, host *topology.Host, guests [
 	return hostRead{}
 }
 
-// hardware is what a host tells of itself.
+// hardware is what a host reports about itself.
 type hardware struct {
-	// report is what its lscpu says, or nothing.
+	// report is the machine in its lscpu output, or empty.
 	report topology.Machine
-	// counts are how many CPUs and how much memory Proxmox counts.
+	// counts are the numbers of CPUs and the memory that Proxmox reports.
 	counts  topology.Machine
 	version string
 }
 
-// readHardware reads a host's report. The rest stands in the host's entry among
-// the resources, so its status is only read if the report cannot be read, or if
-// the entry has no counts because pvestatd does not run.
+// readHardware reads a host's report. The rest is in the host's entry in
+// /cluster/resources. It reads the host's status only if the report cannot be read, or if
+// the entry has no counts because pvestatd is not running.
 func (c *Client) readHardware(ctx context.Context, host *topology.Host, node resource) (hardware, error) {
 	found, slow, err := c.readReport(ctx, host.Name)
 	if slow {
@@ -88,7 +88,7 @@ func (c *Client) readHardware(ctx context.Context, host *topology.Host, node res
 	return found, nil
 }
 
-// readStatus reads the counts that Proxmox gives of a host's hardware.
+// readStatus reads Proxmox' counts of a host's hardware.
 func (c *Client) readStatus(ctx context.Context, host topology.HostName) (hardware, error) {
 	var status hostStatus
 	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/status", host), &status); err != nil {
@@ -103,7 +103,7 @@ func (c *Client) readStatus(ctx context.Context, host topology.HostName) (hardwa
 	return hardware{counts: machine, version: version}, nil
 }
 
-// failHost says why a host cannot be used.
+// failHost sets why a host cannot be used.
 func failHost(host *topology.Host, err error) {
 	var refused *Error
 	if errors.As(err, &refused) && refused.noAnswer() {
@@ -118,10 +118,10 @@ func failHost(host *topology.Host, err error) {
 	addProblem(host, "cannot be read: "+short(err))
 }
 
-// readReport reads the lscpu block of a host's report, which is the one place
-// where Proxmox tells NUMA nodes, and the version of Proxmox VE. Everything else
-// in it is none of our business: it lists the configuration of every guest. It reports
-// whether that took long, its time in the queue not counted.
+// readReport reads the lscpu section of a host's report, which is the only place where
+// Proxmox lists NUMA nodes, and the version of Proxmox VE. It ignores everything else,
+// because the report contains the configuration of every guest. Slow reports whether it took
+// longer than slowReport after it left the queue.
 func (c *Client) readReport(ctx context.Context, host topology.HostName) (found hardware, slow bool, err error) {
 	began := c.now()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { began = c.now() }})
@@ -139,11 +139,12 @@ func (c *Client) readReport(ctx context.Context, host topology.HostName) (found 
 // then answers 596 (pve-http-server 6.0.5, PVE/APIServer/AnyEvent.pm:835).
 const slowReport = 20 * time.Second
 
-// runningVersion finds the version in "pve-manager: 9.0.3 (running version: 9.0.3/5bd5b0ff1e5c2a4b)".
+// runningVersion matches the version in "pve-manager: 9.0.3 (running version:
+// 9.0.3/5bd5b0ff1e5c2a4b)".
 var runningVersion = regexp.MustCompile(`(?m)^pve-manager: \S+ \(running version: (\d[0-9A-Za-z.~+-]{0,30})/`)
 
-// reportVersion reads the version of Proxmox VE in a report's list of packages, and
-// looks at no other section. It returns "" if there is none.
+// reportVersion returns the Proxmox VE version from a report's list of packages, or "".
+// It reads no other section.
 func reportVersion(report string) string {
 	_, rest, _ := strings.Cut(report, "\n# pveversion")
 	packages, _, _ := strings.Cut(rest, "\n#")

@@ -15,15 +15,15 @@ import (
 const (
 	// seedLabel is the volume label by which guests find a NoCloud seed.
 	seedLabel = "cidata"
-	// maxSeed is far above what guests need and far below what hurts a host.
+	// maxSeed far exceeds what guests need and is harmless for a host.
 	maxSeed = 4 << 20
-	// isoBlock is the size of a block of an ISO image.
+	// isoBlock is the block size of an ISO image, in bytes.
 	isoBlock = 2048
 )
 
-// seedImage makes an ISO image of files in its root, which guests of all kinds read
-// under their full names: with Rock Ridge, and with Joliet. What it writes to disk
-// meanwhile only this user may read, and is gone when it returns.
+// seedImage returns an ISO image with files in its root, which all kinds of guests read
+// under their full names: with Rock Ridge, and with Joliet. Its temporary files are
+// readable only by this user, and deleted when it returns.
 func seedImage(files map[string][]byte) (image []byte, err error) {
 	size := 0
 	for _, content := range files {
@@ -47,7 +47,7 @@ func seedImage(files map[string][]byte) (image []byte, err error) {
 	if image, err = os.ReadFile(target); err != nil {
 		return nil, fmt.Errorf("making the seed: %w", err)
 	}
-	// A drive has whole blocks: of a last one that is cut off, guests would see nothing.
+	// A drive has whole blocks: guests could not read an incomplete last one.
 	return append(image, make([]byte, (isoBlock-len(image)%isoBlock)%isoBlock)...), nil
 }
 

@@ -9,18 +9,18 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// notesAge is how old what the host agent says may be before it is read again. It says
-// so every five minutes.
+// notesAge is the age from which the host agent's data is read again. The agent publishes
+// every five minutes.
 const notesAge = time.Minute
 
-// notesRead are a host's notes, or why they cannot be read.
+// notesRead is a host's notes, or why they cannot be read.
 type notesRead struct {
 	text string
 	err  error
 }
 
-// readNotes reads a host's notes, and what its agent says there. They hold the topology
-// that is published as well; whoever may read one may read the other.
+// readNotes reads a host's notes, and its agent's data in them. The notes also contain
+// the published topology; the same permission applies to both.
 func (c *Client) readNotes(ctx context.Context, host *topology.Host) notesRead {
 	var config struct {
 		Description string `json:"description"`
@@ -41,7 +41,7 @@ func (c *Client) readNotes(ctx context.Context, host *topology.Host) notesRead {
 	return notesRead{text: config.Description}
 }
 
-// topology returns the machine that is published in the notes.
+// topology returns the machine published in the notes.
 func (n notesRead) topology(host *topology.Host) (topology.Machine, bool) {
 	machine, found, err := topology.ParsePublished(n.text)
 	if err != nil {
@@ -51,8 +51,9 @@ func (n notesRead) topology(host *topology.Host) (topology.Machine, bool) {
 	return machine, found
 }
 
-// keepAgent takes over what was known of a host's agent, and reads it again where that
-// is old. Where that fails without Proxmox' refusing it, what was known ages on.
+// keepAgent copies the previous data about a host's agent, and reads it again if it is
+// old. If that fails for a reason other than a refusal, the previous data remains and
+// ages.
 func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host) {
 	host.Agent, host.AgentProblem = known.Agent, known.AgentProblem
 	host.Contradicted, host.NotesAt = known.Contradicted, known.NotesAt
@@ -68,7 +69,7 @@ func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host) {
 	}
 }
 
-// passing reports whether a request failed that may succeed the next time.
+// passing reports whether a failed request may succeed the next time.
 func passing(err error) bool {
 	var refused *Error
 	return errors.As(err, &refused) && (refused.noAnswer() || refused.retryable())

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Observe is told of every request to Proxmox: its method, the template of its path,
-// such as /nodes/{node}/qemu/{vmid}/config, the HTTP status of the answer, or 0 if
-// there was none, and how long it took, its time in the queue not counted.
+// Observe is called for every request to Proxmox with its method, the template of its
+// path, such as /nodes/{node}/qemu/{vmid}/config, the HTTP status, or 0 without a
+// response, and its duration without the time in the queue.
 type Observe func(method, path string, code int, took time.Duration)
 
-// observed sends a request and tells of it.
+// observed sends a request and calls the observer.
 func (t *transport) observed(req *http.Request) (*http.Response, error) {
 	if t.observe == nil {
 		return t.inTurn(req)
@@ -31,8 +31,8 @@ func (t *transport) observed(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// placeholders are what stands behind these elements of a path: names and numbers
-// that nobody should count by.
+// placeholders maps a path element to the placeholder for the name or number that follows
+// it, which metrics must not distinguish.
 func placeholders() map[string]string {
 	return map[string]string{
 		"nodes": "{node}", "qemu": "{vmid}", "lxc": "{vmid}", "storage": "{storage}", "tasks": "{upid}",
@@ -40,8 +40,8 @@ func placeholders() map[string]string {
 	}
 }
 
-// pathTemplate returns the path of a request with its names and numbers taken out,
-// and without what stands before the API.
+// pathTemplate returns the path of a request with placeholders for names and numbers, and
+// without the API's prefix.
 func pathTemplate(path string) string {
 	if _, api, ok := strings.Cut(path, "/api2/json"); ok {
 		path = api
@@ -55,7 +55,7 @@ func pathTemplate(path string) string {
 		}
 		elements[i] = name
 		if name == "{volume}" {
-			elements = elements[:i+1] // a volume's name may hold slashes
+			elements = elements[:i+1] // a volume's name may contain slashes
 		}
 	}
 	return "/" + strings.Join(elements, "/")

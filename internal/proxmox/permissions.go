@@ -8,17 +8,18 @@ import (
 	"sync"
 )
 
-// Permissions are the privileges that a credential has on a path, and whether each
-// holds below the path, too.
+// Permissions maps each privilege of a credential on a path to whether it also applies
+// below the path.
 type Permissions map[string]bool
 
-// Has reports whether the privilege is there, and if deep below the path, too.
+// Has reports whether the privilege is granted and, if deep is set, also applies below
+// the path.
 func (p Permissions) Has(privilege string, deep bool) bool {
 	below, ok := p[privilege]
 	return ok && (below || !deep)
 }
 
-// Permissions returns what the client's credential may do on the paths.
+// Permissions returns the privileges of the client's credential on the paths.
 func (c *Client) Permissions(ctx context.Context, paths []string) (map[string]Permissions, error) {
 	answers := make([]map[string]map[string]number, len(paths))
 	errs := make([]error, len(paths))
@@ -43,7 +44,7 @@ func (c *Client) Permissions(ctx context.Context, paths []string) (map[string]Pe
 	return found, nil
 }
 
-// RolesThere returns the roles that Proxmox has, with their privileges.
+// RolesThere returns the existing roles, with their privileges.
 func (c *Client) RolesThere(ctx context.Context) (map[string][]string, error) {
 	var list []struct {
 		Name       string `json:"roleid"`
@@ -59,7 +60,7 @@ func (c *Client) RolesThere(ctx context.Context) (map[string][]string, error) {
 	return roles, nil
 }
 
-// User returns the user that the client logs in as, or that its token belongs to.
+// User returns the user that the client logs in as, or that owns its token.
 func (c *Client) User() string {
 	credential := c.credential()
 	if credential.TokenID == "" {
@@ -69,11 +70,11 @@ func (c *Client) User() string {
 	return user
 }
 
-// TokenID returns the id of the client's token, or "" if it logs in by password.
+// TokenID returns the ID of the client's token, or "" if it logs in with a password.
 func (c *Client) TokenID() string { return c.credential().TokenID }
 
-// AllPermissions returns what the client's credential may do, on the paths that have
-// an entry of their own and on the top levels.
+// AllPermissions returns the privileges of the client's credential, on paths with an
+// entry of their own and on the top levels.
 func (c *Client) AllPermissions(ctx context.Context) (map[string]Permissions, error) {
 	var answer map[string]map[string]number
 	if err := c.get(ctx, "/access/permissions", &answer); err != nil {

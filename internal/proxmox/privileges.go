@@ -25,8 +25,8 @@ const (
 	RoleCPU   = "NumaformCPU"
 )
 
-// Roles returns the least that numaform needs of a Proxmox VE, 8 or 9. What these
-// two name differently, asking guest agents, is left out on purpose: with it, the
+// Roles returns the minimum that numaform needs on Proxmox VE 8 or 9. It deliberately
+// omits the privileges for querying guest agents, whose names differ: with them, the
 // provider waits 15 minutes for the agent of each running VM that it imports.
 func Roles() []Role {
 	disk := []string{"Datastore.AllocateSpace", "Datastore.Audit"}
@@ -37,8 +37,8 @@ func Roles() []Role {
 			"VM.PowerMgmt",
 		}},
 		{RoleDisk, disk},
-		// Removing an ISO image takes Datastore.Allocate. An entry on a storage replaces
-		// that on /storage, so what stands there is repeated.
+		// Deleting an ISO image requires Datastore.Allocate. An entry on a storage
+		// replaces the one on /storage, so its privileges are repeated.
 		{RoleSeed, append(slices.Clone(disk), "Datastore.AllocateTemplate", "Datastore.Allocate")},
 		{RoleNet, []string{"SDN.Use"}},
 		{RolePool, []string{"Pool.Audit"}},
@@ -48,8 +48,8 @@ func Roles() []Role {
 	}
 }
 
-// AgentPrivileges are those that make the provider wait for guest agents: VM.Monitor
-// is Proxmox VE 8's, the others are 9's.
+// AgentPrivileges returns the privileges that make the provider wait for guest agents:
+// VM.Monitor is Proxmox VE 8's, the others are 9's.
 func AgentPrivileges() []string {
 	return []string{"VM.Monitor", "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted"}
 }
@@ -59,16 +59,16 @@ func role(name string) Role {
 	return roles[slices.IndexFunc(roles, func(r Role) bool { return r.Name == name })]
 }
 
-// Reach says where on a Proxmox cluster numaform may work. The zero value is all VMs
+// Reach defines where on a Proxmox cluster numaform may work. The zero value is all VMs
 // and all storages, without seeds.
 type Reach struct {
-	// Pool is the resource pool that VMs and templates are in; empty means none.
+	// Pool is the resource pool of VMs and templates; empty means none.
 	Pool string
-	// Disks are the storages of VMs' disks; empty means all.
+	// Disks are the storages for VMs' disks; empty means all.
 	Disks []string
-	// Seeds are the storages of the seeds that nodes join with.
+	// Seeds are the storages for seeds.
 	Seeds []string
-	// CPUModels are the custom CPU models that VMs get, without "custom-".
+	// CPUModels are the custom CPU models of VMs, without "custom-".
 	CPUModels []string
 }
 
@@ -76,13 +76,13 @@ type Reach struct {
 type Grant struct {
 	Role Role
 	Path string
-	// Here keeps it to the path itself; otherwise it holds below, too.
+	// Here limits it to the path itself; otherwise it also applies below.
 	Here bool
-	// For says what it is for.
+	// For says what it is needed for.
 	For string
 }
 
-// Grants returns what numaform's user needs, the least for each path.
+// Grants returns what numaform's user needs, the minimum for each path.
 func (r Reach) Grants() []Grant {
 	grants := []Grant{
 		{Role: role(RoleHost), Path: "/", Here: true, For: "reading the state of the cluster"},
@@ -126,8 +126,8 @@ func storagePaths(names []string) []string {
 	return slices.Compact(paths)
 }
 
-// Pveum returns the lines that make the user of a token, the token, and what the
-// user needs. They are to be typed on a host, as root.
+// Pveum returns the commands that create the user of a token, the token, and the user's
+// grants. They must be run on a host, as root.
 func (r Reach) Pveum(tokenID string) []string {
 	user, name, _ := strings.Cut(tokenID, "!")
 	grants := r.Grants()
@@ -153,7 +153,7 @@ func addRole(r Role) string {
 	return fmt.Sprintf("pveum role add %s --privs %q", r.Name, strings.Join(r.Privileges, " "))
 }
 
-// pveum is the line that gives a user the role on the path.
+// pveum returns the command that grants a user the role on the path.
 func (g Grant) pveum(user string) string {
 	line := fmt.Sprintf("pveum acl modify %s --users %s --roles %s", g.Path, user, g.Role.Name)
 	if g.Here {
@@ -162,8 +162,8 @@ func (g Grant) pveum(user string) string {
 	return line
 }
 
-// Mend returns the lines that give a user privileges of the grant that he lacks.
-// Known are the roles that are there, with their privileges; nil if nobody knows.
+// Mend returns the commands that grant a user missing privileges of the grant. known are
+// the existing roles with their privileges; nil if unknown.
 func (g Grant) Mend(user string, missing []string, known map[string][]string) []string {
 	var lines []string
 	have, exists := known[g.Role.Name]
@@ -183,17 +183,17 @@ var (
 	storagePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]$`)
 )
 
-// IsPool reports whether the text can be the name of a resource pool.
+// IsPool reports whether the text is a valid name of a resource pool.
 func IsPool(text string) bool { return poolPattern.MatchString(text) }
 
-// IsStorage reports whether the text can be the name of a storage.
+// IsStorage reports whether the text is a valid name of a storage.
 func IsStorage(text string) bool { return storagePattern.MatchString(text) }
 
-// IsCPUModel reports whether the text can be the name of a custom CPU model.
+// IsCPUModel reports whether the text is a valid name of a custom CPU model.
 func IsCPUModel(text string) bool { return modelPattern.MatchString(text) }
 
-// IsTokenID reports whether the text can be the id of an API token, and stand in a
-// line of a shell as it is.
+// IsTokenID reports whether the text is a valid ID of an API token that needs no quoting
+// in a shell.
 func IsTokenID(text string) bool {
 	return tokenIDPattern.MatchString(text) && !strings.ContainsAny(text, "'\"`$&|;<>()\\*?[]{}#~")
 }

@@ -1,7 +1,7 @@
-// Package proxmox reads live Proxmox VE clusters into a topology.Snapshot, and
-// does the few writes that stand in no plan: seeds, shutdowns of guests, and join
-// commands. VMs are made and removed by state. It is the only user of go-proxmox:
-// start at New and Snapshot.
+// Package proxmox reads live Proxmox VE clusters into a topology.Snapshot, and makes the
+// few writes that are in no plan: seeds, shutdowns of guests, and join commands. Package
+// state creates and removes VMs. This is the only package that uses go-proxmox: start at
+// New and Snapshot.
 package proxmox
 
 import (
@@ -17,52 +17,52 @@ import (
 )
 
 const (
-	// defaultMaxInFlight is how many workers pveproxy has.
+	// defaultMaxInFlight is the number of pveproxy's workers.
 	defaultMaxInFlight = 3
-	// defaultTimeout lies above the 30 s after which pveproxy gives up on another host.
+	// defaultTimeout exceeds the 30 s after which pveproxy gives up on another host.
 	defaultTimeout = 40 * time.Second
-	// ticketAge is how long a login is used; Proxmox' tickets last two hours.
+	// ticketAge is how long a login is reused; Proxmox' tickets are valid for two hours.
 	ticketAge = time.Hour
 	userAgent = "numaform"
 )
 
-// Config says how to reach one Proxmox cluster.
+// Config configures the connection to one Proxmox cluster.
 type Config struct {
 	Region topology.RegionName
-	// URL is that of any host of the cluster, with or without /api2/json.
+	// URL is the URL of any host of the cluster, with or without /api2/json.
 	URL string
-	// URLs are those of further hosts, which are asked if it does not answer.
+	// URLs are the URLs of further hosts, which are tried if the first does not respond.
 	URLs []string
 	// Insecure accepts any certificate.
 	Insecure bool
-	// CA holds the certificates to trust in PEM, or nothing for the system's.
+	// CA contains the certificates to trust in PEM; empty means the system's.
 	CA []byte
 
-	// Either a token or a user with password.
+	// Either a token or a user with a password must be set.
 	TokenID, TokenSecret string
 	Username, Password   string
-	// Reread, if set, is asked for the credential before it is used, for it may have
-	// been changed meanwhile.
+	// Reread, if set, returns the current credential, which may have changed. It is
+	// called before a credential is used.
 	Reread func() (Credential, error)
 
-	// Hosts are those that may be used; empty means all. Others are not asked
-	// and stand in the Snapshot with a Problem, for their VMIDs are taken.
+	// Hosts is the allow list; empty means all. Other hosts are not queried but still
+	// appear in the Snapshot, with a Problem, because their VMIDs are in use.
 	Hosts []topology.HostName
-	// Machines are what `numaform topology collect` printed on hosts; it wins
-	// over what Proxmox reports.
+	// Machines are outputs of `numaform topology collect` on hosts; they take precedence
+	// over Proxmox' reports.
 	Machines map[topology.HostName]topology.Machine
 
-	// Timeout is for one request, its time in the queue not counted; 0 means 40 s.
+	// Timeout is for one request, without its time in the queue; 0 means 40 s.
 	Timeout time.Duration
-	// MaxInFlight is how many requests may run at once; 0 means 3.
+	// MaxInFlight is the number of concurrent requests; 0 means 3.
 	MaxInFlight int
-	// Observe is told of every request; nil drops that.
+	// Observe is called for every request; it may be nil.
 	Observe Observe
-	// Now tells the time; nil means time.Now.
+	// Now returns the time; nil means time.Now.
 	Now func() time.Time
 }
 
-// Client reads one Proxmox cluster. It may be used by several goroutines.
+// Client reads one Proxmox cluster. It is safe for concurrent use.
 type Client struct {
 	cfg       Config
 	endpoints *endpoints
@@ -77,7 +77,7 @@ type Client struct {
 	expires time.Time
 }
 
-// New returns a client of the cluster. It does not connect to it.
+// New returns a client of the cluster. It does not connect.
 func New(cfg Config) (*Client, error) {
 	hosts, err := cfg.check()
 	if err != nil {
@@ -105,10 +105,10 @@ func (c *Client) newAPI(auth pve.Option) *pve.Client {
 // Region returns the name of the client's cluster.
 func (c *Client) Region() topology.RegionName { return c.cfg.Region }
 
-// rootUser is the one user who may set affinity and huge pages.
+// rootUser is the only user who may set affinity and huge pages.
 const rootUser = "root@pam"
 
-// now is the time in whole seconds: what is recorded stays readable.
+// now returns the time in whole seconds, which keeps recordings readable.
 func (c *Client) now() time.Time {
 	if c.cfg.Now != nil {
 		return c.cfg.Now().UTC().Truncate(time.Second)
@@ -116,19 +116,19 @@ func (c *Client) now() time.Time {
 	return time.Now().UTC().Truncate(time.Second)
 }
 
-// CanSetAffinity reports whether Proxmox lets this client's credential set the
+// CanSetAffinity reports whether Proxmox allows this client's credential to set the
 // affinity of VMs, and why not.
 func (c *Client) CanSetAffinity() (bool, string) {
 	return c.isRoot("affinity", "pinWith: HostAgent")
 }
 
-// CanSetHugePages reports whether Proxmox lets this client's credential back VMs with
-// huge pages, and why not.
+// CanSetHugePages reports whether Proxmox allows this client's credential to back VMs
+// with huge pages, and why not.
 func (c *Client) CanSetHugePages() (bool, string) {
 	return c.isRoot("huge pages", "no placement.hugePages")
 }
 
-// isRoot reports whether the client logs in as the one user who may set that, and if
+// isRoot reports whether the client logs in as the only user who may set that, and if
 // not, what to set in the ProxmoxNodeClass instead.
 func (c *Client) isRoot(what, instead string) (bool, string) {
 	login := c.credential()
@@ -144,9 +144,9 @@ func (c *Client) isRoot(what, instead string) (bool, string) {
 		c.cfg.Region, rootUser, what, who, instead, rootUser)
 }
 
-// ProviderEnv returns the environment by which the bpg/proxmox provider logs in
-// as this client does, read anew; and of several endpoints, that which answered last.
-// Its values are secret.
+// ProviderEnv returns the environment with which the bpg/proxmox provider logs in like
+// this client, with the current credential and, of several endpoints, the one that
+// responded last. Its values are secret.
 func (c *Client) ProviderEnv() map[string]string {
 	c.mu.Lock()
 	c.renew()
@@ -157,7 +157,7 @@ func (c *Client) ProviderEnv() map[string]string {
 	} else {
 		env["PROXMOX_VE_USERNAME"], env["PROXMOX_VE_PASSWORD"] = login.Username, login.Password
 	}
-	if len(c.cfg.URLs) > 0 { // also if all are one host: then no file names it either
+	if len(c.cfg.URLs) > 0 { // even if all are the same host: then no file names it either
 		env["PROXMOX_VE_ENDPOINT"] = c.endpoints.host() + "/"
 	}
 	return env

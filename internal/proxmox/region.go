@@ -15,7 +15,7 @@ import (
 
 const resourcesPath = "/cluster/resources"
 
-// regionRead is what the cluster's own endpoints tell.
+// regionRead is what the cluster-wide endpoints return.
 type regionRead struct {
 	topology.Region
 	online   map[topology.HostName]bool
@@ -28,10 +28,11 @@ type regionRead struct {
 	maps bool
 }
 
-// rights are what a credential may do, by path, and whether that holds below the path.
+// rights are a credential's privileges by path, and whether each also applies below the
+// path.
 type rights map[string]map[string]number
 
-// mappings reports whether some resource mapping of PCI devices may be seen.
+// mappings reports whether any resource mapping of PCI devices is visible.
 func (r rights) mappings() bool {
 	for path, privileges := range r {
 		for _, privilege := range []string{"Mapping.Audit", "Mapping.Use", "Mapping.Modify"} {
@@ -44,8 +45,8 @@ func (r rights) mappings() bool {
 	return false
 }
 
-// readRegion makes two calls, and a third where there are several hosts. The
-// version is not among them: reports have it.
+// readRegion makes two requests, and a third if there are several hosts. The version is
+// not requested, because reports contain it.
 func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	var (
 		resources []resource
@@ -67,7 +68,7 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	if err := c.readMembers(ctx, region); err != nil {
 		return nil, err
 	}
-	if len(region.online) == 0 { // else all VMs would count as gone
+	if len(region.online) == 0 { // otherwise all VMs would look deleted
 		return nil, &Error{
 			Region: c.cfg.Region, Endpoint: c.endpoints.host(), Path: membersPath, Status: http.StatusOK,
 			Text: "the answer names no host", Mend: "check that url is a Proxmox host",
@@ -78,17 +79,17 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 
 const membersPath = "/cluster/status"
 
-// setLoneHost stands in for /cluster/status where one host is all there is. It
-// answered, so it is online, also while it says "unknown" for want of a pvestatd.
-// No other host has a vote, so alone or as a cluster of one it has no quorum to
-// lose; should it wait for a vote from outside, then Proxmox itself refuses to write.
+// setLoneHost replaces /cluster/status for a single host. The host responded, so it is
+// online, even if its status is "unknown" because pvestatd is not running. No other host
+// has a vote, so there is no quorum to lose; if the host waits for an external vote,
+// Proxmox itself refuses writes.
 func (r *regionRead) setLoneHost() {
 	for name, node := range r.nodes {
 		r.online[name] = node.Status != "offline"
 	}
 }
 
-// readMembers reads which hosts the cluster has and reaches, and whether it has quorum.
+// readMembers reads which hosts the cluster has and reaches, and whether it is quorate.
 func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
 	var members []member
 	if err := c.get(ctx, membersPath, &members); err != nil {
@@ -105,8 +106,8 @@ func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
 	return nil
 }
 
-// Online reports whether the cluster reaches a host, in one call. A host that has lost
-// its quorum says what it reaches itself, and no request gets farther by it.
+// Online reports whether the cluster reaches a host, with one request. A host without
+// quorum reports what it reaches itself, and requests get no farther than that.
 func (c *Client) Online(ctx context.Context, host topology.HostName) (bool, error) {
 	region := newRegionRead(topology.Region{}, nil)
 	if err := c.readMembers(ctx, region); err != nil {
@@ -119,7 +120,7 @@ func (c *Client) Online(ctx context.Context, host topology.HostName) (bool, erro
 	return online, nil
 }
 
-// newRegionRead puts each resource with its host.
+// newRegionRead groups resources by host.
 func newRegionRead(region topology.Region, resources []resource) *regionRead {
 	r := &regionRead{
 		Region:   region,
@@ -159,8 +160,8 @@ func storage(res resource) topology.Storage {
 	return s
 }
 
-// hiddenGuests says whether guests may exist that Proxmox does not list, for it
-// leaves out those that the credential has no VM.Audit on.
+// hiddenGuests returns a warning if guests may exist that Proxmox does not list, because
+// it omits guests for which the credential lacks VM.Audit.
 func (c *Client) hiddenGuests(may rights) string {
 	if may["/vms"]["VM.Audit"] != 0 {
 		return ""
@@ -169,13 +170,14 @@ func (c *Client) hiddenGuests(may rights) string {
 		c.grant("/vms", "VM.Audit")
 }
 
-// hosts returns the region's hosts with all that is known without asking them,
-// and the wanted ones that are not in it, to say so.
+// hosts returns the region's hosts with everything that is known without querying them.
+// It adds wanted hosts that are not in the region, with a Problem.
 func (c *Client) hosts(region *regionRead, wanted []topology.HostName) []topology.Host {
 	var hosts []topology.Host
 	for _, name := range slices.Sorted(maps.Keys(region.online)) {
 		host := topology.Host{Region: c.cfg.Region, Name: name, Online: region.online[name]}
-		// Newer Proxmox tells it of hosts too; where it does not, none is in maintenance.
+		// Newer versions of Proxmox report this for hosts; on older ones, no host is in
+		// maintenance.
 		host.Maintenance = region.nodes[name].HAState == "maintenance"
 		host.Storages = region.storages[host.Name]
 		if region.warning != "" {
@@ -192,8 +194,8 @@ func (c *Client) hosts(region *regionRead, wanted []topology.HostName) []topolog
 	return append(hosts, c.absent(region, slices.Concat(c.cfg.Hosts, wanted))...)
 }
 
-// absent returns the hosts that somebody names and the cluster does not have, so that
-// a misspelled name is seen.
+// absent returns the configured hosts that the cluster does not have, so that a
+// misspelled name is noticed.
 func (c *Client) absent(region *regionRead, wanted []topology.HostName) []topology.Host {
 	known := slices.Sorted(maps.Keys(region.online))
 	var hosts []topology.Host
@@ -214,7 +216,7 @@ func (c *Client) absent(region *regionRead, wanted []topology.HostName) []topolo
 	return hosts
 }
 
-// addProblem adds to why a host cannot be used.
+// addProblem adds a reason why a host cannot be used.
 func addProblem(host *topology.Host, problem string) {
 	if host.Problem != "" {
 		problem = host.Problem + "; " + problem

@@ -16,11 +16,11 @@ const (
 	retryAfter = 200 * time.Millisecond
 )
 
-// ticketPath is where a user logs in.
+// ticketPath is the path for logins.
 const ticketPath = "/access/ticket"
 
-// get reads a path into a value, and again if the request may yet succeed. Its
-// errors are *Error, or the context's.
+// get reads a path into a value, and retries if the request may still succeed. It returns
+// an *Error, or the context's error.
 func (c *Client) get(ctx context.Context, path string, into any) error {
 	api, err := c.login(ctx)
 	if err != nil {
@@ -49,8 +49,8 @@ func (c *Client) get(ctx context.Context, path string, into any) error {
 	return err
 }
 
-// login returns a logged-in client. go-proxmox could log in by itself, but not
-// while other requests run on the same client.
+// login returns a logged-in client. go-proxmox could log in by itself, but not while
+// other requests use the same client.
 func (c *Client) login(ctx context.Context) (*pve.Client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +75,7 @@ func (c *Client) login(ctx context.Context) (*pve.Client, error) {
 	return c.api, nil
 }
 
-// logout forgets a ticket that Proxmox no longer takes.
+// logout drops a ticket that Proxmox no longer accepts.
 func (c *Client) logout(used *pve.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,18 +21,18 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seedDrive is the drive that the node module attaches a seed to.
+// seedDrive is the drive to which the node module attaches a seed.
 const seedDrive = "ide2"
 
-// SeedNameError says that a volume is no seed that numaform may write or delete.
+// SeedNameError reports a volume that is not a seed that numaform may write or delete.
 type SeedNameError struct{ Volume string }
 
 func (e *SeedNameError) Error() string {
 	return fmt.Sprintf("volume %q is not named as a seed of numaform (STORAGE:iso/numaform-CLUSTER-VMID-KEY.iso): it is left alone", e.Volume)
 }
 
-// UploadSeed makes an ISO image of files and puts it on a host's storage, over the
-// one that is there. It returns when the image is in its place.
+// UploadSeed uploads an ISO image with files to a host's storage, replacing an existing
+// one. It returns when the upload is complete.
 func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume string, files map[string][]byte) error {
 	seed, ok := fleet.ParseSeed(volume)
 	if !ok {
@@ -57,8 +57,8 @@ func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume 
 	return nil
 }
 
-// upload sends a file in a request of its own, for that of go-proxmox cannot be
-// stopped. It returns the task that puts the file in its place.
+// upload uploads a file with its own request, because go-proxmox' upload cannot be
+// canceled. It returns the task that moves the file to its place.
 func (c *Client) upload(ctx context.Context, api *pve.Client, path, name string, image []byte) (string, error) {
 	body, kind, err := form(name, image)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Client) upload(ctx context.Context, api *pve.Client, path, name string,
 		return "", err
 	}
 	answer, err := io.ReadAll(res.Body)
-	_ = res.Body.Close() // the transport has read it to its end
+	_ = res.Body.Close() // the transport has read it completely
 	if err != nil {
 		return "", err
 	}
@@ -92,7 +92,7 @@ func form(name string, image []byte) (body []byte, kind string, err error) {
 	sum := sha256.Sum256(image)
 	var buffer bytes.Buffer
 	writer := multipart.NewWriter(&buffer)
-	// Proxmox wants the file behind all other fields.
+	// Proxmox requires the file after all other fields.
 	for _, field := range [][2]string{
 		{"content", "iso"}, {"checksum-algorithm", "sha256"}, {"checksum", hex.EncodeToString(sum[:])},
 	} {
@@ -111,7 +111,7 @@ func form(name string, image []byte) (body []byte, kind string, err error) {
 	return buffer.Bytes(), writer.FormDataContentType(), err
 }
 
-// authorize gives a request the client's credential.
+// authorize adds the client's credential to a request.
 func (c *Client) authorize(req *http.Request, api *pve.Client) {
 	if login := c.credential(); login.TokenID != "" {
 		req.Header.Set("Authorization", "PVEAPIToken="+login.TokenID+"="+login.TokenSecret)
@@ -122,8 +122,8 @@ func (c *Client) authorize(req *http.Request, api *pve.Client) {
 	req.Header.Set("CSRFPreventionToken", session.CSRFPreventionToken)
 }
 
-// AttachSeed puts a seed into the drive of a VM that exists and lacks it: its making was
-// cut off before, and the engine does not look at that drive of a VM that it imports.
+// AttachSeed attaches a seed to the drive of an existing VM that lacks it: its creation
+// was interrupted, and the engine ignores that drive on an imported VM.
 func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error {
 	config, err := c.configOf(ctx, vm)
 	if err != nil {
@@ -139,8 +139,8 @@ func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error 
 	return nil
 }
 
-// DetachSeed takes a seed out of its VM's drive, which stays, empty. Where the VM is
-// gone, or has something else in the drive, there is nothing to do.
+// DetachSeed removes a seed from its VM's drive, which remains, empty. It does nothing if
+// the VM no longer exists or has something else in the drive.
 func (c *Client) DetachSeed(ctx context.Context, vm Owned, volume string) error {
 	config, err := c.configOf(ctx, vm)
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *Client) DetachSeed(ctx context.Context, vm Owned, volume string) error 
 	return nil
 }
 
-// DeleteSeed deletes a seed's volume. One that is gone is fine.
+// DeleteSeed deletes a seed's volume. A missing volume is not an error.
 func (c *Client) DeleteSeed(ctx context.Context, host topology.HostName, volume string) error {
 	seed, ok := fleet.ParseSeed(volume)
 	if !ok {
@@ -167,7 +167,7 @@ func (c *Client) DeleteSeed(ctx context.Context, host topology.HostName, volume 
 	if err := c.send(ctx, http.MethodDelete, path, nil, &upid); err != nil {
 		return fmt.Errorf("deleting seed %s: %w", volume, err)
 	}
-	if upid == "" { // it was done at once
+	if upid == "" { // it was done synchronously
 		return nil
 	}
 	if err := c.await(ctx, upid); err != nil {
@@ -176,8 +176,8 @@ func (c *Client) DeleteSeed(ctx context.Context, host topology.HostName, volume 
 	return nil
 }
 
-// Seeds returns the seeds on a host's storages, sorted by volume: those of every
-// numaform that uses the cluster. One on a shared storage is seen from each host.
+// Seeds returns the seeds on a host's storages, sorted by volume, of every numaform
+// installation that uses the cluster. A seed on a shared storage is listed on each host.
 func (c *Client) Seeds(ctx context.Context, host topology.HostName) ([]fleet.Seed, error) {
 	var storages []struct {
 		Storage string `json:"storage"`

@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// ShutdownOutcome says how a guest took the wish to shut down.
+// ShutdownOutcome is the result of a shutdown request.
 type ShutdownOutcome string
 
 // The outcomes of a shutdown.
 const (
-	// ShutdownDone is a guest that shut itself down.
+	// ShutdownDone means that the guest shut down.
 	ShutdownDone ShutdownOutcome = "done"
-	// ShutdownOff is a guest that was not running.
+	// ShutdownOff means that the guest was not running.
 	ShutdownOff ShutdownOutcome = "was off"
-	// ShutdownGone is a VM that is not on its host.
+	// ShutdownGone means that the VM is not on its host.
 	ShutdownGone ShutdownOutcome = "was gone"
-	// ShutdownIgnored is a guest that still runs after the time it was given.
+	// ShutdownIgnored means that the guest still runs after its timeout.
 	ShutdownIgnored ShutdownOutcome = "ignored"
 )
 
-// Shutdown is what became of a shutdown.
+// Shutdown describes the result of a shutdown.
 type Shutdown struct {
 	Outcome ShutdownOutcome
-	// Detail is what Proxmox said of a guest that ignored it.
+	// Detail is Proxmox' message about a guest that ignored it.
 	Detail string
 }
 
-// Off reports whether nothing of the VM runs any more.
+// Off reports whether the VM is no longer running.
 func (s Shutdown) Off() bool { return s.Outcome != ShutdownIgnored }
 
-// String says what became of it in one line.
+// String returns the result in one line.
 func (s Shutdown) String() string {
 	if s.Detail == "" {
 		return "shutdown " + string(s.Outcome)
@@ -41,7 +41,7 @@ func (s Shutdown) String() string {
 	return "shutdown " + string(s.Outcome) + ": " + s.Detail
 }
 
-// Running reports whether the VM runs. One that is gone does not.
+// Running reports whether the VM runs. A missing VM does not.
 func (c *Client) Running(ctx context.Context, vm Owned) (bool, error) {
 	config, err := c.configOf(ctx, vm)
 	if err != nil || config == nil {
@@ -54,11 +54,11 @@ func (c *Client) Running(ctx context.Context, vm Owned) (bool, error) {
 	return status.Status == "running", err
 }
 
-// shutdownSlack is how much longer than the guest's time the task may take.
+// shutdownSlack is the time allowed for the task in addition to the guest's timeout.
 const shutdownSlack = 30 * time.Second
 
-// ShutDown asks a guest to shut down and gives it some time. It never cuts the
-// power. A guest that does not obey is no error; the outcome says so.
+// ShutDown asks a guest to shut down and waits up to timeout. It never cuts the power. A
+// guest that does not shut down is not an error, but an outcome.
 func (c *Client) ShutDown(ctx context.Context, vm Owned, timeout time.Duration) (Shutdown, error) {
 	config, err := c.configOf(ctx, vm)
 	if err != nil {
@@ -92,8 +92,8 @@ func (c *Client) ShutDown(ctx context.Context, vm Owned, timeout time.Duration) 
 	return Shutdown{Outcome: ShutdownDone}, nil
 }
 
-// afterShutdown looks whether the guest runs after a task that failed: some guests
-// end in the same moment in which Proxmox gives up on them.
+// afterShutdown checks whether the guest runs after a failed task, because some guests
+// end at the moment when Proxmox gives up.
 func (c *Client) afterShutdown(ctx context.Context, vm Owned, failed *TaskError) (Shutdown, error) {
 	running, err := c.Running(ctx, vm)
 	if err != nil {

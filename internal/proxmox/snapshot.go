@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Snapshot reads several regions at the same time. If some cannot be read, it
-// returns the others together with the error.
+// Snapshot reads several regions concurrently. If some cannot be read, it returns the
+// others together with the error.
 func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, error) {
 	parts := make([]*topology.Snapshot, len(clients))
 	errs := make([]error, len(clients))
@@ -32,14 +32,14 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 	return merged, errors.Join(errs...)
 }
 
-// Snapshot reads the region, at most three calls at once (Config.MaxInFlight):
-// one for the report of each host and one for its notes, one per guest, templates
-// included, and for the region two, or three if it has several hosts. So these are never
-// more than three per host, one per guest, and one; and one more for a login that may use
-// resource mappings. A login by password adds one an hour, and only what
-// goes wrong adds more: a host whose report cannot be read is asked for its status,
-// some failures are tried again, and guests that moved are looked for. A host that
-// cannot be read has a Problem; the error is for what no host can be used without.
+// Snapshot reads the region with at most three concurrent requests (Config.MaxInFlight):
+// one for the report of each host and one for its notes, one per guest, including
+// templates, and for the region two, or three if it has several hosts. In total these are
+// at most three per host, one per guest, and one; and one more for a login that may use
+// resource mappings. A login with a password adds one an hour. Only failures add more: it
+// reads the status of a host whose report is unreadable, retries some requests, and looks
+// for guests that moved. A host that cannot be read has a Problem; Snapshot returns an
+// error only if no host can be used.
 func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
@@ -59,9 +59,9 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	return snapshot, nil
 }
 
-// Refresh reads the guests and storages of some of the region's hosts again, and what
-// their agents say once a minute, but not the hardware of hosts where that is known. It
-// returns a new snapshot.
+// Refresh reads the guests and storages of some of the region's hosts again, and their
+// agents' data once a minute, but not the hardware of hosts where it is known. It returns
+// a new snapshot.
 func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
@@ -88,8 +88,8 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 	return c.replace(old, region, hosts, names), nil
 }
 
-// replace returns the snapshot with the region and those hosts taken anew. Of the
-// other hosts it takes anew which guests are there.
+// replace returns the snapshot with the region and those hosts replaced. For the other
+// hosts it updates only the list of guests.
 func (c *Client) replace(old *topology.Snapshot, region *regionRead, hosts []topology.Host, names []topology.HostName) *topology.Snapshot {
 	fresh := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
 	for _, r := range old.Regions {
@@ -113,7 +113,7 @@ func (c *Client) replace(old *topology.Snapshot, region *regionRead, hosts []top
 	return fresh
 }
 
-// relisted returns the guests that a host has by now, with what was known of them.
+// relisted returns a host's current guests, with what was known about them.
 func relisted(known []topology.Guest, now []resource) []topology.Guest {
 	var guests []topology.Guest
 	for _, guest := range listed(now) {
@@ -137,25 +137,25 @@ func sortSnapshot(s *topology.Snapshot) {
 	}
 }
 
-// hostListing is what /cluster/resources tells of a host.
+// hostListing is what /cluster/resources contains about a host.
 type hostListing struct {
-	node   resource // has no counts if the host is down
+	node   resource // without counts if the host is down
 	guests []resource
 }
 
-// hostRead is what reading a host gave beside what stands in the host.
+// hostRead is what was read of a host, except the host itself.
 type hostRead struct {
-	// gone are those of its guests that do not exist there any more.
+	// gone are guests that are no longer on the host.
 	gone []resource
-	// version is that of Proxmox VE, or empty.
+	// version is the version of Proxmox VE, or empty.
 	version string
 }
 
-// hostReader reads one host and keeps what goes wrong in it.
+// hostReader reads one host and stores errors in it.
 type hostReader func(ctx context.Context, host *topology.Host, listing hostListing) hostRead
 
-// readHosts reads all hosts at once, and then the guests that moved meanwhile. The
-// region's version is that of the first host that tells its own.
+// readHosts reads all hosts concurrently, and then the guests that moved meanwhile. The
+// region's version is that of the first host with a version.
 func (c *Client) readHosts(ctx context.Context, region *regionRead, hosts []topology.Host, read hostReader) error {
 	reads := make([]hostRead, len(hosts))
 	var wg sync.WaitGroup
@@ -177,8 +177,8 @@ func (c *Client) readHosts(ctx context.Context, region *regionRead, hosts []topo
 	return c.readMoved(ctx, hosts, gone)
 }
 
-// readMoved finds guests that were no longer where the list said: they were
-// removed, or they run on another host now and their pins count there.
+// readMoved looks for guests that were no longer on their listed host: they were removed,
+// or they run on another host, where their pins count.
 func (c *Client) readMoved(ctx context.Context, hosts []topology.Host, gone []resource) error {
 	if len(gone) == 0 {
 		return nil

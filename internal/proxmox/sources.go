@@ -11,12 +11,12 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// publisherName is that of the VM in whose description a host's topology may be
-// published, where nobody but VMs may be written.
+// publisherName is the name of the VM in whose description a host's topology may be
+// published, if only VMs can be written.
 const publisherName = "numaform-topology"
 
-// mergeSources joins what is known of a host's hardware. What its notes tell wins over
-// a VM, as more people may make a VM than write notes.
+// mergeSources merges what is known about a host's hardware. The notes take precedence
+// over a VM, because more people can create VMs than edit notes.
 func (c *Client) mergeSources(host *topology.Host, found hardware, guests *guestsRead, notes notesRead) {
 	machines := []topology.Machine{c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts}
 	described, publisher := guests.onlyPublished(host)
@@ -47,8 +47,8 @@ func warn(host *topology.Host, text string) {
 	host.MachineWarnings = append(host.MachineWarnings, text)
 }
 
-// onlyPublished returns what the host's one publisher says, and its VMID, or 0 if there
-// is none.
+// onlyPublished returns the topology published by the host's only publisher and its VMID,
+// or 0 if there is none.
 func (f *guestsRead) onlyPublished(host *topology.Host) (topology.Machine, int) {
 	vmids := slices.Sorted(maps.Keys(f.published))
 	switch len(vmids) {
@@ -61,8 +61,8 @@ func (f *guestsRead) onlyPublished(host *topology.Host) (topology.Machine, int) 
 	return topology.Machine{}, 0
 }
 
-// isCapacity tells the VM by which karpenter-provider-proxmox' host daemon
-// describes a host.
+// isCapacity reports whether a guest is the VM with which karpenter-provider-proxmox'
+// host daemon describes a host.
 func isCapacity(guest topology.Guest) bool {
 	return guest.Name == "node-capacity" && guest.Kind == topology.GuestVM && !guest.Running && slices.Contains(guest.Tags, "karpenter")
 }
@@ -87,11 +87,11 @@ func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, conf
 	}
 }
 
-// diskKey tells an option of a VM's configuration that holds a disk or an image.
+// diskKey matches the options of a VM's configuration for disks and images.
 var diskKey = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
 
-// isPublisher tells a VM that is there for its description only: it never ran, for
-// it has no disk.
+// isPublisher reports whether a VM exists only for its description: it has no disk, so it
+// never ran.
 func isPublisher(guest topology.Guest, config values) bool {
 	if guest.Name != publisherName || guest.Kind != topology.GuestVM || guest.Running || guest.Template {
 		return false

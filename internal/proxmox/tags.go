@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// TagAccess is which tags users without Sys.Modify on / may set and take off.
+// TagAccess says which tags users without Sys.Modify on / may set and remove.
 type TagAccess struct {
 	// Mode is none, list, existing or free; empty means free.
 	Mode string
-	// List are those that the modes list and existing name.
+	// List are the tags for the modes list and existing.
 	List []string
-	// Registered are those that nobody else may touch, whatever the mode.
+	// Registered are tags that only privileged users may set or remove, in any mode.
 	Registered []string
-	// allowed are those of the mode, registered ones left out.
+	// allowed are the tags that the mode allows, without registered ones.
 	allowed []string
 }
 
@@ -34,10 +34,10 @@ func (c *Client) TagAccess(ctx context.Context) (TagAccess, error) {
 	return TagAccess{Mode: options.Access.Mode, List: options.Access.List, Registered: options.Registered, allowed: options.Allowed}, nil
 }
 
-// Free reports whether all tags are allowed that are not registered.
+// Free reports whether all unregistered tags are allowed.
 func (a TagAccess) Free() bool { return a.Mode == "" || a.Mode == "free" }
 
-// Allows reports whether a tag may be set and taken off.
+// Allows reports whether a tag may be set and removed.
 func (a TagAccess) Allows(tag string) bool {
 	return !slices.Contains(a.Registered, tag) && (a.Free() || slices.Contains(a.allowed, tag))
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Busy reports whether a host clones or destroys a guest now, for this credential or,
-// where it may see them, for others.
+// Busy reports whether a host is cloning or destroying a guest, for this credential or,
+// if it may see them, for others.
 func (c *Client) Busy(ctx context.Context, host topology.HostName) (bool, error) {
 	var tasks []struct {
 		Type string `json:"type"`

@@ -12,20 +12,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// inherited are the options that a clone takes from its template and that the
-// provider resets if HCL does not repeat them.
+// inherited are the options that a clone inherits from its template and that the provider
+// resets unless HCL repeats them.
 var inherited = []string{"agent", "bios", "boot", "cpu", "machine", "ostype", "scsihw", "serial0", "vga"}
 
-// rootOnly are the options that only root@pam may set or remove, on a clone too.
+// rootOnly are the options that only root@pam may set or remove, including on a clone.
 var rootOnly = []string{"affinity", "args", "hookscript", "hugepages", "keephugepages"}
 
 var diskPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 
-// cloudInitDrive matches a drive that Proxmox makes itself (qemu-server,
+// cloudInitDrive matches a drive that Proxmox generates (qemu-server,
 // PVE/QemuServer/Drive.pm: drive_is_cloudinit).
 var cloudInitDrive = regexp.MustCompile(`^[^,]*[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?(?:,|$)`)
 
-// readTemplate reads a template, and says in its Problem why none can be cloned.
+// readTemplate reads a template. Its Problem says why it cannot be cloned.
 func readTemplate(guest topology.Guest, config values) topology.Template {
 	t := topology.Template{VMID: guest.VMID, Name: guest.Name, Tags: guest.Tags, Options: map[string]string{}}
 	for _, key := range inherited {
@@ -51,7 +51,7 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 	return t
 }
 
-// agentEnabled reads "1", "1,fstrim_cloned_disks=1" and "enabled=1".
+// agentEnabled parses "1", "1,fstrim_cloned_disks=1" and "enabled=1".
 func agentEnabled(text string) bool {
 	return slices.ContainsFunc(strings.Split(text, ","), func(field string) bool {
 		return field == "1" || field == "enabled=1"
@@ -84,7 +84,7 @@ func readBootDisk(t *topology.Template, config values) error {
 	return fmt.Errorf("the size of its boot disk %s is unknown: qm disk rescan --vmid %d", t.DiskInterface, t.VMID)
 }
 
-// diskOptions are the options of a disk that are not about its volume.
+// diskOptions returns the options of a disk except its volume.
 func diskOptions(options string) string {
 	var kept []string
 	for option := range strings.SplitSeq(options, ",") {
@@ -107,7 +107,7 @@ func drives(config values) []string {
 	return slots
 }
 
-// isDisk reports whether an option is a disk that is there.
+// isDisk reports whether an option is an existing disk.
 func isDisk(config values, key string) bool {
 	value, ok := config[key]
 	return ok && diskPattern.MatchString(key) && !strings.Contains(value, "media=cdrom")
@@ -118,8 +118,8 @@ func disks(config values) []string {
 	return slices.DeleteFunc(drives(config), func(slot string) bool { return !isDisk(config, slot) })
 }
 
-// bootDisk returns the first disk of the boot order, or of the older bootdisk.
-// It falls back to the only disk there is.
+// bootDisk returns the first disk in the boot order, or in the older bootdisk option. It
+// falls back to the only disk.
 func bootDisk(config values) string {
 	if order, ok := strings.CutPrefix(config["boot"], "order="); ok {
 		for key := range strings.SplitSeq(order, ";") {
@@ -138,7 +138,7 @@ func bootDisk(config values) string {
 	return ""
 }
 
-// sizeGiB reads Proxmox' sizes such as 3584M, rounded up.
+// sizeGiB parses Proxmox' sizes such as 3584M, rounded up to GiB.
 func sizeGiB(text string) (int64, error) {
 	units := map[string]float64{"": 1 << 30, "K": 1 << 20, "M": 1 << 10, "G": 1, "T": 1.0 / (1 << 10)}
 	number := strings.TrimRight(text, "KMGT")

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// maxBody bounds one answer; reports of large hosts have a few MiB.
+// maxBody limits one response; reports of large hosts have a few MiB.
 const maxBody = 64 << 20
 
-// transport bounds the number of requests at once, from sending to the last byte
-// of the answer, and the time of each. Answers that are no success become a
-// *statusError, for go-proxmox forgets what Proxmox said.
+// transport limits the number of concurrent requests, from sending to the last byte of
+// the response, and the duration of each. An unsuccessful response becomes a
+// *statusError, because go-proxmox drops Proxmox' message.
 type transport struct {
 	base    http.RoundTripper
 	slots   chan struct{}
@@ -31,7 +31,7 @@ type transport struct {
 }
 
 func newTransport(cfg Config, hosts *endpoints) (*transport, error) {
-	// TLS 1.3 is what the bpg/proxmox provider wants as well.
+	// The bpg/proxmox provider also requires TLS 1.3.
 	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cfg.Insecure} //nolint:gosec // the user's choice
 	if len(cfg.CA) > 0 {
 		settings.RootCAs = x509.NewCertPool()
@@ -44,7 +44,7 @@ func newTransport(cfg Config, hosts *endpoints) (*transport, error) {
 		dialer.Timeout = dialTimeout
 	}
 	return &transport{
-		// HTTP/1.1, for HTTP/2 has no status line and Proxmox' errors stand in it.
+		// Use HTTP/1.1: HTTP/2 has no reason phrase, which contains Proxmox' errors.
 		base: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
 			DialContext:         dialer.DialContext,
@@ -60,7 +60,7 @@ func newTransport(cfg Config, hosts *endpoints) (*transport, error) {
 	}, nil
 }
 
-// RoundTrip sends the request when a slot is free and reads the whole answer.
+// RoundTrip sends the request when a slot is free and reads the whole response.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	select {
 	case t.slots <- struct{}{}:
@@ -71,7 +71,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.observed(req)
 }
 
-// exchange sends the request to one of the endpoints and reads the whole answer.
+// exchange sends the request to one of the endpoints and reads the whole response.
 func (t *transport) exchange(req *http.Request, endpoint int) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), t.timeout)
 	defer cancel()
@@ -94,7 +94,7 @@ func (t *transport) exchange(req *http.Request, endpoint int) (*http.Response, e
 	return res, nil
 }
 
-// statusError is an answer of Proxmox that is no success.
+// statusError is an unsuccessful response of Proxmox.
 type statusError struct {
 	code int
 	text string
@@ -102,8 +102,8 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("%d %s", e.code, e.text) }
 
-// statusText returns what Proxmox said, which stands in the status line, or in
-// the body where a proxy on the way rewrote that line.
+// statusText returns Proxmox' message, which is in the status line, or in the body if a
+// proxy has rewritten that line.
 func statusText(res *http.Response, body []byte) string {
 	text := strings.TrimSpace(strings.TrimPrefix(res.Status, fmt.Sprint(res.StatusCode)))
 	if text == "" || text == http.StatusText(res.StatusCode) {

@@ -9,10 +9,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// OldestVersion is the oldest major version of Proxmox VE that numaform works with.
+// OldestVersion is the oldest major version of Proxmox VE that numaform supports.
 const OldestVersion = 8
 
-// TooOldError says that a Proxmox VE is older than numaform knows.
+// TooOldError reports that a Proxmox VE is too old.
 type TooOldError struct {
 	Region  topology.RegionName
 	Version string
@@ -23,8 +23,8 @@ func (e *TooOldError) Error() string {
 		e.Region, e.Version, OldestVersion)
 }
 
-// Version returns the version of the Proxmox VE that answers. It returns it together
-// with a *TooOldError if numaform does not work with it.
+// Version returns the version of the responding Proxmox VE, together with a *TooOldError
+// if numaform does not support it.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	var answer struct {
 		Version string `json:"version"`
@@ -35,8 +35,8 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return answer.Version, c.checkVersion(answer.Version)
 }
 
-// checkVersion refuses a version that is too old. One that is empty or cannot be read
-// is not refused: reports may lack it.
+// checkVersion refuses a version that is too old. It accepts an empty or unparseable
+// version, because reports may lack it.
 func (c *Client) checkVersion(text string) error {
 	major, _, _ := strings.Cut(text, ".")
 	if number, err := strconv.Atoi(major); err == nil && number < OldestVersion {
@@ -45,17 +45,17 @@ func (c *Client) checkVersion(text string) error {
 	return nil
 }
 
-// MapsCPUModels reports whether a Proxmox VE of that version asks for Mapping.Use on
-// /mapping/cpu/NAME where a VM gets the custom CPU model NAME. That came with qemu-server
-// 9.1.13, and with Proxmox VE 9.2.
+// MapsCPUModels reports whether a Proxmox VE of that version requires Mapping.Use on
+// /mapping/cpu/NAME for a VM with the custom CPU model NAME. This was added in
+// qemu-server 9.1.13, with Proxmox VE 9.2.
 func MapsCPUModels(version string) bool {
 	var major, minor int
 	_, _ = fmt.Sscanf(version, "%d.%d", &major, &minor)
 	return major > 9 || major == 9 && minor >= 2
 }
 
-// CPUModels returns the CPU models of a Proxmox cluster, as the host that answers has
-// them: of custom ones, which have the prefix custom-, those that the credential may see.
+// CPUModels returns the CPU models of a Proxmox cluster, as reported by a host. It
+// includes the custom ones that the credential may see, with the prefix custom-.
 func (c *Client) CPUModels(ctx context.Context, host topology.HostName) ([]string, error) {
 	var models []struct {
 		Name string `json:"name"`

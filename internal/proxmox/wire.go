@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// number is a JSON number that Proxmox may send as a string, or a Boolean.
+// number is a JSON number that Proxmox may send as a string or a Boolean.
 type number float64
 
 var errNoNumber = errors.New("want a number")
 
-// UnmarshalJSON reads 2, "2", true and null.
+// UnmarshalJSON decodes 2, "2", true and null.
 func (n *number) UnmarshalJSON(data []byte) error {
 	text := strings.Trim(string(data), `"`)
 	switch text {
@@ -34,11 +34,11 @@ func (n *number) UnmarshalJSON(data []byte) error {
 
 func (n number) mib() int64 { return int64(n) >> 20 }
 
-// values is an object of Proxmox whose values are read as text. Lists and
-// objects in it stay JSON.
+// values is an object whose values are decoded as text. Lists and objects in it remain
+// JSON.
 type values map[string]string
 
-// UnmarshalJSON reads numbers, strings and Booleans alike.
+// UnmarshalJSON decodes numbers, strings and Booleans alike.
 func (v *values) UnmarshalJSON(data []byte) error {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -55,10 +55,10 @@ func (v *values) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// is reports whether an option is switched on.
+// is reports whether an option is enabled.
 func (v values) is(key string) bool { return v[key] == "1" || v[key] == "true" }
 
-// count returns a whole number, or the default if there is none.
+// count returns an integer, or otherwise if the key is missing.
 func (v values) count(key string, otherwise int) (int, error) {
 	text, ok := v[key]
 	if !ok || text == "" || text == "null" {
@@ -118,8 +118,8 @@ type hostStatus struct {
 	PVEVersion string `json:"pveversion"`
 }
 
-// list splits Proxmox' lists, which have commas, semicolons or blanks, and sorts
-// them. It returns nil for none.
+// list splits Proxmox' lists, whose separators are commas, semicolons or blanks, and
+// sorts them. It returns nil for an empty list.
 func list(text string) []string {
 	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(",; ", r) })
 	if len(fields) == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Owned names a VM of ours. What is asked of it is done only if the VM with that
-// number carries the marker of that cluster and key: numbers come back.
+// Owned identifies a VM of ours. An operation is performed only if the VM with that VMID
+// carries the marker with that cluster and key, because VMIDs are reused.
 type Owned struct {
 	Host      topology.HostName
 	VMID      fleet.VMID
@@ -24,14 +24,14 @@ type Owned struct {
 	Key       fleet.Key
 }
 
-// OwnedBy returns by what a VM of the fleet is known.
+// OwnedBy returns what identifies a VM of the fleet.
 func OwnedBy(clusterID string, vm *fleet.VM) Owned {
 	return Owned{Host: vm.Host.Host, VMID: vm.VMID, ClusterID: clusterID, Key: vm.Key}
 }
 
 func (o Owned) path() string { return fmt.Sprintf("/nodes/%s/qemu/%d", o.Host, o.VMID) }
 
-// NotOursError says that a VMID is in use by a guest that is not the one meant.
+// NotOursError reports that a VMID belongs to another guest.
 type NotOursError struct {
 	Region topology.RegionName
 	VM     Owned
@@ -42,13 +42,13 @@ func (e *NotOursError) Error() string {
 		"see whose it is with `qm config %d`", e.VM.VMID, e.VM.Host, e.Region, e.VM.ClusterID, e.VM.Key, e.VM.VMID)
 }
 
-// TaskError says how a task of Proxmox failed.
+// TaskError reports a failed Proxmox task.
 type TaskError struct {
 	Region topology.RegionName
 	Host   topology.HostName
-	// UPID is the task's id.
+	// UPID is the task's ID.
 	UPID string
-	// Exit is what Proxmox says.
+	// Exit is the task's exit status.
 	Exit string
 }
 
@@ -60,8 +60,8 @@ func (e *TaskError) Error() string {
 	return fmt.Sprintf("task %s on host %s of region %s ended with %q: see the host's task log for %s", kind, e.Host, e.Region, e.Exit, e.UPID)
 }
 
-// send makes a request that changes something. It is not repeated, as nobody knows
-// how far one that failed came.
+// send makes a write request. It does not retry, because the effect of a failed request
+// is unknown.
 func (c *Client) send(ctx context.Context, method, path string, params map[string]any, into any) error {
 	return c.sendAs(ctx, path, func(api *pve.Client) error {
 		switch method {
@@ -97,19 +97,19 @@ func (c *Client) sendAs(ctx context.Context, path string, request func(*pve.Clie
 	return refused
 }
 
-// grantWrite says how to give the client's credential a privilege to write.
+// grantWrite returns how to grant the client's credential a write privilege.
 func (c *Client) grantWrite(path, privilege string) string {
 	return fmt.Sprintf("grant %s on %s: %s", privilege, path, c.entry(path, privilege, "ROLE"))
 }
 
-// First and longest pause between two looks at a task.
+// The first and the longest delay between two queries of a task.
 const (
 	taskPause    = 50 * time.Millisecond
 	maxTaskPause = time.Second
 )
 
-// await waits until a task has ended and returns a *TaskError if it failed. The task
-// runs on the host that its UPID names, which for an upload is the host that answered.
+// await waits until a task has ended and returns a *TaskError if it failed. The task runs
+// on the host in its UPID, which for an upload is the host that responded.
 func (c *Client) await(ctx context.Context, upid string) error {
 	parts := strings.Split(upid, ":")
 	if len(parts) < 2 || parts[0] != "UPID" {
@@ -138,7 +138,7 @@ func (c *Client) await(ctx context.Context, upid string) error {
 	}
 }
 
-// wait returns after a while, or at once with the context's error.
+// wait waits for pause, or returns the context's error at once.
 func wait(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -150,8 +150,8 @@ func wait(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// configOf returns the configuration of a VM if it is the one meant, nothing if no
-// VM has its number on its host, and otherwise a *NotOursError.
+// configOf returns the configuration of a VM, nil if its host has no VM with its VMID,
+// and a *NotOursError if that is another guest.
 func (c *Client) configOf(ctx context.Context, vm Owned) (values, error) {
 	var config values
 	err := c.get(ctx, vm.path()+"/config", &config)
