@@ -9,7 +9,7 @@ import (
 	"text/template"
 )
 
-// maxIndent is how far indent and nindent go in.
+// maxIndent is the maximum indentation of indent and nindent.
 const maxIndent = 256
 
 var (
@@ -17,11 +17,12 @@ var (
 	errTooFar   = fmt.Errorf("indents by 0 to %d", maxIndent)
 )
 
-// bounded returns Functions such that no template keeps its worker: none makes
-// anything that is larger than a document may be, and each takes its work first.
+// bounded returns Functions with limits, so that no template blocks its worker: no
+// function returns more than the maximum size of a document, and each is charged for its
+// work first.
 func bounded(left *work) template.FuncMap {
 	functions := Functions()
-	// Those of Go's templates that make texts.
+	// The text functions of Go's templates.
 	functions["print"], functions["println"] = fmt.Sprint, fmt.Sprintln
 	functions["html"], functions["js"], functions["urlquery"] = template.HTMLEscaper, template.JSEscaper, template.URLQueryEscaper
 	for _, name := range []string{"indent", "nindent"} {
@@ -39,7 +40,7 @@ func bounded(left *work) template.FuncMap {
 	for name, function := range functions {
 		functions[name] = left.shortly(function, cmp.Or(rates[name], 2))
 	}
-	// These know better what they do.
+	// These compute their own cost.
 	functions["regexFind"] = func(expression, text string) (string, error) {
 		groups, err := left.find(expression, text)
 		return nth(groups, 0), err
@@ -53,8 +54,8 @@ func bounded(left *work) template.FuncMap {
 	return functions
 }
 
-// shortly returns a function that takes its work first, so much for each byte of its
-// arguments, and whose results are not larger than a document may be.
+// shortly wraps a function: it charges rate for each byte of the arguments first, and
+// limits the result to the maximum size of a document.
 func (w *work) shortly(function any, rate int) any {
 	inner := reflect.ValueOf(function)
 	kind := inner.Type()
@@ -90,7 +91,7 @@ func (w *work) shortly(function any, rate int) any {
 	}).Interface()
 }
 
-// weigh takes the size of a value off what is left, and stops where nothing is.
+// weigh subtracts the size of a value from left, and stops when nothing is left.
 func weigh(value any, left *int) {
 	if *left < 0 {
 		return

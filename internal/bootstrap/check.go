@@ -14,12 +14,12 @@ import (
 
 const (
 	cloudConfig = "#cloud-config"
-	// bom is what some editors write before a text.
+	// bom is the byte order mark that some editors write at the start of a text.
 	bom = "\ufeff"
 )
 
-// otherHeaders begin user-data that is not YAML, or not only, and that cloud-init
-// takes as it is.
+// otherHeaders returns the first lines of user-data that is not YAML, or not only, and
+// that cloud-init accepts as it is.
 func otherHeaders() []string {
 	return []string{
 		"#!", "#include", "#cloud-boothook", "#cloud-config-archive", "#part-handler", "## template:",
@@ -41,7 +41,7 @@ func checkUserData(document, text string) error {
 	return checkMachineConfig(document, text)
 }
 
-// checkMachineConfig admits documents as Talos reads them: they have no header.
+// checkMachineConfig accepts documents in Talos' form: they have no header.
 func checkMachineConfig(document, text string) error {
 	list, err := mappings(document, text)
 	if err != nil {
@@ -56,7 +56,7 @@ func checkMachineConfig(document, text string) error {
 	return nil
 }
 
-// checkVendorData is as user-data, or nothing.
+// checkVendorData is like the check of user-data, but also accepts an empty document.
 func checkVendorData(document, text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -90,7 +90,7 @@ func checkNetworkConfig(document, text string) error {
 	return nil
 }
 
-// mapping reads a text that is one YAML object.
+// mapping parses a text that is one YAML object.
 func mapping(document, text string) (map[string]*yaml.Node, error) {
 	list, err := mappings(document, text)
 	if err != nil {
@@ -102,7 +102,7 @@ func mapping(document, text string) (map[string]*yaml.Node, error) {
 	return list[0], nil
 }
 
-// mappings reads a text of YAML objects, one at least.
+// mappings parses a text of YAML objects, at least one.
 func mappings(document, text string) ([]map[string]*yaml.Node, error) {
 	decoder := yaml.NewDecoder(strings.NewReader(strings.TrimPrefix(text, bom)))
 	var list []map[string]*yaml.Node
@@ -141,7 +141,7 @@ func pairs(node *yaml.Node) map[string]*yaml.Node {
 	return m
 }
 
-// duplicate returns the line of a key that its object has twice, or 0.
+// duplicate returns the line of a duplicate key in its object, or 0.
 func duplicate(node *yaml.Node) int {
 	if node.Kind == yaml.MappingNode && len(pairs(node)) < len(node.Content)/2 {
 		return node.Line
@@ -154,11 +154,11 @@ func duplicate(node *yaml.Node) int {
 	return 0
 }
 
-// yamlLine finds the line in what the YAML reader says.
+// yamlLine matches the line in the YAML parser's error.
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// yamlError repeats what the YAML reader says of a text's form, which holds nothing
-// of the text.
+// yamlError returns the YAML parser's error about the syntax, which contains nothing of
+// the text.
 func yamlError(document string, err error) error {
 	e := &DocumentError{Document: document, Rendered: true, Problem: "is no YAML"}
 	if found := yamlLine.FindStringSubmatch(err.Error()); found != nil {

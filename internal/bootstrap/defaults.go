@@ -18,15 +18,13 @@ var defaultMetaData string
 //go:embed defaults/network-config.tmpl
 var defaultNetworkConfig string
 
-// Defaults returns templates for Debian and Ubuntu with containerd and kubelet
-// installed: the VM joins as `kubeadm join` would have it join, with the token of its
-// own. There is no vendor-data.
+// Defaults returns templates for Debian and Ubuntu with containerd and kubelet installed:
+// the VM joins as with `kubeadm join`, with its own token. There is no vendor-data.
 func Defaults() Templates {
 	return Templates{UserData: defaultUserData, MetaData: defaultMetaData, NetworkConfig: defaultNetworkConfig}
 }
 
-// bootstrapKubeconfig returns the kubeconfig by which kubelet asks for a certificate
-// of its own.
+// bootstrapKubeconfig returns the kubeconfig with which kubelet requests a certificate.
 func bootstrapKubeconfig(cluster kubernetesView) (string, error) {
 	const name, user = "kubernetes", "tls-bootstrap-token-user"
 	encoded, err := yaml.Marshal(map[string]any{
@@ -42,8 +40,8 @@ func bootstrapKubeconfig(cluster kubernetesView) (string, error) {
 	return string(encoded), err
 }
 
-// kubeletFlags returns the file of flags that the unit of kubelet reads. It takes
-// what Configure made, where nothing can end the quotes.
+// kubeletFlags returns the file of flags that kubelet's systemd unit reads. The flags
+// come from Configure, so they cannot end the quotes.
 func kubeletFlags(args []string) (string, error) {
 	for _, arg := range args {
 		if !kubeletArg.MatchString(arg) {

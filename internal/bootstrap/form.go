@@ -6,12 +6,12 @@ import (
 	"text/template/parse"
 )
 
-// bootstrapToken is the value that only classes have which ask for a bootstrap token.
+// bootstrapToken is the value that exists only for classes with bootstrap tokens.
 const bootstrapToken = "BootstrapToken"
 
-// UsesBootstrapToken returns the names of the documents that name
-// .Kubernetes.BootstrapToken, wherever in them. A template that cannot be parsed
-// names nothing.
+// UsesBootstrapToken returns the names of the documents that use
+// .Kubernetes.BootstrapToken, at any place. A template that cannot be parsed uses
+// nothing.
 func UsesBootstrapToken(templates Templates) []string {
 	var uses []string
 	for _, part := range []struct{ name, text string }{
@@ -32,7 +32,7 @@ func UsesBootstrapToken(templates Templates) []string {
 	return uses
 }
 
-// names reports whether a node of a template names BootstrapToken.
+// names reports whether a node of a template refers to BootstrapToken.
 func names(node parse.Node) bool {
 	switch node := node.(type) {
 	case *parse.ListNode:
@@ -59,7 +59,7 @@ func inPipe(pipe *parse.PipeNode) bool {
 	return pipe != nil && slices.ContainsFunc(pipe.Cmds, func(c *parse.CommandNode) bool { return slices.ContainsFunc(c.Args, inArgument) })
 }
 
-// inArgument reports whether an argument in a pipe names BootstrapToken.
+// inArgument reports whether an argument in a pipe refers to BootstrapToken.
 func inArgument(node parse.Node) bool {
 	switch node := node.(type) {
 	case *parse.PipeNode:
@@ -71,7 +71,7 @@ func inArgument(node parse.Node) bool {
 	case *parse.ChainNode:
 		return slices.Contains(node.Field, bootstrapToken) || inArgument(node.Node)
 	case *parse.StringNode:
-		return node.Text == bootstrapToken // of get, index or hasKey
+		return node.Text == bootstrapToken // the key of get, index or hasKey
 	}
 	return false
 }

@@ -16,9 +16,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// fromSprig are the functions that sprig has and that answer from their arguments
-// alone: none that reads the environment, the clock, the network or random numbers,
-// and none that makes keys.
+// fromSprig returns the names of the sprig functions whose result depends on their
+// arguments alone: no function that reads the environment, the clock, the network or
+// random numbers, and none that generates keys.
 func fromSprig() []string {
 	return []string{
 		"b64enc", "coalesce", "contains", "default", "dict", "empty", "get", "hasKey", "hasPrefix", "hasSuffix",
@@ -27,8 +27,8 @@ func fromSprig() []string {
 	}
 }
 
-// Functions returns what templates may call beside what Go's templates bring. Those
-// of sprig take their text last, so that they can stand in a pipe.
+// Functions returns the functions that templates may call in addition to Go's built-in
+// ones. Sprig's functions take their text last, so that they work in a pipe.
 func Functions() template.FuncMap {
 	functions := template.FuncMap{
 		"add":                 func(numbers ...any) (int, error) { return summed(1, numbers) },
@@ -59,8 +59,8 @@ func Functions() template.FuncMap {
 
 func encodeBase64(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
-// decodeBase64 is an error where the text is not base64; sprig's returns that error
-// as if it were the text.
+// decodeBase64 returns an error if the text is not base64; sprig's version returns the
+// error's text as the result.
 func decodeBase64(text string) (string, error) {
 	decoded, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
@@ -69,7 +69,7 @@ func decodeBase64(text string) (string, error) {
 	return string(decoded), nil
 }
 
-// atoi is an error where the text is no whole number; sprig's gives 0.
+// atoi returns an error if the text is not an integer; sprig's version returns 0.
 func atoi(text string) (int, error) {
 	number, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil {
@@ -78,8 +78,8 @@ func atoi(text string) (int, error) {
 	return number, nil
 }
 
-// summed adds the numbers behind the first to it, each times sign. Its results are what
-// cidrhost takes.
+// summed adds the further numbers, each multiplied by sign, to the first. The result is
+// suitable for cidrhost.
 func summed(sign int, numbers []any) (int, error) {
 	sum := 0
 	for i, number := range numbers {
@@ -96,8 +96,8 @@ func summed(sign int, numbers []any) (int, error) {
 	return sum, nil
 }
 
-// getValue finds a key in pairs such as "ds=nocloud;i=1234". It returns "" where the
-// key is not.
+// getValue returns the value of a key in pairs such as "ds=nocloud;i=1234", or "" if the
+// key is missing.
 func getValue(pairs, key string) string {
 	for pair := range strings.SplitSeq(pairs, ";") {
 		if name, value, ok := strings.Cut(strings.TrimSpace(pair), "="); ok && name == key {
@@ -107,7 +107,7 @@ func getValue(pairs, key string) string {
 	return ""
 }
 
-// hasTag reports whether a list has a tag.
+// hasTag reports whether a list contains a tag.
 func hasTag(tags any, tag string) (bool, error) {
 	switch list := tags.(type) {
 	case []string:
@@ -118,7 +118,7 @@ func hasTag(tags any, tag string) (bool, error) {
 	return false, errors.New("wants a list of tags first")
 }
 
-// pairsOf joins a map as flags of kubelet have it: "cpu=1,memory=2Gi" with "=".
+// pairsOf joins a map in the form of kubelet's flags: "cpu=1,memory=2Gi" with "=".
 func pairsOf(separator string, values map[string]any) string {
 	var list []string
 	for _, key := range sortedKeys(values) {
@@ -127,14 +127,14 @@ func pairsOf(separator string, values map[string]any) string {
 	return strings.Join(list, ",")
 }
 
-// regexFindString returns the n-th group of the first match, 0 being the whole, or
+// regexFindString returns the n-th group of the first match, 0 being the whole match, or
 // "" if there is none.
 func regexFindString(pattern, text string, group int) (string, error) {
 	groups, err := newWork().find(pattern, text)
 	return nth(groups, group), err
 }
 
-// nth returns one of the groups of a match, or "" if there is none.
+// nth returns a group of a match, or "" if there is none.
 func nth(groups []string, n int) string {
 	if n < 0 || n >= len(groups) {
 		return ""
@@ -142,13 +142,13 @@ func nth(groups []string, n int) string {
 	return groups[n]
 }
 
-// notInYAML are characters that JSON may hold as they are, and that YAML does not
-// allow or takes for line breaks.
+// notInYAML reports whether JSON may contain a character unescaped that YAML forbids or
+// treats as a line break.
 func notInYAML(r rune) bool {
 	return r >= 0x7f && r <= 0x9f || r == '\u2028' || r == '\u2029' || r == '\ufeff' || r == '\ufffe' || r == '\uffff'
 }
 
-// toJSON writes a value as JSON that reads the same as YAML. Sprig's does not always.
+// toJSON returns a value as JSON that is also the same in YAML, unlike sprig's.
 func toJSON(value any, indent string) (string, error) {
 	var encoded bytes.Buffer
 	encoder := json.NewEncoder(&encoded)
@@ -168,13 +168,13 @@ func toJSON(value any, indent string) (string, error) {
 	return text.String(), nil
 }
 
-// How deep toYaml and toPrettyYaml indent.
+// The indentation of toYaml and toPrettyYaml.
 const (
 	plainIndent  = 2
 	prettyIndent = 4
 )
 
-// toYAML writes a value without the last line break, so that nindent fits.
+// toYAML returns a value as YAML without the last line break, for use with nindent.
 func toYAML(value any, indent int) (string, error) {
 	text, err := toJSON(value, "")
 	if err != nil {
@@ -196,9 +196,9 @@ func toYAML(value any, indent int) (string, error) {
 	return strings.TrimSuffix(buffer.String(), "\n"), nil
 }
 
-// quoteIndented has the texts of several lines quoted that begin with white space. The
-// library would write blocks of them that no reader takes, or that read as another
-// text; a key of several lines it never writes well.
+// quoteIndented quotes multi-line strings that begin with white space. The library would
+// write them as blocks that parsers reject, or that read as another string; it never
+// writes multi-line keys correctly.
 func quoteIndented(value any) (any, error) {
 	var err error
 	switch value := value.(type) {

@@ -8,19 +8,19 @@ import (
 	"text/template"
 )
 
-// maxGrown is how large what a function is about to make may be by an estimate that is
-// never too low, and at times too high.
+// maxGrown limits the estimated size of a function's result. The estimate is never too
+// low, and sometimes too high.
 const maxGrown = 16 * maxDocument
 
-// maxWidth is what a verb of printf writes besides its argument, at most.
+// maxWidth is the maximum output of a printf verb in addition to its argument.
 const maxWidth = 999
 
-// wideVerb matches a verb of printf with a width or a precision of more than three
-// digits, or with one that an argument gives.
+// wideVerb matches a printf verb with a width or a precision of more than three digits,
+// or one taken from an argument.
 var wideVerb = regexp.MustCompile(`%[^a-zA-Z%]*(\*|[0-9]{4})`)
 
-// boundGrowing bounds the functions that make of two texts one that is as large as
-// their sizes multiplied: it must not be made before it is refused.
+// boundGrowing limits the functions whose result can be as large as the product of two
+// arguments' sizes: it must be refused before it is built.
 func boundGrowing(functions template.FuncMap) {
 	functions["printf"] = func(format string, args ...any) (string, error) {
 		size := 0
@@ -50,7 +50,7 @@ func boundGrowing(functions template.FuncMap) {
 	}
 }
 
-// grown writes a text, unless it is too large.
+// grown calls write, unless the result would be too large.
 func grown(size int, tooWide bool, write func() string) (string, error) {
 	if size > maxGrown || tooWide {
 		return "", errTooLarge

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Where the default templates put what kubeadm puts there.
+// The paths in the default templates, which are kubeadm's.
 const (
 	caFile     = "/etc/kubernetes/pki/ca.crt"
 	kubeletAPI = "kubelet.config.k8s.io/v1beta1"
@@ -16,20 +16,20 @@ const (
 	defaultDomain = "cluster.local"
 )
 
-// unregistered is the taint by which Karpenter knows a Node that it has not taken
-// in yet; Karpenter removes it.
+// unregistered is the taint by which Karpenter recognizes a Node that has not been
+// registered yet; Karpenter removes it.
 var unregistered = Taint{Key: "karpenter.sh/unregistered", Effect: "NoExecute"}
 
-// Kubelet is how kubelet shall run on a node. Empty fields are left to kubelet.
+// Kubelet is a node's kubelet configuration. Empty fields mean kubelet's defaults.
 type Kubelet struct {
 	// ExternalCloudProvider leaves providerID, zone and region to a cloud controller
 	// manager.
 	ExternalCloudProvider bool
-	// Labels of the Node. Those that kubelet may not set are left out; Karpenter sets
-	// them when it takes the Node in.
+	// Labels are labels of the Node. Labels that kubelet may not set are omitted;
+	// Karpenter sets them when it registers the Node.
 	Labels map[string]string
-	// Taints that the Node has at once. Karpenter's karpenter.sh/unregistered is
-	// added.
+	// Taints are the taints that the Node has from the start. Karpenter's
+	// karpenter.sh/unregistered is added.
 	Taints        []Taint
 	ClusterDNS    []string
 	ClusterDomain string
@@ -45,8 +45,8 @@ type Kubelet struct {
 	AllowedUnsafeSysctls                                                    []string
 }
 
-// Configure puts into the values what kubelet is to run with. The node's name and
-// providerID are those of the values' Metadata.
+// Configure sets the values that configure kubelet. The node's name and providerID come
+// from the values' Metadata.
 func (v *Values) Configure(kubelet Kubelet) error {
 	taints := []Taint{unregistered}
 	for _, taint := range kubelet.Taints {
@@ -79,7 +79,7 @@ func (v *Values) Configure(kubelet Kubelet) error {
 	return nil
 }
 
-// config returns the KubeletConfiguration as kubeadm would write it.
+// config returns the KubeletConfiguration in the form that kubeadm would write.
 func (k *Kubelet) config(taints []Taint) map[string]any {
 	config := map[string]any{
 		"apiVersion": kubeletAPI,
@@ -152,8 +152,8 @@ func taintObjects(taints []Taint) []any {
 var (
 	qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 	labelValue    = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`)
-	// kubeletArg admits what names and labels consist of. The flags stand in a file
-	// that systemd reads, between quotes.
+	// kubeletArg matches flags whose values are names and labels. The flags are in a file
+	// read by systemd, between quotes.
 	kubeletArg = regexp.MustCompile(`^--[a-z]+(-[a-z]+)*=[A-Za-z0-9./_=,-]+$`)
 )
 
@@ -167,8 +167,8 @@ func checkTaints(taints []Taint) error {
 	return nil
 }
 
-// selfLabels returns the labels that kubelet may set of its own Node. With any other
-// of Kubernetes' own, it does not start.
+// selfLabels returns the labels that kubelet may set on its own Node. With any other of
+// Kubernetes' labels, it does not start.
 func selfLabels(labels map[string]string) map[string]string {
 	allowed := map[string]string{}
 	for key, value := range labels {
@@ -179,8 +179,7 @@ func selfLabels(labels map[string]string) map[string]string {
 	return allowed
 }
 
-// selfLabel follows kubelet's own check of --node-labels: pkg/kubelet/apis in
-// Kubernetes.
+// selfLabel follows kubelet's own check of --node-labels: pkg/kubelet/apis in Kubernetes.
 func selfLabel(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	within := func(suffix string) bool { return domain == suffix || strings.HasSuffix(domain, "."+suffix) }

@@ -10,8 +10,8 @@ import (
 
 var errPrefix = errors.New("wants an address with a prefix, such as 192.168.0.5/24")
 
-// cidrHost returns the address in "192.168.0.5/24", or with a number the address of
-// that host in the network. A number below 0 counts from the network's end.
+// cidrHost returns the address in "192.168.0.5/24" or, with a number, the address of that
+// host in the network. A negative number counts from the network's end.
 func cidrHost(prefix string, number ...int) (string, error) {
 	network, err := netip.ParsePrefix(prefix)
 	if err != nil || len(number) > 1 {
@@ -35,12 +35,12 @@ func cidrHost(prefix string, number ...int) (string, error) {
 	return address.String(), nil
 }
 
-// macBytes is how long a MAC address is.
+// macBytes is the length of a MAC address in bytes.
 const macBytes = 6
 
-// cidrSLAAC returns the address, with its prefix, that a machine with this MAC
-// address gives itself in an IPv6 network: RFC 4291, appendix A. Of a prefix longer
-// than 64 bits, the prefix wins.
+// cidrSLAAC returns the address, with its prefix, that a machine with this MAC address
+// assigns to itself in an IPv6 network: RFC 4291, appendix A. With a prefix longer than
+// 64 bits, the prefix takes precedence.
 func cidrSLAAC(mac, prefix string) (string, error) {
 	network, err := netip.ParsePrefix(prefix)
 	if err != nil || !network.Addr().Is6() || network.Addr().Is4In6() {
@@ -58,20 +58,20 @@ func cidrSLAAC(mac, prefix string) (string, error) {
 		}
 		id[i] = byte(value)
 	}
-	const universal = 2 // the bit that says that the address is given by its maker
+	const universal = 2 // the bit for an address assigned by the manufacturer
 	host := netip.AddrFrom16([16]byte{
 		8: id[0] ^ universal, 9: id[1], 10: id[2], 11: 0xff, 12: 0xfe, 13: id[3], 14: id[4], 15: id[5],
 	})
 	merged := network.Masked().Addr().As16()
 	for i, b := range host.As16() {
-		kept := max(0, min(8, network.Bits()-8*i)) // bits of this byte that are the prefix's
+		kept := max(0, min(8, network.Bits()-8*i)) // the number of bits of this byte that belong to the prefix
 		merged[i] |= b & byte(0xff>>kept)
 	}
 	return netip.PrefixFrom(netip.AddrFrom16(merged), network.Bits()).String(), nil
 }
 
-// networkConfig returns a network as netplan's version 2 has it, which cloud-init
-// reads whatever the guest is set up with.
+// networkConfig returns a network in netplan's version 2 format, which cloud-init accepts
+// for every guest.
 func networkConfig(network Network) map[string]any {
 	interfaces := network.Interfaces
 	if len(interfaces) == 0 {
@@ -84,8 +84,8 @@ func networkConfig(network Network) map[string]any {
 	return map[string]any{"version": 2, "ethernets": ethernets}
 }
 
-// cardID names an interface in the document: by itself, or by its number where the
-// name is a pattern.
+// cardID returns an interface's key in the document: its name, or its number if the name
+// is a pattern.
 func cardID(number int, card Interface) string {
 	if card.MAC == "" && strings.ContainsAny(card.Name, "*?[") || card.Name == "" {
 		return "net" + strconv.Itoa(number)

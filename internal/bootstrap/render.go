@@ -9,16 +9,16 @@ import (
 	"text/template"
 )
 
-// maxDocument is the size in bytes above which a document is refused: far above what
-// joining needs.
+// maxDocument is the maximum size of a document in bytes: far above what joining needs.
 const maxDocument = 256 << 10
 
-// DocumentError says what is wrong with a template or with what came of it. It never
+// DocumentError reports what is wrong with a template or with its result. It never
 // repeats a value.
 type DocumentError struct {
 	// Document is its name, such as user-data.
 	Document string
-	// Line is that of the template, or that of the result if Rendered; 0 means all.
+	// Line is the line in the template, or in the result if Rendered is set; 0 means the
+	// whole document.
 	Line     int
 	Rendered bool
 	Problem  string
@@ -35,7 +35,7 @@ func (e *DocumentError) Error() string {
 	return fmt.Sprintf("rendering %s: %s", where, e.Problem)
 }
 
-// UnknownKeyError says that a Secret of templates has a key that is no document.
+// UnknownKeyError reports a key in a template Secret that is not a document.
 type UnknownKeyError struct{ Key string }
 
 func (e *UnknownKeyError) Error() string {
@@ -43,7 +43,7 @@ func (e *UnknownKeyError) Error() string {
 		e.Key, UserData, MetaData, NetworkConfig, VendorData, JoinCommand)
 }
 
-// TemplatesOf reads a Secret's data. What it lacks is taken from Defaults.
+// TemplatesOf returns the templates in a Secret's data, with Defaults for missing ones.
 func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	templates := Defaults()
 	fields := map[string]*string{
@@ -61,7 +61,7 @@ func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	return templates, nil
 }
 
-// Render puts values into templates and checks what came of it. Its errors are
+// Render renders templates with values and checks the result. It returns a
 // *DocumentError.
 func Render(templates Templates, values Values) (Documents, error) {
 	var documents Documents
@@ -88,11 +88,11 @@ func Render(templates Templates, values Values) (Documents, error) {
 	return documents, nil
 }
 
-// maxCommand is the size in bytes of what Proxmox hands to a command in a guest.
+// maxCommand is the maximum size in bytes of a guest command's input in Proxmox.
 const maxCommand = 64 << 10
 
-// RenderCommand puts values into the command that joins a guest by its agent. Its
-// errors are *DocumentError.
+// RenderCommand renders the command that joins a guest by its agent. It returns a
+// *DocumentError.
 func RenderCommand(templates Templates, values Values) (string, error) {
 	text, err := execute(JoinCommand, templates.JoinCommand, viewOf(&values), newWork())
 	switch {
@@ -106,7 +106,7 @@ func RenderCommand(templates Templates, values Values) (string, error) {
 	return text, nil
 }
 
-// execute runs a template, which ends when there is no work left.
+// execute runs a template, which ends when no work is left.
 func execute(name, text string, data view, left *work) (string, error) {
 	if len(text) > maxDocument {
 		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template has more than %d bytes: shorten it, or let it fetch the rest", maxDocument)}
@@ -141,13 +141,13 @@ func execute(name, text string, data view, left *work) (string, error) {
 
 var errTooLong = errors.New("too long")
 
-// limited keeps what is written, until it is too much.
+// limited is a writer that fails beyond its limit.
 type limited struct {
 	text strings.Builder
 	left int
 }
 
-// Write keeps the bytes, or fails if there is no room for them.
+// Write stores the bytes, or fails if there is no room for them.
 func (l *limited) Write(p []byte) (int, error) {
 	if l.left -= len(p); l.left < 0 {
 		return 0, errTooLong
@@ -156,11 +156,11 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 var (
-	// position finds the line in what text/template says.
+	// position matches the line in text/template's error.
 	position = regexp.MustCompile(`^template: [^:]+:(\d+)(?::\d+)?: `)
-	// action finds which part of a template failed.
+	// action matches the part of a template that failed.
 	action = regexp.MustCompile(`^executing "[^"]*" at (<[^>]*>): (?s:(.*))$`)
-	// literal finds texts that stand in a template itself, which may be secret too.
+	// literal matches strings in a template itself, which may be secret too.
 	literal = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 	// noKey finds a key that a map lacks.
 	noKey = regexp.MustCompile(`: map has no entry for key "([^"]*)"$`)

@@ -7,33 +7,33 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Values are what templates may name. A name that is not here, or a key that is not
-// in a map, is an error where it is used.
+// Values are the data of templates. Using an unknown name, or a missing key of a map, is
+// an error.
 type Values struct {
 	Metadata   Metadata
 	Network    Network
 	Resources  Resources
 	Kubernetes Kubernetes
-	// Values are the user's own: the keys of the Secret that valuesRef names.
+	// Values are the user's own values: the keys of the Secret in valuesRef.
 	Values map[string]string
 }
 
-// String says whose values they are and none of them: they hold a join token.
+// String returns whose values they are, without the values: they include a join token.
 func (v Values) String() string { return "values of " + v.Metadata.Hostname }
 
-// GoString is String.
+// GoString returns String.
 func (v Values) GoString() string { return v.String() }
 
-// Metadata says which VM it is.
+// Metadata identifies the VM.
 type Metadata struct {
 	// Hostname is the name of the VM and of its Node.
 	Hostname string
-	// InstanceID is the VMID. VMIDs come back.
+	// InstanceID is the VMID. VMIDs are reused.
 	InstanceID string
-	// InstanceUUID is the VM's key as a UUID, which no other VM ever has.
+	// InstanceUUID is the VM's key as a UUID, which is never reused.
 	InstanceUUID string
 	InstanceType string
-	// ProviderID is what Kubernetes calls the VM: proxmox://REGION/VMID.
+	// ProviderID is Kubernetes' ID of the VM: proxmox://REGION/VMID.
 	ProviderID string
 	// Region is the Proxmox cluster and Zone the host.
 	Region, Zone string
@@ -42,9 +42,9 @@ type Metadata struct {
 	NodeClass string
 }
 
-// Network is how the guest shall set up its network. Without interfaces it asks for
-// addresses by DHCP on all that it has. numaform gives out no addresses, so ValuesOf
-// leaves it empty; it is there for templates that ask for it.
+// Network is the guest's network configuration. Without interfaces, the guest uses DHCP
+// on all of its interfaces. numaform assigns no addresses, so ValuesOf leaves it empty;
+// it exists for templates that use it.
 type Network struct {
 	Interfaces []Interface
 	DNSServers []string
@@ -54,52 +54,52 @@ type Network struct {
 
 // Interface is a network interface of the guest.
 type Interface struct {
-	// Name is the interface's, or a pattern such as "en*".
+	// Name is the interface's name, or a pattern such as "en*".
 	Name string
-	// MAC finds the interface, where it is known, and Name is only a label then.
+	// MAC identifies the interface, if it is known; Name is then only a label.
 	MAC          string
 	DHCP4, DHCP6 bool
-	// Addresses have the length of their prefix: 192.168.0.7/24.
+	// Addresses include the prefix length: 192.168.0.7/24.
 	Addresses          []string
 	Gateway4, Gateway6 string
 	// MTU is 0 for the default.
 	MTU int
 }
 
-// Resources are the VM's.
+// Resources are the VM's resources.
 type Resources struct {
 	// CPU is the number of vCPUs.
 	CPU       int
 	MemoryMiB int64
-	// DiskGiB is the boot disk's size, or 0 where the template alone knows it.
+	// DiskGiB is the boot disk's size, or 0 if only the template knows it.
 	DiskGiB int64
-	// NUMANodes is how many NUMA nodes the guest sees, 1 at least.
+	// NUMANodes is the number of NUMA nodes that the guest sees, at least 1.
 	NUMANodes int
-	// HugePages2Mi and HugePages1Gi are how many huge pages of a size the guest's kernel
-	// has to reserve before kubelet starts, for the Node is to have them.
+	// HugePages2Mi and HugePages1Gi are the numbers of huge pages that the guest's kernel
+	// must reserve before kubelet starts, so that the Node has them.
 	HugePages2Mi, HugePages1Gi int64
 }
 
 // Kubernetes is the cluster to join.
 type Kubernetes struct {
-	// Version is the API server's, such as v1.36.3.
+	// Version is the API server's version, such as v1.36.3.
 	Version string
-	// RootCA holds the certificates of the API server's CA in PEM.
+	// RootCA contains the certificates of the API server's CA in PEM.
 	RootCA string
 	// APIServer is its URL: https://HOST:PORT.
 	APIServer string
-	// Token is what kubelet asks for its certificate with, good for this node alone, in
-	// the form that the class names.
+	// Token is the credential for kubelet's certificate request, valid only for this
+	// node, in the class's form.
 	Token string
-	// BootstrapToken is the same as ID.SECRET, or empty if the class asks for no
-	// bootstrap token; see UsesBootstrapToken.
+	// BootstrapToken is the same as ID.SECRET, or empty if the class does not use
+	// bootstrap tokens; see UsesBootstrapToken.
 	BootstrapToken string
-	// KubeletConfiguration is a kubelet.config.k8s.io/v1beta1 object, made by Configure.
+	// KubeletConfiguration is a kubelet.config.k8s.io/v1beta1 object, set by Configure.
 	KubeletConfiguration map[string]any
-	// KubeletArgs are the flags that have no place in it, made by Configure.
+	// KubeletArgs are the flags that cannot be in it, set by Configure.
 	KubeletArgs []string
-	// Labels and Taints are those that the Node is to have when it appears, made by
-	// Configure: without those labels that a kubelet may not set itself.
+	// Labels and Taints are the Node's initial ones, set by Configure, without labels
+	// that a kubelet may not set itself.
 	Labels map[string]string
 	Taints []Taint
 }
@@ -107,11 +107,10 @@ type Kubernetes struct {
 // Taint is a taint of a Node.
 type Taint struct{ Key, Value, Effect string }
 
-// String returns the taint as kubelet's and k3s' flags have it: KEY=VALUE:EFFECT.
+// String returns the taint in the form of kubelet's and k3s' flags: KEY=VALUE:EFFECT.
 func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + t.Effect }
 
-// ValuesOf returns what is known of a VM by itself. What its cluster tells is to be
-// added.
+// ValuesOf returns the values that derive from a VM. The caller adds the cluster's.
 func ValuesOf(vm *fleet.VM) Values {
 	return Values{
 		Metadata: Metadata{
@@ -125,7 +124,7 @@ func ValuesOf(vm *fleet.VM) Values {
 	}
 }
 
-// uuid writes the 32 hex digits of a key in groups.
+// uuid formats the 32 hex digits of a key as a UUID.
 func uuid(key fleet.Key) string {
 	if len(key) != 32 {
 		return string(key)
@@ -133,7 +132,7 @@ func uuid(key fleet.Key) string {
 	return string(key[:8] + "-" + key[8:12] + "-" + key[12:16] + "-" + key[16:20] + "-" + key[20:])
 }
 
-// view is Values as templates see them: sprig's functions take maps of anything.
+// view is Values in the form for templates: sprig's functions take maps of any.
 type view struct {
 	Metadata   Metadata
 	Network    Network

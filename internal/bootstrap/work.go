@@ -10,24 +10,24 @@ import (
 	"text/template/parse"
 )
 
-// What rendering one document may cost at most: text/template cannot be interrupted, so
-// work is counted before it is done. A unit is about ten nanoseconds.
+// The limits on the cost of rendering one document: text/template cannot be interrupted,
+// so work is counted before it is done. A unit is about ten nanoseconds.
 const (
-	// maxSteps is how often all loops and templates of a document may go round.
+	// maxSteps limits the total iterations of all loops and templates of a document.
 	maxSteps = 10_000
-	// maxWork is a second or two.
+	// maxWork takes one to two seconds.
 	maxWork = 1 << 26
-	// perNode is the work of a node of a template, and perComparison of one that may
-	// compare two texts; perCall is that of a call of a function without its arguments.
+	// perNode is the cost of a template node, perComparison of a node that may compare
+	// two strings, and perCall of a function call without its arguments.
 	perNode       = 16
 	perComparison = 1 << 10
 	perCall       = 64
-	// maxPattern is the length of a regular expression, and maxProgram how many
-	// instructions it may have; perInstruction is the work of compiling one.
+	// maxPattern limits the length of a regular expression, and maxProgram its number of
+	// instructions; perInstruction is the cost of compiling one.
 	maxPattern     = 1 << 10
 	maxProgram     = 10_000
 	perInstruction = 256
-	// stepName is the function that counts; see count.
+	// stepName is the name of the counting function; see count.
 	stepName = "numaformStep"
 )
 
@@ -37,15 +37,15 @@ var (
 	errPattern      = fmt.Errorf("has a regular expression of more than %d bytes or %d instructions", maxPattern, maxProgram)
 )
 
-// perByte is the work of functions for each byte of their arguments; what is not here
-// takes 2.
+// perByte returns the cost of functions for each byte of their arguments; the default is
+// 2.
 func perByte() map[string]int {
 	return map[string]int{
 		"toJson": 16, "toPrettyJson": 16, "toYaml": 64, "toPrettyYaml": 64, "js": 8, "html": 8, "urlquery": 8, "kubeletFlags": 16,
 	}
 }
 
-// work is what is left of the work of one document.
+// work is the remaining budget for one document.
 type work struct {
 	steps, left int
 	patterns    map[string]*pattern
@@ -53,7 +53,7 @@ type work struct {
 
 func newWork() *work { return &work{steps: maxSteps, left: maxWork, patterns: map[string]*pattern{}} }
 
-// take takes work off what is left.
+// take subtracts work from the budget.
 func (w *work) take(units int) error {
 	if units < 0 || units > w.left {
 		w.left = 0
@@ -63,7 +63,7 @@ func (w *work) take(units int) error {
 	return nil
 }
 
-// call takes the work of a call.
+// call charges for a call.
 func (w *work) call(rate int, args []any) error {
 	left := maxGrown
 	for _, arg := range args {
@@ -72,7 +72,7 @@ func (w *work) call(rate int, args []any) error {
 	return w.take(perCall + rate*(maxGrown-left))
 }
 
-// step takes rounds of loops, and the nodes that they evaluate.
+// step charges for iterations of loops, and the nodes that they evaluate.
 func (w *work) step(rounds, units int) (string, error) {
 	if w.steps -= rounds; rounds < 0 || w.steps < 0 {
 		return "", errTooManySteps
@@ -86,7 +86,7 @@ type pattern struct {
 	instructions int
 }
 
-// compile compiles a regular expression, each once.
+// compile compiles a regular expression, and caches it.
 func (w *work) compile(text string) (*pattern, error) {
 	if known := w.patterns[text]; known != nil {
 		return known, w.take(perCall)
@@ -116,13 +116,13 @@ func (w *work) compile(text string) (*pattern, error) {
 	return compiled, nil
 }
 
-// once is the most work of finding one match of a pattern: each instruction at each
-// byte, with the groups that it copies.
+// once returns the maximum cost of finding one match of a pattern: each instruction at
+// each byte, with the groups that it copies.
 func (p *pattern) once(text string, groups int) int {
 	return (len(text) + 1) * p.instructions * (1 + groups)
 }
 
-// find returns the groups of the first match, or none.
+// find returns the groups of the first match, or nil.
 func (w *work) find(expression, text string) ([]string, error) {
 	p, err := w.compile(expression)
 	if err == nil {
@@ -134,14 +134,14 @@ func (w *work) find(expression, text string) ([]string, error) {
 	return p.FindStringSubmatch(text), nil
 }
 
-// replaceAll replaces all matches. Each match may look at the rest of the text again, so
-// no more are looked for than there is work left.
+// replaceAll replaces all matches. Each match may scan the rest of the text again, so it
+// searches for no more matches than the budget allows.
 func (w *work) replaceAll(expression, text, with string) (string, error) {
 	p, err := w.compile(expression)
 	if err != nil {
 		return "", err
 	}
-	// They are looked for twice: to count, and to replace.
+	// They are searched for twice: to count, and to replace.
 	each := 2 * p.once(text, p.NumSubexp())
 	most := w.left / each
 	matches := p.FindAllStringIndex(text, most+1)
@@ -156,8 +156,8 @@ func (w *work) replaceAll(expression, text, with string) (string, error) {
 	return grown(size, false, func() string { return p.ReplaceAllString(text, with) })
 }
 
-// count makes each part of a template take its work before it runs: each round of a loop
-// and each use of a template is a step, too.
+// count makes each part of a template charge for its work before it runs: each iteration
+// of a loop and each use of a template also counts as a step.
 func count(parsed *template.Template, functions template.FuncMap) error {
 	for _, one := range parsed.Templates() {
 		if one.Tree != nil && one.Root != nil {
@@ -169,7 +169,7 @@ func count(parsed *template.Template, functions template.FuncMap) error {
 	return nil
 }
 
-// countIn puts a step before a list, and into the lists in it.
+// countIn inserts a step before a list, and into the lists in it.
 func countIn(list *parse.ListNode, rounds int, functions template.FuncMap) error {
 	if list == nil {
 		return nil
@@ -202,7 +202,7 @@ func countIn(list *parse.ListNode, rounds int, functions template.FuncMap) error
 	return nil
 }
 
-// workOf returns the work of a node without the lists in it.
+// workOf returns the cost of a node without the lists in it.
 func workOf(node parse.Node) int {
 	units := perNode
 	switch node := node.(type) {
