@@ -68,7 +68,7 @@ func TestParseMarkerRefuses(t *testing.T) {
 	}
 }
 
-// TestFindMarker tells a guest that is not ours from one that is in doubt.
+// TestFindMarker distinguishes an unmanaged guest from one whose marker is invalid.
 func TestFindMarker(t *testing.T) {
 	t.Parallel()
 	good := fleet.Marker{ClusterID: "prod", Key: someKey}.String()
@@ -191,7 +191,8 @@ func TestAllocatorStartsInRange(t *testing.T) {
 	}
 }
 
-// TestAllocatorGoesOn moves the range to and fro: no number comes back in its round.
+// TestAllocatorGoesOn moves the range back and forth: no VMID is allocated twice in a
+// round.
 func TestAllocatorGoesOn(t *testing.T) {
 	t.Parallel()
 	low, high := fleet.VMIDRange{Lower: 200, Upper: 204}, fleet.VMIDRange{Lower: 300, Upper: 304}

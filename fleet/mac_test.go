@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// TestGiveMACs wants addresses that follow from the key and are of one device alone.
+// TestGiveMACs checks that addresses derive from the key and are unique.
 func TestGiveMACs(t *testing.T) {
 	t.Parallel()
 	spec := []fleet.Network{{Bridge: "a", MAC: "BC:24:11"}, {Bridge: "b"}, {Bridge: "c", MAC: "02:00:AA"}, {Bridge: "d", MAC: "BC:24:11"}}
@@ -41,7 +41,7 @@ func TestGiveMACs(t *testing.T) {
 			t.Errorf("address %s is given twice", n.MAC)
 		}
 	}
-	// What a VM had that gets another number: it keeps the prefix.
+	// A VM that is renumbered keeps the prefix.
 	before := one.Networks[0].MAC
 	fleet.GiveMACs(&one, []fleet.VM{one})
 	if got := one.Networks[0].MAC; got == before || got[:8] != "BC:24:11" {

@@ -29,7 +29,7 @@ func TestSeedVolume(t *testing.T) {
 	}
 }
 
-// TestForeignSeeds are volumes that must never be taken for ours.
+// TestForeignSeeds checks that unmanaged volumes are never treated as ours.
 func TestForeignSeeds(t *testing.T) {
 	t.Parallel()
 	for _, volume := range []string{
