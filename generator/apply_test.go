@@ -18,10 +18,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestAppliesWithoutDrift lets the real engine and provider make VMs of a fleet
-// on a simulated Proxmox. Afterwards nothing is left to change; after the state
-// is lost, an import changes nothing on Proxmox; and the VM's file removed, the
-// VM goes.
+// TestAppliesWithoutDrift applies a fleet to a simulated Proxmox with the real engine and
+// provider. Afterwards a plan is empty; after the state is lost, an import changes
+// nothing in Proxmox; and removing the VM's file deletes the VM.
 func TestAppliesWithoutDrift(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*fleet.VM){
@@ -30,7 +29,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			split(vm)
 			pinned(vm)
 			vm.HugePages = fleet.HugePages1Gi
-			// root may ask any agent: see withoutGuestAgent.
+			// root may query any agent: see withoutGuestAgent.
 			vm.Source.Options["agent"] = "0"
 		},
 		"host agent": func(vm *fleet.VM) { split(vm); pinned(vm); vm.PinWith = fleet.PinWithHostAgent },
@@ -77,9 +76,9 @@ func TestAppliesWithoutDrift(t *testing.T) {
 	}
 }
 
-// TestSecurityGroupsThatWereCutOff loses the connection while the second of two
-// security groups is set. The provider does not set groups where one is, but
-// imports what there is and adds the rest.
+// TestSecurityGroupsThatWereCutOff breaks the connection while the second of two security
+// groups is created. The provider does not create groups where one exists, but imports
+// the existing ones and adds the rest.
 func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 	t.Parallel()
 	for name, skip := range map[string]int{"none is set": 0, "one is set": 1} {
@@ -100,7 +99,7 @@ func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 	}
 }
 
-// targets are the shard's VM for an intent.
+// targets returns the root's VM as a target.
 func (s *shard) targets(t *testing.T) []guard.Target {
 	t.Helper()
 	inputs, err := generator.Inputs("prod", &s.vm)
@@ -114,7 +113,7 @@ func (s *shard) targets(t *testing.T) []guard.Target {
 	}}
 }
 
-// applyAllowed plans, wants the guard to allow the plan, and applies it.
+// applyAllowed plans, checks that the guard allows the plan, and applies it.
 func (s *shard) applyAllowed(t *testing.T, intent guard.Intent) {
 	t.Helper()
 	intent.ClusterID = "prod"
@@ -125,7 +124,7 @@ func (s *shard) applyAllowed(t *testing.T, intent guard.Intent) {
 	}
 	want := guard.Allow
 	if s.vm.Source.Options["agent"] == "0" && len(intent.Import) > 0 {
-		want = guard.NeedsApproval // the provider reads nothing back of an agent that is off
+		want = guard.NeedsApproval // the provider reads nothing back from a disabled agent
 	}
 	if verdict := guard.Check(plan, intent, guard.DefaultRules()); verdict.Decision != want {
 		t.Errorf("got\n%s", verdict)
@@ -133,7 +132,7 @@ func (s *shard) applyAllowed(t *testing.T, intent guard.Intent) {
 	s.engine.Run(t, s.dir, "apply", "-no-color", "a.tfplan")
 }
 
-// shard is the directory of a fleet with one VM, and the Proxmox that it is for.
+// shard is the root of a fleet with one VM, and its Proxmox.
 type shard struct {
 	engine  *enginetest.Engine
 	proxmox *pvesim.Server
@@ -176,7 +175,7 @@ func newShard(t *testing.T, change func(*fleet.VM)) *shard {
 	}
 }
 
-// startProxmox serves a Proxmox with one host of two NUMA nodes and a template, which has
+// startProxmox serves a Proxmox with one host of two NUMA nodes and a template with
 // further drives.
 func startProxmox(t *testing.T, template fleet.Source, drives ...string) *pvesim.Server {
 	t.Helper()
@@ -212,7 +211,7 @@ func startProxmox(t *testing.T, template fleet.Source, drives ...string) *pvesim
 	return server
 }
 
-// allPrivileges is all that numaform needs, in one role.
+// allPrivileges returns one role with everything that numaform needs.
 func allPrivileges() pvesim.Role {
 	role := pvesim.Role{Name: "Test", Privileges: []string{"Mapping.Use"}}
 	for _, part := range pvesim.LeastPrivilege() {
@@ -228,7 +227,7 @@ func (s *shard) wantNoChanges(t *testing.T) {
 	}
 }
 
-// guest returns what Proxmox holds of the VM.
+// guest returns the VM's state in Proxmox.
 func (s *shard) guest(t *testing.T) pvesim.GuestState {
 	t.Helper()
 	for _, guest := range s.proxmox.Guests() {
@@ -240,8 +239,8 @@ func (s *shard) guest(t *testing.T) pvesim.GuestState {
 	return pvesim.GuestState{}
 }
 
-// wantDisks wants the data disks to be there, with the options of the boot disk, and the
-// VM to start from the latter.
+// wantDisks checks that the data disks exist, with the boot disk's options, and that the
+// VM boots from the boot disk.
 func (s *shard) wantDisks(t *testing.T, guest pvesim.GuestState) {
 	t.Helper()
 	for _, d := range s.vm.DataDisks {
@@ -268,7 +267,7 @@ func (s *shard) wantMarker(t *testing.T, guest pvesim.GuestState) {
 	}
 }
 
-// loseState forgets the state and asks for an import of the VM.
+// loseState deletes the state and writes imports for the VM.
 func (s *shard) loseState(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"terraform.tfstate", "terraform.tfstate.backup"} {
@@ -279,7 +278,7 @@ func (s *shard) loseState(t *testing.T) {
 	s.writeImports(t)
 }
 
-// writeImports asks for an import of the VM and what belongs to it.
+// writeImports writes import blocks for the VM and its other resources.
 func (s *shard) writeImports(t *testing.T) {
 	t.Helper()
 	var blocks strings.Builder

@@ -92,7 +92,7 @@ func join(base, state, suffix string) string {
 	}
 }
 
-// backendSettings returns the settings of one shard's backend, sorted.
+// backendSettings returns the backend settings of one root, sorted.
 func backendSettings(backend fleet.Backend, state string) []setting {
 	config := maps.Clone(backend.Config)
 	if config == nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestParseIsBounded gives node files and the index what a recursive parser, or an
-// evaluation, does not survive. Each was seen to end the process, or to take minutes.
+// TestParseIsBounded parses node files and indexes that a recursive parser, or an
+// evaluation, does not survive. Without the limits, each ended the process or took
+// minutes.
 func TestParseIsBounded(t *testing.T) {
 	t.Parallel()
 	const value = `"debian"`
@@ -70,7 +71,7 @@ func TestParseIsBounded(t *testing.T) {
 	}
 }
 
-// TestLargeVMsAreWithinBounds writes the largest VM that there may be and reads it again.
+// TestLargeVMsAreWithinBounds renders and parses the largest possible VM.
 func TestLargeVMsAreWithinBounds(t *testing.T) {
 	t.Parallel()
 	vm := vmAt(somewhere, 2001)

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// vmAt returns a plain VM that may be written.
+// vmAt returns a simple valid VM.
 func vmAt(host topology.HostID, id fleet.VMID) fleet.VM {
 	return fleet.VM{
 		Key: fleet.Key(fmt.Sprintf("%032x", id)), VMID: id, Name: fleet.NodeName("workers", id),
@@ -38,12 +38,12 @@ func fleetOf(vms ...fleet.VM) fleet.Fleet {
 	}
 }
 
-// text draws one line that may be written, with what HCL treats specially.
+// text draws one valid line of text, including characters that are special in HCL.
 func text() *rapid.Generator[string] {
 	return rapid.StringMatching(`([!-~äß日€${}%"\\#][ -~äß日€${}%"\\#]{0,30}[!-~äß日€${}%"\\#])?`)
 }
 
-// fleets draws fleets that may be written, in canonical form.
+// fleets draws valid fleets in canonical form.
 func fleets() *rapid.Generator[fleet.Fleet] {
 	return rapid.Custom(func(t *rapid.T) fleet.Fleet {
 		f := fleetOf()
@@ -101,7 +101,7 @@ func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
 	return vm
 }
 
-// drawCells deals the guest's CPUs out to cells, in order or not.
+// drawCells distributes the guest's CPUs over cells, in order or not.
 func drawCells(t *rapid.T, vcpus int) []topology.NUMACell {
 	count := rapid.IntRange(1, min(vcpus, 8)).Draw(t, "cells")
 	members := make([][]int, count)
@@ -118,7 +118,7 @@ func drawCells(t *rapid.T, vcpus int) []topology.NUMACell {
 	return cells
 }
 
-// drawHugePages backs a VM with huge pages now and then: those are of one host node for
+// drawHugePages sometimes backs a VM with huge pages: these have one host NUMA node for
 // each cell.
 func drawHugePages(t *rapid.T, vm *fleet.VM) {
 	vm.HugePages = rapid.SampledFrom([]fleet.HugePages{"", fleet.HugePages2Mi, fleet.HugePages1Gi}).Draw(t, "huge pages")

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FuzzRenderText puts any text into any field that takes one: it is refused, or
-// it comes back as it was.
+// FuzzRenderText renders any text in any text field: it is refused, or it survives the
+// round trip unchanged.
 func FuzzRenderText(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "${a}", "%{if}", `"`, `\`, "a\nb", "for", "é", "e\u0301", "\xff", "\u202e", "#", "*/", "numaform/1 cluster=x",
@@ -29,7 +29,7 @@ func FuzzRenderText(f *testing.F) {
 	})
 }
 
-// FuzzRenderNames does the same for names that end up in paths.
+// FuzzRenderNames does the same for names that become part of paths.
 func FuzzRenderNames(f *testing.F) {
 	f.Add("region-1", "pve-1", "namespace", "x")
 	f.Add("..", "a/b", "secret", "y")
@@ -69,8 +69,8 @@ func checkSurvives(t *testing.T, f fleet.Fleet) {
 	}
 }
 
-// FuzzParse gives Parse any node file: it must not panic, and what it accepts is
-// exactly what numaform writes.
+// FuzzParse parses any node file: Parse must not panic, and must accept only what
+// numaform writes.
 func FuzzParse(f *testing.F) {
 	files, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
 	if err != nil {

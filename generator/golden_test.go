@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// hashWord stands for the module's hash in golden files, so that a change of the
-// module does not touch them all.
+// hashWord replaces the module's hash in golden files, so that a change of the module
+// does not affect all of them.
 const hashWord = "0123456789abcdef"
 
 // TestGolden renders each testdata case and reads it back.
@@ -50,7 +50,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldensAreValid lets the real engine and provider judge each golden shard.
+// TestGoldensAreValid validates each golden root with the real engine and provider.
 func TestGoldensAreValid(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)
@@ -76,7 +76,7 @@ func TestGoldensAreValid(t *testing.T) {
 	}
 }
 
-// withModules puts the carried module in the place of those that older VMs call.
+// withModules replaces the modules that older VMs call with the current ones.
 func withModules(files generator.Files, f fleet.Fleet) generator.Files {
 	for i := range f.VMs {
 		for name, content := range modules.Files() {
@@ -88,7 +88,7 @@ func withModules(files generator.Files, f fleet.Fleet) generator.Files {
 	return files
 }
 
-// goldens returns the cases by the paths of their files.
+// goldens returns the cases by file path.
 func goldens(t *testing.T) map[string]*txtar.Archive {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))
@@ -118,7 +118,7 @@ func inputOf(t *testing.T, archive *txtar.Archive) fleet.Fleet {
 	return f
 }
 
-// visible returns the files that belong into a golden file, sorted.
+// visible returns the files that belong in a golden file, sorted.
 func visible(files generator.Files) []txtar.File {
 	var list []txtar.File
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -146,7 +146,7 @@ func writeGolden(t *testing.T, name string, archive *txtar.Archive, files genera
 	}
 }
 
-// checkParse reads files back and compares with what was rendered.
+// checkParse parses files and compares the result with the rendered fleet.
 func checkParse(t testing.TB, want fleet.Fleet, files generator.Files) {
 	t.Helper()
 	got, err := generator.Parse(files)
@@ -158,8 +158,8 @@ func checkParse(t testing.TB, want fleet.Fleet, files generator.Files) {
 	}
 }
 
-// canonical returns what Parse gives for the fleet: sorted, with all shards and
-// with the module named.
+// canonical returns the fleet as Parse returns it: sorted, with all roots and with the
+// module set.
 func canonical(f fleet.Fleet) fleet.Fleet {
 	f.Regions, f.VMs, f.Hosts = slices.Clone(f.Regions), slices.Clone(f.VMs), f.Shards()
 	if len(f.Hosts) == 0 {

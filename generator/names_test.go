@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// stateName is what all backends accept: a label value of Kubernetes that ends
+// stateName matches names that all backends accept: a label value of Kubernetes that ends
 // in a letter, and a schema name of PostgreSQL.
 var stateName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z])?$`)
 

@@ -24,7 +24,7 @@ func rendered(t *testing.T) generator.Files {
 	return files
 }
 
-// TestOwnsWhatItRenders, and takes nothing of it for someone else's.
+// TestOwnsWhatItRenders also checks that no rendered file is reported as unmanaged.
 func TestOwnsWhatItRenders(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -51,10 +51,10 @@ func TestOwnsNothingElse(t *testing.T) {
 	files := rendered(t)
 	main, node := files[mainFile], files[nodeFile]
 	for name, content := range map[string][]byte{
-		// Ours by the path alone.
+		// Ours only by the path.
 		mainFile: []byte("terraform {}\n"), nodeFile: []byte("module \"x\" {}\n"), "region-1/pve-1/node-x.tf": main,
 		"fleet.json": []byte(`{"cluster_id": 7}`), ".gitignore": []byte("*.swp\n"),
-		// Ours by the content alone.
+		// Ours only by the content.
 		"main.tf": main, "a/main.tf": main, "a/b/c/main.tf": main, "modules/pve-1/main.tf": main, "region-1/templates/main.tf": main,
 		"region-1/pve-1/vm.tf": node, "region-1/pve-1/node-x_override.tf": node, "region-1/pve-1/.main.tf": main,
 		"a/fleet.json": files["fleet.json"], "a/.gitignore": files[".gitignore"],

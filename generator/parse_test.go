@@ -113,7 +113,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestParsePassesOver has files that are not the fleet's and harm nothing.
+// TestParsePassesOver parses a fleet with harmless files that do not belong to it.
 func TestParsePassesOver(t *testing.T) {
 	t.Parallel()
 	want := fleetOf(vmAt(somewhere, 2001))
@@ -135,8 +135,8 @@ func TestParsePassesOver(t *testing.T) {
 	checkParse(t, want, files)
 }
 
-// TestParseWithoutMain has lost what a revert takes along of a host whose first VM
-// it takes back: the next rendering brings it back.
+// TestParseWithoutMain lacks the file that is deleted by reverting a host's first VM: the
+// next rendering restores it.
 func TestParseWithoutMain(t *testing.T) {
 	t.Parallel()
 	want := fleetOf(vmAt(somewhere, 2001))
@@ -148,9 +148,9 @@ func TestParseWithoutMain(t *testing.T) {
 	checkParse(t, want, generator.Select(files))
 }
 
-// TestAnotherRelease reads what another version of numaform wrote, with modules and
-// a provider of its own. The next rendering asks for the provider of this one and
-// leaves each VM with the module that it has.
+// TestAnotherRelease parses files of another version of numaform, with its own modules
+// and provider. The next rendering requires this version's provider and keeps each VM's
+// module.
 func TestAnotherRelease(t *testing.T) {
 	t.Parallel()
 	other := generator.Current()
@@ -164,7 +164,8 @@ func TestAnotherRelease(t *testing.T) {
 	if !strings.Contains(string(before[mainFile]), `version = "0.112.0-rc1"`) {
 		t.Errorf("another provider is asked for:\n%s", before[mainFile])
 	}
-	// Its modules may be called only where the operator says so, whatever the fleet has.
+	// Its modules may be called only if the operator allows them, whatever the fleet
+	// contains.
 	var unknown *generator.ParseError
 	if _, err := generator.Parse(before); !errors.As(err, &unknown) || unknown.File != nodeFile || unknown.Line != 9 {
 		t.Errorf("unknown modules: %v", err)
@@ -194,7 +195,8 @@ func TestAnotherRelease(t *testing.T) {
 	}
 }
 
-// TestCarries names each of the modules that node files may call once, in order.
+// TestCarries checks that the modules that node files may call are returned once each, in
+// order.
 func TestCarries(t *testing.T) {
 	t.Parallel()
 	ours := generator.Current()
@@ -223,7 +225,7 @@ func TestParseNothing(t *testing.T) {
 	}
 }
 
-// TestTwoBranches merges what two branches did: each added one VM.
+// TestTwoBranches merges two branches that each added one VM.
 func TestTwoBranches(t *testing.T) {
 	t.Parallel()
 	one, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))

@@ -47,7 +47,7 @@ func TestRenderParseRoundTrip(t *testing.T) {
 	})
 }
 
-// TestOrderDoesNotMatter guards the bytes against the order of slices.
+// TestOrderDoesNotMatter checks that the bytes do not depend on the order of slices.
 func TestOrderDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -70,7 +70,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestOneMoreVM is the promise that a scale-up reads as one new file.
+// TestOneMoreVM checks that a scale-up adds one new file.
 func TestOneMoreVM(t *testing.T) {
 	t.Parallel()
 	before, err := generator.Render(fleetOf(vmAt(somewhere, 2001), vmAt(somewhere, 2003)))
@@ -88,7 +88,7 @@ func TestOneMoreVM(t *testing.T) {
 	}
 }
 
-// TestLastVMGone keeps the shard from which a VM must still be removed.
+// TestLastVMGone keeps the root from which a VM must still be removed.
 func TestLastVMGone(t *testing.T) {
 	t.Parallel()
 	before, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
@@ -110,7 +110,7 @@ func TestLastVMGone(t *testing.T) {
 	checkParse(t, parsed, after)
 }
 
-// TestModuleIsWritten proves that a fleet can be applied without this binary.
+// TestModuleIsWritten checks that a fleet can be applied without this binary.
 func TestModuleIsWritten(t *testing.T) {
 	t.Parallel()
 	files, err := generator.Render(fleetOf())
@@ -124,7 +124,7 @@ func TestModuleIsWritten(t *testing.T) {
 	}
 }
 
-// TestDescriptionCarriesTheMarker reads the marker as inventory will.
+// TestDescriptionCarriesTheMarker parses the marker as the inventory does.
 func TestDescriptionCarriesTheMarker(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

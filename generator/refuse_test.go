@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pinned makes a VM own host CPUs 4 to 7.
+// pinned sets host CPUs 4 to 7 as the VM's own.
 func pinned(vm *fleet.VM) {
 	vm.Policy, vm.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
 	vm.CPUs, vm.VCPUPins = topology.CPUs(4, 5, 6, 7), []int{4, 5, 6, 7}
@@ -31,8 +31,7 @@ func seeded(vm *fleet.VM) {
 	vm.SeedStorage, vm.Seed = fleet.AnySeedStorage, fleet.SeedVolume("local", "prod", vm.VMID, vm.Key)
 }
 
-// TestRefusesVM has one case for each rule: a value that may not be written, and
-// what the user reads.
+// TestRefusesVM has one case for each rule: an invalid value, and the user's message.
 func TestRefusesVM(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -153,7 +152,7 @@ func TestRefusesVM(t *testing.T) {
 	}
 }
 
-// TestTemplateVMIDs renders VMs of templates at the ends of what Proxmox has.
+// TestTemplateVMIDs renders VMs with templates at the ends of Proxmox' VMID range.
 func TestTemplateVMIDs(t *testing.T) {
 	t.Parallel()
 	for _, vmid := range []fleet.VMID{fleet.MinVMID, fleet.MaxVMID} {
@@ -165,7 +164,7 @@ func TestTemplateVMIDs(t *testing.T) {
 	}
 }
 
-// checkRefused wants an error that names a field and holds the text.
+// checkRefused checks that the error names a field and contains the text.
 func checkRefused(t *testing.T, f fleet.Fleet, want string) {
 	t.Helper()
 	files, err := generator.Render(f)
@@ -262,7 +261,7 @@ func TestRefusesClusterID(t *testing.T) {
 	}
 }
 
-// dataDisk gives a VM one more.
+// dataDisk adds a data disk to a VM.
 func dataDisk(slot string, gib int64, storage string) func(*fleet.VM) {
 	return func(v *fleet.VM) {
 		v.DataDisks = append(v.DataDisks, fleet.DataDisk{Interface: slot, SizeGiB: gib, Storage: storage})

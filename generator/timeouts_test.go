@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestTimeoutsOfTheProvider lets a clone take longer than the VM's file allows, and then
-// shorter: the real provider keeps to the file, and tells Proxmox how long a start may
-// take.
+// TestTimeoutsOfTheProvider makes a clone take longer than the VM's file allows, and then
+// less time: the real provider respects the file, and passes the start's timeout to
+// Proxmox.
 func TestTimeoutsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	const most = 5
