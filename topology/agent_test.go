@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentAt is when agents of tests looked.
+// agentAt is when the tests' agents published.
 var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 func agent() topology.Agent {
@@ -101,7 +101,7 @@ func TestAgentPublishIn(t *testing.T) {
 			t.Errorf("PublishIn(%q) = %q, %v, want %q", notes, got, err, want)
 		}
 	}
-	// The topology is put beside it, not over it.
+	// The topology is added, and does not replace it.
 	file, err := topology.ParseCollectedFile([]byte(`{"format":1,"numa_nodes":[{"id":0,"memory_mib":1}],"cpus":[{"id":0,"online":true,"numa_node":0,"socket":0,"core":0,"l3":0}]}`))
 	if err != nil {
 		t.Fatal(err)

@@ -92,7 +92,8 @@ func TestAgentFaults(t *testing.T) {
 	}
 }
 
-// TestAgentFaultsOrder tells what blocks first, and each refused VM by itself.
+// TestAgentFaultsOrder checks that blocking faults come first, and that each refused VM
+// has its own.
 func TestAgentFaultsOrder(t *testing.T) {
 	t.Parallel()
 	a := agent()

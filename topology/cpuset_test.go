@@ -113,7 +113,7 @@ func FuzzParseCPUSet(f *testing.F) {
 	})
 }
 
-// checkError checks that an error contains want, or is nil where want is empty.
+// checkError checks that an error contains want, or is nil if want is empty.
 func checkError(t *testing.T, err error, want string) {
 	t.Helper()
 	switch {

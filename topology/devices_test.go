@@ -70,7 +70,7 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestAgentTellsDevices writes NUMA nodes of devices into notes and reads them again.
+// TestAgentTellsDevices writes devices' NUMA nodes to notes and parses them again.
 func TestAgentTellsDevices(t *testing.T) {
 	t.Parallel()
 	agent := topology.Agent{

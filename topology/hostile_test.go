@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestHostileTexts reads what anybody may write into notes and files, of the worst kind:
-// it is refused, and so that the reason fits into a condition.
+// TestHostileTexts parses malicious notes and files: they are refused with a reason that
+// fits into a condition.
 func TestHostileTexts(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20

@@ -54,7 +54,7 @@ func TestParseLscpu(t *testing.T) {
 	}
 }
 
-// summary says what is known of a machine, one fact a line.
+// summary lists what is known about a machine, one fact per line.
 func summary(m *topology.Machine) string {
 	var out strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
@@ -94,7 +94,7 @@ func summary(m *topology.Machine) string {
 	return out.String()
 }
 
-// where lists the online CPUs by a fact about them.
+// where lists the online CPUs grouped by a fact.
 func where(m *topology.Machine, fact func(topology.CPU) int) map[int][]int {
 	ids := map[int][]int{}
 	for _, cpu := range m.CPUs {
@@ -121,8 +121,7 @@ func all(m *topology.Machine) topology.CPUSet {
 	return topology.CPUs(ids...)
 }
 
-// FuzzParseLscpu reads any text as what the API tells of a host, and prints as a file
-// what it understood.
+// FuzzParseLscpu parses any text as the API's output, and prints the result as a file.
 func FuzzParseLscpu(f *testing.F) {
 	archives, err := filepath.Glob("testdata/lscpu/*.txtar")
 	if err != nil {

@@ -21,7 +21,8 @@ func load(t *testing.T, name string) topology.Machine {
 	return m
 }
 
-// asReport returns what the report tells of a machine: no siblings, caches, memory.
+// asReport returns the part of a machine that a report contains: no siblings, caches or
+// memory.
 func asReport(m topology.Machine) topology.Machine {
 	report := topology.Machine{Model: m.Model}
 	for _, node := range m.NUMANodes {

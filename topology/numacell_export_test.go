@@ -6,8 +6,8 @@ import (
 )
 
 // FormatNUMA returns a cell as the value of Proxmox' numaN, such as
-// "cpus=0-3;8-11,hostnodes=0-1,memory=4096,policy=bind". Keys without a value are
-// left out. A cell needs GuestCPUs: Proxmox refuses a numaN without cpus.
+// "cpus=0-3;8-11,hostnodes=0-1,memory=4096,policy=bind". It omits keys without a value. A
+// cell needs GuestCPUs: Proxmox refuses a numaN without cpus.
 func FormatNUMA(cell NUMACell) string {
 	parts := []string{"cpus=" + joinList(cell.GuestCPUs)}
 	if !cell.HostNodes.IsEmpty() {
@@ -22,5 +22,5 @@ func FormatNUMA(cell NUMACell) string {
 	return strings.Join(parts, ",")
 }
 
-// joinList is a set in numaN's list format: there a comma ends the value.
+// joinList formats a set in numaN's list format, where a comma ends the value.
 func joinList(set CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }

@@ -33,7 +33,7 @@ func TestPublishedIsReadBack(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || !found || err != nil {
 			t.Errorf("%s: found %t, error %v (-want +got):\n%s", name, found, err, diff)
 		}
-		// The bounds of Proxmox' schema: 64 KiB for notes, 8 KiB for a description.
+		// The limits in Proxmox' schema: 64 KiB for notes, 8 KiB for a description.
 		if most := 64 << 10; len(text) > most || (len(want.CPUs) <= 64 && len(text) > 8<<10) {
 			t.Errorf("%s: %d bytes for %d CPUs", name, len(text), len(want.CPUs))
 		}
@@ -135,7 +135,7 @@ func TestConfidence(t *testing.T) {
 	}
 }
 
-// TestPublishIn keeps what else stands in the notes.
+// TestPublishIn keeps the rest of the notes.
 func TestPublishIn(t *testing.T) {
 	t.Parallel()
 	file, err := topology.ParseCollectedFile([]byte(`{"format":1,"numa_nodes":[{"id":0,"memory_mib":1}],"cpus":[{"id":0,"online":true,"numa_node":0,"socket":0,"core":0,"l3":0}]}`))

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// documented has every field in every way in which the documentation of
-// karpenter-provider-proxmox uses it (docs/noderesource.md there).
+// documented contains every field in every form that the documentation of
+// karpenter-provider-proxmox uses (docs/noderesource.md there).
 const documented = `{
   "region-1": {
     "node1": {
@@ -32,9 +32,9 @@ const documented = `{
   }
 }`
 
-// TestSettingsOfTheDocumentation wants of each host what the author meant: two NUMA
-// nodes of 4 GiB each under one socket and one cache, CPUs and bytes kept for the
-// host, and "*" for all hosts of the region that are not named.
+// TestSettingsOfTheDocumentation checks the author's intent for each host: two NUMA nodes
+// of 4 GiB each under one socket and one cache, CPUs and bytes reserved for the host, and
+// "*" for all other hosts of the region.
 func TestSettingsOfTheDocumentation(t *testing.T) {
 	t.Parallel()
 	settings, err := topology.ParseSettings([]byte(documented))
@@ -70,8 +70,8 @@ func TestSettingsOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// TestCapacityOfTheDocumentation is the VM that the same project documents: 64 CPUs
-// on four NUMA nodes, each with cores first and their second threads behind.
+// TestCapacityOfTheDocumentation is the VM in the same project's documentation: 64 CPUs
+// on four NUMA nodes, each with cores first and their second threads after them.
 func TestCapacityOfTheDocumentation(t *testing.T) {
 	t.Parallel()
 	var cells []topology.NUMACell

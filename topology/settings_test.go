@@ -123,7 +123,7 @@ func TestSettingsReplaceGuessedCPUs(t *testing.T) {
 	}
 }
 
-// TestMemoryNodes checks whose memory VMs may have, of NUMA nodes without CPUs.
+// TestMemoryNodes checks which NUMA nodes without CPUs lend memory to VMs.
 func TestMemoryNodes(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

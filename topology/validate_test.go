@@ -6,8 +6,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// sound returns a machine without fault: two cores with two threads each, on two
-// NUMA nodes.
+// sound returns a valid machine: two cores with two threads each, on two NUMA nodes.
 func sound() topology.Machine {
 	return topology.Machine{
 		MemoryMiB: 2048,
