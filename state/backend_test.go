@@ -9,21 +9,21 @@ import (
 	"testing"
 )
 
-// backend is a server of Terraform's http backend: GET, POST, DELETE, LOCK, UNLOCK.
+// backend is a server for Terraform's http backend: GET, POST, DELETE, LOCK, UNLOCK.
 type backend struct {
 	*httptest.Server
 	// mu guards everything below.
 	mu    sync.Mutex
 	state []byte
 	lock  []byte
-	// failing makes saves of the state fail.
+	// failing makes writes of the state fail.
 	failing bool
 	// keeping makes releases of the lock fail.
 	keeping bool
-	// changed is made of each state that is saved, if it is set.
+	// changed, if set, modifies each state that is written.
 	changed func([]byte) []byte
-	// saving receives a value for each save that begins, and waits for resume,
-	// if both are set.
+	// saving receives a value when a write begins, which then waits for resume, if both
+	// are set.
 	saving, resume chan struct{}
 }
 
@@ -35,7 +35,7 @@ func newBackend(t *testing.T) *backend {
 	return b
 }
 
-// hold makes saves wait until the returned function is called.
+// hold makes writes wait until the returned function is called.
 func (b *backend) hold() (saving <-chan struct{}, release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,14 +61,14 @@ func (b *backend) keep(keeping bool) {
 	b.keeping = keeping
 }
 
-// change makes something else of the states that are saved from now on.
+// change modifies the states written from now on.
 func (b *backend) change(changed func([]byte) []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changed = changed
 }
 
-// setLock makes someone hold the lock, or no one.
+// setLock sets the lock's holder; empty means none.
 func (b *backend) setLock(lock string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,7 +152,7 @@ func (b *backend) take(w http.ResponseWriter, lock []byte) {
 	b.lock = lock
 }
 
-// release takes an empty body for force-unlock, as Terraform sends it.
+// release accepts an empty body for force-unlock, as Terraform sends it.
 func (b *backend) release(w http.ResponseWriter, lock []byte) {
 	var want, got struct{ ID string }
 	_ = json.Unmarshal(b.lock, &want)

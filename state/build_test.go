@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestEnvironments divides what numaform holds: each process sees what it needs itself.
+// TestEnvironments checks that each process gets only the variables that it needs.
 func TestEnvironments(t *testing.T) {
 	t.Parallel()
 	own := []string{
@@ -147,7 +147,7 @@ func TestTaintedResource(t *testing.T) {
 	b := newBackend(t)
 	w := open(t, root(t, httpBackend(b)), nil)
 	mustApply(t, w, mustPlan(t, w, state.PlanOptions{}))
-	// OpenTofu writes its state without spaces, Terraform with.
+	// OpenTofu writes its state without spaces, Terraform with spaces.
 	text := strings.ReplaceAll(string(b.saved()), `"schema_version": 0,`, `"schema_version":0,`)
 	b.setState([]byte(strings.Replace(text, `"schema_version":0,`, `"schema_version":0,"status":"tainted",`, 1)))
 	resources, err := w.Resources(t.Context())

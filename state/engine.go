@@ -85,8 +85,8 @@ func (e *Engine) client(ctx context.Context, dir string, set func(*tfexec.Terraf
 	if err := set(client); err != nil {
 		return nil, err
 	}
-	// Run it now: terraform-exec would mix the output into that of the first command that
-	// needs the version.
+	// Run it now: otherwise terraform-exec would mix the output into the first command
+	// that needs the version.
 	_, _, err = client.Version(ctx, false)
 	return client, err
 }

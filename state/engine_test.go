@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// program writes an executable that answers like an engine of a version, and
-// warns on stderr if its environment is not clean.
+// program writes an executable that behaves like an engine with a version, and warns on
+// stderr if its environment is not clean.
 func program(t testing.TB, dir, name, version string) string {
 	t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$TF_CLI_CONFIG_FILE\" = /dev/null ] || echo warning\necho warning >&2\necho '{\"terraform_version\": %q}'\n", version)
@@ -97,7 +97,7 @@ func TestEngineString(t *testing.T) {
 	}
 }
 
-// TestEngineRuns counts the engine's runs: its version is asked once for a directory.
+// TestEngineRuns counts the engine's runs: its version is read once per directory.
 func TestEngineRuns(t *testing.T) {
 	t.Parallel()
 	tools, dir := t.TempDir(), root(t, localBackend)
@@ -121,8 +121,7 @@ func TestEngineRuns(t *testing.T) {
 	}
 }
 
-// TestEngineArguments looks at what the engine is run with, and at what is told of one
-// that fails.
+// TestEngineArguments checks the engine's arguments, and the error of a failed run.
 func TestEngineArguments(t *testing.T) {
 	t.Parallel()
 	tools, dir := t.TempDir(), root(t, localBackend)

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// What tests look into because no engine can be made to show it.
+// Internals for tests, because no engine can be made to show them.
 var (
 	Required   = required
 	ParseLock  = parseLock
 	ParseState = parseState
 )
 
-// Fence is what stands before a PostgreSQL server.
+// Fence is a fence in front of a PostgreSQL server.
 type Fence struct{ *fence }
 
-// OpenFence opens a fence before the server of a connection string.
+// OpenFence opens a fence for the server of a connection string.
 func OpenFence(text string) (Fence, error) {
 	return OpenFenceOn(text, func(l net.Listener) net.Listener { return l })
 }
@@ -32,7 +32,7 @@ func OpenFenceOn(text string, listener func(net.Listener) net.Listener) (Fence, 
 	return Fence{f}, err
 }
 
-// Admitted waits until the fence has admitted so many connections.
+// Admitted waits until the fence has admitted n connections.
 func (f Fence) Admitted(count int) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -43,14 +43,14 @@ func (f Fence) Admitted(count int) {
 	}
 }
 
-// Address is where it listens.
+// Address returns the fence's address.
 func (f Fence) Address() (host, port string) { return f.address() }
 
-// Close ends it and returns why it let nothing through.
+// Close ends the fence and returns why it blocked connections.
 func (f Fence) Close() (broken, err error) { return f.close() }
 
-// Led returns where the server of a connection string listens, and the string for
-// another address; "" for one that must not be led elsewhere.
+// Led returns the address of a connection string's server, and the string with another
+// address; "" if it must not be redirected.
 func Led(text string, env map[string]string) (network, address, elsewhere string) {
 	c, ok := parseConn(text, env)
 	if !ok {
@@ -59,33 +59,33 @@ func Led(text string, env map[string]string) (network, address, elsewhere string
 	return c.target().network, c.target().address, c.at("127.0.0.1", "99")
 }
 
-// Environments returns what engine, provider and a download see.
+// Environments returns the environments of the engine, the provider and a download.
 func Environments(own []string, c *Config, backend string) (engine, provider, download map[string]string) {
 	e := environmentsOf(own, c, backend, "mark")
 	return e.engine, e.provider, e.download
 }
 
-// Cluster returns what marks the processes of a workspace with the cluster of its state.
+// Cluster returns the mark of a workspace's processes for the cluster of its state.
 func (w *Workspace) Cluster() string { return clusterVariable + "=" + w.env.engine[clusterVariable] }
 
-// Mark returns what marks the processes of a workspace.
+// Mark returns the mark of a workspace's processes.
 func (w *Workspace) Mark() string { return runVariable + "=" + w.mark() }
 
-// Hide takes the secrets of env out of s.
+// Hide removes env's secrets from s.
 func Hide(env map[string]string, s string) string { return newRedactor(env).hide(s) }
 
-// Held reports whether a lock is that of a run on a host between two moments.
+// Held reports whether a lock belongs to a run on a host between two times.
 func Held(host string, began, until time.Time, lock *LockedError, here string) bool {
 	return (&run{Host: host, Began: began, Until: until}).held(lock, here)
 }
 
-// Proves reports whether the record of a run in a directory on a host proves, in
-// another directory there, that the holder of a lock is gone.
+// Proves reports whether the record of a run in a directory on a host proves, for another
+// directory there, that the holder of a lock is gone.
 func Proves(dir, host string, began time.Time, lock *LockedError, here string) bool {
 	return (&run{Host: host, Dir: dir, Began: began, Until: began.Add(time.Minute)}).proves(lock, host, here)
 }
 
-// Gone reports whether the holder of a lock is taken for dead.
+// Gone reports whether the holder of a lock is considered dead.
 func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w.gone(ctx, lock) }
 
 // AddCalls adds module calls to a directory's list.
@@ -93,14 +93,14 @@ func AddCalls(dir string, files map[string][]byte) bool {
 	return (&Workspace{config: Config{Dir: dir}}).addCalls(files)
 }
 
-// AwaitOrphans waits for what a killed engine left.
+// AwaitOrphans waits for the leftover processes of a killed engine.
 func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.awaitOrphans(ctx)
 }
 
-// NeedsProvider says how to get the provider that an engine lacks.
+// NeedsProvider returns how to get a provider that the engine lacks.
 func NeedsProvider(pluginDir, text string) (fix string, needed bool) {
 	return (&Workspace{config: Config{PluginDir: pluginDir, Engine: &Engine{Path: "/opt/tofu"}}}).needsProvider(text)
 }
@@ -111,7 +111,7 @@ func (e *Engine) Sum(dir, file string, now time.Time) (string, error) { return e
 // Guarded reports whether only root and this user can replace a file.
 func Guarded(path string) bool { return guarded(path) }
 
-// Died returns what is told of a provider that wrote the texts and died.
+// Died returns the message about a provider that wrote the texts and died.
 func Died(texts ...string) string {
 	t := &tail{}
 	for _, text := range texts {
@@ -120,7 +120,7 @@ func Died(texts ...string) string {
 	return t.panic()
 }
 
-// Sees returns what an engine sees, or why it is not confined.
+// Sees returns the files that an engine can read, or why it is not confined.
 func Sees(c *Config, env map[string]string, files map[string][]byte) (paths []string, open string) {
 	s := engineRules(c, env, files)
 	return append(s.rules.Read, s.rules.Write...), s.open

@@ -17,11 +17,11 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// echo is a server that answers each line with the same line, on one connection at
-// a time, until it is told to hang up.
+// echo is a server that answers each line with the same line, on one connection at a
+// time, until it hangs up.
 type echo struct {
 	net.Listener
-	// conns are the connections that it took.
+	// conns are the accepted connections.
 	conns chan net.Conn
 }
 
@@ -49,7 +49,7 @@ func newEcho(t *testing.T, network, address string) *echo {
 	return e
 }
 
-// ask sends a line through a fence and returns the connection if it came back.
+// ask sends a line through a fence and returns the connection if the line came back.
 func ask(t *testing.T, network, address string) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(t.Context(), network, address)
@@ -115,7 +115,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceBeforeAReset has a server reset a connection to which the engine writes.
+// TestFenceBeforeAReset makes a server reset a connection to which the engine writes.
 func TestFenceBeforeAReset(t *testing.T) {
 	t.Parallel()
 	server := newEcho(t, "tcp", "127.0.0.1:0")
@@ -173,7 +173,7 @@ func TestFenceBeforeNobody(t *testing.T) {
 	}
 }
 
-// deaf is a server that takes no connection: a dial waits for it.
+// deaf is a server that accepts no connections, so that a dial waits.
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -189,7 +189,7 @@ func deaf(t *testing.T) string {
 		t.Fatal(err)
 	}
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
-	for range 4 { // more than it queues
+	for range 4 { // more than its backlog
 		conn, err := (&net.Dialer{Timeout: 200 * time.Millisecond}).DialContext(t.Context(), "tcp", address)
 		if err != nil {
 			return address
@@ -201,7 +201,7 @@ func deaf(t *testing.T) string {
 }
 
 // TestFenceBeforeADeafServer closes a fence that waits for its server: the workspace is
-// locked as long as that takes.
+// locked until then.
 func TestFenceBeforeADeafServer(t *testing.T) {
 	t.Parallel()
 	fence, err := state.OpenFence("postgres://" + deaf(t) + "/")
@@ -243,7 +243,8 @@ func (f *faulty) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// TestFenceWithoutFiles lets through what comes after the process ran out of files.
+// TestFenceWithoutFiles checks that the fence works again after the process had run out
+// of files.
 func TestFenceWithoutFiles(t *testing.T) {
 	t.Parallel()
 	server := newEcho(t, "tcp", "127.0.0.1:0")

@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// rendered is a root with one module, and what the engine may read of it.
+// rendered is a root with one module, and the files that the engine may read.
 func rendered(t *testing.T, backend string) (config state.Config) {
 	t.Helper()
 	return state.Config{
@@ -38,7 +38,7 @@ func openRendered(t *testing.T, config state.Config) *state.Workspace {
 	})
 }
 
-// listener counts who connects to it.
+// listener counts connections.
 func listener(t *testing.T) (address string, connections *atomic.Int32) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,7 +65,7 @@ func listener(t *testing.T) (address string, connections *atomic.Int32) {
 	return l.Addr().String(), connections
 }
 
-// thief is what the engine evaluates at plan without any provider: it sends a secret of
+// thief is evaluated by the engine at plan without any provider: it sends a secret from
 // its environment to a listener.
 func thief(address string) string {
 	return `data "terraform_remote_state" "x" {
@@ -76,7 +76,8 @@ func thief(address string) string {
 }
 
 // TestOnlyRenderedFiles tampers with the directories of a root before a plan and between
-// a plan and its apply. Nothing of it is read; without the list of files, it is.
+// a plan and its apply. The engine never reads the added files, but does if Files is not
+// set.
 func TestOnlyRenderedFiles(t *testing.T) {
 	t.Parallel()
 	const dir = "r/h/"
@@ -136,10 +137,10 @@ func TestOnlyRenderedFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			// The control: the same is read where the directory is the caller's own.
+			// As a control, the same files are read if the caller owns the directory.
 			tamper()
 			config.Files = nil
-			config.Engine = &state.Engine{Path: engine(t).Path, Version: engine(t).Version} // without its own confinement
+			config.Engine = &state.Engine{Path: engine(t).Path, Version: engine(t).Version} // without confinement
 			control := openRendered(t, config)
 			if plan, err := control.Plan(t.Context(), state.PlanOptions{}); connections.Load() == 0 {
 				t.Errorf("the control reads nothing either: %v, %v", plan, err)
@@ -148,7 +149,7 @@ func TestOnlyRenderedFiles(t *testing.T) {
 	}
 }
 
-// TestListOfModulesLeadsAstray has the engine's own list lead to another directory.
+// TestListOfModulesLeadsAstray makes the engine's own list refer to another directory.
 func TestListOfModulesLeadsAstray(t *testing.T) {
 	t.Parallel()
 	address, connections := listener(t)
@@ -176,8 +177,8 @@ func TestListOfModulesLeadsAstray(t *testing.T) {
 	}
 }
 
-// TestErroredStateIsKeptElsewhere fails to save a state: it lies where states are kept,
-// survives the loss of the directory, and is saved from there.
+// TestErroredStateIsKeptElsewhere fails to save a state: the state is moved to the
+// states' directory, survives the loss of the working directory, and is saved from there.
 func TestErroredStateIsKeptElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, crash := range map[string]bool{"at once": false, "after a crash": true} {
@@ -206,7 +207,7 @@ func TestErroredStateIsKeptElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 			if crash {
-				// numaform died before it looked.
+				// numaform died before it checked.
 				if err := os.Remove(config.Errored); err != nil {
 					t.Fatal(err)
 				}
@@ -227,7 +228,7 @@ func TestErroredStateIsKeptElsewhere(t *testing.T) {
 	}
 }
 
-// TestErroredStates has two that differ: neither is lost.
+// TestErroredStates has two different unsaved states: neither is lost.
 func TestErroredStates(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)

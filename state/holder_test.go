@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestGone asks who knows about a host that a lock names, and about this one only if
-// no other numaform's engine works on it.
+// TestGone uses information about the host that a lock names, and about this host only if
+// no other numaform's engine runs on it.
 func TestGone(t *testing.T) {
 	t.Parallel()
 	self, err := os.Hostname()
@@ -22,14 +22,14 @@ func TestGone(t *testing.T) {
 	}
 	var asked []string
 	w := open(t, root(t, localBackend), func(c *state.Config) {
-		// Nobody else's engine has this.
+		// Only our engine has this.
 		c.Env = map[string]string{"KUBE_NAMESPACE": t.Name()}
 		c.Gone = func(_ context.Context, host string) (string, bool) {
 			asked = append(asked, host)
 			return "the proof", host != "lives"
 		}
 	})
-	if _, err := w.Recover(t.Context()); err != nil { // it has its environment then
+	if _, err := w.Recover(t.Context()); err != nil { // it then has its environment
 		t.Fatal(err)
 	}
 	gone := func(who string) bool {

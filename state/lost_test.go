@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// dropping returns a state without the resources of a name, one serial on.
+// dropping returns a state without the resources with a name, with the next serial.
 func dropping(t testing.TB, content []byte, name string) []byte {
 	t.Helper()
 	var doc map[string]any
@@ -84,7 +84,7 @@ func TestForgottenIsNotLost(t *testing.T) {
 	}
 }
 
-// TestPlanThatForgets takes a resource out of the state and leaves it where it is: it is
+// TestPlanThatForgets removes a resource from the state but keeps it in Proxmox: it is
 // not lost.
 func TestPlanThatForgets(t *testing.T) {
 	t.Parallel()
@@ -100,8 +100,8 @@ func TestPlanThatForgets(t *testing.T) {
 	})
 }
 
-// TestRecoverKeepsWhatOthersWrote finds a state that could not be saved whose
-// serial is newer than the backend's, in which someone else has a resource.
+// TestRecoverKeepsWhatOthersWrote has an unsaved state with a newer serial than the
+// backend's, in which another client has a resource.
 func TestRecoverKeepsWhatOthersWrote(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, recoverKeepsWhatOthersWrote)

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestModuleCallsWithoutInit has calls come and go of a module that calls another, and
-// compares the engine's list and plan with those of a directory that was initialized.
+// TestModuleCallsWithoutInit adds and removes calls of a module that calls another, and
+// compares the engine's list and plan with an initialized directory's.
 func TestModuleCallsWithoutInit(t *testing.T) {
 	t.Parallel()
 	said := &log{}
@@ -56,7 +56,7 @@ func planned(plan *state.Plan) []string {
 	return addresses
 }
 
-// entries returns those of a list of modules, in any order.
+// entries returns the entries of a list of modules, in any order.
 func entries(t *testing.T, name string) []string {
 	t.Helper()
 	found := strings.Split(string(mustRead(t, name)), "},{")
@@ -68,7 +68,7 @@ func entries(t *testing.T, name string) []string {
 	return found
 }
 
-// TestModuleCallsThatNeedInit has calls come of which the engine's list says nothing.
+// TestModuleCallsThatNeedInit adds calls that are not in the engine's list.
 func TestModuleCallsThatNeedInit(t *testing.T) {
 	t.Parallel()
 	const known = `{"Modules":[{"Key":"","Source":"","Dir":"."},{"Key":"a","Source":"../m","Dir":"../m"}]}`

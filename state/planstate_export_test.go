@@ -1,4 +1,4 @@
 package state
 
-// MadeFrom is madeFrom.
+// MadeFrom exports madeFrom.
 var MadeFrom = madeFrom

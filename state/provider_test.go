@@ -18,7 +18,7 @@ const providerPath = "registry.opentofu.org/bpg/proxmox/0.111.1"
 
 func platformDir() string { return runtime.GOOS + "_" + runtime.GOARCH }
 
-// mirror is a copy of the mirror that make fills, and the directory of the provider in it.
+// mirror is a copy of make's mirror, with the provider's directory in it.
 func mirror(t *testing.T) (dir, provider string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -42,7 +42,7 @@ func trusting(t *testing.T, home, plugins string, edit func(*state.Config)) *sta
 	})
 }
 
-// refused fails the test unless the provider is refused, and nothing of it runs.
+// refused checks that the provider is refused and nothing of it runs.
 func refused(t *testing.T, w *state.Workspace, want string) *state.ProviderError {
 	t.Helper()
 	_, err := w.Plan(t.Context(), state.PlanOptions{})
@@ -65,8 +65,8 @@ func trust(t *testing.T, w *state.Workspace, want string) *state.Provider {
 	return provider
 }
 
-// TestProviderOnFirstUse replaces a provider after it was seen: it runs only once the
-// operator says so.
+// TestProviderOnFirstUse replaces a provider after its first use: the new one runs only
+// once the operator allows it.
 func TestProviderOnFirstUse(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -89,7 +89,8 @@ func TestProviderOnFirstUse(t *testing.T) {
 	trust(t, trusting(t, home, plugins, nil), "trusted since 2")
 }
 
-// TestProviderOfTheImage says by a file of the image what runs, whatever was seen before.
+// TestProviderOfTheImage defines the allowed provider in a file of the image, whatever
+// was used before.
 func TestProviderOfTheImage(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -117,7 +118,7 @@ func TestProviderOfTheImage(t *testing.T) {
 }
 
 // TestProviderInTheRoot puts a program and a lock file with its hash where init would
-// install a provider: nothing starts it.
+// install a provider: it is never started.
 func TestProviderInTheRoot(t *testing.T) {
 	t.Parallel()
 	plugins, _ := mirror(t)
@@ -137,7 +138,7 @@ func TestProviderInTheRoot(t *testing.T) {
 	}
 }
 
-// TestProviderOfASharedMirror runs a copy of what others can replace.
+// TestProviderOfASharedMirror runs a copy of a provider that others can replace.
 func TestProviderOfASharedMirror(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -172,7 +173,7 @@ func TestProviderOfASharedMirror(t *testing.T) {
 	}
 }
 
-// TestProviderIsDownloaded takes the provider from a mirror of packed ones, once.
+// TestProviderIsDownloaded gets the provider from a mirror of packed ones, once.
 func TestProviderIsDownloaded(t *testing.T) {
 	t.Parallel()
 	_, files := mirror(t)
@@ -208,8 +209,8 @@ func TestProviderIsDownloaded(t *testing.T) {
 	}
 }
 
-// TestOtherProviders asks for a provider that numaform does not run, in each place in
-// which the engine would see it: no engine starts it, and none downloads it.
+// TestOtherProviders requires a provider that numaform does not run, in each place where
+// the engine would find it: no engine starts or downloads it.
 func TestOtherProviders(t *testing.T) {
 	t.Parallel()
 	const http = `terraform {

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestRequired reads which provider files ask for; every other is refused.
+// TestRequired reads the providers that files require; every other is refused.
 func TestRequired(t *testing.T) {
 	t.Parallel()
 	const ours = "registry.opentofu.org/bpg/proxmox"
@@ -47,7 +47,7 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// TestSumOfChangedFiles replaces a provider by one of the same length and age, within
+// TestSumOfChangedFiles replaces a provider by one with the same length and time, within
 // one process and between two.
 func TestSumOfChangedFiles(t *testing.T) {
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestSumOfChangedFiles(t *testing.T) {
 	}
 }
 
-// TestGuarded asks who else could put another provider in place of one.
+// TestGuarded checks who else could replace a provider.
 func TestGuarded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -24,15 +24,14 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// childVariable makes this test binary apply in the directory that it names, and
-// nothing else.
+// childVariable makes this test binary apply in the named directory, and nothing else.
 const childVariable = "NUMAFORM_TEST_APPLY_IN"
 
 // planVariable makes it plan there, and wait to be killed.
 const planVariable = "NUMAFORM_TEST_PLAN_IN"
 
 func TestMain(m *testing.M) {
-	if err := confine.Main(); err != nil { // this is the helper of its tests
+	if err := confine.Main(); err != nil { // the helper of its tests
 		panic(err)
 	}
 	if dir := os.Getenv(childVariable); dir != "" {
@@ -65,7 +64,7 @@ func applyIn(dir string) int {
 	return 0
 }
 
-// engines returns the processes that work for a workspace.
+// engines returns the processes of a workspace.
 func engines(t testing.TB, w *state.Workspace) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -86,7 +85,7 @@ func engines(t testing.TB, w *state.Workspace) []int {
 	return pids
 }
 
-// failedSave makes an apply whose state could not be saved.
+// failedSave makes an apply whose state cannot be saved.
 func failedSave(t *testing.T, engine *state.Engine) (*backend, *state.Workspace, string) {
 	t.Helper()
 	b := newBackend(t)
@@ -138,7 +137,7 @@ func recoverPushesTheState(t *testing.T, engine *state.Engine) {
 	}
 }
 
-// serial returns that of a state.
+// serial returns a state's serial.
 func serial(t testing.TB, file string) int {
 	t.Helper()
 	var doc struct{ Serial int }
@@ -306,9 +305,9 @@ func engineKilled(t *testing.T, engine *state.Engine) {
 	stuck(t, b, w, engine)
 }
 
-// stuck checks what a dead engine's lock does to the next run. OpenTofu passes on
-// what the http backend says of the holder: the lock is proved to be dead and
-// broken. Terraform does not: the lock is broken on purpose only.
+// stuck checks the effect of a dead engine's lock on the next run. OpenTofu passes on the
+// holder from the http backend: the lock is provably dead, and broken. Terraform does
+// not: the lock is broken only on request.
 func stuck(t *testing.T, b *backend, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	if !b.locked() {
@@ -329,7 +328,7 @@ func stuck(t *testing.T, b *backend, w *state.Workspace, engine *state.Engine) {
 	} else if err != nil || len(recovery.Outside) != 1 || !strings.Contains(recovery.Outside[0], "no process that it started is left") {
 		t.Fatalf("got %+v, %v, want a broken lock and the proof", recovery, err)
 	}
-	// The crash is known, here and to the next process, until an operation did well.
+	// The crash is known, here and to the next process, until an operation succeeded.
 	crashed(t, w, true)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -348,8 +347,8 @@ func crashed(t *testing.T, w *state.Workspace, want bool) {
 	}
 }
 
-// TestBackendThatFailed keeps the lock, or so it seems: what its engine did is found out
-// as after a crash.
+// TestBackendThatFailed appears to keep the lock: what its engine did is determined as
+// after a crash.
 func TestBackendThatFailed(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine *state.Engine) {
@@ -395,8 +394,8 @@ func TestProcessKilled(t *testing.T) {
 	}
 }
 
-// TestCopyOfADirectory has a copy of a directory in which an engine died: what it
-// says of the lock is no proof there.
+// TestCopyOfADirectory copies a directory in which an engine died: its record proves
+// nothing there.
 func TestCopyOfADirectory(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -439,7 +438,7 @@ func TestAwaitOrphans(t *testing.T) {
 	}
 }
 
-// A provider whose engine died waits for calls for ever, if it has nothing to say.
+// A provider whose engine died waits for calls forever, if it has nothing to send.
 func TestIdleOrphansAreEnded(t *testing.T) {
 	t.Parallel()
 	passing := clocktesting.NewFakeClock(time.Now())
@@ -481,7 +480,7 @@ func TestIdleOrphansAreEnded(t *testing.T) {
 	}
 }
 
-// counting is a clock that counts how often it is asked.
+// counting is a clock that counts its calls.
 type counting struct {
 	*clocktesting.FakeClock
 	asked atomic.Int32
@@ -492,7 +491,7 @@ func (c *counting) Now() time.Time {
 	return c.FakeClock.Now()
 }
 
-// A provider whose engine died finishes its call, however long that takes.
+// A provider whose engine died finishes its call, whatever time that takes.
 func TestWorkingOrphansAreAwaited(t *testing.T) {
 	t.Parallel()
 	passing := &counting{FakeClock: clocktesting.NewFakeClock(time.Now())}
@@ -526,7 +525,7 @@ func TestWorkingOrphansAreAwaited(t *testing.T) {
 		passing.Step(10 * time.Second)
 		for passing.asked.Load() == before {
 			<-tick.C
-			passing.Step(0) // a tick may have come before it was waited for
+			passing.Step(0) // a tick may have come before the wait
 		}
 	}
 	if err := errors.Join(in.Close(), orphan.Wait()); err != nil {

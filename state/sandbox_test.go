@@ -12,9 +12,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestEngineSeesItsOwnFiles has the engine read files while it plans: its root's, the
-// modules' and the state's, and no other. Without a helper, or where the kernel cannot
-// confine, it reads them all.
+// TestEngineSeesItsOwnFiles makes the engine read files while it plans: it can read its
+// root's, the modules' and the state's files, and no others. Without a helper, or where
+// the kernel cannot confine, it can read all of them.
 func TestEngineSeesItsOwnFiles(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()
@@ -60,7 +60,8 @@ func TestEngineSeesItsOwnFiles(t *testing.T) {
 	}
 }
 
-// TestRules is what the engine of each backend may see besides its own.
+// TestRules checks what the engine may read for each backend, in addition to its own
+// files.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()

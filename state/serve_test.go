@@ -29,7 +29,7 @@ resource "proxmox_virtual_environment_pool" "p" {
 }
 `
 
-// withProvider is a workspace with the real provider, of which it logs what is said.
+// withProvider is a workspace with the real provider, whose output it logs.
 func withProvider(t *testing.T) (*state.Workspace, *log) {
 	t.Helper()
 	dir, said := t.TempDir(), &log{}

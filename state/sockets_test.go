@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestSocketsOfKilled kills processes with a provider again and again: what they leave
-// in the directory for temporary files goes with the next that needs one.
+// TestSocketsOfKilled repeatedly kills processes with a provider: the next process
+// removes what they leave in the directory for temporary files.
 func TestSocketsOfKilled(t *testing.T) {
 	t.Parallel()
 	plugins, err := filepath.Abs("../.tools/plugins")
@@ -56,7 +56,7 @@ func TestSocketsOfKilled(t *testing.T) {
 	}
 }
 
-// planIn plans in a directory with the provider, says so, and waits to be killed.
+// planIn plans in a directory with the provider, reports it, and waits to be killed.
 func planIn(dir string) int {
 	ctx := context.Background()
 	tools, _ := filepath.Abs("../.tools/bin")

@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// engine finds the engine that make builds, or the one on PATH.
+// engine returns the engine that make builds, or the one on PATH.
 func engine(t testing.TB) *state.Engine {
 	t.Helper()
 	tools, err := filepath.Abs("../.tools/bin")
@@ -35,8 +35,7 @@ func engine(t testing.TB) *state.Engine {
 	return e
 }
 
-// eachEngine runs a test with OpenTofu and, where there is one, with the Terraform on
-// PATH.
+// eachEngine runs a test with OpenTofu and with the Terraform on PATH, if there is one.
 func eachEngine(t *testing.T, test func(t *testing.T, engine *state.Engine)) {
 	t.Helper()
 	found := []*state.Engine{engine(t)}
@@ -55,12 +54,12 @@ func eachEngine(t *testing.T, test func(t *testing.T, engine *state.Engine)) {
 	}
 }
 
-// with runs a workspace with an engine.
+// with opens a workspace with an engine.
 func with(engine *state.Engine) func(*state.Config) {
 	return func(c *state.Config) { c.Engine = engine }
 }
 
-// log is a writer that may be read while it is written.
+// log is a writer that can be read concurrently.
 type log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -98,7 +97,7 @@ func write(t testing.TB, dir, name, content string) {
 	}
 }
 
-// root makes a directory with two resources.
+// root creates a directory with two resources.
 func root(t testing.TB, backend string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -315,7 +314,7 @@ func TestLocked(t *testing.T) {
 			ID: "0a1b", Operation: "OperationTypeApply", Who: "ann@laptop", Holder: state.HolderUnknown, Dir: w.Dir(),
 			Created: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC),
 		}
-		if engine(t).Name() == "terraform" { // it does not pass on what the http backend says of the holder
+		if engine(t).Name() == "terraform" { // it does not pass on the holder from the http backend
 			want.Operation, want.Who, want.Created = "an operation", "someone", time.Time{}
 		}
 		if diff := cmp.Diff(want, *locked); diff != "" {
@@ -431,7 +430,7 @@ func TestPlanningFails(t *testing.T) {
 	}
 }
 
-// TestStateCutOff has a state that was cut off: it says how to go on.
+// TestStateCutOff has a truncated state: the error contains a hint.
 func TestStateCutOff(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)

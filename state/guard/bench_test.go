@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hostOf returns a plan of a host with that many VMs, and its intent, empty. act says
-// what becomes of each.
+// hostOf returns a plan of a host with n VMs, and its empty intent. act returns the
+// action for each.
 func hostOf(tb testing.TB, vms int, act func(i int) tfjson.Action) (*tfjson.Plan, guard.Intent) {
 	tb.Helper()
 	plan := edited(tb, "create", nil)
@@ -76,7 +76,7 @@ func callWith(call *tfjson.ModuleCall, constants map[string]any) *tfjson.ModuleC
 	return &other
 }
 
-// large returns a plan that creates 20 VMs beside 20 that stay, and its intent.
+// large returns a plan that creates 20 VMs and leaves 20 unchanged, and its intent.
 func large(tb testing.TB) (*tfjson.Plan, guard.Intent) {
 	tb.Helper()
 	return hostOf(tb, 40, func(i int) tfjson.Action {
@@ -87,7 +87,7 @@ func large(tb testing.TB) (*tfjson.Plan, guard.Intent) {
 	})
 }
 
-// leaving returns a plan that deletes VMs beside others that stay, and its intent.
+// leaving returns a plan that deletes VMs and leaves others unchanged, and its intent.
 func leaving(tb testing.TB, leave, stay int) (*tfjson.Plan, guard.Intent) {
 	tb.Helper()
 	return hostOf(tb, leave+stay, func(i int) tfjson.Action {

@@ -81,7 +81,7 @@ func TestCheckSecurityGroups(t *testing.T) {
 
 func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 	t.Parallel()
-	// An update of VM 2003 may bring security groups, change them, or take them away.
+	// An update of VM 2003 may add, change, or remove security groups.
 	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })
 	for _, action := range []string{"create", "update", "delete"} {
 		plan := edited(t, "firewall", edits{groupsCome + "change.actions": []any{action}})
@@ -120,15 +120,15 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 	}
 }
 
-// numbered gives the VM of a create the id that it has once it exists.
+// numbered sets the ID that a created VM has once it exists.
 func numbered(change *tfjson.Change) *tfjson.Change {
 	after := change.After.(map[string]any)
 	after["id"] = fmt.Sprint(after["vm_id"])
 	return change
 }
 
-// importedGroups is a plan that imports security groups of VM 2003, whose VM it
-// leaves as it is, or imports too.
+// importedGroups is a plan that imports security groups of VM 2003, and leaves the VM
+// unchanged or imports it too.
 func importedGroups(t *testing.T, action, vmImport string, edits edits) *tfjson.Plan {
 	t.Helper()
 	plan := edited(t, "firewall", edits)
@@ -188,7 +188,7 @@ func TestCheckImportOfSecurityGroups(t *testing.T) {
 	}
 }
 
-// findingRule returns the rule of the finding that says part.
+// findingRule returns the rule of the finding that contains part.
 func findingRule(v guard.Verdict, part string) guard.Rule {
 	for _, f := range v.Findings {
 		if strings.Contains(f.Message, part) {
@@ -198,8 +198,8 @@ func findingRule(v guard.Verdict, part string) guard.Rule {
 	return ""
 }
 
-// TestCheckPoolOfDigits has the plan of a VM whose pool begins with a digit, by the
-// addresses that generator writes.
+// TestCheckPoolOfDigits checks the plan of a VM whose pool begins with a digit, with
+// generator's addresses.
 func TestCheckPoolOfDigits(t *testing.T) {
 	t.Parallel()
 	vm := fleet.VM{Name: fleet.NodeName("10g", 2003), Spec: fleet.Spec{SecurityGroups: []string{"web"}}}

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestPolicyWork asks rules whose functions go through a long text of the plan, again and
-// again: CEL counts their calls, not what they go through.
+// TestPolicyWork evaluates rules whose functions repeatedly scan a long string of the
+// plan: CEL counts the calls, not the length of their arguments.
 func TestPolicyWork(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 64<<10)
@@ -36,7 +36,7 @@ func TestPolicyWork(t *testing.T) {
 	}
 }
 
-// TestPolicyWorkOfAllRules has rules that each are within their limit, and too many.
+// TestPolicyWorkOfAllRules has too many rules that are each within their limit.
 func TestPolicyWorkOfAllRules(t *testing.T) {
 	t.Parallel()
 	text := allowAll
@@ -50,8 +50,8 @@ func TestPolicyWorkOfAllRules(t *testing.T) {
 	}
 }
 
-// TestPolicyMemory has rules whose functions would make far longer texts than they are
-// given: they are stopped before.
+// TestPolicyMemory has rules whose functions would return far longer strings than their
+// arguments: they are stopped before.
 func TestPolicyMemory(t *testing.T) { //nolint:paralleltest // it measures memory
 	const most = 64 << 20
 	for name, when := range map[string]string{

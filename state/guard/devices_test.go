@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestDevices lets a VM have the PCI devices of its file, by mapping, and no others.
+// TestDevices allows a VM the PCI devices in its file, by mapping, and no others.
 func TestDevices(t *testing.T) {
 	t.Parallel()
 	const after = "resource_changes.0.change.after."

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestDisks lets a VM have the boot disk of its template and the data disks of its file,
-// all of them, empty, and no others.
+// TestDisks allows a VM its template's boot disk and all data disks in its file, empty,
+// and no others.
 func TestDisks(t *testing.T) {
 	t.Parallel()
 	const after = "resource_changes.0.change.after."

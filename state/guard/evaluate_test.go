@@ -18,7 +18,7 @@ func deny(each bool, when string) string {
 	return text
 }
 
-// TestPolicyVariables: what rules can know.
+// TestPolicyVariables checks the variables of rules.
 func TestPolicyVariables(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -103,7 +103,7 @@ func TestPolicyDecides(t *testing.T) {
 	}
 }
 
-// TestPolicyLiftsNoInvariant: no rule can allow what the guard denies.
+// TestPolicyLiftsNoInvariant checks that no rule can allow what the guard denies.
 func TestPolicyLiftsNoInvariant(t *testing.T) {
 	t.Parallel()
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+"- name: each\n  each: resource\n  when: \"true\"\n  decision: allow\n")}
@@ -117,7 +117,7 @@ func TestPolicyLiftsNoInvariant(t *testing.T) {
 	}
 }
 
-// TestPolicyFailsClosed: a rule that cannot be evaluated denies, and is named.
+// TestPolicyFailsClosed checks that a rule that cannot be evaluated denies, and is named.
 func TestPolicyFailsClosed(t *testing.T) {
 	t.Parallel()
 	const message = "- name: no\n  decision: approve\n  when: \"true\"\n  messageExpression: string(plan.nope)\n"
@@ -143,7 +143,7 @@ func TestPolicyFailsClosed(t *testing.T) {
 	}
 }
 
-// TestPolicySeesWhatBlocks: a VM that something blocks is drained to no rule.
+// TestPolicySeesWhatBlocks checks that a blocked VM is not drained for any rule.
 func TestPolicySeesWhatBlocks(t *testing.T) {
 	t.Parallel()
 	asked := mixed
@@ -170,8 +170,8 @@ func TestPolicyWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestPolicyMessagesAreHarmless: what a rule says of a plan's values is one line and
-// shows no secret.
+// TestPolicyMessagesAreHarmless checks that messages with a plan's values are one line
+// without secrets.
 func TestPolicyMessagesAreHarmless(t *testing.T) {
 	t.Parallel()
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t,
@@ -195,7 +195,8 @@ func TestPolicyMessagesAreHarmless(t *testing.T) {
 	}
 }
 
-// TestShippedPolicy: a small host may be emptied, a large one is looked at.
+// TestShippedPolicy checks that a small host may be emptied, and that a large one needs
+// approval.
 func TestShippedPolicy(t *testing.T) {
 	t.Parallel()
 	rules := guard.DefaultRules()

@@ -17,8 +17,8 @@ const (
 	state1    = "prior_state.values.root_module.child_modules.0.resources.0.values."
 )
 
-// TestCheckIdentity edits what a plan says of the guest that a write would reach: the
-// provider writes to the guest of the id, whatever else the state says of the VM.
+// TestCheckIdentity edits a plan's data about the guest that a write would reach: the
+// provider writes to the guest with the ID, whatever else is in the state.
 func TestCheckIdentity(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -50,7 +50,7 @@ func TestCheckIdentity(t *testing.T) {
 	}
 }
 
-// TestCheckExpected edits what a module made of a VM's file.
+// TestCheckExpected edits what a module derived from a VM's file.
 func TestCheckExpected(t *testing.T) {
 	t.Parallel()
 	const canary = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
@@ -107,8 +107,8 @@ func TestCheckExpected(t *testing.T) {
 	}
 }
 
-// TestCheckExpectedHardware edits what a module made of a VM's disk, devices and seed.
-// What the file does not name of a disk has the provider's default.
+// TestCheckExpectedHardware edits what a module derived for a VM's disk, devices and
+// seed. Disk options that are not in the file have the provider's defaults.
 func TestCheckExpectedHardware(t *testing.T) {
 	t.Parallel()
 	const seed = "local:iso/numaform-seed.iso"
@@ -169,8 +169,8 @@ func TestCheckExpectedHardware(t *testing.T) {
 	}
 }
 
-// TestCheckNeedsInputs judges plans by an intent without the VMs' files, with other
-// files, and with files for modules that are not known.
+// TestCheckNeedsInputs checks plans with an intent without the VMs' files, with other
+// files, and with files for unknown modules.
 func TestCheckNeedsInputs(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "create", nil)
@@ -194,7 +194,7 @@ func TestCheckNeedsInputs(t *testing.T) {
 	}
 }
 
-// TestCheckVMIDs judges VMIDs at the ends of what Proxmox has.
+// TestCheckVMIDs checks VMIDs at the ends of Proxmox' range.
 func TestCheckVMIDs(t *testing.T) {
 	t.Parallel()
 	for vmid, ours := range map[fleet.VMID]bool{fleet.MinVMID - 1: false, fleet.MinVMID: true, fleet.MaxVMID: true, fleet.MaxVMID + 1: false} {
@@ -205,7 +205,7 @@ func TestCheckVMIDs(t *testing.T) {
 	}
 }
 
-// TestCheckRange judges writes to VMs outside of the range that is numaform's.
+// TestCheckRange checks writes to VMs outside of numaform's range.
 func TestCheckRange(t *testing.T) {
 	t.Parallel()
 	for name, asked := range intents() {
@@ -222,8 +222,9 @@ func TestCheckRange(t *testing.T) {
 	}
 }
 
-// TestKnowsModules wants an expectation for all modules that numaform carries: a change
-// of the modules needs an entry, which the tests of generator compare with the engine.
+// TestKnowsModules checks that there is an expectation for all modules that numaform
+// carries: a change of the modules needs an entry, which the tests of generator compare
+// with the engine.
 func TestKnowsModules(t *testing.T) {
 	t.Parallel()
 	for _, hash := range append(modules.Hashes(), modules.Hash()) {

@@ -12,13 +12,12 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// check judges a plan without the VMs' files: for tests of one rule on a plan that was
-// edited.
+// check checks a plan without the VMs' files, for tests of one rule on an edited plan.
 func check(plan *tfjson.Plan, intent guard.Intent, rules guard.Rules) guard.Verdict {
 	return guard.CheckRecorded(plan, intent, rules)
 }
 
-// filled returns an intent whose targets have the arguments of their files: those of the
+// filled returns an intent whose targets have the arguments of their files, from the
 // module calls in the plan's own configuration.
 func filled(plan *tfjson.Plan, intent guard.Intent) guard.Intent {
 	if plan == nil || plan.Config == nil || plan.Config.RootModule == nil {

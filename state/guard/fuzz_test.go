@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// plain is the little of a plan that the fuzz test's own judgment needs.
+// plain is the part of a plan that the fuzz test's own check needs.
 type plain struct {
 	FormatVersion string `json:"format_version"`
 	Changes       []struct {
@@ -24,7 +24,7 @@ type plain struct {
 	} `json:"resource_changes"`
 }
 
-// acceptable is a slow, obvious look at a plan that may create VMs 2001 and 2002.
+// acceptable is a slow, simple check of a plan that may create VMs 2001 and 2002.
 func acceptable(t *testing.T, raw []byte) {
 	t.Helper()
 	var p plain
@@ -69,8 +69,8 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestCheckOfHalfPlans removes or overwrites random values of plans that are
-// allowed, and compares with the slow look.
+// TestCheckOfHalfPlans removes or overwrites random values of allowed plans, and compares
+// with the slow check.
 func TestCheckOfHalfPlans(t *testing.T) {
 	t.Parallel()
 	raw, rules := read(t, "create"), guard.DefaultRules()
@@ -97,7 +97,7 @@ func TestCheckOfHalfPlans(t *testing.T) {
 	})
 }
 
-// mangle walks down at random and puts junk where it stops.
+// mangle descends at random and replaces the value where it stops.
 func mangle(r *rapid.T, doc any, junk []string) any {
 	if rapid.IntRange(0, 5).Draw(r, "stop") == 0 {
 		return parsed(r, junk)

@@ -17,11 +17,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The plans in testdata were made by Terraform with the bpg provider in a
-// directory with VMs 2001 and 2002 on pve-1; imported.json is the import of VM 2001
-// from the simulator, and tofu.json is by OpenTofu. import.json was derived from one.
+// The plans in testdata were made by Terraform with the bpg provider in a directory with
+// VMs 2001 and 2002 on pve-1; imported.json is the import of VM 2001 from the simulator,
+// and tofu.json is by OpenTofu. import.json was derived from one of them.
 
-// vm returns the target of VM number vmid as testdata has it.
+// vm returns the target of VM number vmid in testdata.
 func vm(vmid fleet.VMID) guard.Target {
 	n := strconv.Itoa(int(vmid))
 	return guard.Target{
@@ -56,7 +56,7 @@ var (
 	nothing = intent(func(*guard.Intent) {})
 )
 
-// intents returns the intent that fits each plan that is to be allowed.
+// intents returns the intent for each plan that should be allowed.
 func intents() map[string]guard.Intent {
 	return map[string]guard.Intent{
 		"create": both, "mixed": mixed, "update": update1, "import": import2, "tofu": mixed,
@@ -73,8 +73,8 @@ func read(t testing.TB, name string) []byte {
 	return raw
 }
 
-// edited returns a plan of testdata with values set at paths. A path ends in
-// "+" to append; a value of absent deletes.
+// edited returns a plan of testdata with values set at paths. A path that ends in "+"
+// appends; the value absent deletes.
 func edited(t testing.TB, name string, edits edits) *tfjson.Plan {
 	t.Helper()
 	var doc any

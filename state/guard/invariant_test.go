@@ -16,7 +16,7 @@ const (
 	foreign    = "module.other.null_resource.x"
 )
 
-// TestCheckInvariants takes plans that are allowed and changes one thing.
+// TestCheckInvariants changes one thing in allowed plans.
 func TestCheckInvariants(t *testing.T) {
 	t.Parallel()
 	drift := func(action string, before, after any) edits {
@@ -274,7 +274,7 @@ func TestCheckDeleteOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestCheckRealPlans judges plans of the real engine that must not pass.
+// TestCheckRealPlans checks plans of the real engine that must not pass.
 func TestCheckRealPlans(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]guard.Rule{
@@ -293,7 +293,7 @@ func TestCheckRealPlans(t *testing.T) {
 			}
 		})
 	}
-	// What mends a replacement depends on its reason.
+	// The fix for a replacement depends on its reason.
 	for name, edits := range map[string]edits{"tainted": nil, "update": {first + "change.actions": []any{"delete", "create"}}} {
 		v, tainted := check(edited(t, name, edits), nothing, guard.DefaultRules()), name == "tainted"
 		if has(v, guard.Deny, guard.RuleReplace, "it is tainted") != tainted || has(v, guard.Deny, guard.RuleReplace, "undo the change") == tainted {

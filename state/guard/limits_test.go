@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// small are limits that two of anything go beyond, of which each test raises some.
+// small are limits that two of anything exceed; each test raises some of them.
 var small = guard.Limits{
 	WindowSeconds: 600, PerChange: one, PerWindow: one, PerHost: one, PerPool: one,
 	MaxUpdates: 1, MaxImports: 1, BreakAfter: 3,
@@ -43,8 +43,7 @@ func part(n, creates, deletes int, pool string) guard.HostIntent {
 	}}
 }
 
-// past returns an event of the n-th host and pool a that worked, worse one that did
-// not.
+// past returns a successful event of the n-th host and pool a, worse a failed one.
 func past(change string, age int64, n, creates, deletes int) guard.Event {
 	return guard.Event{
 		Change: change, AgeSeconds: age, Host: host(n), Pool: "a",
@@ -257,8 +256,8 @@ func TestVerdictOnOneHost(t *testing.T) {
 	}
 }
 
-// TestCheckLimitsProperties: the order of events and parts says nothing, and more
-// never passes where less does not.
+// TestCheckLimitsProperties checks that the order of events and parts does not matter,
+// and that more never passes where less does not.
 func TestCheckLimitsProperties(t *testing.T) {
 	t.Parallel()
 	event := rapid.Custom(func(r *rapid.T) guard.Event {

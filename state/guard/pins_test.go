@@ -11,8 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pinnedPlan is a create of VMs 2001, pinned by its affinity, and 2002, pinned by its
-// marker.
+// pinnedPlan creates VM 2001, pinned by its affinity, and VM 2002, pinned by its marker.
 func pinnedPlan(affinity, pins string) edits {
 	e := edits{after + "cpu.0.affinity": affinity}
 	if pins != "" {
@@ -125,7 +124,7 @@ func TestCheckDrained(t *testing.T) {
 			}
 		})
 	}
-	// A VM that is gone already takes no pod with it.
+	// A VM that no longer exists runs no pods.
 	plan := edited(t, "mixed", nil)
 	plan.ResourceDrift = append(plan.ResourceDrift, plan.ResourceChanges[1])
 	plan.ResourceChanges = append(plan.ResourceChanges[:1:1], plan.ResourceChanges[2])
@@ -134,8 +133,8 @@ func TestCheckDrained(t *testing.T) {
 	}
 }
 
-// TestCheckUpdatesPerKind: what a VM may change in place its security groups may not,
-// and the other way round.
+// TestCheckUpdatesPerKind checks that what a VM may change in place its security groups
+// may not, and vice versa.
 func TestCheckUpdatesPerKind(t *testing.T) {
 	t.Parallel()
 	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })
