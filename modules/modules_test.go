@@ -41,7 +41,8 @@ func TestModuleTests(t *testing.T) {
 	}
 }
 
-// TestModulesAreFormatted keeps what is copied into fleets and roots canonical.
+// TestModulesAreFormatted checks that the modules copied to fleets and roots are
+// formatted.
 func TestModulesAreFormatted(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)
@@ -101,7 +102,7 @@ func TestHashNamesContent(t *testing.T) {
 	}
 }
 
-// all are the modules of node files and those for people's own roots.
+// all are the modules for node files and the ones for users' own roots.
 func all(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("*", "main.tf"))

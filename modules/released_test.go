@@ -17,8 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "add the modules as they are to released")
 
-// TestCurrentIsReleased wants the modules that new VMs call among the released ones:
-// the next numaform carries them for these VMs.
+// TestCurrentIsReleased checks that the current modules are among the released ones: the
+// next numaform embeds them for existing VMs.
 func TestCurrentIsReleased(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join("released", modules.Hash())
@@ -43,7 +43,7 @@ func TestCurrentIsReleased(t *testing.T) {
 	}
 }
 
-// TestReleasedAreTheirHash reads each released version again.
+// TestReleasedAreTheirHash computes the hash of each released version.
 func TestReleasedAreTheirHash(t *testing.T) {
 	t.Parallel()
 	if len(modules.Hashes()) < 2 {
