@@ -32,8 +32,8 @@ type what struct {
 }
 
 // hashOf returns the hash of a plan. It stays the same as long as the plan makes the same
-// change to the same fleet, whoever requests it and whenever: pods, reasons, the guard's
-// verdict, and names, VMIDs and keys of VMs to be created do not count.
+// change to the same fleet, independent of the requester and the time: pods, reasons, the
+// guard's verdict, and names, VMIDs and keys of VMs to be created do not count.
 func hashOf(direction v1alpha1.ScaleDirection, vms []v1alpha1.ScalePlanVM) (string, error) {
 	list := make([]what, len(vms))
 	for i := range vms {

@@ -18,14 +18,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// strict rules let nothing pass without a person.
+// strict rules allow nothing without approval.
 func strict() guard.Rules {
 	rules := guard.DefaultRules()
 	rules.Limits.PerChange.Creates = 0
 	return rules
 }
 
-// held returns the plan of a shard that makes the VMs and that the guard holds.
+// held returns a host's plan that creates the VMs and needs approval.
 func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.ShardPlan {
 	b.Helper()
 	var requests []scaler.Request
@@ -46,7 +46,7 @@ func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.Shar
 	return &plans[0]
 }
 
-// asked checks who lets a plan pass.
+// asked checks who approves a plan.
 func (b *bench) asked(want string, plan *scaler.ShardPlan) {
 	b.Helper()
 	got, err := b.approvals.Approver(b.Context(), plan)
@@ -98,7 +98,7 @@ func TestTheGateOpensByAPlan(t *testing.T) {
 	b.asked("", worse)
 }
 
-// A part of what the guard held is another plan, and only one waits for a host.
+// A part of what needed approval is another plan, and only one is pending per host.
 func TestTheGateOpensForAllThatItHeld(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("free", "", "")
@@ -111,7 +111,7 @@ func TestTheGateOpensForAllThatItHeld(t *testing.T) {
 	}
 }
 
-// The name of a seed holds the VMID and the key, which differ each time it is planned.
+// The name of a seed contains the VMID and the key, which differ each time it is planned.
 func TestTheGateOpensForAVMWithASeed(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("free", "", "")
@@ -135,7 +135,7 @@ func TestTheGateOpensOnceAPersonSaysSo(t *testing.T) {
 	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
 	b.approve(b.plan(v1alpha1.ScalePlanPending))
 	b.restart()
-	// Beside an older VM of the kind, the Writer holds the one that is asked about.
+	// In addition to an older VM of the kind, the Writer makes the requested one wait.
 	plan := b.held(2000, placed("free", pve1, 4096, "b"))
 	b.vms = vms{made(placed("free", pve1, 4096), 2000, scaler.PhaseMade, nil), made(placed("free", pve1, 4096), 2001, scaler.PhaseMaking, nil)}
 	b.vms[1].VM.Key = plan.Intent.Create[0].Key
@@ -181,7 +181,8 @@ func TestTheGateOpensOncePerApproval(t *testing.T) {
 	b.vms = vms{made(placed("free", pve1, 4096), 2000, scaler.PhaseReserved, nil)}
 	b.vms[0].VM.Key = plan.Intent.Create[0].Key
 	b.asked("alice", plan)
-	// While it is made, for as long as a clone takes, pods ask for another of its kind.
+	// While it is being created, for as long as a clone takes, pods request another of
+	// its kind.
 	next := b.held(2000, placed("free", pve1, 4096, "b"))
 	b.vms[0].Phase = scaler.PhaseMaking
 	b.vms = append(b.vms, made(placed("free", pve1, 4096), 2001, scaler.PhaseReserved, nil))
@@ -189,7 +190,7 @@ func TestTheGateOpensOncePerApproval(t *testing.T) {
 	b.asked("", next)
 }
 
-// removal is a plan that deletes VMs, as the guard sees it.
+// removal is a plan that deletes VMs, in the guard's form.
 func removal(vms ...fleet.VM) *scaler.ShardPlan {
 	plan := &scaler.ShardPlan{
 		Shard: pve1, Touched: true, Plan: emptyPlan("will be destroyed"),
@@ -226,8 +227,8 @@ func TestTheGateOpensForRemovalsByKey(t *testing.T) {
 	}
 }
 
-// TestChangesInPlaceWaitByMode asks about other tags of a VM that runs, which the guard
-// allows: in a manual NodePool they wait, once for all of it.
+// TestChangesInPlaceWaitByMode requests other tags for a running VM, which the guard
+// allows: in a manual NodePool the change waits for approval, once for all of it.
 func TestChangesInPlaceWaitByMode(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("other", "manual", "")
@@ -254,14 +255,14 @@ func TestChangesInPlaceWaitByMode(t *testing.T) {
 	b.settle()
 	b.plan(v1alpha1.ScalePlanApplied)
 
-	// What is taken back before anybody looked is no question any more.
+	// A request that is reverted before a decision is no longer pending.
 	b.vms[0].Changing = true
 	plan.Intent.Update[0].Key = fleet.Key(strings.Repeat("d", 32))
 	b.vms[0].VM.Key = plan.Intent.Update[0].Key
 	b.asked("", plan)
 	b.vms[0].Changing = false
 	b.settle()
-	b.plan(v1alpha1.ScalePlanPending) // nobody may have asked for it yet
+	b.plan(v1alpha1.ScalePlanPending) // it may not have been requested yet
 	b.clock.SetTime(b.clock.Now().Add(3 * time.Minute))
 	b.settle()
 	b.plan(v1alpha1.ScalePlanSuperseded)
@@ -272,8 +273,8 @@ func TestChangesInPlaceWaitByMode(t *testing.T) {
 	}
 }
 
-// TestPodsDoNotWaitForChangesInPlace lets a change of a VM that runs wait for a person,
-// and pods ask for another VM of its NodePool.
+// TestPodsDoNotWaitForChangesInPlace makes a change of a running VM wait for approval,
+// while pods request another VM of its NodePool.
 func TestPodsDoNotWaitForChangesInPlace(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("other", "policy", "")
@@ -293,7 +294,8 @@ func TestPodsDoNotWaitForChangesInPlace(t *testing.T) {
 	}
 }
 
-// TestAVMThatWasGivenUpWasNotMade lets an approved VM fail and go before anybody looks.
+// TestAVMThatWasGivenUpWasNotMade makes an approved VM fail and disappear before the next
+// check.
 func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("slow", "manual", "")

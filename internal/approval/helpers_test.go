@@ -43,8 +43,8 @@ var (
 	pve2 = topology.HostID{Region: "lab", Host: "pve-2"}
 )
 
-// bench is what a test works with: the real API server, the real engine and
-// provider, and a clock of its own.
+// bench is a test's environment: the real API server, the real engine and provider, and
+// its own clock.
 type bench struct {
 	*testing.T
 
@@ -53,26 +53,26 @@ type bench struct {
 	vms    vms
 	events recorded
 	paused bool
-	// again is set when what was approved can be begun.
+	// again is set when an approved plan can be begun.
 	again     bool
 	dir       string
 	scaler    *dryScaler
 	approvals *approval.Approvals
 }
 
-// vms are how far VMs are.
+// vms are the phases of the VMs.
 type vms []scaler.VMState
 
 func (v *vms) Synced() bool { return true }
 
 func (v *vms) VMs() []scaler.VMState { return slices.Clone(*v) }
 
-// recorded are events.
+// recorded are the published events.
 type recorded []events.Event
 
 func (r *recorded) Publish(published ...events.Event) { *r = append(*r, published...) }
 
-// dryScaler counts dry plans, and may answer them itself.
+// dryScaler counts dry plans, and can return prepared ones.
 type dryScaler struct {
 	*scaler.Scaler
 
@@ -124,14 +124,14 @@ func newBench(t *testing.T, rules guard.Rules, fleetVMs ...fleet.VM) *bench {
 	return b
 }
 
-// newFleet returns the bench after a restart with another fleet.
+// newFleet restarts the bench with another fleet.
 func newFleet(b *bench, fleetVMs ...fleet.VM) *bench {
 	b.Helper()
 	b.plant(guard.DefaultRules(), fleetVMs...)
 	return b
 }
 
-// plant gives the bench a fleet of the VMs.
+// plant sets the bench's fleet.
 func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 	b.Helper()
 	t := b.T
@@ -151,7 +151,7 @@ func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 	b.restart()
 }
 
-// restart loses what is in memory.
+// restart loses the state in memory.
 func (b *bench) restart() {
 	b.approvals = approval.New(approval.Config{
 		Client: b.client, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
@@ -206,7 +206,7 @@ func snapshot() *topology.Snapshot {
 	return s
 }
 
-// placed is a VM that a decision makes.
+// placed returns a VM as a decision places it.
 func placed(pool string, host topology.HostID, memory int64, pods ...string) scheduling.Placed {
 	p := scheduling.Placed{
 		NodePool: pool,
@@ -223,7 +223,7 @@ func placed(pool string, host topology.HostID, memory int64, pods ...string) sch
 	return p
 }
 
-// made is a placed VM that is wanted.
+// made returns a placed VM as a desired one.
 func made(p scheduling.Placed, id fleet.VMID, phase scaler.Phase, err error) scaler.VMState {
 	key := fleet.Key(strings.Repeat("0", 28) + string(rune('a'+int(id)%6)) + "fff")
 	return scaler.VMState{Phase: phase, Err: err, VM: fleet.VM{
@@ -231,7 +231,7 @@ func made(p scheduling.Placed, id fleet.VMID, phase scaler.Phase, err error) sca
 	}}
 }
 
-// pool makes a NodePool with the modes.
+// pool creates a NodePool with the modes.
 func (b *bench) pool(name, up, down string) *karpv1.NodePool {
 	b.Helper()
 	pool := &karpv1.NodePool{
@@ -254,8 +254,8 @@ func (b *bench) pool(name, up, down string) *karpv1.NodePool {
 	return pool
 }
 
-// up asks for VMs, once more if that had to be planned first, and returns how many may
-// be made.
+// up requests VMs, again if they had to be planned first, and returns how many may be
+// created.
 func (b *bench) up(placed ...scheduling.Placed) int {
 	b.Helper()
 	b.again = false
@@ -274,7 +274,7 @@ func (b *bench) up(placed ...scheduling.Placed) int {
 	return len(may)
 }
 
-// want checks how many VMs may be made.
+// want checks how many VMs may be created.
 func (b *bench) want(want int, placed ...scheduling.Placed) {
 	b.Helper()
 	if got := b.up(placed...); got != want {
@@ -299,13 +299,13 @@ func (b *bench) plans(phase v1alpha1.ScalePlanPhase) []v1alpha1.ScalePlan {
 	return slices.DeleteFunc(list.Items, func(plan v1alpha1.ScalePlan) bool { return phase != "" && plan.Status.Phase != phase })
 }
 
-// undecided returns the ScalePlans that wait for a person.
+// undecided returns the ScalePlans that are pending approval.
 func (b *bench) undecided() []v1alpha1.ScalePlan {
 	b.Helper()
 	return slices.DeleteFunc(b.plans(v1alpha1.ScalePlanPending), func(plan v1alpha1.ScalePlan) bool { return plan.Spec.Approve != "" })
 }
 
-// plan returns the only ScalePlan of a phase.
+// plan returns the only ScalePlan in a phase.
 func (b *bench) plan(phase v1alpha1.ScalePlanPhase) *v1alpha1.ScalePlan {
 	b.Helper()
 	plans := b.plans(phase)
@@ -319,7 +319,7 @@ func (b *bench) plan(phase v1alpha1.ScalePlanPhase) *v1alpha1.ScalePlan {
 	return &plans[0]
 }
 
-// say lets a person decide on a plan.
+// say makes a person's decision on a plan.
 func (b *bench) say(plan *v1alpha1.ScalePlan, change func(spec *v1alpha1.ScalePlanSpec)) error {
 	before := plan.DeepCopy()
 	change(&plan.Spec)

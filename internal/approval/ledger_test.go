@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// forge writes a status as whoever has the right to can.
+// forge writes a status, as anyone with permission can.
 func (b *bench) forge(plan *v1alpha1.ScalePlan, status v1alpha1.ScalePlanStatus) {
 	b.Helper()
 	if err := b.client.Get(b.Context(), client.ObjectKeyFromObject(plan), plan); err != nil {
@@ -27,8 +27,8 @@ func (b *bench) forge(plan *v1alpha1.ScalePlan, status v1alpha1.ScalePlanStatus)
 	}
 }
 
-// TestForgedStatus neither approves nor blocks: a person decides as if it were not
-// there.
+// TestForgedStatus neither approves nor blocks: a person can decide as if it did not
+// exist.
 func TestForgedStatus(t *testing.T) {
 	future := metav1.NewTime(time.Now().Add(1000 * time.Hour))
 	begun := metav1.Condition{Type: "Begun", Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: metav1.Now()}
@@ -44,7 +44,7 @@ func TestForgedStatus(t *testing.T) {
 			b := newBench(t, guard.DefaultRules())
 			b.pool("slow", "manual", "")
 			vm := placed("slow", pve1, 4096, "a")
-			// A VM like the new one is there already.
+			// A VM like the new one already exists.
 			b.vms = vms{made(vm, 2007, scaler.PhaseMade, nil)}
 			b.want(0, vm)
 			plan := b.plan(v1alpha1.ScalePlanPending)
@@ -66,7 +66,7 @@ func TestForgedStatus(t *testing.T) {
 	}
 }
 
-// TestAnApprovalIsGoodOnce takes the status of a plan back that was carried out.
+// TestAnApprovalIsGoodOnce resets the status of a plan that was carried out.
 func TestAnApprovalIsGoodOnce(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -88,8 +88,8 @@ func TestAnApprovalIsGoodOnce(t *testing.T) {
 	}
 }
 
-// TestPlansOfOthers ignores a ScalePlan that numaform did not propose, even under the name
-// of one that it is about to, and deletes it.
+// TestPlansOfOthers ignores and deletes a ScalePlan that numaform did not propose, even
+// if it has the name of the next proposal.
 func TestPlansOfOthers(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -127,7 +127,7 @@ func TestPlansOfOthers(t *testing.T) {
 	}
 }
 
-// TestLedgerOfOlderVersions goes on with plans of a version that had no ledger.
+// TestLedgerOfOlderVersions continues with plans of a version without a ledger.
 func TestLedgerOfOlderVersions(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -145,7 +145,7 @@ func TestLedgerOfOlderVersions(t *testing.T) {
 	if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(book), book); err != nil || len(book.Data) == 0 {
 		t.Fatalf("ledger %v, %v", book.Data, err)
 	}
-	// It forgets plans that are gone.
+	// It drops plans that no longer exist.
 	if err := b.client.Delete(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}

@@ -22,11 +22,11 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// emptiness is a method that removes all that it is offered, under the budgets.
+// emptiness is a method that removes every candidate, within the budgets.
 type emptiness struct {
 	asked  int
 	totals map[string]disruption.NodePoolTotals
-	// replacement is the NodePool of the node that each command makes, or "".
+	// replacement is the NodePool of the node that each command creates, or "".
 	replacement string
 }
 
@@ -75,7 +75,7 @@ func newShop(t *testing.T) *shop {
 	return s
 }
 
-// stock makes the fleet's VMs and the methods.
+// stock sets the fleet's VMs and creates the methods.
 func (s *shop) stock(vms ...fleet.VM) {
 	s.Helper()
 	plan := s.scaler.plan
@@ -122,7 +122,7 @@ func (s *shop) candidate(pool *karpv1.NodePool, vm fleet.VM) *disruption.Candida
 	return &disruption.Candidate{StateNode: &corestate.StateNode{Node: node, NodeClaim: claim}, NodePool: pool}
 }
 
-// compute offers candidates as Karpenter does, and returns the nodes that go.
+// compute offers candidates as Karpenter does, and returns the removed nodes.
 func (s *shop) compute(method disruption.Method, budget int, candidates ...*disruption.Candidate) []string {
 	s.Helper()
 	var offered []*disruption.Candidate
@@ -185,7 +185,7 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 	if got := plan.Spec.VMs[0].Pods; !slices.Equal(got, []string{"default/on-slow-2000"}) {
 		t.Errorf("pods that move are %q", got)
 	}
-	// Karpenter is not asked again at once, and the same is proposed once.
+	// Karpenter is not called again at once, and each proposal is made once.
 	s.compute(s.held, 9, all...)
 	s.later(2 * time.Minute)
 	s.compute(s.held, 9, all...)
@@ -193,7 +193,7 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 		t.Errorf("asked %d times, %d plans", s.heldInner.asked, len(s.plans("")))
 	}
 	s.approve(plan)
-	// A node that is needed again, or a budget that is used up, stops it.
+	// A node that is needed again, or an exhausted budget, prevents it.
 	if got := s.compute(s.held, 9, all[:1]...); len(got) != 0 {
 		t.Errorf("%q go of two that were approved", got)
 	}
@@ -248,13 +248,13 @@ func TestAnApprovedRemovalOfOthers(t *testing.T) {
 	s.stock(one, two)
 	s.compute(s.held, 9, s.candidate(slow, one))
 	s.approve(s.plan(v1alpha1.ScalePlanPending))
-	// The same name, but the VM is another one by now.
+	// The same name, but now another VM.
 	again := worker("slow", 2000)
 	again.Key = fleet.Key(strings.Repeat("9", 32))
 	if got := s.compute(s.held, 9, s.candidate(slow, again), s.candidate(slow, two)); len(got) != 0 {
 		t.Errorf("%q go", got)
 	}
-	// Until the first is there again, others are asked about.
+	// Until the first one exists again, others are proposed.
 	s.later(2 * time.Minute)
 	s.compute(s.held, 9, s.candidate(slow, two))
 	if open := s.undecided(); len(open) != 1 || open[0].Spec.VMs[0].Key != string(two.Key) {
@@ -280,8 +280,8 @@ func TestARemovalThatIsNotWantedAnyMore(t *testing.T) {
 	s.plan(v1alpha1.ScalePlanSuperseded)
 }
 
-// What was approved and does not leave is given up after an hour, unless it is just being
-// removed.
+// An approved removal that does not happen is given up after an hour, unless it is in
+// progress.
 func TestARemovalThatDoesNotEnd(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -308,7 +308,7 @@ func TestReplacementsOfManualPoolsWait(t *testing.T) {
 	free, slow := s.pool("free", "", ""), s.pool("slow", "manual", "")
 	one, two := worker("free", 2000), worker("slow", 2001)
 	s.stock(one, two)
-	// Just removing needs nobody where only growing is manual.
+	// A removal alone needs no approval if only growing is manual.
 	if got := s.compute(s.held, 9, s.candidate(slow, two)); !slices.Equal(got, []string{"slow-2001"}) {
 		t.Errorf("%q go", got)
 	}
@@ -326,13 +326,13 @@ func TestReplacementsOfManualPoolsWait(t *testing.T) {
 	}
 }
 
-// unread is a fleet that nobody has read yet.
+// unread is a fleet that has not been read yet.
 type unread struct{}
 
 func (unread) Synced() bool          { return false }
 func (unread) VMs() []scaler.VMState { return nil }
 
-// TestPlansOutliveARestart settles before the new controller knows any VM.
+// TestPlansOutliveARestart calls Settle before the new controller knows any VM.
 func TestPlansOutliveARestart(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")

@@ -61,8 +61,8 @@ func (a *Approvals) expired(plan *v1alpha1.ScalePlan) bool {
 	return !a.config.Clock.Now().Before(plan.Spec.ExpiresAt.Time)
 }
 
-// said reports whether a person approved a plan in time, by its complete hash, and hash,
-// which is that of the current change, equals it.
+// said reports whether a person approved a plan in time by its complete hash, and the
+// current change still has that hash.
 func (a *Approvals) said(plan *v1alpha1.ScalePlan, hash string) bool {
 	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
 	return len(hash) == 64 && same(plan.Spec.Approve, hash) && same(plan.Spec.PlanHash, hash) &&

@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// installRBAC installs what the chart has for people: roles and the admission policy.
+// installRBAC installs the chart's roles and admission policy for people.
 func installRBAC(t *testing.T) {
 	t.Helper()
 	wanted := []string{"ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
@@ -31,7 +31,8 @@ func installRBAC(t *testing.T) {
 	t.Cleanup(func() { uninstall(t, objects) })
 }
 
-// uninstall deletes objects, and waits until the policy among them is out of force.
+// uninstall deletes objects, and waits until the policy among them is no longer in
+// effect.
 func uninstall(t *testing.T, objects []*unstructured.Unstructured) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -76,7 +77,7 @@ func bind(t *testing.T, user, role string) {
 	}
 }
 
-// decide has a user approve in a name, and returns why that was refused.
+// decide makes a user approve in a name, and returns why that was refused.
 func decide(t *testing.T, user, name string, plan *v1alpha1.ScalePlan) error {
 	t.Helper()
 	config := rest.CopyConfig(cluster.Config)
@@ -102,7 +103,7 @@ func TestOnlyWhoHasTheVerbApproves(t *testing.T) {
 	bind(t, "walter", "writer")
 	bind(t, "alice", "numaform-approver")
 
-	// The policy takes a moment until it is in force.
+	// It takes a moment until the policy is in effect.
 	deadline, ticker := time.After(30*time.Second), time.NewTicker(200*time.Millisecond)
 	defer ticker.Stop()
 	for {

@@ -83,14 +83,14 @@ func TestScalePlanSaysAll(t *testing.T) {
 	if left := spec.ExpiresAt.Sub(b.clock.Now()); left < 23*time.Hour || left > 25*time.Hour {
 		t.Errorf("it expires in %s", left)
 	}
-	// Nobody plans again what waits.
+	// A pending plan is not made again.
 	b.want(0, placed("slow", pve1, 4096, "web-1", "web-2"), placed("slow", pve2, 8192, "db-1"))
 	if b.scaler.plans != 1 {
 		t.Errorf("%d dry plans were made", b.scaler.plans)
 	}
 }
 
-// other is a VM of the fleet that was made meanwhile.
+// other is a VM of the fleet that was created meanwhile.
 func other(id fleet.VMID) fleet.VM {
 	p := placed("other", pve2, 2048)
 	p.Spec.Hosts = nil
@@ -113,18 +113,18 @@ func TestApprovalAfterTwoHours(t *testing.T) {
 
 	b.clock.SetTime(b.clock.Now().Add(2 * time.Hour))
 	b.approve(plan)
-	// numaform was restarted meanwhile, another pool's VM took the number, and other
-	// pods need the same.
+	// numaform was restarted meanwhile, another pool's VM took the VMID, and other pods
+	// request the same.
 	again := newFleet(b, other(2000))
 	again.want(1, placed("slow", pve1, 4096, "b", "c"))
 	plan = b.plan(v1alpha1.ScalePlanApproved)
 	if plan.Status.Approver != "alice" {
 		t.Errorf("the approver is %q", plan.Status.Approver)
 	}
-	// It dies before the VM is reserved: the approval still holds.
+	// It dies before the VM is reserved: the approval is still valid.
 	again.restart()
 	again.want(1, placed("slow", pve1, 4096, "b", "c"))
-	// Once the VM is there, the approval is used.
+	// Once the VM exists, the approval is used.
 	again.vms = vms{made(placed("slow", pve1, 4096), 2001, scaler.PhaseMaking, nil)}
 	again.want(0, placed("slow", pve1, 4096, "d"))
 	again.settle()
@@ -156,7 +156,7 @@ func TestAChangedPlanDoesNotApply(t *testing.T) {
 	if third := b.plan(v1alpha1.ScalePlanPending); third.Spec.PlanHash == second.Spec.PlanHash {
 		t.Error("two VMs have the hash of one")
 	}
-	// Approved, and then the first again: what is over stays over.
+	// Approve one plan, and then the first again: a finished plan remains finished.
 	b.want(0, placed("slow", pve1, 4096, "a"))
 	if plan := b.plan(v1alpha1.ScalePlanPending); plan.Spec.PlanHash != first.Spec.PlanHash || plan.Spec.Approve != "" {
 		t.Errorf("plan is %+v", plan.Spec)
