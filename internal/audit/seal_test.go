@@ -56,7 +56,7 @@ func text(t testing.TB, value any) string {
 	return string(content)
 }
 
-// read returns the entry of two records as a store reads them, verified by our key.
+// read returns the entry of two records as read by a store, verified with our key.
 func read(t testing.TB, change, outcome string) audit.Entry {
 	t.Helper()
 	e := audit.Entry{Outcome: &audit.Outcome{}}
@@ -127,7 +127,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestDuplicates reads of a field that occurs twice what the digest covers.
+// TestDuplicates decodes a duplicate field to the value that the digest covers.
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	change, outcome := record(t, ours)
@@ -137,8 +137,8 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
-// TestReadAgain reads a record into a variable that held another: nothing of that one
-// is left, as the digest does not cover it.
+// TestReadAgain decodes a record into a variable that held another: nothing of the other
+// one remains, because the digest does not cover it.
 func TestReadAgain(t *testing.T) {
 	t.Parallel()
 	change, outcome := record(t, ours)
@@ -161,7 +161,7 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-// TestAdopted trusts records without a MAC that were adopted, as they were then.
+// TestAdopted trusts adopted records without a MAC, if they are unchanged.
 func TestAdopted(t *testing.T) {
 	t.Parallel()
 	change, outcome := `{"format": 1, "id": "20261121T134501Z-1", "cluster_id": "prod"}`, `{"format": 1, "id": "20261121T134501Z-1"}`
@@ -186,7 +186,7 @@ func TestAdopted(t *testing.T) {
 	}
 }
 
-// TestAnyEdit changes one value of a sealed record at a time.
+// TestAnyEdit changes each value of a sealed record, one at a time.
 func TestAnyEdit(t *testing.T) {
 	t.Parallel()
 	change, outcome := record(t, ours)
