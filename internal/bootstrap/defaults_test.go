@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestDefaultsGolden shows what a node gets.
+// TestDefaultsGolden compares the default documents with golden files.
 func TestDefaultsGolden(t *testing.T) {
 	t.Parallel()
 	documents := render(t, bootstrap.Defaults(), someValues(t))
@@ -46,7 +46,7 @@ func TestDefaultsGolden(t *testing.T) {
 	}
 }
 
-// TestHugePages wants them reserved before kubelet looks, and at every boot.
+// TestHugePages checks that they are reserved before kubelet starts, and at every boot.
 func TestHugePages(t *testing.T) {
 	t.Parallel()
 	values := someValues(t)
@@ -63,7 +63,7 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// TestDefaultsAreWhatKubeadmLeaves reads the files as kubelet does.
+// TestDefaultsAreWhatKubeadmLeaves parses the files as kubelet does.
 func TestDefaultsAreWhatKubeadmLeaves(t *testing.T) {
 	t.Parallel()
 	config := readUserData(t, render(t, bootstrap.Defaults(), someValues(t)).UserData)
@@ -100,8 +100,8 @@ func TestDefaultsAreWhatKubeadmLeaves(t *testing.T) {
 	}
 }
 
-// kubeletConfig reads what user-data configures kubelet with, and fails on a field
-// that kubelet does not know.
+// kubeletConfig parses kubelet's configuration in user-data, and fails on an unknown
+// field.
 func kubeletConfig(t *testing.T, values bootstrap.Values) kubeletv1beta1.KubeletConfiguration {
 	t.Helper()
 	user := readUserData(t, render(t, bootstrap.Defaults(), values).UserData)
@@ -138,7 +138,7 @@ func TestKubeletConfiguration(t *testing.T) {
 	}
 }
 
-// TestKubeletOptions sets all that a class may set, and reads it as kubelet does.
+// TestKubeletOptions sets everything that a class can set, and parses it as kubelet does.
 func TestKubeletOptions(t *testing.T) {
 	t.Parallel()
 	no, pods, high, low := false, int32(80), int32(90), int32(70)
@@ -160,7 +160,7 @@ func TestKubeletOptions(t *testing.T) {
 	}
 }
 
-// TestCloudControllerManager leaves to it what is its own.
+// TestCloudControllerManager leaves a cloud controller manager's fields to it.
 func TestCloudControllerManager(t *testing.T) {
 	t.Parallel()
 	values := someValues(t, func(k *bootstrap.Kubelet) { k.ExternalCloudProvider = true })
@@ -170,7 +170,7 @@ func TestCloudControllerManager(t *testing.T) {
 	}
 }
 
-// TestSwap leaves swap on where kubelet is told to live with it.
+// TestSwap leaves swap on if kubelet is configured to accept it.
 func TestSwap(t *testing.T) {
 	t.Parallel()
 	for name, setting := range map[string]*bool{"unset": nil, "on": new(bool)} {
@@ -193,8 +193,8 @@ func TestSSHKeys(t *testing.T) {
 	}
 }
 
-// TestNothingIsInjected gives every value that comes from somewhere else the worst
-// texts: the documents keep their form, and each text stays in its place.
+// TestNothingIsInjected sets every external value to malicious texts: the documents keep
+// their structure, and each text stays in its place.
 func TestNothingIsInjected(t *testing.T) {
 	t.Parallel()
 	plain := readUserData(t, render(t, bootstrap.Defaults(), someValues(t)).UserData)
@@ -226,7 +226,7 @@ func TestNothingIsInjected(t *testing.T) {
 	})
 }
 
-// worst are texts that would end their place in a document or mean something there.
+// worst are texts that would end their place in a document or have a meaning there.
 func worst() []string {
 	return []string{
 		"x\"\nruncmd: [[sh, -c, evil]]", "'; evil; '", "{{ .Kubernetes.BootstrapToken }}", "\\\"", "x\n- path: /etc/passwd", "# x", "a: b",

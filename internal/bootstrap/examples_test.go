@@ -50,7 +50,7 @@ func readExample(t *testing.T, name string) example {
 	return found
 }
 
-// documents renders what a node of the example's class gets.
+// documents renders the documents for a node of the example's class.
 func (e example) documents(t *testing.T, change ...func(*bootstrap.Kubelet)) bootstrap.Documents {
 	t.Helper()
 	templates := map[string][]byte{}
@@ -145,8 +145,8 @@ func TestTalosExample(t *testing.T) {
 	}
 }
 
-// TestStaticAddressesExample wants an address that follows from the VMID, or the one
-// that a VMID is given.
+// TestStaticAddressesExample checks an address derived from the VMID, and one assigned to
+// a VMID.
 func TestStaticAddressesExample(t *testing.T) {
 	t.Parallel()
 	static := readExample(t, "static-addresses")

@@ -1,9 +1,9 @@
 package bootstrap
 
-// MaxWork is what one document may take.
+// MaxWork is the limit for one document.
 const MaxWork = maxWork
 
-// Spent returns the work that a template took.
+// Spent returns the work used by a template.
 func Spent(text string, values Values) (int, error) {
 	left := newWork()
 	_, err := execute(UserData, text, viewOf(&values), left)

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// calls has one call, or some, of each function and what it gives.
+// calls lists calls of each function with their results.
 func calls() map[string][][2]string {
 	return map[string][][2]string{
 		"add":                 {{`{{ add 1 2 3 }} {{ add 1 .Resources.CPU }} {{ add .Resources.MemoryMiB -1 }}`, "6 5 8191"}},
@@ -97,8 +97,8 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// TestFunctionsAreThese keeps away all functions that are not meant: those that read
-// the environment, the clock or the network, or make random numbers and keys.
+// TestFunctionsAreThese checks that there are no other functions, above all none that
+// read the environment, the clock or the network, or generate random numbers and keys.
 func TestFunctionsAreThese(t *testing.T) {
 	t.Parallel()
 	functions := bootstrap.Functions()
@@ -121,7 +121,7 @@ func TestFunctionsAreThese(t *testing.T) {
 	}
 }
 
-// TestBadCalls wants an error that names the function and repeats no argument.
+// TestBadCalls checks that the error names the function and repeats no argument.
 func TestBadCalls(t *testing.T) {
 	t.Parallel()
 	for _, call := range []string{
@@ -141,8 +141,8 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// TestYAMLReadsTheSame writes every text of a few characters that mean something at
-// the beginning or the end of a line.
+// TestYAMLReadsTheSame writes every text of a few characters that have a meaning at the
+// beginning or the end of a line.
 func TestYAMLReadsTheSame(t *testing.T) {
 	t.Parallel()
 	functions := bootstrap.Functions()

@@ -63,14 +63,14 @@ func render(t testing.TB, templates bootstrap.Templates, values bootstrap.Values
 	return documents
 }
 
-// withUserData returns the default templates with another user-data.
+// withUserData returns the default templates with different user-data.
 func withUserData(text string) bootstrap.Templates {
 	templates := bootstrap.Defaults()
 	templates.UserData = text
 	return templates
 }
 
-// cloudConfig is what cloud-init reads of the default user-data.
+// cloudConfig is the part of the default user-data that cloud-init reads.
 type cloudConfig struct {
 	Hostname         string   `yaml:"hostname"`
 	PreserveHostname bool     `yaml:"preserve_hostname"`
@@ -83,8 +83,8 @@ type cloudConfig struct {
 	RunCmd [][]string `yaml:"runcmd"`
 }
 
-// readUserData reads user-data with exactly the known keys, as `cloud-init schema`
-// would insist.
+// readUserData parses user-data with exactly the known keys, as strictly as `cloud-init
+// schema`.
 func readUserData(t testing.TB, data []byte) cloudConfig {
 	t.Helper()
 	if !strings.HasPrefix(string(data), "#cloud-config\n") {

@@ -14,17 +14,17 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// readDoc returns the page that lists values and functions.
+// readDoc returns the documentation page of values and functions.
 func readDoc() (string, error) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "join.md"))
 	return string(content), err
 }
 
-// large begins a template whose $x has 64 KiB.
+// large is the start of a template whose $x has 64 KiB.
 const large = "#!\n{{ $x := \"abcdefgh\" }}{{ range 13 }}{{ $x = printf \"%s%s\" $x $x }}{{ end }}"
 
-// TestRefuses has a case for each thing that can be wrong with a template or with
-// what comes of it, and what the user reads.
+// TestRefuses has a case for each possible error in a template or its result, with the
+// user's message.
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -90,7 +90,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestAccepts has what a user may bring besides cloud-config.
+// TestAccepts has the formats that users may use besides cloud-config.
 func TestAccepts(t *testing.T) {
 	t.Parallel()
 	for name, templates := range map[string]map[string]string{
@@ -130,7 +130,7 @@ func TestUnknownDocument(t *testing.T) {
 	}
 }
 
-// TestDocumentsHideThemselves prints them in all ways.
+// TestDocumentsHideThemselves prints documents in every way.
 func TestDocumentsHideThemselves(t *testing.T) {
 	t.Parallel()
 	documents := render(t, bootstrap.Defaults(), someValues(t))
@@ -166,8 +166,8 @@ func TestConfigureRefuses(t *testing.T) {
 	}
 }
 
-// TestLabels leaves out exactly what kubelet would not start with, asked of the
-// list that kubelet uses.
+// TestLabels omits exactly the labels with which kubelet would not start, from the list
+// that kubelet uses.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	values := bootstrap.ValuesOf(someVM())

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// TestWorkIsBounded has the worst templates: each is refused, or ends, before it took
-// more than its share of work, and none is believed to have taken little.
+// TestWorkIsBounded has the worst templates: each is refused, or ends, within its budget,
+// and none is charged too little.
 func TestWorkIsBounded(t *testing.T) {
 	t.Parallel()
 	const tooMuch = "takes too much work up to here"
@@ -52,8 +52,8 @@ func TestWorkIsBounded(t *testing.T) {
 	}
 }
 
-// TestWorkIsCounted compares what templates take: twice the text, the expression or the
-// rounds is twice the work, and the templates that numaform brings take next to nothing.
+// TestWorkIsCounted compares the cost of templates: twice the text, the expression or the
+// iterations cost twice as much, and numaform's own templates cost almost nothing.
 func TestWorkIsCounted(t *testing.T) {
 	t.Parallel()
 	spent := func(text string) int {
