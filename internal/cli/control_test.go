@@ -31,7 +31,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// plane is the control plane of the tests that need one; it starts with the first.
+// plane is the control plane of the tests that need one; the first such test starts it.
 type plane struct {
 	once    sync.Once
 	cluster *testenv.Cluster
@@ -92,7 +92,7 @@ func numaform(ctx context.Context, t *testing.T, kubeconfig string, args ...stri
 	return code, out.String(), talk.String()
 }
 
-// says runs the command line and checks its exit code and what it says.
+// says runs the command line and checks its exit code and output.
 func says(t *testing.T, code int, want string, args ...string) string {
 	t.Helper()
 	got, stdout, stderr := numaform(t.Context(), t, controlPlane(t).Kubeconfig, args...)
@@ -143,7 +143,7 @@ func TestPauseAndResume(t *testing.T) {
 	says(t, 1, `namespaces "nowhere" not found`, "pause", "-n", "nowhere")
 }
 
-// claim makes a NodeClaim on a host.
+// claim creates a NodeClaim on a host.
 func claim(t *testing.T, name string, host topology.HostID) *karpv1.NodeClaim {
 	t.Helper()
 	claim := &karpv1.NodeClaim{
@@ -182,7 +182,7 @@ func TestEvacuate(t *testing.T) {
 	says(t, 2, "want region/host", "evacuate", "lab/")
 	says(t, 2, "more than nothing", "evacuate", "lab/pve-1", "--wait", "--poll", "0s")
 
-	// Who waits sees what is left, and may go away.
+	// A waiting user sees what is left, and can interrupt.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	talk := &watched{until: "1 nodes left: first", then: cancel}
@@ -197,7 +197,7 @@ func TestEvacuate(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, 0, "lab/pve-1 has no nodes of numaform", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
-	// No Node says any more where the host is.
+	// No Node shows the host's region any more.
 	if err := c.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestEvacuate(t *testing.T) {
 	}
 }
 
-// watched is an output that calls then once it has until.
+// watched is an output that calls then once it contains until.
 type watched struct {
 	bytes.Buffer
 

@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestDoctorOfACluster looks at the ProxmoxNodeClasses that an API server has, and says
-// what is wrong where it cannot.
+// TestDoctorOfACluster checks the ProxmoxNodeClasses in an API server, and reports what
+// is wrong if it cannot.
 func TestDoctorOfACluster(t *testing.T) {
 	config := simulated(t)
 	class := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "doctor"}, Spec: v1alpha1.ProxmoxNodeClassSpec{
@@ -48,7 +48,7 @@ func TestDoctorOfACluster(t *testing.T) {
 	}
 }
 
-// simulated starts a Proxmox and returns the configuration for it.
+// simulated starts a Proxmox and returns its configuration.
 func simulated(t *testing.T) string {
 	t.Helper()
 	server, err := pvesim.New(pvesim.Config{Hosts: testenv.Hosts(t)})

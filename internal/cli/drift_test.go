@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// runDrift runs `numaform drift` and returns its exit code and what it said.
+// runDrift runs `numaform drift` and returns its exit code and output.
 func runDrift(ctx context.Context, stderr *strings.Builder, args ...string) int {
 	return cli.Run(ctx, cli.Process{
 		Args: append([]string{"drift"}, args...), Stdin: strings.NewReader(""), Stdout: &bytes.Buffer{}, Stderr: stderr,
@@ -42,7 +42,7 @@ func TestDriftEveryUsage(t *testing.T) {
 	}
 }
 
-// TestDriftEveryFails interrupts a drift whose configuration cannot be read.
+// TestDriftEveryFails interrupts drift with an unreadable configuration.
 func TestDriftEveryFails(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +59,7 @@ func TestDriftEveryFails(t *testing.T) {
 	}
 }
 
-// TestRepeat looks until it is interrupted, whatever fails on the way.
+// TestRepeat checks until it is interrupted, whatever fails.
 func TestRepeat(t *testing.T) {
 	t.Parallel()
 	broken, stopped := errors.New("the host does not answer"), errors.New("stopped halfway")
@@ -69,7 +69,7 @@ func TestRepeat(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		// ends are how the looks end; the last one is interrupted.
+		// ends are the results of the checks; the last one is interrupted.
 		ends []end
 		want end
 		says string
@@ -104,7 +104,7 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// TestRepeatAtOnce looks before the first tick.
+// TestRepeatAtOnce checks before the first tick.
 func TestRepeatAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

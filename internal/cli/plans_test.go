@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// scalePlan makes a plan that waits, or is in another phase.
+// scalePlan returns a plan that is pending, or in another phase.
 func scalePlan(t *testing.T, name string, change func(plan *v1alpha1.ScalePlan)) *v1alpha1.ScalePlan {
 	t.Helper()
 	plan := &v1alpha1.ScalePlan{
@@ -50,7 +50,7 @@ func scalePlan(t *testing.T, name string, change func(plan *v1alpha1.ScalePlan))
 	return plan
 }
 
-// golden compares with a file of testdata.
+// golden compares with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// examples are the cases that a reader of the documentation finds.
+// examples are the cases in the documentation.
 const examples = "../../examples/policy"
 
 // policy runs `numaform policy` and returns its exit code and what it printed.
@@ -52,7 +52,7 @@ func TestPolicyTestOfTheExamples(t *testing.T) {
 	}
 }
 
-// write puts a file into a directory of the test.
+// write creates a file in a directory of the test.
 func write(t *testing.T, dir, name, text string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
@@ -117,8 +117,8 @@ func TestPolicyTestRefuses(t *testing.T) {
 	}
 }
 
-// TestPolicyTestComparesAll: the right decision by another rule, or about another
-// resource, is not what a case expects.
+// TestPolicyTestComparesAll checks that the expected decision by another rule, or about
+// another resource, does not pass a case.
 func TestPolicyTestComparesAll(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(examples, "undrained.yaml"))
@@ -151,7 +151,7 @@ func TestPolicyTestComparesAll(t *testing.T) {
 	}
 }
 
-// TestPolicyShow: what is shown is a policy again.
+// TestPolicyShow checks that the output is a valid policy.
 func TestPolicyShow(t *testing.T) {
 	t.Parallel()
 	code, out, errs := policy(t, "show")
@@ -167,14 +167,14 @@ func TestPolicyShow(t *testing.T) {
 	}
 }
 
-// TestPolicyTestOfLargeFiles names files that are larger than any policy, case or plan.
+// TestPolicyTestOfLargeFiles uses files that are larger than any policy, case or plan.
 func TestPolicyTestOfLargeFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	large := func(name string, size int64) string {
 		t.Helper()
 		path := write(t, dir, name, "")
-		if err := os.Truncate(path, size); err != nil { // it takes no room on the disk
+		if err := os.Truncate(path, size); err != nil { // it uses no space on the disk
 			t.Fatal(err)
 		}
 		return path

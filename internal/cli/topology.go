@@ -105,7 +105,7 @@ func runTopology(ctx context.Context, process Process, o *options, more mapOptio
 func mapConfig(process Process, o *options, more mapOptions) (*operator.Config, error) {
 	config, err := loadConfig(process, o.config)
 	if o.snapshot != "" && !more.configGiven && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // nil tells readSnapshot and planned that there is none
+		return nil, nil //nolint:nilnil // nil means that there is none, for readSnapshot and planned
 	}
 	return config, err
 }
