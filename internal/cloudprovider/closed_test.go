@@ -20,7 +20,7 @@ func TestClosed(t *testing.T) {
 	one := scheduling.Offer{NodePool: "workers", InstanceType: "c1.4VCPU-8GB", Host: pve2}
 	closed.Close(one, epoch.Add(time.Minute), "clone failed")
 	closed.Close(host, epoch.Add(2*time.Minute), "is down")
-	closed.Close(host, epoch.Add(time.Minute), "earlier") // what was said first lasts longer
+	closed.Close(host, epoch.Add(time.Minute), "earlier") // the earlier call lasts longer
 
 	want := []cloudprovider.ClosedOffer{{Offer: host, Until: epoch.Add(2 * time.Minute), Why: "is down"}, {Offer: one, Until: epoch.Add(time.Minute), Why: "clone failed"}}
 	if diff := cmp.Diff(want, closed.Entries()); diff != "" {

@@ -29,8 +29,8 @@ import (
 	numaform "github.com/numaform/numaform/internal/scheduling"
 )
 
-// These tests run Karpenter's own controllers over the cloud provider: one that fails
-// after an upgrade says what of DESIGN.md no longer holds.
+// These tests run Karpenter's own controllers with the cloud provider: one that fails
+// after an upgrade shows which part of DESIGN.md is no longer true.
 
 type quiet struct{}
 
@@ -42,8 +42,8 @@ func karpenterContext(t *testing.T) context.Context {
 	return options.ToContext(ctx, &options.Options{IgnoreDRARequests: true, PreferencePolicy: options.PreferencePolicyRespect})
 }
 
-// lifecycleOf runs Karpenter's lifecycle controller over a NodeClaim a few times, and
-// returns the NodeClaim as it stands then, or nil if it is gone.
+// lifecycleOf runs Karpenter's lifecycle controller for a NodeClaim a few times, and
+// returns the resulting NodeClaim, or nil if it was deleted.
 func (w *world) lifecycleOf(t *testing.T, name string) *karpv1.NodeClaim {
 	t.Helper()
 	ctx := karpenterContext(t)
@@ -82,8 +82,8 @@ func (w *world) make(t *testing.T, objects ...client.Object) {
 	}
 }
 
-// A NodeClaim whose VM will not come is deleted at once, as is one of a class that is
-// not there; what may come yet is tried again.
+// A NodeClaim whose VM will not be created is deleted at once, and so is one whose class
+// does not exist; anything temporary is retried.
 func TestContractLaunchDeletesWhatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -118,8 +118,8 @@ func TestContractLaunchDeletesWhatCannotBeMade(t *testing.T) {
 	}
 }
 
-// What Create returns stands on the NodeClaim afterwards, annotations included, and
-// its labels fill in for those that the NodeClaim lacks.
+// The NodeClaim gets what Create returns, including annotations, and its labels complete
+// the NodeClaim's.
 func TestContractLaunchKeepsWhatCreateReturns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -142,7 +142,8 @@ func TestContractLaunchKeepsWhatCreateReturns(t *testing.T) {
 	}
 }
 
-// Delete is called until it says that the VM is gone; the NodeClaim stays that long.
+// Delete is called until it reports that the VM is gone; the NodeClaim remains until
+// then.
 func TestContractDeleteIsCalledUntilNotFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -184,8 +185,8 @@ func (w *world) registered(t *testing.T, ready corev1.ConditionStatus) *karpv1.N
 	return c
 }
 
-// Karpenter's garbage collection deletes the NodeClaim of a VM that was deleted by
-// hand, and none because a host is down.
+// Karpenter's garbage collection deletes the NodeClaim of a VM that was deleted by hand,
+// but none because a host is down.
 func TestContractGarbageCollection(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -218,9 +219,9 @@ func TestContractGarbageCollection(t *testing.T) {
 	}
 }
 
-// An hour after its creation Karpenter looks whether a node's type and offering still
-// are among the pool's: a full host, a closed offer or a type that is no more do not
-// replace the node.
+// An hour after a node's creation, Karpenter checks whether its type and offering are
+// still among the pool's: a full host, an unavailable offering or a type that no longer
+// exists does not replace the node.
 func TestContractLiveTypesDoNotDrift(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -273,7 +274,7 @@ func TestContractLiveTypesDoNotDrift(t *testing.T) {
 	}
 }
 
-// In Karpenter's own simulations, pods that select by our labels find a node.
+// In Karpenter's own simulations, pods that select by our labels are placed.
 func TestContractPodsMaySelectByOurLabels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

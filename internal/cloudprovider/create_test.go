@@ -53,7 +53,7 @@ func TestCreateFindsTheVMOfItsClaim(t *testing.T) {
 	}
 }
 
-// Create returns before anything is made, and asks nobody but the fleet.
+// Create returns before anything is created, and calls only the fleet.
 func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -86,7 +86,7 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 	}
 }
 
-// After a restart nothing is refused before the fleet is read.
+// After a restart nothing is refused before the fleet has been read.
 func TestCreateWaitsForTheFleet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -129,7 +129,7 @@ func TestCreatePlacesClaimsOfKarpenter(t *testing.T) {
 		t.Errorf("annotations differ:\n%s", diff)
 	}
 
-	// Asked again, with or without what Create returned, it is the same VM.
+	// A repeated call, with or without what Create returned, returns the same VM.
 	again, err := w.Create(t.Context(), c)
 	if err != nil || again.Status.ProviderID != created.Status.ProviderID {
 		t.Errorf("asked again: %v, %v", again, err)
@@ -183,8 +183,8 @@ func TestCreateSaysWhyNothingFits(t *testing.T) {
 	}
 }
 
-// TestCreateCountsTheRoomOfFailedVMs has two hosts whose room a VM holds that failed: with
-// a file it is tried again there, without one its place is free.
+// TestCreateCountsTheRoomOfFailedVMs has two hosts whose room a failed VM uses: if it has
+// a file it is retried there, otherwise its room is free.
 func TestCreateCountsTheRoomOfFailedVMs(t *testing.T) {
 	t.Parallel()
 	for _, filed := range []bool{true, false} {
@@ -199,7 +199,7 @@ func TestCreateCountsTheRoomOfFailedVMs(t *testing.T) {
 	}
 }
 
-// A host that is full is passed over, and so is one whose offers are closed.
+// A full host is skipped, and so is one with unavailable offerings.
 func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -217,7 +217,7 @@ func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// What waits for a person takes no room until it is placed anew.
+// A VM that is pending approval uses no room until it is placed again.
 func TestHeldVMsTakeNoRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -265,13 +265,13 @@ func TestCreateNeedsAReadyClass(t *testing.T) {
 	}
 }
 
-// locker counts.
+// locker counts its calls.
 type locker struct{ held, taken int }
 
 func (l *locker) Lock()   { l.held++; l.taken++ }
 func (l *locker) Unlock() { l.held-- }
 
-// Between looking and reserving, nobody else takes a place.
+// Between reading and reserving, no other placement takes place.
 func TestPlacingIsOneStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

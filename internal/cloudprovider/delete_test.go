@@ -111,7 +111,7 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// A NodeClaim that Karpenter made is known by its UID, should the annotations be lost.
+// A NodeClaim created by Karpenter is identified by its UID if the annotations are lost.
 func TestDeleteFindsClaimsOfKarpenter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

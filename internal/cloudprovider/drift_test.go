@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// launch returns a NodeClaim as it stands after its launch.
+// launch returns a NodeClaim as it is after its launch.
 func (w *world) launch(t *testing.T) *karpv1.NodeClaim {
 	t.Helper()
 	own := vm(pve1, 2000)
@@ -108,7 +108,7 @@ func TestIsDrifted(t *testing.T) {
 	}
 }
 
-// What cannot be read replaces no node.
+// Unreadable information replaces no node.
 func TestIsDriftedFailsClosed(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("no answer")
@@ -129,8 +129,8 @@ func TestIsDriftedFailsClosed(t *testing.T) {
 	}
 }
 
-// The hash that provisioning wrote is of the class that the VM was made of: one that
-// changed before the launch is drift at once.
+// The hash written by provisioning belongs to the class from which the VM was created: a
+// change before the launch is drift at once.
 func TestClassChangedBeforeTheLaunch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

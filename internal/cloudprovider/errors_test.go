@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// What Karpenter does with an error depends on its type alone, so every error that
-// deletes a NodeClaim or ends a deletion stands here; all others are tried again.
+// Karpenter's reaction to an error depends only on its type, so this table lists every
+// error that deletes a NodeClaim or completes a deletion; all others are retried.
 func TestTranslate(t *testing.T) {
 	t.Parallel()
 	const capacity, class, create, gone, retry = "insufficient capacity", "class not ready", "create", "not found", "retry"

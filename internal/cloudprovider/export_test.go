@@ -1,13 +1,13 @@
 package cloudprovider
 
-// Translate is for its table.
+// Translate exports translate.
 var Translate = translate
 
-// Unusable, Unknown and Gone are errors of this package.
+// Unusable, Unknown and Gone return errors of this package.
 func Unusable() error { return &unusableError{"c", "v", "is gone"} }
 
-// Unknown says that a class is not judged.
+// Unknown returns the error for a class that has not been validated.
 func Unknown() error { return &classUnknownError{"c"} }
 
-// Gone says that a VM does not exist.
+// Gone returns the error for a VM that does not exist.
 func Gone() error { return &goneError{"v"} }

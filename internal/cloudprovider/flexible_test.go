@@ -40,8 +40,8 @@ func typesOf(t *testing.T, w *world) []*karpenter.InstanceType {
 	return types
 }
 
-// A replacement is as small as its pods allow, whatever Karpenter names, and from then
-// on it is what it is: no drift, whatever the bounds become.
+// A replacement is as small as its pods allow, whatever Karpenter requests, and then
+// keeps its size: it does not drift, whatever the bounds become.
 func TestFlexibleNodeIsItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flexibleClass, pool)
@@ -84,7 +84,7 @@ func TestFlexibleNodeIsItself(t *testing.T) {
 			t.Errorf("with %+v: its type is not offered: Karpenter would replace it", sizing)
 		}
 	}
-	// Its like comes to the same size.
+	// An equal request results in the same size.
 	w.editClass(t, func(nc *v1alpha1.ProxmoxNodeClass) {
 		nc.Spec.Sizing = &v1alpha1.Sizing{Policy: v1alpha1.SizingFlexible}
 	})
@@ -95,7 +95,8 @@ func TestFlexibleNodeIsItself(t *testing.T) {
 	}
 }
 
-// A Flexible VM that could not be made closes its host to all sizes of its pool.
+// A Flexible VM that could not be created makes its host unavailable for all sizes of its
+// pool.
 func TestFlexibleClosesAllSizes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flexibleClass, pool)

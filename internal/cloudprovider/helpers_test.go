@@ -36,7 +36,7 @@ var (
 	epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 )
 
-// TestMain does what the operator does before Karpenter runs.
+// TestMain does what the operator does before Karpenter starts.
 func TestMain(m *testing.M) {
 	if err := v1alpha1.AddToScheme(clientgo.Scheme); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -91,7 +91,7 @@ spec:
 ---
 `
 
-// fakeFleet is a writer that makes nothing.
+// fakeFleet is a writer that creates nothing.
 type fakeFleet struct {
 	unread   bool
 	states   []scaler.VMState
@@ -129,14 +129,14 @@ func (f *fakeFleet) Ensure(_ context.Context, requests []scaler.Request) ([]flee
 
 func (f *fakeFleet) Remove(keys ...fleet.Key) { f.removed = append(f.removed, keys...) }
 
-// world is a cloud provider and all that it looks at.
+// world is a cloud provider with everything that it reads.
 type world struct {
 	config   cloudprovider.Config
 	fleet    *fakeFleet
 	clock    *testclock.FakeClock
 	snapshot *topology.Snapshot
 	client   client.Client
-	// evacuated are hosts to be left.
+	// evacuated are hosts being evacuated.
 	evacuated []topology.HostID
 	*cloudprovider.CloudProvider
 }
@@ -156,7 +156,7 @@ func newWorld(t *testing.T, manifests ...string) *world {
 	return w
 }
 
-// newClient returns a client of an API server's objects, without the server: nothing
+// newClient returns a client with an API server's objects, without the server: nothing
 // here depends on watches or on validation.
 func newClient(t *testing.T, manifests []string) client.Client {
 	t.Helper()
@@ -207,7 +207,7 @@ func vm(at topology.HostID, id fleet.VMID) fleet.VM {
 	}
 }
 
-// guest is a VM as Proxmox has it.
+// guest returns a VM as it is in Proxmox.
 func guest(vm fleet.VM) topology.Guest {
 	return topology.Guest{
 		VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true,
@@ -215,7 +215,7 @@ func guest(vm fleet.VM) topology.Guest {
 	}
 }
 
-// down takes a host away: of its guests, the numbers are known.
+// down takes a host offline: of its guests, only the VMIDs are known.
 func down(h *topology.Host) {
 	h.Online, h.Problem = false, "is offline: start it"
 	for i := range h.Guests {
@@ -227,7 +227,7 @@ func state(vm fleet.VM, phase scaler.Phase) scaler.VMState {
 	return scaler.VMState{VM: vm, Phase: phase, Since: epoch}
 }
 
-// claimOf is the NodeClaim that provisioning made for a VM.
+// claimOf returns the NodeClaim that provisioning created for a VM.
 func claimOf(vm fleet.VM) *karpv1.NodeClaim {
 	claim := claim("workers-" + string(vm.Key[28:]))
 	claim.Annotations = map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)}
@@ -235,7 +235,7 @@ func claimOf(vm fleet.VM) *karpv1.NodeClaim {
 	return claim
 }
 
-// claim is a NodeClaim that Karpenter made itself.
+// claim returns a NodeClaim created by Karpenter itself.
 func claim(name string, requirements ...karpv1.NodeSelectorRequirementWithMinValues) *karpv1.NodeClaim {
 	return &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// listed are the provider ids of List, those that are being removed in brackets.
+// listed returns the provider IDs in List, with brackets for VMs being removed.
 func (w *world) listed(t *testing.T) string {
 	t.Helper()
 	claims, err := w.List(t.Context())
@@ -46,7 +46,7 @@ func TestListAndGet(t *testing.T) {
 		name  string
 		edits []func(w *world)
 		list  string
-		// get is about VM 2000: "", notFound or part of another error.
+		// get is the result for VM 2000: "", notFound or part of another error.
 		get string
 	}{
 		{name: "nothing", get: notFound},
@@ -103,7 +103,7 @@ func TestListAndGet(t *testing.T) {
 	}
 }
 
-// Before the fleet is read, nobody is told that a VM is gone.
+// Before the fleet has been read, no VM is reported as gone.
 func TestListAndGetWaitForTheFleet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

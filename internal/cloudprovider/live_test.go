@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// put makes the guest of a VM in the simulated Proxmox.
+// put creates the guest of a VM in the simulated Proxmox.
 func put(t *testing.T, sim *pvesim.Server, vm fleet.VM, id string) {
 	t.Helper()
 	marker := fleet.Marker{ClusterID: id, Key: vm.Key}
@@ -27,8 +27,8 @@ func put(t *testing.T, sim *pvesim.Server, vm fleet.VM, id string) {
 	}
 }
 
-// What is listed follows Proxmox itself: guests made and deleted by hand, a host that
-// goes down, and the markers that tell whose a guest is.
+// The list follows Proxmox itself: guests created and deleted by hand, a host that goes
+// down, and the markers that identify a guest's owner.
 func TestListFollowsProxmox(t *testing.T) {
 	t.Parallel()
 	sim, err := pvesim.New(pvesim.Config{Name: "lab", Hosts: lab().Hosts})

@@ -31,8 +31,8 @@ func newOverlay(name, price, key, value string) *karpv1alpha1.NodeOverlay {
 	return o
 }
 
-// newOverlaid returns a world without room, where NodeOverlays count, two of which
-// contradict each other and one of which is wrong.
+// newOverlaid returns a world without room, with NodeOverlays, two of which conflict and
+// one of which is invalid.
 func newOverlaid(t *testing.T) *world {
 	t.Helper()
 	foreign := `
@@ -65,8 +65,8 @@ spec:
 	return w
 }
 
-// TestOverlaysAreJudged runs Karpenter's controller on what it is told, and wants its
-// verdict obeyed.
+// TestOverlaysAreJudged runs Karpenter's controller, and checks that its verdict is
+// respected.
 func TestOverlaysAreJudged(t *testing.T) {
 	t.Parallel()
 	w := newOverlaid(t)
@@ -93,7 +93,7 @@ func TestOverlaysAreJudged(t *testing.T) {
 	if price := priceOf(t, w); price != 7 {
 		t.Errorf("the live VMs' type costs %g", price)
 	}
-	// The one that is left decides, once the other is away.
+	// After the other one is removed, the remaining one applies.
 	if err := w.client.Delete(t.Context(), newOverlay("second", "7", "", "")); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestOverlaysAreJudged(t *testing.T) {
 	}
 }
 
-// priceOf returns the one price of the type that the live VMs are of.
+// priceOf returns the only price of the live VMs' type.
 func priceOf(t *testing.T, w *world) float64 {
 	t.Helper()
 	for _, it := range typesOf(t, w) {
@@ -123,8 +123,8 @@ func priceOf(t *testing.T, w *world) float64 {
 	return 0
 }
 
-// TestOverlaidNodeIsPromisedWhole wants a NodeClaim to say what its node will have, until
-// the node says so.
+// TestOverlaidNodeIsPromisedWhole checks that a NodeClaim lists its node's resources
+// until the node does.
 func TestOverlaidNodeIsPromisedWhole(t *testing.T) {
 	t.Parallel()
 	for _, counts := range []bool{true, false} {

@@ -36,8 +36,8 @@ spec:
       - {key: row, operator: Gt, values: ["3"]}
 `
 
-// An API server takes the NodeClaims that are made for VMs, each only once, also that
-// of a VM that its pool would not make any more.
+// An API server accepts the NodeClaims for VMs, each only once, including one for a VM
+// that its pool would no longer create.
 func TestAPIServerTakesOurNodeClaims(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.ControlPlane(t)
