@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/confine"
 )
 
-// TestMain is also the helper.
+// TestMain can also run as the helper.
 func TestMain(m *testing.M) {
 	if err := confine.Main(); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error())
@@ -29,8 +29,8 @@ func run(t *testing.T, rules confine.Rules, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// TestConfined tries what rules allow and what they do not. Where the kernel cannot
-// confine, everything works, and Helper says so.
+// TestConfined tries what rules allow and what they do not. If the kernel cannot confine,
+// everything works, and Helper returns "".
 func TestConfined(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -84,7 +84,7 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// TestHelperOf says that this program, which is not numaform, is no helper.
+// TestHelperOf checks that this program, which is not numaform, is no helper.
 func TestHelperOf(t *testing.T) {
 	t.Parallel()
 	if helper := confine.Helper(); helper != "" {
