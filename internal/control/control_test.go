@@ -33,7 +33,7 @@ func data(t *testing.T, client kubernetes.Interface, namespace string) map[strin
 	return configMap.Data
 }
 
-// write makes a ConfigMap as a person may.
+// write creates a ConfigMap as a person may.
 func write(t *testing.T, client kubernetes.Interface, namespace string, data map[string]string) {
 	t.Helper()
 	configMaps := client.CoreV1().ConfigMaps(namespace)
@@ -82,7 +82,7 @@ func TestSwitch(t *testing.T) {
 	do(s.EndEvacuation(t.Context(), pve1))
 	read(control.State{})
 
-	// What others wrote stays, and nobody's change is lost.
+	// Other keys remain, and no concurrent change is lost.
 	write(t, client, "numaform", map[string]string{"note": "ours", "evacuate": " lab/pve-9 , not-a-host,"})
 	var group errgroup.Group
 	for i := range 6 {
@@ -98,7 +98,7 @@ func TestSwitch(t *testing.T) {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
 
-	// What cannot be read may say that numaform is to stop.
+	// Unreadable content may have been meant to stop numaform.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if state, err := s.Read(ctx); !state.Paused || err == nil {
