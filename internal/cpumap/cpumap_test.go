@@ -60,7 +60,7 @@ type drawing struct {
 	owners cpumap.Ownership
 }
 
-// drawings are the cases of both goldens.
+// drawings are the cases of both golden files.
 func drawings(t testing.TB) map[string]drawing {
 	t.Helper()
 	epyc := load(t, "epyc-7451-2s-8node")
@@ -138,7 +138,7 @@ func TestSVG(t *testing.T) {
 	}
 }
 
-// wellFormed checks that it is one XML document that refers to nothing outside.
+// wellFormed checks that it is one self-contained XML document.
 func wellFormed(t testing.TB, svg []byte) {
 	t.Helper()
 	decoder := xml.NewDecoder(bytes.NewReader(svg))
@@ -226,7 +226,7 @@ func TestTextHasEachCPUOnce(t *testing.T) {
 	}
 }
 
-// TestMemoryOnlyNodes says whose memory VMs may have, of the NUMA nodes without CPUs.
+// TestMemoryOnlyNodes shows who may use the memory of NUMA nodes without CPUs.
 func TestMemoryOnlyNodes(t *testing.T) {
 	t.Parallel()
 	h := load(t, "constructed/xeon-2s-memory-only")

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// busy is a recorded machine with its first core kept for the host, a VM on half of
+// busy is a recorded machine with its first core reserved for the host, a VM on half of
 // every second group of CPUs, and guests that are not pinned.
 func busy(t testing.TB, name string) drawing {
 	t.Helper()
@@ -40,8 +40,8 @@ func busy(t testing.TB, name string) drawing {
 	return drawing{h, cpumap.Owners(&h, vms)}
 }
 
-// TestMachines draws every recorded machine: as text for a wide and a narrow
-// terminal, and as a picture.
+// TestMachines draws every recorded machine: as text for a wide and a narrow terminal,
+// and as an image.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {
@@ -56,8 +56,8 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// TestWarnings are on the map in both kinds, also of a host of which nothing else is
-// known in the text.
+// TestWarnings are on both kinds of maps; the text also shows a host about which nothing
+// else is known.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	h := load(t, "laptop-i5-m560-2c4t")
