@@ -30,7 +30,7 @@ func record() *jointoken.Record {
 	return &jointoken.Record{Namespace: "numaform", Owner: owner(), Secret: "secret-uid", ResourceVersion: "17"}
 }
 
-// claims are those that the API server gives a token that is bound to record.
+// claims are the claims in a token of the API server that is bound to record.
 func claims() map[string]any {
 	return map[string]any{
 		"jti": jti, "iat": now.Unix() + 30, "exp": now.Unix() + 30 + 900,
@@ -42,7 +42,7 @@ func claims() map[string]any {
 	}
 }
 
-// answer is what the API server says.
+// answer is the API server's response.
 func answer(t *testing.T, claims any) *authenticationv1.TokenRequest {
 	t.Helper()
 	text, err := json.Marshal(claims)
@@ -93,7 +93,7 @@ func TestReadReturnsWhatWasMade(t *testing.T) {
 	}
 }
 
-// A record goes with its claim, is found by its tokens and holds nothing secret.
+// A record is deleted with its claim, is found by its tokens and contains nothing secret.
 func TestObject(t *testing.T) {
 	t.Parallel()
 	made := record()
@@ -151,8 +151,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// The API server is asked for at least ten minutes, and never for the life by which it
-// knows old clients, whose tokens it makes good for a year.
+// The requested lifetime is at least ten minutes, and never the one by which the API
+// server recognizes old clients, whose tokens it extends to a year.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration]int64{
@@ -181,7 +181,8 @@ func TestMinted(t *testing.T) {
 		if token.Form() != v1alpha1.TokenServiceAccount || token.VM != "workers-2001" {
 			t.Errorf("%s of form %s", token, token.Form())
 		}
-		// By the API server's clock it lives as long, from when that made it.
+		// By the API server's clock it has the same lifetime, starting when the API
+		// server created it.
 		if last := want.Minted.Add(ends); token.Ended(last) || !token.Ended(last.Add(time.Second)) {
 			t.Errorf("with %s it does not end at %s", ttl, last)
 		}
@@ -213,7 +214,7 @@ func TestMintedRefuses(t *testing.T) {
 	}
 }
 
-// Tokens that have ended are forgotten, and so are the oldest of too many.
+// Expired tokens are dropped, and so are the oldest of too many.
 func TestAdd(t *testing.T) {
 	t.Parallel()
 	r := record()
@@ -238,7 +239,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// Kubernetes logs in whoever comes with the token, with our group and until its end.
+// Kubernetes accepts anyone with the token, with our group and until it expires.
 func TestBootstrapToken(t *testing.T) {
 	t.Parallel()
 	token, object := bootstrap(t)
@@ -260,7 +261,7 @@ func TestBootstrapToken(t *testing.T) {
 	if refs := object.OwnerReferences; len(refs) != 1 || refs[0].Kind != "NodeClaim" || refs[0].UID != "uid-1" {
 		t.Errorf("owners %+v, want the NodeClaim", refs)
 	}
-	// An older release decides by these about a VM in the middle of its join.
+	// An older release uses these for a VM that is joining.
 	of := owner()
 	want := map[string]string{
 		"numaform.dev/vm": of.VM, "numaform.dev/key": string(of.Key), "numaform.dev/nodeclaim": of.NodeClaim,
@@ -274,7 +275,7 @@ func TestBootstrapToken(t *testing.T) {
 	}
 }
 
-// Templates are tried with a token of the form, as long as a true one.
+// Templates are tried with a token of the form, with the length of a real one.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	if token := jointoken.Example(v1alpha1.TokenBootstrap).Reveal(); !bootstraputil.IsValidBootstrapToken(token) {
