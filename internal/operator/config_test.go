@@ -25,7 +25,7 @@ clusters:
   token_secret_file: token
 `
 
-// load writes text as numaform.yaml beside a file "token" and loads it.
+// load writes text to numaform.yaml next to a file "token" and loads it.
 func load(t *testing.T, text string, environ ...string) (*operator.Config, string, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,8 +68,8 @@ func TestLoadDefaults(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfTheModule ties the defaults of the configuration to those of the module:
-// a file says nothing of what both are thought to have.
+// TestTimeoutsOfTheModule checks that the configuration's defaults equal the module's,
+// because a file omits values that are the default of both.
 func TestTimeoutsOfTheModule(t *testing.T) {
 	t.Parallel()
 	variables := string(modules.Files()[modules.NodeModule+"/variables.tf"])
@@ -81,8 +81,8 @@ func TestTimeoutsOfTheModule(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfNewVMs gives files of VMs only what somebody chose: where nobody did, they
-// are as they always were.
+// TestTimeoutsOfNewVMs writes only configured values to VMs' files: without any, the
+// files are as before.
 func TestTimeoutsOfNewVMs(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -139,7 +139,7 @@ func TestEnvironmentWins(t *testing.T) {
 	}
 }
 
-// A secret of the environment takes the place of the file that numaform.yaml names.
+// A secret in the environment replaces the file named in numaform.yaml.
 func TestEnvironmentReplacesFiles(t *testing.T) {
 	t.Parallel()
 	config, _, err := load(t, minimal, "NUMAFORM_CLUSTERS_0_TOKEN_SECRET=other")

@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestNoControllerUnderReview has a store that only proposes: each try of the writer
+// TestNoControllerUnderReview has a store that only proposes: each attempt of the writer
 // would push another branch.
 func TestNoControllerUnderReview(t *testing.T) {
 	t.Parallel()

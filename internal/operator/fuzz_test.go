@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// FuzzConfig reads any text as numaform.yaml: it is refused with a line, in words of
-// numaform.yaml, or means the same once printed and read again.
+// FuzzConfig reads any text as numaform.yaml: it is refused with a line, in terms of
+// numaform.yaml, or means the same after printing and reading it again.
 func FuzzConfig(f *testing.F) {
 	for _, seed := range []string{
 		minimal, minimal + "fleat: {}\n", "clusterID: [prod]\n", "a: &a {<<: *a}\n", "---\n---\n", "clusterID: !!binary aGk=\n",

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Gated names the controllers that run with these feature gates alone.
+// Gated returns the names of the controllers that run only with these feature gates.
 func Gated(gates string) ([]string, error) {
 	o, err := karpenterOptions(&ControllerSettings{FeatureGates: gates})
 	if err != nil {

@@ -31,8 +31,8 @@ func TestCheckFeatureGates(t *testing.T) {
 	}
 }
 
-// TestGatedControllers wants nodes replaced, NodeOverlays judged and room left only where the gate
-// is open.
+// TestGatedControllers checks that nodes are replaced, NodeOverlays validated and room
+// reserved only if the gate is enabled.
 func TestGatedControllers(t *testing.T) {
 	t.Parallel()
 	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller", "CapacityBuffer=false": "", "CapacityBuffer=true": "capacitybuffer"} {

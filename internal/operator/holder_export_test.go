@@ -6,8 +6,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// HolderGone asks, on a machine and in namespace numaform, whether those who hold locks
-// on a host are dead.
+// HolderGone reports, on a machine and in namespace numaform, whether the holders of
+// locks on a host are dead.
 func HolderGone(ctx context.Context, pods client.Reader, self, host string) (proof string, gone bool) {
 	return holders{pods: pods, namespace: "numaform", host: func() (string, error) { return self, nil }}.gone(ctx, host)
 }

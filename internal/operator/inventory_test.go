@@ -88,8 +88,8 @@ func TestInventoryReadsWhatIsOld(t *testing.T) {
 	}
 }
 
-// TestInventoryOutlivesARegion keeps what it knows of a region that is down, as hosts
-// on which nothing can be done, and goes on with the other.
+// TestInventoryOutlivesARegion keeps the snapshot of a region that is down, with unusable
+// hosts, and continues with the other.
 func TestInventoryOutlivesARegion(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
@@ -123,14 +123,15 @@ func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "reading proxmox") {
 		t.Errorf("got %v", err)
 	}
-	// Those who waited meanwhile get the same answer, and wait for no region of their own.
-	if _, again := inventory.Snapshot(t.Context()); again != err { //nolint:errorlint // the very same
+	// Callers that waited meanwhile share the result, and do not wait for a region
+	// themselves.
+	if _, again := inventory.Snapshot(t.Context()); again != err { //nolint:errorlint // exactly the same error
 		t.Errorf("a moment later, got %v", again)
 	}
 }
 
-// TestInventoryOfOneWhoGaveUp has somebody ask whose time ends while Proxmox is read:
-// that says nothing about Proxmox to those who ask next.
+// TestInventoryOfOneWhoGaveUp has a caller whose context ends while Proxmox is read: this
+// says nothing about Proxmox to the next callers.
 func TestInventoryOfOneWhoGaveUp(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())

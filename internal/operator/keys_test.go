@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestEveryKeyIsDocumented compares docs/configuration.md with the keys that there are:
-// neither has more than the other.
+// TestEveryKeyIsDocumented checks that docs/configuration.md lists exactly the existing
+// keys.
 func TestEveryKeyIsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))

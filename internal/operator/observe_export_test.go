@@ -6,7 +6,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// Observed returns the VMs that a controller sees which only observes.
+// Observed returns the VMs that a controller in observe mode sees.
 func Observed(ctx context.Context, fleet *scaler.Scaler) ([]scaler.VMState, error) {
 	return (&onlooker{scaler: fleet}).States(ctx)
 }

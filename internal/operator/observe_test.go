@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestObservedFleetThatCannotBeRead has a file where the fleet's directory was: that is
-// an error, and no fleet without VMs.
+// TestObservedFleetThatCannotBeRead has a file in place of the fleet's directory: this is
+// an error, and not a fleet without VMs.
 func TestObservedFleetThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")

@@ -19,7 +19,7 @@ import (
 )
 
 // settled returns the configuration of a cluster, and of another one that does not
-// answer, with this settings file.
+// respond, with this settings file.
 func settled(t *testing.T, settings string) (*operator.Config, map[topology.RegionName]*proxmox.Client) {
 	t.Helper()
 	dir, server := t.TempDir(), testenv.Proxmox(t)
@@ -52,8 +52,8 @@ func withSettings(t *testing.T, settings string) *operator.Inventory {
 	return operator.NewInventory(config, clients, testclock.NewFakePassiveClock(time.Now()))
 }
 
-// TestReachable goes on without a region that does not answer: nothing may be decided
-// there, and nothing is said of its hosts.
+// TestReachable continues without a region that does not respond: nothing is placed
+// there, and nothing is reported about its hosts.
 func TestReachable(t *testing.T) {
 	t.Parallel()
 	config, clients := settled(t, `{"homelab": {"pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)
@@ -82,8 +82,8 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestSettingsOfHostsThatAreNotThere shows them, but says nothing of hosts whose
-// region was not read.
+// TestSettingsOfHostsThatAreNotThere reports them, but not hosts whose region was not
+// read.
 func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	inventory := withSettings(t, `{"homelab": {"pve-1": {"reservedcpus": [0]}, "pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)

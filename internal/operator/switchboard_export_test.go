@@ -9,7 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/control"
 )
 
-// AskSwitch returns what reads the switch once, as a controller does again and again.
+// AskSwitch returns a function that reads the switch once, as a controller does
+// repeatedly.
 func AskSwitch(client kubernetes.Interface, namespace string, now func() time.Time) func(ctx context.Context) {
 	s := &switchboard{source: control.New(client, namespace), now: now}
 	return s.ask

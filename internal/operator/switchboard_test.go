@@ -20,8 +20,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestSwitchTellsOnce reads a switch that is broken in one way or another each two
-// seconds for three minutes: people are told once, and again when it is something else.
+// TestSwitchTellsOnce reads a broken switch every two seconds for three minutes: each
+// problem is reported once.
 func TestSwitchTellsOnce(t *testing.T) {
 	t.Parallel()
 	broken := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "numaform", Name: control.ConfigMapName}, Data: map[string]string{"paused": "perhaps"}}
@@ -30,7 +30,7 @@ func TestSwitchTellsOnce(t *testing.T) {
 		name  string
 		have  []runtime.Object
 		fail  error
-		first int // lines after one look
+		first int // lines after the first reading
 	}{
 		{"nobody understands it", []runtime.Object{broken}, nil, 1},
 		{"nobody lets it be read", nil, forbidden, 1},
