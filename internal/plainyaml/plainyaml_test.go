@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/plainyaml"
 )
 
-// bomb is a text whose aliases stand for more values with each line.
+// bomb is a text whose aliases expand to more values with each line.
 func bomb(lines int) string {
 	text := "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
 	for i := 1; i < lines; i++ {
@@ -28,8 +28,8 @@ func keys(count int) string {
 	return text.String()
 }
 
-// TestCheck has texts that take minutes or gigabytes to decode, and others that are well.
-// What passes is decoded here, too.
+// TestCheck has texts that take minutes or gigabytes to decode, and valid ones. Accepted
+// texts are decoded here, too.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ text, want string }{
