@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/scratch"
 )
 
-// TestMain is also a process that makes a directory and waits to be killed.
+// TestMain can also run as a process that creates a directory and waits to be killed.
 func TestMain(m *testing.M) {
 	if os.Getenv("SCRATCH_WAITS") == "" {
 		os.Exit(m.Run())
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// TestSwept kills a process: what it had goes when the next makes a directory, and
-// nothing else.
+// TestSwept kills a process: its directory, and nothing else, is removed when the next
+// process creates one.
 func TestSwept(t *testing.T) {
 	all := t.TempDir()
 	t.Setenv("TMPDIR", all)
@@ -56,7 +56,7 @@ func TestSwept(t *testing.T) {
 	}
 }
 
-// TestNotOurs leaves alone what others could have written into.
+// TestNotOurs leaves alone what other users could have written to.
 func TestNotOurs(t *testing.T) {
 	all := t.TempDir()
 	t.Setenv("TMPDIR", all)
@@ -92,7 +92,7 @@ func dir(t *testing.T, purpose string) *scratch.Dir {
 	return made
 }
 
-// process starts one that has a directory.
+// process starts a process with a directory.
 func process(t *testing.T) (path string, kill func()) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0])
