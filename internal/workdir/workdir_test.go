@@ -25,7 +25,8 @@ func sample(root string) *workdir.Tree {
 	}
 }
 
-// contents returns what is below a directory, with the kind of what is no file.
+// contents returns what is below a directory, with the kind of each entry that is not a
+// file.
 func contents(t *testing.T, root string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -71,7 +72,7 @@ func TestRestore(t *testing.T) {
 	remove := func(name string) func(t *testing.T, root string) {
 		return func(t *testing.T, root string) { t.Helper(); must(t, os.RemoveAll(filepath.Join(root, name))) }
 	}
-	// link puts a link in the place of what is there.
+	// link replaces an entry by a link.
 	link := func(name string) func(t *testing.T, root string) {
 		return func(t *testing.T, root string) {
 			t.Helper()
@@ -162,7 +163,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreAnEmptyDirectory has a root without files, which must stay so.
+// TestRestoreAnEmptyDirectory has a root without files, which must remain empty.
 func TestRestoreAnEmptyDirectory(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -279,7 +280,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// shared makes a directory with rights for others.
+// shared creates a directory to which others have access.
 func shared(mode fs.FileMode) func(t *testing.T, base string) string {
 	return func(t *testing.T, base string) string {
 		t.Helper()
