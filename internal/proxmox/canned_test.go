@@ -22,21 +22,21 @@ const (
 	secret  = "5ec3e7aa-canary-4d1c-9b7e-000000000000"
 )
 
-// answer is what Proxmox says: data, or a refusal in its status line.
+// answer is a response of Proxmox: data, or an error in its status line.
 type answer struct {
 	data   any
 	status int
 	reason string
-	// body replaces the whole answer's body.
+	// body replaces the body of the whole response.
 	body string
 }
 
-// canned is a Proxmox that says what it was told to. It is for answers that the
-// simulator does not give: odd types, odd errors, other clusters' leftovers.
+// canned is a Proxmox with prepared responses, for responses that the simulator does not
+// give: unusual types and errors, other clusters' leftovers.
 type canned struct {
 	*httptest.Server
 	mu sync.Mutex // guards the fields below
-	// answers are taken in turn, the last one for ever.
+	// answers are used in turn, the last one forever.
 	answers map[string][]answer
 	calls   []string
 	headers []http.Header
@@ -73,7 +73,7 @@ NUMA node0 CPU(s):                  0-1,4-5
 NUMA node1 CPU(s):                  2-3,6-7
 `
 
-// report is a report as pvereport lays it out, with a secret in a guest's config.
+// report returns a report in pvereport's format, with a secret in a guest's config.
 func report(lscpu string) string {
 	return "\n==== general system info ====\n\n# hostname\npve-1\n" +
 		"\n# pveversion --verbose\nproxmox-ve: 9.0.0 (running kernel: 6.14.8-2-pve)\npve-manager: 9.0.3 (running version: 9.0.3/025864202ebb6109)\n" +
@@ -83,12 +83,12 @@ func report(lscpu string) string {
 
 func (c *canned) say(path string, data any) { c.answer(path, answer{data: data}) }
 
-// resources says that these exist beside pve-1.
+// resources sets the resources in addition to pve-1.
 func (c *canned) resources(others ...any) {
 	c.say("/cluster/resources", append([]any{nodeResource("pve-1")}, others...))
 }
 
-// cluster says that there are these hosts, and what else exists.
+// cluster sets the hosts, and further resources.
 func (c *canned) cluster(members []any, others ...any) {
 	c.say("/cluster/status", members)
 	for _, m := range members {
@@ -142,7 +142,8 @@ func (c *canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	given.write(w)
 }
 
-// write answers by hand, for net/http has no say over the status line.
+// write writes a response by hand, because net/http does not allow control of the status
+// line.
 func (a answer) write(w http.ResponseWriter) {
 	body := []byte(a.body)
 	if a.body == "" {
@@ -174,7 +175,7 @@ func newClient(t *testing.T, cfg proxmox.Config) *proxmox.Client {
 	return client
 }
 
-// read reads a snapshot that must be readable, and valid.
+// read reads a snapshot and checks that it is valid.
 func (c *canned) read(t *testing.T) *topology.Snapshot {
 	t.Helper()
 	snapshot, err := newClient(t, c.config()).Snapshot(context.Background())

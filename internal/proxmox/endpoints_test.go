@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// TestAnotherEndpoint reads a cluster whose first host is down, and one whose host
-// goes down while it is being used.
+// TestAnotherEndpoint reads a cluster whose first host is down, and one whose host goes
+// down while in use.
 func TestAnotherEndpoint(t *testing.T) {
 	t.Parallel()
 	down, up := newCanned(t), newCanned(t)
@@ -48,8 +48,7 @@ func TestAnotherEndpoint(t *testing.T) {
 	}
 }
 
-// TestAnswerIsAnAnswer asks no other host because the first refuses, or cannot be
-// trusted.
+// TestAnswerIsAnAnswer does not try another host if the first refuses, or is not trusted.
 func TestAnswerIsAnAnswer(t *testing.T) {
 	t.Parallel()
 	first, second := newCanned(t), newCanned(t)
@@ -103,8 +102,7 @@ func TestRotatedToken(t *testing.T) {
 	sent("third")
 }
 
-// hanging answers what is asked by GET, and leaves everything else without an answer.
-// It counts the latter by path.
+// hanging responds to GET requests, and never to others, which it counts by path.
 type hanging struct {
 	*httptest.Server
 	mu    sync.Mutex // guards sent
@@ -139,8 +137,8 @@ func (h *hanging) got(path string) int {
 	return h.sent[path]
 }
 
-// TestNoWriteTwice sends what changes something to no second host once it left, and
-// the next write to the host that answers.
+// TestNoWriteTwice never sends a write to a second host once it was sent, and sends the
+// next write to the host that responds.
 func TestNoWriteTwice(t *testing.T) {
 	t.Parallel()
 	first, second := newHanging(t), newHanging(t)
@@ -161,15 +159,15 @@ func TestNoWriteTwice(t *testing.T) {
 		t.Errorf("the write was sent %d and %d times, want 1 and 0", first.got(path), second.got(path))
 	}
 	first.CloseClientConnections()
-	first.Listener.Close() //nolint:errcheck // it is down now
+	first.Listener.Close() //nolint:errcheck // it is now down
 	upload()
 	if second.got(path) != 1 {
 		t.Errorf("the write that never reached the first was sent %d times to the second, want 1", second.got(path))
 	}
 }
 
-// TestLoginElsewhere logs in by password at another host where the first takes the
-// connection and says nothing: a login changes nothing.
+// TestLoginElsewhere logs in with a password at another host if the first accepts the
+// connection but does not respond: a login changes nothing.
 func TestLoginElsewhere(t *testing.T) {
 	t.Parallel()
 	first, second := newHanging(t), newHanging(t)
@@ -183,7 +181,8 @@ func TestLoginElsewhere(t *testing.T) {
 	}
 }
 
-// TestOneHostTwice tells the provider its host, since no file does where there are urls.
+// TestOneHostTwice passes its host to the provider, because no file does if there are
+// urls.
 func TestOneHostTwice(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

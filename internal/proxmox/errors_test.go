@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// TestErrors are those that no host can be used without. Each says what, where
-// and how to mend it.
+// TestErrors has errors that make all hosts unusable. Each says what, where and how to
+// fix it.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -139,7 +139,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestTicket logs in once, and again when Proxmox no longer takes the ticket.
+// TestTicket logs in once, and again when Proxmox no longer accepts the ticket.
 func TestTicket(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -172,7 +172,7 @@ func TestTicket(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	stuck := httptest.NewUnstartedServer(nil) // takes connections and says nothing
+	stuck := httptest.NewUnstartedServer(nil) // accepts connections and never responds
 	t.Cleanup(stuck.Close)
 	cfg := proxmox.Config{Region: "r1", URL: "https://" + stuck.Listener.Addr().String(), TokenID: tokenID, TokenSecret: secret, Timeout: 50 * time.Millisecond}
 	_, err := newClient(t, cfg).Snapshot(context.Background())

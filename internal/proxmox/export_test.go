@@ -1,5 +1,5 @@
 package proxmox
 
-// PathTemplate is pathTemplate: which paths a client asks for depends on what it
-// finds, and a test of what they become needs all kinds.
+// PathTemplate exports pathTemplate: which paths a client requests depends on what it
+// finds, and its test needs all kinds.
 func PathTemplate(path string) string { return pathTemplate(path) }

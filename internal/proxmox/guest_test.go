@@ -135,7 +135,7 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-// TestUnreadableGuest fails closed: nobody knows what such a guest is pinned to.
+// TestUnreadableGuest fails closed: such a guest's pins are unknown.
 func TestUnreadableGuest(t *testing.T) {
 	t.Parallel()
 	for name, given := range map[string]answer{
@@ -176,7 +176,7 @@ func TestForeignDescriptionsAndReportAreDropped(t *testing.T) {
 	}
 }
 
-// TestVanishedGuest skips a guest that is gone and finds one that moved.
+// TestVanishedGuest skips a guest that no longer exists and finds one that moved.
 func TestVanishedGuest(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -198,8 +198,8 @@ func TestVanishedGuest(t *testing.T) {
 	}
 }
 
-// TestNodeCapacity takes the topology that another autoscaler's daemon wrote, and
-// does not take its affinity for pins.
+// TestNodeCapacity uses the topology written by another autoscaler's daemon, and does not
+// treat its affinity as pins.
 func TestNodeCapacity(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

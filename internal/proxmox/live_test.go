@@ -22,7 +22,7 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// simulate starts a simulated Proxmox that ends with the test.
+// simulate starts a simulated Proxmox for the duration of the test.
 func simulate(t *testing.T, cfg pvesim.Config) (*pvesim.Server, proxmox.Config) {
 	t.Helper()
 	server, err := pvesim.New(cfg)
@@ -59,7 +59,7 @@ func snapshotOf(t *testing.T, cfg proxmox.Config) *topology.Snapshot {
 	return snapshot
 }
 
-// zoo is a cluster of every machine there is, with guests on each.
+// zoo is a cluster of all recorded machines, with guests on each.
 func zoo(t *testing.T, guests int) []topology.Host {
 	t.Helper()
 	var hosts []topology.Host
@@ -68,7 +68,7 @@ func zoo(t *testing.T, guests int) []topology.Host {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if machine.MemoryMiB == 0 { // every host counts its memory
+		if machine.MemoryMiB == 0 { // every host reports its memory
 			machine.MemoryMiB = 64 << 10
 		}
 		host := topology.Host{Region: "r1", Name: topology.HostName(fmt.Sprintf("pve-%02d", i)), Online: true, Machine: machine}
@@ -82,8 +82,8 @@ func zoo(t *testing.T, guests int) []topology.Host {
 	return hosts
 }
 
-// TestMachines reads real machines. What a report can tell must be right, and
-// what it cannot tell must be unknown rather than invented.
+// TestMachines reads real machines. What a report contains must be correct, and what it
+// does not contain must be unknown rather than invented.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	hosts := zoo(t, 0)
@@ -109,7 +109,7 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// checkTogether compares which CPUs have the same id, where both know it.
+// checkTogether compares which CPUs have the same ID, where both know it.
 func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func(*topology.CPU) int) {
 	t.Helper()
 	for _, a := range truth.OnlineCPUs().List() {
@@ -122,8 +122,8 @@ func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func
 	}
 }
 
-// TestCalls bounds what one reading costs pveproxy's three workers: three calls per
-// host, one per guest and one, also of a lone host, and three at once.
+// TestCalls limits the load of one reading on pveproxy's three workers: three requests
+// per host, one per guest and one, including for a single host, and three at once.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	const guests = 4 // on each host
@@ -134,7 +134,7 @@ func TestCalls(t *testing.T) {
 				given := zoo(t, guests)[:hosts]
 				given[0].Guests[0].Template = true
 				server, cfg := simulate(t, pvesim.Config{Hosts: given})
-				server.AddFault(pvesim.Fault{Path: "^/nodes/", Delay: 5 * time.Millisecond}) // so that requests meet
+				server.AddFault(pvesim.Fault{Path: "^/nodes/", Delay: 5 * time.Millisecond}) // so that requests overlap
 				cfg.MaxInFlight = most
 				snapshot := snapshotOf(t, cfg)
 				checkCalls(t, server, 3*hosts+guests*hosts+1)
@@ -164,7 +164,7 @@ func hostNames(snapshot *topology.Snapshot) []topology.HostName {
 	return names
 }
 
-// checkCalls wants at most so many calls, all of which read.
+// checkCalls checks the number of requests, and that all of them are reads.
 func checkCalls(t *testing.T, server *pvesim.Server, limit int) {
 	t.Helper()
 	calls := server.Calls()
@@ -181,8 +181,8 @@ func checkCalls(t *testing.T, server *pvesim.Server, limit int) {
 	}
 }
 
-// TestCallsByPassword logs in once, which is one call more; root may use mappings, which is
-// another for each reading.
+// TestCallsByPassword logs in once, which is one more request; root may use mappings,
+// which is another one for each reading.
 func TestCallsByPassword(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:1]})
@@ -198,8 +198,8 @@ func TestCallsByPassword(t *testing.T) {
 	}
 }
 
-// TestReadsBack puts hosts into the simulator and reads the same out of it, with
-// the least privileges and as root.
+// TestReadsBack creates hosts in the simulator and reads them again, with the minimum
+// privileges and as root.
 func TestReadsBack(t *testing.T) {
 	t.Parallel()
 	nuc, err := machines.Load("nuc-i7-1165g7-4c8t")
@@ -227,7 +227,7 @@ func TestReadsBack(t *testing.T) {
 	}
 	given := want
 	given.Storages = slices.Clone(want.Storages)
-	given.Storages[1].FreeMiB = 1 << 20 // the template takes 4 GiB of it
+	given.Storages[1].FreeMiB = 1 << 20 // the template uses 4 GiB of it
 	_, token := simulate(t, pvesim.Config{Hosts: []topology.Host{given}, Pools: []string{"numaform"}})
 	root := token
 	root.TokenID, root.TokenSecret, root.Username, root.Password = "", "", "root@pam", pvesim.DefaultRootPassword
@@ -244,7 +244,7 @@ func TestReadsBack(t *testing.T) {
 	}
 }
 
-// TestHostDown keeps the other hosts, and the guests of the one that is down.
+// TestHostDown keeps the other hosts, and the guests of the host that is down.
 func TestHostDown(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:3]})
@@ -262,7 +262,7 @@ func TestHostDown(t *testing.T) {
 	}
 }
 
-// TestFaults breaks one host in ways that a status cannot say.
+// TestFaults breaks one host in ways that a status does not show.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -298,7 +298,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestRefresh reads the guests of one host again and leaves all else alone.
+// TestRefresh reads the guests of one host again and leaves everything else alone.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:3]})

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// said is what an agent says in notes, at that time.
+// said returns what an agent publishes in notes at that time.
 func said(t *testing.T, at time.Time) string {
 	t.Helper()
 	text, err := topology.Agent{Version: "1.2.3", At: at, Isolation: "enforce", Clusters: []string{"prod"}, MaxPinnedPercent: 90}.PublishIn("Rack 4")
@@ -26,7 +26,8 @@ func described(text string) map[string]any { return map[string]any{"description"
 
 const notesPath = "/nodes/pve-1/config"
 
-// TestAgentInNotes reads what the agent says beside the topology, and says why not.
+// TestAgentInNotes reads the agent's data next to the topology, and reports why it
+// cannot.
 func TestAgentInNotes(t *testing.T) {
 	t.Parallel()
 	exact, other := eightMachine(), small()
@@ -71,8 +72,8 @@ func TestAgentInNotes(t *testing.T) {
 	}
 }
 
-// TestRefreshReadsTheAgent once a minute, and lets what it said age while Proxmox does
-// not answer.
+// TestRefreshReadsTheAgent reads it once a minute, and its data ages while Proxmox does
+// not respond.
 func TestRefreshReadsTheAgent(t *testing.T) {
 	t.Parallel()
 	server, now := newCanned(t), readAt

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// Every request is told of by a path without names and numbers, so that there are
-// few of them however many hosts and guests there are.
+// Every request is reported with a path without names and numbers, so that there are few
+// of them however many hosts and guests exist.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	server := testenv.Proxmox(t)

@@ -16,11 +16,11 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestRolesAreTheSimulators compares with what the simulator, which is written from
-// Proxmox' own rules, gives its default token.
+// TestRolesAreTheSimulators compares with the privileges of the simulator's default
+// token, which follow Proxmox' own rules.
 func TestRolesAreTheSimulators(t *testing.T) {
 	t.Parallel()
-	// These come with a pool, and with a custom CPU model.
+	// These are for a pool, and for a custom CPU model.
 	want := map[string][]string{proxmox.RoleAudit: {"VM.Audit"}, proxmox.RoleCPU: {"Mapping.Use"}}
 	for _, role := range pvesim.LeastPrivilege() {
 		want[role.Name] = role.Privileges
@@ -34,7 +34,7 @@ func TestRolesAreTheSimulators(t *testing.T) {
 	}
 }
 
-// TestDocumentsSayTheSame compares with the lines in README and docs/install.md.
+// TestDocumentsSayTheSame compares with the commands in README and docs/install.md.
 func TestDocumentsSayTheSame(t *testing.T) {
 	t.Parallel()
 	spaces := regexp.MustCompile(` +`)
@@ -118,7 +118,7 @@ func TestPveum(t *testing.T) {
 	}
 }
 
-// runs runs the lines on a Proxmox VE 8 and a 9.
+// runs runs the commands on Proxmox VE 8 and 9.
 func runs(t *testing.T, lines []string) {
 	t.Helper()
 	for _, version := range []string{"8.4", "9.0"} {

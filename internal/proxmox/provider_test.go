@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seededShard is the directory of a fleet whose one VM has a seed.
+// seededShard is the root of a fleet whose only VM has a seed.
 type seededShard struct {
 	t      *testing.T
 	engine *enginetest.Engine
@@ -77,7 +77,7 @@ func (s *seededShard) apply(intent guard.Intent) {
 	s.engine.Run(s.t, s.dir, "apply", "-no-color", "a.tfplan")
 }
 
-// quiet wants a plan with nothing to change, and nothing that waits for a restart.
+// quiet checks that a plan is empty and that no change waits for a restart.
 func (s *seededShard) quiet(drive string) {
 	s.t.Helper()
 	guest, ok := s.server.Guest(int(s.vm.VMID))
@@ -90,9 +90,9 @@ func (s *seededShard) quiet(drive string) {
 	}
 }
 
-// TestSeedComesAndGoes lets the real engine and provider make a VM with a seed and
-// takes the seed away, as is done once the Node joined. No plan shows that: not with
-// the state, not after an import. The VM goes without it.
+// TestSeedComesAndGoes creates a VM with a seed with the real engine and provider and
+// removes the seed, as happens after the Node joined. No plan shows this: not with the
+// state, not after an import. The VM can be deleted without it.
 func TestSeedComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newSeededShard(t)
@@ -129,7 +129,7 @@ func TestSeedComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestSeedThatIsMissing fails the apply, which is why it is uploaded first.
+// TestSeedThatIsMissing makes the apply fail, which is why the seed is uploaded first.
 func TestSeedThatIsMissing(t *testing.T) {
 	t.Parallel()
 	s := newSeededShard(t)
@@ -139,7 +139,7 @@ func TestSeedThatIsMissing(t *testing.T) {
 	}
 }
 
-// loseState forgets the state and asks for an import of the VM.
+// loseState deletes the state and writes imports for the VM.
 func (s *seededShard) loseState() {
 	s.t.Helper()
 	for _, name := range []string{"terraform.tfstate", "terraform.tfstate.backup"} {

@@ -24,10 +24,10 @@ import (
 
 const seedKey fleet.Key = "0123456789abcdef0123456789abcdef"
 
-// seedVolume is that of ours.
+// seedVolume is our VM's seed volume.
 const seedVolume = "local:iso/numaform-prod-2001-01234567.iso"
 
-// documents are what a seed holds.
+// documents are the content of a seed.
 func documents() map[string][]byte {
 	return map[string][]byte{
 		"user-data":      []byte("#cloud-config\n" + strings.Repeat("#", 5000) + "\n"),
@@ -41,8 +41,8 @@ func ours() proxmox.Owned {
 	return proxmox.Owned{Host: "pve-1", VMID: 2001, ClusterID: "prod", Key: seedKey}
 }
 
-// simulateOurs starts a Proxmox with a VM of ours, one of another numaform and one
-// of nobody's.
+// simulateOurs starts a Proxmox with a VM of ours, one of another numaform installation
+// and an unmanaged one.
 func simulateOurs(t *testing.T, edit func(*pvesim.Config)) (*pvesim.Server, *proxmox.Client) {
 	t.Helper()
 	guest := func(id int, cluster string) topology.Guest {
@@ -63,8 +63,8 @@ func simulateOurs(t *testing.T, edit func(*pvesim.Config)) (*pvesim.Server, *pro
 	return server, newClient(t, client)
 }
 
-// readISO reads an image with a reader that has nothing to do with its writer, but
-// knows Rock Ridge by the name of its first version only. Linux asks for no name.
+// readISO reads an image with a reader that is independent of its writer, but recognizes
+// Rock Ridge only by the name of its first version. Linux does not check the name.
 func readISO(t *testing.T, image []byte) (label string, files map[string][]byte) {
 	t.Helper()
 	image = bytes.ReplaceAll(image, []byte("IEEE_P1282"), []byte("RRIP_1991A"))
@@ -112,7 +112,7 @@ func TestUploadSeed(t *testing.T) {
 				edit(&cfg)
 			}
 			client := newClient(t, cfg)
-			// The second upload takes the first one's place.
+			// The second upload replaces the first.
 			for _, files := range []map[string][]byte{{"old": []byte("old")}, documents()} {
 				if err := client.UploadSeed(t.Context(), "pve-2", seedVolume, files); err != nil {
 					t.Fatal(err)
@@ -126,7 +126,7 @@ func TestUploadSeed(t *testing.T) {
 			if diff := cmp.Diff(documents(), files); diff != "" || strings.TrimRight(label, "\x00 ") != "cidata" || len(image)%2048 != 0 {
 				t.Errorf("label %q, %d bytes, files (-want +got):\n%s", label, len(image), diff)
 			}
-			// Windows, and what looks for Joliet, finds the names in UTF-16.
+			// Windows, and other Joliet readers, find the names in UTF-16.
 			if !bytes.Contains(image, []byte("\x00u\x00s\x00e\x00r\x00-\x00d\x00a\x00t\x00a")) {
 				t.Error("the image has no Joliet names")
 			}
@@ -138,7 +138,7 @@ func TestUploadSeed(t *testing.T) {
 	}
 }
 
-// TestUploadSeedFails has the ways in which an upload fails, and what is said.
+// TestUploadSeedFails has the ways in which an upload fails, and the messages.
 func TestUploadSeedFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -210,7 +210,7 @@ func TestUploadSeedIsCancelled(t *testing.T) {
 			server.AddFault(fault)
 			began := time.Now()
 			err := client.UploadSeed(ctx, "pve-1", seedVolume, documents())
-			// Requests by themselves give up after 40 s.
+			// Requests themselves time out after 40 s.
 			if took := time.Since(began); !errors.Is(err, context.Canceled) || took > 20*time.Second {
 				t.Errorf("after %s: %v", took, err)
 			}
@@ -218,7 +218,7 @@ func TestUploadSeedIsCancelled(t *testing.T) {
 	}
 }
 
-// attached gives the VM of ours its seed.
+// attached attaches the seed to our VM.
 func attached(t *testing.T, server *pvesim.Server, client *proxmox.Client) {
 	t.Helper()
 	if err := client.UploadSeed(t.Context(), "pve-1", seedVolume, documents()); err != nil {
@@ -248,7 +248,7 @@ func TestDetachAndDeleteSeed(t *testing.T) {
 	if got := drive(t, server, 2001); !strings.HasPrefix(got, seedVolume+",") {
 		t.Fatalf("ide2 is %q", got)
 	}
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second time does nothing
 		if err := client.DetachSeed(t.Context(), ours(), seedVolume); err != nil {
 			t.Fatal(err)
 		}
@@ -264,8 +264,8 @@ func TestDetachAndDeleteSeed(t *testing.T) {
 	}
 }
 
-// TestAttachSeed puts the seed into the drive of a VM that lacks it, and touches
-// nothing that is not meant.
+// TestAttachSeed attaches the seed to the drive of a VM that lacks it, and changes no
+// other VM.
 func TestAttachSeed(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)
@@ -273,7 +273,7 @@ func TestAttachSeed(t *testing.T) {
 	if err := client.DetachSeed(t.Context(), ours(), seedVolume); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second time does nothing
 		if err := client.AttachSeed(t.Context(), ours(), seedVolume); err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +296,7 @@ func TestAttachSeed(t *testing.T) {
 	}
 }
 
-// TestDetachSeedLeavesOthersAlone tries every VM and disc that is not meant.
+// TestDetachSeedLeavesOthersAlone tries every VM and disk that must not be changed.
 func TestDetachSeedLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)

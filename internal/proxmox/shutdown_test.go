@@ -42,7 +42,7 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
-// TestShutDownDeafGuest never cuts the power, and says that the guest runs on.
+// TestShutDownDeafGuest never cuts the power, and reports that the guest still runs.
 func TestShutDownDeafGuest(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)
@@ -61,7 +61,7 @@ func TestShutDownDeafGuest(t *testing.T) {
 	}
 }
 
-// TestShutDownAtTheLastMoment: Proxmox gave up, and the guest was off nevertheless.
+// TestShutDownAtTheLastMoment has a guest that was off although Proxmox gave up.
 func TestShutDownAtTheLastMoment(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)
@@ -90,7 +90,7 @@ func TestShutDownRefused(t *testing.T) {
 	}
 }
 
-// withAgent lets guests be asked through their agents.
+// withAgent allows access to guests through their agents.
 func withAgent(cfg *pvesim.Config) {
 	cfg.GuestAgents = true
 	cfg.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}}
@@ -125,7 +125,7 @@ func TestExec(t *testing.T) {
 	if diff := cmp.Diff([]string{"bash", "-s", "a b", "join geheim\n"}, given); diff != "" {
 		t.Errorf("command (-want +got):\n%s", diff)
 	}
-	// An answer that does not come ends nothing.
+	// A missing response ends nothing.
 	server.AddFault(pvesim.Fault{Path: "/agent/exec-status", Times: 1, Status: 596, Reason: "Connection timed out"})
 	if err := client.Exec(t.Context(), ours(), command); err != nil {
 		t.Errorf("without one answer: %v", err)
@@ -143,7 +143,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecWithoutAgent says what Proxmox says.
+// TestExecWithoutAgent returns Proxmox' message.
 func TestExecWithoutAgent(t *testing.T) {
 	t.Parallel()
 	_, client := simulateOurs(t, withAgent)

@@ -154,8 +154,8 @@ type hostRead struct {
 // hostReader reads one host and stores errors in it.
 type hostReader func(ctx context.Context, host *topology.Host, listing hostListing) hostRead
 
-// readHosts reads all hosts concurrently, and then the guests that moved meanwhile. The
-// region's version is that of the first host with a version.
+// readHosts reads all hosts concurrently, and then the guests that moved meanwhile. It
+// sets the region's version to the first one that a host reports.
 func (c *Client) readHosts(ctx context.Context, region *regionRead, hosts []topology.Host, read hostReader) error {
 	reads := make([]hostRead, len(hosts))
 	var wg sync.WaitGroup

@@ -70,7 +70,7 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// TestReport takes the best there is, and says what is missing.
+// TestReport uses the best source, and reports what is missing.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -112,8 +112,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestCounts takes CPUs and memory from the host's entry among the resources, and
-// reads the status of a host whose pvestatd does not run.
+// TestCounts uses the CPUs and memory in the host's entry in /cluster/resources, and
+// reads the status of a host whose pvestatd is not running.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -144,7 +144,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestVersion is that of the report's packages alone, or else of the status.
+// TestVersion uses only the version in the report's packages, or else in the status.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -170,8 +170,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestForbidden is how Proxmox answers without Sys.Audit on the host: report and
-// status want it both.
+// TestForbidden has Proxmox' response without Sys.Audit on the host: report and status
+// both require it.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -214,7 +214,7 @@ func TestCollectedWins(t *testing.T) {
 	}
 }
 
-// TestHostsThatCannotBeUsed are in the snapshot all the same: their VMIDs are taken.
+// TestHostsThatCannotBeUsed are still in the snapshot, because their VMIDs are in use.
 func TestHostsThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	guests := []any{
@@ -271,7 +271,7 @@ func TestHiddenGuests(t *testing.T) {
 	}
 }
 
-// TestRefreshOfAbsentHost says that a host left the cluster, and forgets its guests.
+// TestRefreshOfAbsentHost reports that a host left the cluster, and drops its guests.
 func TestRefreshOfAbsentHost(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -290,7 +290,7 @@ func TestRefreshOfAbsentHost(t *testing.T) {
 	}
 }
 
-// TestManyRegions keeps the regions that answer, sorted, beside the error.
+// TestManyRegions returns the responding regions, sorted, together with the error.
 func TestManyRegions(t *testing.T) {
 	t.Parallel()
 	var clients []*proxmox.Client

@@ -25,7 +25,7 @@ func eightMachine() topology.Machine {
 	return m
 }
 
-// block is the machine as it is published.
+// block returns the machine in its published form.
 func block(t testing.TB, m topology.Machine) string {
 	t.Helper()
 	text, err := topology.CollectedFile{Format: topology.CollectedFormat, Model: m.Model, NUMANodes: m.NUMANodes, CPUs: m.CPUs}.Published()
@@ -42,7 +42,7 @@ func small() topology.Machine {
 	return m
 }
 
-// sourced is a host with guests, notes and files that tell of it.
+// sourced is a host with guests, notes and files that describe it.
 type sourced struct {
 	guests    map[int]map[string]any // their configs
 	running   map[int]bool
@@ -82,7 +82,7 @@ func (s sourced) read(t *testing.T) (topology.Host, *canned) {
 	return snapshot.Hosts[0], server
 }
 
-// TestSources takes each fact from the best source that fits the live host, and says
+// TestSources uses each fact from the best source that matches the live host, and reports
 // why a better one was not used.
 func TestSources(t *testing.T) {
 	t.Parallel()
@@ -222,7 +222,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestMachinesOfNoHost shows a file for a host that the cluster does not have.
+// TestMachinesOfNoHost reports a file for a host that the cluster does not have.
 func TestMachinesOfNoHost(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -238,7 +238,8 @@ func TestMachinesOfNoHost(t *testing.T) {
 	}
 }
 
-// TestRefreshKeepsWarnings, and does not add them again each time.
+// TestRefreshKeepsWarnings checks that a refresh keeps warnings and does not duplicate
+// them.
 func TestRefreshKeepsWarnings(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -254,7 +255,8 @@ func TestRefreshKeepsWarnings(t *testing.T) {
 	if err != nil || len(snapshot.Hosts[0].Warnings) != 1 {
 		t.Errorf("error %v, hosts %+v", err, snapshot.Hosts)
 	}
-	// So does what is wrong with the hardware's sources, which are not read again.
+	// The same applies to warnings about the hardware's sources, which are not read
+	// again.
 	notes := newCanned(t)
 	notes.refuse("/nodes/pve-1/config", http.StatusForbidden, "no")
 	other := newClient(t, notes.config())
@@ -263,7 +265,7 @@ func TestRefreshKeepsWarnings(t *testing.T) {
 	} else if read, err = other.Refresh(context.Background(), read, []topology.HostName{"pve-1"}); err != nil || len(read.Hosts[0].Warnings) != 1 {
 		t.Errorf("error %v, hosts %+v", err, read.Hosts)
 	}
-	// What was mended is not warned of any more, and what went wrong since is.
+	// A fixed problem causes no warning any more, and a new one does.
 	server.say("/nodes/pve-1/qemu/900/config?current=1", map[string]any{"name": "node-capacity", "tags": "karpenter"})
 	snapshot, err = client.Refresh(context.Background(), snapshot, []topology.HostName{"pve-1"})
 	if err != nil || len(snapshot.Hosts[0].Warnings) != 1 || !strings.Contains(snapshot.Hosts[0].Warnings[0], "has no affinity") {
@@ -276,15 +278,15 @@ func TestRefreshKeepsWarnings(t *testing.T) {
 	}
 }
 
-// TestNotesOfTheSimulator reads what stands in notes and descriptions of hosts whose
-// siblings nothing else tells, on every machine there is.
+// TestNotesOfTheSimulator reads the notes and descriptions of hosts whose siblings are in
+// no other source, for all recorded machines.
 func TestNotesOfTheSimulator(t *testing.T) {
 	t.Parallel()
 	hosts := zoo(t, 0)
 	server, cfg := simulate(t, pvesim.Config{Hosts: hosts})
 	for i := range hosts {
 		text := block(t, hosts[i].Machine)
-		if i%2 == 0 && len(text) <= 8<<10 { // what a description holds
+		if i%2 == 0 && len(text) <= 8<<10 { // the limit of a description
 			err := server.PutGuest(pvesim.Foreign{
 				VMID: 900 + i, Host: string(hosts[i].Name), Config: map[string]string{"name": "numaform-topology", "description": text},
 			})
@@ -303,7 +305,7 @@ func TestNotesOfTheSimulator(t *testing.T) {
 	}
 }
 
-// asRoot calls the simulator as an administrator does, who alone may write notes.
+// asRoot calls the simulator as an administrator, who alone may write notes.
 func asRoot(t *testing.T, server *pvesim.Server, method, path string, form url.Values) {
 	t.Helper()
 	var login struct {

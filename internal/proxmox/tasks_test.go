@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestBusy asks two hosts while one of them clones.
+// TestBusy checks two hosts while one of them clones.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2], Delays: pvesim.Delays{Clone: time.Hour}})
