@@ -42,7 +42,7 @@ import (
 // patience is how long a decision may take on a busy machine.
 const patience = time.Minute
 
-// published keeps events.
+// published records events.
 type published struct {
 	// mu guards list.
 	mu   sync.Mutex
@@ -71,7 +71,7 @@ func (p *published) of(name string) []events.Event {
 // liveAccount is the ServiceAccount that nodes join as here.
 var liveAccount = csr.Account{Namespace: "default", Name: "numaform-bootstrap"}
 
-// world is a control plane with the controller at work in it.
+// world is a control plane with the running controller.
 type world struct {
 	cluster *testenv.Cluster
 	client  client.Client
@@ -80,7 +80,7 @@ type world struct {
 	stop    func() error
 }
 
-// shared starts with the first test that asks for it.
+// shared is started by the first test that needs it.
 type shared struct {
 	once  sync.Once
 	world *world
@@ -149,7 +149,7 @@ func startWorld(crds []string) (w *world, err error) {
 	return w, nil
 }
 
-// bind gives those who join a role, as the chart does.
+// bind grants joining nodes a role, as the chart does.
 func (w *world) bind(role string) error {
 	return w.client.Create(context.Background(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "numaform-" + role},
@@ -161,7 +161,7 @@ func (w *world) bind(role string) error {
 	})
 }
 
-// guest is a VM of a claim, with the token in its seed.
+// guest is the VM of a claim, with the token in its seed.
 type guest struct {
 	claim  *karpv1.NodeClaim
 	record *jointoken.Record
@@ -170,7 +170,7 @@ type guest struct {
 	kube kubernetes.Interface
 }
 
-// claim makes the NodeClaim of a VM.
+// claim creates the NodeClaim of a VM.
 func (w *world) claim(t *testing.T, name string, key fleet.Key) *karpv1.NodeClaim {
 	t.Helper()
 	made := &karpv1.NodeClaim{
@@ -189,7 +189,7 @@ func (w *world) claim(t *testing.T, name string, key fleet.Key) *karpv1.NodeClai
 	return made
 }
 
-// guest makes a claim with its token.
+// guest creates a claim with its token.
 func (w *world) guest(t *testing.T, name string) *guest {
 	t.Helper()
 	key := fleet.Key(fmt.Sprintf("%032x", len(name)))
@@ -207,7 +207,7 @@ func (w *world) guest(t *testing.T, name string) *guest {
 	return g
 }
 
-// mint makes another token for a guest.
+// mint creates another token for a guest.
 func (w *world) mint(t *testing.T, g *guest) jointoken.Token {
 	t.Helper()
 	answer := g.record.Request(15 * time.Minute)
@@ -228,7 +228,7 @@ func (w *world) mint(t *testing.T, g *guest) jointoken.Token {
 	return token
 }
 
-// login returns a client that has nothing but a token.
+// login returns a client with only a token.
 func (w *world) login(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(&rest.Config{
@@ -240,8 +240,8 @@ func (w *world) login(t *testing.T, token string) kubernetes.Interface {
 	return kube
 }
 
-// ask requests a certificate for a node's name, as kubelet does. The token may take a
-// moment until the API server knows it.
+// ask requests a certificate for a node's name, as kubelet does. It may take a moment
+// until the API server knows the token.
 func ask(t *testing.T, kube kubernetes.Interface, request, node string, key crypto.Signer) {
 	t.Helper()
 	object := &certificatesv1.CertificateSigningRequest{
@@ -279,7 +279,7 @@ func eventually(t *testing.T, what string, try func(context.Context) error) {
 
 var errWait = errors.New("not yet")
 
-// decision waits for what is decided about a request: its first condition.
+// decision waits for the decision on a request: its first condition.
 func (w *world) decision(t *testing.T, request string) certificatesv1.CertificateSigningRequestCondition {
 	t.Helper()
 	object := &certificatesv1.CertificateSigningRequest{}
@@ -316,7 +316,7 @@ func (w *world) certificate(t *testing.T, request string) *x509.Certificate {
 	return certificate
 }
 
-// secret returns the part of the token that must be in no message.
+// secret returns the part of the token that no message may contain.
 func (g *guest) secret() string { return g.token.Reveal()[strings.LastIndex(g.token.Reveal(), ".")+1:] }
 
 func wantDenied(t *testing.T, got certificatesv1.CertificateSigningRequestCondition, reason string, g *guest) {
@@ -348,7 +348,7 @@ func TestGuestJoins(t *testing.T) {
 	}
 }
 
-// A stolen token gets its thief no other name, and its owner is told.
+// A thief of a token gets no other name, and its owner is notified.
 func TestStolenTokenForAnotherNode(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "robbed-2002")
@@ -391,12 +391,12 @@ func TestTokenUsedTwice(t *testing.T) {
 	}
 }
 
-// Of many who come at once with one token, one gets a certificate.
+// Of many concurrent requests with one token, one gets a certificate.
 func TestTokenUsedTwiceAtOnce(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "race-2004")
 	const thieves = 8
-	w.paused.Store(true) // so that all wait at the door together
+	w.paused.Store(true) // so that all of them wait
 	for i := range thieves {
 		ask(t, g.kube, fmt.Sprintf("node-csr-race-%d", i), "race-2004", ecdsaKey(t, elliptic.P256()))
 	}
@@ -429,7 +429,7 @@ func TestTokenOfRegisteredNode(t *testing.T) {
 func TestTokenOfClaimThatIsGone(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "gone-2006")
-	// The garbage collector would take the record away with its claim.
+	// The garbage collector would delete the record with its claim.
 	orphan := g.record.Object()
 	orphan.OwnerReferences = nil
 	if err := errors.Join(w.client.Update(t.Context(), orphan), w.client.Delete(t.Context(), g.claim)); err != nil {
@@ -439,8 +439,8 @@ func TestTokenOfClaimThatIsGone(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-gone"), csr.ReasonClaimGone, g)
 }
 
-// A cluster whose kube-controller-manager approves whatever a bootstrap token asks
-// for is told so: its tokens are good for any name.
+// A cluster whose kube-controller-manager approves every request with a bootstrap token
+// is reported: its tokens are valid for any name.
 func TestApprovalByOthers(t *testing.T) {
 	w := theWorld(t)
 	const nodeclient = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"

@@ -45,7 +45,7 @@ func ecdsaKey(t testing.TB, curve elliptic.Curve) crypto.Signer {
 	return key
 }
 
-// kubelet returns what the kubelet of a node asks with.
+// kubelet returns a kubelet's certificate request for a node.
 func kubelet(node string) x509.CertificateRequest {
 	return x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
 }
@@ -64,7 +64,7 @@ const jti = "f8a2a1c0-5f1d-4c2a-b4e9-4d7f8a6b1c3d"
 
 var account = csr.Account{Namespace: "numaform", Name: "numaform-bootstrap"}
 
-// facts are those of a token that is good.
+// facts returns the facts about a valid token.
 func facts() csr.Facts {
 	grant := jointoken.Grant{ID: jti, Account: "account-uid", Minted: issued, Issued: issued, Expires: issued.Add(15 * time.Minute)}
 	return csr.Facts{
@@ -85,7 +85,7 @@ func claim() *karpv1.NodeClaim {
 	}}
 }
 
-// request is one of a service account with a token of ours.
+// request returns a service account's request with one of our tokens.
 func request(text []byte) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-csr-1", CreationTimestamp: metav1.NewTime(issued.Add(time.Minute))},
@@ -99,7 +99,7 @@ func request(text []byte) *certificatesv1.CertificateSigningRequest {
 	}
 }
 
-// bootstrapRequest is one of a bootstrap token of ours.
+// bootstrapRequest returns a request with one of our bootstrap tokens.
 func bootstrapRequest(id string) *certificatesv1.CertificateSigningRequest {
 	asked := request(nil)
 	asked.Spec.Username, asked.Spec.UID, asked.Spec.Extra = "system:bootstrap:"+id, "", nil
@@ -107,7 +107,7 @@ func bootstrapRequest(id string) *certificatesv1.CertificateSigningRequest {
 	return asked
 }
 
-// judged is a request with what is known of its token, both as they should be.
+// judged is a valid request with valid facts about its token.
 type judged struct {
 	request *certificatesv1.CertificateSigningRequest
 	facts   csr.Facts
@@ -213,7 +213,7 @@ func TestJudge(t *testing.T) {
 		}},
 		{name: "somebody else's key", want: csr.ReasonMalformed, after: func(j *judged) {
 			block, _ := pem.Decode(j.request.Spec.Request)
-			block.Bytes[len(block.Bytes)-1] ^= 1 // the signature's end
+			block.Bytes[len(block.Bytes)-1] ^= 1 // the end of the signature
 			j.request.Spec.Request = pem.EncodeToMemory(block)
 		}},
 
@@ -250,7 +250,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// A kubelet that lost the answer asks again with the same key, under any name.
+// A kubelet that lost the response requests again with the same key, under any name.
 func TestJudgeSameKeyAgain(t *testing.T) {
 	t.Parallel()
 	known := facts()
@@ -319,7 +319,7 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// A login that gives anything but what a token of ours gives names no token.
+// A login that does not exactly match one of our tokens' identifies no token.
 func TestCredential(t *testing.T) {
 	t.Parallel()
 	const key = "authentication.kubernetes.io/credential-id"

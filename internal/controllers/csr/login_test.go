@@ -27,7 +27,8 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 )
 
-// A token in an earlier seed of the same VM is good as well, and both together once.
+// A token in an earlier seed of the same VM is valid as well, but only one of the two can
+// be used.
 func TestTwoTokensOfOneVM(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "seeded-twice-2010")
@@ -40,8 +41,8 @@ func TestTwoTokensOfOneVM(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-seeded-2"), csr.ReasonUsedTwice, g)
 }
 
-// A token is worth nothing soon after its record is deleted, and before that nothing
-// but a request.
+// A token soon becomes invalid after its record is deleted, and until then it is only
+// good for a request.
 func TestTokenEndsWithItsRecord(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "revoked-2011")
@@ -64,8 +65,8 @@ func TestTokenEndsWithItsRecord(t *testing.T) {
 	})
 }
 
-// Other tokens of the same ServiceAccount are no join tokens: one that nothing bound,
-// and one of a Secret that is no record.
+// Other tokens of the same ServiceAccount are no join tokens: an unbound one, and one
+// bound to a Secret that is not a record.
 func TestOtherTokensOfTheAccount(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "others-2012")
@@ -88,9 +89,9 @@ func TestOtherTokensOfTheAccount(t *testing.T) {
 	}
 }
 
-// Whoever may impersonate the ServiceAccount, and knows the jti, is not taken for a
-// token of it, unless he may impersonate its UID and every attribute too: then he may
-// be anyone.
+// A user who may impersonate the ServiceAccount, and knows the jti, is not accepted as
+// its token, unless the user may also impersonate its UID and every attribute, and so
+// anyone.
 func TestImpersonatedLogin(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "played-2013")
@@ -125,7 +126,7 @@ func TestImpersonatedLogin(t *testing.T) {
 	}
 }
 
-// A record that was changed by hand lets no node in.
+// A record that was modified by hand admits no node.
 func TestRecordThatWasChanged(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "changed-2014")
@@ -138,7 +139,7 @@ func TestRecordThatWasChanged(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-changed"), csr.ReasonTokenChanged, g)
 }
 
-// earlier makes a claim with a bootstrap token as releases did that knew no records.
+// earlier creates a claim with a bootstrap token as releases without records did.
 func (w *world) earlier(t *testing.T, name string) (*karpv1.NodeClaim, kubernetes.Interface) {
 	t.Helper()
 	claim := w.claim(t, name, fleet.Key(fmt.Sprintf("%032x", len(name))))
@@ -155,7 +156,7 @@ func (w *world) earlier(t *testing.T, name string) (*karpv1.NodeClaim, kubernete
 }
 
 // A VM that began to join before an upgrade joins after it, with a token whose Secret
-// numaform cannot read any more; and every rule holds for that token as well.
+// numaform can no longer read; every rule applies to that token as well.
 func TestTokenOfAnEarlierRelease(t *testing.T) {
 	w := theWorld(t)
 	claim, kube := w.earlier(t, "earlier-2015")
@@ -182,8 +183,8 @@ func TestTokenOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
-// The earlier release noted in kube-system what a token was used for: the request that
-// it approved says the same.
+// The earlier release recorded in kube-system what a token was used for: the request that
+// it approved has the same.
 func TestTokenThatAnEarlierReleaseSawUsed(t *testing.T) {
 	w := theWorld(t)
 	_, kube := w.earlier(t, "seen-2016")
@@ -205,8 +206,8 @@ func TestTokenThatAnEarlierReleaseSawUsed(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-seen-2"), csr.ReasonUsedTwice, &guest{token: jointoken.Example("")})
 }
 
-// A bootstrap token of our group that no NodeClaim has is of a node that joined or was
-// given up.
+// A bootstrap token of our group that no NodeClaim has belongs to a node that joined or
+// was given up.
 func TestTokenOfNoClaim(t *testing.T) {
 	w := theWorld(t)
 	claim, kube := w.earlier(t, "lost-2017")
@@ -233,8 +234,8 @@ func (b breaking) RoundTrip(request *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(request)
 }
 
-// A request is not decided by half of what is known, and not forgotten: when a call
-// fails, it is judged again.
+// A request is not decided with incomplete facts, and not forgotten: when a call fails,
+// it is checked again.
 func TestCallsThatFail(t *testing.T) {
 	w := theWorld(t)
 	w.paused.Store(true)

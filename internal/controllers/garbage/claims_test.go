@@ -17,7 +17,7 @@ func TestClaimWithoutVM(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*karpv1.NodeClaim)
-		// set prepares what the claim's VM is like.
+		// set prepares the state of the claim's VM.
 		set  func(w *world, vm fleet.VM)
 		goes bool
 	}{
@@ -71,13 +71,13 @@ func TestClaimWithoutVM(t *testing.T) {
 	}
 }
 
-// TestClaimThatAnEarlierRunLeft ends sooner: its pods wait.
+// TestClaimThatAnEarlierRunLeft deletes the claim sooner, because its pods wait.
 func TestClaimThatAnEarlierRunLeft(t *testing.T) {
 	w := newWorld(t)
 	w.after(time.Minute)
 	vm := newVM(2000)
 	w.claim(vm)
-	w.after(time.Minute) // this run begins
+	w.after(time.Minute) // this process begins
 	w.look("nodeclaims")
 	w.wantFate(vm.Name, "there")
 	w.after(10 * time.Second)
@@ -85,8 +85,8 @@ func TestClaimThatAnEarlierRunLeft(t *testing.T) {
 	w.wantFate(vm.Name, "deleting")
 }
 
-// Claims that have registered are Karpenter's while their Node is there, and ours
-// when somebody took it away past its finalizer.
+// Karpenter handles registered claims while their Node exists; numaform handles them
+// after the Node was deleted past its finalizer.
 func TestClaimWithoutNode(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -108,7 +108,7 @@ func TestClaimWithoutNode(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 NodeGone: ")
 }
 
-// While Proxmox does not answer, nothing counts as gone.
+// While Proxmox does not respond, nothing counts as gone.
 func TestSilentProxmoxEndsNoClaim(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

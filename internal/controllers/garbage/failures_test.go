@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// exact is the offer of one VM.
+// exact is the offering of one VM.
 func exact(vm fleet.VM) scheduling.Offer {
 	return scheduling.Offer{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}
 }
@@ -29,7 +29,7 @@ func TestFailedVMIsGivenUp(t *testing.T) {
 	w.wants(vm, scaler.PhaseFailed, errors.New("clone failed:\n  disk broke"))
 	w.look("failures")
 	w.wantFate(vm.Name, "deleting")
-	w.wantRemoved() // Karpenter asks for that when it has seen to the Node
+	w.wantRemoved() // Karpenter requests that after it has drained the Node
 	said := w.wantEvents("NodeClaim/workers-2000 VMFailed: ", "NodePool/workers VMFailed: ")
 	if !strings.Contains(strings.Join(said, "\n"), "clone failed: disk broke") || !strings.Contains(strings.Join(said, "\n"), "lab/pve-1") {
 		t.Errorf("says %q", said)
@@ -46,7 +46,7 @@ func TestFailedVMIsGivenUp(t *testing.T) {
 	}
 }
 
-// What somebody removed in Proxmox failed at nothing: no offer is closed for it.
+// A VM that was removed in Proxmox has not failed: no offering becomes unavailable.
 func TestVMThatSomebodyRemoved(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -61,7 +61,7 @@ func TestVMThatSomebodyRemoved(t *testing.T) {
 	}
 }
 
-// Karpenter does not ask about the VM of a claim that it has not launched.
+// Karpenter does not remove the VM of a claim that it has not launched.
 func TestFailedVMOfUnlaunchedClaim(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -97,8 +97,8 @@ func TestFailedVMWithNodeStays(t *testing.T) {
 	w.wantRemoved()
 }
 
-// What a person has to allow failed at nothing: the same must be solved again when
-// it was allowed.
+// A VM that is pending approval has not failed: after approval, the same solution must be
+// possible again.
 func TestHeldVMClosesNothing(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -113,7 +113,7 @@ func TestHeldVMClosesNothing(t *testing.T) {
 	}
 }
 
-// What was canceled because numaform stops is finished by the next leader.
+// The next leader completes what was canceled because numaform stopped.
 func TestCanceledVMIsKept(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -143,7 +143,7 @@ func TestPausedOnlyTells(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 VMFailed: ")
 }
 
-// Why a VM that is to go is still there is told once for each reason.
+// Why a VM to be removed still exists is reported once for each reason.
 func TestRemovalThatWaits(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -204,8 +204,8 @@ func TestOffersByFailure(t *testing.T) {
 	}
 }
 
-// Each further failure of a class closes for longer, those at one time count once,
-// and another class is not concerned.
+// Each further failure of a class extends the time, simultaneous ones count once, and
+// other classes are not affected.
 func TestClosingGrows(t *testing.T) {
 	w := newWorld(t)
 	vmid := fleet.VMID(2000)

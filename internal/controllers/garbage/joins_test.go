@@ -45,7 +45,7 @@ func TestNeverJoined(t *testing.T) {
 			test.set(w, vm)
 			w.claim(vm)
 			w.look("joins")
-			// The API server's clock, by which the claim was created, is not this test's.
+			// The claim was created by the API server's clock, not this test's.
 			w.after(14 * time.Minute)
 			w.look("joins")
 			w.wantEvents()
@@ -68,8 +68,7 @@ func TestNeverJoined(t *testing.T) {
 	}
 }
 
-// A claim that registered, was never launched, or that somebody deletes early did
-// not fail to join.
+// A claim that registered, was never launched, or was deleted early did not fail to join.
 func TestJoinedOrNotWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	w.claim(newVM(2000), registered)
@@ -84,7 +83,7 @@ func TestJoinedOrNotWaitedFor(t *testing.T) {
 	w.wantEvents()
 }
 
-// A claim that Karpenter deleted between two looks is told of all the same.
+// A claim that Karpenter deleted between two passes is still reported.
 func TestNeverJoinedAndGone(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

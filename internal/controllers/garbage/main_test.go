@@ -31,8 +31,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cluster is the control plane of all tests of the package. They do not run side by
-// side, as the controllers look at everything that is there.
+// cluster is the control plane of all tests of the package. They do not run in parallel,
+// because the controllers check all existing objects.
 var cluster *testenv.Cluster
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -66,11 +66,11 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return scheme
 }
 
-// writer stands in for the fleet's writer: what it is told to remove is gone at once.
+// writer replaces the fleet's writer: it removes VMs at once.
 type writer struct {
 	synced bool
 	states []scaler.VMState
-	// removed are the keys that it was told to remove.
+	// removed are the keys of the removed VMs.
 	removed []fleet.Key
 }
 
@@ -83,13 +83,13 @@ func (w *writer) Remove(keys ...fleet.Key) {
 	w.states = slices.DeleteFunc(w.states, func(s scaler.VMState) bool { return slices.Contains(keys, s.VM.Key) })
 }
 
-// closedOffer is an offer that was closed.
+// closedOffer is an offering that became unavailable.
 type closedOffer struct {
 	scheduling.Offer
 	Until time.Time
 }
 
-// closer keeps what was closed.
+// closer records unavailable offerings.
 type closer struct{ closed []closedOffer }
 
 func (c *closer) Close(offer scheduling.Offer, until time.Time, why string) {
@@ -99,14 +99,14 @@ func (c *closer) Close(offer scheduling.Offer, until time.Time, why string) {
 	c.closed = append(c.closed, closedOffer{offer, until})
 }
 
-// take returns what was closed since the last call.
+// take returns the offerings since the last call.
 func (c *closer) take() []closedOffer {
 	closed := c.closed
 	c.closed = nil
 	return closed
 }
 
-// recorder keeps events as "Kind/name Reason: message".
+// recorder records events as "Kind/name Reason: message".
 type recorder struct {
 	// mu guards the field below.
 	mu   sync.Mutex
@@ -135,7 +135,7 @@ func (r *recorder) take() []string {
 	return kept
 }
 
-// world is what the controllers of a test see.
+// world is the input of a test's controllers.
 type world struct {
 	client.Client
 	t         *testing.T
@@ -179,10 +179,10 @@ func newWorld(t *testing.T, change ...func(*garbage.Config)) *world {
 	return w
 }
 
-// after lets time pass.
+// after advances the clock.
 func (w *world) after(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
 
-// look lets one of the controllers look once.
+// look makes one pass of a controller.
 func (w *world) look(name string) {
 	w.t.Helper()
 	if err := w.tryLook(name); err != nil {
@@ -214,12 +214,12 @@ func newVM(vmid fleet.VMID) fleet.VM {
 	}
 }
 
-// wants puts a VM among the writer's.
+// wants adds a VM to the writer.
 func (w *world) wants(vm fleet.VM, phase scaler.Phase, err error) {
 	w.writer.states = append(w.writer.states, scaler.VMState{VM: vm, Phase: phase, Err: err, Since: w.clock.Now()})
 }
 
-// runs puts a VM among the guests of its host.
+// runs adds a VM to its host's guests.
 func (w *world) runs(vm fleet.VM, change ...func(*topology.Guest)) {
 	guest := topology.Guest{VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true, ClusterID: "prod", Key: string(vm.Key)}
 	for _, change := range change {
@@ -228,7 +228,7 @@ func (w *world) runs(vm fleet.VM, change ...func(*topology.Guest)) {
 	w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, guest)
 }
 
-// create makes an object that ends with the test.
+// create creates an object that is deleted at the end of the test.
 func (w *world) create(object client.Object) {
 	w.t.Helper()
 	if err := w.Create(w.t.Context(), object); err != nil {
@@ -237,7 +237,7 @@ func (w *world) create(object client.Object) {
 	w.t.Cleanup(func() { w.wipe(object) })
 }
 
-// wipe removes an object whatever finalizers it has.
+// wipe deletes an object regardless of its finalizers.
 func (w *world) wipe(object client.Object) {
 	ctx := context.Background()
 	key := client.ObjectKeyFromObject(object)
@@ -271,7 +271,7 @@ func reference(class string) *karpv1.NodeClassReference {
 	return &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: class}
 }
 
-// claim makes the NodeClaim of a VM, as Karpenter leaves it after launching it.
+// claim creates the NodeClaim of a VM, as Karpenter leaves it after launching it.
 func (w *world) claim(vm fleet.VM, change ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := &karpv1.NodeClaim{
@@ -301,7 +301,7 @@ func (w *world) claim(vm fleet.VM, change ...func(*karpv1.NodeClaim)) *karpv1.No
 	return claim
 }
 
-// realClock lets a passive clock stand where a whole one is asked for.
+// realClock makes a passive clock usable as a complete one.
 type realClock struct{ clock.PassiveClock }
 
 func (realClock) After(time.Duration) <-chan time.Time        { panic("unused") }

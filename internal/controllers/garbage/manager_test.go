@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// safeWriter is a writer that controllers may use side by side.
+// safeWriter is a writer that is safe for concurrent use.
 type safeWriter struct {
 	// mu guards the field below.
 	mu sync.Mutex
@@ -34,7 +34,7 @@ func (w *safeWriter) Remove(keys ...fleet.Key) {
 	w.writer.Remove(keys...)
 }
 
-// Under a manager all controllers run, from a cache, and look by themselves.
+// With a manager all controllers run with a cache, by themselves.
 func TestUnderManager(t *testing.T) {
 	vm := newVM(2000)
 	writes := &safeWriter{writer: writer{synced: true}}

@@ -35,7 +35,7 @@ func TestVMWithoutClaimIsReleased(t *testing.T) {
 	}
 }
 
-// The minute begins anew with each time that a claim was there.
+// The minute starts again each time a claim existed.
 func TestGraceBeginsAnew(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -53,7 +53,7 @@ func TestGraceBeginsAnew(t *testing.T) {
 	w.wantRemoved(vm.Key)
 }
 
-// What is being removed is, and what failed is not a reservation.
+// VMs that are being removed stay, and failed ones are not reservations.
 func TestOtherPhasesAreNotReleased(t *testing.T) {
 	w := newWorld(t)
 	w.wants(newVM(2000), scaler.PhaseRemoving, nil)
@@ -64,7 +64,7 @@ func TestOtherPhasesAreNotReleased(t *testing.T) {
 	w.wantRemoved()
 }
 
-// A cache that lags never costs a VM: the API server is asked.
+// An outdated cache never costs a VM: the API server is read.
 func TestStaleCacheReleasesNothing(t *testing.T) {
 	vm := newVM(2000)
 	for name, there := range map[string]func(w *world){
@@ -98,7 +98,7 @@ func blind(t *testing.T, c client.Client) client.Client {
 	})
 }
 
-// A Node that joined and lost its NodeClaim gets one again, and nothing of it moves.
+// A Node that joined and lost its NodeClaim gets a new one, and nothing of it moves.
 func TestNodeWithoutClaimIsAdopted(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -139,7 +139,7 @@ func TestNodeWithoutClaimAndPool(t *testing.T) {
 	}
 }
 
-// A Node that is being drained is waited for; its VM goes when it is gone.
+// Removal waits for a Node that is being drained.
 func TestNodeThatGoesTakesItsVM(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

@@ -29,7 +29,7 @@ import (
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// pve1 is where VMs of these tests are.
+// pve1 is the host of these tests' VMs.
 func pve1() topology.HostID { return topology.HostID{Region: "lab", Host: "pve-1"} }
 
 // lab is a host with two NUMA nodes of four CPUs and 16 GiB, and one that is off.
@@ -108,8 +108,8 @@ func compare(t *testing.T, registry *prometheus.Registry, want string, names ...
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	registry, _ := register(t, config())
-	// CPU 0 is reserved, 4, 5 and 6 are pinned or about to be, and 7 only waits for a
-	// person. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
+	// CPU 0 is reserved, 4, 5 and 6 are pinned or about to be, and 7 is only pending
+	// approval. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
 	compare(t, registry, `
 # HELP numaform_closed_offerings Offers that are not made for now because they failed; an empty label stands for any.
 # TYPE numaform_closed_offerings gauge
@@ -146,7 +146,7 @@ numaform_vms{host="pve-1",phase="reserved",region="lab"} 1
 		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms")
 }
 
-// A scrape while Proxmox is silent still tells what is known without it.
+// A scrape while Proxmox does not respond still returns everything else.
 func TestProxmoxUnreadable(t *testing.T) {
 	t.Parallel()
 	c := config()
@@ -162,7 +162,7 @@ numaform_proxmox_readable 0
 	}
 }
 
-// exercise tells an observer of everything once.
+// exercise calls every method of an observer once.
 func exercise(observer *metrics.Observer) {
 	observer.PlanDone(pve1(), 3*time.Second, nil)
 	observer.ApplyDone(pve1(), 20*time.Second, nil)
@@ -222,8 +222,8 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 	}
 }
 
-// A lock is seen by the VMs that wait for it and by applies that it stopped, and is
-// forgotten with the next apply that went well.
+// A lock is known from the VMs that wait for it and from applies that it stopped, and is
+// dropped after the next successful apply.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	c := config()
@@ -330,7 +330,7 @@ memory_provisioned_total 4.294967296e+09
 `, eight()...)
 }
 
-// eight are kproximate's names.
+// eight are kproximate's metric names.
 func eight() []string {
 	return []string{
 		"kpnodes_total", "kpnodes_running", "cpu_provisioned_total", "memory_provisioned_total",
@@ -346,7 +346,7 @@ func TestKproximateOnlyWhenAsked(t *testing.T) {
 	}
 }
 
-// Names and help are as promtool wants them.
+// Names and help texts pass promtool's rules.
 func TestLint(t *testing.T) {
 	t.Parallel()
 	registry, observer := register(t, config())

@@ -39,7 +39,7 @@ func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) er
 // rehash sets the hash of this version on the claims of a class. Another version computed
 // theirs from other fields, so the two cannot be compared: without this, an upgrade would
 // replace every node. A claim that had drifted keeps its hash, and so remains drifted,
-// because it is no longer possible to tell whether it would be.
+// because its drift can no longer be determined.
 func (c *Controller) rehash(ctx context.Context, class, hash string) error {
 	claims, err := c.claims(ctx, class)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// running is a fleet that notes what it is asked for.
+// running is a fleet that records its calls.
 type running struct {
 	states []scaler.VMState
 	asked  []fleet.VM
@@ -54,14 +54,14 @@ func TestVMsFollowTheirClass(t *testing.T) {
 		if err := c.Status().Update(t.Context(), nc); err != nil {
 			t.Fatal(err)
 		}
-		if name == "unread" { // what it says now was not looked at yet
+		if name == "unread" { // its current generation was not validated yet
 			nc.Spec.Tags = []string{"new"}
 			if err := c.Update(t.Context(), nc); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	// The agent puts the emulator of those VMs somewhere that it pins, and of no others.
+	// The agent moves the emulator only of VMs that it pins.
 	fleetOf.states[0].VM.Policy, fleetOf.states[0].VM.PinWith = fleet.PolicyDedicated, fleet.PinWithHostAgent
 	fleetOf.states[1].VM.Policy, fleetOf.states[1].VM.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
 	for i := range fleetOf.states {

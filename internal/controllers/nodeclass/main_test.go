@@ -64,7 +64,7 @@ func newClient(t *testing.T) client.Client {
 	return c
 }
 
-// recorder keeps events.
+// recorder records events.
 type recorder struct {
 	// mu guards the field below.
 	mu   sync.Mutex
@@ -102,10 +102,10 @@ func (r *recorder) messages(reason string) []string {
 	return messages
 }
 
-// agentAt is when hosts were read, and their agents last said that they live.
+// agentAt is when hosts were read, and when their agents last published.
 var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
-// lab is two hosts of one region; one has the template, storage and pool.
+// lab has two hosts of one region; one has the template, storage and pool.
 func lab() *topology.Snapshot {
 	machine := topology.Machine{MemoryMiB: 64 << 10, NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 64 << 10, HugePages: map[int]int64{1 << 20: 2}}}}
 	for id := range 8 {
@@ -133,7 +133,7 @@ func lab() *topology.Snapshot {
 	}
 }
 
-// eventually waits until a condition holds, and fails with what it says last.
+// eventually waits until a condition holds, and fails with its last message.
 func eventually(t *testing.T, holds func() error) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)

@@ -27,7 +27,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// world is what a controller of a test sees.
+// world is the input of a test's controller.
 type world struct {
 	client.Client
 	t         *testing.T
@@ -59,7 +59,7 @@ func (w *world) controller() *nodeclass.Controller {
 	})
 }
 
-// class makes a class that ends with the test.
+// class creates a class that is deleted at the end of the test.
 func (w *world) class(name, spec string) *v1alpha1.ProxmoxNodeClass {
 	w.t.Helper()
 	nc := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -86,7 +86,7 @@ func (w *world) create(object client.Object) {
 	})
 }
 
-// reconcile looks at a class once, and returns it as the API server has it then.
+// reconcile checks a class once, and returns it as it then is in the API server.
 func (w *world) reconcile(name string) *v1alpha1.ProxmoxNodeClass {
 	w.t.Helper()
 	nc := w.read(name)
@@ -228,13 +228,13 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// reasoned is an error that knows its reason.
+// reasoned is an error with a condition reason.
 type reasoned struct{}
 
 func (reasoned) Error() string           { return "for a reason" }
 func (reasoned) ConditionReason() string { return "Because" }
 
-// What Validate refuses is told, and nothing else is asked.
+// What Validate refuses is reported, and nothing else is checked.
 func TestInvalidSpec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -245,7 +245,7 @@ func TestInvalidSpec(t *testing.T) {
 	if err := w.Update(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	// As a CRD of another version would have let it pass.
+	// As a CRD of another version would have accepted it.
 	nc.Spec.BootDevice = &v1alpha1.BootDevice{Size: "40"}
 	nc.Annotations = map[string]string{
 		v1alpha1.AnnotationClassHash: scheduling.ClassHash(nc), v1alpha1.AnnotationClassHashVersion: scheduling.ClassHashVersion,
@@ -292,8 +292,8 @@ func TestEventsTellOfChanges(t *testing.T) {
 	}
 }
 
-// While Proxmox does not answer, the hosts of the last look stay: nothing is known
-// to have changed.
+// While Proxmox does not respond, the hosts of the last check remain: nothing is known to
+// have changed.
 func TestHostsStayWhileProxmoxIsSilent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -306,7 +306,7 @@ func TestHostsStayWhileProxmoxIsSilent(t *testing.T) {
 	}
 }
 
-// claim makes a NodeClaim of a class.
+// claim creates a NodeClaim of a class.
 func (w *world) claim(name, class string, annotations map[string]string) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := &karpv1.NodeClaim{
@@ -346,8 +346,8 @@ func TestHashFollowsTheClass(t *testing.T) {
 	}
 }
 
-// After an upgrade that hashes in another way no node is replaced for that alone,
-// and one that had drifted before still is.
+// After an upgrade with another hash algorithm no node is replaced only because of that,
+// and a node that had drifted before still is.
 func TestHashVersionUpgrade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -382,7 +382,7 @@ func TestHashVersionUpgrade(t *testing.T) {
 	}
 }
 
-// A conflict with another writer is no error: the class is looked at again.
+// A conflict with another writer is not an error: the class is checked again.
 func TestConflictIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -401,9 +401,9 @@ func TestConflictIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A class that NodeClaims refer to stays until the last of them is gone, with the
-// controller under a manager: the claim's going wakes it. It runs before the tests
-// in parallel, for it looks at the classes of all of them.
+// A class with NodeClaims remains until the last of them is deleted, with the controller
+// under a manager, which that deletion triggers. It runs before the parallel tests,
+// because it checks the classes of all of them.
 func TestDeletionWaitsForNodeClaims(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -458,7 +458,7 @@ func TestDeletionWaitsForNodeClaims(t *testing.T) {
 	})
 }
 
-// What is looked at again without a change, and how soon.
+// The intervals of checks without a change.
 func TestLooksAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -30,14 +30,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// provider is all that budgets need of one.
+// provider is the part of a provider that budgets need.
 type provider struct{ cloudprovider.CloudProvider }
 
 func (provider) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ProxmoxNodeClass{}}
 }
 
-// node is how one stands.
+// node is the state of one node.
 type node int
 
 const (
@@ -48,7 +48,7 @@ const (
 	gone
 )
 
-// newCluster returns Karpenter's state of the pool's nodes, and a client of the pool.
+// newCluster returns Karpenter's state of the pool's nodes, and a client for the pool.
 func newCluster(t *testing.T, pool *karpv1.NodePool, nodes []node) (*state.Cluster, client.Client) {
 	t.Helper()
 	api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(pool).
@@ -93,7 +93,7 @@ func newPool(least string, budgets ...karpv1.Budget) *karpv1.NodePool {
 	return pool
 }
 
-// TestFloors asks Karpenter how many nodes it may disrupt.
+// TestFloors checks how many nodes Karpenter may disrupt.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	all := karpv1.Budget{Nodes: "100%"}

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/nodepool"
 )
 
-// recorder keeps what is published.
+// recorder records published events.
 type recorder struct{ kept []events.Event }
 
 func (r *recorder) Publish(published ...events.Event) { r.kept = append(r.kept, published...) }

@@ -10,14 +10,14 @@ import (
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 )
 
-// waiting starts to wait for a batch, and returns where its end is told.
+// waiting starts to wait for a batch, and returns a channel for its end.
 func waiting(b provisioning.Batch) <-chan bool {
 	done := make(chan bool, 1)
 	go func() { done <- b.Wait(context.Background()) }()
 	return done
 }
 
-// settled waits until somebody waits for this many timers.
+// settled waits until this many timers are being waited for.
 func settled(t *testing.T, clk *testclock.FakeClock, timers int) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
@@ -52,7 +52,7 @@ func TestBatchEndsWhenNobodyAsksAnyMore(t *testing.T) {
 	settled(t, clk, 2)
 	clk.Step(900 * time.Millisecond)
 	b.Trigger()
-	// The second pod starts the second anew; its timer replaces the first.
+	// The second pod restarts the second; its timer replaces the first.
 	if ended(done) {
 		t.Fatal("the batch ended while a pod came")
 	}

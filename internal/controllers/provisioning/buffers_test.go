@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// buffer makes a CapacityBuffer of pods of 3 CPUs, and runs Karpenter's controller.
+// buffer creates a CapacityBuffer of pods of 3 CPUs, and runs Karpenter's controller.
 func (w *world) buffer(t *testing.T, replicas int32) *virtualpods.Cache {
 	t.Helper()
 	template := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "three"}}
@@ -63,7 +63,7 @@ func (w *world) stands(t *testing.T) string {
 	return string(condition.Status) + " " + condition.Reason + ": " + condition.Message
 }
 
-// provision decides, and wants the CapacityBuffer told.
+// provision decides, and checks the CapacityBuffer's condition.
 func (w *world) provision(t *testing.T, made int, want string) {
 	t.Helper()
 	claims, err := w.Provision(asOperator(t))
@@ -75,7 +75,7 @@ func (w *world) provision(t *testing.T, made int, want string) {
 	}
 }
 
-// launch gives the NodeClaims the ids of their VMs, as Karpenter does.
+// launch sets the IDs of their VMs on the NodeClaims, as Karpenter does.
 func (w *world) launch(t *testing.T) []string {
 	t.Helper()
 	var ids []string
@@ -90,14 +90,14 @@ func (w *world) launch(t *testing.T) []string {
 	return ids
 }
 
-// asOperator returns a context with what Karpenter's parts take from it.
+// asOperator returns a context with the values that Karpenter's parts read.
 func asOperator(t *testing.T) context.Context {
 	t.Helper()
 	return options.ToContext(t.Context(), &options.Options{BatchMaxDuration: time.Minute})
 }
 
-// TestBuffers makes a VM for a CapacityBuffer, holds it while that is there, and gives
-// its room to the pods that come.
+// TestBuffers creates a VM for a CapacityBuffer, keeps it while the buffer exists, and
+// gives its room to arriving pods.
 func TestBuffers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo)
@@ -141,7 +141,7 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// TestBufferGoes frees what a CapacityBuffer held.
+// TestBufferGoes frees the room of a CapacityBuffer.
 func TestBufferGoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo)
@@ -164,7 +164,7 @@ func TestBufferGoes(t *testing.T) {
 	if held := w.state.BufferPodCount(ids[0]); held != 0 {
 		t.Errorf("the node holds room for %d pods of a buffer that is gone", held)
 	}
-	// Where the gate is shut, none is read.
+	// If the gate is disabled, none is read.
 	w.config.Virtual = nil
 	w.config.Client = refusing{w.client}
 	if _, err := provisioning.New(w.config).Provision(t.Context()); err != nil {
@@ -172,7 +172,7 @@ func TestBufferGoes(t *testing.T) {
 	}
 }
 
-// refusing fails the test's decision if CapacityBuffers are read.
+// refusing fails the test if CapacityBuffers are read.
 type refusing struct{ client.Client }
 
 func (r refusing) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {

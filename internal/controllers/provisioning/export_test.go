@@ -7,7 +7,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Batch is what waits for a burst of pods to end.
+// Batch is a batch.
 type Batch struct{ *batch }
 
 // NewBatch returns a batch.
@@ -15,7 +15,7 @@ func NewBatch(clk clock.Clock, idle, longest time.Duration) Batch {
 	return Batch{newBatch(clk, idle, longest)}
 }
 
-// Trigger is what a pod does.
+// Trigger triggers the batch, as a pod does.
 func (b Batch) Trigger() { b.trigger() }
 
 // Wait waits for a batch.

@@ -88,7 +88,7 @@ func lab() *topology.Snapshot {
 	return &topology.Snapshot{Regions: []topology.Region{{Name: "lab", Version: "9.0.3", Quorate: true}}, Hosts: []topology.Host{h}}
 }
 
-// writer reserves VMs and makes none.
+// writer reserves VMs and creates none.
 type writer struct {
 	wanted  []fleet.VM
 	removed []fleet.Key
@@ -125,12 +125,12 @@ func (w *writer) Ensure(_ context.Context, requests []scaler.Request) ([]fleet.V
 	return vms, nil
 }
 
-// recorder keeps events.
+// recorder records events.
 type recorder struct{ published []events.Event }
 
 func (r *recorder) Publish(list ...events.Event) { r.published = append(r.published, list...) }
 
-// approvals let pass what a test says.
+// approvals allows the VMs that a test selects.
 type approvals func([]scheduling.Placed) ([]scheduling.Placed, error)
 
 func (a approvals) Up(_ context.Context, _ *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
@@ -147,7 +147,7 @@ type world struct {
 	writer   *writer
 	recorder *recorder
 	placing  sync.Mutex
-	// begun is called when it is asked whether the making of VMs has begun.
+	// begun is called by Begun.
 	begun func(keys []fleet.Key)
 }
 
@@ -194,7 +194,7 @@ func (w *world) claims(t *testing.T) []karpv1.NodeClaim {
 	return list.Items
 }
 
-// told returns the events of a reason.
+// told returns the events with a reason.
 func (w *world) told(reason string) int {
 	n := 0
 	for _, event := range w.recorder.published {
@@ -225,14 +225,14 @@ func TestClaimsNameTheirVMs(t *testing.T) {
 	if got := w.told("Nominated"); got != 3 {
 		t.Errorf("%d pods were told where they go, want 3", got)
 	}
-	// What is wanted counts: a second decision makes nothing.
+	// Desired VMs count: a second decision adds nothing.
 	if again, err := w.Provision(t.Context()); err != nil || len(again) != 0 {
 		t.Errorf("the second time: %v, %v", again, err)
 	}
 }
 
-// TestChangeBeforeClaims claims VMs after their changes were begun, and lets others
-// place meanwhile.
+// TestChangeBeforeClaims creates claims for VMs after their changes were begun, and
+// allows other placements meanwhile.
 func TestChangeBeforeClaims(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(3, "1"))
@@ -277,7 +277,7 @@ func TestNothingWithoutApproval(t *testing.T) {
 	}
 }
 
-// TestOnePoolDoesNotStopTheOthers lets pass what could be asked about.
+// TestOnePoolDoesNotStopTheOthers allows the VMs whose approval is known.
 func TestOnePoolDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("another pool cannot be planned")
@@ -288,8 +288,8 @@ func TestOnePoolDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// TestNameTaken leaves a NodeClaim alone that stands for another VM of the same name,
-// and gives the reservation back.
+// TestNameTaken leaves a NodeClaim alone that belongs to another VM of the same name, and
+// releases the reservation.
 func TestNameTaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))
@@ -306,8 +306,7 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// TestUnknownFleetIsNotEmpty cannot read which VMs there are: nothing is reserved beside
-// them.
+// TestUnknownFleetIsNotEmpty cannot read the existing VMs: nothing is reserved.
 func TestUnknownFleetIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))

@@ -75,8 +75,7 @@ func TestJoinedNodeLosesItsSeed(t *testing.T) {
 	}
 }
 
-// Startup taints keep a claim from being initialized long after its kubelet has
-// joined.
+// Startup taints delay a claim's initialization long after its kubelet has joined.
 func TestReadyNodeLosesItsSeed(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2202, "")
@@ -99,7 +98,7 @@ func TestReadyNodeLosesItsSeed(t *testing.T) {
 	}
 }
 
-// Whatever fails is done at the next try; the token does not wait for Proxmox.
+// Failed steps are retried; the token is deleted without waiting for Proxmox.
 func TestRemovalIsRetried(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2203, "pve-2")
@@ -127,7 +126,7 @@ func TestRemovalIsRetried(t *testing.T) {
 	}
 }
 
-// What else is in the drive, and whoever else has the number, is left alone.
+// Other media in the drive, and other guests with the VMID, are left alone.
 func TestRemovalTouchesNothingElse(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2204, "")
@@ -144,7 +143,7 @@ func TestRemovalTouchesNothingElse(t *testing.T) {
 	}
 }
 
-// A claim that goes loses its token at once; its seed stays as long as its VM.
+// A claim being deleted loses its token at once; its seed remains as long as its VM.
 func TestClaimThatGoesLosesItsToken(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2205, "pve-1")
@@ -159,7 +158,7 @@ func TestClaimThatGoesLosesItsToken(t *testing.T) {
 	}
 }
 
-// A VM that was not started before its token ended gets another, in the same volume.
+// A VM that was not started before its token expired gets another, in the same volume.
 func TestRenewal(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2206, "pve-1")
@@ -200,7 +199,7 @@ func TestRenewal(t *testing.T) {
 		t.Error("no new token while the VM is being cloned")
 	}
 
-	// The record is gone, and the token with it.
+	// The record is deleted, and the token with it.
 	record := w.records(vm)[0]
 	if err := w.client.Delete(t.Context(), record.Object()); err != nil {
 		t.Fatal(err)
@@ -210,7 +209,7 @@ func TestRenewal(t *testing.T) {
 	fourth := w.onlyToken(vm)
 	w.wantSeed(vm, fourth)
 
-	// It runs: it has read what it had, and when that has ended it is worth nothing.
+	// It runs and has read its seed; when that token has expired, it is useless.
 	w.boot(vm, true)
 	w.proxmox.ResetCalls()
 	w.clock.Step(14*time.Minute + 30*time.Second)
@@ -226,7 +225,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// A used token is not renewed, whatever time it is: its guest runs.
+// A used token is not renewed, at any time: its guest runs.
 func TestNoRenewalAfterUse(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2207, "")
@@ -237,7 +236,7 @@ func TestNoRenewalAfterUse(t *testing.T) {
 	}
 }
 
-// Paused, nothing is written; and nothing is known of a fleet that was not read.
+// While paused, nothing is written; and nothing is known about a fleet that was not read.
 func TestControllerWaits(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2208, "")
@@ -257,7 +256,7 @@ func TestControllerWaits(t *testing.T) {
 	}
 }
 
-// Claims of other providers, and of VMs without a seed, are none of its business.
+// Claims of other providers, and of VMs without a seed, are ignored.
 func TestControllerLeavesOthersAlone(t *testing.T) {
 	w := newWorld(t)
 	c := w.controller()
@@ -280,8 +279,8 @@ func TestControllerLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// The whole life of two seeds, by what the API server tells: one node joins, one
-// claim vanishes.
+// The whole life of two seeds, with the API server's events: one node joins, one claim is
+// deleted.
 func TestControllersOnAManager(t *testing.T) {
 	w := newWorld(t)
 	manager, err := controllerruntime.NewManager(w.cluster.Config, controllerruntime.Options{
@@ -291,7 +290,7 @@ func TestControllersOnAManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.config.Cluster.Client, w.config.Cluster.Live = manager.GetClient(), manager.GetAPIReader()
-	// Secrets are only read past the cache, which would want to watch them all.
+	// Secrets are only read without the cache, which would watch all of them.
 	seeder := w.seeder()
 	err = errors.Join(seed.NewController(seeder, nil).Register(t.Context(), manager), seed.NewGarbage(seeder, nil).Register(t.Context(), manager))
 	if err != nil {

@@ -1,4 +1,4 @@
 package seed
 
-// JoinShell is the program that reads a join command.
+// JoinShell returns the program that reads a join command.
 func JoinShell() []string { return joinShell() }

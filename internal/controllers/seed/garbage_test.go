@@ -34,7 +34,7 @@ func csrPEM(t testing.TB) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// put puts volumes onto a host's storage.
+// put creates volumes on a host's storage.
 func (w *world) put(host string, names ...string) {
 	w.t.Helper()
 	for _, name := range names {
@@ -58,8 +58,8 @@ func (w *world) isos(host string) []string {
 func TestSweep(t *testing.T) {
 	w := newWorld(t)
 	seeder := w.seeder()
-	// Needed: a VM of the fleet whose claim vanished, and one that is not in the
-	// fleet yet.
+	// Needed: a VM of the fleet whose claim was deleted, and one that is not in the fleet
+	// yet.
 	kept, coming := w.vm(2301, "pve-1"), w.vm(2302, "pve-1")
 	w.claim(kept)
 	claimed := w.claim(coming)
@@ -68,7 +68,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.without(coming)
-	// Not needed: a node that joined, and one that is gone with its claim.
+	// Not needed: a node that joined, and one that was deleted with its claim.
 	joined, lost := w.vm(2303, "pve-2"), w.vm(2304, "pve-2")
 	w.claim(joined, func(c *karpv1.NodeClaim) { c.Annotations[seed.AnnotationSeed] = seed.Removed })
 	w.put("pve-2", "numaform-prod-2303-000008ff.iso", "numaform-prod-2304-00000900.iso")
@@ -80,7 +80,7 @@ func TestSweep(t *testing.T) {
 	if err := w.client.Create(t.Context(), orphan.Object()); err != nil {
 		t.Fatal(err)
 	}
-	// Other people's.
+	// Unmanaged volumes.
 	foreign := []string{"debian.iso", "numaform-prod-2-2304-00000900.iso", "numaform-prod-backup.iso", "numaform-test-2304-00000900.iso"}
 	w.put("pve-1", foreign...)
 
@@ -117,7 +117,7 @@ func sortStrings() cmp.Option {
 	})
 }
 
-// Before the fleet is read, no VM seems to need any seed.
+// Before the fleet has been read, no seed is known to be unused.
 func TestSweepOfAnUnreadFleet(t *testing.T) {
 	w := newWorld(t)
 	w.unread = true
@@ -137,7 +137,7 @@ func TestSweepOfAnUnreadFleet(t *testing.T) {
 	}
 }
 
-// A host that is down keeps its garbage and does not keep the others from sweeping.
+// A host that is down keeps its garbage and does not stop the sweep of the others.
 func TestSweepWithAHostDown(t *testing.T) {
 	w := newWorld(t)
 	w.put("pve-1", "numaform-prod-2306-00000902.iso")

@@ -22,7 +22,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// told keeps the reasons of events.
+// told records the reasons of events.
 type told []string
 
 func (r *told) Publish(published ...events.Event) {
@@ -31,7 +31,7 @@ func (r *told) Publish(published ...events.Event) {
 	}
 }
 
-// given is a command that a guest agent got.
+// given is a command that a guest agent received.
 type given struct {
 	VMID  int
 	Args  []string
@@ -43,7 +43,7 @@ type agents struct {
 	*world
 	joiner *seed.Joiner
 	events told
-	// given are the commands, and ends is how the next ones end.
+	// given are the received commands, and ends the results of the next ones.
 	given []given
 	ends  []int
 }
@@ -51,7 +51,7 @@ type agents struct {
 func newAgents(t *testing.T, class string, command string) *agents {
 	t.Helper()
 	a := &agents{world: newWorld(t, func(c *seed.Config) { c.Cluster.BootstrapTokens = true })}
-	// Commands in guests take more than numaform's token may.
+	// Commands in guests need more privileges than numaform's token has.
 	root := testenv.RootClient(t, a.proxmox)
 	region := a.config.Regions[testenv.Region]
 	region.Proxmox = root
@@ -81,7 +81,7 @@ func newAgents(t *testing.T, class string, command string) *agents {
 	return a
 }
 
-// node wants a VM of a class, and puts it onto the simulated Proxmox.
+// node adds a VM of a class to the fleet and to the simulated Proxmox.
 func (a *agents) node(number fleet.VMID, class string) (fleet.VM, *karpv1.NodeClaim) {
 	a.t.Helper()
 	vm := a.vm(number, "pve-1")
@@ -107,7 +107,7 @@ func (a *agents) start(vm fleet.VM, running bool) {
 	}
 }
 
-// join looks at a claim once, and returns when to look again.
+// join handles a claim once, and returns when to do so again.
 func (a *agents) join(claim *karpv1.NodeClaim) time.Duration {
 	a.t.Helper()
 	result, err := a.joiner.Reconcile(a.t.Context(), now(a.world, claim))
@@ -117,7 +117,7 @@ func (a *agents) join(claim *karpv1.NodeClaim) time.Duration {
 	return result.RequeueAfter
 }
 
-// wantSilent checks that a bootstrap token's secret was said nowhere.
+// wantSilent checks that a bootstrap token's secret was not printed anywhere.
 func (a *agents) wantSilent(token *corev1.Secret) {
 	a.t.Helper()
 	for _, text := range append(append([]string{logs.String()}, a.recorded...), a.events...) {
@@ -127,7 +127,7 @@ func (a *agents) wantSilent(token *corev1.Secret) {
 	}
 }
 
-// state returns how far a claim's join command is.
+// state returns the progress of a claim's join command.
 func (a *agents) state(claim *karpv1.NodeClaim) string {
 	a.t.Helper()
 	state, _, _ := strings.Cut(now(a.world, claim).Annotations[seed.AnnotationJoin], " 20")
@@ -137,8 +137,8 @@ func (a *agents) state(claim *karpv1.NodeClaim) string {
 const joinScript = `kubeadm join {{ .Kubernetes.APIServer }} --token {{ .Kubernetes.BootstrapToken }} --node-name {{ .Metadata.Hostname }}
 `
 
-// TestJoinsByTheGuestAgent runs the command once the agent answers, once, and takes the
-// token away when the node has joined.
+// TestJoinsByTheGuestAgent runs the command once the agent responds, only once, and
+// deletes the token when the node has joined.
 func TestJoinsByTheGuestAgent(t *testing.T) {
 	a := newAgents(t, "agent-once", joinScript)
 	vm, claim := a.node(2701, "agent-once")
@@ -169,7 +169,7 @@ func TestJoinsByTheGuestAgent(t *testing.T) {
 	a.wantSilent(token)
 }
 
-// TestJoinShell runs a script whose first command reads all input that it can get.
+// TestJoinShell runs a script whose first command reads all of its stdin.
 func TestJoinShell(t *testing.T) {
 	for script, want := range map[string]int{
 		"#!/bin/sh\ncat >/dev/null\nread -r line\nexit 7\n":                   7,
@@ -188,7 +188,7 @@ func TestJoinShell(t *testing.T) {
 	}
 }
 
-// TestAFailingJoinCommandIsTriedAFewTimes lets a command fail for ever.
+// TestAFailingJoinCommandIsTriedAFewTimes has a command that always fails.
 func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	a := newAgents(t, "agent-failing", joinScript)
 	vm, claim := a.node(2702, "agent-failing")
@@ -217,7 +217,7 @@ func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	}
 }
 
-// TestAJoinCommandThatNobodySawEnd waits for one that an earlier numaform began.
+// TestAJoinCommandThatNobodySawEnd waits for a command that an earlier numaform began.
 func TestAJoinCommandThatNobodySawEnd(t *testing.T) {
 	a := newAgents(t, "agent-died", joinScript)
 	_, claim := a.node(2703, "agent-died")
@@ -235,8 +235,8 @@ func TestAJoinCommandThatNobodySawEnd(t *testing.T) {
 	}
 }
 
-// TestAJoinCommandThatOutlivesNumaform ends numaform while the guest works: whoever comes
-// next must not begin the command again beside it.
+// TestAJoinCommandThatOutlivesNumaform ends numaform while the command runs: the next
+// process must not start it again concurrently.
 func TestAJoinCommandThatOutlivesNumaform(t *testing.T) {
 	a := newAgents(t, "agent-outlives", joinScript)
 	_, claim := a.node(2704, "agent-outlives")
@@ -256,7 +256,8 @@ func TestAJoinCommandThatOutlivesNumaform(t *testing.T) {
 	}
 }
 
-// TestJoinCommandsAreChecked lets classes say what is wrong with theirs.
+// TestJoinCommandsAreChecked checks that classes report what is wrong with their
+// commands.
 func TestJoinCommandsAreChecked(t *testing.T) {
 	a := newAgents(t, "agent-checked", "join {{ .Values.Password }}")
 	nc := &v1alpha1.ProxmoxNodeClass{}

@@ -25,7 +25,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// The guest finds in its seed what it joins with: its own name and providerID, its
+// The guest finds in its seed what it needs to join: its own name and providerID, its
 // claim's token and taints, and the cluster.
 func TestSeed(t *testing.T) {
 	w := newWorld(t)
@@ -77,7 +77,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// A class' kubelet settings and what the cluster says reach the guest.
+// A class's kubelet settings and the cluster's information reach the guest.
 func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) {
 		c.Cluster.Join = seed.Join{
@@ -148,8 +148,8 @@ func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	}
 }
 
-// Each seed has a token of its own. Those before it stay good until they end, for the
-// guest may have read one; what was used is good no more.
+// Each seed has its own token. Earlier ones stay valid until they expire, because the
+// guest may have read one; a used token is no longer valid.
 func TestSeedAgain(t *testing.T) {
 	w := newWorld(t)
 	seeder := w.seeder()
@@ -178,7 +178,7 @@ func TestSeedAgain(t *testing.T) {
 	}
 }
 
-// A class that asks for bootstrap tokens gets them in kube-system, and they go with the
+// A class with bootstrap tokens gets them in kube-system, and they are deleted with the
 // record.
 func TestSeedWithABootstrapToken(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) { c.Cluster.BootstrapTokens = true })
@@ -212,7 +212,7 @@ func TestSeedWithABootstrapToken(t *testing.T) {
 	}
 }
 
-// The claim is made after the VM got its name: the seed waits for it.
+// The claim is created after the VM was named: the seed waits for it.
 func TestSeedWaitsForTheClaim(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, time.Minute })
 	vm := w.vm(2006, "pve-1")
@@ -229,7 +229,7 @@ func TestSeedWaitsForTheClaim(t *testing.T) {
 	w.wantSeed(vm, w.onlyToken(vm))
 }
 
-// Without a claim that could join, nothing is uploaded, and the VMs are named.
+// Without a claim that could join, nothing is uploaded, and the error names the VMs.
 func TestSeedWithoutAClaim(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, 300*time.Millisecond })
 	good, none, going := w.vm(2007, "pve-1"), w.vm(2008, "pve-1"), w.vm(2009, "pve-1")
@@ -246,7 +246,7 @@ func TestSeedWithoutAClaim(t *testing.T) {
 	if len(written) > 0 || len(w.writes()) > 0 || len(w.tokens(good)) > 0 {
 		t.Errorf("wrote %v, %v", written, w.writes())
 	}
-	// A claim of another VM that had the name is none.
+	// A claim of an earlier VM with that name does not count.
 	impostor := w.vm(2010, "pve-1")
 	w.claim(impostor, func(c *karpv1.NodeClaim) { c.Annotations[v1alpha1.AnnotationKey] = strings.Repeat("0", 32) })
 	if _, err := w.seeder().Seed(t.Context(), []fleet.VM{impostor}); !errors.As(err, &unclaimed) {
@@ -254,7 +254,7 @@ func TestSeedWithoutAClaim(t *testing.T) {
 	}
 }
 
-// What goes wrong with one VM leaves the others seeded, and says nothing secret.
+// An error with one VM does not stop the others' seeds, and contains no secret.
 func TestSeedFails(t *testing.T) {
 	w := newWorld(t)
 	fine, broken := w.vm(2011, "pve-1"), w.vm(2012, "pve-2")
@@ -373,12 +373,12 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// inPod is numaform in a cluster that was not made by kubeadm.
+// inPod is numaform in a cluster that was not created by kubeadm.
 func inPod(c *seed.Config) {
 	c.Cluster.REST = &rest.Config{Host: "https://10.96.0.1:443", BearerTokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token"}
 }
 
-// An API server that does not answer is not the class' fault.
+// An API server that does not respond is not a problem of the class.
 func TestCheckWithoutAnAPIServer(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) {
 		c.Cluster.Version = func() (string, error) { return "", &timeout{} }
@@ -390,14 +390,14 @@ func TestCheckWithoutAnAPIServer(t *testing.T) {
 	}
 }
 
-// timeout is a network that does not answer.
+// timeout is the error of a network that does not respond.
 type timeout struct{}
 
 func (*timeout) Error() string   { return "i/o timeout" }
 func (*timeout) Timeout() bool   { return true }
 func (*timeout) Temporary() bool { return true }
 
-// kubeadm publishes where the API server is: that goes before numaform's own way.
+// kubeadm publishes the API server's address, which takes precedence over numaform's own.
 func TestClusterInfo(t *testing.T) {
 	w := newWorld(t, inPod)
 	info := &corev1.ConfigMap{

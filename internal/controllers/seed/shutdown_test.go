@@ -36,7 +36,7 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
-// A VMID that somebody else has now must not be destroyed, let alone shut down.
+// A guest with a reused VMID must be neither destroyed nor shut down.
 func TestShutDownOfAnotherVM(t *testing.T) {
 	w := newWorld(t)
 	mine, other := w.vm(2105, "pve-1"), w.vm(2106, "pve-1")
@@ -54,7 +54,7 @@ func TestShutDownOfAnotherVM(t *testing.T) {
 	}
 }
 
-// People move VMs; a host that is down has no guests to ask.
+// People migrate VMs; a host that is down has no reachable guests.
 func TestShutDownElsewhere(t *testing.T) {
 	w := newWorld(t)
 	moved, dark := w.vm(2107, "pve-1"), w.vm(2108, "pve-2")

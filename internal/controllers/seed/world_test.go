@@ -47,7 +47,7 @@ const (
 	version = "v1.35.1"
 )
 
-// start is when tests begin, in whole seconds as tokens have them.
+// start is when tests begin, in whole seconds like tokens' times.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // shared is the control plane of all tests.
@@ -60,7 +60,7 @@ type shared struct {
 
 var control shared
 
-// logged is everything that was logged, at every level.
+// logged records everything that was logged, at every level.
 type logged struct {
 	// mu guards text.
 	mu   sync.Mutex
@@ -111,7 +111,7 @@ func (s *shared) start(crds []string) error {
 	return errors.Join(s.client.Create(context.Background(), account), s.client.Create(context.Background(), class("default")))
 }
 
-// class is one whose nodes get seeds.
+// class is a class whose nodes get seeds.
 func class(name string) *v1alpha1.ProxmoxNodeClass {
 	return &v1alpha1.ProxmoxNodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -181,8 +181,8 @@ func (w *world) fleet() ([]fleet.VM, bool) {
 	return slices.Clone(w.vms), !w.unread
 }
 
-// vm wants a VM of its own in the fleet. Each test has numbers of its own, for they
-// share the API server.
+// vm adds a VM to the fleet. Each test has its own VMIDs, because they share the API
+// server.
 func (w *world) vm(number fleet.VMID, host topology.HostName) fleet.VM {
 	w.t.Helper()
 	key := fleet.Key(fmt.Sprintf("%08x%024d", int(number), 7))
@@ -196,14 +196,14 @@ func (w *world) vm(number fleet.VMID, host topology.HostName) fleet.VM {
 	return vm
 }
 
-// without takes a VM out of the fleet.
+// without removes a VM from the fleet.
 func (w *world) without(vm fleet.VM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.vms = slices.DeleteFunc(w.vms, func(other fleet.VM) bool { return other.Key == vm.Key })
 }
 
-// claim makes the NodeClaim of a VM.
+// claim creates the NodeClaim of a VM.
 func (w *world) claim(vm fleet.VM, change ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := newClaim(vm)
@@ -232,7 +232,7 @@ func newClaim(vm fleet.VM) *karpv1.NodeClaim {
 	}
 }
 
-// boot puts a VM with its seed in its drive onto the simulated Proxmox.
+// boot adds a VM with its seed in its drive to the simulated Proxmox.
 func (w *world) boot(vm fleet.VM, running bool) {
 	w.t.Helper()
 	err := w.proxmox.PutGuest(pvesim.Foreign{
@@ -263,7 +263,7 @@ func (w *world) image(vm fleet.VM) []byte {
 	return data
 }
 
-// documents returns what is in the seed of a VM.
+// documents returns the content of a VM's seed.
 func (w *world) documents(vm fleet.VM) guestsim.Documents {
 	w.t.Helper()
 	documents, err := guestsim.ReadSeed(w.image(vm))
@@ -273,7 +273,7 @@ func (w *world) documents(vm fleet.VM) guestsim.Documents {
 	return documents
 }
 
-// drive returns what is in the drive of a VM.
+// drive returns the content of a VM's drive.
 func (w *world) drive(vm fleet.VM) string {
 	w.t.Helper()
 	guest, ok := w.proxmox.Guest(int(vm.VMID))
@@ -283,7 +283,7 @@ func (w *world) drive(vm fleet.VM) string {
 	return guest.Config["ide2"]
 }
 
-// records returns the records for a VM: one at most.
+// records returns the records for a VM: at most one.
 func (w *world) records(vm fleet.VM) []jointoken.Record {
 	w.t.Helper()
 	secrets := &corev1.SecretList{}
@@ -313,7 +313,7 @@ func (w *world) tokens(vm fleet.VM) []jointoken.Grant {
 	return tokens
 }
 
-// onlyToken returns the one token for a VM.
+// onlyToken returns the only token for a VM.
 func (w *world) onlyToken(vm fleet.VM) jointoken.Grant {
 	w.t.Helper()
 	tokens := w.tokens(vm)
@@ -323,7 +323,7 @@ func (w *world) onlyToken(vm fleet.VM) jointoken.Grant {
 	return tokens[0]
 }
 
-// use notes that a VM's token was used by a request.
+// use records that a VM's token was used by a request.
 func (w *world) use(vm fleet.VM, request string) {
 	w.t.Helper()
 	record := w.records(vm)[0]
@@ -333,7 +333,7 @@ func (w *world) use(vm fleet.VM, request string) {
 	}
 }
 
-// jwt is what a service-account token looks like, and its claims.
+// jwt matches a service-account token, and its claims.
 var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]+\.(eyJ[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+`)
 
 // seeded returns the token in a VM's seed.
@@ -364,7 +364,7 @@ func idOf(t *testing.T, token string) string {
 	return claims.JTI
 }
 
-// wantSeed checks that a VM's seed holds exactly this token.
+// wantSeed checks that a VM's seed contains exactly this token.
 func (w *world) wantSeed(vm fleet.VM, token jointoken.Grant) {
 	w.t.Helper()
 	if id := idOf(w.t, w.seeded(vm)); id != token.ID {
@@ -381,7 +381,7 @@ func now[T client.Object](w *world, object T) T {
 	return object
 }
 
-// gone reports whether an object is gone.
+// gone reports whether an object no longer exists.
 func (w *world) gone(object client.Object) bool {
 	w.t.Helper()
 	err := w.client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)
@@ -403,7 +403,7 @@ func (w *world) set(claim *karpv1.NodeClaim, conditions ...string) {
 	}
 }
 
-// reconcile runs the controller once on a claim as it is now.
+// reconcile runs the controller once with the current claim.
 func (w *world) reconcile(c *seed.Controller, claim *karpv1.NodeClaim) (time.Duration, error) {
 	w.t.Helper()
 	result, err := c.Reconcile(w.t.Context(), now(w, claim))
@@ -419,7 +419,7 @@ func (w *world) mustReconcile(c *seed.Controller, claim *karpv1.NodeClaim) time.
 	return after
 }
 
-// writes returns what was written on the simulated Proxmox.
+// writes returns the write requests to the simulated Proxmox.
 func (w *world) writes() []string {
 	var calls []string
 	for _, call := range w.proxmox.Calls() {
@@ -430,7 +430,7 @@ func (w *world) writes() []string {
 	return calls
 }
 
-// as returns a client that logs in as somebody without any right.
+// as returns a client that logs in as a user without permissions.
 func (w *world) as(user string) client.Client {
 	w.t.Helper()
 	config := rest.CopyConfig(w.cluster.Config)
