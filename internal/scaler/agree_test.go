@@ -13,15 +13,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestAgree has state, plan and Proxmox say different things of a VM, right before it is
-// deleted or changed.
+// TestAgree makes state, plan and Proxmox disagree about a VM, right before it is deleted
+// or changed.
 func TestAgree(t *testing.T) {
 	t.Parallel()
 	ours, other := vm(pve1, 2000), vm(pve1, 2001)
 	marker := func(cluster string, key fleet.Key) string {
 		return "a node\n" + fleet.Marker{ClusterID: cluster, Key: key}.String()
 	}
-	// values are those of the VM, with one of them changed.
+	// values returns the VM's values, with one of them changed.
 	values := func(attribute string, value any) map[string]any {
 		v := map[string]any{
 			"id": "2000", "vm_id": 2000.0, "name": ours.Name, "node_name": "pve-1", "description": marker(clusterID, ours.Key),

@@ -29,7 +29,7 @@ func noEngine(config *scaler.Config) { config.Engine = &state.Engine{Path: "/now
 
 func approveAll([]scaler.ShardPlan) (string, error) { return "", nil }
 
-// untouched fails the test if the fleet's files are not those before the change.
+// untouched checks that the fleet's files are the same as before the change.
 func untouched(t *testing.T, s *scaler.Scaler, change *scaler.Change) {
 	t.Helper()
 	files, err := s.Store().Files()
@@ -146,7 +146,7 @@ func newWorldWith(t *testing.T, change func(*scaler.Config)) *world {
 	return newWorldOn(t, testenv.Proxmox(t), change)
 }
 
-// newWorldOf returns a world whose Proxmox is another.
+// newWorldOf returns a world with another Proxmox.
 func newWorldOf(t *testing.T, change func(*pvesim.Config)) *world {
 	t.Helper()
 	return newWorldOn(t, testenv.Proxmox(t, change), func(*scaler.Config) {})
@@ -184,7 +184,7 @@ func (w *world) snapshot(t *testing.T) *topology.Snapshot {
 	return snapshot
 }
 
-// exist fails the test unless exactly these of the fleet's VMIDs exist.
+// exist checks that exactly these VMIDs of the fleet exist.
 func (w *world) exist(t *testing.T, want ...int) {
 	t.Helper()
 	var got []int
@@ -202,7 +202,7 @@ func (w *world) exist(t *testing.T, want ...int) {
 // allDrained is a cluster whose Nodes are all drained.
 func allDrained(context.Context, string) error { return nil }
 
-// underWay fails the test unless exactly these shards have something unfinished.
+// underWay checks that exactly these hosts have unfinished work.
 func (w *world) underWay(t *testing.T, want ...fleet.Shard) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -222,8 +222,8 @@ func (w *world) underWay(t *testing.T, want ...fleet.Shard) {
 	}
 }
 
-// TestHostGoesDown takes pve-1 down between the decision and the apply: pve-2 goes
-// on, and what pve-1 missed is made up for once it is back, a removal too.
+// TestHostGoesDown takes pve-1 down between the decision and the apply: pve-2 continues,
+// and what pve-1 missed is done once it is back, including a removal.
 func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -245,7 +245,7 @@ func TestHostGoesDown(t *testing.T) {
 	w.exist(t, 2001)
 	w.underWay(t, first)
 
-	// While it is down, its VMs are neither lost nor in the way.
+	// While it is down, its VMs are neither lost nor an obstacle.
 	change = propose(t, w.Scaler, w.snapshot(t))
 	if !change.Empty() || len(change.Renumbered) != 0 {
 		t.Fatalf("it proposes %v", change.Differences())

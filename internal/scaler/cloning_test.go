@@ -15,13 +15,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cloner is a Proxmox that clones until it was asked a few times.
+// cloner is a Proxmox that is cloning for the first few checks.
 type cloner struct {
 	live
 	asked *int
 	ends  int
 	after *topology.Snapshot
-	// clock is set on by 20 minutes each time; nil is none.
+	// clock advances by 20 minutes each time; nil is no clock.
 	clock *clocktesting.FakeClock
 }
 
@@ -40,7 +40,7 @@ func (c cloner) Refresh(context.Context, *topology.Snapshot, []topology.HostName
 	return c.after, nil
 }
 
-// mute is a Proxmox that does not answer, or only says that nothing is being cloned.
+// mute is a Proxmox that does not respond, or only reports that nothing is being cloned.
 type mute struct {
 	live
 	busy error
@@ -52,7 +52,7 @@ func (mute) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*
 	return nil, errors.New("no answer")
 }
 
-// TestProposeWithoutAnAnswer does not take what cannot be read for a clone that failed.
+// TestProposeWithoutAnAnswer does not treat an unreadable host as a failed clone.
 func TestProposeWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	for _, busy := range []error{nil, errors.New("no answer")} {
@@ -65,7 +65,7 @@ func TestProposeWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestProposeAwaitsClones finds a guest in the making under the number of a VM.
+// TestProposeAwaitsClones finds a guest in creation with a VM's VMID.
 func TestProposeAwaitsClones(t *testing.T) {
 	t.Parallel()
 	wanted := vm(pve1, 2000)
@@ -102,8 +102,8 @@ func TestProposeAwaitsClones(t *testing.T) {
 	}
 }
 
-// TestProposeAwaitsNoCloneForever finds clones that do not end, and says so once for
-// each of their guests.
+// TestProposeAwaitsNoCloneForever finds clones that do not end, and reports each of their
+// guests once.
 func TestProposeAwaitsNoCloneForever(t *testing.T) {
 	t.Parallel()
 	making := func(id int, lock string) topology.Guest {

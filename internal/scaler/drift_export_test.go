@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Compare classifies the VMs of a shard by the change's snapshot and by a refreshed
-// plan, or by none.
+// Compare classifies the VMs of a host by the change's snapshot and by a refreshed plan,
+// if there is one.
 func (c *Change) Compare(shard fleet.Shard, plan *tfjson.Plan) map[fleet.VMID]VMDrift {
 	look := newLooker(c)
 	vms := byAddress(c.After.VMs, shard)
@@ -27,14 +27,14 @@ func (c *Change) Compare(shard fleet.Shard, plan *tfjson.Plan) map[fleet.VMID]VM
 // Differences returns how values differ.
 func Differences(change *tfjson.Change) []DriftDifference { return differences(change) }
 
-// LeaveOut returns the VMs of a shard that are still to be planned after an error.
+// LeaveOut returns the VMs of a host that still have to be planned after an error.
 func (c *Change) LeaveOut(shard fleet.Shard, err error) (left map[string]fleet.VM, named bool) {
 	left = byAddress(c.After.VMs, shard)
 	named = newLooker(c).leaveOut(err, left)
 	return left, named
 }
 
-// Compared returns what a refresh of a shard's VMs reads.
+// Compared returns what a refresh of a host's VMs reads.
 func (c *Change) Compared(shard fleet.Shard) []string {
 	return compared(byAddress(c.After.VMs, shard), locate(c.Snapshot))
 }
@@ -45,16 +45,16 @@ func (c *Change) Elsewhere(shard fleet.Shard) bool { return c.elsewhere(shard) }
 // HostsOf returns the hosts to read before a shard is changed.
 func (c *Change) HostsOf(shard fleet.Shard) []topology.HostName { return c.hostsOf(shard) }
 
-// Behind returns what the state does not know of VMs that are to be removed.
+// Behind returns what is outdated in the state about VMs to be removed.
 func (w *wanted) Behind(resources ...state.Resource) (targets, groups []string) {
 	return w.behind(resources, w.movedAway())
 }
 
-// StillThere refuses to repair what is not provably the VM.
+// StillThere refuses to repair a VM that is not provably ours.
 func (w *wanted) StillThere(vm fleet.VM) error { return w.stillThere(vm) }
 
-// Repairable refuses to repair a shard, even none of its VMs.
+// Repairable refuses to repair a host, even without VMs.
 func (w *wanted) Repairable() error { return w.repairable(nil) }
 
-// IsNarrow reports whether only the shards are planned that the change touches.
+// IsNarrow reports whether planning is limited to the hosts that the change touches.
 func (c *Change) IsNarrow() bool { return c.narrow }

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// still is a change of a fleet that asks for nothing.
+// still is a change of a fleet without requests.
 func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.Change {
 	t.Helper()
 	change, _, err := newScaler(t, nil, vms...).ProposeRepair(t.Context(), snapshot, nil)
@@ -26,7 +26,7 @@ func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.C
 	return change
 }
 
-// update is a plan that changes an attribute of a VM from what Proxmox has.
+// update is a plan that changes an attribute of a VM from its value in Proxmox.
 func update(vm fleet.VM, attribute string, proxmox, file any) *tfjson.ResourceChange {
 	change := create(vm)
 	change.Change = &tfjson.Change{
@@ -87,7 +87,8 @@ func TestDriftClasses(t *testing.T) {
 	}
 }
 
-// TestDriftOfDevices compares the PCI devices of VMs with their files, as no plan does.
+// TestDriftOfDevices compares the PCI devices of VMs with their files, which no plan
+// does.
 func TestDriftOfDevices(t *testing.T) {
 	t.Parallel()
 	gpu, part := fleet.PCIDevice{Mapping: "gpu", PCIe: true}, fleet.PCIDevice{Mapping: "vgpu", MDev: "half"}
@@ -119,8 +120,8 @@ func TestDriftOfDevices(t *testing.T) {
 	}
 }
 
-// TestDriftOfDisks compares the slots of VMs with the data disks of their files, as no plan
-// does.
+// TestDriftOfDisks compares the slots of VMs with the data disks in their files, which no
+// plan does.
 func TestDriftOfDisks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -149,7 +150,7 @@ func TestDriftOfDisks(t *testing.T) {
 	}
 }
 
-// TestDriftGone has the refresh find no VM that was listed a moment ago.
+// TestDriftGone has a refresh that does not find a VM that was just listed.
 func TestDriftGone(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -197,7 +198,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// movedTo puts a guest of pve-1 onto pve-2.
+// movedTo moves a guest of pve-1 to pve-2.
 func movedTo(s *topology.Snapshot, vmid fleet.VMID) *topology.Snapshot {
 	from, to := &s.Hosts[0], &s.Hosts[1]
 	i := slices.IndexFunc(from.Guests, func(g topology.Guest) bool { return g.VMID == int(vmid) })
@@ -253,7 +254,7 @@ func TestDriftMoved(t *testing.T) {
 	}
 }
 
-// TestElsewhere says when the removal of a moved VM can do without its old host.
+// TestElsewhere checks when the removal of a moved VM does not need its old host.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	one, two := vm(pve1, 2001), vm(pve1, 2002)
@@ -289,7 +290,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestFollow finds what the state does not know of a moved VM.
+// TestFollow finds what is outdated in the state about a moved VM.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -319,7 +320,7 @@ func TestFollow(t *testing.T) {
 
 func ptr[T any](value T) *T { return &value }
 
-// TestLeaveOut goes on without a VM that the provider cannot read.
+// TestLeaveOut continues without a VM that the provider cannot read.
 func TestLeaveOut(t *testing.T) {
 	t.Parallel()
 	one, two := vm(pve1, 2001), vm(pve1, 2002)
@@ -338,7 +339,7 @@ func TestLeaveOut(t *testing.T) {
 	}
 }
 
-// TestProposeRepair takes back only what can be, and writes no file.
+// TestProposeRepair reverts only repairable drift, and writes no file.
 func TestProposeRepair(t *testing.T) {
 	t.Parallel()
 	one, two, gone := vm(pve1, 2001), vm(pve1, 2002), vm(pve2, 2003)
@@ -374,8 +375,8 @@ func TestProposeRepair(t *testing.T) {
 	}
 }
 
-// TestProposeRepairUnfinished leaves a host alone where a removal has begun, and
-// repairs the other.
+// TestProposeRepairUnfinished leaves a host alone where a removal has begun, and repairs
+// the other.
 func TestProposeRepairUnfinished(t *testing.T) {
 	t.Parallel()
 	one, two, leaving, other := vm(pve1, 2001), vm(pve1, 2002), vm(pve1, 2003), vm(pve2, 2004)

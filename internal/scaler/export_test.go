@@ -17,15 +17,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Wanted is what may happen to one shard.
+// Wanted is what may happen on one host.
 type Wanted = wanted
 
-// Look gathers what may happen to a shard by the change's own snapshot.
+// Look gathers what may happen on a host with the change's own snapshot.
 func (s *Scaler) Look(ctx context.Context, change *Change, shard fleet.Shard) (*Wanted, error) {
 	return s.look(ctx, change, shard, false)
 }
 
-// Repin lets a plan of a shard change pins, and returns the VMs that it may update.
+// Repin allows a host's plan to change pins, and returns the VMs that it may update.
 func (s *Scaler) Repin(ctx context.Context, change *Change, shard fleet.Shard, plan *ShardPlan, made *tfjson.Plan) ([]guard.Target, error) {
 	change.from = &standing{}
 	w, err := s.look(ctx, change, shard, false)
@@ -37,7 +37,7 @@ func (s *Scaler) Repin(ctx context.Context, change *Change, shard fleet.Shard, p
 	return plan.Intent.Update, err
 }
 
-// Open returns what is under way.
+// Open returns the unfinished work.
 func (s *Scaler) Open(t *testing.T) map[fleet.Shard]audit.Open {
 	t.Helper()
 	now, err := s.stand(t.Context())
@@ -47,17 +47,17 @@ func (s *Scaler) Open(t *testing.T) map[fleet.Shard]audit.Open {
 	return now.open()
 }
 
-// Record returns what would be recorded of a change.
+// Record returns the record of a change.
 func (s *Scaler) Record(change *Change, plans []ShardPlan) audit.Change {
 	return s.record(change, plans, "")
 }
 
-// Outcome returns what would be recorded of the results.
+// Outcome returns the record of the results.
 func (s *Scaler) Outcome(id string, started time.Time, results []Result) audit.Outcome {
 	return s.outcome(id, started, results)
 }
 
-// Begin begins a change of a shard and dies.
+// Begin begins a change of a host and then dies.
 func (s *Scaler) Begin(t *testing.T, shard fleet.Shard, removed ...fleet.VM) {
 	t.Helper()
 	now, err := s.stand(t.Context())
@@ -71,7 +71,7 @@ func (s *Scaler) Begin(t *testing.T, shard fleet.Shard, removed ...fleet.VM) {
 	}
 }
 
-// Made records a VM as made, well and long done.
+// Made records a VM as created successfully long ago.
 func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 	t.Helper()
 	now, err := s.stand(t.Context())
@@ -89,7 +89,7 @@ func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 	}
 }
 
-// TakeIn restores the files of VMs that only the history knows.
+// TakeIn restores the files of VMs that are only in the history.
 func (s *Scaler) TakeIn(ctx context.Context, change *Change, w *Wanted, plan *tfjson.Plan) (bool, error) {
 	return s.takeIn(ctx, change, []ShardPlan{{strays: w.strays(plan)}})
 }
@@ -100,12 +100,12 @@ func (w *wanted) Stale(plan *tfjson.Plan) []string { return w.stale(plan) }
 // Imports returns the VMs to import.
 func (w *wanted) Imports(plan *tfjson.Plan) ([]fleet.VM, error) { return w.imports(plan) }
 
-// Intent says what the plan has to do.
+// Intent returns what the plan has to do.
 func (w *wanted) Intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	return w.intent(plan, imported)
 }
 
-// TakenOut finds the VMs whose files were deleted by hand.
+// TakenOut returns the VMs whose files were deleted by hand.
 func (w *wanted) TakenOut(plan *tfjson.Plan) []fleet.VM { return w.takenOut(plan) }
 
 // StillFree checks an intent right before its apply.
@@ -127,31 +127,31 @@ func (k Kept) End(ctx context.Context, outcome audit.Outcome) error {
 	return k.sealed.End(ctx, outcome)
 }
 
-// Store returns where the scaler's fleet is kept.
+// Store returns the fleet's store.
 func (s *Scaler) Store() Kept {
 	sealed := s.config.Store.(*store.Sealed)
 	return Kept{sealed.Unwrap().(*store.Directory), sealed}
 }
 
-// Begun makes a change find a shard under way.
+// Begun makes a change find unfinished work on a host.
 func (c *Change) Begun(shard fleet.Shard, removed ...fleet.VM) *Change {
 	c.open = map[fleet.Shard]audit.Open{shard: {Host: shard, Removed: removed}}
 	return c
 }
 
-// Step is what must be done before a plan can be judged.
+// Step is what must be done before a plan can be checked.
 type Step struct {
 	Forget           []string
 	Imports, Partial []fleet.VM
 }
 
-// Next says what must be done before a plan can be judged.
+// Next returns what must be done before a plan can be checked.
 func (w *wanted) Next(plan *tfjson.Plan) (Step, error) {
 	todo, err := w.next(plan)
 	return Step{Forget: todo.forget, Imports: todo.imports, Partial: todo.partial}, err
 }
 
-// AskNodes learns why VMs that are to be deleted must stay for now.
+// AskNodes finds out why VMs to be deleted must stay for now.
 func (s *Scaler) AskNodes(ctx context.Context, w *Wanted) { s.askNodes(ctx, w) }
 
 // Contested returns why VMs of an intent cannot stay, or nil.
@@ -162,17 +162,17 @@ func (w *wanted) Contested(intent guard.Intent) error {
 	return nil
 }
 
-// Note adds a write that no plan holds.
+// Note adds a write that no plan contains.
 func (p *ShardPlan) Note(line string) { p.outside = append(p.outside, line) }
 
-// Writes reports whether a change without a plan, beside which the lines were written, is
-// to be recorded.
+// Writes reports whether a change without a plan, during which the lines were written,
+// must be recorded.
 func (c *Change) Writes(outside ...string) bool {
 	c.outside = outside
 	return c.writes(nil)
 }
 
-// Notes reports whether lines have waited long enough for a change to stand in.
+// Notes reports whether lines have waited long enough for a change.
 func (w *Writer) Notes() bool { return w.notes() }
 
 // StillUpdatable checks targets right before they are changed in place.
@@ -185,7 +185,7 @@ func (s *Scaler) StillUpdatable(ctx context.Context, change *Change, shard fleet
 	return w.stillUpdatable(targets)
 }
 
-// Agree compares a plan with what is live right before its apply.
+// Agree compares a plan with the live state right before its apply.
 func (s *Scaler) Agree(ctx context.Context, change *Change, shard fleet.Shard, plan *tfjson.Plan, intent guard.Intent) error {
 	change.from = &standing{}
 	w, err := s.look(ctx, change, shard, false)
@@ -195,7 +195,7 @@ func (s *Scaler) Agree(ctx context.Context, change *Change, shard fleet.Shard, p
 	return w.agree(plan, intent)
 }
 
-// Next returns the VMs that a change would remove which can be begun now.
+// Next returns the removable VMs whose removal can begin now.
 func (w *Writer) Next(t *testing.T) []fleet.VM {
 	t.Helper()
 	m, err := w.next(t.Context())
@@ -208,8 +208,8 @@ func (w *Writer) Next(t *testing.T) []fleet.VM {
 	return m.change.Removed
 }
 
-// Places makes the places where the engine works and where states are kept, with the
-// states of an older numaform.
+// Places creates the directories for the engine and for the states, with an older
+// version's states.
 func (s *Scaler) Places() error {
 	_, err := s.keptPlaces()
 	return err

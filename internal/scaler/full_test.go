@@ -14,9 +14,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestStorageFullOfProxmox has the real engine and provider meet storages without room:
-// for a full clone, and for the larger disk of a linked one. A VM that only does not
-// start is another thing.
+// TestStorageFullOfProxmox uses full storages with the real engine and provider: for a
+// full clone, and for the larger disk of a linked one. A VM that merely fails to start is
+// not such a case.
 func TestStorageFullOfProxmox(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -52,7 +52,7 @@ func TestStorageFullOfProxmox(t *testing.T) {
 	}
 }
 
-// TestStorageFull has sentences of each storage, and others that only look like them.
+// TestStorageFull has messages of each storage, and others that only look like them.
 func TestStorageFull(t *testing.T) {
 	t.Parallel()
 	applying := func(text string) error {

@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestGroupsLeaveWithTheirVM destroys a VM with security groups by hand. Its
-// successor has them too, although the state said that they were set; and once that
-// is gone by hand as well, it can be taken out of the fleet.
+// TestGroupsLeaveWithTheirVM destroys a VM with security groups by hand. Its successor
+// has them too, although the state says that they are set; and once that VM is also
+// destroyed by hand, it can be removed from the fleet.
 func TestGroupsLeaveWithTheirVM(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

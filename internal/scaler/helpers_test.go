@@ -26,7 +26,7 @@ var (
 	pve2 = topology.HostID{Region: "lab", Host: "pve-2"}
 )
 
-// spec is a plain VM that is wanted.
+// spec returns a simple requested VM.
 func spec() fleet.Spec {
 	return fleet.Spec{
 		Pool: "workers", NodeClass: "shared", InstanceType: "s1.2VCPU-4GB", CapacityType: "on-demand",
@@ -38,7 +38,7 @@ func request(host topology.HostID) scaler.Request {
 	return scaler.Request{Spec: spec(), Placement: fleet.Placement{Host: host, Reason: "a test"}}
 }
 
-// vm is a VM of the fleet.
+// vm returns a VM of the fleet.
 func vm(host topology.HostID, id fleet.VMID) fleet.VM {
 	return fleet.VM{
 		Key: fleet.Key(fmt.Sprintf("%032x", int(id))), VMID: id, Name: fleet.NodeName("workers", id), Spec: spec(),
@@ -48,7 +48,7 @@ func vm(host topology.HostID, id fleet.VMID) fleet.VM {
 	}
 }
 
-// guestOf is a fleet's VM as Proxmox has it.
+// guestOf returns a fleet's VM as it is in Proxmox.
 func guestOf(vm fleet.VM) topology.Guest {
 	return topology.Guest{
 		VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true,
@@ -56,12 +56,12 @@ func guestOf(vm fleet.VM) topology.Guest {
 	}
 }
 
-// stranger is somebody else's VM.
+// stranger returns an unmanaged VM.
 func stranger(id fleet.VMID) topology.Guest {
 	return topology.Guest{VMID: int(id), Name: "accounting", Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: 1024}
 }
 
-// snapshot is a Proxmox cluster of pve-1, with the guests, and pve-2.
+// snapshot returns a Proxmox cluster of pve-1, with the guests, and pve-2.
 func snapshot(guests ...topology.Guest) *topology.Snapshot {
 	s := &topology.Snapshot{Regions: []topology.Region{{Name: "lab", Quorate: true}}}
 	for i, id := range []topology.HostID{pve1, pve2} {
@@ -74,7 +74,7 @@ func snapshot(guests ...topology.Guest) *topology.Snapshot {
 	return s
 }
 
-// down returns the snapshot with pve-1 gone: of its guests, the numbers are known.
+// down returns the snapshot with pve-1 down: of its guests, only the VMIDs are known.
 func down(s *topology.Snapshot) *topology.Snapshot {
 	host := &s.Hosts[0]
 	host.Online, host.Problem = false, "is offline: start it"
@@ -84,7 +84,7 @@ func down(s *topology.Snapshot) *topology.Snapshot {
 	return s
 }
 
-// newScaler returns a scaler of a fleet that holds the VMs.
+// newScaler returns a scaler of a fleet with the VMs.
 func newScaler(t *testing.T, edit func(*scaler.Config), vms ...fleet.VM) *scaler.Scaler {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -101,7 +101,7 @@ func newScaler(t *testing.T, edit func(*scaler.Config), vms ...fleet.VM) *scaler
 	return scaler.New(config)
 }
 
-// sealed returns the fleet in a directory with the history of an installation of its own.
+// sealed returns a fleet in a directory with an installation's own history.
 func sealed(t *testing.T, dir string) *store.Sealed {
 	t.Helper()
 	return store.NewSealed(store.NewDirectory(dir), store.FileVault(filepath.Join(t.TempDir(), "key")), clusterID)
@@ -147,7 +147,7 @@ func as[E error](err error) bool {
 	return errors.As(err, &target)
 }
 
-// live is a Proxmox that answers by the book.
+// live is a Proxmox with prepared responses.
 type live struct{ snapshot *topology.Snapshot }
 
 func (l live) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*topology.Snapshot, error) {

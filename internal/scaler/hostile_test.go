@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// listen counts who connects to an address.
+// listen counts connections to an address.
 func listen(t *testing.T) (address string, connections *atomic.Int32) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,8 +43,8 @@ func listen(t *testing.T) (address string, connections *atomic.Int32) {
 	return l.Addr().String(), connections
 }
 
-// TestModulesOfAPusher has node files that call modules which came with the repository,
-// each under its own content's hash. No engine starts, and nobody is called.
+// TestModulesOfAPusher has node files that call modules which were pushed with them, each
+// under its own content's hash. No engine starts, and no connection is made.
 func TestModulesOfAPusher(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(address string) string{
@@ -107,7 +107,7 @@ func TestModulesOfAPusher(t *testing.T) {
 	}
 }
 
-// push has all node files of a fleet call other modules, which are put beside them.
+// push makes all node files of a fleet call other modules, which are pushed too.
 func push(t *testing.T, dir, hash string, evil map[string][]byte) {
 	t.Helper()
 	name := modules.HashOf(evil)
@@ -123,9 +123,8 @@ func push(t *testing.T, dir, hash string, evil map[string][]byte) {
 	}
 }
 
-// TestWorkOfAPusher has what a push put where older versions worked, in the fleet's
-// directories and in those of the modules. A node is made all the same, and nothing of
-// it is read.
+// TestWorkOfAPusher pushes files to where older versions worked, in the fleet's and the
+// modules' directories. A node is created nevertheless, and none of the files is read.
 func TestWorkOfAPusher(t *testing.T) {
 	t.Parallel()
 	address, connections := listen(t)
@@ -161,7 +160,7 @@ func TestWorkOfAPusher(t *testing.T) {
 	}
 	w.exist(t, 2000)
 	plant()
-	// Nothing is left to do, by a plan of all.
+	// A complete plan is empty.
 	if _, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
 		t.Fatal(err)
 	}
@@ -179,8 +178,8 @@ func TestWorkOfAPusher(t *testing.T) {
 	}
 }
 
-// TestWorkIsRestored tampers with the directory where the engine works, between a plan
-// that is approved and its apply, and before the next plan.
+// TestWorkIsRestored tampers with the engine's directory, between an approved plan and
+// its apply, and before the next plan.
 func TestWorkIsRestored(t *testing.T) {
 	t.Parallel()
 	address, connections := listen(t)
@@ -219,7 +218,7 @@ func TestWorkIsRestored(t *testing.T) {
 	}
 }
 
-// TestStateLostIsReported loses a state: the dry run says so, and the apply imports.
+// TestStateLostIsReported loses a state: the dry run reports it, and the apply imports.
 func TestStateLostIsReported(t *testing.T) {
 	t.Parallel()
 	host := topology.HostID{Region: testenv.Region, Host: "pve-1"}

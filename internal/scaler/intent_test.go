@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// create and remove are what a plan may do to a VM.
+// create and remove are a plan's changes of a VM.
 func create(vm fleet.VM) *tfjson.ResourceChange {
 	return &tfjson.ResourceChange{
 		Address: generator.Address(&vm), Type: guard.ResourceType,
@@ -32,7 +32,7 @@ func remove(vm fleet.VM) *tfjson.ResourceChange {
 	return change
 }
 
-// keep is a VM that the plan leaves as it is.
+// keep is a VM that the plan leaves unchanged.
 func keep(vm fleet.VM) *tfjson.ResourceChange {
 	change := create(vm)
 	change.Change.Actions = tfjson.Actions{tfjson.ActionNoop}
@@ -40,7 +40,7 @@ func keep(vm fleet.VM) *tfjson.ResourceChange {
 	return change
 }
 
-// withNumber is a plan whose numbers were decoded as JSON's are by default.
+// withNumber is a plan whose numbers were decoded with encoding/json's default types.
 func withNumber(change *tfjson.ResourceChange, vmid fleet.VMID) *tfjson.ResourceChange {
 	change.Change.Before.(map[string]any)["vm_id"] = float64(vmid)
 	return change
@@ -57,20 +57,20 @@ func stopped(guest topology.Guest) topology.Guest {
 	return guest
 }
 
-// ofAnother is a guest with another numaform's marker.
+// ofAnother is a guest with another installation's marker.
 func ofAnother(guest topology.Guest) topology.Guest {
 	guest.ClusterID = "prod"
 	return guest
 }
 
-// outcome is what the scaler makes of a shard's plan, by VMID.
+// outcome is the scaler's decision on a host's plan, by VMID.
 type outcome struct {
 	Stale                  []string
 	Create, Import, Delete []fleet.VMID
 	Incomplete             bool
 }
 
-// TestIntent holds what TestTruth does not: several VMs, and plans that are odd.
+// TestIntent covers what TestTruth does not: several VMs, and unusual plans.
 func TestIntent(t *testing.T) {
 	t.Parallel()
 	a, b, elsewhere := vm(pve1, 2000), vm(pve1, 2001), vm(pve2, 2002)
@@ -143,7 +143,7 @@ func TestIntent(t *testing.T) {
 	}
 }
 
-// decide asks the scaler about a plan of pve-1.
+// decide runs the scaler on a plan of pve-1.
 func decide(t *testing.T, s *scaler.Scaler, change *scaler.Change, plan *tfjson.Plan) (outcome, error) {
 	t.Helper()
 	w, err := s.Look(t.Context(), change, pve1)
@@ -182,8 +182,8 @@ func targets(t *testing.T, list []guard.Target) []fleet.VMID {
 	return found
 }
 
-// TestGuestsOnAHostThatIsDown moves a VM by hand to pve-1, which then goes down:
-// nobody can say whose the guest is, so nothing is done about it.
+// TestGuestsOnAHostThatIsDown moves a VM by hand to pve-1, which then goes down: the
+// guest's owner is unknown, so nothing is done about it.
 func TestGuestsOnAHostThatIsDown(t *testing.T) {
 	t.Parallel()
 	moved := vm(pve2, 2000)
@@ -253,7 +253,7 @@ func TestLookAtAHostThatIsDown(t *testing.T) {
 	}
 }
 
-// unmarked is a guest whose description somebody wrote over.
+// unmarked is a guest whose description was overwritten.
 func unmarked(guest topology.Guest) topology.Guest {
 	guest.ClusterID, guest.Key = "", ""
 	return guest
@@ -272,7 +272,7 @@ func TestAbsenceMustBeProven(t *testing.T) {
 			After: fleet.Fleet{ClusterID: clusterID}, Removed: []fleet.VM{a}, Snapshot: seen,
 		}, pve1)
 		if err != nil {
-			continue // it refuses to look
+			continue // it refuses to check
 		}
 		if stale := w.Stale(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{remove(a)}}); len(stale) > 0 {
 			t.Errorf("%s: %v count as gone", name, stale)

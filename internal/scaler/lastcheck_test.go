@@ -25,8 +25,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestApplyAsksAgainWhetherNodesAreDrained gives a Node pods between the decision and the
-// apply: its VM stays as it is, and goes once the Node is drained again.
+// TestApplyAsksAgainWhetherNodesAreDrained adds pods to a Node between the decision and
+// the apply: its VM stays, and is removed once the Node is drained again.
 func TestApplyAsksAgainWhetherNodesAreDrained(t *testing.T) {
 	t.Parallel()
 	var busy atomic.Bool
@@ -72,7 +72,7 @@ func TestApplyAsksAgainWhetherNodesAreDrained(t *testing.T) {
 	w.exist(t)
 }
 
-// TestStillUpdatable looks at VMs right before they change in place.
+// TestStillUpdatable checks VMs right before they change in place.
 func TestStillUpdatable(t *testing.T) {
 	t.Parallel()
 	ours := vm(pve1, 2000)
@@ -103,8 +103,8 @@ func TestStillUpdatable(t *testing.T) {
 	}
 }
 
-// meddler is a gate that does something while it is asked, which is after the plan and
-// before the apply, and lets everything pass.
+// meddler is a gate that runs a function when it is called, between the plan and the
+// apply, and approves everything.
 type meddler struct{ meddle func() }
 
 func (m meddler) Asks(context.Context, *scaler.ShardPlan) (bool, error) {
@@ -147,8 +147,8 @@ func TestChangesInPlaceLookAtTheVMAgain(t *testing.T) {
 	}
 }
 
-// TestWriterForgetsWhatIsGivenUpWhilePlanned removes a VM while its change waits for an
-// approval: it is neither recorded nor made.
+// TestWriterForgetsWhatIsGivenUpWhilePlanned removes a VM while its change is pending
+// approval: it is neither recorded nor created.
 func TestWriterForgetsWhatIsGivenUpWhilePlanned(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, func(config *scaler.Config) { config.Rules.Limits.PerChange.Creates = 0 })
@@ -173,8 +173,8 @@ func TestWriterForgetsWhatIsGivenUpWhilePlanned(t *testing.T) {
 	}
 }
 
-// TestWriterRemovesOnlyWhatItAskedAbout gives a VM back while the cluster is asked about
-// another: it is asked about first, too.
+// TestWriterRemovesOnlyWhatItAskedAbout requests the removal of a VM while the cluster is
+// read for another: the cluster is read for it first, too.
 func TestWriterRemovesOnlyWhatItAskedAbout(t *testing.T) {
 	t.Parallel()
 	free, busy := vm(pve1, 2000), vm(pve2, 2001)
@@ -210,8 +210,8 @@ func TestWriterRemovesOnlyWhatItAskedAbout(t *testing.T) {
 	}
 }
 
-// TestWriterHoldsTheLockWhileItApplies looks at the store's lock while a clone is slow
-// and the writer goes on asking what is to be done.
+// TestWriterHoldsTheLockWhileItApplies checks the store's lock while a clone is slow and
+// the writer makes further steps.
 func TestWriterHoldsTheLockWhileItApplies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -238,7 +238,7 @@ func TestWriterHoldsTheLockWhileItApplies(t *testing.T) {
 	defer stop()
 	defer close(ended)
 	go func() {
-		// Until the clone hangs, the writer is not stopped.
+		// Until the clone hangs, the writer runs freely.
 		for {
 			select {
 			case <-looks:
@@ -249,7 +249,7 @@ func TestWriterHoldsTheLockWhileItApplies(t *testing.T) {
 	}()
 	vm := ensure(t, writer, on(first))[0]
 	<-cloning
-	// Between any two looks the writer has had its chance to give the lock back.
+	// Between two checks the writer has had the chance to release the lock.
 	for range 3 {
 		receive(t, looks)
 	}
@@ -275,7 +275,7 @@ func TestWriterHoldsTheLockWhileItApplies(t *testing.T) {
 	}
 }
 
-// TestRecordTimes writes records with clocks that are ahead of, at and behind the last
+// TestRecordTimes writes records with clocks ahead of, equal to and behind the last
 // one's, in another time zone.
 func TestRecordTimes(t *testing.T) {
 	t.Parallel()
@@ -304,7 +304,7 @@ func TestRecordTimes(t *testing.T) {
 	}
 }
 
-// TestOutcomeTimes has a clock that only goes on while a host is planned and applied.
+// TestOutcomeTimes has a clock that advances only while a host is planned and applied.
 func TestOutcomeTimes(t *testing.T) {
 	t.Parallel()
 	const planning, applying = 11 * time.Second, 7 * time.Second
@@ -345,7 +345,7 @@ func TestOutcomeTimes(t *testing.T) {
 	}
 }
 
-// stopwatch observes how long the plan and the apply of one host took.
+// stopwatch records the durations of one host's plan and apply.
 type stopwatch struct{ plan, apply time.Duration }
 
 func (s *stopwatch) PlanDone(_ fleet.Shard, took time.Duration, _ error)  { s.plan = took }

@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Failures returns the changes of a history that count as failed while shards are being
+// Failures returns the changes in a history that count as failed while hosts are being
 // applied.
 func Failures(entries []audit.Entry, busy ...fleet.Shard) (ids []string) {
 	from := &standing{recent: entries, busy: map[fleet.Shard]bool{}}
@@ -24,7 +24,7 @@ func Failures(entries []audit.Entry, busy ...fleet.Shard) (ids []string) {
 	return ids
 }
 
-// Events returns what the limits count of the fleet's history.
+// Events returns the events in the fleet's history for the limits.
 func (s *Scaler) Events(t *testing.T) []guard.Event {
 	t.Helper()
 	now, err := s.stand(t.Context())

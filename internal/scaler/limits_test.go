@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestFailures tells changes that failed from those that go on, or that a later one
-// finished.
+// TestFailures distinguishes failed changes from changes in progress, and from changes
+// that a later one completed.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	begun := func(id string, creates int) audit.Entry {

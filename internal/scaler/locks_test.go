@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestLocks asks the backend of each host's state who holds its lock.
+// TestLocks reads the lock's holder from the backend of each host's state.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})
@@ -51,7 +51,7 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// lock takes a state's lock as another engine would.
+// lock acquires a state's lock as another engine would.
 func lock(t *testing.T, address string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "LOCK", address, strings.NewReader(

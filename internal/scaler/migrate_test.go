@@ -20,7 +20,7 @@ import (
 
 const aState = `{"version":4,"terraform_version":"1.9.0","serial":7,"lineage":"a","outputs":{},"resources":[]}`
 
-// oldFleet is the directory of a fleet that an older numaform worked in.
+// oldFleet is the directory of a fleet in which an older version worked.
 type oldFleet struct {
 	t          *testing.T
 	dir, state string
@@ -49,7 +49,7 @@ func (o *oldFleet) put(name, content string) {
 	must(o.t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644))
 }
 
-// states returns the states below the state directory, but not the mark.
+// states returns the states below the state directory, without the mark.
 func (o *oldFleet) states() map[string]string {
 	o.t.Helper()
 	found := map[string]string{}
@@ -76,8 +76,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestStatesAreTakenOverOnce has the states of an older numaform, and puts others into
-// its places afterwards.
+// TestStatesAreTakenOverOnce migrates an older version's states, and puts others in their
+// place afterwards.
 func TestStatesAreTakenOverOnce(t *testing.T) {
 	t.Parallel()
 	const errored = ".numaform/work/lab/pve-1/errored.tfstate"
@@ -102,7 +102,7 @@ func TestStatesAreTakenOverOnce(t *testing.T) {
 			t.Errorf("%s is still there: %v", name, err)
 		}
 	}
-	// Who may push would put one of a host that has none yet.
+	// A pusher would add a state of a host that has none yet.
 	o.put("lab/pve-1/terraform.tfstate", "forged")
 	o.put("lab/pve-3/terraform.tfstate", "forged")
 	o.put(errored, "forged")
@@ -115,7 +115,7 @@ func TestStatesAreTakenOverOnce(t *testing.T) {
 	}
 }
 
-// TestTakingOverIsCutOff dies before all states are taken over, and after.
+// TestTakingOverIsCutOff dies before all states are migrated, and after.
 func TestTakingOverIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -130,7 +130,7 @@ func TestTakingOverIsCutOff(t *testing.T) {
 	}
 }
 
-// TestStatesOfOthersAreNotTakenOver has states that somebody else may have written.
+// TestStatesOfOthersAreNotTakenOver has states that others may have written.
 func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 	t.Parallel()
 	const name = "lab/pve-1/terraform.tfstate"
@@ -209,7 +209,8 @@ func TestUntrackedStatesOfACheckoutAreTakenOver(t *testing.T) {
 	}
 }
 
-// TestOtherBackendsHaveErroredStatesOnly leaves a local state of another backend's fleet.
+// TestOtherBackendsHaveErroredStatesOnly ignores a local state if the fleet has another
+// backend.
 func TestOtherBackendsHaveErroredStatesOnly(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []fleet.Backend{{Type: "kubernetes"}, {Type: "pg"}, {Type: "http"}, {Type: "local", Config: map[string]string{"path": "/srv/states"}}} {
@@ -224,8 +225,8 @@ func TestOtherBackendsHaveErroredStatesOnly(t *testing.T) {
 	}
 }
 
-// TestFleetMoves moves and copies a fleet whose state directory is the default one, which
-// is named by the fleet's place.
+// TestFleetMoves moves and copies a fleet with the default state directory, which is
+// named after the fleet's place.
 func TestFleetMoves(t *testing.T) {
 	t.Parallel()
 	begin := func(t *testing.T) (o *oldFleet, next func(dir, state string)) {
@@ -279,7 +280,7 @@ func TestFleetMoves(t *testing.T) {
 		if err := o.scaler().Places(); !as[*scaler.MovedFleetError](err) {
 			t.Errorf("got %v", err)
 		}
-		// Once the other is gone, this is the fleet.
+		// Once the other one no longer exists, this is the fleet.
 		must(t, os.RemoveAll(was), o.scaler().Places())
 		if got := o.states(); len(got) != 1 {
 			t.Errorf("states %v", got)
@@ -297,7 +298,8 @@ func TestFleetMoves(t *testing.T) {
 	})
 }
 
-// TestStateDirIsPrivate refuses one that whoever changes the fleet can write.
+// TestStateDirIsPrivate refuses a directory that anyone who can change the fleet can
+// write.
 func TestStateDirIsPrivate(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"", "fleet/state", "fleet", "checkout/state"} {
@@ -323,7 +325,7 @@ func track(t *testing.T, dir, name string) {
 	must(t, err)
 }
 
-// TestMarkOfTheMigration names what was taken.
+// TestMarkOfTheMigration lists what was migrated.
 func TestMarkOfTheMigration(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -341,7 +343,7 @@ func TestMarkOfTheMigration(t *testing.T) {
 	}
 }
 
-// TestRunIsTakenOver has the record of an operation that an older numaform died in.
+// TestRunIsTakenOver has the record of an operation during which an older version died.
 func TestRunIsTakenOver(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -364,7 +366,7 @@ func TestRunIsTakenOver(t *testing.T) {
 		t.Errorf("record %s", content)
 	}
 
-	// The copy of a directory proves nothing, and neither does a record that was pushed.
+	// The copy of a directory proves nothing, and neither does a pushed record.
 	o = newOldFleet(t)
 	o.put(name, record)
 	must(t, o.scaler().Places())
@@ -379,8 +381,8 @@ func TestRunIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestOldStateStays has a state that was taken over and cannot be moved away: an older
-// numaform would use it. Nothing is done until it is gone.
+// TestOldStateStays has a migrated state that cannot be renamed: an older version would
+// use it. Nothing is done until it is removed.
 func TestOldStateStays(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)

@@ -13,13 +13,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// reading is what Proxmox says of a host, when it is asked.
+// reading is Proxmox' response about a host.
 type reading struct {
 	online bool
 	err    error
 }
 
-// watchful is a Proxmox whose readings a test hands out one by one.
+// watchful is a Proxmox whose readings a test controls one by one.
 type watchful struct {
 	live
 	readings chan reading
@@ -34,8 +34,8 @@ func (w watchful) Online(ctx context.Context, host topology.HostName) (bool, err
 	}
 }
 
-// TestWatchedHost loses a host while something is done there: it is canceled once
-// Proxmox has said so three times in a row, and only then.
+// TestWatchedHost loses a host during an operation, which is canceled only after three
+// consecutive readings.
 func TestWatchedHost(t *testing.T) {
 	t.Parallel()
 	up, down, silent := reading{online: true}, reading{}, reading{err: errors.New("595 No route to host")}
@@ -73,8 +73,8 @@ func TestWatchedHost(t *testing.T) {
 	}
 }
 
-// TestWatchEndsWithTheApply stops a watch of a host that was lost when all was done, and
-// one that was canceled by others: neither is a host's fault.
+// TestWatchEndsWithTheApply stops a watch of a host that was lost after the apply, and
+// one that was canceled by the caller: neither is a lost host.
 func TestWatchEndsWithTheApply(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakeClock(time.Now())
@@ -97,7 +97,7 @@ func TestWatchEndsWithTheApply(t *testing.T) {
 	}
 }
 
-// say lets Proxmox be asked as often as there are readings, and answer with them.
+// say provides one response for each reading.
 func (w watchful) say(watched context.Context, t *testing.T, clock *clocktesting.FakeClock, readings ...reading) {
 	t.Helper()
 	for i, r := range readings {

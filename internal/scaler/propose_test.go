@@ -16,7 +16,7 @@ import (
 
 func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	t.Parallel()
-	// 2005 is the fleet's, 2006 a stranger's, 2007 a claim's.
+	// 2005 is the fleet's, 2006 an unmanaged guest's, 2007 a claim's.
 	s := newScaler(t, nil, vm(pve1, 2005))
 	change, err := s.Propose(t.Context(), snapshot(stranger(2006)), []scaler.Request{request(pve2), request(pve1), request(pve2)},
 		map[topology.RegionName][]fleet.VMID{"lab": {2007}, "other": {2008}})
@@ -51,7 +51,7 @@ func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	}
 }
 
-// TestProposeDataDisks puts them on slots that the template leaves free.
+// TestProposeDataDisks assigns slots that the template leaves free.
 func TestProposeDataDisks(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil)
@@ -82,7 +82,7 @@ func TestProposeDataDisks(t *testing.T) {
 	}
 }
 
-// TestProposeMACs gives each VM addresses of its own, which stand in its file.
+// TestProposeMACs gives each VM its own addresses, which are in its file.
 func TestProposeMACs(t *testing.T) {
 	t.Parallel()
 	asked := request(pve1)
@@ -98,7 +98,7 @@ func TestProposeMACs(t *testing.T) {
 	}
 }
 
-// TestProposeWithTimeouts gives them to new VMs only.
+// TestProposeWithTimeouts sets them only for new VMs.
 func TestProposeWithTimeouts(t *testing.T) {
 	t.Parallel()
 	want := fleet.Timeouts{Create: 5400, Start: 600}
@@ -246,8 +246,7 @@ func TestProposeRemoval(t *testing.T) {
 	}
 }
 
-// TestProposeKeepsGitignore puts the fleet into a directory where people ignore
-// something of their own.
+// TestProposeKeepsGitignore adds the fleet to a directory with its own .gitignore.
 func TestProposeKeepsGitignore(t *testing.T) {
 	t.Parallel()
 	fresh := string(propose(t, newScaler(t, nil), snapshot()).AfterFiles[".gitignore"])
@@ -294,7 +293,7 @@ func TestWarnsOfGuestsThatNoFileWants(t *testing.T) {
 	}
 }
 
-// TestEmpty has changes of one kind, and of two whose numbers are equal.
+// TestEmpty has changes of one kind, and of two kinds in equal numbers.
 func TestEmpty(t *testing.T) {
 	t.Parallel()
 	one := []fleet.VM{vm(pve1, 2000)}

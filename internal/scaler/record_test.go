@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestRecord looks at what a change leaves in the history before it happens.
+// TestRecord checks what a change records before it is applied.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve2, 2000))
@@ -53,8 +53,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestWritesOutsideAPlan records what no plan holds, soon and though nothing else changes:
-// who dies before forgets it.
+// TestWritesOutsideAPlan records writes that no plan contains, soon and without another
+// change, because they are lost if the process dies.
 func TestWritesOutsideAPlan(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakeClock(time.Now())
@@ -76,7 +76,7 @@ func TestWritesOutsideAPlan(t *testing.T) {
 	}
 }
 
-// TestTimesOfRecords reads the clock, and keeps the order of records of clocks that
+// TestTimesOfRecords reads the clock, and preserves the order of records if clocks
 // differ.
 func TestTimesOfRecords(t *testing.T) {
 	t.Parallel()

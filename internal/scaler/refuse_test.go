@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestWriterFailsOneVMAlone asks for VMs of which one cannot be written down, and one may
-// not be pinned: the others are made in the same change.
+// TestWriterFailsOneVMAlone requests VMs of which one cannot be rendered, and one may not
+// be pinned: the others are created in the same change.
 func TestWriterFailsOneVMAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -26,7 +26,7 @@ func TestWriterFailsOneVMAlone(t *testing.T) {
 	}
 	w.exist(t, int(vms[2].VMID), int(vms[3].VMID))
 
-	// What cannot be written does not keep others from changing in place either.
+	// A VM that cannot be rendered does not stop updates of others in place either.
 	writer.Update(tagged(vms[2], "Neither This"), tagged(vms[3], "blue"))
 	await(t, writer, func(states []scaler.VMState) bool {
 		return states[2].ChangeErr != nil && !states[3].Changing && len(states[3].VM.Tags) > 0

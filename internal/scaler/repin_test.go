@@ -12,16 +12,16 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// described is an update of a VM's description from the pins that Proxmox has to what its
-// file declares.
+// described is an update of a VM's description from its pins in Proxmox to the pins in
+// its file.
 func described(vm fleet.VM, was ...int) *tfjson.ResourceChange {
 	from := fleet.Marker{ClusterID: clusterID, Key: vm.Key, Pins: was}
 	is := fleet.Marker{ClusterID: clusterID, Key: vm.Key, Pins: vm.VCPUPins, Emulator: vm.Emulator}
 	return update(vm, "description", from.String(), is.String()+"\nAsked: by a test")
 }
 
-// TestRepin lets a plan change pins of the host agent while a VM runs, where its host can
-// have them.
+// TestRepin allows a plan to change the host agent's pins of a running VM, if its host
+// has them.
 func TestRepin(t *testing.T) {
 	t.Parallel()
 	one := pinned(2001, pve1, 6, 38)

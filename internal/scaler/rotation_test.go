@@ -31,8 +31,8 @@ func begin(t *testing.T, s *scaler.Scaler, change *scaler.Change, files generato
 	}
 }
 
-// TestNumbersDoNotComeBack takes a scale-up back, as a revert does, so that the
-// files are those from before it: the same decision gets other numbers and keys.
+// TestNumbersDoNotComeBack reverts the files of a scale-up: the same decision gets other
+// VMIDs and keys.
 func TestNumbersDoNotComeBack(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))
@@ -50,7 +50,7 @@ func TestNumbersDoNotComeBack(t *testing.T) {
 			t.Errorf("key %s came back", next.Added[i].Key)
 		}
 	}
-	// A change that adds nothing carries over how far they were given out.
+	// A change that adds nothing carries the rotation over.
 	removal, err := s.ProposeRemoval(t.Context(), snapshot(), []string{"workers-2000"})
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestNumbersDoNotComeBack(t *testing.T) {
 	}
 }
 
-// TestNumbersWithoutHistory goes on behind the VMs of files that nothing is known of.
+// TestNumbersWithoutHistory continues after the VMs in the files if there is no history.
 func TestNumbersWithoutHistory(t *testing.T) {
 	t.Parallel()
 	far := vm(pve1, 3000)
@@ -71,15 +71,15 @@ func TestNumbersWithoutHistory(t *testing.T) {
 	if diff := cmp.Diff([]fleet.VMID{2007}, ids(change.Added)); diff != "" {
 		t.Errorf("VMIDs (-want +got):\n%s", diff)
 	}
-	// What people put into the files later is given out too.
+	// VMs that people add to the files later count too.
 	plans := []scaler.ShardPlan{{Shard: pve1, Made: []fleet.VM{vm(pve1, 2008), far}}}
 	if got := s.Record(change, plans).Rotations["lab"]; got != (fleet.Rotation{Last: 2008}) {
 		t.Errorf("rotation %+v, want up to 2008", got)
 	}
 }
 
-// TestApplyAfterAChangeThatWasTakenBack finds the files that the change was made
-// from, but VMIDs were given out meanwhile.
+// TestApplyAfterAChangeThatWasTakenBack finds the same files, but VMIDs were assigned
+// meanwhile.
 func TestApplyAfterAChangeThatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))
@@ -91,8 +91,8 @@ func TestApplyAfterAChangeThatWasTakenBack(t *testing.T) {
 	}
 }
 
-// TestFirstChangeReverted has lost what a revert of a fleet's first change takes
-// along besides its VMs.
+// TestFirstChangeReverted lacks what the revert of a fleet's first change deletes besides
+// its VMs.
 func TestFirstChangeReverted(t *testing.T) {
 	t.Parallel()
 	kept := vm(pve1, 2000)
@@ -112,7 +112,7 @@ func TestFirstChangeReverted(t *testing.T) {
 	if diff := cmp.Diff(before, change.AfterFiles); diff != "" {
 		t.Errorf("files that come back (-want +got):\n%s", diff)
 	}
-	// Modules that this version does not carry are not given to the engine.
+	// The engine never gets modules that this version does not carry.
 	older := maps.Clone(before)
 	older[node] = []byte(strings.ReplaceAll(string(older[node]), modules.Hash(), "0123456789abcdef"))
 	if err := s.Store().Write(older); err != nil {
@@ -124,7 +124,7 @@ func TestFirstChangeReverted(t *testing.T) {
 	}
 }
 
-// TestRotationsOfHistory takes the furthest, whatever the order of the records is.
+// TestRotationsOfHistory uses the most advanced one, whatever the order of the records.
 func TestRotationsOfHistory(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))

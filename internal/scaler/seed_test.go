@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestSeedStorage finds the storage for the seed on the host that the VM goes to,
-// after its key is final.
+// TestSeedStorage finds the storage for the seed on the VM's host, after its key is
+// final.
 func TestSeedStorage(t *testing.T) {
 	t.Parallel()
 	iso := func(name string) topology.Storage {

@@ -13,9 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestTakesInWhatOnlyTheHistoryKnows loses a VM's file and the state: the VM comes
-// back into the fleet as it is. When the same happens while it is being removed, its
-// removal is finished.
+// TestTakesInWhatOnlyTheHistoryKnows loses a VM's file and the state: the VM is restored
+// to the fleet unchanged. If this happens during its removal, the removal is completed.
 func TestTakesInWhatOnlyTheHistoryKnows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -19,17 +19,17 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// truthTable is where the table of all combinations stands.
+// truthTable is the file with the table of all combinations.
 const truthTable = "../../state/DESIGN.md"
 
-// combination is what files, state, Proxmox and the cluster say of one VM.
+// combination is the state of one VM in files, state, Proxmox and the cluster.
 type combination struct{ file, state, guest, node string }
 
 func (c combination) String() string {
 	return strings.Join([]string{c.file, c.state, c.guest, c.node}, " | ")
 }
 
-// combinations are all there are.
+// combinations returns all of them.
 func combinations() []combination {
 	var all []combination
 	for _, file := range []string{"wanted", "taken out", "lost", "none"} {
@@ -61,8 +61,8 @@ func (r *truthRow) matches(c combination) bool {
 	return true
 }
 
-// readTruth reads the table, and which words it may use for each column and for
-// actions, from the tables around it.
+// readTruth parses the table, and the allowed words of each column and of actions from
+// the tables around it.
 func readTruth(t *testing.T) []*truthRow {
 	t.Helper()
 	content, err := os.ReadFile(truthTable)
@@ -103,8 +103,8 @@ func readTruth(t *testing.T) []*truthRow {
 	return rows
 }
 
-// TestTruth holds the code against the table of state/DESIGN.md: each combination
-// has a row, each row has a combination, and the scaler does what the row says.
+// TestTruth compares the code with the table in state/DESIGN.md: each combination has a
+// row, each row has a combination, and the scaler does what the row says.
 func TestTruth(t *testing.T) {
 	t.Parallel()
 	rows := readTruth(t)
@@ -154,15 +154,15 @@ type scene struct {
 	combination
 	name string
 	vm   fleet.VM
-	// earlier tells a file that an earlier change took out.
+	// earlier marks a file that an earlier change removed.
 	earlier  bool
 	snapshot *topology.Snapshot
-	// held are the addresses that the state has, and tainted those of them that are.
+	// held are the addresses in the state, and tainted the tainted ones among them.
 	held, tainted []string
 	numaform      *scaler.Scaler
 }
 
-// stage is a fleet with its history and its cluster, which many scenes share.
+// stage is a fleet with its history and its cluster, shared by many scenes.
 type stage struct{ file, made, removing, interrupted, busy bool }
 
 func (s *scene) stage() stage {
@@ -199,7 +199,7 @@ func (s stage) build(t *testing.T) *scaler.Scaler {
 	return numaform
 }
 
-// truthVM is the VM that all is about.
+// truthVM is the VM of all combinations.
 func truthVM() fleet.VM {
 	node := vm(pve1, 2000)
 	node.SecurityGroups = []string{"k8s"}
@@ -228,7 +228,7 @@ func scenes(c combination) []*scene {
 	return all
 }
 
-// sights are what Proxmox may look like, by name.
+// sights are the possible states of Proxmox, by name.
 func sights(guest string, node fleet.VM) map[string]*topology.Snapshot {
 	switch guest {
 	case "ours":
@@ -268,8 +268,7 @@ func away(guest topology.Guest) *topology.Snapshot {
 	return seen
 }
 
-// act lets the scaler decide, as it does before and right before an apply, and
-// returns what it did.
+// act runs the scaler, as before and right before an apply, and returns what it did.
 func (s *scene) act(t *testing.T, rules guard.Rules) string {
 	t.Helper()
 	change := s.propose(t)
@@ -285,7 +284,7 @@ func (s *scene) act(t *testing.T, rules guard.Rules) string {
 	return strings.Join(done, ", ")
 }
 
-// decide goes the way of a plan of all of the shard.
+// decide follows the steps of a complete plan of the host.
 func (s *scene) decide(t *testing.T, change *scaler.Change, rules guard.Rules) (done []string) {
 	t.Helper()
 	w, err := s.numaform.Look(t.Context(), change, pve1)
@@ -321,7 +320,7 @@ func (s *scene) decide(t *testing.T, change *scaler.Change, rules guard.Rules) (
 	return append(done, s.judge(t, change, w, step, rules))
 }
 
-// propose makes the change that finds the VM as the combination says.
+// propose returns the change that finds the VM in the combination's state.
 func (s *scene) propose(t *testing.T) *scaler.Change {
 	t.Helper()
 	if s.file != "taken out" || s.earlier {
@@ -334,8 +333,7 @@ func (s *scene) propose(t *testing.T) *scaler.Change {
 	return change
 }
 
-// judge asks the guard about a plan that was settled, and the scaler once more right
-// before the apply.
+// judge runs the guard on a settled plan, and the scaler's last checks before the apply.
 func (s *scene) judge(t *testing.T, change *scaler.Change, w *scaler.Wanted, step scaler.Step, rules guard.Rules) string {
 	t.Helper()
 	plan := s.plan(change, slices.Concat(step.Imports, step.Partial))
@@ -359,7 +357,7 @@ func (s *scene) judge(t *testing.T, change *scaler.Change, w *scaler.Wanted, ste
 	return s.intended(t, intent, change)
 }
 
-// intended returns what an intent does to the VM, or what is told of it.
+// intended returns what an intent does to the VM, or what is reported about it.
 func (s *scene) intended(t *testing.T, intent guard.Intent, change *scaler.Change) string {
 	t.Helper()
 	var words []string
@@ -386,7 +384,7 @@ func (s *scene) intended(t *testing.T, intent guard.Intent, change *scaler.Chang
 	return strings.Join(words, " and ")
 }
 
-// refusal names the action that an error stands for.
+// refusal returns the action for an error.
 func refusal(t *testing.T, err error) string {
 	t.Helper()
 	switch {
@@ -400,7 +398,7 @@ func refusal(t *testing.T, err error) string {
 	return fmt.Sprintf("fail: %v", err)
 }
 
-// forget takes entries out of the state.
+// forget removes entries from the state.
 func (s *scene) forget(t *testing.T, addresses []string) {
 	t.Helper()
 	for _, address := range addresses {
@@ -412,7 +410,7 @@ func (s *scene) forget(t *testing.T, addresses []string) {
 	}
 }
 
-// plan is what an engine plans of pve-1 by the files after the change and the state.
+// plan returns an engine's plan of pve-1 for the files after the change and the state.
 func (s *scene) plan(change *scaler.Change, imported []fleet.VM) *tfjson.Plan {
 	plan := &tfjson.Plan{FormatVersion: "1.2"}
 	calls := map[string]bool{}
@@ -457,7 +455,8 @@ func importIDs(vm fleet.VM) map[string]string {
 	return found
 }
 
-// resource is one of a VM's with what the scaler and the guard know it by.
+// resource returns one of a VM's resources with the values by which the scaler and the
+// guard identify it.
 func resource(vm fleet.VM, address string) *tfjson.ResourceChange {
 	parts := strings.Split(address, ".")
 	values := map[string]any{"vm_id": json.Number(fmt.Sprint(vm.VMID)), "node_name": string(vm.Host.Host)}

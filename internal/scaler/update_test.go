@@ -21,8 +21,8 @@ func tagged(vm fleet.VM, tags ...string) fleet.VM {
 	return vm
 }
 
-// changed waits until no VM of the writer is to change in place any more, or until the
-// change of one failed or waits.
+// changed waits until no VM of the writer has a pending update in place, or until one
+// failed or waits.
 func changed(t *testing.T, writer *scaler.Writer, failed bool) []scaler.VMState {
 	t.Helper()
 	return await(t, writer, func(states []scaler.VMState) bool {
@@ -33,7 +33,7 @@ func changed(t *testing.T, writer *scaler.Writer, failed bool) []scaler.VMState 
 	})
 }
 
-// await waits until the VMs of the writer are as a test wants them.
+// await waits until the VMs of the writer are in the state that a test expects.
 func await(t *testing.T, writer *scaler.Writer, holds func([]scaler.VMState) bool) []scaler.VMState {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -53,8 +53,8 @@ func await(t *testing.T, writer *scaler.Writer, holds func([]scaler.VMState) boo
 	}
 }
 
-// TestWriterChangesInPlace gives VMs that run other tags, security groups and a pool:
-// they stay what they are, nothing is cloned, and asking again does nothing.
+// TestWriterChangesInPlace gives running VMs other tags, security groups and a pool: they
+// are the same VMs, nothing is cloned, and repeating the request does nothing.
 func TestWriterChangesInPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -83,12 +83,12 @@ func TestWriterChangesInPlace(t *testing.T) {
 		t.Error("no security group was set")
 	}
 
-	// A host whose making ended later is changed later, and so by a change of its own.
+	// A host whose creates ended later is updated later, and so by its own change.
 	before := w.kinds(t)
 	if len(before) > 3 || !slices.Equal(slices.Compact(slices.Clone(before)), []audit.Kind{audit.KindScaleUp, audit.KindUpdate}) {
 		t.Errorf("history %v, want a scale-up and one update, or one for each host", before)
 	}
-	// The groups leave again, with one change only.
+	// The groups are removed again, with one change only.
 	grouped.SecurityGroups = nil
 	writer.Update(grouped)
 	changed(t, writer, false)
@@ -101,7 +101,7 @@ func TestWriterChangesInPlace(t *testing.T) {
 	}
 }
 
-// hasTags fails the test unless a VM runs and has those tags besides numaform's own.
+// hasTags checks that a VM runs with those tags in addition to numaform's own.
 func (w *world) hasTags(t *testing.T, vm fleet.VM, want ...string) {
 	t.Helper()
 	guest, _ := w.sim.Guest(int(vm.VMID))
@@ -111,7 +111,7 @@ func (w *world) hasTags(t *testing.T, vm fleet.VM, want ...string) {
 	}
 }
 
-// called reports whether Proxmox was asked so.
+// called reports whether Proxmox received such a request.
 func (w *world) called(method, path string) bool {
 	for _, call := range w.sim.Calls() {
 		if call.Method == method && strings.HasSuffix(call.Path, path) {
@@ -121,7 +121,7 @@ func (w *world) called(method, path string) bool {
 	return false
 }
 
-// kinds returns what the changes of the history are.
+// kinds returns the kinds of the changes in the history.
 func (w *world) kinds(t *testing.T) []audit.Kind {
 	t.Helper()
 	history, err := w.History(t.Context(), time.Time{})
@@ -135,8 +135,8 @@ func (w *world) kinds(t *testing.T) []audit.Kind {
 	return kinds
 }
 
-// TestWriterFinishesChangesInPlace lets a change in place fail: the next writer of the
-// fleet finishes it, and people who ask for the old tags get them.
+// TestWriterFinishesChangesInPlace makes an update in place fail: the next writer of the
+// fleet completes it, and a request for the old tags restores them.
 func TestWriterFinishesChangesInPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -162,8 +162,8 @@ func TestWriterFinishesChangesInPlace(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestChangesInPlaceCanBeTakenBack lets a change in place fail for ever, also for the
-// next writer: whoever takes it back, gets what was.
+// TestChangesInPlaceCanBeTakenBack makes an update in place fail permanently, also for
+// the next writer: reverting it restores the old values.
 func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -201,7 +201,7 @@ func TestChangesInPlaceWaitForAPerson(t *testing.T) {
 	door.mu.Lock()
 	door.by = "alice"
 	door.mu.Unlock()
-	writer.Update(tagged(vm, "green")) // what is asked for anew is looked at at once
+	writer.Update(tagged(vm, "green")) // a new request is handled at once
 	changed(t, writer, false)
 	w.hasTags(t, vm, "green")
 	history, err := w.History(t.Context(), time.Time{})

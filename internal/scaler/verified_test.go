@@ -22,8 +22,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// forge adds a record as whoever may write to the fleet's store can, with an outcome if
-// ended is set.
+// forge adds a record as anyone with write access to the fleet's store can, with an
+// outcome if ended is set.
 func forge(t *testing.T, s *scaler.Scaler, change audit.Change, ended ...audit.Ended) {
 	t.Helper()
 	kept := s.Store().Directory
@@ -50,7 +50,7 @@ func lastRecorded(t *testing.T, s *scaler.Scaler) string {
 	return entries[len(entries)-1].Change.ID
 }
 
-// forged is a record that speaks of all there is to decide from.
+// forged is a record that mentions everything decisions depend on.
 func forged(at time.Time, victim fleet.VM) audit.Change {
 	return audit.Change{
 		ID: at.UTC().Format("20060102T150405Z") + "-ffff", Time: at.UTC(), ClusterID: clusterID, Kind: audit.KindScaleUp,
@@ -63,8 +63,8 @@ func forged(at time.Time, victim fleet.VM) audit.Change {
 	}
 }
 
-// TestForgedRecords decides nothing from records of others: they only have every host
-// planned, until this installation has recorded its next change.
+// TestForgedRecords bases no decision on others' records: they only cause every host to
+// be planned, until this installation has recorded its next change.
 func TestForgedRecords(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -130,8 +130,8 @@ func TestForgedRecords(t *testing.T) {
 	}
 }
 
-// TestAnotherInstallation leaves a VM in Proxmox and in the files and not in the state,
-// with a record that this one cannot verify: the VM is imported, and made once.
+// TestAnotherInstallation has a VM in Proxmox and in the files but not in the state, with
+// a record that this installation cannot verify: the VM is imported, and exists once.
 func TestAnotherInstallation(t *testing.T) {
 	t.Parallel()
 	var config scaler.Config
@@ -164,12 +164,12 @@ func TestAnotherInstallation(t *testing.T) {
 	}
 }
 
-// TestUndoOfForgedRecords brings back nothing that only a record of others names.
+// TestUndoOfForgedRecords restores nothing that only others' records contain.
 func TestUndoOfForgedRecords(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))
 	gone := vm(pve2, 2005)
-	gone.VCPUs = 0 // its file was deleted by a person: the history says what it was
+	gone.VCPUs = 0 // a person deleted its file: the history has its spec
 	undone := s.Record(propose(t, s, snapshot()), nil)
 	undone.Removed = []fleet.VM{gone}
 	forgedMaking := forged(time.Now().Add(-time.Minute), vm(pve2, 2005))
@@ -180,7 +180,7 @@ func TestUndoOfForgedRecords(t *testing.T) {
 	}
 }
 
-// TestTakesInNothingForged leaves a VM alone that only a record of others knows.
+// TestTakesInNothingForged leaves a VM alone that only others' records contain.
 func TestTakesInNothingForged(t *testing.T) {
 	t.Parallel()
 	stray := vm(pve1, 2003)

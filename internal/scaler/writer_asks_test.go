@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestWriterAnswersWhileItAsks has a cluster that takes long to say whether a Node is
-// drained, or had joined: what the writer knows is told meanwhile.
+// TestWriterAnswersWhileItAsks has a cluster that is slow to report whether a Node is
+// drained, or had joined: the writer responds meanwhile.
 func TestWriterAnswersWhileItAsks(t *testing.T) {
 	t.Parallel()
 	made, gone := vm(pve1, 2000), vm(pve2, 2001)
@@ -61,7 +61,7 @@ func TestWriterAnswersWhileItAsks(t *testing.T) {
 	}
 }
 
-// receive returns what comes, which must be soon.
+// receive returns the next value, which must arrive soon.
 func receive(t *testing.T, from <-chan string) string {
 	t.Helper()
 	timer := time.NewTimer(20 * time.Second)

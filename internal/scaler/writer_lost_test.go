@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// choosy refuses to seed the VMs whose claims are gone.
+// choosy refuses to seed VMs whose claims no longer exist.
 type choosy struct {
 	guests
 	unclaimed []fleet.Key
@@ -32,7 +32,7 @@ func (c *choosy) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 }
 
 // TestWriterRemovesWhatIsHalfMade loses a host during a clone. The VM is given up
-// meanwhile: when the host is back, it goes, though nobody would seed it any more.
+// meanwhile: when the host is back, it is removed, although it can no longer be seeded.
 func TestWriterRemovesWhatIsHalfMade(t *testing.T) {
 	t.Parallel()
 	asked := &choosy{}
@@ -53,7 +53,7 @@ func TestWriterRemovesWhatIsHalfMade(t *testing.T) {
 	w.underWay(t)
 }
 
-// awaitGuest waits until a guest of that number is there, if only half made.
+// awaitGuest waits until a guest with that VMID exists, even if only partially created.
 func (w *world) awaitGuest(t *testing.T, vmid int) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -72,8 +72,8 @@ func (w *world) awaitGuest(t *testing.T, vmid int) {
 	}
 }
 
-// TestWriterGivesUpWhatSomebodyRemoved removes a VM that was made in Proxmox: it is not
-// made anew, and its file goes.
+// TestWriterGivesUpWhatSomebodyRemoved removes a created VM in Proxmox: it is not
+// re-created, and its file is deleted.
 func TestWriterGivesUpWhatSomebodyRemoved(t *testing.T) {
 	t.Parallel()
 	now := clocktesting.NewFakeClock(time.Now())
@@ -92,7 +92,7 @@ func TestWriterGivesUpWhatSomebodyRemoved(t *testing.T) {
 }
 
 // TestWriterGivesUpWhatVanishedUnseen removes two VMs while no writer runs. The one that
-// had become a Node is given up; the other is made anew.
+// had become a Node is given up; the other is re-created.
 func TestWriterGivesUpWhatVanishedUnseen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

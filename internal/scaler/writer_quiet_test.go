@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// forgetful is a store whose write arrives and whose answer does not, once.
+// forgetful is a store that completes a write but loses its response, once.
 type forgetful struct {
 	store.Store
 	done atomic.Bool
@@ -32,8 +32,8 @@ func (f *forgetful) Begin(ctx context.Context, base store.Revision, files genera
 	return err
 }
 
-// TestWriterWithoutAnAnswer makes a VM whose change was written though the store said
-// that it was not.
+// TestWriterWithoutAnAnswer creates a VM whose change was written although the store
+// returned an error.
 func TestWriterWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, func(config *scaler.Config) { config.Store = &forgetful{Store: config.Store} })
@@ -62,7 +62,7 @@ func (p *plansOf) count() int {
 	return strings.Count(p.lines.String(), " planning\n")
 }
 
-// TestWriterLeavesOrphansAlone has a guest with the fleet's marker that nothing knows.
+// TestWriterLeavesOrphansAlone has an unknown guest with the fleet's marker.
 func TestWriterLeavesOrphansAlone(t *testing.T) {
 	t.Parallel()
 	seen := &plansOf{}
@@ -86,8 +86,8 @@ func TestWriterLeavesOrphansAlone(t *testing.T) {
 	}
 }
 
-// TestWriterGoesOnBesideASlowShard begins a change of two hosts, of which one clones
-// for long: the other takes the next VM meanwhile.
+// TestWriterGoesOnBesideASlowShard begins a change of two hosts, one of which clones
+// slowly: the other takes the next VM meanwhile.
 func TestWriterGoesOnBesideASlowShard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -111,8 +111,8 @@ func TestWriterGoesOnBesideASlowShard(t *testing.T) {
 	}
 }
 
-// TestWriterDoesNotFillTheHistory deletes the file of a VM whose Node runs pods: as
-// long as nothing can be done about it, nothing is recorded.
+// TestWriterDoesNotFillTheHistory deletes the file of a VM whose Node runs pods: as long
+// as nothing can be done about it, nothing is recorded.
 func TestWriterDoesNotFillTheHistory(t *testing.T) {
 	t.Parallel()
 	seen := &plansOf{}

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// countingLocks counts how often a store's lock is taken.
+// countingLocks counts how often a store's lock is acquired.
 type countingLocks struct {
 	store.Store
 	taken atomic.Int64
@@ -22,7 +22,7 @@ func (c *countingLocks) Lock(ctx context.Context) (func() error, error) {
 	return c.Store.Lock(ctx)
 }
 
-// TestWriterRests has VMs and nothing to do: the fleet's lock is left alone.
+// TestWriterRests has VMs and nothing to do: the fleet's lock is not acquired.
 func TestWriterRests(t *testing.T) {
 	t.Parallel()
 	locks := &countingLocks{}
@@ -30,12 +30,12 @@ func TestWriterRests(t *testing.T) {
 		locks.Store = config.Store
 		config.Store = locks
 	})
-	writer := w.run(t, nil) // it looks each second
+	writer := w.run(t, nil) // it checks every second
 	ensure(t, writer, on(first))
 	phases(t, writer, scaler.PhaseMade)
 	ticker := time.NewTicker(3 * time.Second)
 	defer ticker.Stop()
-	<-ticker.C // what was begun has its outcome
+	<-ticker.C // the completed change has its outcome
 	before := locks.taken.Load()
 	<-ticker.C
 	if again := locks.taken.Load() - before; again > 0 {
@@ -43,8 +43,8 @@ func TestWriterRests(t *testing.T) {
 	}
 }
 
-// TestWriterAwaitsAnEarlierClone starts while the clone of a run that died goes on: it
-// looks again soon, not after a whole Poll.
+// TestWriterAwaitsAnEarlierClone starts while the clone of a dead run is in progress: it
+// checks again soon, not after a whole Poll.
 func TestWriterAwaitsAnEarlierClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -134,7 +134,7 @@ func TestWriterMakesAndRemoves(t *testing.T) {
 }
 
 // TestWriterGoesOnBesideASlowHost clones slowly on one host: the other takes changes
-// meanwhile, and what comes for the first waits and is not lost.
+// meanwhile, and requests for the first wait and are not lost.
 func TestWriterGoesOnBesideASlowHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -183,7 +183,7 @@ func TestWriterTellsOfFailures(t *testing.T) {
 	w := newWorld(t)
 	w.sim.SetHostOnline("pve-1", false)
 	writer := w.run(t, func(config *scaler.WriterConfig) {
-		// What the placement was decided on did not know of it yet.
+		// The basis of the placement did not contain it yet.
 		before := snapshotOf(t, w)
 		config.Snapshot = func(context.Context) (*topology.Snapshot, error) { return before, nil }
 	})
@@ -194,7 +194,7 @@ func TestWriterTellsOfFailures(t *testing.T) {
 		t.Errorf("failed with %v", states[0].Err)
 	}
 	w.exist(t, int(vms[1].VMID))
-	// The failed VM has a file, so it holds its place.
+	// The failed VM has a file, so it uses its place.
 	if pods, rest := scaler.Places(writer.VMs()); len(pods) != 1 || len(rest) != 1 {
 		t.Errorf("%v take pods and %v do not, want one of each", ids(pods), ids(rest))
 	}
@@ -203,7 +203,7 @@ func TestWriterTellsOfFailures(t *testing.T) {
 	phases(t, writer, scaler.PhaseMade)
 }
 
-// snapshotOf returns what the hosts looked like when all of them were up.
+// snapshotOf returns a snapshot with all hosts up.
 func snapshotOf(t *testing.T, w *world) *topology.Snapshot {
 	t.Helper()
 	w.sim.SetHostOnline("pve-1", true)
@@ -211,13 +211,13 @@ func snapshotOf(t *testing.T, w *world) *topology.Snapshot {
 	return w.snapshot(t)
 }
 
-// gate lets pass what a test says.
+// gate approves what a test selects.
 type gate struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	by    string
 	asked int
-	// manual is set where changes in place wait for by.
+	// manual is set if updates in place wait for by.
 	manual bool
 }
 
@@ -260,7 +260,7 @@ func TestWriterHoldsWhatNeedsAPerson(t *testing.T) {
 	}
 }
 
-// guests counts what is asked of guests.
+// guests counts the requests to guests.
 type guests struct {
 	// mu guards what follows.
 	mu           sync.Mutex
@@ -307,7 +307,7 @@ func TestWriterPreparesGuests(t *testing.T) {
 	}
 }
 
-// TestWriterTakesOver starts a second writer on what a first left in the middle.
+// TestWriterTakesOver starts a second writer after a first one stopped in the middle.
 func TestWriterTakesOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
