@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs testdata/script/*.txtar, each in a directory with the files of
-// testdata/fixture and a recorded Proxmox, snapshot.json. There is no
-// Proxmox before the script says proxmox, and no cluster.
+// testdata/fixture and a recorded Proxmox, snapshot.json. There is no Proxmox until the
+// script runs proxmox, and no cluster.
 func TestScripts(t *testing.T) {
 	runScripts(t, "script", map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "proxmox": proxmox(testenv.Hosts(t)), "same": same, "replace": replace,
@@ -53,7 +53,7 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
 			env.Values[simulated{}] = &simulator{}
-			// What a script takes from it, it can give back.
+			// Scripts can restore what they remove from it.
 			env.Setenv("SAVED", testenv.Engine(t))
 			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {
 				return err
@@ -64,7 +64,7 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 	})
 }
 
-// recordedHosts are those of snapshot.json, on which host agents live.
+// recordedHosts are the hosts in snapshot.json, with running host agents.
 func recordedHosts(t *testing.T) []topology.Host {
 	hosts, at := testenv.Hosts(t), time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	for i := range hosts {
@@ -79,8 +79,8 @@ func withAgents(config pvesim.Config) pvesim.Config {
 	return hostagent.On(config, hostagent.Agent{Rules: claim.Rules{Clusters: []string{"test"}}, Isolation: "enforce", Version: "1.2.3"})
 }
 
-// withDevices gives the second host two cards of the mapping gpu, on NUMA nodes 3 and 2,
-// which the token may use.
+// withDevices adds two cards in the mapping gpu to the second host, on NUMA nodes 3 and
+// 2, which the token may use.
 func withDevices(config pvesim.Config) pvesim.Config {
 	config.Hosts = slices.Clone(config.Hosts)
 	config.Hosts[1].PCIDevices = []topology.PCIDevice{
@@ -92,8 +92,8 @@ func withDevices(config pvesim.Config) pvesim.Config {
 	return config
 }
 
-// proxmox starts a simulated Proxmox with the recorded hosts, for the rest of the
-// script, with host agents or without, and with PCI devices: proxmox [agents|devices].
+// proxmox starts a simulated Proxmox with the recorded hosts, for the rest of the script,
+// optionally with host agents or PCI devices: proxmox [agents|devices].
 func proxmox(hosts []topology.Host) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, args []string) {
 		config := pvesim.Config{Hosts: hosts}
@@ -115,7 +115,7 @@ func proxmox(hosts []topology.Host) func(*testscript.TestScript, bool, []string)
 	}
 }
 
-// exits runs numaform and wants its exit code: exits CODE ARG…
+// exits runs numaform and checks its exit code: exits CODE ARG…
 func exits(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
@@ -132,7 +132,7 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// same compares two folders: same DIR DIR.
+// same compares two directories: same DIR DIR.
 func same(ts *testscript.TestScript, _ bool, args []string) {
 	first, second := files(ts, args[0]), files(ts, args[1])
 	if len(first) == 0 {

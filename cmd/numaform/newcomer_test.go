@@ -17,9 +17,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestNewcomer plays somebody who meets numaform for the first time, on a Proxmox where
-// nothing is prepared: testdata/newcomer/*.txtar. What a message names as the mend is
-// done as it stands there.
+// TestNewcomer simulates a new user of numaform, on an unprepared Proxmox:
+// testdata/newcomer/*.txtar. It applies the fixes in messages literally.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -28,7 +27,7 @@ func TestNewcomer(t *testing.T) {
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, ".state"))
 			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
-			// The host agents are as they were packaged: they pin for nobody.
+			// The host agents have the packaged configuration: they pin for no cluster.
 			config := pvesim.Config{Hosts: unprepared(t), Tokens: []pvesim.Token{{ID: "somebody@pve!else", Secret: "s"}}}
 			server, err := pvesim.New(hostagent.On(config, hostagent.Agent{}))
 			if err != nil {
@@ -55,7 +54,7 @@ type simulated struct{}
 // simulator is the script's Proxmox, if it has one.
 type simulator struct {
 	*pvesim.Server
-	// hit is closed once a request is held, and released by the script.
+	// hit is closed once a request is blocked; the script releases it.
 	hit      <-chan struct{}
 	released chan<- struct{}
 }
@@ -68,8 +67,8 @@ func simulatorOf(ts *testscript.TestScript) *simulator {
 	return found
 }
 
-// unprepared are three hosts of which none has a template that can be cloned: one has
-// no guest agent, one has a hookscript, and one is a VM still.
+// unprepared are three hosts without a template that can be cloned: one has no guest
+// agent, one has a hookscript, and one is still a VM.
 func unprepared(t *testing.T) []topology.Host {
 	hosts := append(testenv.Hosts(t), testenv.Host(t, "pve-3", "nuc-i7-1165g7-4c8t", 9003))
 	delete(hosts[0].Templates[0].Options, "agent")
@@ -87,7 +86,7 @@ func proxmoxOf(ts *testscript.TestScript) *pvesim.Server {
 	return server
 }
 
-// shell runs the lines of a file on a host, and keeps what they print: shell FILE OUT.
+// shell runs the lines of a file on a host, and stores their output: shell FILE OUT.
 func shell(ts *testscript.TestScript, _ bool, args []string) {
 	var printed strings.Builder
 	for line := range strings.Lines(ts.ReadFile(args[0])) {
@@ -103,11 +102,11 @@ func shell(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// hostCommand is a command in a message of doctor's.
+// hostCommand matches a command in a message of doctor.
 var hostCommand = regexp.MustCompile(`\b(?:pveum|qm) [a-z][^&;:]*`)
 
-// follow runs on a host what the lines of a check, in what doctor printed last, name as
-// the mend: follow CHECK.
+// follow runs on a host the commands that a check in doctor's last output gives as the
+// fix: follow CHECK.
 func follow(ts *testscript.TestScript, _ bool, args []string) {
 	var done []string
 	for line := range strings.Lines(ts.ReadFile("stdout")) {
@@ -130,7 +129,7 @@ func follow(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// pinsFor lets the agents of all hosts pin for a cluster: pinsfor CLUSTERID.
+// pinsFor configures the agents of all hosts for a cluster: pinsfor CLUSTERID.
 func pinsFor(ts *testscript.TestScript, _ bool, args []string) {
 	for _, host := range []string{"pve-1", "pve-2", "pve-3"} {
 		ts.Check(hostagent.Set(proxmoxOf(ts), host, hostagent.Agent{Rules: claim.Rules{Clusters: args}}))
@@ -142,7 +141,7 @@ func breaks(ts *testscript.TestScript, _ bool, _ []string) {
 	proxmoxOf(ts).AddFault(pvesim.Fault{Method: "POST", Path: `/clone$`, Times: 1, Status: 500, Reason: "storage is on fire"})
 }
 
-// vms wants VMs with these names to run, and no others of numaform's: vms NAME…
+// vms checks that numaform's running VMs are exactly the ones with these names: vms NAME…
 func vms(ts *testscript.TestScript, _ bool, args []string) {
 	var have []string
 	for _, guest := range proxmoxOf(ts).Guests() {
