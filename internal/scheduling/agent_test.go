@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestJudgeAgents lets a class that the host agent pins for use the hosts alone on which
-// one lives that pins for its cluster.
+// TestJudgeAgents allows a class with host agent pins only on hosts with a live agent
+// that pins for its cluster.
 func TestJudgeAgents(t *testing.T) {
 	t.Parallel()
 	const pinned = `{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}`
@@ -94,8 +94,8 @@ func TestJudgeAgents(t *testing.T) {
 	}
 }
 
-// TestDeadAgentKeepsNodes makes no VM where no agent would pin it, while what is there
-// goes on taking pods.
+// TestDeadAgentKeepsNodes creates no VM where no agent would pin it, while existing ones
+// continue to take pods.
 func TestDeadAgentKeepsNodes(t *testing.T) {
 	t.Parallel()
 	snapshot := lab()
@@ -114,7 +114,7 @@ func TestDeadAgentKeepsNodes(t *testing.T) {
 	if got := hostsOf(d); !cmp.Equal(map[string]int{"ryzen": 9}, got) {
 		t.Errorf("new VMs take pods on %v", got)
 	}
-	// A template is known all the same: that no agent lives is no other image.
+	// The template is still known: a dead agent does not change the image.
 	report := scheduling.Judge(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}`), snapshot, "test", nil)
 	if len(report.Templates) != 3 || len(report.Hosts) != 1 {
 		t.Errorf("templates %v on hosts %v", report.Templates, report.Hosts)

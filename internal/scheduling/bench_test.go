@@ -22,7 +22,7 @@ func tenHosts() *topology.Snapshot {
 	return s
 }
 
-// manyPods are n pods of so many kinds for one pool of Shared VMs.
+// manyPods returns n pods of several kinds for one pool of Shared VMs.
 func manyPods(t testing.TB, n, kinds int) *scheduling.Cluster {
 	t.Helper()
 	manifests := []string{classes, nodePool("general", "shared", "")}
@@ -33,8 +33,8 @@ func manyPods(t testing.TB, n, kinds int) *scheduling.Cluster {
 	return load(t, manifests...)
 }
 
-// BenchmarkDecide is a whole decision for 10 hosts and 20 instance types: Karpenter's
-// Solve and the planner's Place, over and over until both agree.
+// BenchmarkDecide measures a whole decision for 10 hosts and 20 instance types:
+// Karpenter's Solve and the planner's Place, repeated until both agree.
 func BenchmarkDecide(b *testing.B) {
 	for _, pods := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
@@ -48,9 +48,9 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkGrouping compares decisions for 5,000 pods of 20 kinds: pods that are alike
-// taken together, and each by itself. Both must be the same. "grouped/ungrouped" is
-// the ratio of their times.
+// BenchmarkGrouping compares decisions for 5,000 pods of 20 kinds, with equal pods
+// handled together and one by one. Both must be the same. "grouped/ungrouped" is the
+// ratio of their times.
 func BenchmarkGrouping(b *testing.B) {
 	c := manyPods(b, 5000, 20)
 	request := scheduling.Request{ClusterID: "test", Snapshot: tenHosts()}

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// honored is something that a decision must heed; want are the new VMs, each with
-// its pool, type, host if only is set, and pods.
+// honored is a rule that a decision must follow; want are the new VMs, each with its
+// pool, type, host if only is set, and number of pods.
 type honored struct {
 	name      string
 	manifests []string
@@ -51,7 +51,7 @@ func thingsToHonor() []honored {
 		{
 			name:      "pod affinity over hosts",
 			manifests: []string{general, zonePod("ryzen"), deployment("b", 3, "15", "1Gi", affinityTo("a", "topology.kubernetes.io/zone"))},
-			want:      []string{"general ryzen 1", "general ryzen 1"}, refused: 2, // ryzen has 24 CPUs: one more of 16 is too many
+			want:      []string{"general ryzen 1", "general ryzen 1"}, refused: 2, // ryzen has 24 CPUs: not enough for another one of 16
 		},
 		{
 			name:      "pod affinity on a node",
@@ -85,7 +85,7 @@ func thingsToHonor() []honored {
 		{
 			name:      "minValues",
 			manifests: []string{manyTypes, deployment("a", 1, "7", "1Gi", "")},
-			refused:   1, // 8 types are that large
+			refused:   1, // 8 types are large enough
 		},
 		{
 			name:      "minValues at their best",

@@ -55,7 +55,7 @@ func TestNewNodeClaim(t *testing.T) {
 	before := pool.DeepCopy()
 	vm := keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared)
 	vm.Labels = map[string]string{"rack": "r2"}
-	vm.CPUType = "custom-" // no value of a label
+	vm.CPUType = "custom-" // not a valid label value
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m")},
 	}}}}}
@@ -122,8 +122,8 @@ func TestNewNodeClaim(t *testing.T) {
 	}
 }
 
-// A node is replaced as drifted if its labels do not meet its pool's requirements, so
-// what a decision makes must have them, wherever the pool leaves a choice.
+// A node is replaced as drifted if its labels do not meet its pool's requirements, so a
+// decision must set them where the pool leaves a choice.
 func TestNewClaimsMeetTheirPool(t *testing.T) {
 	t.Parallel()
 	pool := parsePool(t, richPool)
@@ -156,13 +156,13 @@ func TestNewClaimsMeetTheirPool(t *testing.T) {
 			t.Errorf("labels are %v", launched.Labels)
 		}
 	}
-	// With them kept, nothing more is made.
+	// With them as kept VMs, no further VM is added.
 	if again := decide(t, c, lab(), keep(nil, d)...); len(again.New) > 0 || len(again.Refused) > 0 {
 		t.Errorf("made again: %+v", again)
 	}
 }
 
-// A pool that changed since a VM was made gives its claim no label by lot.
+// A pool that has changed since a VM was created sets no random label on its claim.
 func TestNewNodeClaimOfAnOlderVM(t *testing.T) {
 	t.Parallel()
 	pool := parsePool(t, richPool)
@@ -189,7 +189,7 @@ func TestLaunched(t *testing.T) {
 	if claim.Annotations["numaform.dev/vm"] != vm.Name || claim.Annotations["numaform.dev/key"] != string(vm.Key) {
 		t.Errorf("annotations are %v", claim.Annotations)
 	}
-	// What a node has is what was offered.
+	// A node has what was offered.
 	pool := parsePool(t, "metadata: {name: general}")
 	types, err := load(t, classes, nodePool("general", "shared", "")).InstanceTypes(t.Context(), scheduling.Request{Snapshot: lab()}, pool)
 	if err != nil {
@@ -208,8 +208,8 @@ func TestLaunched(t *testing.T) {
 	}
 }
 
-// The number of a VM is not given out again while a NodeClaim names it, launched or
-// not: a claim of that name may still be there.
+// A VM's VMID is not reused while a NodeClaim refers to it, launched or not: a claim with
+// that name may still exist.
 func TestVMIDsOfClaims(t *testing.T) {
 	t.Parallel()
 	unlaunched := scheduling.NewNodeClaim(keptVM(2000, "a-pool-7", "shared", "xeon", fleet.PolicyShared), parsePool(t, richPool))

@@ -62,7 +62,7 @@ func TestWhyNoHostIsUsed(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*topology.Snapshot)
-		class  string // replaces the class' template line
+		class  string // replaces the class's template line
 		want   string
 	}{
 		{name: "offline", change: func(s *topology.Snapshot) { s.Hosts[0].Online = false }, want: "lab/solo is offline"},
@@ -137,7 +137,7 @@ func TestWhichPoolIsUsed(t *testing.T) {
 	}
 }
 
-// Who selects one pool is not told of the others.
+// A pod that selects one pool gets no messages about the others.
 func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
 	t.Parallel()
 	pod := deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {karpenter.sh/nodepool: wanted}\n")
@@ -156,7 +156,7 @@ func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
 	}
 }
 
-// The scheduler takes a pool at its word; the VM that comes of it does not keep it.
+// The scheduler uses the pool's labels; the resulting VM does not have them.
 func TestVMsThatDoNotServeAreNotMadeForEver(t *testing.T) {
 	pool := strings.Replace(nodePool("general", "shared", ""), "requirements: []",
 		`requirements: [{key: numaform.dev/numa-nodes, operator: In, values: ["2"]}]`, 1)
@@ -190,7 +190,7 @@ func TestAnyValueOfALabel(t *testing.T) {
 	}
 }
 
-// A host that is full is still one to spread over, if VMs of ours are on it.
+// A full host still counts for spreading, if VMs of ours are on it.
 func TestFullHostIsStillSpreadOver(t *testing.T) {
 	c := load(t, classes, nodePool("general", "shared", ""), deployment("a", 3, "1", "1Gi", spread("a", "topology.kubernetes.io/zone")))
 	first := decide(t, c, oneHost(2, 16))
@@ -223,7 +223,7 @@ func TestPreferencesCanBeIgnored(t *testing.T) {
 	}
 }
 
-// TestStrictClass lets all VMs of a class that requires whole cores wait for these.
+// TestStrictClass makes all VMs of a class that requires whole cores wait for these.
 func TestStrictClass(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// Any client will do: a decision through controller-runtime's fake one, which
-// keeps objects as an API server does, is the same as from the objects.
+// Any client can be used: a decision with controller-runtime's fake one, which stores
+// objects like an API server, is the same as from the objects.
 func TestFromClientDecidesAlike(t *testing.T) {
 	all := map[string]string{}
 	for i, m := range append(mixed(), node2000Ready) {

@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
-// These tests name what DESIGN.md relies on in Karpenter, with Karpenter alone: one
-// that fails after an upgrade says what to look at again.
+// These tests check, with Karpenter alone, what DESIGN.md relies on in Karpenter: one
+// that fails after an upgrade shows what to review.
 
 func TestContractKarpenterVersion(t *testing.T) {
 	info, ok := debug.ReadBuildInfo()
@@ -43,7 +43,7 @@ type quiet struct{}
 
 func (quiet) Publish(...events.Event) {}
 
-// run is what Karpenter's scheduler is run over. Its pools may share their name.
+// run is the input of Karpenter's scheduler. Its pools may have the same name.
 type run struct {
 	limits corev1.ResourceList
 	pools  []*karpv1.NodePool
@@ -125,8 +125,8 @@ func spreadOverZones(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// Templates of one NodePool's name are tried in their order, so a spread over zones
-// takes the first zone that it may.
+// Templates of the same NodePool name are tried in order, so a spread over zones uses the
+// first allowed zone.
 func TestContractPoolsOfOneNameAreTriedInOrder(t *testing.T) {
 	pools := []*karpv1.NodePool{contractPool("z1", "z2", "z3"), contractPool("z3"), contractPool("z1"), contractPool("z2")}
 	results := run{pools: pools[:1], zones: []string{"z1", "z2", "z3"}}.solve(t, contractPod("a", "1"))
@@ -145,7 +145,7 @@ func TestContractPoolsOfOneNameAreTriedInOrder(t *testing.T) {
 	}
 }
 
-// The limits of NodePools of one name are one limit, of nodes too if the types'
+// The limits of NodePools with the same name are one limit, including nodes if the types'
 // capacity has them.
 func TestContractPoolsOfOneNameShareTheirLimit(t *testing.T) {
 	for name, limits := range map[string]corev1.ResourceList{
@@ -162,8 +162,8 @@ func TestContractPoolsOfOneNameShareTheirLimit(t *testing.T) {
 	}
 }
 
-// Nodes are filled in the order of their names, a NodeClaim that has a provider id
-// is one, and its capacity counts against the limit.
+// Nodes are filled in name order, a NodeClaim with a provider ID is a node, and its
+// capacity counts against the limit.
 func TestContractClaimsAreFilledByName(t *testing.T) {
 	var claims []*karpv1.NodeClaim
 	for _, name := range []string{"n2", "n1"} {
@@ -183,14 +183,14 @@ func TestContractClaimsAreFilledByName(t *testing.T) {
 	for _, node := range results.ExistingNodes {
 		filled[node.ProviderID()] = len(node.Pods)
 	}
-	// d is the largest and goes first, then one of 2 does not fit beside it.
+	// d is the largest and goes first; then one of 2 does not fit next to it.
 	if filled["id-n1"] != 1 || filled["id-n2"] != 2 || len(results.NewNodeClaims) != 0 || len(results.PodErrors) != 1 {
 		t.Errorf("filled %v, %d claims, %d errors; want n1: 1, n2: 2, none, 1", filled, len(results.NewNodeClaims), len(results.PodErrors))
 	}
 }
 
-// A requirement NotIn keeps a pod off nodes with the value, not off those without
-// the label: this is how a pod refuses VMs whose host is open.
+// A NotIn requirement keeps a pod off nodes with the value, not off nodes without the
+// label: this is how a pod refuses VMs without a fixed host.
 func TestContractNotInAllowsNodesWithoutTheLabel(t *testing.T) {
 	open := scheduling.NewRequirements(scheduling.NewRequirement("choice", corev1.NodeSelectorOpIn, "any"))
 	refuses := scheduling.NewRequirements(scheduling.NewRequirement("choice", corev1.NodeSelectorOpNotIn, "any"))

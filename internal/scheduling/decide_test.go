@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// mixed is 40 pods of mixed sizes for the lab: some spread over hosts, some bound
-// to one, with a pool of dedicated cores that is preferred for what tolerates it.
+// mixed has 40 pods of mixed sizes for the lab: some spread over hosts, some restricted
+// to one, with a pool of dedicated cores that is preferred for pods that tolerate it.
 func mixed() []string {
 	return []string{
 		classes,

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// bound is a pod on node n.
+// bound returns a pod on node n.
 func bound(change ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"},
@@ -45,7 +45,7 @@ func TestDrained(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		node func(*corev1.Node) // nil: there is none
+		node func(*corev1.Node) // nil: it does not exist
 		pod  *corev1.Pod
 		want string // "" means drained
 	}{

@@ -13,19 +13,19 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pending is a pod that gets no place, and the change that its explanation names.
+// pending is a pod that cannot be placed, and the change that its explanation proposes.
 type pending struct {
 	name string
-	// pod is "a-0" of Deployment a; more is what its cluster has beside.
+	// pod is "a-0" of Deployment a; more is what else is in its cluster.
 	pod, more   string
-	class, pool string // class's spec, pool's manifest; empty means the usual ones
+	class, pool string // the class's spec and the pool's manifest; empty means the defaults
 	hosts       func(*topology.Snapshot)
 	request     func(*scheduling.Request)
 	obstacle    scheduling.Obstacle
 	want        string // part of the first sentence
-	// host is part of what is said of some host: "lab/xeon: is offline"
+	// host is part of the message about a host: "lab/xeon: is offline"
 	host string
-	// mend is the change: it sees the case by itself, and alters it.
+	// mend is the change; it gets the case and modifies it.
 	mend func(*pending)
 }
 
@@ -67,7 +67,7 @@ spec:
 ---
 `
 
-// occupied fills a host with a guest of somebody else.
+// occupied fills a host with an unmanaged guest.
 func occupied(host string) func(*topology.Snapshot) {
 	return func(s *topology.Snapshot) {
 		for i := range s.Hosts {
@@ -78,7 +78,7 @@ func occupied(host string) func(*topology.Snapshot) {
 	}
 }
 
-// only leaves one host, and changes it.
+// only leaves one host, and modifies it.
 func only(host string, change func(*topology.Host)) func(*topology.Snapshot) {
 	return func(s *topology.Snapshot) {
 		for _, h := range s.Hosts {
@@ -280,8 +280,8 @@ func (p *pending) explain(t *testing.T) *scheduling.Explanation {
 	return x
 }
 
-// The true cause is the one that can be mended: each test makes the change that the
-// explanation names, and the pod has a place.
+// The explanation names the cause that can be fixed: each test makes the proposed change,
+// and the pod is placed.
 func TestExplainNamesTheTrueCause(t *testing.T) {
 	for _, test := range kindsOfPending() {
 		t.Run(test.name, func(t *testing.T) {

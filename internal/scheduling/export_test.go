@@ -12,11 +12,11 @@ func Ungrouped(request Request) Request {
 	return request
 }
 
-// Shape returns the smallest size of a Flexible class that holds what is needed, and
-// false if even the largest does not.
+// Shape returns the smallest size of a Flexible class with the needed resources, and
+// false if even the largest is too small.
 func Shape(nc *v1alpha1.ProxmoxNodeClass, needed corev1.ResourceList) (InstanceType, bool) {
 	return (&class{fields: &nc.Spec}).shape(needed)
 }
 
-// Allocatable returns what pods can have of a type's node.
+// Allocatable returns what pods can use of a type's node.
 func Allocatable(t InstanceType) corev1.ResourceList { return t.allocatable(defaultDiskGiB) }

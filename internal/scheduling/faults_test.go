@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestFaults tells of each host alone what it lacks, with how that is mended, also where
-// others can take nodes of the class.
+// TestFaults reports for each host what it lacks, with the fix, even if others can take
+// nodes of the class.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	snapshot := imaged()
@@ -44,7 +44,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestNeedsOf says what VMs of a class need of a host, but of one that cannot take any.
+// TestNeedsOf returns what VMs of a class need of a host, except for a host that cannot
+// take any.
 func TestNeedsOf(t *testing.T) {
 	t.Parallel()
 	snapshot := imaged()

@@ -52,7 +52,8 @@ spec:
 ---
 `
 
-// A Flexible VM is as small as its pods allow, and the next decision finds it right.
+// A Flexible VM is as small as its pods allow, and the next decision does not change
+// that.
 func TestFlexibleSizes(t *testing.T) {
 	tests := []struct {
 		name         string
@@ -112,8 +113,8 @@ func TestFlexibleSizes(t *testing.T) {
 	}
 }
 
-// The smallest size holds what is needed, no smaller one does, and pods can be packed on
-// a rung that is as large.
+// The smallest size has the needed resources, no smaller one does, and pods can be packed
+// onto a rung that is at least as large.
 func TestFlexibleShape(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nc := drawFlexible(t)
@@ -153,7 +154,7 @@ func TestFlexibleShape(t *testing.T) {
 	})
 }
 
-// drawFlexible draws a class that Validate accepts.
+// drawFlexible draws a valid class.
 func drawFlexible(t *rapid.T) *v1alpha1.ProxmoxNodeClass {
 	nc := &v1alpha1.ProxmoxNodeClass{}
 	nc.Spec.Template.Name = "debian"
@@ -181,7 +182,7 @@ func drawFlexible(t *rapid.T) *v1alpha1.ProxmoxNodeClass {
 	return nc
 }
 
-// holds reports whether a Node of a VM of that size has what is needed.
+// holds reports whether a Node of a VM with that size has the needed resources.
 func holds(nc *v1alpha1.ProxmoxNodeClass, vcpus int, memoryMiB int64, needed corev1.ResourceList) bool {
 	vm := fleet.VM{Spec: fleet.Spec{VCPUs: vcpus, MemoryMiB: memoryMiB}}
 	vm.InstanceType = fmt.Sprintf("flex.%dVCPU-%vGB", vcpus, float64(memoryMiB)/1024)
@@ -189,7 +190,7 @@ func holds(nc *v1alpha1.ProxmoxNodeClass, vcpus int, memoryMiB int64, needed cor
 	return resources.Fits(needed, node.Status.Allocatable)
 }
 
-// The example makes one node of what its pods need.
+// The example creates one node for its pods.
 func TestFlexibleExample(t *testing.T) {
 	objects, err := scheduling.Load([]string{"../../examples/flexible"})
 	if err != nil {
@@ -203,15 +204,15 @@ func TestFlexibleExample(t *testing.T) {
 	}
 }
 
-// busy is a host of 16 threads and 30 GiB, of which a guest has some.
+// busy is a host of 16 threads and 30 GiB, partly used by a guest.
 func busy(vcpus int, memoryGiB int64) *topology.Snapshot {
 	s := oneHost(8, 30)
 	s.Hosts[0].Guests = []topology.Guest{{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: vcpus, MemoryMiB: memoryGiB * 1024}}
 	return s
 }
 
-// What lives of a Flexible class is among its types, and at a price at which it is not
-// replaced for the next smaller step.
+// A live Flexible VM's type is among the types, at a price at which it is not replaced
+// for the next smaller step.
 func TestFlexibleNodesStay(t *testing.T) {
 	c := load(t, flexible("", ""), nodePool("general", "flexible", ""), deployment("a", 7, "900m", "1500Mi", ""))
 	kept := keep(nil, decide(t, c, lab()))
@@ -234,7 +235,7 @@ func TestFlexibleNodesStay(t *testing.T) {
 	if diff := cmp.Diff(claim.Status.Allocatable.Cpu().String(), offered.Cpu().String()); diff != "" {
 		t.Errorf("allocatable differs:\n%s", diff)
 	}
-	// Its claim, made anew for the same pods, comes to the same size.
+	// Its claim, re-created for the same pods, results in the same size.
 	replacement := replacementOf(kept[0], types)
 	specs, err := c.Resolve(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Kept: kept}, replacement)
 	if err != nil {
@@ -251,7 +252,7 @@ func TestFlexibleNodesStay(t *testing.T) {
 	}
 }
 
-// replacementOf is what Karpenter would ask for in place of a VM.
+// replacementOf returns what Karpenter would request in place of a VM.
 func replacementOf(vm fleet.VM, types []*cloudprovider.InstanceType) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "replacement"}}
 	claim.Labels = map[string]string{karpv1.NodePoolLabelKey: vm.Pool}

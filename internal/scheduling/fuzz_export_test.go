@@ -2,8 +2,8 @@ package scheduling
 
 import "sigs.k8s.io/controller-runtime/pkg/client"
 
-// NewDecode returns what reads the text of a manifest as it is: no defaults, no
-// workloads replaced.
+// NewDecode returns a function that decodes a manifest without setting defaults or
+// replacing workloads.
 func NewDecode() (func(text []byte) ([]client.Object, error), error) {
 	scheme, err := newScheme()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzManifests reads any text as manifests: it is refused with the file, or means the
-// same once printed and read again.
+// same after printing and reading it again.
 func FuzzManifests(f *testing.F) {
 	for _, name := range []string{"nodepools.yaml", "pods.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "examples", "quickstart", "manifests", name))
@@ -45,7 +45,7 @@ func FuzzManifests(f *testing.F) {
 	})
 }
 
-// printed writes objects as one manifest.
+// printed prints objects as one manifest.
 func printed[T any](t *testing.T, objects []T) []byte {
 	t.Helper()
 	var all bytes.Buffer

@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// drawAlike draws NodePools and many pods of few kinds, hardly any of which counts
-// another.
+// drawAlike draws NodePools and many pods of few kinds, most of which do not count
+// others.
 func drawAlike(t *rapid.T) string {
 	pick := func(name string, from ...string) string { return rapid.SampledFrom(from).Draw(t, name) }
 	pinned := strings.Replace(nodePool("pinned", "dedicated", pick("pinned limits", "", "  weight: 10", "  weight: 10\n  limits: {nodes: 2}")), "requirements: []",
@@ -68,8 +68,8 @@ func eitherTeam(a, b string) string {
 `, a, b)
 }
 
-// Pods that are taken together end where each would end by itself, for the same
-// reasons.
+// Equal pods handled together are placed as each would be by itself, and refused for the
+// same reasons.
 func TestGroupingChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
@@ -84,7 +84,8 @@ func TestGroupingChangesNothing(t *testing.T) {
 		}
 		c := scheduling.FromObjects(objects)
 		request := scheduling.Request{ClusterID: "test", Snapshot: snapshot, RelaxMinValues: rapid.Bool().Draw(t, "relax")}
-		// One decision in four is followed by another, as most of the time goes here.
+		// One decision in four is followed by another, because this takes most of the
+		// time.
 		for range rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "decisions") {
 			single, err := c.Decide(context.Background(), scheduling.Ungrouped(request))
 			if err != nil {
@@ -93,15 +94,15 @@ func TestGroupingChangesNothing(t *testing.T) {
 			if diff := cmp.Diff(single, mustDecide(t, c, request)); diff != "" {
 				t.Fatalf("grouped pods end differently:\n%s", diff)
 			}
-			// Some of the VMs stand the next time, and the others are wanted again.
+			// Some of the VMs exist the next time, and the others are requested again.
 			request.Kept = keep(nil, single)
 			request.Kept = request.Kept[:len(request.Kept)/2]
 		}
 	})
 }
 
-// Karpenter finds a place that was none before for a pod that wants a label, next to
-// one that shuns values of it: such pods must be neither lost nor placed twice.
+// Karpenter finds a new place for a pod that requires a label, next to one that excludes
+// values of it: such pods must be neither lost nor placed twice.
 func TestGroupingWhereLabelsOpenPlaces(t *testing.T) {
 	t.Parallel()
 	color := func(operator, values string) string {

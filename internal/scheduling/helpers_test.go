@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentAt is when hosts were read, and their agents last said that they live.
+// agentAt is when hosts were read, and when their agents last published.
 var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 // machine returns a host whose cores have two threads each, with a host agent.
@@ -45,7 +45,7 @@ func machine(name string, sockets, nodesPerSocket, coresPerNode int, memoryGiB i
 	return h
 }
 
-// lab is three hosts of different kinds: two EPYC 7451, two Xeon 6230, one HX 370.
+// lab has three hosts of different kinds: two EPYC 7451, two Xeon 6230, one HX 370.
 func lab() *topology.Snapshot {
 	return &topology.Snapshot{
 		Regions: []topology.Region{{Name: "lab", Version: "9.0.3", Quorate: true}},
@@ -124,7 +124,7 @@ func spread(app, key string) string {
 `, key, app)
 }
 
-// load writes the manifests to a file and reads them as a user's.
+// load writes the manifests to a file and loads it.
 func load(t testing.TB, manifests ...string) *scheduling.Cluster {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
@@ -151,7 +151,7 @@ func decide(t testing.TB, c *scheduling.Cluster, snapshot *topology.Snapshot, ke
 	return d
 }
 
-// keep turns a decision's new VMs into VMs that are desired.
+// keep returns a decision's new VMs as desired VMs.
 func keep(kept []fleet.VM, d *scheduling.Decision) []fleet.VM {
 	for _, n := range d.New {
 		id := fleet.VMID(2000 + len(kept))

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// offersOf are the offers of a type, those that are not available in brackets.
+// offersOf returns the offerings of a type, with brackets for unavailable ones.
 func offersOf(t *testing.T, types []*cloudprovider.InstanceType, name string) string {
 	t.Helper()
 	i := slices.IndexFunc(types, func(it *cloudprovider.InstanceType) bool { return it.Name == name })
@@ -109,8 +109,8 @@ func TestInstanceTypes(t *testing.T) {
 	}
 }
 
-// checkLive looks for what Karpenter needs of a live VM's type: a price, and an
-// offering with the labels of its node.
+// checkLive checks what Karpenter needs of a live VM's type: a price, and an offering
+// with its node's labels.
 func checkLive(t *testing.T, types []*cloudprovider.InstanceType, vm fleet.VM) {
 	t.Helper()
 	i := slices.IndexFunc(types, func(it *cloudprovider.InstanceType) bool { return it.Name == vm.InstanceType })
@@ -122,7 +122,7 @@ func checkLive(t *testing.T, types []*cloudprovider.InstanceType, vm fleet.VM) {
 	}
 }
 
-// A full host is still a domain that pods are spread over, one that is down is not.
+// A full host is still a domain over which pods are spread; a host that is down is not.
 func TestInstanceTypesKnowTheZonesOfLiveVMs(t *testing.T) {
 	t.Parallel()
 	for _, online := range []bool{true, false} {

@@ -22,7 +22,7 @@ func nodeClass(t *testing.T, spec string) *v1alpha1.ProxmoxNodeClass {
 	return nc
 }
 
-// imaged is the lab with two templates on each host, whose numbers differ.
+// imaged is the lab with two templates on each host, with different VMIDs.
 func imaged() *topology.Snapshot {
 	s := lab()
 	for i := range s.Hosts {
@@ -57,7 +57,7 @@ func TestJudge(t *testing.T) {
 		change     func(*topology.Snapshot)
 		hosts      []topology.HostID
 		templates  map[string]int // by host
-		excluded   string         // of the first that is
+		excluded   string         // of the first excluded one
 		want       []scheduling.Finding
 	}{
 		{
@@ -261,7 +261,7 @@ func classManifest(spec string) string {
 	return "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: " + spec + "\n---\n"
 }
 
-// Whatever the class finds its template by, a VM is made with the one of its host.
+// Whatever selects the class's template, a VM is cloned from the one on its host.
 func TestEachVMHasTheTemplateOfItsHost(t *testing.T) {
 	for spec, want := range map[string]map[string]string{
 		`{template: {tags: [talos]}}`: {"epyc": "talos-epyc 0", "ryzen": "talos-ryzen 0", "xeon": "talos-xeon 0"},
@@ -280,7 +280,7 @@ func TestEachVMHasTheTemplateOfItsHost(t *testing.T) {
 	}
 }
 
-// Until the planner has chosen, a VM may go to hosts whose templates differ.
+// Before the planner has chosen, a VM may go to hosts with different templates.
 func TestTemplateIsSettledWithTheHost(t *testing.T) {
 	for _, host := range []string{"epyc", "ryzen", "xeon"} {
 		snapshot := imaged()

@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// kinds are what the API server of these tests knows, by group and version.
+// kinds are the kinds in these tests' API server, by group and version.
 var kinds = map[string][]string{
 	"v1":                     {"Pod pods", "Node nodes", "Namespace namespaces", "PersistentVolume persistentvolumes", "PersistentVolumeClaim persistentvolumeclaims"},
 	"apps/v1":                {"DaemonSet daemonsets"},
@@ -31,8 +31,8 @@ var kinds = map[string][]string{
 	"without.example.com/v1": nil,
 }
 
-// apiServer answers discovery, and lists with the items given by resource. It
-// knows no group that is missing, and fails the test on anything but a GET.
+// apiServer serves discovery, and lists with the items given by resource. It lacks the
+// groups in missing, and fails the test on any request other than GET.
 func apiServer(t *testing.T, missing string, items map[string][]string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +120,7 @@ func TestFromKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The claim was made for the kept VM, but does not know it yet.
+	// The claim was created for the kept VM, but does not have its data yet.
 	d := decide(t, c, lab(), keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared))
 	want := outcome{New: []string{"general c1.4VCPU-8GB"}, Existing: []string{"general-2000 1"}}
 	if diff := cmp.Diff(want, outcomeOf(d)); diff != "" {
@@ -135,8 +135,8 @@ func TestFromKubeconfig(t *testing.T) {
 	}
 }
 
-// TestOverlaysOfACluster wants those only that a controller found right: where its gate is
-// shut, there are none such.
+// TestOverlaysOfACluster uses only overlays that a controller found valid: if its gate is
+// disabled, there are none.
 func TestOverlaysOfACluster(t *testing.T) {
 	for ready, want := range map[string]string{"True": "t1.4VCPU-12GB", "False": "c1.4VCPU-8GB", "Unknown": "c1.4VCPU-8GB"} {
 		file := apiServer(t, "", map[string][]string{

@@ -171,7 +171,7 @@ func TestTwiceTheSameObjectIsAnError(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ProxmoxNodeClass dedicated is there twice") {
 		t.Errorf("error is %v", err)
 	}
-	// A workload is replaced by its pods, of which the others would be more or fewer.
+	// A workload is replaced by its pods, however many others exist.
 	few, more := deployment("a", 1, "1", "1Gi", ""), deployment("a", 9, "1", "1Gi", "")
 	_, err = loadFiles(t, map[string]string{"a.yaml": classes + few, "b/c.yaml": more})
 	if err == nil || !strings.Contains(err.Error(), `c.yaml: Deployment "a" is in `) || !strings.HasSuffix(err.Error(), "a.yaml already: keep one of them") {

@@ -19,20 +19,20 @@ const (
 	unreachable = `, conditions: [{type: Ready, status: Unknown}]`
 	ready       = `, conditions: [{type: Ready, status: "True"}]`
 	starting    = `, taints: [{key: karpenter.sh/unregistered, effect: NoExecute}, {key: node.kubernetes.io/not-ready, effect: NoSchedule}]`
-	// anywhere is the pod of a DaemonSet in all but its owner: any node will do.
+	// anywhere is like a DaemonSet's pod, without its owner: it fits any node.
 	anywhere = "\n      tolerations: [{operator: Exists}]\n"
 )
 
-// noon is when these decisions are made.
+// noon is the time of these decisions.
 func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// nodeSince is node2000, made that long before noon.
+// nodeSince returns node2000, created that long before noon.
 func nodeSince(age time.Duration, spec, status string) string {
 	stamp := noon().Add(-age).Format(time.RFC3339)
 	return strings.Replace(fmt.Sprintf(node2000, spec, status), "metadata: {", fmt.Sprintf("metadata: {creationTimestamp: %q, ", stamp), 1)
 }
 
-// change returns a lab whose host xeon was changed.
+// change returns a lab with a modified host xeon.
 func change(f func(xeon *topology.Host)) *topology.Snapshot {
 	s := lab()
 	f(&s.Hosts[2])
@@ -47,12 +47,12 @@ func vanished() *topology.Snapshot {
 	return s
 }
 
-// guestOf is VM 2000 as Proxmox lists it.
+// guestOf returns VM 2000 as Proxmox lists it.
 func guestOf(key string) []topology.Guest {
 	return []topology.Guest{{VMID: 2000, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: 8192, ClusterID: "test", Key: key}}
 }
 
-// claim2000 is the NodeClaim of VM 2000, as Karpenter's controllers keep it.
+// claim2000 returns the NodeClaim of VM 2000, as Karpenter's controllers leave it.
 const claim2000 = `
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
@@ -66,7 +66,7 @@ const claimStatus = `status: {providerID: "proxmox://lab/2000", capacity: {cpu: 
 
 type lostTest struct {
 	name      string
-	snapshot  *topology.Snapshot // nil: all hosts run, and the VM is there
+	snapshot  *topology.Snapshot // nil: all hosts run, and the VM exists
 	manifests []string
 	pod       string // more of the pod's spec
 	limits    string
@@ -219,8 +219,8 @@ func TestVMsCountWhereTheirGuestsAre(t *testing.T) {
 	}
 }
 
-// TestVMsThatDoNotExistAreMadeAnew counts the room of a VM that is gone once: what an
-// apply makes in its place takes its pods, whatever Node it left.
+// TestVMsThatDoNotExistAreMadeAnew counts the room of a missing VM once: its replacement
+// takes its pods, whatever Node it left.
 func TestVMsThatDoNotExistAreMadeAnew(t *testing.T) {
 	dead := []string{nodeSince(24*time.Hour, "", unreachable)}
 	others := func(key, name string) *topology.Snapshot {
@@ -262,8 +262,8 @@ func TestPodsSpreadOverHostsThatRun(t *testing.T) {
 	}
 }
 
-// Kubernetes' own scheduler still counts the zone of a Node that failed, so what
-// is promised more than that would wait all the same.
+// Kubernetes' own scheduler still counts the zone of a failed Node, so anything promised
+// beyond that would wait anyway.
 func TestZonesOfDeadNodesStillBindASpread(t *testing.T) {
 	c := load(t, classes, nodePool("general", "shared", ""), nodeSince(24*time.Hour, "", notReady),
 		deployment("a", 6, "1", "1Gi", spread("a", "topology.kubernetes.io/zone")))

@@ -81,8 +81,8 @@ func TestForClass(t *testing.T) {
 	}
 }
 
-// A pod that fits by what the class reserves is placed, and one that is larger by
-// the least is not: on new VMs and on those on their way.
+// A pod that just fits with the class's reservations is placed, and one that is minimally
+// larger is not: on new VMs and on joining ones.
 func TestClassDecidesWhatPodsGet(t *testing.T) {
 	const class = `{template: {name: debian}, memoryOverheadMiB: 192, kubelet: {
 		kubeReserved: {cpu: 500m, memory: 500Mi}, systemReserved: {cpu: 500m, memory: 500Mi}, evictionHard: {memory.available: 1Gi}}}`
@@ -130,8 +130,8 @@ func TestSeedStorage(t *testing.T) {
 	}
 }
 
-// A percentage counts of what the node reports: 8000 MiB, and of 100 GiB what the
-// file system leaves.
+// A percentage applies to what the node reports: 8000 MiB, and of 100 GiB the size of the
+// file system.
 func TestEvictionPercent(t *testing.T) {
 	const class = `{template: {name: debian}, memoryOverheadMiB: 192, bootDevice: {size: 100G}, kubelet: {
 		evictionHard: {memory.available: 25%, nodefs.available: 50%}}}`

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// overlay is a NodeOverlay for the nodes that meet the requirements.
+// overlay returns a NodeOverlay for the nodes that meet the requirements.
 func overlay(name, requirements, more string) string {
 	return fmt.Sprintf(`
 apiVersion: karpenter.sh/v1alpha1
@@ -30,7 +30,7 @@ spec:
 `, name, requirements, more)
 }
 
-// refusedOverlay adds the status of one that Karpenter's controller found wrong.
+// refusedOverlay adds the status of an overlay that Karpenter's controller found invalid.
 const refusedOverlay = `
 status:
   conditions: [{type: Ready, status: "False", reason: Conflict, message: "", lastTransitionTime: "2026-01-02T03:04:05Z"}]`
@@ -42,7 +42,7 @@ const (
 	threeCPU = "3"
 )
 
-// fpga is a deployment of pods that want one each.
+// fpga is a deployment of pods that each need one.
 func fpga(replicas int) string {
 	return strings.Replace(deployment("a", replicas, "1", "1Gi", ""), "memory: 1Gi}}", `memory: 1Gi, example.com/fpga: "1"}, limits: {example.com/fpga: "1"}}`, 1)
 }
@@ -113,8 +113,8 @@ func TestOverlaidDecisions(t *testing.T) {
 	}
 }
 
-// TestOverlaidFlexibleNode wants a node cut down to its pods though they want a resource
-// that no size has.
+// TestOverlaidFlexibleNode checks that a node is shrunk to its pods although they need a
+// resource that no size has.
 func TestOverlaidFlexibleNode(t *testing.T) {
 	t.Parallel()
 	flexible := strings.Replace(classes, "template: {name: debian}", "template: {name: debian}\n  sizing: {policy: Flexible}", 1)
@@ -147,7 +147,7 @@ func TestBadOverlaysInFiles(t *testing.T) {
 	}
 }
 
-// TestOverlaidClaims is about the other way: what Karpenter is told of a NodePool, and
+// TestOverlaidClaims covers the other direction: what Karpenter sees of a NodePool, and
 // what its own NodeClaims get.
 func TestOverlaidClaims(t *testing.T) {
 	t.Parallel()

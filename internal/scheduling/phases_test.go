@@ -8,8 +8,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// TestPhasesShareClaimedVMs wants what one phase puts on a VM on its way taken off what
-// the next one finds there, also if Karpenter knows the VM by a NodeClaim.
+// TestPhasesShareClaimedVMs checks that the next phase does not get what one phase uses
+// on a joining VM, even if Karpenter knows the VM by a NodeClaim.
 func TestPhasesShareClaimedVMs(t *testing.T) {
 	t.Parallel()
 	bound := "\n      nodeSelector: {topology.kubernetes.io/zone: xeon}\n"

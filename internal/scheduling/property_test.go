@@ -123,7 +123,7 @@ func TestDecisionIsStableForAnyPods(t *testing.T) {
 }
 
 // checkFailure decides after a host failed: none of its VMs takes a pod, and the
-// VMs made instead are enough.
+// replacements are sufficient.
 func checkFailure(t *rapid.T, c *scheduling.Cluster, request scheduling.Request, failed topology.HostID) {
 	after := mustDecide(t, c, request)
 	checkEveryPodOnce(t, after)

@@ -20,7 +20,7 @@ func need(key string, values ...string) karpv1.NodeSelectorRequirementWithMinVal
 	return karpv1.NodeSelectorRequirementWithMinValues{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
 }
 
-// ofKarpenter is a NodeClaim that Karpenter made.
+// ofKarpenter returns a NodeClaim created by Karpenter.
 func ofKarpenter(cpu string, requirements ...karpv1.NodeSelectorRequirementWithMinValues) *karpv1.NodeClaim {
 	return &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "c", Labels: map[string]string{karpv1.NodePoolLabelKey: "general"}},
@@ -47,7 +47,7 @@ func TestResolve(t *testing.T) {
 		more    string // of the pool's spec
 		claim   *karpv1.NodeClaim
 		request scheduling.Request
-		// want are the types and their hosts; whatever follows matters not.
+		// want are the types and their hosts; the rest does not matter.
 		want []string
 	}{
 		{
@@ -107,7 +107,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// The labels that Karpenter chose stand on its claim, and the node will have them.
+// The labels that Karpenter chose are on its claim, and the node will have them.
 func TestResolveKeepsWhatWasChosen(t *testing.T) {
 	t.Parallel()
 	pool := strings.Replace(nodePool("general", "shared", ""), "requirements: []", "requirements: [{key: rack, operator: In, values: [r1, r2]}]", 1)
@@ -122,7 +122,7 @@ func TestResolveKeepsWhatWasChosen(t *testing.T) {
 	}
 }
 
-// A Spec whose place is open names one template, however many its hosts have.
+// A Spec without a placement names one template, however many its hosts have.
 func TestResolveNamesOneTemplate(t *testing.T) {
 	t.Parallel()
 	snapshot := lab()

@@ -12,8 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// storing is the lab with a storage that tells what it has left on each host; the
-// template is of 10 GiB.
+// storing is the lab with a storage of known size on each host; the template has 10 GiB.
 func storing(shared bool, freeGiB ...int64) *topology.Snapshot {
 	s := lab()
 	for i := range s.Hosts {
@@ -22,7 +21,7 @@ func storing(shared bool, freeGiB ...int64) *topology.Snapshot {
 	return s
 }
 
-// with adds another storage to each host; one of 0 GiB does not tell what it has.
+// with adds another storage to each host; one of 0 GiB has an unknown size.
 func with(s *topology.Snapshot, name string, freeGiB ...int64) *topology.Snapshot {
 	for i := range s.Hosts {
 		storage := topology.Storage{Name: name, Type: "lvm", Active: true}
@@ -34,7 +33,7 @@ func with(s *topology.Snapshot, name string, freeGiB ...int64) *topology.Snapsho
 	return s
 }
 
-// diskClass has nodes of its own for each pod of big.
+// diskClass creates a separate node for each pod of big.
 const diskClass = `
 apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass
@@ -43,7 +42,7 @@ spec: {template: {name: debian}%s}
 ---
 `
 
-// big are pods of which each needs a node of its own: no type holds two of them.
+// big are pods that each need their own node: two do not fit on any type.
 func big(replicas int) string { return deployment("big", replicas, "5", "4Gi", spreadOne) }
 
 const spreadOne = `
@@ -139,7 +138,8 @@ func TestDisksAddUp(t *testing.T) {
 	}
 }
 
-// TestDisksOnTheirWay counts those of VMs that are wanted and not made, or not whole.
+// TestDisksOnTheirWay counts the disks of desired VMs that do not exist yet, or not
+// completely.
 func TestDisksOnTheirWay(t *testing.T) {
 	for lock, want := range map[string]int{"absent": 1, "clone": 1, "": 2} {
 		snapshot := storing(false, 60, 0, 0)
@@ -159,7 +159,7 @@ func TestDisksOnTheirWay(t *testing.T) {
 	}
 }
 
-// TestResolveLooksAtDisks wants no host whose storage is full.
+// TestResolveLooksAtDisks checks that hosts with full storages are not returned.
 func TestResolveLooksAtDisks(t *testing.T) {
 	c := load(t, fmt.Sprintf(diskClass, ""), nodePool("general", "disks", ""))
 	request := scheduling.Request{ClusterID: "test", Snapshot: storing(false, 29, 30, 29)}

@@ -239,7 +239,7 @@ func (s *session) drop(idle []*inflight) {
 	}
 }
 
-// place passes the wanted VMs to the planner, all at once, and adds the placed ones.
+// place passes the needed VMs to the planner, all at once, and adds the placed ones.
 func (s *session) place(sol *solution) {
 	defer s.request.timed(PartPlace, time.Now())
 	specs := sol.claims

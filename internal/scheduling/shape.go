@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// shape shrinks the new VMs of Flexible classes as far as their pods allow, but keeps
-// their order, so that each pod goes to the same VM as before. If Karpenter's scheduler
-// does not confirm that, all VMs stay as they are.
+// shape shrinks the new VMs of Flexible classes to what their pods need, but keeps their
+// order, so that each pod goes to the same VM as before. If Karpenter's scheduler does
+// not confirm that, all VMs stay as they are.
 func (s *session) shape(ctx context.Context, sol *solution) (*solution, error) {
 	before, plan := slices.Clone(s.added), s.plan.Clone()
 	large, specs := s.shapes(sol)

@@ -214,8 +214,8 @@ func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
 	return claim
 }
 
-// stateNodes returns copies of the nodes, including those of vms, with the pods in taken,
-// by provider ID, on them. Nodes being deleted are returned separately.
+// stateNodes returns copies of the nodes, including the nodes of vms, with the pods in
+// taken, by provider ID, on them. Nodes being deleted are returned separately.
 func (w *world) stateNodes(ctx context.Context, vms []*inflight, taken map[string][]*corev1.Pod) (active, deleting state.StateNodes, err error) {
 	nameClaims(vms)
 	for _, node := range w.state.DeepCopyNodes() {

@@ -129,8 +129,8 @@ func TestParseInstanceTypesRefuses(t *testing.T) {
 	}
 }
 
-// TestGuestPages wants a VM whose type has huge pages to reserve them, and pods to have
-// the rest of its memory only, on its way as on its Node.
+// TestGuestPages checks that a VM whose type has huge pages reserves them, and that pods
+// get only the rest of its memory, while it joins and on its Node.
 func TestGuestPages(t *testing.T) {
 	types, err := scheduling.ParseInstanceTypes([]byte(`[{"name": "p.4", "capacity": {"cpu": "4", "memory": "8Gi", "hugepages-2Mi": "2Gi", "hugepages-1Gi": "3Gi"}}]`))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// virtual are pods that do not exist, as Karpenter makes them, the last one first.
+// virtual returns virtual pods as Karpenter creates them, the last one first.
 func virtual(n int, cpu string) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for i := range n {
@@ -41,7 +41,7 @@ func decideFor(t *testing.T, c *scheduling.Cluster, snapshot *topology.Snapshot,
 	return d
 }
 
-// TestVirtualPodsGetRoom wants VMs for pods that do not exist, once.
+// TestVirtualPodsGetRoom checks that virtual pods get VMs, once.
 func TestVirtualPodsGetRoom(t *testing.T) {
 	t.Parallel()
 	c := load(t, classes, nodePool("general", "shared", ""), deployment("a", 2, "1", "1Gi", ""))
@@ -64,8 +64,8 @@ func TestVirtualPodsGetRoom(t *testing.T) {
 	}
 }
 
-// TestVirtualPodsComeLast wants a host's room given to the pods that there are, though
-// those that there are not are larger, and counted over hosts.
+// TestVirtualPodsComeLast checks that a host's room goes to real pods, although the
+// virtual ones are larger, and counted over hosts.
 func TestVirtualPodsComeLast(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []bool{false, true} {

@@ -26,7 +26,7 @@ func keptVM(id int, pool, class, host string, policy fleet.Policy) fleet.VM {
 	}
 }
 
-// outcome is the part of a decision that these tests are about.
+// outcome is the part of a decision that these tests check.
 type outcome struct {
 	New                []string
 	InFlight, Existing []string
