@@ -32,7 +32,7 @@ type ConfigMap struct {
 	namespace string
 	name      string
 	clock     clock.WithTicker
-	// interrupt lets a test end a write before one of its steps; nil in production.
+	// interrupt, if a test sets it, ends a write before one of its steps.
 	interrupt func(name string) error
 
 	// mu guards fence.

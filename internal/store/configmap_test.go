@@ -25,7 +25,7 @@ import (
 
 const namespace = "default"
 
-// fleetName returns a name that no other test has.
+// fleetName returns a unique name.
 func fleetName() string { return "fleet-" + strings.ToLower(rand.Text()[:8]) }
 
 func openConfigMap(t *testing.T, client kubernetes.Interface, name string) *store.ConfigMap {
@@ -43,7 +43,7 @@ func configMapPlace(t *testing.T) place {
 	return place{open: open, elsewhere: open}
 }
 
-// TestConfigMaps looks at what a person sees with kubectl.
+// TestConfigMaps checks what a person sees with kubectl.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
 	name := fleetName()
@@ -105,18 +105,18 @@ func TestConfigMapByHand(t *testing.T) {
 	wantFiles(t, c, render(map[fleet.VMID]string{2007: "pve-2"}))
 }
 
-// later has a clock ahead, by which locks of others have expired.
+// later has a clock that is ahead, so that others' locks have expired.
 func later(c *store.ConfigMap) {
 	c.SetClock(clocktesting.NewFakeClock(time.Now().Add(31 * time.Second)))
 }
 
-// TestPausedHolder has a controller take over from one that was paused. The old one
-// cannot write any more, though the files are as it saw them.
+// TestPausedHolder replaces a paused controller by another. The old one can no longer
+// write, although the files are as it read them.
 func TestPausedHolder(t *testing.T) {
 	t.Parallel()
 	name := fleetName()
 	paused, next := openConfigMap(t, client(t), name), openConfigMap(t, client(t), name)
-	paused.SetClock(clocktesting.NewFakeClock(time.Now())) // it does not go on
+	paused.SetClock(clocktesting.NewFakeClock(time.Now())) // its time stops
 	unlock, err := paused.Lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestPausedHolder(t *testing.T) {
 	}
 }
 
-// TestLeaseSaysHowLongItLasts respects a lock as long as its holder said that it lasts.
+// TestLeaseSaysHowLongItLasts respects a lock for the duration that its holder set.
 func TestLeaseSaysHowLongItLasts(t *testing.T) {
 	t.Parallel()
 	kube, name := client(t), fleetName()
@@ -170,8 +170,8 @@ func TestLeaseSaysHowLongItLasts(t *testing.T) {
 	}
 }
 
-// TestPausedWriter pauses a writer at each step, lets another one write all it
-// wants, and goes on.
+// TestPausedWriter pauses a writer at each step, runs another one to the end, and
+// continues.
 func TestPausedWriter(t *testing.T) {
 	t.Parallel()
 	last := render(map[fleet.VMID]string{2009: "pve-3"})
@@ -229,7 +229,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 	}
 }
 
-// waitForRenewal waits until a lease was renewed at a time.
+// waitForRenewal waits until a lease was renewed at a given time.
 func waitForRenewal(t *testing.T, name string, at time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -248,7 +248,7 @@ func waitForRenewal(t *testing.T, name string, at time.Time) {
 	}
 }
 
-// lossy loses the answers to some requests that arrived.
+// lossy loses the responses to some successful requests.
 type lossy struct {
 	under http.RoundTripper
 	lose  func(*http.Request) bool
@@ -264,8 +264,8 @@ func (l lossy) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// TestLostAnswer loses the answer to the update that decides. The change is then
-// what is wanted, with its record, and whoever comes next goes on.
+// TestLostAnswer loses the response to the decisive update. The change is then the
+// desired state, with its record, and the next writer continues.
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	name := fleetName()
@@ -363,8 +363,8 @@ func TestConfigMapHistoryOverDays(t *testing.T) {
 	wantHistory(t, c, all[3].Change.Time.Add(9000*time.Hour), all[3:]...)
 }
 
-// TestConfigMapRecordsOfOthers has somebody else write over records: the changes before
-// and after them are found.
+// TestConfigMapRecordsOfOthers has another client overwrite records: the changes before
+// and after them are still found.
 func TestConfigMapRecordsOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{"", "-outcome"} {

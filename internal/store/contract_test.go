@@ -26,15 +26,15 @@ type interruptible interface {
 	Interrupt(f func(name string) error)
 }
 
-// place is where a fleet is kept.
+// place is a kind of store with its location.
 type place struct {
-	// open returns a new store of the place, as another process has it.
+	// open returns a new store of the place, as another process would.
 	open func(t *testing.T) interruptible
-	// elsewhere returns one of another machine; nil if there is only one.
+	// elsewhere returns a store on another machine; nil if there is only one.
 	elsewhere func(t *testing.T) interruptible
 }
 
-// places returns the kinds of places, each with an empty one.
+// places returns one empty place of each kind.
 func places() map[string]func(t *testing.T) place {
 	return map[string]func(t *testing.T) place{
 		"directory": func(t *testing.T) place {
@@ -110,7 +110,7 @@ func run(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// began is when the first change of a test began.
+// began is the time of a test's first change.
 var began = time.Date(2026, 11, 21, 13, 45, 1, 0, time.UTC)
 
 // changed returns the record of a test's nth change.
@@ -131,7 +131,7 @@ func changed(n int, vms ...int) audit.Change {
 	return change
 }
 
-// ended returns the outcome of a change that went well.
+// ended returns the outcome of a successful change.
 func ended(change audit.Change) audit.Outcome {
 	return audit.Outcome{
 		Format: audit.FormatVersion, ID: change.ID, Time: change.Time.Add(time.Minute), Duration: time.Minute,
@@ -148,7 +148,7 @@ func readFrom(t *testing.T, s store.Store) (generator.Files, store.Revision) {
 	return files, revision
 }
 
-// begin makes files what is wanted.
+// begin makes files the desired state.
 func begin(t *testing.T, s store.Store, files generator.Files, change audit.Change) {
 	t.Helper()
 	_, base := readFrom(t, s)
@@ -173,7 +173,7 @@ func historyOf(t *testing.T, s store.Store, since time.Time) []audit.Entry {
 	return list
 }
 
-// wantFiles compares the fleet that a store reads.
+// wantFiles compares the files in a store with the expected ones.
 func wantFiles(t *testing.T, s store.Store, want generator.Files) {
 	t.Helper()
 	files, revision := readFrom(t, s)
@@ -185,7 +185,7 @@ func wantFiles(t *testing.T, s store.Store, want generator.Files) {
 	}
 }
 
-// wantHistory compares the history of a store: changes, and which of them ended.
+// wantHistory compares the history of a store: its changes, and which of them ended.
 func wantHistory(t *testing.T, s store.Store, since time.Time, want ...audit.Entry) {
 	t.Helper()
 	got := historyOf(t, s, since)
@@ -299,8 +299,8 @@ func TestRecordsAreOnlyAdded(t *testing.T) {
 	})
 }
 
-// TestCrashedBegin ends a Begin at each of its steps. Whoever comes then finds the
-// old fleet, or the new one and its record, and can go on.
+// TestCrashedBegin ends a Begin at each of its steps. The next process finds the old
+// fleet, or the new one with its record, and can continue.
 func TestCrashedBegin(t *testing.T) {
 	t.Parallel()
 	for name, at := range places() {
@@ -316,8 +316,8 @@ func TestCrashedBegin(t *testing.T) {
 	}
 }
 
-// crashedBegin reports whether there were so many steps. It notes in seen whether
-// the fleet was the new one afterwards.
+// crashedBegin reports whether there are that many steps. It records in seen whether the
+// fleet was the new one afterwards.
 func crashedBegin(t *testing.T, p place, steps int, seen map[bool]bool) bool {
 	t.Helper()
 	first, second, third := changed(0, 2000), changed(1, 2001), changed(2)
@@ -375,7 +375,7 @@ func TestLockExcludes(t *testing.T) {
 		if !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), "held by") {
 			t.Errorf("a second lock: %v, want ErrLocked with its holder", err)
 		}
-		begin(t, p.open(t), wanted(), changed(0)) // readers and the holder go on
+		begin(t, p.open(t), wanted(), changed(0)) // readers and the holder continue
 		if err := unlock(); err != nil {
 			t.Fatal(err)
 		}

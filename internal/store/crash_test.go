@@ -17,8 +17,8 @@ import (
 
 var errCrash = errors.New("crash")
 
-// crashAfter writes files and stops after some steps. It returns the file that was
-// next, or "" if the write was done.
+// crashAfter writes files and stops after n steps. It returns the next file, or "" if the
+// write was complete.
 func crashAfter(d *store.Directory, files generator.Files, steps int) (string, error) {
 	next := ""
 	d.Interrupt(func(name string) error {
@@ -37,8 +37,8 @@ func crashAfter(d *store.Directory, files generator.Files, steps int) (string, e
 	return next, err
 }
 
-// TestCrashes ends a write at each of its steps. The fleet is then the old or the
-// new one as a whole, and the next write goes through.
+// TestCrashes ends a write at each of its steps. The fleet is then completely the old or
+// the new one, and the next write succeeds.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	moved := render(map[fleet.VMID]string{2000: "pve-1", 2002: "pve-2"}, func(f *fleet.Fleet) {
@@ -82,8 +82,8 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// checkWhole wants the old fleet before the write was staged, and the new one from
-// then on.
+// checkWhole checks for the old fleet before the write was staged, and for the new one
+// from then on.
 func checkWhole(t *testing.T, d *store.Directory, old, next generator.Files, stopped string) {
 	t.Helper()
 	want := next
@@ -106,7 +106,7 @@ func wantNoStage(t *testing.T, d *store.Directory) {
 	}
 }
 
-// TestCrashTwice ends the write that finishes one that was cut off.
+// TestCrashTwice ends the write that completes an interrupted one.
 func TestCrashTwice(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -120,7 +120,7 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// TestCrashAndEdit has a person change a file after a write was cut off.
+// TestCrashAndEdit has a person change a file after an interrupted write.
 func TestCrashAndEdit(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -165,7 +165,7 @@ func TestStagedByNobody(t *testing.T) {
 	}
 }
 
-// TestStagedThroughALink has links in the way of a write that was cut off.
+// TestStagedThroughALink has links in the path of an interrupted write.
 func TestStagedThroughALink(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()

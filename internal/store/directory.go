@@ -29,9 +29,9 @@ type Directory struct {
 	path string
 	// private is the directory of the lock files and of a write in progress.
 	private string
-	// interrupt lets a test end a write before it changes a file; nil in production.
+	// interrupt, if a test sets it, ends a write before a file is changed.
 	interrupt func(name string) error
-	// reading lets a test intervene while files are read.
+	// reading, if a test sets it, is called while files are read.
 	reading func()
 }
 

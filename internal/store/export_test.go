@@ -14,22 +14,22 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Interrupt lets f end writes before they touch a file.
+// Interrupt makes f end writes before they change a file.
 func (d *Directory) Interrupt(f func(name string) error) { d.interrupt = f }
 
-// Reading has f called while the directory's files are read.
+// Reading sets the function that is called while the directory's files are read.
 func (d *Directory) Reading(f func()) { d.reading = f }
 
-// Interrupt lets f end writes before each of their steps.
+// Interrupt makes f end writes before each of their steps.
 func (g *Git) Interrupt(f func(name string) error) { g.interrupt = f }
 
-// Interrupt lets f end writes before each of their steps.
+// Interrupt makes f end writes before each of their steps.
 func (c *ConfigMap) Interrupt(f func(name string) error) { c.interrupt = f }
 
-// SetClock replaces the clock of locks.
+// SetClock sets the clock of locks.
 func (c *ConfigMap) SetClock(clock clock.WithTicker) { c.clock = clock }
 
-// SameHost returns the error of a redirection from a URL to another.
+// SameHost returns the error for a redirect from a URL to another.
 func SameHost(to, from string) error {
 	next, err := http.NewRequest(http.MethodGet, to, nil)
 	if err != nil {

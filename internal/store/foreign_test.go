@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// infrastructure is a repository of someone else's.
+// infrastructure is another team's repository.
 var infrastructure = []string{
 	"network.tf", "aws/prod/main.tf", "aws/prod/node-x.tf", "aws/prod/terraform.tfvars", "aws/fleet.json",
 	"mods/vpc/main.tf", "modules/vpc/main.tf", "modules/proxmox-node/main.tf", "a/b/c/d/main.tf", "deep/modules/x/y.tf",
@@ -27,7 +27,7 @@ func putAll(t *testing.T, dir string, names []string) {
 	}
 }
 
-// tree returns all files below dir but those of PrivateDir.
+// tree returns all files below dir, without PrivateDir.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -46,8 +46,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// TestWriteIntoARepository has a directory with someone else's files: all that is no
-// part of a fleet is refused, and nothing is written.
+// TestWriteIntoARepository has a directory with unmanaged files: they are refused, and
+// nothing is written.
 func TestWriteIntoARepository(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -121,7 +121,7 @@ func TestWriteRefusesAnotherClustersFleet(t *testing.T) {
 	}
 }
 
-// TestReadKeepsWhatWasEdited has a fleet's files that are hardly to be known again.
+// TestReadKeepsWhatWasEdited has a fleet's files that are hard to recognize after edits.
 func TestReadKeepsWhatWasEdited(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fleet.json", "r/pve-1/main.tf", "r/pve-1/node-a-2000.tf"} {

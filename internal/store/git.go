@@ -68,7 +68,7 @@ type Git struct {
 	config GitConfig
 	// locks holds the lock files, next to the clone.
 	locks *Directory
-	// interrupt lets a test end a write before one of its steps; nil in production.
+	// interrupt, if a test sets it, ends a write before one of its steps.
 	interrupt func(name string) error
 }
 

@@ -49,13 +49,13 @@ func wantError(t *testing.T, err error, texts ...string) {
 	}
 }
 
-// wantSound wants git to see no damage.
+// wantSound checks the repository with git fsck.
 func wantSound(t *testing.T, dir string) {
 	t.Helper()
 	run(t, dir, "fsck", "--strict")
 }
 
-// TestGitCommits looks at one apply with git itself.
+// TestGitCommits inspects one apply with git itself.
 func TestGitCommits(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
@@ -117,8 +117,8 @@ func TestGitSubjects(t *testing.T) {
 	}
 }
 
-// TestGitRevert has a person revert an apply: what is wanted goes back, and the
-// history keeps all.
+// TestGitRevert has a person revert an apply: the desired state is reverted, and the
+// history keeps all changes.
 func TestGitRevert(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
@@ -146,7 +146,7 @@ func TestGitRevert(t *testing.T) {
 	wantSound(t, clone)
 }
 
-// TestGitNeverForces has the branch move between a read and a write, forwards and back.
+// TestGitNeverForces moves the branch between a read and a write, forwards and backwards.
 func TestGitNeverForces(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
@@ -198,7 +198,7 @@ func TestGitOffline(t *testing.T) {
 	wantHistory(t, elsewhere, time.Time{}, closed(first), closed(second))
 }
 
-// TestGitRefusedByARule has a remote that takes no pushes to the branch.
+// TestGitRefusedByARule has a remote that accepts no pushes to the branch.
 func TestGitRefusedByARule(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
@@ -217,7 +217,7 @@ func TestGitRefusedByARule(t *testing.T) {
 	wantSound(t, clone)
 }
 
-// TestGitNotesOfTwo has two machines note outcomes without having seen each other's.
+// TestGitNotesOfTwo has two machines record outcomes independently.
 func TestGitNotesOfTwo(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
@@ -236,9 +236,9 @@ func TestGitNotesOfTwo(t *testing.T) {
 	}
 }
 
-// TestGitNotesOfOthers has somebody else note something on the commit of a change, in a
-// remote that sends what is too large, and in one that does not. The outcome counts as none,
-// and the changes after it go on.
+// TestGitNotesOfOthers has another client add a note to the commit of a change, in a
+// remote that sends objects that are too large, and in one that does not. The outcome
+// counts as missing, and the following changes work.
 func TestGitNotesOfOthers(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)
@@ -272,7 +272,7 @@ func TestGitNotesOfOthers(t *testing.T) {
 	}
 }
 
-// TestGitNotesThatAreNone has the reference of the notes be something else.
+// TestGitNotesThatAreNone has other content at the reference of the notes.
 func TestGitNotesThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a file", "a tree", "another branch"} {
@@ -299,7 +299,7 @@ func TestGitNotesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestGitReview has a person merge what numaform proposes.
+// TestGitReview has a person merge numaform's proposals.
 func TestGitReview(t *testing.T) {
 	t.Parallel()
 	for name, merge := range map[string][]string{
@@ -385,8 +385,8 @@ func TestGitRemotesWithAUser(t *testing.T) {
 	}
 }
 
-// TestGitNotesThatCannotBeRead loses the directory of the notes that holds a
-// commit's: whether there is one is not known then.
+// TestGitNotesThatCannotBeRead loses the directory of the notes for a commit: whether it
+// has a note is then unknown.
 func TestGitNotesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -449,7 +449,7 @@ func TestGitPatience(t *testing.T) {
 	})
 }
 
-// TestGitTellsNoSecret has a remote that does not answer, and secrets for it.
+// TestGitTellsNoSecret has an unreachable remote, and secrets for it.
 func TestGitTellsNoSecret(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]store.GitConfig{
@@ -479,7 +479,7 @@ func TestGitTellsNoSecret(t *testing.T) {
 	}
 }
 
-// wantNowhere wants no file below dir to hold a text.
+// wantNowhere checks that no file below dir contains a text.
 func wantNowhere(t *testing.T, dir, text string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -497,7 +497,7 @@ func wantNowhere(t *testing.T, dir, text string) {
 	}
 }
 
-// TestGitDecisions keeps the words that people search for.
+// TestGitDecisions checks for words that people search for.
 func TestGitDecisions(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)

@@ -15,14 +15,15 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// The most that other files may cost: of the same fleet alone, and of a clone by git.
+// The maximum cost of other files, relative to the same fleet alone and to a clone by
+// git.
 const (
 	maxBeside = 1.2
 	maxFirst  = 1.2
 )
 
 // BenchmarkGitBesideMuch reads a fleet of 1,000 VMs in a repository with 1 GB of other
-// files: the first time beside what git clone takes, then beside the same fleet alone.
+// files: the first time compared with git clone, then compared with the same fleet alone.
 func BenchmarkGitBesideMuch(b *testing.B) {
 	vms := map[fleet.VMID]string{}
 	for i := range 1000 {
@@ -82,7 +83,7 @@ func BenchmarkGitBesideMuch(b *testing.B) {
 	}
 }
 
-// cost is what a read took.
+// cost is the cost of a read.
 type cost struct {
 	time  time.Duration
 	bytes uint64
@@ -116,8 +117,7 @@ func gitIn(b *testing.B, dir string, args ...string) {
 	}
 }
 
-// importMuch gives a repository 500 files of 2 MB that do not compress and 20,000 small
-// ones.
+// importMuch adds 500 incompressible files of 2 MB and 20,000 small ones to a repository.
 func importMuch(b *testing.B, remote string) {
 	b.Helper()
 	command := exec.CommandContext(b.Context(), "git", "-c", "core.compression=0", "fast-import", "--quiet")
@@ -140,7 +140,7 @@ func importMuch(b *testing.B, remote string) {
 		}
 		_, _ = random.Read(content[:size]) // it never fails
 		fmt.Fprintf(w, "M 100644 inline other/%d/%d\ndata %d\n", i%100, i, size)
-		_, _ = w.Write(content[:size]) // Flush has the error
+		_, _ = w.Write(content[:size]) // Flush returns the error
 		fmt.Fprintln(w)
 	}
 	if err := w.Flush(); err != nil {

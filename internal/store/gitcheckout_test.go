@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// everything returns all files below dir, with their modes and git's own.
+// everything returns all files below dir, including git's own, with their modes.
 func everything(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -53,8 +53,8 @@ func checkedOut(t *testing.T, subdir string) (g *store.Git, ann string, config s
 	return openGit(t, config), ann, config
 }
 
-// TestGitCheckoutWithEdits has edits that are not committed. None is passed over, none
-// is applied, and the checkout is as it was.
+// TestGitCheckoutWithEdits has uncommitted edits. None is ignored, none is applied, and
+// the checkout is unchanged.
 func TestGitCheckoutWithEdits(t *testing.T) {
 	t.Parallel()
 	node := "r/pve-1/node-a-2000.tf"
@@ -141,7 +141,7 @@ func TestGitCheckoutRunsNothing(t *testing.T) {
 	}
 }
 
-// TestGitCheckoutAhead has commits that the remote does not have.
+// TestGitCheckoutAhead has commits that the remote lacks.
 func TestGitCheckoutAhead(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := checkedOut(t, "clusters/prod")
@@ -247,7 +247,7 @@ func TestGitShallowRemote(t *testing.T) {
 	wantError(t, err, "shallow", "fetch --unshallow")
 }
 
-// TestGitUpgrade goes on with the working copy of an older numaform: with its origin,
+// TestGitUpgrade continues with the working copy of an older numaform: with its origin,
 // and with outcomes that it could not push.
 func TestGitUpgrade(t *testing.T) {
 	t.Parallel()
@@ -258,7 +258,7 @@ func TestGitUpgrade(t *testing.T) {
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: other})
 	begin(t, g, wanted(), first)
 	end(t, g, first)
-	begin(t, old, wanted(), changed(1)) // another repository altogether
+	begin(t, old, wanted(), changed(1)) // an unrelated repository
 	remote := filepath.Join(remoteOf, "remote.git")
 	run(t, "", "clone", "-q", "--bare", other, remote)
 	copied := filepath.Join(remoteOf, "copy")
@@ -276,7 +276,7 @@ func TestGitUpgrade(t *testing.T) {
 	wantHistory(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), time.Time{}, closed(first), closed(second))
 }
 
-// TestGitTokenStaysWithItsHost has a server that sends others elsewhere.
+// TestGitTokenStaysWithItsHost has a server that redirects to another host.
 func TestGitTokenStaysWithItsHost(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -293,7 +293,7 @@ func TestGitTokenStaysWithItsHost(t *testing.T) {
 	}
 }
 
-// TestGitCloneIsPrivate looks at who may read the clone.
+// TestGitCloneIsPrivate checks the permissions of the clone.
 func TestGitCloneIsPrivate(t *testing.T) {
 	t.Parallel()
 	clone := filepath.Join(t.TempDir(), "state", "git")

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestObjectSizes compares the sizes in headers with what git says, for objects in files
-// of their own and in packs with both kinds of differences.
+// TestObjectSizes compares the sizes in headers with git's, for loose objects and in
+// packs with both kinds of deltas.
 func TestObjectSizes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func TestObjectSizes(t *testing.T) {
 	}
 }
 
-// TestObjectWithALargeBase keeps a small file as a difference to one of 100 MiB.
+// TestObjectWithALargeBase stores a small file as a delta to one of 100 MiB.
 func TestObjectWithALargeBase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -75,8 +75,8 @@ func TestObjectWithALargeBase(t *testing.T) {
 	}
 }
 
-// TestGitWithoutTheProgram has only what a local remote needs of git on PATH: the library
-// indexes packs. Not parallel, as it sets PATH.
+// TestGitWithoutTheProgram has only the git programs on PATH that a local remote needs:
+// the library indexes packs. It is not parallel, because it sets PATH.
 func TestGitWithoutTheProgram(t *testing.T) {
 	remote := bare(t)
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})

@@ -36,8 +36,8 @@ func link(t *testing.T, dir, name, target string) {
 	}
 }
 
-// wantRefused wants a read to name a file and how to remove it, without what a terminal
-// would take for a command.
+// wantRefused checks that a read names a file and how to remove it, without terminal
+// control sequences.
 func wantRefused(t *testing.T, s store.Store, name string) {
 	t.Helper()
 	_, _, err := s.Read(t.Context())
@@ -50,7 +50,7 @@ func wantRefused(t *testing.T, s store.Store, name string) {
 	}
 }
 
-// intruders are files that are no part of a fleet, by their names; a target makes a link.
+// intruders are files that are not part of a fleet, by name; a target creates a link.
 var intruders = map[string]struct{ path, target, shown string }{
 	"JSON configuration":     {path: "r/pve-1/zz.tf.json"},
 	"configuration":          {path: "r/pve-1/zz.tf"},
@@ -80,7 +80,7 @@ var intruders = map[string]struct{ path, target, shown string }{
 	},
 }
 
-// TestGitRefuses pushes what is no part of a fleet.
+// TestGitRefuses pushes files that are not part of a fleet.
 func TestGitRefuses(t *testing.T) {
 	t.Parallel()
 	more := map[string]struct{ path, target, shown string }{
@@ -116,8 +116,8 @@ func TestGitRefuses(t *testing.T) {
 	}
 }
 
-// graft makes the branch base with one more file, or a link if there is a target. The
-// name may be any that git stores.
+// graft creates the branch as base with one more file, or a link if there is a target.
+// The name may be any that git stores.
 func graft(t *testing.T, remote, base, name, target string) {
 	t.Helper()
 	mode := "100644"
@@ -138,7 +138,7 @@ func graft(t *testing.T, remote, base, name, target string) {
 	}
 }
 
-// firstRefused returns the part of a path that an error names at least.
+// firstRefused returns the part of a path that an error must name.
 func firstRefused(path string) string {
 	first, _, _ := strings.Cut(path, "/")
 	return first
@@ -203,8 +203,8 @@ func TestGitRefusesTrees(t *testing.T) {
 	}
 }
 
-// TestGitRefusesTreesBelow has a name that leads out of a directory of the fleet. The way
-// to remove it must not lead out, too.
+// TestGitRefusesTreesBelow has a name that leads out of a directory of the fleet. The
+// command to remove it must not lead out, too.
 func TestGitRefusesTreesBelow(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"..", ".", ".git"} {
@@ -226,7 +226,7 @@ func TestGitRefusesTreesBelow(t *testing.T) {
 	}
 }
 
-// commitTree makes a raw tree the branch's.
+// commitTree commits a raw tree to the branch.
 func commitTree(t *testing.T, remote string, tree []byte) {
 	t.Helper()
 	commit := run(t, remote, "commit-tree", "-p", "main", "-m", "x", putTree(t, remote, tree))
@@ -245,7 +245,7 @@ func putTree(t *testing.T, remote string, tree []byte) string {
 	return strings.TrimSpace(string(hash))
 }
 
-// TestGitSkips has what forges and older numaforms keep beside a fleet.
+// TestGitSkips has what forges and older versions keep next to a fleet.
 func TestGitSkips(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -269,8 +269,8 @@ func TestGitSkips(t *testing.T) {
 	}
 }
 
-// TestGitOutsideItsDirectory has anything at all outside of the fleet's directory: it is
-// not read, not refused and not changed.
+// TestGitOutsideItsDirectory has arbitrary content outside of the fleet's directory: it
+// is not read, not refused and not changed.
 func TestGitOutsideItsDirectory(t *testing.T) {
 	t.Parallel()
 	g, ann, remote := pushed(t, "clusters/prod")
@@ -292,7 +292,7 @@ func TestGitOutsideItsDirectory(t *testing.T) {
 	wantFiles(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote, Subdir: "clusters/prod"}), render(nil))
 }
 
-// TestGitSubdirThatIsNone has something else where the fleet's directory is.
+// TestGitSubdirThatIsNone has something else in place of the fleet's directory.
 func TestGitSubdirThatIsNone(t *testing.T) {
 	t.Parallel()
 	for name, replace := range map[string]func(ann string){
@@ -311,8 +311,8 @@ func TestGitSubdirThatIsNone(t *testing.T) {
 	}
 }
 
-// TestGitLimits pushes files above the limits. None of it is inflated here. Not parallel:
-// it looks at what the process allocates.
+// TestGitLimits pushes files above the limits. None of them is inflated here. It is not
+// parallel, because it measures allocations.
 func TestGitLimits(t *testing.T) {
 	const huge = 100 << 20
 	for _, tt := range []struct{ name, path, want string }{
@@ -341,7 +341,7 @@ func TestGitLimits(t *testing.T) {
 	}
 }
 
-// TestGitLimitOfAFile has a file that could well be read, and is larger than any of a fleet.
+// TestGitLimitOfAFile has a file that could be read, but is larger than any of a fleet.
 func TestGitLimitOfAFile(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -350,7 +350,7 @@ func TestGitLimitOfAFile(t *testing.T) {
 	wantRefused(t, g, "r/pve-1/node-a-2000.tf has 2097152 bytes: a file of the fleet has at most 1048576")
 }
 
-// TestGitLimitOfACommit has a commit that could well be read, and is larger than any of a
+// TestGitLimitOfACommit has a commit that could be read, but is larger than any of a
 // fleet.
 func TestGitLimitOfACommit(t *testing.T) {
 	t.Parallel()
@@ -365,7 +365,7 @@ func TestGitLimitOfACommit(t *testing.T) {
 	wantError(t, err, "and may have 1048576", "from the branch's history")
 }
 
-// TestGitRedirects keeps the credential from what is not configured.
+// TestGitRedirects keeps the credential from hosts that are not configured.
 func TestGitRedirects(t *testing.T) {
 	t.Parallel()
 	for to, allowed := range map[string]bool{
@@ -378,7 +378,7 @@ func TestGitRedirects(t *testing.T) {
 	}
 }
 
-// TestGitTellsNoEscape has texts of a pusher that a terminal would act on.
+// TestGitTellsNoEscape has a pusher's texts with terminal control sequences.
 func TestGitTellsNoEscape(t *testing.T) {
 	t.Parallel()
 	g, ann, remote := pushed(t, "")
@@ -398,8 +398,8 @@ func TestGitTellsNoEscape(t *testing.T) {
 	wantFiles(t, g, wanted())
 }
 
-// TestDirectoryRefuses has the same in a plain directory, but what older numaforms and
-// the engine left there.
+// TestDirectoryRefuses has the same in a plain directory, except for files left by older
+// versions and the engine.
 func TestDirectoryRefuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range intruders {

@@ -27,8 +27,8 @@ import (
 // networkTimeout limits how long the remote may be silent.
 const networkTimeout = 2 * time.Minute
 
-// maxHaves limits the commits that a fetch reports as known; one of them tells the remote
-// what is new.
+// maxHaves limits the commits that a fetch reports as known; from one of them the remote
+// derives what is new.
 const maxHaves = 256
 
 // remote is the shared repository.
@@ -37,7 +37,7 @@ type remote struct {
 	endpoint  *transport.Endpoint
 	transport transport.Transport
 	auth      transport.AuthMethod
-	// interrupted lets a test end a push.
+	// interrupted, if a test sets it, ends a push.
 	interrupted func(name string) error
 }
 

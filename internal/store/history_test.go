@@ -23,8 +23,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// wantUnreadable wants a history of a change that cannot be read, or whose outcome cannot,
-// before others.
+// wantUnreadable checks for an entry with an unreadable change or outcome, before others.
 func wantUnreadable(t *testing.T, s store.Store, unreadable audit.Entry, why string, others ...audit.Entry) {
 	t.Helper()
 	list := historyOf(t, s, time.Time{})
@@ -43,13 +42,12 @@ func wantUnreadable(t *testing.T, s store.Store, unreadable audit.Entry, why str
 	}
 }
 
-// nothingOf is a change of which nothing but the ID can be read.
+// nothingOf returns a change of which only the ID can be read.
 func nothingOf(change audit.Change) audit.Entry {
 	return audit.Entry{Change: audit.Change{ID: change.ID, Time: change.Time}}
 }
 
-// TestBrokenRecords has records that numaform did not write so. None keeps it from reading
-// the others.
+// TestBrokenRecords has modified records. None of them prevents reading the others.
 func TestBrokenRecords(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)
@@ -85,7 +83,7 @@ func TestBrokenRecords(t *testing.T) {
 			}
 			wantUnreadable(t, d, want, tt.want, open(second))
 			wantUnreadable(t, d, want, filepath.Join(d.Path(), "history", tt.file), open(second))
-			wantHistory(t, d, second.Time, open(second)) // what is not asked for is not opened
+			wantHistory(t, d, second.Time, open(second)) // only requested records are opened
 		})
 	}
 	t.Run("a link", func(t *testing.T) {
@@ -102,8 +100,8 @@ func TestBrokenRecords(t *testing.T) {
 	})
 }
 
-// TestRecordOfANewerNumaform has records of a newer format: one of this installation
-// cannot be passed over, and what anybody else can write is not read.
+// TestRecordOfANewerNumaform has records of a newer format: this installation's own must
+// not be ignored, and others' are not read.
 func TestRecordOfANewerNumaform(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -163,8 +161,8 @@ func TestHistoryOfOthers(t *testing.T) {
 	}
 }
 
-// TestCrashedRecord ends a Begin right after it was staged: the record is in the
-// history before its file is there.
+// TestCrashedRecord ends a Begin right after it was staged: the record is in the history
+// before its file exists.
 func TestCrashedRecord(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -189,7 +187,7 @@ func TestCrashedRecord(t *testing.T) {
 	wantNoStage(t, again)
 }
 
-// gated reports whether the gate of a directory can not be had now, shared or alone.
+// gated reports whether the gate of a directory is locked, for shared or exclusive use.
 func gated(t *testing.T, dir string, how int) bool {
 	t.Helper()
 	gate, err := os.Open(filepath.Join(dir, store.PrivateDir, "gate"))
@@ -204,7 +202,7 @@ func gated(t *testing.T, dir string, how int) bool {
 	return err != nil
 }
 
-// TestGate looks at who is kept out of a directory while it is written and read.
+// TestGate checks who is locked out of a directory while it is written and read.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -223,8 +221,8 @@ func TestGate(t *testing.T) {
 	wantFiles(t, d, wanted())
 }
 
-// TestReadDuringWrites has readers beside a writer. They see whole fleets only, and
-// a record with each.
+// TestReadDuringWrites runs readers concurrently with a writer. They see only complete
+// fleets, each with a record.
 func TestReadDuringWrites(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
@@ -275,7 +273,7 @@ func sorted(files generator.Files) []string {
 	return names
 }
 
-// TestDiskFull has a directory that takes no more: nothing is half written.
+// TestDiskFull has a full disk: nothing is partly written.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())

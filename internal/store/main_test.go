@@ -19,7 +19,7 @@ type shared struct {
 	err     error
 }
 
-// control starts with the first test that asks for it.
+// control starts the control plane when the first test needs it.
 var control shared
 
 func TestMain(m *testing.M) {

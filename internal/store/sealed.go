@@ -28,7 +28,7 @@ type Sealed struct {
 	keys *keyring
 	// begun are the digests of changes without an outcome, by ID.
 	begun map[string]audit.Digest
-	// newest is when the last verified change began, as far as History has read.
+	// newest is when the last verified change in the history read so far began.
 	newest time.Time
 }
 

@@ -26,20 +26,20 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// installation returns a store as an installation with a key in a file has it.
+// installation returns a store for an installation with a key in a file.
 func installation(t *testing.T, inner store.Store) (sealed *store.Sealed, key string) {
 	t.Helper()
 	key = filepath.Join(t.TempDir(), "history", "key")
 	return store.NewSealed(inner, store.FileVault(key), "prod"), key
 }
 
-// told is what History says of a change.
+// told is History's information about a change.
 type told struct {
 	ID             string
 	Verified, Well bool
 }
 
-// wantTold compares what a store says of its changes.
+// wantTold compares a store's information about its changes.
 func wantTold(t *testing.T, s store.Store, since time.Time, want ...told) {
 	t.Helper()
 	var got []told
@@ -71,20 +71,20 @@ func TestSealed(t *testing.T) {
 		wantTold(t, other, second.Time.Add(time.Hour), told{second.ID, false, false})
 		elsewhere := store.NewSealed(p.open(t), store.FileVault(key), "test")
 		wantTold(t, elsewhere, time.Time{}, told{first.ID, false, false}, told{second.ID, false, false})
-		// Somebody adds a record, and the outcome of the second change.
+		// Another client adds a record, and the outcome of the second change.
 		forged := changed(2, 2002)
 		begin(t, p.open(t), wanted(), forged)
 		end(t, p.open(t), forged)
 		end(t, p.open(t), second)
 		wantTold(t, again, time.Time{}, told{first.ID, true, true}, told{second.ID, true, false}, told{forged.ID, false, false})
-		// The last change of this installation is in each look.
+		// Every reading includes this installation's last change.
 		wantTold(t, again, forged.Time.Add(time.Hour), told{second.ID, true, false}, told{forged.ID, false, false})
 		fresh := store.NewSealed(p.open(t), store.FileVault(key), "prod")
 		wantTold(t, fresh, forged.Time.Add(time.Hour), told{second.ID, true, false}, told{forged.ID, false, false})
 	})
 }
 
-// TestAdoption continues what a version without keys recorded, as it was then.
+// TestAdoption adopts the records of a version without keys, if they are unchanged.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, p place) {
@@ -122,7 +122,7 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// TestReplacedRecords edits what a store holds, as whoever has its credential can.
+// TestReplacedRecords edits the records in a store, as anyone with its credential can.
 func TestReplacedRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -153,7 +153,7 @@ func TestReplacedRecords(t *testing.T) {
 	}
 	edit(first.ID, ".outcome.json", func(fields map[string]any) { fields["extra"] = 1 })
 	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, true, true})
-	// The outcome of one change is not that of another.
+	// The outcome of one change is not valid for another.
 	content, err := os.ReadFile(path(second.ID, ".outcome.json"))
 	if err == nil {
 		err = os.WriteFile(path(first.ID, ".outcome.json"), []byte(strings.ReplaceAll(string(content), second.ID, first.ID)), 0o600)
@@ -164,7 +164,7 @@ func TestReplacedRecords(t *testing.T) {
 	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, true, true})
 	edit(second.ID, ".json", func(fields map[string]any) { fields["why"] = "something else" })
 	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, false, false})
-	// A copy under another name is no second change.
+	// A copy under another name is not a second change.
 	if content, err = os.ReadFile(path(first.ID, ".json")); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestReplacedRecords(t *testing.T) {
 	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{copied, false, false}, told{second.ID, false, false})
 }
 
-// TestReplacedNote replaces the note of a commit, as git itself does it.
+// TestReplacedNote replaces the note of a commit, as git itself does.
 func TestReplacedNote(t *testing.T) {
 	t.Parallel()
 	remote := bare(t)
@@ -195,7 +195,8 @@ func TestReplacedNote(t *testing.T) {
 	}
 }
 
-// TestManyForgedRecords finds the own record among thousands of one second, all later.
+// TestManyForgedRecords finds the installation's own record among thousands of later ones
+// from the same second.
 func TestManyForgedRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -220,7 +221,7 @@ func TestManyForgedRecords(t *testing.T) {
 	}
 }
 
-// TestOneKey makes the key of several processes that begin at the same time.
+// TestOneKey creates the key in several processes that start at the same time.
 func TestOneKey(t *testing.T) {
 	t.Parallel()
 	dir, key := filepath.Join(t.TempDir(), "fleet"), filepath.Join(t.TempDir(), "key")
@@ -253,7 +254,7 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
-// TestKeyFile refuses what is no key, or others may have written.
+// TestKeyFile refuses an invalid key, and a file that others may have written.
 func TestKeyFile(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -287,7 +288,7 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// TestKeySecret keeps the key in a Secret, which nothing changes later.
+// TestKeySecret stores the key in a Secret, which never changes.
 func TestKeySecret(t *testing.T) {
 	t.Parallel()
 	client := fake.NewClientset()
@@ -305,7 +306,7 @@ func TestKeySecret(t *testing.T) {
 	if err != nil || string(content) != string(secret.Data["key"]) {
 		t.Errorf("%s, %v, want the key that exists", content, err)
 	}
-	// Who may not read it sees the history, and cannot write.
+	// Without permission to read it, the history is readable, and writes fail.
 	client.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "fleet-history", errors.New("no"))
 	})
@@ -315,7 +316,7 @@ func TestKeySecret(t *testing.T) {
 	if err := viewer.Begin(t.Context(), base, wanted(), changed(1)); err == nil || !strings.Contains(err.Error(), "the right to read it") {
 		t.Errorf("without the right: %v", err)
 	}
-	// A cluster that does not answer is no reason to trust nothing.
+	// A cluster that does not respond is no reason to trust nothing.
 	broken := fake.NewClientset(&corev1.Secret{})
 	broken.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("timeout") })
 	s = store.NewSealed(store.NewDirectory(dir), store.SecretVault{Client: broken, Namespace: "numaform", Name: "x"}, "prod")

@@ -46,12 +46,12 @@ func render(hosts map[fleet.VMID]string, edits ...func(*fleet.Fleet)) generator.
 	return files
 }
 
-// wanted is a small fleet.
+// wanted returns a small fleet.
 func wanted() generator.Files {
 	return render(map[fleet.VMID]string{2000: "pve-1", 2001: "pve-1"})
 }
 
-// strangers are files that the engine, older numaforms, forges and people keep in a
+// strangers are files that the engine, older versions, forges and people keep in a
 // fleet's directory.
 var strangers = []string{
 	"README.md", "LICENSE", "CODEOWNERS", ".github/workflows/x.yml", ".gitlab-ci.yml", ".gitattributes",
