@@ -35,7 +35,7 @@ func TestStorageFullOfProxmox(t *testing.T) {
 			t.Parallel()
 			w := newWorldOf(t, func(config *pvesim.Config) {
 				local := topology.Storage{Name: "local", Type: "dir", Active: true, Content: []string{"iso", "import"}, TotalMiB: 1 << 20, FreeMiB: 1 << 20}
-				lvm := topology.Storage{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 9 << 10, FreeMiB: 9 << 10}
+				lvm := topology.Storage{Name: "local-lvm", Type: "zfspool", Active: true, Content: []string{"images"}, TotalMiB: 9 << 10, FreeMiB: 9 << 10}
 				tank := topology.Storage{Name: "tank", Type: "zfspool", Active: true, Content: []string{"images"}, TotalMiB: 1 << 10, FreeMiB: 1 << 10}
 				config.Hosts[0].Storages = []topology.Storage{local, lvm, tank}
 			})
