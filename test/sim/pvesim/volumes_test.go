@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
 // TestNoRoom gives a VM a disk of 64 GiB on storages with less room, and grows a small one.
@@ -36,7 +36,7 @@ func TestNoRoom(t *testing.T) {
 		t.Run(fmt.Sprint(test.kind, " ", test.freeMiB), func(t *testing.T) {
 			t.Parallel()
 			cfg := cluster()
-			cfg.Hosts[0].Storages = []topology.Storage{
+			cfg.Hosts[0].Storages = []pvesim.Storage{
 				{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 1 << 20, FreeMiB: 1 << 20},
 				{Name: "tank", Type: test.kind, Active: true, Content: []string{"images"}, TotalMiB: 1 << 20, FreeMiB: test.freeMiB},
 			}
