@@ -43,7 +43,7 @@ func TestBaselineGenerated(t *testing.T) {
 	var lines []string
 	counts, tried := map[string]int{}, map[string]bool{}
 	for i, a := range generated() {
-		if a.more || !*full && !*update && i%2 == 1 {
+		if a.more || !*full && !*update && i%3 != 0 {
 			continue
 		}
 		tried[a.name] = true

@@ -59,10 +59,16 @@ func (w *world) refuses(a attack) {
 	w.t.Helper()
 	w.launch(a)
 	a.passes = a.passes || a.left && w.place == inDirectory
-	for i, c := range w.commands() {
-		if i >= a.commands() {
-			return
+	commands := w.commands()
+	commands = commands[:min(a.commands(), len(commands))]
+	if a.some && len(commands) == 2 && !*full {
+		// One of them: plan in the repository, apply in the directory.
+		commands = commands[:1]
+		if w.place == inDirectory && !a.passes {
+			commands = w.commands()[1:2]
 		}
+	}
+	for _, c := range commands {
 		saw := w.watch(c.args...)
 		what := "numaform " + strings.Join(c.args, " ")
 		if problem := w.harmed(saw, a.passes); problem != "" {

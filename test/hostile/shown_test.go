@@ -334,10 +334,9 @@ func (w *world) launch(a attack) {
 		w.pushTree(a.tree)
 		return
 	}
-	before := w.files()
-	after := maps.Clone(before)
+	after := maps.Clone(w.before)
 	a.edit(w, after)
-	w.attack(before, after)
+	w.attack(w.before, after)
 	if a.fresh {
 		w.must(os.RemoveAll(w.path("fleet")))
 	}

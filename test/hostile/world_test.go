@@ -82,9 +82,10 @@ type world struct {
 	// removed is the node file of the VM that was removed, and its content.
 	removed        string
 	removedContent []byte
-	// kept are the files of the world before an attack, in another directory, and
-	// guests and statesBefore what else there was.
+	// kept are the files of the world before an attack, in another directory, before those
+	// of the fleet, and guests and statesBefore what else there was.
 	kept         string
+	before       files
 	guests       map[int]string
 	statesBefore map[string][]byte
 	calls        int
@@ -349,6 +350,7 @@ func (w *world) snapshot() {
 			w.copyTree(w.path(name), filepath.Join(w.kept, name))
 		}
 	}
+	w.before = w.files()
 	w.guests = w.found()
 	w.statesBefore = w.states.States()
 	w.listener.seen()
