@@ -69,9 +69,9 @@ func newController(process Process) *cobra.Command {
 	return command
 }
 
-// collectLazily lets the heap grow to four times what lives in it, unless GOGC says
-// otherwise: a scale-up allocates much in the seconds in which engines need the CPUs,
-// and little lives on. It saves a fifth of the controller's CPU time there.
+// collectLazily allows the heap to grow to four times its live size, unless GOGC is set:
+// a scale-up allocates much while engines need the CPUs, and little of it stays in use.
+// This saves a fifth of the controller's CPU time during a scale-up.
 func collectLazily(environ []string) {
 	if !slices.ContainsFunc(environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
 		debug.SetGCPercent(300)
@@ -137,7 +137,7 @@ func (o *controllerOptions) check() error {
 	return errors.Join(mistakes...)
 }
 
-// rest reaches the named cluster, or the one that this pod runs in.
+// rest returns the connection to the named cluster, or to the one that this pod runs in.
 func (o *controllerOptions) rest() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig

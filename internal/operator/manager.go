@@ -26,11 +26,11 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// leaseName is the Lease by which one of several controllers is the leader.
+// leaseName is the Lease that elects the leader among several controllers.
 const leaseName = "numaform-controller"
 
-// register makes the kinds and labels known that Karpenter's core and our clients
-// share. Nothing of both may run yet: they read them without a lock.
+// register registers the kinds and labels shared by Karpenter's core and our clients.
+// Call it before either runs, because they read them without a lock.
 func register() error {
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		return fmt.Errorf("registering kinds: %w", err)
@@ -40,9 +40,9 @@ func register() error {
 	return nil
 }
 
-// newManager returns a manager with the kinds, the cache and the indexes that
-// Karpenter's controllers and ours need. Metrics and probes are served elsewhere: they
-// must answer while nothing runs.
+// newManager returns a manager with the kinds, the cache and the indexes that Karpenter's
+// controllers and ours need. Metrics and probes are served elsewhere, because they must
+// respond while the manager is not running.
 func newManager(ctx context.Context, settings *ControllerSettings, karpenter *options.Options) (manager.Manager, error) {
 	logger := log.FromContext(ctx)
 	everything, skip := settings.Grace, true
@@ -52,7 +52,8 @@ func newManager(ctx context.Context, settings *ControllerSettings, karpenter *op
 		LeaderElection:          settings.LeaderElect,
 		LeaderElectionID:        leaseName,
 		LeaderElectionNamespace: settings.Namespace,
-		// A lease that is given back before everything has ended would let two write.
+		// If the lease were released before everything has ended, two processes could
+		// write.
 		LeaderElectionReleaseOnCancel: false,
 		// No LeaderElectionConfig: with one, the manager writes to the scheme that the other
 		// clients of this process read at the same time.
@@ -66,10 +67,11 @@ func newManager(ctx context.Context, settings *ControllerSettings, karpenter *op
 			&coordinationv1.Lease{}: {Field: fields.SelectorFromSet(fields.Set{"metadata.namespace": "kube-node-lease"})},
 		}},
 		Client: client.Options{Cache: &client.CacheOptions{
-			// No right to list them: the credentials of all others are among them.
+			// numaform has no permission to list them, because they include other
+			// components' credentials.
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &v1alpha1.ScalePlan{}},
 		}},
-		// One process may run several managers one after the other.
+		// One process may run several managers in succession.
 		Controller: managerconfig.Controller{SkipNameValidation: &skip},
 	})
 	if err != nil {
@@ -78,7 +80,7 @@ func newManager(ctx context.Context, settings *ControllerSettings, karpenter *op
 	return m, addIndexes(ctx, m)
 }
 
-// addIndexes adds those that Karpenter v1.14.1 asks for.
+// addIndexes adds the indexes that Karpenter v1.14.1 uses.
 func addIndexes(ctx context.Context, m manager.Manager) error {
 	type index struct {
 		object client.Object
@@ -113,7 +115,7 @@ func addIndexes(ctx context.Context, m manager.Manager) error {
 	return nil
 }
 
-// karpenterOptions returns what Karpenter's parts take from the context.
+// karpenterOptions returns the options that Karpenter's parts read from the context.
 func karpenterOptions(settings *ControllerSettings) (*options.Options, error) {
 	gates, err := featureGates(settings.FeatureGates)
 	if err != nil {
@@ -133,34 +135,36 @@ func karpenterOptions(settings *ControllerSettings) (*options.Options, error) {
 	return o, nil
 }
 
-// ControllerSettings say how the controller runs in a cluster.
+// ControllerSettings configure the controller in a cluster.
 type ControllerSettings struct {
-	// Rest reaches the cluster.
+	// Rest is the connection to the cluster.
 	Rest *rest.Config
 	// Namespace is numaform's own.
 	Namespace string
-	// BootstrapAccount is the ServiceAccount in that namespace that new nodes join as.
+	// BootstrapAccount is the ServiceAccount in Namespace that new nodes join as.
 	BootstrapAccount string
-	// BootstrapTokens lets classes ask for bootstrap tokens, which are in kube-system.
+	// BootstrapTokens allows classes to use bootstrap tokens, which are in kube-system.
 	BootstrapTokens bool
-	// Observe decides and plans, and writes nothing.
+	// Observe makes the controller decide and plan, and write nothing.
 	Observe     bool
 	LeaderElect bool
-	// MetricsAddress, ProbeAddress and ProfileAddress are where to listen; "0" means
-	// nowhere.
+	// MetricsAddress, ProbeAddress and ProfileAddress are the listen addresses; "0"
+	// disables the listener.
 	MetricsAddress, ProbeAddress, ProfileAddress string
 	BatchIdle, BatchMax                          time.Duration
 	IgnorePreferences                            bool
 	RelaxMinValues                               bool
-	// FeatureGates are those of Karpenter that CheckFeatureGates takes, such as NodeRepair=true.
+	// FeatureGates are the Karpenter feature gates that CheckFeatureGates accepts, such
+	// as NodeRepair=true.
 	FeatureGates string
-	// Kproximate serves kproximate's metrics too, under its names.
+	// Kproximate also serves kproximate's metrics, under their own names.
 	Kproximate bool
-	// DriftEvery is how often all VMs are compared with Proxmox; 0 means never.
+	// DriftEvery is the interval between comparisons of all VMs with Proxmox; 0 means
+	// never.
 	DriftEvery time.Duration
-	// Grace is how long everything may take to end once it is asked to.
+	// Grace is the maximum time for a shutdown.
 	Grace time.Duration
-	// Version is numaform's own.
+	// Version is numaform's version.
 	Version string
 	Environ []string
 	Logger  logr.Logger

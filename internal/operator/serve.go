@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// serve answers probes and serves metrics and profiles until ctx ends, also while
-// numaform is paused or not the leader.
+// serve serves probes, metrics and profiles until ctx ends, also while numaform is paused
+// or not the leader.
 func serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
 	probes := http.NewServeMux()
 	probes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -59,7 +59,7 @@ func listen(ctx context.Context, address string, handler http.Handler) error {
 	}
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() {
-		_ = server.Close() // whoever asks now gets no answer
+		_ = server.Close() // later requests get no response
 	})
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -135,8 +135,9 @@ func (c *Client) readReport(ctx context.Context, host topology.HostName) (found 
 	return found, slow, err
 }
 
-// slowReport is worth a warning: pveproxy waits 30 s for the daemon that makes the report, and
-// then answers 596 (pve-http-server 6.0.5, PVE/APIServer/AnyEvent.pm:835).
+// slowReport is the duration from which a report causes a warning: pveproxy waits 30 s
+// for the daemon that creates the report, and then responds with 596 (pve-http-server
+// 6.0.5, PVE/APIServer/AnyEvent.pm:835).
 const slowReport = 20 * time.Second
 
 // runningVersion matches the version in "pve-manager: 9.0.3 (running version:

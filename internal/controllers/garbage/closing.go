@@ -68,8 +68,8 @@ func (c *closing) close(class string, offers []scheduling.Offer, now time.Time, 
 	return until
 }
 
-// offersOf returns the offerings that a failure makes doubtful. It never returns all of
-// the cluster: pods find another place, and if there is none, they wait.
+// offersOf returns the offerings that a failure makes doubtful. They are never all
+// offerings of the cluster: the pods find another place or wait.
 func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 	var (
 		down   *scaler.HostDownError
