@@ -254,7 +254,7 @@ tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(CONTROL_PLANE) $
 
 .PHONY: clean
 clean: ## remove what build wrote; tools stay (remove .tools/ for these)
-	rm -rf bin dist
+	rm -rf bin dist test/sim/bin
 
 # engine builds OpenTofu only where PATH has no tofu or terraform of 1.8 or later.
 .PHONY: engine

@@ -110,6 +110,7 @@ func (p *Program) start(path string, args []string, config func(hook func(Hook) 
 	}
 	p.cmd = exec.CommandContext(context.Background(), path, args...) //nolint:gosec // one of ours
 	p.cmd.Stderr = os.Stderr
+	detach(p.cmd)
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", p.name, err)

@@ -5,6 +5,8 @@ package simprogram
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,3 +23,6 @@ func lock(path string) (unlock func(), err error) {
 	}
 	return func() { _ = file.Close() }, nil
 }
+
+// detach keeps a terminal's interrupt from a program, which ends with its input instead.
+func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
