@@ -304,7 +304,7 @@ func TestConnectionStrings(t *testing.T) {
 	}
 }
 
-// TestBehindFence asks where the engine takes the address from: only what stands in its
+// TestBehindFence asks where the engine takes the address from: only what is set in its
 // environment can be led through a fence.
 func TestBehindFence(t *testing.T) {
 	t.Parallel()
