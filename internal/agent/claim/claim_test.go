@@ -90,6 +90,11 @@ func tests() []test {
 		{"too few vCPUs", []claim.Guest{{VMID: 1, Description: marker(1, 1, 9), VCPUs: 1}}, []string{"floats vcpus_differ"}},
 		{"vCPUs unknown keep", []claim.Guest{{VMID: 1, Description: marker(1, 2, 10), Held: held}}, []string{"1 9 vcpus_differ"}},
 
+		{
+			"beside one that is refused for another's CPU",
+			[]claim.Guest{guest(1, pins(1, 1, 9), 1, 9), guest(2, nil, 1, 2), guest(3, nil, 2, 3)},
+			[]string{"1 9", "floats overlap", "2 3"},
+		},
 		{"overlap, both new", []claim.Guest{guest(1, nil, 1, 9), guest(2, nil, 2, 9), guest(3, nil, 3, 11)}, []string{"floats overlap", "floats overlap", "3 11"}},
 		{"who has it keeps it", []claim.Guest{guest(1, nil, 1, 9), guest(2, pins(2, 9, 2), 9, 2)}, []string{"floats overlap", "9 2"}},
 		{"a thread each of one core", []claim.Guest{guest(1, nil, 1, 2), guest(2, nil, 9, 3)}, []string{"1 2", "9 3"}},
