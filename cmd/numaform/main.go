@@ -6,19 +6,23 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/confine"
 )
 
-// version is set by the build.
-var version = "(devel)"
+// version is set by make build. Without it, it is the version of the module.
+var version string
 
 func main() {
 	if err := confine.Main(); err != nil { // started as the helper of a numaform
 		fmt.Fprintln(os.Stderr, "numaform:", err)
 		os.Exit(1)
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
+		version = info.Main.Version
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := cli.Run(ctx, cli.Process{

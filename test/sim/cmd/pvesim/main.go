@@ -57,7 +57,7 @@ func newCommand() *cobra.Command {
 	flags.StringArrayVar(&o.tokens, "token", nil, "API token as user@realm!id=secret, with the privileges that numaform needs (repeatable)")
 	flags.StringVar(&o.password, "root-password", pvesim.DefaultRootPassword, "password of root@pam")
 	flags.StringVar(&o.certOut, "cert-out", "", "file that the server's certificate is written to")
-	flags.StringVar(&o.version, "version", "9.0", "Proxmox VE version, 8.x or 9.x")
+	flags.StringVar(&o.version, "version", "9.2", "Proxmox VE version, 8.x or 9.x")
 	flags.DurationVar(&o.cloneDelay, "clone-delay", 0, "how long a clone takes")
 	flags.DurationVar(&o.startDelay, "start-delay", 0, "how long a start takes")
 	flags.StringVar(&o.control, "control", "", "address to serve control requests on: faults, delays, guests that others make")
