@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestAgentsCeiling plans no pins that the host's agent would refuse: it counts siblings,
-// and always leaves a core.
+// TestAgentsCeiling checks that no plan has pins that the host's agent would refuse: the
+// agent counts siblings and always leaves a core unpinned.
 func TestAgentsCeiling(t *testing.T) {
 	t.Parallel()
 	agent := &topology.Agent{MaxPinnedPercent: 90}
@@ -21,7 +21,7 @@ func TestAgentsCeiling(t *testing.T) {
 		agent   *topology.Agent
 		with    fleet.PinWith
 		sizes   []int
-		refusal string // of the last
+		refusal string // of the last spec
 	}{
 		{"a core is left", agent, fleet.PinWithHostAgent, []int{8}, refused + "7 CPUs more be pinned, siblings counted"},
 		{"even at a hundred percent", &topology.Agent{MaxPinnedPercent: 100}, fleet.PinWithHostAgent, []int{8}, refused + "7 CPUs"},

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// backing is the kind of a host's memory that a guest has. What is of one kind is of no
-// use to guests of another.
+// backing is the kind of host memory behind a guest: ordinary memory or huge pages of one
+// size. Memory of one kind cannot back guests of another.
 type backing int
 
 const (
@@ -18,10 +18,10 @@ const (
 	backings
 )
 
-// unheardOf backs nothing.
+// unheardOf is the backing of an unknown page size; no host has memory of it.
 const unheardOf backing = -1
 
-// backingOf returns what backs a wanted VM.
+// backingOf returns the backing that a spec requests.
 func backingOf(spec *fleet.Spec) backing {
 	switch spec.HugePages {
 	case "":
@@ -34,7 +34,7 @@ func backingOf(spec *fleet.Spec) backing {
 	return unheardOf
 }
 
-// mib is the size of one page: memory comes in multiples of it.
+// mib returns the size of one page in MiB: memory is allocated in multiples of it.
 func (b backing) mib() int64 {
 	switch b {
 	case pages2Mi:
@@ -45,7 +45,8 @@ func (b backing) mib() int64 {
 	return 1
 }
 
-// in follows an amount of memory where it is huge pages.
+// in returns the suffix for an amount of memory in reasons; it is empty for ordinary
+// memory.
 func (b backing) in() string {
 	switch b {
 	case pages2Mi:
@@ -56,9 +57,9 @@ func (b backing) in() string {
 	return ""
 }
 
-// backingOfGuest returns what backs a guest that exists. Proxmox takes pages of 1 GiB for
-// one that may have any, if its memory is made of such; if the host has none reserved, it
-// is rather the smaller ones that it found.
+// backingOfGuest returns the backing of an existing guest. For a guest that accepts any
+// huge pages, Proxmox uses 1 GiB pages if the guest's memory is a multiple of them; if the
+// host has no 1 GiB pages reserved, the smaller ones are the better guess.
 func (x *index) backingOfGuest(g *topology.Guest) backing {
 	switch g.HugePagesKiB {
 	case 0:
@@ -74,11 +75,12 @@ func (x *index) backingOfGuest(g *topology.Guest) backing {
 	return pages2Mi
 }
 
-// lastPaged is the last NUMA node whose huge pages Proxmox can give to a guest: it takes
-// an id of two digits for several nodes (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629).
+// lastPaged is the last NUMA node whose huge pages Proxmox can give to a guest: Proxmox
+// reads a two-digit id as several nodes (qemu-server 9.2.6,
+// src/PVE/QemuServer/Memory.pm:629).
 const lastPaged = 9
 
-// readHugePages reads what is reserved on each node, and whether a source told it.
+// readHugePages reads the pages reserved on each node, and whether a source reported them.
 func (x *index) readHugePages(host *topology.Host) {
 	x.pagesKnown = host.TellsHugePages()
 	for _, n := range host.NUMANodes {
@@ -94,8 +96,8 @@ func (x *index) readHugePages(host *topology.Host) {
 	}
 }
 
-// settle works out what is free of each kind of memory. Guests have more huge pages than
-// are reserved where Proxmox made some for them: these were ordinary memory.
+// settle computes the free memory of each kind. Guests may use more huge pages than are
+// reserved, where Proxmox allocated some for them: the surplus was ordinary memory.
 func (s *state) settle() {
 	bound, unbound := s.bound[ordinary], s.used[ordinary]-sum(s.bound[ordinary])
 	s.left[ordinary] = s.memory[ordinary] - s.used[ordinary]
@@ -113,7 +115,7 @@ func (s *state) settle() {
 		for i := range s.nodes {
 			beyond := max(0, s.bound[b][i]-s.nodes[i].memory[b])
 			made[i] += beyond
-			anywhere -= s.nodes[i].memory[b] - (s.bound[b][i] - beyond) // what the node has left
+			anywhere -= s.nodes[i].memory[b] - (s.bound[b][i] - beyond) // minus what the node has left
 			s.left[ordinary] -= beyond
 		}
 		bound = made
@@ -124,7 +126,6 @@ func (s *state) settle() {
 	s.memFree[ordinary] = spread(s.nodes, ordinary, bound, unbound)
 }
 
-// sum adds up.
 func sum(amounts []int64) int64 {
 	var all int64
 	for _, amount := range amounts {

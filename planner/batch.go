@@ -8,21 +8,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// batch is the specs of one Place.
+// batch is the specs of one call of Place.
 type batch struct {
 	*Planner
 	specs  []fleet.Spec
 	wants  []want
 	hosts  [][]int // by spec: the allowed hosts, ascending
 	placed []*fleet.Placement
-	// claimAt is the position of a placed spec's claim on its host.
+	// claimAt is the position of each placed spec's claim on its host.
 	claimAt []int
 	costs   []cost
-	order   []int // hardest first
+	order   []int // hardest to place first
 	tries   int
-	// lists numbers the specs' hosts: specs with the same hosts have the same number.
+	// lists numbers the specs' lists of hosts: specs with equal lists have the same number.
 	lists []int
-	// own marks the states that no other planner has seen: they may be changed.
+	// own marks the states that no other planner shares: they may be changed in place.
 	own []bool
 }
 
@@ -54,7 +54,7 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 	return b
 }
 
-// hostList tells slices of hosts apart without reading them.
+// hostList identifies a slice of hosts without reading its elements.
 type hostList struct {
 	first *topology.HostID
 	size  int
@@ -68,7 +68,7 @@ func listOf(hosts []topology.HostID) hostList {
 	return hostList{&hosts[0], len(hosts)}
 }
 
-// positions resolves hosts to their positions, ascending and without doubles.
+// positions resolves hosts to their positions, ascending and without duplicates.
 func (p *Planner) positions(ids []topology.HostID) []int {
 	at := make([]int, 0, len(ids))
 	for _, id := range ids {
@@ -80,7 +80,7 @@ func (p *Planner) positions(ids []topology.HostID) []int {
 	return slices.Compact(at)
 }
 
-// sorted lists the specs, those that are hardest to place first.
+// sorted lists the specs, the hardest to place first.
 func (b *batch) sorted() []int {
 	order := sequence(len(b.specs))
 	slices.SortStableFunc(order, func(i, j int) int {
@@ -95,14 +95,14 @@ func (b *batch) sorted() []int {
 	return order
 }
 
-// tier ranks policies by how much they ask of a place.
+// tier ranks policies by how hard they are to place.
 func tier(p fleet.Policy) int {
 	return slices.Index([]fleet.Policy{
 		fleet.PolicyIsolated, fleet.PolicyDedicated, fleet.PolicyNUMA, fleet.PolicyShared,
 	}, p)
 }
 
-// place puts a spec on the host that costs least, if one can take it.
+// place puts a spec on the cheapest allowed host that can take it.
 func (b *batch) place(i int) {
 	if b.wants[i].problem() != "" {
 		return
@@ -112,8 +112,8 @@ func (b *batch) place(i int) {
 	}
 }
 
-// best returns the allowed host that costs least for a spec, and the plan there.
-// Of hosts where it costs the same, that is the first.
+// best returns the cheapest allowed host for a spec, and the plan there. The first of
+// several equally cheap hosts wins.
 func (b *batch) best(i int) (host int, best plan, ok bool) {
 	w := b.wants[i]
 	verdicts := b.verdicts[w]
@@ -144,7 +144,7 @@ func (b *batch) best(i int) (host int, best plan, ok bool) {
 	return host, verdicts[host].plan, true
 }
 
-// commit takes a place.
+// commit places spec i on the host according to the plan.
 func (b *batch) commit(i, host int, p *plan) {
 	s := b.Planner.hosts[host]
 	if !b.own[host] {
@@ -159,19 +159,19 @@ func (b *batch) commit(i, host int, p *plan) {
 	b.own[host] = true
 }
 
-// publish gives a host another state, which must not change from then on.
+// publish replaces the state of a host. The new state must not change afterwards.
 func (b *batch) publish(host int, s *state) {
 	b.Planner.publish(host, s)
 	b.own[host] = false
 }
 
-// results lists what became of each spec.
+// results returns the placed and the unplaced specs.
 func (b *batch) results() ([]Placed, []Unplaced) {
 	var placed []Placed
 	var unplaced []Unplaced
 	type refused struct {
 		want
-		hostList // none at all is not the same as none that is known
+		hostList // an empty list is not a list of unknown hosts
 	}
 	reasons := map[refused]string{}
 	for i := range b.specs {

@@ -12,10 +12,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// BenchmarkPlace places ten VMs per host in one batch on a half-full datacenter; then one
-// VM more, of a kind that was asked for before and of one that was not, on the planner as
-// it was built and as the batch left it.
-// Run it with -benchtime 1x; DESIGN.md says what the figures mean.
+// BenchmarkPlace places ten VMs per host in one batch on a half-full datacenter, then one
+// more VM, of a kind that was requested before and of one that was not, on the new planner
+// and on the planner after the batch. Run it with -benchtime 1x; DESIGN.md explains the
+// figures.
 func BenchmarkPlace(b *testing.B) {
 	for b.Loop() {
 		small, large := newContestant(b, 100), newContestant(b, 1000)
@@ -34,7 +34,7 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// contestant is the planner of a datacenter, and what it is to place.
+// contestant is the planner of a datacenter, and the specs to place.
 type contestant struct {
 	planner *planner.Planner
 	specs   []fleet.Spec
@@ -49,15 +49,15 @@ func newContestant(b *testing.B, hosts int) contestant {
 	return contestant{planner: p, built: cpuTime() - began, specs: specs}
 }
 
-// singles is how many VMs are placed alone: their mean counts.
+// singles is the number of VMs placed alone; the mean counts.
 const singles = 1000
 
-// new is how long one VM takes of which the planner was never asked for the like.
+// new returns the time to place one VM of a kind that the planner has not seen.
 func (c *contestant) new(p *planner.Planner) time.Duration {
-	runtime.GC() // what went before does not count
+	runtime.GC() // exclude garbage of earlier steps
 	var sum time.Duration
 	for i := range singles {
-		spec, q := c.specs[i], p.Clone() // no clone knows what another was asked for
+		spec, q := c.specs[i], p.Clone() // a clone does not know the requests of other clones
 		began := cpuTime()
 		q.Place([]fleet.Spec{spec})
 		sum += cpuTime() - began
@@ -65,7 +65,7 @@ func (c *contestant) new(p *planner.Planner) time.Duration {
 	return sum / singles
 }
 
-// some returns the contestant with only two hosts of three allowed.
+// some returns the contestant with only two of three hosts allowed.
 func (c *contestant) some() *contestant {
 	left := contestant{specs: slices.Clone(c.specs)}
 	var hosts []topology.HostID
@@ -80,7 +80,7 @@ func (c *contestant) some() *contestant {
 	return &left
 }
 
-// known is how long one VM takes after others of all kinds.
+// known returns the time to place one VM after VMs of all kinds.
 func (c *contestant) known(p *planner.Planner) time.Duration {
 	q := p.Clone()
 	q.Place(c.specs[:singles])
@@ -94,8 +94,8 @@ func (c *contestant) known(p *planner.Planner) time.Duration {
 	return sum / singles
 }
 
-// timed places a batch several times, each from the same state, and returns the mean
-// of the times that it took, and the last planner.
+// timed places a batch several times, each from the same state, and returns the mean time
+// and the last planner.
 func timed(p *planner.Planner, specs []fleet.Spec, times int) (time.Duration, []planner.Placed, *planner.Planner) {
 	var sum time.Duration
 	var placed []planner.Placed
@@ -110,7 +110,7 @@ func timed(p *planner.Planner, specs []fleet.Spec, times int) (time.Duration, []
 	return sum / time.Duration(times), placed, q
 }
 
-// cpuTime is what the process had of the CPUs: other processes do not count.
+// cpuTime returns the CPU time of this process, which excludes other processes.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

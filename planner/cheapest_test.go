@@ -17,13 +17,13 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// TestCheapest checks that a VM goes to the first of the hosts where it costs least,
-// whatever the planner remembers of them.
+// TestCheapest checks that a VM goes to the first of the cheapest hosts, whatever the
+// planner remembers about them.
 func TestCheapest(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		snap := drawSnapshot(t, true)
-		twin := snap.Hosts[0] // costs the same, and comes last
+		twin := snap.Hosts[0] // costs the same and sorts last
 		twin.Name = "pve-9"
 		snap.Hosts = append(snap.Hosts, twin)
 		p := planner.New(snap, nil)
@@ -43,8 +43,8 @@ func TestCheapest(t *testing.T) {
 	})
 }
 
-// TestRemembered checks, batch after batch, that whatever the planner remembers is what it
-// would find again.
+// TestRemembered checks after each batch that everything the planner remembers equals a
+// fresh evaluation.
 func TestRemembered(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -61,7 +61,7 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
-// mustRemember expects the planner to remember nothing that is no longer so.
+// mustRemember checks that the planner remembers nothing outdated.
 func mustRemember(t tb, p *planner.Planner) {
 	t.Helper()
 	if outdated := p.Outdated(); len(outdated) > 0 {
@@ -84,7 +84,7 @@ func TestRememberingChangesNothing(t *testing.T) {
 	mustBeValid(t, snap, kept, specs, placed)
 }
 
-// TestForgets checks that a planner that is asked for ever more kinds of VMs on many hosts
+// TestForgets checks that a planner that gets ever more kinds of VMs on many hosts
 // remembers only some of them.
 func TestForgets(t *testing.T) {
 	t.Parallel()
@@ -105,7 +105,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// drawOften draws a batch in which some specs may be wanted more often than others.
+// drawOften draws a batch in which some specs may repeat.
 func drawOften(t *rapid.T, snap *topology.Snapshot) []fleet.Spec {
 	specs := drawSpecs(t, snap)
 	for range rapid.SampledFrom([]int{0, 0, 3, 12}).Draw(t, "more of the same") {
@@ -114,8 +114,8 @@ func drawOften(t *rapid.T, snap *topology.Snapshot) []fleet.Spec {
 	return specs
 }
 
-// TestHostsInAnyOrder checks that the order of a spec's hosts, doubles, and hosts that
-// nobody knows change nothing.
+// TestHostsInAnyOrder checks that the order of a spec's hosts, duplicates and unknown hosts
+// change nothing.
 func TestHostsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	snap, kept, specs := datacenter(t, 42, 20)
@@ -142,7 +142,7 @@ func TestHostsInAnyOrder(t *testing.T) {
 	}
 }
 
-// mustAgree places a batch with both planners and expects the same answers.
+// mustAgree places a batch with both planners and checks that the answers are equal.
 func mustAgree(t tb, p, q *planner.Planner, specs []fleet.Spec) []planner.Placed {
 	t.Helper()
 	want, wantNot := q.Place(specs)
@@ -153,9 +153,9 @@ func mustAgree(t tb, p, q *planner.Planner, specs []fleet.Spec) []planner.Placed
 	return got
 }
 
-// datacenter has hosts of all real machines in turn, VMs at random places of it that
-// take half of its CPUs, and a batch of n new ones of all policies, of the sizes that
-// Kubernetes nodes have.
+// datacenter returns hosts of all real machines in turn, VMs at random places on them that
+// use half of the CPUs, and a batch of n new specs of all policies in sizes usual for
+// Kubernetes nodes.
 func datacenter(t testing.TB, hosts, n int) (*topology.Snapshot, []fleet.VM, []fleet.Spec) {
 	t.Helper()
 	var kinds []topology.Machine

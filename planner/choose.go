@@ -8,10 +8,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// choose picks the cores of a part: the smallest group that holds what is needed,
-// else the largest whole one and so on; L3 caches that the VM has already come
-// first. Only a part that may be odd takes some threads of a core, from the
-// tightest one. used collects the L3 caches.
+// choose picks the cores of a part: from the smallest group that holds all of it, else from
+// the largest group, then the next largest. L3 caches that the VM already uses come first.
+// Only a part that may be odd takes some threads of a core, from the core with the fewest
+// free ones. used collects the L3 caches.
 func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	if q.want.halves {
 		return q.chooseHalves(p, odd, used)
@@ -38,8 +38,8 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	return q.takeLargest(p, used)
 }
 
-// takeLargest picks cores by their size alone, the largest first, as divide counted
-// them: group by group, cores of unequal sizes do not always add up.
+// takeLargest picks cores by size alone, the largest first, as divide counted them. Group
+// by group, cores of unequal sizes do not always add up.
 func (q *search) takeLargest(p *part, used map[int]bool) bool {
 	p.picks = nil
 	need := p.vcpus
@@ -65,7 +65,7 @@ func (q *search) takeLargest(p *part, used map[int]bool) bool {
 	return need == 0
 }
 
-// nextGroup returns the group to take from next, or none.
+// nextGroup returns the next group to take cores from, or none.
 func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool) int {
 	best, bestRank := none, [5]int{}
 	for _, g := range q.nodes[p.node].groups {
@@ -90,7 +90,7 @@ func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool)
 	return best
 }
 
-// b2i is 1 for true.
+// b2i returns 1 for true and 0 for false.
 func b2i(b bool) int {
 	if b {
 		return 1
@@ -98,7 +98,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// slowness is what a vCPU on the cores of a group costs more than on the fastest kind.
+// slowness returns the extra cost of a vCPU on the cores of a group over the fastest kind.
 func slowness(g *group) int64 {
 	switch g.kind {
 	case topology.KindEfficiency:
@@ -109,7 +109,7 @@ func slowness(g *group) int64 {
 	return 0
 }
 
-// groupFree counts the vCPUs that the group's whole cores hold.
+// groupFree returns the number of vCPUs that the group's whole cores hold.
 func (q *search) groupFree(g int) int {
 	total := 0
 	for size, count := range q.whole[g] {
@@ -118,8 +118,8 @@ func (q *search) groupFree(g int) int {
 	return total
 }
 
-// groupExact returns the largest number up to most that whole cores of the group
-// add up to.
+// groupExact returns the largest number of vCPUs, at most most, that whole cores of the
+// group add up to.
 func (q *search) groupExact(g, most int) int {
 	got := 0
 	for size, count := range q.whole[g] {
@@ -129,8 +129,8 @@ func (q *search) groupExact(g, most int) int {
 	return got
 }
 
-// takeFrom takes whole cores of a group and returns how many vCPUs they hold.
-// Isolated VMs take the smallest cores, as they leave the siblings idle.
+// takeFrom takes whole cores of a group and returns how many vCPUs they hold. Isolated VMs
+// take the smallest cores because they leave the siblings idle.
 func (q *search) takeFrom(p *part, g, need int) int {
 	got := 0
 	sizes := len(q.whole[g])
@@ -148,8 +148,9 @@ func (q *search) takeFrom(p *part, g, need int) int {
 	return got
 }
 
-// takeOdd takes the remainder from the tightest core: a broken one before a whole
-// one, and both rather in an L3 that the VM has.
+// takeOdd takes the remainder from the core with the fewest free threads: a partially
+// allocated core before a whole one, and in either case preferably in an L3 that the VM
+// uses.
 func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 	bestRank := [4]int{}
 	for _, g := range q.nodes[p.node].groups {

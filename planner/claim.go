@@ -7,25 +7,25 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// claim is what one guest takes of a host, whether it exists or is only wanted. It does
+// claim is what one guest takes from a host, whether it exists or is only planned. It does
 // not change once a host has it.
 type claim struct {
 	pins []int // CPU ids
 	// isolated guests also take the siblings of their pins.
 	isolated bool
-	// agent is set if the host agent makes the pins effective.
+	// agent is set if the host agent applies the pins.
 	agent    bool
 	floating int
-	// ratio is the overcommit that a floating VM of ours was promised, or 0.
+	// ratio is the overcommit promised to a floating VM of ours, or 0.
 	ratio  float64
 	memory [backings]int64
-	bound  [backings][]int64 // by node; nil where there is none of the kind
-	homed  []int             // by node
-	// group is the pool of a VM of ours.
+	bound  [backings][]int64 // MiB by node; nil if no node has memory of the kind
+	homed  []int             // vCPUs at home, by node
+	// group is the pool of the VM, if it is ours.
 	group string
-	// devices are the PCI devices that nobody else can have.
+	// devices are the PCI devices that the guest has exclusively.
 	devices []topology.PassedDevice
-	// owner is the kept VM that it is of; live is what that VM's guest takes.
+	// owner identifies the existing VM of the claim; live is what that VM's guest takes.
 	owner   guestKey
 	live    *claim
 	foreign bool
@@ -52,9 +52,9 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	return c
 }
 
-// claimOfGuest returns what a guest that exists takes. Pins count even while it is
-// stopped, and PCI devices, as it may start again; the rest counts while it runs or is in
-// the making.
+// claimOfGuest returns what an existing guest takes. Pins and PCI devices count even while
+// the guest is stopped because it may start again; the rest counts while it runs or is
+// being created.
 func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	c := x.newClaim()
 	c.foreign, c.devices = true, ownDevices(g.PCIDevices)
@@ -65,7 +65,7 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 		return c, c.devices != nil
 	}
 	c.pins = g.Pins.List()
-	c.agent = g.Key != "" // of another cluster's, or one that its file is gone of
+	c.agent = g.Key != "" // another cluster's VM, or one whose file is gone
 	if g.Pins.IsEmpty() {
 		c.floating = g.VCPUs
 		if g.Kind == topology.GuestContainer {
@@ -76,12 +76,12 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	return c, true
 }
 
-// isCapacityRecord reports whether the guest only describes its host: the VM that
-// karpenter-provider-proxmox' daemon writes, whose affinity is the whole machine.
+// isCapacityRecord reports whether the guest only describes its host: a VM written by the
+// daemon of karpenter-provider-proxmox, with an affinity to the whole machine.
 func isCapacityRecord(g *topology.Guest) bool { return !g.Running && g.Name == "node-capacity" }
 
-// claimMemory takes memory, and shares out that of the cells over the NUMA nodes that
-// back them. Memory without such a node stays unbound.
+// claimMemory takes memory and divides the memory of cells among the NUMA nodes that back
+// them. Memory without such a node stays unbound.
 func (x *index) claimMemory(c *claim, of backing, mib int64, cells []topology.NUMACell) {
 	bound := make([]int64, len(x.nodes))
 	c.memory[of], c.bound[of] = mib, bound
@@ -101,15 +101,16 @@ func (x *index) claimMemory(c *claim, of backing, mib int64, cells []topology.NU
 	}
 }
 
-// part64 returns the i-th of n nearly equal parts of the whole.
+// part64 returns the i-th of n nearly equal parts of whole.
 func part64(whole int64, i, n int) int64 {
 	return whole*int64(i+1)/int64(n) - whole*int64(i)/int64(n)
 }
 
-// merge joins the live and the wanted side of one VM: it holds whatever either holds.
+// merge joins the live and the planned claim of one VM: the result takes whatever either
+// takes.
 func (c claim) merge(live *claim) *claim {
 	c.pins = union(c.pins, live.pins)
-	if c.ratio > 0 { // a pinned VM whose pins are not in force yet does not float
+	if c.ratio > 0 { // a pinned VM does not float, even before its pins are in effect
 		c.floating = max(c.floating, live.floating)
 	}
 	c.live, c.devices = live, allDevices(c.devices, live.devices)
@@ -121,7 +122,7 @@ func (c claim) merge(live *claim) *claim {
 	return &c
 }
 
-// larger returns the larger of both amounts of each node. Either may be nil.
+// larger returns the larger of both amounts for each node. Either slice may be nil.
 func larger[N int | int64](a, b []N) []N {
 	if len(a) < len(b) {
 		a, b = b, a
@@ -140,7 +141,7 @@ func union(a, b []int) []int {
 	return slices.Compact(all)
 }
 
-// ratioOf returns the spec's overcommit; none means 1.
+// ratioOf returns the spec's overcommit; unset means 1.
 func ratioOf(spec *fleet.Spec) float64 {
 	if spec.Overcommit == 0 {
 		return 1
@@ -148,20 +149,20 @@ func ratioOf(spec *fleet.Spec) float64 {
 	return spec.Overcommit
 }
 
-// guestKey is what a guest and the VM that it is share. VMIDs come back, keys do not.
+// guestKey identifies a guest and its VM. Proxmox reuses VMIDs, but keys are unique.
 type guestKey struct {
 	region topology.RegionName
 	vmid   int
 	key    string
 }
 
-// ownerOf returns the guest that a VM is.
+// ownerOf returns the identity of the VM's guest.
 func ownerOf(vm *fleet.VM) guestKey {
 	return guestKey{vm.Host.Region, int(vm.VMID), string(vm.Key)}
 }
 
-// occupants lists what all guests of a host claim: the kept VMs first, then
-// everything else that is there.
+// occupants lists the claims of all guests of a host: the existing VMs first, then every
+// other guest.
 func occupants(x *index, host *topology.Host, kept []*fleet.VM) []*claim {
 	var claims []*claim
 	at := map[guestKey]int{}

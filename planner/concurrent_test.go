@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestSameOnManyGoroutines checks that looking at a planner from many goroutines,
-// and placing with clones of it, gives what one goroutine gets, each time.
+// TestSameOnManyGoroutines checks that reading a planner from many goroutines, and placing
+// with clones of it, gives the same result as a single goroutine, each time.
 func TestSameOnManyGoroutines(t *testing.T) {
 	t.Parallel()
 	snap, kept, specs := datacenter(t, 14, 140)
@@ -36,7 +36,7 @@ func TestSameOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// answers are all that a planner tells, to the byte.
+// answers returns everything that a planner returns, as bytes to compare.
 func answers(t testing.TB, p *planner.Planner, snap *topology.Snapshot, specs []fleet.Spec) string {
 	t.Helper()
 	all := []any{p.Room()}
@@ -56,8 +56,8 @@ func answers(t testing.TB, p *planner.Planner, snap *topology.Snapshot, specs []
 	return string(text)
 }
 
-// FuzzPlace looks for machines, guests and specs on which a placement breaks a hard
-// rule, or the planner remembers what is no longer so.
+// FuzzPlace searches for machines, guests and specs for which a placement violates a hard
+// rule, or the planner remembers something outdated.
 func FuzzPlace(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) {
 		snap := drawSnapshot(t, true)

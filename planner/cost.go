@@ -1,23 +1,23 @@
 package planner
 
-// The parts of a cost, the weightiest first. What is not placed at all weighs
-// more than any of them.
+// The parts of a cost, the most significant first. Not being placed at all outweighs all of
+// them.
 const (
-	costResort     = iota // see resortUnknown and its like
+	costResort     = iota // see resortUnknown and the following constants
 	costSpread            // VMs of the same pool on the host, where they are spread
-	costNodes             // NUMA nodes
-	costDistance          // between them
-	costSkew              // 1 if memory does not go with the CPUs of each node
+	costNodes             // number of NUMA nodes
+	costDistance          // sum of the distances between them
+	costSkew              // 1 if memory is not proportional to the CPUs of each node
 	costOverload          // floating vCPUs at home on a node beyond its CPUs
-	costCaches            // L3 caches
-	costUneven            // difference between the guest's largest and least cell
-	costEfficiency        // vCPUs on efficiency cores, and twice those on low-power ones
-	costBroken            // cores newly broken
+	costCaches            // number of L3 caches
+	costUneven            // difference between the guest's largest and smallest cell
+	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
+	costBroken            // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of usual sizes
-	costLeftMin           // what is left of the touched nodes: of CPUs or memory,
-	costLeftSum           // whichever is less, in parts per million; then both
+	costLeftMin           // what is left of the touched nodes, CPUs or memory,
+	costLeftSum           // whichever is less, in parts per million; then the sum of both
 	costLargest           // loss of the host's largest free node
-	costCrowd             // guests on the host
+	costCrowd             // number of guests on the host
 	costParts
 )
 
@@ -45,8 +45,8 @@ func share(part, whole int64) int64 {
 	return max(0, part) * million / whole
 }
 
-// setLeft prices what is left of the touched nodes in two dimensions: one that
-// runs out while the other lies idle is waste.
+// setLeft prices the free CPUs and memory that are left on the touched nodes: CPUs without
+// memory, or memory without CPUs, are wasted.
 func (c *cost) setLeft(cpus, memory int64) {
 	c[costLeftMin], c[costLeftSum] = min(cpus, memory), cpus+memory
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestCostOrder checks, one part of the cost after the other, which of two places
-// wins that are equal in all weightier parts.
+// TestCostOrder checks for each part of the cost which of two places wins if all more
+// significant parts are equal.
 func TestCostOrder(t *testing.T) {
 	t.Parallel()
 	for _, tt := range contests(t) {
@@ -28,7 +28,7 @@ func TestCostOrder(t *testing.T) {
 	}
 }
 
-// contest is a VM with two places to go.
+// contest is a VM and two possible places for it.
 type contest struct {
 	name  string
 	hosts []topology.Host
@@ -48,7 +48,7 @@ func contests(t *testing.T) []contest {
 	busy.Guests = []topology.Guest{quiet}
 	halfUsed := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, coresPerL3: 4, memory: 32 * gib}))
 	halfUsed.ReservedCPUs = topology.CPUs(4, 5)
-	// Its node 0 is full: to use node 1 costs the host its largest slot.
+	// Its node 0 is full, so using node 1 costs the host its largest slot.
 	oneSlot := host("pve-1", machine(shape{nodes: 2, cores: 4, smt: 1, memory: 32 * gib}))
 	oneSlot.Guests = []topology.Guest{{VMID: 1, Kind: topology.GuestVM, Running: true, VCPUs: 4, Pins: topology.CPUs(0, 1, 2, 3)}}
 	twoSlots := host("pve-2", machine(shape{nodes: 2, cores: 4, smt: 1, memory: 32 * gib}))
@@ -130,7 +130,7 @@ func distant(nodes, distance int) topology.Machine {
 	return m
 }
 
-// TestJointly checks that a VM which may go anywhere makes way for one that may not.
+// TestJointly checks that a VM which fits anywhere gives way to one that does not.
 func TestJointly(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(
@@ -169,8 +169,8 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// TestAssumedMemory checks that memory which nobody told is shared out by CPUs, and
-// preferred rather than bound.
+// TestAssumedMemory checks that memory of nodes that no source reported is estimated by
+// CPUs, and that cells prefer it instead of binding it.
 func TestAssumedMemory(t *testing.T) {
 	t.Parallel()
 	m := machine(shape{nodes: 2, cores: 4, smt: 1, memory: topology.Unknown})
@@ -185,7 +185,8 @@ func TestAssumedMemory(t *testing.T) {
 	}
 }
 
-// TestManyNodes checks that a VM spans no more NUMA nodes than there are numaN.
+// TestManyNodes checks that a VM spans at most as many NUMA nodes as Proxmox has numaN
+// options.
 func TestManyNodes(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 10, cores: 1, smt: 1, memory: gib})))
@@ -197,7 +198,7 @@ func TestManyNodes(t *testing.T) {
 	}
 }
 
-// TestReservedMemory checks that nobody gets what is reserved for the host.
+// TestReservedMemory checks that no VM gets memory reserved for the host.
 func TestReservedMemory(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 2} {
@@ -215,8 +216,8 @@ func TestReservedMemory(t *testing.T) {
 	}
 }
 
-// TestSharesFollowCaches checks that a VM which must span NUMA nodes is divided so that
-// it has few L3 caches: 8 vCPUs as 4 and 4 would have three of them here, as 7 and 1 too.
+// TestSharesFollowCaches checks that a VM which must span NUMA nodes is divided to use few
+// L3 caches: 8 vCPUs as 4 and 4 would use three here, and so would 7 and 1.
 func TestSharesFollowCaches(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 2, cores: 12, smt: 1, coresPerL3: 6, memory: 64 * gib}))

@@ -7,52 +7,53 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// A VM that pins, that an empty NUMA node would hold and that none has room for now, is
-// cut. Half of a free node costs the next VM its place, while what is left beside other
-// VMs is of no use to any: so it takes, over all nodes, the pieces that lose least room of
-// usual VMs. The docs directory's ADR 12 has the figures.
+// A pinning VM that fits an empty NUMA node, but no node as it is now, is split over
+// several nodes. Half of a free node costs the next VM its place, while leftovers beside
+// other VMs are of no use to any. So the VM takes, over all nodes, the pieces that lose the
+// least room for usual VMs. ADR 12 in the docs directory has the figures.
 
-// A VM is cut by 24ths of its memory and 8ths of its cores. A further NUMA node must save a
-// 48th of the room that the VM's own CPUs are worth, a further L3 cache a 6th.
+// A VM is split in units of 24ths of its memory and 8ths of its cores. A further NUMA node
+// must save a 48th of the room that the VM's own CPUs are worth, a further L3 cache a 6th.
 const (
 	cutPages = 24
 	cutCores = 8
 	cutRoom  = 48
 	cutNode  = 1
 	cutCache = 8
-	// cutTie is more than distances add up to: the nearer node settles ties alone.
+	// cutTie exceeds any sum of distances: the nearer node only breaks ties.
 	cutTie = 1 << 13
 )
 
-// cutOver are the numbers of NUMA nodes over which a cell of all the memory could be laid:
-// their equal parts are those that are tried.
+// cutOver lists the numbers of NUMA nodes tried for interleaving a cell of all the memory
+// in equal parts.
 var cutOver = []int{2, 3, 4, 6, 8, 12}
 
-// piece is what a VM that is cut may take of a node. The memory of those without cores is
-// of the one cell that is laid over several nodes in equal parts.
+// piece is what a split VM may take of a node. Memory of pieces without cores belongs to
+// the one cell that is interleaved over several nodes in equal parts.
 type piece struct {
 	cores, pages int // in units of the cutter
 	cost         int64
 }
 
-// cutter looks for the pieces, at most one of each node, that hold a want and cost least.
-// It is a knapsack of two dimensions: dynamic programming over the nodes, by the units that
-// they gave so far.
+// cutter finds the pieces, at most one of each node, that hold a want at the least cost.
+// This is a two-dimensional knapsack: dynamic programming over the nodes, by the units
+// taken so far.
 type cutter struct {
 	search
-	supplies     []supply // by node; without CPUs where there are none
-	threads      int      // CPUs of a core; those with fewer are rare
-	core         int      // vCPUs of a unit: of one core or some
+	supplies     []supply // by node; without CPUs where the node has none
+	threads      int      // CPUs of a core; cores with fewer are rare
+	core         int      // vCPUs of a unit: one or several cores
 	page         int64    // MiB of a unit
-	cores, pages int      // of the VM; the last core may not be full, see short
+	cores, pages int      // of the VM, in units; the last core may not be full, see short
 	pieces       [][]piece
-	// eachPages is the part of the laid cell.
+	// eachPages is the number of units that each node gives to the interleaved cell.
 	eachPages int
-	// least is the least cost of what the first nodes gave, by their number and at.
+	// least is the least cost of what the first nodes gave, by their number and by position
+	// at.
 	least [][]int64
 }
 
-// What of the laid cell the nodes gave so far: it may not stay without a vCPU.
+// The states of the interleaved cell after some nodes: a cell must not end without a vCPU.
 const (
 	laidNothing = iota
 	laidMemoryOnly
@@ -60,8 +61,8 @@ const (
 	laidStates
 )
 
-// refine returns what a VM has on the host that was chosen for it, where it is not on one
-// NUMA node there. Hosts are compared by the plan that it replaces.
+// refine returns a better plan for a VM that does not fit one NUMA node of its chosen host.
+// Hosts are compared by the plan that it replaces.
 func (s *state) refine(p *plan, w want) plan {
 	if !w.policy.Pinned() || w.halves || p.isLocal() {
 		return *p
@@ -75,12 +76,12 @@ func (s *state) refine(p *plan, w want) plan {
 	return *p
 }
 
-// isLocal reports whether the plan has CPUs and memory of one NUMA node.
+// isLocal reports whether the plan uses CPUs and memory of one NUMA node only.
 func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.laid == nil && !p.unbound }
 
-// cut returns the plan that costs other VMs least, if an empty NUMA node would hold the VM.
-// It tries the passes as far as p's resort, and ends with the first resort that has a plan.
-// Huge pages back no cell over several nodes, and PCI devices are near one node only.
+// cut returns the plan that costs other VMs least, if the VM fits an empty NUMA node. It
+// tries the passes up to p's resort, and stops at the first resort that has a plan. Huge
+// pages back no cell over several nodes, and PCI devices are close to one node only.
 func (s *state) cut(p *plan, w want) (best plan, found bool) {
 	if w.backing != ordinary || w.devices != "" || s.anyAssumed() {
 		return plan{}, false
@@ -108,8 +109,8 @@ func (s *state) cut(p *plan, w want) (best plan, found bool) {
 	return best, found
 }
 
-// cutWithin is cut within some groups. An odd VM shares a core where those of its own are
-// scarce, or where it finds none and would share one uncut as well.
+// cutWithin is cut restricted to some groups. An odd VM shares a core if whole cores are
+// scarce, or if it finds no whole core and would share one without the split too.
 func (s *state) cutWithin(w want, allowed []bool, shares bool) (plan, bool) {
 	c := cutter{search: search{state: s, want: w, allowed: allowed, loose: looseReserved, scope: scope{only: none}}}
 	own, ok := c.run()
@@ -122,7 +123,7 @@ func (s *state) cutWithin(w want, allowed []bool, shares bool) (plan, bool) {
 	return own, ok
 }
 
-// run tries each size of a part of the laid cell, and returns the best plan.
+// run tries each size for a part of the interleaved cell, and returns the best plan.
 func (c *cutter) run() (plan, bool) {
 	c.setUnits()
 	c.pieces, c.eachPages = nil, 0
@@ -142,7 +143,7 @@ func (c *cutter) run() (plan, bool) {
 	for _, over := range cutOver {
 		try(max(1, c.pages/over))
 	}
-	for pages := c.pages / 2; !found && pages > 0; pages-- { // there is little left
+	for pages := c.pages / 2; !found && pages > 0; pages-- { // little memory is left
 		try(pages)
 	}
 	if !found {
@@ -152,8 +153,8 @@ func (c *cutter) run() (plan, bool) {
 	return c.nearest(best), true
 }
 
-// nearest returns, of the plans that cost the same, one whose memory is nearest to a node
-// that gives CPUs.
+// nearest returns the plan whose memory is nearest to a node that gives CPUs, among the
+// plans of equal cost.
 func (c *cutter) nearest(best plan) plan {
 	parts, all, found := best.parts, c.pieces, false
 	for _, home := range parts {
@@ -174,7 +175,7 @@ func (c *cutter) nearest(best plan) plan {
 	return best
 }
 
-// setUnits chooses the units, and lists what each node has.
+// setUnits chooses the units and lists what each node has.
 func (c *cutter) setUnits() {
 	c.supplies, c.threads, c.core = make([]supply, len(c.nodes)), 1, 1
 	for _, s := range c.search.supplies() {
@@ -196,10 +197,10 @@ func (c *cutter) setUnits() {
 	c.pages = int(mulDivCeil(c.want.memory, 1, c.page))
 }
 
-// short is by how many vCPUs the last unit of cores is not full.
+// short returns by how many vCPUs the last unit of cores is not full.
 func (c *cutter) short() int { return c.cores*c.core - c.want.vcpus }
 
-// odd is how many vCPUs have but a part of a core.
+// odd returns how many vCPUs use only a part of a core.
 func (c *cutter) odd() int {
 	if c.want.policy == fleet.PolicyIsolated {
 		return 0
@@ -207,7 +208,7 @@ func (c *cutter) odd() int {
 	return c.want.vcpus % c.threads
 }
 
-// holds counts the units that a node can give, one that is not full included.
+// holds returns the number of units that a node can give, including one that is not full.
 func (c *cutter) holds(s *supply) int {
 	units, rest := s.whole/c.core, s.whole%c.core
 	if odd := c.odd(); odd > 0 && s.loose >= odd {
@@ -219,7 +220,7 @@ func (c *cutter) holds(s *supply) int {
 	return min(units, c.cores)
 }
 
-// piecesOf lists what a node can give.
+// piecesOf lists the pieces that a node can give.
 func (c *cutter) piecesOf(n int) []piece {
 	if !c.nodes[n].bindable[ordinary] && !c.nodes[n].lends {
 		return nil
@@ -241,7 +242,7 @@ func (c *cutter) piecesOf(n int) []piece {
 	return pieces
 }
 
-// cachesFor counts the L3 caches, largest first, that hold so many vCPUs.
+// cachesFor returns how many L3 caches, largest first, are needed for the vCPUs.
 func cachesFor(holds []int, vcpus int) int {
 	n := 0
 	for ; n < len(holds) && vcpus > 0; n++ {
@@ -250,14 +251,14 @@ func cachesFor(holds []int, vcpus int) int {
 	return n
 }
 
-// isLaid reports whether a piece gives a part of the laid cell. If it has more memory, the
-// rest is a cell of its own, and both need a core.
+// isLaid reports whether a piece contributes to the interleaved cell. If the piece has more
+// memory than that, the rest is a cell of its own, and both cells need a core.
 func (c *cutter) isLaid(p piece) bool {
 	return p.pages == c.eachPages || p.pages > c.eachPages && p.cores*c.core-c.short() > c.threads
 }
 
-// with returns what the nodes gave of the laid cell with one more piece, and whether that
-// may be.
+// with returns the state of the interleaved cell after one more piece, and whether that
+// state is allowed.
 func (c *cutter) with(laid int, p piece) (int, bool) {
 	switch {
 	case !c.isLaid(p):
@@ -268,12 +269,12 @@ func (c *cutter) with(laid int, p piece) (int, bool) {
 	return max(laid, laidMemoryOnly), true
 }
 
-// at is the position of what was given so far.
+// at returns the index into least of what was taken so far.
 func (c *cutter) at(laid, cores, pages int) int {
 	return (laid*(c.cores+1)+cores)*(c.pages+1) + pages
 }
 
-// fill works out the least costs, node by node.
+// fill computes the least costs, node by node.
 func (c *cutter) fill() {
 	first := make([]int64, laidStates*(c.cores+1)*(c.pages+1))
 	for i := range first {
@@ -290,7 +291,7 @@ func (c *cutter) fill() {
 	}
 }
 
-// add gives one piece more, wherever that costs less than what is known.
+// add adds one piece wherever that costs less than the known plan.
 func (c *cutter) add(next, before []int64, p piece) {
 	for laid := range laidStates {
 		to, ok := c.with(laid, p)
@@ -325,7 +326,7 @@ func (c *cutter) cheapest() (plan, bool) {
 	return p, ok
 }
 
-// plan goes back from an end and makes a plan of the pieces that led there.
+// plan walks back from an end state and builds a plan of the pieces that led there.
 func (c *cutter) plan(laid int) (plan, bool) {
 	p := plan{eachMiB: int64(c.eachPages) * c.page}
 	cores, pages := c.cores, c.pages
@@ -359,8 +360,8 @@ func (c *cutter) plan(laid int) (plan, bool) {
 	return p, len(p.parts)+b2i(p.laid != nil) <= maxCells && !c.overPins(&p)
 }
 
-// lastOf returns the piece of a node that led somewhere, and from where, unless the node
-// gave none.
+// lastOf returns the piece of a node that led to a state, and the state before it. ok is
+// false if the node gave none.
 func (c *cutter) lastOf(n, laid, cores, pages int) (piece, int, bool) {
 	cost := c.least[n+1][c.at(laid, cores, pages)]
 	if c.least[n][c.at(laid, cores, pages)] == cost {
@@ -380,8 +381,9 @@ func (c *cutter) lastOf(n, laid, cores, pages int) (piece, int, bool) {
 	panic("planner: a cut VM has a piece that no node gave")
 }
 
-// shorten lowers one part by what the last unit of cores is not full: one that counts on
-// that, or else could have a broken core. It returns which has a part of a core, or none.
+// shorten reduces one part by the vCPUs that the last unit of cores is short of: preferably
+// the part that relies on that, or one that would otherwise use a partially allocated core.
+// It returns the part that now has a part of a core, or none.
 func (c *cutter) shorten(p *plan) int {
 	best, odd := 0, c.odd()
 	for i := range p.parts {
@@ -401,8 +403,8 @@ func (c *cutter) shorten(p *plan) int {
 	return best
 }
 
-// isSkewed reports whether cells of one node each have memory out of the ratio of their
-// vCPUs, by more than a page of a cut.
+// isSkewed reports whether cells of one node each have memory out of proportion to their
+// vCPUs, by more than a page of a split.
 func (p *plan) isSkewed(w want) bool {
 	return p.laid == nil && slices.ContainsFunc(p.parts, func(part part) bool {
 		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)

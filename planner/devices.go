@@ -9,29 +9,29 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pciIndex is what never changes of the PCI devices that mappings name on a host. Devices
-// and mappings are named by their position. A device that two mappings name is there twice.
+// pciIndex is the constant part of the mapped PCI devices of a host. Devices and mappings
+// are identified by position. A device named by two mappings appears twice.
 type pciIndex struct {
 	all   []topology.PCIDevice
 	names []string
-	// of lists the devices of each mapping, in the order in which Proxmox takes them.
+	// of lists the devices of each mapping, in the order in which Proxmox assigns them.
 	of [][]int
-	// same tells which devices have something in common.
+	// same reports which devices share hardware.
 	same [][]bool
-	// node is by device; none where it is unknown.
+	// node is the NUMA node of each device; none if unknown.
 	node []int
 }
 
-// pciUse is what is taken of the PCI devices of a host.
+// pciUse is the used part of the PCI devices of a host.
 type pciUse struct {
-	// blocked counts, by device, the guests that have it by its address.
+	// blocked counts, by device, the guests that use it by address.
 	blocked []int
-	// uses counts, by mapping, the guests' devices of it. Which one each has, Proxmox
-	// decides at the start.
+	// uses counts, by mapping, the devices used by guests. Proxmox assigns the actual
+	// device at start.
 	uses []int
 }
 
-// newPCIIndex returns nil for a host that has no such device.
+// newPCIIndex returns nil for a host without mapped devices.
 func newPCIIndex(x *index, host *topology.Host) *pciIndex {
 	if len(host.PCIDevices) == 0 {
 		return nil
@@ -69,7 +69,7 @@ func (p *pciIndex) mapping(name string) int {
 
 func (u *pciUse) clone() pciUse { return pciUse{slices.Clone(u.blocked), slices.Clone(u.uses)} }
 
-// takeDevices takes those that a guest has for itself.
+// takeDevices takes the devices that a guest has exclusively.
 func (s *state) takeDevices(devices []topology.PassedDevice) {
 	if s.pci == nil {
 		return
@@ -86,15 +86,15 @@ func (s *state) takeDevices(devices []topology.PassedDevice) {
 	}
 }
 
-// deviceSeparator parts the mappings of want.devices; mediated ends those of which the
-// want has a mediated device, that others may have too.
+// deviceSeparator separates the mappings in want.devices; mediated is the suffix of
+// mappings requested as mediated devices, which other guests may share.
 const (
 	deviceSeparator = ","
 	mediated        = "*"
 )
 
-// devicesOf returns the devices of a spec as a want has them: comparable, and empty where
-// there are none.
+// devicesOf returns the devices of a spec in the form of want.devices: comparable, and
+// empty if there are none.
 func devicesOf(spec *fleet.Spec) string {
 	if len(spec.PCIDevices) == 0 {
 		return ""
@@ -109,7 +109,7 @@ func devicesOf(spec *fleet.Spec) string {
 	return strings.Join(names, deviceSeparator)
 }
 
-// wholeDevices are those that a VM has for itself, sorted.
+// wholeDevices returns the devices that a VM has exclusively, sorted.
 func wholeDevices(spec *fleet.Spec) []topology.PassedDevice {
 	var devices []topology.PassedDevice
 	for _, d := range spec.PCIDevices {
@@ -118,7 +118,7 @@ func wholeDevices(spec *fleet.Spec) []topology.PassedDevice {
 	return ownDevices(devices)
 }
 
-// ownDevices leaves mediated devices out, and sorts.
+// ownDevices returns the devices without mediated ones, sorted.
 func ownDevices(devices []topology.PassedDevice) []topology.PassedDevice {
 	var own []topology.PassedDevice
 	for _, d := range devices {
@@ -134,7 +134,7 @@ func comparePassed(a, b topology.PassedDevice) int {
 	return strings.Compare(a.Mapping+" "+a.Address, b.Mapping+" "+b.Address)
 }
 
-// allDevices holds each device as often as the one of both lists that has it more often.
+// allDevices returns the union of both lists as multisets: the larger count of each device.
 func allDevices(a, b []topology.PassedDevice) []topology.PassedDevice {
 	all := slices.Clone(a)
 	rest := slices.Clone(a)
@@ -149,13 +149,13 @@ func allDevices(a, b []topology.PassedDevice) []topology.PassedDevice {
 	return all
 }
 
-// deviceNeed is one device of a want: the mapping, and whether others may have it too.
+// deviceNeed is one device of a want: its mapping, and whether others may share it.
 type deviceNeed struct {
 	mapping string
 	shared  bool
 }
 
-// deviceNeeds takes want.devices apart.
+// deviceNeeds parses want.devices.
 func (w *want) deviceNeeds() []deviceNeed {
 	var needs []deviceNeed
 	if w.devices == "" {
@@ -168,17 +168,17 @@ func (w *want) deviceNeeds() []deviceNeed {
 	return needs
 }
 
-// lentDevice is a device as a want would get it: that of the mapping which comes next, if
-// the guests took theirs in turn.
+// lentDevice is a device that a want would get: the next one of the mapping if the guests
+// took theirs in order.
 type lentDevice struct {
 	mapping string
-	// node is none where it is unknown; sure is false where it may also be another's.
+	// node is none if unknown; sure is false if another guest may get the device instead.
 	node int
 	sure bool
 }
 
 // lend returns the devices that the want would get, or the first mapping that has none
-// left for it.
+// left.
 func (s *state) lend(w *want) (lent []lentDevice, lacking string) {
 	use := s.passed.clone()
 	for _, need := range w.deviceNeeds() {
@@ -194,8 +194,8 @@ func (s *state) lend(w *want) (lent []lentDevice, lacking string) {
 	return lent, ""
 }
 
-// fits reports whether one more device of a mapping can be had, in whatever order the
-// guests start: by who wants it, and still by those that have one of a mapping that shares
+// fits reports whether one more device of a mapping is available, in whatever order the
+// guests start: for the new guest, and still for guests that use a mapping which shares
 // devices with this one.
 func (p *pciIndex) fits(use *pciUse, m int, shared bool) bool {
 	use.uses[m]++
@@ -211,8 +211,8 @@ func (p *pciIndex) fits(use *pciUse, m int, shared bool) bool {
 	return true
 }
 
-// spare is how many devices of a mapping nobody has, whatever Proxmox gives to whom; less
-// than 0 where it may fall short.
+// spare returns how many devices of a mapping are unused, whatever Proxmox assigns to whom;
+// negative if it may run short.
 func (p *pciIndex) spare(use *pciUse, m int) int {
 	left := len(p.open(use, m)) - use.uses[m]
 	for other := range use.uses {
@@ -223,7 +223,8 @@ func (p *pciIndex) spare(use *pciUse, m int) int {
 	return left
 }
 
-// mayTake is how many devices of a mapping those may have at most who have one of another.
+// mayTake returns how many devices of mapping m the users of another mapping may take at
+// most.
 func (p *pciIndex) mayTake(use *pciUse, m, other int) int {
 	if use.uses[other] == 0 {
 		return 0
@@ -235,7 +236,7 @@ func (p *pciIndex) mayTake(use *pciUse, m, other int) int {
 	return min(use.uses[other]*most, p.common(open, p.open(use, other)))
 }
 
-// hasDevices reports whether the host has all devices of the want free.
+// hasDevices reports whether all devices of the want are free on the host.
 func (s *state) hasDevices(w *want) bool {
 	if w.devices == "" {
 		return true
@@ -244,7 +245,7 @@ func (s *state) hasDevices(w *want) bool {
 	return lacking == ""
 }
 
-// open lists the devices of a mapping that no guest has by address.
+// open lists the devices of a mapping that no guest uses by address.
 func (p *pciIndex) open(use *pciUse, m int) []int {
 	var open []int
 	for _, d := range p.of[m] {
@@ -255,7 +256,7 @@ func (p *pciIndex) open(use *pciUse, m int) []int {
 	return open
 }
 
-// common counts the devices that have something in common with one of the others.
+// common returns how many devices share hardware with one of the others.
 func (p *pciIndex) common(devices, others []int) int {
 	count := 0
 	for _, d := range devices {
@@ -264,7 +265,7 @@ func (p *pciIndex) common(devices, others []int) int {
 	return count
 }
 
-// next returns the device of a mapping that comes behind those in use.
+// next returns the device of a mapping that follows the used ones.
 func (p *pciIndex) next(use *pciUse, m int) lentDevice {
 	open := p.open(use, m)
 	at := open[min(use.uses[m], len(open)-1)]
@@ -275,8 +276,8 @@ func (p *pciIndex) next(use *pciUse, m int) lentDevice {
 	return lent
 }
 
-// reach adds up how much further it is from nodes to the want's devices than within the
-// devices' own NUMA nodes. A device whose node is unknown is near to all.
+// reach returns the sum of the distances from nodes to the want's devices, beyond the
+// distance within the devices' own NUMA nodes. A device of an unknown node is close to all.
 func (s *state) reach(w *want, nodes []int) int64 {
 	if w.devices == "" {
 		return 0
@@ -293,7 +294,7 @@ func (s *state) reach(w *want, nodes []int) int64 {
 	return sum
 }
 
-// deviceText says which devices a VM gets there, and where they are.
+// deviceText describes which devices a VM gets there, and on which NUMA nodes.
 func (s *state) deviceText(w *want) string {
 	var text strings.Builder
 	lent, _ := s.lend(w)
@@ -312,7 +313,7 @@ func (s *state) deviceText(w *want) string {
 	return text.String()
 }
 
-// gapOfDevices says which mapping has no free device for the want.
+// gapOfDevices describes which mapping has no free device for the want.
 func (s *state) gapOfDevices(w *want) gap {
 	_, lacking := s.lend(w)
 	asked := 0

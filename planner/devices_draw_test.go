@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// drawDevices gives one host in two some PCI devices of the mappings gpu, one and nic, of
-// which gpu and one may share some.
+// drawDevices gives every other host PCI devices of the mappings gpu, one and nic. The
+// mappings gpu and one may share devices.
 func drawDevices(t *rapid.T, h *topology.Host) {
 	if rapid.Bool().Draw(t, "no devices") {
 		return
@@ -27,25 +27,25 @@ func drawDevices(t *rapid.T, h *topology.Host) {
 	}
 }
 
-// drawWanted draws the devices of a spec, none for most.
+// drawWanted draws the devices of a spec; most get none.
 func drawWanted(t *rapid.T) []fleet.PCIDevice {
 	return rapid.SampledFrom([][]fleet.PCIDevice{
 		nil, nil, nil, nil, nil, nil, {{Mapping: "gpu"}}, {{Mapping: "nic"}, {Mapping: "gpu"}}, {{Mapping: "one"}}, {{Mapping: "gpu", MDev: "half"}},
 	}).Draw(t, "pci devices")
 }
 
-// drawPassed draws those of a foreign guest.
+// drawPassed draws the devices of an unmanaged guest.
 func drawPassed(t *rapid.T) []topology.PassedDevice {
 	return rapid.SampledFrom([][]topology.PassedDevice{nil, nil, nil, {{Mapping: "gpu"}}, {{Address: "01:00.0"}}, {{Mapping: "one", MDev: "half"}}}).Draw(t, "passed")
 }
 
-// starter is a guest that asks Proxmox for its PCI devices when it starts.
+// starter is a guest that gets its PCI devices from Proxmox when it starts.
 type starter struct {
 	devices []topology.PassedDevice
 	fresh   bool
 }
 
-// mustGetDevices starts all guests of a host in some orders, each taking the first free
+// mustGetDevices starts all guests of a host in several orders, each taking the first free
 // device of a mapping as Proxmox does, and checks that the new VMs get theirs.
 func mustGetDevices(t tb, h *topology.Host, here []resident, kept []fleet.VM) {
 	t.Helper()
@@ -91,7 +91,7 @@ func mustStartInTurn(t tb, h *topology.Host, all []starter) {
 	}
 }
 
-// firstFree returns the device that Proxmox gives.
+// firstFree returns the device that Proxmox assigns.
 func firstFree(h *topology.Host, wanted topology.PassedDevice, taken []string) string {
 	if wanted.Address != "" {
 		return "0000:" + wanted.Address

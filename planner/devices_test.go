@@ -8,19 +8,19 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// card is a device of a host.
+// card returns a device of a host.
 func card(mapping, path string, node int) topology.PCIDevice {
 	return topology.PCIDevice{Mapping: mapping, Path: path, NUMANode: node}
 }
 
-// withCards is a host of two NUMA nodes with 8 CPUs each.
+// withCards returns a host of two NUMA nodes with 8 CPUs each.
 func withCards(name string, cards ...topology.PCIDevice) topology.Host {
 	h := host(name, machine(shape{nodes: 2, cores: 8, smt: 1, memory: 32 * gib}))
 	h.PCIDevices = cards
 	return h
 }
 
-// wanting is a Dedicated VM that wants devices of mappings.
+// wanting returns a Dedicated VM that requests devices of mappings.
 func wanting(vcpus int, mappings ...string) fleet.Spec {
 	s := spec(fleet.PolicyDedicated, vcpus, 4*gib, "pve-1", "pve-2")
 	for _, m := range mappings {
@@ -29,7 +29,7 @@ func wanting(vcpus int, mappings ...string) fleet.Spec {
 	return s
 }
 
-// TestDeviceDecidesTheNUMANode has the same VM twice, once with a device.
+// TestDeviceDecidesTheNUMANode places the same VM with and without a device.
 func TestDeviceDecidesTheNUMANode(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -57,8 +57,8 @@ func TestDeviceDecidesTheNUMANode(t *testing.T) {
 	}
 }
 
-// TestDeviceComesAfterTheNumberOfNodes puts a VM on the one node that holds it, though the
-// device is at the other.
+// TestDeviceComesAfterTheNumberOfNodes checks that a VM goes to the one node that holds it,
+// even if the device is at the other.
 func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	t.Parallel()
 	h := withCards("pve-1", card("gpu", "0000:81:00.0", 1))
@@ -66,7 +66,7 @@ func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	if p := placeOne(t, snapshot(h), nil, wanting(4, "gpu")); len(p.Cells) != 1 || p.Cells[0].HostNodes.String() != "0" {
 		t.Errorf("in %d cells: %s", len(p.Cells), p.Reason)
 	}
-	// A host with the device nearby is better than one with less left over.
+	// A host with the device close by is better than one with less left over.
 	near := withCards("pve-2", card("gpu", "0000:01:00.0", 0))
 	if p := placeOne(t, snapshot(h, near), nil, wanting(4, "gpu")); p.Host.Host != "pve-2" {
 		t.Errorf("on %s: %s", p.Host, p.Reason)

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// division is one way to share out vCPUs over a set of nodes.
+// division is one way to divide vCPUs among a set of nodes.
 type division struct {
 	caps []int // by node
 	even bool
 }
 
-// divisions lists the ways to try: evenly, the largest node first, and evenly within
-// the fewest L3 caches.
+// divisions lists the ways to try: evenly, the largest node first, and evenly within the
+// fewest L3 caches.
 func (q *search) divisions(sub []supply, skew bool) []division {
 	caps := make([]int, len(sub))
 	for i, s := range sub {
@@ -31,9 +31,9 @@ func (q *search) divisions(sub []supply, skew bool) []division {
 	return ways
 }
 
-// withinCaches lowers the caps of a set to what the fewest L3 caches hold that are
-// enough: the largest of each node, and then the largest of all. It is nil where that
-// changes nothing.
+// withinCaches lowers the caps of a set of nodes to what the smallest sufficient number of
+// L3 caches holds: the largest of each node, then the largest of all. It returns nil if
+// that changes nothing.
 func (q *search) withinCaches(sub []supply, caps []int) []int {
 	if q.allowed == nil {
 		return nil
@@ -55,13 +55,13 @@ func (q *search) withinCaches(sub []supply, caps []int) []int {
 
 // caches is a choice of L3 caches of a set of nodes.
 type caches struct {
-	rest   [][]int // by node: what those not chosen hold, most first
+	rest   [][]int // by node: the vCPUs that caches not chosen hold, most first
 	caps   []int
-	within []int // by node: what those chosen hold
-	need   int   // vCPUs that they do not hold yet
+	within []int // by node: the vCPUs that chosen caches hold
+	need   int   // vCPUs that the chosen caches do not hold yet
 }
 
-// take chooses the largest cache left of a node.
+// take chooses the largest remaining cache of a node.
 func (c *caches) take(i int) {
 	got := min(c.rest[i][0], c.caps[i]-c.within[i])
 	c.within[i] += got
@@ -69,7 +69,8 @@ func (c *caches) take(i int) {
 	c.rest[i] = c.rest[i][1:]
 }
 
-// takeLargest chooses the largest of all until they hold enough, if they can.
+// takeLargest chooses the largest remaining caches until they hold enough, and reports
+// whether they do.
 func (c *caches) takeLargest() bool {
 	for c.need > 0 {
 		best := none
@@ -86,7 +87,7 @@ func (c *caches) takeLargest() bool {
 	return true
 }
 
-// cachesOf lists what the whole cores of each L3 cache of a node hold, most first.
+// cachesOf lists the vCPUs on whole cores of each L3 cache of a node, most first.
 func (q *search) cachesOf(node int) []int {
 	var holds []int
 	last := none
@@ -97,7 +98,7 @@ func (q *search) cachesOf(node int) []int {
 		}
 		switch l3 := q.groups[g].l3; {
 		case free == 0:
-		case len(holds) > 0 && l3 == last: // groups of one L3 stand side by side
+		case len(holds) > 0 && l3 == last: // groups of one L3 are adjacent
 			holds[len(holds)-1] += free
 		default:
 			holds, last = append(holds, free), l3
@@ -107,10 +108,10 @@ func (q *search) cachesOf(node int) []int {
 	return holds
 }
 
-// divide shares out vCPUs over NUMA nodes so that each gets some, in whole cores
-// but for one odd remainder. caps bounds each share besides the node's CPUs. odd
-// is the node that takes the remainder, or none. Even shares differ by a core at
-// most where the nodes allow it; others fill the largest node first.
+// divide divides vCPUs among NUMA nodes so that each gets some, in whole cores except for
+// one odd remainder. caps bounds each share in addition to the node's CPUs. odd is the node
+// that takes the remainder, or none. Even shares differ by at most one core if the nodes
+// allow it; uneven ones fill the largest node first.
 func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd int, ok bool) {
 	shares = make([]int, len(sub))
 	need := vcpus
@@ -127,7 +128,7 @@ func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd i
 	}
 	for at, i := range order {
 		most := need
-		for _, later := range order[at+1:] { // which keep at least one vCPU
+		for _, later := range order[at+1:] { // each later node keeps at least one vCPU
 			most -= b2i(shares[later] == 0)
 		}
 		grown := exact(sub[i].sizes, min(caps[i], shares[i]+max(0, most)))
@@ -146,8 +147,8 @@ func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd i
 	return shares, odd, !slices.Contains(shares, 0)
 }
 
-// oddNode returns the node that takes the remainder: one without a share, else one
-// with a broken core, else the one with most whole cores left.
+// oddNode returns the node that takes the remainder: one without a share, else one with a
+// partially allocated core, else the one with the most whole cores left.
 func oddNode(sub []supply, caps, shares []int, rest int) int {
 	best, bestRoom, most := none, -1, 0
 	for i := range sub {
@@ -161,7 +162,7 @@ func oddNode(sub []supply, caps, shares []int, rest int) int {
 		if sub[i].loose >= rest {
 			room += most
 		}
-		if shares[i] == 0 { // else the set would not be used in full
+		if shares[i] == 0 { // otherwise the set would not be used in full
 			room += 2 * most
 		}
 		if room > bestRoom {
@@ -171,8 +172,8 @@ func oddNode(sub []supply, caps, shares []int, rest int) int {
 	return best
 }
 
-// divideMemory shares out the memory in the ratio of the vCPUs, page by page, and what a
-// node lacks goes to those that have room. Every node gets some.
+// divideMemory divides the memory in proportion to the vCPUs, page by page. What does not
+// fit one node goes to nodes with room. Every node gets some.
 func divideMemory(sub []supply, vcpus []int, w want) ([]int64, bool) {
 	memory, page := make([]int64, len(sub)), w.backing.mib()
 	pages := w.memory / page

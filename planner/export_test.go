@@ -21,7 +21,7 @@ func (p *Planner) PlaceForgetting(specs []fleet.Spec) ([]Placed, []Unplaced) {
 	return b.results()
 }
 
-// Cheapest returns the first host where a VM costs least, or none.
+// Cheapest returns the first of the cheapest hosts for a VM, or the zero value.
 func (p *Planner) Cheapest(spec fleet.Spec) (cheapest topology.HostID) {
 	wants := []want{wantOf(&spec)}
 	if halved, may := wants[0].halved(); may {
@@ -42,7 +42,7 @@ func (p *Planner) Cheapest(spec fleet.Spec) (cheapest topology.HostID) {
 	return cheapest
 }
 
-// Outdated lists what the planner remembers as it is and would not find again.
+// Outdated lists remembered results that a fresh evaluation would not give.
 func (p *Planner) Outdated() []string {
 	var outdated []string
 	for w, verdicts := range p.verdicts {
@@ -59,7 +59,7 @@ func (p *Planner) Outdated() []string {
 	return outdated
 }
 
-// Verdicts counts what the planner remembers.
+// Verdicts returns how many results the planner remembers.
 func (p *Planner) Verdicts() int {
 	n := 0
 	for _, verdicts := range p.verdicts {

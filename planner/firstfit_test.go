@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestNeverWorseThanFirstFit compares single requests with the obvious placer: the
-// first host, and on it the first NUMA node, that has enough whole cores and memory;
-// else the whole host.
+// TestNeverWorseThanFirstFit compares single requests with the obvious placer: the first
+// host, and on it the first NUMA node, that has enough whole cores and memory; else the
+// whole host.
 func TestNeverWorseThanFirstFit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -21,7 +21,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 		placed, _ := place(t, snap, nil, specs...)
 		kept := keep(2000, specs, placed)
 		s := drawSpec(t, snap, policies...)
-		s.Overcommit, s.HugePages, s.Spread, s.PinWith, s.PCIDevices = 1, "", "", "", nil // it knows nothing of these
+		s.Overcommit, s.HugePages, s.Spread, s.PinWith, s.PCIDevices = 1, "", "", "", nil // first fit does not support these
 		nodes := firstFit(snap, kept, s)
 		got, unplaced := place(t, snap, kept, s)
 		if nodes == 0 {
@@ -36,7 +36,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 	})
 }
 
-// firstFit returns on how many NUMA nodes the obvious placer puts the VM, or 0.
+// firstFit returns the number of NUMA nodes that the obvious placer uses for the VM, or 0.
 func firstFit(snap *topology.Snapshot, kept []fleet.VM, s fleet.Spec) int {
 	for _, id := range s.Hosts {
 		h := snap.Host(id)
@@ -59,7 +59,7 @@ func firstFit(snap *topology.Snapshot, kept []fleet.VM, s fleet.Spec) int {
 	return 0
 }
 
-// room is what kept VMs leave of a host.
+// room is what the existing VMs leave of a host.
 type room struct {
 	used, blocked topology.CPUSet
 	floating      int
@@ -68,8 +68,8 @@ type room struct {
 	node          map[int]int64
 }
 
-// roomOf counts what is left, by plain sets. The reserved memory and the memory of
-// nodes that do not tell theirs are left out: first fit does not use such nodes.
+// roomOf computes what is left with plain sets. It excludes the reserved memory and the
+// nodes that do not report their memory: first fit does not use such nodes.
 func roomOf(h *topology.Host, kept []fleet.VM) room {
 	r := room{used: h.ReservedCPUs, promise: 1, memory: h.MemoryMiB - h.ReservedMemoryMiB, node: map[int]int64{}}
 	for _, n := range h.NUMANodes {
@@ -98,32 +98,32 @@ func roomOf(h *topology.Host, kept []fleet.VM) room {
 	return r
 }
 
-// takeMemory takes a VM's memory, unless it is huge pages.
+// takeMemory takes a VM's memory, unless it uses huge pages.
 func (r *room) takeMemory(vm *fleet.VM) {
 	if vm.HugePages != "" {
 		return
 	}
 	r.memory -= vm.MemoryMiB
 	for _, c := range vm.Cells {
-		nodes := c.HostNodes.List() // which give equal parts
+		nodes := c.HostNodes.List() // each gives an equal part
 		for _, id := range nodes {
 			r.node[id] -= (c.MemoryMiB + int64(len(nodes)) - 1) / int64(len(nodes))
 		}
 	}
 	for id := range r.node {
-		if len(vm.Cells) == 0 { // it may lie anywhere
+		if len(vm.Cells) == 0 { // it may be on any node
 			r.node[id] -= vm.MemoryMiB
 		}
 	}
 }
 
-// afloat is how many vCPUs more the host takes, pinned or not, at ratio 1.
+// afloat returns how many more vCPUs the host takes, pinned or not, at ratio 1.
 func (r *room) afloat(h *topology.Host) int {
 	return h.OnlineCPUs().Difference(r.used).Difference(r.blocked).Size() - r.floating
 }
 
-// cpus counts what a policy can use on a NUMA node, or on the host, of one kind of
-// core: planner mixes kinds only where nothing else is left.
+// cpus returns the CPUs of one kind of core that a policy can use on a NUMA node, or on the
+// host: the planner mixes kinds only if nothing else is left.
 func (r *room) cpus(h *topology.Host, s fleet.Spec, node *int) int {
 	free := h.OnlineCPUs().Difference(r.used).Difference(r.blocked)
 	kind := map[int]topology.Kind{}
@@ -152,7 +152,7 @@ func (r *room) cpus(h *topology.Host, s fleet.Spec, node *int) int {
 	}
 	best := max(total[""], total[topology.KindPerformance], total[topology.KindEfficiency], total[topology.KindLowPower])
 	if s.Policy == fleet.PolicyIsolated {
-		return min(best, r.afloat(h)/widest) // idle siblings squeeze whoever floats
+		return min(best, r.afloat(h)/widest) // idle siblings reduce the CPUs of floating guests
 	}
 	return best
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// tb is what testing.T and rapid.T have in common.
+// tb is the common part of testing.T and rapid.T.
 type tb interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -55,7 +55,7 @@ func machine(s shape) topology.Machine {
 	return m
 }
 
-// known loads a real machine; memory that nobody told is taken as 4 GiB per CPU in all.
+// known loads a real machine; unreported memory is set to 4 GiB per CPU in total.
 func known(t *testing.T, name string) topology.Machine {
 	t.Helper()
 	m, err := machines.Load(name)
@@ -68,17 +68,17 @@ func known(t *testing.T, name string) topology.Machine {
 	return m
 }
 
-// host wraps a machine.
+// host returns a host with the machine.
 func host(name string, m topology.Machine) topology.Host {
 	return topology.Host{Region: "r1", Name: topology.HostName(name), Online: true, Machine: m}
 }
 
-// snapshot of hosts in one healthy region.
+// snapshot returns hosts in one healthy region.
 func snapshot(hosts ...topology.Host) *topology.Snapshot {
 	return &topology.Snapshot{Regions: []topology.Region{{Name: "r1", Quorate: true}}, Hosts: hosts}
 }
 
-// spec wants vcpus and memory on any of the hosts.
+// spec returns a spec that may go to any of the hosts.
 func spec(policy fleet.Policy, vcpus int, memory int64, hosts ...string) fleet.Spec {
 	s := fleet.Spec{Pool: "workers", VCPUs: vcpus, MemoryMiB: memory, Policy: policy}
 	if len(hosts) == 0 {
@@ -90,7 +90,7 @@ func spec(policy fleet.Policy, vcpus int, memory int64, hosts ...string) fleet.S
 	return s
 }
 
-// same repeats a spec.
+// same returns n copies of a spec.
 func same(s fleet.Spec, n int) []fleet.Spec {
 	specs := make([]fleet.Spec, n)
 	for i := range specs {
@@ -99,7 +99,7 @@ func same(s fleet.Spec, n int) []fleet.Spec {
 	return specs
 }
 
-// keep turns placements into kept VMs.
+// keep turns placements into existing VMs.
 func keep(first int, specs []fleet.Spec, placed []planner.Placed) []fleet.VM {
 	vms := make([]fleet.VM, len(placed))
 	for i, p := range placed {
@@ -112,7 +112,7 @@ func keep(first int, specs []fleet.Spec, placed []planner.Placed) []fleet.VM {
 	return vms
 }
 
-// guestOf is the guest that a kept VM becomes once it runs.
+// guestOf returns the running guest of an existing VM.
 func guestOf(vm fleet.VM) topology.Guest {
 	return topology.Guest{
 		VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true, VCPUs: vm.VCPUs,
@@ -120,7 +120,7 @@ func guestOf(vm fleet.VM) topology.Guest {
 	}
 }
 
-// place runs one batch on fresh ground and checks the result.
+// place places one batch with a new planner and checks the result.
 func place(t tb, snap *topology.Snapshot, kept []fleet.VM, specs ...fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
 	t.Helper()
 	placed, unplaced := planner.New(snap, kept).Place(specs)

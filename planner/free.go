@@ -2,31 +2,30 @@ package planner
 
 import "github.com/numaform/numaform/topology"
 
-// Free is what of one NUMA node nothing has taken.
+// Free is the free CPUs and memory of one NUMA node.
 type Free struct {
-	// NUMANode is its id on the host; a host whose NUMA nodes are not known has one.
+	// NUMANode is its id on the host; a host with unknown NUMA nodes has one.
 	NUMANode int
-	// CPUs are neither reserved, nor pinned, nor idle beside the pins of an isolated VM.
-	// vCPUs that float have no CPU of their own and are not taken off: they are the
-	// host's Room.Floating.
+	// CPUs are neither reserved nor pinned, nor idle siblings of an isolated VM's pins.
+	// Floating vCPUs have no CPU of their own and are not subtracted: see Room.Floating of
+	// the host.
 	CPUs int
 	// MemoryMiB is ordinary memory.
 	MemoryMiB int64
 }
 
-// Room is what of one host nothing has taken.
+// Room is the free CPUs and memory of one host.
 type Room struct {
 	Host topology.HostID
-	// Problem says why nothing may be placed there, or is empty.
+	// Problem says why no VM may be placed there, or is empty.
 	Problem string
-	// Floating are the vCPUs that no pin holds.
+	// Floating is the number of vCPUs without pins.
 	Floating int
-	// Nodes are its NUMA nodes, in the order of their ids.
+	// Nodes are its NUMA nodes, sorted by id.
 	Nodes []Free
 }
 
-// Room returns what is free of every host, in the order of their names. It changes
-// nothing.
+// Room returns what is free on every host, sorted by name. It changes nothing.
 func (p *Planner) Room() []Room {
 	rooms := make([]Room, len(p.hosts))
 	for i, s := range p.hosts {

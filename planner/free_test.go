@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Room tells what nothing has taken, VMs included that are placed later on, and
-// names hosts that take nothing.
+// TestRoom checks that Room reports what is free, including after VMs placed later, and
+// names hosts that take no VMs.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	big := topology.Host{Region: "r", Name: "b", Online: true, Machine: machine(shape{nodes: 2, cores: 4, smt: 2, memory: 16 * gib})}

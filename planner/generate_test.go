@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// drawMachine draws a machine of any odd kind that exists: interleaved or shuffled
-// CPU ids, L3 caches across NUMA nodes, nodes without CPUs or memory, offline CPUs,
-// 1, 2 or 4 threads per core, two or three kinds of core, unknown siblings.
+// drawMachine draws a machine of any unusual kind that exists: interleaved or shuffled CPU
+// ids, L3 caches across NUMA nodes, nodes without CPUs or memory, offline CPUs, 1, 2 or 4
+// threads per core, two or three kinds of core, unknown siblings.
 func drawMachine(t *rapid.T) topology.Machine {
 	nodes := rapid.SampledFrom([]int{1, 1, 2, 2, 3, 4, 4, 8, 10, 16}).Draw(t, "nodes")
 	cores := rapid.IntRange(1, 6).Draw(t, "cores per node")
@@ -64,12 +64,12 @@ func drawL3(mode string, node, core, cores int) int {
 	return topology.Unknown
 }
 
-// drawNodeMemory draws what a NUMA node has: equal, unequal, none or unknown.
+// drawNodeMemory draws the memory of a NUMA node: equal, unequal, none or unknown.
 func drawNodeMemory(t *rapid.T) int64 {
 	return rapid.SampledFrom([]int64{32 * gib, 32 * gib, 32 * gib, 8 * gib, 0, topology.Unknown}).Draw(t, "node memory")
 }
 
-// drawHugePages reserves some on the NUMA nodes of one machine in three.
+// drawHugePages reserves huge pages on the NUMA nodes of every third machine.
 func drawHugePages(t *rapid.T, m *topology.Machine) {
 	if rapid.IntRange(0, 2).Draw(t, "huge pages if 0") > 0 {
 		return
@@ -86,7 +86,7 @@ func drawHugePages(t *rapid.T, m *topology.Machine) {
 	}
 }
 
-// number gives the CPUs their ids in some order, and takes some offline.
+// number assigns CPU ids in some order, and takes some CPUs offline.
 func number(t *rapid.T, m *topology.Machine) {
 	ids := make([]int, len(m.CPUs))
 	for i := range ids {
@@ -105,7 +105,7 @@ func number(t *rapid.T, m *topology.Machine) {
 	slices.SortFunc(m.CPUs, func(a, b topology.CPU) int { return a.ID - b.ID })
 }
 
-// finishMemory adds a NUMA node without CPUs now and then, and the host's total.
+// finishMemory sometimes adds a NUMA node without CPUs, and sets the host's total.
 func finishMemory(t *rapid.T, m *topology.Machine, nextID int) {
 	if len(m.NUMANodes) > 1 && rapid.IntRange(0, 4).Draw(t, "extra node if 0") == 0 {
 		m.NUMANodes = append(m.NUMANodes, topology.NUMANode{ID: nextID, MemoryMiB: 16 * gib})
@@ -127,7 +127,7 @@ func finishMemory(t *rapid.T, m *topology.Machine, nextID int) {
 	}
 }
 
-// b2i is 1 for true.
+// b2i returns 1 for true and 0 for false.
 func b2i(b bool) int {
 	if b {
 		return 1
@@ -135,7 +135,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// drawHost draws a host with reservations and foreign guests.
+// drawHost draws a host with reservations and unmanaged guests.
 func drawHost(t *rapid.T, name string, guests bool) topology.Host {
 	h := host(name, drawMachine(t))
 	if n := rapid.IntRange(0, 2).Draw(t, "reserved CPUs"); n > 0 {
@@ -153,7 +153,7 @@ func drawHost(t *rapid.T, name string, guests bool) topology.Host {
 	return h
 }
 
-// drawGuests adds guests that respect each other.
+// drawGuests adds guests that do not conflict with each other.
 func drawGuests(t *rapid.T, h *topology.Host) {
 	free := h.OnlineCPUs().Difference(h.ReservedCPUs).List()
 	room := h.MemoryMiB - h.ReservedMemoryMiB
@@ -209,7 +209,7 @@ func drawSnapshot(t *rapid.T, guests bool) *topology.Snapshot {
 	return snap
 }
 
-// drawSpec draws a wish for some of the hosts.
+// drawSpec draws a spec for some of the hosts.
 func drawSpec(t *rapid.T, snap *topology.Snapshot, policies ...fleet.Policy) fleet.Spec {
 	if len(policies) == 0 {
 		policies = []fleet.Policy{fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyDedicated, fleet.PolicyIsolated}
@@ -227,7 +227,7 @@ func drawSpec(t *rapid.T, snap *topology.Snapshot, policies ...fleet.Policy) fle
 	return s
 }
 
-// drawExtras wants huge pages and a spread now and then.
+// drawExtras sometimes adds huge pages and a spread.
 func drawExtras(t *rapid.T, s *fleet.Spec) {
 	if s.Policy.Pinned() && rapid.Bool().Draw(t, "host agent") {
 		s.PinWith = fleet.PinWithHostAgent
@@ -243,7 +243,6 @@ func drawExtras(t *rapid.T, s *fleet.Spec) {
 	s.PCIDevices = drawWanted(t)
 }
 
-// drawSpecs draws a batch.
 func drawSpecs(t *rapid.T, snap *topology.Snapshot, policies ...fleet.Policy) []fleet.Spec {
 	specs := make([]fleet.Spec, rapid.IntRange(1, 8).Draw(t, "specs"))
 	for i := range specs {

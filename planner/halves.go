@@ -7,18 +7,18 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// A Dedicated VM that finds whole cores nowhere may have threads of several broken ones,
-// unless it requires whole cores. That is a want of its own, which is only placed once
-// all else has been tried: see batch.placeHalves. On the host that is the best for it as
-// it is, it has them also where whole ones would cost it its NUMA node: see onOneNode.
+// A Dedicated VM that finds no whole cores may use threads of several partially allocated
+// ones, unless it requires whole cores. That is a separate want, placed only after
+// everything else was tried: see batch.placeHalves. On its best host, the VM also uses such
+// threads where whole cores would need more than one NUMA node: see onOneNode.
 
-// halved returns the want that takes broken cores too, and whether it may.
+// halved returns the want that accepts partially allocated cores, and whether it may.
 func (w want) halved() (want, bool) {
 	w.halves = w.policy == fleet.PolicyDedicated && !w.wholeOnly
 	return w, w.halves
 }
 
-// evaluateAll is evaluate that may take broken cores where whole ones do not do.
+// evaluateAll is evaluate, but falls back to partially allocated cores.
 func (s *state) evaluateAll(w want) (plan, bool) {
 	p, ok := s.evaluate(w)
 	if h, may := w.halved(); !ok && may {
@@ -27,9 +27,9 @@ func (s *state) evaluateAll(w want) (plan, bool) {
 	return p, ok
 }
 
-// onOneNode returns, for a plan that is not on one NUMA node, one that is and takes broken
-// cores there, if it may. Hosts are compared as before, so that one with whole cores on one
-// node is better.
+// onOneNode returns, for a plan that is not on one NUMA node, a plan that is and uses
+// partially allocated cores there, if the VM may. Hosts are compared without it, so a host
+// with whole cores on one node is better.
 func (s *state) onOneNode(p *plan, w want) (plan, bool) {
 	h, may := w.halved()
 	if !may {
@@ -48,7 +48,7 @@ func (s *state) onOneNode(p *plan, w want) (plan, bool) {
 	return best, true
 }
 
-// placeHalves puts a spec that found no place on broken cores, if it may.
+// placeHalves puts an unplaced spec on partially allocated cores, if it may.
 func (b *batch) placeHalves(i int) {
 	w, may := b.wants[i].halved()
 	if !may || w.problem() != "" {
@@ -63,10 +63,10 @@ func (b *batch) placeHalves(i int) {
 	b.wants[i] = whole
 }
 
-// shard is some threads of a broken core.
+// shard is some threads of a partially allocated core.
 type shard struct{ core, threads int }
 
-// threadsIn counts the threads of a part's shards.
+// threadsIn returns the number of threads of a part's shards.
 func (p *part) threadsIn() int {
 	total := 0
 	for _, s := range p.shards {
@@ -75,8 +75,8 @@ func (p *part) threadsIn() int {
 	return total
 }
 
-// chooseHalves picks the cores of a part: of the smallest group that holds what is
-// needed, else of the largest and so on, the whole ones before the broken ones.
+// chooseHalves picks the cores of a part: of the smallest group that holds all of it, else
+// of the largest and so on, whole cores before partially allocated ones.
 func (q *search) chooseHalves(p *part, odd bool, used map[int]bool) bool {
 	need := p.vcpus
 	for done := map[int]bool{}; need > 0; {
@@ -99,7 +99,7 @@ func (q *search) chooseHalves(p *part, odd bool, used map[int]bool) bool {
 	return q.takeAnywhere(p, used)
 }
 
-// nextHalved returns the group to take from next, or none.
+// nextHalved returns the next group to take cores from, or none.
 func (q *search) nextHalved(node, need int, used, done map[int]bool) int {
 	best, bestRank := none, [5]int{}
 	for _, g := range q.nodes[node].groups {
@@ -123,9 +123,9 @@ func (q *search) nextHalved(node, need int, used, done map[int]bool) int {
 	return best
 }
 
-// takeShards takes threads of a group's broken cores, as many as the part still needs but
-// no more than most: of cores that nobody else uses first, then of those with least left.
-// It returns how many.
+// takeShards takes threads of a group's partially allocated cores, as many as the part
+// still needs but no more than most: first of cores that no other guest uses, then of cores
+// with the fewest free threads. It returns how many it took.
 func (q *search) takeShards(p *part, g, most int) int {
 	need := min(most, p.vcpus-q.wholeCPUs(*p)-p.threadsIn())
 	var loose []int
@@ -147,12 +147,12 @@ func (q *search) takeShards(p *part, g, most int) int {
 	return got
 }
 
-// hasShard reports whether the part has threads of a broken core.
+// hasShard reports whether the part uses threads of a partially allocated core.
 func (p *part) hasShard(core int) bool {
 	return slices.ContainsFunc(p.shards, func(s shard) bool { return s.core == core })
 }
 
-// takeAnywhere picks whole cores of all groups, and then threads, as divide counted them.
+// takeAnywhere picks whole cores of all groups, then threads, as divide counted them.
 func (q *search) takeAnywhere(p *part, used map[int]bool) bool {
 	p.picks, p.shards = nil, nil
 	need := p.vcpus

@@ -9,7 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// halfUsed has cores of two threads, n and n+4, and a guest on the first of some.
+// halfUsed returns a host with cores of two threads, n and n+4, and a guest on the first
+// thread of some.
 func halfUsed(name string, pins ...int) topology.Host {
 	h := host(name, machine(shape{nodes: 1, cores: 4, smt: 2, memory: 64 * gib}))
 	h.Guests = []topology.Guest{{
@@ -18,8 +19,8 @@ func halfUsed(name string, pins ...int) topology.Host {
 	return h
 }
 
-// TestHalves checks that a VM which finds whole cores nowhere gets threads of broken ones,
-// whole cores as far as there are any, and says so.
+// TestHalves checks that a VM which finds no whole cores gets threads of partially
+// allocated ones, after all whole cores that exist, and reports it.
 func TestHalves(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -41,8 +42,8 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestHalvesLast checks that any whole cores come first: of another host, however badly
-// they lie, and of the room that another new VM can make.
+// TestHalvesLast checks that any whole cores come first: on another host, however
+// scattered, and in the room that another new VM can make.
 func TestHalvesLast(t *testing.T) {
 	t.Parallel()
 	tiny, small := halfUsed("pve-1", 0, 1, 2, 3), host("pve-2", machine(shape{nodes: 2, cores: 1, smt: 2, memory: 8 * gib}))
@@ -63,11 +64,11 @@ func TestHalvesLast(t *testing.T) {
 	}
 }
 
-// TestHalvesOnOneNode checks that a VM has broken cores rather than two NUMA nodes, but
-// whole ones if it requires them, and on another host that has them on one node.
+// TestHalvesOnOneNode checks that a VM uses partially allocated cores rather than two NUMA
+// nodes, but whole cores if it requires them, and another host that has them on one node.
 func TestHalvesOnOneNode(t *testing.T) {
 	t.Parallel()
-	broken := host("pve-1", machine(shape{nodes: 2, cores: 3, smt: 2, memory: 8 * gib})) // siblings n, n+6
+	broken := host("pve-1", machine(shape{nodes: 2, cores: 3, smt: 2, memory: 8 * gib})) // siblings are n and n+6
 	broken.Guests = []topology.Guest{{VMID: 1, Running: true, VCPUs: 4, MemoryMiB: gib, Pins: topology.CPUs(0, 1, 3, 4)}}
 	whole := host("pve-2", machine(shape{nodes: 1, cores: 2, smt: 2, memory: 8 * gib}))
 	for _, tt := range []struct {
@@ -90,8 +91,8 @@ func TestHalvesOnOneNode(t *testing.T) {
 	}
 }
 
-// TestWholeCores checks that a VM which requires whole cores is refused then, as one that
-// is isolated, and that the former is told what would help.
+// TestWholeCores checks that a VM which requires whole cores is refused then, like an
+// isolated one, and that the refusal of the former has a hint.
 func TestWholeCores(t *testing.T) {
 	t.Parallel()
 	required := spec(fleet.PolicyDedicated, 2, gib)

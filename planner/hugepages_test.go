@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// paged has two NUMA nodes of 32 GiB and 8 cores, with so many huge pages reserved on
-// each: of 2 MiB on the first, of 1 GiB on the second.
+// paged returns a host with two NUMA nodes of 32 GiB and 8 cores, and huge pages reserved:
+// 2 MiB pages on the first, 1 GiB pages on the second.
 func paged(small, large int64) topology.Host {
 	h := twoNodes()
 	h.NUMANodes[0].HugePages = map[int]int64{2048: small}
@@ -21,14 +21,14 @@ func paged(small, large int64) topology.Host {
 	return h
 }
 
-// inPages wants huge pages.
+// inPages adds huge pages to a spec.
 func inPages(s fleet.Spec, pages fleet.HugePages) fleet.Spec {
 	s.HugePages = pages
 	return s
 }
 
-// TestGuestsInHugePages checks that guests which have reserved huge pages take no
-// ordinary memory, and those that have other ones do.
+// TestGuestsInHugePages checks that guests on reserved huge pages take no ordinary memory,
+// and guests on unreserved ones do.
 func TestGuestsInHugePages(t *testing.T) {
 	t.Parallel()
 	on := func(node int, memory int64, kib int) topology.Guest {
@@ -44,7 +44,7 @@ func TestGuestsInHugePages(t *testing.T) {
 	tests := []struct {
 		name  string
 		guest topology.Guest
-		// ordinary, small and large are what is free, in GiB, by NUMA node.
+		// ordinary, small and large are the free memory in GiB, by NUMA node.
 		ordinary, small, large [2]int64
 	}{
 		{"nobody", asleep, [2]int64{16, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
@@ -65,12 +65,12 @@ func TestGuestsInHugePages(t *testing.T) {
 			for pages, want := range map[fleet.HugePages][2]int64{"": tt.ordinary, fleet.HugePages2Mi: tt.small, fleet.HugePages1Gi: tt.large} {
 				v := p.View(inPages(spec(fleet.PolicyNUMA, 1, gib), pages), h.ID())
 				got := [2]int64{v.Nodes[0].FreeMiB / gib, v.Nodes[1].FreeMiB / gib}
-				// Memory that is bound nowhere is laid over the nodes, so the sum tells more.
+				// Unbound memory is counted on all nodes, so only the sum is exact.
 				if tt.name == "reserved pages on any node" && pages == "" {
 					got, want = [2]int64{v.FreeMiB / gib}, [2]int64{32}
 				}
 				if tt.name == "any, of parts of GiB" && pages == fleet.HugePages2Mi {
-					want[0]-- // half a GiB is taken
+					want[0]-- // half a GiB is in use
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("free GiB of pages %q (-want +got):\n%s", pages, diff)
@@ -81,7 +81,7 @@ func TestGuestsInHugePages(t *testing.T) {
 }
 
 // TestKeptInHugePages checks that a VM of ours takes its pages once, whether or not it
-// runs, and that a host whose pages nobody told counts them as ordinary memory.
+// runs, and that a host without reported pages counts them as ordinary memory.
 func TestKeptInHugePages(t *testing.T) {
 	t.Parallel()
 	h := paged(8*gib, 16)
@@ -107,7 +107,8 @@ func TestKeptInHugePages(t *testing.T) {
 	}
 }
 
-// TestPlaceInHugePages checks where VMs in huge pages go, and the memory of their cells.
+// TestPlaceInHugePages checks the place of VMs in huge pages, and the memory of their
+// cells.
 func TestPlaceInHugePages(t *testing.T) {
 	t.Parallel()
 	even := twoNodes()
@@ -165,7 +166,7 @@ func cellsOf(p planner.Placed) string {
 	return strings.Join(texts, " ")
 }
 
-// TestRefusalsOfHugePages checks what a user reads who has too few huge pages.
+// TestRefusalsOfHugePages checks the message for a VM that lacks huge pages.
 func TestRefusalsOfHugePages(t *testing.T) {
 	t.Parallel()
 	none := twoNodes()

@@ -8,30 +8,30 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// maxCells is how many numaN Proxmox takes.
+// maxCells is the number of numaN options that Proxmox supports.
 const maxCells = 8
 
-// distances of Linux where a host does not tell its own.
+// Linux's default distances, for hosts that do not report their own.
 const (
 	localDistance  = 10
 	remoteDistance = 20
 )
 
-// index is what never changes of a host: its CPUs by core, group and NUMA node.
-// CPUs, cores, groups and nodes are named by their position in the slices.
+// index is the constant part of a host: its CPUs by core, group and NUMA node. CPUs, cores,
+// groups and nodes are identified by their position in the slices.
 type index struct {
 	id topology.HostID
-	// problem says why nothing may be placed here, or is empty.
+	// problem says why no VM may be placed here, or is empty.
 	problem string
-	// flat hosts have one NUMA node at most: their VMs get no cells.
+	// flat hosts have at most one NUMA node: their VMs get no cells.
 	flat bool
-	// online and usable count CPUs; reserved ones are online but not usable.
+	// online and usable count CPUs; reserved CPUs are online but not usable.
 	online, usable int
-	// pinnable is how many online CPUs the host agent lets be pinned, siblings of
-	// pinned ones counted; all where none lives.
+	// pinnable is the number of online CPUs that the host agent allows to be pinned,
+	// including siblings of pinned CPUs; all CPUs if the host has no agent.
 	pinnable int
-	// memory is what all guests together may have of each kind; pagesKnown tells whether
-	// a source told which huge pages are reserved.
+	// memory is what all guests together may have of each kind; pagesKnown reports whether
+	// a source reported the reserved huge pages.
 	memory     [backings]int64
 	pagesKnown bool
 
@@ -43,39 +43,39 @@ type index struct {
 
 	cores  []core
 	groups []group
-	level2 map[int]bool // last-level caches that are no L3, by id
+	level2 map[int]bool // last-level caches that are not L3, by id
 	nodes  []node
 	nodeAt map[int]int // NUMA node id to position
-	// lends is set if some node does; unlent are the ids of those that have memory without
-	// CPUs and may not.
+	// lends is set if some node lends memory; unlent are the ids of nodes that have memory
+	// without CPUs and may not lend it.
 	lends    bool
 	unlent   []int
 	distance [][]int64
 	passes   []pass
-	pci      *pciIndex // nil where there are none
+	pci      *pciIndex // nil if the host has no mapped devices
 }
 
-// none stands for "no such position".
+// none is the absent position.
 const none = -1
 
 // core is a set of sibling threads.
 type core struct {
 	cpus  []int
-	group int // none where siblings contradict each other: then nobody is pinned there
+	group int // none if the siblings contradict each other: then no VM is pinned there
 	size  int // position in the group's sizes
 }
 
-// groupKey is what the CPUs of a group have in common. A machine is no tree: an
-// L3 may lie across NUMA nodes, and a NUMA node may have many.
+// groupKey is what the CPUs of a group have in common. A machine is not a tree: an L3 may
+// span NUMA nodes, and a NUMA node may have many.
 type groupKey struct {
 	node, l3 int
 	kind     topology.Kind
-	// known is false for CPUs whose siblings no source told.
+	// known is false for CPUs whose siblings no source reported.
 	known bool
 }
 
-// contradiction is the key of cores that are in no group: their CPUs have no NUMA
-// node, or siblings differ in what they should share.
+// contradiction returns the key of cores without a group: their CPUs have no NUMA node, or
+// siblings differ in what they should share.
 func contradiction() groupKey { return groupKey{node: none} }
 
 // group is the unit of placement: NUMA node × L3 × kind of core.
@@ -89,40 +89,42 @@ type group struct {
 type node struct {
 	id     int
 	usable int
-	// memory is what guests may have of it; assumed when no source told.
+	// memory is what guests may have of the node; assumed is set if no source reported it.
 	memory  [backings]int64
 	assumed bool
-	// bindable nodes have CPUs and memory of the kind: hostnodes may name them.
+	// bindable is set for nodes that have CPUs and memory of the kind: hostnodes may name
+	// them.
 	bindable [backings]bool
-	// lends is set where there are no CPUs and VMs may have the memory, beside that of others.
+	// lends is set for a node without CPUs whose memory VMs may use in addition to other
+	// nodes'.
 	lends  bool
 	groups []int
 }
 
-// pass is one way to choose among a host's groups. Passes are tried in order of
-// resort; those of equal resort compete by cost.
+// pass is one way to choose among a host's groups. Passes are tried in order of resort;
+// passes of equal resort compete by cost.
 type pass struct {
 	resort  int64
 	allowed []bool // by group
 }
 
-// The last resorts, by weight: the first part of a cost.
+// The last resorts, by weight: they are the first part of a cost.
 const (
 	resortUnknown = 1 << iota // siblings are not known
 	resortMixed               // two kinds of core in one VM
-	resortShared              // the odd thread's sibling belongs to another VM
+	resortShared              // the sibling of the odd thread belongs to another VM
 	resortUnbound             // memory is bound to no NUMA node
-	resortHalves              // threads of several broken cores
+	resortHalves              // threads of several partially allocated cores
 )
 
-// newIndex reads a host. quorate tells whether its region may be written to.
+// newIndex indexes a host. quorate reports whether the host's region is writable.
 func newIndex(host *topology.Host, quorate bool) *index {
 	cpus := sortedOnline(host)
 	x := &index{id: host.ID(), at: make(map[int]int, len(cpus)), nodeAt: map[int]int{}}
 	x.readNodes(host)
 	x.readCPUs(host, cpus)
 	x.pinnable = x.online
-	if host.Agent != nil { // which always leaves a core
+	if host.Agent != nil { // the agent always leaves a core unpinned
 		x.pinnable = min(x.online*host.Agent.MaxPinnedPercent/100, x.online-1)
 	}
 	x.readGroups(x.readCores(cpus))
@@ -134,7 +136,7 @@ func newIndex(host *topology.Host, quorate bool) *index {
 	return x
 }
 
-// hostProblem says why a host takes no VM, and how to mend it.
+// hostProblem says why a host takes no VMs, and how to fix it.
 func hostProblem(x *index, host *topology.Host, quorate bool) string {
 	switch {
 	case !quorate:
@@ -153,7 +155,7 @@ func hostProblem(x *index, host *topology.Host, quorate bool) string {
 	return ""
 }
 
-// readNodes lists the NUMA nodes that are more than an empty directory.
+// readNodes lists the NUMA nodes, except for empty ones.
 func (x *index) readNodes(host *topology.Host) {
 	hasCPU := map[int]bool{}
 	for _, c := range host.CPUs {
@@ -175,7 +177,7 @@ func (x *index) readNodes(host *topology.Host) {
 	}
 }
 
-// sortedOnline returns the online CPUs, ascending and each once.
+// sortedOnline returns the online CPUs, ascending and without duplicates.
 func sortedOnline(host *topology.Host) []topology.CPU {
 	online := make([]topology.CPU, 0, len(host.CPUs))
 	for _, c := range host.CPUs {
@@ -187,7 +189,7 @@ func sortedOnline(host *topology.Host) []topology.CPU {
 	return slices.CompactFunc(online, func(a, b topology.CPU) bool { return a.ID == b.ID })
 }
 
-// readCPUs reads which CPUs there are, and on which NUMA nodes.
+// readCPUs reads the CPUs and their NUMA nodes.
 func (x *index) readCPUs(host *topology.Host, cpus []topology.CPU) {
 	x.online = len(cpus)
 	x.ids, x.reserved, x.nodeOf = make([]int, x.online), make([]bool, x.online), make([]int, x.online)
@@ -259,7 +261,7 @@ func (x *index) fillCores(n int) {
 	}
 }
 
-// compareKeys orders groups by what they are, so that the ids of CPUs decide nothing.
+// compareKeys orders groups by their properties, so that CPU ids do not matter.
 func compareKeys(a, b groupKey) int {
 	return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.l3, b.l3),
 		cmp.Compare(a.kind, b.kind), cmp.Compare(b2i(a.known), b2i(b.known)))
@@ -298,8 +300,8 @@ func (x *index) readGroups(keys []groupKey) {
 	}
 }
 
-// readDistances fills the matrix of distances. Of two that differ by direction
-// the larger counts.
+// readDistances fills the matrix of distances. If two nodes report different distances to
+// each other, the larger counts.
 func (x *index) readDistances(host *topology.Host) {
 	x.distance = make([][]int64, len(x.nodes))
 	for i := range x.nodes {
@@ -328,8 +330,8 @@ func (x *index) readDistances(host *topology.Host) {
 	}
 }
 
-// newPasses lists the ways to choose groups: one kind of core whose siblings are
-// known first, everything last.
+// newPasses lists the ways to choose groups, from a single kind of core with known siblings
+// to all groups.
 func (x *index) newPasses() []pass {
 	kinds, unknown := map[topology.Kind]bool{}, false
 	for _, g := range x.groups {

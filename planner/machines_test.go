@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// eachMachine runs a test on every real machine, with its first core and 5 % of its
-// memory reserved.
+// eachMachine runs a test on every real machine, with its first core and 5 % of its memory
+// reserved.
 func eachMachine(t *testing.T, test func(t *testing.T, snap *topology.Snapshot)) {
 	t.Helper()
 	for _, name := range machines.Names() {
@@ -32,8 +32,8 @@ func eachMachine(t *testing.T, test func(t *testing.T, snap *topology.Snapshot))
 	}
 }
 
-// TestFillMachines places equal VMs until nothing is left: as many as the free cores
-// hold, whatever the machine looks like.
+// TestFillMachines places equal VMs until nothing is left: as many as the free cores hold,
+// on any machine.
 func TestFillMachines(t *testing.T) {
 	t.Parallel()
 	eachMachine(t, func(t *testing.T, snap *topology.Snapshot) {
@@ -66,8 +66,8 @@ func TestMixMachines(t *testing.T) {
 	})
 }
 
-// TestEmptyMachines checks that a VM alone on a machine gets as few NUMA nodes and
-// L3 caches as the machine allows.
+// TestEmptyMachines checks that a VM alone on a machine gets as few NUMA nodes and L3
+// caches as the machine allows.
 func TestEmptyMachines(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -103,7 +103,8 @@ func TestEmptyMachines(t *testing.T) {
 	}
 }
 
-// TestNearestNodes checks that a VM on two NUMA nodes gets two that are near.
+// TestNearestNodes checks that a VM on two NUMA nodes gets two that are close to each
+// other.
 func TestNearestNodes(t *testing.T) {
 	t.Parallel()
 	for name, vcpus := range map[string]int{"kunpeng920-2s-4node": 48, "xeon-6230-2s-snc2": 30, "opteron-6276-4s-8node": 12} {
@@ -125,14 +126,14 @@ func TestNearestNodes(t *testing.T) {
 	}
 }
 
-// TestConstructedMachines places one VM after the other on machines with cores or caches of
-// several kinds.
+// TestConstructedMachines places VMs one by one on machines with several kinds of cores or
+// caches.
 func TestConstructedMachines(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		machine string
 		vcpus   []int
-		want    []string // CPUs, and how the reason begins
+		want    []string // CPUs, and the start of the reason
 	}{
 		{"core-ultra-6p8e2lp", []int{4, 4, 2, 4, 2}, []string{
 			"0-3 the only NUMA node, L3 0: 4 whole cores; leaves 12 CPUs, 30.5 GiB",

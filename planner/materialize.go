@@ -8,15 +8,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seat is the host CPUs of one part that are in one cell, in vCPU order: siblings side by
-// side.
+// seat is the host CPUs of one part that form one cell, in vCPU order: siblings are
+// adjacent.
 type seat struct {
 	part
 	cpus []int // by position
-	laid bool  // these vCPUs are of the cell that is laid over several nodes
+	laid bool  // these vCPUs belong to the interleaved cell
 }
 
-// isOdd reports whether some CPUs of the seat are not of whole cores.
+// isOdd reports whether some CPUs of the seat do not form whole cores.
 func (s *seat) isOdd() bool { return s.odd != none || len(s.shards) > 0 }
 
 // materialize turns a plan into a placement. It changes nothing.
@@ -40,9 +40,9 @@ func (s *state) materialize(p *plan, w want) fleet.Placement {
 	return place
 }
 
-// seats resolves a plan's parts to CPUs, in the order of NUMA nodes, what is of the cell
-// over several nodes first; a part with an odd thread goes last, so that vCPUs 2i and 2i+1
-// are siblings in all the others.
+// seats resolves a plan's parts to CPUs, in the order of NUMA nodes and the interleaved
+// cell first. A part with an odd thread goes last, so that vCPUs 2i and 2i+1 are siblings
+// in all other parts.
 func (s *state) seats(p *plan, w want) []seat {
 	var seats []seat
 	for _, part := range p.parts {
@@ -80,14 +80,13 @@ func (s *state) cpusOf(p part, oneThread bool) []int {
 		return cpus
 	}
 	odd := p.odd
-	if s.isWhole(odd) { // any of its kind will do: take the one next to the others
+	if s.isWhole(odd) { // any core of its kind works: take the one next to the others
 		odd = s.nextWhole(s.cores[odd].group, s.cores[odd].size, used)
 	}
 	return append(cpus, s.freeThreads(odd)[:p.oddThreads]...)
 }
 
-// nextWhole returns the first whole core of a group and size that is not used yet,
-// and marks it as used.
+// nextWhole returns the first unused whole core of a group and size, and marks it as used.
 func (s *state) nextWhole(group, size int, used map[int]bool) int {
 	for _, c := range s.groups[group].cores {
 		if s.cores[c].size == size && s.isWhole(c) && !used[c] {
@@ -109,7 +108,7 @@ func (s *state) freeThreads(c int) []int {
 	return threads
 }
 
-// caches lists the L3 caches of the seats, ascending, or nil if one is unknown or none.
+// caches lists the L3 caches of the seats, ascending, or nil if one is unknown or absent.
 func (s *state) caches(seats []seat) []int {
 	ids := s.lastLevels(seats)
 	if slices.ContainsFunc(ids, func(id int) bool { return s.level2[id] }) {
@@ -134,8 +133,8 @@ func (s *state) lastLevels(seats []seat) []int {
 	return ids
 }
 
-// split divides a seat between the cell that is laid over several nodes and one of its own,
-// in the ratio of their memory and by whole cores.
+// split divides a seat between the interleaved cell and a cell of its own, in proportion to
+// their memory and by whole cores.
 func (s *state) split(whole seat, p *plan, w want) []seat {
 	if !slices.Contains(p.laid, whole.node) {
 		return []seat{whole}
@@ -155,13 +154,13 @@ func (s *state) split(whole seat, p *plan, w want) []seat {
 	n = min(max(n-n%core, core), whole.vcpus-1)
 	laid.vcpus, own.vcpus = n, whole.vcpus-n
 	laid.cpus, own.cpus = whole.cpus[:n:n], whole.cpus[n:]
-	laid.odd, laid.shards = none, nil // these come last
+	laid.odd, laid.shards = none, nil // odd CPUs come last
 	return []seat{laid, own}
 }
 
-// cells makes numa0, numa1, … of the seats: guest CPUs, and memory that is bound where the
-// node's is known, preferred where it was assumed. That of several nodes is interleaved:
-// bound pages would fill the nearest node first, whatever was planned beside them.
+// cells makes numa0, numa1, … of the seats: guest CPUs, and memory. Memory is bound if the
+// node's is known, and preferred if it was assumed. Memory of several nodes is interleaved:
+// bound pages would fill the nearest node first, whatever else was planned there.
 func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
 	var cells []topology.NUMACell
 	laid, first := none, 0
@@ -187,8 +186,8 @@ func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
 	return cells
 }
 
-// laidMemory is how much memory the cell has that is laid over several nodes: what no cell
-// of one node has.
+// laidMemory returns the memory of the interleaved cell in MiB: everything that no cell of
+// one node has.
 func (p *plan) laidMemory(w want) int64 {
 	if p.laid == nil {
 		return 0
@@ -203,7 +202,6 @@ func (p *plan) laidMemory(w want) int64 {
 	return laid
 }
 
-// nodeIDs returns the ids of NUMA nodes.
 func (s *state) nodeIDs(nodes ...int) topology.CPUSet {
 	var ids []int
 	for _, n := range nodes {

@@ -2,9 +2,9 @@ package planner
 
 import "github.com/numaform/numaform/topology"
 
-// readMemory works out what guests may have of the host and of each NUMA node.
-// Reserved huge pages hold no ordinary guest memory, and the memory reserved for
-// the host is taken from each node by its size.
+// readMemory computes what guests may have of the host and of each NUMA node. Reserved huge
+// pages hold no ordinary guest memory, and the memory reserved for the host is subtracted
+// from each node in proportion to its size.
 func (x *index) readMemory(host *topology.Host) {
 	raw := x.nodeMemory(host)
 	total, huge := host.MemoryMiB, int64(0)
@@ -41,8 +41,8 @@ func (x *index) readMemory(host *topology.Host) {
 	}
 }
 
-// readLenders notes which nodes without CPUs lend their memory. That of the others is no
-// memory for VMs: it is taken out of raw, and returned in sum if it is part of the host's.
+// readLenders marks the nodes without CPUs that lend their memory. VMs cannot use memory of
+// the others: it is removed from raw, and returned as a sum if it is part of the host's.
 func (x *index) readLenders(host *topology.Host, raw []int64) (unlent int64) {
 	hasCPU := make([]bool, len(x.nodes))
 	for _, at := range x.nodeOf {
@@ -64,8 +64,8 @@ func (x *index) readLenders(host *topology.Host, raw []int64) (unlent int64) {
 	return min(unlent, host.MemoryMiB)
 }
 
-// nodeMemory returns each node's memory. Where no source told it, what is left of
-// the host's is shared out by the number of CPUs.
+// nodeMemory returns each node's memory. For nodes without a reported size, the rest of the
+// host's memory is divided by the number of CPUs.
 func (x *index) nodeMemory(host *topology.Host) []int64 {
 	memory, cpus := make([]int64, len(x.nodes)), make([]int64, len(x.nodes))
 	for _, at := range x.nodeOf {
@@ -94,7 +94,7 @@ func (x *index) nodeMemory(host *topology.Host) []int64 {
 	return memory
 }
 
-// anyAssumed reports whether some node's memory is not known.
+// anyAssumed reports whether the memory of some node is unknown.
 func (x *index) anyAssumed() bool {
 	for i := range x.nodes {
 		if x.nodes[i].assumed {
@@ -107,10 +107,10 @@ func (x *index) anyAssumed() bool {
 // mulDivCeil returns a*b/c rounded up.
 func mulDivCeil(a, b, c int64) int64 { return (a*b + c - 1) / c }
 
-// spread returns what is free on each node once the memory that no guest bound
-// is laid over the nodes: by their size, and where that does not fit, by the room
-// that is left. Linux would fill the nodes in that way, and a node that is short
-// of memory already never looks emptier than it is.
+// spread returns the free memory of each node after distributing the unbound memory of
+// guests over the nodes: by node size, and where that does not fit, by the remaining room.
+// Linux would fill the nodes in that way, and a node that is already short of memory never
+// looks emptier than it is.
 func spread(nodes []node, of backing, bound []int64, unbound int64) []int64 {
 	free := make([]int64, len(nodes))
 	var size int64

@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// withMemoryOnly has one NUMA node with 16 CPUs and 124 GiB, and one with 250 GiB and no CPUs.
+// withMemoryOnly returns a host with one NUMA node of 16 CPUs and 124 GiB, and one of 250
+// GiB without CPUs.
 func withMemoryOnly() topology.Host {
 	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 2, memory: 124 * gib}))
 	h.NUMANodes = append(h.NUMANodes, topology.NUMANode{ID: 1, MemoryMiB: 250 * gib})
@@ -19,8 +20,9 @@ func withMemoryOnly() topology.Host {
 	return h
 }
 
-// TestMemoryOnlyNodes checks who has memory of a NUMA node without CPUs: VMs for which those
-// with CPUs have too little, unless it may be a GPU's or the settings say otherwise.
+// TestMemoryOnlyNodes checks which VMs get memory of a NUMA node without CPUs: VMs for
+// which the other nodes have too little, unless it may be a GPU's or the settings forbid
+// it.
 func TestMemoryOnlyNodes(t *testing.T) {
 	t.Parallel()
 	const refused = "r1/pve-1 has 124 GiB free: add a host or lower memory in the NodePool, or list NUMA nodes 1 under memorynodes in its settings"
@@ -29,7 +31,7 @@ func TestMemoryOnlyNodes(t *testing.T) {
 		name   string
 		change func(*topology.Host)
 		spec   fleet.Spec
-		want   string // cells as node:MiB, or how it is refused
+		want   string // cells as node:MiB, or the refusal
 	}{
 		{"near memory first", nil, spec(fleet.PolicyDedicated, 8, 100*gib), "0:102400"},
 		{"floating, near memory first", nil, spec(fleet.PolicyNUMA, 8, 100*gib), "0:102400"},
@@ -66,7 +68,7 @@ func TestMemoryOnlyNodes(t *testing.T) {
 	}
 }
 
-// TestMemoryOnlyMachine places VMs one after the other on a machine with two such nodes.
+// TestMemoryOnlyMachine places VMs one by one on a machine with two such nodes.
 func TestMemoryOnlyMachine(t *testing.T) {
 	t.Parallel()
 	p := planner.New(snapshot(host("pve-1", known(t, "constructed/xeon-2s-memory-only"))), nil)

@@ -9,10 +9,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Each test here is a mistake that another placer makes, on a machine where it does.
+// Each test here reproduces a mistake of another placer, on a machine where it happens.
 
-// A VM larger than one NUMA node's memory spans nodes, and its cells add up to its
-// memory: with the whole of it in each cell it could not start.
+// TestLargerThanANode checks that a VM larger than one NUMA node's memory spans nodes, and
+// that its cells add up to its memory: with all of it in each cell it could not start.
 func TestLargerThanANode(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -37,8 +37,8 @@ func TestLargerThanANode(t *testing.T) {
 	}
 }
 
-// Where even CPU ids are node 0 and odd ones node 1, or any four alternate, a small
-// VM still lies within one NUMA node.
+// TestAlternatingNumbers checks that a small VM stays within one NUMA node even if CPU ids
+// alternate between the nodes.
 func TestAlternatingNumbers(t *testing.T) {
 	t.Parallel()
 	two := machine(shape{nodes: 2, cores: 8, smt: 2, memory: 64 * gib, interleaved: true})
@@ -52,7 +52,8 @@ func TestAlternatingNumbers(t *testing.T) {
 	}
 }
 
-// Of two VMs whose pins overlap, one goes: its CPUs stay taken by the other.
+// TestOverlappingPinsSurvive deletes one of two VMs with overlapping pins: the other keeps
+// its CPUs.
 func TestOverlappingPinsSurvive(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 64 * gib})))
@@ -64,8 +65,8 @@ func TestOverlappingPinsSurvive(t *testing.T) {
 	}
 }
 
-// Odd sizes share no core while cores are plentiful, and even ones none as long as there
-// are whole ones; a VM that shares one says so.
+// TestOddSizes checks that odd sizes share no core while cores are plentiful, even sizes
+// none while there are whole cores, and that a VM that shares a core reports it.
 func TestOddSizes(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 16, smt: 2, memory: 64 * gib})))
@@ -88,8 +89,9 @@ func TestOddSizes(t *testing.T) {
 	}
 }
 
-// Threads per core are never found by dividing: on a hybrid machine 20 CPUs / 14
-// cores is 1, and a placer that believes it gives CPUs twice.
+// TestHybridGivesNoCPUTwice checks that threads per core are never computed by division: on
+// a hybrid machine 20 CPUs / 14 cores is 1, and a placer relying on that gives CPUs out
+// twice.
 func TestHybridGivesNoCPUTwice(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", known(t, "hybrid-i7-1370p-6p8e")))
@@ -101,14 +103,14 @@ func TestHybridGivesNoCPUTwice(t *testing.T) {
 	}
 }
 
-// Unpinned guests float over all CPUs that are not pinned: a pinned VM leaves them
-// as many as they have vCPUs.
+// TestFloatingGuestsKeepTheirShare checks that a pinned VM leaves floating guests, which
+// use all unpinned CPUs, as many CPUs as they have vCPUs.
 func TestFloatingGuestsKeepTheirShare(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))
 	h.Guests = []topology.Guest{
 		{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: gib},
-		{VMID: 101, Kind: topology.GuestContainer, Running: true, MemoryMiB: gib}, // no limit: counts 1
+		{VMID: 101, Kind: topology.GuestContainer, Running: true, MemoryMiB: gib}, // no limit: counts as 1 vCPU
 		{VMID: 102, Kind: topology.GuestVM, VCPUs: 4, MemoryMiB: gib},             // stopped
 		{VMID: 103, Kind: topology.GuestVM, Template: true, VCPUs: 4, MemoryMiB: 60 * gib, Pins: topology.CPUs(0)},
 	}
@@ -120,8 +122,8 @@ func TestFloatingGuestsKeepTheirShare(t *testing.T) {
 	}
 }
 
-// Foreign guests were promised nothing: the overcommit of the pinned VM says how
-// densely they may stand, beside VMs of ours that were promised theirs.
+// TestForeignGuestsBesideOurs checks that the overcommit of a pinned VM limits the density
+// of unmanaged guests, which have no promise, beside VMs of ours that have one.
 func TestForeignGuestsBesideOurs(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))
@@ -144,8 +146,8 @@ func TestForeignGuestsBesideOurs(t *testing.T) {
 	}
 }
 
-// A VM in the making is not forgotten: neither ours, of which Proxmox knows nothing
-// yet, nor one that another placer is cloning.
+// TestVMsInTheMakingCount checks that VMs in creation count: ours that Proxmox does not
+// know yet, and a VM that another placer is cloning.
 func TestVMsInTheMakingCount(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))
@@ -166,7 +168,8 @@ func TestVMsInTheMakingCount(t *testing.T) {
 	}
 }
 
-// A VM that fits an empty NUMA node, but none as they stand, is split, not refused.
+// TestSplitRatherThanRefuse splits a VM that fits an empty NUMA node but no node as it is
+// now.
 func TestSplitRatherThanRefuse(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 2, cores: 8, smt: 1, memory: 64 * gib})))
@@ -178,8 +181,9 @@ func TestSplitRatherThanRefuse(t *testing.T) {
 	}
 }
 
-// Nothing is made up where siblings are not known: Isolated is refused with a way
-// out, Dedicated says what it does not know, and a host that knows is preferred.
+// TestSiblingsAreNotGuessed checks that unknown siblings are not guessed: Isolated is
+// refused with a hint, Dedicated reports the unknown, and a host with known siblings is
+// preferred.
 func TestSiblingsAreNotGuessed(t *testing.T) {
 	t.Parallel()
 	unknown := host("pve-1", topology.FromCounts("Intel", 2, 16, 32, 64*gib))
@@ -198,7 +202,8 @@ func TestSiblingsAreNotGuessed(t *testing.T) {
 	}
 }
 
-// The VM in which karpenter-provider-proxmox describes a host takes nothing of it.
+// TestCapacityRecordTakesNothing ignores the VM in which karpenter-provider-proxmox
+// describes a host.
 func TestCapacityRecordTakesNothing(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 8 * gib}))

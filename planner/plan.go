@@ -9,22 +9,23 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// want is all of a Spec that decides how well it goes on a host: Specs of equal
-// wants share what was worked out for one of them.
+// want is the part of a Spec that determines its plan on a host: Specs with equal wants
+// share the result of one evaluation.
 type want struct {
 	policy fleet.Policy
 	vcpus  int
 	memory int64
 	ratio  float64
-	// backing is of what kind the memory is.
+	// backing is the kind of memory.
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
 	group string
-	// wholeOnly wants refuse broken cores; halves takes them as the last resort.
+	// wholeOnly wants refuse partially allocated cores; halves wants use them as the last
+	// resort.
 	wholeOnly, halves bool
 	// agent wants are pinned by the host agent.
 	agent bool
-	// devices are the PCI devices, see devicesOf.
+	// devices are the PCI devices; see devicesOf.
 	devices string
 }
 
@@ -68,8 +69,8 @@ func (w want) problem() string {
 type plan struct {
 	cost  cost
 	parts []part
-	// laid names the nodes over which one cell is laid: eachMiB of each belong to it, and
-	// what a part has beyond that is a cell of its own.
+	// laid lists the NUMA nodes that back the interleaved cell, eachMiB from each. What a
+	// part has beyond that is a cell of its own.
 	laid    []int
 	eachMiB int64
 	// unbound plans bind memory to no NUMA node.
@@ -80,11 +81,11 @@ type plan struct {
 type part struct {
 	node   int
 	vcpus  int
-	memory int64 // with its share of a cell that is laid over several nodes
+	memory int64 // including its share of an interleaved cell
 	picks  []pick
-	// odd is the core of which only some threads are taken, or none.
+	// odd is the core of which only some threads are used, or none.
 	odd, oddThreads int
-	// shards are what a want that halves takes of broken cores.
+	// shards are the threads of partially allocated cores of a want with halves.
 	shards []shard
 }
 
@@ -103,7 +104,7 @@ func (s *state) evaluate(w want) (plan, bool) {
 		p, ok = s.pinned(w)
 	case s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
 	case w.policy == fleet.PolicyNUMA && (!s.flat || w.backing != ordinary):
-		// The only NUMA node is not named, but for huge pages.
+		// The only NUMA node is not named, except for huge pages.
 		q := search{state: s, want: w, scope: scope{only: none}}
 		p, ok = q.run(s.bindSupplies(w))
 		if !ok && s.lends && w.backing == ordinary {
@@ -122,7 +123,7 @@ func (s *state) evaluate(w want) (plan, bool) {
 	return p, ok
 }
 
-// crowd counts the VMs of a pool on the host.
+// crowd returns the number of VMs of a pool on the host.
 func (s *state) crowd(group string) int64 {
 	if group == "" {
 		return 0
@@ -135,8 +136,8 @@ func (s *state) crowd(group string) int64 {
 	return 0
 }
 
-// bindSupplies lists what the nodes can give to a VM whose vCPUs float and whose memory is
-// bound: each must have as many CPUs, at the VM's ratio, as the VM has vCPUs at home there.
+// bindSupplies lists what the nodes can give to a VM with floating vCPUs and bound memory:
+// each must have enough CPUs, at the VM's ratio, for the VM's vCPUs at home there.
 func (s *state) bindSupplies(w want) []supply {
 	var all []supply
 	for i := range s.nodes {
@@ -149,9 +150,9 @@ func (s *state) bindSupplies(w want) []supply {
 	return all
 }
 
-// pinned finds CPUs for a VM that owns them, and memory beside them. Where no NUMA nodes
-// have both in the same ratio, memory comes from several nodes in equal parts; else it
-// comes from wherever cells can have it, and at last from anywhere.
+// pinned finds CPUs for a VM that owns them, and memory close to them. If no NUMA nodes
+// have both in proportion, memory comes in equal parts from several nodes, else from any
+// nodes that cells can bind, and last from anywhere on the host.
 func (s *state) pinned(w want) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
@@ -159,11 +160,11 @@ func (s *state) pinned(w want) (plan, bool) {
 	if p, ok := s.pinnedTo(w, scope{only: none, straight: !s.flat}); ok || s.flat {
 		return p, ok
 	}
-	if w.backing != ordinary { // huge pages are of one node for each cell
+	if w.backing != ordinary { // huge pages of a cell come from one node
 		return s.pinnedTo(w, scope{only: none})
 	}
 	unbound, ok := s.pinnedTo(w, scope{only: none, unbound: true})
-	if !ok { // then it is CPUs that are short
+	if !ok { // then CPUs are the shortage
 		return plan{}, false
 	}
 	if p, ok := s.laidOver(w); ok {
@@ -175,8 +176,8 @@ func (s *state) pinned(w want) (plan, bool) {
 	return unbound, true
 }
 
-// laidOver finds CPUs for a VM that has one cell, whose memory comes from as few nodes as can
-// give equal parts of it: CPUs of one node, or else of several.
+// laidOver finds CPUs for a VM with one cell whose memory comes in equal parts from as few
+// nodes as possible: CPUs of one node, or else of several.
 func (s *state) laidOver(w want) (plan, bool) {
 	for wide := 2; wide <= maxCells; wide++ {
 		var best plan
@@ -196,7 +197,8 @@ func (s *state) laidOver(w want) (plan, bool) {
 	return plan{}, false
 }
 
-// wideFrom finds CPUs on one NUMA node, or with none on any, and memory on so many.
+// wideFrom finds CPUs on one NUMA node, or on any if home is none, and memory on wide
+// nodes.
 func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	each := mulDivCeil(w.memory, 1, int64(wide))
 	have := 0
@@ -222,7 +224,7 @@ func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 	return p, true
 }
 
-// wideCPUs finds the CPUs of wideFrom: a VM that floats is at home on them.
+// wideCPUs finds the CPUs for wideFrom: a floating VM is at home on them.
 func (s *state) wideCPUs(w want, in scope) (plan, bool) {
 	if w.policy.Pinned() {
 		return s.pinnedTo(w, in)
@@ -238,15 +240,15 @@ func (s *state) wideCPUs(w want, in scope) (plan, bool) {
 	return q.run(all)
 }
 
-// hasMemory reports whether so much can be bound on a node. What is only assumed to be
-// there cannot: several nodes are bound or nothing, they cannot be preferred.
+// hasMemory reports whether that much memory can be bound on a node. Assumed memory cannot:
+// several nodes can be bound, but not preferred.
 func (s *state) hasMemory(node int, memory int64) bool {
 	n := &s.nodes[node]
 	return (n.bindable[ordinary] || n.lends) && !n.assumed && s.memFree[ordinary][node] >= memory
 }
 
-// memoryNodes lists the nodes that give equal parts of a plan's memory: those of its
-// CPUs, and then those that lose least room for usual VMs, the nearest first; ascending.
+// memoryNodes lists the nodes that give equal parts of a plan's memory: the nodes of its
+// CPUs, then the ones that lose the least room for usual VMs, the nearest first; ascending.
 func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	var nodes, others []int
 	for _, part := range p.parts {
@@ -260,7 +262,7 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	home, each := nodes[0], mulDivCeil(w.memory, 1, int64(wide))
 	slices.SortStableFunc(others, func(a, b int) int {
 		return cmp.Or(
-			cmp.Compare(b2i(s.nodes[a].lends), b2i(s.nodes[b].lends)), // it is slower
+			cmp.Compare(b2i(s.nodes[a].lends), b2i(s.nodes[b].lends)), // lent memory is slower
 			cmp.Compare(s.lessRoom(a, each), s.lessRoom(b, each)), cmp.Compare(s.distance[home][a], s.distance[home][b]),
 			cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]),
 		)
@@ -270,7 +272,7 @@ func (s *state) memoryNodes(p *plan, w want, wide int) []int {
 	return nodes
 }
 
-// evaluateOn returns the best way to put a want that pins on one NUMA node.
+// evaluateOn returns the best plan for a pinning want on one NUMA node.
 func (s *state) evaluateOn(w want, node int) (plan, bool) {
 	if w.memory > s.left[w.backing] || w.vcpus > s.pinRoom(w.ratio) || !s.hasDevices(&w) {
 		return plan{}, false
@@ -280,20 +282,20 @@ func (s *state) evaluateOn(w want, node int) (plan, bool) {
 	return p, ok
 }
 
-// scope is where a search may look.
+// scope limits where a search may look.
 type scope struct {
-	// unbound leaves memory to the host as a whole.
+	// unbound takes memory from the host as a whole.
 	unbound bool
-	// straight keeps memory in the ratio of the CPUs.
+	// straight keeps memory proportional to the CPUs.
 	straight bool
-	// wide takes memory from so many nodes in equal parts, or is 0.
+	// wide is the number of nodes that give equal parts of the memory, or 0.
 	wide int
-	// only names the one NUMA node to use, or is none.
+	// only is the single NUMA node to use, or none.
 	only int
 }
 
-// pinnedTo finds whole cores. An odd VM gets a core of its own while those are
-// plentiful, then one that it shares.
+// pinnedTo finds whole cores. An odd VM gets a core of its own while whole cores are
+// plentiful, and a shared one afterwards.
 func (s *state) pinnedTo(w want, in scope) (plan, bool) {
 	if w.halves {
 		p, ok := s.pinnedAt(w, looseShared, in)
@@ -306,7 +308,7 @@ func (s *state) pinnedTo(w want, in scope) (plan, bool) {
 	}
 	shared, found := s.pinnedAt(w, looseShared, in)
 	switch {
-	case ok: // to share is a choice here and no last resort: other hosts are no better for it
+	case ok: // sharing is a choice here, not a last resort: other hosts are no better for it
 		shared.cost = own.cost
 	case found && slices.ContainsFunc(shared.parts, s.sharesCore):
 		shared.cost[costResort] |= resortShared
@@ -314,11 +316,12 @@ func (s *state) pinnedTo(w want, in scope) (plan, bool) {
 	return shared, found
 }
 
-// strandedParts is how many threads on whole cores there have to be for each that
-// lies idle beside an odd VM, or else the next one shares a core.
+// strandedParts is the required number of threads on whole cores for each thread that is
+// idle beside an odd VM. Below that, the next odd VM shares a core.
 const strandedParts = 10
 
-// strands reports whether the plan breaks a core although whole ones are scarce.
+// strands reports whether the plan partially allocates a core although whole ones are
+// scarce.
 func (s *state) strands(p *plan) bool {
 	breaks := slices.IndexFunc(p.parts, func(p part) bool { return p.odd != none && s.isWhole(p.odd) })
 	if breaks < 0 {
@@ -343,18 +346,18 @@ func (s *state) strands(p *plan) bool {
 	return stranded*strandedParts > whole
 }
 
-// looseness says which broken cores may give an odd thread.
+// looseness defines which partially allocated cores may give an odd thread.
 type looseness int
 
 const (
-	// looseReserved cores were broken by the host's own reservation only.
+	// looseReserved cores are partially allocated only by the host's own reservation.
 	looseReserved looseness = iota
 	// looseShared cores may be in use by another guest.
 	looseShared
 )
 
-// pinnedAt tries the passes of the host in order, and returns the best plan of the
-// first resort that has one.
+// pinnedAt tries the passes of the host in order, and returns the best plan of the first
+// resort that has one.
 func (s *state) pinnedAt(w want, loose looseness, in scope) (plan, bool) {
 	var best plan
 	found, resort := false, int64(0)

@@ -1,9 +1,8 @@
-// Package planner decides which host, which of its CPUs and which NUMA nodes each
-// wanted VM gets, and says why. It is pure and deterministic: it never talks to
-// Proxmox, never moves a VM that is placed, and gives the same answer for any
-// order of hosts. It does not decide how many VMs are needed, and spreads them over
-// hosts only where a Spec says so. Start at New and Place; DESIGN.md beside this
-// file holds the cost order and the rules of counting.
+// Package planner decides the host, CPUs and NUMA nodes of each requested VM, and explains
+// each decision. It is pure and deterministic: it never talks to Proxmox, never moves a
+// placed VM, and gives the same answer for any order of hosts. It does not decide how many
+// VMs are needed, and spreads them over hosts only if a Spec says so. Start at New and
+// Place; DESIGN.md beside this file has the cost order and the counting rules.
 package planner
 
 import (
@@ -14,20 +13,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Planner knows what is taken of every host, and takes more as it places VMs.
-// Fits, View, Room and Clone may run side by side; Place needs the Planner for itself.
+// Planner tracks what is in use on every host, and updates it as it places VMs. Fits, View,
+// Room and Clone are safe for concurrent use; Place requires exclusive access.
 type Planner struct {
-	// hosts are sorted by id. No state changes once it stands here, so that clones
-	// share it: a batch copies what it changes.
+	// hosts are sorted by id. A state in this slice never changes, so clones share it: a
+	// batch copies each state before changing it.
 	hosts []*state
 	at    map[topology.HostID]int
-	// versions count, by host, how often its state changed.
+	// versions counts, by host, the changes of its state.
 	versions []int
-	// verdicts remembers, for Place, what evaluate said of a want on each host.
+	// verdicts caches, for Place, the result of evaluate for a want on each host.
 	verdicts map[want][]*verdict
 }
 
-// verdict is the best plan for a want on one host, if there is one, at some version of the
+// verdict is the best plan, if there is one, for a want on one host at some version of the
 // host.
 type verdict struct {
 	version int
@@ -35,27 +34,27 @@ type verdict struct {
 	plan    plan
 }
 
-// maxVerdicts is how many a Planner remembers, before it forgets them all: some 12 MiB.
+// maxVerdicts is the size of the cache, some 12 MiB. A full cache is cleared.
 const maxVerdicts = 1 << 15
 
-// Placed is where one of the specs goes.
+// Placed is a spec with its place.
 type Placed struct {
-	// Index is the spec's position among those given to Place.
+	// Index is the spec's position in the argument of Place.
 	Index int
 	fleet.Placement
 }
 
 // Unplaced is a spec that no allowed host can take.
 type Unplaced struct {
-	// Index is the spec's position among those given to Place.
+	// Index is the spec's position in the argument of Place.
 	Index int
-	// Reason names the best host, what it lacks, and how to mend it.
+	// Reason names the best host, what it lacks, and a hint.
 	Reason string
 }
 
-// New returns a planner for the hosts of the snapshot. kept are all our VMs, those
-// in the making and those on hosts that are down included; they stay where they
-// are. Guests of the snapshot that are not kept are counted as foreign.
+// New returns a planner for the hosts of the snapshot. kept lists all our VMs, including
+// VMs in creation and VMs on hosts that are down; they keep their places. Guests of the
+// snapshot that are not in kept count as unmanaged.
 func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
 	p := &Planner{at: map[topology.HostID]int{}, verdicts: map[want][]*verdict{}}
 	quorate := map[topology.RegionName]bool{}
@@ -82,7 +81,7 @@ func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
 	return p
 }
 
-// Clone returns a planner that stands where p stands and goes its own way.
+// Clone returns an independent copy of the planner.
 func (p *Planner) Clone() *Planner {
 	c := *p
 	c.hosts, c.versions = slices.Clone(p.hosts), slices.Clone(p.versions)
@@ -90,8 +89,8 @@ func (p *Planner) Clone() *Planner {
 	return &c
 }
 
-// Fits reports whether the host could take the VM now. It ignores spec.Hosts and
-// changes nothing.
+// Fits reports whether the host could take the VM now. It ignores spec.Hosts and changes
+// nothing.
 func (p *Planner) Fits(spec fleet.Spec, host topology.HostID) bool {
 	at, ok := p.at[host]
 	w := wantOf(&spec)
@@ -102,8 +101,8 @@ func (p *Planner) Fits(spec fleet.Spec, host topology.HostID) bool {
 	return fits
 }
 
-// Place finds a place for every spec, jointly: the order of specs does not matter,
-// except between equals. What it places is taken from then on. Both results are
+// Place finds a place for every spec, jointly: the order of specs does not matter, except
+// between equal ones. Placed specs use their resources from then on. Both results are
 // sorted by Index, and every spec is in exactly one of them.
 func (p *Planner) Place(specs []fleet.Spec) ([]Placed, []Unplaced) {
 	b := newBatch(p, specs)

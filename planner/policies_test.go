@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// twoNodes has 2 NUMA nodes with 4 cores of 2 threads and 32 GiB each: node 0 holds
-// CPUs 0-3 and 8-11, node 1 holds 4-7 and 12-15.
+// twoNodes returns a host with 2 NUMA nodes of 4 cores with 2 threads and 32 GiB each: node
+// 0 has CPUs 0-3 and 8-11, node 1 has 4-7 and 12-15.
 func twoNodes() topology.Host {
 	return host("pve-1", machine(shape{nodes: 2, cores: 4, smt: 2, memory: 32 * gib}))
 }
@@ -78,7 +78,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestKeptTakeTheirPlace checks what one kept VM leaves of the host of twoNodes.
+// TestKeptTakeTheirPlace checks what one existing VM leaves of the host of twoNodes.
 func TestKeptTakeTheirPlace(t *testing.T) {
 	t.Parallel()
 	half := spec(fleet.PolicyShared, 8, gib)
@@ -125,8 +125,8 @@ func TestKeptTakeTheirPlace(t *testing.T) {
 	}
 }
 
-// TestLiveAndWanted checks that a kept VM holds its wanted pins and its live ones,
-// and is someone else's once the key differs.
+// TestLiveAndWanted checks that an existing VM holds both its planned and its live pins,
+// and counts as another owner's VM once the key differs.
 func TestLiveAndWanted(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib})))
@@ -165,7 +165,7 @@ func TestLiveAndWanted(t *testing.T) {
 	}
 }
 
-// TestBoundMemory checks how the memory of guests that exist is laid over the nodes.
+// TestBoundMemory checks how the memory of existing guests is distributed over the nodes.
 func TestBoundMemory(t *testing.T) {
 	t.Parallel()
 	guest := func(memory int64, cells ...topology.NUMACell) topology.Guest {
@@ -176,7 +176,7 @@ func TestBoundMemory(t *testing.T) {
 	tests := []struct {
 		name        string
 		guest       topology.Guest
-		node0, both int64 // most that one VM can have on one node, and on both
+		node0, both int64 // the largest VM that fits one node, and both
 	}{
 		{"bound to node 1", guest(30*gib, cell([]int{0}, 1, 30*gib)), 32 * gib, 34 * gib},
 		{"bound to both", guest(30*gib, both), 17 * gib, 34 * gib},
@@ -198,14 +198,14 @@ func TestBoundMemory(t *testing.T) {
 	}
 }
 
-// TestFloatingMemorySpills checks that floating memory which its share of a full node
-// does not hold is laid over the other nodes.
+// TestFloatingMemorySpills checks that floating memory beyond its share of a full node is
+// distributed over the other nodes.
 func TestFloatingMemorySpills(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 3, cores: 2, smt: 1, memory: 32 * gib}))
 	h.Guests = []topology.Guest{
 		{VMID: 1, Running: true, MemoryMiB: 31 * gib, NUMA: []topology.NUMACell{cell([]int{0}, 2, 31*gib)}},
-		{VMID: 2, Running: true, MemoryMiB: 30 * gib}, // 10 on each node, of which node 2 has but 1
+		{VMID: 2, Running: true, MemoryMiB: 30 * gib}, // 10 on each node; node 2 has only 1 free
 	}
 	p := planner.New(snapshot(h), nil)
 	const free = 22*gib - 9*gib/2
@@ -216,9 +216,9 @@ func TestFloatingMemorySpills(t *testing.T) {
 	}
 }
 
-// TestRemoteMemory checks what becomes of a pinned VM whose memory the nodes of its CPUs
-// do not have: one cell takes equal parts of several nodes; where none can, it goes
-// without cells. Both are said, and come after any host that has cells for it.
+// TestRemoteMemory checks a pinned VM whose memory does not fit the nodes of its CPUs: one
+// cell uses equal parts of several nodes; if that fails too, the VM has no cells. The
+// reason reports both, and any host with cells for it is better.
 func TestRemoteMemory(t *testing.T) {
 	t.Parallel()
 	large := twoNodes()
@@ -246,9 +246,9 @@ func TestRemoteMemory(t *testing.T) {
 	}
 }
 
-// TestCPUsTogether checks that a VM of which only the memory must be divided keeps its
-// CPUs on one L3 cache, and takes memory of the nearest NUMA node that has it; one that
-// no empty NUMA node would hold is divided as a whole.
+// TestCPUsTogether checks that a VM of which only the memory must be divided keeps its CPUs
+// on one L3 cache, and gets memory of the nearest NUMA node that has enough. A VM that fits
+// no empty NUMA node is divided as a whole.
 func TestCPUsTogether(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 3, cores: 4, smt: 1, memory: 20 * gib}))
@@ -265,7 +265,7 @@ func TestCPUsTogether(t *testing.T) {
 	if got.Cells[0].HostNodes.String() != "0,2" || len(got.L3) != 1 {
 		t.Errorf("cells %+v, L3 %v, want the first of nodes 0 and 2, and one cache: %s", got.Cells, got.L3, got.Reason)
 	}
-	if policy := got.Cells[0].Policy; policy != topology.NUMAInterleave { // else Linux fills one of them first
+	if policy := got.Cells[0].Policy; policy != topology.NUMAInterleave { // otherwise Linux fills one of them first
 		t.Errorf("the cell is of policy %s, want interleave", policy)
 	}
 	h.Guests = nil
@@ -275,12 +275,12 @@ func TestCPUsTogether(t *testing.T) {
 	}
 }
 
-// TestCutSparesRoom checks that a VM which no NUMA node has room for takes what is of
-// little use to others, on many NUMA nodes if need be.
+// TestCutSparesRoom checks that a VM which fits no NUMA node uses what is of little use to
+// others, on many NUMA nodes if necessary.
 func TestCutSparesRoom(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		left []int64 // of each node's 20 GiB
+		left []int64 // GiB of each node's 20
 		want string
 	}{
 		{[]int64{3 * gib, 3 * gib, 3 * gib, 7 * gib, 7 * gib}, "0-2"},
@@ -295,7 +295,7 @@ func TestCutSparesRoom(t *testing.T) {
 	}
 }
 
-// leave gives each NUMA node of a host a guest that leaves it so many MiB.
+// leave adds a guest to each NUMA node of a host that leaves that many MiB free.
 func leave(h *topology.Host, left ...int64) {
 	for i, mib := range left {
 		used := h.NUMANodes[i].MemoryMiB - mib
@@ -305,14 +305,14 @@ func leave(h *topology.Host, left ...int64) {
 	}
 }
 
-// TestCutInCells checks how a VM is cut: a cell beside the vCPUs of each node that gives
-// both, and one that is laid over those that give memory alone, with a vCPU in each cell
-// and the same memory of each node that it is laid over.
+// TestCutInCells checks how a VM is split: a cell for each node that gives both vCPUs and
+// memory, and an interleaved one over the nodes that give only memory, with a vCPU in each
+// cell and equal memory from each node of the interleaved one.
 func TestCutInCells(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name          string
-		left          []int64 // of each node's 20 GiB
+		left          []int64 // GiB of each node's 20
 		vcpus, memory int
 		want          []string // guest CPUs, nodes and MiB of each cell
 	}{
@@ -336,8 +336,8 @@ func TestCutInCells(t *testing.T) {
 	}
 }
 
-// TestCutKeepsCores checks what a VM that is cut has as if it were not: performance cores
-// first, both threads of a core side by side in one cell, and even cells if it is larger
+// TestCutKeepsCores checks that a split VM has the same guarantees as others: performance
+// cores first, both threads of a core adjacent in one cell, and even cells if it is larger
 // than a NUMA node, counted in cores for an isolated one.
 func TestCutKeepsCores(t *testing.T) {
 	t.Parallel()

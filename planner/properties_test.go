@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestHardRules places two batches on top of each other, so that the second sees
-// kept VMs of the first, once from memory and once as running guests.
+// TestHardRules places two batches in sequence. The second one sees the VMs of the first as
+// existing VMs, with and without running guests.
 func TestHardRules(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -32,8 +32,8 @@ func TestHardRules(t *testing.T) {
 	})
 }
 
-// TestCommittedIsKept checks that a planner that placed VMs and one that is told of
-// them afterwards give the same answers.
+// TestCommittedIsKept checks that a planner that placed VMs answers like a new planner that
+// gets them as existing VMs.
 func TestCommittedIsKept(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -56,8 +56,8 @@ func TestCommittedIsKept(t *testing.T) {
 	})
 }
 
-// mustStayUnplaced checks that planning again changes nothing: what found no place
-// finds none the second time.
+// mustStayUnplaced checks that a second attempt changes nothing: unplaced specs stay
+// unplaced.
 func mustStayUnplaced(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.Spec, unplaced []planner.Unplaced) {
 	t.Helper()
 	for _, u := range unplaced {
@@ -67,7 +67,7 @@ func mustStayUnplaced(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fl
 	}
 }
 
-// TestInputsStay checks that neither the snapshot nor kept VMs nor specs change.
+// TestInputsStay checks that snapshot, existing VMs and specs are not modified.
 func TestInputsStay(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -83,7 +83,7 @@ func TestInputsStay(t *testing.T) {
 	})
 }
 
-// TestOrderDoesNotMatter shuffles everything whose order means nothing.
+// TestOrderDoesNotMatter shuffles everything whose order is irrelevant.
 func TestOrderDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -115,7 +115,7 @@ func shuffle[T any](r *rand.Rand, s []T) {
 	r.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
 }
 
-// TestAddedHostNeverHurts checks that an empty host more never unplaces a VM.
+// TestAddedHostNeverHurts checks that an additional empty host never makes a spec unplaced.
 func TestAddedHostNeverHurts(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -131,8 +131,8 @@ func TestAddedHostNeverHurts(t *testing.T) {
 	})
 }
 
-// TestRemoveAndAddAgain checks that a VM that went and came back has the same place
-// at the same cost, and that Fits agrees with Place.
+// TestRemoveAndAddAgain checks that a VM that is removed and added again gets the same
+// place at the same cost, and that Fits agrees with Place.
 func TestRemoveAndAddAgain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

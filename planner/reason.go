@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// reason says in one line why a plan puts a VM there.
+// reason explains in one line why a plan puts a VM there.
 func (s *state) reason(p *plan, seats []seat, w want) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
@@ -34,7 +34,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 	return text
 }
 
-// laidText says how much memory is laid over several nodes.
+// laidText describes how much memory is interleaved over several nodes.
 func (p *plan) laidText(w want) string {
 	text, over := "memory", " in equal parts of "+count(len(p.laid), "NUMA node")
 	if laid := p.laidMemory(w); laid < w.memory {
@@ -43,7 +43,7 @@ func (p *plan) laidText(w want) string {
 	return text + over + " as no NUMA node has room for the VM"
 }
 
-// beside says how many VMs of the pool are on the host where they are spread over hosts.
+// beside describes how many VMs of the pool are on the host, if they are spread over hosts.
 func beside(p *plan, w want) string {
 	switch {
 	case w.group == "":
@@ -87,7 +87,7 @@ func (s *state) place(p *plan, seats []seat, w want) string {
 	return text
 }
 
-// kindOf returns the kind of a plan's cores, which are all of one.
+// kindOf returns the kind of a plan's cores; all of them have the same.
 func (s *state) kindOf(p *plan) topology.Kind {
 	part := &p.parts[0]
 	switch {
@@ -99,7 +99,7 @@ func (s *state) kindOf(p *plan) topology.Kind {
 	return s.groups[s.cores[part.shards[0].core].group].kind
 }
 
-// what says what a plan takes.
+// what describes what a plan takes.
 func (s *state) what(p *plan, w want) string {
 	cores, odd := 0, 0
 	for _, part := range p.parts {
@@ -123,7 +123,7 @@ func (s *state) what(p *plan, w want) string {
 	return count(cores, "whole core")
 }
 
-// least compares the number of NUMA nodes with what the machine could do if empty.
+// least compares the number of NUMA nodes with the minimum on an empty machine.
 func (s *state) least(p *plan, w want) string {
 	k, possible := len(p.parts), len(p.parts)
 	if k > 1 {
@@ -140,7 +140,7 @@ func (s *state) least(p *plan, w want) string {
 	return fmt.Sprintf("%s, %d would do if the host were empty", count(k, "node"), possible)
 }
 
-// leaves returns what is left of the touched nodes.
+// leaves returns what is left on the touched nodes.
 func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
 	q := search{state: s, want: w}
 	for _, part := range p.parts {
@@ -153,7 +153,7 @@ func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
 	return cpus, memory
 }
 
-// notes lists what a reviewer should know besides.
+// notes lists further facts for a reviewer.
 func (s *state) notes(p *plan) []string {
 	var notes []string
 	c := &p.cost
@@ -173,7 +173,7 @@ func (s *state) notes(p *plan) []string {
 	if c[costSkew] != 0 {
 		notes = append(notes, "memory per node not in the ratio of the CPUs")
 	}
-	if c[costOverload] > 0 { // of floating vCPUs only
+	if c[costOverload] > 0 { // floating vCPUs only
 		notes = append(notes, "more vCPUs at home there than CPUs")
 	}
 	assumed := slices.ContainsFunc(p.parts, func(part part) bool { return s.nodes[part.node].assumed })
@@ -183,7 +183,7 @@ func (s *state) notes(p *plan) []string {
 	return notes
 }
 
-// halves says which broken cores a plan has for want of whole ones.
+// halves describes the partially allocated cores that a plan uses for lack of whole ones.
 func (s *state) halves(p *plan) string {
 	var ids []int
 	broken := false
@@ -209,7 +209,7 @@ func (s *state) sharesCore(p part) bool {
 	return p.odd != none && s.byVM[p.odd] && !s.isWhole(p.odd)
 }
 
-// count returns "1 core", "2 cores".
+// count returns "1 core", "2 cores" and so on.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -217,7 +217,7 @@ func count(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// gib returns an amount of memory with one digit behind the point at most, rounded down.
+// gib formats MiB as GiB with at most one decimal, rounded down.
 func gib(mib int64) string {
 	if mib < 1024 {
 		return strconv.FormatInt(mib, 10) + " MiB"

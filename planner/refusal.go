@@ -9,25 +9,25 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// gap says what a host has for a want that does not fit it, and what would help.
+// gap describes what a host has for a want that does not fit it, and how to fix it.
 type gap struct{ has, mend string }
 
-// lack is what a want does not find on a host.
+// lack is a resource that a want does not find on a host.
 type lack int
 
 const (
-	lackTold    lack = iota // what huge pages the host has
-	lackThreads             // as many as it has vCPUs, even on an empty host
-	lackMemory              // of the host
-	lackShare               // of the CPUs that are not pinned
+	lackTold    lack = iota // reported sizes of huge pages
+	lackThreads             // threads for all its vCPUs, even on an empty host
+	lackMemory              // memory of the host
+	lackShare               // share of the CPUs that are not pinned
 	lackPins                // CPUs that floating guests can spare
-	lackAgent               // CPUs that the host agent lets be pinned
+	lackAgent               // CPUs that the host agent allows to be pinned
 	lackDevices             // PCI devices of a mapping
 	lackNodes               // NUMA nodes with whole cores and memory
 )
 
-// refusal says why spec i found no place: what it wants, the best host and what
-// that lacks, how many hosts are out of use, and how to mend it.
+// refusal explains why spec i was not placed: the request, the best host and what it lacks,
+// the number of unavailable hosts, and a hint.
 func (b *batch) refusal(i int) string {
 	w := b.wants[i]
 	if problem := w.problem(); problem != "" {
@@ -67,7 +67,7 @@ func (b *batch) refusal(i int) string {
 	return text + ": " + g.mend
 }
 
-// vcpuNoun names the vCPUs of a want by its policy.
+// vcpuNoun returns the noun for the vCPUs of a want, by its policy.
 func vcpuNoun(w want) string {
 	noun := strings.ToLower(string(w.policy)) + " CPU"
 	if !w.policy.Pinned() {
@@ -90,8 +90,8 @@ func first(texts []string, n int) string {
 	return strings.Join(texts, "; ")
 }
 
-// lacks tells what the host lacks for a want that does not fit it, and how much of
-// it there is, in parts per million: the host that has most is the best one.
+// lacks returns what the host lacks for a want that does not fit it, and how much of it
+// exists, in parts per million: the host with the most is the best one.
 func (s *state) lacks(w want) (what lack, has int64) {
 	vcpus := int64(w.vcpus)
 	switch {
@@ -119,12 +119,12 @@ func (s *state) lacks(w want) (what lack, has int64) {
 	return lackNodes, min(share(cpus, vcpus), share(memory, w.memory), million-1)
 }
 
-// shareLeft is how many vCPUs more may float on the host.
+// shareLeft returns how many more vCPUs may float on the host.
 func (s *state) shareLeft(w want) int {
 	return max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 }
 
-// gap says what the host has for a want that does not fit it.
+// gap describes what the host has for a want that does not fit it.
 func (s *state) gap(w want) gap {
 	g := gap{mend: "add a host or lower cpu in the NodePool"}
 	switch what, _ := s.lacks(w); what {
@@ -153,7 +153,7 @@ func (s *state) gap(w want) gap {
 	return g
 }
 
-// gapOfNodes tells what is free on the largest node and on all that may be bound.
+// gapOfNodes describes what is free on the largest node and on all bindable nodes.
 func (s *state) gapOfNodes(g *gap, w want) {
 	all := s.supplyFor(w)
 	if len(all) == 0 {
@@ -190,8 +190,8 @@ func (s *state) gapOfNodes(g *gap, w want) {
 	}
 }
 
-// of returns an amount of memory that a want finds, exactly where it is too little and would
-// read as what the want asks for.
+// of formats available memory: exactly if it is too little but would round to the requested
+// amount.
 func (w *want) of(mib int64) string {
 	if mib < w.memory && gib(mib) == gib(w.memory) {
 		return fmt.Sprintf("%d of %d MiB", mib, w.memory)
@@ -199,7 +199,7 @@ func (w *want) of(mib int64) string {
 	return gib(mib)
 }
 
-// mendMemory says what helps where memory is short.
+// mendMemory returns the hint for a lack of memory.
 func (w *want) mendMemory() string {
 	if w.backing == ordinary {
 		return "add a host or lower memory in the NodePool"
@@ -207,7 +207,7 @@ func (w *want) mendMemory() string {
 	return "reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"
 }
 
-// supplyFor lists what the nodes could give to a want with the most liberal pass.
+// supplyFor lists what the nodes could give to a want in the most permissive pass.
 func (s *state) supplyFor(w want) []supply {
 	q := search{state: s, want: w, loose: looseShared, scope: scope{only: none}}
 	if !w.policy.Pinned() {

@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestRefusals checks the sentence that a user reads when a VM finds no place.
+// TestRefusals checks the message that a user reads for an unplaced VM.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	full := spec(fleet.PolicyDedicated, 4, gib)
@@ -76,7 +76,7 @@ func guests(list ...topology.Guest) func(*topology.Snapshot) {
 	return func(s *topology.Snapshot) { s.Hosts[0].Guests = list }
 }
 
-// TestFitsNowhere checks the hosts and wishes that Fits knows nothing of.
+// TestFitsNowhere checks unknown hosts and impossible specs.
 func TestFitsNowhere(t *testing.T) {
 	t.Parallel()
 	p := planner.New(snapshot(twoNodes()), nil)

@@ -6,10 +6,10 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Remove gives back what VMs take that New was told of or Place placed since. The
-// planner then stands as if New had never been told of them: a guest of the
-// snapshot that was one of them counts as foreign. VMs that it does not know are
-// ignored. Remove needs the Planner for itself, as Place does.
+// Remove releases what VMs take that were passed to New or placed since. The planner is
+// then the same as if New had never received them: a guest of the snapshot that was one of
+// them counts as unmanaged. Unknown VMs are ignored. Like Place, Remove requires exclusive
+// access.
 func (p *Planner) Remove(vms ...fleet.VM) {
 	for i := range vms {
 		host, ok := p.at[vms[i].Host]
@@ -23,14 +23,14 @@ func (p *Planner) Remove(vms ...fleet.VM) {
 	}
 }
 
-// publish gives a host another state, which must not change from then on.
+// publish replaces the state of a host. The new state must not change afterwards.
 func (p *Planner) publish(host int, s *state) {
 	p.hosts[host] = s
 	p.versions[host]++
 }
 
 // claimBy returns the position of a VM's claim, or none. A claim that Place made has no
-// owner yet: any that takes the same will do.
+// owner yet: any equal claim will do.
 func (s *state) claimBy(vm *fleet.VM) int {
 	owner := ownerOf(vm)
 	if i := slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == owner }); i >= 0 {
@@ -40,7 +40,7 @@ func (s *state) claimBy(vm *fleet.VM) int {
 	return slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == guestKey{} && !c.foreign && c.equal(same) })
 }
 
-// equal compares what two claims take.
+// equal reports whether two claims take the same.
 func (c *claim) equal(o *claim) bool {
 	for b := range c.bound {
 		if !slices.Equal(c.bound[b], o.bound[b]) {

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/planner"
 )
 
-// TestRemoveIsNew checks that a planner that is kept up to date as VMs come and go
-// is one that is built anew, whether they were kept, run already, or were placed.
+// TestRemoveIsNew checks that a planner updated as VMs come and go equals a new one,
+// whether the VMs were given to New, run already, or were placed.
 func TestRemoveIsNew(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -43,14 +43,13 @@ func TestRemoveIsNew(t *testing.T) {
 		if diff := cmp.Diff(anew.Room(), p.Room()); diff != "" {
 			t.Fatalf("room (-anew +removed):\n%s", diff)
 		}
-		third := append(second[:1:1], drawSpecs(t, snap)...) // some are asked for again
+		third := append(second[:1:1], drawSpecs(t, snap)...) // some specs repeat
 		mustAgree(t, p, anew, third)
-		mustAgree(t, before, planner.New(snap, all), third) // clones are left alone
+		mustAgree(t, before, planner.New(snap, all), third) // clones do not change
 	})
 }
 
-// TestRemoveWhoIsUnknown checks that nothing is given back for a VM that the planner
-// was never told of.
+// TestRemoveWhoIsUnknown checks that removing an unknown VM releases nothing.
 func TestRemoveWhoIsUnknown(t *testing.T) {
 	t.Parallel()
 	h := twoNodes()

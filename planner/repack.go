@@ -6,8 +6,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// What one host may have at most to be packed anew, how many steps that may take, and
-// how many tries of repair it counts for.
+// Limits for repacking one host: its number of new VMs, the number of search steps, and the
+// number of repair tries it counts as.
 const (
 	repackNodes = 8
 	repackVMs   = 12
@@ -15,8 +15,8 @@ const (
 	repackTries = 50
 )
 
-// repack packs the new VMs of small hosts anew where one of them lies poorly: it
-// searches all ways to give each a NUMA node for the one that cuts up fewest.
+// repack packs the new VMs of small hosts again if one of them has a poor place: it
+// searches all assignments of VMs to NUMA nodes for the one that splits the fewest.
 func (b *batch) repack() {
 	if len(b.specs) < 2 {
 		return
@@ -39,7 +39,7 @@ func (b *batch) repack() {
 	}
 }
 
-// repackable reports whether specs all pin, and one of them lies poorly.
+// repackable reports whether all specs pin, and one of them has a poor place.
 func (b *batch) repackable(specs []int) bool {
 	poor := false
 	for _, i := range specs {
@@ -51,7 +51,7 @@ func (b *batch) repackable(specs []int) bool {
 	return poor
 }
 
-// repackHost takes all new VMs out of a host and puts them back in the best packing, or
+// repackHost takes all new VMs off a host and places them again in the best packing, or
 // changes nothing.
 func (b *batch) repackHost(host int, specs []int) {
 	before, saved := b.scoreOf(specs...), b.save(specs...)
@@ -72,7 +72,7 @@ func (b *batch) repackHost(host int, specs []int) {
 	b.restore(saved)
 }
 
-// putBack places the specs on their NUMA nodes, and then those that got none.
+// putBack places the specs on their NUMA nodes, then the specs without a node.
 func (b *batch) putBack(host int, specs, nodes []int) bool {
 	for _, cut := range []bool{false, true} {
 		for at, i := range specs {
@@ -98,17 +98,17 @@ func (b *batch) putBack(host int, specs, nodes []int) bool {
 type packing struct {
 	vms, free []load
 	at, best  []int
-	cut       int // VMs without a node in the best packing so far
+	cut       int // number of VMs without a node in the best packing so far
 	steps     int
 }
 
-// load is CPUs and memory.
+// load is an amount of CPUs and memory.
 type load struct {
 	cpus   int
 	memory [backings]int64
 }
 
-// holds reports whether a node with so much left can take a VM.
+// holds reports whether a node with this much left can take a VM.
 func (l load) holds(vm load) bool {
 	for b := range l.memory {
 		if l.memory[b] < vm.memory[b] {
@@ -118,7 +118,7 @@ func (l load) holds(vm load) bool {
 	return l.cpus >= vm.cpus
 }
 
-// less returns what is left without a VM.
+// less returns what is left after placing a VM.
 func (l load) less(vm load) load {
 	l.cpus -= vm.cpus
 	for b := range l.memory {
@@ -127,8 +127,8 @@ func (l load) less(vm load) load {
 	return l
 }
 
-// pack gives each want a NUMA node, or none where it is to be cut up. It is nil if no
-// packing was found that cuts up less than all.
+// pack assigns each want a NUMA node, or none if it must be split. It returns nil if it
+// found no packing that splits fewer than all.
 func (s *state) pack(wants []want) []int {
 	p := packing{at: make([]int, len(wants)), cut: len(wants), steps: repackSteps}
 	for i := range s.nodes {
@@ -152,7 +152,7 @@ func (s *state) pack(wants []want) []int {
 	return p.best
 }
 
-// widestCore returns the most threads that a core of the host has.
+// widestCore returns the largest number of threads per core on the host.
 func (s *state) widestCore() int {
 	widest := 1
 	for i := range s.groups {
@@ -163,8 +163,8 @@ func (s *state) widestCore() int {
 	return widest
 }
 
-// search places the VMs from the i-th on; cut of those before it have no node. Nodes
-// that have the same left are tried once.
+// search places the VMs from the i-th on; cut of the earlier ones have no node. Nodes with
+// equal remainders are tried once.
 func (p *packing) search(i, cut int) {
 	if p.steps--; p.steps < 0 || cut+p.surplus(i) >= p.cut {
 		return
@@ -187,7 +187,7 @@ func (p *packing) search(i, cut int) {
 	p.search(i+1, cut+1)
 }
 
-// surplus bounds how many of the VMs from the i-th on get no node, by CPUs alone.
+// surplus returns a lower bound on the VMs from the i-th on without a node, by CPUs alone.
 func (p *packing) surplus(i int) int {
 	left := 0
 	for _, n := range p.free {

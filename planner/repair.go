@@ -7,15 +7,15 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// repairTries bounds how many exchanges of new VMs one Place tries: for those that
-// found no place, and for a better one.
+// repairTries limits the exchanges of new VMs that one Place tries, both for unplaced specs
+// and for better places.
 const repairTries = 2000
 
-// cutTries is for how many tries one counts that cuts a VM, which takes longer.
+// cutTries is the number of tries that splitting a VM counts as, because it takes longer.
 const cutTries = 20
 
-// repair makes room for specs that found none, and finds better places for those that
-// were cut up. Only new VMs move; those that stood before the batch never do.
+// repair makes room for unplaced specs, and finds better places for split ones. Only new
+// VMs move; VMs placed before the batch never do.
 func (b *batch) repair() {
 	type question struct {
 		want
@@ -34,11 +34,11 @@ func (b *batch) repair() {
 			b.improve(i)
 		}
 	}
-	b.forUnplaced(b.place) // some exchanges leave more room than there was
+	b.forUnplaced(b.place) // some exchanges leave more room than before
 	b.forUnplaced(b.placeHalves)
 }
 
-// forUnplaced calls do for each spec that has no place, hardest first.
+// forUnplaced calls do for each unplaced spec, hardest first.
 func (b *batch) forUnplaced(do func(i int)) {
 	for _, i := range b.order {
 		if b.placed[i] == nil {
@@ -47,10 +47,10 @@ func (b *batch) forUnplaced(do func(i int)) {
 	}
 }
 
-// score is the sum of what weighs most of some VMs' costs: less is better.
+// score is the sum of the most significant costs of some VMs: lower is better.
 type score [costCaches + 2]int64
 
-// scoreOf adds up the costs of specs. One without a place outweighs everything.
+// scoreOf returns the summed costs of specs. An unplaced spec outweighs everything.
 func (b *batch) scoreOf(specs ...int) score {
 	var sum score
 	for _, i := range specs {
@@ -71,8 +71,8 @@ func (s *score) add(c *cost) {
 
 func (s *score) less(o score) bool { return slices.Compare(s[:], o[:]) < 0 }
 
-// isPoor reports whether a VM lies on more NUMA nodes than its host would need for it
-// if empty, or is there by a last resort.
+// isPoor reports whether a VM uses more NUMA nodes than its host would need for it if
+// empty, or was placed by a last resort.
 func (b *batch) isPoor(i int) bool {
 	c := &b.costs[i]
 	if c[costNodes] <= 1 && c[costResort]&^resortUnknown == 0 {
@@ -83,8 +83,8 @@ func (b *batch) isPoor(i int) bool {
 	return ok && (empty.cost[costNodes] < c[costNodes] || empty.cost[costResort] < c[costResort])
 }
 
-// improve puts spec i where another new VM is, and that one elsewhere, if there is an
-// exchange that is better for both together.
+// improve puts spec i in the place of another new VM and moves that one elsewhere, if such
+// an exchange is better for both together.
 func (b *batch) improve(i int) bool {
 	for _, j := range b.order {
 		if b.placed[j] == nil || b.wants[i] == b.wants[j] {
@@ -104,8 +104,8 @@ func (b *batch) improve(i int) bool {
 	return false
 }
 
-// exchange gives spec i a place on the host without VM j, and j the best that is then
-// left, or changes nothing.
+// exchange gives spec i a place on the host without VM j, and j the best remaining place,
+// or changes nothing.
 func (b *batch) exchange(i, j, host int) bool {
 	before, saved := b.scoreOf(i, j), b.save(i, j)
 	b.takeOut(j)
@@ -139,21 +139,21 @@ func (b *batch) takeOut(i int) {
 	b.placed[i] = nil
 }
 
-// saved is what an exchange may have to undo.
+// saved is the state that an exchange may have to restore.
 type saved struct {
 	hosts   map[int]*state
 	placed  []placedSpec
 	claimAt []int
 }
 
-// placedSpec is where a spec is.
+// placedSpec is the place of a spec.
 type placedSpec struct {
 	spec  int
 	place *fleet.Placement
 	cost  cost
 }
 
-// save keeps the places of some specs and the states of their hosts.
+// save records the places of some specs and the states of their hosts.
 func (b *batch) save(specs ...int) saved {
 	s := saved{hosts: map[int]*state{}, claimAt: slices.Clone(b.claimAt)}
 	for _, i := range specs {
@@ -166,7 +166,7 @@ func (b *batch) save(specs ...int) saved {
 	return s
 }
 
-// restore undoes everything since save. No other host may have changed.
+// restore reverts everything since save. No other host may have changed.
 func (b *batch) restore(s saved) {
 	for _, host := range slices.Sorted(maps.Keys(s.hosts)) {
 		b.publish(host, s.hosts[host])

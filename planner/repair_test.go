@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// TestSmallBatchesPackBest checks that as few VMs of a small batch as possible are cut
-// up over the two NUMA nodes of a host, against a search of its own.
+// TestSmallBatchesPackBest compares with an exhaustive search: as few VMs of a small batch
+// as possible span both NUMA nodes of a host.
 func TestSmallBatchesPackBest(t *testing.T) {
 	t.Parallel()
 	const cores = 12
@@ -32,7 +32,7 @@ func TestSmallBatchesPackBest(t *testing.T) {
 	}
 }
 
-// fewestCut is how many of the specs must be cut up over two nodes with a and b CPUs.
+// fewestCut returns how many specs must span two nodes with a and b CPUs.
 func fewestCut(specs []fleet.Spec, a, b int) int {
 	if len(specs) == 0 {
 		return 0
@@ -48,7 +48,7 @@ func fewestCut(specs []fleet.Spec, a, b int) int {
 	return best
 }
 
-// sizes lists the vCPUs of specs.
+// sizes returns the vCPUs of specs.
 func sizes(specs []fleet.Spec) []int {
 	list := make([]int, len(specs))
 	for i := range specs {
@@ -57,8 +57,8 @@ func sizes(specs []fleet.Spec) []int {
 	return list
 }
 
-// TestExchangeAcrossHosts checks that a VM which would be cut up takes the place of
-// another new one that can go elsewhere, but never that of one that stands.
+// TestExchangeAcrossHosts checks that a VM that would be split takes the place of another
+// new VM that can go elsewhere, but never of an existing VM.
 func TestExchangeAcrossHosts(t *testing.T) {
 	t.Parallel()
 	one := host("pve-1", machine(shape{nodes: 1, cores: 6, smt: 1, memory: 64 * gib}))

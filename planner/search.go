@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// manyNodes is the number of NUMA nodes up to which every set of them is tried.
+// manyNodes is the largest number of NUMA nodes for which every subset is tried.
 const manyNodes = 8
 
-// run tries sets of 1, 2, 3, … NUMA nodes and returns the best plan on the least
-// number. Only if none keeps memory in the ratio of the CPUs may that be skewed.
+// run tries sets of 1, 2, 3, … NUMA nodes and returns the best plan on the smallest number.
+// Memory may be out of proportion to the CPUs only if no set keeps the proportion.
 func (q *search) run(all []supply) (plan, bool) {
 	most := min(len(all), maxCells, q.want.vcpus)
 	if q.wide > 0 {
@@ -51,7 +51,7 @@ func (q *search) enough(all []supply, k int) bool {
 	return c+loose >= q.want.vcpus && m >= q.want.memory
 }
 
-// sets lists the sets of k nodes to try, as positions in all.
+// sets returns the sets of k nodes to try, as positions in all.
 func (q *search) sets(all []supply, k int) [][]int {
 	if len(all) <= manyNodes {
 		return subsets(len(all), k)
@@ -69,7 +69,7 @@ func (q *search) sets(all []supply, k int) [][]int {
 	return append(sets, slices.Sorted(slices.Values(order[:k])))
 }
 
-// subsets lists the sets of k out of n positions in lexical order.
+// subsets returns the sets of k out of n positions in lexical order.
 func subsets(n, k int) [][]int {
 	if k == 0 {
 		return [][]int{nil}
@@ -111,7 +111,7 @@ func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
 	return best, found
 }
 
-// try makes a plan that uses every node of the set, or tells that there is none.
+// try makes a plan that uses every node of the set; ok is false if there is none.
 func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	vcpus, odd, ok := divide(sub, d.caps, q.want.vcpus, d.even)
 	if !ok {
@@ -121,13 +121,13 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	if !ok {
 		return plan{}, false
 	}
-	if q.wide > 0 { // the nodes of the CPUs give no more than the others
+	if q.wide > 0 { // the CPUs' nodes give no more than the others
 		for i := range memory {
 			memory[i] = mulDivCeil(q.want.memory, 1, int64(q.wide))
 		}
 	}
 	p := plan{parts: make([]part, len(sub)), unbound: q.unbound}
-	used := map[int]bool{} // L3
+	used := map[int]bool{} // L3 caches
 	for i, s := range sub {
 		p.parts[i] = part{node: s.node, vcpus: vcpus[i], memory: memory[i], odd: none}
 		if q.allowed != nil && !q.choose(&p.parts[i], i == odd, used) {
@@ -141,8 +141,8 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	return p, true
 }
 
-// overPins reports whether the plan takes more CPUs than floating guests can spare, or
-// than the host agent lets be pinned.
+// overPins reports whether the plan takes more CPUs than floating guests can spare, or than
+// the host agent allows to be pinned.
 func (q *search) overPins(p *plan) bool {
 	if q.allowed == nil {
 		return false
@@ -154,8 +154,8 @@ func (q *search) overPins(p *plan) bool {
 	return taken > q.pinRoom(q.want.ratio) || q.want.agent && q.opens(p) > q.agentRoom()
 }
 
-// opens counts the CPUs of the cores that have pins of the host agent's only after the
-// plan.
+// opens returns the number of CPUs on cores that get their first pins of the host agent
+// with the plan.
 func (q *search) opens(p *plan) int {
 	total := 0
 	open := func(core int) {
@@ -175,10 +175,10 @@ func (q *search) opens(p *plan) int {
 	return total
 }
 
-// taken counts the CPUs of one part that nobody else can use.
+// taken returns the number of CPUs of one part that no other guest can use.
 func (q *search) taken(p part) int { return p.oddThreads + p.threadsIn() + q.wholeCPUs(p) }
 
-// wholeCPUs counts the CPUs of a part's whole cores, idle siblings included.
+// wholeCPUs returns the number of CPUs of a part's whole cores, including idle siblings.
 func (q *search) wholeCPUs(p part) int {
 	total := 0
 	for _, k := range p.picks {
@@ -217,7 +217,7 @@ func (q *search) price(p *plan, skew bool) {
 	c[costCrowd] = int64(len(q.claims))
 }
 
-// priceCores adds what a part takes of caches, kinds and cores.
+// priceCores adds the cost of a part's caches and cores.
 func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
 	for _, k := range p.picks {
 		g := &q.groups[k.group]
@@ -239,7 +239,7 @@ func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
 	}
 }
 
-// priceLeft prices the leftover of the touched nodes and of the host's largest.
+// priceLeft prices what is left of the touched nodes and of the host's largest.
 func (q *search) priceLeft(p *plan) {
 	var cpus, usable, memory, size int64
 	slots := make([]int, len(q.nodes))
@@ -264,7 +264,7 @@ func (q *search) priceLeft(p *plan) {
 	p.cost[costLargest] = int64(before - slices.Max(slots))
 }
 
-// span adds up the distances between nodes.
+// span returns the sum of the distances between nodes.
 func (s *state) span(nodes []int) int64 {
 	var sum int64
 	for i, a := range nodes {

@@ -11,14 +11,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// spreads wants the pool's VMs spread over hosts.
+// spreads returns the spec with its pool's VMs spread over hosts.
 func spreads(s fleet.Spec) fleet.Spec {
 	s.Spread = fleet.SpreadHosts
 	return s
 }
 
-// TestSpread checks that VMs of one pool go to the host with the fewest of them, those
-// that stand counted, and those of other pools not.
+// TestSpread checks that VMs of one pool go to the host with the fewest of them, counting
+// existing VMs but not other pools.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	three := func() *topology.Snapshot {
@@ -85,7 +85,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestSpreadSaysSo checks the reason, and that a last resort weighs more.
+// TestSpreadSaysSo checks the reason, and that a last resort outweighs spreading.
 func TestSpreadSaysSo(t *testing.T) {
 	t.Parallel()
 	s := spreads(spec(fleet.PolicyShared, 2, gib))
@@ -112,8 +112,8 @@ func TestSpreadSaysSo(t *testing.T) {
 	}
 }
 
-// TestSpreadAfterRemoval checks that a VM that went is not counted, and that its pool
-// tells it from one that takes the same.
+// TestSpreadAfterRemoval checks that a removed VM no longer counts, and that pools
+// distinguish otherwise equal VMs.
 func TestSpreadAfterRemoval(t *testing.T) {
 	t.Parallel()
 	p := planner.New(snapshot(twoNodes()), nil)

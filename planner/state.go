@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// state is what is taken of one host. Only occupy changes it.
+// state is what is in use on one host. Only occupy changes it.
 type state struct {
 	floats
 	claims []*claim
@@ -14,36 +14,36 @@ type state struct {
 	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
 	free  []int  // by core: threads that are not taken
 	byVM  []bool // by core: some thread is taken by a guest
-	// byAgent marks the cores that have pins of a host agent's, which pins agentPinned
-	// CPUs with their siblings.
+	// byAgent marks the cores with pins of a host agent; agentPinned is the number of their
+	// CPUs, including siblings.
 	byAgent     []bool
 	agentPinned int
-	// whole counts, by group and size, the cores of which every thread is free.
+	// whole is the number of fully free cores, by group and size.
 	whole [][]int
-	// nodeFree counts, by node, the usable CPUs that are not taken.
+	// nodeFree is the number of free usable CPUs, by node.
 	nodeFree []int
 
 	used    [backings]int64   // memory of all guests
 	bound   [backings][]int64 // by node
 	homed   []int             // by node: vCPUs of floating guests whose memory is bound there
-	left    [backings]int64   // what guests may still have in all
-	memFree [backings][]int64 // by node, see spread; nil for a kind that the host has not
+	left    [backings]int64   // what guests may still have in total
+	memFree [backings][]int64 // by node, see spread; nil for a kind that the host does not have
 	pools   []pool            // of our VMs
 	passed  pciUse
 }
 
-// pool is how many VMs of one pool are there.
+// pool is the number of VMs of one pool on the host.
 type pool struct {
 	name string
 	vms  int64
 }
 
-// floats is who floats over how many CPUs.
+// floats describes the floating vCPUs and the CPUs they share.
 type floats struct {
 	allFree int
-	// floating counts the vCPUs that no pin holds; ratio is the least overcommit
-	// that one of our floating VMs was promised, or +Inf; promised counts the CPUs
-	// that ours need at the ratio of each; foreign counts the vCPUs of the others.
+	// floating is the number of vCPUs without pins; ratio is the lowest overcommit promised
+	// to one of our floating VMs, or +Inf; promised is the number of CPUs that ours need,
+	// each at its own ratio; foreign is the number of vCPUs of unmanaged guests.
 	floating, foreign int
 	ratio, promised   float64
 }
@@ -79,7 +79,7 @@ func newState(x *index) *state {
 	return s
 }
 
-// clone returns a copy that shares nothing that changes.
+// clone returns a copy that shares only immutable parts.
 func (s *state) clone() *state {
 	c := *s
 	c.claims, c.pools = slices.Clone(s.claims), slices.Clone(s.pools)
@@ -174,8 +174,8 @@ func (s *state) take(cpu int) {
 	}
 }
 
-// without returns the host as it would be without one of its claims. What is known
-// of the guest behind it stays as a foreign one.
+// without returns the host without one of its claims. The live part of the claim, if any,
+// remains as an unmanaged guest.
 func (s *state) without(claim int) *state {
 	fresh := newState(s.index)
 	for i, c := range s.claims {
@@ -192,7 +192,7 @@ func (s *state) without(claim int) *state {
 // isWhole reports whether every thread of the core is free.
 func (s *state) isWhole(at int) bool { return s.free[at] == len(s.cores[at].cpus) }
 
-// nodeMemFree is what guests may still have of a node.
+// nodeMemFree returns what guests may still have of a node's memory.
 func (s *state) nodeMemFree(n int, of backing) int64 {
 	switch {
 	case s.flat && of == ordinary:
@@ -203,17 +203,18 @@ func (s *state) nodeMemFree(n int, of backing) int64 {
 	return s.memFree[of][n]
 }
 
-// floatRoom is how many vCPUs may float over so many CPUs at that ratio and at
-// those that our floating VMs here were promised.
+// floatRoom returns how many vCPUs may float over that many CPUs, at the given ratio and at
+// the ratios promised to our floating VMs on the host.
 func (s *floats) floatRoom(ratio float64, cpus int) int {
 	return int(math.Floor(min(ratio, s.ratio)*float64(cpus) + 1e-9))
 }
 
-// agentRoom is how many more CPUs the host agent lets be pinned, siblings counted.
+// agentRoom returns how many more CPUs the host agent allows to be pinned, including
+// siblings.
 func (s *state) agentRoom() int { return max(0, s.pinnable-s.agentPinned) }
 
-// pinRoom is how many CPUs may be pinned before our floating VMs are squeezed below
-// what they were promised, or foreign guests, who were promised nothing, below that
+// pinRoom returns how many CPUs may be pinned before our floating VMs get less than
+// promised, or before unmanaged guests, which have no promise, get less than the given
 // ratio.
 func (s *floats) pinRoom(ratio float64) int {
 	need := max(float64(s.floating)/s.ratio, s.promised+float64(s.foreign)/ratio)

@@ -2,8 +2,8 @@ package planner
 
 import "github.com/numaform/numaform/fleet"
 
-// search looks for a plan on one host within the groups that are allowed. Without
-// allowed groups it looks for memory only.
+// search looks for a plan on one host within the allowed groups. Without allowed groups it
+// looks for memory only.
 type search struct {
 	*state
 	want    want
@@ -17,12 +17,12 @@ type search struct {
 type supply struct {
 	node   int
 	whole  int // vCPUs on whole cores
-	loose  int // most threads of one broken core
+	loose  int // most free threads of one partially allocated core
 	sizes  []sizeCount
 	memory int64
 }
 
-// sizeCount is a number of cores that each give so many vCPUs.
+// sizeCount is a number of cores that give the same number of vCPUs each.
 type sizeCount struct{ gives, count int }
 
 // supplies lists what each bindable NUMA node can give.
@@ -46,7 +46,7 @@ func (q *search) supplies() []supply {
 	return all
 }
 
-// memoryOn is what a node can give: of the host's memory where it need not be bound to
+// memoryOn returns what a node can give: of the host's memory if it need not be bound to
 // the node alone.
 func (q *search) memoryOn(node int) int64 {
 	switch {
@@ -80,7 +80,7 @@ func (q *search) addGroup(s *supply, g int) {
 	}
 }
 
-// addSize adds cores to a list that is sorted by what they give, descending.
+// addSize adds cores to a list sorted by what they give, descending.
 func addSize(sizes []sizeCount, gives, count int) []sizeCount {
 	i := 0
 	for i < len(sizes) && sizes[i].gives > gives {
@@ -96,7 +96,7 @@ func addSize(sizes []sizeCount, gives, count int) []sizeCount {
 	return sizes
 }
 
-// gives is how many vCPUs a whole core of that group and size holds.
+// gives returns the number of vCPUs that a whole core of the group and size holds.
 func (q *search) gives(group, size int) int {
 	if q.want.policy == fleet.PolicyIsolated {
 		return 1
@@ -104,7 +104,7 @@ func (q *search) gives(group, size int) int {
 	return q.groups[group].sizes[size]
 }
 
-// looseIn returns the most threads that one broken core of the group has free.
+// looseIn returns the most free threads of one partially allocated core of the group.
 func (q *search) looseIn(g int) int {
 	most := 0
 	for _, c := range q.groups[g].cores {
@@ -115,12 +115,12 @@ func (q *search) looseIn(g int) int {
 	return most
 }
 
-// isLoose reports whether the core is broken and may give an odd thread.
+// isLoose reports whether the core is partially allocated and may give an odd thread.
 func (q *search) isLoose(c int) bool {
 	return q.free[c] > 0 && !q.isWhole(c) && (q.loose == looseShared || !q.byVM[c])
 }
 
-// exact returns the largest number up to most that whole cores add up to.
+// exact returns the largest number, at most most, that whole cores add up to.
 func exact(sizes []sizeCount, most int) int {
 	got := 0
 	for _, s := range sizes {

@@ -6,8 +6,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// TestUnequalCores checks that a VM gets whole cores that add up, though the L3 cache
-// with most has one of them that lost a thread.
+// TestUnequalCores checks that a VM gets whole cores that add up, although the L3 cache
+// with the most has a core with an offline thread.
 func TestUnequalCores(t *testing.T) {
 	t.Parallel()
 	m := machine(shape{nodes: 1, cores: 3, smt: 2, coresPerL3: 2, memory: 32 * gib})

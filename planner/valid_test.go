@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// resident is a VM on a host with its place: kept or just placed.
+// resident is an existing or newly placed VM with its place on a host.
 type resident struct {
 	spec  *fleet.Spec
 	place *fleet.Placement
@@ -49,7 +49,7 @@ func mustBeValid(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.S
 	}
 }
 
-// mustKeepCeiling checks that the host's agent lets all these pins be, siblings counted.
+// mustKeepCeiling checks that the host's agent allows all these pins, counting siblings.
 func mustKeepCeiling(t tb, h *topology.Host, here []resident) {
 	t.Helper()
 	pinned, fresh := topology.CPUSet{}, false
@@ -100,7 +100,7 @@ func mustAccount(t tb, specs []fleet.Spec, placed []planner.Placed, unplaced []p
 	}
 }
 
-// foreign lists the host's guests that are not kept VMs and that count.
+// foreign returns the guests of the host that count and are not in kept.
 func foreign(h *topology.Host, kept []fleet.VM) []topology.Guest {
 	var guests []topology.Guest
 	for _, g := range h.Guests {
@@ -114,7 +114,7 @@ func foreign(h *topology.Host, kept []fleet.VM) []topology.Guest {
 	return guests
 }
 
-// mustStart asks the independent validator.
+// mustStart checks the host with the independent validator.
 func mustStart(t tb, h *topology.Host, here []resident, others []topology.Guest) {
 	t.Helper()
 	var guests []startcheck.Guest
@@ -137,8 +137,8 @@ func mustStart(t tb, h *topology.Host, here []resident, others []topology.Guest)
 	}
 }
 
-// pagesOf returns the size of a guest's huge pages; drawn guests that may have any are
-// too small for the larger ones.
+// pagesOf returns the size of a guest's huge pages. Drawn guests that accept any are too
+// small for 1 GiB pages.
 func pagesOf(g topology.Guest) int64 {
 	if g.HugePagesKiB == topology.Unknown {
 		return 2
@@ -146,8 +146,8 @@ func pagesOf(g topology.Guest) int64 {
 	return int64(g.HugePagesKiB) >> 10
 }
 
-// mustHaveHugePages checks that new VMs have huge pages that are reserved and that
-// nobody else has, on each NUMA node.
+// mustHaveHugePages checks that new VMs use huge pages that are reserved and not used by
+// others, on each NUMA node.
 func mustHaveHugePages(t tb, h *topology.Host, here []resident, others []topology.Guest) {
 	t.Helper()
 	type pages struct {
@@ -177,7 +177,7 @@ func mustHaveHugePages(t tb, h *topology.Host, here []resident, others []topolog
 	}
 }
 
-// cellMap numbers cells.
+// cellMap returns the cells by their number.
 func cellMap(cells []topology.NUMACell) map[int]topology.NUMACell {
 	m := map[int]topology.NUMACell{}
 	for i, c := range cells {
@@ -186,7 +186,7 @@ func cellMap(cells []topology.NUMACell) map[int]topology.NUMACell {
 	return m
 }
 
-// mustFollowPolicy checks what a policy promises for the VM alone.
+// mustFollowPolicy checks the guarantees of a policy for a single VM.
 func mustFollowPolicy(t tb, h *topology.Host, r resident) {
 	t.Helper()
 	want := 0
@@ -213,8 +213,8 @@ func mustFollowPolicy(t tb, h *topology.Host, r resident) {
 	mustTellCaches(t, h, r)
 }
 
-// mustBind checks the cells' policies: at most one is laid over several NUMA nodes, of
-// which the reason tells.
+// mustBind checks the cells' policies: at most one cell is interleaved over several NUMA
+// nodes, and the reason reports it.
 func mustBind(t tb, h *topology.Host, r resident) {
 	t.Helper()
 	laid := 0
@@ -271,8 +271,9 @@ func siblings(h *topology.Host) map[int][]int {
 	return cores
 }
 
-// mustOwnCores checks that cores are whole but for one per Dedicated VM, or that it says
-// why, that Isolated VMs leave siblings idle, and that whoever shares a core says so.
+// mustOwnCores checks that cores are whole except for one per Dedicated VM, unless the
+// reason explains it, that Isolated VMs leave siblings idle, and that every VM that shares
+// a core reports it.
 func mustOwnCores(t tb, h *topology.Host, here []resident) {
 	t.Helper()
 	broken := make([]int, len(here))
@@ -320,7 +321,7 @@ func mustAdmitSharing(t tb, here []resident, users []int, core int) {
 	}
 }
 
-// mustNotSqueeze checks the ratio of floating vCPUs to the CPUs that are left.
+// mustNotSqueeze checks the ratio of floating vCPUs to the remaining CPUs.
 func mustNotSqueeze(t tb, h *topology.Host, here []resident, others []topology.Guest) {
 	t.Helper()
 	taken := h.ReservedCPUs
@@ -345,7 +346,7 @@ func mustNotSqueeze(t tb, h *topology.Host, here []resident, others []topology.G
 	}
 }
 
-// promise is the overcommit that a floating VM lives with.
+// promise returns the overcommit of a floating VM.
 func promise(s *fleet.Spec) float64 {
 	if s.Overcommit == 0 {
 		return 1
@@ -353,7 +354,7 @@ func promise(s *fleet.Spec) float64 {
 	return s.Overcommit
 }
 
-// ownedBy lists the CPUs that nobody else may use: idle siblings included.
+// ownedBy returns the CPUs that no other guest may use, including idle siblings.
 func ownedBy(h *topology.Host, r resident) topology.CPUSet {
 	owned := r.place.CPUs
 	if r.spec.Policy != fleet.PolicyIsolated {

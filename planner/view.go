@@ -5,46 +5,47 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// View is what a host has for VMs like a spec, counted as Fits and Place count it.
+// View is what a host has for VMs like a spec, by the same counting as Fits and Place.
 type View struct {
 	// Fits is true if the host could take the VM now.
 	Fits bool `json:"fits"`
-	// Lacks says what the host lacks for it and Mend what would help; both are empty
-	// if it fits.
+	// Lacks is what the host lacks for the VM and Mend is the hint; both are empty if it
+	// fits.
 	Lacks string `json:"lacks,omitempty"`
 	Mend  string `json:"mend,omitempty"`
-	// CPUs are those online, of which Reserved are the host's own and Taken are
-	// pinned by guests, or idle beside the pins of an isolated VM.
+	// CPUs is the number of online CPUs. Of them, Reserved are the host's own, and Taken
+	// are pinned by guests or idle siblings of an isolated VM's pins.
 	CPUs     int `json:"cpus"`
 	Reserved int `json:"reserved_cpus"`
 	Taken    int `json:"taken_cpus"`
-	// Floating are the vCPUs that no pin holds.
+	// Floating is the number of vCPUs without pins.
 	Floating int `json:"floating_vcpus"`
-	// VCPUs are those that VMs of the policy may still have on the host in all.
+	// VCPUs is the number of vCPUs that VMs of the policy may still have on the whole host.
 	VCPUs int `json:"free_vcpus"`
-	// MemoryMiB is what guests may have, FreeMiB what none of them has: of the huge pages
-	// of its size, if the VM has such.
+	// MemoryMiB is what guests may have in total, FreeMiB the free part of it. For a VM in
+	// huge pages, both count pages of its size.
 	MemoryMiB int64 `json:"memory_mib"`
 	FreeMiB   int64 `json:"free_mib"`
-	// Nodes are its NUMA nodes, in the order of their ids.
+	// Nodes are its NUMA nodes, sorted by id.
 	Nodes []NodeView `json:"numa_nodes,omitempty"`
 }
 
 // NodeView is a View of one NUMA node.
 type NodeView struct {
 	NUMANode int `json:"numa_node"`
-	// CPUs are those online that are not the host's own, of which Taken are not free.
+	// CPUs is the number of online CPUs that are not the host's own; Taken of them are not
+	// free.
 	CPUs  int `json:"cpus"`
 	Taken int `json:"taken_cpus"`
-	// VCPUs are those that VMs of the policy can have there: on whole cores if it
-	// pins. It is nil where the policy binds VMs to no NUMA node.
+	// VCPUs is the number of vCPUs that VMs of the policy can have on the node: on whole
+	// cores if they pin. It is nil if the policy binds VMs to no NUMA node.
 	VCPUs     *int  `json:"free_vcpus,omitempty"`
 	MemoryMiB int64 `json:"memory_mib"`
 	FreeMiB   int64 `json:"free_mib"`
 }
 
-// View looks at a host for a spec. It ignores spec.Hosts and changes nothing. A host
-// that the planner does not know has nothing.
+// View returns the view of a host for a spec. It ignores spec.Hosts and changes nothing.
+// The view of an unknown host is empty.
 func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	at, known := p.at[host]
 	w := wantOf(&spec)

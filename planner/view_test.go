@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// View counts as Fits and the refusals do: by the policy, host and NUMA node.
+// TestView checks that a View counts as Fits and refusals do: by policy, host and NUMA
+// node.
 func TestView(t *testing.T) {
 	t.Parallel()
 	big := topology.Host{Region: "r1", Name: "pve-1", Online: true, Machine: machine(shape{nodes: 2, cores: 4, smt: 2, memory: 16 * gib})}
