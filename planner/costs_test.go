@@ -145,7 +145,7 @@ func TestJointly(t *testing.T) {
 	if len(unplaced) > 0 || placed[0].Host.Host != "pve-2" {
 		t.Fatalf("placed %+v, unplaced %+v", placed, unplaced)
 	}
-	// What is kept does not make way.
+	// Existing VMs do not give way.
 	first, _ := place(t, snap, nil, specs[0])
 	if _, unplaced := place(t, snap, keep(1, specs[:1], first), specs[1]); len(unplaced) != 1 {
 		t.Error("a kept VM moved")
