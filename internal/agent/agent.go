@@ -1,8 +1,8 @@
-// Package agent is numaform-agent, the daemon on a Proxmox host: it puts the vCPUs of
-// VMs on the CPUs that their descriptions declare, keeps them there, and keeps other
-// guests off. It is root and reads text that an API token wrote: packages claim, qemu
-// and cgroup below it say what may come of that. It needs neither the network nor
-// Proxmox' API, and starts no program but in Publish. Start at Agent.Run.
+// Package agent is numaform-agent, the daemon on a Proxmox host: it pins the vCPUs of VMs
+// to the CPUs that their descriptions declare, keeps them pinned, and keeps other guests
+// off those CPUs. It runs as root and reads text written with an API token: its subpackages
+// claim, qemu and cgroup limit what such text can cause. It needs neither the network nor
+// Proxmox' API, and starts no program except in Publish. Start at Agent.Run.
 package agent
 
 import (
@@ -26,25 +26,24 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Options are what an Agent needs.
+// Options configure an Agent.
 type Options struct {
-	// Root is the directory of the host's file system, "/" but in tests.
+	// Root is the root directory of the host's file system, "/" except in tests.
 	Root string
-	// StateDir keeps the state; it is made if need be.
+	// StateDir is the directory of the state; it is created if missing.
 	StateDir string
 	Settings Settings
-	// Interval is the time between two looks at the host. While VMs start there are more.
+	// Interval is the time between two rounds. Rounds are more frequent while VMs start.
 	Interval time.Duration
 	Version  string
 	Log      *slog.Logger
-	// Now is the wall clock, for the eyes of those who read the metrics: nothing is
-	// decided by it.
+	// Now returns the wall clock for readers of the metrics. No decision depends on it.
 	Now func() time.Time
-	// Affinities is the kernel; nil means this machine's.
+	// Affinities reads and sets CPU affinities; nil means this machine's kernel.
 	Affinities qemu.Affinities
 }
 
-// Agent keeps the pins of one host.
+// Agent manages the pins of one host.
 type Agent struct {
 	Options
 	reader qemu.Reader
@@ -55,41 +54,40 @@ type Agent struct {
 	frequencies cpufreq.Tree
 	policies    []cpufreq.Policy
 
-	// online is the kernel's list when host was read; possible are the CPUs that it
-	// has, offline ones too.
+	// online is the kernel's list at the time host was read; possible are all its CPUs,
+	// including offline ones.
 	online   string
 	possible topology.CPUSet
 	host     claim.Host
 
 	state State
-	// written is the state file's text.
+	// written is the text of the state file.
 	written []byte
-	// placed are the pins that were put into effect by this process.
+	// placed are the pins that this process applied.
 	placed map[qemu.Run]*claim.Pins
-	// confined are the control groups that were confined by this process, governed the
-	// governors it gave to policies, and steered the interrupts that it moved, by number.
+	// confined are the control groups that this process confined, governed the governors
+	// that it set by policy, and steered the interrupts that it moved by number.
 	confined map[string]topology.CPUSet
 	governed map[int]string
 	steered  map[int]*Interrupt
 	metrics  metrics
 
-	// changed is when VMs last started or ended, and hurry how many looks before their
-	// time are left.
+	// changed is when VMs last started or ended; hurry is the number of early rounds left.
 	changed time.Time
 	hurry   int
 }
 
 const (
-	// eager is how many times as often the agent looks while VMs start.
+	// eager is how many times more frequent rounds are while VMs start.
 	eager = 5
-	// hurries is for how many such looks after one started or ended.
+	// hurries is the number of early rounds after a VM started or ended.
 	hurries = 2 * eager
-	// heartbeat is how often in seconds the state says that the agent looks though
-	// nothing changed.
+	// heartbeat is the interval, in seconds, at which the state records a round that
+	// changed nothing.
 	heartbeat = 15
 )
 
-// New returns an agent. It touches nothing yet.
+// New returns an agent. It does not touch the host yet.
 func New(options Options) (*Agent, error) {
 	if options.Interval <= 0 || options.Root == "" || options.StateDir == "" {
 		return nil, errors.New("making the agent: an interval, a root and a state directory are needed")
@@ -109,9 +107,8 @@ func New(options Options) (*Agent, error) {
 	}, nil
 }
 
-// Run looks at the host again and again until ctx ends. Pins stay as they are then: an
-// agent that is replaced must not disturb the guests. A round that fails is logged once,
-// and tried again.
+// Run runs rounds until ctx ends. Pins remain in effect then: replacing an agent must not
+// disturb the guests. A failed round is logged once and repeated.
 func (a *Agent) Run(ctx context.Context) error {
 	err := a.open()
 	if err == nil {
@@ -140,7 +137,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// hurried reports whether a VM starts, and the agent is to look before its time.
+// hurried reports whether a VM is starting, so that the next round is early.
 func (a *Agent) hurried() bool {
 	if changed := a.reader.Changed(); !changed.Equal(a.changed) {
 		a.changed, a.hurry = changed, hurries
@@ -152,8 +149,8 @@ func (a *Agent) hurried() bool {
 	return find(a.state.Guests, func(g Guest) bool { return g.Starting }) != nil
 }
 
-// open reads what an earlier agent left. A state that cannot be read is put aside: the
-// pins that are declared are found again, those that were withdrawn meanwhile are not.
+// open reads the state of an earlier agent. An unreadable state file is moved aside:
+// declared pins are found again, but pins withdrawn in the meantime are not released.
 func (a *Agent) open() error {
 	if err := os.MkdirAll(a.StateDir, 0o755); err != nil {
 		return fmt.Errorf("making the directory of the state: %w", err)
@@ -174,7 +171,7 @@ func (a *Agent) open() error {
 	return nil
 }
 
-// Sync looks at the host once, and does what is to be done.
+// Sync runs one round: it reads the host and applies what is needed.
 func (a *Agent) Sync() {
 	before := a.state
 	err := a.sync()
@@ -204,8 +201,7 @@ func (a *Agent) sync() error {
 		return err
 	}
 	a.plan(r)
-	// What is about to be done is written first: whoever starts after a crash must be
-	// able to undo it.
+	// Write the plan first: an agent that starts after a crash must be able to revert it.
 	if err := a.save(); err != nil {
 		return err
 	}
@@ -218,7 +214,8 @@ func (a *Agent) sync() error {
 	return err
 }
 
-// Release undoes all that an agent did on this host, and forgets it. None may run.
+// Release reverts everything that an agent did on this host, and removes its state. No
+// agent may be running.
 func (a *Agent) Release() error {
 	if err := a.open(); err != nil {
 		return err
@@ -238,7 +235,7 @@ func (a *Agent) Release() error {
 	return nil
 }
 
-// left says what could not be undone, and how to do it by hand.
+// left describes what could not be reverted, and how to do it by hand.
 func (a *Agent) left() error {
 	var errs []error
 	for _, c := range a.state.Confined {
@@ -260,7 +257,7 @@ func (a *Agent) save() error {
 	return err
 }
 
-// readHost reads the topology at first, and when CPUs came or went.
+// readHost reads the topology, initially and whenever CPUs were added or removed.
 func (a *Agent) readHost() error {
 	data, err := os.ReadFile(filepath.Join(a.Root, "sys/devices/system/cpu/online"))
 	if err != nil {
@@ -270,7 +267,7 @@ func (a *Agent) readHost() error {
 		if a.governorNote() == "" {
 			return nil
 		}
-		return a.readPolicies() // its driver may come later
+		return a.readPolicies() // the driver may be loaded later
 	}
 	if err := a.readPolicies(); err != nil {
 		return err

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a host with an agent that looks at it when it is told to.
+// world is a host with an agent that runs rounds on request.
 type world struct {
 	*agenttest.Host
 	*agent.Agent
@@ -58,7 +58,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// begin starts an agent in place of the one that was there.
+// begin replaces the agent with a new one.
 func (w *world) begin(settings string) {
 	w.t.Helper()
 	parsed, err := agent.ParseSettings([]byte(settings))
@@ -72,7 +72,7 @@ func (w *world) begin(settings string) {
 	if w.Agent, err = agent.New(options); err != nil {
 		w.t.Fatal(err)
 	}
-	// Run looks once and ends.
+	// With an ended context, Run runs a single round.
 	ended, cancel := context.WithCancel(w.t.Context())
 	cancel()
 	if err := w.Run(ended); err != nil {
@@ -112,7 +112,8 @@ func (w *world) text() string {
 	return status.String()
 }
 
-// ready starts a process that plays a VM, and waits until its vCPUs have their names.
+// ready starts a process that simulates a VM, and waits until its vCPU threads have their
+// names.
 func (w *world) ready(vmid, vcpus int, args ...string) int {
 	w.t.Helper()
 	pid := w.Start(vmid, vcpus, args...)
@@ -134,7 +135,7 @@ func (w *world) metrics() string {
 	return string(data)
 }
 
-// TestReport pins a VM, names one that is in its way, and lets go.
+// TestReport pins a VM, reports an intruder, and releases the pins.
 func TestReport(t *testing.T) {
 	w := newWorld(t)
 	w.told("level=INFO msg=started")
@@ -167,7 +168,7 @@ func TestReport(t *testing.T) {
 	w.told(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest keeps off pinned CPUs" vmid=105`)
 }
 
-// TestEmulatorShared puts the other threads where nobody is pinned.
+// TestEmulatorShared moves the other threads to CPUs without pins.
 func TestEmulatorShared(t *testing.T) {
 	w := newWorld(t)
 	w.Write("sys/devices/system/cpu/online", topology.CPUs(w.one, w.two).String()+"\n")
@@ -182,7 +183,7 @@ func TestEmulatorShared(t *testing.T) {
 	}
 }
 
-// TestTheKernelRefuses: a CPU that the host says it has, and has not.
+// TestTheKernelRefuses pins to a CPU that the host reports but does not have.
 func TestTheKernelRefuses(t *testing.T) {
 	w := newWorld(t)
 	w.ready(101, 1)
@@ -199,7 +200,7 @@ func TestTheKernelRefuses(t *testing.T) {
 	w.must(w.Pinned(101, topology.CPUs(w.one), w.one))
 }
 
-// TestKeepsWithoutConfiguration: /etc/pve goes when pve-cluster stops.
+// TestKeepsWithoutConfiguration removes /etc/pve, as happens when pve-cluster stops.
 func TestKeepsWithoutConfiguration(t *testing.T) {
 	w := newWorld(t)
 	w.ready(101, 2)
@@ -211,13 +212,14 @@ func TestKeepsWithoutConfiguration(t *testing.T) {
 	w.told("reason=unread")
 	w.begin("clusters: [prod]")
 	w.must(w.Pinned(101, topology.CPUs(w.one, w.two), w.two, w.one))
-	// The administrator's word counts without it.
+	// The administrator's settings apply without it.
 	w.begin("clusters: [other]")
 	w.must(w.On(101, w.free))
 	w.told("reason=foreign_cluster")
 }
 
-// TestTwoAgents: none starts while the process that wrote the state lives.
+// TestTwoAgents checks that no agent starts while the process that wrote the state is
+// alive.
 func TestTwoAgents(t *testing.T) {
 	w := newWorld(t)
 	status := w.status()
@@ -243,8 +245,8 @@ func TestTwoAgents(t *testing.T) {
 	}
 }
 
-// TestHostileState: the file is below /run, and only root can write it; what it says is
-// checked all the same.
+// TestHostileState checks that the content of the state file is validated, although only
+// root can write to it below /run.
 func TestHostileState(t *testing.T) {
 	for name, text := range map[string]string{
 		"garbage": "{", "another format": `{"format":2}`, "an unknown key": `{"format":1,"evil":1}`, "two": `{"format":1}{}`,
@@ -350,7 +352,7 @@ published  2023-11-14T22:13:20Z
 	}
 }
 
-// TestHurry: a VM that starts is seen long before the next look is due.
+// TestHurry checks that a starting VM is seen long before the next regular round.
 func TestHurry(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.Release())

@@ -18,7 +18,7 @@ import (
 
 const frequencies = "sys/devices/system/cpu/cpufreq/"
 
-// policy gives the host a frequency policy.
+// policy adds a frequency policy to the host.
 func (w *world) policy(id int, governor string, cpus ...int) {
 	dir := fmt.Sprintf("%spolicy%d/", frequencies, id)
 	w.Write(dir+"affected_cpus", strings.Trim(fmt.Sprint(cpus), "[]")+"\n")
@@ -43,8 +43,8 @@ func (w *world) governor(first, second string) {
 
 const governed = "clusters: [prod]\ngovernor: {pinned: performance}\n"
 
-// TestGovernor: CPUs of a pinned guest and their siblings have the governor that is asked
-// for as long as the pins last, whatever becomes of the agent.
+// TestGovernor checks that the CPUs of a pinned guest and their siblings have the
+// configured governor as long as the pins last, even if the agent restarts.
 func TestGovernor(t *testing.T) {
 	w := newWorld(t)
 	w.Write(fmt.Sprintf("sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", w.one), fmt.Sprintf("%d,%d\n", w.one, w.two))
@@ -78,7 +78,7 @@ func TestGovernor(t *testing.T) {
 		t.Errorf("metrics:\n%s", w.metrics())
 	}
 
-	// An agent that is killed knows what they had.
+	// A new agent knows the earlier governors after the old one was killed.
 	w.begin(governed)
 	w.Write(frequencies+"policy1/scaling_governor", "powersave\n")
 	w.begin("clusters: [prod]\ngovernor: {pinned: performance, free: powersave}\n")
@@ -100,8 +100,8 @@ func TestGovernor(t *testing.T) {
 	w.governor("schedutil", "powersave")
 }
 
-// TestGovernorTogether: CPUs that have one governor get back what they had when the last
-// is free.
+// TestGovernorTogether checks that CPUs that share a governor get their earlier one back
+// when the last of them is free.
 func TestGovernorTogether(t *testing.T) {
 	w := newWorld(t)
 	w.policy(0, "schedutil", w.one, w.two)
@@ -130,7 +130,7 @@ func TestGovernorIsNotHad(t *testing.T) {
 	if got := w.text(); !strings.Contains(got, "governor   none: this host has no cpufreq") {
 		t.Errorf("status:\n%s", got)
 	}
-	// The driver comes later, and knows another.
+	// The driver is loaded later, and supports another governor.
 	w.ready(101, 1)
 	w.Declare(101, agenttest.Marker(101, w.one).String())
 	w.policy(0, "schedutil", w.one)
@@ -149,7 +149,7 @@ func TestGovernorIsNotHad(t *testing.T) {
 	w.must(refusing.Release())
 }
 
-// ownProc gives the host a /proc whose interrupts are not this machine's.
+// ownProc gives the host a /proc with other interrupts than this machine's.
 func (w *world) ownProc(pids ...int) {
 	w.t.Helper()
 	proc := filepath.Join(w.Root, "proc")
@@ -164,7 +164,7 @@ func (w *world) ownProc(pids ...int) {
 
 const device = "0000:41:00.0"
 
-// message gives the host an interrupt that is a message of the device.
+// message adds an interrupt to the host that is a message of the device.
 func (w *world) message(irq int, action string) {
 	w.Write(fmt.Sprintf("sys/bus/pci/devices/%s/msi_irqs/%d", device, irq), "msix\n")
 	w.Write(fmt.Sprintf("sys/kernel/irq/%d/actions", irq), action+"\n")
@@ -173,8 +173,8 @@ func (w *world) message(irq int, action string) {
 
 func affinityOf(irq int) string { return fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq) }
 
-// TestInterrupts: those of a device that a pinned guest has are on its CPUs as long as
-// the pins last; no other is touched.
+// TestInterrupts checks that the interrupts of a pinned guest's device are on the guest's
+// CPUs as long as the pins last, and that no others are touched.
 func TestInterrupts(t *testing.T) {
 	w := newWorld(t)
 	w.ready(102, 1)
@@ -195,7 +195,7 @@ func TestInterrupts(t *testing.T) {
 	untouched := func() error { return errors.Join(w.file(affinityOf(59), "0-1000"), w.file(affinityOf(60), "0-1000")) }
 	w.must(errors.Join(w.file(affinityOf(57), both), w.file(affinityOf(58), both), untouched()))
 	w.told(`msg="moved interrupts" vmid=101 device=0000:41:00.0 irqs=2 cpus=` + both)
-	w.Write(affinityOf(58), "1000\n") // irqbalance
+	w.Write(affinityOf(58), "1000\n") // as irqbalance does
 	w.Sync()
 	w.must(w.file(affinityOf(58), both))
 	w.told("interrupt had been moved, put back")
@@ -207,7 +207,7 @@ func TestInterrupts(t *testing.T) {
 		t.Errorf("a round without a change wrote:\n%s", w.journal.String())
 	}
 
-	// The number is another's after the guest's driver gave it up.
+	// The number belongs to another device after the guest's driver released it.
 	w.message(57, "eth0-rx-0")
 	w.Write(affinityOf(57), "7\n")
 	w.begin(asked)
@@ -223,14 +223,14 @@ func TestInterrupts(t *testing.T) {
 	w.must(errors.Join(w.file(affinityOf(58), "0-1000"), untouched()))
 }
 
-// TestInterruptsAreRefused: the kernel manages some itself; that is told once.
+// TestInterruptsAreRefused checks that interrupts managed by the kernel are reported once.
 func TestInterruptsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	pid := w.ready(101, 1, "-device", "vfio-pci,host="+device)
 	w.ownProc(pid)
 	w.message(57, "vfio-msi[0]("+device+")")
 	full := filepath.Join(w.Root, affinityOf(57))
-	w.must(errors.Join(os.Remove(full), os.Symlink("/proc/self/oom_score", full))) // it can be read, and not be written
+	w.must(errors.Join(os.Remove(full), os.Symlink("/proc/self/oom_score", full))) // it can be read but not written
 	w.Declare(101, agenttest.Marker(101, w.one).String())
 	w.begin("clusters: [prod]\nirqs: guest\n")
 	w.told(`msg="interrupt not moved" vmid=101 irq=57`)

@@ -13,12 +13,12 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Governor says how the frequencies of pinned CPUs are scaled. The zero value means that
-// no governor is touched.
+// Governor configures frequency scaling of pinned CPUs. With the zero value, the agent
+// changes no governor.
 type Governor struct {
-	// Pinned is the governor of cores that a vCPU is pinned to.
+	// Pinned is the governor of cores with a pinned vCPU.
 	Pinned string `yaml:"pinned"`
-	// Free is what they get when pins go; empty means what they had before.
+	// Free is the governor after the pins are removed; empty means the earlier one.
 	Free string `yaml:"free"`
 }
 
@@ -36,30 +36,30 @@ func (g *Governor) check() error {
 	return nil
 }
 
-// Governed is a frequency policy whose governor the agent wrote.
+// Governed is a frequency policy whose governor the agent set.
 type Governed struct {
 	Policy int `json:"policy"`
-	// CPUs are those of the policy that are online.
+	// CPUs are the online CPUs of the policy.
 	CPUs topology.CPUSet `json:"cpus"`
 	Was  string          `json:"was"`
 	Now  string          `json:"now"`
-	// Free is true once no vCPU is pinned to them.
+	// Free is true once no vCPU is pinned to the CPUs.
 	Free bool `json:"free,omitempty"`
-	// PutBack counts how often somebody else had written another.
+	// PutBack is the number of times that something else had changed the governor.
 	PutBack int `json:"put_back,omitempty"`
-	// Problem says why the policy has not the governor Now.
+	// Problem is why the policy's governor is not Now.
 	Problem string `json:"problem,omitempty"`
 }
 
-// readPolicies reads which CPUs have a governor together.
+// readPolicies reads which CPUs share a governor.
 func (a *Agent) readPolicies() error {
 	var err error
 	a.policies, err = a.frequencies.Policies()
 	return err
 }
 
-// checkGovernor returns an error if this host has not the governors that are asked for.
-// A host without any is no mistake: it may be a VM, or its firmware scales.
+// checkGovernor returns an error if this host does not support the configured governors. A
+// host without any is not an error: it may be a VM, or its firmware scales frequencies.
 func (a *Agent) checkGovernor() error {
 	policies, err := a.frequencies.Policies()
 	if err != nil {
@@ -76,8 +76,8 @@ func (a *Agent) checkGovernor() error {
 	return nil
 }
 
-// governors returns the policies whose governor the agent holds, is to hold, or is to
-// give back. What a policy had is read before any is written.
+// governors returns the policies whose governor the agent set, must set, or must restore.
+// It reads a policy's governor before any is written.
 func (a *Agent) governors(next *State) []Governed {
 	exclusive := next.Online.Difference(next.Shared)
 	held := []Governed{}
@@ -105,7 +105,7 @@ func (a *Agent) governors(next *State) []Governed {
 	return held
 }
 
-// governorNote says why governors that are asked for cannot be had at all.
+// governorNote explains why the configured governors have no effect at all.
 func (a *Agent) governorNote() string {
 	if a.Settings.Governor.Pinned == "" || len(a.policies) > 0 {
 		return ""
@@ -113,8 +113,8 @@ func (a *Agent) governorNote() string {
 	return "this host has no cpufreq: it is a VM, or its firmware scales frequencies; remove governor from the agent's configuration"
 }
 
-// govern writes governors. Those of CPUs that are free again are written once, and
-// forgotten when they are what they were.
+// govern writes governors. Governors of free CPUs are written once, and forgotten once they
+// are restored.
 func (a *Agent) govern() {
 	set := map[string]topology.CPUSet{}
 	for i := range a.state.Governors {
@@ -149,7 +149,8 @@ func (a *Agent) govern() {
 	})
 }
 
-// setGovernor reports whether there was need to, but for what somebody else had changed.
+// setGovernor sets the governor if it differs. It reports whether it did, except after a
+// change by something else.
 func (a *Agent) setGovernor(g *Governed) (bool, error) {
 	now, err := a.frequencies.Governor(g.Policy)
 	if err != nil || now == g.Now {

@@ -9,12 +9,12 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Interrupts says where the interrupts of passed-through PCI devices are handled.
+// Interrupts configures where interrupts of passed-through PCI devices are handled.
 type Interrupts string
 
-// The places.
+// The values of Interrupts.
 const (
-	// InterruptsOff leaves them where they are.
+	// InterruptsOff leaves them unchanged.
 	InterruptsOff Interrupts = "off"
 	// InterruptsGuest moves those of pinned VMs to the CPUs of the VM.
 	InterruptsGuest Interrupts = "guest"
@@ -27,7 +27,7 @@ func (i Interrupts) check() error {
 	return nil
 }
 
-// Interrupt is one of a passed-through device, and was moved by the agent.
+// Interrupt is an interrupt of a passed-through device that the agent moved.
 type Interrupt struct {
 	IRQ    int             `json:"irq"`
 	Device string          `json:"device"`
@@ -36,17 +36,17 @@ type Interrupt struct {
 	Now    topology.CPUSet `json:"now"`
 	// Free is true once the VM has no pins.
 	Free bool `json:"free,omitempty"`
-	// PutBack counts how often it was elsewhere: somebody had moved it, or the guest's
-	// driver had asked for it anew.
+	// PutBack is the number of times that the interrupt was elsewhere: something else had
+	// moved it, or the guest's driver had requested it again.
 	PutBack int `json:"put_back,omitempty"`
-	// Refused says why it is not on the CPUs Now: that is not tried again.
+	// Refused is why the interrupt is not on the CPUs Now. The agent does not retry it.
 	Refused string `json:"refused,omitempty"`
 }
 
 func (i *Interrupt) is(other Interrupt) bool { return i.IRQ == other.IRQ && i.Device == other.Device }
 
-// interrupts returns those that the agent holds, is to hold, or is to give back. Those
-// that the guest's driver gave up, or whose VM ended, are the kernel's again.
+// interrupts returns the interrupts that the agent moved, must move, or must restore. An
+// interrupt that the guest's driver released, or whose VM ended, is left to the kernel.
 func (a *Agent) interrupts(next *State) []Interrupt {
 	held := a.wantedInterrupts(next)
 	for _, last := range a.state.Interrupts {
@@ -60,7 +60,7 @@ func (a *Agent) interrupts(next *State) []Interrupt {
 	return held
 }
 
-// moveTo changes where it is to be; then what refused is asked once more.
+// moveTo changes the target CPUs; then a refused interrupt is tried once more.
 func (i *Interrupt) moveTo(cpus topology.CPUSet) {
 	if !i.Now.Equal(cpus) {
 		i.Now, i.Refused = cpus, ""
@@ -80,7 +80,7 @@ func (a *Agent) wantedInterrupts(next *State) []Interrupt {
 			if last := find(a.state.Interrupts, i.is); last != nil {
 				i = *last
 			} else if i.Was, err = a.irqs.CPUs(number); err != nil {
-				continue // it was given up since
+				continue // released since
 			}
 			i.VMID, i.Free = guest.VMID, false
 			i.moveTo(guest.Pins.Set())
@@ -90,7 +90,7 @@ func (a *Agent) wantedInterrupts(next *State) []Interrupt {
 	return wanted
 }
 
-// devices returns the devices whose interrupts are to be moved, with their VMs. One that
+// devices returns the devices whose interrupts must be moved, with their VMs. A device that
 // two VMs seem to have is left out.
 func (a *Agent) devices(next *State) map[string]*Guest {
 	owners := map[string]*Guest{}
@@ -105,7 +105,7 @@ func (a *Agent) devices(next *State) map[string]*Guest {
 		}
 		devices, err := a.reader.Devices(guest.Run)
 		if err != nil {
-			continue // it is ending
+			continue // it is stopping
 		}
 		for _, device := range devices {
 			twice[device] = owners[device] != nil
@@ -120,7 +120,7 @@ func (a *Agent) devices(next *State) map[string]*Guest {
 	return owners
 }
 
-// steer moves interrupts, and forgets those that are back where they were.
+// steer moves interrupts, and forgets the restored ones.
 func (a *Agent) steer() {
 	var moved []Interrupt
 	for n := range a.state.Interrupts {
@@ -148,7 +148,8 @@ func (a *Agent) steer() {
 	}
 }
 
-// move reports whether there was need to, but for what somebody else had moved.
+// move moves the interrupt if necessary. It reports whether it did, except after a move by
+// something else.
 func (a *Agent) move(i *Interrupt) (bool, error) {
 	now, err := a.irqs.CPUs(i.IRQ)
 	if err != nil {
@@ -171,13 +172,13 @@ func (a *Agent) move(i *Interrupt) (bool, error) {
 	return !putBack, a.irqs.Move(i.IRQ, i.Now)
 }
 
-// several are interrupts of one device that are in one place for one reason.
+// several counts interrupts of one device with the same target and outcome.
 type several struct {
 	Interrupt
 	count int
 }
 
-// together sums up interrupts of which the same is to be said.
+// together groups interrupts whose status is the same.
 func together(interrupts []Interrupt) []*several {
 	var list []*several
 	for _, i := range interrupts {
@@ -194,7 +195,7 @@ func together(interrupts []Interrupt) []*several {
 	return list
 }
 
-// checkInterrupt checks what the state file says of one: it is written to.
+// checkInterrupt validates an interrupt of the state file, because the agent writes to it.
 func checkInterrupt(i Interrupt) error {
 	if i.IRQ < 0 || !irq.KnownDevice(i.Device) {
 		return fmt.Errorf("interrupt %d of %q is none of a device", i.IRQ, i.Device)

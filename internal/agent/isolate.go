@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// confinements returns the control groups that the agent holds or is to hold, and
-// notes in the round those that it is to let go.
+// confinements returns the control groups that the agent confines or will confine, and
+// records the ones to restore in the round.
 func (a *Agent) confinements(r *round, next *State) []Confinement {
 	wanted := a.confinable(r, next)
 	held := []Confinement{}
@@ -28,7 +28,7 @@ func (a *Agent) confinements(r *round, next *State) []Confinement {
 		held = append(held, c)
 	}
 	for group, cpus := range wanted {
-		// No file means that the controller is off for it: it was given nothing.
+		// No file means that the controller is off for the group: nothing was configured.
 		was, _ := a.groups.Wanted(group)
 		held = append(held, Confinement{Group: group, Was: was, Now: cpus})
 	}
@@ -36,10 +36,10 @@ func (a *Agent) confinements(r *round, next *State) []Confinement {
 	return held
 }
 
-// confinable returns the CPUs of each group that is to be confined. Guests without pins
-// keep off those of others; those with pins are held to their own, as the kernel has
-// workers in them that nobody else can move. Whom root gave an affinity stays where root
-// put it: no pins are let in there.
+// confinable returns the CPUs of each group to confine. Guests without pins are kept off
+// the CPUs of others; guests with pins are confined to their own, because the kernel runs
+// workers in them that can only be moved by group. A guest with an affinity set by root
+// keeps it: its CPUs are not given out as pins.
 func (a *Agent) confinable(r *round, next *State) map[string]topology.CPUSet {
 	if a.Settings.Isolation != IsolationEnforce || next.Pinned.IsEmpty() || next.Shared.IsEmpty() {
 		return nil
@@ -61,7 +61,7 @@ func (a *Agent) confinable(r *round, next *State) map[string]topology.CPUSet {
 	return groups
 }
 
-// unconfine lets groups go.
+// unconfine restores groups.
 func (a *Agent) unconfine(r *round) error {
 	var errs []error
 	for _, c := range r.restore {
@@ -85,7 +85,7 @@ func (a *Agent) drop(group string) {
 	a.state.Confined = slices.DeleteFunc(a.state.Confined, func(c Confinement) bool { return c.Group == group })
 }
 
-// isolate confines the other guests if it is to.
+// isolate confines the other guests if configured.
 func (a *Agent) isolate(r *round) error {
 	var errs []error
 	for _, c := range slices.Clone(a.state.Confined) {
@@ -100,7 +100,7 @@ func (a *Agent) isolate(r *round) error {
 	return errors.Join(errs...)
 }
 
-// confine keeps a group on its CPUs. A guest that just ended is no error.
+// confine confines a group to its CPUs. A guest that just ended is not an error.
 func (a *Agent) confine(r *round, c Confinement) error {
 	now, err := a.groups.Wanted(c.Group)
 	if err == nil && now == c.Now.String() {
@@ -125,8 +125,8 @@ func (a *Agent) confine(r *round, c Confinement) error {
 	return err
 }
 
-// intruders finds guests that may run on pinned CPUs or their siblings. Of a VM the
-// first thread is asked: the others begin with its CPUs.
+// intruders finds guests that may run on pinned CPUs or their siblings. For a VM it checks
+// the first thread: the others start with its CPUs.
 func (a *Agent) intruders(r *round) []Intruder {
 	found := []Intruder{}
 	exclusive := a.state.Online.Difference(a.state.Shared)

@@ -26,8 +26,8 @@ type metrics struct {
 	failed bool
 }
 
-// writeMetrics writes the file if its facts changed, and now and then so that its time
-// shows that the agent lives. A host without the directory has no node_exporter.
+// writeMetrics writes the file if its facts changed, and periodically so that its time
+// shows that the agent is alive. A host without the directory has no node_exporter.
 func (a *Agent) writeMetrics() {
 	facts, now := a.facts(), time.Now()
 	if facts == a.metrics.facts && now.Sub(a.metrics.last) < heartbeat*time.Second {
@@ -47,7 +47,7 @@ func (a *Agent) writeMetrics() {
 	a.metrics.failed = err != nil
 }
 
-// facts prints the metrics that a round may change.
+// facts formats the metrics that a round may change.
 func (a *Agent) facts() string {
 	s := &a.state
 	pinned, putBack := 0, 0

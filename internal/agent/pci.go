@@ -9,18 +9,18 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Where Proxmox keeps its resource mappings of PCI devices, and Linux tells of devices.
+// The file of Proxmox' resource mappings of PCI devices, and Linux's directory of devices.
 const (
 	mappingFile = "etc/pve/mapping/pci.cfg"
 	pciDir      = "sys/bus/pci/devices"
 )
 
-// pciNodes returns the NUMA nodes of the host's devices that resource mappings name, by
-// address. Those of which Linux does not tell it are left out.
+// pciNodes returns the NUMA nodes of the host's devices in resource mappings, by address.
+// Devices whose node Linux does not report are left out.
 func (p Publisher) pciNodes() map[string]int {
 	data, err := os.ReadFile(filepath.Join(p.Root, mappingFile))
 	if err != nil {
-		return nil // there are no mappings
+		return nil // the host has no mappings
 	}
 	nodes := map[string]int{}
 	for line := range strings.Lines(string(data)) {

@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPublishTellsDevices: only of devices that mappings name on this host, and of which
-// Linux tells the NUMA node.
+// TestPublishTellsDevices checks that exactly the devices are published that are mapped on
+// this host and whose NUMA node Linux reports.
 func TestPublishTellsDevices(t *testing.T) {
 	w := newWorld(t)
 	for address, node := range map[string]string{"0000:01:00.0": "0", "0000:41:00.0": "1", "0000:42:00.0": "1", "0000:81:00.0": "-1", "0000:82:00.0": "what"} {

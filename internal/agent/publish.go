@@ -18,10 +18,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// maxNotes is how long Proxmox lets a host's notes be.
+// maxNotes is Proxmox' limit for the length of a host's notes.
 const maxNotes = 65536
 
-// Pvesh runs Proxmox' own command with these arguments, and returns what it prints.
+// Pvesh runs the pvesh command with these arguments and returns its output.
 type Pvesh func(ctx context.Context, args ...string) ([]byte, error)
 
 // RunPvesh is the Pvesh of a Proxmox host.
@@ -36,32 +36,32 @@ func RunPvesh(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// Publisher writes into a host's notes in Proxmox what numaform is to know of it.
+// Publisher writes the facts that numaform needs into the host's notes in Proxmox.
 type Publisher struct {
-	// Root is the directory of the host's file system, and StateDir that of the daemon's
-	// state.
+	// Root is the root directory of the host's file system, and StateDir the directory of
+	// the daemon's state.
 	Root, StateDir string
-	// Host is its name in Proxmox.
+	// Host is the host's name in Proxmox.
 	Host  string
 	Pvesh Pvesh
 	Now   func() time.Time
 }
 
-// Publication is what became of it.
+// Publication is the result of Publish.
 type Publication struct {
-	// Written is false if all that is to be said stood there already.
+	// Written is false if the notes were already up to date.
 	Written bool
-	// Unwell says why nothing was said of the daemon, or is empty.
+	// Unwell is why nothing was published about the daemon, or empty.
 	Unwell string
 }
 
-// refresh is how old the agent's word may be before it is written again though nothing
-// changed: numaform takes an agent for dead after 15 minutes.
+// refresh is the maximum age of the agent's block before it is rewritten unchanged:
+// numaform considers an agent dead after 15 minutes.
 const refresh = 4 * time.Minute
 
-// Publish writes the exact topology and, if the daemon is well, what it does. What else
-// stands in the notes stays; of a daemon that is not well stays what it last said, which
-// grows old. Nothing is written where nothing is new.
+// Publish writes the exact topology and, if the daemon is well, its status. Other content
+// of the notes is preserved. If the daemon is not well, its last status remains and grows
+// old. If nothing changed, nothing is written.
 func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	file, err := sysfs.Collect(os.DirFS(p.Root))
 	if err != nil {
@@ -84,7 +84,7 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	if agent.At = p.at(agent, was); agent.At.IsZero() {
 		agent.At = p.Now().UTC().Truncate(time.Second)
 	}
-	// A block that is cut off would seem to end where the one that was just written does.
+	// A truncated block would seem to end where the new block does.
 	if _, err = agent.PublishIn(was); err == nil {
 		notes, err = agent.PublishIn(notes)
 	}
@@ -98,8 +98,8 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	return done, err
 }
 
-// at returns when the agent said the same in these notes, or zero if that is not so or
-// long ago.
+// at returns when the same status was written to these notes, or the zero time if it was
+// not, or too long ago.
 func (p Publisher) at(agent topology.Agent, notes string) time.Time {
 	said, found, err := topology.ParseAgent(notes)
 	if age := p.Now().Sub(said.At); err != nil || !found || age < 0 || age >= refresh {
@@ -116,7 +116,7 @@ func (p Publisher) at(agent topology.Agent, notes string) time.Time {
 
 func (p Publisher) path() string { return "/nodes/" + p.Host + "/config" }
 
-// read returns the notes, and what tells later whether somebody wrote them meanwhile.
+// read returns the notes, and a digest to detect concurrent changes.
 func (p Publisher) read(ctx context.Context) (notes, digest string, err error) {
 	text, err := p.Pvesh(ctx, "get", p.path(), "--output-format", "json")
 	if err != nil {
@@ -151,7 +151,7 @@ func (p Publisher) write(ctx context.Context, was, digest, notes string, done Pu
 	return done, nil
 }
 
-// unwell says in one line why the daemon is not.
+// unwell explains in one line why the daemon is not well.
 func (s *Status) unwell(err error) string {
 	switch {
 	case err != nil:
@@ -165,8 +165,8 @@ func (s *Status) unwell(err error) string {
 	}
 }
 
-// published is what numaform is told of the daemon. Guests without a marker are not
-// numaform's, and whether one has is unknown where its configuration is.
+// published returns the status for numaform. Guests without a marker are not numaform's. It
+// is unknown whether a guest has one if its configuration is unreadable.
 func (s *Status) published() topology.Agent {
 	agent := topology.Agent{
 		Version: s.Version, Isolation: string(s.Isolation), Clusters: s.Clusters, MaxPinnedPercent: s.MaxPinnedPercent,
@@ -184,7 +184,7 @@ func (s *Status) published() topology.Agent {
 	return agent
 }
 
-// publishedFile keeps beside the state when the agent's word in the notes was written.
+// publishedFile returns the file, beside the state, with the time of the last publication.
 func publishedFile(dir string) string { return filepath.Join(dir, "published") }
 
 func writePublished(dir string, at time.Time) error {

@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pvesh plays Proxmox' command on a host with notes.
+// pvesh simulates Proxmox' command on a host with notes.
 type pvesh struct {
 	notes string
 	calls []string
@@ -42,7 +42,7 @@ func (w *world) publish(p *pvesh) (agent.Publication, error) {
 	return publisher.Publish(w.t.Context())
 }
 
-// said is what the agent says in the notes.
+// said returns the agent's status in the notes.
 func (p *pvesh) said(t *testing.T) topology.Agent {
 	t.Helper()
 	said, found, err := topology.ParseAgent(p.notes)
@@ -52,8 +52,7 @@ func (p *pvesh) said(t *testing.T) topology.Agent {
 	return said
 }
 
-// TestPublish writes what numaform reads, beside what else is in the notes, and only
-// what is new.
+// TestPublish writes what numaform reads, preserves other notes, and writes only changes.
 func TestPublish(t *testing.T) {
 	w := newWorld(t)
 	w.begin("clusters: [prod]\nreserved_cpus: 1000\nmax_pinned_percent: 80\nisolation: enforce\n")
@@ -63,7 +62,7 @@ func TestPublish(t *testing.T) {
 	w.Declare(101, agenttest.Marker(101, w.two).String())
 	w.Declare(102, agenttest.Marker(102, w.two).String())
 	w.Sync()
-	// Both asked for it at once; who has it keeps it.
+	// Both requested it at once; the one that has it keeps it.
 	w.Declare(102, "")
 	w.Sync()
 	w.Declare(102, agenttest.Marker(102, w.two).String())
@@ -104,8 +103,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishUnwell: of a daemon that is not well stays what it said last; the topology
-// is written all the same.
+// TestPublishUnwell checks that the last status of an unwell daemon remains, and that the
+// topology is written anyway.
 func TestPublishUnwell(t *testing.T) {
 	w := newWorld(t)
 	p := &pvesh{}
@@ -138,7 +137,7 @@ func TestPublishUnwell(t *testing.T) {
 	}
 }
 
-// edit changes the state file behind the agent's back.
+// edit changes the state file without the agent.
 func (w *world) edit(change func(*agent.State)) {
 	w.t.Helper()
 	state, err := agent.ReadState(w.dir)

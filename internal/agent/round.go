@@ -13,22 +13,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// startup is for how many seconds a VM may lack threads before that is told.
+// startup is how many seconds a VM may lack threads before that is reported.
 const startup = 5
 
-// round is what was seen and decided at one look at the host.
+// round is what the agent read and decided in one round.
 type round struct {
 	vms, containers []qemu.Guest
 	// threads are those of VMs that have pins or may declare them.
 	threads map[int][]qemu.Thread
 	pins    map[int]*claim.Pins
-	// unpinned are VMs that had pins and are to have none.
+	// unpinned are VMs that had pins and lose them.
 	unpinned []qemu.Guest
-	// restore are control groups that are to have again what they had.
+	// restore are control groups to reset to their earlier CPUs.
 	restore []Confinement
 	// failed are the groups that could not be confined.
 	failed map[string]error
-	// moved is set once a control group was written, which may move threads.
+	// moved is set once a control group was written, because that may move threads.
 	moved bool
 }
 
@@ -46,7 +46,7 @@ func (a *Agent) look() (*round, error) {
 		if a.state.guest(vm.Run) == nil && !strings.Contains(vm.Config.Description, " pins=") {
 			continue
 		}
-		// A VM that is ending has no threads, and gets no pins.
+		// A VM that is stopping has no threads, and gets no pins.
 		if r.threads[vm.VMID], err = a.reader.Threads(vm.Run); err != nil {
 			a.Log.Debug("threads not read", logkey.VMID, vm.VMID, logkey.Message, err.Error())
 		}
@@ -54,7 +54,7 @@ func (a *Agent) look() (*round, error) {
 	return r, nil
 }
 
-// plan judges what is declared, and writes into the state what is to be.
+// plan evaluates the declarations and writes the plan into the state.
 func (a *Agent) plan(r *round) {
 	verdicts := claim.Judge(a.host, a.Settings.rules(), a.cases(r))
 	byVMID := map[int]claim.Verdict{}
@@ -93,7 +93,7 @@ func (a *Agent) plan(r *round) {
 	a.state = next
 }
 
-// cases are the guests as package claim wants them.
+// cases converts the guests for package claim.
 func (a *Agent) cases(r *round) []claim.Guest {
 	var cases []claim.Guest
 	for _, vm := range r.vms {
@@ -123,7 +123,7 @@ func unread(err error) string {
 	}
 }
 
-// starting reports whether a refusal is for what a young VM lacks and will have.
+// starting reports whether the reason for a refusal will pass once a new VM has started.
 func (a *Agent) starting(vm qemu.Guest, verdict claim.Verdict) bool {
 	if verdict.Refused == nil || verdict.Pins != nil {
 		return false
@@ -132,7 +132,8 @@ func (a *Agent) starting(vm qemu.Guest, verdict claim.Verdict) bool {
 	return (reason == claim.ReasonVCPUs || reason == claim.ReasonUnread) && a.reader.Age(vm.Run) < startup
 }
 
-// place moves the threads of VMs that have pins, and lets go of those that had.
+// place moves the threads of VMs with pins, and releases the threads of VMs that lost
+// theirs.
 func (a *Agent) place(r *round) {
 	for _, vm := range r.unpinned {
 		threads, err := a.reader.Threads(vm.Run)
@@ -151,8 +152,8 @@ func (a *Agent) place(r *round) {
 	a.forget()
 }
 
-// pin puts the threads of a VM where they belong. A vCPU that is elsewhere though it was
-// put there before was moved by somebody.
+// pin moves the threads of a VM to their CPUs. If a vCPU is elsewhere although it was
+// placed before, something else moved it.
 func (a *Agent) pin(r *round, guest *Guest) {
 	wanted := qemu.Wanted{VCPUs: guest.Pins.CPUs, Others: guest.Pins.Set()}
 	if guest.Pins.Emulator == fleet.EmulatorShared {
@@ -173,7 +174,7 @@ func (a *Agent) pin(r *round, guest *Guest) {
 	a.placed[guest.Run] = guest.Pins
 }
 
-// forget drops what is remembered of VMs that ended or have no pins.
+// forget drops the memory of VMs that ended or have no pins.
 func (a *Agent) forget() {
 	maps.DeleteFunc(a.placed, func(run qemu.Run, _ *claim.Pins) bool {
 		guest := a.state.guest(run)

@@ -17,21 +17,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Isolation says what is done about guests that may run on pinned CPUs.
+// Isolation configures how the agent treats guests that may run on pinned CPUs.
 type Isolation string
 
-// The kinds of isolation.
+// The values of Isolation.
 const (
-	// IsolationOff lets them be.
+	// IsolationOff ignores them.
 	IsolationOff Isolation = "off"
-	// IsolationReport names them.
+	// IsolationReport reports them.
 	IsolationReport Isolation = "report"
-	// IsolationEnforce confines them to the CPUs that nobody is pinned to.
+	// IsolationEnforce confines them to CPUs without pins.
 	IsolationEnforce Isolation = "enforce"
 )
 
-// Settings are what the administrator of the host decides, in a file that no token of
-// Proxmox reaches.
+// Settings are the configuration by the host's administrator, in a file that no Proxmox
+// token can change.
 type Settings struct {
 	Clusters         []string        `yaml:"clusters"`
 	MaxPinnedPercent int             `yaml:"max_pinned_percent"`
@@ -40,12 +40,12 @@ type Settings struct {
 	Isolation        Isolation       `yaml:"isolation"`
 	Governor         Governor        `yaml:"governor"`
 	IRQs             Interrupts      `yaml:"irqs"`
-	// MetricsDir is read by node_exporter's textfile collector; nothing is written
-	// where it does not exist.
+	// MetricsDir is the directory of node_exporter's textfile collector. If it does not
+	// exist, no metrics are written.
 	MetricsDir string `yaml:"metrics_dir"`
 }
 
-// DefaultSettings are those of a host without a file: no guest is pinned.
+// DefaultSettings returns the settings of a host without a file: no guest is pinned.
 func DefaultSettings() Settings {
 	return Settings{
 		MaxPinnedPercent: 90, Emulator: fleet.EmulatorGuest, Isolation: IsolationReport,
@@ -53,8 +53,8 @@ func DefaultSettings() Settings {
 	}
 }
 
-// ReadSettings reads the file. One that others than its owner may write is refused:
-// what it bounds is what they could ask for.
+// ReadSettings reads the file. It refuses a file that users other than its owner may write,
+// because they could lift its limits.
 func ReadSettings(name string) (Settings, error) {
 	data, err := readGuarded(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,8 +90,7 @@ func readGuarded(name string) ([]byte, error) {
 	return data, err
 }
 
-// ParseSettings reads the file's text. A key that is not known is an error that names
-// its line.
+// ParseSettings reads the file's text. An unknown key is an error that names its line.
 func ParseSettings(data []byte) (Settings, error) {
 	settings := DefaultSettings()
 	if err := plainyaml.Check(data); err != nil {
@@ -129,7 +128,7 @@ func (s *Settings) check() error {
 	return s.Isolation.Check()
 }
 
-// Check returns an error that says what can be written, unless it is one of those.
+// Check returns an error unless the value is valid. The error lists the valid values.
 func (i Isolation) Check() error {
 	if !slices.Contains([]Isolation{IsolationOff, IsolationReport, IsolationEnforce}, i) {
 		return fmt.Errorf("isolation: %q is not known: write off, report or enforce", string(i))

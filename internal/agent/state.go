@@ -23,54 +23,55 @@ import (
 // stateFormat is the format of the state file.
 const stateFormat = 1
 
-// State is what the agent did and found. It is kept in a file below /run: an agent that
-// starts again knows who has which CPUs, and a host that starts again has forgotten.
+// State is what the agent did and found. It is saved in a file below /run: it survives a
+// restart of the agent, but not of the host.
 type State struct {
 	Format  int    `json:"format"`
 	Version string `json:"version"`
-	// Agent is the process that wrote this.
+	// Agent is the process that wrote the state.
 	Agent     qemu.Run        `json:"agent"`
 	Isolation Isolation       `json:"isolation"`
 	Online    topology.CPUSet `json:"online,omitzero"`
 	Pinned    topology.CPUSet `json:"pinned,omitzero"`
-	// Shared are the CPUs of guests without pins: neither pinned nor siblings of pinned.
+	// Shared are the CPUs of guests without pins: neither pinned nor siblings of pinned
+	// CPUs.
 	Shared topology.CPUSet `json:"shared,omitzero"`
-	// Guests are those that have pins, or declare them.
+	// Guests are the guests that have or declare pins.
 	Guests    []Guest       `json:"guests"`
 	Confined  []Confinement `json:"confined"`
 	Intruders []Intruder    `json:"intruders"`
-	// Governors are the frequency policies that the agent wrote, and GovernorNote says why
-	// it can write none.
+	// Governors are the frequency policies that the agent set; GovernorNote is why it can
+	// set none.
 	Governors    []Governed  `json:"governors,omitempty"`
 	GovernorNote string      `json:"governor_note,omitempty"`
 	Interrupts   []Interrupt `json:"interrupts,omitempty"`
-	// Clusters, MaxPinnedPercent and Reserved are the rules that are in force.
+	// Clusters, MaxPinnedPercent and Reserved are the rules in effect.
 	Clusters         []string        `json:"clusters,omitempty"`
 	MaxPinnedPercent int             `json:"max_pinned_percent,omitempty"`
 	Reserved         topology.CPUSet `json:"reserved,omitzero"`
-	// Problem says what went wrong in the last round, apart from guests.
+	// Problem is what failed in the last round, apart from guests.
 	Problem string `json:"problem,omitempty"`
-	// Looked is when the agent last looked, in seconds after the host's start; it may have
-	// looked again up to 15 seconds later.
+	// Looked is the time of the agent's last recorded round, in seconds since boot. Later
+	// rounds may be up to 15 seconds newer.
 	Looked float64 `json:"looked,omitempty"`
 }
 
-// Guest is a VM that has pins, or declares them.
+// Guest is a VM that has or declares pins.
 type Guest struct {
 	qemu.Run
 	Pins *claim.Pins `json:"pins,omitempty"`
-	// Refused says why Pins are not what is declared.
+	// Refused is why Pins differ from the declaration.
 	Refused *claim.Refusal `json:"refused,omitempty"`
-	// Starting is true while QEMU has not made all threads.
+	// Starting is true until QEMU has created all threads.
 	Starting bool `json:"starting,omitempty"`
-	// PutBack counts how often somebody else had moved its threads.
+	// PutBack is the number of times that something else had moved its threads.
 	PutBack int `json:"put_back,omitempty"`
 }
 
-// Confinement is a control group that the agent wrote.
+// Confinement is a control group that the agent changed.
 type Confinement struct {
 	Group string `json:"group"`
-	// Was is what it had before, in the kernel's spelling.
+	// Was is its earlier value, as the kernel prints it.
 	Was string          `json:"was"`
 	Now topology.CPUSet `json:"now"`
 }
@@ -79,7 +80,7 @@ type Confinement struct {
 type Intruder struct {
 	VMID int             `json:"vmid"`
 	CPUs topology.CPUSet `json:"cpus"`
-	// Text says why it could not be confined, under enforce.
+	// Text is why it could not be confined, with IsolationEnforce.
 	Text string `json:"text,omitempty"`
 }
 
@@ -92,7 +93,7 @@ func (s *State) confinement(group string) *Confinement {
 	return find(s.Confined, func(c Confinement) bool { return c.Group == group })
 }
 
-// find returns the first that is meant, or nil.
+// find returns a pointer to the first matching element, or nil.
 func find[T any](list []T, is func(T) bool) *T {
 	i := slices.IndexFunc(list, is)
 	if i < 0 {
@@ -104,8 +105,8 @@ func find[T any](list []T, is func(T) bool) *T {
 // StateFile returns the name of the state file in a directory.
 func StateFile(dir string) string { return filepath.Join(dir, "state.json") }
 
-// ReadState reads the state file strictly; what it names is written to. The zero State
-// is returned where there is none.
+// ReadState reads and validates the state file, because the agent writes to what it names.
+// If there is none, it returns the zero State.
 func ReadState(dir string) (State, error) {
 	data, err := os.ReadFile(StateFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,7 +156,7 @@ func (s *State) check() error {
 	return nil
 }
 
-// write writes the state file if it is to change.
+// write writes the state file if it changed.
 func (s *State) write(dir string, last []byte) ([]byte, error) {
 	data, err := json.MarshalIndent(s, "", " ")
 	if err != nil {

@@ -9,21 +9,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Status is the state with what it says of the agent now.
+// Status is the state together with the agent's liveness.
 type Status struct {
 	State
-	// Running is false if the process that wrote the state is gone.
+	// Running is false if the process that wrote the state has ended.
 	Running bool `json:"running"`
-	// Silent is for how many seconds it has not looked at the host, if that is too many.
+	// Silent is the number of seconds since the last round, if that is too long.
 	Silent int `json:"silent,omitempty"`
-	// Published is when numaform was last told in the host's notes, or zero.
+	// Published is when the status was last written to the host's notes, or zero.
 	Published time.Time `json:"published,omitzero"`
 }
 
-// silence is after how many seconds without a look an agent hangs.
+// silence is the number of seconds without a round after which an agent counts as hung.
 const silence = 60
 
-// ReadStatus reads the state file of the host whose file system root is.
+// ReadStatus reads the state of the host whose file system is at root.
 func ReadStatus(root, stateDir string) (Status, error) {
 	state, err := ReadState(stateDir)
 	if err != nil {
@@ -41,10 +41,10 @@ func ReadStatus(root, stateDir string) (Status, error) {
 	return status, nil
 }
 
-// Healthy reports whether an agent runs, looks, and its last look at the host succeeded.
+// Healthy reports whether an agent is running, not silent, and its last round succeeded.
 func (s *Status) Healthy() bool { return s.Running && s.Silent == 0 && s.Problem == "" }
 
-// String prints the status for a person.
+// String formats the status for a person.
 func (s *Status) String() string {
 	var out strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
@@ -87,8 +87,7 @@ func (s *Status) String() string {
 	return out.String()
 }
 
-// governors prints which CPUs have which governor: policies of which the same is to be
-// said share a line.
+// governors prints the governor of each CPU; policies with the same status share a line.
 func (s *Status) governors(line func(string, ...any)) {
 	type text struct{ before, after string }
 	var order []text
@@ -118,7 +117,7 @@ func (s *Status) governors(line func(string, ...any)) {
 	}
 }
 
-// interrupts prints where those of each device are.
+// interrupts prints the CPUs of each device's interrupts.
 func (s *Status) interrupts(line func(string, ...any)) {
 	for _, i := range together(s.Interrupts) {
 		where := "on CPUs " + i.Now.String()

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// tell logs what is different from before: the journal has one line for each change,
-// and none for a round.
+// tell logs the differences to the state before: one line for each change, and none for a
+// round without changes.
 func (a *Agent) tell(before State) {
 	for i := range a.state.Guests {
 		a.tellGuest(before.guest(a.state.Guests[i].Run), &a.state.Guests[i])
@@ -73,7 +73,7 @@ func (a *Agent) tellIntruders(before []Intruder) {
 	}
 }
 
-// cpuList prints the CPUs in the order of vCPUs.
+// cpuList formats the CPUs in vCPU order.
 func cpuList(pins *claim.Pins) string {
 	if pins == nil {
 		return ""

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package agenttest sets the scene for tests of the host agent: a directory that looks
-// like the file system of a Proxmox host, and processes that are VMs, be it QEMU or a
-// test binary whose threads have QEMU's names. Start at New.
+// Package agenttest provides fixtures for tests of the host agent: a directory that looks
+// like the file system of a Proxmox host, and processes that act as VMs: QEMU, or a test
+// binary whose threads have QEMU's names. Start at New.
 package agenttest
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// vcpusVariable tells a test binary to play a VM of so many vCPUs.
+// vcpusVariable makes a test binary act as a VM with that many vCPUs.
 const vcpusVariable = "NUMAFORM_TEST_VCPUS"
 
-// Play makes the process a VM if it was started as one, and reports that: then it is
-// over. TestMain calls it before anything else.
+// Play acts as a VM if the process was started as one, and reports whether it was; the
+// process is then finished. TestMain calls it first.
 func Play() bool {
 	vcpus, err := strconv.Atoi(os.Getenv(vcpusVariable))
 	if err != nil {
@@ -44,7 +44,7 @@ func Play() bool {
 			select {}
 		}()
 	}
-	// Whoever started this holds the other end.
+	// The process that started this one holds the other end.
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	return true
 }
@@ -56,8 +56,7 @@ type Host struct {
 	vms  map[int]*exec.Cmd
 }
 
-// New makes a host whose CPUs are those, each a core of its own. Its /proc is the real
-// one.
+// New creates a host with these CPUs, each a core of its own. Its /proc is the real one.
 func New(t testing.TB, cpus topology.CPUSet) *Host {
 	t.Helper()
 	h := &Host{Root: t.TempDir(), t: t, vms: map[int]*exec.Cmd{}}
@@ -71,7 +70,7 @@ func New(t testing.TB, cpus topology.CPUSet) *Host {
 	return h
 }
 
-// Write writes a file, at once for who reads it.
+// Write writes a file atomically.
 func (h *Host) Write(name, text string) {
 	h.t.Helper()
 	path := filepath.Join(h.Root, name)
@@ -91,7 +90,7 @@ func Marker(vmid int, pins ...int) fleet.Marker {
 	return fleet.Marker{ClusterID: "prod", Key: fleet.Key(fmt.Sprintf("%032x", vmid)), Pins: pins}
 }
 
-// Declare writes a VM's configuration; more are further lines.
+// Declare writes a VM's configuration; more are additional lines.
 func (h *Host) Declare(vmid int, description string, more ...string) {
 	h.t.Helper()
 	var text strings.Builder
@@ -105,12 +104,12 @@ func (h *Host) Declare(vmid int, description string, more ...string) {
 	h.Write(fmt.Sprintf("etc/pve/qemu-server/%d.conf", vmid), text.String())
 }
 
-// pidFile is where Proxmox has QEMU write its number.
+// pidFile returns the path where Proxmox makes QEMU write its process id.
 func (h *Host) pidFile(vmid int) string {
 	return filepath.Join(h.Root, "run/qemu-server", strconv.Itoa(vmid)+".pid")
 }
 
-// Start starts a process that plays a VM, with further arguments of QEMU's.
+// Start starts a process that acts as a VM, with additional QEMU arguments.
 func (h *Host) Start(vmid, vcpus int, args ...string) int {
 	h.t.Helper()
 	cmd := exec.Command(os.Args[0], append([]string{"-pidfile", h.pidFile(vmid)}, args...)...) //nolint:gosec,noctx // the test itself
@@ -123,8 +122,7 @@ func (h *Host) Start(vmid, vcpus int, args ...string) int {
 	return cmd.Process.Pid
 }
 
-// StartQEMU starts a real VM, which has no disk and is stopped before its first
-// instruction.
+// StartQEMU starts a real VM without a disk, stopped before its first instruction.
 func (h *Host) StartQEMU(vmid, vcpus int) int {
 	h.t.Helper()
 	path, err := exec.LookPath("qemu-system-x86_64")
@@ -152,7 +150,7 @@ func (h *Host) begin(vmid int, cmd *exec.Cmd) {
 	})
 }
 
-// Stop ends a VM; its file stays, as after a crash.
+// Stop ends a VM; its pid file remains, as after a crash.
 func (h *Host) Stop(vmid int) {
 	cmd := h.vms[vmid]
 	delete(h.vms, vmid)
@@ -160,7 +158,7 @@ func (h *Host) Stop(vmid int) {
 	_ = cmd.Wait()
 }
 
-// Threads returns the CPUs of each vCPU, and those of all other threads of a VM.
+// Threads returns the CPUs of each vCPU thread, and of all other threads of a VM.
 func (h *Host) Threads(vmid int) (vcpus, others []topology.CPUSet) {
 	cmd := h.vms[vmid]
 	if cmd == nil {
@@ -183,8 +181,8 @@ func (h *Host) Threads(vmid int) (vcpus, others []topology.CPUSet) {
 	return vcpus, others
 }
 
-// Pinned returns an error unless each vCPU of a VM is on its CPU, and all other threads
-// are on others.
+// Pinned returns an error unless each vCPU of a VM is on its CPU, and all other threads are
+// on others.
 func (h *Host) Pinned(vmid int, others topology.CPUSet, cpus ...int) error {
 	vcpus, rest := h.Threads(vmid)
 	if len(vcpus) != len(cpus) {
@@ -216,7 +214,7 @@ func all(vmid int, sets []topology.CPUSet, want topology.CPUSet) error {
 	return nil
 }
 
-// Eventually waits until check is content, and returns how long that took.
+// Eventually waits until check succeeds, and returns how long that took.
 func Eventually(t testing.TB, check func() error) time.Duration {
 	t.Helper()
 	begun := time.Now()

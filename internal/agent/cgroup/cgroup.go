@@ -1,6 +1,6 @@
-// Package cgroup confines guests to CPUs by the cpuset controller of control groups,
-// version 2, as they are on a Proxmox host: one for each VM, and one in which all
-// containers are. It decides nothing and remembers nothing: start at Tree.Confine.
+// Package cgroup confines guests to CPUs with the cpuset controller of control groups
+// version 2. A Proxmox host has one group for each VM, and one that contains all
+// containers. The package makes no decisions and has no memory: start at Tree.Confine.
 package cgroup
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Containers is the group in which Proxmox has all containers. They are confined
-// together, so that one that starts is within from the first: and Proxmox itself
-// writes the groups of single containers every ten seconds.
+// Containers is the group that contains all containers. They are confined together, so that
+// a new container is confined from its start, and because Proxmox itself rewrites the
+// groups of single containers every ten seconds.
 const Containers = "lxc"
 
 // VM returns the group of a VM.
@@ -27,20 +27,21 @@ func VM(vmid int) string { return fmt.Sprintf("qemu.slice/%d.scope", vmid) }
 
 var known = regexp.MustCompile(`^(?:lxc|qemu\.slice/[1-9][0-9]{2,8}\.scope)$`)
 
-// Known reports whether a name is one of those above. Nothing else is ever written.
+// Known reports whether a name is a group of a VM or Containers. No other group is ever
+// written.
 func Known(group string) bool { return known.MatchString(group) }
 
-// Errors of a host that cannot confine.
+// Errors of a host that cannot confine guests.
 var (
-	// ErrNoGroup says that there is no such group: the guest stopped, or runs elsewhere.
+	// ErrNoGroup means that the group does not exist: the guest stopped, or runs elsewhere.
 	ErrNoGroup = errors.New("there is no such control group")
-	// ErrNoController says that the host has no cpuset controller in version 2.
+	// ErrNoController means that the host has no cpuset controller in version 2.
 	ErrNoController = errors.New("the kernel has no cpuset controller in cgroup v2: boot without systemd.unified_cgroup_hierarchy=0")
 )
 
 // Tree is the control groups of a host.
 type Tree struct {
-	// Dir is where they are mounted, /sys/fs/cgroup but in tests.
+	// Dir is their mount point, /sys/fs/cgroup except in tests.
 	Dir string
 }
 
@@ -49,18 +50,18 @@ const (
 	effectiveFile = "cpuset.cpus.effective"
 )
 
-// Exists reports whether there is such a group.
+// Exists reports whether the group exists.
 func (t Tree) Exists(group string) bool {
 	info, err := os.Stat(filepath.Join(t.Dir, group))
 	return err == nil && info.IsDir()
 }
 
-// Wanted returns the CPUs that a group was given, in the spelling of the kernel; empty
-// means those of the group above it.
+// Wanted returns the CPUs configured for a group, as the kernel prints them; empty means
+// the CPUs of the parent group.
 func (t Tree) Wanted(group string) (string, error) { return t.read(group, wantedFile) }
 
-// Effective returns the CPUs that a group has. Where the controller is off for it, it
-// has those of the next group above.
+// Effective returns the CPUs that a group may use. If the controller is off for the group,
+// it uses the CPUs of the nearest ancestor.
 func (t Tree) Effective(group string) (topology.CPUSet, error) {
 	for ; ; group = path.Dir(group) {
 		text, err := t.read(group, effectiveFile)
@@ -78,8 +79,8 @@ func (t Tree) Effective(group string) (topology.CPUSet, error) {
 	}
 }
 
-// Confine gives a group CPUs, and turns the controller on for it if need be. It is an
-// error if the group then may use others as well.
+// Confine sets the CPUs of a group, and enables the controller for it if necessary. It
+// returns an error if the group may then still use other CPUs.
 func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 	if cpus.IsEmpty() {
 		return fmt.Errorf("confining control group %s: no CPUs are left", group)
@@ -100,9 +101,9 @@ func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 	return nil
 }
 
-// Restore gives a group what Wanted said before. Where that was nothing, kernels before
-// 6.12 do not take it back while there are processes in the group: it gets all CPUs that
-// the host can have, which is the same.
+// Restore sets a group to an earlier result of Wanted. Kernels before 6.12 reject an empty
+// value while there are processes in the group: then it gets all possible CPUs of the host,
+// which is equivalent.
 func (t Tree) Restore(group, wanted string, possible topology.CPUSet) error {
 	err := t.write(group, wantedFile, wanted)
 	if errors.Is(err, syscall.ENOSPC) && wanted == "" {
@@ -111,7 +112,7 @@ func (t Tree) Restore(group, wanted string, possible topology.CPUSet) error {
 	return err
 }
 
-// enable turns the controller on in each group above.
+// enable enables the controller in each ancestor group.
 func (t Tree) enable(group string) error {
 	if !t.Exists(group) {
 		return fmt.Errorf("confining control group %s: %w", group, ErrNoGroup)
@@ -150,7 +151,7 @@ func (t Tree) read(group, file string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// write writes a file of the kernel, which is there or cannot be made.
+// write writes an existing file of the kernel; such files cannot be created.
 func (t Tree) write(group, file, text string) error {
 	out, err := os.OpenFile(filepath.Join(t.Dir, group, file), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

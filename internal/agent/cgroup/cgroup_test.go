@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// tree writes files of control groups. The kernel that would act on them is missing:
-// cmd/numaform-agent tests with one.
+// tree writes files of control groups. No kernel acts on them here; the tests of
+// cmd/numaform-agent use one that does.
 func tree(t *testing.T, files map[string]string) cgroup.Tree {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,15 +57,14 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-// TestController turns the controller on in each group above, and says where there is
-// none.
+// TestController enables the controller in each ancestor group, and reports a missing one.
 func TestController(t *testing.T) {
 	t.Parallel()
 	groups := tree(t, map[string]string{
 		"cgroup.controllers": "cpuset", "cgroup.subtree_control": "", "qemu.slice/cgroup.subtree_control": "", scope + "cgroup.procs": "",
 		"cpuset.cpus.effective": "0-7",
 	})
-	// No kernel makes the file, so confining fails at last.
+	// No kernel creates the file, so Confine fails at the end.
 	if err := groups.Confine(cgroup.VM(101), topology.CPUs(0)); !errors.Is(err, cgroup.ErrNoGroup) {
 		t.Errorf("error %v", err)
 	}

@@ -1,7 +1,7 @@
 // Package claim decides which guests of a host get the CPUs that their descriptions
-// declare. It is where text that an API token wrote meets the rules of the host's
-// administrator: on any doubt a guest keeps what it has. It reads nothing and pins
-// nothing: start at Judge.
+// declare. It applies the rules of the host's administrator to text written with an API
+// token: if in doubt, a guest keeps its current pins. It reads nothing and pins nothing:
+// start at Judge.
 package claim
 
 import (
@@ -12,21 +12,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Rules are what the administrator of a host lets declarations have.
+// Rules limit what declarations may have, as set by the administrator of a host.
 type Rules struct {
-	// Clusters are the cluster ids whose markers count; none means that no guest is
-	// pinned.
+	// Clusters are the cluster ids whose markers count; if empty, no guest is pinned.
 	Clusters []string
-	// MaxPercent is the largest share of the online CPUs that may be pinned, with the
-	// siblings of pinned CPUs counted.
+	// MaxPercent is the maximum share of the online CPUs that may be pinned, in percent.
+	// Siblings of pinned CPUs count as pinned.
 	MaxPercent int
-	// Reserved are CPUs that no declaration may have.
+	// Reserved are CPUs that no guest may be pinned to.
 	Reserved topology.CPUSet
-	// Emulator is for declarations that do not say.
+	// Emulator applies to declarations that do not specify it.
 	Emulator fleet.Emulator
 }
 
-// Pins are CPUs that a guest has or wants.
+// Pins are CPUs that a guest has or requests.
 type Pins struct {
 	ClusterID string    `json:"cluster_id"`
 	Key       fleet.Key `json:"key"`
@@ -35,7 +34,7 @@ type Pins struct {
 	Emulator fleet.Emulator `json:"emulator"`
 }
 
-// Set returns the CPUs without their order.
+// Set returns the CPUs as a set.
 func (p *Pins) Set() topology.CPUSet {
 	if p == nil {
 		return topology.CPUSet{}
@@ -43,7 +42,7 @@ func (p *Pins) Set() topology.CPUSet {
 	return topology.CPUs(p.CPUs...)
 }
 
-// Equal reports whether both are the same, or both nil.
+// Equal reports whether both are equal, or both are nil.
 func (p *Pins) Equal(other *Pins) bool {
 	if p == nil || other == nil {
 		return p == other
@@ -52,21 +51,21 @@ func (p *Pins) Equal(other *Pins) bool {
 		slices.Equal(p.CPUs, other.CPUs)
 }
 
-// Guest is a VM or container that runs.
+// Guest is a running VM or container.
 type Guest struct {
 	VMID        int
 	Description string
-	// Unread says why the guest's configuration cannot be read, or is empty.
+	// Unread is why the guest's configuration cannot be read, or empty.
 	Unread string
-	// VCPUs is how many vCPUs run; 0 while nobody can tell.
+	// VCPUs is the number of running vCPUs, or 0 if unknown.
 	VCPUs int
-	// Affinity is the set that root gave the guest in Proxmox, or empty.
+	// Affinity is the affinity that root set for the guest in Proxmox, or empty.
 	Affinity topology.CPUSet
-	// Held is what the guest has, or nil.
+	// Held are the guest's current pins, or nil.
 	Held *Pins
 }
 
-// Reason is one word for why a declaration does not take effect.
+// Reason is a one-word reason why a declaration does not take effect.
 type Reason string
 
 // The reasons.
@@ -81,7 +80,7 @@ const (
 	ReasonOverlap   Reason = "overlap"
 	ReasonKey       Reason = "key_twice"
 	ReasonCeiling   Reason = "ceiling"
-	// ReasonFailed is given by who pins: the kernel refused.
+	// ReasonFailed is set when applying the pins: the kernel refused.
 	ReasonFailed Reason = "failed"
 )
 
@@ -93,10 +92,10 @@ func Reasons() []Reason {
 	}
 }
 
-// Refusal says why a declaration does not take effect.
+// Refusal explains why a declaration does not take effect.
 type Refusal struct {
 	Reason Reason `json:"reason"`
-	// Text is a sentence for the journal: what is wrong and how to mend it.
+	// Text is a sentence for the journal: what is wrong and how to fix it.
 	Text string `json:"text"`
 }
 
@@ -104,24 +103,23 @@ func refuse(reason Reason, format string, args ...any) *Refusal {
 	return &Refusal{Reason: reason, Text: fmt.Sprintf(format, args...)}
 }
 
-// Verdict is what becomes of a guest.
+// Verdict is the decision about a guest.
 type Verdict struct {
 	VMID int
-	// Pins are what the guest is to have from now on; nil means that it floats.
+	// Pins are the guest's pins from now on; nil means that it floats.
 	Pins *Pins
-	// Refused says why Pins are not what the description declares, or is nil.
+	// Refused explains why Pins differ from the declaration, or is nil.
 	Refused *Refusal
 }
 
-// Host is what of a host's topology matters to pins.
+// Host is the part of a host's topology that matters for pins.
 type Host struct {
 	online topology.CPUSet
-	// whole are the online CPUs of each CPU's core.
+	// whole maps each CPU to the online CPUs of its core.
 	whole map[int]topology.CPUSet
 }
 
-// NewHost returns the host that has these CPUs. A CPU whose siblings are not known
-// counts as a core of its own.
+// NewHost returns a host with these CPUs. A CPU with unknown siblings is a core of its own.
 func NewHost(cpus []topology.CPU) Host {
 	cores := map[int][]int{}
 	var online []int
@@ -147,7 +145,7 @@ func NewHost(cpus []topology.CPU) Host {
 // Online returns the CPUs that are online.
 func (h Host) Online() topology.CPUSet { return h.online }
 
-// Whole returns the CPUs with their siblings: what nobody else may use.
+// Whole returns the CPUs with their siblings: no other guest may use these.
 func (h Host) Whole(cpus topology.CPUSet) topology.CPUSet {
 	var ids []int
 	for _, cpu := range cpus.List() {
@@ -156,7 +154,7 @@ func (h Host) Whole(cpus topology.CPUSet) topology.CPUSet {
 	return topology.CPUs(ids...)
 }
 
-// Shared returns the CPUs that are left to guests without pins.
+// Shared returns the CPUs available to guests without pins.
 func (h Host) Shared(verdicts []Verdict) topology.CPUSet {
 	var pinned []int
 	for _, v := range verdicts {

@@ -39,17 +39,17 @@ func pins(vmid int, cpus ...int) *claim.Pins {
 	return &claim.Pins{ClusterID: "prod", Key: key(vmid), CPUs: cpus, Emulator: fleet.EmulatorGuest}
 }
 
-// guest declares pins and runs as many vCPUs.
+// guest returns a guest that declares pins and runs as many vCPUs.
 func guest(vmid int, held *claim.Pins, cpus ...int) claim.Guest {
 	return claim.Guest{VMID: vmid, Description: marker(vmid, cpus...), VCPUs: len(cpus), Held: held}
 }
 
-// says is a guest with two vCPUs and any description.
+// says returns a guest with two vCPUs and any description.
 func says(vmid int, held *claim.Pins, description string) claim.Guest {
 	return claim.Guest{VMID: vmid, Description: description, VCPUs: 2, Held: held}
 }
 
-// outcome is a verdict in short: the CPUs, then the reason.
+// outcome returns a verdict as text: the CPUs, then the reason.
 func outcome(v claim.Verdict) string {
 	text := "floats"
 	if v.Pins != nil {
@@ -117,7 +117,7 @@ func tests() []test {
 	}
 }
 
-// TestCeilingIsIncluded pins exactly as much of a host as may be.
+// TestCeilingIsIncluded pins exactly the maximum share of a host.
 func TestCeilingIsIncluded(t *testing.T) {
 	t.Parallel()
 	var cpus []topology.CPU
@@ -133,7 +133,7 @@ func TestCeilingIsIncluded(t *testing.T) {
 	}
 }
 
-// TestPinsAreEqual changes one thing of pins at a time.
+// TestPinsAreEqual changes one field of pins at a time.
 func TestPinsAreEqual(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -181,7 +181,7 @@ func reversed(guests []claim.Guest) []claim.Guest {
 	return other
 }
 
-// TestSharedKeepsOffSiblings: who is pinned to a thread has its core.
+// TestSharedKeepsOffSiblings checks that a guest pinned to one thread has the whole core.
 func TestSharedKeepsOffSiblings(t *testing.T) {
 	t.Parallel()
 	h := host()
@@ -195,7 +195,7 @@ func TestSharedKeepsOffSiblings(t *testing.T) {
 	}
 }
 
-// drawGuests draws guests whose held pins do not overlap and that claim all sorts.
+// drawGuests draws guests with disjoint current pins and arbitrary declarations.
 func drawGuests(t *rapid.T) []claim.Guest {
 	free := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}).Draw(t, "free")
 	var guests []claim.Guest
@@ -217,8 +217,8 @@ func drawGuests(t *rapid.T) []claim.Guest {
 	return guests
 }
 
-// TestJudgeProperties: whatever is declared, no CPU is given twice, the rules hold, a
-// guest gets what it had or what it declares, and judging again changes nothing.
+// TestJudgeProperties checks for any declarations that no CPU is given twice, the rules are
+// met, a guest gets its current or its declared pins, and a second call changes nothing.
 func TestJudgeProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -261,8 +261,8 @@ func checkVerdicts(t fataler, guests []claim.Guest, verdicts []claim.Verdict) {
 	}
 }
 
-// FuzzJudge has two guests with descriptions that anybody may have written, beside one
-// that is pinned: it stays where it is.
+// FuzzJudge combines two guests with arbitrary descriptions and a pinned one, which stays
+// where it is.
 func FuzzJudge(f *testing.F) {
 	for _, text := range []string{
 		"", marker(1, 1, 9), marker(1, 1, 9) + "\n" + marker(2, 3), "numaform/2 x", marker(9, 4, 12), marker(1, 65535, 0),

@@ -8,10 +8,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Judge decides what each guest gets; the verdicts are sorted by VMID. What a guest
-// has it keeps until its description declares something else that it may have, or
-// nothing; only the rules and the hardware take it away. Two that newly ask for one
-// CPU both do not get it, as nobody can tell which is right; who has it keeps it.
+// Judge decides what each guest gets; the verdicts are sorted by VMID. A guest keeps its
+// pins until its description declares other pins that it may have, or none; otherwise only
+// the rules and the hardware revoke them. If two guests newly request the same CPU, neither
+// gets it because either could be wrong; a guest that already has it keeps it.
 func Judge(host Host, rules Rules, guests []Guest) []Verdict {
 	j := judge{host: host, rules: rules, affinity: map[int]int{}}
 	for _, guest := range guests {
@@ -42,18 +42,18 @@ type judge struct {
 	host  Host
 	rules Rules
 	cases []*hearing
-	// affinity is a guest that root gave the CPU to.
+	// affinity maps a CPU to a guest that root gave it to.
 	affinity map[int]int
 }
 
-// hearing is the case of one guest.
+// hearing is the state of the decision about one guest.
 type hearing struct {
 	Guest
 	wish             *Pins
 	refused, revoked *Refusal
 }
 
-// chosen is what the guest gets as far as is known.
+// chosen returns what the guest gets as decided so far.
 func (c *hearing) chosen() *Pins {
 	if c.refused != nil {
 		return c.Held
@@ -61,10 +61,10 @@ func (c *hearing) chosen() *Pins {
 	return c.wish
 }
 
-// keeps reports whether the guest stays where it is.
+// keeps reports whether the guest keeps its current pins.
 func (c *hearing) keeps() bool { return c.Held != nil && c.chosen().Equal(c.Held) }
 
-// revoke takes away what the rules or the hardware do not allow any more.
+// revoke removes pins that the rules or the hardware no longer allow.
 func (j *judge) revoke() {
 	total := topology.CPUSet{}
 	for _, c := range j.cases {
@@ -82,7 +82,7 @@ func (j *judge) revoke() {
 	}
 }
 
-// allowed judges pins by the rules and the hardware alone.
+// allowed checks pins against the rules and the hardware alone.
 func (j *judge) allowed(pins *Pins) *Refusal {
 	if !slices.Contains(j.rules.Clusters, pins.ClusterID) {
 		return refuse(ReasonForeign, "cluster %s may not pin here: add it to clusters in the agent's configuration", pins.ClusterID)
@@ -97,7 +97,7 @@ func (j *judge) allowed(pins *Pins) *Refusal {
 	return nil
 }
 
-// ceiling judges how much of the host is pinned in all.
+// ceiling checks the total share of pinned CPUs.
 func (j *judge) ceiling(pinned topology.CPUSet) *Refusal {
 	whole, online := j.host.Whole(pinned).Size(), j.host.online.Size()
 	if whole*100 > online*j.rules.MaxPercent || whole == online {
@@ -107,8 +107,8 @@ func (j *judge) ceiling(pinned topology.CPUSet) *Refusal {
 	return nil
 }
 
-// wish reads what a guest's description declares, nil for nothing, or says why that
-// cannot be had whatever the others have.
+// wish reads what a guest's description declares, or nil if nothing. It refuses what the
+// guest could not have whatever the other guests have.
 func (j *judge) wish(c *hearing) (*Pins, *Refusal) {
 	if c.Unread != "" {
 		return nil, refuse(ReasonUnread, "%s", c.Unread)
@@ -133,7 +133,7 @@ func (j *judge) wish(c *hearing) (*Pins, *Refusal) {
 	return wish, j.root(c, wish)
 }
 
-// root judges a wish by the affinities that root gave.
+// root checks a wish against the affinities set by root.
 func (j *judge) root(c *hearing, wish *Pins) *Refusal {
 	if !c.Affinity.IsEmpty() && !wish.Set().IsSubsetOf(c.Affinity) {
 		return refuse(ReasonAffinity, "the guest's own affinity is %s: remove it, or declare pins within it", c.Affinity)
@@ -149,8 +149,8 @@ func (j *judge) root(c *hearing, wish *Pins) *Refusal {
 	return nil
 }
 
-// settle refuses wishes that cannot be had together, and reports whether it did. Who
-// is refused stays where it is, which may be in the way of others: call it again.
+// settle refuses conflicting wishes, and reports whether it did. A refused guest keeps its
+// current pins, which may conflict with others: call it until it returns false.
 func (j *judge) settle() bool {
 	kept, keys := map[int]*hearing{}, map[fleet.Key]*hearing{}
 	var asking []*hearing
@@ -180,7 +180,7 @@ func (j *judge) settle() bool {
 	return false
 }
 
-// againstKept refuses wishes for what others keep.
+// againstKept refuses wishes for CPUs and keys that other guests keep.
 func againstKept(asking []*hearing, kept map[int]*hearing, keys map[fleet.Key]*hearing) bool {
 	refused := false
 	for _, c := range asking {
@@ -197,7 +197,7 @@ func againstKept(asking []*hearing, kept map[int]*hearing, keys map[fleet.Key]*h
 	return refused
 }
 
-// amongThemselves refuses wishes of which several are for one thing.
+// amongThemselves refuses wishes that conflict with each other.
 func amongThemselves(asking []*hearing) bool {
 	cpus, keys := map[int][]*hearing{}, map[fleet.Key][]*hearing{}
 	for _, c := range asking {

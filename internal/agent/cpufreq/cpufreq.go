@@ -1,5 +1,5 @@
-// Package cpufreq reads and writes the governors that scale the frequencies of a host's
-// CPUs. It decides nothing and remembers nothing: start at Tree.Policies.
+// Package cpufreq reads and writes the frequency scaling governors of a host's CPUs. It
+// makes no decisions and has no memory: start at Tree.Policies.
 package cpufreq
 
 import (
@@ -18,23 +18,23 @@ import (
 
 // Tree is the kernel's directory of policies.
 type Tree struct {
-	// Dir is /sys/devices/system/cpu/cpufreq but in tests.
+	// Dir is /sys/devices/system/cpu/cpufreq except in tests.
 	Dir string
 }
 
-// Policy is CPUs that have one governor together.
+// Policy is a set of CPUs that share a governor.
 type Policy struct {
 	ID int
-	// CPUs are those that are online.
+	// CPUs are the online CPUs of the policy.
 	CPUs topology.CPUSet
-	// Available are the governors that it can have; none where the kernel does not say.
+	// Available are the supported governors; empty if the kernel does not list them.
 	Available []string
 }
 
 var name = regexp.MustCompile(`^[a-z][a-z0-9_]{0,14}$`)
 
-// CheckName returns an error that says what can be written, unless the text can be the
-// name of a governor.
+// CheckName returns an error unless the text is a valid governor name. The error says what
+// is valid.
 func CheckName(text string) error {
 	if !name.MatchString(text) {
 		return fmt.Errorf("%q is no governor: write one of those in /sys/devices/system/cpu/cpufreq/policy0/scaling_available_governors", text)
@@ -42,8 +42,8 @@ func CheckName(text string) error {
 	return nil
 }
 
-// Policies returns all policies, sorted; none on a host whose frequencies are not the
-// kernel's, such as a VM.
+// Policies returns all policies, sorted. A host whose frequencies the kernel does not
+// control, such as a VM, has none.
 func (t Tree) Policies() ([]Policy, error) {
 	entries, err := os.ReadDir(t.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,7 @@ func (t Tree) Policies() ([]Policy, error) {
 			continue
 		}
 		policy := Policy{ID: id}
-		// A policy whose CPUs are all offline can be listed and not be read.
+		// The kernel lists policies whose CPUs are all offline, but they cannot be read.
 		if text, err := t.read(id, "affected_cpus"); err == nil {
 			if policy.CPUs, err = topology.ParseCPUSet(strings.Join(strings.Fields(text), ",")); err != nil {
 				return nil, fmt.Errorf("reading the CPUs of frequency policy %d: %w", id, err)
@@ -87,7 +87,7 @@ func (t Tree) Governor(id int) (string, error) {
 	return text, nil
 }
 
-// SetGovernor gives a policy a governor, and reads it back.
+// SetGovernor sets the governor of a policy, and verifies it.
 func (t Tree) SetGovernor(id int, governor string) error {
 	err := CheckName(governor)
 	if err == nil {
@@ -114,7 +114,7 @@ func (t Tree) read(id int, file string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// write writes a file of the kernel, which is there or cannot be made.
+// write writes an existing file of the kernel; such files cannot be created.
 func (t Tree) write(id int, governor string) error {
 	out, err := os.OpenFile(t.file(id, governorFile), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

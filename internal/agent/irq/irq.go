@@ -1,7 +1,6 @@
 // Package irq finds the interrupts of PCI devices that are passed through to a VM, and
-// moves them between CPUs. Only interrupts that two places of the kernel say are such a
-// device's are ever touched. It decides nothing and remembers nothing: start at
-// Tree.Of.
+// moves them between CPUs. It only touches interrupts that two sources of the kernel
+// attribute to such a device. It makes no decisions and has no memory: start at Tree.Of.
 package irq
 
 import (
@@ -20,23 +19,22 @@ import (
 
 // Tree is the file system of a host.
 type Tree struct {
-	// Root is its directory, "/" but in tests.
+	// Root is its root directory, "/" except in tests.
 	Root string
 }
 
 var (
 	address = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
-	// action is what the kernel's vfio-pci calls the handler of an interrupt.
+	// action matches the name that the kernel's vfio-pci gives to an interrupt's handler.
 	action = regexp.MustCompile(`^vfio-msix?\[\d{1,4}\]\(([0-9a-f:.]+)\)$`)
 )
 
-// KnownDevice reports whether a text is the address of a PCI device, its domain
-// included.
+// KnownDevice reports whether a text is the address of a PCI device, including its domain.
 func KnownDevice(device string) bool { return address.MatchString(device) }
 
-// Of returns the interrupts of a device that is passed through, sorted. It has some
-// while its driver in the guest has asked for them. Those that are no messages
-// (MSI, MSI-X) are left out: a device may share such a line with the host's.
+// Of returns the interrupts of a passed-through device, sorted. It has some while its
+// driver in the guest has requested them. Only messages (MSI, MSI-X) are returned: a device
+// may share an interrupt line with the host's devices.
 func (t Tree) Of(device string) ([]int, error) {
 	entries, err := os.ReadDir(t.messages(device))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,8 +54,8 @@ func (t Tree) Of(device string) ([]int, error) {
 	return irqs, nil
 }
 
-// Owns reports whether an interrupt is one of a device that is passed through. Numbers
-// are given to others when they are free.
+// Owns reports whether an interrupt belongs to a passed-through device. The kernel reuses
+// free numbers.
 func (t Tree) Owns(device string, irq int) bool {
 	if !KnownDevice(device) || irq < 0 {
 		return false
@@ -74,7 +72,7 @@ func (t Tree) Owns(device string, irq int) bool {
 	return found != nil && found[1] == device
 }
 
-// CPUs returns where an interrupt may be handled.
+// CPUs returns the CPUs that may handle an interrupt.
 func (t Tree) CPUs(irq int) (topology.CPUSet, error) {
 	data, err := os.ReadFile(t.affinity(irq))
 	if err != nil {
@@ -87,8 +85,8 @@ func (t Tree) CPUs(irq int) (topology.CPUSet, error) {
 	return set, nil
 }
 
-// Move has an interrupt handled by these CPUs. The kernel refuses for those that it
-// manages itself.
+// Move assigns an interrupt to these CPUs. The kernel refuses interrupts that it manages
+// itself.
 func (t Tree) Move(irq int, cpus topology.CPUSet) error {
 	out, err := os.OpenFile(t.affinity(irq), os.O_WRONLY|os.O_TRUNC, 0)
 	if err == nil {

@@ -37,7 +37,7 @@ func tree(t *testing.T) irq.Tree {
 	return irq.Tree{Root: root}
 }
 
-// TestOf finds interrupts that both the device and the kernel's list of handlers name.
+// TestOf finds interrupts that appear in both the device and the kernel's list of handlers.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	files := tree(t)

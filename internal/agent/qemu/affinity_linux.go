@@ -8,10 +8,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// kernelCPUs is how many CPUs a unix.CPUSet has room for.
+// kernelCPUs is the number of CPUs that a unix.CPUSet holds.
 const kernelCPUs = 1024
 
-// Affinity asks sched_getaffinity(2).
+// Affinity calls sched_getaffinity(2).
 func (Kernel) Affinity(tid int) (topology.CPUSet, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(tid, &set); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Affinity has an answer on Linux alone.
+// Affinity is only supported on Linux.
 func (Kernel) Affinity(int) (topology.CPUSet, error) { return topology.CPUSet{}, errors.ErrUnsupported }
 
-// SetAffinity works on Linux alone.
+// SetAffinity is only supported on Linux.
 func (Kernel) SetAffinity(int, topology.CPUSet) error { return errors.ErrUnsupported }

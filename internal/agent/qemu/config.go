@@ -8,15 +8,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Config is what matters of a guest's configuration as it runs.
+// Config is the relevant part of a running guest's configuration.
 type Config struct {
 	Description string
-	// Affinity is the set that root gave the guest, or empty: the affinity of a VM, or
-	// the cpuset.cpus that stands in a container's file.
+	// Affinity is the set that root configured for the guest, or empty: the affinity of a
+	// VM, or the cpuset.cpus in a container's file.
 	Affinity topology.CPUSet
 }
 
-// config reads a guest's file of /etc/pve.
+// config reads a guest's file in /etc/pve.
 func (r Reader) config(kind string, vmid int) (Config, error) {
 	name := fmt.Sprintf("etc/pve/%s/%d.conf", kind, vmid)
 	data, err := r.read(name)
@@ -31,7 +31,7 @@ func (r Reader) config(kind string, vmid int) (Config, error) {
 }
 
 // ParseConfig reads the first section of a guest's file: pending changes and snapshots
-// stand behind it. The description is in comment lines, encoded as in an URL.
+// follow it. The description is in comment lines, URL-encoded.
 func ParseConfig(text string) (Config, error) {
 	var config Config
 	var description strings.Builder
@@ -60,7 +60,7 @@ func ParseConfig(text string) (Config, error) {
 	return config, nil
 }
 
-// decode undoes Proxmox' encoding; what is not encoded stays.
+// decode reverts Proxmox' encoding; text that is not encoded is unchanged.
 func decode(text string) string {
 	if decoded, err := url.PathUnescape(text); err == nil {
 		return decoded

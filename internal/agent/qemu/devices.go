@@ -9,9 +9,9 @@ import (
 
 var pciAddress = regexp.MustCompile(`^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])$`)
 
-// Devices returns the addresses of the PCI devices that are passed through to a VM,
-// sorted, as QEMU was told at its start. They are whole functions: of those that are
-// shared out by their driver (mediated devices) the host keeps the interrupts.
+// Devices returns the addresses of the PCI devices that are passed through to a VM, sorted,
+// from QEMU's arguments. They are whole functions: for mediated devices the interrupts
+// remain with the host's driver.
 func (r Reader) Devices(run Run) ([]string, error) {
 	data, err := r.read(fmt.Sprintf("proc/%d/cmdline", run.PID))
 	if err != nil {
@@ -20,7 +20,7 @@ func (r Reader) Devices(run Run) ([]string, error) {
 	return ParseDevices(strings.Split(string(data), "\x00")), nil
 }
 
-// ParseDevices reads QEMU's arguments. What is not spelled as Proxmox does is left out.
+// ParseDevices reads QEMU's arguments. It ignores arguments not spelled like Proxmox'.
 func ParseDevices(args []string) []string {
 	var devices []string
 	for i := 1; i < len(args); i++ {
@@ -37,7 +37,7 @@ func ParseDevices(args []string) []string {
 
 func parseDevice(arg string) (string, bool) {
 	fields := strings.Split(arg, ",")
-	// Two commas are one that belongs to a value.
+	// Two commas escape one comma in a value.
 	if fields[0] != "vfio-pci" || slices.Contains(fields, "") {
 		return "", false
 	}

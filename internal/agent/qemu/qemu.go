@@ -1,7 +1,7 @@
-// Package qemu finds the VMs that run on this Proxmox host, reads what Proxmox says
-// of them, and moves their threads between CPUs. It talks to no VM: what QEMU is and
-// does is read in /proc, so that a hung or hostile one cannot hold up or mislead who
-// asks. It decides nothing: start at Reader.Running.
+// Package qemu finds the VMs that run on this Proxmox host, reads their Proxmox
+// configuration, and moves their threads between CPUs. It talks to no VM: it reads QEMU's
+// state from /proc, so that a hung or hostile VM cannot block or mislead the caller. It
+// makes no decisions: start at Reader.Running.
 package qemu
 
 import (
@@ -20,30 +20,30 @@ import (
 
 // Reader reads a host.
 type Reader struct {
-	// Root is the directory of the file system, "/" but in tests.
+	// Root is the root directory of the file system, "/" except in tests.
 	Root string
 }
 
-// Run identifies a running VM: it is another one when QEMU starts again.
+// Run identifies a running VM. It changes when QEMU starts again.
 type Run struct {
 	VMID int `json:"vmid"`
 	PID  int `json:"pid"`
-	// Start is when the process started, in hundredths of a second after the host's.
+	// Start is the start time of the process, in hundredths of a second since boot.
 	Start uint64 `json:"start"`
 }
 
-// Guest is a VM that runs, or a container.
+// Guest is a running VM or container.
 type Guest struct {
 	Run
 	Config Config
-	// Err says why Config could not be read, or is nil.
+	// Err is why Config could not be read, or nil.
 	Err error
 }
 
-// maxFile is how much of a file is read: more than Proxmox lets a file have.
+// maxFile is the maximum number of bytes read of a file: more than Proxmox allows.
 const maxFile = 1 << 20
 
-// Running returns the VMs that run, by VMID.
+// Running returns the running VMs, sorted by VMID.
 func (r Reader) Running() ([]Guest, error) {
 	entries, err := os.ReadDir(r.path("run/qemu-server"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,8 +71,8 @@ func (r Reader) Running() ([]Guest, error) {
 	return guests, nil
 }
 
-// Containers returns the containers that run, by VMID, where the control groups that
-// begin at cgroup show them.
+// Containers returns the running containers, sorted by VMID, according to the control
+// groups below cgroup.
 func (r Reader) Containers(cgroup string) ([]Guest, error) {
 	entries, err := os.ReadDir(filepath.Join(cgroup, "lxc"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func (r Reader) Containers(cgroup string) ([]Guest, error) {
 	return guests, nil
 }
 
-// run finds the process of a VM. A file that a dead process left is no VM.
+// run finds the process of a VM. A pid file left by a dead process is not a VM.
 func (r Reader) run(vmid int) (Run, bool) {
 	name := fmt.Sprintf("run/qemu-server/%d.pid", vmid)
 	data, err := r.read(name)
@@ -113,8 +113,8 @@ func (r Reader) run(vmid int) (Run, bool) {
 	return Run{VMID: vmid, PID: pid, Start: start}, true
 }
 
-// wrote reports whether the process was told to write that file: Proxmox starts every
-// VM so, and a number that another process has by now does not pass for it.
+// wrote reports whether the process has that pid file among its arguments, as every VM
+// started by Proxmox does. An unrelated process that reuses the process id does not.
 func (r Reader) wrote(pid int, name string) bool {
 	data, err := r.read(fmt.Sprintf("proc/%d/cmdline", pid))
 	if err != nil {
@@ -125,19 +125,19 @@ func (r Reader) wrote(pid int, name string) bool {
 	return at >= 0 && at+1 < len(args) && strings.HasSuffix(args[at+1], name)
 }
 
-// Alive reports whether the VM still runs.
+// Alive reports whether the VM is still running.
 func (r Reader) Alive(run Run) bool {
 	start, err := r.started(run.PID)
 	return err == nil && start == run.Start
 }
 
-// started reads when a process started. A zombie is no process any more.
+// started reads the start time of a process. A zombie counts as ended.
 func (r Reader) started(pid int) (uint64, error) {
 	data, err := r.read(fmt.Sprintf("proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The name is in brackets and may have any bytes, brackets too.
+	// The name is in parentheses and may contain any bytes, including parentheses.
 	const state, start = 0, 19
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) <= start || fields[state] == "Z" || fields[state] == "X" {
@@ -152,7 +152,7 @@ func (r Reader) Self() (Run, error) {
 	return Run{PID: os.Getpid(), Start: start}, err
 }
 
-// Age returns how many seconds ago a VM started. No change of the clock changes it.
+// Age returns the seconds since a VM started. Changes of the wall clock do not affect it.
 func (r Reader) Age(run Run) float64 {
 	up, err := r.Uptime()
 	if err != nil {
@@ -161,7 +161,7 @@ func (r Reader) Age(run Run) float64 {
 	return up - float64(run.Start)/100
 }
 
-// Uptime returns how many seconds ago the host started.
+// Uptime returns the seconds since the host started.
 func (r Reader) Uptime() (float64, error) {
 	data, err := r.read("proc/uptime")
 	if err != nil {
@@ -171,9 +171,9 @@ func (r Reader) Uptime() (float64, error) {
 	return strconv.ParseFloat(text, 64)
 }
 
-// Changed returns when a VM last started or ended, by the clock of the host: when a
-// file with its number was written or removed. It costs far less than Running. It is the
-// zero time where there is no directory for those.
+// Changed returns when a VM last started or ended, by the host's clock: when a pid file was
+// written or removed. It is far cheaper than Running. It returns the zero time if the
+// directory of pid files does not exist.
 func (r Reader) Changed() time.Time {
 	dir := r.path("run/qemu-server")
 	info, err := os.Stat(dir)
@@ -181,7 +181,7 @@ func (r Reader) Changed() time.Time {
 		return time.Time{}
 	}
 	last := info.ModTime()
-	// A crash leaves the file, and the next start writes into it.
+	// A crash leaves the file, and the next start writes to it.
 	files, _ := filepath.Glob(filepath.Join(dir, "*.pid"))
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.ModTime().After(last) {
@@ -202,7 +202,7 @@ func parseVMID(text string) (int, error) {
 
 func (r Reader) path(name string) string { return filepath.Join(r.Root, name) }
 
-// read reads a file of bounded size.
+// read reads a file of limited size.
 func (r Reader) read(name string) ([]byte, error) {
 	file, err := os.Open(r.path(name))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// root writes files below a directory, values without a line break at the end.
+// root writes files below a directory, and values without a trailing newline.
 func root(t *testing.T, files map[string]string) qemu.Reader {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func root(t *testing.T, files map[string]string) qemu.Reader {
 	return qemu.Reader{Root: dir}
 }
 
-// process is what /proc shows of a VM's process.
+// process returns the files in /proc of a VM's process.
 func process(pid int, name, state string, start int, args ...string) map[string]string {
 	dir := fmt.Sprintf("proc/%d/", pid)
 	return map[string]string{
@@ -171,8 +171,8 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
-// FuzzParseConfig: a description never reaches beyond itself, and a marker in it reads
-// as it would where Proxmox' API returns it.
+// FuzzParseConfig checks that a description never extends beyond itself, and that a marker
+// in it reads the same as through Proxmox' API.
 func FuzzParseConfig(f *testing.F) {
 	f.Add("#numaform/1 cluster=prod key=0123456789abcdef0123456789abcdef pins=1,2\ncores: 2\naffinity: 0-3\n")
 	f.Add("#x%0Aaffinity: 1\n[PENDING]\n#y\n")
@@ -219,7 +219,8 @@ func TestParseDevices(t *testing.T) {
 	}
 }
 
-// TestChanged: a start is seen where the file is new, and where a crash left it.
+// TestChanged checks that a start is detected both with a new file and with one left by a
+// crash.
 func TestChanged(t *testing.T) {
 	t.Parallel()
 	reader := root(t, map[string]string{"run/qemu-server/101.pid": "12"})
@@ -246,8 +247,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// FuzzParseDevices: what is found is an address, whatever the arguments are: it becomes
-// a part of a path.
+// FuzzParseDevices checks that every result is an address, whatever the arguments are,
+// because it becomes part of a path.
 func FuzzParseDevices(f *testing.F) {
 	f.Add("vfio-pci,host=0000:41:00.0,id=hostpci0")
 	f.Add("vfio-pci,host=../41:00.0")

@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Other is the VCPU of a thread that is none.
+// Other is the VCPU value of a thread that runs no vCPU.
 const Other = -1
 
 // Thread is a thread of QEMU.
@@ -25,7 +25,7 @@ type Thread struct {
 	VCPU int
 }
 
-// rank puts other threads behind vCPUs.
+// rank sorts other threads after vCPUs.
 func (t Thread) rank() int {
 	if t.VCPU == Other {
 		return math.MaxInt
@@ -33,18 +33,18 @@ func (t Thread) rank() int {
 	return t.VCPU
 }
 
-// vcpuName is how QEMU names the thread of a vCPU with debug-threads=on, which
-// Proxmox always sets. A guest cannot change it, and QEMU could only lie about
-// threads of its own: what QMP answers would have to be checked against /proc first,
-// and asking would keep Proxmox from the socket, which serves one at a time.
+// vcpuName matches QEMU's name for the thread of a vCPU with debug-threads=on, which
+// Proxmox always sets. A guest cannot change it, and QEMU could only lie about its own
+// threads. QMP is no alternative: its answers would have to be checked against /proc too,
+// and asking would block Proxmox from the socket, which serves one client at a time.
 var vcpuName = regexp.MustCompile(`^CPU (0|[1-9][0-9]{0,4})/[A-Z]+$`)
 
-// workerPrefix begins the names of io_uring's workers. The kernel binds them, and nobody
-// can move them but by the control group.
+// workerPrefix starts the names of io_uring's workers. The kernel binds them, and they can
+// only be moved by their control group.
 const workerPrefix = "iou-"
 
-// Threads returns the threads of a VM that can be moved, vCPUs by their index first. Two
-// with one index are an error.
+// Threads returns the movable threads of a VM, vCPUs first by index. Two threads with the
+// same index are an error.
 func (r Reader) Threads(run Run) ([]Thread, error) {
 	tasks := fmt.Sprintf("proc/%d/task", run.PID)
 	entries, err := os.ReadDir(r.path(tasks))
@@ -60,7 +60,7 @@ func (r Reader) Threads(run Run) ([]Thread, error) {
 		}
 		comm, err := r.read(tasks + "/" + entry.Name() + "/comm")
 		if err != nil || strings.HasPrefix(string(comm), workerPrefix) {
-			continue // it ended, or is the kernel's
+			continue // it ended or belongs to the kernel
 		}
 		thread := Thread{TID: tid, VCPU: Other}
 		if name := vcpuName.FindStringSubmatch(strings.TrimRight(string(comm), "\n")); name != nil {
@@ -75,8 +75,8 @@ func (r Reader) Threads(run Run) ([]Thread, error) {
 	return threads, nil
 }
 
-// VCPUs counts the vCPUs, or returns 0 where the indexes are not 0, 1, 2, …: then some
-// are missing, as they are while QEMU starts.
+// VCPUs returns the number of vCPUs, or 0 if the indexes are not 0, 1, 2, …: then some are
+// missing, as they are while QEMU starts.
 func VCPUs(threads []Thread) int {
 	count := 0
 	for _, thread := range threads {
@@ -91,11 +91,11 @@ func VCPUs(threads []Thread) int {
 	return count
 }
 
-// Wanted says where the threads of a VM are to be. The zero value is anywhere.
+// Wanted is the desired place of a VM's threads. The zero value means anywhere.
 type Wanted struct {
 	// VCPUs is the host CPU of vCPU 0, 1, 2, …
 	VCPUs []int
-	// Others is for all other threads; empty means anywhere.
+	// Others applies to all other threads; empty means anywhere.
 	Others topology.CPUSet
 }
 
@@ -106,10 +106,10 @@ func (w Wanted) of(thread Thread) topology.CPUSet {
 	return w.Others
 }
 
-// Affinities reads and sets the CPUs that threads may run on. A thread that ended is
-// syscall.ESRCH.
+// Affinities reads and sets the CPUs that threads may run on. The error for a thread that
+// ended is syscall.ESRCH.
 type Affinities interface {
-	// Affinity considers the thread's control group.
+	// Affinity returns the CPUs within the limits of the thread's control group.
 	Affinity(tid int) (topology.CPUSet, error)
 	// SetAffinity allows a set of CPUs, or all if it is empty.
 	SetAffinity(tid int, cpus topology.CPUSet) error
@@ -118,8 +118,8 @@ type Affinities interface {
 // Kernel is the Affinities of this machine.
 type Kernel struct{}
 
-// Place puts each thread of a VM where it is wanted, and returns how many vCPUs were
-// elsewhere. It goes on after an error, and returns the first.
+// Place moves each thread of a VM to its desired CPUs, and returns how many vCPUs were
+// elsewhere. It continues after an error, and returns the first one.
 func Place(affinities Affinities, threads []Thread, wanted Wanted) (int, error) {
 	moved := 0
 	var first error
