@@ -12,13 +12,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// affinities are sched_getaffinity and sched_setaffinity of an exported host: Linux itself
-// would act on threads of this machine.
+// affinities implements sched_getaffinity and sched_setaffinity for an exported host: the
+// real system calls would change threads of this machine.
 type affinities struct{ root string }
 
 const allowedKey = "Cpus_allowed_list:"
 
-// Affinity returns what the thread was given, within its control group.
+// Affinity returns the CPUs set for the thread, within its control group.
 func (a affinities) Affinity(tid int) (topology.CPUSet, error) {
 	group, err := a.group(tid)
 	if err != nil {
@@ -34,7 +34,8 @@ func (a affinities) Affinity(tid int) (topology.CPUSet, error) {
 	return group, nil
 }
 
-// SetAffinity gives the thread CPUs, of which its control group must have one.
+// SetAffinity sets the CPUs of the thread. Its control group must have at least one of
+// them.
 func (a affinities) SetAffinity(tid int, cpus topology.CPUSet) error {
 	group, err := a.group(tid)
 	if err != nil {
@@ -48,7 +49,7 @@ func (a affinities) SetAffinity(tid int, cpus topology.CPUSet) error {
 	if cpus.Intersection(group).IsEmpty() {
 		return syscall.EINVAL
 	}
-	// At once, for the simulator may be reading.
+	// Write atomically: the simulator may be reading.
 	next := filepath.Join(a.root, "tmp-status")
 	if err := os.WriteFile(next, []byte(allowedKey+"\t"+cpus.String()+"\n"), 0o600); err != nil {
 		return err
@@ -68,7 +69,7 @@ func (a affinities) group(tid int) (topology.CPUSet, error) {
 	return a.list(filepath.Join("sys/fs/cgroup", name, "cpuset.cpus.effective"), "")
 }
 
-// list reads the CPUs in the line of a file that begins with key.
+// list reads the CPUs in the line of a file that starts with key.
 func (a affinities) list(name, key string) (topology.CPUSet, error) {
 	data, err := os.ReadFile(filepath.Join(a.root, name))
 	if err != nil {

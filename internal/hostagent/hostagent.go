@@ -1,7 +1,7 @@
-// Package hostagent runs numaform-agent on the hosts of a simulated Proxmox. The agent is
-// the product's own, package agent; it finds a host's file system in a directory that the
-// simulator exports, and the simulator reads back what the agent wrote there. So the CPUs
-// that Threads returns do not depend on what the agent says of itself. Start at On.
+// Package hostagent runs numaform-agent on the hosts of a simulated Proxmox. It is the real
+// agent, package agent. The agent finds a host's file system in a directory exported by the
+// simulator, and the simulator reads back what the agent wrote there. So the CPUs that
+// Threads returns do not depend on the agent's own reports. Start at On.
 package hostagent
 
 import (
@@ -26,20 +26,20 @@ import (
 )
 
 const (
-	// interval is the time between two looks of an agent.
+	// interval is the time between two rounds of an agent.
 	interval = 500 * time.Millisecond
-	// publishEvery is how often a host's timer publishes.
+	// publishEvery is the interval of a host's publish timer.
 	publishEvery = 5 * time.Minute
 )
 
 // Agent is the configuration of a host's agent.
 type Agent struct {
 	// Rules decide which declarations take effect. A MaxPercent of 0 means 90, an empty
-	// Emulator the guest's CPUs.
+	// Emulator means the guest's CPUs.
 	claim.Rules
 	// Isolation is off, report or enforce; empty means report.
 	Isolation agent.Isolation
-	// Version is the agent's; empty means "1.0.0".
+	// Version is the agent's version; empty means "1.0.0".
 	Version string
 }
 
@@ -52,7 +52,7 @@ func (a Agent) settings() agent.Settings {
 	return settings
 }
 
-// On returns the config with that agent on each of its hosts.
+// On returns the config with this agent on each of its hosts.
 func On(config pvesim.Config, a Agent) pvesim.Config {
 	hosts := map[topology.HostName]Agent{}
 	for i := range config.Hosts {
@@ -62,7 +62,7 @@ func On(config pvesim.Config, a Agent) pvesim.Config {
 }
 
 // Each returns the config with these agents, and none on other hosts. They publish when the
-// simulator is built, unless their host is offline, and every five minutes.
+// simulator starts, unless their host is offline, and every five minutes.
 func Each(config pvesim.Config, hosts map[topology.HostName]Agent) pvesim.Config {
 	offline := map[topology.HostName]bool{}
 	for i := range config.Hosts {
@@ -87,13 +87,13 @@ func Each(config pvesim.Config, hosts map[topology.HostName]Agent) pvesim.Config
 	return config
 }
 
-// agents are those of a simulated cluster.
+// agents are the agents of a simulated cluster.
 type agents struct {
 	sim     *pvesim.Server
 	cancel  context.CancelFunc // nil until they run
 	running sync.WaitGroup
 
-	// mu guards the hosts, and keeps the simulator from reading what is half written.
+	// mu guards the hosts, and prevents the simulator from reading partial writes.
 	mu    sync.Mutex
 	hosts map[string]*host
 }
@@ -126,7 +126,7 @@ func (as *agents) add(name string, config Agent) error {
 	return h.start()
 }
 
-// start starts an agent in place of the one that was there.
+// start replaces the agent with a new one.
 func (h *host) start() error {
 	var err error
 	h.agent, err = agent.New(agent.Options{
@@ -134,7 +134,7 @@ func (h *host) start() error {
 		Version: cmp.Or(h.config.Version, "1.0.0"), Log: slog.New(slog.DiscardHandler), Now: time.Now, Affinities: affinities{h.root},
 	})
 	if err == nil {
-		// Run looks once and ends.
+		// With an ended context, Run runs a single round.
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		err = h.agent.Run(ended)
@@ -145,14 +145,14 @@ func (h *host) start() error {
 	return nil
 }
 
-// look makes the agent look at its host unless it is stopped.
+// look runs a round of the agent unless it is stopped.
 func (h *host) look() {
 	if h.agent != nil {
 		h.agent.Sync()
 	}
 }
 
-// publish runs `numaform-agent publish` on a host, as of that time.
+// publish runs `numaform-agent publish` on a host, with that time as now.
 func (as *agents) publish(h *host, at time.Time) error {
 	publisher := agent.Publisher{
 		Root: h.root, StateDir: h.stateDir(), Host: h.name, Now: func() time.Time { return at },
@@ -169,7 +169,7 @@ func (as *agents) publish(h *host, at time.Time) error {
 	return nil
 }
 
-// run looks and publishes until ctx ends.
+// run runs rounds and publishes until ctx ends.
 func (as *agents) run(ctx context.Context) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -183,7 +183,7 @@ func (as *agents) run(ctx context.Context) {
 		for _, h := range as.hosts {
 			h.look()
 			if h.agent != nil && time.Since(h.published) >= publishEvery {
-				_ = as.publish(h, time.Now()) // what cannot be published gets old, as on a host
+				_ = as.publish(h, time.Now()) // what is not published gets old, as on a real host
 			}
 		}
 		as.mu.Unlock()
@@ -203,15 +203,15 @@ func (as *agents) Close() error {
 	return errors.Join(errs...)
 }
 
-// Guest says where the threads of a guest may run.
+// Guest is where the threads of a guest may run.
 type Guest struct {
 	pvesim.Threads
-	// Refused says why the guest's declaration does not take effect, or is nil.
+	// Refused is why the guest's declaration does not take effect, or nil.
 	Refused *claim.Refusal
 }
 
-// Threads makes the agent of the guest's host look, and returns where the guest's threads
-// may run by the simulator's account. It reports false if the guest does not run.
+// Threads runs a round of the agent of the guest's host, and returns where the guest's
+// threads may run according to the simulator. It reports false if the guest does not run.
 func Threads(sim *pvesim.Server, vmid int) (Guest, bool) {
 	as, attached := sim.Attached().(*agents)
 	var h *host
@@ -242,7 +242,7 @@ func Threads(sim *pvesim.Server, vmid int) (Guest, bool) {
 	return found, true
 }
 
-// on runs a change of a host's agent.
+// on changes a host's agent.
 func on(sim *pvesim.Server, name string, change func(as *agents, h *host) error) error {
 	as, _ := sim.Attached().(*agents)
 	if as == nil || as.hosts[name] == nil {
@@ -265,8 +265,8 @@ func Set(sim *pvesim.Server, name string, config Agent) error {
 	})
 }
 
-// Stop ends the agent of a host, as if that had been some time ago. Pins stay as they are,
-// and what is published gets old.
+// Stop stops the agent of a host as if that had happened the given time ago. Pins remain in
+// effect, and the published status gets old.
 func Stop(sim *pvesim.Server, name string, ago time.Duration) error {
 	return on(sim, name, func(as *agents, h *host) error {
 		h.look()
@@ -275,7 +275,7 @@ func Stop(sim *pvesim.Server, name string, ago time.Duration) error {
 	})
 }
 
-// Start starts an agent that was stopped, and publishes.
+// Start starts a stopped agent, and publishes.
 func Start(sim *pvesim.Server, name string) error {
 	return on(sim, name, func(as *agents, h *host) error {
 		if err := h.start(); err != nil {
@@ -285,8 +285,8 @@ func Start(sim *pvesim.Server, name string) error {
 	})
 }
 
-// Publish makes the agent of a host look and runs `numaform-agent publish`: a test that
-// changed what the agent does need not wait five minutes.
+// Publish runs a round of a host's agent and `numaform-agent publish`, so that tests need
+// not wait five minutes.
 func Publish(sim *pvesim.Server, name string) error {
 	return on(sim, name, func(as *agents, h *host) error {
 		h.look()

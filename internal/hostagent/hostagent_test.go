@@ -31,7 +31,7 @@ func machine() topology.Machine {
 	return m
 }
 
-// cluster has two hosts; on pve-1 run a VM with an affinity and a container.
+// cluster has two hosts; pve-1 runs a VM with an affinity and a container.
 func cluster() pvesim.Config {
 	return pvesim.Config{Name: "lab", Hosts: []topology.Host{
 		{Region: "lab", Name: "pve-1", Machine: machine(), Guests: []topology.Guest{
@@ -63,7 +63,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// agentOf is an agent that cluster prod may pin by.
+// agentOf returns an agent that accepts pins of cluster prod.
 func agentOf(change ...func(*hostagent.Agent)) hostagent.Agent {
 	agent := hostagent.Agent{Rules: claim.Rules{Clusters: []string{"prod"}}}
 	for _, change := range change {
@@ -72,19 +72,19 @@ func agentOf(change ...func(*hostagent.Agent)) hostagent.Agent {
 	return agent
 }
 
-// declare is the description of a VM that requests these CPUs.
+// declare returns the description of a VM that requests these CPUs.
 func declare(key int, cpus ...int) string {
 	return "50 % of: a note.\n" + fleet.Marker{ClusterID: "prod", Key: fleet.Key(fmt.Sprintf("%032x", key)), Pins: cpus}.String()
 }
 
-// put starts a VM with two vCPUs, in place of the one that ran.
+// put starts a VM with two vCPUs, in place of the running one.
 func put(t *testing.T, sim *pvesim.Server, vmid int, host, description string) {
 	t.Helper()
 	config := map[string]string{"name": fmt.Sprint(vmid), "cores": "2", "memory": "1024", "description": description}
 	must(t, sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: host, Config: config, Running: true}))
 }
 
-// running starts VMs on pve-1, one after the other, with a look at each.
+// running starts VMs on pve-1, one after the other, with a round after each.
 func running(t *testing.T, sim *pvesim.Server, descriptions map[int]string) {
 	t.Helper()
 	for _, vmid := range []int{500, 501} {
@@ -95,7 +95,7 @@ func running(t *testing.T, sim *pvesim.Server, descriptions map[int]string) {
 	}
 }
 
-// cpusOf prints where the threads of a guest may run: each vCPU's CPUs, then the others'.
+// cpusOf formats where the threads of a guest may run: each vCPU's CPUs, then the others'.
 func cpusOf(sim *pvesim.Server, vmid int) string {
 	guest, runs := hostagent.Threads(sim, vmid)
 	if !runs {
@@ -151,7 +151,7 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestFollows changes what runs and what is declared.
+// TestFollows changes the running guests and their declarations.
 func TestFollows(t *testing.T) {
 	t.Parallel()
 	sim := start(t, hostagent.On(cluster(), agentOf()))
@@ -202,7 +202,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestLooksByItself waits for the agent's own look.
+// TestLooksByItself waits for a regular round of the agent.
 func TestLooksByItself(t *testing.T) {
 	t.Parallel()
 	sim := start(t, hostagent.On(cluster(), agentOf()))
@@ -278,7 +278,7 @@ func TestPublishes(t *testing.T) {
 	check("without quorum", 0)
 }
 
-// TestMachines publishes each recorded machine as it is.
+// TestMachines publishes each recorded machine unchanged.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range append(machines.Names(), machines.Constructed()...) {
@@ -314,7 +314,7 @@ func TestNoneByDefault(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing closes the simulator, and makes it fail to start.
+// TestLeavesNothing closes the simulator, and makes one fail to start.
 func TestLeavesNothing(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
