@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Hook answers a simulator's question. Its context ends with whom the answer is for.
+// Hook answers a question of a simulator. Its context ends with the request it is for.
 type Hook func(ctx context.Context, question json.RawMessage) (answer any, err error)
 
-// Ask returns the hook that is a function of an In.
+// Ask returns a hook that decodes the question as In and calls do.
 func Ask[In any](do func(ctx context.Context, in In) any) Hook {
 	return func(ctx context.Context, question json.RawMessage) (any, error) {
 		var in In
@@ -26,13 +26,13 @@ func Ask[In any](do func(ctx context.Context, in In) any) Hook {
 	}
 }
 
-// hooks serves hooks, each at a path of its own.
+// hooks serves hooks, each at its own path.
 type hooks struct {
 	url    string
 	server *http.Server
 	done   sync.WaitGroup
 
-	// mu guards all.
+	// mu guards the fields below.
 	mu  sync.Mutex
 	all map[string]Hook
 }
@@ -44,7 +44,7 @@ func newHooks() (*hooks, error) {
 	}
 	h := &hooks{url: "http://" + listener.Addr().String(), all: map[string]Hook{}}
 	h.server = &http.Server{Handler: h, ReadHeaderTimeout: 30 * time.Second}
-	h.done.Go(func() { _ = h.server.Serve(listener) }) // until it is closed
+	h.done.Go(func() { _ = h.server.Serve(listener) }) // ends when the server is closed
 	return h, nil
 }
 
@@ -56,7 +56,7 @@ func (h *hooks) add(hook Hook) string {
 	return h.url + path
 }
 
-// close ends the contexts of hooks that run, and does not wait for them.
+// close cancels the contexts of running hooks, and does not wait for them.
 func (h *hooks) close() {
 	_ = h.server.Close()
 	h.done.Wait()
@@ -79,5 +79,5 @@ func (h *hooks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(answer) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(answer) // the client may be gone
 }

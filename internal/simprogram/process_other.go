@@ -4,8 +4,8 @@ package simprogram
 
 import "os/exec"
 
-// lock does nothing: builds at the same time only cost time.
+// lock does nothing: concurrent builds only cost time.
 func lock(string) (unlock func(), err error) { return func() {}, nil }
 
-// detach does nothing: interrupting a terminal may end programs too early.
+// detach does nothing: an interrupt from the terminal may end programs too early.
 func detach(*exec.Cmd) {}

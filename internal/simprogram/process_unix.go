@@ -24,5 +24,6 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// detach keeps a terminal's interrupt from a program, which ends with its input instead.
+// detach moves a program to its own process group, so that a terminal's interrupt does not
+// reach it. It ends with its input instead.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

@@ -1,5 +1,5 @@
 // Package simprogram builds and runs the simulators of the module test/sim, which
-// numaform's code knows as programs only. It serves their clients: internal/pvesim,
+// numaform's code only uses as programs. Its users are the clients internal/pvesim,
 // internal/guestsim and internal/statesim. Start at Start.
 package simprogram
 
@@ -19,13 +19,13 @@ import (
 	"sync"
 )
 
-// environment is the process' own before a test changes it, as the go command needs it.
+// environment is the initial environment of the process, as the go command needs it.
 var environment = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 
-// built holds the paths of the programs, by name, as each process builds one once.
+// built caches the paths of the programs by name; each process builds a program once.
 var built sync.Map
 
-// Path returns the path of a simulator, which it builds if that is stale.
+// Path returns the path of a simulator, and builds it if it is outdated.
 func Path(name string) (string, error) {
 	once, _ := built.LoadOrStore(name, sync.OnceValues(func() (string, error) { return build(name) }))
 	return once.(func() (string, error))()
@@ -53,7 +53,7 @@ func build(name string) (string, error) {
 	return path, nil
 }
 
-// findModule looks for test/sim in the working directory and above.
+// findModule looks for test/sim in the working directory and its parents.
 func findModule() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -82,8 +82,8 @@ type Program struct {
 	hooks *hooks
 }
 
-// Start runs a simulator with a configuration, which is written as JSON. Its hooks are
-// called by the URLs that hook returns while config runs.
+// Start runs a simulator with a configuration, which is passed as JSON. The program calls
+// hooks by the URLs that hook returns to config.
 func Start(name string, args []string, config func(hook func(Hook) string) (any, error)) (*Program, error) {
 	path, err := Path(name)
 	if err != nil {
@@ -141,7 +141,7 @@ func (p *Program) start(path string, args []string, config func(hook func(Hook) 
 	return nil
 }
 
-// Close ends the program and waits for it. Only the first call does.
+// Close ends the program and waits for it. Further calls do nothing.
 func (p *Program) Close() error {
 	var err error
 	if p.stdin != nil {
@@ -156,10 +156,10 @@ func (p *Program) Close() error {
 	return err
 }
 
-// Hook returns the URL by which the program calls a function, until Close.
+// Hook returns the URL at which the program can call a function, until Close.
 func (p *Program) Hook(do Hook) string { return p.hooks.add(do) }
 
-// Call makes a control request. In and out are JSON, and may be nil.
+// Call sends a control request. in and out are encoded as JSON, and may be nil.
 func (p *Program) Call(ctx context.Context, method, path string, in, out any) error {
 	fail := func(err error) error { return fmt.Errorf("%s: %s %s: %w", p.name, method, path, err) }
 	body, err := json.Marshal(in)
@@ -190,7 +190,7 @@ func (p *Program) Call(ctx context.Context, method, path string, in, out any) er
 	return nil
 }
 
-// Must makes a control request that fails only if the program is broken or closed.
+// Must sends a control request that only fails if the program is broken or closed.
 func (p *Program) Must(method, path string, in, out any) {
 	if err := p.Call(context.Background(), method, path, in, out); err != nil {
 		panic(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/simprogram"
 )
 
-// TestInterrupt wants no program in the process group that a terminal interrupts: whoever
-// started it needs it to clean up.
+// TestInterrupt checks that no program is in the process group that a terminal interrupts:
+// the parent still needs it to clean up.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	program, err := simprogram.Start("statesim", nil, func(func(simprogram.Hook) string) (any, error) { return struct{}{}, nil })
