@@ -12,52 +12,53 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The credentials that a Config without any gets.
+// The default credentials of a Config without any.
 const (
 	DefaultToken        = "numaform@pve!scaler"                  //nolint:gosec // guards nothing
 	DefaultTokenSecret  = "5f7c1a52-0d6e-4c36-9d2f-6f5b8a1e7c40" //nolint:gosec // guards nothing
 	DefaultRootPassword = "pvesim"
 )
 
-// Config describes a cluster. Only Hosts is needed.
+// Config describes a cluster. Only Hosts is required.
 type Config struct {
 	// Name is the Proxmox cluster's name; empty means the hosts' region.
 	Name string
 	// Version is the Proxmox VE version, such as "9.2" (the default) or "8.4". It
-	// decides which privileges there are, and what they are for.
+	// determines which privileges exist, and what they allow.
 	Version string
-	// Hosts are the Proxmox nodes. A host without storages gets "local" and
-	// "local-lvm". Hosts are online whatever Host.Online says, unless Problem is set.
+	// Hosts are the Proxmox nodes. A host without storages gets "local" and "local-lvm".
+	// Hosts are online regardless of Host.Online, unless Problem is set.
 	Hosts []topology.Host `json:"-"`
-	// Users are known besides root@pam.
+	// Users exist in addition to root@pam.
 	Users []User
-	// RootPassword is root@pam's; empty means DefaultRootPassword.
+	// RootPassword is the password of root@pam; empty means DefaultRootPassword.
 	RootPassword string
-	// Tokens, Roles and ACL are who may do what. Without tokens, DefaultToken is
-	// made, with what numaform needs and no more.
+	// Tokens, Roles and ACL define permissions. Without tokens, DefaultToken is created
+	// with the least privileges that numaform needs.
 	Tokens []Token
 	Roles  []Role
 	ACL    []ACL
 	Pools  []string
 	Delays Delays
-	// Firewall is whether the firewall of the datacenter is on, without which that of
-	// no guest is.
+	// Firewall enables the firewall of the datacenter. Without it, no guest's firewall is
+	// on.
 	Firewall bool
 	// GuestAgents makes running VMs answer through their guest agent; see
 	// Server.SetGuestAgents.
 	GuestAgents bool
-	// Attach starts what runs on the simulated hosts and is no part of Proxmox, as the
-	// last step of New. It is closed before the server. Nil means nothing.
+	// Attach starts programs that run on the simulated hosts but do not belong to Proxmox.
+	// It is the last step of New, and its result is closed before the server. It may be
+	// nil.
 	Attach func(*Server) (io.Closer, error) `json:"-"`
-	// Tags are the datacenter's options for tags.
+	// Tags are the datacenter's tag options.
 	Tags TagAccess
 	// CPUModels are the names of custom CPU models, without "custom-".
 	CPUModels []string
-	// Images are what hosts find at URLs; any other is not found there. Nothing is ever
-	// fetched.
+	// Images are the files that hosts find at URLs; other URLs do not exist. The simulator
+	// never fetches anything.
 	Images map[string]Image
-	// OnPower is told of each guest that started, stopped or went, after that
-	// happened and before its task ends, for one guest in order. It must not block.
+	// OnPower is called for each guest that started, stopped or was removed, after the
+	// event and before its task ends, in order for each guest. It must not block.
 	OnPower func(PowerEvent) `json:"-"`
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration
@@ -65,9 +66,9 @@ type Config struct {
 
 // Image is a file on a web server.
 type Image struct {
-	// Data is the file, of which sizes and checksums are taken.
+	// Data is the content, from which size and checksums are computed.
 	Data []byte
-	// DiskMiB is the size of the disk in it; 0 means that of Data.
+	// DiskMiB is the virtual size of the disk; 0 means the size of Data.
 	DiskMiB int64
 }
 
@@ -77,14 +78,14 @@ type User struct {
 	Password string
 }
 
-// Token is an API token of a user, who is made if unknown.
+// Token is an API token of a user, who is created if unknown.
 type Token struct {
 	ID     string // user@realm!name
 	Secret string
-	// FullPrivileges lets the token do what its user may; otherwise it needs an
-	// ACL of its own besides its user's.
+	// FullPrivileges gives the token all privileges of its user; otherwise it also needs
+	// its own ACL.
 	FullPrivileges bool
-	// Expire is when the token ends; the zero time means never.
+	// Expire is the expiry time of the token; the zero time means never.
 	Expire time.Time
 }
 
@@ -94,33 +95,34 @@ type Role struct {
 	Privileges []string
 }
 
-// ACL gives a role on a path, and below it, to a user or token.
+// ACL assigns a role to a user or token, on a path and below it.
 type ACL struct {
 	Path    string
 	Subject string // user@realm or user@realm!token
 	Role    string
-	// NoPropagate keeps the role to the path itself.
+	// NoPropagate restricts the role to the path itself.
 	NoPropagate bool
 }
 
-// Delays is how long tasks take; 0 means 5 ms.
+// Delays are the durations of tasks; 0 means 5 ms.
 type Delays struct {
 	Clone, Start, Stop, Resize, Destroy, Upload time.Duration
 }
 
-// TagAccess is what the datacenter's options say of tags. It binds who lacks Sys.Modify
-// on / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
+// TagAccess is the datacenter's options for tags. They apply to users without Sys.Modify on
+// / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
 // PVE/DataCenterConfig.pm:321-350, 527-541).
 type TagAccess struct {
-	// Allow is which tags may be set and taken away: none, list, existing or free, the default.
+	// Allow selects the tags that may be added and removed: none, list, existing or free,
+	// the default.
 	Allow string
-	// List are the tags of list and existing.
+	// List are the tags for the values list and existing.
 	List []string
-	// Registered are the tags that take Sys.Modify, whatever else is allowed.
+	// Registered are the tags that require Sys.Modify, whatever Allow says.
 	Registered []string
 }
 
-// json returns the cluster as the program reads it.
+// json returns the cluster in the program's format.
 func (c Config) json(hook func(simprogram.Hook) string) (any, error) {
 	if len(c.Tokens) == 0 {
 		c = c.WithToken(DefaultToken, DefaultTokenSecret)
@@ -146,8 +148,8 @@ func (c Config) json(hook func(simprogram.Hook) string) (any, error) {
 	return program, nil
 }
 
-// host and guest are a host and a guest as the program reads them: it knows the texts in
-// Proxmox, and none of what numaform reads from them.
+// host and guest are a host and a guest in the program's format: it gets the texts as
+// Proxmox has them, and none of the values that numaform parses from them.
 type host struct {
 	topology.Host
 	Guests []guest `json:"guests,omitempty"`
@@ -165,8 +167,8 @@ func marker(g topology.Guest) string {
 	return fleet.Marker{ClusterID: g.ClusterID, Key: fleet.Key(g.Key)}.String()
 }
 
-// WithToken returns the config with a token that has what numaform needs and no
-// more: the roles of LeastPrivilege on the paths that they belong to.
+// WithToken returns the config with a token that has the least privileges that numaform
+// needs: the roles of LeastPrivilege on their paths.
 func (c Config) WithToken(id, secret string) Config {
 	c.Tokens = append(slices.Clone(c.Tokens), Token{ID: id, Secret: secret, FullPrivileges: true})
 	c.Roles = slices.Clone(c.Roles)
@@ -189,8 +191,8 @@ func (c Config) WithToken(id, secret string) Config {
 	return c
 }
 
-// isoStorages returns the names of the storages that take ISO files, which is "local" of
-// hosts without any in their description.
+// isoStorages returns the names of the storages for ISO files. A host without any in its
+// description has "local".
 func (c Config) isoStorages() []string {
 	var names []string
 	for i := range c.Hosts {
@@ -207,10 +209,10 @@ func (c Config) isoStorages() []string {
 	return slices.Compact(names)
 }
 
-// LeastPrivilege returns the roles of DefaultToken: what numaform needs of a
-// Proxmox VE. NumaformSeed belongs on the storages that hold seeds: removing an
-// ISO takes Datastore.Allocate. Asking guest agents is left out on purpose: with
-// it, the provider waits 15 minutes for the agent of each running VM it imports.
+// LeastPrivilege returns the roles of DefaultToken: what numaform needs of a Proxmox VE.
+// NumaformSeed belongs on the storages that hold seeds: removing an ISO requires
+// Datastore.Allocate. Access to guest agents is left out on purpose: with it, the provider
+// waits 15 minutes for the agent of each running VM that it imports.
 func LeastPrivilege() []Role {
 	vm := []string{
 		"VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU",

@@ -10,12 +10,12 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// firstTemplate is the VMID of the template that the first bare machine gets.
+// firstTemplate is the VMID of the template on the first bare machine.
 const firstTemplate = 9001
 
-// LoadHosts reads one host from each JSON file of a directory. A file holds a
-// topology.Host, or a machine as `numaform topology collect` prints it: then the
-// file's base name is the host's, and the host gets a template of the given name.
+// LoadHosts reads one host from each JSON file of a directory. A file has a topology.Host,
+// or a machine in the format of `numaform topology collect`. For a machine, the file's base
+// name is the host's name, and the host gets a template of the given name.
 func LoadHosts(dir string, region topology.RegionName, template string) ([]topology.Host, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -66,7 +66,7 @@ func parseHost(data []byte, template topology.Template) (topology.Host, error) {
 	return topology.Host{Online: true, Machine: machine, Templates: []topology.Template{template}}, nil
 }
 
-// bareTemplate is a cloud image as people make templates of them.
+// bareTemplate returns a template as users create them from cloud images.
 func bareTemplate(vmid int, name string) topology.Template {
 	return topology.Template{
 		VMID: vmid, Name: name, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",

@@ -1,7 +1,7 @@
 // Package pvesim runs a simulated Proxmox VE cluster, which is a program of the module
-// test/sim: numaform and the simulator share no code. Its API is reached at URL as any
-// Proxmox VE; all else that a test does to it, or asks of it, is a method of Server.
-// Start at New.
+// test/sim: numaform and the simulator share no code. URL is the address of its API, like
+// that of a real Proxmox VE. All other operations of tests are methods of Server. Start at
+// New.
 package pvesim
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Server is a simulated Proxmox VE cluster. Make one with New.
+// Server is a simulated Proxmox VE cluster. Create one with New.
 type Server struct {
 	program *simprogram.Program
 	address struct{ URL, Certificate string }
-	// attached is what Config.Attach started, or nil.
+	// attached is the result of Config.Attach, or nil.
 	attached io.Closer
 }
 
-// New starts a cluster from its description. It opens no port for the API.
+// New starts a cluster from its description. It does not open a port for the API.
 func New(cfg Config) (*Server, error) {
 	program, err := simprogram.Start("pvesim", []string{"--stdin"}, cfg.json)
 	if err != nil {
@@ -38,7 +38,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Attached returns what Config.Attach started, or nil.
+// Attached returns the result of Config.Attach, or nil.
 func (s *Server) Attached() io.Closer { return s.attached }
 
 // Start serves the API on addr ("127.0.0.1:0" picks a free port) until Close.
@@ -46,13 +46,13 @@ func (s *Server) Start(addr string) error {
 	return s.program.Call(context.Background(), "PUT", "/address", addr, &s.address)
 }
 
-// URL returns the cluster's endpoint without a path, as the provider wants it.
+// URL returns the cluster's endpoint without a path, as the provider expects it.
 func (s *Server) URL() string { return s.address.URL }
 
-// CertPEM returns the certificate that clients must trust, PEM encoded.
+// CertPEM returns the certificate that clients must trust, PEM-encoded.
 func (s *Server) CertPEM() []byte { return []byte(s.address.Certificate) }
 
-// Close ends the cluster with all its tasks. Nothing can be asked of it afterwards.
+// Close ends the cluster with all its tasks. No other method may be called afterwards.
 func (s *Server) Close() error {
 	var err error
 	if s.attached != nil {
@@ -62,21 +62,21 @@ func (s *Server) Close() error {
 	return errors.Join(err, s.program.Close())
 }
 
-// Call is a request as it came. Calls are kept in the order of their arrival.
+// Call is a recorded request. Calls are recorded in the order of their arrival.
 type Call struct {
 	Method string
-	// Path is what follows /api2/json.
+	// Path is the part after /api2/json.
 	Path string
-	// Params are those of body and query, unchecked; passwords are blanked.
+	// Params are the parameters of body and query, unchecked; passwords are blanked.
 	Params map[string]string
-	// Host is the Proxmox node that the path names, or empty.
+	// Host is the Proxmox node in the path, or empty.
 	Host string
-	// User is the user or token, or empty if none was recognized.
+	// User is the user or token, or empty if not authenticated.
 	User string
 	// Agent is the client's User-Agent.
 	Agent string
 	Time  time.Time
-	// Status is the answer's; 0 means that there was none (yet).
+	// Status is the status of the answer; 0 means that there was none (yet).
 	Status int
 }
 
@@ -86,51 +86,51 @@ func (s *Server) Calls() (calls []Call) {
 	return calls
 }
 
-// ResetCalls forgets all requests so far.
+// ResetCalls discards the recorded requests.
 func (s *Server) ResetCalls() { s.program.Must("DELETE", "/calls", nil, nil) }
 
-// MaxInFlight returns the largest number of requests that were open at a time.
+// MaxInFlight returns the largest number of concurrent requests.
 func (s *Server) MaxInFlight() (most int) {
 	s.program.Must("GET", "/calls/in-flight", nil, &most)
 	return most
 }
 
-// Fault makes requests fail. The zero value matches every request and does
-// nothing; give at least one of the effects.
+// Fault makes requests fail. The zero value matches every request and does nothing; set at
+// least one of the effects.
 type Fault struct {
 	// Method and Path select requests: Path is a regular expression for the path
 	// after /api2/json. Empty means any.
 	Method string
 	Path   string
-	// Skip lets that many matching requests pass first.
+	// Skip is the number of matching requests that pass first.
 	Skip int
-	// Times is how many requests fail; 0 means all.
+	// Times is the number of requests that fail; 0 means all.
 	Times int
 
-	// After lets Proxmox do what was asked before the answer is replaced by
-	// Status, Hang or Disconnect: the client does not learn that it was done.
+	// After makes Proxmox execute the request before the answer is replaced by Status, Hang
+	// or Disconnect: the client does not learn that it succeeded.
 	After bool
-	// Delay is waited before anything else.
+	// Delay is the time to wait before anything else.
 	Delay time.Duration
-	// Hit is called once for each request that fails, after Delay or, with After,
-	// once Proxmox did what was asked. The request waits until it returns, which
-	// must be when ctx ends, as it does when the client or the server is gone.
+	// Hit is called once for each request that fails: after Delay or, with After, once
+	// Proxmox executed the request. The request waits until Hit returns. Hit must return
+	// when ctx ends, which it does when the client or the server is gone.
 	Hit func(ctx context.Context, call Call) `json:"-"`
-	// Status and Reason are answered. A status of 595 to 599 has no body.
+	// Status and Reason are the answer. A status of 595 to 599 has no body.
 	Status int
 	Reason string
 	// Hang keeps the connection open without an answer.
 	Hang bool
 	// Disconnect closes the connection without an answer.
 	Disconnect bool
-	// TaskExit makes the task that the request starts end with this text.
+	// TaskExit makes the task of the request end with this text.
 	TaskExit string
-	// LeaveLock makes that task die without cleaning up: its lock stays.
+	// LeaveLock makes that task die without cleaning up: its lock remains.
 	LeaveLock bool
 }
 
-// AddFault makes matching requests fail from now on, and returns how to stop it.
-// It panics if Path is no regular expression.
+// AddFault makes matching requests fail from now on, and returns a function that ends that.
+// It panics if Path is not a valid regular expression.
 func (s *Server) AddFault(f Fault) (remove func()) {
 	hooked := struct {
 		Fault
@@ -145,40 +145,40 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 	var id int
 	s.program.Must("POST", "/faults", hooked, &id)
 	return func() {
-		// A fault that is removed twice, or after the cluster, is gone either way.
+		// Removing a fault twice, or after the cluster ended, is not an error.
 		_ = s.program.Call(context.Background(), "DELETE", fmt.Sprintf("/faults/%d", id), nil, nil)
 	}
 }
 
-// SetDelays changes how long tasks take that begin from now on.
+// SetDelays changes the duration of tasks that start from now on.
 func (s *Server) SetDelays(delays Delays) { s.program.Must("PUT", "/delays", delays, nil) }
 
-// SetHostOnline takes a host off the network, so that its paths answer 595, or
-// brings it back. It panics on a host that does not exist.
+// SetHostOnline takes a host off the network, so that its paths answer 595, or brings it
+// back. It panics if the host does not exist.
 func (s *Server) SetHostOnline(name string, online bool) {
 	s.program.Must("PUT", "/hosts/"+name+"/online", online, nil)
 }
 
-// SetQuorate takes the cluster's quorum away: nothing can be written. Or gives it back.
+// SetQuorate removes the cluster's quorum, so that all writes fail, or restores it.
 func (s *Server) SetQuorate(quorate bool) { s.program.Must("PUT", "/quorate", quorate, nil) }
 
-// SetGuestAgents makes running VMs whose agent option is enabled answer through their
-// guest agent, or not.
+// SetGuestAgents sets whether running VMs with the agent option answer through their guest
+// agent.
 func (s *Server) SetGuestAgents(answer bool) { s.program.Must("PUT", "/guest-agents", answer, nil) }
 
-// CommandResult is how a command in a guest ended.
+// CommandResult is the result of a command in a guest.
 type CommandResult struct {
 	ExitCode       int
 	Stdout, Stderr string
-	// Looks is how often the command is still running when it is looked at.
+	// Looks is how many status queries report the command as still running.
 	Looks int
 }
 
-// AgentExec runs a command that a guest's agent was given.
+// AgentExec runs a command for a guest's agent.
 type AgentExec func(vmid int, args []string, input string) CommandResult
 
-// SetAgentExec makes guest agents run commands by a function, which must not ask the
-// Server anything. Without one, every command ends at once and well.
+// SetAgentExec sets the function that runs the commands of guest agents. It must not call
+// the Server. If it is nil, every command succeeds at once.
 func (s *Server) SetAgentExec(exec AgentExec) {
 	type question struct {
 		VMID  int
@@ -192,8 +192,8 @@ func (s *Server) SetAgentExec(exec AgentExec) {
 	s.program.Must("PUT", "/guest-agents/exec", url, nil)
 }
 
-// Shell runs what an administrator types on a host as root, such as `pveum pool add`. It
-// returns what the command prints that matters: the secret of a new token.
+// Shell runs a command line as root on a host, such as `pveum pool add`. It returns the
+// relevant output: the secret of a new token.
 func (s *Server) Shell(line string) (out string, err error) {
 	err = s.program.Call(context.Background(), "POST", "/shell", line, &out)
 	return out, err
@@ -206,26 +206,26 @@ func (s *Server) Pvesh(args ...string) (data []byte, err error) {
 	return data, err
 }
 
-// ExportHost writes the file system of a host into a directory, as far as a program needs
-// it that runs on the host and looks after guests. The directory follows all changes of
-// guests, and Threads reads what the program changes there. An empty directory ends the
-// export, and returns what could not be written.
+// ExportHost writes the file system of a host into a directory, as far as needed by a
+// program that runs on the host and manages guests. The directory follows all changes of
+// guests, and Threads reads the program's changes in it. An empty dir ends the export, and
+// returns an error for what could not be written.
 func (s *Server) ExportHost(name, dir string) error {
 	return s.program.Call(context.Background(), "PUT", "/hosts/"+name+"/export", dir, nil)
 }
 
-// Threads says where the threads of a running guest may run.
+// Threads is where the threads of a running guest may run.
 type Threads struct {
-	// PID and Started are the process': who restarts a guest changes them.
+	// PID and Started identify the process: they change when the guest restarts.
 	PID     int
 	Started time.Time
 	// VCPUs are the CPUs of vCPU 0, 1, 2, …
 	VCPUs []topology.CPUSet
-	// Others are those of all other threads.
+	// Others are the CPUs of all other threads.
 	Others topology.CPUSet
 }
 
-// Pins returns the CPU of vCPU 0, 1, 2, … if each is held to one, or nil.
+// Pins returns the CPU of vCPU 0, 1, 2, … if each is pinned to one, or nil.
 func (t Threads) Pins() []int {
 	var pins []int
 	for _, cpus := range t.VCPUs {
@@ -237,7 +237,7 @@ func (t Threads) Pins() []int {
 	return pins
 }
 
-// Threads returns those of a guest, and reports false if it does not run.
+// Threads returns the threads of a guest, and reports false if it does not run.
 func (s *Server) Threads(vmid int) (Threads, bool) {
 	var threads *Threads
 	s.program.Must("GET", guestPath(vmid)+"/threads", nil, &threads)
@@ -247,12 +247,12 @@ func (s *Server) Threads(vmid int) (Threads, bool) {
 	return *threads, true
 }
 
-// PutISO puts an ISO on a host's storage outside the API.
+// PutISO stores an ISO on a host's storage without using the API.
 func (s *Server) PutISO(host, storage, name string, data []byte) error {
 	return s.program.Call(context.Background(), "PUT", "/hosts/"+host+"/storages/"+storage+"/iso/"+name, data, nil)
 }
 
-// PutSnippet puts an executable script on a host's storage.
+// PutSnippet stores an executable script on a host's storage.
 func (s *Server) PutSnippet(host, storage, name string) error {
 	return s.program.Call(context.Background(), "PUT", "/hosts/"+host+"/storages/"+storage+"/snippets/"+name, nil, nil)
 }
@@ -263,32 +263,32 @@ func (s *Server) Volumes(host string) (ids []string) {
 	return ids
 }
 
-// VolumeData returns the bytes of a file that was uploaded to a host's storage.
+// VolumeData returns the content of a file that was uploaded to a host's storage.
 func (s *Server) VolumeData(host, volid string) (data []byte, found bool) {
 	s.program.Must("GET", "/hosts/"+host+"/volumes/"+volid, nil, &data)
 	return data, data != nil
 }
 
-// GuestState is what the simulated cluster holds of a guest.
+// GuestState is the state of a guest in the simulated cluster.
 type GuestState struct {
 	VMID int
 	Host string
 	Kind topology.GuestKind
-	// Config is the configuration file's, Pending what waits for a restart, and
-	// Delete the options whose removal waits.
+	// Config is the content of the configuration file, Pending the values that wait for a
+	// restart, and Delete the options whose removal waits.
 	Config  map[string]string
 	Pending map[string]string
 	Delete  []string
 	Running bool
-	// Runtime is what the running process has; nil if it is stopped.
+	// Runtime is the configuration of the running process; nil if it is stopped.
 	Runtime map[string]string
 	Pool    string
 	HA      bool
-	// Raw is the configuration file.
+	// Raw is the text of the configuration file.
 	Raw string
 }
 
-// Guests returns all guests, ordered by VMID.
+// Guests returns all guests, sorted by VMID.
 func (s *Server) Guests() (guests []GuestState) {
 	s.program.Must("GET", "/guests", nil, &guests)
 	return guests
@@ -306,7 +306,7 @@ func (s *Server) Guest(vmid int) (GuestState, bool) {
 
 func guestPath(vmid int) string { return fmt.Sprintf("/guests/%d", vmid) }
 
-// Foreign is a guest that another client made.
+// Foreign is a guest created by another client.
 type Foreign struct {
 	VMID    int
 	Host    string
@@ -317,20 +317,20 @@ type Foreign struct {
 	Pool    string
 }
 
-// PutGuest makes or replaces a guest outside the API, as another user would.
+// PutGuest creates or replaces a guest without using the API, as another user would.
 func (s *Server) PutGuest(f Foreign) error {
 	return s.program.Call(context.Background(), "PUT", guestPath(f.VMID), f, nil)
 }
 
-// RemoveGuest removes a guest outside the API.
+// RemoveGuest removes a guest without using the API.
 func (s *Server) RemoveGuest(vmid int) { s.program.Must("DELETE", guestPath(vmid), nil, nil) }
 
-// SetDeaf makes a guest not shut down when it is asked to, or obey again.
+// SetDeaf makes a guest ignore shutdown requests, or obey them again.
 func (s *Server) SetDeaf(vmid int, deaf bool) {
 	s.program.Must("PUT", guestPath(vmid)+"/deaf", deaf, nil)
 }
 
-// PowerKind says what became of a guest's process.
+// PowerKind is the kind of a PowerEvent.
 type PowerKind string
 
 // The kinds of PowerEvent.
@@ -340,12 +340,12 @@ const (
 	Destroyed  PowerKind = "destroyed"
 )
 
-// PowerEvent is that a guest started, stopped or went.
+// PowerEvent reports that a guest started, stopped or was removed.
 type PowerEvent struct {
 	Kind PowerKind
-	// Guest is the guest as it is then; one that is destroyed, as it was before.
+	// Guest is the guest after the event; for a removed guest, before it.
 	Guest GuestState
-	// Discs are the contents of the CD-ROM drives that hold a file, by drive. They
-	// are only there when a guest starts, and must not be changed.
+	// Discs are the contents of the CD-ROM drives with a file, by drive. They are only set
+	// when a guest starts, and must not be changed.
 	Discs map[string][]byte
 }

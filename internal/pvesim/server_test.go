@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// described is a cluster with something in every field that the simulator reads.
+// described returns a cluster with a value in every field that the simulator reads.
 func described() pvesim.Config {
 	machine := topology.Machine{Model: "Intel(R) Xeon(R) Test", MemoryMiB: 65536}
 	for node := range 2 {
@@ -61,7 +61,7 @@ func described() pvesim.Config {
 	}
 }
 
-// client is one with the default token.
+// client is an API client with the default token.
 type client struct {
 	*pvesim.Server
 	t    *testing.T
@@ -109,7 +109,7 @@ func (c *client) call(ctx context.Context, method, path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// TestDescription wants all that a test says of a cluster to arrive in the program.
+// TestDescription checks that the whole description of a cluster arrives in the program.
 func TestDescription(t *testing.T) {
 	t.Parallel()
 	c := start(t, described())
@@ -148,7 +148,7 @@ func TestDescription(t *testing.T) {
 	}
 }
 
-// TestReportIsRead wants numaform to read the machine from what the simulator prints.
+// TestReportIsRead checks that numaform reads the machine from the simulator's output.
 func TestReportIsRead(t *testing.T) {
 	t.Parallel()
 	cfg := described()
@@ -174,8 +174,8 @@ func TestReportIsRead(t *testing.T) {
 	}
 }
 
-// TestHooks wants functions of the test to run when the program calls them, and their
-// contexts to end with the request.
+// TestHooks checks that functions of the test run when the program calls them, and that
+// their contexts end with the request.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	var (
@@ -230,7 +230,7 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// TestControl wants what a test does to the cluster to take effect.
+// TestControl checks that changes to the cluster by a test take effect.
 func TestControl(t *testing.T) {
 	t.Parallel()
 	c := start(t, described())
