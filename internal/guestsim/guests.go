@@ -1,9 +1,9 @@
-// Package guestsim runs what is inside the VMs of pvesim: a cloud-init that reads the seed
-// in the CD-ROM drive, and a kubelet that joins a real Kubernetes with nothing but what it
-// finds there. It is a program of the module test/sim, and shares no code with numaform.
+// Package guestsim simulates the software inside the VMs of pvesim: a cloud-init that reads
+// the seed in the CD-ROM drive, and a kubelet that joins a real Kubernetes with nothing but
+// the seed. It runs a program of the module test/sim that shares no code with numaform.
 //
-// Hand Guests.Power to pvesim's Config.OnPower, call Guests.Run, and look at
-// Guests.Problems in the end.
+// Pass Guests.Power as pvesim's Config.OnPower, call Guests.Run, and check Guests.Problems
+// at the end.
 package guestsim
 
 import (
@@ -20,29 +20,29 @@ import (
 	"github.com/numaform/numaform/internal/simprogram"
 )
 
-// Config is what the guests have in common. Only Cluster is needed.
+// Config is the configuration common to all guests. Only Cluster is required.
 type Config struct {
-	// Cluster logs in as one who may watch pods, once for all guests. With
-	// CloudProviderID it also writes nodes. Guests log in as themselves.
+	// Cluster is a login that may watch pods, shared by all guests; with CloudProviderID it
+	// also writes nodes. Guests use their own logins for everything else.
 	Cluster *rest.Config
-	// BakedIn returns how a VM joins that starts without a seed, because its
-	// template holds that. nil, or false, means not at all.
+	// BakedIn returns the join data in the template of a VM that starts without a seed. If
+	// it is nil or returns false, such a VM does not join.
 	BakedIn func(vm pvesim.GuestState) (Documents, bool)
-	// CloudProviderID returns what a cloud controller manager, which shall run in
-	// the cluster, says that a VM's providerID is. nil means that there is none:
-	// nodes that wait for it stay uninitialized.
+	// CloudProviderID returns the providerID of a VM according to a simulated cloud
+	// controller manager. If it is nil, the cluster has none: nodes that wait for one stay
+	// uninitialized.
 	CloudProviderID func(vm pvesim.GuestState) string
-	// Boot is from power-on to kubelet's start, Ready from the Node's registration
-	// until it is ready, and PodStart from a pod's arrival until it runs. Retry is
-	// between two tries of kubelet to join, Heartbeat between two renewals of its
-	// lease. 0 means 50 ms, 50 ms, 50 ms, 1 s and 10 s.
+	// Boot is the time from power-on to kubelet's start, Ready from the Node's registration
+	// until it is ready, and PodStart from a pod's arrival until it runs. Retry is the time
+	// between two attempts of kubelet to join, Heartbeat between two renewals of its lease.
+	// 0 means 50 ms, 50 ms, 50 ms, 1 s and 10 s.
 	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
 	// PodStop is how long a deleted pod takes to end; 0 means a hundredth of its grace
 	// period.
 	PodStop time.Duration
 }
 
-// login is how the program logs in.
+// login is the credentials of the program.
 type login struct {
 	Server               string
 	CA, Certificate, Key []byte
@@ -80,11 +80,11 @@ func (c Config) json(hook func(simprogram.Hook) string) (any, error) {
 	return program, nil
 }
 
-// Fault is what is wrong with a guest. Set it before the VM starts.
+// Fault is a fault of a guest. Set it before the VM starts.
 type Fault struct {
-	// NeverJoins lets the guest hang at boot.
+	// NeverJoins makes the guest hang at boot.
 	NeverJoins bool
-	// IgnoresSeed is a template without cloud-init.
+	// IgnoresSeed simulates a template without cloud-init.
 	IgnoresSeed bool
 	// BootDelay is added to Config.Boot.
 	BootDelay time.Duration
@@ -94,13 +94,13 @@ type Fault struct {
 type Guests struct {
 	program *simprogram.Program
 
-	// mu guards everything below. Who reads it may still ask the program.
+	// mu guards the fields below. A holder of the read lock may still call the program.
 	mu       sync.RWMutex
 	ended    bool
-	problems []Problem // once ended
+	problems []Problem // set when the program ended
 }
 
-// New starts a program whose guests wait for Run.
+// New starts the program. Guests do not start before Run.
 func New(cfg Config) (*Guests, error) {
 	program, err := simprogram.Start("guestsim", nil, cfg.json)
 	if err != nil {
@@ -109,7 +109,7 @@ func New(cfg Config) (*Guests, error) {
 	return &Guests{program: program}, nil
 }
 
-// Run lets the guests live until the context ends, and waits until all have ended.
+// Run runs the guests until the context ends, and waits until all have ended.
 func (g *Guests) Run(ctx context.Context) error {
 	if err := g.program.Call(context.Background(), "POST", "/start", nil, nil); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (g *Guests) Run(ctx context.Context) error {
 	return errors.Join(err, g.program.Close())
 }
 
-// Power is for pvesim's Config.OnPower.
+// Power handles power events; pass it as pvesim's Config.OnPower.
 func (g *Guests) Power(event pvesim.PowerEvent) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -132,35 +132,35 @@ func (g *Guests) Power(event pvesim.PowerEvent) {
 	}
 }
 
-// SetFault sets what is wrong with the VM of that name.
+// SetFault sets the fault of the VM with that name.
 func (g *Guests) SetFault(vm string, fault Fault) {
 	g.program.Must("PUT", "/vms/"+vm+"/fault", fault, nil)
 }
 
-// StopKubelet ends the kubelet of a running VM: its heartbeat ends and nobody sees
-// to its pods.
+// StopKubelet stops the kubelet of a running VM: heartbeats end and pods are not handled.
 func (g *Guests) StopKubelet(vm string) error { return g.setKubelet(vm, false) }
 
-// StartKubelet starts the kubelet of a running VM again, with what is on its disk.
+// StartKubelet starts the kubelet of a running VM again, with the data on its disk.
 func (g *Guests) StartKubelet(vm string) error { return g.setKubelet(vm, true) }
 
 func (g *Guests) setKubelet(vm string, runs bool) error {
 	return g.program.Call(context.Background(), "PUT", "/vms/"+vm+"/kubelet", runs, nil)
 }
 
-// Problem is what a guest met that no working guest would. It is kept once,
-// however often the guest tries.
+// Problem is an error that no correct guest would meet. It is recorded once, however often
+// the guest retries.
 type Problem struct {
 	VM   string
 	VMID int
-	// Step is where the guest was: seed, kubelet, certificate, register, heartbeat or pod.
+	// Step is the phase of the guest: seed, kubelet, certificate, register, heartbeat or
+	// pod.
 	Step string
 	Text string
 }
 
 func (p Problem) String() string { return fmt.Sprintf("vm %s: %s: %s", p.VM, p.Step, p.Text) }
 
-// Problems returns what guests met that no working guest would, in order.
+// Problems returns the errors that no correct guest would meet, in order.
 func (g *Guests) Problems() []Problem {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

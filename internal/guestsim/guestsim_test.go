@@ -20,7 +20,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// subject returns the common name that a request asks for.
+// subject returns the common name in a certificate request.
 func subject(t *testing.T, csr *certificatesv1.CertificateSigningRequest) string {
 	t.Helper()
 	block, _ := pem.Decode(csr.Spec.Request)
@@ -77,7 +77,7 @@ func TestGuestJoins(t *testing.T) {
 	w.noProblems()
 }
 
-// TestRestartOfTheAPIServer wants nodes to live on.
+// TestRestartOfTheAPIServer checks that nodes survive the restart.
 func TestRestartOfTheAPIServer(t *testing.T) {
 	w := newWorld(t)
 	w.approve(corev1.ConditionTrue, "lasts")
@@ -92,7 +92,7 @@ func TestRestartOfTheAPIServer(t *testing.T) {
 	w.noProblems()
 }
 
-// runsPods takes the taints off as Karpenter would, and wants pods to come and go.
+// runsPods removes the taints as Karpenter would, and checks that pods come and go.
 func (w *world) runsPods(node string) {
 	w.t.Helper()
 	patch := []byte(`{"spec": {"taints": null}}`)
@@ -127,8 +127,8 @@ func (w *world) runsPods(node string) {
 	})
 }
 
-// renewed returns when the node's lease was written, and again after two heartbeats
-// would have renewed it.
+// renewed waits long enough for two heartbeats, then returns the renewal time of the
+// node's lease.
 func (w *world) renewed(node string) time.Time {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 1200*time.Millisecond)
@@ -141,8 +141,8 @@ func (w *world) renewed(node string) time.Time {
 	return lease.Spec.RenewTime.Time
 }
 
-// TestKubeletStops stops kubelet and starts it again, then the VM: it stays the
-// node that it is and asks for no second certificate.
+// TestKubeletStops stops and starts kubelet, then the VM: it remains the same node and
+// requests no second certificate.
 func TestKubeletStops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -188,7 +188,7 @@ func TestKubeletStops(t *testing.T) {
 	w.noProblems()
 }
 
-// TestStolenToken asks for the certificate of a node that the token is not for.
+// TestStolenToken requests the certificate of a node with another node's token.
 func TestStolenToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -213,7 +213,7 @@ func TestStolenToken(t *testing.T) {
 	}
 }
 
-// TestEndedAtOnce wants guests to end without an error however early they are ended.
+// TestEndedAtOnce checks that guests end without an error however early they are ended.
 func TestEndedAtOnce(t *testing.T) {
 	t.Parallel()
 	guests, err := guestsim.New(guestsim.Config{Cluster: started(t).Config, Heartbeat: time.Second, Retry: time.Second})
@@ -227,7 +227,7 @@ func TestEndedAtOnce(t *testing.T) {
 	}
 }
 
-// TestRefusals wants what the cluster refuses to be a problem.
+// TestRefusals checks that refusals by the cluster are recorded as problems.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -241,8 +241,8 @@ func TestRefusals(t *testing.T) {
 	w.problem(`vm renamed: seed: reading meta-data: local-hostname is "another": the VM is called "renamed"`)
 }
 
-// TestFaults wants guests without a seed, or with a fault, to stay away, and those
-// with a baked-in join to come.
+// TestFaults checks that guests without a seed, or with a fault, do not join, and that
+// guests with baked-in join data do.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	var baked guestsim.Documents
@@ -280,8 +280,8 @@ func TestFaults(t *testing.T) {
 	w.noProblems()
 }
 
-// TestManyGuests wants a hundred guests to join and to end without a trace. It runs
-// alone: others would leave traces of theirs.
+// TestManyGuests checks that a hundred guests join and end without leaking goroutines. It
+// does not run in parallel: other tests would leave goroutines of their own.
 func TestManyGuests(t *testing.T) {
 	started(t)
 	before := goleak.IgnoreCurrent()

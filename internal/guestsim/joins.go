@@ -16,25 +16,24 @@ import (
 	"github.com/numaform/numaform/internal/simprogram"
 )
 
-// Documents are what a NoCloud seed holds. VendorData and NetworkConfig may be
-// missing.
+// Documents are the content of a NoCloud seed. VendorData and NetworkConfig are optional.
 type Documents struct {
 	UserData, MetaData, NetworkConfig, VendorData []byte
 }
 
-// ReadSeed reads a seed's disc as cloud-init would on Linux.
+// ReadSeed reads a seed's disc image as cloud-init does on Linux.
 func ReadSeed(iso []byte) (Documents, error) {
 	var documents Documents
 	err := step("seed", iso, &documents)
 	return documents, err
 }
 
-// Join is what a kubelet knows of the cluster and of itself when it starts.
+// Join is what a starting kubelet knows about the cluster and itself.
 type Join struct {
-	// NodeName is what the Node will be called.
+	// NodeName is the name of the future Node.
 	NodeName string
-	// Server is the URL of the API server, CA its authority in PEM, and Token the
-	// bootstrap token.
+	// Server is the URL of the API server, CA its certificate authority in PEM, and Token
+	// the bootstrap token.
 	Server string
 	CA     []byte
 	Token  string
@@ -42,7 +41,7 @@ type Join struct {
 	documents []byte
 }
 
-// NewJoin reads documents as the guest would that starts with them.
+// NewJoin reads documents as a guest started with them would.
 func NewJoin(documents Documents) (*Join, error) {
 	text, err := json.Marshal(documents)
 	if err != nil {
@@ -52,7 +51,7 @@ func NewJoin(documents Documents) (*Join, error) {
 	return join, step("join", text, join)
 }
 
-// step runs a step of a guest's life.
+// step runs one step of a guest in the program.
 func step(name string, in []byte, out any) error {
 	path, err := simprogram.Path("guestsim")
 	if err != nil {
@@ -72,7 +71,7 @@ func step(name string, in []byte, out any) error {
 
 // Request is a request for a node's certificate.
 type Request struct {
-	// Name is that of the CertificateSigningRequest.
+	// Name is the name of the CertificateSigningRequest.
 	Name string
 
 	cmd     *exec.Cmd
@@ -80,12 +79,12 @@ type Request struct {
 	printed *bufio.Reader
 }
 
-// ErrDenied says that a certificate will never be issued.
+// ErrDenied means that a certificate will never be issued.
 var ErrDenied = errors.New("it is denied")
 
-// RequestCertificate asks with the join's token for the certificate of a node of
-// any name, as kubelet asks for its own: whoever has the seed can do that too.
-// Close the request.
+// RequestCertificate requests the certificate of a node of any name with the join's token,
+// as kubelet does for its own name: anyone who has the seed can do that too. Close the
+// request.
 func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, error) {
 	path, err := simprogram.Path("guestsim")
 	if err != nil {
@@ -121,7 +120,7 @@ func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, e
 // Close ends the request's connections.
 func (r *Request) Close() {
 	_ = r.stdin.Close()
-	_ = r.cmd.Wait() // what failed was printed
+	_ = r.cmd.Wait() // the program printed its errors
 }
 
 type issued struct {
@@ -132,7 +131,7 @@ type issued struct {
 	Error  string
 }
 
-// next reads what the program prints next.
+// next reads the program's next output.
 func (r *Request) next(ctx context.Context) (issued, error) {
 	stop := context.AfterFunc(ctx, func() { _ = r.stdin.Close() })
 	defer stop()

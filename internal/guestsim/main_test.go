@@ -28,12 +28,11 @@ import (
 
 const (
 	tokenGroup = "system:bootstrappers:guestsim"
-	// podReader may watch pods, and no more: whatever guests write, they write as
-	// themselves.
+	// podReader may only watch pods: guests write everything with their own logins.
 	podReader = "pod-reader"
 )
 
-// shared is the control plane of the tests that need one.
+// shared is the control plane shared by the tests that need one.
 var shared struct {
 	once    sync.Once
 	cluster *testenv.Cluster
@@ -61,7 +60,7 @@ type world struct {
 	guests  *guestsim.Guests
 }
 
-// started starts the cluster that all tests share.
+// started returns the cluster that all tests share, and starts it if necessary.
 func started(t *testing.T) *testenv.Cluster {
 	t.Helper()
 	shared.once.Do(func() {
@@ -75,7 +74,7 @@ func started(t *testing.T) *testenv.Cluster {
 	return shared.cluster
 }
 
-// newWorld starts a Proxmox with guests that live as long as the test.
+// newWorld starts a Proxmox with guests that run until the test ends.
 func newWorld(t *testing.T, change ...func(*guestsim.Config)) *world {
 	t.Helper()
 	cluster := started(t)
@@ -109,8 +108,8 @@ func (w *world) run() {
 	})
 }
 
-// prepare lets the tests' tokens request certificates, which nobody approves, and
-// the guests watch pods.
+// prepare allows the tests' tokens to request certificates, without automatic approval, and
+// the guests to watch pods.
 func prepare(cluster *testenv.Cluster) error {
 	client, err := kubernetes.NewForConfig(cluster.Config)
 	if err != nil {
@@ -135,7 +134,7 @@ func prepare(cluster *testenv.Cluster) error {
 	return err
 }
 
-// token makes a bootstrap token from six letters, and returns it.
+// token creates a bootstrap token with a six-letter id, and returns it.
 func (w *world) token(id string) string {
 	w.t.Helper()
 	const secret = "0123456789abcdef"
@@ -152,7 +151,7 @@ func (w *world) token(id string) string {
 	return id + "." + secret
 }
 
-// approve approves, or denies, the requests of these nodes until the test ends.
+// approve approves or denies the requests of these nodes until the test ends.
 func (w *world) approve(approved corev1.ConditionStatus, nodes ...string) {
 	w.t.Helper()
 	requests := w.kube.CertificatesV1().CertificateSigningRequests()
@@ -165,7 +164,7 @@ func (w *world) approve(approved corev1.ConditionStatus, nodes ...string) {
 			kind = certificatesv1.CertificateDenied
 		}
 		csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: kind, Status: corev1.ConditionTrue, Reason: "Test", Message: "of a test"}}
-		_, _ = requests.UpdateApproval(w.t.Context(), csr.Name, csr, metav1.UpdateOptions{}) // again at the next turn
+		_, _ = requests.UpdateApproval(w.t.Context(), csr.Name, csr, metav1.UpdateOptions{}) // retried in the next iteration
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var done sync.WaitGroup
@@ -185,7 +184,7 @@ func (w *world) approve(approved corev1.ConditionStatus, nodes ...string) {
 	})
 }
 
-// seed returns what a VM joins with.
+// seed returns the files of the seed that a VM joins with.
 func (w *world) seed(name, token string) map[string]string {
 	kubeconfig := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -228,7 +227,7 @@ runcmd:
 - [systemctl, enable, --now, kubelet]
 `
 
-// external leaves the providerID to a cloud controller manager.
+// external changes the user data so that a cloud controller manager sets the providerID.
 func external(userData string) []byte {
 	userData = strings.Replace(userData, "--hostname-override", "--cloud-provider=external --hostname-override", 1)
 	return []byte(strings.Replace(userData, "    providerID:", "    clusterDomain:", 1))
@@ -238,8 +237,8 @@ func indented(text string) string {
 	return "    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")
 }
 
-// start makes a running VM of 2 × 2 cores, 8 GiB and a disk of 20 GiB, with a seed
-// in its drive unless that is nil.
+// start creates a running VM of 2 × 2 cores, 8 GiB and a disk of 20 GiB, with the seed in
+// its drive unless it is nil.
 func (w *world) start(vmid int, name string, seed map[string]string) {
 	w.t.Helper()
 	config := map[string]string{
@@ -299,7 +298,7 @@ func isReady(node *corev1.Node) bool {
 	return false
 }
 
-// problem waits until a guest reports one with that text.
+// problem waits until a guest reports a problem with that text.
 func (w *world) problem(text string) {
 	w.t.Helper()
 	w.within("waiting for the problem "+text, func(context.Context) bool {

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestDefaultTemplates wants a guest to join with what numaform's own templates say.
+// TestDefaultTemplates checks that a guest joins with numaform's own templates.
 func TestDefaultTemplates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
