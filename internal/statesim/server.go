@@ -1,5 +1,5 @@
 // Package statesim runs a server for the http backend of OpenTofu and Terraform, which
-// keeps states and locks in memory and fails on demand. It is a program of the module
+// stores states and locks in memory and fails on demand. It is a program of the module
 // test/sim. Start at New.
 package statesim
 
@@ -7,9 +7,9 @@ import (
 	"github.com/numaform/numaform/internal/simprogram"
 )
 
-// Server keeps states and locks, as the http backend asks for them.
+// Server stores states and locks for the http backend.
 type Server struct {
-	// URL is where it is: a state is at any path below.
+	// URL is its address; each path below it is a state.
 	URL string
 
 	program *simprogram.Program
@@ -26,38 +26,38 @@ func New() (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server for its clients: nothing answers at its URL any more.
+// Close ends the HTTP server: its URL no longer answers. Control requests still work.
 func (s *Server) Close() { s.program.Must("DELETE", "/url", nil, nil) }
 
-// End ends the server; nothing can be asked of it afterwards.
+// End ends the program; no other method may be called afterwards.
 func (s *Server) End() error { return s.program.Close() }
 
-// Refuse makes the server answer 500 to these methods from now on, and to no
-// others: GET for a server that is down at a plan, POST for one that does not
-// save, LOCK for one that does not lock. Without methods all is well again.
+// Refuse makes the server answer 500 to exactly these methods from now on: GET simulates a
+// server that is down during a plan, POST one that does not save, LOCK one that does not
+// lock. Without methods, all requests succeed again.
 func (s *Server) Refuse(methods ...string) { s.program.Must("PUT", "/refused", methods, nil) }
 
-// Demand makes the server answer 401 to whoever does not log in with these.
+// Demand makes the server answer 401 to requests without these credentials.
 func (s *Server) Demand(user, password string) {
 	s.program.Must("PUT", "/login", struct{ User, Password string }{user, password}, nil)
 }
 
-// States returns the states by their paths.
+// States returns the states by path.
 func (s *Server) States() (states map[string][]byte) {
 	s.program.Must("GET", "/states", nil, &states)
 	return states
 }
 
-// Restore makes the states those that States returned before.
+// Restore replaces the states with an earlier result of States.
 func (s *Server) Restore(states map[string][]byte) { s.program.Must("PUT", "/states", states, nil) }
 
-// Locks returns the locks that are held, by their paths.
+// Locks returns the current locks by path.
 func (s *Server) Locks() (locks map[string][]byte) {
 	s.program.Must("GET", "/locks", nil, &locks)
 	return locks
 }
 
-// Taken counts the locks that were ever taken.
+// Taken returns the number of locks ever taken.
 func (s *Server) Taken() (count int) {
 	s.program.Must("GET", "/taken", nil, &count)
 	return count
