@@ -11,16 +11,16 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hostAgents says of each host that could be read whether its host agent lives and pins for
-// this cluster, and of our VMs whether they are pinned as their files declare. An agent
-// that nobody needs is only told.
+// hostAgents checks for each readable host whether its host agent is alive and pins for
+// this cluster, and for each of our VMs whether it is pinned as its file declares. A
+// missing agent that no class needs is only reported as information.
 func (e *examination) hostAgents(ctx context.Context) {
 	if len(e.seen.Hosts) == 0 {
 		return
 	}
 	wanted, err := e.config.Fleet(ctx)
 	if err != nil {
-		wanted = fleet.Fleet{} // that is told where VMIDs are looked at
+		wanted = fleet.Fleet{} // reported by the check of VMIDs
 	}
 	for i := range e.seen.Hosts {
 		host := &e.seen.Hosts[i]
@@ -41,7 +41,7 @@ func (e *examination) wantsAgent(host topology.HostID) bool {
 	})
 }
 
-// pinnedOn returns the VMs that run on the host and that its agent is to pin.
+// pinnedOn returns the running VMs on the host that its agent must pin.
 func pinnedOn(host *topology.Host, vms []fleet.VM) []fleet.VM {
 	var found []fleet.VM
 	for _, vm := range vms {
@@ -55,7 +55,7 @@ func pinnedOn(host *topology.Host, vms []fleet.VM) []fleet.VM {
 	return found
 }
 
-// hostAgent says how it stands with the host's agent.
+// hostAgent checks the host's agent.
 func (e *examination) hostAgent(host *topology.Host, needed bool) {
 	where, faults := host.ID().String(), host.AgentFaults(e.config.ClusterID, host.ReadAt)
 	if a := host.Agent; a != nil && (len(faults) == 0 || !faults[0].Blocks) {
@@ -74,7 +74,7 @@ func (e *examination) hostAgent(host *topology.Host, needed bool) {
 	}
 }
 
-// pinned says of each of our VMs whether the agent says that it is pinned as declared.
+// pinned checks for each of our VMs whether the agent reports it as pinned as declared.
 func (e *examination) pinned(host *topology.Host, vms []fleet.VM) {
 	if host.Agent == nil || len(vms) == 0 {
 		return
@@ -89,7 +89,7 @@ func (e *examination) pinned(host *topology.Host, vms []fleet.VM) {
 			as++
 			continue
 		case refused:
-			continue // hostAgent has told it
+			continue // hostAgent reported it
 		case len(has) == 0:
 			finding.What = fmt.Sprintf("VM %d (%s) declares CPUs %s, and the agent has not said that it is pinned", vmid, vm.Name, declared)
 			finding.Mend = "the agent tells every five minutes; after that, numaform-agent status on the host says why"

@@ -16,20 +16,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// byHostAgent has the class pinned by host agents.
+// byHostAgent makes host agents pin the VMs of the class.
 func byHostAgent(p *patient) {
 	p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
 }
 
-// agents puts an agent on each host, for these clusters.
+// agents adds an agent for these clusters to each host.
 func agents(p *patient, clusters ...string) {
 	p.sim = hostagent.On(p.sim, hostagent.Agent{Rules: claim.Rules{Clusters: clusters}, Isolation: "enforce", Version: "1.2.3"})
 }
 
 const pinnedKey = "0123456789abcdef0123456789abcdef"
 
-// pinned lets VM 2001 run on pve-1 with the pins of its description, while its file has
-// those of the fleet.
+// pinned makes VM 2001 run on pve-1 with the pins of its description, while its file has
+// the pins of the fleet.
 func pinned(t *testing.T, p *patient, described string, filed ...int) {
 	p.ready = func(s *pvesim.Server) {
 		err := s.PutGuest(pvesim.Foreign{VMID: 2001, Host: "pve-1", Running: true, Config: map[string]string{
@@ -92,7 +92,8 @@ func TestHostAgents(t *testing.T) {
 	}
 }
 
-// TestHostAgentsAreToldOnce tells what a host lacks once, and not again for each class.
+// TestHostAgentsAreToldOnce checks that a problem of a host is reported once, not once for
+// each class.
 func TestHostAgentsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	report := examine(t, func(p *patient) {

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cpuModels looks for the classes' CPU models. Without its model, a VM is cloned and then
-// refused its configuration.
+// cpuModels checks the classes' CPU models. Without its model, a VM is cloned but its
+// configuration is then refused.
 func (e *examination) cpuModels(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	var known []string
 	mixed := false
@@ -36,7 +36,7 @@ func (e *examination) cpuModels(ctx context.Context, r *Region, snapshot *topolo
 		}
 		if slices.Contains(known, spec.CPUType) {
 			e.ok("cpu", where, spec.CPUType+" exists")
-		} else if custom || !mixed { // the host that answers lists the models of its own architecture
+		} else if custom || !mixed { // the answering host lists the models of its own architecture
 			e.add(Finding{Check: "cpu", Status: Fail, Where: where, What: "there is no CPU model " + spec.CPUType, Mend: mend})
 		}
 	}

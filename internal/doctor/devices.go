@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// devices looks for what the classes need that pass PCI devices through.
+// devices checks the requirements of classes that pass PCI devices through.
 func (e *examination) devices(ctx context.Context, r *Region, roles map[string][]string) {
 	paths := map[string]bool{}
 	for i := range e.config.Classes {

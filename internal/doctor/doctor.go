@@ -1,7 +1,7 @@
-// Package doctor looks at everything that numaform needs before it can make a VM:
-// engine, provider, credentials, privileges, storages, templates, VMIDs, topology and
-// locks. It says of each whether it is well, and if not, how to mend it. It changes
-// nothing, and judges by the code that decides elsewhere. Start at Run.
+// Package doctor checks everything that numaform needs before it can create a VM: engine,
+// provider, credentials, privileges, storages, templates, VMIDs, topology and locks. Each
+// finding says whether it is in order and, if not, how to fix it. The doctor changes
+// nothing, and uses the code that makes the real decisions. Start at Run.
 package doctor
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Status is how a check ended.
+// Status is the result of a check.
 type Status string
 
-// The statuses. What is skipped depends on a check that failed.
+// The statuses. A skipped check depends on one that failed.
 const (
 	OK   Status = "ok"
 	Warn Status = "warn"
@@ -30,42 +30,43 @@ const (
 	Skip Status = "skip"
 )
 
-// Finding is what one check found in one place.
+// Finding is the result of one check in one place.
 type Finding struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
 	// Where is the file, region, host or path, or empty.
 	Where string `json:"where,omitempty"`
 	What  string `json:"what"`
-	// Mend says what to do, or is empty.
+	// Mend is the hint how to fix it, or empty.
 	Mend string `json:"mend,omitempty"`
 }
 
-// Config is what there is to look at.
+// Config is the input of the checks.
 type Config struct {
-	// File is the configuration's path, and Broken why it cannot be used.
+	// File is the configuration's path, and Broken is why it cannot be used.
 	File   string
 	Broken error
 
 	ClusterID string
 	Engine    state.EngineConfig
 	PluginDir string
-	// StateDir is what belongs to this machine and is part of no fleet.
+	// StateDir is the directory of data that belongs to this machine and not to the fleet.
 	StateDir string
 	Regions  []Region
-	// Classes are those of the manifests or cluster that were named, ClassesBroken why
-	// these cannot be read. Named is false if none were named.
+	// Classes are the classes of the named manifests or cluster; ClassesBroken is why they
+	// cannot be read. Named is false if none were named.
 	Classes       []v1alpha1.ProxmoxNodeClass
 	ClassesBroken error
 	Named         bool
 	// Templates reads the Secret of a class' templatesRef.
 	Templates func(ctx context.Context, ref v1alpha1.SecretReference) (map[string][]byte, error)
-	// Types are the instance types; nil means the default ones.
+	// Types are the instance types; nil means the default types.
 	Types []scheduling.InstanceType
-	// Fleet reads what is wanted, and Locks who holds the fleet or a state.
+	// Fleet reads the desired fleet, and Locks the holders of the locks of fleet and
+	// states.
 	Fleet func(ctx context.Context) (fleet.Fleet, error)
 	Locks func(ctx context.Context) ([]Lock, error)
-	// Clock is the real one by default.
+	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
@@ -74,26 +75,26 @@ type Region struct {
 	Name     topology.RegionName
 	Insecure bool
 	VMIDs    fleet.VMIDRange
-	// Client is nil if there is none, and Broken says why.
+	// Client is nil if it could not be created; Broken is why.
 	Client *proxmox.Client
 	Broken error
-	// Snapshot reads the region, with what the configuration says of its hosts.
+	// Snapshot reads the region, combined with the configuration of its hosts.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 }
 
-// Lock is what is found of the lock of the fleet or of a state.
+// Lock is the state of the lock of the fleet or of a Terraform state.
 type Lock struct {
 	Where string
-	// Err says who holds it, or why nobody knows; nil means that it is free.
+	// Err names the holder, or why the holder is unknown; nil means that the lock is free.
 	Err error
-	// What says why a lock that is free is so, or is empty.
+	// What explains why a lock is free, or is empty.
 	What string
 }
 
-// Report is what was found, in the order of the checks.
+// Report is the findings in the order of the checks.
 type Report []Finding
 
-// Count returns how many findings have the status.
+// Count returns the number of findings with the status.
 func (r Report) Count(status Status) int {
 	count := 0
 	for _, finding := range r {
@@ -104,8 +105,8 @@ func (r Report) Count(status Status) int {
 	return count
 }
 
-// Run makes all checks. One that fails stops no other, but for those that can say
-// nothing without it: they are skipped, and say so.
+// Run runs all checks. A failed check does not stop the others. Checks that depend on it
+// are reported as skipped.
 func Run(ctx context.Context, config Config) Report {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -136,13 +137,13 @@ func Run(ctx context.Context, config Config) Report {
 	return e.report
 }
 
-// examination gathers findings.
+// examination collects findings.
 type examination struct {
 	config Config
 	report Report
-	// seen are the regions that could be read.
+	// seen has the regions that could be read.
 	seen topology.Snapshot
-	// lacking are the hosts that lack a host agent for a class; true means that this
+	// lacking are the hosts without a host agent that a class needs; true means that this
 	// leaves a class without any host.
 	lacking map[topology.HostID]bool
 }
@@ -153,7 +154,7 @@ func (e *examination) ok(check, where, what string) {
 	e.add(Finding{Check: check, Status: OK, Where: where, What: what})
 }
 
-// failed adds an error, whose last words are how to mend it.
+// failed adds an error, which ends with the hint how to fix it.
 func (e *examination) failed(check, where string, err error) {
 	finding := Finding{Check: check, Status: Fail, Where: where, What: err.Error()}
 	var refused *proxmox.Error
@@ -165,7 +166,7 @@ func (e *examination) failed(check, where string, err error) {
 	e.add(finding)
 }
 
-// skip says that checks were not made because another one failed.
+// skip reports checks as skipped because another one failed.
 func (e *examination) skip(because string, checks ...string) {
 	e.skipAt("", because, checks...)
 }
@@ -176,7 +177,7 @@ func (e *examination) skipAt(where, because string, checks ...string) {
 	}
 }
 
-// classesRead says which classes the checks of hosts look at.
+// classesRead reports which classes the checks of hosts use.
 func (e *examination) classesRead() {
 	switch {
 	case e.config.ClassesBroken != nil:
@@ -194,7 +195,7 @@ func (e *examination) classesRead() {
 	}
 }
 
-// Line is the finding in one line: where, what, and how to mend it.
+// Line formats the finding in one line: where, what, and how to fix it.
 func (f Finding) Line() string {
 	line := f.What
 	if f.Where != "" {

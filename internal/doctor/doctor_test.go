@@ -32,16 +32,16 @@ import (
 
 const ourID = "test"
 
-// patient is what the doctor looks at, on a simulated Proxmox.
+// patient is the input of the doctor, with a simulated Proxmox.
 type patient struct {
 	sim    pvesim.Config
 	client proxmox.Config
 	doctor.Config
-	// ready is called when the Proxmox runs.
+	// ready is called when the Proxmox is running.
 	ready func(*pvesim.Server)
 }
 
-// class is a class that every host of the simulated Proxmox can take.
+// class returns a class that is usable on every host of the simulated Proxmox.
 func class(change ...func(*v1alpha1.ProxmoxNodeClassSpec)) v1alpha1.ProxmoxNodeClass {
 	c := v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "workers"}}
 	c.Spec.Template.Name = testenv.Template
@@ -51,7 +51,7 @@ func class(change ...func(*v1alpha1.ProxmoxNodeClassSpec)) v1alpha1.ProxmoxNodeC
 	return c
 }
 
-// examine runs the doctor over a patient that is well but for the change.
+// examine runs the doctor on a correct setup with one change.
 func examine(t *testing.T, change func(*patient)) doctor.Report {
 	t.Helper()
 	p := &patient{sim: pvesim.Config{Hosts: testenv.Hosts(t)}, ready: func(*pvesim.Server) {}}
@@ -90,13 +90,13 @@ func examine(t *testing.T, change func(*patient)) doctor.Report {
 	return doctor.Run(t.Context(), p.Config)
 }
 
-// TestWell wants no warning but about what a report cannot tell.
+// TestWell checks that there are no warnings except for facts that a report cannot provide.
 func TestWell(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.0"} {
 		for _, finding := range examine(t, func(p *patient) {
 			p.sim.Version = version
-			p.sim.CPUModels, p.Classes[0].Spec.CPUType = []string{"tuned"}, "custom-tuned" // no privilege of its own before 9.2
+			p.sim.CPUModels, p.Classes[0].Spec.CPUType = []string{"tuned"}, "custom-tuned" // requires no privilege of its own before 9.2
 		}) {
 			if finding.Status != doctor.OK {
 				t.Errorf("Proxmox VE %s: %s %s %s", version, finding.Status, finding.Check, finding.Line())
@@ -105,7 +105,7 @@ func TestWell(t *testing.T) {
 	}
 }
 
-// grants gives the token's user just these roles: path, privileges, …
+// grants gives the token's user exactly these roles: path, privileges, …
 func grants(p *patient, list ...string) {
 	p.sim.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}}
 	for i := 0; i < len(list); i += 2 {
@@ -115,7 +115,7 @@ func grants(p *patient, list ...string) {
 	}
 }
 
-// byAgent has nodes of the class join by a command of the guest agent.
+// byAgent makes nodes of the class join by a command of the guest agent.
 func byAgent(p *patient) {
 	p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataAgent, TemplatesRef: &v1alpha1.SecretReference{Name: "join", Namespace: "numaform"}}
 }
@@ -206,7 +206,7 @@ func TestFinds(t *testing.T) {
 	}
 }
 
-// wants looks for a line with that status and check, and all of the texts.
+// wants checks that a line has the status, the check, and all of the texts.
 func wants(t *testing.T, report doctor.Report, status doctor.Status, check string, texts ...string) {
 	t.Helper()
 	var lines []string
@@ -420,12 +420,12 @@ func TestFindsOnHosts(t *testing.T) {
 	}
 }
 
-// storages are one, of which the template's disk takes 8 GiB.
+// storages returns a single storage; the template's disk takes 8 GiB of it.
 func storages(freeMiB int64) []topology.Storage {
 	return []topology.Storage{{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 1 << 20, FreeMiB: freeMiB}}
 }
 
-// TestTooOld looks at a Proxmox VE 7, which is no more than its version.
+// TestTooOld checks that for Proxmox VE 7 only the version is reported.
 func TestTooOld(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -443,7 +443,7 @@ func TestTooOld(t *testing.T) {
 	wants(t, report, doctor.OK, "lock", "is free")
 }
 
-// TestPackedMirror finds the provider as a zip, and names what else is there.
+// TestPackedMirror finds the provider as a zip, and lists the other content.
 func TestPackedMirror(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -464,7 +464,7 @@ func TestPackedMirror(t *testing.T) {
 	wants(t, examine(t, func(p *patient) { p.PluginDir = dir }), doctor.OK, "provider", "bpg/proxmox "+version)
 }
 
-// TestRegistry asks the engine for the provider where there is no mirror, and no way to
+// TestRegistry makes the engine fetch the provider without a mirror, and without access to
 // the registry.
 func TestRegistry(t *testing.T) {
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy"} {

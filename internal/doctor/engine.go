@@ -19,10 +19,10 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// patience is how long a download of the provider may take.
+// patience limits the duration of the provider's download.
 const patience = 5 * time.Minute
 
-// engine looks for OpenTofu or Terraform, and for the provider.
+// engine checks OpenTofu or Terraform, and the provider.
 func (e *examination) engine(ctx context.Context) {
 	engine, err := state.FindEngine(ctx, e.config.Engine)
 	if err != nil {
@@ -41,7 +41,7 @@ func (e *examination) engine(ctx context.Context) {
 	}
 }
 
-// confinement says what keeps engine and provider from other files than their own.
+// confinement reports how engine and provider are restricted to their own files.
 func (e *examination) confinement() {
 	if version := confine.Version(); version > 0 {
 		e.ok("confinement", "", fmt.Sprintf("the kernel has Landlock, version %d: engine and provider see their own files only", version))
@@ -55,7 +55,7 @@ func (e *examination) confinement() {
 	})
 }
 
-// mirror looks for the provider in a filesystem mirror, unpacked or packed.
+// mirror checks for the provider in a filesystem mirror, unpacked or packed.
 func (e *examination) mirror(dir string) {
 	name := filepath.Join(dir, filepath.FromSlash(guard.Provider))
 	platform := runtime.GOOS + "_" + runtime.GOARCH
@@ -87,13 +87,13 @@ func names(entries []os.DirEntry) []string {
 	return list
 }
 
-// registry has the engine fetch the provider as it would for a first plan.
+// registry makes the engine fetch the provider as it would for a first plan.
 func (e *examination) registry(ctx context.Context, engine *state.Engine) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := fetch(ctx, engine); err != nil {
 		finding := Finding{Check: "provider", Status: Fail, Where: "the registry", What: strings.Join(strings.Fields(err.Error()), " ")}
-		if !strings.Contains(finding.What, "engine.plugin_dir") { // else the error says how to mend it
+		if !strings.Contains(finding.What, "engine.plugin_dir") { // otherwise the error has the hint
 			finding.Mend = "let this machine reach the registry, or set engine.plugin_dir to a mirror that holds the provider (`make provider` builds one)"
 		}
 		e.add(finding)
@@ -102,7 +102,7 @@ func (e *examination) registry(ctx context.Context, engine *state.Engine) {
 	e.ok("provider", "the registry", guard.Provider+" "+generator.ProviderVersion)
 }
 
-// fetch initializes a root without VMs in a directory of its own.
+// fetch initializes a root without VMs in a temporary directory.
 func fetch(ctx context.Context, engine *state.Engine) (err error) {
 	temporary, err := scratch.New("doctor")
 	if err != nil {

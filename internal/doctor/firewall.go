@@ -11,9 +11,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// firewalls says of classes with security groups whether these filter anything: Proxmox
-// wants its firewall on for the datacenter, for the VM and for a network device. A clone
-// has the template's.
+// firewalls checks for classes with security groups whether the groups have an effect:
+// Proxmox requires the firewall to be enabled for the datacenter, for the VM and for a
+// network device. A clone has its template's settings.
 func (e *examination) firewalls(ctx context.Context) {
 	for i := range e.config.Regions {
 		r := &e.config.Regions[i]
@@ -45,7 +45,7 @@ func (e *examination) datacenterFirewall(ctx context.Context, r *Region) {
 	}
 }
 
-// classFirewall looks at the templates of a class with security groups.
+// classFirewall checks the templates of a class with security groups.
 func (e *examination) classFirewall(ctx context.Context, r *Region, class *v1alpha1.ProxmoxNodeClass) {
 	if len(class.Spec.SecurityGroups) == 0 {
 		return
@@ -67,8 +67,8 @@ func (e *examination) classFirewall(ctx context.Context, r *Region, class *v1alp
 	}
 }
 
-// templateFirewall says what of a template keeps security groups of its clones from
-// filtering, or nothing.
+// templateFirewall returns the settings of a template that disable the security groups of
+// its clones, or "".
 func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vmid int, networks []v1alpha1.Network) (what, mend string, err error) {
 	firewall, err := r.Client.FirewallOf(ctx, host, vmid)
 	if err != nil {

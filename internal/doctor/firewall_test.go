@@ -13,20 +13,20 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// grouped gives the class a security group, and Proxmox a firewall that is on.
+// grouped adds a security group to the class, and enables the Proxmox firewall.
 func grouped(p *patient) {
 	p.Classes[0].Spec.SecurityGroups = []string{"k8s"}
 	p.sim.Firewall = true
 }
 
-// broken has requests for a path fail.
+// broken makes requests for a path fail.
 func broken(path string) func(*patient) {
 	return func(p *patient) {
 		p.ready = func(s *pvesim.Server) { s.AddFault(pvesim.Fault{Path: path, Status: 500, Reason: "broken"}) }
 	}
 }
 
-// send asks the simulated Proxmox for something that numaform never does.
+// send sends a request that numaform never sends to the simulated Proxmox.
 func send(t *testing.T, s *pvesim.Server, method, path string, params url.Values) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, s.URL()+"/api2/json"+path, strings.NewReader(params.Encode()))

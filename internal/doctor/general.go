@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// templates says which templates the hosts have, where no class says which are meant.
+// templates lists the templates of the hosts if there are no classes that name some.
 func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 	usable := false
 	for i := range snapshot.Hosts {
@@ -40,7 +40,7 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 	}
 }
 
-// storages says what the hosts' storages take.
+// storages lists what the hosts' storages accept.
 func (e *examination) storages(snapshot *topology.Snapshot) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -62,7 +62,7 @@ func (e *examination) storages(snapshot *topology.Snapshot) {
 	}
 }
 
-// taking returns the active storages of a host that take a content.
+// taking returns the active storages of a host that accept a content type.
 func taking(host *topology.Host, content string) []string {
 	var list []string
 	for _, storage := range host.Storages {

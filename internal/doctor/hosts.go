@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hosts says which hosts can be used and how well each is known.
+// hosts checks which hosts are usable and how complete their facts are.
 func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 	said := map[string]bool{}
 	usable := 0
@@ -43,7 +43,7 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 	e.ok("host", string(r.Name), fmt.Sprintf("%d of %d hosts can be used", usable, len(snapshot.Hosts)))
 }
 
-// topology says where the facts of a host come from, and what is not known.
+// topology reports the sources of a host's facts, and what is unknown.
 func (e *examination) topology(host *topology.Host) {
 	confidence, missing := host.Confidence(), host.Missing()
 	finding := Finding{Check: "topology", Status: OK, Where: host.ID().String()}
@@ -67,7 +67,7 @@ func (e *examination) pins() bool {
 	})
 }
 
-// sources returns the machine's sources in the order of facts, each once.
+// sources lists the machine's sources in the order of facts, without duplicates.
 func sources(m *topology.Machine) string {
 	var list []topology.Source
 	for _, fact := range []topology.Fact{topology.FactCPUs, topology.FactSiblings, topology.FactCaches, topology.FactNUMA, topology.FactMemory} {
@@ -86,7 +86,7 @@ func join[T ~string](list []T) string {
 	return strings.Join(texts, ", ")
 }
 
-// classes says on which hosts each class can be used, and why not on others.
+// classes reports on which hosts each class is usable, and why not on others.
 func (e *examination) classes() {
 	slices.SortFunc(e.seen.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	for i := range e.config.Classes {
@@ -107,13 +107,13 @@ func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology
 	if len(report.Hosts) == 0 {
 		status = Fail
 	}
-	if len(faults) == 0 && len(report.Hosts) == 0 { // what is wrong is not a host's
+	if len(faults) == 0 && len(report.Hosts) == 0 { // the fault is not a host's
 		for _, finding := range report.Findings {
 			e.add(Finding{Check: "class", Status: Fail, Where: name, What: finding.Message})
 		}
 	}
 	for i, fault := range faults {
-		if fault.Reason == v1alpha1.ReasonHostAgentNotReady { // hostAgents tells it of each host
+		if fault.Reason == v1alpha1.ReasonHostAgentNotReady { // hostAgents reports it for each host
 			e.lacking[fault.Host] = e.lacking[fault.Host] || len(report.Hosts) == 0
 			continue
 		}
@@ -132,7 +132,7 @@ func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology
 	e.hugePages(class, name)
 }
 
-// checkOf names the check that a reason belongs to.
+// checkOf returns the check that a reason belongs to.
 func checkOf(reason string) string {
 	switch reason {
 	case v1alpha1.ReasonTemplateNotFound, v1alpha1.ReasonTemplateAmbiguous, v1alpha1.ReasonTemplateUnusable:
@@ -147,7 +147,7 @@ func checkOf(reason string) string {
 	return "class"
 }
 
-// pinWith says whether the credentials can pin as the class wants.
+// pinWith checks whether the credentials allow pinning as the class requests.
 func (e *examination) pinWith(class *v1alpha1.ProxmoxNodeClass, name string) {
 	placement := &class.Spec.Placement
 	if !fleet.Policy(placement.EffectivePolicy()).Pinned() {
@@ -160,7 +160,7 @@ func (e *examination) pinWith(class *v1alpha1.ProxmoxNodeClass, name string) {
 	e.rootOnly(class, Finding{Check: "pin", Where: name, What: "pinWith is Affinity"}, "pins by affinity", (*proxmox.Client).CanSetAffinity)
 }
 
-// hugePages says whether the credentials can take huge pages as the class wants.
+// hugePages checks whether the credentials allow huge pages as the class requests.
 func (e *examination) hugePages(class *v1alpha1.ProxmoxNodeClass, name string) {
 	if size := class.Spec.Placement.HugePages; size != "" {
 		e.rootOnly(class, Finding{Check: "hugepages", Where: name, What: fmt.Sprintf("hugePages is %s", size)},
@@ -168,8 +168,8 @@ func (e *examination) hugePages(class *v1alpha1.ProxmoxNodeClass, name string) {
 	}
 }
 
-// rootOnly says for each region of the class whether its credential may do what only root
-// may. The finding is the one for where it may not.
+// rootOnly checks for each region of the class whether its credential may do what only root
+// may. refused is the finding for regions where it may not.
 func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, refused Finding, done string, may func(*proxmox.Client) (bool, string)) {
 	for _, r := range e.config.Regions {
 		if r.Client == nil || (class.Spec.Region != "" && class.Spec.Region != string(r.Name)) {

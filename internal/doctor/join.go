@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// joins says of each class whether its nodes get a token in the form that they join
-// with. Before an upgrade from a release that knew bootstrap tokens only, these are the
-// classes whose nodes would join no more.
+// joins checks for each class whether its nodes get a token in the form that they join
+// with. Before an upgrade from a release that only supported bootstrap tokens, it finds the
+// classes whose nodes would no longer join.
 func (e *examination) joins(ctx context.Context) {
 	for i := range e.config.Classes {
 		class := &e.config.Classes[i]

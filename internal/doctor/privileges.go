@@ -15,19 +15,19 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// want is what a grant comes to on the paths that Proxmox will be asked for.
+// want is a grant resolved to the paths that Proxmox checks.
 type want struct {
 	grant proxmox.Grant
 	paths []string
-	// privileges are those of the grant's role, or some of them.
+	// privileges are some or all privileges of the grant's role.
 	privileges []string
-	// deep wants them below the paths, too.
+	// deep also requires them below the paths.
 	deep bool
-	// pool is set where what the path is of has to be put into that pool instead.
+	// pool is set if the object of the path must be added to that pool instead.
 	pool string
 }
 
-// privileges compares what the credential may do with what it must.
+// privileges compares the credential's permissions with the required ones.
 func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	where := string(r.Name)
 	wants := e.wants(r, snapshot)
@@ -66,8 +66,8 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	}
 }
 
-// pools looks for the classes' resource pools, of which Proxmox lists those that may be
-// audited.
+// pools checks the classes' resource pools. Proxmox lists only pools that the user may
+// audit.
 func (e *examination) pools(r *Region, snapshot *topology.Snapshot, have map[string]proxmox.Permissions) {
 	for _, region := range snapshot.Regions {
 		for _, pool := range slices.Sorted(maps.Keys(e.uses(r, snapshot).pools)) {
@@ -82,8 +82,8 @@ func (e *examination) pools(r *Region, snapshot *topology.Snapshot, have map[str
 	}
 }
 
-// nothingAtAll tells a token that was made with privileges of its own, and given none,
-// from one that lacks some.
+// nothingAtAll distinguishes a token that was created with separate privileges, but given
+// none, from one that lacks some.
 func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permissions) bool {
 	id := r.Client.TokenID()
 	for _, have := range known {
@@ -105,11 +105,11 @@ func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permis
 	return true
 }
 
-// compare adds a finding for each path on which privileges are missing, or one for all
-// of the paths.
+// compare adds a finding for each path with missing privileges, or one finding for all
+// paths.
 func (e *examination) compare(r *Region, w want, have map[string]proxmox.Permissions, roles map[string][]string) {
 	if w.pool != "" && !have["/pool/"+w.pool].Has("VM.Clone", false) {
-		return // what the pool gives is missing, and said
+		return // the pool's privileges are missing, which is reported already
 	}
 	complete := true
 	for _, path := range w.paths {
@@ -129,7 +129,7 @@ func (e *examination) compare(r *Region, w want, have map[string]proxmox.Permiss
 	}
 }
 
-// mend returns the commands that give what is missing.
+// mend returns the commands that grant the missing privileges.
 func (w *want) mend(user, path string, missing []string, roles map[string][]string) string {
 	if w.pool != "" {
 		return fmt.Sprintf("pveum pool modify %s --vms %s", w.pool, strings.TrimPrefix(path, "/vms/"))
@@ -137,7 +137,7 @@ func (w *want) mend(user, path string, missing []string, roles map[string][]stri
 	return strings.Join(w.grant.Mend(user, missing, roles), " && ")
 }
 
-// wants returns what is needed on the paths that exist now.
+// wants returns the required privileges on the paths that exist now.
 func (e *examination) wants(r *Region, snapshot *topology.Snapshot) []want {
 	use := e.uses(r, snapshot)
 	var wants []want
@@ -155,22 +155,22 @@ func (e *examination) wants(r *Region, snapshot *topology.Snapshot) []want {
 	return distinct
 }
 
-// use is where numaform works in a region, as its classes have it.
+// use is what numaform uses in a region, according to its classes.
 type use struct {
 	hosts        []string
-	pools        map[string]bool // "" stands for no pool
+	pools        map[string]bool // "" means no pool
 	disks, seeds map[string]bool
-	// models are custom CPU models that take a privilege, without "custom-".
+	// models are custom CPU models that require a privilege, without "custom-".
 	models map[string]bool
-	// cloudInit is whether a seed takes the place of a template's cloud-init drive.
+	// cloudInit is set if a seed replaces a template's cloud-init drive.
 	cloudInit bool
-	// tags are those that VMs get, or lose as clones.
+	// tags are the tags that VMs get, or lose as clones.
 	tags map[string]bool
 	// templates are VMIDs, by the pool whose class clones them.
 	templates map[string][]string
 }
 
-// uses gathers what the classes use; without classes, all templates' storages.
+// uses collects what the classes use; without classes, all templates' storages.
 func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 	u := &use{pools: map[string]bool{}, disks: map[string]bool{}, seeds: map[string]bool{}, models: map[string]bool{}, tags: map[string]bool{}, templates: map[string][]string{}}
 	for i := range snapshot.Hosts {
@@ -216,7 +216,7 @@ func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snap
 		if storage, found := scaler.SeedStorage(host, needs.Seed); found {
 			u.seeds[storage] = true
 		}
-		// Whoever clones a VM needs what setting its CPU model takes.
+		// Cloning a VM requires the privilege for setting its CPU model.
 		template := &host.Templates[slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })]
 		u.model(strings.TrimPrefix(template.Options["cpu"], "cputype="), snapshot)
 		u.cloudInit = u.cloudInit || template.CloudInit && class.Spec.Metadata.Type == v1alpha1.MetadataCDROM
@@ -226,7 +226,7 @@ func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snap
 }
 
 // model adds the CPU model of an option such as custom-a or custom-a,flags=+aes, if
-// giving it to a VM takes a privilege.
+// assigning it to a VM requires a privilege.
 func (u *use) model(option string, snapshot *topology.Snapshot) {
 	model, _, _ := strings.Cut(option, ",")
 	name, custom := strings.CutPrefix(model, "custom-")
@@ -235,12 +235,12 @@ func (u *use) model(option string, snapshot *topology.Snapshot) {
 	}
 }
 
-// ownTags are the tags that numaform sets, with those of a class.
+// ownTags returns the tags that numaform sets, including those of a class.
 func (e *examination) ownTags(tags []string) []string {
 	return append([]string{"numaform", "numaform-" + e.config.ClusterID}, tags...)
 }
 
-// tag adds the tags that a clone gets, and those of its template that it loses.
+// tag adds the tags that a clone gets, and the template's tags that it loses.
 func (u *use) tag(own, template []string) {
 	for _, tag := range slices.Concat(own, template) {
 		if slices.Contains(own, tag) != slices.Contains(template, tag) {
@@ -249,7 +249,7 @@ func (u *use) tag(own, template []string) {
 	}
 }
 
-// reaches are the reach for each pool.
+// reaches returns the reach for each pool.
 func (u *use) reaches() []proxmox.Reach {
 	var reaches []proxmox.Reach
 	for _, pool := range slices.Sorted(maps.Keys(u.pools)) {
@@ -261,7 +261,7 @@ func (u *use) reaches() []proxmox.Reach {
 	return reaches
 }
 
-// want returns what a grant comes to.
+// want resolves a grant to paths.
 func (u *use) want(grant proxmox.Grant) []want {
 	if grant.Role.Name == proxmox.RoleVM && u.cloudInit {
 		grant.Role.Privileges = append(slices.Clone(grant.Role.Privileges), "VM.Config.Cloudinit")
@@ -271,7 +271,7 @@ func (u *use) want(grant proxmox.Grant) []want {
 	case grant.Path == "/nodes":
 		return []want{{grant: grant, paths: u.hosts, privileges: privileges}}
 	case grant.Path == "/storage", grant.Role.Name == proxmox.RoleNet:
-		return nil // asked for by name, or with the bridges
+		return nil // checked by name, or with the bridges
 	case grant.Role.Name == proxmox.RoleVM && grant.Path != "/vms":
 		pool := strings.TrimPrefix(grant.Path, "/pool/")
 		clone := want{grant: grant, paths: distinct(u.templates[pool]), privileges: []string{"VM.Clone"}, pool: pool}
@@ -286,7 +286,7 @@ func distinct(list []string) []string {
 	return slices.Compact(list)
 }
 
-// bridges looks for SDN.Use. Which zone a bridge belongs to, only Proxmox knows.
+// bridges checks SDN.Use. Only Proxmox knows the zone of a bridge.
 func (e *examination) bridges(ctx context.Context, r *Region, all map[string]proxmox.Permissions, roles map[string][]string) {
 	const zones, local, privilege = "/sdn/zones", "/sdn/zones/localnetwork", "SDN.Use"
 	where := string(r.Name) + " " + zones
@@ -315,8 +315,8 @@ func (e *examination) bridges(ctx context.Context, r *Region, all map[string]pro
 	e.add(finding)
 }
 
-// joinsByAgent looks for what the classes need whose nodes join by a command of the
-// guest agent, and reports whether there are such.
+// joinsByAgent checks the requirements of classes whose nodes join by a command of the
+// guest agent, and reports whether there are such classes.
 func (e *examination) joinsByAgent(r *Region, have map[string]proxmox.Permissions, roles map[string][]string) bool {
 	role := proxmox.Role{Name: "NumaformAgent", Privileges: []string{"VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted"}}
 	if slices.Contains(roles["Administrator"], "VM.Monitor") { // Proxmox VE 8
@@ -341,7 +341,7 @@ func (e *examination) joinsByAgent(r *Region, have map[string]proxmox.Permission
 	return len(paths) > 0
 }
 
-// agents warns of privileges that make the provider wait.
+// agents warns about privileges that make the provider wait.
 func (e *examination) agents(r *Region, have proxmox.Permissions) {
 	if ok, _ := r.Client.CanSetAffinity(); ok { // root has all of them
 		return

@@ -12,15 +12,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// soon is how long before its end a certificate is worth a warning.
+// soon is the remaining lifetime of a certificate that causes a warning.
 const soon = 14 * 24 * time.Hour
 
-// dependent are the checks of a region that need an answer of Proxmox.
+// dependent returns the checks of a region that need an answer from Proxmox.
 func dependent() []string {
 	return []string{"privilege", "host", "topology", "template", "storage", "vmid", "marker"}
 }
 
-// region makes the checks of one Proxmox cluster.
+// region runs the checks of one Proxmox cluster.
 func (e *examination) region(ctx context.Context, r *Region) {
 	where := string(r.Name)
 	if r.Broken != nil {
@@ -52,7 +52,7 @@ func (e *examination) region(ctx context.Context, r *Region) {
 	e.seen.Hosts = append(e.seen.Hosts, snapshot.Hosts...)
 }
 
-// reach asks Proxmox for its version, and so for its certificate and the credential.
+// reach queries the version, which also checks the certificate and the credential.
 func (e *examination) reach(ctx context.Context, r *Region) bool {
 	where := string(r.Name)
 	version, err := r.Client.Version(ctx)
@@ -77,7 +77,7 @@ func who(client *proxmox.Client) string {
 	return "user " + client.User()
 }
 
-// untrusted says how to get the authority of a certificate that is not trusted.
+// untrusted explains how to get the authority of an untrusted certificate.
 func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 	finding := Finding{Check: "reach", Status: Fail, Where: string(r.Name)}
 	var refused *proxmox.Error
@@ -104,7 +104,7 @@ func hostOf(endpoint string) string {
 	return strings.TrimSuffix(host, "/")
 }
 
-// certificate says whether the certificate is checked, and until when it is good.
+// certificate reports whether the certificate is verified, and when it expires.
 func (e *examination) certificate(ctx context.Context, r *Region) {
 	finding := Finding{Check: "certificate", Status: OK, Where: string(r.Name)}
 	shown, err := r.Client.Certificate(ctx)

@@ -12,12 +12,12 @@ import (
 	"github.com/numaform/numaform/internal/workdir"
 )
 
-// roomyMiB is how much the engine's working directories, the states and the clone of a
-// repository should find free.
+// roomyMiB is the free space, in MiB, recommended for the engine's working directories, the
+// states and the clone of a repository.
 const roomyMiB = 512
 
-// stateDir looks at the directory that is numaform's own: for this user alone, writable,
-// and with room. Where it is yet to be made, the directory that it will be made in counts.
+// stateDir checks the state directory: accessible to this user alone, writable, and with
+// free space. If it does not exist yet, the parent directory is checked.
 func (e *examination) stateDir() {
 	dir := e.config.StateDir
 	if dir == "" {

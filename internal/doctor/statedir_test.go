@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/internal/doctor"
 )
 
-// TestStateDir looks at state directories that are not for numaform alone, or not there.
+// TestStateDir checks state directories that are shared, or missing.
 func TestStateDir(t *testing.T) {
 	t.Parallel()
 	type test struct {
@@ -27,7 +27,7 @@ func TestStateDir(t *testing.T) {
 		{"in a checkout", func(dir string) error { return os.MkdirAll(filepath.Join(dir, ".git"), 0o700) }, doctor.Fail, []string{"lies in the git checkout"}},
 		{"below a file", func(dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, doctor.Fail, []string{"state"}},
 	}
-	if os.Geteuid() == 0 { // only root may give a directory away
+	if os.Geteuid() == 0 { // only root may change the owner of a directory
 		tests = append(tests, test{"of another", others, doctor.Fail, []string{"belongs to user 12345", "set state_dir"}})
 	}
 	for _, tt := range tests {

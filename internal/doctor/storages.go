@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// classStorages asks each host for the storages that the classes use on it.
+// classStorages queries each host for the storages that the classes use on it.
 func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -50,9 +50,9 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 	}
 }
 
-// unusable says why a host cannot use a storage, if it cannot.
+// unusable explains why a host cannot use a storage, if so.
 func unusable(name string, host topology.HostName, states map[string]proxmox.StorageState) (Finding, bool) {
-	finding := Finding{Check: "storage", Status: Warn} // the class fails where no host is left
+	finding := Finding{Check: "storage", Status: Warn} // the class fails if no host is left
 	switch state, there := states[name]; {
 	case !there:
 		finding.What = fmt.Sprintf("storage %q does not exist, or numaform's user may not see it", name)
@@ -69,8 +69,8 @@ func unusable(name string, host topology.HostName, states map[string]proxmox.Sto
 	return finding, true
 }
 
-// storagesOn returns the storages of disks and of seeds that classes name, or get by
-// default, on the host.
+// storagesOn returns the storages for disks and seeds on the host that classes name, or use
+// by default.
 func (e *examination) storagesOn(host *topology.Host, snapshot *topology.Snapshot) (disks, seeds []string) {
 	used := [2]map[string]bool{{}, {}}
 	for i := range e.config.Classes {

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// tags compares the tags that VMs get, and those of templates that their clones lose, with
-// what the datacenter lets users set who lack Sys.Modify on /.
+// tags compares the tags that VMs get, and the template tags that their clones lose, with
+// the tags that the datacenter allows for users without Sys.Modify on /.
 func (e *examination) tags(ctx context.Context, r *Region, u *use) {
 	where := string(r.Name)
 	have, err := r.Client.Permissions(ctx, []string{"/"})

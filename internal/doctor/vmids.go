@@ -11,10 +11,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// shown is how many guests a line names.
+// shown is the number of guests that a line names.
 const shown = 5
 
-// vmids looks at who uses the range of VMIDs, and at others' markers.
+// vmids checks who uses the range of VMIDs, and other clusters' markers.
 func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	where := string(r.Name)
 	wanted, err := e.config.Fleet(ctx)
@@ -55,7 +55,7 @@ func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.S
 	e.markers(r, guests, wanted)
 }
 
-// exhausted asks for a number as a new VM would.
+// exhausted allocates a VMID as for a new VM.
 func (e *examination) exhausted(r *Region, used []fleet.VMID, inRange int) {
 	where := string(r.Name)
 	if _, err := fleet.NewAllocator(r.Name, r.VMIDs, fleet.Rotation{}, used).Next(); err != nil {
@@ -71,8 +71,8 @@ func (e *examination) exhausted(r *Region, used []fleet.VMID, inRange int) {
 	e.add(finding)
 }
 
-// markers tells of other numaforms on the same Proxmox, and of VMs with our marker that
-// the fleet does not know.
+// markers reports other numaform clusters on the same Proxmox, and VMs with our marker that
+// are not in the fleet.
 func (e *examination) markers(r *Region, guests []topology.Guest, wanted fleet.Fleet) {
 	known := map[fleet.Key]bool{}
 	for _, vm := range wanted.VMs {
@@ -99,8 +99,8 @@ func (e *examination) markers(r *Region, guests []topology.Guest, wanted fleet.F
 	}
 }
 
-// sort returns the guests by other numaforms' clusterIDs, those with our marker that are
-// not known, and karpenter-provider-proxmox' own.
+// sort groups the guests: by clusterIDs of other numaform clusters, guests with our marker
+// that are unknown, and karpenter-provider-proxmox' own.
 func (e *examination) sort(guests []topology.Guest, known map[fleet.Key]bool) (others map[string][]string, strays, karpenter []string) {
 	others = map[string][]string{}
 	for _, guest := range guests {
@@ -118,10 +118,10 @@ func (e *examination) sort(guests []topology.Guest, known map[fleet.Key]bool) (o
 	return others, strays, karpenter
 }
 
-// karpenterTag is on what karpenter-provider-proxmox' host daemon makes, at least.
+// karpenterTag is a tag on all guests of karpenter-provider-proxmox' host daemon.
 const karpenterTag = "karpenter"
 
-// count is a number of things.
+// count formats a number of things.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -144,7 +144,7 @@ func describe(guest topology.Guest) string {
 	return fmt.Sprintf("%d (%s)", guest.VMID, guest.Name)
 }
 
-// some names the first of a list.
+// some names the first elements of a list.
 func some(list []string) string {
 	if len(list) <= shown {
 		return strings.Join(list, ", ")
@@ -152,7 +152,7 @@ func some(list []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(list[:shown], ", "), len(list)-shown)
 }
 
-// locks says who holds the fleet and the states.
+// locks reports who holds the locks of fleet and states.
 func (e *examination) locks(ctx context.Context) {
 	locks, err := e.config.Locks(ctx)
 	if err != nil {
