@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// own marks the names of what a run makes outside of VMs.
+// own marks the names of objects that a run creates outside of VMs.
 const own = "numaform-kit"
 
-// within refuses a request that could change what is not the run's own, whatever the
+// within refuses a request that could change anything not created by the run, whatever the
 // case says and Proxmox answers.
 func (r *run) within(s *Step) error {
 	method, where, _ := strings.Cut(s.Request, " ")
@@ -55,12 +55,12 @@ func (r *run) mayChangePool(method string, parts []string, s *Step) bool {
 			}
 		}
 	}
-	// A pool that is there is not made again.
+	// An existing pool is not created again.
 	return r.ownPool(name) || name == r.values["missing-pool"] || name == "" || !poolName(name) ||
 		(method == http.MethodPost && name == r.cfg.Pool)
 }
 
-// poolName reports whether Proxmox could take the name.
+// poolName reports whether Proxmox would accept the name.
 func poolName(name string) bool {
 	return !strings.ContainsAny(name, " !") && strings.Count(name, "/") < 3
 }
@@ -86,18 +86,18 @@ func (r *run) mayChangeAccess(parts []string, s *Step) bool {
 	return false
 }
 
-// mayChangeNode is about what follows /nodes/HOST.
+// mayChangeNode checks the part of a path after /nodes/HOST.
 func (r *run) mayChangeNode(method string, parts []string, s *Step) bool {
 	switch parts[0] {
 	case "qemu":
 		return r.mayChangeVM(parts[1:], s)
 	case "storage":
 		return r.mayChangeStorage(method, parts[1:], s)
-	case "tasks": // one that is not there, or an own one that has ended
+	case "tasks": // a missing task, or an own one that has ended
 		return len(parts) > 1 && (parts[1] == r.values["missing-upid"] || parts[1] == r.values["upid"])
 	case "nothing":
 		return true
-	case "config": // who asks has no privilege, and nothing is given
+	case "config": // the caller has no privilege, and no value is given
 		return s.Privileges != nil && len(s.Params) == 0
 	}
 	return false
@@ -113,7 +113,7 @@ func (r *run) mayChangeVM(parts []string, s *Step) bool {
 	return r.ownVMID(parts[0])
 }
 
-// ownVMID reports whether a VMID is in the range, or none at all.
+// ownVMID reports whether a VMID is in the range, or is not a VMID.
 func (r *run) ownVMID(text string) bool {
 	const least, most = 100, 999999999
 	vmid, err := strconv.Atoi(text)

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// Login is a token, or a user with password.
+// Login is a token, or a user with a password.
 type Login struct {
 	TokenID, TokenSecret string
 	Username, Password   string
 }
 
-// answer is what Proxmox said.
+// answer is an answer of Proxmox.
 type answer struct {
 	status int
 	reason string
@@ -29,10 +29,10 @@ type answer struct {
 	meta   map[string]any
 }
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer limits how many bytes of an answer are read.
 const maxAnswer = 64 << 20
 
-// send makes one request with a credential, nil for none.
+// send sends one request with a credential; nil means none.
 func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error) {
 	method, path, _ := strings.Cut(s.Request, " ")
 	values := url.Values{}
@@ -68,7 +68,7 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	}
 	response, err := r.cfg.Client.Do(req)
 	if err != nil {
-		var inURL *url.Error // would repeat the address
+		var inURL *url.Error // it would repeat the address
 		if errors.As(err, &inURL) {
 			err = inURL.Err
 		}
@@ -82,7 +82,7 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	return readAnswer(response, text), nil
 }
 
-// readAnswer takes the answer apart. Errors of the web server itself have no JSON.
+// readAnswer parses an answer. Errors of the web server itself are not JSON.
 func readAnswer(response *http.Response, text []byte) *answer {
 	_, reason, _ := strings.Cut(response.Status, " ")
 	got := &answer{status: response.StatusCode, reason: reason, meta: map[string]any{}}
@@ -119,7 +119,7 @@ func multipartBody(s *Step) (*bytes.Buffer, string, error) {
 	return body, form.FormDataContentType(), nil
 }
 
-// header returns what a login sends; a password becomes a ticket.
+// header returns the header of a login; it requests a ticket for a password.
 func (r *run) header(ctx context.Context, login *Login) (http.Header, error) {
 	if login.TokenID != "" {
 		return http.Header{"Authorization": {"PVEAPIToken=" + login.TokenID + "=" + login.TokenSecret}}, nil
@@ -140,7 +140,7 @@ func (r *run) header(ctx context.Context, login *Login) (http.Header, error) {
 	}, nil
 }
 
-// First and longest pause between two looks at a task.
+// Initial and maximum interval between two status queries of a task.
 const (
 	taskPause    = 20 * time.Millisecond
 	maxTaskPause = time.Second
@@ -172,7 +172,8 @@ func (r *run) await(ctx context.Context, upid string, as http.Header) (string, e
 	}
 }
 
-// upidPart returns a part of a UPID: 1 is its host, 5 its type, or "" if it is none.
+// upidPart returns a part of a UPID: 1 is the host, 5 the type. It returns "" if the text
+// is not a UPID.
 func upidPart(upid string, part int) string {
 	parts := strings.Split(upid, ":")
 	if len(parts) != 9 || parts[0] != "UPID" {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// differences returns what is different in an answer, one line each.
+// differences lists how an answer differs, one line each.
 func (w *Want) differences(got *answer) []string {
 	var found []string
 	differ := func(what, got, want string) {
@@ -48,7 +48,7 @@ func (w *Want) differences(got *answer) []string {
 	return append(found, w.objects(got.data)...)
 }
 
-// objects compares what is wanted of objects.
+// objects compares objects with the expected ones.
 func (w *Want) objects(data any) []string {
 	list, isList := data.([]any)
 	if !isList {
@@ -129,7 +129,7 @@ func has(element any, want map[string]string) bool {
 	return ok
 }
 
-// matches compares a text exactly, or with a regular expression that begins with "~".
+// matches compares a text exactly, or with a regular expression that starts with "~".
 func matches(want, got string) bool {
 	pattern, ok := strings.CutPrefix(want, "~")
 	if !ok {
@@ -139,7 +139,7 @@ func matches(want, got string) bool {
 	return err == nil && re.MatchString(got)
 }
 
-// textOf is a JSON value as text: a string as it is, all else as JSON.
+// textOf returns a JSON value as text: a string as it is, other values as JSON.
 func textOf(value any) string {
 	if text, ok := value.(string); ok {
 		return text
@@ -170,7 +170,7 @@ func kindOf(value any) string {
 	return "object"
 }
 
-// shown quotes a text and cuts a long one.
+// shown quotes a text and truncates a long one.
 func shown(text string) string {
 	const most = 400
 	if len(text) > most {

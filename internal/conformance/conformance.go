@@ -1,6 +1,6 @@
-// Package conformance holds what numaform believes about the API of Proxmox VE, as
-// cases in plain YAML, and compares a Proxmox with them: a request, the state before it,
-// and the answer, each with its source in Proxmox' own code. It knows no simulator and
+// Package conformance holds numaform's assumptions about the API of Proxmox VE as cases in
+// plain YAML, and compares a Proxmox with them: a request, the state before it, and the
+// answer, each with its source in Proxmox' own code. It does not know the simulator and
 // uses no client of numaform's. Start at Cases and Run.
 package conformance
 
@@ -24,35 +24,35 @@ import (
 //go:embed cases/*.yaml
 var caseFiles embed.FS
 
-// Case is one belief: after what is given, the request gets that answer.
+// Case is one assumption: given a state, the request gets that answer.
 type Case struct {
 	// Family is the name of the case's file.
 	Family string `yaml:"-"`
 	Name   string `yaml:"name"`
 	// Source is Proxmox' repository, version, file and line, or a recorded report.
 	Source string `yaml:"source"`
-	// Needs lists what the run must have: see needNames.
+	// Needs lists what the run must provide: see needNames.
 	Needs []string `yaml:"needs"`
-	// Version bounds the Proxmox VE version: ">=9.1", "<9" or both with a blank.
+	// Version limits the Proxmox VE version: ">=9.1", "<9" or both, separated by a blank.
 	Version string `yaml:"version"`
-	// Given is the state before: see givenNames.
+	// Given is the state before the case: see givenNames.
 	Given []string `yaml:"given"`
-	// Before are requests that must succeed first.
+	// Before are requests that must succeed before the case.
 	Before []Step `yaml:"before"`
 	Step   `yaml:",inline"`
-	// Then are requests that show the side effect.
+	// Then are requests that verify the side effect.
 	Then []Step `yaml:"then"`
-	// Each repeats the case with other values of its own placeholders.
+	// Each repeats the case with different values of its own placeholders.
 	Each []map[string]string `yaml:"each"`
 }
 
-// Step is a request and its answer.
+// Step is a request and its expected answer.
 type Step struct {
-	// As is the credential: "configured" (the default), "keeper" (root, else the
-	// configured one), "root" (root@pam by ticket) or "none".
+	// As is the credential: "configured" (the default), "keeper" (root if available, else
+	// the configured one), "root" (root@pam by ticket) or "none".
 	As string `yaml:"as"`
-	// Privileges makes a user with these privileges, in a list, by path, and nothing
-	// else, and sends the request with a token of the user.
+	// Privileges creates a user with exactly these privileges, as lists by path, and sends
+	// the request with a token of that user.
 	Privileges map[string]string `yaml:"privileges"`
 	// Request is "METHOD /path" below /api2/json.
 	Request string            `yaml:"request"`
@@ -68,39 +68,39 @@ type File struct {
 	Text string `yaml:"text"`
 }
 
-// Want is an answer. Texts are compared exactly; one that begins with "~" is a regular
-// expression for the whole text.
+// Want is an expected answer. Texts are compared exactly; a text that starts with "~" is a
+// regular expression for the whole text.
 type Want struct {
 	Status int `yaml:"status"`
 	// Text is the reason in the status line.
 	Text string `yaml:"text"`
-	// Errors are all errors by parameter, without the line break at the end.
+	// Errors are all errors by parameter, without the trailing newline.
 	Errors map[string]string `yaml:"errors"`
 	// Data is the text of the whole result: a string, a number or JSON.
 	Data string `yaml:"data"`
-	// Shape, Has and Lacks describe an object, or in an array every element, or the
-	// one that Item selects.
+	// Shape, Has and Lacks describe an object or, in an array, every element or the ones
+	// that Item selects.
 	Shape map[string]string `yaml:"shape"`
 	Has   map[string]string `yaml:"has"`
 	Lacks []string          `yaml:"lacks"`
-	// Item selects the elements of an array with these values; there must be some.
+	// Item selects the elements of an array with these values; at least one must exist.
 	Item map[string]string `yaml:"item"`
-	// NoItem is an element that must not be there.
+	// NoItem is an element that must not exist.
 	NoItem map[string]string `yaml:"no-item"`
-	// Meta are members of the answer beside data, with their texts.
+	// Meta are members of the answer beside data, as text.
 	Meta map[string]string `yaml:"meta"`
 	Task *Task             `yaml:"task"`
 }
 
-// Task is how the task of the answer's UPID ends.
+// Task is the expected result of the task in the answer's UPID.
 type Task struct {
 	Exit string `yaml:"exit"`
-	// Host is the UPID's host, Type its kind of task.
+	// Host is the UPID's host, Type the type of its task.
 	Host string `yaml:"host"`
 	Type string `yaml:"type"`
 }
 
-// needNames are the words of Case.Needs.
+// needNames are the valid values of Case.Needs.
 func needNames() map[string]string {
 	return map[string]string{ //nolint:gosec // words, no credentials
 		"hosts":       "two hosts or more",
@@ -115,7 +115,7 @@ func needNames() map[string]string {
 	}
 }
 
-// givenNames are the words of Case.Given.
+// givenNames are the valid values of Case.Given.
 func givenNames() map[string]string {
 	return map[string]string{
 		"vm":       "a stopped VM that cases share: it must not be changed",
@@ -127,7 +127,7 @@ func givenNames() map[string]string {
 	}
 }
 
-// placeholders are what a run fills in.
+// placeholders are the placeholders that a run replaces.
 var placeholders = []string{
 	"host", "other-host", "asked-host", "remote-host", "storage", "iso-storage", "bridge", "pool", "own-pool", "template", "vm", "free-vmid",
 	"token-id", "token-user", "token-name", "user", "missing-host", "missing-vmid", "missing-storage", "missing-pool", "iso", "upid", "upid-host", "missing-upid",
@@ -135,7 +135,7 @@ var placeholders = []string{
 
 var placeholder = regexp.MustCompile(`\{([a-z][a-z0-9-]*)\}`)
 
-// Cases returns all cases, with tables written out.
+// Cases returns all cases, with tables expanded.
 func Cases() ([]Case, error) {
 	names, err := fs.Glob(caseFiles, "cases/*.yaml")
 	if err != nil {
@@ -156,8 +156,8 @@ func Cases() ([]Case, error) {
 	return cases, nil
 }
 
-// Parse reads the cases of one family. Unknown keys are errors, and so is every case
-// that cannot be run as it is.
+// Parse reads the cases of one family. Unknown keys are errors, and so are cases that
+// cannot be run as written.
 func Parse(family string, text []byte) ([]Case, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	decoder.KnownFields(true)
@@ -184,7 +184,7 @@ func Parse(family string, text []byte) ([]Case, error) {
 	return cases, errors.Join(mistakes...)
 }
 
-// rows writes a table out.
+// rows expands a table.
 func (c Case) rows() []Case {
 	if len(c.Each) == 0 {
 		return []Case{c}
@@ -208,7 +208,7 @@ func (c Case) rows() []Case {
 	return cases
 }
 
-// filled replaces placeholders, but for those that fill does not know.
+// filled replaces placeholders, except those unknown to fill.
 func (c Case) filled(fill func(string) (string, bool)) Case {
 	c.Name, c.Source = replace(c.Name, fill), replace(c.Source, fill)
 	c.Step = c.Step.filled(fill)
@@ -237,7 +237,7 @@ func (s Step) filled(fill func(string) (string, bool)) Step {
 	return s
 }
 
-// replace fills in placeholders; in a regular expression they stand for themselves.
+// replace replaces placeholders; in a regular expression it quotes their values.
 func replace(text string, fill func(string) (string, bool)) string {
 	return placeholder.ReplaceAllStringFunc(text, func(found string) string {
 		value, ok := fill(found[1 : len(found)-1])
@@ -258,7 +258,7 @@ func replaceAll(texts map[string]string, fill func(string) (string, bool)) map[s
 	filled := make(map[string]string, len(texts))
 	for key, text := range texts {
 		if replaced := replace(key, fill); replaced != key {
-			filled[replaced] = replace(text, fill) // wins over one that is written out
+			filled[replaced] = replace(text, fill) // wins over a literal key
 		} else if _, known := filled[key]; !known {
 			filled[key] = replace(text, fill)
 		}
@@ -328,7 +328,7 @@ func (s *Step) check() error {
 	return errors.Join(unknown, s.Want.compile())
 }
 
-// compile reports regular expressions and types that are none.
+// compile reports invalid regular expressions and types.
 func (w *Want) compile() error {
 	texts := []string{w.Text, w.Data}
 	for _, m := range []map[string]string{w.Errors, w.Has, w.Item, w.NoItem, w.Meta} {
@@ -354,7 +354,7 @@ func (w *Want) compile() error {
 	return nil
 }
 
-// fits reports whether a Proxmox VE version is within the bounds of a case.
+// fits reports whether a Proxmox VE version is within the limits of a case.
 func fits(bounds, version string) bool {
 	for bound := range strings.FieldsSeq(bounds) {
 		m := versionForm.FindStringSubmatch(bound)
@@ -384,6 +384,6 @@ func versionPart(parts []string, i int) int {
 	if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
 		digits = digits[:end]
 	}
-	n, _ := strconv.Atoi(digits) // no digits are 0
+	n, _ := strconv.Atoi(digits) // no digits mean 0
 	return n
 }

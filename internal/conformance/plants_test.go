@@ -22,17 +22,17 @@ import (
 	"github.com/numaform/numaform/internal/conformance"
 )
 
-// plant is a wrong belief between the kit and the simulator: it changes requests before,
-// or answers after, the simulator saw them.
+// plant is a wrong assumption between the kit and the simulator: it changes requests before
+// the simulator sees them, or answers afterwards.
 type plant struct {
 	name string
-	// family selects the cases that are run: the others need not find it.
+	// family selects the cases to run: the others need not detect it.
 	family string
 	method string
 	path   string // regular expression
-	// asRoot sends the request as root@pam instead, so that no privilege is checked.
+	// asRoot sends the request as root@pam, so that no privilege is checked.
 	asRoot bool
-	// param sets a parameter where it is not given: another default.
+	// param sets a parameter that is not given, to simulate another default.
 	param [2]string
 	// old and fresh change the answer's status line and body.
 	old, fresh string
@@ -40,7 +40,7 @@ type plant struct {
 	from, to int
 }
 
-// plants are 20 wrong beliefs over the families.
+// plants are 20 wrong assumptions across the families.
 var plants = []plant{
 	{name: "reading a configuration needs no privilege", family: "access", method: "GET", path: `/qemu/\d+/config$`, asRoot: true},
 	{name: "powering off needs no privilege", family: "access", method: "POST", path: `/status/stop$`, asRoot: true},
@@ -64,7 +64,7 @@ var plants = []plant{
 	{name: "an unknown storage is an error of the server", family: "storage", method: "GET", path: `/storage/numaform-kit-none`, from: 500, to: 404},
 }
 
-// TestPlants changes one thing between the kit and the simulator at a time.
+// TestPlants checks that each plant is detected, one at a time.
 func TestPlants(t *testing.T) {
 	t.Parallel()
 	if len(plants) != 20 {
@@ -112,7 +112,7 @@ func outcomes(t *testing.T, cfg conformance.Config, family string, all []conform
 	return outcomes
 }
 
-// field is an HTTPS proxy that plants one wrong belief.
+// field is an HTTPS proxy that applies one plant.
 type field struct {
 	url    string
 	client *http.Client

@@ -14,8 +14,8 @@ import (
 // description marks the VMs of a run.
 const description = "made by numaform conformance: can be removed"
 
-// prepare logs in, reads what the cluster has, and refuses bounds that hold what is not
-// the run's own.
+// prepare logs in, reads the cluster, and refuses bounds that contain objects not created
+// by a run.
 func (r *run) prepare(ctx context.Context) error {
 	if r.cfg.Upper-r.cfg.Lower < fewestVMIDs {
 		return &BoundsError{fmt.Sprintf("VMIDs %d-%d: %d are needed", r.cfg.Lower, r.cfg.Upper, fewestVMIDs+1)}
@@ -80,7 +80,7 @@ func (r *run) readVersion(ctx context.Context) error {
 	return err
 }
 
-// readHosts finds the hosts that are online, and the one that answers.
+// readHosts finds the online hosts, and the one that answers.
 func (r *run) readHosts(ctx context.Context) error {
 	found, err := r.read(ctx, "GET /cluster/status", nil)
 	if err != nil {
@@ -105,7 +105,7 @@ func (r *run) readHosts(ctx context.Context) error {
 	return nil
 }
 
-// readTemplate finds the host of the template, which is that of all VMs.
+// readTemplate finds the host of the template, which all VMs use.
 func (r *run) readTemplate(ctx context.Context) error {
 	found, err := r.read(ctx, "GET /cluster/resources", map[string]string{"type": "vm"})
 	if err != nil {
@@ -159,8 +159,8 @@ func (r *run) readStorages(ctx context.Context) error {
 	return nil
 }
 
-// readBounds refuses a pool that is not there and VMIDs that are taken. Guests that the
-// credential may not see count.
+// readBounds refuses a missing pool and used VMIDs, including guests that the credential
+// may not see.
 func (r *run) readBounds(ctx context.Context) error {
 	found, err := r.read(ctx, "GET /pools", map[string]string{"poolid": r.cfg.Pool})
 	if err != nil {
@@ -191,8 +191,8 @@ func (r *run) readBounds(ctx context.Context) error {
 	return r.removeVMs(ctx, nil)
 }
 
-// leftovers returns the VMs of the range and pool that an earlier run made, with their
-// hosts. A killed clone may have no description, but it has the name.
+// leftovers returns the VMs of the range and pool that an earlier run created, with their
+// hosts. A killed clone may lack a description, but it has the name.
 func (r *run) leftovers(ctx context.Context, pools []map[string]any) (map[int]string, error) {
 	left := map[int]string{}
 	for _, pool := range pools {
@@ -216,7 +216,7 @@ func (r *run) leftovers(ctx context.Context, pools []map[string]any) (map[int]st
 	return left, nil
 }
 
-// given makes the state before a case.
+// given creates the state before a case.
 func (r *run) given(ctx context.Context, words []string) error {
 	r.values["free-vmid"] = strconv.Itoa(r.free())
 	for _, word := range words {
@@ -247,8 +247,8 @@ func (r *run) given(ctx context.Context, words []string) error {
 	return nil
 }
 
-// free returns a VMID of the range that has no VM. The first is that of the shared VM,
-// and the last never gets any.
+// free returns an unused VMID of the range. The first is reserved for the shared VM, and
+// the last is never used.
 func (r *run) free() int {
 	for vmid := r.cfg.Lower + 1; ; vmid++ {
 		if _, taken := r.vms[vmid]; !taken {
@@ -266,7 +266,7 @@ func (r *run) sharedVM(ctx context.Context) error {
 	return r.createVM(ctx, r.cfg.Lower)
 }
 
-// newVM makes a small VM.
+// newVM creates a small VM.
 func (r *run) newVM(ctx context.Context) error { return r.createVM(ctx, r.free()) }
 
 func (r *run) createVM(ctx context.Context, vmid int) error {
@@ -284,8 +284,8 @@ func (r *run) onVM(ctx context.Context, method, below string) error {
 	return err
 }
 
-// newISO uploads a file that is an ISO by name only, to the host that is asked: uploads
-// are not proxied.
+// newISO uploads a file that is an ISO by name only, to the host that receives the request:
+// uploads are not proxied.
 func (r *run) newISO(ctx context.Context) error {
 	s := &Step{
 		Request: fmt.Sprintf("POST /nodes/%s/storage/%s/upload", r.values["host"], r.values["iso-storage"]),
@@ -298,7 +298,7 @@ func (r *run) newISO(ctx context.Context) error {
 	return err
 }
 
-// credential returns what a step sends.
+// credential returns the header for a step.
 func (r *run) credential(ctx context.Context, s *Step) (http.Header, error) {
 	switch {
 	case s.Privileges != nil:
@@ -313,7 +313,7 @@ func (r *run) credential(ctx context.Context, s *Step) (http.Header, error) {
 	return r.configured, nil
 }
 
-// token returns a token of a user with these privileges and no others, by path.
+// token returns a token of a user with exactly these privileges, by path.
 func (r *run) token(ctx context.Context, privileges map[string]string) (http.Header, error) {
 	key := fmt.Sprint(privileges) // maps print sorted
 	if known := r.tokens[key]; known != nil {
@@ -327,7 +327,7 @@ func (r *run) token(ctx context.Context, privileges map[string]string) (http.Hea
 		params map[string]string
 	}
 	var requests []request
-	for i, path := range paths { // roles first: they go last, after the entries that name them
+	for i, path := range paths { // removal is in reverse order, so roles go after the entries that name them
 		role := fmt.Sprintf("%s-%d", name, i)
 		requests = append(requests, request{"POST /access/roles", map[string]string{"roleid": role, "privs": privileges[path]}})
 	}

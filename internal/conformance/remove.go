@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// removeSince removes what a case made: VMs that were not there before, volumes, and
-// pools. Users and tokens stay for other cases.
+// removeSince removes what a case created: VMs that did not exist before, volumes, and
+// pools. Users and tokens are kept for other cases.
 func (r *run) removeSince(ctx context.Context, before []int, made int) error {
 	keep := slices.Clone(before)
 	if r.shared {
@@ -34,7 +34,7 @@ func (r *run) removeSince(ctx context.Context, before []int, made int) error {
 	return err
 }
 
-// removeAll removes everything that the run made.
+// removeAll removes everything that the run created.
 func (r *run) removeAll(ctx context.Context) error {
 	err := r.removeVMs(ctx, nil)
 	for _, volume := range r.volumes {
@@ -46,10 +46,11 @@ func (r *run) removeAll(ctx context.Context) error {
 	return err
 }
 
-// removeVMs stops and destroys the run's VMs, but for some.
+// removeVMs stops and destroys the run's VMs, except keep.
 func (r *run) removeVMs(ctx context.Context, keep []int) error {
 	var errs []error
-	// Clones go before the templates that they are linked to, which were made first.
+	// Clones are removed before the templates that they are linked to, which were created
+	// first.
 	for _, vmid := range slices.Backward(slices.Sorted(maps.Keys(r.vms))) {
 		if slices.Contains(keep, vmid) {
 			continue
@@ -96,7 +97,7 @@ func (r *run) removeVM(ctx context.Context, vmid int) error {
 	return r.remove(ctx, "DELETE "+path, params)
 }
 
-// remove sends a request that removes something of the run's.
+// remove sends a request that removes an object of the run.
 func (r *run) remove(ctx context.Context, request string, params map[string]string) error {
 	if _, err := r.want(ctx, request, params); err != nil {
 		return fmt.Errorf("removing what the run made: %w", err)

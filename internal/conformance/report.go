@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// Report is the outcome of a run, without anything that names the cluster.
+// Report is the outcome of a run, without any name of the cluster.
 type Report struct {
-	// Version is that of Proxmox VE, and Hosts the number of those that are online.
+	// Version is the version of Proxmox VE, and Hosts the number of online hosts.
 	Version string `json:"version"`
 	Hosts   string `json:"hosts"`
-	// AsRoot is set if cases ran that need root@pam.
+	// AsRoot is set if cases ran that require root@pam.
 	AsRoot  bool     `json:"asRoot"`
 	Results []Result `json:"results"`
 }
 
-// Count returns how many cases have an outcome.
+// Count returns the number of cases with an outcome.
 func (r *Report) Count(outcome string) int {
 	n := 0
 	for i := range r.Results {
@@ -37,7 +37,7 @@ var (
 	fingerprint = regexp.MustCompile(`\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){15,}\b`)
 )
 
-// redact replaces what names the cluster: hosts, storages, pool, users, addresses.
+// redact replaces names of the cluster: hosts, storages, pool, users, addresses.
 func (r *Report) redact(from *run) {
 	clean := from.redactor()
 	for i := range r.Results {
@@ -47,7 +47,7 @@ func (r *Report) redact(from *run) {
 	}
 }
 
-// Redact returns what replaces secrets and names of the configuration in a text.
+// redact returns the replacements for secrets and names of the configuration.
 func (c *Config) redact() map[string]string {
 	named := map[string]string{c.Pool: "{pool}", c.Host: "{host}", c.Storage: "{storage}", c.ISOStorage: "{iso-storage}"}
 	_, rest, _ := strings.Cut(c.URL, "://")
@@ -69,7 +69,7 @@ func (c *Config) redact() map[string]string {
 	return named
 }
 
-// redactor returns a function that takes out of a text what names the cluster.
+// redactor returns a function that removes the names of the cluster from a text.
 func (r *run) redactor() func(string) string {
 	named := r.cfg.redact()
 	for _, name := range []string{"storage", "iso-storage"} {
@@ -98,7 +98,7 @@ func (r *run) redactor() func(string) string {
 	}
 }
 
-// replaceWord replaces a word where no letter or digit touches it.
+// replaceWord replaces a word that has no letter or digit next to it.
 func replaceWord(text, word, by string) string {
 	re := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(word) + `($|[^A-Za-z0-9])`)
 	for re.MatchString(text) {
@@ -111,7 +111,7 @@ func replaceWord(text, word, by string) string {
 	return text
 }
 
-// Markdown writes the report as it is attached to an issue.
+// Markdown writes the report in the form to attach to an issue.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Conformance of a Proxmox VE %s\n\n", r.Version)

@@ -13,32 +13,32 @@ import (
 	"time"
 )
 
-// Config says which Proxmox is compared, and within which bounds.
+// Config selects the Proxmox to compare, and the bounds of the run.
 type Config struct {
-	// URL is that of the API, with /api2/json; Client sends the requests, without HTTP/2
-	// and without following redirects.
+	// URL is the address of the API, including /api2/json; Client sends the requests,
+	// without HTTP/2 and without following redirects.
 	URL    string
 	Client *http.Client
-	// Login is the configured credential. Root is root@pam with its password, or nil:
-	// cases that need it are skipped then.
+	// Login is the configured credential. Root is root@pam with its password, or nil: cases
+	// that require it are then skipped.
 	Login Login
 	Root  *Login
-	// Pool and the VMIDs from Lower to Upper bound what is made and changed.
+	// Pool and the VMIDs from Lower to Upper limit what the run creates and changes.
 	Pool         string
 	Lower, Upper int
-	// Template is a VM template on Host that is cloned and never changed.
+	// Template is a VM template on Host that is cloned but never changed.
 	Template int
-	// Host is where VMs are made; empty means the template's.
+	// Host is where VMs are created; empty means the template's host.
 	Host string
-	// Storage and ISOStorage are for disks and files; empty means the first that fits.
+	// Storage and ISOStorage are for disks and files; empty means the first suitable one.
 	Storage, ISOStorage string
 	Bridge              string
 	// Only selects cases by "family/name"; nil means all.
 	Only              *regexp.Regexp
 	Destructive, Slow bool
-	// RemoveLeftovers removes VMs of a run that was killed.
+	// RemoveLeftovers removes VMs of an earlier run that was killed.
 	RemoveLeftovers bool
-	// Progress is called with each result; nil drops them.
+	// Progress is called with each result; it may be nil.
 	Progress func(Result)
 }
 
@@ -47,7 +47,7 @@ const (
 	Equal     = "equal"
 	Different = "different"
 	Skipped   = "skipped"
-	// Failed is a case whose state before could not be made.
+	// Failed is the outcome of a case whose initial state could not be created.
 	Failed = "failed"
 )
 
@@ -57,27 +57,28 @@ type Result struct {
 	Name    string `json:"name"`
 	Source  string `json:"source"`
 	Outcome string `json:"outcome"`
-	// Detail says what is different, or why the case was skipped.
+	// Detail lists the differences, or why the case was skipped.
 	Detail []string      `json:"detail,omitempty"`
 	Took   time.Duration `json:"-"`
 }
 
-// BoundsError says that the run may not work within the bounds it was given.
+// BoundsError means that the run may not work within the given bounds.
 type BoundsError struct{ text string }
 
 func (e *BoundsError) Error() string { return e.text }
 
-// fewestVMIDs are what cases need at once, besides one that stays free.
+// fewestVMIDs is the number of VMIDs that cases need at once, besides one that stays
+// unused.
 const fewestVMIDs = 6
 
-// cleanupTime bounds the removal of what a run made.
+// cleanupTime limits the removal of what a run created.
 const cleanupTime = 5 * time.Minute
 
 // run is one comparison.
 type run struct {
 	cfg Config
 	url string
-	// values are the placeholders.
+	// values are the values of the placeholders.
 	values     map[string]string
 	configured http.Header
 	root       http.Header // or nil
@@ -86,15 +87,15 @@ type run struct {
 	tokens     map[string]http.Header
 	shared     bool // the shared VM exists
 
-	// What the run made and has to remove.
+	// Objects that the run created and has to remove.
 	vms     map[int]string // VMID to its host
 	volumes []string       // paths of their DELETE
 	cleanup []Step         // users, tokens, roles and pools, the last first
 }
 
-// Run compares a Proxmox with the cases and removes what it made, also when ctx ends or
-// a case fails. The report is there beside an error, which is about what could not be
-// done or removed.
+// Run compares a Proxmox with the cases and removes what it created, even if ctx ends or a
+// case fails. The report is valid even with an error, which is about steps or removals that
+// failed.
 func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
 	r := &run{
 		cfg: cfg, url: strings.TrimRight(cfg.URL, "/"), values: map[string]string{}, have: map[string]bool{},
@@ -140,7 +141,7 @@ func (r *run) compare(ctx context.Context, c *Case) Result {
 	made := len(r.cleanup)
 	before := slices.Collect(maps.Keys(r.vms))
 	detail, err := r.try(ctx, c)
-	// What the case made goes before the next begins, also when it was interrupted.
+	// Remove what the case created before the next one starts, even after an interruption.
 	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()
 	if tidyErr := r.removeSince(tidy, before, made); tidyErr != nil {
@@ -180,8 +181,8 @@ func (r *run) skips(c *Case) string {
 	return ""
 }
 
-// try makes the state before, and sends the requests of a case. Its error is about the
-// state before, or about a request that got no answer.
+// try creates the initial state, and sends the requests of a case. Its error is about the
+// initial state, or about a request without an answer.
 func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 	if err := r.given(ctx, c.Given); err != nil {
 		return nil, fmt.Errorf("making the state before: %w", err)
@@ -259,7 +260,7 @@ func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 	return found, nil
 }
 
-// made notes what a request made, from the moment that Proxmox took it.
+// made records what a request created, as soon as Proxmox accepted it.
 func (r *run) made(s *Step, got *answer, upid string) {
 	method, path, _ := strings.Cut(s.Request, " ")
 	if got.status != http.StatusOK {
@@ -305,7 +306,7 @@ func (r *run) undo(request string, params map[string]string) {
 
 func (r *run) inRange(vmid int) bool { return vmid >= r.cfg.Lower && vmid <= r.cfg.Upper }
 
-// keeper is who makes and removes what cases need.
+// keeper returns the credential that creates and removes what cases need.
 func (r *run) keeper() http.Header {
 	if r.root != nil {
 		return r.root
@@ -313,7 +314,8 @@ func (r *run) keeper() http.Header {
 	return r.configured
 }
 
-// want sends a request of the run itself, as the keeper, and waits for its task.
+// want sends a request of the run itself, with the keeper's credential, and waits for its
+// task.
 func (r *run) want(ctx context.Context, request string, params map[string]string) (*answer, error) {
 	s := &Step{Request: request, Params: params}
 	if err := r.within(s); err != nil {

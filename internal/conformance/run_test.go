@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestBounds refuses ranges and pools that hold what is not the run's own, and changes
-// nothing then.
+// TestBounds checks that ranges and pools with objects not created by the run are refused,
+// and that nothing changes then.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -59,8 +59,8 @@ func writesOf(server *pvesim.Server) []string {
 	return writes
 }
 
-// TestOutside sends nothing that could change what is not the run's own, whatever a case
-// says.
+// TestOutside checks that no request is sent that could change other objects, whatever a
+// case says.
 func TestOutside(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2")
@@ -83,7 +83,7 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestInterrupt ends a run in each of its cases and finds nothing left.
+// TestInterrupt ends a run in each of its cases and checks that nothing is left.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	for _, after := range []int{1, 20, 60, 120} {
@@ -138,7 +138,7 @@ func accessOf(t *testing.T, server *pvesim.Server, path string) [][]byte {
 	return listed.FindAll(text.Bytes(), -1)
 }
 
-// TestLeftovers refuses VMs of a killed run, and removes them when told to.
+// TestLeftovers checks that VMs of a killed run are refused, and removed on request.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2")
@@ -160,7 +160,8 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// TestReport has no secret, address or name of the cluster, and says how many differ.
+// TestReport checks that a report has no secret, address or name of the cluster, and counts
+// the differences.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2")
@@ -196,7 +197,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestWithoutRoot skips what needs root@pam and says so.
+// TestWithoutRoot checks that cases that require root@pam are reported as skipped.
 func TestWithoutRoot(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, simulate(t, "9.2"))
@@ -221,7 +222,7 @@ func TestWithoutRoot(t *testing.T) {
 	t.Logf("%d equal, skipped %v", report.Count(conformance.Equal), why)
 }
 
-// TestOneHost runs what one host can show.
+// TestOneHost runs the cases that a single host supports.
 func TestOneHost(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2", func(cfg *pvesim.Config) { cfg.Hosts = cfg.Hosts[1:2] })
@@ -236,7 +237,7 @@ func TestOneHost(t *testing.T) {
 	}
 }
 
-// TestParse refuses cases that cannot be run as they are written.
+// TestParse checks that invalid cases are refused.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	const head = "- name: x\n  source: report x\n"
