@@ -1,8 +1,8 @@
-// Package startcheck tells whether guests would start on a host and keep out of
-// each other's way. It checks finished configs, by the rules that Proxmox and QEMU
-// apply only at start and by numaform's own: no CPU in two exclusive pins, memory
-// of each NUMA node in bounds. It shares no code with the planner, whose results it
-// judges. Start at Check.
+// Package startcheck checks whether guests would start on a host without conflicts. It
+// checks complete configurations by the rules that Proxmox and QEMU apply only at start,
+// and by numaform's own: no CPU in two exclusive pins, and the memory of each NUMA node
+// within its limit. It shares no code with the planner, whose results it checks. Start at
+// Check.
 package startcheck
 
 import (
@@ -15,22 +15,23 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Guest is as much of a VM's config as its start depends on.
+// Guest is the part of a VM's configuration that its start depends on.
 type Guest struct {
 	VMID           int
 	Sockets, Cores int
 	MemoryMiB      int64
 	// NUMAEnabled is the option numa; without it Proxmox ignores NUMA.
 	NUMAEnabled bool
-	// NUMA is numaN by N. MemoryMiB 0 and an empty policy mean that they are missing.
+	// NUMA is numaN by N. MemoryMiB 0 and an empty policy mean unset.
 	NUMA map[int]topology.NUMACell
 	// HugePagesMiB is the size of the huge pages that back the memory; 0 means none.
 	HugePagesMiB int64
 	// MemoryHotplug is set if the option hotplug contains memory.
 	MemoryHotplug bool
-	// Affinity is the set that all threads get; empty means that they float.
+	// Affinity is the affinity of all threads; empty means that they float.
 	Affinity topology.CPUSet
-	// Pins is the host CPU of each vCPU where one is kept, by numaform-agent say.
+	// Pins is the host CPU of each vCPU that is pinned to one, for example by
+	// numaform-agent.
 	Pins []int
 	// Exclusive guests share their affinity and pins with no other guest.
 	Exclusive bool
@@ -39,10 +40,10 @@ type Guest struct {
 // VCPUs returns the number of virtual CPUs.
 func (g *Guest) VCPUs() int { return max(1, g.Sockets) * max(1, g.Cores) }
 
-// pinned returns the host CPUs that the guest is held to.
+// pinned returns the host CPUs that the guest is pinned to.
 func (g *Guest) pinned() topology.CPUSet { return g.Affinity.Union(topology.CPUs(g.Pins...)) }
 
-// The messages of Proxmox and QEMU that have no parameter.
+// The messages of Proxmox and QEMU without parameters.
 var (
 	errTotal    = errors.New("total memory for NUMA nodes must be equal to vm static memory")
 	errHotplug  = errors.New("cannot enable memory hotplugging with custom NUMA topology")
@@ -52,8 +53,8 @@ var (
 	errWide     = errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
 )
 
-// Check returns what would go wrong if all guests ran on the host at once: one
-// error for each fault, by VMID. It returns nil if nothing would.
+// Check returns the faults that would occur if all guests ran on the host at once: one
+// error for each fault, sorted by VMID, or nil if there are none.
 func Check(host *topology.Host, guests []Guest) []error {
 	sorted := slices.Clone(guests)
 	slices.SortStableFunc(sorted, func(a, b Guest) int { return cmp.Compare(a.VMID, b.VMID) })
@@ -68,7 +69,7 @@ func Check(host *topology.Host, guests []Guest) []error {
 	return slices.Concat(faults, checkExclusive(sorted), checkMemory(host, sorted))
 }
 
-// checkSize applies Proxmox' bound on vCPUs.
+// checkSize applies Proxmox' limit on vCPUs.
 func checkSize(host *topology.Host, g *Guest) []error {
 	var faults []error
 	if limit := host.OnlineCPUs().Size(); g.VCPUs() > limit {
@@ -80,7 +81,7 @@ func checkSize(host *topology.Host, g *Guest) []error {
 	return faults
 }
 
-// checkNUMA applies what Proxmox and QEMU ask of numaN.
+// checkNUMA applies the requirements of Proxmox and QEMU on numaN.
 func checkNUMA(host *topology.Host, g *Guest) []error {
 	if !g.NUMAEnabled || len(g.NUMA) == 0 {
 		return nil
@@ -112,8 +113,8 @@ func checkNUMA(host *topology.Host, g *Guest) []error {
 	return faults
 }
 
-// checkCell checks one numaN against the host. A node needs no CPUs: Proxmox only looks
-// for its directory (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:151).
+// checkCell checks one numaN against the host. A node needs no CPUs: Proxmox only checks
+// that its directory exists (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:151).
 func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
 	var faults []error
 	if cell.MemoryMiB < 1 {
@@ -134,8 +135,9 @@ func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
 	return faults
 }
 
-// checkHugePages applies what Proxmox asks of a guest whose memory is huge pages. It takes
-// a host node of two digits for several (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629).
+// checkHugePages applies Proxmox' requirements on a guest backed by huge pages. Proxmox
+// reads a two-digit host node as several (qemu-server 9.2.6,
+// src/PVE/QemuServer/Memory.pm:629).
 func checkHugePages(g *Guest) []error {
 	switch {
 	case g.HugePagesMiB == 0:
@@ -159,7 +161,7 @@ func checkHugePages(g *Guest) []error {
 	return faults
 }
 
-// checkGuestCPUs checks one numaN's share of the vCPUs and notes its owner.
+// checkGuestCPUs checks the vCPUs of one numaN and records it as their owner.
 func checkGuestCPUs(g *Guest, n int, owner map[int]int) []error {
 	var faults []error
 	for _, cpu := range g.NUMA[n].GuestCPUs.List() {

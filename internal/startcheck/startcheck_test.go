@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// testHost has CPUs 0-3 on node 0 and 4-7 on node 1 with 4 GiB each, CPU 7 offline,
-// node 2 without memory, node 3 without CPUs and with memory that nobody told. CPU 0
-// and 1 GiB are reserved.
+// testHost has CPUs 0-3 on node 0 and 4-7 on node 1 with 4 GiB each, CPU 7 offline, node 2
+// without memory, and node 3 without CPUs and with unknown memory. CPU 0 and 1 GiB are
+// reserved.
 func testHost() *topology.Host {
 	h := &topology.Host{Region: "r1", Name: "pve-1", Online: true, ReservedCPUs: topology.CPUs(0), ReservedMemoryMiB: 1024}
 	for id := range 9 {
@@ -36,7 +36,7 @@ func numa(guestCPUs, hostNodes string, memory int64, policy topology.NUMAPolicy)
 	return topology.NUMACell{GuestCPUs: guest, HostNodes: nodes, MemoryMiB: memory, Policy: policy}
 }
 
-// good is a VM with nothing to complain about.
+// good returns a VM without faults.
 func good() startcheck.Guest {
 	return startcheck.Guest{
 		VMID: 1, Sockets: 2, Cores: 2, MemoryMiB: 2048, NUMAEnabled: true,
@@ -207,8 +207,8 @@ func TestCheckTogether(t *testing.T) {
 	}
 }
 
-// TestHugePages checks guests whose memory is huge pages, of which node 1 has 4 GiB
-// beside its ordinary memory.
+// TestHugePages checks guests backed by huge pages, of which node 1 has 4 GiB besides its
+// ordinary memory.
 func TestHugePages(t *testing.T) {
 	t.Parallel()
 	h := testHost()

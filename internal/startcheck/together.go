@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// checkPins checks where one guest is held.
+// checkPins checks the CPUs that one guest is pinned to.
 func checkPins(host *topology.Host, g *Guest) []error {
 	var faults []error
 	online := host.OnlineCPUs()
@@ -34,7 +34,7 @@ func checkPins(host *topology.Host, g *Guest) []error {
 	return append(faults, checkPinsInCells(host, g)...)
 }
 
-// checkFloating checks that an affinity lies on the NUMA nodes of the memory.
+// checkFloating checks that an affinity is on the NUMA nodes of the memory.
 func checkFloating(host *topology.Host, g *Guest) []error {
 	if !g.NUMAEnabled || g.Affinity.IsEmpty() {
 		return nil
@@ -90,15 +90,15 @@ func checkExclusive(guests []Guest) []error {
 	return faults
 }
 
-// pages is the huge pages of one size on a NUMA node.
+// pages identifies the huge pages of one size on a NUMA node.
 type pages struct {
 	node int
 	mib  int64
 }
 
-// checkMemory checks the host's memory, and that of each NUMA node against what is
-// bound there. Memory bound to several nodes must fit them together. Huge pages are
-// no ordinary memory where they are reserved; Proxmox makes others of it.
+// checkMemory checks the host's memory, and the memory bound to each NUMA node against its
+// size. Memory bound to several nodes must fit them together. Reserved huge pages are not
+// ordinary memory; Proxmox allocates others from it.
 func checkMemory(host *topology.Host, guests []Guest) []error {
 	total, cells := ordinaryMemory(host, guests)
 	var faults []error
@@ -118,8 +118,8 @@ func checkMemory(host *topology.Host, guests []Guest) []error {
 	return faults
 }
 
-// ordinaryMemory adds up what guests have of the host's ordinary memory, in all and by
-// the NUMA nodes that it is bound to.
+// ordinaryMemory sums the guests' ordinary memory, in total and by the NUMA nodes that it
+// is bound to.
 func ordinaryMemory(host *topology.Host, guests []Guest) (total int64, cells map[string]int64) {
 	cells = map[string]int64{}
 	huge := map[pages]int64{}
@@ -149,7 +149,7 @@ func ordinaryMemory(host *topology.Host, guests []Guest) (total int64, cells map
 	return total, cells
 }
 
-// boundWithin adds up what is bound to the nodes or to some of them.
+// boundWithin sums the memory bound to the nodes or to a subset of them.
 func boundWithin(cells map[string]int64, nodes topology.CPUSet) int64 {
 	var sum int64
 	for ids, memory := range cells {
@@ -161,7 +161,7 @@ func boundWithin(cells map[string]int64, nodes topology.CPUSet) int64 {
 	return sum
 }
 
-// nodeMemory adds up the memory of NUMA nodes; it is not known if one's is not.
+// nodeMemory sums the memory of NUMA nodes, and reports false if that of a node is unknown.
 func nodeMemory(host *topology.Host, ids topology.CPUSet) (int64, bool) {
 	var sum int64
 	found := 0
@@ -174,7 +174,7 @@ func nodeMemory(host *topology.Host, ids topology.CPUSet) (int64, bool) {
 	return sum, found == ids.Size()
 }
 
-// reserved returns the MiB of the huge pages of one size on one NUMA node.
+// reserved returns the MiB of reserved huge pages of one size on one NUMA node.
 func reserved(host *topology.Host, p pages) int64 {
 	for _, n := range host.NUMANodes {
 		if n.ID == p.node {
