@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cpus reads all CPUs. Of one that is offline Linux tells nothing.
+// cpus reads all CPUs. Linux reports no details of offline CPUs.
 func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
 	nodes, kinds := c.nodeOfCPU(online), c.kinds(online)
 	cores, caches := groups{}, groups{}
@@ -52,13 +52,13 @@ func (c *collector) nodeOfCPU(online topology.CPUSet) map[int]int {
 	return nodes
 }
 
-// siblings reads the CPUs of a core; older kernels have the other name alone.
+// siblings reads the CPUs of a core; older kernels only have the other file name.
 func (c *collector) siblings(dir string) string {
 	return cmp.Or(c.list(dir+"/core_cpus_list").String(), c.list(dir+"/thread_siblings_list").String())
 }
 
-// lastLevel reads the CPUs that share a CPU's last-level cache, and its level: 3, or 2
-// where there is none.
+// lastLevel reads the CPUs that share a CPU's last-level cache, and its level: 3, or 2 if
+// there is no L3.
 func (c *collector) lastLevel(dir string) (shared string, best int) {
 	best = 1
 	for _, index := range c.subdirs(dir, "index") {
@@ -70,7 +70,7 @@ func (c *collector) lastLevel(dir string) (shared string, best int) {
 	return shared, best
 }
 
-// groups numbers sets in the order in which they are met.
+// groups numbers sets in the order of their first appearance.
 type groups map[string]int
 
 func (g groups) of(set string) int {
@@ -83,8 +83,8 @@ func (g groups) of(set string) int {
 	return g[set]
 }
 
-// kinds reads which kinds of core the machine has, if several. On an Intel hybrid each has
-// performance counters of its own; elsewhere Linux tells the capacity of each CPU
+// kinds reads the kinds of core of the machine, if there are several. On Intel hybrids each
+// kind has its own performance counters; elsewhere Linux reports the capacity of each CPU
 // (cpu_capacity in its Documentation/ABI/testing/sysfs-devices-system-cpu).
 func (c *collector) kinds(online topology.CPUSet) map[int]topology.Kind {
 	kinds := map[int]topology.Kind{}
@@ -108,9 +108,9 @@ func (c *collector) kinds(online topology.CPUSet) map[int]topology.Kind {
 	return kinds
 }
 
-// kindsByCapacity sorts CPUs into kinds: a capacity below four fifths of the largest of a
-// kind begins another one, as the same cores may differ by their clock. The slowest of three
-// or more are low-power, all between efficient.
+// kindsByCapacity groups CPUs into kinds: a capacity below four fifths of the largest of a
+// kind starts a new one, because equal cores may differ in clock rate. The slowest of three
+// or more kinds is low-power, all between are efficient.
 func (c *collector) kindsByCapacity(online topology.CPUSet) map[int]topology.Kind {
 	capacity := map[int]int{}
 	for _, id := range online.List() {

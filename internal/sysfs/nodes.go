@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// numaNodes reads the NUMA nodes. A kernel without them has one memory, node 0.
+// numaNodes reads the NUMA nodes. A kernel without NUMA has one memory, node 0.
 func (c *collector) numaNodes() []topology.NUMANode {
 	ids := c.subdirs(nodeDir, "node")
 	if len(ids) == 0 {
@@ -26,7 +26,7 @@ func (c *collector) numaNodes() []topology.NUMANode {
 	return nodes
 }
 
-// hugePages reads how many pages are reserved; sizes without any are left out.
+// hugePages reads the number of reserved pages by size; sizes without any are left out.
 func (c *collector) hugePages(dir string) map[int]int64 {
 	entries, err := fs.ReadDir(c.root, dir)
 	if err != nil {
@@ -49,9 +49,8 @@ func (c *collector) hugePages(dir string) map[int]int64 {
 	return pages
 }
 
-// distances reads a row of the table, and leaves out what is no distance. Linux has a
-// column for each NUMA node that is online; with another number of them nobody can say
-// which is which.
+// distances reads a row of the table, and leaves out invalid values. Linux has a column for
+// each online NUMA node; if the number differs, the columns cannot be assigned.
 func distances(line string, ids []int) map[int]int {
 	fields := strings.Fields(line)
 	if len(fields) != len(ids) {

@@ -1,6 +1,6 @@
-// Package sysfs reads the exact topology of the machine it runs on, or of a copy of
-// its /sys and /proc: what `numaform topology collect` prints. Script does the same
-// on hosts without the program. It reads nothing else and decides nothing: start at
+// Package sysfs reads the exact topology of this machine, or of a copy of a machine's /sys
+// and /proc. `numaform topology collect` prints the result. Script does the same on hosts
+// without the program. The package reads nothing else and makes no decisions: start at
 // Collect.
 package sysfs
 
@@ -22,24 +22,24 @@ import (
 //go:embed collect.sh
 var script string
 
-// Script returns a POSIX shell script that prints what Collect does. Its argument is
-// the directory of another root than /.
+// Script returns a POSIX shell script with the same output as Collect. Its optional
+// argument is a root directory other than /.
 func Script() string { return script }
 
-// Where Linux says what is asked for, below the root.
+// The files of Linux to read, relative to the root.
 const (
 	cpuDir  = "sys/devices/system/cpu"
 	nodeDir = "sys/devices/system/node"
 )
 
-// collector keeps the first error, so that a fact is read in one line.
+// collector keeps the first error, so that reading a fact takes one line.
 type collector struct {
 	root fs.FS
 	err  error
 }
 
-// Collect reads the machine whose file system root is. Facts that Linux does not tell
-// stay unknown; a file that is there and says nonsense is an error.
+// Collect reads the machine with the file system root. Facts that Linux does not report
+// stay unknown; an existing file with invalid content is an error.
 func Collect(root fs.FS) (topology.CollectedFile, error) {
 	c := &collector{root: root}
 	online, present := c.list(cpuDir+"/online"), c.list(cpuDir+"/present")
@@ -54,7 +54,7 @@ func Collect(root fs.FS) (topology.CollectedFile, error) {
 	if c.err != nil {
 		return topology.CollectedFile{}, fmt.Errorf("collecting the topology: %w", c.err)
 	}
-	// Reading it again is what everybody does who is given the file.
+	// Verify that the output can be parsed, as every reader of the file will do.
 	text, err := file.Print()
 	if err == nil {
 		_, err = topology.ParseCollectedFile(text)
@@ -103,8 +103,7 @@ func (c *collector) number(name string) int {
 	return max(value, topology.Unknown)
 }
 
-// field returns the value of a line "key: value" of a file, the first if there are
-// several, or "".
+// field returns the value of the first line "key: value" of a file, or "".
 func (c *collector) field(name, key string) string {
 	data, err := fs.ReadFile(c.root, name)
 	if err != nil {
@@ -119,7 +118,7 @@ func (c *collector) field(name, key string) string {
 	return ""
 }
 
-// model is what the processor says of itself, which may be any bytes.
+// model returns the processor's model name, which may contain any bytes.
 func (c *collector) model() string {
 	printable := func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -130,7 +129,7 @@ func (c *collector) model() string {
 	return strings.TrimSpace(strings.Map(printable, c.field("proc/cpuinfo", "model name")))
 }
 
-// arch is Kubernetes' name, empty for amd64.
+// arch returns Kubernetes' name of the architecture, or empty for amd64.
 func (c *collector) arch() string {
 	switch name := cmp.Or(c.line("proc/sys/kernel/arch"), runtime.GOARCH); name {
 	case "x86_64", "amd64":
@@ -142,7 +141,7 @@ func (c *collector) arch() string {
 	}
 }
 
-// mib reads "123 kB".
+// mib parses "123 kB" and returns MiB.
 func mib(text string) int64 {
 	number, _, _ := strings.Cut(text, " ")
 	kib, err := strconv.ParseInt(number, 10, 64)
@@ -152,8 +151,8 @@ func mib(text string) int64 {
 	return kib >> 10
 }
 
-// memory is that of the machine, and never less than its NUMA nodes have, which are
-// rounded down each for itself.
+// memory returns the machine's memory in MiB, but at least the sum of its NUMA nodes, which
+// are rounded down individually.
 func (c *collector) memory(nodes []topology.NUMANode) int64 {
 	var sum int64
 	for _, node := range nodes {
@@ -162,7 +161,7 @@ func (c *collector) memory(nodes []topology.NUMANode) int64 {
 	return max(mib(c.field("proc/meminfo", "MemTotal")), sum, 0)
 }
 
-// subdirs returns the ids of a directory's entries such as node3, ascending.
+// subdirs returns the numbers of directory entries such as node3, ascending.
 func (c *collector) subdirs(dir, prefix string) []int {
 	entries, err := fs.ReadDir(c.root, dir)
 	if err != nil {

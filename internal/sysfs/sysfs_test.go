@@ -20,8 +20,8 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// tree is the part of a Linux host's file system that is read; values have no line
-// break at the end.
+// tree is the part of a Linux host's file system that is read; values have no trailing
+// newline.
 type tree map[string]string
 
 const (
@@ -29,7 +29,7 @@ const (
 	nodeDir = "sys/devices/system/node/"
 )
 
-// linux returns what Linux shows of a machine.
+// linux returns the files that Linux shows for a machine.
 func linux(m *topology.Machine) tree {
 	t := tree{
 		cpuDir + "online": m.OnlineCPUs().String(), cpuDir + "kernel_max": "8191",
@@ -172,7 +172,7 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestMachines lays each recorded machine out as Linux does, and reads it back.
+// TestMachines writes each recorded machine as Linux does, and reads it back.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {
@@ -203,7 +203,7 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// odd are hosts that no recorded machine is like.
+// odd returns hosts unlike any recorded machine.
 func odd(t testing.TB) map[string]tree {
 	t.Helper()
 	nuc, err := machines.Load("nuc-i7-1165g7-4c8t")
@@ -284,7 +284,7 @@ func TestScriptReadsWhatTheProgramReads(t *testing.T) {
 	}
 }
 
-// same wants program and script to print the same, or both to refuse.
+// same checks that program and script print the same, or both fail.
 func same(t testing.TB, files tree) {
 	t.Helper()
 	file, err := sysfs.Collect(files.fs())
@@ -368,7 +368,7 @@ func TestCollectRefuses(t *testing.T) {
 	}
 }
 
-// TestRandomMachines lays out machines of any shape.
+// TestRandomMachines compares program and script on machines of any shape.
 func TestRandomMachines(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
