@@ -1,6 +1,5 @@
-// Package logkey names the fields of log lines, each once, so that one search
-// finds all lines about one thing. Where Karpenter has a spelling, it is
-// Karpenter's.
+// Package logkey defines the names of log fields, so that one search finds all lines about
+// one thing. If Karpenter has a field for it, the name is Karpenter's.
 package logkey
 
 // The fields of log lines.
@@ -11,13 +10,13 @@ const (
 	Node       = "Node"
 	Pods       = "pods"
 	ProviderID = "provider-id"
-	// InstanceType is the name of a type, as in the Node's label.
+	// InstanceType is the name of an instance type, as in the Node's label.
 	InstanceType = "instance-type"
 
 	Region = "region"
 	// Host is region/name.
 	Host = "host"
-	// VM is a VM's name, which is its Node's.
+	// VM is a VM's name, which equals its Node's name.
 	VM   = "vm"
 	VMID = "vmid"
 	// Key is a VM's fleet.Key.
@@ -33,17 +32,17 @@ const (
 
 	// Request is a CertificateSigningRequest.
 	Request = "CertificateSigningRequest"
-	// Message is a sentence that stands in an event or a condition too.
+	// Message is a sentence that is also in an event or a condition.
 	Message = "message"
 	// Volume is a volume of Proxmox.
 	Volume = "volume"
 	// Token is the jti of a join token, or the public half of a bootstrap token.
 	Token = "join-token"
 
-	// ScalePlan is the name of a change that waits for a person.
+	// ScalePlan is the name of a change that is pending approval.
 	ScalePlan = "ScalePlan"
-	// Approver is who let a plan pass.
+	// Approver is the user who approved a plan.
 	Approver = "approver"
-	// Phase is how far a ScalePlan is.
+	// Phase is the phase of a ScalePlan.
 	Phase = "phase"
 )
