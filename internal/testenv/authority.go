@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// authority is the certificate authority of a cluster: as in one that kubeadm
-// made, it vouches for the API server and for those who log in to it.
+// authority is the certificate authority of a cluster. As in a kubeadm cluster, it signs
+// the certificates of the API server and of its clients.
 type authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
@@ -64,7 +64,7 @@ func (a *authority) loopback() (certificate, key []byte, err error) {
 	return certificate, key, err
 }
 
-// files returns what the cluster's processes read of certificates and keys.
+// files returns the certificates and keys that the cluster's processes read.
 func (a *authority) files() (map[string][]byte, error) {
 	ca, err := a.pem()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // Baseline returns the directory of the baseline: numaform as of the commit in
-// tools/baseline/commit, in the file numaform, and its chart in charts/numaform.
-// It fails the test if make has not built it.
+// tools/baseline/commit, in the file numaform, and its chart in charts/numaform. It fails
+// the test if make has not built it.
 func Baseline(t testing.TB) string {
 	t.Helper()
 	root := enginetest.ModuleRoot(t)

@@ -21,27 +21,27 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// Chart is a release of charts/numaform that is rendered, not installed by helm.
+// Chart is a release of charts/numaform that is rendered but not installed by helm.
 type Chart struct {
 	// Dir is the chart's directory; empty means charts/numaform.
 	Dir string
-	// Release and Namespace are both numaform if empty.
+	// Release and Namespace default to numaform.
 	Release, Namespace string
-	// Values are laid over values.yaml.
+	// Values override values.yaml.
 	Values map[string]any
-	// Underived leaves out the addresses that helm cannot derive without a cluster: the
-	// chart then refuses most values.
+	// Underived omits the addresses that helm cannot derive without a cluster: the chart
+	// then refuses most values.
 	Underived bool
 }
 
-// addresses are what a NetworkPolicy needs of a cluster that helm cannot ask.
+// addresses are the addresses for a NetworkPolicy that helm cannot query here.
 const addresses = `networkPolicy:
   apiServerCIDRs: [192.0.2.1/32]
   proxmoxCIDRs: [192.0.2.16/28]
   gitCIDRs: [192.0.2.80/32]
 `
 
-// RefuseChart returns why helm does not render a release.
+// RefuseChart returns the error with which helm refuses to render a release.
 func RefuseChart(t testing.TB, chart Chart) string {
 	t.Helper()
 	_, err := chart.render(enginetest.ModuleRoot(t), t.TempDir())
@@ -51,8 +51,8 @@ func RefuseChart(t testing.TB, chart Chart) string {
 	return err.Error()
 }
 
-// RenderChart returns the objects of a release as helm renders them, in the order
-// in which they are to be made: the namespace, the CRDs, the rest.
+// RenderChart returns the objects of a release as rendered by helm, in the order of their
+// creation: the namespace, the CRDs, the rest.
 func RenderChart(t testing.TB, chart Chart) []*unstructured.Unstructured {
 	t.Helper()
 	objects, err := chart.render(enginetest.ModuleRoot(t), t.TempDir())
@@ -96,12 +96,12 @@ func (c Chart) render(root, dir string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// rank orders kinds as they need each other.
+// rank orders kinds by their dependencies.
 func rank(object *unstructured.Unstructured) int {
 	return slices.Index([]string{"CustomResourceDefinition", "Namespace"}, object.GetKind()) * -1
 }
 
-// Helm runs the pinned helm in the module's root and returns what it prints.
+// Helm runs the pinned helm in the module's root and returns its output.
 func Helm(root string, args ...string) ([]byte, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {

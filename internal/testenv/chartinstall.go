@@ -17,9 +17,9 @@ import (
 	kube "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Install makes objects in the cluster, or changes those that are there, and waits
-// until the API server serves the kinds of CRDs among them. It needs them in an
-// order that works: RenderChart's does.
+// Install creates or updates objects in the cluster, and waits until the API server serves
+// the kinds of CRDs among them. The objects must be in a working order, as RenderChart
+// returns them.
 func (c *Cluster) Install(ctx context.Context, objects []*unstructured.Unstructured) error {
 	api, err := kube.New(c.Config, kube.Options{})
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Cluster) Install(ctx context.Context, objects []*unstructured.Unstructu
 	return nil
 }
 
-// install repeats while the kind is not served yet.
+// install retries while the kind is not served yet.
 func install(ctx context.Context, api kube.Client, object *unstructured.Unstructured) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -53,9 +53,8 @@ func install(ctx context.Context, api kube.Client, object *unstructured.Unstruct
 	}
 }
 
-// ServiceAccount returns how to log in as a ServiceAccount that exists, with its
-// own rights and no more, and a kubeconfig that does the same. The token is good
-// for a day.
+// ServiceAccount returns a login of an existing ServiceAccount, with its own permissions
+// only, and a kubeconfig with the same login. The token is valid for a day.
 func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (*rest.Config, string, error) {
 	clients, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {

@@ -18,20 +18,20 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// clusterToken logs in as a cluster administrator.
+// clusterToken is the token of a cluster administrator.
 const clusterToken = "administrator-of-a-test"
 
-// startTimeout is how long a server may take until it answers, on a busy machine.
+// startTimeout limits the time until a server answers, on a busy machine.
 const startTimeout = 90 * time.Second
 
-// Cluster is a Kubernetes control plane without nodes: an API server and etcd,
-// and with FullControlPlane also a scheduler and controllers.
+// Cluster is a Kubernetes control plane without nodes: an API server and etcd, and with
+// FullControlPlane also a scheduler and controllers.
 type Cluster struct {
-	// Config logs in as an administrator.
+	// Config is the login of an administrator.
 	Config *rest.Config
-	// Kubeconfig is a file that does the same.
+	// Kubeconfig is the path of a file with the same login.
 	Kubeconfig string
-	// CA is the certificate of the cluster's authority, in PEM.
+	// CA is the certificate of the cluster's authority in PEM.
 	CA []byte
 
 	dir       string
@@ -42,20 +42,20 @@ type Cluster struct {
 	managers []*server
 }
 
-// ControlPlane starts a control plane that ends with the test.
+// ControlPlane starts a control plane that is stopped at the end of the test.
 func ControlPlane(t testing.TB) *Cluster {
 	t.Helper()
 	return ended(t, StartControlPlane)
 }
 
-// FullControlPlane starts a control plane that schedules pods and runs the
-// controllers, and ends with the test. See StartFullControlPlane.
+// FullControlPlane starts a control plane that schedules pods and runs the controllers, and
+// is stopped at the end of the test. See StartFullControlPlane.
 func FullControlPlane(t testing.TB) *Cluster {
 	t.Helper()
 	return ended(t, StartFullControlPlane)
 }
 
-// ended starts a cluster that ends with the test.
+// ended starts a cluster and stops it at the end of the test.
 func ended(t testing.TB, start func(tools string) (*Cluster, error)) *Cluster {
 	t.Helper()
 	c, err := start(toolsDir(t))
@@ -70,23 +70,23 @@ func ended(t testing.TB, start func(tools string) (*Cluster, error)) *Cluster {
 	return c
 }
 
-// toolsDir is where make builds the servers.
+// toolsDir returns the directory in which make builds the servers.
 func toolsDir(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(enginetest.ModuleRoot(t), ".tools", "bin")
 }
 
-// StartControlPlane starts a control plane from the binaries in tools, for the
-// tests of a whole package. Close it.
+// StartControlPlane starts a control plane from the binaries in tools, for the tests of a
+// whole package. The caller must close it.
 func StartControlPlane(tools string) (*Cluster, error) { return startCluster(tools, false) }
 
-// StartFullControlPlane starts a control plane as kubeadm makes one, from the
-// binaries in tools, for the tests of a whole package: nodes join by bootstrap
-// tokens and may do no more than nodes may, pods have service accounts, there are
-// a scheduler and the controllers. Close it.
+// StartFullControlPlane starts a control plane like kubeadm's, from the binaries in tools,
+// for the tests of a whole package: nodes join by bootstrap tokens and have only the
+// permissions of nodes, pods have service accounts, and a scheduler and the controllers are
+// running. The caller must close it.
 //
-// As with kubeadm, certificates are approved without asking for its own tokens'
-// group only, and may be requested by that group only.
+// As with kubeadm, only the group of its own tokens may request certificates, and only
+// theirs are approved automatically.
 func StartFullControlPlane(tools string) (*Cluster, error) { return startCluster(tools, true) }
 
 func startCluster(tools string, full bool) (*Cluster, error) {
@@ -184,7 +184,7 @@ func (c *Cluster) writeFiles(address string) error {
 	return nil
 }
 
-// kubeconfig logs in by a token.
+// kubeconfig returns a kubeconfig that uses a token.
 func (c *Cluster) kubeconfig(token string) ([]byte, error) {
 	return clientcmd.Write(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"test": {Server: c.Config.Host, CertificateAuthorityData: c.CA}},
@@ -194,7 +194,7 @@ func (c *Cluster) kubeconfig(token string) ([]byte, error) {
 	})
 }
 
-// Restart ends the API server and starts it again with the same data and address.
+// Restart restarts the API server with the same data and address.
 func (c *Cluster) Restart() error {
 	if err := c.Stop(); err != nil {
 		return err
@@ -202,13 +202,13 @@ func (c *Cluster) Restart() error {
 	return c.Resume()
 }
 
-// Stop ends the API server and keeps its data: it cannot be reached until Resume.
+// Stop stops the API server and keeps its data: it is unreachable until Resume.
 func (c *Cluster) Stop() error { return c.api.stop() }
 
-// Resume starts an API server that was stopped.
+// Resume starts a stopped API server.
 func (c *Cluster) Resume() error { return c.startAPI(c.api.path) }
 
-// Close ends the control plane and removes its data.
+// Close stops the control plane and removes its data.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, manager := range c.managers {
@@ -217,7 +217,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(append(errs, c.api.stop(), c.etcd.stop(), os.RemoveAll(c.dir))...)
 }
 
-// healthy asks whether a server answers 200.
+// healthy returns a check whether a server answers 200.
 func healthy(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -2,5 +2,5 @@ package testenv
 
 import "syscall"
 
-// dieWithParent lets a process end with the test binary, however that ends.
+// dieWithParent makes a process end with the test binary, however that ends.
 func dieWithParent(attributes *syscall.SysProcAttr) { attributes.Pdeathsig = syscall.SIGKILL }

@@ -4,6 +4,5 @@ package testenv
 
 import "syscall"
 
-// dieWithParent has nothing to set: a test binary that is killed leaves its
-// servers behind.
+// dieWithParent does nothing: a killed test binary leaves its servers running.
 func dieWithParent(*syscall.SysProcAttr) {}

@@ -20,11 +20,11 @@ const (
 	controllerManagerName = "kube-controller-manager"
 )
 
-// managerNames are the programs that work on what the API server keeps.
+// managerNames returns the names of the scheduler and the controller manager.
 func managerNames() []string { return []string{schedulerName, controllerManagerName} }
 
-// accessArgs say who may do what. Without controllers there are no service
-// accounts, and so no pods that need one.
+// accessArgs returns the arguments that configure authorization. Without controllers there
+// are no service accounts, and so no pods that need one.
 func (c *Cluster) accessArgs() []string {
 	if !c.full {
 		return []string{"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"}
@@ -35,8 +35,8 @@ func (c *Cluster) accessArgs() []string {
 	}
 }
 
-// absentControllers need a cloud or a storage system that is not there. Volumes
-// are bound, but nobody would attach them.
+// absentControllers returns controllers that need a cloud or a storage system. Volumes are
+// bound, but not attached.
 func absentControllers() []string {
 	return []string{
 		"persistentvolume-attach-detach-controller", "persistentvolume-expander-controller", "selinux-warning-controller",
@@ -44,8 +44,8 @@ func absentControllers() []string {
 	}
 }
 
-// startManagers starts the scheduler and the controllers. They keep nothing, and
-// so are killed in the end.
+// startManagers starts the scheduler and the controllers. They have no data, so they are
+// killed at the end.
 func (c *Cluster) startManagers(tools string) error {
 	if err := c.bindKubeadm(context.Background()); err != nil {
 		return err
@@ -102,9 +102,9 @@ func without(names []string) []string {
 	return result
 }
 
-// bindKubeadm makes the bindings that kubeadm makes for joining nodes: the group
-// of its own tokens may request certificates, which are approved without asking,
-// and nodes may have theirs renewed.
+// bindKubeadm creates the bindings that kubeadm creates for joining nodes: the group of its
+// own tokens may request certificates, which are approved automatically, and nodes may
+// renew theirs.
 func (c *Cluster) bindKubeadm(ctx context.Context) error {
 	const kubeadm = "system:bootstrappers:kubeadm:default-node-token"
 	client, err := kubernetes.NewForConfig(c.Config)

@@ -27,8 +27,9 @@ import (
 
 const kubeadmGroup = "system:bootstrappers:kubeadm:default-node-token"
 
-// TestFullControlPlane wants the controllers and the scheduler at work, before and
-// after a restart of the API server, and only kubeadm's tokens approved unasked.
+// TestFullControlPlane checks that the controllers and the scheduler work, before and after
+// a restart of the API server, and that only requests with kubeadm's tokens are approved
+// automatically.
 func TestFullControlPlane(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.FullControlPlane(t)
@@ -81,7 +82,7 @@ func within(t *testing.T, what string, done wait.ConditionWithContextFunc) {
 	}
 }
 
-// ready makes a Node that nobody runs.
+// ready creates a ready Node without a kubelet.
 func ready(t *testing.T, client kubernetes.Interface, name string) {
 	t.Helper()
 	node, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -126,7 +127,7 @@ func giveToken(t *testing.T, client kubernetes.Interface, id, group string, life
 	}
 }
 
-// request asks with a token for a certificate of a node.
+// request requests a certificate of a node with a token.
 func request(t *testing.T, cluster *testenv.Cluster, id, node string) (string, error) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{

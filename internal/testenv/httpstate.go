@@ -6,7 +6,7 @@ import (
 	"github.com/numaform/numaform/internal/statesim"
 )
 
-// HTTPState starts a state server that ends with the test.
+// HTTPState starts a state server that is stopped at the end of the test.
 func HTTPState(t testing.TB) *statesim.Server {
 	t.Helper()
 	s, err := statesim.New()

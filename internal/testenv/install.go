@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// Client returns a client of an administrator.
+// Client returns a client with the administrator's login.
 func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(c.Config)
@@ -24,8 +24,7 @@ func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
 	return client
 }
 
-// InstallCRDs installs the definitions in directories and waits until they are
-// served.
+// InstallCRDs installs the definitions in directories and waits until they are served.
 func (c *Cluster) InstallCRDs(dirs ...string) error {
 	_, err := envtest.InstallCRDs(c.Config, envtest.CRDInstallOptions{Paths: dirs, ErrorIfPathMissing: true})
 	if err != nil {
@@ -44,7 +43,7 @@ func CRDs(t testing.TB) []string {
 	return dirs
 }
 
-// CRDDirs is CRDs for those without a test: root is the module's directory.
+// CRDDirs is CRDs for callers without a test: root is the module's directory.
 func CRDDirs(ctx context.Context, root string) ([]string, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter")
 	list.Dir = root

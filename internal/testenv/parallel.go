@@ -2,9 +2,9 @@ package testenv
 
 import "flag"
 
-// RunAtOnce sets how many parallel tests of this binary run at once, if it was not
-// asked otherwise. It is for tests that wait most of the time: for tasks of Proxmox,
-// for nodes, for locks of the dead. Call it from TestMain.
+// RunAtOnce sets how many parallel tests of this binary run at once, unless a flag sets it.
+// It is for tests that mostly wait: for tasks of Proxmox, for nodes, for stale locks. Call
+// it from TestMain.
 func RunAtOnce(tests string) error {
 	flag.Parse()
 	given := false

@@ -27,7 +27,7 @@ type Database struct {
 	server     *server
 }
 
-// Postgres starts a PostgreSQL server that ends with the test.
+// Postgres starts a PostgreSQL server that is stopped at the end of the test.
 func Postgres(t testing.TB) *Database {
 	t.Helper()
 	d, err := StartPostgres()
@@ -42,7 +42,8 @@ func Postgres(t testing.TB) *Database {
 	return d
 }
 
-// StartPostgres starts a PostgreSQL server for the tests of a whole package. Close it.
+// StartPostgres starts a PostgreSQL server for the tests of a whole package. The caller
+// must close it.
 func StartPostgres() (*Database, error) {
 	bin, err := postgresBinaries()
 	if err != nil {
@@ -83,8 +84,8 @@ func postgresBinaries() (string, error) {
 	return "", errors.New("no PostgreSQL server: install one (Debian: apt-get install postgresql), or run make postgres as root")
 }
 
-// initialize makes the data directory. PostgreSQL refuses to run as root: then it
-// runs as postgres or nobody.
+// initialize creates the data directory. PostgreSQL refuses to run as root: it then runs as
+// postgres or nobody.
 func (d *Database) initialize() error {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -109,7 +110,7 @@ func (d *Database) initialize() error {
 	return nil
 }
 
-// dropRoot makes the server run as another user, who owns the directory.
+// dropRoot makes the server run as another user, who becomes the owner of the directory.
 func (d *Database) dropRoot(password string) error {
 	account, err := user.Lookup("postgres")
 	if err != nil {
@@ -131,15 +132,15 @@ func (d *Database) dropRoot(password string) error {
 
 func (d *Database) data() string { return filepath.Join(d.dir, "data") }
 
-// URL returns what conn_str wants, with the password of the superuser.
+// URL returns the value for conn_str, with the password of the superuser.
 func (d *Database) URL() string {
 	return "postgres://postgres:" + postgresPassword + "@" + d.Address + "/postgres?sslmode=disable"
 }
 
-// Password returns the secret in URL.
+// Password returns the password in URL.
 func (d *Database) Password() string { return postgresPassword }
 
-// Restart ends the server at once, which ends all connections and their locks, and
+// Restart stops the server immediately, which ends all connections and their locks, and
 // starts it again with the same data and address.
 func (d *Database) Restart() error {
 	if err := d.Stop(); err != nil {
@@ -148,16 +149,16 @@ func (d *Database) Restart() error {
 	return d.Resume()
 }
 
-// Stop ends the server and keeps its data.
+// Stop stops the server and keeps its data.
 func (d *Database) Stop() error { return d.server.stop() }
 
-// Resume starts a server that was stopped.
+// Resume starts a stopped server.
 func (d *Database) Resume() error {
 	host, port, err := net.SplitHostPort(d.Address)
 	if err != nil {
 		return err
 	}
-	// SIGINT ends it without waiting for its clients.
+	// SIGINT stops it without waiting for its clients.
 	d.server = &server{path: filepath.Join(d.bin, "postgres"), interrupt: syscall.SIGINT}
 	attributes := *d.attributes
 	return d.server.start(d.dir, []string{
@@ -165,7 +166,7 @@ func (d *Database) Resume() error {
 	}, &attributes, d.ready)
 }
 
-// ready asks whether the server takes connections.
+// ready checks whether the server accepts connections.
 func (d *Database) ready(ctx context.Context) error {
 	host, port, err := net.SplitHostPort(d.Address)
 	if err != nil {
@@ -174,8 +175,8 @@ func (d *Database) ready(ctx context.Context) error {
 	return exec.CommandContext(ctx, filepath.Join(d.bin, "pg_isready"), "-q", "-h", host, "-p", port).Run() //nolint:gosec // found above
 }
 
-// Query runs statements or commands of psql as the superuser, in one session, and
-// returns what psql prints, unaligned.
+// Query runs statements or commands of psql as the superuser, in one session, and returns
+// psql's output, unaligned.
 func (d *Database) Query(ctx context.Context, statements ...string) (string, error) {
 	args := []string{"-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", d.URL()}
 	for _, statement := range statements {
@@ -189,5 +190,5 @@ func (d *Database) Query(ctx context.Context, statements ...string) (string, err
 	return string(out), nil
 }
 
-// Close ends the server and removes its data.
+// Close stops the server and removes its data.
 func (d *Database) Close() error { return errors.Join(d.server.stop(), os.RemoveAll(d.dir)) }

@@ -11,7 +11,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
-// The credential of the S3 server, and its region.
+// The credentials of the S3 server, and its region.
 const (
 	S3AccessKey = "AKIANUMAFORMTEST0000"
 	S3SecretKey = "canary-of-s3-0123456789abcdefghijklmnopq" //nolint:gosec // of a server that lives for a test
@@ -21,16 +21,16 @@ const (
 // Bucket is the bucket of an S3 server.
 type Bucket struct {
 	*httptest.Server
-	// Name is the bucket's.
+	// Name is the name of the bucket.
 	Name string
 
 	backend gofakes3.Backend
 	down    atomic.Bool
 }
 
-// S3 starts an S3 server with one bucket that ends with the test. It honors
-// If-None-Match, which the lock files of Terraform need, and compares no
-// signatures: any credential will do.
+// S3 starts an S3 server with one bucket that is stopped at the end of the test. It honors
+// If-None-Match, which the lock files of Terraform need, and does not verify signatures:
+// any credentials work.
 func S3(t testing.TB) *Bucket {
 	t.Helper()
 	b := &Bucket{Name: "numaform-states", backend: s3mem.New()}
@@ -49,7 +49,7 @@ func S3(t testing.TB) *Bucket {
 	return b
 }
 
-// Down makes the server refuse everything, or serve again.
+// Down makes the server refuse all requests, or serve them again.
 func (b *Bucket) Down(down bool) { b.down.Store(down) }
 
 // Keys lists the bucket's objects.
@@ -66,7 +66,7 @@ func (b *Bucket) Keys(t testing.TB) []string {
 	return keys
 }
 
-// Locks lists the lock files among them.
+// Locks lists the lock files in the bucket.
 func (b *Bucket) Locks(t testing.TB) []string {
 	t.Helper()
 	var locks []string
@@ -78,7 +78,7 @@ func (b *Bucket) Locks(t testing.TB) []string {
 	return locks
 }
 
-// Env are the variables that lead the engine to the server and log it in.
+// Env returns the environment variables with the server's address and credentials.
 func (b *Bucket) Env() map[string]string {
 	return map[string]string{
 		"AWS_ACCESS_KEY_ID": S3AccessKey, "AWS_SECRET_ACCESS_KEY": S3SecretKey, "AWS_EC2_METADATA_DISABLED": "true",
@@ -86,7 +86,7 @@ func (b *Bucket) Env() map[string]string {
 	}
 }
 
-// Settings are the settings of the s3 backend for this server.
+// Settings returns the settings of the s3 backend for this server.
 func (b *Bucket) Settings() map[string]string {
 	return map[string]string{
 		"bucket": b.Name, "region": S3Region, "use_path_style": "true", "max_retries": "1",

@@ -16,19 +16,19 @@ import (
 	"time"
 )
 
-// server is a process that answers requests until it is stopped. It dies with the
-// test binary.
+// server is a process that answers requests until it is stopped. It ends with the test
+// binary.
 type server struct {
 	path string
-	// interrupt is the signal that ends it in order.
+	// interrupt is the signal for an orderly shutdown.
 	interrupt syscall.Signal
 	process   *exec.Cmd
 	done      chan struct{}
 	said      tail
 }
 
-// startServer starts a server and waits until it is ready. With credential in
-// attributes it runs as another user.
+// startServer starts a server and waits until it is ready. With a credential in attributes
+// it runs as another user.
 func startServer(path, dir string, args []string, ready func(context.Context) error) (*server, error) {
 	s := &server{path: path, interrupt: syscall.SIGTERM}
 	return s, s.start(dir, args, &syscall.SysProcAttr{}, ready)
@@ -37,7 +37,7 @@ func startServer(path, dir string, args []string, ready func(context.Context) er
 func (s *server) start(dir string, args []string, attributes *syscall.SysProcAttr, ready func(context.Context) error) error {
 	s.process = exec.CommandContext(context.Background(), s.path, args...) //nolint:gosec // the servers of a test
 	s.process.Dir, s.process.Stdout, s.process.Stderr = dir, &s.said, &s.said
-	// A test has memory for its servers rather than time for their garbage.
+	// Tests have memory to spare, but no time for garbage collection in their servers.
 	s.process.Env = append(os.Environ(), "GOGC=400")
 	dieWithParent(attributes)
 	s.process.SysProcAttr = attributes
@@ -48,7 +48,7 @@ func (s *server) start(dir string, args []string, attributes *syscall.SysProcAtt
 	s.done = make(chan struct{})
 	go func() {
 		defer close(s.done)
-		_ = s.process.Wait() // why it ended is in what it said
+		_ = s.process.Wait() // its output has the reason
 	}()
 	if err := s.await(ready); err != nil {
 		return errors.Join(err, s.stop())
@@ -56,7 +56,7 @@ func (s *server) start(dir string, args []string, attributes *syscall.SysProcAtt
 	return nil
 }
 
-// await polls until the server is ready, has ended, or takes too long.
+// await polls until the server is ready, has ended, or the timeout expires.
 func (s *server) await(ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -77,7 +77,7 @@ func (s *server) await(ready func(context.Context) error) error {
 	}
 }
 
-// stop ends the server and waits until it is gone.
+// stop stops the server and waits until it has ended.
 func (s *server) stop() error {
 	if s == nil || s.process == nil {
 		return nil
@@ -93,14 +93,14 @@ func (s *server) stop() error {
 	return nil
 }
 
-// Ports from firstPort on, below those that systems give to connections and to whoever
-// asks for any: between the choice and the use of a port nobody else comes by it.
+// Ports from firstPort on are below the ephemeral ports of common systems: between the
+// choice and the use of a port no other process gets it by chance.
 const (
 	firstPort = 10000
 	manyPorts = 20000
 )
 
-// freePorts returns addresses on which nobody listens.
+// freePorts returns n addresses with unused ports.
 func freePorts(n int) ([]string, error) {
 	var addresses []string
 	for tries := 0; len(addresses) < n; tries++ {
@@ -118,7 +118,7 @@ func freePorts(n int) ([]string, error) {
 	return addresses, nil
 }
 
-// tail keeps the last of what a server says.
+// tail keeps the end of a server's output.
 type tail struct {
 	// mu guards said.
 	mu   sync.Mutex
@@ -134,7 +134,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns it.
+// String returns the kept output.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -62,8 +62,8 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
-// TestS3TakesALockOnce writes one object from many clients at once, of which only
-// one may be the first.
+// TestS3TakesALockOnce checks that only one of many concurrent clients succeeds in creating
+// an object.
 func TestS3TakesALockOnce(t *testing.T) {
 	t.Parallel()
 	bucket := testenv.S3(t)

@@ -1,7 +1,7 @@
-// Package testenv gives the tests of several packages the same surroundings: the
+// Package testenv provides a common environment for the tests of several packages: the
 // engine, the provider, a simulated Proxmox with the hosts of the quickstart, and
-// an environment without the user's own settings. It tests nothing itself. What
-// is missing fails the test; nothing is skipped.
+// environment variables without the user's own settings. If something is missing, the test
+// fails; nothing is skipped.
 package testenv
 
 import (
@@ -36,9 +36,9 @@ func PluginDir(t testing.TB) string {
 	return enginetest.Mirror(t)
 }
 
-// CleanEnv returns what of the process' environment a program under test needs,
-// as KEY=value. Settings of Terraform, Proxmox, Kubernetes and numaform are not
-// in it, and the engine's own settings file is empty.
+// CleanEnv returns the part of the process' environment that a program under test needs, as
+// KEY=value. It excludes settings of Terraform, Proxmox, Kubernetes and numaform, and the
+// engine's own settings file is empty.
 func CleanEnv() []string {
 	keep := []string{"HOME", "LANG", "PATH", "TMPDIR", "USER", "GOCOVERDIR"}
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
@@ -50,8 +50,8 @@ func CleanEnv() []string {
 	return env
 }
 
-// Hosts returns the hosts of the quickstart: a small one with a single NUMA node
-// and 32 GiB, and a large one with four.
+// Hosts returns the hosts of the quickstart: a small one with a single NUMA node and 32
+// GiB, and a large one with four.
 func Hosts(t testing.TB) []topology.Host {
 	t.Helper()
 	return []topology.Host{
@@ -60,15 +60,15 @@ func Hosts(t testing.TB) []topology.Host {
 	}
 }
 
-// Host returns a host of Region that is one of the machines of topology/machines and
-// has the template under that VMID.
+// Host returns a host of Region with a machine of topology/machines and the template with
+// that VMID.
 func Host(t testing.TB, name topology.HostName, machine string, template int) topology.Host {
 	t.Helper()
 	loaded, err := machines.Load(machine)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if loaded.MemoryMiB == 0 { // the machine's is not known
+	if loaded.MemoryMiB == 0 { // the machine's memory is unknown
 		loaded.MemoryMiB = 32 << 10
 		loaded.NUMANodes[0].MemoryMiB = loaded.MemoryMiB
 	}
@@ -84,8 +84,8 @@ func Host(t testing.TB, name topology.HostName, machine string, template int) to
 	}
 }
 
-// Proxmox starts a simulated Proxmox that ends with the test. It has the hosts of
-// the quickstart if change names no others.
+// Proxmox starts a simulated Proxmox that is stopped at the end of the test. It has the
+// hosts of the quickstart unless change sets others.
 func Proxmox(t testing.TB, change ...func(*pvesim.Config)) *pvesim.Server {
 	t.Helper()
 	cfg := pvesim.Config{Hosts: Hosts(t)}
@@ -129,8 +129,8 @@ func client(t testing.TB, server *pvesim.Server, cfg proxmox.Config) *proxmox.Cl
 	return c
 }
 
-// CertFile writes the simulated Proxmox' certificate into a file, for ca_file and
-// for the provider's SSL_CERT_FILE.
+// CertFile writes the simulated Proxmox' certificate to a file, for ca_file and for the
+// provider's SSL_CERT_FILE.
 func CertFile(t testing.TB, server *pvesim.Server) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pve-root-ca.pem")
