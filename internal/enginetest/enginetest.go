@@ -1,6 +1,5 @@
-// Package enginetest runs the real OpenTofu or Terraform with the real Proxmox
-// provider in tests, offline and apart from the user's own settings. It tests
-// nothing itself: start at New.
+// Package enginetest runs the real OpenTofu or Terraform with the real Proxmox provider in
+// tests, offline and separate from the user's own settings. Start at New.
 package enginetest
 
 import (
@@ -21,15 +20,15 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// Provider is the address of the Proxmox provider, and ProviderVersion the
-// version that is built into .tools.
+// Provider is the address of the Proxmox provider, and ProviderVersion the version that is
+// built into .tools.
 const (
 	Provider        = "registry.opentofu.org/bpg/proxmox"
 	ProviderVersion = "0.111.1"
 )
 
-// An engine that hangs is interrupted, and later killed, before the test binary's
-// own timeout would leave it running.
+// A hanging engine is interrupted, and later killed, before the test binary's own timeout
+// would leave it running.
 const (
 	timeout = 2 * time.Minute
 	grace   = 30 * time.Second
@@ -56,12 +55,12 @@ func New(t testing.TB) *Engine {
 	}}
 }
 
-// With returns an engine that runs with more environment variables, NAME=value.
+// With returns an engine with additional environment variables, NAME=value.
 func (e *Engine) With(env ...string) *Engine {
 	return &Engine{binary: e.binary, env: append(slices.Clone(e.env), env...)}
 }
 
-// Run runs the engine in dir and returns what it printed. A failure fails the test.
+// Run runs the engine in dir and returns its output. A failure fails the test.
 func (e *Engine) Run(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	out, err := e.Try(t, dir, args...)
@@ -71,13 +70,14 @@ func (e *Engine) Run(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
-// Try runs the engine in dir and returns what it printed and whether it failed.
+// Try runs the engine in dir and returns its output and error.
 func (e *Engine) Try(t testing.TB, dir string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.binary, args...) //nolint:gosec // the binary is ours, the arguments are a test's
-	// Interrupted, the engine ends its provider too; killed, it would leave it behind.
+	// When interrupted, the engine ends its provider too; when killed, it would leave it
+	// running.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = grace
 	cmd.Dir = dir
@@ -88,7 +88,7 @@ func (e *Engine) Try(t testing.TB, dir string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// Write writes files by their slash-separated paths below dir.
+// Write writes files by their slash-separated paths relative to dir.
 func Write(t testing.TB, dir string, files map[string][]byte) {
 	t.Helper()
 	for name, content := range files {
@@ -122,8 +122,8 @@ func ModuleRoot(t testing.TB) string {
 	}
 }
 
-// Mirror returns the directory from which engines install the provider, and fails
-// the test if the provider is not in it.
+// Mirror returns the directory from which engines install the provider, and fails the test
+// if the provider is missing.
 func Mirror(t testing.TB) string {
 	t.Helper()
 	mirror := filepath.Join(ModuleRoot(t), ".tools", "plugins")
@@ -135,8 +135,8 @@ func Mirror(t testing.TB) string {
 	return mirror
 }
 
-// Binary returns the engine: .tools/bin/tofu, or else tofu or terraform on PATH.
-// It fails the test if there is none.
+// Binary returns the path of the engine: .tools/bin/tofu, or else tofu or terraform on
+// PATH. It fails the test if there is none.
 func Binary(t testing.TB) string {
 	t.Helper()
 	root := ModuleRoot(t)
@@ -153,8 +153,7 @@ func Binary(t testing.TB) string {
 	return ""
 }
 
-// cliConfig lets the engine install the provider from the mirror and from
-// nowhere else.
+// cliConfig makes the engine install the provider only from the mirror.
 func cliConfig(mirror string) []byte {
 	file := hclwrite.NewEmptyFile()
 	block := file.Body().AppendNewBlock("provider_installation", nil).Body().AppendNewBlock("filesystem_mirror", nil)
