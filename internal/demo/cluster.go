@@ -19,20 +19,19 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 )
 
-// ClusterConfig says what RunCluster plays with. Sim and Change of the Config are not
-// used.
+// ClusterConfig configures RunCluster. Sim and Change of the Config are ignored.
 type ClusterConfig struct {
 	Config
-	// Tools is the directory with etcd and Kubernetes' programs.
+	// Tools is the directory with the programs of etcd and Kubernetes.
 	Tools string
 	// Manifests are the objects that the chart installs.
 	Manifests []byte
 }
 
-// wantedPods is how many pods the Deployment asks for.
+// wantedPods is the number of replicas of the Deployment.
 const wantedPods = 15
 
-// pool is the class and the NodePool that the cluster's nodes are of.
+// pool is the class and the NodePool of the cluster's nodes.
 const pool = `apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass
 metadata: {name: pinned}
@@ -59,7 +58,7 @@ spec:
   disruption: {consolidationPolicy: WhenEmpty, consolidateAfter: 0s, budgets: [{nodes: "100%%"}]}
 `
 
-// deployment asks for pods that spread over the hosts.
+// deployment requests pods that spread over the hosts.
 const deployment = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web, namespace: default}
@@ -75,7 +74,7 @@ spec:
       - {name: web, image: registry.example/web:1, resources: {requests: {cpu: 900m, memory: 1Gi}}}
 `
 
-// people are one who may approve and one who may look.
+// people are a user who may approve and a user who may view.
 const people = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: alice}
@@ -89,9 +88,9 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: numaform
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}]
 `
 
-// RunCluster plays numaform's controller against a Kubernetes control plane that it
-// starts on this machine, and ends everything. It fails at the first scene that does
-// not end as it should.
+// RunCluster demonstrates numaform's controller with a Kubernetes control plane that it
+// starts on this machine, and stops everything. It returns an error at the first scene with
+// a wrong result.
 func RunCluster(ctx context.Context, config ClusterConfig) (err error) {
 	say(config.Stdout, "A Kubernetes control plane, three Proxmox hosts, and numaform with the rights of its chart")
 	w, err := openWorld(ctx, config)
@@ -122,7 +121,7 @@ func (w *world) showHosts(_ context.Context) error {
 	return printHosts(w.Stdout, hosts)
 }
 
-// declare makes the class and the pool, and waits until nodes can be made of it.
+// declare creates the class and the pool, and waits until they are usable.
 func (w *world) declare(ctx context.Context) error {
 	w.say("A class of nodes that own their cores, and a pool whose nodes leave only when somebody approved")
 	if err := w.create(ctx, people); err != nil {
@@ -169,7 +168,7 @@ func (w *world) deploy(ctx context.Context) error {
 	return printPods(w.Stdout, pods.Items)
 }
 
-// join waits for the pods, and looks at what their nodes own.
+// join waits for the pods, and checks the resources of their nodes.
 func (w *world) join(ctx context.Context) error {
 	w.say("VMs are placed, planned, judged and made; each joins with a token of its own; pods run")
 	var nodes []nodeRow
@@ -191,7 +190,7 @@ func (w *world) join(ctx context.Context) error {
 	return nil
 }
 
-// empty takes the pods away, and waits for the plan that somebody is to approve.
+// empty removes the pods, and waits for the plan that needs approval.
 func (w *world) empty(ctx context.Context) error {
 	w.say("The pods go. Their nodes are not needed, and wait: nothing is tainted, drained or deleted yet")
 	fmt.Fprintln(w.Stdout, "\n$ kubectl scale deployment web --replicas 0")
@@ -215,7 +214,7 @@ func (w *world) empty(ctx context.Context) error {
 	return w.as(ctx, "alice", cli.ExitOK, "plans")
 }
 
-// pending waits for a plan that waits for a person.
+// pending waits for a plan that is pending approval.
 func (w *world) pending(ctx context.Context) (*v1alpha1.ScalePlan, error) {
 	var plan *v1alpha1.ScalePlan
 	err := w.wait(ctx, "a ScalePlan", func(ctx context.Context) (missing string, err error) {
@@ -228,7 +227,7 @@ func (w *world) pending(ctx context.Context) (*v1alpha1.ScalePlan, error) {
 	return plan, err
 }
 
-// waiting returns the first plan that waits for a person, or nil.
+// waiting returns the first plan that is pending approval, or nil.
 func (w *world) waiting(ctx context.Context) (*v1alpha1.ScalePlan, error) {
 	plans := &v1alpha1.ScalePlanList{}
 	if err := w.api.List(ctx, plans); err != nil {
@@ -259,7 +258,7 @@ func (w *world) approve(ctx context.Context) error {
 	return w.as(ctx, "alice", cli.ExitOK, "approve", plan.Name, "--hash", plan.Spec.PlanHash)
 }
 
-// shortly shows what a scene prints without the attributes in its diff.
+// shortly shows the output of a scene without the attributes in its diff.
 func (w *world) shortly(scene func() error) error {
 	whole, out := &bytes.Buffer{}, w.Stdout
 	w.Stdout = whole
@@ -281,8 +280,8 @@ func (w *world) shortly(scene func() error) error {
 	return err
 }
 
-// gone waits until nothing of the fleet is left, and approves what else waits: nodes
-// that were not empty yet when the first plan was made.
+// gone waits until nothing of the fleet is left, and approves further plans for nodes that
+// were not empty yet when the first plan was created.
 func (w *world) gone(ctx context.Context) error {
 	w.say("Nodes are drained, their guests shut down, the plan is made again, judged, and applied")
 	err := w.wait(ctx, "nodes to leave", func(ctx context.Context) (string, error) {
@@ -305,7 +304,7 @@ func (w *world) gone(ctx context.Context) error {
 	return nil
 }
 
-// left names what is there of the fleet.
+// left names the remaining parts of the fleet.
 func (w *world) left(ctx context.Context) (left []string, err error) {
 	for _, kind := range []schema.GroupVersionKind{
 		{Version: "v1", Kind: "Node"}, {Group: "karpenter.sh", Version: "v1", Kind: "NodeClaim"},

@@ -11,8 +11,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestRunCluster plays the demo of the controller once and looks for what each scene
-// is to show.
+// TestRunCluster runs the demo of the controller once and checks the output of each scene.
 func TestRunCluster(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	err := demo.RunCluster(t.Context(), demo.ClusterConfig{

@@ -1,8 +1,8 @@
-// Package demo plays numaform's main job on an embedded Proxmox: pods need nodes, a
-// rule denies the change, it is lifted, the diff is applied and committed, a node
-// goes again and is brought back; RunCluster plays it with the controller in a real
-// Kubernetes control plane. It drives the command line as a user would and adds
-// nothing to it. Start at Run; Open gives tests the same stage.
+// Package demo demonstrates numaform's main job on an embedded Proxmox: pods need nodes, a
+// rule denies the change, the rule is removed, the diff is applied and committed, and a
+// deleted node is brought back. RunCluster demonstrates it with the controller in a real
+// Kubernetes control plane. It only drives the command line as a user would. Start at Run;
+// Open gives tests the same stage.
 package demo
 
 import (
@@ -31,7 +31,7 @@ type show struct {
 	states *statesim.Server
 }
 
-// Run plays all scenes, and fails at the first that does not end as it should.
+// Run runs all scenes, and returns an error at the first one with a wrong result.
 func Run(ctx context.Context, config Config) (err error) {
 	stage, err := Open(config)
 	if err != nil {
@@ -60,8 +60,8 @@ func Run(ctx context.Context, config Config) (err error) {
 // remote is the repository of the fleet.
 func (s *show) remote() string { return filepath.Join(s.Dir, "fleet.git") }
 
-// keepRemotely has the fleet kept in a git repository with a remote, and the states
-// at a server.
+// keepRemotely configures the fleet to be in a git repository with a remote, and the states
+// on a server.
 func (s *show) keepRemotely(ctx context.Context, url string) error {
 	remote := s.remote()
 	if _, err := git(ctx, s.Dir, "init", "--quiet", "--bare", "--initial-branch", "main", remote); err != nil {
@@ -93,7 +93,7 @@ func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
 
 func (s *Stage) say(text string) { say(s.Stdout, text) }
 
-// numaform runs a command and fails unless it exits as wanted.
+// numaform runs a command and returns an error unless it exits with code want.
 func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {
 	if _, code := s.Numaform(ctx, args...); code != want {
 		return fmt.Errorf("numaform %s: exit code %d, want %d", strings.Join(args, " "), code, want)
@@ -111,7 +111,7 @@ func (s *show) plan(ctx context.Context) error {
 	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode", "--diff")
 }
 
-// frozen is a rule of the operator's.
+// frozen is a rule that an operator adds.
 const frozen = `rules:
 - name: freeze-pinned
   when: change.creates > 0 && pools.exists(p, p == "pinned")
@@ -146,7 +146,7 @@ func (s *show) apply(ctx context.Context) error {
 	return s.pinned()
 }
 
-// pinned tells which vCPU is held to which CPU, and fails unless it is as declared.
+// pinned prints the CPU of each pinned vCPU, and returns an error unless it is as declared.
 func (s *Stage) pinned() error {
 	s.say("What numaform-agent made of it on the hosts: nobody logged in as root")
 	for _, guest := range s.Sim.Guests() {
@@ -161,7 +161,7 @@ func (s *Stage) pinned() error {
 	return nil
 }
 
-// pins returns the CPU of each vCPU of a guest that declares pins, and fails unless they
+// pins returns the CPU of each vCPU of a guest that declares pins, and an error unless they
 // are in effect.
 func (s *Stage) pins(guest *pvesim.GuestState) (topology.Pins, error) {
 	marker, _ := fleet.ParseMarker(guest.Config["description"])
@@ -192,7 +192,7 @@ func (s *show) planAgain(ctx context.Context) error {
 	return s.numaform(ctx, cli.ExitOK, "plan", "-f", s.Manifests(), "--detailed-exitcode")
 }
 
-// busy deletes the file of a node that runs pods, as a hurried person might.
+// busy deletes the file of a node that runs pods, as a user in a hurry might.
 func (s *show) busy(ctx context.Context) error {
 	path, name, err := s.someNode(ctx, "workers")
 	if err != nil {
@@ -214,10 +214,10 @@ func (s *show) busy(ctx context.Context) error {
 	return s.push(ctx, []string{"revert", "--no-edit", "HEAD"})
 }
 
-// checkout is a person's copy of the repository.
+// checkout is a user's clone of the repository.
 func (s *show) checkout() string { return filepath.Join(s.Dir, "checkout") }
 
-// push runs git as a person does, and pushes what came of it.
+// push runs git commands as a user would, and pushes the result.
 func (s *show) push(ctx context.Context, commands ...[]string) error {
 	for _, args := range append(commands, []string{"push", "--quiet"}) {
 		args = append([]string{"-c", "user.name=ann", "-c", "user.email=ann@example.org"}, args...)
@@ -255,8 +255,8 @@ func (s *show) history(ctx context.Context) error {
 	return s.numaform(ctx, cli.ExitOK, "history")
 }
 
-// someNode brings the person's checkout up to date, and returns the path in it of the
-// pool's first node file, and its node.
+// someNode updates the user's checkout, and returns the path of the pool's first node file
+// in it, and its node.
 func (s *show) someNode(ctx context.Context, pool string) (path, name string, err error) {
 	dir, args := s.checkout(), []string{"pull", "--quiet"}
 	if _, err := os.Stat(dir); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestRun plays the demo once and looks for what each scene is to show.
+// TestRun runs the demo once and checks the output of each scene.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer

@@ -19,15 +19,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Config says what to play with.
+// Config configures a Stage.
 type Config struct {
 	// Example is the files of an example: numaform.yaml, hosts/, manifests/.
 	Example fs.FS
-	// Region and Template are those that the example names.
+	// Region and Template are the names that the example uses.
 	Region   topology.RegionName
 	Template string
-	// Clusters are the clusterIDs whose VMs numaform-agent pins on the example's hosts.
-	// It keeps all other guests off their CPUs. None means that it does not run there.
+	// Clusters are the clusterIDs whose VMs numaform-agent pins on the example's hosts. It
+	// keeps all other guests off their CPUs. If empty, no agent runs.
 	Clusters []string
 	// Dir is an empty directory to work in.
 	Dir string
@@ -36,22 +36,22 @@ type Config struct {
 	// Environ is the environment of the commands, as os.Environ gives it.
 	Environ        []string
 	Stdout, Stderr io.Writer
-	// Change changes the simulator's configuration before its start; nil keeps it.
+	// Change changes the simulator's configuration before its start; it may be nil.
 	Change func(*pvesim.Config)
-	// Sim is a simulated Proxmox that runs already and is not ended with the stage;
-	// nil starts one.
+	// Sim is a running simulated Proxmox that is not stopped with the stage; nil starts
+	// one.
 	Sim *pvesim.Server
 }
 
-// Stage is an example's files beside a simulated Proxmox with the example's hosts.
+// Stage is a copy of an example's files and a simulated Proxmox with its hosts.
 type Stage struct {
 	Config
 	env  []string
 	ends bool
 }
 
-// Open copies the example's files and starts a simulated Proxmox for them. Close
-// it afterwards.
+// Open copies the example's files and starts a simulated Proxmox for them. The caller must
+// close it.
 func Open(config Config) (*Stage, error) {
 	if err := os.CopyFS(config.Dir, config.Example); err != nil {
 		return nil, fmt.Errorf("copying the example: %w", err)
@@ -96,7 +96,7 @@ func (s *Stage) simulate() error {
 	return s.Sim.Start("127.0.0.1:0")
 }
 
-// Close ends the simulated Proxmox that Open started.
+// Close stops the simulated Proxmox if Open started it.
 func (s *Stage) Close() error {
 	if !s.ends {
 		return nil
@@ -118,8 +118,7 @@ func (s *Stage) States() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.StateDir(), "states", "*", "*", "terraform.tfstate"))
 }
 
-// Numaform runs a command, shows what it prints, and returns its stdout and its
-// exit code.
+// Numaform runs a command, prints its output, and returns its stdout and exit code.
 func (s *Stage) Numaform(ctx context.Context, args ...string) (stdout string, code int) {
 	fmt.Fprintf(s.Stdout, "\n$ numaform %s\n", strings.Join(args, " "))
 	var copied bytes.Buffer
@@ -130,7 +129,7 @@ func (s *Stage) Numaform(ctx context.Context, args ...string) (stdout string, co
 	return copied.String(), code
 }
 
-// Hosts returns the example's hosts as the simulated Proxmox got them.
+// Hosts returns the example's hosts as passed to the simulated Proxmox.
 func (s *Stage) Hosts() ([]topology.Host, error) {
 	return pvesim.LoadHosts(filepath.Join(s.Dir, "hosts"), s.Region, s.Template)
 }

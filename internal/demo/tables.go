@@ -19,15 +19,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// clusterID is the quickstart's.
+// clusterID is the clusterID of the quickstart.
 const clusterID = "quickstart"
 
-// nodeRow is a Node with the VM that is behind it.
+// nodeRow is a Node with its VM.
 type nodeRow struct {
 	name, host, size string
 	ready            string
-	// cores are the VM's, numa the host's NUMA nodes that its memory is bound to, pins
-	// the host's CPUs that its vCPUs are held to.
+	// cores are the VM's cores, numa the NUMA nodes of the host that its memory is bound
+	// to, pins the host CPUs that its vCPUs are pinned to.
 	cores, numa string
 	pins        cpuset.CPUSet
 	pods        int
@@ -44,8 +44,8 @@ func (w *world) ours() map[string]pvesim.GuestState {
 	return found
 }
 
-// nodes returns the nodes, and what is missing until all pods run on nodes that are
-// ready for more.
+// nodes returns the nodes, and what is missing until all pods run on nodes that are ready
+// for more.
 func (w *world) nodes(ctx context.Context) (rows []nodeRow, missing string, err error) {
 	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
 	if err := w.api.List(ctx, pods); err != nil {
@@ -108,7 +108,7 @@ func rowOf(node *corev1.Node, guest *pvesim.GuestState) nodeRow {
 	return row
 }
 
-// exclusive fails if a node has no CPUs of its own, or another has them too.
+// exclusive returns an error if a node has no CPUs of its own, or shares them with another.
 func exclusive(nodes []nodeRow) error {
 	taken := map[string]cpuset.CPUSet{}
 	for i := range nodes {
@@ -124,7 +124,7 @@ func exclusive(nodes []nodeRow) error {
 	return nil
 }
 
-// table prints rows below their headings.
+// table prints rows below their headers.
 func table(out io.Writer, rows ...[]string) error {
 	fmt.Fprintln(out)
 	aligned := tabwriter.NewWriter(out, 2, 8, 2, ' ', 0)

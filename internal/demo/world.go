@@ -27,29 +27,29 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// namespace is the controller's, as the chart has it.
+// namespace is the controller's namespace, as in the chart.
 const namespace = "numaform"
 
-// administrator is who made the cluster.
+// administrator is the user that created the cluster.
 const administrator = "admin"
 
 // world is a stage with a Kubernetes control plane, whose nodes are the guests of the
-// stage's Proxmox, and numaform's controller in it. It waits for things in Kubernetes
-// and Proxmox, never for what numaform says.
+// stage's Proxmox, and numaform's controller. It waits for states of Kubernetes and
+// Proxmox, never for output of numaform.
 type world struct {
 	*Stage
 	plane  *testenv.Cluster
 	guests *guestsim.Guests
-	// api is an administrator's and reads nothing from a cache.
+	// api is an administrator's client without a cache.
 	api client.Client
-	// ended is closed when the controller has ended, with code.
+	// ended is closed when the controller has ended, with code as its exit code.
 	ended chan struct{}
 	code  int
-	// ends are run in the end, the last first.
+	// ends are the functions to run at the end, the last first.
 	ends []func() error
 }
 
-// openWorld starts everything. Close it, also after an error.
+// openWorld starts everything. The caller must close it, even after an error.
 func openWorld(ctx context.Context, config ClusterConfig) (*world, error) {
 	w := &world{}
 	var err error
@@ -71,7 +71,7 @@ func openWorld(ctx context.Context, config ClusterConfig) (*world, error) {
 	return w, w.startController(ctx)
 }
 
-// Close ends everything, the controller first.
+// Close stops everything, the controller first.
 func (w *world) Close() error {
 	var errs []error
 	for _, end := range slices.Backward(w.ends) {
@@ -80,7 +80,7 @@ func (w *world) Close() error {
 	return errors.Join(errs...)
 }
 
-// startGuests lets what runs in the VMs live until Close.
+// startGuests runs the software inside the VMs until Close.
 func (w *world) startGuests() (err error) {
 	if w.guests, err = guestsim.New(guestsim.Config{Cluster: w.plane.Config}); err != nil {
 		return err
@@ -95,8 +95,8 @@ func (w *world) startGuests() (err error) {
 	return nil
 }
 
-// install makes what the chart brings along. A process stands for the pod of the
-// Deployment, and nothing here knows a NetworkPolicy.
+// install creates the objects of the chart. A process replaces the pod of the Deployment,
+// and nothing here enforces a NetworkPolicy.
 func (w *world) install(ctx context.Context, manifests []byte) error {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
@@ -153,8 +153,8 @@ func (w *world) startController(ctx context.Context) error {
 	return nil
 }
 
-// keepInCluster has the fleet kept in ConfigMaps and the states in Secrets, as the
-// chart does, and says how guests reach the cluster.
+// keepInCluster configures the fleet to be in ConfigMaps and the states in Secrets, as the
+// chart does, and how guests reach the cluster.
 func (w *world) keepInCluster(kubeconfig string) error {
 	path := filepath.Join(w.Dir, "numaform.yaml")
 	text, err := os.ReadFile(path)
@@ -174,7 +174,8 @@ func (w *world) keepInCluster(kubeconfig string) error {
 	)
 }
 
-// as runs a command as a user of the cluster, and fails unless it exits as wanted.
+// as runs a command as a user of the cluster, and returns an error unless it exits with
+// code want.
 func (w *world) as(ctx context.Context, user string, want int, args ...string) error {
 	path := filepath.Join(w.Dir, user+".kubeconfig")
 	config := clientcmdapi.Config{
@@ -197,10 +198,10 @@ func (w *world) as(ctx context.Context, user string, want int, args ...string) e
 	return w.numaform(ctx, want, args...)
 }
 
-// waitLimit is how long a scene may take on a busy machine.
+// waitLimit limits the duration of a scene on a busy machine.
 const waitLimit = 5 * time.Minute
 
-// wait asks until nothing is missing any more.
+// wait calls ask until nothing is missing.
 func (w *world) wait(ctx context.Context, what string, ask func(context.Context) (missing string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
@@ -224,7 +225,7 @@ func (w *world) wait(ctx context.Context, what string, ask func(context.Context)
 	}
 }
 
-// apply shows a manifest and makes its objects.
+// apply prints a manifest and creates its objects.
 func (w *world) apply(ctx context.Context, manifest string) error {
 	fmt.Fprintf(w.Stdout, "\n$ kubectl apply -f - <<EOF\n%sEOF\n", manifest)
 	return w.create(ctx, manifest)
@@ -238,5 +239,5 @@ func (w *world) create(ctx context.Context, manifest string) error {
 	return w.plane.Install(ctx, objects)
 }
 
-// say titles a scene.
+// say prints the title of a scene.
 func say(out io.Writer, text string) { fmt.Fprintf(out, "\n━━━ %s\n", text) }
