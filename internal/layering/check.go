@@ -9,28 +9,27 @@ import (
 	"strings"
 )
 
-// Sizes beyond which a file or a function must be split. Generated files are
-// free of them.
+// Limits on the lines of a file and of a function. Generated files are exempt.
 const (
 	MaxFileLines = 800
 	MaxTestLines = 1200
 	MaxNesting   = 4
 )
 
-// Violation is one broken rule.
+// Violation is a violation of a rule.
 type Violation struct {
 	// Path is a file or a package directory, below the module root.
 	Path string
-	// Problem says what is wrong and how to mend it.
+	// Problem says what is wrong and how to fix it.
 	Problem string
 }
 
 // String returns "path: problem".
 func (v Violation) String() string { return v.Path + ": " + v.Problem }
 
-// Check reads the module at fsys, whose import path is module, and returns
-// every violation of the table's rules, sorted by path. The error is about a
-// tree that cannot be read or parsed.
+// Check reads the module at fsys, whose import path is module, and returns every violation
+// of the table's rules, sorted by path. It returns an error if the tree cannot be read or
+// parsed.
 func Check(fsys fs.FS, module string, table []Row) ([]Violation, error) {
 	sources, err := readTree(fsys)
 	if err != nil {
@@ -128,7 +127,7 @@ func (c *checker) checkImports(file source) {
 	}
 }
 
-// checkLocalImport judges an import of another package of the module.
+// checkLocalImport checks an import of another package of the module.
 func (c *checker) checkLocalImport(file source, from Row, dir string) {
 	to, ok := find(c.table, dir)
 	switch {
@@ -148,9 +147,8 @@ func (c *checker) checkLocalImport(file source, from Row, dir string) {
 	}
 }
 
-// checkTestImport judges an import of a test. Tests may use packages of their
-// own floor too, as an oracle or to read back what was written, and support
-// packages of any floor.
+// checkTestImport checks an import of a test. Tests may also use packages of their own
+// floor, as an oracle or to read back what was written, and support packages of any floor.
 func (c *checker) checkTestImport(file source, from, to Row, dir string) {
 	if to.Floor > from.Floor && !to.Support {
 		c.add(file.path, "test imports %s upward, floor %d from floor %d: "+
@@ -158,7 +156,7 @@ func (c *checker) checkTestImport(file source, from, to Row, dir string) {
 	}
 }
 
-// checkDocs wants one package comment per package, in Go's form.
+// checkDocs checks that each package has one package comment, in Go's form.
 func (c *checker) checkDocs() {
 	for dir, files := range c.byDir(false) {
 		var documented []string
@@ -185,8 +183,8 @@ func (c *checker) checkDoc(file source) {
 	}
 }
 
-// checkReach follows imports within the module and refuses what a row's Without
-// names, however far away it is imported.
+// checkReach follows imports within the module and refuses the packages of a row's Without,
+// whether imported directly or indirectly.
 func (c *checker) checkReach() {
 	files := c.byDir(false)
 	for dir := range files {
@@ -212,8 +210,8 @@ func (c *checker) checkWithout(dir string, row Row, file source) {
 	}
 }
 
-// reach returns dir and every directory of the module that it imports, directly
-// or not, sorted.
+// reach returns dir and every directory of the module that it imports, directly or
+// indirectly, sorted.
 func (c *checker) reach(files map[string][]source, dir string) []string {
 	seen := map[string]bool{dir: true}
 	queue := []string{dir}

@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the wanted violations in testdata")
 
-// fixture is a small architecture for the trees in testdata.
+// fixture returns a small architecture for the trees in testdata.
 func fixture() []layering.Row {
 	return []layering.Row{
 		{Package: "nouns", Floor: 0, Pure: true},
@@ -33,8 +33,8 @@ func fixture() []layering.Row {
 	}
 }
 
-// TestCheck runs the rules over each small tree in testdata. The archive's
-// comment says what the tree shows; its last file is the wanted report.
+// TestCheck checks each small tree in testdata. The archive's comment describes the tree;
+// its last file is the expected report.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("testdata/*.txtar")

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// clockReads returns what a file uses of package time that reads a clock, waits for one,
-// or asks the machine: all else of it is computation. A package that is renamed is found
-// by its new name.
+// clockReads returns the uses of package time in a file that read a clock, wait for one, or
+// query the machine; everything else in it is computation. A renamed import is found under
+// its new name.
 func clockReads(file *ast.File) []string {
 	name := ""
 	for _, spec := range file.Imports {

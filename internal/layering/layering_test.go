@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/layering"
 )
 
-// TestRepository holds numaform itself to its table.
+// TestRepository checks numaform itself against its table.
 func TestRepository(t *testing.T) {
 	t.Parallel()
 	found, err := layering.Check(os.DirFS("../.."), layering.Module, layering.Table())
@@ -28,7 +28,7 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// TestSimulators checks the simulators by their table.
+// TestSimulators checks the simulators against their table.
 func TestSimulators(t *testing.T) {
 	t.Parallel()
 	found, err := layering.Check(os.DirFS("../../"+layering.Simulators), layering.Module+"/"+layering.Simulators, layering.SimulatorTable())
@@ -40,8 +40,8 @@ func TestSimulators(t *testing.T) {
 	}
 }
 
-// TestSimulatorsAreApart fails if numaform and its simulators know each other's code: what
-// both believe of Proxmox would then be true in the tests.
+// TestSimulatorsAreApart fails if numaform and its simulators share code: a wrong
+// assumption about Proxmox in shared code would go unnoticed by the tests.
 func TestSimulatorsAreApart(t *testing.T) {
 	t.Parallel()
 	root := os.DirFS("../..")
@@ -105,7 +105,7 @@ func together(t *testing.T, root fs.FS) []string {
 	return apart
 }
 
-// TestTogether wants an import in either direction to be found.
+// TestTogether checks that an import in either direction is found.
 func TestTogether(t *testing.T) {
 	t.Parallel()
 	tree := fstest.MapFS{
@@ -120,8 +120,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestTable holds the table to its own order: floors ascend, rows of one floor
-// are sorted, and no package stands on two floors.
+// TestTable checks the order of the table: floors ascend, rows of one floor are sorted, and
+// no package appears twice.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

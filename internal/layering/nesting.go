@@ -2,8 +2,8 @@ package layering
 
 import "go/ast"
 
-// nestedFunctions names the functions of a file that nest control statements
-// deeper than limit.
+// nestedFunctions returns the functions of a file that nest control statements deeper than
+// limit.
 func nestedFunctions(file *ast.File, limit int) []string {
 	var names []string
 	for _, decl := range file.Decls {
@@ -20,8 +20,8 @@ func nestedFunctions(file *ast.File, limit int) []string {
 	return names
 }
 
-// nesting is an ast.Visitor that records the greatest depth of if, for, switch
-// and select. A function literal begins at zero again: it is a function too.
+// nesting is an ast.Visitor that records the maximum depth of if, for, switch and select. A
+// function literal starts at zero because it is a function of its own.
 type nesting struct {
 	depth   int
 	deepest *int
@@ -47,7 +47,7 @@ func (n nesting) deeper() nesting {
 	return n
 }
 
-// visitIf keeps an else-if on the level of its if.
+// visitIf counts an else-if on the level of its if.
 func (n nesting) visitIf(statement *ast.IfStmt) {
 	inside := n.deeper()
 	if statement.Init != nil {

@@ -5,25 +5,24 @@ import "path"
 // Module is numaform's import path.
 const Module = "github.com/numaform/numaform"
 
-// Row says where a package stands.
+// Row is the position of a package in the architecture.
 type Row struct {
-	// Package is the directory below the module root, or a pattern of path.Match:
-	// "*" stands for one path element.
+	// Package is the directory below the module root, or a pattern of path.Match: "*"
+	// matches one path element.
 	Package string
-	// Floor is the height: a package imports floors below its own.
+	// Floor is the layer of the package: it imports only lower floors.
 	Floor int
-	// Pure packages answer from their arguments alone.
+	// Pure packages compute results from their arguments alone.
 	Pure bool
-	// Support packages serve tests and the demo: no other production code
-	// imports them.
+	// Support packages serve tests and the demo: no other production code imports them.
 	Support bool
-	// Without names import path prefixes which must not be reached from here,
-	// not even through other packages of the module.
+	// Without lists import path prefixes that the package must not reach, not even through
+	// other packages of the module.
 	Without []string
 }
 
-// Programs is the floor of main packages and of end-to-end tests.
-// They may use support packages.
+// Programs is the floor of main packages and of end-to-end tests. They may use support
+// packages.
 const Programs = 10
 
 // Table returns the floors of numaform's packages, lowest first.
@@ -97,7 +96,7 @@ func Table() []Row {
 	}
 }
 
-// Simulators is the directory of the module of the simulators, which shares no code with
+// Simulators is the directory of the simulators' module, which shares no code with
 // numaform.
 const Simulators = "test/sim"
 
@@ -112,7 +111,8 @@ func SimulatorTable() []Row {
 	}
 }
 
-// agentWithout keeps the agent small: it is a root daemon on a hypervisor.
+// agentWithout returns imports that are too large for the agent: it is a root daemon on a
+// hypervisor.
 func agentWithout() []string {
 	return []string{
 		"github.com/hashicorp",
@@ -124,10 +124,10 @@ func agentWithout() []string {
 	}
 }
 
-// pureImports lists what a pure package may import besides lower pure packages
-// of the module: computation on values, no input, no output, no clock. A path
-// that is not here is refused. Add one only if the same arguments always give
-// the same bytes. Of package time, what reads a clock is refused all the same.
+// pureImports lists the packages that a pure package may import besides lower pure packages
+// of the module: computation on values, no input, no output, no clock. Other paths are
+// refused. Add one only if the same arguments always give the same bytes. The functions of
+// package time that read a clock are refused anyway.
 func pureImports() map[string]bool {
 	list := []string{
 		"bytes", "cmp", "container/heap", "container/list",
@@ -166,7 +166,8 @@ func pureImports() map[string]bool {
 	return allowed
 }
 
-// find returns the row of a package directory. An exact row wins over a pattern.
+// find returns the row of a package directory. An exact row takes precedence over a
+// pattern.
 func find(table []Row, dir string) (Row, bool) {
 	var wild Row
 	found := false

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// source is what the rules need to know of one Go file.
+// source is the part of a Go file that the rules use.
 type source struct {
 	path      string // below the module root, with slashes
 	pkg       string // the package clause's name
 	doc       string // the comment above the package clause
 	imports   []string
-	nested    []string // functions that nest too deep
-	clock     []string // what of package time reads a clock
+	nested    []string // functions that exceed the nesting limit
+	clock     []string // uses of package time that read a clock
 	lines     int
 	test      bool
 	generated bool
@@ -28,7 +28,7 @@ type source struct {
 // dir returns the package directory; the module root is ".".
 func (s source) dir() string { return path.Dir(s.path) }
 
-// readTree parses every Go file of the module whose root is fsys, in path order.
+// readTree parses every Go file of the module with root fsys, sorted by path.
 func readTree(fsys fs.FS) ([]source, error) {
 	var sources []source
 	err := fs.WalkDir(fsys, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -54,8 +54,8 @@ func readTree(fsys fs.FS) ([]source, error) {
 	return sources, nil
 }
 
-// skipDir leaves out what the go command leaves out of the module: nested
-// modules, testdata, and directories that begin with a dot or an underscore.
+// skipDir skips what the go command excludes from the module: nested modules, testdata, and
+// directories that start with a dot or an underscore.
 func skipDir(fsys fs.FS, dir string) error {
 	if dir == "." {
 		return nil
