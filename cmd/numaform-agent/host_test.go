@@ -22,12 +22,11 @@ import (
 
 const groups = "/sys/fs/cgroup"
 
-// hostVariable makes a test binary run the tests that only a machine of their own can
-// bear.
+// hostVariable makes a test binary run the tests that need a machine of their own.
 const hostVariable = "NUMAFORM_TEST_HOST"
 
-// hostMain is the first program of such a machine: it mounts what a host has, runs the
-// tests, and turns the machine off.
+// hostMain is the first program of such a machine: it mounts the file systems of a host,
+// runs the tests, and powers the machine off.
 func hostMain() {
 	fmt.Println("the first program runs")
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"}, {"cgroup2", groups}} {
@@ -49,7 +48,7 @@ func hostMain() {
 // hostPassed is the last line of a machine whose tests passed.
 const hostPassed = "the tests of the host passed"
 
-// inHost runs those tests and exits.
+// inHost runs the tests of TestHost and exits.
 func inHost() {
 	testing.Main(regexp.MatchString, []testing.InternalTest{
 		{Name: "report", F: inHostReport},
@@ -67,7 +66,7 @@ type scene struct {
 	t *testing.T
 }
 
-// newScene takes the machine's own /sys; what else a host has is in a directory.
+// newScene uses the machine's own /sys; a directory holds the host's other files.
 func newScene(t *testing.T) *scene {
 	h := agenttest.New(t, topology.CPUs())
 	if err := os.RemoveAll(filepath.Join(h.Root, "sys")); err != nil {
@@ -79,7 +78,7 @@ func newScene(t *testing.T) *scene {
 	return &scene{Host: h, t: t}
 }
 
-// group makes a control group, and returns what moves a process there.
+// group creates a control group, and returns a function that moves a process into it.
 func (s *scene) group(name string) func(pid int) {
 	s.t.Helper()
 	path := filepath.Join(groups, name)
@@ -101,7 +100,7 @@ func (s *scene) vm(vmid, vcpus int, args ...string) {
 	s.group(fmt.Sprintf("qemu.slice/%d.scope", vmid))(s.Start(vmid, vcpus, args...))
 }
 
-// container starts a container; it is a VM without vCPUs, as far as processes go.
+// container starts a container; its process looks like a VM without vCPUs.
 func (s *scene) container(vmid int) {
 	s.group(fmt.Sprintf("lxc/%d", vmid))(s.Start(vmid, 0))
 	if err := os.Remove(filepath.Join(s.Root, "run/qemu-server", fmt.Sprint(vmid)+".pid")); err != nil {
@@ -110,7 +109,7 @@ func (s *scene) container(vmid int) {
 	s.Write(fmt.Sprintf("etc/pve/lxc/%d.conf", vmid), "arch: amd64\n")
 }
 
-// on waits until guests have these CPUs and no others.
+// on waits until the guests have exactly these CPUs.
 func (s *scene) on(cpus topology.CPUSet, vmids ...int) {
 	s.t.Helper()
 	for _, vmid := range vmids {
@@ -125,7 +124,7 @@ func (s *scene) pinned(vmid int, cpus ...int) {
 	s.t.Logf("VM %d pinned to %v after %s", vmid, cpus, took.Round(time.Millisecond))
 }
 
-// wanted returns what a control group was given.
+// wanted returns the CPUs configured for a control group.
 func wanted(group string) string {
 	data, err := os.ReadFile(filepath.Join(groups, group, "cpuset.cpus"))
 	if err != nil {
@@ -136,7 +135,7 @@ func wanted(group string) string {
 
 func six() topology.CPUSet { return topology.CPUs(0, 1, 2, 3, 4, 5) }
 
-// inHostReport: guests on pinned CPUs are named and left alone.
+// inHostReport checks that guests on pinned CPUs are reported and not moved.
 func inHostReport(t *testing.T) {
 	s := newScene(t)
 	s.vm(105, 1)
@@ -154,8 +153,8 @@ func inHostReport(t *testing.T) {
 	}
 }
 
-// inHostEnforce: guests are kept off pinned CPUs and their siblings, whenever they
-// start, and get all back.
+// inHostEnforce checks that guests are kept off pinned CPUs and their siblings, whenever
+// they start, and get all CPUs back.
 func inHostEnforce(t *testing.T) {
 	s := newScene(t)
 	s.vm(105, 1)
@@ -182,7 +181,7 @@ func inHostEnforce(t *testing.T) {
 	agenttest.Eventually(t, says(p, "control group had been changed, confined again"))
 	s.on(rest, 105)
 
-	// A guest that is confined gets pins: the other thread of its core is nobody's.
+	// A confined guest gets pins: no other guest uses the other thread of its core.
 	s.Declare(106, agenttest.Marker(106, 4, 5).String())
 	s.pinned(106, 4, 5)
 	s.on(topology.CPUs(0, 1), 105, 200, 201)
@@ -220,8 +219,8 @@ func inHostEnforce(t *testing.T) {
 	s.on(six(), 101, 105, 106, 200, 201)
 }
 
-// inHostDoubt: whatever else a description says, nothing moves, and the journal says
-// why.
+// inHostDoubt checks that other content of a description moves nothing, and that the
+// journal explains why.
 func inHostDoubt(t *testing.T) {
 	s := newScene(t)
 	s.vm(101, 2)
@@ -257,7 +256,7 @@ func inHostDoubt(t *testing.T) {
 	s.pinned(101, 3, 2)
 }
 
-// inHostClock: no decision hangs on the clock.
+// inHostClock checks that no decision depends on the clock.
 func inHostClock(t *testing.T) {
 	s := newScene(t)
 	s.vm(101, 2)
@@ -274,8 +273,8 @@ func inHostClock(t *testing.T) {
 	}
 }
 
-// inHostHotplug: who is pinned to a CPU that goes is let go, and the next that is
-// declared is had.
+// inHostHotplug checks that pins to a removed CPU are released, and that the next
+// declaration takes effect.
 func inHostHotplug(t *testing.T) {
 	s := newScene(t)
 	s.vm(101, 2)
@@ -297,8 +296,8 @@ func inHostHotplug(t *testing.T) {
 	}
 }
 
-// inHostInterrupts: this machine's serial line and its timer pass for a device of a VM's.
-// The kernel moves the first, and refuses for the second.
+// inHostInterrupts treats this machine's serial line and its timer as devices of a VM. The
+// kernel moves the first, and refuses to move the second.
 func inHostInterrupts(t *testing.T) {
 	s := newScene(t)
 	if err := os.Remove(filepath.Join(s.Root, "sys")); err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentVariable makes a test binary the program.
+// agentVariable makes a test binary run the program.
 const agentVariable = "NUMAFORM_TEST_AGENT"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// journal is what an agent wrote.
+// journal is the log of an agent.
 type journal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -65,7 +65,7 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// process is an agent that runs as a program of its own.
+// process is an agent in a process of its own.
 type process struct {
 	*exec.Cmd
 	out *journal
@@ -103,8 +103,8 @@ func (p *process) kill(signal syscall.Signal) {
 	}
 }
 
-// twoCPUs returns two CPUs that this process may use, and a host that has a third as
-// well, which does not exist: one must be left that nobody is pinned to.
+// twoCPUs returns two CPUs that this process may use, and a host with a third CPU, which
+// does not exist: the agent always leaves one CPU unpinned.
 func twoCPUs(t *testing.T) (first, second int, host topology.CPUSet) {
 	t.Helper()
 	allowed := affinity(t, 0).List()
@@ -114,8 +114,8 @@ func twoCPUs(t *testing.T) (first, second int, host topology.CPUSet) {
 	return allowed[0], allowed[1], topology.CPUs(allowed[0], allowed[1], 1000)
 }
 
-// TestQEMU pins a real VM: at its start, when its declaration changes, when somebody
-// moves a vCPU, when QEMU starts again, and when the agent was killed meanwhile.
+// TestQEMU pins a real VM: when it starts, when its declaration changes, when a vCPU is
+// moved by hand, when QEMU restarts, and when the agent was killed in the meantime.
 func TestQEMU(t *testing.T) {
 	first, second, cpus := twoCPUs(t)
 	h := agenttest.New(t, cpus)
@@ -156,7 +156,7 @@ func TestQEMU(t *testing.T) {
 	p = start(t, h)
 	agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) })
 
-	// A host that starts again has lost the state.
+	// A rebooted host has lost the state.
 	p.kill(syscall.SIGKILL)
 	if err := os.RemoveAll(stateDir(h)); err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func affinity(t *testing.T, tid int) topology.CPUSet {
 	return set
 }
 
-// move does what `taskset` does by hand.
+// move moves a thread, as `taskset` does.
 func move(t *testing.T, tid int, cpus topology.CPUSet) {
 	t.Helper()
 	var set unix.CPUSet
@@ -228,7 +228,7 @@ func once(t *testing.T, environ map[string]string, args ...string) (code int, st
 		return value, ok
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the daemon looks once
+	cancel() // the daemon runs a single round
 	code = p.run(ctx, args)
 	return code, out.String(), talk.String()
 }

@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is what `make qemu` fetches.
+// kernel is the kernel that `make qemu` downloads.
 const kernel = "../../.tools/kernel/vmlinuz"
 
-// TestHost boots a host of three cores with two threads each, whose control groups,
-// clock and CPUs are its own, and runs the tests of inHost there with this test binary as its first
-// program.
+// TestHost boots a host of three cores with two threads each, which has its own control
+// groups, clock and CPUs, and runs the tests of inHost there with this test binary as its
+// first program.
 func TestHost(t *testing.T) {
 	if _, err := os.Stat(kernel); err != nil {
 		t.Fatalf("no kernel for the VM: run make qemu: %v", err)
@@ -45,13 +45,13 @@ func TestHost(t *testing.T) {
 	t.Fatalf("of %d boots none came to the first program", mostBoots)
 }
 
-// Emulated CPUs of a busy machine hang now and then while the kernel brings them up.
+// Emulated CPUs on a busy machine sometimes hang while the kernel starts them.
 const (
 	mostBoots   = 3
 	bootTimeout = 3 * time.Minute
 )
 
-// boot runs the machine and returns what it says, from its first program on.
+// boot runs the machine and returns its output from its first program on.
 func boot(ctx context.Context, initrd string) (out string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
@@ -70,8 +70,8 @@ func boot(ctx context.Context, initrd string) (out string, err error) {
 	return said.String(), err
 }
 
-// image is a file system in the kernel's format for the first one: the test binary as
-// /init, and the libraries that it is linked to.
+// image returns an initial RAM file system with the test binary as /init and its shared
+// libraries.
 func image(t *testing.T) []byte {
 	t.Helper()
 	self, err := os.Executable()
@@ -79,7 +79,7 @@ func image(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	files := map[string]string{"init": self}
-	out, _ := exec.CommandContext(t.Context(), "ldd", self).Output() // fails where there are none
+	out, _ := exec.CommandContext(t.Context(), "ldd", self).Output() // fails if there are none
 	for field := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(field, "/") {
 			files[strings.TrimPrefix(field, "/")] = field
