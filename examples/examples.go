@@ -1,5 +1,5 @@
-// Package examples carries the example configurations, so that the demo and the
-// tests play exactly what a reader finds here.
+// Package examples embeds the example configurations, so that the demo and the tests use
+// exactly the files that a reader finds here.
 package examples
 
 import (

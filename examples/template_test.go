@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// tools are stand-ins for those of a Proxmox host. Each call is a line of $LOG; qm keeps
-// the configurations that qm config prints, and fails at what $FAIL says.
+// tools returns stand-ins for the programs of a Proxmox host. Each call appends a line to
+// $LOG; qm stores the configurations that qm config prints, and fails at the calls that
+// match $FAIL.
 func tools() map[string]string {
 	return map[string]string{
 		"curl":           `while [ "$1" != -o ]; do shift; done; echo image >"$2"`,
@@ -43,7 +44,7 @@ func newHost(t *testing.T) host {
 	return h
 }
 
-// make runs the script, and returns the calls that it made.
+// make runs the script, and returns the recorded calls.
 func (h host) make(t *testing.T, want int, env ...string) (calls, output string) {
 	t.Helper()
 	_ = os.Remove(h.log)
@@ -58,7 +59,7 @@ func (h host) make(t *testing.T, want int, env ...string) (calls, output string)
 	return string(log), string(out)
 }
 
-// config is what qm config prints of the VM.
+// config returns the output of qm config for the VM.
 func (h host) config(t *testing.T) string {
 	t.Helper()
 	config, err := os.ReadFile(h.log + ".9001")
@@ -68,11 +69,11 @@ func (h host) config(t *testing.T) string {
 	return string(config)
 }
 
-// TestMakeTemplate runs the script with stand-ins for qm and what makes images.
+// TestMakeTemplate runs the script with stand-ins for qm and the image tools.
 func TestMakeTemplate(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	// Cut off before the end, it begins anew, with the image that is there.
+	// Interrupted before the end, it starts over with the existing image.
 	if calls, _ := h.make(t, 1, "FAIL=template"); !strings.Contains(calls, "virt-customize") {
 		t.Errorf("made no image:\n%s", calls)
 	}
@@ -96,7 +97,7 @@ func TestMakeTemplate(t *testing.T) {
 	if !strings.Contains(output, "template debian-13-k8s (VMID 9001) is there") {
 		t.Errorf("says %s", output)
 	}
-	// Done is done, and what is someone else's stays.
+	// A finished template is not built again, and another VM is left alone.
 	if calls, _ := h.make(t, 0); calls != "" || h.config(t) != config {
 		t.Errorf("a second run did\n%s", calls)
 	}
@@ -110,7 +111,7 @@ func TestMakeTemplate(t *testing.T) {
 	}
 }
 
-// TestTemplateForWhom looks at what is put into the images.
+// TestTemplateForWhom checks the content of the images.
 func TestTemplateForWhom(t *testing.T) {
 	t.Parallel()
 	for node, parts := range map[string][]string{

@@ -1,5 +1,5 @@
-// Command demo-cluster plays numaform's controller in a Kubernetes control plane that
-// it starts on this machine, with the hosts of the quickstart.
+// Command demo-cluster demonstrates numaform's controller in a Kubernetes control plane
+// that it starts on this machine, with the hosts of the quickstart.
 package main
 
 import (
@@ -28,7 +28,7 @@ func run() error {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // the second signal ends it at once
+	context.AfterFunc(ctx, stop) // a second signal ends it immediately
 	if err := forgetClusters(); err != nil {
 		return err
 	}
@@ -46,8 +46,8 @@ func run() error {
 	})
 }
 
-// forgetClusters takes out of the environment what would lead the engine's kubernetes
-// backend to a cluster of the user's.
+// forgetClusters unsets the environment variables that would make the engine's kubernetes
+// backend use one of the user's clusters.
 func forgetClusters() error {
 	var errs []error
 	for _, entry := range os.Environ() {

@@ -1,4 +1,4 @@
-// Command demo plays the quickstart example on an embedded Proxmox.
+// Command demo runs the quickstart example on an embedded Proxmox.
 package main
 
 import (

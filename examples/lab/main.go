@@ -1,5 +1,6 @@
-// Command lab is a Proxmox VE to try numaform with: a simulated cluster, with numaform-agent
-// on its hosts. It runs within a checkout until it is interrupted.
+// Command lab runs a Proxmox VE for trying numaform: a simulated cluster, with
+// numaform-agent on its hosts. It must be started within a checkout and runs until it is
+// interrupted.
 package main
 
 import (
