@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// machines are ELF's names of architectures.
+// machines maps architectures to ELF machine types.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// checkProgram says what is wrong with a program for an image that has no loader
-// and no library.
+// checkProgram returns an error if a program cannot run in an image without a loader and
+// libraries.
 func checkProgram(path, arch string) error {
 	binary, err := elf.Open(path)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// user is who numaform runs as, in the image and in the chart.
+// user is the user ID that numaform runs with, in the image and in the chart.
 const user = 65532
 
-// The layers, from what changes rarely to what changes with every version.
+// The layers, from rarely changed to changed with every version.
 const (
 	layerBase = iota
 	layerEngine
@@ -25,21 +25,21 @@ const (
 	layers
 )
 
-// file is a file or directory of the image. All belong to root but what owner says.
+// file is a file or directory of the image. It belongs to root unless owner is set.
 type file struct {
-	path  string // without the first slash
+	path  string // without the leading slash
 	mode  fs.FileMode
 	owner int
 	layer int
-	// content, or the file that has it.
+	// content, or the source file that has it.
 	content []byte
 	source  string
 }
 
-// program is one of those that make builds.
+// program is a program built by make.
 type program struct {
 	name string
-	// path is where the image has it.
+	// path is its path in the image.
 	path  string
 	layer int
 }
@@ -54,8 +54,8 @@ func (c *config) programs(arch string) []program {
 	}
 }
 
-// files returns what the image of an architecture holds, without the directories
-// above it.
+// files returns the files of the image of an architecture, without their parent
+// directories.
 func (c *config) files(arch string) ([]file, error) {
 	files := []file{
 		{path: "etc/passwd", mode: 0o644, content: fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\nnumaform:x:%d:%d:numaform:/var/lib/numaform:/sbin/nologin\n", user, user)},
@@ -81,8 +81,8 @@ func (c *config) files(arch string) ([]file, error) {
 	return append(files, texts...), err
 }
 
-// provider says which provider the image carries, as numaform reads it: by the hash of
-// its files that the engines' lock files have, too. Its directory holds the program only.
+// provider describes the image's provider in the form that numaform reads: by the hash of
+// its files, which the engines' lock files have too. Its directory holds the program only.
 func (c *config) provider(arch string) ([]byte, error) {
 	name := "terraform-provider-proxmox"
 	content, err := os.ReadFile(filepath.Join(c.dir, arch, name))
@@ -117,9 +117,8 @@ func (c *config) licenseFiles() ([]file, error) {
 	return files, nil
 }
 
-// authorities returns the roots of Mozilla as the pinned module has them, in PEM.
-// Those that are trusted for some certificates only are left out: a PEM file cannot
-// say for which.
+// authorities returns Mozilla's root certificates in the pinned module's version, in PEM.
+// Roots with constraints are left out: a PEM file cannot express them.
 func authorities() []byte {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {

@@ -1,6 +1,6 @@
-// Command image packs numaform's image of each architecture, without docker: the
-// tree of its files, and one OCI layout with all of them in a tar file. The same
-// programs give the same bytes. It builds no program: make image does.
+// Command image builds numaform's image of each architecture, without docker: the tree of
+// its files, and one OCI layout with all of them in a tar file. The build is reproducible:
+// equal programs give equal bytes. It does not build programs: make image does.
 package main
 
 import (
@@ -12,20 +12,19 @@ import (
 	"strings"
 )
 
-// config is what the image is made of.
+// config is the input of the image build.
 type config struct {
-	// dir has a directory for each architecture with the programs of program, and
-	// takes the trees.
+	// dir has a directory with the programs for each architecture, and receives the trees.
 	dir string
-	// archs are Go's names of architectures.
+	// archs are Go's names of the architectures.
 	archs []string
-	// licenses has the license texts, a directory for each program.
+	// licenses is the directory of the license texts, with a directory for each program.
 	licenses string
-	// providerVersion stands in the provider's path.
+	// providerVersion is part of the provider's path.
 	providerVersion string
-	// name and version are the image's.
+	// name and version are the name and version of the image.
 	name, version string
-	// out is the tar file.
+	// out is the path of the tar file.
 	out string
 }
 

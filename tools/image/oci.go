@@ -25,7 +25,7 @@ type platformImage struct {
 	image v1.Image
 }
 
-// image returns the image of an architecture. There is no time in it.
+// image returns the image of an architecture. It contains no timestamps.
 func (c *config) image(arch string, files []file) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err := mutate.ConfigFile(base, &v1.ConfigFile{
@@ -60,7 +60,7 @@ func (c *config) image(arch string, files []file) (v1.Image, error) {
 	return image, nil
 }
 
-// pack returns the tar of a layer while it is read.
+// pack returns a reader that generates the tar of a layer.
 func pack(files []file) io.ReadCloser {
 	reader, writer := io.Pipe()
 	go func() { writer.CloseWithError(writeLayer(writer, files)) }()
@@ -143,7 +143,7 @@ func (c *config) write(images []platformImage) error {
 	return packDirectory(dir, c.out)
 }
 
-// packDirectory writes a tar of a directory, and renames it when it is whole.
+// packDirectory writes a tar of a directory, and renames it when it is complete.
 func packDirectory(dir, out string) error {
 	var files []file
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

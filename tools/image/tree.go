@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// withParents returns files with the directories above them, in order. Those are
-// of the first layer.
+// withParents returns files with their parent directories, in order. The directories belong
+// to the first layer.
 func withParents(files []file) []file {
 	known := map[string]bool{".": true}
 	for _, f := range files {
@@ -27,8 +27,8 @@ func withParents(files []file) []file {
 	return files
 }
 
-// writeTree writes the files below a directory, anew. Who owns them is only said in
-// the layers.
+// writeTree writes the files below a directory, which it replaces. Only the layers record
+// the owners.
 func writeTree(dir string, files []file) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (f *file) writeTo(target string) error {
 			return err
 		}
 	case f.source != "":
-		// One copy of 100 MB is enough.
+		// Link instead of copying 100 MB.
 		if err := os.Link(f.source, target); err != nil {
 			return fmt.Errorf("linking %s: %w", f.source, err)
 		}

@@ -1,6 +1,6 @@
-// Command measure prints how much code the packages of a Go module have, how it is cut into
-// functions, and how the packages hang together. It counts source text and knows no types:
-// its figures compare two states of one tree. Start at measure.
+// Command measure prints how much code the packages of a Go module have, how it is divided
+// into functions, and how the packages depend on each other. It counts source text without
+// type information: its figures compare two states of one tree. Start at measure.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 	"text/tabwriter"
 )
 
-// besides matches the directories of what serves tests, the demo and the build.
+// besides matches the directories that serve tests, the demo and the build.
 const besides = `^(internal/(pvesim|guestsim|statesim|testenv|enginetest|layering|demo)|test|tools|examples)(/|$)`
 
 func main() {
@@ -42,11 +42,11 @@ func main() {
 // figures are the counts of a package, or of several.
 type figures struct {
 	lines, blank, code int
-	// lengths are the lines of each function.
+	// lengths are the numbers of lines of each function.
 	lengths []int
-	// unexported functions, and those of them that are named at one place only.
+	// unexported functions, and how many of them are named in only one place.
 	unexported, single int
-	// exported names, methods and fields left out.
+	// exported names, except methods and fields.
 	exported int
 	// parallel assignments, as a, b = c, d.
 	parallel int
@@ -57,14 +57,16 @@ type pkg struct {
 	figures
 	dir     string
 	imports map[string]bool
-	// declared counts the unexported functions of a name, used where the name occurs besides.
+	// declared counts the unexported functions by name; used counts the other occurrences
+	// of a name.
 	declared, used map[string]int
-	// fanIn counts the packages that import this one, and fanOut those that it imports.
+	// fanIn is the number of packages that import this one, and fanOut the number that it
+	// imports.
 	fanIn, fanOut int
 }
 
-// run prints the packages of a module that are product code, their total, and that of the
-// others.
+// run prints the packages of a module that are product code, their total, and the total of
+// the others.
 func run(out io.Writer, module fs.FS, aside *regexp.Regexp) error {
 	content, err := fs.ReadFile(module, "go.mod")
 	if err != nil {
@@ -162,7 +164,7 @@ func measure(module fs.FS) (map[string]*pkg, error) {
 	return packages, err
 }
 
-// countLines tells lines of code from blank ones and comments by how they begin.
+// countLines counts lines of code, and skips blank lines and comments by their beginning.
 func (p *pkg) countLines(source string) {
 	for line := range strings.Lines(source) {
 		line = strings.TrimSpace(line)
@@ -238,7 +240,7 @@ func (p *pkg) countExported(names ...*ast.Ident) {
 	}
 }
 
-// add adds up the figures of two packages.
+// add adds the figures of another package.
 func (f *figures) add(o *figures) {
 	f.lines += o.lines
 	f.blank += o.blank
@@ -250,12 +252,12 @@ func (f *figures) add(o *figures) {
 	f.parallel += o.parallel
 }
 
-// row is what packages and totals have in common.
+// row formats the columns common to packages and totals.
 func (f *figures) row() string {
 	return fmt.Sprintf("%d\t%d\t%d\t%s\t%d\t", f.lines, f.code, len(f.lengths), percent(f.single, f.unexported), f.exported)
 }
 
-// quantile returns the length of function that this share of all functions does not exceed.
+// quantile returns the function length that this share of all functions does not exceed.
 func (f *figures) quantile(share float64) int {
 	if len(f.lengths) == 0 {
 		return 0
@@ -264,7 +266,7 @@ func (f *figures) quantile(share float64) int {
 	return sorted[int(float64(len(sorted)-1)*share)]
 }
 
-// percent is a part in percent of the whole, or a dash where there is none.
+// percent formats part as a percentage of whole, or a dash if whole is 0.
 func percent(part, whole int) string {
 	if whole == 0 {
 		return "-"
