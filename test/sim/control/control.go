@@ -1,6 +1,6 @@
-// Package control is the second port of a simulator: what its users do besides being its
-// clients, as HTTP requests with JSON. It also has the hooks by which a simulator asks
-// its user. Start at Serve.
+// Package control is the second port of a simulator: everything its users do besides being
+// its clients, as HTTP requests with JSON. It also has the hooks with which a simulator
+// calls its user. Start at Serve.
 package control
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Serve answers control requests on address until ctx ends, and calls ready with its URL.
+// Serve serves control requests on address until ctx ends, and calls ready with its URL.
 func Serve(ctx context.Context, address string, handler http.Handler, ready func(url string)) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -34,8 +34,8 @@ func Serve(ctx context.Context, address string, handler http.Handler, ready func
 	return nil
 }
 
-// Do returns the handler of a request whose body is In and whose answer is Out. An error
-// is answered 400, as text.
+// Do returns a handler for requests with body In and answer Out. An error is answered with
+// 400 and its text.
 func Do[In, Out any](do func(r *http.Request, in In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In
@@ -49,21 +49,21 @@ func Do[In, Out any](do func(r *http.Request, in In) (Out, error)) http.HandlerF
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(out) // the client notices an answer that is cut off
+		_ = json.NewEncoder(w).Encode(out) // the client detects a truncated answer
 	}
 }
 
-// Get returns the handler of a request without a body.
+// Get returns a handler for requests without a body.
 func Get[Out any](get func(r *http.Request) Out) http.HandlerFunc {
 	return Do(func(r *http.Request, _ struct{}) (Out, error) { return get(r), nil })
 }
 
-// Set returns the handler of a request without an answer.
+// Set returns a handler for requests without an answer.
 func Set[In any](set func(r *http.Request, in In) error) http.HandlerFunc {
 	return Do(func(r *http.Request, in In) (struct{}, error) { return struct{}{}, set(r, in) })
 }
 
-// Ask posts a question to a hook and reads the answer, which may be nil.
+// Ask posts a question to a hook and decodes the answer; answer may be nil.
 func Ask(ctx context.Context, url string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {

@@ -9,23 +9,24 @@ import (
 	"net/http"
 )
 
-// Hello is the line that a simulator prints when it is ready: where its control port is,
-// or why there is none.
+// Hello is the line that a simulator prints when it is ready: the address of its control
+// port, or why there is none.
 type Hello struct {
 	Control string `json:"control,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
 
-// Run runs a simulator for the process that holds the other ends of its standard input
-// and output: it reads a configuration, makes the handler of control requests from it,
-// prints a Hello, and ends with the input. So it never outlives who started it.
+// Run runs a simulator for the process that holds the other ends of its standard input and
+// output: it reads a configuration, passes it to start, which returns the handler of
+// control requests, prints a Hello, and ends with the input. So it never outlives its
+// parent.
 func Run[Config any](ctx context.Context, in io.Reader, out io.Writer, start func(context.Context, Config) (http.Handler, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	handler, err := configured(ctx, in, start)
 	if err == nil {
 		err = Serve(ctx, "127.0.0.1:0", handler, func(url string) {
-			_ = json.NewEncoder(out).Encode(Hello{Control: url}) // whoever is gone ends the input, too
+			_ = json.NewEncoder(out).Encode(Hello{Control: url}) // if the parent has ended, so does the input
 			go func() {
 				defer cancel()
 				_, _ = io.Copy(io.Discard, in)

@@ -14,12 +14,12 @@ import (
 
 const (
 	mebi = 1 << 20
-	// defaultMaxPods is kubelet's.
+	// defaultMaxPods is kubelet's default.
 	defaultMaxPods = 110
 )
 
-// Capacity is what kubelet finds in a VM with that configuration in Proxmox. It is
-// computed from what is known of Linux, not as numaform predicts it.
+// Capacity returns the capacity that kubelet finds in a VM with this configuration in
+// Proxmox. It is computed from facts about Linux, not in the way numaform predicts it.
 func Capacity(vm map[string]string, config *kubeletv1beta1.KubeletConfiguration) (corev1.ResourceList, error) {
 	cores, err := number(vm, "cores", 1)
 	if err != nil {
@@ -63,16 +63,16 @@ func number(config map[string]string, key string, otherwise int64) (int64, error
 	return n, nil
 }
 
-// usableMemory is what Linux calls MemTotal: without 64 bytes of struct page for
-// each page of 4 KiB, and about 100 MiB for the kernel itself, its crash-free
-// reserves, its hash tables and the firmware.
+// usableMemory returns Linux' MemTotal: the memory without 64 bytes of struct page for each
+// page of 4 KiB, and without about 100 MiB for the kernel itself, its reserves, its hash
+// tables and the firmware.
 func usableMemory(bytes int64) int64 {
 	return (bytes - bytes/64 - 100*mebi) &^ 0xfff
 }
 
-// usableDisk is what the file system of Debian's cloud image has in a disk: without
-// the two partitions for booting, 256 bytes of inode for each 16 KiB, and the
-// journal of an image that was small when it was made.
+// usableDisk returns the size of the file system of Debian's cloud image on a disk: without
+// the two boot partitions, 256 bytes of inode for each 16 KiB, and the journal of an image
+// that was small when it was created.
 func usableDisk(bytes int64) int64 {
 	partition := bytes - 128*mebi
 	return (partition - partition/64 - 64*mebi) &^ 0xfff
@@ -97,7 +97,7 @@ func bootDisk(config map[string]string) (int64, error) {
 	return 0, errors.New("reading the VM's boot disk: its boot order names none")
 }
 
-// Allocatable is what kubelet leaves of the capacity to pods.
+// Allocatable returns the part of the capacity that kubelet leaves to pods.
 func Allocatable(capacity corev1.ResourceList, config *kubeletv1beta1.KubeletConfiguration) (corev1.ResourceList, error) {
 	result := maps.Clone(capacity)
 	for name, reserved := range map[string]map[string]string{"kubeReserved": config.KubeReserved, "systemReserved": config.SystemReserved} {
@@ -131,8 +131,8 @@ func Allocatable(capacity corev1.ResourceList, config *kubeletv1beta1.KubeletCon
 	return result, nil
 }
 
-// evictionHard returns the thresholds in force: kubelet's own only if none are
-// given, or if they are to be merged.
+// evictionHard returns the thresholds in effect: kubelet's defaults only if none are given,
+// or if they are to be merged.
 func evictionHard(config *kubeletv1beta1.KubeletConfiguration) map[string]string {
 	merge := config.MergeDefaultEvictionSettings != nil && *config.MergeDefaultEvictionSettings
 	if config.EvictionHard != nil && !merge {
@@ -146,7 +146,7 @@ func evictionHard(config *kubeletv1beta1.KubeletConfiguration) map[string]string
 	return thresholds
 }
 
-// threshold reads an amount, or a percentage of the whole.
+// threshold parses an amount, or a percentage of the whole.
 func threshold(text string, whole int64) (resource.Quantity, error) {
 	percent, ok := strings.CutSuffix(text, "%")
 	if !ok {
@@ -156,7 +156,7 @@ func threshold(text string, whole int64) (resource.Quantity, error) {
 	if err != nil || share < 0 || share > 100 {
 		return resource.Quantity{}, fmt.Errorf("%q is no percentage", text)
 	}
-	if share == 0 || share == 100 { // kubelet skips these
+	if share == 0 || share == 100 { // kubelet ignores these
 		return resource.Quantity{}, nil
 	}
 	return *resource.NewQuantity(int64(float64(whole)*share/100), resource.BinarySI), nil

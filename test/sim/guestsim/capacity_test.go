@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/test/sim/guestsim"
 )
 
-// TestCapacity compares with MemTotal of VMs of Debian on KVM.
+// TestCapacity compares with MemTotal of Debian VMs on KVM.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	for memory, total := range map[string]float64{"2048": 1967, "4096": 3915, "8192": 7941, "16384": 15989, "32768": 32093} {
@@ -40,11 +40,11 @@ func TestCapacity(t *testing.T) {
 func TestAllocatable(t *testing.T) {
 	t.Parallel()
 	machine := map[string]string{"cores": "2", "memory": "4096", "boot": "order=scsi0", "scsi0": "x,size=10G"}
-	const memory, disk = 3932 << 20, 9890 << 20 // as TestCapacity has it
+	const memory, disk = 3932 << 20, 9890 << 20 // as in TestCapacity
 	for _, tt := range []struct {
 		name              string
 		config            kubeletv1beta1.KubeletConfiguration
-		cpu, memory, disk int64 // millicores, bytes less than the capacity
+		cpu, memory, disk int64 // millicores, and bytes less than the capacity
 	}{
 		{"kubelet's defaults", kubeletv1beta1.KubeletConfiguration{}, 0, 100 << 20, disk / 10},
 		{"reserved twice", kubeletv1beta1.KubeletConfiguration{

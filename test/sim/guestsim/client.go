@@ -24,14 +24,14 @@ import (
 	"k8s.io/client-go/util/certificate/csr"
 )
 
-// identity is the certificate that makes a kubelet its node.
+// identity is the certificate with which a kubelet logs in as its node.
 type identity struct {
 	certificate tls.Certificate
 }
 
-// client returns a client of the cluster's API server, who is nobody, and what
-// ends its connections. It shares none with other clients, so that they end with
-// the guest.
+// client returns a client of the cluster's API server without credentials, and a function
+// that closes its connections. It shares no connections with other clients, so that they
+// end with the guest.
 func (j *Join) client(who func(*http.Transport) http.RoundTripper) (*kubernetes.Clientset, func(), error) {
 	authorities := x509.NewCertPool()
 	if !authorities.AppendCertsFromPEM(j.CA) {
@@ -48,12 +48,12 @@ func (j *Join) client(who func(*http.Transport) http.RoundTripper) (*kubernetes.
 	return client, connections.CloseIdleConnections, err
 }
 
-// asToken logs in by the bootstrap token.
+// asToken logs in with the bootstrap token.
 func (j *Join) asToken(connections *http.Transport) http.RoundTripper {
 	return transport.NewBearerAuthRoundTripper(j.Token, connections)
 }
 
-// asNode logs in by the certificate.
+// asNode logs in with the certificate.
 func (i *identity) asNode(connections *http.Transport) http.RoundTripper {
 	connections.TLSClientConfig.Certificates = []tls.Certificate{i.certificate}
 	return connections
@@ -61,7 +61,7 @@ func (i *identity) asNode(connections *http.Transport) http.RoundTripper {
 
 // Request is a request for a node's certificate.
 type Request struct {
-	// Name is that of the CertificateSigningRequest.
+	// Name is the name of the CertificateSigningRequest.
 	Name string
 
 	made   *certificatesv1.CertificateSigningRequest
@@ -70,9 +70,9 @@ type Request struct {
 	close  func()
 }
 
-// RequestCertificate asks with the join's token for the certificate of a node of
-// any name, as kubelet asks for its own: whoever has the seed can do that too.
-// Close the request.
+// RequestCertificate requests the certificate of a node of any name with the join's token,
+// as kubelet does for its own name: anyone who has the seed can do that too. Close the
+// request.
 func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -106,11 +106,11 @@ func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, e
 // Close ends the request's connections.
 func (r *Request) Close() { r.close() }
 
-// ErrDenied says that a certificate will never be issued.
+// ErrDenied means that a certificate will never be issued.
 var ErrDenied = errors.New("it is denied")
 
-// Wait waits until the certificate is issued and returns it with its key. The error
-// is ErrDenied if the request was denied.
+// Wait waits until the certificate is issued and returns it with its key. The error is
+// ErrDenied if the request was denied.
 func (r *Request) Wait(ctx context.Context) (tls.Certificate, error) {
 	pem, err := csr.WaitForCertificate(ctx, r.client, r.Name, r.made.UID)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *Request) Wait(ctx context.Context) (tls.Certificate, error) {
 	return result, nil
 }
 
-// denied says why the request was denied, or else returns the error.
+// denied returns the reason if the request was denied, and err otherwise.
 func (r *Request) denied(ctx context.Context, err error) error {
 	request, lost := r.client.CertificatesV1().CertificateSigningRequests().Get(ctx, r.Name, metav1.GetOptions{})
 	if lost != nil {
@@ -141,8 +141,8 @@ func (r *Request) denied(ctx context.Context, err error) error {
 	return err
 }
 
-// refused reports whether the API server understood a request and does not want
-// it; everything else may pass.
+// refused reports whether the API server understood and refused a request; other errors may
+// be temporary.
 func refused(err error) bool {
 	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

@@ -16,13 +16,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// file is a file that cloud-init wrote.
+// file is a file written by cloud-init.
 type file struct {
 	content string
 	mode    fs.FileMode
 }
 
-// cloudConfig is what is done of a #cloud-config.
+// cloudConfig is the simulated part of a #cloud-config.
 type cloudConfig struct {
 	files    map[string]file
 	commands [][]string
@@ -39,9 +39,8 @@ type writeFile struct {
 	Defer       bool      `yaml:"defer"`
 }
 
-// otherKeys are the keys of a #cloud-config besides write_files and runcmd that
-// change nothing that a joining node needs:
-// https://docs.cloud-init.io/en/latest/reference/modules.html.
+// otherKeys returns the keys of a #cloud-config besides write_files and runcmd that do not
+// affect a joining node: https://docs.cloud-init.io/en/latest/reference/modules.html.
 func otherKeys() []string {
 	return []string{
 		"apt", "apt_pipelining", "bootcmd", "byobu_by_default", "ca_certs", "chpasswd", "create_hostname_file", "device_aliases",
@@ -55,8 +54,7 @@ func otherKeys() []string {
 	}
 }
 
-// parseCloudConfig reads user-data, and vendor-data below it: what user-data says
-// too is not taken from there.
+// parseCloudConfig merges user-data and vendor-data. Keys of user-data take precedence.
 func parseCloudConfig(userData, vendorData []byte) (cloudConfig, error) {
 	keys, err := topLevel("user-data", userData)
 	if err != nil {
@@ -78,7 +76,7 @@ func parseCloudConfig(userData, vendorData []byte) (cloudConfig, error) {
 	return config, errors.Join(config.addFiles(&files), config.addCommands(&commands))
 }
 
-// topLevel reads a document's keys, all of which must be known.
+// topLevel returns the top-level keys of a document. Unknown keys are errors.
 func topLevel(name string, document []byte) (map[string]yaml.Node, error) {
 	first, _, _ := strings.Cut(string(document), "\n")
 	if strings.TrimSpace(first) != "#cloud-config" {
@@ -141,7 +139,7 @@ func (c *cloudConfig) addFile(wanted writeFile) error {
 	return nil
 }
 
-// decoded returns the content as it is written to the disk.
+// decoded returns the content to write to the disk.
 func (w writeFile) decoded() (string, error) {
 	if w.Content == nil {
 		return "", nil
@@ -153,7 +151,7 @@ func (w writeFile) decoded() (string, error) {
 	case "", "text/plain":
 		return *w.Content, nil
 	case "b64", "gz+b64":
-		// Python, which reads it in earnest, skips white space.
+		// Python's decoder, which the real cloud-init uses, skips white space.
 		if content, err = base64.StdEncoding.DecodeString(strings.Join(strings.Fields(*w.Content), "")); err != nil {
 			return "", err
 		}
@@ -172,7 +170,7 @@ func (w writeFile) decoded() (string, error) {
 	return string(content), err
 }
 
-// mode returns the permissions: text is octal, a number is what YAML makes of it.
+// mode returns the permissions: text is octal, a number has its YAML value.
 func (w writeFile) mode() (fs.FileMode, error) {
 	if w.Permissions.IsZero() || w.Permissions.Tag == "!!null" {
 		return 0o644, nil
@@ -191,7 +189,7 @@ func (w writeFile) mode() (fs.FileMode, error) {
 	return fs.FileMode(number), nil
 }
 
-// addCommands reads runcmd: each is a line for the shell, or a list of words.
+// addCommands adds the entries of runcmd: each is a shell command line or a list of words.
 func (c *cloudConfig) addCommands(node *yaml.Node) error {
 	if node.IsZero() {
 		return nil

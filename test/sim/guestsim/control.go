@@ -20,16 +20,17 @@ import (
 // HookedConfig is a Config in JSON.
 type HookedConfig struct {
 	Cluster Login
-	// BakedInURL and CloudProviderURL are hooks that are asked in the place of
-	// Config.BakedIn, which may answer null, and of Config.CloudProviderID.
+	// BakedInURL and CloudProviderURL are hooks that replace Config.BakedIn, and may then
+	// answer null, and Config.CloudProviderID.
 	BakedInURL, CloudProviderURL            string
 	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
-	// PodStop is how long every deleted pod takes to end; 0 means Config.PodStop's default.
+	// PodStop is how long each deleted pod takes to end; 0 means the default of
+	// Config.PodStop.
 	PodStop time.Duration
 }
 
-// Login is how to log in to a cluster: by a certificate or a token. CA, Certificate and
-// Key are PEM encoded.
+// Login is the login to a cluster with a certificate or a token. CA, Certificate and Key
+// are PEM-encoded.
 type Login struct {
 	Server               string
 	CA, Certificate, Key []byte
@@ -61,7 +62,7 @@ func (c *HookedConfig) config(ctx context.Context) Config {
 	if c.CloudProviderURL != "" {
 		cfg.CloudProviderID = func(vm pvesim.GuestState) string {
 			var id string
-			_ = control.Ask(ctx, c.CloudProviderURL, vm, &id) // without one, the node stays uninitialized
+			_ = control.Ask(ctx, c.CloudProviderURL, vm, &id) // without an answer, the node stays uninitialized
 			return id
 		}
 	}
@@ -71,7 +72,7 @@ func (c *HookedConfig) config(ctx context.Context) Config {
 	return cfg
 }
 
-// Run runs guests for who started the program: see control.Run.
+// Run runs guests for the parent process: see control.Run.
 func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	life := &life{}
 	defer func() { err = errors.Join(err, life.end()) }()
@@ -85,7 +86,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	})
 }
 
-// life is that of guests between two control requests.
+// life is the state of the guests between two control requests.
 type life struct {
 	ctx    context.Context //nolint:containedctx // the program's
 	guests *Guests
@@ -147,12 +148,12 @@ func told(problems []Problem) []ToldProblem {
 	return all
 }
 
-// Issued is what RequestFor prints of a certificate: first the request's name, then the
-// chain with its key.
+// Issued is the output of RequestFor: first the request's name, then the certificate chain
+// with its key.
 type Issued struct {
 	Name  string   `json:"name,omitempty"`
 	Chain [][]byte `json:"chain,omitempty"`
-	// Key is in PKCS 8.
+	// Key is in PKCS #8.
 	Key []byte `json:"key,omitempty"`
 	// Denied is set if the error is ErrDenied.
 	Denied bool   `json:"denied,omitempty"`
@@ -160,7 +161,7 @@ type Issued struct {
 }
 
 // RequestFor reads Documents, requests the certificate of a node with them, and prints an
-// Issued when the request is made and one when it is answered.
+// Issued when the request is created and another when it is answered.
 func RequestFor(ctx context.Context, node string, in io.Reader, out io.Writer) error {
 	var documents Documents
 	if err := json.NewDecoder(in).Decode(&documents); err != nil {
@@ -170,7 +171,7 @@ func RequestFor(ctx context.Context, node string, in io.Reader, out io.Writer) e
 	defer cancel()
 	go func() {
 		defer cancel()
-		_, _ = io.Copy(io.Discard, in) // who does not wait closes it
+		_, _ = io.Copy(io.Discard, in) // the caller closes it to stop waiting
 	}()
 	printed := json.NewEncoder(out)
 	issued, err := requestFor(ctx, node, documents, func(name string) error { return printed.Encode(Issued{Name: name}) })

@@ -8,14 +8,15 @@ import (
 	"k8s.io/kubelet/pkg/apis"
 )
 
-// flags are what is done of kubelet's command line.
+// flags is the simulated part of kubelet's command line.
 type flags struct {
 	hostname, nodeIP, providerID string
 	external                     bool
 	labels                       map[string]string
 }
 
-// parseFlags reads kubelet's flags. It wants --name=value, as kubeadm writes them.
+// parseFlags parses kubelet's flags. They must have the form --name=value, as kubeadm
+// writes them.
 func parseFlags(words []string) (flags, error) {
 	f := flags{labels: map[string]string{}}
 	ignored := ""
@@ -54,8 +55,8 @@ func (f *flags) set(known map[string]*string, name, value string) error {
 	return fmt.Errorf("flag %s is not known", name)
 }
 
-// addLabels reads --node-labels. Kubelet does not start with labels of Kubernetes
-// that it may not set.
+// addLabels parses --node-labels. Kubelet does not start with Kubernetes labels that it may
+// not set.
 func (f *flags) addLabels(text string) error {
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")

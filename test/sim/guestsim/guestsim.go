@@ -1,16 +1,15 @@
-// Package guestsim is what runs inside the VMs of pvesim: a cloud-init that reads
-// the seed in the CD-ROM drive, and a kubelet that joins a real Kubernetes with
-// nothing but what it finds there. It requests its certificate by the bootstrap
-// token, registers its Node, keeps its heartbeat and runs pods, all as the user
-// that the cluster made it, so that the API server judges each of its requests.
+// Package guestsim simulates the software inside the VMs of pvesim: a cloud-init that reads
+// the seed in the CD-ROM drive, and a kubelet that joins a real Kubernetes with nothing but
+// the seed. It requests its certificate with the bootstrap token, registers its Node,
+// renews its heartbeat and runs pods, each with its own login, so that the API server
+// authorizes each of its requests.
 //
-// It takes nothing on trust: whatever a real guest would stumble over (a file that
-// is missing, YAML that does not parse, a refused request, a taint that Karpenter
-// needs) is a Problem. It starts no containers, has no network between pods and
-// mounts no volumes.
+// It makes no assumptions in favor of the seed: any obstacle for a real guest (a missing
+// file, YAML that does not parse, a refused request, a taint that Karpenter needs) is a
+// Problem. It starts no containers, has no network between pods and mounts no volumes.
 //
-// Hand Guests.Power to pvesim's Config.OnPower, call Guests.Run, and look at
-// Guests.Problems in the end.
+// Pass Guests.Power as pvesim's Config.OnPower, call Guests.Run, and check Guests.Problems
+// at the end.
 package guestsim
 
 import (
@@ -29,27 +28,27 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// Config is what the guests have in common. Only Cluster is needed.
+// Config is the configuration common to all guests. Only Cluster is required.
 type Config struct {
-	// Cluster logs in as one who may watch pods, once for all guests. With
-	// CloudProviderID it also writes nodes. Guests log in as themselves.
+	// Cluster is a login that may watch pods, shared by all guests; with CloudProviderID it
+	// also writes nodes. Guests use their own logins for everything else.
 	Cluster *rest.Config
-	// BakedIn returns how a VM joins that starts without a seed, because its
-	// template holds that. nil, or false, means not at all.
+	// BakedIn returns the join data in the template of a VM that starts without a seed. If
+	// it is nil or returns false, such a VM does not join.
 	BakedIn func(vm pvesim.GuestState) (Documents, bool)
-	// CloudProviderID returns what a cloud controller manager, which shall run in
-	// the cluster, says that a VM's providerID is. nil means that there is none:
-	// nodes that wait for it stay uninitialized.
+	// CloudProviderID returns the providerID of a VM according to a simulated cloud
+	// controller manager. If it is nil, the cluster has none: nodes that wait for one stay
+	// uninitialized.
 	CloudProviderID func(vm pvesim.GuestState) string
-	// Boot is from power-on to kubelet's start, Ready from the Node's registration
-	// until it is ready, and PodStart from a pod's arrival until it runs. Retry is
-	// between two tries of kubelet to join, Heartbeat between two renewals of its
-	// lease. 0 means 50 ms, 50 ms, 50 ms, 1 s and 10 s.
+	// Boot is the time from power-on to kubelet's start, Ready from the Node's registration
+	// until it is ready, and PodStart from a pod's arrival until it runs. Retry is the time
+	// between two attempts of kubelet to join, Heartbeat between two renewals of its lease.
+	// 0 means 50 ms, 50 ms, 50 ms, 1 s and 10 s.
 	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
-	// PodStop is how long a deleted pod takes to end, at most its grace period; nil
+	// PodStop returns how long a deleted pod takes to end, at most its grace period; nil
 	// means a hundredth of that.
 	PodStop func(pod *corev1.Pod) time.Duration
-	// Clock is the guests' time; nil means the real one.
+	// Clock is the guests' clock; nil means the real one.
 	Clock clock.WithTicker
 }
 
@@ -77,11 +76,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Fault is what is wrong with a guest. Set it before the VM starts.
+// Fault is a fault of a guest. Set it before the VM starts.
 type Fault struct {
-	// NeverJoins lets the guest hang at boot.
+	// NeverJoins makes the guest hang at boot.
 	NeverJoins bool
-	// IgnoresSeed is a template without cloud-init.
+	// IgnoresSeed simulates a template without cloud-init.
 	IgnoresSeed bool
 	// BootDelay is added to Config.Boot.
 	BootDelay time.Duration
@@ -95,18 +94,18 @@ type Guests struct {
 	pods    *podWatch
 	running sync.WaitGroup
 
-	// mu guards everything below.
+	// mu guards the fields below.
 	mu       sync.Mutex
 	ctx      context.Context //nolint:containedctx // of Run: guests end with it; nil before
 	early    []pvesim.PowerEvent
 	machines map[int]*machine
 	faults   map[string]Fault
 	problems []Problem
-	// addresses counts those given to pods.
+	// addresses is the number of addresses assigned to pods.
 	addresses int
 }
 
-// New returns guests that wait for Run.
+// New returns guests that do not start before Run.
 func New(cfg Config) (*Guests, error) {
 	if cfg.Cluster == nil {
 		return nil, errors.New("making guests: no cluster: give Config.Cluster")
@@ -124,7 +123,7 @@ func New(cfg Config) (*Guests, error) {
 	return g, nil
 }
 
-// Run lets the guests live until the context ends, and waits until all have ended.
+// Run runs the guests until the context ends, and waits until all have ended.
 func (g *Guests) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer g.end()
@@ -149,7 +148,7 @@ func (g *Guests) Run(ctx context.Context) error {
 	return nil
 }
 
-// Power is for pvesim's Config.OnPower.
+// Power handles power events; pass it as pvesim's Config.OnPower.
 func (g *Guests) Power(event pvesim.PowerEvent) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -160,7 +159,7 @@ func (g *Guests) Power(event pvesim.PowerEvent) {
 	g.power(event)
 }
 
-// power starts or ends a machine. The caller holds the lock.
+// power starts or ends a machine. The caller must hold the lock.
 func (g *Guests) power(event pvesim.PowerEvent) {
 	if g.ctx.Err() != nil {
 		return
@@ -185,20 +184,19 @@ func (g *Guests) power(event pvesim.PowerEvent) {
 	}
 }
 
-// SetFault sets what is wrong with the VM of that name.
+// SetFault sets the fault of the VM with that name.
 func (g *Guests) SetFault(vm string, fault Fault) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.faults[vm] = fault
 }
 
-// StopKubelet ends the kubelet of a running VM: its heartbeat ends and nobody sees
-// to its pods.
+// StopKubelet stops the kubelet of a running VM: heartbeats end and pods are not handled.
 func (g *Guests) StopKubelet(vm string) error {
 	return g.withMachine(vm, (*machine).halt)
 }
 
-// StartKubelet starts the kubelet of a running VM again, with what is on its disk.
+// StartKubelet starts the kubelet of a running VM again, with the data on its disk.
 func (g *Guests) StartKubelet(vm string) error {
 	return g.withMachine(vm, func(m *machine) { m.launch(g.ctx, m.kubelet) })
 }
@@ -215,7 +213,7 @@ func (g *Guests) withMachine(vm string, do func(*machine)) error {
 	return fmt.Errorf("looking for the guest of vm %s: it does not run", vm)
 }
 
-// Problems returns what guests met that no working guest would, in order.
+// Problems returns the errors that no correct guest would meet, in order.
 func (g *Guests) Problems() []Problem {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -9,8 +9,7 @@ import (
 	"unicode/utf16"
 )
 
-// The layout of ISO 9660 (ECMA-119): blocks of 2 KiB, of which volume descriptors
-// begin at the 16th.
+// The layout of ISO 9660 (ECMA-119): blocks of 2 KiB; volume descriptors start at block 16.
 const (
 	isoBlock      = 2048
 	isoFirst      = 16
@@ -19,8 +18,8 @@ const (
 	isoEnd        = 255
 )
 
-// isoImage is the root directory of an ISO 9660 image, with names as Linux shows
-// them: those of Rock Ridge, or else of Joliet, or else its own in lower case.
+// isoImage is the root directory of an ISO 9660 image, with names as Linux shows them: Rock
+// Ridge names, else Joliet names, else the image's own names in lower case.
 type isoImage struct {
 	label string
 	files map[string][]byte
@@ -40,7 +39,7 @@ func readISO(data []byte) (*isoImage, error) {
 	return image, err
 }
 
-// descriptors returns those of the primary volume, and of Joliet's if it is there.
+// descriptors returns the primary volume descriptor, and Joliet's if it exists.
 func descriptors(data []byte) (primary, joliet []byte, err error) {
 	for block := isoFirst; ; block++ {
 		descriptor, err := extent(data, block, isoBlock)
@@ -80,14 +79,14 @@ func (r record) length() int  { return int(binary.LittleEndian.Uint32(r[10:])) }
 func (r record) folder() bool { return r[25]&2 != 0 }
 func (r record) id() string   { return string(r[33 : 33+int(r[32])]) }
 
-// system is what extensions keep in an entry, behind the name and its padding.
+// system returns the extension data of an entry, which follows the name and its padding.
 func (r record) system() []byte {
 	from := 33 + int(r[32])
 	return r[min(from+(from&1), len(r)):]
 }
 
-// readRoot reads the files of a volume's root directory, and reports whether it has
-// Rock Ridge.
+// readRoot reads the files in a volume's root directory, and reports whether it has Rock
+// Ridge.
 func (i *isoImage) readRoot(data, volume []byte, joliet bool) (ridge bool, err error) {
 	root := record(volume[156:190])
 	listing, err := extent(data, root.block(), root.length())
@@ -149,7 +148,7 @@ func ridgeName(system []byte) string {
 	return name
 }
 
-// wide reads UCS-2, the larger byte first.
+// wide decodes big-endian UCS-2.
 func wide(text string) string {
 	var units []uint16
 	for at := 0; at+1 < len(text); at += 2 {

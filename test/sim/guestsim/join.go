@@ -13,7 +13,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// The files of a node that kubeadm made, which the unit of its kubelet names.
+// The files of a kubeadm node, as named by the unit of its kubelet.
 const (
 	bootstrapFile = "/etc/kubernetes/bootstrap-kubelet.conf"
 	configFile    = "/var/lib/kubelet/config.yaml"
@@ -21,23 +21,23 @@ const (
 	defaultsFile  = "/etc/default/kubelet"
 )
 
-// Join is what a kubelet knows of the cluster and of itself when it starts.
+// Join is what a starting kubelet knows about the cluster and itself.
 type Join struct {
-	// NodeName is what the Node will be called.
+	// NodeName is the name of the future Node.
 	NodeName string
-	// Server is the URL of the API server, CA its authority in PEM, and Token the
-	// bootstrap token.
+	// Server is the URL of the API server, CA its certificate authority in PEM, and Token
+	// the bootstrap token.
 	Server string
 	CA     []byte
 	Token  string
 
 	flags  flags
 	config kubeletv1beta1.KubeletConfiguration
-	// address is what kubelet is told, or the first static one; "" without any.
+	// address is kubelet's --node-ip, or the first static address, or "".
 	address string
 }
 
-// NewJoin reads documents as the guest would that starts with them.
+// NewJoin reads documents as a guest started with them would.
 func NewJoin(documents Documents) (*Join, error) {
 	system, err := newSystem(documents)
 	if err != nil {
@@ -51,7 +51,7 @@ func newJoin(s *system) (*Join, error) {
 	return j, errors.Join(j.readFlags(s), j.readConfig(s), j.readBootstrap(s))
 }
 
-// readFlags reads kubelet's command line from the files of its unit.
+// readFlags reads kubelet's command line from the files of its systemd unit.
 func (j *Join) readFlags(s *system) error {
 	var words []string
 	for _, source := range []struct {
@@ -84,7 +84,7 @@ func (j *Join) readFlags(s *system) error {
 	return nil
 }
 
-// environment returns a variable of an EnvironmentFile of systemd.
+// environment returns a variable of a systemd EnvironmentFile.
 func environment(content, name string) (string, error) {
 	value := ""
 	for line := range strings.Lines(content) {
@@ -126,8 +126,8 @@ func (j *Join) readConfig(s *system) error {
 	return nil
 }
 
-// checkConfig refuses what kubelet would not start with, and what Karpenter could
-// not work with.
+// checkConfig refuses configurations that kubelet would not start with, or that Karpenter
+// could not work with.
 func checkConfig(c *kubeletv1beta1.KubeletConfiguration) error {
 	switch {
 	case c.RegisterNode != nil && !*c.RegisterNode:
@@ -142,7 +142,7 @@ func checkConfig(c *kubeletv1beta1.KubeletConfiguration) error {
 	return nil
 }
 
-// decodeConfig is kubelet's own way: unknown and doubled fields are errors.
+// decodeConfig decodes as kubelet does: unknown and duplicate fields are errors.
 func decodeConfig(text string, into *kubeletv1beta1.KubeletConfiguration) error {
 	scheme := runtime.NewScheme()
 	if err := kubeletv1beta1.AddToScheme(scheme); err != nil {

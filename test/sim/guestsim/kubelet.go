@@ -13,14 +13,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// kubeletVersion is what the nodes say that they run.
+// kubeletVersion is the version that the nodes report.
 const kubeletVersion = "v1.36.3"
 
-// patience is how many refusals in a row are one for good: an API server that has
-// just started refuses what it will allow when it knows all roles and tokens.
+// patience is the number of consecutive refusals that count as final: an API server that
+// has just started refuses requests until it has loaded all roles and tokens.
 const patience = 4
 
-// kubelet is a kubelet that joined.
+// kubelet is a registered kubelet.
 type kubelet struct {
 	*Join
 	machine *machine
@@ -30,8 +30,8 @@ type kubelet struct {
 	registered time.Time
 	ready      bool
 	reported   time.Time
-	lease      *coordinationv1.Lease // as it was written last
-	refusals   int                   // of heartbeats, in a row
+	lease      *coordinationv1.Lease // as last written
+	refusals   int                   // consecutive, of heartbeats
 	pods       map[types.UID]*podState
 }
 
@@ -65,9 +65,8 @@ func (m *machine) kubelet(ctx context.Context) {
 	}
 }
 
-// bootstrapped reports whether the machine has its certificate, and requests it if
-// not. What was denied is not asked for again; kubelet would find the denied request
-// again and again.
+// bootstrapped reports whether the machine has its certificate, and requests it if not. A
+// denied request is not repeated; kubelet would find the denied request again and again.
 func (m *machine) bootstrapped(ctx context.Context, join *Join) bool {
 	for m.disk.identity == nil && ctx.Err() == nil {
 		err := m.bootstrap(ctx, join)
@@ -102,8 +101,8 @@ func (m *machine) bootstrap(ctx context.Context, join *Join) error {
 	return nil
 }
 
-// persist tries until it works, as systemd does with kubelet, and reports whether
-// it did before the context ended. Refusals that last are problems.
+// persist retries until it succeeds, as systemd does with kubelet, and reports whether it
+// did before the context ended. Lasting refusals are problems.
 func (m *machine) persist(ctx context.Context, step Step, try func(context.Context) error) bool {
 	refusals := 0
 	for ctx.Err() == nil {
@@ -123,7 +122,7 @@ func (m *machine) persist(ctx context.Context, step Step, try func(context.Conte
 	return false
 }
 
-// work is what a kubelet does once it is registered.
+// work runs a registered kubelet.
 func (k *kubelet) work(ctx context.Context) {
 	cfg, watch := &k.machine.guests.cfg, k.machine.guests.pods
 	wake := watch.subscribe(k.NodeName)
@@ -146,10 +145,10 @@ func (k *kubelet) work(ctx context.Context) {
 	}
 }
 
-// idle is when there is nothing to wait for.
+// idle is the interval if there is nothing to wait for.
 const idle = time.Hour
 
-// syncReady makes the Node ready when it is time, and returns when to look again.
+// syncReady makes the Node ready at the right time, and returns when to check again.
 func (k *kubelet) syncReady(ctx context.Context) time.Duration {
 	if k.ready {
 		return idle
@@ -165,8 +164,8 @@ func (k *kubelet) syncReady(ctx context.Context) time.Duration {
 	return idle
 }
 
-// heartbeat does a part of the heartbeat, and reports whether it worked. A Node
-// that was deleted is not made again before kubelet starts again.
+// heartbeat runs a part of the heartbeat, and reports whether it succeeded. A deleted Node
+// is not re-created before kubelet restarts.
 func (k *kubelet) heartbeat(ctx context.Context, do func(context.Context) error) bool {
 	err := do(ctx)
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -177,8 +176,8 @@ func (k *kubelet) heartbeat(ctx context.Context, do func(context.Context) error)
 	return false
 }
 
-// failed takes an error of something that will be tried again. It is a problem if
-// the API server refused it several times in a row.
+// failed handles an error of an operation that will be retried. It is a problem if the API
+// server refused it several times in a row.
 func (k *kubelet) failed(ctx context.Context, step Step, err error, refusals *int) {
 	if ctx.Err() != nil {
 		return

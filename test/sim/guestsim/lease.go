@@ -10,10 +10,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// leaseSeconds is kubelet's default of nodeLeaseDurationSeconds.
+// leaseSeconds is kubelet's default for nodeLeaseDurationSeconds.
 const leaseSeconds = 40
 
-// renewLease renews the lease by which the controllers know that the node lives.
+// renewLease renews the lease that shows the controllers that the node is alive.
 func (k *kubelet) renewLease(ctx context.Context) error {
 	now := metav1.NewMicroTime(k.clock.Now())
 	lease, err := k.writeLease(ctx, now)
@@ -43,7 +43,7 @@ func (k *kubelet) writeLease(ctx context.Context, now metav1.MicroTime) (*coordi
 	return leases.Update(ctx, lease, metav1.UpdateOptions{})
 }
 
-// newLease makes the lease, which goes with its Node.
+// newLease creates the lease, which is deleted with its Node.
 func (k *kubelet) newLease(ctx context.Context, now metav1.MicroTime) (*coordinationv1.Lease, error) {
 	node, err := k.client.CoreV1().Nodes().Get(ctx, k.NodeName, metav1.GetOptions{})
 	if err != nil {

@@ -13,23 +13,25 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// machine is a VM: its disk, which outlives its process, and what runs in it.
+// machine is a VM: its disk, which outlives its process, and the software running in it.
 type machine struct {
 	guests *Guests
 	id     int
 	name   string
 
-	// on, cancel and done belong to what runs, and are guarded by the guests' lock.
+	// on, cancel and done belong to the running software and are guarded by the guests'
+	// lock.
 	on     bool
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	// The rest belongs to what runs. One run begins after the one before has ended.
+	// The remaining fields belong to the running software. A run starts after the previous
+	// one has ended.
 	vm   pvesim.GuestState
 	disk disk
 }
 
-// disk is what a guest finds again after a restart.
+// disk is the data that survives a restart of the guest.
 type disk struct {
 	instance string
 	system   *system
@@ -40,8 +42,8 @@ func newMachine(g *Guests, vm pvesim.GuestState) *machine {
 	return &machine{guests: g, id: vm.VMID, name: vm.Config["name"], on: true}
 }
 
-// launch ends what runs and starts something else after it. The caller holds the
-// guests' lock.
+// launch ends the running software and then starts do. The caller must hold the guests'
+// lock.
 func (m *machine) launch(parent context.Context, do func(context.Context)) {
 	m.halt()
 	before, done := m.done, make(chan struct{})
@@ -57,14 +59,14 @@ func (m *machine) launch(parent context.Context, do func(context.Context)) {
 	})
 }
 
-// halt ends what runs, without waiting. The caller holds the guests' lock.
+// halt ends the running software, without waiting. The caller must hold the guests' lock.
 func (m *machine) halt() {
 	if m.cancel != nil {
 		m.cancel()
 	}
 }
 
-// boot is a machine's life from power-on to power-off.
+// boot runs a machine from power-on to power-off.
 func (m *machine) boot(ctx context.Context, event pvesim.PowerEvent, fault Fault) {
 	m.vm = event.Guest
 	m.wait(ctx, m.guests.cfg.Boot+fault.BootDelay)
@@ -80,7 +82,7 @@ func (m *machine) boot(ctx context.Context, event pvesim.PowerEvent, fault Fault
 	m.kubelet(ctx)
 }
 
-// cloudInit does what the seed says, once for each instance-id.
+// cloudInit applies the seed, once for each instance-id.
 func (m *machine) cloudInit(discs map[string][]byte) error {
 	documents, found, err := m.documents(discs)
 	if err != nil || !found {
@@ -103,7 +105,7 @@ func (m *machine) cloudInit(discs map[string][]byte) error {
 	return nil
 }
 
-// documents returns the seed in the first drive, or what the template holds.
+// documents returns the seed in the first drive, or the data in the template.
 func (m *machine) documents(discs map[string][]byte) (documents Documents, found bool, err error) {
 	if drives := slices.Sorted(maps.Keys(discs)); len(drives) > 0 {
 		if documents, err = ReadSeed(discs[drives[0]]); err != nil {

@@ -20,7 +20,7 @@ const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 // statusPeriod is how often kubelet reports a status that has not changed.
 const statusPeriod = 5 * time.Minute
 
-// register makes the Node, or takes over the one that this machine made before.
+// register creates the Node, or adopts the one that this machine created before.
 func (k *kubelet) register(ctx context.Context) error {
 	node, err := k.node()
 	if err != nil {
@@ -37,7 +37,7 @@ func (k *kubelet) register(ctx context.Context) error {
 	return k.machine.guests.cloudProvider(ctx, k)
 }
 
-// node is the Node as kubelet registers it.
+// node returns the Node as kubelet registers it.
 func (k *kubelet) node() (*corev1.Node, error) {
 	status, err := k.status()
 	if err != nil {
@@ -86,8 +86,8 @@ func (k *kubelet) status() (corev1.NodeStatus, error) {
 	}, nil
 }
 
-// addresses are left to the cloud controller manager, where there is one, unless
-// kubelet is told its own.
+// addresses returns the node's addresses. With a cloud controller manager it sets them,
+// unless kubelet is configured with its own.
 func (k *kubelet) addresses() []corev1.NodeAddress {
 	if k.flags.external && k.flags.nodeIP == "" {
 		return []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: k.NodeName}}
@@ -97,7 +97,7 @@ func (k *kubelet) addresses() []corev1.NodeAddress {
 	}
 }
 
-// ip is the node's address: a static one, or that which its guest agent tells too.
+// ip returns the node's address: a static one, or the one that its guest agent reports.
 func (k *kubelet) ip() string {
 	if k.address != "" {
 		return k.address
@@ -144,8 +144,8 @@ func (k *kubelet) patchStatus(ctx context.Context) error {
 	return nil
 }
 
-// keepStatus reports the status if the Node says otherwise, as it does when the
-// controllers missed a heartbeat, and else now and then.
+// keepStatus reports the status if the Node has another, as it does when the controllers
+// missed a heartbeat, and otherwise periodically.
 func (k *kubelet) keepStatus(ctx context.Context) error {
 	node, err := k.client.CoreV1().Nodes().Get(ctx, k.NodeName, metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -159,8 +159,7 @@ func (k *kubelet) keepStatus(ctx context.Context) error {
 	return k.patchStatus(ctx)
 }
 
-// cloudProvider does the part of a cloud controller manager, which is not the
-// node's own.
+// cloudProvider does the part of a cloud controller manager, without the node's login.
 func (g *Guests) cloudProvider(ctx context.Context, k *kubelet) error {
 	if g.cfg.CloudProviderID == nil || !k.flags.external {
 		return nil

@@ -31,12 +31,12 @@ const (
 	gone
 )
 
-// gracePeriod is what a deleted pod is given.
+// gracePeriod returns the grace period of a deleted pod.
 func gracePeriod(pod *corev1.Pod) time.Duration {
 	return time.Duration(ptr.Deref(pod.DeletionGracePeriodSeconds, 30)) * time.Second
 }
 
-// syncPods does what is due for the node's pods, and returns when to look again.
+// syncPods advances the node's pods, and returns when to check again.
 func (k *kubelet) syncPods(ctx context.Context, pods []*corev1.Pod) time.Duration {
 	next, there := idle, map[types.UID]bool{}
 	for _, pod := range pods {
@@ -56,8 +56,8 @@ func (k *kubelet) syncPods(ctx context.Context, pods []*corev1.Pod) time.Duratio
 	return next
 }
 
-// newPod takes in a pod. One that ran when kubelet was started again is reported
-// anew; one that has ended stays as it is.
+// newPod adds a pod. A pod that was running when kubelet restarted is reported again; one
+// that has ended stays as it is.
 func (k *kubelet) newPod(pod *corev1.Pod) *podState {
 	now := k.clock.Now()
 	state := &podState{began: ptr.Deref(pod.Status.StartTime, metav1.NewTime(now)), due: now}
@@ -71,7 +71,7 @@ func (k *kubelet) newPod(pod *corev1.Pod) *podState {
 	return state
 }
 
-// syncPod does what is due for a pod, and returns when to look at it again.
+// syncPod advances a pod, and returns when to check it again.
 func (k *kubelet) syncPod(ctx context.Context, pod *corev1.Pod, state *podState) time.Duration {
 	switch {
 	case pod.DeletionTimestamp != nil && state.stage < stopping:
@@ -95,7 +95,7 @@ func (k *kubelet) syncPod(ctx context.Context, pod *corev1.Pod, state *podState)
 	return idle
 }
 
-// act ends the pod's stage. A pod that has gone meanwhile is no fault.
+// act ends the pod's stage. A pod deleted in the meantime is not an error.
 func (k *kubelet) act(ctx context.Context, pod *corev1.Pod, state *podState) error {
 	do := k.startPod
 	if state.stage == stopping {
@@ -107,8 +107,8 @@ func (k *kubelet) act(ctx context.Context, pod *corev1.Pod, state *podState) err
 	return nil
 }
 
-// calledUnready reports whether somebody says of a running pod that it is not
-// ready, as the controllers do when they miss the node's heartbeats.
+// calledUnready reports whether the status of a running pod says that it is not ready,
+// which the controllers set when they miss the node's heartbeats.
 func calledUnready(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {
@@ -135,7 +135,7 @@ func (k *kubelet) startPod(ctx context.Context, pod *corev1.Pod, state *podState
 	return k.patchPod(ctx, pod, status)
 }
 
-// endPod says that the pod's containers have ended, and removes it.
+// endPod reports the pod's containers as terminated, and removes the pod.
 func (k *kubelet) endPod(ctx context.Context, pod *corev1.Pod, state *podState) error {
 	status := k.podStatus(pod, state)
 	now := metav1.NewTime(k.clock.Now())
@@ -162,7 +162,7 @@ func (k *kubelet) endPod(ctx context.Context, pod *corev1.Pod, state *podState) 
 	return nil
 }
 
-// podStatus is what does not depend on whether the pod runs.
+// podStatus returns the part of the status that does not depend on whether the pod runs.
 func (k *kubelet) podStatus(pod *corev1.Pod, state *podState) *corev1.PodStatus {
 	ip := k.ip()
 	status := &corev1.PodStatus{HostIP: ip, HostIPs: []corev1.HostIP{{IP: ip}}, StartTime: &state.began, ObservedGeneration: pod.Generation}
@@ -173,7 +173,7 @@ func (k *kubelet) podStatus(pod *corev1.Pod, state *podState) *corev1.PodStatus 
 	return status
 }
 
-// podIP gives each pod an address of its own in 10.128.0.0/9.
+// podIP returns a unique address for each pod in 10.128.0.0/9.
 func (g *Guests) podIP(pod *corev1.Pod) string {
 	if pod.Status.PodIP != "" {
 		return pod.Status.PodIP
@@ -206,7 +206,7 @@ func podConditions(ready corev1.ConditionStatus, now metav1.Time, reason string)
 	}
 }
 
-// patchPod reports a pod's status, unless the pod is another by now.
+// patchPod reports a pod's status, unless the pod was replaced in the meantime.
 func (k *kubelet) patchPod(ctx context.Context, pod *corev1.Pod, status *corev1.PodStatus) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
 	if err != nil {

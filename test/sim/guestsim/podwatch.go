@@ -54,13 +54,13 @@ func (w *podWatch) run(ctx context.Context) {
 	_, err := w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, DeleteFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
 	})
-	if err != nil { // it was stopped before it ran
+	if err != nil { // it was stopped before it started
 		return
 	}
 	w.informer.RunWithContext(ctx)
 }
 
-// synced waits until all pods are known, or tells that the context ended before.
+// synced waits until all pods are known, and reports false if the context ended before.
 func (w *podWatch) synced(ctx context.Context) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -79,11 +79,12 @@ func (w *podWatch) changed(node string) {
 	defer w.mu.Unlock()
 	select {
 	case w.wake[node] <- struct{}{}:
-	default: // nobody is there, or knows already
+	default: // no kubelet, or it is notified already
 	}
 }
 
-// subscribe returns a channel that tells of changes to a node's pods. Unsubscribe it.
+// subscribe returns a channel that is notified of changes to a node's pods. The caller must
+// unsubscribe it.
 func (w *podWatch) subscribe(node string) chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -92,7 +93,7 @@ func (w *podWatch) subscribe(node string) chan struct{} {
 	return wake
 }
 
-// unsubscribe ends that, unless another kubelet of that node has come meanwhile.
+// unsubscribe ends a subscription, unless another kubelet of that node has replaced it.
 func (w *podWatch) unsubscribe(node string, wake chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,12 +102,12 @@ func (w *podWatch) unsubscribe(node string, wake chan struct{}) {
 	}
 }
 
-// of returns the pods that are bound to a node, by namespace and name. They must
-// not be changed.
+// of returns the pods that are bound to a node, sorted by namespace and name. They must not
+// be modified.
 func (w *podWatch) of(node string) []*corev1.Pod {
 	objects, err := w.informer.GetIndexer().ByIndex(nodeIndex, node)
 	if err != nil {
-		return nil // there is such an index
+		return nil // the index exists
 	}
 	var pods []*corev1.Pod
 	for _, object := range objects {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// Step is where a guest was when it met a problem.
+// Step is the phase of a guest in which a problem occurred.
 type Step string
 
-// The steps of a guest's life.
+// The steps of a guest.
 const (
-	StepSeed        Step = "seed"        // the disc, or a document in it
+	StepSeed        Step = "seed"        // the disc, or a document on it
 	StepKubelet     Step = "kubelet"     // its configuration, flags or bootstrap kubeconfig
 	StepCertificate Step = "certificate" // the token, or the request made with it
 	StepRegister    Step = "register"    // the Node
@@ -18,8 +18,8 @@ const (
 	StepPod         Step = "pod"
 )
 
-// Problem is what a guest met that no working guest would. It is kept once,
-// however often the guest tries.
+// Problem is an error that no correct guest would meet. It is recorded once, however often
+// the guest retries.
 type Problem struct {
 	VM   string
 	VMID int
@@ -29,7 +29,7 @@ type Problem struct {
 
 func (p Problem) String() string { return fmt.Sprintf("vm %s: %s: %v", p.VM, p.Step, p.Err) }
 
-// stepError is an error that says at which step it happened.
+// stepError is an error with the step in which it occurred.
 type stepError struct {
 	step Step
 	err  error
@@ -38,7 +38,7 @@ type stepError struct {
 func (e *stepError) Error() string { return e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }
 
-// at adds the step to an error, unless there is none.
+// at adds the step to an error; nil stays nil.
 func at(step Step, err error) error {
 	if err == nil {
 		return nil
@@ -46,7 +46,7 @@ func at(step Step, err error) error {
 	return &stepError{step: step, err: err}
 }
 
-// report keeps a problem that is not kept yet.
+// report records a problem unless it is already recorded.
 func (m *machine) report(err error) {
 	problem := Problem{VM: m.name, VMID: m.id, Err: err, Step: StepKubelet}
 	var where *stepError

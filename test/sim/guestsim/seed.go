@@ -2,13 +2,12 @@ package guestsim
 
 import "fmt"
 
-// Documents are what a NoCloud seed holds. VendorData and NetworkConfig may be
-// missing.
+// Documents are the content of a NoCloud seed. VendorData and NetworkConfig are optional.
 type Documents struct {
 	UserData, MetaData, NetworkConfig, VendorData []byte
 }
 
-// ReadSeed reads a seed's disc as cloud-init would on Linux.
+// ReadSeed reads a seed's disc image as cloud-init does on Linux.
 func ReadSeed(iso []byte) (Documents, error) {
 	image, err := readISO(iso)
 	if err != nil {

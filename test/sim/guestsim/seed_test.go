@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/test/sim/guestsim"
 )
 
-// writtenBy returns an image of another writer than numaform's, which knows neither
-// Rock Ridge nor Joliet.
+// writtenBy returns an image of another writer than numaform's, without Rock Ridge and
+// Joliet.
 func writtenBy(t *testing.T, label string, files map[string]string) []byte {
 	t.Helper()
 	writer, err := iso9660.NewWriter()
@@ -60,7 +60,7 @@ func TestReadSeed(t *testing.T) {
 	}
 }
 
-// FuzzReadSeed wants no image to end the reader.
+// FuzzReadSeed checks that no image makes the reader panic.
 func FuzzReadSeed(f *testing.F) {
 	f.Add([]byte("CD001"))
 	f.Fuzz(func(t *testing.T, tail []byte) {
@@ -73,7 +73,7 @@ func FuzzReadSeed(f *testing.F) {
 	})
 }
 
-// documents is a seed that works, with parts of it replaced.
+// documents returns a valid seed with parts of it replaced.
 func documents(t *testing.T, replaced ...string) guestsim.Documents {
 	t.Helper()
 	authority, err := os.ReadFile("testdata/ca.crt")
@@ -153,7 +153,7 @@ func TestNewJoin(t *testing.T) {
 	}
 }
 
-// TestNewJoinRefuses wants each fault of a seed to be named.
+// TestNewJoinRefuses checks that each fault of a seed is named.
 func TestNewJoinRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, old, new, want string }{

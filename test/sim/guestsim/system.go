@@ -10,12 +10,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// system is what cloud-init made of the documents.
+// system is the result of cloud-init.
 type system struct {
 	instance, hostname string
 	files              map[string]file
 	commands           [][]string
-	// address is the first static one; invalid without any.
+	// address is the first static address; invalid if there is none.
 	address netip.Addr
 }
 
@@ -49,8 +49,8 @@ func (s *system) readMetaData(document []byte) error {
 	return nil
 }
 
-// startsKubelet reports whether a command starts kubelet: systemctl with start,
-// restart or enable --now.
+// startsKubelet reports whether a command starts kubelet: systemctl with start, restart or
+// enable --now.
 func (s *system) startsKubelet() bool {
 	return slices.ContainsFunc(s.commands, func(words []string) bool {
 		text := " " + strings.Join(words, " ") + " "
@@ -60,7 +60,7 @@ func (s *system) startsKubelet() bool {
 	})
 }
 
-// network is what is read of a network-config, of version 1 or 2.
+// network is the used part of a network-config, version 1 or 2.
 type network struct {
 	Version int `yaml:"version"`
 	Config  []struct {
@@ -76,8 +76,8 @@ type network struct {
 	} `yaml:"ethernets"`
 }
 
-// firstAddress returns the first static address of a network-config. An empty one
-// means DHCP.
+// firstAddress returns the first static address of a network-config. An empty one means
+// DHCP.
 func firstAddress(document []byte) (netip.Addr, error) {
 	var root struct {
 		network `yaml:",inline"`
@@ -108,8 +108,8 @@ func firstAddress(document []byte) (netip.Addr, error) {
 	return parseAddress(addresses[0])
 }
 
-// addresses are the static addresses in the order of the document, interfaces of
-// version 2 by name.
+// addresses returns the static addresses in document order; interfaces of version 2 are
+// sorted by name.
 func (n network) addresses() []string {
 	var addresses []string
 	for _, card := range n.Config {

@@ -6,28 +6,28 @@ import (
 	"sync"
 )
 
-// access knows users, tokens, roles and the access control list.
+// access is the users, tokens, roles and the access control list.
 type access struct {
 	secret []byte
 	major  int
-	// hidesReason is set where a refused credential gets one text for all reasons.
+	// hidesReason is set if all refused credentials get the same text.
 	hidesReason bool
 	// pools returns the pool of a path such as /vms/100, or "".
 	pools func(path string) string
 
-	// table guards who may do what: Shell changes it.
+	// table guards the fields below up to acl, which Shell changes.
 	table  sync.RWMutex
-	users  map[string]string // password by user; empty cannot log in
+	users  map[string]string // password by user; users with an empty one cannot log in
 	tokens map[string]Token
 	roles  roleSet
 	acl    map[string]map[string]grants // by path, then subject
 
-	// mu guards cache, which is dropped when a pool's members change.
+	// mu guards cache, which is cleared when a pool's members change.
 	mu    sync.RWMutex
 	cache map[string]grants
 }
 
-// grants maps a role or privilege to whether it goes down the path.
+// grants maps a role or privilege to whether it propagates.
 type grants map[string]bool
 
 func newAccess(cfg Config) (*access, error) {
@@ -83,22 +83,22 @@ func (a *access) readACL(list []ACL) error {
 
 func normalizePath(path string) string { return "/" + strings.Join(splitPath(path), "/") }
 
-// forget drops what was computed, after a pool's members changed.
+// forget clears the cache, after a pool's members changed.
 func (a *access) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cache = map[string]grants{}
 }
 
-// permissions returns the privileges on a path. A token with privileges of its
-// own has those that its user has too.
+// permissions returns the privileges on a path. A token with separate privileges has only
+// the ones that its user also has.
 func (a *access) permissions(who identity, path string) grants {
 	a.table.RLock()
 	defer a.table.RUnlock()
 	return a.known(who, path)
 }
 
-// known is permissions with table held.
+// known is permissions for callers that hold table.
 func (a *access) known(who identity, path string) grants {
 	if who.isRoot() {
 		return a.privileges(grants{"Administrator": true})
@@ -134,8 +134,8 @@ func (a *access) compute(who identity, path string) grants {
 	return result
 }
 
-// rolesOn walks down the path: a deeper entry replaces what was inherited. Then
-// the roles of the path's pool are added.
+// rolesOn walks down the path: a deeper entry replaces inherited ones. Then it adds the
+// roles of the path's pool.
 func (a *access) rolesOn(subject, path string) grants {
 	path = normalizePath(path)
 	roles := a.rolesAt(subject, "/", path == "/")
@@ -158,8 +158,8 @@ func (a *access) rolesOn(subject, path string) grants {
 	return roles
 }
 
-// rolesAt returns the roles of one entry that hold: all of them at the path
-// itself, above it those that propagate.
+// rolesAt returns the effective roles of one entry: all of them at the path itself, above
+// it only the propagating ones.
 func (a *access) rolesAt(subject, at string, last bool) grants {
 	roles := grants{}
 	for role, down := range a.acl[at][subject] {
@@ -170,7 +170,7 @@ func (a *access) rolesAt(subject, at string, last bool) grants {
 	return roles
 }
 
-// privileges joins the privileges of the roles; NoAccess leaves none.
+// privileges returns the union of the roles' privileges; NoAccess removes all.
 func (a *access) privileges(roles grants) grants {
 	result := grants{}
 	if _, none := roles["NoAccess"]; none {
@@ -184,7 +184,7 @@ func (a *access) privileges(roles grants) grants {
 	return result
 }
 
-// check wants all of the privileges on the path.
+// check requires all of the privileges on the path.
 func (a *access) check(who identity, path string, privileges ...string) *apiError {
 	have := a.permissions(who, path)
 	for _, p := range privileges {
@@ -195,7 +195,7 @@ func (a *access) check(who identity, path string, privileges ...string) *apiErro
 	return nil
 }
 
-// checkAny wants one of the privileges on the path.
+// checkAny requires one of the privileges on the path.
 func (a *access) checkAny(who identity, path string, privileges ...string) *apiError {
 	have := a.permissions(who, path)
 	for _, p := range privileges {

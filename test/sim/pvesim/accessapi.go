@@ -2,8 +2,8 @@ package pvesim
 
 import "strings"
 
-// getPermissions answers GET /access/permissions, one's own or, with Sys.Audit on
-// /access, another's.
+// getPermissions answers GET /access/permissions: the caller's or, with Sys.Audit on
+// /access, another user's.
 func getPermissions(r *request) (any, error) {
 	a := r.s.access
 	who := r.who
@@ -34,7 +34,7 @@ func flags(have grants) map[string]int {
 	return result
 }
 
-// knownPaths are the top levels, the paths of the ACL, and pools' members.
+// knownPaths returns the top levels, the paths of the ACL, and the paths of pool members.
 func (a *access) knownPaths() []string {
 	paths := map[string]bool{}
 	for _, path := range []string{"/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"} {
@@ -48,7 +48,7 @@ func (a *access) knownPaths() []string {
 	return sortedKeys(paths)
 }
 
-// listACL answers GET /access/acl: all with Sys.Audit on /access, else nothing.
+// listACL answers GET /access/acl: all entries with Sys.Audit on /access, otherwise none.
 func listACL(r *request) (any, error) {
 	a := r.s.access
 	result := []any{}
@@ -89,7 +89,7 @@ func listRoles(r *request) (any, error) {
 	return result, nil
 }
 
-// listUsers answers GET /access/users: oneself, or all with User.Modify or
+// listUsers answers GET /access/users: the caller, or all users with User.Modify or
 // Sys.Audit.
 func listUsers(r *request) (any, error) {
 	a := r.s.access

@@ -2,8 +2,8 @@ package pvesim
 
 import "strings"
 
-// writeAccess runs what pveum does for the same change, if the cluster takes writes.
-// The prefix is that of the lock of the real one, PVE::AccessControl::lock_user_config.
+// writeAccess runs the pveum command for the same change, if the cluster is writable. The
+// prefix is that of the real lock, PVE::AccessControl::lock_user_config.
 func (r *request) writeAccess(prefix string, command shellCommand) (string, error) {
 	if e := r.s.state.writableNow(); e != nil {
 		return "", e
@@ -15,7 +15,7 @@ func (r *request) writeAccess(prefix string, command shellCommand) (string, erro
 	return out, nil
 }
 
-// createUser answers POST /access/users. Users that are made here cannot log in.
+// createUser answers POST /access/users. Users created by it cannot log in.
 func createUser(r *request) (any, error) {
 	id := r.p["userid"]
 	if a := r.s.access; a.hasUser(id) {
@@ -32,8 +32,8 @@ func (a *access) hasUser(id string) bool {
 	return known
 }
 
-// deleteUser answers DELETE /access/users/{userid}: the user's tokens and entries of
-// the access control list go, too.
+// deleteUser answers DELETE /access/users/{userid}. It also removes the user's tokens and
+// entries in the access control list.
 func deleteUser(r *request) (any, error) {
 	id := r.p["userid"]
 	if !r.s.access.hasUser(id) {
@@ -56,7 +56,7 @@ func deleteUser(r *request) (any, error) {
 	})
 }
 
-// dropAccess removes something from the access tables, if the cluster takes writes.
+// dropAccess removes something from the access tables, if the cluster is writable.
 func (r *request) dropAccess(drop func(*access)) (any, error) {
 	if e := r.s.state.writableNow(); e != nil {
 		return nil, e
@@ -153,7 +153,7 @@ func deleteRole(r *request) (any, error) {
 	})
 }
 
-// putACL answers PUT /access/acl, which adds entries, or with delete removes them.
+// putACL answers PUT /access/acl, which adds entries or, with delete, removes them.
 func putACL(r *request) (any, error) {
 	a := r.s.access
 	a.table.RLock()

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// SetGuestAgents makes running VMs whose agent option is enabled answer through
-// their guest agent, or not. Without that, Proxmox says that it is not running.
+// SetGuestAgents sets whether running VMs with the agent option answer through their guest
+// agent. If not, Proxmox reports that it is not running.
 func (s *Server) SetGuestAgents(answer bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
@@ -34,7 +34,7 @@ func guestAgent(r *request) (any, error) {
 	return r.agentCommand(g, r.path[strings.LastIndex(r.path, "/")+1:])
 }
 
-// agentCommand runs what the simulated guests' agents can do.
+// agentCommand runs the commands that simulated guest agents support.
 func (r *request) agentCommand(g *guest, command string) (any, error) {
 	switch command {
 	case "ping":
@@ -53,7 +53,7 @@ func (r *request) agentCommand(g *guest, command string) (any, error) {
 	return nil, &apiError{code: 501, message: fmt.Sprintf("guest agent command '%s' is not implemented by pvesim, though Proxmox VE has it", command)}
 }
 
-// agentInterfaces is the loopback, and a card with an address from the VMID.
+// agentInterfaces returns the loopback, and a card with an address derived from the VMID.
 func agentInterfaces(g *guest) []any {
 	address := func(kind, ip string, prefix int) map[string]any {
 		return map[string]any{"ip-address": ip, "ip-address-type": kind, "prefix": prefix}

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// holdsAll reports which of the texts the answer's body lacks.
+// holdsAll checks that the answer's body contains all the texts.
 func holdsAll(t *testing.T, got answer, texts ...string) {
 	t.Helper()
 	for _, text := range texts {

@@ -13,37 +13,37 @@ import (
 	"time"
 )
 
-// ticketLife is how long a ticket is good for.
+// ticketLife is the lifetime of a ticket.
 const ticketLife = 2 * time.Hour
 
-// rootUser may do everything, but only with a ticket: its tokens are not it.
+// rootUser may do everything, but only with a ticket: its tokens may not.
 const rootUser = "root@pam"
 
-// identity is who made a request: a user, or a token as "user@realm!name".
+// identity is the sender of a request: a user, or a token as "user@realm!name".
 type identity string
 
 func (i identity) isRoot() bool  { return i == rootUser }
 func (i identity) isToken() bool { return strings.Contains(string(i), "!") }
 
-// user returns the user, also of a token.
+// user returns the user, or the user of a token.
 func (i identity) user() string {
 	user, _, _ := strings.Cut(string(i), "!")
 	return user
 }
 
-// unauthorized is a 401 of the web server, which has no body.
+// unauthorized returns a 401 of the web server, which has no body.
 func unauthorized(format string, args ...any) *apiError {
 	return &apiError{code: http.StatusUnauthorized, message: fmt.Sprintf(format, args...), bare: true}
 }
 
 func newSecret() []byte {
 	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // never fails: crypto/rand
+	_, _ = rand.Read(secret) // crypto/rand never fails
 	return secret
 }
 
-// authenticate finds who made the request by token or ticket. Writes by ticket
-// need the ticket's CSRF token.
+// authenticate identifies the sender of the request by token or ticket. Writes with a
+// ticket require the ticket's CSRF token.
 //
 // Since pve-manager 9.1.5 the answer does not say why a credential is refused:
 // PVE/HTTPServer.pm:87-104 of 9.2.11.
@@ -61,10 +61,10 @@ func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiErr
 	return who, nil
 }
 
-// noTicket is what a request without any credential is told.
+// noTicket is the answer to a request without any credential.
 const noTicket = "No ticket"
 
-// whoAsks finds the owner of the token or ticket.
+// whoAsks returns the owner of the token or ticket.
 func (a *access) whoAsks(r *http.Request, now time.Time) (identity, *apiError) {
 	if header := r.Header.Get("Authorization"); strings.HasPrefix(header, "PVEAPIToken") {
 		return a.byToken(strings.TrimLeft(strings.TrimPrefix(header, "PVEAPIToken"), " ="), now)
@@ -112,7 +112,7 @@ func (a *access) byToken(text string, now time.Time) (identity, *apiError) {
 	return identity(id), nil
 }
 
-// login answers POST /access/ticket: a password, or a ticket that is renewed.
+// login answers POST /access/ticket, with a password or a ticket to renew.
 func login(r *request) (any, error) {
 	user := r.p["username"]
 	if realm := r.p["realm"]; realm != "" && !strings.HasSuffix(user, "@"+realm) {
@@ -137,7 +137,7 @@ func login(r *request) (any, error) {
 	}, nil
 }
 
-// sign makes a ticket: prefix:user:time::signature.
+// sign returns a ticket: prefix:user:time::signature.
 func (a *access) sign(prefix, user string, now time.Time) string {
 	body := fmt.Sprintf("%s:%s:%08X", prefix, user, now.Unix())
 	return body + "::" + a.mac(body)
@@ -149,7 +149,8 @@ func (a *access) mac(body string) string {
 	return base64.StdEncoding.EncodeToString(sum.Sum(nil))
 }
 
-// verify returns the user of a ticket that is signed by us and not too old.
+// verify returns the user of a ticket, if the signature is ours and the ticket has not
+// expired.
 func (a *access) verify(prefix, ticket string, now time.Time) (string, bool) {
 	body, signature, ok := strings.Cut(ticket, "::")
 	if !ok || !hmac.Equal([]byte(a.mac(body)), []byte(signature)) {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// addTemplate makes a template as the web interface would have: a base image,
-// boot order, network card and identity.
+// addTemplate creates a template as the web interface would: a base image, boot order,
+// network card and identity.
 func (c *cluster) addTemplate(h *host, t *Template) error {
 	st := c.storage(h, t.Storage)
 	if st == nil {
@@ -54,8 +54,8 @@ func (c *cluster) addTemplate(h *host, t *Template) error {
 	return nil
 }
 
-// moreDrives gives a template its drives besides the boot disk: disks of 1 GiB on its
-// storage, and CD drives on IDE, empty but for a cloud-init drive.
+// moreDrives adds a template's drives besides the boot disk: disks of 1 GiB on its storage,
+// and CD drives on IDE, which are empty except for a cloud-init drive.
 func (c *cluster) moreDrives(st *storage, t *Template, conf map[string]string) {
 	for i, slot := range t.Drives {
 		if strings.HasPrefix(slot, "ide") {
@@ -74,7 +74,7 @@ func (c *cluster) moreDrives(st *storage, t *Template, conf map[string]string) {
 	}
 }
 
-// addForeign makes a guest that was there before, with no disk.
+// addForeign adds an existing guest without disks.
 func (c *cluster) addForeign(h *host, from *Guest) error {
 	if old := c.guests[from.VMID]; old != nil {
 		return fmt.Errorf("adding guest %d to %s: its vmid is used on %s", from.VMID, h.name, old.host.name)
@@ -109,7 +109,7 @@ func (c *cluster) addForeign(h *host, from *Guest) error {
 	return nil
 }
 
-// foreignPins writes affinity, NUMA cells and description as the guest's facts say.
+// foreignPins writes affinity, NUMA cells and description of the guest's facts.
 func foreignPins(conf map[string]string, from *Guest) {
 	if !from.Pins.IsEmpty() {
 		conf["affinity"] = from.Pins.String()
@@ -129,7 +129,7 @@ func foreignPins(conf map[string]string, from *Guest) {
 
 func semicolons(set CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }
 
-// meta is how Proxmox notes a guest's creation.
+// meta returns Proxmox' record of a guest's creation.
 func (c *cluster) meta() string {
 	qemu := "10.0.2"
 	if c.cfg.major() == 8 {
@@ -138,8 +138,8 @@ func (c *cluster) meta() string {
 	return fmt.Sprintf("creation-qemu=%s,ctime=%d", qemu, c.cfg.Clock.Now().Unix())
 }
 
-// seeded returns bytes that differ for each guest, purpose and time of asking,
-// but not between runs.
+// seeded returns bytes that differ for each guest, purpose and generation, but not between
+// runs.
 func (c *cluster) seeded(id int, purpose string) []byte {
 	c.generation++
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d/%s/%d", c.cfg.Name, id, purpose, c.generation))

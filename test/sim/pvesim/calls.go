@@ -8,21 +8,21 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Call is a request as it came. Calls are kept in the order of their arrival.
+// Call is a recorded request. Calls are recorded in the order of their arrival.
 type Call struct {
 	Method string
-	// Path is what follows /api2/json.
+	// Path is the part after /api2/json.
 	Path string
-	// Params are those of body and query, unchecked; passwords are blanked.
+	// Params are the parameters of body and query, unchecked; passwords are blanked.
 	Params map[string]string
-	// Host is the Proxmox node that the path names, or empty.
+	// Host is the Proxmox node in the path, or empty.
 	Host string
-	// User is the user or token, or empty if none was recognized.
+	// User is the user or token, or empty if not authenticated.
 	User string
 	// Agent is the client's User-Agent.
 	Agent string
 	Time  time.Time
-	// Status is the answer's; 0 means that there was none (yet).
+	// Status is the status of the answer; 0 means that there was none (yet).
 	Status int
 }
 
@@ -37,7 +37,7 @@ func (s *Server) Calls() []Call {
 	return result
 }
 
-// ResetCalls forgets all requests so far.
+// ResetCalls discards the recorded requests.
 func (s *Server) ResetCalls() {
 	s.calls.mu.Lock()
 	defer s.calls.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *Server) ResetCalls() {
 	s.calls.most = s.calls.open
 }
 
-// MaxInFlight returns the largest number of requests that were open at a time.
+// MaxInFlight returns the largest number of concurrent requests.
 func (s *Server) MaxInFlight() int {
 	s.calls.mu.Lock()
 	defer s.calls.mu.Unlock()
@@ -86,7 +86,7 @@ func (l *callLog) end(c *Call, status int) {
 	l.open--
 }
 
-// visible turns parameters into texts for the log, without secrets.
+// visible formats parameters for the log, without secrets.
 func visible(given map[string]value) map[string]string {
 	texts := make(map[string]string, len(given))
 	for name, v := range given {

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// machine has two sockets of four cores with two threads, and a NUMA node each.
+// machine has two sockets of four cores with two threads, and one NUMA node per socket.
 func machine() pvesim.Machine {
 	m := pvesim.Machine{Model: "Intel(R) Xeon(R) Test", MemoryMiB: 65536}
 	for node := range 2 {
@@ -29,8 +29,8 @@ func machine() pvesim.Machine {
 	return m
 }
 
-// cluster has two hosts: pve-1 with a template 9000, a running VM 100 and a
-// container 200, and pve-2 with a template 9001.
+// cluster has two hosts: pve-1 with template 9000, a running VM 100 and a container 200,
+// and pve-2 with template 9001.
 func cluster() pvesim.Config {
 	template := pvesim.Template{
 		VMID: 9000, Name: "debian", DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm",
@@ -54,7 +54,7 @@ func cluster() pvesim.Config {
 	}
 }
 
-// client speaks to a server as one user.
+// client is a client of a server with one user's credentials.
 type client struct {
 	t      *testing.T
 	server *pvesim.Server
@@ -113,8 +113,8 @@ func (c *client) root() *client {
 	return &other
 }
 
-// call sends the parameters as Proxmox' own clients do: in the query of GET and
-// DELETE, else urlencoded in the body.
+// call sends the parameters as Proxmox' own clients do: in the query of GET and DELETE,
+// otherwise urlencoded in the body.
 func (c *client) call(method, path string, params ...string) answer {
 	c.t.Helper()
 	values := url.Values{}
@@ -193,7 +193,7 @@ func (c *client) await(upid string) string {
 	return ""
 }
 
-// guest returns what the server holds of a guest.
+// guest returns the server's state of a guest.
 func (c *client) guest(vmid int) pvesim.GuestState {
 	c.t.Helper()
 	g, ok := c.server.Guest(vmid)
@@ -213,7 +213,7 @@ func (c *client) config(vmid int, params ...string) map[string]any {
 	return got.data.(map[string]any)
 }
 
-// clone makes a linked clone of template 9000.
+// clone creates a linked clone of template 9000.
 func (c *client) clone(vmid int) {
 	c.t.Helper()
 	if exit := c.run("POST", "/nodes/pve-1/qemu/9000/clone", "newid", fmt.Sprint(vmid), "name", fmt.Sprintf("n-%d", vmid)); exit != "OK" {
@@ -221,7 +221,7 @@ func (c *client) clone(vmid int) {
 	}
 }
 
-// withAgents lets the default token ask guest agents.
+// withAgents allows the default token to query guest agents.
 func withAgents(cfg pvesim.Config) pvesim.Config {
 	cfg.Roles = append(cfg.Roles, pvesim.Role{Name: "Agents", Privileges: []string{"VM.GuestAgent.Audit"}})
 	user, _, _ := strings.Cut(pvesim.DefaultToken, "!")
@@ -229,7 +229,7 @@ func withAgents(cfg pvesim.Config) pvesim.Config {
 	return cfg
 }
 
-// snippet puts the script local:snippets/x.sh on pve-1.
+// snippet stores the script local:snippets/x.sh on pve-1.
 func (c *client) snippet() {
 	c.t.Helper()
 	if err := c.server.PutSnippet("pve-1", "local", "x.sh"); err != nil {

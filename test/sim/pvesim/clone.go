@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// cloneTimeout is how long a clone waits for the lock files of both guests.
+// cloneTimeout limits how long a clone waits for the lock files of both guests.
 const cloneTimeout = time.Second
 
-// cloneJob is a checked request for a clone.
+// cloneJob is a validated clone request.
 type cloneJob struct {
 	source, target int
 	to             *host
@@ -28,7 +28,8 @@ func cloneVM(r *request) (any, error) {
 	g := c.guests[r.p.number("vmid")]
 	c.mu.RUnlock()
 	if g == nil || g.host != r.host || g.kind != GuestVM {
-		// It is looked for a process first (qemu-server 9.2.6, PVE/API2/Qemu.pm:4446, PVE/QemuConfig.pm:36-47).
+		// Proxmox first searches for a process (qemu-server 9.2.6, PVE/API2/Qemu.pm:4446,
+		// PVE/QemuConfig.pm:36-47).
 		return nil, dief("unable to find configuration file for VM %s on node '%s'", r.p["vmid"], r.host.name)
 	}
 	job := &cloneJob{source: r.p.number("vmid"), target: r.p.number("newid"), to: r.host, storage: r.p["storage"]}
@@ -50,7 +51,7 @@ func cloneVM(r *request) (any, error) {
 	}), nil
 }
 
-// checkClone is done twice: before the task is started, and in it.
+// checkClone runs twice: before the task is started, and in it.
 func (r *request) checkClone(job *cloneJob) *apiError {
 	c := r.s.state
 	c.mu.Lock()
@@ -95,7 +96,7 @@ func (r *request) cloneMode(g *guest, job *cloneJob) *apiError {
 	return nil
 }
 
-// cloneTarget checks the node and storage that the clone shall go to.
+// cloneTarget checks the target node and storage of the clone.
 func (r *request) cloneTarget(job *cloneJob) *apiError {
 	c := r.s.state
 	if name := r.p["target"]; name != "" {
@@ -125,7 +126,7 @@ func (r *request) cloneTarget(job *cloneJob) *apiError {
 	return nil
 }
 
-// cloneDisks checks that the disks can be cloned that way, and the bridges.
+// cloneDisks checks that the disks can be cloned in that mode, and checks the bridges.
 func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
 	shared := true
 	for _, key := range sortedKeys(g.conf) {
@@ -152,7 +153,7 @@ func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
 	return nil
 }
 
-// checkBridges wants the bridges of all network cards among the options.
+// checkBridges checks the bridges of all network cards among the options.
 func (r *request) checkBridges(conf map[string]string) *apiError {
 	for _, key := range sortedKeys(conf) {
 		if !netName.MatchString(key) {
@@ -193,7 +194,7 @@ func (r *request) cloneDisk(job *cloneJob, key, text string) (bool, *apiError) {
 	return st.Shared, nil
 }
 
-// runClone makes the target's configuration, locked, waits, and fills it.
+// runClone creates the target's configuration, locked, waits, and completes it.
 func (r *request) runClone(ctx context.Context, t *task, job *cloneJob) error {
 	if e := r.checkClone(job); e != nil {
 		return e
@@ -230,8 +231,8 @@ func cloneWord(full bool) string {
 	return "linked"
 }
 
-// fillClone copies everything of the source but its identity and disks. Options
-// that only root may set are copied too, and so is its firewall.
+// fillClone copies the source except for its identity and disks. This includes options that
+// only root may set, and the firewall.
 func (r *request) fillClone(clone *guest, job *cloneJob) error {
 	c := r.s.state
 	source := c.guests[job.source]
@@ -293,8 +294,8 @@ func (r *request) identify(conf map[string]string, job *cloneJob) {
 	}
 }
 
-// copyDisk makes the clone's volume of a disk; a CD-ROM is kept as it is, but a
-// cloud-init drive is made anew.
+// copyDisk creates the clone's volume of a disk. A CD-ROM is copied unchanged, a cloud-init
+// drive is re-created.
 func (r *request) copyDisk(clone *guest, job *cloneJob, key, text string) (string, error) {
 	d, e := r.s.parseDrive(key, text)
 	if e != nil {
@@ -320,7 +321,7 @@ func (r *request) copyDisk(clone *guest, job *cloneJob, key, text string) (strin
 	v := &volume{content: "images", format: from.format, size: from.size, vmid: clone.id}
 	name := st.freeName(clone.id)
 	if job.full {
-		if !st.room(v.size, false) { // as if the template's disk was full of data
+		if !st.room(v.size, false) { // as if the template's disk were full of data
 			return "", errors.New(st.noRoom(name, v.size))
 		}
 		if r.p["format"] != "" {

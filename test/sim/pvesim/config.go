@@ -9,49 +9,49 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The credentials that a Config without any gets.
+// The default credentials of a Config without any.
 const (
 	DefaultToken        = "numaform@pve!scaler"                  //nolint:gosec // guards nothing
 	DefaultTokenSecret  = "5f7c1a52-0d6e-4c36-9d2f-6f5b8a1e7c40" //nolint:gosec // guards nothing
 	DefaultRootPassword = "pvesim"
 )
 
-// Config describes a cluster. Only Hosts is needed.
+// Config describes a cluster. Only Hosts is required.
 type Config struct {
 	// Name is the Proxmox cluster's name; empty means the hosts' region.
 	Name string
 	// Version is the Proxmox VE version, such as "9.2" (the default) or "8.4". It
-	// decides which privileges there are, and what they are for.
+	// determines which privileges exist, and what they allow.
 	Version string
-	// Hosts are the Proxmox nodes. A host without storages gets "local" and
-	// "local-lvm". Hosts are online whatever Host.Online says, unless Problem is set.
+	// Hosts are the Proxmox nodes. A host without storages gets "local" and "local-lvm".
+	// Hosts are online regardless of Host.Online, unless Problem is set.
 	Hosts []Host
-	// Users are known besides root@pam.
+	// Users exist in addition to root@pam.
 	Users []User
-	// RootPassword is root@pam's; empty means DefaultRootPassword.
+	// RootPassword is the password of root@pam; empty means DefaultRootPassword.
 	RootPassword string
-	// Tokens, Roles and ACL are who may do what. Without tokens, DefaultToken is
-	// made, with what numaform needs and no more.
+	// Tokens, Roles and ACL define permissions. Without tokens, DefaultToken is created
+	// with the least privileges that numaform needs.
 	Tokens []Token
 	Roles  []Role
 	ACL    []ACL
 	Pools  []string
 	Delays Delays
-	// Firewall is whether the firewall of the datacenter is on, without which that of
-	// no guest is.
+	// Firewall enables the firewall of the datacenter. Without it, no guest's firewall is
+	// on.
 	Firewall bool
 	// GuestAgents makes running VMs answer through their guest agent; see
 	// Server.SetGuestAgents.
 	GuestAgents bool
-	// Tags are the datacenter's options for tags.
+	// Tags are the datacenter's tag options.
 	Tags TagAccess
 	// CPUModels are the names of custom CPU models, without "custom-".
 	CPUModels []string
-	// Images are what hosts find at URLs; any other is not found there. Nothing is ever
-	// fetched.
+	// Images are the files that hosts find at URLs; other URLs do not exist. The simulator
+	// never fetches anything.
 	Images map[string]Image
-	// OnPower is told of each guest that started, stopped or went, after that
-	// happened and before its task ends, for one guest in order. It must not block.
+	// OnPower is called for each guest that started, stopped or was removed, after the
+	// event and before its task ends, in order for each guest. It must not block.
 	OnPower func(PowerEvent) `json:"-"`
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration
@@ -61,9 +61,9 @@ type Config struct {
 
 // Image is a file on a web server.
 type Image struct {
-	// Data is the file, of which sizes and checksums are taken.
+	// Data is the content, from which size and checksums are computed.
 	Data []byte
-	// DiskMiB is the size of the disk in it; 0 means that of Data.
+	// DiskMiB is the virtual size of the disk; 0 means the size of Data.
 	DiskMiB int64
 }
 
@@ -73,14 +73,14 @@ type User struct {
 	Password string
 }
 
-// Token is an API token of a user, who is made if unknown.
+// Token is an API token of a user, who is created if unknown.
 type Token struct {
 	ID     string // user@realm!name
 	Secret string
-	// FullPrivileges lets the token do what its user may; otherwise it needs an
-	// ACL of its own besides its user's.
+	// FullPrivileges gives the token all privileges of its user; otherwise it also needs
+	// its own ACL.
 	FullPrivileges bool
-	// Expire is when the token ends; the zero time means never.
+	// Expire is the expiry time of the token; the zero time means never.
 	Expire time.Time
 }
 
@@ -90,21 +90,21 @@ type Role struct {
 	Privileges []string
 }
 
-// ACL gives a role on a path, and below it, to a user or token.
+// ACL assigns a role to a user or token, on a path and below it.
 type ACL struct {
 	Path    string
 	Subject string // user@realm or user@realm!token
 	Role    string
-	// NoPropagate keeps the role to the path itself.
+	// NoPropagate restricts the role to the path itself.
 	NoPropagate bool
 }
 
-// Delays is how long tasks take; 0 means 5 ms.
+// Delays are the durations of tasks; 0 means 5 ms.
 type Delays struct {
 	Clone, Start, Stop, Resize, Destroy, Upload time.Duration
 }
 
-// withDefaults fills what is not given, and refuses what cannot be.
+// withDefaults fills in missing values, and refuses invalid ones.
 func (c Config) withDefaults() (Config, error) {
 	if len(c.Hosts) == 0 {
 		return c, fmt.Errorf("reading config: no hosts: name at least one")
@@ -138,7 +138,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// completeHosts fills in storages and NUMA nodes where there are none.
+// completeHosts fills in missing storages and NUMA nodes.
 func completeHosts(given []Host) ([]Host, error) {
 	hosts := slices.Clone(given)
 	seen := map[string]bool{}
@@ -158,7 +158,7 @@ func completeHosts(given []Host) ([]Host, error) {
 	return hosts, nil
 }
 
-// major returns 8 or 9, or 0 for what is neither.
+// major returns 8 or 9, or 0 for other versions.
 func (c Config) major() int {
 	switch {
 	case c.Version == "9" || strings.HasPrefix(c.Version, "9."):
@@ -169,7 +169,7 @@ func (c Config) major() int {
 	return 0
 }
 
-// from92 reports whether the version is 9.2 or a later one.
+// from92 reports whether the version is 9.2 or later.
 func (c Config) from92() bool {
 	_, rest, _ := strings.Cut(c.Version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -185,8 +185,8 @@ func (d Delays) withDefaults() Delays {
 	return d
 }
 
-// WithToken returns the config with a token that has what numaform needs and no
-// more: the roles of LeastPrivilege on the paths that they belong to.
+// WithToken returns the config with a token that has the least privileges that numaform
+// needs: the roles of LeastPrivilege on their paths.
 func (c Config) WithToken(id, secret string) Config {
 	c.Tokens = append(slices.Clone(c.Tokens), Token{ID: id, Secret: secret, FullPrivileges: true})
 	c.Roles = slices.Clone(c.Roles)
@@ -209,7 +209,7 @@ func (c Config) WithToken(id, secret string) Config {
 	return c
 }
 
-// isoStorages returns the names of the storages that take ISO files.
+// isoStorages returns the names of the storages that accept ISO files.
 func (c Config) isoStorages() []string {
 	names := map[string]bool{}
 	for i := range c.Hosts {
@@ -226,10 +226,10 @@ func (c Config) isoStorages() []string {
 	return sortedKeys(names)
 }
 
-// LeastPrivilege returns the roles of DefaultToken: what numaform needs of a
-// Proxmox VE. NumaformSeed belongs on the storages that hold seeds: removing an
-// ISO takes Datastore.Allocate. Asking guest agents is left out on purpose: with
-// it, the provider waits 15 minutes for the agent of each running VM it imports.
+// LeastPrivilege returns the roles of DefaultToken: what numaform needs of a Proxmox VE.
+// NumaformSeed belongs on the storages that hold seeds: removing an ISO requires
+// Datastore.Allocate. Access to guest agents is left out on purpose: with it, the provider
+// waits 15 minutes for the agent of each running VM that it imports.
 func LeastPrivilege() []Role {
 	vm := []string{
 		"VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU",

@@ -11,8 +11,8 @@ var (
 	pciName    = regexp.MustCompile(`^hostpci\d+$`)
 )
 
-// applyChange writes the change to the pending section, then applies what can be
-// applied: all of it to a stopped guest, what can be plugged in to a running one.
+// applyChange writes the change to the pending section, then applies it: all of it to a
+// stopped guest, the hot-pluggable part to a running one.
 func (r *request) applyChange(ch *change) *apiError {
 	c := r.s.state
 	c.mu.Lock()
@@ -69,7 +69,7 @@ func (r *request) markDeleted(g *guest, ch *change, key string) *apiError {
 	return nil
 }
 
-// mayDelete checks protection and what depends on the option's value.
+// mayDelete checks protection and dependencies on the option's value.
 func (r *request) mayDelete(g *guest, key, text string) *apiError {
 	protected := g.conf["protection"] == "1"
 	switch {
@@ -95,7 +95,7 @@ func (r *request) mayDelete(g *guest, key, text string) *apiError {
 	return r.checkDevice(g.id, "delete", key, text)
 }
 
-// checkDevice guards passed-through devices.
+// checkDevice checks changes of passed-through devices.
 func (r *request) checkDevice(vmid int, verb, key, text string) *apiError {
 	if r.who.isRoot() {
 		return nil
@@ -117,7 +117,7 @@ func (r *request) checkDevice(vmid int, verb, key, text string) *apiError {
 	return nil
 }
 
-// unboot takes a removed device out of the boot order.
+// unboot removes a deleted device from the boot order.
 func (r *request) unboot(g *guest, key string) {
 	order, ok := strings.CutPrefix(g.conf["boot"], "order=")
 	if pending, is := g.pending["boot"]; is {
@@ -170,7 +170,7 @@ func (r *request) markSet(g *guest, ch *change, key string) *apiError {
 	return nil
 }
 
-// markDrive checks the old and the new drive, and makes the new one's volume.
+// markDrive checks the old and the new drive, and creates the new one's volume.
 func (r *request) markDrive(g *guest, ch *change, key string) (string, *apiError) {
 	if old, ok := g.conf[key]; ok {
 		d, e := r.s.parseDrive(key, old)
@@ -198,7 +198,7 @@ func (r *request) markDrive(g *guest, ch *change, key string) (string, *apiError
 	return stored, nil
 }
 
-// checkBoot wants the devices of a boot order to be there.
+// checkBoot checks that the devices of a boot order exist.
 func (r *request) checkBoot(g *guest, ch *change, text string) *apiError {
 	order, ok := strings.CutPrefix(text, "order=")
 	if !ok {
@@ -215,7 +215,7 @@ func (r *request) checkBoot(g *guest, ch *change, text string) *apiError {
 	return nil
 }
 
-// cleanPending drops pending entries that change nothing.
+// cleanPending removes pending entries that change nothing.
 func (g *guest) cleanPending() {
 	for key, text := range g.pending {
 		if old, ok := g.conf[key]; ok && old == text {

@@ -6,13 +6,13 @@ import (
 	"strconv"
 )
 
-// hiddenPassword stands for a cloud-init password.
+// hiddenPassword replaces a cloud-init password.
 const hiddenPassword = "**********"
 
 func vmPath(vmid int) string { return "/vms/" + strconv.Itoa(vmid) }
 
-// guest returns the guest that the request names, which must be of that kind and
-// on that host. The caller holds the cluster's lock.
+// guest returns the guest in the request, which must be of that kind and on that host. The
+// caller must hold the cluster's lock.
 func (r *request) guest(kind GuestKind) (*guest, *apiError) {
 	id := r.p.number("vmid")
 	g := r.s.state.guests[id]
@@ -22,8 +22,8 @@ func (r *request) guest(kind GuestKind) (*guest, *apiError) {
 	return g, nil
 }
 
-// typed returns an option as Proxmox' JSON has it: booleans and integers are
-// numbers, all else is text.
+// typed returns an option as in Proxmox' JSON: booleans and integers are numbers,
+// everything else is text.
 func (s *Server) typed(key, text string) any {
 	option := s.options()[key]
 	if option == nil || (option.Type != "boolean" && option.Type != "integer") {
@@ -35,7 +35,7 @@ func (s *Server) typed(key, text string) any {
 	return json.Number(text)
 }
 
-// getConfig answers GET …/config: with what is pending, unless current is asked.
+// getConfig answers GET …/config: with pending values, unless current is set.
 func getConfig(r *request) (any, error) {
 	if r.p.has("snapshot") && r.p.flag("current") {
 		text := "cannot use 'snapshot' parameter with 'current'"
@@ -73,8 +73,8 @@ func (s *Server) renderConfig(conf map[string]string, digest string) map[string]
 	return result
 }
 
-// getPending answers GET …/pending: each option with its value, its pending
-// value, or that it is to go.
+// getPending answers GET …/pending: each option with its value and its pending value or
+// deletion.
 func getPending(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()

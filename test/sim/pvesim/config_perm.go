@@ -10,8 +10,8 @@ var (
 	separateOption = regexp.MustCompile(`^(?:unused|serial|usb|hostpci|virtiofs)\d+$`)
 )
 
-// optionPrivilege returns the privilege that changing an option takes, or "" if
-// only root@pam may.
+// optionPrivilege returns the privilege required to change an option, or "" if only
+// root@pam may.
 func optionPrivilege(key string) string {
 	if numaName.MatchString(key) {
 		return "VM.Config.CPU"
@@ -39,8 +39,8 @@ func isCloudinitOption(key string) bool {
 		holds(strings.Fields("cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys"), key)
 }
 
-// checkOptions is Proxmox' check_vm_modify_config_perm: what no list names, only
-// root@pam by ticket may set or delete.
+// checkOptions is Proxmox' check_vm_modify_config_perm: options in no list may only be set
+// or deleted by root@pam with a ticket.
 func (r *request) checkOptions(vmid int, keys []string) *apiError {
 	if r.who.isRoot() {
 		return nil
@@ -73,7 +73,7 @@ func (r *request) checkOption(vmid int, key string) *apiError {
 	return nil
 }
 
-// checkVM wants a privilege on a VM, or on the pool that the request puts it in.
+// checkVM requires a privilege on a VM, or on the pool that the request adds it to.
 func (r *request) checkVM(vmid int, privilege string) *apiError {
 	if pool := r.p["pool"]; pool != "" && r.s.access.check(r.who, "/pool/"+pool, privilege) == nil {
 		return nil
@@ -81,7 +81,7 @@ func (r *request) checkVM(vmid int, privilege string) *apiError {
 	return r.s.access.check(r.who, vmPath(vmid), privilege)
 }
 
-// checkDrive wants the privileges to change a drive that has this value.
+// checkDrive requires the privileges to change a drive with this value.
 func (r *request) checkDrive(vmid int, d drive) *apiError {
 	switch {
 	case d.cloudinit() || strings.HasSuffix(d["file"], ":cloudinit"):
@@ -95,7 +95,7 @@ func (r *request) checkDrive(vmid int, d drive) *apiError {
 	return r.checkVM(vmid, "VM.Config.Disk")
 }
 
-// checkVolume wants access to the storage or volume that a drive names.
+// checkVolume requires access to the storage or volume of a drive.
 func (r *request) checkVolume(vmid int, d drive) *apiError {
 	file := d["file"]
 	if file == "" || file == "none" || strings.HasSuffix(file, "cloudinit") || r.who.isRoot() {

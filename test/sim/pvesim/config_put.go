@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// change is a checked request to change a VM's configuration.
+// change is a validated request to change a VM's configuration.
 type change struct {
 	vmid   int
 	set    map[string]string
@@ -17,7 +17,7 @@ type change struct {
 	force  bool
 }
 
-// putConfig answers PUT …/config, which is done when it is answered.
+// putConfig answers PUT …/config, which is synchronous.
 func putConfig(r *request) (any, error) {
 	ch, e := r.readChange()
 	if e != nil {
@@ -34,7 +34,7 @@ func putConfig(r *request) (any, error) {
 	return nil, nil
 }
 
-// postConfig answers POST …/config, which is a task.
+// postConfig answers POST …/config, which starts a task.
 func postConfig(r *request) (any, error) {
 	ch, e := r.readChange()
 	if e != nil {
@@ -53,7 +53,7 @@ func postConfig(r *request) (any, error) {
 	}), nil
 }
 
-// readChange takes the parameters apart and checks all that needs no lock.
+// readChange parses the parameters and makes all checks that need no lock.
 func (r *request) readChange() (*change, *apiError) {
 	ch := &change{vmid: r.p.number("vmid"), drives: map[string]drive{}, revert: map[string]bool{}, force: r.p.flag("force")}
 	if r.p.flag("skiplock") && !r.who.isRoot() {
@@ -78,7 +78,7 @@ func (r *request) readChange() (*change, *apiError) {
 	return ch, nil
 }
 
-// without returns the parameters but for those that only steer the request.
+// without returns the parameters except those that only control the request.
 func (r *request) without(control string) map[string]string {
 	rest := map[string]string{}
 	for key, text := range r.p {
@@ -89,7 +89,7 @@ func (r *request) without(control string) map[string]string {
 	return rest
 }
 
-// checkKeys checks who may change such options: first what goes, then what comes.
+// checkKeys checks the permissions for the options: first the deleted, then the set ones.
 func (r *request) checkKeys(ch *change) *apiError {
 	if e := r.checkOptions(ch.vmid, ch.delete); e != nil {
 		return e
@@ -102,7 +102,7 @@ func (r *request) readRevert(ch *change) *apiError {
 		if !r.s.isOption(key) {
 			return oneParamError("revert", "unknown option '%s'", key)
 		}
-		if _, both := ch.set[key]; both { // qemu-server 9.2.6, PVE/API2/Qemu.pm:2124-2126: reported of delete
+		if _, both := ch.set[key]; both { // qemu-server 9.2.6, PVE/API2/Qemu.pm:2124-2126: reported for delete
 			return oneParamError("delete", "you can't use '-%s' and -revert %s' at the same time", key, key)
 		}
 		ch.revert[key] = true
@@ -163,7 +163,7 @@ func (r *request) readNets(ch *change) *apiError {
 	return nil
 }
 
-// readKeys refuses CPU models and ssh keys that are none, and makes a generation id.
+// readKeys refuses invalid CPU models and ssh keys, and generates a generation id.
 func (r *request) readKeys(ch *change) *apiError {
 	if ch.set["vmgenid"] == "1" {
 		r.s.state.mu.Lock()
@@ -185,7 +185,7 @@ func (r *request) readKeys(ch *change) *apiError {
 	return nil
 }
 
-// checkHookscript wants the script to exist, whoever asks (qemu-server 9.2.6,
+// checkHookscript requires the script to exist, for any user (qemu-server 9.2.6,
 // PVE/API2/Qemu.pm:2190-2193; pve-guest-common 6.0.2, PVE/GuestHelpers.pm:99-115).
 func (r *request) checkHookscript(ch *change) *apiError {
 	script, ok := ch.set["hookscript"]
@@ -207,7 +207,7 @@ func (r *request) checkHookscript(ch *change) *apiError {
 	return nil
 }
 
-// checkAccess checks the storages and bridges of what is set.
+// checkAccess checks the storages and bridges of set options.
 func (r *request) checkAccess(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.drives) {
 		d := ch.drives[key]
@@ -222,7 +222,7 @@ func (r *request) checkAccess(ch *change) *apiError {
 	return r.checkBridges(ch.set)
 }
 
-// lockForChange takes the guest's lock file and checks what needs it.
+// lockForChange takes the guest's lock file and makes the checks that need it.
 func (r *request) lockForChange(ch *change) (func(), error) {
 	release, err := r.s.state.lockGuest(r.ctx, ch.vmid, false, r.s.cfg.LockTimeout)
 	if err != nil {
@@ -266,7 +266,7 @@ func (r *request) checkLocked(ch *change) *apiError {
 	return r.s.state.writable()
 }
 
-// checkBalloon wants the balloon's minimum not above the memory.
+// checkBalloon checks that the balloon's minimum does not exceed the memory.
 func checkBalloon(g *guest, ch *change) *apiError {
 	_, setsMemory := ch.set["memory"]
 	_, setsBalloon := ch.set["balloon"]

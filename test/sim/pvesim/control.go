@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/test/sim/control"
 )
 
-// Control returns the handler of the server's control requests: all that a test does to a
-// cluster besides being its client. The README lists them.
+// Control returns the handler of the server's control requests: all operations of a test on
+// a cluster besides being its client. The README lists them.
 func (s *Server) Control() http.Handler {
 	c := &controller{Server: s, faults: map[int]func(){}}
 	mux := http.NewServeMux()
@@ -52,7 +52,7 @@ func (s *Server) Control() http.Handler {
 	return mux
 }
 
-// controller is a Server with what control requests refer to.
+// controller is a Server with the objects that control requests refer to.
 type controller struct {
 	*Server
 	// mu guards faults and last.
@@ -61,10 +61,10 @@ type controller struct {
 	last   int
 }
 
-// Address is where a Server can be reached.
+// Address is the address of a Server.
 type Address struct {
 	URL string `json:"url"`
-	// Certificate is what clients must trust, PEM encoded.
+	// Certificate is the certificate that clients must trust, PEM-encoded.
 	Certificate string `json:"certificate"`
 }
 
@@ -80,7 +80,7 @@ func (c *controller) listen(_ *http.Request, address string) (Address, error) {
 // HookedFault is a Fault as a control request describes it.
 type HookedFault struct {
 	Fault
-	// HitURL is a hook that is asked in Fault.Hit's place.
+	// HitURL is a hook that replaces Fault.Hit.
 	HitURL string
 }
 
@@ -91,7 +91,7 @@ func (c *controller) addFault(_ *http.Request, f HookedFault) (int, error) {
 	}
 	if f.HitURL != "" {
 		f.Hit = func(ctx context.Context, call Call) {
-			_ = control.Ask(ctx, f.HitURL, call, nil) // who is gone lets the request pass
+			_ = control.Ask(ctx, f.HitURL, call, nil) // if the caller is gone, the request proceeds
 		}
 	}
 	c.mu.Lock()
@@ -114,7 +114,7 @@ func (c *controller) removeFault(r *http.Request, _ struct{}) error {
 	return nil
 }
 
-// guest is null if there is none.
+// guest returns the guest, or nil if there is none.
 func (c *controller) guest(r *http.Request) *GuestState {
 	if guest, ok := c.Guest(pathVMID(r)); ok {
 		return &guest
@@ -131,7 +131,7 @@ func (c *controller) setOnline(r *http.Request, online bool) error {
 	return nil
 }
 
-// volume is null if there is none of that id.
+// volume returns the content of a volume, or nil if there is none.
 func (c *controller) volume(r *http.Request) []byte {
 	data, found := c.VolumeData(r.PathValue("host"), r.PathValue("id"))
 	if found && data == nil {
@@ -144,7 +144,7 @@ func (c *controller) putISO(r *http.Request, data []byte) error {
 	return c.PutISO(r.PathValue("host"), r.PathValue("storage"), r.PathValue("name"), data)
 }
 
-// execQuestion is what a hook of guest agents is asked.
+// execQuestion is the question to a hook for guest agents.
 type execQuestion struct {
 	VMID  int      `json:"vmid"`
 	Args  []string `json:"args"`
@@ -166,10 +166,10 @@ func (c *controller) setExec(_ *http.Request, url string) error {
 	return nil
 }
 
-// pathVMID is 0, which is no VMID, for what is no number.
+// pathVMID returns the VMID in the path, or 0, which is not a VMID, if it is not a number.
 func pathVMID(r *http.Request) int { return number(r.PathValue("vmid")) }
 
-// Run runs a cluster for who started the program: see control.Run.
+// Run runs a cluster for the parent process: see control.Run.
 func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	var server *Server
 	defer func() {
@@ -180,7 +180,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	return control.Run(ctx, in, out, func(_ context.Context, cfg HookedConfig) (http.Handler, error) {
 		if cfg.PowerURL != "" {
 			cfg.OnPower = func(event PowerEvent) {
-				_ = control.Ask(server.ctx, cfg.PowerURL, event, nil) // who is gone hears no more
+				_ = control.Ask(server.ctx, cfg.PowerURL, event, nil) // if the parent is gone, the event is lost
 			}
 		}
 		var err error
@@ -194,6 +194,6 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 // HookedConfig is a Config in JSON.
 type HookedConfig struct {
 	Config
-	// PowerURL is a hook that is asked in Config.OnPower's place.
+	// PowerURL is a hook that replaces Config.OnPower.
 	PowerURL string
 }

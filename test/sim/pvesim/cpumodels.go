@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// builtinCPUModels are the CPU models that every Proxmox VE has, by architecture, but for
-// "host" (qemu-server 9.2.6, PVE/QemuServer/CPUConfig.pm:65-86, 117-245).
+// builtinCPUModels are the CPU models of every Proxmox VE, by architecture, except "host"
+// (qemu-server 9.2.6, PVE/QemuServer/CPUConfig.pm:65-86, 117-245).
 var builtinCPUModels = map[string][]string{
 	"x86_64": strings.Fields(`x86-64-v2 x86-64-v2-AES x86-64-v3 x86-64-v4 kvm32 kvm64 qemu32 qemu64 max
 		486 pentium pentium2 pentium3 coreduo core2duo Conroe Penryn Nehalem Nehalem-IBRS Westmere Westmere-IBRS
@@ -25,8 +25,8 @@ var builtinCPUModels = map[string][]string{
 		neoverse-n1 neoverse-n2 neoverse-v1`),
 }
 
-// listCPUModels answers GET …/capabilities/qemu/cpu: a custom model is listed for who may
-// read it or all hosts (qemu-server 9.2.6, PVE/API2/Qemu/CPU.pm:58-84).
+// listCPUModels answers GET …/capabilities/qemu/cpu. Custom models are listed for users who
+// may read them or all hosts (qemu-server 9.2.6, PVE/API2/Qemu/CPU.pm:58-84).
 func listCPUModels(r *request) (any, error) {
 	own := "x86_64"
 	if r.at.machine.Arch == "arm64" {
@@ -70,21 +70,22 @@ func (r *request) checkCPUType(text string) *apiError {
 	return oneParamError("cpu", "invalid format - Built-in cputype '%s' is not defined (missing 'custom-' prefix?)\n", model)
 }
 
-// mayUseCPU wants the privilege to give a guest a custom CPU model that it lacks so far.
-// It is Mapping.Use since qemu-server 9.1.13, and for clones since 9.1.15; before, it was
-// Sys.Audit on /nodes (PVE/API2/Qemu.pm:738-757, 1365, 2214, 4496; debian/changelog).
+// mayUseCPU requires the privilege to assign a custom CPU model to a guest that does not
+// have it yet. It is Mapping.Use since qemu-server 9.1.13, and for clones since 9.1.15;
+// before, it was Sys.Audit on /nodes (PVE/API2/Qemu.pm:738-757, 1365, 2214, 4496;
+// debian/changelog).
 func (r *request) mayUseCPU(text, old string) *apiError {
 	name, custom := strings.CutPrefix(cpuModel(text), "custom-")
 	if !custom || cpuModel(text) == cpuModel(old) {
 		return nil
 	}
-	if r.s.cfg.from92() { // custom CPU models have privileges of their own since qemu-server 9.1.13
+	if r.s.cfg.from92() { // privileges for custom CPU models exist since qemu-server 9.1.13
 		return r.s.access.check(r.who, "/mapping/cpu/"+name, "Mapping.Use")
 	}
 	return r.s.access.check(r.who, "/nodes", "Sys.Audit")
 }
 
-// cpuModel returns the model of a guest's option cpu.
+// cpuModel returns the model in a guest's option cpu.
 func cpuModel(text string) string {
 	props, _ := parsePropertyString(propertyFormats()["pve-vm-cpu-conf"], text)
 	return props["cputype"]

@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// withModel has the custom CPU model tuned, and a template 9001 that uses it.
+// withModel adds the custom CPU model tuned, and a template 9001 that uses it.
 func withModel(version string) pvesim.Config {
 	cfg := cluster()
 	cfg.Version, cfg.CPUModels = version, []string{"tuned"}
@@ -38,8 +38,8 @@ func TestCPUModels(t *testing.T) {
 	check(t, c.root(), []step{{"root", "PUT", conf, []string{"cpu", "custom-tuned"}, 200, "OK"}})
 }
 
-// TestCPUModelsBefore has the privilege that an older Proxmox VE asks for, which the
-// default token has.
+// TestCPUModelsBefore uses an older Proxmox VE, which requires a privilege that the default
+// token has.
 func TestCPUModelsBefore(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.1"} {

@@ -8,17 +8,18 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// maxCPU is the largest id that is parsed, so that no range asks for much memory.
+// maxCPU is the largest valid id, so that no range allocates much memory.
 const maxCPU = 65535
 
-// CPUSet is a set of ids of CPUs or NUMA nodes. Its text is Linux' list format, as in
+// CPUSet is a set of ids of CPUs or NUMA nodes. Its text is in Linux' list format, as in
 // "0-3,8".
 type CPUSet struct{ ids cpuset.CPUSet }
 
 // CPUs returns the set of these ids.
 func CPUs(ids ...int) CPUSet { return CPUSet{cpuset.New(ids...)} }
 
-// ParseCPUSet reads a list of ids and ranges in any order, with blanks between them.
+// ParseCPUSet parses a list of ids and ranges in any order, with optional blanks between
+// them.
 func ParseCPUSet(text string) (CPUSet, error) {
 	var ids []int
 	for part := range strings.SplitSeq(strings.TrimRight(strings.TrimSpace(text), ","), ",") {

@@ -30,14 +30,15 @@ func createVM(r *request) (any, error) {
 	return r.fork("qmcreate", r.p["vmid"], func(ctx context.Context, t *task) error { return r.createWork(ctx, t, ch) }), nil
 }
 
-// readCreate checks the parameters as a change of a guest that is not there.
+// readCreate checks the parameters like a change of a guest that does not exist.
 func (r *request) readCreate() (*change, *apiError) {
 	vmid := r.p.number("vmid")
 	pool := r.p["pool"]
 	if pool != "" && !r.s.state.pools.exists(pool) {
 		return nil, permissionError("pool '" + pool + "' does not exist")
 	}
-	// Proxmox VE 9.2 checks these before the VM is made (qemu-server 9.2.6, PVE/API2/Qemu.pm:1301-1307).
+	// Proxmox VE 9.2 checks these before creating the VM (qemu-server 9.2.6,
+	// PVE/API2/Qemu.pm:1301-1307).
 	if r.p.flag("ha-managed") && r.s.cfg.from92() {
 		if e := r.s.access.check(r.who, "/", "Sys.Console"); e != nil {
 			return nil, e
@@ -65,7 +66,7 @@ func (r *request) readCreate() (*change, *apiError) {
 	return ch, nil
 }
 
-// checkDevices wants the privileges to have such devices of the host.
+// checkDevices requires the privileges to use such devices of the host.
 func (r *request) checkDevices(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.set) {
 		if e := r.checkDevice(ch.vmid, "set", key, ch.set[key]); e != nil {
@@ -75,7 +76,7 @@ func (r *request) checkDevices(ch *change) *apiError {
 	return nil
 }
 
-// checkDrives wants the privileges to have such drives.
+// checkDrives requires the privileges to use such drives.
 func (r *request) checkDrives(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.drives) {
 		if e := r.checkDrive(ch.vmid, ch.drives[key]); e != nil {
@@ -101,7 +102,7 @@ func (r *request) createWork(ctx context.Context, t *task, ch *change) error {
 	return err
 }
 
-// finishNew makes the new guest complete, or removes what there is of it.
+// finishNew completes the new guest, or after an error removes its parts.
 func (r *request) finishNew(ch *change, err error) (*PowerEvent, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -156,7 +157,7 @@ func (r *request) fillNew(ch *change) error {
 	return nil
 }
 
-// attachAll makes the drives of a new guest, all of them or none.
+// attachAll creates the drives of a new guest, all of them or none.
 func (r *request) attachAll(g *guest, ch *change, conf map[string]string) *apiError {
 	var made []string
 	for _, key := range sortedKeys(ch.drives) {
@@ -178,7 +179,7 @@ func (r *request) attachAll(g *guest, ch *change, conf map[string]string) *apiEr
 	return nil
 }
 
-// bootDevices are what a new VM may boot from: drives, then network cards.
+// bootDevices returns the default boot devices of a new VM: drives, then network cards.
 func bootDevices(conf map[string]string) []string {
 	var drives, cards []string
 	for _, key := range sortedKeys(conf) {

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// defaultShutdown is how long Proxmox waits for a guest that is asked to shut down.
+// defaultShutdown is how long Proxmox waits for a guest to shut down.
 const defaultShutdown = 60 * time.Second
 
-// SetDeaf makes a guest not shut down when it is asked to, or obey again.
+// SetDeaf makes a guest ignore shutdown requests, or obey them again.
 func (s *Server) SetDeaf(vmid int, deaf bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	s.state.deaf[vmid] = deaf
 }
 
-// shutdownWork is the task that asks a guest to shut down. After the timeout it
-// gives up, or with forceStop ends the process.
+// shutdownWork is the task that requests a guest's shutdown. After the timeout it fails, or
+// with forceStop kills the process.
 func (r *request) shutdownWork(ctx context.Context, t *task) error {
 	r.s.state.mu.RLock()
 	deaf := r.s.state.deaf[r.p.number("vmid")]

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestDeafGuest does not shut down when it is asked to, unless it is made to.
+// TestDeafGuest checks that a deaf guest only stops when it is forced.
 func TestDeafGuest(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())
@@ -33,7 +33,7 @@ func TestDeafGuest(t *testing.T) {
 	}
 }
 
-// TestAgentExec runs commands as the test says they end, for who may run some.
+// TestAgentExec checks the results of commands, and who may run them.
 func TestAgentExec(t *testing.T) {
 	t.Parallel()
 	cfg := withAgents(cluster())

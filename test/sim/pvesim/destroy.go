@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// destroyVM answers DELETE of a VM. The checks are done now and in the task.
+// destroyVM answers DELETE of a VM. The checks run before the task and in it.
 func destroyVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock"); e != nil {
 		return nil, e
@@ -76,7 +76,7 @@ func (r *request) destroyGuest() (*PowerEvent, error) {
 	return event, nil
 }
 
-// markDestroyed checks lock and linked clones, and locks the configuration.
+// markDestroyed checks the lock and linked clones, and locks the configuration.
 func (r *request) markDestroyed() error {
 	c := r.s.state
 	c.mu.Lock()
@@ -100,7 +100,7 @@ func (r *request) markDestroyed() error {
 	return nil
 }
 
-// disks returns the volumes that the guest's options name and that are its own.
+// disks returns the volumes that the guest's options name and that belong to it.
 func (r *request) disks(g *guest) []string {
 	var ids []string
 	for _, key := range sortedKeys(g.conf) {
@@ -118,8 +118,8 @@ func (r *request) disks(g *guest) []string {
 	return ids
 }
 
-// freeDisks frees the guest's volumes, with destroy-unreferenced-disks also
-// those that it does not name.
+// freeDisks frees the guest's volumes and, with destroy-unreferenced-disks, also volumes
+// that it does not name.
 func (r *request) freeDisks(g *guest) {
 	c := r.s.state
 	for _, id := range r.disks(g) {

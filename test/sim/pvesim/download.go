@@ -42,8 +42,8 @@ func downloadURL(r *request) (any, error) {
 	}), nil
 }
 
-// download puts the file on the storage. One that is there is never written over, and is
-// enough if it has the checksum.
+// download stores the file on the storage. An existing file is never overwritten, and
+// suffices if its checksum matches.
 func (r *request) download(ctx context.Context, t *task, st *storage, v *volume, found bool) error {
 	if r.p.has("compression") && v.content != "iso" {
 		return dief("decompression not supported for %s", v.content)
@@ -79,7 +79,7 @@ func (r *request) download(ctx context.Context, t *task, st *storage, v *volume,
 	return nil
 }
 
-// downloaded reports whether the file is there already.
+// downloaded reports whether the file exists already.
 func (r *request) downloaded(t *task, st *storage, v *volume) (bool, *apiError) {
 	c := r.s.state
 	c.mu.RLock()
@@ -99,7 +99,7 @@ func (r *request) downloaded(t *task, st *storage, v *volume) (bool, *apiError) 
 	return true, nil
 }
 
-// path is where a file lies on its host.
+// path returns the path of a file on its host.
 func (v *volume) path() string {
 	_, name, _ := strings.Cut(v.id, ":")
 	if v.content == "import" {

@@ -19,8 +19,8 @@ const (
 	mayNot    = "Permission check failed"
 )
 
-// images has a file of seven bytes with a disk of 3 GiB, and users who may download it,
-// or only almost.
+// images has a file of seven bytes with a disk of 3 GiB, and users with all or almost all
+// privileges to download it.
 func images(t *testing.T, grants ...pvesim.ACL) *client {
 	t.Helper()
 	cfg := cluster().WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)
@@ -38,7 +38,7 @@ func images(t *testing.T, grants ...pvesim.ACL) *client {
 
 func fetcher() pvesim.ACL { return pvesim.ACL{Path: "/nodes", Subject: "numaform@pve", Role: "Fetch"} }
 
-// download are the parameters of a download of the image, with others instead.
+// download returns the parameters of a download of the image, with some replaced.
 func download(other ...string) []string {
 	sum := sha256.Sum256([]byte("a disk!"))
 	params := map[string]string{

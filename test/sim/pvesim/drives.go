@@ -16,7 +16,7 @@ var (
 	cloudinitFile = regexp.MustCompile(`[:/](vm-\d+-)?cloudinit(\.(raw|qcow2))?$`)
 )
 
-// cloudinitSize is what Proxmox allocates for a cloud-init drive.
+// cloudinitSize is the size in bytes that Proxmox allocates for a cloud-init drive.
 const cloudinitSize = 4 << 20
 
 // drive is a parsed drive option; "file" is its volume, "none" or "cdrom".
@@ -48,14 +48,14 @@ func (s *Server) parseDrive(key, text string) (drive, *apiError) {
 	return props, nil
 }
 
-// options are the configuration options of a VM with their schemas.
+// options returns the configuration options of a VM with their schemas.
 func (s *Server) options() map[string]*schema {
 	node, _ := s.routes.find("/nodes/x/qemu/100/config")
 	return node.methods["PUT"].params
 }
 
-// isOption reports whether a VM has such an option, as opposed to a parameter
-// of the request.
+// isOption reports whether a VM has such an option, as opposed to a parameter of the
+// request.
 func (s *Server) isOption(key string) bool {
 	if holds([]string{"node", "vmid", "digest", "delete", "revert", "force", "skiplock", "cdrom"}, key) {
 		return false
@@ -63,9 +63,8 @@ func (s *Server) isOption(key string) bool {
 	return s.options()[key] != nil || holds([]string{"parent", "vmstate", "meta", "runningmachine", "runningcpu", "snaptime"}, key)
 }
 
-// attach makes what a drive option asks for: a new image, a cloud-init drive or
-// an existing volume. It returns the option as it is stored. The caller holds
-// the lock.
+// attach creates the volume of a drive option: a new image, a cloud-init drive or an
+// existing volume. It returns the option in its stored form. The caller must hold the lock.
 func (s *Server) attach(h *host, vmid int, key string, d drive) (string, *apiError) {
 	file := d["file"]
 	switch {
@@ -119,12 +118,12 @@ func (s *Server) attachNew(h *host, vmid int, key string, d drive) (string, *api
 	gib, _ := strconv.ParseFloat(m[2], 64)
 	size := int64(math.Floor(gib * (1 << 30)))
 	if fixed := st.fixedSize(key, d); fixed != 0 {
-		size = fixed // whatever was asked for
+		size = fixed // regardless of the requested size
 	}
 	return s.attachImage(st, vmid, d, &volume{format: format, size: size, blank: true})
 }
 
-// imageStorage returns a storage that takes the disks of VMs.
+// imageStorage returns a storage that accepts disks of VMs.
 func (s *Server) imageStorage(h *host, name string) (*storage, *apiError) {
 	if name == "" {
 		return nil, dief("no storage ID specified (and no default storage)")
@@ -139,7 +138,7 @@ func (s *Server) imageStorage(h *host, name string) (*storage, *apiError) {
 	return st, nil
 }
 
-// attachImage makes the image and returns the option that names it.
+// attachImage creates the image and returns the option that names it.
 func (s *Server) attachImage(st *storage, vmid int, d drive, v *volume) (string, *apiError) {
 	name := st.freeName(vmid)
 	if !st.room(v.size, v.blank) {
@@ -152,7 +151,7 @@ func (s *Server) attachImage(st *storage, vmid int, d drive, v *volume) (string,
 	return d.String(), nil
 }
 
-// attachExisting takes the size from the volume, which must exist (qemu-server 9.2.6,
+// attachExisting uses the size of the volume, which must exist (qemu-server 9.2.6,
 // PVE/API2/Qemu.pm:711-715; pve-storage 9.1.7, PVE/Storage/Plugin.pm:2049-2060,
 // LvmThinPlugin.pm:242-247).
 func (s *Server) attachExisting(h *host, d drive) (string, *apiError) {
@@ -176,8 +175,8 @@ func (s *Server) attachExisting(h *host, d drive) (string, *apiError) {
 	return d.String(), nil
 }
 
-// detach takes a drive's volume off a guest: a cloud-init drive is freed, an
-// image too if forced, or else kept as unusedN.
+// detach removes a drive's volume from a guest: a cloud-init drive is freed, an image is
+// freed if forced, and otherwise becomes unusedN.
 func (s *Server) detach(g *guest, key, text string, force bool) {
 	if unusedName.MatchString(key) {
 		key = "scsi0"
@@ -196,7 +195,7 @@ func (s *Server) detach(g *guest, key, text string, force bool) {
 	}
 }
 
-// keepUnused notes an image that no option names any more as unusedN.
+// keepUnused adds an image that no option names any more as unusedN.
 func (g *guest) keepUnused(volid string) {
 	for n := range 256 {
 		key := "unused" + strconv.Itoa(n)

@@ -2,32 +2,32 @@ package pvesim
 
 import "strings"
 
-// CommandResult is how a command in a guest ended.
+// CommandResult is the result of a command in a guest.
 type CommandResult struct {
 	ExitCode       int
 	Stdout, Stderr string
-	// Looks is how often the command is still running when it is looked at.
+	// Looks is how many status queries report the command as still running.
 	Looks int
 }
 
-// AgentExec runs a command that a guest's agent was given.
+// AgentExec runs a command for a guest's agent.
 type AgentExec func(vmid int, args []string, input string) CommandResult
 
-// commands are those that were given to guest agents.
+// commands are the commands that guest agents received.
 type commands struct {
 	exec    AgentExec
 	started map[int]CommandResult // by process id
 }
 
-// SetAgentExec makes guest agents run commands by a function. Without one, every
-// command ends at once and well.
+// SetAgentExec sets the function that runs the commands of guest agents. If it is nil,
+// every command succeeds at once.
 func (s *Server) SetAgentExec(exec AgentExec) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	s.state.commands.exec = exec
 }
 
-// agentExec starts a command. The caller holds the lock.
+// agentExec starts a command. The caller must hold the lock.
 func (r *request) agentExec(g *guest) map[string]any {
 	known := &r.s.state.commands
 	var result CommandResult
@@ -42,7 +42,7 @@ func (r *request) agentExec(g *guest) map[string]any {
 	return map[string]any{"pid": pid}
 }
 
-// agentExecStatus looks at a command. The caller holds the lock.
+// agentExecStatus returns the status of a command. The caller must hold the lock.
 func (r *request) agentExecStatus() (any, error) {
 	pid := r.p.number("pid")
 	result, ok := r.s.state.commands.started[pid]

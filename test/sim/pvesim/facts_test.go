@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// step is a request and what Proxmox answers.
+// step is a request and Proxmox' answer.
 type step struct {
 	name   string
 	method string
@@ -23,7 +23,7 @@ type step struct {
 	reason string
 }
 
-// check runs the steps in their order.
+// check runs the steps in order.
 func check(t *testing.T, c *client, steps []step) {
 	t.Helper()
 	for _, s := range steps {
@@ -107,7 +107,7 @@ func TestAnswersOfFacts(t *testing.T) {
 	})
 }
 
-// TestAuthentication asks a Proxmox before 9.1.5, which says why a credential is refused.
+// TestAuthentication uses a Proxmox before 9.1.5, which says why a credential is refused.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	config := cluster()

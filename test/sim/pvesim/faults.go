@@ -8,42 +8,42 @@ import (
 	"time"
 )
 
-// Fault makes requests fail. The zero value matches every request and does
-// nothing; give at least one of the effects.
+// Fault makes requests fail. The zero value matches every request and does nothing; set at
+// least one of the effects.
 type Fault struct {
 	// Method and Path select requests: Path is a regular expression for the path
 	// after /api2/json. Empty means any.
 	Method string
 	Path   string
-	// Skip lets that many matching requests pass first.
+	// Skip is the number of matching requests that pass first.
 	Skip int
-	// Times is how many requests fail; 0 means all.
+	// Times is the number of requests that fail; 0 means all.
 	Times int
 
-	// After lets Proxmox do what was asked before the answer is replaced by
-	// Status, Hang or Disconnect: the client does not learn that it was done.
+	// After makes Proxmox execute the request before the answer is replaced by Status, Hang
+	// or Disconnect: the client does not learn that it succeeded.
 	After bool
-	// Delay is waited before anything else.
+	// Delay is the time to wait before anything else.
 	Delay time.Duration
-	// Hit is called once for each request that fails, after Delay or, with After,
-	// once Proxmox did what was asked. The request waits until it returns, which
-	// must be when ctx ends, as it does when the client or the server is gone.
+	// Hit is called once for each request that fails: after Delay or, with After, once
+	// Proxmox executed the request. The request waits until Hit returns. Hit must return
+	// when ctx ends, which it does when the client or the server is gone.
 	Hit func(ctx context.Context, call Call) `json:"-"`
-	// Status and Reason are answered. A status of 595 to 599 has no body.
+	// Status and Reason are the answer. A status of 595 to 599 has no body.
 	Status int
 	Reason string
 	// Hang keeps the connection open without an answer.
 	Hang bool
 	// Disconnect closes the connection without an answer.
 	Disconnect bool
-	// TaskExit makes the task that the request starts end with this text.
+	// TaskExit makes the task of the request end with this text.
 	TaskExit string
-	// LeaveLock makes that task die without cleaning up: its lock stays.
+	// LeaveLock makes that task die without cleaning up: its lock remains.
 	LeaveLock bool
 }
 
-// AddFault makes matching requests fail from now on, and returns how to stop it.
-// It panics if Path is no regular expression.
+// AddFault makes matching requests fail from now on, and returns a function that ends that.
+// It panics if Path is not a valid regular expression.
 func (s *Server) AddFault(f Fault) (remove func()) {
 	armed := &armedFault{Fault: f, path: regexp.MustCompile(f.Path)}
 	s.faults.mu.Lock()
@@ -69,7 +69,7 @@ type faultList struct {
 	armed []*armedFault
 }
 
-// match returns the first fault for the request, counting it, or nil.
+// match returns the first fault that applies to the request, or nil, and counts it.
 func (l *faultList) match(method, path string) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,12 +90,12 @@ func (l *faultList) match(method, path string) *Fault {
 	return nil
 }
 
-// replaces reports whether the fault has an answer of its own.
+// replaces reports whether the fault replaces the answer.
 func (f *Fault) replaces() bool {
 	return f != nil && (f.Status != 0 || f.Hang || f.Disconnect)
 }
 
-// hit tells who armed the fault that it struck, if this is its moment.
+// hit calls the fault's Hit if this is the right moment.
 func (l *callLog) hit(ctx context.Context, f *Fault, c *Call, after bool) {
 	if f == nil || f.Hit == nil || f.After != after {
 		return
@@ -106,7 +106,7 @@ func (l *callLog) hit(ctx context.Context, f *Fault, c *Call, after bool) {
 	f.Hit(ctx, call)
 }
 
-// strike answers in the fault's way.
+// strike answers as the fault says.
 func (s *Server) strike(w http.ResponseWriter, r *http.Request, f *Fault) int {
 	switch {
 	case f.Hang:

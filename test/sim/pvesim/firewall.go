@@ -15,7 +15,7 @@ type firewall struct {
 
 func newFirewall() *firewall { return &firewall{options: map[string]string{}} }
 
-// copied is what a clone gets: options and rules, as Proxmox copies the file of both.
+// copied returns the copy for a clone: Proxmox copies the file with options and rules.
 func (f *firewall) copied() *firewall {
 	made := &firewall{options: maps.Clone(f.options)}
 	for _, rule := range f.rules {
@@ -33,8 +33,8 @@ func clusterFirewall(r *request) (any, error) {
 	return map[string]any{"enable": enable}, nil
 }
 
-// withFirewall runs do on the guest's firewall under the cluster's lock. A
-// firewall file needs no guest in Proxmox, but here it does.
+// withFirewall calls do with the guest's firewall while holding the cluster's lock. In
+// Proxmox, a firewall file can exist without a guest, but not here.
 func (r *request) withFirewall(write bool, do func(*firewall) (any, error)) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -81,7 +81,7 @@ func (f *firewall) digest() string {
 	return notesDigest(string(text))
 }
 
-// ruleEntry is a rule as the API shows it: with its position, and numbers where
+// ruleEntry returns a rule as the API shows it: with its position, and with numbers where
 // Proxmox has numbers.
 func (f *firewall) ruleEntry(pos int) map[string]any {
 	entry := map[string]any{"pos": pos, "digest": f.digest()}
@@ -111,12 +111,12 @@ func getFirewallRule(r *request) (any, error) {
 			return nil, dief("no rule at position %d", pos)
 		}
 		entry := f.ruleEntry(pos)
-		entry["pos"] = strconv.Itoa(pos) // the request's own word, unlike in the list
+		entry["pos"] = strconv.Itoa(pos) // the request's text, unlike in the list
 		return entry, nil
 	})
 }
 
-// ruleParams are the parameters of the request that belong to a rule.
+// ruleParams returns the parameters of the request that belong to a rule.
 func (r *request) ruleParams() map[string]string {
 	rule := map[string]string{}
 	for key, text := range r.p {

@@ -32,7 +32,7 @@ var (
 )
 
 // checkFormat checks the named format or the property string. Errors inside a property
-// string name the parameter, too (pve-common 9.2.1, PVE/JSONSchema.pm:1141-1145).
+// string also name the parameter (pve-common 9.2.1, PVE/JSONSchema.pm:1141-1145).
 func (s *schema) checkFormat(path, text string) error {
 	keys := s.Properties
 	if keys == nil {
@@ -63,13 +63,14 @@ func (s *schema) checkFormat(path, text string) error {
 	return nil
 }
 
-// knownFormat reports whether the format is checked, or known to take any text.
+// knownFormat reports whether the format is checked, or known to accept any text.
 func knownFormat(name string) bool {
 	base, _ := strings.CutSuffix(name, "-list")
 	return simpleFormats()[name] != nil || simpleFormats()[base] != nil || propertyFormats()[name] != nil || unchecked(name)
 }
 
-// unchecked are formats of options that numaform never writes: any text passes.
+// unchecked reports whether a format belongs to options that numaform never writes: any
+// text passes.
 func unchecked(name string) bool {
 	switch name {
 	case "pve-acme-alias", "pve-acme-domain", "pve-acme-domain-list", "pve-node-location",
@@ -86,8 +87,8 @@ func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(",; \t\n\r\x00", r) })
 }
 
-// matching makes a check from a pattern and the text of its error, in which %s
-// stands for the value.
+// matching returns a check from a pattern and the text of its error, in which %s is the
+// value.
 func matching(re *regexp.Regexp, message string) func(string) error {
 	return func(text string) error {
 		if re.MatchString(text) {
@@ -141,7 +142,7 @@ var simpleFormatTable = map[string]func(string) error{
 	"pve-qm-bootdisk":          matching(regexp.MustCompile(`^(ide|scsi|virtio|sata|efidisk|tpmstate)\d+$`), "invalid boot disk '%s'"),
 }
 
-// verifyHotplug checks what can be plugged in while a VM runs (qemu-server 9.2.6,
+// verifyHotplug checks the list of hot-pluggable features (qemu-server 9.2.6,
 // PVE/QemuServer.pm:1136-1165).
 func verifyHotplug(text string) error {
 	if text == "0" || text == "1" {
@@ -155,7 +156,7 @@ func verifyHotplug(text string) error {
 	return nil
 }
 
-// verifyCPUSet checks an affinity; there is no upper bound. What is wrong is not told:
+// verifyCPUSet checks an affinity; there is no upper limit. The error gives no details:
 // qemu-server 9.2.6 src/PVE/QemuServer.pm:885-896.
 func verifyCPUSet(text string) error {
 	for part := range strings.SplitSeq(text, ",") {

@@ -24,8 +24,8 @@ type guest struct {
 	running bool
 	started time.Time
 	pid     int
-	// live is what the running process was started with, and what was changed
-	// in it since.
+	// live is the configuration that the running process was started with, including later
+	// hot-plugged changes.
 	live map[string]string
 	ha   bool
 	fw   *firewall
@@ -36,26 +36,26 @@ type guest struct {
 	digest   string
 }
 
-// GuestState is what the simulated cluster holds of a guest.
+// GuestState is the state of a guest in the simulated cluster.
 type GuestState struct {
 	VMID int
 	Host string
 	Kind GuestKind
-	// Config is the configuration file's, Pending what waits for a restart, and
-	// Delete the options whose removal waits.
+	// Config is the content of the configuration file, Pending the values that wait for a
+	// restart, and Delete the options whose removal waits.
 	Config  map[string]string
 	Pending map[string]string
 	Delete  []string
 	Running bool
-	// Runtime is what the running process has; nil if it is stopped.
+	// Runtime is the configuration of the running process; nil if it is stopped.
 	Runtime map[string]string
 	Pool    string
 	HA      bool
-	// Raw is the configuration file.
+	// Raw is the text of the configuration file.
 	Raw string
 }
 
-// Guests returns all guests, ordered by VMID.
+// Guests returns all guests, sorted by VMID.
 func (s *Server) Guests() []GuestState {
 	s.state.mu.RLock()
 	defer s.state.mu.RUnlock()
@@ -66,7 +66,7 @@ func (s *Server) Guests() []GuestState {
 	return result
 }
 
-// guestState copies what is held of a guest. The caller holds the lock.
+// guestState returns a copy of a guest's state. The caller must hold the lock.
 func (c *cluster) guestState(g *guest) GuestState {
 	return GuestState{
 		VMID: g.id, Host: g.host.name, Kind: g.kind, Config: maps.Clone(g.conf), Pending: maps.Clone(g.pending),
@@ -85,7 +85,7 @@ func (s *Server) Guest(vmid int) (GuestState, bool) {
 	return GuestState{}, false
 }
 
-// Foreign is a guest that somebody else made.
+// Foreign is a guest created by another client.
 type Foreign struct {
 	VMID    int
 	Host    string
@@ -96,7 +96,7 @@ type Foreign struct {
 	Pool    string
 }
 
-// PutGuest makes or replaces a guest outside the API, as another user would.
+// PutGuest creates or replaces a guest without using the API, as another user would.
 func (s *Server) PutGuest(f Foreign) error {
 	event, err := s.putForeign(f)
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Server) putForeign(f Foreign) (event *PowerEvent, err error) {
 	return event, nil
 }
 
-// RemoveGuest removes a guest outside the API.
+// RemoveGuest removes a guest without using the API.
 func (s *Server) RemoveGuest(vmid int) {
 	s.state.mu.Lock()
 	var event *PowerEvent
@@ -147,7 +147,7 @@ func (s *Server) RemoveGuest(vmid int) {
 	s.powered(event)
 }
 
-// put adds a stopped guest with that configuration. The caller holds the lock.
+// put adds a stopped guest with that configuration. The caller must hold the lock.
 func (c *cluster) put(h *host, id int, kind GuestKind, conf map[string]string) *guest {
 	if conf == nil {
 		conf = map[string]string{}
@@ -179,7 +179,7 @@ func (c *cluster) run(g *guest) {
 	g.changed()
 }
 
-// newPID returns the id of a guest's process that starts; its threads have the next ones.
+// newPID returns the process id of a starting guest; its threads have the following ids.
 func (c *cluster) newPID(g *guest) int {
 	pid := firstPID + c.processes
 	c.processes += otherThreads + vcpus(g.live)
@@ -194,8 +194,8 @@ func (c *cluster) halt(g *guest) {
 	g.changed()
 }
 
-// vmids returns the ids of all guests, ascending. The caller holds the lock, and
-// changes nothing in the list.
+// vmids returns the ids of all guests, ascending. The caller must hold the lock, and must
+// not modify the list.
 func (c *cluster) vmids() []int {
 	if ids := c.sorted.Load(); ids != nil {
 		return *ids
@@ -220,7 +220,8 @@ func (h *host) vmids(kind GuestKind) []int {
 	return ids
 }
 
-// changed drops what was rendered of the guest, and exports it. Call it after each change.
+// changed drops the cached rendering of the guest, and exports it. Call it after each
+// change.
 func (g *guest) changed() {
 	g.resource, g.digest = nil, ""
 	g.host.show(g.id)
@@ -229,7 +230,7 @@ func (g *guest) changed() {
 // isTemplate reports whether the guest is a template.
 func (g *guest) isTemplate() bool { return g.conf["template"] == "1" }
 
-// name returns what the guest is called in lists.
+// name returns the guest's name in lists.
 func (g *guest) name() string {
 	key, prefix := "name", "VM "
 	if g.kind == GuestContainer {
@@ -302,7 +303,7 @@ func (g *guest) sum() string {
 	return g.digest
 }
 
-// checkLock is Proxmox' check before a guest is changed.
+// checkLock is Proxmox' lock check before a guest is changed.
 func (g *guest) checkLock() *apiError {
 	if lock := g.conf["lock"]; lock != "" {
 		return dief("%s is locked (%s)", g.kindName(), lock)
@@ -330,12 +331,12 @@ func number(text string) int {
 	return n
 }
 
-// vcpus is what the guest is started with.
+// vcpus returns the number of vCPUs that the guest is started with.
 func vcpus(conf map[string]string) int {
 	return numberOf(conf, "sockets", 1) * numberOf(conf, "cores", 1)
 }
 
-// memoryMiB reads "memory", which is a property string.
+// memoryMiB parses "memory", which is a property string.
 func memoryMiB(conf map[string]string) int64 {
 	text := strings.TrimPrefix(conf["memory"], "current=")
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {

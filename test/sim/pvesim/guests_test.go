@@ -16,7 +16,7 @@ import (
 
 const vm101 = "/nodes/pve-1/qemu/101"
 
-// set changes a VM's configuration, which must work.
+// set changes a VM's configuration, which must succeed.
 func (c *client) set(path string, params ...string) {
 	c.t.Helper()
 	if got := c.call("PUT", path+"/config", params...); got.status != 200 {
@@ -24,7 +24,7 @@ func (c *client) set(path string, params ...string) {
 	}
 }
 
-// picked returns some of a guest's options, those that it has.
+// picked returns some of a guest's options, if set.
 func (c *client) picked(vmid int, keys ...string) map[string]string {
 	c.t.Helper()
 	conf, result := c.guest(vmid).Config, map[string]string{}
@@ -38,7 +38,7 @@ func (c *client) picked(vmid int, keys ...string) map[string]string {
 
 func TestDrives(t *testing.T) {
 	t.Parallel()
-	// The cloud-init drive takes a privilege that the default token lacks.
+	// The cloud-init drive requires a privilege that the default token lacks.
 	cfg := cluster()
 	cfg = cfg.WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)
 	cfg.ACL = append(cfg.ACL, pvesim.ACL{Path: "/vms", Subject: "numaform@pve", Role: "PVEVMUser"})
@@ -282,7 +282,7 @@ func TestUpload(t *testing.T) {
 	if got := c.call("DELETE", "/nodes/pve-1/storage/local/content/iso/b.iso", "delay", "5"); got.status != 200 || got.data != nil {
 		t.Errorf("delete that waits: %d %v", got.status, got.data)
 	}
-	// The host that answers copies the file to another one, and the task is its own.
+	// The answering host copies the file to another one, and runs the task.
 	upid := sendTo("pve-2", "local", "iso", "far.iso").data.(string)
 	if exit := c.await(upid); exit != "OK" || !strings.HasPrefix(upid, "UPID:pve-1:") {
 		t.Errorf("to another host: task %s ended with %s", upid, exit)
@@ -330,8 +330,8 @@ func TestPutGuestAndRemove(t *testing.T) {
 	}
 }
 
-// TestDescriptionInTheFile wants the description encoded as Proxmox does, so that whoever
-// reads the file gets it back.
+// TestDescriptionInTheFile checks that the description is encoded as by Proxmox, so that
+// readers of the file can decode it.
 func TestDescriptionInTheFile(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())

@@ -1,6 +1,6 @@
 package pvesim
 
-// handlers are the methods that are served, by "METHOD /path" as in the schema.
+// handlers returns the implemented methods, by "METHOD /path" as in the schema.
 func handlers() map[string]handler {
 	table := map[string]handler{}
 	for _, part := range []map[string]handler{accessHandlers(), clusterHandlers(), nodeHandlers(), guestHandlers(), storageHandlers(), agentHandlers()} {

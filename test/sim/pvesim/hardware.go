@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Unknown stands for an id or an amount that is not given.
+// Unknown is the value of an id or an amount that is not given.
 const Unknown = -1
 
-// Host describes a Proxmox VE node: its hardware, and what exists on it at the start.
+// Host describes a Proxmox VE node: its hardware, and the objects on it at the start.
 type Host struct {
 	Name string `json:"name"`
 	// Region names the cluster of a Config without a name.
 	Region string `json:"region,omitempty"`
-	// Problem takes the host off the network if it is not empty.
+	// Problem takes the host off the network unless it is empty.
 	Problem string `json:"problem,omitempty"`
 	// Maintenance is the maintenance mode of Proxmox' HA.
 	Maintenance bool `json:"maintenance,omitempty"`
 
 	Machine
 
-	// PCIDevices are the devices that resource mappings name.
+	// PCIDevices are the devices in resource mappings.
 	PCIDevices []PCIDevice `json:"pci_devices,omitempty"`
 	Guests     []Guest     `json:"guests,omitempty"`
 	Storages   []Storage   `json:"storages,omitempty"`
@@ -53,7 +53,7 @@ type CPU struct {
 	Kind       Kind `json:"kind,omitempty"`
 }
 
-// Kind tells apart the cores of a hybrid machine. It is empty where all are alike.
+// Kind distinguishes the cores of a hybrid machine. It is empty if all are alike.
 type Kind string
 
 // The kinds of core.
@@ -63,7 +63,7 @@ const (
 	KindLowPower    Kind = "low-power"
 )
 
-// UnmarshalJSON reads a CPU. It is online, and its ids are unknown, unless given.
+// UnmarshalJSON decodes a CPU. By default it is online and its ids are unknown.
 func (c *CPU) UnmarshalJSON(data []byte) error {
 	type plain CPU
 	cpu := plain{ID: Unknown, Online: true, NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown}
@@ -77,7 +77,7 @@ func (c *CPU) UnmarshalJSON(data []byte) error {
 // NUMANode is a NUMA node of a host.
 type NUMANode struct {
 	ID int `json:"id"`
-	// MemoryMiB is 0 if the node has none, and Unknown if that is not given.
+	// MemoryMiB is 0 if the node has none, and Unknown if not given.
 	MemoryMiB int64 `json:"memory_mib"`
 	// HugePages is the number of reserved huge pages by page size in KiB.
 	HugePages map[int]int64 `json:"huge_pages,omitempty"`
@@ -85,7 +85,7 @@ type NUMANode struct {
 	Distances map[int]int `json:"distances,omitempty"`
 }
 
-// UnmarshalJSON reads a NUMA node, whose memory is unknown unless given.
+// UnmarshalJSON decodes a NUMA node. By default its memory is unknown.
 func (n *NUMANode) UnmarshalJSON(data []byte) error {
 	type plain NUMANode
 	node := plain{ID: Unknown, MemoryMiB: Unknown}
@@ -158,7 +158,7 @@ type Template struct {
 	VMID int      `json:"vmid"`
 	Name string   `json:"name"`
 	Tags []string `json:"tags,omitempty"`
-	// DiskInterface is the boot disk's; empty means scsi0.
+	// DiskInterface is the interface of the boot disk; empty means scsi0.
 	DiskInterface string `json:"disk_interface"`
 	DiskGiB       int64  `json:"disk_gib"`
 	Storage       string `json:"storage"`
@@ -166,11 +166,11 @@ type Template struct {
 	Drives []string `json:"drives,omitempty"`
 	// CloudInit makes the CD drive ide2 a cloud-init drive.
 	CloudInit bool `json:"cloud_init,omitempty"`
-	// Options are added to its configuration. The boot disk's are without the volume.
+	// Options are added to its configuration. The option of the boot disk omits the volume.
 	Options map[string]string `json:"options,omitempty"`
 }
 
-// PCIDevice is a device that a resource mapping names.
+// PCIDevice is a device in a resource mapping.
 type PCIDevice struct {
 	Mapping string `json:"mapping"`
 	// Path is an address such as 0000:01:00.0, or several joined by ";".
@@ -179,7 +179,7 @@ type PCIDevice struct {
 	NUMANode int `json:"numa_node"`
 }
 
-// UnmarshalJSON reads a device, whose NUMA node is unknown unless given.
+// UnmarshalJSON decodes a device. By default its NUMA node is unknown.
 func (d *PCIDevice) UnmarshalJSON(data []byte) error {
 	type plain PCIDevice
 	device := plain{NUMANode: Unknown}
@@ -190,11 +190,11 @@ func (d *PCIDevice) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Functions returns the addresses that the device consists of.
+// Functions returns the addresses of the device.
 func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
 
-// Overlaps reports whether one of the device's addresses is among those given, which
-// may lack the domain 0000, or the function to name all of them.
+// Overlaps reports whether one of the device's addresses is among the given ones, which may
+// omit the domain 0000, or the function to mean all of them.
 func (d *PCIDevice) Overlaps(addresses string) bool {
 	for given := range strings.SplitSeq(addresses, ";") {
 		if strings.Count(given, ":") == 1 {

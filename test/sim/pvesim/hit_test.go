@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestFaultHit holds two clones, one before Proxmox does it and one before Proxmox
-// answers it.
+// TestFaultHit delays two clones, one before Proxmox executes it and one before Proxmox
+// answers.
 func TestFaultHit(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]bool{"before": false, "after": true} {

@@ -15,37 +15,38 @@ import (
 // of 6.14), so that a real process can be added to an exported /proc.
 const firstPID = 1 << 22
 
-// uptime is what an exported host says in /proc/uptime, in seconds: it does not move, and
-// is far enough after the start of all processes that none counts as just started. A
-// guest's threads all exist at once.
+// uptime is the content of /proc/uptime of an exported host, in seconds. It is constant,
+// and long enough after the start of all processes that none counts as just started: all of
+// a guest's threads exist at once.
 const uptime = "100000000.00 100000000.00\n"
 
-// otherThreads are QEMU's threads besides the vCPUs; the first is the process.
+// otherThreads is the number of QEMU's threads besides the vCPUs; the first is the main
+// thread.
 const otherThreads = 2
 
 // hostFiles is a host's file system in a directory.
 type hostFiles struct {
 	dir    string
-	boot   time.Time          // starts of processes count from here
+	boot   time.Time          // start times of processes are relative to it
 	guests map[int]guestFiles // by VMID
-	err    error              // the first, returned when the export ends
+	err    error              // the first error, returned when the export ends
 }
 
-// guestFiles is what was written of a guest.
+// guestFiles is what was written for a guest.
 type guestFiles struct {
 	conf, text string // name and content of the configuration file
 	kind       GuestKind
 	pid, vcpus int // 0 if it does not run
 }
 
-// ExportHost writes the file system of a host into a directory, as far as a program needs
-// it that runs on the host and looks after guests: hardware, resource mappings,
+// ExportHost writes the file system of a host into a directory, as far as needed by a
+// program that runs on the host and manages guests: hardware, resource mappings,
 // configuration files, processes with their threads, and control groups. The directory
 // follows all changes of guests.
 //
-// The program sets the CPUs of a thread in Cpus_allowed_list of /proc/TID/status, and those
-// of a control group in its cpuset.cpus, which Threads reads. An empty directory ends the
-// export, and returns what could not be written.
+// The program sets the CPUs of a thread in Cpus_allowed_list of /proc/TID/status, and the
+// CPUs of a control group in its cpuset.cpus; Threads reads both. An empty dir ends the
+// export, and returns an error for what could not be written.
 func (s *Server) ExportHost(name, dir string) error {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
@@ -69,7 +70,7 @@ func (s *Server) ExportHost(name, dir string) error {
 	return h.files.err
 }
 
-// show brings the exported files of a guest up to date.
+// show updates the exported files of a guest.
 func (h *host) show(id int) {
 	x, g := h.files, h.guests[id]
 	if x == nil {
@@ -105,7 +106,7 @@ func (h *host) show(id int) {
 	}
 }
 
-// begin writes a process that started; its number last, as QEMU does.
+// begin writes a started process; its pid file last, as QEMU does.
 func (x *hostFiles) begin(id int, f guestFiles, g *guest) {
 	if f.kind == GuestContainer {
 		x.write(fmt.Sprintf("sys/fs/cgroup/lxc/%d/cgroup.procs", id), strconv.Itoa(f.pid)+"\n")
@@ -113,7 +114,7 @@ func (x *hostFiles) begin(id int, f guestFiles, g *guest) {
 	}
 	group := scope(id)
 	x.cpuset(group, g.host.machine.OnlineCPUs())
-	// The fields of stat: proc_pid_stat(5). The 22nd is when the process started, in
+	// The fields of stat: proc_pid_stat(5). The 22nd is the start time of the process in
 	// hundredths of a second.
 	x.write(fmt.Sprintf("proc/%d/stat", f.pid), fmt.Sprintf("%d (kvm) S 1%s %d\n", f.pid, strings.Repeat(" 0", 17), max(0, g.started.Sub(x.boot).Milliseconds()/10)))
 	// qemu-server 9.2.6, src/PVE/QemuServer.pm:3216 and 3237, src/PVE/QemuServer/Helpers.pm:133.
@@ -148,8 +149,8 @@ func (x *hostFiles) end(id int, f guestFiles) {
 // scope is the control group of a VM: qemu-server 9.2.6, src/PVE/QemuServer/CGroup.pm:14.
 func scope(id int) string { return fmt.Sprintf("qemu.slice/%d.scope", id) }
 
-// cpuset writes a control group. The kernel leaves cpuset.cpus empty until somebody writes
-// it; here it has all CPUs from the first, and what is written is always what is in effect.
+// cpuset writes a control group. The kernel leaves cpuset.cpus empty until it is written;
+// here it has all CPUs initially, and the written value is always in effect.
 func (x *hostFiles) cpuset(group string, online CPUSet) {
 	x.write("sys/fs/cgroup/"+group+"/cpuset.cpus", online.String()+"\n")
 	if err := os.Symlink("cpuset.cpus", filepath.Join(x.dir, "sys/fs/cgroup", group, "cpuset.cpus.effective")); err != nil && x.err == nil {
@@ -157,13 +158,13 @@ func (x *hostFiles) cpuset(group string, online CPUSet) {
 	}
 }
 
-// allowedKey is the line of proc_pid_status(5) with a thread's CPUs.
+// allowedKey starts the line of proc_pid_status(5) with a thread's CPUs.
 const allowedKey = "Cpus_allowed_list:"
 
-// statusFile is readable for each thread, though only processes are listed: proc(5).
+// statusFile exists for each thread, although only processes are listed: proc(5).
 func statusFile(tid int) string { return fmt.Sprintf("proc/%d/status", tid) }
 
-// write replaces a file at once for who reads it.
+// write replaces a file atomically.
 func (x *hostFiles) write(name, text string) {
 	path := filepath.Join(x.dir, name)
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
@@ -177,7 +178,7 @@ func (x *hostFiles) write(name, text string) {
 	}
 }
 
-// remove takes a file or directory away at once: who writes below it comes too late.
+// remove removes a file or directory atomically: later writes below it fail.
 func (x *hostFiles) remove(name string) {
 	gone := filepath.Join(x.dir, "gone")
 	err := os.Rename(filepath.Join(x.dir, name), gone)
@@ -186,18 +187,18 @@ func (x *hostFiles) remove(name string) {
 	}
 }
 
-// Threads says where the threads of a running guest may run.
+// Threads is where the threads of a running guest may run.
 type Threads struct {
-	// PID and Started are the process': who restarts a guest changes them.
+	// PID and Started identify the process: they change when the guest restarts.
 	PID     int
 	Started time.Time
 	// VCPUs are the CPUs of vCPU 0, 1, 2, …
 	VCPUs []CPUSet
-	// Others are those of all other threads.
+	// Others are the CPUs of all other threads.
 	Others CPUSet
 }
 
-// Pins returns the CPU of vCPU 0, 1, 2, … if each is held to one, or nil.
+// Pins returns the CPU of vCPU 0, 1, 2, … if each is pinned to one, or nil.
 func (t Threads) Pins() []int {
 	var pins []int
 	for _, cpus := range t.VCPUs {
@@ -209,7 +210,7 @@ func (t Threads) Pins() []int {
 	return pins
 }
 
-// Threads returns those of a guest, and reports false if it does not run.
+// Threads returns the threads of a guest, and reports false if it does not run.
 func (s *Server) Threads(vmid int) (Threads, bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
@@ -226,7 +227,7 @@ func (s *Server) Threads(vmid int) (Threads, bool) {
 	return found, true
 }
 
-// startCPUs are the CPUs that a process starts on.
+// startCPUs returns the CPUs that a process starts on.
 func (g *guest) startCPUs() CPUSet {
 	online := g.host.machine.OnlineCPUs()
 	if affinity, err := ParseCPUSet(g.live["affinity"]); err == nil && !affinity.IsEmpty() {
@@ -235,11 +236,11 @@ func (g *guest) startCPUs() CPUSet {
 	return online
 }
 
-// read reads what others wrote of a guest's threads.
+// read reads what other programs wrote for a guest's threads.
 func (x *hostFiles) read(g *guest, t *Threads) {
 	f, group := x.guests[g.id], scope(g.id)
 	if f.kind == GuestContainer {
-		group = "lxc" // what it confines holds for all containers in it
+		group = "lxc" // its limits apply to all containers in it
 	}
 	confined := x.list("sys/fs/cgroup/"+group+"/cpuset.cpus", "")
 	if f.kind == GuestContainer {
@@ -248,7 +249,7 @@ func (x *hostFiles) read(g *guest, t *Threads) {
 	}
 	t.Others = CPUSet{}
 	for i := range f.vcpus + otherThreads {
-		// Linux keeps a thread within its control group whatever it was allowed before.
+		// Linux always restricts a thread to its control group.
 		cpus := x.list(statusFile(f.pid+i), allowedKey).Intersection(confined)
 		if cpus.IsEmpty() {
 			cpus = confined
@@ -261,7 +262,7 @@ func (x *hostFiles) read(g *guest, t *Threads) {
 	}
 }
 
-// list reads the CPUs in the line of a file that begins with key.
+// list parses the CPUs in the line of a file that starts with key.
 func (x *hostFiles) list(name, key string) CPUSet {
 	data, err := os.ReadFile(filepath.Join(x.dir, name))
 	var set CPUSet

@@ -87,10 +87,10 @@ func TestExportHost(t *testing.T) {
 		t.Error(err)
 	}
 	c.server.RemoveGuest(100)
-	read("etc/pve/qemu-server/100.conf") // the export ended before
+	read("etc/pve/qemu-server/100.conf") // the export has ended
 }
 
-// TestExportFails reports at its end what could not be written.
+// TestExportFails checks that the end of an export reports failed writes.
 func TestExportFails(t *testing.T) {
 	t.Parallel()
 	c, dir := start(t, cluster()), t.TempDir()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// firstTemplate is the VMID of the template that the first bare machine gets.
+// firstTemplate is the VMID of the template on the first bare machine.
 const firstTemplate = 9001
 
 // LoadHosts reads one host from each JSON file of a directory. A file holds a
@@ -61,7 +61,7 @@ func parseHost(data []byte, template Template) (Host, error) {
 	return file.Host, nil
 }
 
-// bareTemplate is a cloud image as people make templates of them.
+// bareTemplate returns a template as users create them from cloud images.
 func bareTemplate(vmid int, name string) Template {
 	return Template{
 		VMID: vmid, Name: name, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",

@@ -8,19 +8,20 @@ import (
 	"strings"
 )
 
-// host writes what does not change while the host runs.
+// host writes the constant files of a host.
 func (x *hostFiles) host(h *host) {
 	x.write("proc/uptime", uptime)
 	x.write("run/qemu-server/.keep", "")
-	// pve-container and qemu-server make these groups; the controllers are systemd's.
+	// pve-container and qemu-server create these groups; systemd enables the controllers.
 	x.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids\n")
 	x.cpuset("lxc", h.machine.OnlineCPUs())
 	x.machine(&h.machine)
 	x.devices(h)
 }
 
-// machine writes what Linux says of the hardware: Documentation/ABI/stable/sysfs-devices-system-cpu
-// and sysfs-devices-node, and Documentation/admin-guide/cputopology.rst of 6.14.
+// machine writes the hardware as Linux shows it:
+// Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node, and
+// Documentation/admin-guide/cputopology.rst of 6.14.
 func (x *hostFiles) machine(m *Machine) {
 	x.write("proc/sys/kernel/arch", machineArch(m)+"\n")
 	x.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: "+m.Model+"\n")
@@ -89,7 +90,7 @@ func (x *hostFiles) machine(m *Machine) {
 	}
 }
 
-// capacities are what cpu_capacity says of each kind of core on Arm; the largest is 1024.
+// capacities returns cpu_capacity for each kind of core on Arm; the maximum is 1024.
 func capacities() map[Kind]int {
 	return map[Kind]int{KindPerformance: 1024, KindEfficiency: 414, KindLowPower: 120}
 }

@@ -4,20 +4,20 @@ import (
 	"strings"
 )
 
-// Sizes that Proxmox gives volumes whatever the request says.
+// Sizes that Proxmox gives to volumes regardless of the request.
 const (
 	efi4mSize    = 528 << 10
 	efi2mSize    = 128 << 10
 	tpmStateSize = 4 << 20
 )
 
-// takes reports whether images of the format can be made on the storage.
+// takes reports whether images of the format can be created on the storage.
 func (st *storage) takes(format string) bool {
 	return format == "raw" || (st.hasPath() && (format == "qcow2" || format == "vmdk"))
 }
 
-// fixedSize returns the size of an EFI disk or a TPM state, and 0 for other drives. What
-// is no file is rounded up: to the extents of LVM, or to MiB.
+// fixedSize returns the size of an EFI disk or a TPM state, and 0 for other drives. On
+// storages without files it is rounded up: to the extents of LVM, or to MiB.
 func (st *storage) fixedSize(key string, d drive) int64 {
 	switch key {
 	case "tpmstate0":
@@ -40,8 +40,8 @@ func (st *storage) fixedSize(key string, d drive) int64 {
 	return (size + unit - 1) / unit * unit
 }
 
-// checkImport wants an import to be written as Proxmox wants it: on a storage, without
-// a size.
+// checkImport checks that an import has the form that Proxmox requires: on a storage,
+// without a size.
 func checkImport(key string, d drive) *apiError {
 	if d["import-from"] == "" {
 		return nil
@@ -59,7 +59,7 @@ func checkImport(key string, d drive) *apiError {
 	return nil
 }
 
-// checkTarget wants a storage that takes a new disk.
+// checkTarget checks that the storage accepts a new disk.
 func (r *request) checkTarget(d drive) *apiError {
 	m := newDiskText.FindStringSubmatch(d["file"])
 	if m == nil || d.cdrom() {
@@ -71,7 +71,7 @@ func (r *request) checkTarget(d drive) *apiError {
 	return e
 }
 
-// checkSource wants access to what a drive is imported from, and that to be a disk.
+// checkSource requires access to the source of an import, which must be a disk.
 func (r *request) checkSource(vmid int, key string, d drive) *apiError {
 	source := d["import-from"]
 	if source == "" {
@@ -104,7 +104,7 @@ func (r *request) checkSource(vmid int, key string, d drive) *apiError {
 	return r.readable(vmid, name, source)
 }
 
-// attachImport copies a disk from another volume. The caller holds the lock.
+// attachImport copies a disk from another volume. The caller must hold the lock.
 func (s *Server) attachImport(h *host, vmid int, d drive) (string, *apiError) {
 	source := d["import-from"]
 	st, e := s.imageStorage(h, newDiskText.FindStringSubmatch(d["file"])[1])

@@ -11,12 +11,12 @@ const (
 	cpuFlags      = "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx lm constant_tsc"
 )
 
-// counts is what lscpu and cpuinfo say about a machine.
+// counts are the counts of a machine in lscpu and cpuinfo.
 type counts struct {
 	all, online, sockets, cores int
 }
 
-// countCPUs counts sockets, and cores in all of them, of the CPUs that are online.
+// countCPUs counts the sockets and all cores of the online CPUs.
 func countCPUs(m *Machine) counts {
 	sockets, cores := map[int]bool{}, map[int]bool{}
 	t := counts{all: len(m.CPUs)}
@@ -106,8 +106,8 @@ func offlineCPUs(m *Machine) CPUSet {
 	return CPUs(ids...)
 }
 
-// cpusOfNode returns the online CPUs of a NUMA node; where no CPU's node is known,
-// all are on the first.
+// cpusOfNode returns the online CPUs of a NUMA node; if the nodes of all CPUs are unknown,
+// all CPUs are on the first.
 func cpusOfNode(m *Machine, node int) CPUSet {
 	known := slices.ContainsFunc(m.CPUs, func(c CPU) bool { return c.NUMANode != Unknown })
 	var ids []int

@@ -105,7 +105,7 @@ func (r *request) migrateWork(ctx context.Context, t *task) error {
 	return nil
 }
 
-// moveDisks takes local disks along, which a running guest allows only if asked.
+// moveDisks moves local disks along, which for a running guest must be requested.
 func (r *request) moveDisks(g *guest, to *host) *apiError {
 	c := r.s.state
 	for _, id := range r.disks(g) {

@@ -28,7 +28,7 @@ func vmFeature(r *request) (any, error) {
 	return map[string]any{"hasFeature": flag(has), "nodes": nodes}, nil
 }
 
-// listSnapshots answers GET …/snapshot; there are none but the present.
+// listSnapshots answers GET …/snapshot; only the current state is listed.
 func listSnapshots(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -40,7 +40,7 @@ func listSnapshots(r *request) (any, error) {
 	return []any{map[string]any{"name": "current", "digest": g.sum(), "running": flag(g.running), "description": "You are here!"}}, nil
 }
 
-// haEntry is a guest as the HA manager knows it.
+// haEntry returns a guest's entry in the HA manager.
 func haEntry(g *guest) map[string]any {
 	prefix := "vm:"
 	if g.kind == GuestContainer {

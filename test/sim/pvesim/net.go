@@ -2,7 +2,7 @@ package pvesim
 
 import "strings"
 
-// parseNet reads a network card; a missing MAC address is made up.
+// parseNet parses a network card; a missing MAC address is generated.
 func (s *Server) parseNet(vmid int, key, text string) (map[string]string, *apiError) {
 	props, err := parsePropertyString(s.options()[key].Properties, text)
 	if err != nil {
@@ -27,7 +27,7 @@ func printNet(props map[string]string) string {
 	return printPropertyString(rest, "")
 }
 
-// checkBridge wants SDN.Use on a network card's bridge, or its VLAN there.
+// checkBridge requires SDN.Use on a network card's bridge, or on its VLAN there.
 func (a *access) checkBridge(who identity, props map[string]string) *apiError {
 	if who.isRoot() || props["bridge"] == "" {
 		return nil

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// hostOverheadMiB is what a host uses itself.
+// hostOverheadMiB is the memory that a host uses itself.
 const hostOverheadMiB = 2048
 
-// version is what /version tells of the whole cluster.
+// version answers GET /version.
 func version(r *request) (any, error) {
 	return map[string]any{"version": r.s.cfg.Version + ".3", "release": r.s.cfg.Version, "repoid": "5bd5b0ff1e5c2a4b"}, nil
 }
@@ -42,7 +42,7 @@ func listNodes(r *request) (any, error) {
 	return result, nil
 }
 
-// nodeEntry is a host as lists show it. The caller holds the lock.
+// nodeEntry returns a host as lists show it. The caller must hold the lock.
 func (c *cluster) nodeEntry(h *host) map[string]any {
 	entry := map[string]any{"status": "offline", "level": "", "ssl_fingerprint": "00:" + h.name}
 	if h.offline != "" {
@@ -59,7 +59,7 @@ func (c *cluster) nodeEntry(h *host) map[string]any {
 	return entry
 }
 
-// memory returns the host's memory in MiB: as told, or the sum of its NUMA nodes.
+// memory returns the host's memory in MiB: as configured, or the sum of its NUMA nodes.
 func (c *cluster) memory(h *host) int64 {
 	if h.machine.MemoryMiB > 0 {
 		return h.machine.MemoryMiB
@@ -73,7 +73,7 @@ func (c *cluster) memory(h *host) int64 {
 	return sum
 }
 
-// usedMemory counts the host itself and the guests that run.
+// usedMemory returns the memory used by the host itself and by running guests.
 func (c *cluster) usedMemory(h *host) int64 {
 	used := min(hostOverheadMiB, c.memory(h)/4)
 	for _, g := range h.guests {
@@ -138,7 +138,7 @@ func notesDigest(notes string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// putNodeConfig answers PUT /nodes/{node}/config; only the notes are kept.
+// putNodeConfig answers PUT /nodes/{node}/config; only the notes are stored.
 func putNodeConfig(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()

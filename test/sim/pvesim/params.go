@@ -41,7 +41,7 @@ type upload struct {
 	data []byte
 }
 
-// readParams reads the parameters of body and query. The query wins.
+// readParams reads the parameters of body and query. The query takes precedence.
 func readParams(r *http.Request) (map[string]value, *upload, *apiError) {
 	given := map[string]value{}
 	var file *upload
@@ -61,7 +61,7 @@ func readParams(r *http.Request) (map[string]value, *upload, *apiError) {
 	return given, file, nil
 }
 
-// readBody reads all of the body, so that the connection can be answered.
+// readBody reads the whole body, so that the connection can be answered.
 func readBody(r *http.Request) ([]byte, *apiError) {
 	limit := int64(maxBody)
 	isUpload := strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data")
@@ -167,7 +167,7 @@ func jsonValue(v any) value {
 	return value{ref: "HASH"}
 }
 
-// multipartParams reads the fields and the one file, which must be in "filename".
+// multipartParams reads the fields and the single file, which must be in "filename".
 func multipartParams(body []byte, boundary string, given map[string]value) (*upload, error) {
 	reader := multipart.NewReader(bytes.NewReader(body), boundary)
 	var file *upload

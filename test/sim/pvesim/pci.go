@@ -13,11 +13,11 @@ import (
 // pciAddress matches a device's address in hostpciN.
 const pciAddress = `(?:[a-f0-9]{4,}:)?[a-f0-9]{2}:[a-f0-9]{2}(?:\.[a-f0-9])?`
 
-// maxHostPCI is how many hostpciN there are.
+// maxHostPCI is the number of hostpciN options.
 const maxHostPCI = 16
 
 // listPCIMappings answers GET /cluster/mapping/pci with the mappings that the caller may
-// see. The simulated hardware is always what they say.
+// see. The simulated hardware always matches them.
 func listPCIMappings(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -46,7 +46,7 @@ func listPCIMappings(r *request) (any, error) {
 	return result, nil
 }
 
-// digestOf is that of the file of all mappings.
+// digestOf returns the digest of the file of all mappings.
 func digestOf(maps map[string][]string) string {
 	sum := sha1.New() //nolint:gosec // see above
 	for _, id := range sortedKeys(maps) {
@@ -55,7 +55,7 @@ func digestOf(maps map[string][]string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// checksOf says what is wrong with a mapping on a host.
+// checksOf returns the problems of a mapping on a host.
 func checksOf(h *host, mapping string) []any {
 	if slices.ContainsFunc(h.devices, func(d PCIDevice) bool { return d.Mapping == mapping }) {
 		return []any{}
@@ -63,7 +63,7 @@ func checksOf(h *host, mapping string) []any {
 	return []any{map[string]any{"severity": "warning", "message": fmt.Sprintf("No mapping for node %s.", h.name)}}
 }
 
-// checkHostPCI checks who may set, or take away, such a hostpciN.
+// checkHostPCI checks who may set or delete such a hostpciN.
 func (r *request) checkHostPCI(vmid int, key, text string) *apiError {
 	props, err := parsePropertyString(propertyFormats()["pve-qm-hostpci"], text)
 	switch {
@@ -80,15 +80,15 @@ func (r *request) checkHostPCI(vmid int, key, text string) *apiError {
 	return r.checkVM(vmid, "VM.Config.HWType")
 }
 
-// hostPCI is a parsed hostpciN: the devices of which it may have one.
+// hostPCI is a parsed hostpciN: the devices from which it may get one.
 type hostPCI struct {
 	key          string
 	mdev         bool
 	alternatives [][]string
 }
 
-// takeDevices chooses the PCI devices of a guest that is about to start, and reserves
-// them. What is made of them, mediated devices, is not counted.
+// takeDevices chooses the PCI devices of a starting guest, and reserves them. Mediated
+// devices are not counted.
 func (c *cluster) takeDevices(g *guest) error {
 	all, err := g.hostPCIs()
 	if err != nil {
@@ -143,7 +143,7 @@ func (g *guest) hostPCIs() ([]hostPCI, error) {
 	return all, nil
 }
 
-// alternatives are the devices of the host that a hostpciN may get.
+// alternatives returns the devices of the host that a hostpciN may get.
 func (h *host) alternatives(props map[string]string) ([][]string, error) {
 	mapping, address := props["mapping"], props["host"]
 	switch {
@@ -187,7 +187,7 @@ func (g *guest) hasDevice(ids []string) bool {
 	return slices.ContainsFunc(ids, func(id string) bool { return holds(g.devices, id) })
 }
 
-// assign gives devices to the guest, each once.
+// assign assigns devices to the guest, each once.
 func (g *guest) assign(ids []string) error {
 	for _, id := range ids {
 		if holds(g.devices, id) {
@@ -198,7 +198,7 @@ func (g *guest) assign(ids []string) error {
 	return nil
 }
 
-// reservedFor says which of the devices another guest has.
+// reservedFor returns an error if another guest has one of the devices.
 func (c *cluster) reservedFor(g *guest, ids []string) error {
 	for _, other := range sortedGuests(g.host) {
 		for _, id := range ids {
@@ -210,7 +210,7 @@ func (c *cluster) reservedFor(g *guest, ids []string) error {
 	return nil
 }
 
-// sortedGuests are the host's guests by VMID.
+// sortedGuests returns the host's guests sorted by VMID.
 func sortedGuests(h *host) []*guest {
 	var all []*guest
 	for _, g := range h.guests {
@@ -220,7 +220,7 @@ func sortedGuests(h *host) []*guest {
 	return all
 }
 
-// releaseDevices gives back what a start that failed had reserved.
+// releaseDevices releases what a failed start had reserved.
 func (r *request) releaseDevices() {
 	r.s.state.mu.Lock()
 	defer r.s.state.mu.Unlock()
@@ -229,7 +229,7 @@ func (r *request) releaseDevices() {
 	}
 }
 
-// foreignDevices writes hostpciN as the guest's facts say.
+// foreignDevices writes hostpciN from the guest's facts.
 func foreignDevices(conf map[string]string, from *Guest) {
 	for i, d := range from.PCIDevices {
 		text := d.Address

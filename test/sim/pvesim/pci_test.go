@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// withDevices gives pve-1 two cards of the mapping gpu, of which "one" names the first, and a
-// card of two functions.
+// withDevices gives pve-1 two cards of the mapping gpu, the first of which is also in the
+// mapping one, and a card with two functions.
 func withDevices(cfg pvesim.Config, privileges ...string) pvesim.Config {
 	cfg.Hosts[0].PCIDevices = []pvesim.PCIDevice{
 		{Mapping: "gpu", Path: "0000:01:00.0"},
@@ -146,7 +146,7 @@ func TestStartWithDevices(t *testing.T) {
 	}
 }
 
-// starts starts a guest and compares how that ends.
+// starts starts a guest and checks the exit status.
 func (c *client) starts(vmid int, host, exit string) {
 	c.t.Helper()
 	path := "/nodes/" + host + "/qemu/" + strconv.Itoa(vmid) + "/status/start"

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// applyPending applies all that is pending to a stopped guest.
+// applyPending applies all pending changes to a stopped guest.
 func (s *Server) applyPending(g *guest) {
 	for _, key := range sortedKeys(g.drop) {
 		s.dropOption(g, key)
@@ -15,7 +15,7 @@ func (s *Server) applyPending(g *guest) {
 	}
 }
 
-// plugPending applies what a running guest takes; the rest stays pending.
+// plugPending applies the changes that a running guest accepts; the rest stays pending.
 func (s *Server) plugPending(g *guest) {
 	features := splitList("network,disk,usb")
 	if text, ok := g.conf["hotplug"]; ok {
@@ -35,7 +35,7 @@ func (s *Server) plugPending(g *guest) {
 	}
 }
 
-// alwaysPlugs reports whether the option concerns Proxmox more than the guest.
+// alwaysPlugs reports whether the option concerns Proxmox rather than the guest.
 func alwaysPlugs(key string) bool {
 	return isCloudinitOption(key) || holds(strings.Fields("description hookscript lock migrate_downtime migrate_speed name onboot "+
 		"protection shares startup tags vmstatestorage hotplug cpulimit cpuunits balloon"), key)
@@ -43,8 +43,8 @@ func alwaysPlugs(key string) bool {
 
 var busWithoutHotplug = regexp.MustCompile(`^(ide|sata)\d+$`)
 
-// plugs reports whether a running guest takes the change of an option at once.
-// An empty new value is the option's removal.
+// plugs reports whether a running guest accepts the change of an option at once. An empty
+// new value means the option's removal.
 func plugs(features []string, key, old, text string) bool {
 	switch {
 	case alwaysPlugs(key):
@@ -58,7 +58,7 @@ func plugs(features []string, key, old, text string) bool {
 	case key == "memory":
 		return holds(features, "memory")
 	case busWithoutHotplug.MatchString(key):
-		// A medium can be changed, but the device neither added nor removed.
+		// A medium can be changed, but the drive can be neither added nor removed.
 		return old != "" && text != "" && strings.Contains(old, "media=cdrom") && strings.Contains(text, "media=cdrom")
 	case driveName.MatchString(key):
 		return holds(features, "disk")

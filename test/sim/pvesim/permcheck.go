@@ -52,7 +52,7 @@ func (a *access) evaluate(check []any, who identity, given map[string]value) *ap
 			return permissionError("")
 		}
 		return a.check(who, "/access/realm/"+user[strings.LastIndex(user, "@")+1:], privilege)
-	case "userid-group": // no user is in a group here
+	case "userid-group": // users have no groups here
 		privileges := a.ofVersion(check[1].([]any))
 		if a.checkAny(who, "/access/groups", privileges...) == nil {
 			return nil
@@ -65,7 +65,7 @@ func (a *access) evaluate(check []any, who identity, given map[string]value) *ap
 	return permissionError("")
 }
 
-// checkModify is Proxmox' check_perm_modify: who may give away rights on a path.
+// checkModify is Proxmox' check_perm_modify: who may grant permissions on a path.
 func (a *access) checkModify(who identity, path string) *apiError {
 	privileges := []string{"Permissions.Modify"}
 	for prefix, privilege := range map[string]string{"/storage/": "Datastore.Allocate", "/vms/": "VM.Allocate", "/pool/": "Pool.Allocate"} {
@@ -98,8 +98,8 @@ func (a *access) evaluatePerm(check []any, who identity, given map[string]value)
 	return a.check(who, normalizePath(path), privileges...)
 }
 
-// ofVersion returns the privileges by the names of the cluster's version: what
-// 9 splits into VM.GuestAgent.* is VM.Monitor in 8.
+// ofVersion returns the privileges by their names in the cluster's version: VM.GuestAgent.*
+// of version 9 is VM.Monitor in 8.
 func (a *access) ofVersion(list []any) []string {
 	var names []string
 	for _, item := range list {

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// letterFirst is how the last part of a pool's name begins.
+// letterFirst matches the start of the last part of a pool's name.
 var letterFirst = regexp.MustCompile(`^[A-Za-z]`)
 
 // poolSet is the resource pools with their members.
 type poolSet struct {
-	// mu guards everything below.
+	// mu guards the fields below.
 	mu       sync.RWMutex
 	comments map[string]string // by pool
 	guests   map[int]string    // pool by VMID
@@ -65,7 +65,7 @@ func (p *poolSet) ids() []string {
 	return sortedKeys(p.comments)
 }
 
-// create makes the pool unless it is there.
+// create creates the pool and reports whether it did not exist.
 func (p *poolSet) create(id, comment string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +86,7 @@ func (p *poolSet) below(id string) string {
 	return ""
 }
 
-// move puts a guest into a pool; "" takes it out.
+// move adds a guest to a pool; "" removes it from its pool.
 func (p *poolSet) move(vmid int, id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,7 +117,7 @@ func (p *poolSet) members(id string) (vmids []int, storages []string) {
 	return vmids, storages
 }
 
-// listPools answers GET /pools, of which poolid asks for a single one.
+// listPools answers GET /pools; poolid selects a single one.
 func listPools(r *request) (any, error) {
 	p := r.s.state.pools
 	p.mu.RLock()
@@ -132,8 +132,8 @@ func listPools(r *request) (any, error) {
 		if only := r.p["poolid"]; only != "" && only != id {
 			continue
 		}
-		// One that is asked for by its name is shown to all: PVE/API2/Pool.pm:97 of
-		// pve-manager 9.2.11 does not use what the check returns.
+		// A pool requested by name is shown to all users: PVE/API2/Pool.pm:97 of
+		// pve-manager 9.2.11 ignores the result of the check.
 		if !r.p.has("poolid") && r.s.access.check(r.who, "/pool/"+id, "Pool.Audit") != nil {
 			continue
 		}
@@ -224,7 +224,7 @@ func deletePool(r *request) (any, error) {
 	return nil, nil
 }
 
-// updatePool answers PUT of a pool: adds or, with delete, takes out members.
+// updatePool answers PUT of a pool: adds or, with delete, removes members.
 func updatePool(r *request) (any, error) {
 	id := r.p["poolid"]
 	p := r.s.state.pools
@@ -281,8 +281,9 @@ func (r *request) movePoolGuest(id string, vmid int) *apiError {
 	return nil
 }
 
-// locked is an error inside PVE::AccessControl::lock_user_config, which makes a text of
-// it, with its code: pve-access-control 9.1.1 src/PVE/AccessControl.pm:81-94.
+// locked returns an error as raised inside PVE::AccessControl::lock_user_config, which
+// turns it into a text with its code: pve-access-control 9.1.1
+// src/PVE/AccessControl.pm:81-94.
 func locked(prefix string, e *apiError) *apiError {
 	return dief("%s: %d %s", prefix, e.code, e.message)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// existing returns an error unless the request's VM is there.
+// existing returns an error unless the request's VM exists.
 func (r *request) existing() *apiError {
 	r.s.state.mu.RLock()
 	defer r.s.state.mu.RUnlock()
@@ -14,7 +14,7 @@ func (r *request) existing() *apiError {
 	return e
 }
 
-// rootOnly refuses parameters that only root@pam by ticket may give.
+// rootOnly refuses parameters that only root@pam with a ticket may give.
 func (r *request) rootOnly(names ...string) *apiError {
 	for _, name := range names {
 		if val := r.p[name]; val != "" && val != "0" && !r.who.isRoot() {
@@ -24,8 +24,8 @@ func (r *request) rootOnly(names ...string) *apiError {
 	return nil
 }
 
-// startVM answers POST …/status/start. That the guest does not exist, is locked
-// or runs already shows in the task.
+// startVM answers POST …/status/start. A missing, locked or running guest is an error of
+// the task.
 func startVM(r *request) (any, error) {
 	if e := r.rootOnly("stateuri", "skiplock", "migratedfrom", "migration_type", "migration_network", "targetstorage", "force-cpu", "nets-host-mtu"); e != nil {
 		return nil, e
@@ -100,7 +100,7 @@ func (r *request) checkStart(t *task) error {
 	return err
 }
 
-// stopVM answers POST …/status/stop; stopping what is stopped is fine.
+// stopVM answers POST …/status/stop; stopping a stopped guest succeeds.
 func stopVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive", "migratedfrom"); e != nil {
 		return nil, e
@@ -108,7 +108,7 @@ func stopVM(r *request) (any, error) {
 	return r.fork("qmstop", r.p["vmid"], r.stopWork), nil
 }
 
-// shutdownVM answers POST …/status/shutdown; the guest obeys within StopDelay.
+// shutdownVM answers POST …/status/shutdown; the guest shuts down within StopDelay.
 func shutdownVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive"); e != nil {
 		return nil, e
@@ -163,8 +163,8 @@ func (r *request) checkStop() (bool, error) {
 	return g.running, nil
 }
 
-// rebootVM answers POST …/status/reboot: a shutdown, then a start that takes in
-// what was pending.
+// rebootVM answers POST …/status/reboot: a shutdown, then a start that applies pending
+// changes.
 func rebootVM(r *request) (any, error) {
 	r.s.state.mu.RLock()
 	g, e := r.guest(GuestVM)
@@ -184,7 +184,7 @@ func rebootVM(r *request) (any, error) {
 	}), nil
 }
 
-// resetVM answers POST …/status/reset: the process stays, so nothing is applied.
+// resetVM answers POST …/status/reset: the process remains, so nothing is applied.
 func resetVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock"); e != nil {
 		return nil, e
@@ -247,7 +247,7 @@ func containerStatus(r *request) (any, error) {
 	return status, nil
 }
 
-// status is a guest as lists show it. The caller holds the lock.
+// status returns a guest as lists show it. The caller must hold the lock.
 func (c *cluster) status(g *guest, full bool) map[string]any {
 	conf := g.conf
 	if g.live != nil {
@@ -291,7 +291,7 @@ func (c *cluster) runningStatus(g *guest, status map[string]any, full bool) {
 	}
 }
 
-// uptime is at least a second, for 0 means stopped to some readers.
+// uptime returns at least one second, because some readers take 0 as stopped.
 func (c *cluster) uptime(since time.Time) int64 {
 	return max(int64(c.cfg.Clock.Now().Sub(since)/time.Second), 1)
 }
@@ -307,7 +307,7 @@ func (c *cluster) bootSize(g *guest) int64 {
 	return 0
 }
 
-// enabled reads the agent option's first part.
+// enabled parses the agent option's first part.
 func enabled(agent string) bool {
 	props, err := parsePropertyString(map[string]*schema{
 		"enabled": {Type: "boolean", DefaultKey: true}, "fstrim_cloned_disks": {Optional: true},

@@ -2,7 +2,7 @@ package pvesim
 
 import "strings"
 
-// PowerKind says what became of a guest's process.
+// PowerKind is the kind of a PowerEvent.
 type PowerKind string
 
 // The kinds of PowerEvent.
@@ -12,25 +12,25 @@ const (
 	Destroyed  PowerKind = "destroyed"
 )
 
-// PowerEvent is that a guest started, stopped or went.
+// PowerEvent reports that a guest started, stopped or was removed.
 type PowerEvent struct {
 	Kind PowerKind
-	// Guest is the guest as it is then; one that is destroyed, as it was before.
+	// Guest is the guest after the event; for a removed guest, before it.
 	Guest GuestState
-	// Discs are the contents of the CD-ROM drives that hold a file, by drive. They
-	// are only there when a guest starts, and must not be changed.
+	// Discs are the contents of the CD-ROM drives with a file, by drive. They are only set
+	// when a guest starts, and must not be changed.
 	Discs map[string][]byte
 }
 
-// powered tells Config.OnPower what became of a guest, in order for each guest.
-// The caller holds the guest's lock file, but not the cluster's lock.
+// powered calls Config.OnPower with an event, in order for each guest. The caller holds the
+// guest's lock file, but not the cluster's lock.
 func (s *Server) powered(event *PowerEvent) {
 	if s.cfg.OnPower != nil && event != nil {
 		s.cfg.OnPower(*event)
 	}
 }
 
-// event describes a guest. The caller holds the lock.
+// event describes a guest. The caller must hold the lock.
 func (s *Server) event(kind PowerKind, g *guest) *PowerEvent {
 	if s.cfg.OnPower == nil {
 		return nil
@@ -42,7 +42,7 @@ func (s *Server) event(kind PowerKind, g *guest) *PowerEvent {
 	return event
 }
 
-// discs returns what is in the guest's CD-ROM drives, a cloud-init drive aside.
+// discs returns the contents of the guest's CD-ROM drives, except a cloud-init drive.
 func (s *Server) discs(g *guest) map[string][]byte {
 	found := map[string][]byte{}
 	for _, key := range sortedKeys(g.live) {

@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// upload puts an ISO file on local of pve-1.
+// upload stores an ISO file on local of pve-1.
 func (c *client) upload(name, content string) {
 	c.t.Helper()
 	var body bytes.Buffer
@@ -42,8 +42,8 @@ func (c *client) upload(name, content string) {
 	}
 }
 
-// TestPowerEvents follows a VM from clone to end: each change of its process is told
-// once, in order, and the start with what is in its drive then.
+// TestPowerEvents follows a VM from clone to end: each change of its process is reported
+// once, in order, and the start with the contents of its drive.
 func TestPowerEvents(t *testing.T) {
 	t.Parallel()
 	var (

@@ -2,8 +2,8 @@ package pvesim
 
 import "strings"
 
-// privilegeGroup splits a category's privileges as Proxmox does: root's are in
-// no predefined role but Administrator.
+// privilegeGroup splits a category's privileges as Proxmox does: the ones in root are in no
+// predefined role except Administrator.
 type privilegeGroup struct {
 	category                 string
 	root, admin, user, audit []string
@@ -74,14 +74,15 @@ func predefinedRoles(major int) roleSet {
 	return roles
 }
 
-// capabilityPrefixes are what the web interface is told of a path's top level.
+// capabilityPrefixes maps the top level of a path to the prefixes of the privileges that
+// the web interface gets.
 func capabilityPrefixes() map[string]string {
 	return map[string]string{
 		"vms": "VM.", "access": "User.", "storage": "Datastore.", "nodes": "Sys.", "sdn": "SDN.", "dc": "Sys.", "mapping": "Mapping.",
 	}
 }
 
-// capabilities is the "cap" of a login.
+// capabilities returns the "cap" of a login.
 func (a *access) capabilities(who identity) map[string]map[string]int {
 	result := map[string]map[string]int{}
 	for top, prefix := range capabilityPrefixes() {

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// limited returns a client whose token has just these privileges on the paths,
-// given as path, "Privilege Privilege", ….
+// limited returns a client whose token has exactly these privileges on the paths, given as
+// path, "Privilege Privilege", ….
 func limited(t *testing.T, cfg pvesim.Config, grants ...string) *client {
 	t.Helper()
 	cfg.Tokens = []pvesim.Token{{ID: "few@pve!t", Secret: "s", FullPrivileges: true}}
@@ -150,8 +150,8 @@ func TestListsShowWhatMayBeSeen(t *testing.T) {
 	}
 }
 
-// TestHostsAmongResources are listed to everybody, with their counts only to who has
-// Sys.Audit on the host.
+// TestHostsAmongResources checks that hosts are listed for all users, and their counts for
+// users with Sys.Audit on the host.
 func TestHostsAmongResources(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

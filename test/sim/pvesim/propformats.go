@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// propertyFormats are the property strings that Proxmox' schema names without
-// showing their keys.
+// propertyFormats are the property strings that Proxmox' schema names without listing their
+// keys.
 var propertyFormats = sync.OnceValue(func() map[string]map[string]*schema {
 	text := func() *schema { return &schema{Type: "string", Optional: true} }
 	flag := func() *schema { return &schema{Type: "boolean", Optional: true} }

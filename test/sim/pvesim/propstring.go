@@ -80,7 +80,7 @@ func defaultKey(keys map[string]*schema) string {
 	return ""
 }
 
-// perlBoolean turns on, yes and true into 1 and their opposites into 0.
+// perlBoolean converts on, yes and true to 1 and their opposites to 0.
 func perlBoolean(val string) string {
 	switch strings.ToLower(val) {
 	case "1", "on", "yes", "true":
@@ -109,10 +109,10 @@ func checkProperties(keys map[string]*schema, result map[string]string) error {
 	return &formatError{found: found}
 }
 
-// formatError is a property string whose values are wrong.
+// formatError is an error about the values of a property string.
 type formatError struct {
 	found problems
-	// path precedes the keys.
+	// path is the prefix of the keys.
 	path string
 }
 

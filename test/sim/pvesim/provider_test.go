@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// providerHCL is a VM as numaform writes it; REPLACE marks what tests change.
+// providerHCL is a VM as numaform writes it; tests replace REPLACE.
 const providerHCL = `
 terraform {
   required_providers {
@@ -175,7 +175,7 @@ func (e *engine) ok(args ...string) string {
 	return out
 }
 
-// noDrift wants a plan with refresh to find nothing to do.
+// noDrift checks that a plan with refresh has no changes.
 func (e *engine) noDrift() {
 	e.t.Helper()
 	if code, out := e.run("plan", "-detailed-exitcode", "-input=false", "-no-color"); code != 0 {
@@ -227,8 +227,8 @@ func TestProviderLife(t *testing.T) {
 	before := c.guest(2001).Raw
 	e.ok("state", "rm", "proxmox_virtual_environment_vm.node")
 	e.write("import.tf", "import {\n  to = proxmox_virtual_environment_vm.node\n  id = \"pve-1/2001\"\n}\n")
-	// The provider reads an imported VM without the HCL: it waits 15 minutes for
-	// an agent that is enabled but silent, whatever wait_for_ip says.
+	// The provider reads an imported VM without the HCL: it waits 15 minutes for an enabled
+	// agent that does not answer, whatever wait_for_ip says.
 	c.server.SetGuestAgents(true)
 	e.ok(append(apply(), "-refresh=false")...)
 	c.server.SetGuestAgents(false)

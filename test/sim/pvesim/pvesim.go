@@ -1,13 +1,13 @@
-// Package pvesim simulates the HTTP API of a Proxmox VE cluster over TLS, so
-// closely that the bpg/proxmox provider and go-proxmox cannot tell it from the
-// real one: requests are checked against Proxmox' own parameter schemas and
-// privileges, errors stand in the HTTP status line, long operations are tasks,
-// and guests are locked, cloned, started and destroyed by Proxmox' rules.
+// Package pvesim simulates the HTTP API of a Proxmox VE cluster over TLS, so closely that
+// the bpg/proxmox provider and go-proxmox cannot distinguish it from a real one: it checks
+// requests against Proxmox' own parameter schemas and privileges, returns errors in the
+// HTTP status line, runs long operations as tasks, and locks, clones, starts and destroys
+// guests by Proxmox' rules.
 //
-// It keeps no disks and runs no guests. A request that Proxmox does not know is
-// answered 501; one that only the simulator does not know says so in its 501.
-// Tests start a Server from a Config, look at what it holds by Guests and Calls,
-// and make it fail by AddFault, SetHostOnline and SetQuorate.
+// It has no disks and runs no guests. A request that Proxmox does not know is answered 501;
+// the 501 for a request that only the simulator lacks says so. Tests start a Server from a
+// Config, inspect its state with Guests and Calls, and make it fail with AddFault,
+// SetHostOnline and SetQuorate.
 package pvesim
 
 import (
@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// Server is a simulated Proxmox VE cluster. Make one with New.
+// Server is a simulated Proxmox VE cluster. Create one with New.
 type Server struct {
 	cfg    Config
 	routes *routeNode
@@ -34,7 +34,7 @@ type Server struct {
 	faults *faultList
 	calls  *callLog
 	cert   certificate
-	// delaysNow are those that were set since the start; nil means none.
+	// delaysNow are the delays set since the start; nil means none.
 	delaysNow atomic.Pointer[Delays]
 
 	http     *http.Server
@@ -44,7 +44,7 @@ type Server struct {
 	cancel   context.CancelFunc
 }
 
-// New builds a cluster from its description. It opens no port.
+// New creates a cluster from its description. It opens no port.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Server) Start(addr string) error {
 		Handler:           s,
 		ReadHeaderTimeout: 30 * time.Second,
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.cert.pair}},
-		// Proxmox speaks HTTP/1.1 only, and answers are written by hand.
+		// Proxmox only supports HTTP/1.1, and answers are written by hand.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		BaseContext:  func(net.Listener) context.Context { return s.ctx },
 		ErrorLog:     log.New(io.Discard, "", 0),
@@ -93,10 +93,10 @@ func (s *Server) Start(addr string) error {
 	return nil
 }
 
-// URL returns the cluster's endpoint without a path, as the provider wants it.
+// URL returns the cluster's endpoint without a path, as the provider expects it.
 func (s *Server) URL() string { return "https://" + s.listener.Addr().String() }
 
-// CertPEM returns the certificate that clients must trust, PEM encoded.
+// CertPEM returns the certificate that clients must trust, PEM-encoded.
 func (s *Server) CertPEM() []byte { return s.cert.pem }
 
 // Close stops serving, ends all tasks, and waits for both.

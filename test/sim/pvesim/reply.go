@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// apiError is an answer other than success. Its message is the status line's
-// reason, and stands in the body too.
+// apiError is an answer other than success. Its message is the reason in the status line,
+// and is also in the body.
 type apiError struct {
 	code    int
 	message string
@@ -22,12 +22,12 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.message }
 
-// dief is Perl's die in an API method: a 500 with that text.
+// dief returns Perl's die in an API method: a 500 with that text.
 func dief(format string, args ...any) *apiError {
 	return &apiError{code: http.StatusInternalServerError, message: fmt.Sprintf(format, args...)}
 }
 
-// permissionError is a 403; what is a path with privileges, or empty.
+// permissionError returns a 403; what is a path with privileges, or empty.
 func permissionError(what string) *apiError {
 	message := "Permission check failed"
 	if what != "" {
@@ -36,17 +36,17 @@ func permissionError(what string) *apiError {
 	return &apiError{code: http.StatusForbidden, message: message}
 }
 
-// paramError is a 400 about parameters.
+// paramError returns a 400 about parameters.
 func paramError(params map[string]string) *apiError {
 	return &apiError{code: http.StatusBadRequest, message: "Parameter verification failed.", params: params}
 }
 
-// oneParamError is a 400 about one parameter.
+// oneParamError returns a 400 about one parameter.
 func oneParamError(name, format string, args ...any) *apiError {
 	return paramError(map[string]string{name: fmt.Sprintf(format, args...)})
 }
 
-// firstError runs the checks in order up to the first that fails.
+// firstError runs the checks in order and returns the first error.
 func firstError(checks ...func() *apiError) *apiError {
 	for _, check := range checks {
 		if e := check(); e != nil {
@@ -56,13 +56,13 @@ func firstError(checks ...func() *apiError) *apiError {
 	return nil
 }
 
-// withMeta is a result whose answer has members beside data.
+// withMeta is a result with further members beside data in the answer.
 type withMeta struct {
 	data any
 	meta map[string]any
 }
 
-// preRendered is a result that is JSON already.
+// preRendered is a result that is already JSON.
 type preRendered []byte
 
 // writeData answers 200.
@@ -102,8 +102,8 @@ func commonHeader(now time.Time) http.Header {
 	}
 }
 
-// writeError answers with the error's text as the reason phrase, which net/http
-// cannot, and closes the connection as Proxmox does.
+// writeError answers with the error's text as the reason phrase, which net/http does not
+// support, and closes the connection as Proxmox does.
 func (s *Server) writeError(w http.ResponseWriter, e *apiError) {
 	reason, _, _ := strings.Cut(e.message, "\n")
 	var body []byte

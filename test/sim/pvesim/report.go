@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// nodeReport answers GET /nodes/{node}/report: one text with the host's system,
-// storage and guests, of which lscpu is one block.
+// nodeReport answers GET /nodes/{node}/report: one text with the host's system, storage and
+// guests; lscpu is one block of it.
 func nodeReport(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -90,8 +90,8 @@ func (c *cluster) guestTable(h *host) string {
 	return b.String()
 }
 
-// nodeJournal answers GET /nodes/{node}/journal: the boot lines that tell the
-// memory of each NUMA node.
+// nodeJournal answers GET /nodes/{node}/journal: the boot messages with the memory of each
+// NUMA node.
 func nodeJournal(r *request) (any, error) {
 	lines := []string{"kernel: Linux version " + kernelRelease + " (build@proxmox)"}
 	start := int64(0x1000)

@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// clusterResources answers GET /cluster/resources. Guests are rendered once per
-// change, for a refresh reads this list for each of its VMs.
+// clusterResources answers GET /cluster/resources. Guests are rendered once per change,
+// because a refresh reads this list for each of its VMs.
 func clusterResources(r *request) (any, error) {
 	c := r.s.state
 	want := func(kind string) bool { return r.p["type"] == "" || r.p["type"] == kind }
@@ -33,8 +33,8 @@ func clusterResources(r *request) (any, error) {
 	return preRendered(append(bytes.TrimSuffix(out, []byte{','}), ']')), nil
 }
 
-// appendResource appends the guest's entry, from its cache if nothing changed. Its pool
-// needs Pool.Audit (pve-manager 9.2.11, PVE/API2/Cluster.pm:598-603).
+// appendResource appends the guest's entry, from its cache if nothing changed. Its pool is
+// only shown with Pool.Audit (pve-manager 9.2.11, PVE/API2/Cluster.pm:598-603).
 func (r *request) appendResource(out []byte, g *guest) []byte {
 	c := r.s.state
 	if g.resource == nil {
@@ -56,7 +56,7 @@ func (r *request) appendResource(out []byte, g *guest) []byte {
 	return append(strconv.AppendInt(out, uptime, 10), '}')
 }
 
-// resourceMap is a guest as /cluster/resources and pools show it.
+// resourceMap returns a guest as /cluster/resources and pools show it.
 func (c *cluster) resourceMap(g *guest) map[string]any {
 	status := c.status(g, false)
 	entry := map[string]any{
@@ -85,7 +85,7 @@ func (c *cluster) resourceMap(g *guest) map[string]any {
 func (r *request) otherResources(want func(string) bool) []any {
 	c := r.s.state
 	var entries []any
-	if r.p["type"] == "" { // no filter names them
+	if r.p["type"] == "" { // no filter selects them
 		entries = append(entries, r.poolResources()...)
 	}
 	for _, name := range c.order {
@@ -107,7 +107,8 @@ func (r *request) otherResources(want func(string) bool) []any {
 		if want("storage") {
 			entries = append(entries, r.storageResources(h)...)
 		}
-		// Proxmox VE 9 has networks, which no filter names (pve-manager 9.2.11, PVE/API2/Cluster.pm:690-704).
+		// Proxmox VE 9 has networks, which no filter selects (pve-manager 9.2.11,
+		// PVE/API2/Cluster.pm:690-704).
 		if r.s.cfg.major() == 9 {
 			if r.p["type"] == "" && r.s.access.check(r.who, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
 				entries = append(entries, map[string]any{

@@ -6,24 +6,24 @@ import (
 	"strings"
 )
 
-// handler answers one method: with data that is encoded as JSON, or an *apiError.
+// handler answers one method: with data to encode as JSON, or an *apiError.
 type handler func(*request) (any, error)
 
 // routeNode is one segment of the API's paths.
 type routeNode struct {
 	static  map[string]*routeNode
-	param   string // name of the placeholder that child stands for
+	param   string // name of the placeholder that child is for
 	child   *routeNode
 	rest    bool // child takes all remaining segments: volume ids contain slashes
 	methods map[string]*endpoint
-	known   map[string]bool // methods that Proxmox has but the simulator has not
+	known   map[string]bool // methods of Proxmox that the simulator lacks
 }
 
 func newRouteNode() *routeNode {
 	return &routeNode{static: map[string]*routeNode{}, methods: map[string]*endpoint{}, known: map[string]bool{}}
 }
 
-// buildRoutes joins the schema with the handlers; neither may lack the other.
+// buildRoutes combines the schema and the handlers; both must have the same methods.
 func buildRoutes(a *api, handlers map[string]handler) (*routeNode, error) {
 	root := newRouteNode()
 	var missing []string
@@ -54,7 +54,7 @@ func buildRoutes(a *api, handlers map[string]handler) (*routeNode, error) {
 	return root, nil
 }
 
-// at returns the node of a path with placeholders, and makes it.
+// at returns the node of a path with placeholders, and creates it if missing.
 func (n *routeNode) at(path string) *routeNode {
 	for _, segment := range splitPath(path) {
 		if name, ok := strings.CutPrefix(segment, "{"); ok {
@@ -101,7 +101,7 @@ func splitPath(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// lookup finds the endpoint, or the 501 that says there is none.
+// lookup returns the endpoint, or a 501.
 func (n *routeNode) lookup(method, path string) (*endpoint, map[string]string, *apiError) {
 	at, values := n.find(path)
 	if at != nil && at.methods[method] != nil {

@@ -26,8 +26,8 @@ func large() pvesim.Config {
 	return cfg
 }
 
-// BenchmarkResources reads what a refresh reads several times per VM, from a
-// cluster of 1,000 VMs.
+// BenchmarkResources reads what a refresh reads several times per VM, from a cluster of
+// 1,000 VMs.
 func BenchmarkResources(b *testing.B) {
 	server, err := pvesim.New(large())
 	if err != nil {
@@ -51,7 +51,7 @@ func BenchmarkResources(b *testing.B) {
 	}
 }
 
-// discard is a response that nobody reads.
+// discard is a response that is not read.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header         { return d.header }

@@ -28,7 +28,7 @@ type api struct {
 type endpoint struct {
 	name    string // "GET /nodes/{node}"
 	params  map[string]*schema
-	open    bool // takes parameters that are not declared
+	open    bool // accepts undeclared parameters
 	user    string
 	check   []any
 	proxyTo string
@@ -36,7 +36,7 @@ type endpoint struct {
 	handle  handler
 }
 
-// schema describes a value, as PVE::JSONSchema does.
+// schema describes a value like PVE::JSONSchema.
 type schema struct {
 	Type       string             `json:"type"`
 	Format     string             `json:"format"`
@@ -96,8 +96,8 @@ func parseSchema(data []byte) (*api, error) {
 	return result, nil
 }
 
-// compile prepares the patterns, and makes sure that every format is known: an
-// unknown one would let requests through that Proxmox refuses.
+// compile compiles the patterns, and checks that every format is known: an unknown one
+// would accept requests that Proxmox refuses.
 func (s *schema) compile() error {
 	if s.Pattern != "" {
 		re, err := regexp.Compile("^" + s.Pattern + "$")

@@ -16,9 +16,9 @@ type request struct {
 	path   string
 	p      params
 	file   *upload
-	host   *host  // the node that the path names, or nil
+	host   *host  // the node in the path, or nil
 	at     *host  // the node that runs the method
-	fault  *Fault // what the task of this request shall suffer, or nil
+	fault  *Fault // fault of the request's task, or nil
 }
 
 // ServeHTTP answers one request; see package http.
@@ -63,8 +63,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer admits the request and runs it, unless reading it failed; who asks is
-// looked at first.
+// answer admits the request and runs it. If reading it failed, it returns that error, but
+// only after authentication.
 func (s *Server) answer(r *http.Request, req *request, given map[string]value, failed *apiError) (any, *apiError) {
 	if e := s.admit(r, req); e != nil {
 		return nil, e
@@ -75,7 +75,7 @@ func (s *Server) answer(r *http.Request, req *request, given map[string]value, f
 	return s.dispatch(req, given)
 }
 
-// pause waits the fault's delay.
+// pause waits for the fault's delay.
 func (s *Server) pause(ctx context.Context, f *Fault) {
 	if f == nil || f.Delay <= 0 {
 		return
@@ -88,7 +88,7 @@ func (s *Server) pause(ctx context.Context, f *Fault) {
 	}
 }
 
-// admit checks the method and who asks.
+// admit checks the method and authenticates the sender.
 func (s *Server) admit(r *http.Request, req *request) *apiError {
 	switch r.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:
@@ -103,8 +103,8 @@ func (s *Server) admit(r *http.Request, req *request) *apiError {
 	return failed
 }
 
-// dispatch goes Proxmox' way: find the method, check privileges, go to the
-// method's node, check the parameters, run it.
+// dispatch works in Proxmox' order: find the method, check privileges, select the method's
+// node, check the parameters, run it.
 func (s *Server) dispatch(req *request, given map[string]value) (any, *apiError) {
 	e, values, failed := s.routes.lookup(req.method, req.path)
 	if failed != nil {
@@ -136,9 +136,9 @@ func (s *Server) dispatch(req *request, given map[string]value) (any, *apiError)
 	return nil, dief("%s", err)
 }
 
-// reach finds the host that the path names, which must exist, and the host that runs
-// the method: the named one, which must be up, if the method is proxied, otherwise the
-// host that the client is connected to (pve-manager 9.2.11, PVE/HTTPServer.pm:176-189).
+// reach finds the host in the path, which must exist, and the host that runs the method:
+// for a proxied method the named one, which must be online, otherwise the host that the
+// client is connected to (pve-manager 9.2.11, PVE/HTTPServer.pm:176-189).
 func (s *Server) reach(req *request, e *endpoint, values map[string]string) *apiError {
 	req.at = s.state.entry()
 	name, ok := values["node"]
@@ -148,7 +148,7 @@ func (s *Server) reach(req *request, e *endpoint, values map[string]string) *api
 	if name == "localhost" {
 		name = req.at.name
 	}
-	if err := verifyNodeName(name); err != nil && e.proxyTo == "" { // else it is looked up before it is checked
+	if err := verifyNodeName(name); err != nil && e.proxyTo == "" { // otherwise it is looked up before it is checked
 		return oneParamError("node", "invalid format - %s\n", err)
 	}
 	h := s.state.hosts[name]

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// Shell runs what an administrator types on a host as root: `pveum pool add`, `pveum
-// pool modify`, `pveum role add`, `pveum role modify`, `pveum user add`, `pveum user
-// token add`, `pveum user token modify`, `pveum acl modify`, `qm set` and `qm template`.
-// It returns what the command prints that matters: the secret of a new token. A command
-// or option that it does not know is an error.
+// Shell runs a command line as root on a host: `pveum pool add`, `pveum pool modify`,
+// `pveum role add`, `pveum role modify`, `pveum user add`, `pveum user token add`, `pveum
+// user token modify`, `pveum acl modify`, `qm set` and `qm template`. It returns the
+// relevant output: the secret of a new token. An unknown command or option is an error.
 func (s *Server) Shell(line string) (string, error) {
 	words, err := shellWords(line)
 	if err != nil {
@@ -39,7 +38,7 @@ type shellCommand struct {
 	options map[string]string
 }
 
-// shellWords splits at blanks, but for those between quotes.
+// shellWords splits at blanks outside quotes.
 func shellWords(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -70,7 +69,7 @@ func shellWords(line string) ([]string, error) {
 	return words, nil
 }
 
-// subcommands is how many words name a command.
+// subcommands returns how many words name a command.
 func subcommands(words []string) int {
 	switch {
 	case len(words) > 0 && words[0] == "qm":
@@ -102,7 +101,7 @@ func parseCommand(words []string) (shellCommand, error) {
 	return c, nil
 }
 
-// take returns the arguments, and wants as many as named and no other options.
+// take returns the arguments, and an error if their number or an option is wrong.
 func (c shellCommand) take(count int, options ...string) ([]string, error) {
 	for option := range c.options {
 		if !holds(options, option) {
@@ -130,7 +129,7 @@ func (s *Server) administer(c shellCommand) (string, error) {
 	return s.access.administer(c)
 }
 
-// onGuest sends a guest's command to the host that it is on.
+// onGuest sends a guest's command to the host of the guest.
 func (s *Server) onGuest(c shellCommand, method, below string) error {
 	options := []string{"agent", "boot", "delete", "name", "tags", "description"}
 	if below == "/template" {
@@ -143,7 +142,7 @@ func (s *Server) onGuest(c shellCommand, method, below string) error {
 	}, options...)
 }
 
-// asRoot makes the request that a command with one argument comes to.
+// asRoot sends the request for a command with one argument.
 func (s *Server) asRoot(c shellCommand, method string, target func(arg string) (path string, more map[string]string), options ...string) error {
 	args, err := c.take(1, options...)
 	if err != nil {
@@ -163,7 +162,7 @@ func (s *Server) asRoot(c shellCommand, method string, target func(arg string) (
 	return nil
 }
 
-// rootRequest is a request of a program that root runs on a host.
+// rootRequest returns a request of a program that root runs on a host.
 func (s *Server) rootRequest(method, path string) *request {
 	return &request{s: s, ctx: context.Background(), method: method, path: path, who: rootUser}
 }
@@ -236,8 +235,8 @@ func (a *access) addUser(user string) error {
 	return nil
 }
 
-// setToken adds a token with a secret, or changes whether it has its user's privileges
-// and when it ends.
+// setToken adds a token with a secret, or changes whether it has all privileges of its user
+// and when it expires.
 func (a *access) setToken(id, user string, c shellCommand) (string, error) {
 	token, known := a.tokens[id]
 	add := c.name == "pveum user token add"
@@ -262,7 +261,7 @@ func (a *access) setToken(id, user string, c shellCommand) (string, error) {
 	return token.Secret, nil
 }
 
-// set changes what options name.
+// set applies options to a token.
 func (t *Token) set(options map[string]string) (err error) {
 	if separate, given := options["privsep"]; given {
 		t.FullPrivileges = separate == "0"
@@ -273,7 +272,7 @@ func (t *Token) set(options map[string]string) (err error) {
 	return err
 }
 
-// expiry reads when a token ends: in seconds since 1970, or 0 for never.
+// expiry parses the expiry time of a token: in seconds since 1970, or 0 for never.
 func expiry(text string) (time.Time, error) {
 	seconds, err := strconv.ParseInt(text, 10, 64)
 	switch {
@@ -302,7 +301,7 @@ func (a *access) setRole(name string, c shellCommand) error {
 	return nil
 }
 
-// setACL adds entries, and leaves the others as they are.
+// setACL adds entries, and does not change others.
 func (a *access) setACL(path string, c shellCommand) error {
 	var entries []ACL
 	for _, subject := range append(splitList(c.options["users"]), splitList(c.options["tokens"])...) {

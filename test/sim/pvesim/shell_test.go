@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestShell runs what an administrator types, in order, and looks at what it did.
+// TestShell runs the commands of an administrator in order, and checks their effects.
 func TestShell(t *testing.T) {
 	t.Parallel()
 	cfg := cluster()
@@ -65,7 +65,7 @@ func TestShell(t *testing.T) {
 	holdsAll(t, c.root().call("GET", "/access/acl"), `"ugid":"new@pve"`)
 }
 
-// TestPvesh writes a host's notes and reads them, as a program of root's on the host.
+// TestPvesh writes a host's notes and reads them, as a program run by root on the host.
 func TestPvesh(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())

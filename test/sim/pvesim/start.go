@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// errQEMU is how a start ends when Proxmox' own checks passed but the process
-// did not come up; why stands in the task's log.
+// errQEMU is the error of a start that passed Proxmox' own checks but whose process failed;
+// the reason is in the task's log.
 var errQEMU = errors.New("start failed: QEMU exited with code 1")
 
-// startable checks what Proxmox checks only when a guest is started, in its
-// order and with its texts. say receives what QEMU or taskset would print.
+// startable makes the checks that Proxmox only makes when a guest is started, in its order
+// and with its texts. say receives the output of QEMU or taskset.
 func (c *cluster) startable(g *guest, say func(string)) error {
 	conf := g.conf
 	if err := c.takeDevices(g); err != nil {
@@ -75,7 +75,7 @@ func numaNodes(conf map[string]string) []numaNode {
 	return nodes
 }
 
-// checkMemory is PVE::QemuServer::Memory's config.
+// checkMemory is the config function of PVE::QemuServer::Memory.
 func checkMemory(g *guest) error {
 	conf := g.conf
 	nodes := numaNodes(conf)
@@ -119,7 +119,7 @@ func (n numaNode) check(machine *Machine, huge bool) error {
 		return nil
 	}
 	wanted, _ := ParseCPUSet(n.hostNodes)
-	for _, id := range wanted.List() { // of which it looks for the directory only: Memory.pm:151
+	for _, id := range wanted.List() { // Proxmox only checks the directory: Memory.pm:151
 		if !hasNUMANode(machine, id) {
 			return fmt.Errorf("host NUMA node%d doesn't exist", id)
 		}
@@ -130,9 +130,9 @@ func (n numaNode) check(machine *Machine, huge bool) error {
 	return nil
 }
 
-// checkHugePages is PVE::QemuServer::Memory's hugepages_topology, whose pattern of a
-// host node is one digit (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629). How many
-// pages Linux has or finds is not simulated.
+// checkHugePages is hugepages_topology of PVE::QemuServer::Memory, whose pattern for a host
+// node is one digit (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629). The number of
+// pages that Linux has or finds is not simulated.
 func checkHugePages(g *guest, nodes []numaNode, huge bool) error {
 	if !huge {
 		return nil
@@ -158,8 +158,8 @@ func hasNUMANode(machine *Machine, id int) bool {
 	return false
 }
 
-// checkVolumes wants the volumes of all drives to exist; foreign guests without
-// disks have none.
+// checkVolumes checks that the volumes of all drives exist; foreign guests have no disks
+// and no volumes.
 func (c *cluster) checkVolumes(g *guest) error {
 	for _, key := range sortedKeys(g.conf) {
 		if !driveName.MatchString(key) {
@@ -180,7 +180,7 @@ func (c *cluster) checkVolumes(g *guest) error {
 	return nil
 }
 
-// affinityProblem is what taskset says when none of the CPUs exists.
+// affinityProblem returns the message of taskset if none of the CPUs exists.
 func affinityProblem(g *guest) string {
 	text, ok := g.conf["affinity"]
 	if !ok {
@@ -193,7 +193,7 @@ func affinityProblem(g *guest) string {
 	return ""
 }
 
-// qemuProblem is what QEMU itself says about a NUMA topology.
+// qemuProblem returns QEMU's own message about a NUMA topology.
 func qemuProblem(conf map[string]string) string {
 	if conf["numa"] != "1" {
 		return ""

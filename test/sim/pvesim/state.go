@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// cluster is everything that pmxcfs, the hosts and their storages hold.
+// cluster is the state of pmxcfs, the hosts and their storages.
 type cluster struct {
 	cfg     Config
 	started time.Time
 	order   []string // hosts in the order of the Config
 
-	// mu guards everything below, and all that hangs on it.
+	// mu guards the fields below, and everything that they refer to.
 	mu         sync.RWMutex
 	hosts      map[string]*host
 	guests     map[int]*guest
@@ -23,12 +23,12 @@ type cluster struct {
 	quorate    bool
 	agents     bool // guest agents answer
 	commands   commands
-	deaf       map[int]bool // VMIDs of guests that do not shut down when asked
+	deaf       map[int]bool // VMIDs of guests that ignore shutdown requests
 	generation int          // counts changes of guests, for their MAC addresses
-	processes  int          // how many process ids are used
+	processes  int          // number of used process ids
 	locks      map[int]*guestLock
 
-	pools *poolSet // has a lock of its own, for it is asked with and without mu
+	pools *poolSet // has its own lock, because it is used with and without mu
 }
 
 // host is a Proxmox node.
@@ -37,31 +37,31 @@ type host struct {
 	id       int
 	machine  Machine
 	storages []string // names, in the order of the Config
-	offline  string   // reason of 595 while it cannot be reached
-	// maintenance is HA's mode that moves its guests away and lets none come.
+	offline  string   // reason of 595 while it is unreachable
+	// maintenance is the HA mode that moves guests away and admits none.
 	maintenance bool
-	// devices are those that resource mappings name.
+	// devices are the devices in resource mappings.
 	devices []PCIDevice
 	notes   string
 	guests  map[int]*guest
 	files   *hostFiles // nil while it is not exported
 }
 
-// storage is a storage of one host, or of all that share it.
+// storage is a storage of one host, or of all hosts that share it.
 type storage struct {
 	Storage
 	volumes map[string]*volume // by volume id
-	used    int64              // bytes that were allocated since the start
+	used    int64              // bytes allocated since the start
 }
 
 // volume is an image or file on a storage.
 type volume struct {
 	id, content, format string
 	size                int64
-	virtual             int64 // of a file that can be imported: the disk in it, 0 means size
+	virtual             int64 // of an importable file: the size of its disk, 0 means size
 	vmid                int
 	blank               bool  // no data was written to it
-	taken               int64 // what it takes of its storage
+	taken               int64 // bytes that it takes of its storage
 	parent              string
 	data                []byte
 	created             time.Time
@@ -155,7 +155,7 @@ func (c *cluster) anyStorage(name string) *storage {
 	return nil
 }
 
-// storageNames returns the storages of all hosts, each once.
+// storageNames returns the storages of all hosts, without duplicates.
 func (c *cluster) storageNames() []string {
 	var names []string
 	for _, host := range c.order {
@@ -170,14 +170,14 @@ func (c *cluster) storageNames() []string {
 
 const defaultOffline = "No route to host"
 
-// down reports whether the host cannot be reached, and the 595's reason.
+// down reports whether the host is unreachable, and the reason of the 595.
 func (c *cluster) down(h *host) (string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return h.offline, h.offline != ""
 }
 
-// entry returns the host that clients are connected to: the first that is up.
+// entry returns the host that clients are connected to: the first online one.
 func (c *cluster) entry() *host {
 	for _, name := range c.order {
 		if _, down := c.down(c.hosts[name]); !down {
@@ -205,15 +205,14 @@ func (s *Server) SetHostOnline(name string, online bool) {
 	}
 }
 
-// SetQuorate takes the cluster's quorum away: nothing can be written. Or gives
-// it back.
+// SetQuorate removes the cluster's quorum, so that all writes fail, or restores it.
 func (s *Server) SetQuorate(quorate bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	s.state.quorate = quorate
 }
 
-// writable is the check before anything is written to the cluster's file system.
+// writable is the check before each write to the cluster's file system.
 func (c *cluster) writable() *apiError {
 	if c.quorate {
 		return nil

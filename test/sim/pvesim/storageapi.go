@@ -13,7 +13,7 @@ func (r *request) mayUse(name string) bool {
 	return r.s.access.checkAny(r.who, "/storage/"+name, "Datastore.Audit", "Datastore.AllocateSpace") == nil
 }
 
-// storageStatus is a storage as its host sees it.
+// storageStatus returns a storage as its host sees it.
 func storageStatus(st *storage) map[string]any {
 	total, avail := st.TotalMiB<<20, st.available()
 	if !st.Active {
@@ -25,9 +25,10 @@ func storageStatus(st *storage) map[string]any {
 	}
 }
 
-// listNodeStorage answers GET /nodes/{node}/storage. Without a filter for content it has
-// the storages of other hosts too, which are not enabled here; a list of contents asks for
-// any of them (pve-storage 9.1.7, PVE/Storage.pm:1440-1528, PVE/API2/Storage/Status.pm:232-262).
+// listNodeStorage answers GET /nodes/{node}/storage. Without a filter for content it
+// includes the storages of other hosts, which are not enabled here; a list of contents
+// matches storages with any of them (pve-storage 9.1.7, PVE/Storage.pm:1440-1528,
+// PVE/API2/Storage/Status.pm:232-262).
 func listNodeStorage(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -88,8 +89,8 @@ func clusterStorage(r *request) (any, error) {
 	return result, nil
 }
 
-// storageEntry is a storage's configuration, with the hosts that have it unless
-// all do.
+// storageEntry returns a storage's configuration, including its hosts unless all hosts have
+// it.
 func (c *cluster) storageEntry(st *storage) map[string]any {
 	entry := map[string]any{"storage": st.Name, "type": st.Type, "content": joinContent(st.Content), "digest": notesDigest(st.Name + st.Type)}
 	if st.Shared {
@@ -140,7 +141,7 @@ func listContent(r *request) (any, error) {
 			continue
 		}
 		entry := map[string]any{"volid": id, "content": v.content, "format": v.format, "size": v.size, "ctime": v.created.Unix()}
-		if strings.HasPrefix(st.Type, "lvm") { // as lvs prints it (pve-storage 9.1.7, PVE/Storage/LVMPlugin.pm:238-264)
+		if strings.HasPrefix(st.Type, "lvm") { // as printed by lvs (pve-storage 9.1.7, PVE/Storage/LVMPlugin.pm:238-264)
 			entry["ctime"] = strconv.FormatInt(v.created.Unix(), 10)
 		}
 		if v.vmid != 0 {
@@ -155,7 +156,7 @@ func listContent(r *request) (any, error) {
 	return result, nil
 }
 
-// volumeParam returns the volume that the path names, with or without storage.
+// volumeParam returns the volume in the path, with or without storage.
 func (r *request) volumeParam() (string, *apiError) {
 	volume := r.p["volume"]
 	name, _, ok := strings.Cut(volume, ":")
@@ -193,7 +194,7 @@ func getVolume(r *request) (any, error) {
 	return map[string]any{"path": "/var/lib/vz/template/" + file, "format": v.format, "size": v.size, "used": v.size}, nil
 }
 
-// VolumeData returns the bytes of a file that was uploaded to a host's storage.
+// VolumeData returns the content of a file that was uploaded to a host's storage.
 func (s *Server) VolumeData(host, volid string) ([]byte, bool) {
 	s.state.mu.RLock()
 	defer s.state.mu.RUnlock()
@@ -223,12 +224,12 @@ func (s *Server) Volumes(host string) []string {
 	return sortedKeys(ids)
 }
 
-// PutISO puts an ISO on a host's storage outside the API.
+// PutISO stores an ISO on a host's storage without using the API.
 func (s *Server) PutISO(host, storage, name string, data []byte) error {
 	return s.putFile(host, storage, "iso", name, data)
 }
 
-// PutSnippet puts an executable script on a host's storage.
+// PutSnippet stores an executable script on a host's storage.
 func (s *Server) PutSnippet(host, storage, name string) error {
 	return s.putFile(host, storage, "snippets", name, []byte("#!/bin/sh\n"))
 }

@@ -2,20 +2,21 @@ package pvesim
 
 import "slices"
 
-// TagAccess is what the datacenter's options say of tags. It binds who lacks Sys.Modify
-// on / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
+// TagAccess is the datacenter's options for tags. They apply to users without Sys.Modify on
+// / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
 // PVE/DataCenterConfig.pm:321-350, 527-541).
 type TagAccess struct {
-	// Allow is which tags may be set and taken away: none, list, existing or free, the default.
+	// Allow selects the tags that may be added and removed: none, list, existing or free,
+	// the default.
 	Allow string
-	// List are the tags of list and existing.
+	// List are the tags for the values list and existing.
 	List []string
-	// Registered are the tags that take Sys.Modify, whatever else is allowed.
+	// Registered are the tags that require Sys.Modify, whatever Allow says.
 	Registered []string
 }
 
-// allowedTags returns the tags that the caller may set although not all are free. The
-// caller holds the cluster's lock.
+// allowedTags returns the tags that the caller may set if not all are free. The caller must
+// hold the cluster's lock.
 func (r *request) allowedTags() map[string]bool {
 	access := r.s.cfg.Tags
 	privileged := r.s.access.check(r.who, "/", "Sys.Modify") == nil
@@ -43,7 +44,7 @@ func (r *request) allowedTags() map[string]bool {
 	return allowed
 }
 
-// checkTags checks each tag that comes or goes. The caller holds the cluster's lock.
+// checkTags checks each added and removed tag. The caller must hold the cluster's lock.
 func (r *request) checkTags(vmid int, before, after string) *apiError {
 	if e := r.checkVM(vmid, "VM.Config.Options"); e != nil {
 		return e

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestTagAccess sets tags on VM 100, which has prod, as a user without Sys.Modify.
+// TestTagAccess sets tags on VM 100, which has the tag prod, as a user without Sys.Modify.
 func TestTagAccess(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -36,7 +36,7 @@ func TestTagAccess(t *testing.T) {
 			t.Parallel()
 			cfg := cluster()
 			cfg.Tags = tt.access
-			// A guest that the user may not read, with the tag gold.
+			// The user may not read this guest with the tag gold.
 			cfg.Hosts[1].Templates[0].Tags = []string{"gold"}
 			cfg = cfg.WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)
 			cfg.ACL = append(cfg.ACL, pvesim.ACL{Path: "/vms/9001", Subject: "numaform@pve", Role: "NoAccess"})
@@ -61,7 +61,7 @@ func TestTagsOfCloneAndDelete(t *testing.T) {
 	cfg.Tags = pvesim.TagAccess{Allow: "none"}
 	cfg.Hosts[0].Templates[0].Tags = []string{"gold"}
 	c := start(t, cfg)
-	c.clone(101) // takes the template's tags along, unchecked
+	c.clone(101) // gets the template's tags without a check
 	if got := c.config(101)["tags"]; got != "gold" {
 		t.Errorf("the clone's tags are %v", got)
 	}

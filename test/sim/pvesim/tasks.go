@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// task is a worker that a request started.
+// task is a worker started by a request.
 type task struct {
 	upid          string
 	node          string
@@ -31,7 +31,7 @@ type taskList struct {
 	ctx     context.Context //nolint:containedctx // the server's life: tasks end with it
 	clock   clock.Clock
 	running sync.WaitGroup
-	// mu guards everything below and the tasks' done, exit and log.
+	// mu guards the fields below and the tasks' done, exit and log.
 	mu    sync.Mutex
 	byID  map[string]*task
 	order []*task
@@ -43,10 +43,10 @@ func newTaskList(ctx context.Context, c clock.Clock) *taskList {
 
 func (l *taskList) wait() { l.running.Wait() }
 
-// work is what a task does. Its error is the task's exit status.
+// work is the function of a task. Its error is the task's exit status.
 type work func(ctx context.Context, t *task) error
 
-// errLeftBehind ends a task by the fault's text, as if the worker was killed.
+// errLeftBehind ends a task with the fault's text, as if the worker had been killed.
 var errLeftBehind = errors.New("worker was killed")
 
 // fork starts a worker on the host that runs the method and returns its UPID.
@@ -97,7 +97,7 @@ func (l *taskList) say(t *task, format string, args ...any) {
 	t.log = append(t.log, fmt.Sprintf(format, args...))
 }
 
-// sleep waits until the task's work took as long as it shall.
+// sleep waits for the duration of the task's work.
 func (l *taskList) sleep(ctx context.Context, d time.Duration) error {
 	timer := l.clock.NewTimer(d)
 	defer timer.Stop()
@@ -109,7 +109,7 @@ func (l *taskList) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// injected returns what the request's fault makes of the task, or nil.
+// injected returns the error that the request's fault injects into the task, or nil.
 func (t *task) injected() error {
 	switch {
 	case t.fault == nil || (t.fault.TaskExit == "" && !t.fault.LeaveLock):
@@ -120,7 +120,7 @@ func (t *task) injected() error {
 	return errors.New(t.fault.TaskExit)
 }
 
-// taskEntry is a task as lists show it.
+// taskEntry returns a task as lists show it.
 func taskEntry(t *task) map[string]any {
 	entry := map[string]any{
 		"upid": t.upid, "node": t.node, "pid": t.pid, "pstart": t.pstart, "starttime": t.started.Unix(),
@@ -135,8 +135,9 @@ func taskEntry(t *task) map[string]any {
 
 var upidText = regexp.MustCompile(`^UPID:[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8,9}:[0-9A-Fa-f]{8}:[^:\s/]+:[^:\s/]*:[^:\s/]+:$`)
 
-// findTask returns the task that the request names, if it is one's own or the privilege
-// on the node is there (pve-manager 9.2.11, PVE/API2/Tasks.pm; pve-common 9.2.1, PVE/UPID.pm).
+// findTask returns the task in the request, if it is the caller's own or the caller has the
+// privilege on the node (pve-manager 9.2.11, PVE/API2/Tasks.pm; pve-common 9.2.1,
+// PVE/UPID.pm).
 func (r *request) findTask(privilege string) (*task, *apiError) {
 	if !upidText.MatchString(r.p["upid"]) {
 		return nil, oneParamError("upid", "unable to parse worker upid")
@@ -201,7 +202,7 @@ func taskIndex(*request) (any, error) {
 	return []any{map[string]any{"name": "log"}, map[string]any{"name": "status"}}, nil
 }
 
-// stopTask answers DELETE of a task; workers here end by themselves.
+// stopTask answers DELETE of a task; the simulated workers end on their own.
 func stopTask(r *request) (any, error) {
 	if _, e := r.findTask("Sys.Modify"); e != nil {
 		return nil, e
@@ -209,7 +210,7 @@ func stopTask(r *request) (any, error) {
 	return nil, nil
 }
 
-// nodeTasks answers GET /nodes/{node}/tasks, the newest first.
+// nodeTasks answers GET /nodes/{node}/tasks, newest first.
 func nodeTasks(r *request) (any, error) {
 	limit := 50
 	if r.p.has("limit") {
@@ -229,22 +230,22 @@ func nodeTasks(r *request) (any, error) {
 			entry["status"] = "RUNNING"
 		}
 	}
-	if len(all) == 0 { // a total of 0 is left out (pve-manager 9.2.11, PVE/HTTPServer.pm:208-210)
+	if len(all) == 0 { // a total of 0 is omitted (pve-manager 9.2.11, PVE/HTTPServer.pm:208-210)
 		return page, nil
 	}
 	return withMeta{data: page, meta: map[string]any{"total": len(all)}}, nil
 }
 
-// clusterTasks answers GET /cluster/tasks. A token's name is split off its tasks before
-// they are compared with who asks, so a token does not see its own (pve-manager 9.2.11,
-// PVE/API2/Cluster.pm:755-765).
+// clusterTasks answers GET /cluster/tasks. Proxmox removes the token's name from a task's
+// user before comparing it with the caller, so a token does not see its own tasks
+// (pve-manager 9.2.11, PVE/API2/Cluster.pm:755-765).
 func clusterTasks(r *request) (any, error) {
 	auditor := r.s.access.check(r.who, "/", "Sys.Audit") == nil
 	all := r.tasks(func(t *task) bool { return auditor || r.who == identity(t.user.user()) })
 	return all[:min(len(all), 25)], nil
 }
 
-// selected applies source (archive, active or all) and errors.
+// selected applies the filters source (archive, active or all) and errors.
 func (t *task) selected(source string, onlyErrors bool) bool {
 	switch source {
 	case "active":
@@ -260,7 +261,7 @@ func (t *task) selected(source string, onlyErrors bool) bool {
 	return !onlyErrors || (t.exit != "" && t.exit != "OK")
 }
 
-// tasks returns the chosen tasks, the newest first.
+// tasks returns the chosen tasks, newest first.
 func (r *request) tasks(chosen func(*task) bool) []any {
 	l := r.s.tasks
 	l.mu.Lock()

@@ -76,7 +76,7 @@ func TestCloneIsLockedWhileItRuns(t *testing.T) {
 	}
 }
 
-// until waits for what another goroutine does.
+// until polls until done returns true.
 func until(t *testing.T, done func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

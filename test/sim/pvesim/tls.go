@@ -20,8 +20,8 @@ type certificate struct {
 	pem  []byte
 }
 
-// newCertificate signs a certificate for the loopback names, the listener's
-// address and the hosts' names.
+// newCertificate creates a certificate for the loopback names, the listener's address and
+// the hosts' names.
 func newCertificate(cfg Config, addr net.Addr) (certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -21,8 +21,8 @@ var (
 	notFileChars = regexp.MustCompile(`[^-a-zA-Z0-9_.]`)
 )
 
-// uploadFile answers POST …/storage/{storage}/upload. It is not proxied: the host that
-// answers runs the task, and copies the file to the named host by ssh (pve-storage 9.1.7,
+// uploadFile answers POST …/storage/{storage}/upload. It is not proxied: the answering host
+// runs the task, and copies the file to the named host by ssh (pve-storage 9.1.7,
 // PVE/API2/Storage/Status.pm:518-735).
 func uploadFile(r *request) (any, error) {
 	c := r.s.state
@@ -73,7 +73,7 @@ func (r *request) storeUpload(ctx context.Context, t *task, st *storage, v *volu
 	return nil
 }
 
-// checkSum wants the data to have the checksum of the request, if that names one.
+// checkSum checks the data against the checksum in the request, if any.
 func (r *request) checkSum(data []byte) *apiError {
 	if !r.p.has("checksum") {
 		return nil
@@ -88,8 +88,8 @@ func (r *request) checkSum(data []byte) *apiError {
 	return nil
 }
 
-// fileVolume returns the volume that a file becomes on the storage, if its name fits
-// what it holds.
+// fileVolume returns the volume for a file on the storage, if its name is valid for its
+// content.
 func (r *request) fileVolume(st *storage, filename string, data []byte) (*volume, *apiError) {
 	content := r.p["content"]
 	pattern := map[string]*regexp.Regexp{"iso": isoFile, "vztmpl": vztmplFile, "import": importFile}[content]
@@ -107,8 +107,8 @@ func (r *request) fileVolume(st *storage, filename string, data []byte) (*volume
 	return v, nil
 }
 
-// deleteVolume answers DELETE …/content/{volume}. With delay, it waits for the
-// task and returns nothing if that was enough.
+// deleteVolume answers DELETE …/content/{volume}. With delay, it waits for the task and
+// returns nothing if the task ended in time.
 func deleteVolume(r *request) (any, error) {
 	id, e := r.volumeParam()
 	if e != nil {
@@ -123,7 +123,8 @@ func deleteVolume(r *request) (any, error) {
 	if st == nil {
 		return nil, unusable
 	}
-	// The name is looked at before the privilege (pve-storage 9.1.7, PVE/API2/Storage/Content.pm:489-500).
+	// The name is checked before the privilege (pve-storage 9.1.7,
+	// PVE/API2/Storage/Content.pm:489-500).
 	if e := st.parseName(file); e != nil {
 		return nil, e
 	}
@@ -157,7 +158,7 @@ func deleteVolume(r *request) (any, error) {
 	return upid, nil
 }
 
-// parseName refuses what cannot be the name of a volume on the storage (pve-storage 9.1.7,
+// parseName refuses invalid names of volumes on the storage (pve-storage 9.1.7,
 // PVE/Storage/Plugin.pm:799-837, LVMPlugin.pm:533, ZFSPoolPlugin.pm:150, RBDPlugin.pm:516).
 func (st *storage) parseName(name string) *apiError {
 	dir, file, _ := strings.Cut(name, "/")
@@ -188,7 +189,7 @@ func (r *request) removeVolume(t *task, id string) error {
 	switch {
 	case v == nil && contentOf(id) == "images":
 		return dief("no such volume '%s'", id)
-	case v == nil: // an ISO that is gone only makes Proxmox warn
+	case v == nil: // Proxmox only warns about a missing ISO
 		return nil
 	case st.inUse(id):
 		return dief("base volume '%s' is still in use by linked cloned", id)

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// The texts of PVE::JSONSchema that take no argument.
+// The texts of PVE::JSONSchema without arguments.
 const (
 	textMissing    = "property is missing and it is not optional"
 	textUndefined  = "property is not defined in schema and the schema does not allow additional properties"
@@ -20,15 +20,15 @@ var (
 	numberText  = regexp.MustCompile(`^[+-]?(\d+\.\d+|\d+\.|\.\d+|\d+)([eE][+-]?\d+)?$`)
 )
 
-// value is a parameter as it came: a text, or a JSON value that is none.
+// value is a parameter as received: a text, or another JSON value.
 type value struct {
 	text string
-	list []string // a JSON array, or a key that was given more than once
-	// ref is Perl's name of what a JSON value is if not a text or number.
+	list []string // a JSON array, or the values of a repeated key
+	// ref is Perl's name for the type of a JSON value that is neither text nor number.
 	ref string
 }
 
-// problems collects the errors of parameters, at most one line each.
+// problems are the errors of parameters, at most one line each.
 type problems map[string]string
 
 func (p problems) add(path, text string) {
@@ -41,8 +41,7 @@ func (p problems) add(path, text string) {
 	p[path] = text
 }
 
-// validate checks the parameters against the endpoint's schema and returns them
-// as texts.
+// validate checks the parameters against the endpoint's schema and returns them as texts.
 func (e *endpoint) validate(given map[string]value) (params, *apiError) {
 	found := problems{}
 	texts := make(params, len(given))
@@ -73,8 +72,7 @@ func (e *endpoint) validate(given map[string]value) (params, *apiError) {
 	return texts, nil
 }
 
-// checkValue turns lists into texts where the schema wants a list format, and
-// checks the text.
+// checkValue converts lists to texts if the schema has a list format, and checks the text.
 func (s *schema) checkValue(path string, v value, found problems) string {
 	if s.Type == "array" {
 		items := v.list
@@ -99,8 +97,8 @@ func (s *schema) checkValue(path string, v value, found problems) string {
 	return v.text
 }
 
-// check is JSONSchema's check_prop for a text: type, format, pattern, lengths,
-// bounds and enumeration, up to the first that fails.
+// check is JSONSchema's check_prop for a text: type, format, pattern, lengths, limits and
+// enumeration, up to the first failure.
 func (s *schema) check(path, text string, found problems) {
 	if !typeFits(s.Type, text) {
 		found.add(path, fmt.Sprintf("type check ('%s') failed - got '%s'", s.Type, text))
@@ -131,7 +129,7 @@ func typeFits(kind, text string) bool {
 	return true
 }
 
-// checkBounds checks pattern, lengths and bounds.
+// checkBounds checks pattern, lengths and limits.
 func (s *schema) checkBounds(text string) string {
 	if s.pattern != nil && !s.pattern.MatchString(text) {
 		return textBadPattern
@@ -146,7 +144,7 @@ func (s *schema) checkBounds(text string) string {
 	return s.checkRange(text)
 }
 
-// checkRange checks the bounds of what looks like a number.
+// checkRange checks the limits of a text that is a number.
 func (s *schema) checkRange(text string) string {
 	if !numberText.MatchString(text) {
 		return ""

@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// volumeName takes a volume id apart: storage, then for images an optional base,
-// directory, and name with its owner.
+// volumeOwner matches the end of an image's volume id, with the VMID of its owner.
 var volumeOwner = regexp.MustCompile(`(?:^|/)(vm|base|subvol)-(\d+)-[^/]+$`)
 
 // hasPath reports whether the storage keeps images as files.
@@ -38,7 +37,7 @@ func (st *storage) linkedID(base *volume, vmid int, name string) string {
 	return fmt.Sprintf("%s:%s/%s", st.Name, baseName, name)
 }
 
-// canLink reports whether the storage can make linked clones of base images.
+// canLink reports whether the storage supports linked clones of base images.
 func (st *storage) canLink() bool { return st.Type != "lvm" && st.Type != "iscsi" }
 
 // freeName returns the first free vm-ID-disk-N.
@@ -55,7 +54,7 @@ func (st *storage) freeName(vmid int) string {
 	}
 }
 
-// addVolume puts a volume on the storage. The caller holds the lock.
+// addVolume adds a volume to the storage. The caller must hold the lock.
 func (c *cluster) addVolume(st *storage, v *volume) *volume {
 	v.created = c.cfg.Clock.Now()
 	st.volumes[v.id] = v
@@ -88,7 +87,7 @@ func (c *cluster) findVolume(h *host, id string) (*storage, *volume) {
 	return st, st.volumes[id]
 }
 
-// inUse reports whether an image is the base of a linked clone that names it.
+// inUse reports whether an image is the base of a linked clone.
 func (st *storage) inUse(id string) bool {
 	for _, v := range st.volumes {
 		if v.parent == id && strings.Contains(v.id, "base-") {
@@ -98,26 +97,27 @@ func (st *storage) inUse(id string) bool {
 	return false
 }
 
-// extent is what volume groups are made of.
+// extent is the size in bytes of an extent of a volume group.
 const extent = 4 << 20
 
-// thick reports whether an image takes its size of the storage when it is made. Thin pools,
-// Ceph and files take what is written, and refuse no size (pve-storage 9.1.7,
-// src/PVE/Storage/LvmThinPlugin.pm:102-117; ZFS: zfs_create_zvol of ZFSPoolPlugin.pm:367-384,
-// without the option sparse).
+// thick reports whether an image takes its full size of the storage when it is created.
+// Thin pools, Ceph and files take only what is written, and refuse no size (pve-storage
+// 9.1.7, src/PVE/Storage/LvmThinPlugin.pm:102-117; ZFS: zfs_create_zvol of
+// ZFSPoolPlugin.pm:367-384, without the option sparse).
 func (st *storage) thick() bool { return st.Type == "lvm" || st.Type == "zfspool" }
 
-// room reports whether size more bytes fit, none of which are written if blank; an unknown
-// total has no end.
+// room reports whether size more bytes fit; if blank, none of them are written. An unknown
+// total is unlimited.
 func (st *storage) room(size int64, blank bool) bool {
 	thin := blank && !st.thick() && st.available() > 0
 	return st.TotalMiB == 0 || thin || st.available() >= size
 }
 
-// noRoom is what a storage says that has no room for a new image, by its type: programs that
-// Proxmox runs say so, as their output is in the error. Of a volume group Proxmox compares
-// free bytes with KiB first (pve-storage 9.1.7, src/PVE/Storage/LVMPlugin.pm:615-640,710-713,
-// LvmThinPlugin.pm:116, ZFSPoolPlugin.pm:242).
+// noRoom returns the error of a storage without room for a new image, by its type. It
+// contains the output of the programs that Proxmox runs. For a volume group Proxmox first
+// compares free bytes with KiB (pve-storage 9.1.7,
+// src/PVE/Storage/LVMPlugin.pm:615-640,710-713, LvmThinPlugin.pm:116,
+// ZFSPoolPlugin.pm:242).
 func (st *storage) noRoom(name string, size int64) string {
 	switch free := st.available(); st.Type {
 	case "lvm":
@@ -133,7 +133,7 @@ func (st *storage) noRoom(name string, size int64) string {
 	return "No space left on device"
 }
 
-// noGrowth is what a storage says that has no room for so much more of an image
+// noGrowth returns the error of a storage without room to grow an image by that much
 // (pve-storage 9.1.7, src/PVE/Storage/LVMPlugin.pm:1078, ZFSPoolPlugin.pm:242,796).
 func (st *storage) noGrowth(id string, more int64) string {
 	_, name, _ := strings.Cut(id, ":")
@@ -157,7 +157,7 @@ func ownerOf(id string) int {
 	return 0
 }
 
-// contentOf returns what a volume id says that it is.
+// contentOf returns the content type in a volume id.
 func contentOf(id string) string {
 	_, name, _ := strings.Cut(id, ":")
 	switch dir, _, ok := strings.Cut(name, "/"); {
@@ -169,7 +169,7 @@ func contentOf(id string) string {
 	return ""
 }
 
-// parseSize reads Proxmox' sizes: a number with K, M, G or T, or bytes.
+// parseSize parses Proxmox' sizes: a number with K, M, G or T, or bytes.
 func parseSize(text string) (int64, bool) {
 	m := sizeText.FindStringSubmatch(text)
 	if m == nil {
@@ -183,7 +183,7 @@ func parseSize(text string) (int64, bool) {
 	return int64(math.Floor(n * shift)), true
 }
 
-// formatSize prints a size with the largest unit that fits exactly.
+// formatSize formats a size with the largest unit that fits exactly.
 func formatSize(size int64) string {
 	if size == 0 {
 		return "0T"

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestNoRoom gives a VM a disk of 64 GiB on storages with less room, and grows a small one.
-// What takes room only for what is written refuses no size.
+// TestNoRoom adds a disk of 64 GiB on storages with less room, and grows a small one.
+// Storages that allocate only what is written refuse no size.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	const done = "OK"

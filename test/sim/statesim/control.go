@@ -11,12 +11,12 @@ import (
 	"github.com/numaform/numaform/test/sim/control"
 )
 
-// login is what Server.Demand takes.
+// login is the argument of Server.Demand.
 type login struct {
 	User, Password string
 }
 
-// Run runs a server for who started the program: see control.Run.
+// Run runs a server for the parent process: see control.Run.
 func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	return control.Run(ctx, in, out, func(ctx context.Context, _ struct{}) (http.Handler, error) {
 		s := New()
@@ -26,7 +26,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 		}
 		server := &http.Server{Handler: s, ReadHeaderTimeout: 30 * time.Second}
 		context.AfterFunc(ctx, func() { _ = server.Close() })
-		go func() { _ = server.Serve(listener) }() // until it is closed
+		go func() { _ = server.Serve(listener) }() // ends when it is closed
 		return s.control("http://"+listener.Addr().String(), server), nil
 	})
 }

@@ -1,6 +1,6 @@
-// Package statesim is a server for the http backend of OpenTofu and Terraform, which
-// keeps states and locks in memory and fails on demand. It serves tests and the
-// demo: start at New.
+// Package statesim is a server for the http backend of OpenTofu and Terraform, which stores
+// states and locks in memory and fails on demand. It serves tests and the demo: start at
+// New.
 package statesim
 
 import (
@@ -11,10 +11,10 @@ import (
 	"sync"
 )
 
-// Server keeps states and locks, as the http backend asks for them: GET, POST,
-// DELETE, LOCK and UNLOCK of any path. It is an http.Handler.
+// Server stores states and locks for the http backend: GET, POST, DELETE, LOCK and UNLOCK
+// of any path. It is an http.Handler.
 type Server struct {
-	// mu guards everything below.
+	// mu guards the fields below.
 	mu            sync.Mutex
 	states, locks map[string][]byte
 	taken         int
@@ -26,44 +26,44 @@ type Server struct {
 // New returns a server without states.
 func New() *Server { return &Server{states: map[string][]byte{}, locks: map[string][]byte{}} }
 
-// Refuse makes the server answer 500 to these methods from now on, and to no
-// others: GET for a server that is down at a plan, POST for one that does not
-// save, LOCK for one that does not lock. Without methods all is well again.
+// Refuse makes the server answer 500 to exactly these methods from now on: GET simulates a
+// server that is down during a plan, POST one that does not save, LOCK one that does not
+// lock. Without methods, all requests succeed again.
 func (s *Server) Refuse(methods ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused = methods
 }
 
-// Demand makes the server answer 401 to whoever does not log in with these.
+// Demand makes the server answer 401 to requests without these credentials.
 func (s *Server) Demand(user, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.user, s.password = user, password
 }
 
-// States returns the states by their paths.
+// States returns the states by path.
 func (s *Server) States() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return copyOf(s.states)
 }
 
-// Restore makes the states those that States returned before.
+// Restore replaces the states with an earlier result of States.
 func (s *Server) Restore(states map[string][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.states = copyOf(states)
 }
 
-// Locks returns the locks that are held, by their paths.
+// Locks returns the current locks by path.
 func (s *Server) Locks() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return copyOf(s.locks)
 }
 
-// Taken counts the locks that were ever taken.
+// Taken returns the number of locks ever taken.
 func (s *Server) Taken() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,9 +92,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit turns away what fails on purpose, and whoever may not ask.
+// admit rejects requests that fail on purpose, or lack the credentials.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) bool {
-	// Of a client that died meanwhile nothing is taken.
+	// Requests of a client that died in the meantime are ignored.
 	if slices.Contains(s.refused, r.Method) || r.Context().Err() != nil {
 		http.Error(w, "out of order", http.StatusInternalServerError)
 		return false
@@ -114,7 +114,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte) {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		_, _ = w.Write(s.states[path]) // the engine notices a state that is cut off
+		_, _ = w.Write(s.states[path]) // the engine detects a truncated state
 	case http.MethodPost:
 		s.states[path] = body
 	case http.MethodDelete:
@@ -138,7 +138,7 @@ func (s *Server) lock(w http.ResponseWriter, path string, lock []byte) {
 	s.taken++
 }
 
-// unlock takes an empty body for force-unlock, as Terraform sends it.
+// unlock accepts an empty body for force-unlock, as Terraform sends it.
 func (s *Server) unlock(w http.ResponseWriter, path string, lock []byte) {
 	if len(lock) > 0 {
 		want, got := lockID(s.locks[path]), lockID(lock)
@@ -150,7 +150,7 @@ func (s *Server) unlock(w http.ResponseWriter, path string, lock []byte) {
 	delete(s.locks, path)
 }
 
-// lockID returns the id in a lock, or nothing if it is none.
+// lockID returns the id in a lock, or nothing if it is invalid.
 func lockID(lock []byte) string {
 	var info struct{ ID string }
 	if err := json.Unmarshal(lock, &info); err != nil {

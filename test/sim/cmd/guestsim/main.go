@@ -1,7 +1,7 @@
-// Command guestsim is what runs inside the VMs of pvesim. It reads a configuration from
-// its standard input, prints where its control port is, and ends with the input. With an
-// argument it does one step of a guest's life: seed reads a disc, join reads documents,
-// and certificate NODE requests a certificate with them.
+// Command guestsim simulates the software inside the VMs of pvesim. It reads a
+// configuration from its standard input, prints the address of its control port, and ends
+// with the input. With an argument it runs one step of a guest: seed reads a disc, join
+// reads documents, and certificate NODE requests a certificate with them.
 package main
 
 import (

@@ -122,7 +122,7 @@ func (o *options) config() (pvesim.Config, error) {
 	return cfg, nil
 }
 
-// shownTokens are the tokens that a user can copy: this cluster guards nothing.
+// shownTokens returns the tokens for a user to copy: this cluster protects nothing.
 func (o *options) shownTokens() []string {
 	if len(o.tokens) > 0 {
 		return o.tokens

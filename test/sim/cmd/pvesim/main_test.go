@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// output is a writer that several goroutines may use.
+// output is a writer for concurrent use.
 type output struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -80,7 +80,7 @@ func TestServesUntilCanceled(t *testing.T) {
 	}
 }
 
-// waitFor returns the URL that the command prints.
+// waitFor waits for the URL that the command prints.
 func waitFor(t *testing.T, talk *output, done <-chan error) string {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)

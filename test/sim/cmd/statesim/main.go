@@ -1,5 +1,5 @@
-// Command statesim is a server for the http backend of OpenTofu and Terraform. It reads
-// {} from its standard input, prints where its control port is, and ends with the input.
+// Command statesim is a server for the http backend of OpenTofu and Terraform. It reads {}
+// from its standard input, prints the address of its control port, and ends with the input.
 package main
 
 import (
