@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hostAgents looks at what the agents of the hosts make of a fleet that was applied:
-// pins, a change of them, a refusal, and what is left after a removal.
+// hostAgents checks the agents of the hosts on an applied fleet: pins, a change of pins, a
+// refusal, and what is left after a removal.
 func hostAgents(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	other := stranger("pve-2")
@@ -52,8 +52,8 @@ func hostAgents(t *testing.T, stage *demo.Stage) {
 	}
 }
 
-// TestAgentsTakeWhatIsPlanned plans onto hosts whose agents let little be pinned, and has
-// these agents judge all of it.
+// TestAgentsTakeWhatIsPlanned plans onto hosts whose agents allow few pins, and checks that
+// these agents accept all planned pins.
 func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 	t.Parallel()
 	for _, percent := range []int{20, 50, 90} {
@@ -83,7 +83,7 @@ func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 	}
 }
 
-// pinnedVMs returns the VMs that the host agent is to pin.
+// pinnedVMs returns the VMs that the host agent must pin.
 func pinnedVMs(t *testing.T, stage *demo.Stage) []fleet.VM {
 	t.Helper()
 	desired, _ := readFleet(t, stage.Fleet())
@@ -98,7 +98,8 @@ func pinnedVMs(t *testing.T, stage *demo.Stage) []fleet.VM {
 	return pinned
 }
 
-// asPlanned wants vCPUs on their CPUs, all other guests off them, and no affinity.
+// asPlanned checks that vCPUs are on their CPUs, other guests are not, and no affinity is
+// set.
 func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
 	t.Helper()
 	wanted := map[int][]int{}
@@ -118,7 +119,7 @@ func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
 	}
 }
 
-// takenOn returns the CPUs of a host that vCPUs are held to.
+// takenOn returns the CPUs of a host that vCPUs are pinned to.
 func takenOn(stage *demo.Stage, host topology.HostName) topology.CPUSet {
 	taken := topology.CPUSet{}
 	for _, guest := range stage.Sim.Guests() {
@@ -129,8 +130,8 @@ func takenOn(stage *demo.Stage, host topology.HostName) topology.CPUSet {
 	return taken
 }
 
-// repin turns the pins of a running VM around, with nothing but the token. They are in
-// effect at once.
+// repin reverses the pins of a running VM with nothing but the token. They are in effect at
+// once.
 func repin(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	t.Helper()
 	guest, _ := stage.Sim.Guest(int(vm.VMID))
@@ -147,7 +148,7 @@ func repin(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	}
 }
 
-// describe writes a guest's description as whoever has the token.
+// describe writes a guest's description with the token.
 func describe(t *testing.T, stage *demo.Stage, guest pvesim.GuestState, text string) {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -171,8 +172,8 @@ func describe(t *testing.T, stage *demo.Stage, guest pvesim.GuestState, text str
 	}
 }
 
-// refused lowers what may be pinned on a VM's host, looks at who says so, and takes it
-// back: pins are in effect again.
+// refused lowers the limit on pinned CPUs of a VM's host, checks that the refusal is
+// reported, and restores the limit: the pins are in effect again.
 func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	t.Helper()
 	agent := hostagent.Agent{Rules: claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: 1}, Isolation: "enforce"}
@@ -197,7 +198,7 @@ func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	}
 }
 
-// onlyTheToken wants that nobody logged in, and that all calls were the token's.
+// onlyTheToken checks that no user logged in, and that all calls used the token.
 func onlyTheToken(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	calls := stage.Sim.Calls()

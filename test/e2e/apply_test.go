@@ -33,8 +33,8 @@ func TestApplyMakesWhatWasPlanned(t *testing.T) {
 	}
 }
 
-// compare reads every VM back from Proxmox and compares it with the fleet's files;
-// then it checks all guests of each host together.
+// compare reads every VM back from Proxmox and compares it with the fleet's files. Then it
+// checks all guests of each host together.
 func compare(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	desired, _ := readFleet(t, kept(t, stage))
@@ -69,7 +69,7 @@ func compare(t *testing.T, stage *demo.Stage) {
 	}
 }
 
-// compareVM compares the running values of a guest with what its file says.
+// compareVM compares the running values of a guest with its file.
 func compareVM(t *testing.T, vm fleet.VM, guest pvesim.GuestState, threads pvesim.Threads) {
 	t.Helper()
 	if !guest.Running || guest.Host != string(vm.Host.Host) || guest.Runtime["name"] != vm.Name {
@@ -107,7 +107,7 @@ func compareVM(t *testing.T, vm fleet.VM, guest pvesim.GuestState, threads pvesi
 	}
 }
 
-// startFaults checks the guests of each host together, by what Proxmox holds.
+// startFaults checks the guests of each host together, with Proxmox' values.
 func startFaults(t *testing.T, stage *demo.Stage) []error {
 	t.Helper()
 	hosts, err := stage.Hosts()

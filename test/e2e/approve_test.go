@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/demo"
 )
 
-// TestApproveByDigest applies by the digest that plan printed, on hosts without VMs and
-// on hosts that have some, where plan covers the host and apply what is asked for.
+// TestApproveByDigest applies with the digest that plan printed, on hosts without VMs and
+// on hosts with some, where plan covers the whole host and apply only the request.
 func TestApproveByDigest(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -49,7 +49,7 @@ func TestApproveByDigest(t *testing.T) {
 	}
 }
 
-// running counts the guests that run.
+// running returns the number of running guests.
 func running(stage *demo.Stage) int {
 	count := 0
 	for _, guest := range stage.Sim.Guests() {

@@ -10,8 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestHTTPBackend keeps the states at a server, and loses the state directory
-// in between.
+// TestHTTPBackend stores the states on a server, and loses the state directory in between.
 func TestHTTPBackend(t *testing.T) {
 	t.Parallel()
 	server := testenv.HTTPState(t)

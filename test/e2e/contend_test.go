@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// rival is another numaform on the same Proxmox.
+// rival returns another numaform on the same Proxmox.
 func rival(t *testing.T, of *demo.Stage) *demo.Stage {
 	t.Helper()
 	talk := &testWriter{t: t}
@@ -36,7 +36,7 @@ func rival(t *testing.T, of *demo.Stage) *demo.Stage {
 	return other
 }
 
-// twoPods want cores of their own on pve-2, a VM each.
+// twoPods request exclusive cores on pve-2, a VM each.
 const twoPods = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: cache, namespace: default}
@@ -62,12 +62,12 @@ spec:
           requests: {cpu: "3", memory: 6Gi}
 `
 
-// runs is how often two clusters scale at the same time; make test-faults takes 20.
+// runs is how often two clusters scale at the same time; make test-faults uses 20.
 var runs = flag.Int("runs", 2, "how often two clusters scale at the same time")
 
-// TestTwoClustersOnOneProxmox lets two numaforms with different clusterIDs scale at
-// the same time, again and again: no CPU is given away twice, no VMID, and nobody's
-// VM is touched.
+// TestTwoClustersOnOneProxmox scales two numaforms with different clusterIDs at the same
+// time, repeatedly, and checks that no CPU and no VMID is given out twice, and no other VM
+// is touched.
 func TestTwoClustersOnOneProxmox(t *testing.T) {
 	t.Parallel()
 	for run := range *runs {

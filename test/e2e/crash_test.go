@@ -20,9 +20,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestEngineKilled kills the engines of several hosts at once with SIGKILL while
-// Proxmox works on a certain call of a create, and applies again. Single kills at
-// every step are in test/faults.
+// TestEngineKilled kills the engines of several hosts at once with SIGKILL while Proxmox
+// executes a certain call of a create, and applies again. test/faults kills single engines
+// at every step.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct {
@@ -59,12 +59,12 @@ func TestEngineKilled(t *testing.T) {
 	}
 }
 
-// holdTime is how long the call is held at which engines are killed.
+// holdTime is how long the call is delayed at which engines are killed.
 const holdTime = 1500 * time.Millisecond
 
 type holding struct{ method, path string }
 
-// held waits until a call has been open for longer than any other takes.
+// held waits until a call has been in progress for longer than any other takes.
 func held(t *testing.T, stage *demo.Stage, holds []holding) pvesim.Call {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -90,8 +90,8 @@ func matches(holds []holding, call pvesim.Call) bool {
 	})
 }
 
-// killEngines kills the engines that work below the stage's directory, and leaves
-// their providers alive, as the kernel does when it runs out of memory.
+// killEngines kills the engines that run below the stage's directory but not their
+// providers, as the kernel does when it runs out of memory.
 func killEngines(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	killed := 0
@@ -102,7 +102,7 @@ func killEngines(t *testing.T, stage *demo.Stage) {
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // it ended meanwhile
+			continue // it has ended
 		}
 		words := bytes.Split(text, []byte{0})
 		cwd, err := os.Readlink(filepath.Join(filepath.Dir(path), "cwd"))
@@ -124,8 +124,8 @@ func killEngines(t *testing.T, stage *demo.Stage) {
 	t.Logf("killed %d engines", killed)
 }
 
-// complete returns the config of the VMs that run, once nothing works on
-// Proxmox any more.
+// complete returns the configuration of the running VMs, once no process calls Proxmox any
+// more.
 func complete(t *testing.T, stage *demo.Stage) map[int]string {
 	t.Helper()
 	settle(t, stage)
@@ -139,7 +139,7 @@ func complete(t *testing.T, stage *demo.Stage) map[int]string {
 	return vms
 }
 
-// settle waits until no call came for a while: providers outlive their engine.
+// settle waits until there was no call for a while: providers outlive their engine.
 func settle(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	const quiet = 30
@@ -159,7 +159,7 @@ func settle(t *testing.T, stage *demo.Stage) {
 	t.Fatal("providers of killed engines never end")
 }
 
-// unchanged fails the test if the recovery wrote to a VM that was complete.
+// unchanged checks that the recovery did not write to a VM that was complete.
 func unchanged(t *testing.T, stage *demo.Stage, before map[int]string) {
 	t.Helper()
 	for _, guest := range stage.Sim.Guests() {
@@ -167,7 +167,7 @@ func unchanged(t *testing.T, stage *demo.Stage, before map[int]string) {
 			t.Errorf("vm %d was changed by its import:\n%s\nbefore:\n%s", guest.VMID, guest.Raw, raw)
 		}
 	}
-	// The provider writes agent and name again after an import, to what they are.
+	// The provider writes agent and name again after an import, with unchanged values.
 	for _, call := range stage.Sim.Calls() {
 		for id := range before {
 			if call.Method != "GET" && !strings.HasSuffix(call.Path, "/config") && strings.Contains(call.Path, fmt.Sprintf("/qemu/%d/", id)) {

@@ -20,7 +20,7 @@ func TestHostDown(t *testing.T) {
 		return slices.DeleteFunc(stage.Sim.Guests(), func(g pvesim.GuestState) bool { return g.Host != host })
 	}
 	there := on("pve-3")
-	if len(there) < 2 { // the template and a VM
+	if len(there) < 2 { // the template and one VM
 		t.Fatalf("pve-3 has guests %v, want some", there)
 	}
 	stage.Sim.SetHostOnline("pve-3", false)

@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// found is what numaform drift says of a VM.
+// found is the output of numaform drift for a VM.
 type found struct {
 	VMID        int    `json:"vmid"`
 	Class       string `json:"class"`
@@ -35,7 +35,7 @@ type found struct {
 	Advice string   `json:"advice"`
 }
 
-// attributes are those that differ.
+// attributes returns the attributes that differ.
 func (f *found) attributes() []string {
 	var names []string
 	for _, difference := range f.Differences {
@@ -44,7 +44,7 @@ func (f *found) attributes() []string {
 	return names
 }
 
-// drift runs numaform drift and returns what it says of each VM.
+// drift runs numaform drift and returns its output by VM.
 func drift(t *testing.T, stage *demo.Stage, want int, args ...string) map[int]found {
 	t.Helper()
 	out := run(t, stage, want, append([]string{"drift", "-f", stage.Manifests(), "-o", "json", "--detailed-exitcode"}, args...)...)
@@ -61,8 +61,8 @@ func drift(t *testing.T, stage *demo.Stage, want int, args ...string) map[int]fo
 	return vms
 }
 
-// byHand changes a guest as somebody would who stops it for that: options without a
-// value go.
+// byHand changes a guest as an operator would who stops it first: options without a value
+// are deleted.
 func byHand(t *testing.T, stage *demo.Stage, vmid int, options map[string]string) {
 	t.Helper()
 	guest, exists := stage.Sim.Guest(vmid)
@@ -77,7 +77,7 @@ func byHand(t *testing.T, stage *demo.Stage, vmid int, options map[string]string
 	}
 }
 
-// migrate moves a running guest to another host, its disks too.
+// migrate moves a running guest to another host, including its disks.
 func migrate(t *testing.T, stage *demo.Stage, vmid int, to string) {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -126,7 +126,7 @@ func migrate(t *testing.T, stage *demo.Stage, vmid int, to string) {
 	}
 }
 
-// asTheyWere reports guests that are not as they were.
+// asTheyWere reports guests that have changed.
 func asTheyWere(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	t.Helper()
 	raw := func(guests []pvesim.GuestState) map[int]string {
@@ -141,12 +141,12 @@ func asTheyWere(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	}
 }
 
-// TestDrift edits VMs behind numaform's back in every way that it tells apart, looks
-// at what it says, and repairs what it offers to.
+// TestDrift edits VMs outside of numaform, once for each class of drift, checks the report,
+// and makes the offered repairs.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
-	// Proxmox moves no linked clone of a local disk.
+	// Proxmox cannot move a linked clone of a local disk.
 	edit(t, stage, "manifests/nodepools.yaml", "clone: linked", "clone: full")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	for vmid, vm := range drift(t, stage, cli.ExitOK) {
@@ -202,7 +202,7 @@ func TestDrift(t *testing.T) {
 	applyOver(t, stage)
 }
 
-// repair takes back what can be taken back, and looks that nothing else changes.
+// repair reverts what can be reverted, and checks that nothing else changes.
 func repair(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	t.Helper()
 	stage.Sim.ResetCalls()
@@ -234,8 +234,8 @@ func repair(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	}
 }
 
-// applyOver plans and applies as usual over what drift leaves: what is not there is
-// made, and nothing else is touched.
+// applyOver plans and applies as usual after drift: missing VMs are created, and nothing
+// else is touched.
 func applyOver(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	before := stage.Sim.Guests()
@@ -266,7 +266,7 @@ func applyOver(t *testing.T, stage *demo.Stage) {
 	}
 }
 
-// TestDriftText looks at the report for people, and at exit codes.
+// TestDriftText checks the report in text form, and the exit codes.
 func TestDriftText(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -299,7 +299,7 @@ func TestDriftText(t *testing.T) {
 	run(t, stage, cli.ExitUsage, "drift", "-f", stage.Manifests(), "--snapshot", "x")
 }
 
-// TestRepairGroups takes back security groups, and what was edited of a VM that moved.
+// TestRepairGroups restores security groups, and edited values of a VM that was moved.
 func TestRepairGroups(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -307,7 +307,7 @@ func TestRepairGroups(t *testing.T) {
 	edit(t, stage, "manifests/nodepools.yaml", "  placement: {policy: Shared, overcommit: \"2\"}\n",
 		"  placement: {policy: Shared, overcommit: \"2\"}\n  networks: [{bridge: vmbr0, firewall: true}]\n  securityGroups: [k8s]\n")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
-	// PutGuest leaves firewall rules behind.
+	// PutGuest does not remove firewall rules.
 	byHand(t, stage, 2000, nil)
 	migrate(t, stage, 2005, "pve-3")
 	byHand(t, stage, 2005, map[string]string{"tags": "mine"})

@@ -29,7 +29,7 @@ func onHosts(t *testing.T, stage *demo.Stage) map[topology.HostID][]fleet.VM {
 	return vms
 }
 
-// tags are those of a guest.
+// tags returns the tags of a guest.
 func tags(t *testing.T, stage *demo.Stage, vm fleet.VM) string {
 	t.Helper()
 	guest, exists := stage.Sim.Guest(int(vm.VMID))
@@ -39,9 +39,9 @@ func tags(t *testing.T, stage *demo.Stage, vm fleet.VM) string {
 	return guest.Config["tags"]
 }
 
-// TestRepairLeavesTheUnfinished repairs while the removal of a VM has begun on one
-// host, and a VM of another is gone: the one removal is neither forgotten nor in the
-// way of other hosts, and nothing is made.
+// TestRepairLeavesTheUnfinished repairs while the removal of a VM is in progress on one
+// host, and a VM of another is gone: the removal is neither forgotten nor blocks other
+// hosts, and nothing is created.
 func TestRepairLeavesTheUnfinished(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -87,7 +87,7 @@ func TestRepairLeavesTheUnfinished(t *testing.T) {
 	}
 }
 
-// untilSaid calls a function once a text was written.
+// untilSaid is a writer that calls a function once a text was written.
 type untilSaid struct {
 	text string
 	then func()
@@ -100,7 +100,7 @@ func (w untilSaid) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// TestDriftEvery is interrupted after its first look.
+// TestDriftEvery is interrupted after its first round.
 func TestDriftEvery(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

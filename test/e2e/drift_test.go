@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestStateLost loses the states: a node that no plan can remove, since its state
-// does not know it, is taken in first.
+// TestStateLost loses the states: no plan can remove a node that is not in the state, so
+// the node is imported first.
 func TestStateLost(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -38,7 +38,7 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestVMDeletedByHand makes a VM again that its file wants.
+// TestVMDeletedByHand re-creates a VM that still has a file.
 func TestVMDeletedByHand(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -50,7 +50,7 @@ func TestVMDeletedByHand(t *testing.T) {
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 }
 
-// TestDescriptionEdited writes over the line by which a VM is known.
+// TestDescriptionEdited overwrites the line that identifies a VM.
 func TestDescriptionEdited(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -76,8 +76,8 @@ func TestDescriptionEdited(t *testing.T) {
 	}
 }
 
-// TestStateLostAndNothingAsked takes VMs back into a lost state although no pod asks
-// for anything.
+// TestStateLostAndNothingAsked imports VMs into a lost state although no pod requests
+// anything.
 func TestStateLostAndNothingAsked(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -25,7 +25,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// quickstart opens the quickstart on a simulated Proxmox that ends with the test.
+// quickstart opens the quickstart on a simulated Proxmox that is stopped at the end of the
+// test.
 func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 	t.Helper()
 	return open(t, demo.Config{
@@ -38,7 +39,7 @@ func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 	})
 }
 
-// open opens an example on a simulated Proxmox that ends with the test.
+// open opens an example on a simulated Proxmox that is stopped at the end of the test.
 func open(t *testing.T, config demo.Config) *demo.Stage {
 	t.Helper()
 	talk := &testWriter{t: t}
@@ -57,7 +58,7 @@ func open(t *testing.T, config demo.Config) *demo.Stage {
 	return stage
 }
 
-// testWriter puts what a command says into the test's log.
+// testWriter writes a command's output to the test's log.
 type testWriter struct {
 	// mu guards t, which is nil once the test is over.
 	mu sync.Mutex
@@ -79,7 +80,7 @@ func (w *testWriter) stop() {
 	w.t = nil
 }
 
-// run runs a command and fails the test unless it exits as wanted.
+// run runs a command and fails the test unless it exits with code want.
 func run(t *testing.T, stage *demo.Stage, want int, args ...string) string {
 	t.Helper()
 	stdout, code := stage.Numaform(context.Background(), args...)
@@ -89,7 +90,7 @@ func run(t *testing.T, stage *demo.Stage, want int, args ...string) string {
 	return stdout
 }
 
-// readFleet reads a fleet's directory back.
+// readFleet reads a fleet's directory.
 func readFleet(t *testing.T, dir string) (fleet.Fleet, generator.Files) {
 	t.Helper()
 	files, err := store.NewDirectory(dir).Files()
@@ -103,8 +104,8 @@ func readFleet(t *testing.T, dir string) (fleet.Fleet, generator.Files) {
 	return parsed, files
 }
 
-// kept returns a directory with the files of a stage's fleet: its own, or a new checkout
-// of its repository.
+// kept returns a directory with the files of a stage's fleet: its own, or a new checkout of
+// its repository.
 func kept(t *testing.T, stage *demo.Stage) string {
 	t.Helper()
 	config, err := os.ReadFile(filepath.Join(stage.Dir, "numaform.yaml"))
@@ -136,7 +137,7 @@ func edit(t *testing.T, stage *demo.Stage, name, old, replacement string) {
 	}
 }
 
-// asRoot lets numaform log in as root@pam with a password, and pin by affinity.
+// asRoot makes numaform log in as root@pam with a password, and pin by affinity.
 func asRoot(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	edit(t, stage, "numaform.yaml", "  token_id: numaform@pve!scaler\n  token_secret_file: token\n",

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// stranger is somebody's VM with the first VMID that numaform plans.
+// stranger returns an unmanaged VM with the first VMID that numaform plans.
 func stranger(host string) pvesim.Foreign {
 	return pvesim.Foreign{
 		VMID: 2000, Host: host, Running: true,
@@ -21,13 +21,13 @@ func stranger(host string) pvesim.Foreign {
 	}
 }
 
-// TestStrangerTakesVMID puts somebody else's VM under a planned VMID at two times:
-// when the plan is made and not yet applied, and when the engine is about to clone.
+// TestStrangerTakesVMID creates an unmanaged VM with a planned VMID at two times: after the
+// plan and before the apply, and when the engine is about to clone.
 func TestStrangerTakesVMID(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		// at holds the call at which the stranger comes.
+		// at is the call during which the stranger appears.
 		at holding
 	}{
 		{"before the apply", holding{"GET", `^/cluster/resources`}},
@@ -40,14 +40,14 @@ func TestStrangerTakesVMID(t *testing.T) {
 			host := string(vmOf(t, stage, 2000).Host.Host)
 			skip := 0
 			if tt.at.method == "GET" {
-				// The first is the snapshot that the plan is made of.
+				// The first is the snapshot for the plan.
 				skip = 1
 			}
 			raw := intrude(t, stage, tt.at, skip, host)
 			if got := raw(); got == "" {
 				t.Fatal("the stranger did not come")
 			}
-			// What was refused gets another number at the next try.
+			// The refused VM gets another VMID in the next attempt.
 			run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 			guest, ok := stage.Sim.Guest(2000)
 			if !ok || guest.Raw != raw() {
@@ -71,7 +71,7 @@ func TestStrangerTakesVMID(t *testing.T) {
 	}
 }
 
-// vmOf returns the fleet's VM of that VMID.
+// vmOf returns the fleet's VM with that VMID.
 func vmOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) fleet.VM {
 	t.Helper()
 	desired, _ := readFleet(t, kept(t, stage))
@@ -84,8 +84,8 @@ func vmOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) fleet.VM {
 	return fleet.VM{}
 }
 
-// intrude applies, and puts the stranger into Proxmox while a call is held. It
-// returns how to read the stranger's config as it was put.
+// intrude applies, and puts the stranger into Proxmox during a delayed call. It returns a
+// function that reads the stranger's original configuration.
 func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string) func() string {
 	t.Helper()
 	stage.Sim.AddFault(pvesim.Fault{Method: at.method, Path: at.path, Skip: skip, Delay: holdTime})
@@ -113,8 +113,8 @@ func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string)
 	return func() string { return guest.Raw }
 }
 
-// TestStrangerTakesVMIDOfLostVM deletes a VM by hand and puts somebody else's in
-// its place: the state still says that it is ours.
+// TestStrangerTakesVMIDOfLostVM deletes a VM by hand and creates an unmanaged VM in its
+// place: the state still says that it is ours.
 func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

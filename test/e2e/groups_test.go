@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestSecurityGroups makes VMs with firewall groups while one of their rules cannot
-// be set: the next apply finishes them.
+// TestSecurityGroups creates VMs with firewall groups while setting one of their rules
+// fails: the next apply completes them.
 func TestSecurityGroups(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/demo"
 )
 
-// inGit keeps a stage's fleet in git, with a remote, and returns the remote.
+// inGit configures a stage's fleet to be in git, with a remote, and returns the remote.
 func inGit(t *testing.T, stage *demo.Stage) string {
 	t.Helper()
 	remote := filepath.Join(t.TempDir(), "fleet.git")
@@ -39,7 +39,7 @@ func git(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// vms returns the VMIDs that Proxmox has of the fleet's range.
+// vms returns the VMIDs of the fleet's range that exist in Proxmox.
 func vms(stage *demo.Stage) []int {
 	var ids []int
 	for _, guest := range stage.Sim.Guests() {
@@ -51,7 +51,7 @@ func vms(stage *demo.Stage) []int {
 	return ids
 }
 
-// controlPlane is a Node that is none of the fleet's.
+// controlPlane is a Node that does not belong to the fleet.
 const controlPlane = `apiVersion: v1
 kind: Node
 metadata: {name: control-plane}
@@ -85,7 +85,7 @@ func kinds(entries []audit.Entry) []audit.Kind {
 	return found
 }
 
-// TestUndo takes a scale-up and a scale-down back.
+// TestUndo reverts a scale-up and a scale-down.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -96,7 +96,7 @@ func TestUndo(t *testing.T) {
 	if left := vms(stage); len(left) != 0 {
 		t.Fatalf("the scale-up was undone and VMs %v are left", left)
 	}
-	// Undone in turn: as many VMs, with numbers and keys of their own.
+	// Undo the undo: the same number of VMs, with new VMIDs and keys.
 	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
 	again := vms(stage)
 	if len(again) != len(made) || slices.ContainsFunc(again, func(id int) bool { return slices.Contains(made, id) }) {
@@ -136,7 +136,7 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestGitRevert takes a scale-up and a scale-down back as people do who know git.
+// TestGitRevert reverts a scale-up and a scale-down with git revert.
 func TestGitRevert(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -156,7 +156,7 @@ func TestGitRevert(t *testing.T) {
 	if left := vms(stage); len(left) != 0 {
 		t.Fatalf("the scale-up was reverted and VMs %v are left", left)
 	}
-	// The revert reverted: the same VMs again.
+	// Revert the revert: the same VMs again.
 	git(t, laptop, "pull", "--quiet", "--rebase")
 	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "--grep=^Revert", "-1"))
 	git(t, laptop, "push", "--quiet")
@@ -165,7 +165,7 @@ func TestGitRevert(t *testing.T) {
 		t.Fatalf("VMs %v, before %v", again, made)
 	}
 	compare(t, stage)
-	// A scale-down, reverted.
+	// A scale-down, and its revert.
 	name := vmOf(t, stage, 2000).Name
 	run(t, stage, cli.ExitOK, "remove", name, "-f", none, "--auto-approve")
 	git(t, laptop, "pull", "--quiet", "--rebase")
@@ -191,9 +191,9 @@ func TestGitRevert(t *testing.T) {
 	}
 }
 
-// TestGitRevertOfAnOlderChange takes back the first of two scale-ups, which brought
-// all that the second one's VMs share with it, and lets neither numbers nor keys
-// come back.
+// TestGitRevertOfAnOlderChange reverts the first of two scale-ups, which introduced
+// everything that the second one's VMs share with it, and checks that neither VMIDs nor
+// keys are reused.
 func TestGitRevertOfAnOlderChange(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -218,7 +218,7 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 	if left := vms(stage); !slices.Equal(left, second) {
 		t.Fatalf("VMs %v are left, want %v", left, second)
 	}
-	// The newest goes too, and the pods ask anew.
+	// Revert the newest as well; the pods then request nodes again.
 	git(t, laptop, "pull", "--quiet", "--rebase")
 	newest := "*/node-*-" + strconv.Itoa(slices.Max(second)) + ".tf"
 	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "-1", "--", newest))
@@ -243,7 +243,7 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 	}
 }
 
-// TestReviewMode pushes changes to branches, and applies what was merged.
+// TestReviewMode pushes changes to branches, and applies merged ones.
 func TestReviewMode(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -267,7 +267,7 @@ func TestReviewMode(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", nothing(t, stage), "--auto-approve")
 	compare(t, stage)
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
-	// What was merged is applied, though pods wait whose nodes have to be reviewed.
+	// Merged changes are applied, although pods wait whose nodes need a review.
 	git(t, laptop, "pull", "--quiet", "--no-edit", "origin", "main")
 	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2000).Name, "-f", nothing(t, stage), "--auto-approve")
 	merge()

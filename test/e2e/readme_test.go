@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "write the shown parts of README.md and docs/ anew")
 
-// TestReadmeShowsWhatHappens compares the README's node file and picture with what
-// the quickstart makes.
+// TestReadmeShowsWhatHappens compares the README's node file and picture with the
+// quickstart's.
 func TestReadmeShowsWhatHappens(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -28,7 +28,7 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The rest repeats what the VM takes over from its template.
+	// The rest repeats what the VM inherits from its template.
 	head, _, _ := strings.Cut(string(content), "  hardware = {")
 	_, plans, _ := strings.Cut(out, "Plans\n─────\n")
 	shown := block("node file", "diff", prefixed(head, "+")) + "\n" + block("plans", "text", hashless(plans))
@@ -58,7 +58,7 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	}
 }
 
-// block is a part of the README that this test keeps.
+// block is a part of the README that this test maintains.
 func block(name, language, text string) string {
 	return "<!-- " + name + ": kept by test/e2e -->\n```" + language + "\n" + text + "\n```\n<!-- end of " + name + " -->\n"
 }
@@ -70,8 +70,8 @@ func prefixed(text, prefix string) string {
 
 var planHash = regexp.MustCompile(` \(plan [0-9a-f]+\)|(?m:^Provider .*\n)`)
 
-// hashless takes out the plans' hashes, which differ each time, and the provider's, which
-// is that of a build on this machine.
+// hashless removes the plans' hashes, which differ each time, and the provider's hash,
+// which depends on the build on this machine.
 func hashless(text string) string {
 	return strings.TrimRight(planHash.ReplaceAllString(text, ""), "\n")
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestRemoveVMThatIsGone removes a node whose VM somebody deleted by hand.
+// TestRemoveVMThatIsGone removes a node whose VM was deleted by hand.
 func TestRemoveVMThatIsGone(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -39,8 +39,8 @@ spec:
   containers: [{name: busy, image: registry.example/busy:1}]
 `
 
-// TestDeletedFileIsARequest deletes a node file by hand: the VM stays while its Node
-// runs pods, and goes when it does not. Its file restored, it is made again.
+// TestDeletedFileIsARequest deletes a node file by hand: the VM remains while its Node runs
+// pods, and is deleted afterwards. With its file restored, it is created again.
 func TestDeletedFileIsARequest(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -60,7 +60,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 	if out := run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests()); !strings.Contains(out, "without any Node in the manifests") {
 		t.Errorf("plan does not say that it knows nothing of Nodes:\n%s", out)
 	}
-	// Nothing else is asked for, so that nothing else changes.
+	// There is no other request, so nothing else changes.
 	node := filepath.Join(stage.Dir, "node.yaml")
 	if err := os.WriteFile(node, []byte(busy), 0o600); err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ var (
 	aclLine  = regexp.MustCompile(`(?m)^pveum acl modify (\S+) +--users (\S+) --roles (\S+)( --propagate 0)?$`)
 )
 
-// TestReadmeRoles runs a whole cycle with exactly the privileges that the README
-// gives, on both Proxmox versions. Pins are in effect without root's password.
+// TestReadmeRoles runs a whole cycle with exactly the privileges in the README, on both
+// Proxmox versions. Pins are in effect without root's password.
 func TestReadmeRoles(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
@@ -40,7 +40,7 @@ func TestReadmeRoles(t *testing.T) {
 					t.Fatalf("README.md has %d roles and %d acls, want 4 and 5", len(config.Roles), len(config.ACL))
 				}
 			})
-			if version == "9.0" { // so that several hosts have pins
+			if version == "9.0" { // several hosts have pins
 				edit(t, stage, "manifests/nodepools.yaml", `policy: Shared, overcommit: "2"`, "policy: Dedicated, pinWith: HostAgent")
 			}
 			run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")

@@ -23,7 +23,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// fiveHosts is the quickstart with two hosts more.
+// fiveHosts is the quickstart with two additional hosts.
 func fiveHosts(t *testing.T) fs.FS {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -48,8 +48,8 @@ func fiveHosts(t *testing.T) fs.FS {
 	return files
 }
 
-// TestFiveAppliesSideBySide loses one host, or its provider, while five hosts each clone
-// a VM: the others finish in the same apply, and one apply more makes up for the rest.
+// TestFiveAppliesSideBySide loses one host, or its provider, while five hosts each clone a
+// VM: the others finish in the same apply, and the next apply does the rest.
 func TestFiveAppliesSideBySide(t *testing.T) {
 	t.Parallel()
 	const victim = "pve-3"
@@ -118,14 +118,14 @@ func TestFiveAppliesSideBySide(t *testing.T) {
 	}
 }
 
-// panicProvider ends the provider of a host as a panic does: with its goroutines'
-// stacks, in the middle of its calls.
+// panicProvider ends the provider of a host like a panic: with its goroutines' stacks, in
+// the middle of its calls.
 func panicProvider(t *testing.T, stage *demo.Stage, host string) {
 	t.Helper()
 	mark := func(pid string) string {
 		content, err := os.ReadFile(filepath.Join("/proc", pid, "environ"))
 		if err != nil {
-			return "" // it ended
+			return "" // it has ended
 		}
 		for entry := range strings.SplitSeq(string(content), "\x00") {
 			if strings.HasPrefix(entry, "NUMAFORM_RUN=") {

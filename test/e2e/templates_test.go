@@ -35,7 +35,7 @@ type templatesRoot struct {
 	dir    string
 }
 
-// withTemplates gives the Proxmox the user, roles and grants of docs/templates.md, and
+// withTemplates adds the user, roles and grants of docs/templates.md to the Proxmox, and
 // the image.
 func withTemplates(t *testing.T) func(*pvesim.Config) {
 	t.Helper()
@@ -101,7 +101,7 @@ func (r *templatesRoot) apply() string {
 	return r.engine.Run(r.t, r.dir, "apply", "-auto-approve", "-input=false", "-no-color")
 }
 
-// refused runs the engine, which must fail and say so.
+// refused runs the engine, which must fail with this text.
 func (r *templatesRoot) refused(want string, args ...string) {
 	r.t.Helper()
 	out, err := r.engine.Try(r.t, r.dir, append(args, "-input=false", "-no-color")...)
@@ -111,7 +111,7 @@ func (r *templatesRoot) refused(want string, args ...string) {
 	}
 }
 
-// clean wants a plan to find nothing to do.
+// clean checks that a plan has no changes.
 func (r *templatesRoot) clean() {
 	r.t.Helper()
 	if out, err := r.engine.Try(r.t, r.dir, "plan", "-detailed-exitcode", "-input=false", "-no-color"); err != nil {
@@ -119,7 +119,8 @@ func (r *templatesRoot) clean() {
 	}
 }
 
-// has wants the templates with this display, and nothing but the listed volumes.
+// has checks that the templates exist with this display, and no volumes but the listed
+// ones.
 func (r *templatesRoot) has(vga string) {
 	r.t.Helper()
 	for vmid, host := range map[int]string{9101: "pve-1", 9102: "pve-2", 9103: "pve-3"} {
@@ -144,8 +145,8 @@ func (r *templatesRoot) has(vga string) {
 	}
 }
 
-// TestTemplates makes the templates of the example with the privileges that its page
-// gives, changes them in place, has numaform clone them, and removes them.
+// TestTemplates creates the templates of the example with the privileges in its
+// documentation, changes them in place, makes numaform clone them, and removes them.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
@@ -189,7 +190,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestTemplatesRefused tries what must not become a template.
+// TestTemplatesRefused refuses used and duplicate VMIDs, and wrong images.
 func TestTemplatesRefused(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
@@ -215,7 +216,7 @@ func TestTemplatesRefused(t *testing.T) {
 		t.Errorf("a wrong image left VM %v and volumes %s", made, volumes)
 	}
 
-	// What was not finished is made anew, though the VMID is taken by then.
+	// An incomplete template is re-created, although its VMID is in use by then.
 	r.edit(strings.Repeat("0", 64), right)
 	r.stage.Sim.AddFault(pvesim.Fault{Method: "POST", Path: `/qemu/9101/template$`, Times: 1, TaskExit: "can't lock file"})
 	r.refused("can't lock file", "apply", "-auto-approve")
@@ -225,8 +226,8 @@ func TestTemplatesRefused(t *testing.T) {
 	}
 	r.clean()
 
-	// Another image under the same VMID says in the plan what it does, and again as long
-	// as Proxmox keeps the template.
+	// The plan shows the effect of another image for the same VMID, again as long as Proxmox
+	// refuses to delete the template.
 	r.edit(right, strings.Repeat("1", 64))
 	r.stage.Sim.AddFault(pvesim.Fault{Method: "DELETE", Path: `/qemu/9101/?$`, Times: 1, TaskExit: "base volume is still in use by linked cloned"})
 	r.refused("base volume is still in use", "apply", "-auto-approve")
