@@ -13,21 +13,20 @@ import (
 	"testing"
 )
 
-// backend keeps states and locks over HTTP, as the http backend asks for them, and
-// fails when it is told to.
+// backend stores states and locks over HTTP for the http backend, and fails on demand.
 type backend struct {
 	url string
-	// mu guards all below.
+	// mu guards the fields below.
 	mu            sync.Mutex
 	states, locks map[string][]byte
-	// written is every state that was ever sent.
+	// written is every state that was ever saved.
 	written [][]byte
 	gates   []backendGate
 	fails   func(r *http.Request) bool
 }
 
-// backendGate is a gate for requests of a method, under a lock for an operation;
-// with after, once they were done.
+// backendGate is a gate for requests of a method, with a lock for an operation; with after,
+// once they were executed.
 type backendGate struct {
 	method, operation string
 	after             bool
@@ -43,7 +42,7 @@ func newBackend(t *testing.T) *backend {
 	return b
 }
 
-// The operations that take a lock, as engines call them.
+// The operations that take a lock, by the engines' names.
 const (
 	operationPlan  = "OperationTypePlan"
 	operationApply = "OperationTypeApply"
@@ -58,8 +57,8 @@ func (b *backend) hold(method, operation string, after bool) *gate {
 	return g
 }
 
-// failing makes those requests fail that the function says, until it is called
-// with nil.
+// failing makes requests fail for which the function returns true, until it is called with
+// nil.
 func (b *backend) failing(fails func(r *http.Request) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -87,10 +86,10 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	status, answer := b.answer(r, body)
 	b.pass(r, operation, true)
 	w.WriteHeader(status)
-	_, _ = w.Write(answer) // who asked may be dead
+	_, _ = w.Write(answer) // the client may be dead
 }
 
-// operation returns what the lock is, or shall be, held for.
+// operation returns the operation of the current or requested lock.
 func (b *backend) operation(r *http.Request, body []byte) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,14 +144,14 @@ func (b *backend) answer(r *http.Request, body []byte) (int, []byte) {
 	return http.StatusOK, nil
 }
 
-// unlock takes the locks away, as a person does who knows that nobody holds them.
+// unlock removes the locks, as an operator does who knows that no process holds them.
 func (b *backend) unlock() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.locks)
 }
 
-// locked returns the locks that are held.
+// locked returns the current locks.
 func (b *backend) locked() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,15 +162,14 @@ func (b *backend) locked() []string {
 	return locks
 }
 
-// saved counts the states.
+// saved returns the number of saved states.
 func (b *backend) saved() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.states)
 }
 
-// vms returns the VMIDs that the states of a host hold, and which of them are
-// tainted.
+// vms returns the VMIDs in the states of a host, and the tainted ones.
 func (b *backend) vms(t *testing.T, host string) (vmids, tainted []int) {
 	t.Helper()
 	b.mu.Lock()
@@ -186,7 +184,7 @@ func (b *backend) vms(t *testing.T, host string) (vmids, tainted []int) {
 	return vmids, tainted
 }
 
-// vmsOf reads the VMs out of a state.
+// vmsOf reads the VMs of a state.
 func vmsOf(t *testing.T, content []byte) (vmids, tainted []int) {
 	t.Helper()
 	var state struct {

@@ -15,13 +15,12 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// fullAfter makes numaform and all that it starts unable to write more than so many
-// bytes into a file, as if the disk was full then.
+// fullAfter prevents numaform and its child processes from writing more than that many
+// bytes to a file, as if the disk were full then.
 const fullAfter = "FAULTS_FULL_AFTER"
 
-// fill sets the limit for this process, if it is asked to, and begins anew: the
-// signal that would come with it is blocked, which only a new image of the process
-// inherits.
+// fill sets the limit for this process, if requested, and re-executes the program: the
+// signal that comes with the limit is blocked, and only a new program image inherits that.
 func fill() error {
 	limit, err := strconv.ParseUint(os.Getenv(fullAfter), 10, 64)
 	if err != nil {
@@ -42,8 +41,8 @@ func fill() error {
 	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// TestDiskFull lets the disk be full after a number of bytes: nothing is applied if
-// not everything can be written, or all of it is.
+// TestDiskFull fills the disk after a number of bytes: either everything can be written,
+// and is applied, or nothing is applied.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	failed := make(chan bool, 8)
@@ -54,7 +53,7 @@ func TestDiskFull(t *testing.T) {
 				w := newWorld(t)
 				env := w.env
 				w.env = append(env[:len(env):len(env)], fullAfter+"="+strconv.Itoa(limit))
-				// What it says goes where there is no limit.
+				// Its output goes where there is no limit.
 				w.discards = true
 				code := w.start(w.applyArgs()...).wait()
 				w.env, w.discards = env, false
@@ -86,7 +85,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestDiskFullAtTheEnd lets a local state not fit, after its VMs were made. They are
+// TestDiskFullAtTheEnd makes a local state not fit after its VMs were created. They are
 // found again.
 func TestDiskFullAtTheEnd(t *testing.T) {
 	t.Parallel()
@@ -104,7 +103,7 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 	if begun := w.begun(); begun != scaledUp {
 		t.Errorf("%d VMs were made, want %d: the disk was full too early", begun, scaledUp)
 	}
-	// Half a state proves nothing. A person moves it away, as it is told to.
+	// Half a state proves nothing. An operator moves it away, as the error says.
 	w.mark()
 	for _, half := range append(w.kept(), filepath.Join(w.dir, "state", "states", "homelab", busyHost, "terraform.tfstate")) {
 		if out := w.apply(cli.ExitFailed); !strings.Contains(out, filepath.Base(half)) && !strings.Contains(out, "state file could not be parsed") {

@@ -5,8 +5,7 @@ import (
 	"sync"
 )
 
-// gate holds the first that comes to it, until it is opened. Who comes later
-// passes.
+// gate stops the first visitor until it is opened. Later visitors pass.
 type gate struct {
 	once    sync.Once
 	reached chan string
@@ -20,8 +19,8 @@ func newGate() *gate {
 	return &gate{reached: make(chan string, 1), opened: make(chan struct{})}
 }
 
-// pass comes to the gate and says with what. It reports false if that must be
-// forgotten: who asked for it is dead.
+// pass enters the gate with a description of the visitor. It reports false if the visitor
+// must be ignored because it is dead.
 func (g *gate) pass(ctx context.Context, what string) bool {
 	passed := true
 	g.once.Do(func() {
@@ -37,7 +36,7 @@ func (g *gate) pass(ctx context.Context, what string) bool {
 	return passed
 }
 
-// open lets through what is held, or drops it.
+// open releases the visitor, or drops it.
 func (g *gate) open(drop bool) {
 	g.mu.Lock()
 	g.dropped = drop

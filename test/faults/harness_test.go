@@ -1,10 +1,10 @@
-// Package faults_test breaks things while numaform works: it kills the engine, the
-// provider and numaform itself at named steps, makes Proxmox, backends and disks
-// fail, and then lets numaform try again. What is left is judged by what Proxmox,
-// the backend and the fleet's directory hold, never by what numaform says of them.
+// Package faults_test injects faults while numaform works: it kills the engine, the
+// provider and numaform itself at defined steps, makes Proxmox, backends and disks fail,
+// and then runs numaform again. It checks the contents of Proxmox, the backend and the
+// fleet's directory, never the output of numaform.
 //
-// The test binary plays numaform and the engine too, see TestMain. The table of
-// all faults is docs/faults.md.
+// The test binary also runs as numaform and as the engine, see TestMain. The table of all
+// faults is docs/faults.md.
 package faults_test
 
 import (
@@ -21,11 +21,10 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// asNumaform makes this test binary numaform.
+// asNumaform makes this test binary run as numaform.
 const asNumaform = "FAULTS_AS_NUMAFORM"
 
-// rounds is how often each victim is killed at each step, each time with another
-// seed.
+// rounds is how often each victim is killed at each step, each time with a different seed.
 var rounds = flag.Int("faults.rounds", 1, "kill each victim at each step that often")
 
 func TestMain(m *testing.M) {
@@ -45,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// numaform is cmd/numaform.
+// numaform is the main function of cmd/numaform.
 func numaform() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

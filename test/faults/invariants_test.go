@@ -24,8 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// check recomputes the invariants of docs/faults.md, which hold once everything
-// has settled: of a world in which so many VMs are wanted.
+// check checks the invariants of docs/faults.md, which hold once everything has settled, in
+// a world with this number of desired VMs.
 func (w *world) check(wanted int) {
 	w.t.Helper()
 	w.checkFleet(wanted)
@@ -36,7 +36,7 @@ func (w *world) check(wanted int) {
 	w.checkStates()
 }
 
-// clusterID is the fixture's.
+// clusterID is the clusterID of the fixture.
 const clusterID = "faults"
 
 // ours returns the VMs with our marker, by name.
@@ -52,8 +52,8 @@ func (w *world) ours() map[string]pvesim.GuestState {
 
 var vmidLine = regexp.MustCompile(`(?m)^\s*vm_id\s*=\s*(\d+)$`)
 
-// checkFleet is I1: the VMs with our marker are those of the node files, whole and
-// running, and nothing else was made.
+// checkFleet is I1: the VMs with our marker are those in the node files, complete and
+// running, and no others were created.
 func (w *world) checkFleet(wanted int) {
 	w.t.Helper()
 	ours := w.ours()
@@ -83,7 +83,7 @@ func (w *world) checkFleet(wanted int) {
 	}
 }
 
-// checkForeign is I2: nobody else's VM was changed.
+// checkForeign is I2: no unmanaged VM was changed.
 func (w *world) checkForeign() {
 	w.t.Helper()
 	for _, vmid := range slices.Sorted(maps.Keys(w.foreign)) {
@@ -97,7 +97,8 @@ func (w *world) checkForeign() {
 	}
 }
 
-// checkPins is I3: no two VMs share a pinned CPU, and memory per NUMA node suffices.
+// checkPins is I3: no two VMs share a pinned CPU, and the memory of each NUMA node
+// suffices.
 func (w *world) checkPins() {
 	w.t.Helper()
 	for i := range w.hosts {
@@ -113,7 +114,7 @@ func (w *world) checkPins() {
 	}
 }
 
-// startGuest reads a running guest's values back.
+// startGuest reads the values of a running guest.
 func (w *world) startGuest(guest pvesim.GuestState) startcheck.Guest {
 	w.t.Helper()
 	number := func(key string, otherwise int) int {
@@ -141,8 +142,8 @@ func (w *world) startGuest(guest pvesim.GuestState) startcheck.Guest {
 	return result
 }
 
-// checkHistory is I5: each plan that an engine was told to apply, and each VM that was
-// written to, stands in a record of the fleet's history.
+// checkHistory is I5: each plan that an engine applied, and each VM that was written to, is
+// in a record of the fleet's history.
 func (w *world) checkHistory() {
 	w.t.Helper()
 	entries, err := store.NewDirectory(w.fleet()).History(w.t.Context(), time.Time{})
@@ -192,8 +193,8 @@ func (w *world) written() []string {
 	return slices.Compact(vmids)
 }
 
-// checkSecrets is I6: no secret is in the fleet's directory, a plan, a state, or
-// in what numaform and the engine said or left.
+// checkSecrets is I6: no secret is in the fleet's directory, a plan, a state, or in the
+// output and files of numaform and the engine.
 func (w *world) checkSecrets() {
 	w.t.Helper()
 	for _, dir := range []string{filepath.Join(w.dir, "fleet"), filepath.Join(w.dir, "kept"), filepath.Join(w.dir, "said"), w.tmp} {
@@ -216,7 +217,7 @@ func (w *world) checkSecrets() {
 	}
 }
 
-// search looks for secrets in a content, and in what is packed in it.
+// search searches for secrets in a content, including packed data.
 func (w *world) search(name string, content []byte) {
 	w.t.Helper()
 	for _, canary := range []string{tokenCanary, passwordCanary} {
@@ -239,7 +240,7 @@ func (w *world) search(name string, content []byte) {
 	}
 }
 
-// checkStates is I7: the states hold what Proxmox has, whole, and no lock is left.
+// checkStates is I7: the states match Proxmox, are complete, and no lock is left.
 func (w *world) checkStates() {
 	w.t.Helper()
 	for _, host := range []string{busyHost, idleHost} {

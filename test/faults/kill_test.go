@@ -54,14 +54,14 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// rngOf returns the numbers of a case: the same in each run.
+// rngOf returns a random source that is the same for a case in each run.
 func rngOf(s step, v victim, seed int) *rand.Rand {
 	hash := fnv.New64a()
 	fmt.Fprintf(hash, "%s %s", s.name, v)
 	return rand.New(rand.NewPCG(hash.Sum64(), uint64(seed)))
 }
 
-// killAt plays one case.
+// killAt runs one case.
 func killAt(t *testing.T, s step, v victim, seed int, landed *landings) {
 	rng := rngOf(s, v, seed)
 	settings := []setting{delays(pvesim.Delays{
@@ -102,7 +102,7 @@ func killAt(t *testing.T, s step, v victim, seed int, landed *landings) {
 	w.checkComplete(complete)
 }
 
-// complete returns the configuration of our VMs that run.
+// complete returns the configuration of our running VMs.
 func (w *world) complete() map[string]string {
 	complete := map[string]string{}
 	for name, guest := range w.ours() {
@@ -113,8 +113,8 @@ func (w *world) complete() map[string]string {
 	return complete
 }
 
-// checkComplete wants what was complete at the time of a kill to be as it was, if it
-// is still wanted.
+// checkComplete checks that VMs that were complete at the time of a kill are unchanged, if
+// they are still desired.
 func (w *world) checkComplete(complete map[string]string) {
 	w.t.Helper()
 	for name, guest := range w.ours() {
@@ -128,7 +128,7 @@ func randomly(rng *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(int64(most)))
 }
 
-// exitAfter is how numaform ends when a victim is killed.
+// exitAfter returns numaform's exit code when a victim is killed.
 func exitAfter(v victim) int {
 	if v == victimNumaform {
 		return killed
@@ -136,8 +136,8 @@ func exitAfter(v victim) int {
 	return cli.ExitFailed
 }
 
-// prepareRemoval makes the VMs, lets one of them be needed no more, and returns the
-// command that removes it.
+// prepareRemoval creates the VMs, makes one of them superfluous, and returns the command
+// that removes it.
 func (w *world) prepareRemoval() []string {
 	w.t.Helper()
 	w.apply(cli.ExitOK)
@@ -146,7 +146,7 @@ func (w *world) prepareRemoval() []string {
 	return []string{"remove", names[len(names)-1], "-f", w.manifests(), "--auto-approve"}
 }
 
-// converge applies twice: the first finishes what was cut off, the second finds
+// converge applies twice: the first apply finishes the interrupted work, the second has
 // nothing to do. Then the invariants hold.
 func (w *world) converge(wanted int) {
 	w.t.Helper()
@@ -159,7 +159,7 @@ func (w *world) converge(wanted int) {
 	w.check(wanted)
 }
 
-// portrait says what Proxmox and the backend hold.
+// portrait describes the contents of Proxmox and the backend.
 func (w *world) portrait() string {
 	var vms []string
 	for _, guest := range w.sim.Guests() {

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestLockOfTheLiving lets a second numaform, which works with a copy of the fleet as
-// on another machine, come while the first holds the state's lock.
+// TestLockOfTheLiving starts a second numaform, with a copy of the fleet as on another
+// machine, while the first holds the state's lock.
 func TestLockOfTheLiving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -44,8 +44,8 @@ func TestLockOfTheLiving(t *testing.T) {
 	w.converge(scaledUp + 1)
 }
 
-// TestLockOfTheUnknown finds a lock of which nobody knows whether its holder lives:
-// it is held and told, and broken by a person only.
+// TestLockOfTheUnknown finds a lock whose holder may be alive: the lock is respected and
+// reported, and only a person breaks it.
 func TestLockOfTheUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

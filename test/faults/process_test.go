@@ -29,7 +29,7 @@ type process struct {
 
 // processes returns all processes.
 func processes() []process {
-	paths, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
 	var found []process
 	for _, path := range paths {
 		stat, err := os.ReadFile(path)
@@ -40,7 +40,7 @@ func processes() []process {
 		if err != nil {
 			continue
 		}
-		// pid (name) state parent …, where name may hold anything
+		// pid (name) state parent …, where name may contain anything
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		parent, _ := strconv.Atoi(fields[1])
@@ -52,7 +52,7 @@ func processes() []process {
 	return found
 }
 
-// below returns the processes that descend from one.
+// below returns the descendants of a process.
 func below(pid int) []process {
 	all := processes()
 	family := []int{pid}
@@ -68,7 +68,7 @@ func below(pid int) []process {
 	return found
 }
 
-// pids returns the processes of a run that a victim stands for.
+// pids returns the processes of a run for a victim.
 func (r *run) pids(v victim) []int {
 	if v == victimNumaform {
 		return []int{r.cmd.Process.Pid}
@@ -94,7 +94,7 @@ func gone(pid int) bool {
 	return true
 }
 
-// alive returns those of the processes that have not ended.
+// alive returns the processes that have not ended.
 func alive(all []process) []process {
 	return slices.DeleteFunc(all, func(p process) bool { return gone(p.pid) })
 }
@@ -113,8 +113,8 @@ func (r *run) kill(v victim) []int {
 	return pids
 }
 
-// killWhenSeen kills the first that appears, which nothing holds: it may end by itself
-// meanwhile.
+// killWhenSeen kills the first process that appears. Nothing stops the process, so it may
+// end on its own before.
 func (r *run) killWhenSeen(v victim) (pids []int) {
 	r.w.t.Helper()
 	r.w.until("a "+string(v), func() bool {
@@ -129,7 +129,7 @@ func (r *run) killWhenSeen(v victim) (pids []int) {
 	return pids
 }
 
-// buried waits until the processes are gone.
+// buried waits until the processes have ended.
 func (r *run) buried(v victim, pids []int) {
 	r.w.t.Helper()
 	r.w.until("the death of the "+string(v), func() bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// clones counts the clones that were asked for, by VMID; those that were answered
-// with an error are left out.
+// clones returns the number of requested clones by VMID, except those answered with an
+// error.
 func (w *world) clones() map[string]int {
 	counts := map[string]int{}
 	for _, call := range w.sim.Calls() {
@@ -24,7 +24,7 @@ func (w *world) clones() map[string]int {
 	return counts
 }
 
-// eventually applies until it does well, at most three times.
+// eventually applies until it succeeds, at most three times.
 func (w *world) eventually() {
 	w.t.Helper()
 	for range 2 {
@@ -35,8 +35,8 @@ func (w *world) eventually() {
 	w.apply(cli.ExitOK)
 }
 
-// TestRefusedBeforeAccepted has Proxmox fail before it does anything: the call is
-// made again, by the provider or by the next apply, and no VM is made twice.
+// TestRefusedBeforeAccepted makes Proxmox fail before it does anything: the provider or the
+// next apply repeats the call, and no VM is created twice.
 func TestRefusedBeforeAccepted(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -63,8 +63,8 @@ func TestRefusedBeforeAccepted(t *testing.T) {
 	}
 }
 
-// TestAnswerLost has Proxmox do what it was asked, and the answer is lost: what was
-// made is found by its marker and adopted.
+// TestAnswerLost makes Proxmox execute the request but loses the answer: the created VM is
+// found by its marker and adopted.
 func TestAnswerLost(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -86,8 +86,8 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// TestTaskFails has the task of one VM end with an error. The others are made, the
-// error is told, and the next apply makes it.
+// TestTaskFails makes the task of one VM fail. The others are created, the error is
+// reported, and the next apply creates it.
 func TestTaskFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -107,7 +107,7 @@ func TestTaskFails(t *testing.T) {
 	}
 }
 
-// TestQuorumLost takes the quorum away before an apply, and in the middle of one.
+// TestQuorumLost removes the quorum before an apply, and in the middle of one.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	t.Run("before", func(t *testing.T) {
@@ -141,8 +141,8 @@ func TestQuorumLost(t *testing.T) {
 	})
 }
 
-// TestHostLost takes the host down in the middle of an apply. Nothing of its state
-// is deleted, and it is finished when the host is back.
+// TestHostLost takes the host down in the middle of an apply. Nothing in its state is
+// deleted, and the work is finished when the host is back.
 func TestHostLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -153,7 +153,7 @@ func TestHostLost(t *testing.T) {
 	w.comesBack()
 }
 
-// comesBack applies while the host is down, which does nothing, and once it is back.
+// comesBack applies while the host is down, which does nothing, and after it is back.
 func (w *world) comesBack() {
 	w.t.Helper()
 	w.mark()
@@ -168,9 +168,9 @@ func (w *world) comesBack() {
 	w.converge(scaledUp)
 }
 
-// TestHostLostAfterClone takes the host down when the provider looks whether a clone
-// is unlocked, which it does for half an hour whatever it is answered, and whatever the
-// engine asks of it. The apply is canceled in good order: what was done is in the state.
+// TestHostLostAfterClone takes the host down while the provider polls the lock of a clone,
+// which it does for half an hour whatever the answer is, and even if the engine wants to
+// stop. The apply is canceled in an orderly way: completed work is in the state.
 func TestHostLostAfterClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -201,7 +201,7 @@ func TestHostLostAfterClone(t *testing.T) {
 	w.comesBack()
 }
 
-// TestCertificate lets Proxmox show a certificate that is signed by nobody known.
+// TestCertificate makes Proxmox present a certificate of an unknown authority.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -218,8 +218,8 @@ func TestCertificate(t *testing.T) {
 	w.converge(scaledUp)
 }
 
-// TestForeignPins pins somebody else's VM onto the CPUs that were planned, before
-// the apply and in the middle of it: ours goes elsewhere.
+// TestForeignPins pins an unmanaged VM to the planned CPUs, before the apply and in the
+// middle of it: ours goes elsewhere.
 func TestForeignPins(t *testing.T) {
 	t.Parallel()
 	const planned = "4,44,8,48"
@@ -249,9 +249,9 @@ func TestForeignPins(t *testing.T) {
 	})
 }
 
-// TestCloneLeftLocked has the task of a clone die and leave the guest locked, without
-// name and marker. It is nobody's: the VM is made under another number, and a
-// person is told what to destroy.
+// TestCloneLeftLocked makes the task of a clone die and leave the guest locked, without
+// name and marker. The guest is unmanaged: the VM is created with another VMID, and the
+// message names the guest to destroy.
 func TestCloneLeftLocked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

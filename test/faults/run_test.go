@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// patience is how long anything may take.
+// patience limits how long anything may take.
 const patience = 2 * time.Minute
 
-// killed is the exit code of what a signal killed.
+// killed is the exit code of a process killed by a signal.
 const killed = -1
 
-// run is a numaform at work.
+// run is a running numaform.
 type run struct {
 	w      *world
 	args   []string
@@ -27,8 +27,8 @@ type run struct {
 	ended  chan struct{}
 }
 
-// start starts numaform as a process of its own. What it says goes to a file, so
-// that nobody waits for a provider that outlives it.
+// start starts numaform in a process of its own. Its output goes to a file, so that no
+// reader waits for a provider that outlives it.
 func (w *world) start(args ...string) *run {
 	w.t.Helper()
 	w.runs++
@@ -42,11 +42,11 @@ func (w *world) start(args ...string) *run {
 	if !w.discards {
 		r.cmd.Stdout, r.cmd.Stderr = file, file
 	}
-	// A test that times out takes numaform along.
+	// numaform ends with a test that times out.
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	w.must(r.cmd.Start())
 	go func() {
-		_ = r.cmd.Wait() // its exit code is looked at below
+		_ = r.cmd.Wait() // its exit code is checked below
 		_ = file.Close() // the child wrote to it, not this process
 		close(r.ended)
 	}()
@@ -63,21 +63,21 @@ func (r *run) wait() int {
 	select {
 	case <-r.ended:
 	case <-time.After(patience):
-		r.w.must(kill(r.cmd.Process.Pid, syscall.SIGQUIT)) // it tells what it waits for
+		r.w.must(kill(r.cmd.Process.Pid, syscall.SIGQUIT)) // it dumps its goroutines
 		<-r.ended
 		r.w.t.Fatalf("numaform %s does not end\n%s", strings.Join(r.args, " "), r.said())
 	}
 	return r.cmd.ProcessState.ExitCode()
 }
 
-// said returns what numaform printed.
+// said returns numaform's output.
 func (r *run) said() string {
 	content, err := os.ReadFile(r.output)
 	r.w.must(err)
 	return string(content)
 }
 
-// numaform runs a command and fails the test unless it exits as wanted.
+// numaform runs a command and fails the test unless it exits with code want.
 func (w *world) numaform(want int, args ...string) string {
 	w.t.Helper()
 	r := w.start(args...)
@@ -97,8 +97,7 @@ func (w *world) apply(want int) string {
 
 func (w *world) applyArgs() []string { return []string{"apply", "-f", w.manifests(), "--auto-approve"} }
 
-// await waits until something reaches the gate, which numaform's end would make
-// impossible.
+// await waits until a visitor reaches the gate, and fails if numaform ends first.
 func (r *run) await(g *gate) string {
 	r.w.t.Helper()
 	select {
@@ -140,7 +139,7 @@ func kill(pid int, signal syscall.Signal) error {
 	return nil
 }
 
-// mark makes writes begin here.
+// mark sets the start of the calls that writes returns.
 func (w *world) mark() { w.marked = len(w.sim.Calls()) }
 
 // writes returns the calls since the mark that change something in Proxmox.

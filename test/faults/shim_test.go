@@ -15,35 +15,35 @@ import (
 	"syscall"
 )
 
-// shimName is what the shim is called: numaform takes it for the engine. Beside it
-// lies shimName.json, a shimConfig.
+// shimName is the file name of the shim: numaform takes it for the engine. Its
+// configuration is in shimName.json, a shimConfig.
 const shimName = "tofu"
 
-// shimConfig tells the shim which engine is the real one, and where the test
-// listens. The engine's environment is numaform's, so it has no room for this.
+// shimConfig is the path of the real engine, and the address of the test. The engine's
+// environment comes from numaform, so it cannot carry them.
 type shimConfig struct {
 	Engine  string `json:"engine"`
 	Address string `json:"address"`
-	// Kept is where plans are kept that are about to be applied.
+	// Kept is the directory for copies of plans that are about to be applied.
 	Kept string `json:"kept"`
 }
 
-// visit is what the shim says before it becomes the engine, and after the engine
-// has ended if the test asked for that. The test answers with a line.
+// visit is the shim's message before it becomes the engine and, if the test requests it,
+// after the engine has ended. The test answers with a line.
 type visit struct {
 	Command string `json:"command"`
 	Ended   bool   `json:"ended"`
-	// Plan is the hash of the plan that is applied.
+	// Plan is the hash of the plan to apply.
 	Plan string `json:"plan,omitempty"`
 }
 
 // The answers to a visit.
 const (
 	answerGo   = "go"
-	answerStay = "stay" // run the engine as a child, and come back when it has ended
+	answerStay = "stay" // run the engine as a child, and visit again when it has ended
 )
 
-// shim runs the real engine after the test lets it.
+// shim runs the real engine after the test allows it.
 func shim() int {
 	code, err := runShim()
 	if err != nil {
@@ -90,13 +90,13 @@ func runShim() (int, error) {
 	return engine.ProcessState.ExitCode(), nil
 }
 
-// become turns this process into the engine: its number stays, and so does what
-// numaform and the kernel agreed on about its death.
+// become replaces this process with the engine: its process id stays, and so does its
+// parent-death signal.
 func become(engine string) error {
 	return syscall.Exec(engine, slices.Concat([]string{engine}, os.Args[1:]), os.Environ())
 }
 
-// keepPlan copies the plan that the arguments name and returns its hash.
+// keepPlan copies the plan in the arguments and returns its hash.
 func keepPlan(kept string) (string, error) {
 	if os.Args[1] != "apply" {
 		return "", nil
@@ -114,7 +114,7 @@ func keepPlan(kept string) (string, error) {
 	return hash, os.WriteFile(filepath.Join(kept, hash+".tfplan"), content, 0o600)
 }
 
-// call says something to the test and returns its answer.
+// call sends a visit to the test and returns its answer.
 func call(address string, v visit) (string, error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {

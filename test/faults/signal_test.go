@@ -9,14 +9,14 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// clone is the second clone of an apply, which Proxmox accepted.
+// clone matches the second clone of an apply, after Proxmox accepted it.
 func clone() pvesim.Fault {
 	return pvesim.Fault{Method: "POST", Path: `/clone$`, Skip: 1, After: true}
 }
 
-// TestTerminated asks numaform to end, as a rollout does, and as Ctrl-C at a
-// terminal does, which every process of the terminal gets. It ends in order:
-// nothing is killed, the state is saved and unlocked, and no VM is lost.
+// TestTerminated asks numaform to end, as a rollout does, and as Ctrl-C at a terminal does,
+// which signals every process of the terminal. numaform ends in an orderly way: nothing is
+// killed, the state is saved and unlocked, and no VM is lost.
 func TestTerminated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -66,7 +66,7 @@ func TestTerminated(t *testing.T) {
 	}
 }
 
-// begun counts the VMs of ours that Proxmox has, in whatever condition.
+// begun returns the number of our VMs in Proxmox, in any condition.
 func (w *world) begun() int {
 	n := 0
 	for _, guest := range w.sim.Guests() {

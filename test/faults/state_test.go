@@ -12,13 +12,13 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestBackendDown takes the backend away at each moment of an apply. Nothing is
-// done without it; a state that it did not take is kept, and saved first.
+// TestBackendDown stops the backend at each moment of an apply. Nothing is done without it;
+// a state that could not be saved is kept, and saved first in the next run.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	always := func(*http.Request) bool { return true }
 	for name, tt := range map[string]struct {
-		// at is when it goes down, and made says whether VMs are made all the same.
+		// at is when it stops, and made is set if VMs are created nevertheless.
 		at    func(w *world) *gate
 		fails func(r *http.Request) bool
 		made  bool
@@ -55,7 +55,7 @@ func TestBackendDown(t *testing.T) {
 				t.Errorf("after another apply a state is kept: %t, want %t", kept, tt.made)
 			}
 			w.backend.failing(nil)
-			w.backend.unlock() // where it could not be unlocked, its holder is a stranger
+			w.backend.unlock() // if it could not be unlocked, its holder is unknown
 			w.converge(scaledUp)
 			if kept := w.kept(); len(kept) > 0 {
 				t.Errorf("states are still kept: %v", kept)
@@ -77,7 +77,7 @@ func (w *world) kept() []string {
 	return kept
 }
 
-// replaceState changes the only state of the backend, and returns what it was.
+// replaceState changes the only state of the backend, and returns the earlier one.
 func (w *world) replaceState(change func([]byte) []byte) []byte {
 	w.t.Helper()
 	w.backend.mu.Lock()
@@ -91,7 +91,7 @@ func (w *world) replaceState(change func([]byte) []byte) []byte {
 	return before
 }
 
-// TestStateRolledBack puts an older state back: what it does not know is imported.
+// TestStateRolledBack restores an older state: missing VMs are imported.
 func TestStateRolledBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -113,8 +113,8 @@ func TestStateRolledBack(t *testing.T) {
 	}
 }
 
-// TestStateCorrupted cuts the state off, and makes it somebody else's: nothing is
-// done, and it is told which state is wrong.
+// TestStateCorrupted truncates the state, and replaces it with another cluster's: nothing
+// is done, and the error names the state.
 func TestStateCorrupted(t *testing.T) {
 	t.Parallel()
 	for name, corrupt := range map[string]func([]byte) []byte{

@@ -8,19 +8,19 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// step is a moment in a change at which processes are killed.
+// step is a moment of a change at which processes are killed.
 type step struct {
 	name    string
 	victims []victim
-	// removal tells a step of a removal from one of a scale-up.
+	// removal is set for a step of a removal, as opposed to a scale-up.
 	removal bool
-	// arm puts a gate to the moment, or one of several.
+	// arm places a gate at the moment, or at one of several.
 	arm func(w *world, rng *rand.Rand) *gate
-	// anywhere tells that the step does not hold the backend, so that the state may
-	// as well be local.
+	// anywhere is set if the step does not stop the backend, so that the state may also be
+	// local.
 	anywhere bool
-	// whenSeen kills the victim as soon as it lives after the gate, which nothing
-	// can hold.
+	// whenSeen kills the victim as soon as it is alive after the gate, because no gate can
+	// stop it.
 	whenSeen bool
 }
 
@@ -31,8 +31,7 @@ var (
 	others    = []victim{victimEngine, victimNumaform}
 )
 
-// steps returns all steps in their order. A victim that is not named at one does
-// not live then.
+// steps returns all steps in order. Victims not named at a step are not alive then.
 func steps() []step {
 	return []step{
 		{name: "before init", victims: others, anywhere: true, arm: engineStarts("init")},
@@ -69,7 +68,7 @@ func stateWrite(after bool) func(*world, *rand.Rand) *gate {
 	return func(w *world, _ *rand.Rand) *gate { return w.backend.hold("POST", operationApply, after) }
 }
 
-// holdCall holds one call to Proxmox.
+// holdCall stops one call to Proxmox.
 func (w *world) holdCall(fault pvesim.Fault) *gate {
 	g := newGate()
 	fault.Times = 1
@@ -84,8 +83,8 @@ func (w *world) holdCall(fault pvesim.Fault) *gate {
 	return g
 }
 
-// accepted holds when Proxmox works on a task: the provider has not heard of the
-// task yet, or asks for its status.
+// accepted stops while Proxmox executes a task: before the provider learns the task's id,
+// or when it asks for the task's status.
 func accepted(method, path, status string) func(*world, *rand.Rand) *gate {
 	return func(w *world, rng *rand.Rand) *gate {
 		if rng.IntN(2) == 0 {
@@ -95,16 +94,16 @@ func accepted(method, path, status string) func(*world, *rand.Rand) *gate {
 	}
 }
 
-// skip returns how many calls of a kind are let through: the kill hits another VM.
+// skip returns how many calls of a kind pass first, so that the kill hits another VM.
 func (w *world) skip(rng *rand.Rand) int {
 	if len(w.nodeFiles()) > 0 {
-		return 0 // a removal is about one VM
+		return 0 // a removal concerns one VM
 	}
 	return rng.IntN(scaledUp)
 }
 
-// before holds a change of a VM's config before Proxmox does it, and after once it
-// was done.
+// before stops a change of a VM's configuration before Proxmox executes it, and after once
+// it was executed.
 func before(path string) func(*world, *rand.Rand) *gate {
 	return func(w *world, rng *rand.Rand) *gate {
 		return w.holdCall(pvesim.Fault{Method: "PUT", Path: path, Skip: w.skip(rng)})
@@ -117,5 +116,5 @@ func after(path string) func(*world, *rand.Rand) *gate {
 	}
 }
 
-// scaledUp is how many VMs the fixture's pods need.
+// scaledUp is the number of VMs that the fixture's pods need.
 const scaledUp = 3

@@ -29,8 +29,8 @@ func table(t *testing.T) (root, text string) {
 	return root, string(content)
 }
 
-// TestTableNamesTests wants every test that the table names to be there, and every
-// row to name one.
+// TestTableNamesTests checks that every test in the table exists, and that every row names
+// one.
 func TestTableNamesTests(t *testing.T) {
 	t.Parallel()
 	root, text := table(t)
@@ -69,7 +69,7 @@ func declared(t *testing.T, dir, name string) bool {
 	})
 }
 
-// TestTableIsTheMatrix wants the table of kills to be what is killed.
+// TestTableIsTheMatrix checks that the table of kills matches the tested kills.
 func TestTableIsTheMatrix(t *testing.T) {
 	t.Parallel()
 	_, text := table(t)

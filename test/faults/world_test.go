@@ -20,20 +20,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The hosts of a world. What is asked for goes to the first.
+// The hosts of a world. Requests are for the first.
 const (
 	busyHost = "pve-2"
 	idleHost = "pve-3"
 )
 
-// Secrets that numaform knows. They are searched for in all that it leaves.
+// Secrets that numaform knows. The tests search for them in everything that it writes.
 const (
 	tokenCanary    = "c0ffee00-7a57-4ed0-8bad-5ec2e7ca9a21"
 	passwordCanary = "canary-in-the-password"
 )
 
-// world is all that a fleet needs: a simulated Proxmox with somebody else's VMs, a
-// backend, an engine that can be held, and numaform's files.
+// world is the environment of a fleet: a simulated Proxmox with unmanaged VMs, a backend,
+// an engine that can be stopped at gates, and numaform's files.
 type world struct {
 	t       *testing.T
 	dir     string
@@ -41,22 +41,22 @@ type world struct {
 	backend *backend
 	doorman *doorman
 	env     []string
-	// tmp is for temporary files.
+	// tmp is the directory for temporary files.
 	tmp   string
 	hosts []topology.Host
-	// foreign are the VMs of other people as they were put, by VMID.
+	// foreign are the original configurations of unmanaged VMs, by VMID.
 	foreign map[int]string
 	runs    int
-	// discards drops what numaform says.
+	// discards drops numaform's output.
 	discards bool
-	// marked is how many calls there were when it was last asked for writes.
+	// marked is the number of calls at the last mark.
 	marked int
 }
 
-// setting changes a world before it begins.
+// setting changes a world before it starts.
 type setting func(w *world, config *pvesim.Config)
 
-// newWorld makes a world that ends with the test, with its states at the backend.
+// newWorld creates a world that ends with the test, with its states in the backend.
 func newWorld(t *testing.T, settings ...setting) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), backend: newBackend(t), doorman: newDoorman(t), foreign: map[int]string{}}
@@ -64,7 +64,7 @@ func newWorld(t *testing.T, settings ...setting) *world {
 	for _, dir := range []string{"bin", "kept", "said"} {
 		w.must(os.Mkdir(filepath.Join(w.dir, dir), 0o755))
 	}
-	// Paths of sockets are short, and a test's own directory is deep.
+	// Paths of sockets must be short, and a test's own directory is deep.
 	var err error
 	w.tmp, err = os.MkdirTemp("", "nf")
 	w.must(err)
@@ -101,8 +101,8 @@ func (w *world) copyFixture() {
 	}
 }
 
-// simulate starts Proxmox with a VM of somebody else on each host, one of them with
-// a number that numaform might take.
+// simulate starts Proxmox with an unmanaged VM on each host, one of them with a VMID that
+// numaform might use.
 func (w *world) simulate(config pvesim.Config) {
 	var err error
 	w.sim, err = pvesim.New(config)
@@ -119,7 +119,7 @@ func (w *world) simulate(config pvesim.Config) {
 	w.stranger(2001, idleHost)
 }
 
-// stranger puts somebody else's running VM.
+// stranger adds a running unmanaged VM.
 func (w *world) stranger(vmid int, host string) {
 	w.must(w.sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: host, Running: true, Config: map[string]string{
 		"name": fmt.Sprintf("accounting-%d", vmid), "cores": "2", "memory": "4096", "description": "do not touch",
@@ -129,7 +129,7 @@ func (w *world) stranger(vmid int, host string) {
 	w.foreign[vmid] = guest.Raw
 }
 
-// installShim puts the shim where numaform looks for its engine.
+// installShim installs the shim where numaform looks for its engine.
 func (w *world) installShim() {
 	self, err := os.Executable()
 	w.must(err)
@@ -147,13 +147,13 @@ func (w *world) installShim() {
 		"NUMAFORM_ENGINE_PLUGIN_DIR="+testenv.PluginDir(w.t))
 }
 
-// localState keeps the states in files.
+// localState stores the states in files.
 func localState(w *world, _ *pvesim.Config) {
 	w.edit("numaform.yaml", "backend: {type: http, config: {address: '"+w.backend.url+"/states'}}", "backend: {type: local}")
 }
 
-// asRoot logs in with a password, and pins by affinity. Root may ask guest agents, so
-// the provider does when it imports a VM, and one that is silent costs 15 minutes.
+// asRoot logs in with a password, and pins by affinity. Root may query guest agents, so the
+// provider does when it imports a VM, and an agent that does not answer costs 15 minutes.
 func asRoot(w *world, config *pvesim.Config) {
 	config.GuestAgents = true
 	w.edit("numaform.yaml", "  token_id: numaform@pve!scaler\n  token_secret_file: token\n",
@@ -161,7 +161,7 @@ func asRoot(w *world, config *pvesim.Config) {
 	w.edit("manifests/pools.yaml", "pinWith: HostAgent", "pinWith: Affinity")
 }
 
-// delays sets how long Proxmox takes.
+// delays sets the durations of Proxmox' tasks.
 func delays(d pvesim.Delays) setting {
 	return func(_ *world, config *pvesim.Config) { config.Delays = d }
 }
@@ -178,7 +178,7 @@ func (w *world) edit(name, old, replacement string) {
 	w.must(os.WriteFile(path, bytes.ReplaceAll(content, []byte(old), []byte(replacement)), 0o600))
 }
 
-// fleet is the fleet's directory.
+// fleet returns the fleet's directory.
 func (w *world) fleet() string { return filepath.Join(w.dir, "fleet") }
 
 // nodeFiles returns the paths of the node files by the names of their VMs.
