@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/baseline.txt as the baseline now does")
 
-// outcomes are how far an attack gets by one command, the farthest first.
+// outcome returns how far an attack got with one command. It tests the farthest first.
 func outcome(saw *seen) string {
 	program := func(note string) bool { return !strings.HasPrefix(note, "engine ") && note != "provider" }
 	switch {
@@ -34,9 +34,9 @@ func outcome(saw *seen) string {
 	return "refused"
 }
 
-// TestBaselineGenerated is the control of the generated attacks: how far a plan of the
-// baseline takes each is in testdata/baseline.txt. Those that it refuses before an engine
-// starts, or passes over, show only that this numaform still does.
+// TestBaselineGenerated is the control for the generated attacks: testdata/baseline.txt has
+// how far each gets in a plan of the baseline. Attacks that it refuses before an engine
+// starts, or ignores, only show that this numaform still does.
 func TestBaselineGenerated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, baseline(t), inGit, engines(t)["tofu"])

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// The modes of files in git.
+// The file modes of git.
 const (
 	modeFile       = "100644"
 	modeExecutable = "100755"
@@ -20,17 +20,17 @@ const (
 	modeModule     = "160000"
 )
 
-// file is a file as git keeps it: the content of a link is its target, that of a
-// submodule a commit.
+// file is a file as in git: the content of a link is its target, the content of a submodule
+// a commit.
 type file struct {
 	mode    string
 	content []byte
 }
 
-// files are those of a fleet by their paths. A file without a mode is to be removed.
+// files are the files of a fleet by path. A file without a mode is to be removed.
 type files map[string]file
 
-// put adds or replaces an ordinary file.
+// put adds or replaces a regular file.
 func (f files) put(name, content string) { f[name] = file{mode: modeFile, content: []byte(content)} }
 
 // program adds or replaces an executable.
@@ -66,7 +66,7 @@ func (f files) nodes() []string {
 	return names
 }
 
-// files returns the files of the fleet as the attacker finds them.
+// files returns the files of the fleet that the attacker finds.
 func (w *world) files() files {
 	w.t.Helper()
 	if w.place == inGit {
@@ -100,7 +100,7 @@ func (w *world) committed() files {
 	return found
 }
 
-// attack makes the fleet's files those of an attack: pushed by git, or written.
+// attack applies the changed files of an attack: pushed with git, or written.
 func (w *world) attack(before, after files) {
 	w.t.Helper()
 	changed := files{}
@@ -116,7 +116,7 @@ func (w *world) attack(before, after files) {
 		w.push(changed)
 		return
 	}
-	// What was there goes first: a file may become a directory.
+	// Remove existing files first: a file may become a directory.
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
 		w.must(os.RemoveAll(w.path("fleet", filepath.FromSlash(name))))
 	}

@@ -1,11 +1,11 @@
-// Package hostile_test attacks numaform by what others may write: the files of a fleet,
-// in git, in a directory and in ConfigMaps. Each attack is run against this numaform,
-// where nothing of it may happen, and against the baseline, where it succeeds: an attack
-// that never worked shows nothing.
+// Package hostile_test attacks numaform through everything that others may write: the files
+// of a fleet, in git, in a directory and in ConfigMaps. Each attack is run against this
+// numaform, where it must have no effect, and against the baseline, where it succeeds: an
+// attack that never worked proves nothing.
 //
-// What happened is judged by what others saw: a listener that the attack points at, the
-// engine and the provider, which note each start, Proxmox, the states, and a search for
-// credentials in all that was written. What numaform says of it counts last.
+// The effects are observed from outside: by a listener that the attack points at, by the
+// engine and the provider, which record each start, by Proxmox, by the states, and by a
+// search for credentials in all written files. numaform's own output is considered last.
 package hostile_test
 
 import (
@@ -21,11 +21,11 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// full makes every attack in every place. Without it, each is made in one place at least,
-// and fewer meet all commands and actions.
+// full makes every attack in every place. Without it, each is made in at least one place,
+// and with fewer commands and actions.
 var full = flag.Bool("hostile.full", false, "make every attack in every place, and more of them by each command and action")
 
-// binary is this numaform.
+// binary is the path of this numaform.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -55,9 +55,9 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// launchVariable makes this test binary run its arguments as a program, and write into
-// the file that it names how much memory that took. Asked by the test itself, the kernel
-// counts in what the test had when it started the program.
+// launchVariable makes this test binary run its arguments as a program, and write the
+// program's peak memory to the named file. Started by the test itself, the program's figure
+// would include the memory of the test.
 const launchVariable = "NUMAFORM_TEST_LAUNCH"
 
 func launch(report string) int {

@@ -8,14 +8,15 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// noteAttack is a note that somebody pushed, where numaform notes how a change ended.
+// noteAttack is a pushed git note in the place where numaform records the outcome of a
+// change.
 type noteAttack struct {
 	name string
-	// note returns it, given the one that numaform wrote.
+	// note returns the note, given numaform's own.
 	note func(w *world, was string) string
-	// object names what the reference of the notes becomes instead.
+	// object replaces the target of the notes' reference.
 	object string
-	// shown is what the history says of the change.
+	// shown is the text in the history of the change.
 	shown string
 }
 
@@ -47,8 +48,8 @@ func noteAttacks() []noteAttack {
 	}
 }
 
-// TestHostileNotes pushes notes where numaform keeps the outcomes of changes. Nothing is
-// decided from them: it plans nothing, and goes on to make VMs.
+// TestHostileNotes pushes notes where numaform records the outcomes of changes. No decision
+// depends on them: numaform plans nothing, and continues to create VMs.
 func TestHostileNotes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, current(), inGit, testenv.Engine(t))

@@ -11,11 +11,11 @@ import (
 // command is a command of numaform that reads the fleet.
 type command struct {
 	args []string
-	// reads tells that it cannot do without the fleet's files.
+	// reads is set if the command needs the fleet's files.
 	reads bool
 }
 
-// commands are those that an attack is to meet.
+// commands returns the commands that an attack must meet.
 func (w *world) commands() []command {
 	return []command{
 		{args: planNothing(), reads: true},
@@ -28,10 +28,10 @@ func (w *world) commands() []command {
 	}
 }
 
-// remaining returns the node file of a VM that the fleet has.
+// remaining returns the node file of an existing VM.
 func (w *world) remaining() string { return shard + "/node-workers-2001.tf" }
 
-// TestRefused makes every attack against this numaform.
+// TestRefused runs every attack against this numaform.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {
@@ -54,7 +54,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// refuses wants an attack to reach nothing.
+// refuses checks that an attack has no effect.
 func (w *world) refuses(a attack) {
 	w.t.Helper()
 	w.launch(a)
@@ -62,7 +62,7 @@ func (w *world) refuses(a attack) {
 	commands := w.commands()
 	commands = commands[:min(a.commands(), len(commands))]
 	if a.some && len(commands) == 2 && !*full {
-		// One of them: plan in the repository, apply in the directory.
+		// A single command: plan in the repository, apply in the directory.
 		commands = commands[:1]
 		if w.place == inDirectory && !a.passes {
 			commands = w.commands()[1:2]
@@ -85,14 +85,14 @@ func (w *world) refuses(a attack) {
 			w.t.Errorf("%s does not name %q\n%s", what, names, saw.said)
 		}
 		if a.passes && c.reads {
-			// What passes is not refused, and a change would be a change.
+			// An ignored attack is not refused, and its change may be a valid one.
 			return
 		}
 	}
 }
 
-// namesIt reports whether a message names a path, or a directory of it that is no
-// fleet's or that holds only it.
+// namesIt reports whether a message names a path, or a directory of it that belongs to no
+// fleet or contains only it.
 func namesIt(message, name string) bool {
 	if strings.Contains(message, name) || strings.Contains(message, path.Dir(name)+"/") {
 		return true
@@ -105,7 +105,7 @@ func namesIt(message, name string) bool {
 	return false
 }
 
-// commands is how many of the commands an attack meets.
+// commands returns how many of the commands an attack meets.
 func (a *attack) commands() int {
 	switch {
 	case a.more:
@@ -116,7 +116,7 @@ func (a *attack) commands() int {
 	return math.MaxInt
 }
 
-// harmed returns what an attack reached, or "".
+// harmed describes the effect of an attack, or returns "".
 func (w *world) harmed(saw *seen, passes bool) string {
 	var problems []string
 	note := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }

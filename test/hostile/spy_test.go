@@ -15,8 +15,7 @@ import (
 	"testing"
 )
 
-// The credentials of every world. Each is to be found nowhere outside of where the
-// world put it.
+// The credentials of every world. They must not appear outside of where the world put them.
 const (
 	tokenCanary   = "c0ffee00-0000-4000-8000-proxmoxtoken"
 	gitCanary     = "canary-of-the-git-token-0123456789"
@@ -25,8 +24,7 @@ const (
 
 func canaries() []string { return []string{tokenCanary, gitCanary, backendCanary} }
 
-// leaked returns the credentials that are in some bytes, as they are, in base64, or in
-// what a URL makes of either.
+// leaked returns the credentials in some bytes, as they are, in base64, or URL-encoded.
 func leaked(content []byte) []string {
 	var found []string
 	for _, canary := range canaries() {
@@ -37,8 +35,8 @@ func leaked(content []byte) []string {
 	return found
 }
 
-// forms returns a text as it may be written: in base64 it looks in three ways, by where
-// it begins, and its ends depend on what is around it.
+// forms returns the possible encodings of a text: base64 has three, depending on the
+// offset, and its ends depend on the surrounding bytes.
 func forms(text string) []string {
 	found := []string{text, url.QueryEscape(text)}
 	for shift := range 3 {
@@ -49,12 +47,12 @@ func forms(text string) []string {
 	return found
 }
 
-// listener is where attacks send what they find.
+// listener is the server that attacks send their data to.
 type listener struct {
 	server *httptest.Server
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu sync.Mutex
-	// connections counts them, whether or not anything was asked.
+	// connections counts the connections, including those without a request.
 	connections int
 	asked       bytes.Buffer
 }
@@ -64,7 +62,7 @@ func newListener(t *testing.T) *listener {
 	l := &listener{}
 	l.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var request bytes.Buffer
-		_ = r.Write(&request) // what was not sent cannot be seen
+		_ = r.Write(&request) // what was not sent cannot be observed
 		user, password, _ := r.BasicAuth()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -85,7 +83,7 @@ func newListener(t *testing.T) *listener {
 	return l
 }
 
-// seen returns how many connections there were, and what was said on them, and forgets.
+// seen returns the number of connections and the data sent over them, and resets both.
 func (l *listener) seen() (connections int, asked []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +93,7 @@ func (l *listener) seen() (connections int, asked []byte) {
 	return connections, asked
 }
 
-// TestLeakedIsFound hides credentials as attacks do.
+// TestLeakedIsFound hides credentials as attacks do, and checks that they are found.
 func TestLeakedIsFound(t *testing.T) {
 	t.Parallel()
 	for _, canary := range canaries() {
@@ -116,7 +114,7 @@ func TestLeakedIsFound(t *testing.T) {
 	}
 }
 
-// opened notices that files are opened.
+// opened detects that files are opened.
 type opened struct{ fd int }
 
 func newOpened(t *testing.T) *opened {
@@ -129,13 +127,13 @@ func newOpened(t *testing.T) *opened {
 	return &opened{fd: fd}
 }
 
-// watch adds a file. One that is watched already stays so.
+// watch adds a file. Adding it twice has no effect.
 func (o *opened) watch(name string) error {
 	_, err := syscall.InotifyAddWatch(o.fd, name, syscall.IN_OPEN)
 	return err
 }
 
-// any reports whether a file was opened since it was last asked.
+// any reports whether a file was opened since the last call.
 func (o *opened) any() bool {
 	found := false
 	events := make([]byte, 64<<10)

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestStatesID destroys a VM after the id in its state was changed to that of somebody
-// else's: the provider destroys by the id.
+// TestStatesID destroys a VM after the id in its state was changed to that of an unmanaged
+// one: the provider destroys by id.
 func TestStatesID(t *testing.T) {
 	t.Parallel()
 	w := newStateWorld(t)
@@ -26,8 +26,8 @@ func TestStatesID(t *testing.T) {
 	}
 }
 
-// TestStatesEngine edits each value of a VM and of its security groups in a state once,
-// and 200 by seed, and removes the VMs with the real engine.
+// TestStatesEngine edits each value of a VM and of its security groups in a state once, and
+// 200 random ones, and removes the VMs with the real engine.
 func TestStatesEngine(t *testing.T) {
 	t.Parallel()
 	w := newStateWorld(t)
@@ -41,8 +41,9 @@ func TestStatesEngine(t *testing.T) {
 	}
 }
 
-// TestStatesActions edits values of a state by seed, and those that say whose VM an entry
-// is, and changes the VMs in place, applies the fleet's files, and makes one more VM.
+// TestStatesActions edits random values of a state, and the values that identify the VM of
+// an entry, then changes the VMs in place, applies the fleet's files, and creates another
+// VM.
 func TestStatesActions(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"update", "retag", "apply", "create"} {
@@ -77,7 +78,7 @@ func TestStatesActions(t *testing.T) {
 	}
 }
 
-// TestStatesHead edits what a state says of itself, and its outputs.
+// TestStatesHead edits the metadata of a state, and its outputs.
 func TestStatesHead(t *testing.T) {
 	t.Parallel()
 	w := newStateWorld(t)
@@ -110,8 +111,7 @@ func TestStatesHead(t *testing.T) {
 	}
 }
 
-// entryEdits gives the entry of a VM to another one, or to one that is yet to come, or to
-// none, or twice.
+// entryEdits assigns the entry of a VM to another one, to a future one, to none, or to two.
 func (w *stateWorld) entryEdits() []stateEdit {
 	name := w.fleet.VMs[0].Name
 	next := fleet.NodeName("workers", w.fleet.VMs[len(w.fleet.VMs)-1].VMID+1)
@@ -123,7 +123,7 @@ func (w *stateWorld) entryEdits() []stateEdit {
 	}
 	for _, r := range w.read()["resources"].([]any) {
 		if resource := r.(map[string]any); resource["module"] == "module."+name && resource["type"] == guard.ResourceType {
-			// The VM of another is in the state under a deposed key.
+			// Another VM is in the state under a deposed key.
 			instance := maps.Clone(valueAt(resource, []string{"instances", "0"}).(map[string]any))
 			instance["deposed"] = "00000150"
 			edits = append(edits, stateEdit{name, guard.ResourceType, []string{"instances"}, []any{instance}})
@@ -135,7 +135,7 @@ func (w *stateWorld) entryEdits() []stateEdit {
 // stateValues are values of a state by the type of the resource and their path.
 type stateValues map[string]stateEdit
 
-// values returns what the state says of the first VM and its security groups.
+// values returns the values of the first VM and its security groups in the state.
 func (w *stateWorld) values() stateValues {
 	values := stateValues{}
 	for _, r := range w.read()["resources"].([]any) {
@@ -159,14 +159,15 @@ func (v stateValues) each(name string) []stateEdit {
 	return edits
 }
 
-// random returns edits by seed.
+// random returns random edits.
 func (v stateValues) random(each []stateEdit, count int) []stateEdit {
 	var edits []stateEdit
 	random := rand.New(rand.NewPCG(15, 2026))
 	for range count {
 		edit := each[random.IntN(len(each))]
 		edit.value = hostileValues[random.IntN(len(hostileValues))]
-		// What the engine cannot read it refuses, and such an edit is made alone: a few do.
+		// The engine refuses unreadable states, and such an edit is made alone: a few are
+		// enough.
 		for i := random.IntN(20); i > 0 && !v.readable(edit); {
 			edit = each[random.IntN(len(each))]
 		}
@@ -175,8 +176,8 @@ func (v stateValues) random(each []stateEdit, count int) []stateEdit {
 	return edits
 }
 
-// attack makes edits that the engine can read on one VM each, many at a time, and each
-// of the others alone. It returns how many were not refused.
+// attack makes readable edits on one VM each, many at a time, and each unreadable one
+// alone. It returns how many were not refused.
 func (v stateValues) attack(w *stateWorld, act action, edits []stateEdit) (passed int) {
 	var vms, groups []stateEdit
 	for _, edit := range edits {
@@ -198,7 +199,7 @@ func (v stateValues) attack(w *stateWorld, act action, edits []stateEdit) (passe
 	return passed
 }
 
-// spread gives each of the edits a VM of its own.
+// spread assigns each of the edits to a VM of its own.
 func spread(w *stateWorld, edits []stateEdit, step int) []stateEdit {
 	edits = slices.Clone(edits)
 	for i := range edits {
@@ -207,15 +208,15 @@ func spread(w *stateWorld, edits []stateEdit, step int) []stateEdit {
 	return edits
 }
 
-// readable reports whether an edit leaves a state that the engine can read: an attribute
-// gets a value of its kind.
+// readable reports whether the engine can read the state after an edit: an attribute gets a
+// value of its type.
 func (v stateValues) readable(edit stateEdit) bool {
 	was := v[edit.resource+strings.Join(edit.path, ".")].value
 	_, isMap := was.(map[string]any)
 	return slices.Contains(edit.path, "attributes") && was != nil && !isMap && reflect.TypeOf(was) == reflect.TypeOf(edit.value)
 }
 
-// hostileValues are what an attacker would write.
+// hostileValues are typical values of an attacker.
 var hostileValues = []any{
 	"150", 150.0, "pve-1", "cluster", "", nil, true, false, 0.0, -1.0, 1e9,
 	[]any{},
@@ -225,7 +226,7 @@ var hostileValues = []any{
 	"vm/pve-1/150", "../qemu/150",
 }
 
-// hostileValue returns another value of the same kind.
+// hostileValue returns another value of the same type.
 func hostileValue(was any) any {
 	switch value := was.(type) {
 	case bool:

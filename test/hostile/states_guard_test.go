@@ -25,7 +25,7 @@ import (
 
 var updateStates = flag.Bool("update-states", false, "record the plans of states by the real engine again")
 
-// recordedPlan is a plan of the real engine with what was asked for.
+// recordedPlan is a plan of the real engine with its request.
 type recordedPlan struct {
 	Plan    json.RawMessage
 	Intent  guard.Intent
@@ -34,7 +34,7 @@ type recordedPlan struct {
 }
 
 // TestStatesRecord records plans of 20 VMs: one that removes half of them, and one that
-// changes the tags of all of them back.
+// restores the tags of all of them.
 func TestStatesRecord(t *testing.T) {
 	t.Parallel()
 	if !*updateStates {
@@ -128,9 +128,9 @@ func recorded(t *testing.T, name string) (raw []byte, intent guard.Intent) {
 	return plan.Plan, plan.Intent
 }
 
-// TestStatesGuard edits each value that a recorded plan says of a VM, of every VM, and
-// 2,000 by seed, and asks the guard. What it allows writes to the VMs that were asked for,
-// and nothing but what was planned.
+// TestStatesGuard edits each value of a VM in a recorded plan, for every VM, and 2,000
+// random ones, and runs the guard. Allowed plans write to the requested VMs only, and only
+// what was planned.
 func TestStatesGuard(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"delete", "update"} {
@@ -141,7 +141,7 @@ func TestStatesGuard(t *testing.T) {
 			if v := guard.Check(plan, intent, guard.DefaultRules()); v.Decision != guard.Allow {
 				t.Fatalf("the recorded plan: %s", v)
 			}
-			// The invariants are asked, not the policy, which only adds to what they deny.
+			// The test is about the invariants; the policy only adds denials.
 			policy, err := guard.ParsePolicy("all.yaml", []byte("rules:\n- {name: all, when: 'true', decision: allow}\n"))
 			if err != nil {
 				t.Fatal(err)
@@ -180,8 +180,8 @@ func TestStatesGuard(t *testing.T) {
 	}
 }
 
-// suspects returns the edits that the guard does not deny by the address of what they
-// edit, where one value of each resource is edited at a time.
+// suspects returns the edits that the guard does not deny because of the address of what
+// they edit. One value of each resource is edited at a time.
 func suspects(plan *tfjson.Plan, intent guard.Intent, rules guard.Rules, edits []planEdit) (left []planEdit) {
 	byChange := map[int][]planEdit{}
 	for _, edit := range edits {
@@ -232,7 +232,7 @@ func (e planEdit) String() string {
 	return fmt.Sprintf("change %d, %s.%s=%v", e.change, e.side, strings.Join(e.path, "."), e.value)
 }
 
-// do edits a plan, and returns what takes the edit back.
+// do edits a plan, and returns a function that reverts the edit.
 func (e planEdit) do(plan *tfjson.Plan) (undo func()) {
 	values := plan.ResourceChanges[e.change].Change.Before
 	if e.side == "after" {
@@ -243,8 +243,8 @@ func (e planEdit) do(plan *tfjson.Plan) (undo func()) {
 	return func() { put(values, e.path, was) }
 }
 
-// harms says what an edited plan would do that was not asked for: write to another guest,
-// or other values.
+// harms describes what an edited plan would do beyond the request: write to another guest,
+// or write other values.
 func harms(plan *tfjson.Plan, intent guard.Intent, edit planEdit) string {
 	rc := plan.ResourceChanges[edit.change]
 	address := rc.Address
@@ -278,7 +278,7 @@ func harms(plan *tfjson.Plan, intent guard.Intent, edit planEdit) string {
 	return ""
 }
 
-// empty reports whether a value says nothing, as null does.
+// empty reports whether a value is null or empty.
 func empty(v any) bool {
 	return slices.Contains([]string{"", "0", "false", "[]", "map[]", "<nil>"}, fmt.Sprint(v))
 }

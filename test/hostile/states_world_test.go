@@ -30,14 +30,14 @@ import (
 )
 
 const (
-	// stateVMs is how many VMs a state that is attacked holds.
+	// stateVMs is the number of VMs in an attacked state.
 	stateVMs = 20
-	// Guests of somebody else: one outside of vmid_range, one inside, and a container.
+	// Unmanaged guests: one VM outside of vmid_range, one inside, and a container.
 	strangerOutside, strangerInside, strangerContainer = 150, 2900, 151
 )
 
-// stateWorld is a host with VMs of numaform and of somebody else, whose state is edited
-// by an attacker again and again.
+// stateWorld is a host with VMs of numaform and unmanaged ones, whose state is edited
+// repeatedly by an attacker.
 type stateWorld struct {
 	t      *testing.T
 	sim    *pvesim.Server
@@ -47,13 +47,13 @@ type stateWorld struct {
 	dir, kept string
 	host      topology.HostID
 	fleet     fleet.Fleet
-	// guests are those before any attack, by VMID.
+	// guests are the guests before any attack, by VMID.
 	guests map[int]pvesim.GuestState
-	// drift is what was found when the tags of all VMs had been changed by hand.
+	// drift is the drift found after the tags of all VMs were changed by hand.
 	drift []scaler.ShardDrift
 }
 
-// newStateWorld makes the VMs with the real engine.
+// newStateWorld creates the VMs with the real engine.
 func newStateWorld(t *testing.T) *stateWorld {
 	t.Helper()
 	w := &stateWorld{t: t, dir: filepath.Join(t.TempDir(), "numaform"), kept: t.TempDir(), guests: map[int]pvesim.GuestState{}}
@@ -102,7 +102,7 @@ func newStateWorld(t *testing.T) *stateWorld {
 	return w
 }
 
-// grow makes all VMs at once, every other with security groups.
+// grow creates all VMs at once, every other with security groups.
 func (w *stateWorld) grow() {
 	w.t.Helper()
 	change, err := w.add(nil, stateVMs)
@@ -112,7 +112,7 @@ func (w *stateWorld) grow() {
 	w.fleet = change.After
 }
 
-// add makes VMs beside others.
+// add creates VMs in addition to others.
 func (w *stateWorld) add(others []fleet.VM, count int) (*scaler.Change, error) {
 	w.t.Helper()
 	snapshot := w.snapshot()
@@ -152,12 +152,12 @@ func (w *stateWorld) snapshot() *topology.Snapshot {
 	return snapshot
 }
 
-// statePath is where the state of the host is, below the world's directory or its copy.
+// statePath returns the path of the host's state, below the world's directory or its copy.
 func (w *stateWorld) statePath(dir string) string {
 	return filepath.Join(dir, "state", "states", filepath.FromSlash(generator.ShardDir(w.host)), "terraform.tfstate")
 }
 
-// restore puts everything back as it was before any attack.
+// restore restores everything to before any attack.
 func (w *stateWorld) restore() {
 	w.t.Helper()
 	if err := os.RemoveAll(w.dir); err != nil {
@@ -189,7 +189,7 @@ func (w *stateWorld) restore() {
 // stateDoc is a state as JSON.
 type stateDoc map[string]any
 
-// read returns the state as it is.
+// read returns the current state.
 func (w *stateWorld) read() stateDoc {
 	w.t.Helper()
 	raw, err := os.ReadFile(w.statePath(w.kept))
@@ -203,18 +203,18 @@ func (w *stateWorld) read() stateDoc {
 	return doc
 }
 
-// action is what numaform is asked to do with an edited state.
+// action is what numaform does with an edited state.
 type action struct {
 	name string
-	// do is given the names of the VMs of which the state was edited.
+	// do receives the names of the VMs with edited states.
 	do func(names []string) error
-	// all is set if it may write to all VMs of the fleet, and make new ones.
+	// all is set if it may write to all VMs of the fleet, and create new ones.
 	all bool
 }
 
-// attack edits the state and acts on the VMs. What numaform refuses and names is put
-// back, and it is tried again, as an operator would. It returns the edits that were not
-// refused.
+// attack edits the state and acts on the VMs. Edits that numaform refuses and names are
+// reverted, and the action is repeated, as an operator would. It returns the edits that
+// were not refused.
 func (w *stateWorld) attack(act action, edits []stateEdit) []stateEdit {
 	w.t.Helper()
 	for len(edits) > 0 {
@@ -246,7 +246,7 @@ func (w *stateWorld) attack(act action, edits []stateEdit) []stateEdit {
 			if len(edits) == 1 {
 				return nil
 			}
-			// It is not said which: each half on its own.
+			// The error does not say which one: try each half alone.
 			half := len(edits) / 2
 			return append(w.attack(act, edits[:half]), w.attack(act, edits[half:])...)
 		}
@@ -255,7 +255,7 @@ func (w *stateWorld) attack(act action, edits []stateEdit) []stateEdit {
 	return nil
 }
 
-// removal removes the VMs of which the state was edited.
+// removal removes the VMs with edited states.
 func (w *stateWorld) removal() action {
 	return action{name: "remove", do: func(names []string) error {
 		change, err := w.scaler.ProposeRemoval(w.t.Context(), w.snapshot(), names)
@@ -267,7 +267,7 @@ func (w *stateWorld) removal() action {
 	}}
 }
 
-// update takes the tags of the VMs back, which were changed by hand.
+// update restores the tags of the VMs, which were changed by hand.
 func (w *stateWorld) update() action {
 	return action{name: "update", do: func(names []string) error {
 		w.retag(names)
@@ -287,8 +287,8 @@ func (w *stateWorld) update() action {
 	}}
 }
 
-// retagging has a writer give the VMs other tags, as the controller does: the plan is not
-// refreshed, so the provider writes to the guest that the state names.
+// retagging makes a writer give the VMs other tags, as the controller does: the plan is not
+// refreshed, so the provider writes to the guest named in the state.
 func (w *stateWorld) retagging() action {
 	return action{name: "retag", do: func(names []string) error {
 		writer := scaler.NewWriter(w.scaler, scaler.WriterConfig{
@@ -342,7 +342,7 @@ func (w *stateWorld) retag(names []string) {
 	w.sim.ResetCalls()
 }
 
-// lookForDrift notes the drift of all VMs for update.
+// lookForDrift records the drift of all VMs for update.
 func (w *stateWorld) lookForDrift() {
 	w.t.Helper()
 	var names []string
@@ -356,8 +356,7 @@ func (w *stateWorld) lookForDrift() {
 	}
 }
 
-// settling makes everything as the files say, which imports or creates what the state
-// does not have.
+// settling applies the files, which imports or creates what the state lacks.
 func (w *stateWorld) settling() action {
 	return action{name: "apply", all: true, do: func([]string) error {
 		_, err := w.add(w.fleet.VMs, 0)
@@ -365,7 +364,7 @@ func (w *stateWorld) settling() action {
 	}}
 }
 
-// creation makes one more VM.
+// creation creates another VM.
 func (w *stateWorld) creation() action {
 	return action{name: "create", all: true, do: func([]string) error {
 		_, err := w.add(w.fleet.VMs, 1)
@@ -375,7 +374,7 @@ func (w *stateWorld) creation() action {
 
 var guestPath = regexp.MustCompile(`^/nodes/[^/]+/(?:qemu|lxc)/(\d+)(?:/(\w+))?`)
 
-// unharmed wants no write to anything but the VMs of ours that the action is about.
+// unharmed checks that only VMs of ours that the action concerns were written to.
 func (w *stateWorld) unharmed(act action, names []string, edits []stateEdit) {
 	w.t.Helper()
 	ours := map[string]bool{}
@@ -407,7 +406,7 @@ func (w *stateWorld) unharmed(act action, names []string, edits []stateEdit) {
 	}
 }
 
-// free reports whether a VMID is of the fleet's range and was nobody's.
+// free reports whether a VMID is in the fleet's range and was unused.
 func (w *stateWorld) free(newid string) bool {
 	vmid, err := strconv.Atoi(newid)
 	_, taken := w.guests[vmid]
@@ -416,7 +415,7 @@ func (w *stateWorld) free(newid string) bool {
 
 // stateEdit changes one value of a state.
 type stateEdit struct {
-	// vm is the name of the VM, resource the type of its resource, path the way to the
+	// vm is the name of the VM, resource the type of its resource, path the path of the
 	// value within the resource; without a type, within the state.
 	vm, resource string
 	path         []string
@@ -441,10 +440,10 @@ func (e stateEdit) do(t *testing.T, doc stateDoc) {
 			return
 		}
 	}
-	// An edit before this one made another resource of it.
+	// An earlier edit changed the resource's identity.
 }
 
-// put sets a value below an object or a list. What is not there is left.
+// put sets a value below an object or a list. A missing path is ignored.
 func put(doc any, path []string, value any) {
 	switch d := doc.(type) {
 	case map[string]any:
@@ -466,7 +465,7 @@ func put(doc any, path []string, value any) {
 	}
 }
 
-// pathsOf returns the ways to all values below one, in order.
+// pathsOf returns the paths of all values below one, in order.
 func pathsOf(doc any, prefix []string) [][]string {
 	var paths [][]string
 	switch d := doc.(type) {

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// writers are what the threat model must have a row for, by a part of its first column.
+// writers returns the texts that the rows of the threat model must have in the first
+// column.
 func writers() []string {
 	return []string{
 		"Proxmox token", "descriptions of VMs", "notes of hosts", "fleet repository", "plain directory", "state backend",
@@ -21,11 +22,11 @@ func writers() []string {
 	}
 }
 
-// named finds a test that the threat model names.
+// named matches a test in the threat model.
 var named = regexp.MustCompile("`([^`:]+_test\\.go):((?:Test|Fuzz)[A-Za-z0-9_]*)`")
 
-// TestThreatModel wants each row of the threat model to say what can be caused, and to
-// name tests that exist.
+// TestThreatModel checks that each row of the threat model says what the writer can cause,
+// and names existing tests.
 func TestThreatModel(t *testing.T) {
 	t.Parallel()
 	rows := threatModel(t)

@@ -29,11 +29,11 @@ const (
 	host   = "pve-2"
 	// shard is the directory of the host in the fleet.
 	shard = region + "/" + host
-	// foreignVMID is a guest of somebody else, outside of the fleet's range.
+	// foreignVMID is an unmanaged guest outside of the fleet's range.
 	foreignVMID = 150
 )
 
-// place is where a fleet is kept.
+// place is where a fleet is stored.
 type place string
 
 const (
@@ -53,8 +53,8 @@ func baseline(t *testing.T) program {
 
 func current() program { return program{name: "current", path: binary} }
 
-// engines returns the engines to test with by their names: OpenTofu as make builds it,
-// and the Terraform on PATH, which cannot be built from modules.
+// engines returns the engines to test with by name: OpenTofu as built by make, and the
+// Terraform on PATH, which cannot be built from modules.
 func engines(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{"tofu": testenv.Engine(t)}
@@ -66,32 +66,32 @@ func engines(t *testing.T) map[string]string {
 	return found
 }
 
-// world is a fleet with two VMs, and a third that was removed, which a numaform made on a
+// world is a fleet with two VMs, and a third removed one, created by a numaform on a
 // simulated Proxmox.
 type world struct {
 	t        *testing.T
 	numaform program
 	place    place
-	// dir has all files: the configuration, home, the fleet or its working copy, and
-	// its repository.
+	// dir has all files: the configuration, home, the fleet or its working copy, and its
+	// repository.
 	dir, tmp string
 	env      []string
 	sim      *pvesim.Server
 	states   *statesim.Server
 	listener *listener
-	// removed is the node file of the VM that was removed, and its content.
+	// removed is the node file of the removed VM, and its content.
 	removed        string
 	removedContent []byte
-	// kept are the files of the world before an attack, in another directory, before those
-	// of the fleet, and guests and statesBefore what else there was.
+	// kept are the files of the world before an attack, in another directory; before are
+	// the files of the fleet, and guests and statesBefore the rest.
 	kept         string
 	before       files
 	guests       map[int]string
 	statesBefore map[string][]byte
 	calls        int
-	// providers are the programs of the provider that this world has.
+	// providers are the provider programs of this world.
 	providers *opened
-	// measures tells run to measure memory.
+	// measures makes run measure memory.
 	measures bool
 }
 
@@ -134,14 +134,14 @@ spec:
       - {name: web, image: registry.example/web:1, resources: {requests: {cpu: 500m, memory: 512Mi}}}
 `
 
-// nothing is a cluster whose Node is none of the fleet's, and in which no pod waits.
+// nothing is a cluster without pending pods, whose Node does not belong to the fleet.
 const nothing = `apiVersion: v1
 kind: Node
 metadata: {name: control-plane}
 spec: {unschedulable: true}
 `
 
-// newWorld makes a fleet with a numaform, in a place, by an engine.
+// newWorld creates a fleet with a numaform, in a place, with an engine.
 func newWorld(t *testing.T, numaform program, where place, engine string) *world {
 	t.Helper()
 	w := &world{
@@ -149,7 +149,7 @@ func newWorld(t *testing.T, numaform program, where place, engine string) *world
 		states: testenv.HTTPState(t), listener: newListener(t),
 	}
 	w.states.Demand("numaform", backendCanary)
-	// Paths of sockets are short, and a test's own directory is deep.
+	// Paths of sockets must be short, and a test's own directory is deep.
 	var err error
 	w.tmp, err = os.MkdirTemp("", "nf")
 	w.must(err)
@@ -222,11 +222,11 @@ fleet:
 	for _, dir := range []string{"bin", "home", "notes"} {
 		w.must(os.Mkdir(w.path(dir), 0o755))
 	}
-	// The engine may be asked for its version before anything of the fleet is read.
+	// The engine may be started for its version before anything of the fleet is read.
 	w.script(w.path("bin", filepath.Base(engine)), fmt.Sprintf("test \"$1\" = version || echo \"engine $* in $PWD\" >>%q\nexec %q \"$@\"\n", w.notes(), engine))
 	packages := filepath.Join(filepath.FromSlash(generator.ProviderSource), generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
 	name := "terraform-provider-proxmox_v" + generator.ProviderVersion
-	// The provider is confined and can note nothing, so its file is watched instead: a
+	// The provider is confined and cannot write notes, so its file is watched instead: a
 	// copy, which no other test opens.
 	w.must(os.MkdirAll(w.path("mirror", packages), 0o755))
 	w.copyTree(filepath.Join(testenv.PluginDir(w.t), packages, name), w.path("mirror", packages, name))
@@ -238,17 +238,17 @@ fleet:
 		"TF_HTTP_USERNAME=numaform", "TF_HTTP_PASSWORD="+backendCanary, "GIT_CONFIG_NOSYSTEM=1")
 }
 
-// script writes an executable of the shell.
+// script writes an executable shell script.
 func (w *world) script(path, text string) {
 	w.must(os.MkdirAll(filepath.Dir(path), 0o755))
 	w.must(os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
 }
 
-// notes is where programs note that they were started.
+// notes returns the file in which programs record their start.
 func (w *world) notes() string { return w.path("notes", "started") }
 
-// started returns the notes of programs that were started, and forgets them. A provider
-// whose file was opened may have been.
+// started returns the records of started programs, and clears them. A provider whose file
+// was opened may have been started.
 func (w *world) started() []string {
 	var notes []string
 	if w.providers.any() {
@@ -263,16 +263,16 @@ func (w *world) started() []string {
 	return append(notes, strings.Split(strings.TrimSpace(string(content)), "\n")...)
 }
 
-// result is how a numaform ended.
+// result is the result of a numaform command.
 type result struct {
 	code int
-	// said is what it printed, stderr what it printed there.
+	// said is its whole output, stderr the output to stderr.
 	said, stderr string
-	// memoryMiB is the most that it took, if that was measured.
+	// memoryMiB is its peak memory, if measured.
 	memoryMiB int64
 }
 
-// commandTimeout is how long a numaform may take.
+// commandTimeout limits the duration of a numaform command.
 const commandTimeout = 3 * time.Minute
 
 // run runs a command to its end.
@@ -309,7 +309,7 @@ func (w *world) run(args ...string) result {
 	return r
 }
 
-// grow makes three VMs, removes one, and notes how everything is.
+// grow creates three VMs, removes one, and takes a snapshot.
 func (w *world) grow() {
 	w.t.Helper()
 	w.watchProviders()
@@ -332,15 +332,15 @@ func (w *world) grow() {
 	w.snapshot()
 }
 
-// nodeOf returns the name of the VM of a node file.
+// nodeOf returns the VM name in a node file.
 func nodeOf(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "node-"), ".tf")
 }
 
-// mutable are the files of the world that an attack or numaform may change.
+// mutable returns the files of the world that an attack or numaform may change.
 func mutable() []string { return []string{"home", "fleet", "remote.git"} }
 
-// snapshot notes how everything is, for restore.
+// snapshot records everything for restore.
 func (w *world) snapshot() {
 	w.t.Helper()
 	w.must(os.RemoveAll(w.kept))
@@ -358,7 +358,7 @@ func (w *world) snapshot() {
 	w.calls = len(w.sim.Calls())
 }
 
-// restore brings the files back that snapshot noted.
+// restore restores the files recorded by snapshot.
 func (w *world) restore() {
 	w.t.Helper()
 	for _, name := range mutable() {
@@ -370,8 +370,7 @@ func (w *world) restore() {
 	w.watchProviders()
 }
 
-// watchProviders watches the providers that there are: the mirror's, and those that
-// numaform keeps.
+// watchProviders watches the existing providers: the mirror's, and numaform's copies.
 func (w *world) watchProviders() {
 	w.t.Helper()
 	for _, root := range []string{"mirror", "home", "fleet"} {
@@ -396,7 +395,7 @@ func (w *world) copyTree(from, to string) {
 	}
 }
 
-// found returns the guests of Proxmox as they are.
+// found returns the current guests of Proxmox.
 func (w *world) found() map[int]string {
 	guests := map[int]string{}
 	for _, guest := range w.sim.Guests() {
@@ -418,7 +417,7 @@ func (w *world) writes() []string {
 	return writes
 }
 
-// git runs git as the attacker, or an operator, does.
+// git runs git as the attacker or an operator does.
 func (w *world) git(dir string, stdin []byte, args ...string) string {
 	w.t.Helper()
 	command := exec.CommandContext(w.t.Context(), "git", args...)
@@ -489,7 +488,7 @@ func (w *world) sameGuests() []string {
 	return differences
 }
 
-// statesChanged reports which states are not as at the snapshot.
+// statesChanged reports which states differ from the snapshot.
 func (w *world) statesChanged() []string {
 	var changed []string
 	now := w.states.States()
