@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// as returns a client of a user who has a ClusterRole of the chart, or none.
+// as returns a client of a user with a ClusterRole of the chart, or without one.
 func (w *world) as(user, role string) client.Client {
 	w.t.Helper()
 	if role != "" {
@@ -39,7 +39,7 @@ func (w *world) as(user, role string) client.Client {
 	return api
 }
 
-// pending waits for the one plan of a direction that waits.
+// pending waits for the only pending plan of a direction.
 func (w *world) pending(direction v1alpha1.ScaleDirection, limit time.Duration) *v1alpha1.ScalePlan {
 	w.t.Helper()
 	var found *v1alpha1.ScalePlan
@@ -65,14 +65,15 @@ func (w *world) pending(direction v1alpha1.ScaleDirection, limit time.Duration) 
 	return found
 }
 
-// approve writes a hash into a plan in a user's name.
+// approve writes a hash into a plan as the user.
 func approve(api client.Client, plan *v1alpha1.ScalePlan, user, hash string) error {
 	changed := plan.DeepCopy()
 	changed.Spec.Approve, changed.Spec.ApprovedBy = hash, user
 	return api.Patch(context.Background(), changed, client.MergeFrom(plan))
 }
 
-// TestManualApproval lets nothing come and nothing go without a person who may.
+// TestManualApproval checks that nodes are neither created nor removed without an approval
+// by an authorized user.
 func TestManualApproval(t *testing.T) {
 	w := newWorld(t, worldConfig{})
 	w.start()
@@ -127,7 +128,7 @@ func TestManualApproval(t *testing.T) {
 	w.nothingIsLeft(3 * time.Minute)
 }
 
-// untouched fails the test if anything was made.
+// untouched checks that nothing was created.
 func (w *world) untouched() {
 	w.t.Helper()
 	var claims karpv1.NodeClaimList
@@ -139,7 +140,7 @@ func (w *world) untouched() {
 	}
 }
 
-// nobodyIsTainted fails the test if a node was tainted to be emptied.
+// nobodyIsTainted checks that no node was tainted for a drain.
 func (w *world) nobodyIsTainted() {
 	w.t.Helper()
 	var nodes corev1.NodeList
@@ -155,7 +156,7 @@ func (w *world) nobodyIsTainted() {
 	}
 }
 
-// applied waits until a plan is applied, and looks who approved it.
+// applied waits until a plan is applied, and checks who approved it.
 func (w *world) applied(name, approver string) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {

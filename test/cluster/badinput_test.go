@@ -24,11 +24,10 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// badClass is a class that no nodes can be made of, and what it says.
+// badClass is a class that cannot make nodes, and its expected messages.
 type badClass struct {
 	name, spec, condition, reason string
-	// words are in the condition's message, and in the event on a pod that wants its
-	// nodes.
+	// words are in the condition's message, and in the event on a pod that needs its nodes.
 	words []string
 }
 
@@ -72,12 +71,12 @@ func badClasses() []badClass {
 	}
 }
 
-// seededBy is a class whose seeds are made of a Secret.
+// seededBy returns the spec of a class whose seeds are made from a Secret.
 func seededBy(secret string) string {
 	return fmt.Sprintf("  template: {name: %s}\n  metadata: {type: cdrom, templatesRef: {name: %s}}", testenv.Template, secret)
 }
 
-// secret makes a Secret in numaform's namespace.
+// secret creates a Secret in numaform's namespace.
 func (w *world) secret(name string, data map[string]string) {
 	w.t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: data}
@@ -86,14 +85,14 @@ func (w *world) secret(name string, data map[string]string) {
 	}
 }
 
-// TestBadClasses makes classes and pools that no node can be made of. Each says why,
-// to whom looks at it and to the pods that wait for it; nothing comes into being; and
-// where somebody mends one, its pod runs.
+// TestBadClasses creates classes and pools that cannot make nodes. It checks that each
+// reports the reason, in its status and to the pods that wait for it, that nothing is
+// created, and that the pod runs once the class is fixed.
 func TestBadClasses(t *testing.T) {
 	w := newWorld(t, worldConfig{})
 	w.secret("no-yaml", map[string]string{"user-data": "#cloud-config\nruncmd: []\n\tpackages: []\n"})
 	w.secret("no-value", map[string]string{"user-data": "#cloud-config\nproxy: {{ .Values.proxy }}\n"})
-	// Where no pool can be seen, nobody knows what there is.
+	// If no pool is visible, it is unknown which exist.
 	if err := w.proxmox.PutGuest(pvesim.Foreign{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +130,7 @@ func TestBadClasses(t *testing.T) {
 	if vms := w.ours(); len(vms) != 1 {
 		t.Errorf("VMs %v, want the one of pool limited", slices.Sorted(maps.Keys(vms)))
 	}
-	// What it does not say is as by default.
+	// Keys that it lacks have their defaults.
 	w.secret("no-such-secret", nil)
 	w.running("seedless", 1, 2*time.Minute)
 }
@@ -155,7 +154,7 @@ func (w *world) classSays(bad badClass) {
 	})
 }
 
-// poolIsNotReady waits until the pool of a bad class says why it makes no nodes.
+// poolIsNotReady waits until the pool of a bad class reports why it makes no nodes.
 func (w *world) poolIsNotReady(bad badClass) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {
@@ -171,7 +170,7 @@ func (w *world) poolIsNotReady(bad badClass) {
 	})
 }
 
-// prefers lets a pod go elsewhere only if it must.
+// prefers makes a pod prefer a host.
 func prefers(host string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
@@ -184,8 +183,9 @@ func prefers(host string) func(*corev1.Pod) {
 	}
 }
 
-// TestHostDown takes a host off the network while VMs are cloned there. Their pods run
-// elsewhere, and of the host nothing is removed; once it is back, so is order.
+// TestHostDown takes a host off the network while VMs are cloned there. It checks that the
+// pods run elsewhere, nothing of the host is removed, and everything is consistent once the
+// host is back.
 func TestHostDown(t *testing.T) {
 	const host = "pve-2"
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
@@ -228,7 +228,7 @@ func TestHostDown(t *testing.T) {
 	}
 }
 
-// guestsOn returns the VMIDs in numaform's range on a host, sorted.
+// guestsOn returns the VMIDs of numaform's range on a host, sorted.
 func (w *world) guestsOn(host string) []int {
 	var ids []int
 	for _, guest := range w.proxmox.Guests() {
@@ -240,8 +240,7 @@ func (w *world) guestsOn(host string) []int {
 	return ids
 }
 
-// inOrder waits until each VM in numaform's range, each file and each node has a
-// NodeClaim of its name, and the other way around.
+// inOrder waits until VMs in numaform's range, files, nodes and NodeClaims match by name.
 func (w *world) inOrder(limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -278,7 +277,7 @@ func (w *world) inOrder(limit time.Duration) {
 	})
 }
 
-// impatient lets a pod leave a node that is not ready after some seconds.
+// impatient makes a pod leave a node that is not ready after some seconds.
 func impatient(spec *corev1.PodSpec) {
 	seconds := int64(5)
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -288,8 +287,9 @@ func impatient(spec *corev1.PodSpec) {
 	}
 }
 
-// TestVMDeletedByHand deletes the VM of a node that works, and one whose guest hangs at
-// boot, in Proxmox. Claims, files and nodes of both go, and their pods get new nodes.
+// TestVMDeletedByHand deletes two VMs in Proxmox: of a working node, and of one whose guest
+// hangs at boot. It checks that claims, files and nodes of both go, and their pods get new
+// nodes.
 func TestVMDeletedByHand(t *testing.T) {
 	w := newWorld(t, worldConfig{delays: pvesim.Delays{Clone: 3 * time.Second}})
 	w.start()
@@ -309,7 +309,7 @@ func TestVMDeletedByHand(t *testing.T) {
 		}
 		return ""
 	})
-	w.holds(40*time.Second, func(context.Context) string { // what is younger is made anew
+	w.holds(40*time.Second, func(context.Context) string { // younger claims are re-created
 		if len(w.ours()) != 2 {
 			return "there are not two VMs"
 		}
@@ -332,7 +332,7 @@ func TestVMDeletedByHand(t *testing.T) {
 	w.inOrder(time.Minute)
 }
 
-// claimOf waits for the first claim of a pool that names its VM.
+// claimOf waits for a claim of a pool that names its VM, and returns it.
 func (w *world) claimOf(pool string, limit time.Duration) *karpv1.NodeClaim {
 	w.t.Helper()
 	found := &karpv1.NodeClaim{}

@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// steadyClass makes a NodeClass with seeds.
+// steadyClass creates a NodeClass with seeds.
 func (w *world) steadyClass(name, spec string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -36,8 +36,8 @@ spec:
 `, name, spec))
 }
 
-// steadyPool makes a NodePool whose nodes stay until somebody deletes them. template
-// goes on below spec.template.spec, more below spec.
+// steadyPool creates a NodePool whose nodes are only removed on request. template is
+// appended to spec.template.spec, more to spec.
 func (w *world) steadyPool(name, class, template, more string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -54,16 +54,16 @@ spec:
 `, name, more, class, template))
 }
 
-// anyType is the requirements of a pool that has no others.
+// anyType is the requirements of a pool without special ones.
 const anyType = `      requirements:
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}`
 
-// soundClass returns what a class needs.
+// soundClass returns the required part of a class.
 func soundClass() string {
 	return fmt.Sprintf("  template: {name: %s}\n  metadata: {type: cdrom}", testenv.Template)
 }
 
-// replicated makes a Deployment, whose pods come back when they are evicted.
+// replicated creates a Deployment, whose pods are re-created after an eviction.
 func (w *world) replicated(name string, n int32, cpu string, change ...func(*corev1.PodSpec)) {
 	w.t.Helper()
 	labels := map[string]string{"app": name}
@@ -89,7 +89,7 @@ func container(cpu, memory string) corev1.Container {
 	}}}
 }
 
-// daemons makes a DaemonSet that runs on each node, whatever its taints.
+// daemons creates a DaemonSet that runs on each node and tolerates all taints.
 func (w *world) daemons(name, cpu string) {
 	w.t.Helper()
 	labels := map[string]string{"app": name}
@@ -125,8 +125,8 @@ func tolerant(key, value string) func(*corev1.Pod) {
 	}
 }
 
-// evenly spreads pods over that many hosts. Kubernetes' scheduler counts only hosts
-// that have nodes already, so it has to be told how many there will be.
+// evenly spreads pods over that many hosts. Kubernetes' scheduler only knows hosts that
+// already have nodes, so the number has to be given.
 func evenly(hosts int32) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		spread(pod)
@@ -134,7 +134,7 @@ func evenly(hosts int32) func(*corev1.Pod) {
 	}
 }
 
-// nodesOf returns the nodes of an app's pods that are bound, by pod.
+// nodesOf returns the nodes of an app's bound pods, by pod.
 func (w *world) nodesOf(app string) map[string]*corev1.Node {
 	w.t.Helper()
 	ctx := context.Background()
@@ -156,7 +156,7 @@ func (w *world) nodesOf(app string) map[string]*corev1.Node {
 	return nodes
 }
 
-// podsByHost counts an app's pods by the host that Proxmox has their nodes' VMs on.
+// podsByHost counts an app's pods by the host of their nodes' VMs in Proxmox.
 func (w *world) podsByHost(app string) map[string]int {
 	w.t.Helper()
 	guests := w.ours()
@@ -171,7 +171,7 @@ func (w *world) podsByHost(app string) map[string]int {
 	return count
 }
 
-// told waits for an event about an object that says all of the words.
+// told waits for an event about an object that contains all of the words.
 func (w *world) told(kind, name string, limit time.Duration, words ...string) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -198,7 +198,7 @@ func saysAll(text string, words []string) bool {
 	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
 }
 
-// holds fails the test as soon as ask returns anything else than "", for that long.
+// holds polls ask for that long, and fails the test as soon as it does not return "".
 func (w *world) holds(long time.Duration, ask func(ctx context.Context) string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), long)
@@ -217,14 +217,14 @@ func (w *world) holds(long time.Duration, ask func(ctx context.Context) string) 
 	}
 }
 
-// TestConstraints lets pods want what pods may want of a place, all at once, and looks
-// where they are.
+// TestConstraints creates pods with all kinds of scheduling constraints at once, and checks
+// where they run.
 func TestConstraints(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
 	w.start()
 	w.steadyClass("plain", soundClass())
 	w.steadyPool("workers", "plain", anyType, "")
-	// The preferred one of all, but for its taint.
+	// The preferred pool of all, except for its taint.
 	w.steadyPool("batch", "plain", anyType+"\n      taints: [{key: dedicated, value: batch, effect: NoSchedule}]", "  weight: 50")
 	w.steadyPool("small", "plain", `      requirements:
       - {key: node.kubernetes.io/instance-type, operator: In, values: [c1.1VCPU-2GB, c1.2VCPU-4GB]}`, "")
@@ -235,7 +235,7 @@ func TestConstraints(t *testing.T) {
 	w.pods("there", 2, "500m", "256Mi", onHost("pve-3"))
 	w.pods("job", 1, "500m", "256Mi", inPool("batch"), tolerant("dedicated", "batch"))
 	w.pods("stray", 1, "500m", "256Mi", inPool("batch"))
-	w.pods("tight", 1, "900m", "256Mi", inPool("small")) // a c1.1VCPU-2GB had 970m for it, without the agent
+	w.pods("tight", 1, "900m", "256Mi", inPool("small")) // a c1.1VCPU-2GB without the agent had 970m for it
 	w.pods("disk", 1, "500m", "256Mi", func(pod *corev1.Pod) {
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
@@ -266,7 +266,7 @@ func TestConstraints(t *testing.T) {
 	w.aBudgetKeepsTheNode("guarded")
 }
 
-// volume makes a bound volume that nodes on one host alone can use.
+// volume creates a bound volume that only nodes on one host can use.
 func (w *world) volume(name, host string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -297,7 +297,7 @@ spec:
 `, name, host))
 }
 
-// budget forbids to evict any pod of an app.
+// budget creates a PDB that forbids evicting any pod of an app.
 func (w *world) budget(app string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -332,8 +332,8 @@ func (w *world) agentsRunEverywhere(app string) {
 	})
 }
 
-// onlyTheTolerantAreOn fails the test if others than an app's pods and the agents are
-// on nodes of a pool, or if those nodes lack its taint.
+// onlyTheTolerantAreOn checks that only an app's pods and the agents are on nodes of a
+// pool, and that those nodes have its taint.
 func (w *world) onlyTheTolerantAreOn(pool, app string) {
 	w.t.Helper()
 	ctx := context.Background()
@@ -359,16 +359,16 @@ func (w *world) onlyTheTolerantAreOn(pool, app string) {
 	}
 }
 
-// lastSeen notes which pods of an app were on a node whenever Proxmox was asked to end
-// the node's VM.
+// lastSeen records which pods of an app were on a node whenever Proxmox received a request
+// to stop the node's VM.
 type lastSeen struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu    sync.Mutex
 	calls int
 	found []string
 }
 
-// witness looks at an app's pods when something ends a VM.
+// witness records an app's pods at each request to stop a VM.
 func (w *world) witness(vmid int, app, node string) *lastSeen {
 	seen := &lastSeen{}
 	look := func(ctx context.Context, call pvesim.Call) {
@@ -394,15 +394,15 @@ func (w *world) witness(vmid int, app, node string) *lastSeen {
 	return seen
 }
 
-// take returns how often the VM was to be ended, and what was found then.
+// take returns the number of requests to stop the VM, and the pods found then.
 func (s *lastSeen) take() (int, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls, slices.Clone(s.found)
 }
 
-// aBudgetKeepsTheNode deletes the node of a pod that a budget guards: node, pod and VM
-// stay until the budget allows more, and the VM goes last.
+// aBudgetKeepsTheNode deletes the node of a pod with a budget: node, pod and VM remain
+// until the budget allows the eviction, and the VM goes last.
 func (w *world) aBudgetKeepsTheNode(app string) {
 	w.t.Helper()
 	ctx := context.Background()

@@ -37,18 +37,18 @@ func largeHosts(t *testing.T) []topology.Host {
 	}
 }
 
-// poolConfig is what the tests of disruption choose of a NodePool.
+// poolConfig configures a NodePool in the tests of disruption.
 type poolConfig struct {
 	name string
-	// class and requirements are added to the NodeClass' and the NodePool's own, in
-	// YAML's flow style.
+	// class and requirements are added to the NodeClass' and the NodePool's own, in YAML's
+	// flow style.
 	class, requirements string
-	// template is a line of the NodeClaims' spec, budgets how many nodes may be
-	// disrupted at a time.
+	// template is a line of the NodeClaims' spec, budgets how many nodes may be disrupted
+	// at a time.
 	template, budgets string
 }
 
-// pool makes a NodePool and its NodeClass.
+// pool creates a NodePool and its NodeClass.
 func (w *world) pool(c poolConfig) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -73,7 +73,7 @@ spec:
 `, c.name, testenv.Template, c.class, c.requirements, c.template, c.budgets))
 }
 
-// deployment makes a Deployment of n pods of one size.
+// deployment creates a Deployment of n pods of one size.
 func (w *world) deployment(name string, n int32, cpu string, change ...func(*corev1.PodSpec)) {
 	w.t.Helper()
 	labels := map[string]string{"app": name}
@@ -100,7 +100,7 @@ func (w *world) deployment(name string, n int32, cpu string, change ...func(*cor
 	}
 }
 
-// alone lets each pod of an app have a node of its own.
+// alone makes each pod of an app need a node of its own.
 func alone(app string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) {
 		spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -111,12 +111,12 @@ func alone(app string) func(*corev1.PodSpec) {
 	}
 }
 
-// on lets pods run on nodes with a label.
+// on makes pods run on nodes with a label.
 func on(key, value string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) { spec.NodeSelector = map[string]string{key: value} }
 }
 
-// patch changes an object by a merge patch.
+// patch changes an object with a merge patch.
 func (w *world) patch(object client.Object, name, text string) {
 	w.t.Helper()
 	object.SetName(name)
@@ -128,7 +128,7 @@ func (w *world) patch(object client.Object, name, text string) {
 	}
 }
 
-// numaform runs the command line as an administrator of the cluster.
+// numaform runs a command as an administrator of the cluster.
 func (w *world) numaform(args ...string) {
 	w.t.Helper()
 	command := exec.Command(binary, append(args, "--kubeconfig", w.plane.Kubeconfig)...)
@@ -138,7 +138,7 @@ func (w *world) numaform(args ...string) {
 	}
 }
 
-// runningPods returns the pods of an app that run and are not to end, by name.
+// runningPods returns the running pods of an app that are not being deleted, by name.
 func (w *world) runningPods(ctx context.Context, app string) (map[string]*corev1.Pod, error) {
 	var list corev1.PodList
 	err := w.api.List(ctx, &list, client.InNamespace("default"), client.MatchingLabels{"app": app})
@@ -155,8 +155,8 @@ func runs(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp.IsZero()
 }
 
-// comesTo waits until n pods of an app run, and nodes, NodeClaims and VMs are as
-// many as said.
+// comesTo waits until n pods of an app run, and there are exactly that many nodes,
+// NodeClaims and VMs.
 func (w *world) comesTo(app string, n, nodes int, limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -181,7 +181,7 @@ func (w *world) comesTo(app string, n, nodes int, limit time.Duration) {
 	})
 }
 
-// remains fails the test if something stops being so within a time.
+// remains fails the test if ask returns anything but "" within the time.
 func (w *world) remains(limit time.Duration, ask func(ctx context.Context) string) {
 	w.t.Helper()
 	ticker, end := time.NewTicker(500*time.Millisecond), time.NewTimer(limit)
@@ -199,7 +199,7 @@ func (w *world) remains(limit time.Duration, ask func(ctx context.Context) strin
 	}
 }
 
-// vmids returns the numbers of the VMs, by name.
+// vmids returns the VMIDs of the VMs, by name.
 func (w *world) vmids() map[string]int {
 	w.t.Helper()
 	ids := map[string]int{}
@@ -209,7 +209,7 @@ func (w *world) vmids() map[string]int {
 	return ids
 }
 
-// same says what changed of the VMs, if anything did.
+// same returns a check that reports changes of the VMs.
 func (w *world) same(want map[string]int) func(context.Context) string {
 	return func(context.Context) string {
 		if diff := cmp.Diff(want, w.vmids()); diff != "" {
@@ -219,7 +219,7 @@ func (w *world) same(want map[string]int) func(context.Context) string {
 	}
 }
 
-// everMade returns how many VMs were ever cloned.
+// everMade returns the number of VMs ever cloned.
 func (w *world) everMade() int {
 	made := map[string]bool{}
 	for _, call := range w.proxmox.Calls() {
@@ -230,10 +230,10 @@ func (w *world) everMade() int {
 	return len(made)
 }
 
-// tally keeps between what bounds a number of objects was, in all versions of them
-// that the API server ever had.
+// tally records the minimum and maximum number of objects, over all versions of them in the
+// API server.
 type tally struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu          sync.Mutex
 	met         map[types.UID]bool
 	least, most int
@@ -271,7 +271,7 @@ func (c *tally) take(id types.UID, meets bool) {
 	c.least, c.most = min(c.least, len(c.met)), max(c.most, len(c.met))
 }
 
-// restart forgets the bounds so far, and returns how many objects there are now.
+// restart resets the bounds, and returns the current number of objects.
 func (c *tally) restart() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,8 +286,8 @@ func (c *tally) bounds() (least, most int) {
 }
 
 // disrupted counts the NodeClaims whose nodes are being replaced or emptied. As in
-// Karpenter's budgets, one whose node is drained and whose VM is on its way out does
-// not count any more.
+// Karpenter's budgets, a claim whose node is drained and whose VM is being deleted no
+// longer counts.
 func (w *world) disrupted() *tally {
 	w.t.Helper()
 	api, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: newScheme(w.t)})
@@ -304,7 +304,7 @@ func (w *world) disrupted() *tally {
 	})
 }
 
-// up counts the pods of an app that run, from when n of them do.
+// up counts the running pods of an app, once n of them run.
 func (w *world) up(app string, n int) *tally {
 	w.t.Helper()
 	watcher, err := w.plane.Client(w.t).CoreV1().Pods("default").Watch(context.Background(), metav1.ListOptions{LabelSelector: "app=" + app})
@@ -321,8 +321,8 @@ func (w *world) up(app string, n int) *tally {
 	return c
 }
 
-// oneAtATime fails the test if nodes were not disrupted one by one, or if more pods
-// than one were down at a time.
+// oneAtATime checks that nodes were disrupted one by one, and that at most one pod was down
+// at a time.
 func (w *world) oneAtATime(disrupted, up *tally, pods int) {
 	w.t.Helper()
 	if _, most := disrupted.bounds(); most != 1 {
@@ -343,9 +343,9 @@ func (w *world) nodesIn(pool string) []corev1.Node {
 	return nodes.Items
 }
 
-// fewest returns how many nodes like those of a NodePool hold n pods of that many
-// mCPU. As all pods are alike and all nodes are, the most pods on each but the last
-// node is the best packing; and as all nodes have one price, it is the cheapest.
+// fewest returns how many nodes like those of a NodePool hold n pods of that many mCPU. As
+// all pods and all nodes are equal, the best packing has the maximum number of pods on each
+// node but the last; as all nodes have the same price, it is also the cheapest.
 func (w *world) fewest(pool string, n int, milliCPU int64) int {
 	w.t.Helper()
 	each := int64(math.MaxInt64)
@@ -355,7 +355,7 @@ func (w *world) fewest(pool string, n int, milliCPU int64) int {
 	return int(math.Ceil(float64(n) / float64(each)))
 }
 
-// usedBy fails the test if pods of an app do not take 40 % of each node of a NodePool.
+// usedBy checks that pods of an app take 40 % of each node of a NodePool.
 func (w *world) usedBy(pool, app string, milliCPU int) {
 	w.t.Helper()
 	running, err := w.runningPods(context.Background(), app)
@@ -374,11 +374,11 @@ func (w *world) usedBy(pool, app string, milliCPU int) {
 	}
 }
 
-// TestConsolidation leaves ten nodes of 4 vCPUs at 40 %, two pods on each, when what
-// held the nodes apart has gone; five pods fit on one. A node of another NodePool is
-// left with a pod that a smaller and cheaper one would do for: not the smallest, which a
-// NodeOverlay makes dear. When no pods are left, a NodePool keeps its least number of nodes,
-// and more while a CapacityBuffer wants room.
+// TestConsolidation removes what separated the pods on ten nodes of 4 vCPUs, which leaves
+// the nodes at 40 % with two pods each; one node fits five pods. A node of another NodePool
+// is left with a pod that fits a smaller and cheaper one: not the smallest, which a
+// NodeOverlay makes expensive. Without pods, a NodePool keeps its minimum number of nodes,
+// and more while a CapacityBuffer requests room.
 func TestConsolidation(t *testing.T) {
 	const nodes, pods, milliCPU = 10, 20, 770
 	w := newWorld(t, worldConfig{
@@ -420,7 +420,8 @@ func TestConsolidation(t *testing.T) {
 	})
 	w.running("small", 1, time.Minute)
 	w.comesTo("web", pods, optimum+1, 5*time.Minute)
-	// Neither does provisioning undo it, nor does consolidation go on: two more rounds.
+	// Provisioning does not revert it, and consolidation does not continue: two more
+	// rounds.
 	kept := w.vmids()
 	w.remains(20*time.Second, w.same(kept))
 	if made := w.everMade(); made != nodes+2 {
@@ -430,8 +431,8 @@ func TestConsolidation(t *testing.T) {
 	w.buffers("alike", "web", 12, 3)
 }
 
-// TestDrift changes what replaces no node, the tags, and what replaces all, the size
-// of the disk: one after the other, as the budget says.
+// TestDrift changes a value that replaces no node, the tags, and one that replaces all
+// nodes, the size of the disk: one after the other, as the budget says.
 func TestDrift(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
 	w.start()
@@ -447,7 +448,7 @@ func TestDrift(t *testing.T) {
 	w.initialized(time.Minute)
 	second := w.vmids()
 	w.allHaveTag(first, "blue")
-	// Longer than a round of disruption.
+	// Longer than a disruption round.
 	w.remains(15*time.Second, w.same(second))
 
 	disrupted, up := w.disrupted(), w.up("web", 3)
@@ -473,8 +474,8 @@ func TestDrift(t *testing.T) {
 	}
 }
 
-// allHaveTag waits until all VMs have a tag, and fails the test if a VM of before is
-// another: those that ran got it in place.
+// allHaveTag waits until all VMs have a tag, and checks that the VMs of before are the
+// same: running ones get it in place.
 func (w *world) allHaveTag(before map[string]int, tag string) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(context.Context) string {
@@ -495,8 +496,8 @@ func (w *world) allHaveTag(before map[string]int, tag string) {
 	}
 }
 
-// TestExpiryAndGracePeriod lets a node expire, and removes another whose pod nobody
-// may evict: only its grace period ends that.
+// TestExpiryAndGracePeriod waits for a node to expire, and removes another whose pod must
+// not be evicted: only its grace period ends that.
 func TestExpiryAndGracePeriod(t *testing.T) {
 	const grace = 25 * time.Second
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
@@ -550,7 +551,7 @@ spec: {maxUnavailable: 0, selector: {matchLabels: {app: db}}}
 	w.running("web", 1, time.Minute)
 }
 
-// onlyClaim returns the NodeClaim of a NodePool that has one.
+// onlyClaim returns the only NodeClaim of a NodePool.
 func (w *world) onlyClaim(pool string) *karpv1.NodeClaim {
 	w.t.Helper()
 	var claims karpv1.NodeClaimList
@@ -583,7 +584,7 @@ func (w *world) hasGone(claim *karpv1.NodeClaim, limit time.Duration) {
 	})
 }
 
-// TestEvacuate empties a host, and opens it again.
+// TestEvacuate empties a host, and makes it available again.
 func TestEvacuate(t *testing.T) {
 	const host = "pve-1"
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
@@ -628,8 +629,8 @@ func TestEvacuate(t *testing.T) {
 	}
 }
 
-// marked waits until the NodeClaims on some hosts, and no others, are marked as to be
-// left: Karpenter asks about drift when a NodeClaim changes, or else every 5 minutes.
+// marked waits until exactly the NodeClaims on some hosts are marked as drifted: Karpenter
+// checks drift when a NodeClaim changes, or else every 5 minutes.
 func (w *world) marked(hosts ...string) {
 	w.t.Helper()
 	w.eventually(30*time.Second, func(ctx context.Context) string {
@@ -647,7 +648,7 @@ func (w *world) marked(hosts ...string) {
 	})
 }
 
-// spreadIfPossible lets pods rather be on different hosts.
+// spreadIfPossible makes pods prefer different hosts.
 func spreadIfPossible(app string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) {
 		spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
@@ -657,8 +658,8 @@ func spreadIfPossible(app string) func(*corev1.PodSpec) {
 	}
 }
 
-// TestPause pauses while a VM is being cloned: that is finished, and nothing else is
-// begun.
+// TestPause pauses while a VM is being cloned: the clone is finished, and nothing else is
+// started.
 func TestPause(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: largeHosts(t), delays: pvesim.Delays{Clone: 8 * time.Second}})
 	w.start()
@@ -705,7 +706,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// nothingHeld fails the test if what was being applied has left a lock.
+// nothingHeld checks that the interrupted apply left no lock.
 func (w *world) nothingHeld() {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {

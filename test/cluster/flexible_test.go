@@ -14,8 +14,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 )
 
-// TestFlexible makes nodes for their pods: they are as was promised, consolidation
-// leaves them alone, and they go with their pods.
+// TestFlexible creates nodes for their pods, and checks that they are as predicted, that
+// consolidation does not replace them, and that they go with their pods.
 func TestFlexible(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
 	w.start()
@@ -49,8 +49,8 @@ func TestFlexible(t *testing.T) {
 	w.nothingIsLeft(4 * time.Minute)
 }
 
-// staysAsItIs wants the same VMs all the time: Karpenter looks every ten seconds for
-// nodes that can be had cheaper.
+// staysAsItIs checks that the VMs do not change: Karpenter looks for cheaper nodes every
+// ten seconds.
 func (w *world) staysAsItIs(all time.Duration) {
 	w.t.Helper()
 	before := slices.Sorted(maps.Keys(w.ours()))

@@ -23,16 +23,16 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// directoryOf is the annotation of the directory that a ConfigMap of a fleet holds.
+// directoryOf is the annotation with the directory that a fleet's ConfigMap holds.
 const directoryOf = "numaform.dev/directory"
 
-// partLabel says what a ConfigMap of a fleet is.
+// partLabel is the label with the role of a fleet's ConfigMap.
 const partLabel = "numaform.dev/part"
 
-// TestHostileConfigMaps writes a module of an attacker's own into the ConfigMaps of a
-// fleet, under its own hash, and has a node file call it. The controller says which file
-// it is and starts no engine, and goes on once the fleet is restored. The baseline's sends
-// its environment to the attacker.
+// TestHostileConfigMaps writes an attacker's module into the ConfigMaps of a fleet, under
+// its own hash, and makes a node file call it. The controller names the file and starts no
+// engine, and continues once the fleet is restored. The baseline sends its environment to
+// the attacker.
 func TestHostileConfigMaps(t *testing.T) {
 	t.Parallel()
 	t.Run("baseline", func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestHostileConfigMaps(t *testing.T) {
 	})
 }
 
-// hostile is a world with a node, and an attacker who listens.
+// hostile is a world with a node, and the listener of an attacker.
 type hostile struct {
 	*world
 	listener    *httptest.Server
@@ -95,7 +95,7 @@ func newHostile(t *testing.T, config worldConfig) *hostile {
 	return h
 }
 
-// starts counts all runs of the engine.
+// starts returns the number of runs of the engine.
 func (h *hostile) starts() int {
 	total := 0
 	for _, command := range []string{"init", "plan", "apply", "import", "show", "state"} {
@@ -106,7 +106,7 @@ func (h *hostile) starts() int {
 	return total
 }
 
-// idle waits until each change that began has ended.
+// idle waits until each started change has ended.
 func (h *hostile) idle() {
 	h.t.Helper()
 	h.eventually(time.Minute, func(ctx context.Context) string {
@@ -125,8 +125,8 @@ func (h *hostile) idle() {
 	})
 }
 
-// attack changes the fleet's ConfigMaps and makes a pod for which the fleet has to change.
-// It returns how to restore them, and the node file.
+// attack changes the fleet's ConfigMaps and creates a pod that requires a change of the
+// fleet. It returns a function that restores them, and the node file.
 func (h *hostile) attack() (restore func(), file string) {
 	h.t.Helper()
 	ctx := context.Background()
@@ -199,7 +199,7 @@ func (h *hostile) attack() (restore func(), file string) {
 	}, file
 }
 
-// partName is what the ConfigMap of a directory is called, which anybody can compute.
+// partName returns the name of the ConfigMap of a directory, which an attacker can compute.
 func partName(dir string) string {
 	hash := sha256.Sum256([]byte(dir))
 	slug := strings.ReplaceAll(dir, "/", "-")

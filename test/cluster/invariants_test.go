@@ -36,21 +36,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// onlooker notes what cannot be seen any more in the end.
+// onlooker records what cannot be observed at the end.
 type onlooker struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu sync.Mutex
 	// early are VMs that were stopped or destroyed with pods on their nodes.
 	early []string
 	// secrets are credentials of Proxmox and the secret halves of bootstrap tokens.
 	secrets map[string]bool
-	// tokens counts the records of join tokens, whose secrets are nowhere but in seeds.
+	// tokens counts the records of join tokens, whose secrets are only in seeds.
 	tokens int
 	// states are all contents that the states ever had.
 	states map[string][]byte
 }
 
-// watchOver notes what happens until the test ends.
+// watchOver records events until the test ends.
 func watchOver(w *world) *onlooker {
 	n := &onlooker{secrets: map[string]bool{pvesim.DefaultTokenSecret: true}, states: map[string][]byte{}}
 	w.proxmox.AddFault(pvesim.Fault{
@@ -71,7 +71,7 @@ func watchOver(w *world) *onlooker {
 	return n
 }
 
-// power looks whether a node has pods when its VM is stopped or destroyed.
+// power checks whether a node has pods when its VM is stopped or destroyed.
 func (n *onlooker) power(ctx context.Context, w *world, call pvesim.Call) {
 	vmid := vmPath.FindStringSubmatch(call.Path)
 	if call.Method == "GET" || vmid == nil {
@@ -90,14 +90,14 @@ func (n *onlooker) power(ctx context.Context, w *world, call pvesim.Call) {
 	}
 }
 
-// watchSecrets notes tokens and states, until ctx or the watch ends.
+// watchSecrets records tokens and states, until ctx or the watch ends.
 func (n *onlooker) watchSecrets(ctx context.Context, w *world) {
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	<-ticker.C
 	secrets, err := w.plane.Client(w.t).CoreV1().Secrets("").Watch(ctx, metav1.ListOptions{})
 	if err != nil {
-		return // the API server is away
+		return // the API server is down
 	}
 	defer secrets.Stop()
 	for event := range secrets.ResultChan() {
@@ -121,8 +121,8 @@ func (n *onlooker) secret(secret *corev1.Secret) {
 	}
 }
 
-// plantForeign makes VMs of other people: outside the range, in it, of another
-// cluster, and one that is called as ours are.
+// plantForeign creates unmanaged VMs: outside of the range, in it, of another cluster, and
+// one with a name like ours.
 func (s *scene) plantForeign() {
 	s.t.Helper()
 	marker := fleet.Marker{ClusterID: "other", Key: "00112233445566778899aabbccddeeff"}
@@ -139,8 +139,8 @@ func (s *scene) plantForeign() {
 	}
 }
 
-// check recomputes the invariants of docs/faults.md from etcd, Proxmox and the
-// backend. They hold once everything has settled.
+// check checks the invariants of docs/faults.md in etcd, Proxmox and the backend. They hold
+// once everything has settled.
 func (s *scene) check() {
 	s.t.Helper()
 	s.checkClaims()
@@ -159,8 +159,8 @@ func (w *world) guestsOf(cluster string) []pvesim.GuestState {
 	})
 }
 
-// checkClaims is I1: the VMs with our marker are those of the launched NodeClaims and
-// of the Nodes, whole and running, and nothing else was made.
+// checkClaims is I1: the VMs with our marker are those of the launched NodeClaims and of
+// the Nodes, complete and running, and no others were created.
 func (s *scene) checkClaims() {
 	s.t.Helper()
 	var claims karpv1.NodeClaimList
@@ -205,7 +205,7 @@ func (s *scene) list(list client.ObjectList, options ...client.ListOption) {
 	}
 }
 
-// checkForeign is I2: nobody else's VM was changed.
+// checkForeign is I2: no unmanaged VM was changed.
 func (s *scene) checkForeign() {
 	s.t.Helper()
 	for _, vmid := range slices.Sorted(maps.Keys(s.foreign)) {
@@ -216,7 +216,8 @@ func (s *scene) checkForeign() {
 	}
 }
 
-// checkPins is I3: no two VMs share a pinned CPU, and memory per NUMA node suffices.
+// checkPins is I3: no two VMs share a pinned CPU, and the memory of each NUMA node
+// suffices.
 func (s *scene) checkPins() {
 	s.t.Helper()
 	s.pinsAreExclusive()
@@ -233,7 +234,7 @@ func (s *scene) checkPins() {
 	}
 }
 
-// startGuest reads what a running guest was started with.
+// startGuest reads the values that a running guest was started with.
 func (s *scene) startGuest(guest pvesim.GuestState) startcheck.Guest {
 	s.t.Helper()
 	number := func(key string, otherwise int) int {
@@ -270,8 +271,8 @@ func (s *scene) checkDrained() {
 	s.onlooker.early = nil
 }
 
-// checkHistory is I5: each plan that an engine was told to apply, and each VM that was
-// written to, stands in a record of the fleet's history.
+// checkHistory is I5: each plan that an engine applied, and each VM that was written to, is
+// in a record of the fleet's history.
 func (s *scene) checkHistory() {
 	s.t.Helper()
 	entries := s.history()
@@ -303,7 +304,7 @@ func (s *scene) checkHistory() {
 	}
 }
 
-// written returns the VMIDs that calls have changed.
+// written returns the VMIDs changed by calls.
 func (s *scene) written() []string {
 	var vmids []string
 	for _, call := range s.proxmox.Calls() {
@@ -320,7 +321,7 @@ func (s *scene) written() []string {
 	return slices.Compact(vmids)
 }
 
-// checkStates is I7: the states hold what Proxmox has, whole, and no lock is left.
+// checkStates is I7: the states match Proxmox, are complete, and no lock is left.
 func (s *scene) checkStates() {
 	s.t.Helper()
 	var secrets corev1.SecretList
@@ -346,9 +347,9 @@ func (s *scene) checkStates() {
 	s.lockIsFree()
 }
 
-// lockIsFree wants no lock to be left. The controller may hold the fleet's for a moment
-// at any time: what it wrote to Proxmox outside a plan, such as a seed that it took
-// away, gets a record of its own two seconds later.
+// lockIsFree checks that no lock is left. The controller may hold the fleet's lock for a
+// moment at any time: changes in Proxmox outside of a plan, such as a removed seed, get a
+// record of their own two seconds later.
 func (s *scene) lockIsFree() {
 	s.t.Helper()
 	s.eventually(20*time.Second, func(context.Context) string {
@@ -359,8 +360,8 @@ func (s *scene) lockIsFree() {
 	})
 }
 
-// locks returns the Leases that are held, but for the leader's. One that its holder did
-// not renew in time is free.
+// locks returns the current Leases, except the leader's. A Lease that was not renewed in
+// time is free.
 func (s *scene) locks() (held []string) {
 	var leases coordinationv1.LeaseList
 	s.list(&leases, client.InNamespace(namespace))
@@ -375,7 +376,7 @@ func (s *scene) locks() (held []string) {
 	return held
 }
 
-// failer is what helpers need of a test.
+// failer is the part of a test that helpers need.
 type failer interface {
 	Helper()
 	Fatal(args ...any)
@@ -394,7 +395,7 @@ func unpacked(t failer, packed []byte) []byte {
 	return content
 }
 
-// vmsOf reads the VMs out of a state.
+// vmsOf reads the VMs of a state.
 func vmsOf(t failer, content []byte) (vmids, tainted []int) {
 	t.Helper()
 	var state struct {
@@ -425,8 +426,8 @@ func vmsOf(t failer, content []byte) (vmids, tainted []int) {
 	return vmids, tainted
 }
 
-// checkSecrets is I6: no secret is in a state, a record, an event, any object that
-// many may read, in what controllers said, or in what they left on their disk.
+// checkSecrets is I6: no secret is in a state, a record, an event, a widely readable
+// object, the output of controllers, or the files that they left.
 func (s *scene) checkSecrets() {
 	s.t.Helper()
 	s.onlooker.mu.Lock()
@@ -481,7 +482,7 @@ func (s *scene) searchDisk(dir string) {
 	}
 }
 
-// jwt is what a service-account token looks like.
+// jwt matches a service-account token.
 var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+`)
 
 func (s *scene) search(name string, content []byte) {

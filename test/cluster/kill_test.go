@@ -28,15 +28,15 @@ import (
 // killStep is a moment at which the controller is killed.
 type killStep struct {
 	name string
-	// withDisk loses what the controller had on its disk, too.
+	// withDisk also removes the controller's disk.
 	withDisk bool
 	// arm sets the trap.
 	arm func(s *scene) *trap
-	// before is done before the load comes, and after once the controller is dead.
+	// before runs before the load is created, and after once the controller is dead.
 	before, after func(s *scene)
 }
 
-// upSteps are those of a scale-up, in their order.
+// upSteps returns the steps of a scale-up in order.
 func upSteps() []killStep {
 	return []killStep{
 		{name: "NodeClaim created, change not begun", arm: seen(claimWithoutChange)},
@@ -51,7 +51,7 @@ func upSteps() []killStep {
 	}
 }
 
-// downSteps are those of a scale-down, in their order.
+// downSteps returns the steps of a scale-down in order.
 func downSteps() []killStep {
 	return []killStep{
 		{name: "node tainted", before: blockEvictions, arm: seen(nodeTainted), after: allowEvictions},
@@ -63,8 +63,8 @@ func downSteps() []killStep {
 	}
 }
 
-// TestKillController kills the controller at each step of a scale-up and of a
-// scale-down, and starts it again at once, with its disk or without.
+// TestKillController kills the controller at each step of a scale-up and of a scale-down,
+// and restarts it at once, with its disk or without.
 func TestKillController(t *testing.T) {
 	s := newScene(t, worldConfig{
 		args:   []string{"--leader-elect=false"},
@@ -92,8 +92,8 @@ func TestKillController(t *testing.T) {
 	s.checkSecrets()
 }
 
-// killAt plays one step: what is to be done makes the moment come, at which the
-// controller is killed. Another one starts at once.
+// killAt runs one step: do causes the moment at which the controller is killed. A new one
+// starts at once.
 func (s *scene) killAt(step killStep, do func()) {
 	s.t.Helper()
 	if step.before != nil {
@@ -122,7 +122,7 @@ func apart(pod *corev1.Pod) {
 	}}
 }
 
-// deleteNodeOf deletes the NodeClaim that an app's pod runs on, as people do.
+// deleteNodeOf deletes the NodeClaim of an app's pod, as a user would.
 func (s *scene) deleteNodeOf(app string) {
 	s.t.Helper()
 	pod := &corev1.Pod{}
@@ -162,8 +162,8 @@ func (s *scene) deleteAll() {
 	}
 }
 
-// settled waits until there are so many nodes, complete and without their seeds, and
-// until nothing is under way.
+// settled waits until there are that many complete nodes without seeds, and nothing is in
+// progress.
 func (s *scene) settled(nodes int) {
 	s.t.Helper()
 	s.eventually(3*time.Minute, func(ctx context.Context) string {
@@ -192,7 +192,7 @@ func (s *scene) settled(nodes int) {
 	})
 }
 
-// seen springs when the API server says that something is so.
+// seen returns a trap that springs when the API server reports a condition.
 func seen(what func(ctx context.Context, s *scene) string) func(*scene) *trap {
 	return func(s *scene) *trap {
 		return &trap{
@@ -202,7 +202,7 @@ func seen(what func(ctx context.Context, s *scene) string) func(*scene) *trap {
 	}
 }
 
-// fresh returns a claim that has no Node yet, or nil.
+// fresh returns a claim without a Node, or nil.
 func (s *scene) fresh() *karpv1.NodeClaim {
 	var claims karpv1.NodeClaimList
 	s.list(&claims)
@@ -225,7 +225,7 @@ func claimWithoutChange(_ context.Context, s *scene) string {
 	return "there is claim " + claim.Name
 }
 
-// outcomeWithoutNode lets the guest boot slowly, and waits for the outcome.
+// outcomeWithoutNode makes the guest boot slowly, and waits for the outcome.
 func outcomeWithoutNode(_ context.Context, s *scene) string {
 	claim := s.fresh()
 	if claim == nil {
@@ -294,7 +294,7 @@ func instanceTerminating(ctx context.Context, s *scene) string {
 	return "claim " + claim.Name + " is InstanceTerminating"
 }
 
-// blocker is the PDB that keeps pods from being evicted.
+// blocker returns a PDB that prevents evictions of pods.
 func blocker() *policyv1.PodDisruptionBudget {
 	all := intstr.FromInt32(0)
 	return &policyv1.PodDisruptionBudget{
@@ -303,7 +303,7 @@ func blocker() *policyv1.PodDisruptionBudget {
 	}
 }
 
-// blockEvictions keeps a drain from going on.
+// blockEvictions prevents the progress of a drain.
 func blockEvictions(s *scene) {
 	if err := s.api.Create(context.Background(), blocker()); err != nil {
 		s.t.Fatal(err)
@@ -326,20 +326,20 @@ func allowEvictions(s *scene) {
 	}
 }
 
-// wantBegun wants the newest change to be recorded and without an outcome.
+// wantBegun checks that the newest change is recorded and has no outcome.
 func wantBegun(s *scene) {
 	if last := s.newest(); last == nil || last.Outcome != nil {
 		s.t.Errorf("the newest change is not under way: %+v", last)
 	}
 }
 
-// byProvider and byNumaform tell who makes a call.
+// byProvider and byNumaform report who sent a call.
 func byProvider(s *scene, call pvesim.Call) bool { return !byNumaform(s, call) }
 
 func byNumaform(_ *scene, call pvesim.Call) bool { return strings.HasPrefix(call.Agent, "numaform") }
 
-// aboutRunning is a call of the provider about a guest that runs, whose apply is not
-// at its end.
+// aboutRunning reports whether a call is the provider's and about a running guest of an
+// unfinished change.
 func aboutRunning(s *scene, call pvesim.Call) bool {
 	if byNumaform(s, call) {
 		return false

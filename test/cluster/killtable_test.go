@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// killRow is a row of the table of kills.
+// killRow matches a row of the table of kills.
 var killRow = regexp.MustCompile(`(?m)^\| ([^|]+) \| (yes|no) \| [^|]+ \|$`)
 
-// TestKillTable wants docs/faults.md to tell of exactly the steps at which the
-// controller is killed.
+// TestKillTable checks that docs/faults.md lists exactly the steps at which the controller
+// is killed.
 func TestKillTable(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "faults.md"))
 	if err != nil {

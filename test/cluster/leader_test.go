@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestTwoReplicas runs two controllers: the second does nothing until the first is
-// killed. One that was paused in an apply and resumed after another took over begins
+// TestTwoReplicas runs two controllers: the second does nothing until the first is killed.
+// A controller that was paused in an apply and resumed after another became leader starts
 // nothing more, and ends.
 func TestTwoReplicas(t *testing.T) {
 	s := newScene(t, worldConfig{delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond}})
@@ -61,7 +61,7 @@ func TestTwoReplicas(t *testing.T) {
 	}
 	s.running("late", 1, 3*time.Minute)
 	s.settled(2)
-	// A plan may have been on its way: nothing comes of it.
+	// A plan may have been in progress: it has no effect.
 	after := s.runsIn("second")[len(before):]
 	t.Logf("engines that the resumed leader still started: %q", after)
 	if slices.Contains(after, "apply") {
@@ -71,7 +71,7 @@ func TestTwoReplicas(t *testing.T) {
 	s.checkSecrets()
 }
 
-// replicaConfig lets a replica have a disk of its own.
+// replicaConfig configures a replica with a disk of its own.
 func (s *scene) replicaConfig(name string) {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "numaform.yaml"))
@@ -81,7 +81,7 @@ func (s *scene) replicaConfig(name string) {
 	s.write(name+".yaml", strings.Replace(string(text), "dir: fleet\n", "dir: "+name+"\n", 1))
 }
 
-// replica starts a controller beside another, of its own configuration if named.
+// replica starts an additional controller, with its own configuration if name is set.
 func (s *scene) replica(name string) *process {
 	s.t.Helper()
 	before := s.args
@@ -101,7 +101,7 @@ func (s *scene) replica(name string) *process {
 	return p
 }
 
-// runsIn returns the commands of the engine in a replica's directory.
+// runsIn returns the engine's commands in a replica's directory.
 func (s *scene) runsIn(name string) (commands []string) {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "engine.log"))
@@ -117,7 +117,7 @@ func (s *scene) runsIn(name string) (commands []string) {
 	return commands
 }
 
-// leaderAfter waits until somebody leads who is not another, and returns who.
+// leaderAfter waits for a leader other than the given one, and returns it.
 func (s *scene) leaderAfter(other string) (leader string) {
 	s.t.Helper()
 	s.eventually(2*time.Minute, func(ctx context.Context) string {

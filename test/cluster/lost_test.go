@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestAPIServerLost takes the API server away while VMs are being made, until the
-// engine has failed to save its state: nothing is made twice, and nothing is lost.
+// TestAPIServerLost stops the API server while VMs are being created, until the engine has
+// failed to save its state: nothing is created twice, and nothing is lost.
 func TestAPIServerLost(t *testing.T) {
 	s := newScene(t, worldConfig{
 		args:   []string{"--leader-elect=false"},
@@ -40,8 +40,8 @@ func TestAPIServerLost(t *testing.T) {
 	s.checkSecrets()
 }
 
-// TestBurstDuringSlowClone asks for more while a clone takes long: another host makes
-// its VM meanwhile, and what is asked of the host that clones comes afterwards.
+// TestBurstDuringSlowClone creates more pods during a slow clone: another host creates its
+// VM in the meantime, and requests for the cloning host follow afterwards.
 func TestBurstDuringSlowClone(t *testing.T) {
 	const long = 30 * time.Second
 	s := newScene(t, worldConfig{args: []string{"--leader-elect=false"}, delays: pvesim.Delays{Clone: long}})
@@ -72,7 +72,7 @@ func TestBurstDuringSlowClone(t *testing.T) {
 	}
 }
 
-// atHost puts a pod on a host.
+// atHost selects the nodes on a host.
 func atHost(host string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: host} }
 }

@@ -1,7 +1,7 @@
-// Package cluster_test runs numaform's controller against a real Kubernetes control
-// plane, the real engine and provider, a simulated Proxmox, and guests that join the
-// cluster with nothing but what their seed holds. It looks at the outcome in
-// Kubernetes, in Proxmox and in the backend, never in what numaform says of itself.
+// Package cluster_test runs numaform's controller against a real Kubernetes control plane,
+// the real engine and provider, a simulated Proxmox, and guests that join the cluster with
+// nothing but their seed. It checks the outcome in Kubernetes, in Proxmox and in the
+// backend, never numaform's own reports.
 package cluster_test
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// binary is the program under test.
+// binary is the path of the program under test.
 var binary string
 
 func TestMain(m *testing.M) {

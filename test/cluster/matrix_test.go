@@ -18,12 +18,12 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// slowBoot leaves time to upgrade while a VM boots.
+// slowBoot leaves time for an upgrade while a VM boots.
 const slowBoot = 40 * time.Second
 
-// TestMatrixOfTheController upgrades the baseline's controller, with its chart, while a
-// VM is in the middle of its join and a change waits for a person, and goes back: nodes
-// stay, no VM is replaced, and what waits is not lost.
+// TestMatrixOfTheController upgrades the baseline's controller, with its chart, while a VM
+// is joining and a change is pending approval, and then downgrades: nodes remain, no VM is
+// replaced, and the pending change is not lost.
 func TestMatrixOfTheController(t *testing.T) {
 	baseline := testenv.Baseline(t)
 	w := newWorld(t, worldConfig{
@@ -56,7 +56,7 @@ func TestMatrixOfTheController(t *testing.T) {
 
 	alice := w.as("alice", "numaform-approver")
 	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(plan), plan); err != nil {
-		// The plan of another format is made again, for the same pods.
+		// The plan in the other format is made again, for the same pods.
 		if !apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestMatrixOfTheController(t *testing.T) {
 		t.Errorf("VMs %v after %v, and %d were ever made", after, before, w.everMade())
 	}
 
-	// And back: the older controller leaves all as it is, or does not start.
+	// Downgrade: the older controller changes nothing, or does not start.
 	w.upgrade(testenv.Chart{Dir: filepath.Join(baseline, "charts", "numaform")}, filepath.Join(baseline, "numaform"))
 	w.remains(20*time.Second, w.same(after))
 	w.allReady(len(after))
@@ -85,12 +85,12 @@ func TestMatrixOfTheController(t *testing.T) {
 	w.allReady(len(after))
 }
 
-// in lets a pod run on nodes of a pool only.
+// in makes a pod run on nodes of a pool only.
 func in(pool string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: pool} }
 }
 
-// approvals makes a NodePool whose nodes a person approves.
+// approvals creates a NodePool whose nodes require approval.
 func (w *world) approvals(name string) {
 	w.t.Helper()
 	w.steadyPool(name, "plain", anyType, "")
@@ -98,7 +98,7 @@ func (w *world) approvals(name string) {
 		v1alpha1.AnnotationScaleUp, v1alpha1.AnnotationScaleDown))
 }
 
-// booting counts VMs that run and are no Nodes yet.
+// booting returns the number of running VMs without a Node.
 func (w *world) booting() int {
 	w.t.Helper()
 	count := 0
@@ -116,8 +116,8 @@ func (w *world) booting() int {
 	return count
 }
 
-// upgrade installs a chart in place of the one that is installed, as helm does, and lets
-// a program take over.
+// upgrade replaces the installed chart by another, as helm does, and starts another
+// program.
 func (w *world) upgrade(chart testenv.Chart, program string) {
 	w.t.Helper()
 	w.stop(syscall.SIGTERM)
@@ -127,7 +127,7 @@ func (w *world) upgrade(chart testenv.Chart, program string) {
 	w.controller = w.startProcess()
 }
 
-// uninstall removes what a chart grants: helm removes what the next chart does not have.
+// uninstall removes the objects of a chart: helm removes what the next chart lacks.
 func (w *world) uninstall() {
 	w.t.Helper()
 	for _, object := range w.granted {
@@ -138,7 +138,7 @@ func (w *world) uninstall() {
 	}
 }
 
-// allReady wants so many Nodes, all ready.
+// allReady waits for that number of Nodes, all ready.
 func (w *world) allReady(want int) {
 	w.t.Helper()
 	var nodes corev1.NodeList

@@ -14,8 +14,8 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 )
 
-// buffers wants room for replicas of an app on nodes of a NodePool while a CapacityBuffer
-// is there, and two nodes afterwards.
+// buffers checks that a NodePool has room for replicas of an app while a CapacityBuffer
+// exists, and two nodes afterwards.
 func (w *world) buffers(pool, app string, replicas, nodes int) {
 	w.t.Helper()
 	manifest := fmt.Sprintf(`
@@ -50,7 +50,8 @@ spec: {scalableRef: {kind: Deployment, name: %s}, replicas: %d}
 	})
 }
 
-// dear makes an instance type dear by a NodeOverlay, and waits until it is judged.
+// dear makes an instance type expensive with a NodeOverlay, and waits until the overlay is
+// evaluated.
 func (w *world) dear(instanceType string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -73,7 +74,7 @@ spec:
 	})
 }
 
-// keepsTwo wants two nodes of a NodePool left when its pods have gone, and no less.
+// keepsTwo checks that exactly two nodes of a NodePool remain when its pods are gone.
 func (w *world) keepsTwo(pool, app string) {
 	w.t.Helper()
 	w.patch(&karpv1.NodePool{}, pool, `{"metadata": {"annotations": {"numaform.dev/min-nodes": "2"}}}`)

@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// classAndPool makes a NodeClass with seeds and a NodePool of it, both named pool.
+// classAndPool creates a NodeClass with seeds and its NodePool, both with the same name.
 func (w *world) classAndPool(name, classSpec, poolSpec string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -40,7 +40,7 @@ spec:
 `, name, testenv.Template, classSpec, poolSpec))
 }
 
-// manifest makes the objects of a manifest.
+// manifest creates the objects of a manifest.
 func (w *world) manifest(text string) {
 	w.t.Helper()
 	objects, err := testenv.Decode([]byte(text))
@@ -54,7 +54,7 @@ func (w *world) manifest(text string) {
 	}
 }
 
-// pods makes n pods of one size.
+// pods creates n pods of one size.
 func (w *world) pods(prefix string, n int, cpu, memory string, change ...func(*corev1.Pod)) {
 	w.t.Helper()
 	for i := range n {
@@ -97,7 +97,7 @@ func (w *world) running(app string, n int, limit time.Duration) {
 	})
 }
 
-// describe tells of claims and nodes, for a test that waits in vain.
+// describe describes claims and nodes, for the message of a failed wait.
 func (w *world) describe(ctx context.Context) string {
 	var claims karpv1.NodeClaimList
 	var nodes corev1.NodeList

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestObserve decides and plans for pods, and writes nothing anywhere.
+// TestObserve checks that observe mode decides and plans for pods, and writes nothing.
 func TestObserve(t *testing.T) {
 	w := newWorld(t, worldConfig{args: []string{"--mode", "observe"}})
 	w.classAndPool("workers", "", "")

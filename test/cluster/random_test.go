@@ -16,15 +16,15 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// kills is how often the controller is killed at a random moment, and killSeed is what
-// the moments come from.
+// kills is how often the controller is killed at a random moment, and killSeed is the seed
+// of the moments.
 var (
 	kills    = flag.Int("cluster.kills", 0, "kill the controller at that many random moments")
 	killSeed = flag.Uint64("cluster.seed", 0, "seed of the random moments; 0 means one of the clock")
 )
 
-// TestKillControllerAtRandom kills the controller again and again while pods come and
-// nodes go, each time at a random moment.
+// TestKillControllerAtRandom kills the controller repeatedly at random moments while pods
+// come and nodes go.
 func TestKillControllerAtRandom(t *testing.T) {
 	if *kills == 0 {
 		t.Log("asked for no kills: see -cluster.kills")
@@ -81,7 +81,7 @@ func (s *scene) bound(app string) bool {
 	return pod.Spec.NodeName != "" && s.claimAt(pod.Spec.NodeName) != nil
 }
 
-// pass lets time pass, in which the controller must not end.
+// pass waits, and checks that the controller does not end in the meantime.
 func (s *scene) pass(d time.Duration) {
 	s.t.Helper()
 	timer := time.NewTimer(d)

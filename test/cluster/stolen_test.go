@@ -31,14 +31,14 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 )
 
-// stolen is what a thief makes of a seed.
+// stolen is what a thief extracts from a seed.
 type stolen struct {
 	volume string
 	join   *guestsim.Join
 }
 
-// steal reads a seed off a host's storage as soon as there is one, besides those
-// that were stolen before.
+// steal reads a seed from a host's storage as soon as there is one, except seeds that were
+// stolen before.
 func (w *world) steal(before ...string) stolen {
 	w.t.Helper()
 	var loot stolen
@@ -65,7 +65,7 @@ func (w *world) steal(before ...string) stolen {
 	return loot
 }
 
-// ask asks for the certificate of a node with what was stolen.
+// ask requests the certificate of a node with a stolen token.
 func (w *world) ask(loot stolen, node string) (tls.Certificate, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -82,7 +82,7 @@ func (w *world) ask(loot stolen, node string) (tls.Certificate, error) {
 	return request.Wait(ctx)
 }
 
-// login returns a client that logs in with a token or a certificate alone.
+// login returns a client with a token or a certificate only.
 func (w *world) login(change func(*rest.Config)) kubernetes.Interface {
 	w.t.Helper()
 	config := rest.AnonymousClientConfig(w.plane.Config)
@@ -125,10 +125,10 @@ func (w *world) forbidden(loot stolen) {
 	}
 }
 
-// TestStolenSeed lets a thief read the seed of a VM while that boots. No other node's
-// name is his; and if he is faster than the VM, the VM is told from him.
+// TestStolenSeed reads the seed of a VM while the VM boots. The thief gets no other node's
+// name; if the thief is faster than the VM, numaform detects it.
 func TestStolenSeed(t *testing.T) {
-	const boot = 15 * time.Second // which the thief needs less of
+	const boot = 15 * time.Second // the thief needs less
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = boot }})
 	w.may = []string{csr.ReasonUsedTwice}
 	w.start()
@@ -152,7 +152,7 @@ func TestStolenSeed(t *testing.T) {
 
 	w.renews(loot.join.NodeName, certificate)
 
-	// The VM comes second: it does not join, and its claim says why.
+	// The VM comes second: it does not join, and its claim reports why.
 	var claim karpv1.NodeClaim
 	w.eventually(2*time.Minute, func(ctx context.Context) string { return w.robbed(ctx, loot.join.NodeName, &claim) })
 	if claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
@@ -163,7 +163,7 @@ func TestStolenSeed(t *testing.T) {
 	}
 	w.running("web", 1, 4*time.Minute)
 	thief := w.login(func(c *rest.Config) { c.BearerToken = loot.join.Token })
-	w.eventually(time.Minute, func(ctx context.Context) string { // the API server remembers logins for a while
+	w.eventually(time.Minute, func(ctx context.Context) string { // the API server caches logins for a while
 		if _, err := thief.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
 			return fmt.Sprintf("the token of a claim that is gone: %v, want it unauthorized", err)
 		}
@@ -177,8 +177,8 @@ func TestStolenSeed(t *testing.T) {
 	})
 }
 
-// renews checks that who has a node's certificate gets another one for the same name,
-// as kubelet does, and for no other: that is decided without numaform.
+// renews checks that the owner of a node's certificate gets another one for the same name,
+// as kubelet does, and for no other: numaform is not involved in that.
 func (w *world) renews(node string, certificate tls.Certificate) {
 	w.t.Helper()
 	key, err := keyutil.MarshalPrivateKeyToPEM(certificate.PrivateKey)
@@ -228,11 +228,11 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 	})
 }
 
-// TestUpgradeDuringAJoin has a VM that began to join with a bootstrap token of an earlier
-// release, which kept it in kube-system and named it on the NodeClaim. The token is
-// good with the rights that the chart gives by default.
+// TestUpgradeDuringAJoin has a VM that started to join with a bootstrap token of an earlier
+// release, which stored it in kube-system and named it on the NodeClaim. The token works
+// with the chart's default permissions.
 func TestUpgradeDuringAJoin(t *testing.T) {
-	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test is its kubelet
+	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test acts as its kubelet
 	w.start()
 	w.classAndPool("workers", "", "")
 	w.pods("web", 1, "500m", "512Mi")
@@ -267,8 +267,8 @@ func TestUpgradeDuringAJoin(t *testing.T) {
 	}
 }
 
-// robbed waits for the event on the claim of a VM whose kubelet came second, and for
-// the kubelet to have met it.
+// robbed waits for the event on the claim of a VM whose kubelet came second, and for the
+// kubelet to meet the error.
 func (w *world) robbed(ctx context.Context, vm string, claim *karpv1.NodeClaim) string {
 	var claims karpv1.NodeClaimList
 	var events corev1.EventList

@@ -24,19 +24,18 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// scene is a world in which controllers are killed, with what is noted meanwhile for
-// the invariants.
+// scene is a world in which controllers are killed, with the records for the invariants.
 type scene struct {
 	*world
 	onlooker *onlooker
 	fleet    *store.ConfigMap
-	// foreign are VMs of other people, as they were.
+	// foreign are unmanaged VMs with their original configuration.
 	foreign map[int]string
-	// said are the logs of all controllers that ever ran.
+	// said are the logs of all controllers so far.
 	said []*logBuffer
 }
 
-// newScene starts a world with other people's VMs and an engine that can be held.
+// newScene starts a world with unmanaged VMs and an engine that can be stopped.
 func newScene(t *testing.T, config worldConfig) *scene {
 	t.Helper()
 	s := &scene{world: newWorld(t, config), foreign: map[int]string{}}
@@ -51,8 +50,8 @@ func newScene(t *testing.T, config worldConfig) *scene {
 	return s
 }
 
-// pool makes a NodeClass and a NodePool whose nodes leave only when they are told to:
-// a node too many stays to be seen.
+// pool creates a NodeClass and a NodePool whose nodes are only removed on request, so that
+// a superfluous node remains visible.
 func (s *scene) pool() {
 	s.manifest(fmt.Sprintf(`
 apiVersion: numaform.dev/v1alpha1
@@ -76,15 +75,15 @@ spec:
 `, testenv.Template))
 }
 
-// run starts a controller, whose log is searched for secrets in the end.
+// run starts a controller, whose log is searched for secrets at the end.
 func (s *scene) run() {
 	s.t.Helper()
 	s.controller = s.startProcess()
 	s.said = append(s.said, s.controller.log)
 }
 
-// kill kills the controller at once. With its disk, the machine is lost: nothing that
-// it had started lives on.
+// kill kills the controller at once. With its disk, it simulates the loss of the machine:
+// all its child processes end too.
 func (s *scene) kill(withDisk bool) {
 	s.t.Helper()
 	s.stop(syscall.SIGKILL)
@@ -106,9 +105,9 @@ func (s *scene) kill(withDisk bool) {
 	}
 }
 
-// below returns the processes that work in a directory.
+// below returns the processes with a working directory below dir.
 func below(dir string) (pids []int) {
-	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is right
+	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is valid
 	for _, link := range links {
 		at, err := os.Readlink(link)
 		var pid int
@@ -119,7 +118,7 @@ func below(dir string) (pids []int) {
 	return pids
 }
 
-// age lets the time pass after which the fleet's lock of one who died is free.
+// age makes enough time pass that the fleet's lock of a dead holder is free.
 func (s *scene) age() {
 	s.t.Helper()
 	ctx := context.Background()
@@ -138,11 +137,11 @@ func (s *scene) age() {
 	}
 }
 
-// trap waits for a moment and holds it, if it can.
+// trap waits for a moment and stops what happens there, if possible.
 type trap struct {
-	// sprung says where the controller is once the moment has come.
+	// sprung describes the controller's position once the moment has come.
 	sprung func(ctx context.Context) (where string)
-	// free lets go what is held.
+	// free releases what was stopped.
 	free func()
 }
 
@@ -167,9 +166,9 @@ func (s *scene) await(t *trap) (where string) {
 	}
 }
 
-// holdableEngine lets engines wait before they work while there is a file
-// hold-COMMAND, and after they have worked while there is after-COMMAND. It notes the
-// hash of each plan that is applied.
+// holdableEngine installs an engine that waits before it works while there is a file
+// hold-COMMAND, and afterwards while there is after-COMMAND. It records the hash of each
+// applied plan.
 func (s *scene) holdableEngine() {
 	s.t.Helper()
 	script := fmt.Sprintf(`#!/bin/sh
@@ -197,7 +196,7 @@ exec "$engine" "$@"
 	}
 }
 
-// holdEngine springs when an engine is told a command, or has done it: "hold", "after".
+// holdEngine springs before an engine runs a command ("hold"), or after it ("after").
 func holdEngine(when, command string) func(*scene) *trap {
 	return func(s *scene) *trap {
 		s.write(when+"-"+command, "")
@@ -210,15 +209,15 @@ func holdEngine(when, command string) func(*scene) *trap {
 				return "the engine is held: " + when + " " + command
 			},
 			free: func() {
-				_ = os.Remove(filepath.Join(s.dir, when+"-"+command)) // it is there
-				_ = os.Remove(held)                                   // it may not be
+				_ = os.Remove(filepath.Join(s.dir, when+"-"+command)) // it exists
+				_ = os.Remove(held)                                   // it may not exist
 			},
 		}
 	}
 }
 
-// holdCall springs at a call to Proxmox of which all is right, and holds it until who
-// made it is dead.
+// holdCall springs at a call to Proxmox for which right returns true, and stops the call
+// until its sender is dead.
 func holdCall(fault pvesim.Fault, right func(s *scene, call pvesim.Call) bool) func(*scene) *trap {
 	return func(s *scene) *trap {
 		reached, free := make(chan string, 64), make(chan struct{})
@@ -274,8 +273,8 @@ func (s *scene) history() []audit.Entry {
 	return entries
 }
 
-// unfinished returns the hosts of a history with something under way: what is open
-// after the last change, and did not end well in that of which it is.
+// unfinished returns the hosts of a history with work in progress: hosts that are open
+// after the last change, and whose own change did not succeed.
 func unfinished(entries []audit.Entry) (hosts []string) {
 	if len(entries) == 0 {
 		return nil
@@ -292,7 +291,7 @@ func unfinished(entries []audit.Entry) (hosts []string) {
 	return hosts
 }
 
-// portrait says what there is of VMs, claims, nodes and the last change.
+// portrait describes the VMs, claims, nodes and the last change.
 func (s *scene) portrait() string {
 	var vms []string
 	for _, guest := range s.guestsOf(clusterID) {
@@ -312,7 +311,7 @@ func (s *scene) portrait() string {
 	return fmt.Sprintf("VMs %v, %s, %s", vms, change, strings.SplitN(s.describe(context.Background()), "\n", 2)[0])
 }
 
-// podsOn returns the pods that a node has, which nothing but an end frees it of.
+// podsOn returns the unfinished pods that are bound to a node.
 func podsOn(ctx context.Context, reader client.Reader, node string) ([]string, error) {
 	var pods corev1.PodList
 	if err := reader.List(ctx, &pods); err != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// threeHosts are a small machine and two large ones.
+// threeHosts returns a small machine and two large ones.
 func threeHosts(t *testing.T) []topology.Host {
 	t.Helper()
 	return append(testenv.Hosts(t), testenv.Host(t, "pve-3", "xeon-4108-2s-smt", 9003))
@@ -39,9 +39,9 @@ func spread(pod *corev1.Pod) {
 	}}
 }
 
-// TestUpAndDown takes 20 pods from nothing to running on three hosts, and back.
+// TestUpAndDown scales from nothing to 20 running pods on three hosts, and back.
 func TestUpAndDown(t *testing.T) {
-	// On a busy machine it takes more than a second until all pods are there.
+	// On a busy machine it takes more than a second until all pods exist.
 	w := newWorld(t, worldConfig{hosts: threeHosts(t), args: []string{"--batch-idle-duration=5s", "--batch-max-duration=30s"}})
 	w.start()
 	w.classAndPool("workers", "  placement: {policy: Dedicated, pinWith: HostAgent}", "")
@@ -70,7 +70,7 @@ func TestUpAndDown(t *testing.T) {
 	w.nothingIsLeft(4 * time.Minute)
 }
 
-// initialized waits until all NodeClaims are.
+// initialized waits until all NodeClaims are initialized.
 func (w *world) initialized(limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -129,7 +129,7 @@ func (w *world) nodesAreAsPlanned() {
 	}
 }
 
-// allocatableIsAsPredicted compares what a node says with what was promised.
+// allocatableIsAsPredicted compares a node's allocatable resources with the predicted ones.
 func (w *world) allocatableIsAsPredicted(node *corev1.Node, claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
@@ -141,7 +141,7 @@ func (w *world) allocatableIsAsPredicted(node *corev1.Node, claim *karpv1.NodeCl
 	}
 }
 
-// hostOf returns the host that a guest is on.
+// hostOf returns the host of a guest.
 func (w *world) hostOf(vmid int) string {
 	for _, guest := range w.proxmox.Guests() {
 		if guest.VMID == vmid {
@@ -161,7 +161,7 @@ func (w *world) hostsWithVMs() []string {
 	return slices.Compact(hosts)
 }
 
-// pinsAreExclusive fails the test if a VM has no pins, as many as CPUs, or shares one.
+// pinsAreExclusive checks that each VM has as many pins as CPUs, and shares none.
 func (w *world) pinsAreExclusive() {
 	w.t.Helper()
 	owner := map[string]string{}
@@ -186,7 +186,7 @@ func (w *world) pinsAreExclusive() {
 	}
 }
 
-// pinsAreInEffect fails the test unless the agents of the hosts hold each vCPU to its CPU.
+// pinsAreInEffect checks that the agents of the hosts pin each vCPU to its CPU.
 func (w *world) pinsAreInEffect() {
 	w.t.Helper()
 	for _, guest := range w.proxmox.Guests() {
@@ -200,8 +200,8 @@ func (w *world) pinsAreInEffect() {
 	}
 }
 
-// nothingIsLeft waits until nodes, NodeClaims, VMs, files, tokens, seeds, requests
-// and locks are gone.
+// nothingIsLeft waits until nodes, NodeClaims, VMs, files, tokens, seeds, requests and
+// locks are gone.
 func (w *world) nothingIsLeft(limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -280,7 +280,7 @@ func (w *world) leftInProxmox(ctx context.Context) (left []string, err error) {
 	return left, nil
 }
 
-// leftInBackend looks at the fleet's ConfigMaps, the states and the locks.
+// leftInBackend returns what is left of the fleet's ConfigMaps, the states and the locks.
 func (w *world) leftInBackend(ctx context.Context) (left []string, err error) {
 	var maps corev1.ConfigMapList
 	if err := w.api.List(ctx, &maps, client.InNamespace(namespace)); err != nil {

@@ -36,8 +36,8 @@ const (
 	namespace = "numaform"
 )
 
-// world is a Kubernetes cluster whose nodes are VMs of a simulated Proxmox, and
-// numaform's controller in it, with the rights that the chart gives it.
+// world is a Kubernetes cluster whose nodes are VMs of a simulated Proxmox, and numaform's
+// controller in it, with the permissions that the chart grants.
 type world struct {
 	t       *testing.T
 	plane   *testenv.Cluster
@@ -45,37 +45,38 @@ type world struct {
 	// reader reads Proxmox as the fleet's user.
 	reader *proxmox.Client
 	guests *guestsim.Guests
-	// api is an administrator's, and never reads from a cache.
+	// api is an administrator's client without a cache.
 	api        client.Client
 	dir        string
 	kubeconfig string
 	controller *process
-	// program is the controller's: this numaform, or the baseline.
+	// program is the path of the controller: this numaform, or the baseline.
 	program string
-	// args are further flags of the controller.
+	// args are additional flags of the controller.
 	args []string
-	// granted are the roles and bindings of the chart that is installed.
+	// granted are the roles and bindings of the installed chart.
 	granted []client.Object
-	// may are problems of guests that a test brings about.
+	// may are expected problems of guests.
 	may []string
 }
 
-// worldConfig is what tests choose.
+// worldConfig configures a world.
 type worldConfig struct {
 	hosts  []topology.Host
 	delays pvesim.Delays
 	guests func(*guestsim.Config)
-	// values are laid over the chart's.
+	// values override the chart's.
 	values map[string]any
 	args   []string
-	// chart is its directory, and program the controller's; empty means this numaform's.
+	// chart is its directory, and program the controller's path; empty means this
+	// numaform's.
 	chart, program string
 }
 
-// newWorld starts a cluster and a Proxmox. The controller is started by start.
+// newWorld starts a cluster and a Proxmox. The method start starts the controller.
 func newWorld(t *testing.T, config worldConfig) *world {
 	t.Helper()
-	// Most of a test is waiting.
+	// Tests spend most of their time waiting.
 	t.Parallel()
 	w := &world{t: t, dir: t.TempDir(), args: config.args, program: cmp.Or(config.program, binary)}
 	w.plane = testenv.FullControlPlane(t)
@@ -113,8 +114,7 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return scheme.Scheme
 }
 
-// runGuests lets the guests live until the test ends, and fails it for what they
-// met.
+// runGuests runs the guests until the test ends, and fails it for their problems.
 func (w *world) runGuests() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -133,8 +133,8 @@ func (w *world) runGuests() {
 	})
 }
 
-// install makes what the chart brings along, but for the controller's pod, which a
-// process stands for.
+// install creates the objects of the chart, except the controller's pod, which a process
+// replaces.
 func (w *world) install(chart testenv.Chart) {
 	w.t.Helper()
 	objects := testenv.RenderChart(w.t, chart)
@@ -182,7 +182,7 @@ join: {api_server: %s, ca_file: kube-ca.pem}
 	w.write("kube-ca.pem", string(w.plane.Config.CAData))
 }
 
-// engine returns a program that is the engine and notes each of its runs.
+// engine returns a program that runs the engine and records each run.
 func (w *world) engine() string {
 	w.t.Helper()
 	path := filepath.Join(w.dir, "engine")
@@ -193,7 +193,7 @@ func (w *world) engine() string {
 	return path
 }
 
-// engineRuns counts the runs of a command of the engine, by host.
+// engineRuns returns the number of runs of an engine command, by host.
 func (w *world) engineRuns(command string) map[string]int {
 	w.t.Helper()
 	text, err := os.ReadFile(filepath.Join(w.dir, "engine.log"))
@@ -220,7 +220,7 @@ func (w *world) write(name, text string) {
 type process struct {
 	command *exec.Cmd
 	done    chan struct{}
-	// err is how it ended, once done is closed.
+	// err is its result, once done is closed.
 	err error
 	log *logBuffer
 }
@@ -256,7 +256,7 @@ func (w *world) startProcess() *process {
 	return p
 }
 
-// stop ends the controller, if it runs, and waits until it has ended.
+// stop stops the controller, if it runs, and waits until it has ended.
 func (w *world) stop(signal syscall.Signal) {
 	p := w.controller
 	if p == nil {
@@ -282,9 +282,9 @@ func (w *world) stop(signal syscall.Signal) {
 	p.log.stop()
 }
 
-// logBuffer keeps what a controller says, and shows it if the test fails.
+// logBuffer keeps a controller's output, and shows it if the test fails.
 type logBuffer struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu   sync.Mutex
 	t    *testing.T
 	text bytes.Buffer
@@ -319,7 +319,7 @@ func (b *logBuffer) contains(text string) bool {
 	return strings.Contains(b.text.String(), text)
 }
 
-// eventually waits until ask returns "", or fails the test with what it returns.
+// eventually polls until ask returns "", and fails the test with its last result.
 func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -352,7 +352,7 @@ func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) st
 	}
 }
 
-// described is what describe says to a test that failed.
+// described returns the output of describe for a failed test.
 func (w *world) described() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
