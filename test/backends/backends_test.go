@@ -1,6 +1,6 @@
-// Package backends_test runs workspaces against the real servers of the backends:
-// a Kubernetes API server, PostgreSQL, S3, an http state server and files, each
-// with every engine that there is.
+// Package backends_test runs workspaces against the real servers of the backends: a
+// Kubernetes API server, PostgreSQL, S3, an http state server and files, each with every
+// available engine.
 package backends_test
 
 import (
@@ -31,15 +31,15 @@ import (
 type shared struct {
 	cluster  func() (*testenv.Cluster, error)
 	database func() (*testenv.Database, error)
-	// mu guards what is to be closed.
+	// mu guards the list of servers to close.
 	mu sync.Mutex
 }
 
-// servers are those of this run.
+// servers are the servers of this run.
 var servers shared
 
-// open lets the servers start when a test asks for them, and returns how to end
-// those that did.
+// open makes the servers start when a test first needs them, and returns a function that
+// stops the started ones.
 func (s *shared) open() (end func() error) {
 	var closers []func() error
 	s.cluster = sync.OnceValues(func() (*testenv.Cluster, error) {
@@ -72,7 +72,7 @@ func (s *shared) open() (end func() error) {
 }
 
 func TestMain(m *testing.M) {
-	if err := confine.Main(); err != nil { // this is the helper of its tests
+	if err := confine.Main(); err != nil { // this process is the helper of its tests
 		panic(err)
 	}
 	if child := os.Getenv(childVariable); child != "" {
@@ -96,8 +96,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// engines are OpenTofu as make builds it and, where there is one, the Terraform on
-// PATH: that cannot be built from modules.
+// engines returns OpenTofu as built by make and, if installed, the Terraform on PATH, which
+// cannot be built from modules.
 func engines(t testing.TB) []*state.Engine {
 	t.Helper()
 	built, err := filepath.Abs(filepath.Join("..", "..", ".tools", "bin", "tofu"))
@@ -121,28 +121,27 @@ func engines(t testing.TB) []*state.Engine {
 	return found
 }
 
-// site is a backend with a server behind it, which only one test uses unless the
-// server is shared.
+// site is a backend with its server, for a single test unless the server is shared.
 type site struct {
 	fleet.Backend
-	// env leads the engine there and logs it in; secrets are what must stand in no
-	// file.
+	// env has the server's address and credentials for the engine; secrets must not be in
+	// any file.
 	env     map[string]string
 	secrets []string
-	// locks counts the locks that are held.
+	// locks returns the number of current locks.
 	locks func(t testing.TB) int
-	// outlives reports whether a lock outlives the engine that took it.
+	// outlives is set if a lock outlives the engine that took it.
 	outlives bool
-	// down makes the server unreachable, and up brings it back.
+	// down makes the server unreachable, and up restores it.
 	down, up func(t testing.TB)
 }
 
-// tells reports whether an engine passes on who holds a lock of a backend.
+// tells reports whether an engine reports the holder of a lock of a backend.
 func (s *site) tells(engine *state.Engine) bool {
 	return s.Type == "kubernetes" || s.Type == "s3" || s.Type == "http" && engine.Name() == "tofu"
 }
 
-// kinds are the backends that are tested.
+// kinds returns the tested backends.
 func kinds() []string { return []string{"local", "http", "s3", "pg", "kubernetes"} }
 
 // newSite opens a backend. A site of its own may be made unreachable.
@@ -197,7 +196,7 @@ func pgSite(t testing.TB, own bool) *site {
 			t.Fatal(err)
 		}
 	}
-	// A database of its own: locks are counted by database.
+	// A separate database, because locks are counted by database.
 	name := "x" + strings.ToLower(rand.Text()[:10])
 	query := func(t testing.TB, statement string) string {
 		t.Helper()
@@ -263,17 +262,17 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// childVariable makes this test binary apply as its value says, and nothing else.
+// childVariable makes this test binary apply as its value says, and do nothing else.
 const childVariable = "NUMAFORM_TEST_APPLY"
 
-// child is what such a process works with: a state.Config that can be written.
+// child is the configuration of such a process: a state.Config that can be encoded.
 type child struct {
 	Dir, PluginDir     string
 	Engine             *state.Engine
 	Env, BackendConfig map[string]string
 }
 
-// applyAsChild plans and applies in a directory, as a numaform of its own.
+// applyAsChild plans and applies in a directory, in the role of a separate numaform.
 func applyAsChild(text string) int {
 	var c child
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -294,7 +293,7 @@ func applyAsChild(text string) int {
 	return 0
 }
 
-// search looks for text in all files below a directory.
+// search searches for text in all files below a directory.
 func search(t testing.TB, dir, text string) []string {
 	t.Helper()
 	var found []string

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// applying returns the engines that apply in a directory.
+// applying returns the engines that are applying in a directory.
 func applying(t testing.TB, dir string) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -26,7 +26,7 @@ func applying(t testing.TB, dir string) []int {
 	for _, file := range files {
 		line, err := os.ReadFile(file)
 		if err != nil {
-			continue // it ended meanwhile
+			continue // it has ended
 		}
 		words := bytes.Split(line, []byte{0})
 		cwd, err := os.Readlink(filepath.Join(filepath.Dir(file), "cwd"))
@@ -40,9 +40,9 @@ func applying(t testing.TB, dir string) []int {
 	return pids
 }
 
-// TestEngineKilled kills the engine with SIGKILL during a clone. The provider
-// finishes its call, the lock is proved to be dead where the backend tells whose it
-// is, and the next plan goes on by itself.
+// TestEngineKilled kills the engine with SIGKILL during a clone. The provider finishes its
+// call, the lock is proved stale if the backend reports its holder, and the next plan
+// continues without help.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -63,7 +63,7 @@ func TestEngineKilled(t *testing.T) {
 	})
 }
 
-// TestNumaformKilled kills a process that applies, which ends its engine too.
+// TestNumaformKilled kills a process during its apply, which also ends its engine.
 func TestNumaformKilled(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
@@ -99,8 +99,8 @@ func numaformKilled(t *testing.T, kind string, engine *state.Engine) {
 	r.goesOn(t, r.open(t, here), engine)
 }
 
-// goesOn checks what a death during an apply leaves behind, and that the next run
-// repairs it.
+// goesOn checks what a death during an apply leaves behind, and that the next run repairs
+// it.
 func (r *root) goesOn(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	await(t, "the lock to be as the backend leaves it", func() bool { return r.locks(t) > 0 == r.outlives })

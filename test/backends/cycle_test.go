@@ -24,9 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestCycle makes a VM, rebuilds the working directory from nothing, finds
-// everything as it was, and removes the VM. No credential is in a file, and no lock
-// stays.
+// TestCycle creates a VM, rebuilds the working directory from nothing, finds everything
+// unchanged, and removes the VM. No credential is in a file, and no lock is left.
 func TestCycle(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -50,8 +49,8 @@ func TestCycle(t *testing.T) {
 	})
 }
 
-// clean looks for credentials in the fleet's directory, private files and saved
-// plans included.
+// clean checks that no credentials are in the fleet's directory, including private files
+// and saved plans.
 func (r *root) clean(t *testing.T) {
 	t.Helper()
 	for _, secret := range append(r.secrets, pvesim.DefaultTokenSecret) {
@@ -61,7 +60,7 @@ func (r *root) clean(t *testing.T) {
 	}
 }
 
-// TestNames tries hosts whose names are hard for some backend.
+// TestNames uses hosts whose names are difficult for some backend.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -82,7 +81,7 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// TestLockedOut lets a second checkout of a fleet try while the first applies.
+// TestLockedOut runs a second checkout of a fleet while the first applies.
 func TestLockedOut(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -108,7 +107,7 @@ func TestLockedOut(t *testing.T) {
 	})
 }
 
-// await polls until something is so.
+// await polls until a condition holds.
 func await(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -123,11 +122,12 @@ func await(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// maxState is far below what every backend takes: OpenTofu fails in Kubernetes
-// above 1 MiB.
+// maxState is far below the limit of every backend: OpenTofu fails in Kubernetes above 1
+// MiB.
 const maxState = 256 << 10
 
-// TestStatesStaySmall measures the state of a host with 20 VMs where it matters.
+// TestStatesStaySmall measures the state of a host with 20 VMs in Kubernetes, which limits
+// its size.
 func TestStatesStaySmall(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, newSite(t, "kubernetes", false), engines(t)[0], 20)

@@ -14,13 +14,13 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestBackendDown makes the server of the states unreachable before a plan and
-// during an apply. Nothing is changed, or what was is kept and saved by the next run.
+// TestBackendDown makes the server of the states unreachable before a plan and during an
+// apply. Either nothing is changed, or the changes are kept and saved by the next run.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
 		if kind == "local" {
-			return // a file is not down
+			return // a file cannot be unreachable
 		}
 		r := newRoot(t, newSite(t, kind, true), engine, 1)
 		w := r.open(t, here)
@@ -29,7 +29,7 @@ func TestBackendDown(t *testing.T) {
 		_, err := w.Plan(t.Context(), state.PlanOptions{})
 		tellsBackend(t, err, kind, "nothing was changed")
 		_, err = r.beside(t, engine).open(t, here).Recover(t.Context())
-		must(t, err) // nothing to repair needs no server
+		must(t, err) // without anything to repair, no server is needed
 		r.up(t)
 
 		done, release := r.applyHeld(t, w)
@@ -45,8 +45,8 @@ func TestBackendDown(t *testing.T) {
 	})
 }
 
-// saves wants Recover to save the state that the backend did not take. The lock
-// could not be released either, and is broken where the backend tells whose it is.
+// saves checks that Recover saves the state that the backend did not accept. The lock could
+// not be released either, and is broken if the backend reports its holder.
 func (r *root) saves(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	recovery, err := w.Recover(t.Context())
@@ -68,7 +68,7 @@ func (r *root) saves(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	}
 }
 
-// tellsBackend wants an error that names the backend and what to do.
+// tellsBackend checks that an error names the backend and a fix.
 func tellsBackend(t *testing.T, err error, kind, text string) {
 	t.Helper()
 	var failed *state.CommandError
@@ -109,8 +109,9 @@ func TestMovedFleet(t *testing.T) {
 	}
 }
 
-// TestStateInTheDirectory keeps a local state where the engine works, and loses all
-// else there: the engine would take the file for one that moves, and empty it.
+// TestStateInTheDirectory has a local state in the engine's working directory, and loses
+// everything else there: the engine would treat the file as a migrating state, and empty
+// it.
 func TestStateInTheDirectory(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -126,7 +127,7 @@ func TestStateInTheDirectory(t *testing.T) {
 	}
 }
 
-// encryption is OpenTofu's configuration of encryption, with its key.
+// encryption is OpenTofu's encryption configuration, with its key.
 const encryption = `key_provider "pbkdf2" "k" {
   passphrase = "canary-of-encryption"
 }
@@ -138,8 +139,8 @@ state {
   enforced = true
 }`
 
-// TestEncryptedState lets OpenTofu encrypt what it saves, also what it could not
-// save at first.
+// TestEncryptedState makes OpenTofu encrypt what it saves, including what it could not save
+// at first.
 func TestEncryptedState(t *testing.T) {
 	t.Parallel()
 	tofu := engines(t)[0]

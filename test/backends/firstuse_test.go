@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestFirstUse initializes three hosts, each from two checkouts, at once on a backend
+// TestFirstUse initializes three hosts concurrently, each from two checkouts, on a backend
 // that was never used.
 func TestFirstUse(t *testing.T) {
 	t.Parallel()
@@ -48,7 +48,7 @@ const untilBlocking = `DO $$ BEGIN
 	END LOOP;
 END $$`
 
-// TestFirstUseOfADatabase has another client create what init is about to create.
+// TestFirstUseOfADatabase makes another client create what init is about to create.
 func TestFirstUseOfADatabase(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -64,7 +64,8 @@ func TestFirstUseOfADatabase(t *testing.T) {
 			schema := "CREATE SCHEMA NAME"
 			table := "CREATE TABLE NAME.states (id bigint NOT NULL DEFAULT nextval('public.global_states_id_seq') PRIMARY KEY, name text UNIQUE, data text)"
 			index := "CREATE UNIQUE INDEX states_by_name ON NAME.states (name)"
-			// The sequence is the database's, all else the root's: there it is made once.
+			// The sequence belongs to the database, everything else to the root: there it
+			// is created once.
 			for _, statements := range [][]string{{sequence}, {schema}, {schema, table}, {schema, table, index}} {
 				s := &site{Backend: fleet.Backend{Type: "pg"}, env: map[string]string{"PG_CONN_STR": database.URL()}}
 				r := newRoot(t, s, engine, 0)
@@ -92,8 +93,7 @@ func TestFirstUseOfADatabase(t *testing.T) {
 	}
 }
 
-// TestLockOfFirstUse finds the lock of an init that was killed, and does what the error
-// says.
+// TestLockOfFirstUse finds the lock of a killed init, and follows the hint in the error.
 func TestLockOfFirstUse(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {

@@ -12,16 +12,17 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// strange is a value that neither engine nor provider may hold.
+// strange is a value that neither engine nor provider may have.
 const strange = "canary-of-another"
 
-// strangeVariables are credentials of all sorts, which this process holds.
+// strangeVariables are credentials of all kinds in this process' environment.
 var strangeVariables = []string{
 	"ARM_CLIENT_SECRET", "AWS_SECRET_ACCESS_KEY", "CONSUL_HTTP_TOKEN", "GOOGLE_CREDENTIALS", "KUBE_TOKEN", "PGPASSWORD", "TF_HTTP_PASSWORD",
 }
 
-// What each process may hold: variables by name, besides those of the engine's own
-// backend, and files that are open. Go's runtime keeps those of its control group.
+// What each process may have: variables by name, in addition to the variables of the
+// engine's own backend, and open files. Go's runtime keeps the files of its control group
+// open.
 var (
 	common   = []string{"CHECKPOINT_DISABLE", "GOGC", "GOMAXPROCS", "HOME", "LANG", "LC_ALL", "NUMAFORM_CLUSTER", "NUMAFORM_RUN", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "USER"}
 	ofEngine = regexp.MustCompile(`^TF_(APPEND_USER_AGENT|CLI_CONFIG_FILE|INPUT|IN_AUTOMATION|LOG|LOG_CORE|LOG_PATH|LOG_PROVIDER|REATTACH_PROVIDERS|WORKSPACE|DISABLE_PLUGIN_TLS|SKIP_PROVIDER_VERIFY)$`)
@@ -35,8 +36,8 @@ var ofBackend = map[string]*regexp.Regexp{
 	"pg": regexp.MustCompile(`^PG`), "kubernetes": regexp.MustCompile(`^KUBE`),
 }
 
-// TestWhatProcessesHold looks into engine and provider during an apply: each holds its
-// own credential, and no other file or variable of numaform's, confined or not.
+// TestWhatProcessesHold inspects engine and provider during an apply: each has only its own
+// credential, and no other file or variable of numaform's, confined or not.
 func TestWhatProcessesHold(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -67,7 +68,7 @@ func TestWhatProcessesHold(t *testing.T) {
 	})
 }
 
-// serving returns the providers of the workspace of an engine.
+// serving returns the providers of an engine's workspace.
 func serving(t *testing.T, engine int) []int {
 	t.Helper()
 	var mark string
@@ -82,7 +83,7 @@ func serving(t *testing.T, engine int) []int {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil || !slices.Contains(strings.Split(string(content), "\x00"), mark) {
-			continue // it ended, or is another's
+			continue // it has ended, or belongs to another
 		}
 		var pid int
 		if _, err := fmt.Sscanf(file, "/proc/%d/environ", &pid); err != nil {
@@ -122,7 +123,7 @@ func held(t *testing.T, pid int, own func(name string) bool, files ...string) {
 	for _, fd := range open {
 		name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name()))
 		if err != nil || plain.MatchString(name) {
-			continue // it was closed meanwhile
+			continue // it was closed
 		}
 		if !slices.ContainsFunc(files, func(file string) bool { return file != "" && strings.HasPrefix(name, file) }) {
 			t.Errorf("%s has %s open", filepath.Base(program), name)

@@ -13,9 +13,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestRestartDuringApply restarts PostgreSQL during an apply, which frees the lock,
-// while a second checkout of the fleet tries. Whoever ends first: no resource of
-// either is lost.
+// TestRestartDuringApply restarts PostgreSQL during an apply, which frees the lock, while a
+// second checkout of the fleet tries to apply. Whichever ends first, no resource of either
+// is lost.
 func TestRestartDuringApply(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -41,7 +41,7 @@ func restartDuringApply(t *testing.T, engine *state.Engine, secondFirst bool) {
 	}
 	must(t, database.Restart())
 
-	// The second has a file more, and works on that only.
+	// The second has an additional file, and works on that only.
 	other := r.beside(t, engine)
 	other.fleet.VMs = append(other.fleet.VMs, vmAt(here, 2002))
 	other.render(t)
@@ -81,7 +81,7 @@ func restartDuringApply(t *testing.T, engine *state.Engine, secondFirst bool) {
 	settled(t, second)
 }
 
-// lockedOut wants a plan to be locked out.
+// lockedOut checks that a plan is locked out.
 func lockedOut(t *testing.T, r *root) error {
 	t.Helper()
 	_, err := r.open(t, here).Plan(t.Context(), state.PlanOptions{})
@@ -92,7 +92,7 @@ func lockedOut(t *testing.T, r *root) error {
 	return nil
 }
 
-// refused wants an apply that could not save its state.
+// refused checks that an apply could not save its state.
 func refused(t *testing.T, err error) {
 	t.Helper()
 	var failed *state.CommandError
@@ -101,8 +101,8 @@ func refused(t *testing.T, err error) {
 	}
 }
 
-// TestPostgresWithoutAFence leads the engine to the server by its own name, which
-// leaves nothing but the comparison afterwards.
+// TestPostgresWithoutAFence connects the engine directly to the server, so that only the
+// comparison afterwards detects a conflict.
 func TestPostgresWithoutAFence(t *testing.T) {
 	t.Parallel()
 	engine := engines(t)[0]
@@ -123,7 +123,7 @@ func TestPostgresWithoutAFence(t *testing.T) {
 	second := other.open(t, here, unfenced)
 	apply(t, second, plan(t, second, state.PlanOptions{}))
 	releaseFirst()
-	must(t, <-firstDone) // it lost its lock, and knows nothing of it
+	must(t, <-firstDone) // it lost its lock without noticing
 	if diff := cmp.Diff([]string{base, mine}, addresses(t, second)); diff != "" {
 		t.Fatalf("the first did not write over the second: %s", diff)
 	}
@@ -138,8 +138,8 @@ func TestPostgresWithoutAFence(t *testing.T) {
 	}
 }
 
-// unfenced lets the engine look for the password of a file, which it finds by the
-// server's own name only.
+// unfenced configures a password file: the engine finds an entry in it only by the server's
+// own name, which rules out a fence.
 func unfenced(c *state.Config) {
 	c.Env["PGPASSFILE"] = "/dev/null"
 }

@@ -24,18 +24,17 @@ import (
 // here is the host of most tests' VMs.
 var here = topology.HostID{Region: testenv.Region, Host: "pve-1"}
 
-// root is the directory of a host in a fleet's files, and the Proxmox behind it.
+// root is the directory of a host in a fleet's files, and its Proxmox.
 type root struct {
 	*site
 	engine *state.Engine
 	sim    *pvesim.Server
 	fleet  fleet.Fleet
-	// dir holds the fleet's files, and home its local state.
+	// dir has the fleet's files, and home its local state.
 	dir, home string
 }
 
-// newRoot writes a fleet with VMs. Each has a cluster's name of its own, and so
-// a state of its own.
+// newRoot writes a fleet with VMs. Each has a unique cluster name, and so a separate state.
 func newRoot(t testing.TB, s *site, engine *state.Engine, vms int, change ...func(*pvesim.Config)) *root {
 	t.Helper()
 	r := &root{site: s, engine: engine, dir: t.TempDir(), home: filepath.Join(t.TempDir(), "terraform.tfstate")}
@@ -86,7 +85,7 @@ func (r *root) shard(host topology.HostID) string {
 	return filepath.Join(r.dir, filepath.FromSlash(generator.ShardDir(host)))
 }
 
-// config is what a workspace of the root's host is opened with.
+// config returns the configuration of the workspace of the root's host.
 func (r *root) config(t testing.TB, host topology.HostID) state.Config {
 	t.Helper()
 	config := state.Config{
@@ -102,7 +101,7 @@ func (r *root) config(t testing.TB, host topology.HostID) state.Config {
 	return config
 }
 
-// open opens the workspace of a host. It is closed with the test.
+// open opens the workspace of a host. It is closed at the end of the test.
 func (r *root) open(t testing.TB, host topology.HostID, change ...func(*state.Config)) *state.Workspace {
 	t.Helper()
 	config := r.config(t, host)
@@ -130,7 +129,7 @@ func apply(t testing.TB, w *state.Workspace, p *state.Plan) *state.Result {
 	return result
 }
 
-// settled fails the test unless a plan changes nothing.
+// settled checks that a plan changes nothing.
 func settled(t testing.TB, w *state.Workspace) {
 	t.Helper()
 	if p := plan(t, w, state.PlanOptions{}); p.Changes {
@@ -149,7 +148,7 @@ func addresses(t testing.TB, w *state.Workspace) []string {
 	return all
 }
 
-// rebuild takes everything away that the workspace made for itself.
+// rebuild removes everything that the workspace created for itself.
 func rebuild(t testing.TB, w *state.Workspace) {
 	t.Helper()
 	must(t, w.Close())
@@ -170,7 +169,7 @@ func each(t *testing.T, test func(t *testing.T, kind string, engine *state.Engin
 	}
 }
 
-// applyHeld begins an apply and returns when Proxmox is asked for its first clone,
+// applyHeld starts an apply and returns when Proxmox receives its first clone request,
 // which waits until release is called.
 func (r *root) applyHeld(t testing.TB, w *state.Workspace) (done <-chan error, release func()) {
 	t.Helper()
@@ -189,7 +188,7 @@ func (r *root) applyHeld(t testing.TB, w *state.Workspace) (done <-chan error, r
 	return ended, release
 }
 
-// holdClone lets the next clone wait until release is called.
+// holdClone makes the next clone wait until release is called.
 func (r *root) holdClone(t testing.TB) (reached <-chan struct{}, release func()) {
 	t.Helper()
 	arrived, gate := make(chan struct{}), make(chan struct{})
