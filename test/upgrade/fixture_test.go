@@ -20,7 +20,7 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// fixture is a simulated Proxmox and the scaler of a fleet on it.
+// fixture is a simulated Proxmox with a fleet and its scaler.
 type fixture struct {
 	sim     *pvesim.Server
 	client  *proxmox.Client
@@ -71,20 +71,19 @@ func start(t *testing.T, hosts int) *fixture {
 		}},
 		Engine: engine, Rules: guard.DefaultRules(),
 	}
-	// The fleet is made within the window of the limits.
+	// The fleet is created within the window of the limits.
 	f.config.Rules.Limits.PerPool.Creates = 2 * vms
 	return f
 }
 
-// as makes the scaler that of a release, with a mirror of providers.
+// as configures the scaler for a release, with a mirror of providers.
 func (f *fixture) as(release generator.Release, plugins string) {
 	config := f.config
 	config.Release, config.PluginDir = release, plugins
 	f.scaler = scaler.New(config)
 }
 
-// mirrorOf returns a mirror that has another version of the provider, and no other:
-// the same program.
+// mirrorOf returns a mirror with only another version of the provider: the same program.
 func mirrorOf(t *testing.T, plugins, version string) string {
 	t.Helper()
 	provider := filepath.FromSlash(generator.ProviderSource)
@@ -131,7 +130,7 @@ func (f *fixture) propose(t *testing.T, hosts ...topology.HostID) *scaler.Change
 	return change
 }
 
-// grow makes a VM on each of the hosts.
+// grow creates a VM on each of the hosts.
 func (f *fixture) grow(t *testing.T, hosts ...topology.HostID) *scaler.Change {
 	t.Helper()
 	change := f.propose(t, hosts...)
@@ -141,14 +140,14 @@ func (f *fixture) grow(t *testing.T, hosts ...topology.HostID) *scaler.Change {
 	return change
 }
 
-// growth is what one VM more did to the fleet's files.
+// growth is the effect of one additional VM on the fleet's files.
 type growth struct {
 	vm            fleet.VM
 	before, after generator.Files
 }
 
-// growByOne makes one VM more: before, no plan of any host has anything to do but
-// that, and afterwards none has anything to do.
+// growByOne creates one more VM. Before, the plan of each host contains only that, and
+// afterwards all plans are empty.
 func (f *fixture) growByOne(t *testing.T) growth {
 	t.Helper()
 	before, err := f.store.Files()
@@ -177,8 +176,8 @@ func (f *fixture) growByOne(t *testing.T) growth {
 	return growth{}
 }
 
-// wantActions plans all hosts and wants VMs to stay as they are, but for one to be
-// created.
+// wantActions plans all hosts and checks that only created is created and no other VM
+// changes.
 func (f *fixture) wantActions(t *testing.T, change *scaler.Change, created string) {
 	t.Helper()
 	plans, err := f.scaler.Plan(t.Context(), change)

@@ -12,10 +12,10 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// binary is this numaform.
+// binary is the path of this numaform.
 var binary string
 
-// servers are those of backends, which take seconds to start: one of each for all tests.
+// servers are backend servers that take seconds to start: one of each for all tests.
 var servers struct {
 	cluster  func() (*testenv.Cluster, error)
 	database func() (*testenv.Database, error)
@@ -51,8 +51,8 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// openServers lets the servers start when a test asks for them, and returns how to end
-// those that did.
+// openServers makes the servers start when a test first needs them, and returns a function
+// that stops the started ones.
 func openServers() (end func() error) {
 	// mu guards closers.
 	var mu sync.Mutex

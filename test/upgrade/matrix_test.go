@@ -12,9 +12,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestMatrix makes fleets by the baseline, each in another place with another backend,
-// and goes on with this numaform: no VM is replaced, a second plan is empty, and VMs
-// come and go as before. Then the baseline meets what this numaform left.
+// TestMatrix creates fleets with the baseline, in each kind of store and with each backend,
+// and continues with this numaform: no VM is replaced, a second plan is empty, and VMs come
+// and go as before. Then the baseline runs on what this numaform left.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct{ store, backend string }{
@@ -42,7 +42,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// goesOn wants this numaform to leave guests alone, and to make and remove others.
+// goesOn checks that this numaform leaves guests alone, and creates and removes others.
 func (w *matrixWorld) goesOn(before map[int]string) {
 	w.t.Helper()
 	w.nothingToDo(w.current)
@@ -57,7 +57,7 @@ func (w *matrixWorld) goesOn(before map[int]string) {
 	w.nothingToDo(w.current)
 }
 
-// remove removes the VM that is not among those before.
+// remove removes the VM that did not exist before.
 func (w *matrixWorld) remove(program string, before map[int]string) {
 	w.t.Helper()
 	for _, guest := range w.sim.Guests() {
@@ -91,11 +91,11 @@ func (w *matrixWorld) rollback() {
 		w.nothingToDo(w.current)
 		return
 	}
-	// It finds no state where this numaform does not keep them, and imports its VMs again.
+	// It finds no state in the old location, and imports its VMs again.
 	w.apply(w.baseline, "nothing.yaml")
 	w.same(before, 1)
 	w.nothingToDo(w.baseline)
-	// And forth again.
+	// And upgrade again.
 	w.apply(w.current, "nothing.yaml")
 	w.same(before, 1)
 	w.nothingToDo(w.current)
@@ -112,11 +112,10 @@ func (w *matrixWorld) tree() string {
 	return w.git(w.path("remote.git"), "rev-parse", "main")
 }
 
-// bareClone finds the command that an operator is to run who has a repository without a
-// remote.
+// bareClone matches the command in the message to operators whose repository has no remote.
 var bareClone = regexp.MustCompile(`git clone --bare [^\n;,]*`)
 
-// upgrade does what this numaform asks of an operator, and nothing else.
+// upgrade does exactly what this numaform asks an operator to do.
 func (w *matrixWorld) upgrade() {
 	w.t.Helper()
 	if w.store != inGitAlone {
@@ -139,7 +138,7 @@ func (w *matrixWorld) upgrade() {
 	w.must(os.WriteFile(w.path("numaform.yaml"), []byte(strings.Replace(string(content), "git: {enabled: true}", "git: {remote: '"+bare+"'}", 1)), 0o600))
 }
 
-// TestMatrixCrashed takes over from a baseline that was killed in the middle of an apply.
+// TestMatrixCrashed continues after a baseline that was killed in the middle of an apply.
 func TestMatrixCrashed(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct{ store, backend string }{{inGit, backendLocal}, {inDirectory, backendLocal}, {inDirectory, backendHTTP}} {
@@ -156,7 +155,7 @@ func TestMatrixCrashed(t *testing.T) {
 	}
 }
 
-// killAt kills the baseline at a call of its apply to Proxmox.
+// killAt kills the baseline at a Proxmox call of its apply.
 func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
 	w.t.Helper()
 	reached, release := make(chan struct{}, 1), make(chan struct{})
@@ -187,7 +186,7 @@ func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
 	w.settle()
 }
 
-// TestMatrixErrored takes over from a baseline that could not save a state.
+// TestMatrixErrored continues after a baseline that could not save a state.
 func TestMatrixErrored(t *testing.T) {
 	t.Parallel()
 	for _, store := range []string{inGit, inDirectory} {
@@ -212,7 +211,7 @@ func TestMatrixErrored(t *testing.T) {
 	}
 }
 
-// errored returns the states that are kept because they could not be saved.
+// errored returns the files of states that could not be saved.
 func (w *matrixWorld) errored() []string {
 	var kept []string
 	w.must(filepath.WalkDir(w.dir, func(path string, entry os.DirEntry, err error) error {

@@ -26,7 +26,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// The places where a fleet is kept.
+// The kinds of store and of backend, and the time limit of a command.
 const (
 	inGit          = "git"
 	inGitAlone     = "git without remote"
@@ -39,23 +39,23 @@ const (
 	commandTimeout = 5 * time.Minute
 )
 
-// matrixWorld is a fleet that a numaform of one release leaves to another.
+// matrixWorld is a fleet that passes from one release to another.
 type matrixWorld struct {
 	t      *testing.T
 	dir    string
 	env    []string
 	sim    *pvesim.Server
 	states *statesim.Server
-	// store and backend are how the configuration names them.
+	// store and backend are their names in the configuration.
 	store, backend string
-	// space is a namespace of its own, if it has one.
+	// space is its own namespace, if it has one.
 	space string
-	// baseline and current are the programs.
+	// baseline and current are the paths of the programs.
 	baseline, current string
 }
 
-// matrixPods asks for as many nodes as replicas. VMs that the fleet has count, as their
-// Nodes may still join.
+// matrixPods returns pods that need as many nodes as replicas. Existing VMs of the fleet
+// count, because their Nodes may still join.
 func matrixPods(replicas int) string {
 	return fmt.Sprintf(`apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass
@@ -101,7 +101,7 @@ spec:
 `, replicas)
 }
 
-// noPods is a cluster in which no pod waits, and whose Node is none of the fleet's.
+// noPods is a cluster without pending pods, whose Node does not belong to the fleet.
 const noPods = `apiVersion: v1
 kind: Node
 metadata: {name: control-plane}
@@ -115,7 +115,7 @@ func newMatrixWorld(t *testing.T, store, backend string) *matrixWorld {
 		t: t, dir: t.TempDir(), states: testenv.HTTPState(t), store: store, backend: backend,
 		baseline: filepath.Join(testenv.Baseline(t), "numaform"), current: binary,
 	}
-	// Paths of sockets are short, and a test's own directory is deep.
+	// Paths of sockets must be short, and a test's own directory is deep.
 	tmp, err := os.MkdirTemp("", "nf")
 	w.must(err)
 	t.Cleanup(func() { w.must(os.RemoveAll(tmp)) })
@@ -162,7 +162,7 @@ func (w *matrixWorld) simulate() {
 	w.must(os.WriteFile(w.path("token"), []byte(pvesim.DefaultTokenSecret), 0o600))
 }
 
-// configure writes numaform.yaml, with more settings of git.
+// configure writes numaform.yaml, with additional git settings.
 func (w *matrixWorld) configure(git string) {
 	w.t.Helper()
 	store := "dir: fleet"
@@ -203,7 +203,7 @@ fleet:
 `, testenv.Region, w.sim.URL(), pvesim.DefaultToken, testenv.Engine(w.t), testenv.PluginDir(w.t), store, backend), 0o600))
 }
 
-// namespace returns a namespace of its own in the shared cluster.
+// namespace creates a namespace in the shared cluster and returns its name.
 func (w *matrixWorld) namespace() string {
 	w.t.Helper()
 	if w.space != "" {
@@ -221,7 +221,7 @@ func (w *matrixWorld) namespace() string {
 	return w.space
 }
 
-// database makes a database of its own on the shared server.
+// database creates a database on the shared server.
 func (w *matrixWorld) database() {
 	w.t.Helper()
 	if slices.ContainsFunc(w.env, func(entry string) bool { return strings.HasPrefix(entry, "PG_CONN_STR=") }) {
@@ -230,7 +230,7 @@ func (w *matrixWorld) database() {
 	database, err := servers.database()
 	w.must(err)
 	name := "x" + strings.ToLower(rand.Text()[:10])
-	// The baseline fails if two hosts create the sequence at once.
+	// The baseline fails if two hosts create the sequence concurrently.
 	_, err = database.Query(w.t.Context(), "CREATE DATABASE "+name, `\connect `+name, "CREATE SEQUENCE public.global_states_id_seq AS bigint")
 	w.must(err)
 	w.env = append(w.env, "PG_CONN_STR="+strings.Replace(database.URL(), "/postgres?", "/"+name+"?", 1))
@@ -243,23 +243,23 @@ func (w *matrixWorld) start(ctx context.Context, program string, args ...string)
 	said := &bytes.Buffer{}
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = w.dir, w.env, said, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// A provider that outlives it does not hold its end up.
+	// Do not wait for output of a provider that outlives the program.
 	cmd.WaitDelay = time.Second
 	w.must(cmd.Start())
 	return cmd, said
 }
 
-// try runs a program to its end, and returns its exit code and what it said.
+// try runs a program to its end, and returns its exit code and output.
 func (w *matrixWorld) try(program string, args ...string) (int, string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	cmd, said := w.start(ctx, program, args...)
-	_ = cmd.Wait() // the exit code tells
+	_ = cmd.Wait() // the exit code is checked
 	return cmd.ProcessState.ExitCode(), said.String()
 }
 
-// run runs a program that must end as wanted.
+// run runs a program that must exit with code want.
 func (w *matrixWorld) run(want int, program string, args ...string) string {
 	w.t.Helper()
 	code, said := w.try(program, args...)
@@ -276,19 +276,19 @@ func (w *matrixWorld) name(program string) string {
 	return "numaform"
 }
 
-// apply applies what manifests ask for.
+// apply applies the requests of manifests.
 func (w *matrixWorld) apply(program, manifests string) string {
 	w.t.Helper()
 	return w.run(0, program, "apply", "-f", manifests, "--auto-approve")
 }
 
-// nothingToDo wants a plan to be empty.
+// nothingToDo checks that a plan is empty.
 func (w *matrixWorld) nothingToDo(program string) {
 	w.t.Helper()
 	w.run(0, program, "plan", "-f", "nothing.yaml", "--detailed-exitcode")
 }
 
-// guests returns the VMs of the fleet by their VMIDs.
+// guests returns the VMs of the fleet by VMID.
 func (w *matrixWorld) guests() map[int]string {
 	found := map[int]string{}
 	for _, guest := range w.sim.Guests() {
@@ -299,8 +299,8 @@ func (w *matrixWorld) guests() map[int]string {
 	return found
 }
 
-// same wants guests to be as they were, and so many more of them. None has the name of
-// another.
+// same checks that the guests of before are unchanged, and that there are more additional
+// ones. All names are unique.
 func (w *matrixWorld) same(before map[int]string, more int) {
 	w.t.Helper()
 	now := w.guests()
@@ -324,7 +324,7 @@ func (w *matrixWorld) same(before map[int]string, more int) {
 	}
 }
 
-// settle waits until no call came for a while: a provider may outlive who started it.
+// settle waits until there was no call for a while: a provider may outlive its parent.
 func (w *matrixWorld) settle() {
 	w.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -343,7 +343,7 @@ func (w *matrixWorld) settle() {
 	w.t.Fatal("the calls to Proxmox do not end")
 }
 
-// git runs git as a person does.
+// git runs git as a user does.
 func (w *matrixWorld) git(dir string, args ...string) string {
 	w.t.Helper()
 	command := exec.CommandContext(w.t.Context(), "git", args...)

@@ -1,6 +1,6 @@
-// Package upgrade_test upgrades numaform over a fleet that exists: new modules and a
-// new provider change no VM, and scaling goes on. It drives the real engine and the
-// real provider against a simulated Proxmox.
+// Package upgrade_test upgrades numaform on an existing fleet: new modules and a new
+// provider change no VM, and scaling continues. It drives the real engine and the real
+// provider against a simulated Proxmox.
 package upgrade_test
 
 import (
@@ -20,12 +20,12 @@ import (
 const (
 	vms   = 100
 	hosts = 5
-	// nextProvider is a version that is never released, of the same program.
+	// nextProvider is a version that is never released, with the same program.
 	nextProvider = "0.111.2"
 )
 
-// TestUpgrades makes a fleet with the modules of an older numaform and takes it
-// through the upgrades of modules and provider, one after the other.
+// TestUpgrades creates a fleet with the modules of an older numaform, then upgrades the
+// modules and the provider one after the other.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
 	older := olderRelease(t)
@@ -58,7 +58,7 @@ func TestUpgrades(t *testing.T) {
 	})
 }
 
-// olderRelease has a node module that waits otherwise, and says so.
+// olderRelease returns a release whose node module has a different timeout.
 func olderRelease(t *testing.T) generator.Release {
 	t.Helper()
 	older := generator.Current()
@@ -72,7 +72,8 @@ func olderRelease(t *testing.T) generator.Release {
 	return older
 }
 
-// wantFiles wants that growing changed nothing but the new VM's file and files of which a part of the path is given.
+// wantFiles checks that growing only changed the new VM's file and files whose path
+// contains one of the parts.
 func wantFiles(t *testing.T, grown growth, parts ...string) {
 	t.Helper()
 	var others []string
@@ -94,7 +95,7 @@ func wantFiles(t *testing.T, grown growth, parts ...string) {
 	}
 }
 
-// wantModules wants so many VMs to call the modules of a name.
+// wantModules checks how many VMs call the modules of each name.
 func wantModules(t *testing.T, f *fixture, want map[string]int) {
 	t.Helper()
 	current, _, err := f.scaler.Fleet(t.Context())
