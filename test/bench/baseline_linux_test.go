@@ -22,11 +22,11 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// maxPlanGrowth is how much more CPU a plan may take than one of the baseline.
+// maxPlanGrowth is the maximum CPU time of a plan relative to a plan of the baseline.
 const maxPlanGrowth = 1.05
 
-// measureVariable makes this test binary run its arguments as a program, and write into
-// the file that it names what CPU that took, together with all that it started.
+// measureVariable makes this test binary run its arguments as a program, and write the CPU
+// time of the program and its children to the named file.
 const measureVariable = "NUMAFORM_BENCH_MEASURE"
 
 func TestMain(m *testing.M) {
@@ -40,8 +40,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// prSetChildSubreaper is PR_SET_CHILD_SUBREAPER: what outlives its parent becomes a
-// child of this process.
+// prSetChildSubreaper is PR_SET_CHILD_SUBREAPER: orphaned descendants become children of
+// this process.
 const prSetChildSubreaper = 36
 
 func measure(report string) error {
@@ -70,7 +70,7 @@ func measure(report string) error {
 	return os.WriteFile(report, []byte(strconv.FormatInt(usage.Utime.Nano()+usage.Stime.Nano(), 10)), 0o600)
 }
 
-// planned is a fleet that one program made, and plans again and again.
+// planned is a fleet that one program created and plans repeatedly.
 type planned struct {
 	b       *testing.B
 	program string
@@ -78,11 +78,11 @@ type planned struct {
 	env     []string
 }
 
-// plannedVMs is how many VMs its host has.
+// plannedVMs is the number of VMs on its host.
 const plannedVMs = 10
 
-// BenchmarkPlanAgainstBaseline compares the CPU of a plan, with its engine and provider,
-// with that of the baseline: both plan a fleet of their own, of the same VMs, in turn.
+// BenchmarkPlanAgainstBaseline compares the CPU time of a plan, including its engine and
+// provider, with the baseline: both plan their own fleet of the same VMs, in turn.
 func BenchmarkPlanAgainstBaseline(b *testing.B) {
 	current := filepath.Join(b.TempDir(), "numaform")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", current, "github.com/numaform/numaform/cmd/numaform")
@@ -93,7 +93,7 @@ func BenchmarkPlanAgainstBaseline(b *testing.B) {
 	for b.Loop() {
 		before, after := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 		for range 2 * repetitions {
-			// The cheapest counts: whatever else the machine does only adds to it.
+			// The minimum counts: other load on the machine only adds to it.
 			before, after = min(before, old.plan()), min(after, now.plan())
 		}
 		ratio := after.Seconds() / before.Seconds()
@@ -141,7 +141,7 @@ fleet: {dir: fleet, backend: {type: local}}
 	})
 	p.env = append(env, "HOME="+p.dir, "TMPDIR="+tmp)
 	p.run("apply", "-f", "pods.yaml", "--auto-approve")
-	p.plan() // what is done once is done
+	p.plan() // exclude one-time work
 	return p
 }
 
@@ -188,7 +188,7 @@ func (p *planned) write(name, text string) {
 	p.must(os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o600))
 }
 
-// plan plans, with nothing to do, and returns what CPU that took.
+// plan runs a plan without changes, and returns its CPU time.
 func (p *planned) plan() time.Duration {
 	p.b.Helper()
 	return p.run("plan", "-f", "nothing.yaml", "--detailed-exitcode")

@@ -1,8 +1,7 @@
-// Package bench_test measures what one more VM costs in fleets of 10, 100 and
-// 1,000 VMs on 1, 5 and 50 hosts: the CPU of engine and provider, the calls to
-// Proxmox, and the time of each phase. It drives the real engine and the real
-// provider against a simulated Proxmox; what must hold for any fleet fails the
-// benchmark. Run it by `make bench`.
+// Package bench_test measures the cost of one more VM in fleets of 10, 100 and 1,000 VMs on
+// 1, 5 and 50 hosts: the CPU time of engine and provider, the calls to Proxmox, and the
+// time of each phase. It drives the real engine and the real provider against a simulated
+// Proxmox; a violated limit fails the benchmark. Run it with `make bench`.
 package bench_test
 
 import (
@@ -23,22 +22,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// sizes are the fleets that are measured. The first has 10 VMs on its host, the
-// others 20 on each.
+// sizes are the measured fleets. The first has 10 VMs on its host, the others 20 on each.
 var sizes = []struct{ vms, hosts int }{{10, 1}, {100, 5}, {1000, 50}}
 
-// maxGrowth is how much more one VM may cost in the largest fleet than in the
-// smallest, in CPU and in the provider's calls: docs/adr/0004 has the figures.
+// maxGrowth is the maximum cost of one VM in the largest fleet relative to the smallest, in
+// CPU time and in the provider's calls: docs/adr/0004 has the figures.
 const maxGrowth = 1.3
 
-// repetitions of each measurement, of which the cheapest counts: whatever else the
-// machine does only adds to it.
+// repetitions is the number of times that each measurement is repeated. The minimum counts:
+// other load on the machine only adds to it.
 const repetitions = 6
 
-// cost is what adding one VM took.
+// cost is the cost of adding one VM.
 type cost struct {
 	cpu, wall, snapshot, plan, clone time.Duration
-	// provider and own are calls to Proxmox, reread those right before the apply.
+	// provider and own are numbers of calls to Proxmox; reread are the own ones right
+	// before the apply.
 	provider, own, reread int
 }
 
@@ -65,12 +64,12 @@ func BenchmarkAddOneVM(b *testing.B) {
 			costs = append(costs, least)
 		})
 	}
-	if len(costs) == len(sizes) { // none was left out
+	if len(costs) == len(sizes) { // no size was skipped
 		grow(b, costs)
 	}
 }
 
-// grow compares the fleets with each other.
+// grow compares the costs in the fleets.
 func grow(b *testing.B, costs []cost) {
 	b.Helper()
 	b.Run("growth", func(b *testing.B) {
@@ -88,7 +87,7 @@ func grow(b *testing.B, costs []cost) {
 	})
 }
 
-// least takes the smaller of each figure.
+// least returns the minimum of each figure.
 func (c cost) least(d cost) cost {
 	if c.cpu == math.MaxInt64 {
 		return d
@@ -113,7 +112,7 @@ func (c cost) report(b *testing.B) {
 	b.ReportMetric(0, "ns/op") // whole seconds of it are the provider's polls
 }
 
-// add makes one VM on the last host as numaform does, and measures it.
+// add creates one VM on the last host as numaform does, and measures it.
 func (f *fixture) add(b *testing.B) cost {
 	b.Helper()
 	ctx := context.Background()
@@ -140,10 +139,10 @@ func (f *fixture) add(b *testing.B) cost {
 	return c
 }
 
-// configCall matches reading one guest.
+// configCall matches the path for reading one guest.
 var configCall = regexp.MustCompile(`^/nodes/([^/]+)/(?:qemu|lxc)/\d+/config$`)
 
-// count tells the provider's calls of an apply from numaform's own.
+// count separates the provider's calls during an apply from numaform's own.
 func (f *fixture) count(b *testing.B, c *cost, approved time.Time) {
 	b.Helper()
 	for _, call := range f.sim.Calls() {
@@ -165,11 +164,11 @@ func (f *fixture) count(b *testing.B, c *cost, approved time.Time) {
 	}
 }
 
-// ownAgent is how numaform's own client calls itself.
+// ownAgent is the User-Agent of numaform's own client.
 const ownAgent = "numaform"
 
-// children returns the CPU time of all programs that ended so far, providers
-// included: an engine waits for those it started.
+// children returns the CPU time of all child processes that have ended, including
+// providers: an engine waits for the ones it started.
 func children(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
@@ -179,7 +178,7 @@ func children(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// propose places VMs on a host and returns the change that makes them.
+// propose places VMs on a host and returns the change that creates them.
 func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, hosts ...topology.HostID) *scaler.Change {
 	b.Helper()
 	current, _, err := f.scaler.Fleet(b.Context())
@@ -214,10 +213,10 @@ func BenchmarkSnapshot(b *testing.B) {
 				f.read(b)
 			}
 			calls := f.sim.Calls()
-			guests := size.vms + size.hosts // a template each
+			guests := size.vms + size.hosts // one template on each host
 			limit := 3*size.hosts + guests
 			if size.hosts == 1 {
-				limit++ // for its notes, see ADR 7
+				limit++ // one for its notes, see ADR 7
 			}
 			if len(calls) > limit {
 				b.Errorf("%d calls for %d hosts and %d guests, want at most %d", len(calls), size.hosts, guests, limit)

@@ -29,11 +29,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// namespace is the controller's.
+// namespace is the controller's namespace.
 const namespace = "numaform"
 
-// cluster is a Kubernetes cluster with numaform's controller, as the chart and its
-// defaults make it, and a simulated Proxmox whose guests join.
+// cluster is a Kubernetes cluster with numaform's controller, as installed by the chart
+// with default values, and a simulated Proxmox whose guests join.
 type cluster struct {
 	b     *testing.B
 	plane *testenv.Cluster
@@ -41,18 +41,18 @@ type cluster struct {
 	api   client.Client
 	dir   string
 	hosts []topology.Host
-	// metrics is where the controller serves its metrics.
+	// metrics is the address of the controller's metrics.
 	metrics string
 	log     *stampedLog
 }
 
-// newCluster starts all of it on so many hosts.
+// newCluster starts all of it with the given number of hosts.
 func newCluster(b *testing.B, hosts int) *cluster {
 	b.Helper()
 	c := &cluster{b: b, dir: b.TempDir(), plane: testenv.FullControlPlane(b), log: &stampedLog{}}
 	for i := range hosts {
 		host := testenv.Host(b, topology.HostName(fmt.Sprintf("pve-%d", i+1)), "xeon-6230-2s-snc2", 9001+i)
-		host.Templates[0].DiskGiB = 30 // no less than a node wants, so that nothing is resized
+		host.Templates[0].DiskGiB = 30 // as large as a node's disk, so that nothing is resized
 		c.hosts = append(c.hosts, host)
 	}
 	var err error
@@ -80,7 +80,7 @@ func newCluster(b *testing.B, hosts int) *cluster {
 	return c
 }
 
-// install makes what the chart brings along, and returns the controller's kubeconfig.
+// install creates the objects of the chart, and returns the controller's kubeconfig.
 func (c *cluster) install() string {
 	c.b.Helper()
 	objects := slices.DeleteFunc(testenv.RenderChart(c.b, testenv.Chart{}), func(o *unstructured.Unstructured) bool {
@@ -98,7 +98,7 @@ func (c *cluster) install() string {
 	return kubeconfig
 }
 
-// start starts the controller, until the benchmark ends.
+// start starts the controller, which runs until the benchmark ends.
 func (c *cluster) start(kubeconfig string) {
 	c.b.Helper()
 	binary := filepath.Join(c.dir, "numaform")
@@ -127,15 +127,15 @@ join: {api_server: %[8]q, ca_file: kube-ca.pem}
 	}
 	c.b.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = command.Wait()                          // its log says why it ended, if by itself
+		_ = command.Wait()                          // its log says why it ended, if on its own
 		if c.b.Failed() {
 			c.b.Log(c.log.tail())
 		}
 	})
 }
 
-// engine returns a program that is the engine and notes when each of its runs began,
-// and what CPU it took with its providers.
+// engine returns a program that runs the engine and records the start of each run and its
+// CPU time including providers.
 func (c *cluster) engine() string {
 	c.b.Helper()
 	script := fmt.Sprintf(`#!/bin/sh
@@ -162,7 +162,7 @@ func (c *cluster) write(name, text string) {
 	}
 }
 
-// pool makes a NodeClass and a NodePool of VMs with two vCPUs. Its pods choose it by
+// pool creates a NodeClass and a NodePool of VMs with two vCPUs. Its pods select it by
 // name.
 func (c *cluster) pool(name, class string) {
 	c.b.Helper()
@@ -196,8 +196,8 @@ spec:
 	}
 }
 
-// pods makes pods of a pool, each of which needs a VM of its own, spread over hosts.
-// It returns when the last was made.
+// pods creates pods of a pool, each of which needs a VM of its own, spread over hosts. It
+// returns when the last one was created.
 func (c *cluster) pods(pool, app string, n int) time.Time {
 	c.b.Helper()
 	labels := map[string]string{"app": app}
@@ -225,7 +225,7 @@ func (c *cluster) pods(pool, app string, n int) time.Time {
 	return time.Now()
 }
 
-// until waits for something.
+// until polls until done returns true.
 func (c *cluster) until(what string, limit time.Duration, done func() bool) {
 	c.b.Helper()
 	ticker := time.NewTicker(100 * time.Millisecond)
@@ -252,8 +252,8 @@ func (c *cluster) running(app string, n int) {
 	})
 }
 
-// quiet waits until the controller has nothing to do: no engine runs, and Proxmox is
-// written to no more.
+// quiet waits until the controller is idle: no engine runs, and there are no more writes to
+// Proxmox.
 func (c *cluster) quiet() {
 	c.b.Helper()
 	var before string
@@ -268,7 +268,7 @@ func (c *cluster) quiet() {
 	})
 }
 
-// stampedLog keeps the lines of a process with the time at which each came.
+// stampedLog stores the output lines of a process with the time of each.
 type stampedLog struct {
 	// mu guards lines and rest.
 	mu    sync.Mutex
@@ -296,7 +296,7 @@ func (l *stampedLog) Write(text []byte) (int, error) {
 	}
 }
 
-// since returns the lines that came after a time.
+// since returns the lines written after a time.
 func (l *stampedLog) since(from time.Time) []stampedLine {
 	l.mu.Lock()
 	defer l.mu.Unlock()

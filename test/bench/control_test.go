@@ -13,12 +13,11 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// maxControl is how much of a plan's CPU guard, audit and git may take together.
+// maxControl is the maximum CPU time of guard, audit and git together, relative to a plan.
 const maxControl = 0.10
 
-// BenchmarkChangeControl compares what judging, recording and committing a change
-// takes with the engine's and the provider's CPU for its plan: one VM more on a host
-// with 20.
+// BenchmarkChangeControl compares the cost of evaluating, recording and committing a change
+// with the CPU time of engine and provider for its plan: one more VM on a host with 20.
 func BenchmarkChangeControl(b *testing.B) {
 	f := build(b, 20, 1)
 	f.add(b) // the first apply on a host also fetches the provider
@@ -62,8 +61,8 @@ func BenchmarkChangeControl(b *testing.B) {
 	}
 }
 
-// commit returns what it takes to fetch, commit and push a change and its outcome, with git
-// itself at the other end.
+// commit returns the time to fetch, commit and push a change and its outcome, including git
+// at the remote end.
 func commit(b *testing.B, before, after generator.Files, record audit.Change) time.Duration {
 	b.Helper()
 	remote := filepath.Join(b.TempDir(), "fleet.git")

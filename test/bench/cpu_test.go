@@ -15,8 +15,8 @@ import (
 // tick is the unit of CPU time in /proc.
 const tick = 10 * time.Millisecond
 
-// usage is the CPU time that programs took so far: this one, in which Proxmox and the
-// guests are simulated, those that it started, and providers, as far as they run.
+// usage returns the CPU time of running programs so far: this one, which simulates Proxmox
+// and the guests, its child processes, and providers.
 func usage(b *testing.B) map[string]time.Duration {
 	b.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -50,7 +50,7 @@ func usage(b *testing.B) map[string]time.Duration {
 	return used
 }
 
-// since tells what programs took of CPU since usage was asked.
+// since describes the CPU time that programs used since an earlier result of usage.
 func since(before, now map[string]time.Duration) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {

@@ -20,13 +20,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// slow is how long a Proxmox with real disks takes.
+// slow sets the task durations of a Proxmox with real disks.
 func slow(c *pvesim.Config) {
 	c.Delays.Clone, c.Delays.Start = 5*time.Second, time.Second
 }
 
-// BenchmarkAgainstDirectCalls compares the time from a request to the last call that
-// starts a VM: by clone, config and start in direct calls, all at once, and by plan,
+// BenchmarkAgainstDirectCalls compares the time from a request to the last call that starts
+// a VM: with clone, config and start in direct calls, all concurrently, and with plan,
 // guard and apply.
 func BenchmarkAgainstDirectCalls(b *testing.B) {
 	for _, size := range []struct{ vms, hosts int }{{1, 1}, {20, 5}} {
@@ -56,7 +56,7 @@ func BenchmarkAgainstDirectCalls(b *testing.B) {
 	}
 }
 
-// lastStart returns when the last of so many VMs was asked to start.
+// lastStart returns when the start of the last of that many VMs was requested.
 func (f *fixture) lastStart(b *testing.B, vms int) time.Time {
 	b.Helper()
 	var last time.Time
@@ -72,7 +72,7 @@ func (f *fixture) lastStart(b *testing.B, vms int) time.Time {
 	return last
 }
 
-// direct makes VMs as an autoscaler does that calls Proxmox itself.
+// direct creates VMs like an autoscaler that calls Proxmox itself.
 func (f *fixture) direct(b *testing.B, places []topology.HostID) {
 	b.Helper()
 	roots := x509.NewCertPool()
@@ -115,7 +115,7 @@ func indexOf(hosts []topology.HostID, host topology.HostID) int {
 	return -1
 }
 
-// await asks for a task's end each second, as the provider does.
+// await polls for the end of a task each second, as the provider does.
 func (f *fixture) await(client *http.Client, node, task string) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

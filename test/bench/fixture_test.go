@@ -22,7 +22,7 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// fixture is a simulated Proxmox with a fleet on it that was applied.
+// fixture is a simulated Proxmox with an applied fleet.
 type fixture struct {
 	sim     *pvesim.Server
 	client  *proxmox.Client
@@ -31,13 +31,13 @@ type fixture struct {
 	store   *store.Directory
 	scaler  *scaler.Scaler
 	hosts   []topology.HostID
-	// state is that of the last host, and names are all VMs, before one is added.
+	// state is the state of the last host, and names are all VMs, before one is added.
 	state []byte
 	names []string
 }
 
-// build makes hosts with as many VMs on each. One VM is applied for real, and the
-// others are written as that apply left it.
+// build creates hosts with the given number of VMs on each. One VM is applied for real, and
+// the others are written as that apply would leave them.
 func build(b *testing.B, vms, hosts int) *fixture {
 	b.Helper()
 	f := start(b, hosts)
@@ -131,7 +131,7 @@ func (f *fixture) statePath(host topology.HostID) string {
 
 func (f *fixture) stateDir() string { return f.store.Path() + "-state" }
 
-// work is where the engine works on the last host.
+// work returns the engine's working directory for the last host.
 func (f *fixture) work() string {
 	return filepath.Join(f.stateDir(), "work", filepath.FromSlash(generator.ShardDir(f.last())))
 }
@@ -150,7 +150,7 @@ func (f *fixture) read(b *testing.B) *topology.Snapshot {
 	return snapshot
 }
 
-// write makes a change as if it had been applied: files, states and guests.
+// write writes a change as if it had been applied: files, states and guests.
 func (f *fixture) write(b *testing.B, m *model, change *scaler.Change) {
 	b.Helper()
 	if err := f.store.Write(change.AfterFiles); err != nil {
@@ -184,8 +184,8 @@ func (f *fixture) write(b *testing.B, m *model, change *scaler.Change) {
 	}
 }
 
-// verify plans the last host with a refresh: what was written must be what a real
-// apply leaves.
+// verify plans the last host with a refresh: the written data must match the result of a
+// real apply.
 func (f *fixture) verify(b *testing.B) {
 	b.Helper()
 	env := f.client.ProviderEnv()
@@ -212,8 +212,8 @@ func (f *fixture) verify(b *testing.B) {
 	}
 }
 
-// undo takes the VM that was added out of Proxmox, files, state and the workspace's
-// memory, but not its VMID, so that the next one is new to the engine.
+// undo removes the added VM from Proxmox, files, state and the workspace's memory. Its VMID
+// is not reused, so that the next one is new to the engine.
 func (f *fixture) undo(b *testing.B) {
 	b.Helper()
 	current, _, err := f.scaler.Fleet(b.Context())
@@ -237,7 +237,7 @@ func (f *fixture) undo(b *testing.B) {
 	if err := os.WriteFile(f.statePath(f.last()), f.state, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	// The workspace must not take the VM for one that its state lost.
+	// The workspace must not treat the VM as one that its state lost.
 	known := filepath.Join(f.work(), ".terraform", "numaform", "known.json")
 	if err := os.Remove(known); err != nil {
 		b.Fatal(err)

@@ -15,11 +15,11 @@ import (
 	"testing"
 )
 
-// computing matches the sums of the controller's metrics about its own computing, and
-// what they are of.
+// computing matches the sums in the controller's metrics about its own computing, with
+// their part.
 var computing = regexp.MustCompile(`(?m)^numaform_(?:(guard)|decision)_duration_seconds_sum(?:\{part="(\w+)"\})? (\S+)$`)
 
-// computed returns how long the controller has computed so far, in seconds: solve,
+// computed returns how long the controller has computed so far, in seconds, by part: solve,
 // place and guard.
 func (c *cluster) computed() map[string]float64 {
 	c.b.Helper()
@@ -49,7 +49,7 @@ func (c *cluster) computed() map[string]float64 {
 	return seconds
 }
 
-// spent tells how long each took in between.
+// spent describes how long each part took in between.
 func spent(before, now map[string]float64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
@@ -58,7 +58,7 @@ func spent(before, now map[string]float64) string {
 	return strings.Join(parts, ", ")
 }
 
-// freeAddress returns an address on loopback where nobody listens.
+// freeAddress returns an unused address on the loopback interface.
 func freeAddress(b *testing.B) string {
 	b.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

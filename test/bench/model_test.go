@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// model is a VM that the engine made, from which others are derived.
+// model is a VM created by the engine, from which others are derived.
 type model struct {
 	vm    *fleet.VM
 	state stateFile
@@ -48,7 +48,7 @@ type resource struct {
 	Instances []instance `json:"instances"`
 }
 
-// instance is a resource's only instance.
+// instance is the only instance of a resource.
 type instance struct {
 	Schema     int            `json:"schema_version"`
 	Attributes map[string]any `json:"attributes"`
@@ -57,7 +57,7 @@ type instance struct {
 	Private    string         `json:"private,omitempty"`
 }
 
-// learn reads what the apply of a VM left in state and Proxmox.
+// learn reads the result of applying a VM from state and Proxmox.
 func (f *fixture) learn(b *testing.B, vm *fleet.VM) *model {
 	b.Helper()
 	content, err := os.ReadFile(f.statePath(vm.Host))
@@ -120,14 +120,14 @@ func inputsOf(b *testing.B, change *scaler.Change, vm *fleet.VM) inputs {
 	return in
 }
 
-// resources returns what stands of a VM in the state.
+// resources returns a VM's resources in the state.
 func (m *model) resources(b *testing.B, vm *fleet.VM, in inputs) []resource {
 	b.Helper()
 	text, err := json.Marshal(m.raw)
 	if err != nil {
 		b.Fatal(err)
 	}
-	// Name and number also stand in the serial number, the volume's name and more.
+	// Name and VMID are also part of the serial number, the volume's name and more.
 	text = []byte(m.renamed(string(text), vm))
 	var made []resource
 	if err := json.Unmarshal(text, &made); err != nil {
@@ -145,14 +145,14 @@ func (m *model) resources(b *testing.B, vm *fleet.VM, in inputs) []resource {
 	return made
 }
 
-// renamed puts a VM's name and number in the place of the model's. Its disk is the
-// template's own, for PutGuest makes no volumes.
+// renamed replaces the model's name and VMID by a VM's. The disk remains the template's,
+// because PutGuest creates no volumes.
 func (m *model) renamed(text string, vm *fleet.VM) string {
 	text = strings.ReplaceAll(text, fmt.Sprintf("vm-%d-disk-0", m.vm.VMID), fmt.Sprintf("base-%d-disk-0", vm.Source.VMID))
 	return strings.ReplaceAll(text, fmt.Sprint(int(m.vm.VMID)), fmt.Sprint(int(vm.VMID)))
 }
 
-// guest returns a VM as Proxmox holds it.
+// guest returns a VM in the form of Proxmox.
 func (m *model) guest(vm *fleet.VM, in inputs) pvesim.Foreign {
 	conf := maps.Clone(m.conf)
 	serial := func(vm *fleet.VM) string {

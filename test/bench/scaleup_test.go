@@ -21,14 +21,14 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// batchWindow is the controller's --batch-idle-duration: how long it waits for a
-// further pod. It is a setting, and no part of what is compared.
+// batchWindow is the controller's --batch-idle-duration: how long it waits for further
+// pods. It is a setting, and excluded from the comparison.
 const batchWindow = time.Second
 
-// scaleUps are what is measured: how many VMs come at once, how long Proxmox clones,
-// and how much longer than by direct calls it may take; without a limit that is only
-// told. Direct calls make no seeds and no tokens, so 20 VMs with these, each of which
-// has its NodeClaim first, are held to none.
+// scaleUps are the measured cases: the number of VMs at once, the duration of a clone, and
+// the maximum time relative to direct calls; without a limit it is only reported. Direct
+// calls create no seeds and no tokens, so the case of 20 VMs with seeds, each of which
+// first has its NodeClaim, has no limit.
 var scaleUps = []struct {
 	vms   int
 	clone time.Duration
@@ -43,10 +43,10 @@ var scaleUps = []struct {
 	{vms: 20, clone: 5 * time.Second, seeds: true},
 }
 
-// BenchmarkScaleUp measures, on a real control plane, how long it takes from the last
-// of some pods to the call that starts the last of their VMs, on 5 hosts with 5 VMs
-// each. It is compared with clone, config and start in direct calls on the same hosts,
-// all at once. The batch window is taken off. Where the rest goes is in a table.
+// BenchmarkScaleUp measures, on a real control plane, the time from the creation of the
+// last pod to the call that starts the last VM, on 5 hosts with 5 VMs each. It compares
+// this with clone, config and start in direct calls on the same hosts, all concurrently.
+// The batch window is subtracted. A table shows where the remaining time goes.
 func BenchmarkScaleUp(b *testing.B) {
 	for _, up := range scaleUps {
 		b.Run(fmt.Sprintf("vms=%d/clone=%s/seeds=%t", up.vms, up.clone, up.seeds), func(b *testing.B) {
@@ -58,8 +58,9 @@ func BenchmarkScaleUp(b *testing.B) {
 				c.pods("before", "old", 25)
 				c.running("old", 25)
 				c.quiet()
-				// Clients ask each second whether a clone is done: a little less is seen to
-				// be done after the full seconds, and not, now and then, one later.
+				// Clients poll each second whether a clone has finished: with slightly
+				// shorter clones they see it after the full seconds, and not sometimes a
+				// second later.
 				c.sim.SetDelays(pvesim.Delays{Clone: up.clone - 50*time.Millisecond, Start: time.Second})
 				pool := "bare"
 				if up.seeds {
@@ -80,8 +81,8 @@ func BenchmarkScaleUp(b *testing.B) {
 	}
 }
 
-// scaleUp makes pods that need as many VMs, and returns how much longer that took than
-// direct calls.
+// scaleUp creates pods that need that many VMs, and returns the time relative to direct
+// calls.
 func (c *cluster) scaleUp(pool, app string, vms int) float64 {
 	c.b.Helper()
 	direct := c.directly(vms)
@@ -96,7 +97,7 @@ func (c *cluster) scaleUp(pool, app string, vms int) float64 {
 	return planned.Seconds() / direct.Seconds()
 }
 
-// load returns the load averages of the machine, which are to be read beside ratios.
+// load returns the load averages of the machine, which help to interpret ratios.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -105,7 +106,8 @@ func load() string {
 	return strings.Join(strings.Fields(string(text))[:3], " ")
 }
 
-// started waits until so many VMs were asked to start, and returns when the last was.
+// started waits until the start of that many VMs was requested, and returns when the last
+// was.
 func (c *cluster) started(since time.Time, vms int) time.Time {
 	c.b.Helper()
 	var starts []time.Time
@@ -116,7 +118,7 @@ func (c *cluster) started(since time.Time, vms int) time.Time {
 	return starts[vms-1]
 }
 
-// calls returns when calls of a kind came.
+// calls returns the times of matching calls.
 func (c *cluster) calls(since time.Time, method, suffix string) []time.Time {
 	var times []time.Time
 	for _, call := range c.sim.Calls() {
@@ -127,8 +129,8 @@ func (c *cluster) calls(since time.Time, method, suffix string) []time.Time {
 	return times
 }
 
-// directly makes VMs by go-proxmox, all at once, and returns how long it took until
-// the last was asked to start. They are gone afterwards.
+// directly creates VMs with go-proxmox, all concurrently, and returns the time until the
+// start of the last one was requested. The VMs are then removed.
 func (c *cluster) directly(vms int) time.Duration {
 	c.b.Helper()
 	roots := x509.NewCertPool()
@@ -177,13 +179,13 @@ func makeByGoProxmox(api *proxmox.Client, host string, template, vmid int) error
 	return nil
 }
 
-// moment is when hosts, or VMs, came to a stage of a scale-up.
+// moment is the times at which hosts or VMs reached a stage of a scale-up.
 type moment struct {
 	stage string
 	times []time.Time
 }
 
-// moments are those of a scale-up, in their order.
+// moments returns the stages of a scale-up, in order.
 func (c *cluster) moments(began time.Time) []moment {
 	c.b.Helper()
 	said := func(text string) []time.Time {
@@ -223,7 +225,7 @@ type engineRun struct {
 	cpu   time.Duration
 }
 
-// engineRuns returns the runs of the engine that ended, by command.
+// engineRuns returns the finished runs of the engine, by command.
 func (c *cluster) engineRuns(since time.Time) map[string][]engineRun {
 	c.b.Helper()
 	text, err := os.ReadFile(c.engineLog())
@@ -249,8 +251,8 @@ func (c *cluster) engineRuns(since time.Time) map[string][]engineRun {
 	return runs
 }
 
-// table tells when the first and the last host, or VM, came to each stage, and what
-// CPU the engine took.
+// table shows when the first and the last host or VM reached each stage, and the CPU time
+// of the engine.
 func (c *cluster) table(began time.Time) string {
 	c.b.Helper()
 	var text strings.Builder
