@@ -30,7 +30,7 @@ func as(t *testing.T, user string) client.Client {
 	return api
 }
 
-// dryRun lets the API server judge an object.
+// dryRun sends an object to the API server as a dry run.
 func dryRun(object *unstructured.Unstructured) error {
 	api, err := client.New(cluster.Config, client.Options{})
 	if err != nil {
@@ -43,7 +43,7 @@ func dryRun(object *unstructured.Unstructured) error {
 // hash is the hash of all plans here.
 var hash = strings.Repeat("0123456789abcdef", 4)
 
-// scalePlan returns a plan that waits, with more in its spec.
+// scalePlan returns a pending plan, with additional fields in its spec.
 func scalePlan(name string, more map[string]any) *unstructured.Unstructured {
 	spec := map[string]any{
 		"direction": "Up", "nodePools": []any{"workers"}, "requestedBy": "provisioning", "summary": "2 VMs for workers",
@@ -84,7 +84,7 @@ func bind(user, role string) *rbacv1.ClusterRoleBinding {
 	}
 }
 
-// TestWhoApproves is the policy on a real API server.
+// TestWhoApproves tests the admission policy on a real API server.
 func TestWhoApproves(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -127,8 +127,8 @@ func TestWhoApproves(t *testing.T) {
 	}
 }
 
-// TestNobodyBringsAnApprovalAlong is about plans that are approved when they are
-// made, and about writes that leave an approval alone.
+// TestNobodyBringsAnApprovalAlong tests plans that are created with an approval, and writes
+// that do not change an approval.
 func TestNobodyBringsAnApprovalAlong(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -158,7 +158,7 @@ func wantRefusal(t *testing.T, err error, want string) {
 	}
 }
 
-// awaitPolicy waits until the API server enforces the policy: it takes it up in the
+// awaitPolicy waits until the API server enforces the policy, which it loads in the
 // background.
 func awaitPolicy(t *testing.T) {
 	t.Helper()
@@ -176,7 +176,7 @@ func awaitPolicy(t *testing.T) {
 	}
 }
 
-// TestRolesOfPeople asks the authorizer about the roles that people get.
+// TestRolesOfPeople checks the permissions of the roles for users with the authorizer.
 func TestRolesOfPeople(t *testing.T) {
 	t.Parallel()
 	for _, object := range ofKind(t, testenv.RenderChart(t, testenv.Chart{}), "ClusterRole") {
@@ -187,8 +187,8 @@ func TestRolesOfPeople(t *testing.T) {
 	}
 }
 
-// TestPodsAreRestricted makes the pods of each release in a namespace where the API
-// server takes only what the Pod Security Standard "restricted" allows.
+// TestPodsAreRestricted creates the pods of each release in a namespace that enforces the
+// Pod Security Standard "restricted".
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

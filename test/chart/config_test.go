@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestConfigLoads reads the rendered numaform.yaml as the program does.
+// TestConfigLoads loads the rendered numaform.yaml as the program does.
 func TestConfigLoads(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t)[1:] {
@@ -64,9 +64,8 @@ func loadConfig(t *testing.T, objects []*unstructured.Unstructured) *operator.Co
 	return config
 }
 
-// TestSchemaKnowsNumaformYAML compares the schema of config with the keys that the
-// program knows: neither has more than the other, but for secrets, which would
-// stand in a ConfigMap.
+// TestSchemaKnowsNumaformYAML compares the schema of config with the keys that the program
+// knows: they must be the same, except for secrets, which would end up in a ConfigMap.
 func TestSchemaKnowsNumaformYAML(t *testing.T) {
 	t.Parallel()
 	want := configKeys(reflect.TypeFor[operator.Config](), "")
@@ -81,7 +80,7 @@ func TestSchemaKnowsNumaformYAML(t *testing.T) {
 	}
 }
 
-// configKeys returns the keys below a struct with yaml tags.
+// configKeys returns the keys of a struct with yaml tags.
 func configKeys(from reflect.Type, path string) []string {
 	switch {
 	case from.Kind() == reflect.Pointer:
@@ -100,13 +99,13 @@ func configKeys(from reflect.Type, path string) []string {
 	return keys
 }
 
-// TestFlagsExist asks the program for the flags that the Deployment gives it.
+// TestFlagsExist checks that the program has the flags in the Deployment.
 func TestFlagsExist(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t) {
 		args := deployment(t, release.values).Spec.Template.Spec.Containers[0].Args
 		var out bytes.Buffer
-		// Flags are read before help is given: a bad value is an error too.
+		// Flags are parsed before the help is printed: a bad value is an error too.
 		code := cli.Run(context.Background(), cli.Process{Args: append(args, "--help"), Stdout: &out, Stderr: &out, Stdin: &bytes.Buffer{}})
 		if code != cli.ExitOK || args[0] != "controller" {
 			t.Errorf("%s: numaform %s exits with %d:\n%s", release.name, strings.Join(args, " "), code, out.String())

@@ -41,10 +41,10 @@ func goBuild(dir, to, arch, pkg string) error {
 	return nil
 }
 
-// someVersion is the provider's where it is none.
+// someVersion is the provider's version in fake images.
 const someVersion = "1.2.3"
 
-// imageDir returns a directory with a small program for each that the image has.
+// imageDir returns a directory with a small program for each program of the image.
 func imageDir(t *testing.T, archs ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -139,7 +139,7 @@ func layoutOf(t *testing.T, path string) map[string][]byte {
 	}
 }
 
-// blob reads a JSON blob whose digest it checks.
+// blob decodes a JSON blob and verifies its digest.
 func blob(t *testing.T, files map[string][]byte, digest string, into any) {
 	t.Helper()
 	content := files["blobs/"+strings.Replace(digest, ":", "/", 1)]
@@ -151,7 +151,7 @@ func blob(t *testing.T, files map[string][]byte, digest string, into any) {
 	}
 }
 
-// entry is what a layer says of a file.
+// entry is a file's metadata in a layer.
 type entry struct {
 	Mode    int64
 	UID     int
@@ -260,8 +260,8 @@ func checkPlatform(t *testing.T, files map[string][]byte, digest, arch string) {
 	}
 }
 
-// carriesProvider wants the image to say which provider it carries, by the hash of its
-// files that the engines have in their lock files.
+// carriesProvider checks that the image names its provider by the hash of the provider's
+// files in the engines' lock files.
 func carriesProvider(t *testing.T, tree map[string]entry, mirror, arch string) {
 	t.Helper()
 	name := "terraform-provider-proxmox_v" + someVersion

@@ -13,11 +13,11 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// imageUser is who numaform runs as in its image.
+// imageUser is the user ID of numaform in its image.
 const imageUser = 65532
 
-// TestImageRuns packs the real programs of this machine's architecture and runs
-// them in the tree of the image, as its user, with nothing else in sight.
+// TestImageRuns packs the real programs of this machine's architecture and runs them with
+// the tree of the image as root directory, as the image's user.
 func TestImageRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -54,8 +54,8 @@ resource "proxmox_virtual_environment_pool" "a" { pool_id = "a" }
 	}
 }
 
-// realPrograms links what make builds, builds numaform, and returns the provider's
-// version.
+// realPrograms links the programs built by make, builds numaform, and returns the
+// provider's version.
 func realPrograms(t *testing.T, dir string) string {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -80,8 +80,7 @@ func realPrograms(t *testing.T, dir string) string {
 	return version
 }
 
-// copyFile copies a program: a link would let the packer change the mode of the
-// original.
+// copyFile copies a program: with a link, the packer could change the mode of the original.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)
@@ -93,8 +92,8 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// giveAway makes the image's user own a directory, as Kubernetes does with the
-// volume there. Who is not root is that user inside.
+// giveAway makes the image's user the owner of a directory, as Kubernetes does with the
+// volume there. If this process is not root, its user is the image's user inside.
 func giveAway(t *testing.T, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -107,8 +106,8 @@ func giveAway(t *testing.T, dir string) {
 	}
 }
 
-// inside runs a program with the tree as its root. Without root's rights that takes
-// a user namespace.
+// inside runs a program with the tree as its root directory. Without root privileges that
+// requires a user namespace.
 func inside(tree string, args []string) (string, error) {
 	cmd := exec.CommandContext(context.Background(), args[0], args[1:]...)
 	cmd.Dir = "/var/lib/numaform"

@@ -1,5 +1,4 @@
-// Package chart_test tests the Helm chart as it is rendered, and what it means to a
-// real API server.
+// Package chart_test tests the rendered Helm chart, and its effect on a real API server.
 package chart_test
 
 import (
@@ -14,14 +13,13 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// root is the module's.
+// root is the module's root directory.
 const root = "../.."
 
-// chartDir is the chart's.
+// chartDir is the chart's directory.
 var chartDir = filepath.Join(root, "charts", "numaform")
 
-// cluster is the control plane of all tests here, scratch a directory that they
-// share.
+// cluster is the control plane of all tests here, scratch a directory that they share.
 var (
 	cluster *testenv.Cluster
 	scratch string
@@ -48,13 +46,13 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-// fullValues are those that set every value.
+// fullValues returns values that set every key.
 func fullValues(t *testing.T) map[string]any {
 	t.Helper()
 	return readYAML(t, filepath.Join("testdata", "full.yaml"))
 }
 
-// leastValues are what numaform needs to run.
+// leastValues returns the values that numaform requires to run.
 func leastValues() map[string]any {
 	return map[string]any{
 		"config": map[string]any{
@@ -104,7 +102,7 @@ func releases(t *testing.T) []release {
 	}
 }
 
-// ofKind returns the objects of a kind; it fails if there is none.
+// ofKind returns the objects of a kind, and fails if there are none.
 func ofKind(t *testing.T, objects []*unstructured.Unstructured, kind string) []*unstructured.Unstructured {
 	t.Helper()
 	var found []*unstructured.Unstructured

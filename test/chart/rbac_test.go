@@ -23,7 +23,7 @@ import (
 // account is the user name of the controller of a release named numaform.
 const account = "system:serviceaccount:numaform:numaform"
 
-// install makes a release with its default values once, and returns its objects.
+// install installs a release with default values once, and returns its objects.
 var install = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
 	out, err := testenv.Helm(root, "template", "numaform", "charts/numaform", "--namespace", "numaform", "--include-crds")
 	if err != nil {
@@ -50,7 +50,7 @@ func installed(t *testing.T) []*unstructured.Unstructured {
 	return objects
 }
 
-// grant is a rule and where it holds; an empty namespace is everywhere.
+// grant is a rule and its namespace; an empty namespace means all.
 type grant struct {
 	role, namespace string
 	rule            rbacv1.PolicyRule
@@ -77,7 +77,7 @@ func withoutAggregation(object *unstructured.Unstructured) map[string]any {
 	return kept
 }
 
-// TestNoSecretsOfTheCluster holds for every way to install.
+// TestNoSecretsOfTheCluster checks every way to install.
 func TestNoSecretsOfTheCluster(t *testing.T) {
 	t.Parallel()
 	never := []string{"escalate", "bind", "impersonate", "*"}
@@ -103,13 +103,14 @@ func TestNoSecretsOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestRightsAreOfThingsThatExist asks a real API server for resources and verbs.
+// TestRightsAreOfThingsThatExist checks that resources and verbs exist on a real API
+// server.
 func TestRightsAreOfThingsThatExist(t *testing.T) {
 	t.Parallel()
 	objects := installed(t)
 	verbs := servedVerbs(t)
-	// What authorizers are asked for and nobody serves. Finalizers are asked for by
-	// OwnerReferencesPermissionEnforcement.
+	// Resources that only exist for authorizers. OwnerReferencesPermissionEnforcement
+	// checks finalizers.
 	verbs["certificates.k8s.io/signers"] = []string{"approve"}
 	verbs["karpenter.sh/nodeclaims/finalizers"] = []string{"update"}
 	verbs["karpenter.sh/nodepools/finalizers"] = []string{"update"}
@@ -125,7 +126,7 @@ func TestRightsAreOfThingsThatExist(t *testing.T) {
 	}
 }
 
-// resources returns those of the rule as group/resource.
+// resources returns the resources of the rule as group/resource.
 func (g grant) resources() []string {
 	var keys []string
 	for _, group := range g.rule.APIGroups {
@@ -136,7 +137,7 @@ func (g grant) resources() []string {
 	return keys
 }
 
-// servedVerbs returns them by group/resource.
+// servedVerbs returns the served verbs by group/resource.
 func servedVerbs(t *testing.T) map[string][]string {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
@@ -161,7 +162,8 @@ func servedVerbs(t *testing.T) map[string][]string {
 	return verbs
 }
 
-// TestWhatTheControllerMay asks the authorizer, in words of kubectl auth can-i.
+// TestWhatTheControllerMay checks permissions with the authorizer, in the syntax of kubectl
+// auth can-i.
 func TestWhatTheControllerMay(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -201,7 +203,8 @@ func TestWhatTheControllerMay(t *testing.T) {
 	}
 }
 
-// allowed asks whether a user may do VERB RESOURCE[.GROUP][/NAME][/SUBRESOURCE] [in NAMESPACE].
+// allowed reports whether a user may VERB RESOURCE[.GROUP][/NAME][/SUBRESOURCE] [in
+// NAMESPACE].
 func allowed(t *testing.T, user, question string) bool {
 	t.Helper()
 	clients, err := kubernetes.NewForConfig(cluster.Config)
@@ -229,8 +232,8 @@ func allowed(t *testing.T, user, question string) bool {
 	return review.Status.Allowed
 }
 
-// TestSecretsOfOtherNamespaces holds the chart to what docs/install.md says: no verb on
-// Secrets outside its namespace, but where a value asks for it.
+// TestSecretsOfOtherNamespaces checks docs/install.md: the chart grants no verb on Secrets
+// outside its namespace, unless a value requests it.
 func TestSecretsOfOtherNamespaces(t *testing.T) {
 	t.Parallel()
 	tokens := leastValues()
@@ -256,8 +259,8 @@ func TestSecretsOfOtherNamespaces(t *testing.T) {
 	}
 }
 
-// TestWhoMayAskForCertificates holds for every way to install: the ServiceAccount that
-// nodes join as, and no group of service accounts.
+// TestWhoMayAskForCertificates checks every way to install: only the ServiceAccount that
+// nodes join with may, and no group of service accounts.
 func TestWhoMayAskForCertificates(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t) {
@@ -279,7 +282,7 @@ func TestWhoMayAskForCertificates(t *testing.T) {
 	}
 }
 
-// TestWhatJoiningNodesMay asks the authorizer what a stolen join token is good for.
+// TestWhatJoiningNodesMay checks with the authorizer what a stolen join token allows.
 func TestWhatJoiningNodesMay(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -295,13 +298,13 @@ func TestWhatJoiningNodesMay(t *testing.T) {
 	}
 }
 
-// TestEveryReleaseIsAccepted lets the API server look at every object.
+// TestEveryReleaseIsAccepted sends every object to the API server.
 func TestEveryReleaseIsAccepted(t *testing.T) {
 	t.Parallel()
 	installed(t)
 	for _, release := range releases(t) {
 		for _, object := range testenv.RenderChart(t, testenv.Chart{Namespace: "kube-system", Values: release.values}) {
-			// The Prometheus operator's kind is not here, nor is this namespace.
+			// The Prometheus operator's kind and this namespace do not exist here.
 			if object.GetKind() == "ServiceMonitor" || object.GetNamespace() == "node-templates" {
 				continue
 			}
@@ -312,7 +315,7 @@ func TestEveryReleaseIsAccepted(t *testing.T) {
 	}
 }
 
-// TestObjectsDoNotCollide is about releases in namespaces where roles are made.
+// TestObjectsDoNotCollide tests releases in namespaces in which the chart creates roles.
 func TestObjectsDoNotCollide(t *testing.T) {
 	t.Parallel()
 	for _, namespace := range []string{"kube-system", "kube-public", "node-templates"} {

@@ -72,7 +72,7 @@ func checkContainer(t *testing.T, container corev1.Container) {
 
 func is(b *bool) bool { return b != nil && *b }
 
-// deployment returns the one of a release.
+// deployment returns the Deployment of a release.
 func deployment(t *testing.T, values map[string]any) *appsv1.Deployment {
 	t.Helper()
 	var found appsv1.Deployment
@@ -80,7 +80,7 @@ func deployment(t *testing.T, values map[string]any) *appsv1.Deployment {
 	return &found
 }
 
-// convert reads an object strictly: a field that its type does not have fails.
+// convert decodes an object strictly: an unknown field is an error.
 func convert(t *testing.T, object *unstructured.Unstructured, into any) {
 	t.Helper()
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, into, true); err != nil {
@@ -88,7 +88,7 @@ func convert(t *testing.T, object *unstructured.Unstructured, into any) {
 	}
 }
 
-// TestStaysOffNodesThatItMayDrain holds for whatever else values say.
+// TestStaysOffNodesThatItMayDrain checks this with all other values.
 func TestStaysOffNodesThatItMayDrain(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t) {
@@ -102,7 +102,7 @@ func TestStaysOffNodesThatItMayDrain(t *testing.T) {
 	}
 }
 
-// TestUnconfigured is about a release whose configuration is not there yet.
+// TestUnconfigured tests a release without configuration.
 func TestUnconfigured(t *testing.T) {
 	t.Parallel()
 	if got := *deployment(t, nil).Spec.Replicas; got != 0 {
@@ -113,7 +113,7 @@ func TestUnconfigured(t *testing.T) {
 	}
 }
 
-// TestFilesLieBesideTheConfig is about paths: as on a laptop, they are relative.
+// TestFilesLieBesideTheConfig checks that paths are relative, as on a laptop.
 func TestFilesLieBesideTheConfig(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -149,7 +149,7 @@ func TestFilesLieBesideTheConfig(t *testing.T) {
 	}
 }
 
-// TestNodePools is about what stands beside the spec of a NodePool.
+// TestNodePools tests the fields beside the spec of a NodePool.
 func TestNodePools(t *testing.T) {
 	t.Parallel()
 	pool := ofKind(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}), "NodePool")[0]
@@ -189,7 +189,7 @@ func egress(t *testing.T, chart testenv.Chart) []string {
 	return slices.Sorted(maps.Keys(allowed))
 }
 
-// TestEgress allows addresses that numaform uses, and no others.
+// TestEgress checks that exactly the addresses that numaform uses are allowed.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	cluster := func(url string, more ...any) map[string]any {
@@ -229,7 +229,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestEgressOfACluster asks the cluster that helm installs into for the API server.
+// TestEgressOfACluster derives the API server's address from the cluster that helm installs
+// into.
 func TestEgressOfACluster(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -268,7 +269,8 @@ func TestEgressOfACluster(t *testing.T) {
 	}
 }
 
-// TestEgressThatCannotBeDerived is refused, and the message names the value.
+// TestEgressThatCannotBeDerived checks that this is refused, and the message names the
+// value.
 func TestEgressThatCannotBeDerived(t *testing.T) {
 	t.Parallel()
 	known := []any{"192.0.2.1/32"}
@@ -297,7 +299,7 @@ func TestEgressThatCannotBeDerived(t *testing.T) {
 	testenv.RenderChart(t, testenv.Chart{Values: off, Underived: true})
 }
 
-// TestSecretsStayOutOfConfigMaps looks for the secrets of the full values.
+// TestSecretsStayOutOfConfigMaps searches for the secrets of the full values.
 func TestSecretsStayOutOfConfigMaps(t *testing.T) {
 	t.Parallel()
 	for _, object := range testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}) {

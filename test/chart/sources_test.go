@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write examples/manifests/numaform.yaml anew")
 
-// manifestHead is what helm would make by --create-namespace.
+// manifestHead is the part that helm would create with --create-namespace.
 const manifestHead = `# Rendered from charts/numaform with values.yaml by make chart. DO NOT EDIT.
 apiVersion: v1
 kind: Namespace
@@ -49,7 +49,7 @@ func TestManifestsAreTheChart(t *testing.T) {
 	}
 }
 
-// TestCRDsOfKarpenter compares the CRDs with those of the module that is built in.
+// TestCRDsOfKarpenter compares the CRDs with the ones of the Karpenter module in go.mod.
 func TestCRDsOfKarpenter(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", "sigs.k8s.io/karpenter").Output()
@@ -73,8 +73,8 @@ func TestCRDsOfKarpenter(t *testing.T) {
 	}
 }
 
-// TestCRDsOfThisRepository names what is to be there; make verify compares it with
-// the types.
+// TestCRDsOfThisRepository checks which CRDs exist; make verify compares them with the
+// types.
 func TestCRDsOfThisRepository(t *testing.T) {
 	t.Parallel()
 	got := map[string]bool{}

@@ -51,7 +51,7 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// schema is the part of a JSON schema that is looked at here.
+// schema is the part of a JSON schema that these tests use.
 type schema struct {
 	Properties           map[string]*schema
 	AdditionalProperties json.RawMessage
@@ -86,8 +86,8 @@ func schemaKeys(from *schema, path string) []string {
 	return keys
 }
 
-// TestSchemaIsStrict looks for objects that take any key without saying of what
-// type.
+// TestSchemaIsStrict checks that every object that accepts any key declares the type of its
+// values.
 func TestSchemaIsStrict(t *testing.T) {
 	t.Parallel()
 	var check func(path string, s *schema)
@@ -105,8 +105,8 @@ func TestSchemaIsStrict(t *testing.T) {
 	check("values", readSchema(t))
 }
 
-// TestEveryValueIsDocumented compares values.yaml with the schema and with the
-// table in the README.
+// TestEveryValueIsDocumented compares values.yaml with the schema and with the table in the
+// README.
 func TestEveryValueIsDocumented(t *testing.T) {
 	t.Parallel()
 	values := leaves(readYAML(t, filepath.Join(chartDir, "values.yaml")), "")
@@ -132,12 +132,12 @@ func TestEveryValueIsDocumented(t *testing.T) {
 	}
 }
 
-// unescape undoes what json.Marshal does for HTML's sake.
+// unescape reverts json.Marshal's escaping for HTML.
 func unescape(text string) string {
 	return strings.NewReplacer(`\u003e`, ">", `\u003c`, "<", `\u0026`, "&").Replace(text)
 }
 
-// leaves returns the values that are no objects, or empty ones, by path.
+// leaves returns the values that are not objects, or are empty objects, by path.
 func leaves(value any, path string) map[string]any {
 	object, ok := value.(map[string]any)
 	if !ok || len(object) == 0 {
@@ -152,11 +152,11 @@ func leaves(value any, path string) map[string]any {
 	return found
 }
 
-// TestFullValuesSetEverything keeps the full values of these tests full.
+// TestFullValuesSetEverything checks that the full values of these tests are complete.
 func TestFullValuesSetEverything(t *testing.T) {
 	t.Parallel()
 	full := leaves(fullValues(t), "")
-	// What only makes sense alone, or is tested with the others.
+	// Values that only make sense alone, or are tested with the others.
 	without := []string{
 		"config.engine.", "config.fleet.dir", "config.fleet.configmap.name", "secret.existing", "featureGates.", "nodeSelector.",
 		"serviceAccount.create", "rbac.create", "rbac.nodes", "rbac.users", "admissionPolicy.enabled",
