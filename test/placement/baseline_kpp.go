@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// KPP is karpenter-provider-proxmox' static node policy as of v0.12: CPUs from all
-// NUMA nodes that have the VM's memory free each, taken by the kubelet's allocation
-// with uncore caches aligned, and the VM's whole memory on each node that gave one.
-// With guess it believes the topology that it reads out of the CPU model's name, else
-// it knows the true one. It differs in that it keeps a share of each node's memory for
-// the host (it keeps one of the host's only), and that a VM which cannot start is
-// removed at once.
+// KPP is karpenter-provider-proxmox' static node policy as of v0.12: CPUs from all NUMA
+// nodes that each have the VM's memory free, chosen by the kubelet's allocation with
+// aligned uncore caches, and the VM's whole memory on each node that gave a CPU. With guess
+// it derives the topology from the CPU model's name, otherwise it knows the true one. It
+// differs in that it keeps a share of each node's memory for the host (instead of only one
+// share of the host's), and that a VM which cannot start is removed at once.
 func KPP(guess bool) Kind {
 	if guess {
 		return Kind{Name: "karpenter-provider-proxmox, own guess", New: newGuessingKPP}
@@ -26,8 +25,8 @@ func KPP(guess bool) Kind {
 	}}
 }
 
-// newGuessingKPP divides the memory evenly over the NUMA nodes that it believes in,
-// and takes their numbers for the host's.
+// newGuessingKPP divides the memory evenly among the guessed NUMA nodes, and uses their
+// numbers as the host's.
 func newGuessingKPP(m *Machine) Placer {
 	l := guessLayout(m)
 	p := newKPP(m, l)
@@ -45,20 +44,20 @@ func newGuessingKPP(m *Machine) Placer {
 
 type kpp struct {
 	layout *layout
-	// free CPUs, and memory by NUMA node and of the host.
+	// free CPUs by id, and free memory by NUMA node and of the host.
 	free   map[int]bool
 	memory map[int]int64
 	total  int64
 	taken  map[int]kppHolding
-	// position translates NUMA nodes of the layout into those of the machine.
+	// position translates NUMA nodes of the layout to nodes of the machine.
 	position func(node int) int
 }
 
-// kppHolding is what a VM took: its memory from each of the nodes.
+// kppHolding is what a VM took: CPUs, and its memory from each of the nodes.
 type kppHolding struct{ cpus, nodes []int }
 
-// newKPP returns the placer for a layout; nil is one that could not be guessed, on
-// which nothing is placed.
+// newKPP returns the placer for a layout; a nil layout could not be guessed, and takes no
+// VMs.
 func newKPP(m *Machine, l *layout) *kpp {
 	_, total := m.Usable()
 	p := &kpp{layout: l, free: map[int]bool{}, memory: map[int]int64{}, total: total, taken: map[int]kppHolding{}}
@@ -110,7 +109,7 @@ func (p *kpp) Place(vm VM) (Place, bool) {
 	return place, true
 }
 
-// Remove frees the VM's CPUs, even those that another VM was given too.
+// Remove frees the VM's CPUs, even if another VM was also given them.
 func (p *kpp) Remove(vm VM) {
 	h := p.taken[vm.ID]
 	for _, id := range h.cpus {

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// epyc finds the four digits of an EPYC's model number.
+// epyc matches the four digits of an EPYC's model number.
 func epyc(model string) []string {
 	return regexp.MustCompile(`AMD EPYC (\d)(\d)(\d)(\d)\w*\s`).FindStringSubmatch(model)
 }
 
-// guessLayout is what karpenter-provider-proxmox believes about a machine, from the
-// counts of Proxmox' node status and the name of the CPU model: CPUs are numbered
-// socket by socket with the second threads after all the first ones, NUMA nodes are
-// sockets, or quarters of them where an EPYC's last digit says so. Models of other
-// makers are not guessed: nil.
+// guessLayout returns karpenter-provider-proxmox' assumption about a machine, from the
+// counts of Proxmox' node status and the name of the CPU model: CPUs are numbered socket by
+// socket with the second threads after all the first ones, and NUMA nodes are sockets, or
+// quarters of them if an EPYC's last digit says so. It returns nil for models of other
+// makers.
 func guessLayout(m *Machine) *layout {
 	model := m.Host.Model
 	sockets, cores, cpus := counts(m)
@@ -50,7 +50,7 @@ func guessLayout(m *Machine) *layout {
 	return newLayout(spots)
 }
 
-// counts returns what Proxmox counts of a machine.
+// counts returns the counts of a machine in Proxmox' node status.
 func counts(m *Machine) (sockets, cores, cpus int) {
 	socketIDs, coreIDs := map[int]bool{}, map[int]bool{}
 	for _, c := range m.CPUs {

@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// Kubelet is the kubelet's static CPU manager and memory manager under the topology
-// manager's policy best-effort: the narrowest set of NUMA nodes that has the CPUs and
-// the memory, the lowest of equal ones. With alignCaches it prefers to align CPUs by
-// uncore cache. It differs in that one set serves both managers (the kubelet merges
-// the hints of each, and may end with CPUs outside the memory's nodes), that memory
-// is bound as soon as it is placed, and that a NUMA node may serve single-node and
-// multi-node VMs alike (the memory manager keeps these apart and refuses more).
+// Kubelet is the kubelet's static CPU manager and memory manager with the topology
+// manager's policy best-effort: the narrowest set of NUMA nodes that has the CPUs and the
+// memory, the lowest among equal ones. With alignCaches it prefers to align CPUs by uncore
+// cache. It differs in that one set serves both managers (the kubelet merges the hints of
+// each, and may choose CPUs outside the memory's nodes), that memory is bound as soon as it
+// is placed, and that a NUMA node may serve both single-node and multi-node VMs (the memory
+// manager separates these and refuses more).
 func Kubelet(alignCaches bool) Kind {
 	name := "kubelet static + best-effort"
 	if alignCaches {
@@ -30,7 +30,7 @@ type kubelet struct {
 	masks  []uint
 }
 
-// masks lists all sets of NUMA nodes, the narrowest first, then by their bits.
+// masks returns all sets of NUMA nodes, the narrowest first, then by their bits.
 func masks(nodes int) []uint {
 	var all []uint
 	for mask := uint(1); mask < 1<<nodes; mask++ {

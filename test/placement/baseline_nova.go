@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Nova follows OpenStack Nova's documentation of hw:cpu_policy=dedicated with one
-// guest NUMA node, which is what a flavor gets that says no more, and the thread
-// policy "prefer". NUMA nodes are tried by free CPUs, then by free memory: fewest first
-// to pack, most first to spread. It differs in that there is one host and no PCI
-// device, so that the scheduler's filters and weighers have no say.
+// Nova follows OpenStack Nova's documentation of hw:cpu_policy=dedicated with one guest
+// NUMA node, which is the default of a flavor, and the thread policy "prefer". NUMA nodes
+// are tried by free CPUs, then by free memory: fewest first to pack, most first to spread.
+// It differs in that there is one host and no PCI device, so the scheduler's filters and
+// weighers have no effect.
 func Nova(spread bool) Kind {
 	name := "Nova, pack"
 	if spread {
@@ -43,9 +43,9 @@ func (p *nova) Place(vm VM) (Place, bool) {
 	return Place{}, false
 }
 
-// siblingsFirst picks CPUs of a node: it looks for enough cores with the most free
-// threads, uses so many threads of each, and settles for fewer threads by core, in
-// the end for any.
+// siblingsFirst picks CPUs of a node: it looks for enough cores with the most free threads,
+// uses that many threads of each, and otherwise accepts fewer threads per core, in the end
+// any CPUs.
 func (p *nova) siblingsFirst(node, need int) []int {
 	var cores [][]int
 	at := map[int]int{}

@@ -2,8 +2,8 @@ package placement
 
 import "slices"
 
-// Unpinned is Proxmox as it comes: VMs float over the host, and so does their memory.
-// Unlike Proxmox, it stops when CPUs or memory are used up.
+// Unpinned is Proxmox' default: VMs float over the host, and so does their memory. Unlike
+// Proxmox, it stops when CPUs or memory are used up.
 func Unpinned() Kind {
 	return Kind{Name: "unpinned", New: func(m *Machine) Placer {
 		cpus, _ := m.Usable()
@@ -48,9 +48,9 @@ func (p *sequential) Place(vm VM) (Place, bool) {
 	return Place{CPUs: cpus}, true
 }
 
-// MostFreeMemory puts a VM on the NUMA node with most free memory that holds it, and
-// where none does, on several in that order. It follows no particular program:
-// schedulers that look at memory first do so between hosts.
+// MostFreeMemory puts a VM on the NUMA node with the most free memory that holds it or, if
+// none does, on several nodes in that order. It follows no particular program: schedulers
+// that consider memory first do so between hosts.
 func MostFreeMemory() Kind {
 	return Kind{Name: "most free memory", New: func(m *Machine) Placer { return &mostFree{newStock(m)} }}
 }

@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// allocation is one run of the static CPU allocation that the kubelet's documentation
-// and KEPs 2902 and 4800 describe: whole NUMA nodes and sockets, then, if asked for,
-// whole or single uncore caches, then whole cores, then single CPUs, always from what
-// has fewest CPUs free. karpenter-provider-proxmox carries a copy of it.
+// allocation is one run of the static CPU allocation that the kubelet's documentation and
+// KEPs 2902 and 4800 describe: whole NUMA nodes and sockets, then, if requested, whole or
+// single uncore caches, then whole cores, then single CPUs, always from the unit with the
+// fewest free CPUs. karpenter-provider-proxmox has a copy of it.
 //
-// One mistake is kept on purpose: a core counts as free when it has as many CPUs free
-// as the average core of the machine has, and then all of its CPUs are taken. Where
-// cores differ, one of them may be somebody else's.
+// One mistake is reproduced on purpose: a core counts as free when it has as many free CPUs
+// as the average core of the machine has CPUs, and then all of its CPUs are taken. If cores
+// differ, one of these CPUs may belong to another VM.
 type allocation struct {
 	*layout
 	free map[int]bool
@@ -21,7 +21,7 @@ type allocation struct {
 	got  []int
 }
 
-// allocate picks CPUs of those that are free, or reports that there are too few.
+// allocate picks CPUs from the free ones, or reports that there are too few.
 func (l *layout) allocate(free []int, need int, alignCaches bool) ([]int, bool) {
 	if need > len(free) {
 		return nil, false
@@ -56,7 +56,7 @@ func (a *allocation) take(cpus []int) {
 	a.need -= len(cpus)
 }
 
-// freeWith lists the free CPUs whose trait has that id, ascending.
+// freeWith returns the free CPUs whose trait has that id, ascending.
 func (a *allocation) freeWith(of trait, id int) []int {
 	var ids []int
 	for cpu := range a.free {
@@ -68,7 +68,7 @@ func (a *allocation) freeWith(of trait, id int) []int {
 	return ids
 }
 
-// fewestFree lists the ids of a trait among some free CPUs, those with fewest free
+// fewestFree returns the ids of a trait among some free CPUs, the ids with the fewest free
 // CPUs on the whole machine first.
 func (a *allocation) fewestFree(of trait, among []int) []int {
 	count := map[int]int{}
@@ -84,7 +84,7 @@ func (a *allocation) fewestFree(of trait, among []int) []int {
 	})
 }
 
-// nested lists the ids of an inner trait, by those of the outer one.
+// nested returns the ids of an inner trait, ordered by the ids of the outer one.
 func (a *allocation) nested(outer []int, outerOf, innerOf trait) []int {
 	var ids []int
 	for _, id := range outer {
@@ -93,7 +93,7 @@ func (a *allocation) nested(outer []int, outerOf, innerOf trait) []int {
 	return ids
 }
 
-// nodes and sockets list both, the one that holds the other being ordered first.
+// nodeOrder and socketOrder return the ids of both; the containing unit is ordered first.
 func (a *allocation) nodeOrder() []int {
 	if a.sockets >= a.nodes {
 		return a.fewestFree(nodeOf, slices.Collect(maps.Keys(a.free)))
@@ -108,7 +108,7 @@ func (a *allocation) socketOrder() []int {
 	return a.fewestFree(socketOf, slices.Collect(maps.Keys(a.free)))
 }
 
-// coreOrder lists the cores with free CPUs.
+// coreOrder returns the cores with free CPUs.
 func (a *allocation) coreOrder() []int {
 	if a.sockets >= a.nodes {
 		return a.nested(a.socketOrder(), socketOf, coreOf)
@@ -116,22 +116,22 @@ func (a *allocation) coreOrder() []int {
 	return a.nested(a.nodeOrder(), nodeOf, coreOf)
 }
 
-// wholeNodes takes NUMA nodes of which every CPU is free.
+// wholeNodes takes NUMA nodes with all CPUs free.
 func (a *allocation) wholeNodes() {
 	a.whole(nodeOf, a.nodeOrder(), func(id int) int { return len(a.with(nodeOf, id)) })
 }
 
-// wholeSockets takes sockets that have as many CPUs free as the average one has.
+// wholeSockets takes sockets with as many free CPUs as the average socket has CPUs.
 func (a *allocation) wholeSockets() {
 	a.whole(socketOf, a.socketOrder(), func(int) int { return a.perSocket })
 }
 
-// wholeCores takes cores that have as many CPUs free as the average one has.
+// wholeCores takes cores with as many free CPUs as the average core has CPUs.
 func (a *allocation) wholeCores() {
 	a.whole(coreOf, a.coreOrder(), func(int) int { return a.perCore })
 }
 
-// whole takes all CPUs of each id that has so many free, if all are needed.
+// whole takes all CPUs of each id that has that many free, if all are needed.
 func (a *allocation) whole(of trait, order []int, size func(id int) int) {
 	var free []int
 	for _, id := range order {
@@ -158,8 +158,8 @@ func (a *allocation) singles() {
 	}
 }
 
-// caches takes whole caches as long as that many CPUs are needed, and one cache that
-// holds the rest.
+// caches takes whole caches as long as that many CPUs are needed, and one cache for the
+// rest.
 func (a *allocation) caches() {
 	for _, cache := range a.nested(a.nodeOrder(), nodeOf, cacheOf) {
 		if a.need >= a.perCache {
@@ -175,8 +175,8 @@ func (a *allocation) caches() {
 	}
 }
 
-// oneCache takes the rest from one cache, if its first cores with a free CPU come to
-// exactly that many.
+// oneCache takes the rest from one cache, if its first cores with a free CPU add up to
+// exactly that number.
 func (a *allocation) oneCache(cache int) {
 	cores := map[int]bool{}
 	for _, cpu := range a.freeWith(cacheOf, cache) {

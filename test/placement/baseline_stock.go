@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// stock is what a baseline believes to be free of a machine.
+// stock is a baseline's view of what is free on a machine.
 type stock struct {
 	machine *Machine
 	free    map[int]bool // CPU ids
@@ -34,7 +34,7 @@ func newStock(m *Machine) *stock {
 	return s
 }
 
-// freeOn lists the free CPUs of a NUMA node, ascending.
+// freeOn returns the free CPUs of a NUMA node, ascending.
 func (s *stock) freeOn(node int) []int {
 	var ids []int
 	for _, id := range s.machine.Nodes[node].CPUs {
@@ -45,10 +45,10 @@ func (s *stock) freeOn(node int) []int {
 	return ids
 }
 
-// all lists the free CPUs, ascending.
+// all returns the free CPUs, ascending.
 func (s *stock) all() []int { return slices.Sorted(maps.Keys(s.free)) }
 
-// take books a VM. memory is what it binds on each NUMA node, or nil.
+// take records a VM. memory is what it binds on each NUMA node, or nil.
 func (s *stock) take(vm VM, cpus []int, memory []int64) {
 	for _, id := range cpus {
 		delete(s.free, id)
@@ -60,7 +60,7 @@ func (s *stock) take(vm VM, cpus []int, memory []int64) {
 	s.taken[vm.ID] = holding{cpus, memory, vm.MemoryMiB}
 }
 
-// Remove gives back what the VM took.
+// Remove frees what the VM took.
 func (s *stock) Remove(vm VM) {
 	h := s.taken[vm.ID]
 	for _, id := range h.cpus {
@@ -73,9 +73,9 @@ func (s *stock) Remove(vm VM) {
 	delete(s.taken, vm.ID)
 }
 
-// bound takes CPUs and the memory of some NUMA nodes, filling one after the other,
-// and writes it down as Proxmox' cells: one for each node, or, where a node gives
-// memory and no CPU, one over all of them.
+// bound takes CPUs and the memory of some NUMA nodes, filling one after the other, and
+// returns them as Proxmox' cells: one for each node or, if a node gives memory but no CPU,
+// one over all of them.
 func (s *stock) bound(vm VM, cpus, nodes []int) Place {
 	memory := make([]int64, len(s.memory))
 	left := vm.MemoryMiB
@@ -102,7 +102,7 @@ func (s *stock) bound(vm VM, cpus, nodes []int) Place {
 	return place
 }
 
-// joint is one cell over several NUMA nodes.
+// joint returns one cell over several NUMA nodes.
 func joint(vm VM, nodes []int, memory []int64) Cell {
 	c := Cell{Nodes: nodes, MemoryMiB: vm.MemoryMiB}
 	for v := range vm.VCPUs {

@@ -7,15 +7,15 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// Each baseline makes the mistakes that it is known for, on the smallest machine on
-// which it does. numaform makes none of them there.
+// Each baseline makes its known mistakes, on the smallest machine on which they happen.
+// numaform makes none of them there.
 
 // hasFault reports whether a fault of the kind is among the faults.
 func hasFault(faults []placement.Fault, kind placement.FaultKind) bool {
 	return slices.ContainsFunc(faults, func(f placement.Fault) bool { return f.Kind == kind })
 }
 
-// mustBeSound fails on any fault, and on a VM that lies on more than one NUMA node.
+// mustBeSound fails on any fault, and on a VM that spans more than one NUMA node.
 func mustBeSound(t *testing.T, h *host, place placement.Place, faults []placement.Fault) {
 	t.Helper()
 	node := h.machine.CPU(place.CPUs[0]).Node
@@ -25,8 +25,8 @@ func mustBeSound(t *testing.T, h *host, place placement.Place, faults []placemen
 	}
 }
 
-// karpenter-provider-proxmox packs over all nodes with enough memory, starting with
-// the one that has fewest CPUs free, and binds the whole memory on each.
+// TestKPPCutsVMs: karpenter-provider-proxmox packs over all nodes with enough memory,
+// starting with the node with the fewest free CPUs, and binds the whole memory on each.
 func TestKPPCutsVMs(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 8, smt: 1, perCache: 2})
@@ -41,7 +41,8 @@ func TestKPPCutsVMs(t *testing.T) {
 	mustBeSound(t, ours, place, faults)
 }
 
-// It never places a VM that is larger than the memory of a node.
+// TestKPPRefusesLargerThanANode: it never places a VM that is larger than the memory of a
+// node.
 func TestKPPRefusesLargerThanANode(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})
@@ -53,9 +54,9 @@ func TestKPPRefusesLargerThanANode(t *testing.T) {
 	}
 }
 
-// Where cores differ, the kubelet's allocation takes a core with one free CPU of two
-// for a whole one, and gives both. karpenter-provider-proxmox then frees both, though
-// another VM has one of them still.
+// TestCPUGivenTwice: if cores differ, the kubelet's allocation takes a core with one free
+// CPU of two for a whole one, and gives out both. karpenter-provider-proxmox then frees
+// both, though another VM still has one of them.
 func TestCPUGivenTwice(t *testing.T) {
 	t.Parallel()
 	play := func(k placement.Kind) (*host, []placement.Fault) {
@@ -83,7 +84,8 @@ func TestCPUGivenTwice(t *testing.T) {
 	}
 }
 
-// Two VMs of three vCPUs share a core, though each could have had two of its own.
+// TestKPPSharesCores: two VMs of three vCPUs share a core, though each could have two cores
+// of its own.
 func TestKPPSharesCores(t *testing.T) {
 	t.Parallel()
 	shared := func(k placement.Kind) bool {
@@ -100,9 +102,9 @@ func TestKPPSharesCores(t *testing.T) {
 	}
 }
 
-// The topology that karpenter-provider-proxmox reads out of the model's name is right
-// for some machines; for others, pins lie outside the nodes that they claim, or
-// nothing can be placed at all.
+// TestKPPGuess: the topology that karpenter-provider-proxmox derives from the model's name
+// is right for some machines; on others, pins are outside the claimed nodes, or no VM can
+// be placed.
 func TestKPPGuess(t *testing.T) {
 	t.Parallel()
 	if _, faults := start(t, placement.KPP(true), known(t, "epyc-7451-2s-8node")).place(1, 4); len(faults) > 0 {
@@ -123,7 +125,7 @@ func TestKPPGuess(t *testing.T) {
 	}
 }
 
-// Nova never splits a VM that would fit an empty node.
+// TestNovaNeverSplits: Nova never splits a VM that fits an empty node.
 func TestNovaNeverSplits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -139,7 +141,7 @@ func TestNovaNeverSplits(t *testing.T) {
 	}
 }
 
-// Nova packs into the fullest node or spreads to the emptiest.
+// TestNovaOrder: Nova packs into the fullest node or spreads to the emptiest.
 func TestNovaOrder(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})
@@ -153,7 +155,8 @@ func TestNovaOrder(t *testing.T) {
 	}
 }
 
-// The kubelet takes cores in order, over two caches; with prefer-align it takes one.
+// TestKubeletAligns: the kubelet takes cores in order, over two caches; with prefer-align
+// it takes one.
 func TestKubeletAligns(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 1, cores: 8, smt: 1, perCache: 4})
@@ -167,7 +170,8 @@ func TestKubeletAligns(t *testing.T) {
 	}
 }
 
-// The kubelet keeps to the narrowest set of nodes, where it cannot be one.
+// TestKubeletNarrowestMask: the kubelet uses the narrowest set of nodes if one node is not
+// enough.
 func TestKubeletNarrowestMask(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 4, cores: 4, smt: 1})
@@ -181,7 +185,8 @@ func TestKubeletNarrowestMask(t *testing.T) {
 	}
 }
 
-// Scripts that count CPUs up cut a VM across nodes that alternate.
+// TestSequentialCutsVMs: scripts that allocate CPUs in order split a VM if CPU ids
+// alternate between nodes.
 func TestSequentialCutsVMs(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1, alternate: true})
@@ -190,7 +195,7 @@ func TestSequentialCutsVMs(t *testing.T) {
 	}
 }
 
-// Most free memory ignores how many CPUs a node has left.
+// TestMostFreeMemory: it ignores how many CPUs a node has left.
 func TestMostFreeMemory(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})
@@ -201,7 +206,7 @@ func TestMostFreeMemory(t *testing.T) {
 	}
 }
 
-// VMs that float have no place that could be wrong, and lie everywhere.
+// TestUnpinned: floating VMs have no place that could be wrong, and run everywhere.
 func TestUnpinned(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})

@@ -1,34 +1,34 @@
 package placement
 
-// The churn of a run.
+// The parameters of the churn in a run.
 const (
 	churnEvents = 400
-	// churnPercent of the CPUs that VMs may have is what a Load keeps in use.
+	// churnPercent is the share of the usable CPUs that a Load keeps in use, in percent.
 	churnPercent = 80
 )
 
-// Load says how long churn goes on, and what is no more than 80 % of the CPUs then.
+// Load is the length of the churn, and how it keeps the load at 80 % of the CPUs.
 type Load struct {
-	// Events are arrivals and departures.
+	// Events is the number of arrivals and departures.
 	Events int
-	// Within holds a VM back until it fits within the 80 %. Else they are what is in use
-	// before it comes: with it, it may be more.
+	// Within delays a VM until the load including it is at most 80 %. Otherwise only the
+	// load before its arrival is limited, and may be more with it.
 	Within bool
 }
 
-// Churn is what came of arrivals and departures, on one machine and with one seed.
+// Churn is the result of arrivals and departures, on one machine and with one seed.
 type Churn struct {
 	Arrivals, Refused int
-	// NUMA and L3 count the arrivals that lie on as few NUMA nodes and L3 caches as on
-	// the empty machine; Core counts those that share no core with another VM.
+	// NUMA and L3 count the arrivals on as few NUMA nodes and L3 caches as on the empty
+	// machine; Core counts the ones that share no core with another VM.
 	NUMA, L3, Core int
 	Faults         Faults
 }
 
-// RunChurn fills a machine and keeps it at 80 % of its CPUs, for so many events: as long
-// as the load is more, one of the placed VMs leaves at random, else one comes. If the
-// machine's totals do not hold it, it is not asked for, and another VM leaves instead. A
-// seed gives every placer the same row of sizes.
+// RunChurn fills a machine and keeps it at 80 % of its CPUs, for that many events: while
+// the load is higher, a random VM leaves, otherwise one arrives. If the machine's totals do
+// not hold the new VM, it is not requested, and another VM leaves instead. With the same
+// seed, every placer gets the same sequence of sizes.
 func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load) Churn {
 	r := newRun(k, m)
 	d := newDraws(flavors, seed)
@@ -51,7 +51,7 @@ func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load) Chur
 	return c
 }
 
-// isOver reports whether somebody has to leave before the VM may come.
+// isOver reports whether a VM has to leave before the next one may arrive.
 func (r *run) isOver(load Load, vm VM) bool {
 	cpus, _ := r.machine.Usable()
 	used := cpus - r.cpus

@@ -1,6 +1,6 @@
 package placement
 
-// FillList returns the VMs of a seed, as they come, until the machine's totals of
+// FillList returns the VMs of a seed in order of arrival, until the machine's totals of
 // CPUs and memory hold no more.
 func FillList(m *Machine, flavors []Flavor, seed uint64) []VM {
 	cpus, memory := m.Usable()
@@ -17,16 +17,17 @@ func FillList(m *Machine, flavors []Flavor, seed uint64) []VM {
 	}
 }
 
-// Fill is what came of a list of VMs, on one machine and with one seed.
+// Fill is the result for a list of VMs, on one machine and with one seed.
 type Fill struct {
-	// Listed VMs are as many as the machine's totals hold; Placed of them got a place.
+	// Listed is the number of VMs that the machine's totals hold; Placed of them got a
+	// place.
 	Listed, Placed int
-	// Prefix counts the VMs before the first that did not lie in one NUMA node.
+	// Prefix is the number of VMs before the first one that is not on one NUMA node.
 	Prefix int
 	Faults Faults
 }
 
-// RunFill offers a list of VMs, one after the other.
+// RunFill places a list of VMs, one after the other.
 func RunFill(k Kind, m *Machine, list []VM) Fill {
 	r := newRun(k, m)
 	f := Fill{Listed: len(list)}

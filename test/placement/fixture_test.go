@@ -10,17 +10,17 @@ import (
 
 const gib = 1024
 
-// shape is a small machine; its core 0 is reserved, and a twentieth of its memory.
+// shape describes a small machine; its core 0 and a twentieth of its memory are reserved.
 type shape struct {
 	nodes, cores int // cores of each node
 	smt          int
-	perCache     int // cores; 0: one cache by node
+	perCache     int // cores; 0: one cache per node
 	// alternate numbers cores round-robin over the nodes.
 	alternate bool
 	model     string
 }
 
-// build makes a machine with 20 GiB on each node, of which VMs may have 19. The second
+// build returns a machine with 20 GiB on each node, of which VMs may have 19. The second
 // threads are numbered after all the first ones.
 func build(s shape) *placement.Machine {
 	raw := topology.Machine{Model: s.model}
@@ -71,7 +71,7 @@ func known(t *testing.T, name string) *placement.Machine {
 	return placement.NewMachine(name, raw)
 }
 
-// host is a placer at work, with what it has placed.
+// host is a placer with what it has placed.
 type host struct {
 	t       *testing.T
 	machine *placement.Machine
@@ -84,7 +84,7 @@ func start(t *testing.T, k placement.Kind, m *placement.Machine) *host {
 	return &host{t: t, machine: m, placer: k.New(m)}
 }
 
-// place places a VM of 1 GiB by vCPU, and returns its place and what is wrong with it.
+// place places a VM of 1 GiB per vCPU, and returns its place and its faults.
 func (h *host) place(id, vcpus int) (placement.Place, []placement.Fault) {
 	h.t.Helper()
 	vm := placement.VM{ID: id, VCPUs: vcpus, MemoryMiB: int64(vcpus) * gib}

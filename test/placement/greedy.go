@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// greedy tries a few quick ways to pack, which find most of the packings that exist.
+// greedy tries a few fast ways to pack, which find most of the existing packings.
 func (p *packing) greedy() bool {
 	for _, weight := range []float64{0, 0.25, 0.5, 0.75, 1} {
 		for _, rule := range []func(left, bin size) float64{tightest, mostEven} {
@@ -18,7 +18,7 @@ func (p *packing) greedy() bool {
 	return false
 }
 
-// tightest prefers the bin with least left of both.
+// tightest prefers the bin with the least left of both.
 func tightest(left, bin size) float64 {
 	return float64(left.cpus)/float64(bin.cpus) + float64(left.memory)/float64(bin.memory)
 }
@@ -28,8 +28,8 @@ func mostEven(left, bin size) float64 {
 	return math.Abs(float64(left.cpus)/float64(bin.cpus) - float64(left.memory)/float64(bin.memory))
 }
 
-// greedyBy packs the largest VMs first, each into the bin that the rule likes best.
-// weight says how much memory counts for a VM's size.
+// greedyBy packs the largest VMs first, each into the bin preferred by the rule. weight is
+// the weight of memory in a VM's size.
 func (p *packing) greedyBy(weight float64, rule func(left, bin size) float64) bool {
 	left := slices.Clone(p.bins)
 	for _, k := range p.bulkiest(weight) {
@@ -61,7 +61,7 @@ func (p *packing) bulkiest(weight float64) []int {
 	return order
 }
 
-// favorite returns the bin that holds one more VM and that the rule likes best, or -1.
+// favorite returns the bin that holds one more VM and is preferred by the rule, or -1.
 func (p *packing) favorite(left []size, vm size, rule func(left, bin size) float64) int {
 	best, bestRank := -1, 0.0
 	for b := range left {

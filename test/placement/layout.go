@@ -2,15 +2,15 @@ package placement
 
 import "slices"
 
-// layout is what an allocator believes about a machine: where each CPU is. It takes
-// every core, socket and cache to be as large as the average, rounded down.
+// layout is an allocator's view of a machine: where each CPU is. It assumes that every
+// core, socket and cache has the average size, rounded down.
 type layout struct {
 	cpus                         map[int]spot
 	perCore, perSocket, perCache int
 	sockets, nodes               int
 }
 
-// spot is where a CPU is, by ids that mean something within the layout only.
+// spot is the position of a CPU, by ids that are only valid within the layout.
 type spot struct{ node, socket, core, cache int }
 
 // trait is one of a spot's ids.
@@ -21,7 +21,7 @@ func socketOf(s spot) int { return s.socket }
 func coreOf(s spot) int   { return s.core }
 func cacheOf(s spot) int  { return s.cache }
 
-// newLayout works out the averages.
+// newLayout computes the averages.
 func newLayout(cpus map[int]spot) *layout {
 	l := &layout{cpus: cpus}
 	count := func(of trait) int {
@@ -38,7 +38,7 @@ func newLayout(cpus map[int]spot) *layout {
 	return l
 }
 
-// trueLayout is the machine as it is, reserved CPUs included.
+// trueLayout returns the machine's real layout, including reserved CPUs.
 func trueLayout(m *Machine) *layout {
 	cpus := map[int]spot{}
 	for _, c := range m.CPUs {
@@ -47,7 +47,7 @@ func trueLayout(m *Machine) *layout {
 	return newLayout(cpus)
 }
 
-// with lists the CPUs, free or not, whose trait has that id, ascending.
+// with returns the CPUs, free or not, whose trait has that id, ascending.
 func (l *layout) with(of trait, id int) []int {
 	var ids []int
 	for cpu, s := range l.cpus {

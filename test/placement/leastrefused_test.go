@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// With whole cores for all but one odd vCPU, refusals cannot be avoided: on this machine
-// of three free cores numaform refuses as few as any online placer can.
+// TestLeastRefused: with whole cores for all but one odd vCPU, refusals are unavoidable. On
+// this machine of three free cores numaform refuses as few as any online placer can.
 func TestLeastRefused(t *testing.T) {
 	t.Parallel()
 	m := known(t, "nuc-i7-1165g7-4c8t")

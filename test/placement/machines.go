@@ -11,24 +11,24 @@ import (
 
 const (
 	gib = 1024 // in MiB
-	// guessPerCPU is the memory of a NUMA node whose memory nobody told, by CPU.
+	// guessPerCPU is the memory in MiB per CPU of a NUMA node without a reported size.
 	guessPerCPU = 4 * gib
-	// reservedParts is the share of memory that the host keeps: one part of so many.
+	// reservedParts defines the reserved memory of the host: one of that many parts.
 	reservedParts = 20
 )
 
-// Machine is a host as the runs use it: what it has, and what VMs may have of it.
+// Machine is a host in the runs: its resources, and the part that VMs may use.
 type Machine struct {
 	Name string
-	// Host is the machine as numaform's planner reads it, reservations included.
+	// Host is the machine in the form of numaform's planner, including reservations.
 	Host topology.Host
-	// CPUs are the online CPUs, ascending by id, reserved ones included.
+	// CPUs are the online CPUs, ascending by id, including reserved ones.
 	CPUs []CPU
 	// Nodes are the NUMA nodes with CPUs or memory, ascending by id.
 	Nodes []Node
-	// at is the position of a CPU id in CPUs.
+	// at maps a CPU id to its position in CPUs.
 	at map[int]int
-	// caches are the ids of the CPUs that share an L3 cache, reserved ones left out.
+	// caches are the ids of the CPUs that share an L3 cache, without reserved ones.
 	caches [][]int
 }
 
@@ -47,12 +47,12 @@ type Node struct {
 	ID int
 	// CPUs are the ids that are not reserved, ascending.
 	CPUs []int
-	// MemoryMiB is what VMs may have.
+	// MemoryMiB is the memory that VMs may use.
 	MemoryMiB int64
 }
 
-// Machines returns the machines of the catalog with their first core and a
-// twentieth of their memory reserved.
+// Machines returns the machines of the catalog with their first core and a twentieth of
+// their memory reserved.
 func Machines() ([]*Machine, error) {
 	var all []*Machine
 	for _, name := range machines.Names() {
@@ -76,8 +76,8 @@ func NewMachine(name string, raw topology.Machine) *Machine {
 	return m
 }
 
-// readNodes lists the NUMA nodes with their memory. Amounts are rounded down so that
-// a twentieth of each is whole; huge pages are ordinary memory here.
+// readNodes reads the NUMA nodes and their memory. Amounts are rounded down so that a
+// twentieth of each is an integer; huge pages count as ordinary memory here.
 func (m *Machine) readNodes() {
 	cpus := map[int]int64{}
 	for _, c := range m.Host.CPUs {
@@ -104,8 +104,8 @@ func (m *Machine) readNodes() {
 	m.Host.ReservedMemoryMiB = m.Host.MemoryMiB / reservedParts
 }
 
-// readCPUs lists the online CPUs that belong to a NUMA node. Of the others nobody knows
-// which memory is near them, so they are left out.
+// readCPUs reads the online CPUs with a NUMA node. The others are left out because it is
+// unknown which memory is close to them.
 func (m *Machine) readCPUs() {
 	for _, c := range m.Host.CPUs {
 		node := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == c.NUMANode })
@@ -147,7 +147,7 @@ func (m *Machine) CPU(id int) *CPU {
 	return &m.CPUs[at]
 }
 
-// Usable returns the CPUs and the memory that VMs may have in all.
+// Usable returns the CPUs and the memory that VMs may use in total.
 func (m *Machine) Usable() (cpus int, memory int64) {
 	for _, n := range m.Nodes {
 		cpus += len(n.CPUs)
@@ -156,7 +156,7 @@ func (m *Machine) Usable() (cpus int, memory int64) {
 	return cpus, memory
 }
 
-// sharing returns the ids of the CPUs that share something, reserved ones left out.
+// sharing returns the groups of CPU ids that share something, without reserved ones.
 func (m *Machine) sharing(what func(CPU) int) [][]int {
 	byID := map[int][]int{}
 	for _, c := range m.CPUs {

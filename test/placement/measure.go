@@ -2,8 +2,8 @@ package placement
 
 import "math"
 
-// Seeds of the runs: those that placers may be tuned with, and those that are only
-// looked at once the tuning is over.
+// Seeds of the runs: one set for tuning placers, and one that is only used after the
+// tuning.
 const (
 	firstTuningSeed  = 1
 	firstHeldOutSeed = 1001
@@ -22,12 +22,13 @@ func Seeds(n int, heldOut bool) []uint64 {
 	return seeds
 }
 
-// Column is one of the shares that are measured.
+// Column is one of the measured shares.
 type Column int
 
-// The columns. Of those of refusals less is better, of the others more.
+// The columns. Lower is better for refusals, higher for the others.
 const (
-	// Prefix is Fill.Prefix by the optimum, or by its bound where that is not proved.
+	// Prefix is Fill.Prefix relative to the optimum, or to its bound if the optimum is not
+	// proved.
 	Prefix Column = iota
 	// Filled is the share of the listed VMs that got a place.
 	Filled
@@ -36,7 +37,7 @@ const (
 	L3
 	Core
 	Refused
-	// CalmNUMA and what follows are the same where the load is within 80 %.
+	// CalmNUMA and the following are the same with the load within 80 %.
 	CalmNUMA
 	CalmL3
 	CalmCore
@@ -47,7 +48,7 @@ const (
 // Shares is one value for each column.
 type Shares [columns]float64
 
-// Run is what a placer reached on one machine with one seed.
+// Run is the result of a placer on one machine with one seed.
 type Run struct {
 	Machine string
 	Shares  Shares
@@ -60,7 +61,7 @@ type Table struct {
 	Placers []string
 	// Runs are, for each placer, its runs in the same order.
 	Runs [][]Run
-	// Proved counts the runs whose optimum is proved, and Gap adds up what is open of
+	// Proved is the number of runs whose optimum is proved, and Gap the sum of the gaps of
 	// the others, as shares of their bounds.
 	Proved int
 	Gap    float64
@@ -99,7 +100,7 @@ func Measure(mix Mix, all []*Machine, kinds []Kind, seeds []uint64) *Table {
 	return t
 }
 
-// note counts an optimum.
+// note adds an optimum.
 func (t *Table) note(best Optimum) {
 	if best.Proved() {
 		t.Proved++
@@ -107,14 +108,14 @@ func (t *Table) note(best Optimum) {
 	t.Gap += share(best.Bound-best.Found, best.Bound)
 }
 
-// addFill adds what came of a list of VMs.
+// addFill adds the result for a list of VMs.
 func (r *Run) addFill(fill *Fill, best Optimum) {
 	r.Shares[Prefix] = share(fill.Prefix, best.Bound)
 	r.Shares[Filled] = share(fill.Placed, fill.Listed)
 	r.Faults.add(fill.Faults)
 }
 
-// addChurn adds what came of a churn; its columns begin with first.
+// addChurn adds the result of a churn; its columns start with first.
 func (r *Run) addChurn(churn *Churn, first Column) {
 	for i, count := range []int{churn.NUMA, churn.L3, churn.Core, churn.Refused} {
 		r.Shares[first+Column(i)] = share(count, churn.Arrivals)
@@ -137,7 +138,7 @@ func Mean(runs []Run) (Shares, Faults) {
 	return mean, faults
 }
 
-// Lead returns by how much a is ahead of b in a column, run by run: the mean, and its
+// Lead returns the lead of a over b in a column, compared run by run: the mean, and its
 // standard error.
 func Lead(a, b []Run, c Column) (mean, deviation float64) {
 	n := float64(len(a))

@@ -2,11 +2,11 @@ package placement
 
 import "slices"
 
-// memoryNodes lists, for each guest, the NUMA nodes that its memory lies on. What cells
-// bind lies where they say. The memory of a pinned VM without cells comes from the
-// nodes of its CPUs as long as these have room, as Linux gives a process memory near
-// the CPU that first touches it, and then from those that have most. The guests are
-// taken to have come in their order. Nothing is known of VMs that float: none.
+// memoryNodes returns, for each guest, the NUMA nodes with its memory. Memory bound by
+// cells is where they say. The memory of a pinned VM without cells comes from the nodes of
+// its CPUs as long as they have room, because Linux allocates memory close to the CPU that
+// first touches it, and then from the nodes with the most. The guests are assumed to arrive
+// in order. For floating VMs the nodes are unknown: none.
 func memoryNodes(m *Machine, guests []Guest) [][]int {
 	free := make([]int64, len(m.Nodes))
 	for n := range m.Nodes {
@@ -32,7 +32,7 @@ func memoryNodes(m *Machine, guests []Guest) [][]int {
 	return nodes
 }
 
-// firstTouch takes a guest's memory out of free, and returns the nodes it came from.
+// firstTouch takes a guest's memory from free, and returns its nodes.
 func firstTouch(m *Machine, g *Guest, free []int64) []int {
 	order := make([]int, len(free))
 	near := make([]bool, len(free))

@@ -2,7 +2,7 @@ package placement
 
 import (
 	"bytes"
-	_ "embed" // testdata
+	_ "embed" // for the test data
 	"encoding/csv"
 	"fmt"
 	"math/rand/v2"
@@ -12,7 +12,7 @@ import (
 //go:embed testdata/huawei-east-1-flavors.csv
 var huaweiCSV []byte
 
-// Flavor is a size of VM and how often it is asked for.
+// Flavor is a size of VM and its frequency.
 type Flavor struct {
 	VCPUs     int
 	MemoryMiB int64
@@ -34,7 +34,7 @@ func Mixes() ([]Mix, error) {
 	return []Mix{{Name: "huawei", Flavors: huawei}, K8sNodes()}, nil
 }
 
-// K8sNodes returns the sizes that Kubernetes nodes have.
+// K8sNodes returns sizes typical of Kubernetes nodes.
 func K8sNodes() Mix {
 	return Mix{Name: "k8s-nodes", Flavors: []Flavor{
 		{2, 4 * gib, 0.20},
@@ -50,7 +50,7 @@ func K8sNodes() Mix {
 	}}
 }
 
-// readFlavors reads lines of vCPUs, GiB and share, below comments and a header.
+// readFlavors reads lines of vCPUs, GiB and share, after comments and a header.
 func readFlavors(data []byte) ([]Flavor, error) {
 	r := csv.NewReader(bytes.NewReader(data))
 	r.Comment = '#'
@@ -71,8 +71,8 @@ func readFlavors(data []byte) ([]Flavor, error) {
 	return flavors, nil
 }
 
-// On returns the flavors that fit into one NUMA node and into half of the machine,
-// with what VMs may have of it. It may be none.
+// On returns the flavors that fit into one NUMA node and into half of the machine's usable
+// resources. There may be none.
 func (x Mix) On(m *Machine) []Flavor {
 	cpus, memory := m.Usable()
 	var fit []Flavor
@@ -94,7 +94,7 @@ func fitsNode(m *Machine, f Flavor) bool {
 	return false
 }
 
-// draws is the chance of a run.
+// draws is the source of randomness of a run.
 type draws struct {
 	sizes, leavers *rand.Rand
 	flavors        []Flavor
@@ -102,8 +102,8 @@ type draws struct {
 	next           int
 }
 
-// newDraws starts the row of a seed. Sizes are drawn apart from who leaves, so that
-// they are the same whatever a placer does.
+// newDraws starts the sequence of a seed. Sizes and departures are drawn separately, so
+// that the sizes are the same for every placer.
 func newDraws(flavors []Flavor, seed uint64) *draws {
 	d := &draws{
 		flavors: flavors,

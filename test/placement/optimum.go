@@ -6,23 +6,22 @@ import (
 	"slices"
 )
 
-// optimumSteps bounds the search for one length of the list. It counts steps, not
+// optimumSteps limits the search for one length of the list. It counts steps instead of
 // time, so that every run gives the same answer.
 const optimumSteps = 300_000
 
-// Optimum is the longest beginning of a list of which every VM can lie in one NUMA
-// node, if all are known in advance.
+// Optimum is the longest prefix of a list in which every VM fits in one NUMA node, if all
+// are known in advance.
 type Optimum struct {
-	// Found is a length that a packing was found for. No packing exists beyond Bound.
+	// Found is a length with a known packing. No packing exists beyond Bound.
 	Found, Bound int
 }
 
 // Proved reports whether Found is the optimum.
 func (o Optimum) Proved() bool { return o.Found == o.Bound }
 
-// BestPrefix solves the packing of the list's VMs into the machine's NUMA nodes, by
-// CPUs and memory. A core's threads may go to two VMs: the optimum is as free as the
-// freest placer.
+// BestPrefix solves the packing of the list's VMs into the machine's NUMA nodes, by CPUs
+// and memory. Two VMs may share a core: the optimum has at least the freedom of any placer.
 func BestPrefix(m *Machine, list []VM) Optimum {
 	o := Optimum{Bound: len(list)}
 	for n := len(list); n > 0; n-- {
@@ -38,13 +37,13 @@ func BestPrefix(m *Machine, list []VM) Optimum {
 	return o
 }
 
-// answer is what a search came to.
+// answer is the result of a search.
 type answer int
 
 const (
 	packs answer = iota
 	packsNot
-	packsPerhaps // the steps ran out
+	packsPerhaps // the limit of steps was reached
 )
 
 // size is an amount of CPUs and of memory in GiB.
@@ -57,19 +56,19 @@ func (a size) minus(b size, times int) size {
 // holds returns how many of b fit into a.
 func (a size) holds(b size) int { return max(0, min(a.cpus/b.cpus, a.memory/b.memory)) }
 
-// packing is the question whether some VMs fit into some NUMA nodes.
+// packing is the problem of packing some VMs into some NUMA nodes.
 type packing struct {
-	bins  []size // equal ones side by side
+	bins  []size // equal ones are adjacent
 	kinds []size // distinct VMs, largest first
 	count []int  // how many of each kind are left to pack
-	// slack is what may stay unused in all bins together.
+	// slack is what may remain unused in all bins together.
 	slack size
 	steps int
-	// failed remembers what could not be packed into the bins from one on.
+	// failed remembers what could not be packed into the bins from an index on.
 	failed map[string]bool
 }
 
-// newPacking counts VMs by kind. Memory is counted in GiB, as all VMs have whole ones.
+// newPacking counts VMs by kind. Memory is counted in GiB because all VMs have whole GiB.
 func newPacking(m *Machine, list []VM) *packing {
 	p := &packing{failed: map[string]bool{}, steps: optimumSteps}
 	for _, n := range m.Nodes {
@@ -111,9 +110,9 @@ func (p *packing) solve() answer {
 	return packsNot
 }
 
-// fillBin tries every way to fill a bin that may lead to a packing of all. before is
-// how the equal bin before it was filled: bins of equal size are filled in
-// descending order, so that no two ways differ by their numbers only.
+// fillBin tries every way to fill a bin that may lead to a complete packing. before is the
+// filling of the previous equal bin: bins of equal size are filled in descending order, so
+// that no two ways differ only by the order of bins.
 func (p *packing) fillBin(bin int, slack size, before []int) bool {
 	if bin == len(p.bins) {
 		return !slices.ContainsFunc(p.count, func(n int) bool { return n > 0 })
@@ -141,8 +140,8 @@ type filling struct {
 	of     []int // how many of each kind go into the bin
 }
 
-// choose picks how many of a kind go into the bin, most first. tied is true as long as
-// the bin is filled like the equal one before it.
+// choose picks how many of a kind go into the bin, most first. tied is true while the bin
+// is filled like the previous equal one.
 func (f *filling) choose(kind int, left size, tied bool) bool {
 	if f.steps--; f.steps <= 0 {
 		return false
@@ -170,8 +169,8 @@ func (f *filling) choose(kind int, left size, tied bool) bool {
 	return false
 }
 
-// wastes reports whether the bin would stay emptier than the slack allows even with
-// all VMs left of this kind and of those after it.
+// wastes reports whether the bin would remain emptier than the slack allows even with all
+// remaining VMs of this kind and the following ones.
 func (f *filling) wastes(kind int, left size) bool {
 	for k := kind; k < len(f.kinds); k++ {
 		left = left.minus(f.kinds[k], f.count[k])
@@ -179,9 +178,9 @@ func (f *filling) wastes(kind int, left size) bool {
 	return left.cpus > f.slack.cpus || left.memory > f.slack.memory
 }
 
-// close goes on to the next bin, if nothing that is left would fit into this one. The
-// packing that fills the first bin most, then the second and so on, has this property
-// and is sorted among equal bins: to look for that one alone is enough.
+// close continues with the next bin, if no remaining VM would fit into this one. The
+// packing that fills the first bin most, then the second and so on, has this property and
+// is sorted among equal bins, so it is enough to search for that one.
 func (f *filling) close(left size) bool {
 	rest := size{f.slack.cpus - left.cpus, f.slack.memory - left.memory}
 	if rest.cpus < 0 || rest.memory < 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// The optimum is what trying every way finds.
+// TestOptimumIsBruteForce compares the optimum with trying every way.
 func TestOptimumIsBruteForce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -37,7 +37,7 @@ func TestOptimumIsBruteForce(t *testing.T) {
 	})
 }
 
-// packs tries every node for each VM in turn.
+// packs tries every node for each VM.
 func packs(nodes []placement.Node, list []placement.VM) bool {
 	if len(list) == 0 {
 		return true

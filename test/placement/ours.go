@@ -10,9 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Numaform is numaform's own planner with the policy Dedicated. Each VM is a batch of
-// its own: nothing is known of those that come later. It prefers whole cores, or
-// requires them.
+// Numaform is numaform's own planner with the policy Dedicated. Each VM is a separate
+// batch: later VMs are unknown. It prefers whole cores, or requires them.
 func Numaform(wholeCores bool) Kind {
 	name := "numaform"
 	if wholeCores {
@@ -24,7 +23,7 @@ func Numaform(wholeCores bool) Kind {
 	}
 }
 
-// numaform asks the planner, and keeps what it said.
+// numaform calls the planner, and stores its placements.
 type numaform struct {
 	machine    *Machine
 	wholeCores bool
@@ -46,7 +45,7 @@ func (p *numaform) Place(vm VM) (Place, bool) {
 	return place, true
 }
 
-// spec is what the planner is asked for.
+// spec returns the planner's spec of a VM.
 func (p *numaform) spec(vm VM) fleet.Spec {
 	return fleet.Spec{
 		Pool: "bench", VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: fleet.PolicyDedicated, WholeCores: p.wholeCores,
@@ -54,7 +53,7 @@ func (p *numaform) spec(vm VM) fleet.Spec {
 	}
 }
 
-// keep notes where a VM went.
+// keep records the place of a VM.
 func (p *numaform) keep(vm VM, where fleet.Placement) {
 	p.kept = append(p.kept, fleet.VM{
 		Key: fleet.Key(fmt.Sprintf("vm-%d", vm.ID)), VMID: fleet.VMID(vm.ID), Spec: p.spec(vm), Placement: where,
@@ -65,7 +64,7 @@ func (p *numaform) Remove(vm VM) {
 	p.kept = slices.DeleteFunc(p.kept, func(k fleet.VM) bool { return int(k.VMID) == vm.ID })
 }
 
-// placeOf translates what the planner says.
+// placeOf converts a placement of the planner.
 func (m *Machine) placeOf(from *fleet.Placement) Place {
 	to := Place{CPUs: from.VCPUPins}
 	for _, cell := range from.Cells {

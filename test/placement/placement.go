@@ -1,11 +1,10 @@
-// Package placement measures how well placers put VMs on real machines: numaform's
-// own planner beside others, rebuilt from what they publish. Every run is on one
-// host and the VMs come one at a time, so that only the choice of CPUs and NUMA
-// nodes counts. Nothing here is part of numaform; docs/placement.md shows the
-// figures. Start at Measure.
+// Package placement measures how well placers put VMs on real machines: numaform's own
+// planner and others, rebuilt from their documentation. Every run is on one host and the
+// VMs arrive one at a time, so that only the choice of CPUs and NUMA nodes matters. Nothing
+// here is part of numaform; docs/placement.md shows the figures. Start at Measure.
 package placement
 
-// VM is a virtual machine that a placer is asked to place.
+// VM is a virtual machine to place.
 type VM struct {
 	// ID is unique within a run.
 	ID        int
@@ -19,7 +18,7 @@ type Place struct {
 	CPUs []int
 	// Cells are Proxmox' numa0, numa1, …; nil binds no memory.
 	Cells []Cell
-	// Broken says that the placer admits to have broken several cores.
+	// Broken reports that the placer admits to use several partially allocated cores.
 	Broken bool
 }
 
@@ -29,7 +28,7 @@ type Cell struct {
 	// Nodes are positions in Machine.Nodes.
 	Nodes     []int
 	MemoryMiB int64
-	// Parts is how much of the memory each of Nodes gives; nil stands for equal parts.
+	// Parts is the memory that each of Nodes gives, in MiB; nil means equal parts.
 	Parts []int64
 }
 
@@ -37,16 +36,17 @@ type Cell struct {
 type Placer interface {
 	// Place finds a place and takes it, or reports that there is none.
 	Place(vm VM) (Place, bool)
-	// Remove gives back what a VM that was placed took.
+	// Remove frees what a placed VM took.
 	Remove(vm VM)
 }
 
-// Kind is a placer by name.
+// Kind is a placer with its name.
 type Kind struct {
 	Name string
 	// New returns a placer for an empty machine.
 	New func(m *Machine) Placer
-	// Dedicated placers promise whole cores or to say so, which is checked.
+	// Dedicated placers promise to use whole cores or to report otherwise, which is
+	// checked.
 	Dedicated bool
 }
 

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// quality is how a VM lies on a machine.
+// quality describes how good the place of a VM is.
 type quality struct {
 	nodes  int  // NUMA nodes of its CPUs and of its memory
 	caches int  // L3 caches of its CPUs
 	alone  bool // no core is shared with another VM
 }
 
-// qualityOf looks at one guest among all. A VM that floats is taken to run on as
-// many NUMA nodes and L3 caches as it has vCPUs, as nothing keeps them together.
+// qualityOf evaluates one guest among all. A floating VM counts as running on as many NUMA
+// nodes and L3 caches as it has vCPUs, because nothing keeps them together.
 func qualityOf(m *Machine, g *Guest, guests []Guest) quality {
 	if g.CPUs == nil {
 		return quality{nodes: min(g.VCPUs, len(m.Nodes)), caches: min(g.VCPUs, len(m.caches)), alone: false}
@@ -38,7 +38,7 @@ func qualityOf(m *Machine, g *Guest, guests []Guest) quality {
 }
 
 // leastCaches returns the fewest L3 caches that a VM can have on the empty machine, within
-// one NUMA node: no run asks for VMs that are larger than a node.
+// one NUMA node: no run has VMs larger than a node.
 func leastCaches(m *Machine, vm VM) int {
 	least := math.MaxInt
 	for n := range m.Nodes {

@@ -2,7 +2,7 @@ package placement
 
 import "slices"
 
-// Faults counts placements by what is wrong with them.
+// Faults is the number of placements by kind of fault.
 type Faults [faultKinds]int
 
 // add adds others.
@@ -12,7 +12,7 @@ func (f *Faults) add(others Faults) {
 	}
 }
 
-// run is one placer at work on one machine.
+// run is one placer working on one machine.
 type run struct {
 	machine   *Machine
 	placer    Placer
@@ -31,9 +31,9 @@ func newRun(k Kind, m *Machine) *run {
 	return r
 }
 
-// arrive places a VM and reports whether it has a place of its own. One that cannot
-// start is removed, which the placer is told. One that was given another's CPU does
-// start, and stays, but counts as refused.
+// arrive places a VM and reports whether it has a place of its own. A VM that cannot start
+// is removed from the placer. A VM with another's CPU does start, and stays, but counts as
+// refused.
 func (r *run) arrive(vm VM) (quality, bool) {
 	place, ok := r.placer.Place(vm)
 	if !ok {
@@ -63,7 +63,7 @@ func (r *run) arrive(vm VM) (quality, bool) {
 	return qualityOf(r.machine, g, r.guests), !seen[FaultTwice]
 }
 
-// leave removes a VM that was placed.
+// leave removes a placed VM.
 func (r *run) leave(vm VM) {
 	r.guests = slices.DeleteFunc(r.guests, func(g Guest) bool { return g.ID == vm.ID })
 	r.cpus += vm.VCPUs

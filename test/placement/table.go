@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// names of the columns, as printed.
+// String returns the name of the column, as printed.
 func (c Column) String() string {
 	return [columns]string{
 		"prefix/OPT", "fill", "churn NUMA", "churn L3", "churn core", "churn refused",
@@ -13,8 +13,8 @@ func (c Column) String() string {
 	}[c]
 }
 
-// section is the columns from one to another that are printed side by side; the first
-// section has the faults too.
+// section is a range of columns that are printed side by side; the first section also has
+// the faults.
 type section struct{ from, to Column }
 
 var sections = [...]section{{Prefix, CalmNUMA}, {CalmNUMA, columns}}
@@ -29,7 +29,7 @@ func (s section) columns() []Column {
 
 func (s section) hasFaults() bool { return s.from == Prefix }
 
-// headline prints the head of a table whose first column has that name.
+// headline prints the header of a table whose first column has that name.
 func (s section) headline(first string) string {
 	head, rule := "| "+first+" |", "|---|"
 	for _, c := range s.columns() {
@@ -43,8 +43,8 @@ func (s section) headline(first string) string {
 	return head + "\n" + rule + "\n"
 }
 
-// Markdown prints the table, a section after the other: a line for each placer, the last
-// one being numaform, and below it where another is ahead.
+// Markdown prints the table, section by section: a line for each placer, numaform last, and
+// below it where another placer is ahead.
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Mix %s, %d runs. The optimum is proved in %d of them", t.Mix, len(t.Runs[0]), t.Proved)
@@ -73,7 +73,7 @@ func (t *Table) print(s section) string {
 	return text
 }
 
-// line prints the means of runs; a star marks what is ahead of ours.
+// line prints the means of runs; a star marks values that are ahead of ours.
 func (s section) line(name string, runs, ours []Run) string {
 	mean, faults := Mean(runs)
 	text := "| " + name + " |"
@@ -90,11 +90,11 @@ func (s section) line(name string, runs, ours []Run) string {
 	return text + "\n"
 }
 
-// isAhead tells a lead from what is rounded.
+// isAhead reports whether a lead is more than rounding.
 func isAhead(lead float64) bool { return lead >= 0.00005 }
 
-// ahead explains each star: by how much and where most of it is from, and what it
-// costs that placer in the other columns.
+// ahead explains each star: by how much and where most of it is from, and what it costs
+// that placer in the other columns.
 func (t *Table) ahead(s section) string {
 	var b strings.Builder
 	last := len(t.Runs) - 1
@@ -115,7 +115,7 @@ func (t *Table) ahead(s section) string {
 	return b.String()
 }
 
-// mostAhead finds the machine on which a's lead over b is largest.
+// mostAhead returns the machine on which a's lead over b is largest.
 func (t *Table) mostAhead(a, b []Run, c Column) (machine string, most float64) {
 	for _, name := range t.Machines() {
 		if lead, _ := Lead(OnMachine(a, name), OnMachine(b, name), c); machine == "" || lead > most {

@@ -19,9 +19,9 @@ var (
 	update  = flag.Bool("update", false, "write the tables into docs/placement.md")
 )
 
-// TestTables measures and prints the tables. numaform gives no CPU twice, places no VM
-// that cannot start, keeps its own rules, and refuses nothing on the two machines of
-// the short run.
+// TestTables measures and prints the tables. It checks that numaform gives no CPU out
+// twice, places no VM that cannot start, follows its own rules, and refuses nothing on the
+// two machines of the short run.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	kinds := placement.Kinds()
@@ -46,8 +46,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestShares holds numaform's shares on all machines to what they have been, rounded
-// down.
+// TestShares checks that numaform's shares on all machines are at least the earlier ones,
+// rounded down.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	all, err := placement.Machines()
@@ -73,8 +73,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// chosen returns the one that is asked for, or two machines, of which one has little memory on every other NUMA node
-// and the other four nodes whose CPUs alternate, or every one.
+// chosen returns the requested machine, or all, or by default two: one has little memory on
+// every other NUMA node, and the other has four nodes with alternating CPUs.
 func chosen(t *testing.T) []*placement.Machine {
 	t.Helper()
 	if *machine != "" {
@@ -106,7 +106,7 @@ func mixes(t *testing.T) []placement.Mix {
 	return all
 }
 
-// write puts the tables between their markers in the document.
+// write replaces the tables between their markers in the document.
 func write(t *testing.T, tables string) {
 	t.Helper()
 	const file = "../../docs/placement.md"

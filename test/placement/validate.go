@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// maxCells is how many numaN Proxmox takes.
+// maxCells is the number of numaN options that Proxmox supports.
 const maxCells = 8
 
-// FaultKind says what is wrong with a placement.
+// FaultKind is a kind of Fault.
 type FaultKind int
 
 // The kinds of fault.
 const (
-	// FaultTwice: a CPU serves two vCPUs.
+	// FaultTwice means that a CPU serves two vCPUs.
 	FaultTwice FaultKind = iota
-	// FaultCannotStart: Proxmox or QEMU refuses to start the VM.
+	// FaultCannotStart means that Proxmox or QEMU refuses to start the VM.
 	FaultCannotStart
-	// FaultRule: the VM starts, but not as was promised.
+	// FaultRule means that the VM starts, but not as promised.
 	FaultRule
 	faultKinds
 )
 
-// Fault is one broken rule.
+// Fault is a violation of a rule.
 type Fault struct {
 	Kind FaultKind
-	// VM is the one at fault, or 0 where all are together.
+	// VM is the VM at fault, or 0 if all are together.
 	VM   int
 	Text string
 }
@@ -36,8 +36,8 @@ type Guest struct {
 	Place
 }
 
-// Check holds a machine's guests against every rule and returns what is broken. It
-// shares no code with any placer.
+// Check checks a machine's guests against every rule and returns the violations. It shares
+// no code with any placer.
 func Check(m *Machine, guests []Guest) []Fault {
 	c := checker{machine: m, owner: map[int]int{}, bound: make([]int64, len(m.Nodes))}
 	for i := range guests {
@@ -50,7 +50,7 @@ func Check(m *Machine, guests []Guest) []Fault {
 	return c.faults
 }
 
-// checker collects faults, and what the guests take together.
+// checker collects faults, and the resources taken by all guests.
 type checker struct {
 	machine *Machine
 	faults  []Fault
@@ -63,8 +63,8 @@ func (c *checker) add(kind FaultKind, vm int, format string, args ...any) {
 	c.faults = append(c.faults, Fault{Kind: kind, VM: vm, Text: fmt.Sprintf(format, args...)})
 }
 
-// pins checks that a pinned VM has a CPU for each vCPU, online, not reserved, and
-// nobody else's.
+// pins checks that a pinned VM has a CPU for each vCPU, which is online, not reserved, and
+// not used by others.
 func (c *checker) pins(g *Guest) {
 	if g.CPUs == nil {
 		return
@@ -83,15 +83,15 @@ func (c *checker) pins(g *Guest) {
 	}
 	if len(g.CPUs) != g.VCPUs {
 		kind := FaultRule
-		if len(g.CPUs) < g.VCPUs { // then vCPUs share CPUs
+		if len(g.CPUs) < g.VCPUs { // vCPUs would share CPUs
 			kind = FaultTwice
 		}
 		c.add(kind, g.ID, "VM %d has %d vCPUs and %d CPUs", g.ID, g.VCPUs, len(g.CPUs))
 	}
 }
 
-// cells checks numa0, numa1, …: the guest CPUs are each in one, the memory adds up,
-// host nodes exist and have memory, and pins lie inside them.
+// cells checks numa0, numa1, …: each guest CPU is in one, the memory adds up, host nodes
+// exist and have memory, and pins are inside them.
 func (c *checker) cells(g *Guest) {
 	if g.Cells == nil {
 		return
@@ -146,12 +146,12 @@ func (c *checker) cell(g *Guest, cell *Cell) {
 }
 
 // binds reports whether memory can be bound on a node: it exists and has some. Proxmox only
-// looks for its directory (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:151).
+// checks that its directory exists (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:151).
 func (m *Machine) binds(n int) bool {
 	return n >= 0 && n < len(m.Nodes) && m.Nodes[n].MemoryMiB > 0
 }
 
-// part is how much of a cell's memory its i-th node gives.
+// part returns how much of a cell's memory its i-th node gives.
 func part(cell *Cell, i int) int64 {
 	if cell.Parts != nil {
 		return cell.Parts[i]
@@ -173,7 +173,7 @@ func (c *checker) memory() {
 	}
 }
 
-// floating checks that VMs without pins have a CPU for each vCPU in sum.
+// floating checks that VMs without pins have a CPU for each vCPU in total.
 func (c *checker) floating(guests []Guest) {
 	cpus, _ := c.machine.Usable()
 	vcpus := 0
@@ -187,8 +187,8 @@ func (c *checker) floating(guests []Guest) {
 	}
 }
 
-// CheckDedicated checks what only numaform promises: whole cores for each VM but for
-// one odd remainder, or to say that there were none.
+// CheckDedicated checks what only numaform promises: whole cores for each VM except for one
+// odd remainder, unless it reports that there were none.
 func CheckDedicated(m *Machine, g *Guest) []Fault {
 	broken := 0
 	for _, cpus := range m.sharing(func(c CPU) int { return c.Core }) {

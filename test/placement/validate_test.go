@@ -6,7 +6,8 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// Each planted fault is found, and the sound guests beside it have none.
+// TestCheck checks that each planted fault is found, and that the guests without one have
+// none.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 2}) // node 0: CPUs 0-3 and 8-11, node 1: 4-7 and 12-15
@@ -60,7 +61,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A node without CPUs gives memory, one without memory does not.
+// TestCheckMemoryOnly: a node without CPUs gives memory, one without memory does not.
 func TestCheckMemoryOnly(t *testing.T) {
 	t.Parallel()
 	m := known(t, "constructed/xeon-2s-memory-only") // nodes 2 and 3 have no CPUs
@@ -76,7 +77,7 @@ func TestCheckMemoryOnly(t *testing.T) {
 	}
 }
 
-// A Dedicated VM may have a part of one core, not of two.
+// TestCheckDedicated: a Dedicated VM may have a part of one core, but not of two.
 func TestCheckDedicated(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 1, cores: 4, smt: 2})
