@@ -16,7 +16,7 @@ type pciIndex struct {
 	names []string
 	// of lists the devices of each mapping, in the order in which Proxmox assigns them.
 	of [][]int
-	// same reports which devices share hardware.
+	// same reports which devices overlap, by the positions of both.
 	same [][]bool
 	// node is the NUMA node of each device; none if unknown.
 	node []int
@@ -256,7 +256,7 @@ func (p *pciIndex) open(use *pciUse, m int) []int {
 	return open
 }
 
-// common returns how many devices share hardware with one of the others.
+// common returns how many devices overlap with one of the others.
 func (p *pciIndex) common(devices, others []int) int {
 	count := 0
 	for _, d := range devices {

@@ -16,7 +16,7 @@ type Interrupts string
 const (
 	// InterruptsOff leaves them unchanged.
 	InterruptsOff Interrupts = "off"
-	// InterruptsGuest moves those of pinned VMs to the CPUs of the VM.
+	// InterruptsGuest moves the interrupts of pinned VMs to the CPUs of the VM.
 	InterruptsGuest Interrupts = "guest"
 )
 

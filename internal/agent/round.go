@@ -19,7 +19,7 @@ const startup = 5
 // round is what the agent read and decided in one round.
 type round struct {
 	vms, containers []qemu.Guest
-	// threads are those of VMs that have pins or may declare them.
+	// threads are the threads of VMs that have pins or may declare them, by VMID.
 	threads map[int][]qemu.Thread
 	pins    map[int]*claim.Pins
 	// unpinned are VMs that had pins and lose them.

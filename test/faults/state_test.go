@@ -113,8 +113,8 @@ func TestStateRolledBack(t *testing.T) {
 	}
 }
 
-// TestStateCorrupted truncates the state, and replaces it with another cluster's: nothing
-// is done, and the error names the state.
+// TestStateCorrupted truncates the state, or replaces it with other content: nothing is
+// done, and the error names the state.
 func TestStateCorrupted(t *testing.T) {
 	t.Parallel()
 	for name, corrupt := range map[string]func([]byte) []byte{

@@ -280,7 +280,7 @@ func writeSection(b *strings.Builder, conf map[string]string) {
 	}
 }
 
-// encodeText encodes control characters, those above ASCII, ":" and "%" as in a URL
+// encodeText URL-encodes control characters, non-ASCII characters, ":" and "%"
 // (pve-common 9.2.1, src/PVE/ParseUtils.pm:60).
 func encodeText(text string) string {
 	var b strings.Builder

@@ -12,9 +12,9 @@ import (
 // firstTemplate is the VMID of the template on the first bare machine.
 const firstTemplate = 9001
 
-// LoadHosts reads one host from each JSON file of a directory. A file holds a
-// Host, or a machine as `numaform topology collect` prints it: then the
-// file's base name is the host's, and the host gets a template of the given name.
+// LoadHosts reads one host from each JSON file of a directory. A file has a Host, or a
+// machine in the format of `numaform topology collect`. For a machine, the file's base name
+// is the host's name, and the host gets a template of the given name.
 func LoadHosts(dir string, region string, template string) ([]Host, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {

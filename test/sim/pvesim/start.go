@@ -158,8 +158,8 @@ func hasNUMANode(machine *Machine, id int) bool {
 	return false
 }
 
-// checkVolumes checks that the volumes of all drives exist; foreign guests have no disks
-// and no volumes.
+// checkVolumes checks that the volumes of all drives exist. Guests without disks
+// have none.
 func (c *cluster) checkVolumes(g *guest) error {
 	for _, key := range sortedKeys(g.conf) {
 		if !driveName.MatchString(key) {

@@ -188,7 +188,7 @@ func (c *cluster) entry() *host {
 }
 
 // SetHostOnline takes a host off the network, so that its paths answer 595, or
-// brings it back. It panics on a host that is not there.
+// brings it back. It panics if the host does not exist.
 func (s *Server) SetHostOnline(name string, online bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
