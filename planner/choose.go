@@ -118,7 +118,7 @@ func (q *search) groupFree(g int) int {
 	return total
 }
 
-// groupExact returns the largest number of vCPUs, at most most, that whole cores of the
+// groupExact returns the largest number of vCPUs, up to most, that whole cores of the
 // group add up to.
 func (q *search) groupExact(g, most int) int {
 	got := 0

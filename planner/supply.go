@@ -120,7 +120,7 @@ func (q *search) isLoose(c int) bool {
 	return q.free[c] > 0 && !q.isWhole(c) && (q.loose == looseShared || !q.byVM[c])
 }
 
-// exact returns the largest number, at most most, that whole cores add up to.
+// exact returns the largest number, up to most, that whole cores add up to.
 func exact(sizes []sizeCount, most int) int {
 	got := 0
 	for _, s := range sizes {

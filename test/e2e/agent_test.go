@@ -52,7 +52,7 @@ func hostAgents(t *testing.T, stage *demo.Stage) {
 	}
 }
 
-// TestAgentsTakeWhatIsPlanned plans onto hosts whose agents allow few pins, and checks that
+// TestAgentsTakeWhatIsPlanned plans onto hosts whose agents limit pins, and checks that
 // these agents accept all planned pins.
 func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 	t.Parallel()
