@@ -106,6 +106,7 @@ func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 	if w.WriteCloser, err = command.StdinPipe(); err != nil {
 		return nil, err
 	}
+	enlarge(w.WriteCloser)
 	return w, command.Start()
 }
 

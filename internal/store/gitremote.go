@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -161,13 +162,23 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 	if err != nil {
 		return nil, err
 	}
-	pack := hearing{Reader: demuxed(request.Capabilities, response), heard: heard}
+	pack := hearing{Reader: demuxed(request.Capabilities, bufio.NewReaderSize(portions{response}, portion)), heard: heard}
 	err = packfile.WritePackfileToObjectStorage(into, pack)
 	if errors.Is(err, packfile.ErrEmptyPackfile) {
 		err = errors.New("it sent nothing")
 	}
 	return hashes, errors.Join(err, response.Close())
 }
+
+// portion is the size of a read in bytes. The library starts a goroutine for each read and
+// allocates a second buffer of its size: that is slow for a few bytes, and, as Go's
+// allocator takes locks above 32 KiB, for many.
+const portion = 32 << 10
+
+// portions reads at most a portion at a time.
+type portions struct{ io.Reader }
+
+func (p portions) Read(b []byte) (int, error) { return p.Reader.Read(b[:min(len(b), portion)]) }
 
 // ignoreClosed ignores the error of a session that is already closed.
 func ignoreClosed(err error) error {
