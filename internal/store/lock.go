@@ -44,7 +44,11 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	if err := sign(file); err != nil {
 		return nil, errors.Join(d.failed("locking", err), file.Close())
 	}
-	return func() error { return errors.Join(file.Truncate(0), file.Close()) }, nil
+	return func() error {
+		// Closing alone keeps the lock while a child process that was just forked has the
+		// file open.
+		return errors.Join(file.Truncate(0), unix.Flock(int(file.Fd()), unix.LOCK_UN), file.Close())
+	}, nil
 }
 
 // sign writes the holder's name into a lock file.
@@ -110,7 +114,7 @@ func flock(gate *os.File, how int, f func() error) error {
 	for {
 		err := unix.Flock(int(gate.Fd()), how)
 		if err == nil {
-			return f()
+			return errors.Join(f(), unix.Flock(int(gate.Fd()), unix.LOCK_UN))
 		}
 		if !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("waiting for %s: %w", gate.Name(), err)
