@@ -107,6 +107,7 @@ func tests() []test {
 
 		{"ceiling", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, nil, 4, 5, 6, 7), guest(3, nil, 11)}, []string{"1 2 3", "floats ceiling", "11"}},
 		{"ceiling, who has keeps", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, pins(2, 4, 5, 6, 7), 4, 5, 6, 7)}, []string{"floats ceiling", "4 5 6 7"}},
+		{"ceiling lowered below two", []claim.Guest{guest(1, pins(1, 1, 2, 3), 1, 2, 3), guest(2, pins(2, 4, 5, 6, 7), 4, 5, 6, 7)}, []string{"1 2 3", "floats ceiling"}},
 		{"ceiling lowered", []claim.Guest{guest(1, pins(1, 1, 2, 3, 4, 5, 6, 7), 1, 2, 3, 4, 5, 6, 7)}, []string{"floats ceiling"}},
 		{"cluster not allowed any more", []claim.Guest{says(1, &claim.Pins{ClusterID: "old", CPUs: []int{1}}, "numaform/1")}, []string{"floats foreign_cluster"}},
 
