@@ -70,11 +70,22 @@ demo: $(PROVIDER) engine ## pending pods to running VMs against the Proxmox simu
 demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kubernetes control plane on this machine: nodes join and leave
 	$(DEMO_CLUSTER)
 
+.PHONY: unit
+unit: ## run the tests that need no engine, provider, control plane or QEMU: with Go alone
+	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|upgrade\)$$')
+
 .PHONY: test
 test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run all tests, with the real engines, provider and backends
 	@# The longest first, and one more at once than there are cores, as tests wait. What vet says, verify says; without symbols a binary is linked in half the time.
 	go test -p 3 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),./test/cluster) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
+
+# The packages that decide what is applied, deleted and recorded, and who joins.
+MUTATE_PKG ?= state/guard state internal/store internal/scaler internal/approval internal/controllers/csr internal/agent/claim
+
+.PHONY: mutate
+mutate: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## change one place of a package at a time: its tests must notice nine of ten changes
+	go run ./tools/mutate -timeout 10m $(MUTATEFLAGS) $(MUTATE_PKG)
 
 # What starts goroutines of its own; the others only start programs, or compute.
 RACE_PKG ?= ./fleet ./generator ./internal/... ./planner ./state/... ./topology

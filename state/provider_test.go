@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/state"
 )
 
@@ -21,6 +22,7 @@ func platformDir() string { return runtime.GOOS + "_" + runtime.GOARCH }
 // mirror is a copy of make's mirror, with the provider's directory in it.
 func mirror(t *testing.T) (dir, provider string) {
 	t.Helper()
+	enginetest.Long(t, "the provider")
 	dir = t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, providerPath), os.DirFS(filepath.Join("../.tools/plugins", providerPath))); err != nil {
 		t.Fatal(err)

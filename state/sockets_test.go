@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/state"
 )
 
@@ -14,6 +15,7 @@ import (
 // removes what they leave in the directory for temporary files.
 func TestSocketsOfKilled(t *testing.T) {
 	t.Parallel()
+	enginetest.Long(t, "an engine")
 	plugins, err := filepath.Abs("../.tools/plugins")
 	if err != nil {
 		t.Fatal(err)

@@ -18,12 +18,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/state"
 )
 
 // engine returns the engine that make builds, or the one on PATH.
 func engine(t testing.TB) *state.Engine {
 	t.Helper()
+	enginetest.Long(t, "an engine")
 	tools, err := filepath.Abs("../.tools/bin")
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package v1alpha1_test
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -19,25 +18,10 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// server is the control plane of this package's tests, started once.
-var server *rest.Config
+// plane is the control plane of the package's tests.
+var plane testenv.Shared
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	plane, err := testenv.StartControlPlane("../../.tools/bin")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer plane.Close() //nolint:errcheck // the tests are over
-	server = plane.Config
-	if err := plane.InstallCRDs(crds); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(plane.Main(m)) }
 
 // warnings keeps what the API server warns of.
 type warnings struct {
@@ -58,7 +42,7 @@ func newClient(t *testing.T, handler rest.WarningHandler) client.Client {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	config := rest.CopyConfig(server)
+	config := rest.CopyConfig(plane.Cluster(t).Config)
 	if config.WarningHandler = handler; handler == nil {
 		config.WarningHandler = rest.NoWarnings{}
 	}

@@ -18,6 +18,7 @@ import (
 // have a star. Names and ages are left out.
 func columns(t *testing.T, path string) map[string]string {
 	t.Helper()
+	server := plane.Cluster(t).Config
 	c, err := rest.HTTPClientFor(server)
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,9 @@ const kernel = "../../.tools/kernel/vmlinuz"
 // groups, clock and CPUs, and runs the tests of inHost there with this test binary as its
 // first program.
 func TestHost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs QEMU and a kernel, which go test -short leaves out")
+	}
 	if _, err := os.Stat(kernel); err != nil {
 		t.Fatalf("no kernel for the VM: run make qemu: %v", err)
 	}

@@ -38,6 +38,7 @@ func TestScripts(t *testing.T) {
 func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.TestScript, bool, []string)) {
 	t.Helper()
 	t.Parallel()
+	engine, plugins := testenv.Engine(t), testenv.PluginDir(t)
 	snapshot := topology.Snapshot{
 		Regions: []topology.Region{{Name: testenv.Region, Version: "9.0.3", Quorate: true}},
 		Hosts:   recordedHosts(t),
@@ -50,11 +51,11 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 		Dir: filepath.Join("testdata", dir), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, ".state"))
-			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
-			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
+			env.Setenv("NUMAFORM_ENGINE_BINARY", engine)
+			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", plugins)
 			env.Values[simulated{}] = &simulator{}
 			// Scripts can restore what they remove from it.
-			env.Setenv("SAVED", testenv.Engine(t))
+			env.Setenv("SAVED", engine)
 			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {
 				return err
 			}

@@ -21,12 +21,13 @@ import (
 // testdata/newcomer/*.txtar. It applies the fixes in messages literally.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
+	engine, plugins := testenv.Engine(t), testenv.PluginDir(t)
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "newcomer"), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, ".state"))
-			env.Setenv("NUMAFORM_ENGINE_BINARY", testenv.Engine(t))
-			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", testenv.PluginDir(t))
+			env.Setenv("NUMAFORM_ENGINE_BINARY", engine)
+			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", plugins)
 			// The host agents have the packaged configuration: they pin for no cluster.
 			config := pvesim.Config{Hosts: unprepared(t), Tokens: []pvesim.Token{{ID: "somebody@pve!else", Secret: "s"}}}
 			server, err := pvesim.New(hostagent.On(config, hostagent.Agent{}))

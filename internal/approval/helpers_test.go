@@ -114,7 +114,7 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 // newBench returns a bench with an empty cluster and a fleet of the given VMs.
 func newBench(t *testing.T, rules guard.Rules, fleetVMs ...fleet.VM) *bench {
 	t.Helper()
-	b := &bench{T: t, client: newClient(t, cluster.Config), clock: clocktesting.NewFakePassiveClock(time.Now())}
+	b := &bench{T: t, client: newClient(t, plane.Cluster(t).Config), clock: clocktesting.NewFakePassiveClock(time.Now())}
 	for _, kind := range []client.Object{&v1alpha1.ScalePlan{}, &karpv1.NodePool{}} {
 		if err := b.client.DeleteAllOf(t.Context(), kind); err != nil {
 			t.Fatal(err)

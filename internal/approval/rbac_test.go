@@ -25,7 +25,7 @@ func installRBAC(t *testing.T) {
 	wanted := []string{"ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 	objects := testenv.RenderChart(t, testenv.Chart{})
 	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return !slices.Contains(wanted, o.GetKind()) })
-	if err := cluster.Install(t.Context(), objects); err != nil {
+	if err := plane.Cluster(t).Install(t.Context(), objects); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { uninstall(t, objects) })
@@ -37,7 +37,7 @@ func uninstall(t *testing.T, objects []*unstructured.Unstructured) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	c := newClient(t, cluster.Config)
+	c := newClient(t, plane.Cluster(t).Config)
 	for _, object := range objects {
 		if err := c.Delete(ctx, object); err != nil {
 			t.Error(err)
@@ -67,7 +67,7 @@ func uninstall(t *testing.T, objects []*unstructured.Unstructured) {
 // bind gives a user a ClusterRole.
 func bind(t *testing.T, user, role string) {
 	t.Helper()
-	err := newClient(t, cluster.Config).Create(t.Context(), &rbacv1.ClusterRoleBinding{
+	err := newClient(t, plane.Cluster(t).Config).Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: user + "-" + role},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
@@ -80,7 +80,7 @@ func bind(t *testing.T, user, role string) {
 // decide makes a user approve in a name, and returns why that was refused.
 func decide(t *testing.T, user, name string, plan *v1alpha1.ScalePlan) error {
 	t.Helper()
-	config := rest.CopyConfig(cluster.Config)
+	config := rest.CopyConfig(plane.Cluster(t).Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user}
 	after := plan.DeepCopy()
 	after.Spec.Approve, after.Spec.ApprovedBy = plan.Spec.PlanHash, name

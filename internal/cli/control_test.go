@@ -3,13 +3,11 @@ package cli_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,37 +29,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// plane is the control plane of the tests that need one; the first such test starts it.
-type plane struct {
-	once    sync.Once
-	cluster *testenv.Cluster
-	err     error
-}
+// plane is the control plane of the package's tests.
+var plane testenv.Shared
 
-var shared plane
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.cluster != nil {
-		if err := shared.cluster.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(plane.Main(m)) }
 
 func controlPlane(t *testing.T) *testenv.Cluster {
 	t.Helper()
-	shared.once.Do(func() {
-		if shared.cluster, shared.err = testenv.StartControlPlane(filepath.Join("..", "..", ".tools", "bin")); shared.err == nil {
-			shared.err = shared.cluster.InstallCRDs(testenv.CRDs(t)...)
-		}
-	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.cluster
+	return plane.Cluster(t)
 }
 
 func kubeClient(t *testing.T) client.Client {

@@ -102,6 +102,25 @@ func Write(t testing.TB, dir string, files map[string][]byte) {
 	}
 }
 
+// Long skips the test under go test -short, which make unit sets: what is a program that not
+// every machine has, such as an engine.
+func Long(t testing.TB, what string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs " + what + ", which go test -short leaves out")
+	}
+}
+
+// Nightly skips the test unless NUMAFORM_NIGHTLY is set, as make nightly does. It is for
+// tests that take minutes and repeat with more rounds, orders or moments what a shorter
+// test shows.
+func Nightly(t testing.TB) {
+	t.Helper()
+	if os.Getenv("NUMAFORM_NIGHTLY") == "" {
+		t.Skip("runs with NUMAFORM_NIGHTLY=1, as in make nightly")
+	}
+}
+
 // ModuleRoot returns the directory of the module, with its .tools.
 func ModuleRoot(t testing.TB) string {
 	t.Helper()
@@ -126,6 +145,7 @@ func ModuleRoot(t testing.TB) string {
 // if the provider is missing.
 func Mirror(t testing.TB) string {
 	t.Helper()
+	Long(t, "the Proxmox provider")
 	mirror := filepath.Join(ModuleRoot(t), ".tools", "plugins")
 	provider := filepath.Join(mirror, filepath.FromSlash(Provider), ProviderVersion,
 		runtime.GOOS+"_"+runtime.GOARCH, "terraform-provider-proxmox_v"+ProviderVersion)
@@ -139,6 +159,7 @@ func Mirror(t testing.TB) string {
 // PATH. It fails the test if there is none.
 func Binary(t testing.TB) string {
 	t.Helper()
+	Long(t, "an engine")
 	root := ModuleRoot(t)
 	built := filepath.Join(root, ".tools", "bin", "tofu")
 	if _, err := os.Stat(built); err == nil {

@@ -216,7 +216,7 @@ func TestStolenToken(t *testing.T) {
 // TestEndedAtOnce checks that guests end without an error however early they are ended.
 func TestEndedAtOnce(t *testing.T) {
 	t.Parallel()
-	guests, err := guestsim.New(guestsim.Config{Cluster: started(t).Config, Heartbeat: time.Second, Retry: time.Second})
+	guests, err := guestsim.New(guestsim.Config{Cluster: plane.Cluster(t).Config, Heartbeat: time.Second, Retry: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	var baked guestsim.Documents
 	w := newWorld(t, func(cfg *guestsim.Config) {
-		cfg.Cluster = shared.cluster.Config
+		cfg.Cluster = plane.Cluster(t).Config
 		cfg.BakedIn = func(vm pvesim.GuestState) (guestsim.Documents, bool) { return baked, vm.Config["name"] == "baked" }
 		cfg.CloudProviderID = func(vm pvesim.GuestState) string { return fmt.Sprintf("proxmox://homelab/%d", vm.VMID) }
 	})
@@ -283,7 +283,7 @@ func TestFaults(t *testing.T) {
 // TestManyGuests checks that a hundred guests join and end without leaking goroutines. It
 // does not run in parallel: other tests would leave goroutines of their own.
 func TestManyGuests(t *testing.T) {
-	started(t)
+	plane.Cluster(t)
 	before := goleak.IgnoreCurrent()
 	t.Run("guests", func(t *testing.T) {
 		w := newWorld(t)

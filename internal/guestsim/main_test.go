@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -32,23 +31,10 @@ const (
 	podReader = "pod-reader"
 )
 
-// shared is the control plane shared by the tests that need one.
-var shared struct {
-	once    sync.Once
-	cluster *testenv.Cluster
-	err     error
-}
+// plane is the control plane of the package's tests.
+var plane = testenv.Shared{Full: true, Prepare: prepare}
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.cluster != nil {
-		if err := shared.cluster.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(plane.Main(m)) }
 
 // world is a cluster and a Proxmox whose guests join it.
 type world struct {
@@ -60,24 +46,10 @@ type world struct {
 	guests  *guestsim.Guests
 }
 
-// started returns the cluster that all tests share, and starts it if necessary.
-func started(t *testing.T) *testenv.Cluster {
-	t.Helper()
-	shared.once.Do(func() {
-		if shared.cluster, shared.err = testenv.StartFullControlPlane(filepath.Join("..", "..", ".tools", "bin")); shared.err == nil {
-			shared.err = prepare(shared.cluster)
-		}
-	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.cluster
-}
-
 // newWorld starts a Proxmox with guests that run until the test ends.
 func newWorld(t *testing.T, change ...func(*guestsim.Config)) *world {
 	t.Helper()
-	cluster := started(t)
+	cluster := plane.Cluster(t)
 	w := &world{t: t, cluster: cluster, kube: cluster.Client(t)}
 	reader := rest.CopyConfig(w.cluster.Config)
 	reader.Impersonate.UserName = podReader

@@ -73,6 +73,7 @@ func ended(t testing.TB, start func(tools string) (*Cluster, error)) *Cluster {
 // toolsDir returns the directory in which make builds the servers.
 func toolsDir(t testing.TB) string {
 	t.Helper()
+	enginetest.Long(t, "a control plane")
 	return filepath.Join(enginetest.ModuleRoot(t), ".tools", "bin")
 }
 

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+
+	"github.com/numaform/numaform/internal/enginetest"
 )
 
 // postgresPassword is the password of the superuser.
@@ -30,6 +32,7 @@ type Database struct {
 // Postgres starts a PostgreSQL server that is stopped at the end of the test.
 func Postgres(t testing.TB) *Database {
 	t.Helper()
+	enginetest.Long(t, "PostgreSQL")
 	d, err := StartPostgres()
 	if err != nil {
 		t.Fatal(err)

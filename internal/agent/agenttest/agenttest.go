@@ -125,6 +125,9 @@ func (h *Host) Start(vmid, vcpus int, args ...string) int {
 // StartQEMU starts a real VM without a disk, stopped before its first instruction.
 func (h *Host) StartQEMU(vmid, vcpus int) int {
 	h.t.Helper()
+	if testing.Short() {
+		h.t.Skip("needs QEMU, which go test -short leaves out")
+	}
 	path, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
 		h.t.Fatal("no QEMU: run make qemu, or install qemu-system-x86")

@@ -35,6 +35,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/csr"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/testenv"
 )
@@ -103,6 +104,7 @@ func TestMain(m *testing.M) {
 
 func theWorld(t *testing.T) *world {
 	t.Helper()
+	enginetest.Long(t, "a control plane")
 	crds := testenv.CRDs(t)
 	control.once.Do(func() { control.world, control.err = startWorld(crds) })
 	if control.err != nil {

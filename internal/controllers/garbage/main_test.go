@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -31,26 +30,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cluster is the control plane of all tests of the package. They do not run in parallel,
+// plane is the control plane of the package's tests. They do not run in parallel,
 // because the controllers check all existing objects.
-var cluster *testenv.Cluster
+var plane testenv.Shared
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	root := filepath.Join("..", "..", "..")
-	c, err := testenv.StartControlPlane(filepath.Join(root, ".tools", "bin"))
-	if err == nil {
-		cluster = c
-		defer func() { _ = c.Close() }()
-		err = c.InstallCRDs(filepath.Join(root, "charts", "numaform", "crds"))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(plane.Main(m)) }
 
 func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
@@ -153,7 +137,7 @@ func pve1() topology.HostID { return topology.HostID{Region: "lab", Host: "pve-1
 
 func newWorld(t *testing.T, change ...func(*garbage.Config)) *world {
 	t.Helper()
-	c, err := client.New(cluster.Config, client.Options{Scheme: newScheme(t)})
+	c, err := client.New(plane.Cluster(t).Config, client.Options{Scheme: newScheme(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

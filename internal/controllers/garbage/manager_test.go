@@ -41,7 +41,7 @@ func TestUnderManager(t *testing.T) {
 	var manager controllerruntime.Manager
 	w := newWorld(t, func(c *garbage.Config) {
 		var err error
-		manager, err = controllerruntime.NewManager(cluster.Config, controllerruntime.Options{
+		manager, err = controllerruntime.NewManager(plane.Cluster(t).Config, controllerruntime.Options{
 			Scheme: newScheme(t), Metrics: server.Options{BindAddress: "0"},
 		})
 		if err != nil {

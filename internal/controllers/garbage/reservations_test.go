@@ -89,7 +89,7 @@ func blind(t *testing.T, c client.Client) client.Client {
 	whole, ok := c.(client.WithWatch)
 	if !ok {
 		var err error
-		if whole, err = client.NewWithWatch(cluster.Config, client.Options{Scheme: c.Scheme()}); err != nil {
+		if whole, err = client.NewWithWatch(plane.Cluster(t).Config, client.Options{Scheme: c.Scheme()}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,9 +1,7 @@
 package nodeclass_test
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -21,25 +19,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cluster is the control plane of all tests of the package.
-var cluster *testenv.Cluster
+// plane is the control plane of the package's tests.
+var plane testenv.Shared
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	root := filepath.Join("..", "..", "..")
-	c, err := testenv.StartControlPlane(filepath.Join(root, ".tools", "bin"))
-	if err == nil {
-		cluster = c
-		defer func() { _ = c.Close() }()
-		err = c.InstallCRDs(filepath.Join(root, "charts", "numaform", "crds"))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(plane.Main(m)) }
 
 func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
@@ -57,7 +40,7 @@ func newScheme(t *testing.T) *runtime.Scheme {
 
 func newClient(t *testing.T) client.Client {
 	t.Helper()
-	c, err := client.New(cluster.Config, client.Options{Scheme: newScheme(t)})
+	c, err := client.New(plane.Cluster(t).Config, client.Options{Scheme: newScheme(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

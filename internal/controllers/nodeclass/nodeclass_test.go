@@ -407,7 +407,7 @@ func TestConflictIsTriedAgain(t *testing.T) {
 func TestDeletionWaitsForNodeClaims(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	manager, err := controllerruntime.NewManager(cluster.Config, controllerruntime.Options{
+	manager, err := controllerruntime.NewManager(plane.Cluster(t).Config, controllerruntime.Options{
 		Scheme: newScheme(t), Metrics: server.Options{BindAddress: "0"},
 	})
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -50,15 +49,8 @@ const (
 // start is when tests begin, in whole seconds like tokens' times.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// shared is the control plane of all tests.
-type shared struct {
-	once    sync.Once
-	cluster *testenv.Cluster
-	client  client.Client
-	err     error
-}
-
-var control shared
+// plane is the control plane of the package's tests.
+var plane = testenv.Shared{Prepare: prepare}
 
 // logged records everything that was logged, at every level.
 type logged struct {
@@ -83,32 +75,20 @@ var logs logged
 
 func TestMain(m *testing.M) {
 	log.SetLogger(funcr.New(logs.write, funcr.Options{Verbosity: 9}))
-	code := m.Run()
-	if control.cluster != nil {
-		if err := control.cluster.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	os.Exit(plane.Main(m))
 }
 
-func (s *shared) start(crds []string) error {
-	var err error
-	if s.cluster, err = testenv.StartControlPlane(filepath.Join("..", "..", "..", ".tools", "bin")); err != nil {
-		return err
-	}
-	if err := s.cluster.InstallCRDs(crds...); err != nil {
-		return err
-	}
+// prepare makes what every world needs.
+func prepare(cluster *testenv.Cluster) error {
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		return err
 	}
-	if s.client, err = client.New(s.cluster.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+	c, err := client.New(cluster.Config, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
 		return err
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account}}
-	return errors.Join(s.client.Create(context.Background(), account), s.client.Create(context.Background(), class("default")))
+	return errors.Join(c.Create(context.Background(), account), c.Create(context.Background(), class("default")))
 }
 
 // class is a class whose nodes get seeds.
@@ -141,12 +121,12 @@ type world struct {
 
 func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
 	t.Helper()
-	crds := testenv.CRDs(t)
-	control.once.Do(func() { control.err = control.start(crds) })
-	if control.err != nil {
-		t.Fatal(control.err)
+	cluster := plane.Cluster(t)
+	c, err := client.New(cluster.Config, client.Options{Scheme: scheme.Scheme})
+	if err != nil {
+		t.Fatal(err)
 	}
-	w := &world{t: t, client: control.client, cluster: control.cluster, proxmox: testenv.Proxmox(t), clock: clocktesting.NewFakeClock(start)}
+	w := &world{t: t, client: c, cluster: cluster, proxmox: testenv.Proxmox(t), clock: clocktesting.NewFakeClock(start)}
 	w.api = testenv.Client(t, w.proxmox)
 	w.config = seed.Config{
 		ClusterID: clusterID,
