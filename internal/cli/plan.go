@@ -93,11 +93,11 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	if err != nil {
 		return nil, err
 	}
-	current, _, err := s.scaler.Fleet(ctx)
+	change, err := s.scaler.NewChange(ctx, s.snapshot)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.notLost(ctx, &current); err != nil {
+	if err := s.notLost(ctx, &change.Before); err != nil {
 		return nil, err
 	}
 	types, err := s.config.InstanceTypes()
@@ -105,7 +105,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 		return nil, err
 	}
 	decision, err := s.cluster.Decide(ctx, scheduling.Request{
-		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: types, Overlays: true,
+		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: change.Before.VMs, Types: types, Overlays: true,
 	})
 	if err != nil {
 		return nil, err
@@ -118,8 +118,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	if err != nil {
 		return nil, err
 	}
-	change, err := s.scaler.Propose(ctx, s.snapshot, requests, taken)
-	if err != nil {
+	if err := s.scaler.AddVMs(change, requests, taken); err != nil {
 		return nil, err
 	}
 	return &proposal{session: s, decision: decision, change: change}, nil

@@ -99,8 +99,14 @@ type begun struct {
 // begin plans a change, calls approve, and makes the change the desired state.
 func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b *begun, err error) {
 	b = &begun{change: change, started: s.config.Clock.Now()}
-	if err := s.unmoved(ctx, change.from); err != nil {
+	// Store.Begin refuses changed files. Equal files are not sufficient: VMIDs may have been
+	// assigned and released meanwhile.
+	newest, err := s.config.Store.History(ctx, b.started)
+	if err != nil {
 		return nil, err
+	}
+	if lastOf(newest) != change.from.last {
+		return nil, ErrFleetChanged
 	}
 	how := planning{}
 	if how.at, err = s.keptPlaces(); err != nil {

@@ -183,7 +183,7 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 	if err != nil {
 		return err
 	}
-	change, err := s.newChange(ctx, snapshot)
+	change, err := s.NewChange(ctx, snapshot)
 	if err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
 	}
-	change, err := s.newChange(ctx, snapshot)
+	change, err := s.NewChange(ctx, snapshot)
 	if err != nil {
 		return nil, err
 	}

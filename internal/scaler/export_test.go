@@ -228,6 +228,15 @@ func (w *Writer) NextMove(t *testing.T) *Move {
 	return m
 }
 
+// BeginMove begins a writer's change and drops it.
+func (s *Scaler) BeginMove(ctx context.Context, m *Move) error {
+	b, err := s.begin(ctx, m.change, func([]ShardPlan) (string, error) { return "", nil })
+	if err != nil {
+		return err
+	}
+	return closeAll(b.plans)
+}
+
 // Keys returns the VMs that a change asks for; nil asks for none.
 func (m *move) Keys() (coming, leaving, changing []fleet.Key) {
 	if m == nil {

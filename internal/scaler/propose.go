@@ -68,8 +68,9 @@ type Change struct {
 	rotations rotations
 }
 
-// newChange returns a change without requests.
-func (s *Scaler) newChange(ctx context.Context, snapshot *topology.Snapshot) (*Change, error) {
+// NewChange reads the fleet, and returns a change of it without requests. It waits for
+// clones that an earlier run began.
+func (s *Scaler) NewChange(ctx context.Context, snapshot *topology.Snapshot) (*Change, error) {
 	from, err := s.stand(ctx)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (s *Scaler) newChange(ctx context.Context, snapshot *topology.Snapshot) (*C
 func (s *Scaler) changeFrom(from *standing, snapshot *topology.Snapshot) *Change {
 	return &Change{
 		Before: from.fleet, After: copyFleet(from.fleet), BeforeFiles: from.files, Snapshot: snapshot,
-		from: from, open: from.open(), rotations: maps.Clone(from.rotations),
+		Kind: audit.KindScaleUp, from: from, open: from.open(), rotations: maps.Clone(from.rotations),
 	}
 }
 
@@ -147,24 +148,21 @@ func (c *Change) Shards() []fleet.Shard {
 	return touched.Shards()
 }
 
-// Propose assigns each request a VMID, a name and a key, and renders the fleet with them.
-// It does not assign VMIDs that are in taken or that guests in the snapshot have.
+// Propose returns the change that creates the requested VMs: NewChange, then AddVMs.
 func (s *Scaler) Propose(
 	ctx context.Context, snapshot *topology.Snapshot, requests []Request, taken map[topology.RegionName][]fleet.VMID,
 ) (*Change, error) {
-	change, err := s.newChange(ctx, snapshot)
+	change, err := s.NewChange(ctx, snapshot)
 	if err != nil {
 		return nil, err
 	}
-	change.Kind = audit.KindScaleUp
-	if err := s.add(change, requests, taken); err != nil {
-		return nil, err
-	}
-	return change, s.render(change)
+	return change, s.AddVMs(change, requests, taken)
 }
 
-// add names the requests, and renames VMs whose VMID another guest has taken.
-func (s *Scaler) add(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
+// AddVMs assigns each request a VMID, a name and a key, and renders the fleet with them.
+// It does not assign VMIDs that are in taken or that guests in the snapshot have, and
+// renames VMs whose VMID another guest has taken.
+func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
 	kept, lost := splitLost(s.config.ClusterID, change.After.VMs, change.Snapshot)
 	change.After.VMs, change.Renumbered = kept, lost
 	requests = slices.Clone(requests)
@@ -183,7 +181,7 @@ func (s *Scaler) add(change *Change, requests []Request, taken map[topology.Regi
 	if unknown := s.unknownRegions(requests); len(unknown) > 0 {
 		return fmt.Errorf("naming vms: they are to stand in %q, which the configuration does not know: add it under clusters in numaform.yaml", unknown)
 	}
-	return nil
+	return s.render(change)
 }
 
 // unknownRegions returns the requests' regions that are not configured, sorted.
@@ -313,7 +311,7 @@ func (s *Scaler) ProposeRemoval(ctx context.Context, snapshot *topology.Snapshot
 	if len(names) == 0 {
 		return nil, errors.New("removing nodes: no name was given")
 	}
-	change, err := s.newChange(ctx, snapshot)
+	change, err := s.NewChange(ctx, snapshot)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func (e *UnfinishedError) Error() string {
 // to repair. It leaves other drift alone, and hosts with unfinished work: held contains
 // an UnfinishedError for each.
 func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []ShardDrift) (change *Change, held, err error) {
-	change, err = s.newChange(ctx, snapshot)
+	change, err = s.NewChange(ctx, snapshot)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,7 +1,6 @@
 package scaler
 
 import (
-	"context"
 	"maps"
 	"slices"
 
@@ -53,24 +52,6 @@ func (s *Scaler) rotated(change *Change, plans []ShardPlan) rotations {
 		s.past(after, plans[i].Made)
 	}
 	return after
-}
-
-// unmoved returns ErrFleetChanged if the fleet is no longer the one that a change was
-// made from. Equal files are not sufficient: VMIDs may have been assigned and released
-// meanwhile.
-func (s *Scaler) unmoved(ctx context.Context, from *standing) error {
-	_, revision, err := s.config.Store.Read(ctx)
-	if err != nil {
-		return err
-	}
-	recent, err := s.config.Store.History(ctx, s.config.Clock.Now())
-	if err != nil {
-		return err
-	}
-	if revision != from.revision || lastOf(recent) != from.last {
-		return ErrFleetChanged
-	}
-	return nil
 }
 
 // lastOf returns the ID of the newest change, or "".

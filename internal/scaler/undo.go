@@ -22,7 +22,7 @@ func (e *UndoError) Error() string { return fmt.Sprintf("undoing %s: %s", e.ID, 
 func (s *Scaler) ProposeUndo(
 	ctx context.Context, snapshot *topology.Snapshot, undone *audit.Change, taken map[topology.RegionName][]fleet.VMID,
 ) (*Change, error) {
-	change, err := s.newChange(ctx, snapshot)
+	change, err := s.NewChange(ctx, snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -41,10 +41,7 @@ func (s *Scaler) ProposeUndo(
 	if len(requests) == 0 && len(change.Removed) == 0 {
 		return nil, &UndoError{ID: undone.ID, Problem: "nothing of it is left to take back: its VMs are gone, and none was removed by it"}
 	}
-	if err := s.add(change, requests, taken); err != nil {
-		return nil, err
-	}
-	return change, s.render(change)
+	return change, s.AddVMs(change, requests, taken)
 }
 
 // again places the VMs that a change removed.

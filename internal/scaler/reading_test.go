@@ -1,0 +1,69 @@
+package scaler_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/topology"
+)
+
+// countingStore counts how often its fleet is read.
+type countingStore struct {
+	store.Store
+	reads int
+}
+
+func (c *countingStore) Read(ctx context.Context) (generator.Files, store.Revision, error) {
+	c.reads++
+	return c.Store.Read(ctx)
+}
+
+// TestOneReadingPerChange reads a fleet once for each change, from the decision to the
+// record: reading and parsing 1,000 VMs takes half a second.
+func TestOneReadingPerChange(t *testing.T) {
+	t.Parallel()
+	var counted *countingStore
+	count := func(config *scaler.Config) {
+		noEngine(config)
+		counted = &countingStore{Store: config.Store}
+		config.Store = counted
+	}
+	made := vm(pve1, 2000)
+	s := newScaler(t, count, made)
+
+	change, err := s.NewChange(t.Context(), snapshot(guestOf(made)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(change.Before.VMs) != 1 {
+		t.Errorf("the change starts from %d VMs", len(change.Before.VMs))
+	}
+	if err := s.AddVMs(change, []scaler.Request{request(pve2)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	results, err := s.Apply(t.Context(), change, approveAll)
+	if len(results) != 1 || err == nil {
+		t.Errorf("applied %v: %v, want a failure of the engine", results, err)
+	}
+	if counted.reads != 1 {
+		t.Errorf("an apply read the fleet %d times", counted.reads)
+	}
+
+	counted.reads = 0
+	writer := scaler.NewWriter(s, scaler.WriterConfig{
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(guestOf(made)), nil },
+	})
+	move := writer.NextMove(t)
+	if move == nil {
+		t.Fatal("the failed change is not retried")
+	}
+	if err := s.BeginMove(t.Context(), move); err != nil {
+		t.Fatal(err)
+	}
+	if counted.reads != 1 {
+		t.Errorf("a writer's change read the fleet %d times", counted.reads)
+	}
+}
