@@ -1,12 +1,8 @@
 package scheduling_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
@@ -48,29 +44,13 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkGrouping compares decisions for 5,000 pods of 20 kinds, with equal pods
-// handled together and one by one. Both must be the same. "grouped/ungrouped" is the
-// ratio of their times.
-func BenchmarkGrouping(b *testing.B) {
-	c := manyPods(b, 5000, 20)
-	request := scheduling.Request{ClusterID: "test", Snapshot: tenHosts()}
-	var times [2]time.Duration
+// BenchmarkRefuse measures a decision for 5,000 pods of which two small hosts take few: each
+// of the others gets a reason.
+func BenchmarkRefuse(b *testing.B) {
+	c, snapshot := manyPods(b, 5000, 20), lab()
 	for b.Loop() {
-		var decisions [2]*scheduling.Decision
-		for i, r := range []scheduling.Request{request, scheduling.Ungrouped(request)} {
-			start := time.Now()
-			d, err := c.Decide(context.Background(), r)
-			if err != nil {
-				b.Fatal(err)
-			}
-			times[i] += time.Since(start)
-			decisions[i] = d
-		}
-		if diff := cmp.Diff(decisions[1], decisions[0]); diff != "" {
-			b.Fatalf("grouped pods end differently:\n%s", diff)
+		if d := decide(b, c, snapshot); len(d.Refused) == 0 {
+			b.Fatal("no pod is refused")
 		}
 	}
-	b.ReportMetric(times[0].Seconds()/times[1].Seconds(), "grouped/ungrouped")
-	b.ReportMetric(times[0].Seconds()/float64(b.N), "grouped-s/op")
-	b.ReportMetric(times[1].Seconds()/float64(b.N), "ungrouped-s/op")
 }

@@ -6,12 +6,6 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// Ungrouped returns the request with every pod solved by itself.
-func Ungrouped(request Request) Request {
-	request.ungrouped = true
-	return request
-}
-
 // Shape returns the smallest size of a Flexible class with the needed resources, and
 // false if even the largest is too small.
 func Shape(nc *v1alpha1.ProxmoxNodeClass, needed corev1.ResourceList) (InstanceType, bool) {

@@ -52,8 +52,6 @@ type Request struct {
 	// Timed receives how long each part of the decision took, each time it ran; it may be
 	// nil.
 	Timed func(part Part, took time.Duration)
-	// ungrouped makes Karpenter check every pod, even equal ones.
-	ungrouped bool
 	// Now is the time of the decision, by default the real time: a Node that is not ready
 	// counts as joining only while it is young.
 	Now time.Time

@@ -95,19 +95,11 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	}
 	scheduler := karpscheduling.NewScheduler(ctx, s.client, split, s.world.state, active, domains, instanceTypes,
 		daemons, silence{}, clock.RealClock{}, s.volumes, nil, opts...)
-	results, err := s.solveAll(ctx, scheduler, pods)
+	results, err := scheduler.Solve(ctx, pods)
 	if err != nil {
 		return none, fmt.Errorf("scheduling pods: %w", err)
 	}
 	return results.TruncateInstanceTypes(ctx, karpscheduling.MaxInstanceTypes), nil
-}
-
-// solveAll runs the scheduler for the pods, handling equal pods together.
-func (s *session) solveAll(ctx context.Context, scheduler *karpscheduling.Scheduler, pods []*corev1.Pod) (karpscheduling.Results, error) {
-	if groups := s.groupPods(pods); groups != nil {
-		return solveGrouped(ctx, scheduler, pods, groups)
-	}
-	return scheduler.Solve(ctx, pods)
 }
 
 // perHost splits a NodePool by host and capacity type, the emptiest host first.
@@ -295,8 +287,7 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 	return d, nil
 }
 
-// refusals adds the pods that were not placed, with the reasons. Equal pods have the same
-// reason.
+// refusals adds the pods that were not placed, with the reasons.
 func (s *session) refusals(ctx context.Context, d *Decision) error {
 	if len(s.last.failed) == 0 {
 		return nil
@@ -305,24 +296,10 @@ func (s *session) refusals(ctx context.Context, d *Decision) error {
 	if err != nil {
 		return err
 	}
-	alike := map[types.UID]*group{}
-	for _, phase := range []int{easy, virtualEasy} {
-		maps.Copy(alike, s.groupPods(s.pods[phase]))
-	}
-	known := map[*group]string{}
 	for _, pod := range slices.Concat(s.pods[:]...) {
-		err, failed := s.last.failed[pod.UID]
-		if !failed {
-			continue
+		if err, failed := s.last.failed[pod.UID]; failed {
+			d.Refused = append(d.Refused, Refusal{Pod: client.ObjectKeyFromObject(pod), Reason: e.explain(pod, err)})
 		}
-		reason := known[alike[pod.UID]]
-		if reason == "" {
-			reason = e.explain(pod, err)
-		}
-		if g := alike[pod.UID]; g != nil {
-			known[g] = reason
-		}
-		d.Refused = append(d.Refused, Refusal{client.ObjectKeyFromObject(pod), reason})
 	}
 	return nil
 }

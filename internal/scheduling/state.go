@@ -30,8 +30,6 @@ type world struct {
 	// NodeClaim.
 	kept    map[string]*inflight
 	waiting []*inflight
-	// repelling are the rules by which bound pods keep others away.
-	repelling []constraint
 	// now distinguishes nodes that are joining from failed ones.
 	now time.Time
 }
@@ -190,8 +188,6 @@ func (w *world) readPods(ctx context.Context, c client.Client) error {
 		if err := w.state.UpdatePod(ctx, pod); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
-		wide, narrow := findConstraints([]*corev1.Pod{pod})
-		w.repelling = slices.Concat(w.repelling, wide, narrow)
 	}
 	var daemonSets appsv1.DaemonSetList
 	if err := c.List(ctx, &daemonSets); err != nil {
