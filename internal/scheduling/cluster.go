@@ -1,10 +1,13 @@
 package scheduling
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,11 +17,15 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // Cluster is a Kubernetes cluster to decide for. It is read-only and safe for concurrent
@@ -27,23 +34,11 @@ type Cluster struct {
 	client client.Client
 	// config is the connection to the cluster from which the objects were read, or nil.
 	config *rest.Config
-	// err is why the objects cannot be read; Decide returns it.
-	err error
 }
 
 // FromObjects returns a cluster with those objects, as returned by Load. It takes
-// ownership of the objects.
-func FromObjects(objects []client.Object) *Cluster {
-	scheme, err := newScheme()
-	if err != nil {
-		return &Cluster{err: err}
-	}
-	c, err := newMemory(scheme, objects)
-	if err != nil {
-		return &Cluster{err: err}
-	}
-	return &Cluster{client: c}
-}
+// ownership of the objects. If they cannot be used, reading the cluster returns the error.
+func FromObjects(objects []client.Object) *Cluster { return &Cluster{client: newMemory(objects)} }
 
 // FromClient returns the cluster that a client reads. The client needs the field indexes
 // spec.nodeName of Pods, spec.providerID of Nodes and status.providerID of NodeClaims,
@@ -62,31 +57,28 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	if err != nil {
 		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig, or manifests with -f", err)
 	}
-	objects, err := readAll(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("reading the cluster at %s: %w%s", config.Host, err, mendCluster(err))
+	objects, err := readObjects(ctx, config)
+	if err == nil {
+		read := FromObjects(objects)
+		read.config = config
+		return read, nil
 	}
-	read := FromObjects(objects)
-	read.config = config
-	return read, nil
-}
 
-// mendCluster returns a hint about a cluster that cannot be read, as the end of a
-// sentence.
-func mendCluster(err error) string {
+	hint := ""
 	var network net.Error
 	switch {
 	case apierrors.IsForbidden(err):
-		return ": ask for a ClusterRole that may list it, or name another user's kubeconfig or --context"
+		hint = ": ask for a ClusterRole that may list it, or name another user's kubeconfig or --context"
 	case apierrors.IsUnauthorized(err):
-		return ": log in anew, or name another kubeconfig or --context"
+		hint = ": log in anew, or name another kubeconfig or --context"
 	case errors.As(err, &network):
-		return ": check the server in the kubeconfig, and that it can be reached from here"
+		hint = ": check the server in the kubeconfig, and that it can be reached from here"
 	}
-	return ""
+	return nil, fmt.Errorf("reading the cluster at %s: %w%s", config.Host, err, hint)
 }
 
-func readAll(ctx context.Context, config *rest.Config) ([]client.Object, error) {
+// readObjects reads all objects that a decision may need.
+func readObjects(ctx context.Context, config *rest.Config) ([]client.Object, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -102,63 +94,160 @@ func readAll(ctx context.Context, config *rest.Config) ([]client.Object, error) 
 	if err != nil {
 		return nil, err
 	}
+
 	var objects []client.Object
-	for _, list := range []client.ObjectList{
-		&v1alpha1.ProxmoxNodeClassList{}, &karpv1.NodePoolList{}, &karpv1.NodeClaimList{},
-		&corev1.PodList{}, &corev1.NodeList{}, &corev1.NamespaceList{},
-		&corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{},
-		&storagev1.StorageClassList{}, &storagev1.CSINodeList{}, &storagev1.VolumeAttachmentList{},
-		&appsv1.DaemonSetList{}, &policyv1.PodDisruptionBudgetList{}, &karpv1alpha1.NodeOverlayList{},
+	for _, kind := range []struct {
+		list client.ObjectList
+		// optional is set if a cluster may lack the kind.
+		optional bool
+	}{
+		{list: &v1alpha1.ProxmoxNodeClassList{}},
+		{list: &karpv1.NodePoolList{}},
+		{list: &karpv1.NodeClaimList{}, optional: true},
+		{list: &corev1.PodList{}},
+		{list: &corev1.NodeList{}},
+		{list: &corev1.NamespaceList{}},
+		{list: &corev1.PersistentVolumeList{}},
+		{list: &corev1.PersistentVolumeClaimList{}},
+		{list: &storagev1.StorageClassList{}},
+		{list: &storagev1.CSINodeList{}},
+		{list: &storagev1.VolumeAttachmentList{}},
+		{list: &appsv1.DaemonSetList{}},
+		{list: &policyv1.PodDisruptionBudgetList{}},
+		{list: &karpv1alpha1.NodeOverlayList{}, optional: true},
 	} {
-		read, err := readList(ctx, c, list)
+		err := c.List(ctx, kind.list)
+		var noMatch *apimeta.NoKindMatchError
+		switch {
+		case kind.optional && apimeta.IsNoMatchError(err):
+			continue
+		case errors.As(err, &noMatch):
+			return nil, fmt.Errorf("kind %s is not installed: apply the CRDs in charts/numaform/crds (%w)", noMatch.GroupKind, err)
+		case err != nil:
+			return nil, err
+		}
+
+		items, err := apimeta.ExtractList(kind.list)
 		if err != nil {
 			return nil, err
 		}
-		objects = append(objects, read...)
-	}
-	return objects, nil
-}
-
-func readList(ctx context.Context, c client.Client, list client.ObjectList) ([]client.Object, error) {
-	err := c.List(ctx, list)
-	if isOptional(list) && apimeta.IsNoMatchError(err) {
-		return nil, nil
-	}
-	if noMatch := (*apimeta.NoKindMatchError)(nil); errors.As(err, &noMatch) {
-		return nil, fmt.Errorf("kind %s is not installed: apply the CRDs in charts/numaform/crds (%w)", noMatch.GroupKind, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	items, err := apimeta.ExtractList(list)
-	if err != nil {
-		return nil, err
-	}
-	var objects []client.Object
-	for _, item := range items {
-		if object, ok := item.(client.Object); ok && counts(object) {
-			objects = append(objects, object)
+		for _, item := range items {
+			// NodeOverlays are used only if the feature gate is enabled, which shows in
+			// their Ready condition.
+			if o, ok := item.(*karpv1alpha1.NodeOverlay); ok {
+				if ready := readyCondition(o.Status.Conditions); ready == nil || !ready.IsTrue() {
+					continue
+				}
+			}
+			if object, ok := item.(client.Object); ok {
+				objects = append(objects, object)
+			}
 		}
 	}
 	return objects, nil
 }
 
-// isOptional reports whether a cluster may lack the kind.
-func isOptional(list client.ObjectList) bool {
-	switch list.(type) {
-	case *karpv1.NodeClaimList, *karpv1alpha1.NodeOverlayList:
-		return true
+// VMIDs returns the VMIDs that Nodes and NodeClaims still refer to, by region: they must
+// not be assigned again.
+func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error) {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
-	return false
+	var claims karpv1.NodeClaimList
+	if err := c.client.List(ctx, &claims); err != nil {
+		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+	}
+	var ids []string
+	for i := range nodes.Items {
+		ids = append(ids, nodes.Items[i].Spec.ProviderID)
+	}
+	for i := range claims.Items {
+		ids = append(ids, namedBy(&claims.Items[i]))
+	}
+	named := map[topology.RegionName][]fleet.VMID{}
+	for _, id := range ids {
+		// Ignore nodes of other providers.
+		if region, vmid, err := fleet.ParseProviderID(id); err == nil {
+			named[region] = append(named[region], vmid)
+		}
+	}
+	return named, nil
 }
 
-// counts reports whether the cluster's controller uses an object: NodeOverlays are used
-// only if the feature gate is enabled, which shows in their Ready condition.
-func counts(object client.Object) bool {
-	o, ok := object.(*karpv1alpha1.NodeOverlay)
-	if !ok {
-		return true
+// HasNodes reports whether there is any Node. A cluster has some; manifests may not.
+func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
+	var nodes corev1.NodeList
+	if err := c.client.List(ctx, &nodes); err != nil {
+		return false, fmt.Errorf("reading nodes: %w", err)
 	}
-	ready := readyCondition(o.Status.Conditions)
-	return ready != nil && ready.IsTrue()
+	return len(nodes.Items) > 0, nil
+}
+
+// Drained returns why a node must not be removed yet: it runs pods, or may still get
+// some. A Node that does not exist never joined. DaemonSets' pods, mirror pods and
+// completed ones do not count. A node that Karpenter drains is drained when no pods are
+// left for which Karpenter waits.
+func (c *Cluster) Drained(ctx context.Context, name string) error {
+	var node corev1.Node
+	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &node)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading node %s: %w", name, err)
+	}
+	gone := apierrors.IsNotFound(err)
+	disrupted := slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&karpv1.DisruptedNoScheduleTaint) })
+
+	var list corev1.PodList
+	if err := c.client.List(ctx, &list, client.MatchingFields{"spec.nodeName": name}); err != nil {
+		return fmt.Errorf("listing pods on node %s: %w", name, err)
+	}
+	var pods []string
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if podutils.IsTerminal(pod) || podutils.IsOwnedByDaemonSet(pod) || podutils.IsOwnedByNode(pod) {
+			continue
+		}
+		if !disrupted || podutils.IsDrainable(pod, clock.RealClock{}) {
+			pods = append(pods, client.ObjectKeyFromObject(pod).String())
+		}
+	}
+	switch {
+	case len(pods) > 0:
+		return fmt.Errorf("node %s still runs pods, %d in all, %s among them: kubectl drain it first", name, len(pods), slices.Min(pods))
+	case gone || disrupted || node.Spec.Unschedulable:
+		return nil
+	}
+	return fmt.Errorf("node %s is not cordoned and may get pods any time: kubectl drain it first", name)
+}
+
+// Secret returns the content of a Secret. Secrets are read only on request.
+func (c *Cluster) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
+	reader := client.Reader(c.client)
+	if c.config != nil {
+		live, err := client.New(c.config, client.Options{})
+		if err != nil {
+			return nil, fmt.Errorf("reaching the cluster: %w", err)
+		}
+		reader = live
+	}
+	var secret corev1.Secret
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
+		return nil, fmt.Errorf("reading secret %s/%s: %w", namespace, name, err)
+	}
+	data := map[string][]byte{}
+	maps.Copy(data, secret.Data)
+	for key, text := range secret.StringData { // from a manifest
+		data[key] = []byte(text)
+	}
+	return data, nil
+}
+
+// NodeClasses returns the cluster's ProxmoxNodeClasses, sorted by name.
+func (c *Cluster) NodeClasses(ctx context.Context) ([]v1alpha1.ProxmoxNodeClass, error) {
+	var list v1alpha1.ProxmoxNodeClassList
+	if err := c.client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("reading node classes: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.ProxmoxNodeClass) int { return cmp.Compare(a.Name, b.Name) })
+	return list.Items, nil
 }

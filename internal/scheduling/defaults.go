@@ -39,10 +39,6 @@ func setDefaults(object client.Object) {
 	if stamp := object.GetCreationTimestamp(); stamp.IsZero() {
 		object.SetCreationTimestamp(metav1.Unix(writtenAt, 0))
 	}
-	defaultByKind(object)
-}
-
-func defaultByKind(object client.Object) {
 	switch o := object.(type) {
 	case *corev1.Pod:
 		defaultPod(o)
@@ -63,6 +59,7 @@ func defaultByKind(object client.Object) {
 	}
 }
 
+// clusterKinds returns the kinds that are in no namespace.
 func clusterKinds() []string {
 	return []string{
 		"Node", "Namespace", "PersistentVolume", "StorageClass", "CSINode", "VolumeAttachment",
@@ -82,32 +79,28 @@ func setTrue(conditions status.ConditionSet, names ...string) {
 func defaultPod(pod *corev1.Pod) {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
-			containers[i].Resources.Requests = withLimits(containers[i].Resources)
+			// A resource with only a limit requests its limit.
+			resources := &containers[i].Resources
+			if len(resources.Limits) > 0 {
+				requests := maps.Clone(resources.Limits)
+				maps.Copy(requests, resources.Requests)
+				resources.Requests = requests
+			}
 		}
 	}
+
 	if pod.Status.Phase == "" {
 		pod.Status.Phase = corev1.PodPending
 		if pod.Spec.NodeName != "" {
 			pod.Status.Phase = corev1.PodRunning
 		}
 	}
-	judged := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
-	if pod.Spec.NodeName != "" || pod.Status.Phase != corev1.PodPending || judged || len(pod.Spec.SchedulingGates) > 0 {
-		return
+	evaluated := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled })
+	if pod.Spec.NodeName == "" && pod.Status.Phase == corev1.PodPending && !evaluated && len(pod.Spec.SchedulingGates) == 0 {
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+		})
 	}
-	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
-	})
-}
-
-// withLimits returns the requests; a resource with only a limit requests its limit.
-func withLimits(resources corev1.ResourceRequirements) corev1.ResourceList {
-	if len(resources.Limits) == 0 {
-		return resources.Requests
-	}
-	requests := maps.Clone(resources.Limits)
-	maps.Copy(requests, resources.Requests)
-	return requests
 }
 
 // defaultNode completes a node with only a capacity, and sets the labels that kubelet

@@ -69,9 +69,6 @@ type HostReason struct {
 
 // Explain explains a pod's scheduling state, using the same decision as Decide.
 func (c *Cluster) Explain(ctx context.Context, request Request, name types.NamespacedName) (*Explanation, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
 	pod := &corev1.Pod{}
 	if err := c.client.Get(ctx, name, pod); apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("explaining pod %s: there is no such pod: write NAMESPACE/NAME as kubectl get pods -A lists them", name)

@@ -1,14 +1,8 @@
 package scheduling
 
 import (
-	"cmp"
-	"context"
-	"fmt"
 	"maps"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/topology"
@@ -62,42 +56,4 @@ func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host to
 		return Needs{}, false
 	}
 	return Needs{Disks: slices.Sorted(maps.Keys(diskNeeds(&c.base, from.Storage, 0))), Seed: c.base.SeedStorage, Template: from.VMID}, true
-}
-
-// Secret returns the content of a Secret. Secrets are read only on request.
-func (c *Cluster) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
-	reader := client.Reader(c.client)
-	if c.config != nil {
-		live, err := client.New(c.config, client.Options{})
-		if err != nil {
-			return nil, fmt.Errorf("reaching the cluster: %w", err)
-		}
-		reader = live
-	}
-	var secret corev1.Secret
-	if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
-		return nil, fmt.Errorf("reading secret %s/%s: %w", namespace, name, err)
-	}
-	data := map[string][]byte{}
-	maps.Copy(data, secret.Data)
-	for key, text := range secret.StringData { // from a manifest
-		data[key] = []byte(text)
-	}
-	return data, nil
-}
-
-// NodeClasses returns the cluster's ProxmoxNodeClasses, sorted by name.
-func (c *Cluster) NodeClasses(ctx context.Context) ([]v1alpha1.ProxmoxNodeClass, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
-	var list v1alpha1.ProxmoxNodeClassList
-	if err := c.client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("reading node classes: %w", err)
-	}
-	slices.SortFunc(list.Items, func(a, b v1alpha1.ProxmoxNodeClass) int { return cmp.Compare(a.Name, b.Name) })
-	return list.Items, nil
 }

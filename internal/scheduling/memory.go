@@ -12,6 +12,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	apifields "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,9 +31,15 @@ type memory struct {
 	byKind map[schema.GroupVersionKind][]client.Object
 	// bound are the pods of each node, because Karpenter lists them node by node.
 	bound map[string][]client.Object
+	// err is why the objects cannot be used; every read returns it.
+	err error
 }
 
-func newMemory(scheme *runtime.Scheme, objects []client.Object) (*memory, error) {
+func newMemory(objects []client.Object) *memory {
+	scheme, err := newScheme()
+	if err != nil {
+		return &memory{err: err}
+	}
 	m := &memory{
 		Client: fake.NewClientBuilder().WithScheme(scheme).Build(),
 		scheme: scheme,
@@ -42,15 +49,16 @@ func newMemory(scheme *runtime.Scheme, objects []client.Object) (*memory, error)
 	for _, object := range objects {
 		gvk, err := apiutil.GVKForObject(object, scheme)
 		if err != nil {
-			return nil, fmt.Errorf("reading %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+			return &memory{err: fmt.Errorf("reading %T %s: %w", object, client.ObjectKeyFromObject(object), err)}
 		}
 		m.byKind[gvk] = append(m.byKind[gvk], object)
 	}
 	for gvk, all := range m.byKind {
-		slices.SortFunc(all, compareKeys)
+		slices.SortFunc(all, compareKeys[client.Object])
 		for i := 1; i < len(all); i++ {
 			if compareKeys(all[i-1], all[i]) == 0 {
-				return nil, fmt.Errorf("reading manifests: %s %s is there twice: remove one", gvk.Kind, strings.TrimPrefix(client.ObjectKeyFromObject(all[i]).String(), "/"))
+				name := strings.TrimPrefix(client.ObjectKeyFromObject(all[i]).String(), "/")
+				return &memory{err: fmt.Errorf("reading manifests: %s %s is there twice: remove one", gvk.Kind, name)}
 			}
 		}
 	}
@@ -59,15 +67,19 @@ func newMemory(scheme *runtime.Scheme, objects []client.Object) (*memory, error)
 			m.bound[pod.Spec.NodeName] = append(m.bound[pod.Spec.NodeName], pod)
 		}
 	}
-	return m, nil
+	return m
 }
 
-func compareKeys(a, b client.Object) int {
+// compareKeys orders objects of one kind by namespace and name.
+func compareKeys[T client.Object](a, b T) int {
 	return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 }
 
 // Get copies the object with that name to object.
 func (m *memory) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if m.err != nil {
+		return m.err
+	}
 	gvk, err := apiutil.GVKForObject(object, m.scheme)
 	if err != nil {
 		return fmt.Errorf("getting %s: %w", key, err)
@@ -86,56 +98,49 @@ func (m *memory) Get(_ context.Context, key client.ObjectKey, object client.Obje
 	return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, key.String())
 }
 
-// List copies all objects of the list's kind that match the options to the list.
+// List copies all objects of the list's kind that match the options to the list. Field
+// selectors may use the fields that Karpenter v1.14.1 indexes.
 func (m *memory) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if m.err != nil {
+		return m.err
+	}
 	gvk, err := apiutil.GVKForObject(list, m.scheme)
 	if err != nil {
 		return fmt.Errorf("listing: %w", err)
 	}
-	gvk.Kind = gvk.Kind[:len(gvk.Kind)-len("List")]
+	gvk.Kind = strings.TrimSuffix(gvk.Kind, "List")
 	var options client.ListOptions
 	options.ApplyOptions(opts)
-	from, err := m.candidates(gvk, &options)
-	if err != nil {
-		return err
+	var fields []apifields.Requirement
+	if options.FieldSelector != nil {
+		fields = options.FieldSelector.Requirements()
+	}
+
+	objects := m.byKind[gvk]
+	if gvk.Kind == "Pod" && len(fields) == 1 && fields[0].Field == "spec.nodeName" {
+		objects, fields = m.bound[fields[0].Value], nil
 	}
 	var selected []runtime.Object
-	for _, object := range from {
+	for _, object := range objects {
 		if options.Namespace != "" && object.GetNamespace() != options.Namespace {
 			continue
 		}
 		if options.LabelSelector != nil && !options.LabelSelector.Matches(labels.Set(object.GetLabels())) {
 			continue
 		}
-		selected = append(selected, object.DeepCopyObject())
+		matches := true
+		for _, field := range fields {
+			value, known := fieldOf(object, field.Field)
+			if !known {
+				return fmt.Errorf("listing %s: there is no index of %s", gvk.Kind, field.Field)
+			}
+			matches = matches && value == field.Value
+		}
+		if matches {
+			selected = append(selected, object.DeepCopyObject())
+		}
 	}
 	return apimeta.SetList(list, selected)
-}
-
-// candidates returns the objects that the field selector selects. It supports the fields
-// that Karpenter v1.14.1 indexes, and refuses others.
-func (m *memory) candidates(gvk schema.GroupVersionKind, options *client.ListOptions) ([]client.Object, error) {
-	all := m.byKind[gvk]
-	if options.FieldSelector == nil {
-		return all, nil
-	}
-	for _, requirement := range options.FieldSelector.Requirements() {
-		if gvk.Kind == "Pod" && requirement.Field == "spec.nodeName" {
-			return m.bound[requirement.Value], nil
-		}
-		var kept []client.Object
-		for _, object := range all {
-			value, known := fieldOf(object, requirement.Field)
-			if !known {
-				return nil, fmt.Errorf("listing %s: there is no index of %s", gvk.Kind, requirement.Field)
-			}
-			if value == requirement.Value {
-				kept = append(kept, object)
-			}
-		}
-		all = kept
-	}
-	return all, nil
 }
 
 func fieldOf(object client.Object, field string) (value string, known bool) {

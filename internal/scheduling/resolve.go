@@ -66,9 +66,6 @@ func (p *pool) mayMake(claim string) error {
 
 // findPool returns our NodePool with that name, or nil.
 func (c *Cluster) findPool(ctx context.Context, request Request, name string) (*pool, error) {
-	if c.err != nil {
-		return nil, c.err
-	}
 	if request.Snapshot == nil {
 		return nil, errors.New("the request has no topology snapshot")
 	}

@@ -124,9 +124,6 @@ func (c *Cluster) Decide(ctx context.Context, request Request) (*Decision, error
 
 // decide decides, and also returns the session for explanations.
 func (c *Cluster) decide(ctx context.Context, request Request) (*session, *Decision, error) {
-	if c.err != nil {
-		return nil, nil, c.err
-	}
 	if request.Snapshot == nil {
 		return nil, nil, errors.New("deciding: the request has no topology snapshot")
 	}

@@ -175,7 +175,7 @@ func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 	decoder.DisallowUnknownFields()
 	var entries []typeFile
 	if err := decoder.Decode(&entries); err != nil {
-		return nil, fmt.Errorf("parsing instance types: %s: want a list in JSON of name, capacity, capacitytype and overhead", plainly(err))
+		return nil, fmt.Errorf("parsing instance types: %s: want a list in JSON of name, capacity, capacitytype and overhead", describeDecodeError(err))
 	}
 	if decoder.More() {
 		return nil, errors.New("parsing instance types: something follows the list")

@@ -3,13 +3,16 @@ package scheduling
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -62,6 +65,9 @@ func readKinds() []string {
 	}
 }
 
+// maxManifest limits the size of one manifest file, enough for tens of thousands of pods.
+const maxManifest = 256 << 20
+
 // Load reads manifests from files, and from the .yaml, .yml and .json files in
 // directories. It is strict: unknown kinds, unknown fields and duplicate objects are
 // errors that name the file and the document in it. It sets the fields that an API
@@ -76,20 +82,34 @@ func Load(paths []string) ([]client.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var objects []client.Object
 	var errs []error
-	known := sources{}
-	for _, file := range once(files) {
+	fileOf := map[[3]string]string{} // by kind, namespace and name
+	for _, file := range files {
 		data, err := readManifest(file)
 		if err != nil {
 			return nil, fmt.Errorf("reading manifests: %w", err)
 		}
 		read, err := decodeAll(scheme, file, data)
-		objects, errs = append(objects, read...), append(errs, err, known.add(file, read))
+		objects = append(objects, read...)
+		errs = append(errs, err)
+
+		for _, object := range read {
+			kind := object.GetObjectKind().GroupVersionKind().Kind
+			key := [3]string{kind, cmp.Or(object.GetNamespace(), corev1.NamespaceDefault), object.GetName()}
+			first, known := fileOf[key]
+			if known && object.GetName() != "" {
+				errs = append(errs, fmt.Errorf("reading %s: %s %q is in %s already: keep one of them", file, kind, object.GetName(), first))
+				continue
+			}
+			fileOf[key] = file
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+
 	if objects, err = expandWorkloads(objects); err != nil {
 		return nil, err
 	}
@@ -98,9 +118,6 @@ func Load(paths []string) ([]client.Object, error) {
 	}
 	return objects, nil
 }
-
-// maxManifest limits the size of one manifest file, enough for tens of thousands of pods.
-const maxManifest = 256 << 20
 
 func readManifest(name string) ([]byte, error) {
 	file, err := os.Open(name)
@@ -115,6 +132,8 @@ func readManifest(name string) ([]byte, error) {
 	return data, err
 }
 
+// findFiles returns the manifests that the paths name, by themselves or by their
+// directory, each once.
 func findFiles(paths []string) ([]string, error) {
 	var files []string
 	for _, path := range paths {
@@ -135,7 +154,17 @@ func findFiles(paths []string) ([]string, error) {
 		}
 		files = append(files, below...)
 	}
-	return files, nil
+
+	seen := map[string]bool{}
+	return slices.DeleteFunc(files, func(file string) bool {
+		target, err := filepath.EvalSymlinks(file)
+		if err != nil {
+			target = file // reading it reports the error
+		}
+		duplicate := seen[target]
+		seen[target] = true
+		return duplicate
+	}), nil
 }
 
 // filesBelow returns the manifests in a directory and its subdirectories.
@@ -146,31 +175,25 @@ func filesBelow(dir string) (files []string, err error) {
 		return nil, err
 	}
 	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
 		// The files of a mounted ConfigMap are also in hidden directories.
 		hidden := name != root && strings.HasPrefix(entry.Name(), ".")
 		switch {
-		case err != nil:
-			return err
 		case entry.IsDir() && hidden:
 			return fs.SkipDir
 		case entry.IsDir():
-			return nil
 		case slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)):
 			files = append(files, name)
-		case !hidden && leadsToDir(name, entry):
-			return fmt.Errorf("%s is a link to a directory, which is not followed: name it with a -f of its own, or move it out", name)
+		case !hidden && entry.Type()&fs.ModeSymlink != 0:
+			if info, err := os.Stat(name); err == nil && info.IsDir() {
+				return fmt.Errorf("%s is a link to a directory, which is not followed: name it with a -f of its own, or move it out", name)
+			}
 		}
 		return nil
 	})
 	return files, err
-}
-
-func leadsToDir(name string, entry fs.DirEntry) bool {
-	if entry.Type()&fs.ModeSymlink == 0 {
-		return false
-	}
-	info, err := os.Stat(name)
-	return err == nil && info.IsDir()
 }
 
 func decodeAll(scheme *runtime.Scheme, file string, data []byte) ([]client.Object, error) {
@@ -200,7 +223,7 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		Items           []runtime.RawExtension `json:"items"`
 	}
 	if err := yaml.Unmarshal(document, &kind); err != nil {
-		return nil, fmt.Errorf("%s: want an object of Kubernetes, which begins with apiVersion and kind", plainly(err))
+		return nil, fmt.Errorf("%s: want an object of Kubernetes, which begins with apiVersion and kind", describeDecodeError(err))
 	}
 	if kind.Kind == "" && kind.APIVersion == "" {
 		var content any
@@ -209,6 +232,7 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		}
 		return nil, errors.New("has neither apiVersion nor kind: want an object of Kubernetes, which begins with them")
 	}
+
 	if kind.Kind == "List" && kind.APIVersion == "v1" {
 		var objects []client.Object
 		for i, item := range kind.Items {
@@ -220,32 +244,48 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		}
 		return objects, nil
 	}
-	object, err := decodeObject(scheme, kind.TypeMeta, document)
-	if err != nil {
-		return nil, err
-	}
-	return []client.Object{object}, nil
-}
 
-func decodeObject(scheme *runtime.Scheme, kind metav1.TypeMeta, document []byte) (client.Object, error) {
 	blank, err := scheme.New(kind.GroupVersionKind())
 	object, ok := blank.(client.Object)
 	if err != nil || !ok || !slices.Contains(readKinds(), kind.Kind) {
 		return nil, fmt.Errorf("%s %s is not read here: remove it; read are %s", kind.APIVersion, kind.Kind, strings.Join(readKinds(), ", "))
 	}
 	if err := yaml.UnmarshalStrict(document, object); err != nil {
-		return nil, fmt.Errorf("%s %q: %s: correct it or take it out", kind.Kind, object.GetName(), plainly(err))
+		return nil, fmt.Errorf("%s %q: %s: correct it or take it out", kind.Kind, object.GetName(), describeDecodeError(err))
 	}
 	if object.GetName() == "" && object.GetGenerateName() == "" {
 		return nil, fmt.Errorf("%s: metadata.name is empty", kind.Kind)
 	}
-	if wrong := validation.NameIsDNSSubdomain(object.GetName(), false); object.GetName() != "" && len(wrong) > 0 {
+	if invalid := validation.NameIsDNSSubdomain(object.GetName(), false); object.GetName() != "" && len(invalid) > 0 {
 		return nil, fmt.Errorf("%s %q: metadata.name: want a-z, 0-9, - and ., beginning and ending with a letter or digit, as Kubernetes does", kind.Kind, object.GetName())
 	}
 	if err := validate(object); err != nil {
 		return nil, err
 	}
-	return object, nil
+	return []client.Object{object}, nil
+}
+
+// wrongType matches encoding/json's error about a value of the wrong type: what the value
+// was, and the path of the field, if any.
+var wrongType = regexp.MustCompile(`cannot unmarshal ([a-z]+)(?: \S+)? into Go (?:struct field \w+\.(\S+) of type .*|value of type .*)$`)
+
+// describeDecodeError returns a decoder's error without the names of Go types.
+func describeDecodeError(err error) string {
+	text := err.Error()
+	// The libraries say that they were decoding, which the user knows.
+	for _, prefix := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "yaml: "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	if found := wrongType.FindStringSubmatch(text); found != nil {
+		text = "unexpected " + found[1]
+		if found[2] != "" {
+			text += " in " + found[2]
+		}
+	}
+	if strings.HasPrefix(text, "quantities must match") {
+		text = "an amount is none: write such as 2, 500m or 4Gi"
+	}
+	return text
 }
 
 // validate makes the checks that an API server would have made, and checks for what would
@@ -270,7 +310,12 @@ func validate(object client.Object) error {
 			return fmt.Errorf("NodeOverlay %q: %w", o.Name, err)
 		}
 	case *corev1.Pod:
-		return validatePod(o)
+		if len(o.Spec.Containers) == 0 {
+			return fmt.Errorf("%s %q: spec.containers is empty", o.Kind, o.Name)
+		}
+		if err := validateResources(&o.Spec); err != nil {
+			return fmt.Errorf("%s %q: spec.%w", o.Kind, o.Name, err)
+		}
 	}
 	if w, ok := asWorkload(object); ok {
 		return w.validate()
@@ -278,12 +323,32 @@ func validate(object client.Object) error {
 	return nil
 }
 
-func validatePod(pod *corev1.Pod) error {
-	if len(pod.Spec.Containers) == 0 {
-		return fmt.Errorf("%s %q: spec.containers is empty", pod.Kind, pod.Name)
-	}
-	if err := amountsOf(&pod.Spec); err != nil {
-		return fmt.Errorf("%s %q: spec.%w", pod.Kind, pod.Name, err)
+// validateResources refuses negative amounts, as an API server does: a pod with negative
+// requests would make room for others.
+func validateResources(spec *corev1.PodSpec) error {
+	for _, group := range []struct {
+		field      string
+		containers []corev1.Container
+	}{{"initContainers", spec.InitContainers}, {"containers", spec.Containers}} {
+		for i := range group.containers {
+			requests, limits := group.containers[i].Resources.Requests, group.containers[i].Resources.Limits
+			if name := negative(requests); name != "" {
+				return fmt.Errorf("%s[%d].resources.requests.%s is below 0: want 0 or more", group.field, i, name)
+			}
+			if name := negative(limits); name != "" {
+				return fmt.Errorf("%s[%d].resources.limits.%s is below 0: want 0 or more", group.field, i, name)
+			}
+		}
 	}
 	return nil
+}
+
+// negative returns the first resource with a negative amount, or "".
+func negative(list corev1.ResourceList) corev1.ResourceName {
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if amount := list[name]; amount.Sign() < 0 {
+			return name
+		}
+	}
+	return ""
 }
