@@ -118,7 +118,7 @@ func (c *CloudProvider) otherImage(claim *karpv1.NodeClaim, class *v1alpha1.Prox
 	if !ok {
 		return false
 	}
-	template, known := scheduling.Judge(class, snapshot, c.config.ClusterID, c.config.Types).Templates[host]
+	template, known := scheduling.EvaluateClass(class, snapshot, c.config.ClusterID, c.config.Types).Templates[host]
 	return known && fleet.VMID(template.VMID) != vmid
 }
 

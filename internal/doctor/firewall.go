@@ -50,7 +50,7 @@ func (e *examination) classFirewall(ctx context.Context, r *Region, class *v1alp
 	if len(class.Spec.SecurityGroups) == 0 {
 		return
 	}
-	report := scheduling.Judge(class, &e.seen, e.config.ClusterID, e.config.Types)
+	report := scheduling.EvaluateClass(class, &e.seen, e.config.ClusterID, e.config.Types)
 	for _, host := range report.Hosts {
 		if host.Region != r.Name {
 			continue

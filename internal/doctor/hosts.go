@@ -101,8 +101,8 @@ func (e *examination) classes() {
 
 func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
 	name := "class " + class.Name
-	report := scheduling.Judge(class, snapshot, e.config.ClusterID, e.config.Types)
-	faults := scheduling.Faults(class, snapshot, e.config.ClusterID, e.config.Types)
+	report := scheduling.EvaluateClass(class, snapshot, e.config.ClusterID, e.config.Types)
+	faults := report.Faults
 	status := Warn
 	if len(report.Hosts) == 0 {
 		status = Fail
@@ -121,7 +121,7 @@ func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology
 			continue
 		}
 		e.add(Finding{
-			Check: checkOf(fault.Reason), Status: status, Where: fmt.Sprintf("%s on %s", name, fault.Host), What: fault.Message, Mend: fault.Mend,
+			Check: checkOf(fault.Reason), Status: status, Where: fmt.Sprintf("%s on %s", name, fault.Host), What: fault.Message, Mend: fault.Fix,
 		})
 	}
 	for _, host := range report.Hosts {

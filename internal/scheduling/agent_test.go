@@ -76,7 +76,7 @@ func TestJudgeAgents(t *testing.T) {
 				test.change(snapshot)
 			}
 			class := nodeClass(t, test.spec)
-			report := scheduling.Judge(class, snapshot, "test", nil)
+			report := scheduling.EvaluateClass(class, snapshot, "test", nil)
 			var want []scheduling.Finding
 			if test.finding != "" {
 				want = []scheduling.Finding{{Condition: "PlacementReady", Reason: "HostAgentNotReady", Message: test.finding}}
@@ -87,8 +87,8 @@ func TestJudgeAgents(t *testing.T) {
 			if diff := cmp.Diff(test.hosts, report.Hosts); diff != "" {
 				t.Errorf("hosts differ:\n%s", diff)
 			}
-			if faults := append(scheduling.Faults(class, snapshot, "test", nil), scheduling.Fault{}); faults[0].Mend != test.mend {
-				t.Errorf("the first fault's mend is %q, want %q", faults[0].Mend, test.mend)
+			if faults := append(scheduling.EvaluateClass(class, snapshot, "test", nil).Faults, scheduling.Fault{}); faults[0].Fix != test.mend {
+				t.Errorf("the first fault's fix is %q, want %q", faults[0].Fix, test.mend)
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func TestDeadAgentKeepsNodes(t *testing.T) {
 		t.Errorf("new VMs take pods on %v", got)
 	}
 	// The template is still known: a dead agent does not change the image.
-	report := scheduling.Judge(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}`), snapshot, "test", nil)
+	report := scheduling.EvaluateClass(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}`), snapshot, "test", nil)
 	if len(report.Templates) != 3 || len(report.Hosts) != 1 {
 		t.Errorf("templates %v on hosts %v", report.Templates, report.Hosts)
 	}

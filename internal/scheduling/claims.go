@@ -1,10 +1,10 @@
 package scheduling
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -48,7 +48,9 @@ func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karp
 	maps.Copy(template.Labels, labels)
 	template.Spec.Resources.Requests = resources.RequestsForPods(pods...)
 	claim := template.ToNodeClaim()
-	slices.SortFunc(claim.Spec.Requirements, compareRequirements)
+	slices.SortFunc(claim.Spec.Requirements, func(a, b karpv1.NodeSelectorRequirementWithMinValues) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), slices.Compare(a.Values, b.Values))
+	})
 	claim.GenerateName, claim.Name = "", vm.Name
 	claim.Annotations = maps.Clone(claim.Annotations)
 	maps.Copy(claim.Annotations, identity(&vm))
@@ -58,16 +60,6 @@ func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karp
 // identity returns the annotations that identify a NodeClaim's VM.
 func identity(vm *fleet.VM) map[string]string {
 	return map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)}
-}
-
-// namedBy returns the provider ID of a NodeClaim's VM. A claim that has not been launched
-// identifies its VM by its own name.
-func namedBy(claim *karpv1.NodeClaim) string {
-	if claim.Status.ProviderID != "" {
-		return claim.Status.ProviderID
-	}
-	name, region := claim.Annotations[v1alpha1.AnnotationVM], claim.Labels[corev1.LabelTopologyRegion]
-	return fmt.Sprintf("proxmox://%s/%s", region, name[strings.LastIndex(name, "-")+1:])
 }
 
 // Launched returns what is known about a VM's node from its reservation on: name, labels,
@@ -80,10 +72,7 @@ func Launched(vm fleet.VM, types []InstanceType) *karpv1.NodeClaim {
 	claim.Annotations = identity(&vm)
 	claim.Status.ProviderID = providerID(&vm)
 	claim.Status.ImageID = ImageID(&vm)
-	if types == nil {
-		types = DefaultInstanceTypes()
-	}
-	claim.Status.Capacity, claim.Status.Allocatable = vmResources(&vm, types)
+	claim.Status.Capacity, claim.Status.Allocatable = typeOf(&vm, typesOrDefault(types)).resources(&vm)
 	return claim
 }
 

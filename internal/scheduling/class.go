@@ -36,8 +36,10 @@ type class struct {
 	hosts     []topology.HostID
 	arch      map[topology.HostID]string
 	templates map[topology.HostID]template
-	// excluded are hosts that the class allows but that cannot take its VMs.
+	// excluded are hosts that the class allows but that cannot take its VMs, because of
+	// the faults.
 	excluded []Exclusion
+	faults   []Fault
 	findings []Finding
 }
 
@@ -52,19 +54,27 @@ type template struct {
 // offers, against the hosts of a snapshot.
 func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, offered []InstanceType) *class {
 	c := &class{
-		name: nc.Name, fields: &nc.Spec, clusterID: clusterID,
-		arch: map[topology.HostID]string{}, templates: map[topology.HostID]template{},
+		name:      nc.Name,
+		fields:    &nc.Spec,
+		clusterID: clusterID,
+		arch:      map[topology.HostID]string{},
+		templates: map[topology.HostID]template{},
 	}
 	if err := nc.Validate(); err != nil {
 		c.problem = err.Error()
-		c.findings = []Finding{{v1alpha1.ConditionValid, v1alpha1.ReasonInvalid, err.Error()}}
+		c.findings = []Finding{{Condition: v1alpha1.ConditionValid, Reason: v1alpha1.ReasonInvalid, Message: err.Error()}}
 		return c
 	}
 	c.hash = ClassHash(nc)
 	c.base = baseSpec(nc)
 	// Validate has checked that it parses.
 	c.diskGiB, _ = nc.Spec.BootDevice.SizeGiB()
-	c.smallestGiB = c.smallest(offered)
+	c.smallestGiB = c.disk(&InstanceType{})
+	for i := range offered {
+		if gib := c.disk(&offered[i]); i == 0 || gib < c.smallestGiB {
+			c.smallestGiB = gib
+		}
+	}
 	c.findHosts(nc, snapshot)
 	return c
 }
@@ -77,18 +87,19 @@ func (c *class) invalid() bool { return c.base.NodeClass == "" }
 func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	spec := &nc.Spec
 	base := fleet.Spec{
-		NodeClass: nc.Name,
-		Policy:    fleet.Policy(spec.Placement.EffectivePolicy()),
-		PinWith:   fleet.PinWith(spec.Placement.PinWith),
-		Clone:     cmp.Or(fleet.CloneKind(spec.Clone), fleet.CloneFull),
-		CPUType:   cmp.Or(spec.CPUType, "host"),
+		NodeClass:  nc.Name,
+		Policy:     fleet.Policy(spec.Placement.EffectivePolicy()),
+		PinWith:    fleet.PinWith(spec.Placement.PinWith),
+		Clone:      cmp.Or(fleet.CloneKind(spec.Clone), fleet.CloneFull),
+		CPUType:    cmp.Or(spec.CPUType, "host"),
+		HugePages:  fleet.HugePages(spec.Placement.HugePages),
+		WholeCores: spec.Placement.WholeCores == v1alpha1.WholeCoresRequire,
+		DataDisks:  dataDisks(spec.DataDisks),
 	}
 	InPlace(nc, &base)
 	if base.Policy == fleet.PolicyShared {
 		base.Overcommit, _ = spec.Placement.OvercommitRatio()
 	}
-	base.HugePages = fleet.HugePages(spec.Placement.HugePages)
-	base.WholeCores = spec.Placement.WholeCores == v1alpha1.WholeCoresRequire
 	if spec.Placement.Spread == v1alpha1.SpreadHosts {
 		base.Spread = fleet.SpreadHosts
 	}
@@ -100,14 +111,42 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	}
 	for _, n := range spec.Networks {
 		base.Networks = append(base.Networks, fleet.Network{
-			Bridge: n.Bridge, Model: n.Model, VLAN: int(n.VLAN), MTU: int(n.MTU), Firewall: n.Firewall, MAC: strings.ToUpper(n.MACPrefix),
+			Bridge:   n.Bridge,
+			Model:    n.Model,
+			VLAN:     int(n.VLAN),
+			MTU:      int(n.MTU),
+			Firewall: n.Firewall,
+			MAC:      strings.ToUpper(n.MACPrefix),
 		})
 	}
-	base.DataDisks = dataDisks(spec.DataDisks)
 	for _, d := range spec.PCIDevices {
 		base.PCIDevices = append(base.PCIDevices, fleet.PCIDevice{Mapping: d.Mapping, MDev: d.MDev, PCIe: d.PCIe, XVGA: d.XVGA})
 	}
 	return base
+}
+
+// InPlace sets the fields of a Spec that a class changes while VMs run: tags, pool,
+// security groups, and the emulator setting of VMs that the host agent pins. None of them
+// is in ClassHash.
+func InPlace(nc *v1alpha1.ProxmoxNodeClass, spec *fleet.Spec) {
+	spec.Tags = sortedCopy(nc.Spec.Tags)
+	spec.ResourcePool = nc.Spec.Pool
+	spec.SecurityGroups = slices.Clone(nc.Spec.SecurityGroups)
+	spec.Emulator = ""
+	if spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent {
+		spec.Emulator = fleet.Emulator(nc.Spec.Placement.Emulator)
+	}
+}
+
+// dataDisks returns a class's data disks in the form of a Spec. The result is meaningless
+// for a class that Validate refuses.
+func dataDisks(disks []v1alpha1.DataDisk) []fleet.DataDisk {
+	var list []fleet.DataDisk
+	for i := range disks {
+		gib, _ := disks[i].SizeGiB()
+		list = append(list, fleet.DataDisk{SizeGiB: gib, Storage: disks[i].Storage})
+	}
+	return list
 }
 
 func sortedCopy(list []string) []string { return slices.Sorted(slices.Values(list)) }
@@ -115,37 +154,43 @@ func sortedCopy(list []string) []string { return slices.Sorted(slices.Values(lis
 // findHosts divides the hosts that the class allows into the ones that can take its VMs
 // and the ones that cannot.
 func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
-	var faults []fault
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		if !Allows(nc, host.ID()) {
 			continue
 		}
-		from, found := c.faultsOf(host, snapshot)
-		if lacksAgentOnly(found) {
+		from, faults := c.checkHost(host, snapshot)
+		if !slices.ContainsFunc(faults, func(f Fault) bool { return f.Reason != v1alpha1.ReasonHostAgentNotReady }) {
 			c.templates[host.ID()] = from
 		}
-		if len(found) > 0 {
-			c.excluded = append(c.excluded, Exclusion{host.ID(), describeFaults(found)})
-			faults = append(faults, found...)
+		if len(faults) > 0 {
+			var parts []string
+			for _, f := range faults {
+				part := f.Message
+				if f.Fix != "" {
+					part += " (" + f.Fix + ")"
+				}
+				parts = append(parts, part)
+			}
+			c.excluded = append(c.excluded, Exclusion{Host: host.ID(), Reason: strings.Join(slices.Compact(parts), " and ")})
+			c.faults = append(c.faults, faults...)
 			continue
 		}
 		c.hosts = append(c.hosts, host.ID())
-		c.arch[host.ID()] = cmp.Or(host.Arch, "amd64")
-		c.templates[host.ID()] = from
+		c.arch[host.ID()] = Arch(snapshot, host.ID())
 		c.leastGiB = max(c.leastGiB, from.DiskGiB)
 	}
 	if len(c.hosts) == 0 && len(c.excluded) == 0 {
-		text := nowhere(&nc.Spec, snapshot)
+		text := describeNoHosts(&nc.Spec, snapshot)
 		c.problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, c.name, text)
-		c.findings = []Finding{{v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostUnknown, text}}
+		c.findings = []Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonHostUnknown, Message: text}}
 		return
 	}
-	c.findings = c.judge(faults)
+	c.findings = c.findProblems()
 }
 
-// nowhere returns why a class allows no host at all.
-func nowhere(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) string {
+// describeNoHosts returns why a class allows no host at all.
+func describeNoHosts(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) string {
 	regions := map[string]bool{}
 	for _, region := range snapshot.Regions {
 		regions[string(region.Name)] = true
@@ -178,18 +223,6 @@ func (c *class) disk(t *InstanceType) int64 {
 	return max(cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB), c.leastGiB)
 }
 
-// smallest returns the smallest boot disk size of a VM with one of the types, in GiB.
-func (c *class) smallest(offered []InstanceType) int64 {
-	if len(offered) == 0 {
-		return c.disk(&InstanceType{})
-	}
-	sizes := make([]int64, len(offered))
-	for i := range offered {
-		sizes[i] = c.disk(&offered[i])
-	}
-	return slices.Min(sizes)
-}
-
 // spec returns a VM of the class with that type, for that pool, on those hosts. This is
 // the only place that creates a Spec. Its template is the first host's.
 func (c *class) spec(pool string, t *InstanceType, hosts []topology.HostID) fleet.Spec {
@@ -202,13 +235,13 @@ func (c *class) spec(pool string, t *InstanceType, hosts []topology.HostID) flee
 	spec.DiskGiB = c.disk(t)
 	spec.Hosts = hosts
 	if len(hosts) > 0 {
-		c.settle(&spec, hosts[0])
+		c.setTemplate(&spec, hosts[0])
 	}
 	return spec
 }
 
-// settle sets the template from which a VM is cloned on its host.
-func (c *class) settle(spec *fleet.Spec, host topology.HostID) {
+// setTemplate sets the template from which a VM is cloned on its host.
+func (c *class) setTemplate(spec *fleet.Spec, host topology.HostID) {
 	from, known := c.templates[host]
 	if !known {
 		return
@@ -225,7 +258,7 @@ func (c *class) split(spec fleet.Spec) []fleet.Spec {
 	var specs []fleet.Spec
 	for _, host := range spec.Hosts {
 		one := spec
-		c.settle(&one, host)
+		c.setTemplate(&one, host)
 		i := slices.IndexFunc(specs, func(s fleet.Spec) bool {
 			return s.Template == one.Template && s.TemplateVMID == one.TemplateVMID
 		})

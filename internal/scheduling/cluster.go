@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -163,16 +164,20 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 		ids = append(ids, nodes.Items[i].Spec.ProviderID)
 	}
 	for i := range claims.Items {
-		ids = append(ids, namedBy(&claims.Items[i]))
+		claim := &claims.Items[i]
+		// A claim that has not been launched identifies its VM by its own name.
+		name := claim.Annotations[v1alpha1.AnnotationVM]
+		named := fmt.Sprintf("proxmox://%s/%s", claim.Labels[corev1.LabelTopologyRegion], name[strings.LastIndex(name, "-")+1:])
+		ids = append(ids, cmp.Or(claim.Status.ProviderID, named))
 	}
-	named := map[topology.RegionName][]fleet.VMID{}
+	used := map[topology.RegionName][]fleet.VMID{}
 	for _, id := range ids {
 		// Ignore nodes of other providers.
 		if region, vmid, err := fleet.ParseProviderID(id); err == nil {
-			named[region] = append(named[region], vmid)
+			used[region] = append(used[region], vmid)
 		}
 	}
-	return named, nil
+	return used, nil
 }
 
 // HasNodes reports whether there is any Node. A cluster has some; manifests may not.

@@ -9,7 +9,7 @@ import (
 // Shape returns the smallest size of a Flexible class with the needed resources, and
 // false if even the largest is too small.
 func Shape(nc *v1alpha1.ProxmoxNodeClass, needed corev1.ResourceList) (InstanceType, bool) {
-	return (&class{fields: &nc.Spec}).shape(needed)
+	return (&class{fields: &nc.Spec}).smallestSize(needed)
 }
 
 // Allocatable returns what pods can use of a type's node.

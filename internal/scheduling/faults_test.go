@@ -24,7 +24,7 @@ func TestFaults(t *testing.T) {
 	ryzen.Templates[2].Name, ryzen.Templates[2].Problem = "talos", "it has hookscript"
 	ryzen.Storages = nil
 	fault := func(host *topology.Host, condition, reason, message, mend string) scheduling.Fault {
-		return scheduling.Fault{Host: host.ID(), Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, Mend: mend}
+		return scheduling.Fault{Host: host.ID(), Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, Fix: mend}
 	}
 	snapshot.Hosts[2].Templates[2].Name = "talos"
 	class := nodeClass(t, `{template: {name: talos}, bootDevice: {storage: fast}}`)
@@ -36,10 +36,10 @@ func TestFaults(t *testing.T) {
 		fault(ryzen, v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound,
 			`has no storage "fast"`, "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"),
 	}
-	if diff := cmp.Diff(want, scheduling.Faults(class, snapshot, "test", nil)); diff != "" {
+	if diff := cmp.Diff(want, scheduling.EvaluateClass(class, snapshot, "test", nil).Faults); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
-	if faults := scheduling.Faults(nodeClass(t, `{template: {}}`), snapshot, "test", nil); faults != nil {
+	if faults := scheduling.EvaluateClass(nodeClass(t, `{template: {}}`), snapshot, "test", nil).Faults; faults != nil {
 		t.Errorf("a class that cannot be read has faults %v", faults)
 	}
 }

@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 const (
@@ -20,9 +23,9 @@ const (
 	// file may use it.
 	flexibleFamily = "flex"
 
-	// flexibleKept is the factor for the price of an existing Flexible node: it is
+	// liveFlexibleFactor is the factor for the price of an existing Flexible node: it is
 	// replaced if that saves a quarter, not for the next smaller step.
-	flexibleKept = 0.75
+	liveFlexibleFactor = 0.75
 
 	// Ladders have this many rungs for each doubling of vCPUs and of memory, with at
 	// least this much memory per vCPU, except at the ends. With finer rungs, or rungs of
@@ -88,44 +91,36 @@ func (c *class) flexible() bool {
 	return flexible
 }
 
-// shape returns the smallest size of a Flexible class with the resources needed for pods,
-// including DaemonSets' pods, and false if there is none.
-func (c *class) shape(needed corev1.ResourceList) (InstanceType, bool) {
+// smallestSize returns the smallest size of a Flexible class with the resources needed for
+// pods, including DaemonSets' pods, and false if there is none.
+func (c *class) smallestSize(needed corev1.ResourceList) (InstanceType, bool) {
 	b, flexible := c.fields.Flexible()
 	if !flexible {
 		return InstanceType{}, false
 	}
-	lacks := func(t InstanceType, names ...corev1.ResourceName) bool {
+	size := func(vcpus, memory int) InstanceType {
+		return flexibleType(b.MinVCPUs+vcpus*b.StepVCPUs, b.MinMemoryMiB+int64(memory)*b.StepMemoryMiB).forClass(c.fields)
+	}
+	has := func(t InstanceType, names ...corev1.ResourceName) bool {
 		allocatable := t.allocatable(c.disk(&t))
-		return slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
-			have, want := allocatable[name], needed[name]
-			return want.Cmp(have) > 0
+		return !slices.ContainsFunc(names, func(name corev1.ResourceName) bool {
+			available, required := allocatable[name], needed[name]
+			return required.Cmp(available) > 0
 		})
 	}
-	sized := func(vcpus int, memoryMiB int64) InstanceType {
-		return flexibleType(vcpus, memoryMiB).forClass(c.fields)
-	}
-	vcpus := func(i int) int { return b.MinVCPUs + i*b.StepVCPUs }
-	memory := func(i int) int64 { return b.MinMemoryMiB + int64(i)*b.StepMemoryMiB }
 	// The reservations of CPU and memory are independent.
-	v := sort.Search((b.MaxVCPUs-b.MinVCPUs)/b.StepVCPUs, func(i int) bool {
-		return !lacks(sized(vcpus(i), b.MinMemoryMiB), corev1.ResourceCPU)
+	vcpus := sort.Search((b.MaxVCPUs-b.MinVCPUs)/b.StepVCPUs, func(i int) bool {
+		return has(size(i, 0), corev1.ResourceCPU)
 	})
-	m := sort.Search(int((b.MaxMemoryMiB-b.MinMemoryMiB)/b.StepMemoryMiB), func(i int) bool {
-		return !lacks(sized(b.MinVCPUs, memory(i)), corev1.ResourceMemory, corev1.ResourcePods)
+	memory := sort.Search(int((b.MaxMemoryMiB-b.MinMemoryMiB)/b.StepMemoryMiB), func(i int) bool {
+		return has(size(0, i), corev1.ResourceMemory, corev1.ResourcePods)
 	})
-	t := sized(vcpus(v), memory(m))
-	return t, resources.Fits(c.ofSize(needed), t.allocatable(c.disk(&t)))
-}
+	t := size(vcpus, memory)
 
-// ofSize returns the resources that depend on a node's size.
-func (c *class) ofSize(needed corev1.ResourceList) corev1.ResourceList {
-	if len(c.overlaid) == 0 {
-		return needed
-	}
-	needed = maps.Clone(needed)
-	maps.DeleteFunc(needed, func(name corev1.ResourceName, _ resource.Quantity) bool { return c.overlaid[name] })
-	return needed
+	// Resources that NodeOverlays add do not depend on the size.
+	rest := maps.Clone(needed)
+	maps.DeleteFunc(rest, func(name corev1.ResourceName, _ resource.Quantity) bool { return c.overlaid[name] })
+	return t, resources.Fits(rest, t.allocatable(c.disk(&t)))
 }
 
 // allows reports whether the pool's own requirements allow an instance type.
@@ -134,32 +129,107 @@ func (p *pool) allows(instanceType string) bool {
 	return own.Get(corev1.LabelInstanceTypeStable).Has(instanceType)
 }
 
-// offerExact adds exact sizes for the largest of the pods, and for all of them together,
-// to a Flexible pool: pods that fit a host only this way should not be refused.
-func (p *pool) offerExact(pods, daemons []*corev1.Pod) {
+// addExactSizes adds exact sizes for the largest of the pods, and for all of them
+// together, to a Flexible pool: pods that fit a host only this way should not be refused.
+func (p *pool) addExactSizes(pods, daemons []*corev1.Pod) {
 	if p.problem != "" || !p.class.flexible() {
 		return
 	}
 	overhead := p.daemonRequests(daemons)
-	seen, offered := map[[2]int64]bool{}, map[string]bool{}
-	for i := range p.sizes {
-		offered[p.sizes[i].Name] = true
+	offered := map[string]bool{}
+	for i := range p.types {
+		offered[p.types[i].Name] = true
 	}
 	var exact []InstanceType
-	offer := func(requests corev1.ResourceList) {
-		if t, ok := p.class.shape(resources.Merge(requests, overhead)); ok && !offered[t.Name] {
+	add := func(requests corev1.ResourceList) {
+		if t, ok := p.class.smallestSize(resources.Merge(requests, overhead)); ok && !offered[t.Name] {
 			offered[t.Name] = true
 			exact = append(exact, t)
 		}
 	}
-	offer(resources.RequestsForPods(pods...))
+	add(resources.RequestsForPods(pods...))
+	seen := map[[2]int64]bool{}
 	for _, pod := range pods {
 		requests := resources.RequestsForPods(pod)
-		if key := [2]int64{requests.Cpu().MilliValue(), requests.Memory().Value()}; !seen[key] {
+		key := [2]int64{requests.Cpu().MilliValue(), requests.Memory().Value()}
+		if !seen[key] {
 			seen[key] = true
-			offer(requests)
+			add(requests)
 		}
 	}
-	slices.SortFunc(exact, func(a, b InstanceType) int { return compareSizes(&b, &a) })
-	p.sizes = append(slices.Clip(p.sizes), exact[:min(len(exact), exactSizes)]...)
+	slices.SortFunc(exact, func(a, b InstanceType) int { return compareTypes(&b, &a) })
+	p.types = append(slices.Clip(p.types), exact[:min(len(exact), exactSizes)]...)
 }
+
+// shrink shrinks the new VMs of Flexible classes to what their pods need, but keeps their
+// order, so that each pod goes to the same VM as before. If Karpenter's scheduler does
+// not confirm that, all VMs stay as they are.
+func (s *session) shrink(ctx context.Context, sol *solution) (*solution, error) {
+	large, specs := s.smallerSpecs(sol)
+	if len(large) == 0 {
+		return sol, nil
+	}
+	return s.attempt(ctx, sol, func() bool {
+		s.drop(large)
+		placed, unplaced := s.site.Place(specs)
+		for _, p := range placed {
+			old := large[p.Index]
+			vm := fleet.VM{Key: old.Key, VMID: old.VMID, Name: old.Name, Spec: specs[p.Index], Placement: p.Placement}
+			vm.Hosts = old.Hosts // it may still be on the same hosts
+			small := newInflight(vm, s.pools, s.types)
+			small.phase = old.phase
+			s.added = append(s.added, small)
+		}
+		return len(unplaced) == 0
+	})
+}
+
+// smallerSpecs returns the VMs that can shrink, and their new specs.
+func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.Spec) {
+	added := slices.Clone(s.added)
+	slices.SortFunc(added, func(a, b *inflight) int { return compareInflight(b, a) })
+	var next InstanceType // the size of the next VM in filling order
+	for _, vm := range added {
+		p := s.pools.find(vm.Pool)
+		if p == nil || !isFlexible(vm.InstanceType) {
+			continue
+		}
+		pods := resources.RequestsForPods(sol.landed[providerID(&vm.VM)]...)
+		t, ok := p.class.smallestSize(resources.Merge(pods, requestsOn(vm.claim, s.daemons)))
+		if ok {
+			// Otherwise the VM would no longer be filled before the next one.
+			t = p.class.atLeast(t, next, vm.MemoryMiB)
+		}
+		if !ok || !p.allows(t.Name) || t.VCPUs > vm.VCPUs || t.MemoryMiB > vm.MemoryMiB || t.Name == vm.InstanceType {
+			next = InstanceType{VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB}
+			continue
+		}
+		next = t
+		spec := vm.Spec
+		spec.InstanceType = t.Name
+		spec.VCPUs = t.VCPUs
+		spec.MemoryMiB = t.MemoryMiB
+		spec.Hosts = []topology.HostID{vm.Host}
+		large = append(large, vm)
+		specs = append(specs, spec)
+	}
+	return large, specs
+}
+
+// atLeast returns the size, or a larger one with at least the vCPUs, and for equal vCPUs
+// the memory, of size next. If that memory exceeds mostMiB, it returns more vCPUs instead.
+func (c *class) atLeast(t, next InstanceType, mostMiB int64) InstanceType {
+	b, _ := c.fields.Flexible()
+	vcpus := max(t.VCPUs, roundUp(next.VCPUs, b.StepVCPUs))
+	memory := t.MemoryMiB
+	if vcpus == next.VCPUs && memory < next.MemoryMiB {
+		memory = roundUp(next.MemoryMiB, b.StepMemoryMiB)
+		if memory > mostMiB {
+			vcpus += b.StepVCPUs
+			memory = t.MemoryMiB
+		}
+	}
+	return flexibleType(vcpus, memory).forClass(c.fields)
+}
+
+func roundUp[T int | int64](n, step T) T { return (n + step - 1) / step * step }

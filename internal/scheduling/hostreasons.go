@@ -52,7 +52,7 @@ func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.Hos
 		if !r.suited {
 			r.suited, r.InstanceType, r.Reason = true, t.Name, said
 			if e.views {
-				view := e.plan.View(p.class.spec(p.Name, t, []topology.HostID{id}), id)
+				view := e.site.View(p.class.spec(p.Name, t, []topology.HostID{id}), id)
 				r.View = &view
 			}
 		}
@@ -110,7 +110,7 @@ func describeHosts(excluded []Exclusion) string {
 
 // ask returns why the planner refuses the type on the host, or "".
 func (e *explainer) ask(p *pool, t *InstanceType, host topology.HostID) string {
-	key := offer{p.Name, t.Name, host}
+	key := offering{p.Name, t.Name, host}
 	if said, known := e.full[key]; known {
 		return said
 	}
@@ -119,8 +119,8 @@ func (e *explainer) ask(p *pool, t *InstanceType, host topology.HostID) string {
 	switch {
 	case e.closed.byRequest(key):
 		said = fmt.Sprintf("%s is not offered for now: VMs could not be made there, or it is evacuated", host)
-	case !e.plan.Fits(spec, host):
-		if _, unplaced := e.plan.Clone().Place([]fleet.Spec{spec}); len(unplaced) > 0 {
+	case !e.site.Fits(spec, host):
+		if _, unplaced := e.site.Clone().Place([]fleet.Spec{spec}); len(unplaced) > 0 {
 			said = unplaced[0].Reason
 		}
 	case e.closed.has(key):

@@ -2,16 +2,14 @@ package scheduling
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	apitypes "k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -40,10 +38,10 @@ type inflight struct {
 func providerID(vm *fleet.VM) string { return fleet.ProviderID(vm.Host.Region, vm.VMID) }
 
 // newInflight returns the VM with the NodeClaim that Karpenter sees for it.
-func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
+func newInflight(vm fleet.VM, pools pools, types []InstanceType) *inflight {
 	claim := &karpv1.NodeClaim{
 		ObjectMeta: metav1.ObjectMeta{
-			UID:               types.UID(providerID(&vm)),
+			UID:               apitypes.UID(providerID(&vm)),
 			CreationTimestamp: metav1.Unix(writtenAt, 0),
 			Labels:            vmLabels(&vm),
 			Annotations:       map[string]string{v1alpha1.AnnotationVM: vm.Name},
@@ -53,23 +51,23 @@ func newInflight(vm fleet.VM, pools []*pool, sizes []InstanceType) *inflight {
 		}},
 	}
 	claim.Status.ProviderID = providerID(&vm)
-	size := typeOf(&vm, sizes)
-	if i := slices.IndexFunc(pools, func(p *pool) bool { return p.Name == vm.Pool }); i >= 0 {
-		if class := pools[i].class; class != nil {
-			size = size.forClass(class.fields)
-			claim.Labels[corev1.LabelArchStable] = cmp.Or(class.arch[vm.Host], karpv1.ArchitectureAmd64)
+	t := typeOf(&vm, types)
+	if pool := pools.find(vm.Pool); pool != nil {
+		if pool.class != nil {
+			t = t.forClass(pool.class.fields)
+			claim.Labels[corev1.LabelArchStable] = cmp.Or(pool.class.arch[vm.Host], karpv1.ArchitectureAmd64)
 		}
-		template := &pools[i].Spec.Template
-		claim.Spec.Taints = slices.Clone(template.Spec.Taints)
-		claim.Spec.StartupTaints = slices.Clone(template.Spec.StartupTaints)
-		claim.Labels = poolLabels(pools[i], claim.Labels)
-		size = size.with(pools[i].overlays.extra(claim.Labels))
+		template := &pool.Spec.Template.Spec
+		claim.Spec.Taints = slices.Clone(template.Taints)
+		claim.Spec.StartupTaints = slices.Clone(template.StartupTaints)
+		claim.Labels = poolLabels(pool.NodePool, claim.Labels)
+		t = t.with(pool.overlays.extra(claim.Labels))
 	} else {
 		// Karpenter deletes the nodes of a pool that no longer exists: place nothing
 		// there.
 		claim.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint}
 	}
-	claim.Status.Capacity, claim.Status.Allocatable = size.resources(&vm)
+	claim.Status.Capacity, claim.Status.Allocatable = t.resources(&vm)
 	return &inflight{VM: vm, claim: claim}
 }
 
@@ -104,21 +102,16 @@ func vmLabels(vm *fleet.VM) map[string]string {
 
 // poolLabels adds the labels that the pool gives all of its nodes: its labels, and its
 // requirements with a single value.
-func poolLabels(p *pool, labels map[string]string) map[string]string {
+func poolLabels(pool *karpv1.NodePool, labels map[string]string) map[string]string {
 	all := map[string]string{}
-	for _, r := range p.Spec.Template.Spec.Requirements {
+	for _, r := range pool.Spec.Template.Spec.Requirements {
 		if r.Operator == corev1.NodeSelectorOpIn && len(r.Values) == 1 {
 			all[r.Key] = r.Values[0]
 		}
 	}
-	maps.Copy(all, p.Spec.Template.Labels)
+	maps.Copy(all, pool.Spec.Template.Labels)
 	maps.Copy(all, labels)
 	return all
-}
-
-// vmResources returns the capacity and the allocatable resources of a VM's node.
-func vmResources(vm *fleet.VM, sizes []InstanceType) (capacity, allocatable corev1.ResourceList) {
-	return typeOf(vm, sizes).resources(vm)
 }
 
 // resources returns the capacity and the allocatable resources of a VM's node with that
@@ -128,43 +121,30 @@ func (t InstanceType) resources(vm *fleet.VM) (capacity, allocatable corev1.Reso
 	return t.capacity(disk), t.allocatable(disk)
 }
 
-// allocatable returns what pods can use: kubelet subtracts huge pages from the memory,
-// and so does Karpenter.
-func (t *InstanceType) allocatable(diskGiB int64) corev1.ResourceList {
-	list := resources.Subtract(t.capacity(diskGiB), t.overhead(diskGiB).Total())
-	if pages := t.pages(); pages > 0 {
-		list[corev1.ResourceMemory] = quantity(max(0, list.Memory().Value()-pages))
-	}
-	return list
-}
-
 // compareInflight orders VMs by what pods see of them, small ones first: pods are tried
-// largest first, so each ends on the smallest VM that has room. Flexible VMs come last.
-// Equal VMs are alike to every pod, so the order, and the whole decision, stays the same
-// when new VMs have become kept ones.
+// largest first, so each ends on the smallest VM that has room. Flexible VMs come last,
+// large ones first: the last VM is the one that has room left, and it remains the last
+// after it is shrunk. Equal VMs are alike to every pod, so the order, and the whole
+// decision, stays the same when new VMs have become existing ones.
 func compareInflight(a, b *inflight) int {
+	bySize := cmp.Or(cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB))
+	flexible := isFlexible(a.InstanceType)
+	if flexible != isFlexible(b.InstanceType) {
+		if flexible {
+			return 1
+		}
+		return -1
+	}
+	if flexible {
+		bySize = -bySize
+	}
 	return cmp.Or(
-		compareFlexible(a, b), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Pool, b.Pool),
-		cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.CapacityType, b.CapacityType),
+		bySize,
+		cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.InstanceType, b.InstanceType), cmp.Compare(a.CapacityType, b.CapacityType),
 		a.Host.Compare(b.Host), cmp.Compare(a.DiskGiB, b.DiskGiB), cmp.Compare(len(a.Cells), len(b.Cells)),
 		slices.Compare(sortedPairs(a.Labels), sortedPairs(b.Labels)),
 		cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name),
 	)
-}
-
-// compareFlexible orders Flexible VMs after all others, large ones first: the last VM is
-// the one that has room left, and it remains the last after it is shrunk.
-func compareFlexible(a, b *inflight) int {
-	flexible := isFlexible(a.InstanceType)
-	switch {
-	case flexible && isFlexible(b.InstanceType):
-		return cmp.Or(cmp.Compare(b.VCPUs, a.VCPUs), cmp.Compare(b.MemoryMiB, a.MemoryMiB))
-	case flexible:
-		return 1
-	case isFlexible(b.InstanceType):
-		return -1
-	}
-	return 0
 }
 
 func sortedPairs(labels map[string]string) []string {
@@ -176,23 +156,83 @@ func sortedPairs(labels map[string]string) []string {
 	return pairs
 }
 
-// nameClaims names the NodeClaims in the order of the VMs, because Karpenter fills nodes
-// in the order of their names.
-func nameClaims(vms []*inflight) {
-	slices.SortFunc(vms, compareInflight)
-	for i, vm := range vms {
-		vm.claim.Name = fmt.Sprintf("inflight-%06d", i)
-	}
+// guestID is what a VM and its guest have in common, on any host. VMIDs are reused, keys
+// are not.
+type guestID struct {
+	region topology.RegionName
+	vmid   fleet.VMID
+	key    fleet.Key
 }
 
-// hostsOf returns the hosts of the VMs that can take pods.
-func hostsOf(vms []*inflight) []topology.HostID {
-	var hosts []topology.HostID
-	for _, vm := range vms {
-		if !vm.lost {
-			hosts = append(hosts, vm.Host)
+// locator knows which hosts run and where guests are.
+type locator struct {
+	// usable are the hosts that are up and without a problem, online all that are up.
+	usable, online map[topology.HostID]bool
+	// hosts are the hosts on which a guest with a key is seen.
+	hosts map[guestID][]topology.HostID
+	// unclear are the names of guests without a key, which may show whose they are, by
+	// region and VMID. A guest on a host that cannot be read has no name.
+	unclear map[guestID]string
+}
+
+func newLocator(snapshot *topology.Snapshot) *locator {
+	l := &locator{
+		usable:  map[topology.HostID]bool{},
+		online:  map[topology.HostID]bool{},
+		hosts:   map[guestID][]topology.HostID{},
+		unclear: map[guestID]string{},
+	}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		l.usable[host.ID()] = host.Online && host.Problem == ""
+		l.online[host.ID()] = host.Online
+		for j := range host.Guests {
+			guest := &host.Guests[j]
+			id := guestID{region: host.Region, vmid: fleet.VMID(guest.VMID), key: fleet.Key(guest.Key)}
+			switch {
+			case guest.Key != "":
+				l.hosts[id] = append(l.hosts[id], host.ID())
+			case l.usable[host.ID()]:
+				l.unclear[id] = guest.Name
+			default:
+				l.unclear[id] = ""
+			}
 		}
 	}
-	slices.SortFunc(hosts, topology.HostID.Compare)
-	return slices.Compact(hosts)
+	return l
+}
+
+// newExisting returns a VM that is already desired, on its current host. A guest that is
+// not found may not be created yet: its host is the planned one. During a migration a
+// guest may appear twice: its host is then one where it can run, preferably its own.
+func (l *locator) newExisting(vm fleet.VM, pools pools, types []InstanceType) *inflight {
+	planned := vm.Host
+	seen := l.hosts[guestID{region: planned.Region, vmid: vm.VMID, key: vm.Key}]
+	if len(seen) > 0 && (!slices.Contains(seen, planned) || !l.usable[planned]) {
+		vm.Host = seen[0]
+		if i := slices.IndexFunc(seen, func(host topology.HostID) bool { return l.usable[host] }); i >= 0 {
+			vm.Host = seen[i]
+		}
+	}
+	existing := newInflight(vm, pools, types)
+
+	// It is created, or re-created, with another VMID if an unmanaged guest has taken its
+	// own.
+	name, unclear := l.unclear[guestID{region: planned.Region, vmid: vm.VMID}]
+	existing.absent = l.usable[planned] && len(seen) == 0 && (!unclear || name != "" && name != vm.Name)
+	existing.online = l.online[vm.Host]
+	// A host or region that is temporarily unreadable is not known to be down: a VM that
+	// was seen there still counts as joining.
+	if !l.usable[vm.Host] && (!existing.online || !slices.Contains(seen, vm.Host)) {
+		existing.lost = true
+		closeClaim(existing.claim)
+	}
+	return existing
+}
+
+// closeClaim keeps every pod off a VM, including pods that tolerate all taints: nothing
+// is allocatable. The capacity remains, because it counts against the pool's limits.
+func closeClaim(claim *karpv1.NodeClaim) {
+	claim.Spec.Taints = append(claim.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
+	claim.Status.Allocatable = nil
 }

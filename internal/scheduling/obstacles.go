@@ -55,14 +55,14 @@ type explainer struct {
 	views bool
 	// full caches the planner's reasons about an offering, and types Karpenter's form of
 	// it; without a host, it is about all hosts that the class uses.
-	full  map[offer]string
-	types map[offer]*cloudprovider.InstanceType
+	full  map[offering]string
+	types map[offering]*cloudprovider.InstanceType
 	used  map[string]corev1.ResourceList
 }
 
 func newExplainer(ctx context.Context, s *session) (*explainer, error) {
-	e := &explainer{session: s, full: map[offer]string{}, types: map[offer]*cloudprovider.InstanceType{}, used: map[string]corev1.ResourceList{}}
-	active, _, err := s.world.stateNodes(ctx, s.standing(), nil)
+	e := &explainer{session: s, full: map[offering]string{}, types: map[offering]*cloudprovider.InstanceType{}, used: map[string]corev1.ResourceList{}}
+	active, _, err := s.state.nodes(ctx, s.unjoined(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (e *explainer) demands(pod *corev1.Pod) []demand {
 		volumes = []scheduling.Requirements{{}}
 	}
 	var all []demand
-	for _, w := range waysOf(pod) {
+	for _, w := range nodeAlternatives(pod) {
 		delete(w, labelHostChoice)
 		for _, v := range volumes {
 			all = append(all, demand{resources.RequestsForPods(pod), w, v})
@@ -228,14 +228,14 @@ func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirement
 	var fit []*InstanceType
 	var nearest *cloudprovider.InstanceType
 	allowed := 0
-	for i := range p.sizes {
-		it := e.offered(p, &p.sizes[i], topology.HostID{})
+	for i := range p.types {
+		it := e.offered(p, &p.types[i], topology.HostID{})
 		if it.Requirements.Intersects(wants) != nil || !it.Offerings.HasCompatible(wants) {
 			continue
 		}
 		allowed++
 		if len(suiting(it, wants, requests)) > 0 {
-			fit = append(fit, &p.sizes[i])
+			fit = append(fit, &p.types[i])
 		} else if nearest == nil || lacks(requests, it.Allocatable()) < lacks(requests, nearest.Allocatable()) {
 			nearest = it
 		}
@@ -251,7 +251,7 @@ func (e *explainer) fittingTypes(p *pool, d demand, wants scheduling.Requirement
 		return nil, PoolReason{Obstacle: ObstacleSize, Reason: fmt.Sprintf("%s; the nearest instance type, %s, leaves pods %s: "+
 			"lower the requests, or %s", asks, nearest.Name, describe(nearest.Allocatable(), requests), p.growing())}
 	}
-	slices.SortFunc(fit, compareSizes)
+	slices.SortFunc(fit, compareTypes)
 	return fit, PoolReason{}
 }
 
@@ -265,13 +265,13 @@ func (p *pool) growing() string {
 
 // offered returns a type with its offering on a host, or on all hosts of the class.
 func (e *explainer) offered(p *pool, t *InstanceType, host topology.HostID) *cloudprovider.InstanceType {
-	key := offer{p.Name, t.Name, host}
+	key := offering{p.Name, t.Name, host}
 	if e.types[key] == nil {
 		hosts := p.class.hosts
 		if host != (topology.HostID{}) {
 			hosts = []topology.HostID{host}
 		}
-		e.types[key] = p.lay(karpenterType(p.class, t, hosts, nil))
+		e.types[key] = p.overlay(karpenterType(p.class, t, hosts, nil))
 	}
 	return e.types[key]
 }
@@ -289,8 +289,8 @@ func (e *explainer) noType(p *pool, d demand, wants scheduling.Requirements) str
 			continue
 		}
 		has := scheduling.NewRequirement(key, corev1.NodeSelectorOpIn)
-		for i := range p.sizes {
-			has.Insert(e.offered(p, &p.sizes[i], topology.HostID{}).Requirements.Get(key).Values()...)
+		for i := range p.types {
+			has.Insert(e.offered(p, &p.types[i], topology.HostID{}).Requirements.Get(key).Values()...)
 		}
 		if !has.HasIntersection(wants[key]) {
 			who := "pool and pod want"
@@ -345,7 +345,7 @@ func (e *explainer) tooFewValues(p *pool, wants scheduling.Requirements, fit []*
 		return ""
 	}
 	var left cloudprovider.InstanceTypes
-	for _, it := range makeOfferings(p, e.plan, e.closed, nil).types {
+	for _, it := range makeOfferings(p, e.site.Fits, e.closed, nil).types {
 		if it.Offerings.HasCompatible(wants) && slices.ContainsFunc(fit, func(t *InstanceType) bool { return t.Name == it.Name }) {
 			left = append(left, it)
 		}

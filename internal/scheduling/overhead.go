@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -8,17 +9,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 )
 
-// Kubelet's defaults for disks, which no longer apply once any threshold is set.
-const (
-	nodefsPercent  = 10
-	imagefsPercent = 15
-	inodesPercent  = 5
-)
+// nodefsPercent is the share of the disk at which kubelet evicts pods. Kubelet's own
+// defaults for disks no longer apply once any threshold is set.
+const nodefsPercent = 10
 
 // The eviction signals whose thresholds pods cannot use.
 const (
@@ -38,12 +37,21 @@ type Reserved struct {
 func ReservedFor(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) Reserved {
 	t := TypeOf(nc, vm, types)
 	r := Reserved{
-		KubeReserved: texts(t.Overhead.KubeReserved), SystemReserved: texts(t.Overhead.SystemReserved),
+		KubeReserved:   map[string]string{},
+		SystemReserved: map[string]string{},
 		EvictionHard: map[string]string{
-			signalNodefs: percent(nodefsPercent), "nodefs.inodesFree": percent(inodesPercent),
-			"imagefs.available": percent(imagefsPercent), "imagefs.inodesFree": percent(inodesPercent),
+			signalNodefs:         fmt.Sprintf("%d%%", nodefsPercent),
+			"nodefs.inodesFree":  "5%",
+			"imagefs.available":  "15%",
+			"imagefs.inodesFree": "5%",
 		},
 		MaxPods: t.Pods,
+	}
+	for name, amount := range t.Overhead.KubeReserved {
+		r.KubeReserved[string(name)] = amount.String()
+	}
+	for name, amount := range t.Overhead.SystemReserved {
+		r.SystemReserved[string(name)] = amount.String()
 	}
 	for name, signal := range evictionSignals() {
 		if amount, ok := t.Overhead.EvictionThreshold[name]; ok {
@@ -51,11 +59,17 @@ func ReservedFor(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceTy
 		}
 	}
 	if k := nc.Spec.Kubelet; k != nil {
-		overlay(r.KubeReserved, k.KubeReserved) // including pid, which no pod requests
-		overlay(r.SystemReserved, k.SystemReserved)
-		overlay(r.EvictionHard, k.EvictionHard)
+		override(r.KubeReserved, k.KubeReserved) // including pid, which no pod requests
+		override(r.SystemReserved, k.SystemReserved)
+		override(r.EvictionHard, k.EvictionHard)
 	}
 	return r
+}
+
+func override(m map[string]string, by map[string]v1alpha1.ReservedQuantity) {
+	for key, value := range by {
+		m[key] = string(value)
+	}
 }
 
 // ForClass returns the instance types as nodes of the class have them: with its kubelet
@@ -68,19 +82,31 @@ func ForClass(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceTyp
 	return made
 }
 
-// OfferedBy returns the instance types that the class offers, as its nodes have them:
-// none if spec.sizing.families contains no existing family, see offeredBy. For a Flexible
-// class, these are the sizes onto which pods are packed.
+// OfferedBy returns the instance types that the class offers, as its nodes have them. For
+// a Flexible class, these are the sizes onto which pods are packed. Otherwise, if the
+// class lists families, the type's family must be listed. A type with extended resources
+// needs devices, so it is offered by a class that passes devices through, or that lists
+// its family.
 func OfferedBy(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceType {
 	if bounds, flexible := nc.Spec.Flexible(); flexible {
 		return ForClass(nc, ladder(bounds))
 	}
-	return slices.DeleteFunc(ForClass(nc, types), func(t InstanceType) bool { return !t.offeredBy(&nc.Spec) })
+	return slices.DeleteFunc(ForClass(nc, types), func(t InstanceType) bool {
+		if s := nc.Spec.Sizing; s != nil && len(s.Families) > 0 {
+			return !slices.Contains(s.Families, t.Family())
+		}
+		return len(nc.Spec.PCIDevices) == 0 && slices.ContainsFunc(slices.Collect(maps.Keys(t.Extra)), isExtended)
+	})
 }
 
+// OnlyExtended explains why a class that lists no families offers no instance type.
+const OnlyExtended = "all instance types have extended resources, which come from devices: " +
+	"write spec.pciDevices, name their families in spec.sizing.families, or add a type without"
+
+// forClass returns the type as nodes of the class have it.
 func (t InstanceType) forClass(fields *v1alpha1.ProxmoxNodeClassSpec) InstanceType {
-	if kept := fields.MemoryOverheadMiB; kept != nil {
-		t.ReportedMiB = max(1, t.MemoryMiB-int64(*kept))
+	if overhead := fields.MemoryOverheadMiB; overhead != nil {
+		t.ReportedMiB = max(1, t.MemoryMiB-int64(*overhead))
 	}
 	k := fields.Kubelet
 	if k == nil {
@@ -91,7 +117,22 @@ func (t InstanceType) forClass(fields *v1alpha1.ProxmoxNodeClassSpec) InstanceTy
 	}
 	t.Overhead.KubeReserved = replace(t.Overhead.KubeReserved, k.KubeReserved)
 	t.Overhead.SystemReserved = replace(t.Overhead.SystemReserved, k.SystemReserved)
-	t.Overhead.EvictionThreshold, t.Overhead.EvictionPercent = replaceThresholds(t.Overhead.EvictionThreshold, k.EvictionHard)
+
+	// Some eviction thresholds are percentages.
+	amounts := map[string]v1alpha1.ReservedQuantity{}
+	t.Overhead.EvictionPercent = map[corev1.ResourceName]float64{}
+	for name, signal := range evictionSignals() {
+		text, set := k.EvictionHard[signal]
+		if part, ok := strings.CutSuffix(string(text), "%"); ok {
+			t.Overhead.EvictionPercent[name], _ = strconv.ParseFloat(part, 64)
+		} else if set {
+			amounts[string(name)] = text
+		}
+	}
+	t.Overhead.EvictionThreshold = replace(t.Overhead.EvictionThreshold, amounts)
+	for name := range t.Overhead.EvictionPercent {
+		delete(t.Overhead.EvictionThreshold, name)
+	}
 	return t
 }
 
@@ -112,65 +153,29 @@ func replace(list corev1.ResourceList, by map[string]v1alpha1.ReservedQuantity) 
 	return replaced
 }
 
-// replaceThresholds does the same for eviction thresholds, some of which are percentages.
-func replaceThresholds(list corev1.ResourceList, by map[string]v1alpha1.ReservedQuantity) (corev1.ResourceList, map[corev1.ResourceName]float64) {
-	amounts, percents := map[string]v1alpha1.ReservedQuantity{}, map[corev1.ResourceName]float64{}
-	for name, signal := range evictionSignals() {
-		text, set := by[signal]
-		if part, ok := strings.CutSuffix(string(text), "%"); ok {
-			percents[name], _ = strconv.ParseFloat(part, 64)
-		} else if set {
-			amounts[string(name)] = text
-		}
-	}
-	list = replace(list, amounts)
-	for name := range percents {
-		delete(list, name)
-	}
-	return list, percents
-}
-
 // evictionSignals returns the signals of the resources that pods request.
 func evictionSignals() map[corev1.ResourceName]string {
 	return map[corev1.ResourceName]string{corev1.ResourceMemory: signalMemory, corev1.ResourceEphemeralStorage: signalNodefs}
 }
 
-func texts(list corev1.ResourceList) map[string]string {
-	m := map[string]string{}
-	for name, amount := range list {
-		m[string(name)] = amount.String()
+// overhead returns what pods cannot use. By default, kubelet evicts pods when a tenth of
+// the disk is left, so pods cannot use that tenth.
+func (t *InstanceType) overhead(diskGiB int64) *cloudprovider.InstanceTypeOverhead {
+	eviction := t.Overhead.EvictionThreshold.DeepCopy()
+	if eviction == nil {
+		eviction = corev1.ResourceList{}
 	}
-	return m
-}
-
-func overlay(m map[string]string, by map[string]v1alpha1.ReservedQuantity) {
-	for _, key := range slices.Sorted(maps.Keys(by)) {
-		m[key] = string(by[key])
+	capacity := t.capacity(diskGiB)
+	for name, part := range t.Overhead.EvictionPercent {
+		whole := capacity[name]
+		eviction[name] = quantity(int64(part / 100 * float64(whole.Value())))
 	}
-}
-
-func percent(n int) string { return strconv.Itoa(n) + "%" }
-
-// TypeOf returns a VM's type as nodes of the class have it. If types is nil, it uses
-// DefaultInstanceTypes.
-func TypeOf(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) InstanceType {
-	if types == nil {
-		types = DefaultInstanceTypes()
+	if _, ok := eviction[corev1.ResourceEphemeralStorage]; !ok {
+		eviction[corev1.ResourceEphemeralStorage] = quantity(guestDiskMiB(diskGiB) * mebibyte * nodefsPercent / 100)
 	}
-	t := sizeOf(vm, types)
-	return t.forClass(&nc.Spec)
-}
-
-// typeOf returns a VM's type, or one with its size if the type no longer exists.
-func typeOf(vm *fleet.VM, types []InstanceType) InstanceType {
-	i := slices.IndexFunc(types, func(t InstanceType) bool {
-		return t.Name == vm.InstanceType && t.VCPUs == vm.VCPUs && t.MemoryMiB == vm.MemoryMiB
-	})
-	if i >= 0 {
-		return types[i]
-	}
-	return InstanceType{
-		VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Pods: defaultPods(vm.MemoryMiB / 1024),
-		Overhead: defaultOverhead(vm.VCPUs, vm.MemoryMiB/1024),
+	return &cloudprovider.InstanceTypeOverhead{
+		KubeReserved:      t.Overhead.KubeReserved.DeepCopy(),
+		SystemReserved:    t.Overhead.SystemReserved.DeepCopy(),
+		EvictionThreshold: eviction,
 	}
 }

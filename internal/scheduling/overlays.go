@@ -21,7 +21,7 @@ import (
 
 // nodeOverlay is a NodeOverlay: changes to the nodes that meet its requirements.
 type nodeOverlay struct {
-	wants scheduling.Requirements
+	requirements scheduling.Requirements
 	// price is the new price, or an adjustment of it, and may be empty.
 	price    string
 	capacity corev1.ResourceList
@@ -33,8 +33,8 @@ type nodeOverlay struct {
 type overlays []nodeOverlay
 
 // readOverlays returns the valid NodeOverlays.
-func readOverlays(ctx context.Context, c client.Client, request *Request) (overlays, error) {
-	if !request.Overlays {
+func readOverlays(ctx context.Context, c client.Client, enabled bool) (overlays, error) {
+	if !enabled {
 		return nil, nil
 	}
 	var list karpv1alpha1.NodeOverlayList
@@ -45,32 +45,25 @@ func readOverlays(ctx context.Context, c client.Client, request *Request) (overl
 	var all overlays
 	for i := range list.Items {
 		o := &list.Items[i]
-		if !o.DeletionTimestamp.IsZero() || isRefused(o) || validateOverlay(ctx, o) != nil {
+		// Karpenter's controller may have found it to be invalid, or in conflict with
+		// another one.
+		ready := readyCondition(o.Status.Conditions)
+		refused := ready != nil && ready.IsFalse()
+		if !o.DeletionTimestamp.IsZero() || refused || validateOverlay(ctx, o) != nil {
 			continue
 		}
-		all = append(all, newOverlay(o))
+		overlay := nodeOverlay{requirements: scheduling.NewRequirements(), capacity: o.Spec.Capacity}
+		for _, r := range o.Spec.Requirements {
+			overlay.requirements.Add(scheduling.NewNodeSelectorRequirements(r.AsNodeSelectorRequirement()).Values()...)
+		}
+		for _, price := range []*string{o.Spec.PriceAdjustment, o.Spec.Price} {
+			if price != nil {
+				overlay.price = *price
+			}
+		}
+		all = append(all, overlay)
 	}
 	return all, nil
-}
-
-func newOverlay(o *karpv1alpha1.NodeOverlay) nodeOverlay {
-	made := nodeOverlay{wants: scheduling.NewRequirements(), capacity: o.Spec.Capacity}
-	for _, r := range o.Spec.Requirements {
-		made.wants.Add(scheduling.NewNodeSelectorRequirements(r.AsNodeSelectorRequirement()).Values()...)
-	}
-	for _, price := range []*string{o.Spec.PriceAdjustment, o.Spec.Price} {
-		if price != nil {
-			made.price = *price
-		}
-	}
-	return made
-}
-
-// isRefused reports whether Karpenter's controller found a NodeOverlay to be invalid, or
-// in conflict with another one.
-func isRefused(o *karpv1alpha1.NodeOverlay) bool {
-	ready := readyCondition(o.Status.Conditions)
-	return ready != nil && ready.IsFalse()
 }
 
 // validateOverlay returns an error if a NodeOverlay is invalid. A price that is not a
@@ -92,27 +85,29 @@ func validatePrice(field string, price *string) error {
 	return nil
 }
 
-// lay applies the NodeOverlays to a type of the pool. As in Karpenter, the first one with
-// a price determines the price, and the first one with a resource determines the
+// overlay applies the NodeOverlays to a type of the pool. As in Karpenter, the first one
+// with a price determines the price, and the first one with a resource determines the
 // resource. Unlike in Karpenter, a resource that only some hosts have is offered only on
 // these.
-func (p *pool) lay(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
+func (p *pool) overlay(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 	if len(p.overlays) == 0 {
 		return it
 	}
 	matching := p.matching(it)
 	extra := make([]corev1.ResourceList, len(it.Offerings))
+	same := true
 	for i, offering := range it.Offerings {
-		extra[i] = matching.lay(offering)
+		extra[i] = matching.apply(offering)
+		same = same && equality.Semantic.DeepEqual(extra[i], extra[0])
 	}
-	if len(extra) > 0 && !slices.ContainsFunc(extra, func(list corev1.ResourceList) bool { return !equality.Semantic.DeepEqual(list, extra[0]) }) {
-		if len(extra[0]) > 0 {
-			it.ApplyCapacityOverlay(extra[0])
+	switch {
+	case len(extra) == 0:
+	case !same:
+		for i, offering := range it.Offerings {
+			offering.CapacityOverride = extra[i]
 		}
-		return it
-	}
-	for i, offering := range it.Offerings {
-		offering.CapacityOverride = extra[i]
+	case len(extra[0]) > 0:
+		it.ApplyCapacityOverlay(extra[0])
 	}
 	return it
 }
@@ -122,15 +117,15 @@ func (p *pool) matching(it *cloudprovider.InstanceType) overlays {
 	known := scheduling.NewRequirements(scheduling.NewRequirement(karpv1.NodePoolLabelKey, corev1.NodeSelectorOpIn, p.Name))
 	known.Add(scheduling.NewLabelRequirements(p.Spec.Template.Labels).Values()...)
 	known.Add(it.Requirements.Values()...)
-	return slices.DeleteFunc(slices.Clone(p.overlays), func(o nodeOverlay) bool { return !known.IsCompatible(o.wants) })
+	return slices.DeleteFunc(slices.Clone(p.overlays), func(o nodeOverlay) bool { return !known.IsCompatible(o.requirements) })
 }
 
-// lay sets an offering's price, and returns the resources that the overlays add to its
+// apply sets an offering's price, and returns the resources that the overlays add to its
 // nodes.
-func (all overlays) lay(offering *cloudprovider.Offering) corev1.ResourceList {
+func (all overlays) apply(offering *cloudprovider.Offering) corev1.ResourceList {
 	var extra corev1.ResourceList
 	for _, o := range all {
-		if !o.wants.IsCompatible(offering.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
+		if !o.requirements.IsCompatible(offering.Requirements, scheduling.AllowUndefinedWellKnownLabels) {
 			continue
 		}
 		if o.price != "" && !offering.IsPriceOverlaid() {
@@ -146,7 +141,7 @@ func (all overlays) extra(labels map[string]string) corev1.ResourceList {
 	var extra corev1.ResourceList
 	node := scheduling.NewLabelRequirements(labels)
 	for _, o := range all {
-		if node.IsCompatible(o.wants) {
+		if node.IsCompatible(o.requirements) {
 			extra = o.addTo(extra)
 		}
 	}
@@ -181,7 +176,7 @@ func (all overlays) resources() map[corev1.ResourceName]bool {
 // Extra returns the resources that NodeOverlays add to the node of a pool's VM, which
 // they match by the node's labels.
 func (c *Cluster) Extra(ctx context.Context, poolName string, labels map[string]string) (corev1.ResourceList, error) {
-	all, err := readOverlays(ctx, c.client, &Request{Overlays: true})
+	all, err := readOverlays(ctx, c.client, true)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -189,28 +184,16 @@ func (c *Cluster) Extra(ctx context.Context, poolName string, labels map[string]
 	if err := c.client.Get(ctx, client.ObjectKey{Name: poolName}, nodePool); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading nodepool %s: %w", poolName, err)
 	}
-	return all.extra(poolLabels(&pool{NodePool: nodePool}, labels)), nil
-}
-
-// with returns the type with further resources.
-func (t InstanceType) with(extra corev1.ResourceList) InstanceType {
-	if len(extra) == 0 {
-		return t
-	}
-	all := corev1.ResourceList{}
-	maps.Copy(all, t.Extra)
-	maps.Copy(all, extra)
-	t.Extra = all
-	return t
+	return all.extra(poolLabels(nodePool, labels)), nil
 }
 
 // suiting returns the offerings of a type that meet the requirements, and whose nodes
 // have the requested resources.
-func suiting(it *cloudprovider.InstanceType, wants scheduling.Requirements, requests corev1.ResourceList) cloudprovider.Offerings {
+func suiting(it *cloudprovider.InstanceType, required scheduling.Requirements, requests corev1.ResourceList) cloudprovider.Offerings {
 	var suits cloudprovider.Offerings
 	for _, group := range it.AllocatableOfferingsList() {
 		if resources.Fits(requests, group.Allocatable) {
-			suits = append(suits, group.Offerings.Compatible(wants)...)
+			suits = append(suits, group.Offerings.Compatible(required)...)
 		}
 	}
 	return suits

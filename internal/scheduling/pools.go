@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -29,17 +31,33 @@ const (
 type pool struct {
 	*karpv1.NodePool
 	class *class
-	// sizes are the instance types that the class offers, as its nodes have them.
-	sizes []InstanceType
+	// types are the instance types that the class offers, as its nodes have them.
+	types []InstanceType
 	// overlays are the overlays for all pools.
 	overlays overlays
 	// problem says why the pool creates no nodes, or is empty.
 	problem string
 }
 
-// readPools returns our NodePools in the order in which Karpenter tries them, each with
-// the types that it offers.
-func readPools(ctx context.Context, c client.Client, request *Request, types []InstanceType) ([]*pool, error) {
+// pools are our NodePools in the order in which Karpenter tries them.
+type pools []*pool
+
+// find returns the pool with that name, or nil.
+func (all pools) find(name string) *pool {
+	for _, p := range all {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// FixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
+const FixedSizeProblem = "it has spec.replicas, and numaform makes no nodes for a number: " +
+	"make the NodePool anew without spec.replicas, then it is scaled by pods"
+
+// readPools returns our NodePools, each with the types that it offers.
+func readPools(ctx context.Context, c client.Client, request *Request, types []InstanceType) (pools, error) {
 	var nodePools karpv1.NodePoolList
 	if err := c.List(ctx, &nodePools); err != nil {
 		return nil, fmt.Errorf("listing nodepools: %w", err)
@@ -48,67 +66,58 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	if err := c.List(ctx, &nodeClasses); err != nil {
 		return nil, fmt.Errorf("listing nodeclasses: %w", err)
 	}
-	laid, err := readOverlays(ctx, c, request)
+	overlays, err := readOverlays(ctx, c, request.Overlays)
 	if err != nil {
 		return nil, err
 	}
+
 	classes := map[string]*class{}
-	sizes := map[string][]InstanceType{}
+	offered := map[string][]InstanceType{}
 	for i := range nodeClasses.Items {
 		nc := &nodeClasses.Items[i]
-		sizes[nc.Name] = OfferedBy(nc, types)
-		classes[nc.Name] = newClass(nc, request.Snapshot, request.ClusterID, sizes[nc.Name])
-		if len(sizes[nc.Name]) == 0 {
-			classes[nc.Name].problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, noTypes(&nc.Spec))
+		offered[nc.Name] = OfferedBy(nc, types)
+		class := newClass(nc, request.Snapshot, request.ClusterID, offered[nc.Name])
+		if len(offered[nc.Name]) == 0 {
+			reason := OnlyExtended
+			if s := nc.Spec.Sizing; s != nil && len(s.Families) > 0 {
+				reason = fmt.Sprintf("no instance type is of the families in spec.sizing (%s): correct these", strings.Join(s.Families, ", "))
+			}
+			class.problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, reason)
 		}
 		if ready := readyCondition(nc.Status.Conditions); ready != nil && ready.IsFalse() {
-			classes[nc.Name].problem = fmt.Sprintf("%s %q is not ready: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, ready.Message)
+			class.problem = fmt.Sprintf("%s %q is not ready: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, ready.Message)
 		}
-		classes[nc.Name].overlaid = laid.resources()
+		class.overlaid = overlays.resources()
+		classes[nc.Name] = class
 	}
-	var pools []*pool
+
+	var all pools
 	for i := range nodePools.Items {
 		np := &nodePools.Items[i]
 		ref := np.Spec.Template.Spec.NodeClassRef
 		if !isOurs(ref) {
 			continue
 		}
-		p := &pool{NodePool: np, class: classes[ref.Name], sizes: sizes[ref.Name], overlays: laid}
-		p.problem = p.findProblem(ref.Name)
-		pools = append(pools, p)
+		p := &pool{NodePool: np, class: classes[ref.Name], types: offered[ref.Name], overlays: overlays}
+		ready := readyCondition(p.Status.Conditions)
+		switch {
+		case p.class == nil:
+			p.problem = fmt.Sprintf("its %s %q does not exist: create it", v1alpha1.KindProxmoxNodeClass, ref.Name)
+		case p.class.problem != "":
+			p.problem = p.class.problem
+		case !p.DeletionTimestamp.IsZero():
+			p.problem = "it is being deleted"
+		case p.Spec.Replicas != nil:
+			p.problem = FixedSizeProblem
+		case ready != nil && ready.IsFalse():
+			p.problem = "it is not ready: " + ready.Message
+		}
+		all = append(all, p)
 	}
-	slices.SortStableFunc(pools, func(a, b *pool) int {
-		return cmp.Or(cmp.Compare(weight(b), weight(a)), cmp.Compare(b.Name, a.Name))
+	slices.SortStableFunc(all, func(a, b *pool) int {
+		return cmp.Or(cmp.Compare(ptr.Deref(b.Spec.Weight, 0), ptr.Deref(a.Spec.Weight, 0)), cmp.Compare(b.Name, a.Name))
 	})
-	return pools, nil
-}
-
-func weight(p *pool) int32 {
-	if p.Spec.Weight == nil {
-		return 0
-	}
-	return *p.Spec.Weight
-}
-
-// FixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
-const FixedSizeProblem = "it has spec.replicas, and numaform makes no nodes for a number: " +
-	"make the NodePool anew without spec.replicas, then it is scaled by pods"
-
-func (p *pool) findProblem(className string) string {
-	ready := readyCondition(p.Status.Conditions)
-	switch {
-	case p.class == nil:
-		return fmt.Sprintf("its %s %q does not exist: create it", v1alpha1.KindProxmoxNodeClass, className)
-	case p.class.problem != "":
-		return p.class.problem
-	case !p.DeletionTimestamp.IsZero():
-		return "it is being deleted"
-	case p.Spec.Replicas != nil:
-		return FixedSizeProblem
-	case ready != nil && ready.IsFalse():
-		return "it is not ready: " + ready.Message
-	}
-	return ""
+	return all, nil
 }
 
 func readyCondition(conditions []status.Condition) *status.Condition {
@@ -117,18 +126,6 @@ func readyCondition(conditions []status.Condition) *status.Condition {
 		return nil
 	}
 	return &conditions[i]
-}
-
-// labels returns the labels that every node of the pool has because of its class.
-func (p *pool) labels() map[string]string {
-	labels := map[string]string{
-		v1alpha1.LabelNodeClass: p.class.name,
-		v1alpha1.LabelPlacement: string(p.class.base.Policy),
-	}
-	if value := labelValue(p.class.base.CPUType); value != "" {
-		labels[v1alpha1.LabelCPUType] = value
-	}
-	return labels
 }
 
 // labelValue returns a Proxmox name as the value of a label, or "" if it is not valid as
@@ -147,34 +144,36 @@ func (p *pool) anyHost() *karpv1.NodePool {
 	if np.Spec.Template.Labels == nil {
 		np.Spec.Template.Labels = map[string]string{}
 	}
-	for key, value := range p.labels() {
-		np.Spec.Template.Labels[key] = value
+	np.Spec.Template.Labels[v1alpha1.LabelNodeClass] = p.class.name
+	np.Spec.Template.Labels[v1alpha1.LabelPlacement] = string(p.class.base.Policy)
+	if value := labelValue(p.class.base.CPUType); value != "" {
+		np.Spec.Template.Labels[v1alpha1.LabelCPUType] = value
 	}
 	var families []string
-	for i := range p.sizes {
-		families = append(families, p.sizes[i].Family())
+	for i := range p.types {
+		families = append(families, p.types[i].Family())
 	}
 	slices.Sort(families)
-	p.require(np, v1alpha1.LabelInstanceFamily, slices.Compact(families)...)
-	p.require(np, labelHostChoice, hostChoiceAny)
+	require(np, v1alpha1.LabelInstanceFamily, slices.Compact(families)...)
+	require(np, labelHostChoice, hostChoiceAny)
 	return np
 }
 
 // oneHost returns the NodePool restricted to one host and capacity type.
-func (p *pool) oneHost(anyHost *karpv1.NodePool, host topology.HostID, capacityType string) *karpv1.NodePool {
+func oneHost(anyHost *karpv1.NodePool, host topology.HostID, capacityType string) *karpv1.NodePool {
 	np := anyHost.DeepCopy()
 	requirements := np.Spec.Template.Spec.Requirements
 	np.Spec.Template.Spec.Requirements = slices.DeleteFunc(requirements, func(r karpv1.NodeSelectorRequirementWithMinValues) bool {
 		return r.Key == labelHostChoice
 	})
-	p.require(np, labelHostChoice, hostChoiceOne)
-	p.require(np, corev1.LabelTopologyRegion, string(host.Region))
-	p.require(np, corev1.LabelTopologyZone, string(host.Host))
-	p.require(np, karpv1.CapacityTypeLabelKey, capacityType)
+	require(np, labelHostChoice, hostChoiceOne)
+	require(np, corev1.LabelTopologyRegion, string(host.Region))
+	require(np, corev1.LabelTopologyZone, string(host.Host))
+	require(np, karpv1.CapacityTypeLabelKey, capacityType)
 	return np
 }
 
-func (p *pool) require(np *karpv1.NodePool, key string, values ...string) {
+func require(np *karpv1.NodePool, key string, values ...string) {
 	np.Spec.Template.Spec.Requirements = append(np.Spec.Template.Spec.Requirements, karpv1.NodeSelectorRequirementWithMinValues{
 		Key: key, Operator: corev1.NodeSelectorOpIn, Values: values,
 	})

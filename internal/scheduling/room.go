@@ -15,17 +15,31 @@ import (
 // linkedMiB is the minimum space that a linked clone needs.
 const linkedMiB = 1024
 
-// needMiB returns the space that a clone's disk uses on its storage.
-func needMiB(kind fleet.CloneKind, diskGiB int64) int64 {
-	if kind == fleet.CloneFull {
-		return max(linkedMiB, 1024*diskGiB)
+// diskNeeds returns what the disks of a VM use on each storage, in MiB. Disks without a
+// storage are on the template's.
+func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]int64 {
+	boot := cmp.Or(spec.Storage, ofTemplate)
+	needs := map[string]int64{boot: linkedMiB}
+	if spec.Clone == fleet.CloneFull {
+		needs[boot] = max(linkedMiB, 1024*bootGiB)
 	}
-	return linkedMiB
+	for _, d := range spec.DataDisks {
+		needs[cmp.Or(d.Storage, boot)] += 1024 * d.SizeGiB
+	}
+	return needs
 }
 
 // fullProblem returns the message that a storage is full, with the amounts.
 func fullProblem(name string, free, need int64, beside string) string {
 	return fmt.Sprintf("has %d MiB free on storage %q%s, and a node's disk needs %d: %d are missing", free, name, beside, need, need-free)
+}
+
+// fullAdvice returns the hint for a storage that is full.
+func fullAdvice(spec *fleet.Spec) string {
+	if len(spec.DataDisks) > 0 {
+		return "make room there, or change spec.bootDevice or spec.dataDisks"
+	}
+	return "make room there, or change spec.bootDevice"
 }
 
 // volume is a storage with its own free space: a host's or, without a host, a shared one.

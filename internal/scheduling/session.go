@@ -8,66 +8,60 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
-	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/topology"
 )
 
 // session is one decision in progress.
 type session struct {
 	client  client.Client
 	request Request
-	sizes   []InstanceType
-	pools   []*pool
-	world   *world
-	// pods are the pending pods that can be placed; invalid ones cannot. Pods that count
-	// one another over hosts come first, then the others, which take any remaining room:
-	// see phases.
+	types   []InstanceType
+	pools   pools
+	state   *clusterState
+	// pods are the pending pods that can be placed, by phase; invalid ones cannot.
 	pods    [phases][]*corev1.Pod
 	invalid []Refusal
+	// volumes are the requirements of the pods' volumes.
 	volumes map[types.UID][]scheduling.Requirements
 	// daemons are the DaemonSets' pods. Karpenter gets copies, because it modifies them.
 	daemons []*corev1.Pod
 
-	// added are the VMs that this decision has added so far.
-	added []*inflight
-	made  int
-	plan  *site
-	// closed are the unavailable offerings.
-	closed *closedOffers
+	// added are the VMs that this decision has added so far; created counts them and the
+	// dropped ones.
+	added   []*inflight
+	created int
+	site    *site
+	closed  *closedOfferings
 	// last is the solution on which the decision is based.
 	last *solution
 }
 
 func newSession(ctx context.Context, c client.Client, request Request) (*session, error) {
-	s := &session{client: c, request: request, sizes: request.Types, closed: newClosedOffers(request.Closed)}
-	if s.sizes == nil {
-		s.sizes = DefaultInstanceTypes()
-	}
+	s := &session{client: c, request: request, types: typesOrDefault(request.Types), closed: newClosedOfferings(request.Closed)}
 	var err error
-	if s.pools, err = readPools(ctx, c, &request, s.sizes); err != nil {
+	if s.pools, err = readPools(ctx, c, &request, s.types); err != nil {
 		return nil, err
 	}
-	var kept []*inflight
-	where := newLocator(request.Snapshot)
+
+	locator := newLocator(request.Snapshot)
+	var existing []*inflight
 	for _, vm := range request.Kept {
-		kept = append(kept, newKept(vm, s, where))
+		existing = append(existing, locator.newExisting(vm, s.pools, s.types))
 	}
 	now := request.Now
 	if now.IsZero() {
 		now = time.Now()
 	}
-	if s.world, err = newWorld(ctx, c, kept, now); err != nil {
+	if s.state, err = newClusterState(ctx, c, existing, now); err != nil {
 		return nil, err
 	}
-	s.plan = newSite(request.Snapshot, slices.Concat(request.Kept, request.Occupied), s.pools...)
+	s.site = newSite(request.Snapshot, slices.Concat(request.Kept, request.Occupied), s.pools...)
+
 	if err := s.readPods(ctx); err != nil {
 		return nil, err
 	}
@@ -75,89 +69,21 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 		return nil, err
 	}
 	for _, p := range s.pools {
-		p.offerExact(slices.Concat(s.pods[:]...), s.daemons)
+		p.addExactSizes(slices.Concat(s.pods[:]...), s.daemons)
 	}
 	return s, nil
 }
 
-const (
-	// patience is how often VMs may turn out idle before offerings like theirs become
-	// unavailable.
-	patience = 3
-)
-
-// A decision is made in two phases. Pods that count one another over hosts need room on
-// certain hosts, so they are scheduled before pods that can go anywhere. Two more phases
-// are for virtual pods, so that they do not take room from real ones.
-const (
-	choosy = iota
-	easy
-	virtualChoosy
-	virtualEasy
-	phases
-)
-
-// readPods finds the pending pods: the ones for which the scheduler found no room, and
-// the ones on nodes being deleted.
-func (s *session) readPods(ctx context.Context) error {
-	pending, err := nodeutils.GetProvisionablePods(ctx, s.client)
-	if err != nil {
-		return err
-	}
-	_, deleting, err := s.world.stateNodes(ctx, nil, nil)
-	if err != nil {
-		return err
-	}
-	moving, err := deleting.CurrentlyReschedulablePods(ctx, s.client, clock.RealClock{}, silence{})
-	if err != nil {
-		return fmt.Errorf("reading pods of nodes that are being deleted: %w", err)
-	}
-	asking := slices.Concat(pending, moving)
-	slices.SortFunc(asking, func(a, b *corev1.Pod) int { return compareKeys(a, b) })
-	asking = slices.CompactFunc(asking, func(a, b *corev1.Pod) bool { return compareKeys(a, b) == 0 })
-
-	s.volumes = map[types.UID][]scheduling.Requirements{}
-	s.pods[choosy], s.pods[easy] = divide(s.valid(ctx, asking), s.volumes)
-	s.pods[virtualChoosy], s.pods[virtualEasy] = divide(s.valid(ctx, virtualPods(s.request.Virtual)), s.volumes)
-	return ctx.Err()
-}
-
-// virtualPods returns copies of virtual pods, in order and with the same age.
-func virtualPods(pods []*corev1.Pod) []*corev1.Pod {
-	copies := make([]*corev1.Pod, 0, len(pods))
-	for _, pod := range pods {
-		pod = pod.DeepCopy()
-		pod.CreationTimestamp = metav1.Unix(writtenAt, 0)
-		copies = append(copies, pod)
-	}
-	slices.SortFunc(copies, func(a, b *corev1.Pod) int { return compareKeys(a, b) })
-	return copies
-}
-
-// valid returns the pods that can be placed, and records the others with the reasons.
-func (s *session) valid(ctx context.Context, asking []*corev1.Pod) []*corev1.Pod {
-	var valid []*corev1.Pod
-	topologies := karpscheduling.NewVolumeTopology(s.client)
-	for _, pod := range asking {
-		requirements, err := judgePod(ctx, topologies, pod)
-		if err != nil {
-			s.invalid = append(s.invalid, Refusal{client.ObjectKeyFromObject(pod), err.Error()})
-			continue
-		}
-		if len(requirements) > 0 {
-			s.volumes[pod.UID] = requirements
-		}
-		valid = append(valid, pod)
-	}
-	return valid
-}
+// patience is how often VMs may turn out idle before offerings like theirs become
+// unavailable.
+const patience = 3
 
 // run solves until no further VM is needed or can be placed.
 func (s *session) run(ctx context.Context) (*Decision, error) {
 	var unmet [phases]int
 	reset := func() {
 		for phase := range unmet {
-			unmet[phase] = s.asked() + 1
+			unmet[phase] = s.pending() + 1
 		}
 	}
 	reset()
@@ -166,41 +92,47 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		// A round that added VMs must have reduced the unmet pods; otherwise the
 		// scheduler was wrong about the VMs: remove them, and eventually make their
-		// offerings unavailable.
+		// offerings unavailable, on every host.
 		useless := sol.unmet >= unmet[sol.phase]
 		unmet[sol.phase] = sol.unmet
 		if idle := s.idle(sol); len(idle) > 0 && (useless || len(sol.claims) == 0) {
-			if sweeps++; sweeps > patience {
-				s.shut(idle, useless)
+			sweeps++
+			for _, vm := range idle {
+				if sweeps <= patience {
+					break
+				}
+				s.closed.refuted[offering{vm.Pool, vm.InstanceType, vm.Host}] = true
+				for i := range s.request.Snapshot.Hosts {
+					if useless {
+						s.closed.refuted[offering{vm.Pool, vm.InstanceType, s.request.Snapshot.Hosts[i].ID()}] = true
+					}
+				}
 			}
 			s.drop(idle)
 			reset()
 			continue
 		}
-		if len(sol.claims) == 0 {
-			return s.finish(ctx, sol)
+		if len(sol.claims) > 0 {
+			s.place(sol)
+			continue
 		}
-		s.place(sol)
+
+		// Fewer and smaller new VMs may be sufficient.
+		if sol, err = s.trim(ctx, sol); err != nil {
+			return nil, err
+		}
+		if sol, err = s.shrink(ctx, sol); err != nil {
+			return nil, err
+		}
+		return s.decision(ctx, sol)
 	}
 }
 
-// finish turns the last solution into a decision, with fewer and smaller new VMs if these
-// are sufficient.
-func (s *session) finish(ctx context.Context, sol *solution) (*Decision, error) {
-	sol, err := s.trim(ctx, sol)
-	if err != nil {
-		return nil, err
-	}
-	if sol, err = s.shape(ctx, sol); err != nil {
-		return nil, err
-	}
-	return s.decision(ctx, sol)
-}
-
-// asked returns the number of pods that can be placed.
-func (s *session) asked() int {
+// pending returns the number of pods that can be placed.
+func (s *session) pending() int {
 	all := 0
 	for _, pods := range s.pods {
 		all += len(pods)
@@ -219,23 +151,11 @@ func (s *session) idle(sol *solution) []*inflight {
 	return idle
 }
 
-// shut makes the offerings of idle VMs unavailable, on every host if they were useless.
-func (s *session) shut(idle []*inflight, useless bool) {
-	for _, vm := range idle {
-		s.closed.add(offer{vm.Pool, vm.InstanceType, vm.Host})
-		for i := range s.request.Snapshot.Hosts {
-			if useless {
-				s.closed.add(offer{vm.Pool, vm.InstanceType, s.request.Snapshot.Hosts[i].ID()})
-			}
-		}
-	}
-}
-
 // drop removes VMs that this decision added.
-func (s *session) drop(idle []*inflight) {
-	s.added = slices.DeleteFunc(s.added, func(vm *inflight) bool { return slices.Contains(idle, vm) })
-	for _, vm := range idle {
-		s.plan.Remove(vm.VM)
+func (s *session) drop(vms []*inflight) {
+	s.added = slices.DeleteFunc(s.added, func(vm *inflight) bool { return slices.Contains(vms, vm) })
+	for _, vm := range vms {
+		s.site.Remove(vm.VM)
 	}
 }
 
@@ -243,38 +163,155 @@ func (s *session) drop(idle []*inflight) {
 func (s *session) place(sol *solution) {
 	defer s.request.timed(PartPlace, time.Now())
 	specs := sol.claims
-	placed, unplaced := s.plan.Place(specs)
+	placed, unplaced := s.site.Place(specs)
 	for _, p := range placed {
-		s.made++
+		s.created++
 		vm := fleet.VM{
-			Key: fleet.Key(fmt.Sprintf("new-%d", s.made)), VMID: fleet.VMID(newVMIDs + s.made),
-			Spec: specs[p.Index], Placement: p.Placement,
+			Key:       fleet.Key(fmt.Sprintf("new-%d", s.created)),
+			VMID:      fleet.VMID(newVMIDs + s.created),
+			Name:      fmt.Sprintf("%s-new-%d", specs[p.Index].Pool, s.created),
+			Spec:      specs[p.Index],
+			Placement: p.Placement,
 		}
-		s.settle(&vm)
-		vm.Name = fmt.Sprintf("%s-new-%d", vm.Pool, s.made)
-		added := newInflight(vm, s.pools, s.sizes)
+		if pool := s.pools.find(vm.Pool); pool != nil {
+			pool.class.setTemplate(&vm.Spec, vm.Host)
+		}
+		added := newInflight(vm, s.pools, s.types)
 		added.phase = sol.phase
 		s.added = append(s.added, added)
 	}
 	for _, u := range unplaced {
 		spec := specs[u.Index]
 		for _, host := range spec.Hosts {
-			if s.plan.Fits(spec, host) {
-				s.closed.add(offer{spec.Pool, spec.InstanceType, host})
+			if s.site.Fits(spec, host) {
+				s.closed.refuted[offering{spec.Pool, spec.InstanceType, host}] = true
 			}
 		}
 	}
 }
 
-// settle sets what a VM's Spec can only contain once its host is known.
-func (s *session) settle(vm *fleet.VM) {
-	if i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Name == vm.Pool }); i >= 0 {
-		s.pools[i].class.settle(&vm.Spec, vm.Host)
+// unjoined returns the VMs that Karpenter sees only by their claims: existing ones
+// without a Node, and added ones.
+func (s *session) unjoined() []*inflight { return slices.Concat(s.state.waiting, s.added) }
+
+// attempt changes the added VMs and solves again. If a further VM would be needed, fewer
+// pods were placed, or a VM became idle, it reverts the change and returns the given
+// solution.
+func (s *session) attempt(ctx context.Context, sol *solution, change func() bool) (*solution, error) {
+	added := slices.Clone(s.added)
+	site := s.site.Clone()
+	if change() {
+		changed, err := s.solve(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if len(changed.claims) == 0 && changed.unmet <= sol.unmet && len(s.idle(changed)) == 0 {
+			return changed, nil
+		}
 	}
+	s.added = added
+	s.site = site
+	return sol, nil
 }
 
-// standing returns the VMs that Karpenter sees: kept ones without a Node, and added ones.
-func (s *session) standing() []*inflight { return slices.Concat(s.world.waiting, s.added) }
+// Pods that move between rounds leave behind VMs with few pods. trim tries up to this
+// many of the VMs whose usage is below trimBelow.
+const (
+	trimTries = 10
+	trimBelow = 0.6
+)
+
+// trim removes new VMs whose pods fit on the others, the least used first. It returns the
+// solution without them, which like the given one needs no further VM.
+func (s *session) trim(ctx context.Context, sol *solution) (*solution, error) {
+	tried := map[*inflight]bool{}
+	for range trimTries {
+		var least *inflight
+		usage := trimBelow
+		for _, vm := range s.added {
+			used := usedShare(sol.landed[providerID(&vm.VM)], vm.claim.Status.Allocatable)
+			if !tried[vm] && (used < usage || used == usage && least != nil && compareInflight(vm, least) < 0) {
+				least = vm
+				usage = used
+			}
+		}
+		if least == nil {
+			break
+		}
+		tried[least] = true
+		var err error
+		sol, err = s.attempt(ctx, sol, func() bool {
+			s.drop([]*inflight{least})
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sol, nil
+}
+
+// usedShare returns the pods' share of the node's scarcest resource, from 0 to 1.
+func usedShare(pods []*corev1.Pod, allocatable corev1.ResourceList) float64 {
+	used := 0.0
+	requests := resources.RequestsForPods(pods...)
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		available, requested := allocatable[name], requests[name]
+		if available.Sign() > 0 {
+			used = max(used, requested.AsApproximateFloat64()/available.AsApproximateFloat64())
+		}
+	}
+	return used
+}
+
+// decision returns the decision of the last solution.
+func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error) {
+	s.last = sol
+	d := &Decision{Refused: slices.Clone(s.invalid), Asked: s.pending() + len(s.invalid)}
+	unjoined := map[string]*inflight{}
+	for _, vm := range s.unjoined() {
+		unjoined[providerID(&vm.VM)] = vm
+	}
+	for id, pods := range sol.landed {
+		d.Placed += len(pods)
+		names := namesOf(pods)
+		vm := unjoined[id]
+		switch {
+		case vm == nil && s.state.vms[id] != nil:
+			d.Existing = append(d.Existing, Landing{Name: s.state.vms[id].Name, Pods: names})
+		case vm == nil:
+			d.Existing = append(d.Existing, Landing{Name: sol.names[id], Pods: names})
+		case vm.VMID < newVMIDs:
+			d.InFlight = append(d.InFlight, Landing{Name: vm.Name, Pods: names})
+		default:
+			placed := Placed{Spec: vm.Spec, Placement: vm.Placement, NodePool: vm.Pool, Pods: names}
+			placed.Spec.Demand = demandOf(pods)
+			if pool := s.pools.find(vm.Pool); pool != nil && pool.class != nil {
+				placed.ClassHash = pool.class.hash
+			}
+			d.New = append(d.New, placed)
+		}
+	}
+
+	if len(sol.failed) > 0 {
+		e, err := newExplainer(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range slices.Concat(s.pods[:]...) {
+			if err, failed := sol.failed[pod.UID]; failed {
+				d.Refused = append(d.Refused, Refusal{Pod: client.ObjectKeyFromObject(pod), Reason: e.explain(pod, err)})
+			}
+		}
+	}
+
+	slices.SortFunc(d.New, comparePlaced)
+	byName := func(a, b Landing) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(d.InFlight, byName)
+	slices.SortFunc(d.Existing, byName)
+	slices.SortFunc(d.Refused, func(a, b Refusal) int { return compareNames(a.Pod, b.Pod) })
+	return d, nil
+}
 
 func comparePlaced(a, b Placed) int {
 	return cmp.Or(
@@ -285,10 +322,20 @@ func comparePlaced(a, b Placed) int {
 	)
 }
 
-// hostOf returns the host of an offering.
-func hostOf(requirements scheduling.Requirements) topology.HostID {
-	return topology.HostID{
-		Region: topology.RegionName(requirements.Get(corev1.LabelTopologyRegion).Any()),
-		Host:   topology.HostName(requirements.Get(corev1.LabelTopologyZone).Any()),
+func demandOf(pods []*corev1.Pod) fleet.Demand {
+	requests := resources.RequestsForPods(pods...)
+	return fleet.Demand{Pods: len(pods), CPUMilli: requests.Cpu().MilliValue(), MemoryMiB: requests.Memory().Value() / mebibyte}
+}
+
+func namesOf(pods []*corev1.Pod) []types.NamespacedName {
+	names := make([]types.NamespacedName, 0, len(pods))
+	for _, pod := range pods {
+		names = append(names, client.ObjectKeyFromObject(pod))
 	}
+	slices.SortFunc(names, compareNames)
+	return names
+}
+
+func compareNames(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

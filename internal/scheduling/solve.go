@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
@@ -43,13 +42,13 @@ type solution struct {
 // needs further VMs.
 func (s *session) solve(ctx context.Context) (*solution, error) {
 	sol := &solution{landed: map[string][]*corev1.Pod{}, names: map[string]string{}, failed: map[types.UID]error{}}
-	for sol.phase = choosy; ; sol.phase++ {
+	for sol.phase = constrained; ; sol.phase++ {
 		if len(s.pods[sol.phase]) > 0 {
 			results, err := s.runKarpenter(ctx, sol)
 			if err != nil {
 				return nil, err
 			}
-			if err := s.read(results, sol); err != nil {
+			if err := s.addResults(results, sol); err != nil {
 				return nil, err
 			}
 		}
@@ -64,28 +63,49 @@ func (s *session) solve(ctx context.Context) (*solution, error) {
 func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduling.Results, error) {
 	defer s.request.timed(PartSolve, time.Now())
 	var none karpscheduling.Results
-	standing := s.standing()
-	active, _, err := s.world.stateNodes(ctx, standing, sol.landed)
+	unjoined := s.unjoined()
+	nodes, _, err := s.state.nodes(ctx, unjoined, sol.landed)
 	if err != nil {
 		return none, err
 	}
+
+	// Pods spread over the hosts of the VMs that can take pods, even if these are full.
+	var known []topology.HostID
+	for _, vm := range unjoined {
+		if !vm.lost {
+			known = append(known, vm.Host)
+		}
+	}
+	slices.SortFunc(known, topology.HostID.Compare)
+	known = slices.Compact(known)
+
 	instanceTypes := map[string][]*cloudprovider.InstanceType{}
 	var whole, split []*karpv1.NodePool
 	for _, p := range s.pools {
 		if p.problem != "" {
 			continue
 		}
-		offers := makeOfferings(p, s.plan, s.closed, hostsOf(standing))
-		instanceTypes[p.Name] = offers.types
+		offerings := makeOfferings(p, s.site.Fits, s.closed, known)
+		instanceTypes[p.Name] = offerings.types
 		anyHost := p.anyHost()
-		whole, split = append(whole, anyHost), append(split, anyHost)
-		if sol.phase == choosy || sol.phase == virtualChoosy {
-			split = append(split, s.perHost(p, anyHost, offers)...)
+		whole = append(whole, anyHost)
+		split = append(split, anyHost)
+		if sol.phase == constrained || sol.phase == virtualConstrained {
+			split = append(split, s.perHost(p, anyHost, offerings)...)
 		}
 	}
-	opts := karpenterOptions(ctx)
+
+	// One worker tries nodes in order: with more, the same input could give different
+	// results.
+	opts := []karpscheduling.Options{
+		karpscheduling.NumConcurrentReconciles(1),
+		karpscheduling.MinValuesPolicy(options.FromContext(ctx).MinValuesPolicy),
+	}
+	if s.request.IgnorePreferences {
+		opts = append(opts, karpscheduling.IgnorePreferences)
+	}
 	pods := slices.Clone(s.pods[sol.phase])
-	domains, err := karpscheduling.NewTopology(ctx, s.client, s.world.state, active, whole, instanceTypes, pods, opts...)
+	domains, err := karpscheduling.NewTopology(ctx, s.client, s.state.karpenter, nodes, whole, instanceTypes, pods, opts...)
 	if err != nil {
 		return none, fmt.Errorf("counting topology domains: %w", err)
 	}
@@ -93,7 +113,7 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	if err != nil {
 		return none, err
 	}
-	scheduler := karpscheduling.NewScheduler(ctx, s.client, split, s.world.state, active, domains, instanceTypes,
+	scheduler := karpscheduling.NewScheduler(ctx, s.client, split, s.state.karpenter, nodes, domains, instanceTypes,
 		daemons, silence{}, clock.RealClock{}, s.volumes, nil, opts...)
 	results, err := scheduler.Solve(ctx, pods)
 	if err != nil {
@@ -105,8 +125,8 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 // perHost splits a NodePool by host and capacity type, the emptiest host first.
 func (s *session) perHost(p *pool, anyHost *karpv1.NodePool, o offerings) []*karpv1.NodePool {
 	var capacityTypes []string
-	for i := range p.sizes {
-		capacityTypes = append(capacityTypes, p.sizes[i].CapacityType)
+	for i := range p.types {
+		capacityTypes = append(capacityTypes, p.types[i].CapacityType)
 	}
 	slices.Sort(capacityTypes)
 	// "spot" sorts last, and is the cheapest.
@@ -118,26 +138,18 @@ func (s *session) perHost(p *pool, anyHost *karpv1.NodePool, o offerings) []*kar
 	var pools []*karpv1.NodePool
 	for _, host := range hosts {
 		for _, capacityType := range capacityTypes {
-			pools = append(pools, p.oneHost(anyHost, host, capacityType))
+			pools = append(pools, oneHost(anyHost, host, capacityType))
 		}
 	}
 	return pools
 }
 
-func karpenterOptions(ctx context.Context) []karpscheduling.Options {
-	o := options.FromContext(ctx)
-	// One worker tries nodes in order: with more, the same input could give different
-	// results.
-	opts := []karpscheduling.Options{karpscheduling.NumConcurrentReconciles(1), karpscheduling.MinValuesPolicy(o.MinValuesPolicy)}
-	if o.PreferencePolicy == options.PreferencePolicyIgnore {
-		opts = append(opts, karpscheduling.IgnorePreferences)
-	}
-	return opts
-}
-
-// read extracts the needed parts of a phase's results and checks that no pod is missing.
-func (s *session) read(results karpscheduling.Results, sol *solution) error {
-	asked, landed, unmet := len(s.pods[sol.phase]), 0, len(results.PodErrors)
+// addResults adds the needed parts of a phase's results to the solution, and checks that
+// no pod is missing.
+func (s *session) addResults(results karpscheduling.Results, sol *solution) error {
+	pending := len(s.pods[sol.phase])
+	landed := 0
+	unmet := len(results.PodErrors)
 	for _, node := range results.ExistingNodes {
 		if len(node.Pods) == 0 {
 			continue
@@ -149,7 +161,7 @@ func (s *session) read(results karpscheduling.Results, sol *solution) error {
 	}
 	for _, claim := range results.NewNodeClaims {
 		unmet += len(claim.Pods)
-		spec, err := s.wanted(claim)
+		spec, err := s.specFor(claim)
 		if err != nil {
 			for _, pod := range claim.Pods {
 				sol.failed[pod.UID] = err
@@ -161,42 +173,42 @@ func (s *session) read(results karpscheduling.Results, sol *solution) error {
 	for pod, err := range results.PodErrors {
 		sol.failed[pod.UID] = err
 	}
-	if sol.unmet += unmet; landed+unmet != asked {
-		return fmt.Errorf("%d pods asked, but Karpenter's scheduler placed %d and left %d", asked, landed, unmet)
+	if landed+unmet != pending {
+		return fmt.Errorf("%d pods asked, but Karpenter's scheduler placed %d and left %d", pending, landed, unmet)
 	}
+	sol.unmet += unmet
 	slices.SortStableFunc(sol.claims, func(a, b fleet.Spec) int { return cmp.Compare(a.Pool, b.Pool) })
 	return nil
 }
 
-// wanted returns the Spec of the VM that Karpenter needs: the cheapest type that fits, on
+// specFor returns the Spec of the VM that Karpenter needs: the cheapest type that fits, on
 // any host that offers it at that price and satisfies the pods.
-func (s *session) wanted(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
-	i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Name == claim.NodePoolName })
-	if i < 0 {
+func (s *session) specFor(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
+	pool := s.pools.find(claim.NodePoolName)
+	if pool == nil {
 		return fleet.Spec{}, fmt.Errorf("NodePool %q is gone", claim.NodePoolName)
 	}
-	sizes := s.pools[i].sizes
 	var best candidate
 	for _, it := range claim.InstanceTypeOptions {
-		at := slices.IndexFunc(sizes, func(t InstanceType) bool { return t.Name == it.Name })
+		i := slices.IndexFunc(pool.types, func(t InstanceType) bool { return t.Name == it.Name })
 		suits := byPrice(suiting(it, claim.Requirements, resources.RequestsForPods(claim.Pods...)))
-		if at < 0 || len(suits) == 0 {
+		if i < 0 || len(suits) == 0 {
 			continue
 		}
-		if next := newCandidate(&sizes[at], suits[0]); best.size == nil || compareSizes(best.size, next.size) > 0 {
+		if next := newCandidate(&pool.types[i], suits[0]); best.size == nil || compareTypes(best.size, next.size) > 0 {
 			best = next
 		}
 	}
 	if best.size == nil {
 		return fleet.Spec{}, fmt.Errorf("NodePool %q: no host offers a type that fits any more", claim.NodePoolName)
 	}
-	spec := s.pools[i].class.spec(s.pools[i].Name, best.size, slices.Compact(best.hosts))
-	spec.Labels = chosenLabels(s.pools[i], claim.Requirements)
+	spec := pool.class.spec(pool.Name, best.size, slices.Compact(best.hosts))
+	spec.Labels = chosenLabels(pool, claim.Requirements)
 	spec.Demand = demandOf(claim.Pods)
 	return spec, nil
 }
 
-func compareSizes(a, b *InstanceType) int {
+func compareTypes(a, b *InstanceType) int {
 	return cmp.Or(cmp.Compare(a.Price, b.Price), cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB), cmp.Compare(a.Name, b.Name))
 }
 
@@ -232,74 +244,4 @@ func firstValue(requirement *scheduling.Requirement) (string, bool) {
 		}
 	}
 	return "", false
-}
-
-func demandOf(pods []*corev1.Pod) fleet.Demand {
-	requests := resources.RequestsForPods(pods...)
-	return fleet.Demand{Pods: len(pods), CPUMilli: requests.Cpu().MilliValue(), MemoryMiB: requests.Memory().Value() / mebibyte}
-}
-
-func namesOf(pods []*corev1.Pod) []types.NamespacedName {
-	names := make([]types.NamespacedName, 0, len(pods))
-	for _, pod := range pods {
-		names = append(names, client.ObjectKeyFromObject(pod))
-	}
-	slices.SortFunc(names, compareNames)
-	return names
-}
-
-func compareNames(a, b types.NamespacedName) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
-// decision returns the decision of the last solution.
-func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error) {
-	s.last = sol
-	d := &Decision{Refused: slices.Clone(s.invalid), Asked: s.asked() + len(s.invalid)}
-	standing := map[string]*inflight{}
-	for _, vm := range s.standing() {
-		standing[providerID(&vm.VM)] = vm
-	}
-	for id, pods := range sol.landed {
-		d.Placed += len(pods)
-		vm := standing[id]
-		switch {
-		case vm == nil && s.world.kept[id] != nil:
-			d.Existing = append(d.Existing, Landing{Name: s.world.kept[id].Name, Pods: namesOf(pods)})
-		case vm == nil:
-			d.Existing = append(d.Existing, Landing{Name: sol.names[id], Pods: namesOf(pods)})
-		case vm.VMID < newVMIDs:
-			d.InFlight = append(d.InFlight, Landing{Name: vm.Name, Pods: namesOf(pods)})
-		default:
-			placed := Placed{Spec: vm.Spec, Placement: vm.Placement, NodePool: vm.Pool, Pods: namesOf(pods)}
-			placed.Spec.Demand, placed.ClassHash = demandOf(pods), s.classHash(vm.Pool)
-			d.New = append(d.New, placed)
-		}
-	}
-	slices.SortFunc(d.New, comparePlaced)
-	byName := func(a, b Landing) int { return cmp.Compare(a.Name, b.Name) }
-	slices.SortFunc(d.InFlight, byName)
-	slices.SortFunc(d.Existing, byName)
-	if err := s.refusals(ctx, d); err != nil {
-		return nil, err
-	}
-	slices.SortFunc(d.Refused, func(a, b Refusal) int { return compareNames(a.Pod, b.Pod) })
-	return d, nil
-}
-
-// refusals adds the pods that were not placed, with the reasons.
-func (s *session) refusals(ctx context.Context, d *Decision) error {
-	if len(s.last.failed) == 0 {
-		return nil
-	}
-	e, err := newExplainer(ctx, s)
-	if err != nil {
-		return err
-	}
-	for _, pod := range slices.Concat(s.pods[:]...) {
-		if err, failed := s.last.failed[pod.UID]; failed {
-			d.Refused = append(d.Refused, Refusal{Pod: client.ObjectKeyFromObject(pod), Reason: e.explain(pod, err)})
-		}
-	}
-	return nil
 }

@@ -112,7 +112,7 @@ func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) ma
 		}
 		return verdicts // keep the hosts of the last check
 	}
-	report := scheduling.Judge(nc, snapshot, c.config.ClusterID, c.config.Types)
+	report := scheduling.EvaluateClass(nc, snapshot, c.config.ClusterID, c.config.Types)
 	setHosts(nc, report)
 	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.rootOnly(nc, report.Hosts)) {
 		if _, first := verdicts[finding.Condition]; !first {

@@ -79,7 +79,7 @@ func TestJudge(t *testing.T) {
 		{
 			name: "ambiguous", spec: `{template: {name: debian}, hosts: [lab/epyc]}`, excluded: `has 2 templates "debian", 9000 and 9001 among them`,
 			want: finding("TemplateReady", "TemplateAmbiguous",
-				`lab/epyc has 2 templates "debian", 9000 and 9001 among them: tell them apart by spec.template's name, tags and vmid`),
+				`lab/epyc has 2 templates "debian", 9000 and 9001 among them: select one by spec.template's name, tags and vmid`),
 		},
 		{
 			name: "no template", spec: `{template: {name: centos, tags: [k8s], vmid: 100}, hosts: [epyc]}`, excluded: `has no template "centos" with tags k8s of VMID 100`,
@@ -156,8 +156,8 @@ func TestJudge(t *testing.T) {
 					s.Hosts[1].CPUs[i].Core = topology.Unknown
 				}
 			},
-			excluded: "does not tell which CPUs share a core",
-			want: finding("PlacementReady", "PlacementImpossible", "lab/ryzen does not tell which CPUs share a core: "+
+			excluded: "does not report which CPUs share a core",
+			want: finding("PlacementReady", "PlacementImpossible", "lab/ryzen does not report which CPUs share a core: "+
 				"run numaform-agent there or give its collected topology (numaform topology collect), or choose another spec.placement.policy"),
 		},
 		{
@@ -171,9 +171,9 @@ func TestJudge(t *testing.T) {
 		{
 			name: "huge pages that nobody told", spec: `{template: {tags: [new]}, hosts: [epyc], placement: {policy: NUMA, hugePages: 1Gi}}`,
 			change:   func(s *topology.Snapshot) { s.Hosts[0].Sources = nil },
-			excluded: "does not tell its huge pages",
-			want: finding("PlacementReady", "HugePagesMissing", "lab/epyc does not tell its huge pages: reserve them when the host boots "+
-				"and let numaform-agent or numaform topology collect tell them, or remove spec.placement.hugePages"),
+			excluded: "does not report its huge pages",
+			want: finding("PlacementReady", "HugePagesMissing", "lab/epyc does not report its huge pages: reserve them when the host boots "+
+				"and let numaform-agent or numaform topology collect report them, or remove spec.placement.hugePages"),
 		},
 		{
 			name: "devices", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], pciDevices: [{mapping: gpu}, {mapping: gpu}, {mapping: nic}]}`, hosts: all("epyc"),
@@ -228,7 +228,7 @@ func TestJudge(t *testing.T) {
 			if test.change != nil {
 				test.change(snapshot)
 			}
-			report := scheduling.Judge(nodeClass(t, test.spec), snapshot, "test", nil)
+			report := scheduling.EvaluateClass(nodeClass(t, test.spec), snapshot, "test", nil)
 			if diff := cmp.Diff(test.want, report.Findings); diff != "" {
 				t.Errorf("findings differ:\n%s", diff)
 			}
@@ -250,7 +250,7 @@ func TestJudge(t *testing.T) {
 }
 
 func TestJudgeInvalid(t *testing.T) {
-	report := scheduling.Judge(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated}}`), lab(), "test", nil)
+	report := scheduling.EvaluateClass(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated}}`), lab(), "test", nil)
 	if len(report.Hosts) != 0 || len(report.Findings) != 1 || report.Findings[0].Condition != v1alpha1.ConditionValid ||
 		report.Findings[0].Reason != v1alpha1.ReasonInvalid || !strings.Contains(report.Findings[0].Message, "spec.placement.pinWith") {
 		t.Errorf("report is %+v", report)

@@ -1,0 +1,439 @@
+package scheduling
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// ClassReport is the result of evaluating a class on the hosts of a snapshot.
+type ClassReport struct {
+	// Hosts can take nodes of the class, sorted.
+	Hosts []topology.HostID
+	// Excluded are the hosts that the class allows but that cannot take its nodes,
+	// sorted.
+	Excluded []Exclusion
+	// Faults are what the excluded hosts lack, sorted by host.
+	Faults []Fault
+	// Templates are the templates on each of Hosts, and on hosts that lack only a working
+	// host agent, which makes no difference to the VMs on them.
+	Templates map[topology.HostID]topology.Template
+	// Findings are the problems, at most one for each condition. A condition without a
+	// finding is met, to the extent that hosts determine it.
+	Findings []Finding
+}
+
+// Exclusion explains why a host is not used.
+type Exclusion struct {
+	Host topology.HostID
+	// Reason completes a sentence that begins with the host's name: "is offline".
+	Reason string
+}
+
+// Finding explains why a condition of a class is not met: Reason and Message are the
+// condition's.
+type Finding struct{ Condition, Reason, Message string }
+
+// Fault is what one host lacks for a condition of a class: Message completes a sentence
+// that begins with the host's name, Fix says how to fix it.
+type Fault struct {
+	Finding
+	Host topology.HostID
+	Fix  string
+}
+
+// EvaluateClass returns which hosts can take nodes of a class and what is wrong with it.
+// It checks only what a snapshot shows: neither Secrets nor the permissions of numaform's
+// login. clusterID identifies the class's numaform installation, because host agents pin
+// for certain clusters. types are the existing instance types; if there are none, any
+// type is accepted.
+func EvaluateClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, types []InstanceType) ClassReport {
+	c := newClass(nc, snapshot, clusterID, OfferedBy(nc, types))
+	report := ClassReport{
+		Hosts:     c.hosts,
+		Excluded:  c.excluded,
+		Findings:  c.findings,
+		Templates: map[topology.HostID]topology.Template{},
+	}
+	for host, from := range c.templates {
+		report.Templates[host] = from.Template
+	}
+	for _, f := range c.faults {
+		f.Fix = cmp.Or(f.Fix, fixFor(f.Reason))
+		report.Faults = append(report.Faults, f)
+	}
+	return report
+}
+
+// Allows reports whether the class's spec.region and spec.hosts allow the host, whether
+// or not it has room.
+func Allows(nc *v1alpha1.ProxmoxNodeClass, host topology.HostID) bool {
+	spec := &nc.Spec
+	if spec.Region != "" && spec.Region != string(host.Region) {
+		return false
+	}
+	return len(spec.Hosts) == 0 || slices.Contains(spec.Hosts, string(host.Host)) || slices.Contains(spec.Hosts, host.String())
+}
+
+// Needs is what the VMs of a class need on a suitable host, beyond what a snapshot shows.
+type Needs struct {
+	// Disks are the storages of their disks, sorted.
+	Disks []string
+	// Seed is the storage of their seeds, or fleet.AnySeedStorage, or empty.
+	Seed string
+	// Template is the VMID of their template.
+	Template int
+}
+
+// NeedsOf returns what VMs of a class need on a host, and false if the host cannot take
+// any for a reason other than its host agent.
+func NeedsOf(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, host topology.HostID) (Needs, bool) {
+	c := newClass(nc, snapshot, "", nil)
+	from, ok := c.templates[host]
+	if !ok {
+		return Needs{}, false
+	}
+	return Needs{Disks: slices.Sorted(maps.Keys(diskNeeds(&c.base, from.Storage, 0))), Seed: c.base.SeedStorage, Template: from.VMID}, true
+}
+
+// hostCheck collects what one host lacks for a class.
+type hostCheck struct {
+	*class
+	host   *topology.Host
+	region *topology.Region // nil if the snapshot does not have it
+	from   template
+	faults []Fault
+}
+
+// add adds a fault, unless the message is empty. fix is empty if it is fixFor the reason.
+func (h *hostCheck) add(condition, reason, message, fix string) {
+	if message != "" {
+		h.faults = append(h.faults, Fault{
+			Finding: Finding{Condition: condition, Reason: reason, Message: message},
+			Host:    h.host.ID(),
+			Fix:     fix,
+		})
+	}
+}
+
+// checkHost returns the class's template on the host, and why the host is not usable.
+func (c *class) checkHost(host *topology.Host, snapshot *topology.Snapshot) (template, []Fault) {
+	h := &hostCheck{class: c, host: host}
+	if i := slices.IndexFunc(snapshot.Regions, func(r topology.Region) bool { return r.Name == host.Region }); i >= 0 {
+		h.region = &snapshot.Regions[i]
+	}
+	if problem := h.unavailable(); problem != "" {
+		for _, condition := range c.hostConditions() {
+			h.add(condition, v1alpha1.ReasonHostUnavailable, problem, "")
+		}
+		return template{}, h.faults
+	}
+
+	h.checkTemplate()
+	pool := c.base.ResourcePool
+	if h.region != nil && pool != "" && len(h.region.Pools) > 0 && !slices.Contains(h.region.Pools, pool) {
+		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPoolNotFound,
+			fmt.Sprintf("is in region %s, which has no resource pool %q", h.region.Name, pool), "")
+	}
+	h.checkDisks()
+	h.checkTopology()
+	seed := storageProblem(host, c.base.SeedStorage, "iso", "ISO images")
+	if c.base.SeedStorage == fleet.AnySeedStorage {
+		seed = "has no active storage that takes ISO images"
+		if slices.ContainsFunc(host.Storages, func(s topology.Storage) bool { return s.Active && slices.Contains(s.Content, "iso") }) {
+			seed = ""
+		}
+	}
+	h.add(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSeedStorageNotFound, seed, "")
+	h.checkDevices(snapshot)
+
+	// Existing VMs of a host whose agent is gone stay, because their pins remain.
+	if c.base.Policy.Pinned() && c.base.PinWith == fleet.PinWithHostAgent {
+		faults := host.AgentFaults(c.clusterID, host.ReadAt)
+		if i := slices.IndexFunc(faults, func(f topology.AgentFault) bool { return f.Blocks }); i >= 0 {
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostAgentNotReady, faults[i].What, faults[i].Mend)
+		}
+	}
+	return h.from, h.faults
+}
+
+// hostConditions returns the conditions that depend on hosts.
+func (c *class) hostConditions() []string {
+	conditions := []string{v1alpha1.ConditionTemplateReady, v1alpha1.ConditionPlacementReady}
+	if c.base.SeedStorage != "" {
+		conditions = append(conditions, v1alpha1.ConditionMetadataReady)
+	}
+	return conditions
+}
+
+// unavailable returns why the host can take no VM at all now.
+func (h *hostCheck) unavailable() string {
+	switch {
+	case !h.host.Online:
+		return "is offline"
+	case h.host.Problem != "":
+		return h.host.Problem
+	case h.host.Maintenance:
+		return fmt.Sprintf("is in HA maintenance, which ends with ha-manager crm-command node-maintenance disable %s", h.host.Name)
+	case h.region != nil && !h.region.Quorate:
+		return fmt.Sprintf("is in region %s, which has lost its quorum", h.host.Region)
+	}
+	return ""
+}
+
+// checkTemplate finds the only template on the host that matches the reference.
+func (h *hostCheck) checkTemplate() {
+	ref := &h.fields.Template
+	var matching []topology.Template
+	for _, t := range h.host.Templates {
+		hasTags := !slices.ContainsFunc(ref.Tags, func(tag string) bool { return !slices.Contains(t.Tags, tag) })
+		if (ref.Name == "" || ref.Name == t.Name) && (ref.VMID == 0 || int(ref.VMID) == t.VMID) && hasTags {
+			matching = append(matching, t)
+		}
+	}
+	switch {
+	case len(matching) == 0:
+		message := "has no template " + describeTemplate(ref)
+		i := slices.IndexFunc(h.host.Guests, func(g topology.Guest) bool {
+			return g.Kind == topology.GuestVM && !g.Template && (ref.VMID != 0 && int(ref.VMID) == g.VMID || ref.VMID == 0 && ref.Name != "" && ref.Name == g.Name)
+		})
+		if i >= 0 {
+			vmid := h.host.Guests[i].VMID
+			message += fmt.Sprintf(", but VM %d of that name is no template yet: qm template %d", vmid, vmid)
+		}
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound, message, "")
+	case len(matching) > 1:
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateAmbiguous, fmt.Sprintf("has %d templates %s, %d and %d among them",
+			len(matching), describeTemplate(ref), matching[0].VMID, matching[1].VMID), "")
+	case matching[0].Problem != "":
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
+			fmt.Sprintf("has template %s, but %s", describeTemplate(ref), matching[0].Problem), "")
+	default:
+		h.from.Template = matching[0]
+		h.from.namesakes = slices.ContainsFunc(h.host.Templates, func(other topology.Template) bool {
+			return other.Name == matching[0].Name && other.VMID != matching[0].VMID
+		})
+	}
+}
+
+func describeTemplate(ref *v1alpha1.TemplateReference) string {
+	var parts []string
+	if ref.Name != "" {
+		parts = append(parts, fmt.Sprintf("%q", ref.Name))
+	}
+	if len(ref.Tags) > 0 {
+		parts = append(parts, "with tags "+strings.Join(ref.Tags, ", "))
+	}
+	if ref.VMID != 0 {
+		parts = append(parts, fmt.Sprintf("of VMID %d", ref.VMID))
+	}
+	return strings.Join(parts, " ")
+}
+
+// storageProblem returns why a storage of the host does not accept the content, which
+// described names for people. An empty name is no problem.
+func storageProblem(host *topology.Host, name, content, described string) string {
+	i := slices.IndexFunc(host.Storages, func(s topology.Storage) bool { return s.Name == name })
+	switch {
+	case name == "":
+		return ""
+	case i < 0:
+		return fmt.Sprintf("has no storage %q", name)
+	case !host.Storages[i].Active:
+		return fmt.Sprintf("has storage %q, but it is not active", name)
+	case len(host.Storages[i].Content) > 0 && !slices.Contains(host.Storages[i].Content, content):
+		return fmt.Sprintf("has storage %q, but it takes no %s", name, described)
+	}
+	return ""
+}
+
+// checkDisks checks that the host has the storages of the nodes' disks, with room for at
+// least the smallest node, and slots for the data disks.
+func (h *hostCheck) checkDisks() {
+	h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, storageProblem(h.host, h.base.Storage, "images", "disk images"), "")
+	checked := []string{h.base.Storage}
+	for _, d := range h.base.DataDisks {
+		if !slices.Contains(checked, d.Storage) {
+			checked = append(checked, d.Storage)
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound, storageProblem(h.host, d.Storage, "images", "disk images"),
+				"correct spec.dataDisks, or Datacenter > Storage in Proxmox")
+		}
+	}
+	if h.from.Name == "" {
+		return
+	}
+
+	needs := diskNeeds(&h.base, h.from.Storage, max(h.smallestGiB, h.from.DiskGiB))
+	for _, name := range slices.Sorted(maps.Keys(needs)) {
+		i := slices.IndexFunc(h.host.Storages, func(s topology.Storage) bool { return s.Name == name })
+		if i < 0 || h.host.Storages[i].TotalMiB == 0 { // of unknown size
+			continue
+		}
+		if free := h.host.Storages[i].FreeMiB; free < needs[name] {
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageFull, fullProblem(name, free, needs[name], ""), fullAdvice(&h.base))
+			break
+		}
+	}
+
+	needed := len(h.base.DataDisks)
+	if free := len(fleet.FreeSlots(append(slices.Clone(h.from.Drives), h.from.DiskInterface), needed)); free < needed {
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
+			fmt.Sprintf("has template %s, which leaves %d SCSI slots for %d data disks", describeTemplate(&h.fields.Template), free, needed),
+			"remove drives from the template, or disks from spec.dataDisks")
+	}
+}
+
+// checkTopology checks that the host has the huge pages of the class, and reports what the
+// class's policy must know.
+func (h *hostCheck) checkTopology() {
+	cpus := h.host.CPUs
+	if len(cpus) == 0 {
+		return
+	}
+	if h.base.Policy == fleet.PolicyIsolated &&
+		!slices.ContainsFunc(cpus, func(cpu topology.CPU) bool { return cpu.Core != topology.Unknown }) {
+		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPlacementImpossible, "does not report which CPUs share a core", "")
+	}
+
+	size := h.base.HugePages
+	reserved := slices.ContainsFunc(h.host.NUMANodes, func(n topology.NUMANode) bool { return n.HugePages[int(size.MiB())<<10] > 0 })
+	if size != "" && !reserved {
+		message := fmt.Sprintf("has no huge pages of %s reserved", size)
+		if !h.host.TellsHugePages() {
+			message = "does not report its huge pages"
+		}
+		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHugePagesMissing, message, "")
+	}
+}
+
+// checkDevices checks that the host can pass the class's PCI devices through.
+func (h *hostCheck) checkDevices(snapshot *topology.Snapshot) {
+	var mappings []string
+	pcie := false
+	for _, d := range h.base.PCIDevices {
+		pcie = pcie || d.PCIe
+		if !slices.Contains(mappings, d.Mapping) {
+			mappings = append(mappings, d.Mapping)
+		}
+	}
+
+	for _, mapping := range mappings {
+		hasDevice := func(host *topology.Host) bool {
+			return slices.ContainsFunc(host.PCIDevices, func(d topology.PCIDevice) bool { return d.Mapping == mapping })
+		}
+		elsewhere := slices.ContainsFunc(snapshot.Hosts, func(other topology.Host) bool { return other.Region == h.host.Region && hasDevice(&other) })
+		switch {
+		case hasDevice(h.host):
+		case elsewhere:
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPCIDeviceMissing, "has no device of PCI mapping "+mapping,
+				"add one of its devices to the mapping (Datacenter > Resource Mappings in Proxmox), or allow other hosts in spec.hosts")
+		default:
+			fix := ""
+			if h.region != nil {
+				fix = h.region.MappingsProblem
+			}
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPCIDeviceMissing,
+				fmt.Sprintf("is in region %s, where no PCI mapping %s is seen", h.host.Region, mapping),
+				cmp.Or(fix, "make the mapping (Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Use on "+
+					"/mapping/pci/"+mapping+", as numaform doctor says, or correct spec.pciDevices"))
+		}
+	}
+
+	if pcie && h.from.VMID != 0 && !strings.Contains(h.from.Options["machine"], "q35") {
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
+			fmt.Sprintf("has template %s, whose machine is not q35, as pcie needs", describeTemplate(&h.fields.Template)),
+			fmt.Sprintf("qm set %d --machine q35, or remove pcie from spec.pciDevices", h.from.VMID))
+	}
+}
+
+// findProblems returns a finding for every condition that no host meets, and one more if
+// each is met somewhere but no host meets all of them.
+func (c *class) findProblems() []Finding {
+	if len(c.hosts) > 0 {
+		return nil
+	}
+	var findings []Finding
+	for _, condition := range c.hostConditions() {
+		var found []Fault
+		hosts := map[topology.HostID]bool{}
+		for _, f := range c.faults {
+			if f.Condition == condition {
+				found = append(found, f)
+				hosts[f.Host] = true
+			}
+		}
+		if len(hosts) == len(c.excluded) {
+			findings = append(findings, Finding{Condition: condition, Reason: commonReason(found), Message: describeFaults(found)})
+		}
+	}
+	if len(findings) == 0 {
+		findings = []Finding{{
+			Condition: v1alpha1.ConditionPlacementReady,
+			Reason:    v1alpha1.ReasonNoHost,
+			Message:   "no host has all that is needed: " + describeFaults(c.faults),
+		}}
+	}
+	return findings
+}
+
+// commonReason returns the most common reason; hosts that are merely unavailable count
+// last.
+func commonReason(faults []Fault) string {
+	count := map[string]int{}
+	for _, f := range faults {
+		count[f.Reason]++
+	}
+	delete(count, v1alpha1.ReasonHostUnavailable)
+	best := v1alpha1.ReasonHostUnavailable
+	for _, f := range faults {
+		if count[f.Reason] > count[best] {
+			best = f.Reason
+		}
+	}
+	return best
+}
+
+// describeFaults lists what each host lacks, and how to fix the most common fault.
+func describeFaults(faults []Fault) string {
+	var parts []string
+	for _, f := range faults {
+		parts = append(parts, fmt.Sprintf("%s %s", f.Host, f.Message))
+	}
+	reason := commonReason(faults)
+	fix := fixFor(reason)
+	if i := slices.IndexFunc(faults, func(f Fault) bool { return f.Reason == reason }); i >= 0 {
+		fix = cmp.Or(faults[i].Fix, fix)
+	}
+	return cmp.Or(strings.Join(parts, ", "), "no host is left") + ": " + fix
+}
+
+// fixFor returns how to fix faults with that reason.
+func fixFor(reason string) string {
+	switch reason {
+	case v1alpha1.ReasonTemplateNotFound:
+		return "make the template there, or correct spec.template"
+	case v1alpha1.ReasonTemplateAmbiguous:
+		return "select one by spec.template's name, tags and vmid"
+	case v1alpha1.ReasonTemplateUnusable:
+		return "take that out of the template, or name another in spec.template"
+	case v1alpha1.ReasonStorageNotFound:
+		return "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"
+	case v1alpha1.ReasonPoolNotFound:
+		return "make the resource pool in Proxmox, or correct spec.pool"
+	case v1alpha1.ReasonPlacementImpossible:
+		return "run numaform-agent there or give its collected topology (numaform topology collect), or choose another spec.placement.policy"
+	case v1alpha1.ReasonHugePagesMissing:
+		return "reserve them when the host boots and let numaform-agent or numaform topology collect report them, or remove spec.placement.hugePages"
+	case v1alpha1.ReasonPCIDeviceMissing:
+		return "add the hosts' devices to the mappings of spec.pciDevices, or correct it"
+	case v1alpha1.ReasonSeedStorageNotFound:
+		return "allow the content ISO image on a storage of the hosts, or correct spec.metadata.storage"
+	}
+	return "bring a host back, or allow others in spec.hosts"
+}

@@ -1,0 +1,290 @@
+package scheduling
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+)
+
+// clusterState is the state before a decision: Karpenter's view of nodes and claims, and
+// our VMs that Karpenter cannot see by itself.
+type clusterState struct {
+	karpenter *state.Cluster
+	// vms are all existing VMs by provider ID; waiting are the ones without a Node and
+	// without a NodeClaim.
+	vms     map[string]*inflight
+	waiting []*inflight
+}
+
+// newClusterState fills Karpenter's cluster state from the client and the existing VMs, as
+// of now.
+func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now time.Time) (*clusterState, error) {
+	s := &clusterState{karpenter: state.NewCluster(clock.RealClock{}, c, nil), vms: map[string]*inflight{}}
+	claimed, err := s.readClaims(ctx, c, vms)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := readNodes(ctx, c, vms, claimed, now)
+	if err != nil {
+		return nil, err
+	}
+	joined := map[string]bool{}
+	for _, node := range nodes {
+		joined[node.Spec.ProviderID] = true
+	}
+	for _, vm := range vms {
+		id := providerID(&vm.VM)
+		s.vms[id] = vm
+		switch {
+		case claimed[id]:
+		case joined[id]:
+			vm.claim.Name = "node-" + vm.Name
+			s.karpenter.UpdateNodeClaim(vm.claim)
+		default:
+			s.waiting = append(s.waiting, vm)
+		}
+	}
+	for _, node := range nodes {
+		if err := s.karpenter.UpdateNode(ctx, node); err != nil {
+			return nil, fmt.Errorf("counting the pods of node %s: %w", node.Name, err)
+		}
+	}
+
+	// Karpenter also needs the bound pods that keep others away, and the DaemonSets.
+	var pods corev1.PodList
+	if err := c.List(ctx, &pods); err != nil {
+		return nil, fmt.Errorf("listing pods: %w", err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.Spec.NodeName == "" || !podutils.HasRequiredPodAntiAffinity(pod) {
+			continue
+		}
+		if err := s.karpenter.UpdatePod(ctx, pod); err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+	}
+	var daemonSets appsv1.DaemonSetList
+	if err := c.List(ctx, &daemonSets); err != nil {
+		return nil, fmt.Errorf("listing daemonsets: %w", err)
+	}
+	for i := range daemonSets.Items {
+		set := &daemonSets.Items[i]
+		if err := s.karpenter.UpdateDaemonSet(ctx, set); err != nil {
+			return nil, fmt.Errorf("reading daemonset %s/%s: %w", set.Namespace, set.Name, err)
+		}
+	}
+	return s, nil
+}
+
+// readClaims adds our NodeClaims to Karpenter's state and returns their provider IDs. A
+// NodeClaim that names its VM, but does not have its provider ID and size yet, gets them.
+func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms []*inflight) (map[string]bool, error) {
+	var claims karpv1.NodeClaimList
+	if err := c.List(ctx, &claims); err != nil {
+		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+	}
+	claimed := map[string]bool{}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if !isOurs(claim.Spec.NodeClassRef) {
+			continue
+		}
+		id := claim.Status.ProviderID
+		name := claim.Annotations[v1alpha1.AnnotationVM]
+		at := slices.IndexFunc(vms, func(vm *inflight) bool {
+			return id != "" && id == providerID(&vm.VM) || id == "" && name != "" && name == vm.Name
+		})
+		if at >= 0 {
+			vm := vms[at]
+			if id == "" {
+				labels := maps.Clone(vm.claim.Labels)
+				maps.Copy(labels, claim.Labels)
+				claim.Labels = labels
+				claim.Status = vm.claim.Status
+			}
+			if vm.lost {
+				closeClaim(claim)
+			}
+		}
+		s.karpenter.UpdateNodeClaim(claim)
+		claimed[claim.Status.ProviderID] = true
+	}
+	return claimed, nil
+}
+
+func isOurs(ref *karpv1.NodeClassReference) bool {
+	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.KindProxmoxNodeClass
+}
+
+// readNodes returns the nodes, setting the provider ID on the nodes of our VMs. A node
+// without a NodeClaim, because no controller runs, is treated as Karpenter's.
+func readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed map[string]bool, now time.Time) ([]*corev1.Node, error) {
+	var list corev1.NodeList
+	if err := c.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	var nodes []*corev1.Node
+	for i := range list.Items {
+		node := list.Items[i].DeepCopy()
+		addNodeTaints(node)
+		at := slices.IndexFunc(vms, func(vm *inflight) bool {
+			return node.Spec.ProviderID == providerID(&vm.VM) || node.Spec.ProviderID == "" && node.Name == vm.Name
+		})
+		if at >= 0 {
+			node.Spec.ProviderID = providerID(&vms[at].VM)
+			adoptNode(node, vms[at], claimed[node.Spec.ProviderID], now)
+		}
+		if node.Spec.ProviderID == "" {
+			node.Spec.ProviderID = node.Name
+		}
+		if node.Labels[karpv1.NodePoolLabelKey] != "" && node.Labels[corev1.LabelInstanceTypeStable] == "" {
+			// Karpenter would not count a node of a pool before its type is known.
+			node.Labels[corev1.LabelInstanceTypeStable] = "unknown"
+		}
+		nodes = append(nodes, node)
+	}
+	return nodes, nil
+}
+
+// addNodeTaints adds the taints that Kubernetes' node controller derives from a node's
+// state: it may not have set them yet, and manifests lack them.
+func addNodeTaints(node *corev1.Node) {
+	add := func(key string) {
+		taint := corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}
+		if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) }) {
+			node.Spec.Taints = append(node.Spec.Taints, taint)
+		}
+	}
+	if node.Spec.Unschedulable {
+		add(corev1.TaintNodeUnschedulable)
+	}
+	for _, c := range node.Status.Conditions {
+		switch {
+		case c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue:
+		case c.Status == corev1.ConditionUnknown:
+			add(corev1.TaintNodeUnreachable)
+		default:
+			add(corev1.TaintNodeNotReady)
+		}
+	}
+}
+
+// joiningGrace is how long after its creation a Node that cannot run pods counts as
+// joining. A Node does not record whether it has ever been ready, so its age must
+// distinguish a start from a failure.
+const joiningGrace = 10 * time.Minute
+
+// adoptNode sets the labels that a node has because of its VM; a node with a NodeClaim
+// gets them from that. It determines how Karpenter sees the node: as lost, which takes no
+// pods; as joining, whose taints will be removed; or as it reports itself.
+func adoptNode(node *corev1.Node, vm *inflight, claimed bool, now time.Time) {
+	labels := map[string]string{}
+	if !claimed {
+		maps.Copy(labels, vm.claim.Labels)
+	}
+	maps.Copy(labels, node.Labels)
+	node.Labels = labels
+
+	// A ready kubelet responds: its node can run pods, even if its host cannot take more
+	// VMs.
+	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	// If the VM does not exist, the node is a leftover, and its VM is re-created.
+	mayJoin := !node.Spec.Unschedulable && (vm.absent || now.Sub(node.CreationTimestamp.Time) < joiningGrace)
+	switch {
+	case vm.lost && (!vm.online || !ready):
+		node.Spec.Taints = append(node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
+		node.Status.Allocatable = nil
+	case mayJoin && (claimed || !hasJoined(node, vm.claim)):
+	default:
+		// Karpenter uses the taints and the size that an initialized node reports. A node
+		// that has not reported its size counts with its VM's.
+		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
+		node.Labels[karpv1.NodeInitializedLabelKey] = "true"
+		if node.Status.Capacity == nil {
+			node.Status.Capacity = corev1.ResourceList{}
+		}
+		for name, quantity := range vm.claim.Status.Capacity {
+			if resources.IsZero(node.Status.Capacity[name]) {
+				node.Status.Capacity[name] = quantity
+			}
+		}
+	}
+}
+
+// hasJoined reports whether a node is ready and no longer has its startup taints.
+func hasJoined(node *corev1.Node, claim *karpv1.NodeClaim) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.MatchTaint(&karpv1.UnregisteredNoExecuteTaint) || scheduling.IsKnownEphemeralTaint(&taint) ||
+			slices.ContainsFunc(claim.Spec.StartupTaints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) })
+	})
+}
+
+// without returns a copy of a NodeClaim with the pods' resources subtracted.
+func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
+	claim = claim.DeepCopy()
+	if len(pods) > 0 {
+		claim.Status.Allocatable = resources.Subtract(claim.Status.Allocatable, resources.RequestsForPods(pods...))
+	}
+	return claim
+}
+
+// nodes returns copies of the nodes, including the nodes of vms, with the pods in
+// taken, by provider ID, on them. Nodes being deleted are returned separately.
+func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[string][]*corev1.Pod) (active, deleting state.StateNodes, err error) {
+	// Karpenter fills nodes in the order of their names.
+	slices.SortFunc(vms, compareInflight)
+	for i, vm := range vms {
+		vm.claim.Name = fmt.Sprintf("inflight-%06d", i)
+	}
+
+	for _, node := range s.karpenter.DeepCopyNodes() {
+		if pods := taken[node.ProviderID()]; node.Node == nil && len(pods) > 0 {
+			s.karpenter.UpdateNodeClaim(without(node.NodeClaim, pods))
+			defer s.karpenter.UpdateNodeClaim(node.NodeClaim)
+		}
+	}
+	for _, vm := range vms {
+		s.karpenter.UpdateNodeClaim(without(vm.claim, taken[vm.claim.Status.ProviderID]))
+		defer s.karpenter.DeleteNodeClaim(vm.claim.Name)
+	}
+	for _, node := range s.karpenter.DeepCopyNodes() {
+		if node.Node == nil {
+			continue
+		}
+		for _, pod := range taken[node.ProviderID()] {
+			bound := pod.DeepCopy()
+			bound.Spec.NodeName = node.Node.Name
+			if err := s.karpenter.UpdatePod(ctx, bound); err != nil {
+				return nil, nil, fmt.Errorf("counting pod %s/%s on node %s: %w", pod.Namespace, pod.Name, node.Node.Name, err)
+			}
+			defer s.karpenter.DeletePod(client.ObjectKeyFromObject(pod))
+		}
+	}
+	nodes := s.karpenter.DeepCopyNodes()
+	slices.SortFunc(nodes, func(a, b *state.StateNode) int { return cmp.Compare(a.Name(), b.Name()) })
+	return nodes.Active(), nodes.Deleting(), nil
+}
