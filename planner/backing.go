@@ -82,7 +82,7 @@ const lastPaged = 9
 
 // readHugePages reads the pages reserved on each node, and whether a source reported them.
 func (x *index) readHugePages(host *topology.Host) {
-	x.pagesKnown = host.TellsHugePages()
+	x.pagesKnown = host.HugePagesKnown()
 	for _, n := range host.NUMANodes {
 		at, ok := x.nodeAt[n.ID]
 		if !ok || n.ID > lastPaged {

@@ -1,9 +1,6 @@
 package topology
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -102,16 +99,17 @@ func ParseAgent(notes string) (Agent, bool, error) {
 		return Agent{}, found, err
 	}
 	var file agentFile
-	if _, err := strictJSON([]byte(text), &file); err != nil {
-		return Agent{}, true, fmt.Errorf("reading what stands behind the line %q: %w", agentBegin, err)
-	}
-	if file.Format != agentFormat {
-		return Agent{}, true, fmt.Errorf("reading what stands behind the line %q: format is %d: this numaform reads format %d; "+
-			"let numaform and numaform-agent be of the same version", agentBegin, file.Format, agentFormat)
+	err = strictJSON([]byte(text), &file)
+	if err == nil && file.Format != agentFormat {
+		err = fmt.Errorf("format is %d: this numaform reads format %d; install numaform and numaform-agent of the same version",
+			file.Format, agentFormat)
 	}
 	file.At = file.At.UTC()
-	if err := file.check(); err != nil {
-		return Agent{}, true, fmt.Errorf("reading what stands behind the line %q: %w", agentBegin, err)
+	if err == nil {
+		err = file.check()
+	}
+	if err != nil {
+		return Agent{}, true, fmt.Errorf("reading the text after the line %q: %w", agentBegin, err)
 	}
 	return file.Agent, true, nil
 }
@@ -120,17 +118,11 @@ func ParseAgent(notes string) (Agent, bool, error) {
 // none. It leaves the rest unchanged.
 func (a Agent) PublishIn(notes string) (string, error) {
 	a.At = a.At.UTC()
-	if err := a.check(); err != nil {
-		return "", fmt.Errorf("publishing the agent's state: %w", err)
+	err := a.check()
+	text := ""
+	if err == nil {
+		text, err = putBlock(notes, agentBegin, agentFile{Format: agentFormat, Agent: a})
 	}
-	var block bytes.Buffer
-	block.WriteString(agentBegin + "\n")
-	// The encoder writes < and > as escapes, so no text can end the comment.
-	if err := json.NewEncoder(&block).Encode(agentFile{Format: agentFormat, Agent: a}); err != nil {
-		return "", fmt.Errorf("publishing the agent's state: %w", err)
-	}
-	block.WriteString(publishedEnd + "\n")
-	text, err := putBlock(notes, agentBegin, block.Bytes())
 	if err != nil {
 		return "", fmt.Errorf("publishing the agent's state: %w", err)
 	}
@@ -164,10 +156,14 @@ func (a *Agent) check() error {
 	if i := slices.IndexFunc(a.Clusters, func(id string) bool { return !agentCluster.MatchString(id) }); i >= 0 {
 		return fmt.Errorf("clusters names %s: want a clusterID", quote(a.Clusters[i]))
 	}
-	return errors.Join(a.checkPCINodes(), a.checkGuests())
-}
-
-func (a *Agent) checkGuests() error {
+	if len(a.PCINodes) > MaxPCINodes {
+		return fmt.Errorf("pci_nodes names %d devices: want at most %d", len(a.PCINodes), MaxPCINodes)
+	}
+	for _, address := range slices.Sorted(maps.Keys(a.PCINodes)) {
+		if node := a.PCINodes[address]; !addressPattern.MatchString(address) || node < 0 || node > MaxCPU {
+			return fmt.Errorf("pci_nodes puts %s on NUMA node %d: want an address such as 0000:01:00.0, and a NUMA node", quote(address), node)
+		}
+	}
 	for _, vmid := range slices.Sorted(maps.Keys(a.Pinned)) {
 		if vmid < 1 || vmid > maxVMID || len(a.Pinned[vmid]) == 0 {
 			return fmt.Errorf("pinned names guest %d with %d CPUs: want a VMID and at least one CPU", vmid, len(a.Pinned[vmid]))
@@ -185,16 +181,4 @@ func (a *Agent) checkGuests() error {
 // that a terminal displays unchanged.
 func printable(text string, least, most int) bool {
 	return len(text) >= least && len(text) <= most && !strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) })
-}
-
-// checkAgent returns an error if the host's agent data is invalid.
-func (h *Host) checkAgent() error {
-	switch {
-	case h.Agent == nil:
-		return nil
-	case h.ReadAt.IsZero():
-		return errors.New("agent is there, but not read_at, when it was read: record again with `numaform topology -o json`")
-	default:
-		return h.Agent.check()
-	}
 }

@@ -57,62 +57,57 @@ func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 // for VMs of the given cluster. Faults that block come first. An empty clusterID matches
 // any cluster.
 func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
-	if fault := h.silence(now); fault != nil {
-		return []AgentFault{*fault}
-	}
 	var faults []AgentFault
-	add := func(state AgentState, blocks bool, what, mend string) {
-		if what != "" {
-			faults = append(faults, AgentFault{State: state, What: what, Mend: mend, Blocks: blocks})
-		}
+	add := func(state AgentState, what, mend string) {
+		faults = append(faults, AgentFault{State: state, What: what, Mend: mend, Blocks: true})
 	}
-	if h.Agent.Problem != "" {
-		add(AgentFailing, true, "has a numaform-agent whose last look at the host failed: "+h.Agent.Problem, "journalctl -u numaform-agent on the host tells more")
-	}
-	if clusterID != "" && !slices.Contains(h.Agent.Clusters, clusterID) {
-		add(AgentDisagrees, true, fmt.Sprintf("has a numaform-agent that pins VMs of %s, not of clusterID %s", clusters(h.Agent.Clusters), clusterID),
-			fmt.Sprintf("add %s to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent", clusterID))
-	}
-	if refused := h.Agent.ReservedCPUs.Intersection(h.OnlineCPUs()).Difference(h.ReservedCPUs); !refused.IsEmpty() {
-		add(AgentDisagrees, true, fmt.Sprintf("has a numaform-agent that pins nobody to CPUs %s, but numaform would plan VMs there", refused),
-			"reserve them in topology_file too, or take them out of reserved_cpus in /etc/numaform-agent.yaml there")
-	}
-	if h.Contradicted != "" {
-		add(AgentDisagrees, false, "has a numaform-agent whose topology is not used: "+h.Contradicted,
-			"systemctl start numaform-agent-publish on the host, then read it again")
-	}
-	return append(faults, h.refusals(clusterID)...)
-}
 
-// silence returns why the agent's data cannot be used, or nil.
-func (h *Host) silence(now time.Time) *AgentFault {
-	const look = "systemctl status numaform-agent numaform-agent-publish.timer on the host tells why"
+	// Without current data there is nothing else to check.
 	switch {
 	case h.AgentProblem != "":
-		return &AgentFault{State: AgentUnread, Blocks: true, What: "tells nothing of a living numaform-agent", Mend: h.AgentProblem}
+		add(AgentUnread, "tells nothing of a living numaform-agent", h.AgentProblem)
+		return faults
 	case h.Agent == nil:
-		return &AgentFault{
-			State: AgentAbsent, Blocks: true, What: "has no numaform-agent that says it lives",
-			Mend: "install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish",
-		}
+		add(AgentAbsent, "has no numaform-agent that says it lives",
+			"install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish")
+		return faults
 	}
 	switch age := now.Sub(h.Agent.At); {
 	case age > AgentAge:
-		return &AgentFault{State: AgentOld, Blocks: true, What: fmt.Sprintf("has a numaform-agent that has said nothing for %s, since %s",
-			Age(age), h.Agent.At.Format(time.RFC3339)), Mend: look}
+		add(AgentOld, fmt.Sprintf("has a numaform-agent that has said nothing for %s, since %s", Age(age), h.Agent.At.Format(time.RFC3339)),
+			"systemctl status numaform-agent numaform-agent-publish.timer on the host tells why")
+		return faults
 	case age < -AgentAge:
-		return &AgentFault{
-			State: AgentClockDiffers, Blocks: true, What: fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", Age(-age)),
-			Mend: "set the clocks of both (timedatectl, chronyc tracking)",
-		}
+		add(AgentClockDiffers, fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", Age(-age)),
+			"set the clocks of both (timedatectl, chronyc tracking)")
+		return faults
 	}
-	return nil
-}
 
-// refusals returns a fault for each running VM of the cluster whose declared pins the
-// agent does not apply.
-func (h *Host) refusals(clusterID string) []AgentFault {
-	var faults []AgentFault
+	if h.Agent.Problem != "" {
+		add(AgentFailing, "has a numaform-agent whose last look at the host failed: "+h.Agent.Problem, "journalctl -u numaform-agent on the host tells more")
+	}
+	if ids := h.Agent.Clusters; clusterID != "" && !slices.Contains(ids, clusterID) {
+		others := "clusterIDs " + strings.Join(ids, ", ")
+		switch len(ids) {
+		case 0:
+			others = "no cluster"
+		case 1:
+			others = "clusterID " + ids[0]
+		}
+		add(AgentDisagrees, fmt.Sprintf("has a numaform-agent that pins VMs of %s, not of clusterID %s", others, clusterID),
+			fmt.Sprintf("add %s to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent", clusterID))
+	}
+	if refused := h.Agent.ReservedCPUs.Intersection(h.OnlineCPUs()).Difference(h.ReservedCPUs); !refused.IsEmpty() {
+		add(AgentDisagrees, fmt.Sprintf("has a numaform-agent that pins nobody to CPUs %s, but numaform would plan VMs there", refused),
+			"reserve them in topology_file too, or take them out of reserved_cpus in /etc/numaform-agent.yaml there")
+	}
+
+	if h.Contradicted != "" {
+		faults = append(faults, AgentFault{
+			State: AgentDisagrees, What: "has a numaform-agent whose topology is not used: " + h.Contradicted,
+			Mend: "systemctl start numaform-agent-publish on the host, then read it again",
+		})
+	}
 	for _, vmid := range slices.Sorted(maps.Keys(h.Agent.Refused)) {
 		i := slices.IndexFunc(h.Guests, func(g Guest) bool { return g.VMID == vmid })
 		if i < 0 || h.Guests[i].ClusterID != clusterID && clusterID != "" {
@@ -123,13 +118,13 @@ func (h *Host) refusals(clusterID string) []AgentFault {
 		if pins := h.Agent.Pinned[vmid]; len(pins) > 0 {
 			what += fmt.Sprintf("; it stays on CPUs %s", pins)
 		}
-		faults = append(faults, AgentFault{State: AgentDisagrees, What: what, VMID: vmid, Mend: refusalMend(reason)})
+		faults = append(faults, AgentFault{State: AgentDisagrees, What: what, VMID: vmid, Mend: refusalHint(reason)})
 	}
 	return faults
 }
 
-// refusalMend returns how to fix a VM that the agent refuses for the reason.
-func refusalMend(reason string) string {
+// refusalHint says how to fix a VM that the agent refuses for the reason.
+func refusalHint(reason string) string {
 	switch reason {
 	case "foreign_cluster":
 		return "add the clusterID to clusters in /etc/numaform-agent.yaml there"
@@ -143,17 +138,6 @@ func refusalMend(reason string) string {
 		return "start the VM again through numaform, by replacing it: it runs with other cores than its file says"
 	}
 	return "numaform-agent status on the host tells more; docs/agent.md has the reasons"
-}
-
-func clusters(ids []string) string {
-	switch len(ids) {
-	case 0:
-		return "no cluster"
-	case 1:
-		return "clusterID " + ids[0]
-	default:
-		return "clusterIDs " + strings.Join(ids, ", ")
-	}
 }
 
 // Age formats a duration for people: 20s, 47m, 3h, 2d.

@@ -23,9 +23,23 @@ func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
 		m.CPUs = append(m.CPUs, CPU{ID: id, Online: true, NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown})
 	}
 	for i, cell := range cells {
-		if err := m.addCapacityCell(cell); err != nil {
-			return Machine{}, fmt.Errorf("reading node-capacity: numa%d: %w", i, err)
+		if cell.HostNodes.Size() != 1 {
+			return Machine{}, fmt.Errorf("reading node-capacity: numa%d: hostnodes is %q: want one NUMA node; give each its own numaN", i, cell.HostNodes)
 		}
+		id := cell.HostNodes.List()[0]
+		for _, position := range cell.GuestCPUs.List() {
+			if position >= len(m.CPUs) {
+				return Machine{}, fmt.Errorf("reading node-capacity: numa%d: cpus has position %d, but affinity lists %d CPUs: list every CPU in affinity",
+					i, position, len(m.CPUs))
+			}
+			m.CPUs[position].NUMANode = id
+		}
+		node := NUMANode{ID: id, MemoryMiB: Unknown}
+		if cell.MemoryMiB > 0 {
+			node.MemoryMiB = cell.MemoryMiB
+			m.MemoryMiB += cell.MemoryMiB
+		}
+		m.NUMANodes = append(m.NUMANodes, node)
 	}
 	m.sort()
 	m = m.WithSource(SourceCapacity)
@@ -36,25 +50,4 @@ func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
 		return Machine{}, fmt.Errorf("reading node-capacity: %w", err)
 	}
 	return m, nil
-}
-
-// addCapacityCell requires m.CPUs in the order of the affinity.
-func (m *Machine) addCapacityCell(cell NUMACell) error {
-	if cell.HostNodes.Size() != 1 {
-		return fmt.Errorf("hostnodes is %q: want one NUMA node; give each its own numaN", cell.HostNodes)
-	}
-	id := cell.HostNodes.List()[0]
-	for _, position := range cell.GuestCPUs.List() {
-		if position >= len(m.CPUs) {
-			return fmt.Errorf("cpus has position %d, but affinity lists %d CPUs: list every CPU in affinity", position, len(m.CPUs))
-		}
-		m.CPUs[position].NUMANode = id
-	}
-	node := NUMANode{ID: id, MemoryMiB: Unknown}
-	if cell.MemoryMiB > 0 {
-		node.MemoryMiB = cell.MemoryMiB
-		m.MemoryMiB += cell.MemoryMiB
-	}
-	m.NUMANodes = append(m.NUMANodes, node)
-	return nil
 }

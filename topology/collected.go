@@ -38,7 +38,7 @@ type Attribution struct {
 // errors that name their line.
 func ParseCollectedFile(data []byte) (CollectedFile, error) {
 	var file CollectedFile
-	if _, err := strictJSON(data, &file); err != nil {
+	if err := strictJSON(data, &file); err != nil {
 		return CollectedFile{}, fmt.Errorf("parsing topology: %w", err)
 	}
 	if file.Format != CollectedFormat {

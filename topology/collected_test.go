@@ -45,7 +45,7 @@ func TestParseCollectedRefuses(t *testing.T) {
 		{"an unknown key", "{\"format\": 1,\n\"cpu\": []}", "line 2: cpu: key is unknown: want one of arch, cpus, format,"},
 		{"an unknown inner key", "{\"format\": 1, \"cpus\": [\n{\"id\": 0},\n{\"id\": 1, \"cor\": 0}]}", "line 3: cpus[1].cor: key is unknown"},
 		{"another case", `{"Format": 1}`, "line 1: Format: key is unknown"},
-		{"a key twice", "{\"format\": 1,\n\"format\": 1}", "line 2: format: stands twice"},
+		{"a key twice", "{\"format\": 1,\n\"format\": 1}", "line 2: format: duplicate key"},
 		{"null", `{"format": 1, "cpus": null}`, "cpus: want an array, got null"},
 		{"a text for a number", `{"format": "1"}`, "format: want a number, got a string"},
 		{"a fraction", `{"format": 1.5}`, `format: "1.5": want a whole number`},

@@ -1,5 +1,7 @@
 package topology
 
+import "slices"
+
 // Confidence says how completely a machine is known.
 type Confidence string
 
@@ -23,7 +25,7 @@ func (m *Machine) Confidence() Confidence {
 		return ConfidenceNone
 	case len(missing) == 0:
 		return ConfidenceExact
-	case m.told(FactNUMA):
+	case m.provides(FactNUMA):
 		return ConfidencePartial
 	default:
 		return ConfidenceCounts
@@ -35,45 +37,28 @@ func (m *Machine) Confidence() Confidence {
 func (m *Machine) Missing() []Fact {
 	var missing []Fact
 	for _, fact := range allFacts() {
-		if !m.knows(fact) {
+		unknownCPU := slices.ContainsFunc(m.CPUs, func(c CPU) bool {
+			return c.Online && (fact == FactSiblings && c.Core == Unknown ||
+				fact == FactCaches && c.L3 == Unknown || fact == FactNUMA && c.NUMANode == Unknown)
+		})
+		unknownMemory := fact == FactMemory && slices.ContainsFunc(m.NUMANodes, func(n NUMANode) bool { return n.MemoryMiB == Unknown })
+		if !m.provides(fact) || unknownCPU || unknownMemory {
 			missing = append(missing, fact)
 		}
 	}
 	return missing
 }
 
-// told reports whether a source provides the fact for at least some CPUs.
-func (m *Machine) told(fact Fact) bool {
-	source, told := m.Sources[fact]
-	return told && source != SourceAssumed
+// provides reports whether a source has the fact for at least some CPUs.
+func (m *Machine) provides(fact Fact) bool {
+	source, ok := m.Sources[fact]
+	return ok && source != SourceAssumed
 }
 
-func (m *Machine) knows(fact Fact) bool {
-	if !m.told(fact) {
-		return false
-	}
-	for _, cpu := range m.CPUs {
-		if cpu.Online && cpu.lacks(fact) {
-			return false
-		}
-	}
-	for _, node := range m.NUMANodes {
-		if fact == FactMemory && node.MemoryMiB == Unknown {
-			return false
-		}
-	}
-	return true
-}
-
-func (c *CPU) lacks(fact Fact) bool {
-	switch fact {
-	case FactSiblings:
-		return c.Core == Unknown
-	case FactCaches:
-		return c.L3 == Unknown
-	case FactNUMA:
-		return c.NUMANode == Unknown
-	default:
-		return false
-	}
+// HugePagesKnown reports whether a source has the reserved huge pages. A source that
+// reads the host itself and lists none means that there are none.
+func (m *Machine) HugePagesKnown() bool {
+	source := m.Sources[FactMemory]
+	return source == SourceAgent || source == SourceCollected ||
+		slices.ContainsFunc(m.NUMANodes, func(n NUMANode) bool { return n.HugePages != nil })
 }

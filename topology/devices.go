@@ -3,7 +3,6 @@ package topology
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,19 +67,6 @@ func ParsePCIMap(mapping, text string) (HostName, PCIDevice, error) {
 	return host, device, nil
 }
 
-// checkPCINodes returns an error if the agent's device data is invalid.
-func (a *Agent) checkPCINodes() error {
-	if len(a.PCINodes) > MaxPCINodes {
-		return fmt.Errorf("pci_nodes names %d devices: want at most %d", len(a.PCINodes), MaxPCINodes)
-	}
-	for _, address := range slices.Sorted(maps.Keys(a.PCINodes)) {
-		if node := a.PCINodes[address]; !addressPattern.MatchString(address) || node < 0 || node > MaxCPU {
-			return fmt.Errorf("pci_nodes puts %s on NUMA node %d: want an address such as 0000:01:00.0, and a NUMA node", quote(address), node)
-		}
-	}
-	return nil
-}
-
 // LocatedDevices returns the host's devices with the NUMA nodes that its agent reports.
 func (h *Host) LocatedDevices() []PCIDevice {
 	located := slices.Clone(h.PCIDevices)
@@ -88,7 +74,7 @@ func (h *Host) LocatedDevices() []PCIDevice {
 		return located
 	}
 	for i := range located {
-		if node, told := h.Agent.PCINodes[located[i].Functions()[0]]; told {
+		if node, ok := h.Agent.PCINodes[located[i].Functions()[0]]; ok {
 			located[i].NUMANode = node
 		}
 	}

@@ -25,10 +25,10 @@ import (
 //     nodes, others two in each.
 func ParseLscpu(text string) (Machine, error) {
 	block, err := findLscpu(text)
-	if err != nil {
-		return Machine{}, fmt.Errorf("reading lscpu: %w", err)
+	var m Machine
+	if err == nil {
+		m, err = block.machine()
 	}
-	m, err := block.machine()
 	if err != nil {
 		return Machine{}, fmt.Errorf("reading lscpu: %w", err)
 	}
@@ -50,7 +50,7 @@ func findLscpu(text string) (lscpuBlock, error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		switch key, _, _ := strings.Cut(line, ":"); {
-		case len(block) > 0 && endsLscpu(line):
+		case len(block) > 0 && (line == "" || line[0] == '#' || line[0] == '='): // the end of lscpu's output
 			return block, nil
 		case len(block) > 0:
 			block.add(line)
@@ -64,11 +64,6 @@ func findLscpu(text string) (lscpuBlock, error) {
 		return nil, errors.New("no section \"# lscpu\" found: is this the text of /nodes/{node}/report?")
 	}
 	return block, nil
-}
-
-// endsLscpu reports whether a line of a report is no longer part of lscpu's output.
-func endsLscpu(line string) bool {
-	return line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "=")
 }
 
 func (b lscpuBlock) add(line string) {
@@ -94,16 +89,29 @@ func (b lscpuBlock) machine() (Machine, error) {
 	if err != nil {
 		return Machine{}, err
 	}
-	m := Machine{Model: b.model(), Arch: b.arch()}
+	m := Machine{Model: b.model(), Arch: b.first(lscpuFirstKey)}
+	switch m.Arch { // the kernel's names, as Kubernetes has others
+	case "x86_64":
+		m.Arch = ""
+	case "aarch64":
+		m.Arch = "arm64"
+	}
 	for _, id := range online.Union(offline).List() {
 		m.CPUs = append(m.CPUs, CPU{
 			ID: id, Online: online.Contains(id),
 			NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown,
 		})
 	}
-	m.setNUMANodes(nodes)
-	b.setCores(&m, online.Size())
-	b.setCaches(&m, online.Size())
+	for id, cpus := range nodes {
+		m.NUMANodes = append(m.NUMANodes, NUMANode{ID: id, MemoryMiB: Unknown})
+		for i := range m.CPUs {
+			if cpus.Contains(m.CPUs[i].ID) {
+				m.CPUs[i].NUMANode = id
+			}
+		}
+	}
+	m.sort()
+	b.setCoresAndCaches(&m, online.Size())
 	m = m.WithSource(SourceReport)
 	if len(nodes) == 0 {
 		m.assumeNUMANode()
@@ -145,19 +153,6 @@ func (b lscpuBlock) model() string {
 	return strings.Join(slices.Compact(models), " + ")
 }
 
-// arch translates the kernel's name of an architecture into Kubernetes' name. It returns
-// "" for amd64, as Machine.Arch does.
-func (b lscpuBlock) arch() string {
-	switch name := b.first(lscpuFirstKey); name {
-	case "x86_64":
-		return ""
-	case "aarch64":
-		return "arm64"
-	default:
-		return name
-	}
-}
-
 // numaNodes returns the CPUs of each NUMA node by its ID. It refuses a text whose node
 // list is shorter than lscpu's node count.
 func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
@@ -182,50 +177,32 @@ func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 	return nodes, nil
 }
 
-func (b lscpuBlock) setCores(m *Machine, online int) {
-	sockets := b.number("Socket(s)")
-	threads, cores := b.number("Thread(s) per core"), b.number("Core(s) per socket")
+// setCoresAndCaches sets what ParseLscpu derives from counts.
+func (b lscpuBlock) setCoresAndCaches(m *Machine, online int) {
+	sockets, cores, threads := b.number("Socket(s)"), b.number("Core(s) per socket"), b.number("Thread(s) per core")
 	if threads > 1 { // 1 may be the result of a division
 		m.Threads = Threads{PerCore: threads, Even: threads*cores*sockets == online}
 	}
+	_, instances, _ := strings.Cut(b.first("L3")+b.first("L3 cache"), "(")
+	caches, _, _ := strings.Cut(instances, " ")
 	for i := range m.CPUs {
 		cpu := &m.CPUs[i]
-		if cpu.Online && sockets == 1 {
+		if !cpu.Online {
+			continue
+		}
+		if sockets == 1 {
 			cpu.Socket = 0
 		}
-		if cpu.Online && threads == 1 && cores*sockets == online {
+		if threads == 1 && cores*sockets == online {
 			cpu.Core = cpu.ID
 		}
-	}
-}
-
-func (b lscpuBlock) setCaches(m *Machine, online int) {
-	value := b.first("L3") + b.first("L3 cache")
-	_, instances, _ := strings.Cut(value, "(")
-	count, _, _ := strings.Cut(instances, " ")
-	for i := range m.CPUs {
-		cpu := &m.CPUs[i]
 		switch {
-		case !cpu.Online:
-		case count == "1" && m.Threads.Even:
+		case caches == "1" && m.Threads.Even:
 			cpu.L3 = 0
-		case count == strconv.Itoa(online):
+		case caches == strconv.Itoa(online):
 			cpu.L3 = cpu.ID
 		}
 	}
-}
-
-// setNUMANodes sets the machine's NUMA nodes, with unknown memory.
-func (m *Machine) setNUMANodes(nodes map[int]CPUSet) {
-	for id, cpus := range nodes {
-		m.NUMANodes = append(m.NUMANodes, NUMANode{ID: id, MemoryMiB: Unknown})
-		for i := range m.CPUs {
-			if cpus.Contains(m.CPUs[i].ID) {
-				m.CPUs[i].NUMANode = id
-			}
-		}
-	}
-	m.sort()
 }
 
 // assumeNUMANode puts all CPUs into NUMA node 0, because no source provides the nodes.

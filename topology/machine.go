@@ -101,6 +101,24 @@ func (m *Machine) NUMANode(id int) *NUMANode {
 	return &m.NUMANodes[i]
 }
 
+// cpuIDs returns the IDs of all CPUs, including offline ones.
+func (m *Machine) cpuIDs() CPUSet {
+	ids := make([]int, len(m.CPUs))
+	for i, cpu := range m.CPUs {
+		ids[i] = cpu.ID
+	}
+	return CPUs(ids...)
+}
+
+// nodeIDs returns the IDs of the NUMA nodes.
+func (m *Machine) nodeIDs() CPUSet {
+	ids := make([]int, len(m.NUMANodes))
+	for i, node := range m.NUMANodes {
+		ids[i] = node.ID
+	}
+	return CPUs(ids...)
+}
+
 // SiblingsKnown reports whether the core of every online CPU is known.
 func (m *Machine) SiblingsKnown() bool {
 	online := 0

@@ -12,9 +12,8 @@ import (
 // warnings where sources contradict each other: it leaves out a file that contradicts the
 // live host, and makes other doubtful facts unknown, so that no VM is pinned to them.
 func Merge(machines ...Machine) (Machine, []string) {
-	var merged Machine
-	machines, warnings := dropForeign(machines)
-	merged.Sources = map[Fact]Source{}
+	machines, warnings := dropContradicting(machines)
+	merged := Machine{Sources: map[Fact]Source{}}
 	for _, m := range byRank(machines, FactCPUs) {
 		merged.Model = cmp.Or(merged.Model, m.Model)
 		merged.Arch = cmp.Or(merged.Arch, m.Arch)
@@ -23,17 +22,16 @@ func Merge(machines ...Machine) (Machine, []string) {
 		}
 	}
 	warnings = append(warnings, merged.mergeCPUs(machines)...)
-	merged.mergeNUMANodes(machines)
-	warnings = append(warnings, merged.doubtNUMANodes(machines)...)
-	warnings = append(warnings, merged.doubtMemory()...)
-	for _, fact := range []Fact{FactSiblings, FactCaches} {
-		if best := best(machines, fact); best != nil {
-			merged.copyFact(fact, best)
-		}
+	warnings = append(warnings, merged.mergeNUMANodes(machines)...)
+	warnings = append(warnings, merged.checkMergedMemory()...)
+	warnings = append(warnings, merged.mergeCores(machines)...)
+
+	// All memory belongs to the only NUMA node, unless that node is assumed.
+	if len(merged.NUMANodes) == 1 && merged.NUMANodes[0].MemoryMiB == Unknown &&
+		merged.MemoryMiB != 0 && merged.Sources[FactNUMA] != SourceAssumed {
+		merged.NUMANodes[0].MemoryMiB = merged.MemoryMiB
+		merged.Sources[FactMemory] = merged.Sources[FactNUMA]
 	}
-	warnings = append(warnings, merged.doubtSiblings(machines)...)
-	warnings = append(warnings, merged.dropImpossibleCores()...)
-	merged.fillOnlyNode()
 	return merged, warnings
 }
 
@@ -75,53 +73,42 @@ func (m *Machine) mergeCPUs(machines []Machine) []string {
 	}
 	var warnings []string
 	for _, live := range byRank(machines, FactCPUs) {
-		switch live.Sources[FactCPUs] {
-		case SourceReport:
-			warnings = append(warnings, m.takeOffline(&live)...)
-		case SourceStatus:
-			warnings = append(warnings, m.compareCounts(&live)...)
+		online, now := m.OnlineCPUs(), live.OnlineCPUs()
+		name := m.Sources[FactCPUs].name()
+		switch source := live.Sources[FactCPUs]; {
+		case source == SourceReport && !online.Equal(now):
+			warnings = append(warnings, fmt.Sprintf("%s lists CPUs %s, but %s are online now, and no others are used: %s",
+				name, online, now.Intersection(m.cpuIDs()), collectAgain))
+			for i := range m.CPUs {
+				m.CPUs[i].Online = m.CPUs[i].Online && now.Contains(m.CPUs[i].ID)
+			}
+		case source == SourceStatus && online.Size() != now.Size():
+			warnings = append(warnings, fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: %s", name, online.Size(), now.Size(), collectAgain))
 		}
 	}
 	return warnings
 }
 
-func (m *Machine) takeOffline(live *Machine) []string {
-	gone := m.OnlineCPUs().Difference(live.OnlineCPUs())
-	added := live.OnlineCPUs().Difference(m.OnlineCPUs())
-	if gone.IsEmpty() && added.IsEmpty() {
-		return nil
-	}
-	warning := fmt.Sprintf("%s lists CPUs %s, but %s are online now, and no others are used: %s",
-		m.Sources[FactCPUs].name(), m.OnlineCPUs(), live.OnlineCPUs().Intersection(m.cpuIDs()), again)
-	for i := range m.CPUs {
-		m.CPUs[i].Online = m.CPUs[i].Online && !gone.Contains(m.CPUs[i].ID)
-	}
-	return []string{warning}
-}
-
-func (m *Machine) compareCounts(status *Machine) []string {
-	ours, theirs := m.OnlineCPUs().Size(), status.OnlineCPUs().Size()
-	if ours == theirs {
-		return nil
-	}
-	return []string{fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: %s", m.Sources[FactCPUs].name(), ours, theirs, again)}
-}
-
 // mergeNUMANodes takes the nodes, and the node of each CPU, from the best source for
 // them, and the memory, huge pages and distances of each node from the best source that
-// has them.
-func (m *Machine) mergeNUMANodes(machines []Machine) {
+// has them. A CPU's node becomes unknown if the live report lists another one, because a
+// firmware setting has changed since.
+func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 	source := best(machines, FactNUMA)
 	if source == nil {
-		return
+		return nil
 	}
 	m.copyFact(FactNUMA, source)
 	for _, node := range source.NUMANodes {
 		merged := NUMANode{ID: node.ID, MemoryMiB: Unknown}
 		for _, other := range byRank(machines, FactMemory) {
-			if known := other.NUMANode(node.ID); known != nil {
-				merged.add(*known)
-				m.noteMemory(*known, &other)
+			known := other.NUMANode(node.ID)
+			if known == nil {
+				continue
+			}
+			merged.add(*known)
+			if m.Sources[FactMemory] == "" && known.MemoryMiB != Unknown {
+				m.Sources[FactMemory] = other.Sources[FactMemory]
 			}
 		}
 		m.NUMANodes = append(m.NUMANodes, merged)
@@ -129,18 +116,7 @@ func (m *Machine) mergeNUMANodes(machines []Machine) {
 	for i := range m.NUMANodes {
 		m.NUMANodes[i].dropDistances(m)
 	}
-}
 
-// noteMemory records the first, and so the best, source of a NUMA node's memory.
-func (m *Machine) noteMemory(node NUMANode, source *Machine) {
-	if _, noted := m.Sources[FactMemory]; !noted && node.MemoryMiB != Unknown {
-		m.Sources[FactMemory] = source.Sources[FactMemory]
-	}
-}
-
-// doubtNUMANodes makes a CPU's NUMA node unknown if the live report lists another one,
-// because a firmware setting has changed since.
-func (m *Machine) doubtNUMANodes(machines []Machine) []string {
 	var moved []int
 	for _, live := range machines {
 		if live.Sources[FactNUMA] != SourceReport {
@@ -158,17 +134,17 @@ func (m *Machine) doubtNUMANodes(machines []Machine) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("CPUs %s are on other NUMA nodes than %s says; theirs are taken as unknown: %s",
-		CPUs(moved...), m.Sources[FactNUMA].name(), again)}
+		CPUs(moved...), m.Sources[FactNUMA].name(), collectAgain)}
 }
 
-// doubtMemory makes the NUMA nodes' memory unknown if the sum clearly exceeds the host's
-// memory. A small excess comes from rounding.
-func (m *Machine) doubtMemory() []string {
+// checkMergedMemory makes the NUMA nodes' memory unknown if the sum clearly exceeds the
+// host's memory. A small excess comes from rounding.
+func (m *Machine) checkMergedMemory() []string {
 	sum := m.nodeMemoryMiB()
-	if m.MemoryMiB == 0 || sum <= m.MemoryMiB {
+	switch {
+	case m.MemoryMiB == 0 || sum <= m.MemoryMiB:
 		return nil
-	}
-	if sum <= m.MemoryMiB+m.MemoryMiB/50 {
+	case sum <= m.MemoryMiB+m.MemoryMiB/50:
 		m.MemoryMiB = sum
 		return nil
 	}
@@ -176,7 +152,7 @@ func (m *Machine) doubtMemory() []string {
 		m.NUMANodes[i].MemoryMiB, m.NUMANodes[i].HugePages = Unknown, nil
 	}
 	warning := fmt.Sprintf("%s gives the NUMA nodes %d MiB, but the host has %d MiB; how much each has is taken as unknown: %s",
-		m.Sources[FactMemory].name(), sum, m.MemoryMiB, again)
+		m.Sources[FactMemory].name(), sum, m.MemoryMiB, collectAgain)
 	delete(m.Sources, FactMemory)
 	return []string{warning}
 }
@@ -218,22 +194,36 @@ func (m *Machine) copyFact(fact Fact, source *Machine) {
 	}
 }
 
-// doubtSiblings makes the siblings unknown if another source has different ones: wrong
-// siblings assign a core twice, and several people can write some of the sources.
-func (m *Machine) doubtSiblings(machines []Machine) []string {
-	for _, other := range byRank(machines, FactSiblings) {
-		if !m.told(FactSiblings) || !other.told(FactSiblings) || m.sameCores(&other) {
-			continue
+// mergeCores takes siblings and caches from their best sources. Siblings become unknown if
+// another source has different ones, or if a core would span two NUMA nodes or caches:
+// wrong siblings assign a core twice, and several people can write some of the sources.
+func (m *Machine) mergeCores(machines []Machine) []string {
+	for _, fact := range []Fact{FactSiblings, FactCaches} {
+		if best := best(machines, fact); best != nil {
+			m.copyFact(fact, best)
 		}
-		for i := range m.CPUs {
-			m.CPUs[i].Core = Unknown
-		}
-		warning := fmt.Sprintf("%s and %s tell different siblings; siblings are taken as unknown: %s",
-			m.Sources[FactSiblings].name(), other.Sources[FactSiblings].name(), again)
-		delete(m.Sources, FactSiblings)
-		return []string{warning}
 	}
-	return nil
+
+	problem := ""
+	name := m.Sources[FactSiblings].name()
+	if m.provides(FactSiblings) {
+		for _, other := range byRank(machines, FactSiblings) {
+			if problem == "" && other.provides(FactSiblings) && !m.sameCores(&other) {
+				problem = fmt.Sprintf("%s and %s have different siblings", name, other.Sources[FactSiblings].name())
+			}
+		}
+	}
+	if faults := m.checkCores(); problem == "" && len(faults) > 0 {
+		problem = fmt.Sprintf("siblings of %s contradict NUMA nodes of %s: %s", name, m.Sources[FactNUMA].name(), faults[0])
+	}
+	if problem == "" {
+		return nil
+	}
+	for i := range m.CPUs {
+		m.CPUs[i].Core = Unknown
+	}
+	delete(m.Sources, FactSiblings)
+	return []string{problem + "; siblings are taken as unknown: " + collectAgain}
 }
 
 // sameCores reports whether both machines group the online CPUs into the same cores,
@@ -253,30 +243,4 @@ func (m *Machine) sameCores(other *Machine) bool {
 		theirs[cpu.Core], ours[also.Core] = also.Core, cpu.Core
 	}
 	return true
-}
-
-// dropImpossibleCores makes siblings unknown for cores that would span two NUMA nodes or
-// caches, because then two sources contradict each other.
-func (m *Machine) dropImpossibleCores() []string {
-	faults := m.checkCores()
-	if len(faults) == 0 {
-		return nil
-	}
-	for i := range m.CPUs {
-		m.CPUs[i].Core = Unknown
-	}
-	warning := fmt.Sprintf("siblings of %s contradict NUMA nodes of %s: %s; siblings are taken as unknown: %s",
-		m.Sources[FactSiblings].name(), m.Sources[FactNUMA].name(), faults[0], again)
-	delete(m.Sources, FactSiblings)
-	return []string{warning}
-}
-
-// fillOnlyNode assigns all memory to the only NUMA node, unless that node is assumed.
-func (m *Machine) fillOnlyNode() {
-	if len(m.NUMANodes) != 1 || m.NUMANodes[0].MemoryMiB != Unknown || m.MemoryMiB == 0 ||
-		m.Sources[FactNUMA] == SourceAssumed {
-		return
-	}
-	m.NUMANodes[0].MemoryMiB = m.MemoryMiB
-	m.Sources[FactMemory] = m.Sources[FactNUMA]
 }

@@ -133,7 +133,7 @@ func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
 				m.Threads = topology.Threads{PerCore: 4}
 				return m
 			},
-			"it lists cores of at most 2 threads, but the host has such of 4", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
+			"it lists cores of at most 2 threads, but the host has cores of 4", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
 		},
 		{
 			"Proxmox counts fewer cores", func() topology.Machine { return topology.FromCounts("", 2, 8, 32, 0) },
@@ -210,7 +210,7 @@ func TestMergeDropsSiblingsThatSourcesDisagreeAbout(t *testing.T) {
 			if got.SiblingsKnown() != test.wanted || (len(warnings) == 0) != test.wanted {
 				t.Errorf("siblings known %t, want %t; warnings %q", got.SiblingsKnown(), test.wanted, warnings)
 			}
-			if !test.wanted && !strings.Contains(strings.Join(warnings, ""), "published in Proxmox and the collected file under machines tell different siblings") {
+			if !test.wanted && !strings.Contains(strings.Join(warnings, ""), "published in Proxmox and the collected file under machines have different siblings") {
 				t.Errorf("warnings %q", warnings)
 			}
 		})

@@ -1,7 +1,9 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,10 +22,30 @@ func ParseNUMA(text string) (NUMACell, error) {
 			return NUMACell{}, fmt.Errorf("parsing numa %s: %s: want key=value", quote(text), quote(part))
 		}
 		if seen[key] {
-			return NUMACell{}, fmt.Errorf("parsing numa %s: %s stands twice", quote(text), quote(key))
+			return NUMACell{}, fmt.Errorf("parsing numa %s: %s is a duplicate key", quote(text), quote(key))
 		}
 		seen[key] = true
-		if err := cell.setKey(key, value); err != nil {
+
+		var err error
+		switch key {
+		case "cpus":
+			cell.GuestCPUs, err = parseList(value, ";")
+		case "hostnodes":
+			cell.HostNodes, err = parseList(value, ";")
+		case "memory":
+			cell.MemoryMiB, err = strconv.ParseInt(value, 10, 64)
+			if err != nil || cell.MemoryMiB <= 0 {
+				err = fmt.Errorf("%s: want a positive number of MiB", quote(value))
+			}
+		case "policy":
+			cell.Policy = NUMAPolicy(value)
+			if !slices.Contains([]NUMAPolicy{NUMABind, NUMAPreferred, NUMAInterleave}, cell.Policy) {
+				err = fmt.Errorf("%s: want bind, preferred or interleave", quote(value))
+			}
+		default:
+			err = errors.New("key is unknown: want cpus, hostnodes, memory or policy")
+		}
+		if err != nil {
 			return NUMACell{}, fmt.Errorf("parsing numa %s: %s: %w", quote(text), quote(key), err)
 		}
 	}
@@ -31,33 +53,4 @@ func ParseNUMA(text string) (NUMACell, error) {
 		return NUMACell{}, fmt.Errorf("parsing numa %s: cpus is missing: want cpus=0-3,…", quote(text))
 	}
 	return cell, nil
-}
-
-func (c *NUMACell) setKey(key, value string) (err error) {
-	switch key {
-	case "cpus":
-		c.GuestCPUs, err = parseList(value, ";")
-	case "hostnodes":
-		c.HostNodes, err = parseList(value, ";")
-	case "memory":
-		c.MemoryMiB, err = strconv.ParseInt(value, 10, 64)
-		if err != nil || c.MemoryMiB <= 0 {
-			return fmt.Errorf("%s: want a positive number of MiB", quote(value))
-		}
-	case "policy":
-		c.Policy = NUMAPolicy(value)
-		return c.Policy.check()
-	default:
-		return fmt.Errorf("key is unknown: want cpus, hostnodes, memory or policy")
-	}
-	return err
-}
-
-func (p NUMAPolicy) check() error {
-	switch p {
-	case NUMABind, NUMAPreferred, NUMAInterleave:
-		return nil
-	default:
-		return fmt.Errorf("%s: want bind, preferred or interleave", quote(string(p)))
-	}
 }

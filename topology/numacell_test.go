@@ -38,7 +38,7 @@ func TestParseNUMA(t *testing.T) {
 		{name: "cpus of nothing", text: "cpus=;,memory=1", err: "cpus is missing"},
 		{name: "no value", text: "cpus=", err: "want key=value"},
 		{name: "no key", text: "0-3", err: "want key=value"},
-		{name: "twice", text: "cpus=0,cpus=1", err: `"cpus" stands twice`},
+		{name: "twice", text: "cpus=0,cpus=1", err: `"cpus" is a duplicate key`},
 		{name: "unknown key", text: "cpus=0,size=1", err: `"size": key is unknown: want cpus, hostnodes, memory or policy`},
 		{name: "unknown policy", text: "cpus=0,policy=local", err: `"local": want bind, preferred or interleave`},
 		{name: "negative memory", text: "cpus=0,memory=-1", err: "want a positive number of MiB"},

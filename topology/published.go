@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,7 +29,7 @@ func ParsePublished(notes string) (Machine, bool, error) {
 	}
 	file, err := ParseCollectedFile([]byte(text))
 	if err != nil {
-		return Machine{}, true, fmt.Errorf("reading what stands behind the line %q: %w", publishedBegin, err)
+		return Machine{}, true, fmt.Errorf("reading the text after the line %q: %w", publishedBegin, err)
 	}
 	return file.machine().WithSource(SourceAgent), true, nil
 }
@@ -38,30 +37,43 @@ func ParsePublished(notes string) (Machine, bool, error) {
 // PublishIn returns notes with the published topology replaced by the file, or with the
 // file appended. It leaves the rest unchanged.
 func (f CollectedFile) PublishIn(notes string) (string, error) {
-	block, err := f.Published()
-	if err != nil {
-		return "", err
+	if f.NUMANodes == nil || f.CPUs == nil {
+		return "", errors.New("publishing topology: no CPUs are known")
 	}
-	text, err := putBlock(notes, publishedBegin, block)
+	text, err := putBlock(notes, publishedBegin, f)
 	if err != nil {
 		return "", fmt.Errorf("publishing topology: %w", err)
 	}
 	return text, nil
 }
 
-// putBlock returns notes with the block that starts with line begin replaced by block, or
-// with block appended.
-func putBlock(notes, begin string, block []byte) (string, error) {
+// Published returns the file in its published form. It ends with a line break.
+func (f CollectedFile) Published() ([]byte, error) {
+	text, err := f.PublishIn("")
+	return []byte(text), err
+}
+
+// putBlock returns notes with the block that starts with line begin replaced by value, or
+// with value appended. The value is JSON on one line, because Proxmox limits notes to
+// 64 KiB and a VM's description to 8 KiB.
+func putBlock(notes, begin string, value any) (string, error) {
 	if _, _, err := findBlock(notes, begin); err != nil {
 		return "", err
 	}
+	// The encoder escapes < and >, so no text can end the comment.
+	data, err := json.Marshal(value)
+	if err != nil {
+		return "", err
+	}
+	block := begin + "\n" + string(data) + "\n" + publishedEnd + "\n"
+
 	var out strings.Builder
 	within, done := false, false
 	for line := range strings.Lines(notes) {
 		switch trimmed := strings.TrimSpace(line); {
 		case trimmed == begin:
 			within, done = true, true
-			out.Write(block)
+			out.WriteString(block)
 		case within && trimmed == publishedEnd:
 			within = false
 		case !within:
@@ -72,7 +84,7 @@ func putBlock(notes, begin string, block []byte) (string, error) {
 		if out.Len() > 0 && !strings.HasSuffix(notes, "\n") {
 			out.WriteByte('\n')
 		}
-		out.Write(block)
+		out.WriteString(block)
 	}
 	return out.String(), nil
 }
@@ -93,7 +105,7 @@ func findBlock(notes, begin string) (text string, found bool, err error) {
 	for line := range strings.Lines(notes) {
 		switch trimmed := strings.TrimSpace(line); {
 		case trimmed == begin && (within || found):
-			return "", true, fmt.Errorf("the line %q stands there twice: remove one of the two", begin)
+			return "", true, fmt.Errorf("the line %q is in the text twice: remove one of the two", begin)
 		case trimmed == begin:
 			within = true
 		case within && trimmed == publishedEnd:
@@ -103,23 +115,7 @@ func findBlock(notes, begin string) (text string, found bool, err error) {
 		}
 	}
 	if within {
-		return "", true, fmt.Errorf("the line %q has no line %q behind it: the text is cut off; publish it again", begin, publishedEnd)
+		return "", true, fmt.Errorf("the line %q has no line %q after it: the text is cut off; publish it again", begin, publishedEnd)
 	}
 	return out.String(), found, nil
-}
-
-// Published returns the file in its published form: on one line, because Proxmox limits
-// notes to 64 KiB and a VM's description to 8 KiB. It ends with a line break.
-func (f CollectedFile) Published() ([]byte, error) {
-	if f.NUMANodes == nil || f.CPUs == nil {
-		return nil, errors.New("publishing topology: no CPUs are known")
-	}
-	var out bytes.Buffer
-	out.WriteString(publishedBegin + "\n")
-	// The encoder escapes < and >, so no name can end the comment.
-	if err := json.NewEncoder(&out).Encode(f); err != nil {
-		return nil, fmt.Errorf("publishing topology: %w", err)
-	}
-	out.WriteString(publishedEnd + "\n")
-	return out.Bytes(), nil
 }

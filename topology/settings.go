@@ -15,8 +15,6 @@ const anyHost = "*"
 // of karpenter-provider-proxmox. It overrides every other source.
 type Settings struct {
 	hosts map[RegionName]map[HostName]hostSettings
-	// lines are the line numbers of the regions.
-	lines map[RegionName]int
 }
 
 // hostSettings is one host's entry. Zero and absent both mean not set.
@@ -38,7 +36,8 @@ type hostSettings struct {
 	// numaform's own. An empty list differs from an absent one.
 	MemoryNodes []int `json:"memorynodes,omitzero"`
 
-	at position
+	// path is where the entry is in the file, such as region-1.pve-1.
+	path string
 }
 
 // nodeSettings is a NUMA node. Its memory in bytes has two names: the one in the other
@@ -51,53 +50,23 @@ type nodeSettings struct {
 
 func (n nodeSettings) memoryMiB() int64 { return max(n.Memory, n.MemSize) >> 20 }
 
-// fault returns what is wrong with the node by itself, or "".
-func (n nodeSettings) fault() string {
-	switch {
-	case n.Memory < 0 || n.MemSize < 0:
-		return "memory is negative: write the bytes that the node has"
-	case n.Memory != 0 && n.MemSize != 0 && n.Memory != n.MemSize:
-		return "memory and memsize mean the same but differ: remove one"
-	case n.CPUs.IsEmpty() && n.memoryMiB() == 0:
-		return "has neither cpus nor memory: add them or remove the node"
-	default:
-		return ""
-	}
-}
-
-// position finds the line of a field in one host's entry.
-type position struct {
-	root *jsonNode
-	path []string
-}
-
-// errorf returns an error about the field at a path relative to the host's entry.
-func (p position) errorf(field []string, format string, args ...any) error {
-	path := append(slices.Clone(p.path), field...)
-	name := ""
-	for i, key := range path {
-		if i > 0 {
-			name += "."
-		}
-		name += key
-	}
-	return fmt.Errorf("line %d: %s: %w", p.root.lineOf(path...), name, fmt.Errorf(format, args...))
+// errorf returns an error about a field of the entry.
+func (h *hostSettings) errorf(field, format string, args ...any) error {
+	return fmt.Errorf("%s.%s: %w", h.path, field, fmt.Errorf(format, args...))
 }
 
 // ParseSettings parses a nodes-settings.json. Unknown and duplicate keys, invalid ranges
-// and CPUs on two NUMA nodes are errors that name the line and the field.
+// and CPUs on two NUMA nodes are errors that name the field.
 func ParseSettings(data []byte) (Settings, error) {
-	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}, lines: map[RegionName]int{}}
-	root, err := strictJSON(data, &s.hosts)
-	if err != nil {
+	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}}
+	if err := strictJSON(data, &s.hosts); err != nil {
 		return Settings{}, fmt.Errorf("parsing settings: %w", err)
 	}
 	var faults []error
 	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
-		s.lines[region] = root.lineOf(string(region))
 		for _, name := range slices.Sorted(maps.Keys(s.hosts[region])) {
 			host := s.hosts[region][name]
-			host.at = position{root: root, path: []string{string(region), string(name)}}
+			host.path = string(region) + "." + string(name)
 			s.hosts[region][name] = host
 			faults = append(faults, host.check()...)
 		}
@@ -127,19 +96,14 @@ func (s Settings) CheckRegions(known ...RegionName) error {
 	var faults []error
 	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
 		if !slices.Contains(known, region) {
-			faults = append(faults, fmt.Errorf("line %d: %s: no cluster has this region: want one of %s",
-				s.lines[region], quote(string(region)), joined(known)))
+			names := make([]string, len(known))
+			for i := range known {
+				names[i] = string(known[i])
+			}
+			faults = append(faults, fmt.Errorf("%s: no cluster has this region: want one of %s", quote(string(region)), strings.Join(names, ", ")))
 		}
 	}
 	return joinFaults(faults)
-}
-
-func joined(regions []RegionName) string {
-	texts := make([]string, len(regions))
-	for i, region := range regions {
-		texts[i] = string(region)
-	}
-	return strings.Join(texts, ", ")
 }
 
 // Named returns the hosts with an entry of their own, sorted. A name that does not exist
@@ -157,19 +121,12 @@ func (s Settings) Named() []HostID {
 	return ids
 }
 
-// of returns the entry for the host: its own, or else its region's "*".
-func (s Settings) of(id HostID) (hostSettings, bool) {
-	hosts := s.hosts[id.Region]
-	if own, ok := hosts[id.Host]; ok {
-		return own, true
-	}
-	entry, ok := hosts[anyHost]
-	return entry, ok
-}
-
 // check returns what is wrong with the entry by itself.
 func (h *hostSettings) check() []error {
 	var faults []error
+	fault := func(field, format string, args ...any) {
+		faults = append(faults, h.errorf(field, format, args...))
+	}
 	for _, field := range []struct {
 		name  string
 		value int64
@@ -181,54 +138,52 @@ func (h *hostSettings) check() []error {
 		{"reservedmemory", h.ReservedMemory},
 	} {
 		if field.value < 0 {
-			faults = append(faults, h.at.errorf([]string{field.name}, "%d is negative: leave it out if it is unknown", field.value))
+			fault(field.name, "%d is negative: leave it out if it is unknown", field.value)
 		}
 	}
 	for _, id := range h.MemoryNodes {
 		if id < 0 || id > MaxCPU {
-			faults = append(faults, h.at.errorf([]string{"memorynodes"}, "%d: want an id from 0 to %d", id, MaxCPU))
+			fault("memorynodes", "%d: want an id from 0 to %d", id, MaxCPU)
 		}
 	}
-	owner := map[int]int{}
+
+	nodeOf := map[int]int{} // by CPU
 	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
-		faults = append(faults, h.checkNode(id, owner)...)
-	}
-	return append(faults, h.checkReserved(owner)...)
-}
-
-// checkNode also records in owner the NUMA node of each CPU.
-func (h *hostSettings) checkNode(id int, owner map[int]int) []error {
-	var faults []error
-	node, field := h.Nodes[id], []string{"nodes", strconv.Itoa(id)}
-	if id < 0 || id > MaxCPU {
-		faults = append(faults, h.at.errorf(field, "want an id from 0 to %d", MaxCPU))
-	}
-	if fault := node.fault(); fault != "" {
-		faults = append(faults, h.at.errorf(field, "%s", fault))
-	}
-	for _, cpu := range node.CPUs.List() {
-		if other, taken := owner[cpu]; taken {
-			faults = append(faults, h.at.errorf(append(field, "cpus"), "cpu %d is on node %d too: remove it from one", cpu, other))
-			return faults
+		node, field := h.Nodes[id], nodeField(id)
+		if id < 0 || id > MaxCPU {
+			fault(field, "want an id from 0 to %d", MaxCPU)
 		}
-		owner[cpu] = id
+		switch {
+		case node.Memory < 0 || node.MemSize < 0:
+			fault(field, "memory is negative: write the bytes that the node has")
+		case node.Memory != 0 && node.MemSize != 0 && node.Memory != node.MemSize:
+			fault(field, "memory and memsize mean the same but differ: remove one")
+		case node.CPUs.IsEmpty() && node.memoryMiB() == 0:
+			fault(field, "has neither cpus nor memory: add them or remove the node")
+		}
+		for _, cpu := range node.CPUs.List() {
+			if other, listed := nodeOf[cpu]; listed {
+				fault(field+".cpus", "cpu %d is on node %d too: remove it from one", cpu, other)
+				break
+			}
+			nodeOf[cpu] = id
+		}
 	}
-	return faults
-}
 
-func (h *hostSettings) checkReserved(owner map[int]int) []error {
-	var faults []error
 	seen := map[int]bool{}
 	for _, cpu := range h.ReservedCPUs {
-		switch _, exists := owner[cpu]; {
+		switch _, listed := nodeOf[cpu]; {
 		case cpu < 0 || cpu > MaxCPU:
-			faults = append(faults, h.at.errorf([]string{"reservedcpus"}, "%d: want an id from 0 to %d", cpu, MaxCPU))
+			fault("reservedcpus", "%d: want an id from 0 to %d", cpu, MaxCPU)
 		case seen[cpu]:
-			faults = append(faults, h.at.errorf([]string{"reservedcpus"}, "cpu %d stands twice: remove one", cpu))
-		case len(owner) > 0 && !exists:
-			faults = append(faults, h.at.errorf([]string{"reservedcpus"}, "cpu %d is on no node of nodes: add it there or remove it", cpu))
+			fault("reservedcpus", "cpu %d is listed twice: remove one", cpu)
+		case len(nodeOf) > 0 && !listed:
+			fault("reservedcpus", "cpu %d is on no node of nodes: add it there or remove it", cpu)
 		}
 		seen[cpu] = true
 	}
 	return faults
 }
+
+// nodeField returns the path of a NUMA node in a host's entry.
+func nodeField(id int) string { return "nodes." + strconv.Itoa(id) }

@@ -4,28 +4,30 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 )
 
 // Apply overrides what is known about a host with the settings, field by field. Fields
 // that are not set stay unchanged. If the machine contradicts the settings, Apply returns
 // an error and leaves the host unchanged.
 func (s Settings) Apply(host *Host) error {
-	entry, ok := s.of(host.ID())
+	entry, ok := s.hosts[host.Region][host.Name]
+	if !ok {
+		entry, ok = s.hosts[host.Region][anyHost]
+	}
 	if !ok {
 		return nil
 	}
+
 	changed := *host
 	changed.CPUs, changed.NUMANodes = slices.Clone(host.CPUs), slices.Clone(host.NUMANodes)
 	changed.Sources = map[Fact]Source{}
 	maps.Copy(changed.Sources, host.Sources)
+
 	faults := entry.applyNodes(&changed)
-	faults = append(faults, entry.applyThreads(&changed)...)
-	entry.applySharing(&changed)
-	faults = append(faults, entry.applyReserved(&changed)...)
-	faults = append(faults, entry.applyMemoryNodes(&changed)...)
+	faults = append(faults, entry.applyCounts(&changed)...)
+	faults = append(faults, entry.applyLimits(&changed)...)
 	if err := changed.Machine.Validate(); len(faults) == 0 && err != nil {
-		faults = append(faults, entry.at.errorf(nil, "does not fit what is known of the host: %w", err))
+		faults = append(faults, fmt.Errorf("%s: does not fit what is known of the host: %w", entry.path, err))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("applying settings to host %s: %w", host.ID(), joinFaults(faults))
@@ -40,15 +42,60 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 	if len(h.Nodes) == 0 {
 		return nil
 	}
-	h.replaceGuessedCPUs(host)
-	faults := h.checkAgainst(host)
+	ids := slices.Sorted(maps.Keys(h.Nodes))
+	var listed CPUSet
+	var memory int64
+	for _, id := range ids {
+		listed = listed.Union(h.Nodes[id].CPUs)
+		memory += h.Nodes[id].memoryMiB()
+	}
+
+	// CPUs whose IDs were only assumed to count up from 0 give way to other IDs, but not to
+	// more CPUs.
+	if host.Sources[FactCPUs] == SourceStatus && !listed.IsSubsetOf(host.cpuIDs()) && listed.Size() <= len(host.CPUs) {
+		host.CPUs = nil
+		delete(host.Sources, FactSiblings)
+	}
+
+	var faults []error
+	for _, id := range ids {
+		if host.provides(FactNUMA) && host.NUMANode(id) == nil {
+			faults = append(faults, h.errorf(nodeField(id),
+				"the host has no NUMA node %d, only %s: remove it, or give its CPUs and memory to those", id, host.nodeIDs()))
+		}
+		if absent := h.Nodes[id].CPUs.Difference(host.cpuIDs()); len(host.CPUs) > 0 && !absent.IsEmpty() {
+			faults = append(faults, h.errorf(nodeField(id)+".cpus", "the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
+		}
+	}
+	if host.MemoryMiB > 0 && memory > host.MemoryMiB {
+		faults = append(faults, h.errorf("nodes",
+			"the nodes have %d bytes, but the host has %d: lower their memory; `numactl --hardware` on the host shows it",
+			memory<<20, host.MemoryMiB<<20))
+	}
+
 	known := host.Machine
 	host.NUMANodes = nil
 	for i := range host.CPUs {
 		host.CPUs[i].NUMANode = Unknown
 	}
-	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
-		h.applyNode(host, id, known.NUMANode(id))
+	for _, id := range ids {
+		node := NUMANode{ID: id, MemoryMiB: Unknown}
+		if before := known.NUMANode(id); before != nil {
+			node = *before
+		}
+		if size := h.Nodes[id].memoryMiB(); size > 0 {
+			node.MemoryMiB = size
+			host.Sources[FactMemory] = SourceSettings
+		}
+		host.NUMANodes = append(host.NUMANodes, node)
+		for _, cpu := range h.Nodes[id].CPUs.List() {
+			if existing := host.CPU(cpu); existing != nil {
+				existing.NUMANode = id
+				continue
+			}
+			host.CPUs = append(host.CPUs, CPU{ID: cpu, Online: true, NUMANode: id, Socket: Unknown, Core: Unknown, L3: Unknown})
+			host.Machine.sort()
+		}
 	}
 	if len(known.CPUs) == 0 && len(host.CPUs) > 0 {
 		host.Sources[FactCPUs] = SourceSettings
@@ -61,106 +108,26 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 	return faults
 }
 
-// replaceGuessedCPUs drops CPUs whose IDs were only assumed to count up from 0, if the
-// settings list other IDs and no more CPUs.
-func (h *hostSettings) replaceGuessedCPUs(host *Host) {
-	var told CPUSet
-	for _, node := range h.Nodes {
-		told = told.Union(node.CPUs)
-	}
-	if host.Sources[FactCPUs] == SourceStatus && !told.IsSubsetOf(host.cpuIDs()) && told.Size() <= len(host.CPUs) {
-		host.CPUs = nil
-		delete(host.Sources, FactSiblings)
-	}
-}
-
-// applyNode adds a NUMA node; before is the node's previous state, or nil.
-func (h *hostSettings) applyNode(host *Host, id int, before *NUMANode) {
-	told := h.Nodes[id]
-	node := NUMANode{ID: id, MemoryMiB: Unknown}
-	if before != nil {
-		node = *before
-	}
-	if memory := told.memoryMiB(); memory > 0 {
-		node.MemoryMiB = memory
-		host.Sources[FactMemory] = SourceSettings
-	}
-	host.NUMANodes = append(host.NUMANodes, node)
-	for _, cpu := range told.CPUs.List() {
-		if known := host.CPU(cpu); known != nil {
-			known.NUMANode = id
-			continue
-		}
-		host.CPUs = append(host.CPUs, CPU{
-			ID: cpu, Online: true, NUMANode: id,
-			Socket: Unknown, Core: Unknown, L3: Unknown,
-		})
-		host.Machine.sort()
-	}
-}
-
-// checkAgainst compares the nodes with the CPUs and the memory that the host has.
-func (h *hostSettings) checkAgainst(host *Host) []error {
+// applyCounts applies counts of one: no core has siblings, or all CPUs share a socket or a
+// cache. Larger counts do not say which CPUs belong together, so the number of threads is
+// only compared with the known cores.
+func (h *hostSettings) applyCounts(host *Host) []error {
 	var faults []error
-	var memory int64
-	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
-		told := h.Nodes[id]
-		memory += told.memoryMiB()
-		if host.told(FactNUMA) && host.NUMANode(id) == nil {
-			faults = append(faults, h.at.errorf([]string{"nodes", strconv.Itoa(id)},
-				"the host has no NUMA node %d, only %s: remove it, or give its CPUs and memory to those", id, host.nodeIDs()))
-		}
-		absent := told.CPUs.Difference(host.cpuIDs())
-		if len(host.CPUs) > 0 && !absent.IsEmpty() {
-			faults = append(faults, h.at.errorf([]string{"nodes", strconv.Itoa(id), "cpus"},
-				"the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
-		}
-	}
-	if host.MemoryMiB > 0 && memory > host.MemoryMiB {
-		faults = append(faults, h.at.errorf([]string{"nodes"},
-			"the nodes have %d bytes, but the host has %d: lower their memory; `numactl --hardware` on the host tells it",
-			memory<<20, host.MemoryMiB<<20))
-	}
-	return faults
-}
-
-// nodeIDs returns the IDs of the NUMA nodes.
-func (m *Machine) nodeIDs() CPUSet {
-	ids := make([]int, len(m.NUMANodes))
-	for i, node := range m.NUMANodes {
-		ids[i] = node.ID
-	}
-	return CPUs(ids...)
-}
-
-// applyThreads applies the number of threads per core: one means that no core has
-// siblings. A larger number does not say which CPUs are siblings, so it is only compared
-// with the known cores.
-func (h *hostSettings) applyThreads(host *Host) []error {
-	if h.Threads == 0 {
-		return nil
-	}
 	most := 0
 	for _, core := range host.Cores() {
 		most = max(most, core.CPUs.Size())
 	}
-	if most > 0 && most != h.Threads {
-		return []error{h.at.errorf([]string{"threads"},
-			"%d, but cores have up to %d threads by %s: correct or remove it", h.Threads, most, host.Sources[FactSiblings])}
+	switch {
+	case h.Threads != 0 && most > 0 && most != h.Threads:
+		faults = append(faults, h.errorf("threads",
+			"%d, but cores have up to %d threads by %s: correct or remove it", h.Threads, most, host.Sources[FactSiblings]))
+	case h.Threads == 1 && len(host.CPUs) > 0:
+		for i := range host.CPUs {
+			host.CPUs[i].Core = host.CPUs[i].ID
+		}
+		host.Sources[FactSiblings] = SourceSettings
 	}
-	if h.Threads != 1 || len(host.CPUs) == 0 {
-		return nil
-	}
-	for i := range host.CPUs {
-		host.CPUs[i].Core = host.CPUs[i].ID
-	}
-	host.Sources[FactSiblings] = SourceSettings
-	return nil
-}
 
-// applySharing applies counts of one, which mean that all CPUs share a socket or a cache.
-// Larger counts do not say which CPUs share one.
-func (h *hostSettings) applySharing(host *Host) {
 	cachesKnown := slices.ContainsFunc(host.CPUs, func(c CPU) bool { return c.L3 != Unknown })
 	for i := range host.CPUs {
 		if h.Sockets == 1 {
@@ -171,39 +138,16 @@ func (h *hostSettings) applySharing(host *Host) {
 			host.Sources[FactCaches] = SourceSettings
 		}
 	}
-}
-
-// applyMemoryNodes sets the NUMA nodes without CPUs whose memory VMs may use.
-func (h *hostSettings) applyMemoryNodes(host *Host) []error {
-	if h.MemoryNodes == nil {
-		return nil
-	}
-	var faults []error
-	for _, id := range h.MemoryNodes {
-		if !host.told(FactNUMA) {
-			break
-		}
-		withCPUs := slices.ContainsFunc(host.CPUs, func(c CPU) bool { return c.Online && c.NUMANode == id })
-		switch {
-		case host.NUMANode(id) == nil:
-			faults = append(faults, h.at.errorf([]string{"memorynodes"}, "the host has no NUMA node %d, only %s: remove it", id, host.nodeIDs()))
-		case withCPUs:
-			faults = append(faults, h.at.errorf([]string{"memorynodes"}, "NUMA node %d has CPUs: list those without, or none", id))
-		}
-	}
-	if len(faults) == 0 {
-		nodes := CPUs(h.MemoryNodes...)
-		host.MemoryNodes = &nodes
-	}
 	return faults
 }
 
-func (h *hostSettings) applyReserved(host *Host) []error {
+// applyLimits applies what VMs may not use, and the NUMA nodes without CPUs whose memory
+// they may.
+func (h *hostSettings) applyLimits(host *Host) []error {
 	var faults []error
 	if reserved := CPUs(h.ReservedCPUs...); !reserved.IsEmpty() {
 		if absent := reserved.Difference(host.cpuIDs()); len(host.CPUs) > 0 && !absent.IsEmpty() {
-			faults = append(faults, h.at.errorf([]string{"reservedcpus"},
-				"the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
+			faults = append(faults, h.errorf("reservedcpus", "the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
 		}
 		host.ReservedCPUs = reserved
 	}
@@ -212,8 +156,22 @@ func (h *hostSettings) applyReserved(host *Host) []error {
 		host.ReservedMemoryMiB = (h.ReservedMemory + 1<<20 - 1) >> 20
 	}
 	if host.MemoryMiB > 0 && host.ReservedMemoryMiB > host.MemoryMiB {
-		faults = append(faults, h.at.errorf([]string{"reservedmemory"},
-			"%d bytes, but the host has %d: lower it", h.ReservedMemory, host.MemoryMiB<<20))
+		faults = append(faults, h.errorf("reservedmemory", "%d bytes, but the host has %d: lower it", h.ReservedMemory, host.MemoryMiB<<20))
+	}
+
+	for _, id := range h.MemoryNodes {
+		hasCPUs := slices.ContainsFunc(host.CPUs, func(c CPU) bool { return c.Online && c.NUMANode == id })
+		switch {
+		case !host.provides(FactNUMA):
+		case host.NUMANode(id) == nil:
+			faults = append(faults, h.errorf("memorynodes", "the host has no NUMA node %d, only %s: remove it", id, host.nodeIDs()))
+		case hasCPUs:
+			faults = append(faults, h.errorf("memorynodes", "NUMA node %d has CPUs: list those without, or none", id))
+		}
+	}
+	if h.MemoryNodes != nil {
+		nodes := CPUs(h.MemoryNodes...)
+		host.MemoryNodes = &nodes
 	}
 	return faults
 }

@@ -106,7 +106,7 @@ func TestSettingsOfOtherRegions(t *testing.T) {
 		t.Error(err)
 	}
 	err = settings.CheckRegions("region-1", "lab")
-	if err == nil || err.Error() != `line 17: "region-2": no cluster has this region: want one of region-1, lab` {
+	if err == nil || err.Error() != `"region-2": no cluster has this region: want one of region-1, lab` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -119,7 +119,7 @@ func TestSettingsOfAbsentNUMANodes(t *testing.T) {
 	}
 	known := host("r", "h", asReport(load(t, "xeon-4108-2s-smt")))
 	err = settings.Apply(&known)
-	if want := "line 2: r.h.nodes.2: the host has no NUMA node 2, only 0-1: remove it"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "r.h.nodes.2: the host has no NUMA node 2, only 0-1: remove it"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 	counted := host("r", "h", topology.FromCounts("", 2, 8, 16, 0))

@@ -2,7 +2,6 @@ package topology
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -21,7 +20,7 @@ type snapshotFile struct {
 // duplicate IDs and impossible machines are errors.
 func ParseSnapshot(data []byte) (*Snapshot, error) {
 	var file snapshotFile
-	if _, err := strictJSON(data, &file); err != nil {
+	if err := strictJSON(data, &file); err != nil {
 		return nil, fmt.Errorf("parsing snapshot: %w", err)
 	}
 	if file.Format != snapshotFormat {
@@ -38,25 +37,19 @@ func ParseSnapshot(data []byte) (*Snapshot, error) {
 
 // Print returns the snapshot as JSON; the same snapshot gives the same bytes.
 func (s *Snapshot) Print() ([]byte, error) {
-	sorted := s.clone()
+	sorted := Snapshot{Regions: append([]Region{}, s.Regions...), Hosts: append([]Host{}, s.Hosts...)}
+	for i := range sorted.Hosts { // copies of what sort reorders
+		h := &sorted.Hosts[i]
+		h.CPUs, h.NUMANodes = slices.Clone(h.CPUs), slices.Clone(h.NUMANodes)
+		h.Guests, h.Storages, h.Templates = slices.Clone(h.Guests), slices.Clone(h.Storages), slices.Clone(h.Templates)
+		h.PCIDevices = slices.Clone(h.PCIDevices)
+	}
 	sorted.sort()
 	text, err := printJSON(snapshotFile{Format: snapshotFormat, Regions: sorted.Regions, Hosts: sorted.Hosts})
 	if err != nil {
 		return nil, fmt.Errorf("printing snapshot: %w", err)
 	}
 	return text, nil
-}
-
-// clone copies the slices that sort reorders; their elements are shared.
-func (s *Snapshot) clone() *Snapshot {
-	c := &Snapshot{Regions: append([]Region{}, s.Regions...), Hosts: append([]Host{}, s.Hosts...)}
-	for i := range c.Hosts {
-		h := &c.Hosts[i]
-		h.CPUs, h.NUMANodes = slices.Clone(h.CPUs), slices.Clone(h.NUMANodes)
-		h.Guests, h.Storages, h.Templates = slices.Clone(h.Guests), slices.Clone(h.Storages), slices.Clone(h.Templates)
-		h.PCIDevices = slices.Clone(h.PCIDevices)
-	}
-	return c
 }
 
 func (s *Snapshot) sort() {
@@ -110,8 +103,12 @@ func (h *Host) check(guests map[int]HostName) []error {
 	if absent := h.ReservedCPUs.Difference(h.cpuIDs()); len(h.CPUs) > 0 && !absent.IsEmpty() {
 		fault("reserved_cpus names CPUs %s, which do not exist: remove them", absent)
 	}
-	if err := h.checkAgent(); err != nil {
-		fault("%w", err)
+	if h.Agent != nil && h.ReadAt.IsZero() {
+		fault("agent is set, but not read_at, when it was read: record again with `numaform topology -o json`")
+	} else if h.Agent != nil {
+		if err := h.Agent.check(); err != nil {
+			fault("%w", err)
+		}
 	}
 	if h.ReservedMemoryMiB < 0 {
 		fault("reserved_memory_mib is %d: want 0 or more", h.ReservedMemoryMiB)
@@ -126,29 +123,12 @@ func (h *Host) check(guests map[int]HostName) []error {
 			fault("guest %d exists on host %s too: a VMID is unique in its region; remove one", guest.VMID, other)
 		}
 		guests[guest.VMID] = h.Name
-		if err := guest.check(); err != nil {
-			fault("guest %d: %w", guest.VMID, err)
+		switch {
+		case guest.VMID <= 0 || guest.VCPUs < 0 || guest.MemoryMiB < 0:
+			fault("guest %d: want a vmid above 0, and no negative vcpus or memory_mib", guest.VMID)
+		case guest.Kind != GuestVM && guest.Kind != GuestContainer:
+			fault("guest %d: kind is %s: want %s or %s", guest.VMID, quote(string(guest.Kind)), GuestVM, GuestContainer)
 		}
 	}
 	return faults
-}
-
-func (g *Guest) check() error {
-	switch {
-	case g.VMID <= 0 || g.VCPUs < 0 || g.MemoryMiB < 0:
-		return errors.New("want a vmid above 0, and no negative vcpus or memory_mib")
-	case g.Kind != GuestVM && g.Kind != GuestContainer:
-		return fmt.Errorf("kind is %s: want %s or %s", quote(string(g.Kind)), GuestVM, GuestContainer)
-	default:
-		return nil
-	}
-}
-
-// cpuIDs returns the IDs of all CPUs, including offline ones.
-func (m *Machine) cpuIDs() CPUSet {
-	ids := make([]int, len(m.CPUs))
-	for i, cpu := range m.CPUs {
-		ids[i] = cpu.ID
-	}
-	return CPUs(ids...)
 }

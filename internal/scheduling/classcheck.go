@@ -305,7 +305,7 @@ func (h *hostCheck) checkTopology() {
 	reserved := slices.ContainsFunc(h.host.NUMANodes, func(n topology.NUMANode) bool { return n.HugePages[int(size.MiB())<<10] > 0 })
 	if size != "" && !reserved {
 		message := fmt.Sprintf("has no huge pages of %s reserved", size)
-		if !h.host.TellsHugePages() {
+		if !h.host.HugePagesKnown() {
 			message = "does not report its huge pages"
 		}
 		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHugePagesMissing, message, "")
