@@ -11,47 +11,23 @@ import (
 // batch is the specs of one call of Place.
 type batch struct {
 	*Planner
-	specs  []fleet.Spec
-	wants  []want
-	hosts  [][]int // by spec: the allowed hosts, ascending
-	placed []*fleet.Placement
-	// claimAt is the position of each placed spec's claim on its host.
-	claimAt []int
-	costs   []cost
-	order   []int // hardest to place first
-	tries   int
+	specs []fleet.Spec
+	wants []want
+	hosts [][]int // by spec: the allowed hosts, ascending
 	// lists numbers the specs' lists of hosts: specs with equal lists have the same number.
-	lists []int
+	lists  []int
+	order  []int // hardest to place first
+	placed []placedSpec
+	tries  int
 	// own marks the states that no other planner shares: they may be changed in place.
 	own []bool
 }
 
-// newBatch resolves the specs' hosts.
-func newBatch(p *Planner, specs []fleet.Spec) *batch {
-	b := &batch{
-		Planner: p, specs: specs, wants: make([]want, len(specs)), hosts: make([][]int, len(specs)),
-		placed: make([]*fleet.Placement, len(specs)), claimAt: make([]int, len(specs)), tries: repairTries,
-		lists: make([]int, len(specs)), costs: make([]cost, len(specs)), own: make([]bool, len(p.hosts)),
-	}
-	var lists [][]int
-	same := map[hostList]int{} // specs of one pool share their slice of hosts
-	for i := range specs {
-		b.wants[i] = wantOf(&specs[i])
-		key := listOf(specs[i].Hosts)
-		list, ok := same[key]
-		if !ok {
-			hosts := p.positions(specs[i].Hosts)
-			list = slices.IndexFunc(lists, func(other []int) bool { return slices.Equal(hosts, other) })
-			if list < 0 {
-				list = len(lists)
-				lists = append(lists, hosts)
-			}
-			same[key] = list
-		}
-		b.lists[i], b.hosts[i] = list, lists[list]
-	}
-	b.order = b.sorted()
-	return b
+// placedSpec is the place of a spec; place is nil while it has none.
+type placedSpec struct {
+	place *fleet.Placement
+	claim *claim
+	cost  cost
 }
 
 // hostList identifies a slice of hosts without reading its elements.
@@ -65,41 +41,52 @@ func listOf(hosts []topology.HostID) hostList {
 	if len(hosts) == 0 {
 		return hostList{}
 	}
-	return hostList{&hosts[0], len(hosts)}
+	return hostList{first: &hosts[0], size: len(hosts)}
 }
 
-// positions resolves hosts to their positions, ascending and without duplicates.
-func (p *Planner) positions(ids []topology.HostID) []int {
-	at := make([]int, 0, len(ids))
-	for _, id := range ids {
-		if i, ok := p.at[id]; ok {
-			at = append(at, i)
-		}
+// newBatch resolves the specs' hosts and sorts the specs.
+func newBatch(p *Planner, specs []fleet.Spec) *batch {
+	b := &batch{
+		Planner: p, specs: specs, wants: make([]want, len(specs)), hosts: make([][]int, len(specs)), lists: make([]int, len(specs)),
+		order: sequence(len(specs)), placed: make([]placedSpec, len(specs)), tries: repairTries, own: make([]bool, len(p.hosts)),
 	}
-	slices.Sort(at)
-	return slices.Compact(at)
-}
+	var lists [][]int
+	same := map[hostList]int{} // specs of one pool share their slice of hosts
+	for i := range specs {
+		b.wants[i] = wantOf(&specs[i])
+		key := listOf(specs[i].Hosts)
+		list, ok := same[key]
+		if !ok {
+			hosts := make([]int, 0, len(specs[i].Hosts))
+			for _, id := range specs[i].Hosts {
+				if at, known := p.at[id]; known {
+					hosts = append(hosts, at)
+				}
+			}
+			slices.Sort(hosts)
+			hosts = slices.Compact(hosts)
+			list = slices.IndexFunc(lists, func(other []int) bool { return slices.Equal(hosts, other) })
+			if list < 0 {
+				list = len(lists)
+				lists = append(lists, hosts)
+			}
+			same[key] = list
+		}
+		b.lists[i], b.hosts[i] = list, lists[list]
+	}
 
-// sorted lists the specs, the hardest to place first.
-func (b *batch) sorted() []int {
-	order := sequence(len(b.specs))
-	slices.SortStableFunc(order, func(i, j int) int {
+	hardest := []fleet.Policy{fleet.PolicyIsolated, fleet.PolicyDedicated, fleet.PolicyNUMA, fleet.PolicyShared}
+	slices.SortStableFunc(b.order, func(i, j int) int {
+		v, w := &b.wants[i], &b.wants[j]
 		return cmp.Or(
-			cmp.Compare(tier(b.wants[i].policy), tier(b.wants[j].policy)),
-			cmp.Compare(b.wants[j].vcpus, b.wants[i].vcpus),
-			cmp.Compare(b.wants[j].memory, b.wants[i].memory),
-			cmp.Compare(b.wants[j].backing, b.wants[i].backing),
+			cmp.Compare(slices.Index(hardest, v.policy), slices.Index(hardest, w.policy)),
+			cmp.Compare(w.vcpus, v.vcpus),
+			cmp.Compare(w.memory, v.memory),
+			cmp.Compare(w.backing, v.backing),
 			cmp.Compare(len(b.hosts[i]), len(b.hosts[j])),
 		)
 	})
-	return order
-}
-
-// tier ranks policies by how hard they are to place.
-func tier(p fleet.Policy) int {
-	return slices.Index([]fleet.Policy{
-		fleet.PolicyIsolated, fleet.PolicyDedicated, fleet.PolicyNUMA, fleet.PolicyShared,
-	}, p)
+	return b
 }
 
 // place puts a spec on the cheapest allowed host that can take it.
@@ -152,9 +139,8 @@ func (b *batch) commit(i, host int, p *plan) {
 	}
 	refined := s.refine(p, b.wants[i])
 	place := s.materialize(&refined, b.wants[i])
-	b.placed[i], b.costs[i] = &place, p.cost
-	b.claimAt[i] = len(s.claims)
-	s.occupy(s.claimOf(&b.specs[i], &place))
+	b.placed[i] = placedSpec{place: &place, claim: s.claimOf(&b.specs[i], &place), cost: p.cost}
+	s.occupy(b.placed[i].claim)
 	b.publish(host, s)
 	b.own[host] = true
 }
@@ -175,15 +161,15 @@ func (b *batch) results() ([]Placed, []Unplaced) {
 	}
 	reasons := map[refused]string{}
 	for i := range b.specs {
-		if b.placed[i] != nil {
-			placed = append(placed, Placed{Index: i, Placement: *b.placed[i]})
+		if place := b.placed[i].place; place != nil {
+			placed = append(placed, Placed{Index: i, Placement: *place})
 			continue
 		}
-		q := refused{b.wants[i], listOf(b.specs[i].Hosts)}
-		reason, asked := reasons[q]
-		if !asked {
+		key := refused{b.wants[i], listOf(b.specs[i].Hosts)}
+		reason, known := reasons[key]
+		if !known {
 			reason = b.refusal(i)
-			reasons[q] = reason
+			reasons[key] = reason
 		}
 		unplaced = append(unplaced, Unplaced{Index: i, Reason: reason})
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/topology"
 )
 
 // choose picks the cores of a part: from the smallest group that holds all of it, else from
@@ -13,18 +12,17 @@ import (
 // Only a part that may be odd takes some threads of a core, from the core with the fewest
 // free ones. used collects the L3 caches.
 func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
-	if q.want.halves {
-		return q.chooseHalves(p, odd, used)
+	if q.want.partial {
+		return q.choosePartial(p, odd, used)
 	}
 	need := p.vcpus
-	done := map[int]bool{}
-	for need > 0 {
+	for done := map[int]bool{}; need > 0; {
 		g := q.nextGroup(p, need, odd, used, done)
 		if g == none {
 			break
 		}
 		done[g] = true
-		if got := q.takeFrom(p, g, need); got > 0 {
+		if got := q.takeWhole(p, g, need); got > 0 {
 			need -= got
 			used[q.groups[g].l3] = true
 		}
@@ -35,14 +33,11 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	case odd:
 		return q.takeOdd(p, need, used)
 	}
-	return q.takeLargest(p, used)
-}
 
-// takeLargest picks cores by size alone, the largest first, as divide counted them. Group
-// by group, cores of unequal sizes do not always add up.
-func (q *search) takeLargest(p *part, used map[int]bool) bool {
+	// Group by group, cores of unequal sizes do not always add up: pick by size alone, the
+	// largest first, as divide counted them.
 	p.picks = nil
-	need := p.vcpus
+	need = p.vcpus
 	var all []pick
 	for _, g := range q.nodes[p.node].groups {
 		for size, count := range q.whole[g] {
@@ -65,17 +60,22 @@ func (q *search) takeLargest(p *part, used map[int]bool) bool {
 	return need == 0
 }
 
-// nextGroup returns the next group to take cores from, or none.
+// nextGroup returns the next group to take whole cores from, or none.
 func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool) int {
 	best, bestRank := none, [5]int{}
 	for _, g := range q.nodes[p.node].groups {
 		if !q.allowed[g] || done[g] {
 			continue
 		}
-		free, whole := q.groupFree(g), q.groupExact(g, need)
+		whole := 0 // the most vCPUs, up to need, that whole cores add up to
+		for size, count := range q.whole[g] {
+			gives := q.gives(g, size)
+			whole += gives * min(count, (need-whole)/gives)
+		}
 		if whole == 0 {
 			continue
 		}
+		free := q.groupFree(g)
 		rank := [5]int{1, int(slowness(&q.groups[g])), -whole, b2i(!used[q.groups[g].l3]), g}
 		if whole == need || odd && (free >= need || q.looseIn(g) >= need-whole) {
 			rank[0], rank[2] = 0, free
@@ -98,17 +98,6 @@ func b2i(b bool) int {
 	return 0
 }
 
-// slowness returns the extra cost of a vCPU on the cores of a group over the fastest kind.
-func slowness(g *group) int64 {
-	switch g.kind {
-	case topology.KindEfficiency:
-		return 1
-	case topology.KindLowPower:
-		return 2
-	}
-	return 0
-}
-
 // groupFree returns the number of vCPUs that the group's whole cores hold.
 func (q *search) groupFree(g int) int {
 	total := 0
@@ -118,20 +107,9 @@ func (q *search) groupFree(g int) int {
 	return total
 }
 
-// groupExact returns the largest number of vCPUs, up to most, that whole cores of the
-// group add up to.
-func (q *search) groupExact(g, most int) int {
-	got := 0
-	for size, count := range q.whole[g] {
-		gives := q.gives(g, size)
-		got += gives * min(count, (most-got)/gives)
-	}
-	return got
-}
-
-// takeFrom takes whole cores of a group and returns how many vCPUs they hold. Isolated VMs
+// takeWhole takes whole cores of a group and returns how many vCPUs they hold. Isolated VMs
 // take the smallest cores because they leave the siblings idle.
-func (q *search) takeFrom(p *part, g, need int) int {
+func (q *search) takeWhole(p *part, g, need int) int {
 	got := 0
 	sizes := len(q.whole[g])
 	for i := range sizes {
@@ -157,10 +135,15 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 		if !q.allowed[g] {
 			continue
 		}
-		left := q.leftBySize(p, g)
+		left := slices.Clone(q.whole[g]) // whole cores that the part does not take
+		for _, k := range p.picks {
+			if k.group == g {
+				left[k.size] -= k.count
+			}
+		}
 		for _, c := range q.groups[g].cores {
 			spare := q.isWhole(c) && left[q.cores[c].size] > 0
-			if q.free[c] < rest || !spare && !q.isLoose(c) || p.hasShard(c) {
+			if q.free[c] < rest || !spare && !q.isLoose(c) || p.usesThreadsOf(c) {
 				continue
 			}
 			rank := [4]int{b2i(!used[q.groups[g].l3]), b2i(spare), q.free[c], c}
@@ -175,13 +158,114 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 	return p.odd != none
 }
 
-// leftBySize counts the whole cores of a group that the part does not take.
-func (q *search) leftBySize(p *part, g int) []int {
-	left := append([]int(nil), q.whole[g]...)
-	for _, k := range p.picks {
-		if k.group == g {
-			left[k.size] -= k.count
+// A Dedicated VM that finds no whole cores may use threads of several partially allocated
+// ones, unless it requires whole cores. That is a separate want, placed only after
+// everything else was tried: see batch.repair. On its best host, the VM also uses such
+// threads where whole cores would need more than one NUMA node: see refine.
+
+// onPartialCores returns the want that accepts partially allocated cores, and whether it
+// may.
+func (w want) onPartialCores() (want, bool) {
+	w.partial = w.policy == fleet.PolicyDedicated && !w.wholeOnly
+	return w, w.partial
+}
+
+// threads are some threads of a partially allocated core.
+type threads struct{ core, threads int }
+
+// partialThreads returns the number of threads that a part uses of partially allocated
+// cores.
+func (p *part) partialThreads() int {
+	total := 0
+	for _, t := range p.partial {
+		total += t.threads
+	}
+	return total
+}
+
+// usesThreadsOf reports whether the part uses threads of a partially allocated core.
+func (p *part) usesThreadsOf(core int) bool {
+	return slices.ContainsFunc(p.partial, func(t threads) bool { return t.core == core })
+}
+
+// choosePartial picks the cores of a part: of the smallest group that holds all of it, else
+// of the largest and so on, whole cores before partially allocated ones.
+func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
+	need := p.vcpus
+	for done := map[int]bool{}; need > 0; {
+		next, nextRank := none, [5]int{}
+		for _, g := range q.nodes[p.node].groups {
+			free := q.groupFree(g)
+			for _, c := range q.groups[g].cores {
+				if q.isLoose(c) {
+					free += q.free[c]
+				}
+			}
+			if !q.allowed[g] || done[g] || free == 0 {
+				continue
+			}
+			rank := [5]int{b2i(free < need), b2i(!used[q.groups[g].l3]), int(slowness(&q.groups[g])), free, g}
+			if free < need {
+				rank[3] = -free
+			}
+			if next == none || slices.Compare(rank[:], nextRank[:]) < 0 {
+				next, nextRank = g, rank
+			}
+		}
+		if next == none {
+			break
+		}
+		done[next] = true
+		got := q.takeWhole(p, next, need)
+		got += q.takeThreads(p, next, need-got)
+		if got > 0 {
+			need -= got
+			used[q.groups[next].l3] = true
 		}
 	}
-	return left
+	switch {
+	case need == 0:
+		return true
+	case odd:
+		return q.takeOdd(p, need, used)
+	}
+
+	// Whole cores of all groups, then threads, as divide counted them.
+	p.picks, p.partial = nil, nil
+	need = p.vcpus
+	for _, take := range []func(p *part, g, need int) int{q.takeWhole, q.takeThreads} {
+		for _, g := range q.nodes[p.node].groups {
+			if !q.allowed[g] || need == 0 {
+				continue
+			}
+			if got := take(p, g, need); got > 0 {
+				need -= got
+				used[q.groups[g].l3] = true
+			}
+		}
+	}
+	return need == 0
+}
+
+// takeThreads takes up to most threads of a group's partially allocated cores: first of
+// cores that no other guest uses, then of cores with the fewest free threads. It returns
+// how many it took.
+func (q *search) takeThreads(p *part, g, most int) int {
+	var loose []int
+	for _, c := range q.groups[g].cores {
+		if q.isLoose(c) && !p.usesThreadsOf(c) {
+			loose = append(loose, c)
+		}
+	}
+	slices.SortStableFunc(loose, func(a, b int) int {
+		return cmp.Or(cmp.Compare(b2i(q.byVM[a]), b2i(q.byVM[b])), cmp.Compare(q.free[a], q.free[b]))
+	})
+	got := 0
+	for _, c := range loose {
+		if n := min(q.free[c], most-got); n > 0 {
+			p.partial = append(p.partial, threads{core: c, threads: n})
+			got += n
+		}
+	}
+	return got
 }

@@ -26,42 +26,44 @@ type claim struct {
 	// devices are the PCI devices that the guest has exclusively.
 	devices []topology.PassedDevice
 	// owner identifies the existing VM of the claim; live is what that VM's guest takes.
-	owner   guestKey
-	live    *claim
-	foreign bool
-}
-
-// newClaim returns an empty claim on the host.
-func (x *index) newClaim() *claim {
-	return &claim{homed: make([]int, len(x.nodes))}
+	owner     guestKey
+	live      *claim
+	unmanaged bool
 }
 
 // claimOf returns what a placed VM takes.
 func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
-	c := x.newClaim()
-	c.pins = union(place.CPUs.List(), place.VCPUPins)
-	c.isolated = spec.Policy == fleet.PolicyIsolated
-	c.agent = spec.PinWith == fleet.PinWithHostAgent
-	c.group = spec.Pool
-	c.devices = wholeDevices(spec)
+	c := &claim{
+		pins:     union(place.CPUs.List(), place.VCPUPins),
+		isolated: spec.Policy == fleet.PolicyIsolated,
+		agent:    spec.PinWith == fleet.PinWithHostAgent,
+		group:    spec.Pool,
+		homed:    make([]int, len(x.nodes)),
+	}
 	if !spec.Policy.Pinned() {
 		c.floating = spec.VCPUs
 		c.ratio = ratioOf(spec)
 	}
+	var devices []topology.PassedDevice
+	for _, d := range spec.PCIDevices {
+		devices = append(devices, topology.PassedDevice{Mapping: d.Mapping, MDev: d.MDev})
+	}
+	c.devices = ownDevices(devices)
 	x.claimMemory(c, max(ordinary, backingOf(spec)), spec.MemoryMiB, place.Cells)
 	return c
 }
 
 // claimOfGuest returns what an existing guest takes. Pins and PCI devices count even while
 // the guest is stopped because it may start again; the rest counts while it runs or is
-// being created.
+// being created. A stopped guest named node-capacity only describes its host, with an
+// affinity to the whole machine: the daemon of karpenter-provider-proxmox writes it.
 func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
-	c := x.newClaim()
-	c.foreign, c.devices = true, ownDevices(g.PCIDevices)
-	switch alive := g.Running || g.Key != "" || slices.Contains([]string{"clone", "create", "migrate"}, g.Lock); {
-	case g.Template || isCapacityRecord(g):
+	if g.Template || !g.Running && g.Name == "node-capacity" {
 		return nil, false
-	case !alive && g.Pins.IsEmpty():
+	}
+	c := &claim{unmanaged: true, devices: ownDevices(g.PCIDevices), homed: make([]int, len(x.nodes))}
+	alive := g.Running || g.Key != "" || slices.Contains([]string{"clone", "create", "migrate"}, g.Lock)
+	if !alive && g.Pins.IsEmpty() {
 		return c, c.devices != nil
 	}
 	c.pins = g.Pins.List()
@@ -75,10 +77,6 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	x.claimMemory(c, x.backingOfGuest(g), g.MemoryMiB, g.NUMA)
 	return c, true
 }
-
-// isCapacityRecord reports whether the guest only describes its host: a VM written by the
-// daemon of karpenter-provider-proxmox, with an affinity to the whole machine.
-func isCapacityRecord(g *topology.Guest) bool { return !g.Running && g.Name == "node-capacity" }
 
 // claimMemory takes memory and divides the memory of cells among the NUMA nodes that back
 // them. Memory without such a node stays unbound.
@@ -163,10 +161,10 @@ func ownerOf(vm *fleet.VM) guestKey {
 
 // occupants lists the claims of all guests of a host: the existing VMs first, then every
 // other guest.
-func occupants(x *index, host *topology.Host, kept []*fleet.VM) []*claim {
+func occupants(x *index, host *topology.Host, existing []*fleet.VM) []*claim {
 	var claims []*claim
 	at := map[guestKey]int{}
-	for _, vm := range kept {
+	for _, vm := range existing {
 		c := x.claimOf(&vm.Spec, &vm.Placement)
 		c.owner = ownerOf(vm)
 		at[c.owner] = len(claims)
@@ -185,4 +183,15 @@ func occupants(x *index, host *topology.Host, kept []*fleet.VM) []*claim {
 		claims = append(claims, live)
 	}
 	return claims
+}
+
+// equal reports whether two claims take the same.
+func (c *claim) equal(o *claim) bool {
+	for b := range c.bound {
+		if !slices.Equal(c.bound[b], o.bound[b]) {
+			return false
+		}
+	}
+	return c.isolated == o.isolated && c.floating == o.floating && c.ratio == o.ratio && c.memory == o.memory &&
+		c.group == o.group && slices.Equal(c.devices, o.devices) && slices.Equal(c.pins, o.pins) && slices.Equal(c.homed, o.homed)
 }

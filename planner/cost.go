@@ -1,5 +1,11 @@
 package planner
 
+import (
+	"slices"
+
+	"github.com/numaform/numaform/topology"
+)
+
 // The parts of a cost, the most significant first. Not being placed at all outweighs all of
 // them.
 const (
@@ -12,7 +18,7 @@ const (
 	costCaches            // number of L3 caches
 	costUneven            // difference between the guest's largest and smallest cell
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
-	costBroken            // whole cores that become partially allocated
+	costPartial           // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of usual sizes
 	costLeftMin           // what is left of the touched nodes, CPUs or memory,
 	costLeftSum           // whichever is less, in parts per million; then the sum of both
@@ -49,4 +55,142 @@ func share(part, whole int64) int64 {
 // memory, or memory without CPUs, are wasted.
 func (c *cost) setLeft(cpus, memory int64) {
 	c[costLeftMin], c[costLeftSum] = min(cpus, memory), cpus+memory
+}
+
+// Usual VMs have 2 or 4 GiB of memory per vCPU. A node with less memory per free CPU has no
+// room for them.
+const (
+	leanMiB = 2048
+	richMiB = 4096
+)
+
+// roomFor returns the value of free whole cores and memory. VMs with 2 GiB per vCPU count
+// double: most VMs are like that, and whatever holds a larger one holds a smaller one too.
+func roomFor(cpus int, memory int64) int64 {
+	memory = max(0, memory)
+	return 2*slots(min(cpus, int(memory/leanMiB))) + slots(min(cpus, int(memory/richMiB)))
+}
+
+// slots counts the VMs of each usual size (1, 2, 4, 8, … and half as much again) that fit,
+// weighted by the square of the size: large slots are the scarcest.
+func slots(cpus int) int64 {
+	var worth int64
+	for k := 0; cpus>>k > 0; k++ { // sizes of 1<<k and 3<<k
+		n := cpus >> k
+		worth += int64(n+9*(n/3)) << (2 * k)
+	}
+	return worth
+}
+
+// roomLost returns the room for usual VMs that a node loses with that much memory.
+func (s *state) roomLost(node int, memory int64) int64 {
+	cpus, free := s.wholeOn(node), s.memFree[ordinary][node]
+	return roomFor(cpus, free) - roomFor(cpus, free-memory)
+}
+
+// wholeOn returns the number of CPUs on a node's whole free cores.
+func (s *state) wholeOn(node int) int {
+	cpus := 0
+	for _, g := range s.nodes[node].groups {
+		for size, count := range s.whole[g] {
+			cpus += count * s.groups[g].sizes[size]
+		}
+	}
+	return cpus
+}
+
+// price fills in the cost of a plan.
+func (q *search) price(p *plan, skew bool) {
+	c := &p.cost
+	c[costResort] = q.resort
+	c[costNodes] = int64(len(p.parts))
+	c[costSkew] = int64(b2i(skew))
+	c[costCrowd] = int64(len(q.claims))
+
+	var nodes []int
+	caches := map[int]bool{}
+	least, most := p.parts[0].vcpus, p.parts[0].vcpus
+	for _, part := range p.parts {
+		nodes = append(nodes, part.node)
+		least, most = min(least, part.vcpus), max(most, part.vcpus)
+		q.priceCores(c, part, caches)
+		if q.allowed == nil {
+			over := q.homed[part.node] + part.vcpus - q.floatRoom(q.want.ratio, q.nodeFree[part.node])
+			c[costOverload] += int64(max(0, over))
+		}
+	}
+	c[costDistance] = q.span(nodes) + q.reach(&q.want, nodes)
+	c[costCaches] = int64(len(caches))
+	c[costUneven] = int64(most - least)
+
+	// The slots that the plan takes from the nodes it touches, what is left of these, and
+	// what is left of the host's largest node.
+	var cpus, usable, memory, size int64
+	left := append([]int(nil), q.nodeFree...)
+	before := slices.Max(left)
+	for _, part := range p.parts {
+		n := &q.nodes[part.node]
+		takes := q.taken(part)
+		left[part.node] -= takes
+		rest := q.nodeFree[part.node] - takes
+		memFree := q.nodeMemFree(part.node, q.want.backing)
+
+		free, slotTakes := q.wholeOn(part.node), q.wholeCPUs(part) // pinning VMs find no room on partially allocated cores
+		if q.allowed == nil {
+			free = q.floatRoom(q.want.ratio, q.nodeFree[part.node]) - q.homed[part.node]
+			slotTakes = part.vcpus
+			rest = free - part.vcpus
+		} else if part.odd != none && q.isWhole(part.odd) {
+			slotTakes += len(q.cores[part.odd].cpus)
+		}
+		c[costSlots] += roomFor(free, memFree) - roomFor(free-slotTakes, memFree-part.memory)
+
+		cpus += int64(max(0, rest))
+		usable += int64(n.usable)
+		memory += max(0, memFree-part.memory)
+		size += n.memory[q.want.backing]
+	}
+	c.setLeft(share(cpus, usable), share(memory, size))
+	c[costLargest] = int64(before - slices.Max(left))
+}
+
+// priceCores adds the cost of a part's caches and cores.
+func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
+	add := func(group, vcpus int) {
+		g := &q.groups[group]
+		caches[g.l3] = true
+		c[costEfficiency] += slowness(g) * int64(vcpus)
+	}
+	for _, k := range p.picks {
+		add(k.group, k.count*q.gives(k.group, k.size))
+	}
+	for _, t := range p.partial {
+		add(q.cores[t.core].group, t.threads)
+	}
+	if p.odd != none {
+		add(q.cores[p.odd].group, p.oddThreads)
+		c[costPartial] += int64(b2i(q.isWhole(p.odd)))
+	}
+}
+
+// slowness returns the extra cost of a vCPU on the cores of a group over the fastest kind.
+func slowness(g *group) int64 {
+	switch g.kind {
+	case topology.KindEfficiency:
+		return 1
+	case topology.KindLowPower:
+		return 2
+	}
+	return 0
+}
+
+// span returns the sum of the distances between nodes.
+func (s *state) span(nodes []int) int64 {
+	var sum int64
+	for i, a := range nodes {
+		for _, b := range nodes[:i] {
+			sum += s.distance[a][b]
+		}
+	}
+	return sum
 }

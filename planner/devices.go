@@ -69,23 +69,6 @@ func (p *pciIndex) mapping(name string) int {
 
 func (u *pciUse) clone() pciUse { return pciUse{slices.Clone(u.blocked), slices.Clone(u.uses)} }
 
-// takeDevices takes the devices that a guest has exclusively.
-func (s *state) takeDevices(devices []topology.PassedDevice) {
-	if s.pci == nil {
-		return
-	}
-	for _, passed := range devices {
-		if m := s.pci.mapping(passed.Mapping); m != none {
-			s.passed.uses[m]++
-		}
-		for i := range s.pci.all {
-			if passed.Address != "" && s.pci.all[i].Overlaps(passed.Address) {
-				s.passed.blocked[i]++
-			}
-		}
-	}
-}
-
 // deviceSeparator separates the mappings in want.devices; mediated is the suffix of
 // mappings requested as mediated devices, which other guests may share.
 const (
@@ -107,15 +90,6 @@ func devicesOf(spec *fleet.Spec) string {
 		}
 	}
 	return strings.Join(names, deviceSeparator)
-}
-
-// wholeDevices returns the devices that a VM has exclusively, sorted.
-func wholeDevices(spec *fleet.Spec) []topology.PassedDevice {
-	var devices []topology.PassedDevice
-	for _, d := range spec.PCIDevices {
-		devices = append(devices, topology.PassedDevice{Mapping: d.Mapping, MDev: d.MDev})
-	}
-	return ownDevices(devices)
 }
 
 // ownDevices returns the devices without mediated ones, sorted.
@@ -158,9 +132,6 @@ type deviceNeed struct {
 // deviceNeeds parses want.devices.
 func (w *want) deviceNeeds() []deviceNeed {
 	var needs []deviceNeed
-	if w.devices == "" {
-		return nil
-	}
 	for name := range strings.SplitSeq(w.devices, deviceSeparator) {
 		mapping, shared := strings.CutSuffix(name, mediated)
 		needs = append(needs, deviceNeed{mapping, shared})
@@ -180,6 +151,9 @@ type lentDevice struct {
 // lend returns the devices that the want would get, or the first mapping that has none
 // left.
 func (s *state) lend(w *want) (lent []lentDevice, lacking string) {
+	if w.devices == "" {
+		return nil, ""
+	}
 	use := s.passed.clone()
 	for _, need := range w.deviceNeeds() {
 		m := s.pci.mapping(need.mapping)
@@ -236,15 +210,6 @@ func (p *pciIndex) mayTake(use *pciUse, m, other int) int {
 	return min(use.uses[other]*most, p.common(open, p.open(use, other)))
 }
 
-// hasDevices reports whether all devices of the want are free on the host.
-func (s *state) hasDevices(w *want) bool {
-	if w.devices == "" {
-		return true
-	}
-	_, lacking := s.lend(w)
-	return lacking == ""
-}
-
 // open lists the devices of a mapping that no guest uses by address.
 func (p *pciIndex) open(use *pciUse, m int) []int {
 	var open []int
@@ -276,12 +241,15 @@ func (p *pciIndex) next(use *pciUse, m int) lentDevice {
 	return lent
 }
 
+// hasDevices reports whether all devices of the want are free on the host.
+func (s *state) hasDevices(w *want) bool {
+	_, lacking := s.lend(w)
+	return lacking == ""
+}
+
 // reach returns the sum of the distances from nodes to the want's devices, beyond the
 // distance within the devices' own NUMA nodes. A device of an unknown node is close to all.
 func (s *state) reach(w *want, nodes []int) int64 {
-	if w.devices == "" {
-		return 0
-	}
 	var sum int64
 	lent, _ := s.lend(w)
 	for _, device := range lent {
@@ -313,19 +281,23 @@ func (s *state) deviceText(w *want) string {
 	return text.String()
 }
 
-// gapOfDevices describes which mapping has no free device for the want.
-func (s *state) gapOfDevices(w *want) gap {
+// deviceGap describes which mapping has no free device for the want.
+func (s *state) deviceGap(w *want) gap {
 	_, lacking := s.lend(w)
-	asked := 0
+	requested := 0
 	for _, need := range w.deviceNeeds() {
-		asked += b2i(need.mapping == lacking)
+		requested += b2i(need.mapping == lacking)
 	}
-	g := gap{has: fmt.Sprintf("has no device of PCI mapping %s", lacking)}
-	g.mend = "add one of the host's to the mapping (Datacenter, Resource Mappings in Proxmox), or a host that has one"
-	if m := s.pci.mapping(lacking); m != none {
-		free := max(0, s.pci.spare(&s.passed, m))
-		g.has = fmt.Sprintf("has %d of %s of PCI mapping %s to spare, %d wanted", free, count(len(s.pci.of[m]), "device"), lacking, asked)
-		g.mend = "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or take the device from another guest: stopped ones count, and those of mappings that share devices with it"
+	m := s.pci.mapping(lacking)
+	if m == none {
+		return gap{
+			has: "has no device of PCI mapping " + lacking,
+			fix: "add one of the host's to the mapping (Datacenter, Resource Mappings in Proxmox), or a host that has one",
+		}
 	}
-	return g
+	free := max(0, s.pci.spare(&s.passed, m))
+	return gap{
+		has: fmt.Sprintf("has %d of %s of PCI mapping %s to spare, %d wanted", free, count(len(s.pci.of[m]), "device"), lacking, requested),
+		fix: "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or take the device from another guest: stopped ones count, and those of mappings that share devices with it",
+	}
 }

@@ -38,53 +38,39 @@ func (q *search) withinCaches(sub []supply, caps []int) []int {
 	if q.allowed == nil {
 		return nil
 	}
-	c := caches{rest: make([][]int, len(sub)), caps: caps, within: make([]int, len(sub)), need: q.want.vcpus}
+	rest := make([][]int, len(sub)) // the vCPUs that caches not chosen hold, most first
+	within := make([]int, len(sub)) // the vCPUs that chosen caches hold
+	need := q.want.vcpus
+	take := func(i int) { // the largest remaining cache of a node
+		got := min(rest[i][0], caps[i]-within[i])
+		within[i] += got
+		need -= got
+		rest[i] = rest[i][1:]
+	}
 	several := false
 	for i := range sub {
-		c.rest[i] = q.cachesOf(sub[i].node)
-		several = several || len(c.rest[i]) > 1
-		if len(c.rest[i]) > 0 {
-			c.take(i)
+		rest[i] = q.cachesOf(sub[i].node)
+		several = several || len(rest[i]) > 1
+		if len(rest[i]) > 0 {
+			take(i)
 		}
 	}
-	if !several || !c.takeLargest() {
+	if !several {
 		return nil
 	}
-	return c.within
-}
-
-// caches is a choice of L3 caches of a set of nodes.
-type caches struct {
-	rest   [][]int // by node: the vCPUs that caches not chosen hold, most first
-	caps   []int
-	within []int // by node: the vCPUs that chosen caches hold
-	need   int   // vCPUs that the chosen caches do not hold yet
-}
-
-// take chooses the largest remaining cache of a node.
-func (c *caches) take(i int) {
-	got := min(c.rest[i][0], c.caps[i]-c.within[i])
-	c.within[i] += got
-	c.need -= got
-	c.rest[i] = c.rest[i][1:]
-}
-
-// takeLargest chooses the largest remaining caches until they hold enough, and reports
-// whether they do.
-func (c *caches) takeLargest() bool {
-	for c.need > 0 {
+	for need > 0 {
 		best := none
-		for i := range c.rest {
-			if len(c.rest[i]) > 0 && c.within[i] < c.caps[i] && (best == none || c.rest[i][0] > c.rest[best][0]) {
+		for i := range rest {
+			if len(rest[i]) > 0 && within[i] < caps[i] && (best == none || rest[i][0] > rest[best][0]) {
 				best = i
 			}
 		}
 		if best == none {
-			return false
+			return nil
 		}
-		c.take(best)
+		take(best)
 	}
-	return true
+	return within
 }
 
 // cachesOf lists the vCPUs on whole cores of each L3 cache of a node, most first.
@@ -137,39 +123,46 @@ func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd i
 			shares[i] = grown
 		}
 	}
-	odd = none
-	if need > 0 {
-		if odd = oddNode(sub, caps, shares, need); odd == none {
-			return nil, none, false
-		}
-		shares[odd] += need
+	if need <= 0 {
+		return shares, none, !slices.Contains(shares, 0)
 	}
-	return shares, odd, !slices.Contains(shares, 0)
-}
 
-// oddNode returns the node that takes the remainder: one without a share, else one with a
-// partially allocated core, else the one with the most whole cores left.
-func oddNode(sub []supply, caps, shares []int, rest int) int {
-	best, bestRoom, most := none, -1, 0
+	// The remainder goes to a node without a share, else to one with a partially allocated
+	// core, else to the one with the most whole cores left.
+	odd = none
+	largest, bestRoom := 0, -1
 	for i := range sub {
-		most = max(most, sub[i].whole+1)
+		largest = max(largest, sub[i].whole+1)
 	}
 	for i := range sub {
 		room := sub[i].whole - shares[i]
-		if caps[i]-shares[i] < rest || room < rest && sub[i].loose < rest {
+		if caps[i]-shares[i] < need || room < need && sub[i].loose < need {
 			continue
 		}
-		if sub[i].loose >= rest {
-			room += most
+		if sub[i].loose >= need {
+			room += largest
 		}
 		if shares[i] == 0 { // otherwise the set would not be used in full
-			room += 2 * most
+			room += 2 * largest
 		}
 		if room > bestRoom {
-			best, bestRoom = i, room
+			odd, bestRoom = i, room
 		}
 	}
-	return best
+	if odd == none {
+		return nil, none, false
+	}
+	shares[odd] += need
+	return shares, odd, !slices.Contains(shares, 0)
+}
+
+// exact returns the largest number, up to most, that whole cores add up to.
+func exact(sizes []sizeCount, most int) int {
+	got := 0
+	for _, s := range sizes {
+		got += s.gives * min(s.count, (most-got)/s.gives)
+	}
+	return got
 }
 
 // divideMemory divides the memory in proportion to the vCPUs, page by page. What does not

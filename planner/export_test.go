@@ -24,8 +24,8 @@ func (p *Planner) PlaceForgetting(specs []fleet.Spec) ([]Placed, []Unplaced) {
 // Cheapest returns the first of the cheapest hosts for a VM, or the zero value.
 func (p *Planner) Cheapest(spec fleet.Spec) (cheapest topology.HostID) {
 	wants := []want{wantOf(&spec)}
-	if halved, may := wants[0].halved(); may {
-		wants = append(wants, halved)
+	if partial, may := wants[0].onPartialCores(); may {
+		wants = append(wants, partial)
 	}
 	for _, w := range wants {
 		var least cost

@@ -114,24 +114,23 @@ const (
 	resortMixed               // two kinds of core in one VM
 	resortShared              // the sibling of the odd thread belongs to another VM
 	resortUnbound             // memory is bound to no NUMA node
-	resortHalves              // threads of several partially allocated cores
+	resortPartial             // threads of several partially allocated cores
 )
 
 // newIndex indexes a host. quorate reports whether the host's region is writable.
 func newIndex(host *topology.Host, quorate bool) *index {
-	cpus := sortedOnline(host)
-	x := &index{id: host.ID(), at: make(map[int]int, len(cpus)), nodeAt: map[int]int{}}
+	x := &index{id: host.ID(), at: map[int]int{}, nodeAt: map[int]int{}}
 	x.readNodes(host)
-	x.readCPUs(host, cpus)
+	cpus := x.readCPUs(host)
 	x.pinnable = x.online
 	if host.Agent != nil { // the agent always leaves a core unpinned
 		x.pinnable = min(x.online*host.Agent.MaxPinnedPercent/100, x.online-1)
 	}
-	x.readGroups(x.readCores(cpus))
+	x.readCores(cpus)
 	x.readMemory(host)
 	x.readDistances(host)
 	x.pci = newPCIIndex(x, host)
-	x.passes = x.newPasses()
+	x.listPasses()
 	x.problem = hostProblem(x, host, quorate)
 	return x
 }
@@ -177,34 +176,29 @@ func (x *index) readNodes(host *topology.Host) {
 	}
 }
 
-// sortedOnline returns the online CPUs, ascending and without duplicates.
-func sortedOnline(host *topology.Host) []topology.CPU {
-	online := make([]topology.CPU, 0, len(host.CPUs))
+// readCPUs reads the online CPUs and their NUMA nodes. It returns the CPUs, ascending and
+// without duplicates.
+func (x *index) readCPUs(host *topology.Host) []topology.CPU {
+	cpus := make([]topology.CPU, 0, len(host.CPUs))
 	for _, c := range host.CPUs {
 		if c.Online {
-			online = append(online, c)
+			cpus = append(cpus, c)
 		}
 	}
-	slices.SortStableFunc(online, func(a, b topology.CPU) int { return cmp.Compare(a.ID, b.ID) })
-	return slices.CompactFunc(online, func(a, b topology.CPU) bool { return a.ID == b.ID })
-}
+	slices.SortStableFunc(cpus, func(a, b topology.CPU) int { return cmp.Compare(a.ID, b.ID) })
+	cpus = slices.CompactFunc(cpus, func(a, b topology.CPU) bool { return a.ID == b.ID })
 
-// readCPUs reads the CPUs and their NUMA nodes.
-func (x *index) readCPUs(host *topology.Host, cpus []topology.CPU) {
 	x.online = len(cpus)
 	x.ids, x.reserved, x.nodeOf = make([]int, x.online), make([]bool, x.online), make([]int, x.online)
+	x.level2 = map[int]bool{}
 	for i, c := range cpus {
 		if c.CacheLevel == 2 {
-			if x.level2 == nil {
-				x.level2 = map[int]bool{}
-			}
 			x.level2[c.L3] = true
 		}
 		at, ok := x.nodeAt[c.NUMANode]
 		if x.flat {
-			at, ok = 0, true
-		}
-		if !ok {
+			at = 0
+		} else if !ok {
 			at = none
 		}
 		x.at[c.ID] = i
@@ -217,11 +211,12 @@ func (x *index) readCPUs(host *topology.Host, cpus []topology.CPU) {
 			x.nodes[at].usable++
 		}
 	}
+	return cpus
 }
 
-// readCores joins siblings to cores, and returns the key of each core's group.
-func (x *index) readCores(cpus []topology.CPU) []groupKey {
-	coreAt, keys := make(map[int]int, len(cpus)), make([]groupKey, 0, len(cpus))
+// readCores joins siblings to cores, and cores with equal keys to groups.
+func (x *index) readCores(cpus []topology.CPU) {
+	coreAt, keys := map[int]int{}, make([]groupKey, 0, len(cpus)) // by core
 	x.coreOf = make([]int, len(cpus))
 	for cpu, c := range cpus {
 		known := c.Core != topology.Unknown
@@ -233,48 +228,26 @@ func (x *index) readCores(cpus []topology.CPU) []groupKey {
 		if !ok || !known {
 			at = len(keys)
 			keys = append(keys, key)
+			x.cores = append(x.cores, core{})
 			coreAt[c.Core] = at
 		}
 		if keys[at] != key {
 			keys[at] = contradiction()
 		}
 		x.coreOf[cpu] = at
-	}
-	x.fillCores(len(keys))
-	return keys
-}
-
-// fillCores lists the CPUs of each of n cores.
-func (x *index) fillCores(n int) {
-	sizes := make([]int, n)
-	for _, at := range x.coreOf {
-		sizes[at]++
-	}
-	x.cores = make([]core, n)
-	all, first := make([]int, len(x.coreOf)), 0
-	for at, size := range sizes {
-		x.cores[at].cpus = all[first : first : first+size]
-		first += size
-	}
-	for cpu, at := range x.coreOf {
 		x.cores[at].cpus = append(x.cores[at].cpus, cpu)
 	}
-}
 
-// compareKeys orders groups by their properties, so that CPU ids do not matter.
-func compareKeys(a, b groupKey) int {
-	return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.l3, b.l3),
-		cmp.Compare(a.kind, b.kind), cmp.Compare(b2i(a.known), b2i(b.known)))
-}
-
-// readGroups makes the groups out of each core's key.
-func (x *index) readGroups(keys []groupKey) {
+	// Groups are ordered by their properties, so that CPU ids do not matter.
 	groupAt := map[groupKey]int{}
 	for _, key := range keys {
 		groupAt[key] = none
 	}
 	delete(groupAt, contradiction())
-	for g, key := range slices.SortedFunc(maps.Keys(groupAt), compareKeys) {
+	byProperties := func(a, b groupKey) int {
+		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.l3, b.l3), cmp.Compare(a.kind, b.kind), cmp.Compare(b2i(a.known), b2i(b.known)))
+	}
+	for g, key := range slices.SortedFunc(maps.Keys(groupAt), byProperties) {
 		groupAt[key] = g
 		x.groups = append(x.groups, group{groupKey: key})
 		x.nodes[key.node].groups = append(x.nodes[key.node].groups, g)
@@ -313,52 +286,44 @@ func (x *index) readDistances(host *topology.Host) {
 			}
 		}
 	}
-	told := map[[2]int]int64{}
+	reported := map[[2]int]int64{}
 	for _, n := range host.NUMANodes {
 		from, ok := x.nodeAt[n.ID]
 		for id, d := range n.Distances {
 			if to, known := x.nodeAt[id]; ok && known {
-				told[[2]int{from, to}] = int64(d)
+				reported[[2]int{from, to}] = int64(d)
 			}
 		}
 	}
-	for pair, d := range told {
-		x.distance[pair[0]][pair[1]] = max(d, told[[2]int{pair[1], pair[0]}])
-		if _, back := told[[2]int{pair[1], pair[0]}]; !back {
-			x.distance[pair[1]][pair[0]] = d
-		}
+	for pair, d := range reported {
+		there, back := pair, [2]int{pair[1], pair[0]}
+		x.distance[there[0]][there[1]] = max(d, reported[back])
+		x.distance[back[0]][back[1]] = max(d, reported[back])
 	}
 }
 
-// newPasses lists the ways to choose groups, from a single kind of core with known siblings
-// to all groups.
-func (x *index) newPasses() []pass {
+// listPasses lists the ways to choose groups, from a single kind of core with known
+// siblings to all groups.
+func (x *index) listPasses() {
 	kinds, unknown := map[topology.Kind]bool{}, false
 	for _, g := range x.groups {
 		kinds[g.kind] = true
 		unknown = unknown || !g.known
 	}
-	var passes []pass
-	for _, r := range []int64{0, resortUnknown, resortMixed, resortMixed | resortUnknown} {
-		if r&resortUnknown != 0 && !unknown || r&resortMixed != 0 && len(kinds) < 2 {
+	for _, resort := range []int64{0, resortUnknown, resortMixed, resortMixed | resortUnknown} {
+		mixed := resort&resortMixed != 0
+		if resort&resortUnknown != 0 && !unknown || mixed && len(kinds) < 2 {
 			continue
 		}
-		if r&resortMixed != 0 {
-			passes = append(passes, x.newPass(r, nil))
-			continue
-		}
-		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-			passes = append(passes, x.newPass(r, &kind))
+		for i, kind := range slices.Sorted(maps.Keys(kinds)) {
+			if mixed && i > 0 { // one pass has all kinds
+				break
+			}
+			allowed := make([]bool, len(x.groups))
+			for g := range x.groups {
+				allowed[g] = (mixed || x.groups[g].kind == kind) && (x.groups[g].known || resort&resortUnknown != 0)
+			}
+			x.passes = append(x.passes, pass{resort: resort, allowed: allowed})
 		}
 	}
-	return passes
-}
-
-// newPass allows the groups of one kind, or of all if kind is nil.
-func (x *index) newPass(resort int64, kind *topology.Kind) pass {
-	allowed := make([]bool, len(x.groups))
-	for i, g := range x.groups {
-		allowed[i] = (kind == nil || g.kind == *kind) && (g.known || resort&resortUnknown != 0)
-	}
-	return pass{resort: resort, allowed: allowed}
 }

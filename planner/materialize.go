@@ -13,11 +13,9 @@ import (
 type seat struct {
 	part
 	cpus []int // by position
-	laid bool  // these vCPUs belong to the interleaved cell
+	// interleaved is set if these vCPUs belong to the interleaved cell.
+	interleaved bool
 }
-
-// isOdd reports whether some CPUs of the seat do not form whole cores.
-func (s *seat) isOdd() bool { return s.odd != none || len(s.shards) > 0 }
 
 // materialize turns a plan into a placement. It changes nothing.
 func (s *state) materialize(p *plan, w want) fleet.Placement {
@@ -30,11 +28,12 @@ func (s *state) materialize(p *plan, w want) fleet.Placement {
 			}
 		}
 		place.CPUs = topology.CPUs(place.VCPUPins...)
-		place.L3 = s.caches(seats)
+		place.L3 = s.lastLevels(seats)
+		if slices.ContainsFunc(place.L3, func(id int) bool { return s.level2[id] }) {
+			place.L3 = nil
+		}
 	}
-	switch {
-	case s.flat && w.backing == ordinary || p.unbound:
-	default:
+	if !p.unbound && !(s.flat && w.backing == ordinary) {
 		place.Cells = s.cells(p, seats, w)
 	}
 	return place
@@ -47,10 +46,35 @@ func (s *state) seats(p *plan, w want) []seat {
 	var seats []seat
 	for _, part := range p.parts {
 		whole := seat{part: part, cpus: s.cpusOf(part, w.policy == fleet.PolicyIsolated)}
-		seats = append(seats, s.split(whole, p, w)...)
+		if !slices.Contains(p.interleaved, whole.node) {
+			seats = append(seats, whole)
+			continue
+		}
+
+		// The CPUs are divided between the interleaved cell and a cell of their own, in
+		// proportion to the memory and by whole cores.
+		shared, own := whole, whole
+		shared.interleaved, shared.memory, own.memory = true, p.eachMiB, whole.memory-p.eachMiB
+		if own.memory == 0 {
+			seats = append(seats, shared)
+			continue
+		}
+		core := 1
+		for _, k := range whole.picks {
+			if w.policy != fleet.PolicyIsolated {
+				core = max(core, s.groups[k.group].sizes[k.size])
+			}
+		}
+		n := int(int64(whole.vcpus) * shared.memory / whole.memory)
+		n = min(max(n-n%core, core), whole.vcpus-1)
+		shared.vcpus, own.vcpus = n, whole.vcpus-n
+		shared.cpus, own.cpus = whole.cpus[:n:n], whole.cpus[n:]
+		shared.odd, shared.partial = none, nil // odd CPUs come last
+		seats = append(seats, shared, own)
 	}
+	odd := func(s *seat) int { return b2i(s.odd != none || len(s.partial) > 0) }
 	slices.SortStableFunc(seats, func(a, b seat) int {
-		return cmp.Or(cmp.Compare(b2i(a.isOdd()), b2i(b.isOdd())), cmp.Compare(b2i(b.laid), b2i(a.laid)), cmp.Compare(a.node, b.node))
+		return cmp.Or(cmp.Compare(odd(&a), odd(&b)), cmp.Compare(b2i(b.interleaved), b2i(a.interleaved)), cmp.Compare(a.node, b.node))
 	})
 	return seats
 }
@@ -73,8 +97,8 @@ func (s *state) cpusOf(p part, oneThread bool) []int {
 			}
 		}
 	}
-	for _, shard := range p.shards {
-		cpus = append(cpus, s.freeThreads(shard.core)[:shard.threads]...)
+	for _, t := range p.partial {
+		cpus = append(cpus, s.freeThreads(t.core)[:t.threads]...)
 	}
 	if p.odd == none {
 		return cpus
@@ -108,15 +132,6 @@ func (s *state) freeThreads(c int) []int {
 	return threads
 }
 
-// caches lists the L3 caches of the seats, ascending, or nil if one is unknown or absent.
-func (s *state) caches(seats []seat) []int {
-	ids := s.lastLevels(seats)
-	if slices.ContainsFunc(ids, func(id int) bool { return s.level2[id] }) {
-		return nil
-	}
-	return ids
-}
-
 // lastLevels lists the last-level caches of the seats, ascending, or nil if one is unknown.
 func (s *state) lastLevels(seats []seat) []int {
 	var ids []int
@@ -133,51 +148,26 @@ func (s *state) lastLevels(seats []seat) []int {
 	return ids
 }
 
-// split divides a seat between the interleaved cell and a cell of its own, in proportion to
-// their memory and by whole cores.
-func (s *state) split(whole seat, p *plan, w want) []seat {
-	if !slices.Contains(p.laid, whole.node) {
-		return []seat{whole}
-	}
-	laid, own := whole, whole
-	laid.laid, laid.memory, own.memory = true, p.eachMiB, whole.memory-p.eachMiB
-	if own.memory == 0 {
-		return []seat{laid}
-	}
-	core := 1
-	for _, k := range whole.picks {
-		if w.policy != fleet.PolicyIsolated {
-			core = max(core, s.groups[k.group].sizes[k.size])
-		}
-	}
-	n := int(int64(whole.vcpus) * laid.memory / whole.memory)
-	n = min(max(n-n%core, core), whole.vcpus-1)
-	laid.vcpus, own.vcpus = n, whole.vcpus-n
-	laid.cpus, own.cpus = whole.cpus[:n:n], whole.cpus[n:]
-	laid.odd, laid.shards = none, nil // odd CPUs come last
-	return []seat{laid, own}
-}
-
 // cells makes numa0, numa1, … of the seats: guest CPUs, and memory. Memory is bound if the
 // node's is known, and preferred if it was assumed. Memory of several nodes is interleaved:
 // bound pages would fill the nearest node first, whatever else was planned there.
 func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
 	var cells []topology.NUMACell
-	laid, first := none, 0
+	shared, first := none, 0
 	for _, seat := range seats {
 		guest := topology.CPUs(sequence(first + seat.vcpus)[first:]...)
 		first += seat.vcpus
-		if seat.laid && laid != none {
-			cells[laid].GuestCPUs = cells[laid].GuestCPUs.Union(guest)
+		if seat.interleaved && shared != none {
+			cells[shared].GuestCPUs = cells[shared].GuestCPUs.Union(guest)
 			continue
 		}
 		cell := topology.NUMACell{
 			GuestCPUs: guest, HostNodes: s.nodeIDs(seat.node), MemoryMiB: seat.memory, Policy: topology.NUMABind,
 		}
 		switch {
-		case seat.laid:
-			laid = len(cells)
-			cell.HostNodes, cell.MemoryMiB, cell.Policy = s.nodeIDs(p.laid...), p.laidMemory(w), topology.NUMAInterleave
+		case seat.interleaved:
+			shared = len(cells)
+			cell.HostNodes, cell.MemoryMiB, cell.Policy = s.nodeIDs(p.interleaved...), p.interleavedMemory(w), topology.NUMAInterleave
 		case s.nodes[seat.node].assumed && w.backing == ordinary:
 			cell.Policy = topology.NUMAPreferred
 		}
@@ -186,20 +176,20 @@ func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
 	return cells
 }
 
-// laidMemory returns the memory of the interleaved cell in MiB: everything that no cell of
-// one node has.
-func (p *plan) laidMemory(w want) int64 {
-	if p.laid == nil {
+// interleavedMemory returns the memory of the interleaved cell in MiB: everything that no
+// cell of one node has.
+func (p *plan) interleavedMemory(w want) int64 {
+	if p.interleaved == nil {
 		return 0
 	}
-	laid := w.memory
+	memory := w.memory
 	for _, part := range p.parts {
-		laid -= part.memory
-		if slices.Contains(p.laid, part.node) {
-			laid += p.eachMiB
+		memory -= part.memory
+		if slices.Contains(p.interleaved, part.node) {
+			memory += p.eachMiB
 		}
 	}
-	return laid
+	return memory
 }
 
 func (s *state) nodeIDs(nodes ...int) topology.CPUSet {

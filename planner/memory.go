@@ -1,31 +1,137 @@
 package planner
 
-import "github.com/numaform/numaform/topology"
+import (
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// backing is the kind of host memory behind a guest: ordinary memory or huge pages of one
+// size. Memory of one kind cannot back guests of another.
+type backing int
+
+const (
+	ordinary backing = iota
+	pages2Mi
+	pages1Gi
+	backings
+)
+
+// unknownBacking is the backing of an unknown page size; no host has memory of it.
+const unknownBacking backing = -1
+
+// backingOf returns the backing that a spec requests.
+func backingOf(spec *fleet.Spec) backing {
+	switch spec.HugePages {
+	case "":
+		return ordinary
+	case fleet.HugePages2Mi:
+		return pages2Mi
+	case fleet.HugePages1Gi:
+		return pages1Gi
+	}
+	return unknownBacking
+}
+
+// mib returns the size of one page in MiB: memory is allocated in multiples of it.
+func (b backing) mib() int64 {
+	switch b {
+	case pages2Mi:
+		return fleet.HugePages2Mi.MiB()
+	case pages1Gi:
+		return fleet.HugePages1Gi.MiB()
+	}
+	return 1
+}
+
+// in returns the suffix for an amount of memory in reasons; it is empty for ordinary
+// memory.
+func (b backing) in() string {
+	switch b {
+	case pages2Mi:
+		return " in huge pages of 2 MiB"
+	case pages1Gi:
+		return " in huge pages of 1 GiB"
+	}
+	return ""
+}
+
+// backingOfGuest returns the backing of an existing guest. For a guest that accepts any
+// huge pages, Proxmox uses 1 GiB pages if the guest's memory is a multiple of them; if the
+// host has no 1 GiB pages reserved, the smaller ones are the better guess.
+func (x *index) backingOfGuest(g *topology.Guest) backing {
+	switch g.HugePagesKiB {
+	case 0:
+		return ordinary
+	case 1 << 20:
+		return pages1Gi
+	case topology.Unknown:
+		odd := slices.ContainsFunc(g.NUMA, func(c topology.NUMACell) bool { return c.MemoryMiB%pages1Gi.mib() != 0 })
+		if x.memory[pages1Gi] > 0 && g.MemoryMiB%pages1Gi.mib() == 0 && !odd {
+			return pages1Gi
+		}
+	}
+	return pages2Mi
+}
+
+// lastPaged is the last NUMA node whose huge pages Proxmox can give to a guest: Proxmox
+// reads a two-digit id as several nodes (qemu-server 9.2.6,
+// src/PVE/QemuServer/Memory.pm:629).
+const lastPaged = 9
 
 // readMemory computes what guests may have of the host and of each NUMA node. Reserved huge
 // pages hold no ordinary guest memory, and the memory reserved for the host is subtracted
 // from each node in proportion to its size.
 func (x *index) readMemory(host *topology.Host) {
 	raw := x.nodeMemory(host)
-	total, huge := host.MemoryMiB, int64(0)
-	total -= x.readLenders(host, raw)
+
+	// VMs cannot use the memory of nodes without CPUs that do not lend it.
+	hasCPU := make([]bool, len(x.nodes))
+	for _, at := range x.nodeOf {
+		if at != none {
+			hasCPU[at] = true
+		}
+	}
+	total := host.MemoryMiB
+	for i := range x.nodes {
+		switch n := &x.nodes[i]; {
+		case hasCPU[i] || raw[i] == 0 || len(x.ids) == 0:
+		case host.LendsMemory(n.id):
+			n.lends, x.lends = true, true
+		default:
+			x.unlent = append(x.unlent, n.id)
+			total -= raw[i]
+			raw[i] = 0
+		}
+	}
+	total = max(0, total)
 	all := sum(raw)
 	if total == 0 && !x.anyAssumed() {
 		total = all
 	}
+
+	x.pagesKnown = host.HugePagesKnown()
+	var huge int64
 	for _, n := range host.NUMANodes {
 		var kib int64
 		for size, count := range n.HugePages {
 			kib += int64(size) * count
 		}
-		pages := kib / 1024
-		huge += pages
-		if at, ok := x.nodeAt[n.ID]; ok {
-			raw[at] = max(0, raw[at]-pages)
+		huge += kib / 1024
+		at, ok := x.nodeAt[n.ID]
+		if !ok {
+			continue
+		}
+		raw[at] = max(0, raw[at]-kib/1024)
+		for b := pages2Mi; b < backings && n.ID <= lastPaged; b++ {
+			mib := n.HugePages[int(b.mib())<<10] * b.mib()
+			x.nodes[at].memory[b] += mib
+			x.memory[b] += mib
 		}
 	}
+
 	x.memory[ordinary] = max(0, total-huge-host.ReservedMemoryMiB)
-	x.readHugePages(host)
 	for i := range x.nodes {
 		n := &x.nodes[i]
 		n.memory[ordinary] = raw[i]
@@ -39,29 +145,6 @@ func (x *index) readMemory(host *topology.Host) {
 			n.bindable[b] = n.usable > 0 && n.memory[b] > 0
 		}
 	}
-}
-
-// readLenders marks the nodes without CPUs that lend their memory. VMs cannot use memory of
-// the others: it is removed from raw, and returned as a sum if it is part of the host's.
-func (x *index) readLenders(host *topology.Host, raw []int64) (unlent int64) {
-	hasCPU := make([]bool, len(x.nodes))
-	for _, at := range x.nodeOf {
-		if at != none {
-			hasCPU[at] = true
-		}
-	}
-	for i := range x.nodes {
-		switch n := &x.nodes[i]; {
-		case hasCPU[i] || raw[i] == 0 || len(x.ids) == 0:
-		case host.LendsMemory(n.id):
-			n.lends, x.lends = true, true
-		default:
-			x.unlent = append(x.unlent, n.id)
-			unlent += raw[i]
-			raw[i] = 0
-		}
-	}
-	return min(unlent, host.MemoryMiB)
 }
 
 // nodeMemory returns each node's memory. For nodes without a reported size, the rest of the
@@ -96,16 +179,38 @@ func (x *index) nodeMemory(host *topology.Host) []int64 {
 
 // anyAssumed reports whether the memory of some node is unknown.
 func (x *index) anyAssumed() bool {
-	for i := range x.nodes {
-		if x.nodes[i].assumed {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(x.nodes, func(n node) bool { return n.assumed })
 }
 
-// mulDivCeil returns a*b/c rounded up.
-func mulDivCeil(a, b, c int64) int64 { return (a*b + c - 1) / c }
+// updateFree computes the free memory of each kind. Guests may use more huge pages than are
+// reserved, where Proxmox allocated some for them: the surplus was ordinary memory.
+func (s *state) updateFree() {
+	bound, unbound := s.bound[ordinary], s.used[ordinary]-sum(s.bound[ordinary])
+	s.left[ordinary] = s.memory[ordinary] - s.used[ordinary]
+	for b := pages2Mi; b < backings; b++ {
+		if s.used[b] == 0 && s.memory[b] == 0 {
+			continue
+		}
+		if s.bound[b] == nil {
+			s.bound[b] = make([]int64, len(s.nodes))
+		}
+		anywhere := s.used[b] - sum(s.bound[b])
+		s.memFree[b] = spread(s.nodes, b, s.bound[b], anywhere)
+		s.left[b] = sum(s.memFree[b])
+		made := slices.Clone(bound)
+		for i := range s.nodes {
+			beyond := max(0, s.bound[b][i]-s.nodes[i].memory[b])
+			made[i] += beyond
+			anywhere -= s.nodes[i].memory[b] - (s.bound[b][i] - beyond) // minus what the node has left
+			s.left[ordinary] -= beyond
+		}
+		bound = made
+		unbound += max(0, anywhere)
+		s.left[ordinary] -= max(0, anywhere)
+	}
+	s.left[ordinary] = max(0, s.left[ordinary])
+	s.memFree[ordinary] = spread(s.nodes, ordinary, bound, unbound)
+}
 
 // spread returns the free memory of each node after distributing the unbound memory of
 // guests over the nodes: by node size, and where that does not fit, by the remaining room.
@@ -137,4 +242,15 @@ func spread(nodes []node, of backing, bound []int64, unbound int64) []int64 {
 		free[i] -= min(free[i], mulDivCeil(left, free[i], room))
 	}
 	return free
+}
+
+// mulDivCeil returns a*b/c rounded up.
+func mulDivCeil(a, b, c int64) int64 { return (a*b + c - 1) / c }
+
+func sum(amounts []int64) int64 {
+	var all int64
+	for _, amount := range amounts {
+		all += amount
+	}
+	return all
 }

@@ -20,9 +20,9 @@ type want struct {
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
 	group string
-	// wholeOnly wants refuse partially allocated cores; halves wants use them as the last
+	// wholeOnly wants refuse partially allocated cores; partial wants use them as the last
 	// resort.
-	wholeOnly, halves bool
+	wholeOnly, partial bool
 	// agent wants are pinned by the host agent.
 	agent bool
 	// devices are the PCI devices; see devicesOf.
@@ -32,11 +32,15 @@ type want struct {
 // wantOf returns the want of a spec.
 func wantOf(spec *fleet.Spec) want {
 	w := want{
-		policy: spec.Policy, vcpus: spec.VCPUs, memory: spec.MemoryMiB, ratio: ratioOf(spec), backing: backingOf(spec),
-		devices: devicesOf(spec),
+		policy:    spec.Policy,
+		vcpus:     spec.VCPUs,
+		memory:    spec.MemoryMiB,
+		ratio:     ratioOf(spec),
+		backing:   backingOf(spec),
+		wholeOnly: spec.WholeCores && spec.Policy == fleet.PolicyDedicated,
+		agent:     spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent,
+		devices:   devicesOf(spec),
 	}
-	w.wholeOnly = spec.WholeCores && w.policy == fleet.PolicyDedicated
-	w.agent = w.policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent
 	if spec.Spread == fleet.SpreadHosts {
 		w.group = spec.Pool
 	}
@@ -50,7 +54,7 @@ func (w want) problem() string {
 		return "a VM needs at least 1 vCPU and 1 MiB: raise cpu and memory"
 	case !(w.ratio > 0) || math.IsInf(w.ratio, 0):
 		return "the overcommit must be a number above 0: correct it in the ProxmoxNodeClass"
-	case w.backing == unheardOf:
+	case w.backing == unknownBacking:
 		return "its size of huge pages is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
 	case w.backing != ordinary && w.policy == fleet.PolicyShared:
 		return "huge pages are of one NUMA node each: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
@@ -69,10 +73,10 @@ func (w want) problem() string {
 type plan struct {
 	cost  cost
 	parts []part
-	// laid lists the NUMA nodes that back the interleaved cell, eachMiB from each. What a
-	// part has beyond that is a cell of its own.
-	laid    []int
-	eachMiB int64
+	// interleaved lists the NUMA nodes that back the interleaved cell, eachMiB from each.
+	// What a part has beyond that is a cell of its own.
+	interleaved []int
+	eachMiB     int64
 	// unbound plans bind memory to no NUMA node.
 	unbound bool
 }
@@ -85,8 +89,8 @@ type part struct {
 	picks  []pick
 	// odd is the core of which only some threads are used, or none.
 	odd, oddThreads int
-	// shards are the threads of partially allocated cores of a want with halves.
-	shards []shard
+	// partial are the threads of partially allocated cores, of a partial want.
+	partial []threads
 }
 
 // pick is a number of whole cores of one size in a group.
@@ -108,7 +112,7 @@ func (s *state) evaluate(w want) (plan, bool) {
 		q := search{state: s, want: w, scope: scope{only: none}}
 		p, ok = q.run(s.bindSupplies(w))
 		if !ok && s.lends && w.backing == ordinary {
-			p, ok = s.laidOver(w)
+			p, ok = s.interleave(w)
 		}
 	default:
 		limit := int64(s.floatRoom(w.ratio, s.allFree))
@@ -123,17 +127,22 @@ func (s *state) evaluate(w want) (plan, bool) {
 	return p, ok
 }
 
+// evaluateAll is evaluate, but falls back to partially allocated cores.
+func (s *state) evaluateAll(w want) (plan, bool) {
+	p, ok := s.evaluate(w)
+	if partial, may := w.onPartialCores(); !ok && may {
+		return s.evaluate(partial)
+	}
+	return p, ok
+}
+
 // crowd returns the number of VMs of a pool on the host.
 func (s *state) crowd(group string) int64 {
-	if group == "" {
+	i := slices.IndexFunc(s.pools, func(p pool) bool { return p.name == group })
+	if i < 0 {
 		return 0
 	}
-	for i := range s.pools {
-		if s.pools[i].name == group {
-			return s.pools[i].vms
-		}
-	}
-	return 0
+	return s.pools[i].vms
 }
 
 // bindSupplies lists what the nodes can give to a VM with floating vCPUs and bound memory:
@@ -167,7 +176,7 @@ func (s *state) pinned(w want) (plan, bool) {
 	if !ok { // then CPUs are the shortage
 		return plan{}, false
 	}
-	if p, ok := s.laidOver(w); ok {
+	if p, ok := s.interleave(w); ok {
 		return p, true
 	}
 	if p, ok := s.pinnedTo(w, scope{only: none}); ok {
@@ -176,19 +185,19 @@ func (s *state) pinned(w want) (plan, bool) {
 	return unbound, true
 }
 
-// laidOver finds CPUs for a VM with one cell whose memory comes in equal parts from as few
-// nodes as possible: CPUs of one node, or else of several.
-func (s *state) laidOver(w want) (plan, bool) {
+// interleave finds CPUs for a VM with one cell whose memory comes in equal parts from as
+// few nodes as possible: CPUs of one node, or else of several.
+func (s *state) interleave(w want) (plan, bool) {
 	for wide := 2; wide <= maxCells; wide++ {
 		var best plan
 		found := false
 		for home := range s.nodes {
-			if p, ok := s.wideFrom(w, home, wide); ok && (!found || p.cost.less(&best.cost)) {
+			if p, ok := s.interleaveFrom(w, home, wide); ok && (!found || p.cost.less(&best.cost)) {
 				best, found = p, true
 			}
 		}
 		if !found {
-			best, found = s.wideFrom(w, none, wide)
+			best, found = s.interleaveFrom(w, none, wide)
 		}
 		if found {
 			return best, true
@@ -197,9 +206,9 @@ func (s *state) laidOver(w want) (plan, bool) {
 	return plan{}, false
 }
 
-// wideFrom finds CPUs on one NUMA node, or on any if home is none, and memory on wide
-// nodes.
-func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
+// interleaveFrom finds CPUs on one NUMA node, or on any if home is none, and memory on wide
+// nodes. A floating VM is at home on the CPUs.
+func (s *state) interleaveFrom(w want, home, wide int) (plan, bool) {
 	each := mulDivCeil(w.memory, 1, int64(wide))
 	have := 0
 	for i := range s.nodes {
@@ -209,35 +218,53 @@ func (s *state) wideFrom(w want, home, wide int) (plan, bool) {
 		return plan{}, false
 	}
 
-	p, ok := s.wideCPUs(w, scope{only: home, wide: wide})
+	var p plan
+	var ok bool
+	in := scope{only: home, wide: wide}
+	if w.policy.Pinned() {
+		p, ok = s.pinnedTo(w, in)
+	} else {
+		q := search{state: s, want: w, scope: in, resort: resortUnbound}
+		var all []supply
+		for _, supply := range s.bindSupplies(w) {
+			supply.memory = q.memoryOn(supply.node)
+			if supply.memory > 0 && (home == none || home == supply.node) {
+				all = append(all, supply)
+			}
+		}
+		p, ok = q.run(all)
+	}
 	if !ok {
 		return plan{}, false
 	}
-	p.laid, p.eachMiB = s.memoryNodes(&p, w, wide), each
-	p.cost[costNodes] = int64(wide)
-	p.cost[costDistance] = s.span(p.laid) + s.reach(&w, p.laid)
-	for _, n := range p.laid {
-		if !slices.ContainsFunc(p.parts, func(part part) bool { return part.node == n }) {
-			p.cost[costSlots] += s.lessRoom(n, each)
-		}
-	}
-	return p, true
-}
 
-// wideCPUs finds the CPUs for wideFrom: a floating VM is at home on them.
-func (s *state) wideCPUs(w want, in scope) (plan, bool) {
-	if w.policy.Pinned() {
-		return s.pinnedTo(w, in)
+	// The nodes of the CPUs give memory, then the ones that lose the least room for usual
+	// VMs, the nearest first.
+	var nodes, others []int
+	for _, part := range p.parts {
+		nodes = append(nodes, part.node)
 	}
-	q := search{state: s, want: w, scope: in, resort: resortUnbound}
-	var all []supply
-	for _, supply := range s.bindSupplies(w) {
-		supply.memory = q.memoryOn(supply.node)
-		if supply.memory > 0 && (in.only == none || in.only == supply.node) {
-			all = append(all, supply)
+	for i := range s.nodes {
+		if !slices.Contains(nodes, i) && s.hasMemory(i, each) {
+			others = append(others, i)
 		}
 	}
-	return q.run(all)
+	near := s.distance[nodes[0]]
+	slices.SortStableFunc(others, func(a, b int) int {
+		return cmp.Or(
+			cmp.Compare(b2i(s.nodes[a].lends), b2i(s.nodes[b].lends)), // lent memory is slower
+			cmp.Compare(s.roomLost(a, each), s.roomLost(b, each)), cmp.Compare(near[a], near[b]),
+			cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]),
+		)
+	})
+	others = others[:wide-len(nodes)]
+	for _, n := range others {
+		p.cost[costSlots] += s.roomLost(n, each)
+	}
+	p.interleaved, p.eachMiB = slices.Sorted(slices.Values(append(nodes, others...))), each
+	p.cost[costNodes] = int64(wide)
+	p.cost[costDistance] = s.span(p.interleaved) + s.reach(&w, p.interleaved)
+	return p, true
 }
 
 // hasMemory reports whether that much memory can be bound on a node. Assumed memory cannot:
@@ -245,31 +272,6 @@ func (s *state) wideCPUs(w want, in scope) (plan, bool) {
 func (s *state) hasMemory(node int, memory int64) bool {
 	n := &s.nodes[node]
 	return (n.bindable[ordinary] || n.lends) && !n.assumed && s.memFree[ordinary][node] >= memory
-}
-
-// memoryNodes lists the nodes that give equal parts of a plan's memory: the nodes of its
-// CPUs, then the ones that lose the least room for usual VMs, the nearest first; ascending.
-func (s *state) memoryNodes(p *plan, w want, wide int) []int {
-	var nodes, others []int
-	for _, part := range p.parts {
-		nodes = append(nodes, part.node)
-	}
-	for i := range s.nodes {
-		if !slices.Contains(nodes, i) && s.hasMemory(i, mulDivCeil(w.memory, 1, int64(wide))) {
-			others = append(others, i)
-		}
-	}
-	home, each := nodes[0], mulDivCeil(w.memory, 1, int64(wide))
-	slices.SortStableFunc(others, func(a, b int) int {
-		return cmp.Or(
-			cmp.Compare(b2i(s.nodes[a].lends), b2i(s.nodes[b].lends)), // lent memory is slower
-			cmp.Compare(s.lessRoom(a, each), s.lessRoom(b, each)), cmp.Compare(s.distance[home][a], s.distance[home][b]),
-			cmp.Compare(s.memFree[ordinary][a], s.memFree[ordinary][b]),
-		)
-	})
-	nodes = append(nodes, others[:wide-len(nodes)]...)
-	slices.Sort(nodes)
-	return nodes
 }
 
 // evaluateOn returns the best plan for a pinning want on one NUMA node.
@@ -297,9 +299,9 @@ type scope struct {
 // pinnedTo finds whole cores. An odd VM gets a core of its own while whole cores are
 // plentiful, and a shared one afterwards.
 func (s *state) pinnedTo(w want, in scope) (plan, bool) {
-	if w.halves {
+	if w.partial {
 		p, ok := s.pinnedAt(w, looseShared, in)
-		p.cost[costResort] |= resortHalves
+		p.cost[costResort] |= resortPartial
 		return p, ok
 	}
 	own, ok := s.pinnedAt(w, looseReserved, in)

@@ -52,18 +52,18 @@ type Unplaced struct {
 	Reason string
 }
 
-// New returns a planner for the hosts of the snapshot. kept lists all our VMs, including
+// New returns a planner for the hosts of the snapshot. existing lists all our VMs, including
 // VMs in creation and VMs on hosts that are down; they keep their places. Guests of the
-// snapshot that are not in kept count as unmanaged.
-func New(snapshot *topology.Snapshot, kept []fleet.VM) *Planner {
+// snapshot that are not in existing count as unmanaged.
+func New(snapshot *topology.Snapshot, existing []fleet.VM) *Planner {
 	p := &Planner{at: map[topology.HostID]int{}, verdicts: map[want][]*verdict{}}
 	quorate := map[topology.RegionName]bool{}
 	for i := range snapshot.Regions {
 		quorate[snapshot.Regions[i].Name] = snapshot.Regions[i].Quorate
 	}
 	byHost := map[topology.HostID][]*fleet.VM{}
-	for i := range kept {
-		byHost[kept[i].Host] = append(byHost[kept[i].Host], &kept[i])
+	for i := range existing {
+		byHost[existing[i].Host] = append(byHost[existing[i].Host], &existing[i])
 	}
 	hosts := map[topology.HostID]*topology.Host{}
 	for i := range snapshot.Hosts {
@@ -111,4 +111,33 @@ func (p *Planner) Place(specs []fleet.Spec) ([]Placed, []Unplaced) {
 	}
 	b.repair()
 	return b.results()
+}
+
+// Remove releases what VMs take that were passed to New or placed since. The planner is
+// then the same as if New had never received them: a guest of the snapshot that was one of
+// them counts as unmanaged. Unknown VMs are ignored. Like Place, Remove requires exclusive
+// access.
+func (p *Planner) Remove(vms ...fleet.VM) {
+	for i := range vms {
+		host, ok := p.at[vms[i].Host]
+		if !ok {
+			continue
+		}
+		s := p.hosts[host]
+		owner := ownerOf(&vms[i])
+		at := slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == owner })
+		if at < 0 { // a claim that Place made has no owner yet: any equal claim will do
+			same := s.claimOf(&vms[i].Spec, &vms[i].Placement)
+			at = slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == guestKey{} && !c.unmanaged && c.equal(same) })
+		}
+		if at >= 0 {
+			p.publish(host, s.without(s.claims[at]))
+		}
+	}
+}
+
+// publish replaces the state of a host. The new state must not change afterwards.
+func (p *Planner) publish(host int, s *state) {
+	p.hosts[host] = s
+	p.versions[host]++
 }

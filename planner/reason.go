@@ -19,28 +19,31 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 	}
 	text := s.place(p, seats, w) + ": " + s.what(p, w)
 	switch {
-	case p.laid != nil:
-		text += ", " + p.laidText(w)
+	case p.interleaved != nil:
+		memory := "memory"
+		if shared := p.interleavedMemory(w); shared < w.memory {
+			memory = gib(shared) + " of the memory"
+		}
+		text += ", " + memory + " in equal parts of " + count(len(p.interleaved), "NUMA node") + " as no NUMA node has room for the VM"
 	case p.unbound:
 		text += ", memory bound to no NUMA node as none has room"
 	case !s.flat:
 		text += ", " + s.least(p, w)
 	}
-	cpus, memory := s.leaves(p, w)
+	cpus, memory := 0, int64(0) // left on the touched nodes
+	q := search{state: s, want: w}
+	for _, part := range p.parts {
+		cpus += s.nodeFree[part.node] - q.taken(part)
+		memory += s.nodeMemFree(part.node, w.backing) - part.memory
+	}
+	if p.unbound || p.interleaved != nil {
+		memory = s.left[ordinary] - w.memory
+	}
 	text += fmt.Sprintf("; leaves %s, %s%s", count(cpus, "CPU"), gib(memory), w.backing.in()) + s.deviceText(&w) + beside(p, w)
 	if notes := s.notes(p); len(notes) > 0 {
 		text += "; " + strings.Join(notes, ", ")
 	}
 	return text
-}
-
-// laidText describes how much memory is interleaved over several nodes.
-func (p *plan) laidText(w want) string {
-	text, over := "memory", " in equal parts of "+count(len(p.laid), "NUMA node")
-	if laid := p.laidMemory(w); laid < w.memory {
-		text = gib(laid) + " of the memory"
-	}
-	return text + over + " as no NUMA node has room for the VM"
 }
 
 // beside describes how many VMs of the pool are on the host, if they are spread over hosts.
@@ -87,18 +90,6 @@ func (s *state) place(p *plan, seats []seat, w want) string {
 	return text
 }
 
-// kindOf returns the kind of a plan's cores; all of them have the same.
-func (s *state) kindOf(p *plan) topology.Kind {
-	part := &p.parts[0]
-	switch {
-	case len(part.picks) > 0:
-		return s.groups[part.picks[0].group].kind
-	case part.odd != none:
-		return s.groups[s.cores[part.odd].group].kind
-	}
-	return s.groups[s.cores[part.shards[0].core].group].kind
-}
-
 // what describes what a plan takes.
 func (s *state) what(p *plan, w want) string {
 	cores, odd := 0, 0
@@ -106,7 +97,7 @@ func (s *state) what(p *plan, w want) string {
 		for _, k := range part.picks {
 			cores += k.count
 		}
-		odd += part.oddThreads + part.threadsIn()
+		odd += part.oddThreads + part.partialThreads()
 	}
 	switch {
 	case w.policy == fleet.PolicyNUMA:
@@ -140,19 +131,6 @@ func (s *state) least(p *plan, w want) string {
 	return fmt.Sprintf("%s, %d would do if the host were empty", count(k, "node"), possible)
 }
 
-// leaves returns what is left on the touched nodes.
-func (s *state) leaves(p *plan, w want) (cpus int, memory int64) {
-	q := search{state: s, want: w}
-	for _, part := range p.parts {
-		cpus += s.nodeFree[part.node] - q.taken(part)
-		memory += s.nodeMemFree(part.node, w.backing) - part.memory
-	}
-	if p.unbound || p.laid != nil {
-		memory = s.left[ordinary] - w.memory
-	}
-	return cpus, memory
-}
-
 // notes lists further facts for a reviewer.
 func (s *state) notes(p *plan) []string {
 	var notes []string
@@ -160,10 +138,31 @@ func (s *state) notes(p *plan) []string {
 	if c[costResort]&resortMixed != 0 {
 		notes = append(notes, "mixes kinds of core")
 	} else if c[costEfficiency] > 0 {
-		notes = append(notes, string(s.kindOf(p))+" cores")
+		part := &p.parts[0] // all cores have the same kind
+		g := none
+		switch {
+		case len(part.picks) > 0:
+			g = part.picks[0].group
+		case part.odd != none:
+			g = s.cores[part.odd].group
+		default:
+			g = s.cores[part.partial[0].core].group
+		}
+		notes = append(notes, string(s.groups[g].kind)+" cores")
 	}
-	if text := s.halves(p); text != "" {
-		notes = append(notes, text)
+	partial, shared := false, []int(nil)
+	for _, part := range p.parts {
+		for _, t := range part.partial {
+			partial = true
+			if s.byVM[t.core] {
+				shared = append(shared, s.ids[s.freeThreads(t.core)[0]])
+			}
+		}
+	}
+	if shared != nil {
+		notes = append(notes, "shares the cores of CPUs "+topology.CPUs(shared...).String()+" with other guests, as whole ones were not free")
+	} else if partial {
+		notes = append(notes, "threads of partially allocated cores, as whole ones were not free")
 	}
 	for _, part := range p.parts {
 		if s.sharesCore(part) {
@@ -181,27 +180,6 @@ func (s *state) notes(p *plan) []string {
 		notes = append(notes, "memory per NUMA node is assumed")
 	}
 	return notes
-}
-
-// halves describes the partially allocated cores that a plan uses for lack of whole ones.
-func (s *state) halves(p *plan) string {
-	var ids []int
-	broken := false
-	for _, part := range p.parts {
-		for _, shard := range part.shards {
-			broken = true
-			if s.byVM[shard.core] {
-				ids = append(ids, s.ids[s.freeThreads(shard.core)[0]])
-			}
-		}
-	}
-	switch {
-	case !broken:
-		return ""
-	case len(ids) == 0:
-		return "threads of broken cores, as whole ones were not free"
-	}
-	return "shares the cores of CPUs " + topology.CPUs(ids...).String() + " with other guests, as whole ones were not free"
 }
 
 // sharesCore reports whether the odd thread's siblings belong to another guest.

@@ -10,13 +10,13 @@ import (
 )
 
 // gap describes what a host has for a want that does not fit it, and how to fix it.
-type gap struct{ has, mend string }
+type gap struct{ has, fix string }
 
 // lack is a resource that a want does not find on a host.
 type lack int
 
 const (
-	lackTold    lack = iota // reported sizes of huge pages
+	lackPages   lack = iota // reported sizes of huge pages
 	lackThreads             // threads for all its vCPUs, even on an empty host
 	lackMemory              // memory of the host
 	lackShare               // share of the CPUs that are not pinned
@@ -33,53 +33,45 @@ func (b *batch) refusal(i int) string {
 	if problem := w.problem(); problem != "" {
 		return problem
 	}
-	text := fmt.Sprintf("%d %s, %s%s: ", w.vcpus, vcpuNoun(w), gib(w.memory), w.backing.in())
+	noun := strings.ToLower(string(w.policy)) + " CPU"
+	switch w.policy {
+	case fleet.PolicyNUMA:
+		noun = "NUMA vCPU"
+	case fleet.PolicyShared:
+		noun = "shared vCPU"
+	}
+	text := fmt.Sprintf("%s, %s%s: ", count(w.vcpus, noun), gib(w.memory), w.backing.in())
 	if len(b.specs[i].Hosts) == 0 {
 		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool ask for"
 	}
 	var best *state
-	var met int64
-	var closed []string
+	var most int64
+	var unavailable []string
 	for _, h := range b.hosts[i] {
 		s := b.Planner.hosts[h]
 		if s.problem != "" {
-			closed = append(closed, s.id.String()+" ("+s.problem+")")
+			unavailable = append(unavailable, s.id.String()+" ("+s.problem+")")
 			continue
 		}
-		if _, share := s.lacks(w); best == nil || share > met {
-			best, met = s, share
+		if _, share := s.lacks(w); best == nil || share > most {
+			best, most = s, share
 		}
 	}
 	if len(b.hosts[i]) == 0 {
 		return text + "none of the allowed hosts was found: check their names and the connection to their region"
 	}
 	if best == nil {
-		return text + "no allowed host can be used: " + first(closed, 3) + ": bring one of them back"
+		return text + "no allowed host can be used: " + first(unavailable, 3) + ": bring one of them back"
 	}
 	g := best.gap(w)
 	text += best.id.String() + " " + g.has
-	if others := len(b.hosts[i]) - len(closed) - 1; others > 0 {
+	if others := len(b.hosts[i]) - len(unavailable) - 1; others > 0 {
 		text += fmt.Sprintf(", %s less", count(others, "other host"))
 	}
-	if len(closed) > 0 {
-		text += ", out of use: " + first(closed, 3)
+	if len(unavailable) > 0 {
+		text += ", out of use: " + first(unavailable, 3)
 	}
-	return text + ": " + g.mend
-}
-
-// vcpuNoun returns the noun for the vCPUs of a want, by its policy.
-func vcpuNoun(w want) string {
-	noun := strings.ToLower(string(w.policy)) + " CPU"
-	if !w.policy.Pinned() {
-		noun = strings.TrimSuffix(noun, "CPU") + "vCPU"
-	}
-	if w.policy == fleet.PolicyNUMA {
-		noun = "NUMA vCPU"
-	}
-	if w.vcpus != 1 {
-		noun += "s"
-	}
-	return noun
+	return text + ": " + g.fix
 }
 
 // first joins at most n texts.
@@ -96,7 +88,7 @@ func (s *state) lacks(w want) (what lack, has int64) {
 	vcpus := int64(w.vcpus)
 	switch {
 	case w.backing != ordinary && !s.pagesKnown:
-		return lackTold, 0
+		return lackPages, 0
 	case w.vcpus > s.online:
 		return lackThreads, share(int64(s.online), vcpus)
 	case !s.hasDevices(&w):
@@ -126,42 +118,42 @@ func (s *state) shareLeft(w want) int {
 
 // gap describes what the host has for a want that does not fit it.
 func (s *state) gap(w want) gap {
-	g := gap{mend: "add a host or lower cpu in the NodePool"}
+	g := gap{fix: "add a host or lower cpu in the NodePool"}
 	switch what, _ := s.lacks(w); what {
-	case lackTold:
-		g.has, g.mend = "has its huge pages unknown", "collect the topology (numaform topology collect), or run numaform-agent on it"
+	case lackPages:
+		g.has, g.fix = "has its huge pages unknown", "collect the topology (numaform topology collect), or run numaform-agent on it"
 	case lackDevices:
-		return s.gapOfDevices(&w)
+		return s.deviceGap(&w)
 	case lackThreads:
 		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
 	case lackMemory:
-		g.has, g.mend = "has "+w.of(s.left[w.backing])+" free"+w.backing.in(), w.mendMemory()
+		g.has, g.fix = "has "+w.of(s.left[w.backing])+" free"+w.backing.in(), w.memoryFix()
 	case lackShare:
 		g.has = fmt.Sprintf("has room for %s beside %d", count(s.shareLeft(w), "vCPU"), s.floating)
-		g.mend = "add a host or raise overcommit in the ProxmoxNodeClass"
+		g.fix = "add a host or raise overcommit in the ProxmoxNodeClass"
 	case lackPins:
 		g.has = fmt.Sprintf("has %d free beside %s floating", s.pinRoom(w.ratio), count(s.floating, "vCPU"))
 	case lackAgent:
 		g.has = fmt.Sprintf("has a numaform-agent that lets %s more be pinned, siblings counted", count(s.agentRoom(), "CPU"))
-		g.mend = "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool"
+		g.fix = "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool"
 	default:
-		s.gapOfNodes(&g, w)
+		s.nodeGap(&g, w)
 	}
-	if w.backing == ordinary && g.mend == w.mendMemory() && s.unlent != nil {
-		g.mend += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes in its settings"
+	if w.backing == ordinary && g.fix == w.memoryFix() && s.unlent != nil {
+		g.fix += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes in its settings"
 	}
 	return g
 }
 
-// gapOfNodes describes what is free on the largest node and on all bindable nodes.
-func (s *state) gapOfNodes(g *gap, w want) {
+// nodeGap describes what is free on the largest node and on all bindable nodes.
+func (s *state) nodeGap(g *gap, w want) {
 	all := s.supplyFor(w)
 	if len(all) == 0 {
 		g.has = "has no free whole core"
 		siblingsKnown := slices.ContainsFunc(s.groups, func(g group) bool { return g.known })
 		if w.policy == fleet.PolicyIsolated && !siblingsKnown {
 			g.has = "does not tell which CPUs are siblings"
-			g.mend = "run numaform-agent on it, or add a collected topology file"
+			g.fix = "run numaform-agent on it, or add a collected topology file"
 		}
 		return
 	}
@@ -182,11 +174,11 @@ func (s *state) gapOfNodes(g *gap, w want) {
 		prefers := w
 		prefers.wholeOnly = false
 		if _, fits := s.evaluateAll(prefers); fits {
-			g.mend = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
+			g.fix = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
 		}
 	}
 	if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
-		g.mend = w.mendMemory()
+		g.fix = w.memoryFix()
 	}
 }
 
@@ -199,8 +191,8 @@ func (w *want) of(mib int64) string {
 	return gib(mib)
 }
 
-// mendMemory returns the hint for a lack of memory.
-func (w *want) mendMemory() string {
+// memoryFix returns the hint for a lack of memory.
+func (w *want) memoryFix() string {
 	if w.backing == ordinary {
 		return "add a host or lower memory in the NodePool"
 	}

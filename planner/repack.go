@@ -15,82 +15,70 @@ const (
 	repackTries = 50
 )
 
-// repack packs the new VMs of small hosts again if one of them has a poor place: it
-// searches all assignments of VMs to NUMA nodes for the one that splits the fewest.
+// repack packs the new VMs of small hosts again if all of them pin and one has a poor
+// place: it searches all assignments of VMs to NUMA nodes for the one in which the fewest
+// span nodes.
 func (b *batch) repack() {
 	if len(b.specs) < 2 {
 		return
 	}
 	on := make([][]int, len(b.Planner.hosts))
 	for _, i := range b.order {
-		if b.placed[i] != nil {
-			host := b.at[b.placed[i].Host]
-			on[host] = append(on[host], i)
+		if b.placed[i].place != nil {
+			on[b.hostOf(i)] = append(on[b.hostOf(i)], i)
 		}
 	}
 	for host, specs := range on {
-		if len(specs) < 2 || len(specs) > repackVMs || b.tries < repackTries {
+		s := b.Planner.hosts[host]
+		if len(specs) < 2 || len(specs) > repackVMs || b.tries < repackTries || s.flat || len(s.nodes) > repackNodes {
 			continue
 		}
-		if s := b.Planner.hosts[host]; !s.flat && len(s.nodes) <= repackNodes && b.repackable(specs) {
+		poor := false
+		for _, i := range specs {
+			if !b.wants[i].policy.Pinned() {
+				poor = false
+				break
+			}
+			poor = poor || b.isPoor(i)
+		}
+		if poor {
 			b.tries -= repackTries
 			b.repackHost(host, specs)
 		}
 	}
 }
 
-// repackable reports whether all specs pin, and one of them has a poor place.
-func (b *batch) repackable(specs []int) bool {
-	poor := false
-	for _, i := range specs {
-		if !b.wants[i].policy.Pinned() {
-			return false
-		}
-		poor = poor || b.isPoor(i)
-	}
-	return poor
-}
-
-// repackHost takes all new VMs off a host and places them again in the best packing, or
-// changes nothing.
+// repackHost takes all new VMs off a host and places them again in the best packing: first
+// those that get one NUMA node, then the others. It changes nothing if that is no better.
 func (b *batch) repackHost(host int, specs []int) {
-	before, saved := b.scoreOf(specs...), b.save(specs...)
-	for _, i := range specs {
-		b.takeOut(i)
-	}
-
+	before, restore := b.scoreOf(specs...), b.saved(specs...)
 	wants := make([]want, len(specs))
 	for at, i := range specs {
+		b.takeOut(i)
 		wants[at] = b.wants[i]
 	}
-	nodes := b.Planner.hosts[host].pack(wants)
-	if nodes != nil && b.putBack(host, specs, nodes) {
-		if after := b.scoreOf(specs...); after.less(before) {
-			return
-		}
-	}
-	b.restore(saved)
-}
 
-// putBack places the specs on their NUMA nodes, then the specs without a node.
-func (b *batch) putBack(host int, specs, nodes []int) bool {
-	for _, cut := range []bool{false, true} {
-		for at, i := range specs {
-			if (nodes[at] == none) != cut {
+	nodes := b.Planner.hosts[host].pack(wants)
+	for _, spans := range []bool{false, true} {
+		for at, node := range nodes {
+			if (node == none) != spans {
 				continue
 			}
-			s, w := b.Planner.hosts[host], b.wants[i]
-			p, ok := s.evaluate(w)
-			if !cut {
-				p, ok = s.evaluateOn(w, nodes[at])
+			s := b.Planner.hosts[host]
+			p, ok := s.evaluate(wants[at])
+			if !spans {
+				p, ok = s.evaluateOn(wants[at], node)
 			}
 			if !ok {
-				return false
+				restore()
+				return
 			}
-			b.commit(i, host, &p)
+			b.commit(specs[at], host, &p)
 		}
 	}
-	return true
+	if after := b.scoreOf(specs...); !after.less(before) {
+		restore()
+	}
 }
 
 // packing is the search for the best packing of some VMs into NUMA nodes, by CPUs and
@@ -98,8 +86,9 @@ func (b *batch) putBack(host int, specs, nodes []int) bool {
 type packing struct {
 	vms, free []load
 	at, best  []int
-	cut       int // number of VMs without a node in the best packing so far
-	steps     int
+	// spanning is the number of VMs without a node in the best packing so far.
+	spanning int
+	steps    int
 }
 
 // load is an amount of CPUs and memory.
@@ -108,29 +97,21 @@ type load struct {
 	memory [backings]int64
 }
 
-// holds reports whether a node with this much left can take a VM.
-func (l load) holds(vm load) bool {
-	for b := range l.memory {
-		if l.memory[b] < vm.memory[b] {
-			return false
-		}
-	}
-	return l.cpus >= vm.cpus
-}
-
-// less returns what is left after placing a VM.
-func (l load) less(vm load) load {
+// minus returns what is left after placing a VM, and whether it fits.
+func (l load) minus(vm load) (left load, fits bool) {
 	l.cpus -= vm.cpus
+	fits = l.cpus >= 0
 	for b := range l.memory {
 		l.memory[b] -= vm.memory[b]
+		fits = fits && l.memory[b] >= 0
 	}
-	return l
+	return l, fits
 }
 
-// pack assigns each want a NUMA node, or none if it must be split. It returns nil if it
-// found no packing that splits fewer than all.
+// pack assigns each want a NUMA node, or none if it must span several. It returns nil if it
+// found no packing in which fewer than all do.
 func (s *state) pack(wants []want) []int {
-	p := packing{at: make([]int, len(wants)), cut: len(wants), steps: repackSteps}
+	p := packing{at: make([]int, len(wants)), spanning: len(wants), steps: repackSteps}
 	for i := range s.nodes {
 		var n load
 		for b := range backings {
@@ -140,11 +121,17 @@ func (s *state) pack(wants []want) []int {
 		}
 		p.free = append(p.free, n)
 	}
+	widest := 1
+	for i := range s.groups {
+		for _, size := range s.groups[i].sizes {
+			widest = max(widest, size)
+		}
+	}
 	for _, w := range wants {
 		vm := load{cpus: w.vcpus}
 		vm.memory[w.backing] = w.memory
 		if w.policy == fleet.PolicyIsolated {
-			vm.cpus *= s.widestCore()
+			vm.cpus *= widest
 		}
 		p.vms = append(p.vms, vm)
 	}
@@ -152,51 +139,37 @@ func (s *state) pack(wants []want) []int {
 	return p.best
 }
 
-// widestCore returns the largest number of threads per core on the host.
-func (s *state) widestCore() int {
-	widest := 1
-	for i := range s.groups {
-		for _, size := range s.groups[i].sizes {
-			widest = max(widest, size)
-		}
+// search places the VMs from the i-th on; spanning of the earlier ones have no node. Nodes
+// with equal remainders are tried once.
+func (p *packing) search(i, spanning int) {
+	// At least so many of the remaining VMs find no node, by CPUs alone.
+	surplus, largest := 0, 1
+	for _, n := range p.free {
+		surplus -= n.cpus
 	}
-	return widest
-}
-
-// search places the VMs from the i-th on; cut of the earlier ones have no node. Nodes with
-// equal remainders are tried once.
-func (p *packing) search(i, cut int) {
-	if p.steps--; p.steps < 0 || cut+p.surplus(i) >= p.cut {
+	for _, vm := range p.vms[i:] {
+		surplus += vm.cpus
+		largest = max(largest, vm.cpus)
+	}
+	least := spanning + (max(0, surplus)+largest-1)/largest
+	if p.steps--; p.steps < 0 || least >= p.spanning {
 		return
 	}
 	if i == len(p.vms) {
-		p.cut, p.best = cut, append([]int(nil), p.at...)
+		p.spanning, p.best = spanning, slices.Clone(p.at)
 		return
 	}
-	vm := p.vms[i]
+
 	for n, free := range p.free {
-		if !free.holds(vm) || slices.Contains(p.free[:n], free) {
+		left, fits := free.minus(p.vms[i])
+		if !fits || slices.Contains(p.free[:n], free) {
 			continue
 		}
 		p.at[i] = n
-		p.free[n] = free.less(vm)
-		p.search(i+1, cut)
+		p.free[n] = left
+		p.search(i+1, spanning)
 		p.free[n] = free
 	}
 	p.at[i] = none
-	p.search(i+1, cut+1)
-}
-
-// surplus returns a lower bound on the VMs from the i-th on without a node, by CPUs alone.
-func (p *packing) surplus(i int) int {
-	left := 0
-	for _, n := range p.free {
-		left -= n.cpus
-	}
-	largest := 1
-	for _, vm := range p.vms[i:] {
-		left += vm.cpus
-		largest = max(largest, vm.cpus)
-	}
-	return (max(0, left) + largest - 1) / largest
+	p.search(i+1, spanning+1)
 }

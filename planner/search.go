@@ -3,7 +3,117 @@ package planner
 import (
 	"cmp"
 	"slices"
+
+	"github.com/numaform/numaform/fleet"
 )
+
+// search looks for a plan on one host within the allowed groups. Without allowed groups it
+// looks for memory only.
+type search struct {
+	*state
+	want    want
+	allowed []bool
+	loose   looseness
+	scope
+	resort int64
+}
+
+// supply is what one NUMA node can give to a search.
+type supply struct {
+	node   int
+	whole  int // vCPUs on whole cores
+	loose  int // most free threads of one partially allocated core
+	sizes  []sizeCount
+	memory int64
+}
+
+// sizeCount is a number of cores that give the same number of vCPUs each.
+type sizeCount struct{ gives, count int }
+
+// supplies lists what each bindable NUMA node can give.
+func (q *search) supplies() []supply {
+	var all []supply
+	for i := range q.nodes {
+		n := &q.nodes[i]
+		s := supply{node: i, memory: q.memoryOn(i)}
+		if !n.bindable[q.want.backing] || s.memory <= 0 || q.only != none && q.only != i {
+			continue
+		}
+		for _, g := range n.groups {
+			if !q.allowed[g] {
+				continue
+			}
+			for size, count := range q.whole[g] {
+				if count > 0 {
+					s.add(q.gives(g, size), count)
+				}
+			}
+			if q.want.partial {
+				for _, c := range q.groups[g].cores {
+					if q.isLoose(c) {
+						s.add(1, q.free[c])
+					}
+				}
+			} else if q.want.policy == fleet.PolicyDedicated {
+				s.loose = max(s.loose, q.looseIn(g))
+			}
+		}
+		if s.whole+s.loose > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// add adds cores; sizes are sorted by what they give, descending.
+func (s *supply) add(gives, count int) {
+	s.whole += gives * count
+	i := 0
+	for i < len(s.sizes) && s.sizes[i].gives > gives {
+		i++
+	}
+	if i < len(s.sizes) && s.sizes[i].gives == gives {
+		s.sizes[i].count += count
+		return
+	}
+	s.sizes = slices.Insert(s.sizes, i, sizeCount{gives: gives, count: count})
+}
+
+// memoryOn returns what a node can give: of the host's memory if it need not be bound to
+// the node alone.
+func (q *search) memoryOn(node int) int64 {
+	switch {
+	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.want.memory, 1, int64(q.wide))):
+		return 0
+	case q.unbound || q.wide > 0:
+		return q.left[ordinary]
+	}
+	return q.nodeMemFree(node, q.want.backing)
+}
+
+// gives returns the number of vCPUs that a whole core of the group and size holds.
+func (q *search) gives(group, size int) int {
+	if q.want.policy == fleet.PolicyIsolated {
+		return 1
+	}
+	return q.groups[group].sizes[size]
+}
+
+// looseIn returns the most free threads of one partially allocated core of the group.
+func (q *search) looseIn(g int) int {
+	most := 0
+	for _, c := range q.groups[g].cores {
+		if q.isLoose(c) {
+			most = max(most, q.free[c])
+		}
+	}
+	return most
+}
+
+// isLoose reports whether the core is partially allocated and may give an odd thread.
+func (q *search) isLoose(c int) bool {
+	return q.free[c] > 0 && !q.isWhole(c) && (q.loose == looseShared || !q.byVM[c])
+}
 
 // manyNodes is the largest number of NUMA nodes for which every subset is tried.
 const manyNodes = 8
@@ -24,7 +134,20 @@ func (q *search) run(all []supply) (plan, bool) {
 			if skew && q.straight {
 				break
 			}
-			if best, ok := q.bestOf(all, sets, skew); ok {
+			var best plan
+			found := false
+			for _, set := range sets {
+				sub := make([]supply, len(set))
+				for i, at := range set {
+					sub[i] = all[at]
+				}
+				for _, d := range q.divisions(sub, skew) {
+					if p, ok := q.try(sub, d, skew); ok && (!found || p.cost.less(&best.cost)) {
+						best, found = p, true
+					}
+				}
+			}
+			if found {
 				return best, true
 			}
 		}
@@ -35,38 +158,37 @@ func (q *search) run(all []supply) (plan, bool) {
 // enough reports whether the k largest nodes could hold the want.
 func (q *search) enough(all []supply, k int) bool {
 	cpus, memory := make([]int, len(all)), make([]int64, len(all))
-	loose := 0
+	c := 0
 	for i, s := range all {
 		cpus[i], memory[i] = s.whole, s.memory
-		loose = max(loose, s.loose)
+		c = max(c, s.loose)
 	}
-	slices.SortFunc(cpus, func(a, b int) int { return cmp.Compare(b, a) })
-	slices.SortFunc(memory, func(a, b int64) int { return cmp.Compare(b, a) })
-	var c int
-	var m int64
-	for i := range k {
-		c += cpus[i]
-		m += memory[i]
+	slices.Sort(cpus)
+	slices.Sort(memory)
+	for _, n := range cpus[len(all)-k:] {
+		c += n
 	}
-	return c+loose >= q.want.vcpus && m >= q.want.memory
+	return c >= q.want.vcpus && sum(memory[len(all)-k:]) >= q.want.memory
 }
 
-// sets returns the sets of k nodes to try, as positions in all.
+// sets returns the sets of k nodes to try, as positions in all: every set, or beyond
+// manyNodes each node with its nearest, and the largest.
 func (q *search) sets(all []supply, k int) [][]int {
 	if len(all) <= manyNodes {
 		return subsets(len(all), k)
 	}
 	var sets [][]int
-	for seed := range all {
+	add := func(compare func(a, b int) int) {
 		order := sequence(len(all))
-		slices.SortStableFunc(order, func(a, b int) int {
-			return cmp.Compare(q.distance[all[seed].node][all[a].node], q.distance[all[seed].node][all[b].node])
-		})
+		slices.SortStableFunc(order, compare)
 		sets = append(sets, slices.Sorted(slices.Values(order[:k])))
 	}
-	order := sequence(len(all))
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(all[b].whole, all[a].whole) })
-	return append(sets, slices.Sorted(slices.Values(order[:k])))
+	for seed := range all {
+		near := q.distance[all[seed].node]
+		add(func(a, b int) int { return cmp.Compare(near[all[a].node], near[all[b].node]) })
+	}
+	add(func(a, b int) int { return cmp.Compare(all[b].whole, all[a].whole) })
+	return sets
 }
 
 // subsets returns the sets of k out of n positions in lexical order.
@@ -93,24 +215,6 @@ func sequence(n int) []int {
 	return s
 }
 
-// bestOf returns the cheapest plan over the sets, and whether there is one.
-func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
-	var best plan
-	found := false
-	for _, set := range sets {
-		sub := make([]supply, len(set))
-		for i, at := range set {
-			sub[i] = all[at]
-		}
-		for _, d := range q.divisions(sub, skew) {
-			if p, ok := q.try(sub, d, skew); ok && (!found || p.cost.less(&best.cost)) {
-				best, found = p, true
-			}
-		}
-	}
-	return best, found
-}
-
 // try makes a plan that uses every node of the set; ok is false if there is none.
 func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	vcpus, odd, ok := divide(sub, d.caps, q.want.vcpus, d.even)
@@ -121,15 +225,13 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	if !ok {
 		return plan{}, false
 	}
-	if q.wide > 0 { // the CPUs' nodes give no more than the others
-		for i := range memory {
-			memory[i] = mulDivCeil(q.want.memory, 1, int64(q.wide))
-		}
-	}
 	p := plan{parts: make([]part, len(sub)), unbound: q.unbound}
 	used := map[int]bool{} // L3 caches
 	for i, s := range sub {
 		p.parts[i] = part{node: s.node, vcpus: vcpus[i], memory: memory[i], odd: none}
+		if q.wide > 0 { // the CPUs' nodes give no more than the others
+			p.parts[i].memory = mulDivCeil(q.want.memory, 1, int64(q.wide))
+		}
 		if q.allowed != nil && !q.choose(&p.parts[i], i == odd, used) {
 			return plan{}, false
 		}
@@ -141,42 +243,33 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	return p, true
 }
 
-// overPins reports whether the plan takes more CPUs than floating guests can spare, or than
-// the host agent allows to be pinned.
+// overPins reports whether the plan takes more CPUs than floating guests can spare, or
+// opens more cores to pins than the host agent allows.
 func (q *search) overPins(p *plan) bool {
 	if q.allowed == nil {
 		return false
 	}
-	taken := 0
-	for _, part := range p.parts {
-		taken += q.taken(part)
-	}
-	return taken > q.pinRoom(q.want.ratio) || q.want.agent && q.opens(p) > q.agentRoom()
-}
-
-// opens returns the number of CPUs on cores that get their first pins of the host agent
-// with the plan.
-func (q *search) opens(p *plan) int {
-	total := 0
+	taken, opened := 0, 0
 	open := func(core int) {
 		if !q.byAgent[core] {
-			total += len(q.cores[core].cpus)
+			opened += len(q.cores[core].cpus)
 		}
 	}
 	for _, part := range p.parts {
-		total += q.wholeCPUs(part)
+		taken += q.taken(part)
+		opened += q.wholeCPUs(part)
 		if part.odd != none {
 			open(part.odd)
 		}
-		for _, shard := range part.shards {
-			open(shard.core)
+		for _, t := range part.partial {
+			open(t.core)
 		}
 	}
-	return total
+	return taken > q.pinRoom(q.want.ratio) || q.want.agent && opened > q.agentRoom()
 }
 
 // taken returns the number of CPUs of one part that no other guest can use.
-func (q *search) taken(p part) int { return p.oddThreads + p.threadsIn() + q.wholeCPUs(p) }
+func (q *search) taken(p part) int { return p.oddThreads + p.partialThreads() + q.wholeCPUs(p) }
 
 // wholeCPUs returns the number of CPUs of a part's whole cores, including idle siblings.
 func (q *search) wholeCPUs(p part) int {
@@ -185,92 +278,4 @@ func (q *search) wholeCPUs(p part) int {
 		total += k.count * q.groups[k.group].sizes[k.size]
 	}
 	return total
-}
-
-// price fills in the cost of a plan.
-func (q *search) price(p *plan, skew bool) {
-	c := &p.cost
-	c[costResort] = q.resort
-	c[costNodes] = int64(len(p.parts))
-	var nodes []int
-	for _, part := range p.parts {
-		nodes = append(nodes, part.node)
-	}
-	c[costDistance] = q.span(nodes) + q.reach(&q.want, nodes)
-	if skew {
-		c[costSkew] = 1
-	}
-	least, most := p.parts[0].vcpus, p.parts[0].vcpus
-	caches := map[int]bool{}
-	for _, part := range p.parts {
-		least, most = min(least, part.vcpus), max(most, part.vcpus)
-		q.priceCores(c, part, caches)
-		if q.allowed == nil {
-			over := q.homed[part.node] + part.vcpus - q.floatRoom(q.want.ratio, q.nodeFree[part.node])
-			c[costOverload] += int64(max(0, over))
-		}
-	}
-	c[costCaches] = int64(len(caches))
-	c[costUneven] = int64(most - least)
-	q.priceSlots(p)
-	q.priceLeft(p)
-	c[costCrowd] = int64(len(q.claims))
-}
-
-// priceCores adds the cost of a part's caches and cores.
-func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
-	for _, k := range p.picks {
-		g := &q.groups[k.group]
-		caches[g.l3] = true
-		c[costEfficiency] += slowness(g) * int64(k.count*q.gives(k.group, k.size))
-	}
-	for _, s := range p.shards {
-		g := &q.groups[q.cores[s.core].group]
-		caches[g.l3] = true
-		c[costEfficiency] += slowness(g) * int64(s.threads)
-	}
-	if p.odd != none {
-		g := &q.groups[q.cores[p.odd].group]
-		caches[g.l3] = true
-		c[costEfficiency] += slowness(g) * int64(p.oddThreads)
-		if q.isWhole(p.odd) {
-			c[costBroken]++
-		}
-	}
-}
-
-// priceLeft prices what is left of the touched nodes and of the host's largest.
-func (q *search) priceLeft(p *plan) {
-	var cpus, usable, memory, size int64
-	slots := make([]int, len(q.nodes))
-	for i := range q.nodes {
-		slots[i] = q.nodeFree[i]
-	}
-	before := slices.Max(slots)
-	for _, part := range p.parts {
-		n := &q.nodes[part.node]
-		takes := q.taken(part)
-		left := q.nodeFree[part.node] - takes
-		if q.allowed == nil {
-			left = q.floatRoom(q.want.ratio, q.nodeFree[part.node]) - q.homed[part.node] - part.vcpus
-		}
-		slots[part.node] -= takes
-		cpus += int64(max(0, left))
-		usable += int64(n.usable)
-		size += n.memory[q.want.backing]
-		memory += max(0, q.nodeMemFree(part.node, q.want.backing)-part.memory)
-	}
-	p.cost.setLeft(share(cpus, usable), share(memory, size))
-	p.cost[costLargest] = int64(before - slices.Max(slots))
-}
-
-// span returns the sum of the distances between nodes.
-func (s *state) span(nodes []int) int64 {
-	var sum int64
-	for i, a := range nodes {
-		for _, b := range nodes[:i] {
-			sum += s.distance[a][b]
-		}
-	}
-	return sum
 }

@@ -43,17 +43,23 @@ type floats struct {
 	allFree int
 	// floating is the number of vCPUs without pins; ratio is the lowest overcommit promised
 	// to one of our floating VMs, or +Inf; promised is the number of CPUs that ours need,
-	// each at its own ratio; foreign is the number of vCPUs of unmanaged guests.
-	floating, foreign int
-	ratio, promised   float64
+	// each at its own ratio; unmanaged is the number of vCPUs of unmanaged guests.
+	floating, unmanaged int
+	ratio, promised     float64
 }
 
 // newState returns a host without guests.
 func newState(x *index) *state {
 	s := &state{
-		index: x, floats: floats{allFree: x.usable, ratio: math.Inf(1)},
-		taken: slices.Clone(x.reserved), free: make([]int, len(x.cores)), byVM: make([]bool, len(x.cores)), byAgent: make([]bool, len(x.cores)),
-		whole: make([][]int, len(x.groups)), nodeFree: make([]int, len(x.nodes)), homed: make([]int, len(x.nodes)),
+		index:    x,
+		floats:   floats{allFree: x.usable, ratio: math.Inf(1)},
+		taken:    slices.Clone(x.reserved),
+		free:     make([]int, len(x.cores)),
+		byVM:     make([]bool, len(x.cores)),
+		byAgent:  make([]bool, len(x.cores)),
+		whole:    make([][]int, len(x.groups)),
+		nodeFree: make([]int, len(x.nodes)),
+		homed:    make([]int, len(x.nodes)),
 	}
 	s.bound[ordinary] = make([]int64, len(x.nodes))
 	if x.pci != nil {
@@ -75,7 +81,7 @@ func newState(x *index) *state {
 			s.whole[c.group][c.size]++
 		}
 	}
-	s.settle()
+	s.updateFree()
 	return s
 }
 
@@ -103,7 +109,17 @@ func (s *state) clone() *state {
 func (s *state) occupy(c *claim) {
 	for _, id := range c.pins {
 		if cpu, ok := s.at[id]; ok {
-			s.pin(cpu, c)
+			s.take(cpu)
+			core := s.coreOf[cpu]
+			if c.agent && !s.byAgent[core] {
+				s.byAgent[core] = true
+				s.agentPinned += len(s.cores[core].cpus)
+			}
+			if c.isolated {
+				for _, sibling := range s.cores[core].cpus {
+					s.take(sibling)
+				}
+			}
 		}
 	}
 	s.floating += c.floating
@@ -111,7 +127,7 @@ func (s *state) occupy(c *claim) {
 		s.ratio = min(s.ratio, c.ratio)
 		s.promised += float64(c.floating) / c.ratio
 	} else {
-		s.foreign += c.floating
+		s.unmanaged += c.floating
 	}
 	for i := range s.nodes {
 		s.homed[i] += c.homed[i]
@@ -125,8 +141,19 @@ func (s *state) occupy(c *claim) {
 			s.bound[b][i] += mib
 		}
 	}
-	s.takeDevices(c.devices)
-	s.settle()
+	if s.pci != nil {
+		for _, passed := range c.devices {
+			if m := s.pci.mapping(passed.Mapping); m != none {
+				s.passed.uses[m]++
+			}
+			for i := range s.pci.all {
+				if passed.Address != "" && s.pci.all[i].Overlaps(passed.Address) {
+					s.passed.blocked[i]++
+				}
+			}
+		}
+	}
+	s.updateFree()
 	s.claims = append(s.claims, c)
 
 	if c.group == "" {
@@ -138,21 +165,6 @@ func (s *state) occupy(c *claim) {
 		s.pools = append(s.pools, pool{name: c.group})
 	}
 	s.pools[i].vms++
-}
-
-// pin takes a CPU that a guest is pinned to.
-func (s *state) pin(cpu int, c *claim) {
-	s.take(cpu)
-	core := s.coreOf[cpu]
-	if c.agent && !s.byAgent[core] {
-		s.byAgent[core] = true
-		s.agentPinned += len(s.cores[core].cpus)
-	}
-	if c.isolated {
-		for _, sibling := range s.cores[core].cpus {
-			s.take(sibling)
-		}
-	}
 }
 
 // take marks one CPU as taken by a guest.
@@ -176,15 +188,15 @@ func (s *state) take(cpu int) {
 
 // without returns the host without one of its claims. The live part of the claim, if any,
 // remains as an unmanaged guest.
-func (s *state) without(claim int) *state {
+func (s *state) without(removed *claim) *state {
 	fresh := newState(s.index)
-	for i, c := range s.claims {
-		if i != claim {
+	for _, c := range s.claims {
+		if c != removed {
 			fresh.occupy(c)
 		}
 	}
-	if live := s.claims[claim].live; live != nil {
-		fresh.occupy(live)
+	if removed.live != nil {
+		fresh.occupy(removed.live)
 	}
 	return fresh
 }
@@ -217,6 +229,6 @@ func (s *state) agentRoom() int { return max(0, s.pinnable-s.agentPinned) }
 // promised, or before unmanaged guests, which have no promise, get less than the given
 // ratio.
 func (s *floats) pinRoom(ratio float64) int {
-	need := max(float64(s.floating)/s.ratio, s.promised+float64(s.foreign)/ratio)
+	need := max(float64(s.floating)/s.ratio, s.promised+float64(s.unmanaged)/ratio)
 	return max(0, s.allFree-int(min(math.Ceil(need-1e-9), float64(s.allFree))))
 }

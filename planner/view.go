@@ -9,10 +9,10 @@ import (
 type View struct {
 	// Fits is true if the host could take the VM now.
 	Fits bool `json:"fits"`
-	// Lacks is what the host lacks for the VM and Mend is the hint; both are empty if it
+	// Lacks is what the host lacks for the VM and Fix is the hint; both are empty if it
 	// fits.
 	Lacks string `json:"lacks,omitempty"`
-	Mend  string `json:"mend,omitempty"`
+	Fix   string `json:"fix,omitempty"`
 	// CPUs is the number of online CPUs. Of them, Reserved are the host's own, and Taken
 	// are pinned by guests or idle siblings of an isolated VM's pins.
 	CPUs     int `json:"cpus"`
@@ -48,41 +48,26 @@ type NodeView struct {
 // The view of an unknown host is empty.
 func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	at, known := p.at[host]
-	w := wantOf(&spec)
 	if !known {
-		return View{Lacks: "is not known", Mend: "check its name and the connection to its region"}
+		return View{Lacks: "is not known", Fix: "check its name and the connection to its region"}
 	}
+	w := wantOf(&spec)
 	s := p.hosts[at]
+	of := max(ordinary, w.backing)
 	v := View{
 		CPUs: s.online, Reserved: s.online - s.usable, Taken: s.usable - s.allFree, Floating: s.floating,
+		MemoryMiB: s.memory[of], FreeMiB: s.left[of],
 	}
-	problem := w.problem()
-	of := max(ordinary, w.backing)
-	v.MemoryMiB, v.FreeMiB = s.memory[of], s.left[of]
-	if problem == "" {
-		v.readNodes(s, w)
+	if v.Lacks = w.problem(); v.Lacks != "" {
+		return v
 	}
-	switch {
-	case problem != "":
-		v.Lacks = problem
-	case s.problem != "":
-		v.Lacks, v.Mend = s.problem, "bring it back"
-	default:
-		if _, v.Fits = s.evaluateAll(w); !v.Fits {
-			g := s.gap(w)
-			v.Lacks, v.Mend = g.has, g.mend
-		}
-	}
-	return v
-}
 
-func (v *View) readNodes(s *state, w want) {
 	v.VCPUs = max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 	if w.policy.Pinned() {
 		v.VCPUs = s.pinRoom(w.ratio)
-		if w.agent {
-			v.VCPUs = min(v.VCPUs, s.agentRoom())
-		}
+	}
+	if w.agent {
+		v.VCPUs = min(v.VCPUs, s.agentRoom())
 	}
 	gives := map[int]int{}
 	if w.policy != fleet.PolicyShared {
@@ -100,4 +85,51 @@ func (v *View) readNodes(s *state, w want) {
 		}
 		v.Nodes = append(v.Nodes, n)
 	}
+
+	_, v.Fits = s.evaluateAll(w)
+	switch {
+	case s.problem != "":
+		v.Lacks, v.Fix = s.problem, "bring it back"
+	case !v.Fits:
+		g := s.gap(w)
+		v.Lacks, v.Fix = g.has, g.fix
+	}
+	return v
+}
+
+// Free is the free CPUs and memory of one NUMA node.
+type Free struct {
+	// NUMANode is its id on the host; a host with unknown NUMA nodes has one.
+	NUMANode int
+	// CPUs are neither reserved nor pinned, nor idle siblings of an isolated VM's pins.
+	// Floating vCPUs have no CPU of their own and are not subtracted: see Room.Floating of
+	// the host.
+	CPUs int
+	// MemoryMiB is ordinary memory.
+	MemoryMiB int64
+}
+
+// Room is the free CPUs and memory of one host.
+type Room struct {
+	Host topology.HostID
+	// Problem says why no VM may be placed there, or is empty.
+	Problem string
+	// Floating is the number of vCPUs without pins.
+	Floating int
+	// Nodes are its NUMA nodes, sorted by id.
+	Nodes []Free
+}
+
+// Room returns what is free on every host, sorted by name. It changes nothing.
+func (p *Planner) Room() []Room {
+	rooms := make([]Room, len(p.hosts))
+	for i, s := range p.hosts {
+		rooms[i] = Room{Host: s.id, Problem: s.problem, Floating: s.floating}
+		for n := range s.nodes {
+			rooms[i].Nodes = append(rooms[i].Nodes, Free{
+				NUMANode: s.nodes[n].id, CPUs: s.nodeFree[n], MemoryMiB: s.nodeMemFree(n, ordinary),
+			})
+		}
+	}
+	return rooms
 }

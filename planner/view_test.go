@@ -30,12 +30,12 @@ func TestView(t *testing.T) {
 		{"shared", spec(fleet.PolicyShared, 4, gib), planner.View{Fits: true, VCPUs: 11}},
 		{
 			"numa", spec(fleet.PolicyNUMA, 4, 30*gib),
-			planner.View{Lacks: "has 28 GiB free", Mend: "add a host or lower memory in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(6)}, {VCPUs: vcpus(8)}}},
+			planner.View{Lacks: "has 28 GiB free", Fix: "add a host or lower memory in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(6)}, {VCPUs: vcpus(8)}}},
 		},
 		{"dedicated", spec(fleet.PolicyDedicated, 4, gib), planner.View{Fits: true, VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(4)}, {VCPUs: vcpus(8)}}}},
 		{
 			"isolated", spec(fleet.PolicyIsolated, 7, gib),
-			planner.View{Lacks: "NUMA 1 has 4 free with 14 GiB, 2 NUMA nodes together 6 with 28 GiB", Mend: "add a host or lower cpu in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
+			planner.View{Lacks: "NUMA 1 has 4 free with 14 GiB, 2 NUMA nodes together 6 with 28 GiB", Fix: "add a host or lower cpu in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
 		},
 	}
 	for _, tt := range tests {
@@ -59,8 +59,8 @@ func TestView(t *testing.T) {
 			if fits := p.Fits(tt.spec, big.ID()); fits != got.Fits {
 				t.Errorf("fits is %v, the view says %v", fits, got.Fits)
 			}
-			if _, unplaced := p.Place([]fleet.Spec{tt.spec}); len(unplaced) > 0 && !strings.Contains(unplaced[0].Reason, got.Lacks+": "+got.Mend) {
-				t.Errorf("refused as %q, the view says %q: %q", unplaced[0].Reason, got.Lacks, got.Mend)
+			if _, unplaced := p.Place([]fleet.Spec{tt.spec}); len(unplaced) > 0 && !strings.Contains(unplaced[0].Reason, got.Lacks+": "+got.Fix) {
+				t.Errorf("refused as %q, the view says %q: %q", unplaced[0].Reason, got.Lacks, got.Fix)
 			}
 		})
 	}

@@ -15,30 +15,30 @@ import (
 // A VM is split in units of 24ths of its memory and 8ths of its cores. A further NUMA node
 // must save a 48th of the room that the VM's own CPUs are worth, a further L3 cache a 6th.
 const (
-	cutPages = 24
-	cutCores = 8
-	cutRoom  = 48
-	cutNode  = 1
-	cutCache = 8
-	// cutTie exceeds any sum of distances: the nearer node only breaks ties.
-	cutTie = 1 << 13
+	splitPages     = 24
+	splitCores     = 8
+	splitRoomCost  = 48
+	splitNodeCost  = 1
+	splitCacheCost = 8
+	// splitTie exceeds any sum of distances: the nearer node only breaks ties.
+	splitTie = 1 << 13
 )
 
-// cutOver lists the numbers of NUMA nodes tried for interleaving a cell of all the memory
-// in equal parts.
-var cutOver = []int{2, 3, 4, 6, 8, 12}
+// interleaveOver lists the numbers of NUMA nodes tried for interleaving a cell of all the
+// memory in equal parts.
+var interleaveOver = []int{2, 3, 4, 6, 8, 12}
 
 // piece is what a split VM may take of a node. Memory of pieces without cores belongs to
 // the one cell that is interleaved over several nodes in equal parts.
 type piece struct {
-	cores, pages int // in units of the cutter
+	cores, pages int // in units of the splitter
 	cost         int64
 }
 
-// cutter finds the pieces, at most one of each node, that hold a want at the least cost.
+// splitter finds the pieces, at most one of each node, that hold a want at the least cost.
 // This is a two-dimensional knapsack: dynamic programming over the nodes, by the units
 // taken so far.
-type cutter struct {
+type splitter struct {
 	search
 	supplies     []supply // by node; without CPUs where the node has none
 	threads      int      // CPUs of a core; cores with fewer are rare
@@ -55,34 +55,47 @@ type cutter struct {
 
 // The states of the interleaved cell after some nodes: a cell must not end without a vCPU.
 const (
-	laidNothing = iota
-	laidMemoryOnly
-	laidAll
-	laidStates
+	noInterleaved = iota
+	interleavedMemoryOnly
+	interleavedAll
+	interleavedStates
 )
 
-// refine returns a better plan for a VM that does not fit one NUMA node of its chosen host.
-// Hosts are compared by the plan that it replaces.
+// refine returns a better plan for a VM that does not fit one NUMA node of its chosen host:
+// on partially allocated cores of one node, or else split so that it costs other VMs least.
+// Hosts are compared by the plan that it replaces, so a host with whole cores on one node
+// is better.
 func (s *state) refine(p *plan, w want) plan {
-	if !w.policy.Pinned() || w.halves || p.isLocal() {
+	if !w.policy.Pinned() || w.partial || p.isLocal() {
 		return *p
 	}
-	if one, ok := s.onOneNode(p, w); ok {
-		return one
+	if partial, may := w.onPartialCores(); may {
+		best, found := plan{}, false
+		for n := range s.nodes {
+			if one, ok := s.pinnedTo(partial, scope{only: n}); ok && (!found || one.cost.less(&best.cost)) {
+				best, found = one, true
+			}
+		}
+		if found {
+			best.cost[costSpread] = p.cost[costSpread]
+			return best
+		}
 	}
-	if cut, ok := s.cut(p, w); ok {
-		return cut
+	if split, ok := s.split(p, w); ok {
+		return split
 	}
 	return *p
 }
 
 // isLocal reports whether the plan uses CPUs and memory of one NUMA node only.
-func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.laid == nil && !p.unbound }
+func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.interleaved == nil && !p.unbound }
 
-// cut returns the plan that costs other VMs least, if the VM fits an empty NUMA node. It
+// split returns the plan that costs other VMs least, if the VM fits an empty NUMA node. It
 // tries the passes up to p's resort, and stops at the first resort that has a plan. Huge
-// pages back no cell over several nodes, and PCI devices are close to one node only.
-func (s *state) cut(p *plan, w want) (best plan, found bool) {
+// pages back no cell over several nodes, and PCI devices are close to one node only. An odd
+// VM shares a core if whole cores are scarce, or if it finds no whole core and would share
+// one without the split too.
+func (s *state) split(p *plan, w want) (best plan, found bool) {
 	if w.backing != ordinary || w.devices != "" || s.anyAssumed() {
 		return plan{}, false
 	}
@@ -98,33 +111,33 @@ func (s *state) cut(p *plan, w want) (best plan, found bool) {
 		if w.policy == fleet.PolicyIsolated && pass.resort&resortUnknown != 0 {
 			continue
 		}
-		cut, ok := s.cutWithin(w, pass.allowed, worst&resortShared != 0)
-		cut.cost[costResort] = pass.resort
-		if ok && (!found || cut.cost.less(&best.cost)) {
-			best, found = cut, true
+		c := splitter{search: search{state: s, want: w, allowed: pass.allowed, loose: looseReserved, scope: scope{only: none}}}
+		split, ok := c.run()
+		if ok && s.strands(&split) || !ok && worst&resortShared != 0 {
+			c.loose = looseShared
+			if shared, also := c.run(); also {
+				split, ok = shared, true
+			}
+		}
+		split.cost[costResort] = pass.resort
+		if ok && (!found || split.cost.less(&best.cost)) {
+			best, found = split, true
 		}
 	}
+
+	// Cells of one node each may have memory out of proportion to their vCPUs, by more than
+	// a page.
+	skewed := slices.ContainsFunc(best.parts, func(part part) bool {
+		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)
+		return max(off, -off) > mulDivCeil(w.memory, int64(w.vcpus), splitPages)
+	})
 	best.cost[costSpread] = p.cost[costSpread]
-	best.cost[costSkew] = int64(b2i(best.isSkewed(w)))
+	best.cost[costSkew] = int64(b2i(best.interleaved == nil && skewed))
 	return best, found
 }
 
-// cutWithin is cut restricted to some groups. An odd VM shares a core if whole cores are
-// scarce, or if it finds no whole core and would share one without the split too.
-func (s *state) cutWithin(w want, allowed []bool, shares bool) (plan, bool) {
-	c := cutter{search: search{state: s, want: w, allowed: allowed, loose: looseReserved, scope: scope{only: none}}}
-	own, ok := c.run()
-	if ok && s.strands(&own) || !ok && shares {
-		c.loose = looseShared
-		if shared, found := c.run(); found {
-			return shared, true
-		}
-	}
-	return own, ok
-}
-
 // run tries each size for a part of the interleaved cell, and returns the best plan.
-func (c *cutter) run() (plan, bool) {
+func (c *splitter) run() (plan, bool) {
 	c.setUnits()
 	c.pieces, c.eachPages = nil, 0
 	for n := range c.nodes {
@@ -140,7 +153,7 @@ func (c *cutter) run() (plan, bool) {
 			best, found, size = p, true, pages
 		}
 	}
-	for _, over := range cutOver {
+	for _, over := range interleaveOver {
 		try(max(1, c.pages/over))
 	}
 	for pages := c.pages / 2; !found && pages > 0; pages-- { // little memory is left
@@ -155,13 +168,13 @@ func (c *cutter) run() (plan, bool) {
 
 // nearest returns the plan whose memory is nearest to a node that gives CPUs, among the
 // plans of equal cost.
-func (c *cutter) nearest(best plan) plan {
+func (c *splitter) nearest(best plan) plan {
 	parts, all, found := best.parts, c.pieces, false
 	for _, home := range parts {
 		c.pieces = make([][]piece, len(all))
 		for n := range all {
 			for _, p := range all[n] {
-				p.cost = p.cost*cutTie + int64(p.pages)*c.distance[home.node][n]
+				p.cost = p.cost*splitTie + int64(p.pages)*c.distance[home.node][n]
 				c.pieces[n] = append(c.pieces[n], p)
 			}
 		}
@@ -170,13 +183,13 @@ func (c *cutter) nearest(best plan) plan {
 		}
 	}
 	if found {
-		best.cost[costSlots] /= cutTie
+		best.cost[costSlots] /= splitTie
 	}
 	return best
 }
 
 // setUnits chooses the units and lists what each node has.
-func (c *cutter) setUnits() {
+func (c *splitter) setUnits() {
 	c.supplies, c.threads, c.core = make([]supply, len(c.nodes)), 1, 1
 	for _, s := range c.search.supplies() {
 		c.supplies[s.node] = s
@@ -189,19 +202,19 @@ func (c *cutter) setUnits() {
 			}
 		}
 	}
-	for c.want.vcpus > cutCores*c.core {
+	for c.want.vcpus > splitCores*c.core {
 		c.core *= 2
 	}
 	c.cores = (c.want.vcpus + c.core - 1) / c.core
-	c.page = mulDivCeil(c.want.memory, 1, cutPages)
+	c.page = mulDivCeil(c.want.memory, 1, splitPages)
 	c.pages = int(mulDivCeil(c.want.memory, 1, c.page))
 }
 
 // short returns by how many vCPUs the last unit of cores is not full.
-func (c *cutter) short() int { return c.cores*c.core - c.want.vcpus }
+func (c *splitter) short() int { return c.cores*c.core - c.want.vcpus }
 
 // odd returns how many vCPUs use only a part of a core.
-func (c *cutter) odd() int {
+func (c *splitter) odd() int {
 	if c.want.policy == fleet.PolicyIsolated {
 		return 0
 	}
@@ -209,7 +222,7 @@ func (c *cutter) odd() int {
 }
 
 // holds returns the number of units that a node can give, including one that is not full.
-func (c *cutter) holds(s *supply) int {
+func (c *splitter) holds(s *supply) int {
 	units, rest := s.whole/c.core, s.whole%c.core
 	if odd := c.odd(); odd > 0 && s.loose >= odd {
 		rest += odd
@@ -221,7 +234,7 @@ func (c *cutter) holds(s *supply) int {
 }
 
 // piecesOf lists the pieces that a node can give.
-func (c *cutter) piecesOf(n int) []piece {
+func (c *splitter) piecesOf(n int) []piece {
 	if !c.nodes[n].bindable[ordinary] && !c.nodes[n].lends {
 		return nil
 	}
@@ -233,73 +246,51 @@ func (c *cutter) piecesOf(n int) []piece {
 	caches, worth := c.cachesOf(n), roomFor(c.want.vcpus, math.MaxInt64)
 	var pieces []piece
 	for k := range c.holds(s) + 1 {
+		used := 0 // L3 caches, largest first
+		for need := k * c.core; used < len(caches) && need > 0; used++ {
+			need -= caches[used]
+		}
 		for m := 1; m <= c.pages && int64(m)*c.page <= memory; m++ {
 			loss := roomFor(free, memory) - roomFor(free-k*takes, memory-int64(m)*c.page)
-			cost := cutRoom*loss + worth*int64(cutNode+cutCache*cachesFor(caches, k*c.core))
+			cost := splitRoomCost*loss + worth*int64(splitNodeCost+splitCacheCost*used)
 			pieces = append(pieces, piece{cores: k, pages: m, cost: cost})
 		}
 	}
 	return pieces
 }
 
-// cachesFor returns how many L3 caches, largest first, are needed for the vCPUs.
-func cachesFor(holds []int, vcpus int) int {
-	n := 0
-	for ; n < len(holds) && vcpus > 0; n++ {
-		vcpus -= holds[n]
-	}
-	return n
-}
-
-// isLaid reports whether a piece contributes to the interleaved cell. If the piece has more
-// memory than that, the rest is a cell of its own, and both cells need a core.
-func (c *cutter) isLaid(p piece) bool {
+// isInterleaved reports whether a piece contributes to the interleaved cell. If the piece
+// has more memory than that, the rest is a cell of its own, and both cells need a core.
+func (c *splitter) isInterleaved(p piece) bool {
 	return p.pages == c.eachPages || p.pages > c.eachPages && p.cores*c.core-c.short() > c.threads
 }
 
 // with returns the state of the interleaved cell after one more piece, and whether that
 // state is allowed.
-func (c *cutter) with(laid int, p piece) (int, bool) {
+func (c *splitter) with(cell int, p piece) (int, bool) {
 	switch {
-	case !c.isLaid(p):
-		return laid, p.cores > 0
+	case !c.isInterleaved(p):
+		return cell, p.cores > 0
 	case p.cores > 0:
-		return laidAll, true
+		return interleavedAll, true
 	}
-	return max(laid, laidMemoryOnly), true
+	return max(cell, interleavedMemoryOnly), true
 }
 
 // at returns the index into least of what was taken so far.
-func (c *cutter) at(laid, cores, pages int) int {
-	return (laid*(c.cores+1)+cores)*(c.pages+1) + pages
-}
-
-// fill computes the least costs, node by node.
-func (c *cutter) fill() {
-	first := make([]int64, laidStates*(c.cores+1)*(c.pages+1))
-	for i := range first {
-		first[i] = math.MaxInt64
-	}
-	first[c.at(laidNothing, 0, 0)] = 0
-	c.least = append(c.least[:0], first)
-	for n := range c.nodes {
-		next := slices.Clone(c.least[n])
-		for _, p := range c.pieces[n] {
-			c.add(next, c.least[n], p)
-		}
-		c.least = append(c.least, next)
-	}
+func (c *splitter) at(cell, cores, pages int) int {
+	return (cell*(c.cores+1)+cores)*(c.pages+1) + pages
 }
 
 // add adds one piece wherever that costs less than the known plan.
-func (c *cutter) add(next, before []int64, p piece) {
-	for laid := range laidStates {
-		to, ok := c.with(laid, p)
+func (c *splitter) add(next, before []int64, p piece) {
+	for cell := range interleavedStates {
+		to, ok := c.with(cell, p)
 		if !ok {
 			continue
 		}
 		for cores := 0; cores+p.cores <= c.cores; cores++ {
-			from := before[c.at(laid, cores, 0):c.at(laid, cores, c.pages+1-p.pages)]
+			from := before[c.at(cell, cores, 0):c.at(cell, cores, c.pages+1-p.pages)]
 			into := next[c.at(to, cores+p.cores, p.pages):]
 			for i, cost := range from {
 				if cost < math.MaxInt64 {
@@ -310,104 +301,100 @@ func (c *cutter) add(next, before []int64, p piece) {
 	}
 }
 
-// cheapest returns the plan of the least cost.
-func (c *cutter) cheapest() (plan, bool) {
-	c.fill()
-	last, laid := c.least[len(c.nodes)], laidNothing
-	cost := last[c.at(laidNothing, c.cores, c.pages)]
-	if with := last[c.at(laidAll, c.cores, c.pages)]; with < cost {
-		laid, cost = laidAll, with
+// cheapest computes the least costs, node by node, and returns the plan of the least cost.
+func (c *splitter) cheapest() (plan, bool) {
+	first := slices.Repeat([]int64{math.MaxInt64}, interleavedStates*(c.cores+1)*(c.pages+1))
+	first[c.at(noInterleaved, 0, 0)] = 0
+	c.least = append(c.least[:0], first)
+	for n := range c.nodes {
+		next := slices.Clone(c.least[n])
+		for _, p := range c.pieces[n] {
+			c.add(next, c.least[n], p)
+		}
+		c.least = append(c.least, next)
+	}
+
+	last, cell := c.least[len(c.nodes)], noInterleaved
+	cost := last[c.at(noInterleaved, c.cores, c.pages)]
+	if with := last[c.at(interleavedAll, c.cores, c.pages)]; with < cost {
+		cell, cost = interleavedAll, with
 	}
 	if cost == math.MaxInt64 {
 		return plan{}, false
 	}
-	p, ok := c.plan(laid)
+	p, ok := c.plan(cell)
 	p.cost[costSlots] = cost
 	return p, ok
 }
 
 // plan walks back from an end state and builds a plan of the pieces that led there.
-func (c *cutter) plan(laid int) (plan, bool) {
+func (c *splitter) plan(cell int) (plan, bool) {
 	p := plan{eachMiB: int64(c.eachPages) * c.page}
 	cores, pages := c.cores, c.pages
 	for n := len(c.nodes) - 1; n >= 0; n-- {
-		last, from, ok := c.lastOf(n, laid, cores, pages)
+		last, from, ok := c.lastOf(n, cell, cores, pages)
 		if !ok {
 			continue
 		}
-		laid, cores, pages = from, cores-last.cores, pages-last.pages
-		if c.isLaid(last) {
-			p.laid = append(p.laid, n)
+		cell, cores, pages = from, cores-last.cores, pages-last.pages
+		if c.isInterleaved(last) {
+			p.interleaved = append(p.interleaved, n)
 		}
 		if last.cores > 0 {
 			p.parts = append(p.parts, part{node: n, vcpus: last.cores * c.core, memory: int64(last.pages) * c.page, odd: none})
 		}
 	}
 	slices.Reverse(p.parts)
-	slices.Reverse(p.laid)
-	if len(p.laid) < 2 {
-		p.laid, p.eachMiB = nil, 0
+	slices.Reverse(p.interleaved)
+	if len(p.interleaved) < 2 {
+		p.interleaved, p.eachMiB = nil, 0
 		p.parts[0].memory -= int64(c.pages)*c.page - c.want.memory // the last page may not be full
 	}
-	odd, used := c.shorten(&p), map[int]bool{}
+
+	// The last unit of cores may not be full: preferably in the part that relies on that, or
+	// in one that would otherwise use a partially allocated core. That part gets the odd
+	// vCPUs.
+	short, odd := 0, c.odd()
 	for i := range p.parts {
-		if !c.choose(&p.parts[i], i == odd, used) {
+		s := &c.supplies[p.parts[i].node]
+		if p.parts[i].vcpus > s.whole {
+			short = i
+			break
+		}
+		if s.loose >= odd && c.supplies[p.parts[short].node].loose < odd {
+			short = i
+		}
+	}
+	p.parts[short].vcpus -= c.short()
+
+	used := map[int]bool{}
+	for i := range p.parts {
+		if !c.choose(&p.parts[i], odd > 0 && i == short, used) {
 			return plan{}, false
 		}
 		c.priceCores(&p.cost, p.parts[i], used)
 	}
-	p.cost[costBroken] = 0
-	return p, len(p.parts)+b2i(p.laid != nil) <= maxCells && !c.overPins(&p)
+	p.cost[costPartial] = 0
+	return p, len(p.parts)+b2i(p.interleaved != nil) <= maxCells && !c.overPins(&p)
 }
 
 // lastOf returns the piece of a node that led to a state, and the state before it. ok is
 // false if the node gave none.
-func (c *cutter) lastOf(n, laid, cores, pages int) (piece, int, bool) {
-	cost := c.least[n+1][c.at(laid, cores, pages)]
-	if c.least[n][c.at(laid, cores, pages)] == cost {
+func (c *splitter) lastOf(n, cell, cores, pages int) (last piece, from int, ok bool) {
+	cost := c.least[n+1][c.at(cell, cores, pages)]
+	if c.least[n][c.at(cell, cores, pages)] == cost {
 		return piece{}, 0, false
 	}
 	for _, p := range c.pieces[n] {
 		if p.cores > cores || p.pages > pages {
 			continue
 		}
-		for from := range laidStates {
+		for from := range interleavedStates {
 			before := c.least[n][c.at(from, cores-p.cores, pages-p.pages)]
-			if to, ok := c.with(from, p); ok && to == laid && before < math.MaxInt64 && before+p.cost == cost {
+			if to, ok := c.with(from, p); ok && to == cell && before < math.MaxInt64 && before+p.cost == cost {
 				return p, from, true
 			}
 		}
 	}
-	panic("planner: a cut VM has a piece that no node gave")
-}
-
-// shorten reduces one part by the vCPUs that the last unit of cores is short of: preferably
-// the part that relies on that, or one that would otherwise use a partially allocated core.
-// It returns the part that now has a part of a core, or none.
-func (c *cutter) shorten(p *plan) int {
-	best, odd := 0, c.odd()
-	for i := range p.parts {
-		s := &c.supplies[p.parts[i].node]
-		if p.parts[i].vcpus > s.whole {
-			best = i
-			break
-		}
-		if s.loose >= odd && c.supplies[p.parts[best].node].loose < odd {
-			best = i
-		}
-	}
-	p.parts[best].vcpus -= c.short()
-	if odd == 0 {
-		return none
-	}
-	return best
-}
-
-// isSkewed reports whether cells of one node each have memory out of proportion to their
-// vCPUs, by more than a page of a split.
-func (p *plan) isSkewed(w want) bool {
-	return p.laid == nil && slices.ContainsFunc(p.parts, func(part part) bool {
-		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)
-		return max(off, -off) > mulDivCeil(w.memory, int64(w.vcpus), cutPages)
-	})
+	panic("planner: a split VM has a piece that no node gave")
 }
