@@ -4,6 +4,7 @@ go 1.26.6
 
 require (
 	github.com/Masterminds/sprig/v3 v3.3.0
+	github.com/agext/levenshtein v1.2.1
 	github.com/awslabs/operatorpkg v0.0.0-20260708223819-4da4c353c5fa
 	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/diskfs/go-diskfs v1.9.3
@@ -58,7 +59,6 @@ require (
 	github.com/Masterminds/semver/v3 v3.4.0 // indirect
 	github.com/Microsoft/go-winio v0.6.2 // indirect
 	github.com/ProtonMail/go-crypto v1.5.2 // indirect
-	github.com/agext/levenshtein v1.2.1 // indirect
 	github.com/antlr4-go/antlr/v4 v4.13.0 // indirect
 	github.com/apparentlymart/go-textseg/v15 v15.0.0 // indirect
 	github.com/apparentlymart/go-textseg/v17 v17.0.1 // indirect

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/numaform/numaform/fleet"
 )
@@ -69,10 +71,14 @@ func (c *Cluster) check() []error {
 			mistakes = append(mistakes, fmt.Errorf("url %q: want https://HOST:8006/api2/json", shown(address)))
 		}
 	}
-	bounds := fleet.VMIDRange(c.VMIDRange)
-	if err := bounds.Check(); err != nil {
+	if err := fleet.VMIDRange(c.VMIDRange).Check(); err != nil {
 		mistakes = append(mistakes, err)
 	}
+	walkKeys(reflect.ValueOf(c.Timeouts), "timeouts", func(path string, value reflect.Value) {
+		if timeout := time.Duration(value.Int()); timeout <= 0 {
+			mistakes = append(mistakes, fmt.Errorf("%s: %s: want %s", path, timeout, positiveDuration))
+		}
+	})
 	return mistakes
 }
 
@@ -116,13 +122,4 @@ func (c *Cluster) providerEndpoint() string {
 		return ""
 	}
 	return c.Endpoint()
-}
-
-// check refuses a backend that engines do not support.
-func (b *Backend) check() []error {
-	known := []string{"local", "kubernetes", "pg", "s3", "http", "gcs", "azurerm", "consul", "cos", "oss"}
-	if slices.Contains(known, b.Type) {
-		return nil
-	}
-	return []error{fmt.Errorf("fleet.backend.type %q: %s", b.Type, didYouMean(b.Type, known))}
 }

@@ -82,19 +82,19 @@ type Cluster struct {
 
 // Timeouts limit Proxmox operations.
 type Timeouts struct {
-	Clone time.Duration `yaml:"clone,omitempty"`
-	Start time.Duration `yaml:"start,omitempty"`
+	Clone time.Duration `yaml:"clone"`
+	Start time.Duration `yaml:"start"`
 	// Stop is for the guest's shutdown before its VM is deleted.
-	Stop time.Duration `yaml:"stop,omitempty"`
+	Stop time.Duration `yaml:"stop"`
 	// Delete is for stopping and destroying a VM with its disks.
-	Delete time.Duration `yaml:"delete,omitempty"`
-	Upload time.Duration `yaml:"upload,omitempty"`
+	Delete time.Duration `yaml:"delete"`
+	Upload time.Duration `yaml:"upload"`
 }
 
 // VMIDRange is the range of VMIDs reserved for numaform.
 type VMIDRange struct {
-	Lower fleet.VMID `yaml:"lower,omitempty"`
-	Upper fleet.VMID `yaml:"upper,omitempty"`
+	Lower fleet.VMID `yaml:"lower"`
+	Upper fleet.VMID `yaml:"upper"`
 }
 
 // Engine selects the OpenTofu or Terraform to run.
@@ -162,14 +162,14 @@ type Policy struct {
 // Limits configure how much may change. Unset fields have their defaults; 0 allows
 // nothing without approval, and disables the circuit breaker.
 type Limits struct {
-	Window     time.Duration `yaml:"window,omitempty"`
-	PerChange  Amount        `yaml:"per_change"`
-	PerWindow  Amount        `yaml:"per_window"`
-	PerHost    Amount        `yaml:"per_host"`
-	PerPool    Amount        `yaml:"per_pool"`
-	MaxUpdates *int          `yaml:"max_updates"`
-	MaxImports *int          `yaml:"max_imports"`
-	BreakAfter *int          `yaml:"break_after"`
+	Window     *time.Duration `yaml:"window"`
+	PerChange  Amount         `yaml:"per_change"`
+	PerWindow  Amount         `yaml:"per_window"`
+	PerHost    Amount         `yaml:"per_host"`
+	PerPool    Amount         `yaml:"per_pool"`
+	MaxUpdates *int           `yaml:"max_updates"`
+	MaxImports *int           `yaml:"max_imports"`
+	BreakAfter *int           `yaml:"break_after"`
 }
 
 // Amount is a number of VMs to create and to delete.
@@ -201,6 +201,25 @@ const (
 	defaultDelete = 5 * time.Minute
 )
 
+// clusterKeys is a Cluster without its method, for decoding its keys.
+type clusterKeys Cluster
+
+// UnmarshalYAML decodes a cluster over its defaults. The decoder's function, unlike a node's,
+// refuses unknown keys.
+func (c *Cluster) UnmarshalYAML(decode func(any) error) error {
+	*c = Cluster{
+		Timeouts: Timeouts{
+			Clone:  defaultClone,
+			Start:  defaultStart,
+			Stop:   2 * time.Minute,
+			Delete: defaultDelete,
+			Upload: time.Minute,
+		},
+		VMIDRange: VMIDRange{Lower: 2000, Upper: 2999},
+	}
+	return decode((*clusterKeys)(c))
+}
+
 // ofProvider returns the timeouts for the VMs' files, without the module's defaults, so
 // that a file contains only values that were configured.
 func (t Timeouts) ofProvider() fleet.Timeouts {
@@ -212,29 +231,7 @@ func (t Timeouts) ofProvider() fleet.Timeouts {
 	}
 	return fleet.Timeouts{
 		Create: seconds(t.Clone+t.Start, defaultClone+defaultStart),
-		Start:  seconds(t.Start, defaultStart), Delete: seconds(t.Delete, defaultDelete),
-	}
-}
-
-func (c *Cluster) setDefaults() {
-	for _, t := range []struct {
-		value    *time.Duration
-		fallback time.Duration
-	}{
-		{&c.Timeouts.Clone, defaultClone},
-		{&c.Timeouts.Start, defaultStart},
-		{&c.Timeouts.Stop, 2 * time.Minute},
-		{&c.Timeouts.Delete, defaultDelete},
-		{&c.Timeouts.Upload, time.Minute},
-	} {
-		if *t.value == 0 {
-			*t.value = t.fallback
-		}
-	}
-	if c.VMIDRange.Lower == 0 {
-		c.VMIDRange.Lower = 2000
-	}
-	if c.VMIDRange.Upper == 0 {
-		c.VMIDRange.Upper = 2999
+		Start:  seconds(t.Start, defaultStart),
+		Delete: seconds(t.Delete, defaultDelete),
 	}
 }

@@ -2,250 +2,112 @@ package operator
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
 	"regexp"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/plainyaml"
 )
 
-// decode decodes numaform.yaml into config, over the values already set. The error
-// contains all mistakes, each with its line and key.
-func decode(text []byte, config *Config) error {
-	// The decoder reports duplicate keys together with all other mistakes.
-	if err := plainyaml.Check(text); err != nil && !errors.As(err, new(*plainyaml.DuplicateKeyError)) {
+// decode decodes the YAML of a configuration, or of one of its keys, into target, over the
+// values already set. Except for duplicate keys, the error contains all mistakes, each with
+// its line.
+func decode(text []byte, target any) error {
+	if err := plainyaml.Check(text); err != nil {
 		return err
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var document, second yaml.Node
-	switch err := decoder.Decode(&document); {
-	case errors.Is(err, io.EOF):
+	decoder.KnownFields(true)
+	if err := decoder.Decode(target); errors.Is(err, io.EOF) {
 		return nil
-	case err != nil:
-		return notYAML(err)
+	} else if err != nil {
+		return explain(err)
 	}
-	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		if err != nil {
-			return notYAML(err)
+
+	var document yaml.Node
+	switch err := decoder.Decode(&document); {
+	case err == nil:
+		return fmt.Errorf("line %d: a second document begins: numaform.yaml is one document: remove the line ---", document.Line)
+	case !errors.Is(err, io.EOF):
+		return explain(err)
+	}
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return explain(err)
+	}
+	return errors.Join(emptyEntries(&document)...)
+}
+
+// emptyEntries returns an error for each list entry without a value. The decoder skips them,
+// and a list that is empty then may allow more, such as the hosts of a cluster.
+func emptyEntries(node *yaml.Node) []error {
+	var mistakes []error
+	for _, child := range node.Content {
+		value := child
+		if child.Kind == yaml.AliasNode {
+			value = child.Alias
 		}
-		return fmt.Errorf("line %d: a second document begins: numaform.yaml is one: take the line --- out", second.Line)
-	}
-	r := &reader{}
-	r.value(document.Content[0], reflect.TypeFor[Config](), "")
-	if len(r.mistakes) > 0 {
-		return errors.Join(r.mistakes...)
-	}
-	if err := document.Decode(config); err != nil {
-		return notYAML(err)
-	}
-	return nil
-}
-
-var yamlPrefix = regexp.MustCompile(`^yaml: (unmarshal errors:\s*)?`)
-
-// notYAML returns what may be wrong with a text that is not valid YAML.
-func notYAML(err error) error {
-	return fmt.Errorf("%s: this is no YAML: indent by spaces alike, and quote a value that begins with one of > @ ` %% * & ! { [ or holds \": \"",
-		yamlPrefix.ReplaceAllString(err.Error(), ""))
-}
-
-// reader compares a YAML text with the configuration's keys and types, for the
-// decoder knows neither which keys there are nor says in words what it wants.
-type reader struct {
-	mistakes []error
-	// depth is how many merges (<<) deep the reader is: they may name themselves.
-	depth int
-}
-
-const mostMerges = 10
-
-func (r *reader) wrong(node *yaml.Node, path, format string, args ...any) {
-	if path != "" {
-		path += ": "
-	}
-	r.mistakes = append(r.mistakes, fmt.Errorf("line %d: %s%s", node.Line, path, fmt.Sprintf(format, args...)))
-}
-
-// value compares what stands at a path with the type it must have.
-func (r *reader) value(node *yaml.Node, want reflect.Type, path string) {
-	if node.Kind == yaml.AliasNode {
-		node = node.Alias
-	}
-	if want.Kind() == reflect.Pointer {
-		want = want.Elem()
-	}
-	if isNull(node) {
-		return // a key without a value is one that is not set
-	}
-	if isScalar(want) && node.Kind == yaml.ScalarNode {
-		if problem := scalarProblem(node, want); problem != "" {
-			r.wrong(node, path, "%s", problem)
+		if node.Kind == yaml.SequenceNode && value.ShortTag() == "!!null" {
+			mistakes = append(mistakes, fmt.Errorf("line %d: an entry of the list is empty: write its value, or remove it", child.Line))
 		}
-		return
+		mistakes = append(mistakes, emptyEntries(child)...)
 	}
-	r.collection(node, want, path)
+	return mistakes
 }
 
-// collection compares a section, pairs or a list.
-func (r *reader) collection(node *yaml.Node, want reflect.Type, path string) {
-	switch {
-	case want.Kind() == reflect.Struct && node.Kind == yaml.MappingNode:
-		r.section(node, want, path)
-	case want.Kind() == reflect.Map && node.Kind == yaml.MappingNode:
-		r.pairs(node, want, path)
-	case want.Kind() == reflect.Slice && node.Kind == yaml.SequenceNode:
-		for i, entry := range node.Content {
-			r.entry(entry, want.Elem(), fmt.Sprintf("%s[%d]", path, i))
-		}
-	default:
-		r.wrong(node, "", "%s is %s: want %s", cmp.Or(path, "all"), kindOf(node), wanted(want))
+// The messages of the YAML decoder about keys and values.
+var (
+	unknownField = regexp.MustCompile(`(?s)^(line \d+: )field (.*) not found in type (\S+)$`)
+	fieldTwice   = regexp.MustCompile(`(?s)^(line \d+: )field (.*) already set in type (\S+)$`)
+	wrongType    = regexp.MustCompile("(?s)^(line \\d+: )cannot unmarshal (\\S+)(?: `(.*)`)? into (\\S+)$")
+)
+
+// explain translates an error of the YAML decoder, which names Go types, into the terms of
+// numaform.yaml.
+func explain(err error) error {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) {
+		return fmt.Errorf("%s: this is not YAML: indent by spaces alike, and quote a value that begins with one of > @ ` %% * & ! { [ or contains \": \"",
+			strings.TrimPrefix(err.Error(), "yaml: "))
 	}
+
+	types := map[string]reflect.Type{}
+	typesBelow(reflect.TypeFor[Config](), types)
+	types[reflect.TypeFor[clusterKeys]().String()] = reflect.TypeFor[Cluster]()
+	mistakes := make([]error, len(wrong.Errors))
+	for i, message := range wrong.Errors {
+		if found := unknownField.FindStringSubmatch(message); found != nil {
+			message = fmt.Sprintf("%sunknown key %s: %s", found[1], found[2], meantKey(found[2], types[found[3]]))
+		} else if found := fieldTwice.FindStringSubmatch(message); found != nil {
+			message = fmt.Sprintf("%sduplicate key %s: remove one of them", found[1], found[2])
+		} else if found := wrongType.FindStringSubmatch(message); found != nil {
+			value := fmt.Sprintf("%q", found[3])
+			switch found[2] {
+			case "!!seq":
+				value = "a list"
+			case "!!map":
+				value = "a section with keys below it"
+			}
+			message = fmt.Sprintf("%s%s: want %s", found[1], value, valuesOf(types[found[4]]))
+		}
+		mistakes[i] = errors.New(message)
+	}
+	return errors.Join(mistakes...)
 }
 
-func isNull(node *yaml.Node) bool { return node.Kind == yaml.ScalarNode && node.ShortTag() == "!!null" }
-
-// entry is a value of a list or of pairs, which must not be missing.
-func (r *reader) entry(node *yaml.Node, want reflect.Type, path string) {
-	if isNull(node) {
-		r.wrong(node, "", "%s is empty: want %s", cmp.Or(path, "all"), wanted(want))
-		return
-	}
-	r.value(node, want, path)
-}
-
-// section compares the keys of a section with those that there are.
-func (r *reader) section(node *yaml.Node, want reflect.Type, path string) {
-	seen := map[string]int{}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
-		if key.ShortTag() == "!!merge" {
-			r.merge(value, want, path)
-			continue
-		}
-		if line, ok := seen[key.Value]; ok {
-			r.wrong(key, "", "key %s stands in line %d already: keep one of them", join(path, key.Value), line)
-			continue
-		}
-		seen[key.Value] = key.Line
-		field, ok := fieldOf(want, key.Value)
-		if !ok {
-			r.unknown(key, want, path)
-			continue
-		}
-		r.value(value, field.Type, join(path, key.Value))
-	}
-}
-
-// merge compares what is merged into a section (<<).
-func (r *reader) merge(node *yaml.Node, want reflect.Type, path string) {
-	if r.depth >= mostMerges {
-		r.wrong(node, path, "<< is nested too deep: write the keys out")
-		return
-	}
-	r.depth++
-	defer func() { r.depth-- }()
-	if node.Kind == yaml.SequenceNode {
-		for _, one := range node.Content {
-			r.value(one, want, path)
-		}
-		return
-	}
-	r.value(node, want, path)
-}
-
-func (r *reader) pairs(node *yaml.Node, want reflect.Type, path string) {
-	seen := map[string]int{}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
-		if line, ok := seen[key.Value]; ok {
-			r.wrong(key, "", "key %s stands in line %d already: keep one of them", join(path, key.Value), line)
-			continue
-		}
-		seen[key.Value] = key.Line
-		if key.Kind != yaml.ScalarNode || key.ShortTag() == "!!merge" {
-			r.wrong(key, path, "want %s", wanted(want))
-			continue
-		}
-		r.entry(value, want.Elem(), join(path, key.Value))
-	}
-}
-
-func (r *reader) unknown(key *yaml.Node, section reflect.Type, path string) {
-	at := ""
-	if path != "" {
-		at = " in " + path
-	}
-	mend := didYouMean(key.Value, keysBelow(section))
-	if found := elsewhere(key.Value); len(found) > 0 {
-		mend = "it belongs at " + strings.Join(found, " or ")
-	}
-	r.wrong(key, "", "unknown key %s%s: %s", key.Value, at, mend)
-}
-
-func join(path, key string) string { return strings.TrimPrefix(path+"."+key, ".") }
-
-func fieldOf(section reflect.Type, key string) (reflect.StructField, bool) {
-	for i := range section.NumField() {
-		if keyOf(section.Field(i)) == key {
-			return section.Field(i), true
-		}
-	}
-	return reflect.StructField{}, false
-}
-
-func isScalar(t reflect.Type) bool {
+// typesBelow collects a type and the types of its parts, by name.
+func typesBelow(t reflect.Type, types map[string]reflect.Type) {
+	types[t.String()] = t
 	switch t.Kind() {
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64:
-		return true
-	}
-	return false
-}
-
-// kindOf says what a value is.
-func kindOf(node *yaml.Node) string {
-	switch node.Kind {
-	case yaml.MappingNode:
-		return "a section with keys below it"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	return "a single value"
-}
-
-// scalarProblem says what is wrong with a value, or "".
-func scalarProblem(node *yaml.Node, want reflect.Type) string {
-	if want.Kind() == reflect.String {
-		if node.ShortTag() == "!!binary" {
-			return "binary: want " + wanted(want)
+	case reflect.Struct:
+		for _, field := range reflect.VisibleFields(t) {
+			typesBelow(field.Type, types)
 		}
-		return ""
+	case reflect.Map, reflect.Slice, reflect.Pointer:
+		typesBelow(t.Elem(), types)
 	}
-	if !fits(node, want) {
-		return fmt.Sprintf("%q: want %s", node.Value, wanted(want))
-	}
-	return ""
-}
-
-// fits reports whether a value can be what is wanted.
-func fits(node *yaml.Node, want reflect.Type) bool {
-	if want == reflect.TypeFor[time.Duration]() {
-		d, err := time.ParseDuration(node.Value)
-		return err == nil && d > 0
-	}
-	if want.Kind() == reflect.Bool {
-		return node.ShortTag() == "!!bool" && node.Decode(new(bool)) == nil
-	}
-	var number int
-	if node.ShortTag() != "!!int" || node.Decode(&number) != nil {
-		return false
-	}
-	return want != reflect.TypeFor[fleet.VMID]() || (fleet.VMID(number) >= fleet.MinVMID && fleet.VMID(number) <= fleet.MaxVMID)
 }

@@ -24,8 +24,8 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		documented[row[1]] = row[2]
 	}
 	for _, key := range operator.Keys() {
-		if documented[key.Path] != key.Twin {
-			t.Errorf("%s has the twin %q there, want %q", key.Path, documented[key.Path], key.Twin)
+		if documented[key.Path] != key.Variable {
+			t.Errorf("%s has the variable %q there, want %q", key.Path, documented[key.Path], key.Variable)
 		}
 		delete(documented, key.Path)
 	}
@@ -34,8 +34,8 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	}
 }
 
-// TestEveryTwinWorks sets each key by its twin.
-func TestEveryTwinWorks(t *testing.T) {
+// TestEveryVariableWorks sets each key by its environment variable.
+func TestEveryVariableWorks(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{
 		"true or false": "true", "a whole number": "7", "a duration above 0 such as 90s or 10m": "3m",
@@ -44,12 +44,12 @@ func TestEveryTwinWorks(t *testing.T) {
 	for _, key := range operator.Keys() {
 		value := "x"
 		switch {
-		case values[key.Want] != "":
-			value = values[key.Want]
-		case strings.HasPrefix(key.Want, "a number from"):
+		case values[key.Values] != "":
+			value = values[key.Values]
+		case strings.HasPrefix(key.Values, "a number from"):
 			value = "2100"
 		}
-		name := strings.ReplaceAll(key.Twin, "_N_", "_0_")
+		name := strings.ReplaceAll(key.Variable, "_N_", "_0_")
 		_, _, err := load(t, minimal, name+"="+value)
 		if err != nil && strings.Contains(err.Error(), "environment variable") {
 			t.Errorf("%s=%s: %v", name, value, err)

@@ -15,7 +15,7 @@ import (
 func Load(path string, environ []string, others ...string) (*Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w: name it with --config, or let numaform init write one", err)
+		return nil, fmt.Errorf("reading the configuration: %w: name it with --config, or write one with numaform init", err)
 	}
 	config := defaults()
 	if err := decode(text, &config); err != nil {
@@ -26,9 +26,6 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 	}
 	config.resolvePaths(filepath.Dir(path))
 	config.setStateDir(environ)
-	for i := range config.Clusters {
-		config.Clusters[i].setDefaults()
-	}
 	if err := config.check(); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}

@@ -3,9 +3,8 @@ package operator
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
+	"reflect"
 	"time"
 
 	"github.com/numaform/numaform/state/guard"
@@ -43,43 +42,38 @@ func (c *Config) Rules() (guard.Rules, error) {
 
 // over overrides limits with the values that are set.
 func (l *Limits) over(limits *guard.Limits) {
-	if l.Window > 0 {
-		limits.WindowSeconds = int64(l.Window / time.Second)
+	if l.Window != nil {
+		limits.WindowSeconds = int64(*l.Window / time.Second)
 	}
-	l.PerChange.over(&limits.PerChange)
-	l.PerWindow.over(&limits.PerWindow)
-	l.PerHost.over(&limits.PerHost)
-	l.PerPool.over(&limits.PerPool)
+	set := func(target, value *int) {
+		if value != nil {
+			*target = *value
+		}
+	}
+	for amount, configured := range map[*guard.Amount]Amount{
+		&limits.PerChange: l.PerChange,
+		&limits.PerWindow: l.PerWindow,
+		&limits.PerHost:   l.PerHost,
+		&limits.PerPool:   l.PerPool,
+	} {
+		set(&amount.Creates, configured.Creates)
+		set(&amount.Deletes, configured.Deletes)
+	}
 	set(&limits.MaxUpdates, l.MaxUpdates)
 	set(&limits.MaxImports, l.MaxImports)
 	set(&limits.BreakAfter, l.BreakAfter)
 }
 
-func (a Amount) over(amount *guard.Amount) {
-	set(&amount.Creates, a.Creates)
-	set(&amount.Deletes, a.Deletes)
-}
-
-func set(target, value *int) {
-	if value != nil {
-		*target = *value
-	}
-}
-
 // check refuses limits that make no sense.
 func (l *Limits) check() []error {
 	var mistakes []error
-	values := map[string]*int{
-		"per_change.creates": l.PerChange.Creates, "per_change.deletes": l.PerChange.Deletes,
-		"per_window.creates": l.PerWindow.Creates, "per_window.deletes": l.PerWindow.Deletes,
-		"per_host.creates": l.PerHost.Creates, "per_host.deletes": l.PerHost.Deletes,
-		"per_pool.creates": l.PerPool.Creates, "per_pool.deletes": l.PerPool.Deletes,
-		"max_updates": l.MaxUpdates, "max_imports": l.MaxImports, "break_after": l.BreakAfter,
+	if l.Window != nil && *l.Window <= 0 {
+		mistakes = append(mistakes, fmt.Errorf("policy.limits.window: %s: want %s", *l.Window, positiveDuration))
 	}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if value := values[name]; value != nil && *value < 0 {
-			mistakes = append(mistakes, fmt.Errorf("policy.limits.%s: %d: want 0, for nothing without a person, or more", name, *value))
+	walkKeys(reflect.ValueOf(*l), "policy.limits", func(path string, value reflect.Value) {
+		if limit, ok := value.Interface().(*int); ok && limit != nil && *limit < 0 {
+			mistakes = append(mistakes, fmt.Errorf("%s: %d: want 0, for nothing without a person, or more", path, *limit))
 		}
-	}
+	})
 	return mistakes
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/kubernetes"
@@ -54,7 +55,11 @@ func (f *Fleet) check() []error {
 	if configMaps && f.Backend.Type == "local" && f.Backend.Config["path"] == "" {
 		mistakes = append(mistakes, errors.New("fleet.backend: a fleet in ConfigMaps needs states that outlive a pod: use type kubernetes, pg, s3 or http"))
 	}
-	return append(mistakes, f.Backend.check()...)
+	backends := []string{"local", "kubernetes", "pg", "s3", "http", "gcs", "azurerm", "consul", "cos", "oss"}
+	if !slices.Contains(backends, f.Backend.Type) {
+		mistakes = append(mistakes, fmt.Errorf("fleet.backend.type %q: %s", f.Backend.Type, didYouMean(f.Backend.Type, backends)))
+	}
+	return mistakes
 }
 
 // FleetDir returns the fleet's directory.
