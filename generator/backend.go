@@ -2,7 +2,6 @@ package generator
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"maps"
 	"net/url"
 	"regexp"
@@ -36,18 +35,24 @@ func StateName(clusterID string, host topology.HostID) string {
 	return strings.TrimRight(slug, "-") + "-" + string(suffix)
 }
 
-type setting struct{ name, value string }
-
-// perShard maps each backend type to a function that sets the settings that distinguish
+// perRoot maps each backend type to a function that sets the settings that distinguish
 // one state from another, from the user's value and the state's name.
-var perShard = map[string]func(config map[string]string, state string){
+var perRoot = map[string]func(config map[string]string, state string){
 	"azurerm": func(c map[string]string, state string) { c["key"] = join(c["key"], state, ".tfstate") },
 	"consul":  func(c map[string]string, state string) { c["path"] = join(c["path"], state, "") },
 	"gcs":     func(c map[string]string, state string) { c["prefix"] = join(c["prefix"], state, "") },
-	"http":    httpPerShard,
-	"kubernetes": func(c map[string]string, state string) {
-		c["secret_suffix"] = state
+	"http": func(c map[string]string, state string) {
+		c["address"] = join(c["address"], state, "")
+		// Without a lock_address the http backend does not lock at all.
+		for _, name := range []string{"lock_address", "unlock_address"} {
+			if c[name] == "" {
+				c[name] = c["address"]
+				continue
+			}
+			c[name] = join(c[name], state, "")
+		}
 	},
+	"kubernetes": func(c map[string]string, state string) { c["secret_suffix"] = state },
 	"local": func(c map[string]string, state string) {
 		if c["path"] != "" {
 			c["path"] = join(c["path"], state, ".tfstate")
@@ -62,22 +67,9 @@ var perShard = map[string]func(config map[string]string, state string){
 	},
 }
 
-// madePerShard lists the settings that contain a state's name and nothing else, by
-// backend type.
-var madePerShard = map[string]string{"kubernetes": "secret_suffix", "pg": "schema_name"}
-
-// httpPerShard locks at the state's own address unless configured otherwise: without a
-// lock_address the http backend does not lock at all.
-func httpPerShard(c map[string]string, state string) {
-	c["address"] = join(c["address"], state, "")
-	for _, name := range []string{"lock_address", "unlock_address"} {
-		if c[name] == "" {
-			c[name] = c["address"]
-			continue
-		}
-		c[name] = join(c[name], state, "")
-	}
-}
+// madePerRoot lists the settings that contain a state's name and nothing else, by backend
+// type.
+var madePerRoot = map[string]string{"kubernetes": "secret_suffix", "pg": "schema_name"}
 
 // join replaces the placeholder in base with the state's name, or appends the name if
 // there is no placeholder.
@@ -92,59 +84,46 @@ func join(base, state, suffix string) string {
 	}
 }
 
-// backendSettings returns the backend settings of one root, sorted.
-func backendSettings(backend fleet.Backend, state string) []setting {
-	config := maps.Clone(backend.Config)
-	if config == nil {
-		config = map[string]string{}
+// backendSettings returns the backend settings of one root.
+func backendSettings(backend fleet.Backend, state string) map[string]string {
+	settings := map[string]string{}
+	maps.Copy(settings, backend.Config)
+	if set, ok := perRoot[backend.Type]; ok {
+		set(settings, state)
 	}
-	if set, ok := perShard[backend.Type]; ok {
-		set(config, state)
-	}
-	var settings []setting
-	for _, name := range slices.Sorted(maps.Keys(config)) {
-		settings = append(settings, setting{name, strings.ReplaceAll(config[name], statePlaceholder, state)})
+	for name, value := range settings {
+		settings[name] = strings.ReplaceAll(value, statePlaceholder, state)
 	}
 	return settings
 }
 
 // credentials lists the settings that must come from the environment, because a fleet's
 // files are kept in git, each with its variable.
-const credentials = `
-azurerm.access_key ARM_ACCESS_KEY
-azurerm.sas_token ARM_SAS_TOKEN
-azurerm.client_secret ARM_CLIENT_SECRET
-azurerm.client_certificate ARM_CLIENT_CERTIFICATE
-azurerm.client_certificate_password ARM_CLIENT_CERTIFICATE_PASSWORD
-azurerm.oidc_token ARM_OIDC_TOKEN
-azurerm.oidc_request_token ARM_OIDC_REQUEST_TOKEN
-consul.access_token CONSUL_HTTP_TOKEN
-consul.http_auth CONSUL_HTTP_AUTH
-gcs.credentials GOOGLE_CREDENTIALS
-gcs.access_token GOOGLE_OAUTH_ACCESS_TOKEN
-gcs.encryption_key GOOGLE_ENCRYPTION_KEY
-http.username TF_HTTP_USERNAME
-http.password TF_HTTP_PASSWORD
-http.client_private_key_pem TF_HTTP_CLIENT_PRIVATE_KEY_PEM
-kubernetes.username KUBE_USER
-kubernetes.password KUBE_PASSWORD
-kubernetes.token KUBE_TOKEN
-kubernetes.client_key KUBE_CLIENT_KEY_DATA
-pg.conn_str PG_CONN_STR
-s3.access_key AWS_ACCESS_KEY_ID
-s3.secret_key AWS_SECRET_ACCESS_KEY
-s3.token AWS_SESSION_TOKEN
-s3.sse_customer_key AWS_SSE_CUSTOMER_KEY
-`
-
-// variableFor returns the environment variable for a credential setting, or "".
-func variableFor(backend, name string) string {
-	for line := range strings.Lines(credentials) {
-		if variable, ok := strings.CutPrefix(line, backend+"."+name+" "); ok {
-			return strings.TrimSpace(variable)
-		}
-	}
-	return ""
+var credentials = map[string]string{
+	"azurerm.access_key":                  "ARM_ACCESS_KEY",
+	"azurerm.sas_token":                   "ARM_SAS_TOKEN",
+	"azurerm.client_secret":               "ARM_CLIENT_SECRET",
+	"azurerm.client_certificate":          "ARM_CLIENT_CERTIFICATE",
+	"azurerm.client_certificate_password": "ARM_CLIENT_CERTIFICATE_PASSWORD",
+	"azurerm.oidc_token":                  "ARM_OIDC_TOKEN",
+	"azurerm.oidc_request_token":          "ARM_OIDC_REQUEST_TOKEN",
+	"consul.access_token":                 "CONSUL_HTTP_TOKEN",
+	"consul.http_auth":                    "CONSUL_HTTP_AUTH",
+	"gcs.credentials":                     "GOOGLE_CREDENTIALS",
+	"gcs.access_token":                    "GOOGLE_OAUTH_ACCESS_TOKEN",
+	"gcs.encryption_key":                  "GOOGLE_ENCRYPTION_KEY",
+	"http.username":                       "TF_HTTP_USERNAME",
+	"http.password":                       "TF_HTTP_PASSWORD",
+	"http.client_private_key_pem":         "TF_HTTP_CLIENT_PRIVATE_KEY_PEM",
+	"kubernetes.username":                 "KUBE_USER",
+	"kubernetes.password":                 "KUBE_PASSWORD",
+	"kubernetes.token":                    "KUBE_TOKEN",
+	"kubernetes.client_key":               "KUBE_CLIENT_KEY_DATA",
+	"pg.conn_str":                         "PG_CONN_STR",
+	"s3.access_key":                       "AWS_ACCESS_KEY_ID",
+	"s3.secret_key":                       "AWS_SECRET_ACCESS_KEY",
+	"s3.token":                            "AWS_SESSION_TOKEN",
+	"s3.sse_customer_key":                 "AWS_SSE_CUSTOMER_KEY",
 }
 
 // looksSecret matches names of settings that are probably credentials, for backends not
@@ -160,43 +139,35 @@ var notSecret = map[string]bool{
 
 var backendWord = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 
-func checkBackend(backend fleet.Backend) error {
+// backend checks the settings of the backend, and that no two roots share a state.
+func (c *checker) backend(backend fleet.Backend) {
 	if backend.Type == "" && len(backend.Config) == 0 {
-		return nil
+		return
 	}
-	if !backendWord.MatchString(backend.Type) {
-		return refuse("fleet.backend.type", backend.Type, "name a backend of Terraform, such as kubernetes, s3, pg, http or local")
-	}
-	for _, name := range slices.Sorted(maps.Keys(backend.Config)) {
-		if err := checkSetting(backend.Type, name, backend.Config[name]); err != nil {
-			return err
-		}
-	}
-	return checkPerShard(backend)
-}
+	c.match("fleet.backend.type", backend.Type, backendWord, "name a backend of Terraform, such as kubernetes, s3, pg, http or local")
 
-func checkSetting(backend, name, value string) error {
-	field := "fleet.backend.config." + name
-	if !backendWord.MatchString(name) {
-		return refuse("fleet.backend.config", name, "names of settings consist of a-z, 0-9 and _, and begin with a letter")
+	placeholder := false
+	for _, name := range slices.Sorted(maps.Keys(backend.Config)) {
+		value := backend.Config[name]
+		placeholder = placeholder || strings.Contains(value, statePlaceholder)
+		field := "fleet.backend.config." + name
+		variable := credentials[backend.Type+"."+name]
+		c.match("fleet.backend.config", name, backendWord, "names of settings consist of a-z, 0-9 and _, and begin with a letter")
+		c.require(madePerRoot[backend.Type] != name, field, "is set by numaform, to another value for each host: remove it")
+		c.require(variable == "", field, "is a credential, and files of a fleet may be in git: "+
+			"remove it and set the environment variable %s", variable)
+		c.require(!looksSecret.MatchString(name) || notSecret[name], field, "looks like a credential, and files of a fleet may be in git: "+
+			"remove it and use the backend's environment variable")
+		c.require(!hasUserinfo(value), field, "is a URL with a user or password in it: "+
+			"remove them and use the backend's environment variables")
+		c.text(field, value)
 	}
-	if madePerShard[backend] == name {
-		return &FieldError{Field: field, Problem: "is made by numaform, another for each shard: remove it"}
-	}
-	if variable := variableFor(backend, name); variable != "" {
-		return &FieldError{Field: field, Problem: fmt.Sprintf(
-			"is a credential, and files of a fleet may stand in git: remove it and set the environment variable %s", variable,
-		)}
-	}
-	if looksSecret.MatchString(name) && !notSecret[name] {
-		return &FieldError{Field: field, Problem: "looks like a credential, and files of a fleet may stand in git: " +
-			"remove it and use the backend's environment variable"}
-	}
-	if hasUserinfo(value) {
-		return &FieldError{Field: field, Problem: "is a URL with a user or password in it: " +
-			"remove them and use the backend's environment variables"}
-	}
-	return checkText(field, value)
+
+	c.valid(backend.Type != "http" || backend.Config["address"] != "", "fleet.backend.config.address", "",
+		"write the URL below which each host has its state")
+	c.valid(perRoot[backend.Type] != nil || placeholder, "fleet.backend.type", backend.Type,
+		"numaform does not know which setting of it names a state: "+
+			"write "+statePlaceholder+" into that setting, and each host's own name is put there")
 }
 
 // hasUserinfo reports whether value is a URL that contains a user name.
@@ -207,21 +178,4 @@ func hasUserinfo(value string) bool {
 		return found && scheme != "" && strings.Contains(rest, "@")
 	}
 	return parsed.Host != "" && parsed.User != nil
-}
-
-// checkPerShard checks that no two roots share a state.
-func checkPerShard(backend fleet.Backend) error {
-	if backend.Type == "http" && backend.Config["address"] == "" {
-		return refuse("fleet.backend.config.address", "", "write the URL below which each shard has its state")
-	}
-	if _, known := perShard[backend.Type]; known {
-		return nil
-	}
-	for _, value := range backend.Config {
-		if strings.Contains(value, statePlaceholder) {
-			return nil
-		}
-	}
-	return refuse("fleet.backend.type", backend.Type, "numaform does not know which setting of it names a state: "+
-		"write "+statePlaceholder+" into that setting, and each shard's own name is put there")
 }

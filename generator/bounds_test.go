@@ -58,7 +58,7 @@ func TestParseIsBounded(t *testing.T) {
 			files[c.file] = []byte(strings.Replace(text, c.old, c.new, 1))
 			_, err = generator.Parse(files)
 			var where *generator.ParseError
-			if !errors.As(err, &where) || where.File != c.file || where.Mend == "" {
+			if !errors.As(err, &where) || where.File != c.file || where.Hint == "" {
 				t.Fatalf("error without place and fix: %v", err)
 			}
 			if !strings.Contains(err.Error(), c.want) {

@@ -1,10 +1,14 @@
 package generator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -40,161 +44,342 @@ func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s %q: %s", field, e.Value, e.Problem)
 }
 
-func refuse(field, value, problem string) error {
+// The patterns of names in paths, HCL, Proxmox and Kubernetes.
+var (
+	placeName     = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	keyName       = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	moduleHash    = regexp.MustCompile(`^[0-9a-f]{16}$`)
+	cpuType       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	storage       = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]*$`)
+	diskInterface = regexp.MustCompile(`^(scsi|virtio|sata|ide)[0-9]+$`)
+	bridge        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	mac           = regexp.MustCompile(`^([0-9A-F][02468ACE](:[0-9A-F]{2}){5})?$`)
+	tag           = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]*$`)
+	pool          = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,2}$`)
+	group         = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,17}$`)
+	mappingName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
+	mdevType      = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_-]*)?$`)
+	optionName    = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	labelKey      = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	labelValue    = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
+)
+
+// The limits of Proxmox and the provider.
+const (
+	maxCells      = 8
+	maxNetworks   = 32
+	maxPCIDevices = 16 // hostpci0 to hostpci15
+	minMemoryMiB  = 64
+	maxVLAN       = 4094
+	maxMTU        = 65520
+	minMTU        = 576
+)
+
+// maxText limits free text, which ends up in Proxmox' 8 KiB description.
+const maxText = 1024
+
+// checker keeps the first error of a list of rules. Its methods do nothing after an
+// error, but their arguments are still evaluated.
+type checker struct{ err error }
+
+// require requires ok, and reports a value that is not text.
+func (c *checker) require(ok bool, field, format string, args ...any) {
+	if c.err == nil && !ok {
+		c.err = &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)}
+	}
+}
+
+// valid requires ok, and reports a text value.
+func (c *checker) valid(ok bool, field, value, problem string) {
+	if c.err != nil || ok {
+		return
+	}
 	if value == "" {
 		problem = "is empty: " + problem
 	}
-	return &FieldError{Field: field, Value: value, Problem: problem}
+	c.err = &FieldError{Field: field, Value: value, Problem: problem}
 }
 
-// inVM adds the VM's name to an error about one of its fields.
-func inVM(vm *fleet.VM, err error) error {
-	var field *FieldError
-	if errors.As(err, &field) {
-		field.VM = vm.Name
+func (c *checker) match(field, value string, pattern *regexp.Regexp, problem string) {
+	c.valid(pattern.MatchString(value), field, value, problem)
+}
+
+// oneOf requires one of accepted. The empty value is valid only if accepted lists it.
+func (c *checker) oneOf(field, value string, accepted ...string) {
+	if !slices.Contains(accepted, value) {
+		c.valid(false, field, value, fmt.Sprintf("want one of %q", accepted))
 	}
-	return err
 }
 
-// The patterns of names in paths, HCL and Proxmox.
-var (
-	placeName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
-	keyName    = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	moduleHash = regexp.MustCompile(`^[0-9a-f]{16}$`)
-	cpuType    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	storage    = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]*$`)
-	bridge     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	mac        = regexp.MustCompile(`^([0-9A-F][02468ACE](:[0-9A-F]{2}){5})?$`)
-	tag        = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]*$`)
-	pool       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,2}$`)
-	group      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,17}$`)
-	optionName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-)
+func (c *checker) between(field string, value, low, high int64) {
+	c.require(low <= value && value <= high, field, "%d: want from %d to %d", value, low, high)
+}
 
-// maxText bounds free text, which ends up in Proxmox' 8 KiB description.
-const maxText = 1024
-
-// checkText accepts one line of text that survives a round trip through HCL unchanged.
-func checkText(field, value string) error {
-	switch {
-	case !utf8.ValidString(value):
-		return refuse(field, value, "is not valid UTF-8: write plain text")
-	case !norm.NFC.IsNormalString(value):
-		return refuse(field, value, "is not in Unicode's normal form C, and HCL would change it: write it composed")
-	case strings.IndexFunc(value, unprintable) >= 0:
-		return refuse(field, value, "has a line break or another control character: write one line of plain text")
-	case len(value) > maxText:
-		return &FieldError{Field: field, Problem: fmt.Sprintf("has %d bytes: write at most %d", len(value), maxText)}
-	case strings.TrimSpace(value) != value:
-		return refuse(field, value, "begins or ends with a space, which Proxmox would cut off: remove it")
+// text accepts one line of text that survives a round trip through HCL unchanged.
+func (c *checker) text(field, value string) {
+	// It would break a comment line or be invisible in a diff.
+	unprintable := func(r rune) bool {
+		return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 	}
-	return nil
+	c.valid(utf8.ValidString(value), field, value, "is not valid UTF-8: write plain text")
+	c.valid(norm.NFC.IsNormalString(value), field, value, "is not in Unicode's normal form C, and HCL would change it: write it composed")
+	c.valid(strings.IndexFunc(value, unprintable) < 0, field, value, "has a line break or another control character: write one line of plain text")
+	c.require(len(value) <= maxText, field, "has %d bytes: write at most %d", len(value), maxText)
+	c.valid(strings.TrimSpace(value) == value, field, value, "begins or ends with a space, which Proxmox would cut off: remove it")
 }
 
-// unprintable reports whether r would break a comment line or be invisible in a diff.
-func unprintable(r rune) bool {
-	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r)
-}
-
-func checkMatch(field, value string, pattern *regexp.Regexp, problem string) error {
-	if pattern.MatchString(value) {
-		return nil
-	}
-	return refuse(field, value, problem)
-}
-
-// first returns the first error.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// checkFleet checks all values of a fleet, and that VMs share nothing that must be unique.
 func checkFleet(f *fleet.Fleet) error {
-	if err := first(fleet.CheckClusterID(f.ClusterID), checkBackend(f.Backend)); err != nil {
+	if err := fleet.CheckClusterID(f.ClusterID); err != nil {
 		return err
 	}
+	c := &checker{}
+	c.backend(f.Backend)
+
+	const placeProblem = "names a directory: want at most 63 of letters, digits, '.', '_' and '-', " +
+		"beginning and ending with a letter or digit"
 	regions := map[topology.RegionName]bool{}
 	for _, region := range f.Regions {
-		if err := checkRegion(region); err != nil {
-			return err
-		}
-		if regions[region.Name] {
-			return refuse("region", string(region.Name), "stands twice: each Proxmox cluster needs a name of its own")
-		}
+		name := string(region.Name)
+		c.valid(name != modulesDir && !strings.Contains(name, ".."), "region", name,
+			"is a name that the fleet's directory needs itself: name the region otherwise")
+		c.match("region", name, placeName, placeProblem)
+		c.endpoint("region "+name+": endpoint", region.Endpoint)
+		c.valid(!regions[region.Name], "region", name, "is listed twice: each Proxmox cluster needs a name of its own")
 		regions[region.Name] = true
 	}
+
 	for _, host := range f.Hosts {
-		if !regions[host.Region] {
-			return refuse("host "+host.String(), string(host.Region), "is not a region of the fleet: add it to clusters in numaform.yaml")
-		}
-		if err := checkHost(host.Host); err != nil {
-			return err
-		}
+		name := string(host.Host)
+		c.valid(regions[host.Region], "host "+host.String(), string(host.Region), "is not a region of the fleet: add it to clusters in numaform.yaml")
+		c.valid(name != templatesDir && !strings.Contains(name, ".."), "host", name,
+			"is a name that the fleet's directory needs itself: rename the host")
+		c.match("host", name, placeName, placeProblem)
 	}
-	return checkVMs(f)
-}
 
-const placeProblem = "names a directory: want at most 63 of letters, digits, '.', '_' and '-', " +
-	"beginning and ending with a letter or digit"
-
-func checkRegion(region fleet.Region) error {
-	name := string(region.Name)
-	if name == modulesDir || strings.Contains(name, "..") {
-		return refuse("region", name, "is a name that the fleet's directory needs itself: name the region otherwise")
-	}
-	return first(
-		checkMatch("region", name, placeName, placeProblem),
-		checkEndpoint("region "+name+": endpoint", region.Endpoint),
-	)
-}
-
-func checkHost(name topology.HostName) error {
-	if name == templatesDir || strings.Contains(string(name), "..") {
-		return refuse("host", string(name), "is a name that the fleet's directory needs itself: rename the host")
-	}
-	return checkMatch("host", string(name), placeName, placeProblem)
-}
-
-// checkEndpoint accepts a URL in the provider's form, or "" if the engine's environment
-// names one of several endpoints. It does not repeat a value that contains a password.
-func checkEndpoint(field, value string) error {
-	if value == "" {
-		return nil
-	}
-	if hasUserinfo(value) {
-		return &FieldError{Field: field, Problem: "has a user or password in it: " +
-			"remove them and set PROXMOX_VE_API_TOKEN, or PROXMOX_VE_USERNAME and PROXMOX_VE_PASSWORD"}
-	}
-	parsed, err := url.Parse(value)
-	if err != nil || parsed.Scheme != "https" || parsed.Host == "" ||
-		strings.Trim(parsed.Path, "/") != "" || parsed.RawQuery != "" || parsed.Fragment != "" {
-		return refuse(field, value, "want https://host:port/ without a path, such as https://pve-1.example:8006/")
-	}
-	return checkText(field, value)
-}
-
-// checkVMs checks each VM, and that VMs do not share what must be unique.
-func checkVMs(f *fleet.Fleet) error {
 	owners := map[string]string{}
 	for i := range f.VMs {
-		vm := &f.VMs[i]
-		if err := first(checkVM(vm), checkSeed(f.ClusterID, vm)); err != nil {
-			return err
+		if c.err != nil {
+			return c.err
 		}
-		for _, unique := range []struct{ field, value string }{
-			{"name", vm.Name}, {"key", string(vm.Key)}, {"vmid", fmt.Sprintf("%s/%d", vm.Host.Region, vm.VMID)},
-		} {
-			id := unique.field + " " + unique.value
-			if other, taken := owners[id]; taken {
-				return inVM(vm, refuse(unique.field, unique.value, fmt.Sprintf("is that of vm %s too: "+
-					"reserve another VMID; regions need a vmid_range each that do not overlap", other)))
-			}
+		vm := &f.VMs[i]
+		c.vm(f.ClusterID, vm)
+		unique := func(field, scope, value string) {
+			id := field + " " + scope + value
+			c.valid(owners[id] == "", field, scope+value, fmt.Sprintf("is also used by vm %s: "+
+				"reserve another VMID; regions need a vmid_range each that do not overlap", owners[id]))
 			owners[id] = vm.Name
 		}
+		unique("name", "", vm.Name)
+		unique("key", "", string(vm.Key))
+		unique("vmid", string(vm.Host.Region)+"/", fmt.Sprint(vm.VMID))
+
+		var field *FieldError
+		if errors.As(c.err, &field) {
+			field.VM = vm.Name
+		}
 	}
-	return nil
+	return c.err
+}
+
+// endpoint accepts a URL in the provider's form, or "" if the engine's environment names
+// one of several endpoints. It does not repeat a value that contains a password.
+func (c *checker) endpoint(field, value string) {
+	if value == "" {
+		return
+	}
+	c.require(!hasUserinfo(value), field, "has a user or password in it: "+
+		"remove them and set PROXMOX_VE_API_TOKEN, or PROXMOX_VE_USERNAME and PROXMOX_VE_PASSWORD")
+	parsed, err := url.Parse(value)
+	c.valid(err == nil && parsed.Scheme == "https" && parsed.Host != "" &&
+		strings.Trim(parsed.Path, "/") == "" && parsed.RawQuery == "" && parsed.Fragment == "",
+		field, value, "want https://host:port/ without a path, such as https://pve-1.example:8006/")
+	c.text(field, value)
+}
+
+// vm checks one VM, field by field.
+func (c *checker) vm(clusterID string, vm *fleet.VM) {
+	if err := fleet.CheckPool(vm.Pool); err != nil {
+		c.require(false, "pool", "%v", err)
+	}
+	c.require(fleet.MinVMID <= vm.VMID && vm.VMID <= fleet.MaxVMID, "vmid",
+		"%d is not from %d to %d: correct vmid_range in numaform.yaml", vm.VMID, fleet.MinVMID, fleet.MaxVMID)
+	name := fleet.NodeName(vm.Pool, vm.VMID)
+	c.valid(vm.Name == name, "name", vm.Name, fmt.Sprintf("want %s, the pool's name and the VMID", name))
+	if vm.Module != "" {
+		c.match("module", vm.Module, moduleHash, "want the 16 hex digits that name a module's content")
+	}
+	c.match("key", string(vm.Key), keyName, "want the 32 hex digits of a reservation")
+
+	c.text("node_class", vm.NodeClass)
+	c.text("instance_type", vm.InstanceType)
+	c.text("capacity_type", vm.CapacityType)
+	c.text("template", vm.Template)
+	c.text("reason", vm.Reason)
+	c.valid(vm.InstanceType != "", "instance_type", "", "the guest reads it as its product name; name the type")
+	c.oneOf("policy", string(vm.Policy), string(fleet.PolicyShared), string(fleet.PolicyNUMA),
+		string(fleet.PolicyDedicated), string(fleet.PolicyIsolated))
+	c.oneOf("pin_with", string(vm.PinWith), "", string(fleet.PinWithAffinity), string(fleet.PinWithHostAgent))
+	c.oneOf("huge_pages", string(vm.HugePages), "", string(fleet.HugePages2Mi), string(fleet.HugePages1Gi))
+	c.oneOf("spread", string(vm.Spread), "", string(fleet.SpreadHosts))
+	c.valid(vm.Emulator == "" || vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent,
+		"emulator", string(vm.Emulator), "only VMs that the host agent pins have it")
+	c.oneOf("emulator", string(vm.Emulator), "", string(fleet.EmulatorGuest), string(fleet.EmulatorShared))
+	c.oneOf("clone", string(vm.Clone), string(fleet.CloneLinked), string(fleet.CloneFull))
+	for _, key := range slices.Sorted(maps.Keys(vm.Labels)) {
+		value := vm.Labels[key]
+		c.valid(labelKey.MatchString(key) && labelValue.MatchString(value), "labels", key+"="+value, fmt.Sprintf("want a label of Kubernetes: "+
+			"a key such as example.com/tier, and at most 63 of A-Z, a-z, 0-9, -, _ and . for its value %q", value))
+	}
+
+	c.require(vm.VCPUs >= 1, "vcpus", "%d: want at least 1", vm.VCPUs)
+	c.between("memory_mib", vm.MemoryMiB, minMemoryMiB, math.MaxInt32)
+	c.require(vm.Overcommit >= 0 && vm.Overcommit <= math.MaxFloat64, "overcommit", "%v: want a ratio of at least 0", vm.Overcommit)
+	c.between("disk_gib", vm.DiskGiB, 0, math.MaxInt32)
+	c.require(min(int64(vm.Demand.Pods), vm.Demand.CPUMilli, vm.Demand.MemoryMiB) >= 0, "demand", "%+v: want amounts of at least 0", vm.Demand)
+	t := vm.Timeouts
+	c.require(min(t.Create, t.Start, t.Delete) >= 0 && max(t.Create, t.Start, t.Delete) <= math.MaxInt32,
+		"timeouts", "%+v: want seconds from 0 to %d", t, math.MaxInt32)
+	c.require(len(vm.Hosts) == 0, "hosts", "%v: a placed VM has one host; clear the candidates", vm.Hosts)
+	c.match("cpu_type", vm.CPUType, cpuType, "want a CPU type of Proxmox, such as host or x86-64-v2-AES")
+
+	c.disks(vm)
+	c.devices(vm)
+	c.placement(vm)
+	c.seed(clusterID, vm)
+}
+
+// disks checks the template, its boot disk and the data disks.
+func (c *checker) disks(vm *fleet.VM) {
+	const wantStorage = "want the name of a Proxmox storage"
+	c.valid(vm.Clone != fleet.CloneLinked || vm.Storage == "" || vm.Storage == vm.Source.Storage, "storage", vm.Storage,
+		fmt.Sprintf("a linked clone stays on its template's storage %q: "+
+			"remove storage from the ProxmoxNodeClass, or request full clones", vm.Source.Storage))
+	if vm.Storage != "" {
+		c.match("storage", vm.Storage, storage, wantStorage)
+	}
+
+	free := fleet.FreeSlots([]string{vm.Source.DiskInterface}, math.MaxInt)
+	for i, d := range vm.DataDisks {
+		field := fmt.Sprintf("data_disks[%d].", i)
+		slot := slices.Index(free, d.Interface)
+		c.valid(slot >= 0, field+"interface", d.Interface, "want a SCSI slot of its own, such as scsi1")
+		c.between(field+"size_gib", d.SizeGiB, 1, math.MaxInt32)
+		c.match(field+"storage", d.Storage, storage, wantStorage)
+		if slot >= 0 {
+			free = slices.Delete(free, slot, slot+1)
+		}
+	}
+
+	source := vm.Source
+	c.require(fleet.MinVMID <= source.VMID && source.VMID <= fleet.MaxVMID && source.VMID != vm.VMID, "source.vmid",
+		"%d: want the VMID of template %s on host %s", source.VMID, vm.Template, vm.Host)
+	c.require(0 <= vm.TemplateVMID && vm.TemplateVMID <= fleet.MaxVMID, "template_vmid",
+		"%d: want the VMID of a template, or 0 for any of the name", vm.TemplateVMID)
+	c.between("source.disk_gib", source.DiskGiB, 0, math.MaxInt32)
+	c.text("source.storage", source.Storage)
+	c.text("source.disk_interface", source.DiskInterface)
+	if grows(vm) {
+		c.match("source.storage", source.Storage, storage, "the disk must grow; say where it is")
+		c.match("source.disk_interface", source.DiskInterface, diskInterface, "the disk must grow; want one such as scsi0")
+	}
+	if _, err := hardwareOf(vm); c.err == nil {
+		c.err = err
+	}
+}
+
+// devices checks networks, PCI devices and the settings of Proxmox that concern the whole
+// guest.
+func (c *checker) devices(vm *fleet.VM) {
+	c.require(len(vm.Networks) <= maxNetworks, "networks", "%d of them: Proxmox supports at most %d", len(vm.Networks), maxNetworks)
+	firewall := len(vm.Networks) == 0
+	for i, n := range vm.Networks {
+		field := fmt.Sprintf("networks[%d].", i)
+		c.match(field+"bridge", n.Bridge, bridge, "want the name of a bridge or vnet")
+		c.oneOf(field+"model", n.Model, "", "virtio", "e1000", "e1000e", "rtl8139", "vmxnet3")
+		c.match(field+"mac", n.MAC, mac, "want the address of one device, as in BC:24:11:00:00:01, or none")
+		c.require(0 <= n.VLAN && n.VLAN <= maxVLAN, field+"vlan", "%d: want from 1 to %d, or 0 for none", n.VLAN, maxVLAN)
+		c.require(n.MTU == 0 || n.MTU == 1 || minMTU <= n.MTU && n.MTU <= maxMTU, field+"mtu",
+			"%d: want from %d to %d, 1 for the bridge's, or 0 for the default", n.MTU, minMTU, maxMTU)
+		firewall = firewall || n.Firewall
+	}
+
+	c.require(len(vm.PCIDevices) <= maxPCIDevices, "pci_devices", "%d of them: Proxmox supports at most %d", len(vm.PCIDevices), maxPCIDevices)
+	for i, device := range vm.PCIDevices {
+		field := fmt.Sprintf("pci_devices[%d].", i)
+		c.match(field+"mapping", device.Mapping, mappingName, "want the name of a resource mapping")
+		c.match(field+"mdev", device.MDev, mdevType, "want a type of mediated device, such as nvidia-63")
+	}
+
+	for i, value := range vm.Tags {
+		c.match(fmt.Sprintf("tags[%d]", i), value, tag,
+			"want lower case letters, digits, '_', '+', '.' and '-': Proxmox changes others")
+	}
+	for i, value := range vm.SecurityGroups {
+		c.match(fmt.Sprintf("security_groups[%d]", i), value, group,
+			"want 2 to 18 letters, digits, '_' and '-', a letter first")
+	}
+	c.require(len(vm.SecurityGroups) == 0 || firewall, "security_groups",
+		"no network has firewall: true, so they would do nothing: turn it on for one in the ProxmoxNodeClass")
+	if vm.ResourcePool != "" {
+		c.match("resource_pool", vm.ResourcePool, pool, "want a pool's name, at most three joined by '/'")
+	}
+}
+
+// placement checks pins and cells as Proxmox and QEMU do when the VM starts. The planner
+// decides whether the host has these CPUs to give, and internal/startcheck checks it again.
+func (c *checker) placement(vm *fleet.VM) {
+	unknown := func(id int) bool { return id < 0 }
+	c.require(!slices.ContainsFunc(vm.L3, unknown), "l3", "%v: leave out caches that are not known", vm.L3)
+	if vm.Policy.Pinned() {
+		c.valid(vm.PinWith != "", "pin_with", "", "a pinned VM needs Affinity or HostAgent")
+		c.require(len(vm.VCPUPins) == vm.VCPUs && vm.CPUs.Size() == vm.VCPUs && topology.CPUs(vm.VCPUPins...).Equal(vm.CPUs), "vcpu_pins",
+			"%v: want each of the %d CPUs %s once, one for each vCPU", vm.VCPUPins, vm.VCPUs, vm.CPUs)
+		c.require(!slices.ContainsFunc(vm.VCPUPins, unknown), "vcpu_pins", "%v: CPUs are numbered from 0", vm.VCPUPins)
+	} else {
+		c.require(vm.CPUs.IsEmpty() && len(vm.VCPUPins) == 0, "cpus", "%s: policy %s pins nothing; use Dedicated or Isolated", vm.CPUs, vm.Policy)
+	}
+
+	if len(vm.Cells) == 0 {
+		c.require(vm.HugePages == "", "cells", "there are none: huge pages are of one NUMA node each; use the policy NUMA, Dedicated or Isolated")
+		return
+	}
+	c.require(len(vm.Cells) <= maxCells, "cells", "%d of them: Proxmox supports at most %d", len(vm.Cells), maxCells)
+	var memory int64
+	var guestCPUs []int
+	for i, cell := range vm.Cells {
+		field := fmt.Sprintf("cells[%d].", i)
+		c.require(!cell.GuestCPUs.IsEmpty() && !cell.HostNodes.IsEmpty() && !slices.ContainsFunc(cell.HostNodes.List(), unknown) && cell.MemoryMiB >= 1,
+			field+"host_nodes", "%s for guest CPUs %s with %d MiB: want all three", cell.HostNodes, cell.GuestCPUs, cell.MemoryMiB)
+		c.oneOf(field+"policy", string(cell.Policy), string(topology.NUMABind), string(topology.NUMAPreferred), string(topology.NUMAInterleave))
+		if page := vm.HugePages.MiB(); page > 0 {
+			c.require(cell.HostNodes.Size() == 1, field+"host_nodes", "%s: huge pages are of one NUMA node for each cell", cell.HostNodes)
+			c.require(cell.MemoryMiB%page == 0, field+"memory_mib", "%d is no multiple of %d, the size of its huge pages", cell.MemoryMiB, page)
+		}
+		memory += cell.MemoryMiB
+		guestCPUs = append(guestCPUs, cell.GuestCPUs.List()...)
+	}
+	slices.Sort(guestCPUs)
+	once := len(guestCPUs) == vm.VCPUs
+	for i, cpu := range guestCPUs {
+		once = once && cpu == i
+	}
+	c.require(once, "cells", "have guest CPUs %v: want each from 0 to %d once", guestCPUs, vm.VCPUs-1)
+	c.require(memory == vm.MemoryMiB, "cells", "have %d MiB together: want the VM's %d, or Proxmox does not start it", memory, vm.MemoryMiB)
+}
+
+// seed accepts only the volume that is named after this VM: the named volume is
+// overwritten and deleted later.
+func (c *checker) seed(clusterID string, vm *fleet.VM) {
+	if vm.SeedStorage == "" && vm.Seed == "" {
+		return
+	}
+	if vm.SeedStorage != fleet.AnySeedStorage {
+		c.match("seed_storage", vm.SeedStorage, storage, "want the name of a Proxmox storage, or "+fleet.AnySeedStorage)
+	}
+	seed, ok := fleet.ParseSeed(vm.Seed)
+	c.valid(ok && seed.Of(vm.VMID, vm.Key) && seed.ClusterID == clusterID, "seed", vm.Seed,
+		fmt.Sprintf("want %s, named after cluster, VMID and key", fleet.SeedVolume(cmp.Or(seed.Storage, "STORAGE"), clusterID, vm.VMID, vm.Key)))
+	c.valid(vm.SeedStorage == fleet.AnySeedStorage || vm.SeedStorage == seed.Storage, "seed", vm.Seed,
+		fmt.Sprintf("want it on the seed storage %s", vm.SeedStorage))
 }

@@ -90,8 +90,8 @@ func FuzzParse(f *testing.F) {
 		parsed, err := generator.Parse(changed)
 		if err != nil {
 			var where *generator.ParseError
-			if !errors.As(err, &where) || where.File == "" || where.Mend == "" {
-				t.Fatalf("refused without saying where and how to mend: %v", err)
+			if !errors.As(err, &where) || where.File == "" || where.Hint == "" {
+				t.Fatalf("refused without saying where and how to fix it: %v", err)
 			}
 			return
 		}

@@ -4,11 +4,18 @@
 package generator
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
-	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/zclconf/go-cty/cty"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/modules"
@@ -75,41 +82,106 @@ func Current() Release { return Release{Modules: modules.Files(), Provider: Prov
 // Render renders the fleet with the current release.
 func Render(f fleet.Fleet) (Files, error) { return Current().Render(f) }
 
+// index is the content of fleet.json: what the files of single roots and VMs do not
+// contain.
+type index struct {
+	FormatVersion int            `json:"format_version"`
+	ClusterID     string         `json:"cluster_id"`
+	Backend       fleet.Backend  `json:"backend"`
+	Regions       []fleet.Region `json:"regions"`
+}
+
 // Render renders the fleet. The same fleet always gives the same bytes. Of the modules,
 // it writes only the release's own, which VMs without a module hash call; the fleet's
 // directory keeps the others, which older VMs still call. All roots require the release's
 // provider version, because an older one may no longer be available for download.
 func (r Release) Render(f fleet.Fleet) (Files, error) {
-	f.Regions, f.Hosts, f.VMs = slices.Clone(f.Regions), f.Shards(), slices.Clone(f.VMs)
+	f.Regions = append([]fleet.Region(nil), f.Regions...)
+	f.Hosts = f.Shards()
+	f.VMs = slices.Clone(f.VMs)
 	f.Sort()
 	if err := checkFleet(&f); err != nil {
 		return nil, fmt.Errorf("rendering fleet: %w", err)
 	}
-	files, carried := Files{ignoreFile: []byte(ignored)}, modules.HashOf(r.Modules)
+
+	files := Files{ignoreFile: []byte(ignored)}
+	carried := modules.HashOf(r.Modules)
 	for name, content := range r.Modules {
 		files[ModuleFile(carried, name)] = content
 	}
-	if err := renderFleet(files, &f); err != nil {
-		return nil, fmt.Errorf("rendering fleet: %w", err)
+
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(index{FormatVersion: FormatVersion, ClusterID: f.ClusterID, Backend: f.Backend, Regions: f.Regions})
+	if err != nil {
+		return nil, fmt.Errorf("rendering %s: %w", fleetFile, err)
 	}
+	files[fleetFile] = text.Bytes()
+
 	for _, host := range f.Hosts {
-		content, err := renderShard(&f, host, r.Provider)
-		if err != nil {
-			return nil, fmt.Errorf("rendering shard %s: %w", host, err)
-		}
-		files[path.Join(ShardDir(host), mainFile)] = content
+		files[path.Join(ShardDir(host), mainFile)] = renderMain(&f, host, r.Provider)
 	}
 	for i := range f.VMs {
-		if f.VMs[i].Module == "" {
-			f.VMs[i].Module = carried
-		}
-		content, err := renderNode(f.ClusterID, &f.VMs[i])
+		vm := &f.VMs[i]
+		vm.Module = cmp.Or(vm.Module, carried)
+		files[NodeFile(vm)], err = renderNode(f.ClusterID, vm)
 		if err != nil {
-			return nil, fmt.Errorf("rendering vm %s: %w", f.VMs[i].Name, err)
+			return nil, fmt.Errorf("rendering vm %s: %w", vm.Name, err)
 		}
-		files[NodeFile(&f.VMs[i])] = content
 	}
 	return files, nil
+}
+
+// The provider and the engines that the roots require. The provider's address is fully
+// qualified, so that OpenTofu and Terraform share states and lock files.
+const (
+	providerName    = "proxmox"
+	ProviderSource  = "registry.opentofu.org/bpg/proxmox"
+	ProviderVersion = "0.111.1"
+	engineVersions  = ">= 1.8"
+)
+
+// renderMain renders the main.tf of a host's root, which requires a version of the
+// provider. The host's region is one of the fleet's.
+func renderMain(f *fleet.Fleet, host topology.HostID, provider string) []byte {
+	file := hclwrite.NewEmptyFile()
+	body := file.Body()
+	comment(body, fmt.Sprintf("%s%s. DO NOT EDIT.", mainHeader, host))
+	body.AppendNewline()
+
+	terraform := body.AppendNewBlock("terraform", nil).Body()
+	setText(terraform, "required_version", engineVersions)
+	terraform.AppendNewline()
+	required := terraform.AppendNewBlock("required_providers", nil).Body()
+	required.SetAttributeValue(providerName, cty.ObjectVal(map[string]cty.Value{
+		"source":  cty.StringVal(ProviderSource),
+		"version": cty.StringVal(provider),
+	}))
+	if f.Backend.Type != "" {
+		terraform.AppendNewline()
+		backend := terraform.AppendNewBlock("backend", []string{f.Backend.Type}).Body()
+		settings := backendSettings(f.Backend, StateName(f.ClusterID, host))
+		for _, name := range slices.Sorted(maps.Keys(settings)) {
+			setText(backend, name, settings[name])
+		}
+	}
+	body.AppendNewline()
+
+	settings := body.AppendNewBlock("provider", []string{providerName}).Body()
+	region := f.Regions[regionIndex(f, host.Region)]
+	// With several endpoints, the environment names one that responds.
+	if region.Endpoint != "" {
+		setText(settings, "endpoint", region.Endpoint)
+	}
+	settings.SetAttributeValue("insecure", cty.BoolVal(region.Insecure))
+	return hclwrite.Format(file.Bytes())
+}
+
+// regionIndex returns the index of a region, or -1 if the fleet does not have it.
+func regionIndex(f *fleet.Fleet, name topology.RegionName) int {
+	return slices.IndexFunc(f.Regions, func(r fleet.Region) bool { return r.Name == name })
 }
 
 // Ignored returns the content of a fleet's .gitignore if no other .gitignore exists.
@@ -163,6 +235,40 @@ func Addresses(vm *fleet.VM) []string {
 	return addresses
 }
 
+// Import identifies an existing Proxmox resource for an import block.
+type Import struct{ Address, ID string }
+
+// Imports returns the imports that restore a VM to a lost state, the VM itself first. The
+// engine skips resources that are already in its state. Security groups are imported even
+// if none is set yet: the provider does not create groups where some exist, but updates
+// imported ones to match the file.
+func Imports(vm *fleet.VM) []Import {
+	id := fmt.Sprintf("%s/%d", vm.Host.Host, vm.VMID)
+	imports := []Import{{Address: Address(vm), ID: id}}
+	if len(vm.SecurityGroups) > 0 {
+		imports = append(imports, Import{
+			Address: "module." + groupsLabel(vm.Name) + ".proxmox_virtual_environment_firewall_rules.security_groups",
+			ID:      "vm/" + id,
+		})
+	}
+	return imports
+}
+
+// ImportBlocks returns the content of ImportFile. It fails if an address is invalid.
+func ImportBlocks(imports []Import) ([]byte, error) {
+	file := hclwrite.NewEmptyFile()
+	for _, i := range imports {
+		address, diagnostics := hclsyntax.ParseTraversalAbs([]byte(i.Address), "address", hcl.InitialPos)
+		if diagnostics.HasErrors() {
+			return nil, fmt.Errorf("importing %q: not an address: write module.<name>.<type>.<name>", i.Address)
+		}
+		body := file.Body().AppendNewBlock("import", nil).Body()
+		body.SetAttributeTraversal("to", address)
+		setText(body, "id", i.ID)
+	}
+	return file.Bytes(), nil
+}
+
 // groupsLabel returns the label of the call that sets a VM's security groups. It is
 // unique because VM names contain no underscore.
 func groupsLabel(name string) string { return label(name) + "_security_groups" }
@@ -171,7 +277,7 @@ func groupsLabel(name string) string { return label(name) + "_security_groups" }
 // cannot begin with a digit; a leading underscore is unambiguous because no VM's name has
 // one.
 func label(name string) string {
-	if strings.IndexFunc(name, func(r rune) bool { return r >= '0' && r <= '9' }) == 0 {
+	if name != "" && '0' <= name[0] && name[0] <= '9' {
 		return "_" + name
 	}
 	return name

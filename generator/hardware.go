@@ -3,15 +3,12 @@ package generator
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
 )
-
-var diskInterface = regexp.MustCompile(`^(scsi|virtio|sata|ide)[0-9]+$`)
 
 // hardware is the hardware that a VM inherits from its template and that the module
 // repeats. A missing field means Proxmox' default.
@@ -41,23 +38,32 @@ type vga struct {
 // maxSerial is the number of serial ports that Proxmox supports.
 const maxSerial = 4
 
-// readHardware reads the options of a template, and refuses options that a clone cannot
+// hardwareOf reads the options of a VM's template, and refuses options that a clone cannot
 // have.
-func readHardware(vm *fleet.VM) (hardware, error) {
+func hardwareOf(vm *fleet.VM) (hardware, error) {
+	c := &checker{}
 	options := vm.Source.Options
 	for _, name := range slices.Sorted(maps.Keys(options)) {
-		if err := checkOption(vm, name, options[name]); err != nil {
-			return hardware{}, err
-		}
+		field := "source.options." + name
+		c.valid(optionName.MatchString(name) && name != "for", "source.options", name, "is no option of Proxmox: leave it out")
+		c.require(name != "hookscript" && (name != "affinity" || affinity(vm) != ""), field,
+			"template %s on host %s has one, which a token cannot remove from a clone: run qm set %d --delete %s",
+			vm.Template, vm.Host, vm.Source.VMID, name)
+		c.text(field, options[name])
 	}
 	h := hardware{
-		BIOS: options["bios"], Machine: options["machine"],
-		OSType: options["ostype"], SCSIHardware: options["scsihw"],
+		BIOS:         options["bios"],
+		Machine:      options["machine"],
+		OSType:       options["ostype"],
+		SCSIHardware: options["scsihw"],
 	}
+
 	if text, ok := options["agent"]; ok {
 		fields := properties(text, "enabled")
 		h.Agent = &agent{
-			Enabled: flag(fields["enabled"]), Trim: flag(fields["fstrim_cloned_disks"]), Type: fields["type"],
+			Enabled: flag(fields["enabled"]),
+			Trim:    flag(fields["fstrim_cloned_disks"]),
+			Type:    fields["type"],
 		}
 	}
 	if order, ok := strings.CutPrefix(options["boot"], "order="); ok && order != "" {
@@ -65,59 +71,25 @@ func readHardware(vm *fleet.VM) (hardware, error) {
 	} else if len(vm.DataDisks) > 0 { // otherwise Proxmox boots from the first disk that it finds
 		h.BootOrder = []string{vm.Source.DiskInterface}
 	}
-	var err error
-	if h.VGA, err = readVGA(options["vga"]); err != nil {
-		return hardware{}, err
-	}
-	h.SerialDevices, err = readSerial(options)
-	return h, err
-}
-
-func checkOption(vm *fleet.VM, name, value string) error {
-	field := "source.options." + name
-	switch {
-	case !optionName.MatchString(name) || name == "for":
-		return refuse("source.options", name, "is no option of Proxmox: leave it out")
-	case name == "hookscript":
-		return refusef(field, "template %s on host %s has one, which a token cannot remove from a clone: "+
-			"run qm set %d --delete hookscript", vm.Template, vm.Host, vm.Source.VMID)
-	case name == "affinity" && affinity(vm) == "":
-		return refusef(field, "template %s on host %s has one, which a token cannot remove from a clone: "+
-			"run qm set %d --delete affinity", vm.Template, vm.Host, vm.Source.VMID)
-	}
-	return checkText(field, value)
-}
-
-func readVGA(text string) (*vga, error) {
-	if text == "" {
-		return nil, nil
-	}
-	fields := properties(text, "type")
-	display := &vga{Type: fields["type"], Clipboard: fields["clipboard"]}
-	if memory, ok := fields["memory"]; ok {
-		mib, err := strconv.Atoi(memory)
-		if err != nil {
-			return nil, refuse("source.options.vga", text, "memory is not a number: mend the template's display")
+	if text := options["vga"]; text != "" {
+		fields := properties(text, "type")
+		h.VGA = &vga{Type: fields["type"], Clipboard: fields["clipboard"]}
+		if memory, ok := fields["memory"]; ok {
+			var err error
+			h.VGA.Memory, err = strconv.Atoi(memory)
+			c.valid(err == nil, "source.options.vga", text, "memory is not a number: correct the template's display")
 		}
-		display.Memory = mib
 	}
-	return display, nil
-}
-
-func readSerial(options map[string]string) ([]string, error) {
-	var devices []string
 	for i := range maxSerial {
 		device, ok := options["serial"+strconv.Itoa(i)]
 		if !ok {
 			continue
 		}
-		if len(devices) != i {
-			return nil, refusef(fmt.Sprintf("source.options.serial%d", i),
-				"there is no serial%d: number the template's serial ports from serial0 without gaps", len(devices))
-		}
-		devices = append(devices, device)
+		c.require(len(h.SerialDevices) == i, fmt.Sprintf("source.options.serial%d", i),
+			"there is no serial%d: number the template's serial ports from serial0 without gaps", len(h.SerialDevices))
+		h.SerialDevices = append(h.SerialDevices, device)
 	}
-	return devices, nil
+	return h, c.err
 }
 
 // properties parses a Proxmox property string such as "1,type=virtio"; unnamed is the key
@@ -155,23 +127,8 @@ type disk struct {
 	SSD         *bool  `json:"ssd,omitempty"`
 }
 
-// grows reports whether a VM's boot disk must be resized after the clone.
-func grows(vm *fleet.VM) bool { return vm.DiskGiB > vm.Source.DiskGiB }
-
-func diskOf(vm *fleet.VM) *disk {
-	if !grows(vm) {
-		return nil
-	}
-	d := &disk{Interface: vm.Source.DiskInterface, DatastoreID: vm.Source.Storage, SizeGiB: vm.DiskGiB}
-	d.takeOptions(vm)
-	if vm.Clone == fleet.CloneFull && vm.Storage != "" {
-		d.DatastoreID = vm.Storage
-	}
-	return d
-}
-
-// takeOptions sets the options of the template's boot disk on d.
-func (d *disk) takeOptions(vm *fleet.VM) {
+// diskOf returns a disk with the options of the boot disk of the VM's template.
+func diskOf(vm *fleet.VM, slot, storage string, sizeGiB int64) disk {
 	fields := properties(vm.Source.Options[vm.Source.DiskInterface], "volume")
 	optional := func(name string) *bool {
 		text, ok := fields[name]
@@ -181,7 +138,19 @@ func (d *disk) takeOptions(vm *fleet.VM) {
 		value := flag(text)
 		return &value
 	}
-	d.AIO, d.Cache, d.Discard = fields["aio"], fields["cache"], fields["discard"]
-	d.Backup, d.Replicate = optional("backup"), optional("replicate")
-	d.IOThread, d.SSD = optional("iothread"), optional("ssd")
+	return disk{
+		Interface:   slot,
+		DatastoreID: storage,
+		SizeGiB:     sizeGiB,
+		AIO:         fields["aio"],
+		Backup:      optional("backup"),
+		Cache:       fields["cache"],
+		Discard:     fields["discard"],
+		IOThread:    optional("iothread"),
+		Replicate:   optional("replicate"),
+		SSD:         optional("ssd"),
+	}
 }
+
+// grows reports whether a VM's boot disk must be resized after the clone.
+func grows(vm *fleet.VM) bool { return vm.DiskGiB > vm.Source.DiskGiB }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -20,8 +18,7 @@ type argument struct {
 }
 
 // arguments turns a struct with JSON tags into attributes, in field order. Attribute
-// names are the tags, so no value can become one; checkOptions and checkBackend check map
-// keys.
+// names are the tags, so no value can become one; map keys are checked before.
 func arguments(value any) ([]argument, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -32,6 +29,11 @@ func arguments(value any) ([]argument, error) {
 	if _, err := decoder.Token(); err != nil {
 		return nil, err
 	}
+	return members(decoder)
+}
+
+// members reads the members of a JSON object up to its end.
+func members(decoder *json.Decoder) ([]argument, error) {
 	var list []argument
 	for decoder.More() {
 		name, err := decoder.Token()
@@ -42,10 +44,14 @@ func arguments(value any) ([]argument, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, argument{fmt.Sprint(name), tokens})
+		list = append(list, argument{name: fmt.Sprint(name), value: tokens})
 	}
-	return list, nil
+	_, err := decoder.Token()
+	return list, err
 }
+
+// maxLine is the maximum total length of list elements on a single line.
+const maxLine = 60
 
 // expression turns the decoder's next value into an expression.
 func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
@@ -54,62 +60,44 @@ func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
 		return nil, err
 	}
 	switch value := token.(type) {
-	case json.Delim:
-		if value == '{' {
-			return object(decoder)
-		}
-		return tuple(decoder)
-	case json.Number:
-		return number(value)
 	case string:
 		return hclwrite.TokensForValue(cty.StringVal(value)), nil
 	case bool:
 		return hclwrite.TokensForValue(cty.BoolVal(value)), nil
+	case json.Number:
+		// Without an exponent, encoding/json prints a number as cty does, at a hundredth of
+		// the cost.
+		if !strings.ContainsAny(value.String(), "eE") {
+			return hclwrite.Tokens{{Type: hclsyntax.TokenNumberLit, Bytes: []byte(value)}}, nil
+		}
+		exact, err := cty.ParseNumberVal(value.String())
+		return hclwrite.TokensForValue(exact), err
+	case json.Delim:
+		if value == '[' {
+			return tuple(decoder)
+		}
 	default:
 		return hclwrite.TokensForValue(cty.NullVal(cty.DynamicPseudoType)), nil
 	}
-}
 
-// number returns a number as cty prints it. Without an exponent, encoding/json prints it
-// the same way at a hundredth of the cost.
-func number(value json.Number) (hclwrite.Tokens, error) {
-	if !strings.ContainsAny(value.String(), "eE") {
-		return hclwrite.Tokens{{Type: hclsyntax.TokenNumberLit, Bytes: []byte(value)}}, nil
+	// An object has each attribute on its own line. hclwrite.TokensForObject does that too,
+	// but reformats the content at each depth, which is most of the cost of a file.
+	list, err := members(decoder)
+	if err != nil {
+		return nil, err
 	}
-	exact, err := cty.ParseNumberVal(value.String())
-	return hclwrite.TokensForValue(exact), err
-}
-
-// object writes each attribute on its own line. hclwrite.TokensForObject does too, but
-// reformats the content at each depth, which is most of the cost of a file.
-func object(decoder *json.Decoder) (hclwrite.Tokens, error) {
-	tokens := hclwrite.Tokens{{Type: hclsyntax.TokenOBrace, Bytes: []byte{'{'}}}
-	for decoder.More() {
-		if len(tokens) == 1 {
-			tokens = append(tokens, newline())
-		}
-		name, err := decoder.Token()
-		if err != nil {
-			return nil, err
-		}
-		value, err := expression(decoder)
-		if err != nil {
-			return nil, err
-		}
-		tokens = append(tokens, hclwrite.TokensForIdentifier(fmt.Sprint(name))...)
-		tokens = append(tokens, &hclwrite.Token{Type: hclsyntax.TokenEqual, Bytes: []byte{'='}})
-		tokens = append(append(tokens, value...), newline())
+	tokens := hclwrite.Tokens{punctuation(hclsyntax.TokenOBrace, '{')}
+	if len(list) > 0 {
+		tokens = append(tokens, punctuation(hclsyntax.TokenNewline, '\n'))
 	}
-	_, err := decoder.Token()
-	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCBrace, Bytes: []byte{'}'}}), err
+	for _, member := range list {
+		tokens = append(tokens, hclwrite.TokensForIdentifier(member.name)...)
+		tokens = append(tokens, punctuation(hclsyntax.TokenEqual, '='))
+		tokens = append(tokens, member.value...)
+		tokens = append(tokens, punctuation(hclsyntax.TokenNewline, '\n'))
+	}
+	return append(tokens, punctuation(hclsyntax.TokenCBrace, '}')), nil
 }
-
-func newline() *hclwrite.Token {
-	return &hclwrite.Token{Type: hclsyntax.TokenNewline, Bytes: []byte{'\n'}}
-}
-
-// maxLine is the maximum total length of list elements on a single line.
-const maxLine = 60
 
 // tuple puts a short list on one line, and each element of a longer one on its own line,
 // so that a diff shows which element changed.
@@ -125,21 +113,24 @@ func tuple(decoder *json.Decoder) (hclwrite.Tokens, error) {
 		length += len(value.Bytes())
 		elements = append(elements, value)
 	}
-	_, err := decoder.Token()
-	if short && length <= maxLine {
-		return hclwrite.TokensForTuple(elements), err
+	if _, err := decoder.Token(); err != nil {
+		return nil, err
 	}
-	return lines(elements), err
-}
+	if short && length <= maxLine {
+		return hclwrite.TokensForTuple(elements), nil
+	}
 
-// lines returns a tuple with each element on its own line.
-func lines(elements []hclwrite.Tokens) hclwrite.Tokens {
-	tokens := hclwrite.Tokens{{Type: hclsyntax.TokenOBrack, Bytes: []byte{'['}}, newline()}
+	newline := punctuation(hclsyntax.TokenNewline, '\n')
+	tokens := hclwrite.Tokens{punctuation(hclsyntax.TokenOBrack, '['), newline}
 	for _, element := range elements {
 		tokens = append(tokens, element...)
-		tokens = append(tokens, &hclwrite.Token{Type: hclsyntax.TokenComma, Bytes: []byte{','}}, newline())
+		tokens = append(tokens, punctuation(hclsyntax.TokenComma, ','), newline)
 	}
-	return append(tokens, &hclwrite.Token{Type: hclsyntax.TokenCBrack, Bytes: []byte{']'}})
+	return append(tokens, punctuation(hclsyntax.TokenCBrack, ']')), nil
+}
+
+func punctuation(kind hclsyntax.TokenType, text byte) *hclwrite.Token {
+	return &hclwrite.Token{Type: kind, Bytes: []byte{text}}
 }
 
 // comment appends comment lines; an empty one is a bare "#".
@@ -155,14 +146,4 @@ func comment(body *hclwrite.Body, texts ...string) {
 
 func setText(body *hclwrite.Body, name, value string) {
 	body.SetAttributeValue(name, cty.StringVal(value))
-}
-
-// sortedAttributes returns attributes sorted by name, so that the same error is found
-// every time.
-func sortedAttributes(attributes hclsyntax.Attributes) []*hclsyntax.Attribute {
-	var list []*hclsyntax.Attribute
-	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		list = append(list, attributes[name])
-	}
-	return list
 }

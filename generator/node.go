@@ -3,6 +3,7 @@ package generator
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -87,15 +88,17 @@ type record struct {
 	WholeCores   bool           `json:"whole_cores,omitempty"`
 	VCPUPins     []int          `json:"vcpu_pins,omitempty"`
 	L3           []int          `json:"l3,omitempty"`
-	Labels       []string       `json:"labels,omitempty"`
-	Demand       fleet.Demand   `json:"demand"`
-	Reason       string         `json:"reason"`
-	Template     string         `json:"template"`
-	TemplateVMID fleet.VMID     `json:"template_vmid,omitempty"`
-	Storage      string         `json:"storage,omitempty"`
-	SeedStorage  string         `json:"seed_storage,omitempty"`
-	DiskGiB      int64          `json:"disk_gib,omitempty"`
-	Source       source         `json:"source"`
+	// Labels are sorted key=value strings, because a key may be an HCL keyword, which is
+	// not valid as an attribute.
+	Labels       []string     `json:"labels,omitempty"`
+	Demand       fleet.Demand `json:"demand"`
+	Reason       string       `json:"reason"`
+	Template     string       `json:"template"`
+	TemplateVMID fleet.VMID   `json:"template_vmid,omitempty"`
+	Storage      string       `json:"storage,omitempty"`
+	SeedStorage  string       `json:"seed_storage,omitempty"`
+	DiskGiB      int64        `json:"disk_gib,omitempty"`
+	Source       source       `json:"source"`
 }
 
 // source is fleet.Source without the VMID, which is in clone.
@@ -104,6 +107,12 @@ type source struct {
 	DiskGiB       int64             `json:"disk_gib"`
 	Storage       string            `json:"storage"`
 	Options       map[string]string `json:"options,omitempty"`
+}
+
+// groupsCall holds the arguments that numaform reads back from the second module call of
+// a node file, which sets the VM's security groups.
+type groupsCall struct {
+	SecurityGroups []string `json:"security_groups"`
 }
 
 // Inputs returns the arguments that Render passes to a VM's modules, as JSON keyed by
@@ -117,11 +126,8 @@ func Inputs(clusterID string, vm *fleet.VM) ([]byte, error) {
 		*call
 		groupsCall
 		Record *struct{} `json:"record,omitempty"`
-	}{call: content, groupsCall: groupsCall{vm.SecurityGroups}})
+	}{call: content, groupsCall: groupsCall{SecurityGroups: vm.SecurityGroups}})
 }
-
-// maxDescription is Proxmox' limit for a VM's description, in bytes.
-const maxDescription = 8192
 
 // renderNode renders a VM's file.
 func renderNode(clusterID string, vm *fleet.VM) ([]byte, error) {
@@ -133,93 +139,246 @@ func renderNode(clusterID string, vm *fleet.VM) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	file := hclwrite.NewEmptyFile()
 	body := file.Body()
 	comment(body, fmt.Sprintf("%s%s, VM %s. DO NOT EDIT.", nodeHeader, vm.Pool, vm.Name), "")
 	comment(body, explain(vm)...)
 	body.AppendNewline()
-	module := body.AppendNewBlock("module", []string{label(vm.Name)}).Body()
-	setText(module, "source", moduleSource(modules.NodeModule, vm.Module))
-	module.AppendNewline()
-	for _, arg := range list {
-		module.SetAttributeRaw(arg.name, arg.value)
+	appendCall := func(label, module string) *hclwrite.Body {
+		block := body.AppendNewBlock("module", []string{label}).Body()
+		setText(block, "source", moduleSource(module, vm.Module))
+		block.AppendNewline()
+		return block
 	}
-	if err := appendGroups(body, vm); err != nil {
+	node := appendCall(label(vm.Name), modules.NodeModule)
+	for _, arg := range list {
+		node.SetAttributeRaw(arg.name, arg.value)
+	}
+	if len(vm.SecurityGroups) == 0 {
+		return file.Bytes(), nil
+	}
+
+	// The second call refers to the first one for host and VMID, so that the VM is created
+	// first and deleted last.
+	list, err = arguments(groupsCall{SecurityGroups: vm.SecurityGroups})
+	if err != nil {
 		return nil, err
 	}
-	return file.Bytes(), nil
-}
-
-// groupsCall holds the arguments that numaform reads back from the second module call of
-// a node file, which sets the VM's security groups.
-type groupsCall struct {
-	SecurityGroups []string `json:"security_groups"`
-}
-
-// appendGroups appends the call for a VM's security groups, if it has any. The call
-// refers to the VM's own call for host and VMID, so that the VM is created first and
-// deleted last.
-func appendGroups(body *hclwrite.Body, vm *fleet.VM) error {
-	if len(vm.SecurityGroups) == 0 {
-		return nil
-	}
-	list, err := arguments(groupsCall{vm.SecurityGroups})
-	if err != nil {
-		return err
-	}
 	body.AppendNewline()
-	module := body.AppendNewBlock("module", []string{groupsLabel(vm.Name)}).Body()
-	setText(module, "source", moduleSource(modules.GroupsModule, vm.Module))
-	module.AppendNewline()
+	groups := appendCall(groupsLabel(vm.Name), modules.GroupsModule)
 	for _, output := range []string{"node_name", "vm_id"} {
-		module.SetAttributeTraversal(output, hcl.Traversal{
-			hcl.TraverseRoot{Name: "module"}, hcl.TraverseAttr{Name: label(vm.Name)}, hcl.TraverseAttr{Name: output},
+		groups.SetAttributeTraversal(output, hcl.Traversal{
+			hcl.TraverseRoot{Name: "module"},
+			hcl.TraverseAttr{Name: label(vm.Name)},
+			hcl.TraverseAttr{Name: output},
 		})
 	}
 	for _, arg := range list {
-		module.SetAttributeRaw(arg.name, arg.value)
+		groups.SetAttributeRaw(arg.name, arg.value)
 	}
-	return nil
+	return file.Bytes(), nil
 }
 
 // moduleSource returns the path of a module relative to a root's directory.
 func moduleSource(module, hash string) string { return path.Join("../..", modulesDir, module, hash) }
 
+// maxDescription is Proxmox' limit for a VM's description, in bytes.
+const maxDescription = 8192
+
+// callOf returns the arguments for a VM. vmOf is its inverse.
 func callOf(clusterID string, vm *fleet.VM) (*call, error) {
-	fromTemplate, err := readHardware(vm)
+	fromTemplate, err := hardwareOf(vm)
 	if err != nil {
 		return nil, err
 	}
 	content := &call{
-		FormatVersion: FormatVersion, ClusterID: clusterID, Name: vm.Name, VMID: vm.VMID, Host: vm.Host.Host,
-		Description: describe(clusterID, vm), Tags: vm.Tags, ResourcePool: vm.ResourcePool, InstanceType: vm.InstanceType,
-		Clone: clone{VMID: vm.Source.VMID, Full: vm.Clone == fleet.CloneFull}, CPU: guestCPU(vm), MemoryMiB: vm.MemoryMiB, HugePages: hugePages(vm),
-		Disk: diskOf(vm), DataDisks: dataDisks(vm), PCIDevices: vm.PCIDevices, Seed: vm.Seed, Timeouts: vm.Timeouts, Hardware: fromTemplate, Record: recordOf(vm),
+		FormatVersion: FormatVersion,
+		ClusterID:     clusterID,
+		Name:          vm.Name,
+		VMID:          vm.VMID,
+		Host:          vm.Host.Host,
+		Tags:          vm.Tags,
+		ResourcePool:  vm.ResourcePool,
+		InstanceType:  vm.InstanceType,
+		Clone:         clone{VMID: vm.Source.VMID},
+		CPU:           guestCPU(vm),
+		MemoryMiB:     vm.MemoryMiB,
+		PCIDevices:    vm.PCIDevices,
+		Seed:          vm.Seed,
+		Timeouts:      vm.Timeouts,
+		Hardware:      fromTemplate,
+		Record: record{
+			Key:          vm.Key,
+			Pool:         vm.Pool,
+			NodeClass:    vm.NodeClass,
+			CapacityType: vm.CapacityType,
+			Policy:       vm.Policy,
+			PinWith:      vm.PinWith,
+			Emulator:     vm.Emulator,
+			Overcommit:   vm.Overcommit,
+			Spread:       vm.Spread,
+			WholeCores:   vm.WholeCores,
+			VCPUPins:     vm.VCPUPins,
+			L3:           vm.L3,
+			Demand:       vm.Demand,
+			Reason:       vm.Reason,
+			Template:     vm.Template,
+			TemplateVMID: vm.TemplateVMID,
+			Storage:      vm.Storage,
+			SeedStorage:  vm.SeedStorage,
+			DiskGiB:      vm.DiskGiB,
+			Source: source{
+				DiskInterface: vm.Source.DiskInterface,
+				DiskGiB:       vm.Source.DiskGiB,
+				Storage:       vm.Source.Storage,
+				Options:       vm.Source.Options,
+			},
+		},
 	}
-	if content.Clone.Full {
+
+	bootStorage := vm.Source.Storage
+	if vm.Clone == fleet.CloneFull {
+		content.Clone.Full = true
 		content.Clone.DatastoreID = vm.Storage
+		if vm.Storage != "" {
+			bootStorage = vm.Storage
+		}
+	}
+	if grows(vm) {
+		boot := diskOf(vm, vm.Source.DiskInterface, bootStorage, vm.DiskGiB)
+		content.Disk = &boot
+	}
+	for _, d := range vm.DataDisks {
+		content.DataDisks = append(content.DataDisks, diskOf(vm, d.Interface, d.Storage, d.SizeGiB))
+	}
+
+	if vm.HugePages != "" {
+		content.HugePages = strconv.FormatInt(vm.HugePages.MiB(), 10)
 	}
 	for _, c := range vm.Cells {
-		content.NUMA = append(content.NUMA, cell{semicolons(c.GuestCPUs), semicolons(c.HostNodes), c.MemoryMiB, c.Policy})
+		content.NUMA = append(content.NUMA, cell{
+			CPUs:      semicolons(c.GuestCPUs),
+			HostNodes: semicolons(c.HostNodes),
+			MemoryMiB: c.MemoryMiB,
+			Policy:    c.Policy,
+		})
 	}
 	for _, n := range vm.Networks {
-		content.Networks = append(content.Networks, device{n.Bridge, n.Model, n.Firewall, n.MTU, n.VLAN, n.MAC})
+		content.Networks = append(content.Networks, device{
+			Bridge: n.Bridge, Model: n.Model, Firewall: n.Firewall, MTU: n.MTU, VLAN: n.VLAN, MAC: n.MAC,
+		})
 	}
-	if size := len(strings.Join(content.Description, "\n")); size > maxDescription {
-		return nil, refusef("description", "%d bytes, of which Proxmox takes %d: "+
-			"shorten the names of class and type", size, maxDescription)
+	for _, key := range slices.Sorted(maps.Keys(vm.Labels)) {
+		content.Record.Labels = append(content.Record.Labels, key+"="+vm.Labels[key])
 	}
-	return content, nil
+
+	marker := fleet.Marker{ClusterID: clusterID, Key: vm.Key}
+	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent {
+		marker.Pins = vm.VCPUPins
+		marker.Emulator = vm.Emulator
+	}
+	content.Description = append([]string{marker.String()}, explain(vm)...)
+	c := &checker{}
+	size := len(strings.Join(content.Description, "\n"))
+	c.require(size <= maxDescription, "description", "%d bytes, of which Proxmox takes %d: shorten the names of class and type", size, maxDescription)
+	return content, c.err
 }
 
-func recordOf(vm *fleet.VM) record {
-	return record{
-		Key: vm.Key, Pool: vm.Pool, NodeClass: vm.NodeClass, CapacityType: vm.CapacityType,
-		Policy: vm.Policy, PinWith: vm.PinWith, Emulator: vm.Emulator, Overcommit: vm.Overcommit, Spread: vm.Spread, WholeCores: vm.WholeCores,
-		VCPUPins: vm.VCPUPins, L3: vm.L3, Labels: labelList(vm.Labels),
-		Demand: vm.Demand, Reason: vm.Reason, Template: vm.Template, TemplateVMID: vm.TemplateVMID, Storage: vm.Storage, SeedStorage: vm.SeedStorage, DiskGiB: vm.DiskGiB,
-		Source: source{vm.Source.DiskInterface, vm.Source.DiskGiB, vm.Source.Storage, vm.Source.Options},
+// vmOf returns the VM that a node file's calls create. It leaves values that Render would
+// not write to the check of the parsed fleet.
+func vmOf(region topology.RegionName, moduleHash string, c *call, groups []string) (fleet.VM, error) {
+	r := c.Record
+	vm := fleet.VM{
+		Key:      r.Key,
+		VMID:     c.VMID,
+		Name:     c.Name,
+		Seed:     c.Seed,
+		Timeouts: c.Timeouts,
+		Module:   moduleHash,
+		Spec: fleet.Spec{
+			Pool:           r.Pool,
+			NodeClass:      r.NodeClass,
+			InstanceType:   c.InstanceType,
+			CapacityType:   r.CapacityType,
+			VCPUs:          c.CPU.Sockets * c.CPU.Cores,
+			MemoryMiB:      c.MemoryMiB,
+			Policy:         r.Policy,
+			PinWith:        r.PinWith,
+			Emulator:       r.Emulator,
+			Overcommit:     r.Overcommit,
+			HugePages:      fleet.HugePages(c.HugePages),
+			Spread:         r.Spread,
+			WholeCores:     r.WholeCores,
+			Template:       r.Template,
+			TemplateVMID:   r.TemplateVMID,
+			Clone:          fleet.CloneLinked,
+			CPUType:        c.CPU.Type,
+			DiskGiB:        r.DiskGiB,
+			Storage:        r.Storage,
+			SeedStorage:    r.SeedStorage,
+			Tags:           c.Tags,
+			ResourcePool:   c.ResourcePool,
+			SecurityGroups: groups,
+			Demand:         r.Demand,
+			PCIDevices:     c.PCIDevices,
+		},
+		Placement: fleet.Placement{
+			Host:     topology.HostID{Region: region, Host: c.Host},
+			CPUs:     topology.CPUs(r.VCPUPins...),
+			VCPUPins: r.VCPUPins,
+			L3:       r.L3,
+			Reason:   r.Reason,
+		},
+		Source: fleet.Source{
+			VMID:          c.Clone.VMID,
+			DiskInterface: r.Source.DiskInterface,
+			DiskGiB:       r.Source.DiskGiB,
+			Storage:       r.Source.Storage,
+			Options:       r.Source.Options,
+		},
 	}
+
+	if c.Clone.Full {
+		vm.Clone = fleet.CloneFull
+	}
+	for _, size := range []fleet.HugePages{fleet.HugePages2Mi, fleet.HugePages1Gi} {
+		if c.HugePages == strconv.FormatInt(size.MiB(), 10) {
+			vm.HugePages = size
+		}
+	}
+	for _, d := range c.DataDisks {
+		vm.DataDisks = append(vm.DataDisks, fleet.DataDisk{Interface: d.Interface, SizeGiB: d.SizeGiB, Storage: d.DatastoreID})
+	}
+	for _, d := range c.Networks {
+		vm.Networks = append(vm.Networks, fleet.Network{
+			Bridge: d.Bridge, Model: d.Model, Firewall: d.Firewall, MTU: d.MTU, VLAN: d.VLAN, MAC: d.MAC,
+		})
+	}
+	if len(r.Labels) > 0 {
+		vm.Labels = map[string]string{}
+	}
+	for _, label := range r.Labels {
+		key, value, _ := strings.Cut(label, "=")
+		vm.Labels[key] = value
+	}
+	for i, numa := range c.NUMA {
+		guest, err := topology.ParseCPUSet(strings.ReplaceAll(numa.CPUs, ";", ","))
+		if err != nil {
+			return vm, fmt.Errorf("numa%d: %w", i, err)
+		}
+		nodes, err := topology.ParseCPUSet(strings.ReplaceAll(numa.HostNodes, ";", ","))
+		if err != nil {
+			return vm, fmt.Errorf("numa%d: %w", i, err)
+		}
+		vm.Cells = append(vm.Cells, topology.NUMACell{
+			GuestCPUs: guest,
+			HostNodes: nodes,
+			MemoryMiB: numa.MemoryMiB,
+			Policy:    numa.Policy,
+		})
+	}
+	return vm, nil
 }
 
 // guestCPU chooses the CPU topology that the guest sees. Contiguous cells of equal size
@@ -237,7 +396,8 @@ func guestCPU(vm *fleet.VM) cpu {
 			return shape
 		}
 	}
-	shape.Sockets, shape.Cores = cells, size
+	shape.Sockets = cells
+	shape.Cores = size
 	return shape
 }
 
@@ -250,37 +410,8 @@ func affinity(vm *fleet.VM) string {
 	return ""
 }
 
-// hugePages returns the size of a VM's huge pages in MiB, as in Proxmox' hugepages
-// option.
-func hugePages(vm *fleet.VM) string {
-	if vm.HugePages == "" {
-		return ""
-	}
-	return strconv.FormatInt(vm.HugePages.MiB(), 10)
-}
-
-// hugePagesOf is the inverse of hugePages. It returns other text unchanged, so that the
-// check refuses it.
-func hugePagesOf(text string) fleet.HugePages {
-	for _, size := range []fleet.HugePages{fleet.HugePages2Mi, fleet.HugePages1Gi} {
-		if text == strconv.FormatInt(size.MiB(), 10) {
-			return size
-		}
-	}
-	return fleet.HugePages(text)
-}
-
 // semicolons formats a set for numaN, where commas separate fields.
 func semicolons(set topology.CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }
-
-// describe returns the lines of a VM's Proxmox description.
-func describe(clusterID string, vm *fleet.VM) []string {
-	marker := fleet.Marker{ClusterID: clusterID, Key: vm.Key}
-	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent {
-		marker.Pins, marker.Emulator = vm.VCPUPins, vm.Emulator
-	}
-	return append([]string{marker.String()}, explain(vm)...)
-}
 
 // explain says in a few lines why a VM exists and why it has this placement.
 func explain(vm *fleet.VM) []string {
@@ -291,35 +422,36 @@ func explain(vm *fleet.VM) []string {
 	}
 	size := fmt.Sprintf("Size: type %s (%s), class %s: %d vCPUs, %d MiB, template %s.",
 		vm.InstanceType, vm.CapacityType, vm.NodeClass, vm.VCPUs, vm.MemoryMiB, vm.Template)
-	texts := []string{asked + ".", size, "Place: " + placeText(vm)}
-	if vm.Reason != "" {
-		texts = append(texts, "Reason: "+vm.Reason)
-	}
-	return texts
-}
 
-func placeText(vm *fleet.VM) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "host %s, policy %s", vm.Host, vm.Policy)
+	place := fmt.Sprintf("Place: host %s, policy %s", vm.Host, vm.Policy)
 	if vm.Policy.Pinned() {
-		fmt.Fprintf(&text, ", host CPUs %s by %s", vm.CPUs, vm.PinWith)
+		place += fmt.Sprintf(", host CPUs %s by %s", vm.CPUs, vm.PinWith)
 	}
 	if len(vm.Cells) > 0 {
 		var nodes []int
 		for _, c := range vm.Cells {
 			nodes = append(nodes, c.HostNodes.List()...)
 		}
-		slices.Sort(nodes)
-		fmt.Fprintf(&text, ", NUMA nodes %s", topology.CPUs(nodes...))
+		place += fmt.Sprintf(", NUMA nodes %s", topology.CPUs(nodes...))
 	}
 	if vm.HugePages != "" {
-		fmt.Fprintf(&text, ", huge pages of %s", vm.HugePages)
+		place += fmt.Sprintf(", huge pages of %s", vm.HugePages)
 	}
-	if len(vm.PCIDevices) > 0 {
-		fmt.Fprintf(&text, ", devices %s", mappings(vm.PCIDevices))
+	for i, device := range vm.PCIDevices {
+		if i == 0 {
+			place += ", devices "
+		} else {
+			place += ", "
+		}
+		place += device.Mapping
 	}
 	if len(vm.L3) > 0 {
-		fmt.Fprintf(&text, ", L3 groups %s", topology.CPUs(vm.L3...))
+		place += fmt.Sprintf(", L3 groups %s", topology.CPUs(vm.L3...))
 	}
-	return text.String() + "."
+
+	texts := []string{asked + ".", size, place + "."}
+	if vm.Reason != "" {
+		texts = append(texts, "Reason: "+vm.Reason)
+	}
+	return texts
 }

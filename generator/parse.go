@@ -2,9 +2,10 @@ package generator
 
 import (
 	"bytes"
-	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path"
 	"regexp"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/modules"
-	"github.com/numaform/numaform/topology"
 )
 
 // ParseError reports a file of a fleet that numaform does not understand: which file,
@@ -27,8 +27,8 @@ type ParseError struct {
 	Line int
 	// Problem says what is wrong.
 	Problem string
-	// Mend says how to fix it.
-	Mend string
+	// Hint says how to fix it.
+	Hint string
 	// Err is the cause, or nil.
 	Err error
 }
@@ -39,42 +39,48 @@ func (e *ParseError) Error() string {
 	if e.Line > 0 {
 		where = fmt.Sprintf("%s:%d", e.File, e.Line)
 	}
-	return fmt.Sprintf("reading fleet file %s: %s: %s", visible(where), visible(e.Problem), e.Mend)
+	return fmt.Sprintf("reading fleet file %s: %s: %s", visible(where), visible(e.Problem), e.Hint)
 }
 
 // visible escapes characters that a terminal would interpret or not show, as Go does in
 // quoted strings: a fleet's paths and values are untrusted text.
 func visible(text string) string {
-	if strings.IndexFunc(text, hidden) < 0 {
-		return text
-	}
 	var b strings.Builder
 	for _, r := range text {
-		if hidden(r) {
-			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		if r == '\n' || unicode.IsPrint(r) {
+			b.WriteRune(r)
 			continue
 		}
-		b.WriteRune(r)
+		b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
 	}
 	return b.String()
 }
-
-// hidden reports whether a character is a control character or only changes the display
-// of others.
-func hidden(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // Unwrap returns the cause.
 func (e *ParseError) Unwrap() error { return e.Err }
 
 // The hints for fixing a file.
 const (
-	mendRestore = "restore the file from version control; to change a node, change its NodePool or ProxmoxNodeClass"
-	mendUpgrade = "upgrade numaform"
-	mendRemove  = "move the file out of the fleet's directory"
-	mendEither  = "restore the file from version control if it is a node's, or else move it out of the fleet's directory"
-	mendModule  = "restore the file from version control, or remove the directory: numaform has the modules itself"
-	mendMerge   = "take one side as it is: git checkout --ours, or --theirs"
+	hintRestore = "restore the file from version control; to change a node, change its NodePool or ProxmoxNodeClass"
+	hintUpgrade = "upgrade numaform"
+	hintRemove  = "move the file out of the fleet's directory"
+	hintEither  = "restore the file from version control if it is a node's, or else move it out of the fleet's directory"
+	hintModule  = "restore the file from version control, or remove the directory: numaform has the modules itself"
+	hintMerge   = "take one side as it is: git checkout --ours, or --theirs"
 )
+
+// Limits of a file before it is parsed, several times the largest file that Render
+// writes.
+const (
+	maxFileBytes = 256 << 10
+	maxFileLines = 4000
+)
+
+// conflict matches a merge conflict marker. Render never begins a line like this.
+var conflict = regexp.MustCompile(`(?m)^(<{7}|>{7})( |\r?$)`)
+
+// providerPin matches the provider version in a root's main.tf.
+var providerPin = regexp.MustCompile(`(?m)^(      version = )"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*"$`)
 
 // Parse parses a fleet with the current release.
 func Parse(files Files) (fleet.Fleet, error) { return Current().Parse(files) }
@@ -87,10 +93,32 @@ func Parse(files Files) (fleet.Fleet, error) { return Current().Parse(files) }
 // does not read. No files at all are an empty fleet.
 func (r Release) Parse(files Files) (fleet.Fleet, error) {
 	p := &parser{release: r, files: files, modules: map[string]map[string][]byte{}}
-	if !p.hasFleet() {
+	names := sortedPaths(files)
+	exists := func(name string) bool { return kindOf(name).isText() || kindOf(name) == kindStray }
+	if !slices.ContainsFunc(names, exists) {
 		return fleet.Fleet{}, nil
 	}
-	if err := p.parse(); err != nil {
+
+	for _, name := range names {
+		if err := p.checkText(name); err != nil {
+			return fleet.Fleet{}, err
+		}
+	}
+	if err := p.parseIndex(); err != nil {
+		return fleet.Fleet{}, err
+	}
+	for _, name := range names {
+		if err := p.parseRootFile(name); err != nil {
+			return fleet.Fleet{}, err
+		}
+	}
+	p.fleet.Hosts = p.fleet.Shards()
+	p.fleet.Sort()
+
+	if err := p.checkModules(); err != nil {
+		return fleet.Fleet{}, err
+	}
+	if err := p.compare(); err != nil {
 		return fleet.Fleet{}, err
 	}
 	return p.fleet, nil
@@ -100,152 +128,168 @@ type parser struct {
 	release Release
 	files   Files
 	fleet   fleet.Fleet
-	// modules caches the requested modules by hash; nil if the release has no such
-	// modules.
+	// modules caches the requested modules by hash, because the release hashes its own each
+	// time; nil if the release has no such modules.
 	modules map[string]map[string][]byte
 }
 
 // carried returns the modules with a hash, or nil.
 func (p *parser) carried(hash string) map[string][]byte {
-	if files, known := p.modules[hash]; known {
-		return files
+	files, known := p.modules[hash]
+	if !known {
+		var ok bool
+		if files, ok = p.release.Carried(hash); !ok {
+			files = nil
+		}
+		p.modules[hash] = files
 	}
-	files, ok := p.release.Carried(hash)
-	if !ok {
-		files = nil
-	}
-	p.modules[hash] = files
 	return files
 }
 
-// hasFleet reports whether there is a file that only a fleet has.
-func (p *parser) hasFleet() bool {
-	for name := range p.files {
-		if kind := kindOf(name); kind != kindOther && kind != kindIgnore && kind != kindModule {
-			return true
-		}
+// checkText refuses text that is too large for Render to have written it, and unresolved
+// merge conflicts.
+func (p *parser) checkText(name string) error {
+	if !kindOf(name).isText() {
+		return nil
 	}
-	return false
-}
-
-func (p *parser) parse() error {
-	if err := cmp.Or(p.bounded(), p.unmerged()); err != nil {
-		return err
+	content := p.files[name]
+	if len(content) > maxFileBytes {
+		return &ParseError{File: name, Problem: fmt.Sprintf("has %d bytes, and may have %d", len(content), maxFileBytes), Hint: hintRestore}
 	}
-	if err := p.parseIndex(); err != nil {
-		return err
+	if lines := bytes.Count(content, []byte("\n")); lines > maxFileLines {
+		return &ParseError{File: name, Line: maxFileLines + 1, Problem: fmt.Sprintf("has %d lines, and may have %d", lines, maxFileLines), Hint: hintRestore}
 	}
-	hosts := map[topology.HostID]bool{}
-	for _, name := range sortedPaths(p.files) {
-		kind := kindOf(name)
-		if err := p.checkStray(name); err != nil {
-			return err
-		}
-		if kind != kindMain && kind != kindNode {
-			continue
-		}
-		host := hostOf(name)
-		if _, known := findRegion(&p.fleet, host.Region); !known {
-			return &ParseError{File: name, Problem: fmt.Sprintf("region %q is not in %s", host.Region, fleetFile), Mend: mendRestore}
-		}
-		hosts[host] = true
-		if kind == kindNode {
-			if err := p.parseNode(name); err != nil {
-				return err
-			}
-		}
-	}
-	for host := range hosts {
-		p.fleet.Hosts = append(p.fleet.Hosts, host)
-	}
-	p.fleet.Hosts = p.fleet.Shards()
-	p.fleet.Sort()
-	return p.compare()
-}
-
-// conflict matches a merge conflict marker. Render never begins a line like this.
-var conflict = regexp.MustCompile(`(?m)^(<{7}|>{7})( |\r?$)`)
-
-// unmerged refuses a file with unresolved merge conflicts.
-func (p *parser) unmerged() error {
-	for _, name := range sortedPaths(p.files) {
-		switch kindOf(name) {
-		case kindIndex, kindMain, kindNode:
-			content := p.files[name]
-			if at := conflict.FindIndex(content); at != nil {
-				line := 1 + bytes.Count(content[:at[0]], []byte("\n"))
-				return &ParseError{File: name, Line: line, Problem: "holds both sides of a merge that conflicted", Mend: mendMerge}
-			}
-		}
+	if at := conflict.FindIndex(content); at != nil {
+		return &ParseError{File: name, Line: lineAt(content, at[0]), Problem: "holds both sides of a merge that conflicted", Hint: hintMerge}
 	}
 	return nil
 }
 
-// checkStray refuses files that the engine would plan along with a root's own.
-func (p *parser) checkStray(name string) error {
-	switch kind := kindOf(name); {
-	case kind == kindStray:
-		return &ParseError{File: name, Problem: "is not numaform's, but the engine would read it", Mend: mendRemove}
-	case kind == kindNode && !Owns(name, p.files[name]):
-		return &ParseError{File: name, Problem: "lacks numaform's header, but the engine would read it", Mend: mendEither}
+// lineAt returns the number of the line at an offset, counted from 1.
+func lineAt(content []byte, offset int) int {
+	return 1 + bytes.Count(content[:min(offset, len(content))], []byte("\n"))
+}
+
+// parseIndex reads fleet.json: first its format version, then every field.
+func (p *parser) parseIndex() error {
+	content, ok := p.files[fleetFile]
+	if !ok {
+		return &ParseError{File: fleetFile, Problem: "is missing", Hint: hintRestore}
 	}
+	var read index
+	if err := json.Unmarshal(content, &read); err == nil && read.FormatVersion != FormatVersion {
+		return formatError(fleetFile, 0, read.FormatVersion)
+	}
+
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&read)
+	if err == nil {
+		if _, end := decoder.Token(); !errors.Is(end, io.EOF) {
+			err = errors.New("holds more than one JSON value")
+		}
+	}
+	if err != nil {
+		line := 0
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+			line = lineAt(content, int(syntax.Offset))
+		}
+		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			line = lineAt(content, int(kind.Offset))
+		}
+		return &ParseError{File: fleetFile, Line: line, Problem: err.Error(), Hint: hintRestore, Err: err}
+	}
+	p.fleet = fleet.Fleet{ClusterID: read.ClusterID, Backend: read.Backend, Regions: read.Regions}
+	return nil
+}
+
+func formatError(name string, line, format int) error {
+	if format > FormatVersion {
+		return &ParseError{
+			File: name, Line: line, Hint: hintUpgrade,
+			Problem: fmt.Sprintf("has format %d, and this numaform reads up to %d", format, FormatVersion),
+		}
+	}
+	return &ParseError{File: name, Line: line, Problem: fmt.Sprintf("has no format that ever was (%d)", format), Hint: hintRestore}
+}
+
+// parseRootFile adds the host or the VM of a file to the fleet. It refuses other files
+// that the engine would plan along with a root's own.
+func (p *parser) parseRootFile(name string) error {
+	kind := kindOf(name)
+	switch {
+	case kind == kindStray:
+		return &ParseError{File: name, Problem: "is not numaform's, but the engine would read it", Hint: hintRemove}
+	case !kind.inRoot():
+		return nil
+	case kind == kindNode && !Owns(name, p.files[name]):
+		return &ParseError{File: name, Problem: "lacks numaform's header, but the engine would read it", Hint: hintEither}
+	}
+
+	host := hostOf(name)
+	if regionIndex(&p.fleet, host.Region) < 0 {
+		return &ParseError{File: name, Problem: fmt.Sprintf("region %q is not in %s", host.Region, fleetFile), Hint: hintRestore}
+	}
+	p.fleet.Hosts = append(p.fleet.Hosts, host)
+	if kind == kindMain {
+		return nil
+	}
+	vm, err := p.parseNode(name)
+	if err != nil {
+		return err
+	}
+	if own := NodeFile(&vm); own != name {
+		return &ParseError{File: name, Problem: fmt.Sprintf("holds vm %s, whose file is %s", vm.Name, own), Hint: hintRestore}
+	}
+	p.fleet.VMs = append(p.fleet.VMs, vm)
 	return nil
 }
 
 // compare renders the parsed fleet and returns an error for the first difference from the
 // files.
 func (p *parser) compare() error {
-	if err := p.checkModules(); err != nil {
-		return err
-	}
 	written, err := Render(p.fleet)
 	if err != nil {
-		return p.blame(err)
+		// The error is about a VM's file or, if it names no VM, about the index.
+		refused := &ParseError{File: fleetFile, Problem: err.Error(), Hint: hintRestore, Err: err}
+		if field, ok := errors.AsType[*FieldError](err); ok {
+			refused.Problem = field.Error()
+			for i := range p.fleet.VMs {
+				if p.fleet.VMs[i].Name == field.VM {
+					refused.File = NodeFile(&p.fleet.VMs[i])
+				}
+			}
+		}
+		return refused
 	}
+
 	for _, name := range sortedPaths(written) {
-		if name == ignoreFile || strings.HasPrefix(name, modulesDir+"/") {
+		kind := kindOf(name)
+		if !kind.isText() {
 			continue
 		}
 		content, exists := p.files[name]
-		if kindOf(name) == kindMain {
+		if kind == kindMain {
+			if !exists {
+				continue // the next rendering restores it
+			}
 			content = providerPin.ReplaceAll(content, []byte(`${1}"`+ProviderVersion+`"`))
 		}
-		switch {
-		case !exists && kindOf(name) == kindMain: // The next rendering brings it back.
-		case !exists:
-			return &ParseError{File: name, Problem: "is missing", Mend: mendRestore}
-		case !bytes.Equal(content, written[name]):
+		if !bytes.Equal(content, written[name]) {
 			return &ParseError{
 				File: name, Line: firstDifference(content, written[name]),
-				Problem: "was edited: this is not what numaform writes", Mend: mendRestore,
+				Problem: "was edited: this is not what numaform writes", Hint: hintRestore,
 			}
 		}
 	}
 	return nil
 }
 
-// providerPin matches the provider version in a root's main.tf.
-var providerPin = regexp.MustCompile(`(?m)^(      version = )"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*"$`)
-
-// blame returns a ParseError for a value that Render refused. It names the VM's file if
-// the error is about a VM, and the index otherwise.
-func (p *parser) blame(err error) error {
-	var field *FieldError
-	if !errors.As(err, &field) {
-		return &ParseError{File: fleetFile, Problem: err.Error(), Mend: mendRestore, Err: err}
-	}
-	for i := range p.fleet.VMs {
-		if p.fleet.VMs[i].Name == field.VM {
-			return &ParseError{File: NodeFile(&p.fleet.VMs[i]), Problem: field.Error(), Mend: mendRestore, Err: err}
-		}
-	}
-	return &ParseError{File: fleetFile, Problem: field.Error(), Mend: mendRestore, Err: err}
-}
-
 // firstDifference returns the number of the first line in which got and want
 // differ.
 func firstDifference(got, want []byte) int {
-	gotLines, wantLines := bytes.SplitAfter(got, []byte("\n")), bytes.SplitAfter(want, []byte("\n"))
+	gotLines := bytes.SplitAfter(got, []byte("\n"))
+	wantLines := bytes.SplitAfter(want, []byte("\n"))
 	for i := range gotLines {
 		if i >= len(wantLines) || !bytes.Equal(gotLines[i], wantLines[i]) {
 			return i + 1
@@ -274,29 +318,18 @@ func (p *parser) checkModules() error {
 		}
 		switch content, exists := known[file]; {
 		case !exists:
-			return &ParseError{File: name, Problem: "is no file of these modules", Mend: mendModule}
+			return &ParseError{File: name, Problem: "is no file of these modules", Hint: hintModule}
 		case !bytes.Equal(content, p.files[name]):
-			return &ParseError{File: name, Line: firstDifference(p.files[name], content), Problem: "was edited", Mend: mendModule}
+			return &ParseError{File: name, Line: firstDifference(p.files[name], content), Problem: "was edited", Hint: hintModule}
 		}
 	}
 	for _, hash := range slices.Sorted(maps.Keys(unknown)) {
 		if modules.HashOf(unknown[hash]) != hash {
 			return &ParseError{
-				File: path.Join(modulesDir, modules.NodeModule, hash), Mend: "remove the directory: nothing calls it",
+				File: path.Join(modulesDir, modules.NodeModule, hash), Hint: "remove the directory: nothing calls it",
 				Problem: "was edited, or is another module of that name",
 			}
 		}
 	}
 	return nil
-}
-
-// unknownModules returns the error for a node file that calls modules that the release
-// does not carry.
-func (p *parser) unknownModules(name string, line int, hash string) error {
-	return &ParseError{
-		File: name, Line: line,
-		Problem: fmt.Sprintf("calls modules %s, which this numaform does not carry; it has %s", hash, strings.Join(p.release.Carries(), ", ")),
-		Mend: "restore the file from version control; if another version of numaform wrote it, use one that carries both " + hash +
-			" and one of these until this node is replaced, or upgrade; allow modules of your own under modules.allow in numaform.yaml",
-	}
 }

@@ -103,8 +103,8 @@ func TestParseRefuses(t *testing.T) {
 			}
 			_, err = generator.Parse(files)
 			var where *generator.ParseError
-			if !errors.As(err, &where) || where.Mend == "" {
-				t.Fatalf("error without place and mend: %v", err)
+			if !errors.As(err, &where) || where.Hint == "" {
+				t.Fatalf("error without place and fix: %v", err)
 			}
 			if !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error:\n%v\nwant:\n%s", err, c.want)

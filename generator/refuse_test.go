@@ -200,7 +200,7 @@ func TestRefusesFleet(t *testing.T) {
 		change func(*fleet.Fleet)
 		want   string
 	}{
-		"region twice":      {func(f *fleet.Fleet) { f.Regions = append(f.Regions, f.Regions[0]) }, `region "region-1": stands twice`},
+		"region twice":      {func(f *fleet.Fleet) { f.Regions = append(f.Regions, f.Regions[0]) }, `region "region-1": is listed twice`},
 		"region unknown":    {func(f *fleet.Fleet) { f.Regions = nil }, "is not a region of the fleet"},
 		"region reserved":   {func(f *fleet.Fleet) { f.Regions[0].Name = "modules" }, `region "modules": is a name`},
 		"region path":       {func(f *fleet.Fleet) { f.Regions[0].Name = "../x" }, `region "../x"`},
@@ -221,18 +221,18 @@ func TestRefusesFleet(t *testing.T) {
 		"other credential":  {backend("oss", "security_token", "geheim"), "looks like a credential"},
 		"secret in URL":     {backend("http", "address", "https://u:geheim@h/"), "is a URL with a user or password"},
 		"secret in bad URL": {backend("http", "address", "https://u:geheim@h:x y/%"), "is a URL with a user or password"},
-		"suffix":            {backend("kubernetes", "secret_suffix", "x"), "another for each shard: remove it"},
+		"suffix":            {backend("kubernetes", "secret_suffix", "x"), "to another value for each host: remove it"},
 		"http nowhere":      {backend("http"), "fleet.backend.config.address: is empty"},
 		"one state":         {backend("oss", "key", "terraform.tfstate"), "write {state} into that setting"},
 		"same name": {func(f *fleet.Fleet) {
 			other := vmAt(topology.HostID{Region: "other", Host: "pve-1"}, 2001)
 			f.Regions = append(f.Regions, fleet.Region{Name: "other", Endpoint: "https://other:8006/"})
 			f.VMs = append(f.VMs, other)
-		}, `name "workers-2001": is that of vm workers-2001 too`},
+		}, `name "workers-2001": is also used by vm workers-2001`},
 		"same key": {func(f *fleet.Fleet) {
 			f.VMs = append(f.VMs, vmAt(somewhere, 2002))
 			f.VMs[1].Key = f.VMs[0].Key
-		}, "is that of vm workers-2001 too"},
+		}, "is also used by vm workers-2001"},
 		"same vmid": {func(f *fleet.Fleet) {
 			other := vmAt(topology.HostID{Region: "region-1", Host: "pve-2"}, 2001)
 			other.Pool, other.Name, other.Key = "b", "b-2001", fleet.Key(strings.Repeat("f", 32))
