@@ -61,12 +61,16 @@ func (e *Error) reason() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", e.Status, e.Text))
 }
 
-// advice returns the reason and how to fix it.
-func (e *Error) advice() string {
-	if e.Mend == "" {
-		return e.reason()
+// short formats an error for a host's Problem or Warnings.
+func short(err error) string {
+	refused, ok := errors.AsType[*Error](err)
+	switch {
+	case !ok:
+		return err.Error()
+	case refused.Mend == "":
+		return refused.reason()
 	}
-	return e.reason() + ": " + e.Mend
+	return refused.reason() + ": " + refused.Mend
 }
 
 // The statuses that are specific to pveproxy.
@@ -105,95 +109,94 @@ func (e *Error) retryable() bool {
 	return e.Status >= http.StatusInternalServerError && !e.gone()
 }
 
-// explain converts the error of a request for path to an *Error.
-func (c *Client) explain(path string, err error) *Error {
-	e := &Error{Region: c.cfg.Region, Endpoint: c.endpoints.host(), Path: path}
-	var status *statusError
-	if errors.As(err, &status) {
-		e.Status, e.Text = status.code, status.text
-		e.Mend = c.mendStatus(e)
-		return e
-	}
-	var inURL *url.Error
-	if !errors.As(err, &inURL) {
-		e.Status, e.Text, e.cause = http.StatusOK, "the answer cannot be understood: "+garbled(err), err
-		e.Mend = "check that url is a Proxmox host"
-		return e
-	}
-	e.cause, e.Text = inURL.Err, inURL.Err.Error()
-	c.explainConnection(e)
-	return e
-}
-
-// garbled describes what is wrong with a response, without names of Go types.
-func garbled(err error) string {
-	var unexpected *json.UnmarshalTypeError
-	if !errors.As(err, &unexpected) {
-		return err.Error()
-	}
-	if unexpected.Field == "" {
-		return "unexpected " + unexpected.Value
-	}
-	return "unexpected " + unexpected.Value + " in " + unexpected.Field
+// isGone reports whether the requested guest does not exist, or no longer exists.
+func isGone(err error) bool {
+	refused, ok := errors.AsType[*Error](err)
+	return ok && refused.gone()
 }
 
 // permission matches path and privilege in Proxmox' error.
 var permission = regexp.MustCompile(`^Permission check failed \((/[^,]*), ([^)]+)\)`)
 
-func (c *Client) mendStatus(e *Error) string {
+// oneReason is Proxmox' message for every refused token since pve-manager 9.1.5,
+// including expired ones; 9.1.4 and older say why.
+const oneReason = "Authentication failed!"
+
+// explain converts the error of a request for path to an *Error, and adds how to fix it.
+func (c *Client) explain(path string, err error) *Error {
+	e := &Error{Region: c.cfg.Region, Endpoint: c.transport.endpoint(), Path: path}
+	if status, ok := errors.AsType[*statusError](err); ok {
+		e.Status = status.code
+		e.Text = status.text
+		c.explainStatus(e)
+		return e
+	}
+
+	failed, ok := errors.AsType[*url.Error](err)
+	if !ok {
+		// Without names of Go types.
+		problem := err.Error()
+		if unexpected, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			problem = "unexpected " + unexpected.Value
+			if unexpected.Field != "" {
+				problem += " in " + unexpected.Field
+			}
+		}
+		e.Status = http.StatusOK
+		e.Text = "the answer cannot be understood: " + problem
+		e.Mend = "check that url is a Proxmox host"
+		e.cause = err
+		return e
+	}
+	e.Text = failed.Err.Error()
+	e.cause = failed.Err
+	c.explainConnection(e)
+	return e
+}
+
+// explainStatus adds a hint to an unsuccessful response.
+func (c *Client) explainStatus(e *Error) {
 	switch e.Status {
 	case http.StatusUnauthorized:
-		return c.mendLogin(e.Text)
+		login := c.credential()
+		user, name, _ := strings.Cut(login.TokenID, "!")
+		switch {
+		case login.TokenID == "":
+			e.Mend = fmt.Sprintf("check username and password of %s", login.Username)
+		case strings.HasSuffix(e.Text, "access expired"):
+			e.Mend = fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
+		case e.Text == oneReason:
+			e.Mend = fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
+		default:
+			e.Mend = fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
+		}
 	case http.StatusForbidden:
 		path, privilege := "/", "the privilege"
 		if found := permission.FindStringSubmatch(e.Text); found != nil {
 			path, privilege = found[1], found[2]
 		}
-		return c.grant(path, privilege)
+		e.Mend = c.grant(path, privilege, auditor)
 	case statusTimeout:
-		return "the host took longer than pveproxy waits, and may go on with what was asked: look at its load, and at pvedaemon on it"
+		e.Mend = "the host took longer than pveproxy waits, and may go on with what was asked: look at its load, and at pvedaemon on it"
 	case http.StatusNotFound:
-		return "check that url is a Proxmox host"
+		e.Mend = "check that url is a Proxmox host"
 	}
-	return ""
 }
 
-// oneReason is Proxmox' message for every refused token since pve-manager 9.1.5,
-// including expired ones; 9.1.4 and older say why.
-const oneReason = "Authentication failed!"
+// auditor is Proxmox' own role for read privileges.
+const auditor = "PVEAuditor"
 
-// mendLogin returns the hint for a credential that Proxmox refuses.
-func (c *Client) mendLogin(text string) string {
-	login := c.credential()
-	user, name, _ := strings.Cut(login.TokenID, "!")
-	switch {
-	case login.TokenID == "":
-		return fmt.Sprintf("check username and password of %s", login.Username)
-	case strings.HasSuffix(text, "access expired"):
-		return fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
-	case text == oneReason:
-		return fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
-	}
-	return fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
-}
-
-// grant returns how to grant the client's credential a read privilege.
-func (c *Client) grant(path, privilege string) string {
-	return fmt.Sprintf("grant %s on %s: %s", privilege, path, c.entry(path, privilege, "PVEAuditor"))
-}
-
-// entry returns the command that grants the client's credential a role with the
-// privilege: one of numaform's, or otherwise. A token without privilege separation has
-// its user's privileges.
-func (c *Client) entry(path, privilege, otherwise string) string {
+// grant returns how to grant the client's credential a privilege: with the role of
+// numaform that has it, or otherwise another one. A token without privilege separation
+// has its user's privileges.
+func (c *Client) grant(path, privilege, otherwise string) string {
 	for _, role := range Roles() {
 		if slices.Contains(role.Privileges, privilege) {
 			otherwise = role.Name
 			break
 		}
 	}
-	who := c.User()
-	line := fmt.Sprintf("pveum acl modify %s --roles %s --users '%s'", path, otherwise, who)
+	line := fmt.Sprintf("grant %s on %s: pveum acl modify %s --roles %s --users '%s'", privilege, path, path, otherwise, c.User())
 	if token := c.TokenID(); token != "" {
 		line += fmt.Sprintf(" --tokens '%s'", token)
 	}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,10 +40,7 @@ func (e *ExecError) Error() string {
 
 // Ping returns an error if a guest's agent does not respond.
 func (c *Client) Ping(ctx context.Context, vm Owned) error {
-	config, err := c.configOf(ctx, vm)
-	if err == nil && config == nil {
-		err = fmt.Errorf("it is not on host %s of region %s", vm.Host, c.cfg.Region)
-	}
+	err := c.requireOurs(ctx, vm)
 	if err == nil {
 		err = c.send(ctx, http.MethodPost, vm.path()+"/agent/ping", nil, nil)
 	}
@@ -52,38 +50,38 @@ func (c *Client) Ping(ctx context.Context, vm Owned) error {
 	return nil
 }
 
+// requireOurs returns an error unless the VM exists and is ours.
+func (c *Client) requireOurs(ctx context.Context, vm Owned) error {
+	config, err := c.configOf(ctx, vm)
+	if err == nil && config == nil {
+		return fmt.Errorf("it is not on host %s of region %s", vm.Host, c.cfg.Region)
+	}
+	return err
+}
+
 // Exec runs a command in a guest with its agent and waits for its end. It returns an
 // *ExecError if the exit code is not 0.
 func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
-	config, err := c.configOf(ctx, vm)
-	if err == nil && config == nil {
-		err = fmt.Errorf("it is not on host %s of region %s", vm.Host, c.cfg.Region)
-	}
-	if err != nil {
-		return fmt.Errorf("running a command in vm %d: %w", vm.VMID, err)
-	}
-	if command.Timeout == 0 {
-		command.Timeout = defaultCommandTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, command.Timeout)
-	defer cancel()
 	params := map[string]any{"command": command.Args}
 	if command.Input != "" {
 		params["input-data"] = command.Input
 	}
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(command.Timeout, defaultCommandTimeout))
+	defer cancel()
 	var started struct {
 		PID number `json:"pid"`
 	}
-	if err := c.send(ctx, http.MethodPost, vm.path()+"/agent/exec", params, &started); err != nil {
+	err := c.requireOurs(ctx, vm)
+	if err == nil {
+		err = c.send(ctx, http.MethodPost, vm.path()+"/agent/exec", params, &started)
+	}
+	if err != nil {
 		return fmt.Errorf("running a command in vm %d: %w", vm.VMID, err)
 	}
-	return c.awaitCommand(ctx, vm, int(started.PID))
-}
 
-// awaitCommand waits for the end of a command. If Proxmox or the agent does not respond,
-// the command may still be running, so it asks again until the timeout.
-func (c *Client) awaitCommand(ctx context.Context, vm Owned, pid int) error {
-	path := fmt.Sprintf("%s/agent/exec-status?pid=%d", vm.path(), pid)
+	// If Proxmox or the agent does not respond, the command may still be running, so ask
+	// again until the timeout.
+	path := fmt.Sprintf("%s/agent/exec-status?pid=%d", vm.path(), int(started.PID))
 	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
 		var status struct {
 			Exited   number `json:"exited"`

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +20,19 @@ import (
 
 // defaultMemoryMiB is the memory of a guest without a memory option.
 const defaultMemoryMiB = 512
+
+// The numbers of numaN and hostpciN options in Proxmox.
+const (
+	maxCells   = 8
+	maxHostPCI = 16
+)
+
+// publisherName is the name of the VM in whose description a host's topology may be
+// published, if only VMs can be written.
+const publisherName = "numaform-topology"
+
+// diskKey matches the options of a VM's configuration for disks and images.
+var diskKey = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
 
 // guestsRead is what was read of a host's guests, except the guests themselves.
 type guestsRead struct {
@@ -38,49 +53,108 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 	errs := make([]error, len(guests))
 	var group errgroup.Group
 	group.SetLimit(c.cfg.MaxInFlight)
-	for i, listed := range guests {
+	for i, r := range guests {
 		group.Go(func() error {
-			errs[i] = c.get(ctx, guestPath(host.Name, listed), &configs[i])
+			path := fmt.Sprintf("/nodes/%s/%s/%d/config?current=1", host.Name, r.Type, int(r.VMID))
+			errs[i] = c.get(ctx, path, &configs[i])
 			return nil
 		})
 	}
 	_ = group.Wait() // errs contains the errors
-	var found guestsRead
-	for i, listed := range guests {
-		var refused *Error
-		if errors.As(errs[i], &refused) && refused.gone() {
-			found.gone = append(found.gone, listed)
+
+	found := guestsRead{published: map[int]topology.Machine{}}
+	for i, r := range guests {
+		if isGone(errs[i]) {
+			found.gone = append(found.gone, r)
 			continue
 		}
-		found.add(host, listed, configs[i], errs[i])
+		guest := listedGuest(r)
+		err := errs[i]
+		if err == nil {
+			err = readConfig(&guest, configs[i])
+		}
+		if err != nil {
+			addProblem(host, fmt.Sprintf("guest %d cannot be read, so its CPUs and memory are unknown: %s", guest.VMID, short(err)))
+		}
+		if found.describe(host, guest, configs[i], err == nil) { // it never runs
+			guest.VCPUs = 0
+			guest.MemoryMiB = 0
+			guest.HugePagesKiB = 0
+			guest.Pins = topology.CPUSet{}
+			guest.NUMA = nil
+			guest.PCIDevices = nil
+			guest.Disks = nil
+		}
+		host.Guests = append(host.Guests, guest)
 	}
 	return found
 }
 
-func guestPath(host topology.HostName, r resource) string {
-	return fmt.Sprintf("/nodes/%s/%s/%d/config?current=1", host, r.Type, int(r.VMID))
+// describe reports whether a guest only describes something: it is a template, or its
+// configuration contains a host's topology. It adds the description if the guest could be
+// read.
+func (f *guestsRead) describe(host *topology.Host, guest topology.Guest, config values, read bool) bool {
+	vm := guest.Kind == topology.GuestVM
+	hasDisk := func() bool {
+		for key := range config {
+			if diskKey.MatchString(key) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case guest.Template:
+		if vm && read {
+			host.Templates = append(host.Templates, readTemplate(guest, config))
+		}
+	case vm && !guest.Running && guest.Name == "node-capacity" && slices.Contains(guest.Tags, "karpenter"):
+		// It is the VM with which karpenter-provider-proxmox' host daemon describes a host.
+		if read {
+			f.addCapacity(host, guest, config)
+		}
+	case vm && !guest.Running && guest.Name == publisherName && !hasDisk():
+		if read {
+			f.addPublished(host, guest, config)
+		}
+	default:
+		return false
+	}
+	return true
 }
 
-// add adds what was read about one guest, or its error.
-func (f *guestsRead) add(host *topology.Host, listed resource, config values, err error) {
-	guest := listedGuest(listed)
+// addCapacity reads the host's topology from a node-capacity VM.
+func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, config values) {
+	cells, err := readCells(config)
+	if err == nil && strings.TrimSpace(config["affinity"]) == "" {
+		err = errors.New("it has no affinity: list the host's CPUs there, or remove the VM")
+	}
+	var machine topology.Machine
 	if err == nil {
-		err = readConfig(&guest, config)
+		machine, err = topology.FromCapacity(config["affinity"], cells)
 	}
 	switch {
 	case err != nil:
-		addProblem(host, fmt.Sprintf("guest %d cannot be read, so its CPUs and memory are unknown: %s", guest.VMID, short(err)))
-	case guest.Template && guest.Kind == topology.GuestVM:
-		host.Templates = append(host.Templates, readTemplate(guest, config))
-	case isCapacity(guest):
-		f.addCapacity(host, guest, config)
-	case isPublisher(guest, config):
-		f.addPublished(host, guest, config)
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d does not describe the host: %s", guest.VMID, err))
+	case len(f.capacity.CPUs) > 0:
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d is a second node-capacity VM and not read: keep one of them", guest.VMID))
+	default:
+		f.capacity = machine
 	}
-	if guest.Template || isCapacity(guest) || isPublisher(guest, config) { // they never run
-		guest.VCPUs, guest.MemoryMiB, guest.HugePagesKiB, guest.Pins, guest.NUMA, guest.PCIDevices, guest.Disks = 0, 0, 0, topology.CPUSet{}, nil, nil, nil
+}
+
+// addPublished reads the host's topology from the description of a VM.
+func (f *guestsRead) addPublished(host *topology.Host, guest topology.Guest, config values) {
+	machine, found, err := topology.ParsePublished(config["description"])
+	switch {
+	case err != nil:
+		host.Warnings = append(host.Warnings, fmt.Sprintf("the topology in the description of guest %d is not used: %s", guest.VMID, err))
+	case !found:
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d has no topology in its description: "+
+			"write there what `numaform topology collect -o notes` prints on the host", guest.VMID))
+	default:
+		f.published[guest.VMID] = machine
 	}
-	host.Guests = append(host.Guests, guest)
 }
 
 // listedGuest returns a guest with the data in /cluster/resources.
@@ -122,10 +196,7 @@ func readConfig(guest *topology.Guest, config values) error {
 	if guest.Kind == topology.GuestContainer {
 		return readContainer(guest, config)
 	}
-	return readVM(guest, config)
-}
 
-func readVM(guest *topology.Guest, config values) error {
 	cores, err := config.count("cores", 1)
 	if err != nil {
 		return err
@@ -139,35 +210,34 @@ func readVM(guest *topology.Guest, config values) error {
 		return fmt.Errorf("reading affinity: %w", err)
 	}
 	if marker, ok := fleet.ParseMarker(config["description"]); ok {
-		guest.ClusterID, guest.Key = marker.ClusterID, string(marker.Key)
+		guest.ClusterID = marker.ClusterID
+		guest.Key = string(marker.Key)
 		guest.Pins = guest.Pins.Union(topology.CPUs(marker.Pins...))
 		guest.Disks = disks(config)
 	}
-	guest.PCIDevices = readDevices(config)
-	if guest.HugePagesKiB, err = hugePages(config["hugepages"]); err != nil || !config.is("numa") {
-		return err
+	for i := range maxHostPCI {
+		// No mapping can contain a device that cannot be parsed.
+		if device, err := topology.ParseHostPCI(config["hostpci"+strconv.Itoa(i)]); err == nil {
+			guest.PCIDevices = append(guest.PCIDevices, device)
+		}
 	}
-	guest.NUMA, err = readCells(config)
+
+	switch text := config["hugepages"]; text {
+	case "":
+	case "any":
+		guest.HugePagesKiB = topology.Unknown
+	default:
+		mib, err := strconv.Atoi(text)
+		if err != nil || mib < 1 || mib > 1<<20 {
+			return errors.New("hugepages: want any or a number of MiB")
+		}
+		guest.HugePagesKiB = mib << 10
+	}
+	if config.is("numa") {
+		guest.NUMA, err = readCells(config)
+	}
 	return err
 }
-
-// hugePages parses the size of a VM's huge pages, which Proxmox stores in MiB.
-func hugePages(text string) (kib int, err error) {
-	switch text {
-	case "":
-		return 0, nil
-	case "any":
-		return topology.Unknown, nil
-	}
-	mib, err := strconv.Atoi(text)
-	if err != nil || mib < 1 || mib > 1<<20 {
-		return 0, errors.New("hugepages: want any or a number of MiB")
-	}
-	return mib << 10, nil
-}
-
-// maxCells is the number of numaN options in Proxmox.
-const maxCells = 8
 
 func readCells(config values) ([]topology.NUMACell, error) {
 	var cells []topology.NUMACell
@@ -225,11 +295,136 @@ func memoryMiB(text string) (int64, error) {
 	return 0, errors.New("memory: want a number of MiB")
 }
 
-// short formats an error for a host's Problem or Warnings.
-func short(err error) string {
-	var refused *Error
-	if errors.As(err, &refused) {
-		return refused.advice()
+// inherited are the options that a clone inherits from its template and that the provider
+// resets unless HCL repeats them.
+var inherited = []string{"agent", "bios", "boot", "cpu", "machine", "ostype", "scsihw", "serial0", "vga"}
+
+// rootOnly are the options that only root@pam may set or remove, including on a clone.
+var rootOnly = []string{"affinity", "args", "hookscript", "hugepages", "keephugepages"}
+
+var diskPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
+
+// cloudInitDrive matches a drive that Proxmox generates (qemu-server,
+// PVE/QemuServer/Drive.pm: drive_is_cloudinit).
+var cloudInitDrive = regexp.MustCompile(`^[^,]*[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?(?:,|$)`)
+
+// readTemplate reads a template. Its Problem says why it cannot be cloned.
+func readTemplate(guest topology.Guest, config values) topology.Template {
+	t := topology.Template{VMID: guest.VMID, Name: guest.Name, Tags: guest.Tags, Options: map[string]string{}}
+	for _, key := range inherited {
+		if value, ok := config[key]; ok {
+			t.Options[key] = value
+		}
 	}
-	return err.Error()
+	var problems []string
+	for _, key := range rootOnly {
+		if _, ok := config[key]; ok {
+			problems = append(problems, fmt.Sprintf(
+				"it has %s, which its clones inherit and an API token cannot remove: qm set %d --delete %s", key, t.VMID, key,
+			))
+		}
+	}
+	// "1", "1,fstrim_cloned_disks=1" and "enabled=1".
+	enabled := func(field string) bool { return field == "1" || field == "enabled=1" }
+	if !slices.ContainsFunc(strings.Split(config["agent"], ","), enabled) {
+		problems = append(problems, fmt.Sprintf("its guest agent is off: qm set %d --agent 1", t.VMID))
+	}
+	if err := readBootDisk(&t, config); err != nil {
+		problems = append(problems, err.Error())
+	}
+	t.Problem = strings.Join(problems, "; ")
+	return t
+}
+
+// readBootDisk sets the boot disk of a template and lists its other drives.
+func readBootDisk(t *topology.Template, config values) error {
+	t.DiskInterface = bootDisk(config)
+	if t.DiskInterface == "" {
+		return fmt.Errorf("it has no boot disk: qm set %d --boot order=scsi0, say", t.VMID)
+	}
+	t.Drives = slices.DeleteFunc(drives(config), func(slot string) bool { return slot == t.DiskInterface })
+	volume, options, _ := strings.Cut(config[t.DiskInterface], ",")
+	t.CloudInit = slices.ContainsFunc(t.Drives, func(slot string) bool { return cloudInitDrive.MatchString(config[slot]) })
+	storage, _, ok := strings.Cut(volume, ":")
+	if !ok {
+		return fmt.Errorf("its boot disk %s is on no storage: import it into one", t.DiskInterface)
+	}
+	t.Storage = storage
+	if kept := diskOptions(options); kept != "" {
+		t.Options[t.DiskInterface] = kept
+	}
+	for option := range strings.SplitSeq(options, ",") {
+		if size, ok := strings.CutPrefix(option, "size="); ok {
+			gib, err := sizeGiB(size)
+			t.DiskGiB = gib
+			return err
+		}
+	}
+	return fmt.Errorf("the size of its boot disk %s is unknown: qm disk rescan --vmid %d", t.DiskInterface, t.VMID)
+}
+
+// diskOptions returns the options of a disk except its volume.
+func diskOptions(options string) string {
+	var kept []string
+	for option := range strings.SplitSeq(options, ",") {
+		if name, _, _ := strings.Cut(option, "="); name != "" && name != "size" && name != "format" {
+			kept = append(kept, option)
+		}
+	}
+	return strings.Join(kept, ",")
+}
+
+// drives returns the slots of all disks and CD drives, sorted.
+func drives(config values) []string {
+	var slots []string
+	for key := range config {
+		if diskPattern.MatchString(key) {
+			slots = append(slots, key)
+		}
+	}
+	slices.Sort(slots)
+	return slots
+}
+
+// isDisk reports whether an option is an existing disk.
+func isDisk(config values, key string) bool {
+	value, ok := config[key]
+	return ok && diskPattern.MatchString(key) && !strings.Contains(value, "media=cdrom")
+}
+
+// disks returns the slots of all disks, sorted.
+func disks(config values) []string {
+	return slices.DeleteFunc(drives(config), func(slot string) bool { return !isDisk(config, slot) })
+}
+
+// bootDisk returns the first disk in the boot order, or in the older bootdisk option. It
+// falls back to the only disk.
+func bootDisk(config values) string {
+	if order, ok := strings.CutPrefix(config["boot"], "order="); ok {
+		for key := range strings.SplitSeq(order, ";") {
+			if isDisk(config, key) {
+				return key
+			}
+		}
+		return ""
+	}
+	if isDisk(config, config["bootdisk"]) {
+		return config["bootdisk"]
+	}
+	if there := disks(config); len(there) == 1 {
+		return there[0]
+	}
+	return ""
+}
+
+// sizeGiB parses Proxmox' sizes such as 3584M, rounded up to GiB.
+func sizeGiB(text string) (int64, error) {
+	units := map[string]float64{"": 1 << 30, "K": 1 << 20, "M": 1 << 10, "G": 1, "T": 1.0 / (1 << 10)}
+	number := strings.TrimRight(text, "KMGT")
+	divisor, ok := units[text[len(number):]]
+	value, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || value <= 0 {
+		return 0, errors.New("the size of its boot disk cannot be read: want a number with K, M, G or T")
+	}
+	return int64(math.Ceil(value / divisor)), nil
 }

@@ -4,13 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http/httptrace"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/numaform/numaform/topology"
 )
+
+// slowReport is the duration from which a report causes a warning: pveproxy waits 30 s
+// for the daemon that creates the report, and then responds with 596 (pve-http-server
+// 6.0.5, PVE/APIServer/AnyEvent.pm:835).
+const slowReport = 20 * time.Second
+
+// notesAge is the age from which the host agent's data is read again. The agent publishes
+// every five minutes.
+const notesAge = time.Minute
+
+// runningVersion matches the version in "pve-manager: 9.0.3 (running version:
+// 9.0.3/5bd5b0ff1e5c2a4b)".
+var runningVersion = regexp.MustCompile(`(?m)^pve-manager: \S+ \(running version: (\d[0-9A-Za-z.~+-]{0,30})/`)
 
 // readHost reads the hardware and guests of a host without a Problem. It reads the report
 // first, so that it does not query each guest of an unreachable host.
@@ -30,20 +45,6 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 	c.mergeSources(host, found, &guests, c.readNotes(ctx, host))
 	host.Warnings = append(host.Warnings, host.MachineWarnings...)
 	return hostRead{gone: guests.gone, version: found.version}
-}
-
-// readGuestsOf reads only a host's guests, after checking that the host responds.
-func (c *Client) readGuestsOf(ctx context.Context, host *topology.Host, guests []resource) hostRead {
-	if host.Problem == "" {
-		found, err := c.readStatus(ctx, host.Name)
-		if err == nil {
-			host.ReadAt = c.now()
-			return hostRead{gone: c.readGuests(ctx, host, guests).gone, version: found.version}
-		}
-		failHost(host, err)
-	}
-	host.Guests = listed(guests)
-	return hostRead{}
 }
 
 // hardware is what a host reports about itself.
@@ -67,8 +68,8 @@ func (c *Client) readHardware(ctx context.Context, host *topology.Host, node res
 		found.counts = topology.FromCounts("", 0, 0, int(node.MaxCPU), node.MaxMem.mib())
 		return found, nil
 	}
-	var refused *Error
-	if errors.As(err, &refused) && refused.Status == statusUnreachable {
+	refused, _ := errors.AsType[*Error](err)
+	if refused != nil && refused.Status == statusUnreachable {
 		return hardware{}, err
 	}
 	status, statusErr := c.readStatus(ctx, host.Name)
@@ -105,17 +106,17 @@ func (c *Client) readStatus(ctx context.Context, host topology.HostName) (hardwa
 
 // failHost sets why a host cannot be used.
 func failHost(host *topology.Host, err error) {
-	var refused *Error
-	if errors.As(err, &refused) && refused.noAnswer() {
-		host.Online = false
-		if refused.Status == statusTimeout {
-			addProblem(host, fmt.Sprintf("takes longer to answer than pveproxy waits (%s): look at its load, and at pvedaemon and pvestatd on it", refused.reason()))
-			return
-		}
-		addProblem(host, fmt.Sprintf("cannot be reached (%s): start it, or look at pveproxy and pvestatd on it", refused.reason()))
+	refused, ok := errors.AsType[*Error](err)
+	if !ok || !refused.noAnswer() {
+		addProblem(host, "cannot be read: "+short(err))
 		return
 	}
-	addProblem(host, "cannot be read: "+short(err))
+	host.Online = false
+	if refused.Status == statusTimeout {
+		addProblem(host, fmt.Sprintf("takes longer to answer than pveproxy waits (%s): look at its load, and at pvedaemon and pvestatd on it", refused.reason()))
+		return
+	}
+	addProblem(host, fmt.Sprintf("cannot be reached (%s): start it, or look at pveproxy and pvestatd on it", refused.reason()))
 }
 
 // readReport reads the lscpu section of a host's report, which is the only place where
@@ -130,27 +131,103 @@ func (c *Client) readReport(ctx context.Context, host topology.HostName) (found 
 		return hardware{}, false, err
 	}
 	slow = c.now().Sub(began) > slowReport
-	found.version = reportVersion(report)
+
+	_, rest, _ := strings.Cut(report, "\n# pveversion")
+	packages, _, _ := strings.Cut(rest, "\n#")
+	if version := runningVersion.FindStringSubmatch(packages); version != nil {
+		found.version = version[1]
+	}
 	found.report, err = topology.ParseLscpu(report)
 	return found, slow, err
 }
 
-// slowReport is the duration from which a report causes a warning: pveproxy waits 30 s
-// for the daemon that creates the report, and then responds with 596 (pve-http-server
-// 6.0.5, PVE/APIServer/AnyEvent.pm:835).
-const slowReport = 20 * time.Second
+// notesRead is a host's notes, or why they cannot be read.
+type notesRead struct {
+	text string
+	err  error
+}
 
-// runningVersion matches the version in "pve-manager: 9.0.3 (running version:
-// 9.0.3/5bd5b0ff1e5c2a4b)".
-var runningVersion = regexp.MustCompile(`(?m)^pve-manager: \S+ \(running version: (\d[0-9A-Za-z.~+-]{0,30})/`)
-
-// reportVersion returns the Proxmox VE version from a report's list of packages, or "".
-// It reads no other section.
-func reportVersion(report string) string {
-	_, rest, _ := strings.Cut(report, "\n# pveversion")
-	packages, _, _ := strings.Cut(rest, "\n#")
-	if found := runningVersion.FindStringSubmatch(packages); found != nil {
-		return found[1]
+// readNotes reads a host's notes, and its agent's data in them. The notes also contain
+// the published topology; the same permission applies to both.
+func (c *Client) readNotes(ctx context.Context, host *topology.Host) notesRead {
+	var config struct {
+		Description string `json:"description"`
 	}
-	return ""
+	err := c.get(ctx, fmt.Sprintf("/nodes/%s/config", host.Name), &config)
+	host.NotesAt, host.Agent, host.AgentProblem = host.ReadAt, nil, ""
+	if err != nil {
+		host.AgentProblem = "its notes cannot be read: " + short(err)
+		return notesRead{err: err}
+	}
+	agent, found, err := topology.ParseAgent(config.Description)
+	switch {
+	case err != nil:
+		host.AgentProblem = "what it says in the host's notes cannot be understood: " + err.Error()
+	case found:
+		host.Agent = &agent
+	}
+	return notesRead{text: config.Description}
+}
+
+// keepAgent copies the previous data about a host's agent, and reads it again if it is
+// old. If that fails for a reason other than a refusal, the previous data remains and
+// ages.
+func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host) {
+	host.Agent, host.AgentProblem = known.Agent, known.AgentProblem
+	host.Contradicted, host.NotesAt = known.Contradicted, known.NotesAt
+	if host.Problem != "" {
+		host.ReadAt = known.ReadAt
+		return
+	}
+	if host.ReadAt.Sub(known.NotesAt) < notesAge {
+		return
+	}
+	refused, _ := errors.AsType[*Error](c.readNotes(ctx, host).err)
+	if refused != nil && (refused.noAnswer() || refused.retryable()) && known.Agent != nil {
+		host.Agent, host.AgentProblem = known.Agent, ""
+	}
+}
+
+// mergeSources merges what is known about a host's hardware. The notes take precedence
+// over a VM, because more people can create VMs than edit notes.
+func (c *Client) mergeSources(host *topology.Host, found hardware, guests *guestsRead, notes notesRead) {
+	var published topology.Machine
+	var where string // the published topology is
+	vmids := slices.Sorted(maps.Keys(guests.published))
+	switch len(vmids) {
+	case 0:
+	case 1:
+		published = guests.published[vmids[0]]
+		where = fmt.Sprintf("the topology in the description of guest %d", vmids[0])
+	default:
+		warn(host, fmt.Sprintf("guests %v all describe the host, so none is believed: keep one of them", vmids))
+	}
+
+	fromGuest := where != ""
+	noted, ok, err := topology.ParsePublished(notes.text)
+	switch {
+	case err != nil:
+		warn(host, "the topology in its notes is not used: "+err.Error())
+	case ok:
+		if fromGuest {
+			warn(host, where+" is not used, as the host's notes have one: remove one of them")
+		}
+		published = noted
+		where = "the topology in its notes"
+		host.Contradicted = noted.Contradiction(found.report, found.counts)
+	}
+
+	merged, warnings := topology.Merge(c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts, published)
+	if notes.err != nil && (fromGuest || merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0) {
+		warn(host, "its notes cannot be read, so a topology that is published there is not known: "+short(notes.err))
+	}
+	host.Machine = merged
+	for _, warning := range warnings {
+		warn(host, "its topology: "+strings.Replace(warning, topology.Published, where, 1))
+	}
+}
+
+// warn adds a warning about the host's hardware.
+func warn(host *topology.Host, text string) {
+	host.MachineWarnings = append(host.MachineWarnings, text)
 }

@@ -1,10 +1,14 @@
 package proxmox
 
 import (
+	"context"
 	"fmt"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Role is a set of privileges that numaform's user needs together on some paths.
@@ -31,22 +35,26 @@ const (
 func Roles() []Role {
 	disk := []string{"Datastore.AllocateSpace", "Datastore.Audit"}
 	return []Role{
-		{RoleVM, []string{
+		{Name: RoleVM, Privileges: []string{
 			"VM.Allocate", "VM.Audit", "VM.Clone", "VM.Config.CDROM", "VM.Config.CPU",
 			"VM.Config.Disk", "VM.Config.HWType", "VM.Config.Memory", "VM.Config.Network", "VM.Config.Options",
 			"VM.PowerMgmt",
 		}},
-		{RoleDisk, disk},
+		{Name: RoleDisk, Privileges: disk},
 		// Deleting an ISO image requires Datastore.Allocate. An entry on a storage
 		// replaces the one on /storage, so its privileges are repeated.
-		{RoleSeed, append(slices.Clone(disk), "Datastore.AllocateTemplate", "Datastore.Allocate")},
-		{RoleNet, []string{"SDN.Use"}},
-		{RolePool, []string{"Pool.Audit"}},
-		{RoleHost, []string{"Sys.Audit"}},
-		{RoleAudit, []string{"VM.Audit"}},
-		{RoleCPU, []string{"Mapping.Use"}},
+		{Name: RoleSeed, Privileges: append(slices.Clone(disk), "Datastore.AllocateTemplate", "Datastore.Allocate")},
+		{Name: RoleNet, Privileges: []string{"SDN.Use"}},
+		{Name: RolePool, Privileges: []string{"Pool.Audit"}},
+		{Name: RoleHost, Privileges: []string{"Sys.Audit"}},
+		{Name: RoleAudit, Privileges: []string{"VM.Audit"}},
+		{Name: RoleCPU, Privileges: []string{"Mapping.Use"}},
 	}
 }
+
+// DeviceRole is the role that numaform's user needs on each resource mapping named in a
+// class, to see it and to give its devices to VMs.
+func DeviceRole() Role { return Role{Name: "NumaformDevice", Privileges: []string{"Mapping.Use"}} }
 
 // AgentPrivileges returns the privileges that make the provider wait for guest agents:
 // VM.Monitor is Proxmox VE 8's, the others are 9's.
@@ -84,36 +92,40 @@ type Grant struct {
 
 // Grants returns what numaform's user needs, the minimum for each path.
 func (r Reach) Grants() []Grant {
-	grants := []Grant{
-		{Role: role(RoleHost), Path: "/", Here: true, For: "reading the state of the cluster"},
-		{Role: role(RoleHost), Path: "/nodes", For: "reading the hosts' hardware"},
+	var grants []Grant
+	add := func(name, path, purpose string) {
+		grants = append(grants, Grant{Role: role(name), Path: path, Here: path == "/", For: purpose})
 	}
+	add(RoleHost, "/", "reading the state of the cluster")
+	add(RoleHost, "/nodes", "reading the hosts' hardware")
 	if r.Pool == "" {
-		grants = append(grants, Grant{Role: role(RoleVM), Path: "/vms", For: "making and removing VMs"})
+		add(RoleVM, "/vms", "making and removing VMs")
 	} else {
-		grants = append(
-			grants,
-			Grant{Role: role(RoleAudit), Path: "/vms", For: "seeing which CPUs and VMIDs others use"},
-			Grant{Role: role(RoleVM), Path: "/pool/" + r.Pool, For: "making and removing VMs"},
-			Grant{Role: role(RolePool), Path: "/pool/" + r.Pool, For: "reading the pool"},
-		)
+		add(RoleAudit, "/vms", "seeing which CPUs and VMIDs others use")
+		add(RoleVM, "/pool/"+r.Pool, "making and removing VMs")
+		add(RolePool, "/pool/"+r.Pool, "reading the pool")
+	}
+
+	var seeds []string
+	if len(r.Seeds) > 0 {
+		seeds = storagePaths(r.Seeds)
 	}
 	for _, path := range storagePaths(r.Disks) {
-		if !slices.Contains(storagePaths(r.Seeds), path) || len(r.Seeds) == 0 {
-			grants = append(grants, Grant{Role: role(RoleDisk), Path: path, For: "disks"})
+		if !slices.Contains(seeds, path) {
+			add(RoleDisk, path, "disks")
 		}
 	}
-	if len(r.Seeds) > 0 {
-		for _, path := range storagePaths(r.Seeds) {
-			grants = append(grants, Grant{Role: role(RoleSeed), Path: path, For: "seeds"})
-		}
+	for _, path := range seeds {
+		add(RoleSeed, path, "seeds")
 	}
 	for _, model := range r.CPUModels {
-		grants = append(grants, Grant{Role: role(RoleCPU), Path: "/mapping/cpu/" + model, For: "giving VMs the CPU model custom-" + model})
+		add(RoleCPU, "/mapping/cpu/"+model, "giving VMs the CPU model custom-"+model)
 	}
-	return append(grants, Grant{Role: role(RoleNet), Path: "/sdn/zones", For: "bridges"})
+	add(RoleNet, "/sdn/zones", "bridges")
+	return grants
 }
 
+// storagePaths returns the paths of storages, sorted; no names mean all storages.
 func storagePaths(names []string) []string {
 	if len(names) == 0 {
 		return []string{"/storage"}
@@ -196,4 +208,76 @@ func IsCPUModel(text string) bool { return modelPattern.MatchString(text) }
 // in a shell.
 func IsTokenID(text string) bool {
 	return tokenIDPattern.MatchString(text) && !strings.ContainsAny(text, "'\"`$&|;<>()\\*?[]{}#~")
+}
+
+// Permissions maps each privilege of a credential on a path to whether it also applies
+// below the path.
+type Permissions map[string]bool
+
+// Has reports whether the privilege is granted and, if deep is set, also applies below
+// the path.
+func (p Permissions) Has(privilege string, deep bool) bool {
+	below, ok := p[privilege]
+	return ok && (below || !deep)
+}
+
+// permissionsOf converts Proxmox' response.
+func permissionsOf(privileges map[string]number) Permissions {
+	permissions := Permissions{}
+	for privilege, below := range privileges {
+		permissions[privilege] = below != 0
+	}
+	return permissions
+}
+
+// Permissions returns the privileges of the client's credential on the paths.
+func (c *Client) Permissions(ctx context.Context, paths []string) (map[string]Permissions, error) {
+	answers := make([]map[string]map[string]number, len(paths))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, path := range paths {
+		group.Go(func() error {
+			if err := c.get(ctx, "/access/permissions?path="+url.QueryEscape(path), &answers[i]); err != nil {
+				return fmt.Errorf("reading the permissions on %s: %w", path, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	found := map[string]Permissions{}
+	for i, path := range paths {
+		found[path] = permissionsOf(answers[i][path])
+	}
+	return found, nil
+}
+
+// AllPermissions returns the privileges of the client's credential, on paths with an
+// entry of their own and on the top levels.
+func (c *Client) AllPermissions(ctx context.Context) (map[string]Permissions, error) {
+	var answer map[string]map[string]number
+	if err := c.get(ctx, "/access/permissions", &answer); err != nil {
+		return nil, fmt.Errorf("reading the permissions: %w", err)
+	}
+	found := make(map[string]Permissions, len(answer))
+	for path, privileges := range answer {
+		found[path] = permissionsOf(privileges)
+	}
+	return found, nil
+}
+
+// RolesThere returns the existing roles, with their privileges.
+func (c *Client) RolesThere(ctx context.Context) (map[string][]string, error) {
+	var list []struct {
+		Name       string `json:"roleid"`
+		Privileges string `json:"privs"`
+	}
+	if err := c.get(ctx, "/access/roles", &list); err != nil {
+		return nil, fmt.Errorf("reading the roles: %w", err)
+	}
+	roles := make(map[string][]string, len(list))
+	for _, role := range list {
+		roles[role.Name] = strings.FieldsFunc(role.Privileges, func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	return roles, nil
 }

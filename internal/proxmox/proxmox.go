@@ -5,8 +5,13 @@
 package proxmox
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,10 +67,100 @@ type Config struct {
 	Now func() time.Time
 }
 
+// apiPath is the path of Proxmox' API.
+const apiPath = "/api2/json"
+
+var (
+	tokenIDPattern  = regexp.MustCompile(`^[^\s:/@!=]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]*$`)
+	userPattern     = regexp.MustCompile(`^[^\s:/@]+@[A-Za-z][A-Za-z0-9._-]*$`)
+	hostNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
+)
+
+// check returns the URLs of the API, without duplicates, or every mistake in the
+// configuration.
+func (cfg *Config) check() ([]string, error) {
+	var urls []string
+	var errs []error
+	for _, text := range append([]string{cfg.URL}, cfg.URLs...) {
+		base, err := apiURL(text)
+		errs = append(errs, err)
+		if !slices.Contains(urls, base) {
+			urls = append(urls, base)
+		}
+	}
+	errs = append(errs, Credential{TokenID: cfg.TokenID, TokenSecret: cfg.TokenSecret, Username: cfg.Username, Password: cfg.Password}.check())
+	if cfg.Region == "" {
+		errs = append(errs, errors.New("region: is empty: name the Proxmox cluster"))
+	}
+	if cfg.Insecure && len(cfg.CA) > 0 {
+		errs = append(errs, errors.New("insecure, ca_file: one excludes the other: remove insecure to have the certificate checked"))
+	}
+	if cfg.Timeout < 0 || cfg.MaxInFlight < 0 {
+		errs = append(errs, errors.New("timeout and requests in flight must not be negative"))
+	}
+	for _, host := range cfg.Hosts {
+		if !hostNamePattern.MatchString(string(host)) {
+			errs = append(errs, fmt.Errorf("hosts: %q is no name of a Proxmox host: give it as `pvecm nodes` prints it", host))
+		}
+	}
+	return urls, errors.Join(errs...)
+}
+
+// apiURL appends the API's path. Its errors do not repeat a URL that may contain a
+// password.
+func apiURL(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", errors.New("url: cannot be read: want https://HOST:8006")
+	}
+	if u.User != nil {
+		return "", errors.New("url: holds a user name: set username and password_file, or token_id, instead")
+	}
+	path := strings.TrimRight(u.Path, "/")
+	switch {
+	case u.Scheme != "https":
+		return "", fmt.Errorf("url: %q is not https: want https://HOST:8006", text)
+	case u.Host == "" || u.RawQuery != "" || u.Fragment != "":
+		return "", fmt.Errorf("url: %q is not an address of Proxmox: want https://HOST:8006", text)
+	case path == "":
+		path = apiPath
+	case !strings.HasSuffix(path, apiPath):
+		return "", fmt.Errorf("url: %q has a path that does not end in %s: want https://HOST:8006", text, apiPath)
+	}
+	return "https://" + u.Host + path, nil
+}
+
+// Credential is what a client logs in with: a token, or a user and a password.
+type Credential struct {
+	TokenID, TokenSecret string
+	Username, Password   string
+}
+
+func (c Credential) check() error {
+	token := c.TokenID != "" || c.TokenSecret != ""
+	user := c.Username != "" || c.Password != ""
+	notPrinted := func(r rune) bool { return r <= ' ' || r > '~' }
+	switch {
+	case token && user:
+		return errors.New("token_id, username: both are set: keep one of them")
+	case !token && !user:
+		return errors.New("token_id: no credential is set: set token_id and token_secret_file, or username and password_file")
+	case token && !tokenIDPattern.MatchString(c.TokenID):
+		return fmt.Errorf("token_id: %q is not of the form user@realm!name: copy it from `pveum user token list`", c.TokenID)
+	case token && (c.TokenSecret == "" || strings.ContainsFunc(c.TokenSecret, notPrinted)):
+		return errors.New("token_secret: is empty or holds white space: give the UUID that `pveum user token add` printed")
+	case user && !userPattern.MatchString(c.Username):
+		return fmt.Errorf("username: %q is not of the form user@realm: write root@pam, say", c.Username)
+	case user && (c.Password == "" || strings.ContainsAny(c.Password, "\r\n")):
+		return errors.New("password: is empty or has a line break: write it alone on the first line of password_file")
+	}
+	return nil
+}
+
 // Client reads one Proxmox cluster. It is safe for concurrent use.
 type Client struct {
 	cfg       Config
-	endpoints *endpoints
+	transport *transport
 	http      *http.Client
 
 	credentials atomic.Pointer[Credential]
@@ -79,7 +174,7 @@ type Client struct {
 
 // New returns a client of the cluster. It does not connect.
 func New(cfg Config) (*Client, error) {
-	hosts, err := cfg.check()
+	urls, err := cfg.check()
 	if err != nil {
 		return nil, fmt.Errorf("reading region %q of numaform.yaml: %w", cfg.Region, err)
 	}
@@ -89,17 +184,16 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = defaultTimeout
 	}
-	transport, err := newTransport(cfg, hosts)
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	transport, err := newTransport(cfg, urls)
 	if err != nil {
 		return nil, fmt.Errorf("reading region %q of numaform.yaml: %w", cfg.Region, err)
 	}
-	c := &Client{cfg: cfg, endpoints: hosts, http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}
-	c.credentials.Store(&Credential{cfg.TokenID, cfg.TokenSecret, cfg.Username, cfg.Password})
+	c := &Client{cfg: cfg, transport: transport, http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}
+	c.credentials.Store(&Credential{TokenID: cfg.TokenID, TokenSecret: cfg.TokenSecret, Username: cfg.Username, Password: cfg.Password})
 	return c, nil
-}
-
-func (c *Client) newAPI(auth pve.Option) *pve.Client {
-	return pve.NewClient(c.endpoints.bases[0], pve.WithHTTPClient(c.http), pve.WithUserAgent(userAgent), auth)
 }
 
 // Region returns the name of the client's cluster.
@@ -110,11 +204,24 @@ const rootUser = "root@pam"
 
 // now returns the time in whole seconds, which keeps recordings readable.
 func (c *Client) now() time.Time {
-	if c.cfg.Now != nil {
-		return c.cfg.Now().UTC().Truncate(time.Second)
-	}
-	return time.Now().UTC().Truncate(time.Second)
+	return c.cfg.Now().UTC().Truncate(time.Second)
 }
+
+// credential returns the last read credential.
+func (c *Client) credential() Credential { return *c.credentials.Load() }
+
+// User returns the user that the client logs in as, or that owns its token.
+func (c *Client) User() string {
+	credential := c.credential()
+	if credential.TokenID == "" {
+		return credential.Username
+	}
+	user, _, _ := strings.Cut(credential.TokenID, "!")
+	return user
+}
+
+// TokenID returns the ID of the client's token, or "" if it logs in with a password.
+func (c *Client) TokenID() string { return c.credential().TokenID }
 
 // CanSetAffinity reports whether Proxmox allows this client's credential to set the
 // affinity of VMs, and why not.
@@ -133,10 +240,10 @@ func (c *Client) CanSetHugePages() (bool, string) {
 func (c *Client) isRoot(what, instead string) (bool, string) {
 	login := c.credential()
 	who := "user " + login.Username
-	if login.TokenID != "" {
+	switch {
+	case login.TokenID != "":
 		who = "API token " + login.TokenID
-	}
-	if login.TokenID == "" && login.Username == rootUser {
+	case login.Username == rootUser:
 		return true, ""
 	}
 	return false, fmt.Sprintf("region %s: Proxmox lets only %s with a password set %s, not %s: "+
@@ -151,14 +258,16 @@ func (c *Client) ProviderEnv() map[string]string {
 	c.mu.Lock()
 	c.renew()
 	c.mu.Unlock()
-	env, login := map[string]string{}, c.credential()
+	env := map[string]string{}
+	login := c.credential()
 	if login.TokenID != "" {
 		env["PROXMOX_VE_API_TOKEN"] = login.TokenID + "=" + login.TokenSecret
 	} else {
-		env["PROXMOX_VE_USERNAME"], env["PROXMOX_VE_PASSWORD"] = login.Username, login.Password
+		env["PROXMOX_VE_USERNAME"] = login.Username
+		env["PROXMOX_VE_PASSWORD"] = login.Password
 	}
 	if len(c.cfg.URLs) > 0 { // even if all are the same host: then no file names it either
-		env["PROXMOX_VE_ENDPOINT"] = c.endpoints.host() + "/"
+		env["PROXMOX_VE_ENDPOINT"] = c.transport.endpoint() + "/"
 	}
 	return env
 }

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -28,41 +29,46 @@ type regionRead struct {
 	maps bool
 }
 
-// rights are a credential's privileges by path, and whether each also applies below the
-// path.
-type rights map[string]map[string]number
-
-// mappings reports whether any resource mapping of PCI devices is visible.
-func (r rights) mappings() bool {
-	for path, privileges := range r {
-		for _, privilege := range []string{"Mapping.Audit", "Mapping.Use", "Mapping.Modify"} {
-			below, ok := privileges[privilege]
-			if ok && (strings.HasPrefix(path, "/mapping/pci/") || below != 0 && (path == "/" || path == "/mapping" || path == "/mapping/pci")) {
-				return true
-			}
-		}
-	}
-	return false
-}
+const membersPath = "/cluster/status"
 
 // readRegion makes two requests, and a third if there are several hosts. The version is
 // not requested, because reports contain it.
 func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
-	var (
-		resources []resource
-		may       rights
-	)
+	var resources []resource
+	// The credential's privileges by path, and whether each also applies below the path.
+	var privileges map[string]map[string]number
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.get(groupCtx, resourcesPath, &resources) })
-	group.Go(func() error { return c.get(groupCtx, "/access/permissions", &may) })
+	group.Go(func() error { return c.get(groupCtx, "/access/permissions", &privileges) })
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
-	region.warning, region.maps = c.hiddenGuests(may), may.mappings()
-	region.HidesGuests = region.warning != ""
+
+	// Proxmox does not list guests for which the credential lacks VM.Audit.
+	if privileges["/vms"]["VM.Audit"] == 0 {
+		region.HidesGuests = true
+		region.warning = "guests that this credential may not see are not counted, so their CPUs and memory look free: " +
+			c.grant("/vms", "VM.Audit", auditor)
+	}
+	for path, granted := range privileges {
+		for _, privilege := range []string{"Mapping.Audit", "Mapping.Use", "Mapping.Modify"} {
+			below, ok := granted[privilege]
+			above := path == "/" || path == "/mapping" || path == "/mapping/pci"
+			if ok && (strings.HasPrefix(path, "/mapping/pci/") || below != 0 && above) {
+				region.maps = true
+			}
+		}
+	}
+
+	// A single host needs no /cluster/status. The host responded, so it is
+	// online, even if its status is "unknown" because pvestatd is not running. No other host
+	// has a vote, so there is no quorum to lose; if the host waits for an external vote,
+	// Proxmox itself refuses writes.
 	if len(region.nodes) == 1 {
-		region.setLoneHost()
+		for name, node := range region.nodes {
+			region.online[name] = node.Status != "offline"
+		}
 		return region, nil
 	}
 	if err := c.readMembers(ctx, region); err != nil {
@@ -70,23 +76,15 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	}
 	if len(region.online) == 0 { // otherwise all VMs would look deleted
 		return nil, &Error{
-			Region: c.cfg.Region, Endpoint: c.endpoints.host(), Path: membersPath, Status: http.StatusOK,
-			Text: "the answer names no host", Mend: "check that url is a Proxmox host",
+			Region:   c.cfg.Region,
+			Endpoint: c.transport.endpoint(),
+			Path:     membersPath,
+			Status:   http.StatusOK,
+			Text:     "the answer names no host",
+			Mend:     "check that url is a Proxmox host",
 		}
 	}
 	return region, nil
-}
-
-const membersPath = "/cluster/status"
-
-// setLoneHost replaces /cluster/status for a single host. The host responded, so it is
-// online, even if its status is "unknown" because pvestatd is not running. No other host
-// has a vote, so there is no quorum to lose; if the host waits for an external vote,
-// Proxmox itself refuses writes.
-func (r *regionRead) setLoneHost() {
-	for name, node := range r.nodes {
-		r.online[name] = node.Status != "offline"
-	}
 }
 
 // readMembers reads which hosts the cluster has and reaches, and whether it is quorate.
@@ -137,7 +135,18 @@ func newRegionRead(region topology.Region, resources []resource) *regionRead {
 		case string(topology.GuestVM), string(topology.GuestContainer):
 			r.guests[host] = append(r.guests[host], res)
 		case "storage":
-			r.storages[host] = append(r.storages[host], storage(res))
+			s := topology.Storage{
+				Name:    res.Storage,
+				Type:    res.PluginType,
+				Shared:  res.Shared != 0,
+				Active:  res.Status == "available",
+				Content: list(res.Content),
+			}
+			if s.Active {
+				s.TotalMiB = res.MaxDisk.mib()
+				s.FreeMiB = (res.MaxDisk - res.Disk).mib()
+			}
+			r.storages[host] = append(r.storages[host], s)
 		case "pool":
 			r.Pools = append(r.Pools, res.Pool)
 		}
@@ -146,63 +155,34 @@ func newRegionRead(region topology.Region, resources []resource) *regionRead {
 	return r
 }
 
-func storage(res resource) topology.Storage {
-	s := topology.Storage{
-		Name:    res.Storage,
-		Type:    res.PluginType,
-		Shared:  res.Shared != 0,
-		Active:  res.Status == "available",
-		Content: list(res.Content),
-	}
-	if s.Active {
-		s.TotalMiB, s.FreeMiB = res.MaxDisk.mib(), (res.MaxDisk - res.Disk).mib()
-	}
-	return s
-}
-
-// hiddenGuests returns a warning if guests may exist that Proxmox does not list, because
-// it omits guests for which the credential lacks VM.Audit.
-func (c *Client) hiddenGuests(may rights) string {
-	if may["/vms"]["VM.Audit"] != 0 {
-		return ""
-	}
-	return "guests that this credential may not see are not counted, so their CPUs and memory look free: " +
-		c.grant("/vms", "VM.Audit")
-}
-
 // hosts returns the region's hosts with everything that is known without querying them.
-// It adds wanted hosts that are not in the region, with a Problem.
-func (c *Client) hosts(region *regionRead, wanted []topology.HostName) []topology.Host {
+// It adds configured and requested hosts that the cluster does not have, with a Problem,
+// so that a misspelled name is noticed.
+func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topology.Host {
 	var hosts []topology.Host
-	for _, name := range slices.Sorted(maps.Keys(region.online)) {
+	members := slices.Sorted(maps.Keys(region.online))
+	for _, name := range members {
 		host := topology.Host{Region: c.cfg.Region, Name: name, Online: region.online[name]}
 		// Newer versions of Proxmox report this for hosts; on older ones, no host is in
 		// maintenance.
 		host.Maintenance = region.nodes[name].HAState == "maintenance"
-		host.Storages = region.storages[host.Name]
+		host.Storages = region.storages[name]
 		if region.warning != "" {
 			host.Warnings = []string{region.warning}
 		}
 		switch {
-		case !c.cfg.allows(host.Name):
+		case len(c.cfg.Hosts) > 0 && !slices.Contains(c.cfg.Hosts, name):
 			addProblem(&host, "is not among the hosts of numaform.yaml: add it there to use it")
 		case !host.Online:
 			addProblem(&host, "is offline: start it, or look at its cluster network (pvecm status)")
 		}
 		hosts = append(hosts, host)
 	}
-	return append(hosts, c.absent(region, slices.Concat(c.cfg.Hosts, wanted))...)
-}
 
-// absent returns the configured hosts that the cluster does not have, so that a
-// misspelled name is noticed.
-func (c *Client) absent(region *regionRead, wanted []topology.HostName) []topology.Host {
-	known := slices.Sorted(maps.Keys(region.online))
-	var hosts []topology.Host
-	named := append(slices.Sorted(maps.Keys(c.cfg.Machines)), wanted...)
+	named := slices.Concat(slices.Collect(maps.Keys(c.cfg.Machines)), c.cfg.Hosts, requested)
 	slices.Sort(named)
 	for _, name := range slices.Compact(named) {
-		if slices.Contains(known, name) {
+		if slices.Contains(members, name) {
 			continue
 		}
 		key := "hosts"
@@ -210,10 +190,44 @@ func (c *Client) absent(region *regionRead, wanted []topology.HostName) []topolo
 			key = "machines"
 		}
 		hosts = append(hosts, topology.Host{Region: c.cfg.Region, Name: name, Problem: fmt.Sprintf(
-			"is not in the cluster, whose hosts are %v: correct %s in numaform.yaml", known, key,
+			"is not in the cluster, whose hosts are %v: correct %s in numaform.yaml", members, key,
 		)})
 	}
 	return hosts
+}
+
+// pciMapping is a resource mapping of PCI devices.
+type pciMapping struct {
+	ID  string   `json:"id"`
+	Map []string `json:"map"`
+}
+
+// readMappings sets the hosts' devices from the resource mappings, of which Proxmox lists
+// only those that the credential may see. If that fails, no class can have devices, and
+// everything else continues.
+func (c *Client) readMappings(ctx context.Context, region *regionRead, hosts []topology.Host) {
+	if !region.maps {
+		return
+	}
+	var mappings []pciMapping
+	if err := c.get(ctx, "/cluster/mapping/pci", &mappings); err != nil {
+		region.MappingsProblem = "its resource mappings cannot be read: " + short(err)
+		return
+	}
+	slices.SortFunc(mappings, func(a, b pciMapping) int { return cmp.Compare(a.ID, b.ID) })
+	for _, mapping := range mappings {
+		for _, text := range mapping.Map {
+			name, device, err := topology.ParsePCIMap(mapping.ID, text)
+			if err != nil {
+				region.MappingsProblem = fmt.Sprintf("its resource mapping %s cannot be understood: %s", mapping.ID, err)
+				continue
+			}
+			i := slices.IndexFunc(hosts, func(h topology.Host) bool { return h.Name == name })
+			if i >= 0 {
+				hosts[i].PCIDevices = append(hosts[i].PCIDevices, device)
+			}
+		}
+	}
 }
 
 // addProblem adds a reason why a host cannot be used.

@@ -7,22 +7,34 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"mime/multipart"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/diskfs/go-diskfs/backend/file"
+	"github.com/diskfs/go-diskfs/filesystem/iso9660"
 	pve "github.com/luthermonson/go-proxmox"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
 
-// seedDrive is the drive to which the node module attaches a seed.
-const seedDrive = "ide2"
+const (
+	// seedDrive is the drive to which the node module attaches a seed.
+	seedDrive = "ide2"
+	// seedLabel is the volume label by which guests find a NoCloud seed.
+	seedLabel = "cidata"
+	// maxSeed far exceeds what guests need and is harmless for a host.
+	maxSeed = 4 << 20
+	// isoBlock is the block size of an ISO image, in bytes.
+	isoBlock = 2048
+)
 
 // SeedNameError reports a volume that is not a seed that numaform may write or delete.
 type SeedNameError struct{ Volume string }
@@ -40,7 +52,7 @@ func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume 
 	}
 	image, err := seedImage(files)
 	if err != nil {
-		return err
+		return fmt.Errorf("making the seed: %w", err)
 	}
 	var upid string
 	path := fmt.Sprintf("/nodes/%s/storage/%s/upload", host, seed.Storage)
@@ -48,10 +60,10 @@ func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume 
 		upid, err = c.upload(ctx, api, path, volume[strings.LastIndex(volume, "/")+1:], image)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("uploading seed %s: %w", volume, err)
+	if err == nil {
+		err = c.await(ctx, upid)
 	}
-	if err := c.await(ctx, upid); err != nil {
+	if err != nil {
 		return fmt.Errorf("uploading seed %s: %w", volume, err)
 	}
 	return nil
@@ -60,80 +72,53 @@ func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume 
 // upload uploads a file with its own request, because go-proxmox' upload cannot be
 // canceled. It returns the task that moves the file to its place.
 func (c *Client) upload(ctx context.Context, api *pve.Client, path, name string, image []byte) (string, error) {
-	body, kind, err := form(name, image)
+	sum := sha256.Sum256(image)
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	// Writing to a buffer does not fail. Proxmox requires the file after all other fields.
+	_ = form.WriteField("content", "iso")
+	_ = form.WriteField("checksum-algorithm", "sha256")
+	_ = form.WriteField("checksum", hex.EncodeToString(sum[:]))
+	part, err := form.CreateFormFile("filename", name)
 	if err != nil {
 		return "", err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoints.bases[0]+path, bytes.NewReader(body))
+	_, _ = part.Write(image)
+	if err := form.Close(); err != nil {
+		return "", err
+	}
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.transport.urls[0]+path, bytes.NewReader(body.Bytes()))
 	if err != nil {
 		return "", err
 	}
-	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Content-Type", form.FormDataContentType())
 	req.Header.Set("User-Agent", userAgent)
-	c.authorize(req, api)
+	if login := c.credential(); login.TokenID != "" {
+		req.Header.Set("Authorization", "PVEAPIToken="+login.TokenID+"="+login.TokenSecret)
+	} else {
+		session := api.Session()
+		req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: session.Ticket}) //nolint:gosec // a request's cookie has no attributes
+		req.Header.Set("CSRFPreventionToken", session.CSRFPreventionToken)
+	}
+
 	res, err := c.http.Do(req)
 	if err != nil {
 		return "", err
 	}
-	answer, err := io.ReadAll(res.Body)
-	_ = res.Body.Close() // the transport has read it completely
-	if err != nil {
-		return "", err
-	}
+	defer func() { _ = res.Body.Close() }()
 	var task struct {
 		Data string `json:"data"`
 	}
-	err = json.Unmarshal(answer, &task)
+	err = json.NewDecoder(res.Body).Decode(&task)
 	return task.Data, err
-}
-
-// form returns the body of an upload and its content type.
-func form(name string, image []byte) (body []byte, kind string, err error) {
-	sum := sha256.Sum256(image)
-	var buffer bytes.Buffer
-	writer := multipart.NewWriter(&buffer)
-	// Proxmox requires the file after all other fields.
-	for _, field := range [][2]string{
-		{"content", "iso"}, {"checksum-algorithm", "sha256"}, {"checksum", hex.EncodeToString(sum[:])},
-	} {
-		if err := writer.WriteField(field[0], field[1]); err != nil {
-			return nil, "", err
-		}
-	}
-	part, err := writer.CreateFormFile("filename", name)
-	if err != nil {
-		return nil, "", err
-	}
-	if _, err := part.Write(image); err != nil {
-		return nil, "", err
-	}
-	err = writer.Close()
-	return buffer.Bytes(), writer.FormDataContentType(), err
-}
-
-// authorize adds the client's credential to a request.
-func (c *Client) authorize(req *http.Request, api *pve.Client) {
-	if login := c.credential(); login.TokenID != "" {
-		req.Header.Set("Authorization", "PVEAPIToken="+login.TokenID+"="+login.TokenSecret)
-		return
-	}
-	session := api.Session()
-	req.AddCookie(&http.Cookie{Name: "PVEAuthCookie", Value: session.Ticket}) //nolint:gosec // a request's cookie has no attributes
-	req.Header.Set("CSRFPreventionToken", session.CSRFPreventionToken)
 }
 
 // AttachSeed attaches a seed to the drive of an existing VM that lacks it: its creation
 // was interrupted, and the engine ignores that drive on an imported VM.
 func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error {
-	config, err := c.configOf(ctx, vm)
+	err := c.setSeedDrive(ctx, vm, volume, func(attached string) bool { return attached != volume })
 	if err != nil {
-		return fmt.Errorf("attaching seed %s: %w", volume, err)
-	}
-	if attached, _, _ := strings.Cut(config[seedDrive], ","); config == nil || attached == volume {
-		return nil
-	}
-	params := map[string]any{seedDrive: volume + ",media=cdrom", "digest": config["digest"]}
-	if err := c.send(ctx, http.MethodPut, vm.path()+"/config", params, nil); err != nil {
 		return fmt.Errorf("attaching seed %s: %w", volume, err)
 	}
 	return nil
@@ -142,18 +127,25 @@ func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error 
 // DetachSeed removes a seed from its VM's drive, which remains, empty. It does nothing if
 // the VM no longer exists or has something else in the drive.
 func (c *Client) DetachSeed(ctx context.Context, vm Owned, volume string) error {
-	config, err := c.configOf(ctx, vm)
+	err := c.setSeedDrive(ctx, vm, "none", func(attached string) bool { return attached == volume })
 	if err != nil {
 		return fmt.Errorf("detaching seed %s: %w", volume, err)
 	}
-	if attached, _, _ := strings.Cut(config[seedDrive], ","); attached != volume {
+	return nil
+}
+
+// setSeedDrive sets the volume of a VM's seed drive, if the VM exists and the attached
+// volume has to change.
+func (c *Client) setSeedDrive(ctx context.Context, vm Owned, volume string, change func(attached string) bool) error {
+	config, err := c.configOf(ctx, vm)
+	if err != nil || config == nil {
+		return err
+	}
+	if attached, _, _ := strings.Cut(config[seedDrive], ","); !change(attached) {
 		return nil
 	}
-	params := map[string]any{seedDrive: "none,media=cdrom", "digest": config["digest"]}
-	if err := c.send(ctx, http.MethodPut, vm.path()+"/config", params, nil); err != nil {
-		return fmt.Errorf("detaching seed %s: %w", volume, err)
-	}
-	return nil
+	params := map[string]any{seedDrive: volume + ",media=cdrom", "digest": config["digest"]}
+	return c.send(ctx, http.MethodPut, vm.path()+"/config", params, nil)
 }
 
 // DeleteSeed deletes a seed's volume. A missing volume is not an error.
@@ -164,13 +156,11 @@ func (c *Client) DeleteSeed(ctx context.Context, host topology.HostName, volume 
 	}
 	var upid string
 	path := fmt.Sprintf("/nodes/%s/storage/%s/content/%s", host, seed.Storage, volume)
-	if err := c.send(ctx, http.MethodDelete, path, nil, &upid); err != nil {
-		return fmt.Errorf("deleting seed %s: %w", volume, err)
+	err := c.send(ctx, http.MethodDelete, path, nil, &upid)
+	if err == nil && upid != "" { // otherwise it was done synchronously
+		err = c.await(ctx, upid)
 	}
-	if upid == "" { // it was done synchronously
-		return nil
-	}
-	if err := c.await(ctx, upid); err != nil {
+	if err != nil {
 		return fmt.Errorf("deleting seed %s: %w", volume, err)
 	}
 	return nil
@@ -206,4 +196,51 @@ func (c *Client) Seeds(ctx context.Context, host topology.HostName) ([]fleet.See
 	}
 	slices.SortFunc(seeds, func(a, b fleet.Seed) int { return cmp.Compare(a.Volume, b.Volume) })
 	return seeds, nil
+}
+
+// seedImage returns an ISO image with files in its root, which all kinds of guests read
+// under their full names: with Rock Ridge, and with Joliet. Its temporary files are
+// readable only by this user, and deleted when it returns.
+func seedImage(files map[string][]byte) (image []byte, err error) {
+	size := 0
+	for _, content := range files {
+		size += len(content)
+	}
+	if size > maxSeed {
+		return nil, fmt.Errorf("its documents have %d bytes together: shorten them to %d", size, maxSeed)
+	}
+	dir, err := os.MkdirTemp("", "numaform-seed-")
+	if err != nil {
+		return nil, fmt.Errorf("%w: set TMPDIR to a directory that can be written", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	content := filepath.Join(dir, "content")
+	if err := os.Mkdir(content, 0o700); err != nil {
+		return nil, err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(content, filepath.Base(name)), text, 0o600); err != nil {
+			return nil, err
+		}
+	}
+
+	target := filepath.Join(dir, "seed.iso")
+	out, err := os.OpenFile(target, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	written, err := iso9660.Create(file.New(out, false), 0, 0, isoBlock, content)
+	if err != nil {
+		return nil, err
+	}
+	if err := written.Finalize(iso9660.FinalizeOptions{RockRidge: true, Joliet: true, VolumeIdentifier: seedLabel}); err != nil {
+		return nil, err
+	}
+	if image, err = os.ReadFile(target); err != nil {
+		return nil, err
+	}
+	// A drive has whole blocks: guests could not read an incomplete last one.
+	return append(image, make([]byte, (isoBlock-len(image)%isoBlock)%isoBlock)...), nil
 }

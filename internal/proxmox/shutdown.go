@@ -60,47 +60,45 @@ const shutdownSlack = 30 * time.Second
 // ShutDown asks a guest to shut down and waits up to timeout. It never cuts the power. A
 // guest that does not shut down is not an error, but an outcome.
 func (c *Client) ShutDown(ctx context.Context, vm Owned, timeout time.Duration) (Shutdown, error) {
+	fail := func(err error) (Shutdown, error) {
+		return Shutdown{}, fmt.Errorf("shutting down vm %d: %w", vm.VMID, err)
+	}
 	config, err := c.configOf(ctx, vm)
 	if err != nil {
-		return Shutdown{}, fmt.Errorf("shutting down vm %d: %w", vm.VMID, err)
+		return fail(err)
 	}
 	if config == nil {
 		return Shutdown{Outcome: ShutdownGone}, nil
 	}
 	running, err := c.Running(ctx, vm)
 	if err != nil {
-		return Shutdown{}, fmt.Errorf("shutting down vm %d: %w", vm.VMID, err)
+		return fail(err)
 	}
 	if !running {
 		return Shutdown{Outcome: ShutdownOff}, nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, timeout+shutdownSlack)
 	defer cancel()
 	var upid string
 	params := map[string]any{"timeout": max(int(timeout/time.Second), 1), "forceStop": 0}
 	if err := c.send(ctx, http.MethodPost, vm.path()+"/status/shutdown", params, &upid); err != nil {
-		return Shutdown{}, fmt.Errorf("shutting down vm %d: %w", vm.VMID, err)
+		return fail(err)
 	}
 	err = c.await(ctx, upid)
-	var failed *TaskError
-	if errors.As(err, &failed) {
-		return c.afterShutdown(ctx, vm, failed)
+	failed, ok := errors.AsType[*TaskError](err)
+	if err != nil && !ok {
+		return fail(err)
 	}
-	if err != nil {
-		return Shutdown{}, fmt.Errorf("shutting down vm %d: %w", vm.VMID, err)
-	}
-	return Shutdown{Outcome: ShutdownDone}, nil
-}
-
-// afterShutdown checks whether the guest runs after a failed task, because some guests
-// end at the moment when Proxmox gives up.
-func (c *Client) afterShutdown(ctx context.Context, vm Owned, failed *TaskError) (Shutdown, error) {
-	running, err := c.Running(ctx, vm)
-	if err != nil {
-		return Shutdown{}, fmt.Errorf("shutting down vm %d: %w", vm.VMID, err)
-	}
-	if running {
-		return Shutdown{Outcome: ShutdownIgnored, Detail: failed.Exit}, nil
+	if ok {
+		// Some guests end at the moment when Proxmox gives up.
+		running, err := c.Running(ctx, vm)
+		if err != nil {
+			return fail(err)
+		}
+		if running {
+			return Shutdown{Outcome: ShutdownIgnored, Detail: failed.Exit}, nil
+		}
 	}
 	return Shutdown{Outcome: ShutdownDone}, nil
 }

@@ -73,24 +73,36 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 		if known == nil || len(known.CPUs) == 0 {
 			return c.readHost(ctx, host, listing)
 		}
-		host.Machine, host.PCIDevices = known.Machine, known.PCIDevices
-		host.ReservedCPUs, host.ReservedMemoryMiB = known.ReservedCPUs, known.ReservedMemoryMiB
-		answer := c.readGuestsOf(ctx, host, listing.guests)
+		host.Machine = known.Machine
+		host.PCIDevices = known.PCIDevices
+		host.ReservedCPUs = known.ReservedCPUs
+		host.ReservedMemoryMiB = known.ReservedMemoryMiB
+
+		var found hardware
+		if host.Problem == "" {
+			var err error
+			if found, err = c.readStatus(ctx, host.Name); err != nil {
+				failHost(host, err)
+			}
+		}
+		var result hostRead
+		if host.Problem != "" {
+			host.Guests = listed(listing.guests)
+		} else {
+			host.ReadAt = c.now()
+			result = hostRead{gone: c.readGuests(ctx, host, listing.guests).gone, version: found.version}
+		}
 		c.keepAgent(ctx, host, known)
 		host.MachineWarnings = known.MachineWarnings
 		host.Warnings = append(host.Warnings, host.MachineWarnings...)
-		return answer
+		return result
 	}
 	if err := c.readHosts(ctx, region, hosts, read); err != nil {
 		return nil, err
 	}
 	locate(hosts)
-	return c.replace(old, region, hosts, names), nil
-}
 
-// replace returns the snapshot with the region and those hosts replaced. For the other
-// hosts it updates only the list of guests.
-func (c *Client) replace(old *topology.Snapshot, region *regionRead, hosts []topology.Host, names []topology.HostName) *topology.Snapshot {
+	// Of the other hosts, only the list of guests is new.
 	fresh := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
 	for _, r := range old.Regions {
 		if r.Name != region.Name {
@@ -101,29 +113,30 @@ func (c *Client) replace(old *topology.Snapshot, region *regionRead, hosts []top
 		fresh.Regions[0].MappingsProblem = r.MappingsProblem
 	}
 	for _, h := range old.Hosts {
-		switch {
-		case h.Region != region.Name:
-			fresh.Hosts = append(fresh.Hosts, h)
-		case !slices.Contains(names, h.Name):
-			h.Guests = relisted(h.Guests, region.guests[h.Name])
-			fresh.Hosts = append(fresh.Hosts, h)
+		if h.Region == region.Name && slices.Contains(names, h.Name) {
+			continue
 		}
+		if h.Region == region.Name {
+			guests := listed(region.guests[h.Name])
+			for i := range guests {
+				known := func(g topology.Guest) bool { return g.VMID == guests[i].VMID }
+				if at := slices.IndexFunc(h.Guests, known); at >= 0 {
+					guests[i] = h.Guests[at]
+				}
+			}
+			h.Guests = guests
+		}
+		fresh.Hosts = append(fresh.Hosts, h)
 	}
 	sortSnapshot(fresh)
-	return fresh
+	return fresh, nil
 }
 
-// relisted returns a host's current guests, with what was known about them.
-func relisted(known []topology.Guest, now []resource) []topology.Guest {
-	var guests []topology.Guest
-	for _, guest := range listed(now) {
-		i := slices.IndexFunc(known, func(g topology.Guest) bool { return g.VMID == guest.VMID })
-		if i >= 0 {
-			guest = known[i]
-		}
-		guests = append(guests, guest)
+// locate sets the NUMA nodes of the hosts' devices, if agents report them.
+func locate(hosts []topology.Host) {
+	for i := range hosts {
+		hosts[i].PCIDevices = hosts[i].LocatedDevices()
 	}
-	return guests
 }
 
 func sortSnapshot(s *topology.Snapshot) {

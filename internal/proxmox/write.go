@@ -2,14 +2,10 @@ package proxmox
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"strings"
 	"time"
-
-	pve "github.com/luthermonson/go-proxmox"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
@@ -58,48 +54,6 @@ func (e *TaskError) Error() string {
 		kind = parts[5]
 	}
 	return fmt.Sprintf("task %s on host %s of region %s ended with %q: see the host's task log for %s", kind, e.Host, e.Region, e.Exit, e.UPID)
-}
-
-// send makes a write request. It does not retry, because the effect of a failed request
-// is unknown.
-func (c *Client) send(ctx context.Context, method, path string, params map[string]any, into any) error {
-	return c.sendAs(ctx, path, func(api *pve.Client) error {
-		switch method {
-		case http.MethodPut:
-			return api.Put(ctx, path, params, into)
-		case http.MethodDelete:
-			return api.Delete(ctx, path, into)
-		}
-		return api.Post(ctx, path, params, into)
-	})
-}
-
-// sendAs makes a request with the client's credential and explains its error.
-func (c *Client) sendAs(ctx context.Context, path string, request func(*pve.Client) error) error {
-	api, err := c.login(ctx)
-	if err != nil {
-		return err
-	}
-	if err = request(api); err == nil {
-		return nil
-	}
-	if cause := context.Cause(ctx); cause != nil {
-		return fmt.Errorf("writing %s of region %s: %w", path, c.cfg.Region, cause)
-	}
-	refused := c.explain(path, err)
-	refused.writing = true
-	if refused.Status == http.StatusUnauthorized {
-		c.logout(api)
-	}
-	if found := permission.FindStringSubmatch(refused.Text); found != nil && refused.Status == http.StatusForbidden {
-		refused.Mend = c.grantWrite(found[1], found[2])
-	}
-	return refused
-}
-
-// grantWrite returns how to grant the client's credential a write privilege.
-func (c *Client) grantWrite(path, privilege string) string {
-	return fmt.Sprintf("grant %s on %s: %s", privilege, path, c.entry(path, privilege, "ROLE"))
 }
 
 // The first and the longest delay between two queries of a task.
@@ -155,8 +109,7 @@ func wait(ctx context.Context, pause time.Duration) error {
 func (c *Client) configOf(ctx context.Context, vm Owned) (values, error) {
 	var config values
 	err := c.get(ctx, vm.path()+"/config", &config)
-	var refused *Error
-	if errors.As(err, &refused) && refused.gone() {
+	if isGone(err) {
 		return nil, nil
 	}
 	if err != nil {
