@@ -99,11 +99,15 @@ func New(options Options) (*Agent, error) {
 		options.Affinities = qemu.Kernel{}
 	}
 	return &Agent{
-		Options: options, reader: qemu.Reader{Root: options.Root},
-		groups: cgroup.Tree{Dir: filepath.Join(options.Root, "sys/fs/cgroup")}, irqs: irq.Tree{Root: options.Root},
+		Options:     options,
+		reader:      qemu.Reader{Root: options.Root},
+		groups:      cgroup.Tree{Dir: filepath.Join(options.Root, "sys/fs/cgroup")},
+		irqs:        irq.Tree{Root: options.Root},
 		frequencies: cpufreq.Tree{Dir: filepath.Join(options.Root, "sys/devices/system/cpu/cpufreq")},
-		placed:      map[qemu.Run]*claim.Pins{}, confined: map[string]topology.CPUSet{},
-		governed: map[int]string{}, steered: map[int]*Interrupt{},
+		placed:      map[qemu.Run]*claim.Pins{},
+		confined:    map[string]topology.CPUSet{},
+		governed:    map[int]string{},
+		steered:     map[int]*Interrupt{},
 	}, nil
 }
 
@@ -140,7 +144,8 @@ func (a *Agent) Run(ctx context.Context) error {
 // hurried reports whether a VM is starting, so that the next round is early.
 func (a *Agent) hurried() bool {
 	if changed := a.reader.Changed(); !changed.Equal(a.changed) {
-		a.changed, a.hurry = changed, hurries
+		a.changed = changed
+		a.hurry = hurries
 	}
 	if a.hurry > 0 {
 		a.hurry--
@@ -162,12 +167,13 @@ func (a *Agent) open() error {
 	state, err := ReadState(a.StateDir)
 	if err != nil {
 		err = errors.Join(err, os.Rename(StateFile(a.StateDir), StateFile(a.StateDir)+".bad"))
-		a.Log.Error("state could not be read, beginning anew", logkey.Message, err.Error())
+		a.Log.Error("state could not be read, starting with an empty one", logkey.Message, err.Error())
 	}
 	if state.Agent.PID != self.PID && state.Agent.PID > 0 && a.reader.Alive(state.Agent) {
 		return fmt.Errorf("another numaform-agent runs, process %d: stop it first (systemctl stop numaform-agent)", state.Agent.PID)
 	}
-	a.self, a.state = self, state
+	a.self = self
+	a.state = state
 	return nil
 }
 
@@ -182,7 +188,7 @@ func (a *Agent) Sync() {
 	if a.state.Problem != before.Problem && err != nil {
 		a.Log.Error("round failed", logkey.Message, err.Error())
 	}
-	a.tell(before)
+	a.logChanges(&before)
 	if up, err := a.reader.Uptime(); err == nil && (up < a.state.Looked || up >= a.state.Looked+heartbeat) {
 		a.state.Looked = up
 	}
@@ -196,7 +202,7 @@ func (a *Agent) sync() error {
 	if err := a.readHost(); err != nil {
 		return err
 	}
-	r, err := a.look()
+	r, err := a.readGuests()
 	if err != nil {
 		return err
 	}
@@ -206,7 +212,7 @@ func (a *Agent) sync() error {
 		return err
 	}
 	// Control groups first: changing them may move threads.
-	err = errors.Join(a.unconfine(r), a.isolate(r))
+	err = errors.Join(a.restoreGroups(r), a.confine(r))
 	a.place(r)
 	a.govern()
 	a.steer()
@@ -220,12 +226,27 @@ func (a *Agent) Release() error {
 	if err := a.open(); err != nil {
 		return err
 	}
-	a.Settings.Clusters, a.Settings.Isolation, a.Settings.Governor, a.Settings.IRQs = nil, IsolationOff, Governor{}, InterruptsOff
+	a.Settings.Clusters = nil
+	a.Settings.Isolation = IsolationOff
+	a.Settings.Governor = Governor{}
+	a.Settings.IRQs = InterruptsOff
 	if err := a.sync(); err != nil {
 		return fmt.Errorf("releasing guests: %w", err)
 	}
-	if err := a.left(); err != nil {
-		return fmt.Errorf("releasing guests: %w", err)
+
+	// What could not be reverted, and how to do it by hand.
+	var errs []error
+	for _, c := range a.state.Confined {
+		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))
+	}
+	for _, g := range a.state.Governors {
+		errs = append(errs, fmt.Errorf("frequency policy %d has not its governor %s again: %s", g.Policy, g.Was, g.Problem))
+	}
+	for _, i := range a.state.Interrupts {
+		errs = append(errs, fmt.Errorf("interrupt %d is not on CPUs %s again: %s", i.IRQ, i.Was, i.Refused))
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("releasing guests: %w", errors.Join(errs...))
 	}
 	for _, name := range []string{StateFile(a.StateDir), filepath.Join(a.Settings.MetricsDir, MetricsFile), publishedFile(a.StateDir)} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -233,22 +254,6 @@ func (a *Agent) Release() error {
 		}
 	}
 	return nil
-}
-
-// left describes what could not be reverted, and how to do it by hand.
-func (a *Agent) left() error {
-	var errs []error
-	for _, c := range a.state.Confined {
-		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))
-	}
-	for i := range a.state.Governors {
-		g := &a.state.Governors[i]
-		errs = append(errs, fmt.Errorf("frequency policy %d has not its governor %s again: %s", g.Policy, g.Was, g.Problem))
-	}
-	for _, i := range a.state.Interrupts {
-		errs = append(errs, fmt.Errorf("interrupt %d is not on CPUs %s again: %s", i.IRQ, i.Was, i.Refused))
-	}
-	return errors.Join(errs...)
 }
 
 func (a *Agent) save() error {
@@ -263,14 +268,14 @@ func (a *Agent) readHost() error {
 	if err != nil {
 		return fmt.Errorf("reading which CPUs are online: %w", err)
 	}
-	if string(data) == a.online {
-		if a.governorNote() == "" {
-			return nil
+	// A driver of frequencies may be loaded later.
+	if string(data) != a.online || a.governorNote() != "" {
+		if a.policies, err = a.frequencies.Policies(); err != nil {
+			return err
 		}
-		return a.readPolicies() // the driver may be loaded later
 	}
-	if err := a.readPolicies(); err != nil {
-		return err
+	if string(data) == a.online {
+		return nil
 	}
 	file, err := sysfs.Collect(os.DirFS(a.Root))
 	if err != nil {
@@ -280,6 +285,8 @@ func (a *Agent) readHost() error {
 	for _, cpu := range file.CPUs {
 		all = append(all, cpu.ID)
 	}
-	a.host, a.online, a.possible = claim.NewHost(file.CPUs), string(data), topology.CPUs(all...)
+	a.host = claim.NewHost(file.CPUs)
+	a.online = string(data)
+	a.possible = topology.CPUs(all...)
 	return nil
 }

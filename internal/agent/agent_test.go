@@ -261,7 +261,7 @@ func TestHostileState(t *testing.T) {
 				t.Errorf("%s was read", text)
 			}
 			w.begin("clusters: [prod]")
-			w.told("state could not be read, beginning anew")
+			w.told("state could not be read, starting with an empty one")
 			if status := w.status(); !status.Healthy() {
 				t.Errorf("status: %s", status.String())
 			}

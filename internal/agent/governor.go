@@ -51,13 +51,6 @@ type Governed struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// readPolicies reads which CPUs share a governor.
-func (a *Agent) readPolicies() error {
-	var err error
-	a.policies, err = a.frequencies.Policies()
-	return err
-}
-
 // checkGovernor returns an error if this host does not support the configured governors. A
 // host without any is not an error: it may be a VM, or its firmware scales frequencies.
 func (a *Agent) checkGovernor() error {
@@ -80,7 +73,7 @@ func (a *Agent) checkGovernor() error {
 // It reads a policy's governor before any is written.
 func (a *Agent) governors(next *State) []Governed {
 	exclusive := next.Online.Difference(next.Shared)
-	held := []Governed{}
+	managed := []Governed{}
 	for _, policy := range a.policies {
 		last := find(a.state.Governors, func(g Governed) bool { return g.Policy == policy.ID })
 		pinned := a.Settings.Governor.Pinned != "" && !policy.CPUs.Intersection(exclusive).IsEmpty()
@@ -96,13 +89,15 @@ func (a *Agent) governors(next *State) []Governed {
 			last = &Governed{Policy: policy.ID, Was: was}
 		}
 		g := *last
-		g.CPUs, g.Free, g.Now = policy.CPUs, !pinned, a.Settings.Governor.Pinned
+		g.CPUs = policy.CPUs
+		g.Free = !pinned
+		g.Now = a.Settings.Governor.Pinned
 		if g.Free {
 			g.Now = cmp.Or(a.Settings.Governor.Free, g.Was)
 		}
-		held = append(held, g)
+		managed = append(managed, g)
 	}
-	return held
+	return managed
 }
 
 // governorNote explains why the configured governors have no effect at all.
@@ -124,7 +119,7 @@ func (a *Agent) govern() {
 		}
 		before := g.Problem
 		g.Problem = ""
-		wrote, err := a.setGovernor(g)
+		changed, err := a.setGovernor(g)
 		if err != nil {
 			delete(a.governed, g.Policy)
 			if g.Problem = err.Error(); g.Problem != before {
@@ -133,7 +128,7 @@ func (a *Agent) govern() {
 			continue
 		}
 		a.governed[g.Policy] = g.Now
-		if wrote {
+		if changed {
 			set[g.Now] = set[g.Now].Union(g.CPUs)
 		}
 	}

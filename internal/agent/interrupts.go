@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/numaform/numaform/internal/agent/irq"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
 )
@@ -48,27 +47,7 @@ func (i *Interrupt) is(other Interrupt) bool { return i.IRQ == other.IRQ && i.De
 // interrupts returns the interrupts that the agent moved, must move, or must restore. An
 // interrupt that the guest's driver released, or whose VM ended, is left to the kernel.
 func (a *Agent) interrupts(next *State) []Interrupt {
-	held := a.wantedInterrupts(next)
-	for _, last := range a.state.Interrupts {
-		if find(held, last.is) == nil && a.irqs.Owns(last.Device, last.IRQ) {
-			last.moveTo(last.Was)
-			last.Free = true
-			held = append(held, last)
-		}
-	}
-	slices.SortFunc(held, func(x, y Interrupt) int { return x.IRQ - y.IRQ })
-	return held
-}
-
-// moveTo changes the target CPUs; then a refused interrupt is tried once more.
-func (i *Interrupt) moveTo(cpus topology.CPUSet) {
-	if !i.Now.Equal(cpus) {
-		i.Now, i.Refused = cpus, ""
-	}
-}
-
-func (a *Agent) wantedInterrupts(next *State) []Interrupt {
-	wanted := []Interrupt{}
+	managed := []Interrupt{}
 	for device, guest := range a.devices(next) {
 		irqs, err := a.irqs.Of(device)
 		if err != nil {
@@ -82,12 +61,29 @@ func (a *Agent) wantedInterrupts(next *State) []Interrupt {
 			} else if i.Was, err = a.irqs.CPUs(number); err != nil {
 				continue // released since
 			}
-			i.VMID, i.Free = guest.VMID, false
+			i.VMID = guest.VMID
+			i.Free = false
 			i.moveTo(guest.Pins.Set())
-			wanted = append(wanted, i)
+			managed = append(managed, i)
 		}
 	}
-	return wanted
+	for _, last := range a.state.Interrupts {
+		if find(managed, last.is) == nil && a.irqs.Owns(last.Device, last.IRQ) {
+			last.moveTo(last.Was)
+			last.Free = true
+			managed = append(managed, last)
+		}
+	}
+	slices.SortFunc(managed, func(x, y Interrupt) int { return x.IRQ - y.IRQ })
+	return managed
+}
+
+// moveTo changes the target CPUs; then a refused interrupt is tried once more.
+func (i *Interrupt) moveTo(cpus topology.CPUSet) {
+	if !i.Now.Equal(cpus) {
+		i.Now = cpus
+		i.Refused = ""
+	}
 }
 
 // devices returns the devices whose interrupts must be moved, with their VMs. A device that
@@ -186,19 +182,11 @@ func together(interrupts []Interrupt) []*several {
 			return s.Device == i.Device && s.VMID == i.VMID && s.Now.Equal(i.Now) && (s.Refused == "") == (i.Refused == "")
 		})
 		if same == nil {
-			list = append(list, &several{i, 1})
+			list = append(list, &several{Interrupt: i, count: 1})
 			continue
 		}
 		(*same).count++
 		(*same).PutBack += i.PutBack
 	}
 	return list
-}
-
-// checkInterrupt validates an interrupt of the state file, because the agent writes to it.
-func checkInterrupt(i Interrupt) error {
-	if i.IRQ < 0 || !irq.KnownDevice(i.Device) {
-		return fmt.Errorf("interrupt %d of %q is none of a device", i.IRQ, i.Device)
-	}
-	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,35 +68,71 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	if err != nil {
 		return Publication{}, err
 	}
-	was, digest, err := p.read(ctx)
+	path := "/nodes/" + p.Host + "/config"
+	text, err := p.Pvesh(ctx, "get", path, "--output-format", "json")
+	if err != nil {
+		return Publication{}, fmt.Errorf("reading the notes of %s: %w", p.Host, err)
+	}
+	var config struct {
+		Description string `json:"description"`
+		// Digest detects concurrent changes.
+		Digest string `json:"digest"`
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return Publication{}, fmt.Errorf("reading the notes of %s: %w", p.Host, err)
+	}
+	notes, err := file.PublishIn(config.Description)
 	if err != nil {
 		return Publication{}, err
 	}
-	notes, err := file.PublishIn(was)
-	if err != nil {
-		return Publication{}, err
-	}
+
+	var done Publication
+	var agent topology.Agent
 	status, err := ReadStatus(p.Root, p.StateDir)
-	if err != nil || !status.Healthy() {
-		return p.write(ctx, was, digest, notes, Publication{Unwell: status.unwell(err)})
+	switch {
+	case err != nil:
+		done.Unwell = err.Error()
+	case !status.Running:
+		done.Unwell = "it does not run"
+	case status.Problem != "":
+		done.Unwell = "its last look at the host failed: " + strings.Join(strings.Fields(status.Problem), " ")
+	case status.Silent > 0:
+		done.Unwell = fmt.Sprintf("it has not looked at the host for %d seconds", status.Silent)
+	default:
+		agent = status.published()
+		agent.PCINodes = p.pciNodes()
+		if agent.At = p.at(agent, config.Description); agent.At.IsZero() {
+			agent.At = p.Now().UTC().Truncate(time.Second)
+		}
+		// A truncated block would seem to end where the new block does.
+		if _, err = agent.PublishIn(config.Description); err == nil {
+			notes, err = agent.PublishIn(notes)
+		}
+		if err != nil {
+			return Publication{}, err
+		}
 	}
-	agent := status.published()
-	agent.PCINodes = p.pciNodes()
-	if agent.At = p.at(agent, was); agent.At.IsZero() {
-		agent.At = p.Now().UTC().Truncate(time.Second)
+
+	if strings.TrimSpace(notes) != strings.TrimSpace(config.Description) {
+		if len(notes) > maxNotes {
+			return Publication{}, fmt.Errorf("publishing topology: the notes of %s would have %d bytes of %d: shorten them, or use "+
+				"`numaform topology collect` and machines in numaform.yaml", p.Host, len(notes), maxNotes)
+		}
+		args := []string{"set", path, "--description", notes}
+		if config.Digest != "" {
+			args = append(args, "--digest", config.Digest)
+		}
+		if _, err := p.Pvesh(ctx, args...); err != nil {
+			return Publication{}, fmt.Errorf("writing the notes of %s: %w", p.Host, err)
+		}
+		done.Written = true
 	}
-	// A truncated block would seem to end where the new block does.
-	if _, err = agent.PublishIn(was); err == nil {
-		notes, err = agent.PublishIn(notes)
+	if done.Unwell == "" {
+		if err := renameio.WriteFile(publishedFile(p.StateDir), []byte(agent.At.Format(time.RFC3339)+"\n"), 0o644); err != nil {
+			return done, fmt.Errorf("keeping when the topology was published: %w", err)
+		}
 	}
-	if err != nil {
-		return Publication{}, err
-	}
-	done, err := p.write(ctx, was, digest, notes, Publication{})
-	if err == nil {
-		err = writePublished(p.StateDir, agent.At)
-	}
-	return done, err
+	return done, nil
 }
 
 // at returns when the same status was written to these notes, or the zero time if it was
@@ -114,63 +151,17 @@ func (p Publisher) at(agent topology.Agent, notes string) time.Time {
 	return said.At
 }
 
-func (p Publisher) path() string { return "/nodes/" + p.Host + "/config" }
-
-// read returns the notes, and a digest to detect concurrent changes.
-func (p Publisher) read(ctx context.Context) (notes, digest string, err error) {
-	text, err := p.Pvesh(ctx, "get", p.path(), "--output-format", "json")
-	if err != nil {
-		return "", "", fmt.Errorf("reading the notes of %s: %w", p.Host, err)
-	}
-	var config struct {
-		Description string `json:"description"`
-		Digest      string `json:"digest"`
-	}
-	if err := json.Unmarshal(text, &config); err != nil {
-		return "", "", fmt.Errorf("reading the notes of %s: %w", p.Host, err)
-	}
-	return config.Description, config.Digest, nil
-}
-
-func (p Publisher) write(ctx context.Context, was, digest, notes string, done Publication) (Publication, error) {
-	if strings.TrimSpace(notes) == strings.TrimSpace(was) {
-		return done, nil
-	}
-	if len(notes) > maxNotes {
-		return Publication{}, fmt.Errorf("publishing topology: the notes of %s would have %d bytes of %d: shorten them, or use "+
-			"`numaform topology collect` and machines in numaform.yaml", p.Host, len(notes), maxNotes)
-	}
-	args := []string{"set", p.path(), "--description", notes}
-	if digest != "" {
-		args = append(args, "--digest", digest)
-	}
-	if _, err := p.Pvesh(ctx, args...); err != nil {
-		return Publication{}, fmt.Errorf("writing the notes of %s: %w", p.Host, err)
-	}
-	done.Written = true
-	return done, nil
-}
-
-// unwell explains in one line why the daemon is not well.
-func (s *Status) unwell(err error) string {
-	switch {
-	case err != nil:
-		return err.Error()
-	case !s.Running:
-		return "it does not run"
-	case s.Problem != "":
-		return "its last look at the host failed: " + strings.Join(strings.Fields(s.Problem), " ")
-	default:
-		return fmt.Sprintf("it has not looked at the host for %d seconds", s.Silent)
-	}
-}
-
 // published returns the status for numaform. Guests without a marker are not numaform's. It
 // is unknown whether a guest has one if its configuration is unreadable.
 func (s *Status) published() topology.Agent {
 	agent := topology.Agent{
-		Version: s.Version, Isolation: string(s.Isolation), Clusters: s.Clusters, MaxPinnedPercent: s.MaxPinnedPercent,
-		ReservedCPUs: s.Reserved, Pinned: map[int]topology.Pins{}, Refused: map[int]string{},
+		Version:          s.Version,
+		Isolation:        string(s.Isolation),
+		Clusters:         s.Clusters,
+		MaxPinnedPercent: s.MaxPinnedPercent,
+		ReservedCPUs:     s.Reserved,
+		Pinned:           map[int]topology.Pins{},
+		Refused:          map[int]string{},
 	}
 	for i := range s.Guests {
 		guest := &s.Guests[i]
@@ -187,13 +178,7 @@ func (s *Status) published() topology.Agent {
 // publishedFile returns the file, beside the state, with the time of the last publication.
 func publishedFile(dir string) string { return filepath.Join(dir, "published") }
 
-func writePublished(dir string, at time.Time) error {
-	if err := renameio.WriteFile(publishedFile(dir), []byte(at.Format(time.RFC3339)+"\n"), 0o644); err != nil {
-		return fmt.Errorf("keeping when the topology was published: %w", err)
-	}
-	return nil
-}
-
+// readPublished returns the time of the last publication, or the zero time.
 func readPublished(dir string) time.Time {
 	data, err := os.ReadFile(publishedFile(dir))
 	if err != nil {
@@ -204,4 +189,46 @@ func readPublished(dir string) time.Time {
 		return time.Time{}
 	}
 	return at
+}
+
+// The file of Proxmox' resource mappings of PCI devices, and Linux's directory of devices.
+const (
+	mappingFile = "etc/pve/mapping/pci.cfg"
+	pciDir      = "sys/bus/pci/devices"
+)
+
+// pciNodes returns the NUMA nodes of the host's devices in resource mappings, by address.
+// Devices whose node Linux does not report are left out.
+func (p Publisher) pciNodes() map[string]int {
+	data, err := os.ReadFile(filepath.Join(p.Root, mappingFile))
+	if err != nil {
+		return nil // the host has no mappings
+	}
+	nodes := map[string]int{}
+	for line := range strings.Lines(string(data)) {
+		text, ok := strings.CutPrefix(strings.TrimSpace(line), "map ")
+		host, device, err := topology.ParsePCIMap("mapped", text)
+		if !ok || err != nil || string(host) != p.Host {
+			continue
+		}
+		for _, address := range device.Functions() {
+			// A whole device has the node of its first function.
+			name := address
+			if !strings.Contains(name, ".") {
+				name += ".0"
+			}
+			data, err := os.ReadFile(filepath.Join(p.Root, pciDir, name, "numa_node"))
+			if err != nil {
+				continue
+			}
+			node, err := strconv.Atoi(strings.TrimSpace(string(data)))
+			if err == nil && node >= 0 && node <= topology.MaxCPU && len(nodes) < topology.MaxPCINodes {
+				nodes[address] = node
+			}
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	return nodes
 }

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"maps"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
@@ -32,8 +35,8 @@ type round struct {
 	moved bool
 }
 
-// look reads the host.
-func (a *Agent) look() (*round, error) {
+// readGuests reads the guests of the host.
+func (a *Agent) readGuests() (*round, error) {
 	r := &round{threads: map[int][]qemu.Thread{}, pins: map[int]*claim.Pins{}, failed: map[string]error{}}
 	var err error
 	if r.vms, err = a.reader.Running(); err != nil {
@@ -56,31 +59,74 @@ func (a *Agent) look() (*round, error) {
 
 // plan evaluates the declarations and writes the plan into the state.
 func (a *Agent) plan(r *round) {
-	verdicts := claim.Judge(a.host, a.Settings.rules(), a.cases(r))
-	byVMID := map[int]claim.Verdict{}
+	var guests []claim.Guest
+	for _, vm := range r.vms {
+		guest := claim.Guest{
+			VMID:        vm.VMID,
+			Description: vm.Config.Description,
+			Affinity:    vm.Config.Affinity,
+			VCPUs:       qemu.VCPUs(r.threads[vm.VMID]),
+		}
+		switch {
+		case errors.Is(vm.Err, fs.ErrNotExist):
+			guest.Unread = "its configuration is not on this host: it is on its way here, or /etc/pve is not mounted (systemctl status pve-cluster)"
+		case vm.Err != nil:
+			guest.Unread = vm.Err.Error()
+		}
+		if last := a.state.guest(vm.Run); last != nil {
+			guest.Current = last.Pins
+		}
+		guests = append(guests, guest)
+	}
+	for _, container := range r.containers {
+		guests = append(guests, claim.Guest{VMID: container.VMID, Affinity: container.Config.Affinity})
+	}
+
+	decisions := claim.Decide(a.host, claim.Rules{
+		Clusters:   a.Settings.Clusters,
+		MaxPercent: a.Settings.MaxPinnedPercent,
+		Reserved:   a.Settings.ReservedCPUs,
+		Emulator:   a.Settings.Emulator,
+	}, guests)
+	byVMID := map[int]claim.Decision{}
 	var pinned []int
-	for _, verdict := range verdicts {
-		byVMID[verdict.VMID] = verdict
-		pinned = append(pinned, verdict.Pins.Set().List()...)
+	for _, decision := range decisions {
+		byVMID[decision.VMID] = decision
+		pinned = append(pinned, decision.Pins.Set().List()...)
 	}
 	next := State{
-		Format: stateFormat, Version: a.Version, Agent: a.self, Isolation: a.Settings.Isolation,
-		Online: a.host.Online(), Pinned: topology.CPUs(pinned...), Shared: a.host.Shared(verdicts),
-		Guests: []Guest{}, Intruders: a.state.Intruders, Problem: a.state.Problem, Looked: a.state.Looked,
-		Clusters: a.Settings.Clusters, MaxPinnedPercent: a.Settings.MaxPinnedPercent, Reserved: a.Settings.ReservedCPUs,
-		GovernorNote: a.governorNote(),
+		Format:           stateFormat,
+		Version:          a.Version,
+		Agent:            a.self,
+		Isolation:        a.Settings.Isolation,
+		Online:           a.host.Online(),
+		Pinned:           topology.CPUs(pinned...),
+		Shared:           a.host.Shared(decisions),
+		Guests:           []Guest{},
+		Intruders:        a.state.Intruders,
+		GovernorNote:     a.governorNote(),
+		Clusters:         a.Settings.Clusters,
+		MaxPinnedPercent: a.Settings.MaxPinnedPercent,
+		Reserved:         a.Settings.ReservedCPUs,
+		Problem:          a.state.Problem,
+		Looked:           a.state.Looked,
 	}
+
 	for _, vm := range r.vms {
-		verdict, last := byVMID[vm.VMID], a.state.guest(vm.Run)
-		guest := Guest{Run: vm.Run, Pins: verdict.Pins, Refused: verdict.Refused}
-		if last != nil {
+		decision := byVMID[vm.VMID]
+		guest := Guest{Run: vm.Run, Pins: decision.Pins, Refused: decision.Refused}
+		if last := a.state.guest(vm.Run); last != nil {
 			guest.PutBack = last.PutBack
 			if last.Pins != nil && guest.Pins == nil {
 				r.unpinned = append(r.unpinned, vm)
 			}
 		}
-		if a.starting(vm, verdict) {
-			guest.Starting, guest.Refused = true, nil
+		// Some reasons for a refusal pass once a new VM has started.
+		if guest.Pins == nil && guest.Refused != nil && a.reader.Age(vm.Run) < startup {
+			if reason := guest.Refused.Reason; reason == claim.ReasonVCPUs || reason == claim.ReasonUnread {
+				guest.Starting = true
+				guest.Refused = nil
+			}
 		}
 		r.pins[vm.VMID] = guest.Pins
 		if guest.Pins != nil || guest.Refused != nil || guest.Starting {
@@ -93,91 +139,114 @@ func (a *Agent) plan(r *round) {
 	a.state = next
 }
 
-// cases converts the guests for package claim.
-func (a *Agent) cases(r *round) []claim.Guest {
-	var cases []claim.Guest
-	for _, vm := range r.vms {
-		guest := claim.Guest{
-			VMID: vm.VMID, Description: vm.Config.Description, Affinity: vm.Config.Affinity,
-			VCPUs: qemu.VCPUs(r.threads[vm.VMID]), Unread: unread(vm.Err),
-		}
-		if last := a.state.guest(vm.Run); last != nil {
-			guest.Held = last.Pins
-		}
-		cases = append(cases, guest)
-	}
-	for _, container := range r.containers {
-		cases = append(cases, claim.Guest{VMID: container.VMID, Affinity: container.Config.Affinity})
-	}
-	return cases
-}
-
-func unread(err error) string {
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, fs.ErrNotExist):
-		return "its configuration is not on this host: it is on its way here, or /etc/pve is not mounted (systemctl status pve-cluster)"
-	default:
-		return err.Error()
-	}
-}
-
-// starting reports whether the reason for a refusal will pass once a new VM has started.
-func (a *Agent) starting(vm qemu.Guest, verdict claim.Verdict) bool {
-	if verdict.Refused == nil || verdict.Pins != nil {
-		return false
-	}
-	reason := verdict.Refused.Reason
-	return (reason == claim.ReasonVCPUs || reason == claim.ReasonUnread) && a.reader.Age(vm.Run) < startup
-}
-
 // place moves the threads of VMs with pins, and releases the threads of VMs that lost
 // theirs.
 func (a *Agent) place(r *round) {
 	for _, vm := range r.unpinned {
 		threads, err := a.reader.Threads(vm.Run)
 		if err == nil {
-			_, err = qemu.Place(a.Affinities, threads, qemu.Wanted{Others: vm.Config.Affinity})
+			_, err = qemu.Place(a.Affinities, threads, qemu.Target{Others: vm.Config.Affinity})
 		}
 		if err != nil && a.reader.Alive(vm.Run) {
 			a.Log.Error("threads not released", logkey.VMID, vm.VMID, logkey.Message, err.Error())
 		}
 	}
+
 	for i := range a.state.Guests {
-		if guest := &a.state.Guests[i]; guest.Pins != nil {
-			a.pin(r, guest)
+		guest := &a.state.Guests[i]
+		if guest.Pins == nil {
+			continue
 		}
-	}
-	a.forget()
-}
-
-// pin moves the threads of a VM to their CPUs. If a vCPU is elsewhere although it was
-// placed before, something else moved it.
-func (a *Agent) pin(r *round, guest *Guest) {
-	wanted := qemu.Wanted{VCPUs: guest.Pins.CPUs, Others: guest.Pins.Set()}
-	if guest.Pins.Emulator == fleet.EmulatorShared {
-		wanted.Others = a.state.Shared
-	}
-	moved, err := qemu.Place(a.Affinities, r.threads[guest.VMID], wanted)
-	if err != nil {
-		delete(a.placed, guest.Run)
-		if a.reader.Alive(guest.Run) {
-			guest.Refused = &claim.Refusal{Reason: claim.ReasonFailed, Text: err.Error()}
+		target := qemu.Target{VCPUs: guest.Pins.CPUs, Others: guest.Pins.Set()}
+		if guest.Pins.Emulator == fleet.EmulatorShared {
+			target.Others = a.state.Shared
 		}
-		return
+		moved, err := qemu.Place(a.Affinities, r.threads[guest.VMID], target)
+		if err != nil {
+			delete(a.placed, guest.Run)
+			if a.reader.Alive(guest.Run) {
+				guest.Refused = &claim.Refusal{Reason: claim.ReasonFailed, Text: err.Error()}
+			}
+			continue
+		}
+		// If a vCPU is elsewhere although it was placed before, something else moved it.
+		if moved > 0 && !r.moved && a.placed[guest.Run].Equal(guest.Pins) {
+			guest.PutBack++
+			a.Log.Warn("vCPUs had been moved, put back", logkey.VMID, guest.VMID, "vcpus", moved, "cpus", cpuList(guest.Pins))
+		}
+		a.placed[guest.Run] = guest.Pins
 	}
-	if moved > 0 && !r.moved && a.placed[guest.Run].Equal(guest.Pins) {
-		guest.PutBack++
-		a.Log.Warn("vCPUs had been moved, put back", logkey.VMID, guest.VMID, "vcpus", moved, "cpus", cpuList(guest.Pins))
-	}
-	a.placed[guest.Run] = guest.Pins
-}
-
-// forget drops the memory of VMs that ended or have no pins.
-func (a *Agent) forget() {
 	maps.DeleteFunc(a.placed, func(run qemu.Run, _ *claim.Pins) bool {
 		guest := a.state.guest(run)
 		return guest == nil || guest.Pins == nil
 	})
+}
+
+// logChanges logs the differences to the state before: one line for each change, and none
+// for a round without changes.
+func (a *Agent) logChanges(before *State) {
+	for i := range a.state.Guests {
+		guest := &a.state.Guests[i]
+		last := before.guest(guest.Run)
+		if last == nil {
+			last = &Guest{}
+		}
+		switch {
+		case guest.Pins != nil && !guest.Pins.Equal(last.Pins):
+			a.Log.Info("pinned guest", logkey.VMID, guest.VMID, "cpus", cpuList(guest.Pins), "emulator", string(guest.Pins.Emulator),
+				"cluster", guest.Pins.ClusterID, logkey.Key, string(guest.Pins.Key))
+		case guest.Pins == nil && last.Pins != nil:
+			a.Log.Info("unpinned guest", logkey.VMID, guest.VMID, "runs", true)
+		}
+		if refused := guest.Refused; refused != nil && (last.Refused == nil || *last.Refused != *refused) {
+			a.Log.Warn("pins refused", logkey.VMID, guest.VMID, logkey.Reason, string(refused.Reason), logkey.Message, refused.Text,
+				"keeps", cpuList(guest.Pins))
+		}
+	}
+	for _, guest := range before.Guests {
+		if guest.Pins != nil && a.state.guest(guest.Run) == nil {
+			a.Log.Info("unpinned guest", logkey.VMID, guest.VMID, "runs", a.reader.Alive(guest.Run))
+		}
+	}
+
+	for _, intruder := range a.state.Intruders {
+		same := func(other Intruder) bool {
+			return intruder.VMID == other.VMID && intruder.CPUs.Equal(other.CPUs) && intruder.Text == other.Text
+		}
+		if !slices.ContainsFunc(before.Intruders, same) {
+			why := cmp.Or(intruder.Text, "isolation is "+string(a.Settings.Isolation))
+			a.Log.Warn("guest may run on pinned CPUs", logkey.VMID, intruder.VMID, "cpus", intruder.CPUs.String(), logkey.Message, why)
+		}
+	}
+	for _, intruder := range before.Intruders {
+		if find(a.state.Intruders, func(other Intruder) bool { return other.VMID == intruder.VMID }) == nil {
+			a.Log.Info("guest keeps off pinned CPUs", logkey.VMID, intruder.VMID)
+		}
+	}
+
+	for _, c := range a.state.Confined {
+		if last := before.confinement(c.Group); last == nil || !last.Now.Equal(c.Now) {
+			a.Log.Info("confined control group", "group", c.Group, "cpus", c.Now.String())
+		}
+	}
+	for _, c := range before.Confined {
+		if a.state.confinement(c.Group) == nil {
+			a.Log.Info("restored control group", "group", c.Group, "cpus", c.Was)
+		}
+	}
+	if note := a.state.GovernorNote; note != "" && note != before.GovernorNote {
+		a.Log.Warn("governors are not set", logkey.Message, note)
+	}
+}
+
+// cpuList formats the CPUs in vCPU order.
+func cpuList(pins *claim.Pins) string {
+	if pins == nil {
+		return ""
+	}
+	texts := make([]string, len(pins.CPUs))
+	for i, cpu := range pins.CPUs {
+		texts[i] = strconv.Itoa(cpu)
+	}
+	return strings.Join(texts, ",")
 }

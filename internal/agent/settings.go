@@ -12,7 +12,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/plainyaml"
 	"github.com/numaform/numaform/topology"
 )
@@ -56,38 +55,35 @@ func DefaultSettings() Settings {
 // ReadSettings reads the file. It refuses a file that users other than its owner may write,
 // because they could lift its limits.
 func ReadSettings(name string) (Settings, error) {
-	data, err := readGuarded(name)
+	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return DefaultSettings(), nil
 	}
-	if err == nil {
-		var settings Settings
-		if settings, err = ParseSettings(data); err == nil {
-			return settings, nil
-		}
-	}
-	return Settings{}, fmt.Errorf("reading %s: %w", name, err)
-}
-
-func readGuarded(name string) ([]byte, error) {
-	file, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return Settings{}, fmt.Errorf("reading %s: %w", name, err)
 	}
 	defer func() { _ = file.Close() }()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Perm()&0o022 != 0 {
-		return nil, errors.New("others than its owner may write it: chmod 644")
-	}
+
 	const most = 1 << 16
-	data, err := io.ReadAll(io.LimitReader(file, most+1))
+	info, err := file.Stat()
+	if err == nil && info.Mode().Perm()&0o022 != 0 {
+		err = errors.New("others than its owner may write it: chmod 644")
+	}
+	var data []byte
+	if err == nil {
+		data, err = io.ReadAll(io.LimitReader(file, most+1))
+	}
 	if err == nil && len(data) > most {
 		err = errors.New("it has more than 64 KiB")
 	}
-	return data, err
+	var settings Settings
+	if err == nil {
+		settings, err = ParseSettings(data)
+	}
+	if err != nil {
+		return Settings{}, fmt.Errorf("reading %s: %w", name, err)
+	}
+	return settings, nil
 }
 
 // ParseSettings reads the file's text. An unknown key is an error that names its line.
@@ -134,8 +130,4 @@ func (i Isolation) Check() error {
 		return fmt.Errorf("isolation: %q is not known: write off, report or enforce", string(i))
 	}
 	return nil
-}
-
-func (s *Settings) rules() claim.Rules {
-	return claim.Rules{Clusters: s.Clusters, MaxPercent: s.MaxPinnedPercent, Reserved: s.ReservedCPUs, Emulator: s.Emulator}
 }

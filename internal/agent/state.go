@@ -16,6 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/agent/cgroup"
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/agent/cpufreq"
+	"github.com/numaform/numaform/internal/agent/irq"
 	"github.com/numaform/numaform/internal/agent/qemu"
 	"github.com/numaform/numaform/topology"
 )
@@ -130,6 +131,7 @@ func ReadState(dir string) (State, error) {
 	return state, nil
 }
 
+// check validates what the agent writes to.
 func (s *State) check() error {
 	if s.Format != stateFormat {
 		return fmt.Errorf("format %d is not known here", s.Format)
@@ -149,8 +151,8 @@ func (s *State) check() error {
 		}
 	}
 	for _, i := range s.Interrupts {
-		if err := checkInterrupt(i); err != nil {
-			return err
+		if i.IRQ < 0 || !irq.KnownDevice(i.Device) {
+			return fmt.Errorf("interrupt %d of %q is none of a device", i.IRQ, i.Device)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -63,9 +64,20 @@ func (s *Status) String() string {
 	if s.Silent > 0 {
 		line("problem    it has not looked at the host for %d seconds: systemctl status pve-cluster, then systemctl restart numaform-agent", s.Silent)
 	}
-	line("CPUs       online %s, pinned %s, shared %s", s.Online, orNone(s.Pinned.String()), orNone(s.Shared.String()))
+	line("CPUs       online %s, pinned %s, shared %s", s.Online, cmp.Or(s.Pinned.String(), "none"), cmp.Or(s.Shared.String(), "none"))
 	for i := range s.Guests {
-		line("VM %-7d %s", s.Guests[i].VMID, s.Guests[i].describe())
+		g := &s.Guests[i]
+		text := "not pinned"
+		switch {
+		case g.Pins != nil:
+			text = fmt.Sprintf("pinned %s, emulator %s, cluster %s", cpuList(g.Pins), g.Pins.Emulator, g.Pins.ClusterID)
+		case g.Starting:
+			text = "starting"
+		}
+		if g.Refused != nil {
+			text += fmt.Sprintf("; refused (%s): %s", g.Refused.Reason, g.Refused.Text)
+		}
+		line("VM %-7d %s%s", g.VMID, text, putBack(g.PutBack))
 	}
 	for _, c := range s.Confined {
 		line("confined   %s to %s", c.Group, c.Now)
@@ -78,7 +90,13 @@ func (s *Status) String() string {
 		line("intruder   %s", text)
 	}
 	s.governors(line)
-	s.interrupts(line)
+	for _, i := range together(s.Interrupts) {
+		where := "on CPUs " + i.Now.String()
+		if i.Refused != "" {
+			where = "left where they are: " + i.Refused
+		}
+		line("interrupts %d of device %s of VM %d %s%s", i.count, i.Device, i.VMID, where, putBack(i.PutBack))
+	}
 	if s.Published.IsZero() {
 		line("published  not since the host started: systemctl status numaform-agent-publish.timer")
 	} else {
@@ -94,16 +112,14 @@ func (s *Status) governors(line func(string, ...any)) {
 	cpus := map[text]topology.CPUSet{}
 	for i := range s.Governors {
 		g := &s.Governors[i]
-		t := text{"", fmt.Sprintf("%s, was %s", g.Now, g.Was)}
+		t := text{after: fmt.Sprintf("%s, was %s", g.Now, g.Was)}
 		switch {
 		case g.Problem != "":
-			t = text{"", "not " + g.Now + ": " + g.Problem}
+			t.after = "not " + g.Now + ": " + g.Problem
 		case g.Free:
 			t.before = "free "
 		}
-		if g.PutBack > 0 {
-			t.after += fmt.Sprintf("; put back %d times", g.PutBack)
-		}
+		t.after += putBack(g.PutBack)
 		if cpus[t].IsEmpty() {
 			order = append(order, t)
 		}
@@ -117,42 +133,9 @@ func (s *Status) governors(line func(string, ...any)) {
 	}
 }
 
-// interrupts prints the CPUs of each device's interrupts.
-func (s *Status) interrupts(line func(string, ...any)) {
-	for _, i := range together(s.Interrupts) {
-		where := "on CPUs " + i.Now.String()
-		if i.Refused != "" {
-			where = "left where they are: " + i.Refused
-		}
-		if i.PutBack > 0 {
-			where += fmt.Sprintf("; put back %d times", i.PutBack)
-		}
-		line("interrupts %d of device %s of VM %d %s", i.count, i.Device, i.VMID, where)
+func putBack(times int) string {
+	if times == 0 {
+		return ""
 	}
-}
-
-func (g *Guest) describe() string {
-	var parts []string
-	switch {
-	case g.Pins != nil:
-		parts = append(parts, fmt.Sprintf("pinned %s, emulator %s, cluster %s", cpuList(g.Pins), g.Pins.Emulator, g.Pins.ClusterID))
-	case g.Starting:
-		parts = append(parts, "starting")
-	default:
-		parts = append(parts, "not pinned")
-	}
-	if g.Refused != nil {
-		parts = append(parts, fmt.Sprintf("refused (%s): %s", g.Refused.Reason, g.Refused.Text))
-	}
-	if g.PutBack > 0 {
-		parts = append(parts, fmt.Sprintf("put back %d times", g.PutBack))
-	}
-	return strings.Join(parts, "; ")
-}
-
-func orNone(text string) string {
-	if text == "" {
-		return "none"
-	}
-	return text
+	return fmt.Sprintf("; put back %d times", times)
 }

@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -46,8 +47,8 @@ type Tree struct {
 }
 
 const (
-	wantedFile    = "cpuset.cpus"
-	effectiveFile = "cpuset.cpus.effective"
+	configuredFile = "cpuset.cpus"
+	effectiveFile  = "cpuset.cpus.effective"
 )
 
 // Exists reports whether the group exists.
@@ -56,9 +57,9 @@ func (t Tree) Exists(group string) bool {
 	return err == nil && info.IsDir()
 }
 
-// Wanted returns the CPUs configured for a group, as the kernel prints them; empty means
+// Configured returns the CPUs configured for a group, as the kernel prints them; empty means
 // the CPUs of the parent group.
-func (t Tree) Wanted(group string) (string, error) { return t.read(group, wantedFile) }
+func (t Tree) Configured(group string) (string, error) { return t.read(group, configuredFile) }
 
 // Effective returns the CPUs that a group may use. If the controller is off for the group,
 // it uses the CPUs of the nearest ancestor.
@@ -85,10 +86,25 @@ func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 	if cpus.IsEmpty() {
 		return fmt.Errorf("confining control group %s: no CPUs are left", group)
 	}
-	if err := t.enable(group); err != nil {
-		return err
+	if !t.Exists(group) {
+		return fmt.Errorf("confining control group %s: %w", group, ErrNoGroup)
 	}
-	if err := t.write(group, wantedFile, cpus.String()); err != nil {
+	controllers, err := t.read(".", "cgroup.controllers")
+	if err != nil || !slices.Contains(strings.Fields(controllers), "cpuset") {
+		return fmt.Errorf("confining control group %s: %w", group, ErrNoController)
+	}
+	if _, err := t.Configured(group); err != nil {
+		// Enable the controller in each ancestor group.
+		above := "."
+		for part := range strings.SplitSeq(group, "/") {
+			if err := t.write(above, "cgroup.subtree_control", "+cpuset"); err != nil {
+				return err
+			}
+			above = path.Join(above, part)
+		}
+	}
+
+	if err := t.write(group, configuredFile, cpus.String()); err != nil {
 		return err
 	}
 	got, err := t.Effective(group)
@@ -101,46 +117,15 @@ func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 	return nil
 }
 
-// Restore sets a group to an earlier result of Wanted. Kernels before 6.12 reject an empty
+// Restore sets a group to an earlier result of Configured. Kernels before 6.12 reject an empty
 // value while there are processes in the group: then it gets all possible CPUs of the host,
 // which is equivalent.
-func (t Tree) Restore(group, wanted string, possible topology.CPUSet) error {
-	err := t.write(group, wantedFile, wanted)
-	if errors.Is(err, syscall.ENOSPC) && wanted == "" {
-		return t.write(group, wantedFile, possible.String())
+func (t Tree) Restore(group, configured string, possible topology.CPUSet) error {
+	err := t.write(group, configuredFile, configured)
+	if errors.Is(err, syscall.ENOSPC) && configured == "" {
+		return t.write(group, configuredFile, possible.String())
 	}
 	return err
-}
-
-// enable enables the controller in each ancestor group.
-func (t Tree) enable(group string) error {
-	if !t.Exists(group) {
-		return fmt.Errorf("confining control group %s: %w", group, ErrNoGroup)
-	}
-	controllers, err := t.read(".", "cgroup.controllers")
-	if err != nil || !contains(controllers, "cpuset") {
-		return fmt.Errorf("confining control group %s: %w", group, ErrNoController)
-	}
-	if _, err := t.Wanted(group); err == nil {
-		return nil
-	}
-	above := "."
-	for part := range strings.SplitSeq(group, "/") {
-		if err := t.write(above, "cgroup.subtree_control", "+cpuset"); err != nil {
-			return err
-		}
-		above = path.Join(above, part)
-	}
-	return nil
-}
-
-func contains(list, word string) bool {
-	for field := range strings.FieldsSeq(list) {
-		if field == word {
-			return true
-		}
-	}
-	return false
 }
 
 func (t Tree) read(group, file string) (string, error) {

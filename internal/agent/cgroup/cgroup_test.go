@@ -37,13 +37,13 @@ func TestConfine(t *testing.T) {
 	if err := groups.Confine(cgroup.VM(101), topology.CPUs(0, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := groups.Wanted(cgroup.VM(101)); err != nil || got != "0-1" {
+	if got, err := groups.Configured(cgroup.VM(101)); err != nil || got != "0-1" {
 		t.Errorf("wanted %q, %v", got, err)
 	}
 	if err := groups.Restore(cgroup.VM(101), "", topology.CPUs(0, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := groups.Wanted(cgroup.VM(101)); err != nil || got != "" {
+	if got, err := groups.Configured(cgroup.VM(101)); err != nil || got != "" {
 		t.Errorf("restored to %q, %v", got, err)
 	}
 	if err := groups.Confine(cgroup.VM(101), topology.CPUs(1)); err == nil || !strings.Contains(err.Error(), "the kernel gives it 0-1") {

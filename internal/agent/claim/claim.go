@@ -1,7 +1,7 @@
 // Package claim decides which guests of a host get the CPUs that their descriptions
 // declare. It applies the rules of the host's administrator to text written with an API
 // token: if in doubt, a guest keeps its current pins. It reads nothing and pins nothing:
-// start at Judge.
+// start at Decide.
 package claim
 
 import (
@@ -61,8 +61,8 @@ type Guest struct {
 	VCPUs int
 	// Affinity is the affinity that root set for the guest in Proxmox, or empty.
 	Affinity topology.CPUSet
-	// Held are the guest's current pins, or nil.
-	Held *Pins
+	// Current are the guest's current pins, or nil.
+	Current *Pins
 }
 
 // Reason is a one-word reason why a declaration does not take effect.
@@ -103,8 +103,8 @@ func refuse(reason Reason, format string, args ...any) *Refusal {
 	return &Refusal{Reason: reason, Text: fmt.Sprintf(format, args...)}
 }
 
-// Verdict is the decision about a guest.
-type Verdict struct {
+// Decision is the decision about a guest.
+type Decision struct {
 	VMID int
 	// Pins are the guest's pins from now on; nil means that it floats.
 	Pins *Pins
@@ -155,10 +155,10 @@ func (h Host) Whole(cpus topology.CPUSet) topology.CPUSet {
 }
 
 // Shared returns the CPUs available to guests without pins.
-func (h Host) Shared(verdicts []Verdict) topology.CPUSet {
+func (h Host) Shared(decisions []Decision) topology.CPUSet {
 	var pinned []int
-	for _, v := range verdicts {
-		pinned = append(pinned, v.Pins.Set().List()...)
+	for _, d := range decisions {
+		pinned = append(pinned, d.Pins.Set().List()...)
 	}
 	return h.online.Difference(h.Whole(topology.CPUs(pinned...)))
 }

@@ -41,16 +41,16 @@ func pins(vmid int, cpus ...int) *claim.Pins {
 
 // guest returns a guest that declares pins and runs as many vCPUs.
 func guest(vmid int, held *claim.Pins, cpus ...int) claim.Guest {
-	return claim.Guest{VMID: vmid, Description: marker(vmid, cpus...), VCPUs: len(cpus), Held: held}
+	return claim.Guest{VMID: vmid, Description: marker(vmid, cpus...), VCPUs: len(cpus), Current: held}
 }
 
 // says returns a guest with two vCPUs and any description.
 func says(vmid int, held *claim.Pins, description string) claim.Guest {
-	return claim.Guest{VMID: vmid, Description: description, VCPUs: 2, Held: held}
+	return claim.Guest{VMID: vmid, Description: description, VCPUs: 2, Current: held}
 }
 
 // outcome returns a verdict as text: the CPUs, then the reason.
-func outcome(v claim.Verdict) string {
+func outcome(v claim.Decision) string {
 	text := "floats"
 	if v.Pins != nil {
 		text = strings.Trim(fmt.Sprint(v.Pins.CPUs), "[]")
@@ -80,7 +80,7 @@ func tests() []test {
 		{"garbage", []claim.Guest{says(1, nil, "numaform/1 pins=1-9")}, []string{"floats malformed"}},
 		{"garbage keeps", []claim.Guest{says(1, held, "numaform/1 pins=1-9")}, []string{"1 9 malformed"}},
 		{"another version keeps", []claim.Guest{says(1, held, "numaform/2 cluster=prod")}, []string{"1 9 malformed"}},
-		{"unread keeps", []claim.Guest{{VMID: 1, Held: held, Unread: "gone"}}, []string{"1 9 unread"}},
+		{"unread keeps", []claim.Guest{{VMID: 1, Current: held, Unread: "gone"}}, []string{"1 9 unread"}},
 		{"foreign", []claim.Guest{says(1, nil, foreign)}, []string{"floats foreign_cluster"}},
 		{"foreign keeps", []claim.Guest{says(1, held, foreign)}, []string{"1 9 foreign_cluster"}},
 		{"foreign without pins", []claim.Guest{says(1, nil, strings.Replace(marker(1), "prod", "other", 1))}, []string{"floats"}},
@@ -88,7 +88,7 @@ func tests() []test {
 		{"out of range", []claim.Guest{guest(1, held, 1, 65535)}, []string{"1 9 no_such_cpu"}},
 		{"reserved", []claim.Guest{guest(1, nil, 0, 8)}, []string{"floats reserved_cpu"}},
 		{"too few vCPUs", []claim.Guest{{VMID: 1, Description: marker(1, 1, 9), VCPUs: 1}}, []string{"floats vcpus_differ"}},
-		{"vCPUs unknown keep", []claim.Guest{{VMID: 1, Description: marker(1, 2, 10), Held: held}}, []string{"1 9 vcpus_differ"}},
+		{"vCPUs unknown keep", []claim.Guest{{VMID: 1, Description: marker(1, 2, 10), Current: held}}, []string{"1 9 vcpus_differ"}},
 
 		{
 			"beside one that is refused for another's CPU",
@@ -127,7 +127,7 @@ func TestCeilingIsIncluded(t *testing.T) {
 	}
 	for count, want := range map[int]string{8: "1 2 3 4 5 6 7 8", 9: "floats ceiling"} {
 		list := []int{1, 2, 3, 4, 5, 6, 7, 8, 9}[:count]
-		verdicts := claim.Judge(claim.NewHost(cpus), rules(), []claim.Guest{guest(1, nil, list...)})
+		verdicts := claim.Decide(claim.NewHost(cpus), rules(), []claim.Guest{guest(1, nil, list...)})
 		if got := outcome(verdicts[0]); got != want {
 			t.Errorf("%d of 10 CPUs: %s, want %s", count, got, want)
 		}
@@ -165,7 +165,7 @@ func TestJudge(t *testing.T) {
 			t.Parallel()
 			for _, guests := range [][]claim.Guest{tt.guests, reversed(tt.guests)} {
 				var got []string
-				for _, verdict := range claim.Judge(host(), rules(), guests) {
+				for _, verdict := range claim.Decide(host(), rules(), guests) {
 					got = append(got, outcome(verdict))
 				}
 				if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -186,12 +186,12 @@ func reversed(guests []claim.Guest) []claim.Guest {
 func TestSharedKeepsOffSiblings(t *testing.T) {
 	t.Parallel()
 	h := host()
-	got := h.Shared([]claim.Verdict{{Pins: pins(1, 1, 2)}, {}, {Pins: pins(2, 9)}})
+	got := h.Shared([]claim.Decision{{Pins: pins(1, 1, 2)}, {}, {Pins: pins(2, 9)}})
 	if want := topology.CPUs(0, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14); !got.Equal(want) {
 		t.Errorf("shared %s, want %s", got, want)
 	}
 	lone := claim.NewHost([]topology.CPU{{ID: 0, Online: true, Core: topology.Unknown}, {ID: 1, Online: true, Core: topology.Unknown}})
-	if got := lone.Shared([]claim.Verdict{{Pins: pins(1, 0)}}); !got.Equal(topology.CPUs(1)) {
+	if got := lone.Shared([]claim.Decision{{Pins: pins(1, 0)}}); !got.Equal(topology.CPUs(1)) {
 		t.Errorf("shared %s where siblings are unknown, want 1", got)
 	}
 }
@@ -203,7 +203,7 @@ func drawGuests(t *rapid.T) []claim.Guest {
 	for vmid := range rapid.IntRange(1, 6).Draw(t, "guests") {
 		g := claim.Guest{VMID: vmid, VCPUs: rapid.IntRange(0, 3).Draw(t, "vcpus")}
 		if n := rapid.IntRange(0, 2).Draw(t, "held"); n > 0 && len(free) > n {
-			g.Held, free = pins(vmid, free[:n]...), free[n:]
+			g.Current, free = pins(vmid, free[:n]...), free[n:]
 		}
 		wish := rapid.SliceOfNDistinct(rapid.IntRange(0, 17), 0, 3, rapid.ID).Draw(t, "pins")
 		g.Description = marker(rapid.SampledFrom([]int{vmid, vmid, vmid, 1}).Draw(t, "key"), wish...)
@@ -224,38 +224,38 @@ func TestJudgeProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		guests := drawGuests(t)
-		checkVerdicts(t, guests, claim.Judge(host(), rules(), guests))
+		checkVerdicts(t, guests, claim.Decide(host(), rules(), guests))
 	})
 }
 
 type fataler interface{ Fatalf(string, ...any) }
 
-func checkVerdicts(t fataler, guests []claim.Guest, verdicts []claim.Verdict) {
+func checkVerdicts(t fataler, guests []claim.Guest, verdicts []claim.Decision) {
 	h, taken := host(), topology.CPUSet{}
 	for i, v := range verdicts {
 		g := &guests[i]
 		if v.Pins == nil {
-			g.Held = nil
+			g.Current = nil
 			continue
 		}
 		declared := v.Pins.CPUs
 		if m, ok := fleet.ParseMarker(g.Description); ok {
 			declared = m.Pins
 		}
-		if !v.Pins.Equal(g.Held) && (!slices.Equal(declared, v.Pins.CPUs) || len(declared) != g.VCPUs || v.Refused != nil) {
-			t.Fatalf("guest %d got %v (%v), declares %q, had %v", g.VMID, v.Pins, v.Refused, g.Description, g.Held)
+		if !v.Pins.Equal(g.Current) && (!slices.Equal(declared, v.Pins.CPUs) || len(declared) != g.VCPUs || v.Refused != nil) {
+			t.Fatalf("guest %d got %v (%v), declares %q, had %v", g.VMID, v.Pins, v.Refused, g.Description, g.Current)
 		}
 		set := v.Pins.Set()
 		if set.Size() != len(v.Pins.CPUs) || !taken.Intersection(set).IsEmpty() || !set.IsSubsetOf(h.Online().Difference(rules().Reserved)) {
 			t.Fatalf("guest %d got %v beside %s", g.VMID, v.Pins.CPUs, taken)
 		}
 		taken = taken.Union(set)
-		g.Held = v.Pins
+		g.Current = v.Pins
 	}
 	if whole := h.Whole(taken).Size(); whole*100 > h.Online().Size()*rules().MaxPercent {
 		t.Fatalf("%d CPUs are pinned", whole)
 	}
-	for i, again := range claim.Judge(host(), rules(), guests) {
+	for i, again := range claim.Decide(host(), rules(), guests) {
 		if !again.Pins.Equal(verdicts[i].Pins) {
 			t.Fatalf("guest %d had %v, and got %v when judged again", again.VMID, verdicts[i].Pins, again.Pins)
 		}
@@ -273,9 +273,9 @@ func FuzzJudge(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, one, two string, vcpus int) {
 		guests := []claim.Guest{
-			{VMID: 1, Description: one, VCPUs: vcpus}, {VMID: 2, Description: two, VCPUs: vcpus, Held: pins(2, 3, 11)}, guest(9, pins(9, 4, 12), 4, 12),
+			{VMID: 1, Description: one, VCPUs: vcpus}, {VMID: 2, Description: two, VCPUs: vcpus, Current: pins(2, 3, 11)}, guest(9, pins(9, 4, 12), 4, 12),
 		}
-		verdicts := claim.Judge(host(), rules(), guests)
+		verdicts := claim.Decide(host(), rules(), guests)
 		if got := outcome(verdicts[2]); got != "4 12" {
 			t.Fatalf("the guest that is pinned got %s", got)
 		}

@@ -8,223 +8,219 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Judge decides what each guest gets; the verdicts are sorted by VMID. A guest keeps its
+// Decide decides what each guest gets; the decisions are sorted by VMID. A guest keeps its
 // pins until its description declares other pins that it may have, or none; otherwise only
 // the rules and the hardware revoke them. If two guests newly request the same CPU, neither
 // gets it because either could be wrong; a guest that already has it keeps it.
-func Judge(host Host, rules Rules, guests []Guest) []Verdict {
-	j := judge{host: host, rules: rules, affinity: map[int]int{}}
+func Decide(host Host, rules Rules, guests []Guest) []Decision {
+	d := decider{host: host, rules: rules, affinity: map[int]int{}}
 	for _, guest := range guests {
-		j.cases = append(j.cases, &hearing{Guest: guest})
+		d.requests = append(d.requests, &request{Guest: guest})
 		for _, cpu := range guest.Affinity.List() {
-			j.affinity[cpu] = guest.VMID
+			d.affinity[cpu] = guest.VMID
 		}
 	}
-	slices.SortFunc(j.cases, func(a, b *hearing) int { return cmp.Compare(a.VMID, b.VMID) })
-	j.revoke()
-	for _, c := range j.cases {
-		c.wish, c.refused = j.wish(c)
+	slices.SortFunc(d.requests, func(a, b *request) int { return cmp.Compare(a.VMID, b.VMID) })
+
+	// Revoke current pins that the rules or the hardware no longer allow.
+	total := topology.CPUSet{}
+	for _, r := range d.requests {
+		if r.Current == nil {
+			continue
+		}
+		if r.revoked = d.allowed(r.Current); r.revoked == nil {
+			r.revoked = d.ceiling(total.Union(r.Current.Set()))
+		}
+		if r.revoked != nil {
+			r.Current = nil
+			continue
+		}
+		total = total.Union(r.Current.Set())
 	}
-	for j.settle() {
+
+	for _, r := range d.requests {
+		r.pins, r.refused = d.read(r)
+	}
+	// A refused guest keeps its current pins, which may conflict with other requests.
+	for d.refuseConflicts() {
 		continue
 	}
-	verdicts := make([]Verdict, len(j.cases))
-	for i, c := range j.cases {
-		verdicts[i] = Verdict{VMID: c.VMID, Pins: c.chosen(), Refused: c.refused}
-		if verdicts[i].Pins == nil {
-			verdicts[i].Refused = cmp.Or(c.revoked, c.refused)
+
+	decisions := make([]Decision, len(d.requests))
+	for i, r := range d.requests {
+		decisions[i] = Decision{VMID: r.VMID, Pins: r.chosen(), Refused: r.refused}
+		if decisions[i].Pins == nil {
+			decisions[i].Refused = cmp.Or(r.revoked, r.refused)
 		}
 	}
-	return verdicts
+	return decisions
 }
 
-type judge struct {
-	host  Host
-	rules Rules
-	cases []*hearing
+type decider struct {
+	host     Host
+	rules    Rules
+	requests []*request
 	// affinity maps a CPU to a guest that root gave it to.
 	affinity map[int]int
 }
 
-// hearing is the state of the decision about one guest.
-type hearing struct {
+// request is what a guest requests, and what is decided about it so far.
+type request struct {
 	Guest
-	wish             *Pins
+	pins             *Pins
 	refused, revoked *Refusal
 }
 
 // chosen returns what the guest gets as decided so far.
-func (c *hearing) chosen() *Pins {
-	if c.refused != nil {
-		return c.Held
+func (r *request) chosen() *Pins {
+	if r.refused != nil {
+		return r.Current
 	}
-	return c.wish
-}
-
-// keeps reports whether the guest keeps its current pins.
-func (c *hearing) keeps() bool { return c.Held != nil && c.chosen().Equal(c.Held) }
-
-// revoke removes pins that the rules or the hardware no longer allow.
-func (j *judge) revoke() {
-	total := topology.CPUSet{}
-	for _, c := range j.cases {
-		if c.Held == nil {
-			continue
-		}
-		if c.revoked = j.allowed(c.Held); c.revoked == nil {
-			c.revoked = j.ceiling(total.Union(c.Held.Set()))
-		}
-		if c.revoked != nil {
-			c.Held = nil
-			continue
-		}
-		total = total.Union(c.Held.Set())
-	}
+	return r.pins
 }
 
 // allowed checks pins against the rules and the hardware alone.
-func (j *judge) allowed(pins *Pins) *Refusal {
-	if !slices.Contains(j.rules.Clusters, pins.ClusterID) {
+func (d *decider) allowed(pins *Pins) *Refusal {
+	if !slices.Contains(d.rules.Clusters, pins.ClusterID) {
 		return refuse(ReasonForeign, "cluster %s may not pin here: add it to clusters in the agent's configuration", pins.ClusterID)
 	}
 	set := pins.Set()
-	if gone := set.Difference(j.host.online); !gone.IsEmpty() {
-		return refuse(ReasonNoCPU, "the host has no CPU %s, or it is offline; CPUs %s are online", gone, j.host.online)
+	if missing := set.Difference(d.host.online); !missing.IsEmpty() {
+		return refuse(ReasonNoCPU, "the host has no CPU %s, or it is offline; CPUs %s are online", missing, d.host.online)
 	}
-	if kept := set.Intersection(j.rules.Reserved); !kept.IsEmpty() {
-		return refuse(ReasonReserved, "CPUs %s are reserved by the agent's configuration", kept)
+	if reserved := set.Intersection(d.rules.Reserved); !reserved.IsEmpty() {
+		return refuse(ReasonReserved, "CPUs %s are reserved by the agent's configuration", reserved)
 	}
 	return nil
 }
 
 // ceiling checks the total share of pinned CPUs.
-func (j *judge) ceiling(pinned topology.CPUSet) *Refusal {
-	whole, online := j.host.Whole(pinned).Size(), j.host.online.Size()
-	if whole*100 > online*j.rules.MaxPercent || whole == online {
+func (d *decider) ceiling(pinned topology.CPUSet) *Refusal {
+	whole := d.host.Whole(pinned).Size()
+	online := d.host.online.Size()
+	if whole*100 > online*d.rules.MaxPercent || whole == online {
 		return refuse(ReasonCeiling, "%d of %d CPUs would be pinned, siblings counted, and max_pinned_percent is %d: "+
-			"raise it in the agent's configuration, or keep CPUs free in numaform's topology_file", whole, online, j.rules.MaxPercent)
+			"raise it in the agent's configuration, or keep CPUs free in numaform's topology_file", whole, online, d.rules.MaxPercent)
 	}
 	return nil
 }
 
-// wish reads what a guest's description declares, or nil if nothing. It refuses what the
+// read reads what a guest's description declares, or nil if nothing. It refuses what the
 // guest could not have whatever the other guests have.
-func (j *judge) wish(c *hearing) (*Pins, *Refusal) {
-	if c.Unread != "" {
-		return nil, refuse(ReasonUnread, "%s", c.Unread)
+func (d *decider) read(r *request) (*Pins, *Refusal) {
+	if r.Unread != "" {
+		return nil, refuse(ReasonUnread, "%s", r.Unread)
 	}
-	marker, found, err := fleet.FindMarker(c.Description)
+	marker, found, err := fleet.FindMarker(r.Description)
 	if err != nil {
 		return nil, refuse(ReasonMalformed, "%v", err)
 	}
 	if !found || len(marker.Pins) == 0 {
 		return nil, nil
 	}
-	wish := &Pins{
-		ClusterID: marker.ClusterID, Key: marker.Key, CPUs: marker.Pins,
-		Emulator: cmp.Or(marker.Emulator, j.rules.Emulator, fleet.EmulatorGuest),
+	pins := &Pins{
+		ClusterID: marker.ClusterID,
+		Key:       marker.Key,
+		CPUs:      marker.Pins,
+		Emulator:  cmp.Or(marker.Emulator, d.rules.Emulator, fleet.EmulatorGuest),
 	}
-	if refusal := j.allowed(wish); refusal != nil {
+	if refusal := d.allowed(pins); refusal != nil {
 		return nil, refusal
 	}
-	if c.VCPUs != len(wish.CPUs) {
-		return nil, refuse(ReasonVCPUs, "%d vCPUs run and %d pins are declared: restart the guest if its size was changed", c.VCPUs, len(wish.CPUs))
+	if r.VCPUs != len(pins.CPUs) {
+		return nil, refuse(ReasonVCPUs, "%d vCPUs run and %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))
 	}
-	return wish, j.root(c, wish)
-}
 
-// root checks a wish against the affinities set by root.
-func (j *judge) root(c *hearing, wish *Pins) *Refusal {
-	if !c.Affinity.IsEmpty() && !wish.Set().IsSubsetOf(c.Affinity) {
-		return refuse(ReasonAffinity, "the guest's own affinity is %s: remove it, or declare pins within it", c.Affinity)
+	// Affinities set by root come first, except before pins that the guest has already.
+	if !r.Affinity.IsEmpty() && !pins.Set().IsSubsetOf(r.Affinity) {
+		return pins, refuse(ReasonAffinity, "the guest's own affinity is %s: remove it, or declare pins within it", r.Affinity)
 	}
-	if wish.Equal(c.Held) {
-		return nil
+	if pins.Equal(r.Current) {
+		return pins, nil
 	}
-	for _, cpu := range wish.CPUs {
-		if owner, taken := j.affinity[cpu]; taken && owner != c.VMID {
-			return refuse(ReasonAffinity, "CPU %d is in the affinity of guest %d, which root gave it", cpu, owner)
+	for _, cpu := range pins.CPUs {
+		if owner, ok := d.affinity[cpu]; ok && owner != r.VMID {
+			return pins, refuse(ReasonAffinity, "CPU %d is in the affinity of guest %d, which root gave it", cpu, owner)
 		}
 	}
-	return nil
+	return pins, nil
 }
 
-// settle refuses conflicting wishes, and reports whether it did. A refused guest keeps its
-// current pins, which may conflict with others: call it until it returns false.
-func (j *judge) settle() bool {
-	kept, keys := map[int]*hearing{}, map[fleet.Key]*hearing{}
-	var asking []*hearing
+// refuseConflicts refuses new pins that conflict with pins that other guests keep or, if
+// there are none, with each other. It reports whether it refused any.
+func (d *decider) refuseConflicts() bool {
+	owners := map[int]*request{}
+	keys := map[fleet.Key]*request{}
+	var requesting []*request
 	total := topology.CPUSet{}
-	for _, c := range j.cases {
-		switch pins := c.chosen(); {
-		case pins == nil:
-		case c.keeps():
-			total = total.Union(pins.Set())
-			keys[pins.Key] = c
-			for _, cpu := range pins.CPUs {
-				kept[cpu] = c
-			}
-		default:
-			asking = append(asking, c)
+	for _, r := range d.requests {
+		pins := r.chosen()
+		if pins == nil {
+			continue
+		}
+		if !pins.Equal(r.Current) {
+			requesting = append(requesting, r)
+			continue
+		}
+		total = total.Union(pins.Set())
+		keys[pins.Key] = r
+		for _, cpu := range pins.CPUs {
+			owners[cpu] = r
 		}
 	}
-	if againstKept(asking, kept, keys) || amongThemselves(asking) {
+
+	refused := false
+	for _, r := range requesting {
+		for _, cpu := range r.pins.CPUs {
+			if owner := owners[cpu]; owner != nil && r.refused == nil {
+				r.refused = refuse(ReasonOverlap, "CPU %d belongs to guest %d: declare others, or change that one first", cpu, owner.VMID)
+			}
+		}
+		if owner := keys[r.pins.Key]; owner != nil && r.refused == nil {
+			r.refused = refuse(ReasonKey, "the marker is that of guest %d: a clone keeps the description; remove it from one of the two", owner.VMID)
+		}
+		refused = refused || r.refused != nil
+	}
+	if refused {
 		return true
 	}
-	for _, c := range asking {
-		if c.refused = j.ceiling(total.Union(c.wish.Set())); c.refused != nil {
+
+	sameCPU := map[int][]*request{}
+	sameKey := map[fleet.Key][]*request{}
+	for _, r := range requesting {
+		sameKey[r.pins.Key] = append(sameKey[r.pins.Key], r)
+		for _, cpu := range r.pins.CPUs {
+			sameCPU[cpu] = append(sameCPU[cpu], r)
+		}
+	}
+	for _, r := range requesting {
+		for _, cpu := range r.pins.CPUs {
+			if other := another(sameCPU[cpu], r); other != nil && r.refused == nil {
+				r.refused = refuse(ReasonOverlap, "CPU %d is asked for by guest %d as well: neither gets it until one of the two changes", cpu, other.VMID)
+			}
+		}
+		if other := another(sameKey[r.pins.Key], r); other != nil && r.refused == nil {
+			r.refused = refuse(ReasonKey, "the marker is that of guest %d as well: a clone keeps the description; remove it from one of the two", other.VMID)
+		}
+		refused = refused || r.refused != nil
+	}
+	if refused {
+		return true
+	}
+
+	for _, r := range requesting {
+		if r.refused = d.ceiling(total.Union(r.pins.Set())); r.refused != nil {
 			return true
 		}
-		total = total.Union(c.wish.Set())
+		total = total.Union(r.pins.Set())
 	}
 	return false
 }
 
-// againstKept refuses wishes for CPUs and keys that other guests keep.
-func againstKept(asking []*hearing, kept map[int]*hearing, keys map[fleet.Key]*hearing) bool {
-	refused := false
-	for _, c := range asking {
-		for _, cpu := range c.wish.CPUs {
-			if owner := kept[cpu]; owner != nil && c.refused == nil {
-				c.refused = refuse(ReasonOverlap, "CPU %d belongs to guest %d: declare others, or change that one first", cpu, owner.VMID)
-			}
-		}
-		if owner := keys[c.wish.Key]; owner != nil && c.refused == nil {
-			c.refused = refuse(ReasonKey, "the marker is that of guest %d: a clone keeps the description; remove it from one of the two", owner.VMID)
-		}
-		refused = refused || c.refused != nil
-	}
-	return refused
-}
-
-// amongThemselves refuses wishes that conflict with each other.
-func amongThemselves(asking []*hearing) bool {
-	cpus, keys := map[int][]*hearing{}, map[fleet.Key][]*hearing{}
-	for _, c := range asking {
-		keys[c.wish.Key] = append(keys[c.wish.Key], c)
-		for _, cpu := range c.wish.CPUs {
-			cpus[cpu] = append(cpus[cpu], c)
-		}
-	}
-	refused := false
-	for _, c := range asking {
-		for _, cpu := range c.wish.CPUs {
-			if other := another(cpus[cpu], c); other != nil && c.refused == nil {
-				c.refused = refuse(ReasonOverlap, "CPU %d is asked for by guest %d as well: neither gets it until one of the two changes", cpu, other.VMID)
-			}
-		}
-		if other := another(keys[c.wish.Key], c); other != nil && c.refused == nil {
-			c.refused = refuse(ReasonKey, "the marker is that of guest %d as well: a clone keeps the description; remove it from one of the two", other.VMID)
-		}
-		refused = refused || c.refused != nil
-	}
-	return refused
-}
-
-func another(list []*hearing, than *hearing) *hearing {
-	for _, c := range list {
-		if c != than {
-			return c
+func another(list []*request, than *request) *request {
+	for _, r := range list {
+		if r != than {
+			return r
 		}
 	}
 	return nil

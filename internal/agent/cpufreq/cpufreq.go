@@ -91,7 +91,12 @@ func (t Tree) Governor(id int) (string, error) {
 func (t Tree) SetGovernor(id int, governor string) error {
 	err := CheckName(governor)
 	if err == nil {
-		err = t.write(id, governor)
+		// A file of the kernel cannot be created.
+		var out *os.File
+		if out, err = os.OpenFile(t.file(id, governorFile), os.O_WRONLY|os.O_TRUNC, 0); err == nil {
+			_, err = out.WriteString(governor + "\n")
+			err = errors.Join(err, out.Close())
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("giving frequency policy %d the governor %s: %w", id, governor, err)
@@ -112,14 +117,4 @@ func (t Tree) file(id int, file string) string {
 func (t Tree) read(id int, file string) (string, error) {
 	data, err := os.ReadFile(t.file(id, file))
 	return strings.TrimSpace(string(data)), err
-}
-
-// write writes an existing file of the kernel; such files cannot be created.
-func (t Tree) write(id int, governor string) error {
-	out, err := os.OpenFile(t.file(id, governorFile), os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return err
-	}
-	_, err = out.WriteString(governor + "\n")
-	return errors.Join(err, out.Close())
 }

@@ -1,8 +1,11 @@
 package qemu
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/topology"
@@ -66,4 +69,46 @@ func decode(text string) string {
 		return decoded
 	}
 	return text
+}
+
+var pciAddress = regexp.MustCompile(`^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])$`)
+
+// Devices returns the addresses of the PCI devices that are passed through to a VM, sorted,
+// from QEMU's arguments. They are whole functions: for mediated devices the interrupts
+// remain with the host's driver.
+func (r Reader) Devices(run Run) ([]string, error) {
+	data, err := r.read(fmt.Sprintf("proc/%d/cmdline", run.PID))
+	if err != nil {
+		return nil, fmt.Errorf("reading how QEMU was started: %w", err)
+	}
+	return ParseDevices(strings.Split(string(data), "\x00")), nil
+}
+
+// ParseDevices reads QEMU's arguments. It ignores arguments not spelled like Proxmox'.
+func ParseDevices(args []string) []string {
+	var devices []string
+	for i := 1; i < len(args); i++ {
+		fields := strings.Split(args[i], ",")
+		// Two commas escape one comma in a value.
+		if args[i-1] != "-device" || fields[0] != "vfio-pci" || slices.Contains(fields, "") {
+			continue
+		}
+		var hosts []string
+		mediated := false
+		for _, field := range fields[1:] {
+			key, value, _ := strings.Cut(field, "=")
+			mediated = mediated || key == "sysfsdev"
+			if key == "host" {
+				hosts = append(hosts, value)
+			}
+		}
+		if mediated || len(hosts) != 1 {
+			continue
+		}
+		if found := pciAddress.FindStringSubmatch(hosts[0]); found != nil {
+			devices = append(devices, cmp.Or(found[1], "0000")+":"+found[2])
+		}
+	}
+	slices.Sort(devices)
+	return slices.Compact(devices)
 }

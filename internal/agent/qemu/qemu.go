@@ -107,22 +107,22 @@ func (r Reader) run(vmid int) (Run, bool) {
 		return Run{}, false
 	}
 	start, err := r.started(pid)
-	if err != nil || !r.wrote(pid, "/"+name) {
+	if err != nil {
 		return Run{}, false
 	}
-	return Run{VMID: vmid, PID: pid, Start: start}, true
-}
 
-// wrote reports whether the process has that pid file among its arguments, as every VM
-// started by Proxmox does. An unrelated process that reuses the process id does not.
-func (r Reader) wrote(pid int, name string) bool {
-	data, err := r.read(fmt.Sprintf("proc/%d/cmdline", pid))
+	// Every VM started by Proxmox has its pid file among its arguments. An unrelated process
+	// that reuses the process id does not.
+	data, err = r.read(fmt.Sprintf("proc/%d/cmdline", pid))
 	if err != nil {
-		return false
+		return Run{}, false
 	}
 	args := strings.Split(string(data), "\x00")
 	at := slices.Index(args, "-pidfile")
-	return at >= 0 && at+1 < len(args) && strings.HasSuffix(args[at+1], name)
+	if at < 0 || at+1 >= len(args) || !strings.HasSuffix(args[at+1], "/"+name) {
+		return Run{}, false
+	}
+	return Run{VMID: vmid, PID: pid, Start: start}, true
 }
 
 // Alive reports whether the VM is still running.

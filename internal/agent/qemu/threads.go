@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -23,14 +22,6 @@ type Thread struct {
 	TID int
 	// VCPU is the index of the vCPU that the thread runs, or Other.
 	VCPU int
-}
-
-// rank sorts other threads after vCPUs.
-func (t Thread) rank() int {
-	if t.VCPU == Other {
-		return math.MaxInt
-	}
-	return t.VCPU
 }
 
 // vcpuName matches QEMU's name for the thread of a vCPU with debug-threads=on, which
@@ -71,7 +62,10 @@ func (r Reader) Threads(run Run) ([]Thread, error) {
 		}
 		threads = append(threads, thread)
 	}
-	slices.SortFunc(threads, func(a, b Thread) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.TID, b.TID)) })
+	// As an unsigned number, Other is greater than every vCPU.
+	slices.SortFunc(threads, func(a, b Thread) int {
+		return cmp.Or(cmp.Compare(uint(a.VCPU), uint(b.VCPU)), cmp.Compare(a.TID, b.TID))
+	})
 	return threads, nil
 }
 
@@ -91,19 +85,12 @@ func VCPUs(threads []Thread) int {
 	return count
 }
 
-// Wanted is the desired place of a VM's threads. The zero value means anywhere.
-type Wanted struct {
+// Target is the desired place of a VM's threads. The zero value means anywhere.
+type Target struct {
 	// VCPUs is the host CPU of vCPU 0, 1, 2, …
 	VCPUs []int
 	// Others applies to all other threads; empty means anywhere.
 	Others topology.CPUSet
-}
-
-func (w Wanted) of(thread Thread) topology.CPUSet {
-	if thread.VCPU >= 0 && thread.VCPU < len(w.VCPUs) {
-		return topology.CPUs(w.VCPUs[thread.VCPU])
-	}
-	return w.Others
 }
 
 // Affinities reads and sets the CPUs that threads may run on. The error for a thread that
@@ -120,11 +107,15 @@ type Kernel struct{}
 
 // Place moves each thread of a VM to its desired CPUs, and returns how many vCPUs were
 // elsewhere. It continues after an error, and returns the first one.
-func Place(affinities Affinities, threads []Thread, wanted Wanted) (int, error) {
+func Place(affinities Affinities, threads []Thread, target Target) (int, error) {
 	moved := 0
 	var first error
 	for _, thread := range threads {
-		did, err := place(affinities, thread.TID, wanted.of(thread))
+		cpus := target.Others
+		if thread.VCPU >= 0 && thread.VCPU < len(target.VCPUs) {
+			cpus = topology.CPUs(target.VCPUs[thread.VCPU])
+		}
+		did, err := place(affinities, thread.TID, cpus)
 		if did && thread.VCPU != Other {
 			moved++
 		}
