@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -23,13 +22,13 @@ var plane testenv.Shared
 
 func TestMain(m *testing.M) { os.Exit(plane.Main(m)) }
 
-// warnings keeps what the API server warns of.
+// warnings collects the warnings of the API server.
 type warnings struct {
 	mu    sync.Mutex // guards texts
 	texts []string
 }
 
-// HandleWarningHeader keeps the text.
+// HandleWarningHeader collects the text.
 func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,46 +63,6 @@ func written(t *testing.T, spec string) *unstructured.Unstructured {
 	return object
 }
 
-// What Validate accepts and refuses of manifests, the API server accepts and
-// refuses too, and for the same field.
-func TestAPIServerAgreesWithValidate(t *testing.T) {
-	c := newClient(t, nil)
-	for _, spec := range accepted() {
-		if err := c.Create(t.Context(), written(t, spec), client.DryRunAll); err != nil {
-			t.Errorf("%s: %v", spec, err)
-		}
-	}
-	for _, test := range refused() {
-		err := c.Create(t.Context(), written(t, test.spec), client.DryRunAll)
-		if !apierrors.IsInvalid(err) {
-			t.Errorf("%s: error is %v, want that the class is invalid", test.name, err)
-			continue
-		}
-		refusal := parse(t, test.spec).Validate().Error()
-		_, field, _ := strings.Cut(refusal, "spec.")
-		if field, _, _ = strings.Cut(field, ":"); !strings.Contains(err.Error(), strings.Split(field, "[")[0]) {
-			t.Errorf("%s: error %q is not about spec.%s", test.name, err, field)
-		}
-	}
-}
-
-func TestDefaults(t *testing.T) {
-	c := newClient(t, nil)
-	object := written(t, `{template: {name: t}}`)
-	if err := c.Create(t.Context(), object, client.DryRunAll); err != nil {
-		t.Fatal(err)
-	}
-	nc := &v1alpha1.ProxmoxNodeClass{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, nc); err != nil {
-		t.Fatal(err)
-	}
-	s := nc.Spec
-	if s.Clone != v1alpha1.CloneFull || s.CPUType != "host" || s.Placement.Policy != v1alpha1.PlacementShared ||
-		s.Metadata.Type != v1alpha1.MetadataNone || s.TokenTTL == nil || s.TokenTTL.Duration != v1alpha1.DefaultTokenTTL {
-		t.Errorf("defaults are %+v", s)
-	}
-}
-
 func TestUnknownFieldsWarn(t *testing.T) {
 	seen := &warnings{}
 	c := client.WithFieldValidation(newClient(t, seen), "Warn")
@@ -118,7 +77,7 @@ func TestUnknownFieldsWarn(t *testing.T) {
 	}
 	for _, field := range []string{"spec.netwroks", "spec.template.storage", "spec.kubelet.maxPod"} {
 		if !slices.ContainsFunc(seen.texts, func(text string) bool { return strings.Contains(text, field) }) {
-			t.Errorf("nobody warned of %s: %q", field, seen.texts)
+			t.Errorf("no warning names %s: %q", field, seen.texts)
 		}
 	}
 }

@@ -40,7 +40,8 @@ type ExcludedHost struct {
 
 // The conditions of a ProxmoxNodeClass that make it Ready.
 const (
-	// ConditionValid is true when Validate accepts the spec.
+	// ConditionValid is true when the spec is valid under the definition of this release,
+	// which the cluster's may be older than.
 	ConditionValid = "Valid"
 	// ConditionTemplateReady is true when at least one host has the template.
 	ConditionTemplateReady = "TemplateReady"
@@ -51,8 +52,8 @@ const (
 	ConditionMetadataReady = "MetadataReady"
 )
 
-// The reasons of conditions that are not true. Each is something that a person
-// mends; the condition's message says where.
+// The reasons of conditions that are not true. Each is something that an operator
+// fixes; the condition's message says where.
 const (
 	// ReasonInvalid: the spec contradicts itself.
 	ReasonInvalid = "Invalid"

@@ -7,10 +7,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // type's values hold, and a map here replaces them key by key.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",message="must be below imageGCHighThresholdPercent",fieldPath=".imageGCLowThresholdPercent"
-// +kubebuilder:validation:XValidation:rule="has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCLowThresholdPercent < 85",message="must be below imageGCHighThresholdPercent, which is 85 if it is not set",fieldPath=".imageGCLowThresholdPercent"
-// +kubebuilder:validation:XValidation:rule="!has(self.imageGCHighThresholdPercent) || has(self.imageGCLowThresholdPercent) || self.imageGCHighThresholdPercent > 80",message="must be above imageGCLowThresholdPercent, which is 80 if it is not set",fieldPath=".imageGCHighThresholdPercent"
-// +kubebuilder:validation:XValidation:rule="!has(self.shutdownGracePeriodCriticalPods) || (has(self.shutdownGracePeriod) && duration(self.shutdownGracePeriodCriticalPods) <= duration(self.shutdownGracePeriod))",message="is part of shutdownGracePeriod: set that to as much at least",fieldPath=".shutdownGracePeriodCriticalPods"
-// +kubebuilder:validation:XValidation:rule="!has(self.cpuCFSQuotaPeriod) || !has(self.cpuCFSQuota) || self.cpuCFSQuota",message="means nothing without cpuCFSQuota: remove it, or set cpuCFSQuota",fieldPath=".cpuCFSQuotaPeriod"
+// +kubebuilder:validation:XValidation:rule="has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCLowThresholdPercent < 85",message="must be below imageGCHighThresholdPercent, by default 85",fieldPath=".imageGCLowThresholdPercent"
+// +kubebuilder:validation:XValidation:rule="!has(self.imageGCHighThresholdPercent) || has(self.imageGCLowThresholdPercent) || self.imageGCHighThresholdPercent > 80",message="must be above imageGCLowThresholdPercent, by default 80",fieldPath=".imageGCHighThresholdPercent"
+// +kubebuilder:validation:XValidation:rule="!has(self.shutdownGracePeriodCriticalPods) || (has(self.shutdownGracePeriod) && duration(self.shutdownGracePeriodCriticalPods) <= duration(self.shutdownGracePeriod))",message="is part of shutdownGracePeriod: set shutdownGracePeriod to at least as much",fieldPath=".shutdownGracePeriodCriticalPods"
+// +kubebuilder:validation:XValidation:rule="!has(self.cpuCFSQuotaPeriod) || !has(self.cpuCFSQuota) || self.cpuCFSQuota",message="has no effect without cpuCFSQuota: remove it, or set cpuCFSQuota to true",fieldPath=".cpuCFSQuotaPeriod"
 type KubeletConfiguration struct {
 	// CPUManagerPolicy is none, or static: pods with whole CPUs get them alone.
 	// +optional
@@ -25,8 +25,7 @@ type KubeletConfiguration struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(us|ms|s))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('1s')",message="is not from 1ms to 1s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(us|ms|s))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('1s')",message="is not a duration from 1ms to 1s"
 	CPUCFSQuotaPeriod *metav1.Duration `json:"cpuCFSQuotaPeriod,omitempty"`
 
 	// TopologyManagerPolicy is none, best-effort, restricted or single-numa-node.
@@ -56,14 +55,14 @@ type KubeletConfiguration struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="is not a positive duration such as 30s"
 	ShutdownGracePeriod *metav1.Duration `json:"shutdownGracePeriod,omitempty"`
 
 	// ShutdownGracePeriodCriticalPods is the part of it that critical pods get.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="is not a positive duration such as 30s"
 	ShutdownGracePeriodCriticalPods *metav1.Duration `json:"shutdownGracePeriodCriticalPods,omitempty"`
 
 	// AllowedUnsafeSysctls are sysctls, or groups of them ending in *, that pods
@@ -71,7 +70,7 @@ type KubeletConfiguration struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*([./]?\*)?$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*([./]?[*])?$')",message="is not a sysctl such as net.core.somaxconn or net.core.*"
 	// +listType=set
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
 
@@ -80,7 +79,7 @@ type KubeletConfiguration struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=3
 	// +kubebuilder:validation:items:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="has an entry that is not an IP address"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a))",message="contains an entry that is not an IP address"
 	// +listType=atomic
 	ClusterDNS []string `json:"clusterDNS,omitempty"`
 
@@ -98,15 +97,15 @@ type KubeletConfiguration struct {
 	// ephemeral-storage or pid.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="has a key that is none of cpu, memory, ephemeral-storage and pid"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="has a value that is not a quantity of 0 or more, such as 100m or 256Mi"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="contains an unknown key: use cpu, memory, ephemeral-storage or pid"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="contains a value that is not a quantity of 0 or more, such as 100m or 256Mi"
 	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
 
 	// KubeReserved is what kubelet and the container runtime get, likewise.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="has a key that is none of cpu, memory, ephemeral-storage and pid"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="has a value that is not a quantity of 0 or more, such as 100m or 256Mi"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="contains an unknown key: use cpu, memory, ephemeral-storage or pid"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="contains a value that is not a quantity of 0 or more, such as 100m or 256Mi"
 	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
 
 	// EvictionHard is how little may be left until pods are evicted, as a quantity
@@ -114,8 +113,8 @@ type KubeletConfiguration struct {
 	// nodefs.inodesFree, imagefs.available, imagefs.inodesFree or pid.available.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=6
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="has a key that is no signal, such as memory.available or nodefs.available"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].endsWith('%') ? self[k].matches('^([0-9]|[1-9][0-9])([.][0-9]+)?%$') : isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="has a value that is neither a quantity such as 100Mi nor a percentage below 100 such as 5%"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="contains an unknown signal: use memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree or pid.available"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, self[k].endsWith('%') ? self[k].matches('^([0-9]|[1-9][0-9])([.][0-9]+)?%$') : isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="contains a value that is neither a quantity such as 100Mi nor a percentage below 100 such as 5%"
 	EvictionHard map[string]ReservedQuantity `json:"evictionHard,omitempty"`
 }
 

@@ -7,11 +7,11 @@ import (
 
 // Metadata says how a node gets what it joins the cluster with.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.storage) || self.storage.size() == 0",message="means nothing without a seed: remove it, or write type: cdrom",fieldPath=".storage"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.templatesRef)",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".templatesRef"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.valuesRef)",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".valuesRef"
-// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="type agent needs it: a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.token) || self.token.size() == 0",message="means nothing without a seed: remove it, or write type: cdrom or agent",fieldPath=".token"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.storage) || self.storage.size() == 0",message="has no effect without a seed: remove it, or set type to cdrom",fieldPath=".storage"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.templatesRef)",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".templatesRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.valuesRef)",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".valuesRef"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="is required by type agent: name a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.token) || self.token.size() == 0",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".token"
 type Metadata struct {
 	// Type is none, for templates that join by themselves; cdrom: each node gets
 	// an ISO image with user-data, meta-data and network-config, its seed, which is
@@ -25,7 +25,7 @@ type Metadata struct {
 	// name, that is active and takes ISO images.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^([A-Za-z][A-Za-z0-9_.-]*)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z][A-Za-z0-9_.-]*)?$')",message="is not a storage name: list them with pvesm status"
 	Storage string `json:"storage,omitempty"`
 
 	// TemplatesRef names a Secret with the templates of the seed, under the keys
@@ -73,16 +73,15 @@ const (
 // SecretReference names a Secret.
 type SecretReference struct {
 	// Name is the Secret's.
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="is not the name of a Secret"
 	Name string `json:"name"`
 
 	// Namespace is the Secret's. Empty means the namespace that numaform runs in,
 	// which is the only one whose Secrets it may read as installed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$')",message="is not a namespace"
 	Namespace string `json:"namespace,omitempty"`
 }
 

@@ -1,6 +1,12 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // ProxmoxNodeClass says how the VMs of the NodePools that refer to it are made:
 // on which hosts, from which template, how they sit on a host's CPUs, and how
@@ -40,15 +46,15 @@ type ProxmoxNodeClassList struct {
 
 // ProxmoxNodeClassSpec is the wanted state of a ProxmoxNodeClass.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.clone) && self.clone == 'linked' && has(self.bootDevice) && has(self.bootDevice.storage) && self.bootDevice.storage.size() > 0)",message="a linked clone stays on its template's storage: remove this, or write clone: full",fieldPath=".bootDevice.storage"
-// +kubebuilder:validation:XValidation:rule="!has(self.region) || self.region.size() == 0 || !has(self.hosts) || self.hosts.all(h, !h.contains('/') || h.startsWith(self.region + '/'))",message="has a host that is not in spec.region: remove the host or spec.region",fieldPath=".hosts"
-// +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="leaves no size: Dedicated nodes have whole cores, so an even number of vCPUs: raise maxVCPUs, or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
-// +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.hugePages) && self.placement.hugePages == '1Gi' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxMemoryMiB) ? self.sizing.maxMemoryMiB : 131072) / 1024 >= ((has(self.sizing.minMemoryMiB) ? self.sizing.minMemoryMiB : 2048) + 1023) / 1024",message="leaves no size: with huge pages of 1Gi, nodes have whole GiB: raise maxMemoryMiB, or lower minMemoryMiB",fieldPath=".sizing.maxMemoryMiB"
+// +kubebuilder:validation:XValidation:rule="!(has(self.clone) && self.clone == 'linked' && has(self.bootDevice) && has(self.bootDevice.storage) && self.bootDevice.storage.size() > 0)",message="has no effect on a linked clone, which stays on its template's storage: remove it, or set clone to full",fieldPath=".bootDevice.storage"
+// +kubebuilder:validation:XValidation:rule="!has(self.region) || self.region.size() == 0 || !has(self.hosts) || self.hosts.all(h, !h.contains('/') || h.startsWith(self.region + '/'))",message="contains a host outside spec.region: remove the host or spec.region",fieldPath=".hosts"
+// +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="allows no size: Dedicated nodes have whole cores, thus an even number of vCPUs: raise maxVCPUs or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
+// +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.hugePages) && self.placement.hugePages == '1Gi' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxMemoryMiB) ? self.sizing.maxMemoryMiB : 131072) / 1024 >= ((has(self.sizing.minMemoryMiB) ? self.sizing.minMemoryMiB : 2048) + 1023) / 1024",message="allows no size: with huge pages of 1Gi, nodes have whole GiB: raise maxMemoryMiB or lower minMemoryMiB",fieldPath=".sizing.maxMemoryMiB"
 type ProxmoxNodeClassSpec struct {
 	// Region is the Proxmox cluster to use. Empty means all of them.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9][A-Za-z0-9_.-]*)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a region name: use the region of a cluster in numaform.yaml"
 	Region string `json:"region,omitempty"`
 
 	// Hosts are the Proxmox hosts to use, by name or as region/name. Empty means
@@ -56,7 +62,7 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=127
-	// +kubebuilder:validation:items:Pattern=`^([A-Za-z0-9][A-Za-z0-9_.-]{0,62}/)?[A-Za-z0-9][A-Za-z0-9-]{0,62}$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]{0,62}/)?[A-Za-z0-9][A-Za-z0-9-]{0,62}$')",message="is not a host: write its name, or region/name"
 	// +listType=set
 	Hosts []string `json:"hosts,omitempty"`
 
@@ -84,7 +90,7 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:default=host
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9][A-Za-z0-9_.-]*)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a CPU model: write one such as host or x86-64-v2-AES"
 	CPUType string `json:"cpuType,omitempty"`
 
 	// Placement says how nodes sit on their host's CPUs and memory.
@@ -115,7 +121,7 @@ type ProxmoxNodeClassSpec struct {
 	// devices are taken, or that has none of a mapping, takes no more nodes.
 	// +optional
 	// +kubebuilder:validation:MaxItems=6
-	// +kubebuilder:validation:XValidation:rule="self.filter(d, has(d.xvga) && d.xvga).size() <= 1",message="a VM has one primary graphics card: set xvga for one device only"
+	// +kubebuilder:validation:XValidation:rule="self.filter(d, has(d.xvga) && d.xvga).size() <= 1",message="contains several primary graphics cards: set xvga for one device only"
 	// +listType=atomic
 	PCIDevices []PCIDevice `json:"pciDevices,omitempty"`
 
@@ -123,20 +129,21 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:Pattern=`^[a-z0-9_][a-z0-9_.+-]*$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9_][a-z0-9_.+-]*$')",message="is not a tag: use a-z, 0-9, _, ., + and -, and begin with a letter, a digit or _"
 	// +listType=set
 	Tags []string `json:"tags,omitempty"`
 
 	// Pool is the Proxmox resource pool of the VMs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9][A-Za-z0-9_./-]*)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_./-]*)?$')",message="is not a resource pool: use A-Z, a-z, 0-9, _, ., - and /, and begin with a letter or digit"
 	Pool string `json:"pool,omitempty"`
 
 	// SecurityGroups are Proxmox firewall groups that apply to the VMs.
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z][A-Za-z0-9_-]{1,17}$`
+	// +kubebuilder:validation:items:MaxLength=18
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9_-]+$')",message="is not a security group: use 2 to 18 of A-Z, a-z, 0-9, _ and -, and begin with a letter"
 	// +listType=set
 	SecurityGroups []string `json:"securityGroups,omitempty"`
 
@@ -156,15 +163,14 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('5m') && duration(self) <= duration('24h')",message="is not from 5m to 24h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('5m') && duration(self) <= duration('24h')",message="is not a duration from 5m to 24h"
 	TokenTTL *metav1.Duration `json:"tokenTTL,omitempty"`
 }
 
 // TemplateReference finds a VM template on each host. A template must meet all
 // that is written here; a host on which none does, or more than one, is not used.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.name) && self.name.size() > 0) || (has(self.tags) && self.tags.size() > 0) || (has(self.vmid) && self.vmid > 0)",message="is empty: write the name, the tags or the vmid of the VM template that nodes are cloned from"
+// +kubebuilder:validation:XValidation:rule="(has(self.name) && self.name.size() > 0) || (has(self.tags) && self.tags.size() > 0) || (has(self.vmid) && self.vmid > 0)",message="is empty: set the name, the tags or the vmid of the VM template that nodes are cloned from"
 type TemplateReference struct {
 	// Name is the template's name on each host.
 	// +optional
@@ -175,7 +181,7 @@ type TemplateReference struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=64
-	// +kubebuilder:validation:items:Pattern=`^[a-z0-9_][a-z0-9_.+-]*$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9_][a-z0-9_.+-]*$')",message="is not a tag: use a-z, 0-9, _, ., + and -, and begin with a letter, a digit or _"
 	// +listType=set
 	Tags []string `json:"tags,omitempty"`
 
@@ -204,20 +210,37 @@ type BootDevice struct {
 	// Proxmox. Empty means as large as the template's, and 30G at least.
 	// +optional
 	// +kubebuilder:validation:MaxLength=11
-	// +kubebuilder:validation:Pattern=`^([1-9][0-9]{0,7}[GT]i?)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]{0,7}[GT]i?)?$')",message="is not a disk size: write one such as 40G or 1T"
 	Size string `json:"size,omitempty"`
 
 	// Storage takes the disks of full clones. Empty means the template's storage.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^([A-Za-z][A-Za-z0-9_.-]*)?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z][A-Za-z0-9_.-]*)?$')",message="is not a storage name: list them with pvesm status"
+	Storage string `json:"storage,omitempty"`
+}
+
+// DataDisk is an empty disk that a node has beside the one that it starts from. It is made
+// with the node's VM and deleted with it.
+type DataDisk struct {
+	// Size is the disk's size, such as 100Gi; G and Gi are both 2^30 bytes, as in
+	// Proxmox.
+	// +kubebuilder:validation:MaxLength=11
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,7}[GT]i?$')",message="is not a disk size: write one such as 40G or 1T"
+	Size string `json:"size"`
+
+	// Storage takes the disk. Empty means the storage of the boot disk.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z][A-Za-z0-9_.-]*)?$')",message="is not a storage name: list them with pvesm status"
 	Storage string `json:"storage,omitempty"`
 }
 
 // Network is a network device.
 type Network struct {
 	// Bridge is the host's bridge or SDN network.
-	// +kubebuilder:validation:Pattern=`^[a-zA-Z][a-zA-Z0-9_.-]{0,14}$`
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-zA-Z][a-zA-Z0-9_.-]*$')",message="is not a bridge: write its name, such as vmbr0"
 	Bridge string `json:"bridge"`
 
 	// Model is the device's model. Empty means virtio.
@@ -244,6 +267,55 @@ type Network struct {
 	// MACPrefix is the first half of the device's MAC address, such as BC:24:11; the
 	// other half follows from the node. Empty means that Proxmox makes one up.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^([0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){2})?$`
+	// +kubebuilder:validation:MaxLength=8
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){2})?$')",message="is not the first half of a unicast MAC address: write three octets such as BC:24:11, the first one even"
 	MACPrefix string `json:"macPrefix,omitempty"`
+}
+
+// PCIDevice is a PCI device of the host, named by its resource mapping: Datacenter,
+// Resource Mappings in Proxmox. It needs the privilege Mapping.Use there.
+type PCIDevice struct {
+	// Mapping is the name of the resource mapping. Of the devices that it has on a host,
+	// Proxmox takes the first that is free.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9_-]+$')",message="is not a resource mapping: Datacenter, Resource Mappings in Proxmox lists them"
+	Mapping string `json:"mapping"`
+
+	// MDev is the type of the mediated device, such as nvidia-63, that is made of it. Left
+	// out, the node has the whole device.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_-]*)?$')",message="is not a type of mediated device: write one such as nvidia-63"
+	MDev string `json:"mdev,omitempty"`
+
+	// PCIe puts the device on a PCI Express port. The template's machine must be q35.
+	// +optional
+	PCIe bool `json:"pcie,omitempty"`
+
+	// XVGA makes the device the node's primary graphics card.
+	// +optional
+	XVGA bool `json:"xvga,omitempty"`
+}
+
+// SizeGiB returns the size in GiB, or 0 if there is none.
+func (b *BootDevice) SizeGiB() (int64, error) {
+	if b == nil || b.Size == "" {
+		return 0, nil
+	}
+	return sizeGiB(b.Size)
+}
+
+// SizeGiB returns the size in GiB.
+func (d *DataDisk) SizeGiB() (int64, error) { return sizeGiB(d.Size) }
+
+func sizeGiB(text string) (int64, error) {
+	digits := strings.TrimRight(text, "GTi")
+	size, err := strconv.ParseInt(digits, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a disk size: write one such as 40G or 1T", text)
+	}
+	if strings.HasPrefix(text[len(digits):], "T") {
+		size *= 1024
+	}
+	return size, nil
 }

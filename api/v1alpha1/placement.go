@@ -1,13 +1,19 @@
 package v1alpha1
 
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+)
+
 // Placement says how VMs sit on a host's CPUs and memory.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is needed by policies Dedicated and Isolated: write HostAgent if numaform-agent runs on the hosts, or Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
-// +kubebuilder:validation:XValidation:rule="!has(self.pinWith) || (has(self.policy) && self.policy in ['Dedicated', 'Isolated'])",message="means nothing to policies Shared and NUMA: remove it, or choose Dedicated or Isolated",fieldPath=".pinWith"
-// +kubebuilder:validation:XValidation:rule="!(has(self.overcommit) && self.overcommit.size() > 0) || !has(self.policy) || self.policy == 'Shared'",message="means nothing to policies NUMA, Dedicated and Isolated: remove it, or choose Shared",fieldPath=".overcommit"
-// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || (has(self.policy) && self.policy != 'Shared')",message="means nothing to policy Shared, whose memory is bound to no NUMA node: remove it, or choose NUMA, Dedicated or Isolated",fieldPath=".hugePages"
-// +kubebuilder:validation:XValidation:rule="!has(self.emulator) || (has(self.pinWith) && self.pinWith == 'HostAgent')",message="is numaform-agent's to obey: remove it, or choose pinWith HostAgent",fieldPath=".emulator"
-// +kubebuilder:validation:XValidation:rule="!has(self.wholeCores) || (has(self.policy) && self.policy == 'Dedicated')",message="means nothing to policies Shared, NUMA and Isolated: remove it, or choose Dedicated",fieldPath=".wholeCores"
+// +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is required by policies Dedicated and Isolated: write HostAgent if numaform-agent runs on the hosts, or Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
+// +kubebuilder:validation:XValidation:rule="!has(self.pinWith) || (has(self.policy) && self.policy in ['Dedicated', 'Isolated'])",message="has no effect with policies Shared and NUMA: remove it, or set policy to Dedicated or Isolated",fieldPath=".pinWith"
+// +kubebuilder:validation:XValidation:rule="!(has(self.overcommit) && self.overcommit.size() > 0) || !has(self.policy) || self.policy == 'Shared'",message="has no effect with policies NUMA, Dedicated and Isolated: remove it, or set policy to Shared",fieldPath=".overcommit"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || (has(self.policy) && self.policy != 'Shared')",message="has no effect with policy Shared, whose memory is bound to no NUMA node: remove it, or set policy to NUMA, Dedicated or Isolated",fieldPath=".hugePages"
+// +kubebuilder:validation:XValidation:rule="!has(self.emulator) || (has(self.pinWith) && self.pinWith == 'HostAgent')",message="has no effect without numaform-agent: remove it, or set pinWith to HostAgent",fieldPath=".emulator"
+// +kubebuilder:validation:XValidation:rule="!has(self.wholeCores) || (has(self.policy) && self.policy == 'Dedicated')",message="has no effect with policies Shared, NUMA and Isolated: remove it, or set policy to Dedicated",fieldPath=".wholeCores"
 type Placement struct {
 	// Policy is Shared (no pins), NUMA (memory bound to NUMA nodes), Dedicated
 	// (whole cores of its own) or Isolated (cores whose other threads stay idle).
@@ -30,7 +36,8 @@ type Placement struct {
 	// Overcommit is how many vCPUs of Shared VMs stand on one host CPU, from 1 to
 	// 16, such as "1.5". Empty means 1.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^(([1-9]|1[0-5])(\.[0-9]{1,2})?|16(\.0{1,2})?)?$`
+	// +kubebuilder:validation:MaxLength=5
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(([1-9]|1[0-5])([.][0-9]{1,2})?|16([.]0{1,2})?)?$')",message="is not a ratio from 1 to 16, such as 1.5"
 	Overcommit string `json:"overcommit,omitempty"`
 
 	// HugePages is the size of the huge pages, 2Mi or 1Gi, that back the memory of
@@ -119,3 +126,15 @@ const (
 	EmulatorGuest  Emulator = "guest"
 	EmulatorShared Emulator = "shared"
 )
+
+// EffectivePolicy returns the policy, by default Shared.
+func (p Placement) EffectivePolicy() PlacementPolicy { return cmp.Or(p.Policy, PlacementShared) }
+
+// OvercommitRatio returns the number of vCPUs for each host CPU, by default 1.
+func (p Placement) OvercommitRatio() (float64, error) {
+	ratio, err := strconv.ParseFloat(cmp.Or(p.Overcommit, "1"), 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a ratio from 1 to 16, such as 1.5", p.Overcommit)
+	}
+	return ratio, nil
+}

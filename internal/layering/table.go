@@ -29,6 +29,7 @@ const Programs = 10
 func Table() []Row {
 	return []Row{
 		{Package: "api/v1alpha1", Floor: 0},
+		{Package: "charts", Floor: 0, Pure: true},
 		{Package: "examples", Floor: 0, Support: true},
 		{Package: "internal/confine", Floor: 0},
 		{Package: "internal/enginetest", Floor: 0, Support: true},
@@ -41,6 +42,7 @@ func Table() []Row {
 		{Package: "topology", Floor: 0, Pure: true},
 
 		{Package: "fleet", Floor: 1, Pure: true},
+		{Package: "internal/crd", Floor: 1},
 		{Package: "internal/statesim", Floor: 1, Support: true},
 		{Package: "internal/sysfs", Floor: 1},
 		{Package: "topology/machines", Floor: 1, Support: true},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/crd"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -60,14 +61,14 @@ func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, cluste
 		arch:      map[topology.HostID]string{},
 		templates: map[topology.HostID]template{},
 	}
-	if err := nc.Validate(); err != nil {
+	if err := crd.Validate(nc); err != nil {
 		c.problem = err.Error()
 		c.findings = []Finding{{Condition: v1alpha1.ConditionValid, Reason: v1alpha1.ReasonInvalid, Message: err.Error()}}
 		return c
 	}
 	c.hash = ClassHash(nc)
 	c.base = baseSpec(nc)
-	// Validate has checked that it parses.
+	// The definition allows only sizes that parse.
 	c.diskGiB, _ = nc.Spec.BootDevice.SizeGiB()
 	c.smallestGiB = c.disk(&InstanceType{})
 	for i := range offered {

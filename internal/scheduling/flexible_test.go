@@ -17,6 +17,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/crd"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
@@ -176,7 +177,7 @@ func drawFlexible(t *rapid.T) *v1alpha1.ProxmoxNodeClass {
 			EvictionHard: map[string]v1alpha1.ReservedQuantity{"memory.available": "7%"},
 		}
 	}
-	if err := nc.Validate(); err != nil {
+	if err := crd.Validate(nc); err != nil {
 		t.Fatal(err)
 	}
 	return nc

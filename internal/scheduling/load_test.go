@@ -141,7 +141,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"no name", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c}]}\n", "metadata.name is empty"},
 		{"no containers", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n", "spec.containers is empty"},
 		{"in a list", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: ConfigMap}]\n", "item 0: v1 ConfigMap is not read"},
-		{"bad class", "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: {template: {name: t}, clone: half}\n", `ProxmoxNodeClass "c": spec.clone: "half"`},
+		{"bad class", "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: {template: {name: t}, clone: half}\n", `ProxmoxNodeClass "c": spec.clone: Unsupported value: "half"`},
 		{"pool without class", "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: p}\nspec: {template: {spec: {requirements: []}}}\n", `NodePool "p": spec.template.spec.nodeClassRef is empty`},
 		{"pool with a bad requirement", strings.Replace(nodePool("p", "c", ""), "requirements: []", "requirements: [{key: a, operator: Equals, values: [b]}]", 1), `NodePool "p"`},
 	}

@@ -32,6 +32,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/crd"
 )
 
 // newScheme returns a scheme of the kinds that a decision reads.
@@ -259,7 +260,12 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 	if invalid := validation.NameIsDNSSubdomain(object.GetName(), false); object.GetName() != "" && len(invalid) > 0 {
 		return nil, fmt.Errorf("%s %q: metadata.name: want a-z, 0-9, - and ., beginning and ending with a letter or digit, as Kubernetes does", kind.Kind, object.GetName())
 	}
-	if err := validate(object); err != nil {
+	if nc, ok := object.(*v1alpha1.ProxmoxNodeClass); ok {
+		err = crd.Admit(document, nc)
+	} else {
+		err = validate(object)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return []client.Object{object}, nil
@@ -292,8 +298,6 @@ func describeDecodeError(err error) string {
 // make Karpenter panic or fail silently.
 func validate(object client.Object) error {
 	switch o := object.(type) {
-	case *v1alpha1.ProxmoxNodeClass:
-		return o.Validate()
 	case *karpv1.NodePool:
 		if o.Spec.Template.Spec.NodeClassRef == nil {
 			return fmt.Errorf("NodePool %q: spec.template.spec.nodeClassRef is empty: name a %s", o.Name, v1alpha1.KindProxmoxNodeClass)

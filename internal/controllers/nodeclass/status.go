@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/crd"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
@@ -92,7 +93,7 @@ func explainReady(nc *v1alpha1.ProxmoxNodeClass) {
 // true.
 func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) map[string]verdict {
 	verdicts := map[string]verdict{}
-	if err := nc.Validate(); err != nil {
+	if err := crd.Validate(nc); err != nil {
 		for _, condition := range conditions() {
 			verdicts[condition] = unknown(condition, v1alpha1.ReasonInvalid, "the spec is not valid, see condition "+v1alpha1.ConditionValid)
 		}
