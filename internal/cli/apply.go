@@ -132,7 +132,7 @@ func dryRun(ctx context.Context, process Process, o *options, decide proposer) e
 // retry reports whether a failed change should be decided again, and makes the necessary
 // preparations; otherwise it returns the remaining error.
 func (p *proposal) retry(ctx context.Context, process Process, o *options, attempt int, err error) (bool, error) {
-	var contended *scaler.ContendedError
+	var contended *scaler.ConflictError
 	var outside *scaler.OutsideStateError
 	var proposed *store.ProposedError
 	switch {

@@ -91,7 +91,7 @@ func TestAgree(t *testing.T) {
 				guest = guestOf(ours)
 			}
 			after := fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{ours}}
-			err := newScaler(t, nil).Agree(t.Context(), &scaler.Change{After: after, Snapshot: snapshot(guest)}, pve1,
+			err := newScaler(t, nil).StillAsPlanned(t.Context(), &scaler.Change{After: after, Snapshot: snapshot(guest)}, pve1,
 				&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{change}}, intent)
 			wrong, disagrees := errors.AsType[*scaler.DisagreeError](err)
 			switch {

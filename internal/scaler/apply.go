@@ -1,36 +1,29 @@
 package scaler
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
+	tfjson "github.com/hashicorp/terraform-json"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
-
-// ErrFleetChanged is returned by Apply if the files have changed since the change was
-// proposed.
-var ErrFleetChanged = errors.New("the fleet's files changed since this was planned: plan again")
-
-// DeniedError reports that the guard refused a host's plan.
-type DeniedError struct {
-	Shard   fleet.Shard
-	Verdict guard.Verdict
-}
-
-func (e *DeniedError) Error() string { return fmt.Sprintf("shard %s: %s", e.Shard, e.Verdict) }
 
 // Result is how the apply on one host ended.
 type Result struct {
-	Shard    fleet.Shard
+	Shard    topology.HostID
 	Created  []guard.Target
 	Imported []guard.Target
 	Deleted  []guard.Target
@@ -68,11 +61,19 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (re
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
+
 	results, err = s.apply(ctx, change, approve)
 	if err == nil {
 		err = s.finishRemovals(ctx, change, approve)
 	}
-	if lost := contended(results); len(lost) > 0 {
+	var lost []fleet.VM
+	for i := range results {
+		conflict := &ConflictError{}
+		if errors.As(results[i].Err, &conflict) {
+			lost = append(lost, conflict.VMs...)
+		}
+	}
+	if len(lost) > 0 {
 		err = errors.Join(err, s.yield(context.WithoutCancel(ctx), change.Snapshot, lost))
 	}
 	return results, err
@@ -87,6 +88,26 @@ func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (re
 	return s.finish(ctx, begun, func(Result) {})
 }
 
+// finishRemovals removes the VMs that a change adopted although their removal had begun.
+func (s *Scaler) finishRemovals(ctx context.Context, change *Change, approve Approve) error {
+	var leaving []string
+	for _, vm := range change.Adopted {
+		if hasKey(change.open[vm.Host].Removed, vm.Key) {
+			leaving = append(leaving, vm.Name)
+		}
+	}
+	if len(leaving) == 0 {
+		return nil
+	}
+	removal, err := s.ProposeRemoval(ctx, change.Snapshot, leaving)
+	if err != nil {
+		return err
+	}
+	removal.Why = "finish removing " + names(removal.Removed)
+	_, err = s.apply(ctx, removal, approve)
+	return err
+}
+
 // begun is a change that has become the desired state, with the plans to apply.
 type begun struct {
 	change  *Change
@@ -99,39 +120,46 @@ type begun struct {
 // begin plans a change, calls approve, and makes the change the desired state.
 func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b *begun, err error) {
 	b = &begun{change: change, started: s.config.Clock.Now()}
-	// Store.Begin refuses changed files. Equal files are not sufficient: VMIDs may have been
-	// assigned and released meanwhile.
+	// Nothing is planned from an outdated fleet. Equal files are not sufficient: VMIDs may
+	// have been assigned and released meanwhile.
+	_, revision, err := s.config.Store.Read(ctx)
+	if err != nil {
+		return nil, err
+	}
 	newest, err := s.config.Store.History(ctx, b.started)
 	if err != nil {
 		return nil, err
 	}
-	if lastOf(newest) != change.from.last {
+	if revision != change.from.revision || lastOf(newest) != change.from.last {
 		return nil, ErrFleetChanged
 	}
-	how := planning{}
-	if how.at, err = s.keptPlaces(); err != nil {
+	at, err := s.permanentPlaces()
+	if err != nil {
 		return nil, err
 	}
-	if change.Empty() && !change.lean {
-		// The request is empty, so there is time to check everything.
-		how.more = change.After.Hosts
-	}
+
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, closeAll(b.plans))
 			b = nil
 		}
 	}()
-	if b.plans, err = s.plan(ctx, change, how); err != nil {
+	var more []topology.HostID
+	if change.Empty() && !change.lean {
+		// The request is empty, so there is time to check everything.
+		more = change.After.Hosts
+	}
+	if b.plans, err = s.planHosts(ctx, change, at, more); err != nil {
 		return b, err
 	}
 	approver, err := approve(b.plans)
 	if err != nil {
-		return b, errors.Join(err, s.note(ctx, change, b.plans))
+		return b, errors.Join(err, s.recordUnmade(ctx, change, b.plans))
 	}
 	if !change.writes(b.plans) {
 		return b, nil
 	}
+
 	record := s.record(change, b.plans, approver)
 	err = s.config.Store.Begin(ctx, change.from.revision, withModules(change), record)
 	if errors.Is(err, store.ErrMoved) {
@@ -141,22 +169,10 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	return b, err
 }
 
-// finish applies a begun change, calls ended for each host, and records the outcome.
-func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (results []Result, err error) {
-	defer func() { err = errors.Join(err, closeAll(b.plans)) }()
-	results = s.applyAll(ctx, b.change, b.plans, ended)
-	if b.id == "" {
-		return results, failed(results)
-	}
-	// Record what was done even if the caller has given up meanwhile.
-	outcome := s.outcome(b.id, b.started, results)
-	return results, errors.Join(failed(results), s.config.Store.End(context.WithoutCancel(ctx), outcome))
-}
-
-// note records writes to a backend during planning for a change that is not made.
-func (s *Scaler) note(ctx context.Context, change *Change, plans []ShardPlan) error {
-	asIs := &Change{Kind: audit.KindRecovery, Why: "before a change that was not made", from: change.from, open: change.open, rotations: change.rotations}
-	record := s.record(asIs, nil, "")
+// recordUnmade records writes to a backend during planning for a change that is not made.
+func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []ShardPlan) error {
+	unmade := &Change{Kind: audit.KindRecovery, Why: "before a change that was not made", from: change.from, open: change.open, rotations: change.rotations}
+	record := s.record(unmade, nil, "")
 	for i := range plans {
 		record.Outside = append(record.Outside, plans[i].outside...)
 	}
@@ -170,17 +186,6 @@ func (s *Scaler) note(ctx context.Context, change *Change, plans []ShardPlan) er
 	return s.config.Store.End(ctx, s.outcome(record.ID, record.Time, nil))
 }
 
-// failed joins the errors of the results.
-func failed(results []Result) error {
-	var errs []error
-	for _, result := range results {
-		if result.Err != nil {
-			errs = append(errs, fmt.Errorf("applying %s: %w", result.Shard, result.Err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // withModules adds the modules that older VMs call, from the fleet's files, to the files
 // after a change. These copies are for people: the engine gets the modules from Release.
 func withModules(change *Change) generator.Files {
@@ -190,33 +195,43 @@ func withModules(change *Change) generator.Files {
 			files[name] = content
 		}
 	}
-	for name, content := range change.AfterFiles {
-		files[name] = content
-	}
+	maps.Copy(files, change.AfterFiles)
 	return files
 }
 
-func (s *Scaler) applyAll(ctx context.Context, change *Change, plans []ShardPlan, ended func(Result)) []Result {
-	results := make([]Result, len(plans))
+func sameFiles(a, b generator.Files) bool { return maps.EqualFunc(a, b, bytes.Equal) }
+
+// finish applies a begun change, calls ended for each host, and records the outcome.
+func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (results []Result, err error) {
+	results = make([]Result, len(b.plans))
 	var group errgroup.Group
-	group.SetLimit(maxParallelShards)
-	for i := range plans {
+	group.SetLimit(maxParallelHosts)
+	for i := range b.plans {
 		group.Go(func() error {
-			results[i] = s.applyShard(ctx, change, &plans[i])
-			if plans[i].workspace != nil {
-				// Other hosts of the change may take long, and the next change may need
-				// this workspace.
-				results[i].Err = errors.Join(results[i].Err, plans[i].workspace.Close())
-			}
+			results[i] = s.applyHost(ctx, b.change, &b.plans[i])
+			// Other hosts of the change may take long, and the next change may need this
+			// workspace.
+			results[i].Err = errors.Join(results[i].Err, closeAll(b.plans[i:i+1]))
 			ended(results[i])
 			return nil
 		})
 	}
 	_ = group.Wait() // the results contain the errors
-	return results
+
+	var failures []error
+	for i := range results {
+		if results[i].Err != nil {
+			failures = append(failures, fmt.Errorf("applying %s: %w", results[i].Shard, results[i].Err))
+		}
+	}
+	if b.id != "" {
+		// Record what was done even if the caller has given up meanwhile.
+		failures = append(failures, s.config.Store.End(context.WithoutCancel(ctx), s.outcome(b.id, b.started, results)))
+	}
+	return results, errors.Join(failures...)
 }
 
-func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan) Result {
+func (s *Scaler) applyHost(ctx context.Context, change *Change, plan *ShardPlan) Result {
 	started := s.config.Clock.Now()
 	result := Result{Shard: plan.Shard, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update}
 	switch {
@@ -226,7 +241,7 @@ func (s *Scaler) applyShard(ctx context.Context, change *Change, plan *ShardPlan
 		result.Outside, result.Err = s.applyPlan(ctx, change, plan)
 		s.config.Observe.ApplyDone(plan.Shard, s.config.Clock.Since(started), result.Err)
 	case len(change.open[plan.Shard].Made) > 0:
-		result.Err = s.uncontended(ctx, change, plan)
+		result.Err = s.awaitNoConflict(ctx, change, plan)
 	}
 	result.Duration = s.config.Clock.Since(started)
 	return result
@@ -238,87 +253,268 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	if plan.Verdict.Decision == guard.Deny {
 		return nil, &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
 	}
-	w, err := s.look(ctx, change, plan.Shard, true)
+
+	// Check again: VMIDs and CPUs are free, and what changes is ours, as planned and drained.
+	v, err := s.viewHost(ctx, change, plan.Shard, true)
 	if err != nil {
 		return nil, err
 	}
-	for _, vm := range plan.TakenOut {
-		w.removed[generator.Address(&vm)] = vm
+	for i := range plan.TakenOut {
+		v.removed[generator.Address(&plan.TakenOut[i])] = plan.TakenOut[i]
 	}
-	if err := w.stillFree(plan.Intent); err != nil {
+	if err := v.stillFree(plan.Intent); err != nil {
 		return nil, err
 	}
-	if err := w.stillUpdatable(plan.Intent.Update); err != nil {
+	if err := v.stillUpdatable(plan.Intent.Update); err != nil {
 		return nil, err
 	}
-	if err := w.agree(plan.Plan.JSON, plan.Intent); err != nil {
+	if err := v.stillAsPlanned(plan.Plan.JSON, plan.Intent); err != nil {
 		return nil, err
 	}
-	if lost, _ := w.contested(plan.Intent.Create); len(lost.VMs) > 0 {
+	if lost, _ := v.conflicts(plan.Intent.Create); len(lost.VMs) > 0 {
 		return nil, lost
 	}
-	if err := s.stillDrained(ctx, w, plan.Intent); err != nil {
-		return nil, err
+	if len(plan.Intent.Delete) > 0 {
+		// A Node may have received pods since the plan was made.
+		s.checkNodes(ctx, v)
 	}
-	if outside, err = s.prepareGuests(ctx, w, plan.Intent, change.leaving); err != nil {
+	for _, target := range plan.Intent.Delete {
+		if reason := v.blocked[target.Address]; reason != "" {
+			return nil, &NotDrainedError{VM: v.removed[target.Address].Name, Reason: reason}
+		}
+	}
+
+	if outside, err = s.prepareGuests(ctx, v, plan.Intent, change.leaving); err != nil {
 		return outside, err
 	}
 	s.config.Progress(plan.Shard, fmt.Sprintf("applying: %d to create, %d to import, %d to delete",
 		len(plan.Intent.Create), len(plan.Intent.Import), len(plan.Intent.Delete)))
-	if err := s.applyWatched(ctx, plan); err != nil {
+	watched, stop := s.watch(ctx, plan.Shard)
+	_, err = plan.workspace.Apply(watched, plan.Plan)
+	if err := stop(err); err != nil {
 		return outside, err
 	}
-	return outside, s.uncontended(ctx, change, plan)
+	return outside, s.awaitNoConflict(ctx, change, plan)
 }
 
 // prepareGuests uploads the seeds of new VMs, and shuts down the VMs to be destroyed. A
 // half-created VM to be removed is recovered only to be destroyed next, so it gets no
 // seed.
-func (s *Scaler) prepareGuests(ctx context.Context, w *wanted, intent guard.Intent, doomed map[fleet.Key]bool) (written []string, err error) {
+func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.Intent, leaving map[fleet.Key]bool) (written []string, err error) {
 	if s.config.Guests == nil {
 		return nil, nil
 	}
-	unstarted := slices.DeleteFunc(slices.Clone(intent.Import), func(t guard.Target) bool {
-		return !t.Incomplete || doomed[w.vms[t.Address].Key]
-	})
-	coming, leaving := vmsAt(w.vms, slices.Concat(intent.Create, unstarted)), vmsAt(w.removed, intent.Delete)
-	if len(coming) > 0 {
-		if written, err = s.config.Guests.Seed(ctx, coming); err != nil {
-			return written, fmt.Errorf("seeding %s: %w", names(coming), err)
+	var created, deleted []fleet.VM
+	for _, target := range intent.Create {
+		if vm, ok := v.vms[target.Address]; ok {
+			created = append(created, vm)
 		}
 	}
-	if len(leaving) == 0 {
+	for _, target := range intent.Import {
+		if vm, ok := v.vms[target.Address]; ok && target.Incomplete && !leaving[vm.Key] {
+			created = append(created, vm)
+		}
+	}
+	for _, target := range intent.Delete {
+		if vm, ok := v.removed[target.Address]; ok {
+			deleted = append(deleted, vm)
+		}
+	}
+
+	if len(created) > 0 {
+		if written, err = s.config.Guests.Seed(ctx, created); err != nil {
+			return written, fmt.Errorf("seeding %s: %w", names(created), err)
+		}
+	}
+	if len(deleted) == 0 {
 		return written, nil
 	}
-	more, err := s.config.Guests.ShutDown(ctx, leaving)
+	more, err := s.config.Guests.ShutDown(ctx, deleted)
 	if err != nil {
-		err = fmt.Errorf("shutting down %s: %w", names(leaving), err)
+		err = fmt.Errorf("shutting down %s: %w", names(deleted), err)
 	}
 	return append(written, more...), err
 }
 
-// vmsAt returns the VMs at the targets' addresses.
-func vmsAt(vms map[string]fleet.VM, targets []guard.Target) []fleet.VM {
-	var found []fleet.VM
-	for _, target := range targets {
-		if vm, ok := vms[target.Address]; ok {
-			found = append(found, vm)
+// stillFree checks, right before an apply, that what the plan creates does not exist and
+// that what it deletes is still ours.
+func (v *hostView) stillFree(intent guard.Intent) error {
+	for _, target := range intent.Create {
+		if guest, taken := v.guests[guestID{v.id.Region, target.VMID}]; taken {
+			return &VMIDTakenError{VM: v.vms[target.Address].Name, VMID: target.VMID, Guest: guest.Name, Host: guest.host}
 		}
 	}
-	return found
+	for _, target := range intent.Delete {
+		vm := v.removed[target.Address]
+		vm.Key = target.Key
+		guest, exists := v.guests[guestID{v.id.Region, target.VMID}]
+		if !exists || v.is(guest, &vm) {
+			continue
+		}
+		if err := v.mayBe(guest, &vm); err != nil {
+			return err
+		}
+		return &GuestGoneError{Address: target.Address, VMID: target.VMID, Guest: guest.Name}
+	}
+	return nil
 }
 
-// stillDrained refuses to delete a VM whose Node has received pods since the plan was
-// made.
-func (s *Scaler) stillDrained(ctx context.Context, w *wanted, intent guard.Intent) error {
-	if len(intent.Delete) == 0 {
-		return nil
+// stillUpdatable refuses, right before an apply, to change a VM that is no longer ours.
+func (v *hostView) stillUpdatable(targets []guard.Target) error {
+	for _, target := range targets {
+		vm, known := v.vms[target.Address]
+		if !known {
+			continue
+		}
+		guest, exists := v.with(&vm)
+		if exists && v.is(guest, &vm) {
+			continue
+		}
+		if exists {
+			if err := v.mayBe(guest, &vm); err != nil {
+				return err
+			}
+		}
+		return &VanishedError{VM: vm.Name, VMID: vm.VMID, Host: vm.Host}
 	}
-	s.askNodes(ctx, w)
-	for _, target := range intent.Delete {
-		if reason := w.blocked[target.Address]; reason != "" {
-			return &NotDrainedError{VM: w.removed[target.Address].Name, Reason: reason}
+	return nil
+}
+
+// stillAsPlanned refuses, right before an apply, to write to a VM for which state, plan
+// and Proxmox disagree. The guard has checked that state and plan agree with the intent.
+func (v *hostView) stillAsPlanned(plan *tfjson.Plan, intent guard.Intent) error {
+	targets := map[string]guard.Target{}
+	for _, target := range slices.Concat(intent.Delete, intent.Import, intent.Update) {
+		targets[target.Address] = target
+	}
+	for _, change := range plan.ResourceChanges {
+		target, requested := targets[change.Address]
+		if !requested || change.Type != guard.ResourceType {
+			continue
+		}
+		before, _ := change.Change.Before.(map[string]any)
+		if err := v.agrees(target, before, func(string) bool { return true }); err != nil {
+			return err
+		}
+		after, _ := change.Change.After.(map[string]any)
+		planned := func(attribute string) bool { return attribute != "name" && after[attribute] != nil }
+		if err := v.agrees(target, after, planned); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// agrees compares a guest with the values that relevant selects: values in the state, read
+// for an import, or in the plan, where unknown values are ignored.
+func (v *hostView) agrees(target guard.Target, values map[string]any, relevant func(attribute string) bool) error {
+	guest, exists := v.guests[guestID{v.id.Region, target.VMID}]
+	if !exists {
+		return nil // stillFree and stillUpdatable report a missing guest
+	}
+	recorded, marker, _ := recordedVM(values)
+	host, _ := values["node_name"].(string)
+	id, _ := values["id"].(string)
+	live := fmt.Sprint(guest.VMID)
+	for _, one := range []struct{ of, attribute, state, live string }{
+		{"id", "id", id, live},
+		{"vm_id", "vm_id", fmt.Sprint(recorded.VMID), live},
+		{"name", "name", recorded.Name, guest.Name},
+		{"node_name", "host", host, string(guest.host.Host)},
+		{"description", "marker", v.clusterID, guest.ClusterID},
+		{"description", "marker", marker.ClusterID, guest.ClusterID},
+		{"description", "key", string(target.Key), guest.Key},
+		{"description", "key", string(marker.Key), guest.Key},
+	} {
+		if relevant(one.of) && one.state != one.live {
+			return &DisagreeError{
+				VM: recorded.Name, VMID: target.VMID, Host: v.id, Attribute: one.attribute, State: one.state, Live: one.live,
+			}
+		}
+	}
+	return nil
+}
+
+// While it waits for a clone to be unlocked, the provider treats each error as temporary:
+// if the host went down, it waits as long as a clone may take, and does not stop when the
+// engine asks it to. So the scaler checks meanwhile whether the cluster still reaches the
+// host.
+const (
+	// onlinePoll is the interval between checks, and offlineReadings how many must fail
+	// in a row: a brief failure of a host's cluster network is shorter.
+	onlinePoll      = 10 * time.Second
+	offlineReadings = 3
+)
+
+// HostLostError reports that a host went offline while a plan was applied to it, and that
+// the apply was canceled.
+type HostLostError struct {
+	Host topology.HostID
+	// Offline is the minimum time for which the cluster has not reached the host.
+	Offline time.Duration
+}
+
+func (e *HostLostError) Error() string {
+	return fmt.Sprintf("host %s went offline during the apply, and was not back after %s, so the apply was canceled: "+
+		"start the host, or look at its cluster network (pvecm status); once it is back, the next apply finds what was made there and finishes it",
+		e.Host, e.Offline)
+}
+
+// Unwrap returns state.ErrHostLost, which makes providers end without waiting for the
+// host.
+func (e *HostLostError) Unwrap() error { return state.ErrHostLost }
+
+// watch returns a context that ends when a host is lost, which cancels an apply in an
+// orderly way: the engine saves the state and releases its lock. stop ends the watch, and
+// adds that reason to an error.
+func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
+	live := s.region(host.Region).Live
+	if live == nil {
+		return ctx, func(err error) error { return err }
+	}
+	watched, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if lost := s.awaitLoss(watched, live, host); lost != nil {
+			s.config.Progress(host, "the host is offline: canceling the apply")
+			cancel(lost)
+		}
+	}()
+	return watched, func(err error) error {
+		cancel(nil)
+		<-done
+		var lost *HostLostError
+		if err != nil && errors.As(context.Cause(watched), &lost) {
+			return fmt.Errorf("%w: %w", lost, err)
+		}
+		return err
+	}
+}
+
+// awaitLoss returns a HostLostError once a host is lost, or nil when ctx ends. A missing
+// response, or an error, says nothing about the host.
+func (s *Scaler) awaitLoss(ctx context.Context, live Proxmox, host topology.HostID) error {
+	ticker := s.config.Clock.NewTicker(onlinePoll)
+	defer ticker.Stop()
+	offline := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+		online, err := live.Online(ctx, host.Host)
+		if err != nil || online {
+			offline = 0
+			continue
+		}
+		if offline++; offline == offlineReadings {
+			return &HostLostError{Host: host, Offline: (offlineReadings - 1) * onlinePoll}
+		}
+	}
+}
+
+func hasKey(vms []fleet.VM, key fleet.Key) bool {
+	return slices.ContainsFunc(vms, func(vm fleet.VM) bool { return vm.Key == key })
 }

@@ -5,12 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
+	tfjson "github.com/hashicorp/terraform-json"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/internal/scratch"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -41,6 +47,13 @@ const (
 	DriftUnknown DriftClass = "unknown"
 )
 
+// DriftClasses returns all classes, the harmless ones first.
+func DriftClasses() []DriftClass {
+	return []DriftClass{
+		DriftNone, DriftRepairable, DriftMoved, DriftReplace, DriftForeign, DriftVanished, DriftOutside, DriftStray, DriftUnknown,
+	}
+}
+
 // DriftDifference is one attribute that differs from the file. Neither value is ever a
 // secret.
 type DriftDifference struct {
@@ -68,7 +81,7 @@ type VMDrift struct {
 
 // ShardDrift is the drift of one host's VMs.
 type ShardDrift struct {
-	Shard fleet.Shard
+	Shard topology.HostID
 	// VMs are the host's VMs, sorted by VMID.
 	VMs []VMDrift
 	// Err is why the host could not be planned; VMs then contains only what Proxmox
@@ -96,77 +109,420 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 	if err := s.render(change); err != nil {
 		return nil, err
 	}
-	temporary, err := scratch.New("drift")
-	if err != nil {
-		return nil, fmt.Errorf("looking for drift: %w", err)
-	}
-	defer func() { err = errors.Join(err, temporary.Remove()) }()
-	at, err := dryPlaces(temporary.Path())
-	if err != nil {
-		return nil, fmt.Errorf("looking for drift: %w", err)
-	}
-	if err := s.writeCAs(at.work); err != nil {
-		return nil, err
-	}
-	shards := driftShards(change)
-	found = make([]ShardDrift, len(shards))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(maxParallelShards)
-	for i, shard := range shards {
-		group.Go(func() error {
-			found[i] = s.driftOf(ctx, change, at, shard)
-			return ctx.Err()
-		})
-	}
-	return found, group.Wait()
+	err = s.inScratch("drift", "looking for drift", func(at places) error {
+		hosts := driftHosts(change)
+		found = make([]ShardDrift, len(hosts))
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(maxParallelHosts)
+		for i, host := range hosts {
+			group.Go(func() error {
+				found[i] = s.driftOf(ctx, change, at, host)
+				return ctx.Err()
+			})
+		}
+		return group.Wait()
+	})
+	return found, err
 }
 
-// driftShards returns the hosts that have VMs of the fleet in files or in Proxmox,
-// sorted.
-func driftShards(change *Change) []fleet.Shard {
-	shards := change.After.Shards()
-	for _, guest := range change.unwanted() {
-		shards = append(shards, guest.host)
+// driftHosts returns the hosts that have VMs of the fleet in files or in Proxmox, sorted.
+func driftHosts(change *Change) []topology.HostID {
+	hosts := change.After.Shards()
+	for _, guest := range change.strays() {
+		hosts = append(hosts, guest.host)
 	}
-	slices.SortFunc(shards, topology.HostID.Compare)
-	return slices.Compact(shards)
+	slices.SortFunc(hosts, topology.HostID.Compare)
+	return slices.Compact(hosts)
 }
 
 // driftOf compares the VMs of one host.
-func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, shard fleet.Shard) ShardDrift {
-	found := ShardDrift{Shard: shard}
-	if host := change.Snapshot.Host(shard); host == nil || !host.Online || host.Problem != "" {
-		found.Err = &HostDownError{Host: shard, Problem: problem(host)}
+func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, host topology.HostID) ShardDrift {
+	found := ShardDrift{Shard: host}
+	if problem := problemOf(change.Snapshot.Host(host)); problem != "" {
+		found.Err = &HostDownError{Host: host, Problem: problem}
 	}
-	look := newLooker(change)
-	found.Err = errors.Join(found.Err, s.compare(ctx, change, at, shard, look))
-	for _, vm := range byAddress(change.After.VMs, shard) {
-		found.VMs = append(found.VMs, look.at(vm))
+	c := newComparison(change)
+	found.Err = errors.Join(found.Err, s.refresh(ctx, change, at, host, c))
+	for _, vm := range on(change.After.VMs, host) {
+		found.VMs = append(found.VMs, c.classify(vm))
 	}
-	for _, guest := range change.unwanted() {
-		if guest.host == shard {
-			found.VMs = append(found.VMs, stray(guest))
+	for _, guest := range change.strays() {
+		if guest.host != host {
+			continue
 		}
+		found.VMs = append(found.VMs, VMDrift{
+			VM: fleet.VM{
+				Name: guest.Name, VMID: fleet.VMID(guest.VMID), Key: fleet.Key(guest.Key),
+				Placement: fleet.Placement{Host: guest.host},
+			},
+			Class: DriftStray, Host: guest.host,
+			Advice: "it is left alone: restore its file from version control, or destroy it by hand",
+		})
 	}
 	slices.SortFunc(found.VMs, func(a, b VMDrift) int { return cmp.Compare(a.VM.VMID, b.VM.VMID) })
 	return found
 }
 
-// stray returns the drift of a guest that carries the fleet's marker but has no file.
-func stray(guest located) VMDrift {
-	return VMDrift{
-		VM: fleet.VM{
-			Name: guest.Name, VMID: fleet.VMID(guest.VMID), Key: fleet.Key(guest.Key),
-			Placement: fleet.Placement{Host: guest.host},
-		},
-		Class: DriftStray, Host: guest.host,
-		Advice: "it is left alone: restore its file from version control, or destroy it by hand",
+// refresh plans the VMs of a host that exist and are ours, with a full refresh, and
+// records the result. If the provider cannot read a VM, refresh plans the others again
+// without it. The plan is never applied.
+func (s *Scaler) refresh(ctx context.Context, change *Change, at places, host topology.HostID, c *comparison) (err error) {
+	vms := byAddress(change.After.VMs, host)
+	maps.DeleteFunc(vms, func(_ string, vm fleet.VM) bool {
+		guest, ours := c.of(&vm)
+		return !ours || problemOf(c.snapshot.Host(guest.host)) != ""
+	})
+	if len(vms) == 0 {
+		return nil
+	}
+	s.config.Progress(host, "looking for drift")
+	workspace, err := s.workspace(change, at, host)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, workspace.Close()) }()
+	for len(vms) > 0 {
+		plan, err := s.runPlan(ctx, workspace, state.PlanOptions{Refresh: true, Unlocked: true, Targets: refreshTargets(vms, c.guestIndex)})
+		if err == nil {
+			c.read(plan.JSON, vms, s.config.Rules)
+			return nil
+		}
+		if !c.leaveOut(err, vms) {
+			return err
+		}
+	}
+	return nil
+}
+
+// refreshTargets returns the addresses of the VMs' module calls to refresh, sorted. It
+// omits the security groups of a moved VM, which the provider would look for on the old
+// host.
+func refreshTargets(vms map[string]fleet.VM, index guestIndex) []string {
+	var calls []string
+	for _, vm := range vms {
+		all := generator.Calls(&vm)
+		if guest, _ := index.with(&vm); guest.host != vm.Host {
+			all = all[:1]
+		}
+		calls = append(calls, all...)
+	}
+	slices.Sort(calls)
+	return calls
+}
+
+// comparison compares VMs of one host with Proxmox.
+type comparison struct {
+	guestIndex
+	snapshot *topology.Snapshot
+	// vms are the VMs of the whole fleet.
+	vms []fleet.VM
+	// planned is the evidence from a refreshed plan.
+	planned map[fleet.Key]*evidence
+}
+
+func newComparison(change *Change) *comparison {
+	return &comparison{
+		guestIndex: change.index(), snapshot: change.Snapshot, vms: change.After.VMs, planned: map[fleet.Key]*evidence{},
 	}
 }
 
-// DriftClasses returns all classes, the harmless ones first.
-func DriftClasses() []DriftClass {
-	return []DriftClass{
-		DriftNone, DriftRepairable, DriftMoved, DriftReplace, DriftForeign, DriftVanished, DriftOutside, DriftStray, DriftUnknown,
+// evidence is what a refreshed plan says about one VM.
+type evidence struct {
+	vm *tfjson.ResourceChange
+	// gone is set if the refresh did not find the VM.
+	gone        bool
+	differences []DriftDifference
+	// refused are the guard's reasons against reverting the differences in place.
+	refused []guard.Finding
+	// failed is why the provider could not read the VM.
+	failed string
+}
+
+// leaveOut removes the VMs that an error of the engine names from the VMs to plan, and
+// reports whether there were any.
+func (c *comparison) leaveOut(err error, vms map[string]fleet.VM) bool {
+	var failed *state.CommandError
+	if !errors.As(err, &failed) {
+		return false
+	}
+	named := false
+	for address, vm := range vms {
+		if slices.ContainsFunc(generator.Addresses(&vm), func(a string) bool { return strings.Contains(failed.Text, a) }) {
+			reason, _, _ := strings.Cut(failed.Text, "\n")
+			c.planned[vm.Key] = &evidence{failed: strings.TrimPrefix(reason, "Error: ")}
+			delete(vms, address)
+			named = true
+		}
+	}
+	return named
+}
+
+// read extracts the evidence from a refreshed plan of the VMs. The guard decides what may
+// change in place.
+func (c *comparison) read(plan *tfjson.Plan, vms map[string]fleet.VM, rules guard.Rules) {
+	byAddress := map[string]*evidence{}
+	for _, vm := range vms {
+		found := &evidence{}
+		c.planned[vm.Key] = found
+		for _, address := range generator.Addresses(&vm) {
+			byAddress[address] = found
+		}
+	}
+	for _, change := range plan.ResourceChanges {
+		found := byAddress[change.Address]
+		if found == nil || change.Change == nil {
+			continue
+		}
+		isVM := change.Type == guard.ResourceType
+		if isVM {
+			found.vm = change
+		}
+		actions := change.Change.Actions
+		if !actions.NoOp() && (!isVM || actions.Update() || actions.Replace()) {
+			found.differences = append(found.differences, resourceDifferences(change)...)
+		}
+	}
+	for _, change := range plan.ResourceDrift {
+		if found := byAddress[change.Address]; found != nil && change.Type == guard.ResourceType {
+			found.gone = change.Change.Actions.Delete()
+		}
+	}
+
+	// Ask the guard what it has against reverting all differences in place.
+	intent := guard.Intent{ClusterID: c.clusterID, Targeted: true}
+	for _, address := range sortedKeys(vms) {
+		if vm := vms[address]; len(c.planned[vm.Key].differences) > 0 {
+			intent.Update = append(intent.Update, targetOf(c.clusterID, &vm))
+		}
+	}
+	findings := guard.Check(plan, intent, rules).Findings
+	for address, found := range byAddress {
+		for _, finding := range findings {
+			if finding.Decision == guard.Deny && (finding.Address == address || finding.Address == "") {
+				found.refused = append(found.refused, finding)
+			}
+		}
+	}
+}
+
+// classify compares one VM.
+func (c *comparison) classify(vm fleet.VM) VMDrift {
+	found := VMDrift{VM: vm, Class: DriftNone}
+	guest, exists := c.with(&vm)
+	if exists {
+		found.Host = guest.host
+	}
+	region := regionOf(c.snapshot, vm.Host.Region)
+	switch {
+	case !exists && (region.HidesGuests || !region.Quorate):
+		found.unknown("Proxmox does not list it, and does not show all guests now: look again when it does")
+	case !exists:
+		found.Class = DriftVanished
+		found.Advice = fmt.Sprintf("the next apply makes it anew; or `numaform remove %s` takes its file out", vm.Name)
+	case guest.unread:
+		found.unknown(fmt.Sprintf("host %s cannot be read: look again when it is back", guest.host))
+	case c.is(guest, &vm):
+		c.classifyOwn(&found, guest)
+		found.addMissing(guest)
+	default:
+		c.classifyForeign(&found, guest)
+	}
+	return found
+}
+
+func (d *VMDrift) unknown(advice string) {
+	d.Class = DriftUnknown
+	d.Advice = advice
+}
+
+// classifyForeign records a guest with a VM's VMID but not its key.
+func (c *comparison) classifyForeign(found *VMDrift, guest located) {
+	vm := &found.VM
+	found.Class = DriftForeign
+	if guest.looksLike(vm.Name, c.clusterID) {
+		found.Differences = []DriftDifference{{Attribute: "description", File: "the marker", Proxmox: "no marker"}}
+		found.Advice = "it is neither touched nor replaced; put this line into its description in Proxmox: " + markerOf(c.clusterID, vm)
+		return
+	}
+	found.Differences = []DriftDifference{{Attribute: "vm_id", File: vm.Name, Proxmox: fmt.Sprintf("guest %q without this VM's key", guest.Name)}}
+	found.Advice = fmt.Sprintf("that guest is left alone; the next apply makes the VM under another number, or `numaform remove %s` takes its file out", vm.Name)
+	for _, other := range c.guests {
+		if c.is(other, vm) {
+			found.Notes = append(found.Notes, fmt.Sprintf("guest %d (%s) on %s carries this VM's marker: it is a copy, or was restored under another number",
+				other.VMID, other.Name, other.host))
+			found.Advice = "look which of the two guests is the node; the other must not carry the marker"
+		}
+	}
+	slices.Sort(found.Notes)
+}
+
+// classifyOwn classifies an existing VM that carries its marker.
+func (c *comparison) classifyOwn(found *VMDrift, guest located) {
+	if guest.host != found.VM.Host {
+		c.addMove(found, guest)
+	}
+	planned := c.planned[found.VM.Key]
+	switch {
+	case planned == nil && found.Class == DriftNone:
+		found.unknown("its host cannot be compared now: see there")
+	case planned == nil:
+	case planned.failed != "":
+		found.Notes = append(found.Notes, "the provider cannot read it: "+planned.failed)
+		if found.Class == DriftNone {
+			found.unknown("look at it in Proxmox, then look for drift again")
+		}
+	case planned.vm == nil || planned.gone || planned.vm.Change.Actions.Create() ||
+		planned.vm.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
+		found.Class = DriftOutside
+		found.Advice = "run `numaform apply`, which takes it into the state as it is; nothing in Proxmox changes"
+	case len(planned.differences) > 0 || planned.vm.Change.Actions.Replace():
+		found.Differences = append(found.Differences, planned.differences...)
+		found.chooseRemedy(planned, guest)
+	}
+}
+
+// manualEdits lists attributes that only people change, with the command that restores
+// them: neither an update in place nor a new VM is the right fix.
+var manualEdits = []struct{ attribute, why, back string }{
+	{"name", "somebody renamed it", "qm set VMID --name NAME"},
+	{"protection", "somebody protects it: nobody can remove it, numaform neither", "qm set VMID --protection 0"},
+	{"started", "somebody stopped it", "qm start VMID"},
+}
+
+// chooseRemedy chooses the class and advice for a VM's differences.
+func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
+	for _, edit := range manualEdits {
+		if slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return diff.Attribute == edit.attribute }) {
+			d.Class = DriftForeign
+			d.Notes = append(d.Notes, edit.why)
+			d.Advice = "put it back on its host: " + strings.NewReplacer("VMID", strconv.Itoa(int(d.VM.VMID)), "NAME", d.VM.Name).Replace(edit.back)
+			return
+		}
+	}
+	// Of the guard's refusals, only these two mean that the VM itself differs.
+	other := slices.IndexFunc(planned.refused, func(f guard.Finding) bool {
+		return f.Rule != guard.RuleUpdate && f.Rule != guard.RuleReplace
+	})
+	switch {
+	case other >= 0 && planned.refused[other].Address == "":
+		d.unknown("its plan cannot be judged: " + planned.refused[other].Message)
+	case other >= 0:
+		d.Class = DriftForeign
+		d.Advice = planned.refused[other].Message
+	case len(planned.refused) > 0:
+		d.replace(guest)
+	default:
+		d.Repairable = true
+		if d.Class == DriftNone {
+			d.Class = DriftRepairable
+		}
+		d.Advice = strings.TrimPrefix(d.Advice+"; `numaform drift --repair` takes the differences back while it runs", "; ")
+	}
+}
+
+// replace records a VM that itself differs from its file.
+func (d *VMDrift) replace(guest located) {
+	d.Class = DriftReplace
+	d.Advice = fmt.Sprintf("it is never replaced unasked: put it back in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one", d.VM.Name)
+	size := []string{"cpu.cores", "cpu.sockets", "memory.dedicated"}
+	more := slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return !slices.Contains(size, diff.Attribute) })
+	if d.VM.VCPUs == guest.VCPUs && d.VM.MemoryMiB == guest.MemoryMiB && !more {
+		d.Notes = append(d.Notes, "the running VM still has what its file says: the edit waits for a restart")
+	}
+}
+
+// addMissing reports PCI devices and data disks that a VM lacks, because they were detached
+// or its creation was interrupted. No plan shows this: a template's own devices, and disks
+// once they are created, are ignored.
+func (d *VMDrift) addMissing(guest located) {
+	var devices, disks []string
+	passed := slices.Clone(guest.PCIDevices)
+	for _, device := range d.VM.PCIDevices {
+		i := slices.Index(passed, topology.PassedDevice{Mapping: device.Mapping, MDev: device.MDev})
+		if i < 0 {
+			devices = append(devices, "mapping "+device.Mapping)
+			continue
+		}
+		passed = slices.Delete(passed, i, i+1)
+	}
+	for _, disk := range d.VM.DataDisks {
+		if len(guest.Disks) > 0 && !slices.Contains(guest.Disks, disk.Interface) {
+			disks = append(disks, fmt.Sprintf("%s of %d GiB on %s", disk.Interface, disk.SizeGiB, disk.Storage))
+		}
+	}
+	for _, missing := range []struct {
+		attribute string
+		items     []string
+	}{{"hostpci", devices}, {"disk", disks}} {
+		if len(missing.items) > 0 && (d.Class == DriftNone || d.Class == DriftRepairable || d.Class == DriftReplace) {
+			d.Differences = append(d.Differences, DriftDifference{Attribute: missing.attribute, File: strings.Join(missing.items, ", "), Proxmox: "nothing"})
+			d.Repairable = false
+			d.replace(guest)
+		}
+	}
+}
+
+// addMove records a VM that is on another host than its file says, and the effect of its
+// pins there.
+func (c *comparison) addMove(found *VMDrift, guest located) {
+	vm := &found.VM
+	found.Class = DriftMoved
+	found.Differences = []DriftDifference{{Attribute: "node_name", File: string(vm.Host.Host), Proxmox: string(guest.host.Host)}}
+	found.Advice = fmt.Sprintf("move it back to %s in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one",
+		vm.Host.Host, vm.Name)
+	note := func(format string, args ...any) { found.Notes = append(found.Notes, fmt.Sprintf(format, args...)) }
+	note("its Node's label topology.kubernetes.io/zone says %s", vm.Host.Host)
+	host := c.snapshot.Host(guest.host)
+	if host == nil {
+		return
+	}
+
+	if pins := vm.CPUs.Union(guest.Pins); !pins.IsEmpty() {
+		note("its CPUs %s were chosen on %s and are other CPUs on %s", pins, vm.Host.Host, host.Name)
+		c.notePinConflicts(pins, vm, host, note)
+	}
+	var nodes topology.CPUSet
+	for _, cell := range vm.Cells {
+		nodes = nodes.Union(cell.HostNodes)
+	}
+	if nodes.IsEmpty() {
+		return
+	}
+	note("its memory is bound to NUMA nodes %s, which are others on %s", nodes, host.Name)
+	var ids []int
+	for _, node := range host.NUMANodes {
+		ids = append(ids, node.ID)
+	}
+	if absent := nodes.Difference(topology.CPUs(ids...)); len(ids) > 0 && !absent.IsEmpty() {
+		note("%s has no NUMA nodes %s: the VM does not start there again", host.Name, absent)
+	}
+}
+
+// notePinConflicts notes who else owns the CPUs of a VM's pins on its current host.
+func (c *comparison) notePinConflicts(pins topology.CPUSet, vm *fleet.VM, host *topology.Host, note func(string, ...any)) {
+	var ids []int
+	for _, cpu := range host.CPUs {
+		ids = append(ids, cpu.ID)
+	}
+	if absent := pins.Difference(topology.CPUs(ids...)); len(ids) > 0 && !absent.IsEmpty() {
+		note("%s has no CPUs %s", host.Name, absent)
+	}
+	if reserved := pins.Intersection(host.ReservedCPUs); !reserved.IsEmpty() {
+		note("CPUs %s are reserved for %s itself", reserved, host.Name)
+	}
+	guests := slices.SortedFunc(maps.Values(c.guests), func(a, b located) int { return cmp.Compare(a.VMID, b.VMID) })
+	for _, other := range guests {
+		shared := pins.Intersection(other.Pins)
+		if other.host == host.ID() && other.VMID != int(vm.VMID) && !shared.IsEmpty() {
+			note("CPUs %s are pinned by guest %d (%s) there too", shared, other.VMID, other.Name)
+		}
+	}
+	for i := range c.vms {
+		other := &c.vms[i]
+		_, exists := c.with(other)
+		shared := pins.Intersection(other.CPUs)
+		if !exists && other.Host == host.ID() && other.Key != vm.Key && !shared.IsEmpty() {
+			note("CPUs %s are %s's, which is wanted there and does not exist yet", shared, other.Name)
+		}
 	}
 }

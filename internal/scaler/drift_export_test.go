@@ -11,15 +11,15 @@ import (
 
 // Compare classifies the VMs of a host by the change's snapshot and by a refreshed plan,
 // if there is one.
-func (c *Change) Compare(shard fleet.Shard, plan *tfjson.Plan) map[fleet.VMID]VMDrift {
-	look := newLooker(c)
-	vms := byAddress(c.After.VMs, shard)
+func (c *Change) Compare(host topology.HostID, plan *tfjson.Plan) map[fleet.VMID]VMDrift {
+	comparison := newComparison(c)
+	vms := byAddress(c.After.VMs, host)
 	if plan != nil {
-		look.read(plan, vms, guard.DefaultRules())
+		comparison.read(plan, vms, guard.DefaultRules())
 	}
 	found := map[fleet.VMID]VMDrift{}
 	for _, vm := range vms {
-		found[vm.VMID] = look.at(vm)
+		found[vm.VMID] = comparison.classify(vm)
 	}
 	return found
 }
@@ -28,33 +28,32 @@ func (c *Change) Compare(shard fleet.Shard, plan *tfjson.Plan) map[fleet.VMID]VM
 func Differences(change *tfjson.Change) []DriftDifference { return differences(change) }
 
 // LeaveOut returns the VMs of a host that still have to be planned after an error.
-func (c *Change) LeaveOut(shard fleet.Shard, err error) (left map[string]fleet.VM, named bool) {
-	left = byAddress(c.After.VMs, shard)
-	named = newLooker(c).leaveOut(err, left)
+func (c *Change) LeaveOut(host topology.HostID, err error) (left map[string]fleet.VM, named bool) {
+	left = byAddress(c.After.VMs, host)
+	named = newComparison(c).leaveOut(err, left)
 	return left, named
 }
 
 // Compared returns what a refresh of a host's VMs reads.
-func (c *Change) Compared(shard fleet.Shard) []string {
-	return compared(byAddress(c.After.VMs, shard), locate(c.Snapshot))
+func (c *Change) Compared(host topology.HostID) []string {
+	return refreshTargets(byAddress(c.After.VMs, host), c.index())
 }
 
-// Elsewhere reports whether a shard's host may be down.
-func (c *Change) Elsewhere(shard fleet.Shard) bool { return c.elsewhere(shard) }
+// OnlyMovedAway reports whether a host may be down.
+func (c *Change) OnlyMovedAway(host topology.HostID) bool { return c.onlyMovedAway(host) }
 
-// HostsOf returns the hosts to read before a shard is changed.
-func (c *Change) HostsOf(shard fleet.Shard) []topology.HostName { return c.hostsOf(shard) }
+// HostsOf returns the hosts to read before a host is changed.
+func (c *Change) HostsOf(host topology.HostID) []topology.HostName { return c.hostsOf(host) }
 
-// Behind returns what is outdated in the state about VMs to be removed.
-func (w *wanted) Behind(resources ...state.Resource) (targets, groups []string) {
-	return w.behind(resources, w.movedAway())
+// Outdated returns what is outdated in the state about VMs to be removed.
+func (v *hostView) Outdated(resources ...state.Resource) (targets, groups []string) {
+	return v.outdated(resources, v.movedAway())
 }
 
-// StillThere refuses to repair a VM that is not provably ours.
-func (w *wanted) StillThere(vm fleet.VM) error { return w.stillThere(vm) }
-
-// Repairable refuses to repair a host, even without VMs.
-func (w *wanted) Repairable() error { return w.repairable(nil) }
+// Repairable refuses to repair a host's VMs.
+func (v *hostView) Repairable(repaired ...fleet.VM) error {
+	return v.repairable(byAddress(repaired, v.id))
+}
 
 // IsNarrow reports whether planning is limited to the hosts that the change touches.
 func (c *Change) IsNarrow() bool { return c.narrow }

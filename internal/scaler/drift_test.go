@@ -283,7 +283,7 @@ func TestElsewhere(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := change.Elsewhere(pve1); got != tt.want {
+			if got := change.OnlyMovedAway(pve1); got != tt.want {
 				t.Errorf("got %t", got)
 			}
 		})
@@ -309,11 +309,11 @@ func TestFollow(t *testing.T) {
 	}
 	addresses := generator.Addresses(&one)
 	stale := []state.Resource{{Address: addresses[0], Host: "pve-1"}, {Address: addresses[1]}, {Address: generator.Address(ptr(vm(pve1, 2002))), Host: "pve-1"}}
-	targets, groups := w.Behind(stale...)
+	targets, groups := w.Outdated(stale...)
 	if !slices.Equal(targets, generator.Calls(&one)[:1]) || !slices.Equal(groups, addresses[1:]) {
 		t.Errorf("behind: %v, groups %v", targets, groups)
 	}
-	if targets, groups := w.Behind(state.Resource{Address: addresses[0], Host: "pve-2"}); len(targets)+len(groups) > 0 {
+	if targets, groups := w.Outdated(state.Resource{Address: addresses[0], Host: "pve-2"}); len(targets)+len(groups) > 0 {
 		t.Errorf("a state that knows is behind: %v, %v", targets, groups)
 	}
 }
@@ -366,7 +366,7 @@ func TestProposeRepair(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.StillThere(one); err == nil {
+		if err := w.Repairable(one); err == nil {
 			t.Errorf("%s: the VM would be repaired", name)
 		}
 	}

@@ -3,7 +3,6 @@ package scaler
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +10,7 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/topology"
+	"github.com/numaform/numaform/state/guard"
 )
 
 // hidden replaces a value that must not be shown.
@@ -19,6 +18,18 @@ const hidden = "(not shown)"
 
 // shownLength limits how much of a value is shown.
 const shownLength = 60
+
+// resourceDifferences returns how a resource differs. For a VM's firewall rules, only the
+// rules are compared: their positions and host follow from them.
+func resourceDifferences(change *tfjson.ResourceChange) []DriftDifference {
+	found := differences(change.Change)
+	if change.Type == guard.ResourceType {
+		return found
+	}
+	return slices.DeleteFunc(found, func(d DriftDifference) bool {
+		return !strings.HasPrefix(d.Attribute, "rule") || strings.HasSuffix(d.Attribute, ".pos")
+	})
+}
 
 // differences returns what a change would alter in Proxmox: the values before are
 // Proxmox', the values after are the file's.
@@ -30,63 +41,43 @@ func differences(change *tfjson.Change) []DriftDifference {
 	secret.add("", change.BeforeSensitive)
 	secret.add("", change.AfterSensitive)
 	unknown.add("", change.AfterUnknown)
-	paths := map[string]bool{}
-	for path := range proxmox {
-		paths[path] = true
-	}
-	for path := range file {
-		paths[path] = true
-	}
+
+	paths := slices.Concat(sortedKeys(proxmox), sortedKeys(file))
+	slices.Sort(paths)
 	var found []DriftDifference
-	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		if proxmox[path] == file[path] || unknown.covers(path) {
-			continue
+	for _, path := range slices.Compact(paths) {
+		switch {
+		case proxmox[path] == file[path] || unknown.covers(path):
+		case secret.covers(path) || secretName(path):
+			found = append(found, DriftDifference{Attribute: path, File: hidden, Proxmox: hidden})
+		case path == "description":
+			found = append(found, describe(file[path], proxmox[path]))
+		default:
+			found = append(found, DriftDifference{Attribute: path, File: shown(file[path], proxmox[path]), Proxmox: shown(proxmox[path], file[path])})
 		}
-		found = append(found, difference(path, file[path], proxmox[path], secret.covers(path)))
 	}
 	return found
-}
-
-func difference(path, file, proxmox string, secret bool) DriftDifference {
-	switch {
-	case secret || secretName(path):
-		return DriftDifference{Attribute: path, File: hidden, Proxmox: hidden}
-	case path == "description":
-		return describe(file, proxmox)
-	}
-	return DriftDifference{Attribute: path, File: shown(file, proxmox), Proxmox: shown(proxmox, file)}
 }
 
 // describe compares two descriptions without repeating text written by people.
 func describe(file, proxmox string) DriftDifference {
 	d := DriftDifference{Attribute: "description", File: "the text of its file", Proxmox: "another text"}
-	was, wanted := fleet.ParseMarker(text(file))
-	is, has := fleet.ParseMarker(text(proxmox))
-	if wanted && has && (!slices.Equal(was.Pins, is.Pins) || was.Emulator != is.Emulator) {
-		d.File, d.Proxmox = declared(was), declared(is)
+	declared, inFile := markerIn(file)
+	actual, inProxmox := markerIn(proxmox)
+	if inFile && inProxmox && !samePins(declared, actual) {
+		d.File = pinText(declared)
+		d.Proxmox = pinText(actual)
 	}
 	return d
 }
 
-// declared describes what a marker requests from the host agent.
-func declared(m fleet.Marker) string {
-	if len(m.Pins) == 0 {
-		return "no pins"
+// markerIn returns the marker in a description, which is a leaf.
+func markerIn(leaf string) (fleet.Marker, bool) {
+	var text string
+	if json.Unmarshal([]byte(leaf), &text) != nil {
+		text = ""
 	}
-	text := "pins " + topology.Pins(m.Pins).String()
-	if m.Emulator != "" {
-		text += ", emulator " + string(m.Emulator)
-	}
-	return text
-}
-
-// text returns the original string of a leaf.
-func text(leaf string) string {
-	var s string
-	if json.Unmarshal([]byte(leaf), &s) != nil {
-		return ""
-	}
-	return s
+	return fleet.ParseMarker(text)
 }
 
 // secretName reports whether an attribute's value is a secret, even if the provider does
@@ -119,16 +110,24 @@ func shown(leaf, other string) string {
 // provider's SDK does not distinguish null from zero.
 type leaves map[string]string
 
-// add adds a value and its elements.
+// add adds a value and its elements: a list of blocks one by one, and a list of scalars as
+// a whole.
 func (l leaves) add(path string, value any) {
 	switch v := value.(type) {
+	case nil:
 	case map[string]any:
 		for name, inner := range v {
 			l.add(strings.TrimPrefix(path+"."+name, "."), inner)
 		}
 	case []any:
-		l.addList(path, v)
-	case nil:
+		for i, element := range v {
+			if isBlock(element) {
+				l.add(indexed(path, i, element, len(v)), element)
+			} else if leaf, err := json.Marshal(v); err == nil {
+				l[path] = string(leaf)
+				return
+			}
+		}
 	default:
 		leaf, err := json.Marshal(v)
 		if err != nil {
@@ -136,22 +135,6 @@ func (l leaves) add(path string, value any) {
 		}
 		if word := string(leaf); word != "false" && word != "0" && word != `""` {
 			l[path] = word
-		}
-	}
-}
-
-// addList adds the elements of a list of blocks one by one, and a list of scalars as a
-// whole.
-func (l leaves) addList(path string, values []any) {
-	for i, value := range values {
-		switch value.(type) {
-		case map[string]any, []any:
-			l.add(indexed(path, i, value, len(values)), value)
-		default:
-			if leaf, err := json.Marshal(values); err == nil {
-				l[path] = string(leaf)
-			}
-			return
 		}
 	}
 }
@@ -187,14 +170,19 @@ func (m marks) covers(path string) bool {
 	return false
 }
 
+func isBlock(element any) bool {
+	switch element.(type) {
+	case map[string]any, []any:
+		return true
+	}
+	return false
+}
+
 // indexed returns the path of a list element. A block that occurs once has no index, and
 // a list of scalars counts as one.
 func indexed(path string, i int, element any, length int) string {
-	switch element.(type) {
-	case map[string]any, []any:
-		if length > 1 {
-			return fmt.Sprintf("%s[%d]", path, i)
-		}
+	if length > 1 && isBlock(element) {
+		return fmt.Sprintf("%s[%d]", path, i)
 	}
 	return path
 }

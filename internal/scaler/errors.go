@@ -1,12 +1,43 @@
 package scaler
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
+
+// ErrFleetChanged is returned by Apply if the files have changed since the change was
+// proposed.
+var ErrFleetChanged = errors.New("the fleet's files changed since this was planned: plan again")
+
+// ErrNotRead is returned until the fleet's files have been read.
+var ErrNotRead = errors.New("the fleet's files are not read yet: this is tried again until they are")
+
+// DeniedError reports that the guard refused a host's plan.
+type DeniedError struct {
+	Shard   topology.HostID
+	Verdict guard.Verdict
+}
+
+func (e *DeniedError) Error() string { return fmt.Sprintf("shard %s: %s", e.Shard, e.Verdict) }
+
+// HeldError reports that a change needs approval because the guard does not allow it by
+// itself.
+type HeldError struct {
+	Shard   topology.HostID
+	Verdict guard.Verdict
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("shard %s waits for a person: %s", e.Shard, e.Verdict)
+}
 
 // VMIDTakenError reports that a guest without the VM's key has its VMID.
 type VMIDTakenError struct {
@@ -113,7 +144,7 @@ func (e *NotDrainedError) Error() string {
 // PlanError reports that a host could not be planned. It says nothing about the VMs to be
 // created there.
 type PlanError struct {
-	Shard fleet.Shard
+	Shard topology.HostID
 	Err   error
 }
 
@@ -121,3 +152,95 @@ func (e *PlanError) Error() string { return fmt.Sprintf("planning %s: %v", e.Sha
 
 // Unwrap returns the cause.
 func (e *PlanError) Unwrap() error { return e.Err }
+
+// MovedError reports that a VM cannot be imported or changed because it is on another
+// host than its file says.
+type MovedError struct {
+	VM        string
+	Host, Now topology.HostID
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("vm %s: %s would be asked for it, and it is on %s by now: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
+}
+
+// HiddenError reports that the state has a VM that Proxmox does not list. This proves
+// nothing, because the credential may not see all guests.
+type HiddenError struct {
+	VM     string
+	VMID   fleet.VMID
+	Region topology.RegionName
+}
+
+func (e *HiddenError) Error() string {
+	return fmt.Sprintf("vm %s: the state has VMID %d, and nobody can tell whether it exists: the credential does not see all guests of %s: "+
+		"give it VM.Audit on /vms", e.VM, e.VMID, e.Region)
+}
+
+// DisagreeError reports that a guest in Proxmox differs from what the state says about
+// the VM that a plan writes to.
+type DisagreeError struct {
+	VM   string
+	VMID fleet.VMID
+	Host topology.HostID
+	// Attribute is the attribute that differs, with its values in State and Live.
+	Attribute, State, Live string
+}
+
+func (e *DisagreeError) Error() string {
+	return fmt.Sprintf("vm %s: guest %d has %s %.80q in Proxmox, and %.80q in the state of %s: nothing was changed; "+
+		"set it back in Proxmox, or take the VM out of the state by `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
+}
+
+// VanishedError reports that another client removed a VM after it was created.
+type VanishedError struct {
+	VM   string
+	VMID fleet.VMID
+	Host topology.HostID
+}
+
+func (e *VanishedError) Error() string {
+	return fmt.Sprintf("vm %s: guest %d is not in Proxmox any more: somebody removed it from %s: its file goes too, and its pods get another node",
+		e.VM, e.VMID, e.Host)
+}
+
+var (
+	// answer matches Proxmox' response in a diagnostic of the provider: the exit status
+	// of a task with the task's log, whose lines are indented, or the reason for a
+	// refused request. The provider has no other form for them:
+	// proxmox/nodes/tasks/tasks.go and proxmox/api/errors.go of
+	// bpg/terraform-provider-proxmox v0.111.1.
+	answer = regexp.MustCompile(`(?m)\btask "UPID:[^"\n]*" failed to complete with exit code: .*(?:\n[ \t]*task log:(?:\n[ \t]+.*)*)?` +
+		`|\breceived an HTTP 5[0-9]{2} response - Reason: .*`)
+
+	// noRoom matches the end of a line in which Proxmox or its storage reports that it is
+	// full. Proxmox has no error code for that, only these sentences, in this order: from
+	// the C library (directories, NFS, Ceph; Go's own, about a disk of this machine,
+	// begin with lower case), from Proxmox (pve-storage 9.1.7, LVMPlugin.pm:713), from
+	// ZFS, from LVM's lvcreate and lvextend, and from its thin pools.
+	noRoom = regexp.MustCompile(`(?m)(?:\bNo space left on device` +
+		`|\bDisk quota exceeded` +
+		`|\bnot enough free space \([0-9]+ < [0-9]+\)` +
+		`|\bcannot (?:create|receive|set property for|extend) [^\n]*: out of space` +
+		`|\bVolume group "[^"\n]*" has insufficient free space \([0-9]+ extents\): [0-9]+ required` +
+		`|\bInsufficient free space: [0-9]+ extents needed, but only [0-9]+ available` +
+		`|\bfree space in thin pool \S+ reached threshold)\.?$`)
+)
+
+// StorageFull reports whether an apply failed because a storage of Proxmox is full. It
+// looks only at Proxmox' responses, because the engine's own disk may be full, too.
+func StorageFull(err error) bool {
+	if task := new(proxmox.TaskError); errors.As(err, &task) && noRoom.MatchString(task.Exit) {
+		return true
+	}
+	failure := new(state.CommandError)
+	if !errors.As(err, &failure) || failure.Operation != "applying" {
+		return false
+	}
+	for _, said := range answer.FindAllString(failure.Text, -1) {
+		if noRoom.MatchString(strings.ReplaceAll(said, "\r", "")) {
+			return true
+		}
+	}
+	return false
+}

@@ -17,34 +17,34 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Wanted is what may happen on one host.
-type Wanted = wanted
+// HostView is what a change may do on one host.
+type HostView = hostView
 
 // Look gathers what may happen on a host with the change's own snapshot.
-func (s *Scaler) Look(ctx context.Context, change *Change, shard fleet.Shard) (*Wanted, error) {
-	return s.look(ctx, change, shard, false)
+func (s *Scaler) Look(ctx context.Context, change *Change, host topology.HostID) (*HostView, error) {
+	return s.viewHost(ctx, change, host, false)
 }
 
 // Repin allows a host's plan to change pins, and returns the VMs that it may update.
-func (s *Scaler) Repin(ctx context.Context, change *Change, shard fleet.Shard, plan *ShardPlan, made *tfjson.Plan) ([]guard.Target, error) {
-	change.from = &standing{}
-	w, err := s.look(ctx, change, shard, false)
+func (s *Scaler) Repin(ctx context.Context, change *Change, host topology.HostID, plan *ShardPlan, made *tfjson.Plan) ([]guard.Target, error) {
+	change.from = &reading{}
+	v, err := s.viewHost(ctx, change, host, false)
 	if err != nil {
 		return nil, err
 	}
 	plan.Plan = &state.Plan{JSON: made}
-	err = w.repin(plan)
+	err = v.repin(plan)
 	return plan.Intent.Update, err
 }
 
 // Open returns the unfinished work.
-func (s *Scaler) Open(t *testing.T) map[fleet.Shard]audit.Open {
+func (s *Scaler) Open(t *testing.T) map[topology.HostID]audit.Open {
 	t.Helper()
-	now, err := s.stand(t.Context())
+	now, err := s.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return now.open()
+	return now.open
 }
 
 // Record returns the record of a change.
@@ -58,14 +58,14 @@ func (s *Scaler) Outcome(id string, started time.Time, results []Result) audit.O
 }
 
 // Begin begins a change of a host and then dies.
-func (s *Scaler) Begin(t *testing.T, shard fleet.Shard, removed ...fleet.VM) {
+func (s *Scaler) Begin(t *testing.T, host topology.HostID, removed ...fleet.VM) {
 	t.Helper()
-	now, err := s.stand(t.Context())
+	now, err := s.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	change := &Change{from: now, open: now.open(), rotations: now.rotations, Removed: removed, Kind: audit.KindScaleDown}
-	record := s.record(change, []ShardPlan{{Shard: shard, Touched: true, Intent: guard.Intent{Delete: make([]guard.Target, 1)}}}, "")
+	change := &Change{from: now, open: now.open, rotations: now.rotations, Removed: removed, Kind: audit.KindScaleDown}
+	record := s.record(change, []ShardPlan{{Shard: host, Touched: true, Intent: guard.Intent{Delete: make([]guard.Target, 1)}}}, "")
 	if err := s.config.Store.Begin(t.Context(), now.revision, now.files, record); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func (s *Scaler) Begin(t *testing.T, shard fleet.Shard, removed ...fleet.VM) {
 // Made records a VM as created successfully long ago.
 func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 	t.Helper()
-	now, err := s.stand(t.Context())
+	now, err := s.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,27 +89,27 @@ func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 	}
 }
 
-// TakeIn restores the files of VMs that are only in the history.
-func (s *Scaler) TakeIn(ctx context.Context, change *Change, w *Wanted, plan *tfjson.Plan) (bool, error) {
-	return s.takeIn(ctx, change, []ShardPlan{{strays: w.strays(plan)}})
+// Adopt restores the files of VMs that are only in the history.
+func (s *Scaler) Adopt(ctx context.Context, change *Change, v *HostView, plan *tfjson.Plan) (bool, error) {
+	return s.adopt(ctx, change, []ShardPlan{{orphans: v.orphans(plan)}})
 }
 
 // Stale returns the addresses to forget.
-func (w *wanted) Stale(plan *tfjson.Plan) []string { return w.stale(plan) }
+func (v *hostView) Stale(plan *tfjson.Plan) []string { return v.stale(plan) }
 
 // Imports returns the VMs to import.
-func (w *wanted) Imports(plan *tfjson.Plan) ([]fleet.VM, error) { return w.imports(plan) }
+func (v *hostView) Imports(plan *tfjson.Plan) ([]fleet.VM, error) { return v.imports(plan) }
 
 // Intent returns what the plan has to do.
-func (w *wanted) Intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
-	return w.intent(plan, imported)
+func (v *hostView) Intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
+	return v.intent(plan, imported)
 }
 
 // TakenOut returns the VMs whose files were deleted by hand.
-func (w *wanted) TakenOut(plan *tfjson.Plan) []fleet.VM { return w.takenOut(plan) }
+func (v *hostView) TakenOut(plan *tfjson.Plan) []fleet.VM { return v.takenOut(plan) }
 
 // StillFree checks an intent right before its apply.
-func (w *wanted) StillFree(intent guard.Intent) error { return w.stillFree(intent) }
+func (v *hostView) StillFree(intent guard.Intent) error { return v.stillFree(intent) }
 
 // Kept is a fleet in a directory with a sealed history.
 type Kept struct {
@@ -134,29 +134,29 @@ func (s *Scaler) Store() Kept {
 }
 
 // Begun makes a change find unfinished work on a host.
-func (c *Change) Begun(shard fleet.Shard, removed ...fleet.VM) *Change {
-	c.open = map[fleet.Shard]audit.Open{shard: {Host: shard, Removed: removed}}
+func (c *Change) Begun(host topology.HostID, removed ...fleet.VM) *Change {
+	c.open = map[topology.HostID]audit.Open{host: {Host: host, Removed: removed}}
 	return c
 }
 
-// Step is what must be done before a plan can be checked.
-type Step struct {
+// Recovery is what must be done before a plan can be checked.
+type Recovery struct {
 	Forget           []string
 	Imports, Partial []fleet.VM
 }
 
-// Next returns what must be done before a plan can be checked.
-func (w *wanted) Next(plan *tfjson.Plan) (Step, error) {
-	todo, err := w.next(plan)
-	return Step{Forget: todo.forget, Imports: todo.imports, Partial: todo.partial}, err
+// Compare returns what must be done before a plan can be checked.
+func (v *hostView) Compare(plan *tfjson.Plan) (Recovery, error) {
+	todo, err := v.compare(plan)
+	return Recovery{Forget: todo.forget, Imports: todo.imports, Partial: todo.partial}, err
 }
 
-// AskNodes finds out why VMs to be deleted must stay for now.
-func (s *Scaler) AskNodes(ctx context.Context, w *Wanted) { s.askNodes(ctx, w) }
+// CheckNodes finds out why VMs to be deleted must stay for now.
+func (s *Scaler) CheckNodes(ctx context.Context, v *HostView) { s.checkNodes(ctx, v) }
 
-// Contested returns why VMs of an intent cannot stay, or nil.
-func (w *wanted) Contested(intent guard.Intent) error {
-	if lost, _ := w.contested(intent.Create); len(lost.VMs) > 0 {
+// Conflict returns why VMs of an intent cannot stay, or nil.
+func (v *hostView) Conflict(intent guard.Intent) error {
+	if lost, _ := v.conflicts(intent.Create); len(lost.VMs) > 0 {
 		return lost
 	}
 	return nil
@@ -172,87 +172,97 @@ func (c *Change) Writes(outside ...string) bool {
 	return c.writes(nil)
 }
 
-// Notes reports whether lines have waited long enough for a change.
-func (w *Writer) Notes() bool { return w.notes() }
+// OutsideDue reports whether lines have waited long enough for a change.
+func (w *Writer) OutsideDue() bool { return w.outsideDue() }
 
-// StillUpdatable checks targets right before they are changed in place.
-func (s *Scaler) StillUpdatable(ctx context.Context, change *Change, shard fleet.Shard, targets []guard.Target) error {
-	change.from = &standing{}
-	w, err := s.look(ctx, change, shard, false)
-	if err != nil {
-		return err
+// Find returns the VM with that name.
+func (w *Writer) Find(name string) (VMState, bool) {
+	for _, state := range w.VMs() {
+		if state.VM.Name == name {
+			return state, true
+		}
 	}
-	return w.stillUpdatable(targets)
+	return VMState{}, false
 }
 
-// Agree compares a plan with the live state right before its apply.
-func (s *Scaler) Agree(ctx context.Context, change *Change, shard fleet.Shard, plan *tfjson.Plan, intent guard.Intent) error {
-	change.from = &standing{}
-	w, err := s.look(ctx, change, shard, false)
+// StillUpdatable checks targets right before they are changed in place.
+func (s *Scaler) StillUpdatable(ctx context.Context, change *Change, host topology.HostID, targets []guard.Target) error {
+	change.from = &reading{}
+	v, err := s.viewHost(ctx, change, host, false)
 	if err != nil {
 		return err
 	}
-	return w.agree(plan, intent)
+	return v.stillUpdatable(targets)
+}
+
+// StillAsPlanned compares a plan with the live state right before its apply.
+func (s *Scaler) StillAsPlanned(ctx context.Context, change *Change, host topology.HostID, plan *tfjson.Plan, intent guard.Intent) error {
+	change.from = &reading{}
+	v, err := s.viewHost(ctx, change, host, false)
+	if err != nil {
+		return err
+	}
+	return v.stillAsPlanned(plan, intent)
 }
 
 // Next returns the removable VMs whose removal can begin now.
 func (w *Writer) Next(t *testing.T) []fleet.VM {
 	t.Helper()
-	m, err := w.next(t.Context())
+	b, err := w.nextBatch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m == nil {
+	if b == nil {
 		return nil
 	}
-	return m.change.Removed
+	return b.change.Removed
 }
 
 // Places creates the directories for the engine and for the states, with an older
 // version's states.
 func (s *Scaler) Places() error {
-	_, err := s.keptPlaces()
+	_, err := s.permanentPlaces()
 	return err
 }
 
-// Move is a change that a writer makes.
-type Move = move
+// Batch is a change that a writer makes.
+type Batch = batch
 
-// NextMove returns the change that can be begun now, or nil.
-func (w *Writer) NextMove(t *testing.T) *Move {
+// NextBatch returns the change that can be begun now, or nil.
+func (w *Writer) NextBatch(t *testing.T) *Batch {
 	t.Helper()
-	m, err := w.next(t.Context())
+	b, err := w.nextBatch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m
+	return b
 }
 
-// BeginMove begins a writer's change and drops it.
-func (s *Scaler) BeginMove(ctx context.Context, m *Move) error {
-	b, err := s.begin(ctx, m.change, func([]ShardPlan) (string, error) { return "", nil })
+// BeginBatch begins a writer's change and drops it.
+func (s *Scaler) BeginBatch(ctx context.Context, b *Batch) error {
+	begun, err := s.begin(ctx, b.change, func([]ShardPlan) (string, error) { return "", nil })
 	if err != nil {
 		return err
 	}
-	return closeAll(b.plans)
+	return closeAll(begun.plans)
 }
 
-// Keys returns the VMs that a change asks for; nil asks for none.
-func (m *move) Keys() (coming, leaving, changing []fleet.Key) {
-	if m == nil {
+// Keys returns the VMs that a change creates, removes and updates; nil has none.
+func (b *batch) Keys() (creates, removes, updates []fleet.Key) {
+	if b == nil {
 		return nil, nil, nil
 	}
-	return m.coming, m.leaving, m.changing
+	return b.creates, b.removes, b.updates
 }
 
-// Start takes a change for begun.
-func (w *Writer) Start(m *Move) {
-	w.begun(m, &begun{change: m.change, started: w.scaler.config.Clock.Now()})
+// Start marks a change as begun.
+func (w *Writer) Start(b *Batch) {
+	w.batchBegun(b, &begun{change: b.change, started: w.scaler.config.Clock.Now()})
 }
 
-// Finish takes a shard of a change for ended.
-func (w *Writer) Finish(ctx context.Context, m *Move, shard fleet.Shard, err error) {
-	w.ended(ctx, m, "", Result{Shard: shard, Err: err})
+// Finish marks a host of a change as applied.
+func (w *Writer) Finish(ctx context.Context, b *Batch, host topology.HostID, err error) {
+	w.hostApplied(ctx, b, "", Result{Shard: host, Err: err})
 }
 
 // Yield takes back VMs that another writer is in the way of.
@@ -265,5 +275,5 @@ func (s *Scaler) ReadAgain(ctx context.Context, old *topology.Snapshot, vms ...f
 	return s.readAgain(ctx, old, vms)
 }
 
-// DriftShards returns the hosts that are compared.
-func DriftShards(change *Change) []fleet.Shard { return driftShards(change) }
+// DriftHosts returns the hosts that are compared.
+func DriftHosts(change *Change) []topology.HostID { return driftHosts(change) }

@@ -303,7 +303,7 @@ func TestCPUsTakenMeanwhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	intent := w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}}, nil)
-	if err := w.Contested(intent); !as[*scaler.ContendedError](err) || !as[*scaler.CPUsTakenError](err) {
+	if err := w.Conflict(intent); !as[*scaler.ConflictError](err) || !as[*scaler.CPUsTakenError](err) {
 		t.Errorf("error %v, want CPUs 5 to be taken", err)
 	}
 }

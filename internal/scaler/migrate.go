@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/workdir"
 	"github.com/numaform/numaform/state"
@@ -48,28 +48,20 @@ func (p places) migrated() bool {
 	return err == nil
 }
 
-// relic is a state in the fleet's directory.
+// relic is a state in the fleet's directory, or the record of an engine's run.
 type relic struct {
 	// dir is the fleet's directory, and name the path relative to it.
 	dir, name string
-	shard     fleet.Shard
+	host      topology.HostID
 	// to is its new name; empty if it is the record of an engine's run.
 	to string
 }
 
 func (r *relic) path() string { return filepath.Join(r.dir, filepath.FromSlash(r.name)) }
 
-func (s *Scaler) oldState(shard fleet.Shard) relic {
-	return relic{dir: s.config.Dir, name: generator.ShardDir(shard) + "/" + stateFile, shard: shard, to: stateFile}
-}
-
-func (s *Scaler) oldErrored(shard fleet.Shard) relic {
-	return relic{dir: s.config.Dir, name: oldWork + "/" + generator.ShardDir(shard) + "/" + erroredFile, shard: shard, to: erroredFile}
-}
-
-// oldRun returns the record of an engine's unfinished operation.
-func (s *Scaler) oldRun(shard fleet.Shard) relic {
-	return relic{dir: s.config.Dir, name: oldWork + "/" + generator.ShardDir(shard) + "/.terraform/numaform/run.json", shard: shard}
+// oldState returns the place of a host's state in older versions.
+func (s *Scaler) oldState(host topology.HostID) relic {
+	return relic{dir: s.config.Dir, name: generator.ShardDir(host) + "/" + stateFile, host: host, to: stateFile}
 }
 
 // migrate moves the states of an older version, unless that is done already. It repeats
@@ -86,7 +78,7 @@ func (s *Scaler) migrate(at places) error {
 	for i := range relics {
 		took, err := s.take(at, &relics[i])
 		if err != nil {
-			return fmt.Errorf("taking over the state of %s: %w", relics[i].shard, err)
+			return fmt.Errorf("taking over the state of %s: %w", relics[i].host, err)
 		}
 		if took {
 			done.Took = append(done.Took, relics[i].name)
@@ -96,15 +88,15 @@ func (s *Scaler) migrate(at places) error {
 		// An older version then finds no state, rather than a stale one.
 		if old := relics[i].path(); slices.Contains(done.Took, relics[i].name) {
 			if err := os.Rename(old, old+".migrated"); err != nil {
-				return fmt.Errorf("taking over the state of %s: an older numaform would still use %s: %w: move it away, then try again", relics[i].shard, old, err)
+				return fmt.Errorf("taking over the state of %s: an older numaform would still use %s: %w: move it away, then try again", relics[i].host, old, err)
 			}
 		}
 	}
 	content, err := json.Marshal(done)
-	if err != nil {
-		return fmt.Errorf("recording that states were taken over: %w", err)
+	if err == nil {
+		err = renameio.WriteFile(filepath.Join(at.states, migrationFile), content, 0o600)
 	}
-	if err := renameio.WriteFile(filepath.Join(at.states, migrationFile), content, 0o600); err != nil {
+	if err != nil {
 		return fmt.Errorf("recording that states were taken over: %w", err)
 	}
 	return nil
@@ -112,27 +104,30 @@ func (s *Scaler) migrate(at places) error {
 
 // relics lists the states of an older version in the fleet's directory.
 func (s *Scaler) relics() ([]relic, error) {
+	kinds := []struct{ below, file, to string }{
+		{below: ".", file: stateFile, to: stateFile},
+		{below: oldWork, file: erroredFile, to: erroredFile},
+		{below: oldWork, file: ".terraform/numaform/run.json"},
+	}
 	var found []relic
-	for _, pattern := range []string{"*/*", oldWork + "/*/*"} {
-		dirs, err := filepath.Glob(filepath.Join(s.config.Dir, filepath.FromSlash(pattern)))
+	for _, kind := range kinds {
+		if kind.to == stateFile && !s.keepsStates() {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join(s.config.Dir, filepath.FromSlash(kind.below+"/*/*/"+kind.file)))
 		if err != nil {
 			return nil, err
 		}
-		for _, dir := range dirs {
-			host, region := filepath.Base(dir), filepath.Base(filepath.Dir(dir))
+		for _, file := range files {
+			dir := strings.TrimSuffix(file, string(filepath.Separator)+filepath.FromSlash(kind.file))
+			host := filepath.Base(dir)
+			region := filepath.Base(filepath.Dir(dir))
 			if strings.HasPrefix(host, ".") || strings.HasPrefix(region, ".") {
 				continue
 			}
-			shard := fleet.Shard{Region: topology.RegionName(region), Host: topology.HostName(host)}
-			kinds := []relic{s.oldErrored(shard), s.oldRun(shard)}
-			if pattern == "*/*" {
-				kinds = []relic{s.oldState(shard)}
-			}
-			for _, kind := range kinds {
-				if _, err := os.Lstat(kind.path()); err == nil && (kind.to != stateFile || s.keepsStates()) {
-					found = append(found, kind)
-				}
-			}
+			id := topology.HostID{Region: topology.RegionName(region), Host: topology.HostName(host)}
+			name := path.Join(kind.below, generator.ShardDir(id), kind.file)
+			found = append(found, relic{dir: s.config.Dir, name: name, host: id, to: kind.to})
 		}
 	}
 	return found, nil
@@ -144,7 +139,7 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 	if old.to == "" {
 		return s.takeRun(at, old)
 	}
-	target := at.state(old.shard, old.to)
+	target := at.state(old.host, old.to)
 	_, err := os.Lstat(target)
 	exists := !errors.Is(err, fs.ErrNotExist)
 	if exists && err != nil {
@@ -164,7 +159,7 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 	if err := renameio.WriteFile(target, content, 0o600); err != nil {
 		return false, err
 	}
-	s.config.Progress(old.shard, fmt.Sprintf("moved the state %s to %s", old.path(), target))
+	s.config.Progress(old.host, fmt.Sprintf("moved the state %s to %s", old.path(), target))
 	return true, nil
 }
 
@@ -179,7 +174,7 @@ func (s *Scaler) takeRun(at places, old *relic) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return true, state.TakeOver(content, former, at.dir(old.shard))
+	return true, state.TakeOver(content, former, filepath.Join(at.work, filepath.FromSlash(generator.ShardDir(old.host))))
 }
 
 // maxState limits the size of a migrated state.
@@ -252,31 +247,31 @@ func (r *relic) tracked() (bool, error) {
 	}
 	name := r.name
 	for {
-		git, err := gitDir(dir)
-		if err != nil {
-			return false, err
-		}
-		if git != "" {
+		git := filepath.Join(dir, ".git")
+		info, err := os.Stat(git)
+		if err == nil {
+			if !info.IsDir() {
+				git, err = linkedGitDir(git)
+			}
+			if err != nil {
+				return false, err
+			}
 			return inIndex(filepath.Join(git, "index"), name)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return false, err
 		}
 		if dir == filepath.Dir(dir) {
 			return false, nil
 		}
-		name, dir = filepath.Base(dir)+"/"+name, filepath.Dir(dir)
+		name = filepath.Base(dir) + "/" + name
+		dir = filepath.Dir(dir)
 	}
 }
 
-// gitDir returns the directory with the index of a checkout, or "" if dir is not a
-// checkout.
-func gitDir(dir string) (string, error) {
-	name := filepath.Join(dir, ".git")
-	info, err := os.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil || info.IsDir() {
-		return name, err
-	}
+// linkedGitDir returns the directory with the index of a linked checkout, from its file
+// .git.
+func linkedGitDir(name string) (string, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
 		return "", err
@@ -286,7 +281,7 @@ func gitDir(dir string) (string, error) {
 		return "", fmt.Errorf("%s names no directory", name)
 	}
 	if !filepath.IsAbs(to) {
-		to = filepath.Join(dir, to)
+		to = filepath.Join(filepath.Dir(name), to)
 	}
 	return to, nil
 }

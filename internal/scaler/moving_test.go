@@ -22,7 +22,7 @@ func resting(t *testing.T, guest func(fleet.VM) topology.Guest) (*scaler.Writer,
 	s := newScaler(t, func(c *scaler.Config) { c.Clock = now }, made)
 	there := snapshot(guest(made))
 	writer := scaler.NewWriter(s, scaler.WriterConfig{Snapshot: func(context.Context) (*topology.Snapshot, error) { return there, nil }})
-	writer.NextMove(t)
+	writer.NextBatch(t)
 	return writer, made, now
 }
 
@@ -30,13 +30,13 @@ func resting(t *testing.T, guest func(fleet.VM) topology.Guest) (*scaler.Writer,
 // being applied: it is asked for again only after that failed.
 func TestWhatMovesIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	coming := func(m *scaler.Move) []fleet.Key { keys, _, _ := m.Keys(); return keys }
-	leaving := func(m *scaler.Move) []fleet.Key { _, keys, _ := m.Keys(); return keys }
-	changing := func(m *scaler.Move) []fleet.Key { _, _, keys := m.Keys(); return keys }
+	coming := func(m *scaler.Batch) []fleet.Key { keys, _, _ := m.Keys(); return keys }
+	leaving := func(m *scaler.Batch) []fleet.Key { _, keys, _ := m.Keys(); return keys }
+	changing := func(m *scaler.Batch) []fleet.Key { _, _, keys := m.Keys(); return keys }
 	for _, test := range []struct {
 		name string
 		ask  func(*scaler.Writer, fleet.VM)
-		keys func(*scaler.Move) []fleet.Key
+		keys func(*scaler.Batch) []fleet.Key
 	}{
 		{"goes", func(w *scaler.Writer, vm fleet.VM) { w.Remove(vm.Key) }, leaving},
 		{"changes", func(w *scaler.Writer, vm fleet.VM) { vm.Tags = []string{"new"}; w.Update(vm) }, changing},
@@ -46,17 +46,17 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 			writer, made, now := resting(t, guestOf)
 			for range 2 {
 				test.ask(writer, made)
-				m := writer.NextMove(t)
+				m := writer.NextBatch(t)
 				if diff := cmp.Diff([]fleet.Key{made.Key}, test.keys(m)); diff != "" {
 					t.Fatalf("asked for (-want +got):\n%s", diff)
 				}
 				writer.Start(m)
-				if again := test.keys(writer.NextMove(t)); len(again) > 0 {
+				if again := test.keys(writer.NextBatch(t)); len(again) > 0 {
 					t.Errorf("asked for %v while it moves", again)
 				}
 				writer.Finish(t.Context(), m, pve1, errors.New("the host went down"))
 				now.Step(time.Hour)
-				writer.NextMove(t) // reads the files, which are as they were
+				writer.NextBatch(t) // reads the files, which are as they were
 			}
 		})
 	}
@@ -64,19 +64,19 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 		t.Parallel()
 		writer, _, _ := resting(t, guestOf)
 		fresh := ensure(t, writer, request(pve2))[0]
-		m := writer.NextMove(t)
+		m := writer.NextBatch(t)
 		if diff := cmp.Diff([]fleet.Key{fresh.Key}, coming(m)); diff != "" {
 			t.Fatalf("asked for (-want +got):\n%s", diff)
 		}
 		writer.Start(m)
 		// Its file is not seen yet, and it is given up meanwhile.
 		writer.Remove(fresh.Key)
-		writer.NextMove(t)
+		writer.NextBatch(t)
 		if state, known := writer.Find(fresh.Name); !known || state.Phase != scaler.PhaseRemoving {
 			t.Errorf("known %v, %+v: want it to go once it is there", known, state)
 		}
 		writer.Finish(t.Context(), m, pve2, nil)
-		writer.NextMove(t)
+		writer.NextBatch(t)
 		if state, known := writer.Find(fresh.Name); known {
 			t.Errorf("%+v: it has neither file nor guest", state)
 		}
@@ -88,7 +88,7 @@ func TestGoesOnce(t *testing.T) {
 	t.Parallel()
 	writer, made, _ := resting(t, func(vm fleet.VM) topology.Guest { return stranger(vm.VMID) })
 	writer.Remove(made.Key)
-	if _, leaving, _ := writer.NextMove(t).Keys(); len(leaving) != 1 {
+	if _, leaving, _ := writer.NextBatch(t).Keys(); len(leaving) != 1 {
 		t.Errorf("%v leave, want one", leaving)
 	}
 }
@@ -145,7 +145,7 @@ func TestDriftLooksAtEachHostOnce(t *testing.T) {
 	first, second, stray := vm(pve1, 2000), vm(pve2, 2001), vm(pve1, 2002)
 	s := newScaler(t, nil, first, second)
 	change := propose(t, s, snapshot(guestOf(first), guestOf(stray)))
-	if diff := cmp.Diff([]fleet.Shard{pve1, pve2}, scaler.DriftShards(change)); diff != "" {
+	if diff := cmp.Diff([]fleet.Shard{pve1, pve2}, scaler.DriftHosts(change)); diff != "" {
 		t.Errorf("hosts (-want +got):\n%s", diff)
 	}
 }

@@ -3,10 +3,10 @@ package scaler
 import (
 	"context"
 
-	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // Watch returns a context that ends when a host is lost, and what ends the watch.
-func (s *Scaler) Watch(ctx context.Context, shard fleet.Shard) (watched context.Context, stop func(error) error) {
-	return s.watch(ctx, shard)
+func (s *Scaler) Watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
+	return s.watch(ctx, host)
 }

@@ -1,36 +1,32 @@
 package scaler
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
-	"time"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
-	"github.com/numaform/numaform/internal/audit"
-	"github.com/numaform/numaform/internal/scratch"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
-// maxParallelShards limits how many hosts are planned or applied at once: each costs
-// about a CPU second and the memory of an engine and its provider.
-const maxParallelShards = 8
+// maxParallelHosts limits how many hosts are planned or applied at once: each costs about
+// a CPU second and the memory of an engine and its provider.
+const maxParallelHosts = 8
 
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
 var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu or Terraform, or set engine.binary")
 
 // ShardPlan is the plan for one host.
 type ShardPlan struct {
-	Shard fleet.Shard
+	Shard topology.HostID
 	// Touched is set if the change is about the host, and not set if an earlier change
 	// left it unfinished.
 	Touched bool
@@ -50,8 +46,8 @@ type ShardPlan struct {
 	workspace *state.Workspace
 	// outside are writes that no plan contains, for the record.
 	outside []string
-	// strays are guests with our marker that are in neither files nor state.
-	strays []located
+	// orphans are guests with our marker that are in neither files nor state.
+	orphans []located
 	// dry is set for a plan that must not change the state.
 	dry bool
 }
@@ -65,136 +61,77 @@ func (p *ShardPlan) Changes() bool {
 // Plan plans all hosts of the fleet in a separate directory, and changes neither the
 // fleet nor a state.
 func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, err error) {
-	temporary, err := scratch.New("plan")
-	if err != nil {
-		return nil, fmt.Errorf("planning: %w", err)
-	}
-	defer func() { err = errors.Join(err, temporary.Remove()) }()
-	at, err := dryPlaces(temporary.Path())
-	if err != nil {
-		return nil, fmt.Errorf("planning: %w", err)
-	}
-	plans, err = s.plan(ctx, change, planning{at: at, more: change.After.Hosts})
-	return plans, errors.Join(err, closeAll(plans))
-}
-
-// planning says how to plan: in which directories, and which hosts in addition to the
-// necessary ones. In dry places, the states stay unchanged.
-type planning struct {
-	at   places
-	more []fleet.Shard
-	// again is set once files were restored.
-	again bool
-}
-
-// plan plans the hosts that the change touches, the hosts that an earlier change left
-// unfinished, and more, concurrently.
-func (s *Scaler) plan(ctx context.Context, change *Change, how planning) ([]ShardPlan, error) {
-	if s.config.Engine == nil {
-		return nil, ErrNoEngine
-	}
-	if err := s.checkRootOnly(change); err != nil {
-		return nil, err
-	}
-	touched := change.Shards()
-	unfinished, differing := change.unfinished(), change.differing()
-	shards := slices.Clone(touched)
-	if !change.narrow {
-		shards = slices.Concat(touched, unfinished, how.more)
-	}
-	slices.SortFunc(shards, topology.HostID.Compare)
-	shards = slices.Compact(shards)
-	if err := s.writeCAs(how.at.work); err != nil {
-		return nil, err
-	}
-	plans := make([]ShardPlan, len(shards))
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(maxParallelShards)
-	for i, shard := range shards {
-		group.Go(func() error {
-			plans[i] = ShardPlan{Shard: shard, Touched: slices.Contains(touched, shard), InPlace: len(on(change.Updated, shard)) > 0, dry: how.at.dry}
-			s.planShard(groupCtx, change, &plans[i], how.at, slices.Contains(differing, shard) || change.cutOff(shard))
-			return groupCtx.Err()
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return plans, err
-	}
-	if !how.again {
-		if found, err := s.takeIn(ctx, change, plans); found || err != nil {
-			return s.planAgain(ctx, change, how, plans, err)
-		}
-	}
-	s.limit(change, plans)
-	return plans, nil
-}
-
-// planAgain discards plans made before some files were restored, and plans again.
-func (s *Scaler) planAgain(ctx context.Context, change *Change, how planning, old []ShardPlan, err error) ([]ShardPlan, error) {
-	if err := errors.Join(err, closeAll(old)); err != nil {
-		return nil, err
-	}
-	how.again = true
-	plans, err := s.plan(ctx, change, how)
-	for i := range plans {
-		for j := range old {
-			if old[j].Shard == plans[i].Shard {
-				plans[i].outside = slices.Concat(old[j].outside, plans[i].outside)
-			}
-		}
-	}
+	err = s.inScratch("plan", "planning", func(at places) (err error) {
+		plans, err = s.planHosts(ctx, change, at, change.After.Hosts)
+		return errors.Join(err, closeAll(plans))
+	})
 	return plans, err
 }
 
-// Unfinished reports whether there is work besides the change: something that an earlier
-// one began, or that people changed in files or in Proxmox.
-func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
-
-// unfinished returns the hosts with a change in progress, and the hosts whose desired and
-// actual state differ.
-func (c *Change) unfinished() []fleet.Shard {
-	shards := c.differing()
-	for shard := range c.open {
-		shards = append(shards, shard)
+// planHosts plans the hosts that the change touches, the hosts that an earlier change left
+// unfinished, and more. In dry places, the states stay unchanged.
+func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more []topology.HostID) ([]ShardPlan, error) {
+	if s.config.Engine == nil {
+		return nil, ErrNoEngine
 	}
-	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.busy[shard] })
-}
-
-// cutOff reports whether a host has unfinished work other than updates in place.
-func (c *Change) cutOff(shard fleet.Shard) bool { return cutOff(c.open, shard) }
-
-func cutOff(under map[fleet.Shard]audit.Open, shard fleet.Shard) bool {
-	open, underWay := under[shard]
-	return underWay && (len(open.Updated) == 0 || len(open.Removed)+len(open.Made) > 0)
-}
-
-// differing returns the hosts whose desired and actual state differ.
-func (c *Change) differing() []fleet.Shard {
-	var shards []fleet.Shard
-	guests := locate(c.Snapshot)
-	for _, vm := range c.Before.VMs {
-		if _, exists := guests[guestID{vm.Host.Region, vm.VMID}]; !exists {
-			shards = append(shards, vm.Host)
+	for i := range change.Added {
+		if err := s.checkRootOnly(&change.Added[i]); err != nil {
+			return nil, err
 		}
 	}
-	for _, guest := range c.unwanted() {
-		shards = append(shards, guest.host)
+	plans, err := s.planEach(ctx, change, at, more)
+	if err != nil {
+		return plans, err
 	}
-	return slices.DeleteFunc(shards, func(shard fleet.Shard) bool { return c.from.quiet[shard] || c.from.busy[shard] })
+
+	// Adopted VMs are in the files from now on, so the hosts are planned again.
+	adopted, err := s.adopt(ctx, change, plans)
+	if adopted || err != nil {
+		if err := errors.Join(err, closeAll(plans)); err != nil {
+			return nil, err
+		}
+		first := plans
+		if plans, err = s.planEach(ctx, change, at, more); err != nil {
+			return plans, err
+		}
+		for i := range plans {
+			if j := slices.IndexFunc(first, func(p ShardPlan) bool { return p.Shard == plans[i].Shard }); j >= 0 {
+				plans[i].outside = slices.Concat(first[j].outside, plans[i].outside)
+			}
+		}
+	}
+	s.checkLimits(change, plans)
+	return plans, nil
+}
+
+// planEach plans hosts concurrently. A host that cannot be planned has an Err.
+func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more []topology.HostID) ([]ShardPlan, error) {
+	touched := change.Shards()
+	differing := change.differing()
+	hosts := slices.Clone(touched)
+	if !change.narrow {
+		hosts = slices.Concat(touched, change.unfinished(), more)
+	}
+	slices.SortFunc(hosts, topology.HostID.Compare)
+	hosts = slices.Compact(hosts)
+
+	plans := make([]ShardPlan, len(hosts))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxParallelHosts)
+	for i, host := range hosts {
+		plans[i] = ShardPlan{Shard: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
+		whole := slices.Contains(differing, host) || interrupted(change.open, host)
+		group.Go(func() error {
+			plans[i].Err = s.planHost(ctx, change, &plans[i], at, whole)
+			return ctx.Err()
+		})
+	}
+	return plans, group.Wait()
 }
 
 // checkRootOnly refuses a new VM that needs settings which the credential may not write:
 // Proxmox would refuse them only after the clone.
-func (s *Scaler) checkRootOnly(change *Change) error {
-	for i := range change.Added {
-		if err := s.mayMake(&change.Added[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Scaler) mayMake(vm *fleet.VM) error {
+func (s *Scaler) checkRootOnly(vm *fleet.VM) error {
 	live := s.region(vm.Host.Region).Live
 	if live == nil {
 		return nil
@@ -208,136 +145,246 @@ func (s *Scaler) mayMake(vm *fleet.VM) error {
 	return nil
 }
 
-// planShard fills the plan of a host, or its Err.
-func (s *Scaler) planShard(ctx context.Context, change *Change, plan *ShardPlan, at places, unfinished bool) {
-	plan.workspace, plan.Err = s.workspace(change, at, plan.Shard)
+// planHost recovers a host after a crash, plans it, and checks the plan with the guard. A
+// change on a host without unfinished work takes the fast path; if the guard does not
+// allow that plan, the whole host is planned.
+func (s *Scaler) planHost(ctx context.Context, change *Change, plan *ShardPlan, at places, whole bool) (err error) {
 	started := s.config.Clock.Now()
-	if plan.Err == nil {
-		plan.Err = s.judge(ctx, change, plan, unfinished)
+	defer func() { s.config.Observe.PlanDone(plan.Shard, s.config.Clock.Since(started), err) }()
+	if plan.workspace, err = s.workspace(change, at, plan.Shard); err != nil {
+		return err
 	}
-	s.config.Observe.PlanDone(plan.Shard, s.config.Clock.Since(started), plan.Err)
-}
 
-// look gathers what may happen on a host. If fresh is set, it reads the host's guests
-// again.
-func (s *Scaler) look(ctx context.Context, change *Change, shard fleet.Shard, fresh bool) (*wanted, error) {
-	snapshot := change.Snapshot
-	if live := s.region(shard.Region).Live; fresh && live != nil {
-		var err error
-		if snapshot, err = live.Refresh(ctx, snapshot, change.hostsOf(shard)); err != nil {
-			return nil, err
-		}
+	// Recover the working directory and the backend.
+	s.config.Progress(plan.Shard, "planning")
+	recovery, err := plan.workspace.Recover(ctx)
+	if recovery != nil {
+		plan.outside = append(plan.outside, recovery.Outside...)
 	}
-	host := snapshot.Host(shard)
-	if usable := host != nil && host.Online && host.Problem == ""; !usable && !change.elsewhere(shard) {
-		return nil, &HostDownError{Host: shard, Problem: problem(host)}
-	}
-	region := regionOf(snapshot, shard.Region)
-	if !region.Quorate {
-		return nil, &HostDownError{Host: shard, Problem: "its cluster has lost its quorum"}
-	}
-	w := &wanted{
-		clusterID: change.After.ClusterID, shard: shard, host: host, guests: locate(snapshot), complete: !region.HidesGuests,
-		vms: byAddress(change.After.VMs, shard), added: byAddress(change.Added, shard),
-		removed: byAddress(change.Removed, shard),
-	}
-	w.updating(change)
-	open := change.open[shard]
-	w.interrupted = change.cutOff(shard)
-	for address, vm := range byAddress(open.Removed, shard) {
-		if _, wantedAgain := w.vms[address]; !wantedAgain {
-			w.removed[address] = vm
-		}
-	}
-	return w, nil
-}
-
-func regionOf(snapshot *topology.Snapshot, name topology.RegionName) topology.Region {
-	for _, region := range snapshot.Regions {
-		if region.Name == name {
-			return region
-		}
-	}
-	return topology.Region{Name: name, HidesGuests: true}
-}
-
-func problem(host *topology.Host) string {
-	switch {
-	case host == nil:
-		return "Proxmox does not know it"
-	case host.Problem != "":
-		return host.Problem
-	}
-	return "it is offline"
-}
-
-// workspace returns the workspace of a host.
-func (s *Scaler) workspace(change *Change, at places, shard fleet.Shard) (*state.Workspace, error) {
-	env, err := s.environment(at.work, shard)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	files, err := s.rendered(change, shard, at.dry)
-	if err != nil {
-		return nil, err
-	}
-	backend, err := s.states(change, at, shard)
-	if err != nil {
-		return nil, err
-	}
-	config := state.Config{
-		Dir: at.dir(shard), Root: at.work, Files: files, Errored: at.state(shard, erroredFile), BackendConfig: backend,
-		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir, Providers: s.config.Providers,
-		Encryption:  s.config.Encryption,
-		Parallelism: len(byAddress(change.Added, shard)) + len(byAddress(change.Removed, shard)),
-		WaitDelay:   s.region(shard.Region).WaitDelay,
-		Log:         s.config.Log,
-		Progress: func(event state.Event) {
-			if event.Kind != state.EventProgress {
-				s.config.Progress(shard, event.Message)
-			}
-		},
-	}
-	if !at.dry {
-		// A dry run has a directory of its own, and the lock that it meets may belong to
-		// an apply of this very process.
-		config.Gone = s.config.HolderGone
-	}
-	if config.Gone != nil {
-		// No other live process works on this state.
-		config.LockTimeout = 5 * time.Second
-	}
-	return state.New(config)
-}
+	whole = whole || recovery.Crashed || len(recovery.Lost) > 0
 
-// environment returns the variables that log the provider in and make it trust the
-// region's CA in addition to the system's.
-func (s *Scaler) environment(work string, shard fleet.Shard) (map[string]string, error) {
-	region := s.region(shard.Region)
-	env := map[string]string{}
-	if region.Live != nil {
-		maps.Copy(env, region.Live.ProviderEnv())
-	} else {
-		// A dry run makes no requests, but the provider requires a credential.
-		env["PROXMOX_VE_API_TOKEN"] = "numaform@pve!none=00000000-0000-0000-0000-000000000000"
-		if region.Endpoint == "" {
-			env["PROXMOX_VE_ENDPOINT"] = "https://proxmox.invalid:8006/"
+	// Read the guests again if more than a create may be necessary.
+	touching := len(on(change.Removed, plan.Shard))+len(on(change.Updated, plan.Shard)) > 0
+	v, err := s.viewHost(ctx, change, plan.Shard, whole || touching)
+	if err != nil {
+		return err
+	}
+	v.interrupted = v.interrupted || recovery.Crashed
+	if _, err := s.followMoved(ctx, plan, v); err != nil {
+		return err
+	}
+
+	if repaired := byAddress(change.Repaired, plan.Shard); len(repaired) > 0 {
+		return s.planRepair(ctx, plan, v, repaired)
+	}
+	changeSuffices := plan.Touched && !plan.dry && len(on(change.Renumbered, plan.Shard)) == 0
+	if !whole && (changeSuffices || (v.retrying && !plan.dry)) {
+		if allowed, err := s.planTargets(ctx, plan, v); allowed || err != nil {
+			return err
 		}
 	}
-	if region.CAFile != "" {
-		dir, err := filepath.Abs(caDir(work, region))
+	return s.planWhole(ctx, plan, v)
+}
+
+// planTargets plans only the VMs of the change, which costs a fraction of a complete
+// plan, and reports whether the guard allows it.
+func (s *Scaler) planTargets(ctx context.Context, plan *ShardPlan, v *hostView) (allowed bool, err error) {
+	// After a failed change in place, the state wrongly says that it was done.
+	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
+	if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+		return false, err
+	}
+	todo, err := v.compare(plan.Plan.JSON)
+	if err != nil || !todo.empty() || len(plan.Plan.Lost) > 0 {
+		return false, err
+	}
+	s.checkNodes(ctx, v)
+	plan.Intent = v.intent(plan.Plan.JSON, nil)
+	plan.Intent.Targeted = true
+	if err := v.repin(plan); err != nil {
+		return false, err
+	}
+	s.check(plan)
+	return plan.Verdict.Decision == guard.Allow, nil
+}
+
+// planWhole plans a whole host until files, state and Proxmox are consistent, and checks
+// the last plan.
+func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (err error) {
+	// A dry run takes no lock: it changes nothing, and the lock would block a concurrent
+	// apply.
+	options := state.PlanOptions{Unlocked: plan.dry}
+	if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+		return err
+	}
+
+	// Forget stale entries: desired VMs that exist are then imported, and missing ones are
+	// created.
+	todo, err := v.compare(plan.Plan.JSON)
+	if err == nil && len(todo.forget) > 0 {
+		if plan.dry && !s.keepsStates() {
+			return &StaleStateError{Addresses: todo.forget}
+		}
+		forgotten := "taking out of the state what is not there: " + strings.Join(todo.forget, ", ")
+		s.config.Progress(plan.Shard, forgotten)
+		plan.outside = append(plan.outside, forgotten)
+		if err := plan.workspace.Forget(ctx, todo.forget...); err != nil {
+			return err
+		}
+		if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+			return err
+		}
+		todo, err = v.compare(plan.Plan.JSON)
+	}
+	plan.orphans = v.orphans(plan.Plan.JSON)
+	if err != nil {
+		return err
+	}
+
+	// Import what exists, follow moved VMs, and plan again if that was necessary.
+	recovered := slices.Concat(todo.imports, todo.partial)
+	if len(recovered) > 0 {
+		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not wholly in the state", len(recovered)))
+	}
+	for i := range recovered {
+		options.Imports = append(options.Imports, generator.Imports(&recovered[i])...)
+	}
+	again := len(options.Imports) > 0
+	if plan.TakenOut = v.takenOut(plan.Plan.JSON); len(plan.TakenOut) > 0 {
+		followed, err := s.followMoved(ctx, plan, v)
 		if err != nil {
-			return nil, fmt.Errorf("finding the certificates of %s: %w", region.Name, err)
+			return err
 		}
-		env["SSL_CERT_DIR"] = dir + ":/etc/ssl/certs:/etc/pki/tls/certs"
+		again = again || followed
 	}
-	return env, nil
+	if again {
+		if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+			return err
+		}
+	}
+
+	// A VM whose only reason for removal is a deleted file stays if it is unknown whether
+	// its Node is drained.
+	s.checkNodes(ctx, v)
+	for i := range plan.TakenOut {
+		if address := generator.Address(&plan.TakenOut[i]); s.config.Blind != "" && v.blocked[address] == "" {
+			v.blocked[address] = s.config.Blind
+		}
+	}
+	plan.Intent = v.intent(plan.Plan.JSON, todo.imports)
+	for _, target := range plan.Intent.Create {
+		if _, requested := v.added[target.Address]; !requested {
+			plan.Made = append(plan.Made, v.vms[target.Address])
+		}
+	}
+	plan.Intent.Update = v.alsoUpdate(plan.Intent.Update, todo.partial)
+	if err := v.repin(plan); err != nil {
+		return err
+	}
+	s.check(plan)
+	return nil
 }
 
-func sameFiles(a, b generator.Files) bool {
-	return maps.EqualFunc(a, b, bytes.Equal)
+// planRepair plans only the VMs of a host whose drift is to be reverted, so that other
+// drift is neither changed nor an obstacle. It refuses if there is unfinished work, such
+// as an engine that died.
+func (s *Scaler) planRepair(ctx context.Context, plan *ShardPlan, v *hostView, repaired map[string]fleet.VM) (err error) {
+	if err := v.repairable(repaired); err != nil {
+		return err
+	}
+	options := state.PlanOptions{Refresh: true, Targets: refreshTargets(repaired, v.guestIndex)}
+	if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+		return err
+	}
+
+	// Update the VMs that still differ.
+	differ := map[string]bool{}
+	for _, change := range plan.Plan.JSON.ResourceChanges {
+		differ[change.Address] = !change.Change.Actions.NoOp()
+	}
+	plan.Intent = guard.Intent{ClusterID: v.clusterID, Targeted: true}
+	for _, address := range slices.Sorted(maps.Keys(repaired)) {
+		vm := repaired[address]
+		if slices.ContainsFunc(generator.Addresses(&vm), func(address string) bool { return differ[address] }) {
+			plan.Intent.Update = append(plan.Intent.Update, targetOf(v.clusterID, &vm))
+		}
+	}
+	if err := v.repin(plan); err != nil {
+		return err
+	}
+	s.check(plan)
+	return nil
 }
 
+func (s *Scaler) runPlan(ctx context.Context, workspace *state.Workspace, options state.PlanOptions) (*state.Plan, error) {
+	if err := workspace.Init(ctx); err != nil {
+		return nil, err
+	}
+	return workspace.Plan(ctx, options)
+}
+
+// checkNodes finds out why VMs to be deleted must stay for now.
+func (s *Scaler) checkNodes(ctx context.Context, v *hostView) {
+	v.blocked = map[string]string{}
+	for address, vm := range v.removed {
+		if s.config.Drained == nil {
+			v.blocked[address] = "nothing is known of the cluster's Nodes"
+		} else if err := s.config.Drained(ctx, vm.Name); err != nil {
+			v.blocked[address] = err.Error()
+		}
+	}
+}
+
+// check runs the guard.
+func (s *Scaler) check(plan *ShardPlan) {
+	started := s.config.Clock.Now()
+	plan.Intent.VMIDs = s.region(plan.Shard.Region).VMIDs
+	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
+	s.config.Observe.GuardDone(s.config.Clock.Since(started))
+}
+
+// adopt restores the files of existing VMs that are only in the history, and reports
+// whether there are any: the next plan imports them.
+func (s *Scaler) adopt(ctx context.Context, change *Change, plans []ShardPlan) (bool, error) {
+	var orphans []located
+	for i := range plans {
+		orphans = append(orphans, plans[i].orphans...)
+	}
+	if len(orphans) == 0 {
+		return false, nil
+	}
+	entries, err := s.verifiedHistory(ctx)
+	if err != nil {
+		return false, err
+	}
+	recorded := recordedVMs(entries)
+	adopted := false
+	for _, guest := range orphans {
+		vm, known := recorded[fleet.Key(guest.Key)]
+		if !known || vm.Host != guest.host || int(vm.VMID) != guest.VMID {
+			continue
+		}
+		inFiles := slices.ContainsFunc(slices.Concat(change.Before.VMs, change.After.VMs), func(other fleet.VM) bool {
+			return other.Key == vm.Key || (other.VMID == vm.VMID && other.Host.Region == vm.Host.Region)
+		})
+		if inFiles {
+			continue
+		}
+		s.config.Progress(vm.Host, "taking "+vm.Name+" in: no file wants it, the state does not have it, and the history knows it")
+		change.Adopted = append(change.Adopted, vm)
+		change.After.VMs = append(change.After.VMs, vm)
+		adopted = true
+	}
+	if !adopted {
+		return false, nil
+	}
+	return true, s.render(change)
+}
+
+// closeAll closes the workspaces of the plans.
 func closeAll(plans []ShardPlan) error {
 	var errs []error
 	for i := range plans {
@@ -346,4 +393,20 @@ func closeAll(plans []ShardPlan) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// on returns the VMs of a host.
+func on(vms []fleet.VM, host topology.HostID) []fleet.VM {
+	return slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Host != host })
+}
+
+// byAddress returns the VMs of a host by the addresses of their resources.
+func byAddress(vms []fleet.VM, host topology.HostID) map[string]fleet.VM {
+	found := map[string]fleet.VM{}
+	for i := range vms {
+		if vms[i].Host == host {
+			found[generator.Address(&vms[i])] = vms[i]
+		}
+	}
+	return found
 }

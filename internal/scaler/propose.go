@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
-	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -41,8 +41,8 @@ type Change struct {
 	// Updated are VMs, in their new form, that get other tags, another pool or other
 	// security groups while they run.
 	Updated []fleet.VM
-	// TakenIn are existing VMs whose files were lost and are restored.
-	TakenIn []fleet.VM
+	// Adopted are existing VMs whose files were lost and are restored.
+	Adopted []fleet.VM
 	// Snapshot is the basis of the change.
 	Snapshot *topology.Snapshot
 
@@ -51,8 +51,8 @@ type Change struct {
 	Why    string
 	Undoes string
 
-	// from is the fleet that the change was made from.
-	from *standing
+	// from is the reading that the change was made from.
+	from *reading
 	// narrow limits planning to the hosts that the change touches.
 	narrow bool
 	// lean limits planning to the hosts that the change touches and the hosts with
@@ -63,7 +63,7 @@ type Change struct {
 	// outside are the writes to Proxmox since the last change that no plan contains.
 	outside []string
 	// open is what earlier changes have begun and not finished.
-	open map[fleet.Shard]audit.Open
+	open map[topology.HostID]audit.Open
 	// rotations are the VMID rotations after the change.
 	rotations rotations
 }
@@ -71,64 +71,77 @@ type Change struct {
 // NewChange reads the fleet, and returns a change of it without requests. It waits for
 // clones that an earlier run began.
 func (s *Scaler) NewChange(ctx context.Context, snapshot *topology.Snapshot) (*Change, error) {
-	from, err := s.stand(ctx)
+	from, err := s.read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if snapshot, err = s.awaitClones(ctx, from, snapshot); err != nil {
 		return nil, err
 	}
-	return s.changeFrom(from, snapshot), nil
+	return newChange(from, snapshot), nil
 }
 
-// changeFrom returns a change of the given fleet, without requests.
-func (s *Scaler) changeFrom(from *standing, snapshot *topology.Snapshot) *Change {
+func newChange(from *reading, snapshot *topology.Snapshot) *Change {
+	after := from.fleet
+	after.Regions = slices.Clone(after.Regions)
+	after.VMs = slices.Clone(after.VMs)
 	return &Change{
-		Before: from.fleet, After: copyFleet(from.fleet), BeforeFiles: from.files, Snapshot: snapshot,
-		Kind: audit.KindScaleUp, from: from, open: from.open(), rotations: maps.Clone(from.rotations),
+		Before: from.fleet, After: after, BeforeFiles: from.files, Snapshot: snapshot, Kind: audit.KindScaleUp,
+		from: from, open: from.open, rotations: maps.Clone(from.rotations),
 	}
 }
+
+// index finds the guests of the change's snapshot.
+func (c *Change) index() guestIndex { return indexGuests(c.Snapshot, c.After.ClusterID) }
 
 // Warnings describes guests that need a person's attention: VMs of the fleet whose
-// description lost the marker, and VMs with our marker that have no file.
+// description lost the marker, VMs with our marker that have no file, and clones that
+// remained locked and whose VMs got other VMIDs.
 func (c *Change) Warnings() []string {
 	var warnings []string
-	guests := locate(c.Snapshot)
-	for _, vm := range c.After.VMs {
-		guest, exists := guests[guestID{vm.Host.Region, vm.VMID}]
-		if exists && !guest.unread && guest.looksLike(vm.Name, c.After.ClusterID) {
-			warnings = append(warnings, (&MarkerLostError{VM: vm.Name, VMID: vm.VMID, Host: guest.host, Marker: markerOf(c.After.ClusterID, vm)}).Error())
+	index := c.index()
+	for i := range c.After.VMs {
+		vm := &c.After.VMs[i]
+		lost := &MarkerLostError{}
+		if guest, exists := index.with(vm); exists && errors.As(index.mayBe(guest, vm), &lost) {
+			warnings = append(warnings, lost.Error())
 		}
 	}
-	for _, guest := range c.unwanted() {
+	for _, guest := range c.strays() {
 		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker and no file wants it: "+
 			"an apply deletes it if the state has it, and takes it in if the history knows it; "+
 			"else restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
 	}
-	warnings = append(warnings, c.failedClones()...)
+	for i := range c.Renumbered {
+		vm := &c.Renumbered[i]
+		if guest, _ := index.with(vm); guest.inCreation() {
+			warnings = append(warnings, fmt.Sprintf("guest %d on %s is locked (%s) by a task that failed, it was probably to be %s, which is made under another number: "+
+				"look at it, and destroy it: qm unlock %d && qm destroy %d --purge", vm.VMID, guest.host, guest.Lock, vm.Name, vm.VMID, vm.VMID))
+		}
+	}
 	slices.Sort(warnings)
 	return warnings
 }
 
-// unwanted returns the guests with our marker that have no file and that neither this
+// strays returns the guests with our marker that have no file and that neither this
 // change, nor one in progress, removes.
-func (c *Change) unwanted() []located {
-	wanted := map[fleet.Key]bool{}
+func (c *Change) strays() []located {
+	known := map[fleet.Key]bool{}
 	for _, vm := range slices.Concat(c.After.VMs, c.Removed) {
-		wanted[vm.Key] = true
+		known[vm.Key] = true
 	}
 	for _, open := range c.open {
 		for _, vm := range open.Removed {
-			wanted[vm.Key] = true
+			known[vm.Key] = true
 		}
 	}
-	var unwanted []located
-	for _, guest := range locate(c.Snapshot) {
-		if key := fleet.Key(guest.Key); guest.ClusterID == c.After.ClusterID && !wanted[key] {
-			unwanted = append(unwanted, guest)
+	var strays []located
+	for _, guest := range c.index().guests {
+		if guest.ClusterID == c.After.ClusterID && !known[fleet.Key(guest.Key)] {
+			strays = append(strays, guest)
 		}
 	}
-	return unwanted
+	return strays
 }
 
 // Differences returns the differences of the files that the change touches.
@@ -143,9 +156,44 @@ func (c *Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Repaire
 func (c *Change) Narrow() { c.narrow = true }
 
 // Shards returns the hosts that the change touches, sorted.
-func (c *Change) Shards() []fleet.Shard {
+func (c *Change) Shards() []topology.HostID {
 	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated)}
 	return touched.Shards()
+}
+
+// Unfinished reports whether there is work besides the change: something that an earlier
+// one began, or that people changed in files or in Proxmox.
+func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
+
+// unfinished returns the hosts with a change in progress, and the hosts whose desired and
+// actual state differ.
+func (c *Change) unfinished() []topology.HostID {
+	hosts := c.differing()
+	for host := range c.open {
+		hosts = append(hosts, host)
+	}
+	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.busy[host] })
+}
+
+// differing returns the hosts whose desired and actual state differ.
+func (c *Change) differing() []topology.HostID {
+	var hosts []topology.HostID
+	index := c.index()
+	for i := range c.Before.VMs {
+		if _, exists := index.with(&c.Before.VMs[i]); !exists {
+			hosts = append(hosts, c.Before.VMs[i].Host)
+		}
+	}
+	for _, guest := range c.strays() {
+		hosts = append(hosts, guest.host)
+	}
+	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.quiet[host] || c.from.busy[host] })
+}
+
+// interrupted reports whether a host has unfinished work other than updates in place.
+func interrupted(open map[topology.HostID]audit.Open, host topology.HostID) bool {
+	work, unfinished := open[host]
+	return unfinished && (len(work.Updated) == 0 || len(work.Removed)+len(work.Made) > 0)
 }
 
 // Propose returns the change that creates the requested VMs: NewChange, then AddVMs.
@@ -163,20 +211,33 @@ func (s *Scaler) Propose(
 // It does not assign VMIDs that are in taken or that guests in the snapshot have, and
 // renames VMs whose VMID another guest has taken.
 func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
-	kept, lost := splitLost(s.config.ClusterID, change.After.VMs, change.Snapshot)
-	change.After.VMs, change.Renumbered = kept, lost
 	requests = slices.Clone(requests)
-	for _, vm := range lost {
+	change.Renumbered = change.index().reused(change.After.VMs)
+	for _, vm := range change.Renumbered {
+		change.After.VMs = slices.DeleteFunc(change.After.VMs, func(other fleet.VM) bool { return other.Key == vm.Key })
 		requests = append(requests, Request{Spec: vm.Spec, Placement: vm.Placement})
 	}
 	// VMIDs follow the order of hosts, so that the same decision always reads the same.
 	slices.SortStableFunc(requests, func(a, b Request) int {
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
+
 	for _, region := range change.After.Regions {
-		if err := s.nameIn(change, region.Name, requests, taken[region.Name]); err != nil {
-			return err
+		used := usedVMIDs(region.Name, change.Before.VMs, change.Snapshot, taken[region.Name])
+		allocator := fleet.NewAllocator(region.Name, s.region(region.Name).VMIDs, change.rotations[region.Name], used)
+		for _, request := range requests {
+			if request.Placement.Host.Region != region.Name {
+				continue
+			}
+			vm, err := s.newVM(allocator, change.Snapshot, request)
+			if err != nil {
+				return err
+			}
+			fleet.GiveMACs(&vm, change.After.VMs)
+			change.Added = append(change.Added, vm)
+			change.After.VMs = append(change.After.VMs, vm)
 		}
+		change.rotations[region.Name] = allocator.Rotation()
 	}
 	if unknown := s.unknownRegions(requests); len(unknown) > 0 {
 		return fmt.Errorf("naming vms: they are to stand in %q, which the configuration does not know: add it under clusters in numaform.yaml", unknown)
@@ -188,115 +249,12 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 func (s *Scaler) unknownRegions(requests []Request) []topology.RegionName {
 	var unknown []topology.RegionName
 	for _, request := range requests {
-		name := request.Placement.Host.Region
-		if !slices.ContainsFunc(s.config.Regions, func(r Region) bool { return r.Name == name }) {
+		if name := request.Placement.Host.Region; !s.configured(name) {
 			unknown = append(unknown, name)
 		}
 	}
 	slices.Sort(unknown)
 	return slices.Compact(unknown)
-}
-
-// nameIn names the requests of a region.
-func (s *Scaler) nameIn(change *Change, region topology.RegionName, requests []Request, taken []fleet.VMID) error {
-	used := usedVMIDs(region, change.Before.VMs, change.Snapshot, taken)
-	allocator := fleet.NewAllocator(region, s.region(region).VMIDs, change.rotations[region], used)
-	for _, request := range requests {
-		if request.Placement.Host.Region != region {
-			continue
-		}
-		vm, err := s.name(allocator, change.Snapshot, request)
-		if err != nil {
-			return err
-		}
-		fleet.GiveMACs(&vm, change.After.VMs)
-		change.Added = append(change.Added, vm)
-		change.After.VMs = append(change.After.VMs, vm)
-	}
-	change.rotations[region] = allocator.Rotation()
-	return nil
-}
-
-// usedVMIDs returns the VMIDs of a region that must not be assigned: the ones of VMs and
-// guests, and the ones in taken.
-func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Snapshot, taken []fleet.VMID) []fleet.VMID {
-	used := slices.Clone(taken)
-	for _, vm := range vms {
-		if vm.Host.Region == region {
-			used = append(used, vm.VMID)
-		}
-	}
-	for h := range snapshot.Hosts {
-		if host := &snapshot.Hosts[h]; host.Region == region {
-			for _, guest := range host.Guests {
-				used = append(used, fleet.VMID(guest.VMID))
-			}
-		}
-	}
-	return used
-}
-
-// name turns a request into a VM.
-func (s *Scaler) name(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {
-	template, err := templateOf(snapshot, request)
-	if err != nil {
-		return fleet.VM{}, err
-	}
-	if request.Spec.DataDisks, err = dataDisks(template, request); err != nil {
-		return fleet.VM{}, err
-	}
-	vm, err := allocator.Name(s.config.ClusterID, request.Spec, request.Placement, fleet.Source{
-		VMID: fleet.VMID(template.VMID), DiskInterface: template.DiskInterface,
-		DiskGiB: template.DiskGiB, Storage: template.Storage, Options: template.Options,
-	})
-	if err != nil {
-		return fleet.VM{}, err
-	}
-	if request.Key != "" {
-		vm.Key = request.Key
-	}
-	vm.Module = modules.HashOf(s.config.Release.Modules)
-	vm.Timeouts = s.region(vm.Host.Region).Timeouts
-	vm.Seed, err = seedOf(snapshot, s.config.ClusterID, &vm)
-	return vm, err
-}
-
-// splitLost separates the VMs that still have their VMID from the ones that were never
-// created and whose VMID now belongs to a guest without their key. A guest on a host that
-// is down may be the VM, and so may one that only lacks the marker.
-func splitLost(clusterID string, vms []fleet.VM, snapshot *topology.Snapshot) (kept, lost []fleet.VM) {
-	guests := locate(snapshot)
-	alive := map[fleet.Key]bool{}
-	for _, guest := range guests {
-		if guest.ClusterID == clusterID {
-			alive[fleet.Key(guest.Key)] = true
-		}
-	}
-	for _, vm := range vms {
-		guest, taken := guests[guestID{vm.Host.Region, vm.VMID}]
-		if taken && !guest.unread && !guest.looksLike(vm.Name, clusterID) && !alive[vm.Key] {
-			lost = append(lost, vm)
-			continue
-		}
-		kept = append(kept, vm)
-	}
-	return kept, lost
-}
-
-// templateOf finds the request's template on its host.
-func templateOf(snapshot *topology.Snapshot, request Request) (*topology.Template, error) {
-	host := snapshot.Host(request.Placement.Host)
-	if host == nil {
-		return nil, fmt.Errorf("placing on %s: Proxmox has no such host any more: plan again", request.Placement.Host)
-	}
-	numbered := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return fleet.VMID(t.VMID) == request.Spec.TemplateVMID })
-	for i := range host.Templates {
-		if host.Templates[i].Name == request.Spec.Template && (numbered < 0 || i == numbered) {
-			return &host.Templates[i], nil
-		}
-	}
-	return nil, fmt.Errorf("placing on %s: it has no template %q: make one there or leave the host out of the ProxmoxNodeClass",
-		request.Placement.Host, request.Spec.Template)
 }
 
 // UnknownVMError reports names to be removed that are not in the fleet.
@@ -328,16 +286,19 @@ func (s *Scaler) ProposeRemoval(ctx context.Context, snapshot *topology.Snapshot
 
 // remove removes VMs from the fleet.
 func (c *Change) remove(which func(fleet.VM) bool) {
-	var kept []fleet.VM
+	var staying []fleet.VM
 	for _, vm := range c.After.VMs {
 		if which(vm) {
 			c.Removed = append(c.Removed, vm)
 			continue
 		}
-		kept = append(kept, vm)
+		staying = append(staying, vm)
 	}
-	c.After.VMs = kept
+	c.After.VMs = staying
 }
+
+// ignoreFile is the only file of the fleet that people may edit freely.
+const ignoreFile = ".gitignore"
 
 func (s *Scaler) render(change *Change) (err error) {
 	// Restore the root of a host whose files a person deleted, so that it can be planned.
@@ -354,11 +315,162 @@ func (s *Scaler) render(change *Change) (err error) {
 	return nil
 }
 
-// ignoreFile is the only file of the fleet that people may edit freely.
-const ignoreFile = ".gitignore"
+// UnfinishedError reports that a host's VMs are not repaired because an earlier change is
+// unfinished there: the success of a repair would look like that change's.
+type UnfinishedError struct{ Host topology.HostID }
 
-func copyFleet(f fleet.Fleet) fleet.Fleet {
-	f.Regions = slices.Clone(f.Regions)
-	f.VMs = slices.Clone(f.VMs)
-	return f
+func (e *UnfinishedError) Error() string {
+	return fmt.Sprintf("host %s: an earlier change is unfinished there, so the drift of its VMs is not taken back: "+
+		"run `numaform apply` first, which finishes it, then repair again", e.Host)
+}
+
+// ProposeRepair returns the change that reverts drift where an update in place can. It
+// changes no files, and only the drifted VMs in Proxmox. It is empty if there is nothing
+// to repair. It leaves other drift alone, and hosts with unfinished work: skipped contains
+// an UnfinishedError for each.
+func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []ShardDrift) (change *Change, skipped, err error) {
+	change, err = s.NewChange(ctx, snapshot)
+	if err != nil {
+		return nil, nil, err
+	}
+	change.Kind = audit.KindRepair
+	change.narrow = true
+	reported := map[topology.HostID]bool{}
+	for _, host := range drift {
+		for i := range host.VMs {
+			at := slices.IndexFunc(change.Before.VMs, func(vm fleet.VM) bool { return vm.Key == host.VMs[i].VM.Key })
+			if at < 0 || !host.VMs[i].Repairable {
+				continue
+			}
+			vm := change.Before.VMs[at]
+			if _, unfinished := change.open[vm.Host]; !unfinished {
+				change.Repaired = append(change.Repaired, vm)
+			} else if !reported[vm.Host] {
+				reported[vm.Host] = true
+				skipped = errors.Join(skipped, &UnfinishedError{Host: vm.Host})
+			}
+		}
+	}
+	change.Why = "drift of " + names(change.Repaired) + " is taken back"
+	return change, skipped, s.render(change)
+}
+
+// UndoError reports why a change cannot be reverted.
+type UndoError struct{ ID, Problem string }
+
+func (e *UndoError) Error() string { return fmt.Sprintf("undoing %s: %s", e.ID, e.Problem) }
+
+// ProposeUndo renders the reverse of a change: it removes the VMs that the change
+// created, and re-creates the VMs that it removed, on their hosts if there is room, with
+// new VMIDs and keys.
+func (s *Scaler) ProposeUndo(
+	ctx context.Context, snapshot *topology.Snapshot, undone *audit.Change, taken map[topology.RegionName][]fleet.VMID,
+) (*Change, error) {
+	change, err := s.NewChange(ctx, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	change.Kind = audit.KindUndo
+	change.Undoes = undone.ID
+	change.Why = fmt.Sprintf("undo %s (%s)", undone.ID, undone.Why)
+	change.remove(func(vm fleet.VM) bool {
+		return slices.ContainsFunc(undone.Added, func(made fleet.VM) bool { return made.Key == vm.Key })
+	})
+	removed, err := s.removedBy(ctx, undone, change.After.VMs)
+	if err != nil {
+		return nil, err
+	}
+	if undone.Kind == audit.KindUpdate {
+		return nil, &UndoError{ID: undone.ID, Problem: "its VMs follow their ProxmoxNodeClass: change the class back"}
+	}
+	if len(removed) == 0 && len(change.Removed) == 0 {
+		return nil, &UndoError{ID: undone.ID, Problem: "nothing of it is left to take back: its VMs are gone, and none was removed by it"}
+	}
+
+	place := planner.New(change.Snapshot, change.After.VMs)
+	requests := make([]Request, len(removed))
+	for i := range removed {
+		// The VM's own host comes first, then any of the region with the template.
+		spec := removed[i].Spec
+		spec.Hosts = []topology.HostID{removed[i].Host}
+		placed, unplaced := place.Place([]fleet.Spec{spec})
+		if len(unplaced) > 0 {
+			spec.Hosts = withTemplate(change.Snapshot, removed[i].Host.Region, spec.Template)
+			placed, unplaced = place.Place([]fleet.Spec{spec})
+		}
+		if len(unplaced) > 0 {
+			return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("there is no room for a %s of pool %s any more: %s",
+				spec.InstanceType, spec.Pool, unplaced[0].Reason)}
+		}
+		requests[i] = Request{Spec: removed[i].Spec, Placement: placed[0].Placement}
+	}
+	return change, s.AddVMs(change, requests, taken)
+}
+
+// removedBy returns the VMs that a change removed and that no earlier undo of it has
+// re-created. For a VM whose file a person deleted, only the change that created it
+// contains its spec.
+func (s *Scaler) removedBy(ctx context.Context, undone *audit.Change, current []fleet.VM) (removed []fleet.VM, err error) {
+	if len(undone.Removed) == 0 {
+		return nil, nil
+	}
+	entries, err := s.verifiedHistory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var back []fleet.VM
+	for i := range entries {
+		if entries[i].Change.Undoes != undone.ID {
+			continue
+		}
+		for _, vm := range entries[i].Change.Added {
+			if slices.ContainsFunc(current, func(other fleet.VM) bool { return other.Key == vm.Key }) {
+				back = append(back, vm)
+			}
+		}
+	}
+
+	recorded := recordedVMs(entries)
+	for _, vm := range undone.Removed {
+		if vm.VCPUs == 0 {
+			known, ok := recorded[vm.Key]
+			if !ok {
+				return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("the history does not say what %s was: "+
+					"restore its file from version control", vm.Name)}
+			}
+			vm = known
+		}
+		if i := slices.IndexFunc(back, func(b fleet.VM) bool { return b.Pool == vm.Pool && b.InstanceType == vm.InstanceType }); i >= 0 {
+			back = slices.Delete(back, i, i+1)
+			continue
+		}
+		removed = append(removed, vm)
+	}
+	return removed, nil
+}
+
+// withTemplate returns the hosts of a region that have a template.
+func withTemplate(snapshot *topology.Snapshot, region topology.RegionName, template string) []topology.HostID {
+	var hosts []topology.HostID
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		has := slices.ContainsFunc(host.Templates, func(t topology.Template) bool { return t.Name == template })
+		if host.Region == region && has {
+			hosts = append(hosts, host.ID())
+		}
+	}
+	return hosts
+}
+
+// recordedVMs returns all VMs in the history, by key.
+func recordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM {
+	recorded := map[fleet.Key]fleet.VM{}
+	for i := range entries {
+		for _, vm := range slices.Concat(entries[i].Change.Added, entries[i].Change.Removed) {
+			if vm.VCPUs > 0 {
+				recorded[vm.Key] = vm
+			}
+		}
+	}
+	return recorded
 }

@@ -19,19 +19,15 @@ import (
 // writes reports whether there is anything to record: files, a plan with changes, or
 // unfinished work, which this run may have found complete.
 func (c *Change) writes(plans []ShardPlan) bool {
-	noted := slices.ContainsFunc(plans, func(p ShardPlan) bool { return len(p.outside) > 0 })
-	return noted || len(c.outside) > 0 || !c.Empty() || c.looksAtOpen() || !sameFiles(c.BeforeFiles, withModules(c)) ||
-		slices.ContainsFunc(plans, func(p ShardPlan) bool { return p.Changes() })
-}
-
-// looksAtOpen reports whether there is unfinished work that is not in progress now.
-func (c *Change) looksAtOpen() bool {
-	for shard := range c.open {
-		if !c.from.busy[shard] {
+	if len(c.outside) > 0 || !c.Empty() || !sameFiles(c.BeforeFiles, withModules(c)) {
+		return true
+	}
+	for host := range c.open {
+		if !c.from.busy[host] {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(plans, func(p ShardPlan) bool { return len(p.outside) > 0 || p.Changes() })
 }
 
 // record describes, before anything happens, the planned changes and their reason.
@@ -41,14 +37,19 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 	if recent := change.from.recent; len(recent) > 0 && !now.After(recent[len(recent)-1].Change.Time) {
 		now = recent[len(recent)-1].Change.Time.Add(time.Microsecond)
 	}
+	// The ID sorts by time, to the microsecond, and is unique for each change.
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n%d\n%s\n", change.from.revision, now.UnixNano(), s.config.Actor)
+	id := fmt.Sprintf("%s-%06d%s", now.Format("20060102T150405Z"), now.Nanosecond()/1000, hex.EncodeToString(sum.Sum(nil)[:2]))
+
 	record := audit.Change{
-		Format: audit.FormatVersion, Time: now, ClusterID: s.config.ClusterID, Actor: s.config.Actor, Version: s.config.Version,
+		Format: audit.FormatVersion, ID: id, Time: now, ClusterID: s.config.ClusterID, Actor: s.config.Actor, Version: s.config.Version,
 		Kind: change.kind(plans), Undoes: change.Undoes,
 		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered,
-		Rotations: s.rotated(change, plans),
+		Outside: slices.Clone(change.outside), Open: change.opens(id, plans),
+		Rotations: rotations{},
 	}
-	record.ID = changeID(now, change, s.config.Actor)
-	record.Outside = slices.Clone(change.outside)
+	maps.Copy(record.Rotations, change.rotations)
 	for i := range plans {
 		plan := &plans[i]
 		record.Removed = append(record.Removed, plan.TakenOut...)
@@ -56,11 +57,12 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 		if record.Kind == audit.KindByHand {
 			record.Added = append(record.Added, plan.Made...)
 		}
-		if shard := plan.record(approver); plan.Changes() || plan.Touched {
-			record.Shards = append(record.Shards, shard)
+		if plan.Changes() || plan.Touched {
+			record.Shards = append(record.Shards, plan.record(approver))
 		}
+		// VMs that others added to the files have used VMIDs, too.
+		s.advance(record.Rotations, plan.Made)
 	}
-	record.Open = change.opens(record.ID, plans)
 	record.Why = cmp.Or(change.Why, why(&record))
 	return record
 }
@@ -69,8 +71,8 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 func (c *Change) kind(plans []ShardPlan) audit.Kind {
 	byHand, repaired := false, false
 	for i := range plans {
-		_, underWay := c.open[plans[i].Shard]
-		byHand = byHand || len(plans[i].TakenOut) > 0 || (len(plans[i].Made) > 0 && !underWay)
+		_, unfinished := c.open[plans[i].Shard]
+		byHand = byHand || len(plans[i].TakenOut) > 0 || (len(plans[i].Made) > 0 && !unfinished)
 		repaired = repaired || len(plans[i].Intent.Update) > 0
 	}
 	switch {
@@ -84,28 +86,21 @@ func (c *Change) kind(plans []ShardPlan) audit.Kind {
 	return audit.KindRecovery
 }
 
-// changeID returns an ID that sorts by time, to the microsecond, and is unique for each
-// change.
-func changeID(now time.Time, change *Change, actor string) string {
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%s\n%d\n%s\n", change.from.revision, now.UnixNano(), actor)
-	return fmt.Sprintf("%s-%06d%s", now.Format("20060102T150405Z"), now.Nanosecond()/1000, hex.EncodeToString(sum.Sum(nil)[:2]))
-}
-
 func (p *ShardPlan) record(approver string) audit.Shard {
-	shard := audit.Shard{
+	host := audit.Shard{
 		Host: p.Shard, Create: p.Intent.Create, Delete: p.Intent.Delete, Import: p.Intent.Import, Update: p.Intent.Update, Verdict: p.Verdict,
 	}
 	if p.Plan != nil {
-		shard.PlanSHA256, shard.PlanDigest = p.Plan.SHA256, p.Plan.Digest
+		host.PlanSHA256 = p.Plan.SHA256
+		host.PlanDigest = p.Plan.Digest
 	}
 	if p.InPlace || p.Verdict.Decision == guard.NeedsApproval {
-		shard.Approver = approver
+		host.Approver = approver
 	}
 	if p.Err != nil {
-		shard.Error = p.Err.Error()
+		host.Error = p.Err.Error()
 	}
-	return shard
+	return host
 }
 
 // opens returns the unfinished work once the change has begun: the earlier work, and each
@@ -118,18 +113,24 @@ func (c *Change) opens(id string, plans []ShardPlan) []audit.Open {
 			continue
 		}
 		entry := open[plan.Shard]
-		entry.Host, entry.Change = plan.Shard, id
+		entry.Host = plan.Shard
+		entry.Change = id
 		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Shard), plan.TakenOut)
-		entry.Made = plan.unlooked(entry.Made)
-		entry.Updated = c.updatedOn(plan.Shard, entry.Updated)
+		entry.Made = plan.toCheck(entry.Made)
+		entry.Updated = slices.Clone(entry.Updated)
+		for _, vm := range on(c.Updated, plan.Shard) {
+			if !slices.Contains(entry.Updated, vm.Key) {
+				entry.Updated = append(entry.Updated, vm.Key)
+			}
+		}
 		open[plan.Shard] = entry
 	}
 	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
 }
 
-// unlooked returns the VMs to check once they exist: the ones of an earlier change, and
+// toCheck returns the VMs to check once they exist: the ones of an earlier change, and
 // the ones that the plan creates or completes.
-func (p *ShardPlan) unlooked(earlier []guard.Target) []guard.Target {
+func (p *ShardPlan) toCheck(earlier []guard.Target) []guard.Target {
 	made := slices.Clone(earlier)
 	for i, target := range slices.Concat(p.Intent.Create, p.Intent.Import) {
 		known := slices.ContainsFunc(made, func(t guard.Target) bool { return t.Key == target.Key })
@@ -140,13 +141,14 @@ func (p *ShardPlan) unlooked(earlier []guard.Target) []guard.Target {
 	return made
 }
 
-// on returns the VMs of a host.
-func on(vms []fleet.VM, shard fleet.Shard) []fleet.VM {
-	return slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Host != shard })
-}
-
 // why summarizes a change in one line.
 func why(record *audit.Change) string {
+	listed := func(lead string, vms []fleet.VM) string {
+		if len(vms) == 0 {
+			return ""
+		}
+		return lead + names(vms)
+	}
 	switch record.Kind {
 	case audit.KindScaleUp:
 		pods := 0
@@ -172,13 +174,6 @@ func why(record *audit.Change) string {
 	return "finish what was begun"
 }
 
-func listed(lead string, vms []fleet.VM) string {
-	if len(vms) == 0 {
-		return ""
-	}
-	return lead + names(vms)
-}
-
 func names(vms []fleet.VM) string {
 	list := make([]string, len(vms))
 	for i := range vms {
@@ -200,4 +195,64 @@ func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.O
 		outcome.Outside = append(outcome.Outside, result.Outside...)
 	}
 	return outcome
+}
+
+// checkLimits runs the guard's limits on all plans of a change together, with the recent
+// changes.
+func (s *Scaler) checkLimits(change *Change, plans []ShardPlan) {
+	var parts []guard.HostIntent
+	for i := range plans {
+		if plans[i].Err == nil {
+			parts = append(parts, guard.HostIntent{Host: plans[i].Shard, Intent: plans[i].Intent})
+		}
+	}
+	verdict := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now()), s.config.Rules.Limits)
+	for i := range plans {
+		if plans[i].Err == nil {
+			plans[i].Verdict = plans[i].Verdict.And(verdict.On(plans[i].Shard))
+		}
+	}
+}
+
+// events returns the earlier changes in the guard's form, by host and pool. It omits
+// changes without creates and deletes, however they ended.
+func events(from *reading, now time.Time) []guard.Event {
+	var found []guard.Event
+	for i := range from.recent {
+		entry := &from.recent[i]
+		failed := map[topology.HostID]bool{}
+		for _, open := range entry.Unfinished() {
+			// An outcome that this installation did not write proves nothing, not even
+			// that the change died.
+			replaced := entry.Outcome != nil && entry.Result() == nil
+			failed[open.Host] = !replaced && (entry.Result() != nil || !from.continues(i, open.Host))
+		}
+		for _, host := range entry.Change.Shards {
+			amounts := map[string]guard.Amount{} // by pool
+			for _, target := range host.Create {
+				amount := amounts[target.Pool]
+				amount.Creates++
+				amounts[target.Pool] = amount
+			}
+			for _, target := range host.Delete {
+				amount := amounts[target.Pool]
+				amount.Deletes++
+				amounts[target.Pool] = amount
+			}
+			for _, pool := range sortedKeys(amounts) {
+				found = append(found, guard.Event{
+					Change: entry.Change.ID, AgeSeconds: int64(now.Sub(entry.Change.Time) / time.Second),
+					Host: host.Host, Failed: failed[host.Host], Pool: pool, Amount: amounts[pool],
+				})
+			}
+		}
+	}
+	return found
+}
+
+// continues reports whether a change without an outcome has not failed on a host: it is
+// being applied now, ended successfully, or died and was completed by a later change.
+func (r *reading) continues(i int, host topology.HostID) bool {
+	return r.busy[host] || r.done[hostPart{r.recent[i].Change.ID, host}] ||
+		slices.ContainsFunc(r.recent[i+1:], func(later audit.Entry) bool { return succeededOn(&later, host) })
 }

@@ -68,7 +68,7 @@ func TestWritesOutsideAPlan(t *testing.T) {
 	}
 	writer := scaler.NewWriter(s, scaler.WriterConfig{})
 	for i, want := range []bool{false, false, true} {
-		if got := writer.Notes(); got != want {
+		if got := writer.OutsideDue(); got != want {
 			t.Errorf("after %d seconds: %t, want %t", i, got, want)
 		}
 		writer.Record([]string{"uploaded a seed"})

@@ -55,23 +55,23 @@ type Guests interface {
 
 // Observer receives how long operations take.
 type Observer interface {
-	PlanDone(shard fleet.Shard, took time.Duration, err error)
+	PlanDone(host topology.HostID, took time.Duration, err error)
 	GuardDone(took time.Duration)
-	ApplyDone(shard fleet.Shard, took time.Duration, err error)
+	ApplyDone(host topology.HostID, took time.Duration, err error)
 	// Queued receives how many VMs wait to be created or removed, and QueueDone how long
 	// one has waited.
 	Queued(vms int)
-	QueueDone(shard fleet.Shard, waited time.Duration)
+	QueueDone(host topology.HostID, waited time.Duration)
 }
 
 // unobserved discards everything.
 type unobserved struct{}
 
-func (unobserved) PlanDone(fleet.Shard, time.Duration, error)  {}
-func (unobserved) GuardDone(time.Duration)                     {}
-func (unobserved) ApplyDone(fleet.Shard, time.Duration, error) {}
-func (unobserved) Queued(int)                                  {}
-func (unobserved) QueueDone(fleet.Shard, time.Duration)        {}
+func (unobserved) PlanDone(topology.HostID, time.Duration, error)  {}
+func (unobserved) GuardDone(time.Duration)                         {}
+func (unobserved) ApplyDone(topology.HostID, time.Duration, error) {}
+func (unobserved) Queued(int)                                      {}
+func (unobserved) QueueDone(topology.HostID, time.Duration)        {}
 
 // Region is the configuration of a Proxmox cluster.
 type Region struct {
@@ -138,7 +138,7 @@ type Config struct {
 	// Actor is who runs numaform, such as user@host, and Version numaform's own.
 	Actor, Version string
 	// Progress receives a line for each step; nil discards them.
-	Progress func(shard fleet.Shard, message string)
+	Progress func(host topology.HostID, message string)
 	// Notice receives each message about the fleet once; nil discards them.
 	Notice func(message string)
 	// Log receives the engine's output; nil discards it.
@@ -150,11 +150,15 @@ type Config struct {
 // Scaler is the single writer of one fleet.
 type Scaler struct {
 	config Config
-	// running is what this process does concurrently with a change.
-	running *running
 
-	// mu guards noticed.
+	// mu guards the fields below. The store's lock excludes other processes; within one
+	// process, changes of different hosts run concurrently, and must not treat each other as
+	// leftovers of a crash.
 	mu sync.Mutex
+	// busy are the hosts to which a Writer is applying a change.
+	busy map[topology.HostID]bool
+	// done are the hosts that ended successfully in changes without an outcome yet.
+	done map[hostPart]bool
 	// noticed is the ID of others' latest change that Notice received.
 	noticed string
 }
@@ -162,7 +166,7 @@ type Scaler struct {
 // New returns the scaler of a fleet. It does no I/O.
 func New(config Config) *Scaler {
 	if config.Progress == nil {
-		config.Progress = func(fleet.Shard, string) {}
+		config.Progress = func(topology.HostID, string) {}
 	}
 	if config.Notice == nil {
 		config.Notice = func(string) {}
@@ -176,7 +180,7 @@ func New(config Config) *Scaler {
 	if config.Observe == nil {
 		config.Observe = unobserved{}
 	}
-	return &Scaler{config: config, running: newRunning()}
+	return &Scaler{config: config, busy: map[topology.HostID]bool{}, done: map[hostPart]bool{}}
 }
 
 func (s *Scaler) region(name topology.RegionName) Region {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/workdir"
+	"github.com/numaform/numaform/topology"
 )
 
 // The files of a host's states.
@@ -28,11 +28,11 @@ func (s *Scaler) keepsStates() bool {
 	return s.config.Backend.Type == "local" && s.config.Backend.Config["path"] == ""
 }
 
-// states creates the directory of a host's states, and returns the backend's
+// backendConfig creates the directory of a host's states, and returns the backend's
 // configuration. A dry run gets a copy of a local state, so that it behaves like an
 // apply.
-func (s *Scaler) states(change *Change, at places, shard fleet.Shard) (map[string]string, error) {
-	home := at.state(shard, stateFile)
+func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) (map[string]string, error) {
+	home := at.state(host, stateFile)
 	if err := workdir.Private(filepath.Dir(home)); err != nil {
 		return nil, err
 	}
@@ -40,26 +40,30 @@ func (s *Scaler) states(change *Change, at places, shard fleet.Shard) (map[strin
 		return nil, nil
 	}
 	if at.dry {
-		if err := s.copyState(home, shard); err != nil {
-			return nil, fmt.Errorf("copying the state of %s: %w", shard, err)
+		if err := s.copyState(home, host); err != nil {
+			return nil, fmt.Errorf("copying the state of %s: %w", host, err)
 		}
 	}
 	if _, err := os.Lstat(home); errors.Is(err, fs.ErrNotExist) {
-		s.reportLost(change, at, shard)
+		s.reportLost(change, at, host)
 	}
 	return map[string]string{"path": home}, nil
 }
 
 // copyState copies the state of a host from its place, or from the place that an older
 // version used.
-func (s *Scaler) copyState(to string, shard fleet.Shard) error {
-	kept, err := s.readPlaces()
+func (s *Scaler) copyState(to string, host topology.HostID) error {
+	dir, err := s.formerStateDir()
 	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(kept.state(shard, stateFile))
-	if errors.Is(err, fs.ErrNotExist) && !kept.migrated() {
-		old := s.oldState(shard)
+	if dir == "" {
+		dir = s.config.StateDir
+	}
+	from := places{states: filepath.Join(dir, statesDir)}
+	content, err := os.ReadFile(from.state(host, stateFile))
+	if errors.Is(err, fs.ErrNotExist) && !from.migrated() {
+		old := s.oldState(host)
 		content, err = old.read()
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,12 +77,11 @@ func (s *Scaler) copyState(to string, shard fleet.Shard) error {
 
 // reportLost reports that VMs of the fleet exist but no state contains them: they are
 // imported by their markers and keys, not created again.
-func (s *Scaler) reportLost(change *Change, at places, shard fleet.Shard) {
-	guests := locate(change.Snapshot)
+func (s *Scaler) reportLost(change *Change, at places, host topology.HostID) {
+	index := change.index()
 	alive := 0
-	for _, vm := range change.Before.VMs {
-		guest, exists := guests[guestID{vm.Host.Region, vm.VMID}]
-		if vm.Host == shard && exists && guest.Key == string(vm.Key) {
+	for _, vm := range on(change.Before.VMs, host) {
+		if guest, exists := index.with(&vm); exists && guest.Key == string(vm.Key) {
 			alive++
 		}
 	}
@@ -87,21 +90,21 @@ func (s *Scaler) reportLost(change *Change, at places, shard fleet.Shard) {
 	}
 	home := filepath.Join(s.config.StateDir, statesDir)
 	if !at.dry {
-		home = filepath.Dir(at.state(shard, stateFile))
+		home = filepath.Dir(at.state(host, stateFile))
 	}
-	s.config.Progress(shard, fmt.Sprintf("there is no state in %s, and %d VMs of the fleet exist: they are imported by their markers; "+
+	s.config.Progress(host, fmt.Sprintf("there is no state in %s, and %d VMs of the fleet exist: they are imported by their markers; "+
 		"if their state lies elsewhere, because the fleet or state_dir was moved, end this and move the state there", home, alive))
 }
 
-// belongs identifies the fleet whose states are in a state directory.
-type belongs struct {
+// owner identifies the fleet whose states are in a state directory.
+type owner struct {
 	ClusterID string `json:"cluster_id"`
 	// Fleet is the directory of the fleet.
 	Fleet string `json:"fleet"`
 }
 
-// belongsFile is the file that contains it.
-const belongsFile = "fleet.json"
+// ownerFile is the file that contains it. A fleet's directory has one of that name, too.
+const ownerFile = "fleet.json"
 
 // MovedFleetError reports that a state directory belongs to another copy of the fleet.
 type MovedFleetError struct{ StateDir, Fleet, Other string }
@@ -112,111 +115,88 @@ func (e *MovedFleetError) Error() string {
 		"the copies only and remove the other; if they are two fleets, give each a clusterID and a state_dir of its own", e.StateDir, e.Other, e.Fleet)
 }
 
-// former finds the state directory of a fleet that was moved, because the default
+// formerStateDir finds the state directory of a fleet that was moved, because the default
 // directory is named after the fleet's place. It returns the directory with the states,
-// or "" if they are where they belong.
-func (s *Scaler) former() (string, error) {
+// or "" if they are where they belong. If the fleet that a directory belongs to exists,
+// this one is a copy.
+func (s *Scaler) formerStateDir() (string, error) {
 	if s.config.Place == "" || !s.keepsStates() {
 		return "", nil
 	}
-	said, err := readBelongs(s.config.StateDir)
+	recorded, err := readOwner(s.config.StateDir)
 	if err != nil {
 		return "", err
 	}
-	if said != nil {
-		return "", s.unlessCopied(said)
+	if recorded != nil {
+		if recorded.Fleet != s.config.Place && s.isOtherFleet(recorded.Fleet) {
+			return "", &MovedFleetError{StateDir: s.config.StateDir, Fleet: s.config.Place, Other: recorded.Fleet}
+		}
+		return "", nil
 	}
 	if !strings.HasPrefix(filepath.Base(s.config.StateDir), s.config.ClusterID+"-") {
 		return "", nil
 	}
-	found, err := s.abandoned()
-	if err != nil || len(found) == 0 {
-		return "", err
-	}
-	if len(found) > 1 {
-		return "", fmt.Errorf("looking for the states of the fleet in %s: those of cluster %s that belong to no fleet any more are in %s: "+
-			"set state_dir in numaform.yaml to the right one, or remove the others", s.config.Place, s.config.ClusterID, strings.Join(found, ", "))
-	}
-	return found[0], nil
-}
 
-// unlessCopied returns an error if a state directory belongs to another existing fleet.
-func (s *Scaler) unlessCopied(said *belongs) error {
-	if said.Fleet == s.config.Place || !s.isFleet(said.Fleet) {
-		return nil
-	}
-	return &MovedFleetError{StateDir: s.config.StateDir, Fleet: s.config.Place, Other: said.Fleet}
-}
-
-// abandoned returns the default state directories with states of this cluster whose fleet
-// no longer exists. If the fleet exists, this one is a copy.
-func (s *Scaler) abandoned() (found []string, err error) {
-	others, err := filepath.Glob(filepath.Join(filepath.Dir(s.config.StateDir), s.config.ClusterID+"-*", belongsFile))
+	files, err := filepath.Glob(filepath.Join(filepath.Dir(s.config.StateDir), s.config.ClusterID+"-*", ownerFile))
 	if err != nil {
-		return nil, fmt.Errorf("looking for states of cluster %s: %w", s.config.ClusterID, err)
+		return "", fmt.Errorf("looking for states of cluster %s: %w", s.config.ClusterID, err)
 	}
-	for _, other := range others {
-		dir := filepath.Dir(other)
-		said, err := readBelongs(dir)
-		if err != nil || said == nil || said.ClusterID != s.config.ClusterID || !hasStates(dir) {
+	var found []string
+	for _, file := range files {
+		dir := filepath.Dir(file)
+		recorded, err := readOwner(dir)
+		states, _ := filepath.Glob(filepath.Join(dir, statesDir, "*", "*", stateFile))
+		if err != nil || recorded == nil || recorded.ClusterID != s.config.ClusterID || len(states) == 0 {
 			continue
 		}
-		if s.isFleet(said.Fleet) {
-			return nil, &MovedFleetError{StateDir: dir, Fleet: s.config.Place, Other: said.Fleet}
+		if s.isOtherFleet(recorded.Fleet) {
+			return "", &MovedFleetError{StateDir: dir, Fleet: s.config.Place, Other: recorded.Fleet}
 		}
 		found = append(found, dir)
 	}
-	return found, nil
+	switch len(found) {
+	case 0:
+		return "", nil
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("looking for the states of the fleet in %s: those of cluster %s that belong to no fleet any more are in %s: "+
+		"set state_dir in numaform.yaml to the right one, or remove the others", s.config.Place, s.config.ClusterID, strings.Join(found, ", "))
 }
 
-// isFleet reports whether a directory still contains another fleet.
-func (s *Scaler) isFleet(dir string) bool {
-	here, err := os.Stat(s.config.Place)
-	if err != nil {
-		here = nil
-	}
+// isOtherFleet reports whether a directory still contains another fleet.
+func (s *Scaler) isOtherFleet(dir string) bool {
 	there, err := os.Stat(dir)
-	if err != nil || (here != nil && os.SameFile(here, there)) {
+	if err != nil {
 		return false
 	}
-	_, err = os.Stat(filepath.Join(dir, belongsFile))
+	if here, err := os.Stat(s.config.Place); err == nil && os.SameFile(here, there) {
+		return false
+	}
+	_, err = os.Stat(filepath.Join(dir, ownerFile))
 	return err == nil
 }
 
-func hasStates(dir string) bool {
-	states, err := filepath.Glob(filepath.Join(dir, statesDir, "*", "*", stateFile))
-	return err == nil && len(states) > 0
-}
-
-func readBelongs(dir string) (*belongs, error) {
-	name := filepath.Join(dir, belongsFile)
+func readOwner(dir string) (*owner, error) {
+	name := filepath.Join(dir, ownerFile)
 	content, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // a new directory has no record
 	}
-	var said belongs
+	var recorded owner
 	if err == nil {
-		err = json.Unmarshal(content, &said)
+		err = json.Unmarshal(content, &recorded)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w: remove it if the states beside it are those of this fleet", name, err)
 	}
-	return &said, nil
+	return &recorded, nil
 }
 
-// readPlaces returns the places of the states for reading.
-func (s *Scaler) readPlaces() (places, error) {
-	dir, err := s.former()
-	if dir == "" {
-		dir = s.config.StateDir
-	}
-	return places{states: filepath.Join(dir, statesDir)}, err
-}
-
-// settleIn moves the states of a moved fleet, and records the owner of the state
+// claimStateDir moves the states of a moved fleet, and records the owner of the state
 // directory.
-func (s *Scaler) settleIn(at places) error {
-	from, err := s.former()
+func (s *Scaler) claimStateDir(at places) error {
+	from, err := s.formerStateDir()
 	if err != nil || s.config.Place == "" || !s.keepsStates() {
 		return err
 	}
@@ -227,17 +207,18 @@ func (s *Scaler) settleIn(at places) error {
 		if err := os.Rename(filepath.Join(from, statesDir), at.states); err != nil {
 			return fmt.Errorf("moving the states from %s: %w", from, err)
 		}
-		s.config.Progress(fleet.Shard{}, fmt.Sprintf("the fleet was moved to %s: moved its states from %s to %s", s.config.Place, from, at.states))
+		s.config.Progress(topology.HostID{}, fmt.Sprintf("the fleet was moved to %s: moved its states from %s to %s", s.config.Place, from, at.states))
 	}
-	content, err := json.Marshal(belongs{ClusterID: s.config.ClusterID, Fleet: s.config.Place})
+
+	name := filepath.Join(s.config.StateDir, ownerFile)
+	content, err := json.Marshal(owner{ClusterID: s.config.ClusterID, Fleet: s.config.Place})
+	if err == nil {
+		if had, err := os.ReadFile(name); err == nil && string(had) == string(content) {
+			return nil
+		}
+		err = renameio.WriteFile(name, content, 0o600)
+	}
 	if err != nil {
-		return fmt.Errorf("writing whose states these are: %w", err)
-	}
-	name := filepath.Join(s.config.StateDir, belongsFile)
-	if had, err := os.ReadFile(name); err == nil && string(had) == string(content) {
-		return nil
-	}
-	if err := renameio.WriteFile(name, content, 0o600); err != nil {
 		return fmt.Errorf("writing whose states these are: %w", err)
 	}
 	return nil

@@ -292,16 +292,16 @@ func (s *scene) decide(t *testing.T, change *scaler.Change, rules guard.Rules) (
 		return []string{refusal(t, err)}
 	}
 	plan := s.plan(change, nil)
-	step, err := w.Next(plan)
+	step, err := w.Compare(plan)
 	if err == nil && len(step.Forget) > 0 {
 		done = append(done, "forget")
 		s.forget(t, step.Forget)
 		plan = s.plan(change, nil)
-		if step, err = w.Next(plan); len(step.Forget) > 0 {
+		if step, err = w.Compare(plan); len(step.Forget) > 0 {
 			t.Errorf("%s: it forgets %v again", s.name, step.Forget)
 		}
 	}
-	restored, historyErr := s.numaform.TakeIn(t.Context(), change, w, plan)
+	restored, historyErr := s.numaform.Adopt(t.Context(), change, w, plan)
 	switch {
 	case historyErr != nil:
 		t.Fatal(historyErr)
@@ -334,11 +334,11 @@ func (s *scene) propose(t *testing.T) *scaler.Change {
 }
 
 // judge runs the guard on a settled plan, and the scaler's last checks before the apply.
-func (s *scene) judge(t *testing.T, change *scaler.Change, w *scaler.Wanted, step scaler.Step, rules guard.Rules) string {
+func (s *scene) judge(t *testing.T, change *scaler.Change, w *scaler.HostView, step scaler.Recovery, rules guard.Rules) string {
 	t.Helper()
 	plan := s.plan(change, slices.Concat(step.Imports, step.Partial))
 	w.TakenOut(plan)
-	s.numaform.AskNodes(t.Context(), w)
+	s.numaform.CheckNodes(t.Context(), w)
 	intent := w.Intent(plan, step.Imports)
 	for _, vm := range step.Partial {
 		intent.Update = append(intent.Update, guard.Target{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool})

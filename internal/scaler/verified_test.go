@@ -191,12 +191,12 @@ func TestTakesInNothingForged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := s.TakeIn(t.Context(), change, w, &tfjson.Plan{})
-	if taken || err != nil || len(change.TakenIn) > 0 {
-		t.Errorf("took in %v, %v", change.TakenIn, err)
+	taken, err := s.Adopt(t.Context(), change, w, &tfjson.Plan{})
+	if taken || err != nil || len(change.Adopted) > 0 {
+		t.Errorf("took in %v, %v", change.Adopted, err)
 	}
 	s.Made(t, stray)
-	if taken, err = s.TakeIn(t.Context(), change, w, &tfjson.Plan{}); !taken || err != nil {
+	if taken, err = s.Adopt(t.Context(), change, w, &tfjson.Plan{}); !taken || err != nil {
 		t.Errorf("with a record of this installation: %t, %v", taken, err)
 	}
 }

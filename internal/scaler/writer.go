@@ -1,6 +1,7 @@
 package scaler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,91 @@ type WriterConfig struct {
 	Poll time.Duration
 }
 
+// Phase is a VM's progress in a Writer.
+type Phase string
+
+// The phases. Made means that the apply succeeded, not that a Node has joined.
+const (
+	PhaseReserved Phase = "reserved"
+	PhaseMaking   Phase = "making"
+	PhaseMade     Phase = "made"
+	// PhaseFailed means that it was not created; VMState.Err says why. If it has a file,
+	// the creation is retried until the VM is removed.
+	PhaseFailed Phase = "failed"
+	// PhaseHeld means that it is pending approval and has no file.
+	PhaseHeld     Phase = "held"
+	PhaseRemoving Phase = "removing"
+)
+
+// VMState is the state of a VM in a Writer.
+type VMState struct {
+	VM    fleet.VM
+	Phase Phase
+	// Err is why the VM failed or is pending approval, or why its removal waits.
+	Err error
+	// Since is when the phase began.
+	Since time.Time
+	// Made is set if the VM was created, whatever happened to it later.
+	Made bool
+	// Filed is true while the VM is in the fleet's files.
+	Filed bool
+	// Changing is set if the VM has a pending change of tags, pool or security groups,
+	// and ChangeErr is why that waits or failed.
+	Changing  bool
+	ChangeErr error
+}
+
+// Places returns the VMs that use resources of their hosts: pods are the VMs that run or
+// will run pods, and rest the VMs that do not: they are being removed, or have failed but
+// have files. A VM without a file that has failed or is pending approval uses no
+// resources: it is placed again before it is created.
+func Places(states []VMState) (pods, rest []fleet.VM) {
+	for i := range states {
+		state := &states[i]
+		switch {
+		case state.Phase == PhaseReserved, state.Phase == PhaseMaking, state.Phase == PhaseMade:
+			pods = append(pods, state.VM)
+		case state.Phase == PhaseRemoving, state.Phase == PhaseFailed && state.Filed:
+			rest = append(rest, state.VM)
+		}
+	}
+	return pods, rest
+}
+
+// member is the writer's record of a VM.
+type member struct {
+	VMState
+	// leaving is set if removal was requested, and moving if the VM is part of a change
+	// in progress.
+	leaving, moving bool
+	// vanished is set if the VM was created and then removed by another client.
+	vanished bool
+	// desired is the desired Spec of an update in place, or nil.
+	desired *fleet.Spec
+	retry   delay
+}
+
+// delay postpones something, longer each time.
+type delay struct {
+	until time.Time
+	tries int
+}
+
+// Delays grow from shortest to longest.
+const (
+	shortestDelay = 5 * time.Second
+	longestDelay  = 2 * time.Minute
+)
+
+// grown returns the next, longer delay.
+func (d delay) grown(now time.Time) delay {
+	wait := longestDelay
+	if d.tries < 5 {
+		wait = min(longestDelay, shortestDelay<<d.tries)
+	}
+	return delay{until: now.Add(wait), tries: d.tries + 1}
+}
+
 // Writer accepts requests to create and remove VMs at any time, and applies them in the
 // background. All requests for free hosts go into one change; requests for a host that is
 // being applied wait until it is free again. There is one Writer for a fleet: start it
@@ -60,14 +146,14 @@ type Writer struct {
 	mu        sync.Mutex
 	members   map[fleet.Key]*member
 	rotations rotations
-	backoff   map[fleet.Shard]delay
+	backoff   map[topology.HostID]delay
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
-	quiet    map[fleet.Shard]delay
+	quiet    map[topology.HostID]delay
 	applying int
-	// told is closed and replaced when the phase of a VM changes.
-	told chan struct{}
-	// awaiting is set while clones of an earlier run are in progress.
-	awaiting bool
+	// changed is closed and replaced when the phase of a VM changes.
+	changed chan struct{}
+	// cloning is set while clones of an earlier run are in progress.
+	cloning bool
 	// outside are writes to Proxmox that no change has recorded yet.
 	outside []string
 	// outsideSince is the time of the first of these writes.
@@ -78,9 +164,7 @@ type Writer struct {
 
 // NewWriter returns the writer of a scaler's fleet. It does nothing before Run.
 func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
-	if config.Poll == 0 {
-		config.Poll = time.Minute
-	}
+	config.Poll = cmp.Or(config.Poll, time.Minute)
 	if config.Taken == nil {
 		config.Taken = func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil }
 	}
@@ -92,8 +176,8 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 	}
 	return &Writer{
 		scaler: scaler, config: config,
-		wake: make(chan struct{}, 1), loaded: make(chan struct{}), told: make(chan struct{}),
-		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[fleet.Shard]delay{}, quiet: map[fleet.Shard]delay{},
+		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
+		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
 	}
 }
 
@@ -130,6 +214,105 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 }
 
+// release releases the fleet's lock if nothing is being applied.
+func (w *Writer) release() error {
+	if w.Busy() || w.unlock == nil {
+		return nil
+	}
+	unlock := w.unlock
+	w.unlock = nil
+	return unlock()
+}
+
+// attemptsPerStep limits how often a change is reduced, or made again, in one step.
+const attemptsPerStep = 8
+
+// errReduced reports that a change has to continue without some hosts or VMs.
+var errReduced = errors.New("some hosts or VMs cannot take part in the change")
+
+// step begins what can be done now, and returns when to try again.
+func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
+	if w.config.Paused() {
+		return soon, nil
+	}
+	for range attemptsPerStep {
+		b, err := w.nextBatch(ctx)
+		if err != nil || b == nil {
+			return w.due(), err
+		}
+		if w.unlock == nil {
+			if w.unlock, err = w.scaler.config.Store.Lock(ctx); err != nil {
+				return 0, err
+			}
+		}
+		err = w.begin(ctx, b)
+		switch {
+		case errors.Is(err, errReduced), errors.Is(err, ErrFleetChanged):
+			log.FromContext(ctx).V(1).Info("decided on the change anew", "reason", err.Error())
+		case err != nil:
+			w.postponeBatch(b, err)
+			return soon, err
+		}
+	}
+	return soon, nil
+}
+
+// begin begins a change, and continues it in the background.
+func (w *Writer) begin(ctx context.Context, b *batch) error {
+	begun, err := w.scaler.begin(ctx, b.change, func(plans []ShardPlan) (string, error) { return w.approve(ctx, b, plans) })
+	if err != nil {
+		return err
+	}
+	s := w.scaler
+	s.mu.Lock()
+	for i := range begun.plans {
+		s.busy[begun.plans[i].Shard] = true
+	}
+	s.mu.Unlock()
+	w.batchBegun(b, begun)
+	w.group.Go(func() {
+		_, err := s.finish(ctx, begun, func(result Result) { w.hostApplied(ctx, b, begun.id, result) })
+		if err != nil {
+			log.FromContext(ctx).Error(err, "a change did not end well", logkey.Change, begun.id)
+		}
+		// The change has its outcome now.
+		s.mu.Lock()
+		maps.DeleteFunc(s.done, func(part hostPart, _ bool) bool { return part.change == begun.id })
+		s.mu.Unlock()
+		w.mu.Lock()
+		w.applying--
+		w.mu.Unlock()
+		w.nudge()
+	})
+	return nil
+}
+
+// due returns the time until the next postponed attempt.
+func (w *Writer) due() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.scaler.config.Clock.Now()
+	var again time.Duration
+	sooner := func(at time.Time) {
+		if left := at.Sub(now); left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+	}
+	if w.cloning {
+		sooner(now.Add(soon))
+	}
+	if len(w.outside) > 0 {
+		sooner(w.outsideSince.Add(soon))
+	}
+	for _, d := range w.backoff {
+		sooner(d.until)
+	}
+	for _, m := range w.members {
+		sooner(m.retry.until)
+	}
+	return again
+}
+
 // Ensure reserves a name, a VMID and a key for each request, and returns the VMs in the
 // order of the requests; they are created afterwards. For a request with the key of a
 // desired VM, it returns that VM.
@@ -162,34 +345,56 @@ func (w *Writer) reserve(snapshot *topology.Snapshot, requests []Request, taken 
 	if unknown := w.scaler.unknownRegions(requests); len(unknown) > 0 {
 		return nil, fmt.Errorf("regions %q are not configured: add them under clusters in numaform.yaml", unknown)
 	}
-	known := w.fleet()
+	existing := w.fleet()
 	allocators := map[topology.RegionName]*fleet.Allocator{}
 	vms := make([]fleet.VM, len(requests))
-	var fresh []fleet.VM
+	var reserved []fleet.VM
 	for i, request := range requests {
-		if e := w.members[request.Key]; request.Key != "" && e != nil && !e.leaving {
-			vms[i] = e.VM
+		if m := w.members[request.Key]; request.Key != "" && m != nil && !m.leaving {
+			vms[i] = m.VM
 			continue
 		}
 		region := request.Placement.Host.Region
 		if allocators[region] == nil {
-			used := usedVMIDs(region, known, snapshot, taken[region])
+			used := usedVMIDs(region, existing, snapshot, taken[region])
 			allocators[region] = fleet.NewAllocator(region, w.scaler.region(region).VMIDs, w.rotations[region], used)
 		}
-		vm, err := w.scaler.name(allocators[region], snapshot, request)
+		vm, err := w.scaler.newVM(allocators[region], snapshot, request)
 		if err != nil {
 			return nil, err
 		}
 		vms[i] = vm
-		fresh = append(fresh, vm)
+		reserved = append(reserved, vm)
 	}
 	for region, allocator := range allocators {
 		w.rotations[region] = allocator.Rotation()
 	}
-	for _, vm := range fresh {
+	for _, vm := range reserved {
 		w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseReserved, Since: w.scaler.config.Clock.Now()}}
 	}
 	return vms, nil
+}
+
+// Begun waits until no VM with these keys is in PhaseReserved: each is being created, was
+// refused, or was removed. It returns early when ctx ends.
+func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {
+	for {
+		w.mu.Lock()
+		changed := w.changed
+		waits := slices.ContainsFunc(keys, func(key fleet.Key) bool {
+			m := w.members[key]
+			return m != nil && m.Phase == PhaseReserved
+		})
+		w.mu.Unlock()
+		if !waits {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Remove requests deletion of the VMs with these keys. Unknown keys are ignored. A VM not
@@ -198,17 +403,56 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, key := range keys {
-		e := w.members[key]
+		m := w.members[key]
 		switch {
-		case e == nil || e.leaving:
-		case !e.Filed && !e.moving:
+		case m == nil || m.leaving:
+		case !m.Filed && !m.moving:
 			w.drop(key)
 		default:
-			e.leaving = true
-			w.set(e, PhaseRemoving, nil)
+			m.leaving = true
+			w.set(m, PhaseRemoving, nil)
 		}
 	}
 	w.nudge()
+}
+
+// Update requests that VMs get the tags, the pool, the security groups and the emulator
+// given here, while they run; it ignores their other fields. It is idempotent: a VM that
+// already matches is left alone. It ignores unknown VMs and VMs that are being removed,
+// and changes a VM that is not created yet once it exists.
+func (w *Writer) Update(vms ...fleet.VM) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range vms {
+		m := w.members[vms[i].Key]
+		if m == nil {
+			continue
+		}
+		spec := &vms[i].Spec
+		switch {
+		case m.leaving || sameInPlace(&m.VM.Spec, spec):
+			if m.desired != nil {
+				m.desired, m.Changing, m.ChangeErr = nil, m.moving, nil
+			}
+		case m.desired == nil || !sameInPlace(m.desired, spec):
+			m.desired, m.Changing, m.retry = spec, true, delay{}
+			w.nudge()
+		}
+	}
+}
+
+// sameInPlace reports whether two VMs are equal in everything that changes in place.
+func sameInPlace(a, b *fleet.Spec) bool {
+	return a.ResourcePool == b.ResourcePool && a.Emulator == b.Emulator && slices.Equal(a.Tags, b.Tags) && slices.Equal(a.SecurityGroups, b.SecurityGroups)
+}
+
+// inPlace returns a VM with the fields of spec that change in place.
+func inPlace(vm fleet.VM, spec *fleet.Spec) fleet.VM {
+	vm.Tags = slices.Clone(spec.Tags)
+	vm.ResourcePool = spec.ResourcePool
+	vm.SecurityGroups = slices.Clone(spec.SecurityGroups)
+	vm.Emulator = spec.Emulator
+	return vm
 }
 
 // Record stores lines about writes to Proxmox that no plan contains, for the record of
@@ -223,9 +467,9 @@ func (w *Writer) Record(written []string) {
 	w.nudge()
 }
 
-// notes reports whether lines about writes to Proxmox have waited for a change long
+// outsideDue reports whether lines about writes to Proxmox have waited for a change long
 // enough: they are lost if the process dies.
-func (w *Writer) notes() bool {
+func (w *Writer) outsideDue() bool {
 	return len(w.outside) > 0 && w.scaler.config.Clock.Since(w.outsideSince) >= soon
 }
 
@@ -235,15 +479,11 @@ func (w *Writer) VMs() []VMState {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	states := make([]VMState, 0, len(w.members))
-	for _, e := range w.members {
-		states = append(states, e.VMState)
+	for _, m := range w.sorted() {
+		states = append(states, m.VMState)
 	}
-	slices.SortFunc(states, compareStates)
 	return states
 }
-
-// ErrNotRead is returned until the fleet's files have been read.
-var ErrNotRead = errors.New("the fleet's files are not read yet: this is tried again until they are")
 
 // States returns the same as VMs, and ErrNotRead as long as no VM is known.
 func (w *Writer) States(context.Context) ([]VMState, error) {
@@ -251,16 +491,6 @@ func (w *Writer) States(context.Context) ([]VMState, error) {
 		return nil, ErrNotRead
 	}
 	return w.VMs(), nil
-}
-
-// Find returns the VM with that name.
-func (w *Writer) Find(name string) (VMState, bool) {
-	for _, state := range w.VMs() {
-		if state.VM.Name == name {
-			return state, true
-		}
-	}
-	return VMState{}, false
 }
 
 // Synced reports whether the fleet has been read: before that, VMs returns none.
@@ -273,11 +503,25 @@ func (w *Writer) Synced() bool {
 	}
 }
 
+// Busy reports whether a change is being applied.
+func (w *Writer) Busy() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.applying > 0
+}
+
+// sorted returns the members by region and VMID.
+func (w *Writer) sorted() []*member {
+	return slices.SortedFunc(maps.Values(w.members), func(a, b *member) int {
+		return cmp.Or(cmp.Compare(a.VM.Host.Region, b.VM.Host.Region), cmp.Compare(a.VM.VMID, b.VM.VMID), cmp.Compare(a.VM.Key, b.VM.Key))
+	})
+}
+
 // fleet returns the VMs of all members.
 func (w *Writer) fleet() []fleet.VM {
 	vms := make([]fleet.VM, 0, len(w.members))
-	for _, e := range w.members {
-		vms = append(vms, e.VM)
+	for _, m := range w.members {
+		vms = append(vms, m.VM)
 	}
 	return vms
 }
@@ -291,123 +535,25 @@ func (w *Writer) nudge() {
 }
 
 // set changes the phase of a VM.
-func (w *Writer) set(e *member, phase Phase, err error) {
-	e.Made = e.Made || phase == PhaseMade
-	if e.Phase != phase {
-		e.Phase, e.Since = phase, w.scaler.config.Clock.Now()
+func (w *Writer) set(m *member, phase Phase, err error) {
+	m.Made = m.Made || phase == PhaseMade
+	if m.Phase != phase {
+		m.Phase = phase
+		m.Since = w.scaler.config.Clock.Now()
 	}
-	e.Err = err
-	w.tell()
+	m.Err = err
+	w.notify()
 	w.config.Changed()
 }
 
-// lock locks the fleet for this process.
-func (w *Writer) lock(ctx context.Context) error {
-	if w.unlock != nil {
-		return nil
-	}
-	unlock, err := w.scaler.config.Store.Lock(ctx)
-	w.unlock = unlock
-	return err
+// drop forgets a VM.
+func (w *Writer) drop(key fleet.Key) {
+	delete(w.members, key)
+	w.notify()
 }
 
-// release releases the fleet's lock if nothing is being applied.
-func (w *Writer) release() error {
-	w.mu.Lock()
-	applying := w.applying
-	w.mu.Unlock()
-	if applying > 0 || w.unlock == nil {
-		return nil
-	}
-	unlock := w.unlock
-	w.unlock = nil
-	return unlock()
-}
-
-// step begins what can be done now, and returns when to try again.
-func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
-	if w.config.Paused() {
-		return soon, nil
-	}
-	for range attemptsPerStep {
-		m, err := w.next(ctx)
-		if err != nil || m == nil {
-			return w.due(), err
-		}
-		if err := w.lock(ctx); err != nil {
-			return 0, err
-		}
-		err = w.make(ctx, m)
-		var excluded *excludedError
-		switch {
-		case errors.As(err, &excluded), errors.Is(err, ErrFleetChanged):
-			log.FromContext(ctx).V(1).Info("decided on the change anew", "reason", err.Error())
-		case err != nil:
-			w.putOff(m, err)
-			return soon, err
-		}
-	}
-	return soon, nil
-}
-
-// attemptsPerStep limits how often a change is reduced, or made again, in one step.
-const attemptsPerStep = 8
-
-// make begins a change and continues it in the background.
-func (w *Writer) make(ctx context.Context, m *move) error {
-	b, err := w.scaler.begin(ctx, m.change, func(plans []ShardPlan) (string, error) { return w.judge(ctx, m, plans) })
-	if err != nil {
-		return err
-	}
-	var shards []fleet.Shard
-	for i := range b.plans {
-		shards = append(shards, b.plans[i].Shard)
-	}
-	w.scaler.running.begin(shards)
-	w.begun(m, b)
-	w.group.Go(func() {
-		_, err := w.scaler.finish(ctx, b, func(result Result) { w.ended(ctx, m, b.id, result) })
-		if err != nil {
-			log.FromContext(ctx).Error(err, "a change did not end well", logkey.Change, b.id)
-		}
-		w.scaler.running.forget(b.id)
-		w.mu.Lock()
-		w.applying--
-		w.mu.Unlock()
-		w.nudge()
-	})
-	return nil
-}
-
-// due returns the time until the next postponed attempt.
-func (w *Writer) due() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := w.scaler.config.Clock.Now()
-	var again time.Duration
-	sooner := func(at time.Time) {
-		if left := at.Sub(now); left > 0 && (again == 0 || left < again) {
-			again = left
-		}
-	}
-	if w.awaiting {
-		sooner(now.Add(soon))
-	}
-	if len(w.outside) > 0 {
-		sooner(w.outsideSince.Add(soon))
-	}
-	for d := range maps.Values(w.backoff) {
-		sooner(d.until)
-	}
-	for e := range maps.Values(w.members) {
-		sooner(e.retry.until)
-	}
-	return again
-}
-
-// Busy reports whether a change is being applied.
-func (w *Writer) Busy() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.applying > 0
+// notify wakes the goroutines that wait for phases of VMs.
+func (w *Writer) notify() {
+	close(w.changed)
+	w.changed = make(chan struct{})
 }

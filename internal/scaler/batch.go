@@ -1,0 +1,654 @@
+package scaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// batch is a change by a writer: all requests that can begin now, with the keys of the VMs
+// that the change creates, removes and updates.
+type batch struct {
+	change                    *Change
+	creates, removes, updates []fleet.Key
+}
+
+// nextBatch reads the fleet, merges others' changes, and returns the next change to begin,
+// or nil.
+func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
+	// An apply that ends while Proxmox is read may have VMs that are not in the snapshot.
+	w.scaler.mu.Lock()
+	applying := maps.Clone(w.scaler.busy)
+	w.scaler.mu.Unlock()
+	snapshot, err := w.config.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	from, err := w.scaler.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(from.busy, applying)
+	cloning, snapshot, err := w.scaler.refreshCloning(ctx, cloningGuests(from, snapshot), snapshot)
+	if err != nil {
+		return nil, err
+	}
+
+	// The cluster may take long to answer, so it is asked without blocking other callers.
+	leaving, unseen := w.merge(from, snapshot, cloning)
+	undrained := map[fleet.Key]error{}
+	for i := range leaving {
+		undrained[leaving[i].Key] = nil // without Drained, the guard reports why, with more context
+		if w.scaler.config.Drained != nil {
+			undrained[leaving[i].Key] = w.scaler.config.Drained(ctx, leaving[i].Name)
+		}
+	}
+	joined := map[fleet.Key]bool{}
+	for i := range unseen {
+		if joined[unseen[i].Key], err = w.config.Joined(ctx, unseen[i]); err != nil {
+			return nil, fmt.Errorf("asking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
+		}
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := &batch{change: newChange(from, snapshot)}
+	b.change.lean = true
+	w.giveUpReused(b)
+	w.giveUpVanished(b, joined)
+	w.addRequests(b, undrained)
+	if b.change.Empty() {
+		// Creates and deletes do not wait for updates in place.
+		w.addUpdates(b)
+	}
+	waiting := 0
+	for _, m := range w.members {
+		if !m.moving && (m.Phase == PhaseReserved || m.leaving) {
+			waiting++
+		}
+	}
+	w.scaler.config.Observe.Queued(waiting)
+	if err := w.render(b); err != nil {
+		return nil, err
+	}
+
+	// A fleet without files gets them with its first VM.
+	unchanged := len(b.change.BeforeFiles) == 0 || sameFiles(b.change.BeforeFiles, withModules(b.change))
+	if unchanged && b.change.Empty() && !b.change.Unfinished() && !w.outsideDue() {
+		return nil, nil
+	}
+	b.change.outside = slices.Clone(w.outside)
+	b.change.rotations = maps.Clone(w.rotations)
+	return b, nil
+}
+
+// merge applies others' changes of the fleet's files to the writer's members, and marks
+// hosts that must wait as busy. It returns the VMs to look up in the cluster: VMs that may
+// be removed, and VMs that this writer has not seen yet.
+func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []topology.HostID) (leaving, unseen []fleet.VM) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.scaler.config.Clock.Now()
+	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
+
+	// Add or update the members for the VMs in the fleet's files.
+	filed := map[fleet.Key]bool{}
+	for _, vm := range from.fleet.VMs {
+		filed[vm.Key] = true
+		if m := w.members[vm.Key]; m != nil {
+			if m.Filed = true; !m.moving {
+				m.VM = inPlace(m.VM, &vm.Spec) // people may have reverted it
+			}
+			if m.Phase == PhaseReserved {
+				// Its change was written, but the response was lost.
+				w.set(m, PhaseMaking, nil)
+			}
+			continue
+		}
+		m := &member{VMState: VMState{VM: vm, Since: now, Filed: true}}
+		m.Changing = slices.Contains(from.open[vm.Host].Updated, vm.Key)
+		w.members[vm.Key] = m
+		if alive[vm.Key] && !interrupted(from.open, vm.Host) {
+			w.set(m, PhaseMade, nil)
+		} else {
+			w.set(m, PhaseMaking, nil)
+		}
+	}
+
+	// Add members for VMs whose removal an earlier run began.
+	for _, open := range from.open {
+		for _, vm := range open.Removed {
+			if w.members[vm.Key] == nil && !filed[vm.Key] && alive[vm.Key] {
+				w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseRemoving, Since: now, Made: true, Filed: true}, leaving: true}
+			}
+		}
+	}
+
+	// Remove the VMs whose file was deleted.
+	for key, m := range w.members {
+		switch {
+		case !m.Filed || m.moving || filed[key]:
+		case alive[key]:
+			m.leaving = true
+			w.set(m, PhaseRemoving, m.Err)
+		default:
+			w.drop(key)
+		}
+	}
+	for region, rotation := range from.rotations {
+		if rotation.Compare(w.rotations[region]) > 0 {
+			w.rotations[region] = rotation
+		}
+	}
+	if !w.Synced() {
+		close(w.loaded)
+	}
+
+	// Hosts where an earlier run's clone is in progress wait, and hosts that failed
+	// recently. On hosts where files and Proxmox differ but a recent plan found nothing to
+	// do, only requested changes are planned.
+	w.cloning = len(cloning) > 0
+	for _, host := range cloning {
+		from.busy[host] = true
+	}
+	for host, d := range w.backoff {
+		if d.until.After(now) {
+			from.busy[host] = true
+		}
+	}
+	from.quiet = map[topology.HostID]bool{}
+	for host, d := range w.quiet {
+		from.quiet[host] = d.until.After(now)
+	}
+
+	for _, m := range w.sorted() {
+		if m.leaving && m.Filed && m.ready(from, now) {
+			leaving = append(leaving, m.VM)
+		}
+	}
+	for _, m := range w.absent(from, snapshot) {
+		if w.unseen(m) {
+			unseen = append(unseen, m.VM)
+		}
+	}
+	return leaving, unseen
+}
+
+// ready reports whether the VM can be part of a change now.
+func (m *member) ready(from *reading, now time.Time) bool {
+	return !m.moving && !m.retry.until.After(now) && !from.busy[m.VM.Host]
+}
+
+// giveUpReused gives up VMs that were never created and whose VMID now belongs to another
+// guest: a NodeClaim cannot change its VM.
+func (w *Writer) giveUpReused(b *batch) {
+	for _, vm := range b.change.index().reused(w.fleet()) {
+		m := w.members[vm.Key]
+		if m.moving || b.change.from.busy[vm.Host] {
+			continue
+		}
+		if !m.leaving {
+			w.set(m, PhaseFailed, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: "another guest", Host: vm.Host})
+		}
+		if m.Filed {
+			b.remove(vm.Key)
+		}
+	}
+}
+
+// vanishedAfter is the minimum age from which a VM's absence means that it was removed,
+// because the snapshot of Proxmox is slightly outdated.
+const vanishedAfter = 30 * time.Second
+
+// giveUpVanished gives up VMs that were created and no longer exist in Proxmox. Creating
+// such a VM again would not help: its guest had joined as a Node, with a seed that no
+// longer exists, and a VM with that ID would keep the dead Node forever.
+func (w *Writer) giveUpVanished(b *batch, joined map[fleet.Key]bool) {
+	now := w.scaler.config.Clock.Now()
+	for _, m := range w.absent(b.change.from, b.change.Snapshot) {
+		made := m.Phase == PhaseMade && now.Sub(m.Since) > vanishedAfter
+		if w.unseen(m) {
+			known := false
+			if made, known = joined[m.VM.Key]; !known {
+				continue
+			}
+		}
+		if made {
+			m.vanished = true
+			w.set(m, PhaseFailed, &VanishedError{VM: m.VM.Name, VMID: m.VM.VMID, Host: m.VM.Host})
+		}
+		if m.vanished && m.Filed {
+			b.remove(m.VM.Key)
+		}
+	}
+}
+
+// absent returns the VMs that are known to be missing from Proxmox, sorted: the snapshot
+// lists all guests of their region, and their host was read.
+func (w *Writer) absent(from *reading, snapshot *topology.Snapshot) []*member {
+	index := indexGuests(snapshot, w.scaler.config.ClusterID)
+	alive := index.keys()
+	var absent []*member
+	for _, m := range w.sorted() {
+		_, listed := index.with(&m.VM)
+		if listed || alive[m.VM.Key] || m.moving || m.leaving || from.busy[m.VM.Host] {
+			continue
+		}
+		region := regionOf(snapshot, m.VM.Host.Region)
+		if region.Quorate && !region.HidesGuests && problemOf(snapshot.Host(m.VM.Host)) == "" {
+			absent = append(absent, m)
+		}
+	}
+	return absent
+}
+
+// unseen reports whether a VM may have been created before this writer first read
+// Proxmox: after a start, the writer has never seen the VMs in its files. Their Nodes
+// answer that.
+func (w *Writer) unseen(m *member) bool {
+	return m.Phase == PhaseMaking && !m.Made && m.Filed && w.config.Joined != nil
+}
+
+// addRequests adds the requests for free hosts to the change.
+func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
+	now := w.scaler.config.Clock.Now()
+	change := b.change
+	change.leaving = map[fleet.Key]bool{}
+	for _, m := range w.sorted() {
+		key := m.VM.Key
+		change.leaving[key] = m.leaving
+		if !m.ready(change.from, now) {
+			continue
+		}
+		switch {
+		case m.leaving && m.Filed:
+			// If the removal was requested while the cluster was being asked, the next step
+			// handles it at once.
+			reason, known := undrained[key]
+			if known && reason == nil {
+				b.remove(key)
+			} else if known {
+				m.Err, m.retry = reason, delay{until: now.Add(shortestDelay)}
+			}
+		case m.Phase == PhaseReserved && !m.leaving:
+			if err := w.scaler.checkRootOnly(&m.VM); err != nil {
+				w.set(m, PhaseFailed, err)
+				continue
+			}
+			b.creates = append(b.creates, key)
+			change.Added = append(change.Added, m.VM)
+			change.After.VMs = append(change.After.VMs, m.VM)
+		}
+	}
+	change.Kind = audit.KindScaleUp
+	if len(change.Added) == 0 {
+		change.Kind = audit.KindScaleDown
+	}
+}
+
+// addUpdates adds the VMs to update while they run. A VM that does not exist now waits: a
+// plan that cannot be made would not help the others.
+func (w *Writer) addUpdates(b *batch) {
+	now := w.scaler.config.Clock.Now()
+	change := b.change
+	index := change.index()
+	for _, m := range w.sorted() {
+		if m.desired == nil || !m.Filed || m.leaving || m.Phase != PhaseMade || !m.ready(change.from, now) {
+			continue
+		}
+		at := slices.IndexFunc(change.After.VMs, func(other fleet.VM) bool { return other.Key == m.VM.Key })
+		guest, ours := index.of(&m.VM)
+		if at < 0 || !ours || guest.host != m.VM.Host {
+			continue
+		}
+		vm := inPlace(m.VM, m.desired)
+		b.updates = append(b.updates, vm.Key)
+		change.After.VMs[at] = vm
+		change.Updated = append(change.Updated, vm)
+	}
+	if len(b.updates) > 0 {
+		change.Kind = audit.KindUpdate
+		change.Why = fmt.Sprintf("tags, pool, security groups or emulator of %s follow their class", names(change.Updated))
+	}
+}
+
+// render renders a change. VMs that cannot be rendered fail, or stay unchanged, and the
+// others continue without them.
+func (w *Writer) render(b *batch) error {
+	err := w.scaler.render(b.change)
+	if err == nil {
+		return nil
+	}
+	now := w.scaler.config.Clock.Now()
+	refused := false
+	for _, vm := range slices.Concat(b.change.Added, b.change.Updated) {
+		alone := b.change.After
+		alone.VMs = []fleet.VM{vm}
+		alone.Hosts = []topology.HostID{vm.Host}
+		_, reason := w.scaler.config.Release.Render(alone)
+		if reason == nil {
+			continue
+		}
+		refused = true
+		if m := w.members[vm.Key]; slices.Contains(b.updates, vm.Key) {
+			m.ChangeErr, m.retry = reason, m.retry.grown(now)
+		} else {
+			w.set(m, PhaseFailed, reason)
+		}
+		b.drop(vm.Key)
+	}
+	if !refused {
+		return err
+	}
+	return w.scaler.render(b.change)
+}
+
+func (b *batch) remove(key fleet.Key) {
+	if slices.Contains(b.removes, key) {
+		return
+	}
+	b.removes = append(b.removes, key)
+	b.change.remove(func(vm fleet.VM) bool { return vm.Key == key })
+}
+
+// drop removes a VM from the requests of a change, so that the VM stays unchanged.
+func (b *batch) drop(key fleet.Key) {
+	c := b.change
+	isVM := func(vm fleet.VM) bool { return vm.Key == key }
+	c.Added = slices.DeleteFunc(c.Added, isVM)
+	c.Updated = slices.DeleteFunc(c.Updated, isVM)
+	c.After.VMs = slices.DeleteFunc(c.After.VMs, isVM)
+	if at := slices.IndexFunc(c.Before.VMs, isVM); at >= 0 {
+		c.After.VMs = append(c.After.VMs, c.Before.VMs[at])
+	}
+	isKey := func(k fleet.Key) bool { return k == key }
+	b.creates = slices.DeleteFunc(b.creates, isKey)
+	b.updates = slices.DeleteFunc(b.updates, isKey)
+}
+
+// approve decides for each host whether its plan may be applied. It removes the requests
+// for the other hosts from the change.
+func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (approver string, err error) {
+	excluded := map[topology.HostID]error{}
+	var approvers []string
+	for i := range plans {
+		plan := &plans[i]
+		by, err := w.allow(ctx, plan)
+		switch {
+		case err == nil && by != "" && !slices.Contains(approvers, by):
+			approvers = append(approvers, by)
+		case err != nil && plan.Touched:
+			excluded[plan.Shard] = err
+		case err != nil:
+			plan.Err = err // nothing is requested there now
+		}
+	}
+	if len(excluded) == 0 {
+		excluded = w.blocked(ctx, b, plans)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(excluded) > 0 {
+		w.exclude(b, excluded)
+		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
+			if vms := on(b.change.Updated, host); len(vms) > 0 {
+				log.FromContext(ctx).Info("put off a change of vms in place", logkey.Host, host.String(), logkey.VM, names(vms),
+					logkey.Reason, excluded[host].Error())
+			}
+		}
+		return "", errReduced
+	}
+	if slices.ContainsFunc(b.creates, func(key fleet.Key) bool { return w.members[key] == nil }) {
+		return "", errReduced // its removal was requested while the change was planned
+	}
+	slices.Sort(approvers)
+	return strings.Join(approvers, ", "), nil
+}
+
+// allow returns why a plan may not be applied, or who approved it if the guard does not
+// allow it by itself, or the NodePool requires approval of updates of running VMs.
+func (w *Writer) allow(ctx context.Context, plan *ShardPlan) (approver string, err error) {
+	switch {
+	case plan.Err != nil:
+		return "", &PlanError{Shard: plan.Shard, Err: plan.Err}
+	case plan.Verdict.Decision == guard.Allow:
+		if !plan.InPlace || w.config.Gate == nil {
+			return "", nil
+		}
+		if asks, err := w.config.Gate.Asks(ctx, plan); err != nil || !asks {
+			return "", err
+		}
+	case plan.Verdict.Decision != guard.NeedsApproval:
+		return "", &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
+	}
+	if w.config.Gate != nil {
+		approver, err = w.config.Gate.Approver(ctx, plan)
+	}
+	if err == nil && approver == "" {
+		err = &HeldError{Shard: plan.Shard, Verdict: plan.Verdict}
+	}
+	return approver, err
+}
+
+// blocked excludes hosts with unfinished work where nothing can be done, if the change has
+// no other content: otherwise each attempt would appear in the history.
+func (w *Writer) blocked(ctx context.Context, b *batch, plans []ShardPlan) map[topology.HostID]error {
+	if c := b.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
+		return nil
+	}
+	found := map[topology.HostID]error{}
+	for i := range plans {
+		_, unfinished := b.change.open[plans[i].Shard]
+		switch {
+		case plans[i].Err != nil:
+			found[plans[i].Shard] = plans[i].Err
+		case plans[i].Changes() || unfinished || len(plans[i].outside) > 0:
+			return nil
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for host, err := range found {
+		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now())
+		log.FromContext(ctx).Info("put off what is unfinished on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
+	}
+	return found
+}
+
+// exclude removes the requests for hosts that cannot take part: VMs to be created fail or
+// wait for approval, removals are retried later.
+func (w *Writer) exclude(b *batch, hosts map[topology.HostID]error) {
+	now := w.scaler.config.Clock.Now()
+	for _, key := range slices.Concat(b.creates, b.removes, b.updates) {
+		m := w.members[key]
+		if m == nil || hosts[m.VM.Host] == nil {
+			continue
+		}
+		err := hosts[m.VM.Host]
+		var held *HeldError
+		switch {
+		case slices.Contains(b.updates, key):
+			m.ChangeErr, m.retry = err, m.retry.grown(now)
+		case m.leaving:
+			m.Err, m.retry = err, m.retry.grown(now)
+		case errors.As(err, &held):
+			w.set(m, PhaseHeld, err)
+		default:
+			w.set(m, PhaseFailed, err)
+		}
+	}
+}
+
+// postponeBatch schedules a retry for a change that could not begin.
+func (w *Writer) postponeBatch(b *batch, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.scaler.config.Clock.Now()
+	for _, key := range slices.Concat(b.creates, b.removes, b.updates) {
+		m := w.members[key]
+		if m == nil {
+			continue
+		}
+		m.retry = m.retry.grown(now)
+		if slices.Contains(b.updates, key) {
+			m.ChangeErr = err
+		} else {
+			m.Err = err
+		}
+	}
+}
+
+// batchBegun updates the writer after a change has become the desired state.
+func (w *Writer) batchBegun(b *batch, begun *begun) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.applying++
+	if begun.id != "" {
+		w.outside = w.outside[len(begun.change.outside):]
+	}
+	for _, key := range b.creates {
+		if m := w.members[key]; m != nil {
+			w.scaler.config.Observe.QueueDone(m.VM.Host, begun.started.Sub(m.Since))
+			m.Filed = true
+			m.moving = true
+			if !m.leaving {
+				w.set(m, PhaseMaking, nil)
+			}
+		}
+	}
+	for _, key := range b.removes {
+		if m := w.members[key]; m != nil {
+			m.moving = true
+		}
+	}
+	for _, vm := range begun.change.Updated {
+		if m := w.members[vm.Key]; m != nil {
+			m.moving = true
+			m.VM = vm
+		}
+	}
+	for _, vm := range begun.change.Adopted {
+		leaving := hasKey(begun.change.open[vm.Host].Removed, vm.Key)
+		w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseMaking, Since: begun.started, Filed: true}, leaving: leaving}
+	}
+}
+
+// hostApplied updates the writer after the apply on a host has ended.
+func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Result) {
+	running := map[fleet.Key]bool{}
+	if result.Err != nil {
+		running = w.readRunning(ctx, b.change.Snapshot, result.Shard)
+		log.FromContext(ctx).Info("applied a shard not wholly", logkey.Host, result.Shard.String(), logkey.Reason, result.Err.Error())
+		conflict := &ConflictError{}
+		if errors.As(result.Err, &conflict) {
+			for i := range conflict.VMs {
+				delete(running, conflict.VMs[i].Key)
+			}
+		}
+	}
+	// Until all this is recorded the host is busy, or a failed change would begin again
+	// at once.
+	defer w.nudge()
+	defer func() {
+		s := w.scaler
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.busy, result.Shard)
+		if result.Err == nil && id != "" {
+			s.done[hostPart{id, result.Shard}] = true
+		}
+	}()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	// Delay the next attempt after a failure, and after an apply that found nothing to do,
+	// because the situation may be unchanged.
+	now := w.scaler.config.Clock.Now()
+	switch {
+	case result.Err != nil:
+		w.backoff[result.Shard] = w.backoff[result.Shard].grown(now)
+	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated) > 0:
+		delete(w.backoff, result.Shard)
+		delete(w.quiet, result.Shard)
+	default:
+		delete(w.backoff, result.Shard)
+		w.quiet[result.Shard] = w.quiet[result.Shard].grown(now)
+	}
+	for key, m := range w.members {
+		if m.VM.Host == result.Shard {
+			w.vmApplied(m, b, result.Err, running[key])
+		}
+	}
+}
+
+// readRunning returns the keys of the cluster's guests that run on a host.
+func (w *Writer) readRunning(ctx context.Context, snapshot *topology.Snapshot, host topology.HostID) map[fleet.Key]bool {
+	running := map[fleet.Key]bool{}
+	live := w.scaler.region(host.Region).Live
+	if live == nil {
+		return running
+	}
+	now, err := live.Refresh(context.WithoutCancel(ctx), snapshot, []topology.HostName{host.Host})
+	if err != nil {
+		return running
+	}
+	index := indexGuests(now, w.scaler.config.ClusterID)
+	for _, guest := range index.guests {
+		if guest.host == host && guest.Running && guest.ClusterID == index.clusterID {
+			running[fleet.Key(guest.Key)] = true
+		}
+	}
+	return running
+}
+
+// vmApplied updates a VM of a host whose apply has ended.
+func (w *Writer) vmApplied(m *member, b *batch, err error, running bool) {
+	key := m.VM.Key
+	if slices.Contains(b.updates, key) {
+		// If the update failed, its file has the desired values, and the unfinished work is
+		// retried.
+		m.moving = false
+		m.ChangeErr = err
+		if m.desired != nil && sameInPlace(&m.VM.Spec, m.desired) {
+			m.desired = nil
+		}
+		m.Changing = m.desired != nil || err != nil
+		return
+	}
+	if err == nil && m.desired == nil {
+		m.Changing, m.ChangeErr = false, nil // completes an earlier change, too
+	}
+
+	removed := slices.Contains(b.removes, key)
+	unfinished := m.Phase == PhaseMaking || (m.Phase == PhaseFailed && m.Filed)
+	if part := removed || slices.Contains(b.creates, key); !part && (err != nil || !unfinished) {
+		return // part of an earlier change, and unchanged
+	}
+	m.moving = false
+	switch {
+	case removed && err == nil:
+		w.drop(key)
+		w.config.Changed()
+	case removed:
+		m.Filed = true // assume so: the removal is in progress until a change succeeds
+		m.Err, m.retry = err, m.retry.grown(w.scaler.config.Clock.Now())
+	case m.leaving:
+	case err == nil || running:
+		w.set(m, PhaseMade, nil)
+	default:
+		w.set(m, PhaseFailed, err)
+	}
+}

@@ -1,0 +1,279 @@
+package scaler
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// recovery is what must be done before a plan can be checked. Entries are forgotten first;
+// then planning again shows what is left.
+type recovery struct {
+	// forget are addresses in the state that do not refer to our VMs.
+	forget []string
+	// imports exist but are not in the state; partial are in the state without their
+	// security groups.
+	imports, partial []fleet.VM
+}
+
+// empty reports whether the plan can be checked as it is.
+func (r recovery) empty() bool { return len(r.forget)+len(r.imports)+len(r.partial) == 0 }
+
+// compare compares files, state and Proxmox by the table in state/DESIGN.md. An error
+// means that neither a VM nor a state entry may be changed.
+func (v *hostView) compare(plan *tfjson.Plan) (recovery, error) {
+	if err := v.checkOwners(plan); err != nil {
+		return recovery{}, err
+	}
+	if stale := v.stale(plan); len(stale) > 0 {
+		return recovery{forget: stale}, nil
+	}
+
+	// A plan does not delete VMs to be removed that exist but are not in the state.
+	listed := map[string]bool{}
+	creates := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		listed[change.Address] = true
+		creates[change.Address] = change.Change.Actions.Create()
+	}
+	var outside []string
+	for address, vm := range v.removed {
+		if _, ours := v.of(&vm); ours && !listed[address] {
+			outside = append(outside, vm.Name)
+		}
+	}
+	if len(outside) > 0 {
+		slices.Sort(outside)
+		return recovery{}, &OutsideStateError{Names: outside}
+	}
+
+	imports, err := v.imports(plan)
+	todo := recovery{imports: imports}
+	for address, vm := range v.vms {
+		if _, ours := v.of(&vm); !ours || creates[address] {
+			continue
+		}
+		if slices.ContainsFunc(generator.Addresses(&vm), func(address string) bool { return creates[address] }) {
+			todo.partial = append(todo.partial, vm)
+		}
+	}
+	slices.SortFunc(todo.partial, func(a, b fleet.VM) int { return cmp.Compare(a.VMID, b.VMID) })
+	return todo, err
+}
+
+// entry is a VM in a plan.
+type entry struct {
+	vm fleet.VM
+	// inState is set if the state has the VM, and idle if the plan leaves it and its
+	// security groups unchanged.
+	inState, idle bool
+}
+
+// entries returns what a plan says about each VM, by address.
+func (v *hostView) entries(plan *tfjson.Plan) map[string]*entry {
+	found := map[string]*entry{}
+	for _, change := range plan.ResourceChanges {
+		if change.Type != guard.ResourceType {
+			continue
+		}
+		vm, known := v.vms[change.Address]
+		if !known {
+			vm, known = v.removed[change.Address]
+		}
+		if !known {
+			vm, _ = v.ofState(change)
+		}
+		found[change.Address] = &entry{vm: vm, inState: !change.Change.Actions.Create(), idle: change.Change.Actions.NoOp()}
+	}
+	for _, change := range plan.ResourceChanges {
+		if vm := found[guard.VMOf(change.Address)]; vm != nil && !change.Change.Actions.NoOp() {
+			vm.idle = false
+		}
+	}
+	return found
+}
+
+// ofState returns the VM of an entry that is in no file, as the state describes it, and
+// whether the state says that it is ours.
+func (v *hostView) ofState(change *tfjson.ResourceChange) (fleet.VM, bool) {
+	vm, marker, marked := recordedVM(change.Change.Before)
+	vm.Host = v.id
+	vm.Pool = strings.TrimSuffix(vm.Name, fmt.Sprintf("-%d", vm.VMID))
+	if len(marker.Pins) > 0 {
+		vm.PinWith = fleet.PinWithHostAgent
+		vm.VCPUPins, vm.Emulator = marker.Pins, marker.Emulator
+	}
+	return vm, marked && marker.ClusterID == v.clusterID
+}
+
+// checkOwners refuses a plan that would change or remove a guest whose owner is unknown.
+func (v *hostView) checkOwners(plan *tfjson.Plan) error {
+	entries := v.entries(plan)
+	for _, address := range sortedKeys(entries) {
+		if entry := entries[address]; !entry.idle {
+			if err := v.checkOwner(entry); err != nil {
+				return err
+			}
+		}
+	}
+	for _, address := range sortedKeys(v.removed) {
+		if entries[address] == nil {
+			if err := v.checkOwner(&entry{vm: v.removed[address]}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkOwner returns why the owner of an entry's guest is unknown, or nil. It also refuses
+// to import or change a VM that is not on its host, where the provider would look for it;
+// a VM that is only removed is followed to its host.
+func (v *hostView) checkOwner(e *entry) error {
+	guest, exists := v.with(&e.vm)
+	switch {
+	case !exists && e.inState && !v.complete:
+		return &HiddenError{VM: e.vm.Name, VMID: e.vm.VMID, Region: v.id.Region}
+	case !exists:
+		return nil
+	case !v.is(guest, &e.vm):
+		return v.mayBe(guest, &e.vm)
+	}
+	_, desired := v.vms[generator.Address(&e.vm)]
+	if guest.host == v.id || (e.inState && !desired) {
+		return nil
+	}
+	return &MovedError{VM: e.vm.Name, Host: v.id, Now: guest.host}
+}
+
+// stale returns the addresses of state entries that do not refer to our VMs: their create
+// was interrupted, their VMID belongs to someone else, or their VM provably does not
+// exist. A doubtful entry is not stale: the guard checks it. Security groups are
+// forgotten with the entry of their VM, or the next VM would appear to have them.
+func (v *hostView) stale(plan *tfjson.Plan) []string {
+	var addresses []string
+	staying := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		if change.Type != guard.ResourceType {
+			continue
+		}
+		stale := v.isStale(change)
+		staying[change.Address] = !stale && !change.Change.Actions.Create()
+		if stale {
+			addresses = append(addresses, change.Address)
+		}
+	}
+	for _, change := range plan.ResourceChanges {
+		vm := guard.VMOf(change.Address)
+		if vm == "" || change.Change.Actions.Create() {
+			continue
+		}
+		if change.ActionReason == tfjson.ActionReasonReplaceBecauseTainted || !staying[vm] {
+			addresses = append(addresses, change.Address)
+		}
+	}
+	return addresses
+}
+
+func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
+	actions := change.Change.Actions
+	if change.ActionReason == tfjson.ActionReasonReplaceBecauseTainted {
+		return true
+	}
+	if !actions.Delete() && !actions.Update() && !actions.NoOp() {
+		return false
+	}
+
+	// The provider can neither delete nor change a VM that does not exist.
+	recorded, marker, marked := recordedVM(change.Change.Before)
+	recorded.Host = v.id
+	guest, exists := v.with(&recorded)
+	if v.complete && recorded.VMID != 0 && !exists {
+		return true
+	}
+	switch {
+	case actions.Delete():
+		// The VMID provably belongs to an unmanaged guest.
+		return marked && exists && v.mayBe(guest, &recorded) == nil &&
+			(guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
+	case actions.Update():
+		// The VM exists but was never completed, because the attempt to complete it was
+		// interrupted as well. After a new import it can be completed.
+		vm, inFiles := v.vms[change.Address]
+		guest, ours := v.of(&vm)
+		_, updated := v.updated[change.Address]
+		return v.interrupted && inFiles && !updated && ours && !guest.Running
+	}
+	return false
+}
+
+// imports returns the VMs that the plan would create and that already exist with our
+// marker and key. It returns an error if a VMID belongs to an unmanaged guest.
+func (v *hostView) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
+	var existing []fleet.VM
+	for _, change := range plan.ResourceChanges {
+		vm, inFiles := v.vms[change.Address]
+		if !inFiles || !change.Change.Actions.Create() {
+			continue
+		}
+		guest, exists := v.with(&vm)
+		switch {
+		case !exists:
+		case v.is(guest, &vm):
+			existing = append(existing, vm)
+		default:
+			if err := v.mayBe(guest, &vm); err != nil {
+				return nil, err
+			}
+			return nil, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host}
+		}
+	}
+	return existing, nil
+}
+
+// takenOut returns the VMs that a person removed from the fleet by deleting their files:
+// they are in the state, and in Proxmox they are still ours. They are removed as if by a
+// request.
+func (v *hostView) takenOut(plan *tfjson.Plan) []fleet.VM {
+	var vms []fleet.VM
+	for _, change := range plan.ResourceChanges {
+		if _, known := v.removed[change.Address]; known || change.Type != guard.ResourceType || !change.Change.Actions.Delete() {
+			continue
+		}
+		vm, marked := v.ofState(change)
+		if _, ours := v.of(&vm); marked && ours {
+			v.removed[change.Address] = vm
+			vms = append(vms, vm)
+		}
+	}
+	return vms
+}
+
+// orphans returns the guests of the host that carry our marker and are in neither files
+// nor state.
+func (v *hostView) orphans(plan *tfjson.Plan) []located {
+	known := map[fleet.Key]bool{}
+	for _, entry := range v.entries(plan) {
+		known[entry.vm.Key] = true
+	}
+	for _, vm := range v.vms {
+		known[vm.Key] = true
+	}
+	var orphans []located
+	for _, guest := range v.guests {
+		if guest.host == v.id && guest.ClusterID == v.clusterID && !known[fleet.Key(guest.Key)] {
+			orphans = append(orphans, guest)
+		}
+	}
+	return orphans
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

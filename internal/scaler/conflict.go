@@ -1,0 +1,193 @@
+package scaler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// Proxmox has no reservations of CPUs or memory, so two writers on one Proxmox cluster
+// can assign the same resources at the same time: each reads the host before the other's
+// VM exists. Each therefore checks again after its VMs exist; the second one to do so
+// then sees the other's. If both see each other, the one whose cluster ID sorts later
+// removes its VMs and places them again; the other waits for that, and removes its own
+// only if nothing happens. A VM that has just been created runs no pods.
+
+const (
+	// conflictPatience is how long to wait for another writer to remove its VMs.
+	conflictPatience = time.Minute
+	// conflictPoll is the interval between checks.
+	conflictPoll = time.Second
+)
+
+// ConflictError reports that another guest was pinned to new VMs' CPUs while they were
+// created, and that these VMs are removed again.
+type ConflictError struct {
+	VMs   []fleet.VM
+	Cause error
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("%s: taken back, as another writer gave the same CPUs away at the same time: %v", names(e.VMs), e.Cause)
+}
+
+// Unwrap returns the cause.
+func (e *ConflictError) Unwrap() error { return e.Cause }
+
+// awaitNoConflict checks a host after its VMs were created, by this change or by one that
+// did not get to check. It waits while another writer has to give way.
+func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *ShardPlan) error {
+	made := plan.toCheck(change.open[plan.Shard].Made)
+	if len(made) == 0 || s.region(plan.Shard.Region).Live == nil {
+		return nil
+	}
+	for began := s.config.Clock.Now(); ; {
+		v, err := s.viewHost(ctx, change, plan.Shard, true)
+		if err != nil {
+			return err
+		}
+		lost, rivals := v.conflicts(made)
+		if len(lost.VMs) == 0 {
+			return nil
+		}
+		givesWay := func(rival located) bool { return rival.ClusterID > v.clusterID }
+		outranked := len(rivals) > 0 && !slices.ContainsFunc(rivals, func(r located) bool { return !givesWay(r) })
+		if outranked && !slices.ContainsFunc(rivals, func(r located) bool { return r.Running }) {
+			// The rivals are certain to check: a writer checks once its VMs run.
+			return nil
+		}
+		if !outranked || s.config.Clock.Since(began) > conflictPatience {
+			return lost
+		}
+		s.config.Progress(plan.Shard, "another writer made VMs in the same place: waiting for it to take them back")
+		if wait(ctx, conflictPoll) != nil {
+			return lost
+		}
+	}
+}
+
+// conflicts returns the targets that conflict with other guests, and these guests.
+func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rivals []located) {
+	lost = &ConflictError{}
+	for _, target := range targets {
+		vm, desired := v.vms[target.Address]
+		if !desired || vm.Key != target.Key {
+			continue // removed by an earlier change
+		}
+
+		// Another guest may have been pinned to the VM's CPUs since it was placed.
+		err := v.memoryFits(&vm)
+		shortOfMemory := true
+		for _, guest := range v.guests {
+			if shared := guest.Pins.Intersection(vm.CPUs); guest.host == v.id && guest.Key != string(vm.Key) && !shared.IsEmpty() {
+				err = &CPUsTakenError{VM: vm.Name, CPUs: shared, Guest: guest.Name, VMID: guest.VMID, Host: guest.host}
+				shortOfMemory = false
+				break
+			}
+		}
+		if err == nil {
+			continue
+		}
+		lost.VMs = append(lost.VMs, vm)
+		lost.Cause = errors.Join(lost.Cause, err)
+		for _, guest := range v.guests {
+			if guest.host != v.id || guest.ClusterID == v.clusterID {
+				continue
+			}
+			if !guest.Pins.Intersection(vm.CPUs).IsEmpty() || (shortOfMemory && guest.ClusterID != "") {
+				rivals = append(rivals, guest)
+			}
+		}
+	}
+	return lost, rivals
+}
+
+// memoryFits returns an error if the guests running on a VM's host use more memory than
+// the host has, or than a NUMA node has to which the VM is bound.
+func (v *hostView) memoryFits(vm *fleet.VM) error {
+	if v.host == nil {
+		return nil
+	}
+	var used int64
+	bound := map[int]int64{} // by NUMA node
+	for _, guest := range v.guests {
+		if guest.host != v.id || !guest.Running {
+			continue
+		}
+		used += guest.MemoryMiB
+		for _, cell := range guest.NUMA {
+			if cell.HostNodes.Size() == 1 && cell.Policy == topology.NUMABind {
+				bound[cell.HostNodes.List()[0]] += cell.MemoryMiB
+			}
+		}
+	}
+	if limit := v.host.MemoryMiB; limit > 0 && used > limit {
+		return fmt.Errorf("vm %s: the guests of %s hold %d MiB of %d MiB", vm.Name, v.id, used, limit)
+	}
+	for _, node := range v.host.NUMANodes {
+		uses := slices.ContainsFunc(vm.Cells, func(cell topology.NUMACell) bool { return cell.HostNodes.Contains(node.ID) })
+		if uses && node.MemoryMiB > 0 && bound[node.ID] > node.MemoryMiB {
+			return fmt.Errorf("vm %s: %d MiB are bound to NUMA node %d of %s, which has %d MiB",
+				vm.Name, bound[node.ID], node.ID, v.id, node.MemoryMiB)
+		}
+	}
+	return nil
+}
+
+// yield removes VMs that were created at the same time as another writer's. It is a
+// change of its own, with plan and guard.
+func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("taking %s back: %w: CPUs or memory are given away twice as long as they run: drain and remove them", names(lost), err)
+		}
+	}()
+	snapshot, err := s.readAgain(ctx, old, lost)
+	if err != nil {
+		return err
+	}
+	change, err := s.NewChange(ctx, snapshot)
+	if err != nil {
+		return err
+	}
+	change.Kind = audit.KindScaleDown
+	change.Why = "another writer gave the CPUs of " + names(lost) + " away at the same time"
+	change.narrow = true
+	change.remove(func(vm fleet.VM) bool { return hasKey(lost, vm.Key) })
+	if err := s.render(change); err != nil {
+		return err
+	}
+	_, err = s.apply(ctx, change, func(plans []ShardPlan) (string, error) {
+		for i := range plans {
+			if plans[i].Err == nil && plans[i].Verdict.Decision != guard.Allow {
+				return "", &DeniedError{Shard: plans[i].Shard, Verdict: plans[i].Verdict}
+			}
+		}
+		return "", nil
+	})
+	return err
+}
+
+// readAgain reads the hosts of VMs again.
+func (s *Scaler) readAgain(ctx context.Context, old *topology.Snapshot, vms []fleet.VM) (*topology.Snapshot, error) {
+	hosts := map[topology.RegionName][]topology.HostName{}
+	for i := range vms {
+		hosts[vms[i].Host.Region] = append(hosts[vms[i].Host.Region], vms[i].Host.Host)
+	}
+	for _, region := range slices.Sorted(maps.Keys(hosts)) {
+		var err error
+		slices.Sort(hosts[region])
+		if old, err = s.region(region).Live.Refresh(ctx, old, slices.Compact(hosts[region])); err != nil {
+			return nil, err
+		}
+	}
+	return old, nil
+}

@@ -1,0 +1,140 @@
+package scaler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/topology"
+)
+
+// usedVMIDs returns the VMIDs of a region that must not be assigned: the ones of VMs and
+// guests, and the ones in taken.
+func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Snapshot, taken []fleet.VMID) []fleet.VMID {
+	used := slices.Clone(taken)
+	for i := range vms {
+		if vms[i].Host.Region == region {
+			used = append(used, vms[i].VMID)
+		}
+	}
+	for h := range snapshot.Hosts {
+		if host := &snapshot.Hosts[h]; host.Region == region {
+			for _, guest := range host.Guests {
+				used = append(used, fleet.VMID(guest.VMID))
+			}
+		}
+	}
+	return used
+}
+
+// newVM turns a request into a VM: it chooses its VMID, name and key, and what it is
+// cloned from.
+func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {
+	host := snapshot.Host(request.Placement.Host)
+	template, err := templateOf(host, request)
+	if err != nil {
+		return fleet.VM{}, err
+	}
+	if request.Spec.DataDisks, err = dataDisks(template, request); err != nil {
+		return fleet.VM{}, err
+	}
+	vm, err := allocator.Name(s.config.ClusterID, request.Spec, request.Placement, fleet.Source{
+		VMID: fleet.VMID(template.VMID), DiskInterface: template.DiskInterface,
+		DiskGiB: template.DiskGiB, Storage: template.Storage, Options: template.Options,
+	})
+	if err != nil {
+		return fleet.VM{}, err
+	}
+	vm.Key = cmp.Or(request.Key, vm.Key)
+	vm.Module = modules.HashOf(s.config.Release.Modules)
+	vm.Timeouts = s.region(vm.Host.Region).Timeouts
+	if vm.SeedStorage == "" {
+		return vm, nil
+	}
+	storage, ok := SeedStorage(host, vm.SeedStorage)
+	if !ok {
+		return fleet.VM{}, &NoSeedStorageError{Host: vm.Host, Storage: vm.SeedStorage}
+	}
+	vm.Seed = fleet.SeedVolume(storage, s.config.ClusterID, vm.VMID, vm.Key)
+	return vm, nil
+}
+
+// templateOf finds the request's template on its host.
+func templateOf(host *topology.Host, request Request) (*topology.Template, error) {
+	if host == nil {
+		return nil, fmt.Errorf("placing on %s: Proxmox has no such host any more: plan again", request.Placement.Host)
+	}
+	numbered := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return fleet.VMID(t.VMID) == request.Spec.TemplateVMID })
+	for i := range host.Templates {
+		if host.Templates[i].Name == request.Spec.Template && (numbered < 0 || i == numbered) {
+			return &host.Templates[i], nil
+		}
+	}
+	return nil, fmt.Errorf("placing on %s: it has no template %q: make one there or leave the host out of the ProxmoxNodeClass",
+		request.Placement.Host, request.Spec.Template)
+}
+
+// NoSlotError reports that a template has no free SCSI slot for a VM's data disks.
+type NoSlotError struct {
+	Host         topology.HostID
+	Template     int
+	Wanted, Free int
+}
+
+func (e *NoSlotError) Error() string {
+	return fmt.Sprintf("placing on %s: template %d leaves %d SCSI slots for %d data disks: remove drives from the template, or disks from spec.dataDisks",
+		e.Host, e.Template, e.Free, e.Wanted)
+}
+
+// dataDisks assigns a request's data disks to the template's free slots, and to their
+// storage.
+func dataDisks(template *topology.Template, request Request) ([]fleet.DataDisk, error) {
+	disks := slices.Clone(request.Spec.DataDisks)
+	slots := fleet.FreeSlots(append(slices.Clone(template.Drives), template.DiskInterface), len(disks))
+	if len(slots) < len(disks) {
+		return nil, &NoSlotError{Host: request.Placement.Host, Template: template.VMID, Wanted: len(disks), Free: len(slots)}
+	}
+	for i := range disks {
+		disks[i].Interface = slots[i]
+		disks[i].Storage = cmp.Or(disks[i].Storage, request.Spec.Storage, template.Storage)
+	}
+	return disks, nil
+}
+
+// isoContent is Proxmox' content type for ISO images.
+const isoContent = "iso"
+
+// NoSeedStorageError reports that a host has no storage for the seed of a VM.
+type NoSeedStorageError struct {
+	Host topology.HostID
+	// Storage is the requested storage, or fleet.AnySeedStorage.
+	Storage string
+}
+
+func (e *NoSeedStorageError) Error() string {
+	if e.Storage == fleet.AnySeedStorage {
+		return fmt.Sprintf("placing on %s: it has no active storage with content iso for the seed: "+
+			"add iso to the content of one (pvesm set), or leave the host out of the ProxmoxNodeClass", e.Host)
+	}
+	return fmt.Sprintf("placing on %s: it has no active storage %q with content iso for the seed: "+
+		"make it available there, or change spec.metadata.storage of the ProxmoxNodeClass", e.Host, e.Storage)
+}
+
+// SeedStorage returns the storage of a host for seeds: the requested one, or the first
+// suitable one by name if requested is fleet.AnySeedStorage.
+func SeedStorage(host *topology.Host, requested string) (string, bool) {
+	if host == nil || requested == "" {
+		return "", false
+	}
+	first := ""
+	for i := range host.Storages {
+		storage := &host.Storages[i]
+		named := requested == fleet.AnySeedStorage || storage.Name == requested
+		if named && storage.Active && slices.Contains(storage.Content, isoContent) && (first == "" || storage.Name < first) {
+			first = storage.Name
+		}
+	}
+	return first, first != ""
+}

@@ -1,0 +1,264 @@
+package scaler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/topology"
+)
+
+// reading is a fleet as its store has it: the desired state, and the recent history. Each
+// change is made from one reading.
+type reading struct {
+	fleet    fleet.Fleet
+	files    generator.Files
+	revision store.Revision
+	// recent are the latest changes that this installation recorded, oldest first, and
+	// last is the ID of the latest change by anyone.
+	recent []audit.Entry
+	last   string
+	// unverified is set if others recorded changes after the last one in recent: what
+	// they began, and on which host, is unknown.
+	unverified bool
+	// open is the unfinished work by host.
+	open map[topology.HostID]audit.Open
+	// rotations are the VMID rotations.
+	rotations rotations
+	// busy are the hosts to which this process is applying a change.
+	busy map[topology.HostID]bool
+	// quiet are hosts that look unfinished, but where there was nothing to do.
+	quiet map[topology.HostID]bool
+	// done are hosts that ended successfully in changes that continue on other hosts.
+	done map[hostPart]bool
+}
+
+// hostPart is a host's part in a change.
+type hostPart struct {
+	change string
+	host   topology.HostID
+}
+
+// rotations are the VMID rotations by region.
+type rotations map[topology.RegionName]fleet.Rotation
+
+const (
+	// recently is the minimum period for which the history is read for a change.
+	recently = 24 * time.Hour
+	// clockSkew is the maximum difference between two machines' clocks for which the order
+	// of their records is correct.
+	clockSkew = 5 * time.Minute
+)
+
+// read reads the fleet and its recent history.
+func (s *Scaler) read(ctx context.Context) (*reading, error) {
+	// Copy what is in progress first: a change that ends while the history is read is then
+	// still in progress.
+	r := &reading{fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
+	s.mu.Lock()
+	r.busy, r.done = maps.Clone(s.busy), maps.Clone(s.done)
+	s.mu.Unlock()
+
+	var err error
+	if r.files, r.revision, err = s.config.Store.Read(ctx); err != nil {
+		return nil, err
+	}
+	since := max(recently, time.Duration(s.config.Rules.Limits.WindowSeconds)*time.Second)
+	history, err := s.config.Store.History(ctx, s.config.Clock.Now().Add(-since))
+	if err != nil {
+		return nil, err
+	}
+	r.recent, r.last = verified(history), lastOf(history)
+
+	if len(r.files) > 0 {
+		if r.fleet, err = s.parse(r.files); err != nil {
+			return nil, fmt.Errorf("reading the fleet: %w", err)
+		}
+	}
+	if r.fleet.ClusterID != s.config.ClusterID {
+		return nil, fmt.Errorf("fleet %s belongs to cluster %q, the configuration says %q: give each cluster a fleet of its own, see fleet in numaform.yaml",
+			s.config.Dir, r.fleet.ClusterID, s.config.ClusterID)
+	}
+	s.configure(&r.fleet)
+
+	if others := s.recordedByOthers(history); len(others) > 0 {
+		r.unverified = true
+		s.noticeOthers(others)
+	}
+	r.open = s.unfinishedWork(r)
+	// Nothing can be done on hosts without VMs whose region is no longer configured.
+	r.fleet.Hosts = slices.DeleteFunc(r.fleet.Hosts, func(host topology.HostID) bool {
+		_, unfinished := r.open[host]
+		return !unfinished && !s.configured(host.Region) &&
+			!slices.ContainsFunc(r.fleet.VMs, func(vm fleet.VM) bool { return vm.Host == host })
+	})
+	r.rotations = s.readRotations(r)
+	return r, nil
+}
+
+// parse parses the fleet's files. If people revert the change that created the very first
+// VM, the revert deletes the file with the cluster ID; the configuration then provides
+// it.
+func (s *Scaler) parse(files generator.Files) (fleet.Fleet, error) {
+	ours := fleet.Fleet{ClusterID: s.config.ClusterID}
+	s.configure(&ours)
+	whole, err := s.config.Release.Render(ours)
+	if err != nil {
+		return fleet.Fleet{}, err
+	}
+	maps.Copy(whole, files)
+	return s.config.Release.Parse(whole)
+}
+
+// configure sets backend, regions and endpoints from the configuration.
+func (s *Scaler) configure(f *fleet.Fleet) {
+	f.Backend = s.config.Backend
+	f.Regions = nil
+	for _, region := range s.config.Regions {
+		f.Regions = append(f.Regions, fleet.Region{Name: region.Name, Endpoint: region.Endpoint, Insecure: region.Insecure})
+	}
+	f.Sort()
+}
+
+func (s *Scaler) configured(name topology.RegionName) bool {
+	return slices.ContainsFunc(s.config.Regions, func(r Region) bool { return r.Name == name })
+}
+
+// unfinishedWork returns the unfinished work by host. If others recorded changes that
+// cannot be verified, every host may have some: each is planned completely, as after a
+// crash.
+func (s *Scaler) unfinishedWork(r *reading) map[topology.HostID]audit.Open {
+	found := map[topology.HostID]audit.Open{}
+	if len(r.recent) > 0 {
+		newest := &r.recent[len(r.recent)-1]
+		for _, open := range newest.Unfinished() {
+			// An earlier change that was in progress when the newest began may have ended since.
+			id := cmp.Or(open.Change, newest.Change.ID)
+			i := slices.IndexFunc(r.recent, func(e audit.Entry) bool { return e.Change.ID == id })
+			if !r.done[hostPart{id, open.Host}] && (i < 0 || !succeededOn(&r.recent[i], open.Host)) {
+				found[open.Host] = open
+			}
+		}
+	}
+	if !r.unverified {
+		return found
+	}
+	for _, host := range r.fleet.Shards() {
+		if _, known := found[host]; !known && s.configured(host.Region) {
+			found[host] = audit.Open{Host: host}
+		}
+	}
+	return found
+}
+
+// succeededOn reports whether a change has ended successfully on a host.
+func succeededOn(entry *audit.Entry, host topology.HostID) bool {
+	result := entry.Result()
+	return result != nil && slices.ContainsFunc(result.Shards, func(e audit.Ended) bool { return e.Host == host && e.Error == "" })
+}
+
+// readRotations returns the VMID rotations: from the history, and from the fleet's VMs in
+// regions that it does not contain.
+func (s *Scaler) readRotations(r *reading) rotations {
+	found := rotations{}
+	for i := range r.recent {
+		for region, rotation := range r.recent[i].Change.Rotations {
+			if known, ok := found[region]; !ok || rotation.Compare(known) > 0 {
+				found[region] = rotation
+			}
+		}
+	}
+	unknown := slices.DeleteFunc(slices.Clone(r.fleet.VMs), func(vm fleet.VM) bool {
+		_, known := found[vm.Host.Region]
+		return known
+	})
+	s.advance(found, unknown)
+	return found
+}
+
+// advance advances the rotations past the VMIDs of VMs.
+func (s *Scaler) advance(r rotations, vms []fleet.VM) {
+	for i := range vms {
+		name := vms[i].Host.Region
+		if bounds := s.region(name).VMIDs; bounds.Lower <= vms[i].VMID && vms[i].VMID <= bounds.Upper {
+			r[name] = r[name].Past(vms[i].VMID)
+		}
+	}
+}
+
+// Fleet returns the desired state from the files. A fleet without files is empty and has
+// the regions of the configuration.
+func (s *Scaler) Fleet(ctx context.Context) (fleet.Fleet, generator.Files, error) {
+	r, err := s.read(ctx)
+	if err != nil {
+		return fleet.Fleet{}, nil, err
+	}
+	return r.fleet, r.files, nil
+}
+
+// History returns the changes of the fleet that began at or after since, oldest first,
+// including unverified ones: see Verified of each. The zero time means all.
+func (s *Scaler) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
+	return s.config.Store.History(ctx, since)
+}
+
+// Records are evidence only if this installation wrote them, because anyone with write
+// access to the fleet's store can add and change records. Records that cannot be verified
+// decide nothing. Everything that they could describe can be found in the fleet's files,
+// the states and Proxmox, at the cost of a plan of every host.
+
+// verified returns the entries that this installation recorded.
+func verified(entries []audit.Entry) []audit.Entry {
+	return slices.DeleteFunc(slices.Clone(entries), func(e audit.Entry) bool { return !e.Verified })
+}
+
+// verifiedHistory returns all changes that this installation recorded, oldest first.
+func (s *Scaler) verifiedHistory(ctx context.Context) ([]audit.Entry, error) {
+	entries, err := s.config.Store.History(ctx, time.Time{})
+	return verified(entries), err
+}
+
+// recordedByOthers returns the changes that others recorded after this installation's last
+// one. It ignores records from the future, because one would remain the latest forever.
+func (s *Scaler) recordedByOthers(history []audit.Entry) []audit.Entry {
+	var last time.Time
+	for i := range history {
+		if history[i].Verified {
+			last = history[i].Change.Time
+		}
+	}
+	until := s.config.Clock.Now().Add(clockSkew)
+	return slices.DeleteFunc(slices.Clone(history), func(e audit.Entry) bool {
+		return e.Verified || !e.Change.Time.After(last) || e.Change.Time.After(until)
+	})
+}
+
+// noticeOthers reports once, for the latest of them, that others recorded changes.
+func (s *Scaler) noticeOthers(others []audit.Entry) {
+	latest := lastOf(others)
+	s.mu.Lock()
+	known := s.noticed == latest
+	s.noticed = latest
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	s.config.Notice(fmt.Sprintf("the history holds %d changes, the last one %s, that this installation did not record after its own last one: "+
+		"nothing is decided from them, and every host is planned; if another machine changes this fleet too, give both the same key "+
+		"(history.key_file in numaform.yaml); `numaform history` shows them as unverified", len(others), latest))
+}
+
+// lastOf returns the ID of the newest change, or "".
+func lastOf(entries []audit.Entry) string {
+	if len(entries) == 0 {
+		return ""
+	}
+	return entries[len(entries)-1].Change.ID
+}

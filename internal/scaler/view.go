@@ -1,0 +1,426 @@
+package scaler
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+// hostView is what a change may do on one host, and the guests that exist there.
+type hostView struct {
+	guestIndex
+	id      topology.HostID
+	host    *topology.Host
+	vms     map[string]fleet.VM // by address, from the files
+	added   map[string]fleet.VM // requested by this change
+	removed map[string]fleet.VM // removed by this change or an earlier one
+	updated map[string]fleet.VM // to change in place, by this change or an earlier one
+	// calls are the module calls of updated, whether or not their files contain them.
+	calls []string
+	// retrying is set if VMs of an earlier change are among updated.
+	retrying bool
+	// complete is set if all guests are known: a guest that is not listed then does not
+	// exist.
+	complete bool
+	// interrupted is set if a create may have been interrupted.
+	interrupted bool
+	// blocked says why VMs in removed must stay for now, by address.
+	blocked map[string]string
+}
+
+// viewHost gathers what may happen on a host. If fresh is set, it reads the host's guests
+// again.
+func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostID, fresh bool) (*hostView, error) {
+	snapshot := change.Snapshot
+	if live := s.region(id.Region).Live; fresh && live != nil {
+		var err error
+		if snapshot, err = live.Refresh(ctx, snapshot, change.hostsOf(id)); err != nil {
+			return nil, err
+		}
+	}
+	host := snapshot.Host(id)
+	if problem := problemOf(host); problem != "" && !change.onlyMovedAway(id) {
+		return nil, &HostDownError{Host: id, Problem: problem}
+	}
+	region := regionOf(snapshot, id.Region)
+	if !region.Quorate {
+		return nil, &HostDownError{Host: id, Problem: "its cluster has lost its quorum"}
+	}
+
+	v := &hostView{
+		guestIndex: indexGuests(snapshot, change.After.ClusterID), id: id, host: host, complete: !region.HidesGuests,
+		vms: byAddress(change.After.VMs, id), added: byAddress(change.Added, id),
+		removed: byAddress(change.Removed, id), updated: byAddress(change.Updated, id),
+		interrupted: interrupted(change.open, id),
+	}
+	open := change.open[id]
+	for address, vm := range byAddress(open.Removed, id) {
+		if _, desired := v.vms[address]; !desired {
+			v.removed[address] = vm
+		}
+	}
+	for address, vm := range v.vms {
+		if slices.Contains(open.Updated, vm.Key) {
+			v.updated[address] = vm
+			v.retrying = true
+		}
+	}
+	for _, vm := range v.updated {
+		// Groups that were removed from its file are planned, too.
+		vm.SecurityGroups = []string{"any"}
+		v.calls = append(v.calls, generator.Calls(&vm)...)
+	}
+	return v, nil
+}
+
+// targets are the module calls affected by the change.
+func (v *hostView) targets() []string {
+	targets := slices.Clone(v.calls)
+	for _, vms := range []map[string]fleet.VM{v.added, v.removed} {
+		for _, vm := range vms {
+			targets = append(targets, generator.Calls(&vm)...)
+		}
+	}
+	slices.Sort(targets)
+	return targets
+}
+
+// targetOf returns the target of a VM in the files. A VM that cannot be rendered has no
+// inputs, and the guard then denies everything but a delete.
+func targetOf(clusterID string, vm *fleet.VM) guard.Target {
+	inputs, err := generator.Inputs(clusterID, vm)
+	if err != nil {
+		inputs = nil
+	}
+	return guard.Target{
+		Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
+		BootDisk: vm.Source.DiskInterface, DataDisks: vm.DataDisks, PCIDevices: vm.PCIDevices,
+		Module: cmp.Or(vm.Module, modules.Hash()), Inputs: inputs,
+	}
+}
+
+// intent returns what the plan has to do: create what this change adds and what earlier
+// changes added to the files, import what exists, delete what was removed, and update
+// what is to change in place.
+func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
+	intent := guard.Intent{ClusterID: v.clusterID}
+	for _, guest := range v.guests {
+		if guest.host == v.id && !guest.Pins.IsEmpty() {
+			intent.Claims = append(intent.Claims, guard.Claim{Host: v.id.Host, CPUs: guest.Pins, Guest: guest.Name, VMID: fleet.VMID(guest.VMID)})
+		}
+	}
+	slices.SortFunc(intent.Claims, func(a, b guard.Claim) int { return cmp.Compare(a.VMID, b.VMID) })
+
+	// An update in place is possible only for VMs that the plan changes in no other way.
+	requested := map[string]bool{}
+	for i := range imported {
+		target := targetOf(v.clusterID, &imported[i])
+		requested[target.Address] = true
+		guest, _ := v.with(&imported[i])
+		_, created := v.updated[target.Address]
+		target.Incomplete = v.interrupted && !created && !guest.Running
+		intent.Import = append(intent.Import, target)
+	}
+	listed := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		listed[change.Address] = true
+		if vm, ok := v.vms[change.Address]; ok && change.Change.Actions.Create() && !requested[change.Address] {
+			requested[change.Address] = true
+			intent.Create = append(intent.Create, targetOf(v.clusterID, &vm))
+		}
+		if vm, ok := v.removed[change.Address]; ok {
+			requested[change.Address] = true
+			target := targetOf(v.clusterID, &vm)
+			target.Address = change.Address
+			target.Inputs = nil
+			target.Blocked = v.blocked[change.Address]
+			target.Drained = target.Blocked == ""
+			intent.Delete = append(intent.Delete, target)
+		}
+	}
+	// The plan must contain what this change adds; otherwise the guard reports it.
+	for address, vm := range v.added {
+		if !listed[address] {
+			requested[address] = true
+			intent.Create = append(intent.Create, targetOf(v.clusterID, &vm))
+		}
+	}
+
+	var updates []fleet.VM
+	for _, change := range plan.ResourceChanges {
+		address := cmp.Or(guard.VMOf(change.Address), change.Address)
+		if vm, ok := v.updated[address]; ok && !requested[address] && !change.Change.Actions.NoOp() {
+			updates = append(updates, vm)
+		}
+	}
+	slices.SortFunc(updates, func(a, b fleet.VM) int { return cmp.Compare(generator.Address(&a), generator.Address(&b)) })
+	intent.Update = v.alsoUpdate(nil, updates)
+	return intent
+}
+
+// alsoUpdate adds VMs to targets that are not in it yet.
+func (v *hostView) alsoUpdate(targets []guard.Target, vms []fleet.VM) []guard.Target {
+	for i := range vms {
+		address := generator.Address(&vms[i])
+		if !slices.ContainsFunc(targets, func(t guard.Target) bool { return t.Address == address }) {
+			targets = append(targets, targetOf(v.clusterID, &vms[i]))
+		}
+	}
+	return targets
+}
+
+// repairable returns an error if a VM must not be repaired now.
+func (v *hostView) repairable(repaired map[string]fleet.VM) error {
+	if v.interrupted {
+		return &UnfinishedError{Host: v.id}
+	}
+	for _, address := range sortedKeys(repaired) {
+		vm := repaired[address]
+		guest, exists := v.with(&vm)
+		if exists && v.is(guest, &vm) {
+			continue
+		}
+		if exists {
+			if err := v.mayBe(guest, &vm); err != nil {
+				return err
+			}
+		}
+		return fmt.Errorf("repairing %s: VMID %d is not this VM any more: look again by `numaform drift`", vm.Name, vm.VMID)
+	}
+	return nil
+}
+
+// PinsError reports that a VM cannot be pinned as its file says while it runs.
+type PinsError struct {
+	VM      string
+	Host    topology.HostID
+	Pins    topology.Pins
+	Problem string
+}
+
+func (e *PinsError) Error() string {
+	return fmt.Sprintf("vm %s: its file pins it to CPUs %s of host %s, %s: declare other CPUs in its file, or replace the node",
+		e.VM, e.Pins, e.Host, e.Problem)
+}
+
+// Repin is a change of the CPUs on which the host agent runs the threads of a running VM.
+type Repin struct {
+	VM      fleet.VM
+	Was, Is fleet.Marker
+}
+
+// String returns the change in the form "workers-2001: pins 4,36 → 6,38".
+func (r Repin) String() string {
+	return fmt.Sprintf("%s: %s → %s", r.VM.Name, pinText(r.Was), strings.TrimPrefix(pinText(r.Is), "pins "))
+}
+
+// pinText describes what a marker requests from the host agent.
+func pinText(m fleet.Marker) string {
+	if len(m.Pins) == 0 {
+		return "no pins"
+	}
+	text := "pins " + topology.Pins(m.Pins).String()
+	if m.Emulator != "" {
+		text += ", emulator " + string(m.Emulator)
+	}
+	return text
+}
+
+// samePins reports whether two markers request the same from the host agent.
+func samePins(a, b fleet.Marker) bool {
+	return slices.Equal(a.Pins, b.Pins) && a.Emulator == b.Emulator
+}
+
+// repin records the VMs whose files declare other pins, or another emulator setting, than
+// the state and Proxmox have. The host agent applies them while the VMs run, so this is an
+// update of the description, and repin allows the plan to make it: a person who edits
+// files need not request it. The guard checks what else such a plan would change.
+func (v *hostView) repin(plan *ShardPlan) error {
+	plan.Repinned = nil
+	for _, change := range plan.Plan.JSON.ResourceChanges {
+		vm, inFiles := v.vms[change.Address]
+		if !inFiles || change.Type != guard.ResourceType || !change.Change.Actions.Update() || vm.PinWith != fleet.PinWithHostAgent {
+			continue
+		}
+		_, was, _ := recordedVM(change.Change.Before)
+		_, is, _ := recordedVM(change.Change.After)
+		guest, ours := v.of(&vm)
+		declared := !samePins(was, is) && was.Key == vm.Key && is.Key == vm.Key && slices.Equal(is.Pins, vm.VCPUPins)
+		if ours && guest.host == v.id && declared {
+			plan.Repinned = append(plan.Repinned, Repin{VM: vm, Was: was, Is: is})
+		}
+	}
+	slices.SortFunc(plan.Repinned, func(a, b Repin) int { return cmp.Compare(a.VM.VMID, b.VM.VMID) })
+	var vms []fleet.VM
+	for i := range plan.Repinned {
+		if err := v.pinsFit(&plan.Repinned[i].VM); err != nil {
+			return err
+		}
+		vms = append(vms, plan.Repinned[i].VM)
+	}
+	plan.Intent.Update = v.alsoUpdate(plan.Intent.Update, vms)
+	return nil
+}
+
+// pinsFit refuses pins of a running VM that its host could not have assigned: the VM's
+// memory stays where it is.
+func (v *hostView) pinsFit(vm *fleet.VM) error {
+	refuse := func(format string, args ...any) error {
+		return &PinsError{VM: vm.Name, Host: v.id, Pins: vm.VCPUPins, Problem: fmt.Sprintf(format, args...)}
+	}
+	if v.host == nil || len(v.host.CPUs) == 0 {
+		return nil
+	}
+	for vcpu, id := range vm.VCPUPins {
+		cpu := v.host.CPU(id)
+		switch {
+		case cpu == nil || !cpu.Online:
+			return refuse("of which CPU %d is not there, or offline", id)
+		case v.host.ReservedCPUs.Contains(id):
+			return refuse("of which CPU %d is reserved for the host", id)
+		}
+		for _, cell := range vm.Cells {
+			if cell.GuestCPUs.Contains(vcpu) && cpu.NUMANode != topology.Unknown && !cell.HostNodes.Contains(cpu.NUMANode) {
+				return refuse("but vCPU %d has its memory on NUMA node %s, and CPU %d is on NUMA node %d", vcpu, cell.HostNodes, id, cpu.NUMANode)
+			}
+		}
+	}
+	return nil
+}
+
+// followMoved updates the state to the current hosts of VMs to be removed, and reports
+// whether that was necessary. The engine destroys a resource without a file as the state
+// recorded it before the plan, even if the plan refreshes, and the provider would look for
+// the VM on its old host. So this is a separate plan that changes only the state. Security
+// groups are deleted with their VM; their entries name the old host, which may no longer
+// exist.
+func (s *Scaler) followMoved(ctx context.Context, plan *ShardPlan, v *hostView) (followed bool, err error) {
+	moved := v.movedAway()
+	if len(moved) == 0 || plan.dry {
+		return false, nil
+	}
+	resources, err := plan.workspace.Resources(ctx)
+	if err != nil {
+		return false, err
+	}
+	targets, groups := v.outdated(resources, moved)
+	if len(targets)+len(groups) == 0 {
+		return false, nil
+	}
+	if len(groups) > 0 {
+		if err := plan.workspace.Forget(ctx, groups...); err != nil {
+			return false, err
+		}
+		plan.outside = append(plan.outside, "took out of the state, as their VMs are on another host: "+strings.Join(groups, ", "))
+	}
+	if len(targets) == 0 {
+		return true, nil
+	}
+
+	list := strings.Join(targets, ", ")
+	s.config.Progress(plan.Shard, "reading where VMs are that were moved: "+list)
+	refresh, err := s.runPlan(ctx, plan.workspace, state.PlanOptions{RefreshOnly: true, Targets: targets})
+	if err != nil {
+		return true, err
+	}
+	intent := guard.Intent{ClusterID: v.clusterID, Targeted: true}
+	if verdict := guard.Check(refresh.JSON, intent, s.config.Rules); verdict.Decision != guard.Allow {
+		return true, &DeniedError{Shard: plan.Shard, Verdict: verdict}
+	}
+	if _, err := plan.workspace.Apply(ctx, refresh); err != nil {
+		return true, err
+	}
+	plan.outside = append(plan.outside, fmt.Sprintf("wrote into the state on which host %s is, by plan %s", list, refresh.SHA256))
+	return true, nil
+}
+
+// movedAway returns the VMs to be removed that are now on another host, sorted.
+func (v *hostView) movedAway() []fleet.VM {
+	var moved []fleet.VM
+	for _, vm := range v.removed {
+		if guest, ours := v.of(&vm); ours && guest.host != v.id {
+			moved = append(moved, vm)
+		}
+	}
+	slices.SortFunc(moved, func(a, b fleet.VM) int { return cmp.Compare(a.VMID, b.VMID) })
+	return moved
+}
+
+// outdated returns the module calls of moved VMs whose host is outdated in the state, and
+// the addresses of moved VMs' security groups.
+func (v *hostView) outdated(resources []state.Resource, moved []fleet.VM) (targets, groups []string) {
+	for _, resource := range resources {
+		for i := range moved {
+			now, _ := v.with(&moved[i])
+			switch at := slices.Index(generator.Addresses(&moved[i]), resource.Address); {
+			case at == 0 && resource.Host != now.host.Host:
+				targets = append(targets, generator.Calls(&moved[i])[0])
+			case at > 0:
+				groups = append(groups, resource.Address)
+			}
+		}
+	}
+	return targets, groups
+}
+
+// onlyMovedAway reports whether a change only removes VMs of a host that are now on other
+// hosts, all of which are usable. It then does not matter if the host itself is down.
+func (c *Change) onlyMovedAway(host topology.HostID) bool {
+	removed := on(c.Removed, host)
+	if len(removed) == 0 || len(on(c.Added, host)) > 0 {
+		return false
+	}
+	index := c.index()
+	for i := range removed {
+		guest, ours := index.of(&removed[i])
+		if !ours || guest.host == host || problemOf(c.Snapshot.Host(guest.host)) != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// hostsOf returns the hosts whose guests must be read before a host is changed: the host
+// itself, and the hosts to which its VMs have moved.
+func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
+	hosts := []topology.HostName{host.Host}
+	index := c.index()
+	for _, vm := range slices.Concat(on(c.Before.VMs, host), on(c.Removed, host)) {
+		if guest, exists := index.with(&vm); exists && fleet.Key(guest.Key) == vm.Key {
+			hosts = append(hosts, guest.host.Host)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
+// recordedVM returns the VM that a resource's values describe, and its marker, if the
+// values have one.
+func recordedVM(values any) (vm fleet.VM, marker fleet.Marker, marked bool) {
+	attributes, _ := values.(map[string]any)
+	description, _ := attributes["description"].(string)
+	marker, marked = fleet.ParseMarker(description)
+	vm.Key = marker.Key
+	vm.Name, _ = attributes["name"].(string)
+	switch vmid := attributes["vm_id"].(type) {
+	case float64:
+		vm.VMID = fleet.VMID(vmid)
+	case json.Number:
+		if number, err := vmid.Int64(); err == nil {
+			vm.VMID = fleet.VMID(number)
+		}
+	}
+	return vm, marker, marked
+}
