@@ -8,9 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	apitypes "k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/karpenter/pkg/scheduling"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/numaform/numaform/planner"
@@ -67,8 +66,37 @@ type HostReason struct {
 	suited bool
 }
 
+// Obstacle is the first reason that keeps a pod off a NodePool's nodes.
+type Obstacle string
+
+// The obstacles, in the order of the checks.
+const (
+	// ObstacleTaint is a taint that the pod does not tolerate.
+	ObstacleTaint Obstacle = "Taint"
+	// ObstacleRequirement is a pod's requirement that no node meets.
+	ObstacleRequirement Obstacle = "Requirement"
+	// ObstacleSize means that the pod is larger than any instance type.
+	ObstacleSize Obstacle = "Size"
+	// ObstacleNodePool means that a NodePool or class creates no nodes.
+	ObstacleNodePool Obstacle = "NodePool"
+	// ObstacleLimit is a limit of the NodePool.
+	ObstacleLimit Obstacle = "Limit"
+	// ObstacleHost means that no host has room.
+	ObstacleHost Obstacle = "Host"
+	// ObstacleScheduler is a reason that only Karpenter's scheduler knows, above all
+	// other pods that the pod counts.
+	ObstacleScheduler Obstacle = "Scheduler"
+)
+
+// rank returns how many checks a pod passed.
+func (o Obstacle) rank() int {
+	return slices.Index([]Obstacle{
+		ObstacleTaint, ObstacleRequirement, ObstacleSize, ObstacleNodePool, ObstacleLimit, ObstacleHost, ObstacleScheduler,
+	}, o)
+}
+
 // Explain explains a pod's scheduling state, using the same decision as Decide.
-func (c *Cluster) Explain(ctx context.Context, request Request, name types.NamespacedName) (*Explanation, error) {
+func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.NamespacedName) (*Explanation, error) {
 	pod := &corev1.Pod{}
 	if err := c.client.Get(ctx, name, pod); apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("explaining pod %s: there is no such pod: write NAMESPACE/NAME as kubectl get pods -A lists them", name)
@@ -79,79 +107,59 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name types.Names
 	if err != nil {
 		return nil, fmt.Errorf("explaining pod %s: %w", name, err)
 	}
+
 	x := &Explanation{Pod: name.String()}
 	if i := slices.IndexFunc(d.Refused, func(r Refusal) bool { return r.Pod == name }); i >= 0 {
-		x.State, x.Summary = PodRefused, d.Refused[i].Reason
-		return x, s.explainRefused(withKarpenter(ctx, request), x, pod)
+		x.State = PodRefused
+		x.Summary = d.Refused[i].Reason
+		pending := slices.Concat(s.pods[:]...)
+		at := slices.IndexFunc(pending, func(p *corev1.Pod) bool { return client.ObjectKeyFromObject(p) == name })
+		if at < 0 {
+			return x, nil // it is invalid
+		}
+		e, err := newExplainer(withKarpenter(ctx, request), s)
+		if err != nil {
+			return nil, err
+		}
+		e.views = true
+		x.Pools = e.explainPools(pending[at], s.last.failed[pending[at].UID])
+		if len(x.Pools) > 0 {
+			x.Summary = fmt.Sprintf("NodePool %s: %s", x.Pools[0].NodePool, x.Pools[0].Reason)
+		}
+		return x, nil
 	}
-	if x.State, x.Summary = d.landing(name); x.State == PodWaits {
-		err = c.explainWaiting(ctx, x, pod, d.nodeFor(name))
-	}
-	if x.State == "" {
-		x.State, x.Summary = ignored(pod)
-	}
-	return x, err
-}
 
-// explainRefused adds what each NodePool lacks for a refused pod.
-func (s *session) explainRefused(ctx context.Context, x *Explanation, pod *corev1.Pod) error {
-	asking := slices.Concat(s.pods[:]...)
-	i := slices.IndexFunc(asking, func(p *corev1.Pod) bool { return client.ObjectKeyFromObject(p) == client.ObjectKeyFromObject(pod) })
-	if i < 0 {
-		return nil // it is invalid
-	}
-	e, err := newExplainer(ctx, s)
-	if err != nil {
-		return err
-	}
-	e.views = true
-	x.Pools = e.refuse(asking[i], s.last.failed[asking[i].UID])
-	if len(x.Pools) > 0 {
-		x.Summary = fmt.Sprintf("NodePool %s: %s", x.Pools[0].NodePool, x.Pools[0].Reason)
-	}
-	return nil
-}
-
-// landing returns where the decision places a pod, or "".
-func (d *Decision) landing(pod types.NamespacedName) (PodState, string) {
 	for i := range d.New {
-		n := &d.New[i]
-		if slices.Contains(n.Pods, pod) {
-			return PodNeedsVM, fmt.Sprintf("a VM has to be made for it: %s of NodePool %s on %s, %s: numaform apply makes it, or the controller once its plan is let pass",
+		if n := &d.New[i]; slices.Contains(n.Pods, name) {
+			x.State = PodNeedsVM
+			x.Summary = fmt.Sprintf("a VM has to be made for it: %s of NodePool %s on %s, %s: numaform apply makes it, or the controller once its plan is let pass",
 				n.Spec.InstanceType, n.NodePool, n.Placement.Host, n.Placement.Reason)
+			return x, nil
 		}
 	}
 	for _, l := range d.InFlight {
-		if slices.Contains(l.Pods, pod) {
-			return PodWaits, fmt.Sprintf("VM %s has room for it and is on its way to be a node: wait until it joins", l.Name)
+		if slices.Contains(l.Pods, name) {
+			x.State = PodWaits
+			x.Summary = fmt.Sprintf("VM %s has room for it and is on its way to be a node: wait until it joins", l.Name)
+			return x, nil
 		}
 	}
 	for _, l := range d.Existing {
-		if slices.Contains(l.Pods, pod) {
-			return PodWaits, fmt.Sprintf("node %s has room for it: kube-scheduler should put it there, see the events of kubectl describe pod", l.Name)
+		if slices.Contains(l.Pods, name) {
+			x.State = PodWaits
+			x.Summary, err = c.explainWaiting(ctx, pod, l.Name)
+			return x, err
 		}
 	}
-	return "", ""
-}
-
-// nodeFor returns the node that has room for a pod.
-func (d *Decision) nodeFor(pod types.NamespacedName) string {
-	for _, l := range d.Existing {
-		if slices.Contains(l.Pods, pod) {
-			return l.Name
-		}
-	}
-	return ""
+	x.State, x.Summary = ignored(pod)
+	return x, nil
 }
 
 // explainWaiting explains what still keeps the pod off a node that has room.
-func (c *Cluster) explainWaiting(ctx context.Context, x *Explanation, pod *corev1.Pod, name string) error {
-	if name == "" {
-		return nil
-	}
+func (c *Cluster) explainWaiting(ctx context.Context, pod *corev1.Pod, name string) (string, error) {
 	node := &corev1.Node{}
-	if err := c.client.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := c.client.Get(ctx, client.ObjectKey{Name: name}, node); client.IgnoreNotFound(err) != nil {
+		return "", err
 	}
 	var missing []string
 	for _, condition := range node.Status.Conditions {
@@ -160,14 +168,14 @@ func (c *Cluster) explainWaiting(ctx context.Context, x *Explanation, pod *corev
 		}
 	}
 	for _, taint := range node.Spec.Taints {
-		if taint.Effect != corev1.TaintEffectPreferNoSchedule && scheduling.Taints([]corev1.Taint{taint}).ToleratesPod(pod) != nil {
+		if !tolerates(pod, taint) {
 			missing = append(missing, "still has the taint "+taint.ToString())
 		}
 	}
 	if len(missing) > 0 {
-		x.Summary = fmt.Sprintf("node %s has room for it, but %s: wait until it has joined, or see why it does not", name, strings.Join(missing, " and "))
+		return fmt.Sprintf("node %s has room for it, but %s: wait until it has joined, or see why it does not", name, strings.Join(missing, " and ")), nil
 	}
-	return nil
+	return fmt.Sprintf("node %s has room for it: kube-scheduler should put it there, see the events of kubectl describe pod", name), nil
 }
 
 // ignored returns why a pod does not need to be placed.
@@ -186,7 +194,7 @@ func ignored(pod *corev1.Pod) (PodState, string) {
 	case podutils.IsOwnedByDaemonSet(pod), podutils.IsOwnedByNode(pod):
 		return PodIgnored, "it belongs to a DaemonSet or to a node: no node is made for such pods, they go where their node is"
 	case len(gates) > 0:
-		return PodIgnored, fmt.Sprintf("it has the scheduling gates %s: nobody looks for a place until they are removed", strings.Join(gates, ", "))
+		return PodIgnored, fmt.Sprintf("it has the scheduling gates %s: kube-scheduler does not look for a place until they are removed", strings.Join(gates, ", "))
 	case podutils.IsPreempting(pod):
 		return PodIgnored, fmt.Sprintf("kube-scheduler makes room for it on node %s", pod.Status.NominatedNodeName)
 	case !podutils.FailedToSchedule(pod):
