@@ -4,25 +4,70 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"maps"
+	"path"
 	"slices"
-	"sync"
-	"time"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+)
+
+// The labels and annotations of a fleet's ConfigMaps.
+const (
+	fleetLabel = "numaform.dev/fleet"
+	partLabel  = "numaform.dev/part"
+	dayLabel   = "numaform.dev/day"
+
+	// directoryAnnotation is the directory of the files in a ConfigMap.
+	directoryAnnotation = "numaform.dev/directory"
+	// On the root, headAnnotation is the last change, stageAnnotation a change whose
+	// files are not all in their ConfigMaps yet, and fenceAnnotation the number of the
+	// lock under which the root was written.
+	headAnnotation  = "numaform.dev/head"
+	stageAnnotation = "numaform.dev/stage"
+	fenceAnnotation = "numaform.dev/fence"
+	// previousAnnotation is the change before a record's.
+	previousAnnotation = "numaform.dev/previous"
+)
+
+// The values of partLabel.
+const (
+	partFiles   = "files"
+	partChange  = "change"
+	partOutcome = "outcome"
+)
+
+// The keys of a record.
+const (
+	recordKey = "record.json"
+	stageKey  = "files.json.gz"
+)
+
+const (
+	// maxConfigMap is Kubernetes' limit for a ConfigMap's data, in bytes.
+	maxConfigMap = 1 << 20
+	// maxStage limits the unpacked size of a staged write.
+	maxStage = 64 << 20
+	// completeAttempts limits how often to complete a write that another process is
+	// completing too.
+	completeAttempts = 10
 )
 
 // ConfigMap is a fleet in ConfigMaps: one for each host, one for each module, one for the
@@ -32,14 +77,10 @@ type ConfigMap struct {
 	namespace string
 	name      string
 	clock     clock.WithTicker
-	// interrupt, if a test sets it, ends a write before one of its steps.
-	interrupt func(name string) error
-
-	// mu guards fence.
-	mu sync.Mutex
+	interrupt interrupt
 	// fence is the number of the lock that this store holds; 0 means none. Each new lock
 	// has a higher number.
-	fence int64
+	fence atomic.Int64
 }
 
 var _ Store = (*ConfigMap)(nil)
@@ -52,6 +93,96 @@ func NewConfigMap(client kubernetes.Interface, namespace, name string) (*ConfigM
 	return &ConfigMap{client: client, namespace: namespace, name: name, clock: clock.RealClock{}}, nil
 }
 
+func (c *ConfigMap) maps() v1.ConfigMapInterface { return c.client.CoreV1().ConfigMaps(c.namespace) }
+
+func (c *ConfigMap) where() string { return "ConfigMap " + c.namespace + "/" + c.name }
+
+func (c *ConfigMap) changeName(id string) string { return c.name + "-" + strings.ToLower(id) }
+
+// partName returns the name of a directory's ConfigMap: readable, and unique by a hash.
+func (c *ConfigMap) partName(dir string) string {
+	if dir == "" {
+		return c.name
+	}
+	hash := sha256.Sum256([]byte(dir))
+	slug := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(dir))
+	return c.name + "-" + strings.Trim(slug[:min(len(slug), 40)], "-") + "-" + hex.EncodeToString(hash[:4])
+}
+
+// partOf returns the directory whose ConfigMap contains a file: a host's, a module's, or
+// the fleet's.
+func partOf(name string) string {
+	if IsModule(name) || strings.Count(name, "/") == 2 {
+		return path.Dir(name)
+	}
+	return ""
+}
+
+// key returns the key of a file in the ConfigMap of its directory. Keys must not contain
+// slashes.
+func key(dir, name string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(name, dir+"/"), "/", "..")
+}
+
+// nameOf returns the file of a key.
+func nameOf(dir, key string) string { return path.Join(dir, strings.ReplaceAll(key, "..", "/")) }
+
+// stored is a fleet as stored in its ConfigMaps.
+type stored struct {
+	parts map[string]*corev1.ConfigMap // by directory; the root's is ""
+	// files are the files after the staged write.
+	files generator.Files
+	// staged is an interrupted write, or nil.
+	staged *staged
+}
+
+func (s *stored) head() string {
+	if root := s.parts[""]; root != nil {
+		return root.Annotations[headAnnotation]
+	}
+	return ""
+}
+
+// part returns the ConfigMap of a directory with its current files.
+func (s *stored) part(c *ConfigMap, dir string) *corev1.ConfigMap {
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: c.partName(dir), Namespace: c.namespace}}
+	if old := s.parts[dir]; old != nil {
+		m = old.DeepCopy()
+	}
+	metav1.SetMetaDataLabel(&m.ObjectMeta, fleetLabel, c.name)
+	metav1.SetMetaDataLabel(&m.ObjectMeta, partLabel, partFiles)
+	metav1.SetMetaDataAnnotation(&m.ObjectMeta, directoryAnnotation, dir)
+	m.Data = map[string]string{}
+	m.BinaryData = map[string][]byte{}
+	for name, content := range s.files {
+		switch {
+		case partOf(name) != dir:
+		case utf8.Valid(content):
+			m.Data[key(dir, name)] = string(content)
+		default:
+			m.BinaryData[key(dir, name)] = content
+		}
+	}
+	return m
+}
+
+// root returns the root, or nil.
+func (c *ConfigMap) root(ctx context.Context) (*corev1.ConfigMap, error) {
+	root, err := c.maps().Get(ctx, c.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading fleet %s: %w", c.where(), err)
+	}
+	return root, nil
+}
+
 // Read returns the fleet's files, after completing an interrupted write.
 func (c *ConfigMap) Read(ctx context.Context) (generator.Files, Revision, error) {
 	found, err := c.load(ctx)
@@ -62,6 +193,62 @@ func (c *ConfigMap) Read(ctx context.Context) (generator.Files, Revision, error)
 	return files, RevisionOf(files), nil
 }
 
+// load reads a consistent version of the whole fleet, and applies an interrupted write to
+// the files that were read.
+func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
+	list, err := c.maps().List(ctx, metav1.ListOptions{LabelSelector: fleetLabel + "=" + c.name + "," + partLabel + "=" + partFiles})
+	if err != nil {
+		return nil, fmt.Errorf("reading fleet %s: %w", c.where(), err)
+	}
+	found := &stored{parts: map[string]*corev1.ConfigMap{}, files: generator.Files{}}
+	for i := range list.Items {
+		m := &list.Items[i]
+		dir := m.Annotations[directoryAnnotation]
+		if m.Name != c.partName(dir) {
+			return nil, fmt.Errorf("reading fleet %s: ConfigMap %s says that it holds %q, and that is not its name: delete it", c.where(), m.Name, dir)
+		}
+		found.parts[dir] = m
+		for key, content := range m.Data {
+			found.files[nameOf(dir, key)] = []byte(content)
+		}
+		for key, content := range m.BinaryData {
+			found.files[nameOf(dir, key)] = content
+		}
+	}
+
+	root := found.parts[""]
+	if root == nil || root.Annotations[stageAnnotation] == "" {
+		return found, nil
+	}
+	name := c.changeName(root.Annotations[stageAnnotation])
+	if found.staged, err = c.readStage(ctx, name); err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s, which holds an interrupted write: %w: restore it, or remove the annotation %s of %s to keep the files as they are",
+			c.namespace, name, err, stageAnnotation, c.where())
+	}
+	if err := found.staged.applyTo(found.files); err != nil {
+		return nil, fmt.Errorf("%w: remove the annotation %s of %s to keep the files as they are, or restore this one", err, stageAnnotation, c.where())
+	}
+	return found, nil
+}
+
+// readStage reads the steps that are packed in the record of a change.
+func (c *ConfigMap) readStage(ctx context.Context, name string) (*staged, error) {
+	m, err := c.maps().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	r, err := gzip.NewReader(bytes.NewReader(m.BinaryData[stageKey]))
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(r, maxStage))
+	if err != nil {
+		return nil, err
+	}
+	next := &staged{}
+	return next, json.Unmarshal(content, next)
+}
+
 // Begin makes files the desired state, together with the change's record. The update of
 // the root is decisive and succeeds only if the root is unchanged since it was read: a
 // holder that was paused and lost the lock cannot write.
@@ -70,62 +257,117 @@ func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Fi
 	if err != nil {
 		return err
 	}
-	if err := inside(c.where(), files); err != nil {
+	if err := checkPaths(c.where(), files); err != nil {
 		return err
 	}
-	found, err := c.settled(ctx)
+	found, err := c.loadComplete(ctx)
 	if err != nil {
 		return err
 	}
-	if RevisionOf(generator.Select(found.files)) != base || !c.mayWrite(found) {
+	fence := c.fence.Load()
+	if RevisionOf(generator.Select(found.files)) != base || fence != 0 && fence < fenceOf(found.parts[""]) {
 		return fmt.Errorf("writing fleet %s: %w", c.where(), ErrMoved)
 	}
-	if err := refuse(c.where(), found.files, files); err != nil {
+	if err := checkOwner(c.where(), found.files, files); err != nil {
 		return err
 	}
 	next := staged{Steps: steps(found.files, files)}
-	parts, err := c.fit(found, next)
-	if err != nil {
+	if err := next.applyTo(found.files); err != nil {
 		return err
 	}
-	if err := c.addChange(ctx, found, next, change.ID, record); err != nil {
-		return err
+	if err := c.checkFits(found, next); err != nil {
+		return fmt.Errorf("writing fleet %s: nothing was written: %w", c.where(), err)
 	}
-	return c.commit(ctx, found, parts, change.ID)
-}
 
-// commit makes a change, whose record already exists, the desired state.
-func (c *ConfigMap) commit(ctx context.Context, found *stored, parts []string, id string) error {
-	root := found.part(c, "")
-	root.Annotations[headAnnotation] = id
-	delete(root.Annotations, stageAnnotation)
-	if len(parts) > 0 {
-		root.Annotations[stageAnnotation] = id
+	// The record, which also holds the steps, counts once the root names it.
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	if err := errors.Join(json.NewEncoder(w).Encode(next), w.Close()); err != nil {
+		return fmt.Errorf("recording change %s: %w", change.ID, err)
 	}
-	c.signFence(root)
-	err := c.save(ctx, "root", root)
+	m := c.record(c.changeName(change.ID), partChange, change.ID)
+	m.Annotations = map[string]string{previousAnnotation: found.head()}
+	m.Data = map[string]string{recordKey: string(record)}
+	m.BinaryData = map[string][]byte{stageKey: packed.Bytes()}
+	if err := c.add(ctx, "record", m, change.ID); err != nil {
+		return err
+	}
+
+	root := found.part(c, "")
+	root.Annotations[headAnnotation] = change.ID
+	onlyRoot := !slices.ContainsFunc(next.dirs(), func(dir string) bool { return dir != "" })
+	if !onlyRoot {
+		root.Annotations[stageAnnotation] = change.ID
+	}
+	if fence > 0 {
+		root.Annotations[fenceAnnotation] = strconv.FormatInt(fence, 10)
+	}
+	err = c.save(ctx, "root", root)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return c.lost(ctx, id)
+		return c.checkConflict(ctx, change.ID)
 	}
 	if err != nil {
 		return fmt.Errorf("writing fleet %s: %w", c.where(), err)
 	}
-	if len(parts) == 0 {
+	if onlyRoot {
 		return nil
 	}
-	_, err = c.settled(ctx)
+	_, err = c.loadComplete(ctx)
 	return err
 }
 
-// lost handles a conflicting update of the root. The update may have been this change
-// itself, if its response was lost.
-func (c *ConfigMap) lost(ctx context.Context, id string) error {
+// dirs returns the directories of the files that a write changes, sorted.
+func (s *staged) dirs() []string {
+	var dirs []string
+	for _, step := range s.Steps {
+		dirs = append(dirs, partOf(step.Path))
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// checkFits returns an error if Kubernetes would refuse a file's name or a ConfigMap's size
+// after a write.
+func (c *ConfigMap) checkFits(found *stored, next staged) error {
+	for _, s := range next.Steps {
+		dir := partOf(s.Path)
+		k := key(dir, s.Path)
+		if problems := validation.IsConfigMapKey(k); len(problems) > 0 || nameOf(dir, k) != s.Path {
+			return fmt.Errorf("file %q cannot be a key of a ConfigMap: rename its host, or use another store", s.Path)
+		}
+	}
+	for _, dir := range next.dirs() {
+		if err := checkSize(found.part(c, dir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkSize(m *corev1.ConfigMap) error {
+	size := 0
+	for key, content := range m.Data {
+		size += len(key) + len(content)
+	}
+	for key, content := range m.BinaryData {
+		size += len(key) + len(content)
+	}
+	if size > maxConfigMap {
+		return fmt.Errorf("ConfigMap %s would hold %d KiB and Kubernetes takes %d: keep the fleet in a git repository or a directory",
+			m.Name, size>>10, maxConfigMap>>10)
+	}
+	return nil
+}
+
+// checkConflict handles a conflicting update of the root. The update may have been this
+// change itself, if its response was lost.
+func (c *ConfigMap) checkConflict(ctx context.Context, id string) error {
 	found, err := c.load(ctx)
 	if err != nil {
 		return err
 	}
 	if found.head() == id {
-		_, err := c.settled(ctx)
+		_, err := c.loadComplete(ctx)
 		return err
 	}
 	// No chain leads to the record, so it does not matter if it cannot be deleted.
@@ -136,29 +378,25 @@ func (c *ConfigMap) lost(ctx context.Context, id string) error {
 	return errors.Join(fmt.Errorf("writing fleet %s: %w", c.where(), ErrMoved), err)
 }
 
-// settleAttempts limits how often to complete a write that another process is completing
-// too.
-const settleAttempts = 10
-
-// settled loads the fleet and completes an interrupted write.
-func (c *ConfigMap) settled(ctx context.Context) (*stored, error) {
+// loadComplete loads the fleet and completes an interrupted write.
+func (c *ConfigMap) loadComplete(ctx context.Context) (*stored, error) {
 	for attempt := 1; ; attempt++ {
 		found, err := c.load(ctx)
-		if err != nil || found.stage == nil {
+		if err != nil || found.staged == nil {
 			return found, err
 		}
-		err = c.settle(ctx, found)
-		busy := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
-		if err != nil && (!busy || attempt == settleAttempts) {
+		err = c.complete(ctx, found)
+		concurrent := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+		if err != nil && (!concurrent || attempt == completeAttempts) {
 			return nil, fmt.Errorf("writing fleet %s: %w", c.where(), err)
 		}
 	}
 }
 
-// settle writes the staged files to their ConfigMaps. It never deletes a ConfigMap, so
+// complete writes the staged files to their ConfigMaps. It never deletes a ConfigMap, so
 // that a delayed, outdated write always fails with a conflict.
-func (c *ConfigMap) settle(ctx context.Context, found *stored) error {
-	for _, dir := range found.touched(*found.stage) {
+func (c *ConfigMap) complete(ctx context.Context, found *stored) error {
+	for _, dir := range found.staged.dirs() {
 		if dir == "" {
 			continue
 		}
@@ -173,7 +411,7 @@ func (c *ConfigMap) settle(ctx context.Context, found *stored) error {
 
 // save creates or updates a ConfigMap, if it is unchanged since it was read.
 func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) (err error) {
-	if err := c.interrupted(step); err != nil {
+	if err := c.interrupt.before(step); err != nil {
 		return err
 	}
 	if m.ResourceVersion == "" {
@@ -182,142 +420,4 @@ func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) 
 	}
 	_, err = c.maps().Update(ctx, m, metav1.UpdateOptions{})
 	return err
-}
-
-// addChange adds the record of a change, with the files that it changes. It becomes part
-// of the history once the root refers to it.
-func (c *ConfigMap) addChange(ctx context.Context, found *stored, next staged, id string, record []byte) error {
-	text, err := json.Marshal(next)
-	if err != nil {
-		return fmt.Errorf("recording change %s: %w", id, err)
-	}
-	packed, err := pack(text)
-	if err != nil {
-		return fmt.Errorf("recording change %s: %w", id, err)
-	}
-	m := c.record(c.changeName(id), partChange, id)
-	m.Annotations = map[string]string{previousAnnotation: found.head()}
-	m.Data = map[string]string{recordKey: string(record)}
-	m.BinaryData = map[string][]byte{stageKey: packed}
-	return c.add(ctx, "record", m, id)
-}
-
-// End adds the outcome of a change, once.
-func (c *ConfigMap) End(ctx context.Context, outcome audit.Outcome) error {
-	record, err := encodeOutcome(outcome)
-	if err != nil {
-		return err
-	}
-	_, err = c.maps().Get(ctx, c.changeName(outcome.ID), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		err = fmt.Errorf("it has no record: %w", fs.ErrNotExist)
-	}
-	if err != nil {
-		return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
-	}
-	m := c.record(c.outcomeName(outcome.ID), partOutcome, outcome.ID)
-	m.Data = map[string]string{recordKey: string(record)}
-	return c.add(ctx, "outcome", m, outcome.ID)
-}
-
-// add creates a record, which must not exist yet and never changes.
-func (c *ConfigMap) add(ctx context.Context, step string, m *corev1.ConfigMap, id string) error {
-	if err := checkSize(m); err != nil {
-		return fmt.Errorf("recording change %s: %w", id, err)
-	}
-	if err := c.interrupted(step); err != nil {
-		return err
-	}
-	_, err := c.maps().Create(ctx, m, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		err = fmt.Errorf("%s: nothing was written: %w", m.Name, fs.ErrExist)
-	}
-	if err != nil {
-		return fmt.Errorf("recording change %s: %w", id, err)
-	}
-	return nil
-}
-
-func (c *ConfigMap) interrupted(step string) error {
-	if c.interrupt == nil {
-		return nil
-	}
-	return c.interrupt(step)
-}
-
-// pack compresses content.
-func pack(content []byte) ([]byte, error) {
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, err := w.Write(content)
-	err = errors.Join(err, w.Close())
-	return b.Bytes(), err
-}
-
-// maxStage limits the unpacked size of a staged write.
-const maxStage = 64 << 20
-
-func unpack(packed []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(io.LimitReader(r, maxStage))
-}
-
-// History returns the changes reachable from the root: each record refers to the previous
-// one. It fetches all records of the period at once, by their days.
-func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
-	root, err := c.root(ctx)
-	if err != nil || root == nil {
-		return nil, err
-	}
-	head := root.Annotations[headAnnotation]
-	records, err := c.recordsOf(ctx, since, head)
-	if err != nil {
-		return nil, err
-	}
-	list := map[string]audit.Entry{}
-	for id, before := head, c.name; id != ""; {
-		var previous string
-		entry, err := readable(id, func(id string) (entry audit.Entry, err error) {
-			entry, previous, err = c.entry(ctx, records, id, before)
-			return entry, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		list[id] = entry
-		if entry.Unreadable == "" && entry.Change.Time.Before(since.Add(-time.Minute)) {
-			break
-		}
-		if _, seen := list[previous]; seen {
-			break
-		}
-		id, before = previous, c.changeName(id)
-	}
-	return entries(slices.Collect(maps.Keys(list)), since, func(id string) (audit.Entry, error) { return list[id], nil })
-}
-
-// entry reads a change and its outcome, and returns the ID of the previous change.
-func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.ConfigMap, id, from string) (entry audit.Entry, previous string, err error) {
-	m, err := c.find(ctx, records, c.changeName(id))
-	if err != nil {
-		return entry, "", err
-	}
-	where := "ConfigMap " + c.namespace + "/" + c.changeName(id)
-	if m == nil {
-		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup or, if it is lost, name the change before it in the annotation "+
-			"of ConfigMap %s that names this one", where, fs.ErrNotExist, from)
-	}
-	previous = m.Annotations[previousAnnotation]
-	if err := decode(where, mendRecord, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {
-		return entry, previous, err
-	}
-	if m, err = c.find(ctx, records, c.outcomeName(id)); m == nil || err != nil {
-		return entry, previous, err
-	}
-	entry.Outcome = &audit.Outcome{}
-	where = "ConfigMap " + c.namespace + "/" + c.outcomeName(id)
-	return entry, previous, decode(where, mendRecord, id, []byte(m.Data[recordKey]), entry.Outcome)
 }

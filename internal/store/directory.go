@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,12 +10,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
-	"unicode"
+
+	"github.com/google/renameio/v2"
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
@@ -29,8 +29,8 @@ type Directory struct {
 	path string
 	// private is the directory of the lock files and of a write in progress.
 	private string
-	// interrupt, if a test sets it, ends a write before a file is changed.
-	interrupt func(name string) error
+	// interrupt ends a write before a file is changed.
+	interrupt interrupt
 	// reading, if a test sets it, is called while files are read.
 	reading func()
 }
@@ -45,18 +45,22 @@ func NewDirectory(dir string) *Directory {
 // Path returns the directory's path.
 func (d *Directory) Path() string { return d.path }
 
+func (d *Directory) target(name string) string {
+	return filepath.Join(d.path, filepath.FromSlash(name))
+}
+
 // failed returns the error, with a hint for fixing it if one is known.
 func (d *Directory) failed(doing string, err error) error {
-	mend := ""
+	hint := ""
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		mend = ": let the user that runs numaform read and write the fleet's directory"
+		hint = ": give the user that runs numaform read and write access to the fleet's directory"
 	case errors.Is(err, syscall.ENOTDIR):
-		mend = ": name a directory, with fleet.dir in numaform.yaml or --out"
+		hint = ": name a directory, with fleet.dir in numaform.yaml or --out"
 	case errors.Is(err, syscall.ENOSPC):
-		mend = ": make room, then run the same command again"
+		hint = ": make room, then run the same command again"
 	}
-	return fmt.Errorf("%s fleet %s: %w%s", doing, d.path, err, mend)
+	return fmt.Errorf("%s fleet %s: %w%s", doing, d.path, err, hint)
 }
 
 // Files returns the fleet's files by slash-separated path relative to the directory,
@@ -98,30 +102,32 @@ func (d *Directory) scan() (generator.Files, error) {
 		d.reading()
 	}
 	files, err := d.readAll(root.FS())
-	closed := root.Close()
-	var refused *RefusedError
-	if errors.As(err, &refused) {
+	closeErr := root.Close()
+	if refused, is := errors.AsType[*RefusedError](err); is {
 		return nil, refused
 	}
-	if err := errors.Join(err, closed); err != nil {
+	if err := errors.Join(err, closeErr); err != nil {
 		return nil, d.failed("reading", err)
 	}
 	if stagedErr != nil {
 		return nil, stagedErr
 	}
-	return files, d.overlay(files, next)
+	if err := next.applyTo(files); err != nil {
+		return nil, d.edited(err)
+	}
+	return files, nil
 }
 
 // readAll reads the fleet's files. It refuses all files that are not part of a fleet
 // before it reads any.
 func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
-	var wanted []string
+	var names []string
 	var seen census
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if name == "." && err == nil {
 			return nil
 		}
-		if leftBehind(name) || beside(name) {
+		if isIgnored(name) || isForgeFile(name) {
 			if entry != nil && entry.IsDir() {
 				return fs.SkipDir
 			}
@@ -130,26 +136,32 @@ func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
 		if err != nil {
 			return err
 		}
-		what := roleOf(name, entry.IsDir())
+
+		problem := ""
+		fix := "move it out of the fleet's directory, such as with mv " + quoted(d.target(name)) + " ~"
+		role := roleOf(name, entry.IsDir())
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0:
-			return d.refused(name, "is a symbolic link: a fleet's files are ordinary files", "put the file itself there")
+			problem = "is a symbolic link: a fleet's files are ordinary files"
+			fix = "put the file itself there"
 		case !entry.IsDir() && !entry.Type().IsRegular():
-			return d.refused(name, "is no ordinary file", d.removal(name))
-		case what == roleRefused:
-			return d.refused(name, "is no part of a fleet", d.removal(name))
-		case what == roleSkipped:
+			problem = "is no ordinary file"
+		case role == roleRefused:
+			problem = "is no part of a fleet"
+		case role == roleSkipped:
 			return nil
+		default:
+			info, err := entry.Info()
+			if err != nil {
+				return err
+			}
+			problem = seen.count(name, role, info.Size())
 		}
-		info, err := entry.Info()
-		if err != nil {
-			return err
+		if problem != "" {
+			return &RefusedError{Where: d.path, Path: name, Problem: problem, Fix: fix}
 		}
-		if problem := seen.count(name, what, info.Size()); problem != "" {
-			return d.refused(name, problem, d.removal(name))
-		}
-		if what == roleFile {
-			wanted = append(wanted, name)
+		if role == roleFile {
+			names = append(names, name)
 		}
 		return nil
 	})
@@ -157,7 +169,7 @@ func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
 		return nil, err
 	}
 	files := generator.Files{}
-	for _, name := range wanted {
+	for _, name := range names {
 		if files[name], err = readLimited(root, name, maxFile); err != nil {
 			return nil, err
 		}
@@ -173,33 +185,9 @@ func readLimited(root fs.FS, name string, limit int64) (content []byte, err erro
 	}
 	content, err = io.ReadAll(io.LimitReader(file, limit+1))
 	if err == nil && int64(len(content)) > limit {
-		err = fmt.Errorf("%s has more than %d bytes", shown(name), limit)
+		err = fmt.Errorf("%s has more than %d bytes", printable(name), limit)
 	}
 	return content, errors.Join(err, file.Close())
-}
-
-func (d *Directory) refused(name, problem, fix string) error {
-	return &RefusedError{Where: d.path, Path: name, Problem: problem, Fix: fix}
-}
-
-// removal returns the shell command that moves a file out of the directory.
-func (d *Directory) removal(name string) string {
-	return "move it out of the fleet's directory, such as with mv " + quoted(d.target(name)) + " ~"
-}
-
-// plain matches words that need no quoting in a shell.
-var plain = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_-]+$`)
-
-// quoted returns a word quoted for a shell.
-func quoted(word string) string {
-	if plain.MatchString(word) {
-		return word
-	}
-	if strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		inner := strings.Trim(strconv.QuoteToASCII(word), `"`)
-		return "$'" + strings.ReplaceAll(inner, "'", `\'`) + "'"
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // Accepts returns an error if the directory contains something other than the same
@@ -213,14 +201,18 @@ func (d *Directory) Accepts(files generator.Files) error {
 		return fmt.Errorf("writing fleet into %s: %w", d.path, err)
 	}
 	cluster := generator.ClusterOf(files)
-	_, err = os.Lstat(filepath.Join(d.path, "fleet.json"))
+	holds := func(name string) error {
+		return fmt.Errorf("writing fleet into %s: it holds %s and no fleet of cluster %q: nothing was written: "+
+			"name a directory that is empty or does not exist, or one with this cluster's fleet", d.path, printable(name), cluster)
+	}
+	_, err = os.Lstat(d.target("fleet.json"))
 	isFleet := err == nil
 	for _, entry := range entries {
-		if !isFleet && !strings.HasPrefix(entry.Name(), ".") && !leftBehind(entry.Name()) {
-			return fmt.Errorf("writing fleet into %s: it holds %s and no fleet of cluster %q: nothing was written: "+
-				"name a directory that is empty or does not exist, or one with this cluster's fleet", d.path, shown(entry.Name()), cluster)
+		if !isFleet && !strings.HasPrefix(entry.Name(), ".") && !isIgnored(entry.Name()) {
+			return holds(entry.Name())
 		}
 	}
+
 	var have generator.Files
 	err = d.shared(func() (err error) {
 		have, err = d.scan()
@@ -229,12 +221,11 @@ func (d *Directory) Accepts(files generator.Files) error {
 	if err != nil {
 		return err
 	}
-	if err := d.refuse(have, files); err != nil {
+	if err := checkOwner(d.path, have, files); err != nil {
 		return err
 	}
 	if isFleet && (cluster == "" || generator.ClusterOf(have) != cluster) {
-		return fmt.Errorf("writing fleet into %s: it holds fleet.json and no fleet of cluster %q: nothing was written: "+
-			"name a directory that is empty or does not exist, or one with this cluster's fleet", d.path, cluster)
+		return holds("fleet.json")
 	}
 	return nil
 }
@@ -257,19 +248,20 @@ func (d *Directory) Begin(_ context.Context, base Revision, files generator.File
 		if RevisionOf(generator.Select(have)) != base {
 			return nil, fmt.Errorf("writing fleet into %s: %w", d.path, ErrMoved)
 		}
-		if err := d.absent(recordName(change.ID)); err != nil {
+		if err := d.checkAbsent(recordName(change.ID)); err != nil {
 			return nil, err
 		}
 		return []step{{Path: recordName(change.ID), After: record}}, nil
 	})
 }
 
-// write writes files, and the steps that more returns for the existing files.
-func (d *Directory) write(files generator.Files, more func(have generator.Files) ([]step, error)) error {
-	if err := d.inside(files); err != nil {
+// write writes files, after the steps that first returns for the existing files. The
+// staged write decides: what it contains happens, now or at the next write.
+func (d *Directory) write(files generator.Files, first func(have generator.Files) ([]step, error)) error {
+	if err := checkPaths(d.path, files); err != nil {
 		return err
 	}
-	return d.alone(func() error {
+	return d.exclusive(func() error {
 		if err := d.resume(); err != nil {
 			return err
 		}
@@ -277,45 +269,53 @@ func (d *Directory) write(files generator.Files, more func(have generator.Files)
 		if err != nil {
 			return err
 		}
-		first, err := more(have)
+		list, err := first(have)
 		if err != nil {
 			return err
 		}
-		if err := d.refuse(have, files); err != nil {
+		if err := checkOwner(d.path, have, files); err != nil {
 			return err
 		}
-		next := staged{Steps: append(first, steps(have, files)...)}
-		if err := d.stage(next); err != nil {
-			return err
+		next := staged{Steps: append(list, steps(have, files)...)}
+		if len(next.Steps) == 0 {
+			return nil
+		}
+
+		content, err := json.Marshal(next)
+		if err == nil {
+			err = d.interrupt.before(stagedFile)
+		}
+		if err == nil {
+			err = renameio.WriteFile(d.stagedPath(), content, 0o644)
+		}
+		if err != nil {
+			return d.failed("writing", err)
 		}
 		return d.finish(next)
 	})
 }
 
-// refuse returns an error if writing files would replace files that are not numaform's,
-// or if such files would be planned along with them.
-func (d *Directory) refuse(have, files generator.Files) error { return refuse(d.path, have, files) }
-
-func refuse(where string, have, files generator.Files) error {
-	old, cluster := generator.ClusterOf(generator.Select(have)), generator.ClusterOf(files)
+// checkOwner returns an error if writing files would replace files that are not
+// numaform's, or if such files would be planned along with them.
+func checkOwner(where string, have, files generator.Files) error {
+	old := generator.ClusterOf(generator.Select(have))
+	cluster := generator.ClusterOf(files)
 	if old != "" && cluster != "" && old != cluster {
 		return fmt.Errorf("writing fleet into %s: it holds the fleet of cluster %q, not of %q: nothing was written: "+
 			"name another one", where, old, cluster)
 	}
-	if foreign := generator.Foreign(have, files); len(foreign) > 0 {
+	if unmanaged := generator.Foreign(have, files); len(unmanaged) > 0 {
 		return fmt.Errorf("writing fleet into %s: %s is not numaform's and in its way: nothing was written: "+
-			"move the file elsewhere, or name another directory", where, foreign[0])
+			"move the file elsewhere, or name another directory", where, unmanaged[0])
 	}
 	return nil
 }
 
-// inside refuses paths outside of the directory.
-func (d *Directory) inside(files generator.Files) error { return inside(d.path, files) }
-
-func inside(where string, files generator.Files) error {
+// checkPaths refuses paths outside of the fleet.
+func checkPaths(where string, files generator.Files) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if !fs.ValidPath(name) {
-			return fmt.Errorf("writing fleet file %q: it would lie outside %s: nothing was written", name, where)
+			return fmt.Errorf("writing fleet file %q: it would be outside of %s: nothing was written", name, where)
 		}
 	}
 	return nil

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"path/filepath"
 	"strings"
 
+	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,20 +42,20 @@ func SameHost(to, from string) error {
 	return sameHost(next, []*http.Request{first})
 }
 
-// Some lists names for a person.
-func Some(names []string) string { return some(names) }
+// Listed lists names for a person.
+func Listed(names []string) string { return listed(names) }
 
 // ObjectSize returns the size of an object of a bare repository, from its header alone.
 func ObjectSize(path, hash string) (int64, error) {
-	h := headers{dir: filepath.Join(path, "objects")}
-	size, err := h.bounded(plumbing.NewHash(hash), maxBase)
-	return size, errors.Join(err, h.close())
+	o := openObjects(osfs.New(path))
+	size, err := o.bounded(plumbing.NewHash(hash), maxBase)
+	return size, errors.Join(err, o.Close())
 }
 
-// Patience returns a context that ends once nothing was read for long.
-func Patience(ctx context.Context, from io.Reader) (_ context.Context, reader io.Reader, cancel func()) {
-	ctx, heard, cancel := patience(ctx)
-	return ctx, hearing{from, heard}, cancel
+// SilenceLimit returns a context that ends once nothing was read for long.
+func SilenceLimit(ctx context.Context, from io.Reader) (_ context.Context, reader io.Reader, cancel func()) {
+	ctx, received, cancel := silenceLimit(ctx)
+	return ctx, receiver{from, received}, cancel
 }
 
 // FenceOf returns the number of the lock under which a root says that it was written.

@@ -67,9 +67,8 @@ type GitAuth struct {
 type Git struct {
 	config GitConfig
 	// locks holds the lock files, next to the clone.
-	locks *Directory
-	// interrupt, if a test sets it, ends a write before one of its steps.
-	interrupt func(name string) error
+	locks     *Directory
+	interrupt interrupt
 }
 
 var _ Store = (*Git)(nil)
@@ -140,7 +139,7 @@ func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revisio
 		if err != nil {
 			return err
 		}
-		if err := r.checkout.settled(r, head); err != nil {
+		if err := r.checkout.checkClean(r, head); err != nil {
 			return err
 		}
 		have, err := r.committed(head)
@@ -162,7 +161,7 @@ func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, c
 	if err != nil {
 		return err
 	}
-	if err := inside(g.where(), files); err != nil {
+	if err := checkPaths(g.where(), files); err != nil {
 		return err
 	}
 	return g.with(func(r *repository) error {
@@ -230,7 +229,7 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 	if g.config.Dir == "" {
 		return list, nil
 	}
-	before, err := NewDirectory(g.FleetDir()).History(ctx, since)
+	before, err := NewDirectory(g.fleetDir()).History(ctx, since)
 	if err != nil || len(before) == 0 {
 		return list, err
 	}
@@ -249,7 +248,7 @@ func (g *Git) with(f func(*repository) error) error {
 	if err := g.makeClone(); err != nil {
 		return err
 	}
-	return g.locks.alone(func() (err error) {
+	return g.locks.exclusive(func() (err error) {
 		r, err := g.open()
 		if err != nil {
 			return g.scrub(err)
@@ -278,13 +277,6 @@ func (g *Git) where() string {
 		at += ", directory " + g.config.Subdir
 	}
 	return at
-}
-
-func (g *Git) interrupted(name string) error {
-	if g.interrupt == nil {
-		return nil
-	}
-	return g.interrupt(name)
 }
 
 // inRepository returns the path in the repository of a file of the fleet. It returns a
@@ -324,7 +316,7 @@ func (g *Git) scrub(err error) error {
 	}
 	text := userinfo.ReplaceAllString(err.Error(), "://")
 	if secret := g.config.Auth.Token; secret != "" {
-		text = replaceAll(text, secret)
+		text = strings.ReplaceAll(text, secret, "[hidden]")
 	}
 	text = strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {

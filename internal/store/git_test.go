@@ -430,7 +430,7 @@ func TestGitNotesWithoutACommit(t *testing.T) {
 func TestGitPatience(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ctx, reader, cancel := store.Patience(t.Context(), strings.NewReader("pack"))
+		ctx, reader, cancel := store.SilenceLimit(t.Context(), strings.NewReader("pack"))
 		defer cancel()
 		for range 3 {
 			<-time.After(100 * time.Second)

@@ -14,12 +14,9 @@ import (
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/filesystem"
 )
-
-// maxListed limits the number of names in an error.
-const maxListed = 5
 
 // checkout is a person's working copy of the fleet's repository. It is only read: changes
 // that exist only there are an error, because they would never be applied.
@@ -33,220 +30,187 @@ type checkout struct {
 // openCheckout opens the checkout in fleet.dir, or returns nil if there is none.
 func (g *Git) openCheckout() (*checkout, error) {
 	dir := g.config.Dir
-	info, err := os.Stat(filepath.Join(dir, ".git"))
+	_, err := os.Stat(filepath.Join(dir, ".git"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
 	}
-	gitDir := filepath.Join(dir, ".git")
-	if !info.IsDir() {
-		if gitDir, err = linkedGitDir(dir); err != nil {
-			return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
-		}
-	}
-	// go-git cannot open a partial clone with its extension set, and its error gives no
-	// hint.
-	if err := whole(dir, gitDir); err != nil {
+	repo, err := git.PlainOpenWithOptions(dir, &git.PlainOpenOptions{EnableDotGitCommonDir: true})
+	if err := checkComplete(dir, repo, err); err != nil {
 		return nil, err
 	}
-	c := &checkout{dir: dir}
-	if c.repo, err = git.PlainOpenWithOptions(dir, &git.PlainOpenOptions{EnableDotGitCommonDir: true}); err != nil {
-		return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
+	storage, ok := repo.Storer.(*filesystem.Storage)
+	if !ok {
+		return nil, fmt.Errorf("opening the checkout %s: its storage is a %T", dir, repo.Storer)
 	}
-	remote, err := c.repo.Remote("origin")
-	switch {
-	case err == nil:
+	c := &checkout{dir: dir, repo: repo, objects: openObjects(storage.Filesystem())}
+	remote, err := repo.Remote("origin")
+	if err == nil {
 		c.origins = remote.Config().URLs
-	case !errors.Is(err, git.ErrRemoteNotFound):
+	} else if !errors.Is(err, git.ErrRemoteNotFound) {
 		return nil, fmt.Errorf("reading the origin of the checkout %s: %w", dir, err)
 	}
-	c.objects = openObjects(gitDir)
 	return c, nil
 }
 
-// linkedGitDir returns the directory of a linked checkout's repository.
-func linkedGitDir(dir string) (string, error) {
-	content, err := readOrdinary(filepath.Join(dir, ".git"), maxFile)
-	if err != nil {
-		return "", err
-	}
-	at := strings.TrimSpace(strings.TrimPrefix(string(content), "gitdir:"))
-	if !filepath.IsAbs(at) {
-		at = filepath.Join(dir, at)
-	}
-	common, err := readOrdinary(filepath.Join(at, "commondir"), maxFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return at, nil
-	}
-	if err != nil {
-		return "", err
-	}
-	if up := strings.TrimSpace(string(common)); filepath.IsAbs(up) {
-		return up, nil
-	}
-	return filepath.Join(at, strings.TrimSpace(string(common))), nil
-}
-
-// settled refuses a checkout with changes of the fleet that are not on the branch at
+// checkClean refuses a checkout with changes of the fleet that are not on the branch at
 // head.
-func (c *checkout) settled(r *repository, head plumbing.Hash) error {
+func (c *checkout) checkClean(r *repository, head plumbing.Hash) error {
 	if c == nil {
 		return nil
 	}
 	ref, err := c.repo.Head()
 	if errors.Is(err, plumbing.ErrReferenceNotFound) {
-		return c.uncommitted(r, plumbing.ZeroHash) // no commit yet
+		return c.checkCommitted(r, plumbing.ZeroHash) // no commit yet
 	}
 	if err != nil {
 		return fmt.Errorf("reading the head of the checkout %s: %w", c.dir, err)
 	}
-	if err := c.uncommitted(r, ref.Hash()); err != nil {
+	if err := c.checkCommitted(r, ref.Hash()); err != nil {
 		return err
 	}
 	tips := []plumbing.Hash{ref.Hash()}
-	if branch, err := c.repo.Reference(plumbing.NewBranchReferenceName(r.config.Branch), true); err == nil && branch.Hash() != ref.Hash() {
+	if branch, err := c.repo.Reference(plumbing.NewBranchReferenceName(r.config.Branch), true); err == nil {
 		tips = append(tips, branch.Hash())
 	}
-	return c.unpushed(r, tips, head)
+	return c.checkPushed(r, tips, head)
 }
 
-// unpushed refuses commits of the checkout that change the fleet and are not on the
+// checkPushed refuses commits of the checkout that change the fleet and are not on the
 // branch.
-func (c *checkout) unpushed(r *repository, tips []plumbing.Hash, head plumbing.Hash) error {
-	pushed := map[plumbing.Hash]bool{}
-	var list []string
-	for len(tips) > 0 {
-		tip := tips[0]
-		tips = tips[1:]
-		if tip == head || pushed[tip] {
+func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbing.Hash) error {
+	var pushed map[plumbing.Hash]bool // the commits of the branch; read once a tip is not on it
+	var unpushed []string
+	for _, tip := range tips {
+		if pushed[tip] {
 			continue
 		}
-		if len(pushed) == 0 && !head.IsZero() {
-			if is, err := r.isAncestor(tip, head); err != nil {
-				return err
-			} else if is {
-				pushed[tip] = true
+		if !head.IsZero() {
+			if is, err := r.isAncestor(tip, head); is || err != nil {
+				if err != nil {
+					return err
+				}
 				continue
 			}
-			if err := r.ancestors(head, func(commit plumbing.Hash) { pushed[commit] = true }); err != nil {
+		}
+		if pushed == nil {
+			pushed = map[plumbing.Hash]bool{}
+			err := r.ancestors(head, func(commit plumbing.Hash) error {
+				pushed[commit] = true
+				return nil
+			})
+			if err != nil {
 				return err
 			}
-			tips = append(tips, tip)
-			continue
 		}
-		pushed[tip] = true
 		commit, err := object.GetCommit(c.objects, tip)
+		if err == nil {
+			err = object.NewCommitIterBSF(commit, pushed, nil).ForEach(func(commit *object.Commit) error {
+				changes, err := c.changesFleet(r, commit)
+				if changes {
+					unpushed = append(unpushed, commit.Hash.String()[:12])
+				}
+				pushed[commit.Hash] = true // do not list it again
+				return err
+			})
+		}
 		if err != nil {
-			return fmt.Errorf("reading commit %s of the checkout %s: %w", tip, c.dir, err)
+			return fmt.Errorf("reading the commits of the checkout %s: %w", c.dir, err)
 		}
-		changes, err := c.changesFleet(r, commit)
-		if err != nil {
-			return err
-		}
-		if changes {
-			list = append(list, tip.String()[:12])
-		}
-		tips = append(tips, commit.ParentHashes...)
 	}
-	if len(list) == 0 {
+	if len(unpushed) == 0 {
 		return nil
 	}
 	return fmt.Errorf("the checkout %s has commits of the fleet that %s does not: %s: push them, git -C %s push origin HEAD:%s, or drop them, git -C %s reset --keep origin/%s: nothing was done",
-		c.dir, r.where(), some(list), quoted(c.dir), r.config.Branch, quoted(c.dir), r.config.Branch)
+		c.dir, r.where(), listed(unpushed), quoted(c.dir), r.config.Branch, quoted(c.dir), r.config.Branch)
 }
 
 // changesFleet reports whether a commit's fleet differs from each parent's.
 func (c *checkout) changesFleet(r *repository, commit *object.Commit) (bool, error) {
-	mine, err := fleetHash(c.objects, commit.TreeHash, r.config.Subdir)
+	mine, err := c.fleetTree(r, commit.Hash)
 	if err != nil {
-		return false, fmt.Errorf("reading commit %s of the checkout %s: %w", commit.Hash, c.dir, err)
+		return false, err
 	}
-	for _, hash := range commit.ParentHashes {
-		parent, err := object.GetCommit(c.objects, hash)
-		if err != nil {
-			return false, fmt.Errorf("reading commit %s of the checkout %s: %w", hash, c.dir, err)
-		}
-		theirs, err := fleetHash(c.objects, parent.TreeHash, r.config.Subdir)
-		if err != nil || theirs == mine {
+	for _, parent := range commit.ParentHashes {
+		theirs, err := c.fleetTree(r, parent)
+		if err != nil || theirs.Hash == mine.Hash {
 			return false, err
 		}
 	}
-	return !mine.IsZero() || len(commit.ParentHashes) > 0, nil
+	return !mine.Hash.IsZero() || len(commit.ParentHashes) > 0, nil
 }
 
-// fleetHash returns the hash of the fleet's tree in a commit's tree, or zero.
-func fleetHash(from *objects, tree plumbing.Hash, subdir string) (plumbing.Hash, error) {
-	if subdir == "" {
-		return tree, nil
+// fleetTree returns the fleet's tree in a commit, or an empty one.
+func (c *checkout) fleetTree(r *repository, commit plumbing.Hash) (*object.Tree, error) {
+	tree, err := c.objects.tree(commit)
+	if err != nil {
+		return nil, err
 	}
-	for part := range strings.SplitSeq(subdir, "/") {
-		found, err := object.GetTree(from, tree)
-		if err != nil {
-			return plumbing.ZeroHash, err
-		}
-		i := slices.IndexFunc(found.Entries, func(e object.TreeEntry) bool { return e.Name == part && e.Mode == filemode.Dir })
-		if i < 0 {
-			return plumbing.ZeroHash, nil
-		}
-		tree = found.Entries[i].Hash
-	}
-	return tree, nil
+	return c.objects.subtree(tree, r.config.Subdir)
 }
 
-// uncommitted refuses a checkout whose fleet files differ from its commit: uncommitted
+// checkCommitted refuses a checkout whose fleet files differ from its commit: uncommitted
 // edits are neither applied nor ignored.
-func (c *checkout) uncommitted(r *repository, head plumbing.Hash) error {
+func (c *checkout) checkCommitted(r *repository, head plumbing.Hash) error {
 	committed := map[string]plumbing.Hash{}
-	if !head.IsZero() {
-		commit, err := object.GetCommit(c.objects, head)
-		if err != nil {
-			return fmt.Errorf("reading commit %s of the checkout %s: %w", head, c.dir, err)
-		}
-		tree, err := fleetHash(c.objects, commit.TreeHash, r.config.Subdir)
-		if err == nil && !tree.IsZero() {
-			err = wantedBlobs(c.objects, tree, "", committed)
-		}
-		if err != nil {
-			return fmt.Errorf("reading commit %s of the checkout %s: %w", head, c.dir, err)
-		}
+	tree, err := c.fleetTree(r, head)
+	if err == nil {
+		err = c.listFiles(tree, "", committed)
 	}
-	edited, err := c.edited(r, committed)
+	if err != nil {
+		return fmt.Errorf("reading commit %s of the checkout %s: %w", head, c.dir, err)
+	}
+
+	edited := map[string]bool{}
+	sparse, err := c.compareIndex(r, committed, edited)
+	var present map[string]bool
+	if err == nil {
+		present, err = c.compareFiles(r, committed, edited)
+	}
 	if err != nil {
 		return fmt.Errorf("comparing the checkout %s with its commit: %w", c.dir, err)
+	}
+	for name := range committed {
+		if !present[name] && !sparse[name] {
+			edited[name] = true
+		}
 	}
 	if len(edited) == 0 {
 		return nil
 	}
-	if _, err := os.Lstat(filepath.Join(c.dir, filepath.FromSlash(r.config.Subdir), PrivateDir, "git", stagedFile)); err == nil {
-		return fmt.Errorf("an older numaform was cut off while it wrote the checkout %[1]s (%[2]s): bring it to what is committed, "+
+
+	names := listed(slices.Sorted(maps.Keys(edited)))
+	old := filepath.Join(c.dir, filepath.FromSlash(r.config.Subdir), PrivateDir, "git")
+	if _, err := os.Lstat(filepath.Join(old, stagedFile)); err == nil {
+		return fmt.Errorf("an older numaform was interrupted while it wrote the checkout %[1]s (%[2]s): bring it to what is committed, "+
 			"git -C %[3]s fetch && git -C %[3]s reset --hard origin/%[4]s, and remove %[5]s: nothing was done",
-			c.dir, some(edited), quoted(c.dir), r.config.Branch, filepath.Join(c.dir, filepath.FromSlash(r.config.Subdir), PrivateDir, "git"))
+			c.dir, names, quoted(c.dir), r.config.Branch, old)
 	}
 	return fmt.Errorf("the checkout %[1]s has changes of the fleet that are not committed: %[2]s: commit them and push, "+
 		"git -C %[3]s add -A %[4]s && git -C %[3]s commit && git -C %[3]s push, or drop them, git -C %[3]s checkout HEAD -- %[4]s: nothing was done",
-		c.dir, some(edited), quoted(c.dir), quoted(cmp.Or(r.config.Subdir, ".")))
+		c.dir, names, quoted(c.dir), quoted(cmp.Or(r.config.Subdir, ".")))
 }
 
-// wantedBlobs adds the files of a tree that belong to the desired state.
-func wantedBlobs(from *objects, tree plumbing.Hash, prefix string, blobs map[string]plumbing.Hash) error {
-	found, err := object.GetTree(from, tree)
-	if err != nil {
-		return err
-	}
-	for _, entry := range found.Entries {
+// listFiles adds the files of a tree that belong to the desired state.
+func (c *checkout) listFiles(tree *object.Tree, prefix string, files map[string]plumbing.Hash) error {
+	for _, entry := range tree.Entries {
 		name := prefix + entry.Name
-		switch roleOf(name, entry.Mode == filemode.Dir) {
+		switch roleOf(name, isTree(entry)) {
 		case roleFile:
-			if blobs[name] = entry.Hash; len(blobs) > maxFiles {
+			if files[name] = entry.Hash; len(files) > maxFiles {
 				return fmt.Errorf("it has more than %d files", maxFiles)
 			}
 		case roleDir:
 			if strings.HasPrefix(name, HistoryDir+"/") || name == HistoryDir {
 				continue
 			}
-			if err := wantedBlobs(from, entry.Hash, name+"/", blobs); err != nil {
+			below, err := object.GetTree(c.objects, entry.Hash)
+			if err == nil {
+				err = c.listFiles(below, name+"/", files)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -254,49 +218,44 @@ func wantedBlobs(from *objects, tree plumbing.Hash, prefix string, blobs map[str
 	return nil
 }
 
-// edited returns the paths of the fleet's files that differ from the committed ones, in
-// the index or in the directory. It compares content hashes, so no filter or hook of the
-// repository runs, and it follows no links.
-func (c *checkout) edited(r *repository, committed map[string]plumbing.Hash) ([]string, error) {
-	found := map[string]bool{}
+// compareIndex adds the files that differ in the index from the committed ones. It returns
+// the files that a sparse checkout leaves out of the directory.
+func (c *checkout) compareIndex(r *repository, committed map[string]plumbing.Hash, edited map[string]bool) (sparse map[string]bool, err error) {
 	index, err := c.repo.Storer.Index()
 	if err != nil {
 		return nil, err
 	}
-	staged, sparse := map[string]bool{}, map[string]bool{}
+	sparse = map[string]bool{}
+	staged := map[string]bool{}
 	for _, entry := range index.Entries {
-		name, below := entry.Name, true
+		name := entry.Name
 		if r.config.Subdir != "" {
-			name, below = strings.CutPrefix(entry.Name, r.config.Subdir+"/")
+			var below bool
+			if name, below = strings.CutPrefix(entry.Name, r.config.Subdir+"/"); !below {
+				continue
+			}
 		}
-		if !below || roleOf(name, false) != roleFile {
+		if roleOf(name, false) != roleFile {
 			continue
 		}
-		staged[name], sparse[name] = true, entry.SkipWorktree
+		staged[name] = true
+		sparse[name] = entry.SkipWorktree
 		if entry.Hash != committed[name] {
-			found[name] = true
+			edited[name] = true
 		}
 	}
 	for name := range committed {
 		if !staged[name] {
-			found[name] = true
+			edited[name] = true
 		}
 	}
-	present, err := c.compareFiles(r, committed, found)
-	if err != nil {
-		return nil, err
-	}
-	for name := range committed {
-		if !present[name] && !sparse[name] {
-			found[name] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(found)), nil
+	return sparse, nil
 }
 
-// compareFiles adds to found the files in the directory that differ from the committed
-// ones, and returns all existing files.
-func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Hash, found map[string]bool) (present map[string]bool, err error) {
+// compareFiles adds the files that differ in the directory from the committed ones, and
+// returns all existing files. It compares content hashes, so no filter or hook of the
+// repository runs, and it follows no links.
+func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Hash, edited map[string]bool) (present map[string]bool, err error) {
 	present = map[string]bool{}
 	root, err := os.OpenRoot(filepath.Join(c.dir, filepath.FromSlash(r.config.Subdir)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -310,23 +269,23 @@ func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Has
 		if name == "." {
 			return err
 		}
-		what := roleOf(name, entry != nil && entry.IsDir())
+		role := roleOf(name, entry != nil && entry.IsDir())
 		switch {
-		case leftBehind(name) || beside(name) || what != roleDir && what != roleFile || name == HistoryDir:
+		case isIgnored(name) || isForgeFile(name) || role != roleDir && role != roleFile || name == HistoryDir:
 			if entry != nil && entry.IsDir() {
 				return fs.SkipDir
 			}
 			return nil
 		case err != nil:
 			return err
-		case what == roleDir:
+		case role == roleDir:
 			return nil
 		}
 		if present[name] = true; len(present) > maxFiles {
 			return fmt.Errorf("it has more than %d files", maxFiles)
 		}
 		if !entry.Type().IsRegular() {
-			found[name] = true
+			edited[name] = true
 			return nil
 		}
 		content, err := readLimited(root.FS(), name, maxFile)
@@ -336,28 +295,15 @@ func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Has
 		// A checkout on another system may have that system's line endings.
 		unix := bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n"))
 		if plumbing.ComputeHash(plumbing.BlobObject, content) != committed[name] && plumbing.ComputeHash(plumbing.BlobObject, unix) != committed[name] {
-			found[name] = true
+			edited[name] = true
 		}
 		return nil
 	})
 	return present, err
 }
 
-// some lists names for a person, up to maxListed.
-func some(names []string) string {
-	var list []string
-	for _, name := range names[:min(len(names), maxListed)] {
-		list = append(list, shown(name))
-	}
-	text := strings.Join(list, ", ")
-	if more := len(names) - maxListed; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-// takeNotes copies the outcomes that an older numaform recorded in the checkout and could
-// not push. It remembers the checkout's notes that it has seen.
+// takeNotes imports the outcomes that an older numaform recorded in the checkout and could
+// not push. A reference remembers which notes of the checkout were imported.
 func (c *checkout) takeNotes(r *repository) error {
 	if c == nil {
 		return nil
@@ -369,84 +315,20 @@ func (c *checkout) takeNotes(r *repository) error {
 	if err != nil {
 		return fmt.Errorf("reading the notes of the checkout %s: %w", c.dir, err)
 	}
-	taken := plumbing.ReferenceName(strings.TrimSuffix(r.notes.String(), "notes") + "taken-notes")
+	taken := plumbing.ReferenceName(strings.TrimSuffix(r.notes.String(), "notes") + "taken/" + ref.Hash().String())
 	known, err := r.hash(taken)
-	if err != nil || known == ref.Hash() {
+	if err != nil || !known.IsZero() || r.objects.HasEncodedObject(ref.Hash()) == nil {
 		return err
 	}
-	if err := c.copyCommits(r, ref.Hash()); err != nil {
-		return fmt.Errorf("taking over the notes of the checkout %s: %w", c.dir, err)
+	head, err := r.hash(r.notes)
+	if err == nil {
+		err = r.addNotes(head, c.objects, ref.Hash(), "numaform: import the outcomes of a checkout\n", parents(head)...)
 	}
-	if err := r.joinNotes(ref.Hash()); err != nil {
-		return err
+	if err == nil {
+		head, err = r.hash(r.notes)
 	}
-	return r.repo.Storer.SetReference(plumbing.NewHashReference(taken, ref.Hash()))
-}
-
-// copyCommits copies a commit and everything reachable from it to the clone. It stores no
-// commit before its parents, so it can repeat an interrupted copy.
-func (c *checkout) copyCommits(r *repository, tip plumbing.Hash) error {
-	var missing []plumbing.Hash
-	seen := map[plumbing.Hash]bool{}
-	for next := []plumbing.Hash{tip}; len(next) > 0; {
-		hash := next[len(next)-1]
-		next = next[:len(next)-1]
-		if seen[hash] || r.objects.HasEncodedObject(hash) == nil {
-			continue
-		}
-		seen[hash] = true
-		commit, err := object.GetCommit(c.objects, hash)
-		if err != nil {
-			return err
-		}
-		if err := c.copyTree(r, commit.TreeHash, 0); err != nil {
-			return err
-		}
-		missing = append(missing, hash)
-		next = append(next, commit.ParentHashes...)
-	}
-	for _, hash := range slices.Backward(missing) {
-		if err := c.copyObject(r, plumbing.CommitObject, hash); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *checkout) copyTree(r *repository, hash plumbing.Hash, depth int) error {
-	const maxDepth = 8 // of notes trees
-	if depth > maxDepth {
-		return errors.New("its trees are too deep for notes")
-	}
-	if r.objects.HasEncodedObject(hash) == nil {
-		return nil
-	}
-	tree, err := object.GetTree(c.objects, hash)
 	if err != nil {
-		return err
+		return fmt.Errorf("importing the notes of the checkout %s: %w", c.dir, err)
 	}
-	for _, entry := range tree.Entries {
-		switch entry.Mode {
-		case filemode.Dir:
-			err = c.copyTree(r, entry.Hash, depth+1)
-		case filemode.Regular:
-			err = c.copyObject(r, plumbing.BlobObject, entry.Hash)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return c.copyObject(r, plumbing.TreeObject, hash)
-}
-
-func (c *checkout) copyObject(r *repository, kind plumbing.ObjectType, hash plumbing.Hash) error {
-	if r.objects.HasEncodedObject(hash) == nil {
-		return nil
-	}
-	found, err := c.objects.EncodedObject(kind, hash)
-	if err != nil {
-		return err
-	}
-	_, err = r.objects.SetEncodedObject(found)
-	return err
+	return r.setReference(taken, head)
 }

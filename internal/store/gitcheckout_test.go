@@ -223,12 +223,12 @@ func TestGitPlacesItRefuses(t *testing.T) {
 	}
 }
 
-func TestSome(t *testing.T) {
+func TestListed(t *testing.T) {
 	t.Parallel()
 	for want, names := range map[string][]string{
 		"a, b": {"a", "b"}, "a, b, c, d, e": strings.Split("abcde", ""), "a, b, c, d, e and 2 more": strings.Split("abcdefg", ""),
 	} {
-		if got := store.Some(names); got != want {
+		if got := store.Listed(names); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,14 +48,23 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 		return nil, fmt.Errorf("reading the log of %s: %w", r.config.Branch, err)
 	}
 	defer commits.Close()
+	dir := r.inRepository(HistoryDir)
 	records := map[string]committedRecord{}
 	last := ""
 	err = commits.ForEach(func(c *object.Commit) error {
 		if c.Committer.When.Before(horizon(since, last)) {
 			return storer.ErrStop
 		}
-		return r.brought(c, func(name string, entry object.TreeEntry) error {
-			if id, is := strings.CutSuffix(path.Base(name), ".json"); is && changeID.MatchString(id) {
+		trees, err := r.treesOf(c, dir)
+		if err != nil {
+			return err
+		}
+		return r.walkNew(dir, trees[0], trees[1:], func(name string, entry object.TreeEntry, exists bool) error {
+			if roleOf(r.belowFleet(name), isTree(entry)) == roleRefused {
+				return fs.SkipDir // not a record; if it still exists, it is refused elsewhere
+			}
+			id, is := strings.CutSuffix(path.Base(name), ".json")
+			if entry.Mode.IsFile() && !exists && is && changeID.MatchString(id) {
 				records[id] = committedRecord{commit: c.Hash, blob: entry.Hash, path: name}
 				last = max(last, id)
 			}
@@ -81,69 +89,13 @@ func horizon(since time.Time, last string) time.Time {
 	return since.Add(-skew)
 }
 
-// brought calls f for the history files that are in a commit but in none of its parents.
-func (r *repository) brought(c *object.Commit, f func(name string, entry object.TreeEntry) error) error {
-	trees := make([]*object.Tree, 0, 1+len(c.ParentHashes))
-	for _, hash := range append([]plumbing.Hash{c.Hash}, c.ParentHashes...) {
-		tree, err := r.tree(hash)
-		if err != nil {
-			return err
-		}
-		if tree, err = r.subtree(tree, r.inRepository(HistoryDir)); err != nil {
-			return err
-		}
-		trees = append(trees, tree)
-	}
-	return r.added(r.inRepository(HistoryDir), trees[0], trees[1:], f)
-}
-
-// added calls f for the files of tree that are not in others.
-func (r *repository) added(prefix string, tree *object.Tree, others []*object.Tree, f func(name string, entry object.TreeEntry) error) error {
-	if slices.ContainsFunc(others, func(other *object.Tree) bool { return other.Hash == tree.Hash }) {
-		return nil
-	}
-	known := map[string]bool{}
-	for _, other := range others {
-		for _, entry := range other.Entries {
-			known[entry.Name] = known[entry.Name] || entry.Mode.IsFile()
-		}
-	}
-	for _, entry := range tree.Entries {
-		name := path.Join(prefix, entry.Name)
-		if roleOf(r.belowFleet(name), isTree(entry)) == roleRefused {
-			continue // not a record; if it still exists, it is refused elsewhere
-		}
-		if entry.Mode.IsFile() {
-			if known[entry.Name] {
-				continue
-			}
-			if err := f(name, entry); err != nil {
-				return err
-			}
-			continue
-		}
-		below := make([]*object.Tree, 0, 1+len(others))
-		for _, parent := range append([]*object.Tree{tree}, others...) {
-			child, err := r.subtree(parent, entry.Name)
-			if err != nil {
-				return err
-			}
-			below = append(below, child)
-		}
-		if err := r.added(name, below[0], below[1:], f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // entry reads a change and the note on its commit.
 func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	entry := audit.Entry{Commit: at.commit.String()}
 	where, fix := fmt.Sprintf("%s of commit %.12s", at.path, at.commit), "numaform did not write it so: see git show, and rewrite that commit"
 	content, err := r.content(at.blob)
 	if err != nil {
-		return entry, unsent(where, fix, err)
+		return entry, unreadRecord(where, fix, err)
 	}
 	if err := decode(where, fix, id, content, &entry.Change); err != nil {
 		return entry, err
@@ -151,22 +103,22 @@ func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	where, fix = fmt.Sprintf("in the note on commit %.12s", at.commit), "restore it with git notes --ref=numaform edit"
 	notes, err := r.notesOf(r.notes)
 	if err != nil {
-		return entry, unsent(where, fix, err)
+		return entry, unreadRecord(where, fix, err)
 	}
 	note, exists, err := r.noteOn(notes, at.commit)
 	if err == nil && exists {
 		content, err = r.content(note)
 	}
 	if err != nil || !exists {
-		return entry, unsent(where, fix, err)
+		return entry, unreadRecord(where, fix, err)
 	}
 	entry.Outcome = &audit.Outcome{}
 	return entry, decode(where, fix, id, content, entry.Outcome)
 }
 
-// unsent explains why a record could not be read. A record that is too large is not ours,
-// and a remote does not even send it.
-func unsent(where, fix string, err error) error {
+// unreadRecord explains why a record could not be read. A record that is too large is not
+// ours, and a remote does not even send it.
+func unreadRecord(where, fix string, err error) error {
 	_, large := errors.AsType[*tooLargeError](err)
 	switch {
 	case err == nil:
@@ -176,7 +128,7 @@ func unsent(where, fix string, err error) error {
 	case !large:
 		return fmt.Errorf("reading the record %s: %w", where, err)
 	}
-	return &RecordError{Where: where, Mend: fix, Err: err}
+	return &RecordError{Where: where, Hint: fix, Err: err}
 }
 
 // notesOf returns the tree of a notes reference.
@@ -185,33 +137,28 @@ func (r *repository) notesOf(name plumbing.ReferenceName) (*object.Tree, error) 
 	if err != nil {
 		return nil, err
 	}
-	return r.tree(head)
+	return r.objects.tree(head)
 }
 
 // noteOn finds the note on a commit, in any layout that git supports.
 func (r *repository) noteOn(notes *object.Tree, commit plumbing.Hash) (note plumbing.Hash, exists bool, err error) {
 	name := commit.String()
 	for depth := range 4 {
-		dir, err := r.subtree(notes, path.Join(pairs(name, depth)...))
+		dir := ""
+		for i := range depth {
+			dir = path.Join(dir, name[2*i:2*i+2])
+		}
+		tree, err := r.objects.subtree(notes, dir)
 		if err != nil {
 			return plumbing.ZeroHash, false, err
 		}
-		for _, entry := range dir.Entries {
+		for _, entry := range tree.Entries {
 			if entry.Name == name[2*depth:] && entry.Mode.IsFile() {
 				return entry.Hash, true, nil
 			}
 		}
 	}
 	return plumbing.ZeroHash, false, nil
-}
-
-// pairs returns the first n pairs of digits of a hash.
-func pairs(hash string, n int) []string {
-	var list []string
-	for i := range n {
-		list = append(list, hash[2*i:2*i+2])
-	}
-	return list
 }
 
 // noteName returns the path of the note on a commit, given its hash: 256 directories keep
@@ -247,103 +194,140 @@ func (r *repository) note(ctx context.Context, commit plumbing.Hash, content []b
 	return r.pushNotes(ctx)
 }
 
+// setNotes commits edits of the notes.
 func (r *repository) setNotes(notes *object.Tree, edits map[string]blob, what commitOf) error {
 	hash, err := r.commit(notes, edits, what)
 	if err != nil {
 		return err
 	}
-	return r.repo.Storer.SetReference(plumbing.NewHashReference(r.notes, hash))
+	return r.setReference(r.notes, hash)
 }
 
-// pushNotes pushes the notes, after merging notes that others pushed meanwhile.
+// pushNotes pushes the notes, and merges notes that others pushed meanwhile.
 func (r *repository) pushNotes(ctx context.Context) error {
 	if r.remote == nil {
 		return nil
 	}
-	for attempt := 1; ; attempt++ {
-		done, err := r.pushNotesOnce(ctx)
-		if done || attempt == notesAttempts {
+	var pushErr error
+	for range notesAttempts {
+		mine, err := r.hash(r.notes)
+		if err != nil {
 			return err
 		}
-		there, failed := r.hash(r.seenNotes)
-		if failed == nil {
-			failed = r.joinNotes(there)
+		seen, err := r.hash(r.seenNotes)
+		if err != nil {
+			return err
 		}
-		if failed != nil {
-			return errors.Join(err, failed)
+		pushErr = r.push(ctx, localNotes, seen, mine)
+		if pushErr == nil {
+			return r.setReference(r.seenNotes, mine)
 		}
-	}
-}
+		pushErr = fmt.Errorf("pushing the outcome to %s: it is in %s and goes with the next one: %w", r.remote.url, r.config.Clone, pushErr)
 
-// pushNotesOnce pushes the notes. It reports done if the push succeeded, or failed for a
-// reason other than a concurrent push.
-func (r *repository) pushNotesOnce(ctx context.Context) (done bool, err error) {
-	mine, err := r.hash(r.notes)
-	if err != nil {
-		return true, err
+		if r.fetch(ctx) != nil {
+			return pushErr
+		}
+		there, err := r.hash(r.seenNotes)
+		switch {
+		case err != nil:
+			return err
+		case there == mine:
+			return nil // the push succeeded and only the response was lost
+		case there == seen:
+			return pushErr // no other client pushed
+		}
+		if err := r.joinNotes(there); err != nil {
+			return errors.Join(pushErr, err)
+		}
 	}
-	seen, err := r.hash(r.seenNotes)
-	if err != nil {
-		return true, err
-	}
-	pushed := r.push(ctx, localNotes, seen, mine)
-	if pushed == nil {
-		return true, r.repo.Storer.SetReference(plumbing.NewHashReference(r.seenNotes, mine))
-	}
-	pushed = fmt.Errorf("pushing the outcome to %s: it is in %s and goes with the next one: %w", r.remote.url, r.config.Clone, pushed)
-	if r.fetch(ctx) != nil {
-		return true, pushed
-	}
-	there, err := r.hash(r.seenNotes)
-	if err != nil || there == mine {
-		return true, err
-	}
-	return there == seen, pushed
+	return pushErr
 }
 
 // joinNotes adds notes from elsewhere to the local ones. Notes are never removed, so the
 // union is correct.
 func (r *repository) joinNotes(there plumbing.Hash) error {
 	here, err := r.hash(r.notes)
-	if err != nil {
+	if err != nil || there.IsZero() || here == there {
 		return err
 	}
-	switch order, err := r.compare(here, there); {
-	case err != nil:
-		return err
-	case order == behind:
-		return r.repo.Storer.SetReference(plumbing.NewHashReference(r.notes, there))
-	case order == apart:
-		return r.uniteNotes(here, there)
+	if here.IsZero() {
+		return r.setReference(r.notes, there)
 	}
-	return nil
+	if behind, err := r.isAncestor(here, there); err != nil {
+		return err
+	} else if behind {
+		return r.setReference(r.notes, there)
+	}
+	if ahead, err := r.isAncestor(there, here); ahead || err != nil {
+		return err
+	}
+
+	return r.addNotes(there, r.objects, here, "numaform: join the outcomes of two sides\n", there, here)
 }
 
-func (r *repository) uniteNotes(here, there plumbing.Hash) error {
-	mine, err := r.tree(here)
+// addNotes commits the notes of one commit and of another one, which is in the objects of
+// from.
+func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbing.Hash, message string, parents ...plumbing.Hash) error {
+	notes, err := r.objects.tree(commit)
 	if err != nil {
 		return err
 	}
-	theirs, err := r.tree(there)
+	last, err := object.GetCommit(from, other)
+	if err != nil {
+		return fmt.Errorf("joining notes: %w", err)
+	}
+	others, err := from.tree(other)
 	if err != nil {
 		return err
 	}
 	missing := map[string]blob{}
-	err = r.walk(mine, "", func(name string, entry object.TreeEntry) error {
+	if err := r.missingNotes(notes, from, others, "", missing); err != nil {
+		return fmt.Errorf("joining notes: %w", err)
+	}
+	for _, note := range missing {
+		if r.objects.HasEncodedObject(note.hash) == nil {
+			continue
+		}
+		stored, err := from.EncodedObject(plumbing.BlobObject, note.hash)
+		if err == nil {
+			_, err = r.objects.SetEncodedObject(stored)
+		}
+		if err != nil {
+			return fmt.Errorf("joining notes: %w", err)
+		}
+	}
+	return r.setNotes(notes, missing, commitOf{message: message, time: last.Committer.When, parents: parents})
+}
+
+// missingNotes adds to missing the notes of others that notes does not have, by path.
+func (r *repository) missingNotes(notes *object.Tree, from *objects, others *object.Tree, prefix string, missing map[string]blob) error {
+	const maxDepth = 8
+	for _, entry := range others.Entries {
+		name := path.Join(prefix, entry.Name)
+		if isTree(entry) {
+			if strings.Count(name, "/") >= maxDepth {
+				continue
+			}
+			below, err := object.GetTree(from, entry.Hash)
+			if err == nil {
+				err = r.missingNotes(notes, from, below, name, missing)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		commit := strings.ReplaceAll(name, "/", "")
-		_, exists, err := r.noteOn(theirs, plumbing.NewHash(commit))
-		if len(commit) == len(plumbing.ZeroHash)*2 && !exists {
+		if len(commit) != len(plumbing.ZeroHash)*2 || !entry.Mode.IsFile() {
+			continue
+		}
+		_, exists, err := r.noteOn(notes, plumbing.NewHash(commit))
+		if err != nil {
+			return err
+		}
+		if !exists {
 			missing[noteName(commit)] = blob{mode: entry.Mode, hash: entry.Hash}
 		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("joining notes: %w", err)
 	}
-	last, err := object.GetCommit(r.objects, here)
-	if err != nil {
-		return fmt.Errorf("joining notes: %w", err)
-	}
-	what := commitOf{message: "numaform: join the outcomes of two sides\n", time: last.Committer.When, parents: []plumbing.Hash{there, here}}
-	return r.setNotes(theirs, missing, what)
+	return nil
 }

@@ -181,7 +181,7 @@ func TestGitRefusesTrees(t *testing.T) {
 		"git's own":      {[]string{".git"}, ".git"},
 		"here":           {[]string{"."}, "."},
 		"path":           {[]string{"r/pve-1/main.tf"}, "r/pve-1/main.tf"},
-		"twice":          {[]string{"fleet.json", "fleet.json"}, "is there twice"},
+		"twice":          {[]string{"fleet.json", "fleet.json"}, "is a duplicate entry"},
 		"case and twice": {[]string{"FLEET.json", "fleet.json"}, "FLEET.json"},
 	} {
 		t.Run(name, func(t *testing.T) {

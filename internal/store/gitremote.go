@@ -2,10 +2,12 @@ package store
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	nethttp "net/http"
 	"path/filepath"
@@ -19,6 +21,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
+	"github.com/go-git/go-git/v5/plumbing/storer"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	"github.com/go-git/go-git/v5/plumbing/transport/client"
 	"github.com/go-git/go-git/v5/plumbing/transport/http"
@@ -38,22 +41,34 @@ type remote struct {
 	endpoint  *transport.Endpoint
 	transport transport.Transport
 	auth      transport.AuthMethod
-	// interrupted, if a test sets it, ends a push.
-	interrupted func(name string) error
+	interrupt interrupt
 }
 
-func newRemote(url string, secrets GitAuth, interrupted func(name string) error) (r *remote, err error) {
-	r = &remote{url: url, interrupted: interrupted}
+func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote, err error) {
+	r = &remote{url: url, interrupt: interrupt}
 	if r.endpoint, err = transport.NewEndpoint(url); err != nil {
 		return nil, err
 	}
 	if r.transport, err = client.NewClient(r.endpoint); err != nil {
 		return nil, err
 	}
-	if strings.HasPrefix(r.endpoint.Protocol, "http") {
+	overHTTP := strings.HasPrefix(r.endpoint.Protocol, "http")
+	if overHTTP {
 		r.transport = http.NewClient(&nethttp.Client{CheckRedirect: sameHost})
 	}
-	r.auth, err = r.login(secrets)
+
+	// Without a credential the library has a default.
+	ip := net.ParseIP(r.endpoint.Host)
+	loopback := r.endpoint.Host == "localhost" || ip != nil && ip.IsLoopback()
+	switch {
+	case r.endpoint.Protocol == "ssh" && credentials.SSHKey != "":
+		user := cmp.Or(r.endpoint.User, ssh.DefaultUsername)
+		r.auth, err = ssh.NewPublicKeysFromFile(user, filepath.Clean(credentials.SSHKey), "")
+	case r.endpoint.Protocol == "http" && credentials.Token != "" && !loopback:
+		err = errors.New("the token would cross the network in clear text: use https")
+	case overHTTP && credentials.Token != "":
+		r.auth = &http.BasicAuth{Username: cmp.Or(credentials.Username, "numaform"), Password: credentials.Token}
+	}
 	return r, err
 }
 
@@ -66,55 +81,30 @@ func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 	return nil
 }
 
-// login returns the credential for the remote, or nil for the library's default.
-func (r *remote) login(secrets GitAuth) (transport.AuthMethod, error) {
-	switch {
-	case r.endpoint.Protocol == "ssh" && secrets.SSHKey != "":
-		user := r.endpoint.User
-		if user == "" {
-			user = ssh.DefaultUsername
-		}
-		return ssh.NewPublicKeysFromFile(user, filepath.Clean(secrets.SSHKey), "")
-	case r.endpoint.Protocol == "http" && secrets.Token != "" && !loopback(r.endpoint.Host):
-		return nil, errors.New("the token would cross the network in clear text: use https")
-	case strings.HasPrefix(r.endpoint.Protocol, "http") && secrets.Token != "":
-		user := secrets.Username
-		if user == "" {
-			user = "numaform"
-		}
-		return &http.BasicAuth{Username: user, Password: secrets.Token}, nil
-	}
-	return nil, nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// patience returns a context that ends after networkTimeout without a call of heard.
-func patience(ctx context.Context) (_ context.Context, heard func(), cancel func()) {
+// silenceLimit returns a context that ends after networkTimeout without a call of
+// received.
+func silenceLimit(ctx context.Context) (_ context.Context, received func(), cancel func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(networkTimeout, func() { stop(fmt.Errorf("no answer for %s", networkTimeout)) })
 	return ctx, func() { timer.Reset(networkTimeout) }, func() { timer.Stop(); stop(nil) }
 }
 
-// hearing calls heard after each read.
-type hearing struct {
+// receiver calls received after each read.
+type receiver struct {
 	io.Reader
-	heard func()
+	received func()
 }
 
-func (h hearing) Read(p []byte) (int, error) {
-	n, err := h.Reader.Read(p)
-	h.heard()
+func (r receiver) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.received()
 	return n, err
 }
 
 // fetch stores the objects that the remote's references lead to and the clone lacks. It
 // returns the references' hashes, zero for a missing one.
 func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash, names ...plumbing.ReferenceName) (hashes []plumbing.Hash, err error) {
-	ctx, heard, cancel := patience(ctx)
+	ctx, received, cancel := silenceLimit(ctx)
 	defer cancel()
 	session, err := r.transport.NewUploadPackSession(r.endpoint, r.auth)
 	if err != nil {
@@ -162,23 +152,29 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 	if err != nil {
 		return nil, err
 	}
-	pack := hearing{Reader: demuxed(request.Capabilities, bufio.NewReaderSize(portions{response}, portion)), heard: heard}
-	err = packfile.WritePackfileToObjectStorage(into, pack)
+	var pack io.Reader = bufio.NewReaderSize(smallReads{response}, readSize)
+	switch {
+	case request.Capabilities.Supports(capability.Sideband64k):
+		pack = sideband.NewDemuxer(sideband.Sideband64k, pack)
+	case request.Capabilities.Supports(capability.Sideband):
+		pack = sideband.NewDemuxer(sideband.Sideband, pack)
+	}
+	err = packfile.WritePackfileToObjectStorage(into, receiver{Reader: pack, received: received})
 	if errors.Is(err, packfile.ErrEmptyPackfile) {
 		err = errors.New("it sent nothing")
 	}
 	return hashes, errors.Join(err, response.Close())
 }
 
-// portion is the size of a read in bytes. The library starts a goroutine for each read and
+// readSize is the size of a read in bytes. The library starts a goroutine for each read and
 // allocates a second buffer of its size: that is slow for a few bytes, and, as Go's
 // allocator takes locks above 32 KiB, for many.
-const portion = 32 << 10
+const readSize = 32 << 10
 
-// portions reads at most a portion at a time.
-type portions struct{ io.Reader }
+// smallReads reads at most readSize bytes at a time.
+type smallReads struct{ io.Reader }
 
-func (p portions) Read(b []byte) (int, error) { return p.Reader.Read(b[:min(len(b), portion)]) }
+func (r smallReads) Read(b []byte) (int, error) { return r.Reader.Read(b[:min(len(b), readSize)]) }
 
 // ignoreClosed ignores the error of a session that is already closed.
 func ignoreClosed(err error) error {
@@ -188,23 +184,12 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// demuxed returns the pack in the remote's response.
-func demuxed(capabilities *capability.List, from io.Reader) io.Reader {
-	switch {
-	case capabilities.Supports(capability.Sideband64k):
-		return sideband.NewDemuxer(sideband.Sideband64k, from)
-	case capabilities.Supports(capability.Sideband):
-		return sideband.NewDemuxer(sideband.Sideband, from)
-	}
-	return from
-}
-
 // push sets a reference of the remote to commit, if it is still at seen; zero means that
 // it does not exist. objects are the objects that the remote lacks.
 func (r *remote) push(ctx context.Context, from *objects, name plumbing.ReferenceName, seen, commit plumbing.Hash, objects []plumbing.Hash) (err error) {
-	ctx, heard, cancel := patience(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, networkTimeout, fmt.Errorf("no answer for %s", networkTimeout))
 	defer cancel()
-	if err := r.interrupted("push"); err != nil {
+	if err := r.interrupt.before("push"); err != nil {
 		return err
 	}
 	session, err := r.transport.NewReceivePackSession(r.endpoint, r.auth)
@@ -229,15 +214,14 @@ func (r *remote) push(ctx context.Context, from *objects, name plumbing.Referenc
 		encoded <- errors.Join(err, writer.CloseWithError(err))
 	}()
 	report, err := session.ReceivePack(ctx, request)
-	heard()
 	err = errors.Join(err, reader.Close())
-	if failed := <-encoded; err == nil && failed != nil {
-		err = failed
+	if encodeErr := <-encoded; err == nil {
+		err = encodeErr
 	}
 	if err == nil && report != nil {
 		err = report.Error()
 	}
-	return errors.Join(err, r.interrupted("pushed"))
+	return errors.Join(err, r.interrupt.before("pushed"))
 }
 
 // fetch updates the clone to the remote's current branch and notes.
@@ -248,16 +232,21 @@ func (r *repository) fetch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		known, err := r.recent(at, maxHaves)
+		limit := len(haves) + maxHaves
+		err = r.ancestors(at, func(commit plumbing.Hash) error {
+			if haves = append(haves, commit); len(haves) == limit {
+				return storer.ErrStop
+			}
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		haves = append(haves, known...)
 	}
 	branch := plumbing.NewBranchReferenceName(r.config.Branch)
 	at, err := r.remote.fetch(ctx, r.objects, haves, branch, localNotes)
 	if err != nil {
-		return fmt.Errorf("fetching from %s: nothing was changed: try again once it can be reached, since what is wanted is "+
+		return fmt.Errorf("fetching from %s: nothing was changed: try again once it can be reached, since the desired state is "+
 			"not known without it (numaform history shows what the clone has): %w", r.remote.url, err)
 	}
 	before, err := r.hash(r.branch)
@@ -274,7 +263,7 @@ func (r *repository) fetch(ctx context.Context) error {
 		if _, err := object.GetCommit(r.objects, at[i]); name == r.seenNotes && err != nil {
 			continue // others replaced it with something that is not notes: keep the last ones
 		}
-		if err := r.repo.Storer.SetReference(plumbing.NewHashReference(name, at[i])); err != nil {
+		if err := r.setReference(name, at[i]); err != nil {
 			return err
 		}
 	}
@@ -299,148 +288,76 @@ func (r *repository) pull(ctx context.Context) error {
 	return r.checkout.takeNotes(r)
 }
 
-// recent returns a commit and its ancestors, at most n commits.
-func (r *repository) recent(commit plumbing.Hash, n int) ([]plumbing.Hash, error) {
-	var list []plumbing.Hash
-	seen := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
-	for next := []plumbing.Hash{commit}; len(next) > 0 && len(list) < n; {
-		hash := next[0]
-		next = next[1:]
-		if seen[hash] {
-			continue
-		}
-		seen[hash] = true
-		found, err := object.GetCommit(r.objects, hash)
-		if err != nil {
-			return nil, fmt.Errorf("reading commit %s: %w", hash, err)
-		}
-		list = append(list, hash)
-		next = append(next, found.ParentHashes...)
-	}
-	return list, nil
-}
-
 // push sets a reference of the remote to a commit, if it is still at seen.
 func (r *repository) push(ctx context.Context, name plumbing.ReferenceName, seen, commit plumbing.Hash) error {
-	known, err := r.hash(r.branch)
+	branch, err := r.hash(r.branch)
 	if err != nil {
 		return err
 	}
-	fresh, err := r.fresh(commit, known, seen)
+	objects, err := r.newObjects(commit, branch, seen)
 	if err != nil {
 		return err
 	}
-	return r.remote.push(ctx, r.objects, name, seen, commit, fresh)
+	return r.remote.push(ctx, r.objects, name, seen, commit, objects)
 }
 
-// fresh returns the objects reachable from a commit but not from known commits.
-func (r *repository) fresh(commit plumbing.Hash, known ...plumbing.Hash) ([]plumbing.Hash, error) {
+// newObjects returns the objects reachable from a commit but not from known commits.
+func (r *repository) newObjects(commit plumbing.Hash, known ...plumbing.Hash) ([]plumbing.Hash, error) {
 	var list []plumbing.Hash
 	done := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
+	add := func(hash plumbing.Hash) {
+		done[hash] = true
+		list = append(list, hash)
+	}
 	for _, hash := range known {
 		done[hash] = true
 	}
-	for next := []plumbing.Hash{commit}; len(next) > 0; {
+	for next := []plumbing.Hash{commit}; len(next) > 0; next = next[1:] {
 		hash := next[0]
-		next = next[1:]
-		if done[hash] {
-			continue
-		}
-		done[hash] = true
-		if hash != commit {
-			old, err := r.isAncestorOfAny(hash, known)
+		for _, head := range known {
+			if done[hash] || hash == commit || head.IsZero() {
+				continue
+			}
+			is, err := r.isAncestor(hash, head)
 			if err != nil {
 				return nil, err
 			}
-			if old {
-				continue
-			}
+			done[hash] = is
+		}
+		if done[hash] {
+			continue
 		}
 		found, err := object.GetCommit(r.objects, hash)
 		if err != nil {
 			return nil, fmt.Errorf("reading commit %s: %w", hash, err)
 		}
-		list = append(list, hash)
-		var others []*object.Tree
-		for _, parent := range found.ParentHashes {
-			tree, err := r.tree(parent)
-			if err != nil {
-				return nil, err
-			}
-			others = append(others, tree)
-		}
-		tree, err := r.tree(hash)
+		add(hash)
+		next = append(next, found.ParentHashes...)
+
+		trees, err := r.treesOf(found, "")
 		if err != nil {
 			return nil, err
 		}
-		if err := r.freshTree(tree, others, done, &list); err != nil {
-			return nil, err
-		}
-		next = append(next, found.ParentHashes...)
-	}
-	return list, nil
-}
-
-func (r *repository) isAncestorOfAny(commit plumbing.Hash, of []plumbing.Hash) (bool, error) {
-	for _, head := range of {
-		if head.IsZero() {
+		unchanged := slices.ContainsFunc(trees[1:], func(parent *object.Tree) bool { return parent.Hash == trees[0].Hash })
+		if unchanged || done[trees[0].Hash] {
 			continue
 		}
-		if is, err := r.isAncestor(commit, head); is || err != nil {
-			return is, err
+		// Objects that a parent has at the same path are known, or listed with it.
+		add(trees[0].Hash)
+		err = r.walkNew("", trees[0], trees[1:], func(_ string, entry object.TreeEntry, _ bool) error {
+			if done[entry.Hash] {
+				return fs.SkipDir
+			}
+			if !isSubmodule(entry) {
+				add(entry.Hash)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
-	return false, nil
-}
-
-// freshTree adds a tree's objects that none of others has at the same path.
-func (r *repository) freshTree(tree *object.Tree, others []*object.Tree, done map[plumbing.Hash]bool, list *[]plumbing.Hash) error {
-	same := func(other *object.Tree) bool { return other.Hash == tree.Hash }
-	if done[tree.Hash] || slices.ContainsFunc(others, same) {
-		return nil
-	}
-	done[tree.Hash] = true
-	*list = append(*list, tree.Hash)
-	there := make([]map[string]object.TreeEntry, len(others))
-	for i, other := range others {
-		there[i] = map[string]object.TreeEntry{}
-		for _, entry := range other.Entries {
-			there[i][entry.Name] = entry
-		}
-	}
-	for _, entry := range tree.Entries {
-		var below []*object.Tree
-		known := done[entry.Hash]
-		for _, other := range there {
-			before := other[entry.Name]
-			if before.Hash == entry.Hash {
-				known = true
-				break
-			}
-			if isTree(entry) && isTree(before) {
-				child, err := object.GetTree(r.objects, before.Hash)
-				if err != nil {
-					return err
-				}
-				below = append(below, child)
-			}
-		}
-		switch {
-		case known, isSubmodule(entry):
-		case isTree(entry):
-			child, err := object.GetTree(r.objects, entry.Hash)
-			if err != nil {
-				return err
-			}
-			if err := r.freshTree(child, below, done, list); err != nil {
-				return err
-			}
-		default:
-			done[entry.Hash] = true
-			*list = append(*list, entry.Hash)
-		}
-	}
-	return nil
+	return list, nil
 }
 
 // publish makes commit the head of the branch. It never forces: if the branch has moved
@@ -477,15 +394,15 @@ func (r *repository) publish(ctx context.Context, commit plumbing.Hash) error {
 
 // follow records the position of the remote's branch after a push.
 func (r *repository) follow(commit plumbing.Hash) error {
-	if err := r.interrupted("branch"); err != nil {
+	if err := r.interrupt.before("branch"); err != nil {
 		return err
 	}
-	return r.repo.Storer.SetReference(plumbing.NewHashReference(r.branch, commit))
+	return r.setReference(r.branch, commit)
 }
 
 // moveBranch sets the branch of a repository without a remote, if it is still at before.
 func (r *repository) moveBranch(before, commit plumbing.Hash) error {
-	if err := r.interrupted("branch"); err != nil {
+	if err := r.interrupt.before("branch"); err != nil {
 		return err
 	}
 	now, err := r.hash(r.branch)
@@ -502,7 +419,7 @@ func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 	if err := r.repo.Storer.CheckAndSetReference(plumbing.NewHashReference(r.branch, commit), old); err != nil {
 		return fmt.Errorf("writing %s: %w: %w", r.where(), ErrMoved, err)
 	}
-	return r.interrupted("moved")
+	return r.interrupt.before("moved")
 }
 
 // propose pushes commit to a branch of its own.
@@ -510,7 +427,7 @@ func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id strin
 	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit.String()}
 	name := plumbing.NewBranchReferenceName(proposed.Branch)
 	if r.remote == nil {
-		if err := r.repo.Storer.SetReference(plumbing.NewHashReference(name, commit)); err != nil {
+		if err := r.setReference(name, commit); err != nil {
 			return err
 		}
 		return proposed
@@ -534,4 +451,6 @@ func (r *repository) hash(name plumbing.ReferenceName) (plumbing.Hash, error) {
 	return ref.Hash(), nil
 }
 
-func replaceAll(text, secret string) string { return strings.ReplaceAll(text, secret, "[hidden]") }
+func (r *repository) setReference(name plumbing.ReferenceName, target plumbing.Hash) error {
+	return r.repo.Storer.SetReference(plumbing.NewHashReference(name, target))
+}

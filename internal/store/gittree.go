@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"sort"
@@ -26,7 +27,7 @@ func (r *repository) next(base Revision, files generator.Files, change *audit.Ch
 	if err != nil {
 		return commit, false, err
 	}
-	if err := r.checkout.settled(r, head); err != nil {
+	if err := r.checkout.checkClean(r, head); err != nil {
 		return commit, false, err
 	}
 	have, err := r.committed(head)
@@ -36,41 +37,37 @@ func (r *repository) next(base Revision, files generator.Files, change *audit.Ch
 	if RevisionOf(generator.Select(have)) != base {
 		return commit, false, fmt.Errorf("writing fleet into %s: %w", r.where(), ErrMoved)
 	}
-	if err := errors.Join(refuse(r.where(), have, files), r.newRecord(change)); err != nil {
+	if err := checkOwner(r.where(), have, files); err != nil {
 		return commit, false, err
 	}
+	records, err := r.records(change.Time)
+	if err != nil {
+		return commit, false, err
+	}
+	if known, exists := records[change.ID]; exists {
+		return commit, false, fmt.Errorf("adding the record of change %s, which commit %s holds: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
+	}
+
+	next := steps(have, files)
+	changes = len(next) > 0
+	next = append(next, step{Path: gitRecordName(change.ID), After: record})
 	edits := map[string]blob{}
-	for _, s := range steps(have, files) {
-		edits[r.inRepository(s.Path)] = blob{}
+	for _, s := range next {
+		name := r.inRepository(s.Path)
+		edits[name] = blob{}
 		if s.After == nil {
 			continue
 		}
-		if edits[r.inRepository(s.Path)], err = r.putBlob(s.After); err != nil {
+		if edits[name], err = r.putBlob(s.After); err != nil {
 			return commit, false, err
 		}
 	}
-	changes = len(edits) > 0
-	if edits[r.inRepository(gitRecordName(change.ID))], err = r.putBlob(record); err != nil {
-		return commit, false, err
-	}
-	tree, err := r.tree(head)
+	tree, err := r.objects.tree(head)
 	if err != nil {
 		return commit, false, err
 	}
 	commit, err = r.commit(tree, edits, commitOf{message: message(change), time: change.Time, parents: parents(head)})
 	return commit, changes, err
-}
-
-// newRecord returns an error if the change's record already exists.
-func (r *repository) newRecord(change *audit.Change) error {
-	records, err := r.records(change.Time)
-	if err != nil {
-		return err
-	}
-	if known, exists := records[change.ID]; exists {
-		return fmt.Errorf("adding the record of change %s, which commit %s holds: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
-	}
-	return nil
 }
 
 func parents(head plumbing.Hash) []plumbing.Hash {
@@ -143,19 +140,7 @@ func (r *repository) content(hash plumbing.Hash) (content []byte, err error) {
 		return nil, err
 	}
 	content, err = io.ReadAll(io.LimitReader(reader, stored.Size))
-	return present(content), errors.Join(err, reader.Close())
-}
-
-// tree returns the tree of a commit; an empty tree for the zero hash.
-func (r *repository) tree(commit plumbing.Hash) (*object.Tree, error) {
-	if commit.IsZero() {
-		return &object.Tree{}, nil
-	}
-	found, err := object.GetCommit(r.objects, commit)
-	if err != nil {
-		return nil, fmt.Errorf("reading commit %s: %w", commit, err)
-	}
-	return object.GetTree(r.objects, found.TreeHash)
+	return nonNil(content), errors.Join(err, reader.Close())
 }
 
 func isTree(entry object.TreeEntry) bool { return entry.Mode == filemode.Dir }
@@ -185,7 +170,7 @@ func (r *repository) edit(tree *object.Tree, files map[string]blob) (plumbing.Ha
 		}
 	}
 	for name, files := range below {
-		child, err := r.subtree(tree, name)
+		child, err := r.objects.subtree(tree, name)
 		if err != nil {
 			return plumbing.ZeroHash, err
 		}
@@ -205,22 +190,69 @@ func (r *repository) edit(tree *object.Tree, files map[string]blob) (plumbing.Ha
 // emptyTree is git's hash of a tree without entries.
 var emptyTree = plumbing.ComputeHash(plumbing.TreeObject, nil)
 
-// subtree returns the tree at a path; an empty tree if there is none.
-func (r *repository) subtree(tree *object.Tree, name string) (*object.Tree, error) {
-	if name == "" || name == "." {
-		return tree, nil
-	}
-	for part := range strings.SplitSeq(name, "/") {
-		i := slices.IndexFunc(tree.Entries, func(e object.TreeEntry) bool { return e.Name == part && isTree(e) })
-		if i < 0 {
-			return &object.Tree{}, nil
-		}
-		var err error
-		if tree, err = object.GetTree(r.objects, tree.Entries[i].Hash); err != nil {
+// treesOf returns the trees at a path in a commit and in each of its parents; an empty
+// tree where there is none.
+func (r *repository) treesOf(commit *object.Commit, name string) ([]*object.Tree, error) {
+	trees := make([]*object.Tree, 0, 1+len(commit.ParentHashes))
+	for _, hash := range append([]plumbing.Hash{commit.Hash}, commit.ParentHashes...) {
+		tree, err := r.objects.tree(hash)
+		if err != nil {
 			return nil, err
 		}
+		if tree, err = r.objects.subtree(tree, name); err != nil {
+			return nil, err
+		}
+		trees = append(trees, tree)
 	}
-	return tree, nil
+	return trees, nil
+}
+
+// walkNew calls f for the entries of tree, at any depth, that are not the same in one of
+// the others. exists reports whether one of these has a file with the name. If f returns
+// fs.SkipDir, the walk does not enter the entry.
+func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.Tree, f func(name string, entry object.TreeEntry, exists bool) error) error {
+	for _, other := range others {
+		if other.Hash == tree.Hash {
+			return nil
+		}
+	}
+	for _, entry := range tree.Entries {
+		same, exists := false, false
+		for _, other := range others {
+			if before, err := other.FindEntry(entry.Name); err == nil {
+				same = same || before.Hash == entry.Hash
+				exists = exists || before.Mode.IsFile()
+			}
+		}
+		if same {
+			continue
+		}
+		name := path.Join(prefix, entry.Name)
+		err := f(name, entry, exists)
+		if errors.Is(err, fs.SkipDir) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !isTree(entry) {
+			continue
+		}
+		below := make([]*object.Tree, len(others))
+		for i, other := range others {
+			if below[i], err = r.objects.subtree(other, entry.Name); err != nil {
+				return err
+			}
+		}
+		child, err := object.GetTree(r.objects, entry.Hash)
+		if err != nil {
+			return err
+		}
+		if err := r.walkNew(name, child, below, f); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // isAncestor reports whether a commit in the clone is another commit or its ancestor.
@@ -239,75 +271,18 @@ func (r *repository) isAncestor(commit, of plumbing.Hash) (bool, error) {
 	return first.IsAncestor(last)
 }
 
-// ancestors calls f for a commit and all its ancestors.
-func (r *repository) ancestors(commit plumbing.Hash, f func(plumbing.Hash)) error {
-	seen := map[plumbing.Hash]bool{plumbing.ZeroHash: true}
-	for next := []plumbing.Hash{commit}; len(next) > 0; {
-		hash := next[len(next)-1]
-		next = next[:len(next)-1]
-		if seen[hash] {
-			continue
-		}
-		seen[hash] = true
-		f(hash)
-		found, err := object.GetCommit(r.objects, hash)
-		if err != nil {
-			return fmt.Errorf("reading commit %s: %w", hash, err)
-		}
-		next = append(next, found.ParentHashes...)
+// ancestors calls f for a commit and all its ancestors, the nearest first, until f returns
+// storer.ErrStop.
+func (r *repository) ancestors(commit plumbing.Hash, f func(plumbing.Hash) error) error {
+	if commit.IsZero() {
+		return nil
 	}
-	return nil
-}
-
-// order is the position of one commit relative to another.
-type order int
-
-const (
-	level order = iota
-	behind
-	ahead
-	apart
-)
-
-func (r *repository) compare(here, there plumbing.Hash) (order, error) {
-	switch {
-	case here == there:
-		return level, nil
-	case here.IsZero():
-		return behind, nil
-	case there.IsZero():
-		return ahead, nil
+	found, err := object.GetCommit(r.objects, commit)
+	if err == nil {
+		err = object.NewCommitIterBSF(found, nil, nil).ForEach(func(c *object.Commit) error { return f(c.Hash) })
 	}
-	if is, err := r.isAncestor(here, there); is || err != nil {
-		return behind, err
-	}
-	if is, err := r.isAncestor(there, here); is || err != nil {
-		return ahead, err
-	}
-	return apart, nil
-}
-
-// walk calls f for the files of a notes tree.
-func (r *repository) walk(tree *object.Tree, prefix string, f func(name string, entry object.TreeEntry) error) error {
-	const maxDepth = 8
-	for _, entry := range tree.Entries {
-		name := path.Join(prefix, entry.Name)
-		if !isTree(entry) {
-			if err := f(name, entry); err != nil {
-				return err
-			}
-			continue
-		}
-		if strings.Count(name, "/") >= maxDepth {
-			continue
-		}
-		below, err := object.GetTree(r.objects, entry.Hash)
-		if err != nil {
-			return err
-		}
-		if err := r.walk(below, name, f); err != nil {
-			return err
-		}
+	if err != nil {
+		return fmt.Errorf("reading commit %s and its ancestors: %w", commit, err)
 	}
 	return nil
 }
@@ -315,7 +290,7 @@ func (r *repository) walk(tree *object.Tree, prefix string, f func(name string, 
 // committed returns the files of the fleet in a commit. It refuses files that are not
 // part of a fleet, or too large, before it reads any of them.
 func (r *repository) committed(commit plumbing.Hash) (generator.Files, error) {
-	tree, err := r.tree(commit)
+	tree, err := r.objects.tree(commit)
 	if err != nil {
 		return nil, err
 	}
@@ -329,7 +304,7 @@ func (r *repository) committed(commit plumbing.Hash) (generator.Files, error) {
 	files := generator.Files{}
 	for name, hash := range c.blobs {
 		if files[name], err = r.content(hash); err != nil {
-			return nil, fmt.Errorf("reading %s of %s: %w", shown(name), r.where(), err)
+			return nil, fmt.Errorf("reading %s of %s: %w", printable(name), r.where(), err)
 		}
 	}
 	return files, nil
@@ -353,7 +328,7 @@ func (r *repository) fleetTree(tree *object.Tree) (*object.Tree, error) {
 			}
 		}
 		var err error
-		if tree, err = r.subtree(tree, part); err != nil {
+		if tree, err = r.objects.subtree(tree, part); err != nil {
 			return nil, err
 		}
 	}
@@ -383,28 +358,54 @@ type reading struct {
 	blobs  map[string]plumbing.Hash
 }
 
+// list adds the files of a tree, and refuses entries that are not part of a fleet.
 func (c *reading) list(tree *object.Tree, prefix string) error {
 	names := map[string]bool{}
 	for _, entry := range tree.Entries {
 		name := prefix + entry.Name
-		if c.config.Subdir == "" && prefix == "" && beside(entry.Name) {
+		if c.config.Subdir == "" && prefix == "" && isForgeFile(entry.Name) {
 			continue
 		}
-		what := roleOf(name, isTree(entry))
-		if names[entry.Name] {
-			return c.refused(c.inRepository(name), "is there twice")
+		role := roleOf(name, isTree(entry))
+		problem := ""
+		switch {
+		case names[entry.Name]:
+			problem = "is a duplicate entry"
+		case entry.Mode == filemode.Symlink:
+			problem = "is a symbolic link: a fleet's files are ordinary files"
+		case isSubmodule(entry):
+			problem = "is a submodule: a fleet's files are ordinary files"
+		case role == roleRefused, strings.Contains(entry.Name, "/"):
+			problem = "is no part of a fleet"
+		case entry.Mode == filemode.Executable:
+			problem = "is executable: a fleet's files are ordinary files (git update-index --chmod=-x makes it one)"
+		case !isTree(entry) && entry.Mode != filemode.Regular && entry.Mode != filemode.Deprecated:
+			problem = fmt.Sprintf("has the mode %s: a fleet's files are ordinary files", entry.Mode)
+		case role == roleSkipped:
+			names[entry.Name] = true
+			continue
 		}
 		names[entry.Name] = true
-		if problem := unfit(entry, what); problem != "" {
+
+		size := int64(0)
+		if problem == "" && role == roleFile {
+			var err error
+			size, err = c.objects.bounded(entry.Hash, math.MaxInt64)
+			if errors.Is(err, plumbing.ErrObjectNotFound) {
+				problem = fmt.Sprintf("was not sent by the remote, so it has more than %d bytes", maxRecord)
+			} else if err != nil {
+				return fmt.Errorf("reading %s of %s: %w", printable(name), c.where(), err)
+			}
+			c.blobs[name] = entry.Hash
+		}
+		if problem == "" {
+			problem = c.census.count(name, role, size)
+		}
+		if problem != "" {
 			return c.refused(c.inRepository(name), problem)
 		}
-		if what == roleSkipped {
-			continue
-		}
-		if err := c.count(name, what, entry.Hash); err != nil {
-			return err
-		}
-		if what != roleDir {
+
+		if role != roleDir {
 			continue
 		}
 		below, err := object.GetTree(c.objects, entry.Hash)
@@ -414,43 +415,6 @@ func (c *reading) list(tree *object.Tree, prefix string) error {
 		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// unfit returns why a tree entry is not part of a fleet, or "".
-func unfit(entry object.TreeEntry, what role) string {
-	switch {
-	case entry.Mode == filemode.Symlink:
-		return "is a symbolic link: a fleet's files are ordinary files"
-	case isSubmodule(entry):
-		return "is a submodule: a fleet's files are ordinary files"
-	case what == roleRefused, strings.Contains(entry.Name, "/"):
-		return "is no part of a fleet"
-	case entry.Mode == filemode.Executable:
-		return "is executable: a fleet's files are ordinary files (git update-index --chmod=-x makes it one)"
-	case !isTree(entry) && entry.Mode != filemode.Regular && entry.Mode != filemode.Deprecated:
-		return fmt.Sprintf("has the mode %s: a fleet's files are ordinary files", entry.Mode)
-	}
-	return ""
-}
-
-// count counts an entry against the limits, and adds it to the files to read.
-func (c *reading) count(name string, what role, hash plumbing.Hash) error {
-	size := int64(0)
-	if what == roleFile {
-		var err error
-		size, err = c.objects.size(hash)
-		if errors.Is(err, plumbing.ErrObjectNotFound) {
-			return c.refused(c.inRepository(name), fmt.Sprintf("was not sent by the remote, so it has more than %d bytes", maxRecord))
-		}
-		if err != nil {
-			return fmt.Errorf("reading %s of %s: %w", shown(name), c.where(), err)
-		}
-		c.blobs[name] = hash
-	}
-	if problem := c.census.count(name, what, size); problem != "" {
-		return c.refused(c.inRepository(name), problem)
 	}
 	return nil
 }

@@ -40,21 +40,53 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("reading fleet %s: %s %s: nothing was done: %s", e.Where, shown(e.Path), e.Problem, e.Fix)
+	return fmt.Sprintf("reading fleet %s: %s %s: nothing was done: %s", e.Where, printable(e.Path), e.Problem, e.Fix)
 }
 
-// shown returns a name in printable form: quoted if a terminal could interpret part of
-// it, and truncated if it is long.
-func shown(name string) string {
+// printable returns a name in printable form: quoted if a terminal could interpret part
+// of it, and truncated if it is long.
+func printable(name string) string {
 	const most = 200
 	more := ""
 	if len(name) > most {
-		name, more = name[:most], "…"
+		name = name[:most]
+		more = "…"
 	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(name) + more
 	}
 	return name + more
+}
+
+// listed returns names for a person, up to maxListed.
+func listed(names []string) string {
+	var list []string
+	for _, name := range names[:min(len(names), maxListed)] {
+		list = append(list, printable(name))
+	}
+	text := strings.Join(list, ", ")
+	if more := len(names) - maxListed; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// maxListed limits the number of names in an error.
+const maxListed = 5
+
+// plainWord matches words that need no quoting in a shell.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_-]+$`)
+
+// quoted returns a word quoted for a shell.
+func quoted(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	if strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		inner := strings.Trim(strconv.QuoteToASCII(word), `"`)
+		return "$'" + strings.ReplaceAll(inner, "'", `\'`) + "'"
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // role is what a path below a fleet's directory means to the fleet.
@@ -88,23 +120,20 @@ var (
 	temporary = regexp.MustCompile(`^\.(numaform-[0-9a-z]+\.tmp|.*\.(tf|json|gitignore)[0-9]+)$`)
 )
 
-const modulesRoot = "modules"
-
 // roleOf returns the role of a path relative to the fleet's directory.
 func roleOf(name string, dir bool) role {
 	parts := strings.Split(name, "/")
+	hostDir := len(parts) > 1 && placeDir.MatchString(parts[0]) && placeDir.MatchString(parts[1])
 	switch {
-	case parts[0] == modulesRoot:
+	case parts[0] == "modules":
 		return roleInModules(parts, dir)
-	case parts[0] == HistoryDir && !isShardFile(parts, dir):
+	case len(parts) == 3 && !dir && hostDir && (parts[2] == "main.tf" || vmFile.MatchString(parts[2])):
+		return roleFile // of a host, even in a region with the name of the history
+	case parts[0] == HistoryDir:
 		return roleInHistory(parts, dir)
-	case len(parts) == 1 && dir, len(parts) == 2 && dir && placeDir.MatchString(parts[0]):
-		if placeDir.MatchString(parts[len(parts)-1]) {
-			return roleDir
-		}
-	case len(parts) == 1 && (name == "fleet.json" || name == ".gitignore"):
-		return roleFile
-	case isShardFile(parts, dir):
+	case len(parts) == 1 && dir && placeDir.MatchString(name), len(parts) == 2 && dir && hostDir:
+		return roleDir
+	case name == "fleet.json" && !dir, name == ".gitignore" && !dir:
 		return roleFile
 	case len(parts) == 3 && !dir && parts[2] == ".terraform.lock.hcl":
 		return roleSkipped
@@ -112,21 +141,11 @@ func roleOf(name string, dir bool) role {
 	return roleRefused
 }
 
-func isShardFile(parts []string, dir bool) bool {
-	return len(parts) == 3 && !dir && placeDir.MatchString(parts[0]) && placeDir.MatchString(parts[1]) &&
-		(parts[2] == "main.tf" || vmFile.MatchString(parts[2]))
-}
-
 func roleInModules(parts []string, dir bool) role {
-	fits := len(parts) <= 4 && dir == (len(parts) < 4)
-	if len(parts) > 1 {
-		fits = fits && slices.Contains(modules.Names(), parts[1])
-	}
-	if len(parts) > 2 {
-		fits = fits && hashDir.MatchString(parts[2])
-	}
 	switch {
-	case !fits:
+	case len(parts) > 4, dir != (len(parts) < 4),
+		len(parts) > 1 && !slices.Contains(modules.Names(), parts[1]),
+		len(parts) > 2 && !hashDir.MatchString(parts[2]):
 		return roleRefused
 	case dir:
 		return roleDir
@@ -139,28 +158,27 @@ func roleInModules(parts []string, dir bool) role {
 func roleInHistory(parts []string, dir bool) role {
 	id, isJSON := strings.CutSuffix(path.Base(parts[len(parts)-1]), ".json")
 	switch {
-	case len(parts) == 1 && dir, len(parts) == 2 && dir && yearDir.MatchString(parts[1]),
-		len(parts) == 3 && dir && monthDir.MatchString(parts[2]) && yearDir.MatchString(parts[1]):
+	case len(parts) == 1 && dir,
+		len(parts) == 2 && dir && yearDir.MatchString(parts[1]),
+		len(parts) == 3 && dir && yearDir.MatchString(parts[1]) && monthDir.MatchString(parts[2]):
 		return roleDir
-	case len(parts) == 2 && !dir && isJSON && changeID.MatchString(strings.TrimSuffix(id, ".outcome")) && len(id) < 100:
-		return roleRecord
-	case len(parts) == 4 && !dir && isJSON && changeID.MatchString(id) && len(id) < 100 && gitRecordName(id) == strings.Join(parts, "/"):
+	case dir || !isJSON || len(id) >= 100:
+		return roleRefused
+	case len(parts) == 2 && changeID.MatchString(strings.TrimSuffix(id, ".outcome")),
+		len(parts) == 4 && changeID.MatchString(id) && gitRecordName(id) == strings.Join(parts, "/"):
 		return roleRecord
 	}
 	return roleRefused
 }
 
-// beside reports whether forges and people commonly keep the path at a repository's root.
-func beside(name string) bool { return forgeFile.MatchString(name) }
+// isForgeFile reports whether forges and people commonly keep the path at a repository's
+// root.
+func isForgeFile(name string) bool { return forgeFile.MatchString(name) }
 
-// leftBehind reports whether the engine, numaform or the file system created the path.
-func leftBehind(name string) bool {
+// isIgnored reports whether the engine, numaform, git or the file system created the path.
+func isIgnored(name string) bool {
 	base := path.Base(name)
-	switch name {
-	case PrivateDir, ".git", "lost+found":
-		return true
-	}
-	return stateFile.MatchString(base) || temporary.MatchString(base) || base == generator.ImportFile || base == ".terraform.lock.hcl"
+	return name == PrivateDir || name == ".git" || name == "lost+found" || stateFile.MatchString(base) || temporary.MatchString(base) || base == generator.ImportFile || base == ".terraform.lock.hcl"
 }
 
 // census counts the files of a fleet against its limits.
@@ -173,8 +191,8 @@ type census struct {
 }
 
 // count returns what is wrong with one more file, or "".
-func (c *census) count(name string, what role, size int64) string {
-	if what == roleRecord {
+func (c *census) count(name string, role role, size int64) string {
+	if role == roleRecord {
 		if c.records++; c.records > maxRecords {
 			return fmt.Sprintf("is one of more than %d records", maxRecords)
 		}
@@ -183,14 +201,22 @@ func (c *census) count(name string, what role, size int64) string {
 		}
 		return ""
 	}
-	if what == roleFile {
-		c.files++
-		c.bytes += size
+
+	if c.folded == nil {
+		c.folded = map[string]string{}
 	}
-	switch other, taken := c.fold(name); {
-	case taken:
-		return "differs from " + shown(other) + " in nothing but upper and lower case"
-	case what == roleFile && size > maxFile:
+	folded := strings.ToLower(name)
+	if other, exists := c.folded[folded]; exists {
+		return "differs from " + printable(other) + " in nothing but upper and lower case"
+	}
+	c.folded[folded] = name
+	if role != roleFile {
+		return ""
+	}
+	c.files++
+	c.bytes += size
+	switch {
+	case size > maxFile:
 		return fmt.Sprintf("has %d bytes: a file of the fleet has at most %d", size, maxFile)
 	case c.files > maxFiles:
 		return fmt.Sprintf("is one of more than %d files", maxFiles)
@@ -198,15 +224,4 @@ func (c *census) count(name string, what role, size int64) string {
 		return fmt.Sprintf("brings the fleet's files to more than %d bytes", maxBytes)
 	}
 	return ""
-}
-
-func (c *census) fold(name string) (other string, taken bool) {
-	if c.folded == nil {
-		c.folded = map[string]string{}
-	}
-	key := strings.ToLower(name)
-	if other, taken = c.folded[key]; !taken {
-		c.folded[key] = name
-	}
-	return other, taken
 }

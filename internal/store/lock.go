@@ -35,13 +35,21 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	if err != nil {
 		return nil, d.failed("locking", err)
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = lockedBy(file)
+	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = ErrLocked
+		holder, readErr := io.ReadAll(io.LimitReader(file, maxHolder))
+		if text := strings.TrimSpace(string(holder)); readErr == nil && text != "" {
+			err = fmt.Errorf("held by %s: %w", strings.ToValidUTF8(text, "?"), ErrLocked)
 		}
-		return nil, errors.Join(d.failed("locking", err), file.Close())
 	}
-	if err := sign(file); err != nil {
+	if err == nil {
+		err = file.Truncate(0)
+	}
+	if err == nil {
+		_, err = file.WriteAt([]byte(processName()), 0)
+	}
+	if err != nil {
 		return nil, errors.Join(d.failed("locking", err), file.Close())
 	}
 	return func() error {
@@ -51,17 +59,8 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
-// sign writes the holder's name into a lock file.
-func sign(file *os.File) error {
-	if err := file.Truncate(0); err != nil {
-		return err
-	}
-	_, err := file.WriteAt([]byte(self()), 0)
-	return err
-}
-
-// self describes this process to a person.
-func self() string {
+// processName describes this process to a person.
+func processName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "an unnamed host"
@@ -69,21 +68,11 @@ func self() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), host)
 }
 
-// lockedBy returns ErrLocked with the holder's name from the lock file.
-func lockedBy(file *os.File) error {
-	holder, err := io.ReadAll(io.LimitReader(file, maxHolder))
-	if text := strings.TrimSpace(string(holder)); err == nil && text != "" {
-		return fmt.Errorf("held by %s: %w", strings.ToValidUTF8(text, "?"), ErrLocked)
-	}
-	return ErrLocked
-}
-
-func (d *Directory) gatePath() string { return filepath.Join(d.private, gateFile) }
-
 // shared calls f while no process writes. It needs no write permission.
 func (d *Directory) shared(f func() error) error {
+	path := filepath.Join(d.private, gateFile)
 	for {
-		gate, err := os.Open(d.gatePath())
+		gate, err := os.Open(path)
 		if err == nil {
 			return errors.Join(flock(gate, unix.LOCK_SH, f), gate.Close())
 		}
@@ -91,18 +80,18 @@ func (d *Directory) shared(f func() error) error {
 			return d.failed("reading", err)
 		}
 		err = f()
-		if _, statErr := os.Stat(d.gatePath()); statErr != nil {
+		if _, statErr := os.Stat(path); statErr != nil {
 			return err // no write happened meanwhile
 		}
 	}
 }
 
-// alone calls f while no other process reads or writes.
-func (d *Directory) alone(f func() error) error {
+// exclusive calls f while no other process reads or writes.
+func (d *Directory) exclusive(f func() error) error {
 	if err := os.MkdirAll(d.private, 0o755); err != nil {
 		return d.failed("writing", err)
 	}
-	gate, err := os.OpenFile(d.gatePath(), os.O_RDWR|os.O_CREATE, 0o644)
+	gate, err := os.OpenFile(filepath.Join(d.private, gateFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return d.failed("writing", err)
 	}

@@ -54,24 +54,24 @@ func encode(id string, record any) ([]byte, error) {
 type RecordError struct {
 	// Where is the file, the commit or the object that contains it.
 	Where string
-	// Mend says how to fix it.
-	Mend string
+	// Hint says how to fix it.
+	Hint string
 	Err  error
 }
 
 // Error returns "where: problem: fix".
 func (e *RecordError) Error() string {
-	return fmt.Sprintf("reading the record %s: %v: %s", e.Where, e.Err, e.Mend)
+	return fmt.Sprintf("reading the record %s: %v: %s", e.Where, e.Err, e.Hint)
 }
 
 // Unwrap returns the cause.
 func (e *RecordError) Unwrap() error { return e.Err }
 
-// mendRecord is the hint for a broken record where version control cannot restore it.
-const mendRecord = "restore it from a backup, or move it elsewhere if it is lost: its change is then no part of the history"
+// recordHint is the hint for a broken record where version control cannot restore it.
+const recordHint = "restore it from a backup, or move it elsewhere if it is lost: its change is then no part of the history"
 
 // decode decodes a record, which must have the change's ID.
-func decode(where, mend, id string, content []byte, record any) error {
+func decode(where, hint, id string, content []byte, record any) error {
 	var head struct {
 		Format int    `json:"format"`
 		ID     string `json:"id"`
@@ -82,7 +82,7 @@ func decode(where, mend, id string, content []byte, record any) error {
 	case head.Format > audit.FormatVersion && head.ID == id:
 		_ = json.Unmarshal(content, record) // the readable part shows whether it is ours
 		return &RecordError{
-			Where: where, Mend: "use that numaform",
+			Where: where, Hint: "use that numaform",
 			Err: fmt.Errorf("a newer numaform wrote it (format %d, this one knows %d)", head.Format, audit.FormatVersion),
 		}
 	case head.Format < 1:
@@ -93,22 +93,9 @@ func decode(where, mend, id string, content []byte, record any) error {
 		err = json.Unmarshal(content, record)
 	}
 	if err != nil {
-		return &RecordError{Where: where, Mend: mend, Err: err}
+		return &RecordError{Where: where, Hint: hint, Err: err}
 	}
 	return nil
-}
-
-// recent returns the changes that began in the second of since or later, oldest first,
-// and at least the last one.
-func recent(ids []string, since time.Time) []string {
-	ids = slices.Clone(ids)
-	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	if since.IsZero() || len(ids) == 0 {
-		return ids
-	}
-	first, _ := slices.BinarySearch(ids, since.UTC().Format(idTime))
-	return ids[min(first, len(ids)-1):]
 }
 
 // readable loads a change. If a record cannot be read, the entry says so instead of
@@ -130,16 +117,21 @@ func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry
 	return entry, nil
 }
 
-// entries loads the recent ones among the changes.
+// entries loads the changes that began at or after since, oldest first, and at least the
+// last one.
 func entries(ids []string, since time.Time, load func(id string) (audit.Entry, error)) ([]audit.Entry, error) {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	if !since.IsZero() && len(ids) > 0 {
+		first, _ := slices.BinarySearch(ids, since.UTC().Format(idTime)) // of the same second
+		ids = ids[min(first, len(ids)-1):]
+	}
 	var list []audit.Entry
-	ids = recent(ids, since)
 	for i, id := range ids {
 		entry, err := readable(id, load)
 		if err != nil {
 			return nil, err
 		}
-		if last := i == len(ids)-1; last || !entry.Change.Time.Before(since) {
+		if i == len(ids)-1 || !entry.Change.Time.Before(since) {
 			list = append(list, entry)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // write access to the store can still add, change and remove records; History reports
 // which of them are as this installation wrote them. The first write creates the key.
 type Sealed struct {
-	inner   Store
+	Store
 	vault   Vault
 	cluster string
 	clock   clock.PassiveClock
@@ -37,26 +37,18 @@ var _ Store = (*Sealed)(nil)
 // NewSealed returns a cluster's store with records sealed by the key in vault. It does no
 // I/O.
 func NewSealed(inner Store, vault Vault, cluster string) *Sealed {
-	return &Sealed{inner: inner, vault: vault, cluster: cluster, clock: clock.RealClock{}, begun: map[string]audit.Digest{}}
+	return &Sealed{Store: inner, vault: vault, cluster: cluster, clock: clock.RealClock{}, begun: map[string]audit.Digest{}}
 }
 
 // Unwrap returns the inner store.
-func (s *Sealed) Unwrap() Store { return s.inner }
+func (s *Sealed) Unwrap() Store { return s.Store }
 
 // KeyPlace returns where the key is stored.
 func (s *Sealed) KeyPlace() string { return s.vault.String() }
 
-// Read calls the inner store's Read.
-func (s *Sealed) Read(ctx context.Context) (generator.Files, Revision, error) {
-	return s.inner.Read(ctx)
-}
-
-// Lock calls the inner store's Lock.
-func (s *Sealed) Lock(ctx context.Context) (unlock func() error, err error) { return s.inner.Lock(ctx) }
-
 // Begin seals the change and calls the inner store's Begin.
 func (s *Sealed) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
-	keys, err := s.make(ctx)
+	keys, err := s.ensureKey(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,7 +56,7 @@ func (s *Sealed) Begin(ctx context.Context, base Revision, files generator.Files
 	if err != nil {
 		return err
 	}
-	if err := s.inner.Begin(ctx, base, files, sealed); err != nil {
+	if err := s.Store.Begin(ctx, base, files, sealed); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -86,7 +78,7 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 	if err != nil {
 		return err
 	}
-	if err := s.inner.End(ctx, sealed); err != nil {
+	if err := s.Store.End(ctx, sealed); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -99,12 +91,12 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 // always at least the last verified change, if there is any. If the key is not readable,
 // no entry is verified.
 func (s *Sealed) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
-	return s.history(ctx, since, s.inner.History)
+	return s.history(ctx, since, s.Store.History)
 }
 
 // Known is like History but does not contact a git store's remote.
 func (s *Sealed) Known(ctx context.Context, since time.Time) ([]audit.Entry, error) {
-	local, ok := s.inner.(interface {
+	local, ok := s.Store.(interface {
 		Known(ctx context.Context, since time.Time) ([]audit.Entry, error)
 	})
 	if !ok {
@@ -231,13 +223,38 @@ func (s *Sealed) load(ctx context.Context) (*keyring, error) {
 		return keys, nil
 	}
 	content, err := s.vault.Load(ctx)
-	if err != nil || content == nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+	}
+	if content == nil {
+		return nil, nil
 	}
 	return s.use(content)
 }
 
-// use caches the key.
+// ensureKey returns the key. The first call creates it and adopts the records that older
+// versions wrote: key and adopted records are a single write that happens once.
+func (s *Sealed) ensureKey(ctx context.Context) (*keyring, error) {
+	keys, err := s.load(ctx)
+	if err != nil || keys != nil {
+		return keys, err
+	}
+	list, err := s.Store.History(ctx, time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	s.trust(list)
+	content, err := newKeyring(s.cluster, list)
+	if err == nil {
+		content, err = s.vault.Create(ctx, content)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making the key of the fleet's history: %w", err)
+	}
+	return s.use(content)
+}
+
+// use parses and caches the key.
 func (s *Sealed) use(content []byte) (*keyring, error) {
 	keys, err := parseKeyring(content)
 	if err != nil {
@@ -248,26 +265,4 @@ func (s *Sealed) use(content []byte) (*keyring, error) {
 	defer s.mu.Unlock()
 	s.keys = keys
 	return keys, nil
-}
-
-// make returns the key. The first call creates it and adopts the records that older
-// versions wrote: key and adopted records are a single write that happens once.
-func (s *Sealed) make(ctx context.Context) (*keyring, error) {
-	keys, err := s.load(ctx)
-	if err != nil || keys != nil {
-		return keys, err
-	}
-	list, err := s.inner.History(ctx, time.Time{})
-	if err != nil {
-		return nil, err
-	}
-	s.trust(list)
-	content, err := newKeyring(s.cluster, list)
-	if err != nil {
-		return nil, err
-	}
-	if content, err = s.vault.Create(ctx, content); err != nil {
-		return nil, err
-	}
-	return s.use(content)
 }

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/numaform/numaform/generator"
@@ -24,15 +23,15 @@ import (
 // created atomically and removed when the write is complete.
 const stagedFile = "next.json"
 
+// maxStaged limits the size of the file with a write, and so the cost of reading it.
+const maxStaged = 4 * maxBytes
+
 // step is the change of one file; nil means no file.
 type step struct {
 	Path   string `json:"path"`
 	Before []byte `json:"before"`
 	After  []byte `json:"after"`
 }
-
-// maxStaged limits the size of the file with a write, and so the cost of reading it.
-const maxStaged = 4 * maxBytes
 
 // staged is a write that is decided but not complete.
 type staged struct {
@@ -41,16 +40,15 @@ type staged struct {
 
 // steps returns the steps from the existing files of a directory to the desired ones.
 // Modules come first, so that no node file calls a missing one, and deletions come last.
-func steps(have, want generator.Files) []step {
+func steps(have, desired generator.Files) []step {
 	var modules, others []step
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		before, exists := have[name]
-		s := step{Path: name, After: present(want[name])}
-		if exists {
-			s.Before = present(before)
-		}
-		if exists && name == ".gitignore" {
-			s.After = generator.MergeIgnore(s.Before, s.After)
+	for _, name := range slices.Sorted(maps.Keys(desired)) {
+		s := step{Path: name, After: nonNil(desired[name])}
+		if before, exists := have[name]; exists {
+			s.Before = nonNil(before)
+			if name == ".gitignore" {
+				s.After = generator.MergeIgnore(s.Before, s.After)
+			}
 		}
 		switch {
 		case same(s.Before, s.After):
@@ -61,44 +59,51 @@ func steps(have, want generator.Files) []step {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
-		if _, wanted := want[name]; !wanted && !IsModule(name) && generator.Owns(name, have[name]) {
-			others = append(others, step{Path: name, Before: present(have[name])})
+		if _, keep := desired[name]; !keep && !IsModule(name) && generator.Owns(name, have[name]) {
+			others = append(others, step{Path: name, Before: nonNil(have[name])})
 		}
 	}
 	return append(modules, others...)
 }
 
-// present returns the content of an existing file, which may be empty but is not nil.
-func present(content []byte) []byte { return append([]byte{}, content...) }
+// nonNil returns the content of an existing file, which may be empty but is not nil.
+func nonNil(content []byte) []byte { return append([]byte{}, content...) }
 
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
 
-func (s staged) empty() bool { return len(s.Steps) == 0 }
-
-func (d *Directory) stagedPath() string { return filepath.Join(d.private, stagedFile) }
-
-// stage records the steps before executing any of them.
-func (d *Directory) stage(next staged) error {
-	if next.empty() {
+// check returns an error if another program changed the step's file since the write was
+// staged.
+func (s *step) check(current []byte) error {
+	if same(current, s.Before) || same(current, s.After) {
 		return nil
 	}
-	content, err := json.Marshal(next)
-	if err != nil {
-		return d.failed("writing", err)
-	}
-	if err := d.interrupted(stagedFile); err != nil {
-		return err
-	}
-	if err := renameio.WriteFile(d.stagedPath(), content, 0o644); err != nil {
-		return d.failed("writing", err)
+	return fmt.Errorf("fleet file %s was changed after a write of it was interrupted", s.Path)
+}
+
+// applyTo applies the steps to files that were read.
+func (s *staged) applyTo(files generator.Files) error {
+	for _, step := range s.Steps {
+		var current []byte
+		if content, exists := files[step.Path]; exists {
+			current = nonNil(content)
+		}
+		if err := step.check(current); err != nil {
+			return err
+		}
+		files[step.Path] = step.After
+		if step.After == nil {
+			delete(files, step.Path)
+		}
 	}
 	return nil
 }
 
+func (d *Directory) stagedPath() string { return filepath.Join(d.private, stagedFile) }
+
 // staged returns an interrupted write, or an empty one. It accepts only steps that change
 // files of a fleet.
 func (d *Directory) staged() (next staged, err error) {
-	content, err := readOrdinary(d.stagedPath(), maxStaged)
+	content, err := readRegular(d.stagedPath(), maxStaged)
 	if errors.Is(err, fs.ErrNotExist) {
 		return staged{}, nil
 	}
@@ -109,22 +114,22 @@ func (d *Directory) staged() (next staged, err error) {
 	}
 	var seen census
 	for _, s := range next.Steps {
-		what := roleOf(s.Path, false)
-		if err == nil && what != roleFile && what != roleRecord {
-			err = fmt.Errorf("%s is no file of a fleet", shown(s.Path))
+		role := roleOf(s.Path, false)
+		if err == nil && role != roleFile && role != roleRecord {
+			err = fmt.Errorf("%s is no file of a fleet", printable(s.Path))
 		}
-		if problem := seen.count(s.Path, what, int64(len(s.After))); err == nil && problem != "" {
-			err = fmt.Errorf("%s %s", shown(s.Path), problem)
+		if problem := seen.count(s.Path, role, int64(len(s.After))); err == nil && problem != "" {
+			err = fmt.Errorf("%s %s", printable(s.Path), problem)
 		}
 	}
 	if err != nil {
-		return staged{}, fmt.Errorf("reading %s, which holds a write that was cut off: %w: remove it to keep the files as they are", d.stagedPath(), err)
+		return staged{}, fmt.Errorf("reading %s, which holds an interrupted write: %w: remove it to keep the files as they are", d.stagedPath(), err)
 	}
 	return next, nil
 }
 
-// readOrdinary reads a regular file of at most limit bytes.
-func readOrdinary(name string, limit int64) (content []byte, err error) {
+// readRegular reads a regular file of at most limit bytes.
+func readRegular(name string, limit int64) (content []byte, err error) {
 	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, errors.New("it is a symbolic link")
@@ -154,62 +159,15 @@ func (d *Directory) resume() error {
 	return d.finish(next)
 }
 
-// overlay applies the steps to files that were read.
-func (d *Directory) overlay(files generator.Files, next staged) error {
-	for _, s := range next.Steps {
-		var current []byte
-		if content, exists := files[s.Path]; exists {
-			current = present(content)
-		}
-		if err := d.undisturbed(s, current); err != nil {
-			return err
-		}
-		files[s.Path] = s.After
-		if s.After == nil {
-			delete(files, s.Path)
-		}
-	}
-	return nil
-}
-
-// undisturbed returns an error if another program changed a file since its step was
-// staged.
-func (d *Directory) undisturbed(s step, current []byte) error {
-	if same(current, s.Before) || same(current, s.After) {
-		return nil
-	}
-	return fmt.Errorf("fleet file %s was changed after a write of it was cut off: remove %s to keep the files as they are, "+
-		"or restore this one from version control", s.Path, d.stagedPath())
-}
-
 // finish executes the remaining steps and removes the record of the write.
 func (d *Directory) finish(next staged) error {
-	if next.empty() {
+	if len(next.Steps) == 0 {
 		return nil
 	}
-	if err := d.doAll(next); err != nil {
+	if err := d.execute(next.Steps...); err != nil {
 		return err
 	}
-	return d.clear()
-}
-
-func (d *Directory) doAll(next staged) (err error) {
-	root, err := os.OpenRoot(d.path)
-	if err != nil {
-		return d.failed("writing", err)
-	}
-	defer func() { err = errors.Join(err, root.Close()) }()
-	for _, s := range next.Steps {
-		if err := d.do(root, s); err != nil {
-			return fmt.Errorf("writing fleet file %s: %w", s.Path, err)
-		}
-	}
-	return nil
-}
-
-// clear removes the record of a complete write.
-func (d *Directory) clear() error {
-	if err := d.interrupted(stagedFile); err != nil {
+	if err := d.interrupt.before(stagedFile); err != nil {
 		return err
 	}
 	if err := os.Remove(d.stagedPath()); err != nil {
@@ -218,28 +176,46 @@ func (d *Directory) clear() error {
 	return nil
 }
 
-func (d *Directory) do(root *os.Root, s step) error {
-	current, err := current(root, s.Path)
+// execute writes and removes files, except where a step is already done.
+func (d *Directory) execute(steps ...step) (err error) {
+	root, err := os.OpenRoot(d.path)
 	if err != nil {
-		return err
+		return d.failed("writing", err)
 	}
-	if err := d.undisturbed(s, current); err != nil {
-		return err
-	}
-	switch {
-	case same(current, s.After):
-		return nil
-	case s.After == nil:
-		if err := d.interrupted(s.Path); err != nil {
+	defer func() { err = errors.Join(err, root.Close()) }()
+	for _, s := range steps {
+		current, err := currentContent(root, s.Path)
+		if err != nil {
+			return fmt.Errorf("writing fleet file %s: %w", s.Path, err)
+		}
+		if err := s.check(current); err != nil {
+			return d.edited(err)
+		}
+		if same(current, s.After) {
+			continue
+		}
+		if err := d.interrupt.before(s.Path); err != nil {
 			return err
 		}
-		return root.Remove(filepath.FromSlash(s.Path))
+		if s.After == nil {
+			err = root.Remove(filepath.FromSlash(s.Path))
+		} else {
+			err = replace(root, filepath.FromSlash(s.Path), s.After)
+		}
+		if err != nil {
+			return fmt.Errorf("writing fleet file %s: %w", s.Path, err)
+		}
 	}
-	return d.put(root, s)
+	return nil
 }
 
-// current returns the content of a regular file, or nil. It follows no links.
-func current(root *os.Root, name string) ([]byte, error) {
+// edited says how to continue after a file of an interrupted write was edited.
+func (d *Directory) edited(err error) error {
+	return fmt.Errorf("%w: remove %s to keep the files as they are, or restore this one from version control", err, d.stagedPath())
+}
+
+// currentContent returns the content of a regular file, or nil. It follows no links.
+func currentContent(root *os.Root, name string) ([]byte, error) {
 	for i, r := range name + "/" {
 		if r != '/' {
 			continue
@@ -255,41 +231,26 @@ func current(root *os.Root, name string) ([]byte, error) {
 		}
 	}
 	content, err := readLimited(root.FS(), name, maxRecord)
-	return present(content), err
+	return nonNil(content), err
 }
 
-func (d *Directory) target(name string) string {
-	return filepath.Join(d.path, filepath.FromSlash(name))
-}
-
-// put writes one file atomically.
-func (d *Directory) put(root *os.Root, s step) error {
-	if err := d.interrupted(s.Path); err != nil {
-		return err
-	}
-	name := filepath.FromSlash(s.Path)
+// replace writes one file atomically.
+func replace(root *os.Root, name string, content []byte) error {
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
 	}
-	other := filepath.Join(filepath.Dir(name), ".numaform-"+strconv.FormatUint(rand.Uint64(), 36)+".tmp") //nolint:gosec // not a secret: O_EXCL refuses an existing file
-	file, err := root.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	tempName := filepath.Join(filepath.Dir(name), ".numaform-"+strconv.FormatUint(rand.Uint64(), 36)+".tmp") //nolint:gosec // not a secret: O_EXCL refuses an existing file
+	file, err := root.OpenFile(tempName, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(s.After)
+	_, err = file.Write(content)
 	err = errors.Join(err, file.Sync(), file.Close())
 	if err == nil {
-		err = root.Rename(other, name)
+		err = root.Rename(tempName, name)
 	}
 	if err != nil {
-		err = errors.Join(err, root.Remove(other))
+		err = errors.Join(err, root.Remove(tempName))
 	}
 	return err
-}
-
-func (d *Directory) interrupted(name string) error {
-	if d.interrupt == nil {
-		return nil
-	}
-	return d.interrupt(name)
 }

@@ -83,3 +83,13 @@ func (e *ProposedError) Error() string {
 	}
 	return fmt.Sprintf("the change waits for review on branch %s%s (commit %.12s): merge it, then apply", e.Branch, where, e.Commit)
 }
+
+// interrupt ends a write before one of its steps, if a test sets it.
+type interrupt func(step string) error
+
+func (i interrupt) before(step string) error {
+	if i == nil {
+		return nil
+	}
+	return i(step)
+}

@@ -57,18 +57,17 @@ type storedKeyring struct {
 // newKeyring returns the content of a new key that adopts the verified entries of list.
 func newKeyring(cluster string, list []audit.Entry) ([]byte, error) {
 	var key audit.Key
-	if _, err := rand.Read(key[:]); err != nil {
-		return nil, fmt.Errorf("making the key of the fleet's history: %w", err)
-	}
-	var tags []audit.Tag
-	for i := len(list) - 1; i >= 0; i-- {
-		if list[i].Verified && len(tags) < maxAdopted {
-			tags = append(tags, key.Tags(cluster, &list[i])...)
-		}
-	}
+	_, _ = rand.Read(key[:]) // it never returns an error
 	stored := storedKeyring{Format: 1, Key: key[:]}
-	for _, tag := range tags {
-		stored.Adopted = append(stored.Adopted, tag[:]...)
+	adopted := 0
+	for i := len(list) - 1; i >= 0 && adopted < maxAdopted; i-- {
+		if !list[i].Verified {
+			continue
+		}
+		for _, tag := range key.Tags(cluster, &list[i]) {
+			stored.Adopted = append(stored.Adopted, tag[:]...)
+			adopted++
+		}
 	}
 	return json.Marshal(stored)
 }
@@ -107,34 +106,31 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("reading the key of the fleet's history: %w: %w", err, errKeyHidden)
+		return nil, fmt.Errorf("%w: %w", err, errKeyHidden)
 	case err != nil:
-		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // only read
 	info, err := file.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+		return nil, err
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("reading the key of the fleet's history: others may write %s (mode %04o): chmod 600 %s", string(v), info.Mode().Perm(), string(v))
+		return nil, fmt.Errorf("others may write %s (mode %04o): chmod 600 %s", string(v), info.Mode().Perm(), string(v))
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxKeyring+1))
 	if err == nil && len(content) > maxKeyring {
 		err = fmt.Errorf("%s holds more than %d KiB: it is no key of numaform", string(v), maxKeyring>>10)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
-	}
-	return content, nil
+	return content, err
 }
 
 // Create writes the file completely or not at all, and never replaces an existing one.
-func (v FileVault) Create(ctx context.Context, content []byte) (kept []byte, err error) {
+func (v FileVault) Create(ctx context.Context, content []byte) (existing []byte, err error) {
 	dir := filepath.Dir(string(v))
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("making the key of the fleet's history: %w: set state_dir, or history.key_file, to a place that can be written", err)
+			err = fmt.Errorf("%w: set state_dir, or history.key_file, to a place that can be written", err)
 		}
 	}()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -184,28 +180,27 @@ func (v SecretVault) Load(ctx context.Context) ([]byte, error) {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("reading the key of the fleet's history: %w: %w", err, errKeyHidden)
+		return nil, fmt.Errorf("%w: %w", err, errKeyHidden)
 	case err != nil:
-		return nil, fmt.Errorf("reading the key of the fleet's history: %w", err)
+		return nil, err
 	case len(secret.Data[secretKey]) == 0:
-		return nil, fmt.Errorf("reading the key of the fleet's history: %s has no %q: delete it, and the next change makes another one", v, secretKey)
+		return nil, fmt.Errorf("%s has no %q: delete it, and the next change makes another one", v, secretKey)
 	}
 	return secret.Data[secretKey], nil
 }
 
 // Create creates the Secret, which is immutable.
 func (v SecretVault) Create(ctx context.Context, content []byte) ([]byte, error) {
-	immutable := true
 	_, err := v.Client.CoreV1().Secrets(v.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: v.Name, Namespace: v.Namespace},
-		Immutable:  &immutable,
+		Immutable:  new(true),
 		Data:       map[string][]byte{secretKey: content},
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return v.Load(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making the key of the fleet's history: %w: give numaform create and get on secrets in namespace %s", err, v.Namespace)
+		return nil, fmt.Errorf("%w: give numaform create and get on secrets in namespace %s", err, v.Namespace)
 	}
 	return content, nil
 }

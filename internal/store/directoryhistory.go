@@ -19,25 +19,26 @@ func (d *Directory) End(_ context.Context, outcome audit.Outcome) error {
 	if err != nil {
 		return err
 	}
-	return d.alone(func() error {
+	return d.exclusive(func() error {
 		if err := d.resume(); err != nil {
 			return err
 		}
-		if _, err := os.Stat(d.target(recordName(outcome.ID))); err != nil {
-			return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
+		_, err := os.Stat(d.target(recordName(outcome.ID)))
+		if err == nil {
+			err = d.checkAbsent(outcomeName(outcome.ID))
 		}
-		if err := d.absent(outcomeName(outcome.ID)); err != nil {
-			return err
+		if err == nil {
+			err = d.execute(step{Path: outcomeName(outcome.ID), After: record})
 		}
-		if err := d.doAll(staged{Steps: []step{{Path: outcomeName(outcome.ID), After: record}}}); err != nil {
+		if err != nil {
 			return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
 		}
 		return nil
 	})
 }
 
-// absent returns an error if a record already exists.
-func (d *Directory) absent(name string) error {
+// checkAbsent returns an error if a record already exists.
+func (d *Directory) checkAbsent(name string) error {
 	_, err := os.Lstat(d.target(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -62,7 +63,16 @@ func (d *Directory) History(_ context.Context, since time.Time) (list []audit.En
 				ids = append(ids, id)
 			}
 		}
-		list, err = entries(ids, since, func(id string) (audit.Entry, error) { return d.entry(records, id) })
+		list, err = entries(ids, since, func(id string) (entry audit.Entry, err error) {
+			if err := d.record(records, recordName(id), id, &entry.Change); err != nil {
+				return entry, err
+			}
+			if _, ended := records[outcomeName(id)]; ended {
+				entry.Outcome = &audit.Outcome{}
+				err = d.record(records, outcomeName(id), id, entry.Outcome)
+			}
+			return entry, err
+		})
 		return err
 	})
 	return list, err
@@ -91,28 +101,18 @@ func (d *Directory) records() (map[string][]byte, error) {
 	return records, nil
 }
 
-func (d *Directory) entry(records map[string][]byte, id string) (entry audit.Entry, err error) {
-	if err := d.record(records, recordName(id), id, &entry.Change); err != nil {
-		return entry, err
-	}
-	if _, ended := records[outcomeName(id)]; ended {
-		entry.Outcome = &audit.Outcome{}
-		err = d.record(records, outcomeName(id), id, entry.Outcome)
-	}
-	return entry, err
-}
-
+// record decodes one of the records.
 func (d *Directory) record(records map[string][]byte, name, id string, record any) error {
 	content := records[name]
 	if content == nil {
 		var err error
-		content, err = readOrdinary(d.target(name), maxRecord)
+		content, err = readRegular(d.target(name), maxRecord)
 		if _, failed := errors.AsType[*fs.PathError](err); failed {
 			return fmt.Errorf("reading the history of fleet %s: %w", d.path, err)
 		}
 		if err != nil {
-			return &RecordError{Where: d.target(name), Mend: mendRecord, Err: err}
+			return &RecordError{Where: d.target(name), Hint: recordHint, Err: err}
 		}
 	}
-	return decode(d.target(name), mendRecord, id, content, record)
+	return decode(d.target(name), recordHint, id, content, record)
 }

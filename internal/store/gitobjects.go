@@ -1,0 +1,329 @@
+package store
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/go-git/go-billy/v5"
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
+	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
+	"github.com/go-git/go-git/v5/plumbing/format/objfile"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+	"github.com/go-git/go-git/v5/plumbing/object"
+	"github.com/go-git/go-git/v5/storage/filesystem"
+)
+
+// The limits for objects of a repository. Larger objects are never inflated, because a
+// push of a megabyte can contain an object of gigabytes.
+const (
+	maxCommit = 1 << 20
+	maxTree   = 16 << 20
+	// maxBase limits the size of objects that serve as delta bases.
+	maxBase = 64 << 20
+	// maxChain limits the length of delta chains; git itself creates at most 4,095.
+	maxChain = 4096
+)
+
+// objectCache limits the size of the object cache.
+const objectCache = 32 * cache.MiByte
+
+// objects is a repository's object store, with limits on what it reads. The sizes come from
+// the objects' headers alone: the library inflates a delta to get its object's size, and a
+// base to apply it.
+type objects struct {
+	*filesystem.Storage // for references and loose objects
+	cache               cache.Object
+	// packs are the existing packs; nil until they are listed.
+	packs []*packfile.Packfile
+}
+
+func openObjects(dir billy.Filesystem) *objects {
+	lru := cache.NewObjectLRU(objectCache)
+	return &objects{Storage: filesystem.NewStorage(dir, lru), cache: lru}
+}
+
+// tooLargeError reports an object that is too large to read.
+type tooLargeError struct {
+	hash        plumbing.Hash
+	size, limit int64
+}
+
+func (e *tooLargeError) Error() string {
+	return fmt.Sprintf("object %s has %d bytes, and may have %d: remove what holds it from the branch's history", e.hash, e.size, e.limit)
+}
+
+func checkSizeOf(hash plumbing.Hash, size, limit int64) error {
+	if size > limit {
+		return &tooLargeError{hash: hash, size: size, limit: limit}
+	}
+	return nil
+}
+
+// EncodedObject reads an object, if it does not exceed the limit for its type.
+func (o *objects) EncodedObject(kind plumbing.ObjectType, hash plumbing.Hash) (plumbing.EncodedObject, error) {
+	limit := int64(maxTree)
+	switch kind {
+	case plumbing.BlobObject:
+		limit = maxRecord
+	case plumbing.CommitObject, plumbing.TagObject:
+		limit = maxCommit
+	}
+	_, err := o.bounded(hash, limit)
+	if err != nil && !errors.Is(err, plumbing.ErrObjectNotFound) {
+		return nil, err
+	}
+	pack, _, err := o.locate(hash)
+	if errors.Is(err, plumbing.ErrObjectNotFound) {
+		return o.Storage.EncodedObject(kind, hash) // loose, or in an alternate repository
+	}
+	if err != nil {
+		return nil, err
+	}
+	found, err := pack.Get(hash)
+	if err == nil && kind != plumbing.AnyObject && found.Type() != kind {
+		return nil, plumbing.ErrObjectNotFound
+	}
+	return found, err
+}
+
+// HasEncodedObject returns nil if an object exists.
+func (o *objects) HasEncodedObject(hash plumbing.Hash) error {
+	_, err := o.bounded(hash, math.MaxInt64)
+	return err
+}
+
+// bounded refuses an object larger than limit, and a delta with bases larger than
+// maxBase, which would be inflated first. It returns the object's size.
+func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
+	pack, offset, err := o.locate(hash)
+	if errors.Is(err, plumbing.ErrObjectNotFound) {
+		size, err := o.looseSize(hash)
+		if err == nil {
+			err = checkSizeOf(hash, size, limit)
+		}
+		return size, err
+	}
+	if err != nil {
+		return 0, err
+	}
+
+	var size int64
+	for depth := range maxChain {
+		entry, inflated, err := readHeader(pack.Scanner(), offset)
+		if err != nil {
+			return size, fmt.Errorf("reading object %s: in a pack at %d: %w", hash, offset, err)
+		}
+		if depth == 0 {
+			size = inflated
+			err = checkSizeOf(hash, size, limit)
+		}
+		if err == nil {
+			err = checkSizeOf(hash, max(entry.Length, inflated), max(limit, maxBase))
+		}
+		switch {
+		case err != nil:
+		case entry.Type == plumbing.OFSDeltaObject:
+			offset = entry.OffsetReference
+		case entry.Type == plumbing.REFDeltaObject:
+			pack, offset, err = o.locate(entry.Reference)
+		default:
+			return size, nil
+		}
+		if err != nil {
+			return size, err
+		}
+	}
+	return size, fmt.Errorf("object %s is a difference to more than %d others", hash, maxChain)
+}
+
+// locate returns the pack that contains an object, and the object's offset there.
+func (o *objects) locate(hash plumbing.Hash) (*packfile.Packfile, int64, error) {
+	if o.packs == nil {
+		o.packs = []*packfile.Packfile{}
+		entries, err := o.Filesystem().ReadDir("objects/pack")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, 0, err
+		}
+		for _, entry := range entries {
+			name := "objects/pack/" + entry.Name()
+			if path.Ext(name) != ".idx" {
+				continue
+			}
+			err := o.openPack(name)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // removed by a concurrent repack
+				return nil, 0, fmt.Errorf("opening %s: %w", name, err)
+			}
+		}
+	}
+	for _, pack := range o.packs {
+		offset, err := pack.FindOffset(hash)
+		if !errors.Is(err, plumbing.ErrObjectNotFound) {
+			return pack, offset, err
+		}
+	}
+	return nil, 0, plumbing.ErrObjectNotFound
+}
+
+// openPack opens a pack, given the name of its index.
+func (o *objects) openPack(name string) error {
+	file, err := o.Filesystem().Open(name)
+	if err != nil {
+		return err
+	}
+	index := idxfile.NewMemoryIndex()
+	if err := errors.Join(idxfile.NewDecoder(file).Decode(index), file.Close()); err != nil {
+		return err
+	}
+	data, err := o.Filesystem().Open(strings.TrimSuffix(name, ".idx") + ".pack")
+	if err != nil {
+		return err
+	}
+	o.packs = append(o.packs, packfile.NewPackfileWithCache(index, nil, data, o.cache, 0))
+	return nil
+}
+
+// closePacks closes the packs; they are listed again when they are needed.
+func (o *objects) closePacks() error {
+	var errs []error
+	for _, pack := range o.packs {
+		errs = append(errs, pack.Close())
+	}
+	o.packs = nil
+	o.Reindex()
+	return errors.Join(errs...)
+}
+
+// Close closes the files of packs.
+func (o *objects) Close() error { return o.closePacks() }
+
+// readHeader reads the header of an entry of a pack, and the size of its object.
+func readHeader(scanner *packfile.Scanner, offset int64) (header *packfile.ObjectHeader, size int64, err error) {
+	header, err = scanner.SeekObjectHeader(offset)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !header.Type.IsDelta() {
+		return header, header.Length, nil
+	}
+	delta, err := scanner.ReadObject()
+	if err != nil {
+		return nil, 0, err
+	}
+	reader := bufio.NewReaderSize(delta, 2*binary.MaxVarintLen64)
+	_, err = binary.ReadUvarint(reader) // the base's size
+	var result uint64
+	if err == nil {
+		result, err = binary.ReadUvarint(reader)
+	}
+	if err == nil && result > math.MaxInt64 {
+		err = errors.New("it is damaged")
+	}
+	return header, int64(result), errors.Join(err, delta.Close()) //nolint:gosec // checked above
+}
+
+// looseSize returns the size of a loose object.
+func (o *objects) looseSize(hash plumbing.Hash) (int64, error) {
+	name := hash.String()
+	file, err := o.Filesystem().Open(path.Join("objects", name[:2], name[2:]))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, plumbing.ErrObjectNotFound
+	}
+	if err != nil {
+		return 0, err
+	}
+	var size int64
+	reader, err := objfile.NewReader(file)
+	if err == nil {
+		_, size, err = reader.Header()
+		err = errors.Join(err, reader.Close())
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return 0, fmt.Errorf("reading object %s: %w", hash, err)
+	}
+	return size, nil
+}
+
+// tree returns the tree of a commit; an empty tree for the zero hash.
+func (o *objects) tree(commit plumbing.Hash) (*object.Tree, error) {
+	if commit.IsZero() {
+		return &object.Tree{}, nil
+	}
+	found, err := object.GetCommit(o, commit)
+	if err != nil {
+		return nil, fmt.Errorf("reading commit %s: %w", commit, err)
+	}
+	return object.GetTree(o, found.TreeHash)
+}
+
+// subtree returns the tree at a path; an empty tree if there is none.
+func (o *objects) subtree(tree *object.Tree, name string) (*object.Tree, error) {
+	if name == "" || name == "." {
+		return tree, nil
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		i := slices.IndexFunc(tree.Entries, func(e object.TreeEntry) bool { return e.Name == part && isTree(e) })
+		if i < 0 {
+			return &object.Tree{}, nil
+		}
+		var err error
+		if tree, err = object.GetTree(o, tree.Entries[i].Hash); err != nil {
+			return nil, err
+		}
+	}
+	return tree, nil
+}
+
+// PackfileWriter returns a writer that stores a pack. It prefers the git program, which
+// indexes a pack several times faster than the library, on all processors; the program
+// gets neither the network nor a credential. If git is not installed, the library stores
+// the pack.
+func (o *objects) PackfileWriter() (io.WriteCloser, error) {
+	program, err := exec.LookPath("git")
+	if err != nil {
+		w, err := o.Storage.PackfileWriter()
+		return &packWriter{WriteCloser: w, finish: o.closePacks}, err
+	}
+	dir := o.Filesystem().Root()
+	var says strings.Builder
+	command := exec.Command(program, "-c", "core.hooksPath=/dev/null", "-c", "core.bigFileThreshold=1m", "index-pack", "--stdin") //nolint:gosec // a constant command
+	command.Dir = dir
+	command.Env = []string{
+		"GIT_DIR=" + dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
+		"LC_ALL=C", "HOME=/nonexistent", "PATH=" + os.Getenv("PATH"),
+	}
+	command.Stderr = &says
+	pipe, err := command.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	enlarge(pipe)
+	finish := func() error {
+		if err := command.Wait(); err != nil {
+			return fmt.Errorf("indexing a pack with %s: %w: %s", program, err, strings.TrimSpace(says.String()))
+		}
+		return o.closePacks()
+	}
+	return &packWriter{WriteCloser: pipe, finish: finish}, command.Start()
+}
+
+// packWriter calls finish after the last byte of a pack.
+type packWriter struct {
+	io.WriteCloser
+	finish func() error
+}
+
+// Close waits until the pack is stored.
+func (w *packWriter) Close() error {
+	return errors.Join(w.WriteCloser.Close(), w.finish())
+}
