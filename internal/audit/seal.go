@@ -104,26 +104,19 @@ func same(text string, mac []byte) bool {
 // only the fields that identify the writer, so that Verify works.
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
-	text, mac, err := canonical(content)
+	text, h, err := canonical(content)
 	if err != nil {
 		return err
 	}
-	var head struct {
-		Format    int    `json:"format"`
-		ID        string `json:"id"`
-		ClusterID string `json:"cluster_id"`
-	}
-	if err := json.Unmarshal(text, &head); err != nil {
-		return err
-	}
-	*c = Change{Format: head.Format, ID: head.ID, ClusterID: head.ClusterID}
-	if c.Format <= FormatVersion {
+	*c = Change{Format: h.Format, ID: h.ID, ClusterID: h.ClusterID}
+	if h.Format <= FormatVersion {
 		if err := json.Unmarshal(text, (*plain)(c)); err != nil {
 			*c = Change{}
 			return err
 		}
 	}
-	c.MAC, c.Digest = mac, sha256.Sum256(text)
+	c.MAC = h.mac
+	c.Digest = sha256.Sum256(text)
 	return nil
 }
 
@@ -131,25 +124,19 @@ func (c *Change) UnmarshalJSON(content []byte) error {
 // only the fields that identify the writer.
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
-	text, mac, err := canonical(content)
+	text, h, err := canonical(content)
 	if err != nil {
 		return err
 	}
-	var head struct {
-		Format int    `json:"format"`
-		ID     string `json:"id"`
-	}
-	if err := json.Unmarshal(text, &head); err != nil {
-		return err
-	}
-	*o = Outcome{Format: head.Format, ID: head.ID}
-	if o.Format <= FormatVersion {
+	*o = Outcome{Format: h.Format, ID: h.ID}
+	if h.Format <= FormatVersion {
 		if err := json.Unmarshal(text, (*plain)(o)); err != nil {
 			*o = Outcome{}
 			return err
 		}
 	}
-	o.MAC, o.Digest = mac, sha256.Sum256(text)
+	o.MAC = h.mac
+	o.Digest = sha256.Sum256(text)
 	return nil
 }
 
@@ -162,21 +149,31 @@ func digestOf(record any) (Digest, error) {
 	return sha256.Sum256(text), err
 }
 
+// head is the fields of a record that every format has.
+type head struct {
+	Format    int    `json:"format"`
+	ID        string `json:"id"`
+	ClusterID string `json:"cluster_id"`
+	mac       string
+}
+
 // canonical returns a record without its MAC in a form that is unique for its content:
 // sorted fields, and the last occurrence of duplicates. Records are decoded from this
 // form, so that the digest covers everything that is read.
-func canonical(content []byte) (text []byte, mac string, err error) {
+func canonical(content []byte) (text []byte, h head, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.UseNumber() // an int64 would lose digits as a float64
 	var fields map[string]any
 	if err := decoder.Decode(&fields); err != nil {
-		return nil, "", err
+		return nil, h, err
 	}
 	if fields == nil {
-		return nil, "", errors.New("it is null")
+		return nil, h, errors.New("it is null")
 	}
-	mac, _ = fields["mac"].(string)
+	h.mac, _ = fields["mac"].(string)
 	delete(fields, "mac")
-	text, err = json.Marshal(fields)
-	return text, mac, err
+	if text, err = json.Marshal(fields); err != nil {
+		return nil, h, err
+	}
+	return text, h, json.Unmarshal(text, &h)
 }

@@ -135,14 +135,7 @@ func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revisio
 		if err := r.pull(ctx); err != nil {
 			return err
 		}
-		head, err := r.hash(r.branch)
-		if err != nil {
-			return err
-		}
-		if err := r.checkout.checkClean(r, head); err != nil {
-			return err
-		}
-		have, err := r.committed(head)
+		_, have, err := r.current()
 		files = generator.Select(have)
 		revision = RevisionOf(files)
 		return err
@@ -164,16 +157,7 @@ func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, c
 	if err := checkPaths(g.where(), files); err != nil {
 		return err
 	}
-	return g.with(func(r *repository) error {
-		next, changes, err := r.next(base, files, &change, record)
-		if err != nil {
-			return err
-		}
-		if g.config.Review && changes {
-			return r.propose(ctx, next, change.ID)
-		}
-		return r.publish(ctx, next)
-	})
+	return g.with(func(r *repository) error { return r.begin(ctx, base, files, &change, record) })
 }
 
 // End adds the outcome as a note to the change's commit, and pushes the note.
@@ -286,15 +270,6 @@ func (g *Git) inRepository(name string) string {
 		return name
 	}
 	return g.config.Subdir + "/" + name
-}
-
-// belowFleet returns the path, relative to the fleet's directory, of a file in the
-// repository.
-func (g *Git) belowFleet(name string) string {
-	if g.config.Subdir == "" {
-		return name
-	}
-	return strings.TrimPrefix(name, g.config.Subdir+"/")
 }
 
 var userinfo = regexp.MustCompile(`://[^/@\s]+@`)

@@ -104,7 +104,7 @@ func TestGitSubjects(t *testing.T) {
 	}{
 		"many":    {many, "numaform: add 12 nodes on pve-1"},
 		"undo":    {undo, "numaform: undo: remove a-2000 on pve-1"},
-		"by hand": {hand, "numaform: take over what was edited by hand"},
+		"by hand": {hand, "numaform: adopt edits made by hand"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,13 +24,10 @@ func message(change *audit.Change) string {
 	if why := line(change.Why); why != "" {
 		b.WriteString(wrap(why, "") + "\n")
 	}
-	for _, list := range []struct {
-		verb string
-		vms  []fleet.VM
-	}{{"+", change.Added}, {"-", change.Removed}, {"~", change.Renumbered}} {
-		for i := range list.vms {
-			vm := &list.vms[i]
-			text := fmt.Sprintf("%s %s on %s", list.verb, vm.Name, vm.Host.Host)
+	for _, part := range parts(change) {
+		for i := range part.vms {
+			vm := &part.vms[i]
+			text := fmt.Sprintf("%s %s on %s", part.sign, vm.Name, vm.Host.Host)
 			if vm.Reason != "" {
 				text += ": " + vm.Reason
 			}
@@ -38,51 +35,67 @@ func message(change *audit.Change) string {
 		}
 	}
 	b.WriteString("\n")
-	for _, trailer := range trailers(change) {
-		fmt.Fprintf(&b, "Numaform-%s: %s\n", trailer[0], line(trailer[1]))
+
+	trailer := func(key, value string) {
+		fmt.Fprintf(&b, "Numaform-%s: %s\n", key, line(value))
+	}
+	trailer("Change", change.ID)
+	trailer("Kind", string(change.Kind))
+	trailer("Why", change.Why)
+	if change.Undoes != "" {
+		trailer("Undoes", change.Undoes)
+	}
+	if change.Actor != "" {
+		trailer("Actor", change.Actor)
+	}
+	var approvers []string
+	for i := range change.Shards {
+		host := &change.Shards[i]
+		if host.PlanSHA256 != "" {
+			trailer("Plan", fmt.Sprintf("%s sha256:%s", host.Host, host.PlanSHA256))
+		}
+		trailer("Verdict", fmt.Sprintf("%s %s", host.Host, host.Verdict.Decision))
+		if host.Approver != "" && !slices.Contains(approvers, host.Approver) {
+			approvers = append(approvers, host.Approver)
+		}
+	}
+	for _, approver := range approvers {
+		trailer("Approver", approver)
 	}
 	return b.String()
 }
 
-func trailers(change *audit.Change) [][2]string {
-	list := [][2]string{{"Change", change.ID}, {"Kind", string(change.Kind)}, {"Why", change.Why}}
-	if change.Undoes != "" {
-		list = append(list, [2]string{"Undoes", change.Undoes})
-	}
-	if change.Actor != "" {
-		list = append(list, [2]string{"Actor", change.Actor})
-	}
-	var approvers []string
-	for i := range change.Shards {
-		shard := &change.Shards[i]
-		if shard.PlanSHA256 != "" {
-			list = append(list, [2]string{"Plan", fmt.Sprintf("%s sha256:%s", shard.Host, shard.PlanSHA256)})
-		}
-		list = append(list, [2]string{"Verdict", fmt.Sprintf("%s %s", shard.Host, shard.Verdict.Decision)})
-		if shard.Approver != "" && !slices.Contains(approvers, shard.Approver) {
-			approvers = append(approvers, shard.Approver)
-		}
-	}
-	for _, approver := range approvers {
-		list = append(list, [2]string{"Approver", approver})
-	}
-	return list
+// part is the VMs to which a change does the same.
+type part struct {
+	sign, verb string
+	vms        []fleet.VM
+}
+
+func parts(change *audit.Change) []part {
+	list := []part{{"+", "add", change.Added}, {"-", "remove", change.Removed}, {"~", "renumber", change.Renumbered}}
+	return slices.DeleteFunc(list, func(p part) bool { return len(p.vms) == 0 })
 }
 
 // subject says what a change does in at most subjectWidth characters: with names if they
 // fit, or else with counts.
 func subject(change *audit.Change) string {
-	for _, short := range []func([]fleet.VM) string{namesOf, countsOf, plainOf} {
-		var parts []string
-		for _, list := range []struct {
-			verb string
-			vms  []fleet.VM
-		}{{"add ", change.Added}, {"remove ", change.Removed}, {"renumber ", change.Renumbered}} {
-			if len(list.vms) > 0 {
-				parts = append(parts, list.verb+short(list.vms))
-			}
+	var withNames, withHosts, withCounts []string
+	for _, p := range parts(change) {
+		var names, hosts []string
+		for i := range p.vms {
+			names = append(names, p.vms[i].Name)
+			hosts = append(hosts, string(p.vms[i].Host.Host))
 		}
-		text := strings.Join(parts, "; ")
+		slices.Sort(hosts)
+		hosts = slices.Compact(hosts)
+
+		on := " on " + strings.Join(hosts, ", ")
+		withNames = append(withNames, p.verb+" "+strings.Join(names, ", ")+on)
+		withHosts = append(withHosts, p.verb+" "+count(len(names), "node")+on)
+		withCounts = append(withCounts, p.verb+" "+count(len(names), "node")+" on "+count(len(hosts), "host"))
+	}
+	for _, list := range [][]string{withNames, withHosts, withCounts} {
+		text := strings.Join(list, "; ")
 		if text == "" {
 			text = withoutVMs(change.Kind)
 		}
@@ -96,34 +109,19 @@ func subject(change *audit.Change) string {
 	return "numaform: change the fleet"
 }
 
+// withoutVMs says what a change of a kind does that changes no VMs.
 func withoutVMs(kind audit.Kind) string {
 	switch kind {
 	case audit.KindByHand:
-		return "take over what was edited by hand"
+		return "adopt edits made by hand"
 	case audit.KindRecovery:
-		return "finish what was left undone"
+		return "finish an unfinished change"
 	case audit.KindUpdate:
 		return "change tags, pool, groups or emulator of VMs in place"
 	case audit.KindRepair:
-		return "take back drift"
+		return "revert drift"
 	}
 	return "write the fleet's files"
-}
-
-func namesOf(vms []fleet.VM) string {
-	names := make([]string, len(vms))
-	for i := range vms {
-		names[i] = vms[i].Name
-	}
-	return strings.Join(names, ", ") + " on " + strings.Join(hostsOf(vms), ", ")
-}
-
-func countsOf(vms []fleet.VM) string {
-	return count(len(vms), "node") + " on " + strings.Join(hostsOf(vms), ", ")
-}
-
-func plainOf(vms []fleet.VM) string {
-	return count(len(vms), "node") + " on " + count(len(hostsOf(vms)), "host")
 }
 
 func count(n int, noun string) string {
@@ -131,15 +129,6 @@ func count(n int, noun string) string {
 		noun += "s"
 	}
 	return fmt.Sprintf("%d %s", n, noun)
-}
-
-func hostsOf(vms []fleet.VM) []string {
-	var hosts []string
-	for i := range vms {
-		hosts = append(hosts, string(vms[i].Host.Host))
-	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts)
 }
 
 // line turns a text into one line, so that no part of it can be parsed as a trailer.

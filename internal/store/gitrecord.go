@@ -60,7 +60,8 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 			return err
 		}
 		return r.walkNew(dir, trees[0], trees[1:], func(name string, entry object.TreeEntry, exists bool) error {
-			if roleOf(r.belowFleet(name), isTree(entry)) == roleRefused {
+			below := strings.TrimPrefix(name, strings.TrimSuffix(dir, HistoryDir))
+			if roleOf(below, isTree(entry)) == roleRefused {
 				return fs.SkipDir // not a record; if it still exists, it is refused elsewhere
 			}
 			id, is := strings.CutSuffix(path.Base(name), ".json")

@@ -187,7 +187,7 @@ func ignoreClosed(err error) error {
 // push sets a reference of the remote to commit, if it is still at seen; zero means that
 // it does not exist. objects are the objects that the remote lacks.
 func (r *remote) push(ctx context.Context, from *objects, name plumbing.ReferenceName, seen, commit plumbing.Hash, objects []plumbing.Hash) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, networkTimeout, fmt.Errorf("no answer for %s", networkTimeout))
+	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	if err := r.interrupt.before("push"); err != nil {
 		return err
@@ -360,13 +360,9 @@ func (r *repository) newObjects(commit plumbing.Hash, known ...plumbing.Hash) ([
 	return list, nil
 }
 
-// publish makes commit the head of the branch. It never forces: if the branch has moved
+// publish moves the branch from before to commit. It never forces: if the branch has moved
 // since it was read, it returns ErrMoved.
-func (r *repository) publish(ctx context.Context, commit plumbing.Hash) error {
-	before, err := r.hash(r.branch)
-	if err != nil {
-		return err
-	}
+func (r *repository) publish(ctx context.Context, before, commit plumbing.Hash) error {
 	if r.remote == nil {
 		return r.moveBranch(before, commit)
 	}

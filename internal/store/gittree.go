@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,36 +21,40 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// next creates the commit of a change, and reports whether the change covers more than
-// its record. It does not update references.
-func (r *repository) next(base Revision, files generator.Files, change *audit.Change, record []byte) (commit plumbing.Hash, changes bool, err error) {
-	head, err := r.hash(r.branch)
-	if err != nil {
-		return commit, false, err
+// current returns the head of the branch and the fleet's files there.
+func (r *repository) current() (head plumbing.Hash, files generator.Files, err error) {
+	if head, err = r.hash(r.branch); err != nil {
+		return head, nil, err
 	}
 	if err := r.checkout.checkClean(r, head); err != nil {
-		return commit, false, err
+		return head, nil, err
 	}
-	have, err := r.committed(head)
+	files, err = r.committed(head)
+	return head, files, err
+}
+
+// begin commits files and the change's record, and publishes or proposes the commit.
+func (r *repository) begin(ctx context.Context, base Revision, files generator.Files, change *audit.Change, record []byte) error {
+	head, have, err := r.current()
 	if err != nil {
-		return commit, false, err
+		return err
 	}
 	if RevisionOf(generator.Select(have)) != base {
-		return commit, false, fmt.Errorf("writing fleet into %s: %w", r.where(), ErrMoved)
+		return fmt.Errorf("writing fleet into %s: %w", r.where(), ErrMoved)
 	}
 	if err := checkOwner(r.where(), have, files); err != nil {
-		return commit, false, err
+		return err
 	}
 	records, err := r.records(change.Time)
 	if err != nil {
-		return commit, false, err
+		return err
 	}
 	if known, exists := records[change.ID]; exists {
-		return commit, false, fmt.Errorf("adding the record of change %s, which commit %s holds: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
+		return fmt.Errorf("adding the record of change %s, which commit %s holds: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
 	}
 
 	next := steps(have, files)
-	changes = len(next) > 0
+	changes := len(next) > 0
 	next = append(next, step{Path: gitRecordName(change.ID), After: record})
 	edits := map[string]blob{}
 	for _, s := range next {
@@ -59,15 +64,21 @@ func (r *repository) next(base Revision, files generator.Files, change *audit.Ch
 			continue
 		}
 		if edits[name], err = r.putBlob(s.After); err != nil {
-			return commit, false, err
+			return err
 		}
 	}
 	tree, err := r.objects.tree(head)
 	if err != nil {
-		return commit, false, err
+		return err
 	}
-	commit, err = r.commit(tree, edits, commitOf{message: message(change), time: change.Time, parents: parents(head)})
-	return commit, changes, err
+	commit, err := r.commit(tree, edits, commitOf{message: message(change), time: change.Time, parents: parents(head)})
+	if err != nil {
+		return err
+	}
+	if r.config.Review && changes {
+		return r.propose(ctx, commit, change.ID)
+	}
+	return r.publish(ctx, head, commit)
 }
 
 func parents(head plumbing.Hash) []plumbing.Hash {
@@ -338,17 +349,13 @@ func (r *repository) fleetTree(tree *object.Tree) (*object.Tree, error) {
 func (r *repository) refused(name, problem string) error {
 	fix := "remove it in a checkout, git rm -r --cached " + quoted(name) + " && git commit && git push" +
 		", or keep the fleet in a directory of its own and name that in fleet.git.subdir"
-	if misleads(name) {
+	misleads := slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool {
+		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git") // for git another place
+	})
+	if misleads {
 		fix = "git itself makes no such tree: find out who pushed it, and reset the branch to the commit before it"
 	}
 	return &RefusedError{Where: r.where(), Path: name, Problem: problem, Fix: fix}
-}
-
-// misleads reports whether git interprets a part of the path as another place.
-func misleads(name string) bool {
-	return slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool {
-		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git")
-	})
 }
 
 // reading lists the files of a commit's fleet.
