@@ -37,9 +37,31 @@ type Floater struct {
 // guests the ones that they are pinned to, and VMs of the fleet that do not run yet the
 // ones that they will be pinned to. It ignores VMs on other hosts.
 func Owners(host *topology.Host, vms []fleet.VM) Ownership {
-	claims := &claims{cpus: map[int][]string{}, boundMiB: map[int]int64{}}
-	claims.pin(host.ReservedCPUs, Reserved)
-	var floating []Floater
+	owners := Ownership{CPUs: map[int]string{}, BoundMiB: map[int]int64{}}
+	claims := map[int][]string{} // owners by CPU
+	pin := func(cpus topology.CPUSet, owner string) {
+		for _, id := range cpus.List() {
+			claims[id] = append(claims[id], owner)
+		}
+	}
+	add := func(name string, pins topology.CPUSet, cells []topology.NUMACell, vcpus int) {
+		pin(pins, name)
+		if pins.IsEmpty() {
+			owners.Floating = append(owners.Floating, Floater{Name: name, VCPUs: vcpus})
+		}
+		for _, cell := range cells { // several NUMA nodes back a cell in equal parts
+			nodes := cell.HostNodes.List()
+			for i, node := range nodes {
+				share := cell.MemoryMiB / int64(len(nodes))
+				if i == 0 {
+					share += cell.MemoryMiB % int64(len(nodes))
+				}
+				owners.BoundMiB[node] += share
+			}
+		}
+	}
+
+	pin(host.ReservedCPUs, Reserved)
 	names, running := map[int]string{}, map[int]bool{}
 	for i := range vms {
 		if vms[i].Host == host.ID() {
@@ -47,28 +69,26 @@ func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 		}
 	}
 	for _, guest := range host.Guests {
-		if !guest.Running || guest.Template {
-			continue
-		}
-		running[guest.VMID] = true
-		name := label(guest, names[guest.VMID])
-		claims.pin(guest.Pins, name)
-		claims.bind(guest.NUMA)
-		if guest.Pins.IsEmpty() {
-			floating = append(floating, Floater{name, guest.VCPUs})
+		if guest.Running && !guest.Template {
+			running[guest.VMID] = true
+			add(label(guest, names[guest.VMID]), guest.Pins, guest.NUMA, guest.VCPUs)
 		}
 	}
 	for i := range vms {
 		if vms[i].Host == host.ID() && !running[int(vms[i].VMID)] {
-			claims.pin(vms[i].CPUs, vms[i].Name)
-			claims.bind(vms[i].Cells)
-			if vms[i].CPUs.IsEmpty() {
-				floating = append(floating, Floater{vms[i].Name, vms[i].VCPUs})
-			}
+			add(vms[i].Name, vms[i].CPUs, vms[i].Cells, vms[i].VCPUs)
 		}
 	}
-	owners := claims.ownership()
-	owners.Floating = floating
+
+	var disputed []int
+	for id, names := range claims {
+		slices.Sort(names)
+		owners.CPUs[id] = strings.Join(names, " + ")
+		if len(names) > 1 {
+			disputed = append(disputed, id)
+		}
+	}
+	owners.Disputed = topology.CPUs(disputed...)
 	return owners
 }
 
@@ -85,44 +105,4 @@ func label(guest topology.Guest, fleetName string) string {
 	default:
 		return guest.Name + " (" + vmid + ")"
 	}
-}
-
-// claims collects the owners of each CPU, before disputed CPUs are known.
-type claims struct {
-	cpus     map[int][]string
-	boundMiB map[int]int64
-}
-
-func (c *claims) pin(cpus topology.CPUSet, owner string) {
-	for _, id := range cpus.List() {
-		c.cpus[id] = append(c.cpus[id], owner)
-	}
-}
-
-// bind distributes a cell's memory evenly if several NUMA nodes back it.
-func (c *claims) bind(cells []topology.NUMACell) {
-	for _, cell := range cells {
-		nodes := cell.HostNodes.List()
-		for i, node := range nodes {
-			share := cell.MemoryMiB / int64(len(nodes))
-			if i == 0 {
-				share += cell.MemoryMiB % int64(len(nodes))
-			}
-			c.boundMiB[node] += share
-		}
-	}
-}
-
-func (c *claims) ownership() Ownership {
-	owners := Ownership{CPUs: map[int]string{}, BoundMiB: c.boundMiB}
-	var disputed []int
-	for id, names := range c.cpus {
-		slices.Sort(names)
-		owners.CPUs[id] = strings.Join(names, " + ")
-		if len(names) > 1 {
-			disputed = append(disputed, id)
-		}
-	}
-	owners.Disputed = topology.CPUs(disputed...)
-	return owners
 }

@@ -67,15 +67,16 @@ func (l *layout) origin() string {
 
 // confidence says how completely the host is known, and how to complete it.
 func (l *layout) confidence() string {
-	level, missing := l.host.Confidence(), l.host.Missing()
+	text := "confidence " + string(l.host.Confidence())
+	missing := l.host.Missing()
 	if len(missing) == 0 {
-		return "confidence " + string(level)
+		return text
 	}
 	names := make([]string, len(missing))
 	for i, fact := range missing {
 		names[i] = string(fact)
 	}
-	text := fmt.Sprintf("confidence %s: not known of all: %s", level, strings.Join(names, ", "))
+	text += ": not known of all: " + strings.Join(names, ", ")
 	if source := l.host.Sources[topology.FactCPUs]; source != topology.SourceCollected && source != topology.SourceAgent {
 		text += "; `numaform topology collect` on the host tells it"
 	}

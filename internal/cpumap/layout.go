@@ -19,12 +19,12 @@ type layout struct {
 	// marks are the owners' signs, in order of appearance.
 	marks []mark
 	byCPU map[int]*mark
-	free  int
+	// free, owned and reserved are the numbers of CPUs.
+	free, owned, reserved int
 }
 
 // nodeBox is a NUMA node, or the CPUs without one.
 type nodeBox struct {
-	id     int
 	title  string
 	memory string
 	// boundShare is the bound share of the node's memory, from 0 to 1, or -1 if unknown.
@@ -89,45 +89,42 @@ func newLayout(host *topology.Host, owners Ownership) *layout {
 		}
 	}
 	l.offline = topology.CPUs(offline...)
+
 	groups := map[int][]topology.Group{}
 	for _, group := range host.Groups() {
 		groups[group.NUMANode] = append(groups[group.NUMANode], group)
 	}
 	for i := range host.NUMANodes {
-		l.addNode(&host.NUMANodes[i], groups[host.NUMANodes[i].ID])
+		node := &host.NUMANodes[i]
+		box := nodeBox{
+			title: fmt.Sprintf("NUMA node %d", node.ID), boundShare: -1, near: nearest(node), huge: huge(node),
+			empty: "no CPUs", groups: l.boxes(groups[node.ID]),
+		}
+		switch bound := owners.BoundMiB[node.ID]; {
+		case node.MemoryMiB == topology.Unknown && bound > 0:
+			box.memory = "memory unknown, " + gib(bound) + " bound"
+		case node.MemoryMiB == topology.Unknown:
+			box.memory = "memory unknown"
+		case node.MemoryMiB == 0:
+			box.memory = "no memory"
+		default:
+			box.memory = gib(bound) + " of " + gib(node.MemoryMiB) + " bound"
+			box.boundShare = float64(bound) / float64(node.MemoryMiB)
+		}
+		switch {
+		case node.MemoryMiB <= 0:
+		case host.LendsMemory(node.ID):
+			box.empty += ", memory for VMs"
+		default:
+			box.empty += ", memory not for VMs"
+		}
+		l.nodes = append(l.nodes, box)
 	}
 	if unplaced := groups[topology.Unknown]; unplaced != nil {
-		l.nodes = append(l.nodes, nodeBox{
-			id: topology.Unknown, title: "no NUMA node known", boundShare: -1, groups: l.boxes(unplaced),
-		})
+		l.nodes = append(l.nodes, nodeBox{title: "no NUMA node known", boundShare: -1, groups: l.boxes(unplaced)})
 	}
-	l.giveMarks()
+	l.assignMarks()
 	return l
-}
-
-func (l *layout) addNode(node *topology.NUMANode, groups []topology.Group) {
-	box := nodeBox{id: node.ID, title: fmt.Sprintf("NUMA node %d", node.ID), boundShare: -1, groups: l.boxes(groups)}
-	bound := l.owners.BoundMiB[node.ID]
-	switch {
-	case node.MemoryMiB == topology.Unknown && bound > 0:
-		box.memory = "memory unknown, " + gib(bound) + " bound"
-	case node.MemoryMiB == topology.Unknown:
-		box.memory = "memory unknown"
-	case node.MemoryMiB == 0:
-		box.memory = "no memory"
-	default:
-		box.memory = gib(bound) + " of " + gib(node.MemoryMiB) + " bound"
-		box.boundShare = float64(bound) / float64(node.MemoryMiB)
-	}
-	box.near, box.huge, box.empty = nearest(node), huge(node), "no CPUs"
-	switch {
-	case node.MemoryMiB <= 0:
-	case l.host.LendsMemory(node.ID):
-		box.empty += ", memory for VMs"
-	default:
-		box.empty += ", memory not for VMs"
-	}
-	l.nodes = append(l.nodes, box)
 }
 
 // huge says how many huge pages are reserved on a NUMA node.
@@ -174,12 +171,12 @@ func nearest(node *topology.NUMANode) string {
 	return fmt.Sprintf("near %s", topology.CPUs(ids...))
 }
 
+// boxes lists the groups of a NUMA node by their first CPU.
 func (l *layout) boxes(groups []topology.Group) []groupBox {
-	cores := l.host.Cores()
 	boxes := make([]groupBox, len(groups))
 	for i, group := range groups {
 		box := groupBox{label: l.groupLabel(group), cpus: group.CPUs}
-		for _, core := range cores {
+		for _, core := range l.host.Cores() {
 			if core.CPUs.IsSubsetOf(group.CPUs) {
 				box.cores = append(box.cores, coreBox{cpus: core.CPUs.List(), sibling: true})
 			}
@@ -217,34 +214,28 @@ func (l *layout) groupLabel(group topology.Group) string {
 	return label
 }
 
-// inOrder returns the CPUs in drawing order.
-func (l *layout) inOrder() []int {
-	var ids []int
+// assignMarks assigns signs to the owners in the order of their first CPU in the drawing.
+func (l *layout) assignMarks() {
+	cpus := map[string][]int{}
+	var order []string
 	for _, node := range l.nodes {
 		for _, group := range node.groups {
 			for _, core := range group.cores {
-				ids = append(ids, core.cpus...)
+				for _, id := range core.cpus {
+					owner, owned := l.owners.CPUs[id]
+					if !owned {
+						l.free++
+						continue
+					}
+					if cpus[owner] == nil {
+						order = append(order, owner)
+					}
+					cpus[owner] = append(cpus[owner], id)
+				}
 			}
 		}
 	}
-	return ids
-}
 
-// giveMarks assigns signs in the drawing order of the owners.
-func (l *layout) giveMarks() {
-	cpus := map[string][]int{}
-	var order []string
-	for _, id := range l.inOrder() {
-		owner, owned := l.owners.CPUs[id]
-		if !owned {
-			l.free++
-			continue
-		}
-		if cpus[owner] == nil {
-			order = append(order, owner)
-		}
-		cpus[owner] = append(cpus[owner], id)
-	}
 	signs := 0
 	for _, owner := range order {
 		m := mark{owner: printable(owner), cpus: topology.CPUs(cpus[owner]...)}
@@ -263,20 +254,14 @@ func (l *layout) giveMarks() {
 		l.marks = append(l.marks, m)
 	}
 	for i := range l.marks {
-		for _, id := range l.marks[i].cpus.List() {
-			l.byCPU[id] = &l.marks[i]
+		m := &l.marks[i]
+		for _, id := range m.cpus.List() {
+			l.byCPU[id] = m
 		}
-	}
-}
-
-// counts returns how many CPUs are reserved, and how many are owned.
-func (l *layout) counts() (reserved, owned int) {
-	for _, m := range l.marks {
 		if m.kind == markReserved {
-			reserved += m.cpus.Size()
+			l.reserved += m.cpus.Size()
 		} else {
-			owned += m.cpus.Size()
+			l.owned += m.cpus.Size()
 		}
 	}
-	return reserved, owned
 }

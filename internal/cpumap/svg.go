@@ -1,6 +1,7 @@
 package cpumap
 
 import (
+	_ "embed" // style.css
 	"encoding/xml"
 	"fmt"
 	"strings"
@@ -32,6 +33,20 @@ const (
 	noteLetter  = 7
 )
 
+// style is the image's style sheet, for light and dark. Classes o0 to o11 are the owners'
+// colors, of which consecutive ones are far apart; style.css writes them as numbers, which
+// every viewer supports.
+//
+//go:embed style.css
+var style string
+
+// ownerColors is the number of the owners' colors.
+const ownerColors = 12
+
+// hatch is the fill pattern for reserved CPUs.
+const hatch = `<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">` +
+	`<rect class="hatch0" width="6" height="6"/><rect class="hatch1" width="2.4" height="6"/></pattern></defs>` + "\n"
+
 // SVG draws hosts below each other as one self-contained image: light or dark like the
 // reader's system, with a tooltip on each CPU. The same hosts give the same bytes. It
 // ignores owners of other hosts.
@@ -44,7 +59,7 @@ func SVG(hosts []topology.Host, owners map[topology.HostID]Ownership) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n",
 		pictureWidth, y, pictureWidth, y)
-	out.WriteString("<title>CPU map</title>\n" + style() + hatch)
+	out.WriteString("<title>CPU map</title>\n<style>\n" + style + "</style>\n" + hatch)
 	out.WriteString(p.out.String() + "</svg>\n")
 	return []byte(out.String())
 }
@@ -86,7 +101,10 @@ type barPart struct {
 func (p *picture) host(l *layout, y int) int {
 	rows := arrange(l.nodes)
 	legend := legendOf(l)
-	height := hostHeader + heightOf(rows) + legendHeight(legend)
+	height := hostHeader + heightOf(rows)
+	if len(legend) > 0 {
+		height += (legend[len(legend)-1].row+1)*legendRow + padding + 4
+	}
 	p.printf(`<g>`)
 	p.rect("card", box{margin, y, pictureWidth - 2*margin, height}, 14)
 	p.header(l, y)
@@ -98,11 +116,26 @@ func (p *picture) host(l *layout, y int) int {
 		}
 		top += row.height + gap
 	}
-	p.legend(legend, top+6)
+	for _, item := range legend {
+		x, y := margin+padding+gap/2+item.x, top+6+item.row*legendRow
+		if item.class == "" {
+			p.text("note", x, y+14, item.text)
+			continue
+		}
+		p.printf(`<g class="%s">`, item.class)
+		p.rect("cpu", box{x, y, 20, 18}, 4)
+		if item.sign != "" {
+			p.text("sign", x+10, y+13, item.sign)
+		}
+		p.printf(`</g>`)
+		p.text("name", x+27, y+14, item.text)
+	}
 	p.printf(`</g>`)
 	return height
 }
 
+// header draws a host's name and model, what is known of it, and a bar with the owners'
+// shares of its CPUs, in the order of the legend.
 func (p *picture) header(l *layout, y int) {
 	x, right := margin+padding+gap/2, pictureWidth-margin-padding-gap/2
 	p.text("h1", x, y+32, l.host.ID().String())
@@ -111,22 +144,16 @@ func (p *picture) header(l *layout, y int) {
 		p.text("warn", x, y+74, "CPUs unknown")
 		return
 	}
-	reserved, owned := l.counts()
-	p.text("num end", right, y+32, fmt.Sprintf("%d free · %d owned · %d reserved", l.free, owned, reserved))
+	p.text("num end", right, y+32, fmt.Sprintf("%d free · %d owned · %d reserved", l.free, l.owned, l.reserved))
 	p.text("sub end", right, y+52, l.shape())
 	if l.host.Problem != "" {
 		p.text("warn", x, y+86, fit(printable(l.host.Problem), right-x, 7))
 	}
-	p.bar(box{x, y + 64, right - x, 8}, int64(l.host.OnlineCPUs().Size()), l.barParts()...)
-}
-
-// barParts returns the owners' shares of the CPUs, in the order of the legend.
-func (l *layout) barParts() []barPart {
 	parts := make([]barPart, len(l.marks))
 	for i := range l.marks {
-		parts[i] = barPart{"bar-" + l.marks[i].class(), int64(l.marks[i].cpus.Size())}
+		parts[i] = barPart{class: "bar-" + l.marks[i].class(), amount: int64(l.marks[i].cpus.Size())}
 	}
-	return parts
+	p.bar(box{x, y + 64, right - x, 8}, int64(l.host.OnlineCPUs().Size()), parts...)
 }
 
 // box is a rectangle in the image.
@@ -136,14 +163,14 @@ func (p *picture) node(l *layout, row *nodeRow, node nodeBox, at box) {
 	p.rect("node", at, 10)
 	p.text("h2", at.x+padding, at.y+22, node.title)
 	noteY := at.y + row.header - 22
-	note := node.memory
-	if node.near != "" && row.header == nodeHeader {
-		note = node.near + " · " + note
-	}
 	if row.header == nodeHeader {
+		note := node.memory
+		if node.near != "" {
+			note = node.near + " · " + note
+		}
 		p.text("note end", at.x+at.width-padding, noteY, note)
 	} else {
-		p.text("note", at.x+padding, noteY, note)
+		p.text("note", at.x+padding, noteY, node.memory)
 		room := at.width - 3*padding - titleLetter*len(node.title)
 		p.printf(`<g><title>%s</title>`, escape(node.near))
 		p.text("note end", at.x+at.width-padding, at.y+22, fit(node.near, room, noteLetter))
@@ -165,34 +192,35 @@ func (p *picture) node(l *layout, row *nodeRow, node nodeBox, at box) {
 	}
 }
 
+// group draws a group's cores, the threads of each side by side.
 func (p *picture) group(l *layout, group placedGroup, at box) {
 	p.printf(`<g><title>%s: CPUs %s</title>`, escape(group.label), group.cpus)
 	p.text("label", at.x, at.y+12, fit(group.label, at.width+coreGap, 6))
 	p.printf(`</g>`)
 	for i, core := range group.cores {
-		column, row := i%group.columns, i/group.columns
-		x := at.x + column*group.coreWidth
-		y := at.y + labelHeight + row*(cellHeight+rowGap)
-		p.core(l, core, box{x, y, group.cell, cellHeight})
-	}
-}
-
-// core draws a core's threads side by side; at is the position of the first.
-func (p *picture) core(l *layout, core coreBox, at box) {
-	for i, id := range core.cpus {
-		p.cpu(l, id, box{at.x + i*at.width, at.y, at.width, at.height})
-	}
-	if core.sibling && len(core.cpus) > 1 {
-		p.rect("core", box{at.x, at.y, len(core.cpus) * at.width, at.height}, 4)
+		x := at.x + i%group.columns*group.coreWidth
+		y := at.y + labelHeight + i/group.columns*(cellHeight+rowGap)
+		for thread, id := range core.cpus {
+			p.cpu(l, id, box{x + thread*group.cell, y, group.cell, cellHeight})
+		}
+		if core.sibling && len(core.cpus) > 1 {
+			p.rect("core", box{x, y, len(core.cpus) * group.cell, cellHeight}, 4)
+		}
 	}
 }
 
 func (p *picture) cpu(l *layout, id int, at box) {
-	cpu := l.host.CPU(id)
 	class, sign, owner := "free", "", "free"
 	if m := l.byCPU[id]; m != nil {
 		class, sign, owner = m.class(), m.sign, m.owner
 	}
+	known := func(id int) string {
+		if id == topology.Unknown {
+			return "unknown"
+		}
+		return fmt.Sprint(id)
+	}
+	cpu := l.host.CPU(id)
 	where := fmt.Sprintf("CPU %d: %s\nNUMA node %s, core %s, %s %s", id, owner,
 		known(cpu.NUMANode), known(cpu.Core), level(cpu), known(cpu.L3))
 	p.printf(`<g class="%s"><title>%s</title>`, class, escape(where))
@@ -202,13 +230,6 @@ func (p *picture) cpu(l *layout, id int, at box) {
 		p.text("sign", at.x+at.width/2, at.y+26, sign)
 	}
 	p.printf(`</g>`)
-}
-
-func known(id int) string {
-	if id == topology.Unknown {
-		return "unknown"
-	}
-	return fmt.Sprint(id)
 }
 
 // escape escapes text for XML, and replaces characters that XML does not allow.

@@ -42,7 +42,11 @@ func arrangeWith(nodes []nodeBox, cell int) []nodeRow {
 			row.header += noteHeight
 		}
 		for _, node := range row.nodes {
-			row.height = max(row.height, row.nodeHeight(node))
+			height := labelHeight
+			for _, group := range row.flow(node.groups) {
+				height = max(height, group.at.y+group.at.height)
+			}
+			row.height = max(row.height, row.header+height+padding)
 		}
 		rows = append(rows, row)
 	}
@@ -57,14 +61,6 @@ func heightOf(rows []nodeRow) int {
 	return height
 }
 
-func (r *nodeRow) nodeHeight(node nodeBox) int {
-	height := labelHeight
-	for _, group := range r.flow(node.groups) {
-		height = max(height, group.at.y+group.at.height)
-	}
-	return r.header + height + padding
-}
-
 // placedGroup is a group with its position within its NUMA node.
 type placedGroup struct {
 	groupBox
@@ -73,13 +69,25 @@ type placedGroup struct {
 	at                       box
 }
 
-// flow arranges groups like the words of a text: side by side while there is room.
+// flow arranges groups like the words of a text: side by side while there is room. The rows
+// of cores in a group are as even as the width allows: ten cores with room for eight per
+// row are drawn as five and five.
 func (r *nodeRow) flow(groups []groupBox) []placedGroup {
 	width := r.width - 2*padding
 	placed := make([]placedGroup, len(groups))
 	x, y, rowHeight := 0, 0, 0
 	for i, group := range groups {
-		p := measure(group, width, r.cell)
+		threads := 1
+		for _, core := range group.cores {
+			threads = max(threads, len(core.cpus))
+		}
+		p := placedGroup{groupBox: group, cell: r.cell, coreWidth: threads*r.cell + coreGap}
+		most := max(1, (width+coreGap)/p.coreWidth)
+		rows := (len(group.cores) + most - 1) / most
+		p.columns = (len(group.cores) + rows - 1) / rows
+		p.at.width = p.columns*p.coreWidth - coreGap
+		p.at.height = labelHeight + rows*(cellHeight+rowGap) - rowGap
+
 		if x > 0 && x+p.at.width > width {
 			x, y, rowHeight = 0, y+rowHeight+gap, 0
 		}
@@ -89,22 +97,6 @@ func (r *nodeRow) flow(groups []groupBox) []placedGroup {
 		placed[i] = p
 	}
 	return placed
-}
-
-// measure returns a group's size. Rows are as even as the width allows: ten cores with
-// room for eight per row are drawn as five and five.
-func measure(group groupBox, width, cell int) placedGroup {
-	threads := 1
-	for _, core := range group.cores {
-		threads = max(threads, len(core.cpus))
-	}
-	p := placedGroup{groupBox: group, cell: cell, coreWidth: threads*cell + coreGap}
-	most := max(1, (width+coreGap)/p.coreWidth)
-	rows := (len(group.cores) + most - 1) / most
-	p.columns = (len(group.cores) + rows - 1) / rows
-	p.at.width = p.columns*p.coreWidth - coreGap
-	p.at.height = labelHeight + rows*(cellHeight+rowGap) - rowGap
-	return p
 }
 
 // legendItem is one entry of the legend, positioned below the NUMA nodes.
@@ -140,52 +132,22 @@ func legendOf(l *layout) []legendItem {
 		items[i].x, items[i].row = x, row
 		x += width
 	}
-	notes := append([]string{l.floating(), l.origin(), l.confidence()}, l.warnings()...)
-	for _, note := range notes {
-		for _, line := range linesOf(note, room/6) {
+	for _, note := range append([]string{l.floating(), l.origin(), l.confidence()}, l.warnings()...) {
+		line := ""
+		for _, word := range strings.Fields(note) {
+			if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > room/6 {
+				row++
+				items = append(items, legendItem{text: line, row: row})
+				line = ""
+			}
+			line = strings.TrimSpace(line + " " + word)
+		}
+		if line != "" {
 			row++
 			items = append(items, legendItem{text: line, row: row})
 		}
 	}
 	return items
-}
-
-// linesOf wraps a sentence into lines of up to most characters.
-func linesOf(sentence string, most int) []string {
-	var lines []string
-	for _, word := range strings.Fields(sentence) {
-		last := len(lines) - 1
-		if last >= 0 && utf8.RuneCountInString(lines[last])+1+utf8.RuneCountInString(word) <= most {
-			lines[last] += " " + word
-			continue
-		}
-		lines = append(lines, word)
-	}
-	return lines
-}
-
-func legendHeight(items []legendItem) int {
-	if len(items) == 0 {
-		return 0
-	}
-	return (items[len(items)-1].row+1)*legendRow + padding + 4
-}
-
-func (p *picture) legend(items []legendItem, y int) {
-	for _, item := range items {
-		x, top := margin+padding+gap/2+item.x, y+item.row*legendRow
-		if item.class == "" {
-			p.text("note", x, top+14, item.text)
-			continue
-		}
-		p.printf(`<g class="%s">`, item.class)
-		p.rect("cpu", box{x, top, 20, 18}, 4)
-		if item.sign != "" {
-			p.text("sign", x+10, top+13, item.sign)
-		}
-		p.printf(`</g>`)
-		p.text("name", x+27, top+14, item.text)
-	}
 }
 
 // class returns the CSS class of a mark's cells.
@@ -196,6 +158,6 @@ func (m *mark) class() string {
 	case markDisputed:
 		return "clash"
 	default:
-		return fmt.Sprintf("o%d", m.color%len(hues()))
+		return fmt.Sprintf("o%d", m.color%ownerColors)
 	}
 }

@@ -2,6 +2,7 @@ package cpumap
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/topology"
@@ -28,8 +29,10 @@ func Text(host *topology.Host, owners Ownership, opts Options) string {
 		w.width = defaultWidth
 	}
 	w.header()
-	w.nodes()
-	w.legend()
+	w.drawNodes()
+	if len(host.CPUs) > 0 {
+		w.legend()
+	}
 	return w.out.String()
 }
 
@@ -43,39 +46,35 @@ type writer struct {
 func (w *writer) wrap(indent int, separator string, words ...string) {
 	var pieces []string
 	for _, word := range words {
-		pieces = append(pieces, breakList(word, w.width-indent)...)
-	}
-	line, empty := "", true
-	for _, word := range pieces {
-		if !empty && len([]rune(line))+len(separator)+len([]rune(word)) > w.width {
-			w.out.WriteString(strings.TrimRight(line+separator, " ") + "\n")
-			line, empty = strings.Repeat(" ", indent), true
+		// A word that is longer than a line is broken after commas, such as a long list of CPUs.
+		piece := ""
+		for part := range strings.SplitAfterSeq(word, ",") {
+			if piece != "" && len([]rune(piece))+len([]rune(part)) > w.width-indent {
+				pieces = append(pieces, piece)
+				piece = ""
+			}
+			piece += part
 		}
-		if !empty {
+		pieces = append(pieces, piece)
+	}
+
+	line := ""
+	for i, word := range pieces {
+		if i > 0 && len([]rune(line))+len(separator)+len([]rune(word)) > w.width {
+			w.out.WriteString(strings.TrimRight(line+separator, " ") + "\n")
+			line = strings.Repeat(" ", indent) + word
+			continue
+		}
+		if i > 0 {
 			line += separator
 		}
-		line, empty = line+word, false
+		line += word
 	}
 	w.out.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// breakList breaks a word that is longer than room after commas, such as a long list of
-// CPUs.
-func breakList(word string, room int) []string {
-	var pieces []string
-	piece := ""
-	for part := range strings.SplitAfterSeq(word, ",") {
-		if piece != "" && len([]rune(piece))+len([]rune(part)) > room {
-			pieces = append(pieces, piece)
-			piece = ""
-		}
-		piece += part
-	}
-	return append(pieces, piece)
-}
-
-// name writes the host's name and model, on one line if they fit.
-func (w *writer) name() {
+// header writes the host's name and model, on one line if they fit, and what is known.
+func (w *writer) header() {
 	id, model := w.host.ID().String(), printable(w.host.Model)
 	switch {
 	case model == "":
@@ -84,24 +83,18 @@ func (w *writer) name() {
 		w.wrap(2, "", id+"  "+model)
 	default:
 		w.wrap(2, "", id)
-		w.wrap(4, " ", strings.Split("  "+model, " ")...)
+		w.prose(model)
 	}
-}
-
-func (w *writer) header() {
-	w.name()
 	if w.host.Problem != "" {
 		w.wrap(2, " ", strings.Fields("problem: "+printable(w.host.Problem))...)
 	}
 	if len(w.host.CPUs) == 0 {
 		w.wrap(2, " ", "  CPUs unknown")
-		w.prose(w.warnings()...)
-		return
+	} else {
+		w.wrap(2, ", ", strings.Split("  "+w.shape(), ", ")...)
+		w.wrap(2, ", ", fmt.Sprintf("  %d free", w.free), fmt.Sprintf("%d owned", w.owned), fmt.Sprintf("%d reserved", w.reserved))
+		w.prose(w.origin(), w.confidence())
 	}
-	reserved, owned := w.counts()
-	w.wrap(2, ", ", strings.Split("  "+w.shape(), ", ")...)
-	w.wrap(2, ", ", fmt.Sprintf("  %d free", w.free), fmt.Sprintf("%d owned", owned), fmt.Sprintf("%d reserved", reserved))
-	w.prose(w.origin(), w.confidence())
 	w.prose(w.warnings()...)
 }
 
@@ -114,22 +107,17 @@ func (w *writer) prose(sentences ...string) {
 	}
 }
 
-func (w *writer) nodes() {
+func (w *writer) drawNodes() {
 	labels := 0
-	for _, node := range w.layout.nodes {
+	for _, node := range w.nodes {
 		for _, group := range node.groups {
 			labels = max(labels, len(groupTitle(group)))
 		}
 	}
-	for _, node := range w.layout.nodes {
+	for _, node := range w.nodes {
 		w.out.WriteByte('\n')
-		words := []string{node.title}
-		for _, word := range []string{node.memory, node.huge, node.near} {
-			if word != "" {
-				words = append(words, word)
-			}
-		}
-		w.wrap(2, "   ", words...)
+		words := []string{node.title, node.memory, node.huge, node.near}
+		w.wrap(2, "   ", slices.DeleteFunc(words, func(word string) bool { return word == "" })...)
 		if len(node.groups) == 0 {
 			w.wrap(2, "", "  "+node.empty)
 		}
@@ -151,7 +139,11 @@ func (w *writer) group(group groupBox, labels int) {
 	cells := make([]string, len(group.cores))
 	for i, core := range group.cores {
 		for _, id := range core.cpus {
-			cells[i] += w.sign(id)
+			sign := signFree
+			if m := w.byCPU[id]; m != nil {
+				sign = m.sign
+			}
+			cells[i] += sign
 		}
 		if core.sibling {
 			cells[i] = "[" + cells[i] + "]"
@@ -167,19 +159,8 @@ func (w *writer) group(group groupBox, labels int) {
 	w.wrap(labels+4, "", cells...)
 }
 
-func (w *writer) sign(id int) string {
-	if m := w.byCPU[id]; m != nil {
-		return m.sign
-	}
-	return signFree
-}
-
 func (w *writer) legend() {
-	if len(w.host.CPUs) == 0 {
-		return
-	}
-	w.out.WriteByte('\n')
-	w.out.WriteString("  " + signFree + " free\n")
+	w.out.WriteString("\n  " + signFree + " free\n")
 	names := 0
 	for _, m := range w.marks {
 		names = max(names, len([]rune(m.owner)))
