@@ -40,22 +40,8 @@ func (q *search) supplies() []supply {
 			continue
 		}
 		for _, g := range n.groups {
-			if !q.allowed[g] {
-				continue
-			}
-			for size, count := range q.whole[g] {
-				if count > 0 {
-					s.add(q.gives(g, size), count)
-				}
-			}
-			if q.want.partial {
-				for _, c := range q.groups[g].cores {
-					if q.isLoose(c) {
-						s.add(1, q.free[c])
-					}
-				}
-			} else if q.want.policy == fleet.PolicyDedicated {
-				s.loose = max(s.loose, q.looseIn(g))
+			if q.allowed[g] {
+				q.addGroup(&s, g)
 			}
 		}
 		if s.whole+s.loose > 0 {
@@ -63,6 +49,25 @@ func (q *search) supplies() []supply {
 		}
 	}
 	return all
+}
+
+// addGroup adds the cores of a group to a supply.
+func (q *search) addGroup(s *supply, g int) {
+	for size, count := range q.whole[g] {
+		if count > 0 {
+			s.add(q.gives(g, size), count)
+		}
+	}
+	switch {
+	case q.want.partial:
+		for _, c := range q.groups[g].cores {
+			if q.isLoose(c) {
+				s.add(1, q.free[c])
+			}
+		}
+	case q.want.policy == fleet.PolicyDedicated:
+		s.loose = max(s.loose, q.looseIn(g))
+	}
 }
 
 // add adds cores; sizes are sorted by what they give, descending.
@@ -134,25 +139,30 @@ func (q *search) run(all []supply) (plan, bool) {
 			if skew && q.straight {
 				break
 			}
-			var best plan
-			found := false
-			for _, set := range sets {
-				sub := make([]supply, len(set))
-				for i, at := range set {
-					sub[i] = all[at]
-				}
-				for _, d := range q.divisions(sub, skew) {
-					if p, ok := q.try(sub, d, skew); ok && (!found || p.cost.less(&best.cost)) {
-						best, found = p, true
-					}
-				}
-			}
-			if found {
+			if best, ok := q.bestOf(all, sets, skew); ok {
 				return best, true
 			}
 		}
 	}
 	return plan{}, false
+}
+
+// bestOf returns the cheapest plan over the sets, and whether there is one.
+func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
+	var best plan
+	found := false
+	for _, set := range sets {
+		sub := make([]supply, len(set))
+		for i, at := range set {
+			sub[i] = all[at]
+		}
+		for _, d := range q.divisions(sub, skew) {
+			if p, ok := q.try(sub, d, skew); ok && (!found || p.cost.less(&best.cost)) {
+				best, found = p, true
+			}
+		}
+	}
+	return best, found
 }
 
 // enough reports whether the k largest nodes could hold the want.

@@ -214,26 +214,33 @@ func (l *layout) groupLabel(group topology.Group) string {
 	return label
 }
 
+// inOrder returns the CPUs in drawing order.
+func (l *layout) inOrder() []int {
+	var ids []int
+	for _, node := range l.nodes {
+		for _, group := range node.groups {
+			for _, core := range group.cores {
+				ids = append(ids, core.cpus...)
+			}
+		}
+	}
+	return ids
+}
+
 // assignMarks assigns signs to the owners in the order of their first CPU in the drawing.
 func (l *layout) assignMarks() {
 	cpus := map[string][]int{}
 	var order []string
-	for _, node := range l.nodes {
-		for _, group := range node.groups {
-			for _, core := range group.cores {
-				for _, id := range core.cpus {
-					owner, owned := l.owners.CPUs[id]
-					if !owned {
-						l.free++
-						continue
-					}
-					if cpus[owner] == nil {
-						order = append(order, owner)
-					}
-					cpus[owner] = append(cpus[owner], id)
-				}
-			}
+	for _, id := range l.inOrder() {
+		owner, owned := l.owners.CPUs[id]
+		if !owned {
+			l.free++
+			continue
 		}
+		if cpus[owner] == nil {
+			order = append(order, owner)
+		}
+		cpus[owner] = append(cpus[owner], id)
 	}
 
 	signs := 0
