@@ -327,7 +327,7 @@ func (c *checker) devices(vm *fleet.VM) {
 }
 
 // placement checks pins and cells as Proxmox and QEMU do when the VM starts. The planner
-// decides whether the host has these CPUs to give, and internal/startcheck checks it again.
+// decides whether the host has these CPUs to give, and test/startcheck checks it again.
 func (c *checker) placement(vm *fleet.VM) {
 	unknown := func(id int) bool { return id < 0 }
 	c.require(!slices.ContainsFunc(vm.L3, unknown), "l3", "%v: leave out caches that are not known", vm.L3)

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/demo"
 	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
-	"github.com/numaform/numaform/internal/startcheck"
+	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/topology"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/pvesim"
-	"github.com/numaform/numaform/internal/startcheck"
+	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/topology"
 )
