@@ -10,7 +10,14 @@ import (
 
 // cpus reads all CPUs. Linux reports no details of offline CPUs.
 func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
-	nodes, kinds := c.nodeOfCPU(online), c.kinds(online)
+	kinds := c.kinds(online)
+	nodes := map[int]int{} // by CPU
+	nodeIDs := c.subdirs(nodeDir, "node")
+	for _, id := range nodeIDs {
+		for _, cpu := range c.list(join(nodeDir, "node", id) + "/cpulist").List() {
+			nodes[cpu] = id
+		}
+	}
 	cores, caches := groups{}, groups{}
 	var cpus []topology.CPU
 	for _, id := range all.List() {
@@ -22,52 +29,31 @@ func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
 			dir := join(cpuDir, "cpu", id)
 			if node, ok := nodes[id]; ok {
 				cpu.NUMANode = node
+			} else if len(nodeIDs) == 0 {
+				cpu.NUMANode = 0
 			}
 			cpu.Socket, cpu.Kind = c.number(dir+"/topology/physical_package_id"), kinds[id]
-			shared, level := c.lastLevel(dir + "/cache")
-			cpu.Core, cpu.L3 = cores.of(c.siblings(dir+"/topology")), caches.of(shared)
-			if cpu.L3 != topology.Unknown && level < 3 {
-				cpu.CacheLevel = level
+			cpu.Core = cores.of(cmp.Or(
+				c.list(dir+"/topology/core_cpus_list").String(),
+				c.list(dir+"/topology/thread_siblings_list").String(), // of older kernels
+			))
+
+			// The last-level cache has level 3, or 2 if there is no L3.
+			shared, best := "", 1
+			for _, index := range c.subdirs(dir+"/cache", "index") {
+				at := join(dir+"/cache", "index", index)
+				if level := c.number(at + "/level"); level > best && level <= 3 {
+					best, shared = level, c.list(at+"/shared_cpu_list").String()
+				}
+			}
+			cpu.L3 = caches.of(shared)
+			if cpu.L3 != topology.Unknown && best < 3 {
+				cpu.CacheLevel = best
 			}
 		}
 		cpus = append(cpus, cpu)
 	}
 	return cpus
-}
-
-// nodeOfCPU returns the NUMA node of each CPU that is on one.
-func (c *collector) nodeOfCPU(online topology.CPUSet) map[int]int {
-	nodes := map[int]int{}
-	ids := c.subdirs(nodeDir, "node")
-	if len(ids) == 0 {
-		for _, cpu := range online.List() {
-			nodes[cpu] = 0
-		}
-	}
-	for _, id := range ids {
-		for _, cpu := range c.list(join(nodeDir, "node", id) + "/cpulist").List() {
-			nodes[cpu] = id
-		}
-	}
-	return nodes
-}
-
-// siblings reads the CPUs of a core; older kernels only have the other file name.
-func (c *collector) siblings(dir string) string {
-	return cmp.Or(c.list(dir+"/core_cpus_list").String(), c.list(dir+"/thread_siblings_list").String())
-}
-
-// lastLevel reads the CPUs that share a CPU's last-level cache, and its level: 3, or 2 if
-// there is no L3.
-func (c *collector) lastLevel(dir string) (shared string, best int) {
-	best = 1
-	for _, index := range c.subdirs(dir, "index") {
-		at := join(dir, "index", index)
-		if level := c.number(at + "/level"); level > best && level <= 3 {
-			best, shared = level, c.list(at+"/shared_cpu_list").String()
-		}
-	}
-	return shared, best
 }
 
 // groups numbers sets in the order of their first appearance.

@@ -46,11 +46,32 @@ func Collect(root fs.FS) (topology.CollectedFile, error) {
 	if c.err == nil && online.IsEmpty() {
 		c.err = fmt.Errorf("%s/online is missing or empty: run this on a Linux host with /sys", cpuDir)
 	}
-	file := topology.CollectedFile{
-		Format: topology.CollectedFormat, Model: c.model(), Arch: c.arch(), NUMANodes: c.numaNodes(),
+	printable := func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return -1
+		}
+		return r
 	}
-	file.MemoryMiB = c.memory(file.NUMANodes)
-	file.CPUs = c.cpus(online, online.Union(present))
+	file := topology.CollectedFile{
+		Format:    topology.CollectedFormat,
+		Model:     strings.TrimSpace(strings.Map(printable, c.field("proc/cpuinfo", "model name"))), // may contain any bytes
+		Arch:      cmp.Or(c.line("proc/sys/kernel/arch"), runtime.GOARCH),
+		NUMANodes: c.numaNodes(),
+		CPUs:      c.cpus(online, online.Union(present)),
+	}
+	switch file.Arch { // Kubernetes' names; amd64 is the default
+	case "x86_64", "amd64":
+		file.Arch = ""
+	case "aarch64":
+		file.Arch = "arm64"
+	}
+	// The NUMA nodes are rounded down individually, so their sum may be less than the total,
+	// but not more.
+	var sum int64
+	for _, node := range file.NUMANodes {
+		sum += max(node.MemoryMiB, 0)
+	}
+	file.MemoryMiB = max(mib(c.field("proc/meminfo", "MemTotal")), sum, 0)
 	if c.err != nil {
 		return topology.CollectedFile{}, fmt.Errorf("collecting the topology: %w", c.err)
 	}
@@ -60,7 +81,7 @@ func Collect(root fs.FS) (topology.CollectedFile, error) {
 		_, err = topology.ParseCollectedFile(text)
 	}
 	if err != nil {
-		return topology.CollectedFile{}, fmt.Errorf("collecting the topology: what Linux tells contradicts itself: %w", err)
+		return topology.CollectedFile{}, fmt.Errorf("collecting the topology: what Linux reports contradicts itself: %w", err)
 	}
 	return file, nil
 }
@@ -118,29 +139,6 @@ func (c *collector) field(name, key string) string {
 	return ""
 }
 
-// model returns the processor's model name, which may contain any bytes.
-func (c *collector) model() string {
-	printable := func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return -1
-		}
-		return r
-	}
-	return strings.TrimSpace(strings.Map(printable, c.field("proc/cpuinfo", "model name")))
-}
-
-// arch returns Kubernetes' name of the architecture, or empty for amd64.
-func (c *collector) arch() string {
-	switch name := cmp.Or(c.line("proc/sys/kernel/arch"), runtime.GOARCH); name {
-	case "x86_64", "amd64":
-		return ""
-	case "aarch64":
-		return "arm64"
-	default:
-		return name
-	}
-}
-
 // mib parses "123 kB" and returns MiB.
 func mib(text string) int64 {
 	number, _, _ := strings.Cut(text, " ")
@@ -151,14 +149,58 @@ func mib(text string) int64 {
 	return kib >> 10
 }
 
-// memory returns the machine's memory in MiB, but at least the sum of its NUMA nodes, which
-// are rounded down individually.
-func (c *collector) memory(nodes []topology.NUMANode) int64 {
-	var sum int64
-	for _, node := range nodes {
-		sum += max(node.MemoryMiB, 0)
+// numaNodes reads the NUMA nodes. A kernel without NUMA has one memory, node 0.
+func (c *collector) numaNodes() []topology.NUMANode {
+	ids := c.subdirs(nodeDir, "node")
+	if len(ids) == 0 {
+		return []topology.NUMANode{{ID: 0, MemoryMiB: mib(c.field("proc/meminfo", "MemTotal"))}}
 	}
-	return max(mib(c.field("proc/meminfo", "MemTotal")), sum, 0)
+	nodes := make([]topology.NUMANode, len(ids))
+	for i, id := range ids {
+		dir := join(nodeDir, "node", id)
+		nodes[i] = topology.NUMANode{
+			ID: id, MemoryMiB: mib(c.field(dir+"/meminfo", fmt.Sprintf("Node %d MemTotal", id))),
+			HugePages: c.hugePages(dir + "/hugepages"),
+		}
+
+		// Linux has a column for each online NUMA node; if the number differs, the columns
+		// cannot be assigned. Invalid values are left out.
+		columns := strings.Fields(c.line(dir + "/distance"))
+		for at := 0; at < len(ids) && len(columns) == len(ids); at++ {
+			distance, err := strconv.Atoi(columns[at])
+			if err != nil || distance < 1 || distance > 255 {
+				continue
+			}
+			if nodes[i].Distances == nil {
+				nodes[i].Distances = map[int]int{}
+			}
+			nodes[i].Distances[ids[at]] = distance
+		}
+	}
+	return nodes
+}
+
+// hugePages reads the number of reserved pages by size; sizes without any are left out.
+func (c *collector) hugePages(dir string) map[int]int64 {
+	entries, err := fs.ReadDir(c.root, dir)
+	if err != nil {
+		return nil
+	}
+	pages := map[int]int64{}
+	for _, entry := range entries {
+		text, ok := strings.CutPrefix(entry.Name(), "hugepages-")
+		size, err := strconv.Atoi(strings.TrimSuffix(text, "kB"))
+		if !ok || err != nil {
+			continue
+		}
+		if n := c.number(dir + "/" + entry.Name() + "/nr_hugepages"); n > 0 {
+			pages[size] = int64(n)
+		}
+	}
+	if len(pages) == 0 {
+		return nil
+	}
+	return pages
 }
 
 // subdirs returns the numbers of directory entries such as node3, ascending.

@@ -356,7 +356,7 @@ func TestCollectRefuses(t *testing.T) {
 		{"a core on two nodes", tree{
 			cpuDir + "online": "0-1", nodeDir + "node0/cpulist": "0", nodeDir + "node1/cpulist": "1",
 			cpuDir + "cpu0/topology/core_cpus_list": "0-1", cpuDir + "cpu1/topology/core_cpus_list": "0-1",
-		}, "what Linux tells contradicts itself: parsing topology: cpu 0 and cpu 1 are siblings of core 0 but have different NUMA nodes"},
+		}, "what Linux reports contradicts itself: parsing topology: cpu 0 and cpu 1 are siblings of core 0 but have different NUMA nodes"},
 	} {
 		_, err := sysfs.Collect(test.files.fs())
 		if err == nil || !strings.Contains(err.Error(), test.err) {
