@@ -106,7 +106,6 @@ func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 	}
 	return guard.Target{
 		Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
-		BootDisk: vm.Source.DiskInterface, DataDisks: vm.DataDisks, PCIDevices: vm.PCIDevices,
 		Module: cmp.Or(vm.Module, modules.Hash()), Inputs: inputs,
 	}
 }

@@ -11,66 +11,77 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
+// restoreState is the hint for an edited state.
+const restoreState = "the state was edited: restore it, or take the entry out by `state rm`; numaform imports the VM again by its marker"
+
 // change checks what a plan does to one resource.
-func (j *judge) change(rc *tfjson.ResourceChange) {
+func (c *checker) change(rc *tfjson.ResourceChange) {
 	if rc == nil || rc.Change == nil {
-		j.deny(RulePlan, "", "a change of the plan is null: plan again")
+		c.deny(RulePlan, "", "a change of the plan is null: plan again")
 		return
 	}
 	firewall := isFirewall(rc)
-	if !firewall && !ours(rc) {
-		j.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
+	if !firewall && !isVM(rc) {
+		c.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
 		return
 	}
 	if rc.DeposedKey != "" {
-		j.deny(RuleReplace, rc.Address, "the plan deletes what a broken replacement left behind: look at the VM, then remove the deposed object from the state by hand")
+		c.deny(RuleReplace, rc.Address, "the plan deletes what a broken replacement left behind: look at the VM, then remove the deposed object from the state by hand")
 		return
 	}
 	if rc.Change.GeneratedConfig != "" {
-		j.deny(RuleConfig, rc.Address, "the engine made configuration up for it: only numaform writes fleet files")
+		c.deny(RuleConfig, rc.Address, "the engine made configuration up for it: only numaform writes fleet files")
 	}
 	if rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address {
-		j.ask(RuleMoved, rc.Address, "it moves here from "+rc.PreviousAddress+": approve if both are the same VM")
+		c.needApproval(RuleMoved, rc.Address, "it moves here from "+rc.PreviousAddress+": approve if both are the same VM")
 	}
 	if firewall {
-		j.firewall(rc)
+		c.firewall(rc)
 		return
 	}
-	j.action(rc)
-}
 
-// ours reports whether a change is about one of our addresses, in every field that names
-// it.
-func ours(rc *tfjson.ResourceChange) bool {
-	name := label(rc.Address)
-	return name != "" && rc.ModuleAddress == "module."+name && rc.Mode == tfjson.ManagedResourceMode &&
-		rc.Type == ResourceType && rc.Name == "node" && rc.Index == nil && rc.ProviderName == Provider
-}
-
-// action dispatches a change to the check for its action.
-func (j *judge) action(rc *tfjson.ResourceChange) {
+	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
+	if after != nil {
+		c.vms[rc.Address] = after
+		cpu := attributes(rc.Change.AfterUnknown)["cpu"]
+		if cpu == true || !zero(single(cpu)["affinity"]) {
+			c.deny(RulePins, rc.Address, "the CPUs of its affinity are not known before the apply: plan again from fresh files")
+		}
+	}
 	actions := rc.Change.Actions
 	importing := rc.Change.Importing != nil
 	switch {
 	case importing && (actions.NoOp() || actions.Update()):
-		j.imported(rc)
+		c.imported(rc, before, after)
 	case importing:
-		j.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: make its file say what the VM is")
+		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: make its file say what the VM is")
 	case actions.NoOp():
-		j.unchanged(rc)
+		// Its security groups alone may change.
+		if r := c.requests[rc.Address]; r != nil && r.operation == opUpdate {
+			c.existing(rc.Address, before, r.Target, "in the state")
+		}
 	case actions.Create():
-		j.create(rc)
+		c.create(rc, after)
 	case actions.Delete():
-		j.remove(rc)
+		c.delete(rc, before)
 	case actions.Update():
-		j.update(rc)
+		c.update(rc, before, after)
+	case actions.Replace() && rc.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
+		c.deny(RuleReplace, rc.Address, "it is tainted, so the plan destroys the VM and makes it again: run `numaform apply`, which takes the entry out of the state and imports what exists")
 	case actions.Replace():
-		j.deny(RuleReplace, rc.Address, replaceMessage(rc))
+		c.deny(RuleReplace, rc.Address, "the plan destroys the VM and makes it again: undo the change in its file, or replace the node by a new one with its own VMID")
 	case actions.Forget():
-		j.ask(RuleForget, rc.Address, "the VM leaves the state but stays in Proxmox: approve if someone else looks after it")
+		c.needApproval(RuleForget, rc.Address, "the VM leaves the state but stays in Proxmox: approve if someone else looks after it")
 	default:
-		j.deny(RuleAction, rc.Address, fmt.Sprintf("action %q is none that numaform asks for", join(actions)))
+		c.deny(RuleAction, rc.Address, fmt.Sprintf("action %q is none that numaform asks for", join(actions)))
 	}
+}
+
+// isVM reports whether a change is about one of our VMs, by every field that names it.
+func isVM(rc *tfjson.ResourceChange) bool {
+	name := label(rc.Address)
+	return name != "" && rc.ModuleAddress == "module."+name && rc.Mode == tfjson.ManagedResourceMode &&
+		rc.Type == ResourceType && rc.Name == "node" && rc.Index == nil && rc.ProviderName == Provider
 }
 
 func join(actions tfjson.Actions) string {
@@ -81,255 +92,275 @@ func join(actions tfjson.Actions) string {
 	return strings.Join(words, "+")
 }
 
-func replaceMessage(rc *tfjson.ResourceChange) string {
-	if rc.ActionReason == tfjson.ActionReasonReplaceBecauseTainted {
-		return "it is tainted, so the plan destroys the VM and makes it again: run `numaform apply`, which takes the entry out of the state and imports what exists"
+// requested returns the request for op at an address, or denies the change.
+func (c *checker) requested(op operation, address string) *request {
+	r := c.take(op, address)
+	if r == nil {
+		fix := "the files, the state and the request disagree; plan again from fresh files"
+		if op == opDelete {
+			fix = "its file is gone from the fleet: restore it from version control; to take the node out, restore it first and then `numaform remove` the node"
+		}
+		c.deny(RuleSurplus, address, fmt.Sprintf("nobody asked to %s it: %s", op, fix))
 	}
-	return "the plan destroys the VM and makes it again: undo the change in its file, or replace the node by a new one with its own VMID"
+	return r
 }
 
-// surplus denies a change that was not requested.
-func (j *judge) surplus(rc *tfjson.ResourceChange, op operation) {
-	mend := "the files, the state and the request disagree; plan again from fresh files"
-	if op == opDelete {
-		mend = "its file is gone from the fleet: restore it from version control; to take the node out, restore it first and then `numaform remove` the node"
-	}
-	j.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s it: %s", op, mend))
-}
-
-// unchanged checks a VM whose security groups alone should change.
-func (j *judge) unchanged(rc *tfjson.ResourceChange) {
-	if w := j.wanted[rc.Address]; w != nil && w.operation == opUpdate {
-		j.existing(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
-	}
-}
-
-func (j *judge) create(rc *tfjson.ResourceChange) {
-	w := j.take(opCreate, rc.Address)
-	if w == nil {
-		j.surplus(rc, opCreate)
+func (c *checker) create(rc *tfjson.ResourceChange, after values) {
+	r := c.requested(opCreate, rc.Address)
+	if r == nil {
 		return
 	}
-	after := attributes(rc.Change.After)
 	if rc.Change.Before != nil {
-		j.deny(RuleAction, rc.Address, "a create of something that is already there: plan again")
+		c.deny(RuleAction, rc.Address, "a create of something that is already there: plan again")
 	}
-	j.identity(rc.Address, after, w.Target, "planned")
+	c.identity(rc.Address, after, r.Target, "planned")
 	if !zero(after["id"]) {
-		j.deny(RuleIdentity, rc.Address, "a create of a VM that has an id already: plan again from fresh files")
+		c.deny(RuleIdentity, rc.Address, "a create of a VM that has an id already: plan again from fresh files")
 	}
-	if host := text(after["node_name"]); host != string(w.Host) {
-		j.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, asked for on %q", host, w.Host))
+	if host := text(after["node_name"]); host != string(r.Host) {
+		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, asked for on %q", host, r.Host))
 	}
 	if name := text(after["name"]); name != nameOf(rc.Address) {
-		j.deny(RuleIdentity, rc.Address, "the VM's name is not that of its module call")
+		c.deny(RuleIdentity, rc.Address, "the VM's name is not that of its module call")
 	}
 	if clones := list(after["clone"]); len(clones) != 1 {
-		j.deny(RuleFixed, rc.Address, "the VM is not a clone of one template")
+		c.deny(RuleFixed, rc.Address, "the VM is not a clone of one template")
 	}
-	j.disks(rc.Address, after, w.Target)
-	j.devices(rc.Address, after, w.PCIDevices)
-	j.planned(rc, after, w)
+	c.planned(rc, after, r)
 }
 
-func (j *judge) remove(rc *tfjson.ResourceChange) {
-	w := j.take(opDelete, rc.Address)
-	if w == nil {
-		j.surplus(rc, opDelete)
+func (c *checker) delete(rc *tfjson.ResourceChange, before values) {
+	r := c.requested(opDelete, rc.Address)
+	if r == nil {
 		return
 	}
-	before := attributes(rc.Change.Before)
-	j.existing(rc.Address, before, w.Target, "in the state")
-	j.destroyed(rc.Address, before)
-	j.drained(w.Target)
-}
+	c.existing(rc.Address, before, r.Target, "in the state")
 
-// destroyed denies a delete if settings in the state differ from the module's, because
-// the provider deletes with the settings in the state. A missing setting destroys less.
-func (j *judge) destroyed(address string, before map[string]any) {
+	// The provider deletes with the settings in the state. A missing setting destroys
+	// less.
 	for _, name := range []string{"delete_unreferenced_disks_on_destroy", "purge_on_destroy", "stop_on_destroy"} {
 		if before[name] != nil && before[name] != true {
-			j.deny(RuleExpected, address, name+" in the state is "+shown(before[name])+", expected true: "+mendState)
+			c.deny(RuleExpected, rc.Address, name+" in the state is "+shown(before[name])+", expected true: "+restoreState)
 		}
 	}
 	if !zero(before["template"]) {
-		j.deny(RuleFixed, address, "the VM in the state is a template: "+mendState)
+		c.deny(RuleFixed, rc.Address, "the VM in the state is a template: "+restoreState)
 	}
-}
 
-// mendState is the hint for an edited state.
-const mendState = "the state was edited: restore it, or take the entry out by `state rm`; numaform imports the VM again by its marker"
-
-// drained denies the deletion of a VM whose Node may still run pods.
-func (j *judge) drained(target Target) {
 	switch {
-	case target.Blocked != "":
-		j.deny(RuleDrained, target.Address, fmt.Sprintf("VM %d stays until its Node is drained: %.200s", target.VMID, target.Blocked))
-	case !target.Drained:
-		j.deny(RuleDrained, target.Address, fmt.Sprintf("VM %d stays until its Node is drained, and nobody says that it is: drain the Node %s, or delete it if it is gone",
-			target.VMID, nameOf(target.Address)))
+	case r.Blocked != "":
+		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d stays until its Node is drained: %.200s", r.VMID, r.Blocked))
+	case !r.Drained:
+		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d stays until its Node is drained, and nobody says that it is: drain the Node %s, or delete it if it is gone",
+			r.VMID, nameOf(rc.Address)))
 	}
 }
 
-func (j *judge) update(rc *tfjson.ResourceChange) {
-	w := j.take(opUpdate, rc.Address)
-	if w == nil {
-		j.surplus(rc, opUpdate)
+func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
+	r := c.requested(opUpdate, rc.Address)
+	if r == nil {
 		return
 	}
-	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
-	j.existing(rc.Address, before, w.Target, "in the state")
-	j.existing(rc.Address, after, w.Target, "planned")
-	j.inPlace(rc)
-	j.repinned(rc)
-	j.planned(rc, after, w)
-}
+	c.existing(rc.Address, before, r.Target, "in the state")
+	c.existing(rc.Address, after, r.Target, "planned")
+	c.inPlace(rc)
 
-// repinned denies host agent pins that a running VM cannot have. They change in place
-// because they are part of the description, but a VM that Proxmox pins has none in
-// addition, and each vCPU has exactly one. The check for CPUs used by others covers all
-// VMs.
-func (j *judge) repinned(rc *tfjson.ResourceChange) {
-	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
+	// Host agent pins change in place because they are part of the description. But a VM
+	// that Proxmox pins has none in addition, and each vCPU has exactly one.
 	was, _ := fleet.ParseMarker(text(before["description"]))
-	is, ok := fleet.ParseMarker(text(after["description"]))
-	if !ok || len(is.Pins) == 0 || slices.Equal(was.Pins, is.Pins) {
-		return
+	is, marked := fleet.ParseMarker(text(after["description"]))
+	if marked && len(is.Pins) > 0 && !slices.Equal(was.Pins, is.Pins) {
+		cpu := single(after["cpu"])
+		sockets, hasSockets := integer(cpu["sockets"])
+		cores, hasCores := integer(cpu["cores"])
+		switch {
+		case text(cpu["affinity"]) != "":
+			c.deny(RulePins, rc.Address, "its description would pin a VM that has an affinity: only root may change that; replace the node instead")
+		case !hasSockets || !hasCores || int64(len(is.Pins)) != sockets*cores:
+			c.deny(RulePins, rc.Address, fmt.Sprintf("it would run with pins for %d vCPUs and has another number: replace the node instead", len(is.Pins)))
+		}
 	}
-	cpu := single(after["cpu"])
-	sockets, known := integer(cpu["sockets"])
-	cores, alsoKnown := integer(cpu["cores"])
-	switch {
-	case text(cpu["affinity"]) != "":
-		j.deny(RulePins, rc.Address, "its description would pin a VM that has an affinity: only root may change that; replace the node instead")
-	case !known || !alsoKnown || int64(len(is.Pins)) != sockets*cores:
-		j.deny(RulePins, rc.Address, fmt.Sprintf("it would run with pins for %d vCPUs and has another number: replace the node instead", len(is.Pins)))
-	}
+	c.planned(rc, after, r)
+}
+
+// updatable lists, for each resource type, the attributes that Proxmox can safely change
+// on a running VM. Updates of other attributes are denied.
+var updatable = map[string][]string{
+	ResourceType: {"description", "on_boot", "pool_id", "tags"},
+	FirewallType: {"rule"},
+}
+
+// mayUpdate reports whether the attribute at path may change in place.
+func mayUpdate(resourceType, path string) bool {
+	return slices.Contains(updatable[resourceType], topLevel(path))
 }
 
 // inPlace denies updates of attributes that must not change on a running VM.
-func (j *judge) inPlace(rc *tfjson.ResourceChange) {
-	for _, path := range changed(attributes(rc.Change.Before), attributes(rc.Change.After), rc.Change.AfterUnknown) {
+func (c *checker) inPlace(rc *tfjson.ResourceChange) {
+	for _, path := range changed(rc.Change) {
 		if !mayUpdate(rc.Type, path) {
-			j.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change in place on a running VM: replace the node instead", path))
+			c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change in place on a running VM: replace the node instead", path))
 		}
 	}
+}
+
+// deepAttributes are the attributes that make up a VM: if they differ, it is another VM.
+var deepAttributes = []string{
+	"bios", "clone", "cpu", "disk", "efi_disk", "hook_script_file_id", "hostpci", "initialization", "kvm_arguments",
+	"machine", "memory", "name", "node_name", "numa", "template", "tpm_state", "usb", "virtiofs", "vm_id",
+}
+
+// providerOnly lists the attributes that are only the provider's own settings, besides
+// the timeouts. Proxmox does not store them: after an import, all of these are new.
+var providerOnly = []string{
+	"agent.timeout", "agent.wait_for_ip", "delete_unreferenced_disks_on_destroy", "migrate",
+	"purge_on_destroy", "reboot", "reboot_after_update", "stop_on_destroy",
 }
 
 // imported checks the import of an existing VM.
-func (j *judge) imported(rc *tfjson.ResourceChange) {
-	w := j.take(opImport, rc.Address)
-	j.planned(rc, attributes(rc.Change.After), w)
-	if w == nil || !w.Incomplete {
-		j.imports(rc)
-	}
-	if w == nil {
-		j.ask(RuleImport, rc.Address, "nobody asked to import it: approve if this VM is to become ours")
-		return
-	}
-	j.existing(rc.Address, attributes(rc.Change.After), w.Target, "planned")
-	j.numbered(rc.Address, attributes(rc.Change.Before), "in Proxmox")
-	if !j.same(attributes(rc.Change.Before), w.Target) || rc.Change.Importing.ID != w.ImportID() {
-		j.ask(RuleImport, rc.Address, fmt.Sprintf("the VM in Proxmox does not carry VMID %d and the marker of its file: approve if it is to become ours", w.VMID))
-	}
-}
-
-// imports checks what an import changes on the VM.
-func (j *judge) imports(rc *tfjson.ResourceChange) {
-	for _, path := range changed(attributes(rc.Change.Before), attributes(rc.Change.After), rc.Change.AfterUnknown) {
-		switch {
-		case mayUpdate(rc.Type, path) || providerOnly(path):
-		case slices.Contains(deepAttributes, topLevel(path)):
-			j.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM is not what its file says: it is not the VM that was made from it; remove it on purpose", path))
-		default:
-			j.ask(RuleUpdate, rc.Address, fmt.Sprintf("the import would change %s of the VM", path))
+func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
+	r := c.take(opImport, rc.Address)
+	c.planned(rc, after, r)
+	if r == nil || !r.Incomplete {
+		for _, path := range changed(rc.Change) {
+			switch {
+			case mayUpdate(rc.Type, path) || slices.Contains(providerOnly, path) || strings.HasPrefix(path, "timeout_"):
+			case slices.Contains(deepAttributes, topLevel(path)):
+				c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM is not what its file says: it is not the VM that was made from it; remove it on purpose", path))
+			default:
+				c.needApproval(RuleUpdate, rc.Address, fmt.Sprintf("the import would change %s of the VM", path))
+			}
 		}
 	}
-}
+	if r == nil {
+		c.needApproval(RuleImport, rc.Address, "nobody asked to import it: approve if this VM is to become ours")
+		return
+	}
 
-// same reports whether values match the target's VMID, cluster and key.
-func (j *judge) same(values map[string]any, want Target) bool {
-	vmid, numbered := integer(values["vm_id"])
-	marker, ok := fleet.ParseMarker(text(values["description"]))
-	return numbered && vmid == int64(want.VMID) && ok && marker.Key == want.Key && marker.ClusterID == j.intent.ClusterID
+	c.existing(rc.Address, after, r.Target, "planned")
+	c.numbered(rc.Address, before, "in Proxmox")
+	vmid, numbered := integer(before["vm_id"])
+	marker, marked := fleet.ParseMarker(text(before["description"]))
+	same := numbered && vmid == int64(r.VMID) && marked && marker.Key == r.Key && marker.ClusterID == c.intent.ClusterID
+	if !same || rc.Change.Importing.ID != r.ImportID() {
+		c.needApproval(RuleImport, rc.Address, fmt.Sprintf("the VM in Proxmox does not carry VMID %d and the marker of its file: approve if it is to become ours", r.VMID))
+	}
 }
 
 // identity denies values of a VM that differ from its target's.
-func (j *judge) identity(address string, values map[string]any, want Target, where string) {
-	vmid, ok := integer(values["vm_id"])
+func (c *checker) identity(address string, vm values, want Target, where string) {
+	vmid, ok := integer(vm["vm_id"])
 	if !ok || vmid != int64(want.VMID) {
-		j.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not %d, which was asked for", where, want.VMID))
+		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not %d, which was asked for", where, want.VMID))
 	}
-	marker, ok := fleet.ParseMarker(text(values["description"]))
+	marker, ok := fleet.ParseMarker(text(vm["description"]))
 	if !ok {
-		j.deny(RuleIdentity, address, "the description "+where+" has no marker of numaform: this VM may be someone else's")
+		c.deny(RuleIdentity, address, "the description "+where+" has no marker of numaform: this VM may be someone else's")
 		return
 	}
-	if marker.Key != want.Key || marker.ClusterID != j.intent.ClusterID {
-		j.deny(RuleIdentity, address, fmt.Sprintf("the marker %s names cluster %s and key %s, asked for were cluster %s and key %s: this VM is another one",
-			where, marker.ClusterID, marker.Key, j.intent.ClusterID, want.Key))
+	if marker.Key != want.Key || marker.ClusterID != c.intent.ClusterID {
+		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s names cluster %s and key %s, asked for were cluster %s and key %s: this VM is another one",
+			where, marker.ClusterID, marker.Key, c.intent.ClusterID, want.Key))
 	}
 }
 
-// existing denies values of an existing VM that differ from its target's, and an ID that
-// is not its VMID: the provider writes to the guest with that ID, whatever else is in the
-// state.
-func (j *judge) existing(address string, values map[string]any, want Target, where string) {
-	j.identity(address, values, want, where)
-	j.numbered(address, values, where)
-	if name := text(values["name"]); name != nameOf(address) {
-		j.deny(RuleIdentity, address, "the VM's name "+where+" is not that of its module call")
+// existing denies values of an existing VM that differ from its target's.
+func (c *checker) existing(address string, vm values, want Target, where string) {
+	c.identity(address, vm, want, where)
+	c.numbered(address, vm, where)
+	if text(vm["name"]) != nameOf(address) {
+		c.deny(RuleIdentity, address, "the VM's name "+where+" is not that of its module call")
 	}
-	if text(values["node_name"]) == "" {
-		j.deny(RuleIdentity, address, "the VM has no host "+where)
+	if text(vm["node_name"]) == "" {
+		c.deny(RuleIdentity, address, "the VM has no host "+where)
 	}
 }
 
-// numbered denies values of a VM whose ID is not its VMID.
-func (j *judge) numbered(address string, values map[string]any, where string) {
-	if vmid, ok := integer(values["vm_id"]); !ok || text(values["id"]) != strconv.FormatInt(vmid, 10) {
-		j.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s and VMID %s, so a write would reach another guest: %s",
-			where, shown(values["id"]), shown(values["vm_id"]), mendState))
+// numbered denies values of a VM whose ID is not its VMID: the provider writes to the
+// guest with that ID, whatever else is in the state.
+func (c *checker) numbered(address string, vm values, where string) {
+	if vmid, ok := integer(vm["vm_id"]); !ok || text(vm["id"]) != strconv.FormatInt(vmid, 10) {
+		c.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s and VMID %s, so a write would reach another guest: %s",
+			where, shown(vm["id"]), shown(vm["vm_id"]), restoreState))
+	}
+}
+
+// planned checks the values that a VM will have. r is nil if the change was not
+// requested.
+func (c *checker) planned(rc *tfjson.ResourceChange, after values, r *request) {
+	if r != nil && !c.recorded {
+		c.expect(rc, r)
+	}
+	deny := func(rule Rule, message string) { c.deny(rule, rc.Address, message) }
+
+	// These attributes prevent the provider from touching unmanaged VMs and from
+	// restarting ours.
+	for _, clone := range list(after["clone"]) {
+		if retries, ok := integer(attributes(clone)["retries"]); !ok || retries != 1 {
+			deny(RuleFixed, "clone.retries is not 1: with more the provider takes a foreign VM of the same VMID for its own")
+		}
+	}
+	if after["reboot_after_update"] != false {
+		deny(RuleFixed, "reboot_after_update is not false: an update would restart the VM without a drain")
+	}
+	if after["stop_on_destroy"] != true {
+		deny(RuleFixed, "stop_on_destroy is not true: a delete would wait for a guest that may not answer")
+	}
+	if !zero(after["template"]) {
+		deny(RuleFixed, "the VM would become a template")
+	}
+
+	// These give a guest, or its creator, power over the host.
+	unknown := attributes(rc.Change.AfterUnknown)
+	for _, name := range []string{"hook_script_file_id", "kvm_arguments"} {
+		if !zero(after[name]) || !zero(unknown[name]) {
+			deny(RulePrivileged, name+" is set: it runs code on the host; use the module that numaform wrote")
+		}
+	}
+	for _, device := range []struct{ block, attribute string }{{"hostpci", "id"}, {"usb", "host"}} {
+		all := slices.Concat(list(after[device.block]), list(unknown[device.block]))
+		named := func(block any) bool { return !zero(attributes(block)[device.attribute]) }
+		if slices.ContainsFunc(all, named) || unknown[device.block] == true {
+			deny(RulePrivileged, fmt.Sprintf("%s.%s is set: pass host devices by a resource mapping", device.block, device.attribute))
+		}
+	}
+
+	c.secrets(rc.Address, rc.Change.After)
+	if sensitive(rc.Change.After, rc.Change.AfterSensitive) {
+		deny(RuleSecret, "a value is sensitive: it would stand in the plan and in the state; give it to the guest by its seed")
 	}
 }
 
 // drift checks changes made in Proxmox outside the state. What the plan does about them
 // is checked like any other change.
-func (j *judge) drift(changes []*tfjson.ResourceChange) {
+func (c *checker) drift(changes []*tfjson.ResourceChange) {
 	for _, rc := range changes {
+		if rc == nil || rc.Change == nil {
+			c.deny(RulePlan, "", "a drift of the plan is null: plan again")
+			continue
+		}
+		before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 		switch {
-		case rc == nil || rc.Change == nil:
-			j.deny(RulePlan, "", "a drift of the plan is null: plan again")
 		case isFirewall(rc):
 			// What the plan does about it is checked as a change.
-		case !ours(rc):
-			j.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
+		case !isVM(rc):
+			c.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
 		case rc.Change.Actions.Update():
-			j.drifted(rc)
+			was, wasMarked := fleet.ParseMarker(text(before["description"]))
+			is, isMarked := fleet.ParseMarker(text(after["description"]))
+			if !wasMarked || !isMarked || was.Key != is.Key || was.ClusterID != is.ClusterID ||
+				!equal(before["vm_id"], after["vm_id"]) || !equal(before["id"], after["id"]) {
+				c.deny(RuleDrift, rc.Address, "VMID or marker of the VM were changed in Proxmox: put its description back, or take the VM out of the state by hand")
+			}
 		case rc.Change.Actions.Delete():
-			j.gone(rc)
+			// If it was to be deleted, there is nothing left to do.
+			if r := c.take(opDelete, rc.Address); r != nil {
+				c.existing(rc.Address, before, r.Target, "in the state")
+			} else {
+				c.needApproval(RuleDrift, rc.Address, "the VM is gone from Proxmox: approve that the state forgets it")
+			}
 		case !rc.Change.Actions.NoOp():
-			j.deny(RuleAction, rc.Address, fmt.Sprintf("drift %q is none that numaform knows", join(rc.Change.Actions)))
+			c.deny(RuleAction, rc.Address, fmt.Sprintf("drift %q is none that numaform knows", join(rc.Change.Actions)))
 		}
-	}
-}
-
-// gone checks a VM that a refresh did not find. If the VM was to be deleted, there is
-// nothing left to do.
-func (j *judge) gone(rc *tfjson.ResourceChange) {
-	if w := j.take(opDelete, rc.Address); w != nil {
-		j.existing(rc.Address, attributes(rc.Change.Before), w.Target, "in the state")
-		return
-	}
-	j.ask(RuleDrift, rc.Address, "the VM is gone from Proxmox: approve that the state forgets it")
-}
-
-func (j *judge) drifted(rc *tfjson.ResourceChange) {
-	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
-	was, wasOK := fleet.ParseMarker(text(before["description"]))
-	is, isOK := fleet.ParseMarker(text(after["description"]))
-	if !wasOK || !isOK || was.Key != is.Key || was.ClusterID != is.ClusterID ||
-		!equal(before["vm_id"], after["vm_id"]) || !equal(before["id"], after["id"]) {
-		j.deny(RuleDrift, rc.Address, "VMID or marker of the VM were changed in Proxmox: put its description back, or take the VM out of the state by hand")
 	}
 }

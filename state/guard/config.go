@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -13,102 +12,96 @@ import (
 var providerSettings = []string{"endpoint", "insecure", "min_tls"}
 
 // config checks the configuration that the plan was made from.
-func (j *judge) config(config *tfjson.Config) {
+func (c *checker) config(config *tfjson.Config) {
 	if config == nil || config.RootModule == nil {
-		j.deny(RulePlan, "", "the plan does not say which configuration it was made from: plan again")
+		c.deny(RulePlan, "", "the plan does not say which configuration it was made from: plan again")
 		return
 	}
-	for _, key := range slices.Sorted(maps.Keys(config.ProviderConfigs)) {
-		j.provider(key, config.ProviderConfigs[key])
+	for key, provider := range config.ProviderConfigs {
+		if provider == nil || provider.FullName != Provider {
+			c.deny(RuleConfig, key, "a provider that numaform does not use: only "+Provider+" may be configured")
+			continue
+		}
+		for setting := range provider.Expressions {
+			if !slices.Contains(providerSettings, setting) {
+				c.deny(RuleConfig, key, "provider argument "+setting+" is set: give credentials and the like in the environment")
+			}
+		}
+		c.expressions(key, provider.Expressions)
 	}
+
 	root := config.RootModule
 	for _, r := range root.Resources {
 		if r != nil {
-			j.deny(RuleConfig, r.Address, "the fleet directory declares it outside of numaform's modules: move it to a directory and a state of its own")
+			c.deny(RuleConfig, r.Address, "the fleet directory declares it outside of numaform's modules: move it to a directory and a state of its own")
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(root.Outputs)) {
-		j.deny(RuleConfig, "output."+name, "numaform writes no outputs: remove it from the fleet directory")
+	for name := range root.Outputs {
+		c.deny(RuleConfig, "output."+name, "numaform writes no outputs: remove it from the fleet directory")
 	}
-	j.variables("", root.Variables)
-	for _, name := range slices.Sorted(maps.Keys(root.ModuleCalls)) {
-		j.module("module."+name, root.ModuleCalls[name])
+	c.defaults("", root.Variables)
+	for name, call := range root.ModuleCalls {
+		c.module("module."+name, call)
 	}
-}
-
-func (j *judge) provider(key string, provider *tfjson.ProviderConfig) {
-	if provider == nil || provider.FullName != Provider {
-		j.deny(RuleConfig, key, "a provider that numaform does not use: only "+Provider+" may be configured")
-		return
-	}
-	for _, setting := range slices.Sorted(maps.Keys(provider.Expressions)) {
-		if !slices.Contains(providerSettings, setting) {
-			j.deny(RuleConfig, key, "provider argument "+setting+" is set: give credentials and the like in the environment")
-		}
-	}
-	j.expressions(key, provider.Expressions)
 }
 
 // module checks a module call of a fleet's root, and the called module.
-func (j *judge) module(address string, call *tfjson.ModuleCall) {
+func (c *checker) module(address string, call *tfjson.ModuleCall) {
 	if call == nil || call.Module == nil {
-		j.deny(RulePlan, address, "the plan does not hold the module's configuration: plan again")
+		c.deny(RulePlan, address, "the plan does not hold the module's configuration: plan again")
 		return
 	}
 	if !strings.HasPrefix(call.Source, "./") && !strings.HasPrefix(call.Source, "../") {
-		j.deny(RuleConfig, address, "the module comes from outside of the fleet directory: call one that numaform wrote")
+		c.deny(RuleConfig, address, "the module comes from outside of the fleet directory: call one that numaform wrote")
 	}
 	if call.CountExpression != nil || call.ForEachExpression != nil {
-		j.deny(RuleConfig, address, "the module call uses count or for_each: write one file for each VM")
+		c.deny(RuleConfig, address, "the module call uses count or for_each: write one file for each VM")
 	}
-	j.expressions(address, call.Expressions)
-	j.variables(address, call.Module.Variables)
-	for _, name := range slices.Sorted(maps.Keys(call.Module.ModuleCalls)) {
-		j.deny(RuleConfig, address, "the module calls module "+name+": modules of numaform call none")
+	c.expressions(address, call.Expressions)
+	c.defaults(address+".", call.Module.Variables)
+	for name := range call.Module.ModuleCalls {
+		c.deny(RuleConfig, address, "the module calls module "+name+": modules of numaform call none")
 	}
+
 	for _, r := range call.Module.Resources {
-		j.declared(address, r)
+		if r == nil {
+			c.deny(RulePlan, address, "a resource of the configuration is null: plan again")
+			continue
+		}
+		at := address + "." + r.Address
+		vm := r.Type == ResourceType && r.Name == "node"
+		firewall := r.Type == FirewallType && r.Name == "security_groups"
+		if r.Mode != tfjson.ManagedResourceMode || r.CountExpression != nil || r.ForEachExpression != nil || !vm && !firewall {
+			c.deny(RuleConfig, at, "the module declares something else than a VM and its security groups: use the module that numaform wrote")
+		}
+		if len(r.Provisioners) > 0 {
+			c.deny(RuleConfig, at, "the module runs provisioners: use the module that numaform wrote")
+		}
+		c.expressions(at, r.Expressions)
 	}
 }
 
-// declared checks a resource block of a module.
-func (j *judge) declared(module string, r *tfjson.ConfigResource) {
-	if r == nil {
-		j.deny(RulePlan, module, "a resource of the configuration is null: plan again")
-		return
-	}
-	address := module + "." + r.Address
-	vm := r.Type == ResourceType && r.Name == "node"
-	firewall := r.Type == FirewallType && r.Name == "security_groups"
-	if r.Mode != tfjson.ManagedResourceMode || r.CountExpression != nil || r.ForEachExpression != nil || !vm && !firewall {
-		j.deny(RuleConfig, address, "the module declares something else than a VM and its security groups: use the module that numaform wrote")
-	}
-	if len(r.Provisioners) > 0 {
-		j.deny(RuleConfig, address, "the module runs provisioners: use the module that numaform wrote")
-	}
-	j.expressions(address, r.Expressions)
-}
-
-func (j *judge) variables(module string, variables map[string]*tfjson.ConfigVariable) {
-	for _, name := range slices.Sorted(maps.Keys(variables)) {
-		if v := variables[name]; v != nil {
-			j.secrets(strings.TrimPrefix(module+".var."+name, "."), v.Default)
+// defaults searches the defaults of variables for secrets. prefix comes before their
+// addresses.
+func (c *checker) defaults(prefix string, variables map[string]*tfjson.ConfigVariable) {
+	for name, variable := range variables {
+		if variable != nil {
+			c.secrets(prefix+"var."+name, variable.Default)
 		}
 	}
 }
 
 // expressions searches the constants of a block for secrets.
-func (j *judge) expressions(address string, expressions map[string]*tfjson.Expression) {
-	for _, name := range slices.Sorted(maps.Keys(expressions)) {
-		e := expressions[name]
+func (c *checker) expressions(address string, expressions map[string]*tfjson.Expression) {
+	for _, e := range expressions {
 		if e == nil || e.ExpressionData == nil {
 			continue
 		}
 		if e.ConstantValue != tfjson.UnknownConstantValue {
-			j.secrets(address, e.ConstantValue)
+			c.secrets(address, e.ConstantValue)
 		}
 		for _, block := range e.NestedBlocks {
-			j.expressions(address, block)
+			c.expressions(address, block)
 		}
 	}
 }

@@ -1,13 +1,17 @@
 package guard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/interpreter"
 	tfjson "github.com/hashicorp/terraform-json"
 )
 
@@ -17,157 +21,103 @@ const maxMessage = 500
 // errTooMuch reports that the rules together exceed maxTotal.
 var errTooMuch = fmt.Errorf("all rules together took more than %d of CEL's units: write fewer, or let them look at less", maxTotal)
 
-// errNotSaid reports that an expression has no boolean result.
-var errNotSaid = errors.New("it gives neither yes nor no")
+// errNoResult reports that an expression has no result of its type.
+var errNoResult = errors.New("it gives neither yes nor no")
 
-// policy evaluates the policy's rules for a plan.
-func (j *judge) policy(plan *tfjson.Plan, policy *Policy) {
+// evaluation is one evaluation of a policy.
+type evaluation struct {
+	*checker
+	// budget is the remaining cost of all rules.
+	budget uint64
+	// evaluated counts evaluations; allowed holds the addresses of the changes that a
+	// rule allows: "" means all.
+	evaluated int
+	allowed   map[string]bool
+}
+
+// policy evaluates the policy's rules for a plan, each for the plan or for every changed
+// resource.
+func (c *checker) policy(plan *tfjson.Plan, policy *Policy) {
 	if policy == nil {
 		return // already denied
 	}
 	if len(policy.rules) == 0 {
-		j.deny(RulePolicy, "", "the policy has no rules: load one that has, or use the shipped one")
+		c.deny(RulePolicy, "", "the policy has no rules: load one that has, or use the shipped one")
 		return
 	}
-	q := j.question(plan)
-	for i := range policy.rules {
-		q.ask(&policy.rules[i])
+	facts, err := c.facts(plan)
+	if err != nil {
+		c.deny(RulePolicy, "", fmt.Sprintf("the rules cannot be evaluated: %v", err))
+		return
 	}
-	q.close()
-}
-
-// question is one evaluation of a policy.
-type question struct {
-	*judge
-	facts   cel.Activation
-	changed []*tfjson.ResourceChange
-	// resources holds the variables of each element of changed, filled when a rule first
-	// needs them.
-	resources []map[string]any
-	// work is the remaining cost budget of all rules.
-	work uint64
-	// asked counts evaluations; allowed holds the addresses of the changes that a rule
-	// allows: "" means all.
-	asked   int
-	allowed map[string]bool
-}
-
-func (j *judge) question(plan *tfjson.Plan) *question {
-	q := &question{judge: j, allowed: map[string]bool{}, work: maxTotal}
+	var changes []*tfjson.ResourceChange
 	for _, rc := range plan.ResourceChanges {
-		if rc != nil && rc.Change != nil && !idle(rc) {
-			q.changed = append(q.changed, rc)
+		if rc != nil && rc.Change != nil && actionOf(rc) != string(tfjson.ActionNoop) {
+			changes = append(changes, rc)
 		}
 	}
-	facts, err := cel.NewActivation(map[string]any{
-		"intent": j.intentFacts(), "change": j.changeFacts(plan), "pools": j.pools(),
-		"plan": func() any {
-			doc, err := planFacts(plan)
-			if err != nil {
-				return types.WrapErr(err)
+
+	e := &evaluation{checker: c, budget: maxTotal, allowed: map[string]bool{}}
+	var resources []cel.Activation // of the changes, when a rule first needs them
+	for i := range policy.rules {
+		rule := &policy.rules[i]
+		if !rule.each {
+			e.evaluate(rule, "", facts)
+			continue
+		}
+		for n, rc := range changes {
+			if n == len(resources) {
+				resource, err := c.resourceActivation(rc)
+				if err != nil {
+					c.deny(RulePolicy, rc.Address, fmt.Sprintf("the rules cannot be evaluated: %v", err))
+					return
+				}
+				resources = append(resources, interpreter.NewHierarchicalActivation(facts, resource))
 			}
-			return doc
-		},
-	})
-	if err != nil {
-		j.deny(RulePolicy, "", fmt.Sprintf("the rules cannot be asked: %v", err))
-	}
-	q.facts = facts
-	return q
-}
-
-// ask evaluates one rule, for the plan or for each changed resource.
-func (q *question) ask(rule *policyRule) {
-	if q.facts == nil {
-		return
-	}
-	if !rule.each {
-		q.answer(rule, "", q.facts)
-		return
-	}
-	if q.resources == nil {
-		for _, rc := range q.changed {
-			q.resources = append(q.resources, map[string]any{
-				"resource": q.resourceFacts(rc), "before": object(rc.Change.Before), "after": object(rc.Change.After),
-			})
+			e.evaluate(rule, rc.Address, resources[n])
 		}
 	}
-	for i, rc := range q.changed {
-		q.answer(rule, rc.Address, hierarchy{q.resources[i], q.facts})
+
+	if len(changes) > 0 && e.evaluated == 0 {
+		c.deny(RulePolicy, "", "no rule of the policy was evaluated: fix the rules, or use the shipped ones")
+		return
+	}
+	for _, rc := range changes {
+		if !e.allowed[""] && !e.allowed[rc.Address] {
+			c.needApproval(RulePolicy, rc.Address, "no rule of the policy allows it: approve it, or add a rule that does")
+		}
 	}
 }
 
-// answer evaluates a rule once and records the result.
-func (q *question) answer(rule *policyRule, address string, facts cel.Activation) {
-	holds, err := evaluate[bool](q, rule.when, facts)
-	if err != nil {
-		q.broken(rule, address, err)
-		return
-	}
-	q.asked++
-	if !holds {
-		return
-	}
-	if rule.decision == Allow {
-		q.allowed[address] = true
-		return
+// evaluate evaluates a rule once and records the result. A rule that cannot be evaluated
+// denies the plan.
+func (e *evaluation) evaluate(rule *policyRule, address string, facts cel.Activation) {
+	matches, err := result[bool](e, rule.when, facts)
+	if err == nil {
+		e.evaluated++
 	}
 	message := rule.message
-	if rule.messageExpression != nil {
-		if message, err = evaluate[string](q, rule.messageExpression, facts); err != nil {
-			q.broken(rule, address, err)
-			return
-		}
+	if err == nil && matches && rule.messageExpression != nil {
+		message, err = result[string](e, rule.messageExpression, facts)
 		message = harmless(message)
 	}
-	q.findings = append(q.findings, Finding{
-		Rule: PolicyRule(rule.name), Decision: rule.decision, Address: address, Message: message,
-	})
-}
-
-// broken denies a plan for which a rule cannot be evaluated.
-func (q *question) broken(rule *policyRule, address string, err error) {
-	q.deny(PolicyRule(rule.name), address, fmt.Sprintf("the rule cannot be evaluated, so it denies: %s: mend it, and try it with `numaform policy test`", harmless(err.Error())))
-}
-
-// close adds findings for what no rule decided.
-func (q *question) close() {
-	if len(q.changed) == 0 {
-		return
-	}
-	if q.asked == 0 {
-		q.deny(RulePolicy, "", "no rule of the policy was evaluated: mend the rules, or use the shipped ones")
-		return
-	}
-	for _, rc := range q.changed {
-		if !q.allowed[""] && !q.allowed[rc.Address] {
-			q.judge.ask(RulePolicy, rc.Address, "no rule of the policy allows it: approve it, or add a rule that does")
-		}
+	switch {
+	case err != nil:
+		e.deny(PolicyRule(rule.name), address, fmt.Sprintf("the rule cannot be evaluated, so it denies: %s: fix it, and try it with `numaform policy test`", harmless(err.Error())))
+	case !matches:
+	case rule.decision == Allow:
+		e.allowed[address] = true
+	default:
+		e.findings = append(e.findings, Finding{
+			Rule: PolicyRule(rule.name), Decision: rule.decision, Address: address, Message: message,
+		})
 	}
 }
 
-// hierarchy resolves names first among the variables of a resource, then among the
-// plan's.
-type hierarchy struct {
-	inner map[string]any
-	outer cel.Activation
-}
-
-// ResolveName returns the value of a variable.
-func (h hierarchy) ResolveName(name string) (any, bool) {
-	if v, ok := h.inner[name]; ok {
-		return v, true
-	}
-	return h.outer.ResolveName(name)
-}
-
-// Parent returns the variables that belong to no resource.
-func (h hierarchy) Parent() cel.Activation { return h.outer }
-
-// evaluate returns the result of an expression.
-func evaluate[T bool | string](q *question, program cel.Program, facts cel.Activation) (T, error) {
+// result returns the result of an expression, and takes its cost from the budget.
+func result[T bool | string](e *evaluation, program cel.Program, facts cel.Activation) (T, error) {
 	var none T
-	if q.work == 0 {
+	if e.budget == 0 {
 		return none, errTooMuch
 	}
 	value, details, err := program.Eval(facts)
@@ -175,23 +125,21 @@ func evaluate[T bool | string](q *question, program cel.Program, facts cel.Activ
 	if known := details.ActualCost(); err == nil && known != nil {
 		cost = *known
 	}
-	q.work -= min(q.work, cost)
+	e.budget -= min(e.budget, cost)
 	if err != nil {
 		return none, err
 	}
-	said, ok := value.Value().(T)
+	typed, ok := value.Value().(T)
 	if !ok {
-		return none, errNotSaid
+		return none, errNoResult
 	}
-	return said, nil
+	return typed, nil
 }
 
 // harmless returns a text derived from a plan as one short line without secrets.
 func harmless(text string) string {
-	for _, p := range secretPatterns {
-		if p.pattern.MatchString(text) {
-			return "the reason is not shown, as it looks like " + p.name
-		}
+	if kinds := secretIn(text); len(kinds) > 0 {
+		return "the reason is not shown, as it looks like " + kinds[0]
 	}
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
@@ -200,4 +148,190 @@ func harmless(text string) string {
 		text = strings.ToValidUTF8(text[:maxMessage], "") + " …"
 	}
 	return text
+}
+
+// The facts are the variables of a policy. Their tags are the names used in rules.
+
+// changeFacts are the counts of what the plan of a host does.
+type changeFacts struct {
+	Creates int64 `cel:"creates"`
+	Deletes int64 `cel:"deletes"`
+	Imports int64 `cel:"imports"`
+	Updates int64 `cel:"updates"`
+	// Nodes is the number of the host's VMs before the change.
+	Nodes int64 `cel:"nodes"`
+	// Hosts is the number of hosts of the targets.
+	Hosts int64 `cel:"hosts"`
+}
+
+type intentFacts struct {
+	ClusterID string        `cel:"cluster_id"`
+	Create    []targetFacts `cel:"create"`
+	Delete    []targetFacts `cel:"delete"`
+	Import    []targetFacts `cel:"import"`
+	Update    []targetFacts `cel:"update"`
+}
+
+type targetFacts struct {
+	Address string `cel:"address"`
+	Name    string `cel:"name"`
+	VMID    int64  `cel:"vmid"`
+	Key     string `cel:"key"`
+	Host    string `cel:"host"`
+	Pool    string `cel:"pool"`
+	Drained bool   `cel:"drained"`
+}
+
+// resourceFacts describe a resource that a plan changes.
+type resourceFacts struct {
+	Address string `cel:"address"`
+	// Kind is "vm" or "firewall"; any other resource is denied before.
+	Kind string `cel:"kind"`
+	// Action is create, delete, update, import, replace, forget, move, or the plan's own
+	// term.
+	Action string `cel:"action"`
+	Name   string `cel:"name"`
+	Host   string `cel:"host"`
+	Pool   string `cel:"pool"`
+	VMID   int64  `cel:"vmid"`
+}
+
+// facts returns the variables that belong to no resource.
+func (c *checker) facts(plan *tfjson.Plan) (cel.Activation, error) {
+	change := changeFacts{
+		Creates: int64(len(c.intent.Create)),
+		Deletes: int64(len(c.intent.Delete)),
+		Imports: int64(len(c.intent.Import)),
+		Updates: int64(len(c.intent.Update)),
+	}
+	if plan.PriorState != nil {
+		for _, r := range resources(plan.PriorState.Values) {
+			if r != nil && r.Type == ResourceType {
+				change.Nodes++
+			}
+		}
+	}
+	hosts := map[string]bool{}
+	pools := []string{}
+	for _, r := range c.requests {
+		hosts[string(r.Host)] = true
+		if r.Pool != "" {
+			pools = append(pools, r.Pool)
+		}
+	}
+	change.Hosts = int64(len(hosts))
+	slices.Sort(pools)
+
+	return cel.NewActivation(map[string]any{
+		"change": change,
+		"intent": intentFacts{
+			ClusterID: c.intent.ClusterID,
+			Create:    targetsOf(c.intent.Create),
+			Delete:    targetsOf(c.intent.Delete),
+			Import:    targetsOf(c.intent.Import),
+			Update:    targetsOf(c.intent.Update),
+		},
+		"pools": slices.Compact(pools),
+		// The plan as its JSON object costs more than all other facts together, so it is
+		// computed only for rules that use it.
+		"plan": func() any {
+			var document map[string]any
+			raw, err := json.Marshal(plan)
+			if err == nil {
+				err = json.Unmarshal(raw, &document)
+			}
+			if err != nil {
+				return types.WrapErr(err)
+			}
+			return object(document)
+		},
+	})
+}
+
+func targetsOf(targets []Target) []targetFacts {
+	facts := make([]targetFacts, len(targets))
+	for i, t := range targets {
+		facts[i] = targetFacts{
+			Address: t.Address,
+			Name:    nameOf(t.Address),
+			VMID:    int64(t.VMID),
+			Key:     string(t.Key),
+			Host:    string(t.Host),
+			Pool:    t.Pool,
+			Drained: t.Drained && t.Blocked == "",
+		}
+	}
+	return facts
+}
+
+// resourceActivation returns the variables that belong to a changed resource. Unknown
+// facts about its VM are empty.
+func (c *checker) resourceActivation(rc *tfjson.ResourceChange) (cel.Activation, error) {
+	facts := resourceFacts{Address: rc.Address, Kind: rc.Type, Action: actionOf(rc)}
+	vm := rc.Address
+	switch rc.Type {
+	case ResourceType:
+		facts.Kind = "vm"
+	case FirewallType:
+		facts.Kind = "firewall"
+		vm = VMOf(rc.Address)
+	}
+	facts.Name = nameOf(vm)
+	if r := c.requests[vm]; r != nil {
+		facts.Host = string(r.Host)
+		facts.Pool = r.Pool
+		facts.VMID = int64(r.VMID)
+	}
+	return cel.NewActivation(map[string]any{
+		"resource": facts, "before": object(rc.Change.Before), "after": object(rc.Change.After),
+	})
+}
+
+// actionOf returns the term for what a change does.
+func actionOf(rc *tfjson.ResourceChange) string {
+	actions := rc.Change.Actions
+	switch {
+	case rc.Change.Importing != nil && (actions.NoOp() || actions.Update()):
+		return "import"
+	case actions.Replace():
+		return "replace"
+	case actions.NoOp() && rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address:
+		return "move"
+	}
+	return join(actions)
+}
+
+// object returns a copy of an object for use in CEL.
+func object(v any) map[string]any {
+	m, _ := withIntegers(v).(map[string]any)
+	return m
+}
+
+// withIntegers copies a value of a plan, converting whole numbers to integers.
+func withIntegers(v any) any {
+	switch t := v.(type) {
+	case map[string]any:
+		m := make(map[string]any, len(t))
+		for name, e := range t {
+			m[name] = withIntegers(e)
+		}
+		return m
+	case []any:
+		l := make([]any, len(t))
+		for i, e := range t {
+			l[i] = withIntegers(e)
+		}
+		return l
+	case float64:
+		if t == math.Trunc(t) && math.Abs(t) < 1<<53 {
+			return int64(t)
+		}
+	case json.Number:
+		if i, err := t.Int64(); err == nil {
+			return i
+		}
+		f, _ := t.Float64()
+		return f
+	}
+	return v
 }

@@ -2,8 +2,6 @@ package guard
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 
 	tfjson "github.com/hashicorp/terraform-json"
@@ -12,29 +10,28 @@ import (
 // expect compares the values that a change plans with the values that the VM's modules
 // derive from its inputs, attribute by attribute. It detects a module that derives other
 // values, and a newer provider with attributes unknown to numaform.
-func (j *judge) expect(rc *tfjson.ResourceChange, w *wish) {
-	in := w.inputs
-	if in == nil {
-		j.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file: what is planned cannot be compared with them")
+func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
+	if r.inputs == nil {
+		c.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file: what is planned cannot be compared with them")
 		return
 	}
-	module, known := nodeModules()[w.Module]
+	module, known := nodeModules[r.Module]
 	if !known {
-		j.deny(RuleExpected, rc.Address, fmt.Sprintf("what modules %.40q make of their inputs is not known to this numaform: "+
-			"upgrade through the version that wrote the file, or replace the node by a new one", w.Module))
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("what modules %.40q make of their inputs is not known to this numaform: "+
+			"upgrade through the version that wrote the file, or replace the node by a new one", r.Module))
 		return
 	}
-	expected := module.node
+	expected := module.node(r.inputs)
 	if rc.Type == FirewallType {
-		expected = module.groups
+		expected = groupsOf(r.inputs)
 	}
-	c := comparison{judge: j, address: rc.Address, existing: rc.Change.Before != nil}
-	c.object("", expected(in), attributes(rc.Change.After), attributes(rc.Change.Before), rc.Change.AfterUnknown)
+	compared := comparison{checker: c, address: rc.Address, existing: rc.Change.Before != nil}
+	compared.object("", expected, attributes(rc.Change.After), attributes(rc.Change.Before), rc.Change.AfterUnknown)
 }
 
 // comparison compares the planned values of one resource.
 type comparison struct {
-	*judge
+	*checker
 	address string
 	// existing is set for a resource that is updated or imported rather than created.
 	existing bool
@@ -47,15 +44,13 @@ func (c *comparison) object(path string, expected, after, before values, unknown
 		return
 	}
 	open := attributes(unknown)
-	names := slices.Collect(maps.Keys(expected))
-	for _, more := range []values{after, open} {
-		for name := range more {
-			if _, listed := expected[name]; !listed {
-				names = append(names, name)
-			}
+	names := map[string]bool{}
+	for _, object := range []values{expected, after, open} {
+		for name := range object {
+			names[name] = true
 		}
 	}
-	for _, name := range names {
+	for name := range names {
 		at := name
 		if path != "" {
 			at = path + "." + name
@@ -144,7 +139,7 @@ func shown(v any) string {
 	case nil:
 		return "empty"
 	case string:
-		if len(t) > maxShown || slices.ContainsFunc(secretPatterns, func(p secretPattern) bool { return p.pattern.MatchString(t) }) {
+		if len(t) > maxShown || len(secretIn(t)) > 0 {
 			return fmt.Sprintf("a text of %d bytes", len(t))
 		}
 		return strconv.Quote(t)

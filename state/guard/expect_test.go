@@ -156,9 +156,7 @@ func TestCheckExpectedHardware(t *testing.T) {
 			}
 			maps.Copy(all, tt.edits)
 			plan := edited(t, "create", all)
-			asked := creating(2001, 2002)
-			asked.Create[0].BootDisk, asked.Create[0].PCIDevices = "scsi0", []fleet.PCIDevice{{Mapping: "gpu", PCIe: true}}
-			v := guard.Check(plan, filled(plan, asked), guard.DefaultRules())
+			v := guard.Check(plan, filled(plan, both), guard.DefaultRules())
 			if tt.part == "" && v.Decision != guard.Allow {
 				t.Errorf("want allowed, got\n%s", v)
 			}
@@ -166,6 +164,112 @@ func TestCheckExpectedHardware(t *testing.T) {
 				t.Errorf("want denied by expected with %q, got\n%s", tt.part, v)
 			}
 		})
+	}
+}
+
+// changedBy returns a copy of a block with other values.
+func changedBy(block map[string]any, values ...any) map[string]any {
+	changed := maps.Clone(block)
+	for i := 0; i < len(values); i += 2 {
+		changed[values[i].(string)] = values[i+1]
+	}
+	return changed
+}
+
+// TestCheckDisks allows a VM its template's boot disk and all data disks in its file,
+// empty, and no others.
+func TestCheckDisks(t *testing.T) {
+	t.Parallel()
+	boot := map[string]any{
+		"interface": "scsi0", "datastore_id": "local", "size": 40, "aio": "io_uring", "backup": true, "cache": "none",
+		"discard": "ignore", "iothread": false, "replicate": true, "ssd": false, "file_id": "", "import_from": "",
+	}
+	data := changedBy(boot, "interface", "scsi1", "datastore_id", "fast", "size", 100)
+	bootOfFile := map[string]any{"interface": "scsi0", "datastore_id": "local", "size_gib": 40}
+	dataOfFile := []any{map[string]any{"interface": "scsi1", "datastore_id": "fast", "size_gib": 100}}
+	for _, tt := range []struct {
+		name      string
+		disks     []any
+		boot      any
+		dataDisks []any
+		part      string
+	}{
+		{"as asked", []any{boot, data}, bootOfFile, dataOfFile, ""},
+		{"a boot disk that does not grow", []any{data}, absent, dataOfFile, ""},
+		{"a boot disk alone", []any{boot}, bootOfFile, nil, ""},
+		{"none", []any{boot}, bootOfFile, dataOfFile, "disk has 1 elements, expected 2"},
+		{"one too many", []any{boot, data, changedBy(data, "interface", "scsi2")}, bootOfFile, dataOfFile, "disk has 3 elements, expected 2"},
+		{"twice", []any{boot, data, data}, bootOfFile, dataOfFile, "disk has 3 elements, expected 2"},
+		{"another in its place", []any{data, data}, bootOfFile, dataOfFile, `disk[0].interface is "scsi1", expected "scsi0"`},
+		{"on another slot", []any{changedBy(data, "interface", "scsi2")}, absent, dataOfFile, `disk[0].interface is "scsi2", expected "scsi1"`},
+		{"on no slot", []any{changedBy(data, "interface", "")}, absent, dataOfFile, `disk[0].interface is "", expected "scsi1"`},
+		{"nobody asked", []any{data}, absent, nil, "disk is not empty"},
+		{"larger", []any{boot, changedBy(data, "size", 101)}, bootOfFile, dataOfFile, "disk[1].size is 101, expected 100"},
+		{"on another storage", []any{boot, changedBy(data, "datastore_id", "local")}, bootOfFile, dataOfFile, `disk[1].datastore_id is "local", expected "fast"`},
+		{"of an image", []any{boot, changedBy(data, "file_id", "local:iso/x.img")}, bootOfFile, dataOfFile, `disk[1].file_id is "local:iso/x.img"`},
+		{"a boot disk of an image", []any{changedBy(boot, "file_id", "local:iso/x.img")}, bootOfFile, nil, `disk[0].file_id is "local:iso/x.img"`},
+		{"imported", []any{boot, changedBy(data, "import_from", "local:import/x")}, bootOfFile, dataOfFile, `disk[1].import_from is "local:import/x"`},
+		{"somebody else's", []any{boot, changedBy(data, "path_in_datastore", "vm-100-disk-0")}, bootOfFile, dataOfFile, "disk[1].path_in_datastore is set"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			checkExpected(t, edits{
+				after + "disk": tt.disks, arguments + "disk": constantOf(tt.boot), arguments + "data_disks": constantOf(tt.dataDisks),
+			}, tt.part)
+		})
+	}
+}
+
+// TestCheckDevices allows a VM the PCI devices in its file, by mapping, and no others.
+func TestCheckDevices(t *testing.T) {
+	t.Parallel()
+	gpu := map[string]any{"device": "hostpci0", "mapping": "gpu", "pcie": true}
+	requested := []any{map[string]any{"mapping": "gpu", "pcie": true}}
+	for _, tt := range []struct {
+		name      string
+		devices   []any
+		requested []any
+		part      string
+	}{
+		{"as asked", []any{gpu}, requested, ""},
+		{"none", nil, requested, "hostpci has 0 elements, expected 1"},
+		{"one too many", []any{gpu, gpu}, requested, "hostpci has 2 elements, expected 1"},
+		{"nobody asked", []any{gpu}, nil, "hostpci is not empty"},
+		{"another mapping", []any{changedBy(gpu, "mapping", "nic")}, requested, `hostpci[0].mapping is "nic", expected "gpu"`},
+		{"another place", []any{changedBy(gpu, "device", "hostpci1")}, requested, `hostpci[0].device is "hostpci1", expected "hostpci0"`},
+		{"a part of it", []any{changedBy(gpu, "mdev", "nvidia-63")}, requested, `hostpci[0].mdev is "nvidia-63"`},
+		{"not by PCIe", []any{changedBy(gpu, "pcie", false)}, requested, "hostpci[0].pcie is false, expected true"},
+		{"as primary card", []any{changedBy(gpu, "xvga", true)}, requested, "hostpci[0].xvga is true"},
+		{"with a firmware", []any{changedBy(gpu, "rom_file", "x.rom")}, requested, `hostpci[0].rom_file is "x.rom"`},
+		{"by address beside the mapping", []any{changedBy(gpu, "id", "0000:01:00.0")}, requested, `hostpci[0].id is "0000:01:00.0"`},
+		{"by address too", []any{changedBy(gpu, "id", "0000:01:00.0"), gpu}, requested, "hostpci has 2 elements, expected 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			checkExpected(t, edits{after + "hostpci": tt.devices, arguments + "pci_devices": constantOf(tt.requested)}, tt.part)
+		})
+	}
+}
+
+// constantOf returns a constant argument of a module call, or absent.
+func constantOf(value any) any {
+	if value == absent {
+		return absent
+	}
+	return map[string]any{"constant_value": value}
+}
+
+// checkExpected checks that an edited create is denied by RuleExpected with a message, or
+// allowed if part is empty.
+func checkExpected(t *testing.T, edits edits, part string) {
+	t.Helper()
+	plan := edited(t, "create", edits)
+	v := guard.Check(plan, filled(plan, both), guard.DefaultRules())
+	if part == "" && v.Decision != guard.Allow {
+		t.Errorf("want allowed, got\n%s", v)
+	}
+	if part != "" && !has(v, guard.Deny, guard.RuleExpected, part) {
+		t.Errorf("want denied by expected with %q, got\n%s", part, v)
 	}
 }
 

@@ -6,7 +6,17 @@
 package guard
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	tfjson "github.com/hashicorp/terraform-json"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // ResourceType and Provider are the VM's. A plan contains no other resources except the
@@ -15,6 +25,32 @@ const (
 	ResourceType = "proxmox_virtual_environment_vm"
 	Provider     = "registry.opentofu.org/bpg/proxmox"
 )
+
+// ErrErrored reports a plan that failed while it was made.
+var ErrErrored = errors.New("planning failed halfway: fix the errors that the engine printed and plan again")
+
+// Decode parses the output of `show -json` for a saved plan. It returns ErrErrored for a
+// plan marked as errored, which tfjson.Plan does not expose.
+func Decode(raw []byte) (*tfjson.Plan, error) {
+	var marks struct {
+		Errored bool `json:"errored"`
+	}
+	var plan *tfjson.Plan
+	err := json.Unmarshal(raw, &marks)
+	if err == nil && marks.Errored {
+		err = ErrErrored
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &plan)
+	}
+	if err == nil {
+		err = plan.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading plan: %w", err)
+	}
+	return plan, nil
+}
 
 // Rules are the configurable part of the checks. The zero value means that the rules
 // could not be loaded, and denies everything.
@@ -46,62 +82,208 @@ func CheckRecorded(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
 	return check(plan, intent, rules, true)
 }
 
-func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict {
-	j := &judge{intent: intent, recorded: recorded, wanted: map[string]*wish{}, harmless: map[string]bool{}}
-	if rules.Policy == nil {
-		j.deny(RuleRules, "", "the rules are empty: load them, or use the shipped ones")
-	}
-	j.readIntent()
-	if j.plan(plan) {
-		j.config(plan.Config)
-		j.values(plan)
-		for _, change := range plan.ResourceChanges {
-			j.change(change)
-		}
-		j.drift(plan.ResourceDrift)
-		j.missing()
-		j.pins(plan)
-		j.policy(plan, rules.Policy)
-	}
-	return verdict(Allow, j.findings)
-}
-
-// operation is what an intent requests for a VM.
-type operation string
-
-const (
-	opCreate operation = "create"
-	opDelete operation = "delete"
-	opImport operation = "import"
-	opUpdate operation = "update"
-)
-
-// wish is one target of the intent, and whether the plan fulfills it.
-type wish struct {
-	Target
-	operation operation
-	inputs    *inputs
-	done      bool
-	// served is set if the VM's security groups change, which is sufficient for an
-	// update.
-	served bool
-}
-
-// judge collects findings. Without findings, its zero value would allow a plan.
-type judge struct {
+// checker collects findings about one plan. Without findings, its zero value would allow
+// the plan.
+type checker struct {
 	intent Intent
 	// recorded is set if there are no files to compare the plan with.
 	recorded bool
-	wanted   map[string]*wish
+	// requests are the targets of the intent by address.
+	requests map[string]*request
+	// vms are the planned values of all VMs, by address.
+	vms      map[string]values
 	findings []Finding
-	// harmless caches strings that do not look like secrets.
+	// harmless caches strings that do not look like secrets, because the VMs of a plan
+	// are much alike.
 	harmless map[string]bool
 }
 
-func (j *judge) deny(rule Rule, address, message string) {
-	j.findings = append(j.findings, Finding{Rule: rule, Decision: Deny, Address: address, Message: message})
+func (c *checker) deny(rule Rule, address, message string) {
+	c.findings = append(c.findings, Finding{Rule: rule, Decision: Deny, Address: address, Message: message})
 }
 
-func (j *judge) ask(rule Rule, address, message string) {
-	j.findings = append(j.findings, Finding{Rule: rule, Decision: NeedsApproval, Address: address, Message: message})
+func (c *checker) needApproval(rule Rule, address, message string) {
+	c.findings = append(c.findings, Finding{Rule: rule, Decision: NeedsApproval, Address: address, Message: message})
+}
+
+func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict {
+	c := &checker{
+		intent:   intent,
+		recorded: recorded,
+		requests: map[string]*request{},
+		vms:      map[string]values{},
+		harmless: map[string]bool{},
+	}
+	if rules.Policy == nil {
+		c.deny(RuleRules, "", "the rules are empty: load them, or use the shipped ones")
+	}
+	c.readIntent()
+	if plan == nil {
+		c.deny(RulePlan, "", "there is no plan: plan again")
+		return verdict(Allow, c.findings)
+	}
+	if err := plan.Validate(); err != nil || !strings.HasPrefix(plan.FormatVersion, "1.") {
+		c.deny(RulePlan, "", fmt.Sprintf("plan format %.20q is unknown: use an engine that this numaform supports", plan.FormatVersion))
+		return verdict(Allow, c.findings)
+	}
+
+	c.whole(plan)
+	c.config(plan.Config)
+	c.states(plan)
+	for _, change := range plan.ResourceChanges {
+		c.change(change)
+	}
+	c.drift(plan.ResourceDrift)
+	c.missing()
+	c.pins()
+	c.policy(plan, rules.Policy)
+	return verdict(Allow, c.findings)
+}
+
+// whole checks everything in a plan that is not about one resource.
+func (c *checker) whole(plan *tfjson.Plan) {
+	// OpenTofu does not set Complete; there, the missing part of the intent reveals an
+	// incomplete plan.
+	if plan.Complete != nil && !*plan.Complete && !c.intent.Targeted {
+		c.deny(RulePlan, "", "the plan is incomplete: plan again without -target")
+	}
+	if len(plan.DeferredChanges) > 0 {
+		c.deny(RulePlan, "", "the plan defers changes to a later one: make their inputs known first")
+	}
+	if len(plan.ActionInvocations) > 0 {
+		c.deny(RulePlan, "", "the plan invokes provider actions: remove them from the configuration")
+	}
+	for _, check := range plan.Checks {
+		if check.Status == tfjson.CheckStatusFail || check.Status == tfjson.CheckStatusError {
+			c.deny(RulePlan, check.Address.ToDisplay, "a check of the configuration fails: fix what it checks")
+		}
+	}
+	for name := range plan.OutputChanges {
+		c.deny(RuleConfig, "output."+name, "numaform writes no outputs: remove it from the fleet directory")
+	}
+	for name, variable := range plan.Variables {
+		if variable != nil {
+			c.secrets("var."+name, variable.Value)
+		}
+	}
+}
+
+// states checks the states before and after: only our VMs, each entry for one guest, no
+// duplicate VMID.
+func (c *checker) states(plan *tfjson.Plan) {
+	if plan.PriorState != nil {
+		for _, r := range resources(plan.PriorState.Values) {
+			switch {
+			case !c.resource(r):
+			case r.Type == ResourceType:
+				c.numbered(r.Address, r.AttributeValues, "in the state")
+			// The provider chooses by whichever ID is set: a firewall without a guest's is
+			// a host's, or all of Proxmox'.
+			case zero(r.AttributeValues["vm_id"]) || text(r.AttributeValues["node_name"]) == "" || !zero(r.AttributeValues["container_id"]):
+				c.deny(RuleIdentity, r.Address, "the security groups in the state are not those of a VM: "+restoreState)
+			}
+		}
+	}
+
+	vmids := map[int64]string{}
+	for _, r := range resources(plan.PlannedValues) {
+		if !c.resource(r) {
+			continue
+		}
+		c.secrets(r.Address, r.AttributeValues)
+		if r.Type != ResourceType {
+			continue
+		}
+		c.vms[r.Address] = r.AttributeValues
+		vmid, ok := integer(r.AttributeValues["vm_id"])
+		if other := vmids[vmid]; ok && other != "" && other != r.Address {
+			c.deny(RuleIdentity, r.Address, fmt.Sprintf("VMID %d is also planned for %s: give each VM its own", vmid, other))
+		}
+		vmids[vmid] = r.Address
+	}
+}
+
+// resource denies a resource of a state that is not ours, and reports whether it is.
+func (c *checker) resource(r *tfjson.StateResource) bool {
+	if r == nil {
+		c.deny(RulePlan, "", "a resource of the plan is null: plan again")
+		return false
+	}
+	vm := r.Type == ResourceType && r.Index == nil && label(r.Address) != ""
+	firewall := r.Type == FirewallType && VMOf(r.Address) != ""
+	ours := r.Mode == tfjson.ManagedResourceMode && r.ProviderName == Provider && (vm || firewall)
+	if !ours {
+		c.deny(RuleAddress, r.Address, "the state holds something that numaform did not make: "+
+			"keep it in a directory and a state of its own")
+	}
+	return ours
+}
+
+// resources returns all resources of a state, in module order.
+func resources(state *tfjson.StateValues) []*tfjson.StateResource {
+	if state == nil || state.RootModule == nil {
+		return nil
+	}
+	var all []*tfjson.StateResource
+	modules := []*tfjson.StateModule{state.RootModule}
+	for len(modules) > 0 {
+		module := modules[0]
+		modules = modules[1:]
+		if module == nil {
+			all = append(all, nil)
+			continue
+		}
+		all = append(all, module.Resources...)
+		modules = append(modules, module.ChildModules...)
+	}
+	return all
+}
+
+// pins denies a VM whose CPUs belong to another guest, or to another VM of the plan. It
+// checks only what the plan creates and updates: an existing overlap of two VMs must not
+// prevent the deletion of a third.
+func (c *checker) pins() {
+	type pinned struct {
+		host topology.HostName
+		cpus topology.CPUSet
+	}
+	addresses := slices.Sorted(maps.Keys(c.vms))
+	vms := map[string]pinned{}
+	for _, address := range addresses {
+		vm := c.vms[address]
+		affinity := text(single(vm["cpu"])["affinity"])
+		cpus, err := topology.ParseCPUSet(affinity)
+		if err != nil && c.placed(address) {
+			c.deny(RulePins, address, fmt.Sprintf("the CPUs %.40q of its affinity cannot be read: plan again from fresh files", affinity))
+		}
+		if marker, ok := fleet.ParseMarker(text(vm["description"])); ok {
+			cpus = cpus.Union(topology.CPUs(marker.Pins...))
+		}
+		vms[address] = pinned{host: topology.HostName(text(vm["node_name"])), cpus: cpus}
+	}
+
+	for _, address := range addresses {
+		if !c.placed(address) {
+			continue
+		}
+		vm := vms[address]
+		vmid, _ := integer(c.vms[address]["vm_id"])
+		for _, claim := range c.intent.Claims {
+			if taken := claim.CPUs.Intersection(vm.cpus); claim.Host == vm.host && claim.VMID != fleet.VMID(vmid) && !taken.IsEmpty() {
+				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are held by guest %d (%.80q): plan again, so that the VM is placed elsewhere",
+					taken, vm.host, claim.VMID, claim.Guest))
+			}
+		}
+		for _, other := range addresses {
+			if both := vms[other].cpus.Intersection(vm.cpus); other != address && vms[other].host == vm.host && !both.IsEmpty() {
+				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are planned for %s too: plan again from fresh files", both, vm.host, other))
+			}
+		}
+	}
+}
+
+// placed reports whether the plan should choose the CPUs of the VM at an address.
+func (c *checker) placed(address string) bool {
+	r := c.requests[address]
+	return r != nil && (r.operation == opCreate || r.operation == opUpdate)
 }

@@ -136,26 +136,17 @@ type nodeModule struct {
 
 // nodeModules maps hashes to releases of the modules. A release that derives different
 // values from its inputs gets an entry, with a field for the difference.
-func nodeModules() map[string]nodeModule {
-	return map[string]nodeModule{
-		"53eb0066f3e67bbd": {migrate: 900},
-		"c62bcf5233d88919": {migrate: waitLong},
-	}
+var nodeModules = map[string]nodeModule{
+	"53eb0066f3e67bbd": {migrate: 900},
+	"c62bcf5233d88919": {migrate: waitLong},
 }
 
 // Knows reports whether the guard knows what the modules with a hash derive from their
 // inputs.
 func Knows(hash string) bool {
-	_, known := nodeModules()[hash]
+	_, known := nodeModules[hash]
 	return known
 }
-
-// values are the attributes of a resource or of one block, as in a plan; blocks is a list
-// of blocks.
-type (
-	values = map[string]any
-	blocks = []any
-)
 
 // computed is the expected value of an attribute that the provider sets: unknown before
 // an apply, and unchanged by an update.
@@ -318,8 +309,8 @@ func pciDevices(in *inputs) blocks {
 	return all
 }
 
-// groups returns the expected values of a VM's security groups.
-func (m nodeModule) groups(in *inputs) values {
+// groupsOf returns the expected values of a VM's security groups.
+func groupsOf(in *inputs) values {
 	rules := blocks{}
 	for _, group := range in.SecurityGroups {
 		rules = append(rules, values{"security_group": group, "comment": "numaform", "enabled": true, "pos": computed{}})

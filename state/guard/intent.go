@@ -12,6 +12,82 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
+// Target is one VM of an intent, and what identifies it.
+type Target struct {
+	// Address is the resource's: module.<name>.proxmox_virtual_environment_vm.node.
+	Address string            `json:"address"`
+	VMID    fleet.VMID        `json:"vmid"`
+	Key     fleet.Key         `json:"key"`
+	Host    topology.HostName `json:"host"`
+	// Pool is the name of the VM's NodePool.
+	Pool string `json:"pool,omitempty"`
+	// Module is the hash of the modules that the VM's file calls.
+	Module string `json:"module,omitempty"`
+	// Inputs are the arguments of the VM's file, as returned by generator.Inputs. The
+	// plan's values are compared with the values that the modules derive from them.
+	Inputs []byte `json:"-"`
+	// Incomplete marks an import of a VM whose create was interrupted before the VM ever
+	// ran: the import may set any attribute in its file.
+	Incomplete bool `json:"incomplete,omitempty"`
+	// Drained marks a delete whose Node is drained, never joined, or no longer exists.
+	// Other VMs must not be deleted.
+	Drained bool `json:"drained,omitempty"`
+	// Blocked says why the Node is not drained yet, or is empty.
+	Blocked string `json:"blocked,omitempty"`
+}
+
+// ImportID returns the ID by which the provider imports the VM: "<host>/<vmid>".
+func (t Target) ImportID() string { return string(t.Host) + "/" + strconv.Itoa(int(t.VMID)) }
+
+// Intent is the requested change on one host. A plan must contain all of it and nothing
+// else.
+type Intent struct {
+	// ClusterID is the cluster ID in our VMs' markers.
+	ClusterID string   `json:"cluster_id"`
+	Create    []Target `json:"create,omitempty"`
+	Delete    []Target `json:"delete,omitempty"`
+	Import    []Target `json:"import,omitempty"`
+	Update    []Target `json:"update,omitempty"`
+	// Targeted is set for a plan restricted to the targets: it cannot change anything
+	// else, so it may lack the rest.
+	Targeted bool `json:"targeted,omitempty"`
+	// VMIDs is numaform's range. VMs outside of it are never written to.
+	VMIDs fleet.VMIDRange `json:"-"`
+	// Claims are the CPUs that belong to guests, from a fresh reading of the host. A
+	// guest's own claims do not conflict with it.
+	Claims []Claim `json:"claims,omitempty"`
+}
+
+// Claim is a set of host CPUs that belong to a guest, by its live affinity or its marker.
+type Claim struct {
+	Host topology.HostName `json:"host"`
+	CPUs topology.CPUSet   `json:"cpus"`
+	// Guest is the guest's name, for the reader.
+	Guest string     `json:"guest,omitempty"`
+	VMID  fleet.VMID `json:"vmid"`
+}
+
+// operation is what an intent requests for a VM.
+type operation string
+
+const (
+	opCreate operation = "create"
+	opDelete operation = "delete"
+	opImport operation = "import"
+	opUpdate operation = "update"
+)
+
+// request is one target of the intent, and whether the plan fulfills it.
+type request struct {
+	Target
+	operation operation
+	inputs    *inputs
+	done      bool
+	// regrouped is set if the VM's security groups change, which is sufficient for an
+	// update.
+	regrouped bool
+}
+
 // labelPattern matches a module's label, which is the VM's name. If the name begins with
 // a digit, the label has a leading underscore, because HCL identifiers do not begin with
 // a digit.
@@ -32,87 +108,84 @@ func label(address string) string {
 // nameOf returns the name of the VM at one of our addresses.
 func nameOf(address string) string { return strings.TrimPrefix(label(address), "_") }
 
-func importID(host topology.HostName, vmid fleet.VMID) string {
-	return string(host) + "/" + strconv.Itoa(int(vmid))
-}
-
-// readIntent fills wanted from the intent.
-func (j *judge) readIntent() {
+// readIntent fills requests from the intent.
+func (c *checker) readIntent() {
 	for _, list := range []struct {
 		operation operation
 		targets   []Target
 	}{
-		{opCreate, j.intent.Create},
-		{opDelete, j.intent.Delete},
-		{opImport, j.intent.Import},
-		{opUpdate, j.intent.Update},
+		{opCreate, c.intent.Create},
+		{opDelete, c.intent.Delete},
+		{opImport, c.intent.Import},
+		{opUpdate, c.intent.Update},
 	} {
 		for _, target := range list.targets {
-			j.want(list.operation, target)
+			c.request(list.operation, target)
 		}
 	}
+
 	vmids := map[fleet.VMID]string{}
-	for _, address := range slices.Sorted(maps.Keys(j.wanted)) {
-		vmid := j.wanted[address].VMID
+	for _, address := range slices.Sorted(maps.Keys(c.requests)) {
+		vmid := c.requests[address].VMID
 		if other, ok := vmids[vmid]; ok {
-			j.deny(RuleIntent, address, fmt.Sprintf("VMID %d is wanted for %s too: give each VM its own", vmid, other))
+			c.deny(RuleIntent, address, fmt.Sprintf("VMID %d is wanted for %s too: give each VM its own", vmid, other))
 		}
 		vmids[vmid] = address
 	}
 }
 
-func (j *judge) want(op operation, target Target) {
-	if other, ok := j.wanted[target.Address]; ok {
-		j.deny(RuleIntent, target.Address,
+// request checks one target and adds it to the requests, with the arguments of its file.
+func (c *checker) request(op operation, target Target) {
+	if other, ok := c.requests[target.Address]; ok {
+		c.deny(RuleIntent, target.Address,
 			fmt.Sprintf("wanted as %s and as %s: a plan does one thing to a VM", other.operation, op))
 	}
 	switch {
-	case j.intent.ClusterID == "" || target.Key == "" || target.Host == "":
-		j.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be told from others")
+	case c.intent.ClusterID == "" || target.Key == "" || target.Host == "":
+		c.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be told from others")
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
-		j.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not one of Proxmox'", target.VMID))
-	case j.intent.VMIDs != (fleet.VMIDRange{}) && !j.intent.VMIDs.Contains(target.VMID):
-		j.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside of vmid_range, %d to %d, so the VM is not written to: "+
-			"widen vmid_range in numaform.yaml if the VM is numaform's", target.VMID, j.intent.VMIDs.Lower, j.intent.VMIDs.Upper))
+		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not one of Proxmox'", target.VMID))
+	case c.intent.VMIDs != (fleet.VMIDRange{}) && !c.intent.VMIDs.Contains(target.VMID):
+		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside of vmid_range, %d to %d, so the VM is not written to: "+
+			"widen vmid_range in numaform.yaml if the VM is numaform's", target.VMID, c.intent.VMIDs.Lower, c.intent.VMIDs.Upper))
 	case label(target.Address) == "":
-		j.deny(RuleIntent, target.Address, "not an address of a numaform VM: want module.<name>."+ResourceType+".node")
+		c.deny(RuleIntent, target.Address, "not an address of a numaform VM: want module.<name>."+ResourceType+".node")
 	}
-	j.wanted[target.Address] = &wish{Target: target, operation: op, inputs: j.inputs(target, op)}
-}
+	r := &request{Target: target, operation: op}
+	c.requests[target.Address] = r
 
-// inputs parses the arguments of a target's file. The deletion of a VM needs none.
-func (j *judge) inputs(target Target, op operation) *inputs {
-	if j.recorded || op == opDelete || len(target.Inputs) == 0 {
-		return nil
+	// The deletion of a VM needs no file.
+	if c.recorded || op == opDelete || len(target.Inputs) == 0 {
+		return
 	}
 	in, err := readInputs(target.Inputs)
 	if err != nil {
-		j.deny(RuleIntent, target.Address, err.Error())
-		return nil
+		c.deny(RuleIntent, target.Address, err.Error())
+		return
 	}
-	if in.VMID != int64(target.VMID) || in.Host != string(target.Host) || in.Name != nameOf(target.Address) || in.ClusterID != j.intent.ClusterID {
-		j.deny(RuleIntent, target.Address, "VMID, host, name and cluster of the VM's file are not those of the intent")
+	if in.VMID != int64(target.VMID) || in.Host != string(target.Host) || in.Name != nameOf(target.Address) || in.ClusterID != c.intent.ClusterID {
+		c.deny(RuleIntent, target.Address, "VMID, host, name and cluster of the VM's file are not those of the intent")
 	}
-	return in
+	r.inputs = in
 }
 
-// take returns the wish for op at an address and marks it as fulfilled, or returns nil.
-func (j *judge) take(op operation, address string) *wish {
-	w := j.wanted[address]
-	if w == nil || w.operation != op || w.done {
+// take returns the request for op at an address and marks it as fulfilled, or returns
+// nil.
+func (c *checker) take(op operation, address string) *request {
+	r := c.requests[address]
+	if r == nil || r.operation != op || r.done {
 		return nil
 	}
-	w.done = true
-	return w
+	r.done = true
+	return r
 }
 
 // missing denies a plan that lacks a part of the intent.
-func (j *judge) missing() {
-	for _, address := range slices.Sorted(maps.Keys(j.wanted)) {
-		w := j.wanted[address]
-		if !w.done && (!w.served || w.operation != opUpdate) {
-			j.deny(RuleMissing, address, fmt.Sprintf("the plan does not %s it (VM %d on %s): "+
-				"the files, the state and the request disagree; plan again from fresh files, or import what exists", w.operation, w.VMID, w.Host))
+func (c *checker) missing() {
+	for address, r := range c.requests {
+		if !r.done && (!r.regrouped || r.operation != opUpdate) {
+			c.deny(RuleMissing, address, fmt.Sprintf("the plan does not %s it (VM %d on %s): "+
+				"the files, the state and the request disagree; plan again from fresh files, or import what exists", r.operation, r.VMID, r.Host))
 		}
 	}
 }

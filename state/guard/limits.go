@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/topology"
 )
 
 // Limits define how much may change without approval.
@@ -77,25 +76,63 @@ type Event struct {
 // changes. It ignores events older than the window; their order does not matter. Only the
 // limits for updates and imports apply to a part without creates and deletes.
 func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
-	t := &tally{limits: limits, perHost: map[fleet.Shard]Amount{}, perPool: map[string]Amount{}}
 	if limits == (Limits{}) {
-		t.findings = append(t.findings, Finding{
+		return verdict(Allow, []Finding{{
 			Rule: RuleRules, Decision: Deny, Message: "the limits are empty: load them, or use the shipped ones",
-		})
-		return verdict(Allow, t.findings)
+		}})
 	}
+	t := &tally{limits: limits}
+	change := newCount()
+	updates, imports := 0, 0
 	for _, part := range parts {
-		t.add(part)
-	}
-	for _, event := range recent {
-		if event.AgeSeconds <= limits.WindowSeconds {
-			t.recent = append(t.recent, event)
+		for _, target := range part.Intent.Create {
+			change.add(part.Host, target.Pool, Amount{Creates: 1})
 		}
+		for _, target := range part.Intent.Delete {
+			change.add(part.Host, target.Pool, Amount{Deletes: 1})
+		}
+		updates += len(part.Intent.Update)
+		imports += len(part.Intent.Import)
 	}
-	t.change()
-	t.window()
-	t.breaker()
+	past := newCount()
+	recent = slices.DeleteFunc(slices.Clone(recent), func(e Event) bool { return e.AgeSeconds > limits.WindowSeconds })
+	for _, event := range recent {
+		past.add(event.Host, event.Pool, event.Amount)
+	}
+
+	none := fleet.Shard{}
+	t.amount("in one change", none, change.total, Amount{}, limits.PerChange)
+	t.limit("updates in one change", none, updates, limits.MaxUpdates)
+	t.limit("imports in one change", none, imports, limits.MaxImports)
+
+	within := "within " + duration(limits.WindowSeconds)
+	t.amount(within, none, change.total, past.total, limits.PerWindow)
+	for host, amount := range change.hosts {
+		t.amount(fmt.Sprintf("on host %s %s", host, within), host, amount, past.hosts[host], limits.PerHost)
+	}
+	for pool, amount := range change.pools {
+		t.amount(fmt.Sprintf("in pool %s %s", cmp.Or(pool, "(unknown)"), within), none, amount, past.pools[pool], limits.PerPool)
+	}
+
+	t.breaker(change, recent)
 	return verdict(Allow, t.findings)
+}
+
+// count is how many VMs are created and deleted, by host and by pool.
+type count struct {
+	total Amount
+	hosts map[fleet.Shard]Amount
+	pools map[string]Amount
+}
+
+func newCount() *count {
+	return &count{hosts: map[fleet.Shard]Amount{}, pools: map[string]Amount{}}
+}
+
+func (c *count) add(host fleet.Shard, pool string, amount Amount) {
+	c.total = c.total.plus(amount)
+	c.hosts[host] = c.hosts[host].plus(amount)
+	c.pools[pool] = c.pools[pool].plus(amount)
 }
 
 // plus returns the sum of two amounts.
@@ -103,105 +140,62 @@ func (a Amount) plus(b Amount) Amount {
 	return Amount{Creates: a.Creates + b.Creates, Deletes: a.Deletes + b.Deletes}
 }
 
-// within returns the part of an amount to which past events apply: they restrict only
-// more changes of the same kind.
-func (a Amount) within(change Amount) Amount {
-	if change.Creates == 0 {
-		a.Creates = 0
-	}
-	if change.Deletes == 0 {
-		a.Deletes = 0
-	}
-	return a
-}
-
-// tally counts what a change does and what was done before.
+// tally compares counts with limits.
 type tally struct {
-	limits           Limits
-	total            Amount
-	updates, imports int
-	perHost          map[fleet.Shard]Amount
-	perPool          map[string]Amount
-	// recent are the events within the window.
-	recent   []Event
+	limits   Limits
 	findings []Finding
 }
 
-func (t *tally) add(part HostIntent) {
-	count := func(target Target, amount Amount) {
-		t.total = t.total.plus(amount)
-		t.perHost[part.Host] = t.perHost[part.Host].plus(amount)
-		t.perPool[target.Pool] = t.perPool[target.Pool].plus(amount)
+// amount compares the VMs of a change and of the past with a limit. The past restricts
+// only more changes of the same kind.
+func (t *tally) amount(where string, host fleet.Shard, change, past, limit Amount) {
+	if change.Creates > 0 {
+		t.limit("creates "+where, host, change.Creates+past.Creates, limit.Creates)
 	}
-	for _, target := range part.Intent.Create {
-		count(target, Amount{Creates: 1})
-	}
-	for _, target := range part.Intent.Delete {
-		count(target, Amount{Deletes: 1})
-	}
-	t.updates += len(part.Intent.Update)
-	t.imports += len(part.Intent.Import)
-}
-
-// change checks the change alone.
-func (t *tally) change() {
-	t.amount("in one change", fleet.Shard{}, t.total, t.limits.PerChange)
-	t.limit("updates in one change", fleet.Shard{}, t.updates, t.limits.MaxUpdates)
-	t.limit("imports in one change", fleet.Shard{}, t.imports, t.limits.MaxImports)
-}
-
-// window checks the change together with the events of the window.
-func (t *tally) window() {
-	within := fmt.Sprintf("within %s", duration(t.limits.WindowSeconds))
-	var before Amount
-	hosts, pools := map[fleet.Shard]Amount{}, map[string]Amount{}
-	for _, event := range t.recent {
-		before = before.plus(event.Amount)
-		hosts[event.Host] = hosts[event.Host].plus(event.Amount)
-		pools[event.Pool] = pools[event.Pool].plus(event.Amount)
-	}
-	t.amount(within, fleet.Shard{}, t.total.plus(before).within(t.total), t.limits.PerWindow)
-	for _, host := range slices.SortedFunc(maps.Keys(t.perHost), topology.HostID.Compare) {
-		now := t.perHost[host]
-		t.amount(fmt.Sprintf("on host %s %s", host, within), host, now.plus(hosts[host]).within(now), t.limits.PerHost)
-	}
-	for _, pool := range slices.Sorted(maps.Keys(t.perPool)) {
-		now := t.perPool[pool]
-		where := fmt.Sprintf("in pool %s %s", cmp.Or(pool, "(unknown)"), within)
-		t.amount(where, fleet.Shard{}, now.plus(pools[pool]).within(now), t.limits.PerPool)
+	if change.Deletes > 0 {
+		t.limit("deletes "+where, host, change.Deletes+past.Deletes, limit.Deletes)
 	}
 }
 
-// breaker requires approval for creates after consecutive failures. Only changes with
-// creates count, because a successful delete does not show that creates work.
-func (t *tally) breaker() {
-	if t.total.Creates == 0 || t.limits.BreakAfter <= 0 {
+func (t *tally) limit(what string, host fleet.Shard, count, limit int) {
+	if count > limit {
+		t.findings = append(t.findings, Finding{
+			Rule: RuleLimit, Decision: NeedsApproval, Host: host,
+			Message: fmt.Sprintf("%d %s, %d pass without approval: approve it, or raise the limit", count, what, limit),
+		})
+	}
+}
+
+// breaker requires approval for creates after consecutive failures, on all hosts or on
+// one.
+func (t *tally) breaker(change *count, recent []Event) {
+	limit := t.limits.BreakAfter
+	if change.total.Creates == 0 || limit <= 0 {
 		return
 	}
-	everywhere := run(t.recent)
-	if everywhere >= t.limits.BreakAfter {
-		t.broken("", fleet.Shard{}, everywhere)
+	broken := func(where string, host fleet.Shard, failures int) {
+		t.findings = append(t.findings, Finding{
+			Rule: RuleBreaker, Decision: NeedsApproval, Host: host,
+			Message: fmt.Sprintf("the last %d changes that were to create VMs%s failed, and after %d nothing more is created: "+
+				"fix the cause, then approve; the next change that works ends this", failures, where, limit),
+		})
+	}
+	if failures := consecutiveFailures(recent); failures >= limit {
+		broken("", fleet.Shard{}, failures)
 		return
 	}
-	for _, host := range slices.SortedFunc(maps.Keys(t.perHost), topology.HostID.Compare) {
-		there := slices.DeleteFunc(slices.Clone(t.recent), func(e Event) bool { return e.Host != host })
-		if failures := run(there); t.perHost[host].Creates > 0 && failures >= t.limits.BreakAfter {
-			t.broken(" on host "+host.String(), host, failures)
+	for host, amount := range change.hosts {
+		there := slices.DeleteFunc(slices.Clone(recent), func(e Event) bool { return e.Host != host })
+		if failures := consecutiveFailures(there); amount.Creates > 0 && failures >= limit {
+			broken(" on host "+host.String(), host, failures)
 		}
 	}
 }
 
-func (t *tally) broken(where string, host fleet.Shard, failures int) {
-	t.findings = append(t.findings, Finding{
-		Rule: RuleBreaker, Decision: NeedsApproval, Host: host,
-		Message: fmt.Sprintf("the last %d changes that were to create VMs%s failed, and after %d nothing more is created: "+
-			"mend the cause, then approve; the next change that works ends this", failures, where, t.limits.BreakAfter),
-	})
-}
-
-// run returns the number of consecutive failures among the newest changes in events. A
-// change that succeeded in part did not fail.
-func run(events []Event) int {
+// consecutiveFailures returns how many of the newest changes failed. Only changes with
+// creates count, because a successful delete does not show that creates work. A change
+// that succeeded in part did not fail.
+func consecutiveFailures(events []Event) int {
 	type outcome struct {
 		age    int64
 		failed bool
@@ -221,20 +215,6 @@ func run(events []Event) int {
 		return i
 	}
 	return len(newest)
-}
-
-func (t *tally) amount(where string, host fleet.Shard, count, limit Amount) {
-	t.limit("creates "+where, host, count.Creates, limit.Creates)
-	t.limit("deletes "+where, host, count.Deletes, limit.Deletes)
-}
-
-func (t *tally) limit(what string, host fleet.Shard, count, limit int) {
-	if count > limit {
-		t.findings = append(t.findings, Finding{
-			Rule: RuleLimit, Decision: NeedsApproval, Host: host,
-			Message: fmt.Sprintf("%d %s, %d pass without approval: approve it, or raise the limit", count, what, limit),
-		})
-	}
 }
 
 // duration returns seconds in words.

@@ -1,11 +1,19 @@
 package guard
 
 import (
+	"bytes"
 	_ "embed"
+	"errors"
 	"fmt"
+	"io"
+	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/ext"
+	"go.yaml.in/yaml/v3"
 )
 
 //go:embed default-policy.yaml
@@ -56,4 +64,238 @@ func (p *Policy) And(more *Policy) (*Policy, error) {
 		}
 	}
 	return &Policy{rules: slices.Concat(p.rules, more.rules)}, nil
+}
+
+// maxPolicyBytes and maxPolicyRules far exceed any policy written by hand.
+const (
+	maxPolicyBytes = 1 << 20
+	maxPolicyRules = 1000
+)
+
+// policyName matches the names of rules.
+var policyName = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// ruleKeys are the keys that a rule may have.
+var ruleKeys = []string{"name", "description", "each", "when", "decision", "message", "messageExpression"}
+
+// ParsePolicy compiles a policy. name is the file name for errors: each names file, line
+// and rule. A policy without rules is an error.
+func ParsePolicy(name string, text []byte) (*Policy, error) {
+	p := &policyParser{file: name}
+	policy := p.parse(text)
+	if len(p.faults) > 0 {
+		return nil, fmt.Errorf("reading policy: %w", errors.Join(p.faults...))
+	}
+	return policy, nil
+}
+
+// policyParser parses one file and collects its errors.
+type policyParser struct {
+	file   string
+	faults []error
+	// ofPlan has the variables for rules about a plan; ofResource has three more.
+	ofPlan, ofResource *cel.Env
+}
+
+// fault records an error at a line, about a rule if rule is not empty.
+func (p *policyParser) fault(line int, rule, format string, args ...any) {
+	where := p.file
+	if line > 0 {
+		where = fmt.Sprintf("%s:%d", p.file, line)
+	}
+	if rule != "" {
+		where += ": rule " + rule
+	}
+	p.faults = append(p.faults, fmt.Errorf("%s: %s", where, fmt.Sprintf(format, args...)))
+}
+
+func (p *policyParser) parse(text []byte) *Policy {
+	if len(text) > maxPolicyBytes {
+		p.fault(0, "", "%d bytes are too many for a policy: at most %d are read", len(text), maxPolicyBytes)
+		return nil
+	}
+	if err := p.declare(); err != nil {
+		p.fault(0, "", "setting CEL up: %v", err)
+		return nil
+	}
+
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document, second yaml.Node
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		p.fault(0, "", "the file is empty, and a policy without rules denies everything: want rules, a list")
+		return nil
+	} else if err != nil {
+		p.fault(0, "", "%v", err)
+		return nil
+	}
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		p.fault(second.Line, "", "there is a second document: want one")
+		return nil
+	}
+	root := document.Content[0]
+	list := p.fields(root, "", []string{"rules"})["rules"]
+	if list == nil || list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
+		p.fault(root.Line, "", "there are no rules, and a policy without rules denies everything: want rules, a list")
+		return nil
+	}
+	if len(list.Content) > maxPolicyRules {
+		p.fault(list.Line, "", "%d rules are too many: at most %d are read", len(list.Content), maxPolicyRules)
+		return nil
+	}
+
+	policy := &Policy{}
+	lines := map[string]int{}
+	for i, node := range list.Content {
+		rule := p.rule(node, i)
+		if line, ok := lines[rule.name]; ok && rule.name != "" {
+			p.fault(node.Line, rule.name, "a rule of that name stands in line %d already: rename one", line)
+		}
+		lines[rule.name] = node.Line
+		policy.rules = append(policy.rules, rule)
+	}
+	return policy
+}
+
+// declare declares the variables and functions of rules.
+func (p *policyParser) declare() error {
+	functions, err := boundedTexts()
+	if err != nil {
+		return err
+	}
+	object := cel.MapType(cel.StringType, cel.DynType)
+	p.ofPlan, err = cel.NewEnv(append([]cel.EnvOption{
+		ext.Strings(), ext.Sets(), ext.Math(), cel.CrossTypeNumericComparisons(true),
+		ext.NativeTypes(
+			reflect.TypeFor[intentFacts](), reflect.TypeFor[targetFacts](),
+			reflect.TypeFor[changeFacts](), reflect.TypeFor[resourceFacts](), ext.ParseStructTags(true),
+		),
+		cel.Variable("plan", object),
+		cel.Variable("intent", cel.ObjectType("guard.intentFacts")),
+		cel.Variable("change", cel.ObjectType("guard.changeFacts")),
+		cel.Variable("pools", cel.ListType(cel.StringType)),
+	}, functions...)...)
+	if err != nil {
+		return err
+	}
+	p.ofResource, err = p.ofPlan.Extend(
+		cel.Variable("resource", cel.ObjectType("guard.resourceFacts")),
+		cel.Variable("before", object),
+		cel.Variable("after", object),
+	)
+	return err
+}
+
+// fields returns the values of an object by key. Unknown keys are errors.
+func (p *policyParser) fields(node *yaml.Node, rule string, known []string) map[string]*yaml.Node {
+	if node.Kind != yaml.MappingNode {
+		p.fault(node.Line, rule, "want an object with the keys %s", strings.Join(known, ", "))
+		return nil
+	}
+	fields := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		switch {
+		case !slices.Contains(known, key.Value):
+			p.fault(key.Line, rule, "key %.60q is unknown: want %s", key.Value, strings.Join(known, ", "))
+		case fields[key.Value] != nil:
+			p.fault(key.Line, rule, "duplicate key %s: remove one", key.Value)
+		default:
+			fields[key.Value] = value
+		}
+	}
+	return fields
+}
+
+// rule parses rule number i.
+func (p *policyParser) rule(node *yaml.Node, i int) policyRule {
+	// Errors name the rule, even if other parts of it are invalid.
+	number := fmt.Sprintf("number %d", i+1)
+	label := number
+	for k := 0; node.Kind == yaml.MappingNode && k+1 < len(node.Content); k += 2 {
+		if value := node.Content[k+1]; node.Content[k].Value == "name" && value.Kind == yaml.ScalarNode && policyName.MatchString(value.Value) {
+			label = value.Value
+			break
+		}
+	}
+	fields := p.fields(node, label, ruleKeys)
+	if fields == nil {
+		return policyRule{}
+	}
+	texts := map[string]string{}
+	for _, key := range ruleKeys {
+		field := fields[key]
+		if field == nil {
+			continue
+		}
+		if field.Kind != yaml.ScalarNode || key != "name" && field.Tag != "!!str" {
+			p.fault(field.Line, label, "%s is no text: put it into quotes", key)
+			continue
+		}
+		texts[key] = strings.TrimSpace(field.Value)
+	}
+
+	rule := policyRule{name: texts["name"], message: texts["message"], each: texts["each"] != ""}
+	if !policyName.MatchString(rule.name) {
+		p.fault(node.Line, number, "it needs a name of lower-case letters, digits and hyphens, such as no-night-shift")
+	}
+	if rule.each && texts["each"] != "resource" {
+		p.fault(fields["each"].Line, label, "each %.40q is unknown: want resource, or leave it out for the plan as a whole", texts["each"])
+	}
+	decision, known := decisionWords[texts["decision"]]
+	rule.decision = decision
+	switch {
+	case fields["decision"] == nil:
+		p.fault(node.Line, label, "decision is missing: want allow, approve or deny")
+	case !known:
+		p.fault(fields["decision"].Line, label, "decision %.40q is none: want allow, approve or deny", fields["decision"].Value)
+	}
+	if fields["when"] == nil {
+		p.fault(node.Line, label, "when is missing: say in CEL when the rule applies")
+	}
+	message, expression := fields["message"], fields["messageExpression"]
+	switch {
+	case message != nil && expression != nil:
+		p.fault(expression.Line, label, "there is a message and a messageExpression: want one of them")
+	case rule.decision != Allow && rule.message == "" && expression == nil:
+		p.fault(node.Line, label, "message is missing: say what is wrong and how to fix it")
+	}
+	env := p.ofPlan
+	if rule.each {
+		env = p.ofResource
+	}
+	rule.when = p.compile(env, label, "when", fields["when"], cel.BoolType)
+	rule.messageExpression = p.compile(env, label, "messageExpression", expression, cel.StringType)
+	return rule
+}
+
+// compile compiles the CEL of a rule's field to a program whose result has a type. It
+// returns nil if there is no text.
+func (p *policyParser) compile(env *cel.Env, rule, key string, field *yaml.Node, want *cel.Type) cel.Program {
+	if field == nil || field.Tag != "!!str" {
+		return nil
+	}
+	text := strings.TrimSpace(field.Value)
+	if text == "" {
+		p.fault(field.Line, rule, "%s is empty", key)
+		return nil
+	}
+	line := field.Line
+	if field.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
+		line++ // the text begins below the key
+	}
+	ast, issues := env.Compile(text)
+	if issues.Err() != nil {
+		issue := issues.Errors()[0]
+		p.fault(line+issue.Location.Line()-1, rule, "%s: %s", key, strings.ReplaceAll(issue.Message, "guard.", ""))
+		return nil
+	}
+	if got := ast.OutputType(); !got.IsExactType(want) {
+		p.fault(line, rule, "%s: it is %s, want %s", key, got, want)
+		return nil
+	}
+	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize))
+	if err != nil {
+		p.fault(line, rule, "%s: %v", key, err)
+	}
+	return program
 }

@@ -1,8 +1,6 @@
 package guard
 
-import (
-	"regexp"
-)
+import "regexp"
 
 // secretPattern matches one kind of secret.
 type secretPattern struct {
@@ -31,39 +29,41 @@ var secretPatterns = []secretPattern{
 // shortestSecret is the length of the shortest string that any pattern matches.
 const shortestSecret = len("$1$x$")
 
-// secrets denies strings that look like a secret, anywhere in v, including keys. The
-// message names the kind of secret, never the value.
-func (j *judge) secrets(address string, v any) {
-	switch t := v.(type) {
-	case string:
-		j.secret(address, t)
-	case []any:
-		for _, e := range t {
-			j.secrets(address, e)
-		}
-	case map[string]any:
-		// The order does not matter, because the verdict sorts.
-		for name, e := range t {
-			j.secret(address, name)
-			j.secrets(address, e)
-		}
+// secretIn returns the kinds of secret that a string looks like.
+func secretIn(s string) []string {
+	if len(s) < shortestSecret {
+		return nil
 	}
-}
-
-// secret checks one string. It caches harmless strings, because the VMs of a plan are
-// much alike.
-func (j *judge) secret(address, s string) {
-	if len(s) < shortestSecret || j.harmless[s] {
-		return
-	}
-	found := false
+	var kinds []string
 	for _, p := range secretPatterns {
 		if p.pattern.MatchString(s) {
-			found = true
-			j.deny(RuleSecret, address, "a planned value looks like "+p.name+": it would stand in git, plan and state; give it to the guest by its seed")
+			kinds = append(kinds, p.name)
 		}
 	}
-	if !found {
-		j.harmless[s] = true
+	return kinds
+}
+
+// secrets denies strings that look like a secret, anywhere in v, including keys. The
+// message names the kind of secret, never the value.
+func (c *checker) secrets(address string, v any) {
+	switch t := v.(type) {
+	case string:
+		if c.harmless[t] {
+			return
+		}
+		kinds := secretIn(t)
+		for _, kind := range kinds {
+			c.deny(RuleSecret, address, "a planned value looks like "+kind+": it would stand in git, plan and state; give it to the guest by its seed")
+		}
+		c.harmless[t] = len(kinds) == 0
+	case []any:
+		for _, e := range t {
+			c.secrets(address, e)
+		}
+	case map[string]any:
+		for name, e := range t {
+			c.secrets(address, name)
+			c.secrets(address, e)
+		}
 	}
 }

@@ -2,13 +2,21 @@ package guard
 
 import (
 	"encoding/json"
-	"maps"
 	"math"
 	"slices"
 	"strings"
+
+	tfjson "github.com/hashicorp/terraform-json"
 )
 
-// attributes returns v as an object; it returns an empty one if v is of another type.
+// values are the attributes of a resource or of one block, as in a plan; blocks is a list
+// of blocks.
+type (
+	values = map[string]any
+	blocks = []any
+)
+
+// attributes returns v as an object, or nil if v is of another type.
 func attributes(v any) map[string]any {
 	m, _ := v.(map[string]any)
 	return m
@@ -75,41 +83,39 @@ func equal(a, b any) bool {
 		other, ok := b.([]any)
 		return ok && slices.EqualFunc(a, other, equal)
 	}
-	return equalScalars(a, b)
-}
-
-// equalScalars compares values of which the first is neither a list nor an object.
-func equalScalars(a, b any) bool {
+	switch b.(type) {
+	case map[string]any, []any:
+		return false
+	}
 	m, aNumber := integer(a)
 	n, bNumber := integer(b)
 	if aNumber && bNumber {
 		return m == n
 	}
-	switch b.(type) {
-	case map[string]any, []any:
-		return false
-	}
 	return a == b
 }
 
-// differing returns the keys whose values differ, sorted.
+// differing returns the keys whose values differ.
 func differing(a, b map[string]any) []string {
-	keys := map[string]bool{}
+	var keys []string
 	for k := range a {
-		keys[k] = keys[k] || !equal(a[k], b[k])
+		if !equal(a[k], b[k]) {
+			keys = append(keys, k)
+		}
 	}
 	for k := range b {
-		keys[k] = keys[k] || !equal(a[k], b[k])
+		if _, known := a[k]; !known && !zero(b[k]) {
+			keys = append(keys, k)
+		}
 	}
-	maps.DeleteFunc(keys, func(_ string, differs bool) bool { return !differs })
-	return slices.Sorted(maps.Keys(keys))
+	return keys
 }
 
 // changed returns the paths of attributes that a change alters or leaves unknown, sorted.
 // For a block that occurs once, the path includes the block's attribute.
-func changed(before, after map[string]any, unknown any) []string {
+func changed(change *tfjson.Change) []string {
+	before, after := attributes(change.Before), attributes(change.After)
 	var paths []string
-	open := attributes(unknown)
 	for _, name := range differing(before, after) {
 		was, is := single(before[name]), single(after[name])
 		if was == nil || is == nil {
@@ -120,12 +126,13 @@ func changed(before, after map[string]any, unknown any) []string {
 			paths = append(paths, name+"."+inner)
 		}
 	}
-	for name, v := range open {
+	unknown, isObject := change.AfterUnknown.(values)
+	for name, v := range unknown {
 		if !zero(v) {
 			paths = append(paths, name)
 		}
 	}
-	if unknown != nil && open == nil && !zero(unknown) {
+	if !isObject && !zero(change.AfterUnknown) {
 		paths = append(paths, "everything")
 	}
 	slices.Sort(paths)
@@ -156,9 +163,9 @@ func sensitive(v, marks any) bool {
 			return true
 		}
 	}
-	values := list(v)
+	elements := list(v)
 	for i, mark := range list(marks) {
-		if i < len(values) && sensitive(values[i], mark) {
+		if i < len(elements) && sensitive(elements[i], mark) {
 			return true
 		}
 	}

@@ -108,20 +108,18 @@ func (v Verdict) String() string {
 // MarshalText returns the decision in words.
 func (d Decision) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// decisionWords returns the decisions by their names in policies.
-func decisionWords() map[string]Decision {
-	return map[string]Decision{"allow": Allow, "approve": NeedsApproval, "deny": Deny}
-}
+// decisionWords are the decisions by their names in policies.
+var decisionWords = map[string]Decision{"allow": Allow, "approve": NeedsApproval, "deny": Deny}
 
 // UnmarshalText parses the output of MarshalText and the words used in policies.
 func (d *Decision) UnmarshalText(text []byte) error {
-	if known, ok := decisionWords()[string(text)]; ok {
-		*d = known
+	if decision, ok := decisionWords[string(text)]; ok {
+		*d = decision
 		return nil
 	}
-	for _, known := range []Decision{Deny, NeedsApproval, Allow} {
-		if string(text) == known.String() {
-			*d = known
+	for _, decision := range decisionWords {
+		if string(text) == decision.String() {
+			*d = decision
 			return nil
 		}
 	}

@@ -31,7 +31,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 		{"two documents", "rules:\n" + ok + "---\nrules: []\n", "there is a second document"},
 		{"a rule that is none", "rules:\n- allow\n", "rules.yaml:2: rule number 1: want an object"},
 		{"a rule of another key", "rules:\n- name: a\n  when: \"true\"\n  decision: allow\n  unless: x\n", `rules.yaml:5: rule a: key "unless" is unknown`},
-		{"a key twice", "rules:\n- name: a\n  when: \"true\"\n  when: \"true\"\n  decision: allow\n", "rules.yaml:4: rule a: when stands twice"},
+		{"a key twice", "rules:\n- name: a\n  when: \"true\"\n  when: \"true\"\n  decision: allow\n", "rules.yaml:4: rule a: duplicate key when"},
 		{"a name twice", "rules:\n" + ok + ok, "rules.yaml:5: rule a: a rule of that name stands in line 2 already"},
 		{"no name", "rules:\n- when: \"true\"\n  decision: allow\n", "rules.yaml:2: rule number 1: it needs a name"},
 		{"a name with blanks", "rules:\n- name: A b\n  when: \"true\"\n  decision: allow\n", "rules.yaml:2: rule number 1: it needs a name"},
