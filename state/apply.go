@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
-	tfjson "github.com/hashicorp/terraform-json"
 )
 
 // EventKind is the kind of an Event.
@@ -74,7 +73,7 @@ func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 		return result, fmt.Errorf("applying %s: %w", w.config.Dir, err)
 	}
 	_, left := knownOf(plan.JSON)
-	if err := w.remember(left); err != nil {
+	if err := w.writeKnown(left); err != nil {
 		return result, err
 	}
 	err = w.locking(ctx, "applying", func(ctx context.Context) error { return w.apply(ctx, plan, file, result) })
@@ -87,43 +86,33 @@ func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 
 func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *Result) error {
 	*result = Result{}
-	if err := w.restore(); err != nil {
-		return err
-	}
-	s := &stream{workspace: w, result: result}
-	o := &output{}
-	w.capture(o, false)
 	reattach, err := w.reattach(ctx)
 	if err != nil {
 		return fmt.Errorf("applying %s: %w", w.config.Dir, err)
 	}
-	awaited := w.dismissWhenLost(ctx)
-	err = w.client.ApplyJSON(ctx, s, append(applyOptions(w.config, plan.JSON, file), reattach)...)
-	awaited()
-	w.client.SetStdout(io.Discard)
-	if err != nil {
-		return w.failure(ctx, "applying", err, strings.Join(s.errors, "\n"), o.said(), w.fallen())
+	if provider := w.provider; provider != nil {
+		// The provider ignores the engine's request to stop, and waits for the host. If
+		// it ends, the engine treats its calls as failed and ends in an orderly way.
+		defer context.AfterFunc(ctx, func() {
+			if errors.Is(context.Cause(ctx), ErrHostLost) {
+				provider.end()
+			}
+		})()
 	}
-	return nil
-}
 
-// applyOptions returns the options of apply. All creates run at once, because each only
-// waits for Proxmox.
-func applyOptions(c Config, plan *tfjson.Plan, file string) []tfexec.ApplyOption {
-	return []tfexec.ApplyOption{
-		tfexec.DirOrPlan(file), tfexec.LockTimeout(c.LockTimeout.String()),
-		tfexec.Parallelism(max(c.Parallelism, creates(plan))),
-	}
-}
-
-func creates(plan *tfjson.Plan) int {
-	n := 0
-	for _, rc := range plan.ResourceChanges {
+	// All creates run at once, because each only waits for Proxmox.
+	creates := 0
+	for _, rc := range plan.JSON.ResourceChanges {
 		if rc.Change != nil && rc.Change.Actions.Create() {
-			n++
+			creates++
 		}
 	}
-	return n
+	o := &output{}
+	s := &stream{workspace: w, result: result, output: o}
+	return w.run(ctx, "applying", o, io.Discard, func(tf *tfexec.Terraform) error {
+		return tf.ApplyJSON(ctx, s, tfexec.DirOrPlan(file), tfexec.LockTimeout(w.config.LockTimeout.String()),
+			tfexec.Parallelism(max(w.config.Parallelism, creates)), reattach)
+	})
 }
 
 // message is one line of the engine's machine-readable output. tfjson defines only the
@@ -157,54 +146,49 @@ type message struct {
 type stream struct {
 	workspace *Workspace
 	result    *Result
-	errors    []string
+	output    *output
 }
 
 // Write implements io.Writer.
 func (s *stream) Write(line []byte) (int, error) {
 	var m message
-	if json.Unmarshal(line, &m) == nil {
-		s.take(m)
+	if json.Unmarshal(line, &m) != nil {
+		return len(line), nil
 	}
-	return len(line), nil
-}
-
-func (s *stream) take(m message) {
-	hide := s.workspace.hidden.hide
 	event := Event{
-		Kind: EventKind(m.Type), Address: m.Hook.Resource.Address, Action: m.Hook.Action,
-		Elapsed: time.Duration(m.Hook.Elapsed * float64(time.Second)), Message: hide(m.Message),
+		Kind:    EventKind(m.Type),
+		Address: m.Hook.Resource.Address,
+		Action:  m.Hook.Action,
+		Elapsed: time.Duration(m.Hook.Elapsed * float64(time.Second)),
+		Message: s.workspace.hidden.hide(m.Message),
 	}
-	switch m.Type {
-	case string(EventStart), string(EventProgress):
-	case string(EventComplete):
+	switch event.Kind {
+	case EventStart, EventProgress:
+	case EventComplete:
 		s.result.Done = append(s.result.Done, event.Address)
-	case string(EventErrored):
+	case EventErrored:
 		s.result.Failed = append(s.result.Failed, event.Address)
 	case "change_summary":
 		s.result.Add, s.result.Change, s.result.Import, s.result.Remove = m.Changes.Add, m.Changes.Change, m.Changes.Import, m.Changes.Remove
-		return
+		return len(line), nil
 	case "diagnostic":
 		if m.Diagnostic.Severity != "error" {
-			return
+			return len(line), nil
 		}
-		event.Kind, event.Address = EventError, m.Diagnostic.Address
-		s.errors = append(s.errors, diagnosis(m))
+		event.Kind = EventError
+		event.Address = m.Diagnostic.Address
+		text := m.Diagnostic.Summary
+		if m.Diagnostic.Address != "" {
+			text = m.Diagnostic.Address + ": " + text
+		}
+		if m.Diagnostic.Detail != "" {
+			text += ": " + m.Diagnostic.Detail
+		}
+		s.output.errors = append(s.output.errors, text)
 	default:
-		return
+		return len(line), nil
 	}
 	fmt.Fprintln(s.workspace.config.Log, event.Message)
 	s.workspace.config.Progress(event)
-}
-
-// diagnosis returns an error of the engine as one paragraph.
-func diagnosis(m message) string {
-	text := m.Diagnostic.Summary
-	if m.Diagnostic.Address != "" {
-		text = m.Diagnostic.Address + ": " + text
-	}
-	if m.Diagnostic.Detail != "" {
-		text += ": " + m.Diagnostic.Detail
-	}
-	return text
+	return len(line), nil
 }

@@ -87,27 +87,31 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 		}
 	}
 	maps.Copy(all, c.Env)
-	cluster := clusterOf(all)
+	var cluster []string
+	for name, value := range all {
+		if strings.HasPrefix(name, "KUBE_") {
+			cluster = append(cluster, name+"="+value)
+		}
+	}
+	slices.Sort(cluster)
 	plain[clusterVariable] = hashLines(cluster)
 	e := environments{cluster: cluster, engine: maps.Clone(plain), provider: maps.Clone(plain), download: maps.Clone(plain)}
 	// A user's CLI configuration is for downloads, and the engine downloads nothing.
 	e.engine["TF_CLI_CONFIG_FILE"] = os.DevNull
-	copyIf(e.engine, all, func(name string) bool {
-		kind := backendOfVariable(name)
-		return kind != "" && kind == backend || name == encryptionVariable && c.Encryption
-	})
-	copyIf(e.download, all, func(name string) bool { return strings.HasPrefix(name, registryVariables) })
-	copyIf(e.provider, c.Env, func(name string) bool { return backendOfVariable(name) == "" && !strings.HasPrefix(name, "TF_") })
-	return e
-}
-
-// copyIf copies the variables whose names satisfy wanted.
-func copyIf(to, from map[string]string, wanted func(name string) bool) {
-	for name, value := range from {
-		if wanted(name) {
-			to[name] = value
+	for name, value := range all {
+		if kind := backendOfVariable(name); kind != "" && kind == backend || name == encryptionVariable && c.Encryption {
+			e.engine[name] = value
+		}
+		if strings.HasPrefix(name, registryVariables) {
+			e.download[name] = value
 		}
 	}
+	for name, value := range c.Env {
+		if backendOfVariable(name) == "" && !strings.HasPrefix(name, "TF_") {
+			e.provider[name] = value
+		}
+	}
+	return e
 }
 
 // variablesOf returns an environment as a map.
@@ -128,18 +132,6 @@ func backendOfVariable(name string) string {
 		}
 	}
 	return ""
-}
-
-// clusterOf returns the variables that identify the cluster that stores a state.
-func clusterOf(all map[string]string) []string {
-	var lines []string
-	for name, value := range all {
-		if strings.HasPrefix(name, "KUBE_") {
-			lines = append(lines, name+"="+value)
-		}
-	}
-	slices.Sort(lines)
-	return lines
 }
 
 // secretName matches the names of variables whose values must not be shown.
@@ -173,7 +165,11 @@ func newRedactor(env map[string]string) redactor {
 			continue
 		}
 		_, tail, _ := strings.Cut(value, "=")
-		for _, s := range append(passwords(value), value, tail) {
+		candidates := []string{value, tail}
+		for _, match := range passwordIn.FindAllStringSubmatch(value, -1) {
+			candidates = append(candidates, match[1]+match[2])
+		}
+		for _, s := range candidates {
 			if len(s) >= 6 {
 				secrets = append(secrets, s)
 			}
@@ -189,15 +185,6 @@ func newRedactor(env map[string]string) redactor {
 
 // passwordIn matches the password of a connection string.
 var passwordIn = regexp.MustCompile(`://[^/@\s]*?:([^@\s]+)@|password\s*=\s*'?((?:[^'\\\s]|\\.)+)`)
-
-// passwords returns the passwords in a connection string.
-func passwords(value string) []string {
-	var found []string
-	for _, match := range passwordIn.FindAllStringSubmatch(value, -1) {
-		found = append(found, match[1]+match[2])
-	}
-	return found
-}
 
 func (r redactor) hide(s string) string { return r.replacer.Replace(s) }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 )
 
 // ErrStalePlan reports that the state has changed since the plan was made.
@@ -97,6 +98,8 @@ type LockedError struct {
 	// Proof says why the holder is considered gone, and what remains uncertain.
 	Proof string
 	Dir   string
+	// Lease is the lock in Kubernetes if Unlock cannot break it.
+	Lease string
 }
 
 // Error says who holds which lock since when, and how to fix it.
@@ -109,17 +112,13 @@ func (e *LockedError) Error() string {
 		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait for it; the lock ends with the connection of whoever holds it",
 			e.Dir, e.Who, since, e.Operation)
 	}
-	if e.Operation == initOperation {
+	if e.Lease != "" {
 		return fmt.Sprintf("state of %s: locked by %s since %s for init: wait for it; if it is surely dead, run "+
-			"`kubectl delete lease lock-tfstate-default-%s` in the namespace of the states", e.Dir, e.Who, since, backendOf(e.Dir).settings["secret_suffix"])
+			"`kubectl delete lease %s` in the namespace of the states", e.Dir, e.Who, since, e.Lease)
 	}
 	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
 		"if it is surely dead, run `force-unlock %s` there", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
 }
-
-// initOperation is what the first init locks a state in Kubernetes for. The engine cannot
-// break this lock: its force-unlock reads the state first, and so takes it, too.
-const initOperation = "init"
 
 // lockField matches a line of the engine's description of a lock.
 var lockField = regexp.MustCompile(`(?m)^[\s│|]*(ID|Path|Operation|Who|Created):[ \t]+(.*?)\s*$`)
@@ -169,13 +168,21 @@ func parseLock(text string) *LockedError {
 	return e
 }
 
-// failure converts an error of terraform-exec and the engine's output. It does not wrap
-// the engine's error, whose text may contain secrets.
+// failure converts an error of terraform-exec and the engine's output, and ends the
+// provider: one that was asked to stop must not be called again. It does not wrap the
+// engine's error, whose text may contain secrets.
 func (w *Workspace) failure(ctx context.Context, operation string, err error, said ...string) error {
+	if p := w.provider; p != nil {
+		died := p.died()
+		w.dismiss()
+		if died {
+			said = append(said, "the provider died"+p.stderr.panic())
+		}
+	}
 	said = slices.DeleteFunc(said, func(s string) bool { return s == "" })
 	text := w.hidden.hide(strings.TrimSpace(strings.Join(said, "\n")))
 	if locked := parseLock(text); locked != nil && ctx.Err() == nil {
-		w.judge(locked)
+		w.complete(locked)
 		return locked
 	}
 	failure := &CommandError{Operation: operation, Dir: w.config.Dir, Text: text}
@@ -194,24 +201,76 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 		failure.Text = exit.Error()
 	case text == "":
 		failure.Text = w.hidden.hide(err.Error())
+	case operation == downloading && noProvider.MatchString(text):
+		failure.Text = brief(text) + ": " + w.providerHint()
+	case strings.Contains(text, "Unsupported state file format"):
+		failure.Text = brief(text) + ": " + restoreState
 	default:
-		w.explain(failure)
+		if failure.Backend = w.unreachable(text); failure.Backend != "" {
+			failure.Text = brief(text)
+		}
 	}
 	return failure
 }
 
-// mendState is the hint for an invalid state. Losing the state loses nothing else,
+// restoreState is the hint for an invalid state. Losing the state loses nothing else,
 // because VMs carry our marker.
-const mendState = "restore the state from a backup, or move it elsewhere (with files as the backend it is terraform.tfstate " +
+const restoreState = "restore the state from a backup, or move it elsewhere (with files as the backend it is terraform.tfstate " +
 	"in the host's directory of the fleet): the next run imports the VMs that exist"
 
-// explain replaces the engine's text where a clearer explanation exists.
-func (w *Workspace) explain(failure *CommandError) {
-	if fix, needed := w.needsProvider(failure.Text); needed && failure.Operation == downloading {
-		failure.Text = brief(failure.Text) + ": " + fix
-	} else if strings.Contains(failure.Text, "Unsupported state file format") {
-		failure.Text = brief(failure.Text) + ": " + mendState
-	} else if failure.Backend = w.unreachable(failure.Text); failure.Backend != "" {
-		failure.Text = brief(failure.Text)
+// troubled matches the engine's errors about a server that does not respond, or responds
+// incorrectly.
+var troubled = regexp.MustCompile(`connection refused|connection reset|no such host|no route to host|network is unreachable|` +
+	`i/o timeout|TLS handshake timeout|deadline exceeded|Client\.Timeout|giving up after|bad connection|broken pipe|: EOF\b|` +
+	`response code:? [45]\d\d|StatusCode: [45]\d\d|is (starting up|shutting down)|failed to verify certificate|` +
+	`authentication failed|Unauthorized|[Ff]orbidden|AccessDenied|ServiceUnavailable`)
+
+// aboutResource matches what the engine adds to an error that is not the backend's: the
+// place in the configuration, or the resource.
+var aboutResource = regexp.MustCompile(`(?m)^[\s│]*(with (module|provider|proxmox|data)[.\[_]|on \S+ line \d+)|^(module\.|[a-z_]+\.)\S+: |provider packages?`)
+
+// aboutState matches the start of the engine's error about a state that it could not
+// save, lock or release.
+var aboutState = regexp.MustCompile(`Failed to save state|Error acquiring the state lock|Error releasing the state lock`)
+
+// advice matches the start of the engine's advice for interactive use.
+var advice = regexp.MustCompile(`\s*(Failed to persist state to backend:|(OpenTofu|Terraform) (acquires a (state )?lock|is trying to read))`)
+
+// unreachable returns the kind of backend that, by the engine's text, does not respond,
+// or "".
+func (w *Workspace) unreachable(text string) string {
+	said, _, _ := strings.Cut(text, "\n\nError:")
+	if at := aboutState.FindStringIndex(text); at != nil {
+		said = text[at[0]:]
+	} else if aboutResource.MatchString(said) {
+		return ""
 	}
+	if !troubled.MatchString(strings.Join(strings.Fields(said), " ")) {
+		return ""
+	}
+	if w.root == nil || w.root.backend == "local" {
+		return ""
+	}
+	return w.root.backend
+}
+
+// brief returns the engine's text about a backend as one line, without its advice.
+func brief(text string) string {
+	if at := advice.FindStringIndex(text); at != nil {
+		text = text[:at[0]]
+	}
+	return strings.TrimPrefix(strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("│╷╵", r) }), " "), "Error: ")
+}
+
+// noProvider matches the engine's errors about a provider that it cannot get.
+var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
+
+// providerHint says how to get a provider that the engine cannot download.
+func (w *Workspace) providerHint() string {
+	if dir := w.config.PluginDir; dir != "" {
+		return fmt.Sprintf("engine.plugin_dir %s does not hold the provider: fill it with `%s providers mirror %s` where the registry can be reached, or correct the key",
+			dir, w.config.Engine.Name(), dir)
+	}
+	return fmt.Sprintf("the provider's registry cannot be reached from here: set engine.plugin_dir in numaform.yaml to a directory that "+
+		"`%s providers mirror DIR` filled where it can, or HTTPS_PROXY to a way there", w.config.Engine.Name())
 }

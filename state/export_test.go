@@ -8,10 +8,16 @@ import (
 
 // Internals for tests, because no engine can be made to show them.
 var (
-	Required   = required
 	ParseLock  = parseLock
 	ParseState = parseState
+	MadeFrom   = madeFrom
 )
+
+// Required returns the version of the provider that files require.
+func Required(files map[string][]byte) (string, error) {
+	c := parseConfiguration(files)
+	return c.version, c.refused
+}
 
 // Fence is a fence in front of a PostgreSQL server.
 type Fence struct{ *fence }
@@ -69,14 +75,14 @@ func Environments(own []string, c *Config, backend string) (engine, provider, do
 func (w *Workspace) Cluster() string { return clusterVariable + "=" + w.env.engine[clusterVariable] }
 
 // Mark returns the mark of a workspace's processes.
-func (w *Workspace) Mark() string { return runVariable + "=" + w.mark() }
+func (w *Workspace) Mark() string { return runVariable + "=" + markOf(w.config.Dir) }
 
 // Hide removes env's secrets from s.
 func Hide(env map[string]string, s string) string { return newRedactor(env).hide(s) }
 
 // Held reports whether a lock belongs to a run on a host between two times.
 func Held(host string, began, until time.Time, lock *LockedError, here string) bool {
-	return (&run{Host: host, Began: began, Until: until}).held(lock, here)
+	return (&run{Host: host, Began: began, Until: until}).proves(lock, here, "")
 }
 
 // Proves reports whether the record of a run in a directory on a host proves, for another
@@ -90,7 +96,7 @@ func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w
 
 // AddCalls adds module calls to a directory's list.
 func AddCalls(dir string, files map[string][]byte) bool {
-	return (&Workspace{config: Config{Dir: dir}}).addCalls(files)
+	return (&Workspace{config: Config{Dir: dir}}).addCalls(parseConfiguration(files))
 }
 
 // AwaitOrphans waits for the leftover processes of a killed engine.
@@ -102,11 +108,14 @@ func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
 
 // NeedsProvider returns how to get a provider that the engine lacks.
 func NeedsProvider(pluginDir, text string) (fix string, needed bool) {
-	return (&Workspace{config: Config{PluginDir: pluginDir, Engine: &Engine{Path: "/opt/tofu"}}}).needsProvider(text)
+	if !noProvider.MatchString(text) {
+		return "", false
+	}
+	return (&Workspace{config: Config{PluginDir: pluginDir, Engine: &Engine{Path: "/opt/tofu"}}}).providerHint(), true
 }
 
 // Sum returns the hash of a provider's files.
-func (e *Engine) Sum(dir, file string, now time.Time) (string, error) { return e.sum(dir, file, now) }
+func (e *Engine) Sum(dir, file string, now time.Time) (string, error) { return hashOf(dir, file, now) }
 
 // Guarded reports whether only root and this user can replace a file.
 func Guarded(path string) bool { return guarded(path) }
@@ -122,14 +131,18 @@ func Died(texts ...string) string {
 
 // Sees returns the files that an engine can read, or why it is not confined.
 func Sees(c *Config, env map[string]string, files map[string][]byte) (paths []string, open string) {
-	s := engineRules(c, env, files)
+	s := engineRules(c, env, parseConfiguration(files))
 	return append(s.rules.Read, s.rules.Write...), s.open
 }
 
 // BehindFence reports whether an engine of the directory reaches PostgreSQL through a
 // fence.
 func BehindFence(config Config, env map[string]string) bool {
-	w := &Workspace{config: config, env: environments{engine: env}}
+	root, err := readConfiguration(config.Dir)
+	if err != nil {
+		return false
+	}
+	w := &Workspace{config: config, env: environments{engine: env}, root: root}
 	_, ok := w.connString()
 	return ok
 }

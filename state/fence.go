@@ -132,15 +132,14 @@ func (f *fence) serve(client net.Conn) {
 		if _, err := io.Copy(server, client); err == nil {
 			close(left)
 		}
-		halfClose(server)
+		// The engine sends nothing more.
+		if half, ok := server.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite() // it may already be closed
+		}
 	})
 	_, _ = io.Copy(client, server)
-	f.judge(left)
-}
 
-// judge determines which side ended a connection: an engine that ends it disconnects
-// within a moment.
-func (f *fence) judge(left <-chan struct{}) {
+	// Which side ended the connection? An engine that ends it disconnects within a moment.
 	f.mu.Lock()
 	f.ending++
 	f.mu.Unlock()
@@ -210,11 +209,4 @@ func (f *fence) remove() error {
 		return nil
 	}
 	return f.dir.Remove()
-}
-
-// halfClose signals to the server that the engine sends nothing more.
-func halfClose(conn net.Conn) {
-	if half, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // it may already be closed
-	}
 }

@@ -1,17 +1,13 @@
 package state
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/google/renameio/v2"
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/workdir"
@@ -77,71 +73,14 @@ func (w *Workspace) restore() error {
 // callsRendered reports whether the engine's module list refers only to directories of
 // the tree, each by its source. Without a list there are no other calls.
 func (w *Workspace) callsRendered() bool {
-	content, err := os.ReadFile(w.manifestFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return true
+	listed, err := w.readManifest()
+	if err != nil || listed == nil {
+		return err == nil
 	}
-	var listed manifest
-	if err != nil || json.Unmarshal(content, &listed) != nil {
-		return false
-	}
-	for _, call := range listed.Modules {
+	return !slices.ContainsFunc(listed.Modules, func(call moduleCall) bool {
 		root := call.Key == "" && call.Source == "" && call.Dir == "."
 		below, err := filepath.Rel(w.config.Root, filepath.Join(w.config.Dir, filepath.FromSlash(call.Dir)))
 		rendered := err == nil && call.Dir == path.Clean(call.Source) && w.config.Files[path.Join(filepath.ToSlash(below), "main.tf")] != nil
-		if !root && !rendered {
-			return false
-		}
-	}
-	return true
-}
-
-// errored returns the path for a state that the backend did not accept.
-func (w *Workspace) errored() string {
-	if w.config.Errored != "" {
-		return w.config.Errored
-	}
-	return filepath.Join(w.config.Dir, erroredState)
-}
-
-// secure moves a state that the engine could not save to its permanent place.
-func (w *Workspace) secure() error {
-	name := filepath.Join(w.config.Dir, erroredState)
-	info, err := os.Lstat(name)
-	if w.config.Errored == "" || errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("securing %s: it is no ordinary file: remove it", name)
-	}
-	if err == nil {
-		err = w.move(name)
-	}
-	if err != nil {
-		return fmt.Errorf("securing the state %s, which was not saved: %w", name, err)
-	}
-	return nil
-}
-
-// move moves an unsaved state. At any time the state is in at least one of both places.
-func (w *Workspace) move(name string) error {
-	content, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	kept, err := os.ReadFile(w.config.Errored)
-	switch {
-	case err == nil && !slices.Equal(kept, content):
-		return fmt.Errorf("%s is another one: move one of them elsewhere, and import what it made", w.config.Errored)
-	case err != nil && !errors.Is(err, os.ErrNotExist):
-		return err
-	case err != nil:
-		if err := os.MkdirAll(filepath.Dir(w.config.Errored), 0o700); err != nil {
-			return err
-		}
-		if err := renameio.WriteFile(w.config.Errored, content, 0o600); err != nil {
-			return err
-		}
-	}
-	return os.Remove(name)
+		return !root && !rendered
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,9 +16,6 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
-	"github.com/hashicorp/go-plugin"
-	"github.com/hashicorp/hcl/v2"
-	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/terraform-exec/tfexec"
 
 	"github.com/numaform/numaform/state/guard"
@@ -37,37 +35,63 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	if err := w.open(ctx); err != nil {
 		return err
 	}
-	files, err := configFiles(w.config.Dir)
+	failed := func(err error) error { return fmt.Errorf("initializing %s: %w", w.config.Dir, err) }
+	root, err := readConfiguration(w.config.Dir)
 	if err != nil {
-		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+		return failed(err)
 	}
-	w.version, err = required(files)
-	if err == nil {
-		err = w.restrict(files)
+	w.root = root
+	if root.refused != nil {
+		return failed(root.refused)
 	}
-	if err != nil {
-		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	if err := w.restrict(); err != nil {
+		return failed(err)
 	}
-	now := w.fingerprint(files)
-	done, err := readFingerprint(w.private(stampFile))
-	if err != nil {
-		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+
+	// The stamp has the hash of everything that init depends on, and the hash of all of it
+	// except module calls.
+	lines := []string{
+		"engine " + w.config.Engine.Path + " " + w.config.Engine.Version,
+		"providers none",
 	}
-	switch {
-	case done == now:
+	for key, value := range w.config.BackendConfig {
+		lines = append(lines, "backend "+key+"="+value)
+	}
+	lines = append(lines, root.dependencies...)
+	slices.Sort(lines)
+	whole := hashLines(lines)
+	rest := hashLines(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, callPrefix) }))
+	stamp, err := os.ReadFile(w.private(stampFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return failed(err)
+	}
+	oldWhole, oldRest, _ := strings.Cut(string(stamp), " ")
+	if oldWhole == whole && oldRest == rest {
 		return nil
-	case done.rest == now.rest && w.addCalls(files):
-		// A changed number of calls to modules that are already listed needs no init.
-	default:
+	}
+	// A changed number of calls to modules that are already listed needs no init.
+	if oldRest != rest || !w.addCalls(root) {
 		if err := w.init(ctx); err != nil {
 			return err
 		}
 	}
-	if err := renameio.WriteFile(w.private(stampFile), []byte(now.String()), 0o600); err != nil {
-		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
+	if err := renameio.WriteFile(w.private(stampFile), []byte(whole+" "+rest), 0o600); err != nil {
+		return failed(err)
 	}
 	return nil
 }
+
+func hashLines(lines []string) string {
+	hash := sha256.New()
+	for _, line := range lines {
+		fmt.Fprintf(hash, "%d %s\n", len(line), line)
+	}
+	return hex.EncodeToString(hash.Sum(nil))
+}
+
+// providerLock is the engine's file of provider versions and hashes. It is removed:
+// Providers decides which provider may run.
+const providerLock = ".terraform.lock.hcl"
 
 // init runs the engine's init. The engine gets no provider: it finds none in the
 // directory and has no source to install one from.
@@ -86,8 +110,8 @@ func (w *Workspace) init(ctx context.Context) error {
 	}
 	for range firstUses {
 		w.begun = w.config.Clock.Now()
-		_, err = w.command(ctx, "initializing", true, func(tf *tfexec.Terraform) error {
-			return tf.Init(ctx, initOptions(w.config, nothing, w.version)...)
+		err = w.command(ctx, "initializing", func(tf *tfexec.Terraform) error {
+			return tf.Init(ctx, w.initOptions(nothing)...)
 		})
 		var locked *LockedError
 		if err == nil || !errors.As(err, &locked) && !clashed.MatchString(strings.Join(strings.Fields(err.Error()), " ")) {
@@ -116,129 +140,78 @@ const (
 
 // initOptions returns the options of init. A changed backend is never reconfigured,
 // because the states would remain in the old one: the engine refuses and reports it.
-func initOptions(c Config, plugins, version string) []tfexec.InitOption {
+func (w *Workspace) initOptions(plugins string) []tfexec.InitOption {
 	options := []tfexec.InitOption{tfexec.Upgrade(false), tfexec.PluginDir(plugins)}
-	if version != "" {
+	if w.root.version != "" {
 		// Init does not call a provider that is already running.
 		options = append(options, tfexec.Reattach(tfexec.ReattachInfo{guard.Provider: {
-			Protocol: string(plugin.ProtocolGRPC), ProtocolVersion: 6, Pid: os.Getpid(), Test: true,
+			Protocol: "grpc", ProtocolVersion: 6, Pid: os.Getpid(), Test: true,
 			Addr: tfexec.ReattachConfigAddr{Network: "unix", String: os.DevNull},
 		}}))
 	}
-	for _, key := range slices.Sorted(maps.Keys(c.BackendConfig)) {
-		options = append(options, tfexec.BackendConfig(key+"="+c.BackendConfig[key]))
+	for _, key := range slices.Sorted(maps.Keys(w.config.BackendConfig)) {
+		options = append(options, tfexec.BackendConfig(key+"="+w.config.BackendConfig[key]))
 	}
 	return options
 }
 
-// fingerprint is the hash of everything that init depends on, and the hash of all of it
-// except module calls.
-type fingerprint struct{ whole, rest string }
-
-// String returns the content of the stamp file.
-func (f fingerprint) String() string { return f.whole + " " + f.rest }
-
-// readFingerprint reads a stamp. An invalid stamp equals no fingerprint.
-func readFingerprint(name string) (fingerprint, error) {
-	stamp, err := os.ReadFile(name)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fingerprint{}, err
-	}
-	whole, rest, _ := strings.Cut(string(stamp), " ")
-	return fingerprint{whole, rest}, nil
+// engineData returns the file in which the engine records the directory's backend.
+func (w *Workspace) engineData() string {
+	return filepath.Join(w.config.Dir, ".terraform", "terraform.tfstate")
 }
 
-// fingerprint hashes what init depends on.
-func (w *Workspace) fingerprint(files map[string][]byte) fingerprint {
-	lines := []string{
-		"engine " + w.config.Engine.Path + " " + w.config.Engine.Version,
-		"providers none",
-	}
-	for key, value := range w.config.BackendConfig {
-		lines = append(lines, "backend "+key+"="+value)
-	}
-	for name, content := range files {
-		lines = append(lines, dependencies(name, content)...)
-	}
-	slices.Sort(lines)
-	whole := hashLines(lines)
-	return fingerprint{whole, hashLines(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, callPrefix) }))}
+// MovedStateError reports that the configured path of a local state has changed while the
+// old file still exists.
+type MovedStateError struct{ Dir, Was, Wanted string }
+
+// Error returns both paths and how to fix it.
+func (e *MovedStateError) Error() string {
+	return fmt.Sprintf("state of %s: it was at %s and is expected at %s, and the old file is still there: if the fleet was copied, "+
+		"work with one of the copies only and remove the other; if the state was meant to move, move the file", e.Dir, e.Was, e.Wanted)
 }
 
-// callPrefix starts the dependency lines about module calls.
-const callPrefix = "module "
-
-func hashLines(lines []string) string {
-	hash := sha256.New()
-	for _, line := range lines {
-		fmt.Fprintf(hash, "%d %s\n", len(line), line)
+// follow drops the engine's record of a local state's path if the configured path
+// differs, because the fleet and its states were moved: the engine would refuse, as it
+// does for any changed backend. If another file remains at the old path, follow returns a
+// *MovedStateError.
+func (w *Workspace) follow() error {
+	configured := w.config.BackendConfig["path"]
+	if configured == "" || w.root.backend != "local" {
+		return nil
 	}
-	return hex.EncodeToString(hash.Sum(nil))
-}
-
-// providerLock is the engine's file of provider versions and hashes. It is removed:
-// Providers decides which provider may run.
-const providerLock = ".terraform.lock.hcl"
-
-// configFiles reads the .tf files of a directory.
-func configFiles(dir string) (map[string][]byte, error) {
-	entries, err := os.ReadDir(dir)
+	content, err := os.ReadFile(w.engineData())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
-	files := map[string][]byte{}
-	for _, entry := range entries {
-		name := entry.Name()
-		if !strings.HasSuffix(name, ".tf") && !strings.HasSuffix(name, ".tf.json") && !strings.HasSuffix(name, ".tofu") {
-			continue
-		}
-		if files[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
-			return nil, err
-		}
+	var data struct {
+		Backend struct {
+			Type   string `json:"type"`
+			Config struct {
+				Path string `json:"path"`
+			} `json:"config"`
+		} `json:"backend"`
 	}
-	return files, nil
-}
-
-// dependencies returns the parts of a file on which init depends: its terraform blocks,
-// and the label, source and version of each module call. If a file is not plain HCL, the
-// whole file counts.
-func dependencies(name string, content []byte) []string {
-	whole := []string{"file " + name + " " + string(content)}
-	if !strings.HasSuffix(name, ".tf") {
-		return whole
+	// The engine reports unreadable data.
+	if json.Unmarshal(content, &data) != nil || data.Backend.Type != "local" || data.Backend.Config.Path == "" {
+		return nil
 	}
-	file, diagnostics := hclsyntax.ParseConfig(content, name, hcl.InitialPos)
-	if diagnostics.HasErrors() {
-		return whole
+	was := data.Backend.Config.Path
+	if !filepath.IsAbs(was) {
+		was = filepath.Join(w.config.Dir, was)
 	}
-	body, ok := file.Body.(*hclsyntax.Body)
-	if !ok {
-		return whole
+	if was == configured {
+		return nil
 	}
-	var found []string
-	for _, block := range body.Blocks {
-		switch block.Type {
-		case "terraform":
-			found = append(found, "terraform "+string(block.Range().SliceBytes(content))+blockText(block, content))
-		case "module":
-			found = append(found, callPrefix+strings.Join(block.Labels, ".")+" "+
-				attributeText(block, "source", content)+" "+attributeText(block, "version", content))
-		case "resource", "data", "ephemeral":
-			// The type identifies the provider.
-			found = append(found, block.Type+" "+strings.Join(block.Labels, "."))
+	if old, err := os.Stat(was); err == nil {
+		if current, err := os.Stat(configured); err != nil || !os.SameFile(old, current) {
+			return &MovedStateError{Dir: w.config.Dir, Was: was, Wanted: configured}
 		}
 	}
-	return found
-}
-
-func blockText(block *hclsyntax.Block, content []byte) string {
-	return string(hcl.RangeBetween(block.OpenBraceRange, block.CloseBraceRange).SliceBytes(content))
-}
-
-func attributeText(block *hclsyntax.Block, name string, content []byte) string {
-	attribute, ok := block.Body.Attributes[name]
-	if !ok {
-		return ""
+	if err := removeFile(w.engineData()); err != nil {
+		return fmt.Errorf("initializing %s: %w", w.config.Dir, err)
 	}
-	return string(attribute.Expr.Range().SliceBytes(content))
+	return nil
 }

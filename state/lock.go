@@ -1,25 +1,142 @@
 package state
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"github.com/hashicorp/terraform-exec/tfexec"
+	"golang.org/x/sys/unix"
 )
+
+// run is the record of an operation that takes the state's lock. It exists in the
+// directory while the operation runs. Finding one means that its process died, because
+// the directory's own lock is gone.
+type run struct {
+	Operation string    `json:"operation"`
+	Host      string    `json:"host"`
+	PID       int       `json:"pid"`
+	Began     time.Time `json:"began"`
+	// Until is the latest time at which its engine can have acquired the lock.
+	Until time.Time `json:"until"`
+	// Dir is the workspace's directory. The record in a copy of the directory proves
+	// nothing: the directory's lock, and the mark of its processes, belong to the
+	// original.
+	Dir string `json:"dir"`
+	// Former is the directory in which the operation ran, if the record was moved from
+	// another directory.
+	Former string `json:"former,omitempty"`
+	// seen is set if this process saw every engine of the whole period end.
+	seen bool
+}
+
+// lockSlack is how long an engine may take until it requests the lock.
+const lockSlack = time.Minute
+
+// markOf returns what distinguishes the processes of a directory's workspace from all
+// others.
+func markOf(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return hex.EncodeToString(sum[:16])
+}
+
+// readRun returns the record of a run that did not end, or nil.
+func readRun(name string) (*run, error) {
+	content, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no record is the usual case
+	}
+	if err != nil {
+		return nil, err
+	}
+	var r run
+	if err := json.Unmarshal(content, &r); err != nil {
+		return nil, nil //nolint:nilnil,nilerr // a record that cannot be read proves nothing
+	}
+	return &r, nil
+}
+
+func (r *run) write(name string) error {
+	content, err := json.Marshal(r)
+	if err == nil {
+		err = renameio.WriteFile(name, content, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("recording run: %w", err)
+	}
+	return nil
+}
+
+// TakeOver copies the record of a failed run from one directory to another that is used
+// for the same root from now on. It returns ErrBusy if the former directory is still in
+// use, and does nothing if the other one already has a record.
+func TakeOver(record []byte, former, dir string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("taking over the record of a run in %s: %w", former, err)
+		}
+	}()
+	var r run
+	if err := json.Unmarshal(record, &r); err != nil || r.Dir != former {
+		return nil // like a record read in place, it proves nothing
+	}
+	lock, err := os.OpenFile(filepath.Join(former, ".terraform", "numaform", lockFile), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err == nil {
+		defer func() { err = errors.Join(err, lock.Close()) }()
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return ErrBusy
+		}
+	}
+	name := filepath.Join(dir, ".terraform", "numaform", runFile)
+	if _, err := os.Lstat(name); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	r.Dir, r.Former = dir, former
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	return r.write(name)
+}
 
 // locking runs a command that takes the state's lock. If a dead engine of this workspace
 // holds the lock, locking waits for that engine's remaining processes, breaks the lock,
 // and runs the command again.
 func (w *Workspace) locking(ctx context.Context, operation string, command func(context.Context) error) error {
-	record, err := w.beginRun(operation)
+	host, err := os.Hostname()
 	if err != nil {
+		return fmt.Errorf("%s %s: recording run: %w", operation, w.config.Dir, err)
+	}
+	w.begun = w.config.Clock.Now()
+	record := &run{
+		Operation: operation,
+		Host:      host,
+		Dir:       w.config.Dir,
+		PID:       os.Getpid(),
+		Began:     w.begun,
+		Until:     w.begun.Add(w.config.LockTimeout + lockSlack),
+		seen:      true,
+	}
+	if earlier := w.crashed; earlier != nil && earlier.Dir == w.config.Dir {
+		// Its lock may still exist, so the record extends back to it.
+		record.Began, record.seen, record.Former = earlier.Began, earlier.seen, earlier.Former
+	}
+	if err := record.write(w.private(runFile)); err != nil {
 		return fmt.Errorf("%s %s: %w", operation, w.config.Dir, err)
 	}
+
 	err = w.fenced(ctx, command)
 	var locked *LockedError
 	if errors.As(err, &locked) && w.gone(ctx, locked) {
@@ -27,13 +144,19 @@ func (w *Workspace) locking(ctx context.Context, operation string, command func(
 			err = w.fenced(ctx, command)
 		}
 	}
+
 	var failed *CommandError
-	if errors.As(err, &failed) && (failed.killed || failed.Backend != "") {
+	switch {
+	case errors.As(err, &failed) && (failed.killed || failed.Backend != ""):
 		// A dead engine may still hold the lock.
 		w.crashed = record
 		return err
+	case err != nil && w.crashed != nil:
+		return errors.Join(err, w.crashed.write(w.private(runFile)))
 	}
-	return errors.Join(err, w.endRun(err == nil))
+	// After a success, no dead engine can hold the lock any more.
+	w.crashed = nil
+	return errors.Join(err, removeFile(w.private(runFile)))
 }
 
 // fenced runs a command of the engine behind a fence, if the backend's lock ends with a
@@ -63,16 +186,89 @@ func (w *Workspace) fenced(ctx context.Context, command func(context.Context) er
 // connString returns the connection string of the pg backend's server, if the server can
 // be reached through a fence.
 func (w *Workspace) connString() (connString, bool) {
-	backend := backendOf(w.config.Dir)
-	if _, given := backend.settings["conn_str"]; backend.kind != "pg" || given || w.config.BackendConfig["conn_str"] != "" {
+	if _, given := w.root.settings["conn_str"]; w.root.backend != "pg" || given || w.config.BackendConfig["conn_str"] != "" {
 		return connString{}, false
 	}
-	passwords := orElse(w.env.engine["PGPASSFILE"], filepath.Join(w.env.engine["HOME"], ".pgpass"))
-	if _, err := os.Stat(passwords); err == nil {
+	passwords := cmp.Or(w.env.engine["PGPASSFILE"], filepath.Join(w.env.engine["HOME"], ".pgpass"))
+	if exists(passwords) {
 		// A password file lists passwords by the server's own name.
 		return connString{}, false
 	}
 	return parseConn(w.env.engine[connVariable], w.env.engine)
+}
+
+// complete completes the engine's description of a lock. Some backends (http, pg) do not
+// know the holder, and the engine then describes its own attempt: such a description is
+// more recent than the start of the operation, and is dropped.
+func (w *Workspace) complete(lock *LockedError) {
+	lock.Dir = w.config.Dir
+	if lock.Created.IsZero() || !lock.Created.Before(w.begun) {
+		lock.Who, lock.Operation, lock.Created = "someone", "an operation", time.Time{}
+		if w.root.backend == "pg" {
+			lock.ID = "" // it is the attempt's
+		}
+		return
+	}
+	if lock.Operation == "init" {
+		// The first init locks a state in Kubernetes. The engine cannot break this lock:
+		// its force-unlock reads the state first, and so takes it, too.
+		lock.Lease = "lock-tfstate-default-" + w.root.settings["secret_suffix"]
+	}
+	host, err := os.Hostname()
+	if err == nil && enginesDie && w.crashed.proves(lock, host, w.config.Dir) {
+		lock.Holder, lock.Proof = HolderGone, w.crashed.proof(lock)
+	}
+}
+
+// proves reports whether the record shows, for a directory on a host, that a lock was
+// left behind: it was acquired on that host, in the period in which the run's engine can
+// have acquired it. An engine dies with its parent, so the lock has no holder. No backend
+// identifies the process that acquired a lock. For a false match, another process on that
+// host, with another working copy of the same state, would have to acquire it within that
+// same period.
+func (r *run) proves(lock *LockedError, host, dir string) bool {
+	_, where, _ := strings.Cut(lock.Who, "@")
+	return r != nil && r.Dir == dir && where == host && r.Host == host &&
+		!lock.Created.Before(r.Began) && !lock.Created.After(r.Until)
+}
+
+// proof returns the reason for considering a lock's holder dead, for the record.
+func (r *run) proof(lock *LockedError) string {
+	gone := "whoever had this directory has let go of it, so it is gone, and its engine with it"
+	if r.seen {
+		gone = "that process is this one, and saw its engine end"
+	}
+	return fmt.Sprintf("%s took it on this host at %s for %s; an engine of this directory can have taken it between %s and %s "+
+		"in a run that did not end well (process %d, %s); %s; no process that it started is left; "+
+		"that nobody else on this host took it in that time, from another working copy, is not known",
+		lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
+		r.Began.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.PID, r.Operation, gone)
+}
+
+// gone reports whether a lock's holder is dead, by the record of a run in this directory
+// or by what else is known about the holder's machine.
+func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
+	if lock.Holder == HolderGone || w.config.Gone == nil {
+		return lock.Holder == HolderGone
+	}
+	_, host, named := strings.Cut(lock.Who, "@")
+	self, err := os.Hostname()
+	if !named || err != nil {
+		return false
+	}
+	if host == self {
+		// Another numaform on this host may use the same state.
+		others, known := strangers(w.env.engine[clusterVariable], w.env.cluster)
+		if !known || len(others) > 0 {
+			return false
+		}
+	}
+	proof, gone := w.config.Gone(ctx, host)
+	if gone {
+		lock.Holder = HolderGone
+		lock.Proof = fmt.Sprintf("%s took it at %s for %s; %s", lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation, proof)
+	}
+	return gone
 }
 
 func (w *Workspace) breakLock(ctx context.Context, locked *LockedError) error {
@@ -88,46 +284,6 @@ func (w *Workspace) breakLock(ctx context.Context, locked *LockedError) error {
 	return nil
 }
 
-// nowhere is an address that no state contains.
-const nowhere = "terraform_data.numaform_lock"
-
-// settle acquires and releases the state's lock, so that a lock left behind by a dead run
-// is broken now, or found to be another client's. The dead run stays recorded until an
-// operation succeeds.
-func (w *Workspace) settle(ctx context.Context) error {
-	if w.crashed == nil {
-		return nil
-	}
-	if err := w.prepare(ctx); err != nil {
-		return err
-	}
-	crashed := w.crashed
-	// There is no need to wait for a lock that was provably left behind.
-	err := w.tryLock(ctx, min(soon, w.config.LockTimeout))
-	if locked := (*LockedError)(nil); errors.As(err, &locked) {
-		err = w.tryLock(ctx, w.config.LockTimeout)
-	}
-	if err != nil {
-		return err
-	}
-	w.crashed = crashed
-	return w.writeRun(crashed)
-}
-
-// soon is how long to wait for a lock that probably belongs to this workspace's own dead
-// run.
-const soon = time.Second
-
-// tryLock acquires and releases the state's lock.
-func (w *Workspace) tryLock(ctx context.Context, timeout time.Duration) error {
-	return w.locking(ctx, "taking the lock of", func(ctx context.Context) error {
-		_, err := w.command(ctx, "taking the lock of", true, func(tf *tfexec.Terraform) error {
-			return tf.Untaint(ctx, nowhere, tfexec.AllowMissing(true), tfexec.LockTimeout(timeout.String()))
-		})
-		return err
-	})
-}
-
 // Unlock breaks a lock, by the ID of a LockedError. Call it only if the holder is
 // certainly dead: with two concurrent applies, one loses its changes.
 func (w *Workspace) Unlock(ctx context.Context, id string) error {
@@ -140,19 +296,34 @@ func (w *Workspace) Unlock(ctx context.Context, id string) error {
 }
 
 func (w *Workspace) unlock(ctx context.Context, id string) error {
-	_, err := w.command(ctx, "unlocking", true, func(tf *tfexec.Terraform) error { return tf.ForceUnlock(ctx, id) })
-	return err
+	return w.command(ctx, "unlocking", func(tf *tfexec.Terraform) error { return tf.ForceUnlock(ctx, id) })
 }
 
-// proof returns the reason for considering a lock's holder dead, for the record.
-func (r *run) proof(lock *LockedError) string {
-	gone := "whoever had this directory has let go of it, so it is gone, and its engine with it"
-	if r.seen {
-		gone = "that process is this one, and saw its engine end"
+// Locked acquires and releases the state's lock: it returns a *LockedError if another
+// client holds it, and nil if it is free. It plans nothing and breaks no lock except one
+// left behind by an engine of this directory.
+func (w *Workspace) Locked(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.prepare(ctx); err != nil {
+		return err
 	}
-	return fmt.Sprintf("%s took it on this host at %s for %s; an engine of this directory can have taken it between %s and %s "+
-		"in a run that did not end well (process %d, %s); %s; no process that it started is left; "+
-		"that nobody else on this host took it in that time, from another working copy, is not known",
-		lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
-		r.Began.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.PID, r.Operation, gone)
+	return w.tryLock(ctx, soon)
+}
+
+// soon is how long to wait for a lock that probably belongs to this workspace's own dead
+// run.
+const soon = time.Second
+
+// nowhere is an address that no state contains.
+const nowhere = "terraform_data.numaform_lock"
+
+// tryLock acquires and releases the state's lock.
+func (w *Workspace) tryLock(ctx context.Context, timeout time.Duration) error {
+	const operation = "taking the lock of"
+	return w.locking(ctx, operation, func(ctx context.Context) error {
+		return w.command(ctx, operation, func(tf *tfexec.Terraform) error {
+			return tf.Untaint(ctx, nowhere, tfexec.AllowMissing(true), tfexec.LockTimeout(timeout.String()))
+		})
+	})
 }

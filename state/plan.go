@@ -1,12 +1,15 @@
 package state
 
 import (
+	"archive/zip"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,16 +70,24 @@ type Plan struct {
 }
 
 // Plan initializes the directory if necessary, plans, and saves the plan.
-func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (*Plan, error) {
+func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (plan *Plan, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.prepare(ctx); err != nil {
 		return nil, err
 	}
-	file := w.nextPlanFile()
+	w.plans++
+	file := w.private(plansDir, strconv.Itoa(w.plans)+".tfplan")
+	defer func() {
+		if err != nil {
+			if removeErr := removeFile(file); removeErr != nil {
+				err = fmt.Errorf("%w; removing the plan: %w", err, removeErr)
+			}
+		}
+	}()
 	var text string
 	changes := false
-	err := w.importing(options.Imports, func() error {
+	err = w.importing(options.Imports, func() error {
 		return w.locking(ctx, "planning", func(ctx context.Context) error {
 			out, err := w.provided(ctx, "planning", func(tf *tfexec.Terraform, at *tfexec.ReattachOption) error {
 				var err error
@@ -90,29 +101,17 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (*Plan, error
 		})
 	})
 	if err != nil {
-		return nil, withCleanup(err, file)
+		return nil, err
 	}
-	plan, err := w.read(ctx, file)
-	if err != nil {
-		return nil, withCleanup(err, file)
+	if plan, err = w.read(ctx, file); err != nil {
+		return nil, err
 	}
-	plan.Text, plan.Changes, plan.Provider = w.hidden.hide(planText(text)), changes, w.served.provider
-	if plan.Lost, err = w.compare(plan.JSON, len(options.Targets) == 0 && !changes); err != nil {
-		return nil, withCleanup(err, file)
+	plan.Text, plan.Changes = w.hidden.hide(planText(text)), changes
+	if w.provider != nil {
+		plan.Provider = w.provider.provider
 	}
-	return plan, nil
-}
-
-func withCleanup(err error, file string) error {
-	if removeErr := removeFile(file); removeErr != nil {
-		return fmt.Errorf("%w; removing the plan: %w", err, removeErr)
-	}
-	return err
-}
-
-func (w *Workspace) nextPlanFile() string {
-	w.plans++
-	return w.private(plansDir, strconv.Itoa(w.plans)+".tfplan")
+	plan.Lost, err = w.compare(plan.JSON, len(options.Targets) == 0 && !changes)
+	return plan, err
 }
 
 // planOptions returns the options of plan.
@@ -129,32 +128,30 @@ func planOptions(c Config, o PlanOptions, file string) []tfexec.PlanOption {
 
 // read shows a saved plan and hashes it.
 func (w *Workspace) read(ctx context.Context, file string) (*Plan, error) {
+	const operation = "reading plan of"
+	failed := func(err error) (*Plan, error) { return nil, fmt.Errorf("%s %s: %w", operation, w.config.Dir, err) }
 	sum, err := fileSum(file)
 	if err != nil {
-		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
+		return failed(err)
 	}
-	out, err := w.provided(ctx, "reading plan of", func(tf *tfexec.Terraform, at *tfexec.ReattachOption) error {
+	out, err := w.provided(ctx, operation, func(tf *tfexec.Terraform, at *tfexec.ReattachOption) error {
 		_, err := tf.ShowPlanFile(ctx, file, at)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	plan, err := guard.Decode(out.stdout.Bytes())
-	if err != nil {
-		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
+	plan := &Plan{Raw: out.stdout.Bytes(), SHA256: sum, file: file}
+	if plan.JSON, err = guard.Decode(plan.Raw); err != nil {
+		return failed(err)
 	}
-	digest, err := digestOf(plan)
-	if err != nil {
-		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
+	if plan.Digest, err = digestOf(plan.JSON); err != nil {
+		return failed(err)
 	}
-	lineage, serial, err := madeFrom(file)
-	if err != nil {
-		return nil, fmt.Errorf("reading plan of %s: %w", w.config.Dir, err)
+	if plan.Lineage, plan.Serial, err = madeFrom(file); err != nil {
+		return failed(err)
 	}
-	return &Plan{
-		JSON: plan, Raw: out.stdout.Bytes(), SHA256: sum, Digest: digest, Lineage: lineage, Serial: serial, file: file,
-	}, nil
+	return plan, nil
 }
 
 func fileSum(name string) (string, error) {
@@ -166,22 +163,20 @@ func fileSum(name string) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// changed is the part of a digest about one changed resource.
-type changed struct {
-	Address         string
-	PreviousAddress string
-	DeposedKey      string
-	Provider        string
-	Actions         tfjson.Actions
-	Importing       *tfjson.Importing
-	Before, After   any
-	Unknown         any
-}
-
 // digestOf hashes the plan's changes and the values that they start from. Unchanged
 // resources and the engine do not count, so a plan of some of a host's VMs has the same
 // digest as a plan of all of them.
 func digestOf(plan *tfjson.Plan) (string, error) {
+	type changed struct {
+		Address         string
+		PreviousAddress string
+		DeposedKey      string
+		Provider        string
+		Actions         tfjson.Actions
+		Importing       *tfjson.Importing
+		Before, After   any
+		Unknown         any
+	}
 	var changes []changed
 	for _, rc := range plan.ResourceChanges {
 		if rc == nil || rc.Change == nil {
@@ -235,4 +230,36 @@ func (w *Workspace) importing(imports []generator.Import, plan func() error) err
 		err = fmt.Errorf("removing import blocks %s: %w", name, removeErr)
 	}
 	return err
+}
+
+// stateInPlan is the member of a saved plan that contains the state it was made from.
+const stateInPlan = "tfstate"
+
+// madeFrom returns lineage and serial of the state that a saved plan was made from. Both
+// are zero if there was no state, or if the plan is encrypted.
+func madeFrom(file string) (lineage string, serial int64, err error) {
+	archive, err := zip.OpenReader(file)
+	if errors.Is(err, zip.ErrFormat) {
+		return "", 0, nil
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	defer archive.Close() //nolint:errcheck // it was only read
+	member, err := archive.Open(stateInPlan)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", 0, nil
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	defer member.Close() //nolint:errcheck // it was only read
+	var state struct {
+		Lineage string `json:"lineage"`
+		Serial  int64  `json:"serial"`
+	}
+	if err := json.NewDecoder(member).Decode(&state); err != nil {
+		return "", 0, fmt.Errorf("reading the state in the plan: %w", err)
+	}
+	return state.Lineage, state.Serial, nil
 }

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -39,9 +40,9 @@ func parseConn(text string, env map[string]string) (connString, bool) {
 	}
 	given, ok := c.settings()
 	for name, value := range given {
-		settings[name] = orElse(value, settings[name])
+		settings[name] = cmp.Or(value, settings[name])
 	}
-	c.host, c.port = orElse(settings["host"], "localhost"), orElse(settings["port"], "5432")
+	c.host, c.port = cmp.Or(settings["host"], "localhost"), cmp.Or(settings["port"], "5432")
 	named := settings["sslmode"] == "verify-full" || settings["krbsrvname"] != "" || settings["krbspn"] != ""
 	elsewhere := settings["service"] != "" || settings["hostaddr"] != "" || strings.ContainsAny(c.host+c.port, `,@\`)
 	return c, ok && !named && !elsewhere
@@ -69,13 +70,6 @@ func (c *connString) settings() (map[string]string, bool) {
 	}
 	settings["host"], settings["port"] = location.Hostname(), location.Port()
 	return settings, true
-}
-
-func orElse(value, otherwise string) string {
-	if value == "" {
-		return otherwise
-	}
-	return value
 }
 
 // target returns the server's address.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/renameio/v2"
 	"github.com/hashicorp/terraform-exec/tfexec"
+	"golang.org/x/mod/sumdb/dirhash"
 	"golang.org/x/sys/unix"
 
 	"github.com/numaform/numaform/state/guard"
@@ -69,8 +70,13 @@ func (e *ProviderError) Error() string {
 		e.Address, e.Version, e.Dir, e.Hash, e.By, strings.Join(e.Trusted, ", "))
 }
 
-// seen is a provider in the record.
-type seen struct {
+// record is the content of the files Record and Image.
+type record struct {
+	Providers []recorded `json:"providers"`
+}
+
+// recorded is a provider in a record.
+type recorded struct {
 	Address  string    `json:"address"`
 	Version  string    `json:"version"`
 	Platform string    `json:"platform"`
@@ -78,21 +84,18 @@ type seen struct {
 	Since    time.Time `json:"since,omitzero"`
 }
 
-// record is the content of the files Record and Image.
-type record struct {
-	Providers []seen `json:"providers"`
-}
-
-func (r *record) find(version string) *seen {
-	for i, s := range r.Providers {
-		if s.Address == guard.Provider && s.Version == version && s.Platform == platform() {
-			return &r.Providers[i]
-		}
+// find returns the record of a version of the provider on this platform, or nil.
+func (r *record) find(version string) *recorded {
+	i := slices.IndexFunc(r.Providers, func(p recorded) bool {
+		return p.Address == guard.Provider && p.Version == version && p.Platform == platform
+	})
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &r.Providers[i]
 }
 
-func platform() string { return runtime.GOOS + "_" + runtime.GOARCH }
+const platform = runtime.GOOS + "_" + runtime.GOARCH
 
 // readRecord reads a record. A missing file is an empty record.
 func readRecord(name string) (record, error) {
@@ -118,119 +121,99 @@ func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, 
 		provider.Trust = "not remembered"
 		return provider, nil
 	}
-	by, trusted, err := p.verdict(provider, now)
-	if err == nil && by != "" {
-		err = &ProviderError{Address: guard.Provider, Version: version, Dir: dir, Hash: hash, By: by, Trusted: trusted}
+	refused := func(by string, trusted ...string) error {
+		return &ProviderError{Address: guard.Provider, Version: version, Dir: dir, Hash: hash, By: by, Trusted: trusted}
 	}
+	pinned := len(p.Pinned) > 0
+	if pinned && !slices.Contains(p.Pinned, hash) {
+		return nil, refused("engine.provider_hashes allows only", p.Pinned...)
+	}
+
+	image, err := readRecord(p.Image)
 	if err != nil {
 		return nil, err
 	}
-	return provider, nil
-}
+	if carried := image.find(version); carried != nil {
+		if carried.Hash == hash {
+			provider.Trust = "carried by the image"
+			return provider, nil
+		}
+		if !pinned {
+			return nil, refused("the image carries", carried.Hash)
+		}
+	}
 
-// verdict sets the reason why a provider may run, or returns which other hashes are
-// allowed, and by whom.
-func (p *Providers) verdict(provider *Provider, now time.Time) (by string, trusted []string, err error) {
-	pinned := len(p.Pinned) > 0
-	if pinned && !slices.Contains(p.Pinned, provider.Hash) {
-		return "engine.provider_hashes allows only", p.Pinned, nil
-	}
-	carried, err := readRecord(p.Image)
+	first, err := p.remember(version, hash, now)
 	if err != nil {
-		return "", nil, err
-	}
-	switch image := carried.find(provider.Version); {
-	case image == nil:
-	case image.Hash == provider.Hash:
-		provider.Trust = "carried by the image"
-		return "", nil, nil
-	case !pinned:
-		return "the image carries", []string{image.Hash}, nil
-	}
-	return p.firstUse(provider, now)
-}
-
-// firstUse compares a provider with the first one used of its version. A pinned hash
-// replaces the first.
-func (p *Providers) firstUse(provider *Provider, now time.Time) (by string, trusted []string, err error) {
-	first, err := p.remember(provider, now)
-	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	since := first.Since.UTC().Format(time.DateOnly)
 	switch {
-	case len(p.Pinned) > 0:
+	case pinned:
 		provider.Trust = "pinned by engine.provider_hashes"
-	case first.Hash != provider.Hash:
-		return "since " + since + " numaform runs", []string{first.Hash}, nil
+	case first.Hash != hash:
+		return nil, refused("since "+since+" numaform runs", first.Hash)
 	case first.Since.Equal(now):
 		provider.First = true
 		provider.Trust = "trusted on first use: compare the hash with the one that you expect"
 	default:
 		provider.Trust = "trusted since " + since
 	}
-	return "", nil, nil
+	return provider, nil
 }
 
-// remember returns the record of a provider's version, and creates it if there is none.
-// The operator's pinned hash replaces it.
-func (p *Providers) remember(provider *Provider, now time.Time) (seen, error) {
-	if p.Record == "" && len(p.Pinned) > 0 {
-		return seen{}, nil
+// remember returns the record of the first use of a version, and creates it if there is
+// none. The operator's pinned hash replaces it.
+func (p *Providers) remember(version, hash string, now time.Time) (first recorded, err error) {
+	pinned := len(p.Pinned) > 0
+	if p.Record == "" && pinned {
+		return recorded{}, nil
 	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("remembering provider %s: %w", guard.Provider, err)
+		}
+	}()
 	if p.Record == "" {
-		return seen{}, fmt.Errorf("remembering provider %s: there is no state directory: set state_dir in numaform.yaml, or the variable HOME", provider.Address)
+		return recorded{}, errors.New("there is no state directory: set state_dir in numaform.yaml, or the variable HOME")
 	}
-	lock, err := p.lock()
-	if err != nil {
-		return seen{}, err
-	}
-	defer lock.Close() //nolint:errcheck // it only holds a lock
-	r, err := readRecord(p.Record)
-	if err != nil {
-		return seen{}, err
-	}
-	known := r.find(provider.Version)
-	if known != nil && (known.Hash == provider.Hash || len(p.Pinned) == 0) {
-		return *known, nil
-	}
-	if known == nil {
-		r.Providers = append(r.Providers, seen{})
-		known = &r.Providers[len(r.Providers)-1]
-	}
-	*known = seen{Address: provider.Address, Version: provider.Version, Platform: platform(), Hash: provider.Hash, Since: now}
-	return *known, p.write(r)
-}
 
-// write writes the record.
-func (p *Providers) write(r record) error {
-	content, err := json.MarshalIndent(r, "", "  ")
-	if err == nil {
-		err = renameio.WriteFile(p.Record, append(content, '\n'), 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("remembering providers in %s: %w", p.Record, err)
-	}
-	return nil
-}
-
-// lock locks the record against other processes.
-func (p *Providers) lock() (*os.File, error) {
+	// Other processes use the same record.
 	if err := os.MkdirAll(filepath.Dir(p.Record), 0o700); err != nil {
-		return nil, fmt.Errorf("locking the trusted providers: %w", err)
+		return recorded{}, err
 	}
 	lock, err := os.OpenFile(p.Record+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("locking the trusted providers: %w", err)
+		return recorded{}, err
 	}
+	defer lock.Close() //nolint:errcheck // it only holds a lock
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("locking the trusted providers: %w", err), lock.Close())
+		return recorded{}, err
 	}
-	return lock, nil
+
+	r, err := readRecord(p.Record)
+	if err != nil {
+		return recorded{}, err
+	}
+	known := r.find(version)
+	if known != nil && (known.Hash == hash || !pinned) {
+		return *known, nil
+	}
+	first = recorded{Address: guard.Provider, Version: version, Platform: platform, Hash: hash, Since: now}
+	if known != nil {
+		*known = first
+	} else {
+		r.Providers = append(r.Providers, first)
+	}
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return recorded{}, err
+	}
+	return first, renameio.WriteFile(p.Record, append(content, '\n'), 0o600)
 }
 
-// kept returns the copy of a provider that may run, or "".
-func (p *Providers) kept(version string) (string, error) {
+// findCopy returns the copy of a provider that may run, or "".
+func (p *Providers) findCopy(version string) (string, error) {
 	if p == nil {
 		return "", nil
 	}
@@ -254,48 +237,46 @@ func (p *Providers) kept(version string) (string, error) {
 
 // copyOf returns the path of the copy with a hash.
 func (p *Providers) copyOf(version, hash string) string {
-	return filepath.Join(p.Dir, "proxmox_"+version+"_"+platform()+"_"+strings.NewReplacer("/", "_", ":", "_", "+", "-").Replace(hash))
+	return filepath.Join(p.Dir, "proxmox_"+version+"_"+platform+"_"+strings.NewReplacer("/", "_", ":", "_", "+", "-").Replace(hash))
 }
 
-// keep copies a provider's files to a directory that only this user can change.
-func (p *Providers) keep(e *Engine, version, dir string) (string, error) {
+// copy copies a provider's files to a directory that only this user can change.
+func (p *Providers) copy(version, dir string) (target string, err error) {
 	if p == nil || p.Dir == "" {
 		return "", fmt.Errorf("provider %s in %s may be replaced by others, and there is no directory of our own to copy it to: set state_dir in numaform.yaml", guard.Provider, dir)
 	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("copying provider %s: %w", guard.Provider, err)
+		}
+	}()
 	if err := os.MkdirAll(p.Dir, 0o700); err != nil {
-		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
+		return "", err
 	}
 	temporary, err := os.MkdirTemp(p.Dir, ".copy-")
 	if err != nil {
-		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
+		return "", err
 	}
 	defer os.RemoveAll(temporary) //nolint:errcheck // it may have been renamed
 	if err := os.CopyFS(temporary, os.DirFS(dir)); err != nil {
-		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
+		return "", err
 	}
-	hash, err := e.sum(temporary, "", time.Time{})
+	hash, err := dirhash.HashDir(temporary, "", dirhash.Hash1)
 	if err != nil {
-		return "", fmt.Errorf("hashing provider %s: %w", guard.Provider, err)
+		return "", err
 	}
-	target := p.copyOf(version, hash)
+	target = p.copyOf(version, hash)
 	if err := os.Rename(temporary, target); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTEMPTY) {
-		return "", fmt.Errorf("copying provider %s: %w", guard.Provider, err)
+		return "", err
 	}
 	return target, nil
-}
-
-// sums returns the file that stores the last hash, or "".
-func (p *Providers) sums() string {
-	if p == nil || p.Record == "" {
-		return ""
-	}
-	return p.Record + ".sum"
 }
 
 // program returns the program of the provider that the files require. Only root and this
 // user can change it, and its hash was computed in that place.
 func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
-	dir, err := w.installed(ctx)
+	version := w.root.version
+	dir, err := w.installed(ctx, version)
 	if err != nil {
 		return "", nil, err
 	}
@@ -307,32 +288,36 @@ func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 		return "", nil, fmt.Errorf("looking for provider %s: %d programs in %s, want one", guard.Provider, len(programs), dir)
 	}
 	if !guarded(dir) || !guarded(programs[0]) {
-		if dir, err = w.config.Providers.keep(w.config.Engine, w.version, dir); err != nil {
+		if dir, err = w.config.Providers.copy(version, dir); err != nil {
 			return "", nil, err
 		}
 	}
+	sums := "" // the file that stores the last hash
+	if p := w.config.Providers; p != nil && p.Record != "" {
+		sums = p.Record + ".sum"
+	}
 	now := w.config.Clock.Now()
-	sum, err := w.config.Engine.sum(dir, w.config.Providers.sums(), now)
+	hash, err := hashOf(dir, sums, now)
 	if err != nil {
 		return "", nil, fmt.Errorf("hashing provider %s: %w", guard.Provider, err)
 	}
-	provider, err := w.config.Providers.trust(w.version, dir, sum, now)
+	provider, err := w.config.Providers.trust(version, dir, hash, now)
 	return filepath.Join(dir, filepath.Base(programs[0])), provider, err
 }
 
 // installed returns the directory of the provider's files: in the mirror, among the
 // copies, or downloaded.
-func (w *Workspace) installed(ctx context.Context) (string, error) {
+func (w *Workspace) installed(ctx context.Context, version string) (string, error) {
 	if w.config.PluginDir != "" {
-		mirrored := filepath.Join(w.config.PluginDir, filepath.FromSlash(guard.Provider), w.version, platform())
+		mirrored := filepath.Join(w.config.PluginDir, filepath.FromSlash(guard.Provider), version, platform)
 		if exists(mirrored) {
 			return mirrored, nil
 		}
 	}
-	if dir, err := w.config.Providers.kept(w.version); dir != "" || err != nil {
+	if dir, err := w.config.Providers.findCopy(version); dir != "" || err != nil {
 		return dir, err
 	}
-	return w.download(ctx)
+	return w.download(ctx, version)
 }
 
 // downloading is the operation of a download, for errors.
@@ -340,22 +325,23 @@ const downloading = "downloading the provider for"
 
 // download makes the engine install the provider in a temporary directory, from the
 // registry or a mirror of packed providers, and copies it.
-func (w *Workspace) download(ctx context.Context) (kept string, err error) {
+func (w *Workspace) download(ctx context.Context, version string) (target string, err error) {
 	dir, err := os.MkdirTemp(w.private(), "download-")
 	if err != nil {
-		return "", fmt.Errorf("downloading provider %s: %w", guard.Provider, err)
+		return "", fmt.Errorf("%s %s: %w", downloading, w.config.Dir, err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	root := fmt.Sprintf("terraform {\n  required_providers {\n    proxmox = {\n      source  = %q\n      version = %q\n    }\n  }\n}\n", guard.Provider, w.version)
-	if err := os.WriteFile(filepath.Join(dir, "main.tf"), []byte(root), 0o600); err != nil {
-		return "", fmt.Errorf("downloading provider %s: %w", guard.Provider, err)
+	root := fmt.Sprintf("terraform {\n  required_providers {\n    proxmox = {\n      source  = %q\n      version = %q\n    }\n  }\n}\n", guard.Provider, version)
+	err = os.WriteFile(filepath.Join(dir, "main.tf"), []byte(root), 0o600)
+	var client *tfexec.Terraform
+	if err == nil {
+		client, err = tfexec.NewTerraform(dir, w.config.Engine.Path)
 	}
-	client, err := tfexec.NewTerraform(dir, w.config.Engine.Path)
 	if err == nil {
 		err = client.SetEnv(w.env.download)
 	}
 	if err != nil {
-		return "", fmt.Errorf("downloading provider %s: %w", guard.Provider, err)
+		return "", fmt.Errorf("%s %s: %w", downloading, w.config.Dir, err)
 	}
 	said := &output{}
 	client.SetStderr(&said.stderr)
@@ -366,8 +352,67 @@ func (w *Workspace) download(ctx context.Context) (kept string, err error) {
 	if err := client.Init(ctx, options...); err != nil {
 		return "", w.failure(ctx, downloading, err, said.said())
 	}
-	return w.config.Providers.keep(w.config.Engine, w.version,
-		filepath.Join(dir, ".terraform", "providers", filepath.FromSlash(guard.Provider), w.version, platform()))
+	return w.config.Providers.copy(version,
+		filepath.Join(dir, ".terraform", "providers", filepath.FromSlash(guard.Provider), version, platform))
+}
+
+// storedHash is the hash of a provider's files, with the file states that it was computed
+// for.
+type storedHash struct {
+	Files string `json:"files"`
+	Hash  string `json:"hash"`
+}
+
+// hashOf returns the hash of a provider's files, as in lock files. It recomputes the hash
+// only if a file has changed: file stores the last hash, because computing it takes 2 %
+// of a plan's CPU time; with "", it is not stored.
+func hashOf(dir, file string, now time.Time) (string, error) {
+	states, newest, err := fileStates(dir)
+	if err != nil {
+		return "", err
+	}
+	var stored storedHash
+	content, err := os.ReadFile(file)
+	if err == nil && json.Unmarshal(content, &stored) == nil && stored.Files == states {
+		return stored.Hash, nil
+	}
+	hash, err := dirhash.HashDir(dir, "", dirhash.Hash1)
+	if err != nil {
+		return "", err
+	}
+	// A recently written file may change again without a new modification time.
+	if file != "" && now.Sub(newest) > 2*time.Second {
+		if content, err = json.Marshal(storedHash{Files: states, Hash: hash}); err == nil {
+			_ = renameio.WriteFile(file, content, 0o600) // the next process recomputes it
+		}
+	}
+	return hash, nil
+}
+
+// fileStates returns a text that changes if a file changes, and the time of the last
+// change.
+func fileStates(dir string) (text string, newest time.Time, err error) {
+	var b strings.Builder
+	err = filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		var stat unix.Stat_t
+		if err := unix.Lstat(name, &stat); err != nil {
+			return err
+		}
+		// The owner can reset a file's mtime, but not its ctime.
+		fmt.Fprintf(&b, "%s %d %s %d %d %v %v\n", name, info.Size(), info.Mode(), stat.Dev, stat.Ino, stat.Mtim, stat.Ctim)
+		if changed := time.Unix(stat.Ctim.Unix()); changed.After(newest) {
+			newest = changed
+		}
+		return nil
+	})
+	return b.String(), newest, err
 }
 
 // guarded reports whether only root and this user can change or replace a file or

@@ -4,12 +4,203 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	"github.com/hashicorp/terraform-exec/tfexec"
+	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
+
+// knownFile is the file in which a workspace records what it left in the state.
+const knownFile = "known.json"
+
+// knownState is the content of the state after this workspace's last write, plus what a
+// started apply adds.
+type knownState struct {
+	Addresses []string `json:"addresses"`
+	// Deleting are the addresses that a started apply removes.
+	Deleting []string `json:"deleting,omitempty"`
+}
+
+// LostResourcesError reports that the backend's state differs from what a successful
+// apply left: another client wrote it meanwhile.
+type LostResourcesError struct {
+	Dir string
+	// Lost are resources that exist but are missing from the state: import them.
+	Lost []string
+	// Regained are resources that were destroyed but are in the state again: forget them.
+	Regained []string
+}
+
+// Error says what is wrong with which state, and how to fix it.
+func (e *LostResourcesError) Error() string {
+	var parts []string
+	if len(e.Lost) > 0 {
+		parts = append(parts, "has lost "+strings.Join(e.Lost, ", "))
+	}
+	if len(e.Regained) > 0 {
+		parts = append(parts, "holds again what was destroyed, "+strings.Join(e.Regained, ", "))
+	}
+	return fmt.Sprintf("state of %s %s: someone else wrote it during the apply; run numaform again, which imports what exists and forgets "+
+		"what does not, and see that no other numaform, tofu or terraform works on this state", e.Dir, strings.Join(parts, ", and "))
+}
+
+// knownOf returns the state's content before a plan and after it, and what the plan
+// removes, all by address.
+func knownOf(plan *tfjson.Plan) (before []string, after knownState) {
+	// Data sources and deposed objects are not counted.
+	if prior := plan.PriorState; prior != nil && prior.Values != nil && prior.Values.RootModule != nil {
+		modules := []*tfjson.StateModule{prior.Values.RootModule}
+		for i := 0; i < len(modules); i++ {
+			for _, r := range modules[i].Resources {
+				if r.Mode == tfjson.ManagedResourceMode && r.DeposedKey == "" {
+					before = append(before, r.Address)
+				}
+			}
+			modules = append(modules, modules[i].ChildModules...)
+		}
+		slices.Sort(before)
+	}
+	after.Addresses = slices.Clone(before)
+	for _, rc := range plan.ResourceChanges {
+		if rc.Change == nil || rc.Mode != tfjson.ManagedResourceMode || rc.DeposedKey != "" {
+			continue
+		}
+		switch actions := rc.Change.Actions; {
+		case actions.Delete(), actions.Forget():
+			after.Deleting = append(after.Deleting, rc.Address)
+		default:
+			after.Addresses = append(after.Addresses, rc.Address)
+			if rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address {
+				after.Deleting = append(after.Deleting, rc.PreviousAddress)
+			}
+		}
+	}
+	slices.Sort(after.Addresses)
+	after.Addresses = without(slices.Compact(after.Addresses), after.Deleting)
+	slices.Sort(after.Deleting)
+	return before, after
+}
+
+// without returns the elements of a that are not in b.
+func without(a, b []string) []string {
+	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
+}
+
+// compare returns what this workspace left in the state and a plan did not find there. It
+// records the state if a complete plan changes nothing.
+func (w *Workspace) compare(plan *tfjson.Plan, unchanged bool) ([]string, error) {
+	known, err := w.readKnown()
+	if err != nil {
+		return nil, err
+	}
+	before, _ := knownOf(plan)
+	if unchanged {
+		if err := w.writeKnown(knownState{Addresses: before}); err != nil {
+			return nil, err
+		}
+	}
+	if known == nil {
+		return nil, nil
+	}
+	return without(known.Addresses, before), nil
+}
+
+// verify checks that the backend's state is what an apply left.
+func (w *Workspace) verify(ctx context.Context, left knownState) error {
+	if w.root.backend != "local" {
+		pulled, err := w.pull(ctx)
+		if err != nil {
+			return err
+		}
+		addresses, err := addressesOf([]byte(pulled))
+		if err != nil {
+			return fmt.Errorf("reading the state of %s: %w", w.config.Dir, err)
+		}
+		lost := without(left.Addresses, addresses)
+		regained := without(left.Deleting, without(left.Deleting, addresses))
+		if len(lost)+len(regained) > 0 {
+			return &LostResourcesError{Dir: w.config.Dir, Lost: lost, Regained: regained}
+		}
+	}
+	return w.writeKnown(knownState{Addresses: left.Addresses})
+}
+
+// addressesOf lists the managed resources of a state. Empty content has none.
+func addressesOf(content []byte) ([]string, error) {
+	if len(content) == 0 {
+		return nil, nil
+	}
+	resources, err := parseState(content)
+	if err != nil {
+		return nil, err
+	}
+	var addresses []string
+	for i := range resources {
+		addresses = append(addresses, resources[i].Address)
+	}
+	return addresses, nil
+}
+
+func (w *Workspace) writeKnown(k knownState) error {
+	content, err := json.Marshal(k)
+	if err == nil {
+		err = renameio.WriteFile(w.private(knownFile), content, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("recording the content of the state of %s: %w", w.config.Dir, err)
+	}
+	return nil
+}
+
+// readKnown returns the record, or nil. It ignores a file that cannot be read.
+func (w *Workspace) readKnown() (*knownState, error) {
+	content, err := os.ReadFile(w.private(knownFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // a new directory has no record
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the recorded content of the state of %s: %w", w.config.Dir, err)
+	}
+	var k knownState
+	if err := json.Unmarshal(content, &k); err != nil {
+		return nil, nil //nolint:nilnil,nilerr // as above
+	}
+	return &k, nil
+}
+
+// Forget removes resources from the state and leaves them alone in Proxmox. It is for
+// entries that do not refer to our VMs: an interrupted create, or a VMID that now belongs
+// to an unmanaged guest.
+func (w *Workspace) Forget(ctx context.Context, addresses ...string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.prepare(ctx); err != nil {
+		return err
+	}
+	for _, address := range addresses {
+		operation := "forgetting " + address + " in"
+		err := w.locking(ctx, operation, func(ctx context.Context) error {
+			return w.command(ctx, operation, func(tf *tfexec.Terraform) error { return tf.StateRm(ctx, address) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	known, err := w.readKnown()
+	if err != nil || known == nil {
+		return err
+	}
+	known.Addresses = without(known.Addresses, addresses)
+	return w.writeKnown(*known)
+}
 
 // Resource is a resource in the state.
 type Resource struct {
@@ -20,26 +211,6 @@ type Resource struct {
 	VMID        fleet.VMID
 	Host        topology.HostName
 	Description string
-}
-
-// stored is the part of a state of format 4 that Resources needs.
-type stored struct {
-	Resources []struct {
-		Module    string `json:"module"`
-		Mode      string `json:"mode"`
-		Type      string `json:"type"`
-		Name      string `json:"name"`
-		Instances []struct {
-			IndexKey   any    `json:"index_key"`
-			Status     string `json:"status"`
-			Deposed    string `json:"deposed"`
-			Attributes struct {
-				VMID        any `json:"vm_id"`
-				Host        any `json:"node_name"`
-				Description any `json:"description"`
-			} `json:"attributes"`
-		} `json:"instances"`
-	} `json:"resources"`
 }
 
 // Resources returns the resources in the backend's state, sorted by address. It takes no
@@ -63,7 +234,24 @@ func (w *Workspace) Resources(ctx context.Context) ([]Resource, error) {
 
 // parseState lists the managed resources of a state of format 4.
 func parseState(content []byte) ([]Resource, error) {
-	var s stored
+	var s struct {
+		Resources []struct {
+			Module    string `json:"module"`
+			Mode      string `json:"mode"`
+			Type      string `json:"type"`
+			Name      string `json:"name"`
+			Instances []struct {
+				IndexKey   any    `json:"index_key"`
+				Status     string `json:"status"`
+				Deposed    string `json:"deposed"`
+				Attributes struct {
+					VMID        any `json:"vm_id"`
+					Host        any `json:"node_name"`
+					Description any `json:"description"`
+				} `json:"attributes"`
+			} `json:"instances"`
+		} `json:"resources"`
+	}
 	if err := json.Unmarshal(content, &s); err != nil {
 		return nil, err
 	}
@@ -80,7 +268,13 @@ func parseState(content []byte) ([]Resource, error) {
 			if i.Deposed != "" {
 				continue
 			}
-			one := Resource{Address: address + index(i.IndexKey), Tainted: i.Status == "tainted"}
+			one := Resource{Address: address, Tainted: i.Status == "tainted"}
+			switch key := i.IndexKey.(type) {
+			case float64:
+				one.Address += fmt.Sprintf("[%d]", int64(key))
+			case string:
+				one.Address += fmt.Sprintf("[%q]", key)
+			}
 			if vmid, ok := i.Attributes.VMID.(float64); ok {
 				one.VMID = fleet.VMID(vmid)
 			}
@@ -92,15 +286,4 @@ func parseState(content []byte) ([]Resource, error) {
 	}
 	slices.SortFunc(resources, func(a, b Resource) int { return cmp.Compare(a.Address, b.Address) })
 	return resources, nil
-}
-
-// index formats an instance key as in an address.
-func index(key any) string {
-	switch k := key.(type) {
-	case float64:
-		return fmt.Sprintf("[%d]", int64(k))
-	case string:
-		return fmt.Sprintf("[%q]", k)
-	}
-	return ""
 }

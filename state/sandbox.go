@@ -54,43 +54,37 @@ type sandbox struct {
 	open  string
 }
 
-// engineRules returns the engine's access rules for a directory with these files.
-func engineRules(c *Config, env map[string]string, files map[string][]byte) sandbox {
+// engineRules returns the engine's access rules for a directory with a configuration.
+func engineRules(c *Config, env map[string]string, root *configuration) sandbox {
 	s := sandbox{rules: confine.Rules{Program: c.Engine.Path, Read: slices.Clone(systemFiles), Write: []string{c.Dir, os.DevNull}}}
-	if !binary(c.Engine.Path) {
+	if isScript(c.Engine.Path) {
 		s.open = "the engine is a script, and what it needs is not known"
 		return s
 	}
 	s.rules.Read = append(s.rules.Read, certificates(env)...)
-	calls, _ := localCalls(files)
-	for _, source := range slices.Sorted(maps.Values(calls)) {
-		s.rules.Read = append(s.rules.Read, filepath.Join(c.Dir, filepath.FromSlash(source)))
+	if root.local {
+		for _, source := range slices.Sorted(maps.Values(root.calls)) {
+			s.rules.Read = append(s.rules.Read, filepath.Join(c.Dir, filepath.FromSlash(source)))
+		}
 	}
-	where := backendIn(files)
 	settings := map[string]string{}
-	maps.Copy(settings, where.settings)
+	maps.Copy(settings, root.settings)
 	maps.Copy(settings, c.BackendConfig)
-	if where.kind == "local" {
+	if root.backend == "local" {
 		dir := filepath.Dir(inDir(c.Dir, settings["path"]))
 		_ = os.MkdirAll(dir, 0o700) // the engine reports the error
 		s.rules.Write = append(s.rules.Write, dir)
 		return s
 	}
 	for name, value := range env {
-		if backendOfVariable(name) == where.kind {
+		if backendOfVariable(name) == root.backend {
 			settings[name] = value
 		}
 	}
-	s.credentials(where.kind, settings, env["HOME"])
-	slices.Sort(s.rules.Read)
-	return s
-}
 
-// credentials adds the files that a backend's client reads: by default, and because of
-// its settings.
-func (s *sandbox) credentials(kind string, settings map[string]string, home string) {
-	at := func(name string) string { return inDir(home, strings.TrimPrefix(name, "~/")) }
-	for _, name := range credentialFiles[kind] {
+	// The files that the backend's client reads: by default, and because of its settings.
+	at := func(name string) string { return inDir(env["HOME"], strings.TrimPrefix(name, "~/")) }
+	for _, name := range credentialFiles[root.backend] {
 		s.rules.Write = append(s.rules.Write, at(name))
 	}
 	for _, value := range settings {
@@ -101,10 +95,12 @@ func (s *sandbox) credentials(kind string, settings map[string]string, home stri
 		}
 	}
 	for _, name := range []string{".kube/config", ".aws/config", ".aws/credentials"} {
-		if slices.ContainsFunc(credentialFiles[kind], func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+		if slices.ContainsFunc(credentialFiles[root.backend], func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
 			s.name(at(name))
 		}
 	}
+	slices.Sort(s.rules.Read)
+	return s
 }
 
 // name adds a file that a backend's configuration names, and the files named in it.
@@ -149,16 +145,16 @@ func certificates(env map[string]string) []string {
 	return append(filepath.SplitList(env["SSL_CERT_DIR"]), filepath.SplitList(env["SSL_CERT_FILE"])...)
 }
 
-// binary reports whether a file is an executable binary rather than a script.
-func binary(name string) bool {
+// isScript reports whether a file is not an executable binary.
+func isScript(name string) bool {
 	file, err := os.Open(name)
 	if err != nil {
-		return false
+		return true
 	}
 	defer file.Close() //nolint:errcheck // it was only read
 	magic := make([]byte, 4)
 	_, err = io.ReadFull(file, magic)
-	return err == nil && bytes.Equal(magic, []byte("\x7fELF"))
+	return err != nil || !bytes.Equal(magic, []byte("\x7fELF"))
 }
 
 // confined adds the variables that make the helper run a program with the rules.
@@ -172,12 +168,13 @@ func confined(env map[string]string, rules confine.Rules) map[string]string {
 }
 
 // restrict sets the engine's access rules for the directory's files.
-func (w *Workspace) restrict(files map[string][]byte) error {
+func (w *Workspace) restrict() error {
 	if w.config.Engine.Helper == "" {
 		return nil
 	}
-	s := engineRules(&w.config, w.env.engine, files)
-	if s.rules.Open = s.open != ""; s.rules.Open && w.unconfined != s.open {
+	s := engineRules(&w.config, w.env.engine, w.root)
+	s.rules.Open = s.open != ""
+	if s.rules.Open && w.unconfined != s.open {
 		fmt.Fprintf(w.config.Log, "the engine in %s is not confined: %s\n", w.config.Dir, s.open)
 	}
 	w.unconfined = s.open

@@ -5,19 +5,24 @@
 package state
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/clock"
+
+	"github.com/numaform/numaform/generator"
 )
 
 // The defaults of a Config. DefaultWaitDelay exceeds the provider's longest create: an
@@ -76,19 +81,6 @@ type Config struct {
 	Clock clock.WithTicker
 }
 
-func (c *Config) validate() error {
-	if c.Dir == "" {
-		return errors.New("no directory: name the directory of one host's fleet files")
-	}
-	if c.Engine == nil || c.Engine.Path == "" {
-		return errors.New("no engine: find one by FindEngine")
-	}
-	if prohibited := tfexec.ProhibitedEnv(c.Env); len(prohibited) > 0 {
-		return fmt.Errorf("variable %s must not be set for the engine: it would change what is planned", prohibited[0])
-	}
-	return nil
-}
-
 // Workspace is the directory and the state of one Proxmox host. Only one process can use
 // it at a time, and only one operation runs at a time; further calls wait. Close it after
 // use.
@@ -107,10 +99,10 @@ type Workspace struct {
 	begun time.Time
 	// unconfined is why the engine can read every file, or "".
 	unconfined string
-	// version is the version of the provider that the files require, or "".
-	version string
-	// served is the running provider.
-	served *served
+	// root is what the directory's files configure, as last read.
+	root *configuration
+	// provider is the running provider, or nil.
+	provider *process
 	// crashed is the record of a process that died here during an operation.
 	crashed *run
 	// outside are writes that no plan contains, until a Recovery returns them.
@@ -121,8 +113,17 @@ type Workspace struct {
 
 // New returns the workspace of a directory. It does no I/O.
 func New(config Config) (*Workspace, error) {
-	if err := config.validate(); err != nil {
+	failed := func(err error) (*Workspace, error) {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
+	}
+	if config.Dir == "" {
+		return failed(errors.New("no directory: name the directory of one host's fleet files"))
+	}
+	if config.Engine == nil || config.Engine.Path == "" {
+		return failed(errors.New("no engine: find one by FindEngine"))
+	}
+	if prohibited := tfexec.ProhibitedEnv(config.Env); len(prohibited) > 0 {
+		return failed(fmt.Errorf("variable %s must not be set for the engine: it would change what is planned", prohibited[0]))
 	}
 	if config.Parallelism <= 0 {
 		config.Parallelism = DefaultParallelism
@@ -142,33 +143,29 @@ func New(config Config) (*Workspace, error) {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	dir, err := filepath.Abs(config.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
+
+	var err error
+	if config.Dir, err = filepath.Abs(config.Dir); err != nil {
+		return failed(err)
 	}
-	config.Dir = dir
-	if err := config.setRoot(); err != nil {
-		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
+	if config.Files != nil {
+		if config.Root, err = filepath.Abs(config.Root); err != nil {
+			return failed(err)
+		}
+		if below, err := filepath.Rel(config.Root, config.Dir); err != nil || !filepath.IsLocal(below) {
+			return failed(fmt.Errorf("it does not lie in %s", config.Root))
+		}
 	}
-	config.BackendConfig = withoutDefault(&config)
+	if path := config.BackendConfig["path"]; path != "" && filepath.Clean(path) == filepath.Join(config.Dir, "terraform.tfstate") {
+		// Given its own default path for a local state in a new directory, the engine
+		// treats the file as a state to migrate, and empties it.
+		config.BackendConfig = maps.Clone(config.BackendConfig)
+		delete(config.BackendConfig, "path")
+	}
 	if err := checkEncryption(&config, cmp.Or(config.Env[encryptionVariable], os.Getenv(encryptionVariable)) != ""); err != nil {
-		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
+		return failed(err)
 	}
 	return &Workspace{config: config, hidden: redactorOf(os.Environ(), &config)}, nil
-}
-
-// setRoot makes Root absolute. It must contain Dir.
-func (c *Config) setRoot() (err error) {
-	if c.Files == nil {
-		return nil
-	}
-	if c.Root, err = filepath.Abs(c.Root); err != nil {
-		return err
-	}
-	if below, err := filepath.Rel(c.Root, c.Dir); err != nil || !filepath.IsLocal(below) {
-		return fmt.Errorf("it does not lie in %s", c.Root)
-	}
-	return nil
 }
 
 // Dir returns the workspace's directory, absolute.
@@ -178,6 +175,97 @@ func (w *Workspace) Dir() string { return w.config.Dir }
 // .gitignore for Terraform excludes that part.
 func (w *Workspace) private(elements ...string) string {
 	return filepath.Join(append([]string{w.config.Dir, ".terraform", "numaform"}, elements...)...)
+}
+
+const (
+	plansDir     = "plans"
+	temporaryDir = "tmp"
+	stampFile    = "init"
+	runFile      = "run.json"
+	lockFile     = "lock"
+)
+
+// open locks the directory for this process and cleans up after a process that died in
+// it. The caller holds mu.
+func (w *Workspace) open(ctx context.Context) (err error) {
+	if w.client != nil {
+		return w.restore()
+	}
+	if w.lock == nil {
+		err = w.occupy()
+	}
+	// The files determine which backend's variables the engine gets.
+	if err == nil {
+		err = w.restore()
+	}
+	if err == nil {
+		w.root, err = readConfiguration(w.config.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
+	}
+	w.env = environmentsOf(os.Environ(), &w.config, w.root.backend, markOf(w.config.Dir))
+	w.env.engine["TMPDIR"] = w.private(temporaryDir)
+	w.client, err = w.config.Engine.client(ctx, w.config.Dir, func(client *tfexec.Terraform) error {
+		w.client = client
+		return errors.Join(client.SetEnv(w.env.engine), w.restrict(), client.SetWaitDelay(w.config.WaitDelay))
+	})
+	if err != nil {
+		w.client = nil
+		return w.failure(ctx, "starting the engine in", err)
+	}
+	return nil
+}
+
+// occupy creates the private directory, locks it against other processes, and removes
+// what a dead process left behind.
+func (w *Workspace) occupy() (err error) {
+	if err := w.makeDir(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(w.config.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(w.private(), 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(w.private(), 0o700); err != nil { //nolint:gosec // a directory needs its x bit
+		return err
+	}
+	lock, err := os.OpenFile(w.private(lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, lock.Close())
+		}
+	}()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return ErrBusy
+	}
+
+	if w.crashed, err = readRun(w.private(runFile)); err != nil {
+		return err
+	}
+	if err := removeFile(filepath.Join(w.config.Dir, generator.ImportFile)); err != nil {
+		return err
+	}
+	for _, dir := range []string{plansDir, temporaryDir} {
+		if err := errors.Join(os.RemoveAll(w.private(dir)), os.Mkdir(w.private(dir), 0o700)); err != nil {
+			return err
+		}
+	}
+	w.lock = lock
+	return nil
+}
+
+// removeFile removes a file if it exists.
+func removeFile(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // Close removes saved plans, which contain the state in clear text, and unlocks the
@@ -190,7 +278,7 @@ func (w *Workspace) Close() error {
 	}
 	w.dismiss()
 	if w.client != nil {
-		w.config.Engine.keep(w.config.Dir, w.client)
+		w.config.Engine.release(w.config.Dir, w.client)
 	}
 	// A child process that was just forked may also have the file open.
 	unlocked := unix.Flock(int(w.lock.Fd()), unix.LOCK_UN)
@@ -198,6 +286,51 @@ func (w *Workspace) Close() error {
 	w.lock, w.client = nil, nil
 	if err != nil {
 		return fmt.Errorf("closing workspace %s: %w", w.config.Dir, err)
+	}
+	return nil
+}
+
+// output is the output of a command. errors are those of a machine-readable stdout.
+type output struct {
+	stdout, stderr bytes.Buffer
+	errors         []string
+}
+
+// said returns the errors and the trimmed stderr.
+func (o *output) said() string {
+	return strings.TrimSpace(strings.Join(append(o.errors, o.stderr.String()), "\n"))
+}
+
+// provided runs a command that needs the provider.
+func (w *Workspace) provided(ctx context.Context, operation string, run func(*tfexec.Terraform, *tfexec.ReattachOption) error) (*output, error) {
+	at, err := w.reattach(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", operation, w.config.Dir, err)
+	}
+	return w.quiet(ctx, operation, func(tf *tfexec.Terraform) error { return run(tf, at) })
+}
+
+// quiet runs a command of the engine whose stdout is not for people.
+func (w *Workspace) quiet(ctx context.Context, operation string, run func(*tfexec.Terraform) error) (*output, error) {
+	o := &output{}
+	return o, w.run(ctx, operation, o, &o.stdout, run)
+}
+
+// command runs a command of the engine whose output goes to the log.
+func (w *Workspace) command(ctx context.Context, operation string, run func(*tfexec.Terraform) error) error {
+	return w.run(ctx, operation, &output{}, redactingWriter{w.hidden, w.config.Log}, run)
+}
+
+// run runs one command of the engine and converts its error. Its stderr goes to the log
+// and to o.
+func (w *Workspace) run(ctx context.Context, operation string, o *output, stdout io.Writer, run func(*tfexec.Terraform) error) error {
+	if err := w.restore(); err != nil {
+		return err
+	}
+	w.client.SetStderr(io.MultiWriter(&o.stderr, redactingWriter{w.hidden, w.config.Log}))
+	w.client.SetStdout(stdout)
+	if err := run(w.client); err != nil {
+		return w.failure(ctx, operation, err, o.said())
 	}
 	return nil
 }

@@ -2,6 +2,11 @@
 
 package state
 
+import "syscall"
+
+// mortal shields a process from the terminal's signals.
+func mortal() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
 // enginesDie is false because an engine may outlive its parent.
 const enginesDie = false
 

@@ -6,7 +6,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"syscall"
 )
+
+// mortal makes a process die with this one and shields it from the terminal's signals.
+func mortal() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+}
 
 // enginesDie is true because the kernel kills an engine when its parent dies.
 const enginesDie = true

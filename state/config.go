@@ -1,0 +1,255 @@
+package state
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// configuration is the part of a directory's .tf files that this package needs.
+type configuration struct {
+	// backend is the kind of the backend; local if there is no backend block.
+	backend string
+	// settings are the arguments of the backend block; the value is "" if it is not a
+	// constant string.
+	settings map[string]string
+	// version is the exact version of the Proxmox provider that the files require, or "".
+	version string
+	// calls are the sources of the module calls by label. local reports whether each is
+	// a directory.
+	calls map[string]string
+	local bool
+	// dependencies are the parts on which init depends, one a line.
+	dependencies []string
+	// refused is why numaform does not run the files, or nil.
+	refused error
+}
+
+// readConfiguration reads the .tf files of a directory.
+func readConfiguration(dir string) (*configuration, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string][]byte{}
+	for _, entry := range entries {
+		name := entry.Name()
+		if !strings.HasSuffix(name, ".tf") && !strings.HasSuffix(name, ".tf.json") && !strings.HasSuffix(name, ".tofu") {
+			continue
+		}
+		if files[name], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+			return nil, err
+		}
+	}
+	return parseConfiguration(files), nil
+}
+
+// parseConfiguration parses .tf files. Init depends on all of a file that is not plain
+// HCL; the engine reports its errors.
+func parseConfiguration(files map[string][]byte) *configuration {
+	c := &configuration{backend: "local", local: true, calls: map[string]string{}}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		content := files[name]
+		var body *hclsyntax.Body
+		if strings.HasSuffix(name, ".tf") {
+			file, diagnostics := hclsyntax.ParseConfig(content, name, hcl.InitialPos)
+			if body, _ = file.Body.(*hclsyntax.Body); diagnostics.HasErrors() {
+				body = nil
+			}
+		}
+		if body == nil {
+			c.dependencies = append(c.dependencies, "file "+name+" "+string(content))
+			continue
+		}
+		for _, block := range body.Blocks {
+			switch block.Type {
+			case "terraform":
+				c.dependencies = append(c.dependencies, "terraform "+string(content[block.TypeRange.Start.Byte:block.CloseBraceRange.End.Byte]))
+				c.terraform(name, block.Body)
+			case "module":
+				c.module(block, content)
+			case "resource", "data", "ephemeral":
+				// The type identifies the provider.
+				c.dependencies = append(c.dependencies, block.Type+" "+strings.Join(block.Labels, "."))
+			}
+		}
+	}
+	return c
+}
+
+// terraform reads a terraform block: the backend and the required provider.
+func (c *configuration) terraform(file string, body *hclsyntax.Body) {
+	for _, block := range body.Blocks {
+		switch {
+		case block.Type == "backend" && len(block.Labels) == 1:
+			c.backend, c.settings = block.Labels[0], map[string]string{}
+			for name, attribute := range block.Body.Attributes {
+				c.settings[name] = constant(attribute)[name]
+			}
+		case block.Type == "required_providers":
+			for _, local := range slices.Sorted(maps.Keys(block.Body.Attributes)) {
+				version, err := requiredVersion(file, block.Body.Attributes[local])
+				c.version = cmp.Or(version, c.version)
+				if c.refused == nil {
+					c.refused = err
+				}
+			}
+		}
+	}
+}
+
+// exactVersion matches a constraint that exactly one version meets.
+var exactVersion = regexp.MustCompile(`^=? *([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*)$`)
+
+// requiredVersion returns the exact version of the Proxmox provider that an entry of
+// required_providers names. It refuses any other provider, because the engine cannot
+// start one.
+func requiredVersion(file string, entry *hclsyntax.Attribute) (string, error) {
+	required := constant(entry)
+	if strings.HasPrefix(required["source"], "terraform.io/builtin/") {
+		return "", nil
+	}
+	if required["source"] != guard.Provider {
+		return "", fmt.Errorf("%s requires the provider %s: numaform runs %s only: remove the other from required_providers",
+			file, cmp.Or(required["source"], entry.Name), guard.Provider)
+	}
+	exact := exactVersion.FindStringSubmatch(required["version"])
+	if exact == nil {
+		return "", fmt.Errorf("%s requires %s in version %q: numaform runs an exact version: write it like %q",
+			file, guard.Provider, required["version"], generator.ProviderVersion)
+	}
+	return exact[1], nil
+}
+
+// callPrefix starts the dependencies about module calls.
+const callPrefix = "module "
+
+// module reads a module call.
+func (c *configuration) module(block *hclsyntax.Block, content []byte) {
+	label := strings.Join(block.Labels, ".")
+	line := callPrefix + label
+	for _, name := range []string{"source", "version"} {
+		line += " "
+		if attribute := block.Body.Attributes[name]; attribute != nil {
+			line += string(attribute.Expr.Range().SliceBytes(content))
+		}
+	}
+	c.dependencies = append(c.dependencies, line)
+
+	source := constant(block.Body.Attributes["source"])["source"]
+	directory := strings.HasPrefix(source, "./") || strings.HasPrefix(source, "../")
+	if _, twice := c.calls[label]; twice || !directory || len(block.Labels) != 1 || block.Body.Attributes["version"] != nil {
+		c.local = false
+		return
+	}
+	c.calls[label] = source
+}
+
+// constant returns the strings in an attribute's value: an object's by key, or a single
+// one by the attribute's own name.
+func constant(attribute *hclsyntax.Attribute) map[string]string {
+	texts := map[string]string{}
+	if attribute == nil {
+		return texts
+	}
+	value, diagnostics := attribute.Expr.Value(nil)
+	if diagnostics.HasErrors() || value.IsNull() {
+		return texts
+	}
+	fields := map[string]cty.Value{attribute.Name: value}
+	if value.Type().IsObjectType() {
+		fields = value.AsValueMap()
+	}
+	for name, field := range fields {
+		if field.Type() == cty.String && !field.IsNull() {
+			texts[name] = field.AsString()
+		}
+	}
+	return texts
+}
+
+// manifest is the engine's list of the modules that a directory calls, including calls
+// within modules.
+type manifest struct {
+	Modules []moduleCall
+}
+
+// moduleCall is one call. Key is its path of labels, such as a.b.
+type moduleCall struct {
+	Key     string
+	Source  string
+	Version string `json:",omitempty"`
+	Dir     string
+}
+
+// manifestFile returns the path where the engine expects it.
+func (w *Workspace) manifestFile() string {
+	return filepath.Join(w.config.Dir, ".terraform", "modules", "modules.json")
+}
+
+// readManifest returns nil if there is no list.
+func (w *Workspace) readManifest() (*manifest, error) {
+	content, err := os.ReadFile(w.manifestFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // no list is usual before init
+	}
+	m := &manifest{}
+	if err == nil {
+		err = json.Unmarshal(content, m)
+	}
+	return m, err
+}
+
+// addCalls writes the files' module calls to the engine's list, and reports whether it
+// could: each must call a directory that is already in the list, so that its own calls
+// and providers are known. Init would do no more.
+func (w *Workspace) addCalls(c *configuration) bool {
+	old, err := w.readManifest()
+	if err != nil || old == nil || !c.local {
+		return false
+	}
+	// For each source, one of its calls, and the calls within.
+	models := map[string][]moduleCall{}
+	var listed manifest
+	for _, call := range old.Modules {
+		if call.Key == "" {
+			listed.Modules = append(listed.Modules, call)
+		} else if models[call.Source] == nil && !strings.Contains(call.Key, ".") {
+			model := []moduleCall{call}
+			for _, inner := range old.Modules {
+				if strings.HasPrefix(inner.Key, call.Key+".") {
+					model = append(model, inner)
+				}
+			}
+			models[call.Source] = model
+		}
+	}
+	for label, source := range c.calls {
+		model := models[source]
+		if model == nil {
+			return false
+		}
+		for _, call := range model {
+			call.Key = label + strings.TrimPrefix(call.Key, model[0].Key)
+			listed.Modules = append(listed.Modules, call)
+		}
+	}
+	slices.SortFunc(listed.Modules, func(a, b moduleCall) int { return strings.Compare(a.Key, b.Key) })
+	content, err := json.Marshal(listed)
+	return err == nil && renameio.WriteFile(w.manifestFile(), content, 0o644) == nil
+}

@@ -1,4 +1,0 @@
-package state
-
-// MadeFrom exports madeFrom.
-var MadeFrom = madeFrom
