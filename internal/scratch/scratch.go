@@ -6,7 +6,6 @@ package scratch
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -15,14 +14,14 @@ import (
 
 const (
 	prefix = "numaform-"
-	// holdFile marks a directory as ours, and is locked while its process lives.
-	holdFile = ".held"
+	// lockFile marks a directory as ours, and is locked while its process lives.
+	lockFile = ".held"
 )
 
 // Dir is a directory for temporary files.
 type Dir struct {
 	path string
-	hold *os.File
+	lock *os.File
 }
 
 // New creates a directory, with a purpose in its name, below the directory for temporary
@@ -45,7 +44,7 @@ func NewShort(purpose string, longest int) (*Dir, error) {
 		"set TMPDIR to such a directory", os.TempDir(), longest)
 }
 
-func in(parent, purpose string) (*Dir, error) {
+func in(parent, purpose string) (_ *Dir, err error) {
 	sweep(parent)
 	if purpose != "" {
 		purpose += "-"
@@ -54,27 +53,24 @@ func in(parent, purpose string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making a directory for temporary files: %w: set TMPDIR to a directory that can be written", err)
 	}
-	hold, err := take(path)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("making a directory for temporary files: %w", err), os.RemoveAll(path))
-	}
-	return &Dir{path: path, hold: hold}, nil
-}
-
-// take creates the mark of a directory. Other processes see it locked from the start.
-func take(path string) (*os.File, error) {
-	hold, err := os.OpenFile(filepath.Join(path, "new"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("making a directory for temporary files: %w", err), os.RemoveAll(path))
+		}
+	}()
+	lock, err := os.OpenFile(filepath.Join(path, "new"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	err = unix.Flock(int(hold.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	// Other processes see the mark locked from the start, because it is renamed.
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		err = os.Rename(hold.Name(), filepath.Join(path, holdFile))
+		err = os.Rename(lock.Name(), filepath.Join(path, lockFile))
 	}
 	if err != nil {
-		return nil, errors.Join(err, hold.Close())
+		return nil, errors.Join(err, lock.Close())
 	}
-	return hold, nil
+	return &Dir{path: path, lock: lock}, nil
 }
 
 // Path returns the directory's path.
@@ -82,44 +78,32 @@ func (d *Dir) Path() string { return d.path }
 
 // Remove removes the directory and its content.
 func (d *Dir) Remove() error {
-	return errors.Join(os.RemoveAll(d.path), d.hold.Close())
+	return errors.Join(os.RemoveAll(d.path), d.lock.Close())
 }
 
-// sweep removes the directories of dead processes. It ignores errors.
-func sweep(dir string) {
-	marks, err := filepath.Glob(filepath.Join(dir, prefix+"*", holdFile))
+// sweep removes the directories of dead processes. It ignores errors: a directory that
+// stays does no harm.
+func sweep(parent string) {
+	marks, err := filepath.Glob(filepath.Join(parent, prefix+"*", lockFile))
 	if err != nil {
 		return
 	}
 	for _, mark := range marks {
-		if ours(filepath.Dir(mark)) {
-			_ = discard(mark)
+		// The directory for temporary files is shared: no other user may have created this
+		// one, or put anything into it.
+		dir := filepath.Dir(mark)
+		var stat unix.Stat_t
+		if unix.Lstat(dir, &stat) != nil || stat.Mode&unix.S_IFMT != unix.S_IFDIR || stat.Mode&0o077 != 0 ||
+			stat.Uid != uint32(os.Getuid()) { //nolint:gosec // a user ID
+			continue
 		}
+		lock, err := os.OpenFile(mark, os.O_RDWR|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			_ = os.RemoveAll(dir)
+		}
+		_ = lock.Close() // nothing was written
 	}
-}
-
-// ours reports whether no other user can have created a directory or put anything into
-// it, because the directory for temporary files is shared.
-func ours(dir string) bool {
-	info, err := os.Lstat(dir)
-	if err != nil || !info.IsDir() || info.Mode().Perm()&0o077 != 0 {
-		return false
-	}
-	var stat unix.Stat_t
-	return unix.Lstat(dir, &stat) == nil && stat.Uid == uint32(os.Getuid()) //nolint:gosec // a user ID
-}
-
-// discard removes the directory of a mark that no process has locked.
-func discard(mark string) error {
-	hold, err := os.OpenFile(mark, os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := unix.Flock(int(hold.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return errors.Join(err, hold.Close())
-	}
-	return errors.Join(os.RemoveAll(filepath.Dir(mark)), hold.Close())
 }

@@ -26,8 +26,11 @@ func (e *PrivateError) Error() string {
 // refuses an unsafe one: a link, a directory in a git checkout or below one of outside,
 // and a directory that belongs to another user or grants others rights.
 func Private(dir string, outside ...string) error {
+	refuse := func(problem, hint string) error {
+		return &PrivateError{Dir: dir, Problem: problem, Hint: hint}
+	}
 	if !filepath.IsAbs(dir) {
-		return &PrivateError{dir, "is no absolute path", "set state_dir in numaform.yaml to one"}
+		return refuse("is no absolute path", "set state_dir in numaform.yaml to one")
 	}
 	info, err := os.Lstat(dir)
 	switch {
@@ -35,69 +38,52 @@ func Private(dir string, outside ...string) error {
 	case err != nil:
 		return fmt.Errorf("looking at state directory %s: %w", dir, err)
 	case info.Mode()&fs.ModeSymlink != 0:
-		return &PrivateError{dir, "is a link", "set state_dir in numaform.yaml to the directory that it leads to"}
+		return refuse("is a link", "set state_dir in numaform.yaml to the directory that it leads to")
 	case !info.IsDir():
-		return &PrivateError{dir, "is no directory", "set state_dir in numaform.yaml to one, or remove the file"}
+		return refuse("is no directory", "set state_dir in numaform.yaml to one, or remove the file")
 	}
+	// Nobody else may write to the directory's place.
 	real, err := resolve(dir)
 	if err != nil {
 		return fmt.Errorf("looking at state directory %s: %w", dir, err)
 	}
-	if err := elsewhere(dir, real, outside); err != nil {
-		return err
+	for _, name := range outside {
+		other, err := resolve(name)
+		if err != nil {
+			return fmt.Errorf("looking at directory %s: %w", name, err)
+		}
+		if real == other || strings.HasPrefix(real, other+string(filepath.Separator)) {
+			return refuse("lies in the fleet's directory "+other,
+				"set state_dir in numaform.yaml to a directory outside of it, as whoever may change the fleet could write there")
+		}
 	}
+	for parent := real; ; parent = filepath.Dir(parent) {
+		if _, err := os.Lstat(filepath.Join(parent, ".git")); err == nil {
+			return refuse("lies in the git checkout "+parent,
+				"set state_dir in numaform.yaml to a directory outside of it, as whoever may push could write there")
+		}
+		if parent == filepath.Dir(parent) {
+			break
+		}
+	}
+
+	// No other user may write to the directory itself.
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making state directory %s: %w: set state_dir in numaform.yaml to a directory that numaform may write", dir, err)
 	}
-	return ours(dir)
-}
-
-// ours refuses a directory that another user can write to.
-func ours(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
 		return fmt.Errorf("looking at state directory %s: %w", dir, err)
 	}
 	if uid := os.Geteuid(); stat.Uid != uint32(uid) { //nolint:gosec // a user ID
-		return &PrivateError{
-			dir, fmt.Sprintf("belongs to user %d, and numaform runs as %d", stat.Uid, uid),
-			"run numaform as that user, or set state_dir in numaform.yaml to a directory of its own",
-		}
+		return refuse(fmt.Sprintf("belongs to user %d, and numaform runs as %d", stat.Uid, uid),
+			"run numaform as that user, or set state_dir in numaform.yaml to a directory of its own")
 	}
 	if mode := stat.Mode & 0o777; mode&0o022 != 0 {
-		return &PrivateError{
-			dir, fmt.Sprintf("can be written by others (mode %04o)", mode),
-			"chmod 700 it, or set state_dir in numaform.yaml to a directory below it",
-		}
+		return refuse(fmt.Sprintf("can be written by others (mode %04o)", mode),
+			"chmod 700 it, or set state_dir in numaform.yaml to a directory below it")
 	}
 	return nil
-}
-
-// elsewhere refuses a directory in a place where others write.
-func elsewhere(dir, real string, outside []string) error {
-	for _, other := range outside {
-		other, err := resolve(other)
-		if err != nil {
-			return fmt.Errorf("looking at directory %s: %w", other, err)
-		}
-		if real == other || strings.HasPrefix(real, other+string(filepath.Separator)) {
-			return &PrivateError{
-				dir, "lies in the fleet's directory " + other,
-				"set state_dir in numaform.yaml to a directory outside of it, as whoever may change the fleet could write there",
-			}
-		}
-	}
-	for parent := real; ; parent = filepath.Dir(parent) {
-		if _, err := os.Lstat(filepath.Join(parent, ".git")); err == nil {
-			return &PrivateError{
-				dir, "lies in the git checkout " + parent,
-				"set state_dir in numaform.yaml to a directory outside of it, as whoever may push could write there",
-			}
-		}
-		if parent == filepath.Dir(parent) {
-			return nil
-		}
-	}
 }
 
 // resolve returns the path of a directory without links. It leaves the part that does not

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -36,13 +37,27 @@ type Tree struct {
 // differed. An entry of the wrong kind, such as a link in place of a file, is removed and
 // never followed.
 func (t *Tree) Restore() (restored []string, err error) {
-	dirs := t.dirs()
-	for _, dir := range dirs {
-		changed, err := t.restoreDir(dir)
+	// The directories of the tree, and whether each may contain only the tree's entries.
+	exact := map[string]bool{}
+	for name := range t.Files {
+		exact[path.Dir(name)] = true
+	}
+	for _, dir := range t.Dirs {
+		exact[dir] = true
+	}
+	delete(exact, ".")
+	for _, dir := range slices.Collect(maps.Keys(exact)) {
+		for ; dir != "."; dir = path.Dir(dir) {
+			exact[dir] = exact[dir] // parents, too
+		}
+	}
+
+	for _, dir := range slices.Sorted(maps.Keys(exact)) { // parents first
+		changed, err := t.restoreDir(dir, exact)
+		restored = append(restored, changed...)
 		if err != nil {
 			return restored, fmt.Errorf("restoring directory %s: %w", t.path(dir), err)
 		}
-		restored = append(restored, changed...)
 	}
 	for name, content := range t.Files {
 		changed, err := t.restoreFile(name, content)
@@ -59,43 +74,9 @@ func (t *Tree) Restore() (restored []string, err error) {
 
 func (t *Tree) path(name string) string { return filepath.Join(t.Root, filepath.FromSlash(name)) }
 
-// dirs returns all directories of the tree, parents first.
-func (t *Tree) dirs() []string {
-	found := map[string]bool{}
-	add := func(dir string) {
-		for ; dir != "." && !found[dir]; dir = path.Dir(dir) {
-			found[dir] = true
-		}
-	}
-	for name := range t.Files {
-		add(path.Dir(name))
-	}
-	for _, dir := range t.Dirs {
-		add(dir)
-	}
-	dirs := make([]string, 0, len(found))
-	for dir := range found {
-		dirs = append(dirs, dir)
-	}
-	slices.Sort(dirs)
-	return dirs
-}
-
-// exact reports whether a directory may contain only the tree's entries.
-func (t *Tree) exact(dir string) bool {
-	if slices.Contains(t.Dirs, dir) {
-		return true
-	}
-	for name := range t.Files {
-		if path.Dir(name) == dir {
-			return true
-		}
-	}
-	return false
-}
-
-// restoreDir makes a directory ours and removes what must not be in it.
-func (t *Tree) restoreDir(dir string) (removed []string, err error) {
+// restoreDir makes a directory ours and removes what must not be in it. dirs are the
+// tree's directories, with true if only the tree's entries may be in one.
+func (t *Tree) restoreDir(dir string, dirs map[string]bool) (removed []string, err error) {
 	name := t.path(dir)
 	info, err := os.Lstat(name)
 	switch {
@@ -107,50 +88,37 @@ func (t *Tree) restoreDir(dir string) (removed []string, err error) {
 	case err != nil:
 		return nil, err
 	case !info.IsDir():
-		removed = append(removed, dir)
 		if err := os.Remove(name); err != nil {
 			return nil, err
 		}
-		return removed, os.Mkdir(name, 0o700)
+		return []string{dir}, os.Mkdir(name, 0o700)
 	case info.Mode().Perm() != 0o700:
 		if err := os.Chmod(name, 0o700); err != nil { //nolint:gosec // a directory needs its x bit
 			return nil, err
 		}
 	}
-	if !t.exact(dir) {
+	if !dirs[dir] {
 		return nil, nil
 	}
-	return t.clear(dir)
-}
 
-// clear removes what must not be in a directory.
-func (t *Tree) clear(dir string) (removed []string, err error) {
-	entries, err := os.ReadDir(t.path(dir))
+	entries, err := os.ReadDir(name)
 	if err != nil {
 		return nil, err
 	}
 	for _, entry := range entries {
 		below := path.Join(dir, entry.Name())
-		if t.holds(below, entry) {
+		_, isFile := t.Files[below] // restoreFile checks its content
+		_, isDir := dirs[below]
+		kept := entry.Type()&fs.ModeSymlink == 0 && t.Kept != nil && t.Kept(below)
+		if isFile || isDir && entry.IsDir() || kept {
 			continue
 		}
-		removed = append(removed, below)
 		if err := os.RemoveAll(t.path(below)); err != nil {
 			return removed, err
 		}
+		removed = append(removed, below)
 	}
 	return removed, nil
-}
-
-// holds reports whether an entry may stay. restoreFile checks the content of files.
-func (t *Tree) holds(name string, entry fs.DirEntry) bool {
-	if _, ours := t.Files[name]; ours {
-		return true
-	}
-	if entry.IsDir() && slices.Contains(t.dirs(), name) {
-		return true
-	}
-	return entry.Type()&fs.ModeSymlink == 0 && t.Kept != nil && t.Kept(name)
 }
 
 // restoreFile writes a file unless it already has the required content and mode.
@@ -174,7 +142,21 @@ func (t *Tree) restoreFile(name string, content []byte) (written bool, err error
 			return false, err
 		}
 	}
-	return true, t.write(target, content)
+
+	t.sweep()
+	file, err := os.CreateTemp(t.Root, temporary)
+	if err != nil {
+		return false, err
+	}
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), target)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(file.Name()))
+	}
+	return err == nil, err
 }
 
 // temporary is the prefix of files being written. They are created in Root, because in
@@ -183,26 +165,6 @@ const temporary = ".new-"
 
 // abandoned is the age from which a temporary file belongs to an interrupted write.
 const abandoned = time.Hour
-
-func (t *Tree) write(target string, content []byte) (err error) {
-	t.sweep()
-	file, err := os.CreateTemp(t.Root, temporary)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
-	if _, err := file.Write(content); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := file.Close(); err != nil {
-		return err
-	}
-	return os.Rename(file.Name(), target)
-}
 
 // sweep removes the files of interrupted writes.
 func (t *Tree) sweep() {
