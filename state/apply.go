@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
@@ -31,7 +30,6 @@ type Event struct {
 	// Address and Action are the resource's, if the event is about one.
 	Address string
 	Action  string
-	Elapsed time.Duration
 	// Message is one line for people, without secrets.
 	Message string
 }
@@ -43,8 +41,6 @@ type Result struct {
 	Done []string
 	// Failed are the addresses whose change failed.
 	Failed []string
-	// Add, Change, Import and Remove are the engine's counts; 0 if it failed.
-	Add, Change, Import, Remove int
 }
 
 // Apply applies exactly the saved plan, and removes it. A plan can be applied once. When
@@ -118,22 +114,14 @@ func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *
 // message is one line of the engine's machine-readable output. tfjson defines only the
 // envelope.
 type message struct {
-	Level   string `json:"@level"`
 	Message string `json:"@message"`
 	Type    string `json:"type"`
 	Hook    struct {
 		Resource struct {
 			Address string `json:"addr"`
 		} `json:"resource"`
-		Action  string  `json:"action"`
-		Elapsed float64 `json:"elapsed_seconds"`
+		Action string `json:"action"`
 	} `json:"hook"`
-	Changes struct {
-		Add    int `json:"add"`
-		Change int `json:"change"`
-		Import int `json:"import"`
-		Remove int `json:"remove"`
-	} `json:"changes"`
 	Diagnostic struct {
 		Severity string `json:"severity"`
 		Summary  string `json:"summary"`
@@ -159,7 +147,6 @@ func (s *stream) Write(line []byte) (int, error) {
 		Kind:    EventKind(m.Type),
 		Address: m.Hook.Resource.Address,
 		Action:  m.Hook.Action,
-		Elapsed: time.Duration(m.Hook.Elapsed * float64(time.Second)),
 		Message: s.workspace.hidden.hide(m.Message),
 	}
 	switch event.Kind {
@@ -168,9 +155,6 @@ func (s *stream) Write(line []byte) (int, error) {
 		s.result.Done = append(s.result.Done, event.Address)
 	case EventErrored:
 		s.result.Failed = append(s.result.Failed, event.Address)
-	case "change_summary":
-		s.result.Add, s.result.Change, s.result.Import, s.result.Remove = m.Changes.Add, m.Changes.Change, m.Changes.Import, m.Changes.Remove
-		return len(line), nil
 	case "diagnostic":
 		if m.Diagnostic.Severity != "error" {
 			return len(line), nil

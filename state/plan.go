@@ -45,8 +45,6 @@ type PlanOptions struct {
 type Plan struct {
 	// JSON is the plan as the guard checks it.
 	JSON *tfjson.Plan
-	// Raw is JSON as the engine printed it.
-	Raw []byte
 	// Text is the engine's description for people, without secrets.
 	Text string
 	// SHA256 is the hash of the saved plan and identifies it.
@@ -141,8 +139,8 @@ func (w *Workspace) read(ctx context.Context, file string) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan := &Plan{Raw: out.stdout.Bytes(), SHA256: sum, file: file}
-	if plan.JSON, err = guard.Decode(plan.Raw); err != nil {
+	plan := &Plan{SHA256: sum, file: file}
+	if plan.JSON, err = guard.Decode(out.stdout.Bytes()); err != nil {
 		return failed(err)
 	}
 	if plan.Digest, err = digestOf(plan.JSON); err != nil {

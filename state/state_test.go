@@ -394,8 +394,11 @@ func TestImport(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, generator.ImportFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the import file is still there: %v", err)
 	}
-	if result := mustApply(t, w, plan); result.Import != 1 || result.Add != 1 {
-		t.Errorf("result is %+v", result)
+	if result := mustApply(t, w, plan); !cmp.Equal(result.Done, both[1:]) {
+		t.Errorf("result is %+v, want b created and a only imported", result)
+	}
+	if got := addresses(t, w); !cmp.Equal(got, both) {
+		t.Errorf("the state has %v, want %v", got, both)
 	}
 	_, err := w.Plan(t.Context(), state.PlanOptions{Imports: []generator.Import{{Address: "x y", ID: "1"}}})
 	if err == nil || !strings.Contains(err.Error(), "not an address") {
